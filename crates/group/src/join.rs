@@ -46,8 +46,12 @@ struct JoinProgress {
     last_report: Option<String>,
     /// What a group that has formed without this stage has said: its epoch, and whether this stage succeeds its leader.
     waits_beside: Option<(u64, bool)>,
+    /// The last group that has let this stage join.
+    joining: Option<u64>,
     /// The last group whose leader has closed the connection.
     closed_by: Option<u64>,
+    /// The last group of which its leader has said that it is over.
+    ended: Option<u64>,
     /// The last group whose leader can't be connected to, and since when.
     unreachable: Option<(u64, Instant)>,
 }
@@ -58,7 +62,9 @@ impl Default for JoinProgress {
             last_progress_at: Instant::now(),
             last_report: None,
             waits_beside: None,
+            joining: None,
             closed_by: None,
+            ended: None,
             unreachable: None,
         }
     }
@@ -92,15 +98,17 @@ impl JoinProgress {
     }
 
     /// Whether the leader of a group has ended, if it can't be connected to: it listens before anybody knows its address, and until the
-    /// group is over.
+    /// group is over. Where the network is down, the leader has not hung up, and nobody refuses the connection.
     fn has_ended(&mut self, group: u64, is_member: bool, error: &io::Error) -> bool {
         if self.unreachable.is_none_or(|(unreachable, _)| unreachable != group) {
             self.unreachable = Some((group, Instant::now()));
         }
-        match is_member {
-            true => self.closed_by == Some(group) || error.kind() == io::ErrorKind::ConnectionRefused,
-            false => self.unreachable.is_some_and(|(_, since)| since.elapsed() >= MAX_TIME_BETWEEN_GROUPS),
+        let is_refused = error.kind() == io::ErrorKind::ConnectionRefused;
+        if ![self.closed_by, self.ended].contains(&Some(group)) && !is_refused {
+            return false;
         }
+        let waited = self.unreachable.is_some_and(|(_, since)| since.elapsed() >= MAX_TIME_BETWEEN_GROUPS);
+        waited || is_member && self.joining == Some(group) && self.ended != Some(group)
     }
 }
 
@@ -154,11 +162,13 @@ fn try_join(
     on_preparing: &mut impl FnMut(&str),
 ) -> Result<Joined, JoinError> {
     let (stream, stop_heartbeat) = connect_to_group(at, hello, timeouts, activity)?;
+    progress.unreachable = None;
     loop {
         match stream.receive() {
             Ok(CoordinatorMessage::Preparing(report)) => {
                 on_preparing(&report);
                 progress.report(report);
+                progress.joining = Some(at.secret.epoch());
             }
             Ok(CoordinatorMessage::Waiting { progress: report, succeeds_leader }) => {
                 on_preparing(&report);
@@ -168,8 +178,12 @@ fn try_join(
             Ok(CoordinatorMessage::Released { roster, plan }) => {
                 return Ok(Joined { stream, roster, plan, secret: at.secret.clone(), stop_heartbeat });
             }
+            Ok(CoordinatorMessage::Refused(refusal @ Refusal::GroupEnded { .. })) => {
+                progress.ended = Some(at.secret.epoch());
+                return Err(JoinError::Retry(refusal.to_string()));
+            }
             // another group is about to begin, or will be soon
-            Ok(CoordinatorMessage::Refused(refusal @ (Refusal::AlreadyFormed { .. } | Refusal::GroupEnded { .. }))) => {
+            Ok(CoordinatorMessage::Refused(refusal @ Refusal::AlreadyFormed { .. })) => {
                 return Err(JoinError::Retry(refusal.to_string()));
             }
             Ok(CoordinatorMessage::Refused(refusal)) => {

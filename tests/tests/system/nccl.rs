@@ -124,7 +124,7 @@ fn what_a_machine_lacks_for_nccl_is_one_sentence() {
         ),
         (
             &[(nccl::LOADER_PATH, &path), ("NCCL_STAND_IN_BUSY", "1")],
-            "another process has the GPU for itself (compute mode EXCLUSIVE_PROCESS)",
+            "the GPU is not available: another process has it for itself",
         ),
         (
             &[(nccl::LOADER_PATH, &path), ("NCCL_STAND_IN_VERSION", "21703")],

@@ -24,6 +24,9 @@ pub(crate) fn total_peak_flops<'a>(gpus: impl Iterator<Item = &'a str>, precisio
 
 fn peak_flops(gpu: &str, precision: Precision) -> Option<f64> {
     let words: Vec<&str> = gpu.split([' ', '-']).collect();
+    if words.contains(&"MIG") {
+        return None; // a slice, of whatever size
+    }
     let matches = |name: &str| name.split(' ').all(|word| words.contains(&word));
     let &(_, bf16, fp32) = PEAKS.iter().find(|(name, ..)| matches(name))?;
     Some(match precision {
@@ -64,6 +67,7 @@ mod tests {
             ("NVIDIA L4", Some(121e12)),
             ("NVIDIA L40S", Some(362e12)),
             ("NVIDIA L40", None),
+            ("NVIDIA H100 80GB HBM3 MIG 1g.10gb", None),
             ("NVIDIA GH200 480GB", Some(989e12)),
             ("", None),
         ] {

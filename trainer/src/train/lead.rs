@@ -179,9 +179,14 @@ fn begin(
 /// Plans for all stages while they join, and again if the group has fewer.
 fn plan_for_members(context: &StageContext, fence: &Fence, coordinator: &Coordinator) -> Result<PlannedRun, Fatal> {
     let mut planned = prepare_and_plan(context, fence.clone(), coordinator)?;
-    // that too few have joined does not mean that another stage leads
-    let members =
-        coordinator.wait_for_members().map_err(|error| Fatal { is_group_lost: false, ..Fatal::from(error) })?;
+    let members = match coordinator.wait_for_members() {
+        Ok(members) => members,
+        Err(error) => {
+            // either another stage leads, or too few have joined
+            fence.check(context.volume)?;
+            return Err(Fatal { is_group_lost: false, ..error.into() });
+        }
+    };
     if members.len() < context.env.mesh.ranks() as usize {
         let (env, config) = (context.env.in_group(0, members.len()), context.config);
         let config = &config.with_data_parallel(env.mesh.data_parallel);

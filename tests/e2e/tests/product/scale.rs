@@ -61,10 +61,9 @@ fn a_job_that_has_other_replicas_comes_to_the_same_end() {
         job.edit(json!({"stages": stages, "dataParallel": data_parallel}));
         let status = &job.wait_running(attempt)["status"];
         assert_eq!(status["attempt"]["stages"], stages);
-        assert_eq!(
-            (job.pods().len(), &status["readyStages"]),
-            (stages * data_parallel, &json!(stages * data_parallel))
-        );
+        // it runs with the first replica that is ready, and the others are a moment later
+        job.wait("ready", |job| job["status"]["readyStages"] == stages * data_parallel);
+        assert_eq!(job.pods().len(), stages * data_parallel);
         assert!(job.step() >= before + 15);
     }
     let undisturbed = run_on_this_machine(product.node.folder(), "blocks", blocks);

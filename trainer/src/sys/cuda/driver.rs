@@ -17,6 +17,8 @@ pub(super) type Handle = *mut c_void;
 const SUCCESS: c_int = 0;
 /// `CUDA_ERROR_DEVICE_UNAVAILABLE`.
 const DEVICE_UNAVAILABLE: c_int = 46;
+/// `CUDA_ERROR_NO_DEVICE`.
+const NO_DEVICES: c_int = 100;
 /// `CUDA_ERROR_NOT_READY`.
 const NOT_READY: c_int = 600;
 /// `CU_STREAM_NON_BLOCKING`: does not wait for the default stream, nor the default stream for it.
@@ -59,9 +61,13 @@ pub(crate) enum CudaError {
     /// The driver has no such device.
     #[error("the NVIDIA driver has {count} devices, and device {index} is asked for")]
     NoDevice { index: usize, count: usize },
-    /// Another process has the device for itself.
+    /// The driver shows this process none.
+    #[error("the NVIDIA driver shows this process no device")]
+    NoDevices,
+    /// Another process has the device for itself, or nobody may use it.
     #[error(
-        "another process has the GPU for itself (compute mode EXCLUSIVE_PROCESS): end that, or set the mode to DEFAULT with nvidia-smi -c 0"
+        "the GPU is not available: another process has it for itself (compute mode EXCLUSIVE_PROCESS), or its mode is PROHIBITED: end that \
+         process, or run nvidia-smi -c DEFAULT"
     )]
     Busy,
     /// A call failed.
@@ -73,6 +79,7 @@ impl DriverFunctions {
     fn check(&self, call: &'static str, result: c_int) -> Result<(), CudaError> {
         match result {
             SUCCESS => return Ok(()),
+            NO_DEVICES => return Err(CudaError::NoDevices),
             DEVICE_UNAVAILABLE => return Err(CudaError::Busy),
             _ => {}
         }

@@ -68,6 +68,7 @@ pub(crate) fn cuda_devices() -> Result<usize, NoGpu> {
 /// Why libtorch finds no device, given the driver's version and how many devices it has.
 fn why_none(driver: Result<(i32, i32), CudaError>) -> NoGpu {
     match driver {
+        Err(CudaError::NoDevices) => NoGpu::NoDevice,
         Err(error) => error.into(),
         Ok((found, _)) if found < MIN_DRIVER_VERSION => NoGpu::OldDriver { found },
         Ok((_, ..=0)) => NoGpu::NoDevice,
@@ -93,7 +94,8 @@ mod tests {
         );
         assert!(said(Ok((13_000, 0))).starts_with("the NVIDIA driver shows this process no device"));
         assert_eq!(said(Ok((13_010, 2))), "libtorch finds no GPU, although the NVIDIA driver has 2");
-        let failed = CudaError::Failed { call: "cuInit", why: "no CUDA-capable device is detected".into() };
-        assert_eq!(said(Err(failed)), "cuInit: no CUDA-capable device is detected");
+        assert_eq!(said(Err(CudaError::NoDevices)), said(Ok((13_000, 0))));
+        let failed = CudaError::Failed { call: "cuInit", why: "system has unsupported display driver".into() };
+        assert_eq!(said(Err(failed)), "cuInit: system has unsupported display driver");
     }
 }

@@ -211,12 +211,15 @@ fn too_few_replicas_are_no_group() {
 fn who_waits_beside_the_only_replica_succeeds_its_leader() {
     let (coordinator, address) = coordinator(timeouts(), &[3]);
     thread::scope(|scope| {
-        let [third, fourth] = [2, 3].map(|rank| {
+        let wait = |rank| {
             let address = &address;
             scope.spawn(move || join(address, hello(rank, WORLD_SIZE), patient_timeouts()))
-        });
+        };
+        let third = wait(2);
         let stages = join_ranks(&coordinator, &address, &[1]);
         form(&stages);
+        // not before the group has formed without it
+        let fourth = wait(3);
         while coordinator.waiting_ranks() != [2, 3] {
             thread::yield_now();
         }

@@ -70,7 +70,7 @@ e2e: build texts ## the product on a real node: images, chart, jobs, faults; nee
 		cargo test --quiet --workspace --test node ends:: -- --ignored
 
 e2e-report: build texts ## how long a job is away when a pod dies on a real node; figures in bench/results/
-	tests/e2e/run.sh $(CACHE) target/debug/stagecoach-bench node $(WORKSPACE) bench/results
+	for what in node node-replicas; do tests/e2e/run.sh $(CACHE) target/debug/stagecoach-bench $$what $(WORKSPACE) bench/results; done
 
 cluster-up: build ## a one-node Kubernetes on this machine with our images, to try things; needs root and Linux
 	@tests/node/start.sh $(CACHE) $(NODE)

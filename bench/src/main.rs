@@ -53,6 +53,7 @@ fn main() {
         "replicas" => in_scratch(workspace, training::measure_replicas),
         "recovery" => in_scratch(workspace, recovery::measure),
         "node" => node::measure(),
+        "node-replicas" => node::measure_replicas(),
         "scaling" => in_scratch(workspace, scaling::measure),
         "sleep" => in_scratch(workspace, sleep::measure),
         "training" => in_scratch(workspace, training::measure),
@@ -68,7 +69,7 @@ fn main() {
 
 fn usage() -> ! {
     eprintln!(
-        "usage: stagecoach-bench agreement|audit|checkpoint|creation|gpu|memory|node|operator|recovery|replicas|scale|scaling|silence|sleep|training WORKSPACE \
+        "usage: stagecoach-bench agreement|audit|checkpoint|creation|gpu|memory|node|node-replicas|operator|recovery|replicas|scale|scaling|silence|sleep|training WORKSPACE \
          RESULTS"
     );
     std::process::exit(2);

@@ -48,6 +48,54 @@ pub(crate) fn measure() -> Value {
     })
 }
 
+/// The same for a job of two replicas, whose other one goes on.
+pub(crate) fn measure_replicas() -> Value {
+    let product = Product::take();
+    println!("one of two replicas killed {REPETITIONS} times, the leader too");
+    let job = E2eJob::apply(
+        &product,
+        "two-replicas",
+        json!({
+            "stages": 1,
+            "dataParallel": 2,
+            "training": {"steps": 1_000_000},
+            "checkpoint": {"memory": {"everySteps": 1}},
+        }),
+    );
+    let mut pauses = Vec::new();
+    for loss in 1..=REPETITIONS {
+        job.wait("both replicas", |job| job["status"]["trainingReplicas"] == 2 && job["status"]["readyStages"] == 2);
+        job.wait_step(job.step() + 20 + loss * 7 % 20);
+        let uid = job.pods()[(loss % 2) as usize]["metadata"]["uid"].as_str().unwrap().to_owned();
+        let trainer = product.node.container(&uid, "trainer");
+        let ended = SystemTime::now();
+        trainer.kill();
+        pauses.push(since(ended, first_step_after(&product, &job, ended).1));
+    }
+    line(
+        "replica killed -> next finished step",
+        seconds(median(&pauses)),
+        &format!("worst {}", seconds(worst(&pauses))),
+    );
+    assert_eq!(job.attempt(), 1, "the attempt went on");
+    json!({ "toFirstStepSeconds": pauses })
+}
+
+/// The first line of a group that begins after a moment, and when its first step was finished: read off the log of whichever pod leads
+/// it, which has the time of each line.
+fn first_step_after(product: &Product, job: &E2eJob, ended: SystemTime) -> (String, SystemTime) {
+    let (start, stepped) = wait("the first step", || {
+        let logs = job.all_pods().iter().map(|pod| log(product, pod)).collect::<Vec<_>>();
+        let texts = logs.into_iter().filter_map(|log| std::fs::read_to_string(log).ok());
+        texts.into_iter().find_map(|text| {
+            let mut since_end = text.lines().filter(|line| time(line) > ended);
+            let start = since_end.find(|line| line.contains(" F start "))?.to_owned();
+            Some((start, since_end.find(|line| line.contains(" F step "))?.to_owned()))
+        })
+    });
+    (start, time(&stepped))
+}
+
 fn seconds(value: f64) -> String {
     format!("{value:.2} s")
 }
@@ -135,16 +183,7 @@ fn lose(product: &Product, job: &E2eJob, pod: &Value, end: End) -> Loss {
         End::Deleted => drop(product.kubectl(&["delete", "pod", name, "--force", "--grace-period=0"])),
     }
     let done = job.step();
-    // read off the log of whichever pod is stage 0 then, which has the time of each line
-    let (start, stepped) = wait("the first step", || {
-        let logs = job.all_pods().iter().map(|pod| log(product, pod)).collect::<Vec<_>>();
-        let texts = logs.into_iter().filter_map(|log| std::fs::read_to_string(log).ok());
-        texts.into_iter().find_map(|text| {
-            let mut since_end = text.lines().filter(|line| time(line) > ended);
-            let start = since_end.find(|line| line.contains(" F start "))?.to_owned();
-            Some((start, since_end.find(|line| line.contains(" F step "))?.to_owned()))
-        })
-    });
+    let (start, stepped) = first_step_after(product, job, ended);
     let recovered = wait("its record", || {
         let now = recovery();
         (now != before && now["phases"]["firstStep"].is_string()).then_some(now)
@@ -152,7 +191,7 @@ fn lose(product: &Product, job: &E2eJob, pod: &Value, end: End) -> Loss {
     let seconds_of = |phase: &str| recovered["phases"][phase].as_str().and_then(|text| text.parse().ok());
     let from: u64 = start.split_whitespace().skip_while(|word| *word != "steps").nth(1).unwrap().parse().unwrap();
     Loss {
-        seconds: since(ended, time(&stepped)),
+        seconds: since(ended, stepped),
         phases: PHASES.map(|phase| seconds_of(phase).unwrap_or_default()),
         steps: done.saturating_sub(from - 1),
     }

@@ -22,6 +22,21 @@ fn folder(workspace: &Path) -> std::path::PathBuf {
     workspace.join("shared")
 }
 
+/// Starts a job without an end, and waits for its first checkpoint.
+fn begin(workspace: &Path, job: &TestJob) -> Launched {
+    let launched = Launched::start(workspace, &job.endless(), &[]);
+    until("a checkpoint", 60, || (saved(&folder(workspace)) > 0).then_some(()));
+    launched
+}
+
+/// Ends it, and compares its bits with those of an undisturbed run.
+fn end(launched: Launched, workspace: &Path, job: &TestJob, what: &str) {
+    launched.interrupt(workspace);
+    let rest = job.ending_after(saved(&folder(workspace)));
+    let outcome = Launched::start(workspace, &rest, &[]).finish(workspace);
+    assert_eq!(outcome.hashes(), undisturbed(&rest), "{what}");
+}
+
 #[test]
 fn the_number_of_replicas_may_change_half_way() {
     for (tied, precision) in [(false, "BFloat16"), (true, "Float32")] {
@@ -54,8 +69,7 @@ fn a_stage_of_any_replica_may_be_killed() {
         let job = TestJob { stages: 2, data_parallel: 2, extra, ..job() };
         let workspace = corpus::workspace();
         let workspace = workspace.path();
-        let mut launched = Launched::start(workspace, &job.endless(), &[]);
-        until("a checkpoint", 60, || (saved(&folder(workspace)) > 0).then_some(()));
+        let mut launched = begin(workspace, &job);
         for rank in [3, 0, 1] {
             let before = launched.wait_for_stages(4);
             signal(before[rank], libc::SIGKILL);
@@ -65,10 +79,7 @@ fn a_stage_of_any_replica_may_be_killed() {
             let step = launched.steps() + 5;
             launched.wait_for_step(step);
         }
-        launched.interrupt(workspace);
-        let rest = job.ending_after(saved(&folder(workspace)));
-        let outcome = Launched::start(workspace, &rest, &[]).finish(workspace);
-        assert_eq!(outcome.hashes(), undisturbed(&rest), "memory: {memory:?}");
+        end(launched, workspace, &job, &format!("memory: {memory:?}"));
     }
 }
 
@@ -104,8 +115,7 @@ fn a_job_goes_on_without_a_lost_replica_until_it_is_back() {
         job.extra = job.extra.replace("keepLast: 3", &format!("keepLast: 3{memory}"));
         let workspace = corpus::workspace();
         let workspace = workspace.path();
-        let mut launched = Launched::start(workspace, &job.endless(), &[]);
-        until("a checkpoint", 60, || (saved(&folder(workspace)) > 0).then_some(()));
+        let mut launched = begin(workspace, &job);
         lose_for_good(&launched, lost, stages * data_parallel);
         // some of which only the others have trained: the lost one had voted on at most one that is not in the metrics
         launched.wait_for_step(launched.steps() + 10);
@@ -151,8 +161,7 @@ fn leadership_is_passed_on_more_than_once() {
     job.extra = job.extra.replace("keepLast: 3", "keepLast: 3, memory: {everySteps: 1}");
     let workspace = corpus::workspace();
     let workspace = workspace.path();
-    let mut launched = Launched::start(workspace, &job.endless(), &[]);
-    until("a checkpoint", 60, || (saved(&folder(workspace)) > 0).then_some(()));
+    let mut launched = begin(workspace, &job);
     let stages = launched.wait_for_stages(4);
     lose_for_good(&launched, &[0], 4);
     launched.wait_for_step(launched.steps() + 5);
@@ -168,10 +177,7 @@ fn leadership_is_passed_on_more_than_once() {
     signal(launched.child.id(), libc::SIGCONT);
     launched.wait_for_stages(4);
     launched.wait_for_step(launched.steps() + 5);
-    launched.interrupt(workspace);
-    let rest = job.ending_after(saved(&folder(workspace)));
-    let outcome = Launched::start(workspace, &rest, &[]).finish(workspace);
-    assert_eq!(outcome.hashes(), undisturbed(&rest));
+    end(launched, workspace, &job, "");
 }
 
 /// One replica is left, and then its leader is lost: what waits beside it leads, and with the other stage it makes one.
@@ -181,8 +187,7 @@ fn who_waits_beside_the_last_replica_leads_in_its_place() {
     job.extra = job.extra.replace("keepLast: 3", "keepLast: 3, memory: {everySteps: 1}");
     let workspace = corpus::workspace();
     let workspace = workspace.path();
-    let mut launched = Launched::start(workspace, &job.endless(), &[]);
-    until("a checkpoint", 60, || (saved(&folder(workspace)) > 0).then_some(()));
+    let mut launched = begin(workspace, &job);
     let stages = launched.wait_for_stages(4);
     lose_for_good(&launched, &[3], 4);
     launched.wait_for_step(launched.steps() + 5);
@@ -192,10 +197,7 @@ fn who_waits_beside_the_last_replica_leads_in_its_place() {
     signal(launched.child.id(), libc::SIGCONT);
     launched.wait_for_stages(4);
     launched.wait_for_step(launched.steps() + 5);
-    launched.interrupt(workspace);
-    let rest = job.ending_after(saved(&folder(workspace)));
-    let outcome = Launched::start(workspace, &rest, &[]).finish(workspace);
-    assert_eq!(outcome.hashes(), undisturbed(&rest));
+    end(launched, workspace, &job, "");
 }
 
 /// The leader ends when the group has saved and leaves for the next one, which has the replica that is back.
@@ -206,8 +208,7 @@ fn a_leader_may_be_lost_while_the_group_forms_again() {
         job.extra = job.extra.replace("keepLast: 3", &format!("keepLast: 3{memory}"));
         let workspace = corpus::workspace();
         let workspace = workspace.path();
-        let mut launched = Launched::start(workspace, &job.endless(), &[]);
-        until("a checkpoint", 60, || (saved(&folder(workspace)) > 0).then_some(()));
+        let mut launched = begin(workspace, &job);
         let stages = launched.wait_for_stages(3);
         lose_for_good(&launched, &[1], 3);
         launched.wait_for_step(launched.steps() + 5);
@@ -217,10 +218,7 @@ fn a_leader_may_be_lost_while_the_group_forms_again() {
         signal(stages[0], libc::SIGKILL);
         launched.wait_for_stages(3);
         launched.wait_for_step(launched.steps() + 10);
-        launched.interrupt(workspace);
-        let rest = job.ending_after(saved(&folder(workspace)));
-        let outcome = Launched::start(workspace, &rest, &[]).finish(workspace);
-        assert_eq!(outcome.hashes(), undisturbed(&rest), "memory: {memory:?}");
+        end(launched, workspace, &job, &format!("memory: {memory:?}"));
     }
 }
 
@@ -239,8 +237,7 @@ fn a_leader_that_was_suspended_leads_again_or_is_replaced() {
         job.extra = job.extra.replace("restart: {", "restart: {heartbeatTimeoutSeconds: 2, ");
         let workspace = corpus::workspace();
         let workspace = workspace.path();
-        let mut launched = Launched::start(workspace, &job.endless(), &[]);
-        until("a checkpoint", 60, || (saved(&folder(workspace)) > 0).then_some(()));
+        let mut launched = begin(workspace, &job);
         let stages = launched.wait_for_stages(4);
         if launcher_sleeps {
             signal(launched.child.id(), libc::SIGSTOP);
@@ -256,10 +253,7 @@ fn a_leader_that_was_suspended_leads_again_or_is_replaced() {
         let now = launched.wait_for_stages(4);
         assert!(launcher_sleeps || now[0] != stages[0], "{stages:?} became {now:?}");
         launched.wait_for_step(launched.steps() + 5);
-        launched.interrupt(workspace);
-        let rest = job.ending_after(saved(&folder(workspace)));
-        let outcome = Launched::start(workspace, &rest, &[]).finish(workspace);
-        assert_eq!(outcome.hashes(), undisturbed(&rest), "the launcher sleeps: {launcher_sleeps}");
+        end(launched, workspace, &job, &format!("the launcher sleeps: {launcher_sleeps}"));
     }
 }
 

@@ -195,7 +195,7 @@ $(TORCH):
 	@mv $@.new $@
 
 cluster-tools: ## Kubernetes and etcd for the tests, built once into a cache folder; needs Go 1.26
-	@tests/cluster/tools.sh $(CACHE) >/dev/null
+	@tests/cluster/tools.sh $(CACHE) $(TOOLS) >/dev/null
 
 # A missing prerequisite is one sentence with its remedy.
 tools:

@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use stagecoach_group::{
-    BlockLosses, Coordinator, GroupSecret, GroupTimeouts, Hello, Member, NotFound, PROTOCOL_VERSION, Quorum,
-    Rendezvous, StepRules, StepVote,
+    BlockLosses, Coordinator, GroupSecret, GroupTimeouts, Hello, Member, NotFound, Quorum, Rendezvous, StepRules,
+    StepVote,
 };
 
 use crate::machine::processor_seconds;
@@ -84,7 +84,7 @@ fn agree(members: usize) -> Agreements {
     let coordinator =
         Coordinator::start(listener, hello(0, members), timeouts, secret.clone(), Quorum::all(members), || {}).unwrap();
     coordinator.release(b"plan".to_vec(), StepRules::default());
-    let at = Rendezvous { address, protocol_version: PROTOCOL_VERSION, secret, succeeds_leader: false };
+    let at = Rendezvous::new(address, secret);
     let begun = Instant::now();
     let barrier = Barrier::new(members);
     let mut join_seconds = 0.0;

@@ -5,9 +5,7 @@ use std::net::TcpListener;
 use std::thread;
 use std::time::Duration;
 
-use stagecoach_group::{
-    Coordinator, GroupSecret, GroupTimeouts, Hello, Member, PROTOCOL_VERSION, Quorum, Rendezvous, StepRules,
-};
+use stagecoach_group::{Coordinator, GroupSecret, GroupTimeouts, Hello, Member, Quorum, Rendezvous, StepRules};
 
 /// Far above what any test takes.
 pub const TIMEOUT: Duration = Duration::from_secs(60);
@@ -40,7 +38,7 @@ pub fn in_process_group<T: Send>(
     let secret = GroupSecret::generate(1).unwrap();
     let coordinator =
         Coordinator::start(control, hello(0, ranks), timeouts(), secret.clone(), Quorum::all(ranks), || {}).unwrap();
-    let at = &Rendezvous { address, protocol_version: PROTOCOL_VERSION, secret, succeeds_leader: false };
+    let at = &Rendezvous::new(address, secret);
     coordinator.release(Vec::new(), rules);
     let listeners: Vec<TcpListener> = (0..ranks).map(|_| listen()).collect();
     let addresses: &Vec<String> = &listeners.iter().map(|l| l.local_addr().unwrap().to_string()).collect();

@@ -40,6 +40,20 @@ pub(crate) enum JoinError {
     Fatal(GroupError),
 }
 
+impl JoinError {
+    /// Why to try again.
+    ///
+    /// # Errors
+    /// If that is no use.
+    pub(crate) fn reason_to_retry(self) -> Result<String, GroupError> {
+        match self {
+            JoinError::Retry(reason) | JoinError::Closed(reason) => Ok(reason),
+            JoinError::NotConnected(error) => Ok(error.to_string()),
+            JoinError::Fatal(error) => Err(error),
+        }
+    }
+}
+
 /// How long this stage has waited without progress of stage 0, and what it has seen of its leader.
 struct JoinProgress {
     last_progress_at: Instant,
@@ -75,26 +89,24 @@ impl JoinProgress {
         (self.last_progress_at, self.last_report) = (Instant::now(), Some(report));
     }
 
-    /// What a failed attempt means: that this stage leads, if the leader's process has ended and this one succeeds it.
-    fn succession(&mut self, at: &Rendezvous, rank: usize, error: JoinError) -> JoinError {
+    /// Why to try again after a failed attempt.
+    ///
+    /// # Errors
+    /// If trying again is no use, or this stage leads: the leader's process has ended, and this one succeeds it.
+    fn reason_to_retry(&mut self, at: &Rendezvous, rank: usize, error: JoinError) -> Result<String, GroupError> {
         let group = at.secret.epoch();
         let (is_member, succeeds_leader) = match self.waits_beside {
             Some((beside, succeeds_leader)) if beside == group => (false, succeeds_leader),
             _ => (true, at.succeeds_leader),
         };
-        match error {
-            JoinError::NotConnected(error) if succeeds_leader && self.has_ended(group, is_member, &error) => {
-                let reason = error.to_string();
-                JoinError::Fatal(GroupError::LeaderEnded { rank, group, is_member, reason })
+        match &error {
+            JoinError::NotConnected(error) if succeeds_leader && self.has_ended(group, is_member, error) => {
+                return Err(GroupError::LeaderEnded { rank, group, is_member, reason: error.to_string() });
             }
-            JoinError::NotConnected(error) => JoinError::Retry(format!("at {}: {error}", at.address)),
-            JoinError::Closed(reason) => {
-                self.closed_by = Some(group);
-                JoinError::Retry(format!("at {}: {reason}", at.address))
-            }
-            JoinError::Retry(reason) => JoinError::Retry(format!("at {}: {reason}", at.address)),
-            fatal @ JoinError::Fatal(_) => fatal,
+            JoinError::Closed(_) => self.closed_by = Some(group),
+            _ => {}
         }
+        error.reason_to_retry().map(|reason| format!("at {}: {reason}", at.address))
     }
 
     /// Whether the leader of a group has ended, if it can't be connected to: it listens before anybody knows its address, and until the
@@ -123,24 +135,20 @@ pub(crate) fn join(
     let frame = encode_message(&MemberMessage::Hello(hello.clone()))?;
     let mut progress = JoinProgress::default();
     loop {
-        let tried = match find() {
+        let reason = match find() {
             Ok(Rendezvous { protocol_version: found, .. }) if found != PROTOCOL_VERSION => {
                 return Err(GroupError::OtherVersion { rank, found });
             }
-            Ok(at) => try_join(&at, rank, &frame, timeouts, activity, &mut progress, &mut on_preparing)
-                .map_err(|error| progress.succession(&at, rank, error)),
+            Ok(at) => match try_join(&at, rank, &frame, timeouts, activity, &mut progress, &mut on_preparing) {
+                Ok(joined) => return Ok(joined),
+                Err(error) => progress.reason_to_retry(&at, rank, error)?,
+            },
             Err(NotFound::Superseded(newer)) => return Err(GroupError::Superseded { rank, newer }),
             Err(NotFound::Leaderless(group)) => {
                 let reason = "it does not say where it is".to_owned();
                 return Err(GroupError::LeaderEnded { rank, group, is_member: true, reason });
             }
-            Err(NotFound::Yet(reason)) => Err(JoinError::Retry(reason)),
-        };
-        let reason = match tried {
-            Ok(joined) => return Ok(joined),
-            Err(JoinError::Fatal(error)) => return Err(error),
-            Err(JoinError::Retry(reason) | JoinError::Closed(reason)) => reason,
-            Err(JoinError::NotConnected(error)) => error.to_string(),
+            Err(NotFound::Yet(reason)) => reason,
         };
         let waited = progress.last_progress_at.elapsed();
         if waited >= timeouts.startup_timeout {

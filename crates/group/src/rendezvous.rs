@@ -1,6 +1,6 @@
 //! What a stage must know to join its group.
 
-use crate::GroupSecret;
+use crate::{GroupSecret, PROTOCOL_VERSION};
 
 /// Where stage 0 is, and the secret of its group: stage 0 publishes it where only the job's stages can read it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -14,6 +14,13 @@ pub struct Rendezvous {
     /// Whether the stage that joins leads the next group if the leader's process ends before this one is released: then joining
     /// fails. Other stages look for the next group.
     pub succeeds_leader: bool,
+}
+
+impl Rendezvous {
+    /// A group whose stage 0 is of this version, for a stage that does not succeed its leader.
+    pub fn new(address: String, secret: GroupSecret) -> Rendezvous {
+        Rendezvous { address, protocol_version: PROTOCOL_VERSION, secret, succeeds_leader: false }
+    }
 }
 
 /// Why a stage has not found its group.

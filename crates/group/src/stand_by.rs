@@ -56,11 +56,10 @@ pub fn stand_by(
         };
         match waited {
             Ok(end) => return Ok(end),
-            Err(JoinError::Fatal(error)) => return Err(error),
-            Err(JoinError::Retry(reason) | JoinError::Closed(reason)) => {
-                tracing::debug!(reason, "waiting for the next group")
+            Err(error) => {
+                let reason = error.reason_to_retry()?;
+                tracing::debug!(reason, "waiting for the next group");
             }
-            Err(JoinError::NotConnected(reason)) => tracing::debug!(%reason, "waiting for the next group"),
         }
         thread::sleep(RETRY_DELAY);
     }

@@ -62,11 +62,10 @@ fn the_number_of_replicas_may_change_half_way() {
 
 #[test]
 fn a_stage_of_any_replica_may_be_killed() {
-    for memory in ["", ", memory: {everySteps: 1}"] {
-        let extra = job().extra.replace("keepLast: 3", &format!("keepLast: 3{memory}"));
+    for memory in ["", MEMORY] {
         // the others wait for the one that is started in its place
-        let extra = extra.replace("restart: {", "restart: {minDataParallel: 2, ");
-        let job = TestJob { stages: 2, data_parallel: 2, extra, ..job() };
+        let mut job = with_checkpoint(may_lose_replicas(2, 2), memory);
+        job.extra = job.extra.replace("restart: {", "restart: {minDataParallel: 2, ");
         let workspace = corpus::workspace();
         let workspace = workspace.path();
         let mut launched = begin(workspace, &job);
@@ -83,6 +82,21 @@ fn a_stage_of_any_replica_may_be_killed() {
     }
 }
 
+const MEMORY: &str = ", memory: {everySteps: 1}";
+
+/// The job with a field more, or none, of `checkpoint`.
+fn with_checkpoint(job: TestJob, field: &str) -> TestJob {
+    TestJob { extra: job.extra.replace("keepLast: 3", &format!("keepLast: 3{field}")), ..job }
+}
+
+/// Wakes the launcher, which starts what is lost, and ends the job when all train.
+fn wake_and_end(mut launched: Launched, ranks: usize, workspace: &Path, job: &TestJob) {
+    signal(launched.child.id(), libc::SIGCONT);
+    launched.wait_for_stages(ranks);
+    launched.wait_for_step(launched.steps() + 5);
+    end(launched, workspace, job, "");
+}
+
 /// Replicas of which one may be alone.
 fn may_lose_replicas(stages: usize, data_parallel: usize) -> TestJob {
     TestJob { stages, data_parallel, ..job() }
@@ -97,22 +111,20 @@ fn lose_for_good(launched: &Launched, lost: &[usize], ranks: usize) {
 
 #[test]
 fn a_job_goes_on_without_a_lost_replica_until_it_is_back() {
-    let memory = ", memory: {everySteps: 1}";
     let cases: [(usize, usize, &[usize], &str); 8] = [
         (2, 2, &[3], ""),
         (1, 3, &[1], ""),
-        (2, 2, &[2], memory),
-        (2, 3, &[3], memory),
+        (2, 2, &[2], MEMORY),
+        (2, 3, &[3], MEMORY),
         // the one that led, and a stage beside it
         (1, 3, &[0], ""),
-        (2, 2, &[0], memory),
-        (2, 2, &[1], memory),
+        (2, 2, &[0], MEMORY),
+        (2, 2, &[1], MEMORY),
         // each of another replica: what is left of both is one
-        (2, 2, &[0, 3], memory),
+        (2, 2, &[0, 3], MEMORY),
     ];
     for (stages, data_parallel, lost, memory) in cases {
-        let mut job = may_lose_replicas(stages, data_parallel);
-        job.extra = job.extra.replace("keepLast: 3", &format!("keepLast: 3{memory}"));
+        let job = with_checkpoint(may_lose_replicas(stages, data_parallel), memory);
         let workspace = corpus::workspace();
         let workspace = workspace.path();
         let mut launched = begin(workspace, &job);
@@ -157,8 +169,7 @@ fn a_job_ends_without_a_lost_replica() {
 /// The one that led, and then the one that led in its place; and one that leads a group that has not begun: nothing takes their place.
 #[test]
 fn leadership_is_passed_on_more_than_once() {
-    let mut job = may_lose_replicas(1, 4);
-    job.extra = job.extra.replace("keepLast: 3", "keepLast: 3, memory: {everySteps: 1}");
+    let job = with_checkpoint(may_lose_replicas(1, 4), MEMORY);
     let workspace = corpus::workspace();
     let workspace = workspace.path();
     let mut launched = begin(workspace, &job);
@@ -174,17 +185,13 @@ fn leadership_is_passed_on_more_than_once() {
     signal(stages[2], libc::SIGCONT);
     launched.wait_for_step(launched.steps() + 5);
     assert!(log(workspace, 2).contains("stage 2 leads the next group"), "{}", log(workspace, 2));
-    signal(launched.child.id(), libc::SIGCONT);
-    launched.wait_for_stages(4);
-    launched.wait_for_step(launched.steps() + 5);
-    end(launched, workspace, &job, "");
+    wake_and_end(launched, 4, workspace, &job);
 }
 
 /// One replica is left, and then its leader is lost: what waits beside it leads, and with the other stage it makes one.
 #[test]
 fn who_waits_beside_the_last_replica_leads_in_its_place() {
-    let mut job = may_lose_replicas(2, 2);
-    job.extra = job.extra.replace("keepLast: 3", "keepLast: 3, memory: {everySteps: 1}");
+    let job = with_checkpoint(may_lose_replicas(2, 2), MEMORY);
     let workspace = corpus::workspace();
     let workspace = workspace.path();
     let mut launched = begin(workspace, &job);
@@ -194,18 +201,14 @@ fn who_waits_beside_the_last_replica_leads_in_its_place() {
     signal(stages[0], libc::SIGKILL);
     launched.wait_for_step(launched.steps() + 5);
     assert!(log(workspace, 2).contains("stage 2 leads the next group"), "{}", log(workspace, 2));
-    signal(launched.child.id(), libc::SIGCONT);
-    launched.wait_for_stages(4);
-    launched.wait_for_step(launched.steps() + 5);
-    end(launched, workspace, &job, "");
+    wake_and_end(launched, 4, workspace, &job);
 }
 
 /// The leader ends when the group has saved and leaves for the next one, which has the replica that is back.
 #[test]
 fn a_leader_may_be_lost_while_the_group_forms_again() {
-    for memory in ["", ", memory: {everySteps: 1}"] {
-        let mut job = may_lose_replicas(1, 3);
-        job.extra = job.extra.replace("keepLast: 3", &format!("keepLast: 3{memory}"));
+    for memory in ["", MEMORY] {
+        let job = with_checkpoint(may_lose_replicas(1, 3), memory);
         let workspace = corpus::workspace();
         let workspace = workspace.path();
         let mut launched = begin(workspace, &job);

@@ -16,11 +16,13 @@ pub(crate) enum LibraryError {
 /// Opens a library by the loader's rules.
 pub(crate) fn open(name: &str) -> Result<Library, LibraryError> {
     // SAFETY: a library of the driver or of NVIDIA's, whose initialisers only set it up. Its functions are kept with it.
-    unsafe { Library::open(Some(name), RTLD_NOW | RTLD_LOCAL) }.map_err(|error| {
-        // the source has the loader's message; the error itself only names the call
-        let why = std::error::Error::source(&error).map_or_else(|| error.to_string(), ToString::to_string);
-        LibraryError::Missing { name: name.to_owned(), why }
-    })
+    unsafe { Library::open(Some(name), RTLD_NOW | RTLD_LOCAL) }
+        .map_err(|error| LibraryError::Missing { name: name.to_owned(), why: loader_message(&error) })
+}
+
+/// What the loader says: the error itself only names the call.
+pub(super) fn loader_message(error: &libloading::Error) -> String {
+    std::error::Error::source(error).map_or_else(|| error.to_string(), ToString::to_string)
 }
 
 /// Declares a table of functions with C's calling convention, and `open`, which finds them in a library by their names.

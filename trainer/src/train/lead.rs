@@ -6,8 +6,7 @@ use stagecoach_api::contract::FailureKind;
 use stagecoach_checkpoint::{Damage, Fence};
 use stagecoach_display::Replicas;
 use stagecoach_group::{
-    Coordinator, GroupError, GroupSecret, GroupTimeouts, Hello, NotFound, PROTOCOL_VERSION, Quorum, RETRY_DELAY,
-    Rendezvous,
+    Coordinator, GroupError, GroupSecret, GroupTimeouts, Hello, NotFound, Quorum, RETRY_DELAY, Rendezvous,
 };
 
 use super::context::StageContext;
@@ -158,7 +157,7 @@ fn begin(
     let quorum = Quorum::new(env.mesh.stages as usize, config.job.spec.min_data_parallel() as usize)
         .awaiting_lost(!context.may_lack_replicas());
     let coordinator = Coordinator::start(control, hello.clone(), timeouts, secret.clone(), quorum, on_rejected)?;
-    let at = Rendezvous { address, protocol_version: PROTOCOL_VERSION, secret, succeeds_leader: false };
+    let at = Rendezvous::new(address, secret);
     fence.publish(volume, &published_name(env, &at))?;
     monitor.telemetry().set_leader(fence.number());
     let planned = plan_for_members(context, &fence, &coordinator);
@@ -242,12 +241,7 @@ mod tests {
         let lead = |volume: &dyn Volume, rank, after: Option<u64>| {
             let fence = acquire_fence(volume, None, after)?;
             let secret = GroupSecret::generate(fence.number()).unwrap();
-            let at = Rendezvous {
-                address: "10.0.0.7:1".into(),
-                protocol_version: PROTOCOL_VERSION,
-                secret,
-                succeeds_leader: false,
-            };
+            let at = Rendezvous::new("10.0.0.7:1".into(), secret);
             fence.publish(volume, &published_name(&env(rank), &at))?;
             Ok::<u64, Fatal>(fence.number())
         };

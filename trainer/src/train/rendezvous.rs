@@ -194,7 +194,7 @@ mod tests {
             // the older group is found no more
             not_yet("a", 3, "no group has begun in");
             let secret = GroupSecret::generate(fence.number()).unwrap();
-            let at = Rendezvous { address: address.into(), protocol_version: 9, secret, succeeds_leader: false };
+            let at = Rendezvous::new(address.into(), secret);
             let name = published_name(&env("a", attempt), &at);
             assert!(name.len() < 200, "{name}");
             fence.publish(&volume, &name).unwrap();
@@ -234,8 +234,7 @@ mod tests {
         let publish = |env: &StageEnv| {
             let fence = Fence::acquire(&volume).unwrap();
             let secret = GroupSecret::generate(fence.number()).unwrap();
-            let at =
-                Rendezvous { address: "10.0.0.7:1234".into(), protocol_version: 9, secret, succeeds_leader: false };
+            let at = Rendezvous::new("10.0.0.7:1234".into(), secret);
             fence.publish(&volume, &published_name(env, &at)).unwrap();
         };
         publish(&this);

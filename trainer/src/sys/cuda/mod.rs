@@ -10,6 +10,8 @@ use libloading::os::unix::{Library, RTLD_GLOBAL, RTLD_LAZY};
 pub(crate) use driver::{CudaContext, CudaError, CudaEvent, CudaStream};
 pub(crate) use module::{CudaFunction, CudaModule};
 
+use super::library::loader_message;
+
 /// The oldest driver that libtorch's CUDA library runs with, as `cuDriverGetVersion` has it.
 const MIN_DRIVER_VERSION: i32 = 13_000;
 
@@ -52,11 +54,8 @@ pub(crate) fn cuda_devices() -> Result<usize, NoGpu> {
             return Err(NoGpu::NoDriver); // avoids mapping half a gigabyte of CUDA kernels on machines without a driver
         }
         // SAFETY: libtorch's own library; its initialisers register kernels and nothing else. It is never unloaded.
-        unsafe { Library::open(Some("libtorch_cuda.so"), RTLD_LAZY | RTLD_GLOBAL) }.map_err(|error| {
-            // the source has the loader's message; the error itself only names the call
-            let why = std::error::Error::source(&error).map_or_else(|| error.to_string(), ToString::to_string);
-            NoGpu::NoLibrary(why)
-        })
+        unsafe { Library::open(Some("libtorch_cuda.so"), RTLD_LAZY | RTLD_GLOBAL) }
+            .map_err(|error| NoGpu::NoLibrary(loader_message(&error)))
     });
     library.as_ref().map_err(Clone::clone)?;
     match tch::Cuda::is_available().then(tch::Cuda::device_count) {

@@ -10,8 +10,8 @@ use std::thread;
 use std::time::Duration;
 
 use stagecoach_group::{
-    Coordinator, GroupError, GroupFailure, GroupSecret, GroupTimeouts, Hello, Member, NotFound, PROTOCOL_VERSION,
-    Quorum, Rendezvous, Roster, StepRules,
+    Coordinator, GroupError, GroupFailure, GroupSecret, GroupTimeouts, Hello, Member, NotFound, Quorum, Rendezvous,
+    Roster, StepRules,
 };
 
 /// A wait longer than this has failed; far above what anything here takes.
@@ -79,12 +79,7 @@ pub(crate) fn find(address: &str) -> impl FnMut() -> Result<Rendezvous, NotFound
 }
 
 pub(crate) fn rendezvous(address: &str) -> Rendezvous {
-    Rendezvous {
-        address: address.to_owned(),
-        protocol_version: PROTOCOL_VERSION,
-        secret: secret(),
-        succeeds_leader: false,
-    }
+    Rendezvous::new(address.to_owned(), secret())
 }
 
 /// A coordinator on a free port, for `world_size` stages.

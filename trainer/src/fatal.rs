@@ -48,7 +48,8 @@ impl From<StepError> for Fatal {
             StepError::Link(LinkError::Unavailable(_)) => FailureKind::InvalidConfig,
             StepError::Link(_) => FailureKind::PeerLost,
             StepError::Group(_) => FailureKind::PeerLost,
-            StepError::Aborted(_) => FailureKind::NonFinite,
+            StepError::Aborted { is_non_finite: true, .. } => FailureKind::NonFinite,
+            StepError::Aborted { is_non_finite: false, .. } => FailureKind::Mismatch,
             StepError::InvalidProgram { .. } => FailureKind::Error,
         };
         let is_group_lost =
@@ -99,5 +100,30 @@ impl From<CheckpointError> for Fatal {
             _ => FailureKind::Storage,
         };
         Fatal { is_group_lost, ..Fatal::new(kind, error.to_string()) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use stagecoach_group::{BlockLosses, StepOutcome, StepRules, StepVote, Verdict, decide_step};
+
+    use super::*;
+
+    #[test]
+    fn an_abort_is_non_finite_only_if_a_loss_or_gradient_was() {
+        let vote = |step, loss| StepVote {
+            step,
+            losses: Some(BlockLosses { blocks: 1, target_count: 1, sums: vec![(0, loss)] }),
+            consecutive_skips: 9,
+            all_finite: true,
+            ..StepVote::default()
+        };
+        let kind = |votes: &[StepVote]| {
+            let verdict: Verdict = decide_step(votes, &StepRules::default());
+            let StepOutcome::Abort { reason } = &verdict.outcome else { panic!("{verdict:?}") };
+            Fatal::from(StepError::aborted(reason, &verdict)).kind
+        };
+        assert_eq!(kind(&[vote(10, f64::NAN)]), FailureKind::NonFinite);
+        assert_eq!(kind(&[vote(10, 1.0), vote(11, 1.0)]), FailureKind::Mismatch);
     }
 }

@@ -4,11 +4,11 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use stagecoach_api::contract::Mesh;
 
-use crate::instance::{Member, StageInstance};
+use crate::instance::{InstanceRef, InstanceState, StageInstance};
 use crate::observed::Observed;
 use crate::state::{AttemptPhase, JobOutcome};
 use crate::time::DeadlineClock;
-use crate::{report, spares};
+use crate::{peer_loss, spares};
 
 /// The shortest grace period of a deletion, in seconds. Not 0: with 0 the API server deletes the pod object before its containers
 /// have stopped.
@@ -52,7 +52,7 @@ pub enum AttemptAction {
         numbers: BTreeSet<u32>,
     },
     /// Remove these spares of an attempt; one that lives is killed, since it has nothing to save. Of a job that is complete they
-    /// include what has taken a stage's place. Afterwards they are observed as Terminating or not at all.
+    /// include those that were promoted. Afterwards they are observed as Terminating or not at all.
     RemoveSpares {
         /// The attempt.
         attempt: u64,
@@ -78,39 +78,16 @@ pub enum AttemptAction {
 
 /// The actions of the observed state.
 pub(crate) fn actions_for(observed: &Observed, clock: &mut DeadlineClock) -> Vec<AttemptAction> {
-    let mut actions = Vec::new();
+    let mut actions = deletions(observed, clock);
     let state = &observed.state;
     let number = state.attempt.number;
-    let mut attempts: Vec<_> = observed.members().map(|member| member.attempt).collect();
-    attempts.sort_unstable();
-    attempts.dedup();
-    for attempt in attempts {
-        if must_be_deleted(observed, attempt) {
-            let is_over = attempt != state.attempt.number;
-            let grace_seconds = grace_seconds(observed, is_over);
-            let unready_grace_seconds = if is_over { UNREADY_GRACE_SECONDS.min(grace_seconds) } else { grace_seconds };
-            let delete_exited = matches!(state.attempt_phase, AttemptPhase::Idle | AttemptPhase::Running { .. });
-            let members = || observed.members().filter(|member| member.attempt == attempt);
-            // Exited instances are kept during a drain, for their exit codes, and after the job's end, for their logs.
-            if members().any(|Member { state, .. }| !state.is_terminating() && (state.is_alive() || delete_exited)) {
-                actions.push(AttemptAction::DeleteInstances { attempt, grace_seconds, unready_grace_seconds });
-            }
-            let terminating = || members().filter(|member| member.state.is_terminating());
-            if terminating().any(|member| clock.now >= member.since.plus_seconds(grace_seconds)) {
-                actions.push(AttemptAction::KillInstances { attempt });
-            }
-            for member in terminating() {
-                clock.has_passed(member.since.plus_seconds(grace_seconds));
-            }
-        }
-    }
     if replaced_must_be_removed(observed, clock) {
         actions.push(AttemptAction::RemoveReplaced { attempt: number, incarnations: state.incarnations.clone() });
     }
     if let AttemptPhase::Running { not_before, all_created: false } = state.attempt_phase
         && !older_instances_remain(observed, clock)
         && !observed.has_failed_instance()
-        && clock.has_passed(not_before)
+        && clock.passed_or_wake_at(not_before)
     {
         let incarnations: BTreeMap<_, _> =
             state.starting.iter().map(|rank| (*rank, state.incarnation(*rank))).collect();
@@ -127,11 +104,36 @@ pub(crate) fn actions_for(observed: &Observed, clock: &mut DeadlineClock) -> Vec
             let may_start = all_created
                 && observed.wanted_spares() > 0
                 && !older_instances_remain(observed, clock)
-                && clock.has_passed(not_before);
+                && clock.passed_or_wake_at(not_before);
             actions.extend(spares::actions_while_running(observed, may_start, clock));
         }
         AttemptPhase::Finished(JobOutcome::Complete) => actions.extend(spares::actions_when_complete(observed, clock)),
         AttemptPhase::Idle | AttemptPhase::Draining | AttemptPhase::Finished(JobOutcome::Failed(_)) => {}
+    }
+    actions
+}
+
+/// The deletion of attempts whose instances must be deleted.
+fn deletions(observed: &Observed, clock: &mut DeadlineClock) -> Vec<AttemptAction> {
+    let state = &observed.state;
+    let attempts: BTreeSet<u64> = observed.all_instances().map(|instance| instance.attempt).collect();
+    let mut actions = Vec::new();
+    for attempt in attempts.into_iter().filter(|attempt| must_be_deleted(observed, *attempt)) {
+        let is_over = attempt != state.attempt.number;
+        let grace_seconds = grace_seconds(observed, is_over);
+        let unready_grace_seconds = if is_over { UNREADY_GRACE_SECONDS.min(grace_seconds) } else { grace_seconds };
+        let of_attempt = || observed.all_instances().filter(|instance| instance.attempt == attempt);
+        // Exited instances are kept during a drain, for their exit codes, and after the job's end, for their logs.
+        let delete_exited = matches!(state.attempt_phase, AttemptPhase::Idle | AttemptPhase::Running { .. });
+        let must_end = |state: &InstanceState| !state.is_terminating() && (state.is_alive() || delete_exited);
+        if of_attempt().any(|instance| must_end(instance.state)) {
+            actions.push(AttemptAction::DeleteInstances { attempt, grace_seconds, unready_grace_seconds });
+        }
+        let terminating = of_attempt().filter(|instance| instance.state.is_terminating());
+        let deadlines = terminating.map(|instance| instance.since.plus_seconds(grace_seconds));
+        if clock.any_passed_or_wake_at(deadlines) {
+            actions.push(AttemptAction::KillInstances { attempt });
+        }
     }
     actions
 }
@@ -142,7 +144,7 @@ fn replaced_must_be_removed(observed: &Observed, clock: &mut DeadlineClock) -> b
     match observed.state.attempt_phase {
         AttemptPhase::Running { .. } => {
             let mut replaced = observed.replaced_instances();
-            let exit_is_awaited = replaced.any(|instance| report::exit_is_awaited(observed, instance, clock));
+            let exit_is_awaited = replaced.any(|instance| peer_loss::exit_is_awaited(observed, instance, clock));
             left.next().is_some() && !exit_is_awaited
         }
         AttemptPhase::Finished(JobOutcome::Complete) => left.any(StageInstance::is_alive),
@@ -190,21 +192,21 @@ pub(crate) fn instances_remain(observed: &Observed, clock: &mut DeadlineClock) -
 /// Whether an instance or a spare of an older attempt remains that a new one must wait for.
 fn older_instances_remain(observed: &Observed, clock: &mut DeadlineClock) -> bool {
     let number = observed.state.attempt.number;
-    remain_within_timeout(observed, &|member| member.attempt != number, 0, clock)
+    remain_within_timeout(observed, &|instance| instance.attempt != number, 0, clock)
 }
 
 /// A terminating instance is waited for during its grace period plus `terminationTimeoutSeconds`. After that its node is
 /// considered dead; if the process still runs, the volume's fence keeps it from committing.
 fn remain_within_timeout(
     observed: &Observed,
-    predicate: &dyn Fn(&Member) -> bool,
+    predicate: &dyn Fn(&InstanceRef) -> bool,
     grace_seconds: u64,
     clock: &mut DeadlineClock,
 ) -> bool {
     let timeout = grace_seconds.saturating_add(observed.policy.restart.termination_timeout_seconds.into());
     let mut remain = false;
-    for member in observed.members().filter(|member| member.state.is_alive() && predicate(member)) {
-        remain |= !member.state.is_terminating() || !clock.has_passed(member.since.plus_seconds(timeout));
+    for instance in observed.all_instances().filter(|instance| instance.state.is_alive() && predicate(instance)) {
+        remain |= !instance.state.is_terminating() || !clock.passed_or_wake_at(instance.since.plus_seconds(timeout));
     }
     remain
 }

@@ -7,7 +7,7 @@ use crate::instance::{Exit, StageInstance};
 use crate::observed::Observed;
 use crate::time::DeadlineClock;
 use crate::timeouts::{cause_of_refusal, cause_of_timeout};
-use crate::{UnixMillis, report};
+use crate::{UnixMillis, peer_loss};
 
 /// How long, in seconds, to wait after the first secondary exit for the root cause's own exit to be observed.
 const ROOT_CAUSE_SETTLE_SECONDS: u64 = 10;
@@ -18,9 +18,9 @@ pub(crate) const GONE: &str = "the pod or process is gone and its exit was not o
 /// The message of a failure whose pods or processes were all deleted.
 const ALL_GONE: &str = "all pods or processes are gone and their exits were not observed: they were deleted";
 
-/// Ranks exits by how likely they are the root cause, lowest first.
+/// Exits by how likely they are the root cause, the likeliest first.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum CauseRank {
+enum CauseOrder {
     /// Failed by itself.
     RootCause,
     /// Exited after SIGTERM.
@@ -30,32 +30,32 @@ enum CauseRank {
 }
 
 /// `is_waiting`: whether the cluster has not started a stage yet. Then the others can't form a group.
-fn cause_rank(exit: &Exit, is_waiting: bool) -> CauseRank {
+fn cause_order(exit: &Exit, is_waiting: bool) -> CauseOrder {
     let reported_kind = exit.termination.as_ref().map(|report| report.kind);
     match exit.exit_code() {
-        _ if exit.external_cause.is_some() => CauseRank::RootCause,
-        _ if is_waiting && reported_kind == Some(FailureKind::StartupTimeout) => CauseRank::Secondary,
-        Some(ExitCode::PeerLost) => CauseRank::Secondary,
-        Some(ExitCode::Drained) => CauseRank::Drained,
-        _ if reported_kind == Some(FailureKind::PeerLost) => CauseRank::Secondary,
-        _ => CauseRank::RootCause,
+        _ if exit.external_cause.is_some() => CauseOrder::RootCause,
+        _ if is_waiting && reported_kind == Some(FailureKind::StartupTimeout) => CauseOrder::Secondary,
+        Some(ExitCode::PeerLost) => CauseOrder::Secondary,
+        Some(ExitCode::Drained) => CauseOrder::Drained,
+        _ if reported_kind == Some(FailureKind::PeerLost) => CauseOrder::Secondary,
+        _ => CauseOrder::RootCause,
     }
 }
 
 /// Whether a stage exited for a reason of its own: it did not finish, was not asked to stop, and lost no peer.
 pub(crate) fn failed_by_itself(exit: &Exit) -> bool {
-    exit.exit_code() != Some(ExitCode::Done) && cause_rank(exit, false) == CauseRank::RootCause
+    exit.exit_code() != Some(ExitCode::Done) && cause_order(exit, false) == CauseOrder::RootCause
 }
 
 /// Whether a stage exited because it had finished or was asked to stop.
 pub(crate) fn exited_gracefully(exit: &Exit) -> bool {
-    exit.exit_code() == Some(ExitCode::Done) || cause_rank(exit, false) == CauseRank::Drained
+    exit.exit_code() == Some(ExitCode::Done) || cause_order(exit, false) == CauseOrder::Drained
 }
 
 /// The root cause, if the attempt has failed and enough exits were observed to determine it.
 pub(crate) fn root_cause(observed: &Observed, all_created: bool, clock: &mut DeadlineClock) -> Option<AttemptFailure> {
     cause_of_exits(observed, all_created, clock)
-        .or_else(|| report::cause(observed, all_created, clock))
+        .or_else(|| peer_loss::cause(observed, all_created, clock))
         .or_else(|| cause_of_refusal(observed, all_created, clock))
         .or_else(|| cause_of_timeout(observed, all_created, clock))
 }
@@ -64,10 +64,10 @@ pub(crate) fn root_cause(observed: &Observed, all_created: bool, clock: &mut Dea
 fn cause_of_exits(observed: &Observed, all_created: bool, clock: &mut DeadlineClock) -> Option<AttemptFailure> {
     let exits = Exits::of(observed, all_created);
     match exits.first {
-        Some((instance, exit)) if exits.cause_rank(exit) == CauseRank::RootCause => {
+        Some((instance, exit)) if exits.cause_order(exit) == CauseOrder::RootCause => {
             Some(AttemptFailure::from_exit(&observed.state, instance, exit))
         }
-        _ if exits.deadline().is_some_and(|deadline| !clock.has_passed(deadline)) => None,
+        _ if exits.deadline().is_some_and(|deadline| !clock.passed_or_wake_at(deadline)) => None,
         _ => exits.conclusion(clock.now),
     }
 }
@@ -90,16 +90,16 @@ struct Exits<'a> {
 impl<'a> Exits<'a> {
     fn of(observed: &'a Observed, all_created: bool) -> Exits<'a> {
         let unstarted = observed.unstarted_stage(all_created);
-        let rank = |exit: &Exit| cause_rank(exit, unstarted.is_some());
+        let order = |exit: &Exit| cause_order(exit, unstarted.is_some());
         let failed = || {
             let ended = observed.current_instances().filter_map(|instance| Some((instance, instance.exit()?)));
             ended.filter(|(_, exit)| exit.exit_code() != Some(ExitCode::Done))
         };
-        let first = failed().min_by_key(|(instance, exit)| (rank(exit), instance.since, instance.rank));
+        let first = failed().min_by_key(|(instance, exit)| (order(exit), instance.since, instance.rank));
         let terminating = observed.current_instances().filter(|instance| instance.is_terminating());
-        let drained = failed().filter(|(_, exit)| rank(exit) == CauseRank::Drained).map(|(instance, _)| instance);
+        let drained = failed().filter(|(_, exit)| order(exit) == CauseOrder::Drained).map(|(instance, _)| instance);
         // when a group has drained, one that was started for another stage of it and is in no group yet has nothing to save
-        let has_drained = first.is_some_and(|(_, exit)| rank(exit) == CauseRank::Drained);
+        let has_drained = first.is_some_and(|(_, exit)| order(exit) == CauseOrder::Drained);
         let is_new = |instance: &StageInstance| has_drained && instance.incarnation > 0 && instance.state.is_unready();
         Exits {
             observed,
@@ -111,8 +111,8 @@ impl<'a> Exits<'a> {
         }
     }
 
-    fn cause_rank(&self, exit: &Exit) -> CauseRank {
-        cause_rank(exit, self.unstarted.is_some())
+    fn cause_order(&self, exit: &Exit) -> CauseOrder {
+        cause_order(exit, self.unstarted.is_some())
     }
 
     /// Until when the other stages' exits are awaited, if they are. A terminating stage makes all save, so they get the grace period.

@@ -34,7 +34,7 @@ use crate::observed::Observed;
 use crate::policy::RestartDecision;
 use crate::state::{Attempt, AttemptPhase, JobFailureReason, JobOutcome, JobState};
 use crate::time::{DeadlineClock, UnixMillis};
-use crate::{AttemptFailure, FailureReason, Policy, backoff_delay, cause, jittered, replacement, report, spares};
+use crate::{AttemptFailure, FailureReason, Policy, backoff_delay, cause, jittered, peer_loss, replacement, spares};
 
 /// How far an instance's attempt may be ahead of the stored one, whose record may be lost or restored. A higher number is
 /// implausible, and incrementing it could overflow: such an instance is ignored.
@@ -63,7 +63,7 @@ pub fn decide(observed: &Observed, now: UnixMillis) -> Decision {
     observed.instances.retain(|instance| instance.attempt <= highest);
     observed.spares.retain(|spare| spare.attempt <= highest);
     record_progress(&mut observed);
-    observed.state = report::with_observed_exit(&observed);
+    observed.state = peer_loss::with_observed_exit(&observed);
     observed.state = next_state(&observed, &mut clock);
     let actions = actions::actions_for(&observed, &mut clock);
     let training_replicas = match observed.state.attempt_phase {
@@ -106,7 +106,7 @@ fn next_state(observed: &Observed, clock: &mut DeadlineClock) -> JobState {
         AttemptPhase::Idle if observed.desired.suspend => state.clone(),
         AttemptPhase::Idle => with_next_attempt(observed, clock.now, clock.now),
         AttemptPhase::Running { .. } | AttemptPhase::Draining if all_completed(observed) => {
-            finished(&spares::with_takers_that_are_done(observed), JobOutcome::Complete)
+            finished(&spares::with_finished_promotions(observed), JobOutcome::Complete)
         }
         AttemptPhase::Draining => next_from_draining(observed, clock),
         AttemptPhase::Running { not_before, all_created } => {
@@ -126,14 +126,14 @@ fn next_from_running(
     let is_newer = |instance: &StageInstance| {
         instance.attempt == number && instance.incarnation > state.incarnation(instance.rank)
     };
-    let is_ahead = |instance: &StageInstance| is_newer(instance) && !spares::is_unrecorded_takeover(state, instance);
-    if observed.members().any(|member| member.attempt > number) || observed.instances.iter().any(is_ahead) {
+    let is_ahead = |instance: &StageInstance| is_newer(instance) && !spares::is_unrecorded_promotion(state, instance);
+    if observed.all_instances().any(|instance| instance.attempt > number) || observed.instances.iter().any(is_ahead) {
         // The stored state is older than the instances (it was lost or restored): never reuse a number.
         return with_next_attempt(observed, not_before, clock.now);
     }
     let deadline =
         policy.active_deadline_seconds.zip(state.started_at).map(|(seconds, started)| started.plus_seconds(seconds));
-    if deadline.is_some_and(|deadline| clock.has_passed(deadline)) {
+    if deadline.is_some_and(|deadline| clock.passed_or_wake_at(deadline)) {
         return finished(state, JobOutcome::Failed(JobFailureReason::DeadlineExceeded));
     }
     if desired.suspend || desired.mesh != state.attempt.mesh || desired.revision != state.attempt.revision {
@@ -147,11 +147,11 @@ fn next_from_running(
         }
         return if desired.suspend { suspended(state) } else { with_next_attempt(observed, not_before, clock.now) };
     }
-    // before the root cause: the loss that a takeover followed is not to be followed by a replacement too
-    if let Some(taker) = spares::unrecorded_takeover(observed) {
-        let Some(failure) = spares::failure_before(observed, taker, clock) else { return state.clone() };
-        let remedy = match spares::replaces(observed, taker, &failure) {
-            true => Remedy::Takeover(taker),
+    // before the root cause: a loss after which a spare was promoted is not to be followed by a replacement too
+    if let Some(promoted) = spares::unrecorded_promotion(observed) {
+        let Some(failure) = spares::failure_before(observed, promoted, clock) else { return state.clone() };
+        let remedy = match spares::group_goes_on(observed, promoted, &failure) {
+            true => Remedy::Promotion(promoted),
             false => Remedy::NextAttempt,
         };
         return after_failure(observed, failure, remedy, clock);
@@ -185,8 +185,8 @@ fn next_from_draining(observed: &Observed, clock: &mut DeadlineClock) -> JobStat
 
 /// How a job goes on after a failure.
 enum Remedy<'a> {
-    /// A spare has taken the place of the stage that was lost.
-    Takeover(&'a StageInstance),
+    /// A spare was promoted to the stage that was lost.
+    Promotion(&'a StageInstance),
     /// These stages were lost and start again.
     Replacement(BTreeSet<u32>),
     /// The whole group starts anew.
@@ -197,8 +197,8 @@ enum Remedy<'a> {
 fn after_failure(observed: &Observed, failure: AttemptFailure, remedy: Remedy, clock: &mut DeadlineClock) -> JobState {
     let now = clock.now;
     let is_awaited = match &remedy {
-        Remedy::Replacement(lost) => spares::takeover_is_awaited(observed, &failure, lost, clock),
-        Remedy::Takeover(_) | Remedy::NextAttempt => false,
+        Remedy::Replacement(lost) => spares::promotion_is_awaited(observed, &failure, lost, clock),
+        Remedy::Promotion(_) | Remedy::NextAttempt => false,
     };
     let mut after = observed.clone();
     let state = &mut after.state;
@@ -225,7 +225,7 @@ fn after_failure(observed: &Observed, failure: AttemptFailure, remedy: Remedy, c
     state.failures_without_progress = state.failures_without_progress.saturating_add(1);
     let not_before = now.plus(restart_delay(&observed.policy, state, now));
     match remedy {
-        Remedy::Takeover(taker) => spares::taken_over(after.state, taker.rank, taker.incarnation),
+        Remedy::Promotion(promoted) => spares::with_promotion(after.state, promoted.rank, promoted.incarnation),
         Remedy::Replacement(lost) => {
             replacement::replaced(after.state, lost, spares::incarnation_increment(observed), not_before)
         }
@@ -247,7 +247,7 @@ fn restart_delay(policy: &Policy, state: &JobState, now: UnixMillis) -> Duration
 /// The state with the next attempt of the desired mesh and revision.
 fn with_next_attempt(observed: &Observed, not_before: UnixMillis, now: UnixMillis) -> JobState {
     let mut state = observed.state.clone();
-    let highest_used = observed.members().map(|member| member.attempt).max().unwrap_or(0);
+    let highest_used = observed.all_instances().map(|instance| instance.attempt).max().unwrap_or(0);
     state.attempt = Attempt {
         number: highest_used.max(state.attempt.number).saturating_add(1),
         mesh: observed.desired.mesh,
@@ -272,13 +272,13 @@ fn finished(state: &JobState, outcome: JobOutcome) -> JobState {
     JobState { attempt_phase: AttemptPhase::Finished(outcome), ..state.clone() }
 }
 
-/// Whether all stages are done. A spare that took a stage's place and finished has done so, recorded or not. Where replicas may be
+/// Whether all stages are done. A promoted spare that finished counts, recorded or not. Where replicas may be
 /// missing, one instance of each stage is enough: none is done before its group is, or the one that it waited for.
 fn all_completed(observed: &Observed) -> bool {
     let state = &observed.state;
-    let taken = || observed.instances.iter().filter(|instance| spares::is_unrecorded_takeover(state, instance));
+    let promoted = || observed.instances.iter().filter(|instance| spares::is_unrecorded_promotion(state, instance));
     let done = |rank| {
-        observed.current_instances().chain(taken()).any(|instance| {
+        observed.current_instances().chain(promoted()).any(|instance| {
             instance.rank == rank && instance.exit().is_some_and(|exit| exit.exit_code() == Some(ExitCode::Done))
         })
     };

@@ -92,7 +92,7 @@ impl AttemptFailure {
     }
 
     /// Whether the whole group has to begin anew: it would come again, or what the others hold in memory may be wrong too.
-    pub(crate) fn begins_anew(&self) -> bool {
+    pub(crate) fn needs_new_attempt(&self) -> bool {
         self.deterministic_signature().is_some() || self.kind == Some(FailureKind::WrongResult)
     }
 

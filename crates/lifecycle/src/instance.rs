@@ -22,7 +22,7 @@ pub struct StageInstance {
     pub attempt: u64,
     /// An ordinal of this stage's instances in this attempt, which only grows: a newer instance has a higher one. Not a count.
     pub incarnation: u32,
-    /// The number of the spare that it was before it took this stage's place.
+    /// The number of the spare that it was before it was promoted to this stage.
     pub spare: Option<u32>,
     /// Its state.
     pub state: InstanceState,
@@ -39,7 +39,7 @@ pub struct SpareInstance {
     pub number: u32,
     /// The attempt.
     pub attempt: u64,
-    /// Its state; Ready if it stands by to take a stage's place.
+    /// Its state; Ready if it stands by to be promoted.
     pub state: InstanceState,
     /// When it entered this state.
     pub since: UnixMillis,
@@ -48,7 +48,7 @@ pub struct SpareInstance {
 /// The state of a stage instance or of a spare, in Kubernetes' terms.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum InstanceState {
-    /// Somebody holds it back, such as a queue that has no room for it yet: no scheduler looks for a place.
+    /// Somebody holds it back, such as a queue that has no room for it yet: no scheduler looks for a node.
     SchedulingGated,
     /// Not scheduled yet, or without its image.
     Pending,
@@ -148,7 +148,7 @@ impl InstanceState {
         matches!(self, Self::SchedulingGated | Self::Pending)
     }
 
-    /// Whether it has no place in a group: it has not been started, or is starting.
+    /// Whether it is in no group: it has not been started, or is starting.
     pub const fn is_unready(&self) -> bool {
         matches!(self, Self::SchedulingGated | Self::Pending | Self::Starting)
     }
@@ -166,7 +166,7 @@ impl InstanceState {
 
 /// What a stage's instance and a spare have in common.
 #[derive(Clone, Copy)]
-pub(crate) struct Member<'a> {
+pub(crate) struct InstanceRef<'a> {
     pub(crate) attempt: u64,
     pub(crate) state: &'a InstanceState,
     pub(crate) since: UnixMillis,

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use stagecoach_api::contract::{ExitCode, Mesh};
 
-use crate::instance::{InstanceState, Member, SpareInstance, StageInstance};
+use crate::instance::{InstanceRef, InstanceState, SpareInstance, StageInstance};
 use crate::{JobState, Policy, UnixMillis};
 
 /// One consistent observation of a job.
@@ -19,7 +19,7 @@ pub struct Observed {
     /// Existing instances of this attempt and of older ones. One that is not listed does not exist any more. The launcher
     /// lists exited processes of this attempt only.
     pub instances: Vec<StageInstance>,
-    /// Existing spares, of this attempt and of older ones, listed as instances are. One that has taken a stage's place is an
+    /// Existing spares, of this attempt and of older ones, listed as instances are. One that was promoted to a stage is an
     /// instance instead.
     pub spares: Vec<SpareInstance>,
     /// Why an instance of the current attempt can't be created, if it can't.
@@ -80,10 +80,10 @@ pub struct LostInstance {
 
 impl Observed {
     /// Instances and spares of all attempts.
-    pub(crate) fn members(&self) -> impl Iterator<Item = Member<'_>> + Clone {
+    pub(crate) fn all_instances(&self) -> impl Iterator<Item = InstanceRef<'_>> + Clone {
         let stages = self.instances.iter().map(|StageInstance { attempt, state, since, .. }| (*attempt, state, *since));
         let spares = self.spares.iter().map(|SpareInstance { attempt, state, since, .. }| (*attempt, state, *since));
-        stages.chain(spares).map(|(attempt, state, since)| Member { attempt, state, since })
+        stages.chain(spares).map(|(attempt, state, since)| InstanceRef { attempt, state, since })
     }
 
     /// Instances of the current attempt, without those that were replaced.

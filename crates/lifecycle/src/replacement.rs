@@ -14,7 +14,7 @@ use crate::{AttemptFailure, cause};
 pub(crate) fn lost_stages(observed: &Observed, failure: &AttemptFailure, all_created: bool) -> BTreeSet<u32> {
     let state = &observed.state;
     let was_whole = all_created || !state.incarnations.is_empty();
-    if !observed.policy.replaces_stages || !was_whole || failure.begins_anew() {
+    if !observed.policy.replaces_stages || !was_whole || failure.needs_new_attempt() {
         return BTreeSet::new();
     }
     let mut lost: BTreeSet<u32> = observed.deleted_stages(all_created).collect();

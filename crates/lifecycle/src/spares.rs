@@ -1,7 +1,7 @@
 //! Spares: processes or pods of an attempt without a stage, which have joined and loaded everything. When a stage is lost, its
-//! group gives its place to a spare at once and asks nobody: the spare is then the stage's next incarnation. Here that is only
+//! group promotes a spare at once and asks nobody: the spare is then the stage's next incarnation. Here the promotion is only
 //! observed and recorded, as the replacement that it is, and the next spare is made. A lost stage is replaced from here only if
-//! no spare has taken its place in time.
+//! no spare was promoted in time.
 
 use std::collections::BTreeSet;
 
@@ -12,11 +12,10 @@ use crate::instance::{InstanceState, SpareInstance, StageInstance};
 use crate::observed::Observed;
 use crate::state::{AttemptPhase, JobState};
 use crate::time::{DeadlineClock, UnixMillis};
-use crate::{AttemptFailure, FailureReason, cause, report};
+use crate::{AttemptFailure, FailureReason, cause, peer_loss};
 
-/// How long, in seconds, a spare that stands by has to take the place of a stage that was lost, before another instance is
-/// created for it.
-const TAKEOVER_TIMEOUT_SECONDS: u64 = 2;
+/// How long, in seconds, the group has to promote a spare to a stage that was lost, before another instance is created for it.
+const PROMOTION_TIMEOUT_SECONDS: u64 = 2;
 
 /// How long, in seconds, a spare that has exited is kept and no other is made for it: one that crashes at its start would be
 /// made again without end.
@@ -34,9 +33,9 @@ impl Observed {
     }
 }
 
-/// Whether a spare took the place of a stage, and the state does not know it yet. Any other instance that is ahead of the state
+/// Whether it is a promoted spare that the state does not know yet. Any other instance that is ahead of the state
 /// means that the state is older than it.
-pub(crate) fn is_unrecorded_takeover(state: &JobState, instance: &StageInstance) -> bool {
+pub(crate) fn is_unrecorded_promotion(state: &JobState, instance: &StageInstance) -> bool {
     instance.spare.is_some()
         && instance.attempt == state.attempt.number
         && instance.rank < state.attempt.mesh.ranks()
@@ -44,9 +43,9 @@ pub(crate) fn is_unrecorded_takeover(state: &JobState, instance: &StageInstance)
 }
 
 /// The state of a job that is complete, with the incarnations that completed it. Older ones that still run are removed.
-pub(crate) fn with_takers_that_are_done(observed: &Observed) -> JobState {
+pub(crate) fn with_finished_promotions(observed: &Observed) -> JobState {
     let mut state = observed.state.clone();
-    for instance in observed.instances.iter().filter(|instance| is_unrecorded_takeover(&observed.state, instance)) {
+    for instance in observed.instances.iter().filter(|instance| is_unrecorded_promotion(&observed.state, instance)) {
         if instance.exit().is_some_and(|exit| exit.exit_code() == Some(ExitCode::Done)) {
             state.incarnations.insert(instance.rank, instance.incarnation);
         }
@@ -54,19 +53,19 @@ pub(crate) fn with_takers_that_are_done(observed: &Observed) -> JobState {
     state
 }
 
-/// The takeover to be recorded next: of several of one stage the oldest, since each of them followed a failure.
-pub(crate) fn unrecorded_takeover(observed: &Observed) -> Option<&StageInstance> {
-    let unrecorded = observed.instances.iter().filter(|instance| is_unrecorded_takeover(&observed.state, instance));
+/// The promotion to be recorded next: of several of one stage the oldest, since each of them followed a failure.
+pub(crate) fn unrecorded_promotion(observed: &Observed) -> Option<&StageInstance> {
+    let unrecorded = observed.instances.iter().filter(|instance| is_unrecorded_promotion(&observed.state, instance));
     unrecorded.min_by_key(|instance| (instance.rank, instance.incarnation))
 }
 
-/// How the stage ended whose place `taker` has; none while its exit is waited for, because that decides what follows.
+/// How the stage ended that `promoted` replaces; none while its exit is waited for, because that decides what follows.
 pub(crate) fn failure_before(
     observed: &Observed,
-    taker: &StageInstance,
+    promoted: &StageInstance,
     clock: &mut DeadlineClock,
 ) -> Option<AttemptFailure> {
-    let rank = taker.rank;
+    let rank = promoted.rank;
     let Some(lost) = observed.current_instances().find(|instance| instance.rank == rank) else {
         return Some(AttemptFailure::without_exit(
             &observed.state,
@@ -78,24 +77,24 @@ pub(crate) fn failure_before(
     };
     match lost.exit() {
         Some(exit) => Some(AttemptFailure::from_exit(&observed.state, lost, exit)),
-        None => report::failure_before_takeover(observed, lost, taker.since, clock),
+        None => peer_loss::failure_before_promotion(observed, lost, promoted.since, clock),
     }
 }
 
-/// Whether the group goes on with `taker` after this failure. Otherwise the whole group starts anew, as it does where a stage
-/// that was lost is not replaced. That the lost one gave up is no reason for that, as it is where nobody has taken its place:
+/// Whether the group goes on with `promoted` after this failure. Otherwise the whole group starts anew, as it does where a stage
+/// that was lost is not replaced. That the lost one gave up is no reason for that, as it is where no spare was promoted:
 /// it lost the group that has gone on without it.
-pub(crate) fn replaces(observed: &Observed, taker: &StageInstance, failure: &AttemptFailure) -> bool {
-    let lost = observed.current_instances().find(|instance| instance.rank == taker.rank);
+pub(crate) fn group_goes_on(observed: &Observed, promoted: &StageInstance, failure: &AttemptFailure) -> bool {
+    let lost = observed.current_instances().find(|instance| instance.rank == promoted.rank);
     observed.policy.replaces_stages
-        && !failure.begins_anew()
-        && !observed.state.replaced_without_progress.contains(&taker.rank)
+        && !failure.needs_new_attempt()
+        && !observed.state.replaced_without_progress.contains(&promoted.rank)
         && !lost.and_then(StageInstance::exit).is_some_and(cause::exited_gracefully)
 }
 
 /// The state in which a stage is what was a spare. The group was whole before, so that nothing but what is being replaced from
 /// here is left to create.
-pub(crate) fn taken_over(mut state: JobState, rank: u32, incarnation: u32) -> JobState {
+pub(crate) fn with_promotion(mut state: JobState, rank: u32, incarnation: u32) -> JobState {
     state.incarnations.insert(rank, incarnation);
     state.starting.remove(&rank);
     state.replaced_without_progress.insert(rank);
@@ -106,8 +105,8 @@ pub(crate) fn taken_over(mut state: JobState, rank: u32, incarnation: u32) -> Jo
     state
 }
 
-/// Whether spares may still take the places of all the `lost` stages.
-pub(crate) fn takeover_is_awaited(
+/// Whether spares may still be promoted to all the `lost` stages.
+pub(crate) fn promotion_is_awaited(
     observed: &Observed,
     failure: &AttemptFailure,
     lost: &BTreeSet<u32>,
@@ -116,7 +115,7 @@ pub(crate) fn takeover_is_awaited(
     let ready = observed.current_spares().filter(|spare| spare.state == InstanceState::Ready).count();
     // without a time that stays the same it would be waited for without end
     let Some(lost_at) = lost_at(observed, failure).filter(|lost_at| *lost_at <= clock.now) else { return false };
-    ready >= lost.len() && !clock.has_passed(lost_at.plus_seconds(TAKEOVER_TIMEOUT_SECONDS))
+    ready >= lost.len() && !clock.passed_or_wake_at(lost_at.plus_seconds(PROMOTION_TIMEOUT_SECONDS))
 }
 
 /// When the stage that failed exited, or was reported lost.
@@ -127,15 +126,15 @@ fn lost_at(observed: &Observed, failure: &AttemptFailure) -> Option<UnixMillis> 
     exited.map(|instance| instance.since).or(reported.map(|lost| lost.since))
 }
 
-/// How far the next incarnation that is created from here is ahead of the last one. Every spare may have taken the stage's
-/// place and died in it unobserved, each as the incarnation after the last, and of two that claim the same one neither is
+/// How far the next incarnation that is created from here is ahead of the last one. Every spare may have been
+/// promoted to the stage and have died unobserved, each as the incarnation after the last, and of two that claim the same one neither is
 /// right.
 pub(crate) fn incarnation_increment(observed: &Observed) -> u32 {
     let number = observed.state.attempt.number;
-    let has_taken = |instance: &StageInstance| instance.attempt == number && instance.spare.is_some();
-    let took_any = observed.instances.iter().any(has_taken);
+    let is_promoted = |instance: &StageInstance| instance.attempt == number && instance.spare.is_some();
+    let any_promoted = observed.instances.iter().any(is_promoted);
     let listed = u32::try_from(observed.current_spares().count()).unwrap_or(u32::MAX);
-    listed.max(observed.wanted_spares()).max(took_any.into()).saturating_add(1)
+    listed.max(observed.wanted_spares()).max(any_promoted.into()).saturating_add(1)
 }
 
 /// What to do about the spares of an attempt that runs. `may_start`: all its stages exist.
@@ -151,7 +150,7 @@ pub(crate) fn actions_while_running(
     let mut removed: BTreeSet<u32> = waiting.iter().rev().take(surplus).copied().collect();
     let mut just_exited = 0;
     for spare in observed.current_spares().filter(|spare| !spare.state.is_alive()) {
-        if clock.has_passed(spare.since.plus_seconds(EXITED_SPARE_KEPT_SECONDS)) {
+        if clock.passed_or_wake_at(spare.since.plus_seconds(EXITED_SPARE_KEPT_SECONDS)) {
             removed.insert(spare.number);
         } else {
             just_exited += 1;
@@ -176,7 +175,7 @@ pub(crate) fn actions_while_running(
     actions
 }
 
-/// What to do about the spares of a job that is complete: none exits by itself, nor does one that was given the place of a
+/// What to do about the spares of a job that is complete: none exits by itself, nor does one that was promoted to a
 /// stage that lived and finished without it.
 pub(crate) fn actions_when_complete(observed: &Observed, clock: &mut DeadlineClock) -> Vec<AttemptAction> {
     let attempt = observed.state.attempt.number;
@@ -187,11 +186,8 @@ pub(crate) fn actions_when_complete(observed: &Observed, clock: &mut DeadlineClo
     if !numbers.is_empty() {
         actions.push(AttemptAction::RemoveSpares { attempt, numbers });
     }
-    let mut must_be_killed = false;
-    for spare in observed.current_spares().filter(|spare| spare.state.is_terminating()) {
-        must_be_killed |= clock.has_passed(spare.since.plus_seconds(observed.policy.grace_seconds));
-    }
-    if must_be_killed {
+    let terminating = observed.current_spares().filter(|spare| spare.state.is_terminating());
+    if clock.any_passed_or_wake_at(terminating.map(|spare| spare.since.plus_seconds(observed.policy.grace_seconds))) {
         actions.push(AttemptAction::KillInstances { attempt });
     }
     actions

@@ -37,12 +37,17 @@ impl DeadlineClock {
         Self { now, next_deadline: None }
     }
 
-    /// Whether a deadline has passed; if not, it may become the next deadline.
-    pub(crate) fn has_passed(&mut self, deadline: UnixMillis) -> bool {
+    /// Whether a deadline has passed; if not, `Decision::wake_at` is no later than it.
+    pub(crate) fn passed_or_wake_at(&mut self, deadline: UnixMillis) -> bool {
         let has_passed = self.now >= deadline;
         if !has_passed {
             self.next_deadline = Some(self.next_deadline.map_or(deadline, |next_deadline| next_deadline.min(deadline)));
         }
         has_passed
+    }
+
+    /// Whether any of these deadlines has passed; `Decision::wake_at` is no later than those that have not.
+    pub(crate) fn any_passed_or_wake_at(&mut self, deadlines: impl Iterator<Item = UnixMillis>) -> bool {
+        deadlines.fold(false, |any, deadline| self.passed_or_wake_at(deadline) || any)
     }
 }

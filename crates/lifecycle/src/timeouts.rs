@@ -21,7 +21,7 @@ pub(crate) fn cause_of_refusal(
     let refusal = observed.refusal.as_ref().filter(|_| blocks_resources)?;
     observed.current_instances().find(|instance| instance.is_alive())?;
     let message = format!("was not created: {}", refusal.message);
-    clock.has_passed(refusal.since.plus_seconds(CREATION_REJECTED_GRACE_SECONDS)).then(|| {
+    clock.passed_or_wake_at(refusal.since.plus_seconds(CREATION_REJECTED_GRACE_SECONDS)).then(|| {
         let rank = observed.missing_stages().next();
         AttemptFailure::without_exit(&observed.state, FailureReason::Unschedulable, rank, message, clock.now)
     })
@@ -37,7 +37,7 @@ pub(crate) fn cause_of_timeout(
     let latest = |wanted: fn(&StageInstance) -> bool| {
         observed.current_instances().filter(move |instance| wanted(instance)).max_by_key(|instance| instance.since)
     };
-    // A queue decides how long the group waits, and gives its place to another if it comes anew.
+    // A queue decides how long the group waits, and lets another go first if it is created anew.
     if !observed.trains_without_others()
         && latest(|instance| instance.state == InstanceState::SchedulingGated).is_some()
     {
@@ -49,7 +49,7 @@ pub(crate) fn cause_of_timeout(
     let pending = latest(|instance| instance.state == InstanceState::Pending);
     if let Some(instance) = pending.or_else(|| latest(StageInstance::is_alive).filter(|_| !all_created)) {
         let timeout = observed.policy.scheduling_timeout_seconds;
-        return clock.has_passed(trained_at(instance.since).plus_seconds(timeout)).then(|| {
+        return clock.passed_or_wake_at(trained_at(instance.since).plus_seconds(timeout)).then(|| {
             let message = format!("was not scheduled within {timeout} s");
             AttemptFailure::without_exit(state, FailureReason::Unschedulable, Some(instance.rank), message, clock.now)
         });
@@ -60,7 +60,7 @@ pub(crate) fn cause_of_timeout(
         }
         let timeout = restart.startup_timeout_seconds;
         let since = observed.progress.last_preparation_at.unwrap_or(instance.since).max(trained_at(instance.since));
-        return clock.has_passed(since.plus_seconds(timeout.into())).then(|| {
+        return clock.passed_or_wake_at(since.plus_seconds(timeout.into())).then(|| {
             let message = format!("rendezvous was not complete within {timeout} s of the last progress");
             AttemptFailure::without_exit(state, FailureReason::StartupTimeout, Some(instance.rank), message, clock.now)
         });
@@ -70,7 +70,7 @@ pub(crate) fn cause_of_timeout(
     let done = latest(|instance| !instance.is_alive());
     let since = done.map(|instance| instance.since).or(observed.progress.last_step_at)?.max(ready.since);
     let timeout = restart.stall_timeout_seconds;
-    clock.has_passed(since.plus_seconds(timeout.into())).then(|| {
+    clock.passed_or_wake_at(since.plus_seconds(timeout.into())).then(|| {
         let message = format!("did not finish a step within {timeout} s");
         AttemptFailure::without_exit(state, FailureReason::Stalled, done.map(|_| ready.rank), message, clock.now)
     })

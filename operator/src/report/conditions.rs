@@ -317,7 +317,7 @@ fn audits_equal(inputs: &StatusInputs) -> ConditionValue {
             None if found.is_some() || known("True").is_some() => {
                 value("True", "Equal", "all that a second stage has computed again was the same, bit for bit")
             }
-            None if spec.audit(spec.mesh().ranks() as usize).is_none() => {
+            None if spec.audit().is_none() => {
                 value("Unknown", "Off", "training.audit is not given, or there is no second stage")
             }
             None => value("Unknown", "NoneYet", "nothing was audited yet"),

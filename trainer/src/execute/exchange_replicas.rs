@@ -4,12 +4,12 @@
 use std::time::Instant;
 
 use stagecoach_group::Activity;
-use stagecoach_pipeline::{Replica, ReplicaBlocks, Subtree};
+use stagecoach_pipeline::{Action, Replica, ReplicaBlocks, Subtree};
 use tch::{Kind, Tensor, no_grad};
 
-use super::executor::no_link;
+use super::executor::{StepState, no_link};
 use super::gradient_sums::ReplicaSums;
-use super::{Executor, Stage, StepError};
+use super::{Executor, Stage, StepError, StepInputs};
 use crate::links::{LinkError, LinkId, Links};
 
 /// When something that a replica waited for was there; none if it waited for nothing, or the host can't know.
@@ -42,7 +42,7 @@ impl Executor<'_> {
     }
 
     /// Waits for what has been sent for this replica's own parameters of a chunk, and adds it up as the tree of all blocks has it.
-    pub(super) fn finish_reduction(&mut self, chunk: usize, blocks: &ReplicaBlocks) -> Result<Arrival, StepError> {
+    fn finish_reduction(&mut self, chunk: usize, blocks: &ReplicaBlocks) -> Result<Arrival, StepError> {
         let replica = self.stage.replica;
         let sums = sums_of(self.stage, chunk, &subtrees(blocks, replica));
         let owned: Vec<&ReplicaSums> = owned_by(self.stage, &sums, replica.index).collect();
@@ -74,6 +74,15 @@ impl Executor<'_> {
             }
         }
         Ok(arrived)
+    }
+
+    /// Waits until the gradients of all chunks are reduced.
+    pub(super) fn finish_reductions(&mut self, inputs: &StepInputs, state: &mut StepState) -> Result<(), StepError> {
+        for (chunk, began) in std::mem::take(&mut state.reductions) {
+            let arrived = self.finish_reduction(chunk, inputs.blocks)?;
+            state.timer.record(Action::Reduce(chunk), began, arrived);
+        }
+        Ok(())
     }
 
     /// Begins to send the weights of this replica's own parameters of a chunk to the others, as their layers read them, and to receive
@@ -190,7 +199,7 @@ impl<'a> Peers<'a> {
     }
 
     fn rank(&self, replica: usize) -> usize {
-        Replica { index: replica, ..self.stage.replica }.rank(self.stage.rank, self.stages)
+        Replica { index: replica, ..self.stage.replica }.rank(self.stage.index, self.stages)
     }
 
     fn own_rank(&self) -> usize {

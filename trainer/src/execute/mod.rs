@@ -3,8 +3,10 @@
 
 mod audited;
 mod chunk;
+mod compute;
 mod control;
 mod dump;
+mod end_of_step;
 mod exchange_replicas;
 mod executor;
 mod gradient_sums;
@@ -13,6 +15,7 @@ mod ownership;
 mod sequences;
 mod stage;
 mod step;
+mod tied_embedding;
 mod timer;
 mod weight_grad_store;
 

@@ -1,4 +1,4 @@
-//! Everything a rank holds: its chunks, their parameters and the optimizer's state.
+//! Everything that a stage holds: its chunks, their parameters and the optimizer's state.
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -13,9 +13,10 @@ use super::audited::WorkRecorder;
 use super::dump::TensorDump;
 use super::gradient_sums::{GradientSums, ParameterGroup};
 use super::ownership::owners;
+use super::tied_embedding::TiedEmbedding;
 use super::weight_grad_store::WeightGradStore;
 use crate::kernels;
-use crate::model::{Architecture, Embedding, Head, ModelPart, Parameters, names};
+use crate::model::{Architecture, Embedding, Head, ModelPart, Parameters};
 use crate::optimize::AdamW;
 
 /// Configuration from which every rank builds its stage.
@@ -41,27 +42,11 @@ pub struct StageConfig<'a> {
     pub replica: Replica,
 }
 
-/// A tied embedding weight on this rank. Embedding and head accumulate into separate gradients, even when both are on
-/// one stage.
-#[derive(Debug)]
-pub(crate) struct TiedEmbedding {
-    /// Index of the weight in this stage's parameters. Its accumulator takes the embedding's gradient if this rank
-    /// holds the embedding, otherwise the head's.
-    pub(crate) parameter: usize,
-    /// The other gradient: the head's local accumulator if both ends are on this rank, otherwise the one received from
-    /// the peer.
-    pub(crate) other_gradient: Tensor,
-    /// Rank of the other end; `None` if both ends are on this rank.
-    pub(crate) peer_rank: Option<usize>,
-    /// Whether this rank holds the head. Only that rank reports the weight's norm and saves it.
-    pub(crate) has_head: bool,
-}
-
 /// Model chunks, parameters and optimizer of one stage of one replica.
 #[derive(Debug)]
 pub struct Stage {
-    /// The stage's number in its replica.
-    pub rank: usize,
+    /// The stage's number in its replica: in a job without replicas its rank.
+    pub index: usize,
     /// The replica.
     pub replica: Replica,
     /// The replica that owns each parameter.
@@ -99,67 +84,37 @@ pub struct Stage {
 }
 
 impl Stage {
-    /// Builds the stage of `rank`.
-    pub fn build(rank: usize, config: &StageConfig) -> Stage {
+    /// Builds a stage of the pipeline by its number.
+    pub fn build(index: usize, config: &StageConfig) -> Stage {
         let StageConfig { architecture, placement, partition, device, .. } = *config;
         let part = |chunk| (chunk, ModelPart::of_chunk(placement, partition, chunk));
-        let parts: Vec<(usize, ModelPart)> = placement.chunks_of(rank).map(part).collect();
+        let parts: Vec<(usize, ModelPart)> = placement.chunks_of(index).map(part).collect();
         let specs = parts.iter().flat_map(|(_, part)| architecture.parameter_specs(part)).collect();
         let kind = kind(config.precision);
         let parameters = Parameters::new(specs, config.seed, kind, device);
-        let all = architecture.all_parameter_specs();
-        let index = |name: &str| all.binary_search_by(|spec| spec.name.as_str().cmp(name)).ok();
-        let global_index = parameters.iter().filter_map(|p| index(&p.spec.name)).map(|i| i as u32);
-        let (first, last) = (placement.first_rank(), placement.last_rank());
-        let tied_embedding = (architecture.tie_word_embeddings() && (rank == first || rank == last)).then(|| {
-            let parameter = parameters.index(names::EMBEDDING);
-            let other_gradient = parameters[parameter].gradient.zeros_like();
-            let peer_rank = (first != last).then_some(if rank == first { last } else { first });
-            TiedEmbedding { parameter, other_gradient, peer_rank, has_head: rank == last }
-        });
-        let both_ends_here = tied_embedding.as_ref().filter(|tied| tied.peer_rank.is_none());
-        let head_accumulator = both_ends_here.map(|tied| &tied.other_gradient);
         let tie = architecture.tie_word_embeddings();
+        let tied_embedding = tie.then(|| TiedEmbedding::of_stage(index, placement, &parameters)).flatten();
+        let both_ends_here = tied_embedding.as_ref().filter(|tied| tied.peer.is_none());
+        let head_accumulator = both_ends_here.map(|tied| &tied.other_gradient);
         let chunk = |part: &ModelPart| Chunk {
             embedding: part.has_embedding.then(|| Embedding::new(&parameters)),
             layers: architecture.build_layers(part, &parameters),
             head: part.has_head.then(|| Head::new(tie, &parameters, head_accumulator)),
         };
-        let chunks = parts.iter().map(|(index, part)| (*index, chunk(part))).collect();
-        let mut chunk_of = vec![0; parameters.len()];
-        for (chunk, part) in parts.iter().rev() {
-            architecture.parameter_specs(part).iter().for_each(|spec| chunk_of[parameters.index(&spec.name)] = *chunk);
-        }
-        let mut accumulators: BTreeMap<ParameterGroup, Vec<(usize, Tensor)>> = BTreeMap::new();
-        for (chunk, part) in &parts {
-            let specs = architecture.parameter_specs(part);
-            // a tied weight is both the first and the last
-            let head = part.has_head.then(|| specs.len().saturating_sub(1));
-            for (at, spec) in specs.iter().enumerate() {
-                let index = parameters.index(&spec.name);
-                let (weights, gradient) = match head {
-                    Some(head) if head == at => {
-                        (ParameterGroup::Head, head_accumulator.unwrap_or(&parameters[index].gradient))
-                    }
-                    _ => (ParameterGroup::Chunk(*chunk), &parameters[index].gradient),
-                };
-                accumulators.entry(weights).or_default().push((index, gradient.shallow_clone()));
-            }
-        }
         let specs: Vec<_> = parameters.iter().map(|parameter| &parameter.spec).collect();
         let owners = owners(&specs, config.replica.count);
         Stage {
-            rank,
+            index,
             replica: config.replica,
-            chunks,
-            global_index: global_index.collect(),
+            chunks: parts.iter().map(|(index, part)| (*index, chunk(part))).collect(),
+            global_index: global_indices(architecture, &parameters),
             optimizer: AdamW::new(config.optimizer, &parameters, |p| owners[p] == config.replica.index),
             owners,
-            chunk_of,
+            chunk_of: first_chunks(architecture, &parts, &parameters),
             gathers: BTreeMap::new(),
-            tied_embedding,
             weight_grad_store: WeightGradStore::default(),
-            gradient_sums: GradientSums::new(accumulators),
+            gradient_sums: GradientSums::new(accumulators(architecture, &parts, &parameters, head_accumulator)),
+            tied_embedding,
             recompute: config.recompute,
             kind,
             hidden_size: architecture.hidden_size() as i64,
@@ -206,6 +161,47 @@ impl Stage {
             reported.map(|p| (self.global_index[p], &self.parameters[p].gradient)).unzip();
         (indices, kernels::squared_norms(&gradients, self.device))
     }
+}
+
+/// For each parameter, its index among all the model's parameter names, sorted.
+fn global_indices(architecture: &dyn Architecture, parameters: &Parameters) -> Vec<u32> {
+    let all = architecture.all_parameter_specs();
+    let index = |name: &str| all.binary_search_by(|spec| spec.name.as_str().cmp(name)).ok();
+    parameters.iter().filter_map(|parameter| index(&parameter.spec.name)).map(|index| index as u32).collect()
+}
+
+/// For each parameter, the first chunk that reads it.
+fn first_chunks(architecture: &dyn Architecture, parts: &[(usize, ModelPart)], parameters: &Parameters) -> Vec<usize> {
+    let mut first = vec![0; parameters.len()];
+    for (chunk, part) in parts.iter().rev() {
+        architecture.parameter_specs(part).iter().for_each(|spec| first[parameters.index(&spec.name)] = *chunk);
+    }
+    first
+}
+
+/// The gradient accumulators, with the index of their parameter, by the actions that add to them.
+fn accumulators(
+    architecture: &dyn Architecture,
+    parts: &[(usize, ModelPart)],
+    parameters: &Parameters,
+    head_accumulator: Option<&Tensor>,
+) -> BTreeMap<ParameterGroup, Vec<(usize, Tensor)>> {
+    let mut accumulators: BTreeMap<ParameterGroup, Vec<(usize, Tensor)>> = BTreeMap::new();
+    for (chunk, part) in parts {
+        let specs = architecture.parameter_specs(part);
+        // a tied weight is both the first and the last
+        let head = part.has_head.then(|| specs.len().saturating_sub(1));
+        for (at, spec) in specs.iter().enumerate() {
+            let index = parameters.index(&spec.name);
+            let gradient = &parameters[index].gradient;
+            let (group, gradient) = match head == Some(at) {
+                true => (ParameterGroup::Head, head_accumulator.unwrap_or(gradient)),
+                false => (ParameterGroup::Chunk(*chunk), gradient),
+            };
+            accumulators.entry(group).or_default().push((index, gradient.shallow_clone()));
+        }
+    }
+    accumulators
 }
 
 /// The type of activations.

@@ -20,18 +20,31 @@ pub enum StepError {
     #[error(transparent)]
     Group(#[from] GroupError),
     /// The group decided to abort the job.
-    #[error("{0}")]
-    Aborted(String),
+    #[error("{reason}")]
+    Aborted {
+        /// Why.
+        reason: String,
+        /// Whether it is for losses or gradients that were not finite; otherwise the stages do not agree.
+        is_non_finite: bool,
+    },
     /// An action's input is missing; the verifier should have rejected this program.
-    #[error("stage {rank} cannot run {action}: {why}")]
+    #[error("stage {stage} cannot run {action}: {why}")]
     InvalidProgram {
-        /// Rank of this stage.
-        rank: usize,
+        /// The stage's number.
+        stage: usize,
         /// The action that could not run.
         action: Action,
         /// The missing input.
         why: String,
     },
+}
+
+impl StepError {
+    /// The group aborts the job by this verdict.
+    pub(crate) fn aborted(reason: &str, verdict: &Verdict) -> StepError {
+        // steps are counted as skipped only for what is not finite
+        StepError::Aborted { reason: reason.to_owned(), is_non_finite: verdict.consecutive_skips > 0 }
+    }
 }
 
 /// Inputs of one step on this rank.

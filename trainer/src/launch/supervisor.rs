@@ -235,8 +235,7 @@ impl<'a> Supervisor<'a> {
             self.stored.begin_recovery(failure, recovery);
         }
         if new_failure.is_some() || gave_up {
-            let ranks = self.config.job.spec.mesh().ranks() as usize;
-            let is_in_memory = self.config.job.spec.memory_checkpoints(ranks).is_some();
+            let is_in_memory = self.config.job.spec.memory_checkpoints().is_some();
             self.display.print_line(&report::restarting_or_giving_up(decision, &self.policy, is_in_memory, now));
             self.display.set_restarts(state.budget.total);
         }

@@ -140,8 +140,12 @@ impl JobConfig {
         Ok(config)
     }
 
-    /// This job with another number of replicas, in the same gradient blocks.
-    pub(crate) fn with_data_parallel(&self, data_parallel: u32) -> JobConfig {
+    /// This job with the replicas of a group of so many stages, in the same gradient blocks.
+    pub(crate) fn with_replicas_of(&self, group_size: usize) -> JobConfig {
+        self.with_data_parallel(group_size as u32 / self.job.spec.stages.max(1))
+    }
+
+    fn with_data_parallel(&self, data_parallel: u32) -> JobConfig {
         let mut config = self.clone();
         config.job.spec.data_parallel = data_parallel;
         config

@@ -27,7 +27,7 @@ pub(super) fn parameter_copies(config: &JobConfig) -> ParameterCopies {
     let spec = &config.job.spec;
     let checkpoint = &spec.checkpoint;
     let snapshot = checkpoint.mode == CheckpointMode::Async && checkpoint.every_steps > 0;
-    let memory_checkpoints = spec.memory_checkpoints(spec.mesh().ranks() as usize).is_some();
+    let memory_checkpoints = spec.memory_checkpoints().is_some();
     let replicas = spec.data_parallel as usize;
     let blocks = config.blocks().map(|blocks| blocks.of_replica(0, replicas));
     let partial_sums = blocks.as_ref().map_or(0, ReplicaBlocks::partial_sums);

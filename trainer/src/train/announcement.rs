@@ -28,7 +28,7 @@ impl StepAnnouncement {
         is_checkpoint_due: impl FnOnce(u64) -> bool,
     ) -> Result<(), Fatal> {
         match &running.data_loader {
-            Some(data_loader) if running.context.env.rank == 0 && index < running.plan.steps => {
+            Some(data_loader) if running.context.is_leader() && index < running.plan.steps => {
                 let plan = data_loader.step_plan(index);
                 let announcement = StepAnnouncement {
                     layouts: plan.layouts,

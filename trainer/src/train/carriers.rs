@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize};
 use stagecoach_group::{Member, Roster};
 
 use super::collective::{all_gather, topic};
+use super::context::StageContext;
 use crate::fatal::Fatal;
 use crate::links::Links;
 
@@ -19,7 +20,13 @@ struct Lacking {
 ///
 /// # Errors
 /// If the group has failed.
-pub(super) fn missing(member: &Member, roster: &Roster, rank: usize, links: &Links) -> Result<Vec<String>, Fatal> {
+pub(super) fn missing(
+    context: &StageContext,
+    member: &Member,
+    roster: &Roster,
+    links: &Links,
+) -> Result<Vec<String>, Fatal> {
+    let rank = context.group_rank;
     let host = |rank: usize| roster.members.get(rank).map(|hello| &hello.host);
     // with another host there is none to share
     let ring = links.without_ring.iter().find(|(link, _)| host(link.to) == host(rank)).map(|(_, why)| why.clone());

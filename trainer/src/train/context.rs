@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde_json::Value;
 use stagecoach_api::contract::StageEnv;
 use stagecoach_checkpoint::Volume;
-use stagecoach_group::Member;
+use stagecoach_group::{Hello, Member};
 
 use super::data_loader::DataLoader;
 use super::kept::HeldSnapshot;
@@ -20,7 +20,11 @@ use crate::plan::{JobConfig, Plan, VerifiedPlan};
 /// Context of a stage: its environment and configuration, and where it reports to.
 #[derive(Clone, Copy)]
 pub(super) struct StageContext<'a> {
+    /// `env.rank` is the global rank: its rank among all stages of all replicas.
     pub(super) env: &'a StageEnv,
+    /// Its rank in the group, of which whole replicas may be missing; before it is in one, the global rank.
+    pub(super) group_rank: usize,
+    /// In a group, with the replicas that the group has.
     pub(super) config: &'a JobConfig,
     pub(super) device: tch::Device,
     /// What decides the last bits besides the job, as checkpoints record it.
@@ -41,7 +45,7 @@ pub(super) struct RunningStage<'a> {
     pub(super) saved_step: u64,
     pub(super) verified: &'a VerifiedPlan,
     pub(super) member: &'a Member,
-    /// Of each rank, as checkpoints record them.
+    /// By group rank, as checkpoints record them.
     pub(super) environments: &'a [Value],
     pub(super) stage: Stage,
     pub(super) links: Links,
@@ -56,6 +60,16 @@ impl StageContext<'_> {
     pub(super) fn reform_timeout(&self) -> Option<Duration> {
         let seconds = self.config.job.spec.restart.reform_timeout_seconds;
         (seconds > 0 && self.env.mesh.ranks() > 1).then(|| Duration::from_secs(seconds.into()))
+    }
+
+    /// Whether this stage leads its group: it plans, records steps and commits checkpoints.
+    pub(super) fn is_leader(&self) -> bool {
+        self.group_rank == 0
+    }
+
+    /// A member of the group in words: `stage 1`, or `stage 1 of replica 0`.
+    pub(super) fn name_of(&self, member: &Hello) -> String {
+        self.env.mesh.name(member.rank as u32)
     }
 
     /// Whether a group may form without a replica, led by any stage 0.

@@ -109,30 +109,31 @@ pub(super) fn compare_with_checkpoint(state: &mut TrainerState, before: &Value, 
     sentence
 }
 
-/// Compares the environments of all stages with that of stage 0; all stages record a difference in `state` alike. Returns a
-/// sentence for people, and the environment of each.
+/// Compares the environments of all stages, which are called `names`, with that of the first; all stages record a difference in `state`
+/// alike. Returns a sentence for people, and the environment of each.
 ///
 /// # Errors
 /// If the group has failed.
 pub(super) fn compare_stages(
     member: &Member,
+    names: &[String],
     state: &mut TrainerState,
     own: &Value,
 ) -> Result<(Option<String>, Vec<Value>), Fatal> {
     let stages: Vec<Value> = all_gather(member, topic::ENVIRONMENT, own)?;
-    Ok((record_stage_differences(state, &stages), stages))
+    Ok((record_stage_differences(names, state, &stages), stages))
 }
 
-fn record_stage_differences(state: &mut TrainerState, stages: &[Value]) -> Option<String> {
+fn record_stage_differences(names: &[String], state: &mut TrainerState, stages: &[Value]) -> Option<String> {
     let first = stages.first()?;
     let of_stage =
-        |(rank, stage)| differences(first, stage).into_iter().map(move |other| format!("stage {rank} has {other}"));
-    let found: Vec<String> = stages.iter().enumerate().flat_map(of_stage).collect();
+        |(name, stage)| differences(first, stage).into_iter().map(move |other| format!("{name} has {other}"));
+    let found: Vec<String> = names.iter().zip(stages).flat_map(of_stage).collect();
     let sentence = (!found.is_empty()).then(|| {
         format!(
-            "the stages run in different environments ({}; the other is stage 0's): the last bits depend on which layers a \
-             stage has",
-            found.join(", ")
+            "the stages run in different environments ({}; the other is {}'s): the last bits depend on which layers a stage has",
+            found.join(", "),
+            names[0]
         )
     });
     found.into_iter().for_each(|difference| state.add_environment_difference(difference));
@@ -197,10 +198,11 @@ mod tests {
     fn stages_that_differ_are_named_and_remembered() {
         let [one, two] = ["AVX512 AMD", "AVX2 AMD"].map(|isa| json!({ "kernels": 1, "isa": isa }));
         let mut state = TrainerState::default();
-        assert_eq!(record_stage_differences(&mut state, &[one.clone(), one.clone()]), None);
-        let sentence = record_stage_differences(&mut state, &[one.clone(), one.clone(), two.clone()]).unwrap();
+        let names = [0, 1, 2].map(|stage| format!("stage {stage}"));
+        assert_eq!(record_stage_differences(&names, &mut state, &[one.clone(), one.clone()]), None);
+        let sentence = record_stage_differences(&names, &mut state, &[one.clone(), one.clone(), two.clone()]).unwrap();
         assert!(sentence.contains("stage 2 has CPU AVX2 AMD instead of AVX512 AMD"), "{sentence}");
-        record_stage_differences(&mut state, &[one.clone(), one, two]);
+        record_stage_differences(&names, &mut state, &[one.clone(), one, two]);
         assert_eq!(state.environment_differences, ["stage 2 has CPU AVX2 AMD instead of AVX512 AMD"]);
     }
 }

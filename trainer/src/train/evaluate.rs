@@ -10,7 +10,7 @@ use stagecoach_pipeline::{GradientBlocks, Programs};
 use super::collective::{all_gather, topic};
 use super::context::RunningStage;
 use super::data_loader::BatchTensors;
-use super::steps::run_programs;
+use super::training_loop::run_programs;
 use crate::execute::{StepControl, StepInputs};
 use crate::fatal::Fatal;
 

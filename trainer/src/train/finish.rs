@@ -15,7 +15,7 @@ pub(super) fn finish(running: &mut RunningStage, state: &TrainerState) -> Result
     running.context.monitor.set_activity("hashing the weights");
     let hashes: Vec<TensorHash> = state_dict::weights(&running.stage).iter().map(TensorHash::of).collect();
     let by_rank = all_gather(running.member, topic::FINISH, &hashes)?;
-    if running.context.env.rank == 0 {
+    if running.context.is_leader() {
         let summary = RunSummary {
             steps: state.step,
             loss: state.loss,

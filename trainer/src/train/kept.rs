@@ -25,8 +25,8 @@ pub(super) struct Kept {
     pub(super) leaderless: Option<u64>,
     /// Whether it serves the job's page; only of who has led a group.
     pub(super) serves_page: bool,
-    /// Whether it has told that a faster carrier is missing; only of who has led a group.
-    pub(super) told_of_carriers: bool,
+    /// Whether it has reported that a faster carrier is missing; only of who has led a group.
+    pub(super) reported_carriers: bool,
     /// That of the tensors below.
     layout: Option<Layout>,
     /// The last group's, with whatever values.

@@ -187,10 +187,10 @@ fn plan_for_members(context: &StageContext, fence: &Fence, coordinator: &Coordin
         }
     };
     if members.len() < context.env.mesh.ranks() as usize {
-        let (env, config) = (context.env.in_group(0, members.len()), context.config);
-        let config = &config.with_data_parallel(env.mesh.data_parallel);
-        planned = prepare_and_plan(&StageContext { env: &env, config, ..*context }, fence.clone(), coordinator)?;
-        planned.notes.extend(Replicas::of(context.env.mesh, env.mesh.data_parallel).and_then(Replicas::missing));
+        let config = &context.config.with_replicas_of(members.len());
+        planned = prepare_and_plan(&StageContext { config, ..*context }, fence.clone(), coordinator)?;
+        let replicas = Replicas::of(context.env.mesh, config.job.spec.data_parallel);
+        planned.notes.extend(replicas.and_then(Replicas::missing));
     }
     Ok(planned)
 }

@@ -1,5 +1,6 @@
 //! Runs a stage: it joins a group, trains with it, and when the group has lost another stage, joins the next one.
 
+mod after_step;
 mod announcement;
 mod audit;
 mod carriers;
@@ -23,10 +24,11 @@ mod prepare;
 mod rendezvous;
 mod replayed;
 mod resume;
+mod setup;
 mod stand_by;
 mod step_recorder;
-mod steps;
 mod sweep;
+mod training_loop;
 
 pub(crate) use environment::differences as environment_changes;
 pub(crate) use monitor::{StageMonitor, write_termination_message};
@@ -89,7 +91,9 @@ pub(crate) fn run_stage(
     let mounted = mount(&config.folder());
     let (volume, sweep) = (&*mounted, &Sweep::of(&mounted));
     let environment = &environment::environment(config, device);
-    let context = StageContext { env, config, device, environment, volume, sweep, monitor, event_writer, replay };
+    let group_rank = rank;
+    let context =
+        StageContext { env, group_rank, config, device, environment, volume, sweep, monitor, event_writer, replay };
     let mut kept = Kept::default();
     let (mut losses, mut furthest) = (0, 0);
     loop {

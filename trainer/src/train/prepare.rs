@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use stagecoach_api::contract::FailureKind;
 use stagecoach_api::job::Precision;
 use stagecoach_checkpoint::{CheckpointError, Damage, Fence};
-use stagecoach_data::{Dataset, PrepareProgress};
+use stagecoach_data::{DataConfig, Dataset, PrepareProgress, PreparedCorpus};
 use stagecoach_group::{Coordinator, StepRules};
 use stagecoach_pipeline::Programs;
 
@@ -48,19 +48,30 @@ fn bf16_warning(config: &JobConfig, device: tch::Device) -> Option<String> {
     })
 }
 
-pub(super) fn prepare_and_plan(
+/// Messages about settings of the job that have no effect here.
+fn ignored_settings(config: &JobConfig, device: tch::Device) -> Vec<String> {
+    let spec = &config.job.spec;
+    let memory = spec.checkpoint.memory.is_some() && spec.memory_checkpoints().is_none();
+    let audit = config.training.audit.is_some() && spec.audit().is_none();
+    let memory = memory
+        .then(|| "no checkpoints in memory: they need a second stage, and restart.reformTimeoutSeconds above 0".into());
+    let audit = audit.then(|| {
+        "nothing is audited: training.audit needs a second stage, which computes again what another has".into()
+    });
+    bf16_warning(config, device).into_iter().chain(memory).chain(audit).collect()
+}
+
+/// Tokenises the corpus, unless that was done before, and reports progress a few times a second.
+fn prepare_corpus(
     context: &StageContext,
-    fence: Fence,
+    data_config: &DataConfig,
     coordinator: &Coordinator,
-) -> Result<PlannedRun, Fatal> {
-    let StageContext { env, volume, monitor, device, .. } = *context;
-    let begun = recorded_identity(volume);
-    let config = &begun.map_or_else(|| Ok(context.config.clone()), |identity| context.config.going_on(&identity))?;
+) -> Result<PreparedCorpus, Fatal> {
+    let monitor = context.monitor;
     monitor.set_activity("preparing the corpus");
-    let data_config = config.data_config();
     let mut shown: Option<(&str, Instant)> = None;
-    let prepared = stagecoach_data::prepare(&data_config, &mut |progress| {
-        // `prepare` reports every piece of text; limited to a few reports per second
+    let prepared = stagecoach_data::prepare(data_config, &mut |progress| {
+        // `prepare` reports every piece of text
         let due = shown.is_none_or(|(phase, at)| phase != progress.phase || at.elapsed() > REPORT_INTERVAL);
         if !due && progress.bytes_done < progress.bytes_total {
             return;
@@ -72,11 +83,24 @@ pub(super) fn prepare_and_plan(
         let PrepareProgress { phase, bytes_done, bytes_total } = progress;
         coordinator.report_progress(&format!("{phase}, {bytes_done} of {bytes_total} bytes"));
         emit(context, &TrainingEvent::Preparing { what: phase.to_owned(), done: bytes_done, total: bytes_total });
-    })?;
+    });
+    Ok(prepared?)
+}
+
+/// Prepares the corpus and plans for the whole group, on its leader.
+pub(super) fn prepare_and_plan(
+    context: &StageContext,
+    fence: Fence,
+    coordinator: &Coordinator,
+) -> Result<PlannedRun, Fatal> {
+    let StageContext { env, volume, monitor, device, .. } = *context;
+    let begun = recorded_identity(volume);
+    let config = &begun.map_or_else(|| Ok(context.config.clone()), |identity| context.config.going_on(&identity))?;
+    let data_config = config.data_config();
+    let prepared = prepare_corpus(context, &data_config, coordinator)?;
     monitor.set_activity("planning");
     let vocab_size = config.vocab_size(prepared.vocab_size)?;
     let architecture = config.architecture(vocab_size, tch::Device::Cpu);
-    let ranks = env.mesh.ranks() as usize;
     let stages = config.job.spec.stages as usize;
     let speeds = attempt_speeds(config, env, volume, &fence)?;
     let layout = plan_pipeline(config, architecture.as_ref(), stages, &speeds)?;
@@ -89,19 +113,7 @@ pub(super) fn prepare_and_plan(
     let steps = config.steps(dataset.training_sequences());
     let identity = config.identity(&prepared, dataset.training_sequences());
     monitor.set_activity("choosing the checkpoint");
-    let mut notes = prepared.skipped.clone();
-    notes.extend(layout.notes.iter().cloned());
-    notes.extend(bf16_warning(config, device));
-    if config.job.spec.checkpoint.memory.is_some() && config.job.spec.memory_checkpoints(ranks).is_none() {
-        notes.push(
-            "no checkpoints in memory: they need a second stage, and restart.reformTimeoutSeconds above 0".into(),
-        );
-    }
-    if config.training.audit.is_some() && config.job.spec.audit(ranks).is_none() {
-        notes.push(
-            "nothing is audited: training.audit needs a second stage, which computes again what another has".into(),
-        );
-    }
+    let mut notes = [prepared.skipped.clone(), layout.notes.clone(), ignored_settings(config, device)].concat();
     let chosen = choose_checkpoint(context, &identity, steps, architecture.as_ref(), &[])?;
     notes.extend(chosen.notes);
     let trainer_state = chosen.trainer_state;

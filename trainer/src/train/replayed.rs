@@ -24,7 +24,7 @@ pub(super) fn write_dump(config: &DumpConfig, stage: &Stage, step: u64) -> Resul
     if tensors.is_empty() {
         return Ok(());
     }
-    let path = config.folder.join(format!("step-{step}.stage-{}.safetensors", stage.rank));
+    let path = config.folder.join(format!("step-{step}.stage-{}.safetensors", stage.index));
     Tensor::write_safetensors(&tensors, &path)
         .map_err(|e| Fatal::new(FailureKind::Storage, format!("could not write {}: {e}", path.display())))
 }

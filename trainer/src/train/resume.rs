@@ -175,7 +175,7 @@ impl<'a> LoadProgress<'a> {
         self.bytes.0 += bytes;
         let ((tensors, all), (done, total)) = (self.tensors, self.bytes);
         self.context.monitor.set_activity(&format!("loading {tensors} of {all} tensors, {done} of {total} bytes"));
-        if self.context.env.rank == 0 {
+        if self.context.is_leader() {
             emit(self.context, &TrainingEvent::Preparing { what: "loading".into(), done, total });
         }
     }
@@ -192,7 +192,7 @@ pub(super) fn finish_in_memory(
     started: Instant,
     damage: &[Damage],
 ) -> Result<Vec<String>, Fatal> {
-    if context.env.rank != 0 {
+    if !context.is_leader() {
         return Ok(Vec::new());
     }
     let (step, seconds) = (plan.trainer_state.step, started.elapsed().as_secs_f64());
@@ -244,7 +244,7 @@ pub(super) fn load_weights(
         if found.is_empty() {
             break;
         }
-        if context.env.rank == 0 {
+        if context.is_leader() {
             damage.extend(found);
             let again = choose_checkpoint(context, &plan.identity, plan.steps, architecture, &damage)?;
             (damage, notes) = (again.damage, again.notes);
@@ -255,7 +255,7 @@ pub(super) fn load_weights(
             Fatal::invalid(format!("stage 0's choice can't be read ({e}): all stages must run one version"))
         })?;
     }
-    if context.env.rank == 0 {
+    if context.is_leader() {
         let (step, seconds) = (plan.trainer_state.step, started.elapsed().as_secs_f64());
         notes.extend(
             (step > 0).then(|| format!("going on after step {step}, whose checkpoint was loaded in {seconds:.2}s")),

@@ -143,12 +143,6 @@ impl StageEnv {
         Ok(read)
     }
 
-    /// The same process as `rank` of a group of so many ranks, in which whole replicas may be missing.
-    pub fn in_group(&self, rank: u32, ranks: usize) -> StageEnv {
-        let data_parallel = ranks as u32 / self.mesh.stages.max(1);
-        StageEnv { rank, mesh: Mesh { data_parallel, ..self.mesh }, ..self.clone() }
-    }
-
     fn check(&self, vars: &Vars) -> Result<(), ContractError> {
         let wrong = |variable, message| Err(ContractError { variable, message });
         let Self { rank, mesh, .. } = *self;

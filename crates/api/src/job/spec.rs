@@ -184,14 +184,14 @@ impl PipelineJobSpec {
         self.spares == 0 && self.min_data_parallel() < data_parallel
     }
 
-    /// The checkpoints in memory of so many stages, of all replicas: none without a second stage, or if none outlives another.
-    pub fn memory_checkpoints(&self, ranks: usize) -> Option<&MemoryCheckpointSpec> {
-        self.checkpoint.memory.as_ref().filter(|_| ranks > 1 && self.restart.reform_timeout_seconds > 0)
+    /// The checkpoints in memory: none without a second stage, of all replicas, or if none outlives another.
+    pub fn memory_checkpoints(&self) -> Option<&MemoryCheckpointSpec> {
+        self.checkpoint.memory.as_ref().filter(|_| self.mesh().ranks() > 1 && self.replaces_stages())
     }
 
-    /// The audits among so many stages, of all replicas: none without a second stage.
-    pub fn audit(&self, ranks: usize) -> Option<AuditSpec> {
-        self.training.as_ref()?.audit.filter(|_| ranks > 1)
+    /// The audits: none without a second stage, of all replicas.
+    pub fn audit(&self) -> Option<AuditSpec> {
+        self.training.as_ref()?.audit.filter(|_| self.mesh().ranks() > 1)
     }
 
     /// Model, data and training, if the trainer is the built-in one and none is missing (`validate` says which is).

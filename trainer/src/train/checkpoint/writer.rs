@@ -65,9 +65,9 @@ impl<'a> CheckpointWriter<'a> {
         architecture: &dyn Architecture,
     ) -> Result<CheckpointWriter<'a>, Fatal> {
         let RunningStage { context, plan, member, saved_step, .. } = *running;
-        let is_coordinator = context.env.rank == 0;
-        let small_files = if is_coordinator { small_files(running, architecture)? } else { Vec::new() };
-        let saved = Some(saved_step).filter(|step| is_coordinator && *step > 0);
+        let is_leader = context.is_leader();
+        let small_files = if is_leader { small_files(running, architecture)? } else { Vec::new() };
+        let saved = Some(saved_step).filter(|step| is_leader && *step > 0);
         let previous = saved.map(|step| read_manifest(context.volume, step)).transpose()?;
         let previous = Mutex::new(previous.as_ref().map(CheckpointLink::to).transpose()?);
         Ok(CheckpointWriter { context, plan, member, small_files, previous })
@@ -122,11 +122,11 @@ impl<'a> CheckpointWriter<'a> {
         on_activity: &dyn Fn(&str),
     ) -> Result<StageResult<SaveCost>, Fatal> {
         let before = cpu_seconds();
-        let (volume, coordinator) = (self.context.volume, self.context.env.rank == 0);
+        let (volume, is_leader) = (self.context.volume, self.context.is_leader());
         let save = self.plan.fence.pending_checkpoint(state.step);
         on_activity("save");
-        let started_save = if coordinator { save.begin(volume, &self.plan.identity) } else { Ok(true) };
-        match coordinator_result(self.gather_results(started_save)?) {
+        let started_save = if is_leader { save.begin(volume, &self.plan.identity) } else { Ok(true) };
+        match leader_result(self.gather_results(started_save)?) {
             Ok(true) => {}
             Ok(false) => return Ok(Ok(SaveCost::default())),
             Err(why) => return Ok(Err(why)),
@@ -137,11 +137,11 @@ impl<'a> CheckpointWriter<'a> {
             Some(_) => Err(io::Error::other("the group is over")),
             None => Ok(()),
         };
-        let written = save.write_stage_while(volume, self.context.env.rank as usize, &weights, &moments, &go_on);
+        let written = save.write_stage_while(volume, self.context.group_rank, &weights, &moments, &go_on);
         on_activity("save: others");
         let parts: Vec<StageResult<StageFiles>> = self.gather_results(written)?;
         let files: StageResult<Vec<StageFiles>> = parts.into_iter().collect();
-        let committed = match (&files, coordinator) {
+        let committed = match (&files, is_leader) {
             (Ok(files), true) => {
                 on_activity("commit");
                 save.commit(volume, self.checkpoint_metadata(state), files, &self.small_files).map(|manifest| {
@@ -155,7 +155,7 @@ impl<'a> CheckpointWriter<'a> {
         let each: Vec<StageResult<SaveCost>> =
             self.gather_results(committed.map(|bytes| SaveCost { bytes, cpu_seconds: cpu_seconds() - before }))?;
         let saved = files.and_then(|_| each.into_iter().sum());
-        if coordinator {
+        if is_leader {
             on_activity("prune");
             self.remove_obsolete(state.step, saved.is_ok())?;
         }
@@ -179,10 +179,10 @@ impl<'a> CheckpointWriter<'a> {
                 Err(why) => why,
                 saved => return Ok(saved),
             };
-            if coordinator_result(self.gather_results(Ok(Instant::now() + delay < deadline))?) != Ok(true) {
+            if leader_result(self.gather_results(Ok(Instant::now() + delay < deadline))?) != Ok(true) {
                 return Ok(Err(why));
             }
-            if self.context.env.rank == 0 {
+            if self.context.is_leader() {
                 let message = format!("the checkpoint of step {} failed and is tried again: {why}", state.step);
                 self.emit(&TrainingEvent::Note { message });
                 std::thread::sleep(delay); // the others wait for stage 0
@@ -193,7 +193,7 @@ impl<'a> CheckpointWriter<'a> {
 
     /// Emits an event, on stage 0 only.
     pub(in crate::train) fn emit(&self, event: &TrainingEvent) {
-        if self.context.env.rank == 0 {
+        if self.context.is_leader() {
             emit(&self.context, event);
         }
     }
@@ -261,7 +261,7 @@ fn cpu_seconds() -> f64 {
 }
 
 /// Result of stage 0.
-fn coordinator_result<T>(parts: Vec<StageResult<T>>) -> StageResult<T> {
+fn leader_result<T>(parts: Vec<StageResult<T>>) -> StageResult<T> {
     parts.into_iter().next().unwrap_or_else(|| Err("stage 0 sent no result".into()))
 }
 

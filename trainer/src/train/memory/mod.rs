@@ -188,7 +188,7 @@ impl<'a> MemoryCheckpoints<'a> {
         let specs: Vec<&ParameterSpec> = stage.parameters.iter().map(|parameter| &parameter.spec).collect();
         let numels: Vec<u64> = specs.iter().map(|spec| spec.numel()).collect();
         let owners = Owners { numels: &numels, before: &owners(&specs, ring.replicas), now: &stage.owners };
-        let of_stage: Vec<Source> = (0..ring.replicas).map(|replica| sources[replica * stages + stage.rank]).collect();
+        let of_stage: Vec<Source> = (0..ring.replicas).map(|replica| sources[replica * stages + stage.index]).collect();
         let transfers = transfers(owners, &of_stage);
         let part = |copy: &StateCopy, offset: i64, numel: i64| copy.tensor().narrow(0, offset, numel);
         let own = StateCopy::zeros(self.own_numel);
@@ -212,7 +212,7 @@ impl<'a> MemoryCheckpoints<'a> {
                 part(&own, transfer.offset, transfer.numel).copy_(&values);
                 continue;
             }
-            let link = LinkId::replicas(self.rank, transfer.owner * stages + stage.rank);
+            let link = LinkId::replicas(self.rank, transfer.owner * stages + stage.index);
             links.senders.get(&link).ok_or_else(|| no_link(link))?.send(transfer.parameter, values)?;
         }
         for transfer in &arriving {

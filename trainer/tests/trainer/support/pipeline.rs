@@ -194,7 +194,7 @@ fn run(
         vote: StepVote::default(),
         control: StepControl::NONE,
     };
-    let (activity, placement, rank) = (&member.activity(), &programs.placement, stage.rank);
+    let (activity, placement, rank) = (&member.activity(), &programs.placement, stage.index);
     Executor { stage, links, member, activity, placement }.run(&programs.ranks[rank], &inputs).unwrap()
 }
 

@@ -1,10 +1,9 @@
 //! The training loop: a step's data, its program, its record.
 
 use std::cell::RefCell;
-use std::mem::take;
 use std::time::{Duration, Instant};
 
-use stagecoach_group::{StepOutcome, StepVote, Verdict};
+use stagecoach_group::{StepOutcome, StepVote};
 use stagecoach_pipeline::Programs;
 
 use super::announcement::StepAnnouncement;
@@ -21,10 +20,9 @@ use super::resume::set_aside_from;
 use super::step_recorder::StepRecorder;
 use crate::execute::{Executor, StepControl, StepError, StepInputs, StepOutput, finish_gathers, longest_wait};
 use crate::fatal::Fatal;
-use crate::links::LinkError;
 use crate::model::Architecture;
-use crate::observe::{AuditRecord, StepRecord, TrainingEvent};
-use crate::plan::{TrainerState, keep_audit_difference};
+use crate::observe::TrainingEvent;
+use crate::plan::TrainerState;
 
 /// Trains to the end, or until the step after which the group drains: then `state.step` is less than the plan's. Also whether it
 /// did so to form again.
@@ -43,14 +41,14 @@ pub(super) fn train(
         let Some(loss) = evaluation_loss else { return Ok((state, false)) };
         state.record_evaluation(loss);
     }
-    let recorder = match running.context.env.rank {
-        0 => Some(StepRecorder::open(running, architecture, evaluation_loss)?),
-        _ => None,
+    let recorder = match running.context.is_leader() {
+        true => Some(StepRecorder::open(running, architecture, evaluation_loss)?),
+        false => None,
     };
     if let Some(memory) = &mut memory {
         memory.begin_training(&running.stage, &state).map_err(|error| link_failure(running.member, error))?;
     }
-    if running.context.env.rank == 0 {
+    if running.context.is_leader() {
         running.context.sweep.begin(&running.context);
     }
     let writer = CheckpointWriter::new(running, architecture)?;
@@ -84,50 +82,50 @@ pub(super) fn train(
     })
 }
 
-/// Sets aside what holds the wrong result of `step`, on stage 0, and waits for that. An error does not hide why the stage ends.
+/// Sets aside what holds the wrong result of `step`, on the leader, and waits for that. An error does not hide why the stage ends.
 fn set_aside_wrong_checkpoints(running: &RunningStage, step: u64) {
-    if running.context.env.rank == 0 {
+    if running.context.is_leader() {
         let failed = |error| vec![format!("what was saved after step {step} stays, and may be wrong: {error}")];
         let messages = set_aside_from(running.context.volume, &running.plan.fence, step).unwrap_or_else(failed);
         messages.into_iter().for_each(|message| running.emit(&TrainingEvent::Note { message }));
     }
-    // nobody leaves before that: a group that falls apart may end stage 0
+    // nobody leaves before that: a group that falls apart may end the leader
     let _ = all_gather(running.member, topic::AUDIT, &());
 }
 
 /// The training of one group.
-struct TrainingLoop<'t, 'g, 'm, 's, 'a> {
-    running: &'t mut RunningStage<'g>,
-    state: TrainerState,
-    save_schedule: SaveSchedule<'s>,
-    /// On stage 0.
-    recorder: Option<StepRecorder>,
+pub(super) struct TrainingLoop<'t, 'g, 'm, 's, 'a> {
+    pub(super) running: &'t mut RunningStage<'g>,
+    pub(super) state: TrainerState,
+    pub(super) save_schedule: SaveSchedule<'s>,
+    /// On the leader.
+    pub(super) recorder: Option<StepRecorder>,
     /// Asked also while a step runs.
-    memory: RefCell<Option<&'t mut MemoryCheckpoints<'m>>>,
+    pub(super) memory: RefCell<Option<&'t mut MemoryCheckpoints<'m>>>,
     /// The same.
-    audits: RefCell<Option<Audits<'a>>>,
+    pub(super) audits: RefCell<Option<Audits<'a>>>,
     /// The action before which this stage waited longest in the last step.
-    idle_before: Option<usize>,
+    pub(super) idle_before: Option<usize>,
     /// When the whole group was last at the same point.
-    origin: Instant,
+    pub(super) origin: Instant,
     /// What the last step took.
-    last_step: Option<Duration>,
+    pub(super) last_step: Option<Duration>,
     /// Whether copies of the state are on their way during the step.
-    is_copying: bool,
+    pub(super) is_copying: bool,
     /// For the first record.
-    environment_differences: Vec<String>,
+    pub(super) environment_differences: Vec<String>,
     /// Whether the group ends to form again with a replica that is back.
-    forms_again: bool,
+    pub(super) forms_again: bool,
     /// The step of which a result is wrong, if the group ends for that.
-    wrong_step: Option<u64>,
+    pub(super) wrong_step: Option<u64>,
 }
 
 /// A step as it begins.
-struct Begun {
-    step: u64,
-    at: Instant,
-    learning_rate: f64,
-    announced: StepAnnouncement,
+pub(super) struct StepStart {
+    pub(super) step: u64,
+    pub(super) at: Instant,
+    pub(super) learning_rate: f64,
+    pub(super) announced: StepAnnouncement,
 }
 
 impl TrainingLoop<'_, '_, '_, '_, '_> {
@@ -173,7 +171,7 @@ impl TrainingLoop<'_, '_, '_, '_, '_> {
         self.state.unwritten_record = Some(Box::new(record));
         let is_trained = begun.step == self.running.plan.steps;
         self.forms_again = verdict.form_again && !is_trained;
-        if self.forms_again && self.running.context.env.rank == 0 {
+        if self.forms_again && self.running.context.is_leader() {
             let message = format!("a lost replica is back: all form a group with it after step {}", begun.step);
             self.running.emit(&TrainingEvent::Note { message });
         }
@@ -194,7 +192,7 @@ impl TrainingLoop<'_, '_, '_, '_, '_> {
     }
 
     /// The next step's number and data.
-    fn begin(&mut self) -> Result<Begun, Fatal> {
+    fn begin(&mut self) -> Result<StepStart, Fatal> {
         let at = Instant::now();
         let RunningStage { context, .. } = *self.running;
         let index = self.state.step;
@@ -203,7 +201,7 @@ impl TrainingLoop<'_, '_, '_, '_, '_> {
         self.announce(index + 1)?;
         let announced = StepAnnouncement::receive(self.running)?;
         let learning_rate = context.config.learning_rate(self.state.decay_steps_at(index)).at(index);
-        Ok(Begun { step: index + 1, at, learning_rate, announced })
+        Ok(StepStart { step: index + 1, at, learning_rate, announced })
     }
 
     /// Announces step `index` (from 0), on stage 0: a step before the others need it.
@@ -213,7 +211,7 @@ impl TrainingLoop<'_, '_, '_, '_, '_> {
     }
 
     /// Executes the step's program.
-    fn execute(&mut self, begun: &Begun) -> Result<StepOutput, Fatal> {
+    fn execute(&mut self, begun: &StepStart) -> Result<StepOutput, Fatal> {
         let Self { running, state, save_schedule, memory, audits, .. } = self;
         let monitor = running.context.monitor;
         let plan = running.data_loader.as_ref().map(|data_loader| data_loader.step_plan(state.step));
@@ -265,133 +263,20 @@ impl TrainingLoop<'_, '_, '_, '_, '_> {
         }
         if self.audits.get_mut().is_some() {
             let decided = output.decided_at.map_or(0.0, |at| at.saturating_duration_since(self.origin).as_secs_f64());
-            let program = &running.verified.training.ranks[running.stage.rank];
+            let program = &running.verified.training.ranks[running.stage.index];
             self.idle_before = longest_wait(program, &output.spans, decided);
         }
         Ok(output)
     }
-
-    /// Ends the audit of the step before, and begins that of the step that is over, if another one follows.
-    fn audit(&mut self, begun: &Begun, verdict: &Verdict) -> Result<Option<AuditRecord>, Fatal> {
-        let Some(audits) = self.audits.get_mut() else { return Ok(None) };
-        let running = &mut *self.running;
-        let record = audits.compare(running.member)?;
-        if let Some(difference) = record.as_ref().and_then(|record| record.difference.as_ref()) {
-            keep_audit_difference(&mut self.state.audit_differences, &difference.message);
-            if running.context.env.rank == 0 {
-                running.emit(&TrainingEvent::AuditDiffers(difference.clone()));
-            }
-            if let Some(fatal) = audits.failure_to_leave_with(difference) {
-                self.wrong_step = record.map(|record| record.step);
-                return Err(fatal);
-            }
-        }
-        let is_last = verdict.stop || verdict.form_again || begun.step == running.plan.steps;
-        let StepAnnouncement { layouts, tokens, .. } = &begun.announced;
-        if !is_last {
-            let sent = audits.end_step(begun.step, &mut running.stage, layouts, *tokens);
-            sent.map_err(|error| link_failure(running.member, error))?;
-        }
-        Ok(record)
-    }
-
-    /// What this stage knows of a finished step.
-    fn record(&mut self, begun: &Begun, verdict: &Verdict, decided_at: Instant) -> StepRecord {
-        let memory_checkpoint = self.memory.borrow_mut().as_mut().map(|memory| {
-            memory.add_step(decided_at.saturating_duration_since(self.origin), self.is_copying);
-            memory.take_record()
-        });
-        self.origin = decided_at;
-        let (tokens, seconds) = (begun.announced.tokens, begun.at.elapsed().as_secs_f64());
-        StepRecord {
-            step: begun.step,
-            loss: self.state.loss,
-            gradient_norm: verdict.norm.is_finite().then_some(verdict.norm),
-            learning_rate: begun.learning_rate,
-            tokens,
-            tokens_per_second: tokens as f64 / seconds,
-            seconds,
-            skipped: matches!(verdict.outcome, StepOutcome::Skip),
-            environment_differences: take(&mut self.environment_differences),
-            checkpoint: self.save_schedule.take_record(),
-            memory_checkpoint,
-            ..StepRecord::default()
-        }
-    }
-
-    /// The held-out loss, if it is due and nobody stops.
-    fn evaluate(&mut self, verdict: &Verdict) -> Result<Option<f64>, Fatal> {
-        let (step, every) = (self.state.step, self.running.context.config.evaluation_interval());
-        let has_held_out = !self.running.verified.evaluation.is_empty();
-        let is_due = has_held_out && (step == self.running.plan.steps || (every > 0 && step.is_multiple_of(every)));
-        self.state.evaluation_due = is_due;
-        if !is_due {
-            return Ok(None);
-        }
-        let loss = if verdict.stop { None } else { evaluate_held_out(self.running)? };
-        self.origin = Instant::now();
-        if let Some(loss) = loss {
-            self.state.record_evaluation(loss);
-        }
-        Ok(loss)
-    }
-
-    /// Copies the state if this step `has_checkpoint` in memory: then its record is written when every stage has the copies, of
-    /// the last step here and otherwise after the next one. Else it is written at once.
-    fn copy_state(&mut self, has_checkpoint: bool, is_last: bool) -> Result<(), Fatal> {
-        self.is_copying = has_checkpoint;
-        let running = &*self.running;
-        if let (Some(memory), true) = (&mut *self.memory.borrow_mut(), has_checkpoint) {
-            running.context.monitor.set_activity("SNAPSHOT");
-            let copied = memory.checkpoint(&running.stage, &self.state);
-            let copied = copied.and_then(|()| if is_last { memory.wait() } else { Ok(()) });
-            copied.map_err(|error| link_failure(running.member, error))?;
-            if !is_last {
-                return Ok(());
-            }
-            all_gather(running.member, topic::MEMORY, &())?;
-        }
-        self.write_record();
-        Ok(())
-    }
-
-    /// Writes the record that was not written yet, if there is one.
-    fn write_record(&mut self) {
-        let record = self.state.unwritten_record.take();
-        if let (Some(recorder), Some(record)) = (&mut self.recorder, record) {
-            recorder.write(self.running, *record);
-        }
-    }
-
-    /// The step that began is given up. If the group stops, the last boundary is saved in its place, unless it is saved already.
-    fn give_up(&mut self, begun: &Begun, verdict: &Verdict, broken_link: Option<String>) -> Result<(), Fatal> {
-        let (running, state) = (&*self.running, &self.state);
-        running.context.monitor.set_step(state.step);
-        if !verdict.stop {
-            let why = broken_link.unwrap_or_else(|| "another stage lost a link".into());
-            return Err(LinkError::Broken(format!("step {} is given up: {why}", begun.step)).into());
-        }
-        if running.context.env.rank == 0 {
-            let message = format!(
-                "step {} is given up: the grace period is too short for it and the save; step {} is saved instead",
-                begun.step, state.step
-            );
-            running.emit(&TrainingEvent::Note { message });
-        }
-        if state.step == running.saved_step {
-            return Ok(());
-        }
-        self.save_schedule.save_final(&running.stage, state, true)
-    }
 }
 
-/// Executes this rank's program on `inputs`.
+/// Executes this stage's program on `inputs`.
 pub(super) fn run_programs(
     running: &mut RunningStage,
     programs: &Programs,
     inputs: &StepInputs,
 ) -> Result<StepOutput, Fatal> {
-    let program = &programs.ranks[running.stage.rank];
+    let program = &programs.ranks[running.stage.index];
     let activity = &running.member.activity();
     let (stage, links, placement) = (&mut running.stage, &mut running.links, &programs.placement);
     let ran = Executor { stage, links, member: running.member, activity, placement }.run(program, inputs);

@@ -1,4 +1,4 @@
-//! Losses that the other stages report. They know at once that a process has ended; the kubelet tells how, up to seconds later.
+//! Losses of a stage that its peers report. They know at once that a process has ended; the kubelet tells how, up to seconds later.
 
 use crate::instance::StageInstance;
 use crate::observed::{LostInstance, Observed};
@@ -23,18 +23,18 @@ pub(crate) fn cause(observed: &Observed, all_created: bool, clock: &mut Deadline
         }
     }
     let may_live = may_live(observed, instance.rank, clock.now);
-    clock.has_passed(lost.since.plus_seconds(LOST_SETTLE_SECONDS)).then_some(may_live)
+    clock.passed_or_wake_at(lost.since.plus_seconds(LOST_SETTLE_SECONDS)).then_some(may_live)
 }
 
-/// The failure of a stage whose place was taken, at the latest at `taken_at`, before its exit is observed; none while the exit
+/// The failure of a stage to which a spare was promoted, at the latest at `promoted_at`, before its exit is observed; none while the exit
 /// is waited for, because it decides what follows.
-pub(crate) fn failure_before_takeover(
+pub(crate) fn failure_before_promotion(
     observed: &Observed,
     instance: &StageInstance,
-    taken_at: UnixMillis,
+    promoted_at: UnixMillis,
     clock: &mut DeadlineClock,
 ) -> Option<AttemptFailure> {
-    if !may_precede_its_exit(observed) && !clock.has_passed(taken_at.plus_seconds(EXIT_TIMEOUT_SECONDS)) {
+    if !may_precede_its_exit(observed) && !clock.passed_or_wake_at(promoted_at.plus_seconds(EXIT_TIMEOUT_SECONDS)) {
         return None;
     }
     let is_it = |(lost, report): (&StageInstance, LostInstance)| lost == instance && !report.has_ended;
@@ -95,7 +95,7 @@ pub(crate) fn with_observed_exit(observed: &Observed) -> JobState {
 pub(crate) fn exit_is_awaited(observed: &Observed, instance: &StageInstance, clock: &mut DeadlineClock) -> bool {
     reported_failure(&observed.state)
         .filter(|failure| instance.is_alive() && is_of(failure, instance))
-        .is_some_and(|failure| !clock.has_passed(failure.failed_at.plus_seconds(EXIT_TIMEOUT_SECONDS)))
+        .is_some_and(|failure| !clock.passed_or_wake_at(failure.failed_at.plus_seconds(EXIT_TIMEOUT_SECONDS)))
 }
 
 /// The last failure, if it is known from the other stages alone, and the job goes on.

@@ -1,0 +1,62 @@
+//! A weight that embedding and head share, whose gradients come from both ends of the pipeline.
+
+use stagecoach_pipeline::Placement;
+use tch::{Kind, Tensor};
+
+use super::executor::no_link;
+use super::{Executor, StepError};
+use crate::links::LinkId;
+use crate::model::{Parameters, names};
+
+/// A tied embedding weight on this stage. Embedding and head accumulate into separate gradients, even when both are on
+/// one stage.
+#[derive(Debug)]
+pub(crate) struct TiedEmbedding {
+    /// Index of the weight in this stage's parameters. Its accumulator takes the embedding's gradient if this rank
+    /// holds the embedding, otherwise the head's.
+    pub(crate) parameter: usize,
+    /// The other gradient: the head's local accumulator if both ends are on this rank, otherwise the one received from
+    /// the peer.
+    pub(crate) other_gradient: Tensor,
+    /// The stage of the other end; `None` if both ends are on this stage.
+    pub(crate) peer: Option<usize>,
+    /// Whether this rank holds the head. Only that rank reports the weight's norm and saves it.
+    pub(crate) has_head: bool,
+}
+
+impl TiedEmbedding {
+    /// That of a stage; none if it has neither embedding nor head.
+    pub(super) fn of_stage(index: usize, placement: &Placement, parameters: &Parameters) -> Option<TiedEmbedding> {
+        let (first, last) = (placement.first_rank(), placement.last_rank());
+        if index != first && index != last {
+            return None;
+        }
+        let parameter = parameters.index(names::EMBEDDING);
+        let other_gradient = parameters[parameter].gradient.zeros_like();
+        let peer = (first != last).then_some(if index == first { last } else { first });
+        Some(TiedEmbedding { parameter, other_gradient, peer, has_head: index == last })
+    }
+}
+
+impl Executor<'_> {
+    /// Sums the embedding's and the head's gradient of a tied weight on both stages.
+    pub(super) fn reduce_tied(&mut self) -> Result<(), StepError> {
+        let (index, replica, stages) = (self.stage.index, self.stage.replica, self.placement.ranks());
+        let is_own = self.stage.tied_embedding.as_ref().is_some_and(|tied| self.stage.owns(tied.parameter));
+        let Some(tied) = self.stage.tied_embedding.as_mut().filter(|_| is_own) else { return Ok(()) };
+        let own_gradient = &self.stage.parameters[tied.parameter].gradient;
+        if let Some(peer) = tied.peer {
+            self.activity.set("REDUCE_TIED", Some(replica.rank(peer, stages)));
+            let link = |from, to| LinkId::tied(from, to).in_replica(replica, stages);
+            let (to_peer, from_peer) = (link(index, peer), link(peer, index));
+            let receiver = self.links.receivers.get_mut(&from_peer).ok_or_else(|| no_link(from_peer))?;
+            receiver.post(0, &own_gradient.size(), Kind::Float);
+            let sender = self.links.senders.get(&to_peer).ok_or_else(|| no_link(to_peer))?;
+            // copied, because the link may still be reading it when the sum is written in place
+            sender.send(0, own_gradient.copy())?;
+            tied.other_gradient = receiver.wait(0)?;
+        }
+        let _ = own_gradient.shallow_clone().g_add_(&tied.other_gradient);
+        Ok(())
+    }
+}

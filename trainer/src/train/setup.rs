@@ -1,0 +1,242 @@
+//! What a stage sets up for one group before it trains: its layers, links, checkpoints in memory and audits.
+
+use std::net::TcpListener;
+
+use serde_json::Value;
+use stagecoach_api::job::Transport;
+use stagecoach_group::{Member, Roster};
+
+use super::audit::Audits;
+use super::carriers;
+use super::context::{StageContext, emit};
+use super::environment::compare_stages;
+use super::group::link_failure;
+use super::join::group_timeouts;
+use super::kept::Kept;
+use super::memory::{HeldByGroup, MemoryCheckpoints, StateCopies};
+use crate::execute::{Stage, StageConfig, gather_weights, kind};
+use crate::fatal::Fatal;
+use crate::folder::METRICS;
+use crate::links::{CopyRing, Interrupt, LinkId, Links, LinksConfig, open_links, replicated_link_ids};
+use crate::model::Architecture;
+use crate::observe::{StartRecord, TrainingEvent, read_metrics};
+use crate::plan::{Plan, VerifiedPlan};
+use crate::state_dict::StateCopy;
+
+/// What the parts of a stage are set up from.
+pub(super) struct GroupSetup<'a> {
+    /// The context of a stage in its group.
+    pub(super) context: &'a StageContext<'a>,
+    pub(super) member: &'a Member,
+    pub(super) roster: &'a Roster,
+    pub(super) verified: &'a VerifiedPlan,
+    pub(super) architecture: &'a dyn Architecture,
+}
+
+impl<'a> GroupSetup<'a> {
+    /// Agrees with the other stages on the newest checkpoint in memory. If there is one, training goes on from its state. None if the
+    /// job has no checkpoints in memory.
+    pub(super) fn agree_on_memory_checkpoint(
+        &self,
+        plan: &mut Plan,
+        copies: &StateCopies,
+    ) -> Result<Option<HeldByGroup>, Fatal> {
+        let StageContext { config, .. } = *self.context;
+        if config.job.spec.memory_checkpoints().is_none() {
+            return Ok(None);
+        }
+        let is_replicated = self.roster.members.first().is_some_and(|hello| hello.world_size > self.stages());
+        let recorded = (self.context.is_leader() && is_replicated).then(|| self.last_recorded_step());
+        let held = HeldByGroup::agree(self.member, copies, self.copy_ring(), plan.trainer_state.step, recorded)?;
+        if let Some(state) = held.state() {
+            plan.trainer_state = state.clone();
+        }
+        Ok(Some(held))
+    }
+
+    /// What the stage is built from.
+    pub(super) fn stage_config(&self, plan: &Plan) -> StageConfig<'a> {
+        let StageContext { config, device, .. } = *self.context;
+        // a fallback from a damaged checkpoint is an older one, never a fresh start
+        let is_fresh = plan.trainer_state.step == 0 && plan.initial_weights.is_none();
+        StageConfig {
+            architecture: self.architecture,
+            placement: &self.verified.training.placement,
+            partition: &self.verified.partition,
+            seed: is_fresh.then_some(config.training.seed),
+            optimizer: config.adamw(),
+            recompute: plan.recompute,
+            precision: config.training.precision,
+            device,
+            replica: self.verified.replica,
+        }
+    }
+
+    /// Builds the stage, in the memory of the last group's if that had the same tensors and they are loaded anew.
+    pub(super) fn build_stage(&self, config: &StageConfig, plan: &Plan, kept: &mut Kept) -> Stage {
+        let dump = self.context.replay.dump.as_ref();
+        let is_reused = plan.trainer_state.step > 0 && dump.is_none();
+        let reused = if is_reused { kept.take_stage() } else { None };
+        let mut stage = reused.unwrap_or_else(|| Stage::build(self.context.group_rank % self.stages(), config));
+        if let Some(dump) = dump {
+            stage.prepare_dump(dump, &self.verified.partition);
+        }
+        stage
+    }
+
+    /// Opens the links to other stages; those of copies and audits too, if the job has them.
+    pub(super) fn open_links(&self, listener: TcpListener, interrupt: &Interrupt) -> Result<Links, Fatal> {
+        let StageContext { env, config, device, monitor, group_rank, .. } = *self.context;
+        let spec = &config.job.spec;
+        let (placement, architecture) = (&self.verified.training.placement, self.architecture);
+        let addresses: Vec<String> = self.roster.members.iter().map(|hello| hello.data_address.clone()).collect();
+        let ranks = addresses.len();
+        let mut link_ids =
+            replicated_link_ids(placement, architecture.tie_word_embeddings(), self.verified.replica.count);
+        if spec.memory_checkpoints().is_some() {
+            link_ids.extend(self.copy_ring().link_ids());
+        }
+        if spec.audit().is_some() {
+            link_ids.extend((0..ranks).map(|rank| LinkId::audit(rank, ranks)));
+        }
+        let opened = open_links(LinksConfig {
+            rank: group_rank,
+            group: format!("{}/{}", env.job_uid, env.attempt),
+            secret: self.member.secret(),
+            on_rejected: &|| monitor.telemetry().count_rejected_connection(),
+            listener,
+            addresses: &addresses,
+            link_ids: &link_ids,
+            transport: spec.pipeline.transport,
+            device,
+            encryption: spec.pipeline.encryption,
+            boundary_bytes: kind(config.training.precision).elt_size_in_bytes()
+                * config.microbatch_size()
+                * config.data.sequence_length as usize
+                * architecture.hidden_size(),
+            tied_bytes: 4 * architecture.vocab_size() * architecture.hidden_size(),
+            interrupt: interrupt.clone(),
+            timeout: group_timeouts(config).startup_timeout,
+        });
+        opened.map_err(|error| link_failure(self.member, error))
+    }
+
+    /// Reports once, on the leader, which faster carriers of links are missing.
+    pub(super) fn report_missing_carriers(&self, links: &Links, kept: &mut Kept) -> Result<(), Fatal> {
+        if self.context.config.job.spec.pipeline.transport != Transport::Auto {
+            return Ok(());
+        }
+        let missing = carriers::missing(self.context, self.member, self.roster, links)?;
+        if self.context.is_leader() && !std::mem::replace(&mut kept.reported_carriers, !missing.is_empty()) {
+            self.report(missing);
+        }
+        Ok(())
+    }
+
+    /// The audits of this stage, if the job has them.
+    pub(super) fn begin_audits(&self, config: &'a StageConfig<'a>, links: &mut Links) -> Option<Audits<'a>> {
+        let StageContext { config: job, group_rank, .. } = *self.context;
+        let seed = job.training.seed;
+        Audits::begin(job.job.spec.audit()?, seed, (group_rank, self.roster), self.verified, config, links)
+    }
+
+    /// Begins checkpoints in memory, and loads `stage` from the one that was agreed on.
+    pub(super) fn begin_memory_checkpoints<'c>(
+        &self,
+        held: Option<HeldByGroup>,
+        links: &mut Links,
+        copies: &'c mut StateCopies,
+        stage: &mut Stage,
+    ) -> Result<Option<MemoryCheckpoints<'c>>, Fatal> {
+        let StageContext { config, group_rank, .. } = *self.context;
+        let (Some(spec), Some(held)) = (config.job.spec.memory_checkpoints(), held) else { return Ok(None) };
+        let VerifiedPlan { training, partition, replica, .. } = self.verified;
+        let numel = |rank| StateCopy::numel(self.architecture, &training.placement, partition, replica.count, rank);
+        let ring = self.copy_ring();
+        let numels = [numel(group_rank), numel(ring.held_by(group_rank))];
+        let begun = MemoryCheckpoints::begin(spec, held, (group_rank, ring), numels, links, copies, stage);
+        begun.map_err(|error| link_failure(self.member, error))
+    }
+
+    /// Gathers the weights that were loaded: each replica has loaded what it owns.
+    pub(super) fn gather_loaded_weights(&self, plan: &Plan, stage: &mut Stage, links: &mut Links) -> Result<(), Fatal> {
+        if plan.trainer_state.step == 0 {
+            return Ok(());
+        }
+        let gathered = gather_weights(stage, links, self.stages(), &self.member.activity());
+        gathered.map_err(|error| link_failure(self.member, error))
+    }
+
+    /// Compares the environments of all stages, and reports on the leader how they differ. Returns them by group rank.
+    pub(super) fn compare_environments(
+        &self,
+        plan: &mut Plan,
+        audits: Option<&mut Audits>,
+    ) -> Result<Vec<Value>, Fatal> {
+        let names: Vec<String> = self.roster.members.iter().map(|hello| self.context.name_of(hello)).collect();
+        let own = self.context.environment;
+        let (different, environments) = compare_stages(self.member, &names, &mut plan.trainer_state, own)?;
+        let has_unaudited = audits.is_some_and(|audits| audits.set_environments(environments.clone()));
+        let unaudited = has_unaudited.then(|| "stages in different environments do not audit each other".to_owned());
+        if self.context.is_leader() {
+            self.report(different.into_iter().chain(unaudited));
+        }
+        Ok(environments)
+    }
+
+    /// Reports on the leader that training starts, or that nothing is left to train.
+    pub(super) fn report_start(&self, plan: &Plan) {
+        if !self.context.is_leader() {
+            return;
+        }
+        let record = self.start_record(plan);
+        let step = plan.trainer_state.step;
+        match record.first_step > record.steps {
+            true => self.report([format!(
+                "step {step} is trained, and the job has {} steps: nothing is left to train",
+                plan.steps
+            )]),
+            false => emit(self.context, &TrainingEvent::Started(record)),
+        }
+    }
+
+    fn report(&self, messages: impl IntoIterator<Item = String>) {
+        messages.into_iter().for_each(|message| emit(self.context, &TrainingEvent::Note { message }));
+    }
+
+    fn stages(&self) -> usize {
+        self.verified.training.placement.ranks()
+    }
+
+    /// Who holds copies of whose state.
+    fn copy_ring(&self) -> CopyRing {
+        CopyRing { stages: self.stages(), replicas: self.verified.replica.count }
+    }
+
+    /// The last step in the metrics; 0 if there is none.
+    fn last_recorded_step(&self) -> u64 {
+        let records = read_metrics(&self.context.config.folder().join(METRICS)).unwrap_or_default();
+        records.last().map_or(0, |record| record.step)
+    }
+
+    fn start_record(&self, plan: &Plan) -> StartRecord {
+        let config = self.context.config;
+        let specs = self.architecture.all_parameter_specs();
+        StartRecord {
+            stages: config.job.spec.stages as usize,
+            schedule: plan.schedule.clone(),
+            partition: plan.schedule_partition().layers,
+            microbatches: config.training.microbatches as usize,
+            first_step: plan.trainer_state.step + 1,
+            steps: plan.steps,
+            parameters: specs.iter().map(|s| s.shape.iter().product::<i64>() as u64).sum(),
+            tokens: plan.training_tokens,
+            vocab_size: plan.vocab_size,
+            expected_bubble: plan.expected_bubble,
+            unigram_entropy: plan.unigram_entropy,
+            environment_differences: plan.trainer_state.environment_differences.clone(),
+            audit_differences: plan.trainer_state.audit_differences.clone(),
+            incarnations: self.roster.incarnations(),
+        }
+    }
+}

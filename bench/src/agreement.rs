@@ -8,6 +8,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
+use stagecoach_api::contract::Mesh;
 use stagecoach_group::{
     BlockLosses, Coordinator, GroupSecret, GroupTimeouts, Hello, Member, NotFound, Quorum, Rendezvous, StepRules,
     StepVote,
@@ -93,7 +94,8 @@ fn agree(members: usize) -> Agreements {
     thread::scope(|scope| {
         let run = |rank: usize| {
             let find = || -> Result<Rendezvous, NotFound> { Ok(at.clone()) };
-            let (member, _, _) = Member::join(find, hello(rank, members), timeouts, |_| {}, |_| {}).unwrap();
+            let (hello, mesh) = (hello(rank, members), Mesh::pipeline(members as u32));
+            let (member, _, _) = Member::join(find, hello, mesh, timeouts, |_| {}, |_| {}).unwrap();
             member.form().unwrap();
             let joined = begun.elapsed().as_secs_f64();
             let mut used = [0.0; 2];

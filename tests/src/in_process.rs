@@ -5,6 +5,7 @@ use std::net::TcpListener;
 use std::thread;
 use std::time::Duration;
 
+use stagecoach_api::contract::Mesh;
 use stagecoach_group::{Coordinator, GroupSecret, GroupTimeouts, Hello, Member, Quorum, Rendezvous, StepRules};
 
 /// Far above what any test takes.
@@ -43,7 +44,8 @@ pub fn in_process_group<T: Send>(
     let listeners: Vec<TcpListener> = (0..ranks).map(|_| listen()).collect();
     let addresses: &Vec<String> = &listeners.iter().map(|l| l.local_addr().unwrap().to_string()).collect();
     let run = |rank: usize, listener: TcpListener| {
-        let (member, ..) = Member::join(|| Ok(at.clone()), hello(rank, ranks), timeouts(), |_| {}, |_| {}).unwrap();
+        let (find, mesh) = (|| Ok(at.clone()), Mesh::pipeline(ranks as u32));
+        let (member, ..) = Member::join(find, hello(rank, ranks), mesh, timeouts(), |_| {}, |_| {}).unwrap();
         let mut joined = InProcessStage { rank, member, listener, addresses };
         let result = stage(&mut joined);
         joined.member.leave(0).unwrap();

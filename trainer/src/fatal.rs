@@ -119,7 +119,7 @@ mod tests {
             ..StepVote::default()
         };
         let kind = |votes: &[StepVote]| {
-            let verdict: Verdict = decide_step(votes, &StepRules::default());
+            let verdict: Verdict = decide_step(votes, &StepRules::default(), &|_| String::new());
             let StepOutcome::Abort { reason } = &verdict.outcome else { panic!("{verdict:?}") };
             Fatal::from(StepError::aborted(reason, &verdict)).kind
         };

@@ -3,6 +3,7 @@
 #![forbid(unsafe_code)]
 
 mod contents;
+mod damaged;
 mod error;
 mod fence;
 mod hugging_face;
@@ -13,6 +14,7 @@ mod manifest;
 pub mod paths;
 mod probe;
 mod prune;
+mod reader;
 mod safetensors;
 mod save;
 mod set_aside;
@@ -26,13 +28,12 @@ pub use error::{CheckpointError, Damage, Warning};
 pub use fence::{Fence, last_published, newest_published, remove_stale_fences};
 pub use hugging_face::{ExportFormat, ExportSummary, ModelFiles, TensorType, export, import};
 pub use identity::{Difference, differences};
-pub use load::{
-    CheckpointReader, Listing, NewestCheckpoint, VerifyLevel, list, open, open_newest, open_tensors, read_manifest,
-};
+pub use load::{Listing, NewestCheckpoint, VerifyLevel, list, open, open_newest, open_tensors};
 pub use location::CheckpointLocation;
 pub use manifest::{CheckpointMetadata, FORMAT_VERSION, FileEntry, Manifest, TensorEntry};
 pub use prune::{RetentionPolicy, prune, to_prune};
-pub use safetensors::{GoOn, WrittenShard, is_float, to_f32, write_shard};
+pub use reader::{CheckpointReader, read_manifest};
+pub use safetensors::{CancelCheck, WrittenShard, is_float, to_f32, write_shard};
 pub use save::{PendingCheckpoint, StageFiles};
 pub use set_aside::set_aside;
 pub use verify::{VerifyEvent, verify};

@@ -17,7 +17,7 @@ use crate::fence::Fence;
 use crate::identity::differences;
 use crate::manifest::{CheckpointMetadata, FORMAT_VERSION, FileEntry, Manifest};
 use crate::paths::{self, CHECKPOINTS_DIR, MANIFEST_FILE, WEIGHTS_INDEX_FILE};
-use crate::safetensors::{GoOn, WrittenShard, write_file, write_shard_while};
+use crate::safetensors::{CancelCheck, WrittenShard, write_file, write_shard_cancellable};
 use crate::volume::{Volume, make_dir_idempotent, read_file, sync_dir, target_exists};
 
 /// A checkpoint being written; the same on every stage.
@@ -74,26 +74,31 @@ impl PendingCheckpoint {
         weights: &[(String, W)],
         optimizer: &[(String, O)],
     ) -> Result<StageFiles, CheckpointError> {
-        self.write_stage_while(volume, rank, weights, optimizer, &|| Ok(()))
+        self.write_stage_cancellable(volume, rank, weights, optimizer, &|| Ok(()))
     }
 
-    /// The same, as long as it may `go_on`.
+    /// The same, until `check_cancelled` fails, which is called before each write.
     ///
     /// # Errors
     /// As [`PendingCheckpoint::write_stage`].
-    pub fn write_stage_while<W: View, O: View>(
+    pub fn write_stage_cancellable<W: View, O: View>(
         &self,
         volume: &dyn Volume,
         rank: usize,
         weights: &[(String, W)],
         optimizer: &[(String, O)],
-        go_on: GoOn,
+        check_cancelled: CancelCheck,
     ) -> Result<StageFiles, CheckpointError> {
         let folder = self.folder();
         let write = || {
             let files = StageFiles {
-                weights: shard(volume, format!("{folder}/{}", paths::weights_file(rank)), weights, go_on)?,
-                optimizer: shard(volume, format!("{folder}/{}", paths::optimizer_file(rank)), optimizer, go_on)?,
+                weights: shard(volume, format!("{folder}/{}", paths::weights_file(rank)), weights, check_cancelled)?,
+                optimizer: shard(
+                    volume,
+                    format!("{folder}/{}", paths::optimizer_file(rank)),
+                    optimizer,
+                    check_cancelled,
+                )?,
             };
             if files.weights.is_some() || files.optimizer.is_some() {
                 sync_dir(volume, &folder)?;
@@ -221,9 +226,13 @@ fn shard<V: View>(
     volume: &dyn Volume,
     path: String,
     tensors: &[(String, V)],
-    go_on: GoOn,
+    check_cancelled: CancelCheck,
 ) -> Result<Option<WrittenShard>, CheckpointError> {
-    if tensors.is_empty() { Ok(None) } else { write_shard_while(volume, &path, tensors, go_on).map(Some) }
+    if tensors.is_empty() {
+        Ok(None)
+    } else {
+        write_shard_cancellable(volume, &path, tensors, check_cancelled).map(Some)
+    }
 }
 
 /// Hugging Face's index of the stages' weights.

@@ -3,8 +3,9 @@
 use std::collections::BTreeMap;
 use std::io::ErrorKind;
 
+use crate::damaged::{damaged_entry_name, move_to_damaged};
 use crate::error::{CheckpointError, Damage, Warning, volume_io};
-use crate::fence::{Fence, damaged_entry_name, move_to_damaged};
+use crate::fence::Fence;
 use crate::paths::{self, CHECKPOINTS_DIR, REASON_FILE};
 use crate::safetensors::write_file;
 use crate::volume::{Volume, rename_idempotent, sync_dir};

@@ -3,9 +3,9 @@
 use std::io::ErrorKind;
 
 use crate::error::{CheckpointError, volume_io};
-use crate::load::{hash_file, open_file, read_manifest};
 use crate::manifest::FileEntry;
 use crate::paths;
+use crate::reader::{hash_file, open_file, read_manifest};
 use crate::volume::Volume;
 
 /// Progress event of [`verify`].

@@ -74,11 +74,11 @@ pub enum DataError {
     },
     /// Text that must be held in one piece is too long.
     #[error(
-        "{place} has more than {limit} bytes that can't be split (this tokenizer may need whole documents, or there is no white space): split it into several documents, such as lines of a .jsonl file"
+        "{location} has more than {limit} bytes that can't be split (this tokenizer may need whole documents, or there is no white space): split it into several documents, such as lines of a .jsonl file"
     )]
     TooLong {
         /// The file, and the document in it.
-        place: String,
+        location: String,
         /// Bytes.
         limit: usize,
     },

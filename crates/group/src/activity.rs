@@ -31,6 +31,7 @@ pub fn name_thread(what: &str) {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Heartbeat {
     pub(crate) text: String,
+    /// A group rank.
     pub(crate) waits_for: Option<usize>,
     /// How often the activity was set; distinguishes a new `F 5` from an earlier one.
     pub(crate) sequence: u64,
@@ -49,7 +50,7 @@ impl Activity {
     }
 
     /// Sets the activity to `text`, for example `F 5`; or to waiting for `text`, for example `RECV_B of microbatch 3`,
-    /// from the stage `waits_for`.
+    /// from the member with the group rank `waits_for`.
     pub fn set(&self, text: impl Into<String>, waits_for: Option<usize>) {
         let text = text.into();
         name_thread(&text);

@@ -1,4 +1,4 @@
-//! Errors of this crate.
+//! Errors of this crate. They name a process as messages do: `stage 1`, `stage 1 of replica 0`, or `spare 2`.
 
 use std::io;
 use std::time::Duration;
@@ -16,70 +16,70 @@ pub enum GroupError {
         /// Its error.
         source: io::Error,
     },
-    /// Stage 0 was never reached.
-    #[error("stage {rank} could not reach stage 0 within {} s ({reason}): is stage 0 running, and can its address be reached from here?", .waited.as_secs_f32().round())]
+    /// The leader was never reached.
+    #[error("{name} could not reach stage 0 within {} s ({reason}): is stage 0 running, and can its address be reached from here?", .waited.as_secs_f32().round())]
     Unreachable {
         /// The stage that tried.
-        rank: usize,
+        name: String,
         /// How long.
         waited: Duration,
         /// Why the last attempt failed.
         reason: String,
     },
-    /// Stage 0 runs another version.
+    /// The leader runs another version.
     #[error(
-        "stage {rank} speaks version {} of the control protocol and stage 0 version {found}: all stages must run one image",
+        "{name} speaks version {} of the control protocol and stage 0 version {found}: all stages must run one image",
         crate::PROTOCOL_VERSION
     )]
     OtherVersion {
         /// The stage that tried to join.
-        rank: usize,
-        /// Stage 0's version.
+        name: String,
+        /// The leader's version.
         found: u32,
     },
     /// A newer group has begun.
-    #[error("stage {rank} is of a group that is over: {newer} has begun")]
+    #[error("{name} is of a group that is over: {newer} has begun")]
     Superseded {
         /// The stage that tried to join.
-        rank: usize,
+        name: String,
         /// The newer group.
         newer: String,
     },
-    /// Stage 0 refused this stage.
-    #[error("stage {rank} was refused by stage 0: {refusal}")]
+    /// The leader refused this stage or spare.
+    #[error("{name} was refused by stage 0: {}", .refusal.describe(.name))]
     Refused {
         /// The stage that was refused.
-        rank: usize,
+        name: String,
         /// Why.
         refusal: Refusal,
     },
-    /// Stage 0 answered, but did not release the group in time.
-    #[error("stage {rank} waited {} s without progress of stage 0; its last report was: {progress}", .waited.as_secs_f32().round())]
+    /// The leader answered, but did not release the group in time.
+    #[error("{name} waited {} s without progress of stage 0; its last report was: {progress}", .waited.as_secs_f32().round())]
     StartupTimedOut {
         /// The stage that waited.
-        rank: usize,
+        name: String,
         /// How long.
         waited: Duration,
-        /// The last progress report of stage 0.
+        /// The leader's last progress report.
         progress: String,
     },
     /// The leader's process has ended before the group was released, and this stage is the one that leads the next.
-    #[error("stage {rank} leads the next group: the leader's process has ended ({reason})")]
+    #[error("{name} leads the next group: the leader's process has ended ({reason})")]
     LeaderEnded {
         /// The stage that leads.
-        rank: usize,
-        /// The group without a leader.
+        name: String,
+        /// The number of that leader's group.
         group: u64,
         /// Whether this stage would have been in it. If it waited beside it, what it knows of others is old.
         is_member: bool,
-        /// What was seen of it.
+        /// What was seen of the leader.
         reason: String,
     },
     /// The group trained to the end without this stage.
-    #[error("stage {rank} is not needed: all stages of its group have left")]
+    #[error("{name} is not needed: all stages of its group have left")]
     AllLeft {
         /// The stage that waited.
-        rank: usize,
+        name: String,
     },
     /// The group has failed.
     #[error("{0}")]
@@ -94,13 +94,13 @@ pub enum GroupError {
         /// The limit.
         max_bytes: usize,
     },
-    /// A rank that does not lead tried to broadcast.
-    #[error("stage {rank} tried to broadcast: only stage {leader} may, which leads the group")]
+    /// A stage that does not lead tried to broadcast.
+    #[error("{name} tried to broadcast: only {leader} may, which leads the group")]
     NotLeader {
-        /// That rank.
-        rank: usize,
+        /// That stage.
+        name: String,
         /// The one that leads.
-        leader: usize,
+        leader: String,
     },
 }
 

@@ -7,9 +7,9 @@ use serde::{Deserialize, Serialize};
 /// Why the group ended, as reported to one member. The order of fields is the wire format.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GroupFailure {
-    /// The rank whose failure ended the group, if known.
+    /// The global rank whose failure ended the group, if known.
     pub root_cause_rank: Option<usize>,
-    /// The rank that receives this report.
+    /// The global rank that receives this report.
     pub rank: usize,
     /// One sentence: who, what, while doing what.
     pub message: String,

@@ -12,11 +12,11 @@ pub struct Hello {
     pub job_uid: String,
     /// The group's attempt, counted by the operator or the local launcher.
     pub attempt: u64,
-    /// The stage's number, `0..world_size`.
+    /// The stage's global rank, `0..world_size`: torch's `RANK`. Of a spare its number among the spares.
     pub rank: usize,
-    /// How many stages the group has.
+    /// How many ranks the attempt has, stages times replicas: torch's `WORLD_SIZE`. A group may lack some of them.
     pub world_size: usize,
-    /// The ranks that its last group had lost, or lacked; none of a stage that was in no group yet.
+    /// The global ranks that its last group had lost, or lacked; none of a stage that was in no group yet.
     pub lost_ranks: Option<Vec<usize>>,
     /// Which pod or process of this rank in this attempt it is: each has a higher number than those before it.
     pub incarnation: u32,
@@ -35,25 +35,25 @@ pub struct Hello {
 /// All members of a group, sent to each of them when the group is complete.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Roster {
-    /// Replica by replica, without those that the group does not have, the leader first: a stage's place here is its rank in the group.
+    /// By group rank: replica by replica, the leader first.
     pub members: Vec<Hello>,
 }
 
 impl Roster {
-    /// The incarnation of each of the job's ranks; none of those that the group does not have.
+    /// The incarnations by global rank; none of those that the group does not have.
     pub fn incarnations(&self) -> Vec<Option<u32>> {
         let world_size = self.members.first().map_or(0, |hello| hello.world_size);
-        let of = |rank| self.rank_in_group(rank).map(|place| self.members[place].incarnation);
+        let of = |rank| self.group_rank(rank).map(|group_rank| self.members[group_rank].incarnation);
         (0..world_size).map(of).collect()
     }
 
-    /// The rank of the stage that leads the group: its process has the coordinator.
+    /// The global rank of the stage that leads the group: its process has the coordinator, and its group rank is 0.
     pub fn leader(&self) -> usize {
         self.members.first().map_or(0, |hello| hello.rank)
     }
 
-    /// The rank in the group of one of the job's ranks.
-    pub fn rank_in_group(&self, rank: usize) -> Option<usize> {
+    /// The group rank of a global rank, if the group has it (torch's `get_group_rank`).
+    pub fn group_rank(&self, rank: usize) -> Option<usize> {
         self.members.iter().position(|hello| hello.rank == rank)
     }
 }
@@ -69,7 +69,7 @@ pub struct GroupTimeouts {
     pub heartbeat_timeout: Duration,
     /// After how long without a finished step or a new activity on any stage the group is considered hung.
     pub stall_timeout: Duration,
-    /// How long stage 0 waits for the others to disconnect after their final message.
+    /// How long the leader waits for the others to disconnect after their final message.
     pub shutdown_timeout: Duration,
 }
 

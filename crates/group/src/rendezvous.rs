@@ -2,14 +2,14 @@
 
 use crate::{GroupSecret, PROTOCOL_VERSION};
 
-/// Where stage 0 is, and the secret of its group: stage 0 publishes it where only the job's stages can read it.
+/// Where the leader is, and the secret of its group: the leader publishes it where only the job's stages can read it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rendezvous {
-    /// The address of stage 0's coordinator, `host:port`.
+    /// The address of the leader's coordinator, `host:port`.
     pub address: String,
-    /// The [`PROTOCOL_VERSION`](crate::PROTOCOL_VERSION) that stage 0 speaks.
+    /// The [`PROTOCOL_VERSION`](crate::PROTOCOL_VERSION) that the leader speaks.
     pub protocol_version: u32,
-    /// The group's.
+    /// The group's secret.
     pub secret: GroupSecret,
     /// Whether the stage that joins leads the next group if the leader's process ends before this one is released: then joining
     /// fails. Other stages look for the next group.
@@ -17,7 +17,7 @@ pub struct Rendezvous {
 }
 
 impl Rendezvous {
-    /// A group whose stage 0 is of this version, for a stage that does not succeed its leader.
+    /// Of a leader of this version, for a stage that does not succeed its leader.
     pub fn new(address: String, secret: GroupSecret) -> Rendezvous {
         Rendezvous { address, protocol_version: PROTOCOL_VERSION, secret, succeeds_leader: false }
     }

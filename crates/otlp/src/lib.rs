@@ -11,5 +11,5 @@ mod metrics;
 mod span;
 
 pub use config::{Config, ConfigError};
-pub use exporter::{Exporter, Source, THREAD};
+pub use exporter::{Exporter, MetricProducer, THREAD};
 pub use span::{Span, SpanId, SpanValue, TraceId};

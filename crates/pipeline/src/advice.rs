@@ -24,7 +24,7 @@ pub struct Advice {
 }
 
 /// Less is within the noise of a measurement, and not worth a change.
-const LEAST_SAVING: f64 = 0.01;
+const MIN_SAVING: f64 = 0.01;
 
 /// Simulates steps with the measured times: one in which the slowest rank takes no more than the mean, and one of the best
 /// partition. None without measured steps or computations.
@@ -98,13 +98,13 @@ fn better_partition(
         }
     }
     let saving = 1.0 - best.1 / before;
-    (saving >= LEAST_SAVING).then_some((best.0, saving))
+    (saving >= MIN_SAVING).then_some((best.0, saving))
 }
 
 impl fmt::Display for Advice {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Advice { rank, imbalance, saving, partition, better } = self;
-        if *saving < LEAST_SAVING && better.is_none() {
+        if *saving < MIN_SAVING && better.is_none() {
             return write!(f, "the stages are balanced: the slowest, stage {rank}, takes {imbalance:.2}x its share");
         }
         write!(

@@ -102,13 +102,9 @@ impl ReplicaBlocks {
         let (mut waiting, mut most) = (Vec::new(), 0);
         for first in self.range.clone() {
             most = most.max(waiting.len());
-            let mut sum = Subtree { first, blocks: 1 };
-            while waiting.pop_if(|other| *other == sum.sibling()).is_some() {
-                sum = sum.parent();
-            }
-            waiting.push(sum);
+            Subtree { first, blocks: 1 }.push((), &mut waiting, |(), ()| ());
         }
-        (waiting, most)
+        (waiting.into_iter().map(|(subtree, ())| subtree).collect(), most)
     }
 }
 
@@ -130,6 +126,16 @@ impl Subtree {
     #[must_use]
     pub fn parent(self) -> Subtree {
         Subtree { first: self.first & !self.blocks, blocks: 2 * self.blocks }
+    }
+
+    /// Pushes the sum of this node to `waiting`, the sums of nodes before it, in their order, that wait for their sibling. Where the
+    /// last of them is the sibling, `add` makes of both (left, right) the sum of their parent, which takes this one's place, and so on.
+    pub fn push<T>(self, sum: T, waiting: &mut Vec<(Subtree, T)>, add: impl Fn(T, T) -> T) {
+        let (mut node, mut sum) = (self, sum);
+        while let Some((_, left)) = waiting.pop_if(|(other, _)| *other == node.sibling()) {
+            (node, sum) = (node.parent(), add(left, sum));
+        }
+        waiting.push((node, sum));
     }
 }
 

@@ -19,9 +19,9 @@ pub struct RankBreakdown {
     /// communication that no computation hid.
     pub exposed_communication_seconds: f64,
     /// Seconds in which something of REDUCE or GATHER was under way.
-    pub exchange_seconds: f64,
+    pub data_parallel_seconds: f64,
     /// Seconds of those in which the rank computed.
-    pub hidden_exchange_seconds: f64,
+    pub hidden_data_parallel_seconds: f64,
     /// The computation over the mean of all ranks; 1 on every rank if they are balanced.
     pub imbalance: f64,
 }
@@ -64,11 +64,11 @@ pub fn breakdown(timeline: &Timeline, placement: &Placement) -> Vec<RankBreakdow
             None => 0.0,
         };
         let compute_seconds = compute_seconds(spans);
-        let (exchange_seconds, hidden_exchange_seconds) = exchange_seconds(spans);
+        let (data_parallel_seconds, hidden_data_parallel_seconds) = data_parallel_seconds(spans);
         RankBreakdown {
             compute_seconds,
-            exchange_seconds,
-            hidden_exchange_seconds,
+            data_parallel_seconds,
+            hidden_data_parallel_seconds,
             bubble_seconds: (timeline.makespan - compute_seconds).max(0.0),
             exposed_communication_seconds: computations(spans, &ready).map(exposed).sum(),
             imbalance: 1.0,
@@ -83,7 +83,7 @@ pub fn breakdown(timeline: &Timeline, placement: &Placement) -> Vec<RankBreakdow
 }
 
 /// Seconds of REDUCE and GATHER, which follow one another, and those of them in which the rank computed.
-fn exchange_seconds(spans: &[Span]) -> (f64, f64) {
+fn data_parallel_seconds(spans: &[Span]) -> (f64, f64) {
     let (mut all, mut hidden) = (0.0, 0.0);
     for exchange in spans.iter().filter(|span| span.action.is_between_replicas()) {
         let common = |span: &Span| (exchange.end.min(span.end) - exchange.start.max(span.start)).max(0.0);

@@ -10,7 +10,7 @@ use crate::timeline::Timeline;
 
 /// Ranks of which the slowest is measured to be this fast, beside the fastest, count as equal: the modules' costs are
 /// estimates, and other programs take time on the same machines.
-const LEAST_DIFFERENT: f64 = 0.8;
+const EQUAL_SPEED_RATIO: f64 = 0.8;
 
 /// The speed of the fastest rank; of others it is in whole thousandths, so that only their ratios matter.
 pub(crate) const FASTEST: u16 = 1000;
@@ -67,7 +67,7 @@ impl RankSpeeds {
         };
         let speeds = (0..placement.ranks()).map(median).collect::<Option<Vec<f64>>>()?;
         let mut measured = RankSpeeds::new(&speeds).ok()?;
-        let least = (LEAST_DIFFERENT * f64::from(FASTEST)) as u16;
+        let least = (EQUAL_SPEED_RATIO * f64::from(FASTEST)) as u16;
         measured.thousandths.iter_mut().filter(|speed| **speed >= least).for_each(|speed| *speed = FASTEST);
         if measured.thousandths.iter().all(|&speed| speed == FASTEST) {
             measured.thousandths.clear();

@@ -1,12 +1,20 @@
 //! The functions of the CUDA driver.
 
 use std::ffi::{c_char, c_int, c_uint, c_void};
+use std::sync::atomic::{AtomicI32, Ordering};
 use std::sync::{Arc, Condvar, Mutex, mpsc};
 
 const SUCCESS: c_int = 0;
 const INVALID_VALUE: c_int = 1;
 const DEVICE_UNAVAILABLE: c_int = 46;
 const NOT_READY: c_int = 600;
+
+/// The device whose context was retained last.
+static DEVICE: AtomicI32 = AtomicI32::new(0);
+
+pub(crate) fn device() -> c_int {
+    DEVICE.load(Ordering::Relaxed)
+}
 
 pub(crate) type Task = Box<dyn FnOnce() + Send>;
 
@@ -106,10 +114,11 @@ unsafe extern "C" fn cuDeviceGet(device: *mut c_int, index: c_int) -> c_int {
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn cuDevicePrimaryCtxRetain(context: *mut *mut c_void, _device: c_int) -> c_int {
+unsafe extern "C" fn cuDevicePrimaryCtxRetain(context: *mut *mut c_void, device: c_int) -> c_int {
     if crate::fault::is_busy() {
         return DEVICE_UNAVAILABLE;
     }
+    DEVICE.store(device, Ordering::Relaxed);
     // SAFETY: the caller's pointer; the handle is never followed.
     unsafe { *context = std::ptr::dangling_mut() };
     SUCCESS

@@ -5,6 +5,7 @@
 //! - A receive fills its buffer with NaN until it is complete, and a send reads its buffer late: use before completion and a free
 //!   before it is sent change bits.
 //! - Calls return before they are done, and calling again before they are is an error.
+//! - Two processes of one host, by `NCCL_HOSTID`, are refused on one device.
 //! - What has failed never completes by itself: it has to be aborted.
 //!
 //! `NCCL_STAND_IN_FAULT` is `RANK:KIND:N:FILE`: the process whose `RANK` it is and that creates FILE (so that it strikes once) has a

@@ -176,12 +176,34 @@ unsafe extern "C" fn ncclCommInitRankConfig(
             };
             std::thread::sleep(Duration::from_millis(1));
         }
-        if let Some(socket) = socket {
+        if let Some(mut socket) = socket {
             socket.set_nonblocking(false).unwrap();
-            communicator.update(|status| (status.socket, status.state) = (Some(socket), SUCCESS));
+            match share_a_gpu(&mut socket) {
+                true => communicator.update(|status| status.state = INVALID_USAGE),
+                false => communicator.update(|status| (status.socket, status.state) = (Some(socket), SUCCESS)),
+            }
         }
     });
     IN_PROGRESS
+}
+
+/// Whether the other end is another process of this host on the same device, which NCCL refuses. Two ends in one process are two stages
+/// of a test.
+fn share_a_gpu(socket: &mut UnixStream) -> bool {
+    let host = std::env::var("NCCL_HOSTID").unwrap_or_default();
+    let own = format!("{host}\n{}", crate::driver::device());
+    let greeting = [std::process::id().to_le_bytes(), (own.len() as u32).to_le_bytes()].concat();
+    let sent = socket.write_all(&greeting).and_then(|()| socket.write_all(own.as_bytes()));
+    let mut read = |length: usize| {
+        let mut bytes = vec![0; length];
+        socket.read_exact(&mut bytes).map(|()| bytes)
+    };
+    let theirs = sent.and_then(|()| read(8)).and_then(|greeting| {
+        let length = u32::from_le_bytes(greeting[4..].try_into().unwrap()) as usize;
+        Ok((greeting[..4] == std::process::id().to_le_bytes(), read(length)?))
+    });
+    // an end that is gone is told by the first message
+    theirs.is_ok_and(|(is_this_process, theirs)| !is_this_process && theirs == own.as_bytes())
 }
 
 #[unsafe(no_mangle)]

@@ -176,7 +176,7 @@ fn leadership_is_passed_on_more_than_once() {
     let stages = launched.wait_for_stages(4);
     lose_for_good(&launched, &[0], 4);
     launched.wait_for_step(launched.steps() + 5);
-    // stage 2 is not known to be lost, so that the group that stage 1 begins without stage 3 waits for it
+    // replica 2 is not known to be lost, so that the group that replica 1 begins without replica 3 waits for it
     let before = newest_fence(workspace);
     signal(stages[2], libc::SIGSTOP);
     signal(stages[3], libc::SIGKILL);
@@ -184,7 +184,7 @@ fn leadership_is_passed_on_more_than_once() {
     signal(stages[1], libc::SIGKILL);
     signal(stages[2], libc::SIGCONT);
     launched.wait_for_step(launched.steps() + 5);
-    assert!(log(workspace, 2).contains("stage 2 leads the next group"), "{}", log(workspace, 2));
+    assert!(log(workspace, 2).contains("stage 0 of replica 2 leads the next group"), "{}", log(workspace, 2));
     wake_and_end(launched, 4, workspace, &job);
 }
 
@@ -200,7 +200,7 @@ fn who_waits_beside_the_last_replica_leads_in_its_place() {
     launched.wait_for_step(launched.steps() + 5);
     signal(stages[0], libc::SIGKILL);
     launched.wait_for_step(launched.steps() + 5);
-    assert!(log(workspace, 2).contains("stage 2 leads the next group"), "{}", log(workspace, 2));
+    assert!(log(workspace, 2).contains("stage 0 of replica 1 leads the next group"), "{}", log(workspace, 2));
     wake_and_end(launched, 4, workspace, &job);
 }
 
@@ -246,7 +246,7 @@ fn a_leader_that_was_suspended_leads_again_or_is_replaced() {
             signal(launched.child.id(), libc::SIGSTOP);
         }
         signal(stages[0], libc::SIGSTOP);
-        let logs = || (1..4).all(|rank| log(workspace, rank).contains("stage 0 has sent no heartbeat"));
+        let logs = || (1..4).all(|rank| log(workspace, rank).contains("stage 0 of replica 0 has sent no heartbeat"));
         until("the others to lose the leader", 60, || logs().then_some(()));
         if launcher_sleeps {
             signal(stages[0], libc::SIGCONT);

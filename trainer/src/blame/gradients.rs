@@ -90,16 +90,7 @@ pub(crate) fn document_gradients(
     stage.parameters.update_compute();
     let chunk = stage.chunks.get(&0).context("a model of one stage has no chunk: this is a bug")?;
 
-    let mut of_documents: Vec<(u64, Vec<usize>)> = Vec::new();
-    let mut places: BTreeMap<u64, usize> = BTreeMap::new();
-    for (index, part) in parts.iter().enumerate() {
-        let place = *places.entry(part.document).or_insert_with(|| {
-            of_documents.push((part.document, Vec::new()));
-            of_documents.len() - 1
-        });
-        of_documents[place].1.push(index);
-    }
-    let documents = of_documents.into_iter().map(|(document, indices)| {
+    let documents = parts_by_document(parts).into_iter().map(|(document, indices)| {
         stage.zero_grad();
         let loss = indices.iter().map(|&index| backward(chunk, &parts[index], 1.0 / targets as f64)).sum();
         let (squared_norm, projection) = products(&stage, &step_gradient);
@@ -112,6 +103,20 @@ pub(crate) fn document_gradients(
         targets,
         squared_norm: step_gradient.iter().map(squared_norm).sum(),
     })
+}
+
+/// The documents in the order of their first parts, with the indices of their parts.
+fn parts_by_document(parts: &[DocumentPart]) -> Vec<(u64, Vec<usize>)> {
+    let mut documents: Vec<(u64, Vec<usize>)> = Vec::new();
+    let mut positions: BTreeMap<u64, usize> = BTreeMap::new();
+    for (index, part) in parts.iter().enumerate() {
+        let position = *positions.entry(part.document).or_insert_with(|| {
+            documents.push((part.document, Vec::new()));
+            documents.len() - 1
+        });
+        documents[position].1.push(index);
+    }
+    documents
 }
 
 /// Adds the gradient of a part to the accumulators; the sum of its cross-entropies, in nats. `scale` is 1 / (number of targets of

@@ -21,7 +21,7 @@ use crate::sys::{cuda_devices, memory_bytes};
 const CORPUS: &str = "corpus";
 
 /// How many files are named that can't be trained on.
-const MOST_NAMED: usize = 3;
+const MAX_NAMED: usize = 3;
 
 /// What is reckoned with if the kernel does not say how much memory there is.
 const UNKNOWN_MEMORY_BYTES: u64 = 2 << 30;
@@ -52,10 +52,10 @@ impl InitCommand {
             return Err(self.exists().into());
         }
         let texts = find_corpus(&self.workspace)?;
-        for skipped in texts.skipped.iter().take(MOST_NAMED) {
+        for skipped in texts.skipped.iter().take(MAX_NAMED) {
             print_line(format!("note: left out: {skipped}"));
         }
-        if let Some(more @ 1..) = texts.skipped.len().checked_sub(MOST_NAMED) {
+        if let Some(more @ 1..) = texts.skipped.len().checked_sub(MAX_NAMED) {
             print_line(format!("note: left out: {more} more"));
         }
         let facts = Facts {

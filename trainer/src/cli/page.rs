@@ -9,7 +9,7 @@ use clap::Args;
 use super::output::print_line;
 use crate::fatal::Fatal;
 use crate::folder::JobFolder;
-use crate::page::{Teller, serve};
+use crate::page::{StatusSource, serve};
 
 /// Serve a job's page for a browser on this machine, until Ctrl-C: curves, timeline, memory, checkpoints, recoveries.
 ///
@@ -36,7 +36,7 @@ impl PageCommand {
             let found = if self.folder.exists() { "is no job's folder" } else { "does not exist" };
             Fatal::invalid(format!("{} {found}: expected one such as workspace/NAME", self.folder.display()))
         })?;
-        serve_until_killed(self.port, |port| serve(folder, Teller::Folder, port))
+        serve_until_killed(self.port, |port| serve(folder, StatusSource::Folder, port))
     }
 }
 

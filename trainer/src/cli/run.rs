@@ -88,12 +88,7 @@ impl RunCommand {
         let folder = JobFolder::open(&workspace.join(job.folder()), Some(&self.job.job))?;
         let _lock = JobLock::acquire(&folder)?;
         if self.fresh {
-            let artifacts = folder.artifacts()?;
-            if !artifacts.is_empty() {
-                let root = relative_to_working_directory(folder.root());
-                print_line(format!("removing the files of earlier runs in {}: {artifacts}", root.display()));
-            }
-            folder.remove(&artifacts)?;
+            remove_earlier_runs(&folder)?;
         }
         match PreviousRun::inspect(&folder, job) {
             PreviousRun::Nothing => {}
@@ -103,9 +98,7 @@ impl RunCommand {
                     "{} is trained already; this is its result (--fresh trains it again)\n",
                     job.metadata.name
                 ));
-                let restarts = LauncherState::load(&folder)?.state.budget.total;
-                print_results(job, &folder, &workspace, &summary, restarts, None);
-                return Ok(ExitCode::Done.code());
+                return print_earlier_results(job, &folder, &workspace, &summary);
             }
             PreviousRun::OtherLength(summary) if is_shorter(job, &summary) => {
                 print_line(format!(
@@ -113,9 +106,7 @@ impl RunCommand {
                      result (--fresh trains it again)\n",
                     job.metadata.name, summary.steps
                 ));
-                let restarts = LauncherState::load(&folder)?.state.budget.total;
-                print_results(job, &folder, &workspace, &summary, restarts, None);
-                return Ok(ExitCode::Done.code());
+                return print_earlier_results(job, &folder, &workspace, &summary);
             }
             PreviousRun::OtherLength(summary) => {
                 check_extension(&config, &FileSystemVolume::new(folder.root()))?;
@@ -146,6 +137,16 @@ impl RunCommand {
     }
 }
 
+/// Removes everything that earlier runs of the job created, and lists it.
+fn remove_earlier_runs(folder: &JobFolder) -> Result<(), FolderError> {
+    let artifacts = folder.artifacts()?;
+    if !artifacts.is_empty() {
+        let root = relative_to_working_directory(folder.root());
+        print_line(format!("removing the files of earlier runs in {}: {artifacts}", root.display()));
+    }
+    folder.remove(&artifacts)
+}
+
 fn train(job: &PipelineJob, folder: &JobFolder, workspace: &Path, port: PagePort) -> Result<i32, RunError> {
     let executable = StageExecutable::current();
     let mut state = LauncherState::load(folder)?;
@@ -157,7 +158,7 @@ fn train(job: &PipelineJob, folder: &JobFolder, workspace: &Path, port: PagePort
     if let Some(note) = rules_for_pods(&job.spec.restart) {
         print_line(note);
     }
-    match page::serve(folder.clone(), page::Teller::Folder, port.page_port) {
+    match page::serve(folder.clone(), page::StatusSource::Folder, port.page_port) {
         Ok(address) => print_line(format!("page   {address}")),
         Err(error) => print_error(format!("the job has no page: port {} of 127.0.0.1: {error}", port.page_port)),
     }
@@ -209,6 +210,18 @@ fn is_shorter(job: &PipelineJob, summary: &RunSummary) -> bool {
 /// The steps in the metrics; none if they can't be read.
 fn trained_steps(folder: &JobFolder) -> Option<u64> {
     Some(read_metrics(&folder.metrics()).ok()?.last()?.step)
+}
+
+/// Prints the results of a run that is complete. Returns the exit code.
+fn print_earlier_results(
+    job: &PipelineJob,
+    folder: &JobFolder,
+    workspace: &Path,
+    summary: &RunSummary,
+) -> Result<i32, RunError> {
+    let restarts = LauncherState::load(folder)?.state.budget.total;
+    print_results(job, folder, workspace, summary, restarts, None);
+    Ok(ExitCode::Done.code())
 }
 
 /// Prints the loss curve, the report and a sample of generated text.

@@ -86,7 +86,7 @@ fn select(records: &[(u64, TimelineRecord)], step: Option<u64>, metrics: &Path) 
 /// Where each stage's time went.
 fn stage_table(timeline: &Timeline, placement: &Placement, partition: &[usize]) -> String {
     let ranks = breakdown(timeline, placement);
-    let has_replicas = ranks.iter().any(|rank| rank.exchange_seconds > 0.0);
+    let has_replicas = ranks.iter().any(|rank| rank.data_parallel_seconds > 0.0);
     let row = |(rank, times): (usize, RankBreakdown)| {
         let layers: Vec<String> = placement.chunks_of(rank).map(|chunk| partition[chunk].to_string()).collect();
         let percent = |seconds: f64| format!("{:.1}%", 100.0 * seconds / timeline.makespan);
@@ -99,8 +99,8 @@ fn stage_table(timeline: &Timeline, placement: &Placement, partition: &[usize]) 
             format!("{:.2}x", times.imbalance),
         ];
         if has_replicas {
-            let hidden = times.hidden_exchange_seconds / times.exchange_seconds.max(f64::MIN_POSITIVE);
-            row.extend([percent(times.exchange_seconds), format!("{:.1}%", 100.0 * hidden)]);
+            let hidden = times.hidden_data_parallel_seconds / times.data_parallel_seconds.max(f64::MIN_POSITIVE);
+            row.extend([percent(times.data_parallel_seconds), format!("{:.1}%", 100.0 * hidden)]);
         }
         row
     };

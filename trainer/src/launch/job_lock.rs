@@ -9,9 +9,9 @@ use super::LaunchError;
 use crate::folder::JobFolder;
 
 /// Who looks whether the folder is locked holds the lock for less than this.
-const LOOK: Duration = Duration::from_millis(10);
+const CHECK_DURATION: Duration = Duration::from_millis(10);
 /// How often a run that starts takes another one for somebody who only looks.
-const LOOKS: u32 = 3;
+const MAX_CHECKS: u32 = 3;
 
 /// Whether a run holds the lock of a job's folder. Nothing is written.
 ///
@@ -47,11 +47,11 @@ impl JobLock {
         let open = File::options().create(true).truncate(false).read(true).write(true).open(&path);
         let mut file = open.map_err(LaunchError::storage("open the lock", &path))?;
         let mut locked = file.try_lock();
-        for _ in 0..LOOKS {
+        for _ in 0..MAX_CHECKS {
             if !matches!(locked, Err(TryLockError::WouldBlock)) {
                 break;
             }
-            std::thread::sleep(LOOK);
+            std::thread::sleep(CHECK_DURATION);
             locked = file.try_lock();
         }
         match locked {

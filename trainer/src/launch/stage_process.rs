@@ -18,6 +18,7 @@ use stagecoach_api::contract::{CONTAINER_ARGS, StageEnv, TerminationMessage, env
 use stagecoach_lifecycle::{Exit, InstanceId, InstanceState, UnixMillis};
 
 use super::LaunchError;
+use super::nccl_host::NCCL_HOST_ID;
 use super::supervisor::SupervisorMessage;
 use crate::folder::JobFolder;
 use crate::observe::{EVENTS_ENV, TrainingEvent};
@@ -59,13 +60,15 @@ pub(super) struct StageProcess {
 }
 
 impl StageProcess {
-    /// Starts a stage or a spare. Its events and its exit are sent to `sender`.
+    /// Starts a stage or a spare. Its events and its exit are sent to `sender`. NCCL takes its host for `nccl_host`, unless this process
+    /// has the variable.
     ///
     /// To be called from a thread that lives as long as the launcher: the kernel kills the stage when the **thread** that
     /// started it ends (PR_SET_PDEATHSIG).
     pub(super) fn start(
         executable: &StageExecutable,
         stage_env: &StageEnv,
+        nccl_host: Option<String>,
         folder: &JobFolder,
         sender: Sender<SupervisorMessage>,
         now: UnixMillis,
@@ -96,6 +99,9 @@ impl StageProcess {
             .stderr(clone_log()?)
             // not in the terminal's foreground group: Ctrl-C reaches the launcher only, which terminates the stages
             .process_group(0);
+        if let (Some(host), None) = (nccl_host, std::env::var_os(NCCL_HOST_ID)) {
+            command.env(NCCL_HOST_ID, host);
+        }
         kill_when_launcher_dies(&mut command);
         let operation = format!("start {name} ({})", executable.path.display());
         let mut child = command.spawn().map_err(LaunchError::system(operation))?;

@@ -83,8 +83,8 @@ mod tests {
 
     use super::*;
 
-    #[test]
-    fn a_line_says_how_far_the_job_is_and_speeds_only_while_it_trains() {
+    /// Of a job that trains, with stage 1 of 3 being started.
+    fn history() -> History {
         let state = JobState {
             attempt_phase: AttemptPhase::Running { not_before: UnixMillis(0), all_created: true },
             attempt: Attempt { number: 1, mesh: Mesh::pipeline(3), revision: 0 },
@@ -93,7 +93,7 @@ mod tests {
             checkpoint_step: Some(40),
             ..JobState::default()
         };
-        let history = History {
+        History {
             audit_difference: None,
             folder: PathBuf::new(),
             state: Some(state),
@@ -108,7 +108,10 @@ mod tests {
             is_finished: false,
             running: Some(None),
             now: UnixMillis(0),
-        };
+        }
+    }
+
+    fn row(history: &History) -> TopRow {
         let record = StepRecord {
             step: 57,
             loss: Some(2.5),
@@ -117,8 +120,11 @@ mod tests {
             imbalance: vec![0.9, 1.3, 0.8],
             ..StepRecord::default()
         };
-        let row = |history: &History| history.top_row("small".into(), Some(&record));
-        let running = TopRow {
+        history.top_row("small".into(), Some(&record))
+    }
+
+    fn running() -> TopRow {
+        TopRow {
             name: "small".into(),
             phase: "Running".into(),
             step: Some(57),
@@ -132,28 +138,40 @@ mod tests {
             checkpoint: Some(40),
             slowest: Some(Slowest { stage: Some(1), imbalance: 1.3 }),
             eta: Some(21.5),
-        };
-        assert_eq!(row(&history), running);
+        }
+    }
+
+    #[test]
+    fn a_line_says_how_far_the_job_is() {
+        assert_eq!(row(&history()), running());
+        assert_eq!(slowest(&[1.0]), None, "one stage is not slower than others");
+    }
+
+    #[test]
+    fn a_line_says_how_many_replicas_train() {
         // while a process is started anew for the second replica
         let without = History {
-            state: history.state.clone().map(|state| JobState {
+            state: history().state.map(|state| JobState {
                 attempt_phase: AttemptPhase::Running { not_before: UnixMillis(9), all_created: false },
                 attempt: Attempt { mesh: Mesh { stages: 3, data_parallel: 2 }, ..state.attempt },
                 ..state
             }),
-            ..history.clone()
+            ..history()
         };
         let replicas = Some(Replicas { training: 1, all: 2 });
-        assert_eq!(row(&without), TopRow { ready_stages: 3, stages: 6, replicas, ..running.clone() });
-        let stopped = History { running: None, ..history };
-        let quiet = TopRow { tokens_per_second: None, ready_stages: 0, slowest: None, eta: None, ..running };
-        assert_eq!(row(&stopped), TopRow { phase: "Stopped".into(), ..quiet.clone() });
+        assert_eq!(row(&without), TopRow { ready_stages: 3, stages: 6, replicas, ..running() });
+    }
+
+    #[test]
+    fn a_line_has_speeds_only_while_the_job_trains() {
+        let stopped = History { running: None, ..history() };
+        let quiet = TopRow { tokens_per_second: None, ready_stages: 0, slowest: None, eta: None, ..running() };
+        assert_eq!(row(&stopped), TopRow { phase: "Stopped".into(), ..quiet });
         let ended = |outcome| {
             let attempt_phase = AttemptPhase::Finished(outcome);
             History { state: stopped.state.clone().map(|state| JobState { attempt_phase, ..state }), ..stopped.clone() }
         };
         assert_eq!(row(&ended(JobOutcome::Complete)).phase, "Complete");
         assert_eq!(row(&ended(JobOutcome::Failed(JobFailureReason::InvalidConfig))).phase, "Failed");
-        assert_eq!(slowest(&[1.0]), None, "one stage is not slower than others");
     }
 }

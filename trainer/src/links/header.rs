@@ -6,7 +6,7 @@ use tch::{Kind, Tensor};
 use super::{LinkError, LinkPayload};
 
 /// Bytes of an encoded header.
-pub(super) const HEADER: usize = 64;
+pub(super) const HEADER_BYTES: usize = 64;
 const MAGIC: u32 = u32::from_le_bytes(*b"SCF1");
 const MAX_DIMS: usize = 5;
 
@@ -36,8 +36,8 @@ impl Header {
         self.shape.iter().product::<i64>() as usize * self.kind.elt_size_in_bytes()
     }
 
-    pub(super) fn encode(&self) -> [u8; HEADER] {
-        let mut out = [0; HEADER];
+    pub(super) fn encode(&self) -> [u8; HEADER_BYTES] {
+        let mut out = [0; HEADER_BYTES];
         out[..4].copy_from_slice(&MAGIC.to_le_bytes());
         out[4..8].copy_from_slice(&self.microbatch.to_le_bytes());
         out[8] = code(self.kind);
@@ -48,7 +48,7 @@ impl Header {
         out
     }
 
-    pub(super) fn decode(bytes: &[u8; HEADER]) -> Result<Header, LinkError> {
+    pub(super) fn decode(bytes: &[u8; HEADER_BYTES]) -> Result<Header, LinkError> {
         let word = |at: usize| u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
         let dims = usize::from(bytes[9]);
         let kind = KINDS.into_iter().find(|&kind| code(kind) == bytes[8]);

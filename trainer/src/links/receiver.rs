@@ -10,7 +10,7 @@ use std::time::Instant;
 use tch::{Device, Kind, Tensor, no_grad};
 
 use super::carrier::Incoming;
-use super::header::{HEADER, Header, parts};
+use super::header::{HEADER_BYTES, Header, parts};
 use super::nccl::{Channel, Message, ReceivedTensor};
 use super::stream::LinkStream;
 use super::{LinkError, LinkId};
@@ -24,13 +24,13 @@ pub struct Receiver {
     device: Device,
     /// Where what arrives goes from there, if it was posted elsewhere.
     destinations: HashMap<usize, Tensor>,
-    source: Source,
+    backend: Backend,
 }
 
 #[derive(Debug)]
-enum Source {
-    Posts(Posts),
-    Channel(Arc<Channel>, Arrivals<ReceivedTensor>, mpsc::Sender<Result<ReceivedTensor, LinkError>>),
+enum Backend {
+    Stream(StreamReceiver),
+    Nccl(Arc<Channel>, Arrivals<ReceivedTensor>, mpsc::Sender<Result<ReceivedTensor, LinkError>>),
 }
 
 impl Receiver {
@@ -42,37 +42,37 @@ impl Receiver {
         stream: LinkStream,
         carrier: Incoming,
     ) -> Receiver {
-        let source = Source::Posts(Posts::start(link, socket, stream, carrier));
-        Receiver { link, device, destinations: HashMap::new(), source }
+        let backend = Backend::Stream(StreamReceiver::start(link, socket, stream, carrier));
+        Receiver { link, device, destinations: HashMap::new(), backend }
     }
 
     /// Receives into the memory of a GPU.
     pub(super) fn over(link: LinkId, device: Device, channel: Arc<Channel>) -> Receiver {
         let (sender, arrived) = mpsc::channel();
-        let source = Source::Channel(channel, Arrivals::new(arrived), sender);
-        Receiver { link, device, destinations: HashMap::new(), source }
+        let backend = Backend::Nccl(channel, Arrivals::new(arrived), sender);
+        Receiver { link, device, destinations: HashMap::new(), backend }
     }
 
-    /// Posts a receive: allocates the tensor (by libtorch, so that its alignment is what kernels see elsewhere) and
+    /// StreamReceiver a receive: allocates the tensor (by libtorch, so that its alignment is what kernels see elsewhere) and
     /// returns at once. `shape` and `kind` are what the sender must send.
     pub fn post(&mut self, microbatch: usize, shape: &[i64], kind: Kind) {
         self.post_into(microbatch, Tensor::empty(shape, (kind, self.device)));
     }
 
-    /// Posts a receive into a contiguous tensor that nobody uses until it has arrived.
+    /// StreamReceiver a receive into a contiguous tensor that nobody uses until it has arrived.
     pub(crate) fn post_into(&mut self, microbatch: usize, mut tensor: Tensor) {
-        let arrives_on = match self.source {
-            Source::Posts(_) => Device::Cpu,
-            Source::Channel(..) => self.device,
+        let arrives_on = match self.backend {
+            Backend::Stream(_) => Device::Cpu,
+            Backend::Nccl(..) => self.device,
         };
         if tensor.device() != arrives_on {
             let here = Tensor::empty(tensor.size(), (tensor.kind(), arrives_on));
             self.destinations.insert(microbatch, std::mem::replace(&mut tensor, here));
         }
         // what has failed has left its error for `wait`
-        match &mut self.source {
-            Source::Posts(posts) => posts.post(microbatch, tensor),
-            Source::Channel(channel, _, sender) => {
+        match &mut self.backend {
+            Backend::Stream(posts) => posts.post(microbatch, tensor),
+            Backend::Nccl(channel, _, sender) => {
                 let message = Message { link: self.link, microbatch, tensor, arrivals: Some(sender.clone()) };
                 if let Err(error) = channel.enqueue(message) {
                     let _ = sender.send(Err(error));
@@ -89,12 +89,12 @@ impl Receiver {
 
     /// The same, and when it arrived. Of what comes from a GPU the host does not know that.
     pub(crate) fn wait_for_arrival(&mut self, microbatch: usize) -> Result<(Tensor, Option<Instant>), LinkError> {
-        let (arrived, at) = match &mut self.source {
-            Source::Posts(posts) => {
+        let (arrived, at) = match &mut self.backend {
+            Backend::Stream(posts) => {
                 let arrival = posts.arrivals.wait(self.link, microbatch)?;
                 (arrival.tensor, Some(arrival.at))
             }
-            Source::Channel(_, arrivals, _) => (arrivals.wait(self.link, microbatch)?.into_tensor()?, None),
+            Backend::Nccl(_, arrivals, _) => (arrivals.wait(self.link, microbatch)?.into_tensor()?, None),
         };
         let tensor = match self.destinations.remove(&microbatch) {
             None => arrived,
@@ -108,14 +108,14 @@ impl Receiver {
 
     /// Whether a thread of this process fills what was posted.
     pub(super) fn is_stream(&self) -> bool {
-        matches!(self.source, Source::Posts(_))
+        matches!(self.backend, Backend::Stream(_))
     }
 
     /// Fails if anything received so far did, as far as is known: then what was returned is not what was sent.
     pub(super) fn check(&self) -> Result<(), LinkError> {
-        match &self.source {
-            Source::Posts(_) => Ok(()),
-            Source::Channel(channel, ..) => channel.check(),
+        match &self.backend {
+            Backend::Stream(_) => Ok(()),
+            Backend::Nccl(channel, ..) => channel.check(),
         }
     }
 }
@@ -175,15 +175,15 @@ impl<T: Arrived> Arrivals<T> {
 
 /// Receives posted on a stream, whose bytes arrive in the CPU's memory.
 #[derive(Debug)]
-struct Posts {
+struct StreamReceiver {
     socket: TcpStream,
     posts: Option<mpsc::Sender<(u32, Tensor)>>,
     arrivals: Arrivals<FilledTensor>,
     thread: Option<JoinHandle<()>>,
 }
 
-impl Posts {
-    fn start(link: LinkId, socket: TcpStream, mut stream: LinkStream, mut carrier: Incoming) -> Posts {
+impl StreamReceiver {
+    fn start(link: LinkId, socket: TcpStream, mut stream: LinkStream, mut carrier: Incoming) -> StreamReceiver {
         let (posts, posted) = mpsc::channel::<(u32, Tensor)>();
         let (done, arrived) = mpsc::channel();
         let work = move || {
@@ -199,7 +199,7 @@ impl Posts {
         };
         let thread = Some(std::thread::spawn(work));
         let arrivals = Arrivals::new(arrived);
-        Posts { socket, posts: Some(posts), arrivals, thread }
+        StreamReceiver { socket, posts: Some(posts), arrivals, thread }
     }
 
     fn post(&self, microbatch: usize, tensor: Tensor) {
@@ -218,7 +218,7 @@ fn receive(
 ) -> Result<(), LinkError> {
     let expected = Header::of(microbatch, tensor);
     let broken = |error| LinkError::Broken(format!("could not receive {expected}, {link}: {error}"));
-    let mut bytes = [0; HEADER];
+    let mut bytes = [0; HEADER_BYTES];
     stream.read_exact(&mut bytes).map_err(broken)?;
     let found = Header::decode(&bytes)?;
     if found != expected {
@@ -231,7 +231,7 @@ fn receive(
     carrier.take(stream, unsafe { &mut *bytes_of(tensor) }).map_err(broken)
 }
 
-impl Drop for Posts {
+impl Drop for StreamReceiver {
     fn drop(&mut self) {
         self.posts = None;
         // wakes the thread if it still waits for bytes

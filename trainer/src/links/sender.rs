@@ -19,26 +19,30 @@ use crate::tensor_bytes::bytes_of;
 #[derive(Debug)]
 pub struct Sender {
     link: LinkId,
-    way: Way,
+    backend: Backend,
     bytes: Arc<AtomicU64>,
 }
 
 #[derive(Debug)]
-enum Way {
-    Queue(Queue),
-    Channel(Arc<Channel>, Device),
+enum Backend {
+    Stream(StreamSender),
+    Nccl(Arc<Channel>, Device),
 }
 
 impl Sender {
     /// Starts to send on `stream`, which is the connection `socket`.
     pub(super) fn start(link: LinkId, socket: TcpStream, stream: LinkStream, carrier: Outgoing) -> Sender {
         let bytes = Arc::new(AtomicU64::new(0));
-        Sender { link, way: Way::Queue(Queue::start(link, socket, stream, carrier, bytes.clone())), bytes }
+        Sender {
+            link,
+            backend: Backend::Stream(StreamSender::start(link, socket, stream, carrier, bytes.clone())),
+            bytes,
+        }
     }
 
     /// Sends from the memory of `device`, a GPU.
     pub(super) fn over(link: LinkId, device: Device, channel: Arc<Channel>) -> Sender {
-        Sender { link, way: Way::Channel(channel, device), bytes: Arc::default() }
+        Sender { link, backend: Backend::Nccl(channel, device), bytes: Arc::default() }
     }
 
     /// Hands over a contiguous tensor, which the link keeps alive until it is sent.
@@ -50,9 +54,9 @@ impl Sender {
     /// # Errors
     /// If an earlier send failed.
     pub fn send(&self, microbatch: usize, tensor: Tensor) -> Result<(), LinkError> {
-        match &self.way {
-            Way::Queue(queue) => queue.send(self.link, microbatch, tensor.to_device(Device::Cpu)),
-            Way::Channel(channel, device) => {
+        match &self.backend {
+            Backend::Stream(queue) => queue.send(self.link, microbatch, tensor.to_device(Device::Cpu)),
+            Backend::Nccl(channel, device) => {
                 let tensor = tensor.to_device(*device);
                 let bytes = tensor.numel() * tensor.kind().elt_size_in_bytes();
                 self.bytes.fetch_add(bytes as u64, Ordering::Relaxed);
@@ -63,9 +67,9 @@ impl Sender {
 
     /// Fails if anything sent so far did, as far as is known.
     pub(super) fn check(&self) -> Result<(), LinkError> {
-        match &self.way {
-            Way::Queue(_) => Ok(()),
-            Way::Channel(channel, _) => channel.check(),
+        match &self.backend {
+            Backend::Stream(_) => Ok(()),
+            Backend::Nccl(channel, _) => channel.check(),
         }
     }
 
@@ -77,30 +81,30 @@ impl Sender {
 
 /// Tensors on the CPU that wait to be written to a stream, and the thread that does it.
 #[derive(Debug)]
-struct Queue {
-    tensors: Option<Jobs>,
+struct StreamSender {
+    tensors: Option<TensorQueue>,
     thread: Option<JoinHandle<()>>,
     failure: Arc<Mutex<Option<LinkError>>>,
 }
 
-/// The way to the thread: a bounded one, or one for all that a step has.
+/// The queue to the thread: a bounded one, or one for all that a step has.
 #[derive(Debug)]
-enum Jobs {
+enum TensorQueue {
     Bounded(mpsc::SyncSender<(u32, Tensor)>),
     Unbounded(mpsc::Sender<(u32, Tensor)>),
 }
 
-impl Jobs {
-    fn new(payload: LinkPayload) -> (Jobs, mpsc::Receiver<(u32, Tensor)>) {
+impl TensorQueue {
+    fn new(payload: LinkPayload) -> (TensorQueue, mpsc::Receiver<(u32, Tensor)>) {
         match payload {
             LinkPayload::Replicas => {
                 let (sender, jobs) = mpsc::channel();
-                (Jobs::Unbounded(sender), jobs)
+                (TensorQueue::Unbounded(sender), jobs)
             }
             _ => {
                 // one more is in the hands of the thread
                 let (sender, jobs) = mpsc::sync_channel(SENDS_IN_FLIGHT - 1);
-                (Jobs::Bounded(sender), jobs)
+                (TensorQueue::Bounded(sender), jobs)
             }
         }
     }
@@ -108,21 +112,21 @@ impl Jobs {
     /// None if the thread has ended.
     fn send(&self, job: (u32, Tensor)) -> Option<()> {
         match self {
-            Jobs::Bounded(jobs) => jobs.send(job).ok(),
-            Jobs::Unbounded(jobs) => jobs.send(job).ok(),
+            TensorQueue::Bounded(jobs) => jobs.send(job).ok(),
+            TensorQueue::Unbounded(jobs) => jobs.send(job).ok(),
         }
     }
 }
 
-impl Queue {
+impl StreamSender {
     fn start(
         link: LinkId,
         socket: TcpStream,
         mut stream: LinkStream,
         mut carrier: Outgoing,
         sent: Arc<AtomicU64>,
-    ) -> Queue {
-        let (tensors, jobs) = Jobs::new(link.payload);
+    ) -> StreamSender {
+        let (tensors, jobs) = TensorQueue::new(link.payload);
         let failure: Arc<Mutex<Option<LinkError>>> = Arc::default();
         let failed = failure.clone();
         let work = move || {
@@ -142,7 +146,7 @@ impl Queue {
             }
             let _ = socket.shutdown(std::net::Shutdown::Write);
         };
-        Queue { tensors: Some(tensors), thread: Some(std::thread::spawn(work)), failure }
+        StreamSender { tensors: Some(tensors), thread: Some(std::thread::spawn(work)), failure }
     }
 
     fn send(&self, link: LinkId, microbatch: usize, tensor: Tensor) -> Result<(), LinkError> {
@@ -158,7 +162,7 @@ impl Queue {
     }
 }
 
-impl Drop for Queue {
+impl Drop for StreamSender {
     fn drop(&mut self) {
         self.tensors = None;
         if let Some(thread) = self.thread.take() {

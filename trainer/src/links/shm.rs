@@ -20,7 +20,7 @@ const FOLDER: &str = "/dev/shm";
 const PREFIX: &str = "stagecoach-";
 
 /// The permissions of a ring's file: its owner's only.
-const MODE: u32 = 0o600;
+const FILE_MODE: u32 = 0o600;
 
 /// The start of a file, mapped and shared with another process.
 #[derive(Debug)]
@@ -127,7 +127,7 @@ impl NamedRing {
     pub(super) fn create(ring: &RingIdentity) -> io::Result<NamedRing> {
         let path = ring.path();
         let (file, name) = loop {
-            let file = OpenOptions::new().read(true).write(true).create_new(true).mode(MODE).open(&path)?;
+            let file = OpenOptions::new().read(true).write(true).create_new(true).mode(FILE_MODE).open(&path)?;
             let name = RingName(path.clone());
             flock(&file, FlockOperation::LockExclusive)?;
             // whoever found it before it was locked took it for abandoned
@@ -135,7 +135,7 @@ impl NamedRing {
                 break (file, name);
             }
         };
-        file.set_permissions(Permissions::from_mode(MODE))?; // whatever the umask is
+        file.set_permissions(Permissions::from_mode(FILE_MODE))?; // whatever the umask is
         // allocated now: a full /dev/shm must be an error here, not a SIGBUS later
         fallocate(&file, FallocateFlags::empty(), 0, ring.file_bytes())?;
         file.write_all_at(&ring.mark(), ring.bytes as u64)?;
@@ -243,7 +243,7 @@ fn difference(file: &File, ring: &RingIdentity) -> io::Result<Option<String>> {
         (!found.is_file(), "it is no regular file".to_owned()),
         (found.dev() != std::fs::metadata(FOLDER)?.dev(), format!("it is not in the file system of {FOLDER}")),
         (found.uid() != own, format!("it belongs to user {}, not {own}", found.uid())),
-        (found.mode() & 0o7777 != MODE, format!("its mode is {:o}, not {MODE:o}", found.mode() & 0o7777)),
+        (found.mode() & 0o7777 != FILE_MODE, format!("its mode is {:o}, not {FILE_MODE:o}", found.mode() & 0o7777)),
         (found.nlink() != 1, format!("it has {} names, not one", found.nlink())),
         (found.len() != ring.file_bytes(), format!("it has {} bytes, not {}", found.len(), ring.file_bytes())),
     ];

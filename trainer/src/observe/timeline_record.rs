@@ -130,7 +130,7 @@ impl TimelineRecord {
 const ADVICE_RECORDS: usize = 10;
 
 /// From how many records the stages' speeds are taken, at least.
-const LEAST_SPEED_RECORDS: usize = 3;
+const MIN_SPEED_RECORDS: usize = 3;
 
 /// What would make a step shorter, by the newest of `records`, which are in the order of their steps. Records of an earlier
 /// partition or schedule are left out. None if there is no usable record.
@@ -151,7 +151,7 @@ pub(crate) fn speeds<'a>(
     stages: usize,
 ) -> Option<RankSpeeds> {
     let Newest { programs, timelines, model, partition, parts: _ } = newest(records)?;
-    let is_usable = programs.placement.ranks() == stages && timelines.len() >= LEAST_SPEED_RECORDS;
+    let is_usable = programs.placement.ranks() == stages && timelines.len() >= MIN_SPEED_RECORDS;
     is_usable.then(|| RankSpeeds::measured(&timelines, &programs.placement, &model, &partition))?
 }
 
@@ -258,10 +258,10 @@ mod tests {
         // all stages took as long, and the last has the head's work too
         let expected = RankSpeeds::new(&[2.0, 2.0, 5.0]).unwrap();
         let records = |count| vec![record.clone(); count];
-        assert_eq!(speeds(records(LEAST_SPEED_RECORDS).iter(), 3), Some(expected));
-        assert_eq!(speeds(records(LEAST_SPEED_RECORDS - 1).iter(), 3), None);
-        assert_eq!(speeds(records(LEAST_SPEED_RECORDS).iter(), 2), None);
-        let mut other = records(LEAST_SPEED_RECORDS);
+        assert_eq!(speeds(records(MIN_SPEED_RECORDS).iter(), 3), Some(expected));
+        assert_eq!(speeds(records(MIN_SPEED_RECORDS - 1).iter(), 3), None);
+        assert_eq!(speeds(records(MIN_SPEED_RECORDS).iter(), 2), None);
+        let mut other = records(MIN_SPEED_RECORDS);
         other[0].partition = vec![1, 3, 2];
         assert_eq!(speeds(other.iter(), 3), None, "of another partition");
     }

@@ -17,29 +17,29 @@ use futures::Stream;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::html::{fragments, page};
+use super::job_reader::{JobReader, StatusSource};
 use super::model::PageModel;
 use super::server::{LIMITS, Site, file, serve_site};
-use super::source::{Source, Teller};
 use super::view::{View, ViewQuery};
 use crate::folder::JobFolder;
 
 /// Interval between polls of the job, for a stream.
 const UPDATE_INTERVAL: Duration = Duration::from_secs(1);
 /// Event streams at a time: fewer than connections, so that pages are still served.
-const STREAMS: usize = 32;
+const MAX_STREAMS: usize = 32;
 
 /// Serves the page of the job in `folder` at a port of 127.0.0.1, any free one if it is 0, until the process exits. Returns the
 /// address, with the token.
 ///
 /// # Errors
 /// If the port is taken, or the system has no thread or no randomness.
-pub(crate) fn serve(folder: JobFolder, teller: Teller, port: u16) -> io::Result<String> {
-    serve_site(site(folder, teller, STREAMS), port, LIMITS)
+pub(crate) fn serve(folder: JobFolder, status: StatusSource, port: u16) -> io::Result<String> {
+    serve_site(site(folder, status, MAX_STREAMS), port, LIMITS)
 }
 
 /// The live page, with at most so many event streams at a time.
-pub(super) fn site(folder: JobFolder, teller: Teller, streams: usize) -> Site {
-    let page = Page { source: Mutex::new(Source::new(folder, teller)), streams: Arc::new(Semaphore::new(streams)) };
+pub(super) fn site(folder: JobFolder, status: StatusSource, streams: usize) -> Site {
+    let page = Page { reader: Mutex::new(JobReader::new(folder, status)), streams: Arc::new(Semaphore::new(streams)) };
     let router = Router::new()
         .route("/{token}/", get(show))
         .route("/{token}/events", get(events))
@@ -50,7 +50,7 @@ pub(super) fn site(folder: JobFolder, teller: Teller, streams: usize) -> Site {
 
 /// What requests share.
 struct Page {
-    source: Mutex<Source>,
+    reader: Mutex<JobReader>,
     streams: Arc<Semaphore>,
 }
 
@@ -58,7 +58,7 @@ impl Page {
     /// The job as it is. Read by the one thread that may wait for the volume; None if that panicked.
     async fn model(self: &Arc<Page>) -> Option<Arc<PageModel>> {
         let page = self.clone();
-        let read = move || page.source.lock().unwrap_or_else(PoisonError::into_inner).current();
+        let read = move || page.reader.lock().unwrap_or_else(PoisonError::into_inner).current();
         tokio::task::spawn_blocking(read).await.ok()
     }
 }

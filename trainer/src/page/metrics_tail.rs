@@ -9,7 +9,7 @@ use std::sync::Arc;
 use super::metrics::Metrics;
 
 /// Bytes that are read at once.
-const CHUNK: usize = 1 << 20;
+const READ_BYTES: usize = 1 << 20;
 /// A longer line is no step's record.
 const MAX_LINE: usize = 64 << 20;
 
@@ -53,7 +53,7 @@ impl MetricsTail {
         let (Some(file), metrics) = (&mut self.file, Arc::make_mut(&mut self.metrics)) else {
             return Ok(Arc::default());
         };
-        let mut chunk = vec![0; CHUNK];
+        let mut chunk = vec![0; READ_BYTES];
         loop {
             let count = match file.read(&mut chunk) {
                 Err(error) if error.kind() == ErrorKind::Interrupted => continue,

@@ -1,7 +1,7 @@
 //! Pages for a browser on this machine, which `server` serves at an address that has a token in it. They read and never write, and
 //! do nothing while nobody looks.
 //!
-//! The live page of a job: `source` reads the job's folder into a `model`, `html` and `chart` draw that, `live` keeps it as new as
+//! The live page of a job: `job_reader` reads the job's folder into a `model`, `html` and `chart` draw that, `live` keeps it as new as
 //! the job. The `planner` plans a job anew with what its reader changes.
 //!
 //! `metrics_tail` reads `metrics.jsonl` as it grows into `metrics`, whose curves are a `series` each, in bounded memory; `view` is
@@ -9,6 +9,7 @@
 
 mod chart;
 mod html;
+mod job_reader;
 mod live;
 mod metrics;
 mod metrics_tail;
@@ -16,12 +17,11 @@ mod model;
 mod planner;
 mod series;
 mod server;
-mod source;
 mod step_timeline;
 mod token;
 mod view;
 
+pub(crate) use job_reader::StatusSource;
 pub(crate) use live::serve;
 pub(crate) use planner::{Planner, serve_planner};
 pub(crate) use server::THREAD;
-pub(crate) use source::Teller;

@@ -28,7 +28,7 @@ const NICE: i32 = 10;
 /// After connections could not be accepted.
 const ACCEPT_RETRY: Duration = Duration::from_secs(1);
 /// Bytes that are buffered for a connection, and the most that a request's head has.
-const BUFFER: usize = 64 << 10;
+const CONNECTION_BUFFER_BYTES: usize = 64 << 10;
 
 /// What all readers together can take.
 #[derive(Clone, Copy, Debug)]
@@ -138,7 +138,7 @@ async fn accept(listener: tokio::net::TcpListener, router: Router, limits: Limit
         let _ = rustix::net::sockopt::set_tcp_user_timeout(&stream, limits.stalled_reader.as_millis() as u32);
         let service = TowerToHyperService::new(router.clone());
         let mut http = hyper::server::conn::http1::Builder::new();
-        http.timer(TokioTimer::new()).header_read_timeout(limits.head_timeout).max_buf_size(BUFFER);
+        http.timer(TokioTimer::new()).header_read_timeout(limits.head_timeout).max_buf_size(CONNECTION_BUFFER_BYTES);
         tokio::spawn(async move {
             // how a connection ends is its reader's business
             let _ = http.serve_connection(TokioIo::new(stream), service).await;

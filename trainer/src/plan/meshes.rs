@@ -50,7 +50,7 @@ fn plan_mesh(config: &JobConfig, architecture: &dyn Architecture, mesh: Mesh) ->
 /// Bytes that each rank of a replica sends to the others in REDUCE and in GATHER, by chunk: of each parameter the gradient to its owner,
 /// and of those that it owns the new values to all others. It receives as many. What embedding and head share counts where it is read
 /// first.
-pub(super) fn exchanged_bytes(
+pub(super) fn data_parallel_bytes(
     config: &JobConfig,
     architecture: &dyn Architecture,
     placement: &Placement,

@@ -44,7 +44,7 @@ pub(super) fn run_group(context: &StageContext, kept: &mut Kept) -> Result<Optio
     let roster = assignment.roster.clone();
     handler.set_roster(&roster);
     notes.into_iter().for_each(|message| emit(context, &TrainingEvent::Note { message }));
-    let group_rank = roster.rank_in_group(context.env.rank as usize).unwrap_or_default();
+    let group_rank = roster.group_rank(context.env.rank as usize).unwrap_or_default();
     let config = &context.config.with_replicas_of(roster.members.len());
     let in_group = StageContext { group_rank, config, ..*context };
     let mut outcome = load_and_train(&in_group, &member, assignment, kept, &interrupt);
@@ -82,7 +82,7 @@ fn lost_ranks(
     coordinator: Option<&Coordinator>,
 ) -> Vec<usize> {
     let waiting = coordinator.map(Coordinator::waiting_ranks).unwrap_or_default();
-    let is_away = |rank: &usize| roster.rank_in_group(*rank).is_none() && !waiting.contains(rank);
+    let is_away = |rank: &usize| roster.group_rank(*rank).is_none() && !waiting.contains(rank);
     (0..context.env.mesh.ranks() as usize).filter(is_away).chain(lost).collect()
 }
 

@@ -13,6 +13,7 @@ use super::lead::{LedGroup, lead, turn};
 use super::rendezvous::Finder;
 use crate::fatal::Fatal;
 use crate::plan::{JobConfig, Plan, VerifiedPlan};
+use crate::sys::hostname;
 
 /// A stage that has its plan.
 pub(super) struct JoinedGroup {
@@ -85,7 +86,7 @@ pub(super) fn join_group(
             what.clone_into(&mut last);
         }
     };
-    let (member, roster, bytes) = match Member::join(find, hello, timeouts, on_preparing, on_failure) {
+    let (member, roster, bytes) = match Member::join(find, hello, env.mesh, timeouts, on_preparing, on_failure) {
         Err(error @ GroupError::LeaderEnded { group, is_member, .. }) => {
             tracing::warn!("{error}");
             (kept.epoch, kept.leaderless) = (Some(group), Some(group));
@@ -99,7 +100,7 @@ pub(super) fn join_group(
         joined => joined?,
     };
     monitor.attach_activity(member.activity());
-    let rank = roster.rank_in_group(env.rank as usize).unwrap_or(env.rank as usize);
+    let rank = roster.group_rank(env.rank as usize).unwrap_or(env.rank as usize);
     let (plan, verified) = Plan::from_bytes(&bytes, rank)?;
     kept.epoch = Some(plan.fence.number());
     tracing::info!(hash = %blake3::hash(&bytes), "plan");
@@ -130,7 +131,7 @@ pub(super) fn hello(env: &StageEnv, config: &JobConfig, device: tch::Device, dat
         version: env!("CARGO_PKG_VERSION").to_owned(),
         config: agreement,
         data_address,
-        host: std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default().trim().to_owned(),
+        host: hostname(),
     }
 }
 

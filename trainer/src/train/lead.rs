@@ -74,7 +74,7 @@ pub(super) fn turn(
             Ok(Decision::Join) => return Ok(None),
             Ok(Decision::Wait) => {}
             Err(NotFound::Superseded(newer)) => {
-                return Err(GroupError::Superseded { rank: rank as usize, newer }.into());
+                return Err(GroupError::Superseded { name: context.env.mesh.name(rank), newer }.into());
             }
             Err(NotFound::Yet(reason)) if began.elapsed() >= timeout => {
                 return Err(Fatal::new(
@@ -154,8 +154,8 @@ fn begin(
         .map_err(|e| Fatal::new(FailureKind::Error, format!("no random numbers for the group's key: {e}")))?;
     let telemetry = monitor.telemetry().clone();
     let on_rejected = move || telemetry.count_rejected_connection();
-    let quorum = Quorum::new(env.mesh.stages as usize, config.job.spec.min_data_parallel() as usize)
-        .awaiting_lost(!context.may_lack_replicas());
+    let quorum =
+        Quorum::new(env.mesh, config.job.spec.min_data_parallel() as usize).awaiting_lost(!context.may_lack_replicas());
     let coordinator = Coordinator::start(control, hello.clone(), timeouts, secret.clone(), quorum, on_rejected)?;
     let at = Rendezvous::new(address, secret);
     fence.publish(volume, &published_name(env, &at))?;

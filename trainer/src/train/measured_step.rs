@@ -78,7 +78,7 @@ mod tests {
             ..StepVote::default()
         };
         let votes: Vec<StepVote> = measured.into_iter().enumerate().map(vote).collect();
-        let verdict = decide_step(&votes, &StepRules::default());
+        let verdict = decide_step(&votes, &StepRules::default(), &|_| String::new());
         let step = MeasuredStep::new(&verdict, &programs);
         let times: Vec<Vec<_>> = step
             .timeline
@@ -101,7 +101,8 @@ mod tests {
     #[test]
     fn measurements_of_other_programs_are_ignored() {
         let programs = lower(&gpipe(2, 1), false).unwrap();
-        let verdict = |measurements| Verdict { measurements, ..decide_step(&[], &StepRules::default()) };
+        let verdict =
+            |measurements| Verdict { measurements, ..decide_step(&[], &StepRules::default(), &|_| String::new()) };
         for numbers in [vec![], vec![vec![], vec![1.0]], vec![vec![1.0, 2.0, 3.0, 4.0]; 2]] {
             let step = MeasuredStep::new(&verdict(numbers), &programs);
             assert_eq!((step.timeline.makespan, step.timeline.spans.concat().len()), (0.0, 0));

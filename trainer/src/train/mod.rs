@@ -44,7 +44,7 @@ use stagecoach_checkpoint::Volume;
 use crate::fatal::Fatal;
 use crate::folder::JobFolder;
 use crate::observe::{EventWriter, TrainingEvent, http_port};
-use crate::page::{self, Teller};
+use crate::page::{self, StatusSource};
 use crate::plan::JobConfig;
 
 use context::StageContext;
@@ -126,9 +126,9 @@ fn serve_page(context: &StageContext) -> Result<(), Fatal> {
     let StageContext { config, monitor, event_writer, .. } = *context;
     let Ok(Some(_)) = http_port() else { return Ok(()) };
     let folder = JobFolder::open(&config.folder(), None)?;
-    let teller = || Teller::Stage(monitor.telemetry().clone(), Box::new(config.job.clone()));
+    let status = || StatusSource::Stage(monitor.telemetry().clone(), Box::new(config.job.clone()));
     // taken where pods share the node's network
-    let served = page::serve(folder.clone(), teller(), PAGE_PORT).or_else(|_| page::serve(folder, teller(), 0));
+    let served = page::serve(folder.clone(), status(), PAGE_PORT).or_else(|_| page::serve(folder, status(), 0));
     let message = match served {
         Ok(address) => format!("{PAGE_NOTE}, after `kubectl port-forward` of its port to this pod: {address}"),
         Err(error) => format!("the job has no page: {error}"),

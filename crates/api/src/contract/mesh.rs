@@ -50,6 +50,13 @@ impl Mesh {
         }
     }
 
+    /// How many complete replicas the ranks make for which `is_there`, whichever replicas they were started for: as many as each stage
+    /// has of them.
+    pub fn complete_replicas(self, is_there: impl Fn(u32) -> bool) -> u32 {
+        let of_stage = |stage: u32| (stage..self.ranks()).step_by(self.stages as usize);
+        (0..self.stages).map(|stage| of_stage(stage).filter(|&rank| is_there(rank)).count() as u32).min().unwrap_or(0)
+    }
+
     /// Itself, if there are several replicas.
     pub fn if_replicated(self) -> Option<Mesh> {
         Some(self).filter(|mesh| mesh.data_parallel > 1)
@@ -89,6 +96,14 @@ mod tests {
         let mesh = Mesh::pipeline(3);
         assert_eq!((mesh.ranks(), mesh.stage(2), mesh.replica(2)), (3, 2, None));
         assert_eq!((mesh.name(2), mesh.to_string()), ("stage 2".into(), "3 stages".into()));
+    }
+
+    #[test]
+    fn a_replica_is_complete_with_a_rank_of_each_stage() {
+        let mesh = Mesh { stages: 2, data_parallel: 3 };
+        let without = |missing: &[u32]| mesh.complete_replicas(|rank| !missing.contains(&rank));
+        assert_eq!([without(&[]), without(&[1]), without(&[1, 2]), without(&[0, 2, 4])], [3, 2, 2, 0]);
+        assert_eq!(Mesh::default().complete_replicas(|_| true), 0);
     }
 
     #[test]

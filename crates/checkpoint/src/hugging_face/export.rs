@@ -1,9 +1,9 @@
 //! Export of a checkpoint's weights: a plain model directory, or one file. Every tensor is verified.
 
 use crate::error::{CheckpointError, volume_io};
-use crate::load::CheckpointReader;
 use crate::manifest::TensorEntry;
 use crate::paths::{SINGLE_WEIGHTS_FILE, WEIGHTS_INDEX_FILE, is_weights_file};
+use crate::reader::CheckpointReader;
 use crate::safetensors::{TensorReader, WrittenShard, write_file, write_shard};
 use crate::save::{StageFiles, weights_index_json};
 use crate::volume::{Volume, make_dir_idempotent, remove_tree, rename_idempotent, sync_dir};

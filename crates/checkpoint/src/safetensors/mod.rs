@@ -8,5 +8,5 @@ mod write;
 pub use float::{is_float, to_f32};
 pub(crate) use header::read_header;
 pub(crate) use lazy::{LazyTensor, TensorReader};
-pub use write::{GoOn, WrittenShard, write_shard};
-pub(crate) use write::{write_file, write_shard_while};
+pub use write::{CancelCheck, WrittenShard, write_shard};
+pub(crate) use write::{write_file, write_shard_cancellable};

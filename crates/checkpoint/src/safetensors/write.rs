@@ -24,8 +24,8 @@ pub struct WrittenShard {
     pub tensors: Vec<TensorEntry>,
 }
 
-/// Asked before each write; an error ends the file's.
-pub type GoOn<'a> = &'a (dyn Fn() -> io::Result<()> + Sync);
+/// Called before each write of a file; its error cancels the rest.
+pub type CancelCheck<'a> = &'a (dyn Fn() -> io::Result<()> + Sync);
 
 /// Writes `tensors` (name and value) as the safetensors file `path`, and syncs it. [`View::data`] is called for one
 /// tensor at a time, so views that read on demand have one tensor in memory.
@@ -37,15 +37,15 @@ pub fn write_shard<V: View>(
     path: &str,
     tensors: &[(String, V)],
 ) -> Result<WrittenShard, CheckpointError> {
-    write_shard_while(volume, path, tensors, &|| Ok(()))
+    write_shard_cancellable(volume, path, tensors, &|| Ok(()))
 }
 
-/// The same, as long as it may `go_on`.
-pub(crate) fn write_shard_while<V: View>(
+/// The same, until `check_cancelled` fails, which is called before each write.
+pub(crate) fn write_shard_cancellable<V: View>(
     volume: &dyn Volume,
     path: &str,
     tensors: &[(String, V)],
-    go_on: GoOn,
+    check_cancelled: CancelCheck,
 ) -> Result<WrittenShard, CheckpointError> {
     // as safetensors requires: the widest types first, for alignment
     let mut order: Vec<&(String, V)> = tensors.iter().collect();
@@ -53,7 +53,7 @@ pub(crate) fn write_shard_while<V: View>(
     let header =
         encode_header(&order).map_err(|problem| CheckpointError::Content { path: volume.display(path), problem })?;
     let name = path.rsplit('/').next().unwrap_or(path).to_owned();
-    let mut file = HashingWriter::create(volume, path, go_on)?;
+    let mut file = HashingWriter::create(volume, path, check_cancelled)?;
     file.write(&header)?;
     let mut entries = Vec::with_capacity(order.len());
     for (tensor, view) in order {
@@ -118,13 +118,17 @@ struct HashingWriter<'v> {
     writer: Box<dyn FileWriter>,
     hasher: Hasher,
     bytes: u64,
-    go_on: GoOn<'v>,
+    check_cancelled: CancelCheck<'v>,
 }
 
 impl<'v> HashingWriter<'v> {
-    fn create(volume: &'v dyn Volume, path: &'v str, go_on: GoOn<'v>) -> Result<HashingWriter<'v>, CheckpointError> {
+    fn create(
+        volume: &'v dyn Volume,
+        path: &'v str,
+        check_cancelled: CancelCheck<'v>,
+    ) -> Result<HashingWriter<'v>, CheckpointError> {
         let writer = volume.create(path).map_err(volume_io(volume, "create", path))?;
-        Ok(HashingWriter { volume, path, writer, hasher: Hasher::new(), bytes: 0, go_on })
+        Ok(HashingWriter { volume, path, writer, hasher: Hasher::new(), bytes: 0, check_cancelled })
     }
 
     fn write(&mut self, bytes: &[u8]) -> Result<(), CheckpointError> {
@@ -159,7 +163,7 @@ impl<'v> HashingWriter<'v> {
 
     fn write_chunks(&mut self, bytes: &[u8]) -> Result<(), CheckpointError> {
         for chunk in bytes.chunks(WRITE_CHUNK_BYTES) {
-            let written = (self.go_on)().and_then(|()| self.writer.write(chunk));
+            let written = (self.check_cancelled)().and_then(|()| self.writer.write(chunk));
             written.map_err(volume_io(self.volume, "write", self.path))?;
         }
         self.bytes += bytes.len() as u64;

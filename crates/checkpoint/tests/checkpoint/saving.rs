@@ -130,7 +130,7 @@ fn a_save_that_may_not_go_on_ends_at_its_next_write() {
         0..3 => Ok(()),
         _ => Err(std::io::Error::other("the group is over")),
     };
-    let error = save.write_stage_while(&volume, 0, &weights, &NONE, &go_on).unwrap_err().to_string();
+    let error = save.write_stage_cancellable(&volume, 0, &weights, &NONE, &go_on).unwrap_err().to_string();
     assert!(error.ends_with("the group is over"), "{error}");
     assert_eq!(asked.into_inner(), 4);
 }

@@ -33,8 +33,8 @@ pub(super) fn read(
         position.offset +=
             file.by_ref().take(MAX_LINE_BYTES as u64 + 1).read_until(b'\n', &mut line).map_err(failed())? as u64;
         if line.len() > MAX_LINE_BYTES {
-            let place = format!("{}, line {}", corpus_file.path.display(), position.record + 1);
-            return Err(DataError::TooLong { place, limit: MAX_LINE_BYTES });
+            let location = format!("{}, line {}", corpus_file.path.display(), position.record + 1);
+            return Err(DataError::TooLong { location, limit: MAX_LINE_BYTES });
         }
         if line.is_empty() {
             return Ok(());

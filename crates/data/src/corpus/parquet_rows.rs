@@ -2,13 +2,15 @@
 
 use std::collections::BTreeSet;
 use std::fs::File;
+use std::ops::Range;
 use std::path::Path;
 
 use parquet::basic::Type;
 use parquet::column::reader::ColumnReader;
 use parquet::errors::ParquetError;
 use parquet::file::metadata::ParquetMetaData;
-use parquet::file::reader::{FileReader, SerializedFileReader};
+use parquet::file::reader::{FileReader, RowGroupReader, SerializedFileReader};
+use parquet::schema::types::ColumnDescPtr;
 
 use super::pieces::Split;
 use super::{CorpusFile, Cursor, PieceHandler, pieces};
@@ -18,6 +20,10 @@ use crate::error::DataError;
 /// Rows read at a time: bounds the memory.
 const ROWS_PER_READ: usize = 256;
 
+/// Reads the rows of a file, from the one that `from` names, as documents.
+///
+/// # Errors
+/// If the file can't be read or is damaged, has no such column of text, or a row has none; or what `on_piece` returns.
 pub(super) fn read(
     corpus_file: &CorpusFile,
     field: &str,
@@ -26,72 +32,103 @@ pub(super) fn read(
     on_piece: &mut PieceHandler,
 ) -> Result<(), DataError> {
     let bad = |problem: String| DataError::Parquet { path: corpus_file.path.clone(), problem };
-    let bad_row = |row: u64, problem: String| DataError::Row { path: corpus_file.path.clone(), row, problem };
-
     let file = File::open(&corpus_file.path).map_err(DataError::io("read", &corpus_file.path))?;
     let reader = library(|| SerializedFileReader::new(file)).map_err(bad)?;
-    let schema = reader.metadata().file_metadata().schema_descr();
-    let columns: Vec<String> = schema.columns().iter().map(|column| column.path().string()).collect();
-    let column = columns.iter().position(|name| name == field).ok_or_else(|| DataError::NoColumn {
-        path: corpus_file.path.clone(),
-        column: field.to_owned(),
-        columns: columns.clone(),
-    })?;
-    let description = schema.column(column);
-    if description.max_rep_level() > 0 {
-        return Err(bad(format!(
-            "the column \"{field}\" holds lists, not text: set data.textField to one that holds text"
-        )));
-    }
-    check_row_groups(reader.metadata(), column, corpus_file.size).map_err(bad)?;
+    let column = TextColumn::find(reader.metadata(), corpus_file, field)?;
+    check_row_groups(reader.metadata(), column.index, corpus_file.size).map_err(bad)?;
     let total_rows = reader.metadata().file_metadata().num_rows().max(1) as u64;
-
+    let mut on_text = |record: u64, text: &str| {
+        let bytes_read = (corpus_file.size as f64 * record as f64 / total_rows as f64) as u64;
+        pieces::emit_record(corpus_file, text, split, Cursor { record, ..from }, bytes_read, on_piece)
+    };
     let mut row = 0u64; // in the file, of the next record
     for group in 0..reader.num_row_groups() {
         let group = library(|| reader.get_row_group(group)).map_err(bad)?;
         let end = row.saturating_add(group.metadata().num_rows() as u64);
-        if end <= from.record {
-            row = end;
-            continue;
-        }
-        let column = library(|| group.get_column_reader(column)).map_err(bad)?;
-        let ColumnReader::ByteArrayColumnReader(mut column) = column else {
-            let found = description.physical_type();
-            return Err(bad(format!(
-                "the column \"{field}\" is {found}, not text: set data.textField to one that holds text"
-            )));
-        };
-        if row < from.record {
-            library(|| column.skip_records((from.record - row) as usize)).map_err(bad)?;
-            row = from.record;
-        }
-        while row < end {
-            let (mut levels, mut values) = (Vec::new(), Vec::new());
-            let (rows, ..) =
-                library(|| column.read_records(ROWS_PER_READ, Some(&mut levels), None, &mut values)).map_err(bad)?;
-            if rows == 0 {
-                return Err(bad(format!("it ends at row {row} of {end}: is it cut off?")));
-            }
-            let mut values = values.iter();
-            for index in 0..rows {
-                // Without optional fields there are no levels, and every row has a value.
-                let present = levels.get(index).is_none_or(|&level| level == description.max_def_level());
-                let value = if present { values.next() } else { None };
-                let value = value
-                    .ok_or_else(|| bad_row(row, format!("\"{field}\" is null: put it right or remove the row")))?;
-                let text = value.as_utf8().map_err(|_| {
-                    bad_row(row, format!("\"{field}\" is not valid UTF-8: convert it or remove the row"))
-                })?;
-                row += 1;
-                let bytes_read = (corpus_file.size as f64 * row as f64 / total_rows as f64) as u64;
-                pieces::emit_record(corpus_file, text, split, Cursor { record: row, ..from }, bytes_read, on_piece)?;
-            }
-        }
+        row = if end <= from.record { end } else { column.read_group(&*group, row..end, from.record, &mut on_text)? };
     }
     Ok(())
 }
 
-/// What a call of the library returns, which panics at some damaged files.
+/// The column of a file that holds its documents.
+struct TextColumn<'a> {
+    corpus_file: &'a CorpusFile,
+    name: &'a str,
+    index: usize,
+    description: ColumnDescPtr,
+}
+
+impl TextColumn<'_> {
+    fn find<'a>(
+        metadata: &ParquetMetaData,
+        corpus_file: &'a CorpusFile,
+        name: &'a str,
+    ) -> Result<TextColumn<'a>, DataError> {
+        let schema = metadata.file_metadata().schema_descr();
+        let columns: Vec<String> = schema.columns().iter().map(|column| column.path().string()).collect();
+        let index = columns.iter().position(|column| column == name).ok_or_else(|| DataError::NoColumn {
+            path: corpus_file.path.clone(),
+            column: name.to_owned(),
+            columns: columns.clone(),
+        })?;
+        let column = TextColumn { corpus_file, name, index, description: schema.column(index) };
+        if column.description.max_rep_level() > 0 { Err(column.no_text("holds lists".into())) } else { Ok(column) }
+    }
+
+    /// Reads the rows `rows` of the file, which are those of `group`, from row `first` on. `on_text` gets the number of rows up to
+    /// and including each one. Returns the first row behind what was read.
+    fn read_group(
+        &self,
+        group: &dyn RowGroupReader,
+        rows: Range<u64>,
+        first: u64,
+        on_text: &mut dyn FnMut(u64, &str) -> Result<(), DataError>,
+    ) -> Result<u64, DataError> {
+        let bad = |problem: String| self.bad(problem);
+        let column = library(|| group.get_column_reader(self.index)).map_err(bad)?;
+        let ColumnReader::ByteArrayColumnReader(mut column) = column else {
+            return Err(self.no_text(format!("is {}", self.description.physical_type())));
+        };
+        let (mut row, end) = (rows.start, rows.end);
+        if row < first {
+            library(|| column.skip_records((first - row) as usize)).map_err(bad)?;
+            row = first;
+        }
+        while row < end {
+            let (mut levels, mut values) = (Vec::new(), Vec::new());
+            let (count, ..) =
+                library(|| column.read_records(ROWS_PER_READ, Some(&mut levels), None, &mut values)).map_err(bad)?;
+            if count == 0 {
+                return Err(bad(format!("it ends at row {row} of {end}: is it cut off?")));
+            }
+            let mut values = values.iter();
+            for index in 0..count {
+                // Without optional fields there are no levels, and every row has a value.
+                let present = levels.get(index).is_none_or(|&level| level == self.description.max_def_level());
+                let value = if present { values.next() } else { None };
+                let value = value.ok_or_else(|| self.bad_row(row, "null: put it right"))?;
+                let text = value.as_utf8().map_err(|_| self.bad_row(row, "not valid UTF-8: convert it"))?;
+                row += 1;
+                on_text(row, text)?;
+            }
+        }
+        Ok(row)
+    }
+
+    fn bad(&self, problem: String) -> DataError {
+        DataError::Parquet { path: self.corpus_file.path.clone(), problem }
+    }
+
+    fn no_text(&self, what: String) -> DataError {
+        self.bad(format!("the column \"{}\" {what}, not text: set data.textField to one that holds text", self.name))
+    }
+
+    fn bad_row(&self, row: u64, what: &str) -> DataError {
+        let problem = format!("\"{}\" is {what} or remove the row", self.name);
+        DataError::Row { path: self.corpus_file.path.clone(), row, problem }
+    }
+}
+
 /// The columns that may hold text, as [`read`] takes them; or why the file can't be read.
 pub(crate) fn text_columns(path: &Path) -> Result<BTreeSet<String>, String> {
     let file = File::open(path).map_err(|error| format!("can't be read: {error}"))?;
@@ -102,6 +139,7 @@ pub(crate) fn text_columns(path: &Path) -> Result<BTreeSet<String>, String> {
     Ok(texts.map(|column| column.path().string()).collect())
 }
 
+/// What a call of the library returns, which panics at some damaged files.
 fn library<T>(call: impl FnOnce() -> Result<T, ParquetError>) -> Result<T, String> {
     let damaged = || Err(ParquetError::General("it is damaged, write or copy it again".to_owned()));
     contained(call).unwrap_or_else(damaged).map_err(|error| error.to_string())

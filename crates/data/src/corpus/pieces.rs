@@ -73,8 +73,12 @@ pub(super) fn emit_record(
 }
 
 /// Refuses text that would be tokenised in one piece and is too long for it.
-pub(super) fn check_length(bytes: usize, place: impl Fn() -> String) -> Result<(), DataError> {
-    if bytes <= MAX_PIECE_BYTES { Ok(()) } else { Err(DataError::TooLong { place: place(), limit: MAX_PIECE_BYTES }) }
+pub(super) fn check_length(bytes: usize, location: impl Fn() -> String) -> Result<(), DataError> {
+    if bytes <= MAX_PIECE_BYTES {
+        Ok(())
+    } else {
+        Err(DataError::TooLong { location: location(), limit: MAX_PIECE_BYTES })
+    }
 }
 
 #[cfg(test)]

@@ -1,9 +1,14 @@
 //! The decision at the end of a step: its bits must not depend on which rank votes what, or in which order.
 
 use proptest::prelude::*;
-use stagecoach_group::{BlockLosses, StepOutcome, StepRules, StepVote, Verdict, decide_step};
+use stagecoach_group::{BlockLosses, StepOutcome, StepRules, StepVote, Verdict};
 
 const CLIP: StepRules = StepRules { clip_norm: Some(1.0), max_consecutive_skips: 10 };
+
+/// The decision of a group of one replica.
+fn decide_step(votes: &[StepVote], rules: &StepRules) -> Verdict {
+    stagecoach_group::decide_step(votes, rules, &|group_rank| format!("stage {group_rank}"))
+}
 
 /// A vote of each of `ranks` ranks: parameter `i` is held by rank `owners[i]`, the head by the last.
 fn votes(squares: &[f64], owners: &[usize], ranks: usize, loss: f32) -> Vec<StepVote> {

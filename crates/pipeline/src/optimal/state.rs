@@ -194,24 +194,28 @@ impl PartialSchedule {
         self.ranks.iter().map(|rank| rank.time).fold(0.0, f64::max)
     }
 
+    /// When each rank can have run its last forward, at the earliest.
+    fn last_forward_bounds(&self, problem: &SearchProblem) -> Vec<f64> {
+        let mut bounds: Vec<f64> = Vec::with_capacity(self.ranks.len());
+        for (state, cost) in self.ranks.iter().zip(problem.chunks) {
+            let forwards = (problem.microbatches - state.forward_ends.len()) as f64;
+            bounds.push(if forwards == 0.0 {
+                state.forward_ends.last().copied().unwrap_or(0.0)
+            } else {
+                let seconds = cost.forward_seconds;
+                let own = state.time + forwards * seconds;
+                let before = bounds.last().map_or(0.0, |before| before + problem.link_seconds);
+                own.max(before + seconds)
+            });
+        }
+        bounds
+    }
+
     /// No continuation ends earlier.
     pub(super) fn lower_bound(&self, problem: &SearchProblem) -> f64 {
         let count = self.ranks.len();
         let left = |done: usize| (problem.microbatches - done) as f64;
-        // when each rank can have run its last forward
-        let mut last_forward = vec![0.0f64; count];
-        for rank in 0..count {
-            let state = &self.ranks[rank];
-            let forwards = left(state.forward_ends.len());
-            last_forward[rank] = if forwards == 0.0 {
-                state.forward_ends.last().copied().unwrap_or(0.0)
-            } else {
-                let seconds = problem.chunks[rank].forward_seconds;
-                let own = state.time + forwards * seconds;
-                let before = if rank > 0 { last_forward[rank - 1] + problem.link_seconds } else { 0.0 };
-                own.max(before + seconds)
-            };
-        }
+        let last_forward = self.last_forward_bounds(problem);
         let mut bound = 0.0f64;
         // when the next rank's last I can have ended, and when its next one can begin
         let (mut last_backward, mut next_backward) = (0.0f64, 0.0f64);

@@ -48,7 +48,7 @@ fn what_replicas_exchange_is_hidden_where_the_rank_computes() {
     let timeline = measured(&programs, &costs);
     // 0F0 from 0.25 to 1.25, 1F0 from 2.25, 1B0 to 4.25, 0B0 to 5.25; chunk 1 is reduced from 4.25 to 7.25, chunk 0 to 7.75
     let rank = breakdown(&timeline, &programs.placement)[0];
-    assert_eq!((rank.exchange_seconds, rank.hidden_exchange_seconds), (5.75, 2.0));
+    assert_eq!((rank.data_parallel_seconds, rank.hidden_data_parallel_seconds), (5.75, 2.0));
     let found = Costs::measured(&[timeline], &programs.placement);
     assert_eq!((found.reduce_seconds, found.gather_seconds), (costs.reduce_seconds, costs.gather_seconds));
 }

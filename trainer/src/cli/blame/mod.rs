@@ -82,7 +82,7 @@ struct Report<'a> {
 
 /// A step whose documents are asked for.
 #[derive(Clone, Copy, Debug)]
-struct Asked {
+struct RequestedStep {
     step: u64,
     /// How they are ranked.
     by: RankBy,
@@ -92,23 +92,23 @@ impl BlameCommand {
     pub(in crate::cli) fn main(self) -> anyhow::Result<()> {
         let (record, config) = self.run.open()?;
         record.damage.iter().for_each(|damage| self.say(format!("not used: {damage}")));
-        let (spikes, asked) = match self.step {
+        let (spikes, requested) = match self.step {
             Some(step) => (None, self.asked_steps(&record, step)?),
             None => {
                 let spikes = self.find_spikes(&record)?;
-                let asked = self.largest(&spikes);
-                (Some(spikes), asked)
+                let requested = self.largest(&spikes);
+                (Some(spikes), requested)
             }
         };
         let mut blames = Vec::new();
-        if !asked.is_empty() {
+        if !requested.is_empty() {
             let subject = Subject::open(&record, &config.workspace)?;
             if !self.without.is_empty() {
-                let steps: Vec<u64> = asked.iter().map(|asked| asked.step).collect();
+                let steps: Vec<u64> = requested.iter().map(|requested| requested.step).collect();
                 return self.train_without(&record, &subject, &config, &steps);
             }
-            for (base, asked) in by_checkpoint(&record, &asked) {
-                blames.extend(self.blame(&record, &subject, base, &asked, &config)?);
+            for (base, requested) in by_checkpoint(&record, &requested) {
+                blames.extend(self.blame(&record, &subject, base, &requested, &config)?);
             }
         }
         match self.json {
@@ -125,11 +125,11 @@ impl BlameCommand {
     }
 
     /// `--step` to `--until`.
-    fn asked_steps(&self, record: &RunRecord, step: u64) -> anyhow::Result<Vec<Asked>> {
+    fn asked_steps(&self, record: &RunRecord, step: u64) -> anyhow::Result<Vec<RequestedStep>> {
         let until = self.until.unwrap_or(step);
         ensure!(step <= until, "--until is {until}, before --step {step}");
         record.check_trained(until)?;
-        Ok((step..=until).map(|step| Asked { step, by: self.by.unwrap_or_default() }).collect())
+        Ok((step..=until).map(|step| RequestedStep { step, by: self.by.unwrap_or_default() }).collect())
     }
 
     fn find_spikes(&self, record: &RunRecord) -> anyhow::Result<Vec<Spike>> {
@@ -143,13 +143,16 @@ impl BlameCommand {
     }
 
     /// The steps of the largest spikes, ascending.
-    fn largest(&self, spikes: &[Spike]) -> Vec<Asked> {
+    fn largest(&self, spikes: &[Spike]) -> Vec<RequestedStep> {
         let mut spikes = spikes.to_vec();
         spikes.sort_by(|a, b| b.deviations().total_cmp(&a.deviations()));
         spikes.truncate(self.spikes.unwrap_or(0) as usize);
         spikes.sort_by_key(|spike| spike.step);
         let by = |spike: &Spike| if spike.is_of_norm() { RankBy::Norm } else { RankBy::Excess };
-        spikes.iter().map(|spike| Asked { step: spike.step, by: self.by.unwrap_or_else(|| by(spike)) }).collect()
+        spikes
+            .iter()
+            .map(|spike| RequestedStep { step: spike.step, by: self.by.unwrap_or_else(|| by(spike)) })
+            .collect()
     }
 
     /// Trains up to the last of the steps again and tells what the documents of each did.
@@ -158,10 +161,10 @@ impl BlameCommand {
         record: &RunRecord,
         subject: &Subject,
         base: Option<&RecordedCheckpoint>,
-        asked: &[Asked],
+        requested: &[RequestedStep],
         config: &ReplayConfig,
     ) -> anyhow::Result<Vec<StepBlame>> {
-        let steps: Vec<u64> = asked.iter().map(|asked| asked.step).collect();
+        let steps: Vec<u64> = requested.iter().map(|requested| requested.step).collect();
         let Some(&until) = steps.last() else { return Ok(Vec::new()) };
         let dump = TENSORS.map(str::to_owned).to_vec();
         let config = ReplayConfig { dump, dump_steps: steps.clone(), ..config.clone() };
@@ -170,7 +173,7 @@ impl BlameCommand {
         let all: Vec<DocumentPart> = steps.iter().flat_map(|&step| subject.document_parts(step)).collect();
         let mut texts = subject.part_texts(&all)?.into_iter();
         let mut blames = Vec::new();
-        for Asked { step, by } in asked {
+        for RequestedStep { step, by } in requested {
             let line = replayed.steps.iter().find(|line| line.step == *step);
             let line = line.with_context(|| format!("the replay has no step {step}"))?;
             let parts = subject.document_parts(line.step);
@@ -212,13 +215,16 @@ impl BlameCommand {
 }
 
 /// The steps by the checkpoint that a replay of them begins with.
-fn by_checkpoint<'r>(record: &'r RunRecord, asked: &[Asked]) -> Vec<(Option<&'r RecordedCheckpoint>, Vec<Asked>)> {
-    let mut groups: BTreeMap<u64, Vec<Asked>> = BTreeMap::new();
-    for &asked in asked {
-        let base = record.newest_before(asked.step).map_or(0, |checkpoint| checkpoint.manifest.step);
-        groups.entry(base).or_default().push(asked);
+fn by_checkpoint<'r>(
+    record: &'r RunRecord,
+    requested: &[RequestedStep],
+) -> Vec<(Option<&'r RecordedCheckpoint>, Vec<RequestedStep>)> {
+    let mut groups: BTreeMap<u64, Vec<RequestedStep>> = BTreeMap::new();
+    for &requested in requested {
+        let base = record.newest_before(requested.step).map_or(0, |checkpoint| checkpoint.manifest.step);
+        groups.entry(base).or_default().push(requested);
     }
-    groups.into_iter().map(|(base, asked)| (record.checkpoint(base), asked)).collect()
+    groups.into_iter().map(|(base, requested)| (record.checkpoint(base), requested)).collect()
 }
 
 fn parse_deviations(text: &str) -> Result<f64, String> {

@@ -3,8 +3,9 @@
 use std::io::{self, Write};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
+use std::time::Instant;
 
-use stagecoach_api::contract::env;
+use stagecoach_api::contract::{StageEnv, env};
 
 use super::*;
 

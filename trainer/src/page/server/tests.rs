@@ -6,8 +6,8 @@ use tempfile::TempDir;
 
 use super::*;
 use crate::folder::JobFolder;
+use crate::page::job_reader::StatusSource;
 use crate::page::live::site;
-use crate::page::source::Teller;
 
 /// For what must happen; nothing is measured.
 const DEADLINE: Duration = Duration::from_secs(60);
@@ -28,7 +28,7 @@ fn serve_with(limits: Limits, streams: usize) -> Served {
     write_steps(&folder, 3);
     let (listener, token) = (TcpListener::bind("127.0.0.1:0").unwrap(), Token::draw().unwrap());
     let served = Served { address: listener.local_addr().unwrap(), token: token.reveal().to_owned(), folder };
-    start(listener, router(site(job, Teller::Folder, streams), token).unwrap(), limits).unwrap();
+    start(listener, router(site(job, StatusSource::Folder, streams), token).unwrap(), limits).unwrap();
     served
 }
 
@@ -192,7 +192,7 @@ fn a_head_that_is_too_large_is_refused() {
     let served = serve();
     let mut stream = served.connect();
     // the server may close while this is still being written
-    let _ = write!(stream, "GET /{} HTTP/1.1\r\nHost: x\r\n\r\n", "x".repeat(4 * BUFFER));
+    let _ = write!(stream, "GET /{} HTTP/1.1\r\nHost: x\r\n\r\n", "x".repeat(4 * CONNECTION_BUFFER_BYTES));
     let (status, rest) = answer(stream);
     assert!(status.is_empty() || status.contains("414") || status.contains("431"), "{status} {rest}");
     let (status, _) = served.get(&served.page());

@@ -2,6 +2,8 @@
 
 use std::path::Path;
 
+use stagecoach_pipeline::RankSpeeds;
+
 use super::*;
 
 /// The plan of the sample job over three stages, with twelve layers and what `set` changes.

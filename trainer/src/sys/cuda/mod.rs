@@ -64,6 +64,11 @@ pub(crate) fn cuda_devices() -> Result<usize, NoGpu> {
     }
 }
 
+/// How many GPUs the driver shows this process; 0 if there is no driver. Unlike [`cuda_devices`] it opens no library of libtorch's.
+pub(crate) fn driver_devices() -> usize {
+    driver::version_and_devices().map_or(0, |(_, count)| count.max(0) as usize)
+}
+
 /// Why libtorch finds no device, given the driver's version and how many devices it has.
 fn why_none(driver: Result<(i32, i32), CudaError>) -> NoGpu {
     match driver {

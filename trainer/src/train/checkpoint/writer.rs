@@ -137,7 +137,7 @@ impl<'a> CheckpointWriter<'a> {
             Some(_) => Err(io::Error::other("the group is over")),
             None => Ok(()),
         };
-        let written = save.write_stage_while(volume, self.context.group_rank, &weights, &moments, &go_on);
+        let written = save.write_stage_cancellable(volume, self.context.group_rank, &weights, &moments, &go_on);
         on_activity("save: others");
         let parts: Vec<StageResult<StageFiles>> = self.gather_results(written)?;
         let files: StageResult<Vec<StageFiles>> = parts.into_iter().collect();

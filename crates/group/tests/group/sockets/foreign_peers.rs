@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use stagecoach_api::contract::Mesh;
 use stagecoach_group::{
     Coordinator, GroupError, GroupSecret, GroupTimeouts, HANDSHAKE_BYTES, Handshake, Member, NotFound,
     PROTOCOL_VERSION, Quorum, Rendezvous, StepRules,
@@ -113,8 +114,8 @@ fn who_does_not_have_the_key_learns_and_ends_nothing() {
         [preamble(PROTOCOL_VERSION), Handshake::begin(secret, PURPOSE).unwrap().1.into()].concat()
     };
     // no handshake, another key, and the key of an older group: no answer beyond the preamble
-    let other_key = GroupSecret::generate(secret().epoch).unwrap();
-    let older = GroupSecret::from_key_hex(secret().epoch - 1, &secret().key_hex()).unwrap();
+    let other_key = GroupSecret::generate(secret().epoch()).unwrap();
+    let older = GroupSecret::from_key_hex(secret().epoch() - 1, &secret().key_hex()).unwrap();
     for first in [[preamble(PROTOCOL_VERSION), vec![9; HANDSHAKE_BYTES]].concat(), begin(&other_key), begin(&older)] {
         assert_eq!(answer(&group.address, &first), preamble(PROTOCOL_VERSION));
     }
@@ -149,7 +150,7 @@ fn a_recorded_connection_can_not_be_replayed() {
             recorded
         });
         let short = GroupTimeouts { startup_timeout: Duration::ZERO, ..timeouts() };
-        Member::join(find(&proxy), hello(1, 3), short, |_| {}, |_| {}).unwrap_err();
+        Member::join(find(&proxy), hello(1, 3), Mesh::pipeline(3), short, |_| {}, |_| {}).unwrap_err();
         first_hello.join().unwrap()
     });
     group.assert_rejected(1);
@@ -179,7 +180,7 @@ fn join_a_server_that_sends(bytes: &'static [u8]) -> String {
         let _ = stream.read_to_end(&mut Vec::new());
     });
     let once = GroupTimeouts { startup_timeout: Duration::ZERO, ..timeouts() };
-    let error = Member::join(find(&address), hello(1, 2), once, |_| {}, |_| {}).unwrap_err();
+    let error = Member::join(find(&address), hello(1, 2), Mesh::pipeline(2), once, |_| {}, |_| {}).unwrap_err();
     assert!(matches!(error, GroupError::Unreachable { .. }), "{error}");
     server.join().unwrap();
     error.to_string()
@@ -198,7 +199,7 @@ fn what_a_foreign_server_says_is_told_and_tried_again() {
 #[test]
 fn another_version_is_told_before_anything_is_sent() {
     let find = || Ok(Rendezvous { protocol_version: 11, ..find("127.0.0.1:9")().unwrap() });
-    let error = Member::join(find, hello(1, 2), timeouts(), |_| {}, |_| {}).unwrap_err();
+    let error = Member::join(find, hello(1, 2), Mesh::pipeline(2), timeouts(), |_| {}, |_| {}).unwrap_err();
     let expected =
         "stage 1 speaks version 10 of the control protocol and stage 0 version 11: all stages must run one image";
     assert_eq!(error.to_string(), expected);
@@ -211,14 +212,14 @@ fn a_coordinator_that_is_not_found_or_reached_is_reported_after_the_timeout() {
     drop(reserved);
     let short = GroupTimeouts { startup_timeout: Duration::from_millis(200), ..timeouts() };
     for address in [address.as_str(), "no-such-host.invalid:29500"] {
-        let error = Member::join(find(address), hello(1, 2), short, |_| {}, |_| {}).unwrap_err();
+        let error = Member::join(find(address), hello(1, 2), Mesh::pipeline(2), short, |_| {}, |_| {}).unwrap_err();
         assert!(matches!(error, GroupError::Unreachable { .. }), "{error}");
         assert!(error.to_string().contains(address), "{error}");
     }
     let nowhere = || Err(NotFound::Yet("no group has begun in /jobs/a".to_owned()));
-    let error = Member::join(nowhere, hello(1, 2), short, |_| {}, |_| {}).unwrap_err();
+    let error = Member::join(nowhere, hello(1, 2), Mesh::pipeline(2), short, |_| {}, |_| {}).unwrap_err();
     assert!(error.to_string().contains("(no group has begun in /jobs/a)"), "{error}");
     let superseded = || Err(NotFound::Superseded("attempt 4".to_owned()));
-    let error = Member::join(superseded, hello(1, 2), timeouts(), |_| {}, |_| {}).unwrap_err();
+    let error = Member::join(superseded, hello(1, 2), Mesh::pipeline(2), timeouts(), |_| {}, |_| {}).unwrap_err();
     assert_eq!(error.to_string(), "stage 1 is of a group that is over: attempt 4 has begun");
 }

@@ -5,6 +5,7 @@ use std::sync::mpsc::channel;
 use std::thread;
 use std::time::Instant;
 
+use stagecoach_api::contract::Mesh;
 use stagecoach_group::{GroupError, GroupTimeouts, Hello, Member, Quorum, Refusal, StepRules};
 
 use super::support::{
@@ -50,7 +51,9 @@ fn progress_reports_extend_the_start_up_timeout() {
     let waiting = {
         let address = address.clone();
         let on_preparing = move |progress: &str| drop(progress_sender.send(progress.to_owned()));
-        thread::spawn(move || Member::join(find(&address), hello(1, 2), timeouts, on_preparing, |_| {}))
+        thread::spawn(move || {
+            Member::join(find(&address), hello(1, 2), Mesh::pipeline(2), timeouts, on_preparing, |_| {})
+        })
     };
     assert_eq!(progress_receiver.recv_timeout(TEST_TIMEOUT).unwrap(), "starting");
     let start = Instant::now();
@@ -122,7 +125,9 @@ fn the_same_pod_may_reconnect_before_formation() {
     let joining = {
         let address = proxy.address.clone();
         let on_preparing = move |progress: &str| drop(progress_sender.send(progress.to_owned()));
-        thread::spawn(move || Member::join(find(&address), hello(1, 2), timeouts(), on_preparing, |_| {}))
+        let join =
+            move || Member::join(find(&address), hello(1, 2), Mesh::pipeline(2), timeouts(), on_preparing, |_| {});
+        thread::spawn(join)
     };
     for _ in 0..3 {
         progress_receiver.recv_timeout(TEST_TIMEOUT).unwrap();
@@ -152,7 +157,7 @@ fn a_stage_that_dies_while_others_wait_can_be_replaced() {
     let joining = |address: &str, hello: Hello, timeouts: GroupTimeouts| {
         let (find, progress) = (find(address), progress_sender.clone());
         let on_preparing = move |report: &str| drop(progress.send(report.to_owned()));
-        thread::spawn(move || Member::join(find, hello, timeouts, on_preparing, |_| {}))
+        thread::spawn(move || Member::join(find, hello, Mesh::pipeline(3), timeouts, on_preparing, |_| {}))
     };
     let short = GroupTimeouts { startup_timeout: SHORT_TIMEOUT, ..timeouts() };
     let dying = joining(&proxy.address, hello(2, 3), short);
@@ -184,7 +189,7 @@ fn one_that_was_replaced_is_kept_out() {
         let hello = Hello { incarnation, pod_uid: format!("pod-1-{incarnation}"), ..hello(1, 2) };
         let startup_timeout = if incarnation == 2 { SHORT_TIMEOUT } else { timeouts().startup_timeout };
         let timeouts = GroupTimeouts { startup_timeout, ..timeouts() };
-        thread::spawn(move || Member::join(find, hello, timeouts, on_preparing, |_| {}))
+        thread::spawn(move || Member::join(find, hello, Mesh::pipeline(2), timeouts, on_preparing, |_| {}))
     };
     let replaced = |error: GroupError| {
         assert!(matches!(error, GroupError::Refused { refusal: Refusal::Replaced { rank: 1 }, .. }), "{error}");

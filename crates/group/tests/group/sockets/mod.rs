@@ -1,6 +1,6 @@
 //! Whole groups over real sockets on 127.0.0.1: members are threads, and die by closed connections.
 
-mod exchange;
+mod collectives;
 mod failures;
 mod foreign_peers;
 mod formation;

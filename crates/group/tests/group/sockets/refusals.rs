@@ -3,6 +3,7 @@
 use std::sync::mpsc::channel;
 use std::thread;
 
+use stagecoach_api::contract::Mesh;
 use stagecoach_group::{GroupError, Hello, Member, StepRules};
 
 use super::support::{TEST_TIMEOUT, coordinator, find, form, hello, join, timeouts};
@@ -71,7 +72,9 @@ fn a_second_pod_for_a_rank_ends_the_group() {
     let first = {
         let address = address.clone();
         let on_preparing = move |progress: &str| drop(progress_sender.send(progress.to_owned()));
-        thread::spawn(move || Member::join(find(&address), hello(1, 2), timeouts(), on_preparing, |_| {}).unwrap_err())
+        let join =
+            move || Member::join(find(&address), hello(1, 2), Mesh::pipeline(2), timeouts(), on_preparing, |_| {});
+        thread::spawn(move || join().unwrap_err())
     };
     progress_receiver.recv_timeout(TEST_TIMEOUT).unwrap();
     let second = Hello { pod_uid: "pod-9".to_owned(), host: "host-9".to_owned(), ..hello(1, 2) };

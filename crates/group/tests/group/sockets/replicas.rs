@@ -5,30 +5,36 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::Duration;
 
+use stagecoach_api::contract::Mesh;
 use stagecoach_group::{
     BlockLosses, Coordinator, GroupError, GroupTimeouts, Hello, Member, Quorum, Rendezvous, StepRules, StepVote,
     Verdict,
 };
 
 use super::support::{
-    ControlProxy, SHORT_TIMEOUT, TestStage, form, hello, join, join_found, on_all, rendezvous, secret, timeouts,
+    ControlProxy, SHORT_TIMEOUT, TestStage, find, form, hello, join_found, on_all, rendezvous, secret, timeouts,
 };
 
+const MESH: Mesh = Mesh { stages: 2, data_parallel: 2 };
 const WORLD_SIZE: usize = 4;
+
+fn join(address: &str, hello: Hello, timeouts: GroupTimeouts) -> Result<TestStage, GroupError> {
+    join_found(find(address), hello, MESH, timeouts)
+}
 
 fn coordinator(timeouts: GroupTimeouts, lost: &[usize]) -> (Coordinator, String) {
     coordinator_of(0, timeouts, lost)
 }
 
-/// The coordinator in the process of stage `leader`.
+/// The coordinator in the process of rank `leader`.
 fn coordinator_of(leader: usize, timeouts: GroupTimeouts, lost: &[usize]) -> (Coordinator, String) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap().to_string();
     let hello = Hello { lost_ranks: Some(lost.to_vec()), ..hello(leader, WORLD_SIZE) };
-    (Coordinator::start(listener, hello, timeouts, secret(), Quorum::new(2, 1), || {}).unwrap(), address)
+    (Coordinator::start(listener, hello, timeouts, secret(), Quorum::new(MESH, 1), || {}).unwrap(), address)
 }
 
-/// Lets the other ranks join, then stage 0 as soon as it is decided who is in the group.
+/// Lets the other ranks join, then rank 0 as soon as it is decided who is in the group.
 fn join_ranks(coordinator: &Coordinator, address: &str, others: &[usize]) -> Vec<TestStage> {
     join_leader(0, coordinator, address, others)
 }
@@ -121,13 +127,17 @@ fn stages_of_two_replicas_train_led_by_the_second_stage_0() {
     stages[0].member.broadcast(3, vec![5]).unwrap();
     assert_eq!(on_all(&stages, |_, member| member.receive_broadcast(3).unwrap()), [[5], [5]]);
     let refused = stages[1].member.broadcast(3, vec![5]).unwrap_err();
-    assert!(matches!(refused, GroupError::NotLeader { rank: 1, leader: 2 }), "{refused}");
+    assert_eq!(
+        refused.to_string(),
+        "stage 1 of replica 0 tried to broadcast: only stage 0 of replica 1 may, which leads the group"
+    );
     assert!(vote(&stages, 1).iter().all(|verdict| !verdict.form_again));
     // the leader's process ends
     let follower = stages.remove(1);
     drop((stages, coordinator));
     let failure = follower.only_failure();
     assert_eq!((failure.root_cause_rank, failure.has_ended), (Some(2), true), "{failure}");
+    assert!(failure.message.starts_with("stage 0 of replica 1 closed its control connection"), "{failure}");
 }
 
 #[test]
@@ -156,7 +166,8 @@ fn a_stage_without_a_group_is_not_needed_when_the_others_are_done() {
         form(&stages);
         leave_all(stages, |member| member.leave(0));
         let error = third.join().unwrap().unwrap_err();
-        assert!(matches!(error, GroupError::AllLeft { rank: 2 }), "{error}");
+        assert!(matches!(error, GroupError::AllLeft { .. }), "{error}");
+        assert_eq!(error.to_string(), "stage 0 of replica 1 is not needed: all stages of its group have left");
     });
 }
 
@@ -193,7 +204,7 @@ fn a_replica_of_which_nothing_is_known_is_waited_for_until_the_timeout() {
         assert_eq!(ranks(&stages[0]), [0, 1]);
         form(&stages);
         leave_all(stages, |member| member.leave(0));
-        assert!(matches!(fourth.join().unwrap(), Err(GroupError::AllLeft { rank: 3 })));
+        assert!(matches!(fourth.join().unwrap(), Err(GroupError::AllLeft { .. })));
     });
 }
 
@@ -201,9 +212,9 @@ fn a_replica_of_which_nothing_is_known_is_waited_for_until_the_timeout() {
 fn too_few_replicas_are_no_group() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let leader = Hello { lost_ranks: Some(vec![2, 3]), ..hello(0, WORLD_SIZE) };
-    let coordinator = Coordinator::start(listener, leader, short_timeouts(), secret(), Quorum::new(2, 2), || {});
+    let coordinator = Coordinator::start(listener, leader, short_timeouts(), secret(), Quorum::new(MESH, 2), || {});
     let error = coordinator.unwrap().wait_for_members().unwrap_err();
-    assert_eq!(error.to_string(), "stages 1, 2, 3 did not join within 2.0 s");
+    assert_eq!(error.to_string(), "stages 1 of replica 0, 0 of replica 1, 1 of replica 1 did not join within 2.0 s");
 }
 
 /// A stage that waits beside a group of one replica leads the next one, unless the leader begins it.
@@ -225,9 +236,10 @@ fn who_waits_beside_the_only_replica_succeeds_its_leader() {
         }
         drop((stages, coordinator));
         let error = third.join().unwrap().unwrap_err();
-        assert!(matches!(error, GroupError::LeaderEnded { rank: 2, group: 5, is_member: false, .. }), "{error}");
+        assert!(matches!(error, GroupError::LeaderEnded { group: 5, is_member: false, .. }), "{error}");
+        assert!(error.to_string().starts_with("stage 0 of replica 1 leads the next group"), "{error}");
         let error = fourth.join().unwrap().unwrap_err();
-        assert!(matches!(error, GroupError::Unreachable { rank: 3, .. }), "{error}");
+        assert!(matches!(error, GroupError::Unreachable { .. }), "{error}");
     });
 }
 
@@ -244,7 +256,7 @@ fn a_leader_that_hangs_up_is_not_succeeded() {
                 let address = if found.fetch_add(1, Ordering::SeqCst) == 0 { proxied } else { direct };
                 Ok(Rendezvous { succeeds_leader: true, ..rendezvous(address) })
             };
-            join_found(find, hello(2, WORLD_SIZE), timeouts())
+            join_found(find, hello(2, WORLD_SIZE), MESH, timeouts())
         });
         while found.load(Ordering::SeqCst) < 2 && !silent.is_finished() {
             proxy.disconnect();
@@ -263,15 +275,15 @@ fn a_leader_that_ends_before_its_group_is_released_is_succeeded() {
     // where no group has let it join, it may be one that is over
     let succeed = || {
         let find = || Ok(Rendezvous { succeeds_leader: true, ..rendezvous(&address) });
-        join_found(find, hello(2, WORLD_SIZE), patient_timeouts())
+        join_found(find, hello(2, WORLD_SIZE), MESH, patient_timeouts())
     };
     thread::scope(|scope| {
         let second = scope.spawn(succeed);
         let other = scope.spawn(|| join(&address, hello(1, WORLD_SIZE), short_timeouts()));
         drop(coordinator);
         let errors = [second.join().unwrap().unwrap_err(), other.join().unwrap().unwrap_err()];
-        assert!(matches!(errors[0], GroupError::LeaderEnded { rank: 2, group: 5, .. }), "{}", errors[0]);
-        assert!(matches!(errors[1], GroupError::Unreachable { rank: 1, .. }), "{}", errors[1]);
+        assert!(matches!(errors[0], GroupError::LeaderEnded { group: 5, .. }), "{}", errors[0]);
+        assert!(matches!(errors[1], GroupError::Unreachable { .. }), "{}", errors[1]);
     });
     // one that has not connected yet finds nobody there
     let error = succeed().unwrap_err();

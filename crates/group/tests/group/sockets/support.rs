@@ -9,6 +9,7 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::thread;
 use std::time::Duration;
 
+use stagecoach_api::contract::Mesh;
 use stagecoach_group::{
     Coordinator, GroupError, GroupFailure, GroupSecret, GroupTimeouts, Hello, Member, NotFound, Quorum, Rendezvous,
     Roster, StepRules,
@@ -94,18 +95,20 @@ pub(crate) fn coordinator(world_size: usize, timeouts: GroupTimeouts) -> (Coordi
 
 /// Joins and collects the failures.
 pub(crate) fn join(address: &str, hello: Hello, timeouts: GroupTimeouts) -> Result<TestStage, GroupError> {
-    join_found(find(address), hello, timeouts)
+    let mesh = Mesh::pipeline(hello.world_size as u32);
+    join_found(find(address), hello, mesh, timeouts)
 }
 
 /// The same, of the group that `find` finds.
 pub(crate) fn join_found(
     find: impl FnMut() -> Result<Rendezvous, NotFound>,
     hello: Hello,
+    mesh: Mesh,
     timeouts: GroupTimeouts,
 ) -> Result<TestStage, GroupError> {
     let (sender, failures) = channel();
     let on_failure = move |failure| drop(sender.send(failure));
-    let (member, roster, plan) = Member::join(find, hello, timeouts, |_| {}, on_failure)?;
+    let (member, roster, plan) = Member::join(find, hello, mesh, timeouts, |_| {}, on_failure)?;
     Ok(TestStage { member, roster, plan, failures })
 }
 

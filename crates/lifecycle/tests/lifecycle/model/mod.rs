@@ -44,6 +44,7 @@ mod operator;
 mod pods;
 mod properties;
 mod steps;
+mod time;
 
 use cluster_state::{ClusterState, Faults};
 use operator::Guard;

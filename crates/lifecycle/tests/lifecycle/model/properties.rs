@@ -1,4 +1,4 @@
-//! The invariants of every state.
+//! The invariants of every state, and examples of what must be reachable.
 
 use stagecoach_lifecycle::*;
 use stateright::Property;
@@ -51,6 +51,10 @@ pub(crate) const REACHABLE: [&str; 10] =
     [COMPLETES, REPLACES, PRECEDES, THREE_ATTEMPTS, GIVES_UP, TAKES_OVER, TOO_LATE, WRONGLY, WITHOUT, TAKES_BACK];
 
 pub(crate) fn all() -> Vec<Property<ClusterModel>> {
+    invariants().into_iter().chain(examples()).collect()
+}
+
+fn invariants() -> Vec<Property<ClusterModel>> {
     vec![
         Property::always(ONE_COMMITS, |_, cluster: &ClusterState| {
             is_not_broken(cluster, BrokenInvariant::OnlyFenceHolderCommits)
@@ -83,6 +87,11 @@ pub(crate) fn all() -> Vec<Property<ClusterModel>> {
         Property::always(ENDS, |model, cluster| {
             has_ended(cluster) || model.enabled(cluster).iter().any(|step| !step.is_fault())
         }),
+    ]
+}
+
+fn examples() -> Vec<Property<ClusterModel>> {
+    vec![
         Property::sometimes(COMPLETES, |_, cluster: &ClusterState| {
             cluster.job.recorded.outcome() == Some(&JobOutcome::Complete)
         }),

@@ -6,11 +6,12 @@ use stateright::{Model, Property};
 
 use super::cluster_state::{
     ClusterState, Faults, HORIZON_SECONDS, History, JobObject, ModelOperator, ModelProcess, ModelVolume, NOW, Name,
-    StaleCache, Write, canonical,
+    StaleCache, Write,
 };
 use super::operator::{self, Guard, TERMINATION_TIMEOUT_SECONDS};
 use super::pods::{self, PodTransition};
 use super::properties;
+use super::time::canonical;
 
 /// A cluster to be explored.
 #[derive(Clone, Debug)]
@@ -178,6 +179,50 @@ fn job_changed(cluster: &mut ClusterState) {
     cluster.operator.has_unobserved_change = true;
 }
 
+/// A fault of a process, a node, the user or the job's status.
+fn apply_fault(cluster: &mut ClusterState, fault: ModelTransition) {
+    let faults = &mut cluster.remaining_faults;
+    match fault {
+        ModelTransition::Fail(name, code) => {
+            faults.failures -= 1;
+            cluster.change(name, |pod| pod.enter(ModelProcess::Ended(code)));
+        }
+        ModelTransition::FailUnnoticed(name) => {
+            faults.failures -= 1;
+            cluster.change(name, |pod| {
+                pod.unnoticed = Some(pod.process);
+                pod.process = ModelProcess::Ended(137);
+            });
+            cluster.operator.has_unobserved_change = true;
+        }
+        ModelTransition::TakePlaceOfLiving(name) => {
+            faults.failures -= 1;
+            pods::take_place(cluster, name, 0);
+        }
+        ModelTransition::Evict(name) => {
+            faults.failures -= 1;
+            cluster.change(name, |pod| pod.deleted_at = Some(NOW));
+        }
+        ModelTransition::Partition(name) => {
+            faults.partitions -= 1;
+            cluster.change(name, |pod| pod.partitioned = Some(pod.process));
+        }
+        ModelTransition::ExitUnobserved(name) => cluster.change(name, |pod| pod.enter(ModelProcess::Ended(137))),
+        ModelTransition::Change(desired) => {
+            faults.spec_changes -= 1;
+            cluster.job.desired = desired;
+            job_changed(cluster);
+        }
+        ModelTransition::LoseStatus => {
+            faults.status_losses -= 1;
+            cluster.job.recorded = canonical(JobState::default());
+            cluster.history = History { highest_before_loss: cluster.history.highest, ..History::default() };
+            job_changed(cluster);
+        }
+        other => unreachable!("{other:?}"),
+    }
+}
+
 impl Model for ClusterModel {
     type State = ClusterState;
     type Action = ModelTransition;
@@ -233,42 +278,7 @@ impl Model for ClusterModel {
                 next.operator =
                     ModelOperator { has_unobserved_change: true, wake_at: None, plan: vec![], job_is_current: true };
             }
-            ModelTransition::Fail(name, code) => {
-                faults.failures -= 1;
-                next.change(name, |pod| pod.enter(ModelProcess::Ended(code)));
-            }
-            ModelTransition::FailUnnoticed(name) => {
-                faults.failures -= 1;
-                next.change(name, |pod| {
-                    pod.unnoticed = Some(pod.process);
-                    pod.process = ModelProcess::Ended(137);
-                });
-                next.operator.has_unobserved_change = true;
-            }
-            ModelTransition::TakePlaceOfLiving(name) => {
-                faults.failures -= 1;
-                pods::take_place(&mut next, name, 0);
-            }
-            ModelTransition::Evict(name) => {
-                faults.failures -= 1;
-                next.change(name, |pod| pod.deleted_at = Some(NOW));
-            }
-            ModelTransition::Partition(name) => {
-                faults.partitions -= 1;
-                next.change(name, |pod| pod.partitioned = Some(pod.process));
-            }
-            ModelTransition::ExitUnobserved(name) => next.change(name, |pod| pod.enter(ModelProcess::Ended(137))),
-            ModelTransition::Change(desired) => {
-                faults.spec_changes -= 1;
-                next.job.desired = desired;
-                job_changed(&mut next);
-            }
-            ModelTransition::LoseStatus => {
-                faults.status_losses -= 1;
-                next.job.recorded = canonical(JobState::default());
-                next.history = History { highest_before_loss: next.history.highest, ..History::default() };
-                job_changed(&mut next);
-            }
+            fault => apply_fault(&mut next, fault),
         }
         next.canonicalise();
         Some(next)

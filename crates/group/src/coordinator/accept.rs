@@ -1,0 +1,101 @@
+//! The threads that accept connections, and read from them once they have proved that they have the group's secret.
+
+use std::collections::VecDeque;
+use std::io;
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::SyncSender;
+use std::sync::{Arc, Mutex};
+use std::thread;
+
+use super::connection::{self, Connection};
+use super::state_thread::Input;
+use crate::state::{ConnectionId, GroupEvent};
+use crate::sync::{lock, spawn};
+use crate::wire::connect::configure;
+use crate::wire::handshake::{self, Arrival};
+use crate::{GroupSecret, GroupTimeouts, SecureReader};
+
+/// Limit of connections that have not said hello; beyond it the oldest is closed. A stage says hello at once, others may
+/// never.
+const MAX_PENDING_CONNECTIONS: usize = 256;
+
+/// What lets connections in, or closes them.
+pub(super) struct Gate {
+    pub(super) inputs: SyncSender<Input>,
+    pub(super) timeouts: GroupTimeouts,
+    pub(super) secret: GroupSecret,
+    /// Connections that have not said hello, oldest first.
+    pub(super) pending: Mutex<VecDeque<(ConnectionId, Arc<TcpStream>)>>,
+    pub(super) on_rejected: Box<dyn Fn() + Send + Sync>,
+}
+
+/// Accepts connections until `stop` is set, and serves each on a thread of its own.
+pub(super) fn accept(listener: &TcpListener, gate: &Arc<Gate>, stop: &AtomicBool) {
+    for conn in 0.. {
+        let accepted = listener.accept();
+        if stop.load(Ordering::SeqCst) {
+            return;
+        }
+        let (stream, from) = match accepted {
+            Ok((stream, from)) => (Arc::new(stream), from),
+            Err(error) => {
+                tracing::warn!(%error, "a control connection could not be accepted");
+                // For example out of file descriptors: retrying at once would fail again.
+                thread::sleep(gate.timeouts.heartbeat_interval);
+                continue;
+            }
+        };
+        gate.add(conn, &stream);
+        let shared = Arc::clone(gate);
+        if let Err(error) = spawn("group-read", move || shared.serve(conn, stream, from)) {
+            gate.remove(conn);
+            tracing::warn!(%error, %from, "a control connection can't be served");
+        }
+    }
+}
+
+impl Gate {
+    /// Adds a connection, which closes the oldest if there are too many.
+    fn add(&self, conn: ConnectionId, stream: &Arc<TcpStream>) {
+        let mut pending = lock(&self.pending);
+        if pending.len() == MAX_PENDING_CONNECTIONS
+            && let Some((_, oldest)) = pending.pop_front()
+        {
+            let _ = oldest.shutdown(Shutdown::Both);
+        }
+        pending.push_back((conn, Arc::clone(stream)));
+    }
+
+    fn remove(&self, conn: ConnectionId) {
+        lock(&self.pending).retain(|(pending, _)| *pending != conn);
+    }
+
+    /// Serves one connection until it ends.
+    fn serve(&self, conn: ConnectionId, stream: Arc<TcpStream>, from: SocketAddr) {
+        let admitted = self.admit(&stream);
+        self.remove(conn);
+        let (arrival, connection, reader) = match admitted {
+            Ok(admitted) => admitted,
+            Err(error) => {
+                (self.on_rejected)();
+                return tracing::debug!(%error, %from, "rejected a control connection");
+            }
+        };
+        if self.inputs.send(Input::Connected(conn, arrival, connection)).is_err() {
+            return;
+        }
+        let send = |event| self.inputs.send(Input::Event(event)).is_ok();
+        let disconnect = connection::read_frames(reader, |message| send(GroupEvent::Message(conn, message)));
+        send(GroupEvent::Disconnected(conn, disconnect));
+    }
+
+    /// The handshake, and the hello of a stage or spare that has the secret.
+    fn admit(&self, stream: &Arc<TcpStream>) -> io::Result<(Arrival, Connection, SecureReader<TcpStream>)> {
+        configure(stream, self.timeouts.heartbeat_timeout)?;
+        let session = handshake::server_handshake(&mut &**stream, &self.secret)?;
+        let mut reader = session.reader(stream.try_clone()?);
+        let arrival = handshake::read_arrival(&mut reader)?;
+        Ok((arrival, Connection::open(stream, &session)?, reader))
+    }
+}

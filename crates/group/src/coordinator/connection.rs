@@ -1,0 +1,87 @@
+//! The coordinator's side of one control connection: a reader thread, a writer thread and a bounded send queue, so that
+//! a slow peer does not block the others.
+
+use std::io::{self, Write};
+use std::net::{Shutdown, TcpStream};
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
+use std::thread;
+
+use crate::wire::disconnect::Disconnect;
+use crate::wire::frame::read_frame;
+use crate::wire::messages::{MAX_FRAME_BYTES, MemberMessage};
+use crate::{SecureReader, SecureWriter, Session};
+
+/// How many frames may wait for a peer to read them.
+const MAX_QUEUED_FRAMES: usize = 8192;
+
+/// The sending half.
+#[derive(Debug)]
+pub(crate) struct Connection {
+    stream: Arc<TcpStream>,
+    queue: Option<SyncSender<Arc<[u8]>>>,
+}
+
+/// The peer does not read; its send queue is full.
+#[derive(Debug)]
+pub(crate) struct QueueFull;
+
+impl Connection {
+    /// Starts the writer thread of an accepted connection.
+    pub(crate) fn open(stream: &Arc<TcpStream>, session: &Session) -> io::Result<Connection> {
+        let (queue, frames) = sync_channel(MAX_QUEUED_FRAMES);
+        let writer = session.writer(stream.try_clone()?);
+        let socket = Arc::clone(stream);
+        thread::Builder::new().name("group-write".to_owned()).spawn(move || write_frames(&socket, writer, &frames))?;
+        Ok(Connection { stream: Arc::clone(stream), queue: Some(queue) })
+    }
+
+    /// Queues a frame; dropped after `close_after_flush`.
+    pub(crate) fn send(&self, frame: &Arc<[u8]>) -> Result<(), QueueFull> {
+        match &self.queue {
+            // A writer that has ended has shut the socket down: the reader reports it.
+            Some(queue) => match queue.try_send(Arc::clone(frame)) {
+                Err(TrySendError::Full(_)) => Err(QueueFull),
+                _ => Ok(()),
+            },
+            None => Ok(()),
+        }
+    }
+
+    /// Sends what is queued, then closes the sending direction; the connection ends when the peer disconnects.
+    pub(crate) fn close_after_flush(&mut self) {
+        self.queue = None;
+    }
+
+    /// Closes both directions at once.
+    pub(crate) fn shut_down(&self) {
+        let _ = self.stream.shutdown(Shutdown::Both);
+    }
+}
+
+fn write_frames(stream: &TcpStream, mut writer: SecureWriter<TcpStream>, frames: &Receiver<Arc<[u8]>>) {
+    for bytes in frames {
+        if writer.write_all(&bytes).is_err() {
+            let _ = stream.shutdown(Shutdown::Both);
+            return;
+        }
+    }
+    let _ = stream.shutdown(Shutdown::Write);
+}
+
+/// Reads until the connection ends and returns why. `on_message` returns false once the coordinator has stopped.
+pub(crate) fn read_frames(
+    mut reader: SecureReader<TcpStream>,
+    mut on_message: impl FnMut(MemberMessage) -> bool,
+) -> Disconnect {
+    loop {
+        match read_frame::<MemberMessage>(&mut reader, MAX_FRAME_BYTES) {
+            Ok(message) => {
+                if !on_message(message) {
+                    return Disconnect::Lost("was disconnected: the coordinator has stopped".to_owned());
+                }
+            }
+            Err(error) => return Disconnect::of(&error),
+        }
+    }
+}

@@ -1,0 +1,146 @@
+//! The coordinator's threads: one accepts, two per connection read and write, and one runs the state machine of
+//! `state` and applies its effects.
+
+mod accept;
+mod connection;
+mod state_thread;
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{SyncSender, sync_channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use self::accept::{Gate, accept};
+use self::state_thread::{Input, SharedState, run_state_machine};
+use crate::state::{GroupEvent, GroupState};
+use crate::sync::{lock, spawn};
+use crate::{GroupError, GroupFailure, GroupSecret, GroupTimeouts, Hello, Quorum, StepRules};
+
+/// How many events may wait; readers then wait, and TCP slows their peers.
+const EVENT_QUEUE_LEN: usize = 1024;
+
+/// The rendezvous and failure detector of a group, in its leader's process (torchelastic's rendezvous store). Dropping it ends the
+/// group.
+#[derive(Debug)]
+pub struct Coordinator {
+    inputs: SyncSender<Input>,
+    shared: Arc<SharedState>,
+    address: SocketAddr,
+    timeouts: GroupTimeouts,
+    stop: Arc<AtomicBool>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl Coordinator {
+    /// Starts to accept members that have `secret` on `listener`. They are compared with `expected`, the leader's own hello.
+    /// `quorum` says which of them are enough for a group.
+    /// `on_rejected` is called for every connection that was closed because its peer did not prove that it has the secret.
+    ///
+    /// # Errors
+    /// If the listener has no address, or no thread can be started.
+    pub fn start(
+        listener: TcpListener,
+        expected: Hello,
+        timeouts: GroupTimeouts,
+        secret: GroupSecret,
+        quorum: Quorum,
+        on_rejected: impl Fn() + Send + Sync + 'static,
+    ) -> Result<Coordinator, GroupError> {
+        let address = listener.local_addr().map_err(GroupError::io("the control port has no address"))?;
+        let (inputs, waiting) = sync_channel(EVENT_QUEUE_LEN);
+        let shared = Arc::new(SharedState::default());
+        let stop = Arc::new(AtomicBool::new(false));
+        let group = GroupState::new(expected, timeouts, quorum, Instant::now());
+        let state_thread = {
+            let shared = Arc::clone(&shared);
+            spawn("group-state", move || run_state_machine(group, &waiting, timeouts.heartbeat_interval, &shared))?
+        };
+        let acceptor = {
+            let (inputs, stop) = (inputs.clone(), Arc::clone(&stop));
+            let pending = Mutex::default();
+            let gate = Arc::new(Gate { inputs, timeouts, secret, pending, on_rejected: Box::new(on_rejected) });
+            spawn("group-accept", move || accept(&listener, &gate, &stop))?
+        };
+        Ok(Coordinator { inputs, shared, address, timeouts, stop, threads: vec![state_thread, acceptor] })
+    }
+
+    /// The address it listens on.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Reports preparation progress to the members; extends the start-up timeout.
+    pub fn report_progress(&self, progress: &str) {
+        self.send_event(GroupEvent::Preparing(progress.to_owned()));
+    }
+
+    /// The leader has prepared: waits until it is decided who is in the group, and returns their global ranks by group rank.
+    /// [`Member::join`](crate::Member::join) does not return before `release`.
+    ///
+    /// # Errors
+    /// When the group has failed: too few have joined in time.
+    pub fn wait_for_members(&self) -> Result<Vec<usize>, GroupError> {
+        self.send_event(GroupEvent::Prepared);
+        let mut state = lock(&self.shared.state);
+        loop {
+            if let Some(failure) = &state.failure {
+                return Err(GroupError::GroupFailed(Box::new(failure.clone())));
+            }
+            if let Some(members) = &state.members {
+                return Ok(members.clone());
+            }
+            state = self.shared.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    /// The leader is ready: sends `plan` (identity, plan and programs, opaque here) and the roster to every member once
+    /// all of them have joined.
+    pub fn release(&self, plan: Vec<u8>, rules: StepRules) {
+        self.send_event(GroupEvent::Release(plan, rules));
+    }
+
+    /// The leader gives up: the group ends with this reason. Returns when the members have been notified, or after
+    /// `shutdown_timeout` and two heartbeats.
+    pub fn reject(&self, reason: impl ToString) {
+        self.send_event(GroupEvent::Reject(reason.to_string()));
+        let timeout = self.timeouts.shutdown_timeout + self.timeouts.heartbeat_interval * 2;
+        let state = lock(&self.shared.state);
+        drop(self.shared.changed.wait_timeout_while(state, timeout, |state| !state.is_closed));
+    }
+
+    /// What ended the group, if it failed. The leader polls it during a long preparation, in which a lost member ends the
+    /// group too.
+    pub fn failure(&self) -> Option<GroupFailure> {
+        lock(&self.shared.state).failure.clone()
+    }
+
+    /// The global ranks that are connected and not in the group: they could be in the next one.
+    pub fn waiting_ranks(&self) -> Vec<usize> {
+        lock(&self.shared.state).waiting.clone()
+    }
+
+    fn send_event(&self, event: GroupEvent) {
+        // Never fails: the receiving thread lives as long as this value.
+        let _ = self.inputs.send(Input::Event(event));
+    }
+}
+
+impl Drop for Coordinator {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::SeqCst);
+        let _ = self.inputs.send(Input::Stop);
+        // `accept` has no timeout: a connection of our own wakes it.
+        let host = match self.address.ip() {
+            IpAddr::V4(ip) if ip.is_unspecified() => Ipv4Addr::LOCALHOST.into(),
+            IpAddr::V6(ip) if ip.is_unspecified() => Ipv6Addr::LOCALHOST.into(),
+            ip => ip,
+        };
+        let woken = TcpStream::connect_timeout(&SocketAddr::new(host, self.address.port()), Duration::from_secs(1));
+        let joinable = if woken.is_ok() { 2 } else { 1 };
+        for thread in self.threads.drain(..).take(joinable) {
+            let _ = thread.join();
+        }
+    }
+}

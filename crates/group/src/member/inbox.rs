@@ -1,0 +1,113 @@
+//! Messages received by a member and not consumed yet.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::{Condvar, Mutex, PoisonError};
+use std::time::Duration;
+
+use crate::sync::lock;
+use crate::wire::messages::{CoordinatorMessage, MAX_FRAME_BYTES};
+use crate::{GroupError, GroupFailure, Verdict};
+
+/// Filled by the receiving thread, emptied by those that call.
+#[derive(Debug, Default)]
+pub(crate) struct Inbox {
+    state: Mutex<InboxState>,
+    changed: Condvar,
+}
+
+/// By kind, each in the order of arrival.
+#[derive(Debug, Default)]
+pub(crate) struct InboxState {
+    broadcasts: HashMap<u32, VecDeque<Vec<u8>>>,
+    /// Total size of `broadcasts`.
+    broadcast_bytes: usize,
+    gathered: HashMap<u32, VecDeque<Vec<Vec<u8>>>>,
+    pub(crate) verdicts: VecDeque<Verdict>,
+    pub(crate) formed: bool,
+    pub(crate) leave_acknowledged: bool,
+    failure: Option<GroupFailure>,
+    /// This member left by itself, so the closed connection is not reported as a failure.
+    left_by_itself: bool,
+}
+
+impl InboxState {
+    pub(crate) fn take_gathered(&mut self, topic: u32) -> Option<Vec<Vec<u8>>> {
+        self.gathered.get_mut(&topic)?.pop_front()
+    }
+
+    pub(crate) fn take_broadcast(&mut self, topic: u32) -> Option<Vec<u8>> {
+        let bytes = self.broadcasts.get_mut(&topic)?.pop_front()?;
+        self.broadcast_bytes -= bytes.len();
+        Some(bytes)
+    }
+}
+
+impl Inbox {
+    /// Stores a message.
+    ///
+    /// # Errors
+    /// If more broadcasts are stored than a frame may hold: the trainer does not receive them.
+    pub(crate) fn deliver(&self, message: CoordinatorMessage) -> Result<(), String> {
+        let mut state = lock(&self.state);
+        match message {
+            CoordinatorMessage::Broadcast { topic, bytes } => {
+                state.broadcast_bytes += bytes.len();
+                state.broadcasts.entry(topic).or_default().push_back(bytes);
+                if state.broadcast_bytes > MAX_FRAME_BYTES {
+                    let bytes = state.broadcast_bytes;
+                    return Err(format!("buffers {bytes} bytes of broadcasts that were never received"));
+                }
+            }
+            CoordinatorMessage::Gathered { topic, parts } => state.gathered.entry(topic).or_default().push_back(parts),
+            CoordinatorMessage::Verdict(verdict) => state.verdicts.push_back(verdict),
+            CoordinatorMessage::Formed => state.formed = true,
+            CoordinatorMessage::LeaveAcknowledged => state.leave_acknowledged = true,
+            // Handled by the receiving thread itself.
+            CoordinatorMessage::Heartbeat | CoordinatorMessage::GroupEnded(_) => {}
+            // Sent only while joining.
+            CoordinatorMessage::Preparing(_)
+            | CoordinatorMessage::Waiting { .. }
+            | CoordinatorMessage::Refused(_)
+            | CoordinatorMessage::Released { .. } => {}
+            // Sent to spares.
+            CoordinatorMessage::NextInLine { .. } | CoordinatorMessage::TakePlace { .. } => {}
+        }
+        self.changed.notify_all();
+        Ok(())
+    }
+
+    /// Waits until `pick` returns something, or the group has ended.
+    pub(crate) fn wait_for<T>(&self, mut pick: impl FnMut(&mut InboxState) -> Option<T>) -> Result<T, GroupError> {
+        let mut state = lock(&self.state);
+        loop {
+            if let Some(found) = pick(&mut state) {
+                return Ok(found);
+            }
+            if let Some(failure) = &state.failure {
+                return Err(GroupError::GroupFailed(Box::new(failure.clone())));
+            }
+            state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    /// Waits until the group has ended, at most for `timeout`.
+    pub(crate) fn wait_for_failure(&self, timeout: Duration) -> Option<GroupFailure> {
+        let state = lock(&self.state);
+        let waited = self.changed.wait_timeout_while(state, timeout, |state| state.failure.is_none());
+        waited.unwrap_or_else(PoisonError::into_inner).0.failure.clone()
+    }
+
+    /// The group has ended: every call returns, now and later.
+    pub(crate) fn close(&self, failure: GroupFailure) {
+        lock(&self.state).failure.get_or_insert(failure);
+        self.changed.notify_all();
+    }
+
+    pub(crate) fn mark_left(&self) {
+        lock(&self.state).left_by_itself = true;
+    }
+
+    pub(crate) fn has_left(&self) -> bool {
+        lock(&self.state).left_by_itself
+    }
+}

@@ -1,0 +1,243 @@
+//! Joining: retries until the start-up timeout, which every progress report of the leader extends.
+
+use std::io;
+use std::sync::Arc;
+use std::sync::mpsc::{Sender, channel};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crate::member::control_stream::{ControlStream, send_heartbeats};
+use crate::sync::spawn;
+use crate::wire::connect::{RETRY_DELAY, configure, connect};
+use crate::wire::disconnect::Disconnect;
+use crate::wire::handshake;
+use crate::wire::messages::{CoordinatorMessage, MemberMessage, PROTOCOL_VERSION, encode_message};
+use crate::{Activity, GroupError, GroupSecret, GroupTimeouts, Hello, NotFound, Refusal, Rendezvous, Roster};
+
+/// How long a leader that lives may take from one group to the next. A stage that waits beside a group can't tell it from one whose
+/// process has ended before.
+const MAX_TIME_BETWEEN_GROUPS: Duration = Duration::from_secs(4);
+
+/// A member whose group has been released.
+pub(crate) struct Joined {
+    pub(crate) stream: Arc<ControlStream>,
+    pub(crate) roster: Roster,
+    pub(crate) plan: Vec<u8>,
+    pub(crate) secret: GroupSecret,
+    /// The heartbeats stop when this is dropped.
+    pub(crate) stop_heartbeat: Sender<()>,
+}
+
+/// Why one attempt to join failed.
+pub(crate) enum JoinError {
+    /// Another attempt may succeed.
+    Retry(String),
+    /// The leader closed the connection, as its process ended or to get rid of this stage: another attempt shows which.
+    Closed(String),
+    /// The leader can't be connected to.
+    NotConnected(io::Error),
+    Fatal(GroupError),
+}
+
+impl JoinError {
+    /// Why to try again.
+    ///
+    /// # Errors
+    /// If that is no use.
+    pub(crate) fn reason_to_retry(self) -> Result<String, GroupError> {
+        match self {
+            JoinError::Retry(reason) | JoinError::Closed(reason) => Ok(reason),
+            JoinError::NotConnected(error) => Ok(error.to_string()),
+            JoinError::Fatal(error) => Err(error),
+        }
+    }
+}
+
+/// How long this stage has waited without progress of the leader, and what it has seen of it.
+struct JoinProgress {
+    last_progress_at: Instant,
+    last_report: Option<String>,
+    /// The group that has formed without this stage, by its epoch, and whether this stage succeeds its leader.
+    waits_beside: Option<(u64, bool)>,
+    /// The last group that has let this stage join.
+    joining: Option<u64>,
+    /// The last group whose leader has closed the connection.
+    closed_by: Option<u64>,
+    /// The last group of which its leader has said that it is over.
+    ended: Option<u64>,
+    /// The last group whose leader can't be connected to, and since when.
+    unreachable: Option<(u64, Instant)>,
+}
+
+impl Default for JoinProgress {
+    fn default() -> Self {
+        JoinProgress {
+            last_progress_at: Instant::now(),
+            last_report: None,
+            waits_beside: None,
+            joining: None,
+            closed_by: None,
+            ended: None,
+            unreachable: None,
+        }
+    }
+}
+
+impl JoinProgress {
+    fn report(&mut self, report: String) {
+        (self.last_progress_at, self.last_report) = (Instant::now(), Some(report));
+    }
+
+    /// Why to try again after a failed attempt.
+    ///
+    /// # Errors
+    /// If trying again is no use, or this stage leads: the leader's process has ended, and this one succeeds it.
+    fn reason_to_retry(&mut self, at: &Rendezvous, name: &str, error: JoinError) -> Result<String, GroupError> {
+        let group = at.secret.epoch();
+        let (is_member, succeeds_leader) = match self.waits_beside {
+            Some((beside, succeeds_leader)) if beside == group => (false, succeeds_leader),
+            _ => (true, at.succeeds_leader),
+        };
+        match &error {
+            JoinError::NotConnected(error) if succeeds_leader && self.has_ended(group, is_member, error) => {
+                let (name, reason) = (name.to_owned(), error.to_string());
+                return Err(GroupError::LeaderEnded { name, group, is_member, reason });
+            }
+            JoinError::Closed(_) => self.closed_by = Some(group),
+            _ => {}
+        }
+        error.reason_to_retry().map(|reason| format!("at {}: {reason}", at.address))
+    }
+
+    /// Whether the leader of a group has ended, if it can't be connected to: it listens before anybody knows its address, and until the
+    /// group is over. Where the network is down, the leader has not hung up, and nobody refuses the connection.
+    fn has_ended(&mut self, group: u64, is_member: bool, error: &io::Error) -> bool {
+        if self.unreachable.is_none_or(|(unreachable, _)| unreachable != group) {
+            self.unreachable = Some((group, Instant::now()));
+        }
+        let is_refused = error.kind() == io::ErrorKind::ConnectionRefused;
+        if ![self.closed_by, self.ended].contains(&Some(group)) && !is_refused {
+            return false;
+        }
+        let waited = self.unreachable.is_some_and(|(_, since)| since.elapsed() >= MAX_TIME_BETWEEN_GROUPS);
+        waited || is_member && self.joining == Some(group) && self.ended != Some(group)
+    }
+}
+
+pub(crate) fn join(
+    mut find: impl FnMut() -> Result<Rendezvous, NotFound>,
+    hello: &Hello,
+    name: &str,
+    timeouts: GroupTimeouts,
+    activity: &Activity,
+    mut on_preparing: impl FnMut(&str),
+) -> Result<Joined, GroupError> {
+    let frame = encode_message(&MemberMessage::Hello(hello.clone()))?;
+    let mut progress = JoinProgress::default();
+    loop {
+        let reason = match find() {
+            Ok(Rendezvous { protocol_version: found, .. }) if found != PROTOCOL_VERSION => {
+                return Err(GroupError::OtherVersion { name: name.to_owned(), found });
+            }
+            Ok(at) => match try_join(&at, name, &frame, timeouts, activity, &mut progress, &mut on_preparing) {
+                Ok(joined) => return Ok(joined),
+                Err(error) => progress.reason_to_retry(&at, name, error)?,
+            },
+            Err(NotFound::Superseded(newer)) => {
+                return Err(GroupError::Superseded { name: name.to_owned(), newer });
+            }
+            Err(NotFound::Leaderless(group)) => {
+                let reason = "it does not say where it is".to_owned();
+                return Err(GroupError::LeaderEnded { name: name.to_owned(), group, is_member: true, reason });
+            }
+            Err(NotFound::Yet(reason)) => reason,
+        };
+        let waited = progress.last_progress_at.elapsed();
+        if waited >= timeouts.startup_timeout {
+            return Err(GroupError::Unreachable { name: name.to_owned(), waited, reason });
+        }
+        tracing::debug!(reason, "the leader is not there yet");
+        thread::sleep(RETRY_DELAY.min(timeouts.startup_timeout - waited));
+    }
+}
+
+/// One connection attempt: handshake, then wait for the release of the group.
+fn try_join(
+    at: &Rendezvous,
+    name: &str,
+    hello: &[u8],
+    timeouts: GroupTimeouts,
+    activity: &Activity,
+    progress: &mut JoinProgress,
+    on_preparing: &mut impl FnMut(&str),
+) -> Result<Joined, JoinError> {
+    let (stream, stop_heartbeat) = connect_to_group(at, hello, timeouts, activity)?;
+    progress.unreachable = None;
+    loop {
+        match stream.receive() {
+            Ok(CoordinatorMessage::Preparing(report)) => {
+                on_preparing(&report);
+                progress.report(report);
+                progress.joining = Some(at.secret.epoch());
+            }
+            Ok(CoordinatorMessage::Waiting { progress: report, succeeds_leader }) => {
+                on_preparing(&report);
+                progress.report(report);
+                progress.waits_beside = Some((at.secret.epoch(), succeeds_leader));
+            }
+            Ok(CoordinatorMessage::Released { roster, plan }) => {
+                return Ok(Joined { stream, roster, plan, secret: at.secret.clone(), stop_heartbeat });
+            }
+            Ok(CoordinatorMessage::Refused(refusal @ Refusal::GroupEnded { .. })) => {
+                progress.ended = Some(at.secret.epoch());
+                return Err(JoinError::Retry(refusal.describe(name)));
+            }
+            // another group is about to begin, or will be soon
+            Ok(CoordinatorMessage::Refused(refusal @ Refusal::AlreadyFormed { .. })) => {
+                return Err(JoinError::Retry(refusal.describe(name)));
+            }
+            Ok(CoordinatorMessage::Refused(refusal)) => {
+                return Err(JoinError::Fatal(GroupError::Refused { name: name.to_owned(), refusal }));
+            }
+            Ok(CoordinatorMessage::GroupEnded(failure)) => {
+                return Err(JoinError::Fatal(GroupError::GroupFailed(Box::new(failure))));
+            }
+            Ok(CoordinatorMessage::LeaveAcknowledged) => {
+                return Err(JoinError::Fatal(GroupError::AllLeft { name: name.to_owned() }));
+            }
+            Ok(_) => {}
+            Err(error) if Disconnect::of(&error) == Disconnect::Closed => {
+                return Err(JoinError::Closed(error.to_string()));
+            }
+            Err(error) => return Err(JoinError::Retry(error.to_string())),
+        }
+        // The coordinator enforces this timeout with a better message; this is the fallback.
+        let waited = progress.last_progress_at.elapsed();
+        if waited >= timeouts.startup_timeout + timeouts.heartbeat_timeout {
+            let progress = progress.last_report.clone().unwrap_or_else(|| "nothing".to_owned());
+            return Err(JoinError::Fatal(GroupError::StartupTimedOut { name: name.to_owned(), waited, progress }));
+        }
+    }
+}
+
+/// Connects, says `hello`, and sends heartbeats until the sender is dropped.
+pub(crate) fn connect_to_group(
+    at: &Rendezvous,
+    hello: &[u8],
+    timeouts: GroupTimeouts,
+    activity: &Activity,
+) -> Result<(Arc<ControlStream>, Sender<()>), JoinError> {
+    let retry = |error: io::Error| JoinError::Retry(error.to_string());
+    let stream = connect(&at.address).map_err(JoinError::NotConnected)?;
+    configure(&stream, timeouts.heartbeat_timeout).map_err(retry)?;
+    let session = handshake::client_handshake(&mut &stream, &at.secret).map_err(retry)?;
+    let stream = ControlStream::new(stream, &session).map_err(retry)?;
+    stream.write(hello).map_err(|_| JoinError::Retry("it closed the connection".to_owned()))?;
+    let stream = Arc::new(stream);
+    let (stop_heartbeat, stop) = channel();
+    let (heartbeat_stream, activity) = (Arc::clone(&stream), activity.clone());
+    let interval = timeouts.heartbeat_interval;
+    spawn("group-heartbeat", move || send_heartbeats(&heartbeat_stream, &activity, interval, &stop))
+        .map_err(JoinError::Fatal)?;
+    Ok((stream, stop_heartbeat))
+}

@@ -1,0 +1,244 @@
+//! A stage's membership in the group.
+
+mod control_stream;
+mod inbox;
+mod join;
+pub(crate) mod stand_by;
+
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::sync::mpsc::Sender;
+use std::time::Duration;
+
+use stagecoach_api::contract::Mesh;
+
+use self::control_stream::{ControlStream, SendError};
+use self::inbox::Inbox;
+use self::join::{Joined, join};
+use crate::sync::spawn;
+use crate::wire::disconnect::Disconnect;
+use crate::wire::messages::{CoordinatorMessage, ENDS_GROUP, JOINS_NEXT_GROUP, MemberMessage};
+use crate::{
+    Activity, GroupError, GroupFailure, GroupSecret, GroupTimeouts, Hello, NotFound, Rendezvous, Roster, StepVote,
+    Verdict,
+};
+
+/// One stage's membership: the leader has one too. All calls may come from any thread.
+///
+/// Dropping it without [`Member::leave`] ends the group for the others.
+#[derive(Debug)]
+pub struct Member {
+    ranks: Ranks,
+    stream: Arc<ControlStream>,
+    inbox: Arc<Inbox>,
+    activity: Activity,
+    secret: GroupSecret,
+    _stop_heartbeat: Sender<()>,
+}
+
+/// The global ranks of a member and of its leader.
+#[derive(Clone, Copy, Debug)]
+struct Ranks {
+    own: usize,
+    leader: usize,
+    mesh: Mesh,
+}
+
+impl Ranks {
+    fn own_name(self) -> String {
+        self.mesh.name(self.own as u32)
+    }
+
+    fn leader_name(self) -> String {
+        self.mesh.name(self.leader as u32)
+    }
+}
+
+impl Member {
+    /// Joins the group that `find` finds; returns when it is released: all members have joined and the leader is ready. The
+    /// bytes are what the leader gave to `release`. `find` is asked anew at every attempt, and says why there is none. `mesh`
+    /// has the attempt's stages and replicas.
+    ///
+    /// Meanwhile `on_preparing` receives the leader's progress reports. `on_failure` is called once, from a
+    /// background thread, when the group fails after this call has returned; calls that wait return
+    /// [`GroupError::GroupFailed`] after it.
+    ///
+    /// # Errors
+    /// When the leader is not reached or reports no progress within `timeouts.startup_timeout`, refuses this stage, or gives
+    /// up.
+    pub fn join(
+        find: impl FnMut() -> Result<Rendezvous, NotFound>,
+        hello: Hello,
+        mesh: Mesh,
+        timeouts: GroupTimeouts,
+        on_preparing: impl FnMut(&str),
+        on_failure: impl Fn(GroupFailure) + Send + Sync + 'static,
+    ) -> Result<(Member, Roster, Vec<u8>), GroupError> {
+        let name = mesh.name(hello.rank as u32);
+        let activity = Activity::new("joining");
+        let Joined { stream, roster, plan, secret, stop_heartbeat } =
+            join(find, &hello, &name, timeouts, &activity, on_preparing)?;
+        let inbox = Arc::new(Inbox::default());
+        let ranks = Ranks { own: hello.rank, leader: roster.leader(), mesh };
+        let member = Member {
+            ranks,
+            stream: Arc::clone(&stream),
+            inbox: Arc::clone(&inbox),
+            activity,
+            secret,
+            _stop_heartbeat: stop_heartbeat,
+        };
+        spawn("group-receive", move || receive_messages(ranks, &stream, &inbox, timeouts, on_failure))?;
+        Ok((member, roster, plan))
+    }
+
+    /// Barrier: reports that this stage has loaded and its links are open; returns when all members have.
+    ///
+    /// # Errors
+    /// [`GroupError::GroupFailed`] when the group has ended, as in all calls below.
+    pub fn form(&self) -> Result<(), GroupError> {
+        self.send(&MemberMessage::Formed)?;
+        self.inbox.wait_for(|state| state.formed.then_some(()))
+    }
+
+    /// The group's secret, for the links between its members.
+    pub fn secret(&self) -> &GroupSecret {
+        &self.secret
+    }
+
+    /// The handle to set what this stage is doing.
+    pub fn activity(&self) -> Activity {
+        self.activity.clone()
+    }
+
+    /// Sends `bytes` to every member, this one included; each topic arrives in order. From the leader only. It does
+    /// not wait.
+    ///
+    /// # Errors
+    /// [`GroupError::NotLeader`] on another member, [`GroupError::FrameTooLarge`] above 64 MiB.
+    pub fn broadcast(&self, topic: u32, bytes: Vec<u8>) -> Result<(), GroupError> {
+        let ranks = self.ranks;
+        if ranks.own != ranks.leader {
+            return Err(GroupError::NotLeader { name: ranks.own_name(), leader: ranks.leader_name() });
+        }
+        self.send(&MemberMessage::Broadcast { topic, bytes })
+    }
+
+    /// Waits for the next broadcast of a topic.
+    ///
+    /// # Errors
+    /// When the group has failed.
+    pub fn receive_broadcast(&self, topic: u32) -> Result<Vec<u8>, GroupError> {
+        self.inbox.wait_for(|state| state.take_broadcast(topic))
+    }
+
+    /// All-gather: contributes `bytes` and returns every member's, by group rank. All members must make the calls of a topic in
+    /// the same order; topics are independent, so that the checkpoint thread can have its own. One thread per topic.
+    ///
+    /// # Errors
+    /// When the group has failed, or the contribution is too large.
+    pub fn all_gather(&self, topic: u32, bytes: Vec<u8>) -> Result<Vec<Vec<u8>>, GroupError> {
+        self.send(&MemberMessage::Gather { topic, bytes })?;
+        self.inbox.wait_for(|state| state.take_gathered(topic))
+    }
+
+    /// Votes on a step and waits for the verdict, which is the same on all members (only the leader gets the measurements).
+    /// From one thread.
+    ///
+    /// # Errors
+    /// When the group has failed.
+    pub fn vote(&self, vote: StepVote) -> Result<Verdict, GroupError> {
+        self.send(&MemberMessage::Vote(vote))?;
+        self.inbox.wait_for(|state| state.verdicts.pop_front())
+    }
+
+    /// Waits until the group has failed, at most for `timeout`: why a link broke, the group knows a moment later.
+    pub fn wait_for_failure(&self, timeout: Duration) -> Option<GroupFailure> {
+        self.inbox.wait_for_failure(timeout)
+    }
+
+    /// Leaves the group, reporting the exit code, and waits until all members have left.
+    ///
+    /// With 0 or 143 all must leave: if another stage goes on, the group fails. With any other code the group ends at
+    /// once and this stage is the root cause (with 75 it lost a peer itself, and none is named). On the leader it returns
+    /// last, when the others have disconnected or after `timeouts.shutdown_timeout`.
+    ///
+    /// # Errors
+    /// When the group fails before all have left.
+    pub fn leave(self, code: i32) -> Result<(), GroupError> {
+        self.send(&MemberMessage::Leave { code })?;
+        self.inbox.wait_for(|state| state.leave_acknowledged.then_some(()))
+    }
+
+    /// Leaves the group to join the next one, and waits until all members have left: a verdict said that all do.
+    ///
+    /// # Errors
+    /// When the group fails before all have left.
+    pub fn leave_for_next_group(self) -> Result<(), GroupError> {
+        self.leave(JOINS_NEXT_GROUP)
+    }
+
+    /// Leaves a group that is not to go on: no spare takes this stage's place. The others end it as well.
+    ///
+    /// # Errors
+    /// When the group fails before this is acknowledged.
+    pub fn leave_for_good(self) -> Result<(), GroupError> {
+        self.leave(ENDS_GROUP)
+    }
+
+    fn send(&self, message: &MemberMessage) -> Result<(), GroupError> {
+        match self.stream.send(message) {
+            Ok(()) => Ok(()),
+            Err(SendError::Encode(error)) => Err(error),
+            // The receiving thread knows the reason, or is about to.
+            Err(SendError::Disconnected) => self.inbox.wait_for(|_| None::<Infallible>).map(|never| match never {}),
+        }
+    }
+}
+
+impl Drop for Member {
+    fn drop(&mut self) {
+        self.inbox.mark_left();
+        self.stream.shut_down();
+    }
+}
+
+/// Receives the coordinator's messages until the connection ends.
+fn receive_messages(
+    ranks: Ranks,
+    stream: &ControlStream,
+    inbox: &Inbox,
+    timeouts: GroupTimeouts,
+    on_failure: impl Fn(GroupFailure),
+) {
+    let rank = ranks.own;
+    let protocol = |what| {
+        let message = format!("{} {what}", ranks.own_name());
+        GroupFailure { root_cause_rank: Some(rank), rank, message, has_ended: false }
+    };
+    let failure = loop {
+        match stream.receive() {
+            Ok(CoordinatorMessage::GroupEnded(failure)) => break failure,
+            Ok(message) => {
+                let last = message == CoordinatorMessage::LeaveAcknowledged;
+                if let Err(what) = inbox.deliver(message) {
+                    break protocol(what);
+                }
+                if last {
+                    return stream.shut_down();
+                }
+            }
+            // The connection failed without a final message of the coordinator.
+            Err(error) => {
+                let (leader, name) = (ranks.leader, ranks.leader_name());
+                break Disconnect::of(&error).failure(leader, &name, "", timeouts.heartbeat_timeout).for_rank(rank);
+            }
+        }
+    };
+    // The coordinator need not wait for what follows.
+    stream.shut_down();
+    if !inbox.has_left() {
+        on_failure(failure.clone());
+    }
+    inbox.close(failure);
+}

@@ -1,0 +1,28 @@
+//! How messages name processes: by stage and replica. A rank alone says too little where there are several replicas.
+
+use stagecoach_api::contract::Mesh;
+
+/// How many stages a message names.
+const MAX_NAMED_STAGES: usize = 16;
+
+/// `stage 2`, `stages 1, 2` (`stages 1 of replica 0, 2 of replica 0` where there are several replicas), or of many the first
+/// ones and how many more.
+pub(crate) fn names(mesh: Mesh, ranks: &[usize]) -> String {
+    let numbers = numbers(mesh, &ranks[..ranks.len().min(MAX_NAMED_STAGES)]);
+    let more = match ranks.len().saturating_sub(MAX_NAMED_STAGES) {
+        0 => String::new(),
+        more => format!(" and {more} more"),
+    };
+    format!("stage{} {numbers}{more}", if ranks.len() == 1 { "" } else { "s" })
+}
+
+/// `1, 2`, without the word stage.
+pub(crate) fn numbers(mesh: Mesh, ranks: &[usize]) -> String {
+    let numbers = ranks.iter().map(|&rank| without_noun(&mesh.name(rank as u32)).to_owned());
+    numbers.collect::<Vec<_>>().join(", ")
+}
+
+/// `2`, or `2 of replica 1`.
+pub(crate) fn without_noun(name: &str) -> &str {
+    name.trim_start_matches("stage ")
+}

@@ -1,0 +1,188 @@
+//! Admission to a group: compares a hello with the leader's, and with an earlier one of its rank. Pure.
+
+use std::collections::BTreeSet;
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+use crate::Hello;
+
+/// Why a stage may not join the group. The group itself goes on.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Refusal {
+    /// It belongs to another job.
+    OtherJob {
+        /// Stage 0's.
+        expected: String,
+        /// The stage's.
+        found: String,
+    },
+    /// It belongs to another attempt and should exit.
+    OtherAttempt {
+        /// Stage 0's.
+        expected: u64,
+        /// The stage's.
+        found: u64,
+    },
+    /// It was started with another world size (torch's `WORLD_SIZE`: the processes of all replicas).
+    WorldSizeMismatch {
+        /// Stage 0's.
+        expected: usize,
+        /// The stage's.
+        found: usize,
+    },
+    /// There is no such rank in the attempt.
+    RankOutOfRange {
+        /// How many ranks there are.
+        world_size: usize,
+        /// The stage's global rank.
+        found: usize,
+    },
+    /// Fields that must agree differ.
+    ConfigMismatch {
+        /// Every field that differs.
+        fields: Vec<FieldMismatch>,
+    },
+    /// The group has formed and has this rank already.
+    AlreadyFormed {
+        /// The stage's global rank.
+        rank: usize,
+    },
+    /// The group has ended.
+    GroupEnded {
+        /// Why.
+        reason: String,
+    },
+    /// A pod or process with a higher incarnation has joined as its rank, and it should exit.
+    Replaced {
+        /// The stage's global rank.
+        rank: usize,
+    },
+}
+
+/// A field on which two stages differ.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FieldMismatch {
+    /// The field's name.
+    pub field: String,
+    /// What the leader has, if it has the field.
+    pub expected: Option<String>,
+    /// What the stage has, if it has the field.
+    pub found: Option<String>,
+}
+
+impl Refusal {
+    /// Why the process `name` may not join.
+    pub(crate) fn describe(&self, name: &str) -> String {
+        match self {
+            Refusal::OtherJob { expected, found } => {
+                format!("it belongs to job {found}, but the group at this address to job {expected}")
+            }
+            Refusal::OtherAttempt { expected, found } => {
+                format!("it belongs to attempt {found}, and this group to attempt {expected}: it should exit")
+            }
+            Refusal::WorldSizeMismatch { expected, found } => {
+                format!("it was started with {found} stages (WORLD_SIZE), but stage 0 with {expected}: all must agree")
+            }
+            Refusal::RankOutOfRange { world_size, .. } => {
+                let last = world_size.saturating_sub(1);
+                format!("there is no {name} (RANK) in a group of {world_size}: ranks are 0 to {last}")
+            }
+            Refusal::ConfigMismatch { fields } => {
+                let fields: Vec<String> = fields.iter().map(ToString::to_string).collect();
+                let fields = fields.join("; ");
+                format!("all stages must run the same job with the same program, but these differ: {fields}")
+            }
+            Refusal::AlreadyFormed { .. } => {
+                format!("the group has formed and has a {name}: a lost connection ends the group")
+            }
+            Refusal::GroupEnded { reason } => format!("the group has ended: {reason}"),
+            Refusal::Replaced { .. } => format!("{name} was replaced: it should exit"),
+        }
+    }
+}
+
+impl fmt::Display for FieldMismatch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let or_nothing = |value: &Option<String>| value.clone().unwrap_or_else(|| "nothing".to_owned());
+        let (expected, found) = (or_nothing(&self.expected), or_nothing(&self.found));
+        write!(f, "{} is {found} here and {expected} on stage 0", self.field)
+    }
+}
+
+/// Compares a stage's hello with the leader's own.
+pub(crate) fn admit(expected: &Hello, hello: &Hello) -> Result<(), Refusal> {
+    admit_spare(expected, hello)?;
+    match hello.rank < expected.world_size {
+        true => Ok(()),
+        false => Err(Refusal::RankOutOfRange { world_size: expected.world_size, found: hello.rank }),
+    }
+}
+
+/// Compares a spare's hello with the leader's own: it may become any stage.
+pub(crate) fn admit_spare(expected: &Hello, hello: &Hello) -> Result<(), Refusal> {
+    if hello.job_uid != expected.job_uid {
+        return Err(Refusal::OtherJob { expected: expected.job_uid.clone(), found: hello.job_uid.clone() });
+    }
+    if hello.attempt != expected.attempt {
+        return Err(Refusal::OtherAttempt { expected: expected.attempt, found: hello.attempt });
+    }
+    if hello.world_size != expected.world_size {
+        return Err(Refusal::WorldSizeMismatch { expected: expected.world_size, found: hello.world_size });
+    }
+    let fields = mismatches(expected, hello);
+    if fields.is_empty() { Ok(()) } else { Err(Refusal::ConfigMismatch { fields }) }
+}
+
+/// What a hello is, given an earlier one of its rank.
+pub(crate) enum Succession {
+    /// There was none.
+    First,
+    /// It counts instead: of the same process that reconnects or, while the group is joining, of one that was started after it.
+    Follows {
+        is_same: bool,
+    },
+    Refused(Refusal),
+    /// A newer process of a stage of the group that has formed, which therefore is over.
+    StartedAnew,
+    /// Two processes of which nobody knows which is right.
+    TwoPods {
+        message: String,
+    },
+}
+
+/// What `hello` of the stage `name` is after `first`, the last one of its rank.
+pub(crate) fn succession(first: Option<&Hello>, hello: &Hello, name: &str, is_joining: bool) -> Succession {
+    let Some(first) = first else { return Succession::First };
+    let rank = hello.rank;
+    if hello.incarnation < first.incarnation {
+        return Succession::Refused(Refusal::Replaced { rank });
+    }
+    if hello.incarnation == first.incarnation && hello.pod_uid != first.pod_uid {
+        let message = format!(
+            "two pods claim to be {name} of attempt {}: {} on {}, and now {} on {}",
+            hello.attempt, first.pod_uid, first.host, hello.pod_uid, hello.host
+        );
+        return Succession::TwoPods { message };
+    }
+    match first == hello {
+        is_same if is_joining => Succession::Follows { is_same },
+        true => Succession::Refused(Refusal::AlreadyFormed { rank }),
+        false => Succession::StartedAnew,
+    }
+}
+
+fn mismatches(expected: &Hello, hello: &Hello) -> Vec<FieldMismatch> {
+    let mut fields = vec![("version", Some(expected.version.clone()), Some(hello.version.clone()))];
+    let names: BTreeSet<&String> = expected.config.keys().chain(hello.config.keys()).collect();
+    fields.extend(
+        names
+            .into_iter()
+            .map(|name| (name.as_str(), expected.config.get(name).cloned(), hello.config.get(name).cloned())),
+    );
+    fields
+        .into_iter()
+        .filter(|(_, expected, found)| expected != found)
+        .map(|(field, expected, found)| FieldMismatch { field: field.to_owned(), expected, found })
+        .collect()
+}

@@ -1,0 +1,71 @@
+//! A stage joins, reconnects, or is followed by another process of its rank. A part of the state machine; also pure.
+
+use std::time::Instant;
+
+use crate::state::admission::{Succession, admit, succession};
+use crate::state::{ConnectionId, Effect, GroupPhase, GroupState, MemberSlot};
+use crate::wire::messages::CoordinatorMessage;
+use crate::{GroupFailure, Hello, Refusal};
+
+impl GroupState {
+    pub(crate) fn on_hello(&mut self, now: Instant, conn: ConnectionId, hello: Hello) {
+        let rank = hello.rank;
+        if let Err(refusal) = admit(&self.expected, &hello) {
+            return self.send_and_close(conn, CoordinatorMessage::Refused(refusal));
+        }
+        if self.is_ending() {
+            let last = match &self.failure {
+                // it is the one that gave up: there is no other group to wait for
+                Some(failure) if rank == self.leader() => CoordinatorMessage::GroupEnded(failure.for_rank(rank)),
+                _ => CoordinatorMessage::Refused(self.ended()),
+            };
+            return self.send_and_close(conn, last);
+        }
+        let name = self.name(rank);
+        match succession(self.slots[rank].hello.as_ref(), &hello, &name, self.is_joining(rank)) {
+            Succession::First => {}
+            Succession::Follows { is_same } => {
+                if let Some(older) = self.slots[rank].conn.take() {
+                    match is_same {
+                        true => self.effects.push(Effect::Close(older)),
+                        false => self.send_and_close(older, CoordinatorMessage::Refused(Refusal::Replaced { rank })),
+                    }
+                }
+            }
+            Succession::Refused(refusal) => return self.send_and_close(conn, CoordinatorMessage::Refused(refusal)),
+            Succession::StartedAnew => {
+                // the one before is the cause, and this one may join the next group
+                self.send_and_close(conn, CoordinatorMessage::Refused(Refusal::AlreadyFormed { rank }));
+                return self.fail(now, Some(rank), format!("{name} has started anew on {}", hello.host));
+            }
+            Succession::TwoPods { message } => {
+                let failure =
+                    GroupFailure { root_cause_rank: Some(rank), rank, message: message.clone(), has_ended: false };
+                self.send_and_close(conn, CoordinatorMessage::GroupEnded(failure));
+                return self.fail(now, Some(rank), message);
+            }
+        }
+        if self.phase == GroupPhase::Joining && self.expected.lost_ranks.is_none() {
+            // the leader was in no group before: it knows what the others know
+            self.quorum.lost.extend(hello.lost_ranks.iter().flatten());
+        }
+        self.slots[rank] =
+            MemberSlot { hello: Some(hello), conn: Some(conn), last_heartbeat_at: Some(now), ..MemberSlot::default() };
+        match self.phase {
+            GroupPhase::Joining if self.is_prepared => self.release_if_complete(now),
+            GroupPhase::Joining => self.send(vec![conn], CoordinatorMessage::Preparing(self.progress.clone())),
+            _ => self.notify_waiting(),
+        }
+    }
+
+    /// Whether a stage of this rank joins, now or when the next group forms.
+    pub(crate) fn is_joining(&self, rank: usize) -> bool {
+        self.phase == GroupPhase::Joining || !self.has_member(rank)
+    }
+
+    /// Why nobody can join any more.
+    pub(crate) fn ended(&self) -> Refusal {
+        let reason = self.failure.as_ref().map_or("all stages have left", |failure| &failure.message).to_owned();
+        Refusal::GroupEnded { reason }
+    }
+}

@@ -1,0 +1,292 @@
+//! Which ranks the group has, and those that wait beside it. A part of the state machine; also pure.
+//!
+//! A rank is that of the attempt: torch's global rank, replica by replica. A group that lacks replicas counts its members anew,
+//! `0..group_size`: that is a member's group rank.
+
+use std::time::Instant;
+
+use crate::state::collectives::Collectives;
+use crate::state::{ConnectionId, GroupPhase, GroupState, MemberSlot};
+use crate::wire::messages::CoordinatorMessage;
+use crate::{Roster, StepRules};
+
+impl GroupState {
+    /// The leader is prepared: it needs to know who is in the group, and then plans for them.
+    pub(crate) fn on_prepared(&mut self, now: Instant) {
+        if !self.is_prepared {
+            (self.is_prepared, self.last_progress_at) = (true, now);
+        }
+        self.decide_members(false);
+    }
+
+    /// The leader has a plan for the members.
+    pub(crate) fn on_release(&mut self, now: Instant, plan: Vec<u8>, rules: StepRules) {
+        self.on_prepared(now);
+        self.last_progress_at = now;
+        (self.plan, self.rules) = (Some(plan), rules);
+        self.release_if_complete(now);
+    }
+
+    /// Decides who is in the group, once all are here or nobody else is waited for. The leader is: it connects after it has
+    /// planned.
+    pub(crate) fn decide_members(&mut self, has_waited: bool) {
+        if self.members.is_some() || !self.is_prepared {
+            return;
+        }
+        let leader = self.leader();
+        let is_here = |rank: usize| rank == leader || self.slots[rank].conn.is_some();
+        self.members = self.quorum.members(leader, has_waited, is_here);
+        let Some(members) = &self.members else { return self.set_who_is_awaited() };
+        self.group_ranks.fill(None);
+        members.iter().enumerate().for_each(|(group_rank, &rank)| self.group_ranks[rank] = Some(group_rank));
+    }
+
+    /// The ranks that the group waits for. The leader joins by itself once it has planned.
+    pub(crate) fn awaited_ranks(&self) -> Vec<usize> {
+        let has_planned = self.plan.is_some();
+        let awaited = |&rank: &usize| self.has_member(rank) && (rank != self.leader() || has_planned);
+        self.ranks(|slot| slot.conn.is_none()).into_iter().filter(awaited).collect()
+    }
+
+    /// Sent with the next heartbeat: a thousand stages may join within a second.
+    fn set_who_is_awaited(&mut self) {
+        let (leader, awaited) = (self.name(self.leader()), self.names(&self.awaited_ranks()));
+        self.progress = format!("{leader} is ready and waits for {awaited}");
+        self.progress_is_unsent = true;
+    }
+
+    /// Sends the plan to all members once the leader has released it and all have joined.
+    pub(crate) fn release_if_complete(&mut self, now: Instant) {
+        self.decide_members(false);
+        let (Some(members), Some(_)) = (&self.members, &self.plan) else { return };
+        if !self.awaited_ranks().is_empty() {
+            return self.set_who_is_awaited();
+        }
+        self.collectives = Collectives::new(members.len());
+        (self.phase, self.last_progress_at) = (GroupPhase::Forming, now);
+        let message = self.release_message();
+        self.send(self.spares.conns(), message.clone());
+        self.send_all(message);
+        self.notify_waiting();
+    }
+
+    /// The start-up timeout has passed: whether the stages that are here are now enough for a group, as they were not before.
+    pub(crate) fn is_enough_after_waiting(&mut self, now: Instant) -> bool {
+        if self.members.is_some() {
+            return false;
+        }
+        self.decide_members(true);
+        let is_enough = self.members.is_some();
+        if is_enough {
+            self.last_progress_at = now;
+        }
+        is_enough
+    }
+
+    pub(crate) fn release_message(&self) -> CoordinatorMessage {
+        let members = self.group_slots().filter_map(|slot| slot.hello.clone()).collect();
+        CoordinatorMessage::Released { roster: Roster { members }, plan: self.plan.clone().unwrap_or_default() }
+    }
+
+    /// Tells those that wait beside the group what they wait for, which extends their start-up timeout. If the group has but one
+    /// replica, one of them succeeds its leader: whichever stage 0 takes the fence first.
+    pub(crate) fn notify_waiting(&mut self) {
+        let missing = self.ranks(|slot| slot.conn.is_none());
+        let progress = match missing.as_slice() {
+            [] => "the group has begun without this stage, and takes it in after a step".to_owned(),
+            missing => {
+                let missing = self.names(missing);
+                format!("the group has begun without this stage, and lacks {missing} for another replica")
+            }
+        };
+        let stages = self.quorum.stages();
+        let has_one_replica = self.group_size() == stages;
+        for rank in self.waiting_ranks() {
+            let succeeds_leader = has_one_replica && rank.is_multiple_of(stages);
+            let message = CoordinatorMessage::Waiting { progress: progress.clone(), succeeds_leader };
+            self.send(self.slots[rank].conn.into_iter().collect(), message);
+        }
+    }
+
+    /// Whether a rank is in the group: until that is decided, all are.
+    pub(crate) fn has_member(&self, rank: usize) -> bool {
+        self.group_rank(rank).is_some()
+    }
+
+    /// The members' slots, by group rank.
+    pub(crate) fn group_slots(&self) -> impl Iterator<Item = &MemberSlot> {
+        (0..self.group_size()).map(|group_rank| &self.slots[self.global_rank(group_rank)])
+    }
+
+    /// The rank of the stage in whose process the coordinator is.
+    pub(crate) const fn leader(&self) -> usize {
+        self.expected.rank
+    }
+
+    /// The group rank of a rank, if it is in the group.
+    pub(crate) fn group_rank(&self, rank: usize) -> Option<usize> {
+        self.group_ranks.get(rank).copied().flatten()
+    }
+
+    /// The rank of a group rank; members name each other by the latter.
+    pub(crate) fn global_rank(&self, group_rank: usize) -> usize {
+        self.members.as_ref().and_then(|members| members.get(group_rank).copied()).unwrap_or(group_rank)
+    }
+
+    /// The connections of [`GroupState::waiting_ranks`].
+    pub(crate) fn waiting_conns(&self) -> Vec<ConnectionId> {
+        self.waiting_ranks().into_iter().filter_map(|rank| self.slots[rank].conn).collect()
+    }
+
+    /// The ranks that are here and not in the group.
+    pub(crate) fn waiting_ranks(&self) -> Vec<usize> {
+        if !self.lacks_ranks() {
+            return Vec::new();
+        }
+        (0..self.slots.len()).filter(|&rank| !self.has_member(rank) && self.slots[rank].conn.is_some()).collect()
+    }
+
+    /// Whether it was decided that the group has not all ranks.
+    fn lacks_ranks(&self) -> bool {
+        self.group_size() < self.slots.len()
+    }
+
+    fn group_size(&self) -> usize {
+        self.members.as_ref().map_or(self.slots.len(), Vec::len)
+    }
+
+    /// Whether the next group could have more replicas, with those that are here.
+    pub(crate) fn may_grow(&self) -> bool {
+        let is_here = |rank: usize| self.slots[rank].conn.is_some();
+        self.lacks_ranks() && self.quorum.replicas(is_here) * self.quorum.stages() > self.group_size()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use stagecoach_api::contract::Mesh;
+
+    use crate::state::property_tests::hello_of;
+    use crate::state::{Effect, GroupEvent};
+    use crate::wire::disconnect::Disconnect;
+    use crate::wire::messages::MemberMessage;
+    use crate::{BlockLosses, GroupTimeouts, Hello, Quorum, StepOutcome, StepVote};
+
+    use super::*;
+
+    const MESH: Mesh = Mesh { stages: 2, data_parallel: 2 };
+    const WORLD_SIZE: usize = 4;
+
+    /// Two replicas of two stages, whose leader has prepared; it and the others say which ranks are lost.
+    fn prepared(leader: Option<Vec<usize>>, others: &[(usize, Option<Vec<usize>>)]) -> GroupState {
+        let now = Instant::now();
+        let hello = |rank, lost_ranks| Hello { lost_ranks, ..hello_of(rank, WORLD_SIZE) };
+        let mut group = GroupState::new(hello(0, leader), GroupTimeouts::default(), Quorum::new(MESH, 1), now);
+        for (rank, lost) in others {
+            group.handle(now, GroupEvent::Hello(*rank as ConnectionId, hello(*rank, lost.clone())));
+        }
+        group.handle(now, GroupEvent::Prepared);
+        group
+    }
+
+    #[test]
+    fn a_leader_that_was_in_no_group_learns_what_is_lost() {
+        assert_eq!(prepared(None, &[(1, None)]).members, None);
+        assert_eq!(prepared(None, &[(1, Some(vec![0]))]).members, None);
+        assert_eq!(prepared(None, &[(1, Some(vec![0, 2, 3]))]).members, Some(vec![0, 1]));
+        // one that was knows better: who waits beside a group is lost for its other members
+        assert_eq!(prepared(Some(vec![]), &[(1, Some(vec![2, 3]))]).members, None);
+        assert_eq!(prepared(Some(vec![3]), &[(1, Some(vec![2, 3])), (2, None)]).members, Some(vec![0, 1]));
+    }
+
+    #[test]
+    fn nobody_waits_for_a_stage_whose_process_has_ended_while_it_joined() {
+        let now = Instant::now();
+        // one that has lost its connection may come back, and of stage 2 nothing is known
+        for (disconnect, members) in [(Disconnect::Closed, Some(vec![0, 1])), (Disconnect::TimedOut, None)] {
+            let mut group = prepared(None, &[(1, None), (3, None)]);
+            assert_eq!(group.members, None);
+            group.handle(now, GroupEvent::Disconnected(3, disconnect));
+            assert_eq!(group.members, members);
+        }
+        // also if there are not enough others yet
+        let mut group = prepared(None, &[(3, None)]);
+        group.handle(now, GroupEvent::Disconnected(3, Disconnect::Closed));
+        assert_eq!(group.members, None);
+        group.handle(now, GroupEvent::Hello(1, hello_of(1, WORLD_SIZE)));
+        assert_eq!(group.members, Some(vec![0, 1]));
+    }
+
+    /// The group of ranks 2 and 3, led by rank 2: the second replica without the first.
+    fn second_replica(now: Instant) -> GroupState {
+        let hello = |rank, lost_ranks| Hello { lost_ranks, ..hello_of(rank, WORLD_SIZE) };
+        let leader = hello(2, Some(vec![0, 1]));
+        let mut group = GroupState::new(leader.clone(), GroupTimeouts::default(), Quorum::new(MESH, 1), now);
+        group.handle(now, GroupEvent::Hello(3, hello(3, None)));
+        group.handle(now, GroupEvent::Release(vec![], StepRules::default()));
+        group.handle(now, GroupEvent::Hello(2, leader));
+        for conn in [2, 3] {
+            group.handle(now, GroupEvent::Message(conn, MemberMessage::Formed));
+        }
+        assert_eq!(group.members, Some(vec![2, 3]));
+        group
+    }
+
+    #[test]
+    fn messages_name_stage_and_replica_and_not_the_rank_in_the_group() {
+        let now = Instant::now();
+        let voted = |votes: [StepVote; 2]| {
+            let mut group = second_replica(now);
+            let effects = [2, 3]
+                .into_iter()
+                .zip(votes)
+                .flat_map(|(conn, vote)| group.handle(now, GroupEvent::Message(conn, MemberMessage::Vote(vote))));
+            let abort = |effect| match effect {
+                Effect::Send(_, CoordinatorMessage::Verdict(verdict)) => match verdict.outcome {
+                    StepOutcome::Abort { reason } => Some(reason),
+                    _ => None,
+                },
+                _ => None,
+            };
+            effects.filter_map(abort).next().unwrap()
+        };
+        let vote = |step| StepVote { step, ..StepVote::default() };
+        assert_eq!(
+            voted([vote(5), vote(6)]),
+            "the stages voted on different steps: stage 0 of replica 1 on step 5, stage 1 of replica 1 on step 6"
+        );
+        let losses = Some(BlockLosses { blocks: 1, target_count: 1, sums: vec![(0, 1.0)] });
+        let twice = StepVote { losses, ..vote(5) };
+        assert_eq!(
+            voted([twice.clone(), twice]),
+            "the loss of block 0 of step 5 was voted twice, by stages 0 of replica 1 and 1 of replica 1"
+        );
+        let failure = |event| {
+            let mut group = second_replica(now);
+            group.handle(now, event);
+            group.failure().unwrap().message.clone()
+        };
+        assert_eq!(
+            failure(GroupEvent::Disconnected(3, Disconnect::Closed)),
+            "stage 1 of replica 1 closed its control connection while it joined: its process has died"
+        );
+        assert_eq!(
+            failure(GroupEvent::Message(3, MemberMessage::Leave { code: 74 })),
+            "stage 1 of replica 1 left with exit code 74 while it joined"
+        );
+        assert_eq!(
+            failure(GroupEvent::Message(3, MemberMessage::Hello(hello_of(3, WORLD_SIZE)))),
+            "stage 1 of replica 1 sent a message that this rank may not send: this is a bug of the trainer"
+        );
+        let anew = Hello { incarnation: 1, host: "h".to_owned(), ..hello_of(3, WORLD_SIZE) };
+        assert_eq!(failure(GroupEvent::Hello(9, anew)), "stage 1 of replica 1 has started anew on h");
+        let mut group = second_replica(now);
+        group.handle(now, GroupEvent::Message(2, MemberMessage::Vote(vote(5))));
+        group.handle(now + GroupTimeouts::default().stall_timeout, GroupEvent::Tick);
+        assert_eq!(
+            group.failure().unwrap().message,
+            "nothing has moved for 600 s: stage 0 of replica 1 waits for the vote on step 5 from stage 1 of replica 1, \
+             which has been in  for 600 s"
+        );
+    }
+}

@@ -1,0 +1,319 @@
+//! Properties of the state machine under random events in random order.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::{Duration, Instant};
+
+use proptest::prelude::*;
+
+use crate::activity::Heartbeat;
+use crate::state::{ConnectionId, Effect, GroupEvent, GroupState};
+use crate::wire::disconnect::Disconnect;
+use crate::wire::messages::{CoordinatorMessage, MemberMessage};
+use crate::{GroupTimeouts, Hello, Quorum, StepRules, StepVote};
+
+const WORLD_SIZE: usize = 3;
+
+fn hello(rank: usize, attempt: u64, pod: u8) -> Hello {
+    Hello { attempt, incarnation: u32::from(pod / 2), pod_uid: pod.to_string(), ..hello_of(rank, WORLD_SIZE) }
+}
+
+/// The first process of a stage.
+pub(crate) fn hello_of(rank: usize, world_size: usize) -> Hello {
+    Hello {
+        job_uid: String::new(),
+        attempt: 1,
+        rank,
+        world_size,
+        lost_ranks: None,
+        incarnation: 0,
+        pod_uid: String::new(),
+        version: String::new(),
+        config: BTreeMap::new(),
+        data_address: String::new(),
+        host: String::new(),
+    }
+}
+
+/// Mostly messages of a healthy group, so that groups get far enough to be disturbed.
+fn messages() -> impl Strategy<Value = MemberMessage> {
+    prop_oneof![
+        (0..4u64).prop_map(|sequence| MemberMessage::Heartbeat(Heartbeat { sequence, ..Heartbeat::default() })),
+        Just(MemberMessage::Formed),
+        Just(MemberMessage::Formed),
+        Just(MemberMessage::Gather { topic: 1, bytes: vec![1] }),
+        Just(MemberMessage::Vote(StepVote::default())),
+        Just(MemberMessage::Broadcast { topic: 1, bytes: vec![] }),
+        prop_oneof![Just(0), Just(143), Just(1), Just(75)].prop_map(|code| MemberMessage::Leave { code }),
+    ]
+}
+
+fn events() -> impl Strategy<Value = GroupEvent> {
+    let conn = || 0..6u64;
+    let disconnect = prop_oneof![
+        Just(Disconnect::Closed),
+        Just(Disconnect::TimedOut),
+        Just(Disconnect::Malformed("noise".to_owned()))
+    ];
+    prop_oneof![
+        // A connection's number gives its rank, so that all slots are soon taken.
+        8 => (conn(), 2..5u64, 0..12u8).prop_map(|(conn, attempt, pod)| {
+            let attempt = if attempt == 4 { 3 } else { attempt };
+            GroupEvent::Hello(conn, hello(conn as usize % WORLD_SIZE, attempt, [1, 2, 3].get(usize::from(pod)).copied().unwrap_or(0)))
+        }),
+        // Beyond the members' numbers.
+        3 => (6..10u64, 2..4u64).prop_map(|(conn, attempt)| GroupEvent::StandBy(conn, hello(conn as usize, attempt, 0))),
+        12 => (0..10u64, messages()).prop_map(|(conn, up)| GroupEvent::Message(conn, up)),
+        1 => (0..10u64, disconnect).prop_map(|(conn, disconnect)| GroupEvent::Disconnected(conn, disconnect)),
+        1 => Just(GroupEvent::Preparing("p".to_owned())),
+        3 => Just(GroupEvent::Release(vec![1], StepRules::default())),
+        4 => Just(GroupEvent::Tick),
+    ]
+}
+
+fn is_final(message: &CoordinatorMessage) -> bool {
+    matches!(
+        message,
+        CoordinatorMessage::GroupEnded(_)
+            | CoordinatorMessage::Refused(_)
+            | CoordinatorMessage::LeaveAcknowledged
+            | CoordinatorMessage::TakePlace { .. }
+    )
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(1500))]
+    #[test]
+    fn every_connection_gets_one_final_message(script in prop::collection::vec((events(), 0..2000u64), 1..80)) {
+        let timeouts = GroupTimeouts { startup_timeout: Duration::from_secs(9), stall_timeout: Duration::from_secs(9), ..GroupTimeouts::default() };
+        let mut now = Instant::now();
+        let mut group = GroupState::new(hello(0, 3, 0), timeouts, Quorum::all(WORLD_SIZE), now);
+        let mut used: BTreeSet<ConnectionId> = BTreeSet::new();
+        let mut open: BTreeSet<ConnectionId> = BTreeSet::new();
+        let mut closing: BTreeSet<ConnectionId> = BTreeSet::new();
+        let mut final_messages: BTreeMap<ConnectionId, CoordinatorMessage> = BTreeMap::new();
+        let mut ended = None;
+        // At the end time passes until every timeout has expired.
+        let quiet = (0..40).map(|_| (GroupEvent::Tick, 2000));
+        for (event, millis) in script.into_iter().chain(quiet) {
+            match &event {
+                // Connection numbers are never reused, and only open connections send.
+                GroupEvent::Hello(conn, _) | GroupEvent::StandBy(conn, _) if !used.insert(*conn) => continue,
+                GroupEvent::Hello(conn, _) | GroupEvent::StandBy(conn, _) => drop(open.insert(*conn)),
+                GroupEvent::Message(conn, _) if !open.contains(conn) => continue,
+                GroupEvent::Disconnected(conn, _) if !open.remove(conn) => continue,
+                _ => {}
+            }
+            now += Duration::from_millis(millis);
+            for effect in group.handle(now, event) {
+                match effect {
+                    Effect::Send(conns, message) => for conn in conns {
+                        prop_assert!(used.contains(&conn));
+                        prop_assert!(!closing.contains(&conn), "{conn} was closed and then sent {message:?}");
+                        prop_assert!(!final_messages.contains_key(&conn), "{conn} had its final message before {message:?}");
+                        if let CoordinatorMessage::Released { roster, plan } = &message {
+                            prop_assert_eq!((roster.members.len(), plan.len()), (WORLD_SIZE, 1));
+                        }
+                        if is_final(&message) {
+                            final_messages.insert(conn, message.clone());
+                        }
+                    },
+                    Effect::Close(conn) => {
+                        prop_assert!(closing.insert(conn), "{} was closed twice", conn);
+                    }
+                }
+            }
+            // Later reasons are ignored.
+            if let Some(first) = &ended {
+                prop_assert_eq!(group.failure(), Some(first));
+            }
+            ended = group.failure().cloned();
+        }
+        // No open connection waits for ever.
+        prop_assert!(group.is_closed(), "the group is not closed after all timeouts");
+        for conn in &open {
+            prop_assert!(closing.contains(conn), "{conn} was not closed");
+        }
+        for (conn, message) in &final_messages {
+            if let CoordinatorMessage::GroupEnded(failure) = message {
+                // to a spare it is addressed as to stage 0
+                let addressee = if *conn < 6 { *conn } else { 0 };
+                prop_assert_eq!(failure.rank, addressee as usize % WORLD_SIZE);
+                prop_assert_eq!(Some(&failure.message), ended.as_ref().map(|ended| &ended.message));
+            }
+        }
+    }
+}
+
+/// A formed group whose stage `n` uses connection `n`.
+fn running(now: Instant) -> GroupState {
+    let mut group = GroupState::new(hello(0, 3, 0), GroupTimeouts::default(), Quorum::all(WORLD_SIZE), now);
+    group.handle(now, GroupEvent::Release(vec![], StepRules::default()));
+    for rank in 0..WORLD_SIZE {
+        group.handle(now, GroupEvent::Hello(rank as ConnectionId, hello(rank, 3, 0)));
+    }
+    for rank in 0..WORLD_SIZE {
+        group.handle(now, GroupEvent::Message(rank as ConnectionId, MemberMessage::Formed));
+    }
+    group
+}
+
+/// The connections that get the final message.
+fn ended_connections(effects: &[Effect]) -> Vec<ConnectionId> {
+    let ended = |effect: &Effect| match effect {
+        Effect::Send(conns, CoordinatorMessage::GroupEnded(_) | CoordinatorMessage::LeaveAcknowledged) => conns.clone(),
+        _ => vec![],
+    };
+    effects.iter().flat_map(ended).collect()
+}
+
+#[test]
+fn stage_zero_is_notified_after_the_others_have_disconnected() {
+    let closed = || Disconnect::Closed;
+    let now = Instant::now();
+    let mut group = running(now);
+    assert_eq!(ended_connections(&group.handle(now, GroupEvent::Disconnected(1, closed()))), [2]);
+    assert!(ended_connections(&group.handle(now, GroupEvent::Tick)).is_empty());
+    assert_eq!(ended_connections(&group.handle(now, GroupEvent::Disconnected(2, closed()))), [0]);
+
+    // One that does not disconnect is waited for no longer than the timeout.
+    let mut group = running(now);
+    group.handle(now, GroupEvent::Disconnected(1, closed()));
+    assert_eq!(
+        ended_connections(&group.handle(now + GroupTimeouts::default().shutdown_timeout, GroupEvent::Tick)),
+        [0]
+    );
+
+    // The same order when all leave.
+    let mut group = running(now);
+    let leave = || MemberMessage::Leave { code: 0 };
+    assert!(ended_connections(&group.handle(now, GroupEvent::Message(0, leave()))).is_empty());
+    assert!(ended_connections(&group.handle(now, GroupEvent::Message(1, leave()))).is_empty());
+    assert_eq!(ended_connections(&group.handle(now, GroupEvent::Message(2, leave()))), [1, 2]);
+    assert!(ended_connections(&group.handle(now, GroupEvent::Disconnected(1, closed()))).is_empty());
+    assert_eq!(ended_connections(&group.handle(now, GroupEvent::Disconnected(2, closed()))), [0]);
+}
+
+#[test]
+fn a_timed_out_stage_is_notified_but_not_waited_for() {
+    let now = Instant::now();
+    let mut group = running(now);
+    assert_eq!(ended_connections(&group.handle(now, GroupEvent::Disconnected(1, Disconnect::TimedOut))), [1, 2]);
+    let closed = Disconnect::Closed;
+    assert_eq!(ended_connections(&group.handle(now, GroupEvent::Disconnected(2, closed))), [0]);
+}
+
+/// The messages that are for spares alone, with their connections.
+fn sent_to_spares(effects: &[Effect]) -> Vec<(ConnectionId, CoordinatorMessage)> {
+    let of_spare = |message: &CoordinatorMessage| {
+        matches!(message, CoordinatorMessage::NextInLine { .. } | CoordinatorMessage::TakePlace { .. })
+    };
+    let sent = effects.iter().filter_map(|effect| match effect {
+        Effect::Send(conns, message) if of_spare(message) => Some((conns[0], message.clone())),
+        _ => None,
+    });
+    sent.collect()
+}
+
+#[test]
+fn one_spare_after_the_other_is_next_in_line() {
+    let now = Instant::now();
+    let mut group = running(now);
+    let stand_by = |group: &mut GroupState, conn: ConnectionId| {
+        sent_to_spares(&group.handle(now, GroupEvent::StandBy(conn, hello(conn as usize, 3, 0))))
+    };
+    let next = |conn| vec![(conn, CoordinatorMessage::NextInLine { incarnation: 0 })];
+    assert_eq!(stand_by(&mut group, 10), next(10));
+    assert_eq!(stand_by(&mut group, 11), []);
+    assert_eq!(stand_by(&mut group, 12), []);
+    let died = group.handle(now, GroupEvent::Disconnected(10, Disconnect::Closed));
+    assert_eq!(sent_to_spares(&died), next(11));
+    assert_eq!(group.failure(), None, "a spare is no member");
+    let silent = group.handle(now, GroupEvent::Disconnected(11, Disconnect::TimedOut));
+    assert_eq!(sent_to_spares(&silent), next(12));
+    // it may still read, and must not take the closed connection for the end of stage 0
+    assert!(matches!(&silent[0], Effect::Send(conns, CoordinatorMessage::Refused(_)) if *conns == [11]), "{silent:?}");
+    let lost = group.handle(now, GroupEvent::Disconnected(2, Disconnect::Closed));
+    assert_eq!(sent_to_spares(&lost), [(12, CoordinatorMessage::TakePlace { rank: 2, incarnation: 1 })]);
+}
+
+/// The spare that takes the place joins the same group.
+#[test]
+fn a_stage_that_dies_before_the_group_has_formed_is_replaced_by_spare_in_it() {
+    let now = Instant::now();
+    let mut group = GroupState::new(hello(0, 3, 0), GroupTimeouts::default(), Quorum::all(WORLD_SIZE), now);
+    for rank in 0..WORLD_SIZE {
+        group.handle(now, GroupEvent::Hello(rank as ConnectionId, hello(rank, 3, 0)));
+    }
+    group.handle(now, GroupEvent::StandBy(10, hello(10, 3, 0)));
+    let died = group.handle(now, GroupEvent::Disconnected(1, Disconnect::Closed));
+    assert_eq!(sent_to_spares(&died), [(10, CoordinatorMessage::TakePlace { rank: 1, incarnation: 1 })]);
+    group.handle(now, GroupEvent::Disconnected(10, Disconnect::Closed));
+    let taker = Hello { incarnation: 1, pod_uid: "spare".to_owned(), ..hello(1, 3, 0) };
+    group.handle(now, GroupEvent::Hello(11, taker.clone()));
+    let released = group.handle(now, GroupEvent::Release(vec![1], StepRules::default()));
+    let Effect::Send(to, CoordinatorMessage::Released { roster, .. }) = &released[1] else { panic!("{released:?}") };
+    assert_eq!((to.as_slice(), &roster.members[1]), ([0, 11, 2].as_slice(), &taker));
+    assert_eq!(group.failure(), None);
+}
+
+/// Unless it would end the same way in any process, or gave up because of another.
+#[test]
+fn a_stage_that_leaves_with_an_error_of_its_own_is_replaced_by_spare() {
+    let now = Instant::now();
+    for (rank, code, followed) in [(2, 1, true), (2, 74, true), (0, 74, true), (2, 78, false), (2, 75, false)] {
+        let mut group = running(now);
+        group.handle(now, GroupEvent::StandBy(10, hello(10, 3, 0)));
+        let left = group.handle(now, GroupEvent::Message(rank as ConnectionId, MemberMessage::Leave { code }));
+        let expected = followed.then_some((10, CoordinatorMessage::TakePlace { rank, incarnation: 1 }));
+        assert_eq!(sent_to_spares(&left), Vec::from_iter(expected), "stage {rank} left with {code}");
+        assert!(group.failure().is_some());
+    }
+}
+
+/// By the group's own clock, from the moment at which the loss is noticed: whichever stage it is, and also if the others do
+/// not react any more.
+#[test]
+fn a_lost_stage_ends_the_group_within_five_seconds() {
+    let losses = [Disconnect::Closed, Disconnect::TimedOut, Disconnect::Malformed("nonsense".to_owned())];
+    for (loss, lost) in losses.iter().flat_map(|loss| (0..WORLD_SIZE as ConnectionId).map(move |lost| (loss, lost))) {
+        for others_react in [true, false] {
+            let noticed = Instant::now();
+            let (mut now, mut group) = (noticed, running(noticed));
+            let mut told = BTreeSet::from([lost]);
+            let mut effects = group.handle(now, GroupEvent::Disconnected(lost, loss.clone()));
+            while !group.is_closed() || told.len() < WORLD_SIZE {
+                let news: Vec<ConnectionId> =
+                    ended_connections(&effects).into_iter().filter(|conn| told.insert(*conn)).collect();
+                now += GroupTimeouts::default().heartbeat_interval;
+                assert!(now - noticed <= Duration::from_secs(5), "stage {lost} ({loss:?}): only {told:?} were told");
+                effects = group.handle(now, GroupEvent::Tick);
+                for conn in news.into_iter().filter(|_| others_react) {
+                    let closed = Disconnect::Closed;
+                    effects.extend(group.handle(now, GroupEvent::Disconnected(conn, closed)));
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn new_activities_count_as_progress() {
+    let heartbeat = |sequence| {
+        let activity = Heartbeat { text: format!("F {sequence}"), waits_for: None, sequence, age: Duration::ZERO };
+        GroupEvent::Message(1, MemberMessage::Heartbeat(activity))
+    };
+    let mut now = Instant::now();
+    let mut group = running(now);
+    let almost = GroupTimeouts::default().stall_timeout - Duration::from_secs(1);
+    for sequence in 1..5 {
+        group.handle(now, heartbeat(sequence));
+        now += almost;
+        group.handle(now, GroupEvent::Tick);
+        assert_eq!(group.failure(), None);
+    }
+    // the same activity once more is none
+    group.handle(now, heartbeat(4));
+    group.handle(now + Duration::from_secs(2), GroupEvent::Tick);
+    let failure = group.failure().unwrap();
+    assert!(failure.message.starts_with("nothing has moved for 601 s: stage 0 "), "{failure}");
+}

@@ -1,0 +1,172 @@
+//! Which ranks a group has: all, or as many replicas of the pipeline as those make that are there. Pure.
+
+use std::collections::BTreeSet;
+
+use stagecoach_api::contract::Mesh;
+
+/// With how few replicas a group may train (torchelastic's `min_nodes`, in replicas). Ranks of one stage can stand in for each
+/// other.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Quorum {
+    /// The attempt's stages and replicas.
+    pub(crate) mesh: Mesh,
+    /// How many replicas a group must have.
+    min_replicas: usize,
+    awaits_lost: bool,
+    /// Ranks that are lost. Nobody waits for them if there are enough others; for a rank of which nothing is known, the group waits
+    /// until the start-up timeout has passed.
+    pub(crate) lost: BTreeSet<usize>,
+}
+
+impl Quorum {
+    /// Of a group that trains with `min_replicas` of the mesh's replicas, or more, and waits for no rank that is lost.
+    pub fn new(mesh: Mesh, min_replicas: usize) -> Quorum {
+        Quorum { mesh, min_replicas, awaits_lost: false, lost: BTreeSet::new() }
+    }
+
+    /// Whether it waits also for ranks that are lost: spares may take their places.
+    pub fn awaiting_lost(self, awaits_lost: bool) -> Quorum {
+        Quorum { awaits_lost, ..self }
+    }
+
+    /// Of a group of one replica, which needs all its stages.
+    pub fn all(stages: usize) -> Quorum {
+        Quorum::new(Mesh::pipeline(stages as u32), 1)
+    }
+
+    /// Stages of a replica.
+    pub(crate) fn stages(&self) -> usize {
+        self.mesh.stages as usize
+    }
+
+    fn world_size(&self) -> usize {
+        self.mesh.ranks() as usize
+    }
+
+    /// The ranks of the group that rank `leader` leads, by group rank, if it need not wait any longer: replica by replica, the leader's
+    /// first.
+    /// `has_waited` if the start-up timeout has passed.
+    pub(crate) fn members(
+        &self,
+        leader: usize,
+        has_waited: bool,
+        is_here: impl Fn(usize) -> bool,
+    ) -> Option<Vec<usize>> {
+        let count = self.replicas(&is_here);
+        let may_come = |rank: &usize| self.awaits_lost || !self.lost.contains(rank);
+        let is_all = count == self.replicas(|rank| is_here(rank) || may_come(&rank));
+        (count >= self.min_replicas.max(1) && (is_all || has_waited)).then(|| self.arranged(leader, count, is_here))
+    }
+
+    /// How many replicas the ranks make that are here: as many as each stage has of them.
+    pub(crate) fn replicas(&self, is_here: impl Fn(usize) -> bool) -> usize {
+        let of_stage = |stage: usize| (stage..self.world_size()).step_by(self.stages().max(1));
+        (0..self.stages()).map(|stage| of_stage(stage).filter(|&rank| is_here(rank)).count()).min().unwrap_or(0)
+    }
+
+    /// `count` replicas of ranks that are here: the leader's, then whole ones, then others. A rank that one of them lacks is taken from
+    /// a replica that is not among them.
+    fn arranged(&self, leader: usize, count: usize, is_here: impl Fn(usize) -> bool) -> Vec<usize> {
+        let stages = self.stages();
+        let lacks = |replica: usize| !(replica * stages..(replica + 1) * stages).all(&is_here);
+        let mut replicas: Vec<usize> = (0..self.mesh.data_parallel as usize).collect();
+        replicas.sort_by_key(|&replica| (replica != leader / stages, lacks(replica), replica));
+        let (taken, others) = replicas.split_at(count);
+        let mut substitutes: Vec<usize> = others
+            .iter()
+            .flat_map(|replica| replica * stages..(replica + 1) * stages)
+            .filter(|&rank| is_here(rank))
+            .collect();
+        let mut present_or_substitute = |rank: usize| {
+            let of_stage = |other: &usize| other % stages == rank % stages;
+            match is_here(rank) {
+                true => Some(rank),
+                false => substitutes.iter().rposition(of_stage).map(|at| substitutes.remove(at)),
+            }
+        };
+        let ranks = taken.iter().flat_map(|replica| replica * stages..(replica + 1) * stages);
+        ranks.filter_map(&mut present_or_substitute).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const MESH: Mesh = Mesh { stages: 2, data_parallel: 3 };
+    const WORLD_SIZE: usize = 6;
+
+    fn quorum(min_replicas: usize, lost: &[usize]) -> Quorum {
+        Quorum { lost: lost.iter().copied().collect(), ..Quorum::new(MESH, min_replicas) }
+    }
+
+    fn members(quorum: &Quorum, has_waited: bool, missing: &[usize]) -> Option<Vec<usize>> {
+        quorum.members(0, has_waited, |rank| !missing.contains(&rank))
+    }
+
+    #[test]
+    fn a_lost_stage_is_not_waited_for_and_another_one_for_as_long_as_it_takes() {
+        assert_eq!(members(&quorum(1, &[3]), false, &[]), Some((0..6).collect()));
+        assert_eq!(members(&quorum(1, &[3]), false, &[3]), Some(vec![0, 1, 4, 5]));
+        assert_eq!(members(&quorum(1, &[3]), false, &[3, 5]), None);
+        assert_eq!(members(&quorum(1, &[3]), true, &[3, 5]), Some(vec![0, 1]));
+        assert_eq!(members(&quorum(1, &[]), false, &[3]), None);
+        let with_spares = quorum(1, &[3]).awaiting_lost(true);
+        assert_eq!(members(&with_spares, false, &[3]), None);
+        assert_eq!(members(&with_spares, true, &[3]), Some(vec![0, 1, 4, 5]));
+        // with stage 1 of one replica gone, nothing is gained by waiting for stage 0 of another
+        assert_eq!(members(&quorum(1, &[3]), false, &[3, 2]), Some(vec![0, 1, 4, 5]));
+    }
+
+    #[test]
+    fn a_stage_stands_in_for_that_of_another_replica() {
+        assert_eq!(members(&quorum(1, &[1]), false, &[1]), Some(vec![0, 5, 2, 3]));
+        assert_eq!(members(&quorum(1, &[1, 2]), false, &[1, 2]), Some(vec![0, 3, 4, 5]));
+        let led_by =
+            |leader, missing: &[usize]| quorum(1, missing).members(leader, false, |rank| !missing.contains(&rank));
+        assert_eq!(led_by(2, &[0]), Some(vec![2, 3, 4, 5]));
+        assert_eq!(led_by(2, &[0, 3]), Some(vec![2, 1, 4, 5]));
+        assert_eq!(led_by(4, &[]), Some(vec![4, 5, 0, 1, 2, 3]));
+    }
+
+    #[test]
+    fn enough_replicas_are_needed() {
+        assert_eq!(members(&quorum(1, &[1, 3, 5]), true, &[1, 3, 5]), None);
+        assert_eq!(members(&quorum(3, &[2]), true, &[2]), None);
+        assert_eq!(members(&quorum(2, &[2]), true, &[2]), Some(vec![0, 1, 4, 5]));
+        assert_eq!(Quorum::all(WORLD_SIZE).members(0, true, |rank| rank != 5), None);
+    }
+
+    proptest! {
+        #[test]
+        fn a_group_has_as_many_replicas_as_are_here(
+            here in prop::collection::vec(any::<bool>(), WORLD_SIZE),
+            stages in prop::sample::select(vec![1usize, 2, 3, 6]),
+            leader in 0usize..6,
+            min_replicas in 1usize..4,
+            lost in prop::collection::btree_set(0usize..6, 0..6),
+            has_waited: bool,
+        ) {
+            let leader = leader % (WORLD_SIZE / stages) * stages;
+            let is_here = |rank| rank == leader || here[rank];
+            let mesh = Mesh { stages: stages as u32, data_parallel: (WORLD_SIZE / stages) as u32 };
+            let quorum = Quorum { lost, ..Quorum::new(mesh, min_replicas) };
+            let Some(members) = quorum.members(leader, has_waited, is_here) else { return Ok(()) };
+            prop_assert_eq!(members[0], leader);
+            prop_assert_eq!(members.len(), stages * quorum.replicas(is_here));
+            prop_assert!(members.iter().all(|&rank| is_here(rank)) && members.len() >= stages * min_replicas);
+            prop_assert!(members.iter().enumerate().all(|(at, rank)| at % stages == rank % stages));
+            let distinct: BTreeSet<_> = members.iter().collect();
+            prop_assert_eq!(distinct.len(), members.len());
+            // a replica that is whole stays together
+            for replica in 0..WORLD_SIZE / stages {
+                let ranks: Vec<usize> = (replica * stages..(replica + 1) * stages).collect();
+                if members.contains(&ranks[0]) && ranks.iter().all(|&rank| is_here(rank)) {
+                    prop_assert!(members.chunks(stages).any(|found| found == ranks));
+                }
+            }
+        }
+    }
+}

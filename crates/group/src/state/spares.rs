@@ -1,0 +1,82 @@
+//! Spares: processes without a stage that wait to take the place of one whose process has ended. A part of the state machine;
+//! also pure. The group that ends hands the place over; the next one sees an ordinary member.
+
+use crate::state::admission::admit_spare;
+use crate::state::{ConnectionId, GroupPhase, GroupState};
+use crate::wire::disconnect::Disconnect;
+use crate::wire::messages::CoordinatorMessage;
+use crate::{Hello, Refusal};
+
+/// The spares that are connected, the first in line first.
+#[derive(Debug, Default)]
+pub(crate) struct Spares(Vec<ConnectionId>);
+
+impl Spares {
+    pub(crate) fn conns(&self) -> Vec<ConnectionId> {
+        self.0.clone()
+    }
+
+    pub(crate) fn take_all(&mut self) -> Vec<ConnectionId> {
+        std::mem::take(&mut self.0)
+    }
+
+    /// Removes a connection; false if it is not a spare's.
+    fn remove(&mut self, conn: ConnectionId) -> bool {
+        let before = self.0.len();
+        self.0.retain(|spare| *spare != conn);
+        self.0.len() < before
+    }
+}
+
+impl GroupState {
+    pub(crate) fn on_stand_by(&mut self, conn: ConnectionId, hello: Hello) {
+        if let Err(refusal) = admit_spare(&self.expected, &hello) {
+            return self.send_and_close(conn, CoordinatorMessage::Refused(refusal));
+        }
+        if self.is_ending() {
+            return self.send_and_close(conn, CoordinatorMessage::Refused(self.ended()));
+        }
+        self.spares.0.push(conn);
+        if self.spares.0.len() == 1 {
+            self.notify_next_in_line();
+        }
+        let message = match self.phase {
+            GroupPhase::Joining => CoordinatorMessage::Preparing(self.progress.clone()),
+            _ => self.release_message(),
+        };
+        self.send(vec![conn], message);
+    }
+
+    pub(crate) fn on_spare_disconnected(&mut self, conn: ConnectionId, disconnect: &Disconnect) {
+        let was_next = self.spares.0.first() == Some(&conn);
+        if !self.spares.remove(conn) {
+            return;
+        }
+        if matches!(disconnect, Disconnect::TimedOut | Disconnect::Malformed(_)) {
+            // if it still reads, it must not take the closed connection for the end of the leader's process
+            let reason = "this spare was silent".to_owned();
+            self.send_and_close(conn, CoordinatorMessage::Refused(Refusal::GroupEnded { reason }));
+        }
+        if was_next {
+            self.notify_next_in_line();
+        }
+    }
+
+    /// Hands the place of rank `rank`, whose process has ended or leaves, to the first spare; its connection, if there is one.
+    pub(crate) fn hand_over(&mut self, rank: usize) -> Option<ConnectionId> {
+        let incarnation = self.slots[rank].hello.as_ref()?.incarnation.checked_add(1)?;
+        let spare = *self.spares.0.first()?;
+        self.spares.remove(spare);
+        self.send_and_close(spare, CoordinatorMessage::TakePlace { rank, incarnation });
+        self.notify_next_in_line();
+        Some(spare)
+    }
+
+    fn notify_next_in_line(&mut self) {
+        let incarnation = self.expected.incarnation;
+        let next: Vec<ConnectionId> = self.spares.0.first().copied().into_iter().collect();
+        if !next.is_empty() {
+            self.send(next, CoordinatorMessage::NextInLine { incarnation });
+        }
+    }
+}

@@ -1,0 +1,61 @@
+//! A step's loss from the sums of its gradient blocks, whichever ranks computed them. Pure.
+
+use serde::{Deserialize, Serialize};
+
+use crate::names::without_noun;
+
+/// Cross-entropies of the gradient blocks that one rank computed.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct BlockLosses {
+    /// The blocks of the step, those of other ranks too: a power of two.
+    pub blocks: u32,
+    /// Targets of the step that count, in all blocks.
+    pub target_count: u64,
+    /// Each block of this rank: its index and the sum of its cross-entropies, in nats.
+    pub sums: Vec<(u32, f64)>,
+}
+
+/// The mean over all targets, in nats, of the losses that group ranks voted: the blocks are added as a binary tree by index, so
+/// that the bits are the same for all ways to share them among ranks.
+///
+/// # Errors
+/// If not every block was voted exactly once, by ranks that agree.
+pub(crate) fn mean_loss<'a>(
+    votes: impl Iterator<Item = (usize, &'a BlockLosses)>,
+    step: u64,
+    name: &dyn Fn(usize) -> String,
+) -> Result<f32, String> {
+    let votes: Vec<(usize, &BlockLosses)> = votes.collect();
+    let Some(&(first, BlockLosses { blocks, target_count, .. })) = votes.first() else {
+        return Err(format!("no stage voted the loss of step {step}: the one with the head must"));
+    };
+    let agrees = |vote: &BlockLosses| (&vote.blocks, &vote.target_count) == (blocks, target_count);
+    if let Some(&(group_rank, other)) = votes.iter().find(|(_, vote)| !agrees(vote)) {
+        return Err(format!(
+            "{} voted the loss of step {step} for {blocks} blocks with {target_count} targets, and {} for {} with {}",
+            name(first),
+            name(group_rank),
+            other.blocks,
+            other.target_count
+        ));
+    }
+    let mut sums: Vec<(u32, usize, f64)> = Vec::new();
+    for (group_rank, vote) in &votes {
+        sums.extend(vote.sums.iter().map(|&(block, sum)| (block, *group_rank, sum)));
+    }
+    sums.sort_by_key(|&(block, group_rank, _)| (block, group_rank));
+    if let Some(pair) = sums.windows(2).find(|pair| pair[0].0 == pair[1].0) {
+        let (block, one, other) = (pair[0].0, name(pair[0].1), name(pair[1].1));
+        let (one, other) = (without_noun(&one), without_noun(&other));
+        return Err(format!("the loss of block {block} of step {step} was voted twice, by stages {one} and {other}"));
+    }
+    if !blocks.is_power_of_two() || !sums.iter().map(|&(block, ..)| block).eq(0..*blocks) {
+        let voted: Vec<u32> = sums.iter().map(|&(block, ..)| block).collect();
+        return Err(format!("the losses of blocks {voted:?} of step {step} were voted, and it has {blocks}"));
+    }
+    let mut level: Vec<f64> = sums.into_iter().map(|(.., sum)| sum).collect();
+    while level.len() > 1 {
+        level = level.chunks(2).map(|pair| pair.iter().sum()).collect();
+    }
+    Ok((level.iter().sum::<f64>() / *target_count as f64) as f32)
+}

@@ -1,0 +1,10 @@
+//! What goes over a connection: how it begins, frames, encryption, the messages of both sides, and how it ends.
+
+pub(crate) mod connect;
+pub(crate) mod disconnect;
+pub mod frame;
+#[cfg(test)]
+mod golden_tests;
+pub(crate) mod handshake;
+pub(crate) mod messages;
+pub(crate) mod secure;

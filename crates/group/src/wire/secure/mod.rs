@@ -1,0 +1,137 @@
+//! Noise over a stream: both sides prove that they hold the group's key, and everything after that is encrypted.
+//!
+//! The handshake is `NNpsk0` of the [Noise protocol framework](https://noiseprotocol.org/noise.html): one message each way.
+//! A message that was recorded earlier gets an answer, but whoever sends it can't go on: the answer holds a new ephemeral
+//! key. So a peer counts as authenticated once its first record has been decrypted.
+
+mod stream;
+#[cfg(test)]
+mod tests;
+
+use std::fmt;
+use std::io;
+
+use snow::{Builder, HandshakeState};
+
+pub use stream::{SecureReader, SecureWriter, Session};
+
+use crate::wire::frame::invalid;
+
+/// The pattern of the handshake and its primitives, by Noise's name.
+const PROTOCOL: &str = "Noise_NNpsk0_25519_ChaChaPoly_BLAKE2s";
+/// Size of each of the two messages of the handshake: an ephemeral public key and a tag.
+pub const HANDSHAKE_BYTES: usize = 48;
+/// Size of the group's key.
+const KEY_BYTES: usize = 32;
+
+/// What the stages of one group share: who has it may join.
+#[derive(Clone, PartialEq, Eq)]
+pub struct GroupSecret {
+    /// The number of the group's fence.
+    epoch: u64,
+    key: [u8; KEY_BYTES],
+}
+
+impl fmt::Debug for GroupSecret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "GroupSecret(epoch {})", self.epoch)
+    }
+}
+
+impl GroupSecret {
+    /// A new key for the group of `epoch`.
+    ///
+    /// # Errors
+    /// If the operating system has no random numbers.
+    pub fn generate(epoch: u64) -> io::Result<GroupSecret> {
+        let mut key = [0; KEY_BYTES];
+        getrandom::fill(&mut key)?;
+        Ok(GroupSecret { epoch, key })
+    }
+
+    /// The number of the group.
+    pub fn epoch(&self) -> u64 {
+        self.epoch
+    }
+
+    /// The key as hexadecimal digits.
+    pub fn key_hex(&self) -> String {
+        self.key.iter().map(|byte| format!("{byte:02x}")).collect()
+    }
+
+    /// The secret whose key `key_hex` wrote; `None` for anything else.
+    pub fn from_key_hex(epoch: u64, hex: &str) -> Option<GroupSecret> {
+        let mut key = [0; KEY_BYTES];
+        if hex.len() != 2 * KEY_BYTES || !hex.is_ascii() {
+            return None;
+        }
+        for (byte, at) in key.iter_mut().zip((0..).step_by(2)) {
+            *byte = u8::from_str_radix(&hex[at..at + 2], 16).ok()?;
+        }
+        Some(GroupSecret { epoch, key })
+    }
+
+    fn builder<'a>(&'a self, prologue: &'a [u8]) -> Result<Builder<'a>, snow::Error> {
+        Builder::new(PROTOCOL.parse()?).psk(0, &self.key)?.prologue(prologue)
+    }
+
+    /// What both sides must mean: a handshake of another kind of connection, or of another group, fails.
+    fn prologue(&self, purpose: &str) -> Vec<u8> {
+        [purpose.as_bytes(), &self.epoch.to_le_bytes()].concat()
+    }
+}
+
+/// The initiator's side of a handshake that has begun.
+#[derive(Debug)]
+pub struct Handshake(HandshakeState);
+
+impl Handshake {
+    /// Begins a handshake; the message goes to the responder.
+    ///
+    /// # Errors
+    /// If the operating system has no random numbers.
+    pub fn begin(secret: &GroupSecret, purpose: &str) -> io::Result<(Handshake, [u8; HANDSHAKE_BYTES])> {
+        let mut state = secret.builder(&secret.prologue(purpose)).and_then(Builder::build_initiator).map_err(failed)?;
+        let message = write_message(&mut state)?;
+        Ok((Handshake(state), message))
+    }
+
+    /// Ends it with the responder's answer.
+    ///
+    /// # Errors
+    /// `InvalidData` if the responder does not hold the key.
+    pub fn finish(mut self, answer: &[u8; HANDSHAKE_BYTES]) -> io::Result<Session> {
+        read_message(&mut self.0, answer)?;
+        Session::new(self.0)
+    }
+
+    /// The responder's side: its session, and the answer to the initiator's message.
+    ///
+    /// # Errors
+    /// `InvalidData` if the initiator does not hold the key.
+    pub fn respond(
+        secret: &GroupSecret,
+        purpose: &str,
+        message: &[u8; HANDSHAKE_BYTES],
+    ) -> io::Result<(Session, [u8; HANDSHAKE_BYTES])> {
+        let mut state = secret.builder(&secret.prologue(purpose)).and_then(Builder::build_responder).map_err(failed)?;
+        read_message(&mut state, message)?;
+        let answer = write_message(&mut state)?;
+        Ok((Session::new(state)?, answer))
+    }
+}
+
+fn write_message(state: &mut HandshakeState) -> io::Result<[u8; HANDSHAKE_BYTES]> {
+    let mut message = [0; HANDSHAKE_BYTES];
+    state.write_message(&[], &mut message).map_err(failed)?;
+    Ok(message)
+}
+
+fn read_message(state: &mut HandshakeState, message: &[u8; HANDSHAKE_BYTES]) -> io::Result<()> {
+    state.read_message(message, &mut []).map_err(|_| invalid("it does not have this group's key".to_owned()))?;
+    Ok(())
+}
+
+fn failed(error: snow::Error) -> io::Error {
+    io::Error::other(format!("the handshake failed: {error}"))
+}

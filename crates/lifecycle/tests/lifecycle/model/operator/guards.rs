@@ -1,0 +1,147 @@
+//! How each guard is disabled.
+
+use stagecoach_lifecycle::*;
+
+use crate::model::cluster_state::NOW;
+
+/// What maintains an invariant; each can be disabled.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Guard {
+    /// The record replaces only the version that was read.
+    CompareAndSwap,
+    /// The record is written back even if unchanged before any action, so that no action follows from a stale version.
+    ConfirmTheRead,
+    /// The same where pods are only deleted.
+    ConfirmBeforeDeleting,
+    /// The record is written before any action.
+    RecordFirst,
+    /// No pod is created while instances of older attempts remain.
+    WaitForOlder,
+    /// A new attempt's number is above those of all pods, not only above the recorded one.
+    NumberAbovePods,
+    /// Pods are listed by a consistent read, not from a cache.
+    LiveList,
+    /// Pods recorded as created are not created again.
+    PodsCreated,
+    /// Only the holder of the newest fence commits.
+    Fence,
+    /// Terminating pods are waited for until a timeout.
+    TerminationTimeout,
+    /// A restart that counts is taken from the budget.
+    Budget,
+    /// What is created in place of a lost stage is another incarnation.
+    Incarnations,
+    /// Its incarnation is none that a spare may have taken unobserved.
+    SpareIncarnations,
+    /// A takeover counts as the replacement that it is.
+    TakeoverCounts,
+    /// No pod is created while spares of older attempts remain.
+    WaitForSpares,
+    /// Spares of a complete job are removed.
+    RemoveSpares,
+    /// No spare is created while a stage waits to be scheduled.
+    StagesFirst,
+    /// After a takeover nothing is created but what is being replaced otherwise.
+    NothingToCreate,
+    /// A group forms only with `restart.minDataParallel` replicas.
+    EnoughReplicas,
+    /// Where replicas may be missing, a job is complete when the first one is done.
+    OneReplicaCompletes,
+    /// What waits for a replica that a complete job was without is removed.
+    RemoveWaiting,
+}
+
+/// The decision without a guard.
+pub(super) fn decide_without(observed: &Observed, disabled_guard: Option<Guard>) -> Decision {
+    let mut observed = observed.clone();
+    match (disabled_guard, &mut observed.state.attempt_phase) {
+        (Some(Guard::PodsCreated), AttemptPhase::Running { all_created, .. }) => *all_created = false,
+        (Some(Guard::NumberAbovePods), _) => {
+            let number = observed.state.attempt.number;
+            observed.instances.retain(|instance| instance.attempt <= number);
+        }
+        (Some(Guard::WaitForSpares), _) => {
+            let number = observed.state.attempt.number;
+            observed.spares.retain(|spare| spare.attempt == number);
+        }
+        _ => {}
+    }
+    let mut decision = decide(&observed, NOW);
+    match (disabled_guard, &decision.state.attempt_phase) {
+        (Some(Guard::WaitForOlder), AttemptPhase::Running { not_before, all_created: false }) if *not_before <= NOW => {
+            let Attempt { number, mesh, .. } = decision.state.attempt;
+            decision.actions.retain(|action| !matches!(action, AttemptAction::StartAttempt { .. }));
+            decision.actions.push(AttemptAction::StartAttempt { number, mesh });
+        }
+        (Some(Guard::Budget), _) => decision.state.budget = observed.state.budget,
+        (Some(Guard::TakeoverCounts), _) if is_takeover(&observed.state, &decision.state) => {
+            decision.state.budget = observed.state.budget;
+        }
+        (Some(Guard::NothingToCreate), AttemptPhase::Running { not_before, .. })
+            if is_takeover(&observed.state, &decision.state) =>
+        {
+            decision.state.attempt_phase = AttemptPhase::Running { not_before: *not_before, all_created: false };
+            let Attempt { number, mesh, .. } = decision.state.attempt;
+            decision.actions.push(AttemptAction::StartAttempt { number, mesh });
+        }
+        (Some(Guard::RemoveWaiting), AttemptPhase::Finished(JobOutcome::Complete)) => {
+            decision.actions.retain(|action| !matches!(action, AttemptAction::RemoveReplaced { .. }));
+        }
+        (Some(Guard::RemoveSpares), AttemptPhase::Finished(_)) => {
+            decision.actions.retain(|action| !matches!(action, AttemptAction::RemoveSpares { .. }));
+        }
+        (Some(Guard::StagesFirst), AttemptPhase::Running { all_created: true, .. }) => {
+            start_spares_early(&mut observed, &mut decision);
+        }
+        (Some(Guard::SpareIncarnations), _) if decision.state.attempt == observed.state.attempt => {
+            ignore_spares_incarnations(&observed, &mut decision);
+        }
+        (Some(Guard::Incarnations), _) => {
+            let replaced = |action: &AttemptAction| matches!(action, AttemptAction::ReplaceStages { .. });
+            if let Some(at) = decision.actions.iter().position(replaced) {
+                let Attempt { number, mesh, .. } = decision.state.attempt;
+                decision.actions[at] = AttemptAction::StartAttempt { number, mesh };
+                decision.actions.retain(|action| !matches!(action, AttemptAction::RemoveReplaced { .. }));
+            }
+        }
+        _ => {}
+    }
+    decision
+}
+
+/// Starts spares also while a stage waits to be scheduled.
+fn start_spares_early(observed: &mut Observed, decision: &mut Decision) {
+    observed
+        .instances
+        .iter_mut()
+        .filter(|instance| instance.state == InstanceState::Pending)
+        .for_each(|instance| instance.state = InstanceState::Starting);
+    let starts_spares = |action: &AttemptAction| matches!(action, AttemptAction::StartSpares { .. });
+    if !decision.actions.iter().any(starts_spares) {
+        let unguarded = decide(observed, NOW);
+        if unguarded.state == decision.state {
+            decision.actions.extend(unguarded.actions.into_iter().filter(starts_spares));
+        }
+    }
+}
+
+/// Replaces stages by the next incarnation, which a spare may have.
+fn ignore_spares_incarnations(observed: &Observed, decision: &mut Decision) {
+    let next = |rank: u32| observed.state.incarnation(rank) + 1;
+    let replaced: Vec<u32> = decision.state.starting.difference(&observed.state.starting).copied().collect();
+    for rank in replaced {
+        decision.state.incarnations.insert(rank, next(rank));
+        for action in &mut decision.actions {
+            if let AttemptAction::ReplaceStages { incarnations, .. }
+            | AttemptAction::RemoveReplaced { incarnations, .. } = action
+            {
+                incarnations.entry(rank).and_modify(|incarnation| *incarnation = next(rank));
+            }
+        }
+    }
+}
+
+/// Whether a takeover was recorded, and nothing is replaced but by it.
+fn is_takeover(before: &JobState, after: &JobState) -> bool {
+    after.budget.replaced > before.budget.replaced && after.starting.is_subset(&before.starting)
+}

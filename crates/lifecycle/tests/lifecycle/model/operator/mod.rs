@@ -1,0 +1,213 @@
+//! The operator: one observation, one decision, then one write at a time.
+
+mod guards;
+mod writes;
+
+use stagecoach_api::job::{BackoffSpec, RestartSpec};
+use stagecoach_lifecycle::*;
+
+pub(crate) use self::guards::Guard;
+use self::guards::decide_without;
+pub(crate) use self::writes::write;
+use super::cluster_state::{
+    ClusterState, JobObject, ModelOperator, ModelPod, NOW, Name, Record, SPARE, Shown, StaleCache, Write,
+};
+use super::pods::is_heard_to_train_without;
+use super::time::canonical;
+
+/// Restarts that count. With spares, where one failure has many more consequences, fewer.
+pub(crate) const fn max_restarts(spares: u32) -> u32 {
+    if spares > 0 { 1 } else { 2 }
+}
+
+pub(crate) const TERMINATION_TIMEOUT_SECONDS: u64 = 20;
+
+fn policy(cluster: &ClusterState, disabled_guard: Option<Guard>) -> Policy {
+    let ClusterState { replaces_stages, spares, min_data_parallel, .. } = *cluster;
+    let never = disabled_guard == Some(Guard::TerminationTimeout);
+    let needs_all = disabled_guard == Some(Guard::OneReplicaCompletes);
+    Policy {
+        restart: RestartSpec {
+            max_restarts: max_restarts(spares),
+            backoff: BackoffSpec { initial_seconds: 10, max_seconds: 10 },
+            startup_timeout_seconds: 30,
+            reform_timeout_seconds: u32::from(replaces_stages),
+            min_data_parallel: None,
+            heartbeat_timeout_seconds: 10,
+            stall_timeout_seconds: 30,
+            termination_timeout_seconds: if never { u32::MAX } else { TERMINATION_TIMEOUT_SECONDS as u32 },
+            pod_failure_policy: None,
+            exit_codes: vec![],
+        },
+        grace_seconds: 10,
+        scheduling_timeout_seconds: 30,
+        active_deadline_seconds: None,
+        backoff_jitter_percent: 0,
+        replaces_stages,
+        spares,
+        nodes_can_be_lost: true,
+        min_data_parallel: if needs_all { u32::MAX } else { min_data_parallel },
+    }
+}
+
+/// Reads the job and lists the pods, decides, and plans the writes.
+pub(crate) fn observe(cluster: &mut ClusterState, stale_cache: bool, disabled_guard: Option<Guard>) {
+    let seen = if stale_cache { cluster.stale_cache.take() } else { None };
+    let (job, pods, job_is_current) = match &seen {
+        Some(StaleCache::Job(job)) => (job.as_ref(), &cluster.pods, false),
+        Some(StaleCache::Pods(pods)) => (&cluster.job, pods, true),
+        None => (&cluster.job, &cluster.pods, true),
+    };
+    let (mut instances, mut spares) = (Vec::new(), Vec::new());
+    for pod in pods {
+        match pod.shown() {
+            Shown::Stage(instance) => instances.push(instance),
+            Shown::Spare(spare) => spares.push(spare),
+        }
+    }
+    let observed = Observed {
+        desired: job.desired,
+        policy: policy(cluster, disabled_guard),
+        state: job.recorded.clone(),
+        instances,
+        spares,
+        refusal: None,
+        progress: ObservedProgress {
+            checkpoint_step: Some(cluster.volume.checkpoint),
+            last_step_at: Some(if is_heard_to_train_without(cluster, job.recorded.attempt.number) {
+                NOW
+            } else {
+                UnixMillis(0)
+            }),
+            lost: reported_loss(cluster, job.recorded.attempt.number),
+            ..ObservedProgress::default()
+        },
+    };
+    let decision = decide_without(&observed, disabled_guard);
+    let mut plan = writes(&decision, pods);
+    let done = InstanceState::Exited(Exit::with_code(0));
+    let is_done = cluster.may_lack_replicas() && a_replica_is(&done, &job.recorded, &observed.instances);
+    let others_train =
+        cluster.may_lack_replicas() && a_replica_is(&InstanceState::Ready, &job.recorded, &observed.instances);
+    let record = Record { is_done, ..record(job, &decision, &observed.instances, others_train) };
+    let confirm = match disabled_guard {
+        Some(Guard::ConfirmTheRead) => false,
+        Some(Guard::ConfirmBeforeDeleting) => plan.iter().any(|write| matches!(write, Write::Create { .. })),
+        _ => !plan.is_empty(),
+    };
+    if confirm || record.state != job.recorded {
+        let at = if disabled_guard == Some(Guard::RecordFirst) { plan.len() } else { 0 };
+        plan.insert(at, Write::Record(Box::new(record)));
+    }
+    plan.reverse();
+    // After a stale read the newer version is still to be observed.
+    cluster.operator = ModelOperator {
+        has_unobserved_change: stale_cache,
+        wake_at: decision.wake_at,
+        job_is_current: job_is_current || plan.is_empty(),
+        plan,
+    };
+}
+
+/// The stage of an attempt whose end the other stages report.
+fn reported_loss(cluster: &ClusterState, attempt: u64) -> Option<LostInstance> {
+    let pod = cluster.of(attempt).find(|pod| pod.unnoticed.is_some())?;
+    let (rank, incarnation) = pod.place()?;
+    // with spares, for which is waited, a time that passes
+    let since = if cluster.spares > 0 { pod.at } else { NOW };
+    Some(LostInstance { rank, incarnation, since, has_ended: true })
+}
+
+/// Whether a failure that was counted turns out not to count: what was believed to have ended exits, having been asked to.
+fn is_given_back(before: &JobState, instances: &[StageInstance]) -> bool {
+    let drained = InstanceState::Exited(Exit::with_code(143));
+    before.outcome().is_none()
+        && before.last_failure.as_ref().is_some_and(|failure| {
+            let is_it = |instance: &StageInstance| {
+                let place = (instance.attempt, Some(instance.rank), instance.incarnation);
+                place == (failure.attempt, failure.rank, failure.incarnation) && instance.state == drained
+            };
+            instances.iter().any(is_it)
+        })
+}
+
+/// Whether as many instances of an attempt as make a replica are in this state.
+fn a_replica_is(state: &InstanceState, recorded: &JobState, instances: &[StageInstance]) -> bool {
+    let is_in_state = |rank| {
+        let place = (recorded.attempt.number, rank, recorded.incarnation(rank));
+        let mut instances = instances.iter();
+        instances.any(|other| (other.attempt, other.rank, other.incarnation) == place && other.state == *state)
+    };
+    let stages = recorded.attempt.mesh.stages;
+    let of_stage = |stage| (stage..recorded.attempt.mesh.ranks()).step_by(stages as usize);
+    stages > 0 && (0..stages).all(|stage| of_stage(stage).any(is_in_state))
+}
+
+/// The record to be written.
+fn record(job: &JobObject, decision: &Decision, instances: &[StageInstance], others_train: bool) -> Record {
+    let state = canonical(decision.state.clone());
+    let starts_attempt = state.attempt.number > job.recorded.attempt.number;
+    let replaces = !starts_attempt && state.incarnations != job.recorded.incarnations;
+    let failure = decision.state.last_failure.as_ref();
+    Record {
+        starts_attempt,
+        resets_budget: state.checkpoint_step > job.recorded.checkpoint_step,
+        gives_back: is_given_back(&job.recorded, instances),
+        counted: (starts_attempt || replaces)
+            && failure.is_some_and(|failure| {
+                // what gave up waiting for a replacement ends for the failure that was counted, or beside a group that goes on
+                let was_counted = failure.reason == FailureReason::PeerLost
+                    && (others_train || !job.recorded.replaced_without_progress.is_empty());
+                failure.reason.counts_against_budget() && !was_counted
+            }),
+        is_done: false,
+        state,
+    }
+}
+
+/// The actions as writes, for the observed pods.
+fn writes(decision: &Decision, pods: &[ModelPod]) -> Vec<Write> {
+    let mut writes = Vec::new();
+    for action in &decision.actions {
+        match *action {
+            AttemptAction::StartAttempt { number: attempt, mesh } => {
+                let names = (0..mesh.ranks()).map(|rank| Name { attempt, rank, incarnation: 0 });
+                writes.extend(names.map(|name| Write::Create { name, mesh }));
+            }
+            AttemptAction::ReplaceStages { attempt, ref incarnations } => {
+                let mesh = decision.state.attempt.mesh;
+                let names = incarnations.iter().map(|(&rank, &incarnation)| Name { attempt, rank, incarnation });
+                writes.extend(names.map(|name| Write::Create { name, mesh }));
+            }
+            AttemptAction::RemoveReplaced { attempt, ref incarnations } => {
+                let is_replaced = |pod: &&ModelPod| match pod.shown() {
+                    Shown::Stage(instance) if instance.attempt == attempt => {
+                        incarnations.get(&instance.rank).is_some_and(|kept| instance.incarnation < *kept)
+                    }
+                    _ => false,
+                };
+                let replaced = pods.iter().filter(is_replaced).filter(|pod| pod.deleted_at.is_none());
+                writes.extend(replaced.map(|pod| Write::Delete(pod.name)));
+            }
+            AttemptAction::DeleteInstances { attempt, .. } => {
+                let asked = pods.iter().filter(|pod| pod.name.attempt == attempt && pod.deleted_at.is_none());
+                writes.extend(asked.map(|pod| Write::Delete(pod.name)));
+            }
+            AttemptAction::StartSpares { attempt, ref numbers } => {
+                let mesh = decision.state.attempt.mesh;
+                let names = numbers.iter().map(|&incarnation| Name { attempt, rank: SPARE, incarnation });
+                writes.extend(names.map(|name| Write::Create { name, mesh }));
+            }
+            AttemptAction::RemoveSpares { attempt, ref numbers } => {
+                let is_removed = |pod: &&ModelPod| {
+                    let Name { attempt: of, rank, incarnation } = pod.name;
+                    (of, rank) == (attempt, SPARE) && numbers.contains(&incarnation) && pod.deleted_at.is_none()
+                };
+                writes.extend(pods.iter().filter(is_removed).map(|pod| Write::Delete(pod.name)));
+            }
+            // Done by the kubelet.
+            AttemptAction::KillInstances { .. } => {}
+        }
+    }
+    writes
+}

@@ -1,0 +1,283 @@
+//! Groups: who can form one, lead it, train in it, and who has lost it.
+
+use std::ops::Range;
+
+use stagecoach_api::contract::Mesh;
+
+use super::FINAL_CHECKPOINT_STEP;
+use crate::model::cluster_state::{ClusterState, ModelGroup, ModelPod, ModelProcess, Name};
+use crate::model::operator::Guard;
+
+/// Whether a process takes the next fence. One that has lost a group is replaced if another stage 0 has taken a fence since.
+pub(super) fn may_lead(cluster: &ClusterState, pod: &ModelPod) -> bool {
+    let Some((rank, _)) = pod.place() else { return false };
+    let led_last = cluster.volume.holder == Some(pod.name);
+    if !cluster.may_lack_replicas() {
+        return rank == 0 && (!pod.is_survivor || led_last);
+    }
+    let leader = cluster.volume.leader.filter(|(attempt, _)| *attempt == pod.name.attempt).map_or(0, |(_, rank)| rank);
+    (if pod.is_survivor { led_last } else { rank == leader }) || succeeds_leader(cluster, pod)
+}
+
+/// Whether the process that led the last group has ended, and this one is the next to lead: of the second replica, or beside the only
+/// one.
+fn succeeds_leader(cluster: &ClusterState, pod: &ModelPod) -> bool {
+    let Some(group) = cluster.group().filter(|group| group.attempt == pod.name.attempt) else { return false };
+    let is_leader = |other: &&ModelPod| other.is_of(group.leader) && group.has(other);
+    // of a lost node nobody knows that
+    let may_live = |other: &ModelPod| other.is_alive() || !other.is_reachable();
+    let has_ended = !cluster.of(group.attempt).filter(is_leader).any(may_live);
+    let is_next = match group.successor {
+        Some(rank) => group.has(pod) && pod.is_of(rank),
+        None => !group.has(pod) && pod.place().is_some_and(|(rank, _)| rank.is_multiple_of(pod.mesh.stages)),
+    };
+    has_ended && cluster.volume.holder.is_none() && is_next
+}
+
+/// The living process of each of these stages of an attempt, if all are in the same state: of two of one stage the newer one,
+/// since a group takes no older one in.
+fn members(cluster: &ClusterState, attempt: u64, ranks: Range<u32>, process: ModelProcess) -> Option<Vec<&ModelPod>> {
+    ranks.map(|rank| newest(cluster, attempt, rank).filter(|pod| pod.process == process)).collect()
+}
+
+/// The stages that can form a group, the leader first: all, or as many of each as there are of all, if they are enough.
+pub(super) fn forming_members(
+    cluster: &ClusterState,
+    attempt: u64,
+    disabled_guard: Option<Guard>,
+) -> Option<Vec<&ModelPod>> {
+    let mesh = cluster.of(attempt).next()?.mesh;
+    if !cluster.may_lack_replicas() {
+        return members(cluster, attempt, 0..mesh.ranks(), ModelProcess::Starting);
+    }
+    let mut of_stage: Vec<_> = (0..mesh.stages).map(|stage| waiting(cluster, attempt, mesh, stage)).collect();
+    let leads = |pod: &&ModelPod| pod.fenced && cluster.volume.holder == Some(pod.name);
+    let leader = of_stage[0].iter().position(leads)?;
+    of_stage[0].swap(0, leader);
+    let count = of_stage.iter().map(Vec::len).min()?;
+    let needed = match disabled_guard {
+        Some(Guard::EnoughReplicas) => 1,
+        _ => needed_replicas(cluster, mesh),
+    };
+    let replica = |nth: usize| of_stage.iter().map(move |pods| pods[nth]).collect::<Vec<_>>();
+    (count >= needed).then(|| (0..count).flat_map(replica).collect())
+}
+
+fn needed_replicas(cluster: &ClusterState, mesh: Mesh) -> usize {
+    cluster.min_data_parallel.min(mesh.data_parallel) as usize
+}
+
+/// The processes that wait for a group as this stage of any replica.
+fn waiting(cluster: &ClusterState, attempt: u64, mesh: Mesh, stage: u32) -> Vec<&ModelPod> {
+    let ranks = (0..mesh.data_parallel).map(|replica| replica * mesh.stages + stage);
+    ranks
+        .filter_map(|rank| newest(cluster, attempt, rank))
+        .filter(|pod| pod.process == ModelProcess::Starting)
+        .collect()
+}
+
+/// Whether a group is about to form: enough stages wait, and one of them leads or is about to.
+fn is_forming(cluster: &ClusterState, attempt: u64, mesh: Mesh) -> bool {
+    if !cluster.may_lack_replicas() {
+        return forming_members(cluster, attempt, None).is_some();
+    }
+    let is_enough = |stage| waiting(cluster, attempt, mesh, stage).len() >= needed_replicas(cluster, mesh);
+    let leads = |pod: &&ModelPod| may_lead(cluster, pod) || pod.fenced && cluster.volume.holder == Some(pod.name);
+    (0..mesh.stages).all(is_enough) && waiting(cluster, attempt, mesh, 0).iter().any(leads)
+}
+
+/// The stages of every group that trains, of each the stage 0 first.
+pub(super) fn training_groups(cluster: &ClusterState) -> Vec<Vec<&ModelPod>> {
+    if cluster.may_lack_replicas() {
+        return cluster.groups.iter().filter_map(|group| training_members(cluster, group)).collect();
+    }
+    let mut attempts: Vec<_> = cluster.pods.iter().map(|pod| (pod.name.attempt, pod.mesh)).collect();
+    attempts.dedup();
+    let all = |(attempt, mesh): (u64, Mesh)| members(cluster, attempt, 0..mesh.ranks(), ModelProcess::Ready);
+    attempts.into_iter().filter_map(all).collect()
+}
+
+/// The stages of a group, if all are still in it.
+fn training_members<'c>(cluster: &'c ClusterState, group: &ModelGroup) -> Option<Vec<&'c ModelPod>> {
+    let is_member = |pod: &ModelPod| {
+        pod.process == ModelProcess::Ready && cluster.group_of(pod).is_some_and(|of| std::ptr::eq(of, group))
+    };
+    let member = |rank: u32| cluster.of(group.attempt).find(|pod| pod.is_of(rank) && is_member(pod));
+    let ranks = (0..).zip(&group.incarnations).filter_map(|(rank, incarnation)| incarnation.map(|_| rank));
+    let mut ranks: Vec<u32> = ranks.collect();
+    ranks.sort_by_key(|rank| *rank != group.leader);
+    ranks.into_iter().map(member).collect()
+}
+
+/// Whether an attempt trains without some of its replicas.
+fn trains_without_a_replica(cluster: &ClusterState, attempt: u64) -> bool {
+    let lacks = |group: &&ModelGroup| group.attempt == attempt && group.lacks_a_replica();
+    cluster.groups.iter().filter(lacks).any(|group| training_members(cluster, group).is_some())
+}
+
+/// Whether the operator hears of that: a stage 0 on a lost node does not answer.
+pub(crate) fn is_heard_to_train_without(cluster: &ClusterState, attempt: u64) -> bool {
+    let lacks = |group: &&ModelGroup| group.attempt == attempt && group.lacks_a_replica();
+    let members = cluster.groups.iter().filter(lacks).filter_map(|group| training_members(cluster, group));
+    members.into_iter().any(|members| are_prompt(cluster, &members))
+}
+
+/// Whether a replica more can be made of those that wait for the next group of this leader.
+pub(super) fn replica_is_back(cluster: &ClusterState, leader: &ModelPod) -> bool {
+    let (attempt, mesh) = (leader.name.attempt, leader.mesh);
+    cluster.may_lack_replicas() && (0..mesh.stages).all(|stage| !waiting(cluster, attempt, mesh, stage).is_empty())
+}
+
+/// Whether a process does at once what it can do.
+fn is_prompt(pod: &ModelPod) -> bool {
+    pod.is_reachable() && pod.deleted_at.is_none()
+}
+
+/// Whether all stages of a group do. Where no replica may be missing those that were replaced, and are still there, count too.
+pub(super) fn are_prompt(cluster: &ClusterState, members: &[&ModelPod]) -> bool {
+    match cluster.may_lack_replicas() {
+        true => members.iter().all(|pod| is_prompt(pod)),
+        false => cluster.of(members[0].name.attempt).filter(|pod| pod.place().is_some()).all(is_prompt),
+    }
+}
+
+/// The living process of a stage with the highest incarnation.
+fn newest(cluster: &ClusterState, attempt: u64, rank: u32) -> Option<&ModelPod> {
+    let living = cluster.of(attempt).filter(|pod| pod.is_of(rank) && pod.is_alive());
+    living.max_by_key(|pod| pod.place())
+}
+
+pub(super) fn holds(cluster: &ClusterState, stage_0: Name, disabled_guard: Option<Guard>) -> bool {
+    cluster.volume.holder == Some(stage_0) || disabled_guard == Some(Guard::Fence)
+}
+
+/// Whether a process was in a group of which another stage is gone, or has started anew.
+pub(super) fn has_lost_its_group(cluster: &ClusterState, pod: &ModelPod, disabled_guard: Option<Guard>) -> bool {
+    if pod.process != ModelProcess::Ready || pod.place().is_none() {
+        return false;
+    }
+    let attempt = pod.name.attempt;
+    if !cluster.may_lack_replicas() {
+        let is_whole = members(cluster, attempt, 0..pod.mesh.ranks(), ModelProcess::Ready).is_some();
+        return !is_whole && cluster.volume.checkpoint < FINAL_CHECKPOINT_STEP;
+    }
+    let Some(group) = cluster.group_of(pod) else { return true };
+    let has_newer = |(rank, known): (u32, &Option<u32>)| {
+        let newest = newest(cluster, attempt, rank).and_then(ModelPod::place);
+        known.is_some_and(|known| newest.is_some_and(|(_, incarnation)| incarnation > known))
+    };
+    let is_whole = training_members(cluster, group).is_some() && !(0..).zip(&group.incarnations).any(has_newer);
+    !is_whole && !is_done(cluster, pod, disabled_guard)
+}
+
+/// Whether a process knows that its group has trained to the end.
+fn is_done(cluster: &ClusterState, pod: &ModelPod, disabled_guard: Option<Guard>) -> bool {
+    let attempt = pod.name.attempt;
+    let is_trained = cluster.volume.checkpoint >= FINAL_CHECKPOINT_STEP && pod.process == ModelProcess::Ready;
+    let leader = match cluster.may_lack_replicas() {
+        true => cluster.group_of(pod).and_then(|group| {
+            let leads = |other: &&ModelPod| other.is_of(group.leader) && other.process == ModelProcess::Ready;
+            cluster.of(attempt).find(|other| leads(other) && are_together(cluster, pod, other))
+        }),
+        false => newest(cluster, attempt, 0),
+    };
+    let holds_fence = leader.is_some_and(|leader| holds(cluster, leader.name, disabled_guard));
+    is_trained && (holds_fence || peers(cluster, pod).any(|peer| peer.process == ModelProcess::Ended(0)))
+}
+
+/// Whether two processes are in one group. Where no replica may be missing all of an attempt are.
+fn are_together(cluster: &ClusterState, pod: &ModelPod, other: &ModelPod) -> bool {
+    let groups = [pod, other].map(|pod| cluster.group_of(pod).map(std::ptr::from_ref));
+    !cluster.may_lack_replicas() || groups[0] == groups[1]
+}
+
+/// The other stages of the attempt that a process is in a group with, whatever has become of them.
+fn peers<'c>(cluster: &'c ClusterState, pod: &ModelPod) -> impl Iterator<Item = &'c ModelPod> + Clone {
+    let pod = pod.clone();
+    cluster.of(pod.name.attempt).filter(move |peer| {
+        let rank = pod.place().map(|(rank, _)| rank);
+        peer.place().is_some() && rank.is_some_and(|rank| !peer.is_of(rank)) && are_together(cluster, &pod, peer)
+    })
+}
+
+pub(super) fn is_current(cluster: &ClusterState, pod: &ModelPod) -> bool {
+    let recorded = &cluster.job.recorded;
+    recorded.attempt.number == pod.name.attempt && recorded.outcome().is_none()
+}
+
+/// Whether a spare stands by.
+pub(crate) fn stands_by(pod: &ModelPod) -> bool {
+    pod.place().is_none() && pod.process == ModelProcess::Ready && pod.deleted_at.is_none()
+}
+
+/// Whether the stage 0 of an attempt's group lives, and another stage that might lose it.
+pub(crate) fn leads_a_group(cluster: &ClusterState, attempt: u64) -> bool {
+    let Some(group) = cluster.group() else { return false };
+    let is_member = |pod: &&ModelPod| pod.process == ModelProcess::Ready && group.has(pod);
+    let members = || cluster.of(attempt).filter(is_member);
+    members().any(|pod| pod.is_of(0)) && members().any(|pod| !pod.is_of(0))
+}
+
+/// The stages whose places a spare may be given: members of its group that have ended, as the others notice, while no other
+/// has joined in their place.
+pub(super) fn lost_places(cluster: &ClusterState, pod: &ModelPod) -> Vec<u32> {
+    let attempt = pod.name.attempt;
+    let group = cluster.group().filter(|group| group.attempt == attempt && stands_by(pod));
+    let Some(group) = group.filter(|_| cluster.volume.checkpoint < FINAL_CHECKPOINT_STEP) else {
+        return Vec::new();
+    };
+    let runs = |pod: &&ModelPod| matches!(pod.process, ModelProcess::Starting | ModelProcess::Ready);
+    let running = |rank| cluster.of(attempt).filter(runs).filter(move |pod| pod.is_of(rank));
+    let survives = |rank| running(rank).any(|pod| group.has(pod));
+    let stages = 0..pod.mesh.ranks();
+    let somebody_gives = stages.clone().any(survives);
+    stages.filter(|rank| somebody_gives && running(*rank).next().is_none()).collect()
+}
+
+/// Whether a process that waits for the next group may give up: another stage is not there.
+pub(super) fn gives_up(cluster: &ClusterState, pod: &ModelPod) -> bool {
+    let attempt = pod.name.attempt;
+    let is_missing = |rank| newest(cluster, attempt, rank).is_none();
+    let waits = pod.process == ModelProcess::Starting && pod.is_survivor && (0..pod.mesh.ranks()).any(is_missing);
+    waits && !is_forming(cluster, attempt, pod.mesh) && !trains_without_a_replica(cluster, attempt)
+}
+
+/// The code with which a process is about to exit, if it is.
+pub(super) fn exit_code(cluster: &ClusterState, pod: &ModelPod, disabled_guard: Option<Guard>) -> Option<i32> {
+    let formed = match pod.process {
+        ModelProcess::Starting => false,
+        ModelProcess::Ready => true,
+        ModelProcess::Pending | ModelProcess::Ended(_) => return None,
+    };
+    let terminating = pod.deleted_at.is_some() && pod.is_reachable();
+    let attempt = pod.name.attempt;
+    let (rank, _) = pod.place()?;
+    let peers = peers(cluster, pod);
+    let ends = peers.clone().filter_map(|peer| match peer.process {
+        ModelProcess::Ended(code) => Some(code),
+        _ => None,
+    });
+    let leads = match cluster.may_lack_replicas() {
+        true => cluster.group_of(pod).is_some_and(|group| group.leader == rank),
+        false => rank == 0,
+    };
+    let fenced_off = formed && !holds(cluster, pod.name, disabled_guard) && leads;
+    let drained_by_peer = formed && ends.clone().any(|code| code == 143);
+    let was_replaced = newest(cluster, attempt, rank).is_some_and(|newer| newer.name != pod.name);
+    // by a newer attempt, or by another stage 0 where no other can lead
+    let is_other = |holder: Name| rank == 0 && holder != pod.name && !cluster.may_lack_replicas();
+    let superseded =
+        pod.is_survivor && cluster.volume.holder.is_some_and(|holder| holder.attempt > attempt || is_other(holder));
+    let missing = (0..pod.mesh.ranks()).any(|of| of != rank && !peers.clone().any(|peer| peer.is_of(of)));
+    let lost = !cluster.replaces_stages && (ends.clone().any(|code| code != 0) || formed && missing);
+    match () {
+        () if is_done(cluster, pod, disabled_guard) => Some(0),
+        () if was_replaced => Some(1),
+        () if fenced_off => Some(if cluster.replaces_stages { 75 } else { 1 }),
+        () if superseded => Some(75),
+        () if drained_by_peer => Some(143),
+        () if lost => Some(75),
+        () if terminating => Some(143),
+        () => None,
+    }
+}

@@ -1,0 +1,177 @@
+//! Transitions of pods, their nodes and the volume.
+
+mod groups;
+
+use self::groups::*;
+pub(crate) use self::groups::{is_heard_to_train_without, leads_a_group, stands_by};
+use super::cluster_state::{ClusterState, ModelGroup, ModelPod, ModelProcess, NOW, Name, Write};
+use super::operator::Guard;
+use super::properties::BrokenInvariant;
+
+/// The checkpoint at which training is done.
+pub(crate) const FINAL_CHECKPOINT_STEP: u64 = 1;
+
+/// A transition of a pod or of a group.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum PodTransition {
+    /// A process starts.
+    Start(Name),
+    /// A stage 0 takes the next fence.
+    TakeFence(Name),
+    /// A process has lost its group, and waits for the next.
+    Survive(Name),
+    /// An attempt's group forms.
+    Form(u64),
+    /// The group of this stage 0 commits its next checkpoint.
+    Commit(Name),
+    /// A process exits, because of the state of its group.
+    End(Name, i32),
+    /// A spare takes the place of a lost stage, which its group gives it.
+    TakePlace(Name, u32),
+    /// The API shows that.
+    ShowTakeover(Name),
+    /// A node notices that a process has ended.
+    Notice(Name),
+    /// A terminating pod that has exited is removed by its node.
+    Remove(Name),
+}
+
+/// The enabled transitions, and whether each is immediate: a process on a partitioned node may take any time.
+pub(crate) fn enabled_transitions(cluster: &ClusterState, disabled_guard: Option<Guard>) -> Vec<(PodTransition, bool)> {
+    let mut enabled_transitions = Vec::new();
+    let mut attempts: Vec<_> = cluster.pods.iter().map(|pod| pod.name.attempt).collect();
+    attempts.dedup();
+    for attempt in attempts {
+        if let Some(members) = forming_members(cluster, attempt, disabled_guard)
+            && members[0].fenced
+            && cluster.volume.holder == Some(members[0].name)
+        {
+            // for a replica of which nothing is known it waits for a while
+            let is_immediate = are_prompt(cluster, &members) && members.len() as u32 == members[0].mesh.ranks();
+            enabled_transitions.push((PodTransition::Form(attempt), is_immediate));
+        }
+    }
+    for members in training_groups(cluster) {
+        let leader = members[0].name;
+        let is_immediate = are_prompt(cluster, &members);
+        if holds(cluster, leader, disabled_guard) && cluster.volume.checkpoint < FINAL_CHECKPOINT_STEP {
+            enabled_transitions.push((PodTransition::Commit(leader), is_immediate));
+            if replica_is_back(cluster, members[0]) {
+                enabled_transitions.push((PodTransition::Survive(leader), is_immediate));
+            }
+        }
+    }
+    for pod in &cluster.pods {
+        let name = pod.name;
+        // A terminating process has its grace period.
+        let is_immediate = pod.is_reachable() && pod.deleted_at.is_none();
+        if pod.process == ModelProcess::Pending && pod.is_reachable() && pod.deleted_at.is_none() {
+            enabled_transitions.push((PodTransition::Start(name), true));
+        }
+        if pod.process == ModelProcess::Starting && !pod.fenced && may_lead(cluster, pod) {
+            enabled_transitions.push((PodTransition::TakeFence(name), is_immediate));
+        }
+        if let Some(code) = exit_code(cluster, pod, disabled_guard) {
+            enabled_transitions.push((PodTransition::End(name, code), is_immediate));
+        }
+        if cluster.replaces_stages && has_lost_its_group(cluster, pod, disabled_guard) {
+            enabled_transitions.push((PodTransition::Survive(name), is_immediate));
+        }
+        for rank in lost_places(cluster, pod) {
+            enabled_transitions.push((PodTransition::TakePlace(name, rank), false));
+        }
+        if pod.takes.is_some() && !pod.takeover_shows && pod.is_reachable() && is_current(cluster, pod) {
+            enabled_transitions.push((PodTransition::ShowTakeover(name), false));
+        }
+        if gives_up(cluster, pod) {
+            enabled_transitions.push((PodTransition::End(name, 75), false));
+        }
+        if pod.unnoticed.is_some() {
+            enabled_transitions.push((PodTransition::Notice(name), false));
+        }
+        // how a spare exits that was asked to decides nothing
+        let stopped = matches!(pod.process, ModelProcess::Pending | ModelProcess::Ended(_)) || pod.place().is_none();
+        if pod.is_reachable() && pod.deleted_at.is_some() && stopped {
+            enabled_transitions.push((PodTransition::Remove(name), false));
+        }
+    }
+    enabled_transitions
+}
+
+/// Applies a transition.
+pub(crate) fn apply(cluster: &mut ClusterState, transition: PodTransition, disabled_guard: Option<Guard>) {
+    match transition {
+        PodTransition::Start(name) => cluster.change(name, |pod| {
+            // that a spare is not ready yet is as if it were pending
+            pod.enter(if pod.place().is_some() { ModelProcess::Starting } else { ModelProcess::Ready });
+        }),
+        PodTransition::TakeFence(name) => {
+            cluster.volume.holder = Some(name);
+            let rank = cluster.pod(name).and_then(ModelPod::place).map_or(0, |(rank, _)| rank);
+            cluster.volume.leader = cluster.may_lack_replicas().then_some((name.attempt, rank));
+            cluster.change(name, |pod| pod.fenced = true);
+        }
+        PodTransition::Survive(name) => cluster.change(name, |pod| {
+            pod.enter(ModelProcess::Starting);
+            (pod.fenced, pod.is_survivor) = (false, true);
+        }),
+        PodTransition::Form(attempt) => form(cluster, attempt, disabled_guard),
+        PodTransition::Commit(stage_0) => {
+            if cluster.volume.holder.is_some_and(|holder| holder != stage_0) {
+                cluster.report_violation(BrokenInvariant::OnlyFenceHolderCommits);
+            }
+            cluster.volume.checkpoint += 1;
+            cluster.operator.has_unobserved_change = true;
+        }
+        PodTransition::End(name, code) => cluster.change(name, |pod| pod.enter(ModelProcess::Ended(code))),
+        PodTransition::TakePlace(name, rank) => take_place(cluster, name, rank),
+        PodTransition::ShowTakeover(name) => cluster.change(name, |pod| pod.takeover_shows = true),
+        PodTransition::Notice(name) => cluster.change(name, |pod| (pod.unnoticed, pod.at) = (None, NOW)),
+        PodTransition::Remove(name) => {
+            cluster.pods.retain(|pod| pod.name != name);
+            // Deletions carry the UID.
+            cluster.operator.plan.retain(|write| *write != Write::Delete(name));
+            cluster.operator.job_is_current |= cluster.operator.plan.is_empty();
+            cluster.operator.has_unobserved_change = true;
+        }
+    }
+}
+
+/// The processes that wait for it form a group.
+fn form(cluster: &mut ClusterState, attempt: u64, disabled_guard: Option<Guard>) {
+    let members = forming_members(cluster, attempt, disabled_guard).unwrap_or_default();
+    let names: Vec<_> = members.iter().map(|pod| pod.name).collect();
+    let mesh = members.first().map(|pod| pod.mesh).unwrap_or_default();
+    if cluster.spares > 0 || cluster.may_lack_replicas() {
+        let known = |rank| members.iter().filter_map(|pod| pod.place()).find(|(of, _)| *of == rank);
+        let incarnations: Vec<_> = (0..mesh.ranks()).map(|rank| Some(known(rank)?.1)).collect();
+        let before = cluster.group().filter(|group| group.attempt == attempt);
+        let is_back = |group: &ModelGroup| group.took_back || group.lacks_a_replica();
+        let took_back = !incarnations.contains(&None) && before.is_some_and(is_back);
+        let rank_at = |place: u32| Some(members.get(place as usize)?.place()?.0);
+        let (leader, successor) = (rank_at(0).unwrap_or(0), rank_at(mesh.stages));
+        cluster.groups.push(ModelGroup { attempt, incarnations, took_back, leader, successor });
+    }
+    let needed = cluster.min_data_parallel.min(mesh.data_parallel);
+    if (names.len() as u32) < needed * mesh.stages {
+        cluster.report_violation(BrokenInvariant::EnoughReplicas);
+    }
+    for name in names {
+        cluster.change(name, |pod| {
+            pod.enter(ModelProcess::Ready);
+            (pod.fenced, pod.is_survivor) = (false, false);
+        });
+    }
+}
+
+/// A spare becomes a stage, as the incarnation after the one that its group knew.
+pub(crate) fn take_place(cluster: &mut ClusterState, name: Name, rank: u32) {
+    let group = cluster.groups.last_mut();
+    let Some(incarnation) = group.and_then(|group| group.incarnations[rank as usize].as_mut()) else { return };
+    *incarnation += 1;
+    let takes = Some((rank, *incarnation));
+    cluster.change(name, |pod| {
+        pod.takes = takes;
+        pod.enter(ModelProcess::Starting);
+    });
+}

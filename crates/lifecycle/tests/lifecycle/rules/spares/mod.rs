@@ -1,0 +1,55 @@
+//! Spares: how many there are, what it means that one has taken a stage's place, and what waits for that.
+
+mod count;
+mod replacement;
+mod takeover;
+
+use stagecoach_lifecycle::*;
+
+use super::{NOW, instance, ready, running};
+
+/// Attempt 1 of three stages, beside which `spares` spares wait.
+fn with_spares(instances: Vec<StageInstance>, spares: Vec<SpareInstance>) -> Observed {
+    let mut observed = running(instances);
+    observed.policy.replaces_stages = true;
+    observed.policy.spares = spares.len() as u32;
+    Observed { spares, ..observed }
+}
+
+fn spare(number: u32, state: InstanceState, seconds: u64) -> SpareInstance {
+    SpareInstance { number, attempt: 1, state, since: UnixMillis::from_seconds(seconds) }
+}
+
+/// A spare that stands by.
+fn waits(number: u32) -> SpareInstance {
+    spare(number, InstanceState::Ready, 900)
+}
+
+/// Spare 0 in the place of a stage.
+fn taker(rank: u32, incarnation: u32) -> StageInstance {
+    StageInstance { incarnation, spare: Some(0), ..instance(rank, InstanceState::Starting, 999) }
+}
+
+/// Spare 0 in the place of stage 1, of which `lost` is left.
+fn taken(lost: Option<StageInstance>) -> Observed {
+    let mut observed = with_spares(vec![ready(0), ready(2), taker(1, 1)], vec![]);
+    observed.policy.spares = 1;
+    observed.instances.extend(lost);
+    observed
+}
+
+fn start_spares(numbers: &[u32]) -> AttemptAction {
+    AttemptAction::StartSpares { attempt: 1, numbers: numbers.iter().copied().collect() }
+}
+
+fn remove_spares(numbers: &[u32]) -> AttemptAction {
+    AttemptAction::RemoveSpares { attempt: 1, numbers: numbers.iter().copied().collect() }
+}
+
+fn actions(observed: &Observed) -> Vec<AttemptAction> {
+    decide(observed, NOW).actions
+}
+
+fn all_ready() -> Vec<StageInstance> {
+    vec![ready(0), ready(1), ready(2)]
+}

@@ -1,0 +1,215 @@
+//! The actions of a step, as torch's `_Action` (torch.distributed.pipelining), and their `text` form.
+
+mod text;
+
+use crate::placement::Placement;
+pub use text::ActionError;
+
+/// One microbatch in one chunk. `chunk` is torch's `stage_index`: a virtual stage, counted over the whole pipeline.
+#[derive(Copy, Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct WorkItem {
+    /// Chunk index, from 0 at the embedding.
+    pub chunk: usize,
+    /// Microbatch index, from 0.
+    pub microbatch: usize,
+}
+
+/// One action of a rank (torch's `_Action`). A rank's actions for one step, in order, are its program.
+///
+/// The chunk of a send or receive is that of the rank that executes it: `0SEND_F3` on chunk 0 pairs with `1RECV_F3`
+/// on chunk 1, and `1SEND_B3` with `0RECV_B3`.
+#[derive(Copy, Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Action {
+    /// `0F1`: forward; keeps the activations for the backward. On the last chunk it also computes the loss.
+    Forward(WorkItem),
+    /// `0B1`: full backward: the gradients of the input and of the weights.
+    FullBackward(WorkItem),
+    /// `0I1`: only the gradient of the input, which the previous chunk waits for.
+    BackwardInput(WorkItem),
+    /// `0W1`: the gradients of the weights, after an `I`.
+    BackwardWeight(WorkItem),
+    /// `0SEND_F1`: hands the output over for the next chunk. It blocks only while
+    /// [`SENDS_IN_FLIGHT`](crate::SENDS_IN_FLIGHT) earlier messages of its edge have not left.
+    SendForward(WorkItem),
+    /// `1RECV_F1`: posts the receive of the previous chunk's output; non-blocking, the forward that needs it waits.
+    RecvForward(WorkItem),
+    /// `1SEND_B1`: sends the gradient of the input to the previous chunk.
+    SendBackward(WorkItem),
+    /// `0RECV_B1`: posts the receive of the gradient of the output.
+    RecvBackward(WorkItem),
+    /// `0REDUCE`: the replicas send each other their sums of a chunk's gradients; non-blocking, REDUCE_TIED and EXCHANGE wait until
+    /// each parameter's owner has all of them.
+    Reduce(usize),
+    /// `REDUCE_TIED`: the ranks of the first and the last chunk exchange the gradients of the shared embedding.
+    ReduceTied,
+    /// `EXCHANGE`: gathers norms and votes, returns clip factor and flags; a barrier of all ranks.
+    Exchange,
+    /// `UPDATE`: the optimizer.
+    Update,
+    /// `0GATHER`: the replicas send each other a chunk's updated weights; non-blocking, the chunk's first forward of the next step
+    /// waits.
+    Gather(usize),
+    /// `SNAPSHOT`: end of the step, where a checkpoint is copied.
+    Snapshot,
+}
+
+/// The directed connection between two neighbouring chunks; its messages keep their order.
+#[derive(Copy, Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Edge {
+    /// The chunk that sends.
+    pub from: usize,
+    /// The chunk that receives.
+    pub to: usize,
+}
+
+impl Action {
+    /// The (chunk, microbatch) of the action; none for the actions of a whole step, and of a chunk in it.
+    pub fn item(self) -> Option<WorkItem> {
+        match self {
+            Action::Forward(item)
+            | Action::FullBackward(item)
+            | Action::BackwardInput(item)
+            | Action::BackwardWeight(item)
+            | Action::SendForward(item)
+            | Action::RecvForward(item)
+            | Action::SendBackward(item)
+            | Action::RecvBackward(item) => Some(item),
+            Action::Reduce(_)
+            | Action::ReduceTied
+            | Action::Exchange
+            | Action::Update
+            | Action::Gather(_)
+            | Action::Snapshot => None,
+        }
+    }
+
+    /// The chunk of the action; none for the actions of a whole step.
+    pub fn chunk(self) -> Option<usize> {
+        match self {
+            Action::Reduce(chunk) | Action::Gather(chunk) => Some(chunk),
+            _ => self.item().map(|item| item.chunk),
+        }
+    }
+
+    /// Whether it is one of F, B, I and W, the actions of a schedule and of its CSV.
+    pub fn is_compute(self) -> bool {
+        matches!(
+            self,
+            Action::Forward(_) | Action::FullBackward(_) | Action::BackwardInput(_) | Action::BackwardWeight(_)
+        )
+    }
+
+    /// Whether it sends.
+    pub fn is_send(self) -> bool {
+        matches!(self, Action::SendForward(_) | Action::SendBackward(_))
+    }
+
+    /// Whether it posts a receive.
+    pub fn is_recv(self) -> bool {
+        matches!(self, Action::RecvForward(_) | Action::RecvBackward(_))
+    }
+
+    /// Whether replicas exchange something by it, while the rank computes (REDUCE or GATHER).
+    pub fn is_between_replicas(self) -> bool {
+        matches!(self, Action::Reduce(_) | Action::Gather(_))
+    }
+
+    /// Whether it completes the weight gradients of its item (B or W).
+    pub fn completes_weight_gradient(self) -> bool {
+        matches!(self, Action::FullBackward(_) | Action::BackwardWeight(_))
+    }
+
+    /// The edge that a send or receive uses. None for other actions, and for chunk 0 towards a previous chunk.
+    pub fn edge(self) -> Option<Edge> {
+        let (from, to) = match self {
+            Action::SendForward(u) => (u.chunk, u.chunk.checked_add(1)?),
+            Action::RecvForward(u) => (u.chunk.checked_sub(1)?, u.chunk),
+            Action::SendBackward(u) => (u.chunk, u.chunk.checked_sub(1)?),
+            Action::RecvBackward(u) => (u.chunk.checked_add(1)?, u.chunk),
+            _ => return None,
+        };
+        Some(Edge { from, to })
+    }
+
+    /// The receive that pairs with a send, and the send that pairs with a receive.
+    pub fn counterpart(self) -> Option<Action> {
+        let edge = self.edge()?;
+        let at = |chunk| WorkItem { chunk, ..self.item().unwrap_or(WorkItem { chunk, microbatch: 0 }) };
+        Some(match self {
+            Action::SendForward(_) => Action::RecvForward(at(edge.to)),
+            Action::RecvForward(_) => Action::SendForward(at(edge.from)),
+            Action::SendBackward(_) => Action::RecvBackward(at(edge.to)),
+            _ => Action::SendBackward(at(edge.from)),
+        })
+    }
+
+    /// The receive that delivers the input of a computation from another rank: RECV_F for F, RECV_B for B and I. It is
+    /// in no program where the input is produced on the same rank.
+    pub fn input_receive(self) -> Option<Action> {
+        match self {
+            Action::Forward(item) => Some(Action::RecvForward(item)),
+            Action::FullBackward(item) | Action::BackwardInput(item) => Some(Action::RecvBackward(item)),
+            _ => None,
+        }
+    }
+
+    /// The send that passes the result of a computation to another rank: SEND_F for F, SEND_B for B and I. It is in no
+    /// program where the result is consumed on the same rank.
+    pub fn output_send(self) -> Option<Action> {
+        match self {
+            Action::Forward(item) => Some(Action::SendForward(item)),
+            Action::FullBackward(item) | Action::BackwardInput(item) => Some(Action::SendBackward(item)),
+            _ => None,
+        }
+    }
+
+    /// The work item that needs the result of F, B, I or their sends: the same microbatch in the next chunk after a
+    /// forward, in the previous chunk after a backward. None at the pipeline's ends, and for other actions.
+    pub fn consumer(self, placement: &Placement) -> Option<WorkItem> {
+        match self {
+            Action::Forward(item) | Action::SendForward(item) => placement.next(item),
+            Action::FullBackward(item) | Action::BackwardInput(item) | Action::SendBackward(item) => {
+                placement.previous(item)
+            }
+            _ => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_result_goes_to_the_neighbouring_chunk() {
+        let placement = Placement::linear(2);
+        let consumer = |text: &str| text.parse::<Action>().unwrap().consumer(&placement);
+        let chunk = |chunk| Some(WorkItem { chunk, microbatch: 3 });
+        assert_eq!([consumer("0F3"), consumer("0SEND_F3"), consumer("1F3")], [chunk(1), chunk(1), None]);
+        assert_eq!(
+            [consumer("1B3"), consumer("1I3"), consumer("1SEND_B3"), consumer("0B3")],
+            [chunk(0), chunk(0), chunk(0), None]
+        );
+        assert_eq!([consumer("1W3"), consumer("1RECV_F3"), consumer("UPDATE")], [None; 3]);
+        for (compute, receive, send) in
+            [("1F3", "1RECV_F3", "1SEND_F3"), ("1B3", "1RECV_B3", "1SEND_B3"), ("1I3", "1RECV_B3", "1SEND_B3")]
+        {
+            let compute: Action = compute.parse().unwrap();
+            assert_eq!((compute.input_receive(), compute.output_send()), (receive.parse().ok(), send.parse().ok()));
+        }
+    }
+
+    #[test]
+    fn send_and_receive_are_counterparts() {
+        let pair = |a: &str, b: &str| {
+            let (a, b): (Action, Action) = (a.parse().unwrap(), b.parse().unwrap());
+            assert_eq!((a.counterpart(), b.counterpart()), (Some(b), Some(a)));
+            assert_eq!(a.edge(), b.edge());
+        };
+        pair("0SEND_F3", "1RECV_F3");
+        pair("1SEND_B3", "0RECV_B3");
+        for alone in ["0RECV_F1", "0SEND_B1", "0F1", "EXCHANGE"] {
+            assert_eq!(alone.parse::<Action>().unwrap().counterpart(), None);
+        }
+    }
+}

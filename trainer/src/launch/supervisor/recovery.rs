@@ -1,0 +1,48 @@
+//! Records what followed a failure: where training stood, when it went on, and where.
+
+use stagecoach_lifecycle::{AttemptFailure, UnixMillis};
+
+use super::super::launcher_state::{Recovery, is_same_end};
+use super::Supervisor;
+
+/// When training started.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct LastStart {
+    pub(super) at: UnixMillis,
+    /// The last step that was finished before.
+    pub(super) finished_step: Option<u64>,
+    pub(super) first_step: u64,
+}
+
+impl Supervisor<'_> {
+    /// Where training stood at a failure that is new, or of which more is known, and where it went on if it has.
+    pub(super) fn recovery(&self, failure: &AttemptFailure) -> Recovery {
+        let known = self.stored.state.last_failure.as_ref().is_some_and(|known| is_same_end(known, failure));
+        if let Some(recovery) = self.stored.recovery.filter(|_| known) {
+            return Recovery { failed_at: failure.failed_at, ..recovery };
+        }
+        // how a stage ended may be known only after a spare has taken its place and training has started
+        let went_on = |start: &LastStart| {
+            start.at >= failure.failed_at
+                || failure.instance_id().is_some_and(|instance| self.processes.is_replaced(failure.attempt, instance))
+        };
+        let finished = self.observed_progress.finished_steps.or(self.stored.state.best_step);
+        let begun = Recovery { failed_at: failure.failed_at, finished_step: finished, ..Recovery::default() };
+        match self.last_start.filter(went_on) {
+            Some(LastStart { at, finished_step, first_step }) => {
+                Recovery { finished_step, first_step: Some(first_step), loaded_at: Some(at), ..begun }
+            }
+            None => begun,
+        }
+    }
+
+    /// Notes how far the recovery is that is under way, if there is one.
+    pub(super) fn note_recovery(&mut self, note: impl FnOnce(&mut Recovery)) {
+        let Some(recovery) = self.stored.recovery.as_mut().filter(|recovery| recovery.first_step_at.is_none()) else {
+            return;
+        };
+        let before = *recovery;
+        note(recovery);
+        self.recovery_unsaved |= *recovery != before;
+    }
+}

@@ -1,0 +1,197 @@
+use serde_json::json;
+
+use super::*;
+use crate::model::{Architecture, Llama};
+
+/// Parses the smallest `config.json` of a Llama with `changes`.
+fn parse(changes: Value) -> Result<LlamaConfig, String> {
+    let Value::Object(mut fields) = json!({
+        "model_type": "llama", "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4,
+        "intermediate_size": 48, "vocab_size": 64,
+    }) else {
+        unreachable!()
+    };
+    fields.extend(changes.as_object().unwrap().clone());
+    ConfigJson(fields).parse()
+}
+
+fn llama3(low: f64, high: f64) -> Value {
+    json!({"rope_type": "llama3", "factor": 8.0, "low_freq_factor": low, "high_freq_factor": high,
+           "original_max_position_embeddings": 8192})
+}
+
+#[test]
+fn a_mistral_is_a_llama_whose_texts_fit_into_its_window() {
+    let mistral = |mut changes: Value| {
+        changes["model_type"] = json!("mistral");
+        changes["num_attention_heads"] = json!(16);
+        parse(changes).unwrap()
+    };
+    let llama = parse(json!({"num_attention_heads": 16, "num_key_value_heads": 8})).unwrap();
+    for (changes, positions) in [
+        (json!({}), 4096),
+        (json!({"sliding_window": null}), 131_072),
+        (json!({"sliding_window": null, "max_position_embeddings": 32_768}), 32_768),
+        (json!({"sliding_window": 512, "max_position_embeddings": 32_768}), 512),
+    ] {
+        assert_eq!(mistral(changes), LlamaConfig { max_position_embeddings: positions, ..llama.clone() });
+    }
+}
+
+#[test]
+fn qwens_differ_in_their_attention_and_in_their_defaults() {
+    let qwen = |mut changes: Value, model_type: &str| {
+        changes["model_type"] = json!(model_type);
+        changes["num_attention_heads"] = json!(32);
+        changes["hidden_size"] = json!(64);
+        parse(changes).unwrap()
+    };
+    let llama = parse(json!({"num_attention_heads": 32, "hidden_size": 64})).unwrap();
+    let expected = LlamaConfig { max_position_embeddings: 32_768, model_type: ModelType::Qwen2, ..llama };
+    assert_eq!(qwen(json!({}), "qwen2"), expected);
+    // Qwen 2's files have these
+    let written =
+        json!({"attention_bias": true, "use_sliding_window": false, "sliding_window": 16, "num_key_value_heads": null});
+    assert_eq!(qwen(written, "qwen2"), expected);
+    let windowed = json!({"use_sliding_window": true, "sliding_window": 512});
+    assert_eq!(qwen(windowed, "qwen2"), LlamaConfig { max_position_embeddings: 512, ..expected.clone() });
+    let expected = LlamaConfig { head_dim: 128, model_type: ModelType::Qwen3, ..expected };
+    assert_eq!(qwen(json!({}), "qwen3"), expected);
+    assert_eq!(qwen(json!({"head_dim": 16}), "qwen3"), LlamaConfig { head_dim: 16, ..expected });
+}
+
+#[test]
+fn llama_3s_rotation_is_read_from_both_places() {
+    let expected = RopeScaling {
+        factor: 8.0,
+        low_freq_factor: 1.0,
+        high_freq_factor: 4.0,
+        original_max_position_embeddings: 8192.0,
+    };
+    let mut newer = llama3(1.0, 4.0);
+    newer["rope_theta"] = json!(5e5);
+    let mut older = llama3(1.0, 4.0);
+    older["type"] = older["rope_type"].take();
+    for (changes, theta) in [
+        (json!({"rope_scaling": llama3(1.0, 4.0), "rope_theta": 5e5}), 5e5),
+        (json!({"rope_parameters": newer}), 5e5),
+        (json!({"rope_scaling": older}), 1e4),
+    ] {
+        let config = parse(changes).unwrap();
+        assert_eq!((config.rope_scaling, config.rope_theta), (Some(expected), theta));
+    }
+}
+
+#[test]
+fn absent_fields_have_hugging_faces_defaults() {
+    let defaults = LlamaConfig {
+        model_type: ModelType::Llama,
+        hidden_size: 32,
+        num_hidden_layers: 2,
+        num_attention_heads: 4,
+        num_key_value_heads: 4,
+        head_dim: 8,
+        intermediate_size: 48,
+        vocab_size: 64,
+        max_position_embeddings: 2048,
+        rope_theta: 10_000.0,
+        rope_scaling: None,
+        rms_norm_eps: 1e-6,
+        tie_word_embeddings: false,
+        initializer_range: 0.02,
+    };
+    assert_eq!(parse(json!({})).unwrap(), defaults);
+    // as other versions write them
+    let same = json!({
+        "head_dim": null, "rope_scaling": null, "hidden_act": "silu", "attention_bias": false, "pretraining_tp": 1,
+        "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0}, "torch_dtype": "bfloat16",
+    });
+    assert_eq!(parse(same).unwrap(), defaults);
+    let theta = json!({"rope_theta": 1.0, "rope_parameters": {"rope_type": "default", "rope_theta": 500000}});
+    assert_eq!(parse(theta).unwrap().rope_theta, 500_000.0);
+    assert_eq!(parse(json!({"num_key_value_heads": 2})).unwrap().num_key_value_heads, 2);
+}
+
+#[test]
+fn unsupported_values_are_refused_with_their_field() {
+    for (changes, expected) in [
+        (
+            json!({"model_type": "gpt2"}),
+            "model_type is \"gpt2\", and this trainer has \"llama\", \"mistral\", \"qwen2\"",
+        ),
+        (json!({"model_type": "qwen3", "attention_bias": true}), "attention_bias is true"),
+        (json!({"model_type": "qwen3", "use_sliding_window": 1}), "use_sliding_window is 1"),
+        (json!({"model_type": "mistral", "num_key_value_heads": 4, "sliding_window": 0}), "sliding_window is 0"),
+        (json!({"model_type": null}), "model_type is absent"),
+        (json!({"hidden_act": "gelu"}), "hidden_act is \"gelu\""),
+        (json!({"attention_bias": true}), "attention_bias is true"),
+        (json!({"mlp_bias": true}), "mlp_bias is true"),
+        (json!({"pretraining_tp": 2}), "pretraining_tp is 2"),
+        (json!({"rope_scaling": {"type": "linear", "factor": 2.0}}), "rope_scaling.type is \"linear\""),
+        (json!({"rope_scaling": {"factor": 2.0}}), "rope_scaling is {\"factor\":2.0}"),
+        (json!({"rope_parameters": {"rope_type": "yarn"}}), "rope_parameters.rope_type is \"yarn\""),
+        (json!({"rope_parameters": {"rope_type": "llama3"}}), "rope_parameters: lacks factor"),
+        (json!({"rope_scaling": {"rope_type": "llama3", "beta": 1}}), "has the default rotation and llama3's only"),
+        (json!({"rope_scaling": llama3(4.0, 4.0)}), "expected a low_freq_factor below the high_freq_factor"),
+        (json!({"partial_rotary_factor": 0.5}), "partial_rotary_factor is 0.5"),
+        (json!({"quantization_config": {"bits": 4}}), "quantization_config is"),
+        (json!({"hidden_size": null}), "lacks hidden_size"),
+        (json!({"hidden_size": -1}), "hidden_size is -1"),
+        (json!({"num_attention_heads": 0}), "num_attention_heads is 0"),
+        (json!({"num_key_value_heads": 3}), "num_key_value_heads is 3"),
+        (json!({"head_dim": 7}), "head_dim is 7"),
+        (json!({"rms_norm_eps": "small"}), "rms_norm_eps is \"small\""),
+        (json!({"tie_word_embeddings": 1}), "tie_word_embeddings is 1"),
+    ] {
+        let error = parse(changes).unwrap_err();
+        assert!(error.contains(expected), "{error}");
+    }
+}
+
+#[test]
+fn every_field_that_changes_the_computation_is_a_difference() {
+    let ours = parse(json!({})).unwrap();
+    assert_eq!(ours.differences(&ours), Vec::<String>::new());
+    for (changes, expected) in [
+        (json!({"model_type": "qwen2", "num_key_value_heads": 4}), &["modelType is Llama here and Qwen2 there"][..]),
+        (json!({"hidden_size": 64, "head_dim": 8}), &["hiddenSize is 32 here and 64 there"]),
+        (json!({"num_hidden_layers": 3}), &["numHiddenLayers is 2 here and 3 there"]),
+        (json!({"num_key_value_heads": 2}), &["numKeyValueHeads is 4 here and 2 there"]),
+        (json!({"head_dim": 16}), &["headDim is 8 here and 16 there"]),
+        (json!({"intermediate_size": 24}), &["intermediateSize is 48 here and 24 there"]),
+        (json!({"vocab_size": 65}), &["vocabSize is 64 here and 65 there"]),
+        (json!({"rope_theta": 5e5}), &["ropeTheta is 10000 here and 500000 there"]),
+        (
+            json!({"rope_scaling": llama3(1.0, 4.0)}),
+            &["rope_scaling is none here and llama3 (factor 8, 1 to 4, from 8192) there"],
+        ),
+        (json!({"rms_norm_eps": 1e-5}), &["rmsNormEps is 0.000001 here and 0.00001 there"]),
+        (json!({"tie_word_embeddings": true}), &["tieWordEmbeddings is false here and true there"]),
+        (json!({"max_position_embeddings": 16, "initializer_range": 0.1}), &[]),
+        // tensors of the same shapes
+        (
+            json!({"num_attention_heads": 8}),
+            &[
+                "numAttentionHeads is 4 here and 8 there",
+                "numKeyValueHeads is 4 here and 8 there",
+                "headDim is 8 here and 4 there",
+            ],
+        ),
+    ] {
+        assert_eq!(ours.differences(&parse(changes).unwrap()), expected);
+    }
+}
+
+#[test]
+fn a_written_config_is_parsed_back() {
+    let config = LlamaConfig { tie_word_embeddings: true, rope_theta: 5e5, ..parse(json!({})).unwrap() };
+    let models = [
+        json!({"rope_scaling": llama3(1.0, 4.0)}),
+        json!({"model_type": "qwen2", "num_key_value_heads": 2}),
+        json!({"model_type": "qwen3", "num_key_value_heads": 2}),
+    ];
+    for config in models.map(|changes| parse(changes).unwrap()).into_iter().chain([config]) {
+        let Value::Object(written) = Llama::new(config.clone(), tch::Device::Cpu).config_json() else { unreachable!() };
+        assert_eq!(ConfigJson(written).parse().unwrap(), config);
+    }
+}

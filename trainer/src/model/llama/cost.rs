@@ -1,0 +1,151 @@
+//! FLOPs and memory of a Llama's modules, for the partition and the plan.
+
+use stagecoach_api::job::{ModelType, Precision, Recompute};
+use stagecoach_pipeline::{ModelCost, ModuleCost};
+
+use super::super::{Architecture, MicrobatchCost, ModelPart, ParameterBytes, ParameterSpec, head, names};
+use super::Llama;
+use crate::kernels::packed_bytes;
+
+/// Elements of a token, of the type of activations.
+struct LayerElements {
+    /// Kept from forward to backward.
+    kept: usize,
+    /// The most that forward or backward holds besides.
+    temporaries: usize,
+}
+
+impl Llama {
+    /// What `DecoderLayer` holds: the one place beside it that knows its tensors.
+    fn layer_elements(&self, recompute: Recompute) -> LayerElements {
+        let c = &self.config;
+        let (h, intermediate) = (c.hidden_size, c.intermediate_size);
+        let (q, kv) = (c.num_attention_heads * c.head_dim, c.num_key_value_heads * c.head_dim);
+        let (qkv, gate_up) = (q + 2 * kv, 2 * intermediate);
+        // x, qkv, attention, h and gate_up; besides them forward has both norms' outputs, SwiGLU's and the layer's
+        let all = 2 * h + qkv + q + gate_up;
+        // with norms of heads, queries, keys and values are there twice, and those of one kind once more before and behind
+        // its norm, when there is neither h nor gate_up yet
+        let normed = if c.model_type == ModelType::Qwen3 { qkv } else { 0 };
+        let at_norms = if normed > 0 { (h + normed + 2 * q).saturating_sub(h + q + gate_up) } else { 0 };
+        let forward = (3 * h + intermediate).max(at_norms);
+        // Backward, besides what is kept: at SwiGLU dy and the gradient of its output with that output again; at the norm
+        // behind it dy, dnormed, dh and normed; at the end these without normed, dattention, dqkv, and dnormed, dx and normed of the
+        // input's norm, when gate_up and attention are gone.
+        let at_swiglu = h + 2 * intermediate;
+        let at_norm = 4 * h;
+        // In the backward pass of heads' norms there are dy, dnormed, dh, dattention, dqkv, and of one kind what the norm
+        // read and its gradients; and what attention read, of whose memory little is used again.
+        let at_heads = if normed > 0 { 3 * h + q + qkv + normed + 4 * q } else { 0 };
+        let at_end = (6 * h + q + qkv).max(at_heads);
+        let (kept, temporaries) = match recompute {
+            Recompute::None => (all, forward.max(at_swiglu).max(at_norm).max((at_end - q).saturating_sub(gate_up))),
+            // once more what forward frees between tensors that stay: of that, little is used again
+            Recompute::Selective => (
+                2 * h + q,
+                (forward + qkv + gate_up).max(at_swiglu + gate_up).max(at_norm + gate_up).max(at_end - q + qkv)
+                    + (qkv + gate_up),
+            ),
+            // dy waits while forward runs again
+            Recompute::Full => {
+                (h, (all - h) + (h + forward).max(at_swiglu).max(at_norm).max((at_end - q).saturating_sub(gate_up)))
+            }
+        };
+        LayerElements { kept, temporaries }
+    }
+
+    pub(super) fn model_cost(&self, microbatch: MicrobatchCost) -> ModelCost {
+        let element = match microbatch.precision {
+            Precision::Float32 => 4,
+            Precision::BFloat16 => 2,
+        };
+        ModelCost {
+            embedding: self.embedding_cost(microbatch, element),
+            layers: (0..self.config.num_hidden_layers)
+                .map(|layer| self.layer_cost(layer, microbatch, element))
+                .collect(),
+            head: self.head_cost(microbatch, element),
+            boundary_bytes: (element * microbatch.tokens * self.config.hidden_size) as u64,
+            ranks: Vec::new(),
+        }
+    }
+
+    /// The cost of a decoder layer, whose activations have `element` bytes each.
+    fn layer_cost(&self, layer: usize, microbatch: MicrobatchCost, element: usize) -> ModuleCost {
+        let MicrobatchCost { tokens, length, recompute, .. } = microbatch;
+        let c = &self.config;
+        let (h, intermediate, t) = (c.hidden_size, c.intermediate_size, tokens as f64);
+        let (q, kv) = (c.num_attention_heads * c.head_dim, c.num_key_value_heads * c.head_dim);
+        let (qkv, gate_up) = (h * (q + 2 * kv), 2 * h * intermediate);
+        let matrices = (qkv + h * q + gate_up + h * intermediate) as f64;
+        // causal: a query attends to half of the keys on average; scores and values, a multiply-add is 2 FLOPs
+        let attention = (length * q) as f64;
+        let forward = 2.0 * t * (matrices + attention);
+        // FLOPs that a layer computes again in backward
+        let again = match recompute {
+            Recompute::None => 0.0,
+            Recompute::Selective => 2.0 * t * (qkv + gate_up) as f64,
+            Recompute::Full => forward,
+        };
+        let statistics = 4 * (c.num_attention_heads + 2);
+        let LayerElements { kept, temporaries } = self.layer_elements(recompute);
+        let parameters = self.parameter_bytes(&self.layer_specs(layer), microbatch);
+        ModuleCost {
+            name: format!("model.layers.{layer}"),
+            forward,
+            backward_input: 2.0 * t * (matrices + 2.0 * attention) + again,
+            backward_weight: 2.0 * t * matrices,
+            parameter_bytes: parameters.total(),
+            copied_bytes: parameters.memory_checkpoints,
+            activation_bytes: (tokens * (element * kept + statistics)) as u64,
+            // input and output's gradient of each product
+            weight_gradient_bytes: (tokens * element * (4 * h + 3 * intermediate + 2 * q + 2 * kv)) as u64,
+            temporary_bytes: (tokens * element * temporaries
+                + packed_bytes(h.max(intermediate), 2 * intermediate, element)) as u64,
+        }
+    }
+
+    fn embedding_cost(&self, microbatch: MicrobatchCost, element: usize) -> ModuleCost {
+        let (tokens, h) = (microbatch.tokens, self.config.hidden_size);
+        let part = ModelPart { layers: 0..0, has_embedding: true, has_head: false };
+        let parameters = self.parameter_bytes(&self.parameter_specs(&part), microbatch);
+        ModuleCost {
+            name: "model.embed_tokens".into(),
+            forward: 0.0,
+            backward_input: 0.0,
+            backward_weight: 0.0,
+            parameter_bytes: parameters.total(),
+            copied_bytes: parameters.memory_checkpoints,
+            activation_bytes: (8 * tokens) as u64,
+            weight_gradient_bytes: (tokens * (8 + element * h)) as u64,
+            // the output's gradient, and the same in fp32
+            temporary_bytes: (tokens * h * (element + if element == 4 { 0 } else { 4 })) as u64,
+        }
+    }
+
+    /// The cost of final norm, head and loss. The head computes its backward in its forward. Kept are the norm's input, and its output's
+    /// gradient.
+    fn head_cost(&self, microbatch: MicrobatchCost, element: usize) -> ModuleCost {
+        let (tokens, h, vocab_size) = (microbatch.tokens, self.config.hidden_size, self.config.vocab_size);
+        let part = ModelPart { layers: 0..0, has_embedding: false, has_head: true };
+        let parameters = self.parameter_bytes(&self.parameter_specs(&part), microbatch);
+        ModuleCost {
+            name: "lm_head".into(),
+            forward: 6.0 * tokens as f64 * (h * vocab_size) as f64,
+            backward_input: 0.0,
+            backward_weight: 0.0,
+            parameter_bytes: parameters.total(),
+            copied_bytes: parameters.memory_checkpoints,
+            activation_bytes: (tokens * (element * 2 * h + 4)) as u64,
+            weight_gradient_bytes: 0,
+            temporary_bytes: (tokens * h * element + head::temporary_bytes(tokens, h, vocab_size, element)) as u64,
+        }
+    }
+
+    /// Of these parameters, but for a tied embedding, which is counted by rank.
+    fn parameter_bytes(&self, specs: &[ParameterSpec], microbatch: MicrobatchCost) -> ParameterBytes {
+        let is_shared = |spec: &&ParameterSpec| self.config.tie_word_embeddings && spec.name == names::EMBEDDING;
+        let numel = specs.iter().filter(|spec| !is_shared(spec)).map(ParameterSpec::numel).sum();
+        ParameterBytes::of(numel, microbatch.precision, microbatch.copies)
+    }
+}

@@ -1,0 +1,20 @@
+//! Names of the machine and its processor, as the kernel has them.
+
+/// The machine's name; empty if the kernel does not say.
+pub(crate) fn hostname() -> String {
+    std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default().trim().to_owned()
+}
+
+/// The processor's model; empty if the kernel does not say.
+pub(crate) fn processor_model() -> String {
+    let text = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    value(&text, "model name").unwrap_or_default()
+}
+
+/// The value of the first line `key : value`.
+fn value(text: &str, key: &str) -> Option<String> {
+    let of_key = |line: &str| {
+        line.split_once(':').filter(|(name, _)| name.trim() == key).map(|(_, value)| value.trim().to_owned())
+    };
+    text.lines().find_map(of_key)
+}

@@ -9,8 +9,9 @@ use std::time::Duration;
 use anyhow::bail;
 use clap::Args;
 use serde_json::{Map, Value, json};
+use stagecoach_api::PipelineJobStatus;
 use stagecoach_api::contract::{CONTAINER_NAME, WORKSPACE_PATH, keep_off_nodes};
-use stagecoach_api::job::{Condition, JobPhase, LastFailureStatus};
+use stagecoach_api::job::{Condition, JobPhase, LastFailureStatus, condition_type};
 
 use crate::cluster::{self, JOBS};
 use crate::job::Job;
@@ -158,10 +159,10 @@ fn watch(kubectl: &Kubectl, name: &str, out: &mut dyn Write) -> anyhow::Result<(
         if status.phase.is_some_and(is_over) || cluster::pods(kubectl, &job)?.iter().any(|pod| pod.has_started) {
             break;
         }
-        if let Some(refused) = refusal(&status.conditions) {
+        if let Some(refused) = refusal(&status) {
             return Err(Ended { exit_code: 1, message: format!("job {name} is not accepted: {refused}") }.into());
         }
-        let reason = why_it_waits(&status.conditions);
+        let reason = why_it_waits(&status);
         if reason.is_some() && reason != waits_for {
             eprintln!("it waits: {}", reason.as_deref().unwrap_or_default());
             waits_for = reason;
@@ -183,19 +184,19 @@ fn is_over(phase: JobPhase) -> bool {
     matches!(phase, JobPhase::Complete | JobPhase::Failed | JobPhase::Suspended)
 }
 
-/// The condition of this kind, if it is False.
-fn unmet<'a>(conditions: &'a [Condition], kind: &str) -> Option<&'a Condition> {
-    conditions.iter().find(|condition| condition.kind == kind && condition.status == "False")
+/// The condition of this type, if it is False.
+fn unmet<'a>(status: &'a PipelineJobStatus, kind: &str) -> Option<&'a Condition> {
+    status.condition(kind).filter(|condition| condition.status == "False")
 }
 
 /// Why the operator does not accept the job, if it does not.
-fn refusal(conditions: &[Condition]) -> Option<&str> {
-    Some(&unmet(conditions, "Accepted")?.message)
+fn refusal(status: &PipelineJobStatus) -> Option<&str> {
+    Some(&unmet(status, condition_type::ACCEPTED)?.message)
 }
 
 /// What the operator says of a job that has no place.
-fn why_it_waits(conditions: &[Condition]) -> Option<String> {
-    let waiting = unmet(conditions, "Scheduled")?;
+fn why_it_waits(status: &PipelineJobStatus) -> Option<String> {
+    let waiting = unmet(status, condition_type::SCHEDULED)?;
     Some(format!("{}: {}", waiting.reason, waiting.message))
 }
 

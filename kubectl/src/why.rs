@@ -6,7 +6,9 @@ use clap::Args;
 use jiff::Timestamp;
 use stagecoach_api::PipelineJobStatus;
 use stagecoach_api::contract::{SPARE_TOOK_PLACE, taker};
-use stagecoach_api::job::{Condition, FloatString, JobPhase, RecoveryStatus};
+use stagecoach_api::job::{
+    Condition, FloatString, JobPhase, RecoveryStatus, condition_reason as reason, condition_type as kind,
+};
 use stagecoach_display::{LogEnd, Replicas, Story, Successor, duration, time};
 use stagecoach_lifecycle::{JobOutcome, JobState, UnixMillis};
 
@@ -154,8 +156,12 @@ fn standing(job: &Job, status: &PipelineJobStatus, state: Option<&JobState>) -> 
 fn wants_attention(condition: &Condition) -> bool {
     let is_false = condition.status == "False";
     match condition.kind.as_str() {
-        "Accepted" | "CheckpointsHealthy" | "Reproducible" | "AuditsEqual" => is_false,
-        "Scheduled" => is_false && !["NotWanted", "Creating", "Waiting"].contains(&condition.reason.as_str()),
+        kind::ACCEPTED | kind::CHECKPOINTS_HEALTHY | kind::REPRODUCIBLE | kind::AUDITS_EQUAL => is_false,
+        kind::SCHEDULED => {
+            let is_normal =
+                [reason::NOT_WANTED, reason::CREATING, reason::WAITING].contains(&condition.reason.as_str());
+            is_false && !is_normal
+        }
         _ => false,
     }
 }

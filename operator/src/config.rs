@@ -59,7 +59,8 @@ pub struct OperatorConfig {
     /// Who may read the trainers' status, as a JSON list of a NetworkPolicy's peers
     #[arg(long, env = "STAGECOACH_READERS", default_value = "[]", value_parser = parse_peers)]
     readers: Peers,
-    /// Where the cluster's DNS is, as a JSON list of a NetworkPolicy's peers; jobs reach port 53 of these alone, or of anybody
+    /// Where the cluster's DNS is, as a JSON list of a NetworkPolicy's peers; jobs reach port 53 of these alone, or of
+    /// anybody
     #[arg(long, env = "STAGECOACH_DNS", default_value = "[]", value_parser = parse_peers)]
     dns: Peers,
     /// Seconds between two polls of a job's stage 0
@@ -68,7 +69,7 @@ pub struct OperatorConfig {
 }
 
 impl OperatorConfig {
-    /// Whom the jobs' NetworkPolicies let through.
+    /// The peers in the jobs' NetworkPolicies.
     pub fn peers(&self) -> PolicyPeers<'_> {
         PolicyPeers { readers: &self.readers.0, dns: &self.dns.0 }
     }

@@ -8,9 +8,9 @@ use kube::runtime::events::{Recorder, Reporter};
 use crate::apply::PodGroupDiscovery;
 use crate::config::OperatorConfig;
 use crate::job::CreatedAttempt;
-use crate::observe::{LogTails, OwnedObjects, PodCache, StatusPoller};
+use crate::observe::{LogTails, OwnedObjects, PodCache, StageStatusPoller};
 use crate::rejection::Rejections;
-use crate::report::Recovery;
+use crate::status::Recovery;
 use crate::sync::PerJob;
 use crate::telemetry::Telemetry;
 use crate::triggers::Triggers;
@@ -31,7 +31,7 @@ pub(crate) struct Context {
     /// Which PodGroup APIs the cluster serves.
     pub pod_group_discovery: PodGroupDiscovery,
     /// The last `/status` of each job's stage 0.
-    pub status_poller: StatusPoller,
+    pub stage_status_poller: StageStatusPoller,
     /// The log tails of the jobs' last failures.
     pub log_tails: LogTails,
     /// Triggers reconciles.
@@ -52,8 +52,8 @@ pub(crate) struct ReconcileCache {
     pub recovery: Option<Recovery>,
     /// Consecutive failed reconciles.
     pub api_failures: u32,
-    /// The attempt all of whose pods were observed. A pod missing afterwards was deleted, even if the status does not have
-    /// `podsCreated` yet.
+    /// The attempt all of whose pods were observed. A pod missing afterwards was deleted, even if the status does not
+    /// have `podsCreated` yet.
     pub all_created_attempt: Option<CreatedAttempt>,
 }
 
@@ -61,7 +61,7 @@ impl Context {
     /// With empty caches.
     pub(crate) fn new(client: Client, config: OperatorConfig, reporter: Reporter) -> Context {
         let triggers = Arc::<Triggers>::default();
-        let status_poller = StatusPoller::new(config.poll_interval(), Arc::clone(&triggers));
+        let stage_status_poller = StageStatusPoller::new(config.poll_interval(), Arc::clone(&triggers));
         let log_tails = LogTails::new(Arc::clone(&triggers));
         Context {
             client,
@@ -70,7 +70,7 @@ impl Context {
             owned_objects: OwnedObjects::default(),
             write_cache: WriteCache::default(),
             pod_group_discovery: PodGroupDiscovery::default(),
-            status_poller,
+            stage_status_poller,
             log_tails,
             triggers,
             telemetry: Telemetry::default(),
@@ -94,7 +94,7 @@ impl Context {
         self.pod_cache.retain(is_live);
         self.owned_objects.retain(is_live);
         self.write_cache.retain(is_live);
-        self.status_poller.retain(is_live);
+        self.stage_status_poller.retain(is_live);
         self.log_tails.retain(is_live);
         self.telemetry.retain(is_live);
         self.caches.retain(is_live);

@@ -1,4 +1,5 @@
-//! What triggers a reconcile: a change of a PipelineJob, of one of its pods, or of another object that it owns.
+//! Watches, and what triggers a reconcile: a change of a PipelineJob, of one of its pods, or of another object that it
+//! owns.
 
 use std::fmt::Debug;
 use std::sync::Arc;
@@ -91,7 +92,7 @@ fn api<K: Resource<DynamicType = (), Scope = NamespaceResourceScope>>(client: &C
     }
 }
 
-/// The events of a watch. It begins again when it fails; that is counted and told.
+/// The events of a watch. It restarts when it fails; failures are logged and counted.
 fn events<K>(
     context: &Arc<Context>,
     objects: Api<K>,
@@ -134,7 +135,7 @@ where
     })
 }
 
-/// The job to reconcile, if the event is news of an object that it owns.
+/// Updates the known objects. Returns the job to reconcile, if it owns the object and its knowledge has changed.
 fn job_of_owned_event<K: OwnedObject>(
     context: &Context,
     watched: &str,
@@ -164,7 +165,7 @@ fn job_of_owned_event<K: OwnedObject>(
     is_news.then(|| ObjectRef::new(name).within(&namespace))
 }
 
-/// The job to reconcile, if the pod event changes what is cached.
+/// Updates the pod cache. Returns the job to reconcile, if that changes what is cached.
 fn job_of_pod_event(context: &Context, watched: &str, event: Event<PartialPod>) -> Option<ObjectRef<RawPipelineJob>> {
     let (pod, deleted) = match event {
         Event::Apply(pod) | Event::InitApply(pod) => (pod, false),

@@ -27,15 +27,15 @@ pub(crate) enum ReconcileError {
     /// The API server took too long.
     #[error("no answer within {} s", RECONCILE_TIMEOUT.as_secs())]
     Timeout,
-    /// The job that was read is not the current version.
+    /// The job that was read is no longer the stored one.
     #[error("the job changed meanwhile")]
     Conflict,
     /// An error of the API server, or of the connection to it.
     #[error("{}", describe_api_error(.0))]
     Api(#[from] kube::Error),
-    /// An object that the job needs is another's.
+    /// An object that the job does not own has the name of one that it needs.
     #[error("{0}")]
-    Taken(String),
+    NameTaken(String),
     /// A defect of the operator.
     #[error("the operator has a defect: {0}")]
     Panicked(String),
@@ -49,7 +49,7 @@ impl ReconcileError {
             ReconcileError::Panicked(_) => "Panicked",
             ReconcileError::Conflict => "Conflict",
             ReconcileError::Api(kube::Error::Api(status)) if status.code == 409 => "Conflict",
-            ReconcileError::Api(kube::Error::Api(_)) | ReconcileError::Taken(_) => "Refused",
+            ReconcileError::Api(kube::Error::Api(_)) | ReconcileError::NameTaken(_) => "Refused",
             ReconcileError::Api(_) => "Unreachable",
         }
     }

@@ -1,5 +1,6 @@
-//! API client of one kind in one namespace. Like `kube::Api`, but objects may be of several types, and responses are parsed
-//! only as far as needed: the specs of created pods are not, and a replaced object keeps fields that k8s-openapi does not know.
+//! API client of one kind in one namespace. Like `kube::Api`, but objects may be of several types, and responses are
+//! parsed only as far as needed: the specs of created pods are not, and a replaced object keeps fields that k8s-openapi
+//! does not know.
 
 use kube::api::{DeleteParams, GetParams, ListParams, PostParams};
 use kube::core::Request;

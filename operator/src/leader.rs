@@ -1,8 +1,8 @@
 //! Leader election: only the holder of the Lease reconciles.
 //!
-//! A replica compares no clock of another's with its own: who waits takes the Lease once it has not seen it change for as long
-//! as the Lease is valid, and who holds it gives up before that if it can't renew it. Every write is conditional on the version
-//! that was seen, so that of two that try one succeeds.
+//! No clocks of two replicas are compared. A candidate takes the Lease if, by its own clock, the Lease has not changed
+//! for as long as it is valid; the holder gives up earlier if it can't renew it. Every write is conditional on the
+//! resourceVersion that was read, so that only one of several candidates succeeds.
 
 use std::pin::pin;
 use std::time::Duration;
@@ -23,7 +23,7 @@ use crate::config::OperatorConfig;
 const LEASE_DURATION: Duration = Duration::from_secs(15);
 /// How often it is renewed.
 const RENEW_INTERVAL: Duration = Duration::from_secs(5);
-/// The holder gives up so long after the last renewal: before another takes the Lease.
+/// How long after the last renewal the holder gives up: before another replica may take the Lease.
 const RENEW_DEADLINE: Duration = Duration::from_secs(12);
 /// The wait after a failed request.
 const RETRY_DELAY: Duration = Duration::from_millis(500);
@@ -32,16 +32,16 @@ const RETRY_DELAY: Duration = Duration::from_millis(500);
 pub(crate) struct HeldLease {
     leases: Api<Lease>,
     lease: Lease,
-    /// When the last successful renewal was begun.
+    /// When the request of the last successful renewal was sent.
     renewed: Instant,
 }
 
 /// A replica that waits for the Lease.
 struct Candidate {
     identity: String,
-    /// The Lease that was seen last, None inside if there is none.
+    /// The Lease that was observed last: None before the first observation, `Some(None)` if it does not exist.
     seen: Option<Option<Lease>>,
-    /// When its holder or time of renewal was first seen to be these, by this replica's clock.
+    /// Since when its holder and renewal time are unchanged, by this replica's clock.
     since: Instant,
 }
 
@@ -61,7 +61,7 @@ impl Candidate {
         self.seen = Some(lease);
     }
 
-    /// From when on the Lease may be taken, unless it changes; None before it was looked at.
+    /// When the Lease may be taken, unless it changes before; None before the first observation.
     fn may_take_at(&self) -> Option<Instant> {
         let spec = self.seen.as_ref()?.as_ref().and_then(|lease| lease.spec.as_ref());
         let holder = spec.and_then(|spec| spec.holder_identity.as_deref()).unwrap_or_default();
@@ -118,7 +118,7 @@ pub(crate) async fn acquire(client: Client, config: &OperatorConfig) -> HeldLeas
         };
         match taken {
             Ok(lease) => return HeldLease { leases, lease, renewed: started },
-            // another was faster, or the holder renewed it and the watch is late
+            // another candidate was faster, or the holder renewed it and the watch is late
             Err(kube::Error::Api(status)) if status.code == 409 => {}
             Err(error) => tracing::warn!(lease = config.lease, "the Lease can't be taken: {error}"),
         }
@@ -158,7 +158,7 @@ impl HeldLease {
         }
     }
 
-    /// Gives it up, so that another takes it at once.
+    /// Gives it up, so that another replica can take it at once.
     ///
     /// # Errors
     /// The API server's, unless another holds it already.
@@ -177,8 +177,8 @@ impl HeldLease {
         self.write(|spec| spec.renew_time = Some(now())).await
     }
 
-    /// Writes the Lease with a change. If another client wrote it meanwhile, it is read again: a holder is still a holder if
-    /// somebody annotates it.
+    /// Writes the Lease with a change. If another client wrote it meanwhile, it is read again: a holder is still a
+    /// holder if somebody annotates it.
     async fn write(&mut self, change: impl Fn(&mut LeaseSpec)) -> Result<(), RenewError> {
         let name = self.lease.metadata.name.clone().unwrap_or_default();
         let holder = |lease: &Lease| lease.spec.as_ref().and_then(|spec| spec.holder_identity.clone());

@@ -1,6 +1,7 @@
-//! The operator's modules in the order of the data flow: `observe` (current pods), `lifecycle::decide` (desired next state),
-//! `report` (next status and events), `apply` (API writes) with `build` constructing the objects. `reconcile` calls them in
-//! this order, `status_writer` writes what `report` returns, `controller` triggers reconciles, `leader` holds the Lease.
+//! The operator's modules in the order of the data flow: `observe` (current pods), `lifecycle::decide` (desired next
+//! state), `status` (next status and events, which `status_writer` writes), `apply` (writes of other objects, which
+//! `build` constructs). `reconcile` calls them in this order, `controller` triggers reconciles, `leader` holds the
+//! Lease.
 #![forbid(unsafe_code)]
 
 mod apply;
@@ -16,10 +17,10 @@ mod leader;
 mod observe;
 mod reconcile;
 mod rejection;
-mod report;
 mod requeue;
 pub mod run;
 mod serve;
+mod status;
 mod status_writer;
 mod sync;
 mod telemetry;

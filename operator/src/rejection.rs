@@ -1,4 +1,4 @@
-//! Pods that the API server rejects: what is shown, how long those that exist are held, and when it is tried again.
+//! Pods that the API server rejects: why, since when, and when their creation is tried again.
 
 use std::time::Duration;
 
@@ -16,23 +16,31 @@ const MAX_RETRY_DELAY: Duration = Duration::from_secs(60);
 /// What the API server rejected of a job when it was tried last.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Rejections {
-    /// The start of an attempt, or of a stage that replaces another.
+    /// The start of an attempt, or of stages that replace others.
     pub start: Option<Rejection>,
     /// A spare, without which the job goes on.
     pub spare: Option<Rejection>,
 }
 
-/// What the API server has just rejected.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Rejected {
-    /// As in [`Rejections`].
-    pub start: Option<BlockingReason>,
-    /// As in [`Rejections`].
-    pub spare: Option<BlockingReason>,
+/// What became of the tries of one reconcile to create pods: None without a try, or if an error ended it before the API
+/// server had created or rejected the pods.
+#[derive(Debug, Default)]
+pub(crate) struct Tries {
+    /// The start of an attempt, or of stages that replace others.
+    pub start: Option<Result<(), BlockingReason>>,
+    /// The start of spares.
+    pub spares: Option<Result<(), BlockingReason>>,
+}
+
+impl Tries {
+    /// Whether the start was rejected.
+    pub(crate) fn is_start_rejected(&self) -> bool {
+        matches!(self.start, Some(Err(_)))
+    }
 }
 
 impl Rejections {
-    /// Leaves out of `decision` what is tried again later.
+    /// Removes the actions that are backed off from `decision`.
     pub(crate) fn remove_backed_off_actions(&self, decision: &mut Decision, now: UnixMillis) {
         let attempt = decision.state.attempt;
         let waits = |it: &Option<Rejection>| it.as_ref().is_some_and(|it| it.retry_delay(attempt, now).is_some());
@@ -42,35 +50,27 @@ impl Rejections {
             .retain(|action| !(start_waits && is_start(action) || spare_waits && is_start_of_spares(action)));
     }
 
-    /// After the actions of `decision`, of which this was rejected.
-    pub(crate) fn after(
-        &self,
-        rejected: &Rejected,
-        decision: &Decision,
-        wants_spares: bool,
-        now: UnixMillis,
-    ) -> Rejections {
-        let state = &decision.state;
-        let was_tried = |is_try: fn(&AttemptAction) -> bool| decision.actions.iter().any(is_try);
-        let after = |before: &Option<Rejection>, rejected: &Option<BlockingReason>, was_tried: bool| match rejected {
-            Some(reason) => Some(Rejection::new(before.as_ref(), state.attempt.number, reason.clone(), now)),
-            None if was_tried => None,
+    /// The rejections after `tries`. What was not tried stays, as long as it concerns the job in this `state`.
+    pub(crate) fn after(&self, tries: &Tries, state: &JobState, wants_spares: bool, now: UnixMillis) -> Rejections {
+        let after = |before: &Option<Rejection>, tried: &Option<Result<(), BlockingReason>>| match tried {
+            Some(Err(reason)) => Some(Rejection::new(before.as_ref(), state.attempt.number, reason.clone(), now)),
+            Some(Ok(())) => None,
             None => before.clone(),
         };
-        let start = after(&self.start, &rejected.start, was_tried(is_start));
-        let spare = after(&self.spare, &rejected.spare, was_tried(is_start_of_spares));
         Rejections {
-            start: start.filter(|rejection| rejection.concerns(state)),
-            spare: spare.filter(|rejection| wants_spares && rejection.concerns_spares(state)),
+            start: after(&self.start, &tries.start).filter(|rejection| rejection.concerns(state)),
+            spare: after(&self.spare, &tries.spares)
+                .filter(|rejection| wants_spares && rejection.concerns_spares(state)),
         }
     }
 
-    /// Whether this is rejected for another reason than before.
-    pub(crate) fn has_new_reason(&self, rejected: &Rejected) -> bool {
-        let is_news = |before: &Option<Rejection>, now: &Option<BlockingReason>| {
-            now.is_some() && before.as_ref().map(|before| &before.reason) != now.as_ref()
+    /// Whether something was rejected for another reason than before.
+    pub(crate) fn has_new_reason(&self, tries: &Tries) -> bool {
+        let is_new = |before: &Option<Rejection>, tried: &Option<Result<(), BlockingReason>>| match tried {
+            Some(Err(reason)) => before.as_ref().is_none_or(|before| before.reason != *reason),
+            _ => false,
         };
-        is_news(&self.start, &rejected.start) || is_news(&self.spare, &rejected.spare)
+        is_new(&self.start, &tries.start) || is_new(&self.spare, &tries.spares)
     }
 
     /// How long the next try of the current attempt has to wait; None if nothing waits.
@@ -103,7 +103,7 @@ pub(crate) struct Rejection {
 }
 
 impl Rejection {
-    /// A rejection of `attempt` after `before`, the one of the try before.
+    /// A rejection of `attempt`; `before` is that of the try before.
     pub(crate) fn new(before: Option<&Rejection>, attempt: u64, reason: BlockingReason, now: UnixMillis) -> Rejection {
         let before = before.filter(|before| before.attempt == attempt);
         let tries = before.map_or(1, |before| before.tries.saturating_add(1));
@@ -113,12 +113,12 @@ impl Rejection {
         Rejection { reason, attempt, since: before.map_or(now, |before| before.since), tries, retry_at }
     }
 
-    /// Whether it still says something of the job: until a start succeeds, also between two attempts.
+    /// Whether it still concerns the job: until a start succeeds, also between two attempts.
     pub(crate) fn concerns(&self, state: &JobState) -> bool {
         matches!(state.attempt_phase, AttemptPhase::Running { all_created: false, .. })
     }
 
-    /// Whether it still says something of the job's spares: as long as its attempt runs.
+    /// Whether it still concerns the job's spares: as long as its attempt runs.
     pub(crate) fn concerns_spares(&self, state: &JobState) -> bool {
         matches!(state.attempt_phase, AttemptPhase::Running { .. }) && self.attempt == state.attempt.number
     }
@@ -142,6 +142,26 @@ mod tests {
     use stagecoach_api::contract::Mesh;
 
     use super::*;
+
+    /// The spare's rejection must survive an error in the same reconcile, such as that of a repair.
+    #[test]
+    fn what_was_not_tried_stays_rejected_and_what_was_created_does_not() {
+        let reason = BlockingReason { reason: "QuotaExceeded".into(), message: "exceeded quota: one".into() };
+        let now = UnixMillis::from_seconds(1000);
+        let state = JobState {
+            attempt_phase: AttemptPhase::Running { not_before: UnixMillis(0), all_created: false },
+            ..JobState::default()
+        };
+        let rejected = || Some(Err(reason.clone()));
+        let tries = Tries { start: rejected(), spares: rejected() };
+        assert!(Rejections::default().has_new_reason(&tries));
+        let before = Rejections::default().after(&tries, &state, true, now);
+        assert!(before.start.is_some() && before.spare.is_some() && !before.has_new_reason(&tries));
+        assert_eq!(before.after(&Tries::default(), &state, true, now), before);
+        let started = before.after(&Tries { start: Some(Ok(())), spares: None }, &state, true, now);
+        assert_eq!(started, Rejections { start: None, spare: before.spare.clone() });
+        assert_eq!(before.after(&Tries::default(), &state, false, now).spare, None, "no spares are wanted any more");
+    }
 
     #[test]
     fn tries_back_off_and_a_new_attempt_starts_anew() {

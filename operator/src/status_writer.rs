@@ -5,12 +5,13 @@ use kube::api::PostParams;
 use serde::Serialize;
 use serde_json::Value;
 use stagecoach_api::PipelineJobStatus;
+use stagecoach_api::job::condition_reason;
 
 use crate::clients::Clients;
 use crate::context::Context;
 use crate::job::{InvalidJob, RawPipelineJob};
 use crate::observe::now;
-use crate::report::{self, StatusInputs};
+use crate::status::{self, StatusInputs};
 
 /// Writes the status, conditional on the resourceVersion that was read.
 pub(crate) async fn write_status(
@@ -25,21 +26,22 @@ pub(crate) async fn write_status(
     Ok(())
 }
 
-/// Sets `Accepted=False` with what to change. Running pods are left alone, and so are unreadable parts of the status.
-pub(crate) async fn report_invalid_job(
+/// Sets `Accepted=False` with what to change. Running pods are not touched, and unreadable parts of the status are
+/// kept.
+pub(crate) async fn write_not_accepted(
     object: &RawPipelineJob,
     clients: &Clients,
     context: &Context,
     invalid: &InvalidJob,
 ) -> kube::Result<()> {
     let (reason, message) = match invalid {
-        InvalidJob::Spec(message) => ("InvalidSpec", message),
-        InvalidJob::Status(message) => ("UnknownStatus", message),
-        InvalidJob::Record(message) => ("UnknownRecord", message),
+        InvalidJob::Spec(message) => (condition_reason::INVALID_SPEC, message),
+        InvalidJob::Status(message) => (condition_reason::UNKNOWN_STATUS, message),
+        InvalidJob::Record(message) => (condition_reason::UNKNOWN_RECORD, message),
     };
     let generation = object.metadata.generation.unwrap_or_default();
     let old: Value = serde_json::from_str(object.status()).map_err(kube::Error::SerdeError)?;
-    let status = report::rejected(&old, reason, message, generation, now());
+    let status = status::not_accepted(&old, reason, message, generation, now());
     if status == old {
         return Ok(());
     }
@@ -52,10 +54,10 @@ pub(crate) async fn publish_events(context: &Context, inputs: &StatusInputs<'_>,
     if *status == inputs.job.status {
         return;
     }
-    for event in report::events(inputs, status) {
+    for event in status::events(inputs, status) {
         let job = &inputs.job.reference;
         tracing::info!(job = job.name, namespace = job.namespace, reason = event.reason, "{}", event.note);
-        if let Err(error) = context.recorder().publish(&event.to_api(), &report::object_reference(job)).await {
+        if let Err(error) = context.recorder().publish(&event.to_api(), &status::object_reference(job)).await {
             tracing::debug!("an event was not published: {error}");
         }
     }

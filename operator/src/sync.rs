@@ -1,7 +1,9 @@
-//! Shared state of all reconciles.
+//! State that reconciles and background tasks share.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use tokio::task::AbortHandle;
 
 /// Locks a mutex, also if a panic left it poisoned: a panic is one job's error, and every update leaves valid data.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -27,5 +29,15 @@ impl<T> PerJob<T> {
     /// Removes the state of jobs that no longer exist.
     pub(crate) fn retain(&self, is_live: &dyn Fn(&str) -> bool) {
         self.lock().retain(|uid, _| is_live(uid));
+    }
+}
+
+/// A task that ends with its owner.
+#[derive(Debug)]
+pub(crate) struct AbortOnDrop(pub AbortHandle);
+
+impl Drop for AbortOnDrop {
+    fn drop(&mut self) {
+        self.0.abort();
     }
 }

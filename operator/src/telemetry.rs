@@ -17,7 +17,7 @@ use stagecoach_api::job::JobPhase;
 use stagecoach_lifecycle::{AttemptFailure, JobState, UnixMillis};
 
 use crate::job::{self, RawPipelineJob};
-use crate::report::{self, StatusInputs};
+use crate::status::{self, StatusInputs};
 use crate::sync::{PerJob, lock};
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -49,7 +49,7 @@ pub(crate) struct Telemetry {
     watch_errors: Family<KindLabel, Counter>,
     leader: Gauge,
     stores: Arc<Mutex<Vec<Store<RawPipelineJob>>>>,
-    /// When each job failed whose recovery was counted last.
+    /// By job, the time of the failure whose recovery was counted last.
     recovered: Arc<PerJob<UnixMillis>>,
 }
 
@@ -111,7 +111,7 @@ impl Default for Telemetry {
     }
 }
 
-/// Whether `state` trains on after `failure`: as the next attempt, or with other incarnations of the stages that were lost.
+/// Whether `state` continues after `failure`: with the next attempt, or with new incarnations of the lost stages.
 fn is_recovered(failure: &AttemptFailure, state: &JobState) -> bool {
     let is_replaced = state.attempt.number == failure.attempt && !state.incarnations.is_empty();
     is_replaced || state.attempt.number == failure.attempt.saturating_add(1)
@@ -153,10 +153,10 @@ impl Telemetry {
         self.watch_errors.get_or_create(&KindLabel { kind: kind.into() }).inc();
     }
 
-    /// Counts what a status that was written reports.
+    /// Counts restarts and recoveries of a status that was written.
     pub(crate) fn status_written(&self, inputs: &StatusInputs, new: &PipelineJobStatus) {
         let (old, state) = (&inputs.job.state, &inputs.decision.state);
-        if let Some(failure) = report::new_failure(inputs.job, inputs.decision)
+        if let Some(failure) = status::new_failure(inputs.job, inputs.decision)
             && state.attempt.number > old.attempt.number
         {
             self.restarts.get_or_create(&ReasonLabel { reason: failure.label() }).inc();
@@ -164,9 +164,9 @@ impl Telemetry {
             self.steps_lost.inc_by(state.best_step.unwrap_or_default().saturating_sub(saved));
         }
         if new.last_recovery != inputs.job.status.last_recovery
-            && let Some(seconds) = inputs.recovery.and_then(report::Recovery::seconds)
+            && let Some(seconds) = inputs.recovery.as_ref().and_then(status::Recovery::seconds)
         {
-            for (phase, seconds) in report::PHASES.into_iter().zip(seconds) {
+            for (phase, seconds) in status::PHASES.into_iter().zip(seconds) {
                 self.recovery_phase_seconds.get_or_create(&PhaseLabel { phase: phase.into() }).observe(seconds);
             }
         }
@@ -178,7 +178,8 @@ impl Telemetry {
             if before == Some(failure.failed_at) {
                 return;
             }
-            self.recovery_seconds.observe(inputs.now.0.saturating_sub(failure.failed_at.0) as f64 / 1000.0);
+            self.recovery_seconds
+                .observe(inputs.pods.observed_at.0.saturating_sub(failure.failed_at.0) as f64 / 1000.0);
         }
     }
 

@@ -1,4 +1,4 @@
-//! Reconciles that the operator triggers itself: what was fetched in the background has arrived.
+//! Triggers reconciles of jobs for which something was read in the background.
 
 use std::collections::HashMap;
 use std::sync::Mutex;
@@ -10,7 +10,7 @@ use crate::build::JobReference;
 use crate::job::RawPipelineJob;
 use crate::sync::lock;
 
-/// Where to send jobs that are to be reconciled: by the namespace that is watched, "" for all.
+/// The channels of jobs to reconcile, by the namespace that is watched, "" for all.
 #[derive(Debug, Default)]
 pub(crate) struct Triggers(Mutex<HashMap<String, UnboundedSender<ObjectRef<RawPipelineJob>>>>);
 
@@ -22,7 +22,7 @@ impl Triggers {
         receiver
     }
 
-    /// Has the job reconciled, if its namespace is watched.
+    /// Triggers a reconcile of the job, if its namespace is watched.
     pub(crate) fn trigger(&self, job: &JobReference) {
         let senders = lock(&self.0);
         if let Some(sender) = senders.get(&job.namespace).or_else(|| senders.get("")) {

@@ -7,10 +7,10 @@ use stagecoach_api::PipelineJobStatus;
 use stagecoach_lifecycle::UnixMillis;
 
 use crate::clients::Clients;
-use crate::job::ObservedJob;
+use crate::job::ParsedJob;
 
 /// Time until a finished job is deleted; None if it has no TTL or has not finished.
-pub(crate) fn remaining_ttl(job: &ObservedJob, status: &PipelineJobStatus, now: UnixMillis) -> Option<Duration> {
+pub(crate) fn remaining_ttl(job: &ParsedJob, status: &PipelineJobStatus, now: UnixMillis) -> Option<Duration> {
     let seconds = job.manifest.spec.ttl_seconds_after_finished?;
     let finished: jiff::Timestamp = status.completion_time.as_ref()?.parse().ok()?;
     let expiry = UnixMillis(u64::try_from(finished.as_millisecond()).ok()?).plus_seconds(seconds);
@@ -21,7 +21,7 @@ pub(crate) fn remaining_ttl(job: &ObservedJob, status: &PipelineJobStatus, now: 
 ///
 /// # Errors
 /// The API server's, unless the job is already deleted.
-pub(crate) async fn delete_job(job: &ObservedJob, clients: &Clients) -> kube::Result<()> {
+pub(crate) async fn delete_job(job: &ParsedJob, clients: &Clients) -> kube::Result<()> {
     let mut params = DeleteParams::background();
     params.preconditions = Some(Preconditions { uid: Some(job.reference.uid.clone()), ..Preconditions::default() });
     match clients.jobs.delete(&job.reference.name, &params).await {

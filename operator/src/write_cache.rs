@@ -67,7 +67,7 @@ impl WriteCache {
 }
 
 fn resource_version(job: &RawPipelineJob) -> u64 {
-    parse_resource_version(job.metadata.resource_version.as_deref().unwrap_or_default())
+    parse_resource_version(job.metadata.resource_version.as_deref())
 }
 
 #[cfg(test)]

@@ -5,6 +5,7 @@ use kube::ResourceExt;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use stagecoach_api::job::condition_reason;
 
 use super::{ApplyContext, ApplyError};
 use crate::build::{self, JobReference};
@@ -32,7 +33,7 @@ pub(super) async fn create_owned<T: DeserializeOwned>(
         // 403: quota, pod security or missing permission; 400, 422: the template gives an invalid object
         Err(kube::Error::Api(status)) if matches!(status.code, 400 | 403 | 422) => {
             let reason = match status.message.contains("exceeded quota") {
-                true => "QuotaExceeded".to_owned(),
+                true => condition_reason::QUOTA_EXCEEDED.to_owned(),
                 false => status.reason.clone(),
             };
             Err(ApplyError::Rejected(BlockingReason { reason, message: status.message.clone() }))
@@ -71,21 +72,21 @@ pub(super) async fn get_owned(api: &JsonApi, job: &JobReference, name: &str) -> 
         true => ": delete it, or give the job another name",
         false => "; it is being deleted and is waited for",
     };
-    Err(ApplyError::Rejected(BlockingReason { reason: "NameTaken".into(), message }))
+    Err(ApplyError::Rejected(BlockingReason { reason: condition_reason::NAME_TAKEN.into(), message }))
 }
 
-/// Creates `object`, or updates the existing one if one of the labels and fields of the spec that `object` has differs. At
-/// most one write if it exists; with `create_first` it is not expected to.
+/// Creates `object`, or updates the existing one if it differs in one of the labels or fields of the spec that `object`
+/// has. With `create_first` it is created without looking for an existing one before.
 ///
 /// # Errors
 /// As [`create_owned`].
 pub(super) async fn create_or_update<K: OwnedObject + Serialize + DeserializeOwned>(
     context: &ApplyContext<'_>,
     api: &JsonApi,
-    job: &JobReference,
     object: &K,
     create_first: bool,
 ) -> Result<(), ApplyError> {
+    let job = &context.job.reference;
     let name = object.name_any();
     let mut stored: Value = match create_first {
         true => create_owned(api, job, object).await?,
@@ -106,6 +107,6 @@ pub(super) async fn create_or_update<K: OwnedObject + Serialize + DeserializeOwn
         // with the resourceVersion that was read: if it changed meanwhile, the write fails and is repeated
         stored = api.replace(&name, &updated).await?;
     }
-    context.note(job, &serde_json::from_value::<K>(stored).map_err(kube::Error::SerdeError)?);
+    context.add_known(&serde_json::from_value::<K>(stored).map_err(kube::Error::SerdeError)?);
     Ok(())
 }

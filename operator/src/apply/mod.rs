@@ -9,15 +9,19 @@ use std::collections::BTreeSet;
 
 use futures::future::try_join_all;
 use kube::api::{DeleteParams, Preconditions};
-use stagecoach_lifecycle::{AttemptAction, InstanceId, MIN_GRACE_SECONDS};
+use stagecoach_api::PipelineJobStatus;
+use stagecoach_api::job::condition_reason;
+use stagecoach_lifecycle::{AttemptAction, Decision, InstanceId, MIN_GRACE_SECONDS};
 
 pub(crate) use pod_group_discovery::PodGroupDiscovery;
 pub(crate) use repair::{Repair, repair, repairs};
 
-use crate::build::{BuildError, JobReference, PolicyPeers};
+use crate::build::{BuildError, PolicyPeers};
 use crate::clients::Clients;
-use crate::job::ObservedJob;
-use crate::observe::{BlockingReason, JobSnapshot, KnownObject, LogTails, ObservedPod, OwnedObject, OwnedObjects};
+use crate::context::Context;
+use crate::job::ParsedJob;
+use crate::observe::{BlockingReason, KnownObject, LogTails, ObservedPod, ObservedPods, OwnedObject, OwnedObjects};
+use crate::rejection::Tries;
 
 /// Why an action failed.
 #[derive(Debug, thiserror::Error)]
@@ -32,126 +36,163 @@ pub(crate) enum ApplyError {
 
 impl From<BuildError> for ApplyError {
     fn from(error: BuildError) -> ApplyError {
-        ApplyError::Rejected(BlockingReason { reason: "InvalidBlueprint".into(), message: error.to_string() })
+        ApplyError::Rejected(BlockingReason {
+            reason: condition_reason::INVALID_BLUEPRINT.into(),
+            message: error.to_string(),
+        })
     }
 }
 
-/// Shared inputs of all actions.
+/// What all actions and repairs of one job need.
 pub(crate) struct ApplyContext<'a> {
+    /// The job.
+    pub job: &'a ParsedJob,
+    /// Its observed pods.
+    pub pods: &'a ObservedPods,
     /// API clients of the job's namespace.
     pub clients: &'a Clients,
     /// Which PodGroup APIs the cluster serves.
     pub pod_group_discovery: &'a PodGroupDiscovery,
-    /// The jobs' other objects.
+    /// The known objects of all jobs besides their pods.
     pub owned_objects: &'a OwnedObjects,
     /// The logs that are being read.
     pub log_tails: &'a LogTails,
-    /// Whom the jobs' NetworkPolicies let through.
+    /// The peers in the jobs' NetworkPolicies.
     pub peers: PolicyPeers<'a>,
     /// The trainer's image if neither the pod template names one nor the job keeps one.
     pub default_image: &'a str,
-    /// The image that the job keeps: it has trained with it.
+    /// The image that the job keeps because it has trained with it.
     pub kept_image: Option<&'a str>,
-    /// The nodes that the job's pods keep off.
+    /// The nodes on which the job's pods must not run.
     pub excluded_nodes: &'a BTreeSet<String>,
 }
 
-impl ApplyContext<'_> {
-    /// Records an object as the API server answered it, before the watch delivers it.
-    fn note(&self, job: &JobReference, stored: &impl OwnedObject) {
-        self.owned_objects.insert(&job.uid, &job.namespace, KnownObject::new(stored));
+impl<'a> ApplyContext<'a> {
+    /// For the pods and objects of `job`, as `decision` and the new `status` want them.
+    pub(crate) fn new(
+        context: &'a Context,
+        clients: &'a Clients,
+        job: &'a ParsedJob,
+        pods: &'a ObservedPods,
+        decision: &'a Decision,
+        status: &'a PipelineJobStatus,
+    ) -> ApplyContext<'a> {
+        ApplyContext {
+            job,
+            pods,
+            clients,
+            pod_group_discovery: &context.pod_group_discovery,
+            owned_objects: &context.owned_objects,
+            log_tails: &context.log_tails,
+            peers: context.config.peers(),
+            default_image: &context.config.trainer_image,
+            kept_image: status.attempt.as_ref().and_then(|attempt| attempt.image.as_deref()),
+            excluded_nodes: &decision.state.excluded_nodes,
+        }
+    }
+
+    /// Adds an object as the API server returned it to the known ones, before the watch delivers it.
+    fn add_known(&self, stored: &impl OwnedObject) {
+        let reference = &self.job.reference;
+        self.owned_objects.insert(&reference.uid, &reference.namespace, KnownObject::new(stored));
     }
 }
 
 /// Grace period of spares that are not wanted: they have nothing to save.
 const SPARE_GRACE_SECONDS: u64 = MIN_GRACE_SECONDS;
 
-/// Applies `actions`, in their order. Returns why the API server rejected a spare, if it did: the job goes on without.
+/// Applies `actions` in their order until a start is rejected; a rejected spare ends nothing: the job goes on without
+/// it. What became of both is added to `tries`.
 ///
 /// # Errors
-/// The first that fails; the remaining actions are decided again.
+/// The first of the API server's; the remaining actions are decided again.
 pub(crate) async fn apply(
     context: &ApplyContext<'_>,
-    job: &ObservedJob,
-    snapshot: &JobSnapshot,
     actions: &[AttemptAction],
-) -> Result<Option<BlockingReason>, ApplyError> {
-    let mut rejected_spare = None;
+    tries: &mut Tries,
+) -> kube::Result<()> {
     for action in actions {
         match *action {
             AttemptAction::StartAttempt { number, mesh } => {
-                let pods = (0..mesh.ranks()).map(|rank| (rank, 0)).collect();
-                start::start(context, job, snapshot, number, mesh, &pods).await?
+                let incarnations = (0..mesh.ranks()).map(|rank| (rank, 0)).collect();
+                tries.start = Some(rejected(start::start(context, number, mesh, &incarnations).await)?);
             }
             AttemptAction::ReplaceStages { attempt, ref incarnations } => {
-                start::start(context, job, snapshot, attempt, job.state.attempt.mesh, incarnations).await?
+                let mesh = context.job.state.attempt.mesh;
+                tries.start = Some(rejected(start::start(context, attempt, mesh, incarnations).await)?);
             }
             AttemptAction::RemoveReplaced { attempt, ref incarnations } => {
                 let is_before = |InstanceId { rank, incarnation }: InstanceId| {
                     incarnations.get(&rank).is_some_and(|kept| incarnation < *kept)
                 };
                 let is_replaced = |pod: &&ObservedPod| pod.instance_id().is_some_and(is_before);
-                let replaced = snapshot.pods_of_attempt(attempt).filter(is_replaced);
-                delete_pods(context, job, replaced, &DeleteParams::default()).await?
+                let replaced = context.pods.of_attempt(attempt).filter(is_replaced);
+                delete_pods(context, replaced, DeleteParams::default()).await?;
             }
             AttemptAction::DeleteInstances { attempt, grace_seconds, unready_grace_seconds } => {
                 let (unready, others): (Vec<_>, Vec<_>) =
-                    snapshot.pods_of_attempt(attempt).partition(|pod| pod.state.is_unready());
-                let (soon, later) = (within(unready_grace_seconds), within(grace_seconds));
+                    context.pods.of_attempt(attempt).partition(|pod| pod.state.is_unready());
                 tokio::try_join!(
-                    delete_pods(context, job, unready.into_iter(), &soon),
-                    delete_pods(context, job, others.into_iter(), &later),
+                    delete_pods(context, unready.into_iter(), with_grace_period(unready_grace_seconds)),
+                    delete_pods(context, others.into_iter(), with_grace_period(grace_seconds)),
                 )?;
             }
             AttemptAction::StartSpares { attempt, ref numbers } => {
-                match start::start_spares(context, job, snapshot, attempt, numbers).await {
-                    Err(ApplyError::Rejected(reason)) => rejected_spare = Some(reason),
-                    other => other?,
-                }
+                tries.spares = Some(rejected(start::start_spares(context, attempt, numbers).await)?);
             }
             AttemptAction::RemoveSpares { attempt, ref numbers } => {
                 let is_one = |pod: &&ObservedPod| pod.spare().is_some_and(|number| numbers.contains(&number));
-                let params = within(SPARE_GRACE_SECONDS);
-                delete_pods(context, job, snapshot.pods_of_attempt(attempt).filter(is_one), &params).await?
+                let removed = context.pods.of_attempt(attempt).filter(is_one);
+                delete_pods(context, removed, with_grace_period(SPARE_GRACE_SECONDS)).await?;
             }
             // the kubelet sends SIGKILL after the grace period
             AttemptAction::KillInstances { .. } => {}
         }
+        if tries.is_start_rejected() {
+            break;
+        }
     }
-    Ok(rejected_spare)
+    Ok(())
 }
 
-/// Deletion with this grace period. Exited pods are deleted too, unless their log is being read.
-fn within(grace_seconds: u64) -> DeleteParams {
-    DeleteParams::default().grace_period(u32::try_from(grace_seconds).unwrap_or(u32::MAX))
+/// Why the API server rejected what was tried, if it did.
+///
+/// # Errors
+/// If it could not be tried.
+fn rejected(result: Result<(), ApplyError>) -> kube::Result<Result<(), BlockingReason>> {
+    match result {
+        Ok(()) => Ok(Ok(())),
+        Err(ApplyError::Rejected(reason)) => Ok(Err(reason)),
+        Err(ApplyError::Api(error)) => Err(error),
+    }
 }
 
-/// Deletes the pods of a finished job that run on although their trainer has ended: a sidecar must not keep what they hold.
-/// Those that end by themselves stay for their logs.
-pub(crate) async fn delete_lingering_pods(
-    context: &ApplyContext<'_>,
-    job: &ObservedJob,
-    snapshot: &JobSnapshot,
-) -> kube::Result<()> {
-    let lingering = snapshot.pods.iter().filter(|pod| pod.has_exited() && !pod.ends_by_itself);
-    delete_pods(context, job, lingering, &DeleteParams::default()).await
+/// Deletion with this grace period.
+fn with_grace_period(seconds: u64) -> DeleteParams {
+    DeleteParams::default().grace_period(u32::try_from(seconds).unwrap_or(u32::MAX))
 }
 
-/// Deletes those of the pods that exist, unless their log is being read.
+/// Deletes the pods of a finished job that run on although their trainer has exited: a sidecar must not keep resources.
+/// Pods that end by themselves stay for their logs.
+pub(crate) async fn delete_lingering_pods(context: &ApplyContext<'_>) -> kube::Result<()> {
+    let lingering = context.pods.all.iter().filter(|pod| pod.has_exited() && !pod.ends_by_itself);
+    delete_pods(context, lingering, DeleteParams::default()).await
+}
+
+/// Deletes those of `pods` that exist, exited ones too, unless their log is being read.
 async fn delete_pods(
     context: &ApplyContext<'_>,
-    job: &ObservedJob,
     pods: impl Iterator<Item = &ObservedPod>,
-    params: &DeleteParams,
+    params: DeleteParams,
 ) -> kube::Result<()> {
-    let clients = context.clients;
-    let is_read = |pod: &ObservedPod| pod.has_exited() && context.log_tails.is_reading(&job.reference.uid, &pod.uid);
+    let job = &context.job.reference.uid;
+    let is_read = |pod: &ObservedPod| pod.has_exited() && context.log_tails.is_reading(job, &pod.uid);
     let existing = pods.filter(|pod| !pod.deleted && !pod.terminating && !is_read(pod));
     let deletions = existing.map(async |pod| {
         let mut params = params.clone();
         // only this pod, not a later one of the same name
         params.preconditions = Some(Preconditions { uid: Some(pod.uid.clone()), ..Preconditions::default() });
-        match clients.pods.delete(&pod.name, &params).await {
+        match context.clients.pods.delete(&pod.name, &params).await {
             // another pod of the same name
             Err(kube::Error::Api(status)) if status.code == 409 => Ok(()),
             other => other,

@@ -4,7 +4,7 @@ use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use kube::Client;
-use stagecoach_api::job::GangScheduling;
+use stagecoach_api::job::{GangScheduling, condition_reason};
 
 use super::ApplyError;
 use crate::build::PodGroupApi;
@@ -42,7 +42,10 @@ impl PodGroupDiscovery {
             let message = format!(
                 "spec.scheduling.gang is {wanted}, and the cluster serves no PodGroup of it: install it, or change the field"
             );
-            return Err(ApplyError::Rejected(BlockingReason { reason: "GangNotServed".into(), message }));
+            return Err(ApplyError::Rejected(BlockingReason {
+                reason: condition_reason::GANG_NOT_SERVED.into(),
+                message,
+            }));
         }
         Ok(api)
     }

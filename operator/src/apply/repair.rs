@@ -1,5 +1,5 @@
-//! Repairs the objects of a job beside its pods: what another client deleted or changed is made again, and what the job no
-//! longer needs is removed.
+//! Repairs the objects of a job beside its pods: what another client deleted or changed is made again, and what the job
+//! no longer needs is removed.
 
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::api::{DeleteParams, Preconditions};
@@ -8,10 +8,10 @@ use stagecoach_api::job::NetworkPolicyMode;
 use stagecoach_lifecycle::{Attempt, AttemptPhase, JobState};
 
 use super::create::{create_or_update, create_owned};
+use super::start::attempt_template;
 use super::{ApplyContext, ApplyError};
-use crate::build::{self, AttemptTemplate};
-use crate::job::ObservedJob;
-use crate::observe::{JobSnapshot, KnownObject, OwnedKind, OwnedObject};
+use crate::build;
+use crate::observe::{KnownObject, OwnedKind, OwnedObject};
 
 /// What is wrong with one object.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -22,13 +22,9 @@ pub(crate) enum Repair {
     Remove(KnownObject),
 }
 
-/// The repairs that a job needs in this state with these pods.
-pub(crate) fn repairs(
-    context: &ApplyContext<'_>,
-    job: &ObservedJob,
-    snapshot: &JobSnapshot,
-    state: &JobState,
-) -> Vec<Repair> {
+/// The repairs that the job needs in this state.
+pub(crate) fn repairs(context: &ApplyContext<'_>, state: &JobState) -> Vec<Repair> {
+    let job = context.job;
     let (reference, attempt, objects) = (&job.reference, state.attempt, context.owned_objects);
     let known = |kind, name: &str| objects.get(&reference.uid, kind, name);
     let restore = |kind, name: &str, fingerprint| {
@@ -39,7 +35,7 @@ pub(crate) fn repairs(
         differs.then_some(Repair::Restore(kind))
     };
     let remove = |kind, name: &str| known(kind, name).map(Repair::Remove);
-    // an attempt that is being created gets its objects by `start`
+    // the objects of an attempt that is being created are created by `start`
     let runs = matches!(state.attempt_phase, AttemptPhase::Running { all_created: true, .. });
     let is_draining = state.attempt_phase == AttemptPhase::Draining;
     let is_over = matches!(state.attempt_phase, AttemptPhase::Idle | AttemptPhase::Finished(_));
@@ -47,8 +43,8 @@ pub(crate) fn repairs(
     let service = build::service(reference, attempt.number, attempt.mesh);
     let service = match runs || is_draining {
         true => restore(OwnedKind::Service, &reference.name, service.fingerprint()),
-        // a ClusterIP is scarce; stages that still save talk to each other through it
-        false if is_over && snapshot.all_exited() => remove(OwnedKind::Service, &reference.name),
+        // kept while stages save, which need it; afterwards it would hold a ClusterIP for nothing
+        false if is_over && context.pods.all_exited() => remove(OwnedKind::Service, &reference.name),
         false => None,
     };
     let policy = match job.manifest.spec.network_policy.mode {
@@ -59,7 +55,7 @@ pub(crate) fn repairs(
         }
         NetworkPolicyMode::Restricted => None,
     };
-    // a spec that was edited since starts an attempt with a ConfigMap of its own
+    // if the spec was edited, the next attempt has a ConfigMap of its own
     let desired = job.desired();
     let is_current = (desired.revision, desired.mesh) == (attempt.revision, attempt.mesh);
     let name = build::attempt_name(reference, attempt.number);
@@ -71,13 +67,8 @@ pub(crate) fn repairs(
 ///
 /// # Errors
 /// The API server's, and `Rejected` if an object that the job does not own has the name.
-pub(crate) async fn repair(
-    context: &ApplyContext<'_>,
-    job: &ObservedJob,
-    attempt: Attempt,
-    repair: &Repair,
-) -> Result<(), ApplyError> {
-    let ApplyContext { clients, pod_group_discovery, peers, default_image, kept_image, excluded_nodes, .. } = *context;
+pub(crate) async fn repair(context: &ApplyContext<'_>, attempt: Attempt, repair: &Repair) -> Result<(), ApplyError> {
+    let ApplyContext { job, clients, .. } = *context;
     let reference = &job.reference;
     tracing::info!(job = reference.name, namespace = reference.namespace, ?repair, "repairing an object of the job");
     match repair {
@@ -97,21 +88,17 @@ pub(crate) async fn repair(
         }
         Repair::Restore(OwnedKind::Service) => {
             let service = build::service(reference, attempt.number, attempt.mesh);
-            create_or_update(context, &clients.services, reference, &service, false).await
+            create_or_update(context, &clients.services, &service, false).await
         }
         Repair::Restore(OwnedKind::NetworkPolicy) => {
-            let policy = build::network_policy(reference, peers);
-            create_or_update(context, &clients.network_policies, reference, &policy, false).await
+            let policy = build::network_policy(reference, context.peers);
+            create_or_update(context, &clients.network_policies, &policy, false).await
         }
         Repair::Restore(OwnedKind::ConfigMap) => {
-            let pod_group_api = pod_group_discovery.choose(&clients.client, job.manifest.spec.scheduling.gang).await?;
-            let image = kept_image.unwrap_or(default_image);
-            let mut template = AttemptTemplate::new(&job.manifest, attempt, image, pod_group_api)?;
-            template.excluded_nodes.clone_from(excluded_nodes);
-            let config_map = template.to_config_map(reference);
+            let config_map = attempt_template(context, attempt).await?.to_config_map(reference);
             let stored: PartialObjectMeta<ConfigMap> =
                 create_owned(&clients.config_maps, reference, &config_map).await?;
-            context.note(reference, &stored);
+            context.add_known(&stored);
             Ok(())
         }
     }

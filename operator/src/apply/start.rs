@@ -14,103 +14,118 @@ use stagecoach_lifecycle::{Attempt, InstanceId};
 
 use super::create::{create_or_update, create_owned, get_or_create, get_owned};
 use super::{ApplyContext, ApplyError};
-use crate::build::{self, AttemptObjects, AttemptTemplate, PodRole, build};
+use crate::build::{self, AttemptObjects, AttemptTemplate, JobReference, PodRole, build};
 use crate::clients::Clients;
-use crate::job::ObservedJob;
-use crate::observe::JobSnapshot;
 
-/// Creates the missing objects of attempt `number`, which has the processes of `mesh`, and of its pods those of `incarnations`, by rank.
+/// Creates the missing objects of attempt `number` and the missing pods of `incarnations`, which are by rank.
 pub(super) async fn start(
     context: &ApplyContext<'_>,
-    job: &ObservedJob,
-    snapshot: &JobSnapshot,
     number: u64,
     mesh: Mesh,
     incarnations: &BTreeMap<u32, u32>,
 ) -> Result<(), ApplyError> {
-    let ApplyContext { clients, pod_group_discovery, peers, default_image, kept_image, excluded_nodes, .. } = *context;
-    let spec = &job.manifest.spec;
-    // where stages are replaced, the attempt's objects are there already
+    let ApplyContext { job, pods, clients, .. } = *context;
+    // where stages are replaced, the attempt's objects exist already
     let is_new = incarnations.values().all(|incarnation| *incarnation == 0);
-    let first = number == 1 && is_new;
-    let peers = (spec.network_policy.mode != NetworkPolicyMode::None).then_some(peers);
-    let pod_group_api = pod_group_discovery.choose(&clients.client, spec.scheduling.gang).await?;
-    let older = if first { Vec::new() } else { older_attempts(clients, job, number).await? };
+    let is_first = number == 1 && is_new;
     let attempt = Attempt { number, mesh, revision: job.desired().revision };
-    let mut template =
-        AttemptTemplate::new(&job.manifest, attempt, kept_image.unwrap_or(default_image), pod_group_api)?;
-    template.excluded_nodes.clone_from(excluded_nodes);
+    let mut template = attempt_template(context, attempt).await?;
+    let older = if is_first { Vec::new() } else { older_attempts(clients, &job.reference, number).await? };
     let before = older.iter().filter_map(|(_, template)| template.as_ref()).max_by_key(|template| template.number);
-    if let Some(before) = before.filter(|_| kept_image.is_some()) {
+    if let Some(before) = before.filter(|_| context.kept_image.is_some()) {
         template = template.with_job_file_of(before);
     }
+    let template = create_objects(context, &template, is_new).await?;
+    // before the pods: once all pods exist, StartAttempt is not decided again
+    delete_attempts(clients, &job.reference, older).await?;
+    let exists = |instance| pods.of_attempt(number).any(|pod| pod.instance_id() == Some(instance));
+    let instances = incarnations.iter().map(|(&rank, &incarnation)| InstanceId { rank, incarnation });
+    let missing: Vec<_> = instances.filter(|instance| !exists(*instance)).map(PodRole::Stage).collect();
+    create_pods(context, &template, &missing).await
+}
 
+/// The template of `attempt`, by the current spec.
+pub(super) async fn attempt_template(
+    context: &ApplyContext<'_>,
+    attempt: Attempt,
+) -> Result<AttemptTemplate, ApplyError> {
+    let manifest = &context.job.manifest;
+    let pod_group_api =
+        context.pod_group_discovery.choose(&context.clients.client, manifest.spec.scheduling.gang).await?;
+    let image = context.kept_image.unwrap_or(context.default_image);
+    let mut template = AttemptTemplate::new(manifest, attempt, image, pod_group_api)?;
+    template.excluded_nodes.clone_from(context.excluded_nodes);
+    Ok(template)
+}
+
+/// Creates the objects of an attempt but its pods; they may exist, and unless the attempt `is_new` they are expected
+/// to. Returns the stored template: the attempt may have been started before, from an older spec or by another version
+/// of the operator.
+async fn create_objects(
+    context: &ApplyContext<'_>,
+    template: &AttemptTemplate,
+    is_new: bool,
+) -> Result<AttemptTemplate, ApplyError> {
+    let ApplyContext { job, clients, peers, .. } = *context;
+    let reference = &job.reference;
+    let has_policy = job.manifest.spec.network_policy.mode != NetworkPolicyMode::None;
+    let peers = has_policy.then_some(peers);
+    let is_first = template.number == 1 && is_new;
     // Both destructure without `..`: each kind of object is created by the one or the other.
-    let AttemptObjects { service, network_policy, config_map, pod_group: _ } = build(&job.reference, &template, peers);
+    let AttemptObjects { service, network_policy, config_map, pod_group: _ } = build(reference, template, peers);
     let policy = async {
         let Some(policy) = network_policy else { return Ok(()) };
-        create_or_update(context, &clients.network_policies, &job.reference, &policy, first).await
+        create_or_update(context, &clients.network_policies, &policy, is_first).await
     };
-    let service = create_or_update(context, &clients.services, &job.reference, &service, first);
+    let service = create_or_update(context, &clients.services, &service, is_first);
     let stored = async {
         match is_new {
-            true => create_owned::<ConfigMap>(&clients.config_maps, &job.reference, &config_map).await,
-            false => get_or_create(&clients.config_maps, &job.reference, &config_map).await,
+            true => create_owned::<ConfigMap>(&clients.config_maps, reference, &config_map).await,
+            false => get_or_create(&clients.config_maps, reference, &config_map).await,
         }
     };
     let ((), (), stored) = tokio::try_join!(policy, service, stored)?;
+    context.add_known(&PartialObjectMeta::<ConfigMap> { metadata: stored.metadata.clone(), ..Default::default() });
 
-    context.note(
-        &job.reference,
-        &PartialObjectMeta::<ConfigMap> { metadata: stored.metadata.clone(), ..Default::default() },
-    );
-    // The attempt may have been started before, from an older spec or by another version of the operator.
     let template = AttemptTemplate::from_config_map(&stored)?;
-    let AttemptObjects { service: _, network_policy: _, config_map: _, pod_group } =
-        build(&job.reference, &template, peers);
+    let AttemptObjects { service: _, network_policy: _, config_map: _, pod_group } = build(reference, &template, peers);
     if let (Some(api), Some(group)) = (template.pod_group_api, pod_group) {
         let pod_groups = clients.pod_groups(api);
         match is_new {
-            true => create_owned::<IgnoredAny>(&pod_groups, &job.reference, &group).await?,
-            false => get_or_create(&pod_groups, &job.reference, &group).await?,
+            true => create_owned::<IgnoredAny>(&pod_groups, reference, &group).await?,
+            false => get_or_create(&pod_groups, reference, &group).await?,
         };
     }
-    // before the pods: once all pods exist, StartAttempt is not decided again
-    delete_attempts(clients, job, older).await?;
-    let exists = |instance| snapshot.pods_of_attempt(number).any(|pod| pod.instance_id() == Some(instance));
-    let instances = incarnations.iter().map(|(&rank, &incarnation)| InstanceId { rank, incarnation });
-    let missing: Vec<_> = instances.filter(|instance| !exists(*instance)).map(PodRole::Stage).collect();
-    create_pods(context, job, &template, &missing).await
+    Ok(template)
 }
 
 /// Creates the missing ones of these spares of an attempt, whose other objects exist.
 pub(super) async fn start_spares(
     context: &ApplyContext<'_>,
-    job: &ObservedJob,
-    snapshot: &JobSnapshot,
     attempt: u64,
     numbers: &BTreeSet<u32>,
 ) -> Result<(), ApplyError> {
+    let ApplyContext { job, pods, clients, .. } = *context;
     let name = build::attempt_name(&job.reference, attempt);
     // one that another client has deleted is made again by `repair`
-    let Some(stored) = get_owned(&context.clients.config_maps, &job.reference, &name).await? else { return Ok(()) };
+    let Some(stored) = get_owned(&clients.config_maps, &job.reference, &name).await? else { return Ok(()) };
     let stored = serde_json::from_value(stored).map_err(kube::Error::SerdeError)?;
     let template = AttemptTemplate::from_config_map(&stored)?;
-    let exists = |number: u32| snapshot.pods_of_attempt(attempt).any(|pod| !pod.deleted && pod.spare() == Some(number));
+    let exists = |number: u32| pods.of_attempt(attempt).any(|pod| !pod.deleted && pod.spare() == Some(number));
     let missing: Vec<_> = numbers.iter().copied().filter(|number| !exists(*number)).map(PodRole::Spare).collect();
-    create_pods(context, job, &template, &missing).await
+    create_pods(context, &template, &missing).await
 }
 
 /// Creates these pods of an attempt.
 async fn create_pods(
     context: &ApplyContext<'_>,
-    job: &ObservedJob,
     attempt: &AttemptTemplate,
     roles: &[PodRole],
 ) -> Result<(), ApplyError> {
-    let pods: Vec<_> = roles.iter().map(|role| build::pod(&job.reference, attempt, *role)).collect();
+    let job = &context.job.reference;
+    let pods: Vec<_> = roles.iter().map(|role| build::pod(job, attempt, *role)).collect();
     let api = &context.clients.pods;
-    try_join_all(pods.iter().map(|pod| create_owned::<IgnoredAny>(api, &job.reference, pod))).await?;
+    try_join_all(pods.iter().map(|pod| create_owned::<IgnoredAny>(api, job, pod))).await?;
     Ok(())
 }
 
@@ -118,10 +133,10 @@ async fn create_pods(
 type StoredAttempt = (ConfigMap, Option<AttemptTemplate>);
 
 /// What is stored of the attempts before `current`.
-async fn older_attempts(clients: &Clients, job: &ObservedJob, current: u64) -> kube::Result<Vec<StoredAttempt>> {
-    let selector = format!("{},{}!={current}", build::pod_label_selector(&job.reference), ATTEMPT_LABEL);
+async fn older_attempts(clients: &Clients, job: &JobReference, current: u64) -> kube::Result<Vec<StoredAttempt>> {
+    let selector = format!("{},{}!={current}", build::pod_label_selector(job), ATTEMPT_LABEL);
     let listed = clients.config_maps.list::<ConfigMap>(&selector).await?.into_iter();
-    let own = listed.filter(|stored| build::is_controlled_by(&stored.metadata, &job.reference.uid));
+    let own = listed.filter(|stored| build::is_controlled_by(&stored.metadata, &job.uid));
     let with_template = |stored| {
         let template = AttemptTemplate::from_config_map(&stored).ok();
         (stored, template)
@@ -130,17 +145,21 @@ async fn older_attempts(clients: &Clients, job: &ObservedJob, current: u64) -> k
 }
 
 /// Deletes the objects of attempts that are over.
-async fn delete_attempts(clients: &Clients, job: &ObservedJob, attempts: Vec<StoredAttempt>) -> Result<(), ApplyError> {
+async fn delete_attempts(
+    clients: &Clients,
+    job: &JobReference,
+    attempts: Vec<StoredAttempt>,
+) -> Result<(), ApplyError> {
     for (config_map, template) in attempts {
         if let Some(template) = template {
             // the Service and the NetworkPolicy are the job's, and pods are deleted by `DeleteInstances`
             let AttemptObjects { service: _, network_policy: _, config_map: _, pod_group } =
-                build(&job.reference, &template, None);
+                build(job, &template, None);
             if let (Some(api), Some(group)) = (template.pod_group_api, pod_group) {
                 clients.pod_groups(api).delete(&group.name_any(), &DeleteParams::default()).await?;
             }
         }
-        // last: it says which other objects the attempt has
+        // last: it stores which other objects the attempt has
         clients.config_maps.delete(&config_map.name_any(), &DeleteParams::default()).await?;
     }
     Ok(())

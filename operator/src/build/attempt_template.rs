@@ -16,8 +16,8 @@ use super::{JobReference, PodGroupApi, attempt_name, job_file, names, pod};
 pub(super) const JOB_FILE_KEY: &str = "job.yaml";
 const TEMPLATE_KEY: &str = "blueprint.json";
 
-/// Everything that the pods of one attempt are built from. Fixed when the attempt starts and stored in its ConfigMap, so
-/// that a pod created later equals the others although the spec or the operator has changed meanwhile.
+/// Everything that the pods of one attempt are built from. Fixed when the attempt starts and stored in its ConfigMap,
+/// so that a pod created later equals the others although the spec or the operator has changed meanwhile.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct AttemptTemplate {
     /// The attempt's number.
@@ -28,13 +28,13 @@ pub(crate) struct AttemptTemplate {
     pub(crate) revision: Option<u64>,
     /// Whether the trainer is the built-in one.
     pub(crate) built_in: bool,
-    /// The trainer's part of the job: what a stage reads.
+    /// The job file: the fields of the job that a stage reads.
     pub(crate) job_file: String,
     /// The PersistentVolumeClaim of the workspace; None if the pod template mounts its own volume.
     pub(crate) claim: Option<String>,
     /// The API of its PodGroup; None if pods are scheduled one by one.
     pub(crate) pod_group_api: Option<PodGroupApi>,
-    /// The nodes that its pods keep off, since a stage on them has computed wrong.
+    /// The nodes on which its pods must not run, since a stage on them has computed a wrong result.
     pub(crate) excluded_nodes: BTreeSet<String>,
     /// The pod template, with the trainer's image resolved.
     pub(crate) pod_template: Map<String, Value>,

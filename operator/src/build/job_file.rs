@@ -1,6 +1,6 @@
-//! The job file of an attempt: what its stages read of the job. The trainer may be older than the operator and refuse fields
-//! that it does not know, so nothing is written that it does not need: no field at its default, and nothing that the
-//! operator alone reads. An attempt that keeps the image of the one before it keeps its file too.
+//! The job file of an attempt: what its stages read of the job. The trainer may be older than the operator and refuse
+//! fields that it does not know, so nothing is written that it does not need: no field at its default, and nothing that
+//! the operator alone reads. An attempt that keeps the image of the one before it keeps its file too.
 
 use serde_json::{Map, Value, json};
 use stagecoach_api::PipelineJob;
@@ -8,7 +8,7 @@ use stagecoach_api::contract::Mesh;
 use stagecoach_api::job::{NetworkPolicySpec, PipelineJobSpec, PodTemplate, RestartSpec, SchedulingSpec};
 
 /// The fields of the spec that may differ between two attempts of one revision.
-const OF_EACH_ATTEMPT: [&str; 3] = ["stages", "dataParallel", "restart"];
+const PER_ATTEMPT_FIELDS: [&str; 3] = ["stages", "dataParallel", "restart"];
 
 /// The file of an attempt with the processes of `mesh`; JSON, which is YAML.
 ///
@@ -39,13 +39,13 @@ pub(super) fn new(job: &PipelineJob, mesh: Mesh) -> serde_json::Result<String> {
     serde_json::to_string_pretty(&PipelineJob { spec, status: None, ..job.clone() }.without_defaults())
 }
 
-/// The file of an earlier attempt of the same revision, with what `own`, the new attempt's file, has of its own. None if
-/// it can't be read.
+/// The file of an earlier attempt of the same revision, with the per-attempt fields of `own`, the new attempt's file.
+/// None if either can't be read.
 pub(super) fn carried_over(earlier: &str, own: &str) -> Option<String> {
     let [earlier, mut own] = [earlier, own].map(|file| serde_json::from_str::<Value>(file).ok());
     let mut spec = earlier?.get_mut("spec")?.as_object_mut().map(std::mem::take)?;
     let own_spec = own.as_mut()?.get_mut("spec")?;
-    for field in OF_EACH_ATTEMPT {
+    for field in PER_ATTEMPT_FIELDS {
         match own_spec.get_mut(field).map(Value::take) {
             Some(value) => spec.insert(field.into(), value),
             None => spec.shift_remove(field),

@@ -13,7 +13,8 @@ pub(super) fn array(value: Option<&Value>) -> Vec<Value> {
     value.and_then(Value::as_array).cloned().unwrap_or_default()
 }
 
-/// A map of strings, as labels and annotations are according to the CRD's schema; another value is kept as its JSON text.
+/// A map of strings, as labels and annotations are according to the CRD's schema; another value is kept as its JSON
+/// text.
 pub(super) fn string_map(value: Option<&Value>) -> BTreeMap<String, String> {
     let text = |value: Value| match value {
         Value::String(text) => text,
@@ -44,8 +45,8 @@ pub(super) fn with_defaults(value: Option<&Value>, defaults: &impl Serialize) ->
 /// What identifies the items of a list of a pod's spec.
 const ITEM_KEYS: [&str; 3] = ["mountPath", "devicePath", "name"];
 
-/// `value` with the changes: objects are merged, lists by what identifies their items, and null removes. Anything else is
-/// replaced.
+/// `value` with the changes: objects are merged, lists by what identifies their items, and null removes. Anything else
+/// is replaced.
 pub(super) fn merged(value: &Value, change: &Value) -> Value {
     match (value, change) {
         (Value::Array(items), Value::Array(changes)) => {

@@ -21,7 +21,7 @@ pub struct JobReference {
     pub uid: String,
 }
 
-/// What a pod of an attempt is made as.
+/// What a pod of an attempt is created as.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum PodRole {
     /// A stage.
@@ -43,7 +43,7 @@ impl PodRole {
         }
     }
 
-    /// The labels that tell it.
+    /// The labels that store the role.
     pub(super) fn labels(self, mesh: Mesh) -> Vec<(String, String)> {
         let label = |name: &str, value: u32| (name.to_owned(), value.to_string());
         match self {
@@ -58,7 +58,7 @@ impl PodRole {
         }
     }
 
-    /// What a pod with these labels is.
+    /// The role of a pod with these labels.
     pub(crate) fn from_labels(labels: &BTreeMap<String, String>) -> Option<PodRole> {
         let number = |label: &str| labels.get(label).and_then(|value| value.parse().ok());
         match number(RANK_LABEL).or_else(|| number(STAGE_LABEL)) {
@@ -104,7 +104,7 @@ pub(crate) fn pod_label_selector(job: &JobReference) -> String {
     format!("{JOB_UID_LABEL}={}", job.uid)
 }
 
-/// Selects the pod that was made as stage 0, of the first replica, of one attempt.
+/// Selects the pod that was created as stage 0 of the first replica, in one attempt.
 pub(super) fn stage_0_match_labels(job: &JobReference, attempt: u64, mesh: Mesh) -> BTreeMap<String, String> {
     let mut selector = pod_match_labels(job);
     selector.insert(ATTEMPT_LABEL.to_owned(), attempt.to_string());

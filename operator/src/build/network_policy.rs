@@ -11,12 +11,12 @@ use stagecoach_api::contract::HTTP_PORT;
 use super::JobReference;
 use super::names::{metadata, pod_match_labels};
 
-/// Who is not of the job and may talk to its pods, or be talked to.
+/// The peers outside the job that its pods may talk to.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct PolicyPeers<'a> {
     /// May read the pods' status: the operator, and the scraper if there is one.
     pub readers: &'a [NetworkPolicyPeer],
-    /// The cluster's DNS; if empty, port 53 of anybody.
+    /// The cluster's DNS; if empty, port 53 of any peer is allowed.
     pub dns: &'a [NetworkPolicyPeer],
 }
 

@@ -21,18 +21,20 @@ use super::{AttemptTemplate, JobReference, PodRole, attempt_name, labels, names}
 
 /// The user and group of the trainer's image.
 const TRAINER_UID: i64 = 65532;
-/// Annotations, unless the template sets them: an autoscaler must not move a stage, since that restarts all.
-const STAYS: [(&str, &str); 2] =
+/// Annotations, unless the template sets them: an autoscaler must not move a stage, since that interrupts the whole
+/// job.
+const NO_EVICTION_ANNOTATIONS: [(&str, &str); 2] =
     [("cluster-autoscaler.kubernetes.io/safe-to-evict", "false"), ("karpenter.sh/do-not-disrupt", "true")];
 /// The volumes that the operator adds, unless the template has its own of that name.
 pub(super) const CONFIG_VOLUME: &str = "stagecoach-config";
 pub(super) const WORKSPACE_VOLUME: &str = "workspace";
 
-/// A pod of an attempt. Its spec stays the JSON that the user wrote, and what is added to it is typed: read as a `PodSpec` it would
-/// lose each field that is newer than k8s-openapi, and the CRD may be of a newer Kubernetes than the operator.
+/// A pod of an attempt. Its spec stays the JSON that the user wrote, and what is added to it is typed: read as a
+/// `PodSpec` it would lose each field that is newer than k8s-openapi, and the CRD may be of a newer Kubernetes than the
+/// operator.
 pub(crate) type StagePod = Object<Map<String, Value>, NotUsed>;
 
-/// The pod of an attempt that is made as `role`.
+/// The pod of an attempt that is created as `role`.
 pub(crate) fn pod(job: &JobReference, attempt: &AttemptTemplate, role: PodRole) -> StagePod {
     let template = &template_of(attempt, role);
     let mut spec = object(template.get("spec"));
@@ -41,7 +43,7 @@ pub(crate) fn pod(job: &JobReference, attempt: &AttemptTemplate, role: PodRole) 
         false => Value::Object(container),
     });
     spec.insert("containers".into(), containers.collect());
-    // the operator decides whether and with which others a stage starts again
+    // the operator decides whether a stage restarts, and which others with it
     spec.insert("restartPolicy".into(), "Never".into());
     keep_off_nodes(&attempt.excluded_nodes, &mut spec);
     set_default(&mut spec, "automountServiceAccountToken", false);
@@ -56,7 +58,8 @@ pub(crate) fn pod(job: &JobReference, attempt: &AttemptTemplate, role: PodRole) 
     let mut all_labels = string_map(template_metadata.get("labels"));
     all_labels.extend(labels(job, Some(attempt.number)));
     all_labels.extend(role.labels(attempt.mesh));
-    let mut annotations: BTreeMap<_, _> = STAYS.map(|(name, value)| (name.to_owned(), value.to_owned())).into();
+    let mut annotations: BTreeMap<_, _> =
+        NO_EVICTION_ANNOTATIONS.map(|(name, value)| (name.to_owned(), value.to_owned())).into();
     annotations.extend(string_map(template_metadata.get("annotations")));
     if let Some(api) = attempt.pod_group_api {
         api.choose_scheduler(&mut spec);
@@ -73,7 +76,8 @@ pub(crate) fn pod(job: &JobReference, attempt: &AttemptTemplate, role: PodRole) 
     pod
 }
 
-/// The template of one pod: of a stage with its override, if `stages` has one. A spare may become any stage, and has none.
+/// The template of one pod: of a stage with its override, if `stages` has one. A spare may become any stage, and has
+/// none.
 fn template_of(attempt: &AttemptTemplate, role: PodRole) -> Map<String, Value> {
     let mut all = attempt.pod_template.clone();
     let overrides = array(all.shift_remove("stages").as_ref());
@@ -133,7 +137,7 @@ pub(super) fn resolve_image(template: &mut Map<String, Value>, image: &str) {
     template.insert("spec".into(), spec.into());
 }
 
-/// What a valid job lacks to run in a cluster: on one machine a folder suffices, pods need a shared volume.
+/// What a valid job lacks to run in a cluster, where pods need a shared volume; on one machine a folder suffices.
 pub(crate) fn missing_volume(spec: &PipelineJobSpec) -> Option<String> {
     let is_missing = spec.trainer.kind == TrainerType::BuiltIn && !has_workspace(spec);
     is_missing.then(|| {
@@ -144,7 +148,7 @@ pub(crate) fn missing_volume(spec: &PipelineJobSpec) -> Option<String> {
     })
 }
 
-/// What a valid job lacks to compute on GPUs in a cluster: a pod has those that it asks for.
+/// What a valid job lacks to compute on GPUs in a cluster, where a pod gets no GPU that it does not request.
 pub(crate) fn missing_gpu(spec: &PipelineJobSpec) -> Option<String> {
     let wants_gpu = spec.training.as_ref().is_some_and(|training| training.device == Device::Cuda);
     let template = spec.template.as_ref();

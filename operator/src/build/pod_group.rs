@@ -47,7 +47,8 @@ pub(crate) enum PodGroupSpec {
     },
 }
 
-/// The annotation of a pod that Volcano reads as its queue where no PodGroup says it: in the template it names the group's.
+/// The annotation of a pod that Volcano reads as its queue where no PodGroup says it: in the template it names the
+/// group's.
 const VOLCANO_QUEUE: &str = "scheduling.volcano.sh/queue-name";
 
 impl PodGroupApi {
@@ -79,7 +80,7 @@ impl PodGroupApi {
         ApiResource::from_gvk(&GroupVersionKind::gvk(group, version, "PodGroup"))
     }
 
-    /// Has a pod placed by the group's scheduler, unless its template names one.
+    /// Sets the scheduler of the group's pods, unless their template names one.
     pub(super) fn choose_scheduler(self, spec: &mut Map<String, Value>) {
         if self == PodGroupApi::Volcano {
             spec.entry("schedulerName").or_insert_with(|| "volcano".into());
@@ -107,8 +108,8 @@ impl PodGroupApi {
     }
 }
 
-/// The PodGroup of an attempt, in `api`. Volcano's has the queue and the priority class of the pod template; elsewhere priority
-/// is the pods' own, and there are no queues.
+/// The PodGroup of an attempt, in `api`. Volcano's has the queue and the priority class of the pod template; elsewhere
+/// priority is the pods' own, and there are no queues.
 pub(super) fn pod_group(job: &JobReference, api: PodGroupApi, attempt: &AttemptTemplate) -> PodGroup {
     let of_template = |part: &str, field: &[&str]| {
         let value = field.iter().try_fold(attempt.pod_template.get(part)?, |value, name| value.get(name));

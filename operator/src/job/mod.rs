@@ -1,6 +1,6 @@
-//! Reads a PipelineJob of the API. An unreadable spec or status becomes a condition message, not an error.
+//! Parses a PipelineJob of the API. An unreadable spec or status becomes a condition message, not an error.
 
-mod object;
+mod raw;
 
 use std::collections::BTreeMap;
 
@@ -10,16 +10,16 @@ use stagecoach_api::job::{JobPhase, attempt_fields};
 use stagecoach_api::{PipelineJob, PipelineJobSpec, PipelineJobStatus, StoredSpec};
 use stagecoach_lifecycle::{AttemptPhase, Desired, JobState};
 
-pub(crate) use object::RawPipelineJob;
+pub(crate) use raw::RawPipelineJob;
 
 use crate::build::{self, JobReference};
 
 /// The default of `spec.managedBy`.
 pub(crate) const MANAGER: &str = "stagecoach.dev/operator";
 
-/// A job: its spec, status and stored state.
+/// A valid job: its spec, status and stored state.
 #[derive(Clone, Debug)]
-pub(crate) struct ObservedJob {
+pub(crate) struct ParsedJob {
     /// Its name, namespace and UID.
     pub reference: JobReference,
     /// The job as a typed manifest, without status.
@@ -89,11 +89,11 @@ fn without_position(error: &serde_json::Error) -> String {
     text.rsplit_once(" at line ").map_or(text.as_str(), |(text, _)| text).to_owned()
 }
 
-/// The job that `object` is.
+/// Parses and validates `object`.
 ///
 /// # Errors
 /// A message for the user that says what to change.
-pub(crate) fn read(object: &RawPipelineJob) -> Result<ObservedJob, InvalidJob> {
+pub(crate) fn parse(object: &RawPipelineJob) -> Result<ParsedJob, InvalidJob> {
     let meta = object.meta();
     let status = status(object)?;
     let StoredSpec { spec, unknown_fields } = StoredSpec::from_json(object.spec()).map_err(|error| {
@@ -134,7 +134,7 @@ pub(crate) fn read(object: &RawPipelineJob) -> Result<ObservedJob, InvalidJob> {
     if !problems.is_empty() {
         return Err(InvalidJob::Spec(problems.join("; ")));
     }
-    Ok(ObservedJob { reference, manifest, generation, status, state, unknown_fields, revision })
+    Ok(ParsedJob { reference, manifest, generation, status, state, unknown_fields, revision })
 }
 
 /// An attempt, and the incarnations of its stages, all of whose pods were observed.
@@ -151,7 +151,7 @@ impl CreatedAttempt {
     }
 }
 
-impl ObservedJob {
+impl ParsedJob {
     /// Marks all pods of an attempt as created, which may not be recorded yet.
     pub(crate) fn mark_all_created(&mut self, created: &CreatedAttempt) {
         let is_it = *created == CreatedAttempt::of(&self.state);
@@ -168,8 +168,8 @@ impl ObservedJob {
     }
 }
 
-/// Hash of the fields that an attempt is made of, below 2^53 so that JSON represents it exactly. Fields at their default
-/// are left out: a version that has more of them gives the same hash.
+/// Hash of the fields that an attempt is made of, below 2^53 so that JSON represents it exactly. Fields at their
+/// default are left out: a version that has more of them gives the same hash.
 fn revision(spec: &PipelineJobSpec) -> u64 {
     let spec = spec.without_defaults();
     let mut hasher = blake3::Hasher::new();

@@ -7,7 +7,7 @@ use k8s_openapi::api::core::v1::Pod;
 use kube::api::{Api, LogParams};
 use stagecoach_lifecycle::AttemptFailure;
 
-use super::JobSnapshot;
+use super::ObservedPods;
 use crate::build::JobReference;
 use crate::sync::PerJob;
 use crate::triggers::Triggers;
@@ -43,8 +43,8 @@ impl LogTails {
     }
 
     /// Starts to read the log of the stage that caused `failure`, if its pod exists.
-    pub(crate) fn read(&self, job: &JobReference, logs: Api<Pod>, snapshot: &JobSnapshot, failure: &AttemptFailure) {
-        let Some(pod) = snapshot.pod_that_failed(failure).filter(|pod| !pod.deleted) else { return };
+    pub(crate) fn read(&self, job: &JobReference, logs: Api<Pod>, pods: &ObservedPods, failure: &AttemptFailure) {
+        let Some(pod) = pods.pod_that_failed(failure).filter(|pod| !pod.deleted) else { return };
         let tail = LogTail { attempt: failure.attempt, pod: pod.uid.clone(), is_read: false, text: None };
         // decided before, and not recorded since
         let is_same = |before: &LogTail| before.attempt == tail.attempt && before.pod == tail.pod;

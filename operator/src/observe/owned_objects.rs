@@ -1,5 +1,6 @@
-//! The Services, NetworkPolicies and ConfigMaps of the jobs, as the watch delivers them and as this operator wrote them. What
-//! differs from what a job needs is repaired (`apply::repair`), and only then read.
+//! The Services, NetworkPolicies and ConfigMaps of the jobs, as the watch delivers them and as this operator wrote
+//! them. Only a fingerprint is kept; an object whose fingerprint is not the wanted one is read and repaired
+//! (`apply::repair`).
 
 use std::collections::HashSet;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -17,11 +18,11 @@ use crate::sync::{PerJob, lock};
 /// The kinds of objects that a job has besides its pods and PodGroups.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum OwnedKind {
-    /// The name in front of stage 0.
+    /// The Service of stage 0.
     Service,
-    /// Who may talk to the job's pods.
+    /// Which peers the job's pods may talk to.
     NetworkPolicy,
-    /// What an attempt is made from.
+    /// Stores an attempt template.
     ConfigMap,
 }
 
@@ -94,7 +95,7 @@ impl KnownObject {
             name: object.name_any(),
             uid: object.uid().unwrap_or_default(),
             fingerprint: object.fingerprint(),
-            version: parse_resource_version(&object.resource_version().unwrap_or_default()),
+            version: parse_resource_version(object.resource_version().as_deref()),
             deleted: false,
         }
     }
@@ -140,7 +141,7 @@ impl OwnedObjects {
         self.insert(job, namespace, KnownObject { deleted: true, ..object })
     }
 
-    /// A watch (re)starts: what it knew may have been deleted meanwhile.
+    /// A watch (re)starts: objects that it delivered before may have been deleted meanwhile.
     pub(crate) fn begin_list(&self, kind: OwnedKind, namespace: &str) {
         lock(&self.synced).remove(&(kind, namespace.to_owned()));
         for objects in self.jobs.lock().values_mut() {

@@ -1,13 +1,13 @@
-//! Cache of pods, fed by the watch, so that a reconcile without effect needs no API request. It may be stale: anything to be
-//! recorded or done is decided from a list. Two facts are safe to take from the cache: that all pods were created, and that a
-//! job without a record has none.
+//! Cache of pods, fed by the watch, so that a reconcile without effect needs no API request. It may be stale: anything
+//! to be recorded or done is decided from a list. Two facts are safe to take from the cache: that all pods were
+//! created, and that a job without a record has none.
 //!
-//! A watch begins with a list, and lists again where it may have missed events (`Event::Init` to `Event::InitDone`): what that
-//! list lacks has gone. In between the pods known before still count: their jobs are reconciled again if the list has changed
-//! them. No job is listed for that, however many there are.
+//! A watch begins with a list, and lists again where it may have missed events (`Event::Init` to `Event::InitDone`):
+//! pods absent from that list no longer exist. Until it is complete, the pods known before still count; afterwards the
+//! jobs whose pods have changed are reconciled. No job's pods are listed for that, however many jobs there are.
 //!
-//! kube's `reflector::Store` is not used for pods: it drops a deleted pod with its exit, doesn't say whether it is older than
-//! a list, has no index by job, and holds whole objects. For PipelineJobs it is used (`controller`).
+//! kube's `reflector::Store` is not used for pods: it drops a deleted pod with its exit, doesn't say whether it is
+//! older than a list, has no index by job, and holds whole objects. For PipelineJobs it is used (`controller`).
 //!
 //! The exit of a deleted pod is kept while its attempt is current: the kubelet writes the exit before the pod object is
 //! deleted, and a list has only existing pods. Exits that happen while the operator is down are lost; their reason is
@@ -75,8 +75,8 @@ impl PodCache {
         if before.is_some_and(|before| before.version > pod.version) {
             return false;
         }
-        pod.follow(before);
-        let changed = before.is_none_or(|before| !before.is_no_news(&pod));
+        pod.keep_pending_since(before);
+        let changed = before.is_none_or(|before| !before.decides_like(&pod));
         // exits of attempts before the previous one are no longer needed
         pods.retain(|other| other.uid != pod.uid && (!other.deleted || other.attempt.saturating_add(1) >= pod.attempt));
         if !deleted || pod.has_exited() {
@@ -94,8 +94,8 @@ impl PodCache {
         pods.all.len() < before
     }
 
-    /// A job's pods, including deleted ones of `attempt`; None while a list lacks one of them whose exit the watch may still
-    /// deliver.
+    /// A job's pods, including deleted ones of `attempt`; None while one was absent from a list and the watch may still
+    /// deliver its exit.
     pub(super) fn get(&self, job: &str, attempt: u64) -> Option<Vec<ObservedPod>> {
         let jobs = self.jobs.lock();
         let pods = jobs.get(job).map_or(&[][..], |pods| &pods.all);
@@ -111,8 +111,8 @@ impl PodCache {
         is_complete == Some(true) && self.jobs.lock().get(&job.uid).is_none_or(|pods| pods.all.is_empty())
     }
 
-    /// Replaces a job's pods by those of a list at `version`. Adds deleted pods of `attempt` whose exit is known, and those
-    /// deleted just now whose exit the watch has not yet delivered. Returns all.
+    /// Replaces a job's pods by those of a list at `version`. Adds deleted pods of `attempt` whose exit is known, and
+    /// those deleted just now whose exit the watch has not yet delivered. Returns all.
     pub(super) fn replace_with_list(
         &self,
         job: &JobReference,
@@ -123,7 +123,7 @@ impl PodCache {
         let mut jobs = self.jobs.lock();
         let pods = jobs.entry(job.uid.clone()).or_insert_with(|| JobPods::none(job));
         for pod in &mut listed {
-            pod.follow(pods.all.iter().find(|known| known.uid == pod.uid));
+            pod.keep_pending_since(pods.all.iter().find(|known| known.uid == pod.uid));
         }
         let now = Instant::now();
         let absent_from_list: Vec<ObservedPod> = pods
@@ -144,12 +144,12 @@ impl PodCache {
         listed
     }
 
-    /// The watch of a namespace, "" for all, lists: at first, or since it may have missed events.
+    /// The watch of a namespace, "" for all, begins to list: at first, or because it may have missed events.
     pub(crate) fn begin_list(&self, watched: &str) {
         lock(&self.watches).entry(watched.to_owned()).or_default().listing = Some(HashSet::new());
     }
 
-    /// The list of a watch is complete: pods that it lacks have gone. Returns the jobs that had some.
+    /// The list of a watch is complete: pods absent from it no longer exist. Returns the jobs that had such pods.
     pub(crate) fn end_list(&self, watched: &str) -> Vec<JobReference> {
         let listed = {
             let mut watches = lock(&self.watches);

@@ -2,6 +2,7 @@
 #![allow(unreachable_pub, clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod address_families;
+mod containers;
 mod crashes;
 mod evictions;
 mod failures;
@@ -19,8 +20,12 @@ mod refusals;
 mod replacement;
 mod replicas;
 mod responsiveness;
+mod restart_rules;
+mod scheduling;
 mod serving;
 mod spares;
+mod status;
 mod support;
+mod timeouts;
 mod versions;
 mod watches;

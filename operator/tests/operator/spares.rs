@@ -160,23 +160,31 @@ fn an_operator_that_was_away_asks_who_is_which_stage() {
     assert_eq!(uids(cluster, job), after);
 }
 
+/// A quota of pods, once it is counted.
+fn pod_quota(cluster: &TestCluster, namespace: &str, pods: u32) {
+    let quotas = format!("/api/v1/namespaces/{namespace}/resourcequotas");
+    let quota = json!({"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "pods"}, "spec": {"hard": {"pods": pods.to_string()}}});
+    cluster.plane.client().create(&quotas, &quota).unwrap();
+    until("the quota to be counted", 60, || {
+        cluster.plane.get(&format!("{quotas}/pods"))?["status"]["used"]["pods"].is_string().then_some(())
+    });
+}
+
+/// Whether the condition `Scheduled` says that the quota has no room for a spare.
+fn tells_spare_quota(job: &Value) -> bool {
+    let message = condition_of(job, "Scheduled").map(|scheduled| scheduled["message"].to_string());
+    message.is_some_and(|message| message.contains("a spare can't be created: QuotaExceeded"))
+}
+
 #[test]
 fn a_quota_without_room_for_a_spare_does_not_stop_the_job() {
     let (cluster, job) = (shared(), "tight/job");
     cluster.create_namespace("tight");
-    let quotas = "/api/v1/namespaces/tight/resourcequotas";
-    let three = json!({"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "three"}, "spec": {"hard": {"pods": "3"}}});
-    cluster.plane.client().create(quotas, &three).unwrap();
-    until("the quota to be counted", 60, || {
-        cluster.plane.get(&format!("{quotas}/three"))?["status"]["used"]["pods"].is_string().then_some(())
-    });
+    pod_quota(cluster, "tight", 3);
     let _operator = cluster.operator(cluster.kubeconfig(), &[("STAGECOACH_NAMESPACES", "tight")]);
     cluster.create(job, json!({"stages": 3, "spares": 1, "restart": {"reformTimeoutSeconds": 60}}));
-    let told = |job: &Value| {
-        let message = condition_of(job, "Scheduled").map(|scheduled| scheduled["message"].to_string());
-        message.is_some_and(|message| message.contains("a spare can't be created: QuotaExceeded"))
-    };
-    let refused = cluster.wait(job, "training, and told", |job| told(job) && job["status"]["phase"] == "Running");
+    let refused =
+        cluster.wait(job, "training, and told", |job| tells_spare_quota(job) && job["status"]["phase"] == "Running");
     assert!(has_condition(&refused, "Scheduled", "True", "AllScheduled"), "{:#}", refused["status"]);
     assert_eq!(refused["status"]["restarts"]["total"], 0);
     has_saved(cluster, "tight/job-0-1", 0, 5);
@@ -184,9 +192,26 @@ fn a_quota_without_room_for_a_spare_does_not_stop_the_job() {
     let events = cluster.plane.client().list("/apis/events.k8s.io/v1/namespaces/tight/events");
     assert!(!events.iter().any(|event| event["reason"] == "NotScheduled"), "{events:#?}");
     let more = json!({"spec": {"hard": {"pods": "10"}}});
-    cluster.plane.client().patch(&format!("{quotas}/three"), &more).unwrap();
+    cluster.plane.client().patch("/api/v1/namespaces/tight/resourcequotas/pods", &more).unwrap();
     stand_by(cluster, job, 1);
-    cluster.wait(job, "told no longer", |job| !told(job));
+    cluster.wait(job, "told no longer", |job| !tells_spare_quota(job));
+}
+
+#[test]
+fn a_rejected_spare_is_told_although_a_repair_is_rejected_too() {
+    let (cluster, job) = (shared(), "crowded/job");
+    cluster.create_namespace("crowded");
+    pod_quota(cluster, "crowded", 3);
+    let operator = cluster.operator(cluster.kubeconfig(), &[("STAGECOACH_NAMESPACES", "crowded")]);
+    cluster.create(job, json!({"stages": 3, "restart": {"reformTimeoutSeconds": 60}}));
+    cluster.wait_phase(job, "Running");
+    // no longer the job's, so that it can't be restored
+    let orphaned = json!({"metadata": {"ownerReferences": null}});
+    cluster.plane.client().patch("/api/v1/namespaces/crowded/services/job", &orphaned).unwrap();
+    until("the repair to be rejected", 60, || operator.log().contains("does not belong to this job").then_some(()));
+    cluster.edit(job, json!({"spares": 1}));
+    let told = cluster.wait(job, "told", tells_spare_quota);
+    assert_eq!(told["status"]["phase"], "Running");
 }
 
 #[test]

@@ -4,6 +4,7 @@
 mod change;
 mod checkpoint;
 mod cluster;
+mod condition;
 mod data;
 mod model;
 pub(crate) mod number;
@@ -22,6 +23,7 @@ pub use checkpoint::{
     StorageSpec,
 };
 pub use cluster::{GangScheduling, NetworkPolicyMode, NetworkPolicySpec, PodTemplate, SchedulingSpec};
+pub use condition::{Condition, condition_reason, condition_type};
 pub use data::{DataSpec, EvaluationSpec, TokenizerFile, TokenizerSpec, TokenizerTag, TokenizerTrainingSpec};
 pub use model::{LlamaSpec, ModelSpec, ModelTag, ModelType, PretrainedSpec};
 pub use number::{FloatString, Quantity};
@@ -37,7 +39,7 @@ pub use restart::{BackoffSpec, ExitAction, ExitCodeRule, RestartSpec};
 pub use spec::{API_VERSION, KIND, TOKEN_CACHE};
 pub use spec::{BuiltIn, Metadata, PipelineJob, PipelineJobSpec, TrainerSpec, TrainerType};
 pub use status::{
-    AttemptStatus, CheckpointStatus, Condition, JobPhase, LastFailureStatus, PipelineJobStatus, ProgressStatus,
+    AttemptStatus, CheckpointStatus, JobPhase, LastFailureStatus, PipelineJobStatus, ProgressStatus,
     RecoveryPhasesStatus, RecoveryStatus, RestartsStatus,
 };
 pub use training::{

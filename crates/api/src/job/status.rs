@@ -7,8 +7,8 @@ use serde_json::Value;
 
 use crate::contract::Mesh;
 
-use super::FloatString;
 use super::number::{count, optional_count};
+use super::{Condition, FloatString};
 
 /// The observed state of a PipelineJob.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -270,28 +270,4 @@ pub struct RecoveryPhasesStatus {
     pub loaded: Option<FloatString>,
     /// Until the first step was finished.
     pub first_step: Option<FloatString>,
-}
-
-/// One aspect of a job's state, in Kubernetes' usual form.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "camelCase", default)]
-#[schemars(extend("required" = ["type", "status", "reason", "message"]))]
-pub struct Condition {
-    /// Which aspect.
-    #[serde(rename = "type")]
-    pub kind: String,
-    /// True, False or Unknown.
-    #[schemars(extend("enum" = ["True", "False", "Unknown"]))]
-    pub status: String,
-    /// The generation of the spec that it is about.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub observed_generation: Option<i64>,
-    /// When `status` last changed.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schemars(extend("format" = "date-time"))]
-    pub last_transition_time: Option<String>,
-    /// The reason, a CamelCase identifier.
-    pub reason: String,
-    /// A sentence.
-    pub message: String,
 }

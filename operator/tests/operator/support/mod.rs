@@ -242,6 +242,13 @@ impl TestCluster {
         self.wait(name, "heard", |job| job["status"]["progress"]["step"] == step)
     }
 
+    /// All stages of attempt `number` exit with 0.
+    pub fn finish(&self, name: &str, number: u64, stages: u32) {
+        for stage in 0..stages {
+            self.kubelet.pod(&format!("{name}-{stage}-{number}")).exit(0, "");
+        }
+    }
+
     /// The pods of the job of this name.
     pub fn pods(&self, name: &str) -> Vec<Value> {
         let (namespace, name) = split(name);
@@ -320,4 +327,9 @@ pub fn job(name: &str, changes: Value) -> Value {
 /// Whether a condition has this status and reason.
 pub fn has_condition(object: &Value, kind: &str, status: &str, reason: &str) -> bool {
     condition_of(object, kind).is_some_and(|condition| condition["status"] == status && condition["reason"] == reason)
+}
+
+/// The root cause in a job's status.
+pub fn last_failure(job: &Value) -> &Value {
+    &job["status"]["lastFailure"]
 }

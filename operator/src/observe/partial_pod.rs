@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use k8s_openapi::NamespaceResourceScope;
-use k8s_openapi::api::core::v1::{Pod, PodStatus};
+use k8s_openapi::api::core::v1::{Pod, PodCondition, PodStatus};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference, Time};
 use kube::Resource;
 use serde::de::IgnoredAny;
@@ -19,6 +19,13 @@ pub(crate) struct PartialPod {
     pub(super) spec: PartialPodSpec,
     #[serde(default)]
     pub(super) status: PodStatus,
+}
+
+impl PartialPod {
+    /// The condition of this type.
+    pub(super) fn condition(&self, kind: &str) -> Option<&PodCondition> {
+        self.status.conditions.as_ref()?.iter().find(|condition| condition.type_ == kind)
+    }
 }
 
 /// The fields of a pod's spec that are read.

@@ -1,5 +1,5 @@
-//! Throttles status writes. A status write is the most expensive request of a job, and most of them would only change a pod
-//! count.
+//! Throttles status writes. A status write is the most expensive request of a job, and most of them would only change a
+//! pod count.
 
 use std::time::Duration;
 
@@ -163,7 +163,7 @@ mod tests {
     #[test]
     fn progress_alone_is_written_every_15_seconds() {
         let at = |step, seconds_ago: u64| {
-            let updated_at = Some(crate::report::to_rfc3339(UnixMillis(NOW.0 - seconds_ago * 1000)));
+            let updated_at = Some(super::super::to_rfc3339(UnixMillis(NOW.0 - seconds_ago * 1000)));
             PipelineJobStatus {
                 progress: Some(ProgressStatus { step, updated_at, ..Default::default() }),
                 ..starting(4)

@@ -1,5 +1,5 @@
-//! A PipelineJob of the API. Spec and status stay unparsed JSON: a watch keeps every job of the cluster, and each is parsed
-//! when it is reconciled.
+//! A PipelineJob of the API. Spec and status stay unparsed JSON: the watch stores all jobs of the cluster, and each is
+//! parsed only when it is reconciled.
 
 use std::borrow::Cow;
 

@@ -7,19 +7,18 @@ use stagecoach_api::contract::{CONTAINER_NAME, StagePhase};
 use stagecoach_lifecycle::{InstanceId, InstanceState, SpareInstance, StageInstance, UnixMillis};
 
 use super::PartialPod;
-use super::instance::{
-    BlockingReason, blocking_reason, conditions, ends_by_itself, failed_init_container, role, state,
-};
-use super::status_poller::PodReport;
+use super::pod_exit::{ends_by_itself, failed_init_container};
+use super::pod_state::{BlockingReason, blocking_reason, conditions, role, state};
+use super::polled_pod::PolledPod;
 use super::{now, parse_resource_version};
 use crate::build::{self, PodRole};
 
 /// A pod of an attempt.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct ObservedPod {
-    /// What it was made as.
+    /// What it was created as.
     pub role: PodRole,
-    /// Of a spare: the place that it has taken, as far as that is known. The cache does not know it.
+    /// Of a spare: the stage whose place it has taken, if it is known to have. Not cached: its responses say so.
     pub taken: Option<InstanceId>,
     /// Its attempt.
     pub attempt: u64,
@@ -58,8 +57,8 @@ pub(crate) struct ObservedPod {
 }
 
 impl ObservedPod {
-    /// The pod of an attempt of the job with the UID `job`; None if `object` is not one. Anybody can write labels, so only
-    /// a pod whose controller is the job counts.
+    /// The pod of an attempt of the job with the UID `job`; None if `object` is not one. Anybody can write labels, so
+    /// only a pod whose controller is the job counts.
     pub(crate) fn from_partial(object: &PartialPod, job: &str) -> Option<ObservedPod> {
         let PartialPod { metadata, spec, status } = object;
         if !build::is_controlled_by(metadata, job) {
@@ -86,7 +85,7 @@ impl ObservedPod {
             terminating: metadata.deletion_timestamp.is_some(),
             deleted: false,
             missing_since: None,
-            version: parse_resource_version(metadata.resource_version.as_deref().unwrap_or_default()),
+            version: parse_resource_version(metadata.resource_version.as_deref()),
         })
     }
 
@@ -95,17 +94,18 @@ impl ObservedPod {
         matches!(self.state, InstanceState::Exited(_))
     }
 
-    /// Completes what is now known of it by what was known `before`. The API does not tell when a pod that was held back was let go
-    /// on, so that one is pending since it was first seen so: an operator that has just started gives it its time anew.
-    pub(super) fn follow(&mut self, before: Option<&ObservedPod>) {
+    /// Keeps since when the pod is pending; `before` is the pod as it was cached. The API does not say when a
+    /// scheduling gate was removed, so the time counts from the first observation without one: after a restart of the
+    /// operator from then.
+    pub(super) fn keep_pending_since(&mut self, before: Option<&ObservedPod>) {
         if self.state == InstanceState::Pending {
             self.since = before.filter(|before| before.state == self.state).map_or_else(now, |before| before.since);
         }
     }
 
-    /// Whether both lead to the same decision: all but their resourceVersion is equal, and their conditions and node, which matter
-    /// only when something else has failed.
-    pub(super) fn is_no_news(&self, other: &ObservedPod) -> bool {
+    /// Whether both lead to the same decision. Their resourceVersions are ignored, and so are conditions and nodes,
+    /// which matter only when something else has failed.
+    pub(super) fn decides_like(&self, other: &ObservedPod) -> bool {
         let compared =
             |pod: &ObservedPod| ObservedPod { version: 0, conditions: Vec::new(), node: None, ..pod.clone() };
         compared(self) == compared(other)
@@ -116,7 +116,7 @@ impl ObservedPod {
         matches!(self.state, InstanceState::Starting | InstanceState::Ready | InstanceState::Terminating)
     }
 
-    /// The stage that it is; None of a spare that has taken no place.
+    /// The stage that it is; None of a spare that has taken no stage's place.
     pub(crate) fn instance_id(&self) -> Option<InstanceId> {
         match self.role {
             PodRole::Stage(instance) => Some(instance),
@@ -124,7 +124,7 @@ impl ObservedPod {
         }
     }
 
-    /// The number with which it was made as a spare.
+    /// Its number, if it was created as a spare.
     pub(crate) fn spare(&self) -> Option<u32> {
         match self.role {
             PodRole::Stage(_) => None,
@@ -132,26 +132,26 @@ impl ObservedPod {
         }
     }
 
-    /// Adds what a spare has said itself. Readiness probes have seconds between them, so what it says is newer than what its
-    /// node says.
-    pub(super) fn apply_report(&mut self, report: &PodReport) {
+    /// Adds the responses of a spare. They are newer than its readiness, since readiness probes have seconds between
+    /// them.
+    pub(super) fn apply_polled(&mut self, polled: &PolledPod) {
         let runs = matches!(self.state, InstanceState::Starting | InstanceState::Ready);
-        match (report.instance, &report.polled) {
+        match (polled.stage, &polled.last) {
             (Some((instance, since)), _) => {
                 self.taken = Some(instance);
                 if runs {
                     self.since = self.since.max(since);
                 }
             }
-            (None, Some(polled)) if runs => {
-                let stands_by = polled.is_reachable && polled.status.phase == StagePhase::StandingBy;
+            (None, Some(last)) if runs => {
+                let stands_by = last.is_reachable && last.status.phase == StagePhase::StandingBy;
                 self.state = if stands_by { InstanceState::Ready } else { InstanceState::Starting };
             }
             (None, _) => {}
         }
     }
 
-    /// The stage's instance that it is, if it is one.
+    /// The pod as an instance of a stage, if it is one.
     pub(super) fn stage_instance(&self) -> Option<StageInstance> {
         let InstanceId { rank, incarnation } = self.instance_id()?;
         let (attempt, spare, since) = (self.attempt, self.spare(), self.since);
@@ -159,7 +159,7 @@ impl ObservedPod {
         Some(StageInstance { rank, attempt, incarnation, spare, state, since, pod_conditions })
     }
 
-    /// The spare that it is, if it is one that has taken no place. What is left of one that was deleted matters to nobody.
+    /// The pod as a spare, if it is one that has taken no stage's place. The exit of a deleted spare is of no use.
     pub(super) fn spare_instance(&self) -> Option<SpareInstance> {
         let number = self.spare().filter(|_| self.taken.is_none() && !self.deleted)?;
         Some(SpareInstance { number, attempt: self.attempt, state: self.state.clone(), since: self.since })
@@ -185,43 +185,43 @@ mod tests {
         ObservedPod::from_partial(&serde_json::from_value(object).unwrap(), "job").unwrap()
     }
 
-    fn polled(phase: StagePhase, is_reachable: bool) -> Option<PolledStatus> {
+    fn last(phase: StagePhase, is_reachable: bool) -> Option<PolledStatus> {
         let status = StageStatus { phase, spare: Some(1), ..StageStatus::default() };
         Some(PolledStatus { status, changed_at: UnixMillis(0), polled_at: UnixMillis(0), is_reachable })
     }
 
     #[test]
     fn a_spare_is_ready_if_it_says_that_it_stands_by() {
-        let state = |polled| {
+        let state = |last| {
             let mut pod = spare();
-            pod.apply_report(&PodReport { polled, ..PodReport::default() });
+            pod.apply_polled(&PolledPod { last, ..PolledPod::default() });
             assert!(pod.stage_instance().is_none());
             pod.spare_instance().map(|spare| (spare.number, spare.attempt, spare.state)).unwrap()
         };
         assert_eq!(state(None), (1, 7, InstanceState::Ready), "what its node says, until it answers");
-        assert_eq!(state(polled(StagePhase::StandingBy, true)), (1, 7, InstanceState::Ready));
-        assert_eq!(state(polled(StagePhase::StandingBy, false)), (1, 7, InstanceState::Starting));
-        assert_eq!(state(polled(StagePhase::Preparing, true)), (1, 7, InstanceState::Starting));
+        assert_eq!(state(last(StagePhase::StandingBy, true)), (1, 7, InstanceState::Ready));
+        assert_eq!(state(last(StagePhase::StandingBy, false)), (1, 7, InstanceState::Starting));
+        assert_eq!(state(last(StagePhase::Preparing, true)), (1, 7, InstanceState::Starting));
         let mut ended = spare();
         ended.state = InstanceState::Exited(Exit::with_code(1));
-        ended.apply_report(&PodReport { polled: polled(StagePhase::StandingBy, false), ..PodReport::default() });
+        ended.apply_polled(&PolledPod { last: last(StagePhase::StandingBy, false), ..PolledPod::default() });
         assert!(ended.has_exited());
     }
 
     #[test]
     fn one_that_has_taken_a_place_is_a_stage_since_then() {
         let instance = InstanceId { rank: 2, incarnation: 3 };
-        let report = PodReport { instance: Some((instance, UnixMillis(u64::MAX))), ..PodReport::default() };
+        let polled = PolledPod { stage: Some((instance, UnixMillis(u64::MAX))), ..PolledPod::default() };
         let mut pod = spare();
         let began = pod.since;
-        pod.apply_report(&report);
+        pod.apply_polled(&polled);
         assert_eq!((pod.instance_id(), pod.spare_instance()), (Some(instance), None));
         let instance = pod.stage_instance().unwrap();
         assert_eq!((instance.rank, instance.incarnation, instance.spare), (2, 3, Some(1)));
         assert_eq!(instance.since, UnixMillis(u64::MAX));
         // when it has ended, it was then
         let mut ended = ObservedPod { state: InstanceState::Exited(Exit::with_code(1)), ..spare() };
-        ended.apply_report(&report);
+        ended.apply_polled(&polled);
         assert_eq!(ended.stage_instance().unwrap().since, began);
     }
 

@@ -1,14 +1,14 @@
-//! How long a job was away after a failure, phase by phase. It is followed in memory: of a recovery in whose middle the
-//! operator started, nothing is told.
+//! How long a job did not train after a failure, phase by phase. It is kept in memory: a recovery during which the
+//! operator started is not reported.
 
 use stagecoach_api::contract::GroupStatus;
 use stagecoach_api::job::{FloatString, RecoveryPhasesStatus, RecoveryStatus};
 use stagecoach_lifecycle::{AttemptFailure, AttemptPhase, InstanceState, JobState, UnixMillis};
 
-use crate::observe::JobSnapshot;
+use crate::observe::{ObservedPod, ObservedPods};
 
-/// The phases in their order, as the metric names them. Where a spare takes the place of the lost stage, none is created and none
-/// is started: these take no time.
+/// The phases in their order, as the metric names them. Where a spare takes the place of the lost stage, none is
+/// created and none is started: these take no time.
 pub(crate) const PHASES: [&str; 7] = ["noticed", "decided", "created", "started", "joined", "loaded", "first_step"];
 
 /// A recovery, as far as it is.
@@ -21,9 +21,9 @@ pub(crate) struct Recovery {
     ends: Vec<UnixMillis>,
 }
 
-/// What decides how far a recovery is.
+/// Which phases of a recovery are over by the observed pods.
 #[derive(Clone, Debug, Default, PartialEq)]
-struct Progress {
+struct RecoveryProgress {
     now: UnixMillis,
     is_decided: bool,
     are_created: bool,
@@ -32,32 +32,33 @@ struct Progress {
     group: GroupStatus,
 }
 
-impl Progress {
-    fn of(state: &JobState, failure: &AttemptFailure, snapshot: &JobSnapshot, now: UnixMillis) -> Progress {
-        let attempt = state.attempt;
+impl RecoveryProgress {
+    fn of(state: &JobState, failure: &AttemptFailure, pods: &ObservedPods) -> RecoveryProgress {
+        let (attempt, now) = (state.attempt, pods.observed_at);
         let is_next = attempt.number > failure.attempt || !state.incarnations.is_empty();
         let is_due = matches!(state.attempt_phase, AttemptPhase::Running { not_before, .. } if not_before <= now);
-        let pods = || {
-            let is_current = |pod: &&crate::observe::ObservedPod| {
+        let current = || {
+            let is_current = |pod: &&ObservedPod| {
                 !pod.terminating && !pod.deleted && pod.instance_id().is_some_and(|instance| state.is_newest(instance))
             };
-            snapshot.pods_of_attempt(attempt.number).filter(is_current)
+            pods.of_attempt(attempt.number).filter(is_current)
         };
         let runs = |state: &InstanceState| matches!(state, InstanceState::Starting | InstanceState::Ready);
-        let polled = snapshot.leader_status.as_ref().filter(|polled| polled.status.attempt == attempt.number);
+        let polled = pods.leader_status.as_ref().filter(|polled| polled.status.attempt == attempt.number);
         let group = polled.and_then(|polled| polled.status.group.clone());
-        Progress {
+        RecoveryProgress {
             now,
             is_decided: is_next && is_due,
-            are_created: pods().count() == attempt.mesh.ranks() as usize,
-            are_started: pods().filter(|pod| runs(&pod.state)).count() == attempt.mesh.ranks() as usize,
+            are_created: current().count() == attempt.mesh.ranks() as usize,
+            are_started: current().filter(|pod| runs(&pod.state)).count() == attempt.mesh.ranks() as usize,
             group: group.filter(|group| follows(attempt.number, group, failure)).unwrap_or_default(),
         }
     }
 }
 
-/// Whether a group of this attempt has formed after the failure: another takes part instead of the stage that failed, or none.
-/// Clocks would not tell it: where a spare takes the place, the next group may train before the failure is known here.
+/// Whether a group of this attempt has formed after the failure: it has another incarnation of the stage that failed,
+/// or none. Times can't decide it: where a spare takes the place, the next group may train before the operator observes
+/// the failure.
 fn follows(attempt: u64, group: &GroupStatus, failure: &AttemptFailure) -> bool {
     let taken_by = failure.rank.and_then(|rank| group.incarnations.get(rank as usize));
     attempt > failure.attempt
@@ -65,20 +66,20 @@ fn follows(attempt: u64, group: &GroupStatus, failure: &AttemptFailure) -> bool 
 }
 
 impl Recovery {
-    /// Follows the recovery from the last failure: the one that is `known`, or one that begins now, if the failure `is_new`.
-    pub(crate) fn follow(
+    /// Updates the recovery from the last failure: the one that is `known`, or one that begins now, if the failure
+    /// `is_new`.
+    pub(crate) fn update(
         known: Option<Recovery>,
         is_new: bool,
         state: &JobState,
-        snapshot: &JobSnapshot,
-        now: UnixMillis,
+        pods: &ObservedPods,
     ) -> Option<Recovery> {
         let failure = state.last_failure.as_ref()?;
         let known = known.filter(|known| known.failure.is_same(failure));
         if known.as_ref().is_some_and(Recovery::is_over) || (known.is_none() && !is_new) {
             return known;
         }
-        let progress = Progress::of(state, failure, snapshot, now);
+        let progress = RecoveryProgress::of(state, failure, pods);
         let mut recovery = known.unwrap_or_else(|| Recovery::new(failure));
         recovery.attempt = state.attempt.number;
         recovery.advance(&progress);
@@ -93,21 +94,21 @@ impl Recovery {
         Recovery { failure: failure.clone(), attempt: failure.attempt, ends: Vec::new() }
     }
 
-    fn advance(&mut self, progress: &Progress) {
-        let Progress { now, is_decided, are_created, are_started, ref group } = *progress;
-        let told = |at: u64| (at > 0).then_some(UnixMillis(at));
+    fn advance(&mut self, progress: &RecoveryProgress) {
+        let RecoveryProgress { now, is_decided, are_created, are_started, ref group } = *progress;
+        let reported = |at: u64| (at > 0).then_some(UnixMillis(at));
         let ends = [
             Some(now),
             is_decided.then_some(now),
             are_created.then_some(now),
             are_started.then_some(now),
-            told(group.joined_at),
-            told(group.loaded_at),
-            told(group.first_step_at),
+            reported(group.joined_at),
+            reported(group.loaded_at),
+            reported(group.first_step_at),
         ];
         for end in ends.into_iter().skip(self.ends.len()) {
             let Some(end) = end else { return };
-            // clocks differ, and nothing ends before what came before it
+            // clocks differ: no phase ends in the future or before the one before it
             let before = self.ends.last().copied().unwrap_or(self.failure.failed_at);
             self.ends.push(end.min(now).max(before));
         }
@@ -124,7 +125,7 @@ impl Recovery {
         }))
     }
 
-    /// What the status says of it, once it is over.
+    /// The recovery as the status has it, once it is over.
     pub(crate) fn status(&self) -> Option<RecoveryStatus> {
         let seconds = self.seconds()?;
         let rounded = |seconds: f64| Some(FloatString(seconds).rounded(3));
@@ -168,15 +169,20 @@ mod tests {
     fn phases_end_in_their_order() {
         let mut recovery = Recovery::new(&failure());
         let steps = [
-            Progress { now: UnixMillis(1800), ..Progress::default() },
-            Progress { now: UnixMillis(1850), is_decided: true, ..Progress::default() },
-            Progress { now: UnixMillis(1900), is_decided: true, are_created: true, ..Progress::default() },
-            Progress {
+            RecoveryProgress { now: UnixMillis(1800), ..RecoveryProgress::default() },
+            RecoveryProgress { now: UnixMillis(1850), is_decided: true, ..RecoveryProgress::default() },
+            RecoveryProgress {
+                now: UnixMillis(1900),
+                is_decided: true,
+                are_created: true,
+                ..RecoveryProgress::default()
+            },
+            RecoveryProgress {
                 now: UnixMillis(2500),
                 is_decided: true,
                 are_created: true,
                 are_started: true,
-                ..Progress::default()
+                ..RecoveryProgress::default()
             },
         ];
         for (index, progress) in steps.iter().enumerate() {
@@ -184,10 +190,10 @@ mod tests {
             assert_eq!(recovery.ends.len(), index + 1);
             assert_eq!(recovery.status(), None);
         }
-        let told = |now, times| Progress { now: UnixMillis(now), group: group(times), ..steps[3].clone() };
-        recovery.advance(&told(3000, [2600, 2700, 0]));
+        let formed = |now, times| RecoveryProgress { now: UnixMillis(now), group: group(times), ..steps[3].clone() };
+        recovery.advance(&formed(3000, [2600, 2700, 0]));
         assert_eq!(recovery.status(), None);
-        recovery.advance(&told(4000, [2600, 2700, 2750]));
+        recovery.advance(&formed(4000, [2600, 2700, 2750]));
         let status = recovery.status().unwrap();
         assert!(status.replaced);
         assert_eq!(status.seconds, Some(FloatString(1.75)));
@@ -205,17 +211,19 @@ mod tests {
         assert!(!follows(3, &of(&[9, 1]), &failed));
         assert!(follows(3, &of(&[0, 2]), &failed));
         assert!(follows(4, &of(&[0, 0]), &failed));
-        // a trainer that does not tell its incarnations
+        // a trainer that does not report its incarnations
         assert!(!follows(3, &of(&[]), &failed));
         assert!(!follows(3, &of(&[0, 2]), &AttemptFailure { rank: None, ..failed }));
     }
 
-    /// Where a spare takes the place of the lost stage, the group may train again before anybody here knows of the loss.
+    /// Where a spare takes the place of the lost stage, the group may train again before anybody here knows of the
+    /// loss.
     #[test]
     fn what_was_over_before_the_failure_was_known_took_no_time() {
         let mut recovery = Recovery::new(&failure());
-        let all = Progress { is_decided: true, are_created: true, are_started: true, ..Progress::default() };
-        recovery.advance(&Progress { now: UnixMillis(1500), group: group([200, 300, 400]), ..all });
+        let all =
+            RecoveryProgress { is_decided: true, are_created: true, are_started: true, ..RecoveryProgress::default() };
+        recovery.advance(&RecoveryProgress { now: UnixMillis(1500), group: group([200, 300, 400]), ..all });
         assert!(recovery.is_over());
         assert_eq!(recovery.status().unwrap().phases.created, Some(FloatString(0.0)));
     }
@@ -225,8 +233,9 @@ mod tests {
         let mut recovery = Recovery::new(&failure());
         recovery.attempt = 4;
         // the failure is in the operator's future, and stage 0's times before and after all
-        let all = Progress { is_decided: true, are_created: true, are_started: true, ..Progress::default() };
-        recovery.advance(&Progress { now: UnixMillis(900), group: group([5, 1_000_000, 1_000_001]), ..all });
+        let all =
+            RecoveryProgress { is_decided: true, are_created: true, are_started: true, ..RecoveryProgress::default() };
+        recovery.advance(&RecoveryProgress { now: UnixMillis(900), group: group([5, 1_000_000, 1_000_001]), ..all });
         let seconds = recovery.seconds().unwrap();
         assert!(seconds.iter().all(|seconds| *seconds == 0.0), "{seconds:?}");
         assert!(!recovery.status().unwrap().replaced);

@@ -1,4 +1,4 @@
-//! Computes the status and the events.
+//! Computes the status of a job and the events of its changes; `status_writer` writes them.
 
 mod conditions;
 mod events;
@@ -10,44 +10,42 @@ use std::time::Duration;
 use jiff::Timestamp;
 use stagecoach_api::PipelineJobStatus;
 use stagecoach_api::job::{AttemptStatus, CheckpointStatus, LastFailureStatus, ProgressStatus, RestartsStatus};
+use stagecoach_display::Replicas;
 use stagecoach_lifecycle::{AttemptFailure, AttemptPhase, Decision, InstanceState, JobState, UnixMillis};
 
-pub(crate) use conditions::rejected;
+pub(crate) use conditions::not_accepted;
 pub(crate) use events::{events, object_reference};
 pub(crate) use recovery::{PHASES, Recovery};
 pub(crate) use throttle::StatusUpdate;
 
 use crate::build::{self, PodRole};
-use crate::job::ObservedJob;
-use crate::observe::{BlockingReason, JobSnapshot, ObservedPod, PolledStatus};
+use crate::job::ParsedJob;
+use crate::observe::{ObservedPod, ObservedPods, PolledStatus};
+use crate::rejection::Rejections;
 
 /// Inputs of the status and the events.
 pub(crate) struct StatusInputs<'a> {
     /// The job, as it was when the decision was made.
-    pub job: &'a ObservedJob,
-    /// Its observed state.
-    pub snapshot: &'a JobSnapshot,
+    pub job: &'a ParsedJob,
+    /// Its observed pods.
+    pub pods: &'a ObservedPods,
     /// The decision.
     pub decision: &'a Decision,
-    /// Why the API server rejected the last try to start an attempt, if it did.
-    pub rejection: Option<&'a BlockingReason>,
-    /// Why it rejected the last try to create a spare, if it did.
-    pub spare_rejection: Option<&'a BlockingReason>,
+    /// What the API server rejected when it was tried last.
+    pub rejections: &'a Rejections,
     /// The end of the log of the stage that failed last, once it was read.
     pub log_tail: Option<String>,
-    /// The recovery from the last failure, if this operator followed it.
-    pub recovery: Option<&'a Recovery>,
+    /// The recovery from the last failure, if this operator has observed it from its beginning.
+    pub recovery: Option<Recovery>,
     /// Time since this operator wrote the job's status, if it has.
     pub since_last_write: Option<Duration>,
-    /// The current time.
-    pub now: UnixMillis,
 }
 
 impl StatusInputs<'_> {
-    /// How many replicas train: those that the group has, if it says so; pods become ready one after the other.
+    /// How many replicas train: those in the group, if stage 0 says which they are, else those whose pods are ready.
     fn training_replicas(&self) -> u32 {
         let Decision { state, training_replicas, .. } = self.decision;
-        let polled = self.snapshot.leader_status.as_ref().filter(|polled| polled.is_reachable);
+        let polled = self.pods.leader_status.as_ref().filter(|polled| polled.is_reachable);
         let of_attempt = polled.filter(|polled| polled.status.attempt == state.attempt.number);
         let group =
             of_attempt.and_then(|polled| polled.status.group.as_ref()).map(|group| group.incarnations.as_slice());
@@ -61,37 +59,42 @@ impl StatusInputs<'_> {
             _ => *training_replicas,
         }
     }
+
+    /// A sentence that the job trains without some of its replicas, if it does.
+    fn missing_replicas(&self) -> Option<String> {
+        Replicas::of(self.decision.state.attempt.mesh, self.training_replicas())?.missing()
+    }
 }
 
 /// The status after a decision, or the old one if the write can be delayed.
 pub(crate) fn next_status(inputs: &StatusInputs) -> StatusUpdate {
-    let StatusInputs { job, snapshot, decision, now, .. } = inputs;
-    let (old, state) = (&job.status, &decision.state);
+    let StatusInputs { job, pods, decision, .. } = inputs;
+    let (old, state, now) = (&job.status, &decision.state, pods.observed_at);
     let attempt = state.attempt.number;
     let count = |wanted: fn(&InstanceState) -> bool| {
         // without those that were replaced, and without spares
         let is_current = |pod: &&ObservedPod| pod.instance_id().is_some_and(|instance| state.is_newest(instance));
-        let current = snapshot.pods_of_attempt(attempt).filter(is_current);
+        let current = pods.of_attempt(attempt).filter(is_current);
         current.filter(|pod| wanted(&pod.state)).count() as u32
     };
-    let existing = count(|state| !matches!(state, InstanceState::Exited(_)));
-    let finished = state.outcome().is_some();
-    let polled = snapshot.leader_status.as_ref().filter(|polled| polled.status.attempt == attempt);
+    let alive = count(|state| !matches!(state, InstanceState::Exited(_)));
+    let is_finished = state.outcome().is_some();
+    let polled = pods.leader_status.as_ref().filter(|polled| polled.status.attempt == attempt);
     let mut new = PipelineJobStatus {
         observed_generation: Some(job.generation),
         start_time: old.start_time.clone().or_else(|| state.started_at.map(to_rfc3339)),
-        completion_time: old.completion_time.clone().or_else(|| finished.then(|| to_rfc3339(*now))),
+        completion_time: old.completion_time.clone().or_else(|| is_finished.then(|| to_rfc3339(now))),
         phase: Some(decision.job_phase),
-        stages: Some(existing),
+        stages: Some(alive),
         ready_stages: Some(count(|state| *state == InstanceState::Ready)),
         training_replicas: Some(inputs.training_replicas()),
         selector: Some(build::pod_label_selector(&job.reference)),
         attempt: attempt_status(inputs),
-        progress: progress(old.progress.as_ref(), polled, snapshot, attempt),
+        progress: progress(old.progress.as_ref(), polled, pods, attempt),
         checkpoint: old.checkpoint.clone(),
         restarts: Some(restarts(job, state)),
         last_failure: last_failure(inputs),
-        last_recovery: inputs.recovery.and_then(Recovery::status).or_else(|| old.last_recovery.clone()),
+        last_recovery: inputs.recovery.as_ref().and_then(Recovery::status).or_else(|| old.last_recovery.clone()),
         conditions: Vec::new(),
         record: serde_json::to_string(state).ok(),
     };
@@ -105,7 +108,7 @@ pub(crate) fn next_status(inputs: &StatusInputs) -> StatusUpdate {
         new.checkpoint = Some(CheckpointStatus { step, ..CheckpointStatus::default() });
     }
     new.conditions = conditions::conditions(inputs, &new);
-    throttle::throttle(new, old, inputs.since_last_write, *now)
+    throttle::throttle(new, old, inputs.since_last_write, now)
 }
 
 fn attempt_status(inputs: &StatusInputs) -> Option<AttemptStatus> {
@@ -121,7 +124,7 @@ fn attempt_status(inputs: &StatusInputs) -> Option<AttemptStatus> {
         _ => job.status.attempt.as_ref().is_some_and(|old| old.number == attempt.number && old.pods_created),
     };
     let old = job.status.attempt.as_ref().filter(|old| old.number == attempt.number);
-    let running = inputs.snapshot.pods_of_attempt(attempt.number).find_map(|pod| pod.image.clone());
+    let running = inputs.pods.of_attempt(attempt.number).find_map(|pod| pod.image.clone());
     let before = job.status.attempt.as_ref().filter(|_| keeps_image(&job.state, state));
     Some(AttemptStatus {
         number: attempt.number,
@@ -133,8 +136,8 @@ fn attempt_status(inputs: &StatusInputs) -> Option<AttemptStatus> {
     })
 }
 
-/// Whether a new attempt keeps the image of the previous one: training has progressed with it and the spec's restart fields
-/// are unchanged. A new default image of the operator must not change a running job.
+/// Whether a new attempt keeps the image of the previous one: training has progressed with it, and no field of the spec
+/// that an attempt is made of has changed. A new default image of the operator must not change a running job.
 fn keeps_image(old: &JobState, new: &JobState) -> bool {
     old.best_step.is_some() && old.attempt.revision == new.attempt.revision
 }
@@ -143,7 +146,7 @@ fn keeps_image(old: &JobState, new: &JobState) -> bool {
 fn progress(
     old: Option<&ProgressStatus>,
     polled: Option<&PolledStatus>,
-    snapshot: &JobSnapshot,
+    pods: &ObservedPods,
     attempt: u64,
 ) -> Option<ProgressStatus> {
     let reported = polled.filter(|polled| polled.status.progress != ProgressStatus::default());
@@ -153,7 +156,7 @@ fn progress(
         }
         None => old.cloned().unwrap_or_default(),
     };
-    let ended = snapshot.pods_of_attempt(attempt).filter_map(|pod| match &pod.state {
+    let ended = pods.of_attempt(attempt).filter_map(|pod| match &pod.state {
         InstanceState::Exited(exit) => exit.termination.as_ref()?.finished_steps,
         _ => None,
     });
@@ -168,7 +171,7 @@ fn progress(
     Some(progress).filter(|progress| *progress != ProgressStatus::default())
 }
 
-fn restarts(job: &ObservedJob, state: &JobState) -> RestartsStatus {
+fn restarts(job: &ParsedJob, state: &JobState) -> RestartsStatus {
     let max = job.manifest.spec.restart.max_restarts;
     RestartsStatus {
         total: state.budget.total,
@@ -197,10 +200,11 @@ fn last_failure(inputs: &StatusInputs) -> Option<LastFailureStatus> {
     })
 }
 
-/// The name of the pod of the stage that failed. Of one that has gone, and may have been a spare before, it is not known.
+/// The name of the pod of the stage that failed; None of a pod that no longer exists and may have been created as a
+/// spare.
 fn pod_that_failed(inputs: &StatusInputs, failure: &AttemptFailure) -> Option<String> {
     let instance = failure.instance_id()?;
-    let known = inputs.snapshot.pod_that_failed(failure).map(|pod| pod.name.clone());
+    let known = inputs.pods.pod_that_failed(failure).map(|pod| pod.name.clone());
     let was_spare = || instance.incarnation > 0 && inputs.job.manifest.spec.spares > 0;
     known.or_else(|| {
         (!was_spare())
@@ -209,15 +213,15 @@ fn pod_that_failed(inputs: &StatusInputs, failure: &AttemptFailure) -> Option<St
 }
 
 /// The failure that `decision` is the first to record.
-pub(crate) fn new_failure<'d>(job: &ObservedJob, decision: &'d Decision) -> Option<&'d AttemptFailure> {
+pub(crate) fn new_failure<'d>(job: &ParsedJob, decision: &'d Decision) -> Option<&'d AttemptFailure> {
     let before = job.state.last_failure.as_ref();
     let failure = decision.state.last_failure.as_ref();
     failure.filter(|failure| before.is_none_or(|before| !before.is_same(failure)))
 }
 
-/// Name and reason of the first of these pods that can't start.
-fn first_blocked<'p>(mut pods: impl Iterator<Item = &'p ObservedPod>) -> Option<(String, BlockingReason)> {
-    pods.find_map(|pod| pod.blocking_reason.clone().map(|reason| (pod.name.clone(), reason)))
+/// The failed stage as the beginning of a message: `stage 2: `. Empty if no stage is known.
+fn stage_prefix(failure: &AttemptFailure) -> String {
+    failure.stage().map(|stage| format!("{stage}: ")).unwrap_or_default()
 }
 
 /// RFC 3339, whole seconds, UTC.

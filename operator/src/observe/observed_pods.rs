@@ -1,0 +1,191 @@
+//! What decides about a job: its pods, from the cache or a list, and the `/status` of the stage that leads and of
+//! spares.
+
+use std::collections::BTreeMap;
+
+use kube::api::{Api, ListParams};
+use stagecoach_api::contract::{FailureKind, StageStatus};
+use stagecoach_api::job::TrainerType;
+use stagecoach_lifecycle::{
+    Attempt, AttemptFailure, CreationRefusal, InstanceId, InstanceState, LostInstance, Observed, ObservedProgress,
+    Policy, UnixMillis,
+};
+
+use super::{ObservedPod, PartialPod, PodCache, PolledStatus, StageStatusPoller, now, parse_resource_version};
+use crate::build;
+use crate::job::ParsedJob;
+
+/// The pods of a job as they were observed at one moment.
+#[derive(Clone, Debug)]
+pub(crate) struct ObservedPods {
+    /// The existing pods of the job, and deleted ones whose exit is known.
+    pub all: Vec<ObservedPod>,
+    /// When they were observed.
+    pub observed_at: UnixMillis,
+    /// The last `/status` of the stage that leads the current attempt's group; None before the first response.
+    pub leader_status: Option<PolledStatus>,
+    /// Whether that stage runs, should answer, and does not.
+    pub leader_is_silent: bool,
+    /// Whether a pod that was created as a spare, and may be a stage by now, has not answered yet and may do so soon.
+    pub awaits_spare_status: bool,
+}
+
+impl ObservedPods {
+    fn new(all: Vec<ObservedPod>) -> ObservedPods {
+        ObservedPods {
+            all,
+            observed_at: now(),
+            leader_status: None,
+            leader_is_silent: false,
+            awaits_spare_status: false,
+        }
+    }
+
+    /// From the pod cache; None if only a list can say what became of a pod.
+    pub(crate) fn from_cache(job: &ParsedJob, pod_cache: &PodCache) -> Option<ObservedPods> {
+        pod_cache.get(&job.reference.uid, job.state.attempt.number).map(ObservedPods::new)
+    }
+
+    /// Of a job without a record, which has no pods; None if that is not certain.
+    pub(crate) fn of_new_job(job: &ParsedJob, pod_cache: &PodCache) -> Option<ObservedPods> {
+        let is_new = job.status.record.is_none() && pod_cache.has_none(&job.reference);
+        is_new.then(|| ObservedPods::new(Vec::new()))
+    }
+
+    /// Lists the pods of `job`.
+    ///
+    /// # Errors
+    /// The API server's.
+    pub(crate) async fn from_list(
+        job: &ParsedJob,
+        api: &Api<PartialPod>,
+        pod_cache: &PodCache,
+    ) -> kube::Result<ObservedPods> {
+        // no resourceVersion: a consistent read from etcd, not from the API server's cache
+        let listed = api.list(&ListParams::default().labels(&build::pod_label_selector(&job.reference))).await?;
+        let version = parse_resource_version(listed.metadata.resource_version.as_deref());
+        let listed = listed.items.iter().filter_map(|pod| ObservedPod::from_partial(pod, &job.reference.uid)).collect();
+        let pods = pod_cache.replace_with_list(&job.reference, job.state.attempt.number, version, listed);
+        Ok(ObservedPods::new(pods))
+    }
+
+    /// Whether a pod is absent from the list and the watch has not yet delivered its exit.
+    pub(crate) fn awaits_pod_exit(&self) -> bool {
+        self.all.iter().any(|pod| pod.missing_since.is_some())
+    }
+
+    /// The pods of an attempt.
+    pub(crate) fn of_attempt(&self, attempt: u64) -> impl Iterator<Item = &ObservedPod> {
+        self.all.iter().filter(move |pod| pod.attempt == attempt)
+    }
+
+    /// The pod of the stage that caused `failure`, if it is known.
+    pub(crate) fn pod_that_failed(&self, failure: &AttemptFailure) -> Option<&ObservedPod> {
+        let instance = failure.instance_id()?;
+        self.of_attempt(failure.attempt).find(|pod| pod.instance_id() == Some(instance))
+    }
+
+    /// The nodes of pods that have exited because an audit found their result to be wrong.
+    pub(crate) fn nodes_that_computed_wrong(&self) -> impl Iterator<Item = String> + '_ {
+        let is_suspected = |pod: &&ObservedPod| match &pod.state {
+            InstanceState::Exited(exit) => {
+                exit.termination.as_ref().is_some_and(|report| report.kind == FailureKind::WrongResult)
+            }
+            _ => false,
+        };
+        self.all.iter().filter(is_suspected).filter_map(|pod| pod.node.clone())
+    }
+
+    /// Whether the trainers of all pods have exited.
+    pub(crate) fn all_exited(&self) -> bool {
+        self.all.iter().all(ObservedPod::has_exited)
+    }
+
+    /// Adds the last `/status` of spares and of the stages that may lead the attempt's group, and polls these pods as
+    /// long as their processes may run: a spare until it has taken the place of a stage.
+    pub(crate) fn add_polled(&mut self, job: &ParsedJob, poller: &StageStatusPoller) {
+        if job.manifest.spec.trainer.kind != TrainerType::BuiltIn {
+            return;
+        }
+        let (reference, attempt) = (&job.reference, job.state.attempt);
+        let mut polled_uids = Vec::new();
+        for pod in self.all.iter_mut().filter(|pod| pod.attempt == attempt.number && pod.spare().is_some()) {
+            let mut polled = poller.last_polled(reference, pod);
+            if polled.stage.is_none() && pod.may_answer() {
+                polled = poller.poll(reference, pod);
+                polled_uids.push(pod.uid.clone());
+                self.awaits_spare_status |= polled.is_awaited(pod.state == InstanceState::Ready);
+            }
+            // only the trainer itself says so: an impossible stage is ignored
+            polled.stage =
+                polled.stage.filter(|(instance, _)| instance.rank < attempt.mesh.ranks() && instance.incarnation > 0);
+            pod.apply_polled(&polled);
+        }
+        let statuses: Vec<Option<PolledStatus>> = self
+            .possible_leaders(job)
+            .map(|pod| {
+                polled_uids.push(pod.uid.clone());
+                poller.poll(reference, pod).last
+            })
+            .collect();
+        if !statuses.is_empty() {
+            let fence = |last: &Option<PolledStatus>| last.as_ref().map_or(0, |last| last.status.leader_fence);
+            // the one that has taken the newest fence; before there is one, the first stage 0
+            self.leader_status = statuses.into_iter().rev().max_by_key(fence).flatten();
+            self.leader_is_silent = self.leader_status.as_ref().is_none_or(|polled| !polled.is_reachable);
+        }
+        poller.end_others(reference, &self.all, &polled_uids);
+    }
+
+    /// The pods that are stage 0 now and whose processes may run, one for each replica that may lead: the newest, which
+    /// has taken the place of the others.
+    fn possible_leaders(&self, job: &ParsedJob) -> impl Iterator<Item = &ObservedPod> {
+        let Attempt { number, mesh, .. } = job.state.attempt;
+        // the attempt's own mesh decides: the spec may have been edited since
+        let any_may_lead = mesh.data_parallel > 1;
+        let mut newest: BTreeMap<u32, (u32, &ObservedPod)> = BTreeMap::new();
+        for pod in self.of_attempt(number).filter(|pod| pod.may_answer()) {
+            let Some(InstanceId { rank, incarnation }) = pod.instance_id() else { continue };
+            let may_lead = rank == 0 || any_may_lead && rank % mesh.stages.max(1) == 0;
+            if may_lead && newest.get(&rank).is_none_or(|(known, _)| *known <= incarnation) {
+                newest.insert(rank, (incarnation, pod));
+            }
+        }
+        newest.into_values().map(|(_, pod)| pod)
+    }
+
+    /// The input of `lifecycle::decide`; `refusal` is why the API server rejects the attempt's pods, if it does.
+    pub(crate) fn decision_input(&self, job: &ParsedJob, refusal: Option<CreationRefusal>) -> Observed {
+        let instances = self.all.iter().filter_map(ObservedPod::stage_instance).collect();
+        let spares = self.all.iter().filter_map(ObservedPod::spare_instance).collect();
+        let state = job.state.clone();
+        let mut policy = Policy::for_pods(&job.manifest.spec);
+        // the grace period of the pods that exist: the spec may have been edited since
+        let grace_seconds = self.of_attempt(state.attempt.number).filter_map(|pod| pod.grace_seconds).max();
+        policy.grace_seconds = grace_seconds.unwrap_or(policy.grace_seconds);
+        let progress = self.observed_progress();
+        Observed { desired: job.desired(), policy, state, instances, spares, refusal, progress }
+    }
+
+    fn observed_progress(&self) -> ObservedProgress {
+        let is_unreachable = self.leader_is_silent;
+        let Some(polled) = &self.leader_status else {
+            return ObservedProgress { is_unreachable, ..ObservedProgress::default() };
+        };
+        let StageStatus { checkpoint, progress, lost, .. } = &polled.status;
+        ObservedProgress {
+            checkpoint_step: checkpoint.as_ref().map(|checkpoint| checkpoint.step),
+            finished_steps: Some(progress.step).filter(|step| *step > 0),
+            is_unreachable,
+            last_preparation_at: Some(polled.changed_at).filter(|_| polled.is_preparing()),
+            // an unreachable stage 0 may be reachable for its peers; the group detects a hang itself
+            last_step_at: Some(polled.changed_at).filter(|_| polled.is_training() && polled.is_reachable),
+            lost: lost.as_ref().map(|lost| LostInstance {
+                rank: lost.stage,
+                incarnation: lost.incarnation,
+                since: polled.changed_at,
+                has_ended: lost.has_ended,
+            }),
+        }
+    }
+}

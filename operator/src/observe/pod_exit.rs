@@ -1,0 +1,199 @@
+//! How the trainer of a pod exited, and the cause outside the job, if there is one.
+
+use k8s_openapi::api::core::v1::{ContainerStateTerminated, ContainerStatus, PodCondition};
+use stagecoach_api::contract::{ExitCode, FailureKind, TerminationMessage};
+use stagecoach_lifecycle::{Exit, ExternalCause, TerminationReport};
+
+use super::PartialPod;
+
+/// The trainer's exit; `ended` is the terminated state of its container, if there is one.
+pub(super) fn exit(pod: &PartialPod, ended: Option<&ContainerStateTerminated>) -> Exit {
+    let message = ended.and_then(|ended| TerminationMessage::from_json(ended.message.as_deref()?));
+    let mut report = message.as_ref().map(TerminationReport::from);
+    if ended.is_some_and(|ended| ended.reason.as_deref() == Some("OOMKilled")) {
+        let message = "the kernel ended the trainer because its memory limit was reached: raise it, or use more stages";
+        let report = report.get_or_insert(TerminationReport {
+            kind: FailureKind::OutOfMemory,
+            step: None,
+            action: None,
+            message: String::new(),
+            finished_steps: None,
+            checkpoint_step: None,
+        });
+        (report.kind, report.message) = (FailureKind::OutOfMemory, message.into());
+    }
+    let exceeded_limit = is_over_its_own_limit(pod).then(|| ExitCode::Killed.code());
+    Exit {
+        code: ended.map(|ended| ended.exit_code).or(exceeded_limit),
+        signal: None,
+        external_cause: external_cause(pod),
+        message: pod.status.message.clone(),
+        termination: report,
+    }
+}
+
+/// Whether the kubelet evicted it for exceeding its own limit of storage. Where the node is short of something, it has
+/// the condition of a disruption.
+fn is_over_its_own_limit(pod: &PartialPod) -> bool {
+    pod.status.reason.as_deref() == Some("Evicted") && disruption(pod).is_none()
+}
+
+fn disruption(pod: &PartialPod) -> Option<&PodCondition> {
+    pod.condition("DisruptionTarget").filter(|condition| condition.status == "True")
+}
+
+/// The exit of a pod whose init container failed, unless the pod was disrupted. The container's own code has no meaning
+/// in the contract of stages.
+pub(super) fn init_container_exit(pod: &PartialPod) -> Option<Exit> {
+    let (container, ended) = failed_init_container(pod).filter(|_| external_cause(pod).is_none())?;
+    let why = ended.message.as_deref().or(ended.reason.as_deref()).unwrap_or_default();
+    let message = format!("init container {container} exited with code {}: {why}", ended.exit_code);
+    Some(Exit { message: Some(message), ..Exit::with_code(ExitCode::Failure.code()) })
+}
+
+/// The name and the terminated state of the init container that failed, if one did. Sidecars are ignored: the kubelet
+/// stops them when another container fails, and their own exits end no pod.
+pub(super) fn failed_init_container(pod: &PartialPod) -> Option<(&str, &ContainerStateTerminated)> {
+    let is_sidecar = |name: &str| {
+        let mut containers = pod.spec.init_containers.iter();
+        containers.any(|container| container.name == name && container.restart_policy.as_deref() == Some("Always"))
+    };
+    let containers = pod.status.init_container_statuses.iter().flatten();
+    let mut ended = containers
+        .filter_map(|container| Some((container.name.as_str(), container.state.as_ref()?.terminated.as_ref()?)));
+    ended.find(|(name, ended)| ended.exit_code != 0 && !is_sidecar(name))
+}
+
+/// Whether it ends by itself: its containers have ended, and the kubelet stops sidecars among the init containers after
+/// them.
+pub(super) fn ends_by_itself(pod: &PartialPod) -> bool {
+    let statuses = pod.status.container_statuses.as_deref().unwrap_or_default();
+    let has_ended =
+        |container: &ContainerStatus| container.state.as_ref().is_some_and(|state| state.terminated.is_some());
+    matches!(pod.status.phase.as_deref(), Some("Failed" | "Succeeded"))
+        || !statuses.is_empty() && statuses.iter().all(has_ended)
+}
+
+/// The cause outside the job, if there is one.
+fn external_cause(pod: &PartialPod) -> Option<ExternalCause> {
+    if is_over_its_own_limit(pod) {
+        return None;
+    }
+    match disruption(pod).and_then(|condition| condition.reason.as_deref()).or(pod.status.reason.as_deref())? {
+        "PreemptionByScheduler" | "Preempting" => Some(ExternalCause::Preempted),
+        "EvictionByEvictionAPI" | "TerminationByKubelet" | "Evicted" | "Terminated" | "NodeShutdown" => {
+            Some(ExternalCause::Evicted)
+        }
+        "UnexpectedAdmissionError" => Some(ExternalCause::NotAdmitted),
+        reason if reason.starts_with("OutOf") => Some(ExternalCause::NotAdmitted),
+        "DeletionByTaintManager" | "DeletionByPodGC" | "NodeLost" => Some(ExternalCause::NodeLost),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+    use stagecoach_lifecycle::{InstanceState, UnixMillis};
+
+    use super::super::pod_state;
+    use super::*;
+
+    fn state(pod: &Value) -> (InstanceState, UnixMillis) {
+        pod_state::state(&serde_json::from_value(pod.clone()).unwrap())
+    }
+
+    fn exit(pod: &Value) -> Exit {
+        match state(pod).0 {
+            InstanceState::Exited(exit) => exit,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// 2026-01-01T00:00:SSZ
+    fn at(seconds: u64) -> UnixMillis {
+        UnixMillis(1_767_225_600_000 + seconds * 1000)
+    }
+
+    fn pod(status: Value) -> Value {
+        let labels = json!({"stagecoach.dev/stage": "2", "stagecoach.dev/attempt": "7"});
+        json!({"metadata": {"labels": labels, "creationTimestamp": "2026-01-01T00:00:01Z"}, "status": status})
+    }
+
+    fn ended(terminated: Value) -> Value {
+        let sidecar = json!({"name": "proxy", "state": {"running": {"startedAt": "2026-01-01T00:00:02Z"}}});
+        pod(
+            json!({"phase": "Running", "containerStatuses": [sidecar, {"name": "trainer", "state": {"terminated": terminated}}]}),
+        )
+    }
+
+    #[test]
+    fn only_the_trainers_exit_counts() {
+        let message = TerminationMessage::new(FailureKind::Storage, 2, "could not write").to_json();
+        let mut pod = ended(json!({"exitCode": 74, "finishedAt": "2026-01-01T00:00:09Z", "message": message}));
+        pod["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:36Z".into();
+        assert_eq!(state(&pod).1, at(9));
+        let Exit { code, external_cause, termination: Some(report), .. } = exit(&pod) else { panic!() };
+        assert_eq!((code, external_cause, report.kind), (Some(74), None, FailureKind::Storage));
+        assert_eq!(report.message, "could not write");
+    }
+
+    #[test]
+    fn external_causes_are_read_from_the_pod() {
+        let external = |status: Value| {
+            let Exit { code, external_cause, .. } = exit(&pod(status));
+            (code, external_cause)
+        };
+        let disrupted = |reason: &str| json!({"phase": "Failed", "conditions": [{"type": "DisruptionTarget", "status": "True", "reason": reason}]});
+        assert_eq!(external(disrupted("PreemptionByScheduler")), (None, Some(ExternalCause::Preempted)));
+        assert_eq!(external(disrupted("EvictionByEvictionAPI")), (None, Some(ExternalCause::Evicted)));
+        assert_eq!(external(disrupted("DeletionByTaintManager")), (None, Some(ExternalCause::NodeLost)));
+        assert_eq!(external(disrupted("TerminationByKubelet")), (None, Some(ExternalCause::Evicted)));
+        for reason in ["UnexpectedAdmissionError", "OutOfcpu", "OutOfnvidia.com/gpu"] {
+            let refused = external(json!({"phase": "Failed", "reason": reason}));
+            assert_eq!(refused, (None, Some(ExternalCause::NotAdmitted)), "{reason}");
+        }
+        assert_eq!(external(json!({"phase": "Failed"})), (None, None));
+    }
+
+    /// As the kubelet writes it: without the condition of a disruption.
+    #[test]
+    fn an_eviction_for_the_pods_own_limit_is_its_own_failure() {
+        let message = "Pod ephemeral local storage usage exceeds the total limit of containers 10Mi. ";
+        let evicted = pod(json!({"phase": "Failed", "reason": "Evicted", "message": message}));
+        let exit = exit(&evicted);
+        assert_eq!((exit.code, exit.external_cause, exit.message.as_deref()), (Some(137), None, Some(message)));
+    }
+
+    #[test]
+    fn a_failed_init_container_is_named() {
+        let fetch = json!({"name": "fetch", "state": {"terminated": {"exitCode": 78, "reason": "Error"}}});
+        let mut failed = pod(json!({"phase": "Failed", "initContainerStatuses": [fetch]}));
+        let seen = exit(&failed);
+        assert_eq!(
+            (seen.code, seen.message.as_deref()),
+            (Some(1), Some("init container fetch exited with code 78: Error"))
+        );
+        // a sidecar that is ended for it is none
+        let logs = json!({"name": "logs", "state": {"terminated": {"exitCode": 143, "reason": "Error"}}});
+        failed["spec"] = json!({"initContainers": [{"name": "logs", "restartPolicy": "Always"}, {"name": "fetch"}]});
+        failed["status"]["initContainerStatuses"].as_array_mut().unwrap().insert(0, logs);
+        let seen = exit(&failed);
+        assert_eq!(seen.message.as_deref(), Some("init container fetch exited with code 78: Error"));
+        failed["status"]["reason"] = "Evicted".into();
+        failed["status"]["conditions"] =
+            json!([{"type": "DisruptionTarget", "status": "True", "reason": "TerminationByKubelet"}]);
+        let seen = exit(&failed);
+        assert_eq!((seen.code, seen.external_cause), (None, Some(ExternalCause::Evicted)));
+    }
+
+    #[test]
+    fn an_oom_kill_is_reported_as_out_of_memory() {
+        let pod = ended(json!({"exitCode": 137, "reason": "OOMKilled", "finishedAt": "2026-01-01T00:00:09Z"}));
+        let exit = exit(&pod);
+        assert_eq!(
+            (exit.code, exit.termination.map(|report| report.kind)),
+            (Some(137), Some(FailureKind::OutOfMemory))
+        );
+    }
+}

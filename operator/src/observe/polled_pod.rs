@@ -1,0 +1,134 @@
+//! What the responses of one pod at `/status` say.
+
+use std::time::{Duration, Instant};
+
+use stagecoach_api::contract::{StagePhase, StageStatus};
+use stagecoach_api::job::ProgressStatus;
+use stagecoach_lifecycle::{InstanceId, UnixMillis};
+
+use super::now;
+use crate::requeue::PROGRESS_INTERVAL_SECONDS;
+
+/// How long a ready spare that does not answer is waited for before decisions are made without knowing whether it is a
+/// stage by now.
+const FIRST_RESPONSE_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// The last response of a pod.
+#[derive(Clone, Debug)]
+pub(crate) struct PolledStatus {
+    /// The response.
+    pub status: StageStatus,
+    /// When the response last differed from the one before.
+    pub changed_at: UnixMillis,
+    /// When it was received.
+    pub polled_at: UnixMillis,
+    /// Whether the last request was answered.
+    pub is_reachable: bool,
+}
+
+impl PolledStatus {
+    /// Whether it prepares data or waits for its peers.
+    pub(crate) fn is_preparing(&self) -> bool {
+        matches!(self.status.phase, StagePhase::Preparing | StagePhase::Forming)
+    }
+
+    /// Whether it trains.
+    pub(crate) fn is_training(&self) -> bool {
+        self.status.phase == StagePhase::Training
+    }
+
+    /// Whether a change that is no news triggers a reconcile, after `last`, the status that triggered the last one: the
+    /// first progress does at once, other changes once per interval.
+    pub(super) fn is_due(&self, last: &PolledStatus) -> bool {
+        let has_progress = |polled: &PolledStatus| polled.status.progress != ProgressStatus::default();
+        let is_interval_over = last.polled_at.plus_seconds(PROGRESS_INTERVAL_SECONDS) <= self.polled_at;
+        let is_first = !has_progress(last) && has_progress(self);
+        self.is_reachable && self.status != last.status && (is_interval_over || is_first)
+    }
+}
+
+/// What is known of a pod from its responses.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct PolledPod {
+    /// Its last response; None before the first one.
+    pub last: Option<PolledStatus>,
+    /// Which stage it is, and when it first said so; never changes afterwards. None of a spare that has taken no
+    /// stage's place.
+    pub stage: Option<(InstanceId, UnixMillis)>,
+    /// When its polls began.
+    pub(super) polled_since: Option<Instant>,
+    /// Whether a request was answered, or has failed.
+    pub(super) was_asked: bool,
+}
+
+impl PolledPod {
+    /// Whether a first response may arrive soon; `is_ready` is whether the kubelet says that the pod is ready.
+    pub(crate) fn is_awaited(&self, is_ready: bool) -> bool {
+        let may_answer = |since: Instant| !self.was_asked || is_ready && since.elapsed() < FIRST_RESPONSE_TIMEOUT;
+        self.last.is_none() && self.polled_since.is_some_and(may_answer)
+    }
+
+    /// Stores the response to a request; None if there was none. Returns whether it is news; the outcome of the first
+    /// request always is.
+    pub(super) fn receive(&mut self, response: Option<StageStatus>) -> bool {
+        let is_first = !std::mem::replace(&mut self.was_asked, true);
+        if let Some(&StageStatus { spare: None, stage, incarnation, .. }) = response.as_ref() {
+            self.stage.get_or_insert_with(|| (InstanceId { rank: stage, incarnation }, now()));
+        }
+        let before = self.last.take();
+        let is_news = match (&before, &response) {
+            (None, response) => response.is_some(),
+            (Some(before), None) => before.is_reachable,
+            (Some(before), Some(status)) => !before.is_reachable || status.is_news_after(&before.status),
+        };
+        self.last = match response {
+            None => before.map(|before| PolledStatus { is_reachable: false, ..before }),
+            Some(status) => {
+                let same = before.filter(|before| before.status == status);
+                let changed_at = same.map_or_else(now, |before| before.changed_at);
+                Some(PolledStatus { status, changed_at, polled_at: now(), is_reachable: true })
+            }
+        };
+        is_news || is_first
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn says(spare: Option<u32>, stage: u32, incarnation: u32) -> Option<StageStatus> {
+        Some(StageStatus { spare, stage, incarnation, ..StageStatus::default() })
+    }
+
+    #[test]
+    fn the_stage_of_a_spare_is_known_from_the_first_response_that_names_it() {
+        let mut pod = PolledPod::default();
+        assert!(pod.receive(says(Some(0), 0, 0)), "the first answer is news");
+        assert_eq!(pod.stage, None);
+        assert!(!pod.receive(says(Some(0), 0, 0)));
+        assert!(pod.receive(says(None, 2, 1)));
+        let (instance, since) = pod.stage.unwrap();
+        assert_eq!(instance, InstanceId { rank: 2, incarnation: 1 });
+        pod.receive(says(None, 2, 1).map(|status| StageStatus { phase: StagePhase::Training, ..status }));
+        assert!(pod.receive(None), "it does not answer any more");
+        assert_eq!(pod.stage, Some((instance, since)));
+    }
+
+    #[test]
+    fn a_pod_without_a_response_is_awaited_until_the_first_request_and_longer_if_it_is_ready() {
+        let mut pod = PolledPod::default();
+        assert!(!pod.is_awaited(true), "nobody asks it");
+        pod.polled_since = Some(Instant::now());
+        assert!(pod.is_awaited(false));
+        assert!(pod.receive(None), "that it can't be asked is news once");
+        assert!(!pod.receive(None));
+        assert!(!pod.is_awaited(false));
+        assert!(pod.is_awaited(true));
+        pod.polled_since = Instant::now().checked_sub(2 * FIRST_RESPONSE_TIMEOUT);
+        assert!(!pod.is_awaited(true));
+        pod.polled_since = Some(Instant::now());
+        pod.receive(says(Some(0), 0, 0));
+        assert!(!pod.is_awaited(true));
+    }
+}

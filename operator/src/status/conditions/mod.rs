@@ -1,0 +1,109 @@
+//! Computes the conditions of the status.
+
+mod outcome;
+mod pods;
+mod training;
+
+use serde::Deserialize;
+use serde_json::{Value, json};
+use stagecoach_api::PipelineJobStatus;
+use stagecoach_api::job::{Condition, JobPhase, ScheduleSpec, condition_reason as reason, condition_type as kind};
+use stagecoach_lifecycle::UnixMillis;
+
+use super::{StatusInputs, to_rfc3339};
+
+/// Whether a condition only reports the normal start-up of pods.
+pub(super) fn is_normal_startup(condition: &Condition) -> bool {
+    let reason = condition.reason.as_str();
+    match condition.kind.as_str() {
+        kind::SCHEDULED => [reason::CREATING, reason::WAITING, reason::ALL_SCHEDULED].contains(&reason),
+        kind::RUNNING => condition.status == "False",
+        kind::REPRODUCIBLE | kind::AUDITS_EQUAL => condition.status != "False",
+        kind::PROGRESSING => {
+            [JobPhase::Starting.as_str(), JobPhase::Restarting.as_str(), reason::NOT_HEARD].contains(&reason)
+        }
+        _ => false,
+    }
+}
+
+/// Status, reason and message of a condition.
+struct ConditionValue {
+    status: &'static str,
+    reason: String,
+    message: String,
+}
+
+fn value(status: &'static str, reason: impl Into<String>, message: impl Into<String>) -> ConditionValue {
+    ConditionValue { status, reason: reason.into(), message: message.into() }
+}
+
+/// All conditions. `lastTransitionTime` changes only with the condition's status.
+pub(super) fn conditions(inputs: &StatusInputs, new: &PipelineJobStatus) -> Vec<Condition> {
+    let values = [
+        (kind::ACCEPTED, accepted(inputs)),
+        (kind::SCHEDULED, pods::scheduled(inputs)),
+        (kind::RUNNING, pods::running(inputs, new)),
+        (kind::PROGRESSING, training::progressing(inputs)),
+        (kind::CHECKPOINTS_HEALTHY, training::checkpoints_healthy(inputs, new)),
+        (kind::REPRODUCIBLE, training::reproducible(inputs)),
+        (kind::AUDITS_EQUAL, training::audits_equal(inputs)),
+        (kind::SUSPENDED, outcome::suspended(inputs)),
+        (kind::COMPLETE, outcome::complete(inputs)),
+        (kind::FAILED, outcome::failed(inputs)),
+        (kind::READY, outcome::ready(inputs)),
+        (kind::RECONCILING, outcome::reconciling(inputs)),
+        (kind::STALLED, outcome::stalled(inputs)),
+    ];
+    let (old, generation, now) = (&inputs.job.status.conditions, inputs.job.generation, inputs.pods.observed_at);
+    values.into_iter().map(|(kind, value)| condition(kind, value, old, generation, now)).collect()
+}
+
+/// The status of a job that can't be acted on: `old`, which may be unreadable, with `Accepted` as `False`.
+pub(crate) fn not_accepted(old: &Value, reason: &str, message: &str, generation: i64, now: UnixMillis) -> Value {
+    let all = old["conditions"].as_array().map_or(&[][..], Vec::as_slice);
+    let replaced =
+        [(kind::ACCEPTED, "False"), (kind::READY, "False"), (kind::RECONCILING, "False"), (kind::STALLED, "True")];
+    let is_replaced = |other: &Value| replaced.iter().any(|(kind, _)| other["type"] == *kind);
+    let (before, others): (Vec<&Value>, Vec<&Value>) = all.iter().partition(|other| is_replaced(other));
+    let before: Vec<Condition> = before.into_iter().filter_map(|before| Condition::deserialize(before).ok()).collect();
+    let rejected =
+        replaced.map(|(kind, status)| condition(kind, value(status, reason, message), &before, generation, now));
+    let mut status = old.as_object().cloned().unwrap_or_default();
+    status.entry("phase").or_insert_with(|| json!(JobPhase::default()));
+    status.insert("observedGeneration".into(), json!(generation));
+    status.insert(
+        "conditions".into(),
+        rejected.into_iter().map(|condition| json!(condition)).chain(others.into_iter().cloned()).collect(),
+    );
+    status.into()
+}
+
+fn condition(kind: &str, value: ConditionValue, old: &[Condition], generation: i64, now: UnixMillis) -> Condition {
+    let before = old.iter().find(|condition| condition.kind == kind && condition.status == value.status);
+    let since = before.and_then(|condition| condition.last_transition_time.clone());
+    Condition {
+        kind: kind.into(),
+        status: value.status.into(),
+        observed_generation: Some(generation),
+        last_transition_time: since.or_else(|| Some(to_rfc3339(now))),
+        reason: value.reason,
+        message: value.message,
+    }
+}
+
+fn accepted(inputs: &StatusInputs) -> ConditionValue {
+    let unknown = &inputs.job.unknown_fields;
+    if !unknown.is_empty() {
+        let message =
+            format!("the job runs without what this version of the operator does not know: {}", unknown.join(", "));
+        return value("True", reason::UNKNOWN_FIELDS, message);
+    }
+    let spec = &inputs.job.manifest.spec;
+    // the schedule Auto may choose as many chunks as the partition is for
+    let chunks = (spec.stages * spec.pipeline.virtual_stages) as usize;
+    let has_choice = matches!(spec.pipeline.schedule, ScheduleSpec::Auto);
+    match spec.pipeline.unfitting_partition(chunks).filter(|_| !has_choice) {
+        Some(unfitting) => value("True", reason::PARTITION_COMPUTED, unfitting),
+        None => value("True", reason::VALID, "the job is valid"),
+    }
+}

@@ -1,0 +1,69 @@
+//! The conditions that say what has become of the job: those of its last phases, and those of kstatus.
+
+use stagecoach_api::job::{JobPhase, condition_reason as reason};
+use stagecoach_lifecycle::JobOutcome;
+
+use super::super::{StatusInputs, stage_prefix};
+use super::{ConditionValue, value};
+
+pub(super) fn suspended(inputs: &StatusInputs) -> ConditionValue {
+    match inputs.decision.job_phase {
+        phase @ JobPhase::Suspended => value("True", phase.as_str(), "the job is suspended"),
+        _ => value("False", reason::NOT_SUSPENDED, "the job is not suspended"),
+    }
+}
+
+pub(super) fn complete(inputs: &StatusInputs) -> ConditionValue {
+    match inputs.decision.job_phase {
+        phase @ JobPhase::Complete => value("True", phase.as_str(), "training is complete"),
+        _ => value("False", reason::NOT_COMPLETE, "training is not complete"),
+    }
+}
+
+pub(super) fn failed(inputs: &StatusInputs) -> ConditionValue {
+    let state = &inputs.decision.state;
+    let Some(JobOutcome::Failed(reason)) = state.outcome() else {
+        return value("False", reason::NOT_FAILED, "the job has not failed");
+    };
+    let why = reason.explanation();
+    let message = match state.last_failure.as_ref().filter(|failure| !failure.message.is_empty()) {
+        Some(failure) => format!("{why}: {}{}", stage_prefix(failure), failure.message),
+        None => why.to_owned(),
+    };
+    value("True", format!("{reason:?}"), message)
+}
+
+/// Whether the job is as the spec wants it. kstatus, and with it Flux, reads this condition and the next two of any
+/// object. The reason does not change during a start: the other conditions say how far it is.
+pub(super) fn ready(inputs: &StatusInputs) -> ConditionValue {
+    match inputs.decision.job_phase {
+        JobPhase::Running => value(
+            "True",
+            JobPhase::Running.as_str(),
+            inputs.missing_replicas().unwrap_or_else(|| "all stages are ready".into()),
+        ),
+        JobPhase::Suspended => {
+            value("True", JobPhase::Suspended.as_str(), "the job is suspended, as spec.suspend wants it")
+        }
+        JobPhase::Complete => value("True", JobPhase::Complete.as_str(), "training is complete"),
+        JobPhase::Failed => ConditionValue { status: "False", ..failed(inputs) },
+        JobPhase::Pending | JobPhase::Starting | JobPhase::Restarting | JobPhase::Draining => {
+            value("False", reason::PROGRESSING, "stages are being started or stopped")
+        }
+    }
+}
+
+pub(super) fn reconciling(inputs: &StatusInputs) -> ConditionValue {
+    let ready = ready(inputs);
+    match ready.reason.as_str() {
+        reason::PROGRESSING => ConditionValue { status: "True", ..ready },
+        _ => ConditionValue { status: "False", ..ready },
+    }
+}
+
+pub(super) fn stalled(inputs: &StatusInputs) -> ConditionValue {
+    match failed(inputs) {
+        failed if failed.status == "True" => failed,
+        _ => value("False", reason::NOT_STALLED, "the operator can go on"),
+    }
+}

@@ -1,0 +1,120 @@
+//! The conditions that say how training goes: `Progressing`, `CheckpointsHealthy`, `Reproducible` and `AuditsEqual`.
+
+use stagecoach_api::PipelineJobStatus;
+use stagecoach_api::contract::{FailureKind, StagePhase, SuspectedStage};
+use stagecoach_api::job::{Condition, JobPhase, condition_reason as reason, condition_type as kind};
+use stagecoach_lifecycle::InstanceId;
+
+use super::super::StatusInputs;
+use super::{ConditionValue, value};
+
+pub(super) fn progressing(inputs: &StatusInputs) -> ConditionValue {
+    let alive = matches!(inputs.decision.job_phase, JobPhase::Running | JobPhase::Starting | JobPhase::Draining);
+    let Some(polled) = inputs.pods.leader_status.as_ref().filter(|_| alive) else {
+        return match inputs.decision.job_phase {
+            JobPhase::Running => value("Unknown", reason::NOT_HEARD, "stage 0 has not answered yet"),
+            _ if alive && inputs.pods.leader_is_silent => {
+                value("Unknown", reason::NOT_HEARD, "stage 0 runs and has not answered yet")
+            }
+            phase => value("False", phase.as_str(), "nothing is being trained"),
+        };
+    };
+    match (polled.is_reachable, polled.is_training()) {
+        (false, _) => {
+            value("Unknown", reason::STATUS_UNREACHABLE, "stage 0 does not answer: training may go on all the same")
+        }
+        (true, true) => value("True", StagePhase::Training.as_str(), "steps are being trained"),
+        (true, false) => {
+            let stage_phase = polled.status.phase.as_str();
+            let message = if polled.status.message.is_empty() { stage_phase } else { &polled.status.message };
+            value("True", stage_phase, message)
+        }
+    }
+}
+
+pub(super) fn checkpoints_healthy(inputs: &StatusInputs, new: &PipelineJobStatus) -> ConditionValue {
+    let is_off = inputs.job.manifest.spec.checkpoint.every_steps == 0;
+    let failing = inputs.pods.leader_status.as_ref().and_then(|polled| polled.status.save_failure.clone());
+    if let Some(message) = failing {
+        return value("False", reason::SAVING_FAILS, message);
+    }
+    // the condition stays until a checkpoint is committed, also across attempts
+    let before = inputs.job.status.conditions.iter().find(|old| old.reason == reason::SAVING_FAILS);
+    let current = inputs.decision.state.attempt.number;
+    let known = inputs.pods.leader_status.as_ref().and_then(|polled| polled.status.checkpoint.as_ref());
+    let saved =
+        known.is_some_and(|known| known.attempt == Some(current)) || new.checkpoint != inputs.job.status.checkpoint;
+    if let Some(before) = before.filter(|_| !saved) {
+        return value("False", reason::SAVING_FAILS, before.message.clone());
+    }
+    match &new.checkpoint {
+        Some(checkpoint) => value("True", reason::COMMITTED, format!("step {} is committed", checkpoint.step)),
+        None if is_off => value("Unknown", reason::OFF, "checkpoint.everySteps is 0: only the end is saved"),
+        None => value("Unknown", reason::NONE_YET, "no checkpoint is committed yet"),
+    }
+}
+
+pub(super) fn reproducible(inputs: &StatusInputs) -> ConditionValue {
+    let polled = inputs.pods.leader_status.as_ref();
+    match polled.and_then(|polled| polled.status.environment_differences.as_deref()) {
+        Some([]) => value("True", reason::ONE_ENVIRONMENT, "all that changes bits was the same since the first step"),
+        Some(differences) => value(
+            "False",
+            reason::ENVIRONMENT_CHANGED,
+            format!("the numbers may differ from a run's in one environment: {}", differences.join(", ")),
+        ),
+        // what was known stays, also when the job has finished
+        None => match inputs.job.status.condition(kind::REPRODUCIBLE) {
+            Some(Condition { status, reason, message, .. }) if status == "True" => value("True", reason, message),
+            Some(Condition { status, reason, message, .. }) if status == "False" => value("False", reason, message),
+            _ => value("Unknown", reason::NOT_HEARD, "stage 0 has not said in what environment it trains"),
+        },
+    }
+}
+
+pub(super) fn audits_equal(inputs: &StatusInputs) -> ConditionValue {
+    let spec = &inputs.job.manifest.spec;
+    let found = inputs.pods.leader_status.as_ref().and_then(|polled| polled.status.audit.as_ref());
+    let difference = found.and_then(|audit| Some((audit.differences.last()?.clone(), audit.suspects.clone())));
+    // stage 0 may have exited before it was polled
+    let failure = inputs.decision.state.last_failure.as_ref();
+    let failure = failure.filter(|failure| failure.kind == Some(FailureKind::WrongResult));
+    let of_failure = || {
+        let instance = failure?.instance_id()?;
+        let suspect = SuspectedStage { stage: instance.rank, incarnation: instance.incarnation };
+        Some((failure?.message.clone(), vec![suspect]))
+    };
+    let before = inputs.job.status.condition(kind::AUDITS_EQUAL);
+    let known = |status: &str| before.filter(|old| old.status == status);
+    match difference.or_else(of_failure) {
+        Some((message, suspects)) => match known("False").filter(|old| old.message.starts_with(&message)) {
+            Some(old) => value("False", &old.reason, &old.message),
+            None => value("False", reason::STAGE_DIFFERS, message + &on_nodes(inputs, &suspects)),
+        },
+        // `False` stays: what was computed wrong may be in the weights
+        None => match known("False") {
+            Some(old) => value("False", &old.reason, &old.message),
+            None if found.is_some() || known("True").is_some() => {
+                value("True", reason::EQUAL, "all that a second stage has computed again was the same, bit for bit")
+            }
+            None if spec.audit().is_none() => {
+                value("Unknown", reason::OFF, "training.audit is not given, or there is no second stage")
+            }
+            None => value("Unknown", reason::NONE_YET, "nothing was audited yet"),
+        },
+    }
+}
+
+/// The end of a message: on which nodes the pods of these stages are, as far as they exist.
+fn on_nodes(inputs: &StatusInputs, suspects: &[SuspectedStage]) -> String {
+    let attempt = inputs.decision.state.last_failure.as_ref().map_or(0, |failure| failure.attempt);
+    let attempts = [inputs.decision.state.attempt.number, attempt];
+    let name = |suspect: &SuspectedStage| {
+        let instance = InstanceId { rank: suspect.stage, incarnation: suspect.incarnation };
+        let mut pods = attempts.iter().flat_map(|&attempt| inputs.pods.of_attempt(attempt));
+        let pod = pods.find(|pod| pod.instance_id() == Some(instance))?;
+        Some(format!("pod {} is on node {}", pod.name, pod.node.as_ref()?))
+    };
+    let named: Vec<String> = suspects.iter().filter_map(name).collect();
+    if named.is_empty() { String::new() } else { format!("; {}", named.join(", ")) }
+}

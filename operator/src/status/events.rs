@@ -1,0 +1,152 @@
+//! Kubernetes events, for `kubectl describe`. Published after the status was written.
+
+use k8s_openapi::api::core::v1::ObjectReference;
+use kube::runtime::events::EventType;
+use stagecoach_api::PipelineJobStatus;
+use stagecoach_api::contract::{SPARE_TOOK_PLACE, takeover_note};
+use stagecoach_api::job::{API_VERSION, Condition, JobPhase, KIND, condition_reason, condition_type};
+use stagecoach_display::meanwhile;
+use stagecoach_lifecycle::{Attempt, AttemptFailure, InstanceId};
+
+use super::conditions::is_normal_startup;
+use super::{StatusInputs, stage_prefix};
+use crate::build::{JobReference, PodRole};
+
+/// One event.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct JobEvent {
+    /// The reason, in CamelCase.
+    pub reason: &'static str,
+    /// A sentence for the user.
+    pub note: String,
+    /// Whether its type is Warning, else Normal.
+    pub is_warning: bool,
+}
+
+/// The events for the change from the old status to `new`, in the order in which they are published.
+pub(crate) fn events(inputs: &StatusInputs, new: &PipelineJobStatus) -> Vec<JobEvent> {
+    let mut all = Vec::new();
+    all.extend(failure_event(inputs));
+    all.extend(attempt_event(inputs));
+    all.extend(replacement_events(inputs));
+    all.extend(phase_event(inputs, new));
+    all.extend(checkpoint_event(&inputs.job.status, new));
+    all.extend(scheduling_event(&inputs.job.status, new));
+    all
+}
+
+fn normal(reason: &'static str, note: impl Into<String>) -> JobEvent {
+    JobEvent { reason, note: note.into(), is_warning: false }
+}
+
+fn warning(reason: &'static str, note: impl Into<String>) -> JobEvent {
+    JobEvent { reason, note: note.into(), is_warning: true }
+}
+
+/// That an attempt failed; also when more is known of the same failure.
+fn failure_event(inputs: &StatusInputs) -> Option<JobEvent> {
+    let failure = inputs.decision.state.last_failure.as_ref()?;
+    let is_new = inputs.job.state.last_failure.as_ref() != Some(failure);
+    let AttemptFailure { attempt, message, .. } = failure;
+    let note = || format!("attempt {attempt}: {}{}: {message}", stage_prefix(failure), failure.label());
+    is_new.then(|| warning("AttemptFailed", note()))
+}
+
+fn attempt_event(inputs: &StatusInputs) -> Option<JobEvent> {
+    let attempt = inputs.decision.state.attempt;
+    let is_new = attempt.number > inputs.job.state.attempt.number;
+    is_new.then(|| normal("AttemptStarted", format!("attempt {} with {}", attempt.number, attempt.mesh)))
+}
+
+/// The stages that are replaced, each by a spare or by a new pod.
+fn replacement_events(inputs: &StatusInputs) -> impl Iterator<Item = JobEvent> {
+    let state = &inputs.decision.state;
+    let Attempt { number, mesh, .. } = state.attempt;
+    let replaced = state.incarnations.iter().filter(|&(&rank, &now)| now > inputs.job.state.incarnation(rank));
+    replaced.map(move |(&rank, &incarnation)| {
+        let (instance, stage) = (InstanceId { rank, incarnation }, mesh.name(rank));
+        let pod = inputs.pods.of_attempt(number).find(|pod| pod.instance_id() == Some(instance));
+        if let Some((spare, pod)) = pod.and_then(|pod| Some((pod.spare()?, &pod.name))) {
+            return normal(SPARE_TOOK_PLACE, takeover_note(spare, pod, &stage));
+        }
+        let pod = PodRole::Stage(instance).pod_name(&inputs.job.reference, number, mesh);
+        let meanwhile = meanwhile(inputs.decision.training_replicas);
+        normal("StageReplaced", format!("{stage} starts again as {pod}; {meanwhile}"))
+    })
+}
+
+/// The phase that the job has entered, or with how many replicas it trains now.
+fn phase_event(inputs: &StatusInputs, new: &PipelineJobStatus) -> Option<JobEvent> {
+    let (old, phase) = (&inputs.job.status, inputs.decision.job_phase);
+    // a status of an older version does not have them
+    let has_other_replicas = old.training_replicas.is_some() && new.training_replicas != old.training_replicas;
+    if new.phase == old.phase && !(has_other_replicas && phase == JobPhase::Running) {
+        return None;
+    }
+    match phase {
+        JobPhase::Running => Some(match inputs.missing_replicas() {
+            Some(missing) => normal(condition_reason::REPLICAS_MISSING, missing),
+            None => normal(phase.as_str(), "all stages are ready"),
+        }),
+        JobPhase::Draining => Some(normal(phase.as_str(), "all stages save and exit")),
+        JobPhase::Suspended => Some(normal(phase.as_str(), "the job is suspended")),
+        JobPhase::Complete => Some(normal(phase.as_str(), "training is complete")),
+        JobPhase::Failed => {
+            let failed = new.condition(condition_type::FAILED);
+            Some(warning(phase.as_str(), failed.map(|failed| failed.message.clone()).unwrap_or_default()))
+        }
+        JobPhase::Pending | JobPhase::Starting | JobPhase::Restarting => None,
+    }
+}
+
+/// That saving fails, or works again.
+fn checkpoint_event(old: &PipelineJobStatus, new: &PipelineJobStatus) -> Option<JobEvent> {
+    match (failing_save(old), failing_save(new)) {
+        (None, Some(condition)) => Some(warning(condition_reason::SAVING_FAILS, &condition.message)),
+        (Some(_), None) => Some(normal("SavingWorksAgain", "checkpoints are committed again")),
+        _ => None,
+    }
+}
+
+fn failing_save(status: &PipelineJobStatus) -> Option<&Condition> {
+    let healthy = status.condition(condition_type::CHECKPOINTS_HEALTHY);
+    healthy.filter(|condition| condition.reason == condition_reason::SAVING_FAILS)
+}
+
+/// That pods can't be created or scheduled, for another reason than before.
+fn scheduling_event(old: &PipelineJobStatus, new: &PipelineJobStatus) -> Option<JobEvent> {
+    let Condition { reason, message, .. } = blocked_scheduling(new)?;
+    let is_new = blocked_scheduling(old).is_none_or(|old| old.reason != *reason);
+    is_new.then(|| warning("NotScheduled", format!("{reason}: {message}")))
+}
+
+fn blocked_scheduling(status: &PipelineJobStatus) -> Option<&Condition> {
+    let scheduled = status.condition(condition_type::SCHEDULED);
+    scheduled.filter(|condition| condition.reason != condition_reason::NOT_WANTED && !is_normal_startup(condition))
+}
+
+impl JobEvent {
+    /// As the API expects it; the note is truncated to 900 characters (the API allows 1,024 bytes).
+    pub(crate) fn to_api(&self) -> kube::runtime::events::Event {
+        let note: String = self.note.chars().take(900).collect();
+        kube::runtime::events::Event {
+            type_: if self.is_warning { EventType::Warning } else { EventType::Normal },
+            reason: self.reason.into(),
+            note: Some(note),
+            action: "Reconcile".into(),
+            secondary: None,
+        }
+    }
+}
+
+/// The reference to the job in its events.
+pub(crate) fn object_reference(job: &JobReference) -> ObjectReference {
+    ObjectReference {
+        api_version: Some(API_VERSION.into()),
+        kind: Some(KIND.into()),
+        name: Some(job.name.clone()),
+        namespace: Some(job.namespace.clone()),
+        uid: Some(job.uid.clone()),
+        ..ObjectReference::default()
+    }
+}

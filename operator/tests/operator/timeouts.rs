@@ -1,0 +1,73 @@
+//! What takes too long, and what may take long.
+
+use serde_json::{Value, json};
+use stagecoach_api::contract::{StagePhase, StageStatus};
+use stagecoach_api::job::ProgressStatus;
+
+use crate::support::{condition_of, has_condition, last_failure, shared};
+
+#[test]
+fn a_group_that_never_becomes_ready_times_out() {
+    let cluster = shared();
+    let never = json!({"metadata": {"annotations": {"stagecoach.test/behaviour": "never-ready"}}});
+    cluster.create("stuck", json!({"template": never, "restart": {"startupTimeoutSeconds": 10, "maxRestarts": 0}}));
+    let job = cluster.wait_phase("stuck", "Failed");
+    assert_eq!(last_failure(&job)["reason"], "StartupTimeout");
+}
+
+#[test]
+fn a_stalled_group_is_restarted() {
+    let cluster = shared();
+    cluster.create("stalled", json!({"restart": {"stallTimeoutSeconds": 10}}));
+    cluster.wait_running("stalled", 1);
+    let training = StageStatus {
+        phase: StagePhase::Training,
+        progress: ProgressStatus { step: 3, ..ProgressStatus::default() },
+        ..StageStatus::default()
+    };
+    cluster.kubelet.pod("stalled-0-1").set_status(training);
+    let job = cluster.wait("stalled", "at attempt 2", |job| job["status"]["attempt"]["number"] == 2);
+    assert_eq!(last_failure(&job)["reason"], "Stalled");
+    assert_eq!(job["status"]["progress"]["step"], 3);
+}
+
+#[test]
+fn an_unreachable_stage_0_is_no_failure() {
+    let cluster = shared();
+    cluster.create("silent", json!({"restart": {"stallTimeoutSeconds": 10}}));
+    cluster.wait_running("silent", 1);
+    let training = StageStatus { phase: StagePhase::Training, ..StageStatus::default() };
+    let stage_0 = cluster.kubelet.pod("silent-0-1");
+    stage_0.set_status(StageStatus {
+        progress: ProgressStatus { step: 1, ..ProgressStatus::default() },
+        ..training.clone()
+    });
+    cluster.wait("silent", "heard", |job| has_condition(job, "Progressing", "True", "Training"));
+    // another pod's response does not count
+    stage_0.set_status(StageStatus { pod_uid: "another".into(), ..training });
+    cluster.wait("silent", "unreachable", |job| has_condition(job, "Progressing", "Unknown", "StatusUnreachable"));
+    assert_eq!(cluster.job("silent").unwrap()["status"]["attempt"]["number"], 1);
+}
+
+#[test]
+fn a_long_preparation_that_nobody_can_ask_about_is_no_failure() {
+    let cluster = shared();
+    let never_ready = json!({"metadata": {"annotations": {"stagecoach.test/behaviour": "never-ready"}}});
+    cluster.create("mute", json!({"template": never_ready, "restart": {"startupTimeoutSeconds": 8}}));
+    let stage_0 = cluster.kubelet.pod("mute-0-1");
+    let preparing = StageStatus { phase: StagePhase::Preparing, ..StageStatus::default() };
+    stage_0.set_status(StageStatus { pod_uid: "another".into(), ..preparing.clone() });
+    let told =
+        |job: &Value| condition_of(job, "Progressing").is_some_and(|progressing| progressing["status"] == "Unknown");
+    cluster.wait("mute", "not heard", told);
+    // another job with the same time-out, which can be asked, is over it meanwhile
+    cluster
+        .create("asked", json!({"template": never_ready, "restart": {"startupTimeoutSeconds": 8, "maxRestarts": 0}}));
+    cluster.wait_phase("asked", "Failed");
+    let mute = cluster.job("mute").unwrap();
+    assert_eq!((&mute["status"]["attempt"]["number"], &mute["status"]["phase"]), (&json!(1), &json!("Starting")));
+    // heard again, it is judged again
+    stage_0.set_status(preparing);
+    let job = cluster.wait("mute", "at attempt 2", |job| job["status"]["attempt"]["number"] == 2);
+    assert_eq!(last_failure(&job)["reason"], "StartupTimeout");
+}

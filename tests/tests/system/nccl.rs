@@ -65,7 +65,7 @@ fn an_error_of_nccl_ends_the_group_and_the_next_one_goes_on() {
     let workspace = corpus::workspace();
     with_fault(workspace.path(), "error:60", "maxRestarts: 1");
     let logs = logs(workspace.path());
-    assert!(logs.contains("NCCL: unhandled system error"), "{logs}");
+    assert!(logs.contains("unhandled system error"), "{logs}");
     to_its_end(workspace.path());
 }
 
@@ -104,10 +104,26 @@ fn a_communicator_that_does_not_connect_is_told_with_what_to_set() {
     let logs = logs(workspace.path());
     // whichever end is the first to give up
     let told = ["stage 1 with stage 0", "stage 0 with stage 1"]
-        .map(|ends| format!("NCCL does not connect {ends}: it has taken too long"));
+        .map(|ends| format!("NCCL does not connect {ends} at 127.0.0.1: it has taken too long"));
     assert!(told.iter().any(|told| logs.contains(told)), "{logs}");
-    assert!(logs.contains("set NCCL_SOCKET_IFNAME"), "{logs}");
+    let remedy = "NCCL_SOCKET_IFNAME is not set, and the connections of the stages themselves go over lo: if it has taken another";
+    assert!(logs.contains(remedy), "{logs}");
     to_its_end(workspace.path());
+}
+
+/// NCCL refuses two processes of one host on one GPU. The launcher gives them hosts of their own, unless the user has said which.
+#[test]
+fn stages_that_share_a_gpu_are_of_hosts_of_their_own() {
+    let workspace = corpus::workspace();
+    let job = TestJob { steps: 3, ..job() };
+    let outcome = Launched::start(workspace.path(), &job, &[]).finish(workspace.path());
+    assert_eq!(outcome.hashes(), undisturbed(&job));
+    let workspace = corpus::workspace();
+    let launched = Launched::start_with(workspace.path(), &job, &[], &[("NCCL_HOSTID", "one")]);
+    let outcome = launched.finish(workspace.path());
+    assert_eq!(outcome.status.code(), Some(78), "{}", outcome.stdout);
+    let told = "invalid usage; it refuses two processes of one host on one GPU: give each stage a GPU of its own";
+    assert!(logs(workspace.path()).contains(told), "{}", logs(workspace.path()));
 }
 
 #[test]

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use tch::Tensor;
 
-use super::library::{Config, IN_PROGRESS, Nccl, RawCommunicator, RawUniqueId, SUCCESS, UINT8};
+use super::library::{Config, IN_PROGRESS, INVALID_USAGE, Nccl, RawCommunicator, RawUniqueId, SUCCESS, UINT8};
 use crate::sys::CudaStream;
 
 /// What both ends of a communicator are given to find each other; it has an address in it.
@@ -95,6 +95,14 @@ impl Communicator {
         let result = unsafe { (self.nccl.functions.get_async_error)(self.raw, &mut state) };
         self.begun("ncclCommGetAsyncError", result)?;
         self.begun("NCCL", state).map(|()| state == SUCCESS)
+    }
+
+    /// Whether NCCL refuses it for how it is used, such as for two ends on one GPU of one host.
+    pub(super) fn is_used_wrong(&self) -> bool {
+        let mut state = SUCCESS;
+        // SAFETY: writes one integer.
+        let result = unsafe { (self.nccl.functions.get_async_error)(self.raw, &mut state) };
+        [result, state].contains(&INVALID_USAGE)
     }
 
     /// Gives a send or receive of a tensor's memory to `stream`, and waits until NCCL has taken it; `give_up` is asked meanwhile.

@@ -12,6 +12,7 @@ use super::super::{Interrupt, LinkError, LinkId};
 use super::channel::{Channel, ChannelConfig};
 use super::communicator::{Communicator, CommunicatorEnd, UniqueId};
 use super::library::Nccl;
+use super::remedy::remedy;
 use crate::sys::CudaContext;
 
 /// Interval between polls of communicators that connect.
@@ -82,27 +83,31 @@ pub(crate) fn connect(
         pair.links.push(link);
         pair.sockets.push(socket);
     }
-    let broken = |peer: usize, why: &str| {
-        LinkError::Broken(format!(
-            "NCCL does not connect stage {rank} with stage {peer}: {why}; if a network policy blocks its ports or it has taken \
-             the wrong interface, set NCCL_SOCKET_IFNAME in the template, or spec.pipeline.transport to Tcp"
-        ))
+    let broken = |peer: usize, why: &str, is_usage: bool, sockets: &[TcpStream]| {
+        let address = sockets.first().and_then(|socket| socket.peer_addr().ok()).map(|address| address.ip());
+        let at = address.map_or_else(String::new, |address| format!(" at {address}"));
+        let remedy = remedy(why, is_usage, address);
+        let message = format!("NCCL does not connect stage {rank} with stage {peer}{at}: {why}; {remedy}");
+        // the next group would be refused as well
+        if is_usage { LinkError::Unavailable(message) } else { LinkError::Broken(message) }
     };
     // all begin before any is waited for: whichever the other stages wait for first is among them
     let mut begun = Vec::new();
     for ((from, to), Pair { id, links, sockets }) in pairs {
         let (end, peer) = if from == rank { (CommunicatorEnd::Sender, to) } else { (CommunicatorEnd::Receiver, from) };
-        let communicator = Communicator::begin(endpoint.nccl, &id, end).map_err(|why| broken(peer, &why))?;
+        let communicator =
+            Communicator::begin(endpoint.nccl, &id, end).map_err(|why| broken(peer, &why, false, &sockets))?;
         let (context, interrupt) = (endpoint.context, interrupt.clone());
         begun.push((links, ChannelConfig { context, communicator, end, peer, sockets, interrupt }));
     }
     for (_, config) in &begun {
-        while !config.communicator.is_ready().map_err(|why| broken(config.peer, &why))? {
+        let broken = |why: &str| broken(config.peer, why, config.communicator.is_used_wrong(), &config.sockets);
+        while !config.communicator.is_ready().map_err(|why| broken(&why))? {
             if interrupt.is_triggered() {
                 return Err(LinkError::Broken(format!("stage {rank} opens no links any more: the group has ended")));
             }
             if Instant::now() >= deadline {
-                return Err(broken(config.peer, "it has taken too long"));
+                return Err(broken("it has taken too long"));
             }
             std::thread::sleep(POLL_INTERVAL);
         }
@@ -110,7 +115,8 @@ pub(crate) fn connect(
     let mut channels = BTreeMap::new();
     for (links, config) in begun {
         let peer = config.peer;
-        let channel = Arc::new(Channel::start(config).map_err(|error| broken(peer, &error.to_string()))?);
+        let channel = Channel::start(config).map_err(|error| broken(peer, &error.to_string(), false, &[]))?;
+        let channel = Arc::new(channel);
         channels.extend(links.into_iter().map(|link| (link, Arc::clone(&channel))));
     }
     Ok(channels)

@@ -18,6 +18,8 @@ pub(super) type RawCommunicator = *mut c_void;
 
 /// `ncclSuccess`.
 pub(super) const SUCCESS: c_int = 0;
+/// `ncclInvalidUsage`.
+pub(super) const INVALID_USAGE: c_int = 5;
 /// `ncclInProgress`.
 pub(super) const IN_PROGRESS: c_int = 7;
 /// `ncclUint8`: what travels is bytes.

@@ -9,6 +9,7 @@ mod channel;
 mod communicator;
 mod connect;
 mod library;
+mod remedy;
 
 pub(super) use channel::{Channel, Message, ReceivedTensor};
 pub(super) use communicator::UniqueId;

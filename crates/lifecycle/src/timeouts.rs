@@ -71,7 +71,8 @@ pub(crate) fn cause_of_timeout(
     let since = done.map(|instance| instance.since).or(observed.progress.last_step_at)?.max(ready.since);
     let timeout = restart.stall_timeout_seconds;
     clock.passed_or_wake_at(since.plus_seconds(timeout.into())).then(|| {
-        let message = format!("did not finish a step within {timeout} s");
+        let what = if done.is_some() { "did not finish a step" } else { "no step was finished" };
+        let message = format!("{what} within {timeout} s");
         AttemptFailure::without_exit(state, FailureReason::Stalled, done.map(|_| ready.rank), message, clock.now)
     })
 }

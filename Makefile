@@ -165,7 +165,8 @@ $(DENY):
 
 trainer: libtorch tools ## the trainer alone, into target/debug/stagecoach
 	@echo "building the trainer: some 300 crates, minutes the first time"
-	cargo build --package stagecoach
+	@# the features of the whole workspace, so that `make test` compiles none of it again
+	cargo build --workspace --bin stagecoach
 
 build: libtorch tools ## trainer, operator, and what the tests run
 	@echo "building trainer, operator and what the tests run (1 of 2 builds with \`make test\`): minutes the first time"

@@ -9,7 +9,7 @@ use stagecoach_api::contract::{SPARE_TOOK_PLACE, taker};
 use stagecoach_api::job::{
     Condition, FloatString, JobPhase, RecoveryStatus, condition_reason as reason, condition_type as kind,
 };
-use stagecoach_display::{LogEnd, Replicas, Story, Successor, duration, time};
+use stagecoach_display::{FailureSummary, LogTail, Replicas, Successor, duration, time};
 use stagecoach_lifecycle::{JobOutcome, JobState, UnixMillis};
 
 use crate::cluster::{self, Event};
@@ -54,11 +54,11 @@ fn tell(job: &Job, events: &Result<Vec<Event>, String>, now: UnixMillis) -> anyh
     let failure = status.last_failure.as_ref();
     let log = failure.and_then(|failure| {
         let pod = failure.pod.as_deref().unwrap_or("that failed");
-        Some(LogEnd { name: format!("the log of pod {pod}"), text: failure.log_tail.as_deref()? })
+        Some(LogTail { name: format!("the log of pod {pod}"), text: failure.log_tail.as_deref()? })
     });
     let stage = state.as_ref().and_then(|state| state.last_failure.as_ref()?.stage());
     let known = events.as_deref().unwrap_or_default();
-    let story = Story {
+    let summary = FailureSummary {
         name: job.metadata.name.clone(),
         state: state.as_ref(),
         finished_step: None,
@@ -66,10 +66,10 @@ fn tell(job: &Job, events: &Result<Vec<Event>, String>, now: UnixMillis) -> anyh
         successor: stage.and_then(|stage| spare_for(&stage, known)),
         max_restarts: job.max_restarts(),
         resumption: state.as_ref().and_then(|state| resumption(&status, state)),
-        standing: standing(job, &status, state.as_ref()),
+        status_text: status_text(job, &status, state.as_ref()),
         now,
     };
-    let mut text = story.to_string();
+    let mut text = summary.to_string();
     for condition in status.conditions.iter().filter(|condition| wants_attention(condition)) {
         let Condition { kind, status, reason, message, .. } = condition;
         text += &format!("\n  also:   {kind} is {status} ({reason}): {message}");
@@ -123,7 +123,7 @@ fn replicas(status: &PipelineJobStatus) -> Option<Replicas> {
 }
 
 /// How the job stands.
-fn standing(job: &Job, status: &PipelineJobStatus, state: Option<&JobState>) -> String {
+fn status_text(job: &Job, status: &PipelineJobStatus, state: Option<&JobState>) -> String {
     let trained = match status.progress.as_ref().map(|progress| (progress.step, progress.steps)) {
         Some((step, Some(steps))) => format!("{step} of {steps} steps are trained"),
         Some((step, None)) => format!("{step} steps are trained"),

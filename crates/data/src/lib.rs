@@ -5,8 +5,8 @@
 #![deny(unsafe_code)]
 
 mod cache;
+mod catch_panic;
 mod config;
-mod contained;
 mod corpus;
 mod dataset;
 mod documents;
@@ -20,8 +20,8 @@ mod tokenizer;
 mod tokenizer_training;
 
 pub use cache::prepare;
+pub use catch_panic::hide_caught_panics;
 pub use config::{DataConfig, PrepareProgress, TokenizerSource};
-pub use contained::hide_contained_panics;
 pub use dataset::{BatchPlan, Dataset, DocumentPart, IGNORE_INDEX, Microbatch, MicrobatchLayout};
 pub use documents::{DocumentName, PartText, document_indices, part_texts};
 pub use error::DataError;

@@ -8,7 +8,7 @@ const SIGNAL_BASE: i32 = 128;
 const LOG_TAIL_LINES: usize = 8;
 
 /// How the stage ended: reason, exit code, and its message if that says more.
-pub fn how(failure: &AttemptFailure) -> String {
+pub fn describe_failure(failure: &AttemptFailure) -> String {
     let mut text = failure.label();
     let message = failure.message.trim_end();
     if let Some(code) = failure.exit_code {

@@ -4,17 +4,17 @@
 #![forbid(unsafe_code)]
 
 mod failure;
+mod failure_summary;
 mod format;
 mod replicas;
-mod story;
 mod table;
 mod top;
 mod watch;
 
-pub use failure::{how, log_tail};
+pub use failure::{describe_failure, log_tail};
+pub use failure_summary::{FailureSummary, LogTail, Successor};
 pub use format::{duration, nats, percent, time};
 pub use replicas::{Replicas, meanwhile};
-pub use story::{LogEnd, Story, Successor};
 pub use table::table;
 pub use top::{Slowest, TopRow, top};
 pub use watch::watch;

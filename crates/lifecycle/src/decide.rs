@@ -282,7 +282,7 @@ fn all_completed(observed: &Observed) -> bool {
             instance.rank == rank && instance.exit().is_some_and(|exit| exit.exit_code() == Some(ExitCode::Done))
         })
     };
-    let done = observed.replicas_of(done);
+    let done = state.attempt.mesh.complete_replicas(done);
     done > 0 && (observed.may_lack_replicas() || done == state.attempt.mesh.data_parallel)
 }
 

@@ -105,13 +105,6 @@ impl Observed {
         self.policy.replaces_stages && self.policy.min_data_parallel < self.state.attempt.mesh.data_parallel
     }
 
-    /// How many replicas the ranks make that are as `is_there` says: as many as each stage has of them.
-    pub(crate) fn replicas_of(&self, is_there: impl Fn(u32) -> bool) -> u32 {
-        let mesh = self.state.attempt.mesh;
-        let of_stage = |stage: u32| (0..mesh.ranks()).filter(move |rank| rank % mesh.stages == stage);
-        (0..mesh.stages).map(|stage| of_stage(stage).filter(|&rank| is_there(rank)).count() as u32).min().unwrap_or(0)
-    }
-
     /// How many replicas train: as many as each stage has instances that are ready, if they are enough for a group.
     pub(crate) fn training_replicas(&self) -> u32 {
         let ready: BTreeSet<u32> = self
@@ -119,7 +112,7 @@ impl Observed {
             .filter(|instance| instance.state == InstanceState::Ready)
             .map(|instance| instance.rank)
             .collect();
-        let count = self.replicas_of(|rank| ready.contains(&rank));
+        let count = self.state.attempt.mesh.complete_replicas(|rank| ready.contains(&rank));
         let is_enough = count >= self.policy.min_data_parallel.min(self.state.attempt.mesh.data_parallel);
         if is_enough { count } else { 0 }
     }

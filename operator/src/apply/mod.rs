@@ -37,7 +37,7 @@ pub(crate) enum ApplyError {
 impl From<BuildError> for ApplyError {
     fn from(error: BuildError) -> ApplyError {
         ApplyError::Rejected(BlockingReason {
-            reason: condition_reason::INVALID_BLUEPRINT.into(),
+            reason: condition_reason::INVALID_ATTEMPT_TEMPLATE.into(),
             message: error.to_string(),
         })
     }

@@ -121,7 +121,8 @@ impl AttemptTemplate {
             let text = config_map.data.as_ref().and_then(|data| data.get(key));
             text.ok_or_else(|| wrong(&format!("has no {key}")))
         };
-        let stored: Value = serde_json::from_str(text(TEMPLATE_KEY)?).map_err(|_| wrong("holds no blueprint"))?;
+        let stored: Value =
+            serde_json::from_str(text(TEMPLATE_KEY)?).map_err(|_| wrong("holds no attempt template"))?;
         let pod_template = stored["template"].as_object().cloned().ok_or_else(|| wrong("holds no template"))?;
         // a user can write a ConfigMap, which must not make the operator build any number of pods
         let number = |value: &Value| value.as_u64().and_then(|number| u32::try_from(number).ok());

@@ -42,7 +42,7 @@ pub(super) fn main(command: StageCommand, open_volume: VolumeOpener) -> i32 {
     crate::kernels::use_malloc();
     let monitor = StageMonitor::new(&env);
     exit_on_panic(&monitor);
-    stagecoach_data::hide_contained_panics();
+    stagecoach_data::hide_caught_panics();
     if let Err(error) = crate::sys::on_terminate({
         let monitor = monitor.clone();
         move || monitor.request_stop()

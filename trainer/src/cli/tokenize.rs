@@ -17,7 +17,7 @@ pub(super) struct TokenizeCommand {
 impl TokenizeCommand {
     pub(super) fn main(self) -> anyhow::Result<()> {
         let config = JobConfig::new(self.job.read()?, &self.job.workspace)?;
-        stagecoach_data::hide_contained_panics();
+        stagecoach_data::hide_caught_panics();
         let bar = byte_progress_bar(0);
         let prepared = stagecoach_data::prepare(&config.data_config(), &mut |progress| {
             bar.set_message(progress.phase);

@@ -227,13 +227,9 @@ impl<'a> Peers<'a> {
 /// The sum of all blocks, from sums in the order of their blocks. It is in the memory of one of them.
 fn add_up(sums: Vec<(Subtree, Tensor)>) -> Option<Tensor> {
     let mut waiting: Vec<(Subtree, Tensor)> = Vec::new();
-    for (mut subtree, mut sum) in sums {
+    for (subtree, sum) in sums {
         debug_assert_eq!(sum.kind(), Kind::Float);
-        while let Some((_, left)) = waiting.pop_if(|(other, _)| *other == subtree.sibling()) {
-            sum = left.shallow_clone().g_add_(&sum);
-            subtree = subtree.parent();
-        }
-        waiting.push((subtree, sum));
+        subtree.push(sum, &mut waiting, |left, right| left.shallow_clone().g_add_(&right));
     }
     waiting.pop().map(|(_, total)| total)
 }

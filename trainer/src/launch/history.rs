@@ -18,7 +18,7 @@ use crate::folder::JobFolder;
 use crate::observe::StepRecord;
 
 /// How many bytes of the end of a log, or of the metrics, are read.
-const END_BYTES: u64 = 16 << 20;
+const TAIL_BYTES: u64 = 16 << 20;
 
 /// A job's last failure, what followed, and how the job stands; displayed as sentences.
 #[derive(Clone, Debug)]
@@ -166,7 +166,7 @@ fn successor_of(folder: &JobFolder, failure: &AttemptFailure) -> Option<Successo
     };
     let own = end_of_file(&folder.log(&format!("stage-{rank}"))).unwrap_or_default();
     let own_prefix = format!("{SEPARATOR}{}, incarnation ", failure.attempt);
-    let processes = own.lines().filter_map(|line| Some((later(line, &own_prefix)?, Successor::Anew)));
+    let processes = own.lines().filter_map(|line| Some((later(line, &own_prefix)?, Successor::Restarted)));
     let mut found: Vec<(u32, Successor)> = processes.collect();
     let spare_prefix = format!("--- rank {rank}, attempt {}, incarnation ", failure.attempt);
     for (number, path) in spare_logs(folder) {
@@ -210,13 +210,13 @@ fn last_audit_difference(folder: &JobFolder) -> Option<String> {
     record.filter_map(|record| Some(record.audit?.difference?.message)).next()
 }
 
-/// The end of a file: its last [`END_BYTES`].
+/// The end of a file: its last [`TAIL_BYTES`].
 fn end_of_file(path: &Path) -> io::Result<String> {
     let mut file = File::open(path)?;
     let end = file.metadata()?.len();
-    file.seek(SeekFrom::Start(end.saturating_sub(END_BYTES)))?;
+    file.seek(SeekFrom::Start(end.saturating_sub(TAIL_BYTES)))?;
     let mut bytes = Vec::new();
-    file.take(END_BYTES).read_to_end(&mut bytes)?;
+    file.take(TAIL_BYTES).read_to_end(&mut bytes)?;
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 

@@ -110,7 +110,7 @@ impl LauncherState {
     /// Replaces the recovery by that from the new failure `next`, before the state has it as its last one.
     pub(super) fn begin_recovery(&mut self, next: &AttemptFailure, recovery: Recovery) {
         let last = self.state.last_failure.clone().zip(self.recovery.replace(recovery));
-        let Some((failure, recovery)) = last.filter(|(last, _)| !is_same_end(last, next)) else { return };
+        let Some((failure, recovery)) = last.filter(|(last, _)| !is_same_failure(last, next)) else { return };
         self.earlier.push(EarlierFailure { failure, recovery });
         self.earlier.drain(..self.earlier.len().saturating_sub(MAX_EARLIER));
     }
@@ -127,7 +127,7 @@ impl LauncherState {
 }
 
 /// Whether both are of the end of one process, of which more may be known by now, such as when it was.
-pub(super) fn is_same_end(failure: &AttemptFailure, other: &AttemptFailure) -> bool {
+pub(super) fn is_same_failure(failure: &AttemptFailure, other: &AttemptFailure) -> bool {
     let of = |failure: &AttemptFailure| (failure.attempt, failure.rank, failure.incarnation);
     of(failure) == of(other)
 }

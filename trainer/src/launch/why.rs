@@ -3,7 +3,7 @@
 use std::fmt;
 use std::path::Path;
 
-use stagecoach_display::{LogEnd, Story};
+use stagecoach_display::{FailureSummary, LogTail};
 use stagecoach_lifecycle::{AttemptPhase, JobOutcome};
 
 use super::history::History;
@@ -13,9 +13,9 @@ impl fmt::Display for History {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let log = self.log.as_ref().map(|log| {
             let path = log.path.strip_prefix(&self.folder).map_or(log.path.as_path(), Path::new);
-            LogEnd { name: path.display().to_string(), text: &log.text }
+            LogTail { name: path.display().to_string(), text: &log.text }
         });
-        let story = Story {
+        let summary = FailureSummary {
             name: self.folder.display().to_string(),
             state: self.state.as_ref(),
             finished_step: self.recovery.and_then(|recovery| recovery.finished_step),
@@ -23,10 +23,10 @@ impl fmt::Display for History {
             successor: self.successor,
             max_restarts: self.max_restarts,
             resumption: self.recovery.as_ref().and_then(Recovery::resumption),
-            standing: self.standing(),
+            status_text: self.status_text(),
             now: self.now,
         };
-        write!(f, "{story}")?;
+        write!(f, "{summary}")?;
         match &self.audit_difference {
             Some(difference) => write!(f, "\n  also:   {difference}"),
             None => Ok(()),
@@ -36,7 +36,7 @@ impl fmt::Display for History {
 
 impl History {
     /// How the job stands.
-    pub(crate) fn standing(&self) -> String {
+    pub(crate) fn status_text(&self) -> String {
         let trained = match (self.trained, self.steps) {
             (Some(trained), Some(steps)) => format!("{trained} of {steps} steps are trained"),
             (Some(trained), None) => format!("{trained} steps are trained"),
@@ -124,7 +124,7 @@ mod tests {
                 ..Recovery::default()
             }),
             log: Some(Log { path: "workspace/small/logs/stage-1.log".into(), text: "one\n\ntwo\n".into() }),
-            successor: Some(Successor::Anew),
+            successor: Some(Successor::Restarted),
             training_replicas: 1,
             earlier: Vec::new(),
             max_restarts: 10,

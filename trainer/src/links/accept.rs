@@ -52,43 +52,43 @@ enum Carrier {
 
 /// Waits until all links that end at this stage are connected, over NCCL if it `has_nccl` and the sender too.
 pub(super) fn accept(
-    opening: &LinksConfig,
+    config: &LinksConfig,
     has_nccl: bool,
     expected: usize,
     deadline: Instant,
 ) -> Result<Accepted, LinkError> {
     let mut accepted = Accepted::default();
-    let failed = |e: io::Error| LinkError::Broken(format!("stage {} could not accept a link: {e}", opening.rank));
-    opening.listener.set_nonblocking(true).map_err(failed)?;
-    opening.interrupt.add(&opening.listener).map_err(failed)?;
+    let failed = |e: io::Error| LinkError::Broken(format!("stage {} could not accept a link: {e}", config.rank));
+    config.listener.set_nonblocking(true).map_err(failed)?;
+    config.interrupt.add(&config.listener).map_err(failed)?;
     let mut pending: Vec<PendingConnection> = Vec::new();
     while accepted.len() < expected {
-        if opening.interrupt.is_triggered() {
-            return Err(ended(opening));
+        if config.interrupt.is_triggered() {
+            return Err(ended(config));
         }
         if Instant::now() >= deadline {
-            return Err(late(opening, &accepted));
+            return Err(late(config, &accepted));
         }
-        wait_readable(&opening.listener, &pending, deadline).map_err(failed)?;
-        if let Ok(connection) = opening.listener.accept().and_then(|(stream, _)| PendingConnection::new(stream)) {
+        wait_readable(&config.listener, &pending, deadline).map_err(failed)?;
+        if let Ok(connection) = config.listener.accept().and_then(|(stream, _)| PendingConnection::new(stream)) {
             if pending.len() == MAX_PENDING_CONNECTIONS {
                 pending.remove(0);
-                (opening.on_rejected)();
+                (config.on_rejected)();
             }
             pending.push(connection);
         }
         for mut connection in std::mem::take(&mut pending) {
-            match connection.read_greeting(opening.terms()) {
+            match connection.read_greeting(config.security()) {
                 Ok(None) if Instant::now() < connection.deadline => pending.push(connection),
-                Ok(Some(greeting)) => match admit(opening, has_nccl, &greeting, &accepted) {
+                Ok(Some(greeting)) => match admit(config, has_nccl, &greeting, &accepted) {
                     // a sender that has disconnected is told by the control plane
-                    Ok(carrier) => drop(start(opening, greeting.link, connection, carrier, &mut accepted)),
+                    Ok(carrier) => drop(start(config, greeting.link, connection, carrier, &mut accepted)),
                     Err(why) => {
-                        (opening.on_rejected)();
+                        (config.on_rejected)();
                         tracing::warn!("closed a connection that is no link of this group: {why}");
                     }
                 },
-                _ => (opening.on_rejected)(),
+                _ => (config.on_rejected)(),
             }
         }
     }
@@ -99,16 +99,16 @@ pub(super) fn accept(
 ///
 /// # Errors
 /// The reason why the peer is not the sender of a missing link.
-fn admit(opening: &LinksConfig, has_nccl: bool, greeting: &Greeting, accepted: &Accepted) -> Result<Carrier, String> {
+fn admit(config: &LinksConfig, has_nccl: bool, greeting: &Greeting, accepted: &Accepted) -> Result<Carrier, String> {
     let Greeting { link, ring, communicator } = greeting;
-    if !opening.link_ids.contains(link) || link.to != opening.rank {
+    if !config.link_ids.contains(link) || link.to != config.rank {
         return Err(format!("it brings {link}, which does not end here"));
     }
     if accepted.has(*link) {
         return Err(format!("it brings {link}, which is connected already"));
     }
     let id = communicator.as_ref().map(|bytes| UniqueId::from_bytes(bytes).ok_or("its NCCL identifier is none"));
-    let announced = match (ring, id.transpose()?, opening.transport) {
+    let announced = match (ring, id.transpose()?, config.transport) {
         (None, Some(id), Transport::Nccl | Transport::Auto) if link.payload.is_on_device() => {
             return Ok(if has_nccl { Carrier::Communicator(id) } else { Carrier::Incoming(Incoming::Stream) });
         }
@@ -127,11 +127,11 @@ fn admit(opening: &LinksConfig, has_nccl: bool, greeting: &Greeting, accepted: &
             return Err(format!("it brings {brings} for {link}, and the transport is {transport:?}"));
         }
     };
-    let bytes = ring_bytes(opening, *link);
+    let bytes = ring_bytes(config, *link);
     if announced.bytes != bytes {
         return Err(format!("it brings {} bytes of shared memory for {link}, which takes {bytes}", announced.bytes));
     }
-    match RingReader::open(&RingIdentity { group: &opening.group, link: *link, nonce: &announced.nonce, bytes }) {
+    match RingReader::open(&RingIdentity { group: &config.group, link: *link, nonce: &announced.nonce, bytes }) {
         RingLookup::Ring(ring) => Ok(Carrier::Incoming(Incoming::Ring(ring))),
         RingLookup::None => Ok(Carrier::Incoming(Incoming::Stream)),
         RingLookup::Other(why) => Err(format!("its shared memory for {link} is not the sender's: {why}")),
@@ -140,7 +140,7 @@ fn admit(opening: &LinksConfig, has_nccl: bool, greeting: &Greeting, accepted: &
 
 /// Answers the greeting and starts receiving; none if the sender has disconnected.
 fn start(
-    opening: &LinksConfig,
+    config: &LinksConfig,
     link: LinkId,
     connection: PendingConnection,
     carrier: Carrier,
@@ -151,11 +151,11 @@ fn start(
         Carrier::Incoming(Incoming::Ring(_)) => SHARED,
         Carrier::Communicator(_) => COMMUNICATOR,
     };
-    let (socket, stream) = connection.answer(answer, opening.terms()).ok()?;
-    opening.interrupt.add(&socket).ok()?;
+    let (socket, stream) = connection.answer(answer, config.security()).ok()?;
+    config.interrupt.add(&socket).ok()?;
     match carrier {
         Carrier::Incoming(incoming) => {
-            let receiver = Receiver::start(link, opening.device, socket, stream, incoming);
+            let receiver = Receiver::start(link, config.device, socket, stream, incoming);
             accepted.receivers.insert(link, receiver);
         }
         Carrier::Communicator(id) => accepted.communicators.push(NewCommunicator { link, id, socket }),
@@ -164,14 +164,14 @@ fn start(
 }
 
 /// The group failed while the links were opened.
-fn ended(opening: &LinksConfig) -> LinkError {
-    LinkError::Broken(format!("stage {} opens no links any more: the group has ended", opening.rank))
+fn ended(config: &LinksConfig) -> LinkError {
+    LinkError::Broken(format!("stage {} opens no links any more: the group has ended", config.rank))
 }
 
-fn late(opening: &LinksConfig, accepted: &Accepted) -> LinkError {
-    let missing = opening.link_ids.iter().filter(|e| e.to == opening.rank && !accepted.has(**e));
+fn late(config: &LinksConfig, accepted: &Accepted) -> LinkError {
+    let missing = config.link_ids.iter().filter(|e| e.to == config.rank && !accepted.has(**e));
     let names: Vec<String> = missing.map(ToString::to_string).collect();
-    LinkError::Broken(format!("stage {} waited {:?} for {}", opening.rank, opening.timeout, names.join("; ")))
+    LinkError::Broken(format!("stage {} waited {:?} for {}", config.rank, config.timeout, names.join("; ")))
 }
 
 /// Blocks until a connection can be accepted or read, a greeting is overdue, or the deadline has passed.

@@ -7,7 +7,7 @@ use stagecoach_api::job::{Encryption, Transport};
 use stagecoach_group::GroupSecret;
 use tch::Device;
 
-use super::greeting::Terms;
+use super::greeting::LinkSecurity;
 use super::link_id::STATE_PART_ELEMENTS;
 use super::nccl::Endpoint;
 use super::{Interrupt, LinkError, LinkId, LinkPayload};
@@ -45,8 +45,8 @@ pub struct LinksConfig<'a> {
 }
 
 impl LinksConfig<'_> {
-    pub(super) fn terms(&self) -> Terms<'_> {
-        Terms { secret: self.secret, encryption: self.encryption }
+    pub(super) fn security(&self) -> LinkSecurity<'_> {
+        LinkSecurity { secret: self.secret, encryption: self.encryption }
     }
 
     /// What the stage needs for links over NCCL, if it has them; else, with the transport Auto and a GPU, why it has not.

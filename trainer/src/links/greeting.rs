@@ -41,8 +41,8 @@ pub(super) struct AnnouncedRing {
 impl Greeting {
     /// Greets the receiver on a new connection; returns its answer, and the connection's stream for payloads. Reads wait as
     /// long as the socket's timeout says.
-    pub(super) fn exchange(&self, socket: &TcpStream, terms: Terms) -> io::Result<(u8, LinkStream)> {
-        let (handshake, message) = Handshake::begin(terms.secret, terms.purpose())?;
+    pub(super) fn send(&self, socket: &TcpStream, security: LinkSecurity) -> io::Result<(u8, LinkStream)> {
+        let (handshake, message) = Handshake::begin(security.secret, security.purpose())?;
         (&mut &*socket).write_all(&message)?;
         let mut answer = [0; HANDSHAKE_BYTES];
         (&mut &*socket).read_exact(&mut answer)?;
@@ -51,18 +51,18 @@ impl Greeting {
         writer.write_all(&encode_frame(self, MAX_GREETING_BYTES).map_err(io::Error::other)?)?;
         let mut answer = [0];
         reader.read_exact(&mut answer)?;
-        Ok((answer[0], terms.stream(socket, reader, writer)?))
+        Ok((answer[0], security.stream(socket, reader, writer)?))
     }
 }
 
 /// What both ends of a link must agree on before one learns anything of the other.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Terms<'a> {
+pub(super) struct LinkSecurity<'a> {
     pub(super) secret: &'a GroupSecret,
     pub(super) encryption: Encryption,
 }
 
-impl Terms<'_> {
+impl LinkSecurity<'_> {
     /// What distinguishes these handshakes from those of control connections, and of links with the other encryption.
     fn purpose(self) -> &'static str {
         match self.encryption {
@@ -112,7 +112,7 @@ impl PendingConnection {
     ///
     /// # Errors
     /// If the peer has disconnected or does not belong to the group.
-    pub(super) fn read_greeting(&mut self, terms: Terms) -> io::Result<Option<Greeting>> {
+    pub(super) fn read_greeting(&mut self, security: LinkSecurity) -> io::Result<Option<Greeting>> {
         let read = loop {
             match &mut self.state {
                 GreetingState::Handshake(message, received) if *received < HANDSHAKE_BYTES => {
@@ -123,7 +123,7 @@ impl PendingConnection {
                     }
                 }
                 GreetingState::Handshake(message, _) => {
-                    let (session, answer) = Handshake::respond(terms.secret, terms.purpose(), message)?;
+                    let (session, answer) = Handshake::respond(security.secret, security.purpose(), message)?;
                     // the first bytes that go out: the socket's buffer takes them
                     self.stream.write_all(&answer)?;
                     let reader = session.reader(self.stream.try_clone()?);
@@ -142,13 +142,13 @@ impl PendingConnection {
     ///
     /// # Errors
     /// If the peer has disconnected.
-    pub(super) fn answer(self, answer: u8, terms: Terms) -> io::Result<(TcpStream, LinkStream)> {
+    pub(super) fn answer(self, answer: u8, security: LinkSecurity) -> io::Result<(TcpStream, LinkStream)> {
         let PendingConnection { stream: socket, state, .. } = self;
         let GreetingState::Greeting(session, reader, _) = state else { return Err(ErrorKind::NotConnected.into()) };
         socket.set_nonblocking(false)?;
         let mut writer = session.writer(socket.try_clone()?);
         writer.write_all(&[answer])?;
-        let stream = terms.stream(&socket, reader, writer)?;
+        let stream = security.stream(&socket, reader, writer)?;
         Ok((socket, stream))
     }
 }

@@ -156,7 +156,7 @@ impl Dialer<'_> {
         let communicator = id.as_ref().map(|id| id.as_bytes().to_vec());
         let greeting = Greeting { link, ring: announced, communicator };
         let left = deadline.saturating_duration_since(Instant::now()).max(Duration::from_millis(1));
-        let answered = socket.set_read_timeout(Some(left)).and_then(|()| greeting.exchange(&socket, config.terms()));
+        let answered = socket.set_read_timeout(Some(left)).and_then(|()| greeting.send(&socket, config.security()));
         let answered = answered.and_then(|answered| socket.set_read_timeout(None).map(|()| answered));
         let (answer, stream) = answered.map_err(|e| match e.kind() {
             ErrorKind::WouldBlock => failed("no answer from", &format!("waited {:?}", config.timeout)),

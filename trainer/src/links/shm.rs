@@ -38,8 +38,8 @@ impl Mapping {
         self.0.len()
     }
 
-    /// The two stretches that hold `length` bytes from ring position `at`.
-    fn stretches(&self, at: u64, length: usize) -> [(usize, usize); 2] {
+    /// The two segments that hold `length` bytes from ring position `at`.
+    fn segments(&self, at: u64, length: usize) -> [(usize, usize); 2] {
         let offset = (at % self.bytes() as u64) as usize;
         let first = length.min(self.bytes() - offset);
         [(offset, first), (0, length - first)]
@@ -59,10 +59,10 @@ pub(super) struct RingIdentity<'a> {
 }
 
 /// Bytes at the end of a ring's file, behind what is mapped.
-const MARK: usize = 32;
+const MARK_BYTES: usize = 32;
 
 impl RingIdentity<'_> {
-    fn mark(&self) -> [u8; MARK] {
+    fn mark(&self) -> [u8; MARK_BYTES] {
         let RingIdentity { group, link, nonce, bytes } = self;
         blake3::hash(format!("{group}\n{link}\n{nonce}\n{bytes}").as_bytes()).into()
     }
@@ -75,7 +75,7 @@ impl RingIdentity<'_> {
     }
 
     fn file_bytes(&self) -> u64 {
-        (self.bytes + MARK) as u64
+        (self.bytes + MARK_BYTES) as u64
     }
 }
 
@@ -173,7 +173,7 @@ impl RingWriter {
             self.released += u64::from_le_bytes(credit);
         }
         let mut rest = payload;
-        for (offset, length) in self.ring.stretches(self.written, payload.len()) {
+        for (offset, length) in self.ring.segments(self.written, payload.len()) {
             let (now, later) = rest.split_at(length);
             // SAFETY: the stretch lies in the mapping, and the reader has returned it.
             unsafe { std::ptr::copy_nonoverlapping(now.as_ptr(), self.ring.0.as_mut_ptr().add(offset), length) };
@@ -224,7 +224,7 @@ impl RingReader {
     pub(super) fn take(&mut self, into: &mut [u8], stream: &mut LinkStream) -> io::Result<()> {
         let total = into.len();
         let mut rest = into;
-        for (offset, length) in self.ring.stretches(self.read, total) {
+        for (offset, length) in self.ring.segments(self.read, total) {
             let (now, later) = rest.split_at_mut(length);
             // SAFETY: the stretch lies in the mapping; the writer has announced it, so it is written and will not change.
             unsafe { std::ptr::copy_nonoverlapping(self.ring.0.as_mut_ptr().add(offset), now.as_mut_ptr(), length) };
@@ -250,7 +250,7 @@ fn difference(file: &File, ring: &RingIdentity) -> io::Result<Option<String>> {
     if let Some((_, why)) = wrong.into_iter().find(|(wrong, _)| *wrong) {
         return Ok(Some(why));
     }
-    let mut mark = [0; MARK];
+    let mut mark = [0; MARK_BYTES];
     file.read_exact_at(&mut mark, ring.bytes as u64)?;
     Ok((mark != ring.mark()).then(|| "it is another ring".to_owned()))
 }

@@ -26,9 +26,9 @@ impl HeadNorms {
     /// `projected[tokens, columns]` with queries and keys normed.
     pub(super) fn apply(&self, projected: Tensor, heads: Heads) -> (Tensor, HeadNormActivations) {
         let normed = projected.copy();
-        let norm = |norm: &RmsNorm, part: Part| {
-            let (y, rstd) = norm.apply(&part.of(&projected, heads));
-            part.set(&normed, heads, &y);
+        let norm = |norm: &RmsNorm, range: HeadRange| {
+            let (y, rstd) = norm.apply(&range.of(&projected, heads));
+            range.set(&normed, heads, &y);
             rstd
         };
         let (query_rstd, key_rstd) = (norm(&self.query, queries(heads)), norm(&self.key, keys(heads)));
@@ -44,10 +44,10 @@ impl HeadNorms {
         weight_gradients: &mut dyn FnMut(WeightGradient),
     ) {
         let HeadNormActivations { projected, query_rstd, key_rstd } = activations;
-        let mut backward = |norm: &RmsNorm, rstd: &Tensor, part: Part| {
-            let (dy, x) = (part.of(dqkv, heads), part.of(&projected, heads));
+        let mut backward = |norm: &RmsNorm, rstd: &Tensor, range: HeadRange| {
+            let (dy, x) = (range.of(dqkv, heads), range.of(&projected, heads));
             let (dx, _) = norm.gradients(&dy, (&x, rstd), None, weight_gradients);
-            part.set(dqkv, heads, &dx);
+            range.set(dqkv, heads, &dx);
         };
         backward(&self.query, &query_rstd, queries(heads));
         backward(&self.key, &key_rstd, keys(heads));
@@ -56,20 +56,20 @@ impl HeadNorms {
 
 /// Consecutive heads of a token.
 #[derive(Clone, Copy)]
-struct Part {
+struct HeadRange {
     first: i64,
     count: i64,
 }
 
-fn queries(heads: Heads) -> Part {
-    Part { first: 0, count: heads.heads }
+fn queries(heads: Heads) -> HeadRange {
+    HeadRange { first: 0, count: heads.heads }
 }
 
-fn keys(heads: Heads) -> Part {
-    Part { first: heads.heads, count: heads.kv_heads }
+fn keys(heads: Heads) -> HeadRange {
+    HeadRange { first: heads.heads, count: heads.kv_heads }
 }
 
-impl Part {
+impl HeadRange {
     /// `[tokens, count, head_dim]` within `qkv[tokens, columns]`.
     fn view(self, qkv: &Tensor, Heads { heads, kv_heads, head_dim }: Heads) -> Tensor {
         qkv.view([-1, heads + 2 * kv_heads, head_dim]).narrow(1, self.first, self.count)

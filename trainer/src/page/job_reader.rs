@@ -7,7 +7,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use stagecoach_api::PipelineJob;
 use stagecoach_api::job::TrainingLength;
 use stagecoach_checkpoint::{CheckpointError, list, open, paths};
-use stagecoach_display::how;
+use stagecoach_display::describe_failure;
 use stagecoach_lifecycle::UnixMillis;
 
 use super::metrics_tail::MetricsTail;
@@ -93,12 +93,12 @@ impl JobReader {
             problems.push(format!("The checkpoints can't be read: {error}."));
         }
         let trained = metrics.last.as_ref().map(|line| line.step);
-        let (standing, failures) = match &self.status {
+        let (status_text, failures) = match &self.status {
             StatusSource::Stage(telemetry, _) => {
-                (telemetry.standing(), telemetry.recoveries().iter().rev().map(stage_failure).collect())
+                (telemetry.status_text(), telemetry.recoveries().iter().rev().map(stage_failure).collect())
             }
             StatusSource::Folder => match History::without_logs(&self.folder, PathBuf::new(), trained) {
-                Ok(history) => (history.standing(), launcher_failures(&history)),
+                Ok(history) => (history.status_text(), launcher_failures(&history)),
                 Err(error) => {
                     problems.push(format!("{error}."));
                     (String::new(), Vec::new())
@@ -117,7 +117,7 @@ impl JobReader {
         PageModel {
             job: job.map_or_else(|| folder_name(&self.folder), |job| job.metadata.name.clone()),
             now: now(),
-            standing,
+            status_text,
             problems,
             steps: match length {
                 Some(TrainingLength::Steps(steps)) => Some(steps),
@@ -170,8 +170,8 @@ fn launcher_failures(history: &History) -> Vec<Failure> {
     let failures = history.failures().map(|(failure, recovery)| Failure {
         failed_at: failure.failed_at,
         cause: match failure.stage() {
-            Some(stage) => format!("{stage}: {}", how(failure)),
-            None => how(failure),
+            Some(stage) => format!("{stage}: {}", describe_failure(failure)),
+            None => describe_failure(failure),
         },
         phases: recovery.map_or_else(Vec::new, |recovery| {
             let ends = [

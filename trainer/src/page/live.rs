@@ -39,7 +39,8 @@ pub(crate) fn serve(folder: JobFolder, status: StatusSource, port: u16) -> io::R
 
 /// The live page, with at most so many event streams at a time.
 pub(super) fn site(folder: JobFolder, status: StatusSource, streams: usize) -> Site {
-    let page = Page { reader: Mutex::new(JobReader::new(folder, status)), streams: Arc::new(Semaphore::new(streams)) };
+    let page =
+        PageState { reader: Mutex::new(JobReader::new(folder, status)), streams: Arc::new(Semaphore::new(streams)) };
     let router = Router::new()
         .route("/{token}/", get(show))
         .route("/{token}/events", get(events))
@@ -49,28 +50,28 @@ pub(super) fn site(folder: JobFolder, status: StatusSource, streams: usize) -> S
 }
 
 /// What requests share.
-struct Page {
+struct PageState {
     reader: Mutex<JobReader>,
     streams: Arc<Semaphore>,
 }
 
-impl Page {
+impl PageState {
     /// The job as it is. Read by the one thread that may wait for the volume; None if that panicked.
-    async fn model(self: &Arc<Page>) -> Option<Arc<PageModel>> {
+    async fn model(self: &Arc<PageState>) -> Option<Arc<PageModel>> {
         let page = self.clone();
         let read = move || page.reader.lock().unwrap_or_else(PoisonError::into_inner).current();
         tokio::task::spawn_blocking(read).await.ok()
     }
 }
 
-async fn show(State(served): State<Arc<Page>>, Query(query): Query<ViewQuery>) -> Response {
+async fn show(State(served): State<Arc<PageState>>, Query(query): Query<ViewQuery>) -> Response {
     match served.model().await {
         Some(model) => Html(page(&model, &View::from(&query))).into_response(),
         None => StatusCode::INTERNAL_SERVER_ERROR.into_response(),
     }
 }
 
-async fn events(State(page): State<Arc<Page>>, Query(query): Query<ViewQuery>) -> Response {
+async fn events(State(page): State<Arc<PageState>>, Query(query): Query<ViewQuery>) -> Response {
     let Ok(permit) = page.streams.clone().try_acquire_owned() else {
         let told = "as many readers as can follow this job do so already\n";
         return (StatusCode::SERVICE_UNAVAILABLE, [(RETRY_AFTER, "10")], told).into_response();
@@ -82,7 +83,7 @@ async fn events(State(page): State<Arc<Page>>, Query(query): Query<ViewQuery>) -
 
 /// The updates of one reader. They are made when it has taken those before: one that is slow gets fewer.
 struct Updates {
-    page: Arc<Page>,
+    page: Arc<PageState>,
     view: View,
     /// The hash of each fragment as it was sent last.
     sent: HashMap<&'static str, blake3::Hash>,

@@ -9,7 +9,7 @@ use super::series::Series;
 use crate::observe::TimelineRecord;
 
 /// How many of the last timelines are kept: as many as the advice is based on.
-const TIMELINES: usize = 10;
+const MAX_TIMELINES: usize = 10;
 /// How many of the last steps the time of a step is averaged over.
 const RECENT_STEPS: usize = 20;
 
@@ -82,7 +82,7 @@ impl Metrics {
         self.skipped += u64::from(record.skipped);
         push_bounded(&mut self.recent_seconds, record.seconds, RECENT_STEPS);
         if let Some(timeline) = record.timeline.take() {
-            push_bounded(&mut self.timelines, (record.step, timeline), TIMELINES);
+            push_bounded(&mut self.timelines, (record.step, timeline), MAX_TIMELINES);
         }
         self.last = Some(record);
     }
@@ -134,7 +134,10 @@ mod tests {
         assert_eq!(metrics.loss.columns(1, 99, 100).len(), 50);
         assert_eq!(metrics.held_out.columns(1, 99, 100).len(), 5);
         let timelines = metrics.timelines();
-        assert_eq!((timelines.len(), timelines[9].1.partition[0], metrics.timeline_step()), (TIMELINES, 50, Some(50)));
+        assert_eq!(
+            (timelines.len(), timelines[9].1.partition[0], metrics.timeline_step()),
+            (MAX_TIMELINES, 50, Some(50))
+        );
         assert!((metrics.seconds_per_step().unwrap() - 0.475).abs() < 1e-9);
     }
 }

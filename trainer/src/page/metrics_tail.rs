@@ -11,7 +11,7 @@ use super::metrics::Metrics;
 /// Bytes that are read at once.
 const READ_BYTES: usize = 1 << 20;
 /// A longer line is no step's record.
-const MAX_LINE: usize = 64 << 20;
+const MAX_LINE_BYTES: usize = 64 << 20;
 
 /// The metrics of a run that may go on.
 #[derive(Debug)]
@@ -70,7 +70,7 @@ impl MetricsTail {
                 self.rest.clear();
                 self.rest.extend_from_slice(line);
             }
-            if self.rest.len() > MAX_LINE {
+            if self.rest.len() > MAX_LINE_BYTES {
                 self.rest.clear();
             }
         }

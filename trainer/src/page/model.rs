@@ -15,7 +15,7 @@ pub(super) struct PageModel {
     /// When this was read.
     pub(super) now: UnixMillis,
     /// How it stands, in a sentence or two.
-    pub(super) standing: String,
+    pub(super) status_text: String,
     /// What could not be read, in sentences.
     pub(super) problems: Vec<String>,
     /// The job's steps, unless it has epochs.

@@ -123,7 +123,7 @@ impl JobConfig {
     ///
     /// # Errors
     /// If it has more replicas now than there are blocks to share.
-    pub(crate) fn going_on(&self, recorded: &Value) -> Result<JobConfig, Fatal> {
+    pub(crate) fn resuming(&self, recorded: &Value) -> Result<JobConfig, Fatal> {
         let mut config = self.clone();
         if self.training.gradient_blocks.is_none() {
             config.gradient_blocks = recorded_gradient_blocks(recorded);

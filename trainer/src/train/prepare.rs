@@ -95,7 +95,7 @@ pub(super) fn prepare_and_plan(
 ) -> Result<PlannedRun, Fatal> {
     let StageContext { env, volume, monitor, device, .. } = *context;
     let begun = recorded_identity(volume);
-    let config = &begun.map_or_else(|| Ok(context.config.clone()), |identity| context.config.going_on(&identity))?;
+    let config = &begun.map_or_else(|| Ok(context.config.clone()), |identity| context.config.resuming(&identity))?;
     let data_config = config.data_config();
     let prepared = prepare_corpus(context, &data_config, coordinator)?;
     monitor.set_activity("planning");

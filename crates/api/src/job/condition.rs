@@ -99,7 +99,7 @@ pub mod condition_reason {
     /// The cluster does not serve the PodGroup API that the spec names.
     pub const GANG_NOT_SERVED: &str = "GangNotServed";
     /// An attempt template can't be written or read.
-    pub const INVALID_BLUEPRINT: &str = "InvalidBlueprint";
+    pub const INVALID_ATTEMPT_TEMPLATE: &str = "InvalidAttemptTemplate";
 
     // of Running
     /// All stages are ready.

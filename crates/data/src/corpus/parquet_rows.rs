@@ -14,7 +14,7 @@ use parquet::schema::types::ColumnDescPtr;
 
 use super::pieces::Split;
 use super::{CorpusFile, Cursor, PieceHandler, pieces};
-use crate::contained::contained;
+use crate::catch_panic::catch_panic;
 use crate::error::DataError;
 
 /// Rows read at a time: bounds the memory.
@@ -142,7 +142,7 @@ pub(crate) fn text_columns(path: &Path) -> Result<BTreeSet<String>, String> {
 /// What a call of the library returns, which panics at some damaged files.
 fn library<T>(call: impl FnOnce() -> Result<T, ParquetError>) -> Result<T, String> {
     let damaged = || Err(ParquetError::General("it is damaged, write or copy it again".to_owned()));
-    contained(call).unwrap_or_else(damaged).map_err(|error| error.to_string())
+    catch_panic(call).unwrap_or_else(damaged).map_err(|error| error.to_string())
 }
 
 /// Checks what the library takes for granted: that counts and places in the file's metadata can be true of it.

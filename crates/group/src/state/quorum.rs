@@ -38,11 +38,6 @@ impl Quorum {
     pub(crate) fn stages(&self) -> usize {
         self.mesh.stages as usize
     }
-
-    fn world_size(&self) -> usize {
-        self.mesh.ranks() as usize
-    }
-
     /// The ranks of the group that rank `leader` leads, by group rank, if it need not wait any longer: replica by replica, the leader's
     /// first.
     /// `has_waited` if the start-up timeout has passed.
@@ -58,10 +53,9 @@ impl Quorum {
         (count >= self.min_replicas.max(1) && (is_all || has_waited)).then(|| self.arranged(leader, count, is_here))
     }
 
-    /// How many replicas the ranks make that are here: as many as each stage has of them.
+    /// How many complete replicas the ranks make that are here.
     pub(crate) fn replicas(&self, is_here: impl Fn(usize) -> bool) -> usize {
-        let of_stage = |stage: usize| (stage..self.world_size()).step_by(self.stages().max(1));
-        (0..self.stages()).map(|stage| of_stage(stage).filter(|&rank| is_here(rank)).count()).min().unwrap_or(0)
+        self.mesh.complete_replicas(|rank| is_here(rank as usize)) as usize
     }
 
     /// `count` replicas of ranks that are here: the leader's, then whole ones, then others. A rank that one of them lacks is taken from

@@ -90,7 +90,7 @@ fn corpus(name: &str, cases: u32, valid: &[u8]) {
 
 #[test]
 fn parquet_files() {
-    stagecoach_data::hide_contained_panics();
+    stagecoach_data::hide_caught_panics();
     corpus("text.parquet", 1000, &parquet());
 }
 

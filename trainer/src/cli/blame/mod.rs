@@ -91,9 +91,9 @@ struct RequestedStep {
 impl BlameCommand {
     pub(in crate::cli) fn main(self) -> anyhow::Result<()> {
         let (record, config) = self.run.open()?;
-        record.damage.iter().for_each(|damage| self.say(format!("not used: {damage}")));
+        record.damage.iter().for_each(|damage| self.print(format!("not used: {damage}")));
         let (spikes, requested) = match self.step {
-            Some(step) => (None, self.asked_steps(&record, step)?),
+            Some(step) => (None, self.requested_steps(&record, step)?),
             None => {
                 let spikes = self.find_spikes(&record)?;
                 let requested = self.largest(&spikes);
@@ -118,14 +118,14 @@ impl BlameCommand {
     }
 
     /// Prints a line for people.
-    fn say(&self, text: impl std::fmt::Display) {
+    fn print(&self, text: impl std::fmt::Display) {
         if !self.json {
             print_line(text);
         }
     }
 
     /// `--step` to `--until`.
-    fn asked_steps(&self, record: &RunRecord, step: u64) -> anyhow::Result<Vec<RequestedStep>> {
+    fn requested_steps(&self, record: &RunRecord, step: u64) -> anyhow::Result<Vec<RequestedStep>> {
         let until = self.until.unwrap_or(step);
         ensure!(step <= until, "--until is {until}, before --step {step}");
         record.check_trained(until)?;
@@ -138,7 +138,7 @@ impl BlameCommand {
         }
         let rule = SpikeRule { window: self.window as usize, deviations: self.deviations };
         let spikes = find_spikes(&record.steps, rule);
-        self.say(show::spikes(&spikes, &record.steps, rule));
+        self.print(show::spikes(&spikes, &record.steps, rule));
         Ok(spikes)
     }
 
@@ -183,7 +183,7 @@ impl BlameCommand {
             let step = (line.step, line.loss, line.gradient_norm);
             let mut blame = StepBlame::new(step, &gradients, (&parts, &texts), &tokens, *by);
             blame.documents.truncate(self.top);
-            self.say(format!("\n{}", show::step(&blame)));
+            self.print(format!("\n{}", show::step(&blame)));
             blames.push(blame);
         }
         Ok(blames)
@@ -197,18 +197,18 @@ impl BlameCommand {
         until: u64,
         config: &ReplayConfig,
     ) -> anyhow::Result<Replayed> {
-        self.say(replaying(base, until));
+        self.print(replaying(base, until));
         let replayed = match replay(record, base, until, config, &mut ProgressDisplay::notes())? {
             Ok(replayed) => replayed,
             Err(difference) => bail!(differs(&difference)),
         };
         let environments = if self.json { "" } else { note_environments(record, &replayed, until) };
         if record.steps.is_empty() {
-            self.say("there is no record to compare with: metrics.jsonl is not beside the checkpoints");
+            self.print("there is no record to compare with: metrics.jsonl is not beside the checkpoints");
         } else if let Some(difference) = compare_steps(&record.steps, &replayed.steps) {
             bail!(differs(&Difference { what: format!("{difference}{environments}"), ..difference }));
         } else {
-            self.say(equal(&replayed));
+            self.print(equal(&replayed));
         }
         Ok(replayed)
     }

@@ -65,14 +65,14 @@ impl BlameCommand {
         let documents = presence(subject, (&self.without, &indices), first..=until)?;
         for Presence { document, steps } in &documents {
             let numbers: Vec<String> = steps.iter().map(u64::to_string).collect();
-            self.say(match numbers.as_slice() {
+            self.print(match numbers.as_slice() {
                 [] => format!("{document} is in none of the steps {first} to {until}"),
                 [step] => format!("{document} is in step {step}"),
                 numbers => format!("{document} is in steps {}", numbers.join(", ")),
             });
         }
         let all = self.replay_as_recorded(record, base, until, config)?.steps;
-        self.say(format!("{} without the documents", replaying(base, until)));
+        self.print(format!("{} without the documents", replaying(base, until)));
         let config = ReplayConfig { without: indices.into_iter().collect(), ..config.clone() };
         let rest = match replay(record, base, until, &config, &mut ProgressDisplay::notes())? {
             Ok(replayed) => replayed.steps,
@@ -82,8 +82,8 @@ impl BlameCommand {
             [document] => format!("without {document}"),
             documents => format!("without {} documents", documents.len()),
         };
-        self.say(format!("\n{}", step_table(&all, &rest, step)));
-        self.say(match compare_steps(&all, &rest) {
+        self.print(format!("\n{}", step_table(&all, &rest, step)));
+        self.print(match compare_steps(&all, &rest) {
             None => format!("equal: without the documents steps {first} to {until} are the same, bit for bit"),
             Some(difference) => format!("the first step that is not the same is {}", difference.step),
         });
@@ -93,7 +93,7 @@ impl BlameCommand {
             steps.iter().filter(|line| line.step >= from).cloned().collect()
         };
         let [drawn, drawn_without] = [drawn(&all), drawn(&rest)];
-        self.say(format!("\n{}", curve::comparison_terminal(&drawn, &drawn_without, &name)));
+        self.print(format!("\n{}", curve::comparison_terminal(&drawn, &drawn_without, &name)));
         if self.json {
             let compared = all.iter().zip(&rest).map(ComparedStep::of).collect();
             print_json(&Report { documents, steps: compared })?;
@@ -102,7 +102,7 @@ impl BlameCommand {
         let title = format!("{}, steps {from} to {until}", record.name());
         std::fs::write(file, curve::comparison_svg(&title, &drawn, &drawn_without, &name))
             .with_context(|| format!("could not write {}", file.display()))?;
-        self.say(format!("wrote {}", file.display()));
+        self.print(format!("wrote {}", file.display()));
         Ok(())
     }
 }

@@ -2,7 +2,7 @@
 
 use stagecoach_lifecycle::{AttemptFailure, UnixMillis};
 
-use super::super::launcher_state::{Recovery, is_same_end};
+use super::super::launcher_state::{Recovery, is_same_failure};
 use super::Supervisor;
 
 /// When training started.
@@ -17,7 +17,7 @@ pub(super) struct LastStart {
 impl Supervisor<'_> {
     /// Where training stood at a failure that is new, or of which more is known, and where it went on if it has.
     pub(super) fn recovery(&self, failure: &AttemptFailure) -> Recovery {
-        let known = self.stored.state.last_failure.as_ref().is_some_and(|known| is_same_end(known, failure));
+        let known = self.stored.state.last_failure.as_ref().is_some_and(|known| is_same_failure(known, failure));
         if let Some(recovery) = self.stored.recovery.filter(|_| known) {
             return Recovery { failed_at: failure.failed_at, ..recovery };
         }

@@ -10,7 +10,7 @@ use stagecoach_group::GroupSecret;
 use stagecoach_pipeline::Placement;
 use tch::Device;
 
-use super::super::greeting::{AnnouncedRing, Terms};
+use super::super::greeting::{AnnouncedRing, LinkSecurity};
 use super::super::shm::NamedRing;
 use super::super::{Interrupt, LinkPayload, link_ids, open_links};
 use super::*;
@@ -33,7 +33,7 @@ fn greet(address: &str, ring: Option<(&str, usize)>) -> Vec<u8> {
     stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
     let ring = ring.map(|(nonce, bytes)| AnnouncedRing { nonce: nonce.into(), bytes });
     match (Greeting { link: LINK, ring, communicator: None })
-        .exchange(&stream, Terms { secret: &secret(), encryption: Encryption::None })
+        .send(&stream, LinkSecurity { secret: &secret(), encryption: Encryption::None })
     {
         Ok((answer, _)) => vec![answer],
         Err(e) if matches!(e.kind(), ErrorKind::ConnectionReset | ErrorKind::UnexpectedEof) => Vec::new(),

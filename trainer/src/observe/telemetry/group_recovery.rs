@@ -69,7 +69,7 @@ impl GroupRecoveries {
 }
 
 /// How a job stands by what stage 0 says of itself.
-pub(super) fn standing(status: &StageStatus) -> String {
+pub(super) fn status_text(status: &StageStatus) -> String {
     let doing = match status.phase {
         StagePhase::Preparing => "It prepares",
         StagePhase::StandingBy => "A spare waits",
@@ -129,9 +129,9 @@ mod tests {
     #[test]
     fn a_stage_tells_how_the_job_stands() {
         let mut status = StageStatus { message: "tokenising, 1 of 2".into(), ..StageStatus::default() };
-        assert_eq!(standing(&status), "It prepares. tokenising, 1 of 2.");
+        assert_eq!(status_text(&status), "It prepares. tokenising, 1 of 2.");
         (status.phase, status.progress.step, status.progress.steps) = (StagePhase::Training, 7, Some(9));
         status.message.clear();
-        assert_eq!(standing(&status), "It runs: 7 of 9 steps are trained.");
+        assert_eq!(status_text(&status), "It runs: 7 of 9 steps are trained.");
     }
 }

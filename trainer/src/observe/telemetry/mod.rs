@@ -16,7 +16,7 @@ use tokio::sync::watch;
 
 use super::TrainingEvent;
 pub(crate) use group_recovery::GroupRecovery;
-use group_recovery::{GroupRecoveries, standing};
+use group_recovery::{GroupRecoveries, status_text};
 use metrics::StageMetrics;
 pub(crate) use otlp::{export, flush};
 pub(crate) use server::{http_port, serve};
@@ -114,8 +114,8 @@ impl StageTelemetry {
     }
 
     /// How the job stands, in a sentence or two.
-    pub(crate) fn standing(&self) -> String {
-        standing(&self.status())
+    pub(crate) fn status_text(&self) -> String {
+        status_text(&self.status())
     }
 
     /// The recoveries that this process has seen, the newest last.

@@ -16,7 +16,7 @@ pub(crate) fn export(env: &StageEnv, telemetry: &StageTelemetry) {
     let started = Config::from_vars(|name| std::env::var(name).ok()).map_err(|error| error.to_string());
     let started = started.and_then(|config| {
         let Some(config) = config else { return Ok(()) };
-        let producer = StageMetrics { job: env.job.clone(), telemetry: telemetry.clone() };
+        let producer = StageMetricProducer { job: env.job.clone(), telemetry: telemetry.clone() };
         let exporter =
             Exporter::start(config, producer).map_err(|error| format!("could not start a thread: {error}"))?;
         telemetry.traces().send_to(exporter);
@@ -34,12 +34,12 @@ pub(crate) fn flush(telemetry: &StageTelemetry) {
     }
 }
 
-struct StageMetrics {
+struct StageMetricProducer {
     job: String,
     telemetry: StageTelemetry,
 }
 
-impl MetricProducer for StageMetrics {
+impl MetricProducer for StageMetricProducer {
     fn attributes(&self) -> Vec<(String, String)> {
         let status = self.telemetry.snapshot();
         let role = match status.spare {

@@ -13,7 +13,7 @@ use super::{figure, memory_bar, newest};
 
 pub(super) fn standing(model: &PageModel, _: &View) -> Markup {
     html! {
-        p { (model.standing) }
+        p { (model.status_text) }
         @for problem in &model.problems { p.problem { (problem) } }
     }
 }

@@ -27,7 +27,7 @@ fn model(steps: u64) -> PageModel {
     PageModel {
         job: HOSTILE.into(),
         now: NOW,
-        standing: format!("It runs: {HOSTILE}."),
+        status_text: format!("It runs: {HOSTILE}."),
         problems: vec![HOSTILE.into()],
         steps: Some(60_000),
         metrics: Arc::new(metrics),

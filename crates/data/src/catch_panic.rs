@@ -4,24 +4,24 @@ use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind, set_hook, take_hook};
 
 thread_local! {
-    /// Whether this thread is in a call of [`contained`].
-    static CONTAINED: Cell<bool> = const { Cell::new(false) };
+    /// Whether this thread is in a call of [`catch_panic`].
+    static IS_CATCHING: Cell<bool> = const { Cell::new(false) };
 }
 
 /// What a library's `call` returns; `None` if it panics. Whatever `call` has borrowed may only be dropped then.
-pub(crate) fn contained<T>(call: impl FnOnce() -> T) -> Option<T> {
-    CONTAINED.set(true);
+pub(crate) fn catch_panic<T>(call: impl FnOnce() -> T) -> Option<T> {
+    IS_CATCHING.set(true);
     let returned = catch_unwind(AssertUnwindSafe(call));
-    CONTAINED.set(false);
+    IS_CATCHING.set(false);
     returned.ok()
 }
 
 /// Keeps panics that become a [`DataError`](crate::DataError) from the hook that is installed now, which may print them or end
 /// the process.
-pub fn hide_contained_panics() {
+pub fn hide_caught_panics() {
     let hook = take_hook();
     set_hook(Box::new(move |info| {
-        if !CONTAINED.get() {
+        if !IS_CATCHING.get() {
             hook(info);
         }
     }));

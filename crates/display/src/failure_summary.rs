@@ -4,12 +4,12 @@ use std::fmt;
 
 use stagecoach_lifecycle::{AttemptFailure, JobOutcome, JobState, UnixMillis};
 
-use crate::failure::{how, log_tail};
+use crate::failure::{describe_failure, log_tail};
 use crate::format::{duration, time};
 
 /// What is known of a job's last failure; displayed as sentences: cause, consequence, how the job stands, what to do.
 #[derive(Clone, Debug)]
-pub struct Story<'a> {
+pub struct FailureSummary<'a> {
     /// What the job is called.
     pub name: String,
     /// Its record; None if nothing was started yet.
@@ -17,7 +17,7 @@ pub struct Story<'a> {
     /// The last step that was finished before the failure.
     pub finished_step: Option<u64>,
     /// The end of the log of the stage that failed, or why there is none.
-    pub log: Result<LogEnd<'a>, &'a str>,
+    pub log: Result<LogTail<'a>, &'a str>,
     /// What took the place of the stage that failed.
     pub successor: Option<Successor>,
     /// `restart.maxRestarts`.
@@ -25,14 +25,14 @@ pub struct Story<'a> {
     /// Where training went on, once it did.
     pub resumption: Option<String>,
     /// How the job stands.
-    pub standing: String,
+    pub status_text: String,
     /// The current time.
     pub now: UnixMillis,
 }
 
 /// The end of a log.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct LogEnd<'a> {
+pub struct LogTail<'a> {
     /// Where it is from.
     pub name: String,
     /// Its last lines, or all of them.
@@ -43,32 +43,32 @@ pub struct LogEnd<'a> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Successor {
     /// A new process or pod of the stage.
-    Anew,
+    Restarted,
     /// The spare of this number.
     Spare(u32),
 }
 
-impl fmt::Display for Story<'_> {
+impl fmt::Display for FailureSummary<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Some((state, failure)) = self.state.and_then(|state| Some((state, state.last_failure.as_ref()?))) else {
-            return write!(f, "{}: no stage of this job has failed. {}", self.name, self.standing);
+            return write!(f, "{}: no stage of this job has failed. {}", self.name, self.status_text);
         };
         writeln!(f, "{}: {}", self.name, self.what_failed(failure))?;
-        writeln!(f, "  reason: {}", how(failure))?;
+        writeln!(f, "  reason: {}", describe_failure(failure))?;
         self.write_log(f, failure)?;
         writeln!(f, "  then:   {}", self.consequence(state, failure))?;
         if let Some(resumption) = &self.resumption {
             writeln!(f, "          {resumption}")?;
         }
-        writeln!(f, "  now:    {}", self.standing)?;
+        writeln!(f, "  now:    {}", self.status_text)?;
         write!(f, "  to do:  {}.", failure.advice())
     }
 }
 
-impl Story<'_> {
+impl FailureSummary<'_> {
     fn what_failed(&self, failure: &AttemptFailure) -> String {
         let subject = failure.stage().unwrap_or_else(|| "the group".into());
-        let place = match (failure.step, self.finished_step) {
+        let when = match (failure.step, self.finished_step) {
             (Some(step), _) => format!(" in step {step}"),
             (None, Some(step)) => format!(" after step {step} was finished"),
             (None, None) => String::new(),
@@ -76,7 +76,7 @@ impl Story<'_> {
         let action = failure.action.as_ref().map_or_else(String::new, |action| format!(", in the action {action}"));
         let ago = duration(self.now.0.saturating_sub(failure.failed_at.0) as f64 / 1000.0);
         format!(
-            "{subject} failed first, at {} ({ago} ago), in attempt {}{place}{action}.",
+            "{subject} failed first, at {} ({ago} ago), in attempt {}{when}{action}.",
             time(failure.failed_at),
             failure.attempt
         )

@@ -105,8 +105,6 @@ fn exit_on_panic(monitor: &StageMonitor) {
         if thread.name().is_some_and(|name| [crate::page::THREAD, stagecoach_otlp::THREAD].contains(&name)) {
             return; // nobody waits for these but who looks on
         }
-        let message = info.to_string();
-        let kind = if message.contains("out of memory") { FailureKind::OutOfMemory } else { FailureKind::Error };
-        monitor.exit(kind, message.lines().take(3).collect::<Vec<_>>().join(" ").as_str());
+        monitor.exit_after_panic(&info.to_string());
     }));
 }

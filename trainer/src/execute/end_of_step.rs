@@ -2,9 +2,10 @@
 
 use stagecoach_group::{BlockLosses, StepVote, Verdict};
 use stagecoach_pipeline::Action;
-use tch::Tensor;
+use tch::{Device, Tensor};
 
 use super::{Executor, StepError, StepInputs, StepMeasurements, StepTimer, StopRequest};
+use crate::kernels;
 use crate::sys::peak_resident_bytes;
 
 impl Executor<'_> {
@@ -33,7 +34,7 @@ impl Executor<'_> {
         timer.end();
         let measurements = StepMeasurements {
             bytes_sent: self.links.bytes_sent() as f64,
-            peak_bytes: peak_resident_bytes() as f64,
+            peak_bytes: peak_bytes(self.stage.device) as f64,
             // the recorded timeline is that of the first replica: the others do nothing else, and are many
             spans: if self.stage.replica.index == 0 { timer.spans(program) } else { Vec::new() },
         };
@@ -55,6 +56,14 @@ impl Executor<'_> {
     pub(super) fn vote(&self, vote: StepVote, inputs: &StepInputs) -> Result<Verdict, StepError> {
         self.activity.set("EXCHANGE", None);
         Ok(self.member.vote(StepVote { stop_requested: (inputs.control.stop)() != StopRequest::None, ..vote })?)
+    }
+}
+
+/// The most bytes that this stage has held so far: of its GPU's memory, or of its process.
+fn peak_bytes(device: Device) -> u64 {
+    match device {
+        Device::Cuda(gpu) => kernels::peak_device_bytes(gpu),
+        _ => peak_resident_bytes(),
     }
 }
 

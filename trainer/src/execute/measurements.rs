@@ -5,7 +5,7 @@
 pub(crate) struct StepMeasurements {
     /// Bytes sent over the links since they were opened.
     pub(crate) bytes_sent: f64,
-    /// The most bytes that this process has had resident.
+    /// The most bytes that it has held: on a GPU tensors in its memory, otherwise this process's resident ones.
     pub(crate) peak_bytes: f64,
     /// Begin and end of each timed action, in seconds since the origin that all stages share; of the first replica alone.
     pub(crate) spans: Vec<(f64, f64)>,

@@ -71,6 +71,7 @@ unsafe extern "C" {
     safe fn sc_torch_version() -> *const c_char;
     safe fn sc_mkl() -> *const c_char;
     safe fn sc_one_dnn() -> *const c_char;
+    safe fn sc_peak_device_bytes(device: c_int, bytes: &mut u64) -> c_int;
     safe fn sc_deterministic() -> bool;
     safe fn sc_has_products(bf16: bool) -> bool;
     safe fn sc_column_sums(x: TensorRef, sums: &mut TensorOut) -> c_int;
@@ -185,6 +186,12 @@ pub(crate) fn torch_version() -> String {
 /// Version of MKL, and the branch that it dispatches to.
 pub(crate) fn mkl() -> String {
     text(sc_mkl())
+}
+
+/// The most bytes that tensors have taken of a GPU's memory so far; 0 if libtorch's allocator does not say.
+pub(crate) fn peak_device_bytes(gpu: usize) -> u64 {
+    let mut bytes = 0;
+    if sc_peak_device_bytes(gpu as c_int, &mut bytes) == 0 { bytes } else { 0 }
 }
 
 /// Version of oneDNN.

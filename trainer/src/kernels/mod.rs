@@ -13,7 +13,9 @@ mod tests;
 use tch::{Device, Kind, Tensor};
 
 pub(crate) use cuda::{compiler_version, load as load_on_gpu};
-pub(crate) use ffi::{cpu_capability, has_products, is_deterministic, mkl, one_dnn, torch_version, use_malloc};
+pub(crate) use ffi::{
+    cpu_capability, has_products, is_deterministic, mkl, one_dnn, peak_device_bytes, torch_version, use_malloc,
+};
 
 /// Version of the kernels' numbers: raised with every change that changes bits, so that a resume can say that it crosses
 /// one.

@@ -6,6 +6,7 @@
 #include <ATen/Version.h>
 #include <ATen/cpu/Utils.h>
 #include <ATen/native/CPUBlas.h>
+#include <c10/core/CachingDeviceAllocator.h>
 #include <torch/headeronly/version.h>
 
 #include <string>
@@ -139,6 +140,15 @@ const char* sc_mkl() {
 const char* sc_one_dnn() {
   static const std::string one_dnn = at::get_mkldnn_version();
   return one_dnn.c_str();
+}
+
+// The most bytes that tensors have taken of a GPU's memory so far, by libtorch's allocator.
+int sc_peak_device_bytes(int device, uint64_t* bytes) {
+  return guarded([&] {
+    const auto stats = c10::getDeviceAllocator(c10::DeviceType::CUDA)->getDeviceStats(static_cast<c10::DeviceIndex>(device));
+    const auto all = static_cast<size_t>(c10::CachingAllocator::StatType::AGGREGATE);
+    *bytes = static_cast<uint64_t>(stats.allocated_bytes[all].peak);
+  });
 }
 
 bool sc_deterministic() { return at::globalContext().deterministicAlgorithms(); }

@@ -73,6 +73,8 @@ pub(crate) struct Plan {
     pub(crate) recompute: Recompute,
     /// For each stage, the work items in flight for which its memory was planned: its program may have no more.
     pub(crate) in_flight: Vec<usize>,
+    /// The most bytes that each stage is planned to hold.
+    pub(crate) stage_bytes: Vec<u64>,
     /// The blocks in which a step's gradients are added.
     pub(crate) gradient_blocks: usize,
     /// Replicas of the pipeline.

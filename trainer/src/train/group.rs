@@ -101,6 +101,7 @@ fn load_and_train(
     monitor.telemetry().group_joined(plan.fence.number(), roster.incarnations());
     monitor.telemetry().set_phase(StagePhase::Forming);
     monitor.set_activity("building the stage");
+    monitor.set_planned_bytes(plan.stage_bytes.get(setup.stage_index()).copied());
     kept.set_layout(Layout::of(config, &plan, &verified));
     let step_on_volume = plan.trainer_state.step;
     let held = setup.agree_on_memory_checkpoint(&mut plan, &kept.copies)?;

@@ -20,6 +20,7 @@ mod measured_step;
 mod memory;
 mod monitor;
 mod on_failure;
+mod out_of_memory;
 mod prepare;
 mod rendezvous;
 mod replayed;

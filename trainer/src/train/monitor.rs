@@ -9,6 +9,7 @@ use std::time::Instant;
 use stagecoach_api::contract::{FailureKind, StageEnv, StagePhase, TerminationMessage, env};
 use stagecoach_group::Activity;
 
+use super::out_of_memory::explain;
 use crate::observe::{StageTelemetry, flush};
 
 /// A stage's state, shared by its threads.
@@ -28,6 +29,7 @@ struct MonitorState {
     activity: Option<Activity>,
     phase: String,
     step: Option<u64>,
+    planned_bytes: Option<u64>,
     ended: bool,
 }
 
@@ -104,6 +106,20 @@ impl StageMonitor {
     /// The step in progress, or the last one that was.
     pub(crate) fn step(&self) -> Option<u64> {
         self.state().step
+    }
+
+    /// Sets the most bytes that the stage is planned to hold.
+    pub(crate) fn set_planned_bytes(&self, bytes: Option<u64>) {
+        self.state().planned_bytes = bytes;
+    }
+
+    /// Exits because a thread has panicked with `message`.
+    pub(crate) fn exit_after_panic(&self, message: &str) -> ! {
+        let planned_bytes = self.state().planned_bytes;
+        match explain(message, planned_bytes) {
+            Some(explained) => self.exit(FailureKind::OutOfMemory, &explained),
+            None => self.exit(FailureKind::Error, &message.lines().take(3).collect::<Vec<_>>().join(" ")),
+        }
     }
 
     /// Exits the process with `kind`'s exit code and a termination message; the first caller wins, others wait for it.

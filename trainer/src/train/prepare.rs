@@ -136,6 +136,7 @@ pub(super) fn prepare_and_plan(
         parts: layout.parts.clone(),
         recompute: layout.recompute,
         in_flight: layout.programs.in_flight(),
+        stage_bytes: layout.memory.iter().map(|stage| stage.parts.total()).collect(),
         gradient_blocks: config.gradient_blocks,
         data_parallel: config.job.spec.data_parallel as usize,
         microbatches: config.training.microbatches as usize,

@@ -77,7 +77,7 @@ impl<'a> GroupSetup<'a> {
         let dump = self.context.replay.dump.as_ref();
         let is_reused = plan.trainer_state.step > 0 && dump.is_none();
         let reused = if is_reused { kept.take_stage() } else { None };
-        let mut stage = reused.unwrap_or_else(|| Stage::build(self.context.group_rank % self.stages(), config));
+        let mut stage = reused.unwrap_or_else(|| Stage::build(self.stage_index(), config));
         if let Some(dump) = dump {
             stage.prepare_dump(dump, &self.verified.partition);
         }
@@ -202,6 +202,11 @@ impl<'a> GroupSetup<'a> {
 
     fn report(&self, messages: impl IntoIterator<Item = String>) {
         messages.into_iter().for_each(|message| emit(self.context, &TrainingEvent::Note { message }));
+    }
+
+    /// The stage's number in its replica.
+    pub(super) fn stage_index(&self) -> usize {
+        self.context.group_rank % self.stages()
     }
 
     fn stages(&self) -> usize {

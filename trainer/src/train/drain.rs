@@ -46,7 +46,7 @@ mod tests {
     fn a_step_is_given_up_when_its_rest_and_the_save_take_longer_than_is_left() {
         let started = Instant::now();
         let seconds = Duration::from_secs;
-        // DESIGN's case: steps of 20 s, a grace period of 30 s, of which 24 s are for step and save
+        // steps of 20 s, a grace period of 30 s, of which 24 s are for step and save
         let estimate = DrainEstimate {
             timeout: drain_timeout(seconds(30)),
             step_started: started,

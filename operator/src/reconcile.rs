@@ -14,7 +14,7 @@ use crate::context::Context;
 use crate::errors::{RECONCILE_TIMEOUT, ReconcileError, catch_panic};
 use crate::job::{self, CreatedAttempt, ParsedJob, RawPipelineJob};
 use crate::observe::{self, ObservedPods};
-use crate::rejection::{Rejections, Tries};
+use crate::rejection::{CreationResults, Rejections};
 use crate::requeue::{NEW_REJECTION_DELAY, SPARE_STATUS_RETRY_DELAY, requeue_delay};
 use crate::status::{self, Recovery, StatusInputs, StatusUpdate};
 use crate::status_writer::{publish_events, write_not_accepted, write_status};
@@ -63,7 +63,7 @@ async fn reconcile_valid_job(
 ) -> Result<Action, ReconcileError> {
     let rejections = restore_cached_state(&mut job, context);
     let (pods, decision) = observe_and_decide(&job, &rejections, clients, context).await?;
-    if pods.awaits_spare_status && replaces_stages(&job, &decision) {
+    if pods.awaits_spare_status && starts_new_instances(&job, &decision) {
         // A stage that seems missing may be a former spare whose `/status` was not read yet.
         return Ok(Action::requeue(SPARE_STATUS_RETRY_DELAY));
     }
@@ -83,13 +83,13 @@ async fn reconcile_valid_job(
     let writes_objects = has_actions(&decision) || !repairs.is_empty();
     persist_status(object, &inputs, &status, writes_objects, clients, context).await?;
 
-    let mut tries = Tries::default();
+    let mut created = CreationResults::default();
     let (applied, ()) = tokio::join!(
-        apply_decision(&apply_context, &decision, &repairs, &mut tries),
+        apply_decision(&apply_context, &decision, &repairs, &mut created),
         publish_events(context, &inputs, &status),
     );
-    // also after an error: it may be of something that was tried later
-    let retry_after = cache_rejections(&job, &decision, &rejections, &tries, context);
+    // also after an error: something that was created earlier may have been rejected
+    let retry_after = cache_rejections(&job, &decision, &rejections, &created, context);
     applied?;
 
     let remaining_ttl = remaining_ttl(&job, &status, pods.observed_at);
@@ -147,24 +147,24 @@ fn update_recovery(job: &ParsedJob, pods: &ObservedPods, decision: &Decision, co
     })
 }
 
-/// Caches what is rejected after `tries`. Returns when to reconcile again for it.
+/// Caches what is rejected after `created`. Returns when to reconcile again for it.
 fn cache_rejections(
     job: &ParsedJob,
     decision: &Decision,
     before: &Rejections,
-    tries: &Tries,
+    created: &CreationResults,
     context: &Context,
 ) -> Option<Duration> {
     let now = observe::now();
     let wants_spares = job.manifest.spec.spares > 0;
-    let after = before.after(tries, &decision.state, wants_spares, now);
+    let after = before.after(created, &decision.state, wants_spares, now);
     let retry_delay = after.retry_delay(decision.state.attempt, now);
     context.with_cache(&job.reference.uid, |cache| cache.rejections = after);
-    if before.has_new_reason(tries) { Some(NEW_REJECTION_DELAY) } else { retry_delay }
+    if before.has_new_reason(created) { Some(NEW_REJECTION_DELAY) } else { retry_delay }
 }
 
-/// Observes the pods and decides. The cached pods may be stale; they are used only if nothing has to be recorded or
-/// done.
+/// Observes the pods and decides. The cached pods may be stale; they are used only for a new job, or if
+/// there is no action, and attempt, phase and incarnations stay.
 async fn observe_and_decide(
     job: &ParsedJob,
     rejections: &Rejections,
@@ -201,12 +201,12 @@ fn decide_from(pods: &ObservedPods, job: &ParsedJob, rejections: &Rejections) ->
 }
 
 /// Whether the decision replaces a stage, or all with the next attempt.
-fn replaces_stages(job: &ParsedJob, decision: &Decision) -> bool {
+fn starts_new_instances(job: &ParsedJob, decision: &Decision) -> bool {
     let (before, after) = (&job.state, &decision.state);
     (before.attempt.number, &before.incarnations) != (after.attempt.number, &after.incarnations)
 }
 
-/// Whether the decision changes the attempt or its phase. That `all_created` becomes true is ignored: recording it late
+/// Whether the decision changes the attempt, its phase or an incarnation. That `all_created` becomes true is ignored: recording it late
 /// is harmless.
 fn changes_state(job: &ParsedJob, decision: &Decision) -> bool {
     let (mut old, new) = (job.state.attempt_phase.clone(), &decision.state.attempt_phase);
@@ -253,16 +253,16 @@ async fn persist_status(
     Ok(())
 }
 
-/// Applies the decided actions, then makes the repairs. What became of tries to create pods is added to `tries`, also
+/// Applies the decided actions, then makes the repairs. What became of created to create pods is added to `created`, also
 /// before an error.
 async fn apply_decision(
     context: &ApplyContext<'_>,
     decision: &Decision,
     repairs: &[Repair],
-    tries: &mut Tries,
+    created: &mut CreationResults,
 ) -> Result<(), ReconcileError> {
-    apply(context, &decision.actions, tries).await?;
-    if tries.is_start_rejected() {
+    apply(context, &decision.actions, created).await?;
+    if created.is_start_rejected() {
         return Ok(());
     }
     if decision.state.outcome().is_some() {

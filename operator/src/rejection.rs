@@ -22,17 +22,17 @@ pub(crate) struct Rejections {
     pub spare: Option<Rejection>,
 }
 
-/// What became of the tries of one reconcile to create pods: None without a try, or if an error ended it before the API
+/// What became of the pods that one reconcile was to create: None without a try, or if an error ended it before the API
 /// server had created or rejected the pods.
 #[derive(Debug, Default)]
-pub(crate) struct Tries {
+pub(crate) struct CreationResults {
     /// The start of an attempt, or of stages that replace others.
     pub start: Option<Result<(), BlockingReason>>,
     /// The start of spares.
     pub spares: Option<Result<(), BlockingReason>>,
 }
 
-impl Tries {
+impl CreationResults {
     /// Whether the start was rejected.
     pub(crate) fn is_start_rejected(&self) -> bool {
         matches!(self.start, Some(Err(_)))
@@ -50,27 +50,33 @@ impl Rejections {
             .retain(|action| !(start_waits && is_start(action) || spare_waits && is_start_of_spares(action)));
     }
 
-    /// The rejections after `tries`. What was not tried stays, as long as it concerns the job in this `state`.
-    pub(crate) fn after(&self, tries: &Tries, state: &JobState, wants_spares: bool, now: UnixMillis) -> Rejections {
+    /// The rejections after `created`. What was not tried stays, as long as it concerns the job in this `state`.
+    pub(crate) fn after(
+        &self,
+        created: &CreationResults,
+        state: &JobState,
+        wants_spares: bool,
+        now: UnixMillis,
+    ) -> Rejections {
         let after = |before: &Option<Rejection>, tried: &Option<Result<(), BlockingReason>>| match tried {
             Some(Err(reason)) => Some(Rejection::new(before.as_ref(), state.attempt.number, reason.clone(), now)),
             Some(Ok(())) => None,
             None => before.clone(),
         };
         Rejections {
-            start: after(&self.start, &tries.start).filter(|rejection| rejection.concerns(state)),
-            spare: after(&self.spare, &tries.spares)
+            start: after(&self.start, &created.start).filter(|rejection| rejection.concerns(state)),
+            spare: after(&self.spare, &created.spares)
                 .filter(|rejection| wants_spares && rejection.concerns_spares(state)),
         }
     }
 
     /// Whether something was rejected for another reason than before.
-    pub(crate) fn has_new_reason(&self, tries: &Tries) -> bool {
+    pub(crate) fn has_new_reason(&self, created: &CreationResults) -> bool {
         let is_new = |before: &Option<Rejection>, tried: &Option<Result<(), BlockingReason>>| match tried {
             Some(Err(reason)) => before.as_ref().is_none_or(|before| before.reason != *reason),
             _ => false,
         };
-        is_new(&self.start, &tries.start) || is_new(&self.spare, &tries.spares)
+        is_new(&self.start, &created.start) || is_new(&self.spare, &created.spares)
     }
 
     /// How long the next try of the current attempt has to wait; None if nothing waits.
@@ -153,14 +159,18 @@ mod tests {
             ..JobState::default()
         };
         let rejected = || Some(Err(reason.clone()));
-        let tries = Tries { start: rejected(), spares: rejected() };
-        assert!(Rejections::default().has_new_reason(&tries));
-        let before = Rejections::default().after(&tries, &state, true, now);
-        assert!(before.start.is_some() && before.spare.is_some() && !before.has_new_reason(&tries));
-        assert_eq!(before.after(&Tries::default(), &state, true, now), before);
-        let started = before.after(&Tries { start: Some(Ok(())), spares: None }, &state, true, now);
+        let created = CreationResults { start: rejected(), spares: rejected() };
+        assert!(Rejections::default().has_new_reason(&created));
+        let before = Rejections::default().after(&created, &state, true, now);
+        assert!(before.start.is_some() && before.spare.is_some() && !before.has_new_reason(&created));
+        assert_eq!(before.after(&CreationResults::default(), &state, true, now), before);
+        let started = before.after(&CreationResults { start: Some(Ok(())), spares: None }, &state, true, now);
         assert_eq!(started, Rejections { start: None, spare: before.spare.clone() });
-        assert_eq!(before.after(&Tries::default(), &state, false, now).spare, None, "no spares are wanted any more");
+        assert_eq!(
+            before.after(&CreationResults::default(), &state, false, now).spare,
+            None,
+            "no spares are wanted any more"
+        );
     }
 
     #[test]

@@ -161,7 +161,7 @@ impl Telemetry {
         {
             self.restarts.get_or_create(&ReasonLabel { reason: failure.label() }).inc();
             let saved = state.checkpoint_step.unwrap_or_default();
-            self.steps_lost.inc_by(state.best_step.unwrap_or_default().saturating_sub(saved));
+            self.steps_lost.inc_by(state.max_finished_steps.unwrap_or_default().saturating_sub(saved));
         }
         if new.last_recovery != inputs.job.status.last_recovery
             && let Some(seconds) = inputs.recovery.as_ref().and_then(status::Recovery::seconds)

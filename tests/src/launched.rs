@@ -110,10 +110,41 @@ impl Launched {
     /// # Panics
     /// After `seconds`.
     pub fn finish_within(mut self, seconds: u64, workspace: &Path) -> Outcome {
-        let status = until("the launcher's end", seconds, || self.child.try_wait().unwrap());
+        let deadline = Instant::now() + Duration::from_secs(seconds);
+        let status = loop {
+            if let Some(status) = self.child.try_wait().unwrap() {
+                break status;
+            }
+            assert!(
+                Instant::now() < deadline,
+                "waited {seconds} s for the launcher's end:\n{}",
+                self.standstill(workspace)
+            );
+            std::thread::sleep(Duration::from_millis(10));
+        };
         let read = |path: PathBuf| std::fs::read_to_string(path).unwrap_or_default();
         let result = serde_json::from_str(&read(self.folder.join("result.json"))).ok();
         Outcome { status, stdout: read(workspace.join("stdout")), stderr: read(workspace.join("stderr")), result }
+    }
+
+    /// What the launcher and its stages have said last, and where the threads of each stage are.
+    fn standstill(&self, workspace: &Path) -> String {
+        let read = |path: PathBuf| std::fs::read_to_string(path).unwrap_or_default();
+        let end = |text: String| {
+            text.lines().rev().take(25).collect::<Vec<_>>().into_iter().rev().collect::<Vec<_>>().join("\n")
+        };
+        let mut said = format!("launcher:\n{}\n", end(read(workspace.join("stdout"))));
+        for entry in std::fs::read_dir(self.folder.join("logs")).into_iter().flatten().flatten() {
+            said += &format!("{}:\n{}\n", entry.path().display(), end(read(entry.path())));
+        }
+        for pid in self.stages() {
+            let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+            let task = |task: std::fs::DirEntry| {
+                ["comm", "wchan", "syscall"].map(|file| read(task.path().join(file)).trim().to_owned()).join(" ")
+            };
+            said += &format!("process {pid}:\n{}\n", tasks.map(task).collect::<Vec<_>>().join("\n"));
+        }
+        said
     }
 
     /// Waits until step `step` is in the metrics.

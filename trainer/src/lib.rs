@@ -4,7 +4,6 @@
 mod blame;
 pub mod cli;
 pub mod execute;
-mod fatal;
 mod folder;
 mod generate;
 mod init;
@@ -18,6 +17,7 @@ mod page;
 mod plan;
 mod profile;
 mod replay;
+mod stage_error;
 mod state_dict;
 mod sys;
 mod tensor_bytes;

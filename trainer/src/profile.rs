@@ -11,10 +11,10 @@ use stagecoach_pipeline::{Partition, Placement, Replica};
 use tch::{Device, Kind, Tensor};
 
 use crate::execute::{Chunk, ChunkOutput, LossInputs, Stage, StageConfig, kind};
-use crate::fatal::Fatal;
 use crate::links::{Interrupt, LinkError, Links, LinksConfig, link_ids, open_links};
 use crate::model::{Architecture, ForwardContext, MicrobatchCost, WeightGradient};
 use crate::plan::{JobConfig, ModuleSeconds, Profile};
+use crate::stage_error::StageError;
 
 /// Runs of a module, of which the median counts, after some that do not.
 const RUNS: usize = 15;
@@ -30,7 +30,7 @@ const LINK_TIMEOUT: Duration = Duration::from_secs(10);
 ///
 /// # Errors
 /// If links can't be opened on this machine.
-pub(crate) fn measure_profile(config: &JobConfig, architecture: &dyn Architecture) -> Result<Profile, Fatal> {
+pub(crate) fn measure_profile(config: &JobConfig, architecture: &dyn Architecture) -> Result<Profile, StageError> {
     let training = &config.training;
     tch::set_num_threads(training.threads as i32);
     let device = config.device(0)?;
@@ -38,7 +38,7 @@ pub(crate) fn measure_profile(config: &JobConfig, architecture: &dyn Architectur
         0,
         &StageConfig {
             architecture,
-            placement: &Placement::new(vec![0; 3]).map_err(|e| Fatal::invalid(e.to_string()))?,
+            placement: &Placement::new(vec![0; 3]).map_err(|e| StageError::invalid(e.to_string()))?,
             partition: &Partition { layers: vec![0, 1, 0] },
             seed: Some(training.seed),
             optimizer: config.adamw(),
@@ -119,15 +119,16 @@ fn median(mut values: Vec<f64>) -> f64 {
 }
 
 /// Seconds of a boundary tensor between two stages: half of the way there and back.
-fn measure_link(tensor: &Tensor, transport: Transport, encryption: Encryption) -> Result<f64, Fatal> {
+fn measure_link(tensor: &Tensor, transport: Transport, encryption: Encryption) -> Result<f64, StageError> {
     let listen =
         || TcpListener::bind("127.0.0.1:0").and_then(|listener| Ok((listener.local_addr()?.to_string(), listener)));
     let listeners = [listen(), listen()].into_iter().collect::<Result<Vec<_>, _>>();
-    let listeners = listeners.map_err(|e| Fatal::invalid(format!("could not listen on 127.0.0.1: {e}")))?;
+    let listeners = listeners.map_err(|e| StageError::invalid(format!("could not listen on 127.0.0.1: {e}")))?;
     let (addresses, listeners): (Vec<String>, Vec<TcpListener>) = listeners.into_iter().unzip();
     let ids = link_ids(&Placement::linear(2), false);
     let group = format!("profile-{}", std::process::id());
-    let secret = GroupSecret::generate(0).map_err(|e| Fatal::invalid(format!("no random numbers for a key: {e}")))?;
+    let secret =
+        GroupSecret::generate(0).map_err(|e| StageError::invalid(format!("no random numbers for a key: {e}")))?;
     let boundary_bytes = tensor.numel() * tensor.kind().elt_size_in_bytes();
     let open = |rank: usize, listener: TcpListener| {
         open_links(LinksConfig {
@@ -166,7 +167,7 @@ fn measure_link(tensor: &Tensor, transport: Transport, encryption: Encryption) -
     });
     match ends.into_iter().next() {
         Some(Ok(measured)) => Ok(measured?.0),
-        _ => Err(Fatal::invalid("the measurement of a link failed")),
+        _ => Err(StageError::invalid("the measurement of a link failed")),
     }
 }
 

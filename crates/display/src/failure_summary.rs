@@ -126,6 +126,6 @@ impl FailureSummary<'_> {
 
     /// Whether the stage is to be created again.
     fn is_starting(&self, state: &JobState, failure: &AttemptFailure) -> bool {
-        self.successor.is_none() && failure.rank.is_some_and(|rank| state.starting.contains(&rank))
+        self.successor.is_none() && failure.rank.is_some_and(|rank| state.ranks_to_create.contains(&rank))
     }
 }

@@ -13,10 +13,10 @@ use crate::{peer_loss, spares};
 /// The shortest grace period of a deletion, in seconds. Not 0: with 0 the API server deletes the pod object before its containers
 /// have stopped.
 pub const MIN_GRACE_SECONDS: u64 = 1;
-/// Grace period of a failed attempt's instances: there is nothing to save, and the group terminates by itself.
-const FAILED_ATTEMPT_GRACE_SECONDS: u64 = 10;
-/// The same of its instances that were still starting: they have nothing to save, and a first process of a container that handles no
-/// signal yet would not end before.
+/// Grace period of the instances of an attempt that is over: there is nothing to save, and the group terminates by itself.
+const OLDER_ATTEMPT_GRACE_SECONDS: u64 = 10;
+/// The same of its instances that were still starting: they have nothing to save, and the first process of a container ignores SIGTERM
+/// until it handles it.
 const UNREADY_GRACE_SECONDS: u64 = MIN_GRACE_SECONDS;
 
 /// An action on an attempt. Idempotent: it may be requested again until its effect is observed.
@@ -36,12 +36,12 @@ pub enum AttemptAction {
         /// The incarnations, by rank.
         incarnations: BTreeMap<u32, u32>,
     },
-    /// Remove the instances of an attempt that were replaced. One that still exists, because its node or its process does not
+    /// Remove the instances of an attempt whose incarnation is lower than the one given for their rank. One that still exists, because its node or its process does not
     /// answer, is killed. Afterwards they are observed as Terminating or not at all.
     RemoveReplaced {
         /// The attempt.
         attempt: u64,
-        /// The incarnation of each rank that is kept; of other ranks all are.
+        /// The incarnations to keep, by rank; ranks that are not listed keep all.
         incarnations: BTreeMap<u32, u32>,
     },
     /// Create the missing ones of these spares of an attempt.
@@ -90,13 +90,13 @@ pub(crate) fn actions_for(observed: &Observed, clock: &mut DeadlineClock) -> Vec
         && clock.passed_or_wake_at(not_before)
     {
         let incarnations: BTreeMap<_, _> =
-            state.starting.iter().map(|rank| (*rank, state.incarnation(*rank))).collect();
+            state.ranks_to_create.iter().map(|rank| (*rank, state.incarnation(*rank))).collect();
         actions.push(match incarnations.is_empty() {
             true => AttemptAction::StartAttempt { number, mesh: state.attempt.mesh },
             false => AttemptAction::ReplaceStages { attempt: number, incarnations },
         });
     }
-    if let Some(incarnations) = waiting_for_group(observed) {
+    if let Some(incarnations) = incarnations_above_waiting(observed) {
         actions.push(AttemptAction::RemoveReplaced { attempt: number, incarnations });
     }
     match state.attempt_phase {
@@ -154,7 +154,7 @@ fn replaced_must_be_removed(observed: &Observed, clock: &mut DeadlineClock) -> b
 
 /// Stages of a job that is complete without some replicas, which wait for a group: an incarnation above each, so that
 /// `RemoveReplaced` removes it.
-fn waiting_for_group(observed: &Observed) -> Option<BTreeMap<u32, u32>> {
+fn incarnations_above_waiting(observed: &Observed) -> Option<BTreeMap<u32, u32>> {
     let state = &observed.state;
     if state.attempt_phase != AttemptPhase::Finished(JobOutcome::Complete) {
         return None;
@@ -169,7 +169,7 @@ fn waiting_for_group(observed: &Observed) -> Option<BTreeMap<u32, u32>> {
 fn must_be_deleted(observed: &Observed, attempt: u64) -> bool {
     match observed.state.attempt_phase {
         AttemptPhase::Running { .. } => attempt != observed.state.attempt.number,
-        // A job is complete when all instances have exited; their pods are kept for their logs.
+        // The pods of a job that is complete are kept for their logs.
         AttemptPhase::Finished(JobOutcome::Complete) => attempt != observed.state.attempt.number,
         AttemptPhase::Idle | AttemptPhase::Draining | AttemptPhase::Finished(JobOutcome::Failed(_)) => true,
     }
@@ -177,11 +177,7 @@ fn must_be_deleted(observed: &Observed, attempt: u64) -> bool {
 
 /// Grace period of an attempt's instances, in seconds.
 fn grace_seconds(observed: &Observed, is_over: bool) -> u64 {
-    if is_over {
-        FAILED_ATTEMPT_GRACE_SECONDS.min(observed.policy.grace_seconds)
-    } else {
-        observed.policy.grace_seconds
-    }
+    if is_over { OLDER_ATTEMPT_GRACE_SECONDS.min(observed.policy.grace_seconds) } else { observed.policy.grace_seconds }
 }
 
 /// Whether an instance or a spare of any attempt remains, while draining.
@@ -195,7 +191,7 @@ fn older_instances_remain(observed: &Observed, clock: &mut DeadlineClock) -> boo
     remain_within_timeout(observed, &|instance| instance.attempt != number, 0, clock)
 }
 
-/// A terminating instance is waited for during its grace period plus `terminationTimeoutSeconds`. After that its node is
+/// Whether such an instance lives and, if it is terminating, is within its grace period plus `terminationTimeoutSeconds`. After that its node is
 /// considered dead; if the process still runs, the volume's fence keeps it from committing.
 fn remain_within_timeout(
     observed: &Observed,

@@ -29,12 +29,12 @@ enum CauseOrder {
     Secondary,
 }
 
-/// `is_waiting`: whether the cluster has not started a stage yet. Then the others can't form a group.
-fn cause_order(exit: &Exit, is_waiting: bool) -> CauseOrder {
+/// How likely an exit is the root cause. While the cluster has not started a stage (`has_unstarted_stage`) the others can't form a group.
+fn cause_order(exit: &Exit, has_unstarted_stage: bool) -> CauseOrder {
     let reported_kind = exit.termination.as_ref().map(|report| report.kind);
     match exit.exit_code() {
         _ if exit.external_cause.is_some() => CauseOrder::RootCause,
-        _ if is_waiting && reported_kind == Some(FailureKind::StartupTimeout) => CauseOrder::Secondary,
+        _ if has_unstarted_stage && reported_kind == Some(FailureKind::StartupTimeout) => CauseOrder::Secondary,
         Some(ExitCode::PeerLost) => CauseOrder::Secondary,
         Some(ExitCode::Drained) => CauseOrder::Drained,
         _ if reported_kind == Some(FailureKind::PeerLost) => CauseOrder::Secondary,
@@ -42,7 +42,7 @@ fn cause_order(exit: &Exit, is_waiting: bool) -> CauseOrder {
     }
 }
 
-/// Whether a stage exited for a reason of its own: it did not finish, was not asked to stop, and lost no peer.
+/// Whether a stage exited first: it did not finish, was not asked to stop by its job, and lost no peer.
 pub(crate) fn failed_by_itself(exit: &Exit) -> bool {
     exit.exit_code() != Some(ExitCode::Done) && cause_order(exit, false) == CauseOrder::RootCause
 }
@@ -98,7 +98,7 @@ impl<'a> Exits<'a> {
         let first = failed().min_by_key(|(instance, exit)| (order(exit), instance.since, instance.rank));
         let terminating = observed.current_instances().filter(|instance| instance.is_terminating());
         let drained = failed().filter(|(_, exit)| order(exit) == CauseOrder::Drained).map(|(instance, _)| instance);
-        // when a group has drained, one that was started for another stage of it and is in no group yet has nothing to save
+        // a replacement that has joined no group has nothing to save: it is not waited for
         let has_drained = first.is_some_and(|(_, exit)| order(exit) == CauseOrder::Drained);
         let is_new = |instance: &StageInstance| has_drained && instance.incarnation > 0 && instance.state.is_unready();
         Exits {
@@ -147,19 +147,19 @@ impl<'a> Exits<'a> {
         let terminating = observed.current_instances().find(|instance| instance.is_terminating());
         match (first, alive) {
             (None, _) if saving_since.is_none() => None,
-            // where the group goes on, what has ended, or does not, was waiting beside it
-            (None, Some(alive)) if observed.trains_without_others() => {
-                Some(self.does_not_end(terminating.unwrap_or(alive), now))
+            // if a group trains on, the instance that exited or hangs was not in it
+            (None, Some(alive)) if observed.group_survives_a_loss() => {
+                Some(self.failure_of_unending(terminating.unwrap_or(alive), now))
             }
-            (Some((instance, exit)), _) if alive.is_none() || observed.trains_without_others() => {
+            (Some((instance, exit)), _) if alive.is_none() || observed.group_survives_a_loss() => {
                 Some(AttemptFailure::from_exit(state, instance, exit))
             }
-            (_, alive) => alive.map(|alive| self.does_not_end(alive, now)),
+            (_, alive) => alive.map(|alive| self.failure_of_unending(alive, now)),
         }
     }
 
     /// The failure of an instance that should have ended.
-    fn does_not_end(&self, instance: &StageInstance, now: UnixMillis) -> AttemptFailure {
+    fn failure_of_unending(&self, instance: &StageInstance, now: UnixMillis) -> AttemptFailure {
         let (reason, message) = match self.observed.policy.nodes_can_be_lost {
             true => (
                 FailureReason::NodeLost,

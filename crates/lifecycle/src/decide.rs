@@ -1,4 +1,5 @@
-//! The state machine. Every transition into Running increments the attempt number, which never decreases.
+//! The state machine. The attempt number never decreases; it is incremented with every attempt, and stays where lost stages alone are
+//! replaced.
 //!
 //! ```text
 //!                 start                        failure, restart left (after a back-off:
@@ -19,7 +20,8 @@
 //!                         └──────────┘
 //! ```
 //!
-//! `decide` makes at most one transition. Actions depend on the new state alone (`actions`), so a caller that crashes between
+//! A suspended attempt whose instances have all exited goes back to Idle without draining. `decide` makes at most one transition. Actions
+//! depend on the new state and the observation, never on the transition (`actions`), so a caller that crashes between
 //! storing and acting repeats them.
 
 use std::collections::BTreeSet;
@@ -51,7 +53,7 @@ pub struct Decision {
     pub wake_at: Option<UnixMillis>,
     /// The phase shown to the user.
     pub job_phase: JobPhase,
-    /// How many replicas train: all of whose stages are ready. None does while too few are there.
+    /// How many replicas train: as many as each stage has ready instances; 0 while they are too few for a group.
     pub training_replicas: u32,
 }
 
@@ -74,7 +76,7 @@ pub fn decide(observed: &Observed, now: UnixMillis) -> Decision {
     Decision { state: observed.state, actions, wake_at: clock.next_deadline, job_phase, training_replicas }
 }
 
-/// A new checkpoint resets the restart budget; a step beyond all earlier ones resets the back-off.
+/// A new checkpoint resets the restart budget; a step beyond all earlier ones resets the back-off, and which stages were replaced.
 fn record_progress(observed: &mut Observed) {
     let terminations = || observed.instances.iter().filter_map(|instance| instance.exit()?.termination.as_ref());
     let checkpoint_step =
@@ -91,8 +93,8 @@ fn record_progress(observed: &mut Observed) {
         observed.state.checkpoint_step = checkpoint_step;
         observed.state.budget.reset();
     }
-    if finished_steps > observed.state.best_step {
-        observed.state.best_step = finished_steps;
+    if finished_steps > observed.state.max_finished_steps {
+        observed.state.max_finished_steps = finished_steps;
         observed.state.failures_without_progress = 0;
         observed.state.replaced_without_progress.clear();
     }
@@ -157,7 +159,7 @@ fn next_from_running(
         return after_failure(observed, failure, remedy, clock);
     }
     if let Some(failure) = cause::root_cause(observed, all_created, clock) {
-        let lost = replacement::lost_stages(observed, &failure, all_created);
+        let lost = replacement::replaceable_stages(observed, &failure, all_created);
         let remedy = if lost.is_empty() { Remedy::NextAttempt } else { Remedy::Replacement(lost) };
         return after_failure(observed, failure, remedy, clock);
     }
@@ -165,7 +167,7 @@ fn next_from_running(
     let all_created =
         all_created || (observed.current_instances().next().is_some() && observed.missing_stages().next().is_none());
     if all_created {
-        state.starting.clear();
+        state.ranks_to_create.clear();
     }
     state.attempt_phase = AttemptPhase::Running { not_before, all_created };
     state
@@ -193,7 +195,8 @@ enum Remedy<'a> {
     NextAttempt,
 }
 
-/// A failure ends the job, or leads to its remedy: after a back-off, unless a spare was the remedy already.
+/// A failure ends the job, or leads to its remedy: after a back-off, unless a spare was the remedy already. The state stays as it is while
+/// the promotion of a spare is awaited.
 fn after_failure(observed: &Observed, failure: AttemptFailure, remedy: Remedy, clock: &mut DeadlineClock) -> JobState {
     let now = clock.now;
     let is_awaited = match &remedy {
@@ -208,7 +211,7 @@ fn after_failure(observed: &Observed, failure: AttemptFailure, remedy: Remedy, c
         &failure,
         pod_conditions.unwrap_or_default(),
         state,
-        observed.trains_without_others(),
+        observed.group_survives_a_loss(),
     );
     state.last_deterministic_failure = failure.deterministic_signature().or(state.last_deterministic_failure.take());
     state.last_failure = Some(failure);
@@ -254,7 +257,7 @@ fn with_next_attempt(observed: &Observed, not_before: UnixMillis, now: UnixMilli
         revision: observed.desired.revision,
     };
     state.incarnations.clear();
-    state.starting.clear();
+    state.ranks_to_create.clear();
     state.replaced_without_progress.clear();
     state.attempt_phase = AttemptPhase::Running { not_before, all_created: false };
     state.started_at.get_or_insert(now);

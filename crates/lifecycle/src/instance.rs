@@ -77,7 +77,7 @@ pub struct Exit {
     pub termination: Option<TerminationReport>,
 }
 
-/// Causes outside the job, which the caller reads from the pod's conditions. None counts against the budget by itself.
+/// Causes outside the job, which the caller reads from the pod's conditions. They do not count against the budget by themselves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ExternalCause {
     /// Preempted by a pod of higher priority.

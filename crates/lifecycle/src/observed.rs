@@ -16,10 +16,10 @@ pub struct Observed {
     pub policy: Policy,
     /// The stored state.
     pub state: JobState,
-    /// Existing instances of this attempt and of older ones. One that is not listed does not exist any more. The launcher
+    /// Existing instances of all attempts. One that is not listed does not exist any more. The launcher
     /// lists exited processes of this attempt only.
     pub instances: Vec<StageInstance>,
-    /// Existing spares, of this attempt and of older ones, listed as instances are. One that was promoted to a stage is an
+    /// Existing spares of all attempts, listed as instances are. One that was promoted to a stage is an
     /// instance instead.
     pub spares: Vec<SpareInstance>,
     /// Why an instance of the current attempt can't be created, if it can't.
@@ -59,7 +59,7 @@ pub struct ObservedProgress {
     pub last_preparation_at: Option<UnixMillis>,
     /// Whether stage 0 should report its preparation and can't be asked: then how long start-up takes is not judged.
     pub is_unreachable: bool,
-    /// When this attempt last finished a step; None disables stall detection.
+    /// When this attempt last finished a step; with None a stall is detected only once a stage is done.
     pub last_step_at: Option<UnixMillis>,
     /// The instance that the other stages have lost last, since the group formed.
     pub lost: Option<LostInstance>,
@@ -118,7 +118,7 @@ impl Observed {
     }
 
     /// Whether replicas train, or would, without one that is missing: what else ends then has ended no group.
-    pub(crate) fn trains_without_others(&self) -> bool {
+    pub(crate) fn group_survives_a_loss(&self) -> bool {
         self.may_lack_replicas() && self.training_replicas() > 0
     }
 
@@ -149,7 +149,7 @@ impl Observed {
 
     /// Stages of the current attempt that were created and have no instance any more.
     pub(crate) fn deleted_stages(&self, all_created: bool) -> impl Iterator<Item = u32> {
-        let starting = &self.state.starting;
+        let starting = &self.state.ranks_to_create;
         // until all were created it is known of those alone that are not started again
         let was_created = move |rank: &u32| all_created || !starting.is_empty() && !starting.contains(rank);
         self.missing_stages().filter(was_created)

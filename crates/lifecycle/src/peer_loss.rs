@@ -17,13 +17,14 @@ const EXIT_TIMEOUT_SECONDS: u64 = 10;
 pub(crate) fn cause(observed: &Observed, all_created: bool, clock: &mut DeadlineClock) -> Option<AttemptFailure> {
     let (instance, lost) = observed.lost_instance()?;
     if lost.has_ended {
-        let ended = ended(observed, instance.rank, clock.now);
-        if may_precede_its_exit(observed) && !replacement::lost_stages(observed, &ended, all_created).is_empty() {
+        let ended = failure_of_ended(observed, instance.rank, clock.now);
+        if may_precede_its_exit(observed) && !replacement::replaceable_stages(observed, &ended, all_created).is_empty()
+        {
             return Some(ended);
         }
     }
-    let may_live = may_live(observed, instance.rank, clock.now);
-    clock.passed_or_wake_at(lost.since.plus_seconds(LOST_SETTLE_SECONDS)).then_some(may_live)
+    let unresponsive = failure_of_unresponsive(observed, instance.rank, clock.now);
+    clock.passed_or_wake_at(lost.since.plus_seconds(LOST_SETTLE_SECONDS)).then_some(unresponsive)
 }
 
 /// The failure of a stage to which a spare was promoted, at the latest at `promoted_at`, before its exit is observed; none while the exit
@@ -39,19 +40,19 @@ pub(crate) fn failure_before_promotion(
     }
     let is_it = |(lost, report): (&StageInstance, LostInstance)| lost == instance && !report.has_ended;
     Some(match observed.lost_instance().is_some_and(is_it) {
-        true => may_live(observed, instance.rank, clock.now),
-        false => ended(observed, instance.rank, clock.now),
+        true => failure_of_unresponsive(observed, instance.rank, clock.now),
+        false => failure_of_ended(observed, instance.rank, clock.now),
     })
 }
 
 /// The failure of a stage that has ended, before its exit is observed.
-fn ended(observed: &Observed, rank: u32, now: UnixMillis) -> AttemptFailure {
+fn failure_of_ended(observed: &Observed, rank: u32, now: UnixMillis) -> AttemptFailure {
     let message = "its process has ended: its connections were closed";
     AttemptFailure::without_exit(&observed.state, FailureReason::Killed, Some(rank), message, now)
 }
 
 /// The failure of a stage that the others have lost and that may still run.
-fn may_live(observed: &Observed, rank: u32, now: UnixMillis) -> AttemptFailure {
+fn failure_of_unresponsive(observed: &Observed, rank: u32, now: UnixMillis) -> AttemptFailure {
     let (reason, message) = match observed.policy.nodes_can_be_lost {
         true => (FailureReason::NodeLost, "still exists, but its peers lost it: its node is probably lost"),
         false => (FailureReason::Stalled, "still runs, but its peers lost it"),
@@ -66,7 +67,8 @@ fn may_precede_its_exit(observed: &Observed) -> bool {
     !has_rules && observed.state.budget.remaining(restart.max_restarts) > 0
 }
 
-/// The state with how the last failed stage exited, if that was not known yet and is now.
+/// The state with how the last failed stage exited, if that was not known yet and is now: the restart may then not count, or the job
+/// may have failed.
 pub(crate) fn with_observed_exit(observed: &Observed) -> JobState {
     let state = &observed.state;
     let observed_exit = || {

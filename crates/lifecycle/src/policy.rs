@@ -20,7 +20,7 @@ pub struct Policy {
     pub backoff_jitter_percent: u32,
     /// Whether the other stages go on once a lost one was replaced. Otherwise the whole group starts anew.
     pub replaces_stages: bool,
-    /// How many spares wait beside the stages of a running attempt. None do where lost stages are not replaced.
+    /// How many spares wait beside the stages of a running attempt; without effect where lost stages are not replaced.
     pub spares: u32,
     /// Whether a node can be lost without its pods' exits being observed. Then an instance that still seems to run although
     /// its peers lost it is `NodeLost`, otherwise `Stalled`.
@@ -54,14 +54,14 @@ impl Policy {
         }
     }
 
-    /// What follows a failure, before the budget is checked: the user's rules decide first, then the contract. `others_train` if it
+    /// What follows a failure, before the budget is checked: the user's rules decide first, then the contract. `group_survives` if it
     /// ended no group.
     pub(crate) fn restart_decision(
         &self,
         failure: &AttemptFailure,
         pod_conditions: &[(String, String)],
         state: &JobState,
-        others_train: bool,
+        group_survives: bool,
     ) -> RestartDecision {
         match pod_failure_policy::action_after(&self.restart, failure, pod_conditions) {
             Some(PodFailurePolicyAction::FailJob) => return RestartDecision::Fail(JobFailureReason::PodFailurePolicy),
@@ -78,8 +78,8 @@ impl Policy {
             return RestartDecision::Fail(JobFailureReason::Deterministic);
         }
         // the stages that wait for a replacement, and give up, end for the failure that was counted
-        let was_counted =
-            failure.reason == FailureReason::PeerLost && (others_train || !state.replaced_without_progress.is_empty());
+        let was_counted = failure.reason == FailureReason::PeerLost
+            && (group_survives || !state.replaced_without_progress.is_empty());
         RestartDecision::Restart { counted: failure.reason.counts_against_budget() && !was_counted }
     }
 }

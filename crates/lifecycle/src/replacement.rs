@@ -8,10 +8,10 @@ use crate::state::{AttemptPhase, JobState};
 use crate::time::UnixMillis;
 use crate::{AttemptFailure, cause};
 
-/// The stages whose replacement is enough after `failure`; none if the whole group has to start anew: nobody stays, a stage
+/// The stages whose replacement is enough after `failure`; empty if the whole group has to start anew: nobody stays, a stage
 /// ends for another reason than its own failure, the failure wants a new beginning, or a stage was replaced already and no
 /// step was finished since.
-pub(crate) fn lost_stages(observed: &Observed, failure: &AttemptFailure, all_created: bool) -> BTreeSet<u32> {
+pub(crate) fn replaceable_stages(observed: &Observed, failure: &AttemptFailure, all_created: bool) -> BTreeSet<u32> {
     let state = &observed.state;
     let was_whole = all_created || !state.incarnations.is_empty();
     if !observed.policy.replaces_stages || !was_whole || failure.needs_new_attempt() {
@@ -19,7 +19,7 @@ pub(crate) fn lost_stages(observed: &Observed, failure: &AttemptFailure, all_cre
     }
     let mut lost: BTreeSet<u32> = observed.deleted_stages(all_created).collect();
     let mut somebody_stays = false;
-    let trains = observed.trains_without_others();
+    let trains = observed.group_survives_a_loss();
     let reported = observed.lost_instance().map(|(instance, _)| instance);
     for instance in observed.current_instances() {
         match &instance.state {
@@ -47,7 +47,7 @@ pub(crate) fn replaced(mut state: JobState, lost: BTreeSet<u32>, increment: u32,
         let incarnation = state.incarnations.entry(rank).or_insert(0);
         *incarnation = incarnation.saturating_add(increment);
     }
-    state.starting.extend(&lost);
+    state.ranks_to_create.extend(&lost);
     state.replaced_without_progress.extend(lost);
     state.budget.replaced = state.budget.replaced.saturating_add(1);
     state.attempt_phase = AttemptPhase::Running { not_before, all_created: false };

@@ -18,7 +18,7 @@ use crate::{AttemptFailure, FailureReason, cause, peer_loss};
 const PROMOTION_TIMEOUT_SECONDS: u64 = 2;
 
 /// How long, in seconds, a spare that has exited is kept and no other is made for it: one that crashes at its start would be
-/// made again without end.
+/// made again without pause.
 const EXITED_SPARE_KEPT_SECONDS: u64 = 10;
 
 impl Observed {
@@ -82,7 +82,7 @@ pub(crate) fn failure_before(
 }
 
 /// Whether the group goes on with `promoted` after this failure. Otherwise the whole group starts anew, as it does where a stage
-/// that was lost is not replaced. That the lost one gave up is no reason for that, as it is where no spare was promoted:
+/// that was lost is not replaced. A lost stage that exited because its peers left is no reason for that:
 /// it lost the group that has gone on without it.
 pub(crate) fn group_goes_on(observed: &Observed, promoted: &StageInstance, failure: &AttemptFailure) -> bool {
     let lost = observed.current_instances().find(|instance| instance.rank == promoted.rank);
@@ -92,15 +92,15 @@ pub(crate) fn group_goes_on(observed: &Observed, promoted: &StageInstance, failu
         && !lost.and_then(StageInstance::exit).is_some_and(cause::exited_gracefully)
 }
 
-/// The state in which a stage is what was a spare. The group was whole before, so that nothing but what is being replaced from
+/// Records that a spare became this incarnation of `rank`. The group was whole before, so that nothing but what is being replaced from
 /// here is left to create.
 pub(crate) fn with_promotion(mut state: JobState, rank: u32, incarnation: u32) -> JobState {
     state.incarnations.insert(rank, incarnation);
-    state.starting.remove(&rank);
+    state.ranks_to_create.remove(&rank);
     state.replaced_without_progress.insert(rank);
     state.budget.replaced = state.budget.replaced.saturating_add(1);
     if let AttemptPhase::Running { all_created, .. } = &mut state.attempt_phase {
-        *all_created = state.starting.is_empty();
+        *all_created = state.ranks_to_create.is_empty();
     }
     state
 }
@@ -126,7 +126,7 @@ fn lost_at(observed: &Observed, failure: &AttemptFailure) -> Option<UnixMillis> 
     exited.map(|instance| instance.since).or(reported.map(|lost| lost.since))
 }
 
-/// How far the next incarnation that is created from here is ahead of the last one. Every spare may have been
+/// How far the next incarnation that is created from here is ahead of the last one, so that no two instances have the same. Every spare may have been
 /// promoted to the stage and have died unobserved, each as the incarnation after the last, and of two that claim the same one neither is
 /// right.
 pub(crate) fn incarnation_increment(observed: &Observed) -> u32 {

@@ -22,8 +22,8 @@ pub struct JobState {
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub incarnations: BTreeMap<u32, u32>,
     /// The ranks of the stages whose last incarnation is to be created. Only while a replacement is under way.
-    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
-    pub starting: BTreeSet<u32>,
+    #[serde(default, rename = "starting", skip_serializing_if = "BTreeSet::is_empty")]
+    pub ranks_to_create: BTreeSet<u32>,
     /// The ranks of the stages that were replaced since a step beyond all earlier ones was finished: one that fails again makes the whole
     /// group anew.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
@@ -35,8 +35,8 @@ pub struct JobState {
     #[serde(default, rename = "failures")]
     pub failures_without_progress: u32,
     /// The highest number of finished steps of any attempt.
-    #[serde(default)]
-    pub best_step: Option<u64>,
+    #[serde(default, rename = "bestStep")]
+    pub max_finished_steps: Option<u64>,
     /// Step of the newest committed checkpoint.
     #[serde(default, rename = "checkpoint")]
     pub checkpoint_step: Option<u64>,

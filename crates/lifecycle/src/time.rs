@@ -48,6 +48,7 @@ impl DeadlineClock {
 
     /// Whether any of these deadlines has passed; `Decision::wake_at` is no later than those that have not.
     pub(crate) fn any_passed_or_wake_at(&mut self, deadlines: impl Iterator<Item = UnixMillis>) -> bool {
-        deadlines.fold(false, |any, deadline| self.passed_or_wake_at(deadline) || any)
+        // all of them are looked at: each may be the next
+        deadlines.filter(|deadline| self.passed_or_wake_at(*deadline)).count() > 0
     }
 }

@@ -8,7 +8,7 @@ use crate::time::DeadlineClock;
 
 /// How long, in seconds, the instances of an attempt are held while the creation of another is refused. A quota that is full
 /// of what is just being deleted has room again sooner.
-const CREATION_REJECTED_GRACE_SECONDS: u64 = 10;
+const CREATION_REFUSED_GRACE_SECONDS: u64 = 10;
 
 /// The cause of a refusal while other instances of the attempt exist: they must not hold their resources until it ends.
 pub(crate) fn cause_of_refusal(
@@ -17,11 +17,11 @@ pub(crate) fn cause_of_refusal(
     clock: &mut DeadlineClock,
 ) -> Option<AttemptFailure> {
     // replicas that train without the one that is refused block no resources
-    let blocks_resources = !all_created && !observed.trains_without_others();
+    let blocks_resources = !all_created && !observed.group_survives_a_loss();
     let refusal = observed.refusal.as_ref().filter(|_| blocks_resources)?;
     observed.current_instances().find(|instance| instance.is_alive())?;
     let message = format!("was not created: {}", refusal.message);
-    clock.passed_or_wake_at(refusal.since.plus_seconds(CREATION_REJECTED_GRACE_SECONDS)).then(|| {
+    clock.passed_or_wake_at(refusal.since.plus_seconds(CREATION_REFUSED_GRACE_SECONDS)).then(|| {
         let rank = observed.missing_stages().next();
         AttemptFailure::without_exit(&observed.state, FailureReason::Unschedulable, rank, message, clock.now)
     })
@@ -38,7 +38,7 @@ pub(crate) fn cause_of_timeout(
         observed.current_instances().filter(move |instance| wanted(instance)).max_by_key(|instance| instance.since)
     };
     // A queue decides how long the group waits, and lets another go first if it is created anew.
-    if !observed.trains_without_others()
+    if !observed.group_survives_a_loss()
         && latest(|instance| instance.state == InstanceState::SchedulingGated).is_some()
     {
         return None;

@@ -21,7 +21,7 @@ use crate::clients::Clients;
 use crate::context::Context;
 use crate::job::ParsedJob;
 use crate::observe::{BlockingReason, KnownObject, LogTails, ObservedPod, ObservedPods, OwnedObject, OwnedObjects};
-use crate::rejection::Tries;
+use crate::rejection::CreationResults;
 
 /// Why an action failed.
 #[derive(Debug, thiserror::Error)]
@@ -102,24 +102,24 @@ impl<'a> ApplyContext<'a> {
 const SPARE_GRACE_SECONDS: u64 = MIN_GRACE_SECONDS;
 
 /// Applies `actions` in their order until a start is rejected; a rejected spare ends nothing: the job goes on without
-/// it. What became of both is added to `tries`.
+/// it. What became of both is added to `created`.
 ///
 /// # Errors
 /// The first of the API server's; the remaining actions are decided again.
 pub(crate) async fn apply(
     context: &ApplyContext<'_>,
     actions: &[AttemptAction],
-    tries: &mut Tries,
+    created: &mut CreationResults,
 ) -> kube::Result<()> {
     for action in actions {
         match *action {
             AttemptAction::StartAttempt { number, mesh } => {
                 let incarnations = (0..mesh.ranks()).map(|rank| (rank, 0)).collect();
-                tries.start = Some(rejected(start::start(context, number, mesh, &incarnations).await)?);
+                created.start = Some(rejected(start::start(context, number, mesh, &incarnations).await)?);
             }
             AttemptAction::ReplaceStages { attempt, ref incarnations } => {
                 let mesh = context.job.state.attempt.mesh;
-                tries.start = Some(rejected(start::start(context, attempt, mesh, incarnations).await)?);
+                created.start = Some(rejected(start::start(context, attempt, mesh, incarnations).await)?);
             }
             AttemptAction::RemoveReplaced { attempt, ref incarnations } => {
                 let is_before = |InstanceId { rank, incarnation }: InstanceId| {
@@ -138,7 +138,7 @@ pub(crate) async fn apply(
                 )?;
             }
             AttemptAction::StartSpares { attempt, ref numbers } => {
-                tries.spares = Some(rejected(start::start_spares(context, attempt, numbers).await)?);
+                created.spares = Some(rejected(start::start_spares(context, attempt, numbers).await)?);
             }
             AttemptAction::RemoveSpares { attempt, ref numbers } => {
                 let is_one = |pod: &&ObservedPod| pod.spare().is_some_and(|number| numbers.contains(&number));
@@ -148,7 +148,7 @@ pub(crate) async fn apply(
             // the kubelet sends SIGKILL after the grace period
             AttemptAction::KillInstances { .. } => {}
         }
-        if tries.is_start_rejected() {
+        if created.is_start_rejected() {
             break;
         }
     }

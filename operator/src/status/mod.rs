@@ -139,7 +139,7 @@ fn attempt_status(inputs: &StatusInputs) -> Option<AttemptStatus> {
 /// Whether a new attempt keeps the image of the previous one: training has progressed with it, and no field of the spec
 /// that an attempt is made of has changed. A new default image of the operator must not change a running job.
 fn keeps_image(old: &JobState, new: &JobState) -> bool {
-    old.best_step.is_some() && old.attempt.revision == new.attempt.revision
+    old.max_finished_steps.is_some() && old.attempt.revision == new.attempt.revision
 }
 
 /// Training progress: from stage 0's `/status`, or from the termination message of a stage that ended.

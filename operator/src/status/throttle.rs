@@ -68,7 +68,7 @@ fn urgent_part(status: &PipelineJobStatus) -> PipelineJobStatus {
 /// The part of the record that must be written at once. `all_created` is excluded: it is also cached in memory.
 fn recorded_state(status: &PipelineJobStatus) -> Option<JobState> {
     let mut state: JobState = serde_json::from_str(status.record.as_ref()?).ok()?;
-    (state.best_step, state.failures_without_progress) = (None, 0);
+    (state.max_finished_steps, state.failures_without_progress) = (None, 0);
     if let AttemptPhase::Running { all_created, .. } = &mut state.attempt_phase {
         *all_created = false;
     }

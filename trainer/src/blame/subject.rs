@@ -4,10 +4,10 @@ use std::path::Path;
 
 use stagecoach_data::{DataError, Dataset, DocumentName, DocumentPart, PartText, PrepareProgress, PreparedCorpus};
 
-use crate::fatal::Fatal;
 use crate::observe::{ProgressDisplay, TrainingEvent};
 use crate::plan::JobConfig;
 use crate::replay::RunRecord;
+use crate::stage_error::StageError;
 
 /// A job and its documents.
 pub(crate) struct Subject {
@@ -24,7 +24,7 @@ impl Subject {
     ///
     /// # Errors
     /// If the job or its corpus can't be used here.
-    pub(crate) fn open(record: &RunRecord, workspace: &Path) -> Result<Subject, Fatal> {
+    pub(crate) fn open(record: &RunRecord, workspace: &Path) -> Result<Subject, StageError> {
         let config = JobConfig::new(record.job.clone(), &std::path::absolute(workspace).unwrap_or(workspace.into()))?;
         let data_config = config.data_config();
         let mut display = ProgressDisplay::notes();
@@ -46,7 +46,7 @@ impl Subject {
     ///
     /// # Errors
     /// If the corpus can't be read.
-    pub(crate) fn part_texts(&self, parts: &[DocumentPart]) -> Result<Vec<PartText>, Fatal> {
+    pub(crate) fn part_texts(&self, parts: &[DocumentPart]) -> Result<Vec<PartText>, StageError> {
         let (config, mut display) = (self.config.data_config(), ProgressDisplay::notes());
         Ok(stagecoach_data::part_texts(&config, &self.prepared, parts, &mut |progress| show(&mut display, progress))?)
     }
@@ -61,7 +61,7 @@ impl Subject {
         stagecoach_data::document_indices(&config, &self.prepared, names, progress).map_err(|error| match error {
             // what was asked for is wrong, not the job
             DataError::NoDocument { .. } => error.into(),
-            error => Fatal::from(error).into(),
+            error => StageError::from(error).into(),
         })
     }
 }

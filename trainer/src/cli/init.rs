@@ -11,10 +11,10 @@ use stagecoach_files::write_atomically;
 use stagecoach_pipeline::RankSpeeds;
 
 use super::output::print_line;
-use crate::fatal::Fatal;
 use crate::folder::JobFolder;
 use crate::init::{Facts, MIN_CORPUS_BYTES, propose};
 use crate::plan::{JobConfig, plan_pipeline};
+use crate::stage_error::StageError;
 use crate::sys::{cuda_devices, memory_bytes};
 
 /// Where texts are looked for first, relative to the workspace.
@@ -78,8 +78,11 @@ impl InitCommand {
         Ok(())
     }
 
-    fn exists(&self) -> Fatal {
-        Fatal::invalid(format!("{} exists: give another file's name, or --force to replace it", self.file.display()))
+    fn exists(&self) -> StageError {
+        StageError::invalid(format!(
+            "{} exists: give another file's name, or --force to replace it",
+            self.file.display()
+        ))
     }
 
     fn write(&self, text: &str) -> anyhow::Result<()> {
@@ -102,7 +105,7 @@ fn find_corpus(workspace: &Path) -> anyhow::Result<Texts> {
         workspace.join(CORPUS).display()
     );
     if !workspace.is_dir() {
-        return Err(Fatal::invalid(format!(
+        return Err(StageError::invalid(format!(
             "the workspace {} is no folder: make it and {remedy}, or name another one with --workspace",
             workspace.display()
         ))
@@ -127,7 +130,7 @@ fn find_corpus(workspace: &Path) -> anyhow::Result<Texts> {
         (0, Some(skipped)) => format!("no text that can be trained on ({skipped}) below"),
         (_, _) => format!("only {} bytes of text, and {MIN_CORPUS_BYTES} are needed at least, below", texts.bytes),
     };
-    Err(Fatal::invalid(format!("there is {found} {}: {remedy}", workspace.display())).into())
+    Err(StageError::invalid(format!("there is {found} {}: {remedy}", workspace.display())).into())
 }
 
 /// The job's name by its file's.
@@ -136,8 +139,9 @@ fn name_of(file: &Path) -> String {
 }
 
 /// Validates a job as `run` does, and plans it; the bytes of all stages at their peak.
-fn planned_bytes(text: &str, file: &Path, workspace: &Path) -> Result<u64, Fatal> {
-    let job = stagecoach_api::parse(text, &file.display().to_string()).map_err(|e| Fatal::invalid(e.to_string()))?;
+fn planned_bytes(text: &str, file: &Path, workspace: &Path) -> Result<u64, StageError> {
+    let job =
+        stagecoach_api::parse(text, &file.display().to_string()).map_err(|e| StageError::invalid(e.to_string()))?;
     let stages = job.spec.stages as usize;
     let config = JobConfig::new(job, workspace)?;
     let vocab_size = config.vocab_size(config.planned_vocab_size()?)?;

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 use stagecoach_api::PipelineJob;
 
-use crate::fatal::Fatal;
+use crate::stage_error::StageError;
 
 /// The job file and its overrides.
 #[derive(Clone, Debug, Args)]
@@ -31,7 +31,7 @@ impl JobArgs {
     ///
     /// # Errors
     /// `InvalidConfig` if the file can't be read or is not a PipelineJob.
-    pub(super) fn read(&self) -> Result<PipelineJob, Fatal> {
+    pub(super) fn read(&self) -> Result<PipelineJob, StageError> {
         let mut overrides = self.overrides.clone();
         overrides.extend(self.stages.map(|n| ("spec.stages".to_owned(), n.to_string())));
         overrides.extend(self.spares.map(|n| ("spec.spares".to_owned(), n.to_string())));
@@ -43,17 +43,18 @@ impl JobArgs {
 const MAX_JOB_BYTES: u64 = 3 << 19;
 
 /// Reads a job file.
-pub(super) fn read_job(path: &Path, overrides: &[(String, String)]) -> Result<PipelineJob, Fatal> {
-    let unreadable = |e| Fatal::invalid(format!("could not read the job file {}: {e}", path.display()));
+pub(super) fn read_job(path: &Path, overrides: &[(String, String)]) -> Result<PipelineJob, StageError> {
+    let unreadable = |e| StageError::invalid(format!("could not read the job file {}: {e}", path.display()));
     let bytes = std::fs::metadata(path).map_err(unreadable)?.len();
     if bytes > MAX_JOB_BYTES {
-        return Err(Fatal::invalid(format!(
+        return Err(StageError::invalid(format!(
             "{} has {bytes} bytes, and a job file at most {MAX_JOB_BYTES}: is it another file?",
             path.display()
         )));
     }
     let text = std::fs::read_to_string(path).map_err(unreadable)?;
-    stagecoach_api::parse_with(&text, &path.display().to_string(), overrides).map_err(|e| Fatal::invalid(e.to_string()))
+    stagecoach_api::parse_with(&text, &path.display().to_string(), overrides)
+        .map_err(|e| StageError::invalid(e.to_string()))
 }
 
 fn parse_override(text: &str) -> Result<(String, String), String> {

@@ -26,9 +26,9 @@ use clap::{Parser, Subcommand};
 use stagecoach_api::contract::ExitCode;
 use stagecoach_checkpoint::{CheckpointError, FileSystemVolume, Volume};
 
-use crate::fatal::Fatal;
 use crate::folder::FolderError;
 use crate::launch::LaunchError;
+use crate::stage_error::StageError;
 use output::print_error;
 
 /// Trains language models through a pipeline of stages: as pods on Kubernetes, or as processes on this machine.
@@ -133,7 +133,7 @@ fn error_chain(error: &anyhow::Error) -> String {
 
 /// 1 for an invalid request; damaged checkpoints and failures of the volume have their own codes.
 fn exit_code(error: &anyhow::Error) -> ExitCode {
-    if let Some(fatal) = error.downcast_ref::<Fatal>() {
+    if let Some(fatal) = error.downcast_ref::<StageError>() {
         return fatal.kind.exit_code();
     }
     if let Some(error) = error.downcast_ref::<LaunchError>() {

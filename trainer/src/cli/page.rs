@@ -7,9 +7,9 @@ use anyhow::Context;
 use clap::Args;
 
 use super::output::print_line;
-use crate::fatal::Fatal;
 use crate::folder::JobFolder;
 use crate::page::{StatusSource, serve};
+use crate::stage_error::StageError;
 
 /// Serve a job's page for a browser on this machine, until Ctrl-C: curves, timeline, memory, checkpoints, recoveries.
 ///
@@ -34,7 +34,7 @@ impl PageCommand {
     pub(super) fn main(self) -> anyhow::Result<()> {
         let folder = JobFolder::existing(&self.folder)?.ok_or_else(|| {
             let found = if self.folder.exists() { "is no job's folder" } else { "does not exist" };
-            Fatal::invalid(format!("{} {found}: expected one such as workspace/NAME", self.folder.display()))
+            StageError::invalid(format!("{} {found}: expected one such as workspace/NAME", self.folder.display()))
         })?;
         serve_until_killed(self.port, |port| serve(folder, StatusSource::Folder, port))
     }

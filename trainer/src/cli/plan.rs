@@ -16,7 +16,6 @@ use stagecoach_pipeline::{
 use super::job_args::JobArgs;
 use super::output::{print_line, write_file};
 use super::page::{PagePort, serve_until_killed};
-use crate::fatal::Fatal;
 use crate::model::ParameterBytes;
 use crate::page::{Planner, serve_planner};
 use crate::plan::{
@@ -24,6 +23,7 @@ use crate::plan::{
     measured_speeds, plan_pipeline,
 };
 use crate::profile::measure_profile;
+use crate::stage_error::StageError;
 
 /// Show how a job would run: partition, timeline, bubble, memory.
 #[derive(Debug, Args)]
@@ -92,7 +92,7 @@ impl PlanCommand {
         if self.optimal {
             layout = layout.into_optimal(&config, architecture.as_ref())?;
         }
-        verify(&layout.programs, &Limits::default()).map_err(|e| Fatal::invalid(e.to_string()))?;
+        verify(&layout.programs, &Limits::default()).map_err(|e| StageError::invalid(e.to_string()))?;
         for note in &layout.notes {
             print_line(format!("note: {note}"));
         }
@@ -138,15 +138,15 @@ fn mesh_table(plans: &[MeshPlan], gpus: u32) -> String {
     }
 }
 
-fn given_speeds(given: &[f64], stages: usize) -> Result<RankSpeeds, Fatal> {
+fn given_speeds(given: &[f64], stages: usize) -> Result<RankSpeeds, StageError> {
     if given.len() != stages {
-        return Err(Fatal::invalid(format!(
+        return Err(StageError::invalid(format!(
             "--speeds has {} numbers and the job {stages} stages: give one number a stage, as in {}",
             given.len(),
             vec!["1"; stages].join(",")
         )));
     }
-    RankSpeeds::new(given).map_err(|e| Fatal::invalid(format!("--speeds: {e}")))
+    RankSpeeds::new(given).map_err(|e| StageError::invalid(format!("--speeds: {e}")))
 }
 
 /// The measured times, in milliseconds.

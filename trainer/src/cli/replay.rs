@@ -10,11 +10,11 @@ use stagecoach_pipeline::{Panel, timeline_trace};
 use tch::Tensor;
 
 use super::output::{print_line, write_file};
-use crate::fatal::Fatal;
 use crate::observe::{ProgressDisplay, StepRecord};
 use crate::replay::{
     Difference, RecordedCheckpoint, ReplayConfig, Replayed, RunRecord, compare_steps, environment_differences, replay,
 };
+use crate::stage_error::StageError;
 
 /// Train steps of a run again, and compare them bit for bit with what is recorded.
 ///
@@ -118,8 +118,8 @@ pub(super) fn equal(replayed: &Replayed) -> String {
 }
 
 /// The error of a record that a replay does not come to.
-pub(super) fn differs(difference: &Difference) -> Fatal {
-    Fatal::new(FailureKind::Storage, difference.to_string())
+pub(super) fn differs(difference: &Difference) -> StageError {
+    StageError::new(FailureKind::Storage, difference.to_string())
 }
 
 /// Tells of another environment than that in which `until` was trained; what a difference then means.

@@ -12,7 +12,6 @@ use stagecoach_checkpoint::FileSystemVolume;
 use super::job_args::JobArgs;
 use super::output::{print_error, print_line};
 use super::page::PagePort;
-use crate::fatal::Fatal;
 use crate::folder::{FolderError, JobFolder, write_file};
 use crate::generate::{GenerationConfig, generate_text};
 use crate::launch::{
@@ -22,6 +21,7 @@ use crate::launch::{
 use crate::observe::{ProgressDisplay, RunReport, RunSummary, StepRecord, advice, curve, format_sample, read_metrics};
 use crate::page;
 use crate::plan::JobConfig;
+use crate::stage_error::StageError;
 use crate::train::check_extension;
 
 /// Train a job on this machine, one process per stage.
@@ -42,7 +42,7 @@ pub(super) struct RunCommand {
 enum RunError {
     /// The job is invalid.
     #[error(transparent)]
-    Job(#[from] Fatal),
+    Job(#[from] StageError),
     /// The launcher failed.
     #[error(transparent)]
     Launch(#[from] LaunchError),
@@ -79,7 +79,7 @@ impl RunCommand {
         }
         let workspace = absolute(&self.job.workspace)?;
         if !workspace.is_dir() {
-            return Err(Fatal::invalid(format!(
+            return Err(StageError::invalid(format!(
                 "the workspace {} is no folder: --workspace names the one below which the job's paths start",
                 workspace.display()
             ))
@@ -116,7 +116,7 @@ impl RunCommand {
                 ));
             }
             PreviousRun::OtherJob(difference) => {
-                return Err(RunError::Job(Fatal::invalid(format!(
+                return Err(RunError::Job(StageError::invalid(format!(
                     "{} holds the result of a job with other settings ({difference}): set spec.storage.path to another \
                      folder, or discard that result with --fresh",
                     folder.root().display()
@@ -127,11 +127,11 @@ impl RunCommand {
     }
 
     /// The job with its overrides. All problems are reported at once.
-    fn config(&self) -> Result<JobConfig, Fatal> {
+    fn config(&self) -> Result<JobConfig, StageError> {
         let job = self.job.read()?;
         let problems: Vec<String> = job.validate().iter().map(ToString::to_string).collect();
         if !problems.is_empty() {
-            return Err(Fatal::invalid(problems.join("\n")));
+            return Err(StageError::invalid(problems.join("\n")));
         }
         JobConfig::new(job, &self.job.workspace)
     }
@@ -152,7 +152,8 @@ fn train(job: &PipelineJob, folder: &JobFolder, workspace: &Path, port: PagePort
     let mut state = LauncherState::load(folder)?;
     let (previous, trained) = (folder.previous_files()?, trained_steps(folder));
     folder.start_run()?;
-    let yaml = job.to_yaml().map_err(|error| Fatal::invalid(format!("the job can't be written as YAML: {error}")))?;
+    let yaml =
+        job.to_yaml().map_err(|error| StageError::invalid(format!("the job can't be written as YAML: {error}")))?;
     write_file(&folder.resolved_job(), &yaml)?;
     let started = Instant::now();
     if let Some(note) = rules_for_pods(&job.spec.restart) {
@@ -266,8 +267,8 @@ fn print_results(
 }
 
 /// The workspace's absolute path.
-fn absolute(path: &Path) -> Result<PathBuf, Fatal> {
-    std::path::absolute(path).map_err(|error| Fatal::storage("resolve", path, error))
+fn absolute(path: &Path) -> Result<PathBuf, StageError> {
+    std::path::absolute(path).map_err(|error| StageError::storage("resolve", path, error))
 }
 
 /// The path relative to the working directory if it is below it.

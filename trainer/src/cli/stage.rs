@@ -9,9 +9,9 @@ use stagecoach_api::job::Kernels;
 use super::VolumeOpener;
 use super::job_args::read_job;
 use super::output::print_error;
-use crate::fatal::Fatal;
 use crate::observe::{EventWriter, export, http_port, serve};
 use crate::plan::JobConfig;
+use crate::stage_error::StageError;
 use crate::train::{self, ReplayOptions, StageMonitor, StageOutcome, write_termination_message};
 
 /// What a replay asks of a stage besides a pod's contract.
@@ -74,11 +74,11 @@ fn serve_status(stage_env: &StageEnv, monitor: &StageMonitor) -> Result<(), Stri
     })
 }
 
-fn read_config(env: &StageEnv) -> Result<JobConfig, Fatal> {
+fn read_config(env: &StageEnv) -> Result<JobConfig, StageError> {
     let job = read_job(Path::new(&env.config), &[])?;
     let mesh = job.spec.mesh();
     if mesh != env.mesh {
-        return Err(Fatal::invalid(format!(
+        return Err(StageError::invalid(format!(
             "WORLD_SIZE is {}, for {}, and the job {} has {mesh}: they must be the same",
             env.mesh.ranks(),
             env.mesh,

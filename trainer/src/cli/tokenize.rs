@@ -24,7 +24,7 @@ impl TokenizeCommand {
             bar.set_length(progress.bytes_total);
             bar.set_position(progress.bytes_done);
         })
-        .map_err(crate::fatal::Fatal::from)?;
+        .map_err(crate::stage_error::StageError::from)?;
         bar.finish_and_clear();
         prepared.skipped.iter().for_each(|skipped| print_line(format!("note: {skipped}")));
         print_line(format!(

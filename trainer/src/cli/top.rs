@@ -7,9 +7,9 @@ use clap::Args;
 use stagecoach_display::{top, watch};
 
 use super::output::print_line;
-use crate::fatal::Fatal;
 use crate::folder::JobFolder;
 use crate::launch::top_row;
+use crate::stage_error::StageError;
 
 /// Show the jobs of a workspace, a line each: phase, steps, loss, speed, stages, restarts, checkpoint, slowest stage.
 #[derive(Debug, Args)]
@@ -49,7 +49,7 @@ impl TopCommand {
         }
         let workspace = self.workspace.display();
         match &self.name {
-            Some(name) => Err(Fatal::invalid(format!(
+            Some(name) => Err(StageError::invalid(format!(
                 "{workspace}/{name} is no job's folder: expected one in which `stagecoach run` has trained; \
                  `stagecoach top` without a name shows all"
             ))

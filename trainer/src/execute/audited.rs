@@ -6,7 +6,7 @@ use stagecoach_data::MicrobatchLayout;
 use stagecoach_pipeline::WorkItem;
 use tch::{Device, Kind, Tensor};
 
-use super::gradient_sums::ParameterGroup;
+use super::gradient_sums::AccumulatorGroup;
 use super::sequences::cu_seqlens;
 use super::{ChunkOutput, LossInputs, Stage};
 use crate::kernels::upload;
@@ -19,7 +19,7 @@ pub(crate) struct WorkInputs {
     /// Token ids, `i64[tokens]`, on the first chunk, else hidden states, `[tokens, hidden]`.
     pub(crate) input: Tensor,
     /// Targets, `i64[tokens]`, on the last chunk, else the gradient of the output, `[tokens, hidden]`.
-    pub(crate) target: Tensor,
+    pub(crate) target_or_gradient: Tensor,
     /// `f32[work_numel]`: the chunk's weights, one after the other, then their gradient accumulators as they are before.
     pub(crate) parameters: Tensor,
 }
@@ -27,7 +27,7 @@ pub(crate) struct WorkInputs {
 impl WorkInputs {
     /// BLAKE3 of all, in hex.
     pub(crate) fn hash(&self) -> String {
-        hash([&self.input, &self.target, &self.parameters])
+        hash([&self.input, &self.target_or_gradient, &self.parameters])
     }
 }
 
@@ -64,7 +64,7 @@ impl WorkResult {
 pub(crate) struct WorkRecorder {
     item: WorkItem,
     input: Option<Tensor>,
-    target: Option<Tensor>,
+    target_or_gradient: Option<Tensor>,
     parameters: Tensor,
     result: WorkResult,
 }
@@ -83,14 +83,19 @@ impl Stage {
     /// Records `item` in the step that begins.
     pub(crate) fn record_work(&mut self, item: WorkItem) {
         let parameters = Tensor::empty([2 * numel(&self.chunk_weights(item.chunk))], (Kind::Float, Device::Cpu));
-        self.recorder =
-            Some(WorkRecorder { item, input: None, target: None, parameters, result: WorkResult::default() });
+        self.recorder = Some(WorkRecorder {
+            item,
+            input: None,
+            target_or_gradient: None,
+            parameters,
+            result: WorkResult::default(),
+        });
     }
 
     /// What was recorded; none if the step was given up before.
     pub(crate) fn take_recorded_work(&mut self) -> Option<(WorkInputs, WorkResult)> {
-        let WorkRecorder { input, target, parameters, result, .. } = self.recorder.take()?;
-        Some((WorkInputs { input: input?, target: target?, parameters }, result))
+        let WorkRecorder { input, target_or_gradient, parameters, result, .. } = self.recorder.take()?;
+        Some((WorkInputs { input: input?, target_or_gradient: target_or_gradient?, parameters }, result))
     }
 
     /// Computes a work item of `chunk` from what it read in the stage that has computed it before. Everything of the step that this
@@ -115,12 +120,12 @@ impl Stage {
         let layers = &self.chunks[&chunk];
         // copies: layers may reuse the memory
         let copy = |tensor: &Tensor| tensor.copy().to_device(self.device);
-        let (input, target) = (copy(&inputs.input), copy(&inputs.target));
+        let (input, target_or_gradient) = (copy(&inputs.input), copy(&inputs.target_or_gradient));
         let scale = 1.0 / target_count as f64;
-        let loss_inputs = layers.head.is_some().then_some(LossInputs { targets: &target, scale });
+        let loss_inputs = layers.head.is_some().then_some(LossInputs { targets: &target_or_gradient, scale });
         let (output, saved) = layers.forward(input, ctx, loss_inputs);
         let output = self.output_hash(&output);
-        let dy = layers.head.is_none().then_some(target);
+        let dy = layers.head.is_none().then_some(target_or_gradient);
         let dx = layers.backward(saved, dy, &mut WeightGradient::accumulate);
         WorkResult { output, input_gradient: hash(&dx), weight_gradients: self.weight_gradients_hash(chunk) }
     }
@@ -136,7 +141,7 @@ impl Stage {
         let Some(recorder) = &mut self.recorder else { return };
         recorder.input = Some(on_cpu(input));
         if has_head {
-            recorder.target = targets.map(on_cpu);
+            recorder.target_or_gradient = targets.map(on_cpu);
         }
         let values = weights.iter().map(|weight| &weight.value);
         copy_into(&recorder.parameters.narrow(0, 0, numel), values);
@@ -157,7 +162,7 @@ impl Stage {
     /// Copies the gradient of the output.
     pub(super) fn record_output_gradient(&mut self, item: WorkItem, dy: Option<&Tensor>) {
         if let (Some(recorder), Some(dy)) = (self.recorder_of(item), dy) {
-            recorder.target = Some(on_cpu(dy));
+            recorder.target_or_gradient = Some(on_cpu(dy));
         }
     }
 
@@ -209,19 +214,19 @@ impl Stage {
                 is_head,
             })
         };
-        let head = of(ParameterGroup::Head, true).filter(|_| has_head);
-        of(ParameterGroup::Chunk(chunk), false).chain(head).collect()
+        let head = of(AccumulatorGroup::Head, true).filter(|_| has_head);
+        of(AccumulatorGroup::Chunk(chunk), false).chain(head).collect()
     }
 
     fn weight_gradients_hash(&self, chunk: usize) -> String {
-        hash(self.gradient_sums.accumulators(ParameterGroup::Chunk(chunk)).iter().map(|(_, sum)| sum))
+        hash(self.gradient_sums.accumulators(AccumulatorGroup::Chunk(chunk)).iter().map(|(_, sum)| sum))
     }
 
     fn output_hash(&self, output: &ChunkOutput) -> String {
         match output {
             ChunkOutput::Activations(y) => hash([y]),
             ChunkOutput::Loss(loss) => {
-                let head = self.gradient_sums.accumulators(ParameterGroup::Head).iter().map(|(_, sum)| sum);
+                let head = self.gradient_sums.accumulators(AccumulatorGroup::Head).iter().map(|(_, sum)| sum);
                 hash(std::iter::once(loss).chain(head))
             }
         }

@@ -6,7 +6,7 @@ use stagecoach_pipeline::{Action, WorkItem};
 use tch::Tensor;
 
 use super::executor::{StepState, no_link};
-use super::gradient_sums::ParameterGroup;
+use super::gradient_sums::AccumulatorGroup;
 use super::{ChunkOutput, Executor, LossInputs, Stage, StepError, StepInputs, StepTimer};
 use crate::links::LinkId;
 use crate::model::WeightGradient;
@@ -49,7 +49,7 @@ impl Executor<'_> {
             (ChunkOutput::Loss(loss), _) => {
                 state.add_loss(loss, item, inputs);
                 if inputs.step.is_some() {
-                    self.stage.gradient_sums.add(ParameterGroup::Head, item, inputs.blocks);
+                    self.stage.gradient_sums.finish_block_after(AccumulatorGroup::Head, item, inputs.blocks);
                 }
             }
             (ChunkOutput::Activations(y), Some(consumer)) => drop(state.activations.insert(consumer, y)),

@@ -1,10 +1,10 @@
-//! What a step asks its caller while it runs.
+//! What a step calls while it runs.
 
 use std::fmt;
 
 use crate::links::LinkError;
 
-/// What is asked of a step.
+/// Whether a step must stop, and how soon.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StopRequest {
     /// No stop is requested.
@@ -15,10 +15,10 @@ pub enum StopRequest {
     Immediately,
 }
 
-/// What a step asks its caller.
+/// Functions that a step calls while it runs.
 #[derive(Clone, Copy)]
 pub struct StepControl<'a> {
-    /// What is asked of the step at this moment: looked at between two of its actions, and when it votes.
+    /// Whether the step must stop: called between two of its actions, and when it votes.
     pub stop: &'a dyn Fn() -> StopRequest,
     /// Called before it votes: waits for what the vote promises to the group.
     pub before_vote: &'a dyn Fn() -> Result<(), LinkError>,

@@ -67,7 +67,7 @@ impl Stage {
         self.dump = Some(dump);
     }
 
-    /// Whether the next program's tensors are taken; if so, the weights are as they are before it.
+    /// Whether the next program's tensors are taken; if so, takes the weights now.
     pub(crate) fn set_dumping(&self, is_active: bool) {
         let Some(dump) = &self.dump else { return };
         dump.is_active.set(is_active);

@@ -9,7 +9,7 @@ use crate::kernels;
 use crate::sys::peak_resident_bytes;
 
 impl Executor<'_> {
-    /// Sends this rank's norms and vote, and waits for the group's decision.
+    /// Ends the step's times, waits for what the vote promises, votes, and waits for the group's decision.
     pub(super) fn exchange(
         &mut self,
         program: &[Action],
@@ -35,7 +35,7 @@ impl Executor<'_> {
         let measurements = StepMeasurements {
             bytes_sent: self.links.bytes_sent() as f64,
             peak_bytes: peak_bytes(self.stage.device) as f64,
-            // the recorded timeline is that of the first replica: the others do nothing else, and are many
+            // the recorded timeline is that of the first replica: the others do the same, and are many
             spans: if self.stage.replica.index == 0 { timer.spans(program) } else { Vec::new() },
         };
         let measurements = measurements.to_vec();

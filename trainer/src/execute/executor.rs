@@ -8,7 +8,7 @@ use stagecoach_pipeline::{Action, Placement, WorkItem};
 use tch::Tensor;
 
 use super::end_of_step::copy_to_host;
-use super::gradient_sums::ParameterGroup;
+use super::gradient_sums::AccumulatorGroup;
 use super::{SavedActivations, Stage, StepError, StepInputs, StepOutput, StepTimer, StopRequest, is_timed};
 use crate::links::{LinkError, LinkId, Links};
 
@@ -76,26 +76,28 @@ impl StepState {
 }
 
 impl Executor<'_> {
-    /// Executes `program` on `inputs`.
+    /// Executes `program` on `inputs`. In a training step, a broken link or a request to stop at once makes this stage vote that the step is
+    /// unfinished: the output then has that verdict.
     ///
     /// # Errors
-    /// When a link or the group fails, the group aborts the job, or an action's input is missing.
+    /// When the group fails or ends the attempt, an action's input is missing, or a link breaks in an evaluation or after the vote.
     pub fn run(&mut self, program: &[Action], inputs: &StepInputs) -> Result<StepOutput, StepError> {
         if inputs.step.is_some() {
             self.stage.zero_grad();
         }
         let mut state = StepState::new(inputs.origin);
         for (index, &action) in program.iter().enumerate() {
-            let is_over = state.verdict.is_some();
-            if inputs.step.is_some() && !is_over && (inputs.control.stop)() == StopRequest::Immediately {
+            let is_decided = state.verdict.is_some();
+            if inputs.step.is_some() && !is_decided && (inputs.control.stop)() == StopRequest::Immediately {
                 state.verdict = Some(self.give_up(inputs)?);
                 break;
             }
-            let is_idle = inputs.control.idle_before == Some(index);
-            let used = if is_idle { (inputs.control.when_idle)().map_err(StepError::from) } else { Ok(()) };
-            match used.and_then(|()| self.execute(action, program, inputs, &mut state)) {
+            let is_longest_wait = inputs.control.idle_before == Some(index);
+            let idle_work =
+                if is_longest_wait { (inputs.control.when_idle)().map_err(StepError::from) } else { Ok(()) };
+            match idle_work.and_then(|()| self.execute(action, program, inputs, &mut state)) {
                 // somebody gave the step up, or died: the group knows
-                Err(StepError::Link(LinkError::Broken(why))) if inputs.step.is_some() && !is_over => {
+                Err(StepError::Link(LinkError::Broken(why))) if inputs.step.is_some() && !is_decided => {
                     state.verdict = Some(self.give_up(inputs)?);
                     state.broken_link = Some(why);
                     break;
@@ -165,9 +167,9 @@ impl Executor<'_> {
         }
         if let (true, Some(item)) = (action.completes_weight_gradient(), action.item()) {
             self.stage.record_weight_gradients(item);
-            self.stage.gradient_sums.add(ParameterGroup::Chunk(item.chunk), item, inputs.blocks);
+            self.stage.gradient_sums.finish_block_after(AccumulatorGroup::Chunk(item.chunk), item, inputs.blocks);
         }
-        // EXCHANGE has ended its span itself, as the vote carries it; what replicas exchange ends when somebody needs it
+        // EXCHANGE has ended its span itself, as the vote carries it; REDUCE and GATHER end when somebody needs them
         if is_timed(action) && action != Action::Exchange && !action.is_between_replicas() {
             state.timer.end();
         }

@@ -1,27 +1,28 @@
-//! The sums of a stage's weight gradients over the blocks of a step.
+//! The sums of a stage's weight gradients over the blocks of a step: consecutive microbatches, which are added in their order. The sums of
+//! blocks are added pairwise as a binary tree, whose nodes are `Subtree`s: so they do not depend on how many replicas compute them.
 
 use std::collections::{BTreeMap, HashMap};
 
 use stagecoach_pipeline::{ReplicaBlocks, Subtree, WorkItem};
 use tch::Tensor;
 
-/// Parameters whose gradients one action accumulates.
+/// The accumulators to which one action adds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(super) enum ParameterGroup {
+pub(super) enum AccumulatorGroup {
     /// A chunk's, but for the head: by B or W.
     Chunk(usize),
     /// The head's, by F.
     Head,
 }
 
-/// Adds the blocks of each action's parameters as the binary tree of [`ReplicaBlocks`]. Their accumulators hold the block
-/// that is being added to, and after the replica's last block the last of its sums.
+/// Adds blocks pairwise as the tree of [`ReplicaBlocks`]. The accumulators hold the block that is being added to, and after the replica's
+/// last block the last subtree.
 #[derive(Debug, Default)]
 pub(super) struct GradientSums {
     /// The accumulators by what they are of, with the index of their parameter.
-    accumulators: BTreeMap<ParameterGroup, Vec<(usize, Tensor)>>,
+    accumulators: BTreeMap<AccumulatorGroup, Vec<(usize, Tensor)>>,
     /// Sums that wait for their sibling: copies of the accumulators.
-    partial: HashMap<(ParameterGroup, Subtree), Vec<Tensor>>,
+    partial: HashMap<(AccumulatorGroup, Subtree), Vec<Tensor>>,
 }
 
 /// An accumulator, and the sums that a replica has for it after its last microbatch.
@@ -37,18 +38,18 @@ pub(super) struct ReplicaSums<'a> {
 }
 
 impl GradientSums {
-    pub(super) fn new(accumulators: BTreeMap<ParameterGroup, Vec<(usize, Tensor)>>) -> GradientSums {
+    pub(super) fn new(accumulators: BTreeMap<AccumulatorGroup, Vec<(usize, Tensor)>>) -> GradientSums {
         GradientSums { accumulators, partial: HashMap::new() }
     }
 
     /// The accumulators of `group`, with the index of their parameter; none if they are not here.
-    pub(super) fn accumulators(&self, group: ParameterGroup) -> &[(usize, Tensor)] {
+    pub(super) fn accumulators(&self, group: AccumulatorGroup) -> &[(usize, Tensor)] {
         self.accumulators.get(&group).map_or(&[], Vec::as_slice)
     }
 
-    /// The gradients of `group` for `item` are in the accumulators: if a block ends with it, adds the blocks before it as far as the tree
-    /// allows, and makes room for the next one.
-    pub(super) fn add(&mut self, group: ParameterGroup, item: WorkItem, blocks: &ReplicaBlocks) {
+    /// If a block ends with `item`, whose gradients the accumulators of `group` have: adds the blocks before it as far as the tree allows,
+    /// and zeroes the accumulators for the next one.
+    pub(super) fn finish_block_after(&mut self, group: AccumulatorGroup, item: WorkItem, blocks: &ReplicaBlocks) {
         let Some(mut sum) = blocks.ending_with(item) else { return };
         let Some(accumulators) = self.accumulators.get(&group) else { return };
         while let Some(other) = self.partial.remove(&(group, sum.sibling())) {
@@ -71,8 +72,8 @@ impl GradientSums {
         let (mut all, mut first) = (Vec::new(), 0);
         for (group, accumulators) in &self.accumulators {
             let is_of_chunk = match group {
-                ParameterGroup::Chunk(other) => *other == chunk,
-                ParameterGroup::Head => has_head,
+                AccumulatorGroup::Chunk(other) => *other == chunk,
+                AccumulatorGroup::Head => has_head,
             };
             let partial: Vec<_> = earlier.iter().filter_map(|sum| self.partial.get(&(*group, *sum))).collect();
             for (at, (parameter, accumulator)) in accumulators.iter().enumerate().filter(|_| is_of_chunk) {

@@ -4,8 +4,8 @@ use std::cmp::Reverse;
 
 use crate::model::{ParameterSpec, names};
 
-/// For each parameter of a stage, the replica that owns it: that adds up its gradients, updates it, and sends the new weights to the
-/// others. A whole tensor each, so that all have about as many bytes. What embedding and head share has the same owner on both of
+/// For each parameter of a stage, the replica that owns it (as in ZeRO-1): that adds up its gradients, updates it, and sends the new weights
+/// to the others. A whole tensor each, so that all have about as many bytes. What embedding and head share has the same owner on both of
 /// their stages.
 pub(crate) fn owners(parameters: &[&ParameterSpec], replicas: usize) -> Vec<usize> {
     let mut order: Vec<usize> = (0..parameters.len()).collect();

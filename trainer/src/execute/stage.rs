@@ -11,7 +11,7 @@ use tch::{Device, Kind, Tensor};
 use super::Chunk;
 use super::audited::WorkRecorder;
 use super::dump::TensorDump;
-use super::gradient_sums::{GradientSums, ParameterGroup};
+use super::gradient_sums::{AccumulatorGroup, GradientSums};
 use super::ownership::owners;
 use super::tied_embedding::TiedEmbedding;
 use super::weight_grad_store::WeightGradStore;
@@ -185,8 +185,8 @@ fn accumulators(
     parts: &[(usize, ModelPart)],
     parameters: &Parameters,
     head_accumulator: Option<&Tensor>,
-) -> BTreeMap<ParameterGroup, Vec<(usize, Tensor)>> {
-    let mut accumulators: BTreeMap<ParameterGroup, Vec<(usize, Tensor)>> = BTreeMap::new();
+) -> BTreeMap<AccumulatorGroup, Vec<(usize, Tensor)>> {
+    let mut accumulators: BTreeMap<AccumulatorGroup, Vec<(usize, Tensor)>> = BTreeMap::new();
     for (chunk, part) in parts {
         let specs = architecture.parameter_specs(part);
         // a tied weight is both the first and the last
@@ -195,8 +195,8 @@ fn accumulators(
             let index = parameters.index(&spec.name);
             let gradient = &parameters[index].gradient;
             let (group, gradient) = match head == Some(at) {
-                true => (ParameterGroup::Head, head_accumulator.unwrap_or(gradient)),
-                false => (ParameterGroup::Chunk(*chunk), gradient),
+                true => (AccumulatorGroup::Head, head_accumulator.unwrap_or(gradient)),
+                false => (AccumulatorGroup::Chunk(*chunk), gradient),
             };
             accumulators.entry(group).or_default().push((index, gradient.shallow_clone()));
         }

@@ -19,7 +19,7 @@ pub enum StepError {
     /// The connection to the group was lost.
     #[error(transparent)]
     Group(#[from] GroupError),
-    /// The group decided to abort the job.
+    /// The group decided to end the attempt.
     #[error("{reason}")]
     Aborted {
         /// Why.

@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use stagecoach_pipeline::Action;
 
-/// Whether the time of an action is recorded: computations, what replicas exchange, and what ends the step. Messages are sent and
+/// Whether the time of an action is recorded: computations, REDUCE and GATHER, and what ends the step. Messages are sent and
 /// received by other threads; UPDATE comes after the vote that carries the times.
 pub(crate) fn is_timed(action: Action) -> bool {
     action.is_compute() || action.is_between_replicas() || matches!(action, Action::ReduceTied | Action::Exchange)
@@ -20,10 +20,10 @@ pub(crate) struct StepTimer {
     begin_seconds: f64,
     /// Of what this stage does itself, in the order of the program.
     spans: Vec<(f64, f64)>,
-    /// Of what replicas exchange meanwhile: the REDUCEs of this step, and the GATHERs of the step before, which end in this one.
-    exchanged: BTreeMap<Action, (f64, f64)>,
+    /// Of what goes between replicas meanwhile: the REDUCEs of this step, and the GATHERs of the step before, which end in this one.
+    replica_spans: BTreeMap<Action, (f64, f64)>,
     /// When the last of those ended.
-    exchanged_until: Instant,
+    replicas_until: Instant,
 }
 
 impl StepTimer {
@@ -35,8 +35,8 @@ impl StepTimer {
             started,
             begin_seconds: 0.0,
             spans: Vec::new(),
-            exchanged: BTreeMap::new(),
-            exchanged_until: started,
+            replica_spans: BTreeMap::new(),
+            replicas_until: started,
         }
     }
 
@@ -50,23 +50,23 @@ impl StepTimer {
         self.spans.push((self.begin_seconds, self.seconds(Instant::now())));
     }
 
-    /// What replicas exchanged by an action since it `began`, one action after the other, as they share their links. What began in the
+    /// A REDUCE or GATHER that `began` then; one counts after the other, as they share their links. What began in the
     /// step before counts from the begin of this one. Nothing is recorded if it is not known when it ended.
     pub(crate) fn record(&mut self, action: Action, began: Instant, ended: Option<Instant>) {
         let Some(ended) = ended else { return };
-        let begin = began.max(self.started).max(self.exchanged_until);
+        let begin = began.max(self.started).max(self.replicas_until);
         let end = ended.max(begin);
-        self.exchanged.insert(action, (self.seconds(begin), self.seconds(end)));
-        self.exchanged_until = end;
+        self.replica_spans.insert(action, (self.seconds(begin), self.seconds(end)));
+        self.replicas_until = end;
     }
 
-    /// Begin and end of each timed action of `program` so far, in its order, in seconds. Of an exchange of which nothing is known, and of one
-    /// that ended before this step, the begin of the first computation is both.
+    /// Begin and end of each timed action of `program` so far, in its order, in seconds. Of a REDUCE or GATHER of
+    /// which nothing is known, and of one that was awaited before this step, the begin of the first computation is both.
     pub(crate) fn spans(&self, program: &[Action]) -> Vec<(f64, f64)> {
         let unknown = self.spans.first().map_or(0.0, |&(begin, _)| begin);
         let mut own = self.spans.iter().copied();
         let span = |action: &Action| match action.is_between_replicas() {
-            true => Some(self.exchanged.get(action).copied().unwrap_or((unknown, unknown))),
+            true => Some(self.replica_spans.get(action).copied().unwrap_or((unknown, unknown))),
             false => own.next(),
         };
         program.iter().filter(|action| is_timed(**action)).map_while(span).collect()
@@ -81,7 +81,7 @@ impl StepTimer {
 /// second at which the step was decided: the wait for the verdict counts as one before EXCHANGE. None without spans.
 pub(crate) fn longest_wait(program: &[Action], spans: &[(f64, f64)], decided: f64) -> Option<usize> {
     let timed = (0..program.len()).filter(|&index| is_timed(program[index])).zip(spans);
-    // what replicas exchange is beside what the stage does
+    // REDUCE and GATHER run beside what the stage does
     let (indices, spans): (Vec<usize>, Vec<(f64, f64)>) =
         timed.filter(|(index, _)| !program[*index].is_between_replicas()).unzip();
     let ends = std::iter::once(0.0).chain(spans.iter().map(|&(_, end)| end));

@@ -8,7 +8,7 @@ mod tests;
 
 use stagecoach_data::Texts;
 
-use crate::fatal::Fatal;
+use crate::stage_error::StageError;
 use file::{job_file, plural};
 use sizes::{SHAPES, Sizes, wanted_stages};
 
@@ -42,7 +42,10 @@ pub(crate) const MIN_CORPUS_BYTES: u64 = 1000;
 ///
 /// # Errors
 /// The problems of the smallest job, or the memory that it needs.
-pub(crate) fn propose(facts: &Facts, planned_bytes: &dyn Fn(&str) -> Result<u64, Fatal>) -> Result<String, Fatal> {
+pub(crate) fn propose(
+    facts: &Facts,
+    planned_bytes: &dyn Fn(&str) -> Result<u64, StageError>,
+) -> Result<String, StageError> {
     let limit = (facts.memory_bytes as f64 * MEMORY_SHARE) as u64;
     let (fewest, most) = match facts.stages {
         Some(stages) => (stages.max(1), stages.max(1)),
@@ -63,7 +66,7 @@ pub(crate) fn propose(facts: &Facts, planned_bytes: &dyn Fn(&str) -> Result<u64,
         }
     }
     let remedy = if fewest > 1 { "give fewer stages (--stages), or " } else { "" };
-    Err(Fatal::invalid(format!(
+    Err(StageError::invalid(format!(
         "the smallest model over {} needs {needed} bytes of memory, and {limit} of this machine's {} may be used \
          ({:.0}%): {remedy}use a machine with more memory",
         plural(fewest as usize, "stage"),

@@ -20,7 +20,7 @@ fn read(text: &str) -> PipelineJob {
 }
 
 /// The bytes of all stages, of a workspace in which nothing was measured.
-fn planned(text: &str) -> Result<u64, Fatal> {
+fn planned(text: &str) -> Result<u64, StageError> {
     let job = read(text);
     let stages = job.spec.stages as usize;
     let config = JobConfig::new(job, Path::new("/nowhere"))?;
@@ -72,7 +72,8 @@ fn what_was_asked_for_is_kept_and_strings_are_quoted() {
 fn a_name_that_is_none_and_memory_that_is_too_small_are_refused() {
     let refused = |facts: &Facts| {
         let planned = |text: &str| {
-            let job = stagecoach_api::parse(text, "job.yaml").map_err(|error| Fatal::invalid(error.to_string()))?;
+            let job =
+                stagecoach_api::parse(text, "job.yaml").map_err(|error| StageError::invalid(error.to_string()))?;
             JobConfig::new(job, Path::new("/nowhere"))?;
             Ok(u64::MAX)
         };

@@ -13,9 +13,9 @@ use super::LaunchError;
 use super::job_lock::is_locked;
 use super::launcher_state::{EarlierFailure, LauncherState, Recovery};
 use super::stage_process::{SEPARATOR, place_line, start_line};
-use crate::fatal::Fatal;
 use crate::folder::JobFolder;
 use crate::observe::StepRecord;
+use crate::stage_error::StageError;
 
 /// How many bytes of the end of a log, or of the metrics, are read.
 const TAIL_BYTES: u64 = 16 << 20;
@@ -68,7 +68,7 @@ impl History {
     pub(crate) fn read(path: &Path) -> anyhow::Result<History> {
         let Some(folder) = JobFolder::existing(path)? else {
             let found = if path.exists() { "is no job's folder" } else { "does not exist" };
-            return Err(Fatal::invalid(format!(
+            return Err(StageError::invalid(format!(
                 "{} {found}: expected a folder in which `stagecoach run` has trained, such as workspace/NAME",
                 path.display()
             ))

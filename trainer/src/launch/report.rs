@@ -58,7 +58,7 @@ fn replacement(decision: &Decision, wait: u64) -> String {
     let state = &decision.state;
     let failed = state.last_failure.as_ref();
     let name = failed.and_then(AttemptFailure::stage).unwrap_or_else(|| "what was lost".into());
-    match failed.and_then(|failure| failure.rank).is_some_and(|rank| !state.starting.contains(&rank)) {
+    match failed.and_then(|failure| failure.rank).is_some_and(|rank| !state.ranks_to_create.contains(&rank)) {
         true => format!("a spare takes the place of {name}"),
         false => {
             let meanwhile = meanwhile(decision.training_replicas);
@@ -163,7 +163,7 @@ pub(super) mod tests {
         assert_eq!(sentence, format!("{restart}training starts at step 0, since there is no checkpoint"));
         let replaced = JobState {
             incarnations: BTreeMap::from([(1, 1)]),
-            starting: [1].into(),
+            ranks_to_create: [1].into(),
             last_failure: Some(killed()),
             attempt: Attempt { number: 1, ..state.attempt },
             ..state.clone()
@@ -180,7 +180,7 @@ pub(super) mod tests {
         let trains = Decision { training_replicas: 1, ..decision(&replaced) };
         let sentence = restarting_or_giving_up(&trains, &policy, false, UnixMillis(500));
         assert!(sentence.starts_with("starting stage 1 again in 2.0s; the other replicas train on"), "{sentence}");
-        let taken = JobState { starting: [].into(), ..replaced };
+        let taken = JobState { ranks_to_create: [].into(), ..replaced };
         assert_eq!(
             restart_sentence(&taken, &policy),
             "a spare takes the place of stage 1; 9 of 10 restarts left; training starts at step 0, since there is no checkpoint"

@@ -25,7 +25,7 @@ impl History {
         let state = self.state.as_ref();
         let is_running = self.running.is_some();
         let stages = state.map_or(0, |state| state.attempt.mesh.ranks());
-        let starting = state.map_or(0, |state| u32::try_from(state.starting.len()).unwrap_or(u32::MAX));
+        let starting = state.map_or(0, |state| u32::try_from(state.ranks_to_create.len()).unwrap_or(u32::MAX));
         let replicas = self.replicas().filter(|_| is_running);
         let ready = match replicas.filter(|replicas| replicas.are_missing()) {
             Some(replicas) => stages / replicas.all * replicas.training,
@@ -88,7 +88,7 @@ mod tests {
         let state = JobState {
             attempt_phase: AttemptPhase::Running { not_before: UnixMillis(0), all_created: true },
             attempt: Attempt { number: 1, mesh: Mesh::pipeline(3), revision: 0 },
-            starting: [1].into(),
+            ranks_to_create: [1].into(),
             budget: RestartBudget { total: 2, ..RestartBudget::default() },
             checkpoint_step: Some(40),
             ..JobState::default()

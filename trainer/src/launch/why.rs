@@ -182,7 +182,7 @@ mod tests {
         says(with_state(|state| state.incarnations.clear()), &["nothing was started again yet"]);
         let without = with_state(|state| state.attempt.mesh = Mesh { stages: 3, data_parallel: 2 });
         says(without, &["now:    It runs with 1 of 2 replicas (process 12): 57 of 100 steps are trained."]);
-        let starting = with_state(|state| state.starting = [1].into());
+        let starting = with_state(|state| state.ranks_to_create = [1].into());
         says(History { successor: None, ..starting }, &["the other stages wait, and stage 1 is to start again"]);
         let failed = with_state(|state| {
             state.attempt_phase = AttemptPhase::Finished(JobOutcome::Failed(JobFailureReason::InvalidConfig));

@@ -8,8 +8,8 @@ use stagecoach_pipeline::{
 };
 
 use super::job_config::JobConfig;
-use crate::fatal::Fatal;
 use crate::model::Architecture;
+use crate::stage_error::StageError;
 
 /// Chunks a stage that `Auto` tries, at most: each more is one more passage of every microbatch over every link.
 const MAX_CHUNKS_PER_STAGE: usize = 4;
@@ -35,10 +35,10 @@ pub(super) fn candidates(
     architecture: &dyn Architecture,
     stages: usize,
     microbatches: usize,
-) -> Result<Vec<Candidate>, Fatal> {
+) -> Result<Vec<Candidate>, StageError> {
     let lowered = |schedule: Schedule| {
         let programs = lower(&schedule, architecture.tie_word_embeddings());
-        let programs = programs.map_err(|e| Fatal::invalid(e.to_string()))?;
+        let programs = programs.map_err(|e| StageError::invalid(e.to_string()))?;
         Ok(Candidate { programs, schedule })
     };
     schedules(config, architecture, stages, microbatches)?.into_iter().map(lowered).collect()
@@ -62,7 +62,7 @@ fn schedules(
     architecture: &dyn Architecture,
     stages: usize,
     microbatches: usize,
-) -> Result<Vec<Schedule>, Fatal> {
+) -> Result<Vec<Schedule>, StageError> {
     let pipeline = &config.job.spec.pipeline;
     let chunks = pipeline.virtual_stages as usize;
     Ok(match &pipeline.schedule {
@@ -104,9 +104,10 @@ fn every_schedule(stages: usize, layers: usize, microbatches: usize, is_replicat
 }
 
 /// Reads the schedule of a job with `stages` stages.
-fn read_csv(config: &JobConfig, path: &str, stages: usize, microbatches: usize) -> Result<Schedule, Fatal> {
+fn read_csv(config: &JobConfig, path: &str, stages: usize, microbatches: usize) -> Result<Schedule, StageError> {
     let file = config.workspace.join(path);
-    let invalid = |what: String| Fatal::invalid(format!("spec.pipeline.schedule.csv.path: {}: {what}", file.display()));
+    let invalid =
+        |what: String| StageError::invalid(format!("spec.pipeline.schedule.csv.path: {}: {what}", file.display()));
     let text = std::fs::read_to_string(&file).map_err(|e| invalid(format!("could not be read: {e}")))?;
     let schedule = from_csv(&text, stages).map_err(|e| invalid(e.to_string()))?;
     let chunks = schedule.placement.chunks();

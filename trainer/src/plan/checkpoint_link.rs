@@ -5,7 +5,7 @@
 use serde::{Deserialize, Serialize};
 use stagecoach_checkpoint::Manifest;
 
-use crate::fatal::Fatal;
+use crate::stage_error::StageError;
 
 /// A checkpoint, named by its content.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -22,8 +22,9 @@ impl CheckpointLink {
     ///
     /// # Errors
     /// None in practice: a manifest that was read or written has a JSON form.
-    pub(crate) fn to(manifest: &Manifest) -> Result<CheckpointLink, Fatal> {
-        let bytes = manifest.to_bytes().map_err(|e| Fatal::invalid(format!("a manifest can't be written: {e}")))?;
+    pub(crate) fn to(manifest: &Manifest) -> Result<CheckpointLink, StageError> {
+        let bytes =
+            manifest.to_bytes().map_err(|e| StageError::invalid(format!("a manifest can't be written: {e}")))?;
         Ok(CheckpointLink { step: manifest.step, manifest: blake3::hash(&bytes).to_hex().to_string() })
     }
 

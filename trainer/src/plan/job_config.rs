@@ -14,9 +14,9 @@ use stagecoach_pipeline::GradientBlocks;
 
 use super::memory::parameter_copies;
 use super::trainer_state::TrainerState;
-use crate::fatal::Fatal;
 use crate::model::{Architecture, Llama, LlamaConfig, MicrobatchCost};
 use crate::optimize::LearningRate;
+use crate::stage_error::StageError;
 use crate::state_dict::find_model;
 
 /// Configuration of a job that this trainer can run.
@@ -45,13 +45,13 @@ impl JobConfig {
     ///
     /// # Errors
     /// All validation errors; else what does not fit the model that it reads.
-    pub(crate) fn new(job: PipelineJob, workspace: &Path) -> Result<JobConfig, Fatal> {
+    pub(crate) fn new(job: PipelineJob, workspace: &Path) -> Result<JobConfig, StageError> {
         let problems: Vec<String> = job.validate().iter().map(ToString::to_string).collect();
         if !problems.is_empty() {
-            return Err(Fatal::invalid(problems.join("; ")));
+            return Err(StageError::invalid(problems.join("; ")));
         }
         let Some(BuiltIn { model, data, training }) = job.spec.built_in() else {
-            return Err(Fatal::invalid(
+            return Err(StageError::invalid(
                 "spec.trainer.type is Custom: this is the built-in trainer, run your own command",
             ));
         };
@@ -63,7 +63,7 @@ impl JobConfig {
             ModelSpec::Pretrained(pretrained) => pretrained_config(workspace, pretrained)?,
         };
         if data.sequence_length as usize > model.max_position_embeddings {
-            return Err(Fatal::invalid(format!(
+            return Err(StageError::invalid(format!(
                 "spec.data.sequenceLength is {}, and the model is made for {} at most",
                 data.sequence_length, model.max_position_embeddings
             )));
@@ -123,14 +123,14 @@ impl JobConfig {
     ///
     /// # Errors
     /// If it has more replicas now than there are blocks to share.
-    pub(crate) fn resuming(&self, recorded: &Value) -> Result<JobConfig, Fatal> {
+    pub(crate) fn resuming(&self, recorded: &Value) -> Result<JobConfig, StageError> {
         let mut config = self.clone();
         if self.training.gradient_blocks.is_none() {
             config.gradient_blocks = recorded_gradient_blocks(recorded);
         }
         let (replicas, blocks) = (config.job.spec.data_parallel, config.gradient_blocks);
         if replicas as usize > blocks {
-            return Err(Fatal::invalid(format!(
+            return Err(StageError::invalid(format!(
                 "spec.dataParallel is {replicas}, and this job began with {blocks} gradient block{}: set it to {blocks} at \
                  most, or begin a new job with training.gradientBlocks {}",
                 if blocks == 1 { "" } else { "s" },
@@ -163,10 +163,10 @@ impl JobConfig {
     ///
     /// # Errors
     /// If the microbatches can't be divided into them.
-    pub(crate) fn blocks(&self) -> Result<GradientBlocks, Fatal> {
+    pub(crate) fn blocks(&self) -> Result<GradientBlocks, StageError> {
         let (blocks, microbatches) = (self.gradient_blocks, self.training.microbatches as usize);
         GradientBlocks::new(blocks, microbatches).ok_or_else(|| {
-            Fatal::invalid(format!(
+            StageError::invalid(format!(
                 "spec.training.microbatches {microbatches} can't be divided into {blocks} gradient blocks"
             ))
         })
@@ -176,7 +176,7 @@ impl JobConfig {
     ///
     /// # Errors
     /// As [`JobConfig::blocks`].
-    pub(crate) fn microbatches_of_replicas(&self) -> Result<Vec<usize>, Fatal> {
+    pub(crate) fn microbatches_of_replicas(&self) -> Result<Vec<usize>, StageError> {
         let (blocks, replicas) = (self.blocks()?, self.job.spec.data_parallel as usize);
         Ok((0..replicas).map(|replica| blocks.of_replica(replica, replicas).microbatches().len()).collect())
     }
@@ -191,7 +191,7 @@ impl JobConfig {
     ///
     /// # Errors
     /// If the tokenizer is a file that can't be read.
-    pub(crate) fn planned_vocab_size(&self) -> Result<usize, Fatal> {
+    pub(crate) fn planned_vocab_size(&self) -> Result<usize, StageError> {
         match &self.data.tokenizer {
             TokenizerSpec::Train(train) => Ok(train.vocab_size as usize),
             TokenizerSpec::File(file) => match self.model_vocab_size {
@@ -205,14 +205,14 @@ impl JobConfig {
     ///
     /// # Errors
     /// If the specified vocabulary is smaller than the tokenizer's.
-    pub(crate) fn vocab_size(&self, tokenizer: usize) -> Result<usize, Fatal> {
+    pub(crate) fn vocab_size(&self, tokenizer: usize) -> Result<usize, StageError> {
         match (self.model_vocab_size, &self.job.spec.model) {
-            (Some(size), Some(ModelSpec::Pretrained(from))) if size < tokenizer => Err(Fatal::invalid(format!(
+            (Some(size), Some(ModelSpec::Pretrained(from))) if size < tokenizer => Err(StageError::invalid(format!(
                 "the vocabulary of the model in {} has {size} tokens and the tokenizer's {tokenizer}: set \
                  spec.data.tokenizer to the model's own",
                 from.path
             ))),
-            (Some(size), _) if size < tokenizer => Err(Fatal::invalid(format!(
+            (Some(size), _) if size < tokenizer => Err(StageError::invalid(format!(
                 "spec.model.llama.vocabSize is {size}, and the tokenizer's vocabulary has {tokenizer} tokens: raise it or \
                  leave it out"
             ))),
@@ -243,23 +243,23 @@ impl JobConfig {
     ///
     /// # Errors
     /// If the learning rate can't go on as it says.
-    pub(crate) fn fix_decay(&self, progress: &mut TrainerState, steps: u64) -> Result<Option<String>, Fatal> {
+    pub(crate) fn fix_decay(&self, progress: &mut TrainerState, steps: u64) -> Result<Option<String>, StageError> {
         let asked = self.training.learning_rate.decay_steps;
-        progress.fix_decay(steps, asked, self.learning_rate(steps)).map_err(Fatal::invalid)
+        progress.fix_decay(steps, asked, self.learning_rate(steps)).map_err(StageError::invalid)
     }
 
     /// The device of `rank`. A GPU gets the kernels, once in a process.
     ///
     /// # Errors
     /// If the job requires a GPU and none is usable, or a GPU can't get the kernels.
-    pub(crate) fn device(&self, rank: usize) -> Result<tch::Device, Fatal> {
+    pub(crate) fn device(&self, rank: usize) -> Result<tch::Device, StageError> {
         let gpus = match self.training.device {
             Device::Cpu => return Ok(tch::Device::Cpu),
             Device::Auto if self.training.kernels == Kernels::Portable => return Ok(tch::Device::Cpu),
             Device::Auto | Device::Cuda => crate::sys::cuda_devices(),
         };
         match (self.training.device, gpus) {
-            (Device::Cuda, Err(why)) => Err(Fatal::invalid(format!(
+            (Device::Cuda, Err(why)) => Err(StageError::invalid(format!(
                 "spec.training.device is Cuda and stage {rank} finds no usable GPU ({why}): give it one, or set device to Auto"
             ))),
             (_, Err(why)) => {
@@ -271,8 +271,9 @@ impl JobConfig {
             }
             (_, Ok(gpus)) => {
                 let gpu = rank % gpus;
-                crate::kernels::load_on_gpu(gpu)
-                    .map_err(|error| Fatal::invalid(format!("stage {rank} can't compute on GPU {gpu}: {error}")))?;
+                crate::kernels::load_on_gpu(gpu).map_err(|error| {
+                    StageError::invalid(format!("stage {rank} can't compute on GPU {gpu}: {error}"))
+                })?;
                 Ok(tch::Device::Cuda(gpu))
             }
         }
@@ -288,8 +289,8 @@ pub(crate) fn recorded_gradient_blocks(identity: &Value) -> usize {
 fn pretrained_config(
     workspace: &Path,
     from: &PretrainedSpec,
-) -> Result<(LlamaConfig, Option<usize>, Option<PathBuf>), Fatal> {
-    let invalid = |e: &dyn std::fmt::Display| Fatal::invalid(format!("spec.model.pretrained.path: {e}"));
+) -> Result<(LlamaConfig, Option<usize>, Option<PathBuf>), StageError> {
+    let invalid = |e: &dyn std::fmt::Display| StageError::invalid(format!("spec.model.pretrained.path: {e}"));
     let path = find_model(workspace, Path::new(&from.path)).map_err(|e| invalid(&e))?;
     let model = LlamaConfig::from_hugging_face(&workspace.join(&path)).map_err(|e| invalid(&e))?;
     let vocab_size = model.vocab_size;

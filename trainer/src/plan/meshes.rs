@@ -8,14 +8,14 @@ use stagecoach_pipeline::{Partition, Placement, RankSpeeds};
 use super::job_config::JobConfig;
 use super::pipeline_layout::{PipelineLayout, plan_pipeline};
 use crate::execute::kind;
-use crate::fatal::Fatal;
 use crate::model::{Architecture, ModelPart};
+use crate::stage_error::StageError;
 
 /// A job's plan with a mesh, or why it can't have it.
 #[derive(Debug)]
 pub(crate) struct MeshPlan {
     pub(crate) mesh: Mesh,
-    pub(crate) layout: Result<PipelineLayout, Fatal>,
+    pub(crate) layout: Result<PipelineLayout, StageError>,
 }
 
 impl MeshPlan {
@@ -36,11 +36,11 @@ pub(crate) fn every_mesh(config: &JobConfig, architecture: &dyn Architecture, gp
     plans
 }
 
-fn plan_mesh(config: &JobConfig, architecture: &dyn Architecture, mesh: Mesh) -> Result<PipelineLayout, Fatal> {
+fn plan_mesh(config: &JobConfig, architecture: &dyn Architecture, mesh: Mesh) -> Result<PipelineLayout, StageError> {
     let config = config.with_mesh(mesh);
     let (replicas, blocks) = (mesh.data_parallel as usize, config.gradient_blocks);
     if replicas > blocks {
-        return Err(Fatal::invalid(format!(
+        return Err(StageError::invalid(format!(
             "spec.training.gradientBlocks is {blocks}: {replicas} replicas need a block each"
         )));
     }

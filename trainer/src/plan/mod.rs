@@ -40,7 +40,7 @@ pub(crate) use receipt::{Receipt, StepFacts};
 pub(crate) use speeds::{attempt_speeds, measured_speeds};
 pub(crate) use trainer_state::{TrainerState, keep_audit_difference};
 
-use crate::fatal::Fatal;
+use crate::stage_error::StageError;
 
 /// Created by stage 0 and sent to every stage. Everything else that a stage needs is in the job, which it reads itself.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -122,17 +122,17 @@ impl Plan {
     ///
     /// # Errors
     /// None in practice: the plan contains no map keys or numbers that JSON cannot represent.
-    pub(crate) fn to_bytes(&self) -> Result<Vec<u8>, Fatal> {
-        serde_json::to_vec(self).map_err(|e| Fatal::invalid(format!("the plan can't be written: {e}")))
+    pub(crate) fn to_bytes(&self) -> Result<Vec<u8>, StageError> {
+        serde_json::to_vec(self).map_err(|e| StageError::invalid(format!("the plan can't be written: {e}")))
     }
 
     /// Deserialises and verifies the plan that stage 0 sent, for the stage of `rank`.
     ///
     /// # Errors
     /// If it is not a plan of this version, or its programs are incorrect.
-    pub(crate) fn from_bytes(bytes: &[u8], rank: usize) -> Result<(Plan, VerifiedPlan), Fatal> {
+    pub(crate) fn from_bytes(bytes: &[u8], rank: usize) -> Result<(Plan, VerifiedPlan), StageError> {
         let plan: Plan = serde_json::from_slice(bytes).map_err(|e| {
-            Fatal::invalid(format!("stage 0's plan can't be read ({e}): all stages must run one version"))
+            StageError::invalid(format!("stage 0's plan can't be read ({e}): all stages must run one version"))
         })?;
         let verified = plan.verify(rank)?;
         Ok((plan, verified))
@@ -142,11 +142,12 @@ impl Plan {
     ///
     /// # Errors
     /// The first violation, with the action.
-    pub(crate) fn verify(&self, rank: usize) -> Result<VerifiedPlan, Fatal> {
-        let read = |text: &str| Programs::from_text(text).map_err(|e| Fatal::invalid(format!("stage 0's plan: {e}")));
+    pub(crate) fn verify(&self, rank: usize) -> Result<VerifiedPlan, StageError> {
+        let read =
+            |text: &str| Programs::from_text(text).map_err(|e| StageError::invalid(format!("stage 0's plan: {e}")));
         let limits = Limits { max_in_flight: Some(self.in_flight.clone()), ..Limits::default() };
-        let wrong = |e| Fatal::invalid(format!("stage 0's plan is wrong: {e}"));
-        let all = self.programs.iter().map(|text| read(text)).collect::<Result<Vec<Programs>, Fatal>>()?;
+        let wrong = |e| StageError::invalid(format!("stage 0's plan is wrong: {e}"));
+        let all = self.programs.iter().map(|text| read(text)).collect::<Result<Vec<Programs>, StageError>>()?;
         for programs in &all {
             verify(programs, &limits).map_err(wrong)?;
         }
@@ -155,16 +156,17 @@ impl Plan {
         let (blocks, microbatches) = (self.gradient_blocks, self.microbatches);
         let blocks = GradientBlocks::new(blocks, microbatches).filter(|blocks| replica.count <= blocks.count());
         let blocks = blocks.map(|blocks| blocks.of_replica(replica.index, replica.count)).ok_or_else(|| {
-            Fatal::invalid(format!(
+            StageError::invalid(format!(
                 "stage 0's plan is wrong: {} gradient blocks of {microbatches} microbatches for {} replicas",
                 self.gradient_blocks, self.data_parallel
             ))
         })?;
         let own = all.into_iter().find(|programs| programs.microbatches == blocks.microbatches().len());
         let training = own.filter(|programs| programs.replicated() == (replica.count > 1)).ok_or_else(|| {
-            Fatal::invalid(format!("stage 0's plan is wrong: it has no programs for replica {}", replica.index))
+            StageError::invalid(format!("stage 0's plan is wrong: it has no programs for replica {}", replica.index))
         })?;
-        let evaluation = self.evaluation.iter().map(|text| read(text)).collect::<Result<Vec<Programs>, Fatal>>()?;
+        let evaluation =
+            self.evaluation.iter().map(|text| read(text)).collect::<Result<Vec<Programs>, StageError>>()?;
         for window in &evaluation {
             verify_evaluation(window, &limits).map_err(wrong)?;
         }

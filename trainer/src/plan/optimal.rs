@@ -4,8 +4,8 @@ use stagecoach_pipeline::{OptimalSchedule, lower, optimal_schedule, simulate};
 
 use super::memory::stage_bytes;
 use super::{JobConfig, PipelineLayout, StageBytes};
-use crate::fatal::Fatal;
 use crate::model::Architecture;
+use crate::stage_error::StageError;
 
 /// More are hopeless to search completely.
 const MAX_WORK_ITEMS: usize = 64;
@@ -22,10 +22,10 @@ impl PipelineLayout {
         mut self,
         config: &JobConfig,
         architecture: &dyn Architecture,
-    ) -> Result<PipelineLayout, Fatal> {
+    ) -> Result<PipelineLayout, StageError> {
         let (ranks, microbatches) = (self.schedule.placement.ranks(), self.programs.microbatches);
         if self.schedule.placement.chunks() != ranks {
-            return Err(Fatal::invalid(format!(
+            return Err(StageError::invalid(format!(
                 "--optimal searches among schedules with one chunk a stage, and {} has {} chunks on {ranks} stages: set \
                  spec.pipeline.schedule to 1F1B and virtualStages to 1",
                 self.schedule.name,
@@ -33,7 +33,7 @@ impl PipelineLayout {
             )));
         }
         if ranks * microbatches > MAX_WORK_ITEMS {
-            return Err(Fatal::invalid(format!(
+            return Err(StageError::invalid(format!(
                 "--optimal searches up to {MAX_WORK_ITEMS} microbatches in all stages together, and {ranks} stages with \
                  {microbatches} each have {}: plan it with fewer, as in --set training.microbatches={}",
                 ranks * microbatches,
@@ -47,8 +47,8 @@ impl PipelineLayout {
         };
         let limits: Vec<u64> = self.memory.iter().map(varying).collect();
         let found = optimal_schedule(&self.costs.merge(&self.parts), microbatches, &limits, MAX_STATES)
-            .ok_or_else(|| Fatal::invalid("--optimal found no schedule within spec.pipeline.memoryLimit"))?;
-        let programs = lower(&found.schedule, self.programs.tied()).map_err(|e| Fatal::invalid(e.to_string()))?;
+            .ok_or_else(|| StageError::invalid("--optimal found no schedule within spec.pipeline.memoryLimit"))?;
+        let programs = lower(&found.schedule, self.programs.tied()).map_err(|e| StageError::invalid(e.to_string()))?;
         let programs = self.in_parts(&programs);
         let timeline = simulate(&programs, &self.costs);
         self.notes.push(note(&self, timeline.makespan, &found));

@@ -10,9 +10,9 @@ use stagecoach_files::write_atomically;
 use stagecoach_pipeline::{ModelCost, ModuleCost};
 
 use super::JobConfig;
-use crate::fatal::Fatal;
 use crate::kernels;
 use crate::model::{Architecture, MicrobatchCost};
+use crate::stage_error::StageError;
 
 /// Seconds of a module for one microbatch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -65,14 +65,14 @@ impl Profile {
     ///
     /// # Errors
     /// If the volume fails.
-    pub(crate) fn save(&self, config: &JobConfig, architecture: &dyn Architecture) -> Result<PathBuf, Fatal> {
+    pub(crate) fn save(&self, config: &JobConfig, architecture: &dyn Architecture) -> Result<PathBuf, StageError> {
         let path = path(config, architecture);
         let content = json!({ "of": key(config, architecture), "profile": self });
         let written = match path.parent().map_or(Ok(()), std::fs::create_dir_all) {
             Ok(()) => write_atomically(&path, format!("{content:#}\n").as_bytes()),
             failed => failed,
         };
-        written.map_err(|error| Fatal::storage("write", &path, error))?;
+        written.map_err(|error| StageError::storage("write", &path, error))?;
         Ok(path)
     }
 }

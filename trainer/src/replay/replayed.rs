@@ -17,11 +17,11 @@ use super::dump::read_dump;
 use super::record::{RecordedCheckpoint, RunRecord};
 use super::scratch::Scratch;
 use crate::execute::DumpConfig;
-use crate::fatal::Fatal;
 use crate::folder::write_file;
 use crate::launch::{LaunchConfig, LauncherState, RunOutcome, StageExecutable, supervise};
 use crate::observe::{ProgressDisplay, RunSummary, StepRecord, TrainingEvent, read_metrics};
 use crate::plan::{JobConfig, TrainerState, recorded_gradient_blocks};
+use crate::stage_error::StageError;
 use crate::train::{ReplayOptions, environment_changes};
 
 /// How steps are replayed.
@@ -112,13 +112,13 @@ pub(crate) fn replay(
     let result = match supervise(launch, &mut state, display)? {
         RunOutcome::Complete(Some(result)) => result,
         RunOutcome::Stopped | RunOutcome::Killed => {
-            bail!(Fatal::new(FailureKind::Drained, "stopped by a signal: nothing was compared"))
+            bail!(StageError::new(FailureKind::Drained, "stopped by a signal: nothing was compared"))
         }
         RunOutcome::Complete(None) | RunOutcome::Failed(_) => {
             let failure = state.state.last_failure;
             let kind = failure.as_ref().and_then(|failure| failure.kind).unwrap_or(FailureKind::Error);
             let message = failure.map_or_else(|| "the stages reported no result".into(), |failure| failure.message);
-            bail!(Fatal::new(kind, format!("the steps could not be trained again: {message}")))
+            bail!(StageError::new(kind, format!("the steps could not be trained again: {message}")))
         }
     };
     let manifest = read_manifest(&FileSystemVolume::new(scratch.folder.root()), until)?;
@@ -209,8 +209,8 @@ fn other_identity(
             total: progress.bytes_total,
         });
     })
-    .map_err(Fatal::from)?;
-    let dataset = Dataset::open(&data_config, &prepared).map_err(Fatal::from)?;
+    .map_err(StageError::from)?;
+    let dataset = Dataset::open(&data_config, &prepared).map_err(StageError::from)?;
     let here: Value = config.identity(&prepared, dataset.training_sequences());
     // the newest, whose job it is, and the one to begin with
     let found = [Some(recorded), base.map(|base| &base.manifest)].into_iter().flatten().find_map(|manifest| {

@@ -4,7 +4,7 @@ use std::env;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
-use crate::fatal::Fatal;
+use crate::stage_error::StageError;
 
 /// The variables that decide what libtorch's libraries dispatch to, with their values under `Portable`; those without one
 /// must not be set. MKL has kernels for one maker's processors: of its branches, only COMPATIBLE is meant for those of others
@@ -27,9 +27,9 @@ const PINNED: [(&str, Option<&str>); 9] = [
 ///
 /// # Errors
 /// If the processor has no AVX2 or FMA, or the program can't be started again.
-pub(crate) fn pin_instruction_set() -> Result<(), Fatal> {
+pub(crate) fn pin_instruction_set() -> Result<(), StageError> {
     if !has_baseline() {
-        return Err(Fatal::invalid(
+        return Err(StageError::invalid(
             "spec.training.kernels is Portable, and this processor lacks AVX2 or FMA: take another node, or Fastest in a new job",
         ));
     }
@@ -46,7 +46,7 @@ pub(crate) fn pin_instruction_set() -> Result<(), Fatal> {
         };
     }
     let error = command.exec();
-    Err(Fatal::invalid(format!(
+    Err(StageError::invalid(format!(
         "spec.training.kernels is Portable, and this program could not start itself again: {error}"
     )))
 }

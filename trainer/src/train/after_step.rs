@@ -10,14 +10,14 @@ use super::collective::{all_gather, topic};
 use super::evaluate::evaluate_held_out;
 use super::group::link_failure;
 use super::training_loop::{StepStart, TrainingLoop};
-use crate::fatal::Fatal;
 use crate::links::LinkError;
 use crate::observe::{AuditRecord, StepRecord, TrainingEvent};
 use crate::plan::keep_audit_difference;
+use crate::stage_error::StageError;
 
 impl TrainingLoop<'_, '_, '_, '_, '_> {
     /// Ends the audit of the step before, and begins that of the step that is over, if another one follows.
-    pub(super) fn audit(&mut self, begun: &StepStart, verdict: &Verdict) -> Result<Option<AuditRecord>, Fatal> {
+    pub(super) fn audit(&mut self, begun: &StepStart, verdict: &Verdict) -> Result<Option<AuditRecord>, StageError> {
         let Some(audits) = self.audits.get_mut() else { return Ok(None) };
         let running = &mut *self.running;
         let record = audits.compare(running.member)?;
@@ -40,7 +40,7 @@ impl TrainingLoop<'_, '_, '_, '_, '_> {
         Ok(record)
     }
 
-    /// What this stage knows of a finished step.
+    /// The record of a finished step, with what was measured since the last one; the next step's times count from the verdict.
     pub(super) fn record(&mut self, begun: &StepStart, verdict: &Verdict, decided_at: Instant) -> StepRecord {
         let memory_checkpoint = self.memory.borrow_mut().as_mut().map(|memory| {
             memory.add_step(decided_at.saturating_duration_since(self.origin), self.is_copying);
@@ -64,8 +64,8 @@ impl TrainingLoop<'_, '_, '_, '_, '_> {
         }
     }
 
-    /// The held-out loss, if it is due and nobody stops.
-    pub(super) fn evaluate(&mut self, verdict: &Verdict) -> Result<Option<f64>, Fatal> {
+    /// The held-out loss, if it is due and nobody stops. If it is due and was not computed, `evaluation_due` stays set.
+    pub(super) fn evaluate(&mut self, verdict: &Verdict) -> Result<Option<f64>, StageError> {
         let (step, every) = (self.state.step, self.running.context.config.evaluation_interval());
         let has_held_out = !self.running.verified.evaluation.is_empty();
         let is_due = has_held_out && (step == self.running.plan.steps || (every > 0 && step.is_multiple_of(every)));
@@ -81,9 +81,9 @@ impl TrainingLoop<'_, '_, '_, '_, '_> {
         Ok(loss)
     }
 
-    /// Copies the state if this step `has_checkpoint` in memory: then its record is written when every stage has the copies, of
-    /// the last step here and otherwise after the next one. Else it is written at once.
-    pub(super) fn copy_state(&mut self, has_checkpoint: bool, is_last: bool) -> Result<(), Fatal> {
+    /// Takes a memory checkpoint if this step `has_checkpoint`. The step's record is written once all stages hold the copies: now if it is the
+    /// last step, otherwise after the next one. Without a checkpoint it is written now.
+    pub(super) fn copy_state(&mut self, has_checkpoint: bool, is_last: bool) -> Result<(), StageError> {
         self.is_copying = has_checkpoint;
         let running = &*self.running;
         if let (Some(memory), true) = (&mut *self.memory.borrow_mut(), has_checkpoint) {
@@ -109,12 +109,15 @@ impl TrainingLoop<'_, '_, '_, '_, '_> {
     }
 
     /// The step that began is given up. If the group stops, the last boundary is saved in its place, unless it is saved already.
-    pub(super) fn give_up(
+    ///
+    /// # Errors
+    /// Always if the group does not stop: a link is broken.
+    pub(super) fn drop_step(
         &mut self,
         begun: &StepStart,
         verdict: &Verdict,
         broken_link: Option<String>,
-    ) -> Result<(), Fatal> {
+    ) -> Result<(), StageError> {
         let (running, state) = (&*self.running, &self.state);
         running.context.monitor.set_step(state.step);
         if !verdict.stop {

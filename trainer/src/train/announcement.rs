@@ -5,7 +5,7 @@ use stagecoach_data::MicrobatchLayout;
 
 use super::collective::topic;
 use super::context::RunningStage;
-use crate::fatal::Fatal;
+use crate::stage_error::StageError;
 
 /// What every stage needs of a step.
 #[derive(Serialize, Deserialize)]
@@ -26,7 +26,7 @@ impl StepAnnouncement {
         running: &RunningStage,
         index: u64,
         is_checkpoint_due: impl FnOnce(u64) -> bool,
-    ) -> Result<(), Fatal> {
+    ) -> Result<(), StageError> {
         match &running.data_loader {
             Some(data_loader) if running.context.is_leader() && index < running.plan.steps => {
                 let plan = data_loader.step_plan(index);
@@ -36,7 +36,7 @@ impl StepAnnouncement {
                     memory_checkpoint: is_checkpoint_due(index + 1),
                 };
                 let bytes = serde_json::to_vec(&announcement);
-                let bytes = bytes.map_err(|e| Fatal::invalid(format!("the announcement of a step: {e}")))?;
+                let bytes = bytes.map_err(|e| StageError::invalid(format!("the announcement of a step: {e}")))?;
                 Ok(running.member.broadcast(topic::STEP, bytes)?)
             }
             _ => Ok(()),
@@ -47,11 +47,11 @@ impl StepAnnouncement {
     ///
     /// # Errors
     /// If the group has failed, or stage 0 runs another version.
-    pub(super) fn receive(running: &RunningStage) -> Result<StepAnnouncement, Fatal> {
+    pub(super) fn receive(running: &RunningStage) -> Result<StepAnnouncement, StageError> {
         let bytes = running.member.receive_broadcast(topic::STEP)?;
         serde_json::from_slice(&bytes).map_err(|e| {
             let problem = format!("stage 0's announcement of a step can't be read ({e})");
-            Fatal::invalid(format!("{problem}: all stages must run one version"))
+            StageError::invalid(format!("{problem}: all stages must run one version"))
         })
     }
 }

@@ -4,7 +4,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use stagecoach_group::Member;
 
-use crate::fatal::Fatal;
+use crate::stage_error::StageError;
 
 /// Topics of collective messages; each is ordered separately.
 pub(super) mod topic {
@@ -33,11 +33,10 @@ pub(super) fn all_gather<T: Serialize + DeserializeOwned>(
     member: &Member,
     topic: u32,
     own: &T,
-) -> Result<Vec<T>, Fatal> {
-    let bytes = serde_json::to_vec(own).map_err(|e| Fatal::invalid(e.to_string()))?;
+) -> Result<Vec<T>, StageError> {
+    let bytes = serde_json::to_vec(own).map_err(|e| StageError::invalid(e.to_string()))?;
     let all = member.all_gather(topic, bytes)?;
-    all.iter()
-        .map(|bytes| serde_json::from_slice(bytes))
-        .collect::<Result<_, _>>()
-        .map_err(|e| Fatal::invalid(format!("a stage's report can't be read ({e}): all stages must run one version")))
+    all.iter().map(|bytes| serde_json::from_slice(bytes)).collect::<Result<_, _>>().map_err(|e| {
+        StageError::invalid(format!("a stage's report can't be read ({e}): all stages must run one version"))
+    })
 }

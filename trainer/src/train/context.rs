@@ -11,7 +11,7 @@ use super::data_loader::DataLoader;
 use super::kept::HeldSnapshot;
 use super::monitor::StageMonitor;
 use super::replayed::ReplayOptions;
-use super::sweep::Sweep;
+use super::stale_fences::StaleFenceRemoval;
 use crate::execute::Stage;
 use crate::links::Links;
 use crate::observe::{EventWriter, TrainingEvent};
@@ -30,7 +30,7 @@ pub(super) struct StageContext<'a> {
     /// What decides the last bits besides the job, as checkpoints record it.
     pub(super) environment: &'a Value,
     pub(super) volume: &'a dyn Volume,
-    pub(super) sweep: &'a Sweep,
+    pub(super) stale_fences: &'a StaleFenceRemoval,
     pub(super) monitor: &'a StageMonitor,
     pub(super) event_writer: &'a EventWriter,
     /// What is asked of it if this is a replay.

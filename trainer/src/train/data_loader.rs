@@ -7,9 +7,9 @@ use stagecoach_pipeline::Placement;
 use tch::{Device, Tensor};
 
 use super::context::StageContext;
-use crate::fatal::Fatal;
 use crate::kernels::upload;
 use crate::plan::Plan;
+use crate::stage_error::StageError;
 
 /// Data loader of this rank.
 pub(super) struct DataLoader {
@@ -37,7 +37,7 @@ impl DataLoader {
         plan: &Plan,
         rank: usize,
         placement: &Placement,
-    ) -> Result<Option<DataLoader>, Fatal> {
+    ) -> Result<Option<DataLoader>, StageError> {
         let StageContext { config, device, replay, .. } = *context;
         let has_embedding = placement.first_rank() == rank;
         let has_head = placement.last_rank() == rank;

@@ -8,9 +8,9 @@ use tch::Kind;
 
 use super::collective::{all_gather, topic};
 use crate::execute::kind;
-use crate::fatal::Fatal;
 use crate::kernels;
 use crate::plan::{JobConfig, TrainerState};
+use crate::stage_error::StageError;
 use crate::sys::{gpu_model, processor_model};
 
 /// What is compared, and how people call it. `version` is recorded too: it decides nothing that `kernels` does not.
@@ -119,7 +119,7 @@ pub(super) fn compare_stages(
     names: &[String],
     state: &mut TrainerState,
     own: &Value,
-) -> Result<(Option<String>, Vec<Value>), Fatal> {
+) -> Result<(Option<String>, Vec<Value>), StageError> {
     let stages: Vec<Value> = all_gather(member, topic::ENVIRONMENT, own)?;
     Ok((record_stage_differences(names, state, &stages), stages))
 }

@@ -12,12 +12,12 @@ use super::context::RunningStage;
 use super::data_loader::BatchTensors;
 use super::training_loop::run_programs;
 use crate::execute::{StepControl, StepInputs};
-use crate::fatal::Fatal;
+use crate::stage_error::StageError;
 
 /// The held-out loss, in nats per token, known to every rank; NaN if nothing is held out. The microbatches' losses are
 /// added in their order, so that the size of a window changes no bit. None if a stage was asked to stop: all leave it at the
 /// same window.
-pub(super) fn evaluate_held_out(running: &mut RunningStage) -> Result<Option<f64>, Fatal> {
+pub(super) fn evaluate_held_out(running: &mut RunningStage) -> Result<Option<f64>, StageError> {
     let (verified, plan) = (running.verified, running.plan);
     let Some(whole) = verified.evaluation.first() else { return Ok(Some(f64::NAN)) };
     let batch = running.data_loader.as_ref().map(|data_loader| data_loader.evaluation_plan());
@@ -25,7 +25,10 @@ pub(super) fn evaluate_held_out(running: &mut RunningStage) -> Result<Option<f64
     for (index, layouts) in plan.evaluation_layouts.chunks(whole.microbatches).enumerate() {
         let of_size = verified.evaluation.iter().find(|programs| programs.microbatches == layouts.len());
         let programs = of_size.ok_or_else(|| {
-            Fatal::invalid(format!("stage 0's plan is wrong: it has no evaluation of {} microbatches", layouts.len()))
+            StageError::invalid(format!(
+                "stage 0's plan is wrong: it has no evaluation of {} microbatches",
+                layouts.len()
+            ))
         })?;
         let stop = running.context.monitor.stop_requested_at().is_some();
         if all_gather(running.member, topic::EVALUATION, &stop)?.contains(&true) {
@@ -54,7 +57,7 @@ fn evaluate_window(
     batch: Option<&BatchPlan>,
     first: usize,
     loss_so_far: f64,
-) -> Result<f64, Fatal> {
+) -> Result<f64, StageError> {
     let BatchTensors { token_ids, targets } = match (&running.data_loader, batch) {
         (Some(data_loader), Some(batch)) => data_loader.tensors(batch, first..first + layouts.len()),
         _ => BatchTensors::default(),

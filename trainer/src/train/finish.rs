@@ -5,13 +5,13 @@ use stagecoach_checkpoint::paths;
 
 use super::collective::{all_gather, topic};
 use super::context::RunningStage;
-use crate::fatal::Fatal;
 use crate::folder::RESULT;
 use crate::observe::{RunSummary, TrainingEvent};
 use crate::plan::TrainerState;
+use crate::stage_error::StageError;
 use crate::state_dict::{self, TensorHash};
 
-pub(super) fn finish(running: &mut RunningStage, state: &TrainerState) -> Result<(), Fatal> {
+pub(super) fn finish(running: &mut RunningStage, state: &TrainerState) -> Result<(), StageError> {
     running.context.monitor.set_activity("hashing the weights");
     let hashes: Vec<TensorHash> = state_dict::weights(&running.stage).iter().map(TensorHash::of).collect();
     let by_rank = all_gather(running.member, topic::FINISH, &hashes)?;
@@ -28,7 +28,7 @@ pub(super) fn finish(running: &mut RunningStage, state: &TrainerState) -> Result
             receipt: state.receipt.clone(),
             model: format!("{}/{}", running.context.config.job.folder(), paths::checkpoint_path(state.step)),
         };
-        let text = serde_json::to_vec_pretty(&summary).map_err(|e| Fatal::invalid(e.to_string()))?;
+        let text = serde_json::to_vec_pretty(&summary).map_err(|e| StageError::invalid(e.to_string()))?;
         running.plan.fence.write_job_file(running.context.volume, RESULT, &text)?;
         running.emit(&TrainingEvent::Finished(summary));
     }

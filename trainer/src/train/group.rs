@@ -15,10 +15,10 @@ use super::memory::MemoryCheckpoints;
 use super::on_failure::FailureHandler;
 use super::setup::GroupSetup;
 use super::{StageOutcome, finish, resume, training_loop};
-use crate::fatal::Fatal;
 use crate::links::{Interrupt, LinkError};
 use crate::model::Architecture;
 use crate::observe::TrainingEvent;
+use crate::stage_error::StageError;
 
 /// How long to wait, after a link breaks, for the group to report the root cause.
 const ROOT_CAUSE_TIMEOUT: Duration = Duration::from_secs(4);
@@ -26,8 +26,8 @@ const ROOT_CAUSE_TIMEOUT: Duration = Duration::from_secs(4);
 /// Runs the stage in the next group. None if that ended to form again, with a replica that is back or led by this stage.
 ///
 /// # Errors
-/// What ends the stage, or the group: then [`Fatal::is_group_lost`].
-pub(super) fn run_group(context: &StageContext, kept: &mut Kept) -> Result<Option<StageOutcome>, Fatal> {
+/// What ends the stage, or the group: then [`StageError::is_group_lost`].
+pub(super) fn run_group(context: &StageContext, kept: &mut Kept) -> Result<Option<StageOutcome>, StageError> {
     let monitor = context.monitor;
     monitor.set_forming();
     let interrupt = Interrupt::default();
@@ -39,7 +39,7 @@ pub(super) fn run_group(context: &StageContext, kept: &mut Kept) -> Result<Optio
         move |failure| handler.handle(failure)
     };
     // what fails before the group is released does not get better by forming another
-    let joined = join_group(context, kept, on_failure).map_err(|fatal| Fatal { is_group_lost: false, ..fatal });
+    let joined = join_group(context, kept, on_failure).map_err(|fatal| StageError { is_group_lost: false, ..fatal });
     let Some(JoinedGroup { member, coordinator, assignment, notes }) = joined? else { return Ok(None) };
     let roster = assignment.roster.clone();
     handler.set_roster(&roster);
@@ -53,7 +53,7 @@ pub(super) fn run_group(context: &StageContext, kept: &mut Kept) -> Result<Optio
         Ok(Some(StageOutcome::Done)) => member.leave(FailureKind::Done.exit_code().code()),
         Ok(Some(StageOutcome::Drained)) => member.leave(FailureKind::Drained.exit_code().code()),
         Ok(None) => member.leave_for_next_group(),
-        Err(Fatal { kind: FailureKind::WrongResult | FailureKind::Drained, .. }) => member.leave_for_good(),
+        Err(StageError { kind: FailureKind::WrongResult | FailureKind::Drained, .. }) => member.leave_for_good(),
         // the exit code tells the others the cause
         Err(fatal) => member.leave(fatal.kind.exit_code().code()),
     };
@@ -64,12 +64,13 @@ pub(super) fn run_group(context: &StageContext, kept: &mut Kept) -> Result<Optio
     };
     let lost = failure.and_then(|failure| failure.root_cause_rank);
     kept.lost_ranks = Some(lost_ranks(context, &roster, lost, coordinator.as_ref()));
-    let second = roster.members.get(context.env.mesh.stages as usize).filter(|_| context.may_lack_replicas());
-    kept.succeeds = second.filter(|second| second.rank == context.env.rank as usize).map(|_| roster.leader() as u32);
+    // the first stage of the second replica leads the next group if the leader's process has ended
+    let deputy = roster.members.get(context.env.mesh.stages as usize).filter(|_| context.may_lack_replicas());
+    kept.leads_after = deputy.filter(|deputy| deputy.rank == context.env.rank as usize).map(|_| roster.leader() as u32);
     let has_leader_ended = failure.is_some_and(|failure| failure.has_ended && lost == Some(roster.leader()));
-    kept.leaderless = kept.epoch.filter(|_| kept.succeeds.is_some() && has_leader_ended);
+    kept.leaderless_group = kept.epoch.filter(|_| kept.leads_after.is_some() && has_leader_ended);
     if outcome.is_ok() {
-        outcome = left.map_err(Fatal::from).and(outcome);
+        outcome = left.map_err(StageError::from).and(outcome);
     }
     outcome
 }
@@ -93,7 +94,7 @@ fn load_and_train(
     assignment: Assignment,
     kept: &mut Kept,
     interrupt: &Interrupt,
-) -> Result<Option<StageOutcome>, Fatal> {
+) -> Result<Option<StageOutcome>, StageError> {
     let StageContext { config, device, monitor, .. } = *context;
     let Assignment { roster, mut plan, verified, listener, damage } = assignment;
     let architecture = &*config.architecture(plan.vocab_size, device);
@@ -110,7 +111,7 @@ fn load_and_train(
     let mut stage = setup.build_stage(&stage_config, &plan, kept);
     monitor.set_activity("opening links");
     let mut links = setup.open_links(listener, interrupt)?;
-    setup.report_missing_carriers(&links, kept)?;
+    setup.report_missing_transports(&links, kept)?;
     let mut audits = setup.begin_audits(&stage_config, &mut links);
     monitor.set_activity("loading");
     let started = Instant::now();
@@ -157,7 +158,7 @@ fn train_and_finish(
     architecture: &dyn Architecture,
     memory: Option<&mut MemoryCheckpoints>,
     audits: Option<Audits>,
-) -> Result<Option<StageOutcome>, Fatal> {
+) -> Result<Option<StageOutcome>, StageError> {
     let (state, forms_again) = training_loop::train(running, architecture, memory, audits)?;
     if state.step < running.plan.steps || state.evaluation_due {
         return Ok((!forms_again).then_some(StageOutcome::Drained));
@@ -167,7 +168,7 @@ fn train_and_finish(
 }
 
 /// What a broken link means: the group knows the root cause a moment later.
-pub(super) fn link_failure(member: &Member, error: LinkError) -> Fatal {
+pub(super) fn link_failure(member: &Member, error: LinkError) -> StageError {
     match error {
         LinkError::Broken(_) => match member.wait_for_failure(ROOT_CAUSE_TIMEOUT) {
             Some(failure) => GroupError::GroupFailed(Box::new(failure)).into(),

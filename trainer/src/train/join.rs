@@ -11,8 +11,8 @@ use super::context::StageContext;
 use super::kept::Kept;
 use super::lead::{LedGroup, lead, turn};
 use super::rendezvous::Finder;
-use crate::fatal::Fatal;
 use crate::plan::{JobConfig, Plan, VerifiedPlan};
+use crate::stage_error::StageError;
 use crate::sys::hostname;
 
 /// A stage that has its plan.
@@ -56,7 +56,7 @@ pub(super) fn join_group(
     context: &StageContext,
     kept: &mut Kept,
     on_failure: impl Fn(GroupFailure) + Send + Sync + 'static,
-) -> Result<Option<JoinedGroup>, Fatal> {
+) -> Result<Option<JoinedGroup>, StageError> {
     let StageContext { env, config, device, volume, monitor, .. } = *context;
     let (listener, data_address) = listen(&env.pod_ip)?;
     let hello = Hello { lost_ranks: kept.lost_ranks.clone(), ..hello(env, config, device, data_address) };
@@ -64,7 +64,7 @@ pub(super) fn join_group(
     if let (Some(_), Some(timeout)) = (kept.epoch, context.reform_timeout()) {
         timeouts.startup_timeout = timeout;
     }
-    let mut finder = Finder::new(volume, env, kept.epoch, kept.succeeds);
+    let mut finder = Finder::new(volume, env, kept.epoch, kept.leads_after);
     let led = match turn(context, kept, &finder, timeouts.startup_timeout)? {
         Some(turn) => lead(context, kept, turn, &hello, timeouts)?,
         None => None,
@@ -89,10 +89,10 @@ pub(super) fn join_group(
     let (member, roster, bytes) = match Member::join(find, hello, env.mesh, timeouts, on_preparing, on_failure) {
         Err(error @ GroupError::LeaderEnded { group, is_member, .. }) => {
             tracing::warn!("{error}");
-            (kept.epoch, kept.leaderless) = (Some(group), Some(group));
+            (kept.epoch, kept.leaderless_group) = (Some(group), Some(group));
             // of a group that it was not in, the others' hellos say what is lost
             kept.lost_ranks = kept.lost_ranks.take().filter(|_| is_member);
-            if let (Some(lost), Some(leader)) = (&mut kept.lost_ranks, kept.succeeds) {
+            if let (Some(lost), Some(leader)) = (&mut kept.lost_ranks, kept.leads_after) {
                 lost.push(leader as usize);
             }
             return Ok(None);
@@ -109,11 +109,11 @@ pub(super) fn join_group(
 }
 
 /// A listener on a free port of `host`, and its address.
-pub(super) fn listen(host: &str) -> Result<(TcpListener, String), Fatal> {
+pub(super) fn listen(host: &str) -> Result<(TcpListener, String), StageError> {
     let with_address = |listener: TcpListener| listener.local_addr().map(|address| (listener, address.to_string()));
     TcpListener::bind((host, 0))
         .and_then(with_address)
-        .map_err(|e| Fatal::new(FailureKind::Error, format!("could not listen at POD_IP={host}: {e}")))
+        .map_err(|e| StageError::new(FailureKind::Error, format!("could not listen at POD_IP={host}: {e}")))
 }
 
 pub(super) fn hello(env: &StageEnv, config: &JobConfig, device: tch::Device, data_address: String) -> Hello {

@@ -20,13 +20,13 @@ pub(super) struct Kept {
     /// first group.
     pub(super) lost_ranks: Option<Vec<usize>>,
     /// Who led the last group, if this stage leads in its place when its process ends.
-    pub(super) succeeds: Option<u32>,
+    pub(super) leads_after: Option<u32>,
     /// A group whose leader's process has ended, and this stage leads in its place.
-    pub(super) leaderless: Option<u64>,
+    pub(super) leaderless_group: Option<u64>,
     /// Whether it serves the job's page; only of who has led a group.
     pub(super) serves_page: bool,
     /// Whether it has reported that a faster carrier is missing; only of who has led a group.
-    pub(super) reported_carriers: bool,
+    pub(super) reported_missing_transports: bool,
     /// That of the tensors below.
     layout: Option<Layout>,
     /// The last group's, with whatever values.

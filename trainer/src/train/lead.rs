@@ -16,7 +16,7 @@ use super::prepare::{PlannedRun, decision_rules, prepare_and_plan};
 use super::rendezvous::{Finder, LastLeader, PUBLISH_TIMEOUT, published_name};
 use super::resume::acquire_fence;
 use super::serve_page;
-use crate::fatal::Fatal;
+use crate::stage_error::StageError;
 
 /// A group that this stage leads, and whose plan is released.
 pub(super) struct LedGroup {
@@ -57,9 +57,9 @@ pub(super) fn turn(
     kept: &mut Kept,
     finder: &Finder,
     timeout: Duration,
-) -> Result<Option<Turn>, Fatal> {
+) -> Result<Option<Turn>, StageError> {
     let rank = context.env.rank;
-    let leaderless = kept.leaderless.take();
+    let leaderless = kept.leaderless_group.take();
     if !context.may_lack_replicas() || !rank.is_multiple_of(context.env.mesh.stages) {
         return Ok((rank == 0).then_some(Turn { after: None }));
     }
@@ -77,7 +77,7 @@ pub(super) fn turn(
                 return Err(GroupError::Superseded { name: context.env.mesh.name(rank), newer }.into());
             }
             Err(NotFound::Yet(reason)) if began.elapsed() >= timeout => {
-                return Err(Fatal::new(
+                return Err(StageError::new(
                     FailureKind::Storage,
                     format!("could not find out who leads the group: {reason}"),
                 ));
@@ -125,7 +125,7 @@ pub(super) fn lead(
     turn: Turn,
     hello: &Hello,
     timeouts: GroupTimeouts,
-) -> Result<Option<LedGroup>, Fatal> {
+) -> Result<Option<LedGroup>, StageError> {
     match begin(context, kept, turn, hello, timeouts) {
         // its members, if it has any, look for the newer group when they lose this one
         Err(fatal) if fatal.is_group_lost && context.may_lack_replicas() => {
@@ -142,7 +142,7 @@ fn begin(
     turn: Turn,
     hello: &Hello,
     timeouts: GroupTimeouts,
-) -> Result<LedGroup, Fatal> {
+) -> Result<LedGroup, StageError> {
     let StageContext { env, config, volume, monitor, .. } = *context;
     if !std::mem::replace(&mut kept.serves_page, true) {
         serve_page(context)?;
@@ -151,7 +151,7 @@ fn begin(
     let fence = acquire_fence(volume, kept.fence.as_ref(), turn.after)?;
     kept.fence = Some(fence.clone());
     let secret = GroupSecret::generate(fence.number())
-        .map_err(|e| Fatal::new(FailureKind::Error, format!("no random numbers for the group's key: {e}")))?;
+        .map_err(|e| StageError::new(FailureKind::Error, format!("no random numbers for the group's key: {e}")))?;
     let telemetry = monitor.telemetry().clone();
     let on_rejected = move || telemetry.count_rejected_connection();
     let quorum =
@@ -176,14 +176,18 @@ fn begin(
 }
 
 /// Plans for all stages while they join, and again if the group has fewer.
-fn plan_for_members(context: &StageContext, fence: &Fence, coordinator: &Coordinator) -> Result<PlannedRun, Fatal> {
+fn plan_for_members(
+    context: &StageContext,
+    fence: &Fence,
+    coordinator: &Coordinator,
+) -> Result<PlannedRun, StageError> {
     let mut planned = prepare_and_plan(context, fence.clone(), coordinator)?;
     let members = match coordinator.wait_for_members() {
         Ok(members) => members,
         Err(error) => {
             // either another stage leads, or too few have joined
             fence.check(context.volume)?;
-            return Err(Fatal { is_group_lost: false, ..error.into() });
+            return Err(StageError { is_group_lost: false, ..error.into() });
         }
     };
     if members.len() < context.env.mesh.ranks() as usize {
@@ -243,7 +247,7 @@ mod tests {
             let secret = GroupSecret::generate(fence.number()).unwrap();
             let at = Rendezvous::new("10.0.0.7:1".into(), secret);
             fence.publish(volume, &published_name(&env(rank), &at))?;
-            Ok::<u64, Fatal>(fence.number())
+            Ok::<u64, StageError>(fence.number())
         };
         let prepared = || {
             let volume = MemoryVolume::new();

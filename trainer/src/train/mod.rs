@@ -3,7 +3,6 @@
 mod after_step;
 mod announcement;
 mod audit;
-mod carriers;
 mod checkpoint;
 mod collective;
 mod context;
@@ -26,10 +25,11 @@ mod rendezvous;
 mod replayed;
 mod resume;
 mod setup;
+mod stale_fences;
 mod stand_by;
 mod step_recorder;
-mod sweep;
 mod training_loop;
+mod transports;
 
 pub(crate) use environment::differences as environment_changes;
 pub(crate) use monitor::{StageMonitor, write_termination_message};
@@ -42,15 +42,15 @@ use std::sync::Arc;
 use stagecoach_api::contract::{PAGE_NOTE, PAGE_PORT, StageEnv};
 use stagecoach_checkpoint::Volume;
 
-use crate::fatal::Fatal;
 use crate::folder::JobFolder;
 use crate::observe::{EventWriter, TrainingEvent, http_port};
 use crate::page::{self, StatusSource};
 use crate::plan::JobConfig;
+use crate::stage_error::StageError;
 
 use context::StageContext;
 use kept::Kept;
-use sweep::Sweep;
+use stale_fences::StaleFenceRemoval;
 
 /// Successful end of a stage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -63,7 +63,7 @@ pub(crate) enum StageOutcome {
 
 /// How many groups in a row a stage may lose without a step beyond all earlier ones between them. What comes again then is not
 /// mended by forming the group again: all stages leave, and the attempt is over.
-const MAX_LOSSES_WITHOUT_PROGRESS: u32 = 3;
+const MAX_GROUPS_LOST_WITHOUT_PROGRESS: u32 = 3;
 
 /// Runs one stage from start to exit. A spare first waits until it is one.
 ///
@@ -76,7 +76,7 @@ pub(crate) fn run_stage(
     monitor: &StageMonitor,
     event_writer: &EventWriter,
     replay: &ReplayOptions,
-) -> Result<StageOutcome, Fatal> {
+) -> Result<StageOutcome, StageError> {
     tch::set_num_threads(config.training.threads as i32);
     tch::set_num_interop_threads(1);
     let mut env = env.clone();
@@ -90,13 +90,23 @@ pub(crate) fn run_stage(
         JobFolder::open(&config.folder(), None)?;
     }
     let mounted = mount(&config.folder());
-    let (volume, sweep) = (&*mounted, &Sweep::of(&mounted));
+    let (volume, stale_fences) = (&*mounted, &StaleFenceRemoval::of(&mounted));
     let environment = &environment::environment(config, device);
     let group_rank = rank;
-    let context =
-        StageContext { env, group_rank, config, device, environment, volume, sweep, monitor, event_writer, replay };
+    let context = StageContext {
+        env,
+        group_rank,
+        config,
+        device,
+        environment,
+        volume,
+        stale_fences,
+        monitor,
+        event_writer,
+        replay,
+    };
     let mut kept = Kept::default();
-    let (mut losses, mut furthest) = (0, 0);
+    let (mut groups_lost, mut highest_step) = (0, 0);
     loop {
         let ended = group::run_group(&context, &mut kept);
         let lost = match ended {
@@ -105,16 +115,16 @@ pub(crate) fn run_stage(
             Err(fatal) if fatal.is_group_lost && context.reform_timeout().is_some() => fatal,
             Ok(Some(outcome)) => {
                 if outcome == StageOutcome::Done {
-                    sweep.wait(); // nobody comes after
+                    stale_fences.wait(); // nobody comes after
                 }
                 return Ok(outcome);
             }
             Err(fatal) => return Err(fatal),
         };
         let step = monitor.step().unwrap_or(0);
-        losses = if step > furthest { 1 } else { losses + 1 };
-        furthest = furthest.max(step);
-        if losses > MAX_LOSSES_WITHOUT_PROGRESS || monitor.stop_requested_at().is_some() {
+        groups_lost = if step > highest_step { 1 } else { groups_lost + 1 };
+        highest_step = highest_step.max(step);
+        if groups_lost > MAX_GROUPS_LOST_WITHOUT_PROGRESS || monitor.stop_requested_at().is_some() {
             return Err(lost);
         }
         tracing::warn!("{}: waiting for the next group", lost.message);
@@ -123,7 +133,7 @@ pub(crate) fn run_stage(
 
 /// Serves the job's page on the loopback of the pod whose stage leads the group, and says where in its log, which alone has the token.
 /// Training does without it.
-fn serve_page(context: &StageContext) -> Result<(), Fatal> {
+fn serve_page(context: &StageContext) -> Result<(), StageError> {
     let StageContext { config, monitor, event_writer, .. } = *context;
     let Ok(Some(_)) = http_port() else { return Ok(()) };
     let folder = JobFolder::open(&config.folder(), None)?;

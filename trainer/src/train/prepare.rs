@@ -12,11 +12,11 @@ use stagecoach_pipeline::Programs;
 
 use super::context::{StageContext, emit};
 use super::resume::{choose_checkpoint, recorded_identity};
-use crate::fatal::Fatal;
 use crate::kernels;
 use crate::model::{Architecture, LlamaConfig};
 use crate::observe::TrainingEvent;
 use crate::plan::{JobConfig, Plan, attempt_speeds, plan_pipeline, smaller_programs};
+use crate::stage_error::StageError;
 use crate::state_dict::{InitialWeights, find_model};
 
 /// Minimum interval between progress reports.
@@ -66,7 +66,7 @@ fn prepare_corpus(
     context: &StageContext,
     data_config: &DataConfig,
     coordinator: &Coordinator,
-) -> Result<PreparedCorpus, Fatal> {
+) -> Result<PreparedCorpus, StageError> {
     let monitor = context.monitor;
     monitor.set_activity("preparing the corpus");
     let mut shown: Option<(&str, Instant)> = None;
@@ -92,7 +92,7 @@ pub(super) fn prepare_and_plan(
     context: &StageContext,
     fence: Fence,
     coordinator: &Coordinator,
-) -> Result<PlannedRun, Fatal> {
+) -> Result<PlannedRun, StageError> {
     let StageContext { env, volume, monitor, device, .. } = *context;
     let begun = recorded_identity(volume);
     let config = &begun.map_or_else(|| Ok(context.config.clone()), |identity| context.config.resuming(&identity))?;
@@ -156,15 +156,15 @@ fn resolve_initial_weights(
     config: &JobConfig,
     architecture: &dyn Architecture,
     dataset: &Dataset,
-) -> Result<Option<PathBuf>, Fatal> {
+) -> Result<Option<PathBuf>, StageError> {
     let Some(path) = &config.initial_weights else { return Ok(None) };
     let field = match config.job.spec.checkpoint.init_from {
         Some(_) => "spec.checkpoint.initFrom.path",
         None => "spec.model.pretrained.path",
     };
     let unusable = |error: CheckpointError| match error {
-        CheckpointError::Io { .. } => Fatal::from(error),
-        other => Fatal::invalid(format!("{field}: could not start from {}: {other}", path.display())),
+        CheckpointError::Io { .. } => StageError::from(error),
+        other => StageError::invalid(format!("{field}: could not start from {}: {other}", path.display())),
     };
     let path = find_model(&config.workspace, path).map_err(unusable)?;
     let folder = config.workspace.join(&path);
@@ -175,18 +175,18 @@ fn resolve_initial_weights(
     if let (Some(theirs_read), Some(ours)) = (read(&theirs), read(&ours))
         && theirs_read != ours
     {
-        return Err(Fatal::invalid(format!(
+        return Err(StageError::invalid(format!(
             "the weights in {} were trained with another tokenizer than this job's: set spec.data.tokenizer to \
              {{type: File, file: {{path: {}}}}}",
             folder.display(),
             path.join("tokenizer.json").display()
         )));
     }
-    let theirs = LlamaConfig::from_hugging_face(&folder).map_err(|e| Fatal::invalid(format!("{field}: {e}")))?;
+    let theirs = LlamaConfig::from_hugging_face(&folder).map_err(|e| StageError::invalid(format!("{field}: {e}")))?;
     let ours = LlamaConfig { vocab_size: architecture.vocab_size(), ..config.model.clone() };
     let different = ours.differences(&theirs);
     if !different.is_empty() {
-        return Err(Fatal::invalid(format!(
+        return Err(StageError::invalid(format!(
             "{field}: the weights in {} are another model's than this job's: {}; set spec.model.llama to theirs",
             folder.display(),
             different.join(", ")

@@ -7,7 +7,7 @@ use stagecoach_api::contract::FailureKind;
 use tch::Tensor;
 
 use crate::execute::{DumpConfig, Stage};
-use crate::fatal::Fatal;
+use crate::stage_error::StageError;
 
 /// What a replay asks of a stage besides a pod's contract.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
@@ -19,12 +19,12 @@ pub(crate) struct ReplayOptions {
 }
 
 /// Writes the tensors that were taken of a step as a file of this stage, if there are any.
-pub(super) fn write_dump(config: &DumpConfig, stage: &Stage, step: u64) -> Result<(), Fatal> {
+pub(super) fn write_dump(config: &DumpConfig, stage: &Stage, step: u64) -> Result<(), StageError> {
     let tensors = stage.take_dump();
     if tensors.is_empty() {
         return Ok(());
     }
     let path = config.folder.join(format!("step-{step}.stage-{}.safetensors", stage.index));
     Tensor::write_safetensors(&tensors, &path)
-        .map_err(|e| Fatal::new(FailureKind::Storage, format!("could not write {}: {e}", path.display())))
+        .map_err(|e| StageError::new(FailureKind::Storage, format!("could not write {}: {e}", path.display())))
 }

@@ -17,10 +17,10 @@ use super::context::{StageContext, emit};
 use super::environment::compare_with_checkpoint;
 use super::kept::HeldSnapshot;
 use crate::execute::Stage;
-use crate::fatal::Fatal;
 use crate::model::Architecture;
 use crate::observe::TrainingEvent;
 use crate::plan::{JobConfig, Plan, TrainerState};
+use crate::stage_error::StageError;
 use crate::state_dict::{InitialWeights, checkpoint_tensors, first_difference, load_checkpoint};
 
 /// The checkpoint that stage 0 chose.
@@ -38,7 +38,11 @@ pub(super) struct ResumePoint {
 ///
 /// # Errors
 /// If a newer group is starting or has begun, or the volume fails.
-pub(super) fn acquire_fence(volume: &dyn Volume, last: Option<&Fence>, after: Option<u64>) -> Result<Fence, Fatal> {
+pub(super) fn acquire_fence(
+    volume: &dyn Volume,
+    last: Option<&Fence>,
+    after: Option<u64>,
+) -> Result<Fence, StageError> {
     last.map_or(Ok(()), |last| last.check(volume))?;
     Ok(after.map_or_else(|| Fence::acquire(volume), |after| Fence::acquire_after(volume, after))?)
 }
@@ -55,7 +59,7 @@ pub(super) fn choose_checkpoint(
     steps: u64,
     architecture: &dyn Architecture,
     known: &[Damage],
-) -> Result<ResumePoint, Fatal> {
+) -> Result<ResumePoint, StageError> {
     let StageContext { config, volume, environment, .. } = *context;
     let NewestCheckpoint { checkpoint, damage, foreign } = open_newest(volume, VerifyLevel::Sizes, known)?;
     let mut notes: Vec<String> = foreign.iter().map(ToString::to_string).collect();
@@ -76,7 +80,7 @@ fn same_job(
     loaded: &CheckpointReader,
     identity: &Value,
     architecture: &dyn Architecture,
-) -> Result<(), Fatal> {
+) -> Result<(), StageError> {
     let different = differences(identity, &loaded.manifest().metadata.identity);
     // an extension may have another decay: `fix_decay` knows which
     let different =
@@ -84,7 +88,7 @@ fn same_job(
     let mut different: Vec<String> = different.map(ToString::to_string).collect();
     different.extend(first_difference(&architecture.all_parameter_specs(), loaded.manifest()));
     if !different.is_empty() {
-        return Err(Fatal::invalid(format!(
+        return Err(StageError::invalid(format!(
             "the checkpoints in {} are another job's: {}; set spec.storage.path to another folder, or start over with --fresh",
             volume.display("").display(),
             different.join(", ")
@@ -99,9 +103,9 @@ pub(super) fn recorded_identity(volume: &dyn Volume) -> Option<Value> {
     Some(newest.checkpoint?.manifest().metadata.identity.clone())
 }
 
-fn read_trainer_state(loaded: &CheckpointReader) -> Result<TrainerState, Fatal> {
+fn read_trainer_state(loaded: &CheckpointReader) -> Result<TrainerState, StageError> {
     serde_json::from_value(loaded.manifest().metadata.progress.clone())
-        .map_err(|e| Fatal::storage("understand the progress in", loaded.folder().as_ref(), e))
+        .map_err(|e| StageError::storage("understand the progress in", loaded.folder().as_ref(), e))
 }
 
 /// Sets the checkpoints aside that hold `step`, whose result an audit has found wrong, so that the next attempt goes on from before it.
@@ -124,7 +128,7 @@ pub(super) fn set_aside_from(volume: &dyn Volume, fence: &Fence, step: u64) -> R
 ///
 /// # Errors
 /// If the learning rate can't go on as the job says.
-pub(crate) fn check_extension(config: &JobConfig, volume: &dyn Volume) -> Result<(), Fatal> {
+pub(crate) fn check_extension(config: &JobConfig, volume: &dyn Volume) -> Result<(), StageError> {
     let Ok(NewestCheckpoint { checkpoint: Some(checkpoint), .. }) = open_newest(volume, VerifyLevel::Sizes, &[]) else {
         return Ok(());
     };
@@ -191,7 +195,7 @@ pub(super) fn finish_in_memory(
     plan: &Plan,
     started: Instant,
     damage: &[Damage],
-) -> Result<Vec<String>, Fatal> {
+) -> Result<Vec<String>, StageError> {
     if !context.is_leader() {
         return Ok(Vec::new());
     }
@@ -215,7 +219,7 @@ pub(super) fn load_weights(
     stage: &mut Stage,
     mut damage: Vec<Damage>,
     held: Option<&HeldSnapshot>,
-) -> Result<Vec<String>, Fatal> {
+) -> Result<Vec<String>, StageError> {
     let StageContext { config, volume, .. } = *context;
     let mut notes = Vec::new();
     let started = Instant::now();
@@ -248,11 +252,12 @@ pub(super) fn load_weights(
             damage.extend(found);
             let again = choose_checkpoint(context, &plan.identity, plan.steps, architecture, &damage)?;
             (damage, notes) = (again.damage, again.notes);
-            let trainer_state = serde_json::to_vec(&again.trainer_state).map_err(|e| Fatal::invalid(e.to_string()))?;
+            let trainer_state =
+                serde_json::to_vec(&again.trainer_state).map_err(|e| StageError::invalid(e.to_string()))?;
             member.broadcast(topic::LOAD, trainer_state)?;
         }
         plan.trainer_state = serde_json::from_slice(&member.receive_broadcast(topic::LOAD)?).map_err(|e| {
-            Fatal::invalid(format!("stage 0's choice can't be read ({e}): all stages must run one version"))
+            StageError::invalid(format!("stage 0's choice can't be read ({e}): all stages must run one version"))
         })?;
     }
     if context.is_leader() {

@@ -7,20 +7,20 @@ use stagecoach_api::job::Transport;
 use stagecoach_group::{Member, Roster};
 
 use super::audit::Audits;
-use super::carriers;
 use super::context::{StageContext, emit};
 use super::environment::compare_stages;
 use super::group::link_failure;
 use super::join::group_timeouts;
 use super::kept::Kept;
 use super::memory::{HeldByGroup, MemoryCheckpoints, StateCopies};
+use super::transports;
 use crate::execute::{Stage, StageConfig, gather_weights, kind};
-use crate::fatal::Fatal;
 use crate::folder::METRICS;
 use crate::links::{CopyRing, Interrupt, LinkId, Links, LinksConfig, open_links, replicated_link_ids};
 use crate::model::Architecture;
 use crate::observe::{StartRecord, TrainingEvent, read_metrics};
 use crate::plan::{Plan, VerifiedPlan};
+use crate::stage_error::StageError;
 use crate::state_dict::StateCopy;
 
 /// What the parts of a stage are set up from.
@@ -40,7 +40,7 @@ impl<'a> GroupSetup<'a> {
         &self,
         plan: &mut Plan,
         copies: &StateCopies,
-    ) -> Result<Option<HeldByGroup>, Fatal> {
+    ) -> Result<Option<HeldByGroup>, StageError> {
         let StageContext { config, .. } = *self.context;
         if config.job.spec.memory_checkpoints().is_none() {
             return Ok(None);
@@ -85,7 +85,7 @@ impl<'a> GroupSetup<'a> {
     }
 
     /// Opens the links to other stages; those of copies and audits too, if the job has them.
-    pub(super) fn open_links(&self, listener: TcpListener, interrupt: &Interrupt) -> Result<Links, Fatal> {
+    pub(super) fn open_links(&self, listener: TcpListener, interrupt: &Interrupt) -> Result<Links, StageError> {
         let StageContext { env, config, device, monitor, group_rank, .. } = *self.context;
         let spec = &config.job.spec;
         let (placement, architecture) = (&self.verified.training.placement, self.architecture);
@@ -122,12 +122,12 @@ impl<'a> GroupSetup<'a> {
     }
 
     /// Reports once, on the leader, which faster carriers of links are missing.
-    pub(super) fn report_missing_carriers(&self, links: &Links, kept: &mut Kept) -> Result<(), Fatal> {
+    pub(super) fn report_missing_transports(&self, links: &Links, kept: &mut Kept) -> Result<(), StageError> {
         if self.context.config.job.spec.pipeline.transport != Transport::Auto {
             return Ok(());
         }
-        let missing = carriers::missing(self.context, self.member, self.roster, links)?;
-        if self.context.is_leader() && !std::mem::replace(&mut kept.reported_carriers, !missing.is_empty()) {
+        let missing = transports::missing(self.context, self.member, self.roster, links)?;
+        if self.context.is_leader() && !std::mem::replace(&mut kept.reported_missing_transports, !missing.is_empty()) {
             self.report(missing);
         }
         Ok(())
@@ -147,7 +147,7 @@ impl<'a> GroupSetup<'a> {
         links: &mut Links,
         copies: &'c mut StateCopies,
         stage: &mut Stage,
-    ) -> Result<Option<MemoryCheckpoints<'c>>, Fatal> {
+    ) -> Result<Option<MemoryCheckpoints<'c>>, StageError> {
         let StageContext { config, group_rank, .. } = *self.context;
         let (Some(spec), Some(held)) = (config.job.spec.memory_checkpoints(), held) else { return Ok(None) };
         let VerifiedPlan { training, partition, replica, .. } = self.verified;
@@ -159,7 +159,12 @@ impl<'a> GroupSetup<'a> {
     }
 
     /// Gathers the weights that were loaded: each replica has loaded what it owns.
-    pub(super) fn gather_loaded_weights(&self, plan: &Plan, stage: &mut Stage, links: &mut Links) -> Result<(), Fatal> {
+    pub(super) fn gather_loaded_weights(
+        &self,
+        plan: &Plan,
+        stage: &mut Stage,
+        links: &mut Links,
+    ) -> Result<(), StageError> {
         if plan.trainer_state.step == 0 {
             return Ok(());
         }
@@ -172,7 +177,7 @@ impl<'a> GroupSetup<'a> {
         &self,
         plan: &mut Plan,
         audits: Option<&mut Audits>,
-    ) -> Result<Vec<Value>, Fatal> {
+    ) -> Result<Vec<Value>, StageError> {
         let names: Vec<String> = self.roster.members.iter().map(|hello| self.context.name_of(hello)).collect();
         let own = self.context.environment;
         let (different, environments) = compare_stages(self.member, &names, &mut plan.trainer_state, own)?;

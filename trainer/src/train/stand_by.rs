@@ -9,9 +9,9 @@ use tch::{Device, Kind, Tensor};
 use super::StageMonitor;
 use super::join::{group_timeouts, hello};
 use super::rendezvous::Finder;
-use crate::fatal::Fatal;
 use crate::observe::{EventWriter, TrainingEvent};
 use crate::plan::{JobConfig, Plan};
+use crate::stage_error::StageError;
 
 /// Waits as the spare with this number; the environment of the stage whose place it takes. Exits when all stages have left.
 ///
@@ -24,7 +24,7 @@ pub(super) fn stand_by(
     volume: &dyn Volume,
     monitor: &StageMonitor,
     event_writer: &EventWriter,
-) -> Result<StageEnv, Fatal> {
+) -> Result<StageEnv, StageError> {
     monitor.set_activity("standing by");
     let device = config.device((env.mesh.ranks() + number) as usize)?;
     warm_up(device);

@@ -6,12 +6,12 @@ use stagecoach_pipeline::{ModelCost, Programs};
 
 use super::context::RunningStage;
 use super::measured_step::MeasuredStep;
-use crate::fatal::Fatal;
 use crate::folder::METRICS;
 use crate::model::Architecture;
 use crate::observe::{
     FlopsUtilization, MetricsError, MetricsFile, StepRecord, TimelineRecord, TrainingEvent, total_peak_flops,
 };
+use crate::stage_error::StageError;
 
 /// The metrics file, and what a record takes from earlier steps.
 pub(super) struct StepRecorder {
@@ -34,7 +34,7 @@ impl StepRecorder {
         running: &RunningStage,
         architecture: &dyn Architecture,
         evaluation_loss: Option<f64>,
-    ) -> Result<StepRecorder, Fatal> {
+    ) -> Result<StepRecorder, StageError> {
         let config = running.context.config;
         let (folder, fence) = (config.folder(), &running.plan.fence);
         let step = running.plan.trainer_state.step;

@@ -19,19 +19,19 @@ use super::replayed::write_dump;
 use super::resume::set_aside_from;
 use super::step_recorder::StepRecorder;
 use crate::execute::{Executor, StepControl, StepError, StepInputs, StepOutput, finish_gathers, longest_wait};
-use crate::fatal::Fatal;
 use crate::model::Architecture;
 use crate::observe::TrainingEvent;
 use crate::plan::TrainerState;
+use crate::stage_error::StageError;
 
-/// Trains to the end, or until the step after which the group drains: then `state.step` is less than the plan's. Also whether it
-/// did so to form again.
+/// Trains to the end, or until the step after which the group drains: then `state.step` is less than the plan's, or the last held-out loss
+/// is due. Also whether it did so to form again.
 pub(super) fn train(
     running: &mut RunningStage,
     architecture: &dyn Architecture,
     mut memory: Option<&mut MemoryCheckpoints>,
     audits: Option<Audits>,
-) -> Result<(TrainerState, bool), Fatal> {
+) -> Result<(TrainerState, bool), StageError> {
     let mut state = running.plan.trainer_state.clone();
     state.unwritten_record = None;
     state.begin_receipt(&running.plan.identity);
@@ -49,7 +49,7 @@ pub(super) fn train(
         memory.begin_training(&running.stage, &state).map_err(|error| link_failure(running.member, error))?;
     }
     if running.context.is_leader() {
-        running.context.sweep.begin(&running.context);
+        running.context.stale_fences.begin(&running.context);
     }
     let writer = CheckpointWriter::new(running, architecture)?;
     std::thread::scope(|scope| {
@@ -130,7 +130,7 @@ pub(super) struct StepStart {
 
 impl TrainingLoop<'_, '_, '_, '_, '_> {
     /// Trains step by step to the end, or until the group drains.
-    fn run(&mut self) -> Result<(), Fatal> {
+    fn run(&mut self) -> Result<(), StageError> {
         let steps = self.running.plan.steps;
         if self.state.step == steps && self.state.step > self.running.saved_step {
             // the last step was in memory alone
@@ -145,14 +145,14 @@ impl TrainingLoop<'_, '_, '_, '_, '_> {
     }
 
     /// Trains one step and does what follows it. True if it was the last one of this group.
-    fn step(&mut self) -> Result<bool, Fatal> {
+    fn step(&mut self) -> Result<bool, StageError> {
         let begun = self.begin()?;
         let output = self.execute(&begun)?;
         let Some(verdict) = output.verdict else {
-            return Err(Fatal::invalid("stage 0's plan is wrong: a step without EXCHANGE"));
+            return Err(StageError::invalid("stage 0's plan is wrong: a step without EXCHANGE"));
         };
         if verdict.outcome == StepOutcome::Drop {
-            self.give_up(&begun, &verdict, output.broken_link)?;
+            self.drop_step(&begun, &verdict, output.broken_link)?;
             return Ok(true);
         }
         self.running.context.monitor.telemetry().group_finished_step(begun.step, begun.at.elapsed());
@@ -191,8 +191,8 @@ impl TrainingLoop<'_, '_, '_, '_, '_> {
         Ok(is_last)
     }
 
-    /// The next step's number and data.
-    fn begin(&mut self) -> Result<StepStart, Fatal> {
+    /// Begins the next step: the leader announces the one after it, and all receive this one's layouts.
+    fn begin(&mut self) -> Result<StepStart, StageError> {
         let at = Instant::now();
         let RunningStage { context, .. } = *self.running;
         let index = self.state.step;
@@ -204,14 +204,14 @@ impl TrainingLoop<'_, '_, '_, '_, '_> {
         Ok(StepStart { step: index + 1, at, learning_rate, announced })
     }
 
-    /// Announces step `index` (from 0), on stage 0: a step before the others need it.
-    fn announce(&self, index: u64) -> Result<(), Fatal> {
+    /// Announces step `index` (from 0), on the leader: a step before the others need it.
+    fn announce(&self, index: u64) -> Result<(), StageError> {
         let is_due = |step| self.memory.borrow_mut().as_mut().is_some_and(|memory| memory.is_due(step));
         StepAnnouncement::send(self.running, index, is_due)
     }
 
-    /// Executes the step's program.
-    fn execute(&mut self, begun: &StepStart) -> Result<StepOutput, Fatal> {
+    /// Loads the step's batch and executes its program; audits and dumps begin and end with it.
+    fn execute(&mut self, begun: &StepStart) -> Result<StepOutput, StageError> {
         let Self { running, state, save_schedule, memory, audits, .. } = self;
         let monitor = running.context.monitor;
         let plan = running.data_loader.as_ref().map(|data_loader| data_loader.step_plan(state.step));
@@ -233,7 +233,7 @@ impl TrainingLoop<'_, '_, '_, '_, '_> {
             audits.begin_step(begun.step, &mut running.stage);
         }
         let compute_audit = || audits.borrow_mut().as_mut().map_or(Ok(()), Audits::compute);
-        let wait_for_copy = || {
+        let before_vote = || {
             compute_audit()?;
             memory.borrow_mut().as_mut().map_or(Ok(()), |memory| memory.wait())
         };
@@ -250,7 +250,7 @@ impl TrainingLoop<'_, '_, '_, '_, '_> {
             vote,
             control: StepControl {
                 stop: &stop,
-                before_vote: &wait_for_copy,
+                before_vote: &before_vote,
                 idle_before: self.idle_before,
                 when_idle: &compute_audit,
             },
@@ -275,7 +275,7 @@ pub(super) fn run_programs(
     running: &mut RunningStage,
     programs: &Programs,
     inputs: &StepInputs,
-) -> Result<StepOutput, Fatal> {
+) -> Result<StepOutput, StageError> {
     let program = &programs.ranks[running.stage.index];
     let activity = &running.member.activity();
     let (stage, links, placement) = (&mut running.stage, &mut running.links, &programs.placement);

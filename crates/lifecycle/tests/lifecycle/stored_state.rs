@@ -28,11 +28,11 @@ fn running() -> (JobState, Value) {
         attempt_phase: AttemptPhase::Running { not_before: UnixMillis(5), all_created: true },
         attempt: Attempt { number: 2, mesh: MESH, revision: 7 },
         incarnations: BTreeMap::from([(2, 1)]),
-        starting: BTreeSet::from([2]),
+        ranks_to_create: BTreeSet::from([2]),
         replaced_without_progress: BTreeSet::from([2]),
         budget: RestartBudget { total: 4, counted: 3, replaced: 1, counted_since_checkpoint: 1 },
         failures_without_progress: 2,
-        best_step: Some(40),
+        max_finished_steps: Some(40),
         checkpoint_step: Some(30),
         last_failure: Some(failure),
         last_deterministic_failure: Some((FailureKind::Data, Some(7))),
@@ -129,7 +129,7 @@ fn a_takeover_is_stored_as_a_replacement_is() {
     let state = running().0;
     let taken = JobState {
         incarnations: BTreeMap::from([(1, 1), (2, 3)]),
-        starting: BTreeSet::new(),
+        ranks_to_create: BTreeSet::new(),
         replaced_without_progress: BTreeSet::from([1, 2]),
         budget: RestartBudget { replaced: 2, ..state.budget },
         ..state

@@ -9,7 +9,7 @@ use stagecoach_checkpoint::{CheckpointError, VerifyEvent, read_manifest, verify}
 
 use super::super::output::{byte_progress_bar, print_json, print_line};
 use super::target::{CheckpointArgs, JobCheckpoints, NoCheckpoints};
-use crate::fatal::Fatal;
+use crate::stage_error::StageError;
 
 /// Verify the hash of every file; exit code 74 if one differs, or there is no checkpoint.
 #[derive(Debug, Args)]
@@ -38,7 +38,7 @@ impl VerifyCommand {
     pub(super) fn main(self, json: bool) -> anyhow::Result<()> {
         // nothing that is there is intact
         let (job, step) = self.checkpoint.open().map_err(|error| match error.is::<NoCheckpoints>() {
-            true => Fatal::new(FailureKind::Storage, error.to_string()).into(),
+            true => StageError::new(FailureKind::Storage, error.to_string()).into(),
             false => error,
         })?;
         let steps = if self.all { job.listing.steps.clone() } else { vec![step] };
@@ -59,7 +59,7 @@ impl VerifyCommand {
         }
         let damaged: Vec<&FileVerification> = results.iter().filter(|result| !result.intact).collect();
         let Some(first) = damaged.first() else { return Ok(()) };
-        bail!(Fatal::new(
+        bail!(StageError::new(
             FailureKind::Storage,
             format!(
                 "{} of {} files differ from the manifest; the first: {} {}",

@@ -26,7 +26,7 @@ impl Supervisor<'_> {
             start.at >= failure.failed_at
                 || failure.instance_id().is_some_and(|instance| self.processes.is_replaced(failure.attempt, instance))
         };
-        let finished = self.observed_progress.finished_steps.or(self.stored.state.best_step);
+        let finished = self.observed_progress.finished_steps.or(self.stored.state.max_finished_steps);
         let begun = Recovery { failed_at: failure.failed_at, finished_step: finished, ..Recovery::default() };
         match self.last_start.filter(went_on) {
             Some(LastStart { at, finished_step, first_step }) => {

@@ -9,8 +9,8 @@ use super::super::machines::Machines;
 use super::super::profile::Profile;
 use super::lay_out::LayoutContext;
 use super::{Alternative, PipelineLayout};
-use crate::fatal::Fatal;
 use crate::model::Architecture;
+use crate::stage_error::StageError;
 
 /// Plans the pipeline of a job over `stages` stages of these speeds: of the candidates, the one with the shortest simulated
 /// step.
@@ -22,7 +22,7 @@ pub(crate) fn plan_pipeline(
     architecture: &dyn Architecture,
     stages: usize,
     speeds: &RankSpeeds,
-) -> Result<PipelineLayout, Fatal> {
+) -> Result<PipelineLayout, StageError> {
     plan_pipeline_on(config, architecture, stages, &Machines { speeds: speeds.clone(), ..Machines::default() })
 }
 
@@ -35,7 +35,7 @@ pub(crate) fn plan_pipeline_on(
     architecture: &dyn Architecture,
     stages: usize,
     machines: &Machines,
-) -> Result<PipelineLayout, Fatal> {
+) -> Result<PipelineLayout, StageError> {
     let mut alternatives = Vec::new();
     let mut best: Option<PipelineLayout> = None;
     let mut refused: Option<PartitionError> = None;
@@ -70,8 +70,8 @@ pub(crate) fn plan_pipeline_on(
     match (best, refused) {
         (Some(layout), _) if is_auto => Ok(PipelineLayout { alternatives, ..layout }.with_choice_noted()),
         (Some(layout), _) => Ok(layout),
-        (None, Some(error)) => Err(Fatal::invalid(format!("spec.pipeline.partition: {error}"))),
-        (None, None) => Err(Fatal::invalid("spec.pipeline.schedule: no schedule to choose from")),
+        (None, Some(error)) => Err(StageError::invalid(format!("spec.pipeline.partition: {error}"))),
+        (None, None) => Err(StageError::invalid("spec.pipeline.schedule: no schedule to choose from")),
     }
 }
 

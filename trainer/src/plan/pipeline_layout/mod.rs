@@ -11,8 +11,8 @@ use stagecoach_pipeline::{
 use super::candidates::{Candidate, candidates};
 use super::job_config::JobConfig;
 use super::memory::StageBytes;
-use crate::fatal::Fatal;
 use crate::model::Architecture;
+use crate::stage_error::StageError;
 pub(crate) use choose::{plan_pipeline, plan_pipeline_on};
 pub(super) use lay_out::PARTS_PER_STAGE;
 use lay_out::programs_in_parts;
@@ -92,7 +92,7 @@ pub(crate) fn smaller_programs(
     config: &JobConfig,
     architecture: &dyn Architecture,
     layout: &PipelineLayout,
-) -> Result<Option<Programs>, Fatal> {
+) -> Result<Option<Programs>, StageError> {
     let all = config.microbatches_of_replicas()?;
     let Some(&fewer) = all.iter().find(|&&microbatches| Some(&microbatches) != all.first()) else { return Ok(None) };
     let placement = &layout.schedule.placement;
@@ -103,7 +103,7 @@ pub(crate) fn smaller_programs(
     let found = candidates.into_iter().find(same).map(|candidate| layout.in_parts(&candidate.programs));
     let name = &layout.schedule.name;
     found.map(Some).ok_or_else(|| {
-        Fatal::invalid(format!(
+        StageError::invalid(format!(
             "spec.pipeline.schedule: {name} is not possible with a replica's {fewer} microbatches: name one"
         ))
     })

@@ -7,12 +7,12 @@ use stagecoach_pipeline::RankSpeeds;
 use super::*;
 
 /// The plan of the sample job over three stages, with twelve layers and what `set` changes.
-fn plan(set: &[(&str, &str)]) -> Result<PipelineLayout, Fatal> {
+fn plan(set: &[(&str, &str)]) -> Result<PipelineLayout, StageError> {
     plan_at(&[1.0; 3], set)
 }
 
 /// The same over stages of these speeds.
-fn plan_at(speeds: &[f64], set: &[(&str, &str)]) -> Result<PipelineLayout, Fatal> {
+fn plan_at(speeds: &[f64], set: &[(&str, &str)]) -> Result<PipelineLayout, StageError> {
     let set = [("model.llama.numHiddenLayers", "12")].iter().chain(set);
     let set: Vec<_> = set.map(|(path, value)| ((*path).to_owned(), (*value).to_owned())).collect();
     let sample = include_str!("../../../../manifests/samples/shakespeare.yaml");

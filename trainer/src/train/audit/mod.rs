@@ -22,11 +22,11 @@ use super::collective::{all_gather, topic};
 use super::environment;
 use super::group::link_failure;
 use crate::execute::{Stage, StageConfig, WorkInputs, WorkResult, work_numel};
-use crate::fatal::Fatal;
 use crate::links::{LinkError, LinkId, Links, Receiver, Sender};
 use crate::model::ModelPart;
 use crate::observe::{AuditDifference, AuditRecord};
 use crate::plan::VerifiedPlan;
+use crate::stage_error::StageError;
 
 use choice::{AuditedItem, audited_item, auditor};
 use suspects::{Suspects, suspects};
@@ -171,7 +171,7 @@ impl<'a> Audits<'a> {
     ///
     /// # Errors
     /// If the group fails meanwhile.
-    pub(super) fn compare(&mut self, member: &Member) -> Result<Option<AuditRecord>, Fatal> {
+    pub(super) fn compare(&mut self, member: &Member) -> Result<Option<AuditRecord>, StageError> {
         let Some(pending) = self.pending.take() else { return Ok(None) };
         let own = AuditResult { result: pending.result.clone(), seconds: pending.seconds };
         let all: Vec<AuditResult> = all_gather(member, topic::AUDIT, &own)?;
@@ -179,7 +179,7 @@ impl<'a> Audits<'a> {
         let what = match (&all[rank].result, &all[by].result) {
             (Some(one), Some(other)) => one.first_difference(other),
             _ => {
-                return Err(Fatal::invalid(
+                return Err(StageError::invalid(
                     "a stage has not computed what is audited: all stages must run one version",
                 ));
             }
@@ -199,10 +199,10 @@ impl<'a> Audits<'a> {
 
     /// Why this stage ends after a difference, if the job wants that: all do, since what is in memory may be wrong everywhere. Those that
     /// are not suspected end as if they had been asked to, but save nothing.
-    pub(super) fn failure_to_leave_with(&self, difference: &AuditDifference) -> Option<Fatal> {
+    pub(super) fn failure_to_leave_with(&self, difference: &AuditDifference) -> Option<StageError> {
         let is_suspected = difference.suspects.iter().any(|suspect| suspect.stage == self.stage(self.rank));
         let kind = if is_suspected { FailureKind::WrongResult } else { FailureKind::Drained };
-        (self.spec.on_difference == OnDifference::Restart).then(|| Fatal::new(kind, difference.message.clone()))
+        (self.spec.on_difference == OnDifference::Restart).then(|| StageError::new(kind, difference.message.clone()))
     }
 
     /// Has both stages compute again, and a third one, and says who is suspected. `audited` is the first result of the audited stage.
@@ -212,7 +212,7 @@ impl<'a> Audits<'a> {
         pending: &PendingAudit,
         audited: Option<WorkResult>,
         what: &str,
-    ) -> Result<AuditDifference, Fatal> {
+    ) -> Result<AuditDifference, StageError> {
         let (rank, by) = (pending.audited.rank, self.auditor(pending.audited));
         let third = auditor(by, self.ranks());
         let third = Some(third).filter(|third| *third != rank && self.is_comparable(rank, *third));
@@ -305,8 +305,8 @@ impl<'a> Audits<'a> {
 
     fn send(&self, inputs: &WorkInputs) -> Result<(), LinkError> {
         // the small ones first: for the last one nobody waits
-        let WorkInputs { input, target, parameters } = inputs;
-        let mut messages = [input, target, parameters].into_iter().enumerate();
+        let WorkInputs { input, target_or_gradient, parameters } = inputs;
+        let mut messages = [input, target_or_gradient, parameters].into_iter().enumerate();
         messages.try_for_each(|(message, tensor)| self.to_next.send(message, tensor.view([-1])))
     }
 
@@ -328,7 +328,7 @@ impl<'a> Audits<'a> {
         let hidden = self.config.architecture.hidden_size() as i64;
         let shaped = |tensor: Tensor| if tensor.kind() == Kind::Int64 { tensor } else { tensor.view([-1, hidden]) };
         let mut next = |message| self.from_previous.wait(message);
-        Ok(WorkInputs { input: shaped(next(0)?), target: shaped(next(1)?), parameters: next(2)? })
+        Ok(WorkInputs { input: shaped(next(0)?), target_or_gradient: shaped(next(1)?), parameters: next(2)? })
     }
 
     fn compute_again(&self, pending: &PendingAudit, inputs: &WorkInputs) -> WorkResult {

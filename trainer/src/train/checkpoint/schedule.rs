@@ -12,9 +12,9 @@ use stagecoach_lifecycle::Policy;
 use super::thread::CheckpointThread;
 use super::writer::CheckpointWriter;
 use crate::execute::Stage;
-use crate::fatal::Fatal;
 use crate::observe::{SaveRecord, TrainingEvent};
 use crate::plan::{JobConfig, TrainerState};
+use crate::stage_error::StageError;
 use crate::state_dict::Snapshot;
 use crate::train::StageMonitor;
 use crate::train::drain::{DrainEstimate, drain_timeout};
@@ -57,7 +57,7 @@ impl<'s> SaveSchedule<'s> {
         config: &JobConfig,
         stage: &Stage,
         held: Option<HeldSnapshot>,
-    ) -> Result<SaveSchedule<'s>, Fatal> {
+    ) -> Result<SaveSchedule<'s>, StageError> {
         let spec = &config.job.spec;
         let every = spec.checkpoint.every_steps;
         let thread = match spec.checkpoint.mode {
@@ -83,7 +83,7 @@ impl<'s> SaveSchedule<'s> {
     ///
     /// # Errors
     /// What ended a background save and must end the stage.
-    pub(in crate::train) fn save_vote(&mut self, step: u64) -> Result<SaveVote, Fatal> {
+    pub(in crate::train) fn save_vote(&mut self, step: u64) -> Result<SaveVote, StageError> {
         let in_progress = match &mut self.thread {
             Some(thread) => {
                 if let Some(done) = thread.poll()? {
@@ -118,7 +118,7 @@ impl<'s> SaveSchedule<'s> {
         verdict: &Verdict,
         stage: &Stage,
         state: &TrainerState,
-    ) -> Result<(), Fatal> {
+    ) -> Result<(), StageError> {
         let Some(due) = self.due_step(state.step) else { return Ok(()) };
         if !verdict.save {
             if self.deferred_step.replace(due).is_none() {
@@ -156,7 +156,7 @@ impl<'s> SaveSchedule<'s> {
         stage: &Stage,
         state: &TrainerState,
         drained: bool,
-    ) -> Result<(), Fatal> {
+    ) -> Result<(), StageError> {
         let started = Instant::now();
         let deadline = match self.monitor.stop_requested_at().filter(|_| drained) {
             Some(requested_at) => requested_at + self.drain_timeout,
@@ -169,7 +169,7 @@ impl<'s> SaveSchedule<'s> {
         let saved = self.writer.save_until(&Snapshot::of(stage), state, &on_activity, deadline)?;
         if let Err(why) = saved {
             let message = format!("the checkpoint of step {} could not be saved: {why}", state.step);
-            return Err(Fatal::new(FailureKind::Storage, message));
+            return Err(StageError::new(FailureKind::Storage, message));
         }
         let stall_seconds = started.elapsed().as_secs_f64();
         let record = SaveRecord { step: state.step, due: state.step, stall_seconds, ..SaveRecord::default() };

@@ -11,9 +11,9 @@ use stagecoach_group::name_thread;
 
 use super::writer::CheckpointWriter;
 use crate::execute::Stage;
-use crate::fatal::Fatal;
 use crate::observe::SaveRecord;
 use crate::plan::TrainerState;
+use crate::stage_error::StageError;
 use crate::state_dict::Snapshot;
 use crate::train::kept::HeldSnapshot;
 use crate::train::monitor::StageMonitor;
@@ -41,7 +41,7 @@ struct SaveRequest {
 /// The staging buffer and the result of the save.
 struct SaveDone {
     staging: Snapshot,
-    result: Result<SaveRecord, Fatal>,
+    result: Result<SaveRecord, StageError>,
 }
 
 impl CheckpointThread {
@@ -52,7 +52,7 @@ impl CheckpointThread {
         writer: &'s CheckpointWriter<'s>,
         stage: &Stage,
         held: Option<HeldSnapshot>,
-    ) -> Result<CheckpointThread, Fatal> {
+    ) -> Result<CheckpointThread, StageError> {
         let (requests, inbox) = channel::<SaveRequest>();
         let (outbox, done) = channel();
         let activity_count = Arc::new(AtomicU64::new(0));
@@ -71,7 +71,8 @@ impl CheckpointThread {
             }
         };
         let spawned = Builder::new().name("saver".into()).spawn_scoped(scope, work);
-        spawned.map_err(|e| Fatal::new(FailureKind::Error, format!("could not start the checkpoint thread: {e}")))?;
+        spawned
+            .map_err(|e| StageError::new(FailureKind::Error, format!("could not start the checkpoint thread: {e}")))?;
         let held_step = held.as_ref().map(|held| held.step);
         let staging = Some(held.map_or_else(|| Snapshot::empty_buffer(stage), |held| held.snapshot));
         Ok(CheckpointThread { requests, done, activity_count, staging, held_step })
@@ -89,7 +90,7 @@ impl CheckpointThread {
         state: &TrainerState,
         mut record: SaveRecord,
         started: Instant,
-    ) -> Result<(), Fatal> {
+    ) -> Result<(), StageError> {
         // the group decides to save only if no stage is writing
         let Some(mut snapshot) = self.staging.take() else { return Err(thread_ended_error()) };
         snapshot.copy_from(stage);
@@ -104,7 +105,7 @@ impl CheckpointThread {
     ///
     /// # Errors
     /// What ended the save and must end the stage.
-    pub(in crate::train) fn poll(&mut self) -> Result<Option<SaveRecord>, Fatal> {
+    pub(in crate::train) fn poll(&mut self) -> Result<Option<SaveRecord>, StageError> {
         match self.done.try_recv() {
             Ok(done) => self.receive_done(done).map(Some),
             Err(TryRecvError::Empty) => Ok(None),
@@ -117,7 +118,7 @@ impl CheckpointThread {
     ///
     /// # Errors
     /// As [`CheckpointThread::poll`].
-    pub(in crate::train) fn wait(&mut self, monitor: &StageMonitor) -> Result<(), Fatal> {
+    pub(in crate::train) fn wait(&mut self, monitor: &StageMonitor) -> Result<(), StageError> {
         let mut last_seen = None;
         while self.staging.is_none() {
             match self.done.recv_timeout(Duration::from_secs(1)) {
@@ -142,12 +143,12 @@ impl CheckpointThread {
         Some(HeldSnapshot { step, snapshot })
     }
 
-    fn receive_done(&mut self, SaveDone { staging, result }: SaveDone) -> Result<SaveRecord, Fatal> {
+    fn receive_done(&mut self, SaveDone { staging, result }: SaveDone) -> Result<SaveRecord, StageError> {
         self.staging = Some(staging);
         result
     }
 }
 
-fn thread_ended_error() -> Fatal {
-    Fatal::new(FailureKind::Error, "the checkpoint thread exited unexpectedly: this is a bug")
+fn thread_ended_error() -> StageError {
+    StageError::new(FailureKind::Error, "the checkpoint thread exited unexpectedly: this is a bug")
 }

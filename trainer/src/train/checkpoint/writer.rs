@@ -15,10 +15,10 @@ use stagecoach_checkpoint::{
 use stagecoach_data::Tokenizer;
 use stagecoach_group::Member;
 
-use crate::fatal::Fatal;
 use crate::model::Architecture;
 use crate::observe::{SaveRecord, TrainingEvent};
 use crate::plan::{CheckpointLink, JobConfig, Plan, TrainerState};
+use crate::stage_error::StageError;
 use crate::state_dict::{NamedTensor, Snapshot};
 use crate::train::collective::{all_gather, topic};
 use crate::train::context::{RunningStage, StageContext, emit};
@@ -63,7 +63,7 @@ impl<'a> CheckpointWriter<'a> {
     pub(in crate::train) fn new(
         running: &RunningStage<'a>,
         architecture: &dyn Architecture,
-    ) -> Result<CheckpointWriter<'a>, Fatal> {
+    ) -> Result<CheckpointWriter<'a>, StageError> {
         let RunningStage { context, plan, member, saved_step, .. } = *running;
         let is_leader = context.is_leader();
         let small_files = if is_leader { small_files(running, architecture)? } else { Vec::new() };
@@ -84,7 +84,7 @@ impl<'a> CheckpointWriter<'a> {
         on_activity: &dyn Fn(&str),
         record: SaveRecord,
         started: Instant,
-    ) -> Result<SaveRecord, Fatal> {
+    ) -> Result<SaveRecord, StageError> {
         let saved = self.try_save(snapshot, state, on_activity)?;
         Ok(self.report_result(record, started, saved))
     }
@@ -120,7 +120,7 @@ impl<'a> CheckpointWriter<'a> {
         snapshot: &Snapshot,
         state: &TrainerState,
         on_activity: &dyn Fn(&str),
-    ) -> Result<StageResult<SaveCost>, Fatal> {
+    ) -> Result<StageResult<SaveCost>, StageError> {
         let before = cpu_seconds();
         let (volume, is_leader) = (self.context.volume, self.context.is_leader());
         let save = self.plan.fence.pending_checkpoint(state.step);
@@ -172,7 +172,7 @@ impl<'a> CheckpointWriter<'a> {
         state: &TrainerState,
         on_activity: &dyn Fn(&str),
         deadline: Instant,
-    ) -> Result<StageResult<SaveCost>, Fatal> {
+    ) -> Result<StageResult<SaveCost>, StageError> {
         let mut delay = Duration::from_millis(100);
         loop {
             let why = match self.try_save(snapshot, state, on_activity)? {
@@ -200,7 +200,7 @@ impl<'a> CheckpointWriter<'a> {
 
     /// Removes obsolete files: after a commit older checkpoints, after a failed save its unfinished files, to free
     /// space for the next save. A failure here is reported and otherwise ignored, but a lost fence ends the stage.
-    fn remove_obsolete(&self, step: u64, saved: bool) -> Result<(), Fatal> {
+    fn remove_obsolete(&self, step: u64, saved: bool) -> Result<(), StageError> {
         let fence = &self.plan.fence;
         let JobConfig { job, training, .. } = self.context.config;
         let spec = &job.spec.checkpoint;
@@ -228,7 +228,7 @@ impl<'a> CheckpointWriter<'a> {
     fn gather_results<T: Serialize + DeserializeOwned>(
         &self,
         own: Result<T, CheckpointError>,
-    ) -> Result<Vec<StageResult<T>>, Fatal> {
+    ) -> Result<Vec<StageResult<T>>, StageError> {
         let own: StageResult<T> = match own {
             Err(fenced @ CheckpointError::FencedOff { .. }) => return Err(fenced.into()),
             other => other.map_err(|e| e.to_string()),
@@ -266,7 +266,7 @@ fn leader_result<T>(parts: Vec<StageResult<T>>) -> StageResult<T> {
 }
 
 /// Hugging Face's files beside the weights.
-fn small_files(running: &RunningStage, architecture: &dyn Architecture) -> Result<Vec<(String, Vec<u8>)>, Fatal> {
+fn small_files(running: &RunningStage, architecture: &dyn Architecture) -> Result<Vec<(String, Vec<u8>)>, StageError> {
     let mut config = architecture.config_json();
     let mut files = Vec::new();
     if let Some(data_loader) = &running.data_loader {
@@ -275,7 +275,7 @@ fn small_files(running: &RunningStage, architecture: &dyn Architecture) -> Resul
         let special = Tokenizer::load(&tokenizer)?.special_tokens();
         special.into_iter().for_each(|(name, id)| config[format!("{name}_id")] = id.into());
         for (name, path) in [("tokenizer.json", tokenizer), ("tokenizer_config.json", tokenizer_config)] {
-            files.push((name.to_owned(), std::fs::read(&path).map_err(|e| Fatal::storage("read", &path, e))?));
+            files.push((name.to_owned(), std::fs::read(&path).map_err(|e| StageError::storage("read", &path, e))?));
         }
     }
     files.push(("config.json".to_owned(), format!("{config:#}\n").into_bytes()));

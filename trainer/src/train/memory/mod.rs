@@ -16,11 +16,11 @@ use stagecoach_group::Member;
 
 use super::collective::{all_gather, topic};
 use crate::execute::{Stage, owners};
-use crate::fatal::Fatal;
 use crate::links::{CopyRing, LinkError, LinkId, Links, Receiver, Sender};
 use crate::model::ParameterSpec;
 use crate::observe::MemoryCheckpointRecord;
 use crate::plan::TrainerState;
+use crate::stage_error::StageError;
 use crate::state_dict::StateCopy;
 
 use choice::{HeldCopies, MemoryCheckpoint, Source, newest_complete};
@@ -49,7 +49,7 @@ impl HeldByGroup {
         ring: CopyRing,
         saved: u64,
         recorded: Option<u64>,
-    ) -> Result<HeldByGroup, Fatal> {
+    ) -> Result<HeldByGroup, StageError> {
         let told: Vec<(HeldCopies, Option<u64>)> = all_gather(member, topic::MEMORY, &(copies.held(), recorded))?;
         let recorded = told.first().and_then(|(_, recorded)| *recorded);
         let mut held: Vec<HeldCopies> = told.into_iter().map(|(held, _)| held).collect();

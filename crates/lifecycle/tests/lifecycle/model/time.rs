@@ -91,7 +91,7 @@ pub(crate) fn canonical(mut state: JobState) -> JobState {
         },
         // the first restart is immediate, and the back-off is the same after each other one
         failures_without_progress: state.failures_without_progress.min(2),
-        best_step: None,
+        max_finished_steps: None,
         last_failure: last_failure.map(|failure| AttemptFailure { message: String::new(), ..failure }),
         started_at: state.started_at.map(|_| UnixMillis(0)),
         ..state

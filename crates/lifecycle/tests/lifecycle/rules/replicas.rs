@@ -85,7 +85,7 @@ fn a_replica_without_a_node_ends_no_group_that_trains_without_it() {
         let mut observed = replicated(instances);
         observed.policy.min_data_parallel = min_data_parallel;
         observed.state.incarnations = [(3, 1)].into();
-        observed.state.starting = [3].into();
+        observed.state.ranks_to_create = [3].into();
         observed.state.attempt_phase = AttemptPhase::Running { not_before: UnixMillis(0), all_created: false };
         observed.refusal = Some(CreationRefusal { since: UnixMillis::from_seconds(900), message: "full".into() });
         observed

@@ -128,7 +128,8 @@ fn start_spares_early(observed: &mut Observed, decision: &mut Decision) {
 /// Replaces stages by the next incarnation, which a spare may have.
 fn ignore_spares_incarnations(observed: &Observed, decision: &mut Decision) {
     let next = |rank: u32| observed.state.incarnation(rank) + 1;
-    let replaced: Vec<u32> = decision.state.starting.difference(&observed.state.starting).copied().collect();
+    let replaced: Vec<u32> =
+        decision.state.ranks_to_create.difference(&observed.state.ranks_to_create).copied().collect();
     for rank in replaced {
         decision.state.incarnations.insert(rank, next(rank));
         for action in &mut decision.actions {
@@ -143,5 +144,5 @@ fn ignore_spares_incarnations(observed: &Observed, decision: &mut Decision) {
 
 /// Whether a takeover was recorded, and nothing is replaced but by it.
 fn is_takeover(before: &JobState, after: &JobState) -> bool {
-    after.budget.replaced > before.budget.replaced && after.starting.is_subset(&before.starting)
+    after.budget.replaced > before.budget.replaced && after.ranks_to_create.is_subset(&before.ranks_to_create)
 }

@@ -18,7 +18,7 @@ fn a_spare_in_a_stages_place_is_recorded_as_a_replacement() {
         assert_eq!((after.attempt.number, &after.incarnations), (1, &BTreeMap::from([(1, 1)])));
         assert_eq!((after.budget.total, after.budget.counted, after.budget.replaced), (1, 1, 1));
         assert_eq!(after.replaced_without_progress, BTreeSet::from([1]));
-        assert_eq!((after.failures_without_progress, &after.starting), (1, &BTreeSet::new()));
+        assert_eq!((after.failures_without_progress, &after.ranks_to_create), (1, &BTreeSet::new()));
         assert!(matches!(after.attempt_phase, AttemptPhase::Running { all_created: true, .. }), "{after:?}");
         let failure = after.last_failure.unwrap();
         assert_eq!((failure.rank, failure.incarnation), (Some(1), 0));
@@ -140,7 +140,7 @@ fn a_takeover_while_another_stage_is_replaced_leaves_only_that_to_create() {
     let mut observed = taken(Some(exited(1, 137, 995)));
     observed.instances.remove(1);
     observed.state.incarnations = BTreeMap::from([(2, 2)]);
-    observed.state.starting = BTreeSet::from([2]);
+    observed.state.ranks_to_create = BTreeSet::from([2]);
     let not_all = AttemptPhase::Running { not_before: UnixMillis(0), all_created: false };
     observed.state.attempt_phase = not_all.clone();
     let decision = decide(&observed, NOW);

@@ -6,8 +6,8 @@ use stagecoach_group::{Member, Roster};
 
 use super::collective::{all_gather, topic};
 use super::context::StageContext;
-use crate::fatal::Fatal;
 use crate::links::Links;
+use crate::stage_error::StageError;
 
 /// Why a stage lacks a carrier.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
@@ -25,7 +25,7 @@ pub(super) fn missing(
     member: &Member,
     roster: &Roster,
     links: &Links,
-) -> Result<Vec<String>, Fatal> {
+) -> Result<Vec<String>, StageError> {
     let rank = context.group_rank;
     let host = |rank: usize| roster.members.get(rank).map(|hello| &hello.host);
     // with another host there is none to share

@@ -11,14 +11,14 @@ use crate::observe::TrainingEvent;
 
 /// The removal, for all groups that a stage 0 is in. A process that has to leave does not wait for it: whoever comes next
 /// removes the rest.
-pub(super) struct Sweep {
+pub(super) struct StaleFenceRemoval {
     volume: Arc<dyn Volume>,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
-impl Sweep {
-    pub(super) fn of(volume: &Arc<dyn Volume>) -> Sweep {
-        Sweep { volume: Arc::clone(volume), thread: Mutex::default() }
+impl StaleFenceRemoval {
+    pub(super) fn of(volume: &Arc<dyn Volume>) -> StaleFenceRemoval {
+        StaleFenceRemoval { volume: Arc::clone(volume), thread: Mutex::default() }
     }
 
     /// Begins to remove what is there now, after what an earlier call is still removing. With `checkpoint.mode: Sync` training
@@ -50,7 +50,7 @@ impl Sweep {
             }
             remove();
         };
-        match Builder::new().name("sweep".into()).spawn(work) {
+        match Builder::new().name("stale-fences".into()).spawn(work) {
             Ok(spawned) => *thread = Some(spawned),
             Err(error) => tell(format!("what older groups left stays for now: no thread to remove it ({error})")),
         }

@@ -1,5 +1,5 @@
-//! What the replicas of a stage send each other, chunk by chunk and behind its computations: sums of gradients to the owner of each
-//! parameter, new weights from it.
+//! REDUCE and GATHER: the replicas of a stage send the sums of their gradients to the owner of each parameter, and get its new weights
+//! from it (reduce-scatter and all-gather, as in ZeRO-1), chunk by chunk and beside the computations.
 
 use std::time::Instant;
 

@@ -13,7 +13,7 @@ use crate::observe::MetricsError;
 /// An error that ends a stage.
 #[derive(Clone, Debug, thiserror::Error)]
 #[error("{message}")]
-pub(crate) struct Fatal {
+pub(crate) struct StageError {
     /// Determines the exit code, and what the restart policy does.
     pub kind: FailureKind,
     /// What was found, where, what was expected, what to do.
@@ -24,25 +24,25 @@ pub(crate) struct Fatal {
     pub is_not_needed: bool,
 }
 
-impl Fatal {
+impl StageError {
     /// An error of any kind.
-    pub(crate) fn new(kind: FailureKind, message: impl Into<String>) -> Fatal {
-        Fatal { kind, message: message.into(), is_group_lost: false, is_not_needed: false }
+    pub(crate) fn new(kind: FailureKind, message: impl Into<String>) -> StageError {
+        StageError { kind, message: message.into(), is_group_lost: false, is_not_needed: false }
     }
 
     /// An invalid job or plan.
-    pub(crate) fn invalid(message: impl Into<String>) -> Fatal {
-        Fatal::new(FailureKind::InvalidConfig, message)
+    pub(crate) fn invalid(message: impl Into<String>) -> StageError {
+        StageError::new(FailureKind::InvalidConfig, message)
     }
 
     /// A failed operation on the volume.
-    pub(crate) fn storage(operation: &str, path: &std::path::Path, error: impl std::fmt::Display) -> Fatal {
-        Fatal::new(FailureKind::Storage, format!("could not {operation} {}: {error}", path.display()))
+    pub(crate) fn storage(operation: &str, path: &std::path::Path, error: impl std::fmt::Display) -> StageError {
+        StageError::new(FailureKind::Storage, format!("could not {operation} {}: {error}", path.display()))
     }
 }
 
-impl From<StepError> for Fatal {
-    fn from(error: StepError) -> Fatal {
+impl From<StepError> for StageError {
+    fn from(error: StepError) -> StageError {
         let kind = match &error {
             StepError::Link(LinkError::Mismatch(_)) => FailureKind::Mismatch,
             StepError::Link(LinkError::Unavailable(_)) => FailureKind::InvalidConfig,
@@ -55,43 +55,43 @@ impl From<StepError> for Fatal {
         let is_group_lost =
             matches!(error, StepError::Link(LinkError::Broken(_)) | StepError::Group(GroupError::GroupFailed(_)));
         let is_not_needed = matches!(error, StepError::Group(GroupError::AllLeft { .. }));
-        Fatal { is_group_lost, is_not_needed, ..Fatal::new(kind, error.to_string()) }
+        StageError { is_group_lost, is_not_needed, ..StageError::new(kind, error.to_string()) }
     }
 }
 
-impl From<LinkError> for Fatal {
-    fn from(error: LinkError) -> Fatal {
+impl From<LinkError> for StageError {
+    fn from(error: LinkError) -> StageError {
         StepError::from(error).into()
     }
 }
 
-impl From<GroupError> for Fatal {
-    fn from(error: GroupError) -> Fatal {
+impl From<GroupError> for StageError {
+    fn from(error: GroupError) -> StageError {
         StepError::from(error).into()
     }
 }
 
-impl From<DataError> for Fatal {
-    fn from(error: DataError) -> Fatal {
+impl From<DataError> for StageError {
+    fn from(error: DataError) -> StageError {
         let kind = if error.is_storage() { FailureKind::Storage } else { FailureKind::InvalidConfig };
-        Fatal::new(kind, error.to_string())
+        StageError::new(kind, error.to_string())
     }
 }
 
-impl From<FolderError> for Fatal {
-    fn from(error: FolderError) -> Fatal {
-        Fatal::new(error.kind(), error.to_string())
+impl From<FolderError> for StageError {
+    fn from(error: FolderError) -> StageError {
+        StageError::new(error.kind(), error.to_string())
     }
 }
 
-impl From<MetricsError> for Fatal {
-    fn from(error: MetricsError) -> Fatal {
-        Fatal::new(FailureKind::Storage, error.to_string())
+impl From<MetricsError> for StageError {
+    fn from(error: MetricsError) -> StageError {
+        StageError::new(FailureKind::Storage, error.to_string())
     }
 }
 
-impl From<CheckpointError> for Fatal {
-    fn from(error: CheckpointError) -> Fatal {
+impl From<CheckpointError> for StageError {
+    fn from(error: CheckpointError) -> StageError {
         // by a newer group of the job
         let is_group_lost = matches!(error, CheckpointError::FencedOff { .. });
         let kind = match error {
@@ -99,7 +99,7 @@ impl From<CheckpointError> for Fatal {
             CheckpointError::NoFolderRename { .. } => FailureKind::InvalidConfig,
             _ => FailureKind::Storage,
         };
-        Fatal { is_group_lost, ..Fatal::new(kind, error.to_string()) }
+        StageError { is_group_lost, ..StageError::new(kind, error.to_string()) }
     }
 }
 
@@ -121,7 +121,7 @@ mod tests {
         let kind = |votes: &[StepVote]| {
             let verdict: Verdict = decide_step(votes, &StepRules::default(), &|_| String::new());
             let StepOutcome::Abort { reason } = &verdict.outcome else { panic!("{verdict:?}") };
-            Fatal::from(StepError::aborted(reason, &verdict)).kind
+            StageError::from(StepError::aborted(reason, &verdict)).kind
         };
         assert_eq!(kind(&[vote(10, f64::NAN)]), FailureKind::NonFinite);
         assert_eq!(kind(&[vote(10, 1.0), vote(11, 1.0)]), FailureKind::Mismatch);

@@ -2,6 +2,9 @@
 
 use std::path::Path;
 
+use stagecoach_tests::faulty::{FAULT_VARIABLE, RECORDS_VARIABLE};
+use stagecoach_tests::hold::{self, Hold};
+use stagecoach_tests::phases::Phase;
 use stagecoach_tests::{Launched, TestJob, corpus, saved, says, signal, undisturbed, until};
 
 /// Saves every 4 steps; four blocks of two microbatches.
@@ -223,6 +226,38 @@ fn a_leader_may_be_lost_while_the_group_forms_again() {
         launched.wait_for_step(launched.steps() + 10);
         end(launched, workspace, &job, &format!("memory: {memory:?}"));
     }
+}
+
+/// The leader is asked to stop while the group saves to form again with a replica that is back: it waits for nobody any more.
+#[test]
+fn a_leader_may_be_stopped_while_the_group_forms_again() {
+    let job = may_lose_replicas(1, 3);
+    let workspace = corpus::workspace();
+    let workspace = workspace.path();
+    let records = workspace.join("records");
+    std::fs::create_dir(&records).unwrap();
+    let file = workspace.join("shared.yaml");
+    std::fs::write(&file, job.endless().yaml()).unwrap();
+    let hold = Hold::new(0, Phase::LastSave).unwrap().to_string();
+    let environment = [(FAULT_VARIABLE, hold.as_str()), (RECORDS_VARIABLE, records.to_str().unwrap())];
+    let faulty = Path::new(env!("CARGO_BIN_EXE_faulty"));
+    hold::arm(&records);
+    let mut launched = Launched::start_program(faulty, workspace, &file, folder(workspace), &[], &environment);
+    until("a checkpoint", 60, || (saved(&folder(workspace)) > 0).then_some(()));
+    lose_for_good(&launched, &[1], 3);
+    launched.wait_for_step(launched.steps() + 5);
+    signal(launched.child.id(), libc::SIGCONT);
+    hold::held(&records, || true);
+    let stages = launched.wait_for_stages(3);
+    signal(stages[1], libc::SIGSTOP);
+    signal(stages[0], libc::SIGTERM);
+    hold::release(&records);
+    until("the leader's end", 60, || (launched.stages().first() != Some(&stages[0])).then_some(()));
+    signal(stages[1], libc::SIGCONT);
+    launched.interrupt(workspace);
+    let rest = job.ending_after(saved(&folder(workspace)));
+    let outcome = Launched::start(workspace, &rest, &[]).finish(workspace);
+    assert_eq!(outcome.hashes(), undisturbed(&rest));
 }
 
 /// The number of the newest group that has begun.

@@ -23,13 +23,18 @@ use crate::stage_error::StageError;
 /// How long to wait, after a link breaks, for the group to report the root cause.
 const ROOT_CAUSE_TIMEOUT: Duration = Duration::from_secs(4);
 
-/// Runs the stage in the next group. None if that ended to form again, with a replica that is back or led by this stage.
+/// Runs the stage in the next group, unless it was asked to stop. None if that group ended to form again, with a replica that is back or led
+/// by this stage.
 ///
 /// # Errors
 /// What ends the stage, or the group: then [`StageError::is_group_lost`].
 pub(super) fn run_group(context: &StageContext, kept: &mut Kept) -> Result<Option<StageOutcome>, StageError> {
     let monitor = context.monitor;
     monitor.set_forming();
+    if monitor.stop_requested_at().is_some() {
+        // the group that has ended to form again has saved; others may have ended by now, and would be waited for
+        return Ok(Some(StageOutcome::Drained));
+    }
     let interrupt = Interrupt::default();
     // dropped when this function returns
     let (handler, _in_group) = FailureHandler::new(context, interrupt.clone());

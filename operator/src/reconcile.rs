@@ -253,8 +253,8 @@ async fn persist_status(
     Ok(())
 }
 
-/// Applies the decided actions, then makes the repairs. What became of created to create pods is added to `created`, also
-/// before an error.
+/// Applies the decided actions, then makes the repairs. What became of the pods to be created is added to `created`,
+/// also before an error.
 async fn apply_decision(
     context: &ApplyContext<'_>,
     decision: &Decision,

@@ -135,6 +135,8 @@ impl ObservedPods {
             self.leader_is_silent = self.leader_status.as_ref().is_none_or(|polled| !polled.is_reachable);
         }
         poller.end_others(reference, &self.all, &polled_uids);
+        // what was polled is not later than it
+        self.observed_at = now();
     }
 
     /// The pods that are stage 0 now and whose processes may run, one for each replica that may lead: the newest, which

@@ -53,13 +53,13 @@ impl Receiver {
         Receiver { link, device, destinations: HashMap::new(), backend }
     }
 
-    /// StreamReceiver a receive: allocates the tensor (by libtorch, so that its alignment is what kernels see elsewhere) and
+    /// Posts a receive: allocates the tensor (by libtorch, so that its alignment is what kernels see elsewhere) and
     /// returns at once. `shape` and `kind` are what the sender must send.
     pub fn post(&mut self, microbatch: usize, shape: &[i64], kind: Kind) {
         self.post_into(microbatch, Tensor::empty(shape, (kind, self.device)));
     }
 
-    /// StreamReceiver a receive into a contiguous tensor that nobody uses until it has arrived.
+    /// Posts a receive into a contiguous tensor that nobody uses until it has arrived.
     pub(crate) fn post_into(&mut self, microbatch: usize, mut tensor: Tensor) {
         let arrives_on = match self.backend {
             Backend::Stream(_) => Device::Cpu,

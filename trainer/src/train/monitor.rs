@@ -2,7 +2,7 @@
 
 use std::io::Write;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering, fence};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Instant;
 
@@ -60,16 +60,16 @@ impl StageMonitor {
     /// once.
     pub(crate) fn request_stop(&self) {
         self.0.stop_requested_at.get_or_init(Instant::now);
+        fence(Ordering::SeqCst); // with that in `set_forming`: either this sees that there is no group, or who forms one sees the request
         self.0.telemetry.set_phase(StagePhase::Draining);
-        // sequentially consistent, as in `set_forming`: either this sees that there is no group, or who forms one sees the request
-        if !self.0.formed.load(Ordering::SeqCst) {
+        if !self.0.formed.load(Ordering::Relaxed) {
             self.exit(FailureKind::Drained, "asked to stop before training began");
         }
     }
 
     /// Records that the group has formed; exits if a stop was requested before.
     pub(crate) fn set_formed(&self) {
-        self.0.formed.store(true, Ordering::SeqCst);
+        self.0.formed.store(true, Ordering::Relaxed);
         self.0.telemetry.group_loaded();
         self.0.telemetry.set_phase(StagePhase::Training);
         if self.stop_requested_at().is_some() {
@@ -80,9 +80,10 @@ impl StageMonitor {
     /// Records that the stage is in no formed group: not yet, or not any more.
     pub(crate) fn set_forming(&self) {
         self.0.telemetry.group_lost();
-        if self.0.formed.swap(false, Ordering::SeqCst) {
+        if self.0.formed.swap(false, Ordering::Relaxed) {
             self.0.telemetry.set_phase(StagePhase::Forming);
         }
+        fence(Ordering::SeqCst); // with that in `request_stop`
     }
 
     /// Sets the activity that heartbeats report.

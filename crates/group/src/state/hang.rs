@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn a_chain_is_replaced_by_spare_to_its_end() {
+    fn a_chain_is_followed_to_its_end() {
         let found = find_hang_of(&[does("B 2", 3), waits("RECV_B of microbatch 3", 2), does("F 5", 41)]);
         assert_eq!(found.root_cause_rank, Some(2));
         assert_eq!(

@@ -238,7 +238,7 @@ fn one_spare_after_the_other_is_next_in_line() {
 
 /// The spare that takes the place joins the same group.
 #[test]
-fn a_stage_that_dies_before_the_group_has_formed_is_replaced_by_spare_in_it() {
+fn a_stage_that_dies_before_the_group_has_formed_is_replaced_by_a_spare_in_it() {
     let now = Instant::now();
     let mut group = GroupState::new(hello(0, 3, 0), GroupTimeouts::default(), Quorum::all(WORLD_SIZE), now);
     for rank in 0..WORLD_SIZE {
@@ -258,7 +258,7 @@ fn a_stage_that_dies_before_the_group_has_formed_is_replaced_by_spare_in_it() {
 
 /// Unless it would end the same way in any process, or gave up because of another.
 #[test]
-fn a_stage_that_leaves_with_an_error_of_its_own_is_replaced_by_spare() {
+fn a_stage_that_leaves_with_an_error_of_its_own_is_replaced_by_a_spare() {
     let now = Instant::now();
     for (rank, code, followed) in [(2, 1, true), (2, 74, true), (0, 74, true), (2, 78, false), (2, 75, false)] {
         let mut group = running(now);

@@ -38,9 +38,9 @@ impl Quorum {
     pub(crate) fn stages(&self) -> usize {
         self.mesh.stages as usize
     }
+
     /// The ranks of the group that rank `leader` leads, by group rank, if it need not wait any longer: replica by replica, the leader's
-    /// first.
-    /// `has_waited` if the start-up timeout has passed.
+    /// first. `has_waited` if the start-up timeout has passed.
     pub(crate) fn members(
         &self,
         leader: usize,

@@ -206,8 +206,8 @@ fn starts_new_instances(job: &ParsedJob, decision: &Decision) -> bool {
     (before.attempt.number, &before.incarnations) != (after.attempt.number, &after.incarnations)
 }
 
-/// Whether the decision changes the attempt, its phase or an incarnation. That `all_created` becomes true is ignored: recording it late
-/// is harmless.
+/// Whether the decision changes the attempt, its phase or an incarnation. That `all_created` becomes true is ignored: a stale cache
+/// that lists every pod still proves that each was created.
 fn changes_state(job: &ParsedJob, decision: &Decision) -> bool {
     let (mut old, new) = (job.state.attempt_phase.clone(), &decision.state.attempt_phase);
     if let (AttemptPhase::Running { all_created, .. }, AttemptPhase::Running { all_created: true, .. }) =
@@ -270,8 +270,7 @@ async fn apply_decision(
     }
     for needed in repairs {
         repair(context, decision.state.attempt, needed).await.map_err(|error| match error {
-            // The job keeps running, so this is only logged; when an attempt starts it becomes the condition
-            // `Scheduled`.
+            // Not a condition, since the job keeps running, but an error: reconcile is retried, and later repairs wait.
             ApplyError::Rejected(reason) => ReconcileError::NameTaken(reason.message),
             ApplyError::Api(error) => error.into(),
         })?;

@@ -96,7 +96,7 @@ pub(crate) fn actions_for(observed: &Observed, clock: &mut DeadlineClock) -> Vec
             false => AttemptAction::ReplaceStages { attempt: number, incarnations },
         });
     }
-    if let Some(incarnations) = incarnations_above_waiting(observed) {
+    if let Some(incarnations) = removal_of_groupless(observed) {
         actions.push(AttemptAction::RemoveReplaced { attempt: number, incarnations });
     }
     match state.attempt_phase {
@@ -152,9 +152,9 @@ fn replaced_must_be_removed(observed: &Observed, clock: &mut DeadlineClock) -> b
     }
 }
 
-/// Stages of a job that is complete without some replicas, which wait for a group: an incarnation above each, so that
-/// `RemoveReplaced` removes it.
-fn incarnations_above_waiting(observed: &Observed) -> Option<BTreeMap<u32, u32>> {
+/// In a job that is complete without some replicas, the instances that still wait for a group. `RemoveReplaced` removes lower incarnations,
+/// so each is listed with its own plus one.
+fn removal_of_groupless(observed: &Observed) -> Option<BTreeMap<u32, u32>> {
     let state = &observed.state;
     if state.attempt_phase != AttemptPhase::Finished(JobOutcome::Complete) {
         return None;
@@ -191,8 +191,8 @@ fn older_instances_remain(observed: &Observed, clock: &mut DeadlineClock) -> boo
     remain_within_timeout(observed, &|instance| instance.attempt != number, 0, clock)
 }
 
-/// Whether such an instance lives and, if it is terminating, is within its grace period plus `terminationTimeoutSeconds`. After that its node is
-/// considered dead; if the process still runs, the volume's fence keeps it from committing.
+/// Whether such an instance lives and, if it is terminating, is within `grace_seconds` plus `terminationTimeoutSeconds`. After
+/// that its node is considered dead; if the process still runs, the volume's fence keeps it from committing.
 fn remain_within_timeout(
     observed: &Observed,
     predicate: &dyn Fn(&InstanceRef) -> bool,

@@ -10,7 +10,7 @@ pub struct RestartBudget {
     pub total: u32,
     /// Those that counted.
     pub counted: u32,
-    /// Those in which only the stages that were lost started again.
+    /// Those in which only lost stages were replaced, by new instances or promoted spares.
     #[serde(default)]
     pub replaced: u32,
     /// Those that counted since a checkpoint was last committed.

@@ -1,4 +1,5 @@
-//! Root-cause analysis: one failing stage ends all others; this picks the first failure out of N exits.
+//! Root-cause analysis: a failing stage may make others exit too. This picks the first cause from exits, what peers report, refusals and
+//! timeouts.
 
 use stagecoach_api::contract::{ExitCode, FailureKind};
 
@@ -29,10 +30,10 @@ enum CauseOrder {
     Secondary,
 }
 
-/// How likely an exit is the root cause. While the cluster has not started a stage (`has_unstarted_stage`) the others can't form a group.
+/// How likely an exit is the root cause; not for one that was done. While the cluster has not started a stage (`has_unstarted_stage`) the others can't form a group.
 fn cause_order(exit: &Exit, has_unstarted_stage: bool) -> CauseOrder {
     let reported_kind = exit.termination.as_ref().map(|report| report.kind);
-    match exit.exit_code() {
+    match exit.contract_code() {
         _ if exit.external_cause.is_some() => CauseOrder::RootCause,
         _ if has_unstarted_stage && reported_kind == Some(FailureKind::StartupTimeout) => CauseOrder::Secondary,
         Some(ExitCode::PeerLost) => CauseOrder::Secondary,
@@ -42,14 +43,14 @@ fn cause_order(exit: &Exit, has_unstarted_stage: bool) -> CauseOrder {
     }
 }
 
-/// Whether a stage exited first: it did not finish, was not asked to stop by its job, and lost no peer.
+/// Whether its exit is a failure of its own: not because it was done, was asked to stop, or lost a peer.
 pub(crate) fn failed_by_itself(exit: &Exit) -> bool {
-    exit.exit_code() != Some(ExitCode::Done) && cause_order(exit, false) == CauseOrder::RootCause
+    exit.contract_code() != Some(ExitCode::Done) && cause_order(exit, false) == CauseOrder::RootCause
 }
 
 /// Whether a stage exited because it had finished or was asked to stop.
 pub(crate) fn exited_gracefully(exit: &Exit) -> bool {
-    exit.exit_code() == Some(ExitCode::Done) || cause_order(exit, false) == CauseOrder::Drained
+    exit.contract_code() == Some(ExitCode::Done) || cause_order(exit, false) == CauseOrder::Drained
 }
 
 /// The root cause, if the attempt has failed and enough exits were observed to determine it.
@@ -83,7 +84,7 @@ struct Exits<'a> {
     unstarted: Option<u32>,
     /// A stage that was deleted, so that its exit is not observed any more.
     deleted: Option<u32>,
-    /// An instance that runs, and is to end with the others.
+    /// An instance that has not exited, and is to end with the others.
     alive: Option<&'a StageInstance>,
 }
 
@@ -93,7 +94,7 @@ impl<'a> Exits<'a> {
         let order = |exit: &Exit| cause_order(exit, unstarted.is_some());
         let failed = || {
             let ended = observed.current_instances().filter_map(|instance| Some((instance, instance.exit()?)));
-            ended.filter(|(_, exit)| exit.exit_code() != Some(ExitCode::Done))
+            ended.filter(|(_, exit)| exit.contract_code() != Some(ExitCode::Done))
         };
         let first = failed().min_by_key(|(instance, exit)| (order(exit), instance.since, instance.rank));
         let terminating = observed.current_instances().filter(|instance| instance.is_terminating());
@@ -148,10 +149,10 @@ impl<'a> Exits<'a> {
         match (first, alive) {
             (None, _) if saving_since.is_none() => None,
             // if a group trains on, the instance that exited or hangs was not in it
-            (None, Some(alive)) if observed.group_survives_a_loss() => {
+            (None, Some(alive)) if observed.enough_replicas_train() => {
                 Some(self.failure_of_unending(terminating.unwrap_or(alive), now))
             }
-            (Some((instance, exit)), _) if alive.is_none() || observed.group_survives_a_loss() => {
+            (Some((instance, exit)), _) if alive.is_none() || observed.enough_replicas_train() => {
                 Some(AttemptFailure::from_exit(state, instance, exit))
             }
             (_, alive) => alive.map(|alive| self.failure_of_unending(alive, now)),

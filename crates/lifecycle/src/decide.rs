@@ -211,7 +211,7 @@ fn after_failure(observed: &Observed, failure: AttemptFailure, remedy: Remedy, c
         &failure,
         pod_conditions.unwrap_or_default(),
         state,
-        observed.group_survives_a_loss(),
+        observed.enough_replicas_train(),
     );
     state.last_deterministic_failure = failure.deterministic_signature().or(state.last_deterministic_failure.take());
     state.last_failure = Some(failure);
@@ -282,7 +282,7 @@ fn all_completed(observed: &Observed) -> bool {
     let promoted = || observed.instances.iter().filter(|instance| spares::is_unrecorded_promotion(state, instance));
     let done = |rank| {
         observed.current_instances().chain(promoted()).any(|instance| {
-            instance.rank == rank && instance.exit().is_some_and(|exit| exit.exit_code() == Some(ExitCode::Done))
+            instance.rank == rank && instance.exit().is_some_and(|exit| exit.contract_code() == Some(ExitCode::Done))
         })
     };
     let done = state.attempt.mesh.complete_replicas(done);

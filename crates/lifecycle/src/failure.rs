@@ -48,13 +48,13 @@ pub enum FailureReason {
     InvalidConfig,
     /// The volume failed.
     Storage,
-    /// Killed by a signal; SIGKILL may be the kernel's out-of-memory killer.
+    /// Killed by a signal; SIGKILL may be the kernel's out-of-memory killer. Or ended, by its peers, before its exit was observed.
     Killed,
     /// All stages lost a peer and none failed by itself.
     PeerLost,
-    /// The stage was deleted and its exit was not observed: somebody deleted it.
+    /// The stage was deleted and its exit was not observed: somebody deleted it. Or it exited without a code.
     Unknown,
-    /// No step was finished within the stall timeout.
+    /// No step was finished within the stall timeout. Or its peers have lost a process that still runs, or it does not terminate.
     Stalled,
     /// Rendezvous was not complete within the start-up timeout.
     StartupTimeout,
@@ -166,7 +166,7 @@ impl AttemptFailure {
 }
 
 fn reason(exit: &Exit) -> FailureReason {
-    match (exit.external_cause, exit.exit_code(), exit.signal) {
+    match (exit.external_cause, exit.contract_code(), exit.signal) {
         (Some(ExternalCause::Preempted), ..) => FailureReason::Preempted,
         (Some(ExternalCause::Evicted), ..) => FailureReason::Evicted,
         (Some(ExternalCause::NodeLost), ..) => FailureReason::NodeLost,

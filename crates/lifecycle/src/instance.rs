@@ -137,7 +137,7 @@ impl Exit {
     }
 
     /// The exit code's meaning in the contract of stages.
-    pub(crate) fn exit_code(&self) -> Option<ExitCode> {
+    pub(crate) fn contract_code(&self) -> Option<ExitCode> {
         self.shell_code().and_then(ExitCode::from_i32)
     }
 }
@@ -153,7 +153,7 @@ impl InstanceState {
         matches!(self, Self::SchedulingGated | Self::Pending | Self::Starting)
     }
 
-    /// Whether its process may still run.
+    /// Whether it has not exited; one that was not started yet counts too.
     pub(crate) const fn is_alive(&self) -> bool {
         !matches!(self, Self::Exited(_))
     }

@@ -97,7 +97,7 @@ impl Observed {
     /// Whether a current instance has ended before it was done: what follows is not decided yet.
     pub(crate) fn has_failed_instance(&self) -> bool {
         let mut exits = self.current_instances().filter_map(StageInstance::exit);
-        exits.any(|exit| exit.exit_code() != Some(ExitCode::Done))
+        exits.any(|exit| exit.contract_code() != Some(ExitCode::Done))
     }
 
     /// Whether a group may form without some of the replicas.
@@ -117,8 +117,8 @@ impl Observed {
         if is_enough { count } else { 0 }
     }
 
-    /// Whether replicas train, or would, without one that is missing: what else ends then has ended no group.
-    pub(crate) fn group_survives_a_loss(&self) -> bool {
+    /// Whether the job may lack replicas and enough complete ones are ready: an instance outside them that ends breaks no group.
+    pub(crate) fn enough_replicas_train(&self) -> bool {
         self.may_lack_replicas() && self.training_replicas() > 0
     }
 
@@ -150,7 +150,7 @@ impl Observed {
     /// Stages of the current attempt that were created and have no instance any more.
     pub(crate) fn deleted_stages(&self, all_created: bool) -> impl Iterator<Item = u32> {
         let starting = &self.state.ranks_to_create;
-        // until all were created it is known of those alone that are not started again
+        // until all are created only a replacement knows who was: every rank that it does not create; of a new attempt nobody is known
         let was_created = move |rank: &u32| all_created || !starting.is_empty() && !starting.contains(rank);
         self.missing_stages().filter(was_created)
     }

@@ -18,8 +18,7 @@ pub(crate) fn cause(observed: &Observed, all_created: bool, clock: &mut Deadline
     let (instance, lost) = observed.lost_instance()?;
     if lost.has_ended {
         let ended = failure_of_ended(observed, instance.rank, clock.now);
-        if may_precede_its_exit(observed) && !replacement::replaceable_stages(observed, &ended, all_created).is_empty()
-        {
+        if may_act_before_exit(observed) && !replacement::replaceable_stages(observed, &ended, all_created).is_empty() {
             return Some(ended);
         }
     }
@@ -35,7 +34,7 @@ pub(crate) fn failure_before_promotion(
     promoted_at: UnixMillis,
     clock: &mut DeadlineClock,
 ) -> Option<AttemptFailure> {
-    if !may_precede_its_exit(observed) && !clock.passed_or_wake_at(promoted_at.plus_seconds(EXIT_TIMEOUT_SECONDS)) {
+    if !may_act_before_exit(observed) && !clock.passed_or_wake_at(promoted_at.plus_seconds(EXIT_TIMEOUT_SECONDS)) {
         return None;
     }
     let is_it = |(lost, report): (&StageInstance, LostInstance)| lost == instance && !report.has_ended;
@@ -60,15 +59,16 @@ fn failure_of_unresponsive(observed: &Observed, rank: u32, now: UnixMillis) -> A
     AttemptFailure::without_exit(&observed.state, reason, Some(rank), message, now)
 }
 
-/// Whether what follows a loss does not depend on how the process ended: no rule asks for that, and a restart is left.
-fn may_precede_its_exit(observed: &Observed) -> bool {
+/// Whether to act on a loss before the exit is known: no rule of the user asks for it, and a restart is left. `with_observed_exit` corrects
+/// it later.
+fn may_act_before_exit(observed: &Observed) -> bool {
     let restart = &observed.policy.restart;
     let has_rules = restart.pod_failure_policy.is_some() || !restart.exit_codes.is_empty();
     !has_rules && observed.state.budget.remaining(restart.max_restarts) > 0
 }
 
-/// The state with how the last failed stage exited, if that was not known yet and is now: the restart may then not count, or the job
-/// may have failed.
+/// The state with how the last failed stage exited, if that was not known yet and is now: the restart may then not count, by its reason
+/// alone, or the job may have failed.
 pub(crate) fn with_observed_exit(observed: &Observed) -> JobState {
     let state = &observed.state;
     let observed_exit = || {

@@ -54,14 +54,14 @@ impl Policy {
         }
     }
 
-    /// What follows a failure, before the budget is checked: the user's rules decide first, then the contract. `group_survives` if it
+    /// What follows a failure, before the budget is checked: the user's rules decide first, then the contract. `enough_replicas_train` if it
     /// ended no group.
     pub(crate) fn restart_decision(
         &self,
         failure: &AttemptFailure,
         pod_conditions: &[(String, String)],
         state: &JobState,
-        group_survives: bool,
+        enough_replicas_train: bool,
     ) -> RestartDecision {
         match pod_failure_policy::action_after(&self.restart, failure, pod_conditions) {
             Some(PodFailurePolicyAction::FailJob) => return RestartDecision::Fail(JobFailureReason::PodFailurePolicy),
@@ -77,9 +77,9 @@ impl Policy {
         if signature.is_some() && signature == state.last_deterministic_failure {
             return RestartDecision::Fail(JobFailureReason::Deterministic);
         }
-        // the stages that wait for a replacement, and give up, end for the failure that was counted
+        // stages that gave up waiting for a replacement fail because of an earlier failure, which was counted
         let was_counted = failure.reason == FailureReason::PeerLost
-            && (group_survives || !state.replaced_without_progress.is_empty());
+            && (enough_replicas_train || !state.replaced_without_progress.is_empty());
         RestartDecision::Restart { counted: failure.reason.counts_against_budget() && !was_counted }
     }
 }

@@ -13,13 +13,14 @@ use crate::{AttemptFailure, cause};
 /// step was finished since.
 pub(crate) fn replaceable_stages(observed: &Observed, failure: &AttemptFailure, all_created: bool) -> BTreeSet<u32> {
     let state = &observed.state;
+    // all were created once: now, or before the last replacement
     let was_whole = all_created || !state.incarnations.is_empty();
     if !observed.policy.replaces_stages || !was_whole || failure.needs_new_attempt() {
         return BTreeSet::new();
     }
     let mut lost: BTreeSet<u32> = observed.deleted_stages(all_created).collect();
     let mut somebody_stays = false;
-    let trains = observed.group_survives_a_loss();
+    let trains = observed.enough_replicas_train();
     let reported = observed.lost_instance().map(|(instance, _)| instance);
     for instance in observed.current_instances() {
         match &instance.state {

@@ -1,6 +1,6 @@
 //! Spares: processes or pods of an attempt without a stage, which have joined and loaded everything. When a stage is lost, its
 //! group promotes a spare at once and asks nobody: the spare is then the stage's next incarnation. Here the promotion is only
-//! observed and recorded, as the replacement that it is, and the next spare is made. A lost stage is replaced from here only if
+//! observed and recorded, as the replacement that it is, and the next spare is made. `decide` itself replaces a lost stage only if
 //! no spare was promoted in time.
 
 use std::collections::BTreeSet;
@@ -27,7 +27,7 @@ impl Observed {
         self.spares.iter().filter(|spare| spare.attempt == self.state.attempt.number)
     }
 
-    /// Spares that a running attempt has.
+    /// Spares that a running attempt should have.
     pub(crate) fn wanted_spares(&self) -> u32 {
         if self.policy.replaces_stages { self.policy.spares } else { 0 }
     }
@@ -46,7 +46,7 @@ pub(crate) fn is_unrecorded_promotion(state: &JobState, instance: &StageInstance
 pub(crate) fn with_finished_promotions(observed: &Observed) -> JobState {
     let mut state = observed.state.clone();
     for instance in observed.instances.iter().filter(|instance| is_unrecorded_promotion(&observed.state, instance)) {
-        if instance.exit().is_some_and(|exit| exit.exit_code() == Some(ExitCode::Done)) {
+        if instance.exit().is_some_and(|exit| exit.contract_code() == Some(ExitCode::Done)) {
             state.incarnations.insert(instance.rank, instance.incarnation);
         }
     }
@@ -92,8 +92,8 @@ pub(crate) fn group_goes_on(observed: &Observed, promoted: &StageInstance, failu
         && !lost.and_then(StageInstance::exit).is_some_and(cause::exited_gracefully)
 }
 
-/// Records that a spare became this incarnation of `rank`. The group was whole before, so that nothing but what is being replaced from
-/// here is left to create.
+/// Records that a spare became this incarnation of `rank`. The group was whole before, so that nothing but what `decide` itself is
+/// replacing is left to create.
 pub(crate) fn with_promotion(mut state: JobState, rank: u32, incarnation: u32) -> JobState {
     state.incarnations.insert(rank, incarnation);
     state.ranks_to_create.remove(&rank);
@@ -126,9 +126,9 @@ fn lost_at(observed: &Observed, failure: &AttemptFailure) -> Option<UnixMillis> 
     exited.map(|instance| instance.since).or(reported.map(|lost| lost.since))
 }
 
-/// How far the next incarnation that is created from here is ahead of the last one, so that no two instances have the same. Every spare may have been
-/// promoted to the stage and have died unobserved, each as the incarnation after the last, and of two that claim the same one neither is
-/// right.
+/// How far the next incarnation that `decide` creates is ahead of the last one, so that no two instances have the same. Every spare may have
+/// been promoted to the stage and have died unobserved, each as the incarnation after the last; where one was promoted and its successor is
+/// not listed yet, that one too.
 pub(crate) fn incarnation_increment(observed: &Observed) -> u32 {
     let number = observed.state.attempt.number;
     let is_promoted = |instance: &StageInstance| instance.attempt == number && instance.spare.is_some();
@@ -137,7 +137,7 @@ pub(crate) fn incarnation_increment(observed: &Observed) -> u32 {
     listed.max(observed.wanted_spares()).max(any_promoted.into()).saturating_add(1)
 }
 
-/// What to do about the spares of an attempt that runs. `may_start`: all its stages exist.
+/// What to do about the spares of an attempt that runs. `may_start`: new ones may be created now.
 pub(crate) fn actions_while_running(
     observed: &Observed,
     may_start: bool,

@@ -17,7 +17,7 @@ pub(crate) fn cause_of_refusal(
     clock: &mut DeadlineClock,
 ) -> Option<AttemptFailure> {
     // replicas that train without the one that is refused block no resources
-    let blocks_resources = !all_created && !observed.group_survives_a_loss();
+    let blocks_resources = !all_created && !observed.enough_replicas_train();
     let refusal = observed.refusal.as_ref().filter(|_| blocks_resources)?;
     observed.current_instances().find(|instance| instance.is_alive())?;
     let message = format!("was not created: {}", refusal.message);
@@ -38,20 +38,21 @@ pub(crate) fn cause_of_timeout(
         observed.current_instances().filter(move |instance| wanted(instance)).max_by_key(|instance| instance.since)
     };
     // A queue decides how long the group waits, and lets another go first if it is created anew.
-    if !observed.group_survives_a_loss()
+    if !observed.enough_replicas_train()
         && latest(|instance| instance.state == InstanceState::SchedulingGated).is_some()
     {
         return None;
     }
     // a replica that was lost is not waited for while the others train
     let trained_at = |since: UnixMillis| observed.progress.last_step_at.unwrap_or(since).max(since);
-    // An instance that could not be created (quota) counts as pending for the scheduling timeout.
+    // An instance that could not be created (quota) counts as pending since the newest that was.
     let pending = latest(|instance| instance.state == InstanceState::Pending);
     if let Some(instance) = pending.or_else(|| latest(StageInstance::is_alive).filter(|_| !all_created)) {
         let timeout = observed.policy.scheduling_timeout_seconds;
         return clock.passed_or_wake_at(trained_at(instance.since).plus_seconds(timeout)).then(|| {
             let message = format!("was not scheduled within {timeout} s");
-            AttemptFailure::without_exit(state, FailureReason::Unschedulable, Some(instance.rank), message, clock.now)
+            let rank = pending.map(|instance| instance.rank).or_else(|| observed.missing_stages().next());
+            AttemptFailure::without_exit(state, FailureReason::Unschedulable, rank, message, clock.now)
         });
     }
     if let Some(instance) = latest(|instance| instance.state == InstanceState::Starting) {

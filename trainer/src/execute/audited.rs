@@ -1,5 +1,6 @@
-//! A work item as another stage can compute it again: what it reads, and the hashes of what comes of it. Recording
-//! both happens while a step is computed, and costs nothing when off.
+//! Audits: another stage computes a work item, the F and B of one chunk on one microbatch, again bit for bit, to find hardware that
+//! computes wrong. Here what the item reads and the hashes of what comes of it are recorded while a step is computed, which costs nothing
+//! when off.
 
 use serde::{Deserialize, Serialize};
 use stagecoach_data::MicrobatchLayout;
@@ -98,8 +99,8 @@ impl Stage {
         Some((WorkInputs { input: input?, target_or_gradient: target_or_gradient?, parameters }, result))
     }
 
-    /// Computes a work item of `chunk` from what it read in the stage that has computed it before. Everything of the step that this
-    /// stage is in is lost: it is a stage of its own for this chunk.
+    /// Computes a work item of `chunk` from what it read in the stage that has computed it before. It overwrites weights and
+    /// accumulators: to be called on a stage that is built for audits alone.
     pub(crate) fn compute_again(
         &mut self,
         chunk: usize,
@@ -235,7 +236,7 @@ impl Stage {
 
 /// A weight of a chunk.
 struct ChunkWeight {
-    /// As layers read it: of a replica that does not own it the fp32 one is an old one.
+    /// The copy that layers read: on a replica that does not own the weight, its fp32 master is stale.
     value: Tensor,
     accumulator: Tensor,
     is_head: bool,

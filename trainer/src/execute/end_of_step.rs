@@ -18,7 +18,7 @@ impl Executor<'_> {
         timer: &mut StepTimer,
     ) -> Result<Verdict, StepError> {
         let (parameters, squared_norms) = self.stage.squared_norms();
-        // the one time in a step that the host waits for a GPU
+        // the one time in a step that the host waits for a GPU, unless it is audited or dumped
         let mut losses_and_norms = copy_to_host(losses.iter().chain([&squared_norms]));
         let squared_norms = losses_and_norms.split_off(losses.len());
         let has_head = self.stage.chunks.values().any(|chunk| chunk.head.is_some());

@@ -23,7 +23,7 @@ pub struct Executor<'a> {
     pub member: &'a Member,
     /// Receives the current activity, which heartbeats report.
     pub activity: &'a Activity,
-    /// Mapping of chunks to ranks.
+    /// Mapping of chunks to stages, whose numbers it calls ranks, as torch does of one pipeline.
     pub placement: &'a Placement,
 }
 

@@ -24,7 +24,7 @@ use crate::optimize::AdamW;
 pub struct StageConfig<'a> {
     /// The model.
     pub architecture: &'a dyn Architecture,
-    /// Mapping of chunks to ranks.
+    /// Mapping of chunks to stages, whose numbers it calls ranks, as torch does of one pipeline.
     pub placement: &'a Placement,
     /// Mapping of layers to chunks.
     pub partition: &'a Partition,

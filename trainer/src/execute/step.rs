@@ -40,7 +40,7 @@ pub enum StepError {
 }
 
 impl StepError {
-    /// The group aborts the job by this verdict.
+    /// The group ends the attempt by this verdict.
     pub(crate) fn aborted(reason: &str, verdict: &Verdict) -> StepError {
         // steps are counted as skipped only for what is not finite
         StepError::Aborted { reason: reason.to_owned(), is_non_finite: verdict.consecutive_skips > 0 }

@@ -98,6 +98,9 @@ fn the_scheduling_timeout_is_not_the_start_up_timeout() {
     assert_eq!(decide(&observed, UnixMillis::from_seconds(3599)).wake_at, Some(UnixMillis::from_seconds(3600)));
     let state = decide(&observed, UnixMillis::from_seconds(3600)).state;
     assert_eq!(state.last_failure.unwrap().reason, FailureReason::Unschedulable);
+    let missing = incomplete(vec![instance(0, InstanceState::Starting, 0), ready(1)]);
+    let failure = decide(&missing, UnixMillis::from_seconds(100_000)).state.last_failure.unwrap();
+    assert_eq!((failure.reason, failure.rank), (FailureReason::Unschedulable, Some(2)), "not one that was created");
     assert_eq!((state.budget.total, state.budget.counted), (1, 0));
     // Stage 0 could not be created at all.
     observed.instances.remove(0);

@@ -78,7 +78,7 @@ struct Exits<'a> {
     observed: &'a Observed,
     /// The most likely cause among the instances that exited before they were done.
     first: Option<(&'a StageInstance, &'a Exit)>,
-    /// Since when a stage terminates or has drained: then all save.
+    /// Since when an instance terminates or has drained. The others then save too, so they get the grace period.
     saving_since: Option<UnixMillis>,
     /// A stage that the cluster has not started.
     unstarted: Option<u32>,

@@ -276,7 +276,7 @@ fn finished(state: &JobState, outcome: JobOutcome) -> JobState {
 }
 
 /// Whether all stages are done. A promoted spare that finished counts, recorded or not. Where replicas may be
-/// missing, one instance of each stage is enough: none is done before its group is, or the one that it waited for.
+/// missing, one instance of each stage is enough: an instance is done only when a group has trained to the end.
 fn all_completed(observed: &Observed) -> bool {
     let state = &observed.state;
     let promoted = || observed.instances.iter().filter(|instance| spares::is_unrecorded_promotion(state, instance));

@@ -91,7 +91,7 @@ impl AttemptFailure {
         self.kind.filter(|kind| kind.is_deterministic()).map(|kind| (kind, self.step))
     }
 
-    /// Whether the whole group has to begin anew: it would come again, or what the others hold in memory may be wrong too.
+    /// Whether replacing the stage is not enough: the failure would come again, or what the others hold in memory may be wrong too.
     pub(crate) fn needs_new_attempt(&self) -> bool {
         self.deterministic_signature().is_some() || self.kind == Some(FailureKind::WrongResult)
     }

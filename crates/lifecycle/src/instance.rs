@@ -16,7 +16,7 @@ pub struct InstanceId {
 /// A stage of an attempt: a process or a pod.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct StageInstance {
-    /// Its rank.
+    /// Its rank: which stage of which replica it is. A stage in this crate is one rank.
     pub rank: u32,
     /// The attempt.
     pub attempt: u64,

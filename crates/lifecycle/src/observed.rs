@@ -149,9 +149,9 @@ impl Observed {
 
     /// Stages of the current attempt that were created and have no instance any more.
     pub(crate) fn deleted_stages(&self, all_created: bool) -> impl Iterator<Item = u32> {
-        let starting = &self.state.ranks_to_create;
-        // until all are created only a replacement knows who was: every rank that it does not create; of a new attempt nobody is known
-        let was_created = move |rank: &u32| all_created || !starting.is_empty() && !starting.contains(rank);
+        let to_create = &self.state.ranks_to_create;
+        // during a replacement every other rank was created earlier; while an attempt starts, none is known to have been
+        let was_created = move |rank: &u32| all_created || !to_create.is_empty() && !to_create.contains(rank);
         self.missing_stages().filter(was_created)
     }
 

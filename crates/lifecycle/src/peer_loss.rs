@@ -67,8 +67,8 @@ fn may_act_before_exit(observed: &Observed) -> bool {
     !has_rules && observed.state.budget.remaining(restart.max_restarts) > 0
 }
 
-/// The state with how the last failed stage exited, if that was not known yet and is now: the restart may then not count, by its reason
-/// alone, or the job may have failed.
+/// The state with how the last failed stage exited, if that was not known yet and is now: the restart is given back if its reason does not
+/// count, and the job may have failed.
 pub(crate) fn with_observed_exit(observed: &Observed) -> JobState {
     let state = &observed.state;
     let observed_exit = || {

@@ -8,9 +8,9 @@ use crate::state::{AttemptPhase, JobState};
 use crate::time::UnixMillis;
 use crate::{AttemptFailure, cause};
 
-/// The stages whose replacement is enough after `failure`; empty if the whole group has to start anew: nobody stays, a stage
-/// ends for another reason than its own failure, the failure wants a new beginning, or a stage was replaced already and no
-/// step was finished since.
+/// The stages whose replacement is enough after `failure`; empty if all stages have to start anew: no live instance would
+/// remain, another stage terminates or exited for no failure of its own, the failure needs a new attempt, or a stage was replaced already
+/// and no step was finished since.
 pub(crate) fn replaceable_stages(observed: &Observed, failure: &AttemptFailure, all_created: bool) -> BTreeSet<u32> {
     let state = &observed.state;
     // all were created once: now, or before the last replacement
@@ -28,7 +28,7 @@ pub(crate) fn replaceable_stages(observed: &Observed, failure: &AttemptFailure, 
                 lost.insert(instance.rank);
             }
             InstanceState::Exited(exit) if cause::failed_by_itself(exit) => drop(lost.insert(instance.rank)),
-            // it was in no group, and what it waited for goes on
+            // enough replicas train without this instance: its end broke no group
             InstanceState::Exited(_) | InstanceState::Terminating if trains && failure.rank == Some(instance.rank) => {
                 lost.insert(instance.rank);
             }

@@ -81,9 +81,9 @@ pub(crate) fn failure_before(
     }
 }
 
-/// Whether the group goes on with `promoted` after this failure. Otherwise the whole group starts anew, as it does where a stage
-/// that was lost is not replaced. A lost stage that exited because its peers left is no reason for that:
-/// it lost the group that has gone on without it.
+/// Whether the group goes on with `promoted` after this failure. Otherwise all stages start anew: the job does not replace stages, the
+/// failure needs a new attempt, this rank was replaced already without progress since, or the old instance exited done or drained. One
+/// that exited because it lost its peers is no obstacle: the group had left it behind.
 pub(crate) fn group_goes_on(observed: &Observed, promoted: &StageInstance, failure: &AttemptFailure) -> bool {
     let lost = observed.current_instances().find(|instance| instance.rank == promoted.rank);
     observed.policy.replaces_stages
@@ -127,8 +127,8 @@ fn lost_at(observed: &Observed, failure: &AttemptFailure) -> Option<UnixMillis> 
 }
 
 /// How far the next incarnation that `decide` creates is ahead of the last one, so that no two instances have the same. Every spare may have
-/// been promoted to the stage and have died unobserved, each as the incarnation after the last; where one was promoted and its successor is
-/// not listed yet, that one too.
+/// been promoted to the stage and have died unobserved, each as the incarnation after the last. Where none is left and one was promoted
+/// before, one more is skipped: a last one may have been promoted unobserved.
 pub(crate) fn incarnation_increment(observed: &Observed) -> u32 {
     let number = observed.state.attempt.number;
     let is_promoted = |instance: &StageInstance| instance.attempt == number && instance.spare.is_some();

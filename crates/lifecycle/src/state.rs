@@ -75,7 +75,7 @@ pub enum AttemptPhase {
     Finished(JobOutcome),
 }
 
-/// One start of the whole group.
+/// One start of all stages from scratch. Within it groups form and break, as single stages are replaced.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Attempt {

@@ -45,7 +45,7 @@ pub(crate) fn cause_of_timeout(
     }
     // a replica that was lost is not waited for while the others train
     let trained_at = |since: UnixMillis| observed.progress.last_step_at.unwrap_or(since).max(since);
-    // An instance that could not be created (quota) counts as pending since the newest that was.
+    // An instance that could not be created (quota) counts as pending since the newest created one changed state.
     let pending = latest(|instance| instance.state == InstanceState::Pending);
     if let Some(instance) = pending.or_else(|| latest(StageInstance::is_alive).filter(|_| !all_created)) {
         let timeout = observed.policy.scheduling_timeout_seconds;

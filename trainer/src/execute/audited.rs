@@ -1,4 +1,4 @@
-//! Audits: another stage computes a work item, the F and B of one chunk on one microbatch, again bit for bit, to find hardware that
+//! Audits: another stage computes a work item, the forward and backward of one chunk on one microbatch, again bit for bit, to find hardware that
 //! computes wrong. Here what the item reads and the hashes of what comes of it are recorded while a step is computed, which costs nothing
 //! when off.
 
@@ -21,7 +21,8 @@ pub(crate) struct WorkInputs {
     pub(crate) input: Tensor,
     /// Targets, `i64[tokens]`, on the last chunk, else the gradient of the output, `[tokens, hidden]`.
     pub(crate) target_or_gradient: Tensor,
-    /// `f32[work_numel]`: the chunk's weights, one after the other, then their gradient accumulators as they are before.
+    /// `f32[work_numel]`: the chunk's weights, one after the other, then their gradient accumulators as they were before this
+    /// item was added.
     pub(crate) parameters: Tensor,
 }
 
@@ -131,7 +132,7 @@ impl Stage {
         WorkResult { output, input_gradient: hash(&dx), weight_gradients: self.weight_gradients_hash(chunk) }
     }
 
-    /// Copies the input, targets and weights to the host if `item` is recorded.
+    /// Copies the input, targets, weights and the head's accumulators, to which the forward adds, to the host if `item` is recorded.
     pub(super) fn record_input(&mut self, item: WorkItem, input: &Tensor, targets: Option<&Tensor>) {
         if !self.is_recorded(item) {
             return;
@@ -236,7 +237,7 @@ impl Stage {
 
 /// A weight of a chunk.
 struct ChunkWeight {
-    /// The copy that layers read: on a replica that does not own the weight, its fp32 master is stale.
+    /// The copy that layers read, not the fp32 master, which is stale on replicas that do not own the weight.
     value: Tensor,
     accumulator: Tensor,
     is_head: bool,

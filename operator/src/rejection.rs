@@ -115,8 +115,8 @@ impl Rejection {
         let tries = before.map_or(1, |before| before.tries.saturating_add(1));
         let delay = backoff_delay(INITIAL_RETRY_DELAY, MAX_RETRY_DELAY, tries);
         let delay = jittered(delay, BACKOFF_JITTER_PERCENT, now.0.wrapping_add(attempt));
-        let retry_at = UnixMillis(now.0.saturating_add(u64::try_from(delay.as_millis()).unwrap_or(u64::MAX)));
-        Rejection { reason, attempt, since: before.map_or(now, |before| before.since), tries, retry_at }
+        let since = before.map_or(now, |before| before.since);
+        Rejection { reason, attempt, since, tries, retry_at: now.plus(delay) }
     }
 
     /// Whether it still concerns the job: until a start succeeds, also between two attempts.

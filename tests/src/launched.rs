@@ -20,15 +20,46 @@ pub fn stagecoach() -> PathBuf {
 ///
 /// # Panics
 /// After `seconds`, naming `what`.
-pub fn until<T>(what: &str, seconds: u64, mut condition: impl FnMut() -> Option<T>) -> T {
+pub fn until<T>(what: &str, seconds: u64, condition: impl FnMut() -> Option<T>) -> T {
+    until_or_tell(what, seconds, condition, String::new)
+}
+
+/// The same; what `details` says is told too if the time has passed.
+fn until_or_tell<T>(
+    what: &str,
+    seconds: u64,
+    mut condition: impl FnMut() -> Option<T>,
+    details: impl Fn() -> String,
+) -> T {
     let deadline = Instant::now() + Duration::from_secs(seconds);
     loop {
         if let Some(value) = condition() {
             return value;
         }
-        assert!(Instant::now() < deadline, "waited {seconds} s for {what}");
+        assert!(Instant::now() < deadline, "waited {seconds} s for {what}{}", details());
         std::thread::sleep(Duration::from_millis(10));
     }
+}
+
+/// What a launcher and its stages have said last, and where the threads of each stage are.
+fn standstill(launcher: u32, folder: &Path, workspace: &Path) -> String {
+    let read = |path: PathBuf| std::fs::read_to_string(path).unwrap_or_default();
+    let end = |text: &str| {
+        let lines: Vec<&str> = text.lines().collect();
+        lines[lines.len().saturating_sub(25)..].join("\n")
+    };
+    let mut said = format!(":\nlauncher:\n{}\n", end(&read(workspace.join("stdout"))));
+    for entry in std::fs::read_dir(folder.join("logs")).into_iter().flatten().flatten() {
+        said += &format!("{}:\n{}\n", entry.path().display(), end(&read(entry.path())));
+    }
+    for pid in stages(launcher) {
+        let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+        let task = |task: std::fs::DirEntry| {
+            ["comm", "wchan", "syscall"].map(|file| read(task.path().join(file)).trim().to_owned()).join(" ")
+        };
+        said += &format!("process {pid}:\n{}\n", tasks.map(task).collect::<Vec<_>>().join("\n"));
+    }
+    said
 }
 
 /// A launcher that runs. Killed, with its stages, when dropped.
@@ -110,41 +141,12 @@ impl Launched {
     /// # Panics
     /// After `seconds`.
     pub fn finish_within(mut self, seconds: u64, workspace: &Path) -> Outcome {
-        let deadline = Instant::now() + Duration::from_secs(seconds);
-        let status = loop {
-            if let Some(status) = self.child.try_wait().unwrap() {
-                break status;
-            }
-            assert!(
-                Instant::now() < deadline,
-                "waited {seconds} s for the launcher's end:\n{}",
-                self.standstill(workspace)
-            );
-            std::thread::sleep(Duration::from_millis(10));
-        };
+        let (pid, folder) = (self.child.id(), &self.folder);
+        let details = || standstill(pid, folder, workspace);
+        let status = until_or_tell("the launcher's end", seconds, || self.child.try_wait().unwrap(), details);
         let read = |path: PathBuf| std::fs::read_to_string(path).unwrap_or_default();
         let result = serde_json::from_str(&read(self.folder.join("result.json"))).ok();
         Outcome { status, stdout: read(workspace.join("stdout")), stderr: read(workspace.join("stderr")), result }
-    }
-
-    /// What the launcher and its stages have said last, and where the threads of each stage are.
-    fn standstill(&self, workspace: &Path) -> String {
-        let read = |path: PathBuf| std::fs::read_to_string(path).unwrap_or_default();
-        let end = |text: String| {
-            text.lines().rev().take(25).collect::<Vec<_>>().into_iter().rev().collect::<Vec<_>>().join("\n")
-        };
-        let mut said = format!("launcher:\n{}\n", end(read(workspace.join("stdout"))));
-        for entry in std::fs::read_dir(self.folder.join("logs")).into_iter().flatten().flatten() {
-            said += &format!("{}:\n{}\n", entry.path().display(), end(read(entry.path())));
-        }
-        for pid in self.stages() {
-            let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
-            let task = |task: std::fs::DirEntry| {
-                ["comm", "wchan", "syscall"].map(|file| read(task.path().join(file)).trim().to_owned()).join(" ")
-            };
-            said += &format!("process {pid}:\n{}\n", tasks.map(task).collect::<Vec<_>>().join("\n"));
-        }
-        said
     }
 
     /// Waits until step `step` is in the metrics.

@@ -18,8 +18,7 @@ pub(crate) fn names(mesh: Mesh, ranks: &[usize]) -> String {
 
 /// `1, 2`, without the word stage.
 pub(crate) fn numbers(mesh: Mesh, ranks: &[usize]) -> String {
-    let numbers = ranks.iter().map(|&rank| without_noun(&mesh.name(rank as u32)).to_owned());
-    numbers.collect::<Vec<_>>().join(", ")
+    ranks.iter().map(|&rank| mesh.number(rank as u32)).collect::<Vec<_>>().join(", ")
 }
 
 /// `2`, or `2 of replica 1`.

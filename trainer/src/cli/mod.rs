@@ -133,8 +133,8 @@ fn error_chain(error: &anyhow::Error) -> String {
 
 /// 1 for an invalid request; damaged checkpoints and failures of the volume have their own codes.
 fn exit_code(error: &anyhow::Error) -> ExitCode {
-    if let Some(fatal) = error.downcast_ref::<StageError>() {
-        return fatal.kind.exit_code();
+    if let Some(error) = error.downcast_ref::<StageError>() {
+        return error.kind.exit_code();
     }
     if let Some(error) = error.downcast_ref::<LaunchError>() {
         return error.exit_code();

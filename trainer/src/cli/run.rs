@@ -63,7 +63,7 @@ impl RunCommand {
                 // an invalid job may have several problems, one per line
                 error.to_string().lines().for_each(print_error);
                 match error {
-                    RunError::Job(fatal) => fatal.kind.exit_code().code(),
+                    RunError::Job(error) => error.kind.exit_code().code(),
                     RunError::Launch(error) => error.exit_code().code(),
                 }
             }

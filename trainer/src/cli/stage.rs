@@ -61,7 +61,7 @@ pub(super) fn main(command: StageCommand, open_volume: VolumeOpener) -> i32 {
     match config.and_then(|config| train::run_stage(&env, &config, open_volume, &monitor, &event_writer, &replay)) {
         Ok(StageOutcome::Done) => monitor.exit(FailureKind::Done, "trained to the end"),
         Ok(StageOutcome::Drained) => monitor.exit(FailureKind::Drained, "stopped as asked, with a checkpoint"),
-        Err(fatal) => monitor.exit(fatal.kind, &fatal.message),
+        Err(error) => monitor.exit(error.kind, &error.message),
     }
 }
 

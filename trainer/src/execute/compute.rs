@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use stagecoach_pipeline::{Action, WorkItem};
 use tch::Tensor;
 
-use super::executor::{StepState, no_link};
+use super::executor::StepState;
 use super::gradient_sums::AccumulatorGroup;
 use super::{ChunkOutput, Executor, LossInputs, Stage, StepError, StepInputs, StepTimer};
 use crate::links::LinkId;
@@ -113,7 +113,7 @@ impl Executor<'_> {
         let tensor = send.consumer(self.placement).and_then(|consumer| results.remove(&consumer));
         let tensor = tensor.ok_or_else(|| self.invalid(send, "its computation has not run"))?;
         let link = self.link(send)?;
-        let sender = self.links.senders.get(&link).ok_or_else(|| no_link(link))?;
+        let sender = self.links.sender(link)?;
         self.activity.set(format!("buffer space for {}", self.message(send, item)), Some(link.to));
         Ok(sender.send(item.microbatch, tensor)?)
     }
@@ -131,8 +131,7 @@ impl Executor<'_> {
         let receive = computation.input_receive().ok_or_else(|| self.invalid(computation, "it has no input"))?;
         let link = self.link(receive)?;
         self.activity.set(self.message(receive, item), Some(link.from));
-        let receiver = self.links.receivers.get_mut(&link).ok_or_else(|| no_link(link))?;
-        Ok(receiver.wait(item.microbatch)?)
+        Ok(self.links.receiver(link)?.wait(item.microbatch)?)
     }
 
     /// The link of a send or receive.

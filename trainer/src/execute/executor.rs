@@ -10,7 +10,7 @@ use tch::Tensor;
 use super::end_of_step::copy_to_host;
 use super::gradient_sums::AccumulatorGroup;
 use super::{SavedActivations, Stage, StepError, StepInputs, StepOutput, StepTimer, StopRequest, is_timed};
-use crate::links::{LinkError, LinkId, Links};
+use crate::links::{LinkError, Links};
 
 /// Executes programs on a stage.
 #[derive(Debug)]
@@ -179,8 +179,4 @@ impl Executor<'_> {
     pub(super) fn invalid(&self, action: Action, why: &str) -> StepError {
         StepError::InvalidProgram { stage: self.stage.index, action, why: why.to_owned() }
     }
-}
-
-pub(super) fn no_link(link: LinkId) -> LinkError {
-    LinkError::Broken(format!("no link for {link}"))
 }

@@ -7,7 +7,7 @@ use stagecoach_group::Activity;
 use stagecoach_pipeline::{Action, Replica, ReplicaBlocks, Subtree};
 use tch::{Kind, Tensor, no_grad};
 
-use super::executor::{StepState, no_link};
+use super::executor::StepState;
 use super::gradient_sums::ReplicaSums;
 use super::{Executor, Stage, StepError, StepInputs};
 use crate::links::{LinkError, LinkId, Links};
@@ -208,19 +208,18 @@ impl<'a> Peers<'a> {
 
     fn post(&mut self, from: usize, message: usize, tensor: &Tensor) -> Result<(), LinkError> {
         let link = LinkId::replicas(self.rank(from), self.own_rank());
-        self.links.receivers.get_mut(&link).ok_or_else(|| no_link(link))?.post_into(message, tensor.shallow_clone());
+        self.links.receiver(link)?.post_into(message, tensor.shallow_clone());
         Ok(())
     }
 
     fn send(&mut self, to: usize, message: usize, tensor: &Tensor) -> Result<(), LinkError> {
         let link = LinkId::replicas(self.own_rank(), self.rank(to));
-        let sender = self.links.senders.get(&link).ok_or_else(|| no_link(link))?;
-        sender.send(message, tensor.shallow_clone())
+        self.links.sender(link)?.send(message, tensor.shallow_clone())
     }
 
     fn wait(&mut self, from: usize, message: usize) -> Result<(Tensor, Arrival), LinkError> {
         let link = LinkId::replicas(self.rank(from), self.own_rank());
-        self.links.receivers.get_mut(&link).ok_or_else(|| no_link(link))?.wait_for_arrival(message)
+        self.links.receiver(link)?.wait_for_arrival(message)
     }
 }
 

@@ -3,7 +3,6 @@
 use stagecoach_pipeline::Placement;
 use tch::{Kind, Tensor};
 
-use super::executor::no_link;
 use super::{Executor, StepError};
 use crate::links::LinkId;
 use crate::model::{Parameters, names};
@@ -49,12 +48,10 @@ impl Executor<'_> {
             self.activity.set("REDUCE_TIED", Some(replica.rank(peer, stages)));
             let link = |from, to| LinkId::tied(from, to).in_replica(replica, stages);
             let (to_peer, from_peer) = (link(index, peer), link(peer, index));
-            let receiver = self.links.receivers.get_mut(&from_peer).ok_or_else(|| no_link(from_peer))?;
-            receiver.post(0, &own_gradient.size(), Kind::Float);
-            let sender = self.links.senders.get(&to_peer).ok_or_else(|| no_link(to_peer))?;
+            self.links.receiver(from_peer)?.post(0, &own_gradient.size(), Kind::Float);
             // copied, because the link may still be reading it when the sum is written in place
-            sender.send(0, own_gradient.copy())?;
-            tied.other_gradient = receiver.wait(0)?;
+            self.links.sender(to_peer)?.send(0, own_gradient.copy())?;
+            tied.other_gradient = self.links.receiver(from_peer)?.wait(0)?;
         }
         let _ = own_gradient.shallow_clone().g_add_(&tied.other_gradient);
         Ok(())

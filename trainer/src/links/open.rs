@@ -34,6 +34,22 @@ pub struct Links {
 }
 
 impl Links {
+    /// The sending end of a link that leaves this stage.
+    ///
+    /// # Errors
+    /// If there is none.
+    pub(crate) fn sender(&self, link: LinkId) -> Result<&Sender, LinkError> {
+        self.senders.get(&link).ok_or_else(|| no_link(link))
+    }
+
+    /// The receiving end of a link that ends at this stage.
+    ///
+    /// # Errors
+    /// If there is none.
+    pub(crate) fn receiver(&mut self, link: LinkId) -> Result<&mut Receiver, LinkError> {
+        self.receivers.get_mut(&link).ok_or_else(|| no_link(link))
+    }
+
     /// Payload bytes that have left this stage so far.
     pub fn bytes_sent(&self) -> u64 {
         self.senders.values().map(Sender::bytes).sum()
@@ -54,6 +70,10 @@ impl Links {
         let closed = std::mem::take(self);
         std::thread::spawn(move || drop(closed));
     }
+}
+
+fn no_link(link: LinkId) -> LinkError {
+    LinkError::Broken(format!("no link for {link}"))
 }
 
 /// All at once: a communicator is freed when both of its ends are.

@@ -26,9 +26,9 @@ impl TrainingLoop<'_, '_, '_, '_, '_> {
             if running.context.is_leader() {
                 running.emit(&TrainingEvent::AuditDiffers(difference.clone()));
             }
-            if let Some(fatal) = audits.failure_to_leave_with(difference) {
+            if let Some(error) = audits.failure_to_leave_with(difference) {
                 self.wrong_step = record.map(|record| record.step);
-                return Err(fatal);
+                return Err(error);
             }
         }
         let is_last = verdict.stop || verdict.form_again || begun.step == running.plan.steps;

@@ -44,7 +44,7 @@ pub(super) fn run_group(context: &StageContext, kept: &mut Kept) -> Result<Optio
         move |failure| handler.handle(failure)
     };
     // what fails before the group is released does not get better by forming another
-    let joined = join_group(context, kept, on_failure).map_err(|fatal| StageError { is_group_lost: false, ..fatal });
+    let joined = join_group(context, kept, on_failure).map_err(|error| StageError { is_group_lost: false, ..error });
     let Some(JoinedGroup { member, coordinator, assignment, notes }) = joined? else { return Ok(None) };
     let roster = assignment.roster.clone();
     handler.set_roster(&roster);
@@ -60,7 +60,7 @@ pub(super) fn run_group(context: &StageContext, kept: &mut Kept) -> Result<Optio
         Ok(None) => member.leave_for_next_group(),
         Err(StageError { kind: FailureKind::WrongResult | FailureKind::Drained, .. }) => member.leave_for_good(),
         // the exit code tells the others the cause
-        Err(fatal) => member.leave(fatal.kind.exit_code().code()),
+        Err(error) => member.leave(error.kind.exit_code().code()),
     };
     // one that fails while all leave is known from that alone
     let failure = match (handler.failure(), &left) {

@@ -128,8 +128,8 @@ pub(super) fn lead(
 ) -> Result<Option<LedGroup>, StageError> {
     match begin(context, kept, turn, hello, timeouts) {
         // its members, if it has any, look for the newer group when they lose this one
-        Err(fatal) if fatal.is_group_lost && context.may_lack_replicas() => {
-            tracing::warn!("{}: another stage leads", fatal.message);
+        Err(error) if error.is_group_lost && context.may_lack_replicas() => {
+            tracing::warn!("{}: another stage leads", error.message);
             Ok(None)
         }
         begun => begun.map(Some),
@@ -166,11 +166,11 @@ fn begin(
             coordinator.release(bytes, decision_rules(config));
             Ok(LedGroup { coordinator, at, damage, notes })
         }
-        Err(fatal) => {
-            if !(fatal.is_group_lost && context.may_lack_replicas()) {
-                coordinator.reject(&fatal.message);
+        Err(error) => {
+            if !(error.is_group_lost && context.may_lack_replicas()) {
+                coordinator.reject(&error.message);
             }
-            Err(fatal)
+            Err(error)
         }
     }
 }

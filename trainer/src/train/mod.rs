@@ -92,10 +92,9 @@ pub(crate) fn run_stage(
     let mounted = mount(&config.folder());
     let (volume, stale_fences) = (&*mounted, &StaleFenceRemoval::of(&mounted));
     let environment = &environment::environment(config, device);
-    let group_rank = rank;
     let context = StageContext {
         env,
-        group_rank,
+        group_rank: rank,
         config,
         device,
         environment,
@@ -111,15 +110,15 @@ pub(crate) fn run_stage(
         let ended = group::run_group(&context, &mut kept);
         let lost = match ended {
             Ok(None) => continue,
-            Err(fatal) if fatal.is_not_needed => return Ok(StageOutcome::Done),
-            Err(fatal) if fatal.is_group_lost && context.reform_timeout().is_some() => fatal,
+            Err(error) if error.is_not_needed => return Ok(StageOutcome::Done),
+            Err(error) if error.is_group_lost && context.reform_timeout().is_some() => error,
             Ok(Some(outcome)) => {
                 if outcome == StageOutcome::Done {
                     stale_fences.wait(); // nobody comes after
                 }
                 return Ok(outcome);
             }
-            Err(fatal) => return Err(fatal),
+            Err(error) => return Err(error),
         };
         let step = monitor.step().unwrap_or(0);
         groups_lost = if step > highest_step { 1 } else { groups_lost + 1 };

@@ -41,11 +41,11 @@ impl<'a> GroupSetup<'a> {
         plan: &mut Plan,
         copies: &StateCopies,
     ) -> Result<Option<HeldByGroup>, StageError> {
-        let StageContext { config, .. } = *self.context;
+        let StageContext { env, config, .. } = *self.context;
         if config.job.spec.memory_checkpoints().is_none() {
             return Ok(None);
         }
-        let is_replicated = self.roster.members.first().is_some_and(|hello| hello.world_size > self.stages());
+        let is_replicated = env.mesh.data_parallel > 1;
         let recorded = (self.context.is_leader() && is_replicated).then(|| self.last_recorded_step());
         let held = HeldByGroup::agree(self.member, copies, self.copy_ring(), plan.trainer_state.step, recorded)?;
         if let Some(state) = held.state() {

@@ -44,9 +44,14 @@ impl Mesh {
 
     /// A rank in words: `stage 1`, or `stage 1 of replica 0` where there are several.
     pub fn name(self, rank: u32) -> String {
+        format!("stage {}", self.number(rank))
+    }
+
+    /// The same without the word stage, for lists: `1`, or `1 of replica 0`.
+    pub fn number(self, rank: u32) -> String {
         match self.replica(rank) {
-            None => format!("stage {rank}"),
-            Some(replica) => format!("stage {} of replica {replica}", self.stage(rank)),
+            None => rank.to_string(),
+            Some(replica) => format!("{} of replica {replica}", self.stage(rank)),
         }
     }
 

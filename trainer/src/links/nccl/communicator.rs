@@ -90,19 +90,23 @@ impl Communicator {
     /// # Errors
     /// What has failed since, here or at the other end.
     pub(super) fn is_ready(&self) -> Result<bool, String> {
-        let mut state = SUCCESS;
-        // SAFETY: writes one integer.
-        let result = unsafe { (self.nccl.functions.get_async_error)(self.raw, &mut state) };
+        let (result, state) = self.async_error();
         self.begun("ncclCommGetAsyncError", result)?;
         self.begun("NCCL", state).map(|()| state == SUCCESS)
     }
 
     /// Whether NCCL refuses it for how it is used, such as for two ends on one GPU of one host.
     pub(super) fn is_used_wrong(&self) -> bool {
+        let (result, state) = self.async_error();
+        [result, state].contains(&INVALID_USAGE)
+    }
+
+    /// What `ncclCommGetAsyncError` returns, and what it says of the communicator.
+    fn async_error(&self) -> (c_int, c_int) {
         let mut state = SUCCESS;
         // SAFETY: writes one integer.
         let result = unsafe { (self.nccl.functions.get_async_error)(self.raw, &mut state) };
-        [result, state].contains(&INVALID_USAGE)
+        (result, state)
     }
 
     /// Gives a send or receive of a tensor's memory to `stream`, and waits until NCCL has taken it; `give_up` is asked meanwhile.

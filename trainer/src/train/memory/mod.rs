@@ -195,11 +195,9 @@ impl<'a> MemoryCheckpoints<'a> {
         let is_here = |transfer: &&Transfer| transfer.source.rank == self.rank;
         let arriving: Vec<&Transfer> =
             transfers.iter().filter(|transfer| transfer.owner == replica && !is_here(transfer)).collect();
-        let no_link = |link: LinkId| LinkError::Broken(format!("no link for {link}"));
         for transfer in &arriving {
             let link = LinkId::replicas(transfer.source.rank, self.rank);
-            let receiver = links.receivers.get_mut(&link).ok_or_else(|| no_link(link))?;
-            receiver.post_into(transfer.parameter, part(&own, transfer.offset, transfer.numel));
+            links.receiver(link)?.post_into(transfer.parameter, part(&own, transfer.offset, transfer.numel));
         }
         for transfer in transfers.iter().filter(is_here) {
             let held = match transfer.source.is_own {
@@ -213,11 +211,11 @@ impl<'a> MemoryCheckpoints<'a> {
                 continue;
             }
             let link = LinkId::replicas(self.rank, transfer.owner * stages + stage.index);
-            links.senders.get(&link).ok_or_else(|| no_link(link))?.send(transfer.parameter, values)?;
+            links.sender(link)?.send(transfer.parameter, values)?;
         }
         for transfer in &arriving {
             let link = LinkId::replicas(transfer.source.rank, self.rank);
-            drop(links.receivers.get_mut(&link).ok_or_else(|| no_link(link))?.wait(transfer.parameter)?);
+            drop(links.receiver(link)?.wait(transfer.parameter)?);
         }
         own.load_into(stage, state.updates);
         self.copies.begin_anew(self.rank, self.ring);

@@ -50,7 +50,7 @@ impl From<StepError> for StageError {
             StepError::Group(_) => FailureKind::PeerLost,
             StepError::Aborted { is_non_finite: true, .. } => FailureKind::NonFinite,
             StepError::Aborted { is_non_finite: false, .. } => FailureKind::Mismatch,
-            StepError::InvalidProgram { .. } => FailureKind::Error,
+            StepError::Device(_) | StepError::InvalidProgram { .. } => FailureKind::Error,
         };
         let is_group_lost =
             matches!(error, StepError::Link(LinkError::Broken(_)) | StepError::Group(GroupError::GroupFailed(_)));

@@ -1,12 +1,15 @@
 //! The functions of the CUDA driver.
 
+use std::cell::Cell;
 use std::ffi::{c_char, c_int, c_uint, c_void};
 use std::sync::atomic::{AtomicI32, Ordering};
 use std::sync::{Arc, Condvar, Mutex, mpsc};
+use std::time::Instant;
 
-const SUCCESS: c_int = 0;
-const INVALID_VALUE: c_int = 1;
+pub(crate) const SUCCESS: c_int = 0;
+pub(crate) const INVALID_VALUE: c_int = 1;
 const DEVICE_UNAVAILABLE: c_int = 46;
+const INVALID_CONTEXT: c_int = 201;
 const NOT_READY: c_int = 600;
 
 /// The device whose context was retained last.
@@ -35,23 +38,49 @@ impl Stream {
     }
 }
 
-/// How often it was recorded, and the last of these recordings that is complete.
 #[derive(Default)]
 struct Event {
-    counts: Mutex<(u64, u64)>,
+    recordings: Mutex<Recordings>,
     completed: Condvar,
 }
 
+#[derive(Default)]
+struct Recordings {
+    count: u64,
+    /// The last one that is complete.
+    completed: u64,
+    completed_at: Option<Instant>,
+}
+
 impl Event {
+    /// Counts a recording.
+    fn begin(&self) -> u64 {
+        let mut recordings = self.recordings.lock().unwrap();
+        recordings.count += 1;
+        recordings.count
+    }
+
     fn complete(&self, recording: u64) {
-        let mut counts = self.counts.lock().unwrap();
-        counts.1 = counts.1.max(recording);
+        let mut recordings = self.recordings.lock().unwrap();
+        if recording > recordings.completed {
+            (recordings.completed, recordings.completed_at) = (recording, Some(Instant::now()));
+        }
         self.completed.notify_all();
     }
 
+    fn last(&self) -> u64 {
+        self.recordings.lock().unwrap().count
+    }
+
     fn wait(&self, recording: u64) {
-        let counts = self.counts.lock().unwrap();
-        drop(self.completed.wait_while(counts, |counts| counts.1 < recording).unwrap());
+        let recordings = self.recordings.lock().unwrap();
+        drop(self.completed.wait_while(recordings, |recordings| recordings.completed < recording).unwrap());
+    }
+
+    /// When its last recording completed; none if it has not.
+    fn completed_at(&self) -> Option<Instant> {
+        let recordings = self.recordings.lock().unwrap();
+        recordings.completed_at.filter(|_| recordings.completed == recordings.count)
     }
 }
 
@@ -124,19 +153,31 @@ unsafe extern "C" fn cuDevicePrimaryCtxRetain(context: *mut *mut c_void, device:
     SUCCESS
 }
 
+thread_local! {
+    static HAS_CONTEXT: Cell<bool> = const { Cell::new(false) };
+}
+
 #[unsafe(no_mangle)]
-extern "C" fn cuCtxSetCurrent(_context: *mut c_void) -> c_int {
+extern "C" fn cuCtxSetCurrent(context: *mut c_void) -> c_int {
+    HAS_CONTEXT.set(!context.is_null());
     SUCCESS
+}
+
+/// Calls `function` on a thread that has a context, which the driver asks for in most of them.
+pub(crate) fn in_context(function: impl FnOnce() -> c_int) -> c_int {
+    if HAS_CONTEXT.get() { function() } else { INVALID_CONTEXT }
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn cuStreamCreate(stream: *mut *mut c_void, flags: c_uint) -> c_int {
-    if flags != 1 {
-        return INVALID_VALUE; // it would wait for the default stream
-    }
-    // SAFETY: the caller's pointer.
-    unsafe { *stream = Box::into_raw(Box::new(Stream::start())).cast() };
-    SUCCESS
+    in_context(|| {
+        if flags != 1 {
+            return INVALID_VALUE; // it would wait for the default stream
+        }
+        // SAFETY: the caller's pointer.
+        unsafe { *stream = Box::into_raw(Box::new(Stream::start())).cast() };
+        SUCCESS
+    })
 }
 
 /// Its tasks still run.
@@ -149,32 +190,38 @@ unsafe extern "C" fn cuStreamDestroy_v2(stream: *mut c_void) -> c_int {
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn cuStreamSynchronize(handle: *mut c_void) -> c_int {
-    // SAFETY: a stream's handle.
-    if let Some(stream) = unsafe { stream(handle) } {
-        let (done, wait) = mpsc::channel::<()>();
-        stream.give(Box::new(move || drop(done)));
-        let _ = wait.recv();
-    }
-    SUCCESS
+    in_context(|| {
+        // SAFETY: a stream's handle.
+        if let Some(stream) = unsafe { stream(handle) } {
+            let (done, wait) = mpsc::channel::<()>();
+            stream.give(Box::new(move || drop(done)));
+            let _ = wait.recv();
+        }
+        SUCCESS
+    })
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn cuStreamWaitEvent(handle: *mut c_void, waited: *mut c_void, _flags: c_uint) -> c_int {
-    // SAFETY: handles of an event and a stream.
-    let (event, stream) = unsafe { (event(waited), stream(handle)) };
-    let recording = event.counts.lock().unwrap().0;
-    match stream {
-        None => event.wait(recording),
-        Some(stream) => stream.give(Box::new(move || event.wait(recording))),
-    }
-    SUCCESS
+    in_context(|| {
+        // SAFETY: handles of an event and a stream.
+        let (event, stream) = unsafe { (event(waited), stream(handle)) };
+        let recording = event.last();
+        match stream {
+            None => event.wait(recording),
+            Some(stream) => stream.give(Box::new(move || event.wait(recording))),
+        }
+        SUCCESS
+    })
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn cuEventCreate(event: *mut *mut c_void, _flags: c_uint) -> c_int {
-    // SAFETY: the caller's pointer.
-    unsafe { *event = Arc::into_raw(Arc::<Event>::default()).cast_mut().cast() };
-    SUCCESS
+    in_context(|| {
+        // SAFETY: the caller's pointer.
+        unsafe { *event = Arc::into_raw(Arc::<Event>::default()).cast_mut().cast() };
+        SUCCESS
+    })
 }
 
 /// Who waits for it still does.
@@ -187,26 +234,49 @@ unsafe extern "C" fn cuEventDestroy_v2(event: *mut c_void) -> c_int {
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn cuEventRecord(recorded: *mut c_void, handle: *mut c_void) -> c_int {
-    // SAFETY: handles of an event and a stream.
-    let (event, stream) = unsafe { (event(recorded), stream(handle)) };
-    let recording = {
-        let mut counts = event.counts.lock().unwrap();
-        counts.0 += 1;
-        counts.0
-    };
-    match stream {
-        None => event.complete(recording),
-        Some(stream) => stream.give(Box::new(move || event.complete(recording))),
-    }
-    SUCCESS
+    in_context(|| {
+        // SAFETY: handles of an event and a stream.
+        let (event, stream) = unsafe { (event(recorded), stream(handle)) };
+        let recording = event.begin();
+        match stream {
+            None => event.complete(recording),
+            Some(stream) => stream.give(Box::new(move || event.complete(recording))),
+        }
+        SUCCESS
+    })
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn cuEventQuery(queried: *mut c_void) -> c_int {
-    // SAFETY: an event's handle.
-    let event = unsafe { event(queried) };
-    let (recorded, completed) = *event.counts.lock().unwrap();
-    if completed < recorded { NOT_READY } else { SUCCESS }
+    in_context(|| {
+        // SAFETY: an event's handle.
+        let event = unsafe { event(queried) };
+        if event.last() > 0 && event.completed_at().is_none() { NOT_READY } else { SUCCESS }
+    })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn cuEventSynchronize(waited: *mut c_void) -> c_int {
+    in_context(|| {
+        // SAFETY: an event's handle.
+        let event = unsafe { event(waited) };
+        event.wait(event.last());
+        SUCCESS
+    })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn cuEventElapsedTime(milliseconds: *mut f32, start: *mut c_void, end: *mut c_void) -> c_int {
+    in_context(|| {
+        // SAFETY: events' handles.
+        let (start, end) = unsafe { (event(start), event(end)) };
+        let (Some(start), Some(end)) = (start.completed_at(), end.completed_at()) else { return NOT_READY };
+        let seconds =
+            end.saturating_duration_since(start).as_secs_f64() - start.saturating_duration_since(end).as_secs_f64();
+        // SAFETY: the caller's pointer.
+        unsafe { *milliseconds = (1e3 * seconds) as f32 };
+        SUCCESS
+    })
 }
 
 /// All memory is the device's.

@@ -4,6 +4,8 @@
 //! - Streams are threads; the default stream is the caller, since on a CPU libtorch computes before it returns.
 //! - A receive fills its buffer with NaN until it is complete, and a send reads its buffer late: use before completion and a free
 //!   before it is sent change bits.
+//! - Copies from and to the host take pinned memory alone, are begun late, and leave NaN in what they fill until they are done.
+//! - A thread without a context may do next to nothing.
 //! - Calls return before they are done, and calling again before they are is an error.
 //! - Two processes of one host, by `NCCL_HOSTID`, are refused on one device.
 //! - What has failed never completes by itself: it has to be aborted.
@@ -13,6 +15,7 @@
 //! `NCCL_STAND_IN_VERSION` is the version that NCCL says it is, `NCCL_STAND_IN_DEVICES` how many devices the driver says there are,
 //! and with `NCCL_STAND_IN_BUSY` another process has them for itself.
 
+mod copies;
 mod driver;
 mod fault;
 mod nccl;

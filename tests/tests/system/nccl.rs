@@ -1,10 +1,12 @@
 //! Links over NCCL, by its stand-in: the code that runs on GPUs, over the memory of the host. That no layout changes a bit over them,
 //! `parity` shows.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::Command;
 
-use stagecoach_tests::{Launched, Outcome, TestJob, corpus, nccl, saved, signal, stagecoach, undisturbed};
+use stagecoach_checkpoint::Manifest;
+use stagecoach_tests::{Launched, Outcome, TestJob, checkpoints, corpus, nccl, saved, signal, stagecoach, undisturbed};
 
 fn job() -> TestJob {
     let extra = "  checkpoint: {everySteps: 4, keepLast: 2}\n  restart: {backoff: {initialSeconds: 0}, terminationTimeoutSeconds: 2}\n";
@@ -109,6 +111,60 @@ fn a_communicator_that_does_not_connect_is_told_with_what_to_set() {
     let remedy = "NCCL_SOCKET_IFNAME is not set, and the connections of the stages themselves go over lo: if it has taken another";
     assert!(logs.contains(remedy), "{logs}");
     to_its_end(workspace.path());
+}
+
+/// The GPU goes on while the state is copied to the host: a copy that is read too early, or an update that does not wait for it, changes
+/// what is saved.
+#[test]
+fn what_is_saved_beside_training_is_the_state_after_its_step() {
+    let saved_by = |transport, mode| {
+        let workspace = corpus::workspace();
+        let extra =
+            format!("  checkpoint: {{everySteps: 1, keepLast: 100, mode: {mode}, memory: {{everySteps: 1}}}}\n");
+        let job = TestJob { transport, steps: 40, decay_steps: Some(40), extra, ..job() };
+        let outcome = Launched::start(workspace.path(), &job, &[]).finish(workspace.path());
+        assert!(outcome.status.success(), "{}", outcome.stdout);
+        let folder = workspace.path().join("small");
+        checkpoints(&folder).into_iter().map(|step| (step, tensors(&folder, step))).collect::<BTreeMap<_, _>>()
+    };
+    let (expected, saved) = (saved_by("Tcp", "Sync"), saved_by("Nccl", "Async"));
+    // one that is due while the last is being written is put off
+    assert!(saved.len() >= 5, "{:?}", saved.keys());
+    for (step, tensors) in &saved {
+        assert_eq!(tensors, &expected[step], "step {step}");
+    }
+}
+
+/// The BLAKE3 of each tensor in a checkpoint.
+fn tensors(folder: &Path, step: u64) -> BTreeMap<String, String> {
+    let path = folder.join(format!("checkpoints/step-{step:08}/manifest.json"));
+    let manifest: Manifest = serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap();
+    manifest.tensors.into_iter().map(|tensor| (tensor.name, tensor.blake3)).collect()
+}
+
+/// By the device's events, as the host is ahead of it: what it has not reached, or what no clock is for, would be left out.
+#[test]
+fn a_timeline_is_that_of_the_device() {
+    let workspace = corpus::workspace();
+    let job = TestJob { steps: 10, data_parallel: 2, gradient_blocks: 2, ..job() };
+    let outcome = Launched::start(workspace.path(), &job, &[]).finish(workspace.path());
+    assert_eq!(outcome.hashes(), undisturbed(&job));
+    let metrics = std::fs::read_to_string(workspace.path().join("small/metrics.jsonl")).unwrap();
+    let last: serde_json::Value = serde_json::from_str(metrics.lines().last().unwrap()).unwrap();
+    let stages = last["timeline"]["stages"].as_array().unwrap();
+    assert_eq!(stages.len(), 3);
+    for stage in stages {
+        let actions: Vec<&str> = stage["actions"].as_array().unwrap().iter().filter_map(|name| name.as_str()).collect();
+        let spans: Vec<(f64, f64)> = serde_json::from_value(stage["seconds"].clone()).unwrap();
+        assert_eq!(actions.len(), spans.len());
+        let is_of_replicas = |name: &str| name.contains("GATHER") || name.ends_with("REDUCE");
+        let (theirs, own): (Vec<_>, Vec<_>) = actions.iter().zip(&spans).partition(|(name, _)| is_of_replicas(name));
+        let own: Vec<f64> = own.into_iter().flat_map(|(_, (begin, end))| [*begin, *end]).collect();
+        assert!(own.is_sorted(), "{stage}");
+        // over NCCL the host does not see when they end; a GATHER may have ended before the step began
+        let takes_time = |(name, (begin, end)): &(&&str, &(f64, f64))| begin < end || name.contains("GATHER");
+        assert!(theirs.len() >= 2 && theirs.iter().all(takes_time), "{stage}");
+    }
 }
 
 /// NCCL refuses two processes of one host on one GPU. The launcher gives them hosts of their own, unless the user has said which.

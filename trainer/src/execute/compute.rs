@@ -114,7 +114,8 @@ impl Executor<'_> {
         let tensor = tensor.ok_or_else(|| self.invalid(send, "its computation has not run"))?;
         let link = self.link(send)?;
         let sender = self.links.sender(link)?;
-        self.activity.set(format!("buffer space for {}", self.message(send, item)), Some(link.to));
+        let text = format!("buffer space for {}", self.message(send, item));
+        self.stage.set_activity(self.activity, text, Some(link.to));
         Ok(sender.send(item.microbatch, tensor)?)
     }
 
@@ -130,7 +131,7 @@ impl Executor<'_> {
         }
         let receive = computation.input_receive().ok_or_else(|| self.invalid(computation, "it has no input"))?;
         let link = self.link(receive)?;
-        self.activity.set(self.message(receive, item), Some(link.from));
+        self.stage.set_activity(self.activity, self.message(receive, item), Some(link.from));
         Ok(self.links.receiver(link)?.wait(item.microbatch)?)
     }
 
@@ -144,8 +145,8 @@ impl Executor<'_> {
     /// A computation begins: its input is there.
     pub(super) fn begin(&self, computation: Action, item: WorkItem, timer: &mut StepTimer) {
         let chunk = self.of_chunk(item);
-        self.activity.set(format!("{} {}{chunk}", computation.computation_type(), item.microbatch), None);
-        timer.begin();
+        let text = format!("{} {}{chunk}", computation.computation_type(), item.microbatch);
+        timer.begin(self.stage.set_activity(self.activity, text, None));
     }
 
     /// What heartbeats say of a send or receive.

@@ -4,9 +4,9 @@ use stagecoach_group::{BlockLosses, StepVote, Verdict};
 use stagecoach_pipeline::Action;
 use tch::{Device, Tensor};
 
-use super::{Executor, StepError, StepInputs, StepMeasurements, StepTimer, StopRequest};
+use super::{Executor, StageGpu, StepError, StepInputs, StepMeasurements, StepTimer, StopRequest};
 use crate::kernels;
-use crate::sys::peak_resident_bytes;
+use crate::sys::{Timestamp, peak_resident_bytes};
 
 impl Executor<'_> {
     /// Ends the step's times, waits for what the vote promises, votes, and waits for the group's decision.
@@ -31,7 +31,7 @@ impl Executor<'_> {
         let squared_norms = parameters.into_iter().zip(squared_norms).collect();
         // the norms and losses are here, so the device is done with what they depend on
         self.links.check()?;
-        timer.end();
+        timer.end(Timestamp::now());
         let measurements = StepMeasurements {
             bytes_sent: self.links.bytes_sent() as f64,
             peak_bytes: peak_bytes(self.stage.device) as f64,
@@ -39,6 +39,7 @@ impl Executor<'_> {
             spans: if self.stage.replica.index == 0 { timer.spans(program) } else { Vec::new() },
         };
         let measurements = measurements.to_vec();
+        self.stage.gpu.iter_mut().for_each(StageGpu::set_clock);
         (inputs.control.before_vote)()?;
         let step = inputs.step.unwrap_or_default();
         let vote = StepVote { step, losses, squared_norms, all_finite, measurements, ..inputs.vote.clone() };

@@ -9,8 +9,9 @@ use tch::Tensor;
 
 use super::end_of_step::copy_to_host;
 use super::gradient_sums::AccumulatorGroup;
-use super::{SavedActivations, Stage, StepError, StepInputs, StepOutput, StepTimer, StopRequest, is_timed};
+use super::{SavedActivations, Stage, StageGpu, StepError, StepInputs, StepOutput, StepTimer, StopRequest, is_timed};
 use crate::links::{LinkError, Links};
+use crate::sys::{DeviceClock, Timestamp};
 
 /// Executes programs on a stage.
 #[derive(Debug)]
@@ -43,11 +44,11 @@ pub(super) struct StepState {
     broken_link: Option<String>,
     pub(super) timer: StepTimer,
     /// The chunks whose gradients are being reduced, and since when, in the order in which that began.
-    pub(super) reductions: Vec<(usize, Instant)>,
+    pub(super) reductions: Vec<(usize, Timestamp)>,
 }
 
 impl StepState {
-    fn new(origin: Instant) -> StepState {
+    fn new(origin: Instant, clock: Option<DeviceClock>) -> StepState {
         StepState {
             saved: HashMap::new(),
             activations: HashMap::new(),
@@ -56,7 +57,7 @@ impl StepState {
             verdict: None,
             decided_at: None,
             broken_link: None,
-            timer: StepTimer::new(origin),
+            timer: StepTimer::new(origin, clock),
             reductions: Vec::new(),
         }
     }
@@ -85,7 +86,7 @@ impl Executor<'_> {
         if inputs.step.is_some() {
             self.stage.zero_grad();
         }
-        let mut state = StepState::new(inputs.origin);
+        let mut state = StepState::new(inputs.origin, self.stage.gpu.as_ref().map(StageGpu::clock));
         for (index, &action) in program.iter().enumerate() {
             let is_decided = state.verdict.is_some();
             if inputs.step.is_some() && !is_decided && (inputs.control.stop)() == StopRequest::Immediately {
@@ -130,17 +131,17 @@ impl Executor<'_> {
                 self.stage.weight_grad_store.accumulate(item);
             }
             Action::Reduce(chunk) => {
-                state.reductions.push((chunk, Instant::now()));
+                state.reductions.push((chunk, self.stage.timestamp()));
                 self.begin_reduction(chunk, inputs.blocks)?;
             }
             Action::ReduceTied => {
                 self.finish_reductions(inputs, state)?;
-                state.timer.begin();
+                state.timer.begin(self.stage.timestamp());
                 self.reduce_tied()?;
             }
             Action::Exchange => {
                 self.finish_reductions(inputs, state)?;
-                state.timer.begin();
+                state.timer.begin(self.stage.timestamp());
                 state.verdict = Some(self.exchange(program, inputs, &state.losses, &mut state.timer)?);
                 state.decided_at = Some(Instant::now());
             }
@@ -150,7 +151,8 @@ impl Executor<'_> {
                 };
                 match &verdict.outcome {
                     StepOutcome::Apply { clip } => {
-                        self.activity.set("UPDATE", None);
+                        self.stage.set_activity(self.activity, "UPDATE", None);
+                        self.stage.wait_for_copies()?;
                         self.stage.optimizer.step(&self.stage.parameters, inputs.learning_rate, *clip);
                     }
                     StepOutcome::Skip | StepOutcome::Drop => {}
@@ -171,7 +173,7 @@ impl Executor<'_> {
         }
         // EXCHANGE has ended its span itself, as the vote carries it; REDUCE and GATHER end when somebody needs them
         if is_timed(action) && action != Action::Exchange && !action.is_between_replicas() {
-            state.timer.end();
+            state.timer.end(self.stage.timestamp());
         }
         Ok(())
     }

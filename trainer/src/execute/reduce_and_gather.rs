@@ -1,8 +1,6 @@
 //! REDUCE and GATHER: the replicas of a stage send the sums of their gradients to the owner of each parameter, and get its new weights
 //! from it (reduce-scatter and all-gather, as in ZeRO-1), chunk by chunk and beside the computations.
 
-use std::time::Instant;
-
 use stagecoach_group::Activity;
 use stagecoach_pipeline::{Action, Replica, ReplicaBlocks, Subtree};
 use tch::{Kind, Tensor, no_grad};
@@ -11,9 +9,7 @@ use super::executor::StepState;
 use super::gradient_sums::ReplicaSums;
 use super::{Executor, Stage, StepError, StepInputs};
 use crate::links::{LinkError, LinkId, Links};
-
-/// When something that a replica waited for was there; none if it waited for nothing, or the host can't know.
-type Arrival = Option<Instant>;
+use crate::sys::Timestamp;
 
 impl Executor<'_> {
     /// Begins to send the sums of this replica of a chunk's gradients to the owners of its parameters, and to receive those of all
@@ -41,17 +37,18 @@ impl Executor<'_> {
         Ok(())
     }
 
-    /// Waits for what has been sent for this replica's own parameters of a chunk, and adds it up as the tree of all blocks has it.
-    fn finish_reduction(&mut self, chunk: usize, blocks: &ReplicaBlocks) -> Result<Arrival, StepError> {
+    /// Waits for what has been sent for this replica's own parameters of a chunk, and adds it up as the tree of all blocks has it; when
+    /// its parts arrived.
+    fn finish_reduction(&mut self, chunk: usize, blocks: &ReplicaBlocks) -> Result<Vec<Timestamp>, StepError> {
         let replica = self.stage.replica;
         let sums = sums_of(self.stage, chunk, &subtrees(blocks, replica));
         let owned: Vec<&ReplicaSums> = owned_by(self.stage, &sums, replica.index).collect();
         let mut peers = Peers::of(self.stage, self.links, self.placement.ranks());
         let mut received: Vec<Vec<(Subtree, Tensor)>> = owned.iter().map(|_| Vec::new()).collect();
-        let mut arrived = None;
+        let mut arrived = Vec::new();
         for index in 0..replica.count {
             if index != replica.index {
-                self.activity.set("REDUCE", Some(peers.rank(index)));
+                peers.stage.set_activity(self.activity, "REDUCE", Some(peers.rank(index)));
             }
             let of_replica = subtrees(blocks, Replica { index, ..replica });
             for (received, sums) in received.iter_mut().zip(&owned) {
@@ -60,7 +57,7 @@ impl Executor<'_> {
                         sums.sums[nth].shallow_clone()
                     } else {
                         let (tensor, at) = peers.wait(index, sums.index * of_replica.len() + nth)?;
-                        arrived = arrived.max(at);
+                        arrived.push(at);
                         tensor
                     };
                     received.push((subtree, tensor));
@@ -91,8 +88,8 @@ impl Executor<'_> {
         Ok(begin_gather(self.stage, self.links, self.placement.ranks(), chunk)?)
     }
 
-    /// Waits until the weights of a chunk are there, if they are being gathered; since when they were, and when they arrived.
-    pub(super) fn finish_gather(&mut self, chunk: usize) -> Result<Option<(Instant, Arrival)>, StepError> {
+    /// Waits until the weights of a chunk are there, if they are being gathered; since when they were, and when their parts arrived.
+    pub(super) fn finish_gather(&mut self, chunk: usize) -> Result<Option<(Timestamp, Vec<Timestamp>)>, StepError> {
         Ok(finish_gather(self.stage, self.links, self.placement.ranks(), chunk, self.activity)?)
     }
 }
@@ -156,7 +153,7 @@ fn begin_gather(stage: &mut Stage, links: &mut Links, stages: usize, chunk: usiz
             peers.send(index, parameter, stage.parameters[parameter].as_read())?;
         }
     }
-    stage.gathers.insert(chunk, Instant::now());
+    stage.gathers.insert(chunk, stage.timestamp());
     Ok(())
 }
 
@@ -166,14 +163,14 @@ fn finish_gather(
     stages: usize,
     chunk: usize,
     activity: &Activity,
-) -> Result<Option<(Instant, Arrival)>, LinkError> {
-    let Some(&begun) = stage.gathers.get(&chunk) else { return Ok(None) };
+) -> Result<Option<(Timestamp, Vec<Timestamp>)>, LinkError> {
+    let Some(begun) = stage.gathers.get(&chunk).cloned() else { return Ok(None) };
     let mut peers = Peers::of(stage, links, stages);
-    let mut arrived = None;
+    let mut arrived = Vec::new();
     for index in stage.replica.others() {
-        activity.set("GATHER", Some(peers.rank(index)));
+        stage.set_activity(activity, "GATHER", Some(peers.rank(index)));
         for parameter in gathered(stage, chunk, index) {
-            arrived = arrived.max(peers.wait(index, parameter)?.1);
+            arrived.push(peers.wait(index, parameter)?.1);
         }
     }
     stage.gathers.remove(&chunk);
@@ -217,7 +214,7 @@ impl<'a> Peers<'a> {
         self.links.sender(link)?.send(message, tensor.shallow_clone())
     }
 
-    fn wait(&mut self, from: usize, message: usize) -> Result<(Tensor, Arrival), LinkError> {
+    fn wait(&mut self, from: usize, message: usize) -> Result<(Tensor, Timestamp), LinkError> {
         let link = LinkId::replicas(self.rank(from), self.own_rank());
         self.links.receiver(link)?.wait_for_arrival(message)
     }

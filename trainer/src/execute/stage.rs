@@ -2,9 +2,9 @@
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
-use std::time::Instant;
 
 use stagecoach_api::job::{AdamWSpec, Precision, Recompute};
+use stagecoach_group::Activity;
 use stagecoach_pipeline::{Partition, Placement, Replica};
 use tch::{Device, Kind, Tensor};
 
@@ -13,11 +13,14 @@ use super::audited::WorkRecorder;
 use super::dump::TensorDump;
 use super::gradient_sums::{AccumulatorGroup, GradientSums};
 use super::ownership::owners;
+use super::stage_gpu::StageGpu;
+use super::step::StepError;
 use super::tied_embedding::TiedEmbedding;
 use super::weight_grad_store::WeightGradStore;
 use crate::kernels;
 use crate::model::{Architecture, Embedding, Head, ModelPart, Parameters};
 use crate::optimize::AdamW;
+use crate::sys::Timestamp;
 
 /// Configuration from which every rank builds its stage.
 #[derive(Debug)]
@@ -54,7 +57,7 @@ pub struct Stage {
     /// The chunk with which each parameter is gathered: the first one that reads it.
     pub(super) chunk_of: Vec<usize>,
     /// The chunks whose weights are being gathered, and since when.
-    pub(super) gathers: BTreeMap<usize, Instant>,
+    pub(super) gathers: BTreeMap<usize, Timestamp>,
     /// Chunks by chunk index.
     pub chunks: BTreeMap<usize, Chunk>,
     /// Parameters of all chunks.
@@ -77,6 +80,8 @@ pub struct Stage {
     pub(crate) hidden_size: i64,
     /// Device of parameters and activations.
     pub(crate) device: Device,
+    /// The GPU in whose memory its tensors are, once its links are open.
+    pub(crate) gpu: Option<StageGpu>,
     /// Set if tensors of a step are dumped.
     pub(super) dump: Option<Rc<TensorDump>>,
     /// Set in a step of which a work item is audited.
@@ -119,6 +124,7 @@ impl Stage {
             kind,
             hidden_size: architecture.hidden_size() as i64,
             device,
+            gpu: None,
             dump: None,
             recorder: None,
             parameters,
@@ -137,12 +143,43 @@ impl Stage {
         self.owners[parameter] == self.replica.index
     }
 
-    /// Forgets what an unfinished step has left.
-    pub(crate) fn discard_step(&mut self) {
+    /// Now, behind what the stage has been given to compute so far.
+    pub(super) fn timestamp(&self) -> Timestamp {
+        self.gpu.as_ref().map_or_else(Timestamp::now, StageGpu::timestamp)
+    }
+
+    /// Sets the activity from now on, behind what the stage has been given to compute so far; when that is.
+    pub(super) fn set_activity(
+        &self,
+        activity: &Activity,
+        text: impl Into<String>,
+        waits_for: Option<usize>,
+    ) -> Timestamp {
+        let now = self.timestamp();
+        match now.clone() {
+            Timestamp::Host(_) => activity.set(text, waits_for),
+            device => activity.set_when(text, waits_for, move || device.is_reached()),
+        }
+        now
+    }
+
+    /// What the stage computes from now on may write to its parameters: copies of them to the host, which run meanwhile, are done first.
+    pub(crate) fn wait_for_copies(&self) -> Result<(), StepError> {
+        let waited = self.gpu.as_ref().map_or(Ok(()), StageGpu::wait_for_copies);
+        waited.map_err(|error| StepError::Device(error.to_string()))
+    }
+
+    /// Forgets what an unfinished step has left. Its memory may be written to.
+    ///
+    /// # Errors
+    /// If the GPU's driver fails.
+    pub(crate) fn discard_step(&mut self) -> Result<(), StepError> {
+        self.wait_for_copies()?;
         self.weight_grad_store = WeightGradStore::default();
         self.gradient_sums.clear();
         self.gathers.clear();
         self.recorder = None;
+        Ok(())
     }
 
     /// Zeroes every gradient accumulator; called at the start of a step.

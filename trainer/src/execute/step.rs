@@ -19,6 +19,9 @@ pub enum StepError {
     /// The connection to the group was lost.
     #[error(transparent)]
     Group(#[from] GroupError),
+    /// The GPU or its driver failed.
+    #[error("{0}")]
+    Device(String),
     /// The group decided to end the attempt.
     #[error("{reason}")]
     Aborted {

@@ -41,11 +41,15 @@ impl Executor<'_> {
     /// Sums the embedding's and the head's gradient of a tied weight on both stages.
     pub(super) fn reduce_tied(&mut self) -> Result<(), StepError> {
         let (index, replica, stages) = (self.stage.index, self.stage.replica, self.placement.ranks());
-        let is_own = self.stage.tied_embedding.as_ref().is_some_and(|tied| self.stage.owns(tied.parameter));
-        let Some(tied) = self.stage.tied_embedding.as_mut().filter(|_| is_own) else { return Ok(()) };
+        let Some(tied) = self.stage.tied_embedding.as_ref().filter(|tied| self.stage.owns(tied.parameter)) else {
+            return Ok(());
+        };
+        if let Some(peer) = tied.peer {
+            self.stage.set_activity(self.activity, "REDUCE_TIED", Some(replica.rank(peer, stages)));
+        }
+        let Some(tied) = self.stage.tied_embedding.as_mut() else { return Ok(()) };
         let own_gradient = &self.stage.parameters[tied.parameter].gradient;
         if let Some(peer) = tied.peer {
-            self.activity.set("REDUCE_TIED", Some(replica.rank(peer, stages)));
             let link = |from, to| LinkId::tied(from, to).in_replica(replica, stages);
             let (to_peer, from_peer) = (link(index, peer), link(peer, index));
             self.links.receiver(from_peer)?.post(0, &own_gradient.size(), Kind::Float);

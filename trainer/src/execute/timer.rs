@@ -5,6 +5,8 @@ use std::time::Instant;
 
 use stagecoach_pipeline::Action;
 
+use crate::sys::{DeviceClock, Timestamp};
+
 /// Whether the time of an action is recorded: computations, REDUCE and GATHER, and what ends the step. Messages are sent and
 /// received by other threads; UPDATE comes after the vote that carries the times.
 pub(crate) fn is_timed(action: Action) -> bool {
@@ -17,59 +19,73 @@ pub(crate) struct StepTimer {
     origin: Instant,
     /// When this step's first action could begin.
     started: Instant,
-    begin_seconds: f64,
-    /// Of what this stage does itself, in the order of the program.
-    spans: Vec<(f64, f64)>,
-    /// Of what goes between replicas meanwhile: the REDUCEs of this step, and the GATHERs of the step before, which end in this one.
-    replica_spans: BTreeMap<Action, (f64, f64)>,
-    /// When the last of those ended.
-    replicas_until: Instant,
+    /// That of the GPU, if the stage computes on one.
+    clock: Option<DeviceClock>,
+    begun: Timestamp,
+    /// Begin and end of what this stage does itself, in the order of the program.
+    own: Vec<(Timestamp, Timestamp)>,
+    /// What goes between replicas meanwhile: the REDUCEs of this step, and the GATHERs of the step before, which end in this one. When
+    /// it began, and when each of its parts arrived.
+    between_replicas: Vec<(Action, Timestamp, Vec<Timestamp>)>,
 }
 
 impl StepTimer {
     /// Times count from `origin`.
-    pub(crate) fn new(origin: Instant) -> StepTimer {
+    pub(crate) fn new(origin: Instant, clock: Option<DeviceClock>) -> StepTimer {
         let started = Instant::now();
-        StepTimer {
-            origin,
-            started,
-            begin_seconds: 0.0,
-            spans: Vec::new(),
-            replica_spans: BTreeMap::new(),
-            replicas_until: started,
-        }
+        let (own, between_replicas) = (Vec::new(), Vec::new());
+        StepTimer { origin, started, clock, begun: Timestamp::Host(started), own, between_replicas }
     }
 
     /// An action begins: its input is there.
-    pub(crate) fn begin(&mut self) {
-        self.begin_seconds = self.seconds(Instant::now());
+    pub(crate) fn begin(&mut self, at: Timestamp) {
+        self.begun = at;
     }
 
     /// The action that began last ends.
-    pub(crate) fn end(&mut self) {
-        self.spans.push((self.begin_seconds, self.seconds(Instant::now())));
+    pub(crate) fn end(&mut self, at: Timestamp) {
+        self.own.push((self.begun.clone(), at));
     }
 
-    /// A REDUCE or GATHER that `began` then; one counts after the other, as they share their links. What began in the
-    /// step before counts from the begin of this one. Nothing is recorded if it is not known when it ended.
-    pub(crate) fn record(&mut self, action: Action, began: Instant, ended: Option<Instant>) {
-        let Some(ended) = ended else { return };
-        let begin = began.max(self.started).max(self.replicas_until);
-        let end = ended.max(begin);
-        self.replica_spans.insert(action, (self.seconds(begin), self.seconds(end)));
-        self.replicas_until = end;
+    /// A REDUCE or GATHER that `began` then, and whose parts `arrived` then; one counts after the other, as they share their links. What
+    /// began in the step before counts from the begin of this one. Nothing is recorded of one that has no parts.
+    pub(crate) fn record(&mut self, action: Action, began: Timestamp, arrived: Vec<Timestamp>) {
+        self.between_replicas.push((action, began, arrived));
     }
 
     /// Begin and end of each timed action of `program` so far, in its order, in seconds. Of a REDUCE or GATHER of
-    /// which nothing is known, and of one that was awaited before this step, the begin of the first computation is both.
+    /// which nothing is known, and of one that was awaited before this step, the begin of the first computation is both. Those behind
+    /// one that a GPU has not reached are left out.
     pub(crate) fn spans(&self, program: &[Action]) -> Vec<(f64, f64)> {
-        let unknown = self.spans.first().map_or(0.0, |&(begin, _)| begin);
-        let mut own = self.spans.iter().copied();
+        let instants = |(begin, end): &(Timestamp, Timestamp)| Some((self.instant(begin)?, self.instant(end)?));
+        let mut own = self.own.iter().map_while(instants).map(|(begin, end)| (self.seconds(begin), self.seconds(end)));
+        let of_replicas = self.spans_of_replicas();
+        let unknown = own.clone().next().map_or(0.0, |(begin, _)| begin);
         let span = |action: &Action| match action.is_between_replicas() {
-            true => Some(self.replica_spans.get(action).copied().unwrap_or((unknown, unknown))),
+            true => Some(of_replicas.get(action).copied().unwrap_or((unknown, unknown))),
             false => own.next(),
         };
         program.iter().filter(|action| is_timed(**action)).map_while(span).collect()
+    }
+
+    fn spans_of_replicas(&self) -> BTreeMap<Action, (f64, f64)> {
+        let mut spans = BTreeMap::new();
+        let mut until = self.started;
+        for (action, began, arrived) in &self.between_replicas {
+            let ended: Option<Vec<Instant>> = arrived.iter().map(|at| self.instant(at)).collect();
+            let (Some(began), Some(ended)) = (self.instant(began), ended.and_then(|ended| ended.into_iter().max()))
+            else {
+                continue;
+            };
+            let begin = began.max(until);
+            until = ended.max(begin);
+            spans.insert(*action, (self.seconds(begin), self.seconds(until)));
+        }
+        spans
+    }
+
+    fn instant(&self, at: &Timestamp) -> Option<Instant> {
+        at.instant(self.clock.as_ref())
     }
 
     fn seconds(&self, at: Instant) -> f64 {
@@ -127,25 +143,27 @@ mod tests {
     fn an_exchange_is_recorded_where_the_program_has_it() {
         let program = actions("0F0 1F0 1B0 1REDUCE 0B0 0REDUCE EXCHANGE UPDATE 0GATHER 1GATHER SNAPSHOT");
         let origin = Instant::now();
-        let mut timer = StepTimer::new(origin);
-        let at = |seconds: u64| timer.started + Duration::from_secs(seconds);
-        let (zero, one, two, three) = (at(0), at(1), at(2), at(3));
+        let mut timer = StepTimer::new(origin, None);
+        let at = |seconds: u64| Timestamp::Host(timer.started + Duration::from_secs(seconds));
+        let times: Vec<Timestamp> = (0..=7).map(at).collect();
+        let at = |seconds: usize| times[seconds].clone();
         for (begin, end) in [(1, 2), (2, 3), (3, 4), (4, 5), (6, 7)] {
-            timer.spans.push((f64::from(begin), f64::from(end)));
+            timer.begin(at(begin));
+            timer.end(at(end));
         }
         // it began before the step, and the next one when that was done
-        timer.record(Action::Gather(0), origin, Some(one));
-        timer.record(Action::Gather(1), origin, Some(two));
-        timer.record(Action::Reduce(1), zero, Some(three));
-        timer.record(Action::Reduce(0), three, None);
+        timer.record(Action::Gather(0), Timestamp::Host(origin), vec![at(1)]);
+        timer.record(Action::Gather(1), Timestamp::Host(origin), vec![at(2), at(1)]);
+        timer.record(Action::Reduce(1), at(0), vec![at(3)]);
+        timer.record(Action::Reduce(0), at(3), vec![]);
         let spans = timer.spans(&program);
         let lengths: Vec<f64> = spans.iter().map(|(begin, end)| (end - begin).round()).collect();
         assert_eq!(lengths, [1.0, 1.0, 1.0, 1.0, 1.0, 0.0, 1.0, 1.0, 1.0]);
-        assert_eq!(spans[5], (1.0, 1.0), "not known");
+        assert_eq!(spans[5], (spans[0].0, spans[0].0), "not known");
         assert_eq!((spans[7].1, spans[8].1), (spans[8].0, spans[3].0), "one after the other");
         assert_eq!(spans[7].0, timer.seconds(timer.started));
         // up to the vote
-        timer.spans.truncate(2);
+        timer.own.truncate(2);
         assert_eq!(timer.spans(&program).len(), 2);
     }
 }

@@ -11,11 +11,12 @@ use rustix::io::Errno;
 use stagecoach_api::job::Transport;
 
 use super::carrier::Incoming;
-use super::config::{LinksConfig, ring_bytes};
+use super::config::{LinksConfig, LinksGpu, ring_bytes};
 use super::greeting::{Greeting, PendingConnection};
 use super::nccl::{NewCommunicator, UniqueId};
 use super::shm::{RingIdentity, RingLookup, RingReader};
 use super::{LinkError, LinkId, Receiver};
+use crate::sys::CudaContext;
 
 /// The receiver's answer: payloads are carried by the stream, by the ring in shared memory, or by the communicator.
 pub(super) const INLINE: u8 = 0;
@@ -50,13 +51,15 @@ enum Carrier {
     Communicator(UniqueId),
 }
 
-/// Waits until all links that end at this stage are connected, over NCCL if it `has_nccl` and the sender too.
+/// Waits until all links that end at this stage are connected, over NCCL if its GPU has it and the sender too.
 pub(super) fn accept(
     config: &LinksConfig,
-    has_nccl: bool,
+    gpu: Option<&LinksGpu>,
     expected: usize,
     deadline: Instant,
 ) -> Result<Accepted, LinkError> {
+    let has_nccl = gpu.is_some_and(|gpu| gpu.endpoint.is_some());
+    let context = gpu.map(|gpu| gpu.context);
     let mut accepted = Accepted::default();
     let failed = |e: io::Error| LinkError::Broken(format!("stage {} could not accept a link: {e}", config.rank));
     config.listener.set_nonblocking(true).map_err(failed)?;
@@ -82,7 +85,7 @@ pub(super) fn accept(
                 Ok(None) if Instant::now() < connection.deadline => pending.push(connection),
                 Ok(Some(greeting)) => match admit(config, has_nccl, &greeting, &accepted) {
                     // a sender that has disconnected is told by the control plane
-                    Ok(carrier) => drop(start(config, greeting.link, connection, carrier, &mut accepted)),
+                    Ok(carrier) => drop(start(config, context, greeting.link, connection, carrier, &mut accepted)),
                     Err(why) => {
                         (config.on_rejected)();
                         tracing::warn!("closed a connection that is no link of this group: {why}");
@@ -141,6 +144,7 @@ fn admit(config: &LinksConfig, has_nccl: bool, greeting: &Greeting, accepted: &A
 /// Answers the greeting and starts receiving; none if the sender has disconnected.
 fn start(
     config: &LinksConfig,
+    gpu: Option<CudaContext>,
     link: LinkId,
     connection: PendingConnection,
     carrier: Carrier,
@@ -155,7 +159,7 @@ fn start(
     config.interrupt.add(&socket).ok()?;
     match carrier {
         Carrier::Incoming(incoming) => {
-            let receiver = Receiver::start(link, config.device, socket, stream, incoming);
+            let receiver = Receiver::start(link, config.device, socket, stream, incoming, gpu);
             accepted.receivers.insert(link, receiver);
         }
         Carrier::Communicator(id) => accepted.communicators.push(NewCommunicator { link, id, socket }),

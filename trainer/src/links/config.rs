@@ -11,6 +11,7 @@ use super::greeting::LinkSecurity;
 use super::link_id::STATE_PART_ELEMENTS;
 use super::nccl::Endpoint;
 use super::{Interrupt, LinkError, LinkId, LinkPayload};
+use crate::sys::CudaContext;
 
 /// Configuration from which a stage opens its links.
 pub struct LinksConfig<'a> {
@@ -49,11 +50,27 @@ impl LinksConfig<'_> {
         LinkSecurity { secret: self.secret, encryption: self.encryption }
     }
 
+    /// The GPU in whose memory the tensors of the stage are; none if they are in the host's.
+    ///
+    /// # Errors
+    /// If the driver does not know the GPU, or the transport is Nccl and something is missing.
+    pub(super) fn gpu(&self) -> Result<Option<LinksGpu>, LinkError> {
+        let (endpoint, without_nccl) = self.endpoint()?;
+        let context = match (self.device, &endpoint) {
+            (_, Some(endpoint)) => endpoint.context(),
+            (Device::Cuda(index), None) => {
+                CudaContext::of_device(index).map_err(|error| LinkError::Unavailable(error.to_string()))?
+            }
+            _ => return Ok(None),
+        };
+        Ok(Some(LinksGpu { context, endpoint, without_nccl }))
+    }
+
     /// What the stage needs for links over NCCL, if it has them; else, with the transport Auto and a GPU, why it has not.
     ///
     /// # Errors
     /// If the transport is Nccl and something is missing.
-    pub(super) fn endpoint(&self) -> Result<(Option<Endpoint>, Option<String>), LinkError> {
+    fn endpoint(&self) -> Result<(Option<Endpoint>, Option<String>), LinkError> {
         let has_any =
             self.link_ids.iter().any(|link| link.payload.is_on_device() && [link.from, link.to].contains(&self.rank));
         let is_wanted = has_any
@@ -73,6 +90,16 @@ impl LinksConfig<'_> {
             Some(Err(why)) => Ok((None, Some(why))),
         }
     }
+}
+
+/// What links know of the GPU in whose memory the tensors of their stage are.
+#[derive(Clone, Debug)]
+pub(super) struct LinksGpu {
+    pub(super) context: CudaContext,
+    /// If NCCL is used.
+    pub(super) endpoint: Option<Endpoint>,
+    /// Why it is not, with the transport Auto.
+    pub(super) without_nccl: Option<String>,
 }
 
 /// Boundary tensors, or parts of a state, that fit into a ring, so that a sender rarely waits for its receiver.

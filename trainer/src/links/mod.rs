@@ -13,6 +13,7 @@ mod interrupt;
 mod link_id;
 mod nccl;
 mod open;
+mod pinned_buffer;
 mod receiver;
 mod sender;
 mod shm;
@@ -26,6 +27,8 @@ pub use open::{Links, open_links};
 pub use receiver::Receiver;
 pub use sender::Sender;
 
+use crate::sys::CudaError;
+
 /// Why a link failed. The text names both ends where both are known.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum LinkError {
@@ -38,4 +41,11 @@ pub enum LinkError {
     /// This machine lacks what the transport needs.
     #[error("{0}")]
     Unavailable(String),
+}
+
+/// A stage can't go on without its GPU: the group is told that it has lost the stage.
+impl From<CudaError> for LinkError {
+    fn from(error: CudaError) -> LinkError {
+        LinkError::Broken(error.to_string())
+    }
 }

@@ -14,11 +14,12 @@ use stagecoach_group::RETRY_DELAY;
 
 use super::accept::{Accepted, COMMUNICATOR, SHARED, accept};
 use super::carrier::Outgoing;
-use super::config::{LinksConfig, ring_bytes};
+use super::config::{LinksConfig, LinksGpu, ring_bytes};
 use super::greeting::{AnnouncedRing, Greeting};
-use super::nccl::{self, Endpoint, NewCommunicator, UniqueId};
+use super::nccl::{self, NewCommunicator, UniqueId};
 use super::shm::{NamedRing, RingIdentity, remove_abandoned};
 use super::{Interrupt, LinkError, LinkId, Receiver, Sender};
+use crate::sys::CudaContext;
 
 /// This stage's open links, by their ids.
 #[derive(Debug, Default)]
@@ -31,6 +32,8 @@ pub struct Links {
     pub without_ring: BTreeMap<LinkId, String>,
     /// Why a stage with a GPU has no links over NCCL, with the transport Auto.
     pub without_nccl: Option<String>,
+    /// The GPU in whose memory the stage's tensors are.
+    pub(crate) gpu: Option<CudaContext>,
 }
 
 impl Links {
@@ -99,12 +102,13 @@ pub fn open_links(config: LinksConfig) -> Result<Links, LinkError> {
     {
         tracing::debug!("shared memory of killed stages could not be looked for: {error}");
     }
-    let (endpoint, without_nccl) = config.endpoint()?;
-    let mut dialer = Dialer { config: &config, deadline, endpoint, ids: BTreeMap::new(), links: Links::default() };
+    let gpu = config.gpu()?;
+    let mut dialer =
+        Dialer { config: &config, deadline, gpu: gpu.as_ref(), ids: BTreeMap::new(), links: Links::default() };
     let (dialed, accepted) = std::thread::scope(|scope| {
-        let accepting = scope.spawn(|| accept(&config, endpoint.is_some(), expected, deadline));
+        let accepting = scope.spawn(|| accept(&config, gpu.as_ref(), expected, deadline));
         let mut outgoing = config.link_ids.iter().filter(|e| e.from == config.rank);
-        let dialed = outgoing.try_fold(Vec::new(), |mut dialed, &link| {
+        let dialed: Result<Vec<NewCommunicator>, LinkError> = outgoing.try_fold(Vec::new(), |mut dialed, &link| {
             dialed.extend(dialer.dial(link)?);
             Ok(dialed)
         });
@@ -112,8 +116,10 @@ pub fn open_links(config: LinksConfig) -> Result<Links, LinkError> {
     });
     let Accepted { receivers, communicators } = accepted?;
     let mut links = dialer.links;
-    (links.receivers, links.without_nccl) = (receivers, without_nccl);
+    links.receivers = receivers;
     let communicators: Vec<NewCommunicator> = dialed?.into_iter().chain(communicators).collect();
+    let Some(LinksGpu { context, endpoint, without_nccl }) = gpu else { return Ok(links) };
+    (links.gpu, links.without_nccl) = (Some(context), without_nccl);
     if let Some(endpoint) = endpoint {
         // before the start-up timeout, which could not say what is missing
         let deadline = deadline.min(Instant::now() + config.timeout / 2);
@@ -137,7 +143,7 @@ fn join<T>(thread: ScopedJoinHandle<Result<T, LinkError>>) -> Result<T, LinkErro
 struct Dialer<'a> {
     config: &'a LinksConfig<'a>,
     deadline: Instant,
-    endpoint: Option<Endpoint>,
+    gpu: Option<&'a LinksGpu>,
     /// The identifiers of this stage's communicators, by the receiving rank.
     ids: BTreeMap<usize, UniqueId>,
     /// Those that are open.
@@ -193,13 +199,14 @@ impl Dialer<'_> {
             }
             (..) => Outgoing::Stream,
         };
-        self.links.senders.insert(link, Sender::start(link, socket, stream, carrier));
+        self.links.senders.insert(link, Sender::start(link, socket, stream, carrier, self.gpu.map(|gpu| gpu.context)));
         Ok(None)
     }
 
     /// The identifier of the communicator that a link goes over, if it goes over one.
     fn id(&mut self, link: LinkId) -> Result<Option<UniqueId>, String> {
-        let Some(endpoint) = self.endpoint.filter(|_| link.payload.is_on_device()) else { return Ok(None) };
+        let endpoint = self.gpu.and_then(|gpu| gpu.endpoint).filter(|_| link.payload.is_on_device());
+        let Some(endpoint) = endpoint else { return Ok(None) };
         if let Some(id) = self.ids.get(&link.to) {
             return Ok(Some(id.clone()));
         }

@@ -1,9 +1,11 @@
 //! Everything that a stage saves, at a step boundary.
 
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
-use super::tensors::{NamedTensor, moments, weights};
-use crate::execute::Stage;
+use super::tensors::{NamedTensor, StageTensor, named_moments, named_weights};
+use crate::execute::{Stage, StateCopying};
+use crate::sys::CudaError;
 
 /// Bytes that a thread copies at a time.
 const COPY_BYTES: usize = 4 << 20;
@@ -15,18 +17,27 @@ pub(crate) struct Snapshot {
     pub(crate) weights: Vec<NamedTensor>,
     /// With the same names and a suffix.
     pub(crate) moments: Vec<NamedTensor>,
+    /// The copy from a GPU into it, which may not be done.
+    copying: Option<Arc<StateCopying>>,
 }
 
 impl Snapshot {
     /// Refers to the tensors of `stage` without a copy if they are on the CPU: valid until the next update.
     pub(crate) fn of(stage: &Stage) -> Snapshot {
-        Snapshot { weights: weights(stage), moments: moments(stage) }
+        let all = |tensors: Vec<StageTensor>| tensors.iter().map(NamedTensor::of).collect();
+        Snapshot { weights: all(named_weights(stage)), moments: all(named_moments(stage)), copying: None }
     }
 
-    /// A staging buffer for the tensors of `stage`.
-    pub(crate) fn empty_buffer(stage: &Stage) -> Snapshot {
-        let empty_buffers = |tensors: Vec<NamedTensor>| tensors.iter().map(NamedTensor::empty_buffer).collect();
-        Snapshot { weights: empty_buffers(weights(stage)), moments: empty_buffers(moments(stage)) }
+    /// A buffer for the tensors of `stage`.
+    ///
+    /// # Errors
+    /// If the driver of its GPU can't pin the memory.
+    pub(crate) fn empty_buffer(stage: &Stage) -> Result<Snapshot, CudaError> {
+        let buffers = |tensors: Vec<StageTensor>| -> Result<Vec<NamedTensor>, CudaError> {
+            tensors.iter().map(|tensor| NamedTensor::buffer(tensor, stage)).collect()
+        };
+        let (weights, moments) = (buffers(named_weights(stage))?, buffers(named_moments(stage))?);
+        Ok(Snapshot { weights, moments, copying: None })
     }
 
     /// The tensor `name`, a weight's or a moment's.
@@ -34,12 +45,42 @@ impl Snapshot {
         self.weights.iter().chain(&self.moments).find(|tensor| tensor.name == name)
     }
 
-    /// Copies the tensors of `stage` into this staging buffer, with as many threads as compute, because training waits for
-    /// it.
-    pub(crate) fn copy_from(&mut self, stage: &Stage) {
+    /// Copies the tensors of `stage` into this buffer, with as many threads as compute, because training waits for it; from a GPU while it
+    /// goes on computing: [`wait`](Self::wait) for that.
+    ///
+    /// # Errors
+    /// If the GPU's driver fails.
+    pub(crate) fn copy_from(&mut self, stage: &Stage) -> Result<(), CudaError> {
+        if let Some(gpu) = &stage.gpu {
+            let buffers = self.weights.iter().chain(&self.moments).map(NamedTensor::tensor);
+            let source = named_weights(stage).into_iter().chain(named_moments(stage)).map(|(_, tensor)| tensor);
+            self.copying = Some(gpu.copy_to_host(buffers.zip(source))?);
+            return Ok(());
+        }
         let source = Snapshot::of(stage);
         let pairs = self.weights.iter_mut().zip(&source.weights).chain(self.moments.iter_mut().zip(&source.moments));
         copy_all(pairs.map(|(buffer, tensor)| (buffer.bytes_mut(), tensor.bytes())));
+        Ok(())
+    }
+
+    /// Waits until all is copied.
+    ///
+    /// # Errors
+    /// If the GPU's driver fails.
+    pub(crate) fn wait(&self) -> Result<(), CudaError> {
+        self.copying.as_ref().map_or(Ok(()), |copying| copying.wait())
+    }
+
+    /// How long the last copy, which is done, has held up an update.
+    pub(crate) fn stall(&self) -> Duration {
+        self.copying.as_ref().map_or(Duration::ZERO, |copying| copying.stall())
+    }
+}
+
+/// Its memory is given back when no copy into it is under way.
+impl Drop for Snapshot {
+    fn drop(&mut self) {
+        let _ = self.wait();
     }
 }
 

@@ -1,17 +1,25 @@
 //! A copy of all that a stage's updates change, in one buffer.
 
+use std::sync::Arc;
+use std::time::Duration;
+
 use stagecoach_pipeline::{Partition, Placement};
-use tch::{Device, Kind, Tensor, no_grad};
+use tch::{Kind, Tensor, no_grad};
 
 use super::snapshot::copy_all;
-use crate::execute::{Stage, owners};
+use crate::execute::{Stage, StageGpu, StateCopying, owners};
 use crate::model::{Architecture, Parameter, stage_parameter_specs};
+use crate::sys::{CudaContext, CudaError, CudaEvent, HostTensor};
 use crate::tensor_bytes::bytes_of;
 
 /// The values of all parameters of a stage that its replica owns, and their moments, those of a tied weight on both of its stages:
 /// fp32 on the CPU, one parameter after the other in the stage's order.
 #[derive(Debug)]
-pub(crate) struct StateCopy(Tensor);
+pub(crate) struct StateCopy {
+    memory: HostTensor,
+    /// The copy from the GPU into it, which may not be done.
+    copying: Option<Arc<StateCopying>>,
+}
 
 impl StateCopy {
     /// How many values a copy of the stage of `rank` has, with so many replicas.
@@ -29,54 +37,85 @@ impl StateCopy {
         3 * owned.map(|(spec, _)| spec.numel()).sum::<u64>() as usize
     }
 
-    /// A buffer for so many values. Its memory is written once, so that the first copy into it, for which training waits,
-    /// causes no page faults.
-    pub(crate) fn zeros(numel: usize) -> StateCopy {
-        StateCopy(Tensor::zeros([numel as i64], (Kind::Float, Device::Cpu)))
+    /// A buffer for so many values, pinned for a GPU if it is copied from one.
+    ///
+    /// # Errors
+    /// If the GPU's driver can't pin the memory.
+    pub(crate) fn zeros(numel: usize, gpu: Option<CudaContext>) -> Result<StateCopy, CudaError> {
+        Ok(StateCopy { memory: HostTensor::zeros(&[numel as i64], Kind::Float, gpu)?, copying: None })
+    }
+
+    /// How long the last copy into it, if it is done, has held up an update.
+    pub(crate) fn stall(&self) -> Duration {
+        self.copying.as_ref().map_or(Duration::ZERO, |copying| copying.stall())
     }
 
     /// Its number of values.
     pub(crate) fn len(&self) -> usize {
-        self.0.numel()
+        self.memory.numel()
     }
 
-    /// The same memory, to be sent or received.
-    pub(crate) fn tensor(&self) -> Tensor {
-        self.0.shallow_clone()
+    /// The same memory, to be sent once the event is complete, if there is one.
+    pub(crate) fn to_send(&self) -> (Tensor, Option<Arc<CudaEvent>>) {
+        (self.memory.shallow_clone(), self.copying.as_ref().map(|copying| copying.done()))
     }
 
-    /// Copies the state of `stage` into this buffer, which has its size.
-    pub(crate) fn copy_from(&mut self, stage: &Stage) {
+    /// The same memory, to be read or received; waits for a copy into it.
+    ///
+    /// # Errors
+    /// If the GPU's driver fails.
+    pub(crate) fn tensor(&self) -> Result<Tensor, CudaError> {
+        self.copying.as_ref().map_or(Ok(()), |copying| copying.wait())?;
+        Ok(self.memory.shallow_clone())
+    }
+
+    /// Copies the state of `stage` into this buffer, which has its size; from a GPU while it goes on computing.
+    ///
+    /// # Errors
+    /// If the GPU's driver fails.
+    pub(crate) fn copy_from(&mut self, stage: &Stage) -> Result<(), CudaError> {
         let of_stage = state(stage);
-        let pieces = self.pieces(&of_stage);
-        if stage.device == Device::Cpu {
+        let pieces = pieces(&self.tensor()?, &of_stage);
+        let Some(gpu) = &stage.gpu else {
             // SAFETY: contiguous fp32 on the CPU; the pieces don't overlap, and nothing else uses either side at a step's
             // boundary.
             let bytes = |(to, from)| unsafe { (&mut *bytes_of(to), &*bytes_of(from)) };
             copy_all(pieces.iter().zip(&of_stage).map(bytes));
-        } else {
-            no_grad(|| {
-                pieces.into_iter().zip(&of_stage).for_each(|(mut to, from)| to.copy_(&from.flatten(0, -1)));
-            });
-        }
+            return Ok(());
+        };
+        let flat: Vec<Tensor> = of_stage.iter().map(|tensor| tensor.view([-1])).collect();
+        self.copying = Some(gpu.copy_to_host(pieces.iter().zip(&flat))?);
+        Ok(())
     }
 
     /// Makes this the state of `stage`, after so many updates.
-    pub(crate) fn load_into(&self, stage: &mut Stage, updates: u64) {
+    ///
+    /// # Errors
+    /// If the GPU's driver fails.
+    pub(crate) fn load_into(&self, stage: &mut Stage, updates: u64) -> Result<(), CudaError> {
+        stage.gpu.as_ref().map_or(Ok(()), StageGpu::wait_for_copies)?;
         let of_stage = state(stage);
-        let pieces = self.pieces(&of_stage);
+        let pieces = pieces(&self.tensor()?, &of_stage);
         no_grad(|| {
             pieces.iter().zip(&of_stage).for_each(|(from, to)| to.shallow_clone().copy_(&from.view_as(to)));
         });
         stage.parameters.update_compute();
         stage.optimizer.set_updates(updates);
+        Ok(())
     }
+}
 
-    /// The parts of this buffer for each of these tensors.
-    fn pieces(&self, tensors: &[Tensor]) -> Vec<Tensor> {
-        let sizes: Vec<i64> = tensors.iter().map(|tensor| tensor.numel() as i64).collect();
-        self.0.split_with_sizes(sizes, 0)
+/// Its memory is given back when no copy into it is under way.
+impl Drop for StateCopy {
+    fn drop(&mut self) {
+        let _ = self.copying.take().map(|copying| copying.wait());
     }
+}
+
+/// The parts of a buffer for each of these tensors.
+fn pieces(buffer: &Tensor, tensors: &[Tensor]) -> Vec<Tensor> {
+    let sizes: Vec<i64> = tensors.iter().map(|tensor| tensor.numel() as i64).collect();
+    buffer.split_with_sizes(sizes, 0)
 }
 
 /// What updates change, in the order of the parameters: the value and both moments.

@@ -2,7 +2,8 @@
 
 use tch::{Device, Tensor};
 
-use crate::execute::Stage;
+use crate::execute::{Stage, StageGpu};
+use crate::sys::{CudaError, HostTensor};
 use crate::tensor_bytes::bytes_of;
 
 /// Suffix of a weight's name for the running average of its gradient.
@@ -16,27 +17,37 @@ pub(crate) struct NamedTensor {
     /// Hugging Face's name; with the suffix [`FIRST_MOMENT`] or [`SECOND_MOMENT`] for a moment.
     pub(crate) name: String,
     shape: Vec<usize>,
-    tensor: Tensor,
+    tensor: HostTensor,
 }
 
-/// The weights for which `stage` is responsible: for a tied one it is the stage with the head.
+/// The weights for which `stage` is responsible, on the CPU: for a tied one it is the stage with the head.
 pub(crate) fn weights(stage: &Stage) -> Vec<NamedTensor> {
-    own_parameters(stage)
-        .map(|p| NamedTensor::new(&stage.parameters[p].spec.name, "", &stage.parameters[p].value))
-        .collect()
+    named_weights(stage).iter().map(NamedTensor::of).collect()
+}
+
+/// A tensor of a stage, where it is, with its global name.
+pub(super) type StageTensor<'a> = (String, &'a Tensor);
+
+/// The weights for which `stage` is responsible.
+pub(super) fn named_weights(stage: &Stage) -> Vec<StageTensor<'_>> {
+    own_parameters(stage).map(|p| (stage.parameters[p].spec.name.clone(), &stage.parameters[p].value)).collect()
 }
 
 /// The moments of these weights.
-pub(super) fn moments(stage: &Stage) -> Vec<NamedTensor> {
+pub(super) fn named_moments(stage: &Stage) -> Vec<StageTensor<'_>> {
     own_parameters(stage)
         .filter_map(|p| Some((&stage.parameters[p].spec.name, stage.optimizer.moments(p)?)))
         .flat_map(|(name, moments)| {
             [
-                NamedTensor::new(name, FIRST_MOMENT, &moments.exp_avg),
-                NamedTensor::new(name, SECOND_MOMENT, &moments.exp_avg_sq),
+                (format!("{name}{FIRST_MOMENT}"), &moments.exp_avg),
+                (format!("{name}{SECOND_MOMENT}"), &moments.exp_avg_sq),
             ]
         })
         .collect()
+}
+
+fn shape(tensor: &Tensor) -> Vec<usize> {
+    tensor.size().into_iter().map(|d| d as usize).collect()
 }
 
 fn own_parameters(stage: &Stage) -> impl Iterator<Item = usize> {
@@ -44,15 +55,22 @@ fn own_parameters(stage: &Stage) -> impl Iterator<Item = usize> {
 }
 
 impl NamedTensor {
-    fn new(name: &str, suffix: &str, tensor: &Tensor) -> NamedTensor {
-        let shape = tensor.size().into_iter().map(|d| d as usize).collect();
-        NamedTensor { name: format!("{name}{suffix}"), shape, tensor: tensor.to_device(Device::Cpu).contiguous() }
+    /// The tensor itself if it is on the CPU, otherwise a copy.
+    pub(super) fn of((name, tensor): &StageTensor) -> NamedTensor {
+        let on_cpu = tensor.to_device(Device::Cpu).contiguous();
+        NamedTensor { name: name.clone(), shape: shape(tensor), tensor: on_cpu.into() }
     }
 
-    /// A new tensor of the same name and shape. Its memory is written once, so that the copy into it, for which training
-    /// waits, causes no page faults.
-    pub(super) fn empty_buffer(&self) -> NamedTensor {
-        NamedTensor { name: self.name.clone(), shape: self.shape.clone(), tensor: self.tensor.empty_like().zero_() }
+    /// Memory for a copy of it, pinned if `stage` has a GPU.
+    pub(super) fn buffer((name, tensor): &StageTensor, stage: &Stage) -> Result<NamedTensor, CudaError> {
+        let gpu = stage.gpu.as_ref().map(StageGpu::context);
+        let memory = HostTensor::zeros(&tensor.size(), tensor.kind(), gpu)?;
+        Ok(NamedTensor { name: name.clone(), shape: shape(tensor), tensor: memory })
+    }
+
+    /// The memory of a [`buffer`](Self::buffer).
+    pub(super) fn tensor(&self) -> &Tensor {
+        &self.tensor
     }
 
     /// Dimensions.
@@ -66,7 +84,7 @@ impl NamedTensor {
         unsafe { &*bytes_of(&self.tensor) }
     }
 
-    /// The values of an [`empty_buffer`](Self::empty_buffer), to be overwritten. A plain copy of memory takes a third of the
+    /// The values of a [`buffer`](Self::buffer), to be overwritten. A plain copy of memory takes a third of the
     /// time of torch's `copy_`.
     pub(super) fn bytes_mut(&mut self) -> &mut [u8] {
         // SAFETY: contiguous and on the CPU by construction; nothing else refers to the tensor of a buffer.

@@ -10,8 +10,8 @@ mod signals;
 
 pub(crate) use allocator::keep_freed_memory;
 pub(crate) use cuda::{
-    CudaContext, CudaError, CudaEvent, CudaFunction, CudaModule, CudaStream, NoGpu, cuda_devices, driver_devices,
-    gpu_model,
+    CudaContext, CudaError, CudaEvent, CudaFunction, CudaModule, CudaStream, DeviceClock, HostTensor, NoGpu, Timestamp,
+    cuda_devices, driver_devices, gpu_model,
 };
 pub(crate) use library::{LibraryError, c_functions, open as open_library};
 pub(crate) use machine::{hostname, processor_model};

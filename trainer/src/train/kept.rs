@@ -5,7 +5,7 @@ use stagecoach_checkpoint::Fence;
 use stagecoach_pipeline::{Partition, Placement, Replica};
 
 use super::memory::StateCopies;
-use crate::execute::Stage;
+use crate::execute::{Stage, StepError};
 use crate::plan::{JobConfig, Plan, VerifiedPlan};
 use crate::state_dict::Snapshot;
 
@@ -89,10 +89,13 @@ impl Kept {
     }
 
     /// The last group's stage: its memory, with whatever values.
-    pub(super) fn take_stage(&mut self) -> Option<Stage> {
-        let mut stage = self.stage.take()?;
-        stage.discard_step();
-        Some(stage)
+    ///
+    /// # Errors
+    /// If the GPU's driver fails.
+    pub(super) fn take_stage(&mut self) -> Result<Option<Stage>, StepError> {
+        let mut stage = self.stage.take();
+        stage.as_mut().map_or(Ok(()), Stage::discard_step)?;
+        Ok(stage)
     }
 }
 

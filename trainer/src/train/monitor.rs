@@ -134,7 +134,9 @@ impl StageMonitor {
             report.step = state.step;
             report.checkpoint = status.checkpoint;
             report.progress = Some(status.progress).filter(|progress| progress.step > 0);
-            let action = state.activity.as_ref().map_or_else(|| state.phase.clone(), Activity::text);
+            // memory is allocated ahead of the device; what else has failed is what the device was in
+            let activity = if kind == FailureKind::OutOfMemory { Activity::last_set } else { Activity::text };
+            let action = state.activity.as_ref().map_or_else(|| state.phase.clone(), activity);
             report.action = (!action.is_empty()).then_some(action);
             write_termination_message(&report);
             if !matches!(kind, FailureKind::Done) {

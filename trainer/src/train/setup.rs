@@ -73,15 +73,15 @@ impl<'a> GroupSetup<'a> {
     }
 
     /// Builds the stage, in the memory of the last group's if that had the same tensors and they are loaded anew.
-    pub(super) fn build_stage(&self, config: &StageConfig, plan: &Plan, kept: &mut Kept) -> Stage {
+    pub(super) fn build_stage(&self, config: &StageConfig, plan: &Plan, kept: &mut Kept) -> Result<Stage, StageError> {
         let dump = self.context.replay.dump.as_ref();
         let is_reused = plan.trainer_state.step > 0 && dump.is_none();
-        let reused = if is_reused { kept.take_stage() } else { None };
+        let reused = if is_reused { kept.take_stage()? } else { None };
         let mut stage = reused.unwrap_or_else(|| Stage::build(self.stage_index(), config));
         if let Some(dump) = dump {
             stage.prepare_dump(dump, &self.verified.partition);
         }
-        stage
+        Ok(stage)
     }
 
     /// Opens the links to other stages; those of copies and audits too, if the job has them.

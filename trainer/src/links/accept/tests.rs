@@ -164,7 +164,7 @@ fn a_ring_that_is_there_is_used_and_one_that_is_not_leaves_the_stream() {
         let _named = there.then(|| NamedRing::create(&ring(group, "n")).unwrap());
         let deadline = Instant::now() + opening.timeout;
         std::thread::scope(|scope| {
-            let accepting = scope.spawn(|| accept(&opening, false, 1, deadline));
+            let accepting = scope.spawn(|| accept(&opening, None, 1, deadline));
             assert_eq!(greet(&address, Some(("n", BYTES))), [answer]);
             assert_eq!(accepting.join().unwrap().unwrap().len(), 1);
         });

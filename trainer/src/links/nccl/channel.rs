@@ -12,9 +12,10 @@ use rustix::io::Errno;
 use rustix::net::{RecvFlags, Shutdown, recv, shutdown};
 use tch::Tensor;
 
+use super::super::receiver::ArrivedTensor;
 use super::super::{Interrupt, LinkError, LinkId};
 use super::communicator::{Communicator, CommunicatorEnd};
-use crate::sys::{CudaContext, CudaError, CudaEvent, CudaStream};
+use crate::sys::{CudaContext, CudaError, CudaEvent, CudaStream, Timestamp};
 
 /// Interval between polls of what is pending: how late a sent tensor is freed, and a failure seen.
 const POLL_INTERVAL: Duration = Duration::from_millis(1);
@@ -32,23 +33,7 @@ pub(crate) struct Message {
     pub(crate) microbatch: usize,
     pub(crate) tensor: Tensor,
     /// Who gets the tensor of a receive.
-    pub(crate) arrivals: Option<mpsc::Sender<Result<ReceivedTensor, LinkError>>>,
-}
-
-/// A tensor that is filled by the time `event` is complete.
-#[derive(Debug)]
-pub(crate) struct ReceivedTensor {
-    pub(crate) microbatch: usize,
-    pub(crate) tensor: Tensor,
-    pub(crate) event: Arc<CudaEvent>,
-}
-
-impl ReceivedTensor {
-    /// The tensor; what libtorch does with it runs after it is filled.
-    pub(crate) fn into_tensor(self) -> Result<Tensor, LinkError> {
-        self.event.make_default_stream_wait().map_err(|error| LinkError::Broken(error.to_string()))?;
-        Ok(self.tensor)
-    }
+    pub(crate) arrivals: Option<mpsc::Sender<Result<ArrivedTensor, LinkError>>>,
 }
 
 /// The handle of a channel's thread. When the last is dropped, the thread sends what it has, or gives up what it was to receive.
@@ -87,7 +72,7 @@ impl Channel {
 
     /// Hands a message over, behind all that libtorch has been given so far.
     pub(crate) fn enqueue(&self, message: Message) -> Result<(), LinkError> {
-        let ready = self.context.record_default_stream().map_err(|error| LinkError::Broken(error.to_string()))?;
+        let ready = self.context.record_default_stream()?;
         let link = message.link;
         let messages = self.messages.as_ref().and_then(|messages| messages.send((message, ready)).ok());
         messages.ok_or_else(|| LinkError::Broken(format!("the link for {link} is closed")))?;
@@ -122,8 +107,7 @@ struct ChannelThread {
 
 impl ChannelThread {
     fn run(mut self, handed_over: &mpsc::Receiver<(Message, CudaEvent)>, failure: &OnceLock<LinkError>) {
-        let ended = self.config.context.make_current().map_err(|error| error.to_string());
-        let ended = ended.and_then(|()| self.transfer_all(handed_over));
+        let ended = self.transfer_all(handed_over);
         let ChannelThread { config, stream, pending, refused, .. } = self;
         let ChannelConfig { communicator, end, peer, sockets, .. } = config;
         if let Err(why) = ended {
@@ -192,8 +176,8 @@ impl ChannelThread {
         let done = Arc::new(self.stream.record().map_err(cuda)?);
         if let Some(arrivals) = &message.arrivals {
             let Message { microbatch, tensor, .. } = message;
-            let arrival =
-                ReceivedTensor { microbatch: *microbatch, tensor: tensor.shallow_clone(), event: Arc::clone(&done) };
+            let at = Timestamp::Device(Arc::clone(&done));
+            let arrival = ArrivedTensor { microbatch: *microbatch, tensor: tensor.shallow_clone(), at };
             // whoever waited may have given up
             let _ = arrivals.send(Ok(arrival));
         }

@@ -44,6 +44,11 @@ impl Endpoint {
         }
     }
 
+    /// The GPU's.
+    pub(crate) fn context(&self) -> CudaContext {
+        self.context
+    }
+
     /// The identifier of a new communicator.
     pub(crate) fn new_id(&self) -> Result<UniqueId, String> {
         UniqueId::generate(self.nccl)

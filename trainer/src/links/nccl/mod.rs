@@ -11,6 +11,6 @@ mod connect;
 mod library;
 mod remedy;
 
-pub(super) use channel::{Channel, Message, ReceivedTensor};
+pub(super) use channel::{Channel, Message};
 pub(super) use communicator::UniqueId;
 pub(super) use connect::{Endpoint, NewCommunicator, connect};

@@ -1,11 +1,12 @@
-//! CUDA's driver API: the streams and events by which copies and messages run beside the computation. libtorch computes on the
-//! default stream, whose handle is null, so nothing of libtorch's own is needed to order work against it.
+//! CUDA's driver API: its functions, its errors, and the context of a device.
 //!
 //! Source: the CUDA driver API reference.
 
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::ptr;
 use std::sync::OnceLock;
+
+use tch::Tensor;
 
 use crate::sys::library::{LibraryError, c_functions};
 
@@ -14,17 +15,11 @@ pub(super) const LIBRARY: &str = "libcuda.so.1";
 
 pub(super) type Handle = *mut c_void;
 
-const SUCCESS: c_int = 0;
+pub(super) const SUCCESS: c_int = 0;
 /// `CUDA_ERROR_DEVICE_UNAVAILABLE`.
 const DEVICE_UNAVAILABLE: c_int = 46;
 /// `CUDA_ERROR_NO_DEVICE`.
 const NO_DEVICES: c_int = 100;
-/// `CUDA_ERROR_NOT_READY`.
-const NOT_READY: c_int = 600;
-/// `CU_STREAM_NON_BLOCKING`: does not wait for the default stream, nor the default stream for it.
-const NON_BLOCKING: c_uint = 1;
-/// `CU_EVENT_DISABLE_TIMING`.
-const DISABLE_TIMING: c_uint = 2;
 /// `CU_POINTER_ATTRIBUTE_MEMORY_TYPE`.
 const MEMORY_TYPE: c_int = 2;
 /// `CU_MEMORYTYPE_DEVICE`.
@@ -47,6 +42,12 @@ c_functions! {
         event_destroy: "cuEventDestroy_v2" (Handle),
         event_record: "cuEventRecord" (Handle, Handle),
         event_query: "cuEventQuery" (Handle),
+        event_synchronize: "cuEventSynchronize" (Handle),
+        event_elapsed_time: "cuEventElapsedTime" (*mut f32, Handle, Handle),
+        host_register: "cuMemHostRegister_v2" (*mut c_void, usize, c_uint),
+        host_unregister: "cuMemHostUnregister" (*mut c_void),
+        copy_to_host: "cuMemcpyDtoHAsync_v2" (*mut c_void, u64, usize, Handle),
+        copy_to_device: "cuMemcpyHtoDAsync_v2" (u64, *const c_void, usize, Handle),
         pointer_get_attribute: "cuPointerGetAttribute" (*mut c_void, c_int, u64),
         get_error_string: "cuGetErrorString" (c_int, *mut *const c_char),
     } returns c_int
@@ -76,7 +77,7 @@ pub(crate) enum CudaError {
 }
 
 impl DriverFunctions {
-    fn check(&self, call: &'static str, result: c_int) -> Result<(), CudaError> {
+    pub(super) fn check(&self, call: &'static str, result: c_int) -> Result<(), CudaError> {
         match result {
             SUCCESS => return Ok(()),
             NO_DEVICES => return Err(CudaError::NoDevices),
@@ -174,10 +175,20 @@ impl CudaContext {
         self.driver.check(call, result)
     }
 
-    /// Makes it the context of this thread, which each thread needs that creates streams or events.
-    pub(crate) fn make_current(&self) -> Result<(), CudaError> {
+    /// The driver's functions on a thread that need not know of the context.
+    pub(super) fn current(&self) -> Result<&'static DriverFunctions, CudaError> {
+        self.make_current().map(|()| self.driver)
+    }
+
+    /// Makes it the context of this thread.
+    pub(super) fn make_current(&self) -> Result<(), CudaError> {
         // SAFETY: the context is retained.
         self.driver.check("cuCtxSetCurrent", unsafe { (self.driver.set_current_context)(self.context) })
+    }
+
+    /// Whether a tensor is in the memory of a GPU.
+    pub(crate) fn holds(&self, tensor: &Tensor) -> bool {
+        tensor.device().is_cuda() || self.is_device_memory(tensor.data_ptr().cast())
     }
 
     /// Whether an address is in the memory of a GPU.
@@ -187,111 +198,5 @@ impl CudaContext {
         // SAFETY: writes one unsigned integer; of memory that the driver does not know it says that it is invalid.
         let result = unsafe { (self.driver.pointer_get_attribute)(kind_ptr, MEMORY_TYPE, address as u64) };
         result == SUCCESS && kind == DEVICE_MEMORY
-    }
-
-    /// A new stream, which neither waits for the default stream nor holds it up.
-    pub(crate) fn stream(&self) -> Result<CudaStream, CudaError> {
-        let mut raw = ptr::null_mut();
-        // SAFETY: writes one handle.
-        self.driver.check("cuStreamCreate", unsafe { (self.driver.stream_create)(&mut raw, NON_BLOCKING) })?;
-        Ok(CudaStream { context: *self, raw })
-    }
-
-    /// An event behind all that has been given to the default stream so far, which is libtorch's.
-    pub(crate) fn record_default_stream(&self) -> Result<CudaEvent, CudaError> {
-        self.record(ptr::null_mut())
-    }
-
-    fn record(&self, stream: Handle) -> Result<CudaEvent, CudaError> {
-        let mut raw = ptr::null_mut();
-        // SAFETY: writes one handle.
-        self.driver.check("cuEventCreate", unsafe { (self.driver.event_create)(&mut raw, DISABLE_TIMING) })?;
-        let event = CudaEvent { context: *self, raw };
-        // SAFETY: both handles are valid; null is the default stream.
-        self.driver.check("cuEventRecord", unsafe { (self.driver.event_record)(raw, stream) })?;
-        Ok(event)
-    }
-}
-
-/// A stream of a GPU.
-#[derive(Debug)]
-pub(crate) struct CudaStream {
-    context: CudaContext,
-    raw: Handle,
-}
-
-// SAFETY: streams may be used on any thread.
-unsafe impl Send for CudaStream {}
-
-impl CudaStream {
-    /// The driver's handle, which is also the runtime's.
-    pub(crate) fn raw(&self) -> *mut c_void {
-        self.raw
-    }
-
-    /// What is given to the stream from now on runs after the event.
-    pub(crate) fn wait(&self, event: &CudaEvent) -> Result<(), CudaError> {
-        event.hold_up(self.raw)
-    }
-
-    /// An event behind all that has been given to the stream so far.
-    pub(crate) fn record(&self) -> Result<CudaEvent, CudaError> {
-        self.context.record(self.raw)
-    }
-
-    /// Waits until all that has been given to the stream is done.
-    pub(crate) fn synchronize(&self) -> Result<(), CudaError> {
-        let driver = self.context.driver;
-        // SAFETY: a valid handle.
-        driver.check("cuStreamSynchronize", unsafe { (driver.stream_synchronize)(self.raw) })
-    }
-}
-
-impl Drop for CudaStream {
-    fn drop(&mut self) {
-        // SAFETY: a valid handle, not used again; the driver frees it when its work is done.
-        unsafe { (self.context.driver.stream_destroy)(self.raw) };
-    }
-}
-
-/// A point in the work of a stream.
-#[derive(Debug)]
-pub(crate) struct CudaEvent {
-    context: CudaContext,
-    raw: Handle,
-}
-
-// SAFETY: events may be used on any thread.
-unsafe impl Send for CudaEvent {}
-// SAFETY: and by several at a time: none records it again.
-unsafe impl Sync for CudaEvent {}
-
-impl CudaEvent {
-    /// What libtorch computes from now on runs after the event.
-    pub(crate) fn make_default_stream_wait(&self) -> Result<(), CudaError> {
-        self.hold_up(ptr::null_mut())
-    }
-
-    fn hold_up(&self, stream: Handle) -> Result<(), CudaError> {
-        let driver = self.context.driver;
-        // SAFETY: both handles are valid; null is the default stream.
-        driver.check("cuStreamWaitEvent", unsafe { (driver.stream_wait_event)(stream, self.raw, 0) })
-    }
-
-    /// Whether all before it is done.
-    pub(crate) fn is_complete(&self) -> Result<bool, CudaError> {
-        let driver = self.context.driver;
-        // SAFETY: a valid handle.
-        match unsafe { (driver.event_query)(self.raw) } {
-            NOT_READY => Ok(false),
-            result => driver.check("cuEventQuery", result).map(|()| true),
-        }
-    }
-}
-
-impl Drop for CudaEvent {
-    fn drop(&mut self) {
-        // SAFETY: a valid handle, not used again; who waits for it still does.
-        unsafe { (self.context.driver.event_destroy)(self.raw) };
     }
 }

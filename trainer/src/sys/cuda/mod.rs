@@ -1,14 +1,20 @@
 //! One binary for CPU and GPU: libtorch finds CUDA only if its CUDA library is opened before the first query.
 
+mod clock;
 mod driver;
+mod host_tensor;
 mod module;
+mod stream;
 
 use std::sync::OnceLock;
 
 use libloading::os::unix::{Library, RTLD_GLOBAL, RTLD_LAZY};
 
-pub(crate) use driver::{CudaContext, CudaError, CudaEvent, CudaStream};
+pub(crate) use clock::{DeviceClock, Timestamp};
+pub(crate) use driver::{CudaContext, CudaError};
+pub(crate) use host_tensor::HostTensor;
 pub(crate) use module::{CudaFunction, CudaModule};
+pub(crate) use stream::{CudaEvent, CudaStream};
 
 use super::library::loader_message;
 

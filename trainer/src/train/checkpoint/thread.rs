@@ -15,6 +15,7 @@ use crate::observe::SaveRecord;
 use crate::plan::TrainerState;
 use crate::stage_error::StageError;
 use crate::state_dict::Snapshot;
+use crate::sys::CudaError;
 use crate::train::kept::HeldSnapshot;
 use crate::train::monitor::StageMonitor;
 
@@ -63,7 +64,11 @@ impl CheckpointThread {
                 counter.fetch_add(1, Ordering::Relaxed);
             };
             for SaveRequest { snapshot, state, record, started } in inbox {
-                let result = writer.save(&snapshot, &state, &activity, record, started);
+                let copied = snapshot.wait().map_err(gpu_failed);
+                let result = copied.and_then(|()| writer.try_save(&snapshot, &state, &activity)).map(|saved| {
+                    let stall_seconds = record.stall_seconds + snapshot.stall().as_secs_f64();
+                    writer.report_result(SaveRecord { stall_seconds, ..record }, started, saved)
+                });
                 activity("saver");
                 if outbox.send(SaveDone { staging: snapshot, result }).is_err() {
                     break; // the stage is ending
@@ -74,7 +79,8 @@ impl CheckpointThread {
         spawned
             .map_err(|e| StageError::new(FailureKind::Error, format!("could not start the checkpoint thread: {e}")))?;
         let held_step = held.as_ref().map(|held| held.step);
-        let staging = Some(held.map_or_else(|| Snapshot::empty_buffer(stage), |held| held.snapshot));
+        let staging = held.map_or_else(|| Snapshot::empty_buffer(stage), |held| Ok(held.snapshot));
+        let staging = Some(staging.map_err(gpu_failed)?);
         Ok(CheckpointThread { requests, done, activity_count, staging, held_step })
     }
 
@@ -93,7 +99,7 @@ impl CheckpointThread {
     ) -> Result<(), StageError> {
         // the group decides to save only if no stage is writing
         let Some(mut snapshot) = self.staging.take() else { return Err(thread_ended_error()) };
-        snapshot.copy_from(stage);
+        snapshot.copy_from(stage).map_err(gpu_failed)?;
         self.held_step = Some(state.step);
         record.stall_seconds = started.elapsed().as_secs_f64();
         self.requests
@@ -147,6 +153,10 @@ impl CheckpointThread {
         self.staging = Some(staging);
         result
     }
+}
+
+fn gpu_failed(error: CudaError) -> StageError {
+    StageError::new(FailureKind::Error, error.to_string())
 }
 
 fn thread_ended_error() -> StageError {

@@ -115,7 +115,7 @@ impl<'a> CheckpointWriter<'a> {
     ///
     /// # Errors
     /// If the group has failed, or a newer group has acquired the fence.
-    fn try_save(
+    pub(in crate::train) fn try_save(
         &self,
         snapshot: &Snapshot,
         state: &TrainerState,

@@ -5,6 +5,7 @@ use super::choice::HeldCopies;
 use crate::links::CopyRing;
 use crate::plan::TrainerState;
 use crate::state_dict::StateCopy;
+use crate::sys::{CudaContext, CudaError};
 
 /// How many copies of one stage are held.
 const GENERATIONS: usize = 2;
@@ -47,21 +48,26 @@ impl StateCopies {
         self.own.iter().find(|(state, _)| state.step == step).map(|(_, copy)| copy)
     }
 
+    /// The newest copy of this stage.
+    pub(super) fn newest_own(&self) -> Option<&StateCopy> {
+        self.own.last().map(|(_, copy)| copy)
+    }
+
     /// The copy of the previous stage after `step`.
     pub(super) fn previous(&self, step: u64) -> Option<&StateCopy> {
         self.previous.iter().find(|(of, _)| *of == step).map(|(_, copy)| copy)
     }
 
-    /// A buffer for a copy of this stage, the oldest one's once there are enough.
-    pub(super) fn take_own_buffer(&mut self, numel: usize) -> StateCopy {
+    /// A buffer for a copy of this stage, the oldest one's once there are enough; a new one is pinned for its GPU.
+    pub(super) fn take_own_buffer(&mut self, numel: usize, gpu: Option<CudaContext>) -> Result<StateCopy, CudaError> {
         let oldest = (self.own.len() == GENERATIONS).then(|| self.own.remove(0).1);
-        oldest.filter(|copy| copy.len() == numel).unwrap_or_else(|| StateCopy::zeros(numel))
+        oldest.filter(|copy| copy.len() == numel).map_or_else(|| StateCopy::zeros(numel, gpu), Ok)
     }
 
     /// The same for the previous stage.
-    pub(super) fn take_previous_buffer(&mut self, numel: usize) -> StateCopy {
+    pub(super) fn take_previous_buffer(&mut self, numel: usize) -> Result<StateCopy, CudaError> {
         let oldest = (self.previous.len() == GENERATIONS).then(|| self.previous.remove(0).1);
-        oldest.filter(|copy| copy.len() == numel).unwrap_or_else(|| StateCopy::zeros(numel))
+        oldest.filter(|copy| copy.len() == numel).map_or_else(|| StateCopy::zeros(numel, None), Ok)
     }
 
     /// Holds a copy of this stage.

@@ -13,15 +13,17 @@ use std::time::{Duration, Instant};
 
 use stagecoach_api::job::MemoryCheckpointSpec;
 use stagecoach_group::Member;
+use tch::Tensor;
 
 use super::collective::{all_gather, topic};
-use crate::execute::{Stage, owners};
+use crate::execute::{Stage, StageGpu, owners};
 use crate::links::{CopyRing, LinkError, LinkId, Links, Receiver, Sender};
 use crate::model::ParameterSpec;
 use crate::observe::MemoryCheckpointRecord;
 use crate::plan::TrainerState;
 use crate::stage_error::StageError;
 use crate::state_dict::StateCopy;
+use crate::sys::{CudaContext, CudaError};
 
 use choice::{HeldCopies, MemoryCheckpoint, Source, newest_complete};
 pub(super) use copies::StateCopies;
@@ -163,17 +165,16 @@ impl<'a> MemoryCheckpoints<'a> {
         let (step, updates) = (state.step, state.updates);
         let previous = self.ring.held_by(self.rank);
         if let (false, Some(copy)) = (sources[previous].is_own, self.copies.previous(step)) {
-            self.links.to_previous.send(step as usize, copy.tensor())?;
+            self.links.to_previous.send(step as usize, copy.tensor()?)?;
         }
         if !sources[self.rank].is_own {
-            let copy = self.copies.take_own_buffer(self.own_numel);
-            self.links.from_next.post_into(step as usize, copy.tensor());
+            let copy = self.copies.take_own_buffer(self.own_numel, gpu_of(stage))?;
+            self.links.from_next.post_into(step as usize, copy.tensor()?);
             drop(self.links.from_next.wait(step as usize)?);
             self.copies.hold_own(state, copy);
         }
         let own = self.copies.own(step).ok_or_else(|| no_copy(step))?;
-        own.load_into(stage, updates);
-        Ok(())
+        Ok(own.load_into(stage, updates)?)
     }
 
     /// Loads `stage` from a checkpoint in memory of a group with other replicas: each parameter goes from the replica that has it
@@ -190,14 +191,16 @@ impl<'a> MemoryCheckpoints<'a> {
         let owners = Owners { numels: &numels, before: &owners(&specs, ring.replicas), now: &stage.owners };
         let of_stage: Vec<Source> = (0..ring.replicas).map(|replica| sources[replica * stages + stage.index]).collect();
         let transfers = transfers(owners, &of_stage);
-        let part = |copy: &StateCopy, offset: i64, numel: i64| copy.tensor().narrow(0, offset, numel);
-        let own = StateCopy::zeros(self.own_numel);
+        let part = |copy: &StateCopy, offset: i64, numel: i64| -> Result<Tensor, CudaError> {
+            Ok(copy.tensor()?.narrow(0, offset, numel))
+        };
+        let own = StateCopy::zeros(self.own_numel, gpu_of(stage))?;
         let is_here = |transfer: &&Transfer| transfer.source.rank == self.rank;
         let arriving: Vec<&Transfer> =
             transfers.iter().filter(|transfer| transfer.owner == replica && !is_here(transfer)).collect();
         for transfer in &arriving {
             let link = LinkId::replicas(transfer.source.rank, self.rank);
-            links.receiver(link)?.post_into(transfer.parameter, part(&own, transfer.offset, transfer.numel));
+            links.receiver(link)?.post_into(transfer.parameter, part(&own, transfer.offset, transfer.numel)?);
         }
         for transfer in transfers.iter().filter(is_here) {
             let held = match transfer.source.is_own {
@@ -205,9 +208,9 @@ impl<'a> MemoryCheckpoints<'a> {
                 false => self.copies.previous(state.step),
             };
             let held = held.ok_or_else(|| no_copy(state.step))?;
-            let values = part(held, transfer.source_offset, transfer.numel);
+            let values = part(held, transfer.source_offset, transfer.numel)?;
             if transfer.owner == replica {
-                part(&own, transfer.offset, transfer.numel).copy_(&values);
+                part(&own, transfer.offset, transfer.numel)?.copy_(&values);
                 continue;
             }
             let link = LinkId::replicas(self.rank, transfer.owner * stages + stage.index);
@@ -217,7 +220,7 @@ impl<'a> MemoryCheckpoints<'a> {
             let link = LinkId::replicas(transfer.source.rank, self.rank);
             drop(links.receiver(link)?.wait(transfer.parameter)?);
         }
-        own.load_into(stage, state.updates);
+        own.load_into(stage, state.updates)?;
         self.copies.begin_anew(self.rank, self.ring);
         self.copies.hold_own(state, own);
         self.held.iter_mut().for_each(Vec::clear);
@@ -232,13 +235,13 @@ impl<'a> MemoryCheckpoints<'a> {
     pub(super) fn begin_training(&mut self, stage: &Stage, state: &TrainerState) -> Result<(), LinkError> {
         let step = state.step;
         self.copies.drop_after(step);
-        self.hold_own(stage, state);
+        self.hold_own(stage, state)?;
         // who has it from before the group began needs it not again
         let has_previous = |rank: usize| self.held[rank].contains(&step);
         let next = self.ring.holder(self.rank);
         let (is_sent, is_received) = (!has_previous(next), !has_previous(self.rank));
         if is_received {
-            self.receive(step);
+            self.receive(step)?;
         }
         if is_sent { self.send(step) } else { Ok(()) }
     }
@@ -259,8 +262,8 @@ impl<'a> MemoryCheckpoints<'a> {
     /// If the link fails.
     pub(super) fn checkpoint(&mut self, stage: &Stage, state: &TrainerState) -> Result<(), LinkError> {
         let started = Instant::now();
-        self.hold_own(stage, state);
-        self.receive(state.step);
+        self.hold_own(stage, state)?;
+        self.receive(state.step)?;
         self.send(state.step)?;
         self.stall += started.elapsed();
         Ok(())
@@ -286,23 +289,33 @@ impl<'a> MemoryCheckpoints<'a> {
         MemoryCheckpointRecord { stall_seconds: std::mem::take(&mut self.stall).as_secs_f64(), bytes_sent }
     }
 
-    fn hold_own(&mut self, stage: &Stage, state: &TrainerState) {
+    fn hold_own(&mut self, stage: &Stage, state: &TrainerState) -> Result<(), LinkError> {
         if self.copies.own(state.step).is_none() {
-            let mut copy = self.copies.take_own_buffer(self.own_numel);
-            copy.copy_from(stage);
+            // how long the one before has held its GPU up is known by now
+            self.stall += self.copies.newest_own().map_or(Duration::ZERO, StateCopy::stall);
+            let mut copy = self.copies.take_own_buffer(self.own_numel, gpu_of(stage))?;
+            copy.copy_from(stage)?;
             self.copies.hold_own(state.clone(), copy);
         }
+        Ok(())
     }
 
-    fn receive(&mut self, step: u64) {
-        let copy = self.copies.take_previous_buffer(self.previous_numel);
-        self.links.from_previous.post_into(step as usize, copy.tensor());
+    fn receive(&mut self, step: u64) -> Result<(), LinkError> {
+        let copy = self.copies.take_previous_buffer(self.previous_numel)?;
+        self.links.from_previous.post_into(step as usize, copy.tensor()?);
         self.receiving = Some((step, copy));
+        Ok(())
     }
 
     fn send(&self, step: u64) -> Result<(), LinkError> {
-        self.copies.own(step).map_or(Ok(()), |copy| self.links.to_next.send(step as usize, copy.tensor()))
+        let Some((tensor, complete)) = self.copies.own(step).map(StateCopy::to_send) else { return Ok(()) };
+        self.links.to_next.send_when(step as usize, tensor, complete)
     }
+}
+
+/// For memory into which the state of `stage` is copied.
+fn gpu_of(stage: &Stage) -> Option<CudaContext> {
+    stage.gpu.as_ref().map(StageGpu::context)
 }
 
 /// All ranks choose by what each says that it has: one that has it not has said something else.

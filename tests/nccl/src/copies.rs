@@ -1,0 +1,94 @@
+//! The driver's pinned memory, and its copies from and to it, which are as late as a GPU's may be.
+
+use std::collections::BTreeMap;
+use std::ffi::{c_int, c_void};
+use std::sync::{LazyLock, Mutex};
+
+use crate::driver::{INVALID_VALUE, SUCCESS, in_context, stream};
+use crate::fault;
+
+/// `CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED`.
+const ALREADY_REGISTERED: c_int = 712;
+/// `CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED`.
+const NOT_REGISTERED: c_int = 713;
+
+/// Pinned stretches by their begin.
+static PINNED: LazyLock<Mutex<BTreeMap<usize, Pinned>>> = LazyLock::new(Mutex::default);
+
+struct Pinned {
+    end: usize,
+    /// Copies that are not done.
+    copies: usize,
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cuMemHostRegister_v2(start: *mut c_void, bytes: usize, _flags: u32) -> c_int {
+    in_context(|| {
+        let (begin, end) = (start as usize, start as usize + bytes);
+        if bytes == 0 || !begin.is_multiple_of(4096) || !bytes.is_multiple_of(4096) {
+            return INVALID_VALUE; // stricter than the driver, which rounds to pages and refuses those that it has
+        }
+        let mut pinned = PINNED.lock().unwrap();
+        if pinned.range(..end).next_back().is_some_and(|(_, before)| before.end > begin) {
+            return ALREADY_REGISTERED;
+        }
+        pinned.insert(begin, Pinned { end, copies: 0 });
+        SUCCESS
+    })
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cuMemHostUnregister(start: *mut c_void) -> c_int {
+    in_context(|| match PINNED.lock().unwrap().remove(&(start as usize)) {
+        None => NOT_REGISTERED,
+        Some(Pinned { copies: 0, .. }) => SUCCESS,
+        Some(_) => {
+            eprintln!("the stand-in for CUDA: memory is unpinned before the copies from or to it are done");
+            std::process::abort();
+        }
+    })
+}
+
+/// Begins a copy from or to pinned memory that begins at `host`. What it is to fill is NaN until it is done.
+///
+/// # Safety
+/// Both are of `bytes` bytes and stay until the copy is done; `handle` is a stream's.
+unsafe fn copy(to: usize, from: usize, host: usize, bytes: usize, handle: *mut c_void) -> c_int {
+    let begin = {
+        let mut pinned = PINNED.lock().unwrap();
+        let Some((&begin, pinned)) = pinned.range_mut(..=host).next_back() else { return INVALID_VALUE };
+        if pinned.end < host + bytes {
+            return INVALID_VALUE; // the driver copies it nevertheless, and the host waits
+        }
+        pinned.copies += 1;
+        begin
+    };
+    let task = move || {
+        // SAFETY: the caller's promise.
+        unsafe { std::ptr::write_bytes(to as *mut u8, 0xff, bytes) };
+        fault::delay();
+        // SAFETY: the caller's promise; two tensors do not overlap.
+        unsafe { std::ptr::copy_nonoverlapping(from as *const u8, to as *mut u8, bytes) };
+        if let Some(pinned) = PINNED.lock().unwrap().get_mut(&begin) {
+            pinned.copies -= 1;
+        }
+    };
+    // SAFETY: the caller's promise.
+    match unsafe { stream(handle) } {
+        None => task(),
+        Some(stream) => stream.give(Box::new(task)),
+    }
+    SUCCESS
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn cuMemcpyDtoHAsync_v2(to: *mut c_void, from: u64, bytes: usize, stream: *mut c_void) -> c_int {
+    // SAFETY: the caller's promise.
+    in_context(|| unsafe { copy(to as usize, from as usize, to as usize, bytes, stream) })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn cuMemcpyHtoDAsync_v2(to: u64, from: *const c_void, bytes: usize, stream: *mut c_void) -> c_int {
+    // SAFETY: the caller's promise.
+    in_context(|| unsafe { copy(to as usize, from as usize, from as usize, bytes, stream) })
+}

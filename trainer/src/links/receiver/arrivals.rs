@@ -1,0 +1,55 @@
+//! What has arrived over a link, which may be asked for in another order.
+
+use std::sync::mpsc;
+
+use tch::Tensor;
+
+use super::super::{LinkError, LinkId};
+use crate::sys::Timestamp;
+
+/// A tensor that was posted, and since when it is filled: one of a GPU possibly from an event on that is not complete.
+#[derive(Debug)]
+pub(in super::super) struct ArrivedTensor {
+    pub(in super::super) microbatch: usize,
+    pub(in super::super) tensor: Tensor,
+    pub(in super::super) at: Timestamp,
+}
+
+impl ArrivedTensor {
+    /// The tensor, and since when it is filled; what libtorch does with it runs after that.
+    fn into_tensor(self) -> Result<(Tensor, Timestamp), LinkError> {
+        if let Timestamp::Device(filled) = &self.at {
+            filled.make_default_stream_wait()?;
+        }
+        Ok((self.tensor, self.at))
+    }
+}
+
+/// Arrivals, by microbatch.
+#[derive(Debug)]
+pub(super) struct Arrivals {
+    arrived: mpsc::Receiver<Result<ArrivedTensor, LinkError>>,
+    /// Arrived before somebody asked for them.
+    early: Vec<ArrivedTensor>,
+}
+
+impl Arrivals {
+    pub(super) fn new(arrived: mpsc::Receiver<Result<ArrivedTensor, LinkError>>) -> Arrivals {
+        Arrivals { arrived, early: Vec::new() }
+    }
+
+    /// Waits for the tensor of a microbatch, and makes libtorch's computations wait that are begun from now on.
+    pub(super) fn wait(&mut self, link: LinkId, microbatch: usize) -> Result<(Tensor, Timestamp), LinkError> {
+        if let Some(at) = self.early.iter().position(|early| early.microbatch == microbatch) {
+            return self.early.swap_remove(at).into_tensor();
+        }
+        loop {
+            match self.arrived.recv() {
+                Ok(Ok(arrival)) if arrival.microbatch == microbatch => return arrival.into_tensor(),
+                Ok(Ok(other)) => self.early.push(other),
+                Ok(Err(error)) => return Err(error),
+                Err(_) => return Err(LinkError::Broken(format!("the link for {link} is closed"))),
+            }
+        }
+    }
+}

@@ -1,0 +1,96 @@
+//! The receiving end of a link: posted receives, which are filled in order.
+
+mod arrivals;
+mod nccl;
+mod stream;
+
+use std::net::TcpStream;
+use std::sync::Arc;
+
+use tch::{Device, Kind, Tensor};
+
+pub(super) use arrivals::ArrivedTensor;
+use nccl::NcclReceiver;
+use stream::StreamReceiver;
+
+use super::carrier::Incoming;
+use super::nccl::Channel;
+use super::stream::LinkStream;
+use super::{LinkError, LinkId};
+use crate::sys::{CudaContext, Timestamp};
+
+/// Receives tensors over one link, in the order in which they were posted.
+#[derive(Debug)]
+pub struct Receiver {
+    link: LinkId,
+    /// Where its tensors are used.
+    device: Device,
+    backend: Backend,
+}
+
+#[derive(Debug)]
+enum Backend {
+    Stream(StreamReceiver),
+    Nccl(NcclReceiver),
+}
+
+impl Receiver {
+    /// Starts to receive from `stream`, which is the connection `socket`, what is used on `device`; also into the memory of `gpu`.
+    pub(super) fn start(
+        link: LinkId,
+        device: Device,
+        socket: TcpStream,
+        stream: LinkStream,
+        carrier: Incoming,
+        gpu: Option<CudaContext>,
+    ) -> Receiver {
+        let device = if link.payload.is_on_device() { device } else { Device::Cpu };
+        Receiver { link, device, backend: Backend::Stream(StreamReceiver::start(link, socket, stream, carrier, gpu)) }
+    }
+
+    /// Receives into the memory of a GPU.
+    pub(super) fn over(link: LinkId, device: Device, channel: Arc<Channel>) -> Receiver {
+        Receiver { link, device, backend: Backend::Nccl(NcclReceiver::new(channel)) }
+    }
+
+    /// Posts a receive: allocates the tensor (by libtorch, so that its alignment is what kernels see elsewhere) and
+    /// returns at once. `shape` and `kind` are what the sender must send.
+    pub fn post(&mut self, microbatch: usize, shape: &[i64], kind: Kind) {
+        self.post_into(microbatch, Tensor::empty(shape, (kind, self.device)));
+    }
+
+    /// Posts a receive into a contiguous tensor that nobody uses until it has arrived.
+    pub(crate) fn post_into(&mut self, microbatch: usize, tensor: Tensor) {
+        match &mut self.backend {
+            Backend::Stream(receiver) => receiver.post(microbatch, tensor),
+            Backend::Nccl(receiver) => receiver.post(self.link, self.device, microbatch, tensor),
+        }
+    }
+
+    /// Waits for the tensor posted for `microbatch`. If it is in the memory of a GPU, it is not there yet: libtorch's computations that
+    /// are begun from now on run when it is.
+    pub fn wait(&mut self, microbatch: usize) -> Result<Tensor, LinkError> {
+        self.wait_for_arrival(microbatch).map(|(tensor, _)| tensor)
+    }
+
+    /// The same, and when it arrived.
+    pub(crate) fn wait_for_arrival(&mut self, microbatch: usize) -> Result<(Tensor, Timestamp), LinkError> {
+        match &mut self.backend {
+            Backend::Stream(receiver) => receiver.wait(self.link, microbatch),
+            Backend::Nccl(receiver) => receiver.wait(self.link, microbatch),
+        }
+    }
+
+    /// Whether a thread of this process fills what was posted.
+    pub(super) fn is_stream(&self) -> bool {
+        matches!(self.backend, Backend::Stream(_))
+    }
+
+    /// Fails if anything received so far did, as far as is known: then what was returned is not what was sent.
+    pub(super) fn check(&self) -> Result<(), LinkError> {
+        match &self.backend {
+            Backend::Stream(_) => Ok(()),
+            Backend::Nccl(receiver) => receiver.check(),
+        }
+    }
+}

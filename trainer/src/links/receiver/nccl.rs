@@ -1,0 +1,57 @@
+//! Receives from GPU to GPU.
+
+use std::collections::HashMap;
+use std::sync::{Arc, mpsc};
+
+use tch::{Device, Tensor, no_grad};
+
+use super::super::nccl::{Channel, Message};
+use super::super::{LinkError, LinkId};
+use super::arrivals::{Arrivals, ArrivedTensor};
+use crate::sys::Timestamp;
+
+/// Receives posted to NCCL, which fills memory of the GPU.
+#[derive(Debug)]
+pub(super) struct NcclReceiver {
+    channel: Arc<Channel>,
+    /// To this stage itself, for what arrives.
+    sender: mpsc::Sender<Result<ArrivedTensor, LinkError>>,
+    arrivals: Arrivals,
+    /// Where what arrives goes from there, if it was posted elsewhere.
+    destinations: HashMap<usize, Tensor>,
+}
+
+impl NcclReceiver {
+    pub(super) fn new(channel: Arc<Channel>) -> NcclReceiver {
+        let (sender, arrived) = mpsc::channel();
+        NcclReceiver { channel, sender, arrivals: Arrivals::new(arrived), destinations: HashMap::new() }
+    }
+
+    /// Fails if anything that was posted did, as far as is known.
+    pub(super) fn check(&self) -> Result<(), LinkError> {
+        self.channel.check()
+    }
+
+    pub(super) fn post(&mut self, link: LinkId, device: Device, microbatch: usize, mut tensor: Tensor) {
+        if tensor.device() != device {
+            let here = Tensor::empty(tensor.size(), (tensor.kind(), device));
+            self.destinations.insert(microbatch, std::mem::replace(&mut tensor, here));
+        }
+        let message = Message { link, microbatch, tensor, arrivals: Some(self.sender.clone()) };
+        if let Err(error) = self.channel.enqueue(message) {
+            let _ = self.sender.send(Err(error)); // for `wait`
+        }
+    }
+
+    pub(super) fn wait(&mut self, link: LinkId, microbatch: usize) -> Result<(Tensor, Timestamp), LinkError> {
+        let (arrived, at) = self.arrivals.wait(link, microbatch)?;
+        let tensor = match self.destinations.remove(&microbatch) {
+            None => arrived,
+            Some(destination) => {
+                no_grad(|| destination.shallow_clone().copy_(&arrived));
+                destination
+            }
+        };
+        Ok((tensor, at))
+    }
+}

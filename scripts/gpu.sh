@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # `make gpu`, which measures on a GPU, in two parts, as the machine with the GPU may have neither Rust nor a network.
-#   gpu.sh pack FOLDER             copies the binaries that are needed, stripped
-#   gpu.sh run FOLDER [RESULTS]    runs them there, with the libtorch of a Python that has torch 2.11 for CUDA 13, or with $LIBTORCH's
+#   gpu.sh pack FOLDER             copies the binaries that are needed, stripped, and all of them compressed to FOLDER.tar.gz
+#   gpu.sh run FOLDER [RESULTS]    runs them there, with the libtorch of a Python that has torch 2.11 for CUDA 13, or with $LIBTORCH's;
+#                                  FOLDER.tar.gz will do as well
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -15,18 +16,25 @@ print(next(b["executable"] for b in built if b.get("executable") and b["target"]
     strip -o "$folder/kernel-tests" "$tests"
     # without a GPU the stand-in takes the place of NCCL and of the driver
     for name in stagecoach stagecoach-bench libnccl_stand_in.so; do strip -o "$folder/$name" "target/debug/$name"; done
+    git describe --always --abbrev=40 --dirty >"$folder/commit"
+    tar -czf "$folder.tar.gz" -C "$folder" kernel-tests stagecoach stagecoach-bench libnccl_stand_in.so commit
 }
 
 run() {
-    local folder results=${2:-bench/results} torch
-    folder=$(cd "$1" && pwd)
+    local folder=$1 results=${2:-bench/results} torch
+    if [[ $folder == *.tar.gz ]]; then
+        folder=$(mktemp -d)
+        tar -xzf "$1" -C "$folder"
+    fi
+    folder=$(cd "$folder" && pwd)
     mkdir -p "$results"
     torch=${LIBTORCH:-$(python3 -c 'import os, torch; print(os.path.dirname(torch.__file__))' 2>/dev/null)} || {
         echo "gpu.sh: no libtorch here: python3 has no torch, and LIBTORCH does not name its folder" >&2
         exit 1
     }
-    LD_LIBRARY_PATH=$torch/lib:$(find "$torch/.." -path '*/nvidia/*/lib' -type d | paste -sd :)${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
-    export LD_LIBRARY_PATH STAGECOACH_KERNEL_TESTS=$folder/kernel-tests
+    LD_LIBRARY_PATH=$torch/lib:$(find "$torch/../nvidia/" -name lib -type d 2>/dev/null | paste -sd : || true)${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
+    STAGECOACH_COMMIT=$(cat "$folder/commit")
+    export LD_LIBRARY_PATH STAGECOACH_COMMIT STAGECOACH_KERNEL_TESTS=$folder/kernel-tests
     "$folder/stagecoach-bench" gpu "$folder/workspace" "$results"
 }
 

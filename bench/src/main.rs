@@ -13,6 +13,7 @@ mod memory;
 mod node;
 mod operator;
 mod recovery;
+mod report_file;
 mod save;
 mod scaling;
 mod sleep;
@@ -24,8 +25,10 @@ use std::path::Path;
 
 use serde_json::{Value, json};
 
+use report_file::ReportFile;
+
 /// Measures in a fresh folder for everything that is written, on the file system whose speed counts.
-fn in_scratch(workspace: &str, measure: fn(&Path) -> Value) -> Value {
+fn in_scratch(workspace: &str, measure: impl FnOnce(&Path) -> Value) -> Value {
     let folder = std::path::absolute(workspace).unwrap().join("bench");
     let _ = std::fs::remove_dir_all(&folder);
     std::fs::create_dir_all(folder.join("corpus")).unwrap();
@@ -39,13 +42,13 @@ fn in_scratch(workspace: &str, measure: fn(&Path) -> Value) -> Value {
 fn main() {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let [what, workspace, results] = &arguments[..] else { usage() };
-    let (commit, date) = (machine::commit(), jiff::Timestamp::now().to_string());
-    let mut report = match what.as_str() {
+    let file = ReportFile::new(what, Path::new(results));
+    let report = match what.as_str() {
         "agreement" => agreement::measure(),
         "audit" => in_scratch(workspace, audit::measure),
         "checkpoint" => in_scratch(workspace, checkpoint),
         "creation" => operator::measure_creation(),
-        "gpu" => in_scratch(workspace, gpu::measure),
+        "gpu" => in_scratch(workspace, |folder| gpu::measure(folder, &file)),
         "memory" => in_scratch(workspace, memory::measure),
         "operator" => operator::measure(),
         "scale" => operator::measure_scale(),
@@ -59,12 +62,11 @@ fn main() {
         "training" => in_scratch(workspace, training::measure),
         _ => usage(),
     };
-    report["machine"] = machine::describe();
-    report["commit"] = commit.into();
-    report["date"] = date.into();
-    let path = Path::new(results).join(format!("{what}.json"));
-    std::fs::write(&path, format!("{report:#}\n")).unwrap();
-    println!("\nraw figures: {}", path.display());
+    file.write(&report);
+    println!("\nraw figures: {}", file.path().display());
+    if gpu::is_wrong(&report) {
+        std::process::exit(1);
+    }
 }
 
 fn usage() -> ! {

@@ -40,7 +40,7 @@ fn with(folder: &Path, source: &str, checkpoint: &'static str, spares: u32) -> V
         }
         let saved = lines("saved");
         until("a checkpoint", 120, || (lines("saved") > saved).then_some(()));
-        seconds.push(kill_to_first_step(&launched, folder, kill % 3));
+        seconds.push(kill_to_first_step(&launched, folder, kill % 3, 600));
     }
     end(&mut launched);
     line(
@@ -72,7 +72,7 @@ fn replica(folder: &Path) -> Value {
         let metrics = job.metrics(folder);
         let last = metrics.iter().rev().take(5).filter_map(|line| line["seconds"].as_f64());
         step_seconds.push(median(&last.collect::<Vec<_>>()));
-        seconds.push(kill_to_first_step(&launched, folder, kill % 4));
+        seconds.push(kill_to_first_step(&launched, folder, kill % 4, 600));
     }
     end(&mut launched);
     line(
@@ -93,14 +93,14 @@ fn lines(folder: &Path, marker: &str) -> usize {
     said.lines().filter(|line| line.starts_with(marker)).count()
 }
 
-/// Kills a stage. Seconds until the first new step.
-pub(crate) fn kill_to_first_step(launched: &Launched, folder: &Path, stage: usize) -> f64 {
+/// Kills a stage. Seconds until the first new step, which panics after `limit` of them.
+pub(crate) fn kill_to_first_step(launched: &Launched, folder: &Path, stage: usize, limit: u64) -> f64 {
     let (pid, starts) = (launched.stages()[stage], lines(folder, "start "));
     let started = Instant::now();
     signal(pid, libc::SIGKILL);
-    until("the next group", 600, || (lines(folder, "start ") > starts).then_some(()));
+    until("the next group", limit, || (lines(folder, "start ") > starts).then_some(()));
     let steps = lines(folder, "step ");
-    until("its first step", 600, || (lines(folder, "step ") > steps).then_some(()));
+    until("its first step", limit, || (lines(folder, "step ") > steps).then_some(()));
     started.elapsed().as_secs_f64()
 }
 

@@ -48,7 +48,7 @@ fn lose(folder: &Path, what: &str, checkpoint: &'static str, reform_timeout_seco
     let job_folder = folder.join(job.name);
     until("a checkpoint", 600, || (!stagecoach_tests::checkpoints(&job_folder).is_empty()).then_some(()));
     launched.wait_for_stages(STAGES);
-    let seconds = kill_to_first_step(&launched, folder, 1);
+    let seconds = kill_to_first_step(&launched, folder, 1, 600);
     end(&mut launched);
     let bytes = tensor_bytes_read::<STAGES>(&records);
     let megabytes = bytes.map(|bytes| format!("{:.0}", bytes as f64 / 1e6)).join(" / ");

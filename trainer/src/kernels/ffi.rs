@@ -128,6 +128,7 @@ unsafe extern "C" {
         cu_seqlens: TensorRef,
         max_length: i64,
         heads: Heads,
+        is_deterministic: bool,
         dqkv: &mut TensorOut,
     ) -> c_int;
     safe fn sc_cross_entropy(
@@ -277,17 +278,18 @@ pub(super) fn flash_attention(qkv: &Tensor, sequences: Sequences, heads: Heads) 
     (out.take(), lse.take())
 }
 
-/// For bf16 on a GPU; adds up in a fixed order.
+/// For bf16 on a GPU; adds up in a fixed order if `is_deterministic`, as training does, else in any.
 pub(super) fn flash_attention_backward(
     dout: &Tensor,
     qkv: &Tensor,
     (out, lse): (&Tensor, &Tensor),
     Sequences { cu_seqlens, max_length }: Sequences,
     heads: Heads,
+    is_deterministic: bool,
 ) -> Tensor {
     let mut dqkv = TensorOut::null();
-    let (dout, qkv, out, lse) = (dout.into(), qkv.into(), out.into(), lse.into());
-    check(sc_flash_attention_backward(dout, qkv, out, lse, cu_seqlens.into(), max_length, heads, &mut dqkv));
+    let (dout, qkv, out, lse, cu_seqlens) = (dout.into(), qkv.into(), out.into(), lse.into(), cu_seqlens.into());
+    check(sc_flash_attention_backward(dout, qkv, out, lse, cu_seqlens, max_length, heads, is_deterministic, &mut dqkv));
     dqkv.take()
 }
 

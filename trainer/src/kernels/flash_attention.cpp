@@ -4,6 +4,8 @@
 #include <ATen/ATen.h>
 #include <ATen/Context.h>
 
+#include <optional>
+
 #include "shim.h"
 
 using at::Tensor;
@@ -61,9 +63,10 @@ int sc_flash_attention(Tensor* qkv, Tensor* cu_seqlens, int64_t max_length, Head
 }
 
 int sc_flash_attention_backward(Tensor* dout, Tensor* qkv, Tensor* out, Tensor* lse, Tensor* cu_seqlens, int64_t max_length,
-                                Heads heads, Tensor** dqkv) {
+                                Heads heads, bool is_deterministic, Tensor** dqkv) {
   return stagecoach::guarded([&] {
-    Deterministic deterministic;
+    std::optional<Deterministic> deterministic;
+    if (is_deterministic) deterministic.emplace();
     Parts parts(*qkv, heads);
     Tensor bounds = cu_seqlens->to(at::kInt);
     auto by_head = [&](const Tensor& x) { return x.view({-1, heads.heads, heads.head_dim}); };

@@ -2,6 +2,7 @@
 
 mod cuda;
 mod derivatives;
+mod determinism;
 mod gpu;
 mod nvrtc;
 

@@ -30,7 +30,7 @@ pub(in crate::kernels) fn attention_backward(
     heads: Heads,
 ) -> Tensor {
     match is_flash(on, qkv, heads) {
-        true => ffi::flash_attention_backward(dout, qkv, saved, sequences, heads),
+        true => ffi::flash_attention_backward(dout, qkv, saved, sequences, heads, true),
         false => reference::attention_backward(dout, qkv, saved, sequences, heads),
     }
 }

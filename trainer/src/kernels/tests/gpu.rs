@@ -6,19 +6,19 @@ use std::process::Command;
 
 use super::*;
 
-const GPU: Device = Device::Cuda(0);
+pub(super) const GPU: Device = Device::Cuda(0);
 const KINDS: [Kind; 2] = [Kind::Float, Kind::BFloat16];
 
 /// Makes the GPU usable.
 ///
 /// # Panics
 /// If there is none.
-fn begin() {
+pub(super) fn begin() {
     crate::sys::cuda_devices().unwrap();
     load_on_gpu(0).unwrap();
 }
 
-fn on_gpu(shape: &[i64], kind: Kind, seed: u64) -> Tensor {
+pub(super) fn on_gpu(shape: &[i64], kind: Kind, seed: u64) -> Tensor {
     values(shape, kind, seed).to_device(GPU)
 }
 

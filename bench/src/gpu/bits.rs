@@ -1,0 +1,99 @@
+//! The same job in several ways, all of which must end with the hashes of one stage: stages, transports, a resume, schedules.
+
+use serde_json::{Value, json};
+use stagecoach_tests::{Group, Hashes, TestJob, stagecoach};
+
+use super::gpu_run::{GpuRun, attempt};
+use crate::stats::line;
+
+const STEPS: u64 = 20;
+
+/// A way to train the job: one attempt after the other, each by its stages, transport and last step.
+struct Way {
+    name: &'static str,
+    attempts: &'static [(usize, &'static str, u64)],
+    schedule: &'static str,
+    virtual_stages: usize,
+}
+
+const fn of_layout(name: &'static str, attempts: &'static [(usize, &'static str, u64)]) -> Way {
+    Way { name, attempts, schedule: "1F1B", virtual_stages: 1 }
+}
+
+const fn of_schedule(
+    schedule: &'static str,
+    virtual_stages: usize,
+    attempts: &'static [(usize, &'static str, u64)],
+) -> Way {
+    Way { name: schedule, attempts, schedule, virtual_stages }
+}
+
+const ONE: Way = of_layout("1-Tcp", &[(1, "Tcp", STEPS)]);
+
+const WAYS: [Way; 9] = [
+    of_layout("2-Tcp", &[(2, "Tcp", STEPS)]),
+    of_layout("2-Nccl", &[(2, "Nccl", STEPS)]),
+    of_layout("3-Nccl", &[(3, "Nccl", STEPS)]),
+    of_layout("3-Nccl-resumed-by-2", &[(3, "Nccl", STEPS / 2), (2, "Nccl", STEPS)]),
+    of_layout("3-Tcp", &[(3, "Tcp", STEPS)]),
+    of_schedule("GPipe", 1, &[(2, "Tcp", STEPS)]),
+    of_schedule("Interleaved1F1B", 2, &[(2, "Nccl", STEPS)]),
+    of_schedule("InterleavedZeroBubble", 2, &[(2, "Nccl", STEPS)]),
+    of_schedule("ZBVZeroBubble", 2, &[(2, "Nccl", STEPS)]),
+];
+
+/// Both precisions at once: what these jobs take is mostly their start.
+pub(super) fn measure(run: &GpuRun) -> Value {
+    std::thread::scope(|scope| {
+        let precisions = ["Float32", "BFloat16"].map(|precision| scope.spawn(move || compare(run, precision)));
+        precisions.into_iter().map(|compared| compared.join().unwrap()).collect()
+    })
+}
+
+fn compare(run: &GpuRun, precision: &'static str) -> Value {
+    let one = attempt(|| train(run, precision, &ONE));
+    let mut compared = Vec::new();
+    for way in &WAYS {
+        let what = format!("{precision} {}", way.name);
+        if !run.has_time_for(&format!("bits: {what}"), 8) {
+            continue;
+        }
+        let hashes = attempt(|| train(run, precision, way));
+        let is_same = one.as_ref().ok().zip(hashes.as_ref().ok()).map(|(one, hashes)| one == hashes);
+        let failure = hashes.err();
+        let told = is_same.map_or("not trained", |same| if same { "same bits" } else { "OTHER BITS" });
+        line(&what, told.into(), failure.as_deref().unwrap_or_default().lines().next().unwrap_or_default());
+        if is_same == Some(false) {
+            run.wrong(format!("{what} has other bits than one stage"));
+        }
+        compared.push(json!({ "way": way.name, "attempts": way.attempts, "schedule": way.schedule,
+                              "sameBits": is_same, "failure": failure }));
+    }
+    json!({ "precision": precision, "weights": one.as_ref().ok().map(|hashes| &hashes.weights), "failure": one.as_ref().err(),
+            "ways": compared })
+}
+
+fn train(run: &GpuRun, precision: &'static str, way: &Way) -> Hashes {
+    let own = run.workspace(&format!("{precision}-{}", way.name));
+    for (attempt, &(stages, transport, steps)) in way.attempts.iter().enumerate() {
+        let job = TestJob {
+            name: "bits".into(),
+            stages,
+            transport,
+            precision,
+            schedule: way.schedule,
+            virtual_stages: way.virtual_stages,
+            steps,
+            decay_steps: Some(STEPS),
+            ..TestJob::default()
+        };
+        let environment = run.environment(transport);
+        let environment: Vec<_> = environment.iter().map(|(name, value)| (*name, value.as_str())).collect();
+        let mut group = Group::start_program(&stagecoach(), &environment, &own, &job, "gpu", attempt as u64 + 1);
+        for ended in group.finish(run.at_most(120)) {
+            assert_eq!(ended.code, Some(0), "{}", ended.log.lines().last().unwrap_or_default());
+        }
+    }
+    let result = std::fs::read_to_string(own.join("bits/result.json")).unwrap();
+    Hashes::of(&serde_json::from_str(&result).unwrap())
+}

@@ -1,0 +1,113 @@
+//! A stage is killed in the middle of training (SIGKILL): the job goes on, by the next group or the next attempt, and ends with the bits
+//! that it would have had.
+
+use std::path::Path;
+use std::time::Instant;
+
+use serde_json::{Value, json};
+use stagecoach_tests::{Ended, Group, Hashes, TestJob, saved, signal, stagecoach, undisturbed, until};
+
+use super::gpu_run::{GpuRun, attempt};
+use crate::recovery::kill_to_first_step;
+use crate::stats::line;
+
+fn job(transport: &'static str, restart: &str) -> TestJob {
+    let extra = format!("  checkpoint: {{everySteps: 4, keepLast: 2}}\n  restart: {{{restart}}}\n");
+    TestJob {
+        name: "killed".into(),
+        stages: 2,
+        transport,
+        precision: "BFloat16",
+        decay_steps: Some(60),
+        extra,
+        ..TestJob::default()
+    }
+}
+
+/// Kills a stage of a job over this transport, in this workspace.
+type Kill = fn(&GpuRun, &'static str, &Path) -> Value;
+
+pub(super) fn measure(run: &GpuRun) -> Value {
+    let mut all = Vec::new();
+    for transport in ["Tcp", "Nccl"] {
+        for (who, kill) in [("next group", next_group as Kill), ("next attempt", next_attempt)] {
+            let what = format!("a killed stage, {transport}, {who}");
+            if !run.has_time_for(&what, 25) {
+                continue;
+            }
+            let own = run.workspace(&format!("{transport}-{}", who.replace(' ', "-")));
+            let mut told = attempt(|| kill(run, transport, &own)).unwrap_or_else(|failure| {
+                // one that never trained, or had no time, was not killed in vain
+                let has_trained = std::fs::metadata(own.join("killed/metrics.jsonl")).is_ok_and(|file| file.len() > 0);
+                let does_not_go_on = has_trained && run.at_most(1) > 0;
+                let told = if does_not_go_on { "DID NOT GO ON" } else { "FAILED" };
+                line(&what, told.into(), failure.lines().next().unwrap_or_default());
+                if does_not_go_on {
+                    run.wrong(format!("{what}: {failure}"));
+                }
+                json!({ "failure": failure })
+            });
+            told["transport"] = transport.into();
+            told["goneOnBy"] = who.into();
+            all.push(told);
+        }
+    }
+    all.into()
+}
+
+/// Under the launcher, which replaces the killed stage while the other one stays. Each of the two stages is killed once.
+fn next_group(run: &GpuRun, transport: &'static str, own: &Path) -> Value {
+    let job = job(transport, "backoff: {initialSeconds: 0}");
+    let mut launched = run.launch(own, &job.endless());
+    launched.wait_for_step(10);
+    let seconds = [1, 0].map(|stage| {
+        let seconds = kill_to_first_step(&launched, own, stage, run.at_most(60));
+        launched.wait_for_stages(job.stages);
+        line(
+            &format!("stage {stage} killed, {transport}"),
+            format!("{seconds:.2} s"),
+            "to the first step of the next group",
+        );
+        json!({ "stage": stage, "secondsToNextStep": seconds })
+    });
+    let interrupted = launched.interrupt(own);
+    let said: Vec<&str> = interrupted.stdout.lines().filter(|line| line.contains(" restarts left; ")).collect();
+    let rest = job.ending_after(saved(&own.join("killed")));
+    let outcome = run.launch(own, &rest).finish_within(run.at_most(120), own);
+    compare(run, &format!("{transport}, next group"), &rest, own);
+    json!({ "kills": seconds, "said": said, "launcherCodes": [interrupted.status.code(), outcome.status.code()] })
+}
+
+/// As in a cluster without time to form a group again: every stage leaves, and all are started anew.
+fn next_attempt(run: &GpuRun, transport: &'static str, own: &Path) -> Value {
+    let job = job(transport, "reformTimeoutSeconds: 0");
+    let environment = run.environment(transport);
+    let environment: Vec<_> = environment.iter().map(|(name, value)| (*name, value.as_str())).collect();
+    let start = |job: &TestJob, attempt| Group::start_program(&stagecoach(), &environment, own, job, "gpu", attempt);
+    let folder = own.join("killed");
+    let mut group = start(&job.endless(), 1);
+    until("a checkpoint", run.at_most(60), || (group.is_whole() && saved(&folder) >= 8).then_some(()));
+    signal(group.pids()[1], libc::SIGKILL);
+    let killed = Instant::now();
+    let codes = |ended: &[Ended]| ended.iter().map(|ended| ended.code).collect::<Vec<_>>();
+    let left = group.finish(run.at_most(60));
+    let seconds = killed.elapsed().as_secs_f64();
+    line(&format!("stage 1 killed, {transport}"), format!("{seconds:.2} s"), "until all have left");
+    let rest = job.ending_after(saved(&folder));
+    let ended = start(&rest, 2).finish(run.at_most(120));
+    compare(run, &format!("{transport}, next attempt"), &rest, own);
+    json!({ "secondsUntilAllHaveLeft": seconds, "codes": codes(&left), "said": left[0].words["message"],
+            "codesOfNextAttempt": codes(&ended) })
+}
+
+/// # Panics
+/// If the job did not end.
+fn compare(run: &GpuRun, what: &str, job: &TestJob, own: &Path) {
+    let result = std::fs::read_to_string(own.join("killed/result.json")).unwrap();
+    let hashes = Hashes::of(&serde_json::from_str(&result).unwrap());
+    let is_same = hashes == undisturbed(job);
+    line(what, if is_same { "same bits" } else { "OTHER BITS" }.into(), "as without the kill");
+    if !is_same {
+        run.wrong(format!("{what}: after the kill there are other bits"));
+    }
+}

@@ -1,0 +1,151 @@
+//! One run of `make gpu`: the device, the time that is left, what was not measured, and the jobs that it starts.
+
+use std::any::Any;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+use serde_json::{Value, json};
+use stagecoach_tests::{Launched, TestJob, corpus, nccl, stagecoach, until};
+
+use crate::stats::line;
+
+/// A GPU, as its driver tells it.
+pub(super) struct Gpu {
+    pub(super) name: String,
+    pub(super) driver: String,
+}
+
+impl Gpu {
+    fn find() -> Option<Gpu> {
+        let query = ["--query-gpu=name,driver_version", "--format=csv,noheader"];
+        let output = Command::new("nvidia-smi").args(query).output().ok().filter(|output| output.status.success())?;
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        let (name, driver) = text.lines().next()?.split_once(", ")?;
+        Some(Gpu { name: name.to_owned(), driver: driver.to_owned() })
+    }
+}
+
+pub(super) struct GpuRun<'a> {
+    folder: &'a Path,
+    gpu: Option<Gpu>,
+    deadline: Instant,
+    not_measured: Mutex<Vec<Value>>,
+    wrong: Mutex<Vec<String>>,
+}
+
+fn lock<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
+    of.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl GpuRun<'_> {
+    /// `folder` is the workspace of the jobs that are timed, with a corpus of documents that are longer than a sequence: then attention
+    /// has the work that MFU counts, and that PyTorch does.
+    pub(super) fn begin(folder: &Path, deadline: Instant) -> GpuRun<'_> {
+        std::fs::write(folder.join("corpus/long.jsonl"), corpus::jsonl(60, 4000, 7)).unwrap();
+        GpuRun { folder, gpu: Gpu::find(), deadline, not_measured: Mutex::default(), wrong: Mutex::default() }
+    }
+
+    /// None in a rehearsal.
+    pub(super) fn gpu(&self) -> Option<&Gpu> {
+        self.gpu.as_ref()
+    }
+
+    pub(super) fn folder(&self) -> &Path {
+        self.folder
+    }
+
+    /// So many seconds, or those that are left if these are fewer.
+    pub(super) fn at_most(&self, seconds: u64) -> u64 {
+        self.deadline.saturating_duration_since(Instant::now()).as_secs().min(seconds)
+    }
+
+    /// Whether so many seconds are left. If not, `what` is not measured.
+    pub(super) fn has_time_for(&self, what: &str, seconds: u64) -> bool {
+        let left = self.at_most(seconds);
+        if left < seconds {
+            self.not_measured(what, &format!("only {left} s are left"));
+        }
+        left == seconds
+    }
+
+    pub(super) fn not_measured(&self, what: &str, why: &str) {
+        line(what, "not measured".into(), why);
+        lock(&self.not_measured).push(json!({ "what": what, "why": why }));
+    }
+
+    /// Makes the whole run fail at its end.
+    pub(super) fn wrong(&self, what: String) {
+        lock(&self.wrong).push(what);
+    }
+
+    /// Adds what was not measured so far, and what is wrong.
+    pub(super) fn tell(&self, report: &mut Value) {
+        report["notMeasured"] = json!(*lock(&self.not_measured));
+        report["wrong"] = json!(*lock(&self.wrong));
+    }
+
+    /// Makes a workspace of its own for small jobs.
+    pub(super) fn workspace(&self, name: &str) -> PathBuf {
+        let own = self.folder.join(name);
+        std::fs::create_dir_all(&own).unwrap();
+        corpus::write(&own);
+        own
+    }
+
+    /// What the processes of a job have in their environment: without a GPU the stand-in, where they look for NCCL.
+    pub(super) fn environment(&self, transport: &str) -> Vec<(&'static str, String)> {
+        let needs_stand_in = self.gpu.is_none() && transport == "Nccl";
+        needs_stand_in.then(|| (nccl::LOADER_PATH, nccl::loader_path())).into_iter().collect()
+    }
+
+    /// Starts a small job.
+    pub(super) fn launch(&self, workspace: &Path, job: &TestJob) -> Launched {
+        let file = workspace.join(format!("{}.yaml", job.name));
+        std::fs::write(&file, job.yaml()).unwrap();
+        self.launch_file(workspace, &file, &job.name, job.transport)
+    }
+
+    pub(super) fn launch_file(&self, workspace: &Path, file: &Path, name: &str, transport: &str) -> Launched {
+        let environment = self.environment(transport);
+        let environment: Vec<_> = environment.iter().map(|(name, value)| (*name, value.as_str())).collect();
+        Launched::start_program(&stagecoach(), workspace, file, workspace.join(name), &[], &environment)
+    }
+
+    /// Runs a program that may take so many seconds; whether it succeeded, and what it printed.
+    ///
+    /// # Panics
+    /// If it takes longer.
+    pub(super) fn execute(&self, command: &mut Command, seconds: u64) -> (bool, String, String) {
+        let [out, err] = ["program.out", "program.err"].map(|name| self.folder.join(name));
+        let [to_out, to_err] = [&out, &err].map(|path| std::fs::File::create(path).unwrap());
+        let mut child = command.stdin(Stdio::null()).stdout(to_out).stderr(to_err).spawn().unwrap();
+        let ended =
+            attempt(|| until("the end of a program", self.at_most(seconds), || child.try_wait().unwrap()).success());
+        let _ = child.kill();
+        let _ = child.wait();
+        let read = |path| String::from_utf8_lossy(&std::fs::read(path).unwrap_or_default()).into_owned();
+        (ended.unwrap_or_else(|late| panic!("{late}:\n{}", read(&err))), read(&out), read(&err))
+    }
+}
+
+/// Does something that may panic. If it does, what it says, shortened: a report has no room for whole logs.
+pub(super) fn attempt<T>(work: impl FnOnce() -> T) -> Result<T, String> {
+    catch_unwind(AssertUnwindSafe(work)).map_err(|panic| shortened(&said(&*panic)))
+}
+
+fn said(panic: &(dyn Any + Send)) -> String {
+    let text = panic.downcast_ref::<String>().cloned();
+    text.or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_owned())).unwrap_or_default()
+}
+
+/// The first line and the last ten.
+pub(super) fn shortened(text: &str) -> String {
+    let lines: Vec<&str> = text.trim().lines().collect();
+    match lines.len() {
+        0..=11 => lines.join("\n"),
+        count => [&lines[..1], &["..."], &lines[count - 10..]].concat().join("\n"),
+    }
+}

@@ -1,0 +1,47 @@
+//! Losses on the GPU beside those of the same job on the CPU, and beside what bf16 itself changes there.
+
+use serde_json::{Value, json};
+use stagecoach_tests::TestJob;
+
+use super::gpu_run::GpuRun;
+use crate::stats::line;
+
+const STEPS: u64 = 40;
+
+pub(super) fn measure(run: &GpuRun) -> Value {
+    let on_gpu = if run.gpu().is_some() { "Cuda" } else { "Cpu" };
+    let train = |precision, device| losses(run, precision, device);
+    let (cpu, bf16_cpu) = (train("Float32", "Cpu"), train("BFloat16", "Cpu"));
+    let spread = largest_difference(&bf16_cpu, &cpu);
+    let compared = [("Float32", &cpu), ("BFloat16", &bf16_cpu)].map(|(precision, cpu)| {
+        let difference = largest_difference(&train(precision, on_gpu), cpu);
+        line(
+            &format!("losses, {precision}"),
+            format!("{difference:.1e}"),
+            &format!("of the CPU's; bf16 against fp32 there: {spread:.1e}"),
+        );
+        if run.gpu().is_none() && difference != 0.0 {
+            run.wrong(format!("a second run of {precision} on the CPU has other losses"));
+        }
+        json!({ "precision": precision, "largestRelativeDifference": difference })
+    });
+    json!({ "steps": STEPS, "devices": ["Cpu", on_gpu], "againstCpu": compared, "bf16AgainstFp32OnCpu": spread })
+}
+
+fn losses(run: &GpuRun, precision: &'static str, device: &'static str) -> Vec<f64> {
+    // a number tells the rehearsal's two runs on one device apart
+    let number = std::fs::read_dir(run.folder()).unwrap().count();
+    let own = run.workspace(&format!("loss-{number}"));
+    let job = TestJob { name: "loss".into(), stages: 1, precision, device, steps: STEPS, ..TestJob::default() };
+    let outcome = run.launch(&own, &job).finish_within(run.at_most(120), &own);
+    assert!(outcome.status.success(), "{}{}", outcome.stdout, outcome.stderr);
+    let metrics = std::fs::read_to_string(own.join("loss/metrics.jsonl")).unwrap();
+    let loss = |line: &str| serde_json::from_str::<Value>(line).unwrap()["loss"].as_f64().unwrap();
+    metrics.lines().map(loss).collect()
+}
+
+/// Of the losses of a step, relative to those of `expected`.
+fn largest_difference(losses: &[f64], expected: &[f64]) -> f64 {
+    assert_eq!(losses.len(), expected.len());
+    losses.iter().zip(expected).map(|(loss, expected)| ((loss - expected) / expected).abs()).fold(0.0, f64::max)
+}

@@ -1,0 +1,87 @@
+//! `make gpu`: what has to be seen on a GPU, in parts, those of most worth first. The report is on disk after each part, and says of what
+//! was not measured why. Without a GPU it is a rehearsal: the same parts on the CPU, with the stand-in for NCCL and models of toy size.
+
+mod bits;
+mod faults;
+mod gpu_run;
+mod kernels;
+mod libraries;
+mod loss;
+mod model;
+mod paths;
+mod speed;
+mod stall;
+mod torch;
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+use crate::report_file::ReportFile;
+use crate::stats::line;
+use gpu_run::{GpuRun, attempt};
+
+/// What all parts together may take: the report is whole within ten minutes.
+const BUDGET: Duration = Duration::from_secs(540);
+
+const REHEARSAL: &str = "This is a rehearsal without a GPU. It shows that all parts run, with toys on the CPU and a stand-in for NCCL; \
+                         none of its figures is of a GPU.";
+
+struct Part {
+    name: &'static str,
+    /// It is begun while so many seconds are left.
+    seconds: u64,
+    measure: fn(&GpuRun) -> Value,
+}
+
+/// In the order in which they are measured.
+const PARTS: [Part; 10] = [
+    Part { name: "kernels", seconds: 10, measure: kernels::measure_tests },
+    Part { name: "bits", seconds: 20, measure: bits::measure },
+    Part { name: "speed", seconds: 20, measure: speed::measure_models },
+    Part { name: "libraries", seconds: 10, measure: libraries::measure },
+    Part { name: "loss", seconds: 15, measure: loss::measure },
+    Part { name: "kills", seconds: 30, measure: faults::measure },
+    Part { name: "determinism", seconds: 10, measure: kernels::measure_determinism },
+    Part { name: "torch", seconds: 20, measure: torch::measure },
+    Part { name: "stall", seconds: 20, measure: stall::measure },
+    Part { name: "stages", seconds: 20, measure: speed::measure_stages },
+];
+
+pub(crate) fn measure(folder: &Path, file: &ReportFile) -> Value {
+    let run = GpuRun::begin(folder, Instant::now() + BUDGET);
+    let gpu = run.gpu();
+    println!("{}", gpu.map_or("a rehearsal: there is no GPU", |gpu| &gpu.name));
+    if gpu.is_none() {
+        run.not_measured("NCCL and the driver", "there is no GPU: a stand-in has their place");
+        run.not_measured("speeds of the models on a GPU, and MFU", "there is no GPU: toys are trained on the CPU");
+    }
+    run.not_measured("a trace of a step", "nothing here takes one");
+    let mut report = json!({
+        "isRehearsal": gpu.is_none(),
+        "note": gpu.is_none().then_some(REHEARSAL),
+        "gpu": gpu.map(|gpu| json!({ "name": gpu.name, "driver": gpu.driver })),
+        "budgetSeconds": BUDGET.as_secs(),
+    });
+    for Part { name, seconds, measure } in &PARTS {
+        if run.has_time_for(name, *seconds) {
+            println!("{name}");
+            let started = Instant::now();
+            report[*name] = attempt(|| measure(&run)).unwrap_or_else(|failure| {
+                line(name, "FAILED".into(), failure.lines().next().unwrap_or_default());
+                json!({ "failure": failure })
+            });
+            report["partSeconds"][*name] = started.elapsed().as_secs().into();
+        }
+        run.tell(&mut report);
+        paths::shorten(&mut report);
+        file.write(&report);
+    }
+    report
+}
+
+/// Whether a bit was another one, a kernel's test failed, or a job whose stage was killed did not go on.
+pub(crate) fn is_wrong(report: &Value) -> bool {
+    report["wrong"].as_array().is_some_and(|wrong| !wrong.is_empty())
+}

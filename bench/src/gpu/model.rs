@@ -1,0 +1,122 @@
+//! The models that are timed, in bf16.
+
+use serde_json::{Value, json};
+
+pub(super) struct Model {
+    pub(super) name: &'static str,
+    hidden: u64,
+    layers: u64,
+    heads: u64,
+    kv_heads: u64,
+    intermediate: u64,
+    vocabulary: u64,
+    pub(super) length: u64,
+    /// Rows of a step, and its microbatches.
+    pub(super) rows: u64,
+    microbatches: u64,
+}
+
+/// That of manifests/samples/llama-12-layers.yaml.
+const TWELVE_LAYERS: Model = Model {
+    name: "llama-12-layers-2048",
+    hidden: 768,
+    layers: 12,
+    heads: 12,
+    kv_heads: 3,
+    intermediate: 3072,
+    vocabulary: 50_000,
+    length: 2048,
+    rows: 64,
+    microbatches: 4,
+};
+
+/// The first is also split into stages, and saved.
+pub(super) const MODELS: [Model; 3] = [
+    TWELVE_LAYERS,
+    Model {
+        name: "llama-1-billion-2048",
+        hidden: 2048,
+        layers: 16,
+        heads: 16,
+        kv_heads: 8,
+        intermediate: 8192,
+        rows: 32,
+        microbatches: 8,
+        ..TWELVE_LAYERS
+    },
+    Model { name: "llama-12-layers-512", length: 512, rows: 256, ..TWELVE_LAYERS },
+];
+
+/// How a model is trained.
+#[derive(Clone)]
+pub(super) struct Layout {
+    pub(super) name: &'static str,
+    pub(super) stages: usize,
+    pub(super) transport: &'static str,
+    pub(super) steps: usize,
+    pub(super) checkpoint: Value,
+}
+
+impl Model {
+    /// The same on a toy's scale, for the rehearsal.
+    pub(super) fn shrunk(&self) -> Model {
+        let Model { name, heads, kv_heads, length, .. } = *self;
+        Model {
+            name,
+            heads,
+            kv_heads,
+            hidden: heads * 8,
+            layers: 3,
+            intermediate: 128,
+            vocabulary: 300,
+            length: length / 32,
+            rows: 8,
+            microbatches: 4,
+        }
+    }
+
+    /// The job file; its corpus is that of the run.
+    pub(super) fn job(&self, layout: &Layout) -> Value {
+        let Model { hidden, layers, heads, kv_heads, intermediate, vocabulary, length, rows, microbatches, .. } = *self;
+        json!({
+            "apiVersion": "stagecoach.dev/v1alpha1",
+            "kind": "PipelineJob",
+            "metadata": { "name": self.job_name(layout) },
+            "spec": {
+                "stages": layout.stages,
+                "model": { "type": "Llama", "llama": {
+                    "hiddenSize": hidden, "numHiddenLayers": layers, "numAttentionHeads": heads, "numKeyValueHeads": kv_heads,
+                    "intermediateSize": intermediate, "vocabSize": vocabulary, "maxPositionEmbeddings": length,
+                } },
+                "data": {
+                    "paths": ["corpus/long.jsonl"],
+                    "sequenceLength": length,
+                    "tokenizer": { "type": "Train", "train": { "vocabSize": 300 } },
+                },
+                "training": {
+                    "steps": layout.steps, "globalBatchSize": rows, "microbatches": microbatches, "precision": "BFloat16",
+                    "gradientClipNorm": 1.0, "learningRate": { "peak": 1e-4 },
+                },
+                "pipeline": { "transport": layout.transport },
+                "checkpoint": layout.checkpoint,
+            },
+        })
+    }
+
+    pub(super) fn job_name(&self, layout: &Layout) -> String {
+        format!("{}-{}", self.name, layout.name)
+    }
+
+    /// For `bench/torch/speed.py`.
+    pub(super) fn torch_settings(&self, steps: usize, compile: bool) -> Value {
+        let Model { hidden, layers, heads, kv_heads, intermediate, vocabulary, length, rows, microbatches, .. } = *self;
+        json!({
+            "config": {
+                "hidden_size": hidden, "num_hidden_layers": layers, "num_attention_heads": heads,
+                "num_key_value_heads": kv_heads, "intermediate_size": intermediate, "vocab_size": vocabulary,
+                "max_position_embeddings": length, "rope_theta": 10_000.0, "rms_norm_eps": 1e-5,
+            },
+            "rows": rows, "length": length, "microbatches": microbatches, "steps": steps, "compile": compile,
+        })
+    }
+}

@@ -1,0 +1,87 @@
+//! Tokens a second and MFU: of each model on one stage, and of the first one split into stages that share the GPU.
+
+use std::time::Instant;
+
+use serde_json::{Value, json};
+
+use super::gpu_run::{GpuRun, attempt};
+use super::model::{Layout, MODELS, Model};
+use crate::stats::{line, median};
+
+/// Steps before what is timed.
+pub(super) const WARM_UP: usize = 4;
+
+pub(super) fn measure_models(run: &GpuRun) -> Value {
+    let layout =
+        Layout { name: "one-stage", stages: 1, transport: "Auto", steps: 12, checkpoint: json!({ "everySteps": 0 }) };
+    MODELS.iter().filter_map(|model| measure(run, model, &layout)).collect()
+}
+
+pub(super) fn measure_stages(run: &GpuRun) -> Value {
+    let layouts = [(2, "Nccl", "2-nccl"), (2, "Tcp", "2-tcp"), (3, "Nccl", "3-nccl"), (3, "Tcp", "3-tcp")];
+    let layouts = layouts.map(|(stages, transport, name)| {
+        let checkpoint = json!({ "everySteps": 0 });
+        Layout { name, stages, transport, steps: 8, checkpoint }
+    });
+    layouts.iter().filter_map(|layout| measure(run, &MODELS[0], layout)).collect()
+}
+
+/// None if there is no time for it.
+fn measure(run: &GpuRun, model: &Model, layout: &Layout) -> Option<Value> {
+    let name = model.job_name(layout);
+    if !run.has_time_for(&format!("speed of {name}"), 20) {
+        return None;
+    }
+    let told = attempt(|| {
+        let Trained { metrics, seconds } = train(run, model, layout);
+        let of_step = |field| numbers(&metrics[WARM_UP..], field);
+        let (speeds, mfus) = (of_step("tokensPerSecond"), of_step("mfu"));
+        let mfu = (!mfus.is_empty()).then(|| median(&mfus));
+        let beside = mfu.map_or("MFU unknown".to_owned(), |mfu| format!("MFU {:.1} %", 100.0 * mfu));
+        line(&name, format!("{:.0} tokens/s", median(&speeds)), &beside);
+        let step_seconds: f64 = numbers(&metrics, "seconds").iter().sum();
+        json!({ "tokensPerSecond": median(&speeds), "allTokensPerSecond": speeds, "mfu": mfu,
+                "secondsBesideSteps": seconds - step_seconds, "peakBytes": metrics.last().map(|last| &last["peakBytes"]) })
+    });
+    let mut told = told.unwrap_or_else(|failure| {
+        line(&name, "FAILED".into(), failure.lines().next().unwrap_or_default());
+        json!({ "failure": failure })
+    });
+    told["model"] = model.name.into();
+    told["isShrunk"] = run.gpu().is_none().into();
+    told["stages"] = layout.stages.into();
+    told["transport"] = layout.transport.into();
+    Some(told)
+}
+
+/// What a job has left.
+pub(super) struct Trained {
+    pub(super) metrics: Vec<Value>,
+    /// From its launch to its end.
+    pub(super) seconds: f64,
+}
+
+/// Trains the model, or its toy in a rehearsal. Its folder is removed.
+///
+/// # Panics
+/// If it does not end well.
+pub(super) fn train(run: &GpuRun, model: &Model, layout: &Layout) -> Trained {
+    let (name, workspace) = (model.job_name(layout), run.folder());
+    let job = if run.gpu().is_some() { model.job(layout) } else { model.shrunk().job(layout) };
+    let file = workspace.join(format!("{name}.json"));
+    std::fs::write(&file, job.to_string()).unwrap();
+    let started = Instant::now();
+    let launched = run.launch_file(workspace, &file, &name, layout.transport);
+    let outcome = launched.finish_within(run.at_most(150), workspace);
+    let seconds = started.elapsed().as_secs_f64();
+    assert!(outcome.status.success(), "{}{}", outcome.stdout, outcome.stderr);
+    let metrics = std::fs::read_to_string(workspace.join(&name).join("metrics.jsonl")).unwrap();
+    let metrics = metrics.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    std::fs::remove_dir_all(workspace.join(&name)).unwrap();
+    Trained { metrics, seconds }
+}
+
+/// A field of each line that has it.
+pub(super) fn numbers(metrics: &[Value], field: &str) -> Vec<f64> {
+    metrics.iter().filter_map(|line| line[field].as_f64()).collect()
+}

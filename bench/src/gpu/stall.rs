@@ -1,0 +1,56 @@
+//! What checkpoints keep a step waiting: those of the volume, and those in memory.
+
+use serde_json::{Value, json};
+
+use super::gpu_run::{GpuRun, attempt};
+use super::model::{Layout, MODELS};
+use super::speed::{Trained, WARM_UP, numbers, train};
+use crate::stats::{line, median};
+
+pub(super) fn measure(run: &GpuRun) -> Value {
+    let volume = Layout {
+        name: "checkpoints",
+        stages: 1,
+        transport: "Auto",
+        steps: 24,
+        checkpoint: json!({ "everySteps": 5, "keepLast": 1 }),
+    };
+    let memory = Layout {
+        name: "memory-checkpoints",
+        stages: 2,
+        checkpoint: json!({ "everySteps": 0, "memory": { "everySteps": 1 } }),
+        steps: 12,
+        ..volume.clone()
+    };
+    json!({
+        "volume": share_of_a_step(run, &volume, "checkpoint"),
+        "memory": share_of_a_step(run, &memory, "memoryCheckpoint"),
+    })
+}
+
+/// The stall of each checkpoint, which the metrics have in `field`, over what a step usually takes.
+fn share_of_a_step(run: &GpuRun, layout: &Layout, field: &str) -> Value {
+    let model = &MODELS[0];
+    let name = model.job_name(layout);
+    if !run.has_time_for(&format!("stall of {name}"), 20) {
+        return Value::Null;
+    }
+    let measured = attempt(|| {
+        let Trained { metrics, .. } = train(run, model, layout);
+        let checkpoints: Vec<Value> = metrics[WARM_UP..].iter().map(|line| line[field].clone()).collect();
+        let (stalls, step) = (numbers(&checkpoints, "stallSeconds"), median(&numbers(&metrics[WARM_UP..], "seconds")));
+        assert!(!stalls.is_empty(), "no step of {name} tells of a checkpoint");
+        let share = median(&stalls) / step;
+        line(&name, format!("{:.2} % of a step", 100.0 * share), &format!("which takes {step:.3} s"));
+        json!({ "stallSeconds": stalls, "stepSeconds": step, "shareOfAStep": share,
+                "bytes": checkpoints.iter().find_map(|of| of["bytes"].as_u64().or(of["bytesSent"].as_u64())) })
+    });
+    let mut told = measured.unwrap_or_else(|failure| {
+        line(&name, "FAILED".into(), failure.lines().next().unwrap_or_default());
+        json!({ "failure": failure })
+    });
+    told["model"] = model.name.into();
+    told["isShrunk"] = run.gpu().is_none().into();
+    told["stages"] = layout.stages.into();
+    told
+}

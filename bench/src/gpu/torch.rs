@@ -1,0 +1,47 @@
+//! The same models, with weights and tokens at random, in PyTorch: eager, and by `torch.compile`.
+
+use std::process::Command;
+
+use serde_json::{Value, json};
+
+use super::gpu_run::{GpuRun, attempt, shortened};
+use super::model::{MODELS, Model};
+use super::speed::WARM_UP;
+use crate::stats::{line, median};
+
+const STEPS: usize = 12;
+
+pub(super) fn measure(run: &GpuRun) -> Value {
+    let ways = MODELS.iter().flat_map(|model| [(model, false, 20), (model, true, 60)]);
+    let measured = ways.filter_map(|(model, compile, seconds)| {
+        let way = if compile { "torch.compile" } else { "torch, eager" };
+        let what = format!("{}, {way}", model.name);
+        run.has_time_for(&what, seconds).then(|| {
+            let mut told = attempt(|| train(run, model, compile, &what)).unwrap_or_else(|failure| {
+                line(&what, "FAILED".into(), failure.lines().last().unwrap_or_default());
+                json!({ "failure": failure })
+            });
+            told["model"] = model.name.into();
+            told["isShrunk"] = run.gpu().is_none().into();
+            told["way"] = way.into();
+            told
+        })
+    });
+    measured.collect()
+}
+
+fn train(run: &GpuRun, model: &Model, compile: bool, what: &str) -> Value {
+    let shrunk = model.shrunk();
+    let model = if run.gpu().is_some() { model } else { &shrunk };
+    let settings = model.torch_settings(STEPS, compile).to_string();
+    // from the root of the repository
+    let mut command = Command::new("python3");
+    let (_, stdout, stderr) = run.execute(command.arg("bench/torch/speed.py").arg(settings), 150);
+    let raw: Value = serde_json::from_str(&stdout).unwrap_or_default();
+    let Some(seconds) = raw["seconds"].as_array() else { panic!("{}", shortened(&stderr)) };
+    let tokens = (model.rows * model.length) as f64;
+    let timed = seconds.iter().skip(WARM_UP).filter_map(Value::as_f64);
+    let speeds: Vec<f64> = timed.map(|seconds| tokens / seconds).collect();
+    line(what, format!("{:.0} tokens/s", median(&speeds)), raw["device"].as_str().unwrap_or_default());
+    json!({ "tokensPerSecond": median(&speeds), "raw": raw })
+}

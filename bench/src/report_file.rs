@@ -1,0 +1,36 @@
+//! The file in `bench/results/` that a report is written to.
+
+use std::path::{Path, PathBuf};
+
+use serde_json::Value;
+
+use crate::machine;
+
+/// Where a report goes, and what every report says beside what was measured.
+pub(crate) struct ReportFile {
+    path: PathBuf,
+    commit: String,
+    date: String,
+}
+
+impl ReportFile {
+    pub(crate) fn new(what: &str, results: &Path) -> ReportFile {
+        let path = results.join(format!("{what}.json"));
+        ReportFile { path, commit: machine::commit(), date: jiff::Timestamp::now().to_string() }
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Replaces the file: who reads it finds all of this report or of the one before.
+    pub(crate) fn write(&self, report: &Value) {
+        let mut report = report.clone();
+        report["machine"] = machine::describe();
+        report["commit"] = self.commit.as_str().into();
+        report["date"] = self.date.as_str().into();
+        let unfinished = self.path.with_extension("json.unfinished");
+        std::fs::write(&unfinished, format!("{report:#}\n")).unwrap();
+        std::fs::rename(&unfinished, &self.path).unwrap();
+    }
+}

@@ -1,0 +1,66 @@
+//! What sums in a fixed order cost on a GPU, beside the same sums in any order. `make gpu` prints and reports it; nothing is asserted.
+
+use std::time::Instant;
+
+use super::gpu::{GPU, begin, on_gpu};
+use super::*;
+
+/// Tokens, and rows of the embedding.
+const TOKENS: i64 = 16_384;
+const VOCABULARY: i64 = 50_000;
+const ROUNDS: usize = 15;
+/// Calls of a round, so that what the host does is not what is timed.
+const CALLS: u32 = 10;
+
+/// Prints the milliseconds of both as a line of JSON: of each the median of rounds in turn, after one that warms up.
+fn compare(what: &str, calls: [&dyn Fn(); 2]) {
+    let milliseconds = |call: &dyn Fn()| {
+        tch::Cuda::synchronize(0);
+        let started = Instant::now();
+        (0..CALLS).for_each(|_| call());
+        tch::Cuda::synchronize(0);
+        started.elapsed().as_secs_f64() * 1e3 / f64::from(CALLS)
+    };
+    let rounds: Vec<[f64; 2]> = (0..=ROUNDS).map(|_| calls.map(milliseconds)).skip(1).collect();
+    let [deterministic, other] = [0, 1].map(|which| {
+        let mut times: Vec<f64> = rounds.iter().map(|round| round[which]).collect();
+        times.sort_by(f64::total_cmp);
+        times[ROUNDS / 2]
+    });
+    let time = serde_json::json!({ "what": what, "milliseconds": deterministic, "otherMilliseconds": other,
+                                   "ratio": deterministic / other });
+    println!("\n{time}");
+}
+
+#[test]
+#[ignore = "needs a GPU: see `make gpu`"]
+fn time_of_flash_attention_s_backward() {
+    begin();
+    for length in [512, 2048] {
+        let heads = Heads { heads: 16, kv_heads: 8, head_dim: 128 };
+        let bounds: Vec<i64> = (0..=TOKENS / length).map(|sequence| sequence * length).collect();
+        let bounds = Tensor::from_slice(&bounds).to_device(GPU);
+        let sequences = Sequences { cu_seqlens: &bounds, max_length: length };
+        let qkv = on_gpu(&[TOKENS, 32 * 128], Kind::BFloat16, 1);
+        let dout = on_gpu(&[TOKENS, 16 * 128], Kind::BFloat16, 2);
+        let (out, lse) = ffi::flash_attention(&qkv, sequences, heads);
+        let backward = |is_deterministic| {
+            drop(ffi::flash_attention_backward(&dout, &qkv, (&out, &lse), sequences, heads, is_deterministic));
+        };
+        let what = format!("flash attention, backward, sequences of {length}");
+        compare(&what, [&|| backward(true), &|| backward(false)]);
+    }
+}
+
+#[test]
+#[ignore = "needs a GPU: see `make gpu`"]
+fn time_of_the_embedding_s_gradient() {
+    begin();
+    let ids: Vec<i64> = (0..TOKENS).map(|token| token * token % 7919 * 31 % VOCABULARY).collect();
+    let ids = Tensor::from_slice(&ids).to_device(GPU);
+    let dy = on_gpu(&[TOKENS, 2048], Kind::BFloat16, 1);
+    let sum = Tensor::zeros([VOCABULARY, 2048], (Kind::Float, GPU));
+    let ours = || accumulate_embedding(&sum, &ids, &dy);
+    let libtorch = || reference::accumulate_embedding(&sum, &ids, &dy);
+    compare("embedding's gradient, sorted, beside index_add_", [&ours, &libtorch]);
+}

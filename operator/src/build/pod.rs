@@ -151,23 +151,46 @@ pub(crate) fn missing_volume(spec: &PipelineJobSpec) -> Option<String> {
 /// What a valid job lacks to compute on GPUs in a cluster, where a pod gets no GPU that it does not request.
 pub(crate) fn missing_gpu(spec: &PipelineJobSpec) -> Option<String> {
     let wants_gpu = spec.training.as_ref().is_some_and(|training| training.device == Device::Cuda);
-    let template = spec.template.as_ref();
-    let pods = template.into_iter().flat_map(|template| {
-        let overrides = array(template.0.get("stages"));
-        [object(template.0.get("spec"))].into_iter().chain(overrides.into_iter().map(|one| object(one.get("spec"))))
-    });
     let asks = |container: &Map<String, Value>| {
         let resources = object(container.get("resources"));
         let is_extended = |list: &str| object(resources.get(list)).keys().any(|name| name.contains('/'));
         is_extended("limits") || is_extended("requests") || !array(resources.get("claims")).is_empty()
     };
-    let is_missing = wants_gpu && !pods.flat_map(|pod| containers(&pod)).filter(is_trainer).any(|c| asks(&c));
+    let is_missing = wants_gpu && !trainer_containers(spec).iter().any(asks);
     is_missing.then(|| {
         format!(
             "spec.training.device is Cuda, and no container {CONTAINER_NAME} of spec.template asks for a GPU: add \
              `resources: {{limits: {{{GPU_RESOURCE}: 1}}}}`, or a claim, or set device to Auto"
         )
     })
+}
+
+/// What is said of a valid job whose stages get more GPUs than they use. A trainer of the user's own may use all of them.
+pub(crate) fn surplus_gpus(spec: &PipelineJobSpec) -> Option<String> {
+    let uses_gpu = spec.trainer.kind == TrainerType::BuiltIn
+        && spec.training.as_ref().is_some_and(|training| training.device != Device::Cpu);
+    let count = |container: &Map<String, Value>| {
+        let resources = object(container.get("resources"));
+        let of_list = |list: &str| {
+            let quantity = object(resources.get(list)).remove(GPU_RESOURCE)?;
+            quantity.as_u64().or_else(|| quantity.as_str()?.parse().ok())
+        };
+        of_list("limits").or_else(|| of_list("requests"))
+    };
+    let most = trainer_containers(spec).iter().filter_map(count).max().filter(|&most| uses_gpu && most > 1)?;
+    Some(format!(
+        "container {CONTAINER_NAME} of spec.template asks for {most} GPUs ({GPU_RESOURCE}), and a stage uses one, so that the others do \
+         nothing: ask for 1, and use them by more stages or replicas"
+    ))
+}
+
+/// The trainer's container as the template has it, and as its overrides for single stages have it.
+fn trainer_containers(spec: &PipelineJobSpec) -> Vec<Map<String, Value>> {
+    let pods = spec.template.iter().flat_map(|template| {
+        let overrides = array(template.0.get("stages"));
+        [object(template.0.get("spec"))].into_iter().chain(overrides.into_iter().map(|one| object(one.get("spec"))))
+    });
+    pods.flat_map(|pod| containers(&pod)).filter(is_trainer).collect()
 }
 
 /// Whether the trainer's container mounts the workspace: from a claim, or a volume of the template.

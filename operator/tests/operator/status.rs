@@ -20,6 +20,17 @@ fn a_partition_that_no_longer_fits_is_told() {
 }
 
 #[test]
+fn gpus_that_no_stage_uses_are_told() {
+    let cluster = shared();
+    let container = json!({"name": "trainer", "resources": {"limits": {"nvidia.com/gpu": 2}}});
+    cluster.create("surplus", json!({"template": {"spec": {"containers": [container]}}}));
+    let job = cluster.wait("surplus", "told", |job| has_condition(job, "Accepted", "True", "SurplusGpus"));
+    let message = condition_of(&job, "Accepted").unwrap()["message"].to_string();
+    assert!(message.contains("asks for 2 GPUs (nvidia.com/gpu), and a stage uses one"), "{message}");
+    cluster.wait_running("surplus", 1);
+}
+
+#[test]
 fn progress_and_checkpoints_are_in_the_status() {
     let cluster = shared();
     cluster.create("shown", json!({}));

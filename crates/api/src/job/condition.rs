@@ -76,6 +76,8 @@ pub mod condition_reason {
     pub const UNKNOWN_FIELDS: &str = "UnknownFields";
     /// The given partition does not fit the number of chunks.
     pub const PARTITION_COMPUTED: &str = "PartitionComputed";
+    /// A stage gets more GPUs than it uses.
+    pub const SURPLUS_GPUS: &str = "SurplusGpus";
     /// The user must change the spec.
     pub const INVALID_SPEC: &str = "InvalidSpec";
     /// The status was written by another version.

@@ -289,3 +289,23 @@ fn a_job_for_gpus_asks_for_them() {
     }
     assert_eq!(of(Device::Auto, json!({})), None);
 }
+
+#[test]
+fn more_gpus_than_a_stage_uses_are_told() {
+    let of = |device: Device, trainer: TrainerType, limits: Value, stage_limits: Value| {
+        let pod = |limits| json!({"containers": [{"name": "trainer", "resources": {"limits": limits}}]});
+        let mut job = job(json!({"spec": pod(limits), "stages": [{"stage": 1, "spec": pod(stage_limits)}]}));
+        job.spec.training.as_mut().unwrap().device = device;
+        job.spec.trainer.kind = trainer;
+        surplus_gpus(&job.spec)
+    };
+    let (one, two) = (json!({"nvidia.com/gpu": 1}), json!({"nvidia.com/gpu": "2"}));
+    for limits in [[&two, &one], [&one, &two]] {
+        let [limits, stage_limits] = limits.map(Value::clone);
+        let told = of(Device::Auto, TrainerType::BuiltIn, limits, stage_limits).unwrap();
+        assert!(told.starts_with("container trainer of spec.template asks for 2 GPUs (nvidia.com/gpu)"), "{told}");
+    }
+    assert_eq!(of(Device::Cuda, TrainerType::BuiltIn, one.clone(), json!({"memory": "2Gi"})), None);
+    assert_eq!(of(Device::Cpu, TrainerType::BuiltIn, two.clone(), one.clone()), None, "a stage on the CPU uses none");
+    assert_eq!(of(Device::Auto, TrainerType::Custom, two, one), None, "another trainer may use them all");
+}

@@ -11,6 +11,7 @@ use stagecoach_api::job::{Condition, JobPhase, ScheduleSpec, condition_reason as
 use stagecoach_lifecycle::UnixMillis;
 
 use super::{StatusInputs, to_rfc3339};
+use crate::build::surplus_gpus;
 
 /// Whether a condition only reports the normal start-up of pods.
 pub(super) fn is_normal_startup(condition: &Condition) -> bool {
@@ -99,6 +100,9 @@ fn accepted(inputs: &StatusInputs) -> ConditionValue {
         return value("True", reason::UNKNOWN_FIELDS, message);
     }
     let spec = &inputs.job.manifest.spec;
+    if let Some(surplus) = surplus_gpus(spec) {
+        return value("True", reason::SURPLUS_GPUS, surplus);
+    }
     // the schedule Auto may choose as many chunks as the partition is for
     let chunks = (spec.stages * spec.pipeline.virtual_stages) as usize;
     let has_choice = matches!(spec.pipeline.schedule, ScheduleSpec::Auto);

@@ -1,4 +1,5 @@
-//! The same job in several ways, all of which must end with the hashes of one stage: stages, transports, a resume, schedules.
+//! The same job in several ways, all of which must end with the hashes of one stage: stages, transports, a resume,
+//! schedules.
 
 use serde_json::{Value, json};
 use stagecoach_tests::{Group, Hashes, TestJob, stagecoach};
@@ -69,8 +70,8 @@ fn compare(run: &GpuRun, precision: &'static str) -> Value {
         compared.push(json!({ "way": way.name, "attempts": way.attempts, "schedule": way.schedule,
                               "sameBits": is_same, "failure": failure }));
     }
-    json!({ "precision": precision, "weights": one.as_ref().ok().map(|hashes| &hashes.weights), "failure": one.as_ref().err(),
-            "ways": compared })
+    let weights = one.as_ref().ok().map(|hashes| &hashes.weights);
+    json!({ "precision": precision, "weights": weights, "failure": one.as_ref().err(), "ways": compared })
 }
 
 fn train(run: &GpuRun, precision: &'static str, way: &Way) -> Hashes {
@@ -80,6 +81,7 @@ fn train(run: &GpuRun, precision: &'static str, way: &Way) -> Hashes {
             name: "bits".into(),
             stages,
             transport,
+            device: run.device(),
             precision,
             schedule: way.schedule,
             virtual_stages: way.virtual_stages,
@@ -91,7 +93,8 @@ fn train(run: &GpuRun, precision: &'static str, way: &Way) -> Hashes {
         let environment: Vec<_> = environment.iter().map(|(name, value)| (*name, value.as_str())).collect();
         let mut group = Group::start_program(&stagecoach(), &environment, &own, &job, "gpu", attempt as u64 + 1);
         for ended in group.finish(run.at_most(120)) {
-            assert_eq!(ended.code, Some(0), "{}", ended.log.lines().last().unwrap_or_default());
+            let told = ended.log.lines().last().unwrap_or_default();
+            assert!(ended.code == Some(0), "a stage left with {:?}: {told}", ended.code);
         }
     }
     let result = std::fs::read_to_string(own.join("bits/result.json")).unwrap();

@@ -1,5 +1,5 @@
-//! A stage is killed in the middle of training (SIGKILL): the job goes on, by the next group or the next attempt, and ends with the bits
-//! that it would have had.
+//! A stage is killed in the middle of training (SIGKILL): the job goes on, by the next group or the next attempt, and
+//! ends with the bits that it would have had.
 
 use std::path::Path;
 use std::time::Instant;
@@ -7,16 +7,17 @@ use std::time::Instant;
 use serde_json::{Value, json};
 use stagecoach_tests::{Ended, Group, Hashes, TestJob, saved, signal, stagecoach, undisturbed, until};
 
-use super::gpu_run::{GpuRun, attempt};
+use super::gpu_run::{GpuRun, attempt_in};
 use crate::recovery::kill_to_first_step;
 use crate::stats::line;
 
-fn job(transport: &'static str, restart: &str) -> TestJob {
+fn job(run: &GpuRun, transport: &'static str, restart: &str) -> TestJob {
     let extra = format!("  checkpoint: {{everySteps: 4, keepLast: 2}}\n  restart: {{{restart}}}\n");
     TestJob {
         name: "killed".into(),
         stages: 2,
         transport,
+        device: run.device(),
         precision: "BFloat16",
         decay_steps: Some(60),
         extra,
@@ -36,7 +37,7 @@ pub(super) fn measure(run: &GpuRun) -> Value {
                 continue;
             }
             let own = run.workspace(&format!("{transport}-{}", who.replace(' ', "-")));
-            let mut told = attempt(|| kill(run, transport, &own)).unwrap_or_else(|failure| {
+            let mut told = attempt_in(&own, || kill(run, transport, &own)).unwrap_or_else(|failure| {
                 // one that never trained, or had no time, was not killed in vain
                 let has_trained = std::fs::metadata(own.join("killed/metrics.jsonl")).is_ok_and(|file| file.len() > 0);
                 let does_not_go_on = has_trained && run.at_most(1) > 0;
@@ -55,9 +56,9 @@ pub(super) fn measure(run: &GpuRun) -> Value {
     all.into()
 }
 
-/// Under the launcher, which replaces the killed stage while the other one stays. Each of the two stages is killed once.
+/// Under the launcher, which replaces the killed stage while the other one stays. Each of both stages is killed once.
 fn next_group(run: &GpuRun, transport: &'static str, own: &Path) -> Value {
-    let job = job(transport, "backoff: {initialSeconds: 0}");
+    let job = job(run, transport, "backoff: {initialSeconds: 0}");
     let mut launched = run.launch(own, &job.endless());
     launched.wait_for_step(10);
     let seconds = [1, 0].map(|stage| {
@@ -73,20 +74,21 @@ fn next_group(run: &GpuRun, transport: &'static str, own: &Path) -> Value {
     let interrupted = launched.interrupt(own);
     let said: Vec<&str> = interrupted.stdout.lines().filter(|line| line.contains(" restarts left; ")).collect();
     let rest = job.ending_after(saved(&own.join("killed")));
-    let outcome = run.launch(own, &rest).finish_within(run.at_most(120), own);
+    let outcome = run.finish(run.launch(own, &rest), own, 120);
     compare(run, &format!("{transport}, next group"), &rest, own);
     json!({ "kills": seconds, "said": said, "launcherCodes": [interrupted.status.code(), outcome.status.code()] })
 }
 
 /// As in a cluster without time to form a group again: every stage leaves, and all are started anew.
 fn next_attempt(run: &GpuRun, transport: &'static str, own: &Path) -> Value {
-    let job = job(transport, "reformTimeoutSeconds: 0");
+    let job = job(run, transport, "reformTimeoutSeconds: 0");
     let environment = run.environment(transport);
     let environment: Vec<_> = environment.iter().map(|(name, value)| (*name, value.as_str())).collect();
     let start = |job: &TestJob, attempt| Group::start_program(&stagecoach(), &environment, own, job, "gpu", attempt);
     let folder = own.join("killed");
     let mut group = start(&job.endless(), 1);
-    until("a checkpoint", run.at_most(60), || (group.is_whole() && saved(&folder) >= 8).then_some(()));
+    until("a checkpoint", run.at_most(60), || (!group.is_whole() || saved(&folder) >= 8).then_some(()));
+    assert!(group.is_whole(), "a stage left before it was killed: {}", group.finish(run.at_most(60))[0].log);
     signal(group.pids()[1], libc::SIGKILL);
     let killed = Instant::now();
     let codes = |ended: &[Ended]| ended.iter().map(|ended| ended.code).collect::<Vec<_>>();

@@ -8,7 +8,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use serde_json::{Value, json};
-use stagecoach_tests::{Launched, TestJob, corpus, nccl, stagecoach, until};
+use stagecoach_tests::{Launched, Outcome, TestJob, corpus, nccl, stagecoach, until};
 
 use crate::stats::line;
 
@@ -41,8 +41,8 @@ fn lock<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl GpuRun<'_> {
-    /// `folder` is the workspace of the jobs that are timed, with a corpus of documents that are longer than a sequence: then attention
-    /// has the work that MFU counts, and that PyTorch does.
+    /// `folder` is the workspace of the jobs that are timed. Their corpus is of documents longer than a sequence: then
+    /// attention has the work that MFU counts, and that PyTorch does.
     pub(super) fn begin(folder: &Path, deadline: Instant) -> GpuRun<'_> {
         std::fs::write(folder.join("corpus/long.jsonl"), corpus::jsonl(60, 4000, 7)).unwrap();
         GpuRun { folder, gpu: Gpu::find(), deadline, not_measured: Mutex::default(), wrong: Mutex::default() }
@@ -51,6 +51,11 @@ impl GpuRun<'_> {
     /// None in a rehearsal.
     pub(super) fn gpu(&self) -> Option<&Gpu> {
         self.gpu.as_ref()
+    }
+
+    /// `training.device` of the jobs: on a machine with a GPU none may fall back to the CPU unnoticed.
+    pub(super) fn device(&self) -> &'static str {
+        if self.gpu.is_some() { "Cuda" } else { "Auto" }
     }
 
     pub(super) fn folder(&self) -> &Path {
@@ -114,6 +119,16 @@ impl GpuRun<'_> {
         Launched::start_program(&stagecoach(), workspace, file, workspace.join(name), &[], &environment)
     }
 
+    /// Waits for the end of a job.
+    ///
+    /// # Panics
+    /// If it takes longer than so many seconds, or fails.
+    pub(super) fn finish(&self, launched: Launched, workspace: &Path, seconds: u64) -> Outcome {
+        let outcome = launched.finish_within(self.at_most(seconds), workspace);
+        assert!(outcome.status.success(), "{}", launcher_said(workspace));
+        outcome
+    }
+
     /// Runs a program that may take so many seconds; whether it succeeded, and what it printed.
     ///
     /// # Panics
@@ -134,6 +149,22 @@ impl GpuRun<'_> {
 /// Does something that may panic. If it does, what it says, shortened: a report has no room for whole logs.
 pub(super) fn attempt<T>(work: impl FnOnce() -> T) -> Result<T, String> {
     catch_unwind(AssertUnwindSafe(work)).map_err(|panic| shortened(&said(&*panic)))
+}
+
+/// The same of what starts a job in this workspace: then also what its launcher said.
+pub(super) fn attempt_in<T>(workspace: &Path, work: impl FnOnce() -> T) -> Result<T, String> {
+    attempt(work).map_err(|failure| match launcher_said(workspace) {
+        said if failure.contains(&said) => failure,
+        said => format!("{failure}\n{said}"),
+    })
+}
+
+/// What is not said of each step or save, as a report has it.
+fn launcher_said(workspace: &Path) -> String {
+    let read = |name: &str| std::fs::read_to_string(workspace.join(name)).unwrap_or_default();
+    let said = read("stdout") + &read("stderr");
+    let is_told = |line: &&str| !["page ", "prep ", "step ", "saved "].iter().any(|usual| line.starts_with(usual));
+    shortened(&said.lines().filter(is_told).collect::<Vec<_>>().join("\n"))
 }
 
 fn said(panic: &(dyn Any + Send)) -> String {

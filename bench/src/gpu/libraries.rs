@@ -6,7 +6,7 @@ use std::path::Path;
 use serde_json::{Value, json};
 use stagecoach_tests::TestJob;
 
-use super::gpu_run::GpuRun;
+use super::gpu_run::{GpuRun, attempt_in};
 use crate::stats::line;
 
 pub(super) fn measure(run: &GpuRun) -> Value {
@@ -15,15 +15,20 @@ pub(super) fn measure(run: &GpuRun) -> Value {
         name: "libraries".into(),
         stages: 2,
         transport: "Nccl",
+        device: run.device(),
         precision: "BFloat16",
         decay_steps: Some(60),
         ..TestJob::default()
     };
-    let mut launched = run.launch(&own, &job.endless());
-    launched.wait_for_step(5);
-    let mapped: BTreeMap<String, u64> =
-        launched.wait_for_stages(job.stages).into_iter().flat_map(mapped_libraries).collect();
-    launched.interrupt(&own);
+    let mapped = attempt_in(&own, || {
+        let mut launched = run.launch(&own, &job.endless());
+        launched.wait_for_step(5);
+        let stages = launched.wait_for_stages(job.stages).into_iter();
+        let mapped: BTreeMap<String, u64> = stages.flat_map(mapped_libraries).collect();
+        launched.interrupt(&own);
+        mapped
+    });
+    let mapped = mapped.unwrap_or_else(|failure| panic!("{failure}"));
     let bytes: u64 = mapped.values().sum();
     line("shared libraries of a stage", format!("{:.0} MB", bytes as f64 / 1e6), &format!("{} files", mapped.len()));
     json!({ "bytes": bytes, "files": mapped })

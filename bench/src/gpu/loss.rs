@@ -33,8 +33,7 @@ fn losses(run: &GpuRun, precision: &'static str, device: &'static str) -> Vec<f6
     let number = std::fs::read_dir(run.folder()).unwrap().count();
     let own = run.workspace(&format!("loss-{number}"));
     let job = TestJob { name: "loss".into(), stages: 1, precision, device, steps: STEPS, ..TestJob::default() };
-    let outcome = run.launch(&own, &job).finish_within(run.at_most(120), &own);
-    assert!(outcome.status.success(), "{}{}", outcome.stdout, outcome.stderr);
+    run.finish(run.launch(&own, &job), &own, 120);
     let metrics = std::fs::read_to_string(own.join("loss/metrics.jsonl")).unwrap();
     let loss = |line: &str| serde_json::from_str::<Value>(line).unwrap()["loss"].as_f64().unwrap();
     metrics.lines().map(loss).collect()

@@ -1,5 +1,6 @@
-//! `make gpu`: what has to be seen on a GPU, in parts, those of most worth first. The report is on disk after each part, and says of what
-//! was not measured why. Without a GPU it is a rehearsal: the same parts on the CPU, with the stand-in for NCCL and models of toy size.
+//! `make gpu`: what has to be seen on a GPU, in parts, those of most worth first. The report is on disk after each one,
+//! and says of what was not measured why. Without a GPU it is a rehearsal: the same parts on the CPU, with the stand-in
+//! for NCCL and models of toy size.
 
 mod bits;
 mod faults;
@@ -25,8 +26,8 @@ use gpu_run::{GpuRun, attempt};
 /// What all parts together may take: the report is whole within ten minutes.
 const BUDGET: Duration = Duration::from_secs(540);
 
-const REHEARSAL: &str = "This is a rehearsal without a GPU. It shows that all parts run, with toys on the CPU and a stand-in for NCCL; \
-                         none of its figures is of a GPU.";
+const REHEARSAL: &str = "This is a rehearsal without a GPU. It shows that all parts run, with toys on the CPU and a \
+                         stand-in for NCCL; none of its figures is of a GPU.";
 
 struct Part {
     name: &'static str,
@@ -43,9 +44,9 @@ const PARTS: [Part; 10] = [
     Part { name: "libraries", seconds: 10, measure: libraries::measure },
     Part { name: "loss", seconds: 15, measure: loss::measure },
     Part { name: "kills", seconds: 30, measure: faults::measure },
+    Part { name: "stall", seconds: 20, measure: stall::measure },
     Part { name: "determinism", seconds: 10, measure: kernels::measure_determinism },
     Part { name: "torch", seconds: 20, measure: torch::measure },
-    Part { name: "stall", seconds: 20, measure: stall::measure },
     Part { name: "stages", seconds: 20, measure: speed::measure_stages },
 ];
 

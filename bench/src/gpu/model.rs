@@ -76,7 +76,7 @@ impl Model {
     }
 
     /// The job file; its corpus is that of the run.
-    pub(super) fn job(&self, layout: &Layout) -> Value {
+    pub(super) fn job(&self, layout: &Layout, device: &str) -> Value {
         let Model { hidden, layers, heads, kv_heads, intermediate, vocabulary, length, rows, microbatches, .. } = *self;
         json!({
             "apiVersion": "stagecoach.dev/v1alpha1",
@@ -85,8 +85,9 @@ impl Model {
             "spec": {
                 "stages": layout.stages,
                 "model": { "type": "Llama", "llama": {
-                    "hiddenSize": hidden, "numHiddenLayers": layers, "numAttentionHeads": heads, "numKeyValueHeads": kv_heads,
-                    "intermediateSize": intermediate, "vocabSize": vocabulary, "maxPositionEmbeddings": length,
+                    "hiddenSize": hidden, "numHiddenLayers": layers, "numAttentionHeads": heads,
+                    "numKeyValueHeads": kv_heads, "intermediateSize": intermediate, "vocabSize": vocabulary,
+                    "maxPositionEmbeddings": length,
                 } },
                 "data": {
                     "paths": ["corpus/long.jsonl"],
@@ -94,7 +95,8 @@ impl Model {
                     "tokenizer": { "type": "Train", "train": { "vocabSize": 300 } },
                 },
                 "training": {
-                    "steps": layout.steps, "globalBatchSize": rows, "microbatches": microbatches, "precision": "BFloat16",
+                    "steps": layout.steps, "globalBatchSize": rows, "microbatches": microbatches,
+                    "device": device, "precision": "BFloat16",
                     "gradientClipNorm": 1.0, "learningRate": { "peak": 1e-4 },
                 },
                 "pipeline": { "transport": layout.transport },

@@ -40,8 +40,9 @@ fn measure(run: &GpuRun, model: &Model, layout: &Layout) -> Option<Value> {
         let beside = mfu.map_or("MFU unknown".to_owned(), |mfu| format!("MFU {:.1} %", 100.0 * mfu));
         line(&name, format!("{:.0} tokens/s", median(&speeds)), &beside);
         let step_seconds: f64 = numbers(&metrics, "seconds").iter().sum();
+        let peak_bytes = metrics.last().map(|last| &last["peakBytes"]);
         json!({ "tokensPerSecond": median(&speeds), "allTokensPerSecond": speeds, "mfu": mfu,
-                "secondsBesideSteps": seconds - step_seconds, "peakBytes": metrics.last().map(|last| &last["peakBytes"]) })
+                "secondsBesideSteps": seconds - step_seconds, "peakBytes": peak_bytes })
     });
     let mut told = told.unwrap_or_else(|failure| {
         line(&name, "FAILED".into(), failure.lines().next().unwrap_or_default());
@@ -67,14 +68,14 @@ pub(super) struct Trained {
 /// If it does not end well.
 pub(super) fn train(run: &GpuRun, model: &Model, layout: &Layout) -> Trained {
     let (name, workspace) = (model.job_name(layout), run.folder());
-    let job = if run.gpu().is_some() { model.job(layout) } else { model.shrunk().job(layout) };
+    let (shrunk, device) = (model.shrunk(), run.device());
+    let job = if run.gpu().is_some() { model.job(layout, device) } else { shrunk.job(layout, device) };
     let file = workspace.join(format!("{name}.json"));
     std::fs::write(&file, job.to_string()).unwrap();
     let started = Instant::now();
     let launched = run.launch_file(workspace, &file, &name, layout.transport);
-    let outcome = launched.finish_within(run.at_most(150), workspace);
+    run.finish(launched, workspace, 150);
     let seconds = started.elapsed().as_secs_f64();
-    assert!(outcome.status.success(), "{}{}", outcome.stdout, outcome.stderr);
     let metrics = std::fs::read_to_string(workspace.join(&name).join("metrics.jsonl")).unwrap();
     let metrics = metrics.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     std::fs::remove_dir_all(workspace.join(&name)).unwrap();

@@ -12,7 +12,9 @@ use crate::stats::{line, median};
 const STEPS: usize = 12;
 
 pub(super) fn measure(run: &GpuRun) -> Value {
-    let ways = MODELS.iter().flat_map(|model| [(model, false, 20), (model, true, 60)]);
+    let [twelve_layers, billion, packed] = &MODELS;
+    let models = [billion, twelve_layers, packed].into_iter();
+    let ways = models.flat_map(|model| [(model, false, 20), (model, true, 60)]);
     let measured = ways.filter_map(|(model, compile, seconds)| {
         let way = if compile { "torch.compile" } else { "torch, eager" };
         let what = format!("{}, {way}", model.name);
@@ -36,7 +38,7 @@ fn train(run: &GpuRun, model: &Model, compile: bool, what: &str) -> Value {
     let settings = model.torch_settings(STEPS, compile).to_string();
     // from the root of the repository
     let mut command = Command::new("python3");
-    let (_, stdout, stderr) = run.execute(command.arg("bench/torch/speed.py").arg(settings), 150);
+    let (_, stdout, stderr) = run.execute(command.arg("bench/torch/speed.py").arg(settings), 120);
     let raw: Value = serde_json::from_str(&stdout).unwrap_or_default();
     let Some(seconds) = raw["seconds"].as_array() else { panic!("{}", shortened(&stderr)) };
     let tokens = (model.rows * model.length) as f64;

@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use super::gpu::{GPU, begin, on_gpu};
+use super::gpu::{GPU, begin};
 use super::*;
 
 /// Tokens, and rows of the embedding.
@@ -11,6 +11,10 @@ const VOCABULARY: i64 = 50_000;
 const ROUNDS: usize = 15;
 /// Calls of a round, so that what the host does is not what is timed.
 const CALLS: u32 = 10;
+
+fn random(shape: [i64; 2]) -> Tensor {
+    Tensor::randn(shape, (Kind::BFloat16, GPU))
+}
 
 /// Prints the milliseconds of both as a line of JSON: of each the median of rounds in turn, after one that warms up.
 fn compare(what: &str, calls: [&dyn Fn(); 2]) {
@@ -41,8 +45,8 @@ fn time_of_flash_attention_s_backward() {
         let bounds: Vec<i64> = (0..=TOKENS / length).map(|sequence| sequence * length).collect();
         let bounds = Tensor::from_slice(&bounds).to_device(GPU);
         let sequences = Sequences { cu_seqlens: &bounds, max_length: length };
-        let qkv = on_gpu(&[TOKENS, 32 * 128], Kind::BFloat16, 1);
-        let dout = on_gpu(&[TOKENS, 16 * 128], Kind::BFloat16, 2);
+        let qkv = random([TOKENS, 32 * 128]);
+        let dout = random([TOKENS, 16 * 128]);
         let (out, lse) = ffi::flash_attention(&qkv, sequences, heads);
         let backward = |is_deterministic| {
             drop(ffi::flash_attention_backward(&dout, &qkv, (&out, &lse), sequences, heads, is_deterministic));
@@ -58,7 +62,7 @@ fn time_of_the_embedding_s_gradient() {
     begin();
     let ids: Vec<i64> = (0..TOKENS).map(|token| token * token % 7919 * 31 % VOCABULARY).collect();
     let ids = Tensor::from_slice(&ids).to_device(GPU);
-    let dy = on_gpu(&[TOKENS, 2048], Kind::BFloat16, 1);
+    let dy = random([TOKENS, 2048]);
     let sum = Tensor::zeros([VOCABULARY, 2048], (Kind::Float, GPU));
     let ours = || accumulate_embedding(&sum, &ids, &dy);
     let libtorch = || reference::accumulate_embedding(&sum, &ids, &dy);

@@ -18,7 +18,7 @@ pub(super) fn begin() {
     load_on_gpu(0).unwrap();
 }
 
-pub(super) fn on_gpu(shape: &[i64], kind: Kind, seed: u64) -> Tensor {
+fn on_gpu(shape: &[i64], kind: Kind, seed: u64) -> Tensor {
     values(shape, kind, seed).to_device(GPU)
 }
 

@@ -9,15 +9,15 @@ cd "$(dirname "$0")/.."
 pack() {
     local folder=$1 tests
     mkdir -p "$folder"
-    tests=$(cargo test --workspace --lib --no-run --message-format=json 2>/dev/null | python3 -c '
+    tests=$(cargo test --workspace --lib --no-run --message-format=json | python3 -c '
 import json, sys
-built = (json.loads(line) for line in sys.stdin)
+built = [json.loads(line) for line in sys.stdin]  # all of it: cargo fails if nobody reads on
 print(next(b["executable"] for b in built if b.get("executable") and b["target"]["name"] == "stagecoach" and "lib" in b["target"]["kind"]))')
     strip -o "$folder/kernel-tests" "$tests"
     # without a GPU the stand-in takes the place of NCCL and of the driver
-    for name in stagecoach stagecoach-bench libnccl_stand_in.so; do strip -o "$folder/$name" "target/debug/$name"; done
+    for name in stagecoach stagecoach-bench libhost_waits.so libnccl_stand_in.so; do strip -o "$folder/$name" "target/debug/$name"; done
     git describe --always --abbrev=40 --dirty >"$folder/commit"
-    tar -czf "$folder.tar.gz" -C "$folder" kernel-tests stagecoach stagecoach-bench libnccl_stand_in.so commit
+    tar -czf "$folder.tar.gz" -C "$folder" kernel-tests stagecoach stagecoach-bench libhost_waits.so libnccl_stand_in.so commit
 }
 
 run() {

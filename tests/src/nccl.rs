@@ -43,11 +43,20 @@ pub fn loader_path() -> String {
 /// # Panics
 /// If the test fails there.
 pub fn is_here(test: &str) -> bool {
+    is_here_with(test, &[])
+}
+
+/// The same with these variables in its environment.
+///
+/// # Panics
+/// If the test fails there.
+pub fn is_here_with(test: &str, environment: &[(&str, &str)]) -> bool {
     if std::env::var_os(IS_HERE).is_some() {
         return true;
     }
     let mut child = Command::new(std::env::current_exe().unwrap());
     child.args([test, "--exact", "--nocapture"]).env(LOADER_PATH, loader_path()).env(IS_HERE, "1");
+    child.envs(environment.iter().copied());
     let output = child.output().unwrap();
     let said = format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     assert!(output.status.success() && said.contains("1 passed"), "{said}");

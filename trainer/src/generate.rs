@@ -9,7 +9,7 @@ use stagecoach_pipeline::{Partition, Placement, Replica};
 use tch::{Device, Kind, Tensor};
 
 use crate::execute::{Stage, StageConfig};
-use crate::model::{Architecture, ForwardContext, Llama, LlamaConfig};
+use crate::model::{Architecture, CuSeqlens, ForwardContext, Llama, LlamaConfig};
 use crate::state_dict::{InitialWeights, find_model};
 
 /// How text is generated.
@@ -86,7 +86,7 @@ pub(crate) fn generate_text(path: &Path, prompt: &str, generation: GenerationCon
 fn next_token(stage: &Stage, context: &[i64], generation: GenerationConfig, uniform: f64) -> i64 {
     let input = Tensor::from_slice(context);
     let length = context.len() as i64;
-    let cu_seqlens = Tensor::from_slice(&[0, length]);
+    let cu_seqlens = CuSeqlens::new(&[0, length], Device::Cpu);
     let ctx = ForwardContext { length, first_position: 0, cu_seqlens, recompute: Recompute::None };
     let Some((chunk, head)) = stage.chunks.get(&0).and_then(|chunk| Some((chunk, chunk.head.as_ref()?))) else {
         return 0;

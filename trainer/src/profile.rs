@@ -12,7 +12,7 @@ use tch::{Device, Kind, Tensor};
 
 use crate::execute::{Chunk, ChunkOutput, LossInputs, Stage, StageConfig, kind};
 use crate::links::{Interrupt, LinkError, Links, LinksConfig, link_ids, open_links};
-use crate::model::{Architecture, ForwardContext, MicrobatchCost, WeightGradient};
+use crate::model::{Architecture, CuSeqlens, ForwardContext, MicrobatchCost, WeightGradient};
 use crate::plan::{JobConfig, ModuleSeconds, Profile};
 use crate::stage_error::StageError;
 
@@ -80,7 +80,8 @@ fn run_module(
     recompute: Recompute,
 ) -> ModuleSeconds {
     let rows = targets.size()[0] / length;
-    let cu_seqlens = Tensor::arange(rows + 1, (Kind::Int64, input.device())) * length;
+    let bounds: Vec<i64> = (0..=rows).map(|row| row * length).collect();
+    let cu_seqlens = CuSeqlens::new(&bounds, input.device());
     let ctx = ForwardContext { length, first_position: 0, cu_seqlens, recompute };
     let loss = chunk.head.is_some().then_some(LossInputs { targets, scale: 1.0 / targets.size()[0] as f64 });
     let (forward, (output, saved)) = time(input, || chunk.forward(input.shallow_clone(), ctx, loss));

@@ -46,11 +46,12 @@ impl From<StepError> for StageError {
         let kind = match &error {
             StepError::Link(LinkError::Mismatch(_)) => FailureKind::Mismatch,
             StepError::Link(LinkError::Unavailable(_)) => FailureKind::InvalidConfig,
-            StepError::Link(_) => FailureKind::PeerLost,
-            StepError::Group(_) => FailureKind::PeerLost,
+            StepError::Link(LinkError::Broken(_)) | StepError::Group(_) => FailureKind::PeerLost,
             StepError::Aborted { is_non_finite: true, .. } => FailureKind::NonFinite,
             StepError::Aborted { is_non_finite: false, .. } => FailureKind::Mismatch,
-            StepError::Device(_) | StepError::InvalidProgram { .. } => FailureKind::Error,
+            StepError::Link(LinkError::Device(_)) | StepError::Device(_) | StepError::InvalidProgram { .. } => {
+                FailureKind::Error
+            }
         };
         let is_group_lost =
             matches!(error, StepError::Link(LinkError::Broken(_)) | StepError::Group(GroupError::GroupFailed(_)));

@@ -110,11 +110,16 @@ impl GpuRun<'_> {
     pub(super) fn launch(&self, workspace: &Path, job: &TestJob) -> Launched {
         let file = workspace.join(format!("{}.yaml", job.name));
         std::fs::write(&file, job.yaml()).unwrap();
-        self.launch_file(workspace, &file, &job.name, job.transport)
+        self.launch_file(workspace, &file, &job.name, &self.environment(job.transport))
     }
 
-    pub(super) fn launch_file(&self, workspace: &Path, file: &Path, name: &str, transport: &str) -> Launched {
-        let environment = self.environment(transport);
+    pub(super) fn launch_file(
+        &self,
+        workspace: &Path,
+        file: &Path,
+        name: &str,
+        environment: &[(&'static str, String)],
+    ) -> Launched {
         let environment: Vec<_> = environment.iter().map(|(name, value)| (*name, value.as_str())).collect();
         Launched::start_program(&stagecoach(), workspace, file, workspace.join(name), &[], &environment)
     }

@@ -5,6 +5,7 @@
 mod bits;
 mod faults;
 mod gpu_run;
+mod host_waits;
 mod kernels;
 mod libraries;
 mod loss;
@@ -37,7 +38,7 @@ struct Part {
 }
 
 /// In the order in which they are measured.
-const PARTS: [Part; 10] = [
+const PARTS: [Part; 11] = [
     Part { name: "kernels", seconds: 10, measure: kernels::measure_tests },
     Part { name: "bits", seconds: 20, measure: bits::measure },
     Part { name: "speed", seconds: 20, measure: speed::measure_models },
@@ -45,6 +46,7 @@ const PARTS: [Part; 10] = [
     Part { name: "loss", seconds: 15, measure: loss::measure },
     Part { name: "kills", seconds: 30, measure: faults::measure },
     Part { name: "stall", seconds: 20, measure: stall::measure },
+    Part { name: "hostWaits", seconds: 25, measure: host_waits::measure },
     Part { name: "determinism", seconds: 10, measure: kernels::measure_determinism },
     Part { name: "torch", seconds: 20, measure: torch::measure },
     Part { name: "stages", seconds: 20, measure: speed::measure_stages },
@@ -57,8 +59,8 @@ pub(crate) fn measure(folder: &Path, file: &ReportFile) -> Value {
     if gpu.is_none() {
         run.not_measured("NCCL and the driver", "there is no GPU: a stand-in has their place");
         run.not_measured("speeds of the models on a GPU, and MFU", "there is no GPU: toys are trained on the CPU");
+        run.not_measured("how often the host waits for a GPU", "there is no GPU: no call is noted");
     }
-    run.not_measured("a trace of a step", "nothing here takes one");
     let mut report = json!({
         "isRehearsal": gpu.is_none(),
         "note": gpu.is_none().then_some(REHEARSAL),

@@ -55,6 +55,16 @@ pub(super) struct Layout {
     pub(super) transport: &'static str,
     pub(super) steps: usize,
     pub(super) checkpoint: Value,
+    /// What its processes have in their environment besides.
+    pub(super) environment: Vec<(&'static str, String)>,
+}
+
+impl Layout {
+    /// All but its name, on one stage.
+    pub(super) fn without_checkpoints() -> Layout {
+        let checkpoint = json!({ "everySteps": 0 });
+        Layout { name: "", stages: 1, transport: "Auto", steps: 8, checkpoint, environment: Vec::new() }
+    }
 }
 
 impl Model {

@@ -12,16 +12,18 @@ use crate::stats::{line, median};
 pub(super) const WARM_UP: usize = 4;
 
 pub(super) fn measure_models(run: &GpuRun) -> Value {
-    let layout =
-        Layout { name: "one-stage", stages: 1, transport: "Auto", steps: 12, checkpoint: json!({ "everySteps": 0 }) };
+    let layout = Layout { name: "one-stage", stages: 1, transport: "Auto", steps: 12, ..Layout::without_checkpoints() };
     MODELS.iter().filter_map(|model| measure(run, model, &layout)).collect()
 }
 
 pub(super) fn measure_stages(run: &GpuRun) -> Value {
     let layouts = [(2, "Nccl", "2-nccl"), (2, "Tcp", "2-tcp"), (3, "Nccl", "3-nccl"), (3, "Tcp", "3-tcp")];
-    let layouts = layouts.map(|(stages, transport, name)| {
-        let checkpoint = json!({ "everySteps": 0 });
-        Layout { name, stages, transport, steps: 8, checkpoint }
+    let layouts = layouts.map(|(stages, transport, name)| Layout {
+        name,
+        stages,
+        transport,
+        steps: 8,
+        ..Layout::without_checkpoints()
     });
     layouts.iter().filter_map(|layout| measure(run, &MODELS[0], layout)).collect()
 }
@@ -73,7 +75,8 @@ pub(super) fn train(run: &GpuRun, model: &Model, layout: &Layout) -> Trained {
     let file = workspace.join(format!("{name}.json"));
     std::fs::write(&file, job.to_string()).unwrap();
     let started = Instant::now();
-    let launched = run.launch_file(workspace, &file, &name, layout.transport);
+    let environment = [run.environment(layout.transport), layout.environment.clone()].concat();
+    let launched = run.launch_file(workspace, &file, &name, &environment);
     run.finish(launched, workspace, 150);
     let seconds = started.elapsed().as_secs_f64();
     let metrics = std::fs::read_to_string(workspace.join(&name).join("metrics.jsonl")).unwrap();

@@ -14,6 +14,7 @@ pub(super) fn measure(run: &GpuRun) -> Value {
         transport: "Auto",
         steps: 24,
         checkpoint: json!({ "everySteps": 5, "keepLast": 1 }),
+        ..Layout::without_checkpoints()
     };
     let memory = Layout {
         name: "memory-checkpoints",

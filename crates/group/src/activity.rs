@@ -2,9 +2,7 @@
 //! name of the thread (`top -H`). Where a device does the work, the trainer is ahead of it: what it sets is current only once the device
 //! is there.
 
-use std::collections::VecDeque;
-use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, Weak, mpsc};
 use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
@@ -20,8 +18,12 @@ struct ActivityState {
     current: Named,
     sequence: u64,
     since: Instant,
-    /// What was set and is not current yet, in order.
-    ahead: VecDeque<Ahead>,
+    /// How many that were set are not current yet.
+    ahead: usize,
+    /// The last of them.
+    last: String,
+    /// To the thread that waits for them; started when the first is set.
+    waiting: Option<mpsc::Sender<Ahead>>,
 }
 
 #[derive(Debug)]
@@ -33,24 +35,37 @@ struct Named {
 /// An activity that a device has not reached, as far as is known.
 struct Ahead {
     named: Named,
-    is_reached: Box<dyn Fn() -> bool + Send>,
-}
-
-impl fmt::Debug for Ahead {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.named.fmt(f)
-    }
+    wait: Box<dyn FnOnce() -> bool + Send>,
 }
 
 impl ActivityState {
-    fn advance(&mut self) {
-        while let Some(next) = self.ahead.pop_front_if(|next| (next.is_reached)()) {
-            self.begin(next.named);
-        }
-    }
-
     fn begin(&mut self, named: Named) {
         (self.current, self.sequence, self.since) = (named, self.sequence + 1, Instant::now());
+    }
+
+    fn queue(&mut self, ahead: Ahead, state: &Arc<Mutex<ActivityState>>) {
+        (self.ahead, self.last) = (self.ahead + 1, ahead.named.text.clone());
+        let waiting = self.waiting.get_or_insert_with(|| {
+            let (waiting, queue) = mpsc::channel();
+            let state = Arc::downgrade(state);
+            std::thread::spawn(move || wait_for_each(queue, &state));
+            waiting
+        });
+        let _ = waiting.send(ahead);
+    }
+}
+
+/// Makes each current when it is reached. Nobody else asks a device, whose driver may be as stuck as what it is asked about: heartbeats
+/// and an exit are never held up by it.
+fn wait_for_each(queue: mpsc::Receiver<Ahead>, state: &Weak<Mutex<ActivityState>>) {
+    for Ahead { named, wait } in queue {
+        let is_reached = wait();
+        let Some(state) = state.upgrade() else { return };
+        let mut state = lock(&state);
+        state.ahead -= 1;
+        if is_reached {
+            state.begin(named);
+        }
     }
 }
 
@@ -79,44 +94,50 @@ impl Activity {
             current: Named { text: text.to_owned(), waits_for: None },
             sequence: 0,
             since: Instant::now(),
-            ahead: VecDeque::new(),
+            ahead: 0,
+            last: String::new(),
+            waiting: None,
         })))
     }
 
     /// Sets the activity to `text`, for example `F 5`; or to waiting for `text`, for example `RECV_B of microbatch 3`,
-    /// from the member with the group rank `waits_for`. It is current at once, or when all that was set before is.
+    /// from the member with the group rank `waits_for`. It is current at once, or when all that was set before has been.
     pub fn set(&self, text: impl Into<String>, waits_for: Option<usize>) {
-        self.set_when(text, waits_for, || true);
+        let named = Named { text: text.into(), waits_for };
+        name_thread(&named.text);
+        let mut state = lock(&self.0);
+        match state.ahead {
+            0 => state.begin(named),
+            _ => state.queue(Ahead { named, wait: Box::new(|| true) }, &self.0),
+        }
     }
 
-    /// The same once `is_reached` says so, which is asked from time to time on any thread: whether the device is done with what came
-    /// before.
-    pub fn set_when(
+    /// The same once `wait` returns, on another thread: true when the device is done with what came before, false if that will not be
+    /// known.
+    pub fn set_after(
         &self,
         text: impl Into<String>,
         waits_for: Option<usize>,
-        is_reached: impl Fn() -> bool + Send + 'static,
+        wait: impl FnOnce() -> bool + Send + 'static,
     ) {
-        let text = text.into();
-        name_thread(&text);
-        let mut state = lock(&self.0);
-        state.ahead.push_back(Ahead { named: Named { text, waits_for }, is_reached: Box::new(is_reached) });
-        state.advance();
+        let named = Named { text: text.into(), waits_for };
+        name_thread(&named.text);
+        lock(&self.0).queue(Ahead { named, wait: Box::new(wait) }, &self.0);
     }
 
     /// The current activity, for the termination message.
     pub fn text(&self) -> String {
-        self.current().current.text.clone()
+        lock(&self.0).current.text.clone()
     }
 
     /// What was set last, for the termination message of a failure of the trainer itself.
     pub fn last_set(&self) -> String {
         let state = lock(&self.0);
-        state.ahead.back().map_or(&state.current, |last| &last.named).text.clone()
+        if state.ahead == 0 { state.current.text.clone() } else { state.last.clone() }
     }
 
     pub(crate) fn heartbeat(&self) -> Heartbeat {
-        let state = self.current();
+        let state = lock(&self.0);
         Heartbeat {
             text: state.current.text.clone(),
             waits_for: state.current.waits_for,
@@ -124,42 +145,50 @@ impl Activity {
             age: state.since.elapsed(),
         }
     }
-
-    fn current(&self) -> MutexGuard<'_, ActivityState> {
-        let mut state = lock(&self.0);
-        state.advance();
-        state
-    }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::sync::atomic::{AtomicUsize, Ordering};
-
     use super::*;
+
+    /// Waits until a heartbeat has this text; the rest of it.
+    fn until(activity: &Activity, text: &str) -> (Option<usize>, u64) {
+        let deadline = Instant::now() + Duration::from_secs(30);
+        loop {
+            let heartbeat = activity.heartbeat();
+            if heartbeat.text == text {
+                return (heartbeat.waits_for, heartbeat.sequence);
+            }
+            assert!(Instant::now() < deadline, "{heartbeat:?} is not {text}");
+            std::thread::yield_now();
+        }
+    }
 
     #[test]
     fn what_a_device_has_not_reached_is_not_current() {
         let activity = Activity::new("joining");
-        let done = Arc::new(AtomicUsize::new(0));
-        let set = |text: &str, waits_for, at: usize| {
-            let done = Arc::clone(&done);
-            activity.set_when(text, waits_for, move || done.load(Ordering::SeqCst) >= at);
+        // a device is done with something when it is told so, and fails if nobody is left to
+        let set = |text: &str, waits_for| {
+            let (done, wait) = mpsc::channel::<()>();
+            activity.set_after(text, waits_for, move || wait.recv().is_ok());
+            done
         };
         activity.set("DATA", None);
-        set("F 0", None, 0);
-        set("RECV_B of microbatch 0", Some(1), 1);
-        set("B 0", None, 2);
+        let devices = [set("F 0", None), set("RECV_B of microbatch 0", Some(1)), set("B 0", None)];
         activity.set("EXCHANGE", None); // the host's, which is ahead too
-        let current = || {
-            let Heartbeat { text, waits_for, sequence, .. } = activity.heartbeat();
-            (text, waits_for, sequence)
-        };
-        assert_eq!((current(), activity.last_set().as_str()), (("F 0".into(), None, 2), "EXCHANGE"));
-        done.store(1, Ordering::SeqCst);
-        assert_eq!(current(), ("RECV_B of microbatch 0".into(), Some(1), 3));
+        assert_eq!(until(&activity, "DATA"), (None, 1));
+        devices[0].send(()).unwrap();
+        assert_eq!(until(&activity, "F 0"), (None, 2));
+        devices[1].send(()).unwrap();
+        assert_eq!(until(&activity, "RECV_B of microbatch 0"), (Some(1), 3));
         assert_eq!((activity.text().as_str(), activity.last_set().as_str()), ("RECV_B of microbatch 0", "EXCHANGE"));
-        done.store(2, Ordering::SeqCst);
-        assert_eq!((current(), activity.text().as_str()), (("EXCHANGE".into(), None, 5), "EXCHANGE"));
+        drop(devices); // what can't be known is left out
+        assert_eq!(until(&activity, "EXCHANGE"), (None, 4));
+        let done = set("F 1", None);
+        assert_eq!((activity.text().as_str(), activity.last_set().as_str()), ("EXCHANGE", "F 1"));
+        done.send(()).unwrap();
+        assert_eq!(until(&activity, "F 1"), (None, 5));
+        activity.set("DATA", None);
+        assert_eq!(until(&activity, "DATA"), (None, 6));
     }
 }

@@ -7,6 +7,8 @@ use std::sync::{LazyLock, Mutex};
 use crate::driver::{INVALID_VALUE, SUCCESS, in_context, stream};
 use crate::fault;
 
+/// `CUDA_ERROR_OUT_OF_MEMORY`.
+const OUT_OF_MEMORY: c_int = 2;
 /// `CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED`.
 const ALREADY_REGISTERED: c_int = 712;
 /// `CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED`.
@@ -25,6 +27,9 @@ struct Pinned {
 extern "C" fn cuMemHostRegister_v2(start: *mut c_void, bytes: usize, _flags: u32) -> c_int {
     in_context(|| {
         let (begin, end) = (start as usize, start as usize + bytes);
+        if fault::pins_nothing() {
+            return OUT_OF_MEMORY;
+        }
         if bytes == 0 || !begin.is_multiple_of(4096) || !bytes.is_multiple_of(4096) {
             return INVALID_VALUE; // stricter than the driver, which rounds to pages and refuses those that it has
         }
@@ -47,6 +52,10 @@ extern "C" fn cuMemHostUnregister(start: *mut c_void) -> c_int {
             std::process::abort();
         }
     })
+}
+
+pub(crate) fn is_pinned(address: usize) -> bool {
+    PINNED.lock().unwrap().range(..=address).next_back().is_some_and(|(_, pinned)| address < pinned.end)
 }
 
 /// Begins a copy from or to pinned memory that begins at `host`. What it is to fill is NaN until it is done.

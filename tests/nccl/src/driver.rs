@@ -6,11 +6,15 @@ use std::sync::atomic::{AtomicI32, Ordering};
 use std::sync::{Arc, Condvar, Mutex, mpsc};
 use std::time::Instant;
 
+use crate::copies::is_pinned;
+
 pub(crate) const SUCCESS: c_int = 0;
 pub(crate) const INVALID_VALUE: c_int = 1;
 const DEVICE_UNAVAILABLE: c_int = 46;
 const INVALID_CONTEXT: c_int = 201;
 const NOT_READY: c_int = 600;
+const HOST_MEMORY: c_uint = 1;
+const DEVICE_MEMORY: c_uint = 2;
 
 /// The device whose context was retained last.
 static DEVICE: AtomicI32 = AtomicI32::new(0);
@@ -180,6 +184,13 @@ unsafe extern "C" fn cuStreamCreate(stream: *mut *mut c_void, flags: c_uint) -> 
     })
 }
 
+/// The one function of the CUDA runtime here, for the test of what notes its calls.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn cudaStreamSynchronize(stream: *mut c_void) -> c_int {
+    // SAFETY: the caller's promise.
+    unsafe { cuStreamSynchronize(stream) }
+}
+
 /// Its tasks still run.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn cuStreamDestroy_v2(stream: *mut c_void) -> c_int {
@@ -266,7 +277,7 @@ unsafe extern "C" fn cuEventSynchronize(waited: *mut c_void) -> c_int {
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn cuEventElapsedTime(milliseconds: *mut f32, start: *mut c_void, end: *mut c_void) -> c_int {
+unsafe extern "C" fn cuEventElapsedTime_v2(milliseconds: *mut f32, start: *mut c_void, end: *mut c_void) -> c_int {
     in_context(|| {
         // SAFETY: events' handles.
         let (start, end) = unsafe { (event(start), event(end)) };
@@ -279,14 +290,14 @@ unsafe extern "C" fn cuEventElapsedTime(milliseconds: *mut f32, start: *mut c_vo
     })
 }
 
-/// All memory is the device's.
+/// All memory is the device's, but for what is pinned.
 #[unsafe(no_mangle)]
-unsafe extern "C" fn cuPointerGetAttribute(data: *mut c_void, attribute: c_int, _address: u64) -> c_int {
+unsafe extern "C" fn cuPointerGetAttribute(data: *mut c_void, attribute: c_int, address: u64) -> c_int {
     if attribute != 2 {
         return INVALID_VALUE;
     }
     // SAFETY: the caller's pointer, to an unsigned integer for this attribute.
-    unsafe { *data.cast::<c_uint>() = 2 };
+    unsafe { *data.cast::<c_uint>() = if is_pinned(address as usize) { HOST_MEMORY } else { DEVICE_MEMORY } };
     SUCCESS
 }
 

@@ -50,6 +50,12 @@ pub(crate) fn never_connects() -> bool {
     strikes("init", COMMUNICATORS.fetch_add(1, Ordering::SeqCst) + 1)
 }
 
+/// Counts a request for pinned memory; whether there is none.
+pub(crate) fn pins_nothing() -> bool {
+    static REQUESTS: AtomicU64 = AtomicU64::new(0);
+    strikes("pin", REQUESTS.fetch_add(1, Ordering::SeqCst) + 1)
+}
+
 fn strikes(kind: &str, nth: u64) -> bool {
     let Ok(fault) = std::env::var("NCCL_STAND_IN_FAULT") else { return false };
     let parts: Vec<&str> = fault.splitn(4, ':').collect();

@@ -11,7 +11,8 @@
 //! - What has failed never completes by itself: it has to be aborted.
 //!
 //! `NCCL_STAND_IN_FAULT` is `RANK:KIND:N:FILE`: the process whose `RANK` it is and that creates FILE (so that it strikes once) has a
-//! fault in its Nth operation. KIND is `error` (NCCL reports it), `hang` (nobody does) or `init` (the Nth communicator never connects).
+//! fault in its Nth operation. KIND is `error` (NCCL reports it), `hang` (nobody does), `init` (the Nth communicator never connects) or `pin` (no memory is
+//! pinned at the Nth request).
 //! `NCCL_STAND_IN_VERSION` is the version that NCCL says it is, `NCCL_STAND_IN_DEVICES` how many devices the driver says there are,
 //! and with `NCCL_STAND_IN_BUSY` another process has them for itself.
 

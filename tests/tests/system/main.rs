@@ -14,6 +14,7 @@ mod drain;
 mod evaluation;
 mod faults;
 mod full_volume;
+mod host_waits;
 mod init;
 mod initial;
 mod memory;

@@ -142,6 +142,17 @@ fn tensors(folder: &Path, step: u64) -> BTreeMap<String, String> {
     manifest.tensors.into_iter().map(|tensor| (tensor.name, tensor.blake3)).collect()
 }
 
+/// Not a lost peer: the stage says what is the matter, and its process ends.
+#[test]
+fn memory_that_can_t_be_pinned_ends_the_stage_with_its_reason() {
+    let workspace = corpus::workspace();
+    let outcome = with_fault(workspace.path(), "pin:1", "reformTimeoutSeconds: 0");
+    let told =
+        "cuMemHostRegister: an error of the stand-in for the CUDA driver: 4096 bytes of the host can't be pinned";
+    assert!(outcome.stdout.contains(told) && logs(workspace.path()).contains(told), "{}", outcome.stdout);
+    to_its_end(workspace.path());
+}
+
 /// By the device's events, as the host is ahead of it: what it has not reached, or what no clock is for, would be left out.
 #[test]
 fn a_timeline_is_that_of_the_device() {

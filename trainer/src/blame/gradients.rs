@@ -12,7 +12,7 @@ use tch::{Device, Kind, Tensor};
 use super::Subject;
 use crate::execute::{Chunk, ChunkOutput, LossInputs, Stage, StageConfig};
 use crate::kernels;
-use crate::model::{ForwardContext, Parameter, WeightGradient};
+use crate::model::{CuSeqlens, ForwardContext, Parameter, WeightGradient};
 
 /// What a document adds to a step.
 #[derive(Clone, Debug, PartialEq)]
@@ -126,7 +126,7 @@ fn backward(chunk: &Chunk, part: &DocumentPart, scale: f64) -> f64 {
     let ctx = ForwardContext {
         length,
         first_position: part.position as i64,
-        cu_seqlens: Tensor::from_slice(&[0, length]),
+        cu_seqlens: CuSeqlens::new(&[0, length], Device::Cpu),
         recompute: Recompute::None,
     };
     let targets = Tensor::from_slice(&part.targets);

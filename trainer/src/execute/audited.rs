@@ -8,10 +8,9 @@ use stagecoach_pipeline::WorkItem;
 use tch::{Device, Kind, Tensor};
 
 use super::gradient_sums::AccumulatorGroup;
-use super::sequences::cu_seqlens;
+use super::sequences::sequence_bounds;
 use super::{ChunkOutput, LossInputs, Stage};
-use crate::kernels::upload;
-use crate::model::{Architecture, ForwardContext, ModelPart, WeightGradient};
+use crate::model::{Architecture, CuSeqlens, ForwardContext, ModelPart, WeightGradient};
 use crate::tensor_bytes::bytes_of;
 
 /// What a work item reads besides its layout: tensors on the CPU that nobody writes to.
@@ -77,7 +76,7 @@ impl Stage {
         ForwardContext {
             length: layout.length as i64,
             first_position: 0,
-            cu_seqlens: upload(&cu_seqlens(layout), self.device),
+            cu_seqlens: CuSeqlens::new(&sequence_bounds(layout), self.device),
             recompute: self.recompute,
         }
     }

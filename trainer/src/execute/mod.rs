@@ -30,7 +30,7 @@ pub(crate) use ownership::owners;
 pub(crate) use reduce_and_gather::{finish_gathers, gather_weights};
 pub(crate) use stage::kind;
 pub use stage::{Stage, StageConfig};
-pub(crate) use stage_gpu::{StageGpu, StateCopying};
+pub(crate) use stage_gpu::{CopyToHost, StageGpu};
 pub use step::{StepError, StepInputs, StepOutput};
 use timer::StepTimer;
 pub(crate) use timer::{is_timed, longest_wait};

@@ -158,7 +158,7 @@ impl Stage {
         let now = self.timestamp();
         match now.clone() {
             Timestamp::Host(_) => activity.set(text, waits_for),
-            device => activity.set_when(text, waits_for, move || device.is_reached()),
+            device => activity.set_after(text, waits_for, move || device.wait()),
         }
         now
     }

@@ -15,14 +15,13 @@ pub(crate) struct StageGpu {
     /// On which state is copied, behind what is computed next.
     copy_stream: CudaStream,
     /// Copies for which no update has waited yet.
-    copies: RefCell<Vec<Arc<StateCopying>>>,
+    copies: RefCell<Vec<Arc<CopyToHost>>>,
     clock: DeviceClock,
 }
 
 impl StageGpu {
-    /// Of the GPU with this context.
+    /// Of the GPU with this context. [`start_clock`](Self::start_clock) comes before the first step.
     pub(crate) fn new(context: CudaContext) -> Result<StageGpu, CudaError> {
-        context.record_default_stream()?.synchronize()?;
         let clock = clock_of_idle(context)?;
         Ok(StageGpu { context, copy_stream: context.stream()?, copies: RefCell::default(), clock })
     }
@@ -44,6 +43,13 @@ impl StageGpu {
         self.clock.clone()
     }
 
+    /// Waits for all that libtorch has given to it, and sets the clock.
+    pub(crate) fn start_clock(&mut self) -> Result<(), CudaError> {
+        self.context.record_default_stream()?.synchronize()?;
+        self.clock = clock_of_idle(self.context)?;
+        Ok(())
+    }
+
     /// Sets the clock. The GPU is idle: the host has waited for all that libtorch has given to it.
     pub(super) fn set_clock(&mut self) {
         if let Ok(clock) = clock_of_idle(self.context) {
@@ -55,15 +61,16 @@ impl StageGpu {
     /// The GPU goes on meanwhile, up to the next update.
     pub(crate) fn copy_to_host<'t>(
         &self,
-        pairs: impl Iterator<Item = (&'t Tensor, &'t Tensor)>,
-    ) -> Result<Arc<StateCopying>, CudaError> {
+        mut pairs: impl Iterator<Item = (&'t Tensor, &'t Tensor)>,
+    ) -> Result<Arc<CopyToHost>, CudaError> {
         self.copy_stream.wait(&self.context.record_default_stream()?)?;
-        for (to, from) in pairs {
-            self.copy_stream.copy_to_host(to, from)?;
-        }
-        let copying = Arc::new(StateCopying { done: Arc::new(self.copy_stream.record()?), waited: OnceLock::new() });
-        self.copies.borrow_mut().push(Arc::clone(&copying));
-        Ok(copying)
+        let begun = pairs.try_for_each(|(to, from)| self.copy_stream.copy_to_host(to, from));
+        let done = begun.and_then(|()| self.copy_stream.record()).inspect_err(|_| {
+            let _ = self.copy_stream.synchronize(); // nobody else knows of those that have begun
+        })?;
+        let copy = Arc::new(CopyToHost { done: Arc::new(done), waited: OnceLock::new() });
+        self.copies.borrow_mut().push(Arc::clone(&copy));
+        Ok(copy)
     }
 
     /// What libtorch is given from now on, which may write to what is copied, runs when it is copied.
@@ -92,13 +99,13 @@ impl Drop for StageGpu {
 
 /// A copy of a stage's state to the host that has begun.
 #[derive(Debug)]
-pub(crate) struct StateCopying {
+pub(crate) struct CopyToHost {
     done: Arc<CudaEvent>,
     /// When the GPU began to wait for it, if it has been told to.
     waited: OnceLock<CudaEvent>,
 }
 
-impl StateCopying {
+impl CopyToHost {
     /// Complete when all is copied.
     pub(crate) fn done(&self) -> Arc<CudaEvent> {
         Arc::clone(&self.done)
@@ -109,7 +116,7 @@ impl StateCopying {
         self.done.synchronize()
     }
 
-    /// How long an update was held up by it; nothing if it is done, and no update has been reached.
+    /// How long an update was held up by it, once it is done; nothing if no update has been reached.
     pub(crate) fn stall(&self) -> Duration {
         let seconds = self.waited.get().and_then(|waited| self.done.seconds_since(waited));
         Duration::try_from_secs_f64(seconds.unwrap_or_default()).unwrap_or_default()

@@ -57,7 +57,11 @@ impl StepTimer {
     /// which nothing is known, and of one that was awaited before this step, the begin of the first computation is both. Those behind
     /// one that a GPU has not reached are left out.
     pub(crate) fn spans(&self, program: &[Action]) -> Vec<(f64, f64)> {
-        let instants = |(begin, end): &(Timestamp, Timestamp)| Some((self.instant(begin)?, self.instant(end)?));
+        let instants = |(begin, end): &(Timestamp, Timestamp)| {
+            let begin = self.instant(begin)?;
+            // the end may be by another clock
+            Some((begin, self.instant(end)?.max(begin)))
+        };
         let mut own = self.own.iter().map_while(instants).map(|(begin, end)| (self.seconds(begin), self.seconds(end)));
         let of_replicas = self.spans_of_replicas();
         let unknown = own.clone().next().map_or(0.0, |(begin, _)| begin);

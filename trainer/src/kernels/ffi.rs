@@ -254,7 +254,7 @@ pub(super) fn rotary(qkv: &Tensor, cos: &Tensor, sin: &Tensor, length: i64, head
 
 pub(super) fn attention(qkv: &Tensor, sequences: Sequences, heads: Heads) -> (Tensor, Tensor) {
     let (mut out, mut lse) = (TensorOut::null(), TensorOut::null());
-    check(sc_attention(qkv.into(), sequences.cu_seqlens.into(), heads, &mut out, &mut lse));
+    check(sc_attention(qkv.into(), (&sequences.cu_seqlens.on_device).into(), heads, &mut out, &mut lse));
     (out.take(), lse.take())
 }
 
@@ -266,7 +266,7 @@ pub(super) fn attention_backward(
     heads: Heads,
 ) -> Tensor {
     let mut dqkv = TensorOut::null();
-    let (out, lse, cu_seqlens) = (out.into(), lse.into(), sequences.cu_seqlens.into());
+    let (out, lse, cu_seqlens) = (out.into(), lse.into(), (&sequences.cu_seqlens.on_device).into());
     check(sc_attention_backward(dout.into(), qkv.into(), out, lse, cu_seqlens, heads, &mut dqkv));
     dqkv.take()
 }
@@ -274,7 +274,7 @@ pub(super) fn attention_backward(
 /// For bf16 on a GPU.
 pub(super) fn flash_attention(qkv: &Tensor, sequences: Sequences, heads: Heads) -> (Tensor, Tensor) {
     let (Sequences { cu_seqlens, max_length }, mut out, mut lse) = (sequences, TensorOut::null(), TensorOut::null());
-    check(sc_flash_attention(qkv.into(), cu_seqlens.into(), max_length, heads, &mut out, &mut lse));
+    check(sc_flash_attention(qkv.into(), (&cu_seqlens.on_device).into(), max_length, heads, &mut out, &mut lse));
     (out.take(), lse.take())
 }
 
@@ -288,7 +288,8 @@ pub(super) fn flash_attention_backward(
     is_deterministic: bool,
 ) -> Tensor {
     let mut dqkv = TensorOut::null();
-    let (dout, qkv, out, lse, cu_seqlens) = (dout.into(), qkv.into(), out.into(), lse.into(), cu_seqlens.into());
+    let (dout, qkv, out, lse, cu_seqlens) =
+        (dout.into(), qkv.into(), out.into(), lse.into(), (&cu_seqlens.on_device).into());
     check(sc_flash_attention_backward(dout, qkv, out, lse, cu_seqlens, max_length, heads, is_deterministic, &mut dqkv));
     dqkv.take()
 }

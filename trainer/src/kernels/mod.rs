@@ -34,11 +34,30 @@ pub(crate) struct Heads {
     pub(crate) head_dim: i64,
 }
 
+/// The bounds of sequences, `i64[sequences + 1]`: sequence i has the rows from bound i to bound i + 1. Kernels read them on the device; what
+/// is composed of operations for each sequence reads them on the host, which then need not wait for the device.
+#[derive(Debug)]
+pub struct CuSeqlens {
+    on_host: Vec<i64>,
+    on_device: Tensor,
+}
+
+impl CuSeqlens {
+    /// These bounds, on the host and on `device`.
+    pub fn new(bounds: &[i64], device: Device) -> CuSeqlens {
+        CuSeqlens { on_host: bounds.to_vec(), on_device: upload(&Tensor::from_slice(bounds), device) }
+    }
+
+    pub(crate) fn shallow_clone(&self) -> CuSeqlens {
+        CuSeqlens { on_host: self.on_host.clone(), on_device: self.on_device.shallow_clone() }
+    }
+}
+
 /// Which rows attend to each other.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Sequences<'a> {
-    /// `i64[sequences + 1]`: sequence i has the rows from `cu_seqlens[i]` to `cu_seqlens[i + 1]`.
-    pub(crate) cu_seqlens: &'a Tensor,
+    /// Where each begins and ends.
+    pub(crate) cu_seqlens: &'a CuSeqlens,
     /// No sequence has more rows.
     pub(crate) max_length: i64,
 }

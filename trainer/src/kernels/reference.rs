@@ -77,7 +77,6 @@ pub(super) fn rotary(qkv: &Tensor, cos: &Tensor, sin: &Tensor, length: i64, head
 /// they serve; and its rows.
 fn by_sequence(qkv: &Tensor, sequences: Sequences, heads: Heads) -> Vec<(i64, i64, [Tensor; 3])> {
     let (Sequences { cu_seqlens, .. }, Heads { heads, kv_heads, head_dim }) = (sequences, heads);
-    let bounds: Vec<i64> = (0..cu_seqlens.numel() as i64).map(|i| cu_seqlens.int64_value(&[i])).collect();
     let part = |first: i64, count: i64, row: i64, length: i64| {
         let all = float(&qkv.view([-1, heads + 2 * kv_heads, head_dim]));
         let part = all.narrow(0, row, length).narrow(1, first, count).transpose(0, 1);
@@ -88,7 +87,7 @@ fn by_sequence(qkv: &Tensor, sequences: Sequences, heads: Heads) -> Vec<(i64, i6
         let qkv = [(0, heads), (heads, kv_heads), (heads + kv_heads, kv_heads)];
         (row, length, qkv.map(|(first, count)| part(first, count, row, length)))
     };
-    bounds.windows(2).map(sequence).collect()
+    cu_seqlens.on_host.windows(2).map(sequence).collect()
 }
 
 /// Causal scores `f32[heads, length, length]`, minus infinity where a key is hidden.

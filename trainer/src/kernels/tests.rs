@@ -145,7 +145,7 @@ proptest! {
         let heads = Heads { heads: group * kv_heads, kv_heads, head_dim: 2 * half };
         let mut bounds = vec![0];
         lengths.iter().for_each(|length| bounds.push(bounds[bounds.len() - 1] + length));
-        let (rows, cu_seqlens) = (bounds[bounds.len() - 1], Tensor::from_slice(&bounds));
+        let (rows, cu_seqlens) = (bounds[bounds.len() - 1], CuSeqlens::new(&bounds, Device::Cpu));
         let sequences = Sequences { cu_seqlens: &cu_seqlens, max_length: 150 };
         let qkv = values(&[rows, (heads.heads + 2 * kv_heads) * heads.head_dim], kind, seed);
         if poisoned && rows > 0 {
@@ -288,7 +288,7 @@ fn nothing_is_left_of_values_that_are_not_finite() {
             accumulate_linear(&accumulator, &dy, &x);
             let heads = Heads { heads: 2, kv_heads: 1, head_dim: 4 };
             let (qkv, cu_seqlens) = (Tensor::full([tokens, 16], fill, (kind, Device::Cpu)), [0, tokens]);
-            let cu_seqlens = Tensor::from_slice(&cu_seqlens);
+            let cu_seqlens = CuSeqlens::new(&cu_seqlens, Device::Cpu);
             let sequences = Sequences { cu_seqlens: &cu_seqlens, max_length: tokens };
             let (out, lse) = attention(&qkv, sequences, heads);
             let dqkv = attention_backward(&out, &qkv, (&out, &lse), sequences, heads);

@@ -111,12 +111,11 @@ pub(super) fn ring_bytes(config: &LinksConfig, link: LinkId) -> usize {
 }
 
 fn ring_size(link: LinkId, boundary_bytes: usize, tied_bytes: usize) -> usize {
+    let parts_bytes = STATE_PART_ELEMENTS as usize * size_of::<f32>() * PAYLOADS_IN_RING;
     let bytes = match link.payload {
-        LinkPayload::Tied => tied_bytes,
+        LinkPayload::Tied => tied_bytes.min(parts_bytes),
         LinkPayload::Forward { .. } | LinkPayload::Backward { .. } => boundary_bytes * PAYLOADS_IN_RING,
-        LinkPayload::Replicas | LinkPayload::StateCopy | LinkPayload::HeldCopy | LinkPayload::Audit => {
-            STATE_PART_ELEMENTS as usize * size_of::<f32>() * PAYLOADS_IN_RING
-        }
+        LinkPayload::Replicas | LinkPayload::StateCopy | LinkPayload::HeldCopy | LinkPayload::Audit => parts_bytes,
     };
     bytes.next_multiple_of(4096)
 }

@@ -44,10 +44,12 @@ impl LinkPayload {
     /// Into how many elements at a time a tensor is divided that is larger than what carries it.
     pub(super) fn part_elements(self) -> Option<i64> {
         match self {
-            LinkPayload::Forward { .. } | LinkPayload::Backward { .. } | LinkPayload::Tied => None,
-            LinkPayload::Replicas | LinkPayload::StateCopy | LinkPayload::HeldCopy | LinkPayload::Audit => {
-                Some(STATE_PART_ELEMENTS)
-            }
+            LinkPayload::Forward { .. } | LinkPayload::Backward { .. } => None,
+            LinkPayload::Tied
+            | LinkPayload::Replicas
+            | LinkPayload::StateCopy
+            | LinkPayload::HeldCopy
+            | LinkPayload::Audit => Some(STATE_PART_ELEMENTS),
         }
     }
 }

@@ -38,14 +38,16 @@ pub enum LinkError {
     /// Both ends live and disagree about what travels.
     #[error("{0}")]
     Mismatch(String),
+    /// The GPU of this stage or its driver failed: another group would not help.
+    #[error("{0}")]
+    Device(String),
     /// This machine lacks what the transport needs.
     #[error("{0}")]
     Unavailable(String),
 }
 
-/// A stage can't go on without its GPU: the group is told that it has lost the stage.
 impl From<CudaError> for LinkError {
     fn from(error: CudaError) -> LinkError {
-        LinkError::Broken(error.to_string())
+        LinkError::Device(error.to_string())
     }
 }

@@ -14,7 +14,7 @@ pub(super) struct PinnedBuffer {
     stream: CudaStream,
     /// Of bytes; as large as the largest tensor so far.
     memory: HostTensor,
-    /// Behind the last copy out of the memory.
+    /// Behind the last copy from or to the memory.
     in_use: Option<Arc<CudaEvent>>,
 }
 
@@ -27,20 +27,19 @@ impl PinnedBuffer {
 
     /// Copies a tensor of the GPU to the host once it is `ready`. What is returned is used before the next call.
     pub(super) fn read(&mut self, tensor: &Tensor, ready: &CudaEvent) -> Result<Tensor, CudaError> {
-        let on_host = self.like(tensor)?;
+        let on_host = self.memory_for(tensor)?;
         if tensor.numel() > 0 {
             self.stream.wait(ready)?;
             self.stream.copy_to_host(&on_host, tensor)?;
-            self.stream.record()?.synchronize()?;
+            self.in_use = Some(Arc::new(self.record()?));
+            self.wait()?;
         }
         Ok(on_host)
     }
 
-    /// Memory like that of `tensor`, to be filled and then copied by [`write`](Self::write).
-    pub(super) fn like(&mut self, tensor: &Tensor) -> Result<Tensor, CudaError> {
-        if let Some(event) = self.in_use.take() {
-            event.synchronize()?;
-        }
+    /// A tensor like this one in the host's memory, to be filled, and then copied by [`write`](Self::write).
+    pub(super) fn memory_for(&mut self, tensor: &Tensor) -> Result<Tensor, CudaError> {
+        self.wait()?;
         let bytes = (tensor.numel() * tensor.kind().elt_size_in_bytes()) as i64;
         if bytes > self.memory.numel() as i64 {
             self.memory = HostTensor::zeros(&[bytes], Kind::Uint8, Some(self.context))?;
@@ -59,17 +58,27 @@ impl PinnedBuffer {
         if tensor.numel() > 0 {
             self.stream.copy_to_device(tensor, on_host)?;
         }
-        let copied = Arc::new(self.stream.record()?);
+        let copied = Arc::new(self.record()?);
         self.in_use = Some(Arc::clone(&copied));
         Ok(copied)
     }
 }
 
-/// The copies out of the memory are done before it is given back.
+impl PinnedBuffer {
+    /// An event behind the last copy. Without one nobody could wait for it, so that it is waited for now.
+    fn record(&self) -> Result<CudaEvent, CudaError> {
+        self.stream.record().inspect_err(|_| drop(self.stream.synchronize()))
+    }
+
+    /// Waits for the last copy.
+    fn wait(&mut self) -> Result<(), CudaError> {
+        self.in_use.take().map_or(Ok(()), |event| event.synchronize())
+    }
+}
+
+/// The copies from or to the memory are done before it is given back.
 impl Drop for PinnedBuffer {
     fn drop(&mut self) {
-        if let Some(event) = self.in_use.take() {
-            let _ = event.synchronize();
-        }
+        let _ = self.wait();
     }
 }

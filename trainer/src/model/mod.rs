@@ -22,6 +22,7 @@ use stagecoach_api::job::{Precision, Recompute};
 use stagecoach_pipeline::{ModelCost, Partition, Placement};
 use tch::Tensor;
 
+pub use crate::kernels::CuSeqlens;
 use crate::kernels::Sequences;
 
 pub use config::LlamaConfig;
@@ -40,9 +41,8 @@ pub struct ForwardContext {
     pub length: i64,
     /// Position of a row's first token: 0, unless a document is computed without those that are before it in its row.
     pub first_position: i64,
-    /// `i64[sequences + 1]`: tokens attend to those before them in the same sequence, from `cu_seqlens[i]` to
-    /// `cu_seqlens[i + 1]`.
-    pub cu_seqlens: Tensor,
+    /// Tokens attend to those before them in the same sequence.
+    pub cu_seqlens: CuSeqlens,
     /// Which activations are kept.
     pub recompute: Recompute,
 }

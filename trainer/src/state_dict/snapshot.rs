@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use super::tensors::{NamedTensor, StageTensor, named_moments, named_weights};
-use crate::execute::{Stage, StateCopying};
+use crate::execute::{CopyToHost, Stage};
 use crate::sys::CudaError;
 
 /// Bytes that a thread copies at a time.
@@ -18,7 +18,7 @@ pub(crate) struct Snapshot {
     /// With the same names and a suffix.
     pub(crate) moments: Vec<NamedTensor>,
     /// The copy from a GPU into it, which may not be done.
-    copying: Option<Arc<StateCopying>>,
+    copying: Option<Arc<CopyToHost>>,
 }
 
 impl Snapshot {

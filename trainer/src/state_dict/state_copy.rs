@@ -1,13 +1,12 @@
 //! A copy of all that a stage's updates change, in one buffer.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use stagecoach_pipeline::{Partition, Placement};
 use tch::{Kind, Tensor, no_grad};
 
 use super::snapshot::copy_all;
-use crate::execute::{Stage, StageGpu, StateCopying, owners};
+use crate::execute::{CopyToHost, Stage, StageGpu, owners};
 use crate::model::{Architecture, Parameter, stage_parameter_specs};
 use crate::sys::{CudaContext, CudaError, CudaEvent, HostTensor};
 use crate::tensor_bytes::bytes_of;
@@ -18,7 +17,7 @@ use crate::tensor_bytes::bytes_of;
 pub(crate) struct StateCopy {
     memory: HostTensor,
     /// The copy from the GPU into it, which may not be done.
-    copying: Option<Arc<StateCopying>>,
+    copying: Option<Arc<CopyToHost>>,
 }
 
 impl StateCopy {
@@ -43,11 +42,6 @@ impl StateCopy {
     /// If the GPU's driver can't pin the memory.
     pub(crate) fn zeros(numel: usize, gpu: Option<CudaContext>) -> Result<StateCopy, CudaError> {
         Ok(StateCopy { memory: HostTensor::zeros(&[numel as i64], Kind::Float, gpu)?, copying: None })
-    }
-
-    /// How long the last copy into it, if it is done, has held up an update.
-    pub(crate) fn stall(&self) -> Duration {
-        self.copying.as_ref().map_or(Duration::ZERO, |copying| copying.stall())
     }
 
     /// Its number of values.

@@ -136,6 +136,7 @@ fn load_and_train(
     let data_loader = DataLoader::open(context, &plan, stage.index, &verified.training.placement)?;
     member.form()?;
     monitor.set_formed();
+    stage.gpu.as_mut().map_or(Ok(()), StageGpu::start_clock).map_err(LinkError::from)?;
     setup.report_start(&plan);
     let mut running = RunningStage {
         context: *context,
@@ -181,6 +182,6 @@ pub(super) fn link_failure(member: &Member, error: LinkError) -> StageError {
             Some(failure) => GroupError::GroupFailed(Box::new(failure)).into(),
             None => error.into(),
         },
-        LinkError::Mismatch(_) | LinkError::Unavailable(_) => error.into(),
+        LinkError::Mismatch(_) | LinkError::Unavailable(_) | LinkError::Device(_) => error.into(),
     }
 }

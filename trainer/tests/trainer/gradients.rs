@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 
 use crate::support::pipeline::{MicrobatchData, Setup, StepData, Weights, build, train};
 use stagecoach::execute::{ChunkOutput, LossInputs, Stage};
-use stagecoach::model::{Architecture, ForwardContext, Llama, LlamaConfig, WeightGradient, names};
+use stagecoach::model::{Architecture, CuSeqlens, ForwardContext, Llama, LlamaConfig, WeightGradient, names};
 use stagecoach_api::job::{AdamWSpec, Encryption, ModelType, Precision, Recompute, Transport};
 use stagecoach_data::{IGNORE_INDEX, MicrobatchLayout};
 use stagecoach_pipeline::{
@@ -363,7 +363,7 @@ fn gradients_add_up_in_the_order_of_the_microbatches() {
 /// Rows of one document each.
 fn context(rows: usize, length: usize) -> ForwardContext {
     let bounds: Vec<i64> = (0..=rows).map(|row| (row * length) as i64).collect();
-    let cu_seqlens = Tensor::from_slice(&bounds);
+    let cu_seqlens = CuSeqlens::new(&bounds, Device::Cpu);
     ForwardContext { length: length as i64, first_position: 0, cu_seqlens, recompute: Recompute::None }
 }
 

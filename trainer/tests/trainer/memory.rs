@@ -5,7 +5,7 @@ use std::process::Command;
 
 use stagecoach::execute::{LossInputs, Stage, StageConfig};
 use stagecoach::model::{
-    Architecture, ForwardContext, Llama, LlamaConfig, MicrobatchCost, ParameterCopies, WeightGradient,
+    Architecture, CuSeqlens, ForwardContext, Llama, LlamaConfig, MicrobatchCost, ParameterCopies, WeightGradient,
 };
 use stagecoach_api::job::{AdamWSpec, ModelType, Precision, Recompute};
 use stagecoach_pipeline::{Partition, Placement, Replica};
@@ -171,7 +171,7 @@ fn a_layer_holds_what_the_cost_model_says_between_f_and_i_and_between_i_and_w() 
 
 /// Rows of [`LENGTH`] tokens, of sequences with these bounds.
 fn context(bounds: &[i64]) -> ForwardContext {
-    let cu_seqlens = Tensor::from_slice(bounds);
+    let cu_seqlens = CuSeqlens::new(bounds, Device::Cpu);
     ForwardContext { length: LENGTH, first_position: 0, cu_seqlens, recompute: Recompute::None }
 }
 

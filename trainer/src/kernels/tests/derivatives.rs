@@ -53,7 +53,7 @@ fn gradients_are_the_derivatives_of_the_formulas() {
         let weights = scores.masked_fill(&hidden, f64::NEG_INFINITY).softmax(-1, Kind::Double);
         weights.matmul(&part(6, 2)).transpose(0, 1).reshape([20, 24])
     };
-    let cu_seqlens = Tensor::from_slice(&[0i64, 20]);
+    let cu_seqlens = CuSeqlens::new(&[0, 20], Device::Cpu);
     let sequences = Sequences { cu_seqlens: &cu_seqlens, max_length: 20 };
     let (out, lse) = attention(&qkv, sequences, heads);
     let gradient = attention_backward(&dy, &qkv, (&out, &lse), sequences, heads);

@@ -43,7 +43,7 @@ fn time_of_flash_attention_s_backward() {
     for length in [512, 2048] {
         let heads = Heads { heads: 16, kv_heads: 8, head_dim: 128 };
         let bounds: Vec<i64> = (0..=TOKENS / length).map(|sequence| sequence * length).collect();
-        let bounds = Tensor::from_slice(&bounds).to_device(GPU);
+        let bounds = CuSeqlens::new(&bounds, GPU);
         let sequences = Sequences { cu_seqlens: &bounds, max_length: length };
         let qkv = random([TOKENS, 32 * 128]);
         let dout = random([TOKENS, 16 * 128]);

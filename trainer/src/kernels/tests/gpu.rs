@@ -98,7 +98,7 @@ fn adamw_and_rotary_are_as_the_reference() {
 #[ignore = "needs a GPU: see `make gpu`"]
 fn attention_is_as_the_reference_and_has_the_same_bits_again() {
     begin();
-    let bounds = Tensor::from_slice(&[0i64, 1, 200, 200, 712]).to_device(GPU);
+    let bounds = CuSeqlens::new(&[0, 1, 200, 200, 712], GPU);
     let sequences = Sequences { cu_seqlens: &bounds, max_length: 600 };
     for (kind, head_dim) in [(Kind::BFloat16, 64), (Kind::BFloat16, 128), (Kind::BFloat16, 12), (Kind::Float, 64)] {
         let heads = Heads { heads: 8, kv_heads: 2, head_dim };

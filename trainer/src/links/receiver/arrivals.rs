@@ -17,7 +17,7 @@ pub(in super::super) struct ArrivedTensor {
 
 impl ArrivedTensor {
     /// The tensor, and since when it is filled; what libtorch does with it runs after that.
-    fn into_tensor(self) -> Result<(Tensor, Timestamp), LinkError> {
+    fn into_parts(self) -> Result<(Tensor, Timestamp), LinkError> {
         if let Timestamp::Device(filled) = &self.at {
             filled.make_default_stream_wait()?;
         }
@@ -41,11 +41,11 @@ impl Arrivals {
     /// Waits for the tensor of a microbatch, and makes libtorch's computations wait that are begun from now on.
     pub(super) fn wait(&mut self, link: LinkId, microbatch: usize) -> Result<(Tensor, Timestamp), LinkError> {
         if let Some(at) = self.early.iter().position(|early| early.microbatch == microbatch) {
-            return self.early.swap_remove(at).into_tensor();
+            return self.early.swap_remove(at).into_parts();
         }
         loop {
             match self.arrived.recv() {
-                Ok(Ok(arrival)) if arrival.microbatch == microbatch => return arrival.into_tensor(),
+                Ok(Ok(arrival)) if arrival.microbatch == microbatch => return arrival.into_parts(),
                 Ok(Ok(other)) => self.early.push(other),
                 Ok(Err(error)) => return Err(error),
                 Err(_) => return Err(LinkError::Broken(format!("the link for {link} is closed"))),

@@ -106,7 +106,7 @@ impl Filler {
             Some(buffer) => buffer,
             None => PinnedBuffer::new(gpu)?,
         };
-        let on_host = buffer.like(part)?;
+        let on_host = buffer.memory_for(part)?;
         self.receive(microbatch, &on_host)?;
         let filled = buffer.write(part, &on_host, free)?;
         self.buffer = Some(buffer);

@@ -71,6 +71,7 @@ impl Sender {
         match &self.backend {
             Backend::Stream(queue) => queue.send(self.link, microbatch, tensor, complete),
             Backend::Nccl(channel, device) => {
+                complete.map_or(Ok(()), |complete| complete.make_default_stream_wait())?;
                 let tensor = tensor.to_device(*device);
                 let bytes = tensor.numel() * tensor.kind().elt_size_in_bytes();
                 self.bytes.fetch_add(bytes as u64, Ordering::Relaxed);
@@ -82,7 +83,7 @@ impl Sender {
     /// Fails if anything sent so far did, as far as is known.
     pub(super) fn check(&self) -> Result<(), LinkError> {
         match &self.backend {
-            Backend::Stream(_) => Ok(()),
+            Backend::Stream(queue) => queue.failure().map_or(Ok(()), Err),
             Backend::Nccl(channel, _) => channel.check(),
         }
     }

@@ -1,7 +1,6 @@
 //! Sends to a stream: a short queue, and the thread that empties it.
 
-use std::io;
-use std::net::TcpStream;
+use std::net::{Shutdown, TcpStream};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::thread::JoinHandle;
@@ -68,22 +67,44 @@ impl TensorQueue {
     }
 }
 
-impl Outbound {
-    /// A part of the tensor in the memory of the host, once it is complete.
-    fn on_host(&self, part: Tensor, gpu: Option<CudaContext>, buffer: &mut Option<PinnedBuffer>) -> io::Result<Tensor> {
-        let (Some(gpu), Some(complete)) = (gpu, &self.complete) else { return Ok(part) };
-        let staged = || {
-            if !self.is_on_gpu {
-                complete.synchronize()?;
-                return Ok(part);
-            }
-            let buffer = match buffer {
-                Some(buffer) => buffer,
-                none => none.insert(PinnedBuffer::new(gpu)?),
-            };
-            buffer.read(&part, complete)
+/// What a sender's thread writes tensors to.
+struct Writer {
+    link: LinkId,
+    stream: LinkStream,
+    carrier: Outgoing,
+    gpu: Option<CudaContext>,
+    buffer: Option<PinnedBuffer>,
+    /// Payload bytes so far.
+    sent: Arc<AtomicU64>,
+}
+
+impl Writer {
+    fn write(&mut self, outbound: &Outbound) -> Result<(), LinkError> {
+        for part in parts(&outbound.tensor, self.link.payload) {
+            let header = Header::of(outbound.microbatch, &part);
+            let part = self.on_host(outbound, part)?;
+            // SAFETY: a boundary tensor is never written again once it has been handed over, and a copy of a state, or
+            // what replicas exchange, not before its receiver has it.
+            let written = self.carrier.put(&mut self.stream, &header.encode(), unsafe { &*bytes_of(&part) });
+            let link = self.link;
+            written.map_err(|error| LinkError::Broken(format!("could not send {header}, {link}: {error}")))?;
+            self.sent.fetch_add(header.bytes() as u64, Ordering::Relaxed);
+        }
+        Ok(())
+    }
+
+    /// A part of a tensor in the memory of the host, once it is complete.
+    fn on_host(&mut self, outbound: &Outbound, part: Tensor) -> Result<Tensor, CudaError> {
+        let (Some(gpu), Some(complete)) = (self.gpu, &outbound.complete) else { return Ok(part) };
+        if !outbound.is_on_gpu {
+            complete.synchronize()?;
+            return Ok(part);
+        }
+        let buffer = match &mut self.buffer {
+            Some(buffer) => buffer,
+            none => none.insert(PinnedBuffer::new(gpu)?),
         };
-        staged().map_err(|error: CudaError| io::Error::other(error.to_string()))
+        buffer.read(&part, complete)
     }
 }
 
@@ -91,8 +112,8 @@ impl StreamSender {
     pub(super) fn start(
         link: LinkId,
         socket: TcpStream,
-        mut stream: LinkStream,
-        mut carrier: Outgoing,
+        stream: LinkStream,
+        carrier: Outgoing,
         sent: Arc<AtomicU64>,
         gpu: Option<CudaContext>,
     ) -> StreamSender {
@@ -100,24 +121,16 @@ impl StreamSender {
         let failure: Arc<Mutex<Option<LinkError>>> = Arc::default();
         let failed = failure.clone();
         let work = move || {
-            let mut buffer = None;
+            let mut writer = Writer { link, stream, carrier, gpu, buffer: None, sent };
             for outbound in jobs {
-                for part in parts(&outbound.tensor, link.payload) {
-                    let header = Header::of(outbound.microbatch, &part);
-                    let result = outbound.on_host(part, gpu, &mut buffer).and_then(|part| {
-                        // SAFETY: a boundary tensor is never written again once it has been handed over, and a copy of a state, or
-                        // what replicas exchange, not before its receiver has it.
-                        carrier.put(&mut stream, &header.encode(), unsafe { &*bytes_of(&part) })
-                    });
-                    if let Err(error) = result {
-                        let error = LinkError::Broken(format!("could not send {header}, {link}: {error}"));
-                        *failed.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
-                        return;
-                    }
-                    sent.fetch_add(header.bytes() as u64, Ordering::Relaxed);
+                if let Err(error) = writer.write(&outbound) {
+                    *failed.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
+                    // whoever waits for the rest learns it
+                    let _ = socket.shutdown(Shutdown::Both);
+                    return;
                 }
             }
-            let _ = socket.shutdown(std::net::Shutdown::Write);
+            let _ = socket.shutdown(Shutdown::Write);
         };
         StreamSender { gpu, tensors: Some(tensors), thread: Some(std::thread::spawn(work)), failure }
     }
@@ -137,13 +150,13 @@ impl StreamSender {
         let outbound = Outbound { microbatch: microbatch as u32, tensor, is_on_gpu: holder.is_some(), complete };
         match self.tensors.as_ref().and_then(|tensors| tensors.send(outbound)) {
             Some(()) => Ok(()),
-            None => Err(self
-                .failure
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner)
-                .clone()
-                .unwrap_or_else(|| LinkError::Broken(format!("the link for {link} is closed")))),
+            None => Err(self.failure().unwrap_or_else(|| LinkError::Broken(format!("the link for {link} is closed")))),
         }
+    }
+
+    /// What has ended the thread before its time.
+    pub(super) fn failure(&self) -> Option<LinkError> {
+        self.failure.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }
 

@@ -20,11 +20,11 @@ impl Timestamp {
         Timestamp::Host(Instant::now())
     }
 
-    /// Whether it has passed, as far as is known.
-    pub(crate) fn is_reached(&self) -> bool {
+    /// Waits until it has passed; whether it has.
+    pub(crate) fn wait(&self) -> bool {
         match self {
             Timestamp::Host(_) => true,
-            Timestamp::Device(event) => event.is_complete() == Ok(true),
+            Timestamp::Device(event) => event.synchronize().is_ok(),
         }
     }
 

@@ -43,7 +43,7 @@ c_functions! {
         event_record: "cuEventRecord" (Handle, Handle),
         event_query: "cuEventQuery" (Handle),
         event_synchronize: "cuEventSynchronize" (Handle),
-        event_elapsed_time: "cuEventElapsedTime" (*mut f32, Handle, Handle),
+        event_elapsed_time: "cuEventElapsedTime_v2" (*mut f32, Handle, Handle),
         host_register: "cuMemHostRegister_v2" (*mut c_void, usize, c_uint),
         host_unregister: "cuMemHostUnregister" (*mut c_void),
         copy_to_host: "cuMemcpyDtoHAsync_v2" (*mut c_void, u64, usize, Handle),

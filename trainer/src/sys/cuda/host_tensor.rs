@@ -36,7 +36,12 @@ impl HostTensor {
         let driver = context.current()?;
         // SAFETY: whole pages of a tensor that is kept until they are unregistered.
         let result = unsafe { (driver.host_register)(start(&tensor), pinned_bytes, 0) };
-        driver.check("cuMemHostRegister", result)?;
+        driver.check("cuMemHostRegister", result).map_err(|error| match error {
+            CudaError::Failed { call, why } => {
+                CudaError::Failed { call, why: format!("{why}: {pinned_bytes} bytes of the host can't be pinned") }
+            }
+            other => other,
+        })?;
         Ok(HostTensor { tensor, pinned_for: Some(context) })
     }
 }

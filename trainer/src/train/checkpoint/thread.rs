@@ -146,6 +146,7 @@ impl CheckpointThread {
         drop(self.requests);
         let staging = self.staging.or_else(|| Some(self.done.recv().ok()?.staging));
         let (step, snapshot) = self.held_step.zip(staging)?;
+        snapshot.wait().ok()?; // one that was not copied whole is of no use
         Some(HeldSnapshot { step, snapshot })
     }
 

@@ -17,6 +17,8 @@ pub(in crate::train) struct StateCopies {
     group: Option<(usize, CopyRing)>,
     /// Oldest first.
     own: Vec<(TrainerState, StateCopy)>,
+    /// Buffers for more of them.
+    free: Vec<StateCopy>,
     /// By their steps, oldest first; whole ones only.
     previous: Vec<(u64, StateCopy)>,
 }
@@ -48,11 +50,6 @@ impl StateCopies {
         self.own.iter().find(|(state, _)| state.step == step).map(|(_, copy)| copy)
     }
 
-    /// The newest copy of this stage.
-    pub(super) fn newest_own(&self) -> Option<&StateCopy> {
-        self.own.last().map(|(_, copy)| copy)
-    }
-
     /// The copy of the previous stage after `step`.
     pub(super) fn previous(&self, step: u64) -> Option<&StateCopy> {
         self.previous.iter().find(|(of, _)| *of == step).map(|(_, copy)| copy)
@@ -60,8 +57,17 @@ impl StateCopies {
 
     /// A buffer for a copy of this stage, the oldest one's once there are enough; a new one is pinned for its GPU.
     pub(super) fn take_own_buffer(&mut self, numel: usize, gpu: Option<CudaContext>) -> Result<StateCopy, CudaError> {
-        let oldest = (self.own.len() == GENERATIONS).then(|| self.own.remove(0).1);
+        let oldest = if self.own.len() == GENERATIONS { Some(self.own.remove(0).1) } else { self.free.pop() };
         oldest.filter(|copy| copy.len() == numel).map_or_else(|| StateCopy::zeros(numel, gpu), Ok)
+    }
+
+    /// Makes all buffers for copies of this stage, so that none is pinned while it trains: the driver may wait for the GPU then.
+    pub(super) fn reserve_own(&mut self, numel: usize, gpu: CudaContext) -> Result<(), CudaError> {
+        self.free.retain(|copy| copy.len() == numel);
+        while self.own.len() + self.free.len() < GENERATIONS {
+            self.free.push(StateCopy::zeros(numel, Some(gpu))?);
+        }
+        Ok(())
     }
 
     /// The same for the previous stage.

@@ -152,6 +152,9 @@ impl<'a> MemoryCheckpoints<'a> {
             Some(chosen) => memory.load_resharded(chosen, stage, links)?,
             None => memory.copies.set_group(rank, ring),
         }
+        if let Some(gpu) = gpu_of(stage) {
+            memory.copies.reserve_own(own_numel, gpu)?;
+        }
         Ok(Some(memory))
     }
 
@@ -291,8 +294,6 @@ impl<'a> MemoryCheckpoints<'a> {
 
     fn hold_own(&mut self, stage: &Stage, state: &TrainerState) -> Result<(), LinkError> {
         if self.copies.own(state.step).is_none() {
-            // how long the one before has held its GPU up is known by now
-            self.stall += self.copies.newest_own().map_or(Duration::ZERO, StateCopy::stall);
             let mut copy = self.copies.take_own_buffer(self.own_numel, gpu_of(stage))?;
             copy.copy_from(stage)?;
             self.copies.hold_own(state.clone(), copy);

@@ -6,7 +6,7 @@ use std::time::Duration;
 use stagecoach::links::{LinkId, LinkPayload, Links, LinksConfig, link_ids};
 use stagecoach_api::job::Transport;
 use stagecoach_pipeline::Placement;
-use stagecoach_tests::nccl::is_here;
+use stagecoach_tests::nccl::{is_here, is_here_with};
 use tch::{Device, Kind, Tensor};
 
 use super::{BACKWARD, FORWARD, group, group_of, tensor};
@@ -170,4 +170,30 @@ fn what_does_not_go_over_nccl_passes_through_pinned_memory() {
     receiver.post(99, &[1, 5, 8], Kind::Float);
     let error = receiver.wait(99).unwrap_err().to_string();
     assert!(error.contains("stage 1 expected f32[40] of microbatch 99 from stage 0"), "{error}");
+}
+
+/// Both ends learn it, though nobody sends any more.
+#[test]
+fn a_sender_that_fails_by_itself_leaves_nobody_waiting() {
+    let folder = tempfile::tempdir().unwrap();
+    let fault = format!("0:pin:1:{}", folder.path().join("struck").display());
+    let environment = [("RANK", "0"), ("NCCL_STAND_IN_FAULT", fault.as_str())];
+    if !is_here_with("links::nccl::a_sender_that_fails_by_itself_leaves_nobody_waiting", &environment) {
+        return;
+    }
+    const COPY: LinkId = LinkId { from: 0, to: 1, payload: LinkPayload::StateCopy };
+    let ids = &[FORWARD, COPY];
+    let mut links = group_of(2, false, |config| LinksConfig { transport: Transport::Nccl, link_ids: ids, ..config });
+    // the first is in the hands of its thread, which fails; those behind it wait until it has
+    let error = (0..).find_map(|m| links[0].senders[&COPY].send(m, tensor(0, 1, 4)).err()).unwrap().to_string();
+    assert!(
+        error.contains("cuMemHostRegister: ") && error.contains("4096 bytes of the host can't be pinned"),
+        "{error}"
+    );
+    let mut receiver = links[1].receivers.remove(&COPY).unwrap();
+    receiver.post(0, &[1, 4, 8], Kind::Float);
+    let (waited, wait) = mpsc::channel();
+    std::thread::spawn(move || waited.send(receiver.wait(0).map(drop)));
+    let error = wait.recv_timeout(Duration::from_secs(60)).expect("the receiver hangs").unwrap_err().to_string();
+    assert!(error.contains("could not receive f32[32] of microbatch 0"), "{error}");
 }

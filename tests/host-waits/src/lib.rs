@@ -1,0 +1,44 @@
+//! For `LD_PRELOAD`: has the functions of the CUDA runtime in which the host waits for a GPU. Each appends its name and the thread's to the
+//! file `HOST_WAITS`, and goes on to the runtime. libtorch calls the runtime; what waits on threads of its own calls the driver.
+
+use std::ffi::{CStr, c_char, c_int, c_void};
+use std::fs::OpenOptions;
+use std::io::Write;
+
+unsafe extern "C" {
+    fn dlsym(handle: *mut c_void, symbol: *const c_char) -> *mut c_void;
+}
+
+/// Notes a call, and finds the function that it is meant for.
+fn note(name: &CStr) -> *mut c_void {
+    if let Some(path) = std::env::var_os("HOST_WAITS") {
+        let mut file = OpenOptions::new().append(true).create(true).open(path).unwrap();
+        let thread = std::thread::current().id();
+        file.write_all(format!("{} {thread:?}\n", name.to_str().unwrap()).as_bytes()).unwrap();
+    }
+    // SAFETY: looks a name up in the libraries that come after this one.
+    let function = unsafe { dlsym(libc::RTLD_NEXT, name.as_ptr()) };
+    assert!(!function.is_null(), "{name:?} is called, and no library has it");
+    function
+}
+
+macro_rules! waits {
+    ($($name:ident($($argument:ident: $type:ty),*) = $symbol:literal;)*) => {$(
+        /// As the CUDA runtime has it.
+        #[allow(non_snake_case, reason = "the runtime's name")]
+        #[unsafe(no_mangle)]
+        unsafe extern "C" fn $name($($argument: $type),*) -> c_int {
+            // SAFETY: the function of this name, which has this type.
+            let function: unsafe extern "C" fn($($type),*) -> c_int = unsafe { std::mem::transmute(note($symbol)) };
+            // SAFETY: the caller's arguments.
+            unsafe { function($($argument),*) }
+        }
+    )*};
+}
+
+waits! {
+    cudaDeviceSynchronize() = c"cudaDeviceSynchronize";
+    cudaStreamSynchronize(stream: *mut c_void) = c"cudaStreamSynchronize";
+    cudaEventSynchronize(event: *mut c_void) = c"cudaEventSynchronize";
+    cudaMemcpy(to: *mut c_void, from: *const c_void, bytes: usize, kind: c_int) = c"cudaMemcpy";
+}

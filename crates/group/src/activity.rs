@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
-use crate::sync::lock;
+use crate::sync::{lock, spawn};
 
 /// A stage's current activity. Cheap to clone; all clones share it.
 #[derive(Debug, Clone)]
@@ -32,9 +32,10 @@ struct Named {
     waits_for: Option<usize>,
 }
 
-/// An activity that a device has not reached, as far as is known.
+/// What a device has not reached, as far as is known.
 struct Ahead {
-    named: Named,
+    /// The activity that begins there; none if only those behind it are to wait.
+    named: Option<Named>,
     wait: Box<dyn FnOnce() -> bool + Send>,
 }
 
@@ -43,16 +44,29 @@ impl ActivityState {
         (self.current, self.sequence, self.since) = (named, self.sequence + 1, Instant::now());
     }
 
-    fn queue(&mut self, ahead: Ahead, state: &Arc<Mutex<ActivityState>>) {
-        (self.ahead, self.last) = (self.ahead + 1, ahead.named.text.clone());
-        let waiting = self.waiting.get_or_insert_with(|| {
-            let (waiting, queue) = mpsc::channel();
-            let state = Arc::downgrade(state);
-            std::thread::spawn(move || wait_for_each(queue, &state));
-            waiting
-        });
-        let _ = waiting.send(ahead);
+    /// Has the thread wait for it. If there can't be one, it is current now. What is returned is not to be waited for, and dropped without
+    /// the lock: that may call the driver.
+    fn queue(&mut self, ahead: Ahead, state: &Arc<Mutex<ActivityState>>) -> Option<Ahead> {
+        let waiting = match self.waiting.take().or_else(|| start(Arc::downgrade(state))) {
+            Some(waiting) => self.waiting.insert(waiting),
+            None => {
+                let Ahead { named, wait } = ahead;
+                named.into_iter().for_each(|named| self.begin(named));
+                return Some(Ahead { named: None, wait });
+            }
+        };
+        self.ahead += 1;
+        if let Some(named) = &ahead.named {
+            self.last.clone_from(&named.text);
+        }
+        waiting.send(ahead).err().map(|refused| refused.0)
     }
+}
+
+/// Starts the thread that waits for a device; none if the system has no more threads.
+fn start(state: Weak<Mutex<ActivityState>>) -> Option<mpsc::Sender<Ahead>> {
+    let (waiting, queue) = mpsc::channel();
+    spawn("activity", move || wait_for_each(queue, &state)).ok().map(|_| waiting)
 }
 
 /// Makes each current when it is reached. Nobody else asks a device, whose driver may be as stuck as what it is asked about: heartbeats
@@ -63,7 +77,7 @@ fn wait_for_each(queue: mpsc::Receiver<Ahead>, state: &Weak<Mutex<ActivityState>
         let Some(state) = state.upgrade() else { return };
         let mut state = lock(&state);
         state.ahead -= 1;
-        if is_reached {
+        if let Some(named) = named.filter(|_| is_reached) {
             state.begin(named);
         }
     }
@@ -82,7 +96,7 @@ pub(crate) struct Heartbeat {
     pub(crate) text: String,
     /// A group rank.
     pub(crate) waits_for: Option<usize>,
-    /// How often the activity was set; distinguishes a new `F 5` from an earlier one.
+    /// How often another one became the current one; distinguishes a new `F 5` from an earlier one.
     pub(crate) sequence: u64,
     /// How long it has been the current one.
     pub(crate) age: Duration,
@@ -106,9 +120,10 @@ impl Activity {
         let named = Named { text: text.into(), waits_for };
         name_thread(&named.text);
         let mut state = lock(&self.0);
-        match state.ahead {
-            0 => state.begin(named),
-            _ => state.queue(Ahead { named, wait: Box::new(|| true) }, &self.0),
+        if state.ahead == 0 {
+            state.begin(named);
+        } else {
+            state.queue(Ahead { named: Some(named), wait: Box::new(|| true) }, &self.0);
         }
     }
 
@@ -122,7 +137,17 @@ impl Activity {
     ) {
         let named = Named { text: text.into(), waits_for };
         name_thread(&named.text);
-        lock(&self.0).queue(Ahead { named, wait: Box::new(wait) }, &self.0);
+        self.queue(Ahead { named: Some(named), wait: Box::new(wait) });
+    }
+
+    /// What is set from now on is not current before `wait` returns, on another thread: the device is still at what was set before.
+    pub fn hold_until(&self, wait: impl FnOnce() -> bool + Send + 'static) {
+        self.queue(Ahead { named: None, wait: Box::new(wait) });
+    }
+
+    fn queue(&self, ahead: Ahead) {
+        let refused = lock(&self.0).queue(ahead, &self.0);
+        drop(refused);
     }
 
     /// The current activity, for the termination message.
@@ -130,7 +155,7 @@ impl Activity {
         lock(&self.0).current.text.clone()
     }
 
-    /// What was set last, for the termination message of a failure of the trainer itself.
+    /// What was set last, for the termination message of a stage that has run out of memory, which is allocated ahead of the device.
     pub fn last_set(&self) -> String {
         let state = lock(&self.0);
         if state.ahead == 0 { state.current.text.clone() } else { state.last.clone() }
@@ -190,5 +215,11 @@ mod tests {
         assert_eq!(until(&activity, "F 1"), (None, 5));
         activity.set("DATA", None);
         assert_eq!(until(&activity, "DATA"), (None, 6));
+        let (done, wait) = mpsc::channel::<()>();
+        activity.hold_until(move || wait.recv().is_ok());
+        activity.set("SNAPSHOT", None);
+        assert_eq!((activity.text().as_str(), activity.last_set().as_str()), ("DATA", "SNAPSHOT"));
+        done.send(()).unwrap();
+        assert_eq!(until(&activity, "SNAPSHOT"), (None, 7));
     }
 }

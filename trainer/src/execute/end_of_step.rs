@@ -17,6 +17,7 @@ impl Executor<'_> {
         losses: &[Tensor],
         timer: &mut StepTimer,
     ) -> Result<Verdict, StepError> {
+        self.stage.set_activity(self.activity, "EXCHANGE", None);
         let (parameters, squared_norms) = self.stage.squared_norms();
         // the one time in a step that the host waits for a GPU, unless it is audited or dumped
         let mut losses_and_norms = copy_to_host(losses.iter().chain([&squared_norms]));

@@ -99,6 +99,7 @@ impl Executor<'_> {
             match idle_work.and_then(|()| self.execute(action, program, inputs, &mut state)) {
                 // somebody gave the step up, or died: the group knows
                 Err(StepError::Link(LinkError::Broken(why))) if inputs.step.is_some() && !is_decided => {
+                    self.links.check_device()?;
                     state.verdict = Some(self.give_up(inputs)?);
                     state.broken_link = Some(why);
                     break;
@@ -106,6 +107,7 @@ impl Executor<'_> {
                 executed => executed?,
             }
         }
+        self.stage.hold_activity(self.activity);
         let StepState { verdict, decided_at, losses, broken_link, timer, .. } = state;
         // those of a step are in the vote
         let losses = if inputs.step.is_none() { copy_to_host(&losses) } else { Vec::new() };

@@ -163,6 +163,13 @@ impl Stage {
         now
     }
 
+    /// What is set as the activity from now on begins when the stage has computed what it has been given so far.
+    pub(super) fn hold_activity(&self, activity: &Activity) {
+        if let device @ Timestamp::Device(_) = self.timestamp() {
+            activity.hold_until(move || device.wait());
+        }
+    }
+
     /// What the stage computes from now on may write to its parameters: copies of them to the host, which run meanwhile, are done first.
     pub(crate) fn wait_for_copies(&self) -> Result<(), StepError> {
         let waited = self.gpu.as_ref().map_or(Ok(()), StageGpu::wait_for_copies);

@@ -61,17 +61,31 @@ impl Links {
     /// Fails if anything sent or received so far did. From GPU to GPU that is known only once the device is done: to be called when
     /// the host has waited for it, before a result that depends on what was received counts.
     pub(crate) fn check(&self) -> Result<(), LinkError> {
-        self.senders.values().try_for_each(Sender::check)?;
-        self.receivers.values().try_for_each(Receiver::check)
+        self.check_device()?;
+        self.failures().next().map_or(Ok(()), Err)
+    }
+
+    /// Fails if this stage's GPU did: then its links break for no fault of another stage's.
+    pub(crate) fn check_device(&self) -> Result<(), LinkError> {
+        self.failures().find(|failure| matches!(failure, LinkError::Device(_))).map_or(Ok(()), Err)
+    }
+
+    fn failures(&self) -> impl Iterator<Item = LinkError> {
+        let of_senders = self.senders.values().filter_map(Sender::failure);
+        of_senders.chain(self.receivers.values().filter_map(Receiver::failure))
     }
 
     /// Closes all links: whoever waits at their other ends is told by an error. What was handed over is sent first, by a
     /// thread, as its receiver may not want it before it learns of the end itself. What was posted is not filled any more: the next group
     /// may use its memory.
     pub(crate) fn close(&mut self) {
-        self.receivers.retain(|_, receiver| !receiver.is_stream());
-        let closed = std::mem::take(self);
+        let (streams, receivers) =
+            std::mem::take(&mut self.receivers).into_iter().partition(|(_, receiver)| receiver.is_stream());
+        let mut closed = std::mem::take(self);
+        closed.receivers = receivers;
+        // first: what is received over NCCL may hold up a GPU, and with it the copies of the streams
         std::thread::spawn(move || drop(closed));
+        drop::<BTreeMap<_, _>>(streams);
     }
 }
 
@@ -237,7 +251,47 @@ fn retry<T>(deadline: Instant, interrupt: &Interrupt, mut attempt: impl FnMut() 
 
 #[cfg(test)]
 mod tests {
+    use std::net::TcpListener;
+
+    use stagecoach_tests::nccl::is_here_with;
+    use tch::{Device, Kind, Tensor};
+
+    use super::super::stream::LinkStream;
     use super::*;
+
+    /// A sender whose receiver is gone.
+    fn sender(link: LinkId, gpu: Option<CudaContext>) -> Sender {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let socket = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        drop(listener.accept().unwrap());
+        let stream = LinkStream::Clear(socket.try_clone().unwrap());
+        Sender::start(link, socket, stream, Outgoing::Stream, gpu)
+    }
+
+    /// By the stand-in for the driver (`tests/nccl`), to which all memory is the GPU's. The peers of a stage whose GPU has failed break
+    /// their links.
+    #[test]
+    fn a_failure_of_the_own_gpu_is_told_before_broken_links() {
+        let folder = tempfile::tempdir().unwrap();
+        let fault = format!("0:pin:1:{}", folder.path().join("struck").display());
+        let environment = [("RANK", "0"), ("NCCL_STAND_IN_FAULT", fault.as_str())];
+        let name = "links::open::tests::a_failure_of_the_own_gpu_is_told_before_broken_links";
+        if !is_here_with(name, &environment) {
+            return;
+        }
+        let mut links = Links::default();
+        let gpu = CudaContext::of_device(0).unwrap();
+        for (link, gpu) in [(LinkId::tied(0, 1), None), (LinkId::tied(0, 2), Some(gpu))] {
+            let sender = sender(link, gpu);
+            let tensor = || Tensor::zeros([1 << 16], (Kind::Float, Device::Cpu));
+            (0..).find_map(|message| sender.send(message, tensor()).err()).unwrap();
+            links.senders.insert(link, sender);
+            let is_device = matches!(links.check(), Err(LinkError::Device(_)));
+            assert_eq!((is_device, links.check_device().is_err()), (gpu.is_some(), gpu.is_some()));
+        }
+        let failure = links.check().unwrap_err().to_string();
+        assert!(failure.starts_with("cuMemHostRegister: "), "{failure}");
+    }
 
     #[test]
     fn an_address_that_is_not_reached_is_tried_until_the_deadline() {

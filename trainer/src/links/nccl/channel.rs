@@ -76,12 +76,12 @@ impl Channel {
         let link = message.link;
         let messages = self.messages.as_ref().and_then(|messages| messages.send((message, ready)).ok());
         messages.ok_or_else(|| LinkError::Broken(format!("the link for {link} is closed")))?;
-        self.check()
+        self.failure().map_or(Ok(()), Err)
     }
 
-    /// Fails if anything handed over before did. What was received by then may not be what was sent.
-    pub(crate) fn check(&self) -> Result<(), LinkError> {
-        self.failure.get().map_or(Ok(()), |error| Err(error.clone()))
+    /// Why anything handed over before has failed. What was received by then may not be what was sent.
+    pub(crate) fn failure(&self) -> Option<LinkError> {
+        self.failure.get().cloned()
     }
 }
 
@@ -118,7 +118,10 @@ impl ChannelThread {
                 CommunicatorEnd::Receiver => ("from", "receive"),
             };
             let what = link.unwrap_or_else(|| format!("what goes {from_or_to} stage {peer}"));
-            let error = LinkError::Broken(format!("could not {way} {what}: {why}"));
+            let error = match why {
+                device @ LinkError::Device(_) => device,
+                why => LinkError::Broken(format!("could not {way} {what}: {why}")),
+            };
             // known before the abort lets the device go on with what has not arrived
             let _ = failure.set(error.clone());
             drop(communicator);
@@ -135,7 +138,7 @@ impl ChannelThread {
     }
 
     /// Returns when no more messages come and all are done.
-    fn transfer_all(&mut self, handed_over: &mpsc::Receiver<(Message, CudaEvent)>) -> Result<(), String> {
+    fn transfer_all(&mut self, handed_over: &mpsc::Receiver<(Message, CudaEvent)>) -> Result<(), LinkError> {
         loop {
             let next = match self.pending.is_empty() {
                 true => handed_over.recv().map_err(|_| RecvTimeoutError::Disconnected),
@@ -153,7 +156,7 @@ impl ChannelThread {
                 Err(RecvTimeoutError::Disconnected) if self.pending.is_empty() => return Ok(()),
                 Err(RecvTimeoutError::Disconnected) => match self.config.end {
                     CommunicatorEnd::Sender => std::thread::sleep(POLL_INTERVAL),
-                    CommunicatorEnd::Receiver => return Err("nobody waits for it any more".into()),
+                    CommunicatorEnd::Receiver => return Err(broken("nobody waits for it any more")),
                 },
             }
             self.release()?;
@@ -162,18 +165,17 @@ impl ChannelThread {
     }
 
     /// Gives a message to the communicator; an event behind it.
-    fn begin(&self, message: &Message, ready: &CudaEvent) -> Result<Arc<CudaEvent>, String> {
-        let cuda = |error: CudaError| error.to_string();
-        self.stream.wait(ready).map_err(cuda)?;
+    fn begin(&self, message: &Message, ready: &CudaEvent) -> Result<Arc<CudaEvent>, LinkError> {
+        self.stream.wait(ready)?;
         // an empty tensor has no memory, and both ends know that it is empty
         if message.tensor.numel() > 0 {
             let give_up = || match self.config.interrupt.is_triggered() {
                 true => Err("the group has ended".to_owned()),
                 false => Ok(()),
             };
-            self.config.communicator.transfer(&message.tensor, &self.stream, &give_up)?;
+            self.config.communicator.transfer(&message.tensor, &self.stream, &give_up).map_err(LinkError::Broken)?;
         }
-        let done = Arc::new(self.stream.record().map_err(cuda)?);
+        let done = Arc::new(self.stream.record()?);
         if let Some(arrivals) = &message.arrivals {
             let Message { microbatch, tensor, .. } = message;
             let at = Timestamp::Device(Arc::clone(&done));
@@ -185,9 +187,9 @@ impl ChannelThread {
     }
 
     /// Lets go of the messages that are done.
-    fn release(&mut self) -> Result<(), String> {
+    fn release(&mut self) -> Result<(), LinkError> {
         while let Some((_, done)) = self.pending.front() {
-            if !done.is_complete().map_err(|error| error.to_string())? {
+            if !done.is_complete()? {
                 break;
             }
             self.pending.pop_front();
@@ -196,22 +198,26 @@ impl ChannelThread {
     }
 
     /// Looks for what would keep the rest from ever being done.
-    fn watch(&mut self) -> Result<(), String> {
-        self.config.communicator.is_ready()?;
+    fn watch(&mut self) -> Result<(), LinkError> {
+        self.config.communicator.is_ready().map_err(LinkError::Broken)?;
         if self.pending.is_empty() {
             return Ok(());
         }
         if self.config.interrupt.is_triggered() {
-            return Err("the group has ended".into());
+            return Err(broken("the group has ended"));
         }
         if self.config.sockets.iter().any(is_closed) {
             let peer_closed_at = *self.peer_closed_at.get_or_insert_with(Instant::now);
             if peer_closed_at.elapsed() > PEER_CLOSED_GRACE {
-                return Err(format!("stage {} has closed its connection", self.config.peer));
+                return Err(broken(format!("stage {} has closed its connection", self.config.peer)));
             }
         }
         Ok(())
     }
+}
+
+fn broken(why: impl Into<String>) -> LinkError {
+    LinkError::Broken(why.into())
 }
 
 /// Whether the other end of a connection on which nothing is sent is gone.

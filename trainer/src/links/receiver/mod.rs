@@ -86,11 +86,11 @@ impl Receiver {
         matches!(self.backend, Backend::Stream(_))
     }
 
-    /// Fails if anything received so far did, as far as is known: then what was returned is not what was sent.
-    pub(super) fn check(&self) -> Result<(), LinkError> {
+    /// Why anything received so far has failed, as far as is known: then what was returned is not what was sent.
+    pub(super) fn failure(&self) -> Option<LinkError> {
         match &self.backend {
-            Backend::Stream(_) => Ok(()),
-            Backend::Nccl(receiver) => receiver.check(),
+            Backend::Stream(_) => None,
+            Backend::Nccl(receiver) => receiver.failure(),
         }
     }
 }

@@ -27,9 +27,9 @@ impl NcclReceiver {
         NcclReceiver { channel, sender, arrivals: Arrivals::new(arrived), destinations: HashMap::new() }
     }
 
-    /// Fails if anything that was posted did, as far as is known.
-    pub(super) fn check(&self) -> Result<(), LinkError> {
-        self.channel.check()
+    /// Why anything that was posted has failed, as far as is known.
+    pub(super) fn failure(&self) -> Option<LinkError> {
+        self.channel.failure()
     }
 
     pub(super) fn post(&mut self, link: LinkId, device: Device, microbatch: usize, mut tensor: Tensor) {

@@ -80,11 +80,11 @@ impl Sender {
         }
     }
 
-    /// Fails if anything sent so far did, as far as is known.
-    pub(super) fn check(&self) -> Result<(), LinkError> {
+    /// Why anything sent so far has failed, as far as is known.
+    pub(super) fn failure(&self) -> Option<LinkError> {
         match &self.backend {
-            Backend::Stream(queue) => queue.failure().map_or(Ok(()), Err),
-            Backend::Nccl(channel, _) => channel.check(),
+            Backend::Stream(queue) => queue.failure(),
+            Backend::Nccl(channel, _) => channel.failure(),
         }
     }
 

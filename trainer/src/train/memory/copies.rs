@@ -17,7 +17,7 @@ pub(in crate::train) struct StateCopies {
     group: Option<(usize, CopyRing)>,
     /// Oldest first.
     own: Vec<(TrainerState, StateCopy)>,
-    /// Buffers for more of them.
+    /// Buffers for more copies of its own.
     free: Vec<StateCopy>,
     /// By their steps, oldest first; whole ones only.
     previous: Vec<(u64, StateCopy)>,
@@ -88,7 +88,8 @@ impl StateCopies {
 
     /// Drops what is newer than `step`, from which all go on: what they train again need not be the same on other machines.
     pub(super) fn drop_after(&mut self, step: u64) {
-        self.own.retain(|(state, _)| state.step <= step);
+        let newer = self.own.extract_if(.., |(state, _)| state.step > step);
+        self.free.extend(newer.map(|(_, copy)| copy));
         self.previous.retain(|(of, _)| *of <= step);
     }
 }

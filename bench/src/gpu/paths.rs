@@ -37,7 +37,7 @@ mod tests {
     fn folders_of_the_machine_are_left_out() {
         for (text, shortened) in [
             ("200 tokens/s, see https://pytorch.org/docs", "200 tokens/s, see https://pytorch.org/docs"),
-            ("no /work/a-b/lib.so: (/tmp/x_1/)", "no lib.so: (x_1)"),
+            ("no /srv/a-b/lib.so: (/tmp/x_1/)", "no lib.so: (x_1)"),
             ("File \"/home/me/llama.py\", line 3", "File \"llama.py\", line 3"),
             ("NVIDIA H100 / CUDA, trainer/src/gpu.rs", "NVIDIA H100 / CUDA, trainer/src/gpu.rs"),
         ] {

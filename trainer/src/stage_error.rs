@@ -9,6 +9,7 @@ use crate::execute::StepError;
 use crate::folder::FolderError;
 use crate::links::LinkError;
 use crate::observe::MetricsError;
+use crate::sys::CudaError;
 
 /// An error that ends a stage.
 #[derive(Clone, Debug, thiserror::Error)]
@@ -62,6 +63,12 @@ impl From<StepError> for StageError {
 
 impl From<LinkError> for StageError {
     fn from(error: LinkError) -> StageError {
+        StepError::from(error).into()
+    }
+}
+
+impl From<CudaError> for StageError {
+    fn from(error: CudaError) -> StageError {
         StepError::from(error).into()
     }
 }

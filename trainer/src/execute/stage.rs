@@ -14,13 +14,12 @@ use super::dump::TensorDump;
 use super::gradient_sums::{AccumulatorGroup, GradientSums};
 use super::ownership::owners;
 use super::stage_gpu::StageGpu;
-use super::step::StepError;
 use super::tied_embedding::TiedEmbedding;
 use super::weight_grad_store::WeightGradStore;
 use crate::kernels;
 use crate::model::{Architecture, Embedding, Head, ModelPart, Parameters};
 use crate::optimize::AdamW;
-use crate::sys::Timestamp;
+use crate::sys::{CudaContext, CudaError, Timestamp};
 
 /// Configuration from which every rank builds its stage.
 #[derive(Debug)]
@@ -171,16 +170,20 @@ impl Stage {
     }
 
     /// What the stage computes from now on may write to its parameters: copies of them to the host, which run meanwhile, are done first.
-    pub(crate) fn wait_for_copies(&self) -> Result<(), StepError> {
-        let waited = self.gpu.as_ref().map_or(Ok(()), StageGpu::wait_for_copies);
-        waited.map_err(|error| StepError::Device(error.to_string()))
+    pub(crate) fn wait_for_copies(&self) -> Result<(), CudaError> {
+        self.gpu.as_ref().map_or(Ok(()), StageGpu::wait_for_copies)
+    }
+
+    /// The context of its GPU, if it has one: for memory that is copied to and from.
+    pub(crate) fn gpu_context(&self) -> Option<CudaContext> {
+        self.gpu.as_ref().map(StageGpu::context)
     }
 
     /// Forgets what an unfinished step has left. Its memory may be written to.
     ///
     /// # Errors
     /// If the GPU's driver fails.
-    pub(crate) fn discard_step(&mut self) -> Result<(), StepError> {
+    pub(crate) fn discard_step(&mut self) -> Result<(), CudaError> {
         self.wait_for_copies()?;
         self.weight_grad_store = WeightGradStore::default();
         self.gradient_sums.clear();

@@ -26,8 +26,8 @@ impl StageGpu {
         Ok(StageGpu { context, copy_stream: context.stream()?, copies: RefCell::default(), clock })
     }
 
-    /// For memory that it copies to.
-    pub(crate) fn context(&self) -> CudaContext {
+    /// Its context.
+    pub(super) fn context(&self) -> CudaContext {
         self.context
     }
 

@@ -9,6 +9,7 @@ use tch::Tensor;
 
 use super::StepControl;
 use crate::links::LinkError;
+use crate::sys::CudaError;
 
 /// Error of a step.
 #[derive(Debug, thiserror::Error)]
@@ -40,6 +41,12 @@ pub enum StepError {
         /// The missing input.
         why: String,
     },
+}
+
+impl From<CudaError> for StepError {
+    fn from(error: CudaError) -> StepError {
+        StepError::Device(error.to_string())
+    }
 }
 
 impl StepError {

@@ -62,9 +62,7 @@ impl PinnedBuffer {
         self.in_use = Some(Arc::clone(&copied));
         Ok(copied)
     }
-}
 
-impl PinnedBuffer {
     /// An event behind the last copy. Without one nobody could wait for it, so that it is waited for now.
     fn record(&self) -> Result<CudaEvent, CudaError> {
         self.stream.record().inspect_err(|_| drop(self.stream.synchronize()))

@@ -6,7 +6,7 @@ use stagecoach_pipeline::{Partition, Placement};
 use tch::{Kind, Tensor, no_grad};
 
 use super::snapshot::copy_all;
-use crate::execute::{CopyToHost, Stage, StageGpu, owners};
+use crate::execute::{CopyToHost, Stage, owners};
 use crate::model::{Architecture, Parameter, stage_parameter_specs};
 use crate::sys::{CudaContext, CudaError, CudaEvent, HostTensor};
 use crate::tensor_bytes::bytes_of;
@@ -87,7 +87,7 @@ impl StateCopy {
     /// # Errors
     /// If the GPU's driver fails.
     pub(crate) fn load_into(&self, stage: &mut Stage, updates: u64) -> Result<(), CudaError> {
-        stage.gpu.as_ref().map_or(Ok(()), StageGpu::wait_for_copies)?;
+        stage.wait_for_copies()?;
         let of_stage = state(stage);
         let pieces = pieces(&self.tensor()?, &of_stage);
         no_grad(|| {

@@ -2,7 +2,7 @@
 
 use tch::{Device, Tensor};
 
-use crate::execute::{Stage, StageGpu};
+use crate::execute::Stage;
 use crate::sys::{CudaError, HostTensor};
 use crate::tensor_bytes::bytes_of;
 
@@ -63,8 +63,7 @@ impl NamedTensor {
 
     /// Memory for a copy of it, pinned if `stage` has a GPU.
     pub(super) fn buffer((name, tensor): &StageTensor, stage: &Stage) -> Result<NamedTensor, CudaError> {
-        let gpu = stage.gpu.as_ref().map(StageGpu::context);
-        let memory = HostTensor::zeros(&tensor.size(), tensor.kind(), gpu)?;
+        let memory = HostTensor::zeros(&tensor.size(), tensor.kind(), stage.gpu_context())?;
         Ok(NamedTensor { name: name.clone(), shape: shape(tensor), tensor: memory })
     }
 

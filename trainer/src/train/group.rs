@@ -117,7 +117,7 @@ fn load_and_train(
     let mut stage = setup.build_stage(&stage_config, &plan, kept)?;
     monitor.set_activity("opening links");
     let mut links = setup.open_links(listener, interrupt)?;
-    stage.gpu = links.gpu.map(StageGpu::new).transpose().map_err(LinkError::from)?;
+    stage.gpu = links.gpu.map(StageGpu::new).transpose()?;
     setup.report_missing_transports(&links, kept)?;
     let mut audits = setup.begin_audits(&stage_config, &mut links);
     monitor.set_activity("loading");
@@ -136,7 +136,7 @@ fn load_and_train(
     let data_loader = DataLoader::open(context, &plan, stage.index, &verified.training.placement)?;
     member.form()?;
     monitor.set_formed();
-    stage.gpu.as_mut().map_or(Ok(()), StageGpu::start_clock).map_err(LinkError::from)?;
+    stage.gpu.as_mut().map_or(Ok(()), StageGpu::start_clock)?;
     setup.report_start(&plan);
     let mut running = RunningStage {
         context: *context,

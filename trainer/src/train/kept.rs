@@ -5,9 +5,10 @@ use stagecoach_checkpoint::Fence;
 use stagecoach_pipeline::{Partition, Placement, Replica};
 
 use super::memory::StateCopies;
-use crate::execute::{Stage, StepError};
+use crate::execute::Stage;
 use crate::plan::{JobConfig, Plan, VerifiedPlan};
 use crate::state_dict::Snapshot;
+use crate::sys::CudaError;
 
 /// What a stage keeps.
 #[derive(Debug, Default)]
@@ -92,7 +93,7 @@ impl Kept {
     ///
     /// # Errors
     /// If the GPU's driver fails.
-    pub(super) fn take_stage(&mut self) -> Result<Option<Stage>, StepError> {
+    pub(super) fn take_stage(&mut self) -> Result<Option<Stage>, CudaError> {
         let mut stage = self.stage.take();
         stage.as_mut().map_or(Ok(()), Stage::discard_step)?;
         Ok(stage)

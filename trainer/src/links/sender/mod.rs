@@ -51,8 +51,8 @@ impl Sender {
 
     /// Hands over a contiguous tensor, which the link keeps alive until it is sent.
     ///
-    /// To a stream, blocks while [`SENDS_IN_FLIGHT`](stagecoach_pipeline::SENDS_IN_FLIGHT) earlier ones have not left this stage: TCP's buffers or shared memory are
-    /// full, and the receiver has not posted their receives. What replicas exchange never blocks: it is sent while the stage computes.
+    /// To a stream, blocks while [`SENDS_IN_FLIGHT`](stagecoach_pipeline::SENDS_IN_FLIGHT) earlier ones have not left this stage: TCP's
+    /// buffers or shared memory are full, and the receiver has not posted their receives, or a GPU has not computed them. What replicas exchange never blocks: it is sent while the stage computes.
     /// From GPU to GPU nothing does: the send runs on the device, behind what computes the tensor.
     ///
     /// # Errors

@@ -2,7 +2,7 @@
 
 use std::net::{Shutdown, TcpStream};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, mpsc};
+use std::sync::{Arc, OnceLock, mpsc};
 use std::thread::JoinHandle;
 
 use stagecoach_pipeline::SENDS_IN_FLIGHT;
@@ -22,7 +22,7 @@ pub(super) struct StreamSender {
     gpu: Option<CudaContext>,
     tensors: Option<TensorQueue>,
     thread: Option<JoinHandle<()>>,
-    failure: Arc<Mutex<Option<LinkError>>>,
+    failure: Arc<OnceLock<LinkError>>,
 }
 
 /// A tensor to be written.
@@ -30,8 +30,8 @@ pub(super) struct StreamSender {
 struct Outbound {
     microbatch: u32,
     tensor: Tensor,
-    /// Whether it is in the memory of the GPU.
-    is_on_gpu: bool,
+    /// The GPU in whose memory it is; none if it is in the host's.
+    gpu: Option<CudaContext>,
     /// Before this event is complete it is not either.
     complete: Option<Arc<CudaEvent>>,
 }
@@ -72,7 +72,6 @@ struct Writer {
     link: LinkId,
     stream: LinkStream,
     carrier: Outgoing,
-    gpu: Option<CudaContext>,
     buffer: Option<PinnedBuffer>,
     /// Payload bytes so far.
     sent: Arc<AtomicU64>,
@@ -95,11 +94,11 @@ impl Writer {
 
     /// A part of a tensor in the memory of the host, once it is complete.
     fn on_host(&mut self, outbound: &Outbound, part: Tensor) -> Result<Tensor, CudaError> {
-        let (Some(gpu), Some(complete)) = (self.gpu, &outbound.complete) else { return Ok(part) };
-        if !outbound.is_on_gpu {
+        let Some(complete) = &outbound.complete else { return Ok(part) };
+        let Some(gpu) = outbound.gpu else {
             complete.synchronize()?;
             return Ok(part);
-        }
+        };
         let buffer = match &mut self.buffer {
             Some(buffer) => buffer,
             none => none.insert(PinnedBuffer::new(gpu)?),
@@ -118,13 +117,13 @@ impl StreamSender {
         gpu: Option<CudaContext>,
     ) -> StreamSender {
         let (tensors, jobs) = TensorQueue::new(link.payload);
-        let failure: Arc<Mutex<Option<LinkError>>> = Arc::default();
+        let failure: Arc<OnceLock<LinkError>> = Arc::default();
         let failed = failure.clone();
         let work = move || {
-            let mut writer = Writer { link, stream, carrier, gpu, buffer: None, sent };
+            let mut writer = Writer { link, stream, carrier, buffer: None, sent };
             for outbound in jobs {
                 if let Err(error) = writer.write(&outbound) {
-                    *failed.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
+                    let _ = failed.set(error);
                     // whoever waits for the rest learns it
                     let _ = socket.shutdown(Shutdown::Both);
                     return;
@@ -142,12 +141,12 @@ impl StreamSender {
         tensor: Tensor,
         complete: Option<Arc<CudaEvent>>,
     ) -> Result<(), LinkError> {
-        let holder = self.gpu.filter(|gpu| gpu.holds(&tensor));
-        let complete = match (complete, holder) {
+        let gpu = self.gpu.filter(|gpu| gpu.holds(&tensor));
+        let complete = match (complete, gpu) {
             (None, Some(gpu)) => Some(Arc::new(gpu.record_default_stream()?)),
             (complete, _) => complete,
         };
-        let outbound = Outbound { microbatch: microbatch as u32, tensor, is_on_gpu: holder.is_some(), complete };
+        let outbound = Outbound { microbatch: microbatch as u32, tensor, gpu, complete };
         match self.tensors.as_ref().and_then(|tensors| tensors.send(outbound)) {
             Some(()) => Ok(()),
             None => Err(self.failure().unwrap_or_else(|| LinkError::Broken(format!("the link for {link} is closed")))),
@@ -156,7 +155,7 @@ impl StreamSender {
 
     /// What has ended the thread before its time.
     pub(super) fn failure(&self) -> Option<LinkError> {
-        self.failure.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.failure.get().cloned()
     }
 }
 

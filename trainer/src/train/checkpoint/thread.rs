@@ -15,7 +15,6 @@ use crate::observe::SaveRecord;
 use crate::plan::TrainerState;
 use crate::stage_error::StageError;
 use crate::state_dict::Snapshot;
-use crate::sys::CudaError;
 use crate::train::kept::HeldSnapshot;
 use crate::train::monitor::StageMonitor;
 
@@ -64,7 +63,7 @@ impl CheckpointThread {
                 counter.fetch_add(1, Ordering::Relaxed);
             };
             for SaveRequest { snapshot, state, record, started } in inbox {
-                let copied = snapshot.wait().map_err(gpu_failed);
+                let copied = snapshot.wait().map_err(StageError::from);
                 let result = copied.and_then(|()| writer.try_save(&snapshot, &state, &activity)).map(|saved| {
                     let stall_seconds = record.stall_seconds + snapshot.stall().as_secs_f64();
                     writer.report_result(SaveRecord { stall_seconds, ..record }, started, saved)
@@ -80,7 +79,7 @@ impl CheckpointThread {
             .map_err(|e| StageError::new(FailureKind::Error, format!("could not start the checkpoint thread: {e}")))?;
         let held_step = held.as_ref().map(|held| held.step);
         let staging = held.map_or_else(|| Snapshot::empty_buffer(stage), |held| Ok(held.snapshot));
-        let staging = Some(staging.map_err(gpu_failed)?);
+        let staging = Some(staging?);
         Ok(CheckpointThread { requests, done, activity_count, staging, held_step })
     }
 
@@ -99,7 +98,7 @@ impl CheckpointThread {
     ) -> Result<(), StageError> {
         // the group decides to save only if no stage is writing
         let Some(mut snapshot) = self.staging.take() else { return Err(thread_ended_error()) };
-        snapshot.copy_from(stage).map_err(gpu_failed)?;
+        snapshot.copy_from(stage)?;
         self.held_step = Some(state.step);
         record.stall_seconds = started.elapsed().as_secs_f64();
         self.requests
@@ -154,10 +153,6 @@ impl CheckpointThread {
         self.staging = Some(staging);
         result
     }
-}
-
-fn gpu_failed(error: CudaError) -> StageError {
-    StageError::new(FailureKind::Error, error.to_string())
 }
 
 fn thread_ended_error() -> StageError {

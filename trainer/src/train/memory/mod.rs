@@ -16,14 +16,14 @@ use stagecoach_group::Member;
 use tch::Tensor;
 
 use super::collective::{all_gather, topic};
-use crate::execute::{Stage, StageGpu, owners};
+use crate::execute::{Stage, owners};
 use crate::links::{CopyRing, LinkError, LinkId, Links, Receiver, Sender};
 use crate::model::ParameterSpec;
 use crate::observe::MemoryCheckpointRecord;
 use crate::plan::TrainerState;
 use crate::stage_error::StageError;
 use crate::state_dict::StateCopy;
-use crate::sys::{CudaContext, CudaError};
+use crate::sys::CudaError;
 
 use choice::{HeldCopies, MemoryCheckpoint, Source, newest_complete};
 pub(super) use copies::StateCopies;
@@ -152,7 +152,7 @@ impl<'a> MemoryCheckpoints<'a> {
             Some(chosen) => memory.load_resharded(chosen, stage, links)?,
             None => memory.copies.set_group(rank, ring),
         }
-        if let Some(gpu) = gpu_of(stage) {
+        if let Some(gpu) = stage.gpu_context() {
             memory.copies.reserve_own(own_numel, gpu)?;
         }
         Ok(Some(memory))
@@ -171,7 +171,7 @@ impl<'a> MemoryCheckpoints<'a> {
             self.links.to_previous.send(step as usize, copy.tensor()?)?;
         }
         if !sources[self.rank].is_own {
-            let copy = self.copies.take_own_buffer(self.own_numel, gpu_of(stage))?;
+            let copy = self.copies.take_own_buffer(self.own_numel, stage.gpu_context())?;
             self.links.from_next.post_into(step as usize, copy.tensor()?);
             drop(self.links.from_next.wait(step as usize)?);
             self.copies.hold_own(state, copy);
@@ -197,7 +197,7 @@ impl<'a> MemoryCheckpoints<'a> {
         let part = |copy: &StateCopy, offset: i64, numel: i64| -> Result<Tensor, CudaError> {
             Ok(copy.tensor()?.narrow(0, offset, numel))
         };
-        let own = StateCopy::zeros(self.own_numel, gpu_of(stage))?;
+        let own = StateCopy::zeros(self.own_numel, stage.gpu_context())?;
         let is_here = |transfer: &&Transfer| transfer.source.rank == self.rank;
         let arriving: Vec<&Transfer> =
             transfers.iter().filter(|transfer| transfer.owner == replica && !is_here(transfer)).collect();
@@ -294,7 +294,7 @@ impl<'a> MemoryCheckpoints<'a> {
 
     fn hold_own(&mut self, stage: &Stage, state: &TrainerState) -> Result<(), LinkError> {
         if self.copies.own(state.step).is_none() {
-            let mut copy = self.copies.take_own_buffer(self.own_numel, gpu_of(stage))?;
+            let mut copy = self.copies.take_own_buffer(self.own_numel, stage.gpu_context())?;
             copy.copy_from(stage)?;
             self.copies.hold_own(state.clone(), copy);
         }
@@ -312,11 +312,6 @@ impl<'a> MemoryCheckpoints<'a> {
         let Some((tensor, complete)) = self.copies.own(step).map(StateCopy::to_send) else { return Ok(()) };
         self.links.to_next.send_when(step as usize, tensor, complete)
     }
-}
-
-/// For memory into which the state of `stage` is copied.
-fn gpu_of(stage: &Stage) -> Option<CudaContext> {
-    stage.gpu.as_ref().map(StageGpu::context)
 }
 
 /// All ranks choose by what each says that it has: one that has it not has said something else.

@@ -2,7 +2,7 @@
 //! schedules.
 
 use serde_json::{Value, json};
-use stagecoach_tests::{Group, Hashes, TestJob, stagecoach};
+use stagecoach_tests::{Hashes, TestJob};
 
 use super::gpu_run::{GpuRun, attempt};
 use crate::stats::line;
@@ -89,9 +89,7 @@ fn train(run: &GpuRun, precision: &'static str, way: &Way) -> Hashes {
             decay_steps: Some(STEPS),
             ..TestJob::default()
         };
-        let environment = run.environment(transport);
-        let environment: Vec<_> = environment.iter().map(|(name, value)| (*name, value.as_str())).collect();
-        let mut group = Group::start_program(&stagecoach(), &environment, &own, &job, "gpu", attempt as u64 + 1);
+        let mut group = run.start_group(&own, &job, attempt as u64 + 1);
         for ended in group.finish(run.at_most(120)) {
             let told = ended.log.lines().last().unwrap_or_default();
             assert!(ended.code == Some(0), "a stage left with {:?}: {told}", ended.code);

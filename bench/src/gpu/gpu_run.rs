@@ -8,7 +8,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use serde_json::{Value, json};
-use stagecoach_tests::{Launched, Outcome, TestJob, corpus, nccl, stagecoach, until};
+use stagecoach_tests::{Group, Launched, Outcome, TestJob, corpus, nccl, stagecoach, until};
 
 use crate::stats::line;
 
@@ -124,6 +124,13 @@ impl GpuRun<'_> {
         Launched::start_program(&stagecoach(), workspace, file, workspace.join(name), &[], &environment)
     }
 
+    /// Starts an attempt of a small job, without the launcher.
+    pub(super) fn start_group(&self, workspace: &Path, job: &TestJob, attempt: u64) -> Group {
+        let environment = self.environment(job.transport);
+        let environment: Vec<_> = environment.iter().map(|(name, value)| (*name, value.as_str())).collect();
+        Group::start_program(&stagecoach(), &environment, workspace, job, "gpu", attempt)
+    }
+
     /// Waits for the end of a job.
     ///
     /// # Panics
@@ -161,6 +168,14 @@ pub(super) fn attempt_in<T>(workspace: &Path, work: impl FnOnce() -> T) -> Resul
     attempt(work).map_err(|failure| match launcher_said(workspace) {
         said if failure.contains(&said) => failure,
         said => format!("{failure}\n{said}"),
+    })
+}
+
+/// What work that may panic has measured, or why it has not.
+pub(super) fn measured_or_failure(what: &str, work: impl FnOnce() -> Value) -> Value {
+    attempt(work).unwrap_or_else(|failure| {
+        line(what, "FAILED".into(), failure.lines().next().unwrap_or_default());
+        json!({ "failure": failure })
     })
 }
 

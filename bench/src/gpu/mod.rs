@@ -21,8 +21,7 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 
 use crate::report_file::ReportFile;
-use crate::stats::line;
-use gpu_run::{GpuRun, attempt};
+use gpu_run::{GpuRun, measured_or_failure};
 
 /// What all parts together may take: the report is whole within ten minutes.
 const BUDGET: Duration = Duration::from_secs(540);
@@ -71,10 +70,7 @@ pub(crate) fn measure(folder: &Path, file: &ReportFile) -> Value {
         if run.has_time_for(name, *seconds) {
             println!("{name}");
             let started = Instant::now();
-            report[*name] = attempt(|| measure(&run)).unwrap_or_else(|failure| {
-                line(name, "FAILED".into(), failure.lines().next().unwrap_or_default());
-                json!({ "failure": failure })
-            });
+            report[*name] = measured_or_failure(name, || measure(&run));
             report["partSeconds"][*name] = started.elapsed().as_secs().into();
         }
         run.tell(&mut report);

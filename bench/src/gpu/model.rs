@@ -2,6 +2,9 @@
 
 use serde_json::{Value, json};
 
+use super::gpu_run::GpuRun;
+
+#[derive(Clone)]
 pub(super) struct Model {
     pub(super) name: &'static str,
     hidden: u64,
@@ -68,8 +71,12 @@ impl Layout {
 }
 
 impl Model {
-    /// The same on a toy's scale, for the rehearsal.
-    pub(super) fn shrunk(&self) -> Model {
+    /// As it is trained: in a rehearsal on a toy's scale.
+    pub(super) fn of_run(&self, run: &GpuRun) -> Model {
+        if run.gpu().is_some() { self.clone() } else { self.shrunk() }
+    }
+
+    fn shrunk(&self) -> Model {
         let Model { name, heads, kv_heads, length, .. } = *self;
         Model {
             name,

@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use serde_json::{Value, json};
 
-use super::gpu_run::{GpuRun, attempt};
+use super::gpu_run::{GpuRun, measured_or_failure};
 use super::model::{Layout, MODELS, Model};
 use crate::stats::{line, median};
 
@@ -34,7 +34,7 @@ fn measure(run: &GpuRun, model: &Model, layout: &Layout) -> Option<Value> {
     if !run.has_time_for(&format!("speed of {name}"), 20) {
         return None;
     }
-    let told = attempt(|| {
+    let mut told = measured_or_failure(&name, || {
         let Trained { metrics, seconds } = train(run, model, layout);
         let of_step = |field| numbers(&metrics[WARM_UP..], field);
         let (speeds, mfus) = (of_step("tokensPerSecond"), of_step("mfu"));
@@ -45,10 +45,6 @@ fn measure(run: &GpuRun, model: &Model, layout: &Layout) -> Option<Value> {
         let peak_bytes = metrics.last().map(|last| &last["peakBytes"]);
         json!({ "tokensPerSecond": median(&speeds), "allTokensPerSecond": speeds, "mfu": mfu,
                 "secondsBesideSteps": seconds - step_seconds, "peakBytes": peak_bytes })
-    });
-    let mut told = told.unwrap_or_else(|failure| {
-        line(&name, "FAILED".into(), failure.lines().next().unwrap_or_default());
-        json!({ "failure": failure })
     });
     told["model"] = model.name.into();
     told["isShrunk"] = run.gpu().is_none().into();
@@ -70,8 +66,7 @@ pub(super) struct Trained {
 /// If it does not end well.
 pub(super) fn train(run: &GpuRun, model: &Model, layout: &Layout) -> Trained {
     let (name, workspace) = (model.job_name(layout), run.folder());
-    let (shrunk, device) = (model.shrunk(), run.device());
-    let job = if run.gpu().is_some() { model.job(layout, device) } else { shrunk.job(layout, device) };
+    let job = model.of_run(run).job(layout, run.device());
     let file = workspace.join(format!("{name}.json"));
     std::fs::write(&file, job.to_string()).unwrap();
     let started = Instant::now();

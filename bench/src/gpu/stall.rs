@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::gpu_run::{GpuRun, attempt};
+use super::gpu_run::{GpuRun, measured_or_failure};
 use super::model::{Layout, MODELS};
 use super::speed::{Trained, WARM_UP, numbers, train};
 use crate::stats::{line, median};
@@ -36,7 +36,7 @@ fn share_of_a_step(run: &GpuRun, layout: &Layout, field: &str) -> Value {
     if !run.has_time_for(&format!("stall of {name}"), 20) {
         return Value::Null;
     }
-    let measured = attempt(|| {
+    let mut told = measured_or_failure(&name, || {
         let Trained { metrics, .. } = train(run, model, layout);
         let checkpoints: Vec<Value> = metrics[WARM_UP..].iter().map(|line| line[field].clone()).collect();
         let (stalls, step) = (numbers(&checkpoints, "stallSeconds"), median(&numbers(&metrics[WARM_UP..], "seconds")));
@@ -45,10 +45,6 @@ fn share_of_a_step(run: &GpuRun, layout: &Layout, field: &str) -> Value {
         line(&name, format!("{:.2} % of a step", 100.0 * share), &format!("which takes {step:.3} s"));
         json!({ "stallSeconds": stalls, "stepSeconds": step, "shareOfAStep": share,
                 "bytes": checkpoints.iter().find_map(|of| of["bytes"].as_u64().or(of["bytesSent"].as_u64())) })
-    });
-    let mut told = measured.unwrap_or_else(|failure| {
-        line(&name, "FAILED".into(), failure.lines().next().unwrap_or_default());
-        json!({ "failure": failure })
     });
     told["model"] = model.name.into();
     told["isShrunk"] = run.gpu().is_none().into();

@@ -33,8 +33,7 @@ pub(super) fn measure(run: &GpuRun) -> Value {
 }
 
 fn train(run: &GpuRun, model: &Model, compile: bool, what: &str) -> Value {
-    let shrunk = model.shrunk();
-    let model = if run.gpu().is_some() { model } else { &shrunk };
+    let model = model.of_run(run);
     let settings = model.torch_settings(STEPS, compile).to_string();
     // from the root of the repository
     let mut command = Command::new("python3");

@@ -169,6 +169,9 @@ pub(crate) fn missing_gpu(spec: &PipelineJobSpec) -> Option<String> {
 pub(crate) fn surplus_gpus(spec: &PipelineJobSpec) -> Option<String> {
     let uses_gpu = spec.trainer.kind == TrainerType::BuiltIn
         && spec.training.as_ref().is_some_and(|training| training.device != Device::Cpu);
+    if !uses_gpu {
+        return None;
+    }
     let count = |container: &Map<String, Value>| {
         let resources = object(container.get("resources"));
         let of_list = |list: &str| {
@@ -177,7 +180,7 @@ pub(crate) fn surplus_gpus(spec: &PipelineJobSpec) -> Option<String> {
         };
         of_list("limits").or_else(|| of_list("requests"))
     };
-    let most = trainer_containers(spec).iter().filter_map(count).max().filter(|&most| uses_gpu && most > 1)?;
+    let most = trainer_containers(spec).iter().filter_map(count).max().filter(|&most| most > 1)?;
     Some(format!(
         "container {CONTAINER_NAME} of spec.template asks for {most} GPUs ({GPU_RESOURCE}), and a stage uses one, so that the others do \
          nothing: ask for 1, and use them by more stages or replicas"

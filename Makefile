@@ -122,6 +122,8 @@ page: build ## the live page, the planner and what commands print in a real brow
 transformers: build torch $(TRANSFORMERS) ## Hugging Face's transformers and the trainer open each other's models
 	STAGECOACH_TRANSFORMERS=$(TRANSFORMERS)/bin/python PYTHONPATH=$(TORCH) \
 		cargo test --workspace --test system --quiet transformers:: -- --ignored --nocapture
+	STAGECOACH_TRANSFORMERS=$(TRANSFORMERS)/bin/python \
+		cargo test --workspace --test data --quiet families:: -- --ignored --nocapture
 
 tensorboard: build $(TENSORBOARD) ## TensorBoard reads what `stagecoach tensorboard` writes
 	STAGECOACH_TENSORBOARD=$(TENSORBOARD)/bin/python \

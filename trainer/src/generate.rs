@@ -1,5 +1,6 @@
 //! Text generation with a trained model, in one process.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 
 use anyhow::{Result, ensure};
@@ -23,11 +24,21 @@ pub(crate) struct GenerationConfig {
     pub(crate) top_k: usize,
     /// Seed of the random number generator.
     pub(crate) seed: u64,
+    /// Whether text of the prompt that looks like a special token is that token.
+    pub(crate) parse_special_tokens: bool,
+}
+
+/// A prompt and its continuation.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct GeneratedText {
+    pub(crate) text: String,
+    /// Special tokens that the prompt spells and that are text to the model.
+    pub(crate) spelled: BTreeSet<String>,
 }
 
 impl Default for GenerationConfig {
     fn default() -> GenerationConfig {
-        GenerationConfig { max_new_tokens: 120, temperature: 0.8, top_k: 40, seed: 0 }
+        GenerationConfig { max_new_tokens: 120, temperature: 0.8, top_k: 40, seed: 0, parse_special_tokens: false }
     }
 }
 
@@ -36,13 +47,15 @@ impl Default for GenerationConfig {
 ///
 /// # Errors
 /// If there is no model, it is damaged, or its architecture is not supported.
-pub(crate) fn generate_text(path: &Path, prompt: &str, generation: GenerationConfig) -> Result<String> {
+pub(crate) fn generate_text(path: &Path, prompt: &str, generation: GenerationConfig) -> Result<GeneratedText> {
     let folder = find_model(Path::new(""), path)?;
     let config = LlamaConfig::from_hugging_face(&folder)?;
     let context_length = config.max_position_embeddings;
     let tokenizer = folder.join("tokenizer.json");
     ensure!(tokenizer.exists(), "{} is missing: generating text needs the model's tokenizer", tokenizer.display());
-    let tokenizer = Tokenizer::load(&tokenizer)?;
+    let load = if generation.parse_special_tokens { Tokenizer::load_parsing } else { Tokenizer::load };
+    let tokenizer = load(&tokenizer)?;
+    let spelled: BTreeSet<String> = tokenizer.special_as_text(prompt).map(str::to_owned).collect();
     let (tokens, rows) = (tokenizer.vocab_size(), config.vocab_size);
     ensure!(tokens <= rows, "{}: the tokenizer's vocabulary has {tokens} tokens, the model's {rows}", folder.display());
     let architecture = Llama::new(config, Device::Cpu);
@@ -61,8 +74,10 @@ pub(crate) fn generate_text(path: &Path, prompt: &str, generation: GenerationCon
         },
     );
     InitialWeights::open(&folder)?.load(&architecture, &stage, &mut |_| {})?;
-    let mut ids: Vec<i64> = tokenizer.bos_token_id().into_iter().map(i64::from).collect();
-    ids.extend(tokenizer.encode(prompt)?.into_iter().map(i64::from));
+    let special = tokenizer.special_tokens();
+    let prompt = tokenizer.encode(prompt)?;
+    let bos = special.bos.filter(|bos| prompt.first() != Some(bos));
+    let mut ids: Vec<i64> = bos.into_iter().chain(prompt).map(i64::from).collect();
     ensure!(!ids.is_empty(), "this tokenizer has no beginning-of-sequence token: give a --prompt");
     let mut random =
         blake3::Hasher::new_derive_key("stagecoach sampling v1").update(&generation.seed.to_le_bytes()).finalize_xof();
@@ -72,14 +87,13 @@ pub(crate) fn generate_text(path: &Path, prompt: &str, generation: GenerationCon
         random.fill(&mut bytes);
         let next =
             next_token(&stage, context, generation, (u64::from_le_bytes(bytes) >> 11) as f64 / (1u64 << 53) as f64);
-        if tokenizer.eos_token_id().is_some_and(|eos| i64::from(eos) == next) {
+        if special.eos.iter().any(|&eos| i64::from(eos) == next) {
             break;
         }
         ids.push(next);
     }
-    let text_ids: Vec<u32> =
-        ids.iter().map(|&id| id as u32).filter(|id| Some(*id) != tokenizer.bos_token_id()).collect();
-    Ok(tokenizer.decode(&text_ids)?)
+    let text_ids: Vec<u32> = ids.iter().map(|&id| id as u32).filter(|id| Some(*id) != special.bos).collect();
+    Ok(GeneratedText { text: tokenizer.decode(&text_ids)?, spelled })
 }
 
 /// Samples the token after `context` by inverting the cumulative distribution at `uniform`, in [0, 1).

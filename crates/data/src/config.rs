@@ -24,6 +24,10 @@ pub struct DataConfig {
     pub evaluation_max_sequences: Option<u64>,
     /// Where the tokenizer comes from.
     pub tokenizer: TokenizerSource,
+    /// True: text that looks like a special token is encoded as that token. False: it stays text.
+    pub parse_special_tokens: bool,
+    /// True: a link may lead to a file outside of the volume, as on a machine whose user owns both.
+    pub follow_links_out: bool,
 }
 
 /// Where the tokenizer comes from.

@@ -2,7 +2,6 @@
 
 use std::collections::BTreeSet;
 use std::ops::Range;
-use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
@@ -10,7 +9,7 @@ use crate::config::DataConfig;
 use crate::error::DataError;
 use crate::mapped::{DocumentOffsets, TokenIds};
 use crate::order;
-use crate::prepared::{DOCUMENTS_FILE, PreparedCorpus, TOKEN_IDS_FILE, TOKENIZER_CONFIG_FILE, TOKENIZER_FILE};
+use crate::prepared::{DOCUMENTS_FILE, PreparedCorpus, TOKEN_IDS_FILE};
 use crate::sequences::{Sequences, TokenRange};
 
 /// Target excluded from the loss, with the value of PyTorch's `ignore_index`: padding, and the last token of a document in
@@ -19,7 +18,6 @@ pub const IGNORE_INDEX: i64 = -100;
 
 /// A prepared corpus, memory-mapped. Cheap to open, by any number of processes.
 pub struct Dataset {
-    folder: PathBuf,
     token_ids: TokenIds,
     documents: DocumentOffsets,
     sequences: Sequences,
@@ -95,7 +93,6 @@ impl Dataset {
             without: BTreeSet::new(),
             documents,
             pad_token_id: i64::from(prepared.padding),
-            folder,
         })
     }
 
@@ -121,11 +118,6 @@ impl Dataset {
     /// Sequences held out for evaluation: the last ones of the corpus, never trained on.
     pub fn evaluation_sequences(&self) -> u64 {
         self.sequences.held_out
-    }
-
-    /// `tokenizer.json` and `tokenizer_config.json`.
-    pub fn tokenizer_files(&self) -> (PathBuf, PathBuf) {
-        (self.folder.join(TOKENIZER_FILE), self.folder.join(TOKENIZER_CONFIG_FILE))
     }
 
     /// The plan of the step that starts after `position` sequences: `global_batch` sequences in the order of `seed`, the

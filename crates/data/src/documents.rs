@@ -9,7 +9,7 @@ use crate::config::{DataConfig, PrepareProgress};
 use crate::corpus::{Content, Corpus, CorpusFile, Cursor, FileFormat, few};
 use crate::dataset::DocumentPart;
 use crate::error::DataError;
-use crate::prepared::{PreparedCorpus, TOKENIZER_FILE};
+use crate::prepared::PreparedCorpus;
 use crate::tokenizer::Tokenizer;
 
 /// A document, as people name it: `corpus/a.jsonl:17`.
@@ -72,15 +72,15 @@ pub fn part_texts(
     let (mut tokens, mut bytes) = (0, 0);
     walk.run(progress, &mut |piece| {
         let Some(of_document) = wanted.get(&piece.document) else { return Ok(piece.document <= last) };
-        if piece.is_first {
-            (tokens, bytes) = (u64::from(walk.tokenizer.bos_token_id().is_some()), 0);
-        }
         let (ids, ranges) = match piece.content {
             PieceContent::Text(text) => walk.tokenizer.encode_with_bytes(text)?,
             PieceContent::Ids { ids, width } => {
                 (ids.to_vec(), (0..ids.len()).map(|index| index * width..(index + 1) * width).collect())
             }
         };
+        if piece.is_first {
+            (tokens, bytes) = (u64::from(walk.tokenizer.bos_before(&ids).is_some()), 0);
+        }
         for &index in of_document {
             let part = &parts[index];
             let begin = part.tokens.start.max(tokens);
@@ -191,8 +191,7 @@ type OnPiece<'a> = dyn FnMut(&DocumentPiece) -> Result<bool, DataError> + 'a;
 
 impl Walk {
     fn begin(config: &DataConfig, prepared: &PreparedCorpus) -> Result<Walk, DataError> {
-        let tokenizer = Tokenizer::load(&config.cache_root.join(&prepared.folder).join(TOKENIZER_FILE))?;
-        Ok(Walk { corpus: Corpus::find(config)?, tokenizer })
+        Ok(Walk { corpus: Corpus::find(config)?, tokenizer: Tokenizer::of(config, prepared)? })
     }
 
     /// Documents are counted as the cache counts them: one that has no tokens is none.
@@ -207,12 +206,12 @@ impl Walk {
                     Content::Text(text) => reader.text(text, piece.record, piece.is_last, on_piece)?,
                     Content::Ids { ids, .. } => reader.ids(ids, piece.is_last, on_piece)?,
                 }
-                let bytes_done = bytes_before + piece.bytes_read.min(file.size);
+                let bytes_done = bytes_before + piece.bytes_read.min(file.stamp.size);
                 progress(PrepareProgress { phase: "finding documents", bytes_done, bytes_total });
                 Ok(())
             })?;
             documents = reader.documents;
-            bytes_before += file.size;
+            bytes_before += file.stamp.size;
             if !reader.goes_on {
                 return Ok(());
             }
@@ -253,12 +252,11 @@ impl FileWalk<'_> {
 
     /// Documents end at end-of-text tokens, and at begin-of-text tokens.
     fn ids(&mut self, ids: &[u32], is_last: bool, on_piece: &mut OnPiece) -> Result<(), DataError> {
-        let tokenizer = &self.walk.tokenizer;
-        let (bos, eos) = (tokenizer.bos_token_id(), tokenizer.require_eos_token()?);
+        let special = self.walk.tokenizer.special_tokens();
         let width = if self.file.format == FileFormat::Ids16 { 2 } else { 4 };
         let mut rest = ids;
         while !rest.is_empty() {
-            let end = rest.iter().position(|&id| id == eos || Some(id) == bos);
+            let end = rest.iter().position(|&id| special.separates(id));
             let (of_document, behind) = rest.split_at(end.unwrap_or(rest.len()));
             if !of_document.is_empty() {
                 self.number += u64::from(!self.is_open);

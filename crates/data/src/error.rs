@@ -56,10 +56,15 @@ pub enum DataError {
         path: PathBuf,
     },
     /// All documents are empty.
-    #[error("the corpus is empty: {files} files match data.paths, and none holds any text")]
+    #[error(
+        "the corpus is empty: {files} files match data.paths, and none holds any text{}",
+        notes.iter().map(|note| format!("; {note}")).collect::<String>()
+    )]
     Empty {
         /// How many files match.
         files: usize,
+        /// What became of texts that have no tokens.
+        notes: Vec<String>,
     },
     /// Bytes that are not UTF-8.
     #[error(
@@ -71,6 +76,17 @@ pub enum DataError {
         path: PathBuf,
         /// Bytes from the start of the file.
         offset: u64,
+    },
+    /// A file in UTF-16 or UTF-32, by its byte order mark.
+    #[error(
+        "{path} is {encoding}, by its byte order mark, and not UTF-8: convert it (iconv -f {encoding} -t utf-8 {path}) or leave it out of data.paths",
+        path = path.display()
+    )]
+    OtherEncoding {
+        /// The file.
+        path: PathBuf,
+        /// As `iconv` spells it.
+        encoding: &'static str,
     },
     /// Text that must be held in one piece is too long.
     #[error(
@@ -182,7 +198,7 @@ pub enum DataError {
     },
     /// A tokenizer without an end-of-text token.
     #[error(
-        "the tokenizer {} has no end-of-text token, so the end of a document could not be learned: add one of {} to its added_tokens",
+        "the tokenizer {} has no end-of-text token, so the end of a document could not be learned: name it as eos_token in tokenizer_config.json, or add one of {} to its added_tokens as a special token",
         path.display(),
         known.join(", ")
     )]

@@ -4,10 +4,13 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
+use crate::config::DataConfig;
+use crate::findings::Findings;
+use crate::tokenizer::SpecialTokens;
+
 pub(crate) const TOKEN_IDS_FILE: &str = "ids.bin";
 pub(crate) const DOCUMENTS_FILE: &str = "documents.bin";
 pub(crate) const TOKENIZER_FILE: &str = "tokenizer.json";
-pub(crate) const TOKENIZER_CONFIG_FILE: &str = "tokenizer_config.json";
 
 /// A tokenised corpus: enough for any process that sees the volume to open it. Stored in `meta.json`, so its field names
 /// are part of the cache's format.
@@ -32,7 +35,21 @@ pub struct PreparedCorpus {
     pub id_bytes: usize,
     /// The id that pads rows: the tokenizer's padding token, or its end-of-text token where it has none.
     pub padding: u32,
-    /// What `data.paths` matches and adds no text, in sentences for people. Found anew by each [`prepare`](crate::prepare).
+    /// The tokens that begin, end and pad documents.
+    #[serde(default)]
+    pub special_tokens: SpecialTokens,
+    /// What the tokens lack of the texts.
+    #[serde(default)]
+    pub findings: Findings,
+    /// What people should know of the corpus, in sentences: files without text, and findings. Each [`prepare`](crate::prepare) writes
+    /// them.
     #[serde(skip)]
-    pub skipped: Vec<String>,
+    pub notes: Vec<String>,
+}
+
+impl PreparedCorpus {
+    /// The `tokenizer.json` in the cache.
+    pub fn tokenizer_file(&self, config: &DataConfig) -> PathBuf {
+        config.cache_root.join(&self.folder).join(TOKENIZER_FILE)
+    }
 }

@@ -4,8 +4,8 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use super::output::print_line;
-use crate::generate::{GenerationConfig, generate_text};
+use super::output::{print_error, print_line};
+use crate::generate::{GeneratedText, GenerationConfig, generate_text};
 
 /// Continue a prompt with a trained model.
 #[derive(Debug, Args)]
@@ -27,12 +27,32 @@ pub(super) struct GenerateCommand {
     /// Seed of the random number generator.
     #[arg(long, default_value_t = 0)]
     seed: u64,
+    /// Take text of the prompt that looks like a special token, such as `<|im_start|>`, for that token.
+    #[arg(long)]
+    parse_special_tokens: bool,
 }
 
 impl GenerateCommand {
     pub(super) fn main(self) -> anyhow::Result<()> {
-        let GenerateCommand { model, prompt, max_tokens: max_new_tokens, temperature, top_k, seed } = self;
-        print_line(generate_text(&model, &prompt, GenerationConfig { max_new_tokens, temperature, top_k, seed })?);
+        let GenerateCommand {
+            model,
+            prompt,
+            max_tokens: max_new_tokens,
+            temperature,
+            top_k,
+            seed,
+            parse_special_tokens,
+        } = self;
+        let generation = GenerationConfig { max_new_tokens, temperature, top_k, seed, parse_special_tokens };
+        let GeneratedText { text, spelled } = generate_text(&model, &prompt, generation)?;
+        if !spelled.is_empty() {
+            let names: Vec<String> = spelled.into_iter().collect();
+            print_error(format!(
+                "note: the prompt spells {}, which the model reads as characters; --parse-special-tokens makes tokens of them",
+                names.join(", ")
+            ));
+        }
+        print_line(text);
         Ok(())
     }
 }

@@ -261,7 +261,7 @@ fn print_results(
         tch::set_num_threads(built_in.training.threads as i32);
     }
     match generate_text(&model, "", GenerationConfig::default()) {
-        Ok(text) => print_line(format_sample(&text).trim_end()),
+        Ok(generated) => print_line(format_sample(&generated.text).trim_end()),
         Err(error) => print_error(format!("no sample: {error:#}")),
     }
 }

@@ -26,7 +26,7 @@ impl TokenizeCommand {
         })
         .map_err(crate::stage_error::StageError::from)?;
         bar.finish_and_clear();
-        prepared.skipped.iter().for_each(|skipped| print_line(format!("note: {skipped}")));
+        prepared.notes.iter().for_each(|note| print_line(format!("note: {note}")));
         print_line(format!(
             "{} tokens in {} documents, vocabulary of {} tokens, in {}",
             HumanCount(prepared.tokens),

@@ -22,11 +22,15 @@ impl JobConfig {
         }
         identity["data"]["corpus"] = prepared.corpus_hash.clone().into();
         identity["data"]["tokenizer"] = prepared.tokenizer_hash.clone().into();
+        if let Some(special_tokens) = prepared.special_tokens.identity() {
+            identity["data"]["specialTokenIds"] = special_tokens;
+        }
         identity["data"]["trainingSequences"] = training_sequences.into();
         identity["training"]["gradientBlocks"] = self.gradient_blocks.into();
         // left out at their defaults, as checkpoints of versions without them have it
-        let defaults: [(&str, &str, Value); 3] = [
+        let defaults: [(&str, &str, Value); 4] = [
             ("/model/llama", "modelType", "Llama".into()),
+            ("/data", "specialTokens", "Text".into()),
             ("/training", "kernels", "Fastest".into()),
             ("/training", "gradientBlocks", 1.into()),
         ];
@@ -102,7 +106,9 @@ pub(super) mod tests {
             vocab_size: 4096,
             id_bytes: 2,
             padding: 0,
-            skipped: Vec::new(),
+            special_tokens: Default::default(),
+            findings: Default::default(),
+            notes: Vec::new(),
         }
     }
 

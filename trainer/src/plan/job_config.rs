@@ -1,5 +1,6 @@
 //! The job as the trainer uses it. Structs are destructured by field, so that a new field cannot be forgotten here.
 
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use serde_json::Value;
@@ -7,7 +8,7 @@ use stagecoach_api::PipelineJob;
 use stagecoach_api::contract::Mesh;
 use stagecoach_api::job::{
     AdamWSpec, BuiltIn, DataSpec, Device, EvaluationSpec, Kernels, ModelSpec, OptimizerSpec, PretrainedSpec, Recompute,
-    TOKEN_CACHE, TokenizerSpec, TrainingLength, TrainingSpec,
+    SpecialTokens, TOKEN_CACHE, TokenizerSpec, TrainingLength, TrainingSpec,
 };
 use stagecoach_data::{DataConfig, Tokenizer, TokenizerSource};
 use stagecoach_pipeline::GradientBlocks;
@@ -18,6 +19,7 @@ use crate::model::{Architecture, Llama, LlamaConfig, MicrobatchCost};
 use crate::optimize::LearningRate;
 use crate::stage_error::StageError;
 use crate::state_dict::find_model;
+use crate::sys::is_in_cluster;
 
 /// Configuration of a job that this trainer can run.
 #[derive(Clone, Debug)]
@@ -81,7 +83,8 @@ impl JobConfig {
 
     /// Configuration of the data pipeline.
     pub(crate) fn data_config(&self) -> DataConfig {
-        let DataSpec { paths, text_field, sequence_length, packing, evaluation, tokenizer } = self.data.clone();
+        let DataSpec { paths, text_field, special_tokens, sequence_length, packing, evaluation, tokenizer } =
+            self.data.clone();
         DataConfig {
             volume_root: self.workspace.clone(),
             cache_root: self.workspace.join(TOKEN_CACHE),
@@ -95,6 +98,25 @@ impl JobConfig {
                 TokenizerSpec::Train(train) => TokenizerSource::Train { vocab_size: train.vocab_size as usize },
                 TokenizerSpec::File(file) => TokenizerSource::File { path: file.path.into() },
             },
+            parse_special_tokens: special_tokens == SpecialTokens::Parse,
+            // the files of a pod are not its job's author's
+            follow_links_out: !is_in_cluster(),
+        }
+    }
+
+    /// `generation_config.json` of the model directory that the job starts from, by name, if it has one.
+    ///
+    /// # Errors
+    /// If it can't be read.
+    pub(crate) fn generation_config(&self) -> Result<Option<(String, Vec<u8>)>, StageError> {
+        const NAME: &str = "generation_config.json";
+        let Some(folder) = &self.initial_weights else { return Ok(None) };
+        let Ok(folder) = find_model(&self.workspace, folder) else { return Ok(None) };
+        let path = self.workspace.join(folder).join(NAME);
+        match std::fs::read(&path) {
+            Ok(bytes) => Ok(Some((NAME.to_owned(), bytes))),
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(StageError::storage("read", &path, error)),
         }
     }
 

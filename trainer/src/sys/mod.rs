@@ -14,7 +14,7 @@ pub(crate) use cuda::{
     cuda_devices, driver_devices, gpu_model,
 };
 pub(crate) use library::{LibraryError, c_functions, open as open_library};
-pub(crate) use machine::{hostname, processor_model};
+pub(crate) use machine::{hostname, is_in_cluster, processor_model};
 pub(crate) use memory::{memory_bytes, peak_resident_bytes};
 pub(crate) use portable::pin_instruction_set;
 pub(crate) use signals::on_terminate;

@@ -81,9 +81,4 @@ impl DataLoader {
         }
         tensors
     }
-
-    /// The tokenizer's files, to be saved with the model.
-    pub(super) fn tokenizer_files(&self) -> (std::path::PathBuf, std::path::PathBuf) {
-        self.dataset.tokenizer_files()
-    }
 }

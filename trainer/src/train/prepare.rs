@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use stagecoach_api::contract::FailureKind;
-use stagecoach_api::job::Precision;
+use stagecoach_api::job::{LearningRateSpec, Precision, TrainingLength};
 use stagecoach_checkpoint::{CheckpointError, Damage, Fence};
 use stagecoach_data::{DataConfig, Dataset, PrepareProgress, PreparedCorpus};
 use stagecoach_group::{Coordinator, StepRules};
@@ -61,6 +61,30 @@ fn ignored_settings(config: &JobConfig, device: tch::Device) -> Vec<String> {
     bf16_warning(config, device).into_iter().chain(memory).chain(audit).collect()
 }
 
+/// Messages about a length of training that its author may not have meant.
+fn length_notes(config: &JobConfig, training_sequences: u64) -> Vec<String> {
+    let (steps, training) = (config.steps(training_sequences), &config.training);
+    let read = steps * u64::from(training.global_batch_size);
+    let mut notes = Vec::new();
+    if let (Some(TrainingLength::Epochs(epochs)), Some(repeated @ 1..)) =
+        (training.length(), read.checked_sub(u64::from(training.epochs.unwrap_or(1)) * training_sequences))
+    {
+        notes.push(format!(
+            "{epochs} x {training_sequences} sequences do not fill {steps} batches of {}: the last one is filled with {repeated} of \
+             the next epoch",
+            training.global_batch_size
+        ));
+    }
+    let LearningRateSpec { warmup_steps, .. } = training.learning_rate;
+    if u64::from(warmup_steps) >= steps {
+        notes.push(format!(
+            "training.learningRate.warmupSteps is {warmup_steps}, and training has {steps} steps: the learning rate never reaches \
+             its peak"
+        ));
+    }
+    notes
+}
+
 /// Tokenises the corpus, unless that was done before, and reports progress a few times a second.
 fn prepare_corpus(
     context: &StageContext,
@@ -113,13 +137,14 @@ pub(super) fn prepare_and_plan(
     let steps = config.steps(dataset.training_sequences());
     let identity = config.identity(&prepared, dataset.training_sequences());
     monitor.set_activity("choosing the checkpoint");
-    let mut notes = [prepared.skipped.clone(), layout.notes.clone(), ignored_settings(config, device)].concat();
+    let length = length_notes(config, dataset.training_sequences());
+    let mut notes = [prepared.notes.clone(), layout.notes.clone(), ignored_settings(config, device), length].concat();
     let chosen = choose_checkpoint(context, &identity, steps, architecture.as_ref(), &[])?;
     notes.extend(chosen.notes);
     let trainer_state = chosen.trainer_state;
     let mut initial_weights = None;
     if trainer_state.step == 0 {
-        initial_weights = resolve_initial_weights(config, architecture.as_ref(), &dataset)?;
+        initial_weights = resolve_initial_weights(config, architecture.as_ref(), &prepared)?;
         notes.extend(initial_weights.as_ref().map(|path| format!("starting from the weights in {}", path.display())));
     }
     // preparing may have taken long: nobody finds a group that is fenced off
@@ -155,7 +180,7 @@ pub(super) fn prepare_and_plan(
 fn resolve_initial_weights(
     config: &JobConfig,
     architecture: &dyn Architecture,
-    dataset: &Dataset,
+    prepared: &PreparedCorpus,
 ) -> Result<Option<PathBuf>, StageError> {
     let Some(path) = &config.initial_weights else { return Ok(None) };
     let field = match config.job.spec.checkpoint.init_from {
@@ -171,7 +196,7 @@ fn resolve_initial_weights(
     let weights = InitialWeights::open(&folder).map_err(unusable)?;
     let theirs = folder.join("tokenizer.json");
     let read = |path: &Path| -> Option<serde_json::Value> { serde_json::from_slice(&std::fs::read(path).ok()?).ok() };
-    let (ours, _) = dataset.tokenizer_files();
+    let ours = prepared.tokenizer_file(&config.data_config());
     if let (Some(theirs_read), Some(ours)) = (read(&theirs), read(&ours))
         && theirs_read != ours
     {

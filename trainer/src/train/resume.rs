@@ -86,6 +86,13 @@ fn same_job(
     let different =
         different.iter().filter(|difference| change_effect(&difference.path) != Some(ChangeEffect::Extension));
     let mut different: Vec<String> = different.map(ToString::to_string).collect();
+    if identity["data"]["specialTokenIds"] != loaded.manifest().metadata.identity["data"]["specialTokenIds"] {
+        different.push(
+            "documents begin and end with the tokens that tokenizer_config.json and config.json name, and in the checkpoints with \
+             words of the vocabulary that an earlier version took for them"
+                .to_owned(),
+        );
+    }
     different.extend(first_difference(&architecture.all_parameter_specs(), loaded.manifest()));
     if !different.is_empty() {
         return Err(StageError::invalid(format!(

@@ -47,6 +47,7 @@ pub const CHANGES: &[(&str, ChangeEffect)] = &[
     ("model.pretrained.path", Identity),
     ("data.paths", Identity),
     ("data.textField", Identity),
+    ("data.specialTokens", Identity),
     ("data.sequenceLength", Identity),
     ("data.packing", Identity),
     // decides which sequences are left for training

@@ -18,6 +18,9 @@ pub struct DataSpec {
     #[serde(default = "text_field")]
     #[schemars(length(min = 1))]
     pub text_field: String,
+    /// Whether text that looks like a special token of the tokenizer, such as `<|im_start|>`, is that token.
+    #[serde(default)]
+    pub special_tokens: SpecialTokens,
     /// Tokens of one training sequence.
     #[schemars(range(min = 2))]
     pub sequence_length: u32,
@@ -29,6 +32,18 @@ pub struct DataSpec {
     pub evaluation: Option<EvaluationSpec>,
     /// Where the tokenizer comes from.
     pub tokenizer: TokenizerSpec,
+}
+
+string_enum! {
+    /// What text that looks like a special token is.
+    #[derive(Default)]
+    pub enum SpecialTokens {
+        /// Text: a document can't forge a token. Documents begin and end with special tokens all the same.
+        #[default]
+        Text = "Text",
+        /// The token, as in texts that a chat template wrote.
+        Parse = "Parse",
+    }
 }
 
 /// The held-out part.

@@ -24,7 +24,9 @@ pub use checkpoint::{
 };
 pub use cluster::{GangScheduling, NetworkPolicyMode, NetworkPolicySpec, PodTemplate, SchedulingSpec};
 pub use condition::{Condition, condition_reason, condition_type};
-pub use data::{DataSpec, EvaluationSpec, TokenizerFile, TokenizerSpec, TokenizerTag, TokenizerTrainingSpec};
+pub use data::{
+    DataSpec, EvaluationSpec, SpecialTokens, TokenizerFile, TokenizerSpec, TokenizerTag, TokenizerTrainingSpec,
+};
 pub use model::{LlamaSpec, ModelSpec, ModelTag, ModelType, PretrainedSpec};
 pub use number::{FloatString, Quantity};
 pub use pipeline::{

@@ -9,7 +9,8 @@ use super::parts::{PartHeader, PartReader, PartStart, PartWriter};
 use crate::config::PrepareProgress;
 use crate::corpus::{Content, Corpus};
 use crate::error::DataError;
-use crate::prepared::{DOCUMENTS_FILE, TOKEN_IDS_FILE, TOKENIZER_CONFIG_FILE, TOKENIZER_FILE};
+use crate::findings::Findings;
+use crate::prepared::{DOCUMENTS_FILE, TOKEN_IDS_FILE, TOKENIZER_FILE};
 use crate::tokenizer::Tokenizer;
 use crate::tokenizer_training;
 
@@ -30,8 +31,8 @@ pub(super) struct CacheBuilder<'a> {
 
 /// The tokenizer to be used: [`TokenizerSource`](crate::TokenizerSource) once its file has been read.
 pub(super) enum ResolvedTokenizer {
-    Train { vocab_size: usize },
-    File { path: PathBuf, bytes: Vec<u8>, hash: String },
+    Train { vocab_size: usize, parse: bool },
+    File { tokenizer: Tokenizer, bytes: Vec<u8> },
 }
 
 /// Contents of a filled cache.
@@ -41,6 +42,7 @@ pub(super) struct CacheContents {
     pub(super) tokens: u64,
     pub(super) documents: u64,
     pub(super) empty_documents: u64,
+    pub(super) findings: Findings,
 }
 
 impl CacheBuilder<'_> {
@@ -50,6 +52,8 @@ impl CacheBuilder<'_> {
         fs::create_dir_all(&parts).map_err(DataError::io("create", &parts))?;
         let tokenizer = self.prepare_tokenizer(progress)?;
         let headers = self.tokenise(&tokenizer, progress)?;
+        let mut findings = Findings::default();
+        headers.iter().for_each(|part| findings.add(&part.findings));
         for file in &self.corpus.files {
             file.check_unchanged()?;
         }
@@ -60,9 +64,10 @@ impl CacheBuilder<'_> {
             tokens: sum(|part| part.tokens),
             documents: sum(|part| part.documents),
             empty_documents: sum(|part| part.empty),
+            findings,
         };
         if contents.documents == 0 {
-            return Err(DataError::Empty { files: self.corpus.files.len() });
+            return Err(DataError::Empty { files: self.corpus.files.len(), notes: contents.findings.notes() });
         }
         self.concatenate_parts(&headers, contents.tokens)?;
         Ok(contents)
@@ -78,37 +83,27 @@ impl CacheBuilder<'_> {
         }
     }
 
-    /// The tokenizer in the folder, trained or copied if it isn't there.
+    /// The tokenizer, whose file is in the folder afterwards: trained if it isn't there, or the given one.
     fn prepare_tokenizer(&self, progress: &mut dyn FnMut(PrepareProgress)) -> Result<Tokenizer, DataError> {
         let path = self.folder.join(TOKENIZER_FILE);
-        let matches = |found: &Tokenizer| match self.tokenizer {
-            ResolvedTokenizer::Train { .. } => true,
-            ResolvedTokenizer::File { hash, .. } => hash == found.hash(),
-        };
-        let tokenizer = match Tokenizer::load(&path).ok().filter(matches) {
-            Some(tokenizer) => tokenizer,
-            None => {
-                match self.tokenizer {
-                    ResolvedTokenizer::Train { vocab_size } => {
-                        let bytes_total = self.corpus.size();
-                        let mut on_bytes_read = |bytes_done| {
-                            progress(PrepareProgress { phase: "training the tokenizer", bytes_done, bytes_total });
-                        };
-                        let json = tokenizer_training::train(self.corpus, *vocab_size, &path, &mut on_bytes_read)?;
-                        write_bytes_atomically(&path, &json)?;
-                    }
-                    ResolvedTokenizer::File { bytes, .. } => write_bytes_atomically(&path, bytes)?,
-                }
-                Tokenizer::load(&path)?
+        match self.tokenizer {
+            ResolvedTokenizer::File { tokenizer, bytes } => {
+                write_bytes_atomically(&path, bytes)?;
+                Ok(tokenizer.clone())
             }
-        };
-        let given_config = match self.tokenizer {
-            ResolvedTokenizer::Train { .. } => None,
-            ResolvedTokenizer::File { path, .. } => fs::read(path.with_file_name(TOKENIZER_CONFIG_FILE)).ok(),
-        };
-        let config = given_config.unwrap_or_else(|| format!("{:#}\n", tokenizer.config()).into_bytes());
-        write_bytes_atomically(&self.folder.join(TOKENIZER_CONFIG_FILE), &config)?;
-        Ok(tokenizer)
+            &ResolvedTokenizer::Train { vocab_size, parse } => match Tokenizer::read(&path, parse) {
+                Ok((trained, _)) => Ok(trained),
+                Err(_) => {
+                    let bytes_total = self.corpus.size();
+                    let mut on_bytes_read = |bytes_done| {
+                        progress(PrepareProgress { phase: "training the tokenizer", bytes_done, bytes_total });
+                    };
+                    let json = tokenizer_training::train(self.corpus, vocab_size, &path, &mut on_bytes_read)?;
+                    write_bytes_atomically(&path, &json)?;
+                    Ok(Tokenizer::read(&path, parse)?.0)
+                }
+            },
+        }
     }
 
     /// The headers of all parts; those that don't exist yet are written.
@@ -138,7 +133,7 @@ impl CacheBuilder<'_> {
                     batch.flush(&mut part, tokenizer)?;
                     part.push_token_ids(&piece.content)?;
                     if piece.is_last {
-                        part.end_open_document();
+                        part.end_token_file();
                     }
                 }
             }
@@ -204,8 +199,10 @@ impl TextBatch {
 
     fn flush(&mut self, part: &mut PartWriter, tokenizer: &Tokenizer) -> Result<(), DataError> {
         let batch = std::mem::take(self);
-        for (ids, is_last) in tokenizer.encode_all(batch.texts)?.iter().zip(batch.is_last) {
-            part.push(ids);
+        let has_text: Vec<bool> = batch.texts.iter().map(|text| text.contains(|c: char| !c.is_whitespace())).collect();
+        let ids = tokenizer.encode_all(batch.texts, &mut part.findings)?;
+        for ((ids, has_text), is_last) in ids.iter().zip(has_text).zip(batch.is_last) {
+            part.push_text(ids, has_text);
             if is_last {
                 part.end_document();
             }

@@ -9,9 +9,9 @@ use serde::{Deserialize, Serialize};
 
 use super::atomic_file::write_bytes_atomically;
 use crate::config::PrepareProgress;
-use crate::corpus::{Corpus, CorpusFile, FileFormat};
+use crate::corpus::{BYTE_ORDER_MARK, Corpus, CorpusFile, FileFormat, FileStamp};
 use crate::error::DataError;
-use crate::prepared::{DOCUMENTS_FILE, PreparedCorpus, TOKEN_IDS_FILE, TOKENIZER_CONFIG_FILE, TOKENIZER_FILE};
+use crate::prepared::{DOCUMENTS_FILE, PreparedCorpus, TOKEN_IDS_FILE, TOKENIZER_FILE};
 
 const META_FILE: &str = "meta.json";
 
@@ -22,15 +22,17 @@ pub(super) struct Meta {
     pub(super) sources: Vec<FileHash>,
 }
 
-/// Hash of a corpus file. It is reused as long as path, size and time are the same.
+/// Hash of a corpus file. It is reused as long as path and stamp are the same.
 #[derive(Serialize, Deserialize, Clone, PartialEq, Eq)]
+#[serde(rename_all = "camelCase")]
 pub(super) struct FileHash {
     path: String,
-    /// Bytes.
-    size: u64,
-    /// Nanoseconds since 1970.
-    modified: u64,
+    #[serde(flatten)]
+    stamp: FileStamp,
     blake3: String,
+    /// Whether the file begins with a byte order mark, which is no part of its text.
+    #[serde(default)]
+    byte_order_mark: bool,
 }
 
 impl Meta {
@@ -41,7 +43,6 @@ impl Meta {
         let has = |file: &str, size: u64| fs::metadata(folder.join(file)).is_ok_and(|found| found.len() == size);
         let complete = has(TOKEN_IDS_FILE, prepared.tokens * prepared.id_bytes as u64)
             && has(DOCUMENTS_FILE, (prepared.documents + 1) * 8)
-            && folder.join(TOKENIZER_CONFIG_FILE).is_file()
             && fs::read(folder.join(TOKENIZER_FILE)).is_ok_and(|bytes| hash_bytes(&bytes) == prepared.tokenizer_hash);
         complete.then_some(meta)
     }
@@ -61,7 +62,7 @@ impl Meta {
     }
 }
 
-/// The hash of every file; known hashes are reused where path, size and time are the same.
+/// The hash of every file; known hashes are reused where path and stamp are the same.
 pub(super) fn hash_files(
     corpus: &Corpus,
     cache_root: &Path,
@@ -73,15 +74,15 @@ pub(super) fn hash_files(
         .files
         .iter()
         .map(|file| {
-            let blake3 = match known.get(&(file.name.clone(), file.size, file.modified)) {
+            let hash = match known.get(&(file.name.clone(), file.stamp)) {
                 Some(hash) => hash.clone(),
                 None => hash_file(file, &mut |read| {
                     let bytes_done = (done + read).min(bytes_total);
                     progress(PrepareProgress { phase: "hashing the corpus", bytes_done, bytes_total });
                 })?,
             };
-            done += file.size;
-            Ok(FileHash { path: file.name.clone(), size: file.size, modified: file.modified, blake3 })
+            done += file.stamp.size;
+            Ok(hash)
         })
         .collect()
 }
@@ -95,18 +96,21 @@ pub(super) fn corpus_hash(corpus: &Corpus, hashes: &[FileHash]) -> String {
             FileFormat::JsonLines | FileFormat::Parquet => corpus.text_field.as_str(),
             FileFormat::Text | FileFormat::Ids32 | FileFormat::Ids16 => "",
         };
-        hasher.update(format!("{:?} {field:?} {}\n", file.format, hash.blake3).as_bytes());
+        // earlier versions trained on the mark of a text
+        let without =
+            if hash.byte_order_mark && file.format == FileFormat::Text { " without its byte order mark" } else { "" };
+        hasher.update(format!("{:?} {field:?} {}{without}\n", file.format, hash.blake3).as_bytes());
     }
     hasher.finalize().to_hex().to_string()
 }
 
-/// The hashes recorded in any finished cache, by path, size and time.
-fn known_hashes(cache_root: &Path) -> HashMap<(String, u64, u64), String> {
+/// The hashes recorded in any finished cache, by path and stamp.
+fn known_hashes(cache_root: &Path) -> HashMap<(String, FileStamp), FileHash> {
     let folders = fs::read_dir(cache_root).into_iter().flatten().flatten();
     folders
         .filter_map(|folder| serde_json::from_slice::<Meta>(&fs::read(folder.path().join(META_FILE)).ok()?).ok())
         .flat_map(|meta| meta.sources)
-        .map(|file| ((file.path, file.size, file.modified), file.blake3))
+        .map(|file| ((file.path.clone(), file.stamp), file))
         .collect()
 }
 
@@ -114,18 +118,27 @@ fn hash_bytes(bytes: &[u8]) -> String {
     blake3::hash(bytes).to_hex().to_string()
 }
 
-fn hash_file(corpus_file: &CorpusFile, on_bytes_read: &mut dyn FnMut(u64)) -> Result<String, DataError> {
+fn hash_file(corpus_file: &CorpusFile, on_bytes_read: &mut dyn FnMut(u64)) -> Result<FileHash, DataError> {
     let failed = || DataError::io("read", &corpus_file.path);
     let mut file = File::open(&corpus_file.path).map_err(failed())?;
     let mut hasher = blake3::Hasher::new();
     let mut buffer = vec![0; 1 << 20];
+    let mut byte_order_mark = false;
     loop {
-        match file.read(&mut buffer).map_err(failed())? {
-            0 => return Ok(hasher.finalize().to_hex().to_string()),
-            bytes => hasher.update(&buffer[..bytes]),
-        };
+        let bytes = file.read(&mut buffer).map_err(failed())?;
+        if bytes == 0 {
+            break;
+        }
+        byte_order_mark |= hasher.count() == 0 && buffer[..bytes].starts_with(BYTE_ORDER_MARK);
+        hasher.update(&buffer[..bytes]);
         on_bytes_read(hasher.count());
     }
+    Ok(FileHash {
+        path: corpus_file.name.clone(),
+        stamp: corpus_file.stamp,
+        blake3: hasher.finalize().to_hex().to_string(),
+        byte_order_mark,
+    })
 }
 
 #[cfg(test)]
@@ -137,9 +150,10 @@ mod tests {
     fn corpus_hash_is_stable_across_versions() {
         let formats =
             [FileFormat::Text, FileFormat::JsonLines, FileFormat::Parquet, FileFormat::Ids32, FileFormat::Ids16];
-        let file = |format| CorpusFile { path: "/v/a".into(), name: "a".into(), format, size: 1, modified: 2 };
-        let corpus = Corpus { files: formats.map(file).to_vec(), text_field: "text".into(), folders: [].into() };
-        let hash = |blake3: &str| FileHash { path: "a".into(), size: 1, modified: 2, blake3: blake3.into() };
+        let stamp = FileStamp::default();
+        let file = |format| CorpusFile { path: "/v/a".into(), name: "a".into(), format, stamp };
+        let corpus = Corpus { files: formats.map(file).to_vec(), text_field: "text".into(), ..Corpus::default() };
+        let hash = |blake3: &str| FileHash { path: "a".into(), stamp, blake3: blake3.into(), byte_order_mark: false };
         let hashed = "Text \"\" 0a\nJsonLines \"text\" 0b\nParquet \"text\" 0c\nIds32 \"\" 0d\nIds16 \"\" 0e\n";
         let expected = blake3::hash(hashed.as_bytes()).to_hex().to_string();
         assert_eq!(corpus_hash(&corpus, &["0a", "0b", "0c", "0d", "0e"].map(hash)), expected);

@@ -16,7 +16,7 @@ use crate::config::{DataConfig, PrepareProgress, TokenizerSource};
 use crate::corpus::{Corpus, FileFormat};
 use crate::dataset::Dataset;
 use crate::error::DataError;
-use crate::prepared::PreparedCorpus;
+use crate::prepared::{PreparedCorpus, TOKENIZER_FILE};
 use crate::tokenizer::Tokenizer;
 use crate::tokenizer_training::{MIN_VOCAB_SIZE, TRAINING_VERSION};
 use build::{CacheBuilder, ResolvedTokenizer};
@@ -45,12 +45,12 @@ fn prepare_in_parts(
 ) -> Result<PreparedCorpus, DataError> {
     let corpus = Corpus::find(config)?;
     if corpus.size() == 0 {
-        return Err(DataError::Empty { files: corpus.files.len() });
+        return Err(DataError::Empty { files: corpus.files.len(), notes: Vec::new() });
     }
     let tokenizer = resolve_tokenizer(config, &corpus)?;
     let hashes = meta::hash_files(&corpus, &config.cache_root, progress)?;
     let corpus_hash = meta::corpus_hash(&corpus, &hashes);
-    let folder = PathBuf::from(cache_key(&corpus_hash, &tokenizer));
+    let folder = PathBuf::from(cache_key(&corpus_hash, &tokenizer, config.parse_special_tokens));
     let path = config.cache_root.join(&folder);
 
     let prepared = match Meta::load(&path) {
@@ -70,8 +70,10 @@ fn prepare_in_parts(
                     empty_documents: contents.empty_documents,
                     vocab_size: contents.tokenizer.vocab_size(),
                     id_bytes: parts::id_bytes(&contents.tokenizer),
-                    padding: contents.tokenizer.pad_token_id().unwrap_or(contents.eos_token_id),
-                    skipped: Vec::new(),
+                    padding: contents.tokenizer.special_tokens().pad.unwrap_or(contents.eos_token_id),
+                    special_tokens: contents.tokenizer.special_tokens().clone(),
+                    findings: contents.findings,
+                    notes: Vec::new(),
                 };
                 Meta { prepared: prepared.clone(), sources: hashes }.write(&path)?;
                 builder.clean_up();
@@ -93,18 +95,26 @@ fn prepare_in_parts(
             }
         }
     };
+    // an older version's cache does not say them
+    let special_tokens = match &tokenizer {
+        ResolvedTokenizer::File { tokenizer, .. } => tokenizer.special_tokens().clone(),
+        &ResolvedTokenizer::Train { parse, .. } => {
+            Tokenizer::read(&path.join(TOKENIZER_FILE), parse)?.0.special_tokens().clone()
+        }
+    };
+    let prepared = PreparedCorpus { special_tokens, ..prepared };
     Dataset::open(config, &prepared)?; // reports a corpus that is too short before the stages start
-    Ok(PreparedCorpus { skipped: corpus.skipped(), ..prepared })
+    let notes = [corpus.notes(), prepared.findings.notes()].concat();
+    Ok(PreparedCorpus { notes, ..prepared })
 }
 
 /// The tokenizer to be used, its file read and checked against the corpus.
 fn resolve_tokenizer(config: &DataConfig, corpus: &Corpus) -> Result<ResolvedTokenizer, DataError> {
     match &config.tokenizer {
         TokenizerSource::File { path } => {
-            let path = config.volume_root.join(path);
-            let (tokenizer, bytes) = Tokenizer::read(&path)?;
+            let (tokenizer, bytes) = Tokenizer::read(&config.volume_root.join(path), config.parse_special_tokens)?;
             tokenizer.require_eos_token()?;
-            Ok(ResolvedTokenizer::File { path, bytes, hash: tokenizer.hash().to_owned() })
+            Ok(ResolvedTokenizer::File { tokenizer, bytes })
         }
         &TokenizerSource::Train { vocab_size } => {
             if vocab_size < MIN_VOCAB_SIZE {
@@ -112,18 +122,24 @@ fn resolve_tokenizer(config: &DataConfig, corpus: &Corpus) -> Result<ResolvedTok
             }
             match corpus.files.iter().find(|file| matches!(file.format, FileFormat::Ids16 | FileFormat::Ids32)) {
                 Some(file) => Err(DataError::IdsWithoutTokenizer { path: file.path.clone() }),
-                None => Ok(ResolvedTokenizer::Train { vocab_size }),
+                None => Ok(ResolvedTokenizer::Train { vocab_size, parse: config.parse_special_tokens }),
             }
         }
     }
 }
 
-/// Name of the cache's folder: 32 hexadecimal digits.
-fn cache_key(corpus_hash: &str, tokenizer: &ResolvedTokenizer) -> String {
-    let tokenizer = match tokenizer {
-        ResolvedTokenizer::Train { vocab_size } => format!("train {TRAINING_VERSION} {vocab_size}"),
-        ResolvedTokenizer::File { hash, .. } => format!("file {hash}"),
+/// Name of the cache's folder: 32 hexadecimal digits. It depends on all that decides the ids; settings of older versions are left out.
+fn cache_key(corpus_hash: &str, tokenizer: &ResolvedTokenizer, parse_special_tokens: bool) -> String {
+    let mut tokenizer = match tokenizer {
+        ResolvedTokenizer::Train { vocab_size, .. } => format!("train {TRAINING_VERSION} {vocab_size}"),
+        ResolvedTokenizer::File { tokenizer, .. } => match tokenizer.special_tokens().identity() {
+            Some(special) => format!("file {} {special}", tokenizer.hash()),
+            None => format!("file {}", tokenizer.hash()),
+        },
     };
+    if parse_special_tokens {
+        tokenizer += " parse";
+    }
     let hash =
         blake3::hash(format!("stagecoach tokens {CACHE_FORMAT_VERSION}\n{corpus_hash}\n{tokenizer}\n").as_bytes());
     hash.to_hex()[..32].to_owned()

@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use super::atomic_file::write_atomically;
 use crate::corpus::{Content, Cursor};
 use crate::error::DataError;
+use crate::findings::Findings;
 use crate::tokenizer::Tokenizer;
 
 /// The range of the corpus that a part covers, and the numbers of its contents. Stored as the part's first line.
@@ -22,6 +23,8 @@ pub(super) struct PartHeader {
     pub(super) documents: u64,
     pub(super) empty: u64,
     id_bytes: usize,
+    #[serde(default)]
+    pub(super) findings: Findings,
 }
 
 /// Where a part begins. Part boundaries do not depend on who writes the parts or where a run resumed.
@@ -37,13 +40,15 @@ pub(super) struct PartStart {
 /// A part in memory, until it is complete.
 pub(super) struct PartWriter<'a> {
     tokenizer: &'a Tokenizer,
-    bos_token_id: Option<u32>,
     eos_token_id: u32,
     from: PartStart,
     inside: bool,
+    /// Whether the document has had any text so far.
+    has_text: bool,
     ids: Vec<u32>,
     starts: Vec<u64>,
     empty: u64,
+    pub(super) findings: Findings,
 }
 
 /// Bytes per id on disk.
@@ -55,37 +60,45 @@ impl<'a> PartWriter<'a> {
     pub(super) fn new(tokenizer: &'a Tokenizer, from: PartStart) -> Result<PartWriter<'a>, DataError> {
         Ok(PartWriter {
             tokenizer,
-            bos_token_id: tokenizer.bos_token_id(),
             eos_token_id: tokenizer.require_eos_token()?,
             from,
             inside: from.inside,
+            has_text: false,
             ids: Vec::new(),
             starts: Vec::new(),
             empty: 0,
+            findings: Findings::default(),
         })
     }
 
-    /// Adds ids of a document's text; a new document begins if none is open.
-    pub(super) fn push(&mut self, ids: &[u32]) {
+    /// Adds a piece of a document's text, of which `ids` are all. `has_text`: the piece has characters that are no white space.
+    pub(super) fn push_text(&mut self, ids: &[u32], has_text: bool) {
+        self.has_text |= has_text;
+        self.push(ids);
+    }
+
+    /// Adds ids of a document; a new document begins if none is open.
+    fn push(&mut self, ids: &[u32]) {
         if !self.inside && !ids.is_empty() {
             self.inside = true;
             self.starts.push(self.ids.len() as u64);
-            self.ids.extend(self.bos_token_id);
+            self.ids.extend(self.tokenizer.bos_before(ids));
         }
         self.ids.extend(ids);
     }
 
-    /// Ends the document. One without text is only counted.
+    /// Ends the document. One without tokens is only counted.
     pub(super) fn end_document(&mut self) {
+        let has_text = std::mem::take(&mut self.has_text);
         if self.inside {
-            self.inside = false;
-            self.ids.push(self.eos_token_id);
+            self.end_open_document(self.eos_token_id);
         } else {
             self.empty += 1;
+            self.findings.without_tokens += u64::from(has_text);
         }
     }
 
-    /// Adds the contents of a token file: documents end at end-of-text tokens, and at begin-of-text tokens.
+    /// Adds the contents of a token file: documents end at end-of-text tokens, which stay as they are, and before begin-of-text tokens.
     pub(super) fn push_token_ids(&mut self, content: &Content) -> Result<(), DataError> {
         let Content::Ids { ids, file, first_index } = content else { return Ok(()) };
         let vocab_size = self.tokenizer.vocab_size();
@@ -93,18 +106,25 @@ impl<'a> PartWriter<'a> {
             if id as usize >= vocab_size {
                 return Err(DataError::IdOutOfRange { path: file.path.clone(), index, id, vocab_size });
             }
+            let special = self.tokenizer.special_tokens();
             match id {
-                _ if id == self.eos_token_id || Some(id) == self.bos_token_id => self.end_open_document(),
+                _ if special.eos.contains(&id) => self.end_open_document(id),
+                _ if special.bos == Some(id) => self.end_open_document(self.eos_token_id),
                 _ => self.push(&[id]),
             }
         }
         Ok(())
     }
 
-    /// Ends the document if one is open: a token file's last one may lack its end-of-text token.
-    pub(super) fn end_open_document(&mut self) {
-        if self.inside {
-            self.end_document();
+    /// Ends the last document of a token file, which may lack its end-of-text token.
+    pub(super) fn end_token_file(&mut self) {
+        self.end_open_document(self.eos_token_id);
+    }
+
+    /// Ends the document with the end-of-text token `eos` if one is open.
+    fn end_open_document(&mut self, eos: u32) {
+        if std::mem::take(&mut self.inside) && !self.tokenizer.is_ended_by(self.ids.last()) {
+            self.ids.push(eos);
         }
     }
 
@@ -128,6 +148,7 @@ impl<'a> PartWriter<'a> {
             documents: self.starts.len() as u64,
             empty: self.empty,
             id_bytes: id_bytes(self.tokenizer),
+            findings: self.findings,
         };
         let failed = || DataError::io("write", path);
         write_atomically(path, |file| {

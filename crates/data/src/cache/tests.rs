@@ -38,6 +38,8 @@ fn data_config(root: PathBuf) -> DataConfig {
         evaluation_fraction: 0.1,
         evaluation_max_sequences: None,
         tokenizer: TokenizerSource::Train { vocab_size: 320 },
+        parse_special_tokens: false,
+        follow_links_out: false,
         volume_root: root,
     }
 }
@@ -224,9 +226,16 @@ fn only_changed_files_are_read() {
     assert_eq!(phases_reported(&config), (first.clone(), vec!["hashing the corpus"]));
     assert_eq!(phases_reported(&config), (first.clone(), vec![]));
 
-    // Other contents of the same size.
+    // Other contents of the same size and time, by another file or in the same one.
+    let another = config.volume_root.join("another");
+    fs::write(&another, text(98, 9_000)).unwrap();
+    touch(&another, 1_000_000_000);
+    fs::rename(&another, &file).unwrap();
+    let (replaced, all) = phases_reported(&config);
+    assert_eq!(all.len(), 3);
+    assert_ne!(replaced.corpus_hash, first.corpus_hash);
     fs::write(&file, text(99, 9_000)).unwrap();
-    touch(&file, 1_000_000_001);
+    touch(&file, 1_000_000_000);
     let (changed, all) = phases_reported(&config);
     assert_eq!(all.len(), 3);
     assert_ne!((&changed.folder, &changed.corpus_hash), (&first.folder, &first.corpus_hash));

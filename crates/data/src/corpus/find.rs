@@ -3,12 +3,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io::ErrorKind;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::time::UNIX_EPOCH;
 
 use glob::{MatchOptions, Pattern};
 
-use super::{Corpus, CorpusFile, FileFormat};
+use super::{Corpus, CorpusFile, FileFormat, FileStamp};
 use crate::config::DataConfig;
 use crate::error::DataError;
 
@@ -19,14 +19,14 @@ impl Corpus {
     /// The files that `config.paths` match, sorted by their real paths, each once however many links lead to it.
     ///
     /// # Errors
-    /// A pattern that is invalid or matches nothing, a file of an unknown format, and a link that leads nowhere or out of
-    /// the volume.
+    /// A pattern that is invalid or matches nothing, a file of an unknown format, and a link that leads nowhere, or out of
+    /// the volume where links may not.
     pub(crate) fn find(config: &DataConfig) -> Result<Corpus, DataError> {
         if config.paths.is_empty() {
             return Err(DataError::NoPaths);
         }
         let root = fs::canonicalize(&config.volume_root).map_err(DataError::io("open", &config.volume_root))?;
-        let (mut files, mut folders) = (BTreeMap::new(), BTreeSet::new());
+        let (mut files, mut folders, mut repeated) = (BTreeMap::new(), BTreeSet::new(), BTreeSet::new());
         for pattern in &config.paths {
             let (of_folders, paths): (Vec<_>, Vec<_>) =
                 matching_paths(config, pattern)?.into_iter().partition(|path| path.is_dir());
@@ -34,34 +34,53 @@ impl Corpus {
                 return Err(DataError::NoMatch { pattern: pattern.clone(), root: config.volume_root.clone() });
             }
             for path in paths {
-                let file = CorpusFile::of(real_path(path, &root)?, &root)?;
-                files.insert(file.path.clone(), file);
+                let name = name_below(&path, &config.volume_root);
+                let file = CorpusFile::of(real_path(path, &root, config.follow_links_out)?, &root, name)?;
+                if let Some(file) = files.insert(file.path.clone(), file) {
+                    repeated.insert(file.name);
+                }
             }
             // `**` matches every folder: what counts is whether somebody may take it for a text
             let of_folders = of_folders.into_iter().filter(|path| FileFormat::of(path).is_some());
             folders.extend(of_folders.map(|path| name_below(&path, &config.volume_root)));
         }
-        Ok(Corpus { files: files.into_values().collect(), text_field: config.text_field.clone(), folders })
+        Ok(Corpus { files: files.into_values().collect(), text_field: config.text_field.clone(), folders, repeated })
     }
 }
 
 impl CorpusFile {
-    fn of(path: PathBuf, volume_root: &Path) -> Result<CorpusFile, DataError> {
-        let format = FileFormat::of(&path).ok_or_else(|| DataError::UnknownFormat { path: path.clone() })?;
-        let name = name_below(&path, volume_root);
-        let (size, modified) = size_and_mtime(&path)?;
-        Ok(CorpusFile { path, name, format, size, modified })
+    /// The file at `path`, without links. `link`: what a pattern matches, the name of a file that is not on the volume.
+    fn of(path: PathBuf, volume_root: &Path, link: String) -> Result<CorpusFile, DataError> {
+        // a link may have the extension that its target lacks
+        let format = FileFormat::of(&path).or_else(|| FileFormat::of(Path::new(&link)));
+        let format = format.ok_or_else(|| DataError::UnknownFormat { path: path.clone() })?;
+        let name = if path.starts_with(volume_root) { name_below(&path, volume_root) } else { link };
+        let stamp = FileStamp::of(&path)?;
+        Ok(CorpusFile { path, name, format, stamp })
     }
 
     /// Checks that the file has not changed since it was found.
     ///
     /// # Errors
-    /// `Changed` if its size or time of modification is another.
+    /// `Changed` if it has another stamp.
     pub(crate) fn check_unchanged(&self) -> Result<(), DataError> {
-        match size_and_mtime(&self.path)? == (self.size, self.modified) {
+        match FileStamp::of(&self.path)? == self.stamp {
             true => Ok(()),
             false => Err(DataError::Changed { path: self.path.clone() }),
         }
+    }
+}
+
+impl FileStamp {
+    fn of(path: &Path) -> Result<FileStamp, DataError> {
+        let metadata = fs::metadata(path).map_err(DataError::io("read", path))?;
+        let nanoseconds = |seconds: i64, rest: i64| u64::try_from(seconds * 1_000_000_000 + rest).unwrap_or_default();
+        Ok(FileStamp {
+            size: metadata.len(),
+            modified: nanoseconds(metadata.mtime(), metadata.mtime_nsec()),
+            changed: nanoseconds(metadata.ctime(), metadata.ctime_nsec()),
+            inode: metadata.ino(),
+        })
     }
 }
 
@@ -106,19 +125,11 @@ fn matching_paths(config: &DataConfig, pattern: &str) -> Result<Vec<PathBuf>, Da
 }
 
 /// Where a path leads after all links: `path` itself if there are none.
-fn real_path(path: PathBuf, root: &Path) -> Result<PathBuf, DataError> {
+fn real_path(path: PathBuf, root: &Path, follow_out: bool) -> Result<PathBuf, DataError> {
     match fs::canonicalize(&path) {
-        Ok(real) if real.starts_with(root) => Ok(real),
+        Ok(real) if follow_out || real.starts_with(root) => Ok(real),
         Ok(target) => Err(DataError::LeavesVolume { path, target }),
         Err(error) if error.kind() == ErrorKind::NotFound => Err(DataError::DanglingLink { path }),
         Err(error) => Err(DataError::io("read", path)(error)),
     }
-}
-
-/// Size in bytes, and time of the last modification in nanoseconds since 1970.
-fn size_and_mtime(path: &Path) -> Result<(u64, u64), DataError> {
-    let metadata = fs::metadata(path).map_err(DataError::io("read", path))?;
-    let modified = metadata.modified().map_err(DataError::io("read", path))?;
-    let nanoseconds = modified.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_nanos() as u64);
-    Ok((metadata.len(), nanoseconds))
 }

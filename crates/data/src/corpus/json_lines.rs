@@ -3,17 +3,17 @@
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read, Seek, SeekFrom};
 
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use super::pieces::Split;
-use super::{CorpusFile, Cursor, PieceHandler, pieces};
+use super::{CorpusFile, Cursor, PieceHandler, byte_order_mark, pieces};
 use crate::error::DataError;
-
-/// Some editors write it at the start of a file; JSON forbids it and lets readers skip it (RFC 8259, section 8.1).
-const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 
 /// The most bytes of a line, which is held in memory.
 const MAX_LINE_BYTES: usize = 64 << 20;
+
+/// Fields in which data sets hold conversations.
+const CONVERSATIONS: [&str; 3] = ["messages", "conversations", "conversation"];
 
 pub(super) fn read(
     corpus_file: &CorpusFile,
@@ -23,9 +23,12 @@ pub(super) fn read(
     on_piece: &mut PieceHandler,
 ) -> Result<(), DataError> {
     let failed = || DataError::io("read", &corpus_file.path);
-    let mut file = BufReader::new(File::open(&corpus_file.path).map_err(failed())?);
-    file.seek(SeekFrom::Start(from.offset)).map_err(failed())?;
     let mut position = from;
+    if from.offset == 0 {
+        position.offset = byte_order_mark::length(corpus_file)?;
+    }
+    let mut file = BufReader::new(File::open(&corpus_file.path).map_err(failed())?);
+    file.seek(SeekFrom::Start(position.offset)).map_err(failed())?;
     let mut line = Vec::new();
     loop {
         line.clear();
@@ -40,10 +43,9 @@ pub(super) fn read(
             return Ok(());
         }
         position.record += 1;
-        let mark = if start == 0 && line.starts_with(BYTE_ORDER_MARK) { BYTE_ORDER_MARK.len() } else { 0 };
-        let json = std::str::from_utf8(&line[mark..]).map_err(|error| DataError::NotUtf8 {
+        let json = std::str::from_utf8(&line).map_err(|error| DataError::NotUtf8 {
             path: corpus_file.path.clone(),
-            offset: start + (mark + error.valid_up_to()) as u64,
+            offset: start + error.valid_up_to() as u64,
         })?;
         let json = json.trim();
         if !json.is_empty() {
@@ -58,30 +60,107 @@ pub(super) fn read(
     }
 }
 
+/// The text in the field of an object. `field` may be a path, such as `doc.text`, where no field has that name.
 fn document(json: &str, field: &str) -> Result<String, String> {
-    let value: Value = serde_json::from_str(json).map_err(|error| {
-        let (message, column) = (error.to_string(), error.column());
-        let cause = message.split(" at line ").next().unwrap_or_default(); // its line number is always 1
-        format!("this is not JSON ({cause} at column {column}): every line must be an object such as {{\"{field}\": \"...\"}}")
-    })?;
-    let Value::Object(mut fields) = value else {
-        return Err(format!("this is JSON, but no object: every line must be one such as {{\"{field}\": \"...\"}}"));
+    let example = format!("{{\"{field}\": \"...\"}}");
+    let value: Value = serde_json::from_str(json).map_err(|error| not_json(json, &error, &example))?;
+    let Value::Object(fields) = value else {
+        return Err(format!("this is JSON, but no object: every line must be one such as {example}"));
     };
-    match fields.remove(field) {
-        Some(Value::String(text)) => Ok(text),
-        Some(other) => Err(format!(
-            "the field \"{field}\" holds {}, not text: put it right or remove the line",
-            json_type_name(&other)
-        )),
+    let names = || fields.keys().map(String::as_str).collect::<Vec<_>>().join(", ");
+    match find_field(&fields, field) {
+        Some(Value::String(text)) => Ok(text.clone()),
+        Some(other) => Err(no_text(field, other)),
         None if fields.is_empty() => Err(format!("the object has no fields: it needs \"{field}\"")),
+        None if CONVERSATIONS.iter().any(|name| fields.get(*name).is_some_and(Value::is_array)) => Err(format!(
+            "there is no field \"{field}\", only {}: a conversation can't be trained on as it is; write it as one text with the \
+             tokenizer's chat template, and set data.specialTokens to Parse",
+            names()
+        )),
+        None => Err(format!(
+            "there is no field \"{field}\", only {}: set data.textField to the one that holds the text",
+            names()
+        )),
+    }
+}
+
+/// The value of the field `path`: of that name, else of the name before a dot and of the rest in its object.
+fn find_field<'a>(fields: &'a Map<String, Value>, path: &str) -> Option<&'a Value> {
+    let nested = || {
+        let (name, rest) = path.split_once('.')?;
+        find_field(fields.get(name)?.as_object()?, rest)
+    };
+    fields.get(path).or_else(nested)
+}
+
+/// Why the value of the field can't be a document.
+fn no_text(field: &str, value: &Value) -> String {
+    let is_conversation = value.as_array().is_some_and(|turns| turns.first().is_some_and(Value::is_object));
+    if is_conversation {
+        return format!(
+            "the field \"{field}\" holds a conversation, not text: write it as one text with the tokenizer's chat template, and \
+             set data.specialTokens to Parse"
+        );
+    }
+    format!(
+        "the field \"{field}\" holds {}, not text: leave such lines out, as `jq -c 'select(.{field} | type == \"string\")'` does",
+        json_type_name(value)
+    )
+}
+
+/// Why a line is not JSON.
+fn not_json(json: &str, error: &serde_json::Error, example: &str) -> String {
+    let message = error.to_string();
+    let cause = message.split(" at line ").next().unwrap_or_default(); // its line number is always 1
+    match lone_surrogate(json).or_else(|| bare_number(json)) {
+        Some(found) if found.starts_with('\\') => format!(
+            "{found} is half of a surrogate pair, and its other half is missing: no text can hold it; write \\ufffd for it"
+        ),
+        Some(found) => format!("JSON has no {found}, which Python's json.dumps writes for a number: write null for it"),
         None => {
-            let names: Vec<&str> = fields.keys().map(String::as_str).collect();
-            Err(format!(
-                "there is no field \"{field}\", only {}: set data.textField to the one that holds the text",
-                names.join(", ")
-            ))
+            let column = error.column();
+            format!("this is not JSON ({cause} at column {column}): every line must be an object such as {example}")
         }
     }
+}
+
+/// The first `\u` escape of half a surrogate pair alone.
+fn lone_surrogate(json: &str) -> Option<&str> {
+    let unit = |at: usize| {
+        let digits = json.get(at..at + 6)?.strip_prefix("\\u")?;
+        u16::from_str_radix(digits, 16).ok()
+    };
+    let mut at = 0;
+    while let Some(found) = json.get(at..)?.find('\\') {
+        at += found;
+        at += match (unit(at), unit(at + 6)) {
+            (Some(0xd800..=0xdbff), Some(0xdc00..=0xdfff)) => 12,
+            (Some(0xd800..=0xdfff), _) => return json.get(at..at + 6),
+            (Some(_), _) => 6,
+            (None, _) => 2,
+        };
+    }
+    None
+}
+
+/// The first number outside of strings that is none in JSON.
+fn bare_number(json: &str) -> Option<&'static str> {
+    let (mut in_string, mut is_escaped) = (false, false);
+    for (at, byte) in json.bytes().enumerate() {
+        let starts = |name: &&str| json.as_bytes()[at..].starts_with(name.as_bytes());
+        match byte {
+            _ if is_escaped => is_escaped = false,
+            b'\\' => is_escaped = in_string,
+            b'"' => in_string = !in_string,
+            _ if in_string => {}
+            _ => {
+                if let Some(name) = ["NaN", "-Infinity", "Infinity"].into_iter().find(starts) {
+                    return Some(name);
+                }
+            }
+        }
+    }
+    None
 }
 
 fn json_type_name(value: &Value) -> &'static str {

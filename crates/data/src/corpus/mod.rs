@@ -1,6 +1,7 @@
 //! The corpus: the files that the patterns match, in the order of their paths, read as documents in bounded pieces.
 //! Reading can start at any [`Cursor`] from an earlier read, so that an interrupted tokenisation resumes where it was.
 
+mod byte_order_mark;
 mod find;
 mod json_lines;
 mod parquet_rows;
@@ -16,15 +17,19 @@ use std::path::PathBuf;
 use serde::{Deserialize, Serialize};
 
 use crate::error::DataError;
+pub(crate) use byte_order_mark::BYTE_ORDER_MARK;
 pub(crate) use parquet_rows::text_columns as parquet_text_columns;
 pub(crate) use pieces::Split;
 
 /// The files of a job, in order.
+#[derive(Default)]
 pub(crate) struct Corpus {
     pub(crate) files: Vec<CorpusFile>,
     pub(crate) text_field: String,
     /// Folders that a pattern matches and whose names are those of files, relative to the volume's root.
     pub(crate) folders: BTreeSet<String>,
+    /// Files that are matched more than once, relative to the volume's root.
+    pub(crate) repeated: BTreeSet<String>,
 }
 
 /// A file of the corpus.
@@ -34,10 +39,22 @@ pub(crate) struct CorpusFile {
     /// Relative to the volume's root.
     pub(crate) name: String,
     pub(crate) format: FileFormat,
+    pub(crate) stamp: FileStamp,
+}
+
+/// What changes when a file gets other contents. Tools can set size and time of modification as they like, but not all of it.
+#[derive(Serialize, Deserialize, Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub(crate) struct FileStamp {
     /// Bytes.
     pub(crate) size: u64,
-    /// Nanoseconds since 1970.
+    /// Time of the last modification, in nanoseconds since 1970.
     pub(crate) modified: u64,
+    /// Time of the last change of the file or of its metadata, likewise; 0 in caches of earlier versions.
+    #[serde(default)]
+    pub(crate) changed: u64,
+    /// The number of the file in its file system.
+    #[serde(default)]
+    pub(crate) inode: u64,
 }
 
 /// Format of a file, by its extension. The corpus hash covers the variants' `Debug` names: they must never change.
@@ -96,19 +113,24 @@ type PieceHandler<'a> = dyn FnMut(Piece) -> Result<(), DataError> + 'a;
 impl Corpus {
     /// Bytes of all files.
     pub(crate) fn size(&self) -> u64 {
-        self.files.iter().map(|file| file.size).sum()
+        self.files.iter().map(|file| file.stamp.size).sum()
     }
 
     /// What the patterns match and adds no text, in sentences for people.
-    pub(crate) fn skipped(&self) -> Vec<String> {
-        let empty: Vec<&str> = self.files.iter().filter(|file| file.size == 0).map(|file| file.name.as_str()).collect();
+    pub(crate) fn notes(&self) -> Vec<String> {
+        let empty: Vec<&str> = self.files.iter().filter(|f| f.stamp.size == 0).map(|file| file.name.as_str()).collect();
         let folders: Vec<&str> = self.folders.iter().map(String::as_str).collect();
+        let repeated: Vec<&str> = self.repeated.iter().map(String::as_str).collect();
         let said =
             |names: Vec<&str>, sentence: &str| (!names.is_empty()).then(|| format!("{sentence}: {}", few(&names)));
-        [said(empty, "data.paths matches empty files"), said(folders, "data.paths matches folders, which are no texts")]
-            .into_iter()
-            .flatten()
-            .collect()
+        [
+            said(empty, "data.paths matches empty files"),
+            said(folders, "data.paths matches folders, which are no texts"),
+            said(repeated, "data.paths matches files more than once, and each is trained on once"),
+        ]
+        .into_iter()
+        .flatten()
+        .collect()
     }
 
     /// Calls `on_piece` with everything from `from` on, in order. `split`: where long texts
@@ -117,14 +139,14 @@ impl Corpus {
     /// # Errors
     /// A file is invalid or can't be read, or `on_piece` fails.
     pub(crate) fn read(&self, from: Cursor, split: Split, on_piece: &mut PieceHandler) -> Result<(), DataError> {
-        let mut bytes_before: u64 = self.files.iter().take(from.file).map(|file| file.size).sum();
+        let mut bytes_before: u64 = self.files.iter().take(from.file).map(|file| file.stamp.size).sum();
         for (index, file) in self.files.iter().enumerate().skip(from.file) {
             let start = if index == from.file { from } else { Cursor { file: index, ..Cursor::default() } };
             let on_piece = &mut |piece: Piece| {
-                on_piece(Piece { bytes_read: bytes_before + piece.bytes_read.min(file.size), ..piece })
+                on_piece(Piece { bytes_read: bytes_before + piece.bytes_read.min(file.stamp.size), ..piece })
             };
             self.read_file(start, split, on_piece)?;
-            bytes_before += file.size;
+            bytes_before += file.stamp.size;
         }
         Ok(())
     }

@@ -35,10 +35,10 @@ pub(super) fn read(
     let file = File::open(&corpus_file.path).map_err(DataError::io("read", &corpus_file.path))?;
     let reader = library(|| SerializedFileReader::new(file)).map_err(bad)?;
     let column = TextColumn::find(reader.metadata(), corpus_file, field)?;
-    check_row_groups(reader.metadata(), column.index, corpus_file.size).map_err(bad)?;
+    check_row_groups(reader.metadata(), column.index, corpus_file.stamp.size).map_err(bad)?;
     let total_rows = reader.metadata().file_metadata().num_rows().max(1) as u64;
     let mut on_text = |record: u64, text: &str| {
-        let bytes_read = (corpus_file.size as f64 * record as f64 / total_rows as f64) as u64;
+        let bytes_read = (corpus_file.stamp.size as f64 * record as f64 / total_rows as f64) as u64;
         pieces::emit_record(corpus_file, text, split, Cursor { record, ..from }, bytes_read, on_piece)
     };
     let mut row = 0u64; // in the file, of the next record

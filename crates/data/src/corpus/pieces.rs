@@ -87,11 +87,9 @@ mod tests {
     use crate::tokenizer::Tokenizer;
     use crate::tokenizer_training::{MIN_VOCAB_SIZE, train_bpe};
     use proptest::prelude::*;
-    use std::path::Path;
     use std::sync::LazyLock;
 
-    static TOKENIZER: LazyLock<Tokenizer> =
-        LazyLock::new(|| Tokenizer::from_bytes(Path::new("test"), &trained()).unwrap());
+    static TOKENIZER: LazyLock<Tokenizer> = LazyLock::new(|| Tokenizer::of_bytes(&trained()));
     /// With the normalizer and pre-tokenizers of Qwen 2, whose pattern is Llama 3's but for the digits.
     static LLAMA_3: LazyLock<Tokenizer> = LazyLock::new(|| {
         let mut json: serde_json::Value = serde_json::from_slice(&trained()).unwrap();
@@ -100,12 +98,31 @@ mod tests {
             {"type": "Split", "pattern": {"Regex": crate::tokenizer::LLAMA_3_PATTERN}, "behavior": "Isolated", "invert": false},
             {"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": false},
         ]});
-        Tokenizer::from_bytes(Path::new("test"), json.to_string().as_bytes()).unwrap()
+        Tokenizer::of_bytes(json.to_string().as_bytes())
     });
 
     fn trained() -> Vec<u8> {
         let text = "the cat's  the.\n\nthe the 12 12 cat's!\n cat's\r\n\r\n  the  12 é é\u{3000}\u{3000}é ".repeat(4);
         train_bpe(MIN_VOCAB_SIZE + 60, [text].into_iter()).unwrap()
+    }
+
+    /// An added token that takes white space from beside it joins what a split would divide.
+    #[test]
+    fn no_split_where_an_added_token_takes_white_space() {
+        let mut json: serde_json::Value = serde_json::from_slice(&trained()).unwrap();
+        let split = |json: &serde_json::Value| Tokenizer::of_bytes(json.to_string().as_bytes()).split();
+        for key in ["lstrip", "rstrip"] {
+            let mut token = json["added_tokens"][0].clone();
+            token["content"] = "mask".into();
+            token["id"] = 1000.into();
+            token["special"] = false.into();
+            json["added_tokens"].as_array_mut().unwrap().truncate(3);
+            json["added_tokens"].as_array_mut().unwrap().push(token.clone());
+            assert_eq!(split(&json), Split::BeforeWhitespace);
+            token[key] = true.into();
+            json["added_tokens"][3] = token;
+            assert_eq!(split(&json), Split::Never, "{key}");
+        }
     }
 
     #[test]

@@ -68,6 +68,8 @@ fn corpus_of(folder: &TempDir, name: &str) -> Corpus {
         evaluation_fraction: 0.0,
         evaluation_max_sequences: None,
         tokenizer: TokenizerSource::Train { vocab_size: 300 },
+        parse_special_tokens: false,
+        follow_links_out: false,
     };
     Corpus::find(&config).unwrap()
 }

@@ -1,10 +1,10 @@
-//! `.txt`: a file is one document, kept byte for byte, with its line ends and byte order mark.
+//! `.txt`: a file is one document, kept byte for byte, with its line ends and without a byte order mark.
 
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
 
 use super::pieces::{MAX_PIECE_BYTES, PIECE_BYTES, Split, check_length, last_split};
-use super::{Content, CorpusFile, Cursor, Piece, PieceHandler};
+use super::{Content, CorpusFile, Cursor, Piece, PieceHandler, byte_order_mark};
 use crate::error::DataError;
 
 pub(super) fn read(
@@ -14,9 +14,9 @@ pub(super) fn read(
     on_piece: &mut PieceHandler,
 ) -> Result<(), DataError> {
     let failed = || DataError::io("read", &corpus_file.path);
+    let mut offset = if from.offset == 0 { byte_order_mark::length(corpus_file)? } else { from.offset };
     let mut file = File::open(&corpus_file.path).map_err(failed())?;
-    file.seek(SeekFrom::Start(from.offset)).map_err(failed())?;
-    let mut offset = from.offset;
+    file.seek(SeekFrom::Start(offset)).map_err(failed())?;
     let mut buffer = Vec::new();
     loop {
         // Filled up to one piece, so that the splits depend on the offset alone and not on where reading began; doubled

@@ -15,10 +15,10 @@ pub(super) fn read(
     on_piece: &mut PieceHandler,
 ) -> Result<(), DataError> {
     let failed = || DataError::io("read", &corpus_file.path);
-    if !corpus_file.size.is_multiple_of(width as u64) {
+    if !corpus_file.stamp.size.is_multiple_of(width as u64) {
         return Err(DataError::TruncatedIds {
             path: corpus_file.path.clone(),
-            size: corpus_file.size,
+            size: corpus_file.stamp.size,
             width: width as u64,
         });
     }

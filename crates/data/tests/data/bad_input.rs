@@ -88,6 +88,20 @@ fn invalid_utf8() {
         &[("x.jsonl", b"{\"text\": \"a\"}\n{\"text\": \"caf\xe9\"}")],
         "VOLUME/corpus/x.jsonl is not valid UTF-8 at byte 27: convert it (iconv -f latin1 -t utf-8) or leave it out of data.paths",
     );
+    for (name, mark, encoding) in [
+        ("x.txt", &b"\xff\xfea\0b\0"[..], "UTF-16"),
+        ("x.txt", b"\xfe\xff\0a", "UTF-16"),
+        ("x.jsonl", b"\xff\xfe{\0", "UTF-16"),
+        ("x.txt", b"\xff\xfe\0\0a\0\0\0", "UTF-32"),
+    ] {
+        let path = format!("VOLUME/corpus/{name}");
+        refused(
+            &[(name, mark)],
+            &format!(
+                "{path} is {encoding}, by its byte order mark, and not UTF-8: convert it (iconv -f {encoding} -t utf-8 {path}) or leave it out of data.paths"
+            ),
+        );
+    }
 }
 
 #[test]
@@ -106,7 +120,35 @@ fn lines() {
         "there is no field \"text\", only texts, id: set data.textField to the one that holds the text",
     );
     second("{}", "the object has no fields: it needs \"text\"");
-    second(r#"{"text": null}"#, "the field \"text\" holds null, not text: put it right or remove the line");
+    let other = |what: &str| {
+        format!(
+            "the field \"text\" holds {what}, not text: leave such lines out, as `jq -c 'select(.text | type == \"string\")'` does"
+        )
+    };
+    second(r#"{"text": null}"#, &other("null"));
+    second(r#"{"text": [1]}"#, &other("a list"));
+    let remedy = "write it as one text with the tokenizer's chat template, and set data.specialTokens to Parse";
+    let turns = r#"[{"role": "user", "content": "hi"}]"#;
+    second(
+        &format!(r#"{{"messages": {turns}}}"#),
+        &format!("there is no field \"text\", only messages: a conversation can't be trained on as it is; {remedy}"),
+    );
+    second(&format!(r#"{{"text": {turns}}}"#), &format!("the field \"text\" holds a conversation, not text: {remedy}"));
+    for escape in [r"\ud83d", r"\ude00", r"\ud83d\ud83d"] {
+        let half = &escape[..6];
+        second(
+            &format!(r#"{{"text": "\ud83d\ude00 \\u {escape} b"}}"#),
+            &format!(
+                "{half} is half of a surrogate pair, and its other half is missing: no text can hold it; write \\ufffd for it"
+            ),
+        );
+    }
+    for number in ["NaN", "Infinity", "-Infinity"] {
+        second(
+            &format!(r#"{{"title": "NaN \" ", "score": {number}, "text": "b"}}"#),
+            &format!("JSON has no {number}, which Python's json.dumps writes for a number: write null for it"),
+        );
+    }
 }
 
 #[test]
@@ -178,7 +220,7 @@ fn tokenizers() {
     volume.write("letters/tokenizer.json", endless.to_string().as_bytes());
     refused_by(
         &volume,
-        "the tokenizer VOLUME/letters/tokenizer.json has no end-of-text token, so the end of a document could not be learned: add one of [EOT], </s>, <eos>, [EOS], <|end_of_text|>, <|endoftext|> to its added_tokens",
+        "the tokenizer VOLUME/letters/tokenizer.json has no end-of-text token, so the end of a document could not be learned: name it as eos_token in tokenizer_config.json, or add one of [EOT], </s>, <eos>, [EOS], <|end_of_text|>, <|endoftext|> to its added_tokens as a special token",
     );
     refused_by(
         &volume.train(258),

@@ -99,7 +99,7 @@ fn unpacked_documents_around_the_length_of_a_sequence() {
 fn a_tokenizer_without_a_begin_or_padding() {
     let mut volume = TestVolume::new(&[("1.txt", b"a b c"), ("2.txt", b"b")]);
     let mut tokenizer = letters();
-    tokenizer["added_tokens"] = serde_json::json!([]);
+    tokenizer["added_tokens"] = serde_json::json!([special_token("<|endoftext|>", 9)]);
     tokenizer["model"]["vocab"] = serde_json::json!({"<|endoftext|>": 9, "a": 4, "b": 5, "c": 6, "[UNK]": 0});
     volume.write("letters/tokenizer.json", tokenizer.to_string().as_bytes());
     volume.config.packing = false;

@@ -1,11 +1,9 @@
 //! The token ids of each file format.
 
-use std::fs;
 use std::os::unix::fs::symlink;
 
 use crate::common::parquet_file::parquet;
 use crate::common::*;
-use stagecoach_data::Tokenizer;
 
 const TWO_DOCUMENTS: [u32; 7] = [BOS, A, B, EOS, BOS, C, EOS];
 
@@ -36,7 +34,7 @@ fn a_row_of_parquet_is_a_document() {
 #[test]
 fn empty_files_and_folders_that_a_pattern_matches_are_told() {
     let volume = TestVolume::new(&[("a.txt", b"a b"), ("d/x.txt", b"c"), ("plain/y.txt", b"d")]);
-    assert_eq!(volume.prepare().unwrap().skipped, [""; 0]);
+    assert_eq!(volume.prepare().unwrap().notes, [""; 0]);
     for name in ["b.txt", "d/c.jsonl", "e.tokens", "f.txt"] {
         volume.write(&format!("corpus/{name}"), b"");
     }
@@ -44,7 +42,7 @@ fn empty_files_and_folders_that_a_pattern_matches_are_told() {
     // with a new token cache, and with the one that is there then
     for _ in 0..2 {
         assert_eq!(
-            volume.prepare().unwrap().skipped,
+            volume.prepare().unwrap().notes,
             [
                 "data.paths matches empty files: corpus/b.txt, corpus/d/c.jsonl, corpus/e.tokens and 1 more",
                 "data.paths matches folders, which are no texts: corpus/novels.txt",
@@ -80,8 +78,13 @@ fn overlapping_patterns_take_a_file_once() {
     let mut volume = TestVolume::new(&[("b.txt", b"b"), ("a.txt", b"a")]);
     volume.write("corpus/.hidden.txt", b"c");
     volume.write("cache/old/d.txt", b"d");
-    volume.config.paths = vec!["corpus/b.txt".into(), "corpus/*.txt".into(), "**/*.txt".into()];
+    volume.config.paths = vec!["corpus/b.txt".into(), "corpus/*.txt".into()];
     assert_eq!(volume.ids(), [BOS, A, EOS, BOS, B, EOS]);
+    let repeated = "data.paths matches files more than once, and each is trained on once: corpus/b.txt";
+    assert_eq!(volume.prepare().unwrap().notes, [repeated]);
+    volume.config.paths.push("**/*.txt".into());
+    assert_eq!(volume.ids(), [BOS, A, EOS, BOS, B, EOS]);
+    assert_eq!(volume.prepare().unwrap().notes, [repeated.replace(": corpus/b.txt", ": corpus/a.txt, corpus/b.txt")]);
 }
 
 #[test]
@@ -94,10 +97,32 @@ fn a_file_counts_once_however_many_links_lead_to_it() {
 }
 
 #[test]
+fn links_out_of_the_volume_are_followed_where_they_may() {
+    let (mut volume, elsewhere) = (TestVolume::new(&[("b.txt", b"b")]), tempfile::tempdir().unwrap());
+    std::fs::write(elsewhere.path().join("LICENCE"), b"a").unwrap();
+    symlink(elsewhere.path().join("LICENCE"), volume.config.volume_root.join("corpus/a.txt")).unwrap();
+    assert!(volume.error_message().contains("which is not on the volume"));
+    volume.config.follow_links_out = true;
+    let ids = volume.ids();
+    assert_eq!(ids.len(), 6);
+    assert!(ids.contains(&A) && ids.contains(&B));
+}
+
+#[test]
+fn a_nested_field_is_named_alike_in_every_format() {
+    let lines = br#"{"doc": {"text": "a b"}}
+{"doc.text": "c", "doc": {"text": "d"}}"#;
+    let mut volume = TestVolume::new(&[("x.jsonl", lines)]);
+    volume.config.text_field = "doc.text".into();
+    assert_eq!(volume.ids(), TWO_DOCUMENTS);
+}
+
+#[test]
 fn text_is_kept_to_the_byte() {
-    let text = "\u{feff}one\r\ntwo \t é\u{3000}🙂 [EOT] <s>\n\n\nend\n";
-    let volume = TestVolume::new(&[("x.txt", text.as_bytes())]).train(300);
-    let tokenizer = Tokenizer::load(&volume.open().tokenizer_files().0).unwrap();
+    let text = "one\r\ntwo \u{feff}\t é\u{3000}🙂 [EOT] <s>\n\n\nend\n";
+    // a byte order mark is no part of the text
+    let volume = TestVolume::new(&[("x.txt", format!("\u{feff}{text}").as_bytes())]).train(300);
+    let tokenizer = volume.tokenizer();
     let ids = volume.ids();
     assert_eq!((ids[0], ids[ids.len() - 1]), (BOS, EOS));
     assert!(ids[1..ids.len() - 1].iter().all(|&id| id > PAD), "the text's [EOT] is text");
@@ -120,14 +145,14 @@ fn a_long_document_is_the_same_in_every_format() {
     let text = "Coach and horses, \"coach\u{3000}and six\".\r\n  The mail\u{e9}\t".repeat(6_000);
     let line = serde_json::json!({ "text": text }).to_string();
     let tokenizer =
-        fs::read(TestVolume::new(&[("x.txt", text.as_bytes())]).train(300).open().tokenizer_files().0).unwrap();
+        TestVolume::new(&[("x.txt", text.as_bytes())]).train(300).tokenizer_files()["tokenizer.json"].clone();
     let ids = |volume: TestVolume| {
         volume.write("letters/tokenizer.json", &tokenizer);
         volume.ids()
     };
     let plain = ids(TestVolume::new(&[("x.txt", text.as_bytes())]));
-    let whole = Tokenizer::load(&TestVolume::new(&[("x.txt", text.as_bytes())]).train(300).open().tokenizer_files().0);
-    assert!(plain[1..plain.len() - 1] == whole.unwrap().encode(&text).unwrap());
+    let whole = TestVolume::new(&[("x.txt", text.as_bytes())]).train(300).tokenizer();
+    assert!(plain[1..plain.len() - 1] == whole.encode(&text).unwrap());
     assert!(ids(TestVolume::new(&[("x.jsonl", line.as_bytes())])) == plain);
     let rows = TestVolume::new(&[]);
     parquet(&rows.folder.path().join("corpus/x.parquet"), "text", &[Some(&text)]);

@@ -5,5 +5,6 @@ mod bad_input;
 mod batches;
 mod common;
 mod documents;
+mod families;
 mod formats;
 mod tokenizer;

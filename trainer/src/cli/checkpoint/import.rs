@@ -17,8 +17,13 @@ use crate::plan::TrainerState;
 use crate::state_dict::check_model;
 
 /// Optional files of a model directory that are copied as they are.
-const OPTIONAL_FILES: [&str; 4] =
-    ["tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "generation_config.json"];
+const OPTIONAL_FILES: [&str; 5] = [
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "generation_config.json",
+    "chat_template.jinja",
+];
 
 /// Import a Hugging Face model directory as the first checkpoint of a new folder.
 #[derive(Debug, Args)]

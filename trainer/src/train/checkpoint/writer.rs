@@ -12,7 +12,6 @@ use stagecoach_api::job::OnDifference;
 use stagecoach_checkpoint::{
     CheckpointError, CheckpointMetadata, Dtype, RetentionPolicy, StageFiles, View, prune, read_manifest,
 };
-use stagecoach_data::Tokenizer;
 use stagecoach_group::Member;
 
 use crate::model::Architecture;
@@ -268,16 +267,11 @@ fn leader_result<T>(parts: Vec<StageResult<T>>) -> StageResult<T> {
 /// Hugging Face's files beside the weights.
 fn small_files(running: &RunningStage, architecture: &dyn Architecture) -> Result<Vec<(String, Vec<u8>)>, StageError> {
     let mut config = architecture.config_json();
-    let mut files = Vec::new();
-    if let Some(data_loader) = &running.data_loader {
-        let (tokenizer, tokenizer_config) = data_loader.tokenizer_files();
-        // tools that generate text look for the tokenizer's special tokens here
-        let special = Tokenizer::load(&tokenizer)?.special_tokens();
-        special.into_iter().for_each(|(name, id)| config[format!("{name}_id")] = id.into());
-        for (name, path) in [("tokenizer.json", tokenizer), ("tokenizer_config.json", tokenizer_config)] {
-            files.push((name.to_owned(), std::fs::read(&path).map_err(|e| StageError::storage("read", &path, e))?));
-        }
-    }
+    let prepared = &running.plan.prepared;
+    // tools that generate text look for the tokenizer's special tokens here
+    prepared.special_tokens.by_name().for_each(|(name, id)| config[format!("{name}_id")] = id.into());
+    let mut files = stagecoach_data::tokenizer_files(&running.context.config.data_config(), prepared)?;
+    files.extend(running.context.config.generation_config()?);
     files.push(("config.json".to_owned(), format!("{config:#}\n").into_bytes()));
     Ok(files)
 }

@@ -126,6 +126,7 @@ fn every_word_is_spelled_as_in_the_types() {
         ("spec.trainer.type", ["BuiltIn", "Custom"].as_slice()),
         ("spec.model.type", &["Llama", "Pretrained"]),
         ("spec.model.llama.modelType", &["Llama", "Qwen2", "Qwen3"]),
+        ("spec.data.specialTokens", &["Text", "Parse"]),
         ("spec.data.tokenizer.type", &["Train", "File"]),
         ("spec.training.precision", &["Float32", "BFloat16"]),
         ("spec.training.device", &["Auto", "Cpu", "Cuda"]),

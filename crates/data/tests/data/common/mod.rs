@@ -2,11 +2,12 @@
 
 pub mod parquet_file;
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::PathBuf;
 
 use serde_json::{Value, json};
-use stagecoach_data::{DataConfig, DataError, Dataset, PreparedCorpus, TokenizerSource};
+use stagecoach_data::{DataConfig, DataError, Dataset, PreparedCorpus, Tokenizer, TokenizerSource};
 use tempfile::TempDir;
 
 pub const BOS: u32 = 0;
@@ -38,6 +39,8 @@ impl TestVolume {
             evaluation_fraction: 0.0,
             evaluation_max_sequences: None,
             tokenizer: TokenizerSource::File { path: "letters/tokenizer.json".into() },
+            parse_special_tokens: false,
+            follow_links_out: false,
             volume_root: root,
         };
         let volume = TestVolume { folder, config };
@@ -64,6 +67,16 @@ impl TestVolume {
         stagecoach_data::prepare(&self.config, &mut |_| {})
     }
 
+    /// The tokenizer of the corpus, as it is in the cache.
+    pub fn tokenizer(&self) -> Tokenizer {
+        Tokenizer::load(&self.prepare().unwrap().tokenizer_file(&self.config)).unwrap()
+    }
+
+    /// The files of the tokenizer that a checkpoint gets.
+    pub fn tokenizer_files(&self) -> BTreeMap<String, Vec<u8>> {
+        stagecoach_data::tokenizer_files(&self.config, &self.prepare().unwrap()).unwrap().into_iter().collect()
+    }
+
     pub fn open(&self) -> Dataset {
         Dataset::open(&self.config, &self.prepare().unwrap()).unwrap()
     }
@@ -84,12 +97,20 @@ impl TestVolume {
     }
 }
 
+/// An entry of `added_tokens`.
+pub fn special_token(name: &str, id: usize) -> Value {
+    json!({
+        "id": id, "content": name, "single_word": false, "lstrip": false, "rstrip": false, "normalized": false,
+        "special": true,
+    })
+}
+
 /// White space separates words; the vocabulary has the letters a to h.
 pub fn letters() -> Value {
     let names = ["[BOT]", "[EOT]", "[PAD]", "[UNK]", "a", "b", "c", "d", "e", "f", "g", "h"];
     let vocabulary: serde_json::Map<String, Value> =
         names.iter().enumerate().map(|(id, name)| (name.to_string(), json!(id))).collect();
-    let special = |id: usize| json!({"id": id, "content": names[id], "single_word": false, "lstrip": false, "rstrip": false, "normalized": false, "special": true});
+    let special = |id: usize| special_token(names[id], id);
     json!({
         "version": "1.0", "truncation": {"max_length": 2, "strategy": "LongestFirst", "stride": 0, "direction": "Right"}, "padding": null,
         "added_tokens": [special(0), special(1), special(2)],

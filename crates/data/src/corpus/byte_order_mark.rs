@@ -1,0 +1,28 @@
+//! The mark at the start of a file that tells its encoding. In UTF-8 it is no part of the text (RFC 3629, section 6).
+
+use std::fs::File;
+use std::io::Read;
+
+use super::CorpusFile;
+use crate::error::DataError;
+
+pub(crate) const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
+
+/// Marks of other encodings, as `iconv` spells them; the longer ones first.
+const OTHERS: [(&[u8], &str); 4] =
+    [(b"\xff\xfe\0\0", "UTF-32"), (b"\0\0\xfe\xff", "UTF-32"), (b"\xff\xfe", "UTF-16"), (b"\xfe\xff", "UTF-16")];
+
+/// Bytes of the mark at the start of a file, 0 if it has none.
+///
+/// # Errors
+/// `OtherEncoding` if the file is not UTF-8 by its mark, or if it can't be read.
+pub(super) fn length(corpus_file: &CorpusFile) -> Result<u64, DataError> {
+    let failed = || DataError::io("read", &corpus_file.path);
+    let mut start = Vec::new();
+    File::open(&corpus_file.path).and_then(|file| file.take(4).read_to_end(&mut start)).map_err(failed())?;
+    match OTHERS.iter().find(|(mark, _)| start.starts_with(mark)) {
+        Some((_, encoding)) => Err(DataError::OtherEncoding { path: corpus_file.path.clone(), encoding }),
+        None if start.starts_with(BYTE_ORDER_MARK) => Ok(BYTE_ORDER_MARK.len() as u64),
+        None => Ok(0),
+    }
+}

@@ -1,0 +1,106 @@
+//! A `tokenizer.json` as JSON: changes that make its tokens safe to train on, and where it lets texts be split.
+
+use serde_json::{Value, json};
+
+use crate::corpus::Split;
+
+/// Pre-tokens of Llama 3: white space is at their start, but for line ends behind punctuation.
+pub(crate) const LLAMA_3_PATTERN: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
+/// The same of Qwen 2 and 3, with single digits.
+const QWEN_2_PATTERN: &str =
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
+
+/// The tokens of `added_tokens`.
+pub(super) fn added_tokens(definition: &Value) -> &[Value] {
+    definition["added_tokens"].as_array().map_or(&[][..], Vec::as_slice)
+}
+
+/// Refuses a tokenizer that gives a text other ids each time: BPE with dropout is the one random part that the format has.
+pub(super) fn check_deterministic(definition: &Value) -> Result<(), String> {
+    match definition["model"]["dropout"].as_f64() {
+        Some(dropout) if dropout > 0.0 => {
+            Err(format!("its model.dropout is {dropout}, so that a text has other tokens in each run: set it to null"))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Marks the token `name` as special, as transformers does with a token that a configuration names: text that spells it stays text.
+/// False if it was special before.
+pub(super) fn mark_special(definition: &mut Value, name: &str, id: u32) -> bool {
+    if !definition["added_tokens"].is_array() {
+        definition["added_tokens"] = json!([]);
+    }
+    let Some(tokens) = definition["added_tokens"].as_array_mut() else { return false };
+    match tokens.iter_mut().find(|token| token["content"] == name) {
+        Some(token) if token["special"] == true => return false,
+        Some(token) => token["special"] = true.into(),
+        None => tokens.push(special_token(name, id)),
+    }
+    true
+}
+
+fn special_token(name: &str, id: u32) -> Value {
+    json!({"id": id, "content": name, "single_word": false, "lstrip": false, "rstrip": false, "normalized": false, "special": true})
+}
+
+/// The token of characters that the vocabulary lacks.
+pub(super) fn unknown_token(definition: &Value) -> Option<&str> {
+    let model = &definition["model"];
+    let of_unigram = || model["vocab"][usize::try_from(model["unk_id"].as_u64()?).ok()?][0].as_str();
+    model["unk_token"].as_str().or_else(of_unigram)
+}
+
+/// Whether characters that the vocabulary lacks may vanish: a BPE drops them if it has no token for them and no bytes.
+pub(super) fn may_drop_characters(definition: &Value, has_token: &dyn Fn(&str) -> bool) -> bool {
+    let model = &definition["model"];
+    let is_bpe = model["type"] == "BPE" || model["merges"].is_array();
+    let has_bytes = || {
+        let alphabet = tokenizers::pre_tokenizers::byte_level::ByteLevel::alphabet();
+        has_byte_level(&definition["pre_tokenizer"]) && alphabet.iter().all(|byte| has_token(&byte.to_string()))
+    };
+    is_bpe && model["unk_token"].is_null() && model["byte_fallback"] != true && !has_bytes()
+}
+
+fn has_byte_level(pre_tokenizer: &Value) -> bool {
+    let parts = pre_tokenizer["pretokenizers"].as_array().map_or(&[][..], Vec::as_slice);
+    pre_tokenizer["type"] == "ByteLevel" || parts.iter().any(has_byte_level)
+}
+
+/// Where text may be split. A definition that isn't known gets whole documents, such as one with a prefix or with an added token that takes
+/// white space. NFC joins nothing to the white space that follows it. `parse`: special tokens in a text are tokens.
+pub(super) fn split(definition: &Value, parse: bool) -> Split {
+    let normalizes = !definition["normalizer"].is_null() && definition["normalizer"]["type"] != "NFC";
+    let pre_tokenizer = &definition["pre_tokenizer"];
+    let is_matched = |token: &&Value| parse || token["special"] != true;
+    if normalizes || added_tokens(definition).iter().filter(is_matched).any(takes_white_space) {
+        return Split::Never;
+    }
+    if is_byte_level(pre_tokenizer) && pre_tokenizer["use_regex"] != false {
+        return Split::BeforeWhitespace;
+    }
+    match pre_tokenizer["pretokenizers"].as_array().map(Vec::as_slice) {
+        Some([first, last])
+            if pre_tokenizer["type"] == "Sequence"
+                && first["type"] == "Split"
+                && first["behavior"] == "Isolated"
+                && first["invert"] != true
+                && [LLAMA_3_PATTERN, QWEN_2_PATTERN].iter().any(|known| first["pattern"]["Regex"] == *known)
+                && is_byte_level(last)
+                && last["use_regex"] == false =>
+        {
+            Split::BeforeSpaces
+        }
+        _ => Split::Never,
+    }
+}
+
+fn is_byte_level(pre_tokenizer: &Value) -> bool {
+    pre_tokenizer["type"] == "ByteLevel" && pre_tokenizer["add_prefix_space"] == false
+}
+
+/// Whether a match of an added token holds white space, of its own or from beside it.
+fn takes_white_space(token: &Value) -> bool {
+    let has_white_space = token["content"].as_str().is_some_and(|content| content.contains(char::is_whitespace));
+    has_white_space || token["lstrip"] == true || token["rstrip"] == true
+}

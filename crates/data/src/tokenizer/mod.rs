@@ -1,0 +1,252 @@
+//! Text to token ids and back, and the special tokens of documents.
+
+mod definition;
+mod special_tokens;
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::ErrorKind;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+
+use aho_corasick::{AhoCorasick, MatchKind};
+use serde_json::{Value, json};
+
+use crate::config::{DataConfig, TokenizerSource};
+use crate::corpus::Split;
+use crate::error::DataError;
+use crate::findings::Findings;
+use crate::prepared::PreparedCorpus;
+#[cfg(test)]
+pub(crate) use definition::LLAMA_3_PATTERN;
+pub(crate) use special_tokens::SPECIAL_TOKENS;
+pub use special_tokens::SpecialTokens;
+use special_tokens::{Configs, EOS_TOKENS, Names};
+
+/// A `tokenizer.json`, loaded.
+#[derive(Clone)]
+pub struct Tokenizer {
+    inner: tokenizers::Tokenizer,
+    path: PathBuf,
+    hash: String,
+    vocab_size: usize,
+    split: Split,
+    special_tokens: SpecialTokens,
+    /// Special tokens in a text are tokens.
+    parses: bool,
+    losses: Losses,
+}
+
+/// What a text may lose on its way to ids.
+#[derive(Clone)]
+struct Losses {
+    /// Names of special tokens that stay text.
+    special: Option<AhoCorasick>,
+    unknown: Option<u32>,
+    /// Characters without a token vanish.
+    drops_characters: bool,
+}
+
+impl Tokenizer {
+    /// Reads a `tokenizer.json` and the configurations beside it. Text that looks like a special token, such as `[EOT]`, is encoded as text.
+    ///
+    /// # Errors
+    /// The file can't be read, or isn't a tokenizer whose tokens a text determines.
+    pub fn load(path: &Path) -> Result<Tokenizer, DataError> {
+        Tokenizer::read(path, false).map(|(tokenizer, _)| tokenizer)
+    }
+
+    /// As [`load`](Self::load), but text that looks like a special token is encoded as that token.
+    ///
+    /// # Errors
+    /// As [`load`](Self::load).
+    pub fn load_parsing(path: &Path) -> Result<Tokenizer, DataError> {
+        Tokenizer::read(path, true).map(|(tokenizer, _)| tokenizer)
+    }
+
+    /// The tokenizer of a prepared corpus.
+    ///
+    /// # Errors
+    /// Its file can't be read any more, or is another than the one that the corpus was tokenised with.
+    pub(crate) fn of(config: &DataConfig, prepared: &PreparedCorpus) -> Result<Tokenizer, DataError> {
+        let path = match &config.tokenizer {
+            TokenizerSource::File { path } => config.volume_root.join(path),
+            TokenizerSource::Train { .. } => prepared.tokenizer_file(config),
+        };
+        let (tokenizer, _) = Tokenizer::read(&path, config.parse_special_tokens)?;
+        if tokenizer.hash != prepared.tokenizer_hash {
+            let problem = "it is another than the one that the corpus was tokenised with: put that one back".into();
+            return Err(DataError::Tokenizer { path, problem });
+        }
+        Ok(tokenizer)
+    }
+
+    /// The tokenizer, and the bytes of its file. `parse`: special tokens in a text are tokens.
+    pub(crate) fn read(path: &Path, parse: bool) -> Result<(Tokenizer, Vec<u8>), DataError> {
+        let bad = |problem: &str| DataError::Tokenizer { path: path.into(), problem: problem.into() };
+        let bytes = fs::read(path).map_err(|error| match error.kind() {
+            ErrorKind::NotFound => {
+                bad("there is no such file: check data.tokenizer.file.path, which starts at the volume's root")
+            }
+            ErrorKind::IsADirectory => {
+                bad("this is a folder: name the tokenizer.json in it as data.tokenizer.file.path")
+            }
+            _ => DataError::io("read", path)(error),
+        })?;
+        Ok((Tokenizer::from_bytes(path, &bytes, &Configs::beside(path)?, parse)?, bytes))
+    }
+
+    fn from_bytes(path: &Path, bytes: &[u8], configs: &Configs, parse: bool) -> Result<Tokenizer, DataError> {
+        let bad = |problem: String| DataError::Tokenizer { path: path.into(), problem };
+        let not_one = |error: String| bad(format!("this is no tokenizer.json that can be read: {error}"));
+        let mut definition: Value = serde_json::from_slice(bytes).map_err(|error| not_one(error.to_string()))?;
+        definition::check_deterministic(&definition).map_err(bad)?;
+        let mut inner = tokenizers::Tokenizer::from_bytes(bytes).map_err(|error| not_one(error.to_string()))?;
+        let special_tokens = configs.special_tokens(&names(&inner, &definition)).map_err(bad)?;
+        let mut is_changed = false;
+        for (_, id) in special_tokens.by_name() {
+            if let Some(name) = inner.id_to_token(id) {
+                is_changed |= definition::mark_special(&mut definition, &name, id);
+            }
+        }
+        if is_changed {
+            let bytes = serde_json::to_vec(&definition).map_err(|error| not_one(error.to_string()))?;
+            inner = tokenizers::Tokenizer::from_bytes(bytes).map_err(|error| not_one(error.to_string()))?;
+        }
+        inner.set_encode_special_tokens(!parse);
+        inner.with_padding(None);
+        inner.with_truncation(None).map_err(|error| bad(error.to_string()))?;
+        let vocab_size = inner.get_vocab(true).into_values().max().map_or(0, |highest| highest as usize + 1);
+        if vocab_size == 0 {
+            return Err(bad("its vocabulary is empty: take another".into()));
+        }
+        let hash = blake3::hash(bytes).to_hex().to_string();
+        let split = definition::split(&definition, parse);
+        let losses = Losses::of(&definition, &inner, parse);
+        Ok(Tokenizer { inner, path: path.into(), hash, vocab_size, split, special_tokens, parses: parse, losses })
+    }
+
+    #[cfg(test)]
+    pub(crate) fn of_bytes(bytes: &[u8]) -> Tokenizer {
+        Tokenizer::from_bytes(Path::new("test"), bytes, &Configs::default(), false).unwrap()
+    }
+
+    /// The ids of `text`, without begin- or end-of-text tokens.
+    pub fn encode(&self, text: &str) -> Result<Vec<u32>, DataError> {
+        self.inner.encode_fast(text, false).map(|encoding| encoding.get_ids().to_vec()).map_err(self.failed())
+    }
+
+    /// The ids of `text` as [`encode`](Self::encode) gives them, and the bytes of the text that each is of.
+    pub(crate) fn encode_with_bytes(&self, text: &str) -> Result<(Vec<u32>, Vec<Range<usize>>), DataError> {
+        let encoding = self.inner.encode(text, false).map_err(self.failed())?;
+        let bytes = encoding.get_offsets().iter().map(|&(start, end)| start..end).collect();
+        Ok((encoding.get_ids().to_vec(), bytes))
+    }
+
+    /// The ids of each text, computed on all processors. `findings` counts what the ids lack of the texts.
+    pub(crate) fn encode_all(&self, texts: Vec<String>, findings: &mut Findings) -> Result<Vec<Vec<u32>>, DataError> {
+        for text in &texts {
+            findings.special_as_text(self.special_as_text(text));
+        }
+        let encodings = if self.losses.drops_characters {
+            let encodings = self.inner.encode_batch(texts.clone(), false).map_err(self.failed())?;
+            for (text, encoding) in texts.iter().zip(&encodings) {
+                findings.dropped(text, encoding.get_offsets());
+            }
+            encodings
+        } else {
+            self.inner.encode_batch_fast(texts, false).map_err(self.failed())?
+        };
+        let ids: Vec<Vec<u32>> = encodings.into_iter().map(|encoding| encoding.get_ids().to_vec()).collect();
+        if let Some(unknown) = self.losses.unknown {
+            findings.unknown += ids.iter().flatten().filter(|&&id| id == unknown).count() as u64;
+        }
+        Ok(ids)
+    }
+
+    /// The special tokens that `text` spells and that are encoded as text, one after another.
+    pub fn special_as_text<'a>(&'a self, text: &'a str) -> impl Iterator<Item = &'a str> {
+        let found = self.losses.special.iter().flat_map(move |special| special.find_iter(text));
+        found.map(move |found| &text[found.range()])
+    }
+
+    /// The text of `ids`; special tokens are left out, and bytes that aren't UTF-8 become U+FFFD.
+    pub fn decode(&self, ids: &[u32]) -> Result<String, DataError> {
+        self.inner.decode(ids, true).map_err(self.failed())
+    }
+
+    /// One more than the highest id: the rows that the model's embedding needs.
+    pub fn vocab_size(&self) -> usize {
+        self.vocab_size
+    }
+
+    /// BLAKE3 of the file, in hexadecimal.
+    pub fn hash(&self) -> &str {
+        &self.hash
+    }
+
+    /// The tokens that begin, end and pad documents. Training needs one that ends them.
+    pub fn special_tokens(&self) -> &SpecialTokens {
+        &self.special_tokens
+    }
+
+    pub(crate) fn require_eos_token(&self) -> Result<u32, DataError> {
+        let known = || EOS_TOKENS.map(str::to_owned).to_vec();
+        let eos = self.special_tokens.eos.first().copied();
+        eos.ok_or_else(|| DataError::NoEndOfText { path: self.path.clone(), known: known() })
+    }
+
+    /// The begin-of-text token that a document gets whose first ids these are: none if its text has one.
+    pub(crate) fn bos_before(&self, ids: &[u32]) -> Option<u32> {
+        self.special_tokens.bos.filter(|bos| !self.parses || ids.first() != Some(bos))
+    }
+
+    /// Whether a document that ends with `id` has its end-of-text token from its text.
+    pub(crate) fn is_ended_by(&self, id: Option<&u32>) -> bool {
+        self.parses && id.is_some_and(|id| self.special_tokens.eos.contains(id))
+    }
+
+    /// Where text may be split so that the pieces have the ids of the whole.
+    pub(crate) fn split(&self) -> Split {
+        self.split
+    }
+
+    /// The `tokenizer_config.json` with which `AutoTokenizer.from_pretrained` opens this tokenizer.
+    pub(crate) fn config(&self) -> Value {
+        let mut config = json!({"tokenizer_class": "PreTrainedTokenizerFast", "clean_up_tokenization_spaces": false});
+        for (key, id) in self.special_tokens.by_name() {
+            if let Some(name) = self.inner.id_to_token(id) {
+                config[key] = name.into();
+            }
+        }
+        config
+    }
+
+    fn failed(&self) -> impl Fn(tokenizers::Error) -> DataError + '_ {
+        |error| DataError::Tokenizer { path: self.path.clone(), problem: format!("it failed: {error}") }
+    }
+}
+
+/// The tokens of a tokenizer by name.
+fn names<'a>(inner: &'a tokenizers::Tokenizer, definition: &Value) -> Names<'a> {
+    let mut added = BTreeMap::new();
+    for token in definition::added_tokens(definition) {
+        if let Some(content) = token["content"].as_str() {
+            added.insert(content.to_owned(), token["special"] == true);
+        }
+    }
+    Names { id_of: Box::new(|name| inner.token_to_id(name)), added }
+}
+
+impl Losses {
+    fn of(definition: &Value, inner: &tokenizers::Tokenizer, parse: bool) -> Losses {
+        let special = definition::added_tokens(definition).iter().filter(|token| token["special"] == true);
+        let contents: Vec<&str> = special.filter_map(|token| token["content"].as_str()).collect();
+        let matcher = AhoCorasick::builder().match_kind(MatchKind::LeftmostLongest).build(contents);
+        Losses {
+            special: matcher.ok().filter(|_| !parse),
+            unknown: definition::unknown_token(definition).and_then(|name| inner.token_to_id(name)),
+            drops_characters: definition::may_drop_characters(definition, &|name| inner.token_to_id(name).is_some()),
+        }
+    }
+}

@@ -1,0 +1,169 @@
+//! Which tokens begin, end and pad documents. `tokenizer_config.json` and `config.json` beside a `tokenizer.json` name them; without
+//! a name, a special token of `added_tokens` with a usual name is taken. An ordinary word of the vocabulary is never one.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::ErrorKind;
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+
+use crate::error::DataError;
+
+/// The special tokens of a tokenizer trained here, with ids 0, 1 and 2: begin of text, end of text, padding.
+pub(crate) const SPECIAL_TOKENS: [&str; 3] = ["[BOT]", "[EOT]", "[PAD]"];
+
+/// It separates documents: GPT-2 and Qwen name it as begin of text too, and begin none with it.
+const SEPARATOR: &str = "<|endoftext|>";
+
+/// Usual names of special tokens; the first that a tokenizer has is used.
+const BOS_TOKENS: [&str; 6] = [SPECIAL_TOKENS[0], "<s>", "<bos>", "[BOS]", "<|begin_of_text|>", "<|startoftext|>"];
+pub(super) const EOS_TOKENS: [&str; 6] = [SPECIAL_TOKENS[1], "</s>", "<eos>", "[EOS]", "<|end_of_text|>", SEPARATOR];
+const PAD_TOKENS: [&str; 5] = [SPECIAL_TOKENS[2], "<pad>", "<|pad|>", "<|finetune_right_pad_id|>", "<|padding|>"];
+
+/// Ids of the tokens that begin, end and pad documents.
+#[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq)]
+#[serde(rename_all = "camelCase")]
+pub struct SpecialTokens {
+    /// Begins each document.
+    pub bos: Option<u32>,
+    /// The first ends each document. In files of token ids the others end documents too.
+    pub eos: Vec<u32>,
+    /// Pads rows.
+    pub pad: Option<u32>,
+    /// Whether another version, which took any word of the vocabulary with a usual name, frames documents by other tokens.
+    pub(crate) other_than_before: bool,
+}
+
+impl SpecialTokens {
+    /// The part of a job's identity that these tokens make, `None` if all versions frame documents by them.
+    pub fn identity(&self) -> Option<Value> {
+        self.other_than_before.then(|| json!({"bos": self.bos, "eos": self.eos}))
+    }
+
+    /// By Hugging Face's names, such as `bos_token`.
+    pub fn by_name(&self) -> impl Iterator<Item = (&'static str, u32)> {
+        let eos = self.eos.first().copied();
+        [("bos_token", self.bos), ("eos_token", eos), ("pad_token", self.pad)]
+            .into_iter()
+            .filter_map(|(name, id)| Some((name, id?)))
+    }
+
+    /// Whether a document ends before the token `id` of a file of token ids, or with it.
+    pub(crate) fn separates(&self, id: u32) -> bool {
+        self.eos.contains(&id) || self.bos == Some(id)
+    }
+}
+
+/// The tokens of a `tokenizer.json` by name.
+pub(super) struct Names<'a> {
+    /// All of the vocabulary.
+    pub(super) id_of: Box<dyn Fn(&str) -> Option<u32> + 'a>,
+    /// The tokens of `added_tokens`, and whether each is special.
+    pub(super) added: BTreeMap<String, bool>,
+}
+
+/// The configuration files beside a `tokenizer.json`; an absent file names nothing.
+#[derive(Default)]
+pub(super) struct Configs {
+    tokenizer: Value,
+    model: Value,
+    generation: Value,
+}
+
+impl Configs {
+    /// Reads the files beside `tokenizer`.
+    ///
+    /// # Errors
+    /// A file that is there and can't be read, or is no JSON object.
+    pub(super) fn beside(tokenizer: &Path) -> Result<Configs, DataError> {
+        let read = |name: &str| {
+            let path = tokenizer.with_file_name(name);
+            let bytes = match fs::read(&path) {
+                Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => {
+                    return Ok(Value::Null);
+                }
+                read => read.map_err(DataError::io("read", &path))?,
+            };
+            let problem = match serde_json::from_slice(&bytes) {
+                Ok(object @ Value::Object(_)) => return Ok(object),
+                Ok(_) => "it is JSON, but no object".to_owned(),
+                Err(error) => format!("it is not JSON ({error})"),
+            };
+            let problem = format!("{problem}: write it again, or remove it if the model needs none");
+            Err(DataError::Tokenizer { path, problem })
+        };
+        Ok(Configs {
+            tokenizer: read("tokenizer_config.json")?,
+            model: read("config.json")?,
+            generation: read("generation_config.json")?,
+        })
+    }
+
+    /// The special tokens that these files name, completed by usual names.
+    ///
+    /// # Errors
+    /// `tokenizer_config.json` names a token that the tokenizer lacks.
+    pub(super) fn special_tokens(&self, names: &Names) -> Result<SpecialTokens, String> {
+        let usual = |candidates: &[&str]| {
+            let special = candidates.iter().find(|name| names.added.get(**name) == Some(&true));
+            special.and_then(|name| (names.id_of)(name))
+        };
+        let mut eos: Vec<u32> = match self.named("eos_token", names)? {
+            Named::Token(id) => vec![id],
+            Named::None | Named::Absent => Vec::new(),
+        };
+        for config in [&self.model, &self.generation] {
+            eos.extend(added_ids(&config["eos_token_id"], names).filter(|id| !eos.contains(id)).collect::<Vec<_>>());
+        }
+        if eos.is_empty() {
+            eos.extend(usual(&EOS_TOKENS));
+        }
+        let separator = (names.id_of)(SEPARATOR);
+        let bos = match self.named("bos_token", names)? {
+            Named::Token(id) => Some(id),
+            Named::None => None,
+            Named::Absent => added_ids(&self.model["bos_token_id"], names).next().or_else(|| usual(&BOS_TOKENS)),
+        };
+        let begins = self.tokenizer["add_bos_token"] != false;
+        let bos = bos.filter(|&id| begins && Some(id) != separator && !eos.contains(&id));
+        let pad = match self.named("pad_token", names) {
+            Ok(Named::Token(id)) => Some(id),
+            _ => added_ids(&self.model["pad_token_id"], names).next().or_else(|| usual(&PAD_TOKENS)),
+        };
+        let before = |candidates: &[&str]| candidates.iter().find_map(|name| (names.id_of)(name));
+        let other_than_before = (bos, eos.first().copied()) != (before(&BOS_TOKENS), before(&EOS_TOKENS));
+        Ok(SpecialTokens { bos, eos, pad, other_than_before })
+    }
+
+    /// What `tokenizer_config.json` says of `key`.
+    fn named(&self, key: &str, names: &Names) -> Result<Named, String> {
+        let name = match &self.tokenizer[key] {
+            Value::Null if self.tokenizer.get(key).is_some() => return Ok(Named::None),
+            Value::Null => return Ok(Named::Absent),
+            Value::Object(token) => token.get("content").unwrap_or(&Value::Null),
+            name => name,
+        };
+        let name = name.as_str().ok_or_else(|| format!("{key} in tokenizer_config.json is no text"))?;
+        (names.id_of)(name).map(Named::Token).ok_or_else(|| {
+            format!("tokenizer_config.json names {name} as {key}, and tokenizer.json has no such token: take both files of one model")
+        })
+    }
+}
+
+enum Named {
+    Token(u32),
+    /// The file says that there is none.
+    None,
+    /// The file does not name the key.
+    Absent,
+}
+
+/// The ids in `value`, a number or a list, of which each is one of `added_tokens`: a configuration that was written with the defaults of
+/// its class names the ids of ordinary words.
+fn added_ids<'a>(value: &'a Value, names: &'a Names) -> impl Iterator<Item = u32> + 'a {
+    let list = value.as_array().map_or(std::slice::from_ref(value), Vec::as_slice);
+    let is_added = |id: &u32| names.added.keys().any(|name| (names.id_of)(name) == Some(*id));
+    list.iter().filter_map(|id| u32::try_from(id.as_u64()?).ok()).filter(is_added)
+}

@@ -60,7 +60,9 @@ pub(crate) fn generate_text(path: &Path, prompt: &str, generation: GenerationCon
             replica: Replica::ONLY,
         },
     );
-    InitialWeights::open(&folder)?.load(&architecture, &stage, &mut |_| {})?;
+    let weights = InitialWeights::open(&folder)?;
+    weights.check(&architecture)?;
+    weights.load(&architecture, &stage, &mut |_| {})?;
     let mut ids: Vec<i64> = tokenizer.bos_token_id().into_iter().map(i64::from).collect();
     ids.extend(tokenizer.encode(prompt)?.into_iter().map(i64::from));
     ensure!(!ids.is_empty(), "this tokenizer has no beginning-of-sequence token: give a --prompt");

@@ -14,7 +14,7 @@ use crate::folder::JobFolder;
 use crate::launch::JobLock;
 use crate::model::{Architecture, Llama, LlamaConfig};
 use crate::plan::TrainerState;
-use crate::state_dict::check_model;
+use crate::state_dict::{check_model, check_tied_head};
 
 /// Optional files of a model directory that are copied as they are.
 const OPTIONAL_FILES: [&str; 4] =
@@ -32,10 +32,11 @@ pub(super) struct ImportCommand {
 
 impl ImportCommand {
     pub(super) fn main(self, json: bool) -> anyhow::Result<()> {
+        let model = ModelFiles::open(&self.from)?;
         let config = LlamaConfig::from_hugging_face(&self.from)?;
         let architecture = Llama::new(config, tch::Device::Cpu);
-        let model = ModelFiles::open(&self.from)?;
         check_model(&model, &architecture)?;
+        check_tied_head(&model, &architecture)?;
         let other_files = config_and_optional_files(&self.from)?;
         let folder = JobFolder::open(&self.folder, None)?;
         let _lock = JobLock::acquire(&folder)?;
@@ -56,6 +57,9 @@ impl ImportCommand {
             return print_json(&json!({
                 "step": manifest.step, "path": path, "tensors": manifest.tensors.len(), "bytes": size,
             }));
+        }
+        if let Some(note) = model.note() {
+            print_line(format!("note: {note}"));
         }
         print_line(format!("{} tensors, {} as F32, in {}", manifest.tensors.len(), HumanBytes(size), path.display()));
         Ok(())

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
 use stagecoach_api::job::OnDifference;
 use stagecoach_checkpoint::{
     CheckpointError, CheckpointMetadata, Dtype, RetentionPolicy, StageFiles, View, prune, read_manifest,
@@ -15,7 +16,7 @@ use stagecoach_checkpoint::{
 use stagecoach_data::Tokenizer;
 use stagecoach_group::Member;
 
-use crate::model::Architecture;
+use crate::model::{Architecture, with_kept_fields};
 use crate::observe::{SaveRecord, TrainingEvent};
 use crate::plan::{CheckpointLink, JobConfig, Plan, TrainerState};
 use crate::stage_error::StageError;
@@ -66,7 +67,11 @@ impl<'a> CheckpointWriter<'a> {
     ) -> Result<CheckpointWriter<'a>, StageError> {
         let RunningStage { context, plan, member, saved_step, .. } = *running;
         let is_leader = context.is_leader();
-        let small_files = if is_leader { small_files(running, architecture)? } else { Vec::new() };
+        let small_files = if is_leader {
+            small_files(running, architecture, context.config.source_config.as_ref())?
+        } else {
+            Vec::new()
+        };
         let saved = Some(saved_step).filter(|step| is_leader && *step > 0);
         let previous = saved.map(|step| read_manifest(context.volume, step)).transpose()?;
         let previous = Mutex::new(previous.as_ref().map(CheckpointLink::to).transpose()?);
@@ -266,14 +271,23 @@ fn leader_result<T>(parts: Vec<StageResult<T>>) -> StageResult<T> {
 }
 
 /// Hugging Face's files beside the weights.
-fn small_files(running: &RunningStage, architecture: &dyn Architecture) -> Result<Vec<(String, Vec<u8>)>, StageError> {
-    let mut config = architecture.config_json();
+fn small_files(
+    running: &RunningStage,
+    architecture: &dyn Architecture,
+    source_config: Option<&Map<String, Value>>,
+) -> Result<Vec<(String, Vec<u8>)>, StageError> {
+    let mut config = with_kept_fields(source_config, architecture.config_json());
     let mut files = Vec::new();
     if let Some(data_loader) = &running.data_loader {
         let (tokenizer, tokenizer_config) = data_loader.tokenizer_files();
         // tools that generate text look for the tokenizer's special tokens here
         let special = Tokenizer::load(&tokenizer)?.special_tokens();
-        special.into_iter().for_each(|(name, id)| config[format!("{name}_id")] = id.into());
+        for (name, id) in special {
+            let kept = &mut config[format!("{name}_id")];
+            if kept.is_null() {
+                *kept = id.into();
+            }
+        }
         for (name, path) in [("tokenizer.json", tokenizer), ("tokenizer_config.json", tokenizer_config)] {
             files.push((name.to_owned(), std::fs::read(&path).map_err(|e| StageError::storage("read", &path, e))?));
         }

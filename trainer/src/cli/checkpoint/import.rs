@@ -7,7 +7,7 @@ use anyhow::Context;
 use clap::Args;
 use indicatif::HumanBytes;
 use serde_json::{Map, Value, json};
-use stagecoach_checkpoint::{CheckpointMetadata, FileSystemVolume, ModelFiles, import, paths};
+use stagecoach_checkpoint::{CheckpointMetadata, FileSystemVolume, ModelFiles, import, paths, refuse_adapter};
 
 use super::super::output::{print_json, print_line};
 use crate::folder::JobFolder;
@@ -32,9 +32,10 @@ pub(super) struct ImportCommand {
 
 impl ImportCommand {
     pub(super) fn main(self, json: bool) -> anyhow::Result<()> {
-        let model = ModelFiles::open(&self.from)?;
+        refuse_adapter(&self.from)?;
         let config = LlamaConfig::from_hugging_face(&self.from)?;
         let architecture = Llama::new(config, tch::Device::Cpu);
+        let model = ModelFiles::open(&self.from)?;
         check_model(&model, &architecture)?;
         check_tied_head(&model, &architecture)?;
         let other_files = config_and_optional_files(&self.from)?;

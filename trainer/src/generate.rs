@@ -73,7 +73,9 @@ pub(crate) fn generate_text(path: &Path, prompt: &str, generation: GenerationCon
             replica: Replica::ONLY,
         },
     );
-    InitialWeights::open(&folder)?.load(&architecture, &stage, &mut |_| {})?;
+    let weights = InitialWeights::open(&folder)?;
+    weights.check(&architecture)?;
+    weights.load(&architecture, &stage, &mut |_| {})?;
     let special = tokenizer.special_tokens();
     let prompt = tokenizer.encode(prompt)?;
     let bos = special.bos.filter(|bos| prompt.first() != Some(bos));

@@ -26,7 +26,7 @@ pub use ::safetensors::{Dtype, View};
 pub use contents::{VolumeContents, is_used};
 pub use error::{CheckpointError, Damage, Warning};
 pub use fence::{Fence, last_published, newest_published, remove_stale_fences};
-pub use hugging_face::{ExportFormat, ExportSummary, ModelFiles, TensorType, export, import};
+pub use hugging_face::{ExportFormat, ExportSummary, ModelFiles, TensorType, export, import, refuse_adapter};
 pub use identity::{Difference, differences};
 pub use load::{Listing, NewestCheckpoint, VerifyLevel, list, open, open_newest, open_tensors};
 pub use location::CheckpointLocation;

@@ -1,35 +1,38 @@
 //! Finds texts that a job could train on, for one that has no `data.paths` yet.
 
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 
 use glob::Pattern;
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use crate::corpus::{FileFormat, parquet_text_columns};
 use crate::error::DataError;
 
-/// The field that holds the text if there are several.
-const USUAL_FIELD: &str = "text";
+/// The bytes of a `.jsonl` file after which its fields are not measured further.
+const SAMPLE_BYTES: u64 = 1 << 20;
 
-/// The most bytes of a `.jsonl` file's first line that are read.
-const MAX_FIRST_LINE_BYTES: u64 = 16 << 20;
+/// The most bytes of a `.jsonl` file that are read: its first line may be long.
+const MAX_READ_BYTES: u64 = 16 << 20;
 
 /// Folders within folders that are searched.
 const MAX_DEPTH: usize = 32;
 
 /// Texts below a folder.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Texts {
     /// What `data.paths` has to be, so that these files match and no others.
     pub patterns: Vec<String>,
-    /// The field or column that holds the text; None if all are plain text.
+    /// The field or column that holds the text, which is the one with most bytes; None if all are plain text.
     pub field: Option<String>,
+    /// The other fields of text in these files and each one's share of their text, between 0 and 1; the largest first.
+    pub other_fields: Vec<(String, f64)>,
     /// Number of files.
     pub files: usize,
-    /// Their bytes.
+    /// Bytes of their text: of the field's alone, which a sample tells.
     pub bytes: u64,
     /// A sentence on each file that looks like a text and can't be trained on.
     pub skipped: Vec<String>,
@@ -40,8 +43,8 @@ struct Found {
     name: String,
     extension: &'static str,
     bytes: u64,
-    /// Fields that may hold the text; None of plain text.
-    fields: Option<BTreeSet<String>>,
+    /// Fields that may hold the text, and about how many bytes each has; None of plain text.
+    fields: Option<BTreeMap<String, u64>>,
 }
 
 #[derive(Default)]
@@ -103,7 +106,7 @@ impl Search {
     fn add(&mut self, root: &Path, folder: &Path, name: String, path: &Path) {
         let (extension, fields) = match FileFormat::of(path) {
             Some(FileFormat::Text) => ("txt", Ok(None)),
-            Some(FileFormat::JsonLines) => ("jsonl", first_fields(path).map(Some)),
+            Some(FileFormat::JsonLines) => ("jsonl", json_fields(path).map(Some)),
             Some(FileFormat::Parquet) => ("parquet", parquet_text_columns(path).map(Some)),
             // token ids need the tokenizer that made them
             Some(FileFormat::Ids32 | FileFormat::Ids16) | None => return,
@@ -125,10 +128,11 @@ impl Search {
     }
 
     fn into_texts(mut self, folder: &Path) -> Texts {
-        let field = self.field();
+        let mut fields = field_bytes(&self.found).into_iter();
+        let field = fields.next().map(|(field, _)| field);
         let (found, others): (Vec<Found>, Vec<Found>) = self.found.drain(..).partition(|file| match &file.fields {
             None => true,
-            Some(fields) => field.as_ref().is_some_and(|field| fields.contains(field)),
+            Some(fields) => field.as_ref().is_some_and(|field| fields.contains_key(field)),
         });
         for Found { folder, name, .. } in others {
             let problem = match &field {
@@ -143,28 +147,18 @@ impl Search {
         }
         let patterns = by_extension.iter().flat_map(|(extension, files)| self.patterns(folder, extension, files));
         let patterns = patterns.collect();
-        let needs_field = found.iter().any(|file| file.fields.is_some());
+        let of_fields = field_bytes(&found);
+        let all: u64 = of_fields.iter().map(|(_, bytes)| bytes).sum();
+        let others = of_fields.into_iter().filter(|(name, _)| field.as_ref() != Some(name));
+        let other_fields = others.map(|(name, bytes)| (name, bytes as f64 / all.max(1) as f64)).collect();
         Texts {
             patterns,
-            field: field.filter(|_| needs_field),
             files: found.len(),
-            bytes: found.iter().fold(0, |bytes, file| bytes.saturating_add(file.bytes)),
+            bytes: found.iter().fold(0, |bytes, file| bytes.saturating_add(file.text_bytes(field.as_deref()))),
+            field,
+            other_fields,
             skipped: self.skipped,
         }
-    }
-
-    /// The field with most bytes of files that have it; the usual one if any has it.
-    fn field(&self) -> Option<String> {
-        let mut bytes: BTreeMap<&str, u64> = BTreeMap::new();
-        for file in &self.found {
-            for field in file.fields.iter().flatten() {
-                *bytes.entry(field).or_default() += file.bytes;
-            }
-        }
-        if bytes.contains_key(USUAL_FIELD) {
-            return Some(USUAL_FIELD.to_owned());
-        }
-        bytes.into_iter().max_by_key(|(_, bytes)| *bytes).map(|(field, _)| field.to_owned())
     }
 
     /// The patterns that match these files of one extension and no others.
@@ -185,73 +179,64 @@ impl Search {
     }
 }
 
-/// The fields of text in the first object of a `.jsonl` file.
-fn first_fields(path: &Path) -> Result<BTreeSet<String>, String> {
+impl Found {
+    fn text_bytes(&self, field: Option<&str>) -> u64 {
+        let Some(fields) = &self.fields else { return self.bytes };
+        field.and_then(|field| fields.get(field)).copied().unwrap_or(0)
+    }
+}
+
+/// The fields of text in all of `files` and their bytes, the one with most first.
+fn field_bytes(files: &[Found]) -> Vec<(String, u64)> {
+    let mut bytes: BTreeMap<&str, u64> = BTreeMap::new();
+    for (field, of_file) in files.iter().flat_map(|file| file.fields.iter().flatten()) {
+        let sum = bytes.entry(field).or_default();
+        *sum = sum.saturating_add(*of_file);
+    }
+    let mut bytes: Vec<(String, u64)> = bytes.into_iter().map(|(field, bytes)| (field.to_owned(), bytes)).collect();
+    bytes.sort_by_key(|(_, bytes)| Reverse(*bytes));
+    bytes
+}
+
+/// The fields of text in the first objects of a `.jsonl` file, with as many bytes as the whole file has if it is like them.
+fn json_fields(path: &Path) -> Result<BTreeMap<String, u64>, String> {
     let unreadable = |error: std::io::Error| format!("can't be read: {error}");
     let file = fs::File::open(path).map_err(unreadable)?;
-    for line in BufReader::new(file.take(MAX_FIRST_LINE_BYTES)).split(b'\n') {
-        let line = line.map_err(unreadable)?;
-        let line = line.strip_prefix(b"\xef\xbb\xbf").unwrap_or(&line);
-        if line.iter().all(u8::is_ascii_whitespace) {
+    let size = file.metadata().map_err(unreadable)?.len();
+    let mut reader = BufReader::new(file.take(MAX_READ_BYTES));
+    let (mut fields, mut bytes_read, mut line) = (BTreeMap::new(), 0, Vec::new());
+    let mut is_first = true;
+    while bytes_read < SAMPLE_BYTES {
+        line.clear();
+        match reader.read_until(b'\n', &mut line).map_err(unreadable)? {
+            0 => break,
+            bytes => bytes_read += bytes as u64,
+        }
+        let json = line.strip_prefix(b"\xef\xbb\xbf").unwrap_or(&line);
+        if json.iter().all(u8::is_ascii_whitespace) {
             continue;
         }
-        let Ok(Value::Object(fields)) = serde_json::from_slice(line) else {
-            return Err("has a first line that is no JSON object".into());
-        };
-        let texts = fields.into_iter().filter(|(_, value)| value.is_string());
-        return Ok(texts.map(|(name, _)| name).collect());
+        match serde_json::from_slice(json) {
+            Ok(Value::Object(record)) => count_text(record, &mut fields),
+            _ if is_first => return Err("has a first line that is no JSON object".into()),
+            _ => {} // training refuses it by its number
+        }
+        is_first = false;
     }
-    Err("is empty".into())
+    if is_first {
+        return Err("is empty".into());
+    }
+    let scale = size as f64 / bytes_read as f64;
+    Ok(fields.into_iter().map(|(name, bytes)| (name, (bytes as f64 * scale) as u64)).collect())
+}
+
+fn count_text(record: Map<String, Value>, fields: &mut BTreeMap<String, u64>) {
+    for (name, value) in record {
+        if let Value::String(text) = value {
+            *fields.entry(name).or_default() += text.len() as u64;
+        }
+    }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn write(root: &Path, path: &str, content: &str) {
-        let path = root.join(path);
-        fs::create_dir_all(path.parent().unwrap()).unwrap();
-        fs::write(path, content).unwrap();
-    }
-
-    fn find(root: &Path, folder: &str) -> Texts {
-        find_texts(root, Path::new(folder), &|path| path.ends_with("cache")).unwrap()
-    }
-
-    #[test]
-    fn texts_are_found_by_patterns_that_match_nothing_else() {
-        let root = tempfile::tempdir().unwrap();
-        let root = root.path();
-        assert_eq!(find(root, ""), Texts::default());
-        write(root, "corpus/a/one.txt", "one");
-        write(root, "corpus/a/.hidden.txt", "hidden");
-        let texts = find(root, "corpus");
-        assert_eq!((texts.patterns, texts.files, texts.bytes), (vec!["corpus/a/*.txt".to_owned()], 1, 3));
-        write(root, "corpus/b/two.txt", "two");
-        write(root, "corpus/b/three.jsonl", "\n{\"id\": 7, \"title\": \"x\", \"text\": \"three\"}\n");
-        let texts = find(root, "corpus");
-        assert_eq!(texts.patterns, ["corpus/b/*.jsonl", "corpus/**/*.txt"]);
-        assert_eq!((texts.field.as_deref(), texts.files, texts.skipped.len()), (Some("text"), 3, 0));
-        // what can't be trained on is named, and no pattern matches it
-        write(root, "corpus/b/metrics.jsonl", "{\"step\": 1}\n");
-        write(root, "corpus/b/no.jsonl", "[1]\n");
-        let texts = find(root, "");
-        assert_eq!(texts.patterns, ["corpus/b/three.jsonl", "corpus/a/*.txt", "corpus/b/*.txt"]);
-        assert_eq!(texts.skipped.len(), 2, "{:?}", texts.skipped);
-        write(root, "corpus/cache/four.txt", "four");
-        assert_eq!(find(root, "corpus").patterns, ["corpus/b/three.jsonl", "corpus/a/*.txt", "corpus/b/*.txt"]);
-    }
-
-    #[test]
-    fn a_folder_with_characters_of_patterns_is_escaped_and_another_field_is_taken() {
-        let root = tempfile::tempdir().unwrap();
-        write(root.path(), "[old]/x.jsonl", "{\"body\": \"three\"}\n");
-        let texts = find(root.path(), "");
-        assert_eq!(texts.patterns, ["[[]old[]]/*.jsonl"]);
-        assert_eq!(texts.field.as_deref(), Some("body"));
-        std::os::unix::fs::symlink("/etc/hostname", root.path().join("[old]/out.txt")).unwrap();
-        write(root.path(), "[old]/in.txt", "in");
-        let texts = find(root.path(), "");
-        assert_eq!(texts.patterns, ["[[]old[]]/*.jsonl", "[[]old[]]/in.txt"]);
-    }
-}
+mod tests;

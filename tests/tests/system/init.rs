@@ -52,6 +52,24 @@ fn the_job_trains_as_it_was_written() {
 }
 
 #[test]
+fn the_field_with_most_text_is_taken_and_the_others_are_named() {
+    let workspace = tempfile::tempdir().unwrap();
+    let path = workspace.path();
+    std::fs::create_dir(path.join("corpus")).unwrap();
+    let line = format!("{{\"content\": \"{}\", \"url\": \"http://x.org\", \"lang\": \"en\"}}\n", "a b ".repeat(50));
+    std::fs::write(path.join("corpus/web.jsonl"), line.repeat(200)).unwrap();
+    let output = init(path, &[]);
+    let said = String::from_utf8(output.stdout).unwrap();
+    for words in [
+        "found 40.00 kB of text in 1 file: corpus/*.jsonl",
+        "the text is the field \"content\", which has 93% of the bytes; there are also \"url\" (6%), \"lang\" (1%)",
+    ] {
+        assert!(said.contains(words), "no {words:?} in {said}");
+    }
+    assert!(std::fs::read_to_string(path.join("first.yaml")).unwrap().contains("textField: \"content\""));
+}
+
+#[test]
 fn without_a_corpus_or_with_a_bad_name_it_says_what_to_do() {
     let workspace = tempfile::tempdir().unwrap();
     let path = workspace.path();

@@ -4,6 +4,7 @@
 use std::path::Path;
 use std::process::Command;
 
+use serde_json::{Value, json};
 use stagecoach_tests::{Launched, Outcome, TestJob, corpus, hugging_face, saved, says, signal, stagecoach, until};
 
 /// A job of the tiny model's shape, saved every 4 steps.
@@ -15,12 +16,24 @@ fn job(name: &str) -> TestJob {
 /// The corpus, and the tiny model's directory as `tiny`.
 fn workspace() -> tempfile::TempDir {
     let workspace = corpus::workspace();
-    let to = workspace.path().join("tiny");
+    tiny(workspace.path(), "tiny", json!({}));
+    workspace
+}
+
+/// The tiny model's directory as `name`, with other fields in its `config.json`.
+fn tiny(workspace: &Path, name: &str, fields: Value) {
+    let to = workspace.join(name);
     std::fs::create_dir(&to).unwrap();
     for file in std::fs::read_dir(hugging_face()).unwrap().flatten() {
         std::fs::copy(file.path(), to.join(file.file_name())).unwrap();
     }
-    workspace
+    let mut config = read_json(&to.join("config.json"));
+    config.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
+    std::fs::write(to.join("config.json"), config.to_string()).unwrap();
+}
+
+fn read_json(path: &Path) -> Value {
+    serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap()
 }
 
 /// `job` with the tiny model's tokenizer, and its `model` replaced.
@@ -38,8 +51,7 @@ fn pretrained(path: &str) -> String {
 
 /// The tiny model's shape with fresh weights.
 fn fresh() -> String {
-    let config = std::fs::read_to_string(hugging_face().join("config.json")).unwrap();
-    let config: serde_json::Value = serde_json::from_str(&config).unwrap();
+    let config = read_json(&hugging_face().join("config.json"));
     let number = |field: &str| config[field].to_string();
     format!(
         "  model: {{type: Llama, llama: {{hiddenSize: {}, numHiddenLayers: {}, numAttentionHeads: {}, numKeyValueHeads: {}, \
@@ -155,6 +167,74 @@ fn relatives_of_llama_go_on_from_what_they_wrote() {
         let refused = from(&name("other"), &first.name, 2, &fresh.replace(model_type, "Llama"));
         assert_eq!(refused.status.code(), Some(78), "{}", refused.stderr);
         says(&refused, &format!("modelType is Llama here and {model_type} there"));
+    }
+}
+
+#[test]
+fn a_checkpoints_config_says_what_its_source_says() {
+    let workspace = workspace();
+    let path = workspace.path();
+    let fields = json!({
+        "bos_token_id": 7, "eos_token_id": [5, 1], "pad_token_id": null, "transformers_version": "4.51.0",
+        "rope_scaling": {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+            "original_max_position_embeddings": 16, "rope_theta": 500.0},
+    });
+    tiny(path, "source", fields);
+    let (stated, first) = (job("stated"), "stated/checkpoints/step-00000020/config.json");
+    run(path, &stated, &yaml(&stated, &pretrained("source"))).hashes();
+    let (config, source) = (read_json(&path.join(first)), read_json(&path.join("source/config.json")));
+    for kept in ["bos_token_id", "eos_token_id", "transformers_version", "attention_dropout", "use_cache"] {
+        assert_eq!(config[kept], source[kept], "{kept}");
+    }
+    // which only the tokenizer names
+    assert_eq!((&config["pad_token_id"], &config["torch_dtype"]), (&json!(2), &json!("float32")));
+    assert_eq!(
+        (&config["rope_theta"], &config["rope_scaling"]["original_max_position_embeddings"]),
+        (&json!(500.0), &json!(16))
+    );
+    // a job's own model has no such rotation
+    let other = job("other");
+    let from_source = yaml(&other, &fresh()).replace("everySteps: 4", "everySteps: 4, initFrom: {path: source}");
+    let outcome = run(path, &other, &from_source);
+    assert_eq!(outcome.status.code(), Some(78), "{}", outcome.stderr);
+    says(
+        &outcome,
+        "set spec.model to {type: Pretrained, pretrained: {path: source}} and leave out spec.checkpoint.initFrom",
+    );
+}
+
+#[test]
+fn weights_that_their_config_does_not_describe_are_refused_everywhere() {
+    let workspace = workspace();
+    let path = workspace.path();
+    tiny(path, "tied", json!({"tie_word_embeddings": true}));
+    tiny(path, "yarn", json!({"rope_scaling": {"rope_type": "yarn", "factor": 4.0}}));
+    tiny(path, "adapted", json!({}));
+    std::fs::write(path.join("adapted/adapter_config.json"), "{}").unwrap();
+    for (folder, words) in [
+        ("tied", "has a lm_head.weight that differs from model.embed_tokens.weight"),
+        ("yarn", "rope_scaling.rope_type is \"yarn\", and this trainer has \"default\" and \"llama3\" only"),
+        ("adapted", "holds an adapter (adapter_config.json)"),
+    ] {
+        let job = job(folder);
+        let job = TestJob { name: format!("on-{folder}"), ..job };
+        let outcome = run(path, &job, &yaml(&job, &pretrained(folder)));
+        assert_eq!(outcome.status.code(), Some(78), "{}", outcome.stderr);
+        says(&outcome, words);
+        let folder = path.join(folder);
+        let commands = [
+            Command::new(stagecoach()).arg("generate").arg(&folder).args(["--prompt", "a"]).output().unwrap(),
+            Command::new(stagecoach())
+                .args(["checkpoint", "import", "--from"])
+                .arg(&folder)
+                .arg(path.join("imported"))
+                .output()
+                .unwrap(),
+        ];
+        for output in commands {
+            let said = String::from_utf8(output.stderr).unwrap();
+            assert!(!output.status.success() && said.contains(words), "no {words:?} in {said}");
+        }
     }
 }
 

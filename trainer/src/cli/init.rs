@@ -67,6 +67,9 @@ impl InitCommand {
             texts,
         };
         print_line(format!("found {}: {}", facts.corpus(), facts.texts.patterns.join(", ")));
+        if let Some(field) = &facts.texts.field {
+            print_line(field_choice(field, &facts.texts.other_fields));
+        }
         print_line(format!("found {}", facts.machine()));
         let text = propose(&facts, &|text| planned_bytes(text, &self.file, &self.workspace))?;
         self.write(&text)?;
@@ -148,6 +151,24 @@ fn planned_bytes(text: &str, file: &Path, workspace: &Path) -> Result<u64, Stage
     let architecture = config.architecture(vocab_size, tch::Device::Cpu);
     let layout = plan_pipeline(&config, architecture.as_ref(), stages, &RankSpeeds::default())?;
     Ok(layout.memory.iter().fold(0, |bytes, stage| stage.parts.total().saturating_add(bytes)))
+}
+
+/// The field that holds the text, and the others with their shares of the bytes.
+fn field_choice(field: &str, others: &[(String, f64)]) -> String {
+    let percent = |share: f64| format!("{:.0}%", 100.0 * share);
+    let named: Vec<String> =
+        others.iter().take(MAX_NAMED).map(|(name, share)| format!("{name:?} ({})", percent(*share))).collect();
+    let more = others.len().checked_sub(MAX_NAMED).filter(|more| *more > 0);
+    let and_more = more.map_or(String::new(), |more| format!(" and {more} more"));
+    let share = percent(1.0 - others.iter().map(|(_, share)| share).sum::<f64>());
+    match others {
+        [] => format!("the text is the field {field:?}, the only one of text"),
+        _ => format!(
+            "the text is the field {field:?}, which has {share} of the bytes; there are also {}{and_more}: change textField to \
+             train on another",
+            named.join(", ")
+        ),
+    }
 }
 
 /// A path as an argument of a shell.

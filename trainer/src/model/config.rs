@@ -51,7 +51,7 @@ pub struct RopeScaling {
     /// Pairs that turn more often than this within the original length are as before; those between are interpolated.
     pub high_freq_factor: f64,
     /// The original length, in tokens.
-    pub original_max_position_embeddings: f64,
+    pub original_max_position_embeddings: usize,
 }
 
 impl Display for RopeScaling {

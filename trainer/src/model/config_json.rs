@@ -6,7 +6,12 @@ use std::path::{Path, PathBuf};
 use serde_json::{Map, Value};
 use stagecoach_api::job::ModelType;
 
-use super::config::{LlamaConfig, RopeScaling};
+use super::config::LlamaConfig;
+
+mod keys;
+mod rope;
+
+pub(crate) use keys::with_kept_fields;
 
 /// Why a model directory's configuration cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -24,11 +29,30 @@ impl LlamaConfig {
     /// # Errors
     /// If it can't be read, or a field has a value that this trainer does not support.
     pub(crate) fn from_hugging_face(folder: &Path) -> Result<LlamaConfig, ConfigError> {
+        Ok(SourceConfig::read(folder)?.config)
+    }
+}
+
+/// The configuration of a pretrained model, with all that its `config.json` says.
+#[derive(Clone, Debug)]
+pub(crate) struct SourceConfig {
+    /// As this trainer uses it.
+    pub(crate) config: LlamaConfig,
+    /// As it is written.
+    pub(crate) fields: Map<String, Value>,
+}
+
+impl SourceConfig {
+    /// Reads the `config.json` of a Hugging Face model directory.
+    ///
+    /// # Errors
+    /// As [`LlamaConfig::from_hugging_face`].
+    pub(crate) fn read(folder: &Path) -> Result<SourceConfig, ConfigError> {
         let path = folder.join("config.json");
         let read = || {
             let text = std::fs::read(&path).map_err(|e| format!("could not be read ({e})"))?;
-            let fields = serde_json::from_slice(&text).map_err(|e| format!("is no JSON object: {e}"))?;
-            ConfigJson(fields).parse()
+            let json = ConfigJson(serde_json::from_slice(&text).map_err(|e| format!("is no JSON object: {e}"))?);
+            Ok(SourceConfig { config: json.parse()?, fields: json.0 })
         };
         read().map_err(|problem| ConfigError { path: path.clone(), problem })
     }
@@ -56,23 +80,13 @@ impl Family {
     }
 }
 
-/// The `rope_type` of [`RopeScaling`], and its other fields.
-const LLAMA_3: &str = "llama3";
-const ROPE_SCALING_FIELDS: [&str; 4] =
-    ["factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"];
-
-/// Older versions of `config.json` call it `type`.
-fn rope_type(rope: &Value) -> Option<&str> {
-    ["rope_type", "type"].iter().find_map(|kind| rope.get(kind)?.as_str())
-}
-
 /// The content of a `config.json`. A null field is treated as absent.
-struct ConfigJson(Map<String, Value>);
+pub(super) struct ConfigJson(Map<String, Value>);
 
 impl ConfigJson {
     fn parse(&self) -> Result<LlamaConfig, String> {
         let family = self.family()?;
-        self.check_supported(family)?;
+        self.check_keys(family)?;
         let (hidden_size, num_attention_heads) =
             (self.positive_integer("hidden_size")?, self.positive_integer("num_attention_heads")?);
         let (kv_heads, positions) = match family {
@@ -84,6 +98,7 @@ impl ConfigJson {
         let kv_heads = if self.0.contains_key("num_key_value_heads") { num_attention_heads } else { kv_heads };
         let head_dim = if family == Family::Qwen3 { 128 } else { hidden_size / num_attention_heads };
         let window = self.window(family)?;
+        let (rope_theta, rope_scaling) = self.rope()?;
         let config = LlamaConfig {
             model_type: family.model_type(),
             hidden_size,
@@ -96,8 +111,8 @@ impl ConfigJson {
             max_position_embeddings: self
                 .optional("max_position_embeddings", Self::positive_integer, positions)?
                 .min(window),
-            rope_theta: self.rope_theta()?,
-            rope_scaling: self.rope_scaling()?,
+            rope_theta,
+            rope_scaling,
             rms_norm_eps: self.optional("rms_norm_eps", Self::positive_number, 1e-6)?,
             tie_word_embeddings: self.optional("tie_word_embeddings", Self::boolean, false)?,
             initializer_range: self.optional("initializer_range", Self::positive_number, 0.02)?,
@@ -122,61 +137,6 @@ impl ConfigJson {
         })
     }
 
-    /// Refuses every field whose value selects a variant that this trainer does not implement.
-    fn check_supported(&self, family: Family) -> Result<(), String> {
-        let only = |field: &str, value: Option<&Value>, expected: Value| match value {
-            Some(found) if *found != expected => {
-                Err(format!("{field} is {found}, and this trainer has {expected} only"))
-            }
-            _ => Ok(()),
-        };
-        only("hidden_act", self.get("hidden_act"), "silu".into())?;
-        if family != Family::Qwen2 {
-            only("attention_bias", self.get("attention_bias"), false.into())?; // of a Qwen 2 it says nothing
-        }
-        only("mlp_bias", self.get("mlp_bias"), false.into())?;
-        only("pretraining_tp", self.get("pretraining_tp"), 1.into())?;
-        if let Some(found) = self.get("quantization_config") {
-            return Err(format!("quantization_config is {found}, and this trainer reads plain weights only"));
-        }
-        let only_one = |field: &str, value: Option<&Value>| match value.map(Value::as_f64) {
-            None | Some(Some(1.0)) => Ok(()),
-            _ => only(field, value, 1.0.into()),
-        };
-        only_one("partial_rotary_factor", self.get("partial_rotary_factor"))?;
-        for rope in ["rope_scaling", "rope_parameters"] {
-            let Some(value) = self.get(rope) else { continue };
-            let is_llama3 = rope_type(value) == Some(LLAMA_3);
-            for kind in ["rope_type", "type"] {
-                if !is_llama3 {
-                    only(&format!("{rope}.{kind}"), value.get(kind), "default".into())?;
-                }
-            }
-            only_one(&format!("{rope}.partial_rotary_factor"), value.get("partial_rotary_factor"))?;
-            let known = ["rope_type", "type", "rope_theta", "partial_rotary_factor"];
-            let is_known = |key: &str| known.contains(&key) || is_llama3 && ROPE_SCALING_FIELDS.contains(&key);
-            match value.as_object().map(|fields| fields.keys().find(|key| !is_known(key))) {
-                Some(None) => {}
-                _ => {
-                    return Err(format!(
-                        "{rope} is {value}, and this trainer has the default rotation and llama3's only"
-                    ));
-                }
-            }
-        }
-        Ok(())
-    }
-
-    /// Newer versions of `config.json` have it in `rope_parameters`.
-    fn rope_theta(&self) -> Result<f64, String> {
-        let nested = self.get("rope_parameters").and_then(|rope| rope.get("rope_theta"));
-        match nested {
-            Some(value) => ConfigJson([("rope_theta".to_owned(), value.clone())].into_iter().collect())
-                .positive_number("rope_theta"),
-            None => self.optional("rope_theta", Self::positive_number, 10_000.0),
-        }
-    }
-
     /// How far back a token sees; here only texts that fit into that are trained on, which no window changes.
     fn window(&self, family: Family) -> Result<usize, String> {
         const FIELD: &str = "sliding_window";
@@ -185,31 +145,24 @@ impl ConfigJson {
             Family::Mistral => true,
             Family::Qwen2 | Family::Qwen3 => self.optional("use_sliding_window", Self::boolean, false)?,
         };
-        match (has_window, self.0.get(FIELD)) {
-            (false, _) | (true, Some(Value::Null)) => Ok(usize::MAX),
-            (true, None) => Ok(4096),
-            (true, Some(_)) => self.positive_integer(FIELD),
-        }
+        let window = match (has_window, self.0.get(FIELD)) {
+            (false, _) | (true, Some(Value::Null)) => None,
+            (true, None) => Some(4096),
+            (true, Some(_)) => Some(self.positive_integer(FIELD)?),
+        };
+        self.check_layer_types(window.is_some())?;
+        Ok(window.unwrap_or(usize::MAX))
     }
 
-    /// Llama 3's, in `rope_scaling` or, in newer versions of `config.json`, in `rope_parameters`.
-    fn rope_scaling(&self) -> Result<Option<RopeScaling>, String> {
-        for rope in ["rope_parameters", "rope_scaling"] {
-            let Some(value) = self.get(rope).filter(|value| rope_type(value) == Some(LLAMA_3)) else { continue };
-            let fields = ConfigJson(value.as_object().cloned().unwrap_or_default());
-            let number = |field| fields.positive_number(field).map_err(|problem| format!("{rope}: {problem}"));
-            let scaling = RopeScaling {
-                factor: number("factor")?,
-                low_freq_factor: number("low_freq_factor")?,
-                high_freq_factor: number("high_freq_factor")?,
-                original_max_position_embeddings: number("original_max_position_embeddings")?,
-            };
-            if scaling.low_freq_factor >= scaling.high_freq_factor {
-                return Err(format!("{rope} is {value}, expected a low_freq_factor below the high_freq_factor"));
-            }
-            return Ok(Some(scaling));
+    /// Layers of attention over the whole text, or over the window.
+    fn check_layer_types(&self, has_window: bool) -> Result<(), String> {
+        let Some(types) = self.get("layer_types") else { return Ok(()) };
+        let is_known = |kind: &Value| kind == "full_attention" || has_window && kind == "sliding_attention";
+        match types.as_array().map(|types| types.iter().find(|kind| !is_known(kind))) {
+            Some(None) => Ok(()),
+            Some(Some(kind)) => Err(format!("layer_types has {kind}, and this trainer has \"full_attention\" only")),
+            None => Err(format!("layer_types is {types}, expected a list")),
         }
-        Ok(None)
     }
 
     fn get(&self, field: &str) -> Option<&Value> {
@@ -222,7 +175,8 @@ impl ConfigJson {
 
     fn positive_integer(&self, field: &str) -> Result<usize, String> {
         let value = self.get(field).ok_or_else(|| format!("lacks {field}"))?;
-        let size = value.as_u64().filter(|&size| size > 0 && size <= 1 << 32);
+        let whole = || value.as_f64().filter(|size| size.fract() == 0.0 && *size > 0.0).map(|size| size as u64);
+        let size = value.as_u64().or_else(whole).filter(|&size| size > 0 && size <= 1 << 32);
         size.map(|size| size as usize).ok_or_else(|| format!("{field} is {value}, expected a positive whole number"))
     }
 

@@ -26,6 +26,7 @@ pub use crate::kernels::CuSeqlens;
 use crate::kernels::Sequences;
 
 pub use config::LlamaConfig;
+pub(crate) use config_json::{SourceConfig, with_kept_fields};
 pub use embedding::Embedding;
 pub use head::Head;
 #[cfg(test)]

@@ -64,7 +64,7 @@ impl RotaryEmbedding {
 fn scaled(frequency: f64, scaling: RopeScaling) -> f64 {
     let RopeScaling { factor, low_freq_factor: low, high_freq_factor: high, original_max_position_embeddings } =
         scaling;
-    let turns = original_max_position_embeddings * frequency / TAU;
+    let turns = original_max_position_embeddings as f64 * frequency / TAU;
     let kept = ((turns - low) / (high - low)).clamp(0.0, 1.0);
     kept * frequency + (1.0 - kept) * frequency / factor
 }

@@ -3,7 +3,7 @@
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
-use serde_json::Value;
+use serde_json::{Map, Value};
 use stagecoach_api::PipelineJob;
 use stagecoach_api::contract::Mesh;
 use stagecoach_api::job::{
@@ -15,7 +15,7 @@ use stagecoach_pipeline::GradientBlocks;
 
 use super::memory::parameter_copies;
 use super::trainer_state::TrainerState;
-use crate::model::{Architecture, Llama, LlamaConfig, MicrobatchCost};
+use crate::model::{Architecture, Llama, LlamaConfig, MicrobatchCost, SourceConfig};
 use crate::optimize::LearningRate;
 use crate::stage_error::StageError;
 use crate::state_dict::find_model;
@@ -30,6 +30,8 @@ pub(crate) struct JobConfig {
     pub(crate) workspace: PathBuf,
     /// The model; its `vocab_size` is a placeholder until [`JobConfig::vocab_size`] is known.
     pub(crate) model: LlamaConfig,
+    /// The `config.json` of the pretrained model, if the job has one.
+    pub(crate) source_config: Option<Map<String, Value>>,
     /// Vocabulary size, if the job or the pretrained model specifies one.
     pub(crate) model_vocab_size: Option<usize>,
     /// The model directory with the weights of step 0, relative to the volume's root; randomly initialised if `None`.
@@ -58,11 +60,15 @@ impl JobConfig {
             ));
         };
         let from = job.spec.checkpoint.init_from.as_ref().map(|from| PathBuf::from(&from.path));
-        let (model, model_vocab_size, initial_weights) = match model {
+        let (model, source_config, model_vocab_size, initial_weights) = match model {
             ModelSpec::Llama(llama) => {
-                (LlamaConfig::from_spec(llama), llama.vocab_size.map(|size| size as usize), from)
+                (LlamaConfig::from_spec(llama), None, llama.vocab_size.map(|size| size as usize), from)
             }
-            ModelSpec::Pretrained(pretrained) => pretrained_config(workspace, pretrained)?,
+            ModelSpec::Pretrained(pretrained) => {
+                let SourceConfig { config, fields } = pretrained_config(workspace, pretrained)?;
+                let vocab_size = config.vocab_size;
+                (config, Some(fields), Some(vocab_size), Some(pretrained.path.clone().into()))
+            }
         };
         if data.sequence_length as usize > model.max_position_embeddings {
             return Err(StageError::invalid(format!(
@@ -73,7 +79,17 @@ impl JobConfig {
         let (data, training) = (data.clone(), training.clone());
         let workspace = workspace.to_owned();
         let gradient_blocks = training.gradient_blocks(job.spec.data_parallel) as usize;
-        Ok(JobConfig { job, workspace, model, model_vocab_size, initial_weights, data, training, gradient_blocks })
+        Ok(JobConfig {
+            job,
+            workspace,
+            model,
+            source_config,
+            model_vocab_size,
+            initial_weights,
+            data,
+            training,
+            gradient_blocks,
+        })
     }
 
     /// The job's folder.
@@ -307,14 +323,9 @@ pub(crate) fn recorded_gradient_blocks(identity: &Value) -> usize {
     identity["training"]["gradientBlocks"].as_u64().map_or(1, |blocks| blocks as usize)
 }
 
-/// The configuration of a pretrained model, its vocabulary size, and its path relative to the volume's root.
-fn pretrained_config(
-    workspace: &Path,
-    from: &PretrainedSpec,
-) -> Result<(LlamaConfig, Option<usize>, Option<PathBuf>), StageError> {
+/// The configuration of a pretrained model.
+fn pretrained_config(workspace: &Path, from: &PretrainedSpec) -> Result<SourceConfig, StageError> {
     let invalid = |e: &dyn std::fmt::Display| StageError::invalid(format!("spec.model.pretrained.path: {e}"));
     let path = find_model(workspace, Path::new(&from.path)).map_err(|e| invalid(&e))?;
-    let model = LlamaConfig::from_hugging_face(&workspace.join(&path)).map_err(|e| invalid(&e))?;
-    let vocab_size = model.vocab_size;
-    Ok((model, Some(vocab_size), Some(from.path.clone().into())))
+    SourceConfig::read(&workspace.join(&path)).map_err(|e| invalid(&e))
 }

@@ -4,11 +4,11 @@ use std::path::{Path, PathBuf};
 
 use stagecoach_checkpoint::{
     CheckpointError, CheckpointLocation, CheckpointReader, FileSystemVolume, ModelFiles, NewestCheckpoint, VerifyLevel,
-    open, open_newest, paths,
+    open, open_newest, paths, refuse_adapter,
 };
 
 use super::load::{find_tensor, read_into};
-use super::pretrained::{check_model, load_model};
+use super::pretrained::{check_model, check_tied_head, load_model};
 use crate::execute::Stage;
 use crate::model::Architecture;
 
@@ -19,6 +19,7 @@ use crate::model::Architecture;
 /// If there is no model.
 pub(crate) fn find_model(root: &Path, path: &Path) -> Result<PathBuf, CheckpointError> {
     let folder = root.join(path);
+    refuse_adapter(&folder)?;
     let location = CheckpointLocation::resolve(&folder)?;
     if location.step.is_some() || folder.join("config.json").exists() {
         return Ok(path.to_owned());
@@ -53,18 +54,25 @@ impl InitialWeights {
         Ok(InitialWeights { files: ModelFiles::open(folder)?, checkpoint })
     }
 
-    /// Checks that the directory contains exactly the weights of `architecture`.
+    /// Checks that the directory contains exactly the weights of `architecture`. It reads headers, and of a tied model that
+    /// has a head nevertheless both tensors.
     ///
     /// # Errors
-    /// The first parameter that differs, with both shapes.
+    /// The first parameter that differs, with both shapes; a head that differs from the embedding that it is tied to.
     pub(crate) fn check(&self, architecture: &dyn Architecture) -> Result<(), CheckpointError> {
-        check_model(&self.files, architecture)
+        check_model(&self.files, architecture)?;
+        check_tied_head(&self.files, architecture)
+    }
+
+    /// What is in the directory and is not read.
+    pub(crate) fn note(&self) -> Option<String> {
+        self.files.note()
     }
 
     /// Loads the weights of `stage`. `on_read` gets the bytes in memory of each one that was read.
     ///
     /// # Errors
-    /// As [`InitialWeights::check`]; if a tensor is damaged or cannot be read.
+    /// The first parameter that differs, with both shapes; if a tensor is damaged or cannot be read.
     pub(crate) fn load(
         &self,
         architecture: &dyn Architecture,
@@ -72,7 +80,7 @@ impl InitialWeights {
         on_read: &mut dyn FnMut(u64),
     ) -> Result<(), CheckpointError> {
         let Some(checkpoint) = &self.checkpoint else { return load_model(&self.files, architecture, stage, on_read) };
-        self.check(architecture)?;
+        check_model(&self.files, architecture)?;
         for parameter in stage.parameters.iter() {
             let entry = find_tensor(checkpoint, &parameter.spec.name, &parameter.spec)?;
             read_into(checkpoint, entry, &parameter.value)?;

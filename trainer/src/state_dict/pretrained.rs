@@ -44,6 +44,24 @@ pub(crate) fn check_model(files: &ModelFiles, architecture: &dyn Architecture) -
     }
 }
 
+/// Checks that a head which the model ties to its embedding is that embedding, if `files` has one: it reads both.
+///
+/// # Errors
+/// If they differ, or can't be read.
+pub(crate) fn check_tied_head(files: &ModelFiles, architecture: &dyn Architecture) -> Result<(), CheckpointError> {
+    let has_both = files.tensor(names::HEAD).is_some() && architecture.tie_word_embeddings();
+    if !has_both || files.are_equal(names::HEAD, names::EMBEDDING)? {
+        return Ok(());
+    }
+    let problem = format!(
+        "has a {} that differs from {}, and its config.json says tie_word_embeddings: true, which makes them one: set it \
+         to false to keep the head, or remove the head",
+        names::HEAD,
+        names::EMBEDDING
+    );
+    Err(CheckpointError::Content { path: files.folder().to_owned(), problem })
+}
+
 /// Loads the weights of `stage` from `files`, converted to fp32.
 ///
 /// # Errors
@@ -203,8 +221,24 @@ mod tests {
     fn known_extra_tensors_are_ignored() {
         let model = llama(true);
         let mut tensors = tensors(&model);
-        tensors.insert(names::HEAD.into(), (Dtype::F32, vec![1], vec![0; 4]));
+        tensors.insert(names::HEAD.into(), tensors[names::EMBEDDING].clone());
         tensors.insert("model.layers.0.self_attn.rotary_emb.inv_freq".into(), (Dtype::F32, vec![1], vec![0; 4]));
-        check_model(&files(&tensors).1, &model).unwrap();
+        let files = files(&tensors).1;
+        check_model(&files, &model).unwrap();
+        check_tied_head(&files, &model).unwrap();
+    }
+
+    #[test]
+    fn a_head_of_its_own_beside_a_tied_embedding_is_refused() {
+        let mut tensors = tensors(&llama(false));
+        let check = |tensors: &Tensors, tied| check_tied_head(&files(tensors).1, &llama(tied));
+        check(&tensors, false).unwrap();
+        let mut head = tensors[names::EMBEDDING].clone();
+        *head.2.last_mut().unwrap() ^= 1;
+        for other in [head, (Dtype::F32, vec![1], vec![0; 4])] {
+            tensors.insert(names::HEAD.into(), other);
+            let error = check(&tensors, true).unwrap_err().to_string();
+            assert!(error.contains("has a lm_head.weight that differs from model.embed_tokens.weight"), "{error}");
+        }
     }
 }

@@ -144,7 +144,7 @@ pub(super) fn prepare_and_plan(
     let trainer_state = chosen.trainer_state;
     let mut initial_weights = None;
     if trainer_state.step == 0 {
-        initial_weights = resolve_initial_weights(config, architecture.as_ref(), &prepared)?;
+        initial_weights = resolve_initial_weights(config, architecture.as_ref(), &prepared, &mut notes)?;
         notes.extend(initial_weights.as_ref().map(|path| format!("starting from the weights in {}", path.display())));
     }
     // preparing may have taken long: nobody finds a group that is fenced off
@@ -181,6 +181,7 @@ fn resolve_initial_weights(
     config: &JobConfig,
     architecture: &dyn Architecture,
     prepared: &PreparedCorpus,
+    notes: &mut Vec<String>,
 ) -> Result<Option<PathBuf>, StageError> {
     let Some(path) = &config.initial_weights else { return Ok(None) };
     let field = match config.job.spec.checkpoint.init_from {
@@ -211,12 +212,21 @@ fn resolve_initial_weights(
     let ours = LlamaConfig { vocab_size: architecture.vocab_size(), ..config.model.clone() };
     let different = ours.differences(&theirs);
     if !different.is_empty() {
+        let remedy = match theirs.rope_scaling {
+            None => "set spec.model.llama to theirs".to_owned(),
+            Some(_) => format!(
+                "spec.model.llama has no rope_scaling, so set spec.model to {{type: Pretrained, pretrained: {{path: {}}}}} \
+                 and leave out spec.checkpoint.initFrom",
+                path.display()
+            ),
+        };
         return Err(StageError::invalid(format!(
-            "{field}: the weights in {} are another model's than this job's: {}; set spec.model.llama to theirs",
+            "{field}: the weights in {} are another model's than this job's: {}; {remedy}",
             folder.display(),
             different.join(", ")
         )));
     }
     weights.check(architecture).map_err(unusable)?;
+    notes.extend(weights.note());
     Ok(Some(path))
 }

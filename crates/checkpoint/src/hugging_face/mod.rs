@@ -6,4 +6,4 @@ mod model_files;
 
 pub use export::{ExportFormat, ExportSummary, export};
 pub use import::import;
-pub use model_files::{ModelFiles, TensorType};
+pub use model_files::{ModelFiles, TensorType, refuse_adapter};

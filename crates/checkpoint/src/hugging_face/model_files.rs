@@ -1,4 +1,5 @@
-//! Reading a Hugging Face model directory, checkpoints included: an index and its shards, or one `model.safetensors`.
+//! Reading a Hugging Face model directory, checkpoints included: one `model.safetensors`, else an index and its shards, in
+//! transformers' order.
 //! Headers are read when it is opened, a tensor's bytes on request.
 
 use std::collections::BTreeMap;
@@ -14,6 +15,15 @@ use crate::error::{CheckpointError, io};
 use crate::paths::{self, SINGLE_WEIGHTS_FILE, WEIGHTS_INDEX_FILE};
 use crate::safetensors::{read_header, to_f32};
 use crate::volume::FileReader;
+
+/// The file that makes a directory one of an adapter, such as LoRA's, for another model's weights.
+const ADAPTER_FILE: &str = "adapter_config.json";
+
+/// Weights that PyTorch pickled.
+const PICKLED_FILES: [&str; 3] = ["pytorch_model.bin", "pytorch_model.bin.index.json", "consolidated.00.pth"];
+
+/// Bytes of two tensors that are compared at a time.
+const COMPARED_BYTES: usize = 1 << 20;
 
 /// The weights of a model directory, open.
 #[derive(Debug)]
@@ -58,16 +68,29 @@ impl ModelFiles {
     /// # Errors
     /// If a file is missing or truncated, or does not match the index or its own header.
     pub fn open(folder: &Path) -> Result<ModelFiles, CheckpointError> {
+        refuse_adapter(folder)?;
         let mut files = ModelFiles { folder: folder.to_owned(), shards: Vec::new(), tensors: BTreeMap::new() };
-        match read_index(folder)? {
-            Some(index) => files.open_indexed(index)?,
-            None => {
-                files.tensors = files
-                    .add_shard(SINGLE_WEIGHTS_FILE)
-                    .map_err(|e| if e.is_not_found() { no_weights(folder) } else { e })?;
-            }
+        match files.add_shard(SINGLE_WEIGHTS_FILE) {
+            Ok(tensors) => files.tensors = tensors,
+            Err(error) if error.is_not_found() => match read_index(folder)? {
+                Some(index) => files.open_indexed(index)?,
+                None => return Err(no_weights(folder)),
+            },
+            Err(error) => return Err(error),
         }
         Ok(files)
+    }
+
+    /// What is in the directory and is not read, in a sentence.
+    pub fn note(&self) -> Option<String> {
+        let is_single = self.shards.iter().any(|shard| shard.path == self.folder.join(SINGLE_WEIGHTS_FILE));
+        (is_single && self.folder.join(WEIGHTS_INDEX_FILE).exists()).then(|| {
+            format!(
+                "{} has {SINGLE_WEIGHTS_FILE} beside {WEIGHTS_INDEX_FILE}: the single file is read, as transformers does, and \
+                 the index is not",
+                self.folder.display()
+            )
+        })
     }
 
     fn open_indexed(&mut self, index: Index) -> Result<(), CheckpointError> {
@@ -137,11 +160,39 @@ impl ModelFiles {
     /// # Errors
     /// If there is no such tensor, the file was truncated, or it can't be read.
     pub fn read(&self, name: &str) -> Result<Vec<u8>, CheckpointError> {
-        let found = self.tensors.get(name).and_then(|tensor| Some((tensor, self.shards.get(tensor.shard)?)));
-        let (tensor, shard) = found.ok_or_else(|| self.missing_tensor_error(name))?;
+        let (tensor, shard) = self.find(name)?;
         let mut bytes = vec![0; tensor.bytes];
         FileReader::read_at(&shard.file, tensor.offset, &mut bytes).map_err(io("read", &shard.path))?;
         Ok(bytes)
+    }
+
+    /// Whether two tensors have the same type, shape and bytes.
+    ///
+    /// # Errors
+    /// As [`ModelFiles::read`].
+    pub fn are_equal(&self, first: &str, second: &str) -> Result<bool, CheckpointError> {
+        let ((first, file), (second, other)) = (self.find(first)?, self.find(second)?);
+        if first.kind != second.kind {
+            return Ok(false);
+        }
+        let mut blocks = [vec![0; COMPARED_BYTES], vec![0; COMPARED_BYTES]];
+        for begin in (0..first.bytes).step_by(COMPARED_BYTES) {
+            let bytes = COMPARED_BYTES.min(first.bytes - begin);
+            for (block, (tensor, shard)) in blocks.iter_mut().zip([(first, file), (second, other)]) {
+                block.truncate(bytes);
+                FileReader::read_at(&shard.file, tensor.offset + begin as u64, block)
+                    .map_err(io("read", &shard.path))?;
+            }
+            if blocks[0] != blocks[1] {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    fn find(&self, name: &str) -> Result<(&StoredTensor, &OpenShard), CheckpointError> {
+        let found = self.tensors.get(name).and_then(|tensor| Some((tensor, self.shards.get(tensor.shard)?)));
+        found.ok_or_else(|| self.missing_tensor_error(name))
     }
 
     /// Reads one tensor's values as fp32; see [`to_f32`].
@@ -176,12 +227,34 @@ fn read_index(folder: &Path) -> Result<Option<Index>, CheckpointError> {
         .map_err(|e| CheckpointError::Content { path, problem: format!("is no index of weights: {e}") })
 }
 
+/// Refuses a directory with an adapter, whose weights are changes of another model's, or of those beside it.
+///
+/// # Errors
+/// If there is one.
+pub fn refuse_adapter(folder: &Path) -> Result<(), CheckpointError> {
+    match folder.join(ADAPTER_FILE).exists() {
+        false => Ok(()),
+        true => Err(CheckpointError::Content {
+            path: folder.to_owned(),
+            problem: format!(
+                "holds an adapter ({ADAPTER_FILE}), which this trainer does not apply: merge it into its model \
+                 (merge_and_unload of peft), and save that"
+            ),
+        }),
+    }
+}
+
 fn no_weights(folder: &Path) -> CheckpointError {
-    let problem = match folder.is_dir() {
-        true => {
+    let pickled = PICKLED_FILES.into_iter().find(|name| folder.join(name).exists());
+    let problem = match (folder.is_dir(), pickled) {
+        (false, _) => "is no folder, expected a Hugging Face model directory".into(),
+        (true, Some(name)) => format!(
+            "has its weights in {name}, and this trainer reads safetensors only: load the model with transformers, and save \
+             it with save_pretrained"
+        ),
+        (true, None) => {
             format!("has no weights in safetensors: neither {WEIGHTS_INDEX_FILE} nor {SINGLE_WEIGHTS_FILE} is there")
         }
-        false => "is no folder, expected a Hugging Face model directory".into(),
     };
     CheckpointError::Content { path: folder.to_owned(), problem }
 }

@@ -75,6 +75,53 @@ fn a_single_file_needs_no_index() {
     assert!(message.contains("has i in a type other than"), "{message}");
 }
 
+/// As transformers does.
+#[test]
+fn a_single_file_comes_before_an_index() {
+    let folder = sharded();
+    assert_eq!(ModelFiles::open(folder.path()).unwrap().note(), None);
+    write(&folder, "model.safetensors", &file(&json!({"i": one("I64", json!([1]), 0, 8)}), &[7; 8]));
+    let files = ModelFiles::open(folder.path()).unwrap();
+    assert_eq!(files.names().collect::<Vec<_>>(), ["i"]);
+    let note = files.note().unwrap();
+    assert!(
+        note.contains("has model.safetensors beside model.safetensors.index.json: the single file is read"),
+        "{note}"
+    );
+    // an index of before, whose shards are gone
+    fs::remove_file(folder.path().join(SHARD)).unwrap();
+    ModelFiles::open(folder.path()).unwrap();
+}
+
+#[test]
+fn weights_in_other_formats_and_adapters_are_refused_by_their_file() {
+    let folder = tempfile::tempdir().unwrap();
+    write(&folder, "pytorch_model.bin", b"PK");
+    assert!(
+        refusal(folder.path())
+            .contains("has its weights in pytorch_model.bin, and this trainer reads safetensors only")
+    );
+    let folder = sharded();
+    write(&folder, "adapter_config.json", b"{}");
+    assert!(refusal(folder.path()).contains("holds an adapter (adapter_config.json)"));
+}
+
+#[test]
+fn tensors_are_compared_by_type_and_bytes() {
+    let folder = tempfile::tempdir().unwrap();
+    let count = (1 << 20) + 3; // more than is compared at a time
+    let (mut data, shape) = (vec![1; 4 * count], json!([count]));
+    data[3 * count - 1] = 2;
+    let part = |at: usize| one("U8", shape.clone(), at * count, (at + 1) * count);
+    let mut header = json!({"a": part(0), "b": part(1), "other bytes": part(2)});
+    header["other type"] = one("I8", shape.clone(), 3 * count, 4 * count);
+    write(&folder, "model.safetensors", &file(&header, &data));
+    let files = ModelFiles::open(folder.path()).unwrap();
+    let equal = ["a", "b", "other bytes", "other type"].map(|name| files.are_equal("a", name).unwrap());
+    assert_eq!(equal, [true, true, false, false]);
+    assert!(files.are_equal("a", "c").is_err());
+}
+
 #[test]
 fn a_missing_or_incomplete_shard_is_named() {
     let folder = sharded();

@@ -1,6 +1,6 @@
 //! `.parquet`: every row is a document, in one column of text.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::ops::Range;
 use std::path::Path;
@@ -129,14 +129,39 @@ impl TextColumn<'_> {
     }
 }
 
-/// The columns that may hold text, as [`read`] takes them; or why the file can't be read.
-pub(crate) fn text_columns(path: &Path) -> Result<BTreeSet<String>, String> {
+/// The columns of text, as [`read`] takes them, with as many bytes as all rows have if they are like the first;
+/// or why the file can't be read.
+pub(crate) fn text_columns(path: &Path) -> Result<BTreeMap<String, u64>, String> {
     let file = File::open(path).map_err(|error| format!("can't be read: {error}"))?;
-    let reader = library(|| SerializedFileReader::new(file)).map_err(|e| format!("can't be read as Parquet: {e}"))?;
-    let schema = reader.metadata().file_metadata().schema_descr();
-    let columns = schema.columns().iter();
-    let texts = columns.filter(|column| column.max_rep_level() == 0 && column.physical_type() == Type::BYTE_ARRAY);
-    Ok(texts.map(|column| column.path().string()).collect())
+    let size = file.metadata().map_err(|error| format!("can't be read: {error}"))?.len();
+    let failed = |e: String| format!("can't be read as Parquet: {e}");
+    let reader = library(|| SerializedFileReader::new(file)).map_err(failed)?;
+    let metadata = reader.metadata();
+    let columns = metadata.file_metadata().schema_descr().columns().iter().enumerate();
+    let texts = columns
+        .filter(|(_, column)| column.max_rep_level() == 0 && column.physical_type() == Type::BYTE_ARRAY)
+        .map(|(index, column)| {
+            check_row_groups(metadata, index, size)?;
+            Ok(text_bytes(&reader, index)?.map(|bytes| (column.path().string(), bytes)))
+        });
+    texts.filter_map(Result::transpose).collect::<Result<_, String>>().map_err(failed)
+}
+
+/// Bytes of a column, by its first rows; `None` if those are no text, such as images.
+fn text_bytes(reader: &SerializedFileReader<File>, index: usize) -> Result<Option<u64>, String> {
+    let rows = reader.metadata().file_metadata().num_rows();
+    if reader.num_row_groups() == 0 || rows <= 0 {
+        return Ok(Some(0));
+    }
+    let group = library(|| reader.get_row_group(0))?;
+    let ColumnReader::ByteArrayColumnReader(mut column) = library(|| group.get_column_reader(index))? else {
+        return Ok(None);
+    };
+    let (mut levels, mut values) = (Vec::new(), Vec::new());
+    let (count, ..) = library(|| column.read_records(ROWS_PER_READ, Some(&mut levels), None, &mut values))?;
+    let lengths = values.iter().map(|value| value.as_utf8().ok().map(str::len));
+    let bytes: Option<usize> = lengths.sum();
+    Ok(bytes.map(|bytes| (bytes as f64 / count.max(1) as f64 * rows as f64) as u64))
 }
 
 /// What a call of the library returns, which panics at some damaged files.

@@ -7,14 +7,14 @@ use anyhow::Context;
 use clap::Args;
 use indicatif::HumanBytes;
 use serde_json::{Map, Value, json};
-use stagecoach_checkpoint::{CheckpointMetadata, FileSystemVolume, ModelFiles, import, paths};
+use stagecoach_checkpoint::{CheckpointMetadata, FileSystemVolume, ModelFiles, import, paths, refuse_adapter};
 
 use super::super::output::{print_json, print_line};
 use crate::folder::JobFolder;
 use crate::launch::JobLock;
 use crate::model::{Architecture, Llama, LlamaConfig};
 use crate::plan::TrainerState;
-use crate::state_dict::check_model;
+use crate::state_dict::{check_model, check_tied_head};
 
 /// Optional files of a model directory that are copied as they are.
 const OPTIONAL_FILES: [&str; 5] = [
@@ -37,10 +37,12 @@ pub(super) struct ImportCommand {
 
 impl ImportCommand {
     pub(super) fn main(self, json: bool) -> anyhow::Result<()> {
+        refuse_adapter(&self.from)?;
         let config = LlamaConfig::from_hugging_face(&self.from)?;
         let architecture = Llama::new(config, tch::Device::Cpu);
         let model = ModelFiles::open(&self.from)?;
         check_model(&model, &architecture)?;
+        check_tied_head(&model, &architecture)?;
         let other_files = config_and_optional_files(&self.from)?;
         let folder = JobFolder::open(&self.folder, None)?;
         let _lock = JobLock::acquire(&folder)?;
@@ -61,6 +63,9 @@ impl ImportCommand {
             return print_json(&json!({
                 "step": manifest.step, "path": path, "tensors": manifest.tensors.len(), "bytes": size,
             }));
+        }
+        if let Some(note) = model.note() {
+            print_line(format!("note: {note}"));
         }
         print_line(format!("{} tensors, {} as F32, in {}", manifest.tensors.len(), HumanBytes(size), path.display()));
         Ok(())

@@ -1,6 +1,7 @@
 use serde_json::json;
 
 use super::*;
+use crate::model::config::RopeScaling;
 use crate::model::{Architecture, Llama};
 
 /// Parses the smallest `config.json` of a Llama with `changes`.
@@ -66,7 +67,7 @@ fn llama_3s_rotation_is_read_from_both_places() {
         factor: 8.0,
         low_freq_factor: 1.0,
         high_freq_factor: 4.0,
-        original_max_position_embeddings: 8192.0,
+        original_max_position_embeddings: 8192,
     };
     let mut newer = llama3(1.0, 4.0);
     newer["rope_theta"] = json!(5e5);
@@ -107,9 +108,30 @@ fn absent_fields_have_hugging_faces_defaults() {
         "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0}, "torch_dtype": "bfloat16",
     });
     assert_eq!(parse(same).unwrap(), defaults);
-    let theta = json!({"rope_theta": 1.0, "rope_parameters": {"rope_type": "default", "rope_theta": 500000}});
-    assert_eq!(parse(theta).unwrap().rope_theta, 500_000.0);
+    let unused = json!({"attention_dropout": 0, "logit_scale": null, "qk_layernorm": false, "_name_or_path": "/a", "top_p": 0.9});
+    assert_eq!(parse(unused).unwrap(), defaults);
     assert_eq!(parse(json!({"num_key_value_heads": 2})).unwrap().num_key_value_heads, 2);
+}
+
+/// As transformers 5.24 reads them.
+#[test]
+fn the_base_of_the_rotation_is_read_in_transformers_order() {
+    let section = |theta: f64| json!({"rope_type": "default", "rope_theta": theta});
+    for (changes, theta) in [
+        (json!({"rope_theta": 1.0}), 1.0),
+        (json!({"rope_theta": 1.0, "rope_parameters": {"rope_type": "default", "rope_theta": 2}}), 2.0),
+        (json!({"rope_theta": 1.0, "rope_scaling": section(3.0)}), 3.0),
+        (json!({"rope_scaling": section(3.0), "rope_parameters": section(2.0)}), 3.0),
+        (json!({"rope_scaling": {"rope_type": "default"}, "rope_parameters": section(2.0), "rope_theta": 1.0}), 1.0),
+        (json!({"rope_scaling": {}, "rope_parameters": section(2.0)}), 2.0),
+        (json!({"rope_scaling": null, "rope_parameters": {"rope_type": "default"}}), 1e4),
+    ] {
+        assert_eq!(parse(changes.clone()).unwrap().rope_theta, theta, "{changes}");
+    }
+    let mut scaled = llama3(1.0, 4.0);
+    scaled["rope_theta"] = json!(5e5);
+    let config = parse(json!({"rope_scaling": scaled, "rope_theta": 1.0})).unwrap();
+    assert_eq!((config.rope_theta, config.rope_scaling.is_some()), (5e5, true));
 }
 
 #[test]
@@ -130,9 +152,28 @@ fn unsupported_values_are_refused_with_their_field() {
         (json!({"rope_scaling": {"type": "linear", "factor": 2.0}}), "rope_scaling.type is \"linear\""),
         (json!({"rope_scaling": {"factor": 2.0}}), "rope_scaling is {\"factor\":2.0}"),
         (json!({"rope_parameters": {"rope_type": "yarn"}}), "rope_parameters.rope_type is \"yarn\""),
+        (
+            json!({"rope_scaling": {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64}}),
+            "rope_scaling.rope_type is \"yarn\", and this trainer has \"default\" and \"llama3\" only",
+        ),
+        (json!({"rope_scaling": 2}), "rope_scaling is 2, expected an object"),
+        (json!({"rope_scaling": {"rope_type": "default", "rope_theta": "big"}}), "rope_scaling: rope_theta is \"big\""),
+        (
+            json!({"rope_scaling": {"rope_theta": 5e5, "partial_rotary_factor": 0.5}}),
+            "rope_scaling.partial_rotary_factor",
+        ),
+        (
+            json!({"rope_scaling": llama3(1.0, 4.0), "original_max_position_embeddings": 4096}),
+            "original_max_position_embeddings is 8192, and 4096 outside of it",
+        ),
+        (json!({"layer_types": ["full_attention", "sliding_attention"]}), "layer_types has \"sliding_attention\""),
+        (json!({"layer_types": "full_attention"}), "layer_types is \"full_attention\", expected a list"),
+        (json!({"attention_dropout": 0.1}), "attention_dropout is 0.1, and this trainer has 0 only"),
+        (json!({"logit_scale": 0.5}), "logit_scale is 0.5, and this trainer has no such thing"),
+        (json!({"auto_map": {"AutoModel": "m.Model"}}), "auto_map is {"),
         (json!({"rope_parameters": {"rope_type": "llama3"}}), "rope_parameters: lacks factor"),
-        (json!({"rope_scaling": {"rope_type": "llama3", "beta": 1}}), "has the default rotation and llama3's only"),
-        (json!({"rope_scaling": llama3(4.0, 4.0)}), "expected a low_freq_factor below the high_freq_factor"),
+        (json!({"rope_scaling": {"rope_type": "llama3", "beta": 1}}), "llama3's rotation has no beta"),
+        (json!({"rope_scaling": llama3(4.0, 4.0)}), "rope_scaling: low_freq_factor is 4, expected a number below"),
         (json!({"partial_rotary_factor": 0.5}), "partial_rotary_factor is 0.5"),
         (json!({"quantization_config": {"bits": 4}}), "quantization_config is"),
         (json!({"hidden_size": null}), "lacks hidden_size"),
@@ -194,4 +235,49 @@ fn a_written_config_is_parsed_back() {
         let Value::Object(written) = Llama::new(config.clone(), tch::Device::Cpu).config_json() else { unreachable!() };
         assert_eq!(ConfigJson(written).parse().unwrap(), config);
     }
+}
+
+#[test]
+fn a_checkpoints_config_keeps_what_its_source_says() {
+    let source = json!({
+        "model_type": "qwen2", "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4,
+        "intermediate_size": 48, "vocab_size": 64, "num_key_value_heads": 2, "architectures": ["Other"],
+        "bos_token_id": 7, "eos_token_id": [3, 5], "pad_token_id": null, "attention_dropout": 0.0, "use_cache": true,
+        "transformers_version": "4.51.0", "dtype": "bfloat16", "torch_dtype": "bfloat16", "sliding_window": 16,
+        "use_sliding_window": true, "rope_parameters": {"rope_type": "default", "rope_theta": 5e5}, "_name_or_path": "x",
+    });
+    let json = ConfigJson(source.as_object().unwrap().clone());
+    let config = json.parse().unwrap();
+    let written = with_kept_fields(Some(&json.0), Llama::new(config.clone(), tch::Device::Cpu).config_json());
+    for kept in
+        ["bos_token_id", "eos_token_id", "pad_token_id", "attention_dropout", "use_cache", "transformers_version"]
+    {
+        assert_eq!(written.get(kept), source.get(kept), "{kept}");
+    }
+    assert_eq!(written["architectures"], json!(["Qwen2ForCausalLM"]));
+    assert_eq!((&written["torch_dtype"], written.get("dtype")), (&json!("float32"), None));
+    assert_eq!((&written["rope_theta"], written.get("rope_parameters")), (&json!(5e5), None));
+    assert_eq!(ConfigJson(written.as_object().unwrap().clone()).parse().unwrap(), config);
+    // a Mistral becomes a Llama, which has no window
+    let mistral = json!({
+        "model_type": "mistral", "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 8, "sliding_window": 16,
+        "layer_types": ["sliding_attention", "sliding_attention"], "intermediate_size": 48, "vocab_size": 64,
+    });
+    let json = ConfigJson(mistral.as_object().unwrap().clone());
+    let config = json.parse().unwrap();
+    let written = with_kept_fields(Some(&json.0), Llama::new(config.clone(), tch::Device::Cpu).config_json());
+    assert_eq!((written.get("sliding_window"), written.get("layer_types")), (None, None));
+    assert_eq!(ConfigJson(written.as_object().unwrap().clone()).parse().unwrap(), config);
+    let own = Llama::new(config, tch::Device::Cpu).config_json();
+    assert_eq!(with_kept_fields(None, own.clone()), own);
+}
+
+#[test]
+fn lengths_are_written_as_whole_numbers() {
+    // as earlier versions wrote it
+    let mut earlier = llama3(1.0, 4.0);
+    earlier["original_max_position_embeddings"] = json!(8192.0);
+    let config = parse(json!({"rope_scaling": earlier})).unwrap();
+    let written = Llama::new(config, tch::Device::Cpu).config_json();
+    assert_eq!(written["rope_scaling"]["original_max_position_embeddings"].to_string(), "8192");
 }

@@ -8,13 +8,14 @@ use std::time::{Duration, Instant};
 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
 use stagecoach_api::job::OnDifference;
 use stagecoach_checkpoint::{
     CheckpointError, CheckpointMetadata, Dtype, RetentionPolicy, StageFiles, View, prune, read_manifest,
 };
 use stagecoach_group::Member;
 
-use crate::model::Architecture;
+use crate::model::{Architecture, with_kept_fields};
 use crate::observe::{SaveRecord, TrainingEvent};
 use crate::plan::{CheckpointLink, JobConfig, Plan, TrainerState};
 use crate::stage_error::StageError;
@@ -65,7 +66,11 @@ impl<'a> CheckpointWriter<'a> {
     ) -> Result<CheckpointWriter<'a>, StageError> {
         let RunningStage { context, plan, member, saved_step, .. } = *running;
         let is_leader = context.is_leader();
-        let small_files = if is_leader { small_files(running, architecture)? } else { Vec::new() };
+        let small_files = if is_leader {
+            small_files(running, architecture, context.config.source_config.as_ref())?
+        } else {
+            Vec::new()
+        };
         let saved = Some(saved_step).filter(|step| is_leader && *step > 0);
         let previous = saved.map(|step| read_manifest(context.volume, step)).transpose()?;
         let previous = Mutex::new(previous.as_ref().map(CheckpointLink::to).transpose()?);
@@ -265,11 +270,20 @@ fn leader_result<T>(parts: Vec<StageResult<T>>) -> StageResult<T> {
 }
 
 /// Hugging Face's files beside the weights.
-fn small_files(running: &RunningStage, architecture: &dyn Architecture) -> Result<Vec<(String, Vec<u8>)>, StageError> {
-    let mut config = architecture.config_json();
+fn small_files(
+    running: &RunningStage,
+    architecture: &dyn Architecture,
+    source_config: Option<&Map<String, Value>>,
+) -> Result<Vec<(String, Vec<u8>)>, StageError> {
+    let mut config = with_kept_fields(source_config, architecture.config_json());
     let prepared = &running.plan.prepared;
     // tools that generate text look for the tokenizer's special tokens here
-    prepared.special_tokens.by_name().for_each(|(name, id)| config[format!("{name}_id")] = id.into());
+    for (name, id) in prepared.special_tokens.by_name() {
+        let kept = &mut config[format!("{name}_id")];
+        if kept.is_null() {
+            *kept = id.into();
+        }
+    }
     let mut files = stagecoach_data::tokenizer_files(&running.context.config.data_config(), prepared)?;
     files.extend(running.context.config.generation_config()?);
     files.push(("config.json".to_owned(), format!("{config:#}\n").into_bytes()));

@@ -1,0 +1,85 @@
+#[path = "../../tests/data/common/parquet_file.rs"]
+mod parquet_file;
+
+use super::*;
+
+fn write(root: &Path, path: &str, content: &str) {
+    let path = root.join(path);
+    fs::create_dir_all(path.parent().unwrap()).unwrap();
+    fs::write(path, content).unwrap();
+}
+
+fn find(root: &Path, folder: &str) -> Texts {
+    find_texts(root, Path::new(folder), &|path| path.ends_with("cache")).unwrap()
+}
+
+#[test]
+fn texts_are_found_by_patterns_that_match_nothing_else() {
+    let root = tempfile::tempdir().unwrap();
+    let root = root.path();
+    assert_eq!(find(root, ""), Texts::default());
+    write(root, "corpus/a/one.txt", "one");
+    write(root, "corpus/a/.hidden.txt", "hidden");
+    let texts = find(root, "corpus");
+    assert_eq!((texts.patterns, texts.files, texts.bytes), (vec!["corpus/a/*.txt".to_owned()], 1, 3));
+    write(root, "corpus/b/two.txt", "two");
+    write(root, "corpus/b/three.jsonl", "\n{\"id\": 7, \"title\": \"x\", \"text\": \"three\"}\n");
+    let texts = find(root, "corpus");
+    assert_eq!(texts.patterns, ["corpus/b/*.jsonl", "corpus/**/*.txt"]);
+    assert_eq!((texts.field.as_deref(), texts.files, texts.skipped.len()), (Some("text"), 3, 0));
+    // what can't be trained on is named, and no pattern matches it
+    write(root, "corpus/b/metrics.jsonl", "{\"step\": 1}\n");
+    write(root, "corpus/b/no.jsonl", "[1]\n");
+    let texts = find(root, "");
+    assert_eq!(texts.patterns, ["corpus/b/three.jsonl", "corpus/a/*.txt", "corpus/b/*.txt"]);
+    assert_eq!(texts.skipped.len(), 2, "{:?}", texts.skipped);
+    write(root, "corpus/cache/four.txt", "four");
+    assert_eq!(find(root, "corpus").patterns, ["corpus/b/three.jsonl", "corpus/a/*.txt", "corpus/b/*.txt"]);
+}
+
+#[test]
+fn the_field_with_most_bytes_is_taken() {
+    let root = tempfile::tempdir().unwrap();
+    // by name, the last one is not it
+    let line =
+        |at: usize| format!("{{\"content\": \"{}\", \"url\": \"http://x.org/{at}\", \"at\": {at}}}\n", "a".repeat(78));
+    write(root.path(), "web.jsonl", &(0..10).map(line).collect::<String>());
+    let texts = find(root.path(), "");
+    assert_eq!((texts.field.as_deref(), texts.bytes), (Some("content"), 780));
+    assert_eq!(texts.other_fields, [("url".to_owned(), 140.0 / 920.0)]);
+    // beside plain text, all of which counts
+    write(root.path(), "a.txt", "plain");
+    assert_eq!(find(root.path(), "").bytes, 785);
+    // a first record says little of the others, and an empty field nothing
+    write(root.path(), "web.jsonl", &format!("{{\"content\": \"\", \"url\": \"x\"}}\n{}", line(1)));
+    assert_eq!(find(root.path(), "").field.as_deref(), Some("content"));
+    // a file of which the first part is read
+    let lines = 3 * SAMPLE_BYTES as usize / line(7).len();
+    write(root.path(), "web.jsonl", &line(7).repeat(lines));
+    let expected = 78 * lines as u64 + 5;
+    assert!(find(root.path(), "").bytes.abs_diff(expected) < 100, "{expected}");
+}
+
+#[test]
+fn a_folder_with_characters_of_patterns_is_escaped_and_another_field_is_taken() {
+    let root = tempfile::tempdir().unwrap();
+    write(root.path(), "[old]/x.jsonl", "{\"body\": \"three\"}\n");
+    let texts = find(root.path(), "");
+    assert_eq!(texts.patterns, ["[[]old[]]/*.jsonl"]);
+    assert_eq!(texts.field.as_deref(), Some("body"));
+    std::os::unix::fs::symlink("/etc/hostname", root.path().join("[old]/out.txt")).unwrap();
+    write(root.path(), "[old]/in.txt", "in");
+    let texts = find(root.path(), "");
+    assert_eq!(texts.patterns, ["[[]old[]]/*.jsonl", "[[]old[]]/in.txt"]);
+}
+
+#[test]
+fn a_parquet_column_is_measured_by_its_rows() {
+    let root = tempfile::tempdir().unwrap();
+    let text = "a".repeat(5000); // which is compressed to a few bytes
+    parquet_file::parquet(&root.path().join("a.parquet"), "body", &[Some(text.as_str()); 7]);
+    let texts = find(root.path(), "");
+    assert_eq!((texts.field.as_deref(), texts.bytes, texts.other_fields), (Some("body"), 35_000, Vec::new()));
+    parquet_file::parquet(&root.path().join("a.parquet"), "body", &[]);
+    assert_eq!(find(root.path(), "").bytes, 0);
+}

@@ -13,6 +13,11 @@ impl JobConfig {
     /// What decides the numbers: the fields that a change may not touch once training began. The corpus and its split are in
     /// it by what they contain, so that a file may get another name.
     pub(crate) fn identity(&self, prepared: &PreparedCorpus, training_sequences: u64) -> Value {
+        let [corpus, tokenizer] = [&prepared.corpus_hash, &prepared.tokenizer_hash].map(|hash| hash.clone().into());
+        self.identity_over(&corpus, &tokenizer, &training_sequences.into())
+    }
+
+    fn identity_over(&self, corpus: &Value, tokenizer: &Value, training_sequences: &Value) -> Value {
         let mut identity = self.job.spec.select(&[ChangeEffect::Identity, ChangeEffect::Extension]);
         if let Some(data) = identity["data"].as_object_mut() {
             data.retain(|field, _| !["paths", "textField", "evaluation", "tokenizer"].contains(&field.as_str()));
@@ -20,9 +25,9 @@ impl JobConfig {
         if let Some(max) = self.data.evaluation.as_ref().and_then(|evaluation| evaluation.max_sequences) {
             identity["data"]["evaluation"] = serde_json::json!({ "maxSequences": max });
         }
-        identity["data"]["corpus"] = prepared.corpus_hash.clone().into();
-        identity["data"]["tokenizer"] = prepared.tokenizer_hash.clone().into();
-        identity["data"]["trainingSequences"] = training_sequences.into();
+        identity["data"]["corpus"] = corpus.clone();
+        identity["data"]["tokenizer"] = tokenizer.clone();
+        identity["data"]["trainingSequences"] = training_sequences.clone();
         identity["training"]["gradientBlocks"] = self.gradient_blocks.into();
         // left out at their defaults, as checkpoints of versions without them have it
         let defaults: [(&str, &str, Value); 3] = [
@@ -42,6 +47,12 @@ impl JobConfig {
             identity["initFrom"] = checkpoint["initFrom"]["path"].clone();
         }
         identity
+    }
+
+    /// The identity of this job over the corpus and the tokenizer of `recorded`, before its own have been read.
+    pub(crate) fn identity_over_corpus_of(&self, recorded: &Value) -> Value {
+        let data = &recorded["data"];
+        self.identity_over(&data["corpus"], &data["tokenizer"], &data["trainingSequences"])
     }
 
     /// The fields that all stages must agree on, by path: a mismatch is refused with their names. What only operator and

@@ -11,6 +11,7 @@ mod metrics_file;
 mod mfu;
 mod progress_display;
 mod run_report;
+mod save_failures;
 mod telemetry;
 mod tensorboard;
 mod timeline_record;

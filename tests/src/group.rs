@@ -31,6 +31,11 @@ impl Group {
         Group::start_program(&stagecoach(), &[], workspace, job, uid, attempt)
     }
 
+    /// The same, with the job file `yaml`.
+    pub fn start_yaml(workspace: &Path, job: &TestJob, yaml: &str, uid: &str, attempt: u64) -> Group {
+        Group::start_job_file(&stagecoach(), &[], workspace, (job, yaml), uid, attempt)
+    }
+
     /// The same, with a program of the test's, and additional environment variables.
     pub fn start_program(
         program: &Path,
@@ -40,10 +45,21 @@ impl Group {
         uid: &str,
         attempt: u64,
     ) -> Group {
+        Group::start_job_file(program, env, workspace, (job, &job.yaml()), uid, attempt)
+    }
+
+    fn start_job_file(
+        program: &Path,
+        env: &[(&str, &str)],
+        workspace: &Path,
+        (job, yaml): (&TestJob, &str),
+        uid: &str,
+        attempt: u64,
+    ) -> Group {
         let folder = workspace.join(format!("{uid}-{attempt}"));
         std::fs::create_dir(&folder).unwrap();
         let config = folder.join("job.yaml");
-        std::fs::write(&config, job.yaml()).unwrap();
+        std::fs::write(&config, yaml).unwrap();
         let start = |rank: usize| {
             let log = std::fs::File::create(log(&folder, rank)).unwrap();
             Command::new(program)

@@ -45,10 +45,10 @@ impl Hold {
         let writes_shard = || operation == "sync" && path.contains("/step-");
         let is_main = || gettid() == getpid();
         match self.phase {
-            Phase::Load => operation == "open" && path.starts_with("checkpoints/"),
+            Phase::Load => operation == "open" && path.starts_with("checkpoints/") && path.ends_with(".safetensors"),
             Phase::Write => writes_shard() && !is_main(),
             Phase::LastSave => writes_shard() && is_main(),
-            Phase::Commit => operation == "rename" && target.starts_with("checkpoints/"),
+            Phase::Commit => operation == "rename" && target.starts_with("checkpoints/step-"),
             Phase::Prune => operation == "rename" && path.starts_with("checkpoints/"),
             Phase::Sweep => operation == "remove_file" && path.contains(".fenced/"),
             Phase::Finish => operation == "rename" && target == "result.json",

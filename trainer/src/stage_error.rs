@@ -101,10 +101,14 @@ impl From<MetricsError> for StageError {
 impl From<CheckpointError> for StageError {
     fn from(error: CheckpointError) -> StageError {
         // by a newer group of the job
-        let is_group_lost = matches!(error, CheckpointError::FencedOff { .. });
+        let is_group_lost = matches!(error, CheckpointError::FencedOff { by: None, .. });
         let kind = match error {
-            CheckpointError::FencedOff { .. } => FailureKind::PeerLost,
-            CheckpointError::NoFolderRename { .. } => FailureKind::InvalidConfig,
+            CheckpointError::FencedOff { by: None, .. } => FailureKind::PeerLost,
+            CheckpointError::FencedOff { by: Some(_), .. }
+            | CheckpointError::NoFolderRename { .. }
+            | CheckpointError::OtherFileSystem { .. }
+            | CheckpointError::NonFinite { .. }
+            | CheckpointError::StepIsLink { .. } => FailureKind::InvalidConfig,
             _ => FailureKind::Storage,
         };
         StageError { is_group_lost, ..StageError::new(kind, error.to_string()) }

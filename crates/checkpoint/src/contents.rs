@@ -40,13 +40,28 @@ impl VolumeContents {
         })
     }
 
+    /// Only the fences, which the next group removes.
+    pub fn fences_only(self) -> VolumeContents {
+        VolumeContents { fences: self.fences, ..VolumeContents::default() }
+    }
+
+    /// The bytes that can be written below `checkpoints/` once these folders are removed; `None` if the volume does not say.
+    pub fn available_bytes_without(&self, volume: &dyn Volume) -> Option<u64> {
+        let available = volume.available_bytes(CHECKPOINTS_DIR).or_else(|| volume.available_bytes(""))?;
+        Some(self.paths().map(|path| tree_bytes(volume, &path)).fold(available, u64::saturating_add))
+    }
+
+    fn paths(&self) -> impl Iterator<Item = String> {
+        let checkpoints = self.checkpoints.iter().map(|&step| paths::checkpoint_path(step));
+        checkpoints.chain(self.damaged.iter().cloned()).chain(self.fences.iter().cloned())
+    }
+
     /// Removes them, and their parent folders if those are empty then.
     ///
     /// # Errors
     /// If the volume fails.
     pub fn remove(&self, volume: &dyn Volume) -> Result<(), CheckpointError> {
-        let checkpoints = self.checkpoints.iter().map(|&step| paths::checkpoint_path(step));
-        for path in checkpoints.chain(self.damaged.iter().cloned()).chain(self.fences.iter().cloned()) {
+        for path in self.paths() {
             remove_tree(volume, &path).map_err(volume_io(volume, "remove", &path))?;
         }
         for folder in [CHECKPOINTS_DIR, DAMAGED_DIR, FENCES_DIR] {
@@ -55,6 +70,18 @@ impl VolumeContents {
         }
         Ok(())
     }
+}
+
+/// The size of all files below a folder, as far as they can be read.
+fn tree_bytes(volume: &dyn Volume, path: &str) -> u64 {
+    let size = |entry: DirEntry| {
+        let inner = format!("{path}/{}", entry.name);
+        match entry.is_dir {
+            true => tree_bytes(volume, &inner),
+            false => volume.open(&inner).and_then(|file| file.size()).unwrap_or(0),
+        }
+    };
+    volume.list(path).unwrap_or_default().into_iter().map(size).sum()
 }
 
 /// Whether a group has run on `volume`, or checkpoints were copied there. A group creates the folder of fences first.

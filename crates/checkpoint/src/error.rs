@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
+use crate::fence::FenceOwner;
 use crate::identity::Difference;
 use crate::volume::Volume;
 
@@ -30,12 +31,14 @@ pub enum CheckpointError {
         problem: String,
     },
     /// A newer group holds the fence: this one can neither commit nor remove anything, and must exit.
-    #[error("fence {fence} is held no more{}: this group's work ends here", newest.map_or_else(String::new, |newest| format!(", a newer group took fence {newest}")))]
+    #[error("fence {fence} is held no more{}: {}", newest.map_or_else(String::new, |newest| format!(", a newer group took fence {newest}")), fenced_off_by(.by.as_ref()))]
     FencedOff {
         /// This group's fence.
         fence: u64,
         /// The newest fence; `None` if the volume has no newer one.
         newest: Option<u64>,
+        /// The job that holds that one, if it is known to be another one.
+        by: Option<FenceOwner>,
     },
     /// The volume can't rename folders, or does it by copying.
     #[error(
@@ -48,6 +51,35 @@ pub enum CheckpointError {
         path: PathBuf,
         /// What came of the attempt.
         problem: String,
+    },
+    /// Weights to start from are not finite.
+    #[error("{} has a value in {tensor} that is not finite (NaN or infinity): no job can start from these weights", .path.display())]
+    NonFinite {
+        /// The file.
+        path: PathBuf,
+        /// The tensor.
+        tensor: String,
+    },
+    /// The folder of checkpoints is on another file system than the job's folder.
+    #[error(
+        "{} is on another file system than {}, and a checkpoint is committed by a rename, which does not leave one: move the \
+         whole job's folder to that file system and link that, or put it back",
+        .checkpoints.display(), .fences.display()
+    )]
+    OtherFileSystem {
+        /// The folder of checkpoints.
+        checkpoints: PathBuf,
+        /// The folder of fences.
+        fences: PathBuf,
+    },
+    /// What has the name of a checkpoint newer than all others is a link.
+    #[error(
+        "{} is a link, and no newer checkpoint is there: put the folder of the checkpoint in its place, or \
+         remove it to start without", .path.display()
+    )]
+    StepIsLink {
+        /// The link.
+        path: PathBuf,
     },
     /// A checkpoint of another identity has this step's path.
     #[error("{} was written by a run of another identity ({}): give this job another storage.path", .path.display(), list(.differences))]
@@ -72,7 +104,7 @@ pub enum CheckpointError {
 
 impl CheckpointError {
     /// Whether a file or folder was not found, or was removed while it was open on NFS.
-    pub(crate) fn is_not_found(&self) -> bool {
+    pub fn is_not_found(&self) -> bool {
         use std::io::ErrorKind::{NotFound, StaleNetworkFileHandle};
         matches!(self, CheckpointError::Io { source, .. } if matches!(source.kind(), NotFound | StaleNetworkFileHandle))
     }
@@ -123,6 +155,14 @@ pub(crate) fn volume_io(
 ) -> impl FnOnce(std::io::Error) -> CheckpointError + use<> {
     let path = volume.display(path);
     move |source| CheckpointError::Io { operation, path, source }
+}
+
+/// What follows for a group that is fenced off.
+fn fenced_off_by(by: Option<&FenceOwner>) -> String {
+    match by {
+        Some(job) => format!("{job} holds it, and a folder is of one job: give each its own spec.storage.path"),
+        None => "this group's work ends here".to_owned(),
+    }
 }
 
 fn list<T: fmt::Display>(items: &[T]) -> String {

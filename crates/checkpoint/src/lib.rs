@@ -25,7 +25,7 @@ pub use ::safetensors::tensor::TensorView;
 pub use ::safetensors::{Dtype, View};
 pub use contents::{VolumeContents, is_used};
 pub use error::{CheckpointError, Damage, Warning};
-pub use fence::{Fence, last_published, newest_published, remove_stale_fences};
+pub use fence::{Fence, FenceOwner, last_published, newest_fence, newest_owner, newest_published, remove_stale_fences};
 pub use hugging_face::{ExportFormat, ExportSummary, ModelFiles, TensorType, export, import, refuse_adapter};
 pub use identity::{Difference, differences};
 pub use load::{Listing, NewestCheckpoint, VerifyLevel, list, open, open_newest, open_tensors};

@@ -13,6 +13,8 @@ use crate::volume::Volume;
 pub struct Listing {
     /// Committed steps, newest first; their content is not checked.
     pub steps: Vec<u64>,
+    /// Steps whose name a link has, newest first: no checkpoint is loaded through it.
+    pub links: Vec<u64>,
     /// What isn't ours, and is left alone.
     pub foreign: Vec<Warning>,
 }
@@ -47,16 +49,23 @@ pub fn list(volume: &dyn Volume) -> Result<Listing, CheckpointError> {
         listed => listed.map_err(volume_io(volume, "list", CHECKPOINTS_DIR))?,
     };
     let mut listing = Listing::default();
-    for entry in entries {
-        match paths::parse_step_dir_name(&entry.name).filter(|_| entry.is_dir) {
-            Some(step) => listing.steps.push(step),
-            None => listing.foreign.push(Warning {
-                path: format!("{CHECKPOINTS_DIR}/{}", entry.name),
-                reason: "is no checkpoint of this job and was left alone".into(),
-            }),
-        }
+    for entry in entries.into_iter().filter(|entry| paths::parse_probe_dir_name(&entry.name).is_none()) {
+        let reason = match (paths::parse_step_dir_name(&entry.name), entry.is_dir) {
+            (Some(step), true) => {
+                listing.steps.push(step);
+                continue;
+            }
+            // a file can be opened; a link to a folder can't, nor one that leads nowhere
+            (Some(step), false) if volume.open(&paths::checkpoint_path(step)).is_err() => {
+                listing.links.push(step);
+                "is a link, not the folder of a checkpoint, and was left alone"
+            }
+            _ => "is no checkpoint of this job and was left alone",
+        };
+        listing.foreign.push(Warning { path: format!("{CHECKPOINTS_DIR}/{}", entry.name), reason: reason.into() });
     }
     listing.steps.sort_unstable_by(|a, b| b.cmp(a));
+    listing.links.sort_unstable_by(|a, b| b.cmp(a));
     Ok(listing)
 }
 
@@ -65,13 +74,17 @@ pub fn list(volume: &dyn Volume) -> Result<Listing, CheckpointError> {
 /// next start reports `NoneIntact` again.
 ///
 /// # Errors
-/// `NoneIntact` if there are checkpoints and none can be used; or if the volume fails.
+/// `NoneIntact` if there are checkpoints and none can be used; `StepIsLink` if a link has the name of a newer one; or
+/// if the volume fails.
 pub fn open_newest(
     volume: &dyn Volume,
     level: VerifyLevel,
     known_damage: &[Damage],
 ) -> Result<NewestCheckpoint, CheckpointError> {
-    let Listing { steps, foreign } = list(volume)?;
+    let Listing { steps, links, foreign } = list(volume)?;
+    if let Some(&step) = links.first().filter(|newest| steps.first().is_none_or(|step| step < newest)) {
+        return Err(CheckpointError::StepIsLink { path: volume.display(&paths::checkpoint_path(step)) });
+    }
     let mut damage = Vec::new();
     for step in steps {
         if let Some(damaged) = known_damage.iter().find(|d| d.step == step) {

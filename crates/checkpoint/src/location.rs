@@ -5,7 +5,9 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use crate::error::{CheckpointError, io};
-use crate::paths::{self, CHECKPOINTS_DIR};
+use crate::manifest::Manifest;
+use crate::paths::{self, CHECKPOINTS_DIR, MANIFEST_FILE};
+use crate::volume::FileSystemVolume;
 
 /// A job's folder, and optionally one of its checkpoints.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -14,13 +16,15 @@ pub struct CheckpointLocation {
     pub job_folder: PathBuf,
     /// Step of the checkpoint; `None` means the newest.
     pub step: Option<u64>,
+    /// Whether the checkpoint was copied out of a job's folder: then `job_folder` is its own, and there is nothing else.
+    pub is_copy: bool,
 }
 
 impl CheckpointLocation {
-    /// Resolves `path`: a checkpoint if it is `.../checkpoints/step-<N>`, else a job's folder; links are followed.
+    /// Resolves `path`: a checkpoint if it is `.../checkpoints/step-<N>` or has a manifest, else a job's folder; links are followed.
     ///
     /// # Errors
-    /// If `path` is not a folder.
+    /// If `path` is not a folder, or that of a copied checkpoint whose manifest can't be used.
     pub fn resolve(path: &Path) -> Result<CheckpointLocation, CheckpointError> {
         let wrong = |problem: &str| CheckpointError::Content { path: path.to_owned(), problem: problem.into() };
         let folder = fs::canonicalize(path).map_err(|e| match e.kind() {
@@ -33,10 +37,34 @@ impl CheckpointLocation {
         let step = folder.file_name().and_then(|name| paths::parse_step_dir_name(name.to_str()?));
         let parent = folder.parent().filter(|parent| parent.file_name().is_some_and(|name| name == CHECKPOINTS_DIR));
         match (step, parent.and_then(Path::parent)) {
-            (Some(step), Some(job)) => Ok(CheckpointLocation { job_folder: job.to_owned(), step: Some(step) }),
-            _ => Ok(CheckpointLocation { job_folder: folder, step: None }),
+            (Some(step), Some(job)) => {
+                Ok(CheckpointLocation { job_folder: job.to_owned(), step: Some(step), is_copy: false })
+            }
+            _ => {
+                let step = copied_step(&folder)?;
+                Ok(CheckpointLocation { job_folder: folder, step, is_copy: step.is_some() })
+            }
         }
     }
+
+    /// The volume with the checkpoint, or with all of the job's.
+    pub fn volume(&self) -> FileSystemVolume {
+        match self.step.filter(|_| self.is_copy) {
+            Some(step) => FileSystemVolume::of_checkpoint(&self.job_folder, step),
+            None => FileSystemVolume::new(&self.job_folder),
+        }
+    }
+}
+
+/// The step of the checkpoint in `folder`; none without a manifest.
+fn copied_step(folder: &Path) -> Result<Option<u64>, CheckpointError> {
+    let path = folder.join(MANIFEST_FILE);
+    let bytes = match fs::read(&path) {
+        Err(e) if e.kind() == ErrorKind::NotFound => return Ok(None),
+        read => read.map_err(io("read", &path))?,
+    };
+    let manifest = Manifest::parse(&bytes).map_err(|problem| CheckpointError::Content { path, problem })?;
+    Ok(Some(manifest.step))
 }
 
 #[cfg(test)]
@@ -52,11 +80,11 @@ mod tests {
         fs::create_dir_all(job.join("step-00000012")).unwrap();
         assert_eq!(
             CheckpointLocation::resolve(&job).unwrap(),
-            CheckpointLocation { job_folder: job.clone(), step: None }
+            CheckpointLocation { job_folder: job.clone(), step: None, is_copy: false }
         );
         assert_eq!(
             CheckpointLocation::resolve(&step.join("../step-00000012")).unwrap(),
-            CheckpointLocation { job_folder: job.clone(), step: Some(12) }
+            CheckpointLocation { job_folder: job.clone(), step: Some(12), is_copy: false }
         );
         assert_eq!(CheckpointLocation::resolve(&job.join("step-00000012")).unwrap().step, None);
         fs::write(job.join("file"), "").unwrap();

@@ -4,6 +4,7 @@
 //! fences/0007/<holder>/step-00000100/    unfinished work of the current group
 //! fences/0006.fenced/<holder>.0.retired/ files of an older group
 //! checkpoints/step-00000100/             committed
+//! checkpoints/.probe-<holder>/           there for a moment when a group begins
 //! damaged/step-00000100/                 set aside, with reason.txt
 //! ```
 
@@ -21,6 +22,9 @@ pub const WEIGHTS_INDEX_FILE: &str = "model.safetensors.index.json";
 pub const SINGLE_WEIGHTS_FILE: &str = "model.safetensors";
 /// Why a checkpoint was set aside.
 pub const REASON_FILE: &str = "reason.txt";
+
+/// How the name begins of a folder that [`probe_path`] names.
+const PROBE: &str = ".probe-";
 
 /// How the name ends of a folder that [`retired_path`] names.
 const RETIRED: &str = ".retired";
@@ -84,6 +88,16 @@ pub(crate) fn retired_path(holder: &str, again: u32) -> String {
 /// Whether a folder in a fence is one of [`retired_path`].
 pub(crate) fn is_retired(name: &str) -> bool {
     name.ends_with(RETIRED)
+}
+
+/// Path of the folder that a holder renames into the folder of checkpoints before anything is trained.
+pub(crate) fn probe_path(holder: &str) -> String {
+    format!("{CHECKPOINTS_DIR}/{PROBE}{holder}")
+}
+
+/// The holder in the name of a folder of [`probe_path`]; `None` if it is not such a name.
+pub(crate) fn parse_probe_dir_name(name: &str) -> Option<&str> {
+    name.strip_prefix(PROBE)
 }
 
 /// The number in the name of a folder in `fences/`, and whether it is still held; `None` if it is not such a name.

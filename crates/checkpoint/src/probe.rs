@@ -4,24 +4,29 @@ use std::io::{self, ErrorKind};
 
 use crate::error::{CheckpointError, volume_io};
 use crate::fence::Fence;
+use crate::paths::{self, CHECKPOINTS_DIR, FENCES_DIR};
 use crate::volume::{Volume, make_dir_idempotent, remove_tree, rename_idempotent};
 
 /// EPERM and EMFILE: what some object stores behind a file system answer besides "unsupported".
 const NOT_PERMITTED: i32 = 1;
 const TOO_MANY_OPEN_FILES: i32 = 24;
 
-/// Renames a folder with a file in it, inside the fence's folder, as a commit does.
+/// Renames a folder with a file in it out of the fence's folder into that of checkpoints, as a commit does.
 ///
 /// # Errors
-/// `NoFolderRename`; `FencedOff`; or if the volume fails.
+/// `NoFolderRename`, `OtherFileSystem`; `FencedOff`; or if the volume fails.
 pub(crate) fn probe_folder_rename(volume: &dyn Volume, fence: &Fence) -> Result<(), CheckpointError> {
-    let (from, to) = (format!("{}/probe", fence.work_dir()), format!("{}/probed", fence.work_dir()));
+    let (from, to) = (format!("{}/probe", fence.work_dir()), paths::probe_path(fence.holder()));
     let file = |folder: &str| format!("{folder}/file");
     let io = |operation, path: &str, error| fence.or_fenced_off(volume, volume_io(volume, operation, path)(error));
     let unable = |problem: String| CheckpointError::NoFolderRename { path: volume.display(""), problem };
     make_dir_idempotent(volume, &from).map_err(|e| io("create", &from, e))?;
     volume.create(&file(&from)).map_err(|e| io("create", &file(&from), e))?;
     match rename_idempotent(volume, &from, &to) {
+        Err(e) if e.kind() == ErrorKind::CrossesDevices => {
+            let [checkpoints, fences] = [CHECKPOINTS_DIR, FENCES_DIR].map(|folder| volume.display(folder));
+            return Err(CheckpointError::OtherFileSystem { checkpoints, fences });
+        }
         Err(e) if is_inability(&e) => return Err(unable(e.to_string())),
         renamed => renamed.map_err(|e| io("rename", &from, e))?,
     }
@@ -42,6 +47,6 @@ pub(crate) fn probe_folder_rename(volume: &dyn Volume, fence: &Fence) -> Result<
 }
 
 fn is_inability(error: &io::Error) -> bool {
-    matches!(error.kind(), ErrorKind::Unsupported | ErrorKind::CrossesDevices | ErrorKind::InvalidInput)
+    matches!(error.kind(), ErrorKind::Unsupported | ErrorKind::InvalidInput)
         || matches!(error.raw_os_error(), Some(NOT_PERMITTED | TOO_MANY_OPEN_FILES))
 }

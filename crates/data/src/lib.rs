@@ -21,7 +21,7 @@ mod texts;
 mod tokenizer;
 mod tokenizer_training;
 
-pub use cache::prepare;
+pub use cache::{check_sources, prepare};
 pub use catch_panic::hide_caught_panics;
 pub use config::{DataConfig, PrepareProgress, TokenizerSource};
 pub use dataset::{BatchPlan, Dataset, DocumentPart, IGNORE_INDEX, Microbatch, MicrobatchLayout};

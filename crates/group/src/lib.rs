@@ -28,6 +28,7 @@ pub use error::GroupError;
 pub use failure::GroupFailure;
 pub use hello::{GroupTimeouts, Hello, Roster};
 pub use member::Member;
+pub use member::join::answers;
 pub use member::stand_by::{StandByEnd, stand_by};
 pub use rendezvous::{NotFound, Rendezvous};
 pub use state::admission::{FieldMismatch, Refusal};

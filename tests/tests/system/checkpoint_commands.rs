@@ -312,3 +312,50 @@ fn a_request_that_cannot_be_met_is_one_sentence() {
     refused(&["generate", text(&at("model"))], 74, "00002.safetensors: No such file or directory (os error 2)\n");
     assert!(!at("new").exists());
 }
+
+#[test]
+fn a_checkpoint_copied_under_another_name_is_verified_exported_and_replayed() {
+    let workspace = trained();
+    let (copied, out) = (workspace.path().join("model"), workspace.path().join("out.safetensors"));
+    copy(&workspace.path().join("small/checkpoints/step-00000009"), &copied);
+    assert!(checkpoint("verify", &copied, &[]).starts_with("intact   "));
+    checkpoint("export", &copied, &["--to", "single-file", "--output", text(&out)]);
+    assert!(out.is_file());
+    let (code, said, complaint) =
+        run(&["replay", text(&copied), "--workspace", text(workspace.path()), "--step", "10", "--stages", "1"]);
+    assert_eq!(code, 0, "{said}\n{complaint}");
+    refused(&["checkpoint", "list", text(&copied)], 1, "is a copy of the checkpoint of step 9");
+}
+
+/// The disk is full: the checkpoints move to another one, and a link says where they are.
+#[test]
+fn checkpoints_on_another_file_system_are_refused_before_a_step_is_trained() {
+    use std::os::unix::fs::MetadataExt;
+    let workspace = trained();
+    let Ok(other) = tempfile::tempdir_in("/dev/shm") else { return };
+    let device = |path: &Path| fs::metadata(path).unwrap().dev();
+    if device(other.path()) == device(workspace.path()) {
+        return;
+    }
+    let checkpoints = workspace.path().join("small/checkpoints");
+    copy(&checkpoints, &other.path().join("checkpoints"));
+    fs::remove_dir_all(&checkpoints).unwrap();
+    std::os::unix::fs::symlink(other.path().join("checkpoints"), &checkpoints).unwrap();
+    // three steps are left to train
+    fs::remove_dir_all(checkpoints.join("step-00000012")).unwrap();
+    fs::remove_file(workspace.path().join("small/result.json")).unwrap();
+    let outcome = Launched::start(workspace.path(), &job(), &[]).finish(workspace.path());
+    assert_eq!(outcome.status.code(), Some(78), "{}\n{}", outcome.stdout, outcome.stderr);
+    says(&outcome, "small/checkpoints is on another file system than");
+    assert!(!outcome.stdout.contains("\nstep "), "{}", outcome.stdout);
+}
+
+#[test]
+fn a_longer_job_without_its_checkpoints_starts_again_and_says_so() {
+    let workspace = trained();
+    let longer = TestJob { steps: 15, ..job() };
+    fs::remove_dir_all(workspace.path().join("small/checkpoints")).unwrap();
+    let outcome = Launched::start(workspace.path(), &longer, &[]).finish(workspace.path());
+    says(&outcome, "its checkpoints are gone, so training starts again at step 1");
+    assert!(outcome.stdout.contains("start  steps 1 to 15"), "{}", outcome.stdout);
+}

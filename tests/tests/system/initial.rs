@@ -284,6 +284,7 @@ fn what_does_not_fit_is_told_before_anything_is_trained() {
         says(&outcome, words);
         assert!(!path.join("other/result.json").exists(), "{name}");
     }
+    refuses_weights_that_no_start_mends(path, &other);
     // a flipped bit in the checkpoint to start from is found, and costs that job nothing
     let shard = path.join("one/checkpoints/step-00000020/stage-1.model.safetensors");
     let mut bytes = std::fs::read(&shard).unwrap();
@@ -295,4 +296,32 @@ fn what_does_not_fit_is_told_before_anything_is_trained() {
     assert_eq!(outcome.status.code(), Some(74), "{}\n{}", outcome.stdout, outcome.stderr);
     says(&outcome, "stage-1.model.safetensors");
     assert!(shard.exists());
+}
+
+/// A shard that is not there, and a NaN, are refused for good, by name.
+fn refuses_weights_that_no_start_mends(path: &Path, job: &TestJob) {
+    let weights = path.join("tiny/model.safetensors");
+    let (away, whole) = (path.join("tiny/away"), std::fs::read(&weights).unwrap());
+    let header = 8 + u64::from_le_bytes(whole[..8].try_into().unwrap()) as usize;
+    let fields: serde_json::Value = serde_json::from_slice(&whole[8..header]).unwrap();
+    let (name, field) = fields.as_object().unwrap().iter().find(|(name, _)| *name != "__metadata__").unwrap();
+    let at = header + field["data_offsets"][0].as_u64().unwrap() as usize;
+    let mut broken = whole.clone();
+    // the same in F32, BF16 and F16: all bits of a value but one
+    broken[at..at + 4].fill(0xff);
+    std::fs::write(&weights, broken).unwrap();
+    let outcome = run(path, job, &yaml(job, &pretrained("tiny")));
+    assert_eq!(outcome.status.code(), Some(78), "{}\n{}", outcome.stdout, outcome.stderr);
+    says(&outcome, &format!("tiny/model.safetensors has a value in {name} that is not finite"));
+    std::fs::rename(&weights, away).unwrap();
+    std::fs::write(
+        path.join("tiny/model.safetensors.index.json"),
+        format!("{{\"weight_map\": {{\"{name}\": \"model-00001-of-00002.safetensors\"}}}}"),
+    )
+    .unwrap();
+    let outcome = run(path, job, &yaml(job, &pretrained("tiny")));
+    assert_eq!(outcome.status.code(), Some(78), "{}\n{}", outcome.stdout, outcome.stderr);
+    says(&outcome, "model-00001-of-00002.safetensors");
+    std::fs::remove_file(path.join("tiny/model.safetensors.index.json")).unwrap();
+    std::fs::write(&weights, whole).unwrap();
 }

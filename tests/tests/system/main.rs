@@ -37,6 +37,7 @@ mod strace;
 mod survivors;
 mod tensorboard;
 mod transformers;
+mod two_jobs;
 mod unequal;
 mod why;
 

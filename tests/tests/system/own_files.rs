@@ -64,6 +64,28 @@ fn a_folder_that_is_not_a_jobs_is_refused_and_left_as_it_is() {
     assert_eq!(content(&folder), before);
 }
 
+/// Whatever a fresh start would be refused for, nothing is removed before.
+#[test]
+fn a_fresh_start_that_cannot_begin_removes_nothing() {
+    let workspace = corpus::workspace();
+    let job = TestJob { stages: 1, ..TestJob::default() };
+    run(workspace.path(), &job, &[]).hashes();
+    let folder = workspace.path().join("small");
+    let before = content(&folder);
+    for (set, words) in [
+        ("data.paths=[\"corpus/typo.txt\"]", "corpus/typo.txt"),
+        ("data.tokenizer={type: File, file: {path: nowhere.json}}", "nowhere.json"),
+        ("checkpoint.initFrom.path=nowhere", "spec.checkpoint.initFrom.path"),
+        ("pipeline.memoryLimit=1Mi", "memory"),
+    ] {
+        let outcome = run(workspace.path(), &job, &["--fresh", "--set", set]);
+        assert!(matches!(outcome.status.code(), Some(74 | 78)), "{set}: {}\n{}", outcome.stdout, outcome.stderr);
+        says(&outcome, words);
+        assert!(!outcome.stdout.contains("removing"), "{set}: {}", outcome.stdout);
+        assert_eq!(content(&folder).keys().collect::<Vec<_>>(), before.keys().collect::<Vec<_>>(), "{set}");
+    }
+}
+
 #[test]
 fn a_job_does_not_live_in_its_corpus_in_the_cache_or_in_the_volumes_root() {
     let workspace = corpus::workspace();

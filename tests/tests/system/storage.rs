@@ -119,8 +119,11 @@ fn a_volume_that_can_not_rename_folders_is_refused() {
     let scene = crate::scene();
     scene.stopped("traced");
     let ran = scene.run(&Case { name: "traced", checkpoint: CHECKPOINT, fault: "trace", restarts: 0 });
-    let call =
-        ran.trace().into_iter().find(|call| call.operation == "rename" && call.path.ends_with("/probed")).unwrap();
+    let call = ran
+        .trace()
+        .into_iter()
+        .find(|call| call.operation == "rename" && call.path.starts_with("checkpoints/.probe-"))
+        .unwrap();
     const ENOSYS: i32 = 38;
     let fault = StageFault { rank: call.rank, call: call.number, fault: VolumeFault::Fail(ENOSYS) }.to_string();
     scene.stopped("refused");

@@ -7,7 +7,7 @@ use clap::Args;
 use stagecoach_api::PipelineJob;
 use stagecoach_api::contract::ExitCode;
 use stagecoach_api::job::TrainingLength;
-use stagecoach_checkpoint::FileSystemVolume;
+use stagecoach_checkpoint::{FileSystemVolume, list};
 
 use super::job_args::JobArgs;
 use super::output::{print_error, print_line};
@@ -22,7 +22,7 @@ use crate::observe::{ProgressDisplay, RunReport, RunSummary, StepRecord, advice,
 use crate::page;
 use crate::plan::JobConfig;
 use crate::stage_error::StageError;
-use crate::train::check_extension;
+use crate::train::{check_extension, check_start};
 
 /// Train a job on this machine, one process per stage.
 #[derive(Debug, Args)]
@@ -88,7 +88,7 @@ impl RunCommand {
         let folder = JobFolder::open(&workspace.join(job.folder()), Some(&self.job.job))?;
         let _lock = JobLock::acquire(&folder)?;
         if self.fresh {
-            remove_earlier_runs(&folder)?;
+            remove_earlier_runs(&config, &folder)?;
         }
         match PreviousRun::inspect(&folder, job) {
             PreviousRun::Nothing => {}
@@ -111,8 +111,10 @@ impl RunCommand {
             PreviousRun::OtherLength(summary) => {
                 check_extension(&config, &FileSystemVolume::new(folder.root()))?;
                 print_line(format!(
-                    "{} was trained for {} steps; training continues from its newest checkpoint",
-                    job.metadata.name, summary.steps
+                    "{} was trained for {} steps; {}",
+                    job.metadata.name,
+                    summary.steps,
+                    where_it_continues(&folder)?
                 ));
             }
             PreviousRun::OtherJob(difference) => {
@@ -137,14 +139,23 @@ impl RunCommand {
     }
 }
 
-/// Removes everything that earlier runs of the job created, and lists it.
-fn remove_earlier_runs(folder: &JobFolder) -> Result<(), FolderError> {
+/// Where a job with more steps to train begins.
+fn where_it_continues(folder: &JobFolder) -> Result<String, FolderError> {
+    Ok(match list(&folder.volume())?.steps.first() {
+        Some(step) => format!("training continues from its newest checkpoint, of step {step}"),
+        None => "its checkpoints are gone, so training starts again at step 1".to_owned(),
+    })
+}
+
+/// Removes everything that earlier runs of the job created, and lists it. A job that could not start removes nothing.
+fn remove_earlier_runs(config: &JobConfig, folder: &JobFolder) -> Result<(), RunError> {
     let artifacts = folder.artifacts()?;
+    check_start(config, artifacts.available_bytes_without(folder))?;
     if !artifacts.is_empty() {
         let root = relative_to_working_directory(folder.root());
         print_line(format!("removing the files of earlier runs in {}: {artifacts}", root.display()));
     }
-    folder.remove(&artifacts)
+    Ok(folder.remove(&artifacts)?)
 }
 
 fn train(job: &PipelineJob, folder: &JobFolder, workspace: &Path, port: PagePort) -> Result<i32, RunError> {

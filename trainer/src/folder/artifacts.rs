@@ -103,6 +103,11 @@ pub(super) fn is_job_file(folder: &str, name: &str) -> bool {
 }
 
 impl RunArtifacts {
+    /// The bytes that a job can write once they are removed; `None` if the volume does not say.
+    pub(crate) fn available_bytes_without(&self, folder: &JobFolder) -> Option<u64> {
+        self.contents.available_bytes_without(&folder.volume())
+    }
+
     /// Whether there are none.
     pub(crate) fn is_empty(&self) -> bool {
         self.contents == VolumeContents::default() && self.files.iter().all(|(_, names)| names.is_empty())

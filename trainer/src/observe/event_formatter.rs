@@ -4,6 +4,7 @@ use indicatif::{HumanBytes, HumanCount};
 use stagecoach_display::{duration, nats, percent};
 
 use super::eta::EtaEstimator;
+use super::save_failures::SaveFailures;
 use super::{RunSummary, SaveRecord, StartRecord, StepRecord, TrainingEvent};
 
 /// Formats a run's events in order. It keeps state: the run's number of steps, the step times for the ETA, and which tenth
@@ -14,6 +15,7 @@ pub(super) struct EventFormatter {
     eta: EtaEstimator,
     /// The preparation activity and its tenth in the last line.
     last_preparation: Option<(String, u64)>,
+    save_failures: SaveFailures,
 }
 
 impl EventFormatter {
@@ -31,12 +33,17 @@ impl EventFormatter {
                 self.eta.add(record);
                 Some(self.format_step(record))
             }
-            TrainingEvent::Saved(SaveRecord { step, bytes, seconds, stall_seconds, .. }) => Some(format!(
-                "saved  the checkpoint of step {step}, {} in {seconds:.1}s, training stalled for {stall_seconds:.1}s",
-                HumanBytes(*bytes)
-            )),
+            TrainingEvent::Saved(SaveRecord { step, bytes, seconds, stall_seconds, .. }) => {
+                let failed = self.save_failures.saved().map(|failed| format!("; {failed}")).unwrap_or_default();
+                Some(format!(
+                    "saved  the checkpoint of step {step}, {} in {seconds:.1}s, training stalled for {stall_seconds:.1}s{failed}",
+                    HumanBytes(*bytes)
+                ))
+            }
             // a message may have several lines
-            TrainingEvent::SaveFailed(save) => Some(format!("note   {}", format_save_failure(save).replace('\n', " "))),
+            TrainingEvent::SaveFailed(save) => {
+                self.save_failures.failed(save).map(|message| format!("note   {}", message.replace('\n', " ")))
+            }
             TrainingEvent::AuditDiffers(difference) => Some(format!("audit  {}", difference.message)),
             TrainingEvent::StageLost { message, .. } => Some(format!("lost   {}", message.replace('\n', " "))),
             TrainingEvent::StandingBy { spare } => Some(format!("spare  spare {spare} stands by")),

@@ -9,6 +9,11 @@ use super::event_formatter::EventFormatter;
 /// The environment variable for the format: `json`, or text for any other value.
 pub(crate) const EVENTS_ENV: &str = "STAGECOACH_EVENTS";
 
+/// Whether a launcher on this machine has started this process, and reads its events.
+pub(crate) fn has_launcher() -> bool {
+    std::env::var_os(EVENTS_ENV).is_some_and(|value| value == "json")
+}
+
 /// Writes events. It never fails: training must not end because its reader has closed the pipe.
 #[derive(Clone)]
 pub(crate) struct EventWriter(Arc<Mutex<EventOutput>>);
@@ -31,7 +36,7 @@ impl EventWriter {
 
     /// Writes to stdout, in the format that `EVENTS_ENV` names.
     pub(crate) fn from_env() -> Self {
-        if std::env::var_os(EVENTS_ENV).is_some_and(|value| value == "json") { Self::json() } else { Self::text() }
+        if has_launcher() { Self::json() } else { Self::text() }
     }
 
     fn new(writer: Box<dyn Write + Send>, formatter: Option<EventFormatter>) -> Self {

@@ -11,6 +11,7 @@ mod metrics_file;
 mod mfu;
 mod progress_display;
 mod run_report;
+mod save_failures;
 mod telemetry;
 mod tensorboard;
 mod timeline_record;
@@ -19,7 +20,7 @@ pub(crate) use event::{
     AuditDifference, AuditRecord, MemoryCheckpointRecord, RunSummary, SaveRecord, StartRecord, StepRecord,
     TrainingEvent,
 };
-pub(crate) use event_writer::{EVENTS_ENV, EventWriter};
+pub(crate) use event_writer::{EVENTS_ENV, EventWriter, has_launcher};
 pub(crate) use metrics_file::{MetricsError, MetricsFile, read_metrics};
 pub(crate) use mfu::{FlopsUtilization, total_peak_flops};
 pub(crate) use progress_display::ProgressDisplay;

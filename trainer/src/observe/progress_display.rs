@@ -6,7 +6,8 @@ use std::time::Duration;
 use indicatif::{HumanCount, ProgressBar, ProgressDrawTarget, ProgressStyle};
 use stagecoach_display::{duration, nats, percent};
 
-use super::event_formatter::{EventFormatter, format_save_failure, format_start};
+use super::event_formatter::{EventFormatter, format_start};
+use super::save_failures::SaveFailures;
 use super::{StepRecord, TrainingEvent};
 
 const STEPS: &str = "{bar:20.cyan/dim} {pos}/{len}  {wide_msg}";
@@ -18,6 +19,7 @@ const UNMEASURED: &str = "{spinner:.cyan} {wide_msg}";
 pub(crate) struct ProgressDisplay {
     mode: DisplayMode,
     formatter: EventFormatter,
+    save_failures: SaveFailures,
     /// The last held-out loss, in nats per token.
     evaluation_loss: Option<f64>,
     restarts: u32,
@@ -54,7 +56,13 @@ impl ProgressDisplay {
     }
 
     fn new(mode: DisplayMode) -> Self {
-        Self { mode, formatter: EventFormatter::default(), evaluation_loss: None, restarts: 0 }
+        Self {
+            mode,
+            formatter: EventFormatter::default(),
+            save_failures: SaveFailures::default(),
+            evaluation_loss: None,
+            restarts: 0,
+        }
     }
 
     /// Displays an event.
@@ -66,8 +74,8 @@ impl ProgressDisplay {
             }
             return;
         }
-        use TrainingEvent::{AuditDiffers, Note, SaveFailed};
-        let is_note = matches!(event, Note { .. } | SaveFailed(_) | AuditDiffers(_));
+        use TrainingEvent::{AuditDiffers, Note, SaveFailed, Saved};
+        let is_note = matches!(event, Note { .. } | Saved(_) | SaveFailed(_) | AuditDiffers(_));
         if matches!(self.mode, DisplayMode::Notes) && !is_note {
             return;
         }
@@ -86,8 +94,16 @@ impl ProgressDisplay {
                     self.draw(STEPS, record.step, steps, message);
                 }
             }
-            TrainingEvent::Saved(_) => {}
-            TrainingEvent::SaveFailed(save) => self.print_line(&format_save_failure(save)),
+            TrainingEvent::Saved(save) => {
+                if let Some(failed) = self.save_failures.saved() {
+                    self.print_line(&format!("the checkpoint of step {} is saved; {failed}", save.step));
+                }
+            }
+            TrainingEvent::SaveFailed(save) => {
+                if let Some(message) = self.save_failures.failed(save) {
+                    self.print_line(&message);
+                }
+            }
             TrainingEvent::AuditDiffers(difference) => self.print_line(&difference.message),
             TrainingEvent::Note { message } => self.print_line(message),
             // the launcher says what it does about it

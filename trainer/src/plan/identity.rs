@@ -9,10 +9,24 @@ use stagecoach_data::PreparedCorpus;
 
 use super::JobConfig;
 
+/// The fields of an identity's `data` that are known once the corpus has been read.
+const OF_CORPUS: [&str; 4] = ["corpus", "tokenizer", "specialTokenIds", "trainingSequences"];
+
 impl JobConfig {
     /// What decides the numbers: the fields that a change may not touch once training began. The corpus and its split are in
     /// it by what they contain, so that a file may get another name.
     pub(crate) fn identity(&self, prepared: &PreparedCorpus, training_sequences: u64) -> Value {
+        let values = [
+            prepared.corpus_hash.clone().into(),
+            prepared.tokenizer_hash.clone().into(),
+            prepared.special_tokens.identity().unwrap_or_default(),
+            training_sequences.into(),
+        ];
+        self.identity_over(OF_CORPUS.into_iter().zip(values))
+    }
+
+    /// The identity with these fields of `data`; one that is null is left out.
+    fn identity_over(&self, corpus: impl Iterator<Item = (&'static str, Value)>) -> Value {
         let mut identity = self.job.spec.select(&[ChangeEffect::Identity, ChangeEffect::Extension]);
         if let Some(data) = identity["data"].as_object_mut() {
             data.retain(|field, _| !["paths", "textField", "evaluation", "tokenizer"].contains(&field.as_str()));
@@ -20,12 +34,11 @@ impl JobConfig {
         if let Some(max) = self.data.evaluation.as_ref().and_then(|evaluation| evaluation.max_sequences) {
             identity["data"]["evaluation"] = serde_json::json!({ "maxSequences": max });
         }
-        identity["data"]["corpus"] = prepared.corpus_hash.clone().into();
-        identity["data"]["tokenizer"] = prepared.tokenizer_hash.clone().into();
-        if let Some(special_tokens) = prepared.special_tokens.identity() {
-            identity["data"]["specialTokenIds"] = special_tokens;
+        for (field, value) in corpus {
+            if !value.is_null() {
+                identity["data"][field] = value;
+            }
         }
-        identity["data"]["trainingSequences"] = training_sequences.into();
         identity["training"]["gradientBlocks"] = self.gradient_blocks.into();
         // left out at their defaults, as checkpoints of versions without them have it
         let defaults: [(&str, &str, Value); 4] = [
@@ -46,6 +59,11 @@ impl JobConfig {
             identity["initFrom"] = checkpoint["initFrom"]["path"].clone();
         }
         identity
+    }
+
+    /// The identity of this job over the corpus and the tokenizer of `recorded`, before its own have been read.
+    pub(crate) fn identity_over_corpus_of(&self, recorded: &Value) -> Value {
+        self.identity_over(OF_CORPUS.into_iter().map(|field| (field, recorded["data"][field].clone())))
     }
 
     /// The fields that all stages must agree on, by path: a mismatch is refused with their names. What only operator and

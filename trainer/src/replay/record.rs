@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, bail};
 use stagecoach_api::PipelineJob;
 use stagecoach_checkpoint::{
-    CheckpointError, CheckpointLocation, Damage, FileSystemVolume, Manifest, list, paths, read_manifest, verify,
+    CheckpointError, CheckpointLocation, Damage, FileSystemVolume, Manifest, Volume, list, paths, read_manifest, verify,
 };
 
 use crate::folder::{JobFolder, METRICS, RESULT};
@@ -28,6 +28,8 @@ pub(crate) struct RecordedCheckpoint {
 pub(crate) struct RunRecord {
     /// The job's folder.
     pub(crate) folder: PathBuf,
+    /// The volume with the checkpoints.
+    volume: FileSystemVolume,
     /// Ascending by step; those whose manifest can be read.
     pub(crate) checkpoints: Vec<RecordedCheckpoint>,
     /// Those whose manifest can't.
@@ -47,8 +49,9 @@ impl RunRecord {
     /// If neither a checkpoint nor a resolved job says what was trained, a file is not what it should be, or the volume
     /// fails.
     pub(crate) fn open(path: &Path) -> anyhow::Result<RunRecord> {
-        let CheckpointLocation { job_folder, step } = CheckpointLocation::resolve(path)?;
-        let volume = FileSystemVolume::new(&job_folder);
+        let location = CheckpointLocation::resolve(path)?;
+        let volume = location.volume();
+        let CheckpointLocation { job_folder, step, .. } = location;
         let mut steps = list(&volume)?.steps;
         steps.retain(|listed| step.is_none_or(|step| step == *listed));
         steps.reverse();
@@ -56,7 +59,7 @@ impl RunRecord {
         for step in steps {
             match read_manifest(&volume, step) {
                 Ok(manifest) => {
-                    let folder = job_folder.join(paths::checkpoint_path(step));
+                    let folder = volume.display(&paths::checkpoint_path(step));
                     let state = serde_json::from_value(manifest.metadata.progress.clone())
                         .with_context(|| format!("could not understand the progress in {}", folder.display()))?;
                     checkpoints.push(RecordedCheckpoint { folder, manifest, state });
@@ -82,6 +85,7 @@ impl RunRecord {
             result,
             job,
             folder: job_folder,
+            volume,
         })
     }
 
@@ -132,7 +136,7 @@ impl RunRecord {
     /// If the volume fails.
     pub(crate) fn verify(&self, step: u64) -> anyhow::Result<Option<Damage>> {
         let mut damage = None;
-        let verified = verify(&FileSystemVolume::new(&self.folder), step, &mut |event| {
+        let verified = verify(&self.volume, step, &mut |event| {
             if let stagecoach_checkpoint::VerifyEvent::FileChecked(file, Some(reason)) = event {
                 let file = format!("{}/{}", paths::checkpoint_path(step), file.name);
                 damage.get_or_insert(Damage { step, file, reason });

@@ -49,8 +49,8 @@ impl InitialWeights {
     /// # Errors
     /// If it is not a model directory, or damaged.
     pub(crate) fn open(folder: &Path) -> Result<InitialWeights, CheckpointError> {
-        let CheckpointLocation { job_folder, step } = CheckpointLocation::resolve(folder)?;
-        let checkpoint = step.map(|step| open(&FileSystemVolume::new(&job_folder), step)).transpose()?;
+        let location = CheckpointLocation::resolve(folder)?;
+        let checkpoint = location.step.map(|step| open(&location.volume(), step)).transpose()?;
         Ok(InitialWeights { files: ModelFiles::open(folder)?, checkpoint })
     }
 
@@ -79,7 +79,10 @@ impl InitialWeights {
         stage: &Stage,
         on_read: &mut dyn FnMut(u64),
     ) -> Result<(), CheckpointError> {
-        let Some(checkpoint) = &self.checkpoint else { return load_model(&self.files, architecture, stage, on_read) };
+        let Some(checkpoint) = &self.checkpoint else {
+            load_model(&self.files, architecture, stage, on_read)?;
+            return self.check_finite(stage);
+        };
         check_model(&self.files, architecture)?;
         for parameter in stage.parameters.iter() {
             let entry = find_tensor(checkpoint, &parameter.spec.name, &parameter.spec)?;
@@ -87,6 +90,15 @@ impl InitialWeights {
             on_read(entry.bytes);
         }
         stage.parameters.update_compute();
-        Ok(())
+        self.check_finite(stage)
+    }
+
+    /// Refuses weights that no training mends: with one that is not finite, no loss is.
+    fn check_finite(&self, stage: &Stage) -> Result<(), CheckpointError> {
+        let is_finite = |value: &tch::Tensor| value.isfinite().all().int64_value(&[]) != 0;
+        let wrong = stage.parameters.iter().find(|parameter| !is_finite(&parameter.value));
+        let Some(name) = wrong.map(|parameter| &parameter.spec.name) else { return Ok(()) };
+        let file = self.files.file_of(name).unwrap_or(self.files.folder());
+        Err(CheckpointError::NonFinite { path: file.to_owned(), tensor: name.clone() })
     }
 }

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use stagecoach_api::contract::FailureKind;
-use stagecoach_checkpoint::{Damage, Fence};
+use stagecoach_checkpoint::{Damage, Fence, FenceOwner};
 use stagecoach_display::Replicas;
 use stagecoach_group::{
     Coordinator, GroupError, GroupSecret, GroupTimeouts, Hello, NotFound, Quorum, RETRY_DELAY, Rendezvous,
@@ -14,7 +14,7 @@ use super::join::listen;
 use super::kept::Kept;
 use super::prepare::{PlannedRun, decision_rules, prepare_and_plan};
 use super::rendezvous::{Finder, LastLeader, PUBLISH_TIMEOUT, published_name};
-use super::resume::acquire_fence;
+use super::resume::{acquire_fence, check_folder};
 use super::serve_page;
 use crate::stage_error::StageError;
 
@@ -148,7 +148,9 @@ fn begin(
         serve_page(context)?;
     }
     let (control, address) = listen(&env.pod_ip)?;
-    let fence = acquire_fence(volume, kept.fence.as_ref(), turn.after)?;
+    let owner = FenceOwner::new(&env.job, &env.job_uid);
+    let seen = if kept.fence.is_none() { Some(check_folder(context, &owner)?) } else { None };
+    let fence = acquire_fence(volume, &owner, kept.fence.as_ref(), turn.after.or(seen))?;
     kept.fence = Some(fence.clone());
     let secret = GroupSecret::generate(fence.number())
         .map_err(|e| StageError::new(FailureKind::Error, format!("no random numbers for the group's key: {e}")))?;
@@ -243,7 +245,7 @@ mod tests {
             StageEnv::from_vars(vars.into_iter().chain(more).chain(own)).unwrap()
         };
         let lead = |volume: &dyn Volume, rank, after: Option<u64>| {
-            let fence = acquire_fence(volume, None, after)?;
+            let fence = acquire_fence(volume, &FenceOwner::new("a", "u"), None, after)?;
             let secret = GroupSecret::generate(fence.number()).unwrap();
             let at = Rendezvous::new("10.0.0.7:1".into(), secret);
             fence.publish(volume, &published_name(&env(rank), &at))?;
@@ -303,7 +305,7 @@ mod tests {
                     None => decisions[claimant] = Some(decide_after(rank, leaderless, Some(last))),
                     Some(Decision::Lead(turn)) => {
                         decisions[claimant] = Some(Decision::Join);
-                        if let Ok(fence) = acquire_fence(&volume, None, turn.after) {
+                        if let Ok(fence) = acquire_fence(&volume, &FenceOwner::new("a", "u"), None, turn.after) {
                             led.push((claimant, fence.number()));
                             last = LastLeader { epoch: fence.number(), rank: Some(rank) };
                         }

@@ -27,6 +27,7 @@ mod resume;
 mod setup;
 mod stale_fences;
 mod stand_by;
+mod start_check;
 mod step_recorder;
 mod training_loop;
 mod transports;
@@ -35,6 +36,7 @@ pub(crate) use environment::differences as environment_changes;
 pub(crate) use monitor::{StageMonitor, write_termination_message};
 pub(crate) use replayed::ReplayOptions;
 pub(crate) use resume::check_extension;
+pub(crate) use start_check::check_start;
 
 use std::path::Path;
 use std::sync::Arc;

@@ -5,13 +5,14 @@ use std::time::{Duration, Instant};
 
 use stagecoach_api::contract::FailureKind;
 use stagecoach_api::job::{LearningRateSpec, Precision, TrainingLength};
-use stagecoach_checkpoint::{CheckpointError, Damage, Fence};
+use stagecoach_checkpoint::{CheckpointError, Damage, Fence, VolumeContents};
 use stagecoach_data::{DataConfig, Dataset, PrepareProgress, PreparedCorpus};
 use stagecoach_group::{Coordinator, StepRules};
 use stagecoach_pipeline::Programs;
 
 use super::context::{StageContext, emit};
 use super::resume::{choose_checkpoint, recorded_identity};
+use super::start_check::check_space;
 use crate::kernels;
 use crate::model::{Architecture, LlamaConfig};
 use crate::observe::TrainingEvent;
@@ -144,7 +145,9 @@ pub(super) fn prepare_and_plan(
     let trainer_state = chosen.trainer_state;
     let mut initial_weights = None;
     if trainer_state.step == 0 {
-        initial_weights = resolve_initial_weights(config, architecture.as_ref(), &prepared, &mut notes)?;
+        check_room_for_first_checkpoint(context, architecture.as_ref())?;
+        let tokenizer = prepared.tokenizer_file(&data_config);
+        initial_weights = resolve_initial_weights(config, Some(vocab_size), Some(&tokenizer), &mut notes)?;
         notes.extend(initial_weights.as_ref().map(|path| format!("starting from the weights in {}", path.display())));
     }
     // preparing may have taken long: nobody finds a group that is fenced off
@@ -176,11 +179,24 @@ pub(super) fn prepare_and_plan(
     Ok(PlannedRun { plan, damage: chosen.damage, notes })
 }
 
-/// The model directory to start from, if the job names one, checked before any stage loads it.
-fn resolve_initial_weights(
+/// As [`check_space`], unless the stages may have a checkpoint in memory, which goes on without one on the volume.
+fn check_room_for_first_checkpoint(context: &StageContext, architecture: &dyn Architecture) -> Result<(), StageError> {
+    let StageContext { env, config, volume, monitor, .. } = *context;
+    let is_first_group = env.incarnation == 0 && monitor.step().is_none();
+    if config.job.spec.memory_checkpoints().is_some() && !is_first_group {
+        return Ok(());
+    }
+    // what older groups have left is removed while this one trains
+    let available = || VolumeContents::find(volume).ok()?.fences_only().available_bytes_without(volume);
+    check_space(config, architecture, available)
+}
+
+/// The model directory to start from, if the job names one, checked before any stage loads it. Where `vocab_size` and the
+/// file of the `tokenizer` are not known yet, they are taken for its own.
+pub(super) fn resolve_initial_weights(
     config: &JobConfig,
-    architecture: &dyn Architecture,
-    prepared: &PreparedCorpus,
+    vocab_size: Option<usize>,
+    tokenizer: Option<&Path>,
     notes: &mut Vec<String>,
 ) -> Result<Option<PathBuf>, StageError> {
     let Some(path) = &config.initial_weights else { return Ok(None) };
@@ -189,7 +205,8 @@ fn resolve_initial_weights(
         None => "spec.model.pretrained.path",
     };
     let unusable = |error: CheckpointError| match error {
-        CheckpointError::Io { .. } => StageError::from(error),
+        // what is not there does not come by trying again
+        CheckpointError::Io { .. } if !error.is_not_found() => StageError::from(error),
         other => StageError::invalid(format!("{field}: could not start from {}: {other}", path.display())),
     };
     let path = find_model(&config.workspace, path).map_err(unusable)?;
@@ -197,8 +214,7 @@ fn resolve_initial_weights(
     let weights = InitialWeights::open(&folder).map_err(unusable)?;
     let theirs = folder.join("tokenizer.json");
     let read = |path: &Path| -> Option<serde_json::Value> { serde_json::from_slice(&std::fs::read(path).ok()?).ok() };
-    let ours = prepared.tokenizer_file(&config.data_config());
-    if let (Some(theirs_read), Some(ours)) = (read(&theirs), read(&ours))
+    if let (Some(theirs_read), Some(ours)) = (read(&theirs), tokenizer.and_then(read))
         && theirs_read != ours
     {
         return Err(StageError::invalid(format!(
@@ -209,7 +225,8 @@ fn resolve_initial_weights(
         )));
     }
     let theirs = LlamaConfig::from_hugging_face(&folder).map_err(|e| StageError::invalid(format!("{field}: {e}")))?;
-    let ours = LlamaConfig { vocab_size: architecture.vocab_size(), ..config.model.clone() };
+    let vocab_size = vocab_size.unwrap_or(theirs.vocab_size);
+    let ours = LlamaConfig { vocab_size, ..config.model.clone() };
     let different = ours.differences(&theirs);
     if !different.is_empty() {
         let remedy = match theirs.rope_scaling {
@@ -226,7 +243,7 @@ fn resolve_initial_weights(
             different.join(", ")
         )));
     }
-    weights.check(architecture).map_err(unusable)?;
+    weights.check(config.architecture(vocab_size, tch::Device::Cpu).as_ref()).map_err(unusable)?;
     notes.extend(weights.note());
     Ok(Some(path))
 }

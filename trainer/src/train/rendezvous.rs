@@ -5,8 +5,10 @@ use std::cmp::Ordering;
 use std::time::{Duration, Instant};
 
 use stagecoach_api::contract::StageEnv;
-use stagecoach_checkpoint::{Volume, last_published, newest_published, paths};
-use stagecoach_group::{GroupSecret, NotFound, Rendezvous};
+use stagecoach_checkpoint::{
+    CheckpointError, FenceOwner, Volume, last_published, newest_owner, newest_published, paths,
+};
+use stagecoach_group::{GroupSecret, NotFound, Rendezvous, answers};
 
 /// How long to wait for who has taken a fence to say that it leads.
 pub(super) const PUBLISH_TIMEOUT: Duration = Duration::from_secs(10);
@@ -24,6 +26,17 @@ pub(super) fn published_name(env: &StageEnv, at: &Rendezvous) -> String {
 
 fn job_hash(env: &StageEnv) -> String {
     blake3::hash(env.job_uid.as_bytes()).to_hex()[..16].to_owned()
+}
+
+/// The job whose group holds the newest fence, if that is one of another name than `own` and its leader answers. A job of the same
+/// name with another UID was deleted and made anew: its group is on its way out, and is fenced off.
+///
+/// # Errors
+/// If the volume fails.
+pub(super) fn living_other_job(volume: &dyn Volume, own: &FenceOwner) -> Result<Option<FenceOwner>, CheckpointError> {
+    let Some(owner) = newest_owner(volume)?.filter(|owner| owner.job != own.job) else { return Ok(None) };
+    let Some((epoch, Some(name))) = newest_published(volume, PREFIX)? else { return Ok(None) };
+    Ok(Published::parse(epoch, &name).is_some_and(|published| answers(&published.at)).then_some(owner))
 }
 
 /// Who led the last group of a stage's attempt.

@@ -7,8 +7,8 @@ use std::time::Instant;
 use serde_json::Value;
 use stagecoach_api::job::{ChangeEffect, change_effect};
 use stagecoach_checkpoint::{
-    CheckpointError, CheckpointReader, Damage, Fence, NewestCheckpoint, VerifyLevel, Volume, differences, list,
-    open_newest, open_tensors, paths, set_aside,
+    CheckpointError, CheckpointReader, Damage, Fence, FenceOwner, NewestCheckpoint, VerifyLevel, Volume, differences,
+    list, newest_fence, open_newest, open_tensors, paths, read_manifest, set_aside,
 };
 use stagecoach_group::Member;
 
@@ -16,9 +16,10 @@ use super::collective::{all_gather, topic};
 use super::context::{StageContext, emit};
 use super::environment::compare_with_checkpoint;
 use super::kept::HeldSnapshot;
+use super::rendezvous::living_other_job;
 use crate::execute::Stage;
 use crate::model::Architecture;
-use crate::observe::TrainingEvent;
+use crate::observe::{TrainingEvent, has_launcher};
 use crate::plan::{JobConfig, Plan, TrainerState};
 use crate::stage_error::StageError;
 use crate::state_dict::{InitialWeights, checkpoint_tensors, first_difference, load_checkpoint};
@@ -33,18 +34,44 @@ pub(super) struct ResumePoint {
     pub(super) notes: Vec<String>,
 }
 
-/// Acquires the next fence of the job on `volume`. `last` is the fence of the group that this stage has led: if another
+/// Acquires the next fence on `volume` for the job `owner`. `last` is the fence of the group that this stage has led: if another
 /// one has taken a newer one, this one was replaced. With `after`, nobody has taken one after that.
 ///
 /// # Errors
 /// If a newer group is starting or has begun, or the volume fails.
 pub(super) fn acquire_fence(
     volume: &dyn Volume,
+    owner: &FenceOwner,
     last: Option<&Fence>,
     after: Option<u64>,
 ) -> Result<Fence, StageError> {
     last.map_or(Ok(()), |last| last.check(volume))?;
-    Ok(after.map_or_else(|| Fence::acquire(volume), |after| Fence::acquire_after(volume, after))?)
+    Ok(Fence::acquire_for(volume, owner, after)?)
+}
+
+/// Refuses the folder before its fence is taken, which would end the group of the job that it is of: if another job's group
+/// leads there, or the newest checkpoint is of another identity, as far as that is known before the corpus has been read.
+/// Returns the newest fence that was seen: who takes the one after that has looked at what is there.
+///
+/// # Errors
+/// `InvalidConfig` names the other job, or the fields that differ; or if the volume fails.
+pub(super) fn check_folder(context: &StageContext, own: &FenceOwner) -> Result<u64, StageError> {
+    let StageContext { config, volume, .. } = *context;
+    let seen = newest_fence(volume)?;
+    if let Some(other) = living_other_job(volume, own)? {
+        return Err(StageError::invalid(format!(
+            "{other} trains in {}, and a folder is of one job: give each its own spec.storage.path",
+            volume.display("").display()
+        )));
+    }
+    let newest = list(volume)?.steps.first().copied();
+    // what is wrong with the checkpoint is told when it is chosen
+    if let Some(Ok(manifest)) = newest.map(|step| read_manifest(volume, step)) {
+        let recorded = &manifest.metadata.identity;
+        let identity = config.resuming(recorded)?.identity_over_corpus_of(recorded);
+        refuse_other_job(volume, other_fields(&identity, recorded))?;
+    }
+    Ok(seen)
 }
 
 /// Chooses the newest checkpoint without `known` damage, to train to step `steps`. Its content is verified when it is
@@ -81,12 +108,9 @@ fn same_job(
     identity: &Value,
     architecture: &dyn Architecture,
 ) -> Result<(), StageError> {
-    let different = differences(identity, &loaded.manifest().metadata.identity);
-    // an extension may have another decay: `fix_decay` knows which
-    let different =
-        different.iter().filter(|difference| change_effect(&difference.path) != Some(ChangeEffect::Extension));
-    let mut different: Vec<String> = different.map(ToString::to_string).collect();
-    if identity["data"]["specialTokenIds"] != loaded.manifest().metadata.identity["data"]["specialTokenIds"] {
+    let recorded = &loaded.manifest().metadata.identity;
+    let mut different = other_fields(identity, recorded);
+    if identity["data"]["specialTokenIds"] != recorded["data"]["specialTokenIds"] {
         different.push(
             "documents begin and end with the tokens that tokenizer_config.json and config.json name, and in the checkpoints with \
              words of the vocabulary that an earlier version took for them"
@@ -94,14 +118,27 @@ fn same_job(
         );
     }
     different.extend(first_difference(&architecture.all_parameter_specs(), loaded.manifest()));
-    if !different.is_empty() {
-        return Err(StageError::invalid(format!(
-            "the checkpoints in {} are another job's: {}; set spec.storage.path to another folder, or start over with --fresh",
-            volume.display("").display(),
-            different.join(", ")
-        )));
+    refuse_other_job(volume, different)
+}
+
+/// The fields in which a job's identity differs from the `recorded` one. An extension may have another decay: `fix_decay` knows which.
+fn other_fields(identity: &Value, recorded: &Value) -> Vec<String> {
+    let different = differences(identity, recorded).into_iter();
+    let different = different.filter(|difference| change_effect(&difference.path) != Some(ChangeEffect::Extension));
+    different.map(|difference| difference.to_string()).collect()
+}
+
+fn refuse_other_job(volume: &dyn Volume, different: Vec<String>) -> Result<(), StageError> {
+    if different.is_empty() {
+        return Ok(());
     }
-    Ok(())
+    Err(StageError::invalid(format!(
+        "the checkpoints in {} are another job's: {}; set spec.storage.path to another folder{}",
+        volume.display("").display(),
+        different.join(", "),
+        // who runs in a pod has no such argument
+        if has_launcher() { ", or start over with --fresh" } else { "" }
+    )))
 }
 
 /// The identity of the newest checkpoint, if the job has one that can be read.

@@ -2,7 +2,7 @@
 
 use std::io::ErrorKind;
 
-use super::{Fence, fences, list_or_none};
+use super::{Fence, FenceOwner, fences, list_or_none, newest_owner};
 use crate::error::{CheckpointError, volume_io};
 use crate::paths::{self, CHECKPOINTS_DIR, FENCES_DIR};
 use crate::probe::probe_folder_rename;
@@ -18,7 +18,7 @@ impl Fence {
     /// `FencedOff` if a newer group acquired one meanwhile; `NoFolderRename` if the volume can't do what a commit needs; or if
     /// the volume fails.
     pub fn acquire(volume: &dyn Volume) -> Result<Fence, CheckpointError> {
-        Fence::acquire_next(volume, None)
+        Fence::acquire_next(volume, None, stagecoach_files::random_hex())
     }
 
     /// Acquires the fence after fence `last`, which is the newest one that the caller has seen: one caller at most does.
@@ -26,17 +26,25 @@ impl Fence {
     /// # Errors
     /// `FencedOff` if another has acquired it; or as [`Fence::acquire`].
     pub fn acquire_after(volume: &dyn Volume, last: u64) -> Result<Fence, CheckpointError> {
-        Fence::acquire_next(volume, Some(last))
+        Fence::acquire_next(volume, Some(last), stagecoach_files::random_hex())
     }
 
-    fn acquire_next(volume: &dyn Volume, last: Option<u64>) -> Result<Fence, CheckpointError> {
+    /// Acquires a fence for the job `owner`: the next one, or the one after `last`.
+    ///
+    /// # Errors
+    /// As [`Fence::acquire_after`].
+    pub fn acquire_for(volume: &dyn Volume, owner: &FenceOwner, last: Option<u64>) -> Result<Fence, CheckpointError> {
+        Fence::acquire_next(volume, last, owner.new_holder())
+    }
+
+    fn acquire_next(volume: &dyn Volume, last: Option<u64>, holder: String) -> Result<Fence, CheckpointError> {
         for folder in [FENCES_DIR, CHECKPOINTS_DIR] {
             ensure_dir(volume, folder).map_err(volume_io(volume, "create", folder))?;
         }
         // a dangling link, to a volume that is not mounted, must not look like an empty folder
         volume.list(CHECKPOINTS_DIR).map_err(volume_io(volume, "list", CHECKPOINTS_DIR))?;
         let number = claim_next(volume, last)?;
-        let fence = Fence { number, holder: stagecoach_files::random_hex() };
+        let fence = Fence { number, holder };
         let work = fence.work_dir();
         make_dir_idempotent(volume, &work)
             .map_err(|e| fence.or_fenced_off(volume, volume_io(volume, "create", &work)(e)))?;
@@ -45,7 +53,8 @@ impl Fence {
         if let Some(newer) = seen.iter().map(|(n, _)| *n).filter(|n| *n > number).max() {
             // suspended since listing: a folder created too late is not a claim
             let _ = volume.remove_dir(&work).and_then(|()| volume.remove_dir(&paths::fence_path(number)));
-            return Err(CheckpointError::FencedOff { fence: number, newest: Some(newer) });
+            let by = newest_owner(volume).ok().flatten().filter(|by| fence.owner().is_some_and(|own| own != *by));
+            return Err(CheckpointError::FencedOff { fence: number, newest: Some(newer), by });
         }
         for (older, _) in seen.into_iter().filter(|(n, held)| *held && *n < number) {
             fence_off(volume, older)?;
@@ -65,7 +74,7 @@ fn claim_next(volume: &dyn Volume, expected: Option<u64>) -> Result<u64, Checkpo
     for _ in 0..MAX_ATTEMPTS {
         let highest = fences(volume)?.into_iter().map(|(n, _)| n).max().unwrap_or(0);
         if let Some(expected) = expected.filter(|expected| *expected < highest) {
-            return Err(CheckpointError::FencedOff { fence: expected, newest: Some(highest) });
+            return Err(CheckpointError::FencedOff { fence: expected, newest: Some(highest), by: None });
         }
         let number = highest.saturating_add(1);
         let path = paths::fence_path(number);
@@ -81,7 +90,7 @@ fn claim_next(volume: &dyn Volume, expected: Option<u64>) -> Result<u64, Checkpo
             }
         }
     }
-    Err(last.unwrap_or(CheckpointError::FencedOff { fence: 0, newest: None }))
+    Err(last.unwrap_or(CheckpointError::FencedOff { fence: 0, newest: None, by: None }))
 }
 
 fn fence_off(volume: &dyn Volume, number: u64) -> Result<(), CheckpointError> {

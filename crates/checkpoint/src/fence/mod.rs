@@ -11,6 +11,7 @@
 //! worth nothing then, to whoever remembers it.
 
 mod acquire;
+mod owner;
 mod published;
 mod stale;
 
@@ -22,6 +23,7 @@ use crate::error::{CheckpointError, volume_io};
 use crate::paths::{self, FENCES_DIR};
 use crate::safetensors::write_file;
 use crate::volume::{DirEntry, Volume, ignore_not_found, sync_dir};
+pub use owner::{FenceOwner, newest_fence, newest_owner};
 pub use published::{last_published, newest_published};
 use stale::empty_dir;
 pub use stale::remove_stale_fences;
@@ -51,7 +53,10 @@ impl Fence {
             Ok(_) => Ok(()),
             Err(e) if e.kind() == ErrorKind::NotFound => {
                 let newest = seen.into_iter().map(|(n, _)| n).filter(|n| *n > self.number).max();
-                Err(CheckpointError::FencedOff { fence: self.number, newest })
+                let by = newest
+                    .and_then(|_| newest_owner(volume).ok()?)
+                    .filter(|by| self.owner().is_some_and(|own| own != *by));
+                Err(CheckpointError::FencedOff { fence: self.number, newest, by })
             }
             Err(e) => Err(volume_io(volume, "list", &work)(e)),
         }
@@ -91,6 +96,11 @@ impl Fence {
         let created = volume.create(&format!("{folder}/{name}"));
         // the name may be secret: the error is of the folder
         created.map(drop).map_err(|e| self.or_fenced_off(volume, volume_io(volume, "publish a name in", &folder)(e)))
+    }
+
+    /// The job that holds it, if it was acquired for one.
+    pub fn owner(&self) -> Option<FenceOwner> {
+        FenceOwner::of_holder(&self.holder)
     }
 
     pub(crate) fn holder(&self) -> &str {

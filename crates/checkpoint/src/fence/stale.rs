@@ -1,11 +1,12 @@
 //! Removing the files of groups that are fenced off.
 
+use super::{fences, list_or_none};
 use crate::damaged::{move_to_damaged, parse_damaged_entry_name};
 use crate::error::{CheckpointError, volume_io};
-use crate::paths::{self, FENCES_DIR};
+use crate::paths::{self, CHECKPOINTS_DIR, FENCES_DIR};
 use crate::volume::{Volume, remove_tree};
 
-/// Removes files of fenced-off groups. May take long: they can be many gigabytes.
+/// Removes files of fenced-off groups, and of groups that ended while they began. May take long: they can be many gigabytes.
 ///
 /// # Errors
 /// If the volume fails.
@@ -17,6 +18,25 @@ pub fn remove_stale_fences(volume: &dyn Volume) -> Result<(), CheckpointError> {
                 removed => removed?,
             }
         }
+    }
+    remove_stale_probes(volume)
+}
+
+/// Removes what groups have left that ended while they probed the volume.
+fn remove_stale_probes(volume: &dyn Volume) -> Result<(), CheckpointError> {
+    let probes = list_or_none(volume, CHECKPOINTS_DIR)?;
+    let probes = || probes.iter().filter_map(|entry| paths::parse_probe_dir_name(&entry.name));
+    if probes().next().is_none() {
+        return Ok(());
+    }
+    // listed after the probes: a holder's folder is there before its probe
+    let mut holders = Vec::new();
+    for (number, _) in fences(volume)?.into_iter().filter(|(_, held)| *held) {
+        holders.extend(list_or_none(volume, &paths::fence_path(number))?.into_iter().map(|entry| entry.name));
+    }
+    for holder in probes().filter(|holder| !holders.iter().any(|held| held == holder)) {
+        let probe = paths::probe_path(holder);
+        remove_tree(volume, &probe).map_err(volume_io(volume, "remove", &probe))?;
     }
     Ok(())
 }

@@ -155,6 +155,11 @@ impl ModelFiles {
         self.tensors.get(name).map(|tensor| &tensor.kind)
     }
 
+    /// Path of the file that holds a tensor; `None` if there is no such tensor.
+    pub fn file_of(&self, name: &str) -> Option<&Path> {
+        self.tensors.get(name).and_then(|tensor| self.shards.get(tensor.shard)).map(|shard| shard.path.as_path())
+    }
+
     /// Reads one tensor's bytes, little-endian.
     ///
     /// # Errors

@@ -8,17 +8,25 @@ use std::path::{Path, PathBuf};
 use super::direct_io::DirectWriter;
 use super::{DirEntry, FileReader, FileWriter, Volume};
 use crate::error::{CheckpointError, io};
+use crate::paths;
 
 /// A job's folder on a mounted file system.
 #[derive(Clone, Debug)]
 pub struct FileSystemVolume {
     root: PathBuf,
+    /// The one checkpoint, by its path on the volume, of a volume that [`FileSystemVolume::of_checkpoint`] makes.
+    alone: Option<String>,
 }
 
 impl FileSystemVolume {
     /// The volume in `root`, which is not accessed yet.
     pub fn new(root: &Path) -> FileSystemVolume {
-        FileSystemVolume { root: root.to_owned() }
+        FileSystemVolume { root: root.to_owned(), alone: None }
+    }
+
+    /// The volume of nothing but the checkpoint of `step` in `folder`, wherever that lies: to be read.
+    pub(crate) fn of_checkpoint(folder: &Path, step: u64) -> FileSystemVolume {
+        FileSystemVolume { root: folder.to_owned(), alone: Some(paths::checkpoint_path(step)) }
     }
 
     /// The volume in `root`, after creating missing folders, durably.
@@ -31,7 +39,8 @@ impl FileSystemVolume {
     }
 
     fn absolute(&self, path: &str) -> PathBuf {
-        self.root.join(path)
+        let inner = self.alone.as_ref().and_then(|alone| path.strip_prefix(alone.as_str()));
+        self.root.join(inner.map_or(path, |inner| inner.trim_start_matches('/')))
     }
 }
 
@@ -49,6 +58,9 @@ impl Volume for FileSystemVolume {
     }
 
     fn list(&self, path: &str) -> io::Result<Vec<DirEntry>> {
+        if let Some(name) = self.alone.as_ref().and_then(|alone| alone.strip_prefix(path)?.strip_prefix('/')) {
+            return Ok(vec![DirEntry { name: name.to_owned(), is_dir: true }]);
+        }
         let mut entries = Vec::new();
         for entry in fs::read_dir(self.absolute(path))? {
             let entry = entry?;
@@ -83,6 +95,12 @@ impl Volume for FileSystemVolume {
 
     fn sync_dir(&self, path: &str) -> io::Result<()> {
         stagecoach_files::sync_dir(&self.absolute(path))
+    }
+
+    fn available_bytes(&self, path: &str) -> Option<u64> {
+        let found = rustix::fs::statvfs(self.absolute(path)).ok()?;
+        // some file systems over object stores have no size
+        (found.f_blocks > 0).then(|| found.f_bavail.saturating_mul(found.f_frsize))
     }
 }
 

@@ -73,6 +73,10 @@ pub trait Volume: Send + Sync {
     /// # Errors
     /// The device's: it is then unknown which entries are durable.
     fn sync_dir(&self, path: &str) -> io::Result<()>;
+    /// Bytes that can still be written below a folder; `None` if the volume does not say.
+    fn available_bytes(&self, _path: &str) -> Option<u64> {
+        None
+    }
 }
 
 /// A file being written, front to back.

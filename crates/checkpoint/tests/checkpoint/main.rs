@@ -6,5 +6,6 @@ mod crashes;
 mod damage;
 mod export;
 mod fences;
+mod links;
 mod model_files;
 mod saving;

@@ -38,16 +38,29 @@ pub fn prepare(config: &DataConfig, progress: &mut dyn FnMut(PrepareProgress)) -
     prepare_in_parts(config, PART_BYTES, progress)
 }
 
-fn prepare_in_parts(
-    config: &DataConfig,
-    part_bytes: u64,
-    progress: &mut dyn FnMut(PrepareProgress),
-) -> Result<PreparedCorpus, DataError> {
+/// Checks what [`prepare`] begins with, and reads no text: the corpus's files are there, and so is a tokenizer that is a file.
+///
+/// # Errors
+/// As [`prepare`].
+pub fn check_sources(config: &DataConfig) -> Result<(), DataError> {
+    find_sources(config).map(drop)
+}
+
+fn find_sources(config: &DataConfig) -> Result<(Corpus, ResolvedTokenizer), DataError> {
     let corpus = Corpus::find(config)?;
     if corpus.size() == 0 {
         return Err(DataError::Empty { files: corpus.files.len(), notes: Vec::new() });
     }
     let tokenizer = resolve_tokenizer(config, &corpus)?;
+    Ok((corpus, tokenizer))
+}
+
+fn prepare_in_parts(
+    config: &DataConfig,
+    part_bytes: u64,
+    progress: &mut dyn FnMut(PrepareProgress),
+) -> Result<PreparedCorpus, DataError> {
+    let (corpus, tokenizer) = find_sources(config)?;
     let hashes = meta::hash_files(&corpus, &config.cache_root, progress)?;
     let corpus_hash = meta::corpus_hash(&corpus, &hashes);
     let folder = PathBuf::from(cache_key(&corpus_hash, &tokenizer, config.parse_special_tokens));

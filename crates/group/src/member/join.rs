@@ -18,6 +18,9 @@ use crate::{Activity, GroupError, GroupSecret, GroupTimeouts, Hello, NotFound, R
 /// process has ended before.
 const MAX_TIME_BETWEEN_GROUPS: Duration = Duration::from_secs(4);
 
+/// How long [`answers`] waits.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
+
 /// A member whose group has been released.
 pub(crate) struct Joined {
     pub(crate) stream: Arc<ControlStream>,
@@ -218,6 +221,12 @@ fn try_join(
             return Err(JoinError::Fatal(GroupError::StartupTimedOut { name: name.to_owned(), waited, progress }));
         }
     }
+}
+
+/// Whether a leader is there: what is at its address answers who has the group's key. One that is suspended does not.
+pub fn answers(at: &Rendezvous) -> bool {
+    let Ok(stream) = connect(&at.address) else { return false };
+    configure(&stream, ANSWER_TIMEOUT).is_ok() && handshake::client_handshake(&mut &stream, &at.secret).is_ok()
 }
 
 /// Connects, says `hello`, and sends heartbeats until the sender is dropped.

@@ -2,7 +2,7 @@
 
 mod control_stream;
 mod inbox;
-mod join;
+pub(crate) mod join;
 pub(crate) mod stand_by;
 
 use std::convert::Infallible;

@@ -16,7 +16,7 @@ pub(super) struct JobFolderArg {
 /// Selects a checkpoint.
 #[derive(Debug, Args)]
 pub(super) struct CheckpointArgs {
-    /// A job's folder, such as `workspace/NAME`, or a checkpoint's, such as `workspace/NAME/checkpoints/step-00000100`.
+    /// A job's folder, such as `workspace/NAME`, or a checkpoint's, such as `workspace/NAME/checkpoints/step-00000100` or a copy.
     folder: PathBuf,
     /// The checkpoint's step; the newest by default.
     #[arg(long, value_name = "N")]
@@ -41,12 +41,18 @@ impl JobFolderArg {
     pub(super) fn open(&self) -> anyhow::Result<JobCheckpoints> {
         let location = CheckpointLocation::resolve(&self.folder)?;
         match location.step {
+            Some(step) if location.is_copy => {
+                bail!(
+                    "{} is a copy of the checkpoint of step {step}: this command takes a job's folder",
+                    self.folder.display()
+                )
+            }
             Some(step) => bail!(
                 "{} is the checkpoint of step {step}: this command takes the job's folder, {}",
                 self.folder.display(),
                 location.job_folder.display()
             ),
-            None => JobCheckpoints::list(location.job_folder),
+            None => JobCheckpoints::list(location),
         }
     }
 }
@@ -58,9 +64,10 @@ impl CheckpointArgs {
         if let (Some(named), Some(step)) = (location.step, self.step) {
             ensure!(named == step, "{} is step {named}, and --step is {step}: give one of them", self.folder.display());
         }
-        let checkpoints = JobCheckpoints::list(location.job_folder)?;
+        let named = location.step;
+        let checkpoints = JobCheckpoints::list(location)?;
         let steps = &checkpoints.listing.steps;
-        match location.step.or(self.step).or(steps.first().copied()) {
+        match named.or(self.step).or(steps.first().copied()) {
             None => bail!(NoCheckpoints { folder: checkpoints.folder }),
             Some(step) if steps.contains(&step) => Ok((checkpoints, step)),
             Some(step) => {
@@ -72,10 +79,10 @@ impl CheckpointArgs {
 }
 
 impl JobCheckpoints {
-    fn list(folder: PathBuf) -> anyhow::Result<JobCheckpoints> {
-        let volume = FileSystemVolume::new(&folder);
+    fn list(location: CheckpointLocation) -> anyhow::Result<JobCheckpoints> {
+        let volume = location.volume();
         let listing = list(&volume)?;
-        Ok(JobCheckpoints { folder, volume, listing })
+        Ok(JobCheckpoints { folder: location.job_folder, volume, listing })
     }
 
     /// A checkpoint's folder.

@@ -178,6 +178,7 @@ impl<'a> CheckpointWriter<'a> {
         deadline: Instant,
     ) -> Result<StageResult<SaveCost>, StageError> {
         let mut delay = Duration::from_millis(100);
+        let mut is_told = false;
         loop {
             let why = match self.try_save(snapshot, state, on_activity)? {
                 Err(why) => why,
@@ -187,8 +188,10 @@ impl<'a> CheckpointWriter<'a> {
                 return Ok(Err(why));
             }
             if self.context.is_leader() {
-                let message = format!("the checkpoint of step {} failed and is tried again: {why}", state.step);
-                self.emit(&TrainingEvent::Note { message });
+                if !std::mem::replace(&mut is_told, true) {
+                    let message = format!("the checkpoint of step {} failed and is tried again: {why}", state.step);
+                    self.emit(&TrainingEvent::Note { message });
+                }
                 std::thread::sleep(delay); // the others wait for stage 0
             }
             delay = (2 * delay).min(MAX_RETRY_DELAY);

@@ -1,0 +1,64 @@
+//! Two jobs with one folder: whoever comes second is refused and named the first, which loses nothing.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+
+use stagecoach_tests::{Ended, Group, TestJob, corpus, saved, until};
+
+fn job(name: &str) -> TestJob {
+    let extra = "  checkpoint: {everySteps: 4}\n  storage: {path: shared}\n".to_owned();
+    let job = TestJob { name: name.into(), stages: 1, decay_steps: Some(100), extra, ..TestJob::default() };
+    job.endless()
+}
+
+fn held(workspace: &Path) -> BTreeSet<String> {
+    let entries = std::fs::read_dir(workspace.join("shared/fences")).into_iter().flatten().flatten();
+    entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).filter(|name| !name.contains('.')).collect()
+}
+
+fn training(workspace: &Path) -> Group {
+    let mut first = Group::start(workspace, &job("one"), "one-uid", 1);
+    until("a checkpoint", 60, || (first.is_whole() && saved(&workspace.join("shared")) > 0).then_some(()));
+    first
+}
+
+fn is_refused(ended: &Ended, words: &str) {
+    let message = ended.words["message"].as_str().unwrap_or_default();
+    assert_eq!((ended.code, &ended.words["kind"]), (Some(78), &"InvalidConfig".into()), "{}", ended.log);
+    assert!(message.contains(words) && !message.contains("--fresh"), "{message}");
+}
+
+#[test]
+fn a_job_in_the_folder_of_one_that_trains_is_refused_and_costs_it_nothing() {
+    let workspace = corpus::workspace();
+    let mut first = training(workspace.path());
+    let fences = held(workspace.path());
+    let mut second = Group::start(workspace.path(), &job("two"), "two-uid", 1);
+    is_refused(&second.finish(60)[0], "the job one (UID one-uid) trains in");
+    // made anew under the same name, with another seed
+    let other = job("one").yaml().replace("    steps:", "    seed: 7\n    steps:");
+    let mut copy = Group::start_yaml(workspace.path(), &job("one"), &other, "copy-uid", 1);
+    is_refused(&copy.finish(60)[0], "training.seed is 7 here");
+    assert_eq!(held(workspace.path()), fences);
+    let before = saved(&workspace.path().join("shared"));
+    until("another checkpoint", 60, || {
+        (first.is_whole() && saved(&workspace.path().join("shared")) > before).then_some(())
+    });
+}
+
+#[test]
+fn a_job_that_lost_its_folder_to_another_says_to_which() {
+    let workspace = corpus::workspace();
+    let mut first = training(workspace.path());
+    let fences = held(workspace.path());
+    // it does not answer
+    first.stop();
+    let mut second = Group::start(workspace.path(), &job("two"), "two-uid", 1);
+    until("the second job's fence", 60, || {
+        let now = held(workspace.path());
+        (second.is_whole() && !now.is_empty() && now.is_disjoint(&fences)).then_some(())
+    });
+    first.go_on();
+    is_refused(&first.finish(60)[0], "the job two (UID two-uid) holds it");
+    assert!(second.is_whole());
+}

@@ -1,0 +1,55 @@
+//! What people are told of saves that fail: the first, then how many have, and when a save has succeeded again.
+
+use super::SaveRecord;
+use super::event_formatter::format_save_failure;
+
+/// Saves that have failed in a row.
+#[derive(Clone, Debug, Default)]
+pub(super) struct SaveFailures {
+    count: u64,
+    first_step: u64,
+}
+
+impl SaveFailures {
+    /// A save has failed. Returns the message: of the first, the 10th, the 100th and so on.
+    pub(super) fn failed(&mut self, save: &SaveRecord) -> Option<String> {
+        self.count += 1;
+        if self.count == 1 {
+            self.first_step = save.step;
+            return Some(format_save_failure(save));
+        }
+        let (step, why) = (save.step, save.error.as_deref().unwrap_or_default());
+        let is_told = 10_u64.pow(self.count.ilog10()) == self.count;
+        let Self { count, first_step } = *self;
+        is_told.then(|| format!("{count} checkpoints in a row failed, of steps {first_step} to {step}: {why}"))
+    }
+
+    /// A save has succeeded. Returns how many had failed before it, if any had.
+    pub(super) fn saved(&mut self) -> Option<String> {
+        match std::mem::take(self).count {
+            0 => None,
+            1 => Some("the one before it failed".to_owned()),
+            count => Some(format!("{count} before it failed")),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn failures_are_told_once_then_counted_then_over() {
+        let mut failures = SaveFailures::default();
+        let save = |step| SaveRecord { step, error: Some("no space left".into()), ..SaveRecord::default() };
+        assert_eq!(failures.saved(), None);
+        let told: Vec<String> = (2..=1001).filter_map(|step| failures.failed(&save(step))).collect();
+        assert_eq!(told.len(), 4, "{told:?}");
+        assert!(told[0].starts_with("the checkpoint of step 2 failed: no space left"), "{told:?}");
+        assert_eq!(told[2], "100 checkpoints in a row failed, of steps 2 to 101: no space left");
+        assert_eq!(failures.saved().unwrap(), "1000 before it failed");
+        assert_eq!(failures.saved(), None);
+        assert!(failures.failed(&save(1004)).unwrap().starts_with("the checkpoint of step 1004 failed"));
+        assert_eq!(failures.saved().unwrap(), "the one before it failed");
+    }
+}

@@ -1,0 +1,86 @@
+//! What stage 0 would refuse before it trains, as far as it is known without reading a text: for the launcher, which asks before
+//! it removes anything. Stage 0 asks the same functions.
+
+use std::path::PathBuf;
+
+use stagecoach_api::job::TokenizerSpec;
+use stagecoach_data::{Tokenizer, check_sources};
+use stagecoach_pipeline::RankSpeeds;
+
+use super::prepare::resolve_initial_weights;
+use crate::model::Architecture;
+use crate::plan::{JobConfig, plan_pipeline};
+use crate::stage_error::StageError;
+
+/// Bytes of a parameter in a checkpoint: its weight and both moments, as F32.
+const BYTES_PER_PARAMETER: u64 = 12;
+
+/// Checks the paths of the corpus, the tokenizer, the weights to start from, the plan, and that a checkpoint fits into the
+/// `available_bytes` of the volume. Of a tokenizer that is yet to be trained, the vocabulary is not known: it is counted as empty.
+///
+/// # Errors
+/// What stage 0 would refuse.
+pub(crate) fn check_start(config: &JobConfig, available_bytes: Option<u64>) -> Result<(), StageError> {
+    check_sources(&config.data_config())?;
+    let tokenizer: Option<PathBuf> = match &config.data.tokenizer {
+        TokenizerSpec::File(file) => Some(config.workspace.join(&file.path)),
+        TokenizerSpec::Train(_) => None,
+    };
+    let vocab_size = match &tokenizer {
+        Some(path) => Some(config.vocab_size(Tokenizer::load(path)?.vocab_size())?),
+        None => config.model_vocab_size,
+    };
+    let architecture = config.architecture(vocab_size.unwrap_or(1), tch::Device::Cpu);
+    plan_pipeline(config, architecture.as_ref(), config.job.spec.stages as usize, &RankSpeeds::default())?;
+    resolve_initial_weights(config, vocab_size, tokenizer.as_deref(), &mut Vec::new())?;
+    check_space(config, architecture.as_ref(), || available_bytes)
+}
+
+/// Checks that the volume has room for one checkpoint, without which all that is trained is lost at the end.
+///
+/// # Errors
+/// If it has not, with both figures.
+pub(super) fn check_space(
+    config: &JobConfig,
+    architecture: &dyn Architecture,
+    available_bytes: impl FnOnce() -> Option<u64>,
+) -> Result<(), StageError> {
+    let numel = |shape: &[i64]| shape.iter().product::<i64>() as u64;
+    let specs = architecture.all_parameter_specs();
+    let needed = BYTES_PER_PARAMETER * specs.iter().map(|spec| numel(&spec.shape)).sum::<u64>();
+    match available_bytes() {
+        Some(available) if available < needed => Err(StageError::invalid(format!(
+            "a checkpoint of this job has {needed} bytes, and its volume has {available} bytes free in {}: make room, or give \
+             the job a larger volume",
+            config.folder().display()
+        ))),
+        _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use stagecoach_api::contract::FailureKind;
+
+    use super::*;
+
+    #[test]
+    fn a_volume_without_room_for_one_checkpoint_is_refused_with_both_figures() {
+        let sample = include_str!("../../../manifests/samples/shakespeare.yaml");
+        let job = stagecoach_api::parse_with(sample, "shakespeare.yaml", &[]).unwrap();
+        let config = JobConfig::new(job, Path::new("/workspace")).unwrap();
+        let architecture = config.architecture(4096, tch::Device::Cpu);
+        let check = |available| check_space(&config, architecture.as_ref(), || available);
+        let parameters: i64 =
+            architecture.all_parameter_specs().iter().map(|spec| spec.shape.iter().product::<i64>()).sum();
+        let needed = 12 * parameters as u64;
+        assert!([None, Some(needed), Some(u64::MAX)].into_iter().all(|available| check(available).is_ok()));
+        let refused = check(Some(needed - 1)).unwrap_err();
+        assert_eq!(refused.kind, FailureKind::InvalidConfig);
+        for words in [needed.to_string(), (needed - 1).to_string(), "/workspace/".to_owned()] {
+            assert!(refused.message.contains(&words), "{}", refused.message);
+        }
+    }
+}

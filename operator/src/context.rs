@@ -7,6 +7,7 @@ use kube::runtime::events::{Recorder, Reporter};
 
 use crate::apply::PodGroupDiscovery;
 use crate::config::OperatorConfig;
+use crate::folders::Folders;
 use crate::job::CreatedAttempt;
 use crate::observe::{LogTails, OwnedObjects, PodCache, StageStatusPoller};
 use crate::rejection::Rejections;
@@ -26,6 +27,8 @@ pub(crate) struct Context {
     pub pod_cache: PodCache,
     /// The jobs' Services, NetworkPolicies and ConfigMaps, fed by watches.
     pub owned_objects: OwnedObjects,
+    /// Which job has which folder, fed by the watch.
+    pub folders: Folders,
     /// Jobs as this operator wrote them last.
     pub write_cache: WriteCache,
     /// Which PodGroup APIs the cluster serves.
@@ -68,6 +71,7 @@ impl Context {
             config,
             pod_cache: PodCache::default(),
             owned_objects: OwnedObjects::default(),
+            folders: Folders::default(),
             write_cache: WriteCache::default(),
             pod_group_discovery: PodGroupDiscovery::default(),
             stage_status_poller,
@@ -93,6 +97,7 @@ impl Context {
     pub(crate) fn retain(&self, is_live: &dyn Fn(&str) -> bool) {
         self.pod_cache.retain(is_live);
         self.owned_objects.retain(is_live);
+        self.folders.clean_up();
         self.write_cache.retain(is_live);
         self.stage_status_poller.retain(is_live);
         self.log_tails.retain(is_live);

@@ -54,8 +54,13 @@ async fn watch(context: Arc<Context>, namespace: &str, mut stop: tokio::sync::wa
     let store = writer.as_reader();
     context.telemetry.add_store(store.clone());
     let (pod_context, pod_namespace, job_context) = (Arc::clone(&context), namespace.to_owned(), Arc::clone(&context));
+    let (folder_context, folder_namespace) = (Arc::clone(&context), namespace.to_owned());
     let changed = events(&context, api::<RawPipelineJob>(client, namespace), watcher::Config::default())
         .modify(|job| job.metadata.managed_fields = None)
+        .inspect_ok(move |event| {
+            let waiting = folder_context.folders.apply(&folder_namespace, event);
+            waiting.iter().for_each(|job| folder_context.triggers.trigger(job));
+        })
         .reflect(writer)
         .touched_objects()
         .try_filter(move |job| std::future::ready(!job_context.write_cache.is_own_write(job)));

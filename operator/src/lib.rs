@@ -11,6 +11,7 @@ mod config;
 mod context;
 mod controller;
 mod errors;
+mod folders;
 mod job;
 mod json_api;
 mod leader;

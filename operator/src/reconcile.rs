@@ -12,10 +12,10 @@ use crate::apply::{ApplyContext, ApplyError, Repair, apply, delete_lingering_pod
 use crate::clients::Clients;
 use crate::context::Context;
 use crate::errors::{RECONCILE_TIMEOUT, ReconcileError, catch_panic};
-use crate::job::{self, CreatedAttempt, ParsedJob, RawPipelineJob};
+use crate::job::{self, CreatedAttempt, InvalidJob, ParsedJob, RawPipelineJob};
 use crate::observe::{self, ObservedPods};
 use crate::rejection::{CreationResults, Rejections};
-use crate::requeue::{NEW_REJECTION_DELAY, SPARE_STATUS_RETRY_DELAY, requeue_delay};
+use crate::requeue::{LEAVING_RETRY_DELAY, NEW_REJECTION_DELAY, SPARE_STATUS_RETRY_DELAY, requeue_delay};
 use crate::status::{self, Recovery, StatusInputs, StatusUpdate};
 use crate::status_writer::{publish_events, write_not_accepted, write_status};
 use crate::ttl::{delete_job, remaining_ttl};
@@ -44,13 +44,23 @@ async fn reconcile_job(object: &RawPipelineJob, context: &Context) -> Result<Act
     let namespace = object.namespace().unwrap_or_default();
     context.pod_cache.wait_for_first_list(&namespace).await;
     let clients = Clients::new(&context.client, &namespace);
-    match job::parse(object) {
+    match job::parse(object).and_then(|job| with_folder(job, context)) {
         Ok(job) => reconcile_valid_job(object, job, &clients, context).await,
         Err(invalid) => {
             write_not_accepted(object, &clients, context, &invalid).await?;
-            Ok(Action::await_change())
+            Ok(match invalid {
+                InvalidJob::Folder(taken) if taken.is_leaving => Action::requeue(LEAVING_RETRY_DELAY),
+                _ => Action::await_change(),
+            })
         }
     }
+}
+
+/// The job, if no other has its folder.
+fn with_folder(job: ParsedJob, context: &Context) -> Result<ParsedJob, InvalidJob> {
+    let has_pods = |uid: &str| context.pod_cache.has_living(uid);
+    context.folders.claim(&job.reference.uid, job.runs, has_pods).map_err(InvalidJob::Folder)?;
+    Ok(job)
 }
 
 /// Observes the pods, decides, writes the status, publishes events and applies the decided actions. Returns when to

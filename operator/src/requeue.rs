@@ -14,6 +14,8 @@ pub(crate) const PROGRESS_INTERVAL_SECONDS: u64 = 15;
 pub(crate) const NEW_REJECTION_DELAY: Duration = Duration::from_millis(50);
 /// Retry delay while a pod that was created as a spare has not answered yet whether it is a stage.
 pub(crate) const SPARE_STATUS_RETRY_DELAY: Duration = Duration::from_millis(200);
+/// Retry delay of a job in whose folder pods of another still are.
+pub(crate) const LEAVING_RETRY_DELAY: Duration = Duration::from_secs(1);
 /// Retry delay while the watch has not yet delivered the exit of a pod that is absent from a list.
 const MISSING_POD_RETRY_DELAY: Duration = Duration::from_millis(200);
 

@@ -38,6 +38,7 @@ pub(crate) async fn write_not_accepted(
         InvalidJob::Spec(message) => (condition_reason::INVALID_SPEC, message),
         InvalidJob::Status(message) => (condition_reason::UNKNOWN_STATUS, message),
         InvalidJob::Record(message) => (condition_reason::UNKNOWN_RECORD, message),
+        InvalidJob::Folder(taken) => (condition_reason::FOLDER_TAKEN, &taken.message),
     };
     let generation = object.metadata.generation.unwrap_or_default();
     let old: Value = serde_json::from_str(object.status()).map_err(kube::Error::SerdeError)?;

@@ -17,7 +17,7 @@ pub(crate) use attempt_template::{AttemptTemplate, BuildError};
 pub use names::{JobReference, labels};
 pub(crate) use names::{PodRole, attempt_name, is_controlled_by, pod_label_selector};
 pub use network_policy::{PolicyPeers, network_policy};
-pub(crate) use pod::{missing_gpu, missing_volume, pod, surplus_gpus};
+pub(crate) use pod::{missing_gpu, missing_volume, pod, surplus_gpus, workspace_claim};
 pub(crate) use pod_group::{PodGroup, PodGroupApi};
 pub(crate) use service::service;
 

@@ -203,6 +203,24 @@ fn has_workspace(spec: &PipelineJobSpec) -> bool {
     spec.storage.persistent_volume_claim.is_some() || mounts.into_iter().any(|m| m["mountPath"] == WORKSPACE_PATH)
 }
 
+/// The claim in which the job of the built-in trainer has its folder, and the claim's folder that is the workspace, "" for
+/// its root. None if the workspace is no claim.
+pub(crate) fn workspace_claim(spec: &PipelineJobSpec) -> Option<(String, String)> {
+    if spec.trainer.kind != TrainerType::BuiltIn {
+        return None;
+    }
+    if let Some(claim) = &spec.storage.persistent_volume_claim {
+        return Some((claim.claim_name.clone(), String::new()));
+    }
+    let template = object(spec.template.as_ref()?.0.get("spec"));
+    let mut mounts = containers(&template).into_iter().filter(is_trainer).flat_map(|c| array(c.get("volumeMounts")));
+    let mount = mounts.find(|mount| mount["mountPath"] == WORKSPACE_PATH)?;
+    let volumes = array(template.get("volumes"));
+    let volume = volumes.iter().find(|volume| volume["name"] == mount["name"])?;
+    let claim = volume["persistentVolumeClaim"]["claimName"].as_str()?;
+    Some((claim.to_owned(), mount["subPath"].as_str().unwrap_or_default().to_owned()))
+}
+
 /// The template's containers, the trainer's among them.
 fn containers(spec: &Map<String, Value>) -> Vec<Map<String, Value>> {
     let mut all: Vec<_> = array(spec.get("containers")).iter().map(|container| object(Some(container))).collect();

@@ -13,6 +13,7 @@ use stagecoach_lifecycle::{AttemptPhase, Desired, JobState};
 pub(crate) use raw::RawPipelineJob;
 
 use crate::build::{self, JobReference};
+use crate::folders::FolderTaken;
 
 /// The default of `spec.managedBy`.
 pub(crate) const MANAGER: &str = "stagecoach.dev/operator";
@@ -32,6 +33,8 @@ pub(crate) struct ParsedJob {
     pub state: JobState,
     /// The paths of the spec's fields that this version of the operator does not know; they have no effect.
     pub unknown_fields: Vec<String>,
+    /// Whether its attempt is of the spec as it is now.
+    pub runs: bool,
     /// Hash of the fields of the spec whose change starts a new attempt.
     revision: u64,
 }
@@ -45,6 +48,8 @@ pub(crate) enum InvalidJob {
     Status(String),
     /// `status.record` can't be read by this version of the operator.
     Record(String),
+    /// Another job has its folder.
+    Folder(FolderTaken),
 }
 
 /// Whether `spec.managedBy` names this operator; parsed alone, so that it works on an invalid spec.
@@ -134,7 +139,7 @@ pub(crate) fn parse(object: &RawPipelineJob) -> Result<ParsedJob, InvalidJob> {
     if !problems.is_empty() {
         return Err(InvalidJob::Spec(problems.join("; ")));
     }
-    Ok(ParsedJob { reference, manifest, generation, status, state, unknown_fields, revision })
+    Ok(ParsedJob { reference, manifest, generation, status, state, unknown_fields, runs, revision })
 }
 
 /// An attempt, and the incarnations of its stages, all of whose pods were observed.

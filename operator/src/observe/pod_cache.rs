@@ -111,6 +111,12 @@ impl PodCache {
         is_complete == Some(true) && self.jobs.lock().get(&job.uid).is_none_or(|pods| pods.all.is_empty())
     }
 
+    /// Whether a pod of the job with this UID may run.
+    pub(crate) fn has_living(&self, job: &str) -> bool {
+        let jobs = self.jobs.lock();
+        jobs.get(job).is_some_and(|pods| pods.all.iter().any(|pod| !pod.deleted && !pod.has_exited()))
+    }
+
     /// Replaces a job's pods by those of a list at `version`. Adds deleted pods of `attempt` whose exit is known, and
     /// those deleted just now whose exit the watch has not yet delivered. Returns all.
     pub(super) fn replace_with_list(

@@ -86,6 +86,7 @@ pub(crate) fn next_status(inputs: &StatusInputs) -> StatusUpdate {
         completion_time: old.completion_time.clone().or_else(|| is_finished.then(|| to_rfc3339(now))),
         phase: Some(decision.job_phase),
         stages: Some(alive),
+        stages_per_replica: Some(alive.div_ceil(state.attempt.mesh.data_parallel.max(1))).filter(|stages| *stages > 0),
         ready_stages: Some(count(|state| *state == InstanceState::Ready)),
         training_replicas: Some(inputs.training_replicas()),
         selector: Some(build::pod_label_selector(&job.reference)),

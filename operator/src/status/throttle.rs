@@ -54,6 +54,7 @@ fn urgent_part(status: &PipelineJobStatus) -> PipelineJobStatus {
     PipelineJobStatus {
         phase: status.phase.map(|phase| if phase == JobPhase::Restarting { JobPhase::Starting } else { phase }),
         stages: None,
+        stages_per_replica: None,
         ready_stages: None,
         training_replicas: None,
         attempt: status.attempt.clone().map(|attempt| AttemptStatus { pods_created: false, image: None, ..attempt }),

@@ -7,6 +7,7 @@ mod crashes;
 mod evictions;
 mod failures;
 mod faults;
+mod folders;
 mod gangs;
 mod gitops;
 mod lifecycle;

@@ -5,12 +5,33 @@ use stagecoach_api::contract::{GroupStatus, LostStage, StagePhase, StageStatus};
 use stagecoach_api::job::ProgressStatus;
 use stagecoach_cluster::until;
 
-use crate::support::{has_condition, shared};
+use crate::support::{has_condition, path, shared};
 
 fn names(pods: &[Value]) -> Vec<&str> {
     let mut names: Vec<_> = pods.iter().map(|pod| pod["metadata"]["name"].as_str().unwrap()).collect();
     names.sort_unstable();
     names
+}
+
+/// The disruption controller counts the pods of a budget with a number by themselves, and those of one with a percentage
+/// or `maxUnavailable` by `spec.replicas` of the scale subresource.
+#[test]
+fn a_disruption_budget_with_a_number_counts_all_replicas() {
+    let cluster = shared();
+    cluster.create("budgeted", json!({"dataParallel": 2, "training": {"gradientBlocks": 2}}));
+    cluster.wait_running("budgeted", 1);
+    let scale = cluster.plane.get(&format!("{}/scale", path("budgeted"))).unwrap();
+    assert_eq!((&scale["spec"]["replicas"], &scale["status"]["replicas"]), (&json!(2), &json!(2)), "one unit");
+    let budgets = "/apis/policy/v1/namespaces/default/poddisruptionbudgets";
+    let selector = json!({"matchLabels": {"stagecoach.dev/job": "budgeted"}});
+    let budget = json!({"apiVersion": "policy/v1", "kind": "PodDisruptionBudget", "metadata": {"name": "budgeted"},
+        "spec": {"minAvailable": 4, "selector": selector}});
+    cluster.plane.client().create(budgets, &budget).unwrap();
+    let status = until("the budget to be counted", 60, || {
+        let budget = cluster.plane.get(&format!("{budgets}/budgeted"))?;
+        (budget["status"]["currentHealthy"] == 4).then(|| budget["status"].clone())
+    });
+    assert_eq!((&status["expectedPods"], &status["disruptionsAllowed"]), (&json!(4), &json!(0)), "{status:#}");
 }
 
 #[test]

@@ -38,7 +38,7 @@ pub fn custom_resource_definition() -> Value {
                     "status": {},
                     "scale": {
                         "specReplicasPath": ".spec.stages",
-                        "statusReplicasPath": ".status.stages",
+                        "statusReplicasPath": ".status.stagesPerReplica",
                         "labelSelectorPath": ".status.selector",
                     },
                 },

@@ -84,6 +84,8 @@ pub mod condition_reason {
     pub const UNKNOWN_STATUS: &str = "UnknownStatus";
     /// `status.record` was written by another version.
     pub const UNKNOWN_RECORD: &str = "UnknownRecord";
+    /// Another job has the folder.
+    pub const FOLDER_TAKEN: &str = "FolderTaken";
 
     // of Scheduled
     /// All pods are scheduled and have their image.

@@ -31,6 +31,9 @@ pub struct PipelineJobStatus {
     /// Stages that exist, of all replicas.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub stages: Option<u32>,
+    /// Stages that exist, of each replica: in the unit of `spec.stages`, for the scale subresource. None if there is none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub stages_per_replica: Option<u32>,
     /// Stages that are ready, of all replicas.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ready_stages: Option<u32>,

@@ -30,6 +30,7 @@ RUN --mount=type=cache,target=/usr/local/cargo/registry --mount=type=cache,targe
     --mount=type=bind,from=libtorch,source=/libtorch,target=/src/.libtorch \
     cargo build --release --locked --package stagecoach \
     && mkdir -p /out/bin /out/sbom /out/sbom-cuda && strip -o /out/bin/stagecoach target/release/stagecoach \
+    && strip -o /out/bin/stagecoach-entrypoint target/release/stagecoach-entrypoint \
     && scripts/sbom.py stagecoach /out/sbom/stagecoach.cdx.json scripts/libtorch.txt \
     && scripts/sbom.py stagecoach /out/sbom-cuda/stagecoach.cdx.json scripts/libtorch.txt images/cuda-wheels.txt
 COPY --from=libtorch /out/lib /out/lib
@@ -62,10 +63,11 @@ LABEL org.opencontainers.image.title="stagecoach-trainer" \
       org.opencontainers.image.licenses="Apache-2.0 AND BSD-3-Clause"
 COPY --chmod=755 --from=trainer-binary /out/lib/ /usr/local/lib/
 COPY --from=trainer-binary /out/sbom/ /usr/local/share/sbom/
-COPY --chmod=755 --from=trainer-binary /out/bin/stagecoach /usr/local/bin/
+COPY --chmod=755 --from=trainer-binary /out/bin/ /usr/local/bin/
 USER 65532:65532
 EXPOSE 9090 29500
-ENTRYPOINT ["/usr/local/bin/stagecoach"]
+# it becomes stagecoach, and loses no SIGTERM while libtorch is loaded
+ENTRYPOINT ["/usr/local/bin/stagecoach-entrypoint"]
 
 # The driver's libraries come with the node: where NVIDIA's toolkit or GKE puts them depends on the base.
 FROM trainer AS trainer-cuda

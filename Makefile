@@ -168,7 +168,7 @@ $(DENY):
 trainer: libtorch tools ## the trainer alone, into target/debug/stagecoach
 	@echo "building the trainer: some 300 crates, minutes the first time"
 	@# the features of the whole workspace, so that `make test` compiles none of it again
-	cargo build --workspace --bin stagecoach
+	cargo build --workspace --bin stagecoach --bin stagecoach-entrypoint
 
 build: libtorch tools ## trainer, operator, and what the tests run
 	@echo "building trainer, operator and what the tests run (1 of 2 builds with \`make test\`): minutes the first time"

@@ -61,7 +61,7 @@ inputs_of() {
     echo images/build.sh
     case $1 in
         operator) echo Dockerfile Cargo.lock scripts/sbom.py images/base/Dockerfile "$binaries/stagecoach-operator" ;;
-        trainer) echo Dockerfile Cargo.lock scripts/sbom.py images/base/Dockerfile "$binaries/stagecoach" .libtorch/.fetched images/{libraries.sh,cpu-libraries.txt} ;;
+        trainer) echo Dockerfile Cargo.lock scripts/sbom.py images/base/Dockerfile "$binaries"/stagecoach{,-entrypoint} .libtorch/.fetched images/{libraries.sh,cpu-libraries.txt} ;;
         trainer-cuda) inputs_of trainer; echo images/cuda-{libraries,wheels}.txt ;;
         pause | probe | busybox) echo "images/$1"/* ;;
         *) fail "there is no image $1: operator, trainer, trainer-cuda, pause, probe or busybox" ;;
@@ -179,6 +179,7 @@ build() {
             step "listing what it is made of" sbom "$1" stagecoach-operator ;;
         trainer*)
             step "stripping" binary "$1" stagecoach
+            step "stripping its entry point" binary "$1" stagecoach-entrypoint
             step "listing what it is made of" sbom "$1" stagecoach scripts/libtorch.txt
             step "gathering libtorch" libraries "$1"
             [ "$1" = trainer ] || step "gathering CUDA" cuda "$1" ;;

@@ -3,6 +3,7 @@
 use std::io;
 use std::process::ExitCode;
 
+use stagecoach_api::visible;
 use stagecoach_kubectl::Ended;
 
 fn main() -> ExitCode {
@@ -11,7 +12,7 @@ fn main() -> ExitCode {
         // the reader has seen enough, as `head` has
         Err(error) if error.downcast_ref().is_some_and(is_closed) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("kubectl stagecoach: {error:#}");
+            eprintln!("kubectl stagecoach: {}", visible(&format!("{error:#}")));
             error.downcast_ref().map_or(ExitCode::FAILURE, |ended: &Ended| ended.exit_code.into())
         }
     }

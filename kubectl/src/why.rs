@@ -4,11 +4,11 @@ use std::io::Write;
 
 use clap::Args;
 use jiff::Timestamp;
-use stagecoach_api::PipelineJobStatus;
 use stagecoach_api::contract::{SPARE_TOOK_PLACE, taker};
 use stagecoach_api::job::{
     Condition, FloatString, JobPhase, RecoveryStatus, condition_reason as reason, condition_type as kind,
 };
+use stagecoach_api::{PipelineJobStatus, visible};
 use stagecoach_display::{FailureSummary, LogTail, Replicas, Successor, duration, time};
 use stagecoach_lifecycle::{JobOutcome, JobState, UnixMillis};
 
@@ -31,7 +31,7 @@ impl WhyCommand {
         let job = cluster::job(kubectl, &self.job)?;
         // who may not read events still learns the rest
         let events = cluster::events(kubectl, &job).map_err(|error| format!("{error:#}"));
-        writeln!(out, "{}", tell(&job, &events, now())?)?;
+        writeln!(out, "{}", visible(&tell(&job, &events, now())?))?;
         Ok(())
     }
 }

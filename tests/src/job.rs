@@ -25,6 +25,8 @@ pub struct TestJob {
     pub recompute: &'static str,
     /// `Auto`, `Cpu` or `Cuda`.
     pub device: &'static str,
+    /// `Fastest` or `Portable`.
+    pub kernels: &'static str,
     /// `Float32` or `BFloat16`.
     pub precision: &'static str,
     /// Packed sequences, or one padded document a row.
@@ -59,6 +61,7 @@ impl Default for TestJob {
             transport: "Auto",
             recompute: "None",
             device: "Auto",
+            kernels: "Fastest",
             precision: "Float32",
             packing: true,
             tied: false,
@@ -106,9 +109,11 @@ impl TestJob {
         let TestJob { name, stages, layers, schedule, partition, transport, recompute, precision, .. } = self;
         let TestJob { virtual_stages, packing, tied, steps, decay_steps, extra, .. } = self;
         let TestJob { global_batch_size, microbatches, gradient_blocks, data_parallel, .. } = self;
-        // lines are counted where a job has one block and one replica, and no device is set
+        // lines are counted where a job has one block and one replica, and neither device nor kernels are set
         let device = Some(self.device).filter(|device| *device != "Auto");
         let device = device.map(|device| format!("\n    device: {device}")).unwrap_or_default();
+        let kernels = Some(self.kernels).filter(|kernels| *kernels != "Fastest");
+        let kernels = kernels.map(|kernels| format!("\n    kernels: {kernels}")).unwrap_or_default();
         let blocks = Some(gradient_blocks).filter(|blocks| **blocks != 1);
         let blocks = blocks.map(|blocks| format!("\n    gradientBlocks: {blocks}")).unwrap_or_default();
         let replicas = Some(data_parallel).filter(|replicas| **replicas != 1);
@@ -136,7 +141,7 @@ spec:
     tokenizer: {{type: Train, train: {{vocabSize: 300}}}}
   training:
     steps: {steps}
-    precision: {precision}{device}
+    precision: {precision}{device}{kernels}
     globalBatchSize: {global_batch_size}
     microbatches: {microbatches}{blocks}
     gradientClipNorm: 0.7

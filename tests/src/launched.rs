@@ -11,9 +11,18 @@ use crate::{Hashes, TestJob};
 
 /// The binary under test, beside this one or, for a test, a folder above.
 pub fn stagecoach() -> PathBuf {
+    built("stagecoach")
+}
+
+/// The entry point of the trainer's image, likewise.
+pub fn entrypoint() -> PathBuf {
+    built("stagecoach-entrypoint")
+}
+
+fn built(name: &str) -> PathBuf {
     let own = std::env::current_exe().unwrap();
-    let mut built = own.ancestors().skip(1).take(2).map(|folder| folder.join("stagecoach"));
-    built.find(|path| path.is_file()).expect("stagecoach is not built: run `cargo build` first")
+    let mut built = own.ancestors().skip(1).take(2).map(|folder| folder.join(name));
+    built.find(|path| path.is_file()).unwrap_or_else(|| panic!("{name} is not built: run `cargo build` first"))
 }
 
 /// Waits until `condition` holds.
@@ -264,6 +273,11 @@ pub fn waiting_spares(launcher: u32) -> Vec<u32> {
     let mut spares: Vec<(u32, u32)> = numbered.collect();
     spares.sort_unstable();
     spares.into_iter().map(|(_, pid)| pid).collect()
+}
+
+/// The only child of a process, once it has one.
+pub fn only_child(of: u32) -> Option<u32> {
+    children(of).first().map(|(pid, _)| *pid)
 }
 
 /// The children of a process, and the variables that they were started with.

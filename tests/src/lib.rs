@@ -23,7 +23,9 @@ pub use group::{Ended, Group};
 pub use hashes::Hashes;
 pub use in_process::{InProcessStage, TIMEOUT, in_process_group};
 pub use job::TestJob;
-pub use launched::{Launched, Outcome, checkpoints, is_gone, saved, says, signal, stagecoach, stages, until};
+pub use launched::{
+    Launched, Outcome, checkpoints, entrypoint, is_gone, only_child, saved, says, signal, stagecoach, stages, until,
+};
 pub use undisturbed::undisturbed;
 
 /// A tiny Llama of two layers as Hugging Face's tools write it, with a tokenizer for the corpus of [`corpus`].

@@ -12,8 +12,10 @@ pub mod job;
 mod parse;
 mod validate;
 mod versions;
+mod visible;
 
 pub use job::{PipelineJob, PipelineJobSpec, PipelineJobStatus};
 pub use parse::{Location, ParseError, parse, parse_with};
 pub use validate::Problem;
 pub use versions::StoredSpec;
+pub use visible::visible;

@@ -1,5 +1,6 @@
 //! How a stage ended, and what its log adds to that.
 
+use stagecoach_api::visible;
 use stagecoach_lifecycle::AttemptFailure;
 
 /// Exit codes from here on are 128 + a signal.
@@ -10,7 +11,7 @@ const LOG_TAIL_LINES: usize = 8;
 /// How the stage ended: reason, exit code, and its message if that says more.
 pub fn describe_failure(failure: &AttemptFailure) -> String {
     let mut text = failure.label();
-    let message = failure.message.trim_end();
+    let message = visible(failure.message.trim_end());
     if let Some(code) = failure.exit_code {
         text += &format!(", exit code {code}");
         text += &signal_name(code).map_or_else(String::new, |signal| format!(" ({signal})"));
@@ -37,10 +38,11 @@ fn signal_name(code: i32) -> Option<&'static str> {
     })
 }
 
-/// The last lines of a log, without those that only repeat the message.
-pub fn log_tail<'a>(log: &'a str, message: &str) -> Vec<&'a str> {
-    let is_new = |line: &&str| !line.trim().is_empty() && !message.lines().any(|known| line.contains(known));
-    let mut lines: Vec<&str> = log.lines().rev().filter(is_new).take(LOG_TAIL_LINES).collect();
+/// The last lines of a log, without those that only repeat the message, made [`visible`].
+pub fn log_tail(log: &str, message: &str) -> Vec<String> {
+    let is_new = |line: &String| !line.trim().is_empty() && !message.lines().any(|known| line.contains(known));
+    let shown = log.lines().rev().map(|line| visible(line).into_owned());
+    let mut lines: Vec<String> = shown.filter(is_new).take(LOG_TAIL_LINES).collect();
     lines.reverse();
     lines
 }
@@ -54,5 +56,6 @@ mod tests {
         let log: String = (0..100).map(|line| format!("line {line}\n")).collect();
         assert_eq!(log_tail(&log, "").len(), LOG_TAIL_LINES);
         assert_eq!(log_tail("\none\n\nstage 1: two\n", "two"), ["one"]);
+        assert_eq!(log_tail("\u{1b}[2Jred\r\ncolumns\rof\n", ""), ["^[[2Jred", "columns^Mof"]);
     }
 }

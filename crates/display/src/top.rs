@@ -1,5 +1,7 @@
 //! The table of `top`: a line per job.
 
+use stagecoach_api::visible;
+
 use crate::Replicas;
 use crate::format::{duration, nats};
 use crate::table::table;
@@ -60,8 +62,8 @@ impl TopRow {
             (step, _) => or_dash(step.map(|step| step.to_string())),
         };
         vec![
-            self.name.clone(),
-            self.phase.clone(),
+            visible(&self.name).into_owned(),
+            visible(&self.phase).into_owned(),
             step,
             or_dash(self.loss.map(|loss| nats(Some(loss)))),
             or_dash(self.tokens_per_second.map(|rate| format!("{rate:.0}"))),

@@ -18,6 +18,9 @@ const OLDER_ATTEMPT_GRACE_SECONDS: u64 = 10;
 /// The same of its instances that were still starting: they have nothing to save, and the first process of a container ignores SIGTERM
 /// until it handles it.
 const UNREADY_GRACE_SECONDS: u64 = MIN_GRACE_SECONDS;
+/// Grace period of instances that are asked to leave before they are ready. They have little to save: the steps since their
+/// readiness was looked at last.
+const DRAINED_UNREADY_GRACE_SECONDS: u64 = 30;
 
 /// An action on an attempt. Idempotent: it may be requested again until its effect is observed.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -121,7 +124,8 @@ fn deletions(observed: &Observed, clock: &mut DeadlineClock) -> Vec<AttemptActio
     for attempt in attempts.into_iter().filter(|attempt| must_be_deleted(observed, *attempt)) {
         let is_over = attempt != state.attempt.number;
         let grace_seconds = grace_seconds(observed, is_over);
-        let unready_grace_seconds = if is_over { UNREADY_GRACE_SECONDS.min(grace_seconds) } else { grace_seconds };
+        let unready_grace_seconds =
+            grace_seconds.min(if is_over { UNREADY_GRACE_SECONDS } else { DRAINED_UNREADY_GRACE_SECONDS });
         let of_attempt = || observed.all_instances().filter(|instance| instance.attempt == attempt);
         // Exited instances are kept during a drain, for their exit codes, and after the job's end, for their logs.
         let delete_exited = matches!(state.attempt_phase, AttemptPhase::Idle | AttemptPhase::Running { .. });

@@ -64,6 +64,7 @@ pub fn decide(observed: &Observed, now: UnixMillis) -> Decision {
     let highest = observed.state.attempt.number.saturating_add(MAX_ATTEMPTS_AHEAD);
     observed.instances.retain(|instance| instance.attempt <= highest);
     observed.spares.retain(|spare| spare.attempt <= highest);
+    observed.state.clamp_times(now, now.plus(observed.policy.max_backoff()));
     record_progress(&mut observed);
     observed.state = peer_loss::with_observed_exit(&observed);
     observed.state = next_state(&observed, &mut clock);

@@ -1,5 +1,7 @@
 //! The restart policy: limits of the spec, and whether a failure ends the job or leads to a restart.
 
+use std::time::Duration;
+
 use stagecoach_api::contract::{DEFAULT_TERMINATION_GRACE_SECONDS, ExitCode};
 use stagecoach_api::job::{PipelineJobSpec, PodFailurePolicyAction, RestartSpec};
 
@@ -52,6 +54,12 @@ impl Policy {
             nodes_can_be_lost: false,
             min_data_parallel: spec.min_data_parallel(),
         }
+    }
+
+    /// The longest back-off.
+    pub(crate) fn max_backoff(&self) -> Duration {
+        let max = Duration::from_secs(self.restart.backoff.max_seconds.into());
+        max.saturating_add(max.mul_f64(f64::from(self.backoff_jitter_percent) / 100.0))
     }
 
     /// What follows a failure, before the budget is checked: the user's rules decide first, then the contract. `enough_replicas_train` if it

@@ -138,6 +138,19 @@ impl JobState {
         instance.incarnation == self.incarnation(instance.rank)
     }
 
+    /// Corrects what a clock ahead of this one has recorded: nothing was recorded later than `now`, and no back-off lasts longer
+    /// than to `longest_backoff`. So no wait is longer than its bound from now, whatever the clock before showed.
+    pub(crate) fn clamp_times(&mut self, now: UnixMillis, longest_backoff: UnixMillis) {
+        if let AttemptPhase::Running { not_before, .. } = &mut self.attempt_phase {
+            *not_before = longest_backoff.min(*not_before);
+        }
+        self.started_at = self.started_at.map(|started| now.min(started));
+        // of other failures the time is only shown, and tells them apart
+        if let Some(failure) = self.last_failure.as_mut().filter(|failure| failure.awaits_exit()) {
+            failure.failed_at = now.min(failure.failed_at);
+        }
+    }
+
     /// How the job ended, if it has.
     pub const fn outcome(&self) -> Option<&JobOutcome> {
         match &self.attempt_phase {

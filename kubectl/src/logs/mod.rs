@@ -9,6 +9,7 @@ use clap::Args;
 use jiff::Timestamp;
 use stagecoach_api::contract::CONTAINER_NAME;
 use stagecoach_api::job::{JobPhase, LastFailureStatus};
+use stagecoach_api::visible;
 
 use crate::cluster::{self, Pod};
 use crate::kubectl::Kubectl;
@@ -85,16 +86,16 @@ impl LogsCommand {
     }
 }
 
-/// The lines of a log that kubectl has put the times in front of. One without a time continues the one before.
+/// The lines, made [`visible`], of a log that kubectl has put the times in front of. One without a time continues the one before.
 fn lines(log: &str) -> Vec<(Timestamp, String)> {
     let mut last = Timestamp::MIN;
     let read =
         |line: &str| match line.split_once(' ').and_then(|(at, text)| Some((at.parse::<Timestamp>().ok()?, text))) {
             Some((at, text)) => {
                 last = last.max(at);
-                (last, text.to_owned())
+                (last, visible(text).into_owned())
             }
-            None => (last, line.to_owned()),
+            None => (last, visible(line).into_owned()),
         };
     log.lines().map(read).collect()
 }
@@ -109,7 +110,7 @@ fn show(mut logs: Vec<Log>, failure: Option<&LastFailureStatus>, timestamps: boo
         logs = others;
         let own = match (merged(culprits, timestamps), &failure.log_tail) {
             (own, Some(tail)) if own.is_empty() => {
-                let lines = tail.lines().map(|line| format!("{stage} | {line}\n"));
+                let lines = tail.lines().map(|line| format!("{stage} | {}\n", visible(line)));
                 lines.chain(["--- its pod is gone: this was the end of its log ---\n".to_owned()]).collect()
             }
             (own, _) => own,
@@ -170,6 +171,13 @@ mod tests {
             lines("2026-09-21T14:00:00.5Z late\n2026-09-21T14:00:00.1Z early\n")[1].0.to_string(),
             "2026-09-21T14:00:00.5Z"
         );
+    }
+
+    #[test]
+    fn a_log_can_not_drive_the_terminal() {
+        let stage = Role::Stage { replica: None, stage: 0 };
+        let logs = vec![log(stage, "2026-09-21T14:00:00.1Z \u{1b}[2Jred\r\n\u{202e}no time\n")];
+        assert_eq!(show(logs, None, false), "stage 0 | ^[[2Jred\nstage 0 | <U+202E>no time\n");
     }
 
     #[test]

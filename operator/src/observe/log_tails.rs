@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::{Api, LogParams};
+use stagecoach_api::visible;
 use stagecoach_lifecycle::AttemptFailure;
 
 use super::ObservedPods;
@@ -62,7 +63,11 @@ impl LogTails {
                 ..LogParams::default()
             };
             let log = tokio::time::timeout(REQUEST_TIMEOUT, logs.logs(&name, &params)).await;
-            let text = log.ok().and_then(Result::ok).filter(|log| !log.is_empty()).map(|log| end_of(&log).to_owned());
+            let text = log
+                .ok()
+                .and_then(Result::ok)
+                .filter(|log| !log.is_empty())
+                .map(|log| end_of(&visible(&log)).to_owned());
             jobs.lock().insert(job.uid.clone(), LogTail { is_read: true, text, ..tail });
             triggers.trigger(&job);
         });

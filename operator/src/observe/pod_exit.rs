@@ -2,6 +2,7 @@
 
 use k8s_openapi::api::core::v1::{ContainerStateTerminated, ContainerStatus, PodCondition};
 use stagecoach_api::contract::{ExitCode, FailureKind, TerminationMessage};
+use stagecoach_api::visible;
 use stagecoach_lifecycle::{Exit, ExternalCause, TerminationReport};
 
 use super::PartialPod;
@@ -27,7 +28,7 @@ pub(super) fn exit(pod: &PartialPod, ended: Option<&ContainerStateTerminated>) -
         code: ended.map(|ended| ended.exit_code).or(exceeded_limit),
         signal: None,
         external_cause: external_cause(pod),
-        message: pod.status.message.clone(),
+        message: pod.status.message.as_deref().map(|message| visible(message).into_owned()),
         termination: report,
     }
 }
@@ -47,7 +48,7 @@ fn disruption(pod: &PartialPod) -> Option<&PodCondition> {
 pub(super) fn init_container_exit(pod: &PartialPod) -> Option<Exit> {
     let (container, ended) = failed_init_container(pod).filter(|_| external_cause(pod).is_none())?;
     let why = ended.message.as_deref().or(ended.reason.as_deref()).unwrap_or_default();
-    let message = format!("init container {container} exited with code {}: {why}", ended.exit_code);
+    let message = format!("init container {container} exited with code {}: {}", ended.exit_code, visible(why));
     Some(Exit { message: Some(message), ..Exit::with_code(ExitCode::Failure.code()) })
 }
 
@@ -136,6 +137,11 @@ mod tests {
         let Exit { code, external_cause, termination: Some(report), .. } = exit(&pod) else { panic!() };
         assert_eq!((code, external_cause, report.kind), (Some(74), None, FailureKind::Storage));
         assert_eq!(report.message, "could not write");
+        let escapes = r#"{"kind": "Error", "stage": 2, "message": "\u001b[2J\u202e\r\nred", "action": "\u0000"}"#;
+        let Exit { termination: Some(report), .. } = exit(&ended(json!({"exitCode": 5, "message": escapes}))) else {
+            panic!()
+        };
+        assert_eq!((report.message.as_str(), report.action.as_deref()), ("^[[2J<U+202E>^M\nred", Some("^@")));
     }
 
     #[test]

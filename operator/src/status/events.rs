@@ -2,9 +2,9 @@
 
 use k8s_openapi::api::core::v1::ObjectReference;
 use kube::runtime::events::EventType;
-use stagecoach_api::PipelineJobStatus;
 use stagecoach_api::contract::{SPARE_TOOK_PLACE, takeover_note};
 use stagecoach_api::job::{API_VERSION, Condition, JobPhase, KIND, condition_reason, condition_type};
+use stagecoach_api::{PipelineJobStatus, visible};
 use stagecoach_display::meanwhile;
 use stagecoach_lifecycle::{Attempt, AttemptFailure, InstanceId};
 
@@ -128,7 +128,7 @@ fn blocked_scheduling(status: &PipelineJobStatus) -> Option<&Condition> {
 impl JobEvent {
     /// As the API expects it; the note is truncated to 900 characters (the API allows 1,024 bytes).
     pub(crate) fn to_api(&self) -> kube::runtime::events::Event {
-        let note: String = self.note.chars().take(900).collect();
+        let note: String = visible(&self.note).chars().take(900).collect();
         kube::runtime::events::Event {
             type_: if self.is_warning { EventType::Warning } else { EventType::Normal },
             reason: self.reason.into(),

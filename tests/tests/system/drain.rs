@@ -1,11 +1,16 @@
 //! SIGTERM: the group leaves at the next step's boundary, or gives the step up if the grace period is too short for it. Either
 //! way there is a checkpoint, and nothing of it is left in the numbers.
 
-use std::path::Path;
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use serde_json::Value;
-use stagecoach_tests::{Group, Launched, Outcome, TestJob, corpus, saved, says, signal, undisturbed, until};
+use stagecoach_tests::{
+    Group, Launched, Outcome, TestJob, corpus, entrypoint, only_child, saved, says, signal, undisturbed, until,
+};
 
 /// A job whose steps take so long that a signal falls into one, with `grace` seconds to leave.
 fn slow(grace: u32, every_steps: u32) -> TestJob {
@@ -90,4 +95,78 @@ fn an_evaluation_is_left_to_whoever_goes_on() {
         return;
     }
     panic!("the signal never fell into step 10: steps are too short for this test");
+}
+
+/// What makes a program the first process of a PID namespace, as that of a container is.
+const FIRST_PROCESS: [&str; 5] = ["--user", "--map-root-user", "--pid", "--fork", "--kill-child"];
+
+/// A program that runs the image's entry point, as the first process of a namespace where those can be made; whether they can.
+fn contained(workspace: &Path) -> (PathBuf, bool) {
+    let mut unshare = Command::new("unshare");
+    let can =
+        unshare.args(FIRST_PROCESS).arg("true").stderr(Stdio::null()).status().is_ok_and(|status| status.success());
+    let prefix = if can { format!("unshare {}", FIRST_PROCESS.join(" ")) } else { String::new() };
+    let program = workspace.join("contained");
+    fs::write(&program, format!("#!/bin/sh\nexec {prefix} '{}' \"$@\"\n", entrypoint().display())).unwrap();
+    fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
+    (program, can)
+}
+
+/// Moments in the start of a stage: their names, and whether a process has reached them.
+const MOMENTS: [(&str, fn(&Path) -> bool); 5] = [
+    // the shell and `unshare`, which come before it, may hold signals back too
+    ("the entry point", |process| runs_ours(process) && has_signal(process, "SigBlk:")),
+    ("the program", |process| runs(process, "stagecoach")),
+    ("libtorch", |process| contains(process, "maps", "libtorch_cpu")),
+    ("the pinned instruction set", |process| contains(process, "environ", "ATEN_CPU_CAPABILITY")),
+    ("the handler", |process| has_signal(process, "SigCgt:")),
+];
+
+fn runs_ours(process: &Path) -> bool {
+    runs(process, "stagecoach-entrypoint") || runs(process, "stagecoach")
+}
+
+fn runs(process: &Path, program: &str) -> bool {
+    fs::read_link(process.join("exe")).is_ok_and(|exe| exe.ends_with(program))
+}
+
+/// Whether SIGTERM is in this set of signals of a process.
+fn has_signal(process: &Path, set: &str) -> bool {
+    let status = fs::read_to_string(process.join("status")).unwrap_or_default();
+    let signals = status.lines().find_map(|line| u64::from_str_radix(line.strip_prefix(set)?.trim(), 16).ok());
+    signals.is_some_and(|signals| signals & (1 << (libc::SIGTERM - 1)) != 0)
+}
+
+fn contains(process: &Path, file: &str, words: &str) -> bool {
+    fs::read(process.join(file)).is_ok_and(|text| String::from_utf8_lossy(&text).contains(words))
+}
+
+/// Whether `kernels: Portable` is possible here.
+fn can_be_portable() -> bool {
+    #[cfg(target_arch = "x86_64")]
+    return is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma");
+    #[cfg(not(target_arch = "x86_64"))]
+    false
+}
+
+#[test]
+fn a_stage_that_is_asked_to_stop_while_it_starts_leaves_as_drained() {
+    let workspace = corpus::workspace();
+    let path = workspace.path();
+    let (program, is_first) = contained(path);
+    let kernels = if can_be_portable() { "Portable" } else { "Fastest" };
+    let job = TestJob { stages: 1, decay_steps: Some(20), kernels, ..slow(120, 0) }.endless();
+    let is_possible = |(moment, _): &&(&str, _)| can_be_portable() || *moment != "the pinned instruction set";
+    for (attempt, (moment, has_come)) in (1..).zip(MOMENTS.iter().filter(is_possible).cycle().take(3 * MOMENTS.len())) {
+        let mut group = Group::start_program(&program, &[], path, &job, "starting", attempt);
+        let shell = group.pids()[0];
+        let pid = if is_first { until("the first process", 60, || only_child(shell)) } else { shell };
+        let process = PathBuf::from(format!("/proc/{pid}"));
+        until(moment, 60, || has_come(&process).then_some(()));
+        signal(pid, libc::SIGTERM);
+        let ended = group.finish(120).remove(0);
+        assert_eq!(ended.code, Some(143), "{moment}: {ended:?}");
+        assert_eq!(ended.words["kind"], "Drained", "{moment}: {ended:?}");
+    }
+    assert_eq!(saved(&path.join("kept")), metrics(path).len() as u64, "what is trained is saved");
 }

@@ -8,15 +8,16 @@ use std::path::Path;
 use anyhow::Context;
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
+use stagecoach_api::visible;
 
 /// Prints text and a line feed to stdout.
 pub(super) fn print_line(text: impl Display) {
     let _ = writeln!(std::io::stdout(), "{text}");
 }
 
-/// Prints an error message to stderr.
+/// Prints an error message to stderr, made [`visible`]: it may quote a file.
 pub(super) fn print_error(text: impl Display) {
-    let _ = writeln!(std::io::stderr(), "stagecoach: {text}");
+    let _ = writeln!(std::io::stderr(), "stagecoach: {}", visible(&text.to_string()));
 }
 
 /// Prints indented JSON to stdout.

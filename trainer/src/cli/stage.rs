@@ -27,6 +27,7 @@ fn parse_replay(text: &str) -> Result<ReplayOptions, String> {
 }
 
 pub(super) fn main(command: StageCommand, open_volume: VolumeOpener) -> i32 {
+    crate::sys::hold_termination();
     let env = match StageEnv::from_vars(std::env::vars()) {
         Ok(env) => env,
         Err(error) => return report_contract_error(&error),

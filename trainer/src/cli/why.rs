@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use clap::Args;
+use stagecoach_api::visible;
 
 use super::output::print_line;
 use crate::launch::History;
@@ -16,7 +17,7 @@ pub(super) struct WhyCommand {
 
 impl WhyCommand {
     pub(super) fn main(self) -> anyhow::Result<()> {
-        print_line(History::read(&self.folder)?);
+        print_line(visible(&History::read(&self.folder)?.to_string()));
         Ok(())
     }
 }

@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use stagecoach_api::job::RestartSpec;
+use stagecoach_api::visible;
 use stagecoach_display::{duration, log_tail, meanwhile};
 use stagecoach_lifecycle::{AttemptFailure, AttemptPhase, Decision, JobOutcome, JobState, Policy, UnixMillis};
 
@@ -14,7 +15,7 @@ pub(super) fn attempt_failed(failure: &AttemptFailure, log: &str) -> String {
     let code = failure.exit_code.map_or_else(String::new, |code| format!(", exit code {code}"));
     let step = failure.step.map_or_else(String::new, |step| format!(", step {step}"));
     let action = failure.action.as_ref().map_or_else(String::new, |action| format!(", {action}"));
-    let mut text = format!("{subject} failed ({}{code}{step}{action}): {}", failure.label(), failure.message);
+    let mut text = format!("{subject} failed ({}{code}{step}{action}): {}", failure.label(), visible(&failure.message));
     for line in log_tail(log, &failure.message) {
         text += &format!("\n  | {line}");
     }

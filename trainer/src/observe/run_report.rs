@@ -3,6 +3,7 @@
 use std::fmt;
 use std::path::Path;
 
+use stagecoach_api::visible;
 use stagecoach_display::{duration, nats};
 use stagecoach_pipeline::Advice;
 
@@ -82,12 +83,11 @@ fn compare_to_entropy(loss: f64, entropy: Option<f64>) -> String {
     }
 }
 
-/// Generated text as an indented block, without the control characters that a terminal would interpret.
+/// Generated text as an indented block, made [`visible`].
 pub(crate) fn format_sample(text: &str) -> String {
     let mut block = String::from("generated sample:\n");
     for line in text.trim_end().lines() {
-        let plain: String = line.chars().map(|c| if c.is_control() && c != '\t' { '\u{fffd}' } else { c }).collect();
-        block += &format!("  | {plain}\n");
+        block += &format!("  | {}\n", visible(line));
     }
     block
 }
@@ -165,9 +165,6 @@ shakespeare: 600 steps in 3m 12s, 1 restart
 
     #[test]
     fn a_sample_cannot_drive_the_terminal() {
-        assert_eq!(
-            format_sample("To be\u{1b}[2J,\nor not\n\n"),
-            "generated sample:\n  | To be\u{fffd}[2J,\n  | or not\n"
-        );
+        assert_eq!(format_sample("To be\u{1b}[2J,\nor not\n\n"), "generated sample:\n  | To be^[[2J,\n  | or not\n");
     }
 }

@@ -3,8 +3,16 @@
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
-/// Calls `stop` on every SIGTERM. SIGINT is ignored: Ctrl-C at a terminal reaches the launcher, which terminates the
-/// stages.
+use super::termination_mask::mask_termination;
+
+/// Holds SIGTERM and SIGINT back until [`on_terminate`] handles them, also while this process starts itself again. To be called
+/// before anything else, while there is one thread.
+pub(crate) fn hold_termination() {
+    mask_termination(libc::SIG_BLOCK);
+}
+
+/// Calls `stop` on every SIGTERM, and at once if one was held back. SIGINT is ignored: Ctrl-C at a terminal reaches the launcher,
+/// which terminates the stages.
 ///
 /// # Errors
 /// If the handlers can't be installed.
@@ -17,5 +25,6 @@ pub(crate) fn on_terminate(stop: impl Fn() + Send + 'static) -> std::io::Result<
             }
         }
     })?;
+    mask_termination(libc::SIG_UNBLOCK);
     Ok(())
 }

@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 use super::ExitCode;
 use crate::job::number::optional_count;
 use crate::job::{CheckpointStatus, ProgressStatus};
+use crate::visible;
 
 /// Kubernetes keeps this many bytes of a termination message.
 pub const TERMINATION_MESSAGE_BYTES: usize = 4096;
@@ -113,8 +114,10 @@ impl TerminationMessage {
         }
     }
 
-    /// Reads a message; none if it isn't one (a custom trainer may write anything).
+    /// Reads a message, whose texts are made [`visible`]; none if it isn't one (a custom trainer may write anything).
     pub fn from_json(text: &str) -> Option<Self> {
-        serde_json::from_str(text).ok()
+        let read: Self = serde_json::from_str(text).ok()?;
+        let shown = |text: &str| visible(text).into_owned();
+        Some(Self { message: shown(&read.message), action: read.action.as_deref().map(shown), ..read })
     }
 }

@@ -6,8 +6,8 @@ mod training;
 
 use serde::Deserialize;
 use serde_json::{Value, json};
-use stagecoach_api::PipelineJobStatus;
 use stagecoach_api::job::{Condition, JobPhase, ScheduleSpec, condition_reason as reason, condition_type as kind};
+use stagecoach_api::{PipelineJobStatus, visible};
 use stagecoach_lifecycle::UnixMillis;
 
 use super::{StatusInputs, to_rfc3339};
@@ -88,7 +88,7 @@ fn condition(kind: &str, value: ConditionValue, old: &[Condition], generation: i
         observed_generation: Some(generation),
         last_transition_time: since.or_else(|| Some(to_rfc3339(now))),
         reason: value.reason,
-        message: value.message,
+        message: visible(&value.message).into_owned(),
     }
 }
 

@@ -5,6 +5,7 @@ use stagecoach_api::job::{BackoffSpec, RestartSpec};
 use stagecoach_lifecycle::*;
 
 mod causes;
+mod clock_jumps;
 mod pod_failure_policy;
 mod replacement;
 mod replicas;

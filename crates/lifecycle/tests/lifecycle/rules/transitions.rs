@@ -162,7 +162,7 @@ fn a_drain_waits_for_all_exits_before_the_next_attempt() {
         assert_eq!((&decision.state.attempt_phase, decision.state.attempt.number), (&AttemptPhase::Draining, 1));
         assert_eq!(
             decision.actions,
-            [AttemptAction::DeleteInstances { attempt: 1, grace_seconds: 120, unready_grace_seconds: 120 }]
+            [AttemptAction::DeleteInstances { attempt: 1, grace_seconds: 120, unready_grace_seconds: 30 }]
         );
 
         observed.state = decision.state;
@@ -235,7 +235,7 @@ fn the_deadline_ends_the_job_after_a_save() {
     assert_eq!(decision.state.outcome(), Some(&JobOutcome::Failed(JobFailureReason::DeadlineExceeded)));
     assert_eq!(
         decision.actions,
-        [AttemptAction::DeleteInstances { attempt: 1, grace_seconds: 120, unready_grace_seconds: 120 }]
+        [AttemptAction::DeleteInstances { attempt: 1, grace_seconds: 120, unready_grace_seconds: 30 }]
     );
 }
 

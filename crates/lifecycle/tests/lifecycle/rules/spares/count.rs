@@ -93,7 +93,7 @@ fn a_drain_and_the_next_attempt_wait_for_spares() {
     assert_eq!(decision.state.attempt_phase, AttemptPhase::Draining);
     assert_eq!(
         decision.actions,
-        [AttemptAction::DeleteInstances { attempt: 1, grace_seconds: 120, unready_grace_seconds: 120 }]
+        [AttemptAction::DeleteInstances { attempt: 1, grace_seconds: 120, unready_grace_seconds: 30 }]
     );
     observed.state = decision.state;
     observed.spares[0] = spare(0, InstanceState::Terminating, 880);
@@ -126,7 +126,7 @@ fn a_drain_and_the_next_attempt_wait_for_spares() {
     observed.state.attempt_phase = AttemptPhase::Finished(outcome);
     assert_eq!(
         actions(&observed),
-        [AttemptAction::DeleteInstances { attempt: 1, grace_seconds: 120, unready_grace_seconds: 120 }]
+        [AttemptAction::DeleteInstances { attempt: 1, grace_seconds: 120, unready_grace_seconds: 30 }]
     );
     observed.spares[0].state = InstanceState::Exited(Exit::with_code(143));
     assert_eq!(actions(&observed), []);

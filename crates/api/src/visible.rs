@@ -1,0 +1,59 @@
+//! Text of others, such as a pod's last words or a line of its log, made safe to show on a terminal and a page.
+
+use std::borrow::Cow;
+use std::fmt::Write;
+
+/// Shows the characters that would drive a terminal or turn the direction of text: control characters as `^[`, `^M` or `^?`, those
+/// of C1, bidi marks and Unicode's line separators as `<U+202E>`. Line feeds and tabs stay. What is visible already stays as it is,
+/// so that showing it twice changes nothing.
+pub fn visible(text: &str) -> Cow<'_, str> {
+    if !text.contains(is_invisible) {
+        return Cow::Borrowed(text);
+    }
+    Cow::Owned(text.chars().fold(String::with_capacity(2 * text.len()), with_visible))
+}
+
+fn with_visible(mut shown: String, character: char) -> String {
+    match character {
+        _ if !is_invisible(character) => shown.push(character),
+        // 0x40 further are the letters of caret notation; of DEL, modulo 0x80, the question mark
+        '\0'..='\u{7f}' => shown.extend(['^', char::from(character as u8 ^ 0x40)]),
+        _ => drop(write!(shown, "<U+{:04X}>", u32::from(character))), // writing to a string can't fail
+    }
+    shown
+}
+
+fn is_invisible(character: char) -> bool {
+    let is_layout = matches!(character, '\n' | '\t');
+    let turns_text = matches!(
+        character,
+        '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}'
+    );
+    turns_text || character.is_control() && !is_layout
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_drives_a_terminal_is_shown() {
+        for (text, shown) in [
+            ("plain, é 漢 👩‍🔬\n\tof two lines", "plain, é 漢 👩‍🔬\n\tof two lines"),
+            ("\u{1b}[2J\u{1b}]0;title\u{7}red\r\n", "^[[2J^[]0;title^Gred^M\n"),
+            ("\0\u{7f}", "^@^?"),
+            ("\u{9b}31m \u{202e}gpj.exe\u{2066}", "<U+009B>31m <U+202E>gpj.exe<U+2066>"),
+        ] {
+            assert_eq!(visible(text), shown);
+            assert_eq!(visible(shown), shown);
+        }
+    }
+
+    #[test]
+    fn of_all_characters_none_that_controls_is_left() {
+        let all: String = ('\0'..=char::MAX).collect();
+        let shown = visible(&all);
+        assert!(!shown.chars().any(|character| character.is_control() && !matches!(character, '\n' | '\t')));
+        assert!(!shown.contains(['\u{200f}', '\u{202a}', '\u{2067}']));
+    }
+}

@@ -1,0 +1,38 @@
+//! The entry point of the trainer's image. It becomes `stagecoach`, with SIGTERM held back if a stage is to run.
+//!
+//! The kernel drops a SIGTERM to the first process of a container that has no handler for it, and `stagecoach` has one only
+//! after libtorch is loaded. This program links nothing and holds the signal back within a millisecond; the stage lets it
+//! through once its handler is there.
+
+use std::ffi::OsString;
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Command, ExitCode};
+use std::{env, io};
+
+#[path = "../sys/termination_mask.rs"]
+mod termination_mask;
+
+/// A shell's exit code for a program that can't be started.
+const NOT_STARTED: u8 = 126;
+
+fn main() -> ExitCode {
+    let arguments: Vec<OsString> = env::args_os().skip(1).collect();
+    // other commands keep the signals' default effects
+    if arguments.first().is_some_and(|command| command == "stage") {
+        termination_mask::mask_termination(libc::SIG_BLOCK);
+    }
+    let error = start(&arguments);
+    eprintln!("stagecoach-entrypoint: the program stagecoach beside this one could not be started: {error}");
+    ExitCode::from(NOT_STARTED)
+}
+
+/// Replaces this program by `stagecoach`; returns only the error if that fails.
+fn start(arguments: &[OsString]) -> io::Error {
+    let program = env::current_exe().map(|own| own.with_file_name("stagecoach"));
+    program.map_or_else(|error| error, |program| exec(&program, arguments))
+}
+
+fn exec(program: &Path, arguments: &[OsString]) -> io::Error {
+    Command::new(program).args(arguments).exec()
+}

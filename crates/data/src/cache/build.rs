@@ -32,7 +32,7 @@ pub(super) struct CacheBuilder<'a> {
 /// The tokenizer to be used: [`TokenizerSource`](crate::TokenizerSource) once its file has been read.
 pub(super) enum ResolvedTokenizer {
     Train { vocab_size: usize, parse: bool },
-    File { tokenizer: Tokenizer, bytes: Vec<u8> },
+    File { tokenizer: Box<Tokenizer>, bytes: Vec<u8> },
 }
 
 /// Contents of a filled cache.
@@ -89,7 +89,7 @@ impl CacheBuilder<'_> {
         match self.tokenizer {
             ResolvedTokenizer::File { tokenizer, bytes } => {
                 write_bytes_atomically(&path, bytes)?;
-                Ok(tokenizer.clone())
+                Ok(Tokenizer::clone(tokenizer))
             }
             &ResolvedTokenizer::Train { vocab_size, parse } => match Tokenizer::read(&path, parse) {
                 Ok((trained, _)) => Ok(trained),

@@ -127,7 +127,7 @@ fn resolve_tokenizer(config: &DataConfig, corpus: &Corpus) -> Result<ResolvedTok
         TokenizerSource::File { path } => {
             let (tokenizer, bytes) = Tokenizer::read(&config.volume_root.join(path), config.parse_special_tokens)?;
             tokenizer.require_eos_token()?;
-            Ok(ResolvedTokenizer::File { tokenizer, bytes })
+            Ok(ResolvedTokenizer::File { tokenizer: Box::new(tokenizer), bytes })
         }
         &TokenizerSource::Train { vocab_size } => {
             if vocab_size < MIN_VOCAB_SIZE {

@@ -56,10 +56,13 @@ impl SpecialTokens {
     }
 }
 
+/// The id of a token by its name.
+type IdOf<'a> = dyn Fn(&str) -> Option<u32> + 'a;
+
 /// The tokens of a `tokenizer.json` by name.
 pub(super) struct Names<'a> {
     /// All of the vocabulary.
-    pub(super) id_of: Box<dyn Fn(&str) -> Option<u32> + 'a>,
+    pub(super) id_of: Box<IdOf<'a>>,
     /// The tokens of `added_tokens`, and whether each is special.
     pub(super) added: BTreeMap<String, bool>,
 }

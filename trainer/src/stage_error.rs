@@ -47,6 +47,8 @@ impl From<StepError> for StageError {
         let kind = match &error {
             StepError::Link(LinkError::Mismatch(_)) => FailureKind::Mismatch,
             StepError::Link(LinkError::Unavailable(_)) => FailureKind::InvalidConfig,
+            StepError::Link(LinkError::Local(_) | LinkError::Unreachable(_))
+            | StepError::Group(GroupError::Io { .. }) => FailureKind::Error,
             StepError::Link(LinkError::Broken(_)) | StepError::Group(_) => FailureKind::PeerLost,
             StepError::Aborted { is_non_finite: true, .. } => FailureKind::NonFinite,
             StepError::Aborted { is_non_finite: false, .. } => FailureKind::Mismatch,

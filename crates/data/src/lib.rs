@@ -15,6 +15,9 @@ mod findings;
 mod mapped;
 mod model_files;
 mod order;
+#[cfg(test)]
+#[path = "../tests/data/common/parquet_file.rs"]
+mod parquet_file;
 mod prepared;
 mod sequences;
 mod texts;

@@ -3,13 +3,14 @@
 use std::io;
 use std::time::Duration;
 
+use crate::shortage::remedy;
 use crate::{GroupFailure, Refusal};
 
 /// Why a call on the control plane failed.
 #[derive(Debug, thiserror::Error)]
 pub enum GroupError {
     /// A call of the operating system failed.
-    #[error("{what}: {source}")]
+    #[error("{what}: {source}{}", remedy(.source))]
     Io {
         /// The operation.
         what: String,

@@ -227,8 +227,13 @@ fn after_failure(observed: &Observed, failure: AttemptFailure, remedy: Remedy, c
         return observed.state.clone();
     }
     state.failures_without_progress = state.failures_without_progress.saturating_add(1);
-    let not_before = now.plus(restart_delay(&observed.policy, state, now));
+    let delay = restart_delay(&observed.policy, state, now);
+    let not_before = now.plus(delay);
     match remedy {
+        // the others would give up before the replacement starts
+        Remedy::Replacement(_) if !replacement::is_waited_for(observed, delay) => {
+            with_next_attempt(&after, not_before, now)
+        }
         Remedy::Promotion(promoted) => spares::with_promotion(after.state, promoted.rank, promoted.incarnation),
         Remedy::Replacement(lost) => {
             replacement::replaced(after.state, lost, spares::incarnation_increment(observed), not_before)

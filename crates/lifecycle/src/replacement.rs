@@ -1,6 +1,7 @@
 //! Replacement: the stages that were lost start again, and the others stay and form the group anew with them.
 
 use std::collections::BTreeSet;
+use std::time::Duration;
 
 use crate::instance::InstanceState;
 use crate::observed::Observed;
@@ -40,6 +41,12 @@ pub(crate) fn replaceable_stages(observed: &Observed, failure: &AttemptFailure, 
     let is_lost = failure.rank.is_some_and(|rank| lost.contains(&rank));
     let again = !lost.is_disjoint(&state.replaced_without_progress);
     if is_lost && somebody_stays && !again { lost } else { BTreeSet::new() }
+}
+
+/// Whether the other stages still wait when a replacement starts after this delay, or train without it.
+pub(crate) fn is_waited_for(observed: &Observed, delay: Duration) -> bool {
+    let timeout = Duration::from_secs(observed.policy.restart.reform_timeout_seconds.into());
+    delay < timeout || observed.enough_replicas_train()
 }
 
 /// The state in which the `lost` stages start again, as incarnations that are `increment` ahead of the last.

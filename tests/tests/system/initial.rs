@@ -300,28 +300,27 @@ fn what_does_not_fit_is_told_before_anything_is_trained() {
 
 /// A shard that is not there, and a NaN, are refused for good, by name.
 fn refuses_weights_that_no_start_mends(path: &Path, job: &TestJob) {
-    let weights = path.join("tiny/model.safetensors");
-    let (away, whole) = (path.join("tiny/away"), std::fs::read(&weights).unwrap());
+    let read = |file: &Path| std::fs::read(file).unwrap();
+    let index: serde_json::Value =
+        serde_json::from_slice(&read(&path.join("tiny/model.safetensors.index.json"))).unwrap();
+    let (name, shard) = index["weight_map"].as_object().unwrap().iter().next().unwrap();
+    let shard = path.join("tiny").join(shard.as_str().unwrap());
+    let (away, whole) = (path.join("tiny/away"), read(&shard));
     let header = 8 + u64::from_le_bytes(whole[..8].try_into().unwrap()) as usize;
     let fields: serde_json::Value = serde_json::from_slice(&whole[8..header]).unwrap();
-    let (name, field) = fields.as_object().unwrap().iter().find(|(name, _)| *name != "__metadata__").unwrap();
-    let at = header + field["data_offsets"][0].as_u64().unwrap() as usize;
+    let at = header + fields[name]["data_offsets"][0].as_u64().unwrap() as usize;
     let mut broken = whole.clone();
     // the same in F32, BF16 and F16: all bits of a value but one
     broken[at..at + 4].fill(0xff);
-    std::fs::write(&weights, broken).unwrap();
-    let outcome = run(path, job, &yaml(job, &pretrained("tiny")));
-    assert_eq!(outcome.status.code(), Some(78), "{}\n{}", outcome.stdout, outcome.stderr);
-    says(&outcome, &format!("tiny/model.safetensors has a value in {name} that is not finite"));
-    std::fs::rename(&weights, away).unwrap();
-    std::fs::write(
-        path.join("tiny/model.safetensors.index.json"),
-        format!("{{\"weight_map\": {{\"{name}\": \"model-00001-of-00002.safetensors\"}}}}"),
-    )
-    .unwrap();
-    let outcome = run(path, job, &yaml(job, &pretrained("tiny")));
-    assert_eq!(outcome.status.code(), Some(78), "{}\n{}", outcome.stdout, outcome.stderr);
-    says(&outcome, "model-00001-of-00002.safetensors");
-    std::fs::remove_file(path.join("tiny/model.safetensors.index.json")).unwrap();
-    std::fs::write(&weights, whole).unwrap();
+    std::fs::write(&shard, broken).unwrap();
+    let refused = |words: &str| {
+        let outcome = run(path, job, &yaml(job, &pretrained("tiny")));
+        assert_eq!(outcome.status.code(), Some(78), "{}\n{}", outcome.stdout, outcome.stderr);
+        says(&outcome, words);
+    };
+    refused(&format!("has a value in {name} that is not finite"));
+    std::fs::rename(&shard, &away).unwrap();
+    refused(&shard.file_name().unwrap().to_string_lossy());
+    std::fs::rename(&away, &shard).unwrap();
+    std::fs::write(&shard, whole).unwrap();
 }

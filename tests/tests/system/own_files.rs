@@ -76,7 +76,7 @@ fn a_fresh_start_that_cannot_begin_removes_nothing() {
         ("data.paths=[\"corpus/typo.txt\"]", "corpus/typo.txt"),
         ("data.tokenizer={type: File, file: {path: nowhere.json}}", "nowhere.json"),
         ("checkpoint.initFrom.path=nowhere", "spec.checkpoint.initFrom.path"),
-        ("pipeline.memoryLimit=1Mi", "memory"),
+        ("pipeline.memoryLimit=1Mi", "stage 0 doesn't fit"),
     ] {
         let outcome = run(workspace.path(), &job, &["--fresh", "--set", set]);
         assert!(matches!(outcome.status.code(), Some(74 | 78)), "{set}: {}\n{}", outcome.stdout, outcome.stderr);

@@ -8,6 +8,7 @@ use stagecoach_api::PipelineJob;
 use stagecoach_api::contract::ExitCode;
 use stagecoach_api::job::TrainingLength;
 use stagecoach_checkpoint::{FileSystemVolume, list};
+use stagecoach_lifecycle::{JobOutcome, JobState};
 
 use super::job_args::JobArgs;
 use super::output::{print_error, print_line};
@@ -206,11 +207,22 @@ fn train(job: &PipelineJob, folder: &JobFolder, workspace: &Path, port: PagePort
         RunOutcome::Killed => Ok(ExitCode::Killed.code()),
         RunOutcome::Failed(code) => {
             let logs = folder.logs();
-            let name = &job.metadata.name;
-            print_error(format!("{name} failed, exit code {code}; the stages' logs are in {}", logs.display()));
+            let (name, reason) = (&job.metadata.name, failure_reason(&state.state));
+            print_error(format!("{name} failed, exit code {code}{reason}; the stages' logs are in {}", logs.display()));
             Ok(code)
         }
     }
+}
+
+/// Why a job failed, as the continuation of a sentence.
+fn failure_reason(state: &JobState) -> String {
+    let explanation = match state.outcome() {
+        Some(JobOutcome::Failed(reason)) => format!(": {}", reason.explanation()),
+        _ => String::new(),
+    };
+    let Some(failure) = &state.last_failure else { return explanation };
+    let subject = failure.stage().unwrap_or_else(|| "the group".into());
+    format!("{explanation}; {subject} failed ({}): {}", failure.label(), failure.message)
 }
 
 /// Whether the job has fewer steps than were trained. Of epochs only the stages know.
@@ -254,7 +266,7 @@ fn print_results(
     if let Err(error) = write_file(&folder.loss_curve(), &picture) {
         print_error(error);
     }
-    let model = workspace.join(&summary.model);
+    let model = folder.model(summary).unwrap_or_else(|| workspace.join(&summary.model));
     let advice = advice(records.iter().filter_map(|record| record.timeline.as_deref()));
     let report = RunReport {
         job: &job.metadata.name,

@@ -1,5 +1,6 @@
 //! `stagecoach top`. It reads jobs' folders and writes nothing, so that the jobs may run meanwhile.
 
+use std::fs::ReadDir;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
@@ -36,11 +37,11 @@ impl TopCommand {
     fn text(&self) -> anyhow::Result<String> {
         let names = match &self.name {
             Some(name) => vec![name.clone()],
-            None => folders(&self.workspace)?,
+            None => jobs(&self.workspace)?,
         };
         let mut rows = Vec::new();
         for name in names {
-            if let Some(folder) = JobFolder::existing(&self.workspace.join(&name))? {
+            if let Some(folder) = JobFolder::existing(&self.workspace.join(&name))?.filter(JobFolder::has_run) {
                 rows.push(top_row(&folder, name)?);
             }
         }
@@ -59,13 +60,68 @@ impl TopCommand {
     }
 }
 
-/// The names of the folders in the workspace, sorted.
-fn folders(workspace: &Path) -> anyhow::Result<Vec<String>> {
+/// The jobs' folders in the workspace by their paths below it, sorted.
+fn jobs(workspace: &Path) -> anyhow::Result<Vec<String>> {
     let entries = std::fs::read_dir(workspace).with_context(|| {
         format!("could not list the workspace {}: name another with --workspace DIR", workspace.display())
     })?;
-    let folders = entries.flatten().filter(|entry| entry.path().is_dir());
-    let mut names: Vec<String> = folders.filter_map(|entry| entry.file_name().into_string().ok()).collect();
+    let mut names = Vec::new();
+    add_jobs(entries, "", &mut names)?;
     names.sort_unstable();
     Ok(names)
+}
+
+/// Adds the jobs' folders among these entries of the folder `parent`, and in the folders that are no job's. Hidden ones are left out, and
+/// links to other folders below the first level.
+fn add_jobs(entries: ReadDir, parent: &str, names: &mut Vec<String>) -> anyhow::Result<()> {
+    for entry in entries.flatten() {
+        let Ok(name) = entry.file_name().into_string() else { continue };
+        let (path, name) = (entry.path(), format!("{parent}{name}"));
+        let is_own = entry.file_type().is_ok_and(|kind| kind.is_dir());
+        if entry.file_name().as_encoded_bytes().starts_with(b".") || !is_own && !(parent.is_empty() && path.is_dir()) {
+            continue;
+        }
+        if JobFolder::existing(&path)?.is_some() {
+            names.push(name);
+        } else if is_own && let Ok(entries) = std::fs::read_dir(&path) {
+            add_jobs(entries, &format!("{name}/"), names)?;
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    #[test]
+    fn jobs_are_found_in_deeper_folders_and_imports_are_none() {
+        let workspace = tempfile::tempdir().unwrap();
+        for (folder, files) in [
+            ("one", &["run.lock", "metrics.jsonl"][..]),
+            ("exp/deep/two", &["run.lock", "metrics.jsonl"]),
+            ("imported", &["run.lock"]),
+            ("corpus", &[]),
+            (".hidden/three", &["run.lock", "metrics.jsonl"]),
+        ] {
+            let folder = workspace.path().join(folder);
+            fs::create_dir_all(&folder).unwrap();
+            for file in files {
+                let path = match *file {
+                    "run.lock" => JobFolder::open(&folder, None).unwrap().lock(),
+                    file => folder.join(file),
+                };
+                fs::create_dir_all(path.parent().unwrap()).unwrap();
+                fs::write(path, "1\n").unwrap();
+            }
+        }
+        let command = TopCommand { name: None, workspace: workspace.path().to_owned(), watch: false };
+        let text = command.text().unwrap();
+        assert!(text.contains("\none ") && text.contains("\nexp/deep/two "), "{text}");
+        assert!(!text.contains("imported") && !text.contains("three") && !text.contains("corpus"), "{text}");
+        let imported = TopCommand { name: Some("imported".into()), ..command };
+        assert!(imported.text().unwrap_err().to_string().contains("is no job's folder"));
+    }
 }

@@ -9,7 +9,7 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use stagecoach_api::PipelineJob;
-use stagecoach_checkpoint::{FileSystemVolume, is_used};
+use stagecoach_checkpoint::{FileSystemVolume, is_used, paths};
 use stagecoach_files::{create_durable_dir, write_atomically};
 
 use crate::observe::RunSummary;
@@ -93,6 +93,16 @@ impl JobFolder {
     /// first takes a fence.
     fn belongs_to_job(&self) -> Result<bool, FolderError> {
         Ok(self.lock_holder().is_some() || is_used(&self.volume())?)
+    }
+
+    /// Whether a job has run here: a folder that weights were imported into has its lock and fence, and none of these files.
+    pub(crate) fn has_run(&self) -> bool {
+        [self.resolved_job(), self.launcher_state(), self.metrics(), self.result()].iter().any(|path| path.exists())
+    }
+
+    /// The model of a result, wherever the folder was when it was written; none if its checkpoint is not there.
+    pub(crate) fn model(&self, summary: &RunSummary) -> Option<PathBuf> {
+        Some(self.root.join(paths::checkpoint_path(summary.steps))).filter(|path| path.is_dir())
     }
 
     /// The process id of the launcher that holds the lock, or held it last.

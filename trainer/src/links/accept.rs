@@ -9,6 +9,7 @@ use std::time::Instant;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use stagecoach_api::job::Transport;
+use stagecoach_group::local_shortage;
 
 use super::carrier::Incoming;
 use super::config::{LinksConfig, LinksGpu, ring_bytes};
@@ -61,7 +62,9 @@ pub(super) fn accept(
     let has_nccl = gpu.is_some_and(|gpu| gpu.endpoint.is_some());
     let context = gpu.map(|gpu| gpu.context);
     let mut accepted = Accepted::default();
-    let failed = |e: io::Error| LinkError::Broken(format!("stage {} could not accept a link: {e}", config.rank));
+    let failed = |e: io::Error| LinkError::of_io(format_args!("stage {} could not accept a link", config.rank), &e);
+    // any other error is the peer's
+    let unless_own = |error: io::Error| if local_shortage(&error).is_some() { Err(failed(error)) } else { Ok(()) };
     config.listener.set_nonblocking(true).map_err(failed)?;
     config.interrupt.add(&config.listener).map_err(failed)?;
     let mut pending: Vec<PendingConnection> = Vec::new();
@@ -73,25 +76,34 @@ pub(super) fn accept(
             return Err(late(config, &accepted));
         }
         wait_readable(&config.listener, &pending, deadline).map_err(failed)?;
-        if let Ok(connection) = config.listener.accept().and_then(|(stream, _)| PendingConnection::new(stream)) {
-            if pending.len() == MAX_PENDING_CONNECTIONS {
-                pending.remove(0);
-                (config.on_rejected)();
+        match config.listener.accept().and_then(|(stream, _)| PendingConnection::new(stream)) {
+            Ok(connection) => {
+                if pending.len() == MAX_PENDING_CONNECTIONS {
+                    pending.remove(0);
+                    (config.on_rejected)();
+                }
+                pending.push(connection);
             }
-            pending.push(connection);
+            Err(error) => unless_own(error)?,
         }
         for mut connection in std::mem::take(&mut pending) {
             match connection.read_greeting(config.security()) {
                 Ok(None) if Instant::now() < connection.deadline => pending.push(connection),
                 Ok(Some(greeting)) => match admit(config, has_nccl, &greeting, &accepted) {
                     // a sender that has disconnected is told by the control plane
-                    Ok(carrier) => drop(start(config, context, greeting.link, connection, carrier, &mut accepted)),
+                    Ok(carrier) => {
+                        start(config, context, greeting.link, connection, carrier, &mut accepted).or_else(unless_own)?
+                    }
                     Err(why) => {
                         (config.on_rejected)();
                         tracing::warn!("closed a connection that is no link of this group: {why}");
                     }
                 },
-                _ => (config.on_rejected)(),
+                Ok(None) => (config.on_rejected)(),
+                Err(error) => {
+                    unless_own(error)?;
+                    (config.on_rejected)();
+                }
             }
         }
     }
@@ -141,7 +153,10 @@ fn admit(config: &LinksConfig, has_nccl: bool, greeting: &Greeting, accepted: &A
     }
 }
 
-/// Answers the greeting and starts receiving; none if the sender has disconnected.
+/// Answers the greeting and starts receiving.
+///
+/// # Errors
+/// If the sender has disconnected, or this process may open no more files.
 fn start(
     config: &LinksConfig,
     gpu: Option<CudaContext>,
@@ -149,14 +164,14 @@ fn start(
     connection: PendingConnection,
     carrier: Carrier,
     accepted: &mut Accepted,
-) -> Option<()> {
+) -> io::Result<()> {
     let answer = match carrier {
         Carrier::Incoming(Incoming::Stream) => INLINE,
         Carrier::Incoming(Incoming::Ring(_)) => SHARED,
         Carrier::Communicator(_) => COMMUNICATOR,
     };
-    let (socket, stream) = connection.answer(answer, config.security()).ok()?;
-    config.interrupt.add(&socket).ok()?;
+    let (socket, stream) = connection.answer(answer, config.security())?;
+    config.interrupt.add(&socket)?;
     match carrier {
         Carrier::Incoming(incoming) => {
             let receiver = Receiver::start(link, config.device, socket, stream, incoming, gpu);
@@ -164,7 +179,7 @@ fn start(
         }
         Carrier::Communicator(id) => accepted.communicators.push(NewCommunicator { link, id, socket }),
     }
-    Some(())
+    Ok(())
 }
 
 /// The group failed while the links were opened.

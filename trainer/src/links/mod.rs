@@ -27,12 +27,14 @@ pub use open::{Links, open_links};
 pub use receiver::Receiver;
 pub use sender::Sender;
 
+use stagecoach_group::local_shortage;
+
 use crate::sys::CudaError;
 
 /// Why a link failed. The text names both ends where both are known.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum LinkError {
-    /// The other end is gone, or the system refused something.
+    /// The other end is gone.
     #[error("{0}")]
     Broken(String),
     /// Both ends live and disagree about what travels.
@@ -44,6 +46,22 @@ pub enum LinkError {
     /// This machine lacks what the transport needs.
     #[error("{0}")]
     Unavailable(String),
+    /// This process may not have what a call needs, such as another open file: the other end is not to blame.
+    #[error("{0}")]
+    Local(String),
+    /// The other end lives, and can't be reached from here.
+    #[error("{0}")]
+    Unreachable(String),
+}
+
+impl LinkError {
+    /// A call of the system failed: for a lack of something here, or because the other end is gone.
+    fn of_io(what: impl std::fmt::Display, error: &std::io::Error) -> LinkError {
+        match local_shortage(error) {
+            Some(remedy) => LinkError::Local(format!("{what}: {error}; {remedy}")),
+            None => LinkError::Broken(format!("{what}: {error}")),
+        }
+    }
 }
 
 impl From<CudaError> for LinkError {

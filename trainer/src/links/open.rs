@@ -5,12 +5,13 @@
 use std::collections::BTreeMap;
 use std::io::{self, ErrorKind};
 use std::net::TcpStream;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::ScopedJoinHandle;
 use std::time::{Duration, Instant};
 
 use stagecoach_api::job::Transport;
-use stagecoach_group::RETRY_DELAY;
+use stagecoach_group::{RETRY_DELAY, local_shortage};
 
 use super::accept::{Accepted, COMMUNICATOR, SHARED, accept};
 use super::carrier::Outgoing;
@@ -20,6 +21,10 @@ use super::nccl::{self, NewCommunicator, UniqueId};
 use super::shm::{NamedRing, RingIdentity, remove_abandoned};
 use super::{Interrupt, LinkError, LinkId, Receiver, Sender};
 use crate::sys::CudaContext;
+
+/// How long a stage that has joined the group, and so listens, may take to be reached. Longer than the default heartbeat timeout: a node
+/// that is lost is known by that.
+const REACH_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// This stage's open links, by their ids.
 #[derive(Debug, Default)]
@@ -119,15 +124,24 @@ pub fn open_links(config: LinksConfig) -> Result<Links, LinkError> {
     let gpu = config.gpu()?;
     let mut dialer =
         Dialer { config: &config, deadline, gpu: gpu.as_ref(), ids: BTreeMap::new(), links: Links::default() };
+    // whatever fails first ends the wait of the other, whose own error would only say that it was ended
+    let first_failure = OnceLock::new();
+    let fail = |error: &LinkError| {
+        let _ = first_failure.set(error.clone());
+        config.interrupt.trigger();
+    };
     let (dialed, accepted) = std::thread::scope(|scope| {
-        let accepting = scope.spawn(|| accept(&config, gpu.as_ref(), expected, deadline));
+        let accepting = scope.spawn(|| accept(&config, gpu.as_ref(), expected, deadline).inspect_err(fail));
         let mut outgoing = config.link_ids.iter().filter(|e| e.from == config.rank);
         let dialed: Result<Vec<NewCommunicator>, LinkError> = outgoing.try_fold(Vec::new(), |mut dialed, &link| {
             dialed.extend(dialer.dial(link)?);
             Ok(dialed)
         });
-        (dialed, join(accepting))
+        (dialed.inspect_err(fail), join(accepting))
     });
+    if let Some(error) = first_failure.into_inner() {
+        return Err(error);
+    }
     let Accepted { receivers, communicators } = accepted?;
     let mut links = dialer.links;
     links.receivers = receivers;
@@ -169,11 +183,17 @@ impl Dialer<'_> {
     fn dial(&mut self, link: LinkId) -> Result<Option<NewCommunicator>, LinkError> {
         let Dialer { config, deadline, .. } = *self;
         let address = &config.addresses[link.to];
-        let failed = |what: &str, e: &dyn std::fmt::Display| {
-            LinkError::Broken(format!("{what} stage {} at {address} for {link}: {e}", link.to))
-        };
-        let socket = connect(config, address, deadline).map_err(|e| failed("could not reach", &e))?;
-        let id = self.id(link).map_err(|e| failed("no NCCL communicator for", &e))?;
+        let with_peer = |what: &str| format!("{what} stage {} at {address} for {link}", link.to);
+        let socket = connect(config, address, deadline).map_err(|error| match LinkError::of_io("", &error) {
+            LinkError::Broken(_) if !config.interrupt.is_triggered() => LinkError::Unreachable(format!(
+                "{}: {error}; it has joined the group, so a route, a firewall or a NetworkPolicy is in the way",
+                with_peer("could not reach")
+            )),
+            _ => LinkError::of_io(with_peer("could not reach"), &error),
+        })?;
+        let id = self
+            .id(link)
+            .map_err(|why| LinkError::Broken(format!("{}: {why}", with_peer("no NCCL communicator for"))))?;
         // containers may share this memory and not their process ids
         let unique = std::fs::read_to_string("/proc/sys/kernel/random/uuid").unwrap_or_default();
         let nonce = format!("{}-{}-{}", std::process::id(), RINGS.fetch_add(1, Ordering::Relaxed), unique.trim());
@@ -185,7 +205,10 @@ impl Dialer<'_> {
             None => None,
             Some(Ok(ring)) => Some(ring),
             Some(Err(e)) if config.transport == Transport::Shm => {
-                return Err(failed("could not make shared memory for", &e));
+                return Err(LinkError::Unavailable(format!(
+                    "{}, which takes {bytes} bytes in /dev/shm: {e}; enlarge it, or set spec.pipeline.transport to Auto or Tcp",
+                    with_peer("could not make shared memory for")
+                )));
             }
             Some(Err(e)) => {
                 self.links.without_ring.insert(link, e.to_string());
@@ -198,18 +221,20 @@ impl Dialer<'_> {
         let left = deadline.saturating_duration_since(Instant::now()).max(Duration::from_millis(1));
         let answered = socket.set_read_timeout(Some(left)).and_then(|()| greeting.send(&socket, config.security()));
         let answered = answered.and_then(|answered| socket.set_read_timeout(None).map(|()| answered));
-        let (answer, stream) = answered.map_err(|e| match e.kind() {
-            ErrorKind::WouldBlock => failed("no answer from", &format!("waited {:?}", config.timeout)),
-            _ => failed("no answer from", &e),
+        let (answer, stream) = answered.map_err(|error| match error.kind() {
+            ErrorKind::WouldBlock => {
+                LinkError::Broken(format!("{}: waited {:?}", with_peer("no answer from"), config.timeout))
+            }
+            _ => LinkError::of_io(with_peer("no answer from"), &error),
         })?;
         let carrier = match (answer, ring.map(NamedRing::into_writer), id) {
             (COMMUNICATOR, _, Some(id)) => return Ok(Some(NewCommunicator { link, id, socket })),
             (SHARED, Some(writer), _) => Outgoing::Ring(writer),
             (..) if config.transport == Transport::Shm => {
-                return Err(failed(
-                    "no shared memory with",
-                    &"use transport Auto or Tcp for stages on different hosts",
-                ));
+                return Err(LinkError::Unavailable(format!(
+                    "{}: set spec.pipeline.transport to Auto or Tcp for stages on different hosts",
+                    with_peer("no shared memory with")
+                )));
             }
             (..) => Outgoing::Stream,
         };
@@ -231,18 +256,36 @@ impl Dialer<'_> {
 }
 
 /// Connects to a stage, which listens already.
+///
+/// # Errors
+/// If it is not reached within `REACH_TIMEOUT`, or this process may open no more files.
 fn connect(config: &LinksConfig, address: &str, deadline: Instant) -> io::Result<TcpStream> {
-    let stream = retry(deadline, &config.interrupt, || stagecoach_group::connect(address))?;
+    let mut is_told = false;
+    let attempt = || {
+        stagecoach_group::connect(address).inspect_err(|error| {
+            if !std::mem::replace(&mut is_told, true) {
+                tracing::warn!("{address} is not reached yet: {error}");
+            }
+        })
+    };
+    let stream = retry(deadline.min(Instant::now() + REACH_TIMEOUT), &config.interrupt, attempt)?;
     config.interrupt.add(&stream)?;
     stream.set_nodelay(true).map(|()| stream)
 }
 
-/// Calls `attempt` until it succeeds or the deadline is near, whatever the error is: a route that is about to come, or a node
-/// whose firewall does not know the pod yet, shows as an unreachable host, a refused connection or a timeout.
+/// Calls `attempt` until it succeeds or the deadline is near, whatever the network's error is: a route that is about to come, or a node
+/// whose firewall does not know the pod yet, shows as an unreachable host, a refused connection or a timeout. A shortage of this process
+/// does not pass.
 fn retry<T>(deadline: Instant, interrupt: &Interrupt, mut attempt: impl FnMut() -> io::Result<T>) -> io::Result<T> {
     loop {
         match attempt() {
-            Err(error) if Instant::now() + RETRY_DELAY >= deadline || interrupt.is_triggered() => return Err(error),
+            Err(error)
+                if Instant::now() + RETRY_DELAY >= deadline
+                    || interrupt.is_triggered()
+                    || local_shortage(&error).is_some() =>
+            {
+                return Err(error);
+            }
             Err(_) => std::thread::sleep(RETRY_DELAY),
             done => return done,
         }
@@ -314,6 +357,11 @@ mod tests {
                 Err::<(), _>(io::Error::from_raw_os_error(libc::ECONNREFUSED))
             });
             assert_eq!((refused.unwrap_err().kind(), attempts), (ErrorKind::ConnectionRefused, 1));
+        }
+        // the network has nothing to do with it
+        for errno in [libc::EMFILE, libc::ENFILE, libc::ENOMEM, libc::ENOBUFS] {
+            let exhausted = || Err::<(), _>(io::Error::from_raw_os_error(errno));
+            assert_eq!(retry(far, &Interrupt::default(), exhausted).unwrap_err().raw_os_error(), Some(errno));
         }
     }
 }

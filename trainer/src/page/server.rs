@@ -8,11 +8,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
-use axum::extract::{Request, State};
+use axum::extract::{Path, Request, State};
 use axum::http::header::{CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, HeaderName};
 use axum::http::{HeaderValue, StatusCode};
 use axum::middleware::{Next, from_fn_with_state};
-use axum::response::{IntoResponse, Response};
+use axum::response::{IntoResponse, Redirect, Response};
 use axum::routing::{MethodRouter, get};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
@@ -155,6 +155,7 @@ fn router(site: Site, token: Token) -> io::Result<Router> {
         .router
         .route("/{token}/page.css", file("text/css; charset=utf-8", css))
         .route("/{token}/icon.svg", file("image/svg+xml", include_str!("icon.svg")))
+        .route("/{token}", get(to_page))
         .layer(from_fn_with_state(token, check_token));
     Ok(Router::new()
         .route("/healthz", get(|| async { "ok\n" }))
@@ -170,6 +171,11 @@ async fn check_token(State(token): State<Token>, request: Request, next: Next) -
         true => next.run(request).await,
         false => unknown().await.into_response(),
     }
+}
+
+/// From the address without its last `/`, which relative addresses are resolved by.
+async fn to_page(Path(token): Path<String>) -> Redirect {
+    Redirect::permanent(&format!("/{token}/"))
 }
 
 async fn unknown() -> impl IntoResponse {

@@ -178,10 +178,10 @@ fn train_and_finish(
 /// What a broken link means: the group knows the root cause a moment later.
 pub(super) fn link_failure(member: &Member, error: LinkError) -> StageError {
     match error {
-        LinkError::Broken(_) => match member.wait_for_failure(ROOT_CAUSE_TIMEOUT) {
+        LinkError::Broken(_) | LinkError::Unreachable(_) => match member.wait_for_failure(ROOT_CAUSE_TIMEOUT) {
             Some(failure) => GroupError::GroupFailed(Box::new(failure)).into(),
             None => error.into(),
         },
-        LinkError::Mismatch(_) | LinkError::Unavailable(_) | LinkError::Device(_) => error.into(),
+        LinkError::Mismatch(_) | LinkError::Unavailable(_) | LinkError::Device(_) | LinkError::Local(_) => error.into(),
     }
 }

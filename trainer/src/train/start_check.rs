@@ -30,8 +30,16 @@ pub(crate) fn check_start(config: &JobConfig, available_bytes: Option<u64>) -> R
         Some(path) => Some(config.vocab_size(Tokenizer::load(path)?.vocab_size())?),
         None => config.model_vocab_size,
     };
+    let plan = |vocab_size| {
+        let architecture = config.architecture(vocab_size, tch::Device::Cpu);
+        let stages = config.job.spec.stages as usize;
+        plan_pipeline(config, architecture.as_ref(), stages, &RankSpeeds::default()).map(drop)
+    };
     let architecture = config.architecture(vocab_size.unwrap_or(1), tch::Device::Cpu);
-    plan_pipeline(config, architecture.as_ref(), config.job.spec.stages as usize, &RankSpeeds::default())?;
+    if let Err(refusal) = plan(vocab_size.unwrap_or(1)) {
+        // its figures are of a vocabulary of one token: those of the largest one are what stage 0 says
+        return plan(config.planned_vocab_size()?).and(Err(refusal));
+    }
     resolve_initial_weights(config, vocab_size, tokenizer.as_deref(), &mut Vec::new())?;
     check_space(config, architecture.as_ref(), || available_bytes)
 }

@@ -1,8 +1,5 @@
 //! Reading from any cursor gives the rest of the corpus.
 
-#[path = "../../tests/data/common/parquet_file.rs"]
-mod parquet_file;
-
 use std::fs;
 
 use tempfile::TempDir;
@@ -36,7 +33,7 @@ fn reading_resumes_at_every_cursor() {
     write("g.txt", b"");
     let rows: Vec<String> = (0..7).map(|row| format!("row {row}")).collect();
     let rows: Vec<Option<&str>> = rows.iter().map(|row| Some(row.as_str())).collect();
-    parquet_file::parquet(&folder.path().join("d.parquet"), "text", &rows);
+    crate::parquet_file::parquet(&folder.path().join("d.parquet"), "text", &rows);
 
     let corpus = corpus_of(&folder, "*");
     for split in [Split::BeforeWhitespace, Split::BeforeSpaces, Split::Never] {

@@ -1,6 +1,3 @@
-#[path = "../../tests/data/common/parquet_file.rs"]
-mod parquet_file;
-
 use super::*;
 
 fn write(root: &Path, path: &str, content: &str) {
@@ -77,9 +74,9 @@ fn a_folder_with_characters_of_patterns_is_escaped_and_another_field_is_taken() 
 fn a_parquet_column_is_measured_by_its_rows() {
     let root = tempfile::tempdir().unwrap();
     let text = "a".repeat(5000); // which is compressed to a few bytes
-    parquet_file::parquet(&root.path().join("a.parquet"), "body", &[Some(text.as_str()); 7]);
+    crate::parquet_file::parquet(&root.path().join("a.parquet"), "body", &[Some(text.as_str()); 7]);
     let texts = find(root.path(), "");
     assert_eq!((texts.field.as_deref(), texts.bytes, texts.other_fields), (Some("body"), 35_000, Vec::new()));
-    parquet_file::parquet(&root.path().join("a.parquet"), "body", &[]);
+    crate::parquet_file::parquet(&root.path().join("a.parquet"), "body", &[]);
     assert_eq!(find(root.path(), "").bytes, 0);
 }

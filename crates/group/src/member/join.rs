@@ -12,7 +12,9 @@ use crate::wire::connect::{RETRY_DELAY, configure, connect};
 use crate::wire::disconnect::Disconnect;
 use crate::wire::handshake;
 use crate::wire::messages::{CoordinatorMessage, MemberMessage, PROTOCOL_VERSION, encode_message};
-use crate::{Activity, GroupError, GroupSecret, GroupTimeouts, Hello, NotFound, Refusal, Rendezvous, Roster};
+use crate::{
+    Activity, GroupError, GroupSecret, GroupTimeouts, Hello, NotFound, Refusal, Rendezvous, Roster, local_shortage,
+};
 
 /// How long a leader that lives may take from one group to the next. A stage that waits beside a group can't tell it from one whose
 /// process has ended before.
@@ -43,6 +45,16 @@ pub(crate) enum JoinError {
 }
 
 impl JoinError {
+    /// A call failed: for a shortage of this process, which is fatal, or else as `otherwise` says.
+    fn of_io(at: &Rendezvous, error: io::Error, otherwise: impl FnOnce(io::Error) -> JoinError) -> JoinError {
+        match local_shortage(&error) {
+            Some(_) => {
+                JoinError::Fatal(GroupError::io(format!("could not connect to stage 0 at {}", at.address))(error))
+            }
+            None => otherwise(error),
+        }
+    }
+
     /// Why to try again.
     ///
     /// # Errors
@@ -236,8 +248,8 @@ pub(crate) fn connect_to_group(
     timeouts: GroupTimeouts,
     activity: &Activity,
 ) -> Result<(Arc<ControlStream>, Sender<()>), JoinError> {
-    let retry = |error: io::Error| JoinError::Retry(error.to_string());
-    let stream = connect(&at.address).map_err(JoinError::NotConnected)?;
+    let retry = |error| JoinError::of_io(at, error, |error| JoinError::Retry(error.to_string()));
+    let stream = connect(&at.address).map_err(|error| JoinError::of_io(at, error, JoinError::NotConnected))?;
     configure(&stream, timeouts.heartbeat_timeout).map_err(retry)?;
     let session = handshake::client_handshake(&mut &stream, &at.secret).map_err(retry)?;
     let stream = ControlStream::new(stream, &session).map_err(retry)?;

@@ -11,14 +11,16 @@ use signal_hook::low_level::emulate_default_handler;
 use super::super::LaunchError;
 use super::SupervisorMessage;
 
-/// Sends SIGINT, SIGTERM and SIGHUP to the run that goes on. A process may have several runs, one after the other: all are
-/// served by one thread.
+/// Sends SIGINT, SIGTERM and SIGHUP to the run that goes on. SIGHUP stays ignored if it was at the start, as under `nohup`. A process may
+/// have several runs, one after the other: all are served by one thread.
 pub(super) fn forward_signals(sender: Sender<SupervisorMessage>) -> Result<(), LaunchError> {
     static RUNNING: Mutex<Option<Sender<SupervisorMessage>>> = Mutex::new(None);
     if RUNNING.lock().unwrap_or_else(PoisonError::into_inner).replace(sender).is_some() {
         return Ok(());
     }
-    let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP]).map_err(LaunchError::system("handle signals"))?;
+    let hangup = Some(SIGHUP).filter(|_| !ignores_hangup());
+    let mut signals =
+        Signals::new([SIGINT, SIGTERM].into_iter().chain(hangup)).map_err(LaunchError::system("handle signals"))?;
     let forward = move || {
         for signal in signals.forever() {
             let running = RUNNING.lock().unwrap_or_else(PoisonError::into_inner);
@@ -30,4 +32,27 @@ pub(super) fn forward_signals(sender: Sender<SupervisorMessage>) -> Result<(), L
     };
     thread::Builder::new().name("signals".into()).spawn(forward).map_err(LaunchError::system("start a thread"))?;
     Ok(())
+}
+
+/// Whether this process ignores SIGHUP.
+fn ignores_hangup() -> bool {
+    std::fs::read_to_string("/proc/self/status").is_ok_and(|status| ignores(&status, SIGHUP))
+}
+
+/// Whether a process with this `/proc/PID/status` ignores a signal.
+fn ignores(status: &str, signal: i32) -> bool {
+    let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    ignored.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).is_some_and(|mask| mask >> (signal - 1) & 1 == 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_ignored_signal_is_known_by_its_bit() {
+        let status = "Name:\tstagecoach\nSigBlk:\t0000000000000001\nSigIgn:\t0000000000001001\n";
+        assert_eq!([SIGHUP, SIGINT, SIGTERM].map(|signal| ignores(status, signal)), [true, false, false]);
+        assert!(!ignores("SigIgn:\t0000000000000002\n", SIGHUP) && !ignores("", SIGHUP));
+    }
 }

@@ -181,6 +181,37 @@ fn the_transport_decides_whether_shared_memory_is_brought() {
     listening(Transport::Shm, group, |address| assert_eq!(greet(address, None), [0; 0]));
 }
 
+/// Stage 0 sends to a stage that does not answer as it should, and waits for another that is silent: what it knows ends both waits.
+#[test]
+fn a_failure_to_dial_ends_the_wait_for_other_links() {
+    let [first, second] = [(); 2].map(|()| TcpListener::bind("127.0.0.1:0").unwrap());
+    let addresses = [&first, &second].map(|listener| listener.local_addr().unwrap().to_string());
+    let link_ids = link_ids(&Placement::linear(2), false);
+    std::thread::scope(|scope| {
+        // closes the connection before it answers
+        scope.spawn(move || drop(second.accept().unwrap()));
+        let opened = open_links(LinksConfig {
+            rank: 0,
+            group: unique("failed"),
+            secret: &secret(),
+            on_rejected: &|| {},
+            listener: first,
+            addresses: &addresses,
+            link_ids: &link_ids,
+            transport: Transport::Tcp,
+            device: Device::Cpu,
+            encryption: Encryption::None,
+            boundary_bytes: BYTES / 4,
+            tied_bytes: 0,
+            interrupt: Interrupt::default(),
+            // far beyond the limit of a test
+            timeout: Duration::from_secs(100_000),
+        });
+        let error = opened.unwrap_err().to_string();
+        assert!(error.starts_with(&format!("no answer from stage 1 at {}", addresses[1])), "{error}");
+    });
+}
+
 #[test]
 fn a_name_is_gone_with_its_ring() {
     let group = unique("gone");

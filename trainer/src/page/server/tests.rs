@@ -98,6 +98,7 @@ fn without_the_token_nothing_is_shown_but_health() {
         "//".into(),
         "/..//".into(),
         format!("/{}/", &token[1..]),
+        format!("/{}", &token[1..]),
         format!("/{token}x/"),
         format!("/x/{token}/"),
         format!("/{}/events", token.to_uppercase() + "0"),
@@ -113,6 +114,13 @@ fn without_the_token_nothing_is_shown_but_health() {
     assert!(served.get("/healthz").0.contains("200"));
     let (status, page) = served.get(&served.page());
     assert!(status.contains("200") && page.contains("3.5000"), "{page}");
+}
+
+#[test]
+fn an_address_without_its_last_slash_leads_to_the_page() {
+    let served = serve();
+    let (status, rest) = served.get(&format!("/{}", served.token));
+    assert!(status.contains("308") && rest.contains(&format!("location: {}\r\n", served.page())), "{status} {rest}");
 }
 
 #[test]

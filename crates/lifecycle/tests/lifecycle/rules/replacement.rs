@@ -68,6 +68,21 @@ fn the_whole_group_starts_anew_where_replacing_would_not_help() {
 }
 
 #[test]
+fn the_whole_group_starts_anew_where_the_others_would_not_wait_for_the_back_off() {
+    // the third failure in a row, after which 4 seconds pass
+    let mut observed = replacing(vec![ready(0), exited(1, 137, 995), ready(2)]);
+    observed.state.failures_without_progress = 2;
+    for (reform_timeout_seconds, stages) in [(5, &[1][..]), (4, &[]), (3, &[])] {
+        observed.policy.restart.reform_timeout_seconds = reform_timeout_seconds;
+        assert_eq!(replaced(&observed), stages, "{reform_timeout_seconds}");
+    }
+    let after = decide(&observed, NOW).state;
+    let not_before = NOW.plus_seconds(4);
+    assert_eq!(after.attempt.number, 2);
+    assert_eq!(after.attempt_phase, AttemptPhase::Running { not_before, all_created: false });
+}
+
+#[test]
 fn the_replacement_is_created_and_what_it_replaces_removed() {
     let mut observed = replacing(vec![ready(0), exited(1, 137, 995), ready(2)]);
     let decision = decide(&observed, NOW);

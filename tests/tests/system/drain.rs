@@ -112,8 +112,11 @@ fn contained(workspace: &Path) -> (PathBuf, bool) {
     (program, can)
 }
 
+/// Whether the moment has come for the process whose folder in `/proc` this is.
+type HasCome = fn(&Path) -> bool;
+
 /// Moments in the start of a stage: their names, and whether a process has reached them.
-const MOMENTS: [(&str, fn(&Path) -> bool); 5] = [
+const MOMENTS: [(&str, HasCome); 5] = [
     // the shell and `unshare`, which come before it, may hold signals back too
     ("the entry point", |process| runs_ours(process) && has_signal(process, "SigBlk:")),
     ("the program", |process| runs(process, "stagecoach")),

@@ -78,7 +78,7 @@ fn add_jobs(entries: ReadDir, parent: &str, names: &mut Vec<String>) -> anyhow::
         let Ok(name) = entry.file_name().into_string() else { continue };
         let (path, name) = (entry.path(), format!("{parent}{name}"));
         let is_own = entry.file_type().is_ok_and(|kind| kind.is_dir());
-        if entry.file_name().as_encoded_bytes().starts_with(b".") || !is_own && !(parent.is_empty() && path.is_dir()) {
+        if entry.file_name().as_encoded_bytes().starts_with(b".") || !(is_own || parent.is_empty() && path.is_dir()) {
             continue;
         }
         if JobFolder::existing(&path)?.is_some() {

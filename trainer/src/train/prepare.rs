@@ -77,7 +77,7 @@ fn length_notes(config: &JobConfig, training_sequences: u64) -> Vec<String> {
         ));
     }
     let LearningRateSpec { warmup_steps, .. } = training.learning_rate;
-    if u64::from(warmup_steps) >= steps {
+    if warmup_steps >= steps {
         notes.push(format!(
             "training.learningRate.warmupSteps is {warmup_steps}, and training has {steps} steps: the learning rate never reaches \
              its peak"

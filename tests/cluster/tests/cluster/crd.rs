@@ -161,7 +161,7 @@ fn scaling(plane: &ControlPlane) {
     let message = String::from_utf8_lossy(&refused.stderr).into_owned();
     assert!(message.contains("should be less than or equal to 256"), "{message}");
 
-    let status = json!({"status": {"stages": 5, "selector": "stagecoach.dev/job=existing"}});
+    let status = json!({"status": {"stages": 10, "stagesPerReplica": 5, "selector": "stagecoach.dev/job=existing"}});
     plane.client().patch(&format!("{JOBS}/existing/status"), &status).unwrap();
     let scale = plane.client().request(Method::GET, &format!("{JOBS}/existing/scale"), None).unwrap();
     assert_eq!(scale["status"], json!({"replicas": 5, "selector": "stagecoach.dev/job=existing"}));

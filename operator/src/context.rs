@@ -27,7 +27,7 @@ pub(crate) struct Context {
     pub pod_cache: PodCache,
     /// The jobs' Services, NetworkPolicies and ConfigMaps, fed by watches.
     pub owned_objects: OwnedObjects,
-    /// Which job has which folder, fed by the watch.
+    /// The job that has each folder, fed by the watch.
     pub folders: Folders,
     /// Jobs as this operator wrote them last.
     pub write_cache: WriteCache,

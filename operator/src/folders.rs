@@ -1,4 +1,4 @@
-//! Which job has which folder of which claim. Two jobs in one folder would take it from each other for ever, so that one
+//! The folders of claims, and the job that has each. Two jobs in one folder would take it from each other for ever, so that one
 //! has it: the job that was accepted with it, else the oldest. Fed by the watch, as a job that waits may be reconciled
 //! before the one that has the folder.
 
@@ -18,7 +18,7 @@ use crate::build::{self, JobReference};
 use crate::job::{self, RawPipelineJob};
 use crate::sync::lock;
 
-/// How long the pods of a job that has left a folder keep others out of it: on a dead node they may stay for ever, and
+/// The time for which the pods of a job that has left a folder keep others out of it: on a dead node they may stay for ever, and
 /// then the fence on the volume keeps them from committing.
 const LEAVE_TIMEOUT: Duration = Duration::from_secs(60);
 
@@ -55,7 +55,7 @@ struct State {
     listing: HashMap<String, HashSet<String>>,
 }
 
-/// Why a job has to wait for its folder.
+/// The reason why a job waits for its folder.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct FolderTaken {
     /// A sentence that names the other job.

@@ -72,7 +72,7 @@ pub enum CheckpointError {
         /// The folder of fences.
         fences: PathBuf,
     },
-    /// What has the name of a checkpoint newer than all others is a link.
+    /// A link has the name of a checkpoint newer than all others.
     #[error(
         "{} is a link, and no newer checkpoint is there: put the folder of the checkpoint in its place, or \
          remove it to start without", .path.display()
@@ -157,7 +157,7 @@ pub(crate) fn volume_io(
     move |source| CheckpointError::Io { operation, path, source }
 }
 
-/// What follows for a group that is fenced off.
+/// The consequence for a group that is fenced off.
 fn fenced_off_by(by: Option<&FenceOwner>) -> String {
     match by {
         Some(job) => format!("{job} holds it, and a folder is of one job: give each its own spec.storage.path"),

@@ -23,7 +23,7 @@ pub const SINGLE_WEIGHTS_FILE: &str = "model.safetensors";
 /// Why a checkpoint was set aside.
 pub const REASON_FILE: &str = "reason.txt";
 
-/// How the name begins of a folder that [`probe_path`] names.
+/// Prefix of the name of a folder that [`probe_path`] names.
 const PROBE: &str = ".probe-";
 
 /// How the name ends of a folder that [`retired_path`] names.

@@ -63,7 +63,7 @@ pub enum DataError {
     Empty {
         /// How many files match.
         files: usize,
-        /// What became of texts that have no tokens.
+        /// Sentences on texts that have no tokens.
         notes: Vec<String>,
     },
     /// Bytes that are not UTF-8.

@@ -1,13 +1,13 @@
-//! What the ids of a corpus lack of its texts: counted while it is tokenised, so that nothing is lost in silence.
+//! Losses of a corpus's texts in its ids: counted while it is tokenised, so that nothing is lost in silence.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
-/// How many examples are named.
+/// The number of examples that a note names.
 const EXAMPLES: usize = 3;
 
-/// What the tokens do not say of the texts.
+/// Losses of the texts in their tokens.
 #[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Findings {

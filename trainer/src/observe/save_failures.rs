@@ -1,4 +1,4 @@
-//! What people are told of saves that fail: the first, then how many have, and when a save has succeeded again.
+//! Messages about saves that fail: the first failure, then how many have, and when a save has succeeded again.
 
 use super::SaveRecord;
 use super::event_formatter::format_save_failure;

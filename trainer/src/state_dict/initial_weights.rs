@@ -64,7 +64,7 @@ impl InitialWeights {
         check_tied_head(&self.files, architecture)
     }
 
-    /// What is in the directory and is not read.
+    /// A sentence on files of the directory that are not read.
     pub(crate) fn note(&self) -> Option<String> {
         self.files.note()
     }

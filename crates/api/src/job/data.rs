@@ -35,13 +35,13 @@ pub struct DataSpec {
 }
 
 string_enum! {
-    /// What text that looks like a special token is.
+    /// The meaning of text that looks like a special token.
     #[derive(Default)]
     pub enum SpecialTokens {
-        /// Text: a document can't forge a token. Documents begin and end with special tokens all the same.
+        /// It stays text, so that a document can't forge a token. Documents begin and end with special tokens all the same.
         #[default]
         Text = "Text",
-        /// The token, as in texts that a chat template wrote.
+        /// It is the token, as in texts that a chat template wrote.
         Parse = "Parse",
     }
 }

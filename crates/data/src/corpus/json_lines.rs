@@ -93,7 +93,7 @@ fn find_field<'a>(fields: &'a Map<String, Value>, path: &str) -> Option<&'a Valu
     fields.get(path).or_else(nested)
 }
 
-/// Why the value of the field can't be a document.
+/// The reason why the value of the field can't be a document.
 fn no_text(field: &str, value: &Value) -> String {
     let is_conversation = value.as_array().is_some_and(|turns| turns.first().is_some_and(Value::is_object));
     if is_conversation {
@@ -108,7 +108,7 @@ fn no_text(field: &str, value: &Value) -> String {
     )
 }
 
-/// Why a line is not JSON.
+/// The reason why a line is not JSON.
 fn not_json(json: &str, error: &serde_json::Error, example: &str) -> String {
     let message = error.to_string();
     let cause = message.split(" at line ").next().unwrap_or_default(); // its line number is always 1

@@ -42,7 +42,7 @@ pub(crate) struct CorpusFile {
     pub(crate) stamp: FileStamp,
 }
 
-/// What changes when a file gets other contents. Tools can set size and time of modification as they like, but not all of it.
+/// Attributes that change when a file gets other contents. Tools can set size and time of modification as they like, but not all of it.
 #[derive(Serialize, Deserialize, Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) struct FileStamp {
     /// Bytes.

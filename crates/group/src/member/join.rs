@@ -20,7 +20,7 @@ use crate::{
 /// process has ended before.
 const MAX_TIME_BETWEEN_GROUPS: Duration = Duration::from_secs(4);
 
-/// How long [`answers`] waits.
+/// The timeout of [`answers`].
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// A member whose group has been released.

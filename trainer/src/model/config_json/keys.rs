@@ -5,7 +5,7 @@ use serde_json::{Map, Value, json};
 
 use super::{ConfigJson, Family};
 
-/// What a key is to this trainer.
+/// The role of a key for this trainer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Role {
     /// Read into the model's configuration, or written by it: a checkpoint has the model's own value.

@@ -78,7 +78,7 @@ pub(crate) fn generate_text(path: &Path, prompt: &str, generation: GenerationCon
     weights.load(&architecture, &stage, &mut |_| {})?;
     let special = tokenizer.special_tokens();
     let prompt = tokenizer.encode(prompt)?;
-    let bos = special.bos.filter(|bos| prompt.first() != Some(bos));
+    let bos = tokenizer.bos_before(&prompt);
     let mut ids: Vec<i64> = bos.into_iter().chain(prompt).map(i64::from).collect();
     ensure!(!ids.is_empty(), "this tokenizer has no beginning-of-sequence token: give a --prompt");
     let mut random =

@@ -59,10 +59,7 @@ impl CheckpointLocation {
 /// The step of the checkpoint in `folder`; none without a manifest.
 fn copied_step(folder: &Path) -> Result<Option<u64>, CheckpointError> {
     let path = folder.join(MANIFEST_FILE);
-    let bytes = match fs::read(&path) {
-        Err(e) if e.kind() == ErrorKind::NotFound => return Ok(None),
-        read => read.map_err(io("read", &path))?,
-    };
+    let Some(bytes) = stagecoach_files::read_if_exists(&path).map_err(io("read", &path))? else { return Ok(None) };
     let manifest = Manifest::parse(&bytes).map_err(|problem| CheckpointError::Content { path, problem })?;
     Ok(Some(manifest.step))
 }

@@ -31,7 +31,7 @@ pub use dataset::{BatchPlan, Dataset, DocumentPart, IGNORE_INDEX, Microbatch, Mi
 pub use documents::{DocumentName, PartText, document_indices, part_texts};
 pub use error::DataError;
 pub use findings::Findings;
-pub use model_files::tokenizer_files;
+pub use model_files::{TOKENIZER_FILES, tokenizer_files};
 pub use prepared::PreparedCorpus;
 pub use texts::{Texts, find_texts};
-pub use tokenizer::{SpecialTokens, Tokenizer};
+pub use tokenizer::{SpecialTokenIds, Tokenizer};

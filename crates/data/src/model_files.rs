@@ -1,7 +1,8 @@
 //! The tokenizer's files that belong to a model, as Hugging Face's libraries expect them beside its weights.
 
 use std::fs;
-use std::io::ErrorKind;
+
+use stagecoach_files::read_if_exists;
 
 use crate::config::{DataConfig, TokenizerSource};
 use crate::error::DataError;
@@ -10,8 +11,9 @@ use crate::tokenizer::Tokenizer;
 
 const TOKENIZER_CONFIG_FILE: &str = "tokenizer_config.json";
 
-/// Files beside a given `tokenizer.json` that belong to it.
-const COMPANIONS: [&str; 3] = [TOKENIZER_CONFIG_FILE, "special_tokens_map.json", "chat_template.jinja"];
+/// Names of a tokenizer's files in a model directory. All but `tokenizer.json` may be absent.
+pub const TOKENIZER_FILES: [&str; 4] =
+    [TOKENIZER_FILE, TOKENIZER_CONFIG_FILE, "special_tokens_map.json", "chat_template.jinja"];
 
 /// Names and contents of the tokenizer's files: `tokenizer.json`, and what is beside the job's own one. The cache is shared by jobs, and so has no
 /// part in what is beside it.
@@ -22,13 +24,10 @@ pub fn tokenizer_files(config: &DataConfig, prepared: &PreparedCorpus) -> Result
     let path = prepared.tokenizer_file(config);
     let mut files = vec![(TOKENIZER_FILE.to_owned(), fs::read(&path).map_err(DataError::io("read", &path))?)];
     if let TokenizerSource::File { path } = &config.tokenizer {
-        for name in COMPANIONS {
+        for name in TOKENIZER_FILES.into_iter().filter(|name| *name != TOKENIZER_FILE) {
             let path = config.volume_root.join(path).with_file_name(name);
-            match fs::read(&path) {
-                Ok(bytes) => files.push((name.to_owned(), bytes)),
-                Err(error) if error.kind() == ErrorKind::NotFound => {}
-                Err(error) => return Err(DataError::io("read", path)(error)),
-            }
+            let companion = read_if_exists(&path).map_err(DataError::io("read", path))?;
+            files.extend(companion.map(|bytes| (name.to_owned(), bytes)));
         }
     }
     if files.iter().all(|(name, _)| name != TOKENIZER_CONFIG_FILE) {

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::config::DataConfig;
 use crate::findings::Findings;
-use crate::tokenizer::SpecialTokens;
+use crate::tokenizer::SpecialTokenIds;
 
 pub(crate) const TOKEN_IDS_FILE: &str = "ids.bin";
 pub(crate) const DOCUMENTS_FILE: &str = "documents.bin";
@@ -37,12 +37,11 @@ pub struct PreparedCorpus {
     pub padding: u32,
     /// The tokens that begin, end and pad documents.
     #[serde(default)]
-    pub special_tokens: SpecialTokens,
-    /// What the tokens lack of the texts.
+    pub special_tokens: SpecialTokenIds,
+    /// Losses of the texts in their tokens.
     #[serde(default)]
     pub findings: Findings,
-    /// What people should know of the corpus, in sentences: files without text, and findings. Each [`prepare`](crate::prepare) writes
-    /// them.
+    /// Sentences on the corpus for people: files without text, and findings. Each [`prepare`](crate::prepare) writes them.
     #[serde(skip)]
     pub notes: Vec<String>,
 }

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use glob::Pattern;
 use serde_json::{Map, Value};
 
-use crate::corpus::{FileFormat, parquet_text_columns};
+use crate::corpus::{BYTE_ORDER_MARK, FileFormat, parquet_text_columns};
 use crate::error::DataError;
 
 /// The bytes of a `.jsonl` file after which its fields are not measured further.
@@ -212,7 +212,7 @@ fn json_fields(path: &Path) -> Result<BTreeMap<String, u64>, String> {
             0 => break,
             bytes => bytes_read += bytes as u64,
         }
-        let json = line.strip_prefix(b"\xef\xbb\xbf").unwrap_or(&line);
+        let json = line.strip_prefix(BYTE_ORDER_MARK).unwrap_or(&line);
         if json.iter().all(u8::is_ascii_whitespace) {
             continue;
         }

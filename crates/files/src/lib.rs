@@ -1,4 +1,4 @@
-//! Replacing a file: its readers see the old content or the new, also after a crash or a power failure.
+//! Files that may be absent, and replacing a file: its readers see the old content or the new, also after a crash or a power failure.
 #![forbid(unsafe_code)]
 
 mod name;
@@ -8,6 +8,17 @@ use std::io::{self, ErrorKind, Write};
 use std::path::{Path, PathBuf};
 
 pub use name::{random_hex, temporary_name, temporary_target};
+
+/// Reads a file; `None` if there is none.
+///
+/// # Errors
+/// If it is there and can't be read.
+pub fn read_if_exists(path: &Path) -> io::Result<Option<Vec<u8>>> {
+    match fs::read(path) {
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+        read => read.map(Some),
+    }
+}
 
 /// A file under a temporary name, until [`AtomicFile::commit`] renames it. Dropped before that, it is removed.
 #[derive(Debug)]

@@ -184,12 +184,14 @@ impl Dialer<'_> {
         let Dialer { config, deadline, .. } = *self;
         let address = &config.addresses[link.to];
         let with_peer = |what: &str| format!("{what} stage {} at {address} for {link}", link.to);
-        let socket = connect(config, address, deadline).map_err(|error| match LinkError::of_io("", &error) {
-            LinkError::Broken(_) if !config.interrupt.is_triggered() => LinkError::Unreachable(format!(
-                "{}: {error}; it has joined the group, so a route, a firewall or a NetworkPolicy is in the way",
-                with_peer("could not reach")
-            )),
-            _ => LinkError::of_io(with_peer("could not reach"), &error),
+        let socket = connect(config, address, deadline).map_err(|error| {
+            let what = with_peer("could not reach");
+            if local_shortage(&error).is_some() || config.interrupt.is_triggered() {
+                return LinkError::of_io(what, &error);
+            }
+            LinkError::Unreachable(format!(
+                "{what}: {error}; it has joined the group, so a route, a firewall or a NetworkPolicy is in the way"
+            ))
         })?;
         let id = self
             .id(link)

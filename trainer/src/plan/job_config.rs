@@ -1,6 +1,5 @@
 //! The job as the trainer uses it. Structs are destructured by field, so that a new field cannot be forgotten here.
 
-use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use serde_json::{Map, Value};
@@ -11,6 +10,7 @@ use stagecoach_api::job::{
     SpecialTokens, TOKEN_CACHE, TokenizerSpec, TrainingLength, TrainingSpec,
 };
 use stagecoach_data::{DataConfig, Tokenizer, TokenizerSource};
+use stagecoach_files::read_if_exists;
 use stagecoach_pipeline::GradientBlocks;
 
 use super::memory::parameter_copies;
@@ -20,6 +20,9 @@ use crate::optimize::LearningRate;
 use crate::stage_error::StageError;
 use crate::state_dict::find_model;
 use crate::sys::is_in_cluster;
+
+/// The file of a Hugging Face model directory with the settings of text generation.
+pub(crate) const GENERATION_CONFIG_FILE: &str = "generation_config.json";
 
 /// Configuration of a job that this trainer can run.
 #[derive(Clone, Debug)]
@@ -125,15 +128,11 @@ impl JobConfig {
     /// # Errors
     /// If it can't be read.
     pub(crate) fn generation_config(&self) -> Result<Option<(String, Vec<u8>)>, StageError> {
-        const NAME: &str = "generation_config.json";
         let Some(folder) = &self.initial_weights else { return Ok(None) };
         let Ok(folder) = find_model(&self.workspace, folder) else { return Ok(None) };
-        let path = self.workspace.join(folder).join(NAME);
-        match std::fs::read(&path) {
-            Ok(bytes) => Ok(Some((NAME.to_owned(), bytes))),
-            Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
-            Err(error) => Err(StageError::storage("read", &path, error)),
-        }
+        let path = self.workspace.join(folder).join(GENERATION_CONFIG_FILE);
+        let bytes = read_if_exists(&path).map_err(|error| StageError::storage("read", &path, error))?;
+        Ok(bytes.map(|bytes| (GENERATION_CONFIG_FILE.to_owned(), bytes)))
     }
 
     /// Steps between two evaluations; 0 if no sequences are held out.

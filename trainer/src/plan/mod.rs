@@ -28,7 +28,7 @@ use stagecoach_pipeline::{
 };
 
 pub(crate) use checkpoint_link::CheckpointLink;
-pub(crate) use job_config::{JobConfig, recorded_gradient_blocks};
+pub(crate) use job_config::{GENERATION_CONFIG_FILE, JobConfig, recorded_gradient_blocks};
 pub(crate) use machines::Machines;
 pub(crate) use memory::StageBytes;
 pub(crate) use meshes::{MeshPlan, every_mesh};

@@ -67,8 +67,8 @@ fn length_notes(config: &JobConfig, training_sequences: u64) -> Vec<String> {
     let (steps, training) = (config.steps(training_sequences), &config.training);
     let read = steps * u64::from(training.global_batch_size);
     let mut notes = Vec::new();
-    if let (Some(TrainingLength::Epochs(epochs)), Some(repeated @ 1..)) =
-        (training.length(), read.checked_sub(u64::from(training.epochs.unwrap_or(1)) * training_sequences))
+    if let Some(TrainingLength::Epochs(epochs)) = training.length()
+        && let Some(repeated @ 1..) = read.checked_sub(u64::from(epochs) * training_sequences)
     {
         notes.push(format!(
             "{epochs} x {training_sequences} sequences do not fill {steps} batches of {}: the last one is filled with {repeated} of \

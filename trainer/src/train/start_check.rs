@@ -1,14 +1,14 @@
-//! What stage 0 would refuse before it trains, as far as it is known without reading a text: for the launcher, which asks before
+//! Checks of a job that stage 0 would refuse before it trains, as far as it is known without reading a text: for the launcher, which asks before
 //! it removes anything. Stage 0 asks the same functions.
 
 use std::path::PathBuf;
 
 use stagecoach_api::job::TokenizerSpec;
-use stagecoach_data::{Tokenizer, check_sources};
+use stagecoach_data::check_sources;
 use stagecoach_pipeline::RankSpeeds;
 
 use super::prepare::resolve_initial_weights;
-use crate::model::Architecture;
+use crate::model::{Architecture, ParameterSpec};
 use crate::plan::{JobConfig, plan_pipeline};
 use crate::stage_error::StageError;
 
@@ -19,15 +19,15 @@ const BYTES_PER_PARAMETER: u64 = 12;
 /// `available_bytes` of the volume. Of a tokenizer that is yet to be trained, the vocabulary is not known: it is counted as empty.
 ///
 /// # Errors
-/// What stage 0 would refuse.
+/// The first reason for which stage 0 would refuse the job.
 pub(crate) fn check_start(config: &JobConfig, available_bytes: Option<u64>) -> Result<(), StageError> {
-    check_sources(&config.data_config())?;
+    let of_tokenizer = check_sources(&config.data_config())?;
     let tokenizer: Option<PathBuf> = match &config.data.tokenizer {
         TokenizerSpec::File(file) => Some(config.workspace.join(&file.path)),
         TokenizerSpec::Train(_) => None,
     };
-    let vocab_size = match &tokenizer {
-        Some(path) => Some(config.vocab_size(Tokenizer::load(path)?.vocab_size())?),
+    let vocab_size = match of_tokenizer {
+        Some(size) => Some(config.vocab_size(size)?),
         None => config.model_vocab_size,
     };
     let plan = |vocab_size| {
@@ -53,9 +53,7 @@ pub(super) fn check_space(
     architecture: &dyn Architecture,
     available_bytes: impl FnOnce() -> Option<u64>,
 ) -> Result<(), StageError> {
-    let numel = |shape: &[i64]| shape.iter().product::<i64>() as u64;
-    let specs = architecture.all_parameter_specs();
-    let needed = BYTES_PER_PARAMETER * specs.iter().map(|spec| numel(&spec.shape)).sum::<u64>();
+    let needed = BYTES_PER_PARAMETER * architecture.all_parameter_specs().iter().map(ParameterSpec::numel).sum::<u64>();
     match available_bytes() {
         Some(available) if available < needed => Err(StageError::invalid(format!(
             "a checkpoint of this job has {needed} bytes, and its volume has {available} bytes free in {}: make room, or give \

@@ -2,7 +2,7 @@
 
 use std::io::ErrorKind;
 
-use super::{Fence, FenceOwner, fences, list_or_none, newest_owner};
+use super::{Fence, FenceOwner, fences, list_or_none, newest_fence};
 use crate::error::{CheckpointError, volume_io};
 use crate::paths::{self, CHECKPOINTS_DIR, FENCES_DIR};
 use crate::probe::probe_folder_rename;
@@ -53,7 +53,7 @@ impl Fence {
         if let Some(newer) = seen.iter().map(|(n, _)| *n).filter(|n| *n > number).max() {
             // suspended since listing: a folder created too late is not a claim
             let _ = volume.remove_dir(&work).and_then(|()| volume.remove_dir(&paths::fence_path(number)));
-            let by = newest_owner(volume).ok().flatten().filter(|by| fence.owner().is_some_and(|own| own != *by));
+            let by = fence.other_owner(volume);
             return Err(CheckpointError::FencedOff { fence: number, newest: Some(newer), by });
         }
         for (older, _) in seen.into_iter().filter(|(n, held)| *held && *n < number) {
@@ -72,7 +72,7 @@ impl Fence {
 fn claim_next(volume: &dyn Volume, expected: Option<u64>) -> Result<u64, CheckpointError> {
     let mut last = None;
     for _ in 0..MAX_ATTEMPTS {
-        let highest = fences(volume)?.into_iter().map(|(n, _)| n).max().unwrap_or(0);
+        let highest = newest_fence(volume)?;
         if let Some(expected) = expected.filter(|expected| *expected < highest) {
             return Err(CheckpointError::FencedOff { fence: expected, newest: Some(highest), by: None });
         }

@@ -53,9 +53,7 @@ impl Fence {
             Ok(_) => Ok(()),
             Err(e) if e.kind() == ErrorKind::NotFound => {
                 let newest = seen.into_iter().map(|(n, _)| n).filter(|n| *n > self.number).max();
-                let by = newest
-                    .and_then(|_| newest_owner(volume).ok()?)
-                    .filter(|by| self.owner().is_some_and(|own| own != *by));
+                let by = newest.and_then(|_| self.other_owner(volume));
                 Err(CheckpointError::FencedOff { fence: self.number, newest, by })
             }
             Err(e) => Err(volume_io(volume, "list", &work)(e)),
@@ -101,6 +99,12 @@ impl Fence {
     /// The job that holds it, if it was acquired for one.
     pub fn owner(&self) -> Option<FenceOwner> {
         FenceOwner::of_holder(&self.holder)
+    }
+
+    /// The job that holds the newest fence, if it is known to be another than this fence's.
+    fn other_owner(&self, volume: &dyn Volume) -> Option<FenceOwner> {
+        let own = self.owner()?;
+        newest_owner(volume).ok().flatten().filter(|newest| *newest != own)
     }
 
     pub(crate) fn holder(&self) -> &str {

@@ -1,4 +1,4 @@
-//! Whose a fence is. The job's name and UID are in the name of the holder's folder, so that they are there as soon as the fence
+//! The owner of a fence. The job's name and UID are in the name of the holder's folder, so that they are there as soon as the fence
 //! is held. A fence of an earlier version, or of a command, has none.
 
 use super::{fences, list_or_none};
@@ -60,5 +60,5 @@ pub fn newest_fence(volume: &dyn Volume) -> Result<u64, CheckpointError> {
 pub fn newest_owner(volume: &dyn Volume) -> Result<Option<FenceOwner>, CheckpointError> {
     let Some((newest, _)) = fences(volume)?.into_iter().filter(|(_, held)| *held).max() else { return Ok(None) };
     let holders = list_or_none(volume, &paths::fence_path(newest))?.into_iter().filter(|entry| entry.is_dir);
-    Ok(holders.filter_map(|holder| FenceOwner::of_holder(&holder.name)).next())
+    Ok(holders.into_iter().find_map(|holder| FenceOwner::of_holder(&holder.name)))
 }

@@ -3,8 +3,7 @@
 //! Headers are read when it is opened, a tensor's bytes on request.
 
 use std::collections::BTreeMap;
-use std::fs::{self, File};
-use std::io::ErrorKind;
+use std::fs::File;
 use std::path::{Path, PathBuf};
 
 use ::safetensors::Dtype;
@@ -81,7 +80,7 @@ impl ModelFiles {
         Ok(files)
     }
 
-    /// What is in the directory and is not read, in a sentence.
+    /// A sentence on files of the directory that are not read.
     pub fn note(&self) -> Option<String> {
         let is_single = self.shards.iter().any(|shard| shard.path == self.folder.join(SINGLE_WEIGHTS_FILE));
         (is_single && self.folder.join(WEIGHTS_INDEX_FILE).exists()).then(|| {
@@ -223,10 +222,7 @@ impl std::fmt::Display for TensorType {
 /// Reads the index of a directory; `None` if it has none.
 fn read_index(folder: &Path) -> Result<Option<Index>, CheckpointError> {
     let path = folder.join(WEIGHTS_INDEX_FILE);
-    let text = match fs::read(&path) {
-        Err(e) if e.kind() == ErrorKind::NotFound => return Ok(None),
-        read => read.map_err(io("read", &path))?,
-    };
+    let Some(text) = stagecoach_files::read_if_exists(&path).map_err(io("read", &path))? else { return Ok(None) };
     serde_json::from_slice(&text)
         .map(Some)
         .map_err(|e| CheckpointError::Content { path, problem: format!("is no index of weights: {e}") })

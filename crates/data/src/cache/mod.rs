@@ -16,7 +16,7 @@ use crate::config::{DataConfig, PrepareProgress, TokenizerSource};
 use crate::corpus::{Corpus, FileFormat};
 use crate::dataset::Dataset;
 use crate::error::DataError;
-use crate::prepared::{PreparedCorpus, TOKENIZER_FILE};
+use crate::prepared::PreparedCorpus;
 use crate::tokenizer::Tokenizer;
 use crate::tokenizer_training::{MIN_VOCAB_SIZE, TRAINING_VERSION};
 use build::{CacheBuilder, ResolvedTokenizer};
@@ -39,11 +39,15 @@ pub fn prepare(config: &DataConfig, progress: &mut dyn FnMut(PrepareProgress)) -
 }
 
 /// Checks what [`prepare`] begins with, and reads no text: the corpus's files are there, and so is a tokenizer that is a file.
+/// Returns the size of its vocabulary; `None` if it is yet to be trained.
 ///
 /// # Errors
 /// As [`prepare`].
-pub fn check_sources(config: &DataConfig) -> Result<(), DataError> {
-    find_sources(config).map(drop)
+pub fn check_sources(config: &DataConfig) -> Result<Option<usize>, DataError> {
+    Ok(match find_sources(config)?.1 {
+        ResolvedTokenizer::File { tokenizer, .. } => Some(tokenizer.vocab_size()),
+        ResolvedTokenizer::Train { .. } => None,
+    })
 }
 
 fn find_sources(config: &DataConfig) -> Result<(Corpus, ResolvedTokenizer), DataError> {
@@ -111,9 +115,7 @@ fn prepare_in_parts(
     // an older version's cache does not say them
     let special_tokens = match &tokenizer {
         ResolvedTokenizer::File { tokenizer, .. } => tokenizer.special_tokens().clone(),
-        &ResolvedTokenizer::Train { parse, .. } => {
-            Tokenizer::read(&path.join(TOKENIZER_FILE), parse)?.0.special_tokens().clone()
-        }
+        ResolvedTokenizer::Train { .. } => Tokenizer::of(config, &prepared)?.special_tokens().clone(),
     };
     let prepared = PreparedCorpus { special_tokens, ..prepared };
     Dataset::open(config, &prepared)?; // reports a corpus that is too short before the stages start

@@ -20,7 +20,7 @@ use crate::prepared::PreparedCorpus;
 #[cfg(test)]
 pub(crate) use definition::LLAMA_3_PATTERN;
 pub(crate) use special_tokens::SPECIAL_TOKENS;
-pub use special_tokens::SpecialTokens;
+pub use special_tokens::SpecialTokenIds;
 use special_tokens::{Configs, EOS_TOKENS, Names};
 
 /// A `tokenizer.json`, loaded.
@@ -31,13 +31,13 @@ pub struct Tokenizer {
     hash: String,
     vocab_size: usize,
     split: Split,
-    special_tokens: SpecialTokens,
+    special_tokens: SpecialTokenIds,
     /// Special tokens in a text are tokens.
     parses: bool,
     losses: Losses,
 }
 
-/// What a text may lose on its way to ids.
+/// Losses of a text on its way to ids.
 #[derive(Clone)]
 struct Losses {
     /// Names of special tokens that stay text.
@@ -186,7 +186,7 @@ impl Tokenizer {
     }
 
     /// The tokens that begin, end and pad documents. Training needs one that ends them.
-    pub fn special_tokens(&self) -> &SpecialTokens {
+    pub fn special_tokens(&self) -> &SpecialTokenIds {
         &self.special_tokens
     }
 
@@ -197,7 +197,7 @@ impl Tokenizer {
     }
 
     /// The begin-of-text token that a document gets whose first ids these are: none if its text has one.
-    pub(crate) fn bos_before(&self, ids: &[u32]) -> Option<u32> {
+    pub fn bos_before(&self, ids: &[u32]) -> Option<u32> {
         self.special_tokens.bos.filter(|bos| !self.parses || ids.first() != Some(bos))
     }
 

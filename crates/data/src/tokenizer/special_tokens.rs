@@ -1,13 +1,12 @@
-//! Which tokens begin, end and pad documents. `tokenizer_config.json` and `config.json` beside a `tokenizer.json` name them; without
+//! The tokens that begin, end and pad documents. `tokenizer_config.json` and `config.json` beside a `tokenizer.json` name them; without
 //! a name, a special token of `added_tokens` with a usual name is taken. An ordinary word of the vocabulary is never one.
 
 use std::collections::BTreeMap;
-use std::fs;
-use std::io::ErrorKind;
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
+use stagecoach_files::read_if_exists;
 
 use crate::error::DataError;
 
@@ -25,7 +24,7 @@ const PAD_TOKENS: [&str; 5] = [SPECIAL_TOKENS[2], "<pad>", "<|pad|>", "<|finetun
 /// Ids of the tokens that begin, end and pad documents.
 #[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
-pub struct SpecialTokens {
+pub struct SpecialTokenIds {
     /// Begins each document.
     pub bos: Option<u32>,
     /// The first ends each document. In files of token ids the others end documents too.
@@ -36,7 +35,7 @@ pub struct SpecialTokens {
     pub(crate) other_than_before: bool,
 }
 
-impl SpecialTokens {
+impl SpecialTokenIds {
     /// The part of a job's identity that these tokens make, `None` if all versions frame documents by them.
     pub fn identity(&self) -> Option<Value> {
         self.other_than_before.then(|| json!({"bos": self.bos, "eos": self.eos}))
@@ -83,11 +82,8 @@ impl Configs {
     pub(super) fn beside(tokenizer: &Path) -> Result<Configs, DataError> {
         let read = |name: &str| {
             let path = tokenizer.with_file_name(name);
-            let bytes = match fs::read(&path) {
-                Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => {
-                    return Ok(Value::Null);
-                }
-                read => read.map_err(DataError::io("read", &path))?,
+            let Some(bytes) = read_if_exists(&path).map_err(DataError::io("read", &path))? else {
+                return Ok(Value::Null);
             };
             let problem = match serde_json::from_slice(&bytes) {
                 Ok(object @ Value::Object(_)) => return Ok(object),
@@ -108,7 +104,7 @@ impl Configs {
     ///
     /// # Errors
     /// `tokenizer_config.json` names a token that the tokenizer lacks.
-    pub(super) fn special_tokens(&self, names: &Names) -> Result<SpecialTokens, String> {
+    pub(super) fn special_tokens(&self, names: &Names) -> Result<SpecialTokenIds, String> {
         let usual = |candidates: &[&str]| {
             let special = candidates.iter().find(|name| names.added.get(**name) == Some(&true));
             special.and_then(|name| (names.id_of)(name))
@@ -137,10 +133,10 @@ impl Configs {
         };
         let before = |candidates: &[&str]| candidates.iter().find_map(|name| (names.id_of)(name));
         let other_than_before = (bos, eos.first().copied()) != (before(&BOS_TOKENS), before(&EOS_TOKENS));
-        Ok(SpecialTokens { bos, eos, pad, other_than_before })
+        Ok(SpecialTokenIds { bos, eos, pad, other_than_before })
     }
 
-    /// What `tokenizer_config.json` says of `key`.
+    /// The value of `key` in `tokenizer_config.json`.
     fn named(&self, key: &str, names: &Names) -> Result<Named, String> {
         let name = match &self.tokenizer[key] {
             Value::Null if self.tokenizer.get(key).is_some() => return Ok(Named::None),

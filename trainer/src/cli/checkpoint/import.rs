@@ -1,6 +1,5 @@
 //! `stagecoach checkpoint import`
 
-use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
@@ -8,22 +7,15 @@ use clap::Args;
 use indicatif::HumanBytes;
 use serde_json::{Map, Value, json};
 use stagecoach_checkpoint::{CheckpointMetadata, FileSystemVolume, ModelFiles, import, paths, refuse_adapter};
+use stagecoach_data::TOKENIZER_FILES;
+use stagecoach_files::read_if_exists;
 
 use super::super::output::{print_json, print_line};
 use crate::folder::JobFolder;
 use crate::launch::JobLock;
 use crate::model::{Architecture, Llama, LlamaConfig};
-use crate::plan::TrainerState;
+use crate::plan::{GENERATION_CONFIG_FILE, TrainerState};
 use crate::state_dict::{check_model, check_tied_head};
-
-/// Optional files of a model directory that are copied as they are.
-const OPTIONAL_FILES: [&str; 5] = [
-    "tokenizer.json",
-    "tokenizer_config.json",
-    "special_tokens_map.json",
-    "generation_config.json",
-    "chat_template.jinja",
-];
 
 /// Import a Hugging Face model directory as the first checkpoint of a new folder.
 #[derive(Debug, Args)]
@@ -83,13 +75,10 @@ fn config_and_optional_files(from: &Path) -> anyhow::Result<Vec<(String, Vec<u8>
         }
     }
     let mut files = vec![("config.json".to_owned(), format!("{:#}\n", Value::Object(config)).into_bytes())];
-    for name in OPTIONAL_FILES {
+    for name in TOKENIZER_FILES.into_iter().chain([GENERATION_CONFIG_FILE]) {
         let path = from.join(name);
-        match std::fs::read(&path) {
-            Ok(bytes) => files.push((name.to_owned(), bytes)),
-            Err(e) if e.kind() == ErrorKind::NotFound => {}
-            Err(e) => return Err(e).with_context(|| format!("could not read {}", path.display())),
-        }
+        let bytes = read_if_exists(&path).with_context(|| format!("could not read {}", path.display()))?;
+        files.extend(bytes.map(|bytes| (name.to_owned(), bytes)));
     }
     Ok(files)
 }

@@ -12,6 +12,7 @@ use std::path::{Path, PathBuf};
 use aho_corasick::{AhoCorasick, MatchKind};
 use serde_json::{Value, json};
 
+use crate::catch_panic::catch_panic;
 use crate::config::{DataConfig, TokenizerSource};
 use crate::corpus::Split;
 use crate::error::DataError;
@@ -101,7 +102,7 @@ impl Tokenizer {
         let not_one = |error: String| bad(format!("this is no tokenizer.json that can be read: {error}"));
         let mut definition: Value = serde_json::from_slice(bytes).map_err(|error| not_one(error.to_string()))?;
         definition::check_deterministic(&definition).map_err(bad)?;
-        let mut inner = tokenizers::Tokenizer::from_bytes(bytes).map_err(|error| not_one(error.to_string()))?;
+        let mut inner = parse_definition(bytes).map_err(not_one)?;
         let special_tokens = configs.special_tokens(&names(&inner, &definition)).map_err(bad)?;
         let mut is_changed = false;
         for (_, id) in special_tokens.by_name() {
@@ -111,7 +112,7 @@ impl Tokenizer {
         }
         if is_changed {
             let bytes = serde_json::to_vec(&definition).map_err(|error| not_one(error.to_string()))?;
-            inner = tokenizers::Tokenizer::from_bytes(bytes).map_err(|error| not_one(error.to_string()))?;
+            inner = parse_definition(&bytes).map_err(not_one)?;
         }
         inner.set_encode_special_tokens(!parse);
         inner.with_padding(None);
@@ -247,6 +248,16 @@ impl Losses {
             special: matcher.ok().filter(|_| !parse),
             unknown: definition::unknown_token(definition).and_then(|name| inner.token_to_id(name)),
             drops_characters: definition::may_drop_characters(definition, &|name| inner.token_to_id(name).is_some()),
+        }
+    }
+}
+
+/// The library's tokenizer. It panics on some definitions, such as a prefix of continuing subwords that the merges lack.
+fn parse_definition(bytes: &[u8]) -> Result<tokenizers::Tokenizer, String> {
+    match catch_panic(|| tokenizers::Tokenizer::from_bytes(bytes)) {
+        Some(parsed) => parsed.map_err(|error| error.to_string()),
+        None => {
+            Err("the library that reads it failed: its vocabulary, merges and prefixes do not fit each other".into())
         }
     }
 }

@@ -103,8 +103,9 @@ impl Configs {
     /// The special tokens that these files name, completed by usual names.
     ///
     /// # Errors
-    /// `tokenizer_config.json` names a token that the tokenizer lacks.
+    /// `tokenizer_config.json` names a token that the tokenizer lacks, or has with another id.
     pub(super) fn special_tokens(&self, names: &Names) -> Result<SpecialTokenIds, String> {
+        self.check_added_tokens(names)?;
         let usual = |candidates: &[&str]| {
             let special = candidates.iter().find(|name| names.added.get(**name) == Some(&true));
             special.and_then(|name| (names.id_of)(name))
@@ -134,6 +135,23 @@ impl Configs {
         let before = |candidates: &[&str]| candidates.iter().find_map(|name| (names.id_of)(name));
         let other_than_before = (bos, eos.first().copied()) != (before(&BOS_TOKENS), before(&EOS_TOKENS));
         Ok(SpecialTokenIds { bos, eos, pad, other_than_before })
+    }
+
+    /// Refuses a list of added tokens that is another tokenizer's: transformers adds the tokens of this list to those of
+    /// `tokenizer.json`, with ids of its own.
+    fn check_added_tokens(&self, names: &Names) -> Result<(), String> {
+        for (id, token) in self.tokenizer["added_tokens_decoder"].as_object().into_iter().flatten() {
+            let name = token["content"].as_str().unwrap_or_default();
+            let known = (names.id_of)(name);
+            if known.map(|known| known.to_string()).as_ref() != Some(id) {
+                let there = known.map_or_else(|| "no such token".to_owned(), |known| format!("it with the id {known}"));
+                return Err(format!(
+                    "tokenizer_config.json has the token {name} with the id {id} in added_tokens_decoder, and tokenizer.json \
+                     has {there}: take both files of one model"
+                ));
+            }
+        }
+        Ok(())
     }
 
     /// The value of `key` in `tokenizer_config.json`.

@@ -8,3 +8,4 @@ mod documents;
 mod families;
 mod formats;
 mod tokenizer;
+mod tokenizer_keys;

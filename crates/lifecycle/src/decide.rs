@@ -87,7 +87,12 @@ fn record_progress(observed: &mut Observed) {
         .max()
         .max(observed.progress.finished_steps)
         .max(checkpoint_step);
-    if observed.state.outcome().is_some() {
+    if let Some(outcome) = observed.state.outcome() {
+        // At the deadline the stages still train: they save before they leave. Any other record is final.
+        if *outcome == JobOutcome::Failed(JobFailureReason::DeadlineExceeded) {
+            observed.state.checkpoint_step = observed.state.checkpoint_step.max(checkpoint_step);
+            observed.state.max_finished_steps = observed.state.max_finished_steps.max(finished_steps);
+        }
         return;
     }
     if checkpoint_step > observed.state.checkpoint_step {

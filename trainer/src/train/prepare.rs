@@ -247,3 +247,37 @@ pub(super) fn resolve_initial_weights(
     notes.extend(weights.note());
     Ok(Some(path))
 }
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+
+    fn notes(set: &[(&str, &str)], training_sequences: u64) -> Vec<String> {
+        let set: Vec<_> = set.iter().map(|(path, value)| ((*path).to_owned(), (*value).to_owned())).collect();
+        let sample = include_str!("../../../manifests/samples/shakespeare.yaml");
+        let job = stagecoach_api::parse_with(sample, "shakespeare.yaml", &set).unwrap();
+        length_notes(&JobConfig::new(job, Path::new("/tmp")).unwrap(), training_sequences)
+    }
+
+    #[test]
+    fn a_length_that_its_author_may_not_have_meant_has_a_note() {
+        let epoch = [("training.steps", "null"), ("training.epochs", "1"), ("training.globalBatchSize", "8")];
+        let short = [&epoch[..], &[("training.learningRate.warmupSteps", "0")]].concat();
+        let filled = notes(&short, 7);
+        assert!(filled[0].contains("1 x 7 sequences do not fill 1 batches of 8: the last one is filled with 1 of"));
+        assert_eq!((filled.len(), notes(&short, 8).len()), (1, 0));
+        let warmup = |steps: &str| {
+            let steps = ("training.steps", steps);
+            notes(
+                &[steps, ("training.learningRate.warmupSteps", "1000"), ("training.learningRate.decaySteps", "2000")],
+                9,
+            )
+        };
+        assert_eq!(warmup("1001"), Vec::<String>::new());
+        assert!(
+            warmup("5")[0].contains("warmupSteps is 1000, and training has 5 steps: the learning rate never reaches")
+        );
+    }
+}

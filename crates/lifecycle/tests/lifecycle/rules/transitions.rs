@@ -237,6 +237,13 @@ fn the_deadline_ends_the_job_after_a_save() {
         decision.actions,
         [AttemptAction::DeleteInstances { attempt: 1, grace_seconds: 120, unready_grace_seconds: 30 }]
     );
+    // the record has what the stages saved on their way out
+    observed.state = JobState { checkpoint_step: Some(700), max_finished_steps: Some(1900), ..decision.state };
+    observed.progress =
+        ObservedProgress { checkpoint_step: Some(2025), finished_steps: Some(2025), ..ObservedProgress::default() };
+    let saved = decide(&observed, NOW).state;
+    assert_eq!((saved.checkpoint_step, saved.max_finished_steps), (Some(2025), Some(2025)));
+    assert_eq!(saved.budget, observed.state.budget);
 }
 
 #[test]

@@ -156,7 +156,11 @@ fn status_text(job: &Job, status: &PipelineJobStatus, state: Option<&JobState>) 
 fn wants_attention(condition: &Condition) -> bool {
     let is_false = condition.status == "False";
     match condition.kind.as_str() {
-        kind::ACCEPTED | kind::CHECKPOINTS_HEALTHY | kind::REPRODUCIBLE | kind::AUDITS_EQUAL => is_false,
+        kind::ACCEPTED
+        | kind::CHECKPOINTS_HEALTHY
+        | kind::REPRODUCIBLE
+        | kind::AUDITS_EQUAL
+        | kind::OBJECTS_IN_SYNC => is_false,
         kind::SCHEDULED => {
             let is_normal =
                 [reason::NOT_WANTED, reason::CREATING, reason::WAITING].contains(&condition.reason.as_str());

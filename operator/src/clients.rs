@@ -30,26 +30,33 @@ pub(crate) struct Clients {
     /// The client that all others use.
     pub client: Client,
     namespace: String,
+    field_manager: String,
 }
 
 impl Clients {
-    /// The clients of `namespace`.
-    pub(crate) fn new(client: &Client, namespace: &str) -> Clients {
+    /// The clients of `namespace`; their writes have this field manager.
+    pub(crate) fn new(client: &Client, namespace: &str, field_manager: &str) -> Clients {
         Clients {
             jobs: Api::namespaced(client.clone(), namespace),
-            pods: JsonApi::new::<Pod>(client, namespace, &()),
+            pods: JsonApi::new::<Pod>(client, namespace, &(), field_manager),
             pod_reader: Api::namespaced(client.clone(), namespace),
-            services: JsonApi::new::<Service>(client, namespace, &()),
-            config_maps: JsonApi::new::<ConfigMap>(client, namespace, &()),
-            network_policies: JsonApi::new::<NetworkPolicy>(client, namespace, &()),
+            services: JsonApi::new::<Service>(client, namespace, &(), field_manager),
+            config_maps: JsonApi::new::<ConfigMap>(client, namespace, &(), field_manager),
+            network_policies: JsonApi::new::<NetworkPolicy>(client, namespace, &(), field_manager),
             pod_logs: Api::namespaced(client.clone(), namespace),
             client: client.clone(),
             namespace: namespace.to_owned(),
+            field_manager: field_manager.to_owned(),
         }
+    }
+
+    /// The field manager of the writes.
+    pub(crate) fn field_manager(&self) -> &str {
+        &self.field_manager
     }
 
     /// PodGroups of an API that the cluster serves.
     pub(crate) fn pod_groups(&self, api: PodGroupApi) -> JsonApi {
-        JsonApi::new::<PodGroup>(&self.client, &self.namespace, &api.resource())
+        JsonApi::new::<PodGroup>(&self.client, &self.namespace, &api.resource(), &self.field_manager)
     }
 }

@@ -8,6 +8,7 @@ use k8s_openapi::api::networking::v1::NetworkPolicyPeer;
 use serde_json::Value;
 
 use crate::build::PolicyPeers;
+use crate::observe::field_manager;
 
 /// How logs are written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -72,6 +73,11 @@ impl OperatorConfig {
     /// The peers in the jobs' NetworkPolicies.
     pub fn peers(&self) -> PolicyPeers<'_> {
         PolicyPeers { readers: &self.readers.0, dns: &self.dns.0 }
+    }
+
+    /// The field manager of the operator's writes.
+    pub(crate) fn field_manager(&self) -> String {
+        field_manager(&self.namespace, &self.lease)
     }
 
     /// The time between two polls of a job's stage 0.

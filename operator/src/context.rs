@@ -9,8 +9,9 @@ use crate::apply::PodGroupDiscovery;
 use crate::config::OperatorConfig;
 use crate::folders::Folders;
 use crate::job::CreatedAttempt;
-use crate::observe::{LogTails, OwnedObjects, PodCache, StageStatusPoller};
+use crate::observe::{LogTails, OtherOperators, OwnedObjects, PodCache, StageStatusPoller};
 use crate::rejection::Rejections;
+use crate::repair_history::RepairHistory;
 use crate::status::Recovery;
 use crate::sync::PerJob;
 use crate::telemetry::Telemetry;
@@ -27,6 +28,10 @@ pub(crate) struct Context {
     pub pod_cache: PodCache,
     /// The jobs' Services, NetworkPolicies and ConfigMaps, fed by watches.
     pub owned_objects: OwnedObjects,
+    /// The field manager of this operator's writes.
+    pub field_manager: String,
+    /// The other operators that write the jobs' status, fed by the watch.
+    pub other_operators: OtherOperators,
     /// The job that has each folder, fed by the watch.
     pub folders: Folders,
     /// Jobs as this operator wrote them last.
@@ -51,6 +56,8 @@ pub(crate) struct Context {
 pub(crate) struct ReconcileCache {
     /// What the API server rejected.
     pub rejections: Rejections,
+    /// The repairs of its objects.
+    pub repairs: RepairHistory,
     /// The recovery from the last failure, if it was followed from its beginning.
     pub recovery: Option<Recovery>,
     /// Consecutive failed reconciles.
@@ -68,6 +75,8 @@ impl Context {
         let log_tails = LogTails::new(Arc::clone(&triggers));
         Context {
             client,
+            field_manager: config.field_manager(),
+            other_operators: OtherOperators::default(),
             config,
             pod_cache: PodCache::default(),
             owned_objects: OwnedObjects::default(),
@@ -97,6 +106,7 @@ impl Context {
     pub(crate) fn retain(&self, is_live: &dyn Fn(&str) -> bool) {
         self.pod_cache.retain(is_live);
         self.owned_objects.retain(is_live);
+        self.other_operators.retain(is_live);
         self.folders.clean_up();
         self.write_cache.retain(is_live);
         self.stage_status_poller.retain(is_live);

@@ -17,22 +17,31 @@ use kube::runtime::WatchStreamExt;
 use kube::runtime::controller::{Config, Controller};
 use kube::runtime::reflector::ObjectRef;
 use kube::runtime::reflector::store::Writer;
+use kube::runtime::utils::{Backoff, ResetTimerBackoff};
 use kube::runtime::watcher::{self, Event, watcher};
 use kube::{Client, Resource, ResourceExt};
 use serde::de::DeserializeOwned;
 use stagecoach_api::contract::{JOB_LABEL, JOB_UID_LABEL};
+use stagecoach_lifecycle::{BACKOFF_JITTER_PERCENT, backoff_delay, jittered};
 
 use crate::build::{self, JobReference};
 use crate::context::Context;
 use crate::errors::error_policy;
 use crate::job::RawPipelineJob;
-use crate::observe::{KnownObject, ObservedPod, OwnedObject, PartialPod};
+use crate::observe::{KnownObject, ObservedPod, OwnedObject, PartialPod, now};
 use crate::reconcile::reconcile;
 
 /// Events within this time trigger one reconcile.
 const DEBOUNCE: Duration = Duration::from_millis(1);
 /// How often cache entries of deleted jobs are removed.
 const CACHE_CLEANUP_INTERVAL: Duration = Duration::from_secs(60);
+
+/// Pause before a watch that failed begins again, and the longest one: kube's own goes up to 30 s, for which a job that
+/// was created after an outage, or after the CRD was applied again, would not be seen.
+const INITIAL_WATCH_PAUSE: Duration = Duration::from_millis(500);
+const MAX_WATCH_PAUSE: Duration = Duration::from_secs(5);
+/// After this time without a failure the pauses begin at the shortest one again.
+const WATCH_PAUSE_RESET: Duration = Duration::from_secs(60);
 
 /// Watches and reconciles until `stop`; reconciles in progress are finished first.
 pub(crate) async fn run(context: Arc<Context>, stop: tokio::sync::watch::Receiver<bool>) {
@@ -55,8 +64,12 @@ async fn watch(context: Arc<Context>, namespace: &str, mut stop: tokio::sync::wa
     context.telemetry.add_store(store.clone());
     let (pod_context, pod_namespace, job_context) = (Arc::clone(&context), namespace.to_owned(), Arc::clone(&context));
     let (folder_context, folder_namespace) = (Arc::clone(&context), namespace.to_owned());
+    let writers_context = Arc::clone(&context);
     let changed = events(&context, api::<RawPipelineJob>(client, namespace), watcher::Config::default())
-        .modify(|job| job.metadata.managed_fields = None)
+        .modify(move |job| {
+            writers_context.other_operators.read(job, &writers_context.field_manager);
+            job.metadata.managed_fields = None;
+        })
         .inspect_ok(move |event| {
             let waiting = folder_context.folders.apply(&folder_namespace, event);
             waiting.iter().for_each(|job| folder_context.triggers.trigger(job));
@@ -97,6 +110,34 @@ fn api<K: Resource<DynamicType = (), Scope = NamespaceResourceScope>>(client: &C
     }
 }
 
+/// The pauses of one watch.
+#[derive(Debug)]
+struct WatchPauses {
+    failures: u32,
+    /// By which the pauses of several watches differ.
+    seed: u64,
+}
+
+impl Iterator for WatchPauses {
+    type Item = Duration;
+
+    fn next(&mut self) -> Option<Duration> {
+        self.failures = self.failures.saturating_add(1);
+        let pause = backoff_delay(INITIAL_WATCH_PAUSE, MAX_WATCH_PAUSE, self.failures);
+        Some(jittered(pause, BACKOFF_JITTER_PERCENT, self.seed.wrapping_add(self.failures.into())))
+    }
+}
+
+impl Backoff for WatchPauses {
+    fn reset(&mut self) {
+        self.failures = 0;
+    }
+}
+
+fn watch_backoff() -> ResetTimerBackoff<WatchPauses> {
+    ResetTimerBackoff::new(WatchPauses { failures: 0, seed: now().0 }, WATCH_PAUSE_RESET)
+}
+
 /// The events of a watch. It restarts when it fails; failures are logged and counted.
 fn events<K>(
     context: &Arc<Context>,
@@ -107,7 +148,7 @@ where
     K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned + Send + 'static,
 {
     let context = Arc::clone(context);
-    watcher(objects, config).default_backoff().inspect_err(move |error| {
+    watcher(objects, config).backoff(watch_backoff()).inspect_err(move |error| {
         let kind = K::kind(&());
         tracing::warn!("the watch of {kind}s failed and begins again: {error}");
         context.telemetry.watch_failed(&kind);
@@ -162,7 +203,7 @@ fn job_of_owned_event<K: OwnedObject>(
     let namespace = object.namespace()?;
     // without its owner it is no longer the job's
     let deleted = deleted || !build::is_controlled_by(object.meta(), uid);
-    let known = KnownObject::new(&object);
+    let known = KnownObject::new(&object, &context.field_manager);
     let is_news = match deleted {
         true => context.owned_objects.remove(uid, &namespace, known),
         false => context.owned_objects.insert(uid, &namespace, known),

@@ -9,21 +9,33 @@ use serde::de::{DeserializeOwned, IgnoredAny};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+/// The parameters of a write by this field manager.
+pub(crate) fn write_params(field_manager: &str) -> PostParams {
+    PostParams { field_manager: Some(field_manager.to_owned()), ..PostParams::default() }
+}
+
 /// API client of one kind in one namespace.
 #[derive(Clone)]
 pub(crate) struct JsonApi {
     client: Client,
     request: Request,
     kind: String,
+    field_manager: String,
 }
 
 impl JsonApi {
-    /// For objects of `K` in `namespace`.
-    pub(crate) fn new<K: Resource>(client: &Client, namespace: &str, resource: &K::DynamicType) -> JsonApi {
+    /// For objects of `K` in `namespace`; the writes have this field manager.
+    pub(crate) fn new<K: Resource>(
+        client: &Client,
+        namespace: &str,
+        resource: &K::DynamicType,
+        field_manager: &str,
+    ) -> JsonApi {
         JsonApi {
             client: client.clone(),
             request: Request::new(K::url_path(resource, Some(namespace))),
             kind: K::kind(resource).into_owned(),
+            field_manager: field_manager.to_owned(),
         }
     }
 
@@ -35,13 +47,13 @@ impl JsonApi {
     /// Creates `object`. Returns the stored object.
     pub(crate) async fn create<T: DeserializeOwned>(&self, object: &impl Serialize) -> kube::Result<T> {
         let body = serde_json::to_vec(object).map_err(kube::Error::SerdeError)?;
-        let request = self.request.create(&PostParams::default(), body);
+        let request = self.request.create(&write_params(&self.field_manager), body);
         self.client.request(request.map_err(kube::Error::BuildRequest)?).await
     }
 
     /// Replaces the object of this name. Returns the stored object.
     pub(crate) async fn replace(&self, name: &str, object: &Value) -> kube::Result<Value> {
-        let request = self.request.replace(name, &PostParams::default(), object.to_string().into_bytes());
+        let request = self.request.replace(name, &write_params(&self.field_manager), object.to_string().into_bytes());
         self.client.request(request.map_err(kube::Error::BuildRequest)?).await
     }
 

@@ -18,6 +18,7 @@ mod leader;
 mod observe;
 mod reconcile;
 mod rejection;
+mod repair_history;
 mod requeue;
 pub mod run;
 mod serve;

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use kube::runtime::controller::Action;
 use kube::{Resource, ResourceExt};
 use stagecoach_api::PipelineJobStatus;
-use stagecoach_lifecycle::{AttemptAction, AttemptPhase, Decision, decide};
+use stagecoach_lifecycle::{AttemptAction, AttemptPhase, Decision, UnixMillis, decide};
 
 use crate::apply::{ApplyContext, ApplyError, Repair, apply, delete_lingering_pods, repair, repairs};
 use crate::clients::Clients;
@@ -15,6 +15,7 @@ use crate::errors::{RECONCILE_TIMEOUT, ReconcileError, catch_panic};
 use crate::job::{self, CreatedAttempt, InvalidJob, ParsedJob, RawPipelineJob};
 use crate::observe::{self, ObservedPods};
 use crate::rejection::{CreationResults, Rejections};
+use crate::repair_history::Contested;
 use crate::requeue::{LEAVING_RETRY_DELAY, NEW_REJECTION_DELAY, SPARE_STATUS_RETRY_DELAY, requeue_delay};
 use crate::status::{self, Recovery, StatusInputs, StatusUpdate};
 use crate::status_writer::{publish_events, write_not_accepted, write_status};
@@ -43,7 +44,7 @@ async fn reconcile_job(object: &RawPipelineJob, context: &Context) -> Result<Act
     }
     let namespace = object.namespace().unwrap_or_default();
     context.pod_cache.wait_for_first_list(&namespace).await;
-    let clients = Clients::new(&context.client, &namespace);
+    let clients = Clients::new(&context.client, &namespace, &context.field_manager);
     match job::parse(object).and_then(|job| with_folder(job, context)) {
         Ok(job) => reconcile_valid_job(object, job, &clients, context).await,
         Err(invalid) => {
@@ -85,11 +86,15 @@ async fn reconcile_valid_job(
         rejections: &rejections,
         log_tail: log_tail(&job, &pods, &decision, clients, context),
         recovery: update_recovery(&job, &pods, &decision, context),
+        contested: contested_objects(&job, pods.observed_at, context),
+        other_operators: context.other_operators.get(&job.reference.uid),
+        field_manager: &context.field_manager,
         since_last_write: context.write_cache.age(&job.reference.uid),
     };
     let StatusUpdate { status, write_after } = status::next_status(&inputs);
     let apply_context = ApplyContext::new(context, clients, &job, &pods, &decision, &status);
-    let repairs = repairs(&apply_context, &decision.state);
+    let mut repairs = repairs(&apply_context, &decision.state);
+    let next_repair = limit_repairs(&job, &mut repairs, pods.observed_at, context);
     let writes_objects = has_actions(&decision) || !repairs.is_empty();
     persist_status(object, &inputs, &status, writes_objects, clients, context).await?;
 
@@ -107,7 +112,7 @@ async fn reconcile_valid_job(
         delete_job(&job, clients).await?;
         return Ok(Action::await_change());
     }
-    let delays = [remaining_ttl, retry_after, write_after, requeue_delay(&decision, &pods)];
+    let delays = [remaining_ttl, retry_after, next_repair, write_after, requeue_delay(&decision, &pods)];
     Ok(delays.into_iter().flatten().min().map_or_else(Action::await_change, Action::requeue))
 }
 
@@ -154,6 +159,27 @@ fn update_recovery(job: &ParsedJob, pods: &ObservedPods, decision: &Decision, co
     context.with_cache(&job.reference.uid, |cache| {
         cache.recovery = Recovery::update(cache.recovery.take(), is_new, &decision.state, pods);
         cache.recovery.clone()
+    })
+}
+
+/// The objects that another client changes or deletes again and again.
+fn contested_objects(job: &ParsedJob, now: UnixMillis, context: &Context) -> Vec<Contested> {
+    context.with_cache(&job.reference.uid, |cache| {
+        cache.repairs.forget_quiet(now);
+        cache.repairs.contested().cloned().collect()
+    })
+}
+
+/// Removes the repairs that have to wait, and records the others. Returns when to reconcile again for it.
+fn limit_repairs(job: &ParsedJob, repairs: &mut Vec<Repair>, now: UnixMillis, context: &Context) -> Option<Duration> {
+    context.with_cache(&job.reference.uid, |cache| {
+        let contested_before = cache.repairs.contested().count();
+        cache.repairs.remove_waiting(repairs, now);
+        cache.repairs.add(repairs, now);
+        match cache.repairs.contested().count() > contested_before {
+            true => Some(NEW_REJECTION_DELAY),
+            false => cache.repairs.requeue_delay(now),
+        }
     })
 }
 

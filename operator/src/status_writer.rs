@@ -1,7 +1,6 @@
 //! Writes the status and publishes events.
 
 use kube::ResourceExt;
-use kube::api::PostParams;
 use serde::Serialize;
 use serde_json::Value;
 use stagecoach_api::PipelineJobStatus;
@@ -10,6 +9,7 @@ use stagecoach_api::job::condition_reason;
 use crate::clients::Clients;
 use crate::context::Context;
 use crate::job::{InvalidJob, RawPipelineJob};
+use crate::json_api::write_params;
 use crate::observe::now;
 use crate::status::{self, StatusInputs};
 
@@ -21,7 +21,8 @@ pub(crate) async fn write_status(
     status: &impl Serialize,
 ) -> kube::Result<()> {
     let updated = object.with_status(status).map_err(kube::Error::SerdeError)?;
-    let written = clients.jobs.replace_status(&object.name_any(), &PostParams::default(), &updated).await?;
+    let params = write_params(clients.field_manager());
+    let written = clients.jobs.replace_status(&object.name_any(), &params, &updated).await?;
     context.write_cache.insert(written);
     Ok(())
 }

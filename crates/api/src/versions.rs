@@ -42,7 +42,7 @@ impl PipelineJobSpec {
     /// version that does not have those fields yet.
     pub fn without_defaults(&self) -> Value {
         let mut value = serde_json::to_value(self).unwrap_or_default();
-        drop_defaults(&mut value, &SPEC);
+        drop_spec_defaults(&mut value, self);
         value
     }
 }
@@ -51,7 +51,7 @@ impl PipelineJob {
     /// The job as JSON without the fields of its spec that are at their default.
     pub fn without_defaults(&self) -> Value {
         let mut value = serde_json::to_value(self).unwrap_or_default();
-        drop_defaults(&mut value["spec"], &SPEC);
+        drop_spec_defaults(&mut value["spec"], &self.spec);
         value
     }
 }
@@ -80,6 +80,17 @@ impl Node {
         });
         node
     }
+}
+
+/// Drops the defaults of `spec`, whose JSON is `value`. How many chunks a stage holds depends on the schedule: earlier versions
+/// always had a number, and one as its default.
+fn drop_spec_defaults(value: &mut Value, spec: &PipelineJobSpec) {
+    if let Some(Value::Object(pipeline)) = value.get_mut("pipeline") {
+        pipeline.remove("virtualStages");
+        let number = Some(spec.pipeline.virtual_stages()).filter(|number| *number != 1);
+        pipeline.extend(number.map(|number| ("virtualStages".to_owned(), number.into())));
+    }
+    drop_defaults(value, &SPEC);
 }
 
 /// An object whose fields are all left out is left out itself if that says the same.

@@ -107,6 +107,7 @@ pub(super) async fn create_or_update<K: OwnedObject + Serialize + DeserializeOwn
         // with the resourceVersion that was read: if it changed meanwhile, the write fails and is repeated
         stored = api.replace(&name, &updated).await?;
     }
-    context.add_known(&serde_json::from_value::<K>(stored).map_err(kube::Error::SerdeError)?);
+    let stored = serde_json::from_value::<K>(stored).map_err(kube::Error::SerdeError)?;
+    context.add_known(context.known(&stored).written_as(object.fingerprint()));
     Ok(())
 }

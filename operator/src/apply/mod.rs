@@ -91,10 +91,15 @@ impl<'a> ApplyContext<'a> {
         }
     }
 
-    /// Adds an object as the API server returned it to the known ones, before the watch delivers it.
-    fn add_known(&self, stored: &impl OwnedObject) {
+    /// What is known of an object that the API server returned.
+    fn known(&self, stored: &impl OwnedObject) -> KnownObject {
+        KnownObject::new(stored, self.clients.field_manager())
+    }
+
+    /// Adds an object of the job to the known ones, before the watch delivers it.
+    fn add_known(&self, known: KnownObject) {
         let reference = &self.job.reference;
-        self.owned_objects.insert(&reference.uid, &reference.namespace, KnownObject::new(stored));
+        self.owned_objects.insert(&reference.uid, &reference.namespace, known);
     }
 }
 

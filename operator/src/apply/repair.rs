@@ -12,12 +12,13 @@ use super::start::attempt_template;
 use super::{ApplyContext, ApplyError};
 use crate::build;
 use crate::observe::{KnownObject, OwnedKind, OwnedObject};
+use crate::repair_history::Contested;
 
 /// What is wrong with one object.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Repair {
     /// It is missing, or not as the operator made it.
-    Restore(OwnedKind),
+    Restore(Contested),
     /// It is no longer needed.
     Remove(KnownObject),
 }
@@ -28,11 +29,11 @@ pub(crate) fn repairs(context: &ApplyContext<'_>, state: &JobState) -> Vec<Repai
     let (reference, attempt, objects) = (&job.reference, state.attempt, context.owned_objects);
     let known = |kind, name: &str| objects.get(&reference.uid, kind, name);
     let restore = |kind, name: &str, fingerprint| {
-        let differs = match known(kind, name) {
-            Some(known) => known.fingerprint != fingerprint,
-            None => objects.is_synced(kind, &reference.namespace),
+        let (differs, changed_by) = match known(kind, name) {
+            Some(known) => (!known.is_as(fingerprint), known.other_writer),
+            None => (objects.is_synced(kind, &reference.namespace), None),
         };
-        differs.then_some(Repair::Restore(kind))
+        differs.then(|| Repair::Restore(Contested { kind, name: name.to_owned(), changed_by }))
     };
     let remove = |kind, name: &str| known(kind, name).map(Repair::Remove);
     // the objects of an attempt that is being created are created by `start`
@@ -86,19 +87,27 @@ pub(crate) async fn repair(context: &ApplyContext<'_>, attempt: Attempt, repair:
                 other => Ok(other?),
             }
         }
-        Repair::Restore(OwnedKind::Service) => {
+        Repair::Restore(object) => restore(context, attempt, object.kind).await,
+    }
+}
+
+async fn restore(context: &ApplyContext<'_>, attempt: Attempt, kind: OwnedKind) -> Result<(), ApplyError> {
+    let ApplyContext { job, clients, .. } = *context;
+    let reference = &job.reference;
+    match kind {
+        OwnedKind::Service => {
             let service = build::service(reference, attempt.number, attempt.mesh);
             create_or_update(context, &clients.services, &service, false).await
         }
-        Repair::Restore(OwnedKind::NetworkPolicy) => {
+        OwnedKind::NetworkPolicy => {
             let policy = build::network_policy(reference, context.peers);
             create_or_update(context, &clients.network_policies, &policy, false).await
         }
-        Repair::Restore(OwnedKind::ConfigMap) => {
+        OwnedKind::ConfigMap => {
             let config_map = attempt_template(context, attempt).await?.to_config_map(reference);
             let stored: PartialObjectMeta<ConfigMap> =
                 create_owned(&clients.config_maps, reference, &config_map).await?;
-            context.add_known(&stored);
+            context.add_known(context.known(&stored));
             Ok(())
         }
     }

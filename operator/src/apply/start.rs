@@ -85,7 +85,8 @@ async fn create_objects(
         }
     };
     let ((), (), stored) = tokio::try_join!(policy, service, stored)?;
-    context.add_known(&PartialObjectMeta::<ConfigMap> { metadata: stored.metadata.clone(), ..Default::default() });
+    let metadata = stored.metadata.clone();
+    context.add_known(context.known(&PartialObjectMeta::<ConfigMap> { metadata, ..Default::default() }));
 
     let template = AttemptTemplate::from_config_map(&stored)?;
     let AttemptObjects { service: _, network_policy: _, config_map: _, pod_group } = build(reference, &template, peers);

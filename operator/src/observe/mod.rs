@@ -1,6 +1,7 @@
 //! Observes the pods of a job and its other objects: watches feed the caches, and `/status` and logs are read in the
 //! background.
 
+mod field_managers;
 mod log_tails;
 mod observed_pod;
 mod observed_pods;
@@ -15,6 +16,7 @@ mod stage_status_poller;
 
 use stagecoach_lifecycle::UnixMillis;
 
+pub(crate) use field_managers::{OtherOperators, field_manager, operator_of};
 pub(crate) use log_tails::LogTails;
 pub(crate) use observed_pod::ObservedPod;
 pub(crate) use observed_pods::ObservedPods;

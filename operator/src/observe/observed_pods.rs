@@ -134,9 +134,25 @@ impl ObservedPods {
             self.leader_status = statuses.into_iter().rev().max_by_key(fence).flatten();
             self.leader_is_silent = self.leader_status.as_ref().is_none_or(|polled| !polled.is_reachable);
         }
+        self.mark_training_stages_ready();
         poller.end_others(reference, &self.all, &polled_uids);
         // what was polled is not later than it
         self.observed_at = now();
+    }
+
+    /// A stage of a group whose stage 0 says that it trains is ready, whatever the kubelet says: it may be away, or has
+    /// not probed the pod yet.
+    fn mark_training_stages_ready(&mut self) {
+        let leader = self.leader_status.as_ref().filter(|leader| leader.is_reachable && leader.is_training());
+        let group = leader.filter(|leader| leader.status.lost.is_none()).and_then(|leader| leader.status.group.clone());
+        let Some(group) = group.filter(|group| group.first_step_at > 0) else { return };
+        let attempt = leader.map_or(0, |leader| leader.status.attempt);
+        for pod in self.all.iter_mut().filter(|pod| pod.attempt == attempt && pod.state == InstanceState::Starting) {
+            let Some(InstanceId { rank, incarnation }) = pod.instance_id() else { continue };
+            if group.incarnations.get(rank as usize) == Some(&Some(incarnation)) {
+                pod.state = InstanceState::Ready;
+            }
+        }
     }
 
     /// The pods that are stage 0 now and whose processes may run, one for each replica that may lead: the newest, which

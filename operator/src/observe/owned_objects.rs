@@ -3,6 +3,7 @@
 //! (`apply::repair`).
 
 use std::collections::HashSet;
+use std::fmt::{self, Display, Formatter};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Mutex;
 
@@ -12,11 +13,12 @@ use kube::ResourceExt;
 use kube::core::PartialObjectMeta;
 use serde::Serialize;
 
+use super::field_managers::other_writer;
 use super::parse_resource_version;
 use crate::sync::{PerJob, lock};
 
 /// The kinds of objects that a job has besides its pods and PodGroups.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum OwnedKind {
     /// The Service of stage 0.
     Service,
@@ -24,6 +26,12 @@ pub(crate) enum OwnedKind {
     NetworkPolicy,
     /// Stores an attempt template.
     ConfigMap,
+}
+
+impl Display for OwnedKind {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(self, f)
+    }
 }
 
 /// An object of one of the kinds.
@@ -82,22 +90,39 @@ pub(crate) struct KnownObject {
     pub uid: String,
     /// See [`OwnedObject::fingerprint`].
     pub fingerprint: u64,
+    /// The field manager of the last client that wrote it beside this operator.
+    pub other_writer: Option<String>,
+    /// What this operator wrote last, and what the API server stored for it, by their fingerprints: admission may have
+    /// changed it.
+    written: Option<(u64, u64)>,
     version: u64,
     /// Whether it was deleted; kept so that an older version that arrives later does not bring it back.
     deleted: bool,
 }
 
 impl KnownObject {
-    /// What is known from `object`.
-    pub(crate) fn new<K: OwnedObject>(object: &K) -> KnownObject {
+    /// What is known from `object`; `own` is this operator's field manager.
+    pub(crate) fn new<K: OwnedObject>(object: &K, own: &str) -> KnownObject {
         KnownObject {
             kind: K::KIND,
             name: object.name_any(),
             uid: object.uid().unwrap_or_default(),
             fingerprint: object.fingerprint(),
+            other_writer: other_writer(object.meta(), own),
+            written: None,
             version: parse_resource_version(object.resource_version().as_deref()),
             deleted: false,
         }
+    }
+
+    /// The same of an object that the API server returned when this operator wrote one with the fingerprint `desired`.
+    pub(crate) fn written_as(self, desired: u64) -> KnownObject {
+        KnownObject { written: Some((desired, self.fingerprint)), ..self }
+    }
+
+    /// Whether it is as the operator wants it, or as the API server stores it whenever the operator writes it.
+    pub(crate) fn is_as(&self, desired: u64) -> bool {
+        self.fingerprint == desired || self.written == Some((desired, self.fingerprint))
     }
 }
 
@@ -117,16 +142,20 @@ struct JobObjects {
 
 impl OwnedObjects {
     /// Adds an object as it was written or watched. Returns whether that is news.
-    pub(crate) fn insert(&self, job: &str, namespace: &str, object: KnownObject) -> bool {
+    pub(crate) fn insert(&self, job: &str, namespace: &str, mut object: KnownObject) -> bool {
         let mut jobs = self.jobs.lock();
         let objects = jobs.entry(job.to_owned()).or_default();
         namespace.clone_into(&mut objects.namespace);
         let is_same = |known: &KnownObject| known.kind == object.kind && known.name == object.name;
         let before = objects.all.iter().position(is_same);
-        if before.is_some_and(|at| objects.all[at].version >= object.version) {
+        if let Some(known) = before.map(|at| &mut objects.all[at]).filter(|known| known.version >= object.version) {
+            // a write that changed nothing has the version of the write before
+            let is_same = known.version == object.version;
+            known.written = object.written.filter(|_| is_same).or(known.written);
             return false;
         }
         let before = before.map(|at| objects.all.swap_remove(at));
+        object.written = object.written.or_else(|| before.as_ref()?.written);
         let is_news = before.is_none_or(|before| {
             (before.deleted, &before.uid, before.fingerprint) != (object.deleted, &object.uid, object.fingerprint)
         });
@@ -184,7 +213,7 @@ mod tests {
     fn service(version: &str, stage: &str) -> KnownObject {
         let metadata = json!({"name": "a", "uid": "u", "resourceVersion": version});
         let object = json!({"metadata": metadata, "spec": {"selector": {"stage": stage}}});
-        KnownObject::new(&serde_json::from_value::<Service>(object).unwrap())
+        KnownObject::new(&serde_json::from_value::<Service>(object).unwrap(), "stagecoach-operator:ml/stagecoach")
     }
 
     fn is_known(objects: &OwnedObjects) -> bool {
@@ -202,6 +231,25 @@ mod tests {
         assert!(objects.remove("job", "ml", service("8", "1")));
         assert!(!objects.insert("job", "ml", service("7", "1")) && !is_known(&objects), "it was deleted since");
         assert!(objects.insert("job", "ml", service("9", "1")) && is_known(&objects));
+    }
+
+    #[test]
+    fn what_admission_makes_of_a_write_needs_no_repair() {
+        let objects = OwnedObjects::default();
+        let desired = service("5", "0").fingerprint;
+        let is_as_desired = || objects.get("job", OwnedKind::Service, "a").is_some_and(|known| known.is_as(desired));
+        objects.insert("job", "ml", service("5", "0"));
+        assert!(is_as_desired());
+        objects.insert("job", "ml", service("6", "changed"));
+        assert!(!is_as_desired());
+        objects.insert("job", "ml", service("6", "changed").written_as(desired));
+        assert!(is_as_desired(), "a write without effect");
+        objects.insert("job", "ml", service("7", "changed"));
+        assert!(is_as_desired(), "another client's annotation");
+        objects.insert("job", "ml", service("8", "changed again"));
+        assert!(!is_as_desired(), "another client's change");
+        let other = service("8", "1").fingerprint;
+        assert!(!objects.get("job", OwnedKind::Service, "a").unwrap().is_as(other));
     }
 
     #[test]

@@ -22,6 +22,7 @@ use crate::build::{self, PodRole};
 use crate::job::ParsedJob;
 use crate::observe::{ObservedPod, ObservedPods, PolledStatus};
 use crate::rejection::Rejections;
+use crate::repair_history::Contested;
 
 /// Inputs of the status and the events.
 pub(crate) struct StatusInputs<'a> {
@@ -37,6 +38,12 @@ pub(crate) struct StatusInputs<'a> {
     pub log_tail: Option<String>,
     /// The recovery from the last failure, if this operator has observed it from its beginning.
     pub recovery: Option<Recovery>,
+    /// The objects that another client changes or deletes again and again.
+    pub contested: Vec<Contested>,
+    /// The other operators that write the job's status, as `namespace/lease`.
+    pub other_operators: Vec<String>,
+    /// This operator's field manager.
+    pub field_manager: &'a str,
     /// Time since this operator wrote the job's status, if it has.
     pub since_last_write: Option<Duration>,
 }

@@ -135,7 +135,7 @@ fn run(cluster: &TestCluster, scenario: &Scenario, namespace: String, crash: Opt
 /// A job that trains in attempt `number`; `changes` are merged into it.
 fn training(number: u64, stages: usize, changes: Value) -> Value {
     let mut end = json!({
-        "phase": "Running", "isObserved": true, "conditions": ["Accepted", "Scheduled", "Running", "Progressing", "Ready"],
+        "phase": "Running", "isObserved": true, "conditions": ["Accepted", "Scheduled", "Running", "Progressing", "ObjectsInSync", "Ready"],
         "stages": [stages, stages], "attempt": [number, stages, true], "restarts": 0, "lastFailure": [null, null],
         "pods": (0..stages).map(|stage| format!("job-{stage}-{number}")).collect::<Vec<_>>(),
         "configMaps": [format!("job-{number}")], "podGroups": [format!("job-{number}")],
@@ -202,7 +202,7 @@ fn scenarios() -> Vec<Scenario> {
                 1,
                 2,
                 json!({
-                    "phase": "Suspended", "conditions": ["Accepted", "Suspended", "Ready"], "stages": [0, 0], "pods": [],
+                    "phase": "Suspended", "conditions": ["Accepted", "ObjectsInSync", "Suspended", "Ready"], "stages": [0, 0], "pods": [],
                     "services": [],
                 }),
             ),
@@ -215,7 +215,7 @@ fn scenarios() -> Vec<Scenario> {
             end: training(
                 1,
                 2,
-                json!({"phase": "Complete", "conditions": ["Accepted", "Complete", "Ready"], "stages": [0, 0], "services": []}),
+                json!({"phase": "Complete", "conditions": ["Accepted", "ObjectsInSync", "Complete", "Ready"], "stages": [0, 0], "services": []}),
             ),
         },
         Scenario {

@@ -3,6 +3,7 @@
 
 mod address_families;
 mod containers;
+mod contested;
 mod crashes;
 mod evictions;
 mod failures;

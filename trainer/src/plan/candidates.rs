@@ -64,7 +64,7 @@ fn schedules(
     microbatches: usize,
 ) -> Result<Vec<Schedule>, StageError> {
     let pipeline = &config.job.spec.pipeline;
-    let chunks = pipeline.virtual_stages as usize;
+    let chunks = pipeline.virtual_stages() as usize;
     Ok(match &pipeline.schedule {
         ScheduleSpec::GPipe => vec![gpipe(stages, microbatches)],
         ScheduleSpec::OneFOneB => vec![one_f_one_b(stages, microbatches)],
@@ -111,7 +111,7 @@ fn read_csv(config: &JobConfig, path: &str, stages: usize, microbatches: usize) 
     let text = std::fs::read_to_string(&file).map_err(|e| invalid(format!("could not be read: {e}")))?;
     let schedule = from_csv(&text, stages).map_err(|e| invalid(e.to_string()))?;
     let chunks = schedule.placement.chunks();
-    let virtual_stages = config.job.spec.pipeline.virtual_stages as usize;
+    let virtual_stages = config.job.spec.pipeline.virtual_stages() as usize;
     if schedule.microbatches != microbatches {
         return Err(invalid(format!(
             "it is for {} microbatches, and {}",

@@ -149,7 +149,7 @@ fn replayed_job(
         spec.stages = stages;
         spec.pipeline.schedule = ScheduleSpec::OneFOneB;
         spec.pipeline.partition = PartitionSpec::default();
-        spec.pipeline.virtual_stages = 1;
+        spec.pipeline.virtual_stages = None;
     }
     if let Some(training) = &mut spec.training {
         training.audit = None;

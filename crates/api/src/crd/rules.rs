@@ -64,6 +64,13 @@ const FIXED: &[(&str, &str, &str, &str)] = &[
         "is too long: pods are called <name>-<stage>-<attempt> and a hostname has at most 63 characters, so at most 54 fit with up to 10 stages, 53 with up to 100, 52 with more, and a replica's number takes 2 to 4 of them",
     ),
     (
+        "",
+        ".metadata.name",
+        // only a new job: one that an older version accepted runs on
+        "self.spec.spares == 0 || size(self.metadata.name) <= 48 || has(self.status)",
+        "is too long for a job with spares: their pods are called <name>-spare-<number>-<attempt> and a hostname has at most 63 characters, so at most 48 fit",
+    ),
+    (
         "spec.managedBy",
         "",
         "self == oldSelf",
@@ -201,19 +208,19 @@ const FIXED: &[(&str, &str, &str, &str)] = &[
     (
         "spec.pipeline",
         ".virtualStages",
-        "!(self.schedule.type in ['GPipe', '1F1B']) || self.virtualStages == 1",
+        "!(self.schedule.type in ['GPipe', '1F1B']) || !has(self.virtualStages) || self.virtualStages == 1",
         "is more than 1, but GPipe and 1F1B have one chunk a stage: set it to 1 or use Interleaved1F1B",
     ),
     (
         "spec.pipeline",
         ".virtualStages",
-        "self.schedule.type != 'ZBVZeroBubble' || self.virtualStages == 2",
-        "is not 2, but ZBVZeroBubble has two chunks a stage: set it to 2",
+        "self.schedule.type != 'ZBVZeroBubble' || !has(self.virtualStages) || self.virtualStages == 2",
+        "is not 2, but ZBVZeroBubble has two chunks a stage: leave it out",
     ),
     (
         "spec.pipeline",
         ".virtualStages",
-        "self.schedule.type != 'Auto' || self.virtualStages == 1",
+        "self.schedule.type != 'Auto' || !has(self.virtualStages) || self.virtualStages == 1",
         "is more than 1, but Auto chooses how many chunks a stage has: leave it out, or name the schedule",
     ),
     (

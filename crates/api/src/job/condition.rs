@@ -52,6 +52,8 @@ pub mod condition_type {
     pub const REPRODUCIBLE: &str = "Reproducible";
     /// Whether all that a second stage has computed again was the same.
     pub const AUDITS_EQUAL: &str = "AuditsEqual";
+    /// Whether no other client changes the job's objects.
+    pub const OBJECTS_IN_SYNC: &str = "ObjectsInSync";
     /// Whether the job is suspended.
     pub const SUSPENDED: &str = "Suspended";
     /// Whether training is complete.
@@ -138,6 +140,14 @@ pub mod condition_reason {
     pub const EQUAL: &str = "Equal";
     /// A stage computed something else than another.
     pub const STAGE_DIFFERS: &str = "StageDiffers";
+
+    // of ObjectsInSync
+    /// No other client changes the objects.
+    pub const IN_SYNC: &str = "InSync";
+    /// Another client changes or deletes an object each time that the operator repairs it.
+    pub const CHANGED_BY_OTHERS: &str = "ChangedByOthers";
+    /// Another operator reconciles the job too.
+    pub const OTHER_OPERATOR: &str = "OtherOperator";
 
     // of Ready and Reconciling
     /// Stages are being started or stopped.

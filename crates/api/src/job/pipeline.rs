@@ -3,12 +3,12 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::Quantity;
 use super::path::VolumePath;
-use super::{Quantity, default_number};
 use crate::string_enum::Payload;
 
 /// Schedule, partition and transport.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct PipelineSpec {
     /// The order of forward and backward passes.
@@ -17,11 +17,11 @@ pub struct PipelineSpec {
     /// Which layers each chunk holds.
     #[serde(default)]
     pub partition: PartitionSpec,
-    /// Chunks a stage holds: 1 for GPipe and 1F1B, 2 for ZBVZeroBubble, as many as the table has for Csv. Auto chooses
-    /// how many, and leaves it at 1.
-    #[serde(default = "default_number::<1>")]
+    /// Chunks a stage holds. Without it 2 for ZBVZeroBubble, which has no other number, else 1. GPipe and 1F1B have 1, a
+    /// Csv as many as its table has, and Auto chooses how many.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 64))]
-    pub virtual_stages: u32,
+    pub virtual_stages: Option<u32>,
     /// Which activations are computed again in the backward pass instead of kept. With the schedule Auto and a `memoryLimit`,
     /// more of them where what fits by that is fastest.
     #[serde(default)]
@@ -38,11 +38,16 @@ pub struct PipelineSpec {
     pub encryption: Encryption,
     /// What a later version may add.
     #[cfg(feature = "next-version")]
-    #[serde(default = "default_number::<7>")]
+    #[serde(default = "super::default_number::<7>")]
     pub of_next_version: u32,
 }
 
 impl PipelineSpec {
+    /// Chunks a stage holds.
+    pub fn virtual_stages(&self) -> u32 {
+        self.virtual_stages.unwrap_or(if self.schedule == ScheduleSpec::ZbvZeroBubble { 2 } else { 1 })
+    }
+
     /// The layers of each chunk, if they are given and there are so many of them. A list that no longer fits, because the
     /// job was scaled, gives way to Auto; whoever plans says so.
     pub fn explicit_layers(&self, chunks: usize) -> Option<&[u32]> {
@@ -62,12 +67,37 @@ impl PipelineSpec {
     }
 }
 
+/// A number of chunks that is left out equals the one that the schedule has without it.
+impl PartialEq for PipelineSpec {
+    fn eq(&self, other: &Self) -> bool {
+        let Self {
+            schedule,
+            partition,
+            virtual_stages: _,
+            recompute,
+            memory_limit,
+            transport,
+            encryption,
+            #[cfg(feature = "next-version")]
+            of_next_version,
+        } = self;
+        #[cfg(feature = "next-version")]
+        if *of_next_version != other.of_next_version {
+            return false;
+        }
+        (self.virtual_stages(), schedule, partition) == (other.virtual_stages(), &other.schedule, &other.partition)
+            && (recompute, memory_limit, transport, encryption)
+                == (&other.recompute, &other.memory_limit, &other.transport, &other.encryption)
+    }
+}
+
+#[allow(clippy::derivable_impls, reason = "the field of the next version has another default")]
 impl Default for PipelineSpec {
     fn default() -> Self {
         Self {
             schedule: ScheduleSpec::default(),
             partition: PartitionSpec::default(),
-            virtual_stages: 1,
+            virtual_stages: None,
             recompute: Recompute::default(),
             memory_limit: None,
             transport: Transport::default(),

@@ -64,7 +64,7 @@ pub struct PipelineJobStatus {
     /// What the operator remembers from one decision to the next, as JSON. Nobody else should write it; `kubectl stagecoach why` reads it.
     #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "record")]
     pub record: Option<String>,
-    /// Accepted, Scheduled, Running, Progressing, CheckpointsHealthy, Reproducible, AuditsEqual, Suspended, Complete, Failed.
+    /// Accepted, Scheduled, Running, Progressing, CheckpointsHealthy, Reproducible, AuditsEqual, ObjectsInSync, Suspended, Complete, Failed.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]
     pub conditions: Vec<Condition>,

@@ -17,14 +17,14 @@ pub(super) fn check(spec: &PipelineJobSpec, problems: &mut Problems) {
 
 fn check_virtual_stages(spec: &PipelineJobSpec, problems: &mut Problems) {
     const FIELD: &str = "spec.pipeline.virtualStages";
-    let chunks = spec.pipeline.virtual_stages;
+    let chunks = spec.pipeline.virtual_stages();
     let tag = spec.pipeline.schedule.tag();
     match tag {
         ScheduleTag::GPipe | ScheduleTag::OneFOneB => problems.require(chunks == 1, FIELD, || {
             format!("is {chunks}, but {tag} has one chunk a stage: set it to 1 or use Interleaved1F1B")
         }),
         ScheduleTag::ZbvZeroBubble => problems
-            .require(chunks == 2, FIELD, || format!("is {chunks}, but {tag} has two chunks a stage: set it to 2")),
+            .require(chunks == 2, FIELD, || format!("is {chunks}, but {tag} has two chunks a stage: leave it out")),
         ScheduleTag::Auto => problems.require(chunks == 1, FIELD, || {
             format!("is {chunks}, but Auto chooses how many chunks a stage has: leave it out, or name the schedule")
         }),

@@ -43,7 +43,7 @@ impl PipelineJob {
     /// All that is wrong with the job, names included; empty if it can be run.
     pub fn validate(&self) -> Vec<Problem> {
         let mut problems = Problems::default();
-        names::check(&self.metadata.name, self.spec.mesh(), &mut problems);
+        names::check(&self.metadata.name, &self.spec, &mut problems);
         folder::check(self, &mut problems);
         problems.0.extend(self.spec.validate());
         problems.0

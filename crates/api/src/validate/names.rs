@@ -1,15 +1,16 @@
 //! Names that become names of pods, services and folders.
 
 use super::Problems;
-use crate::contract::Mesh;
+use crate::job::PipelineJobSpec;
 
 /// Longest hostname.
 const HOSTNAME: usize = 63;
 /// Digits of an attempt's number that a hostname leaves room for.
 const ATTEMPT_DIGITS: usize = 6;
 
-/// The job's name is a DNS-1035 label (its Service needs that), and pod `<job>-<stage>-<attempt>`, or `<job>-<replica>-<stage>-<attempt>`, fits into a hostname.
-pub(super) fn check(name: &str, mesh: Mesh, problems: &mut Problems) {
+/// The job's name is a DNS-1035 label (its Service needs that), and the names of its pods fit into a hostname:
+/// `<job>-<stage>-<attempt>`, `<job>-<replica>-<stage>-<attempt>` and `<job>-spare-<number>-<attempt>`.
+pub(super) fn check(name: &str, spec: &PipelineJobSpec, problems: &mut Problems) {
     const FIELD: &str = "metadata.name";
     problems.require(is_dns_1035(name), FIELD, || {
         format!(
@@ -18,14 +19,17 @@ pub(super) fn check(name: &str, mesh: Mesh, problems: &mut Problems) {
         )
     });
     let digits = |count: u32| count.saturating_sub(1).to_string().len();
-    let (replica, place) = match mesh.if_replicated() {
-        None => (0, "<stage>"),
-        Some(mesh) => (1 + digits(mesh.data_parallel), "<replica>-<stage>"),
+    let mesh = spec.mesh();
+    let stage = match mesh.if_replicated() {
+        None => (digits(mesh.stages), "<stage>", ""),
+        Some(mesh) => (digits(mesh.data_parallel) + 1 + digits(mesh.stages), "<replica>-<stage>", ""),
     };
-    let longest = HOSTNAME - (2 + digits(mesh.stages) + ATTEMPT_DIGITS + replica);
+    let spare = (spec.spares > 0).then(|| ("spare-".len() + digits(spec.spares), "spare-<number>", " and spares"));
+    let (characters, place, spares) = spare.filter(|spare| spare.0 > stage.0).unwrap_or(stage);
+    let longest = HOSTNAME - (2 + characters + ATTEMPT_DIGITS);
     problems.require(name.len() <= longest, FIELD, || {
         format!(
-            "has {} characters; with {mesh} at most {longest} fit, since pods are called <name>-{place}-<attempt> and a hostname has at most {HOSTNAME}",
+            "has {} characters; with {mesh}{spares} at most {longest} fit, since pods are called <name>-{place}-<attempt> and a hostname has at most {HOSTNAME}",
             name.len()
         )
     });

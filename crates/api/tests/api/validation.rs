@@ -190,8 +190,8 @@ fn each_rule_has_its_sentence() {
         ),
         (
             "pipeline",
-            "{schedule: {type: ZBVZeroBubble}}",
-            "spec.pipeline.virtualStages: is 1, but ZBVZeroBubble has two chunks a stage: set it to 2",
+            "{schedule: {type: ZBVZeroBubble}, virtualStages: 1}",
+            "spec.pipeline.virtualStages: is 1, but ZBVZeroBubble has two chunks a stage: leave it out",
         ),
         (
             "pipeline.partition",

@@ -1,5 +1,6 @@
 //! Computes the conditions of the status.
 
+mod objects;
 mod outcome;
 mod pods;
 mod training;
@@ -38,6 +39,21 @@ fn value(status: &'static str, reason: impl Into<String>, message: impl Into<Str
     ConditionValue { status, reason: reason.into(), message: message.into() }
 }
 
+/// The longest message that a condition of kstatus repeats, in characters.
+const MAX_REPEATED: usize = 300;
+
+/// The same with at most the beginning of its message, which the condition `source` has whole: a message may have
+/// kilobytes, and kstatus has three conditions.
+fn abridged(value: ConditionValue, source: &str) -> ConditionValue {
+    match value.message.char_indices().nth(MAX_REPEATED) {
+        Some((end, _)) => {
+            let message = format!("{}… (the condition {source} has the whole message)", &value.message[..end]);
+            ConditionValue { message, ..value }
+        }
+        None => value,
+    }
+}
+
 /// All conditions. `lastTransitionTime` changes only with the condition's status.
 pub(super) fn conditions(inputs: &StatusInputs, new: &PipelineJobStatus) -> Vec<Condition> {
     let values = [
@@ -48,6 +64,7 @@ pub(super) fn conditions(inputs: &StatusInputs, new: &PipelineJobStatus) -> Vec<
         (kind::CHECKPOINTS_HEALTHY, training::checkpoints_healthy(inputs, new)),
         (kind::REPRODUCIBLE, training::reproducible(inputs)),
         (kind::AUDITS_EQUAL, training::audits_equal(inputs)),
+        (kind::OBJECTS_IN_SYNC, objects::in_sync(inputs)),
         (kind::SUSPENDED, outcome::suspended(inputs)),
         (kind::COMPLETE, outcome::complete(inputs)),
         (kind::FAILED, outcome::failed(inputs)),
@@ -67,8 +84,11 @@ pub(crate) fn not_accepted(old: &Value, reason: &str, message: &str, generation:
     let is_replaced = |other: &Value| replaced.iter().any(|(kind, _)| other["type"] == *kind);
     let (before, others): (Vec<&Value>, Vec<&Value>) = all.iter().partition(|other| is_replaced(other));
     let before: Vec<Condition> = before.into_iter().filter_map(|before| Condition::deserialize(before).ok()).collect();
-    let rejected =
-        replaced.map(|(kind, status)| condition(kind, value(status, reason, message), &before, generation, now));
+    let rejected = replaced.map(|(name, status)| {
+        let value = value(status, reason, message);
+        let value = if name == kind::ACCEPTED { value } else { abridged(value, kind::ACCEPTED) };
+        condition(name, value, &before, generation, now)
+    });
     let mut status = old.as_object().cloned().unwrap_or_default();
     status.entry("phase").or_insert_with(|| json!(JobPhase::default()));
     status.insert("observedGeneration".into(), json!(generation));
@@ -104,7 +124,7 @@ fn accepted(inputs: &StatusInputs) -> ConditionValue {
         return value("True", reason::SURPLUS_GPUS, surplus);
     }
     // the schedule Auto may choose as many chunks as the partition is for
-    let chunks = (spec.stages * spec.pipeline.virtual_stages) as usize;
+    let chunks = (spec.stages * spec.pipeline.virtual_stages()) as usize;
     let has_choice = matches!(spec.pipeline.schedule, ScheduleSpec::Auto);
     match spec.pipeline.unfitting_partition(chunks).filter(|_| !has_choice) {
         Some(unfitting) => value("True", reason::PARTITION_COMPUTED, unfitting),

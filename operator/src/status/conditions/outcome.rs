@@ -1,10 +1,10 @@
 //! The conditions that say what has become of the job: those of its last phases, and those of kstatus.
 
-use stagecoach_api::job::{JobPhase, condition_reason as reason};
+use stagecoach_api::job::{JobPhase, condition_reason as reason, condition_type as kind};
 use stagecoach_lifecycle::JobOutcome;
 
 use super::super::{StatusInputs, stage_prefix};
-use super::{ConditionValue, value};
+use super::{ConditionValue, abridged, value};
 
 pub(super) fn suspended(inputs: &StatusInputs) -> ConditionValue {
     match inputs.decision.job_phase {
@@ -46,7 +46,7 @@ pub(super) fn ready(inputs: &StatusInputs) -> ConditionValue {
             value("True", JobPhase::Suspended.as_str(), "the job is suspended, as spec.suspend wants it")
         }
         JobPhase::Complete => value("True", JobPhase::Complete.as_str(), "training is complete"),
-        JobPhase::Failed => ConditionValue { status: "False", ..failed(inputs) },
+        JobPhase::Failed => ConditionValue { status: "False", ..abridged(failed(inputs), kind::FAILED) },
         JobPhase::Pending | JobPhase::Starting | JobPhase::Restarting | JobPhase::Draining => {
             value("False", reason::PROGRESSING, "stages are being started or stopped")
         }
@@ -63,7 +63,7 @@ pub(super) fn reconciling(inputs: &StatusInputs) -> ConditionValue {
 
 pub(super) fn stalled(inputs: &StatusInputs) -> ConditionValue {
     match failed(inputs) {
-        failed if failed.status == "True" => failed,
+        failed if failed.status == "True" => abridged(failed, kind::FAILED),
         _ => value("False", reason::NOT_STALLED, "the operator can go on"),
     }
 }

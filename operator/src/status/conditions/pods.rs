@@ -4,14 +4,14 @@ use stagecoach_api::PipelineJobStatus;
 use stagecoach_api::job::{JobPhase, condition_reason as reason};
 use stagecoach_lifecycle::{AttemptPhase, InstanceState};
 
-use super::super::StatusInputs;
+use super::super::{StatusInputs, to_rfc3339};
 use super::{ConditionValue, value};
 use crate::observe::{BlockingReason, ObservedPod};
 use crate::rejection::Rejection;
 
 pub(super) fn scheduled(inputs: &StatusInputs) -> ConditionValue {
     let attempt = inputs.decision.state.attempt;
-    let AttemptPhase::Running { all_created, .. } = inputs.decision.state.attempt_phase else {
+    let AttemptPhase::Running { not_before, all_created } = inputs.decision.state.attempt_phase else {
         return value("False", reason::NOT_WANTED, "no pods are wanted");
     };
     if let Some(Rejection { reason: BlockingReason { reason, message }, .. }) = &inputs.rejections.start {
@@ -27,6 +27,10 @@ pub(super) fn scheduled(inputs: &StatusInputs) -> ConditionValue {
             let all = "all pods are scheduled and have their image".to_owned();
             let message = spares_missing(inputs).map_or(all, |why| format!("all stages are scheduled; {why}"));
             value("True", reason::ALL_SCHEDULED, message)
+        }
+        0 if !all_created && not_before > inputs.pods.observed_at => {
+            let at = to_rfc3339(not_before);
+            value("False", reason::CREATING, format!("the back-off after the last failure ends at {at}"))
         }
         0 => value("False", reason::CREATING, "pods are being created"),
         n => value(

@@ -45,8 +45,10 @@ fn the_first_job_is_as_its_page_says() {
     assert!(said.contains("the same\n"), "{said}");
 }
 
-/// The page's commands in their order. What a reader looks at until it changes is waited for.
+/// The page's commands in their order. What a reader looks at until it changes is waited for, and the job is shorter:
+/// nobody has to type while it trains.
 fn commands(page: &str) -> String {
+    let page = page.replace("steps: 1000", "steps: 300").replace("step-00001000", "step-00000300");
     let mut lines = String::new();
     let mut inside = false;
     for line in page.lines() {

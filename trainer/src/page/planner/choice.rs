@@ -4,7 +4,7 @@ use std::ops::RangeInclusive;
 
 use serde::Deserialize;
 use stagecoach_api::PipelineJob;
-use stagecoach_api::job::{Recompute, ScheduleSpec};
+use stagecoach_api::job::{PipelineSpec, Recompute, ScheduleSpec};
 use stagecoach_pipeline::RankSpeeds;
 
 use crate::plan::{JobConfig, Machines};
@@ -98,7 +98,7 @@ impl Choice {
             stages: spec.stages,
             microbatches: config.training.microbatches,
             schedule: spec.pipeline.schedule.clone(),
-            virtual_stages: spec.pipeline.virtual_stages,
+            virtual_stages: spec.pipeline.virtual_stages(),
             recompute: spec.pipeline.recompute,
             stage: 0,
             speed: 1.0,
@@ -146,7 +146,7 @@ impl Choice {
         }
         let pipeline = &mut job.spec.pipeline;
         pipeline.schedule = self.schedule.clone();
-        pipeline.virtual_stages = self.virtual_stages;
+        pipeline.virtual_stages = Some(self.virtual_stages);
         pipeline.recompute = self.recompute;
     }
 
@@ -172,9 +172,13 @@ impl Choice {
         let line =
             |differs: bool, name: &str, value: &dyn std::fmt::Display| differs.then(|| format!("{name}: {value}"));
         let schedule = format!("{{type: {}}}", self.schedule.tag());
+        let is_other_number = self.virtual_stages != own.virtual_stages;
+        // the job may have no number of its own: then the schedule decides
+        let without_number = PipelineSpec { schedule: self.schedule.clone(), ..PipelineSpec::default() };
+        let is_other_without = self.schedule != own.schedule && self.virtual_stages != without_number.virtual_stages();
         let pipeline: Vec<String> = [
             line(self.schedule != own.schedule, "    schedule", &schedule),
-            line(self.virtual_stages != own.virtual_stages, "    virtualStages", &self.virtual_stages),
+            line(is_other_number || is_other_without, "    virtualStages", &self.virtual_stages),
             line(self.recompute != own.recompute, "    recompute", &self.recompute),
         ]
         .into_iter()

@@ -1,0 +1,137 @@
+//! The clients that write an object, by their field managers: each operator has one of its own.
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ManagedFieldsEntry, ObjectMeta};
+use kube::ResourceExt;
+
+use crate::job::RawPipelineJob;
+use crate::sync::PerJob;
+
+/// Before the name of the operator in its field manager.
+const PREFIX: &str = "stagecoach-operator:";
+/// The longest field manager that the API server takes, in bytes.
+const MAX_BYTES: usize = 128;
+/// An operator that wrote a job's status this long before this operator did no longer counts. While a job trains, its
+/// status is written about every 15 s.
+const MAX_AGE_SECONDS: i64 = 300;
+
+/// The field manager of the operator whose Lease this is; the replicas of one operator share it.
+pub(crate) fn field_manager(namespace: &str, lease: &str) -> String {
+    let mut manager = format!("{PREFIX}{namespace}/{lease}");
+    manager.truncate(MAX_BYTES);
+    manager
+}
+
+/// The operator of this field manager, as `namespace/lease`; None if it is another client's.
+pub(crate) fn operator_of(manager: &str) -> Option<&str> {
+    manager.strip_prefix(PREFIX)
+}
+
+/// Another client than `own` that wrote the object: the last one.
+pub(super) fn other_writer(metadata: &ObjectMeta, own: &str) -> Option<String> {
+    let others = entries(metadata, None).filter(|entry| entry.manager.as_deref() != Some(own));
+    others.max_by_key(|entry| seconds(entry))?.manager.clone()
+}
+
+fn entries<'m>(metadata: &'m ObjectMeta, subresource: Option<&'m str>) -> impl Iterator<Item = &'m ManagedFieldsEntry> {
+    metadata.managed_fields.iter().flatten().filter(move |entry| entry.subresource.as_deref() == subresource)
+}
+
+fn seconds(entry: &ManagedFieldsEntry) -> i64 {
+    entry.time.as_ref().map_or(0, |time| time.0.as_second())
+}
+
+/// The other operators that write each job's status. Two that reconcile one job find each other here, also if they have
+/// the same settings. The watch feeds it.
+#[derive(Debug, Default)]
+pub(crate) struct OtherOperators(PerJob<Vec<String>>);
+
+impl OtherOperators {
+    /// Reads the field managers of a job as the watch delivered it.
+    pub(crate) fn read(&self, job: &RawPipelineJob, own: &str) {
+        let (uid, others) = (job.uid().unwrap_or_default(), other_operators(&job.metadata, own));
+        match others.is_empty() {
+            true => drop(self.0.lock().remove(&uid)),
+            false => drop(self.0.lock().insert(uid, others)),
+        }
+    }
+
+    /// The other operators of the job with this UID, as `namespace/lease`.
+    pub(crate) fn get(&self, uid: &str) -> Vec<String> {
+        self.0.lock().get(uid).cloned().unwrap_or_default()
+    }
+
+    /// Removes the entries of jobs that no longer exist.
+    pub(crate) fn retain(&self, is_live: &dyn Fn(&str) -> bool) {
+        self.0.retain(is_live);
+    }
+}
+
+/// The operators but `own` that write the status. The API server's times are compared with each other: the operator's
+/// clock may be wrong.
+fn other_operators(metadata: &ObjectMeta, own: &str) -> Vec<String> {
+    let all = || entries(metadata, Some("status"));
+    let newest_own = all().filter(|entry| entry.manager.as_deref() == Some(own)).map(seconds).max();
+    let is_recent = |entry: &&ManagedFieldsEntry| newest_own.is_none_or(|own| seconds(entry) + MAX_AGE_SECONDS > own);
+    let managers = all().filter(is_recent).filter_map(|entry| entry.manager.as_deref());
+    let mut others: Vec<String> =
+        managers.filter(|manager| *manager != own).filter_map(operator_of).map(str::to_owned).collect();
+    others.sort_unstable();
+    others.dedup();
+    others
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    const OWN: &str = "stagecoach-operator:ml/stagecoach";
+
+    fn metadata(entries: &[(&str, Option<&str>, &str)]) -> ObjectMeta {
+        let entry = |(manager, subresource, time): &(&str, Option<&str>, &str)| json!({"manager": manager, "subresource": subresource, "time": format!("2026-01-01T{time}Z")});
+        let entries: Vec<Value> = entries.iter().map(entry).collect();
+        serde_json::from_value(json!({ "managedFields": entries })).unwrap()
+    }
+
+    #[test]
+    fn the_last_of_the_other_writers_is_named() {
+        let writers = [
+            (OWN, None, "00:00:09"),
+            ("kubectl-edit", None, "00:00:05"),
+            ("mesh-injector", None, "00:00:07"),
+            ("kube-controller-manager", Some("status"), "00:00:08"),
+        ];
+        assert_eq!(other_writer(&metadata(&writers), OWN).as_deref(), Some("mesh-injector"));
+        assert_eq!(other_writer(&metadata(&writers[..1]), OWN), None);
+        assert_eq!(other_writer(&ObjectMeta::default(), OWN), None);
+    }
+
+    #[test]
+    fn operators_find_each_other_while_both_write_the_status() {
+        let second = "stagecoach-operator:second/stagecoach";
+        let others = |entries: &[_]| other_operators(&metadata(entries), OWN);
+        assert_eq!(
+            others(&[(OWN, Some("status"), "00:10:00"), (second, Some("status"), "00:09:00")]),
+            ["second/stagecoach"]
+        );
+        assert_eq!(
+            others(&[(second, Some("status"), "00:09:00")]),
+            ["second/stagecoach"],
+            "before the first own write"
+        );
+        assert!(
+            others(&[(OWN, Some("status"), "00:10:00"), (second, Some("status"), "00:05:00")]).is_empty(),
+            "uninstalled"
+        );
+        assert!(others(&[(OWN, Some("status"), "00:10:00"), ("kubectl", Some("status"), "00:10:00")]).is_empty());
+        assert!(others(&[(second, None, "00:10:00")]).is_empty(), "the spec");
+    }
+
+    #[test]
+    fn a_field_manager_is_never_too_long() {
+        assert_eq!(operator_of(&field_manager("ml", "stagecoach")), Some("ml/stagecoach"));
+        assert_eq!(field_manager(&"n".repeat(63), &"l".repeat(253)).len(), MAX_BYTES);
+        assert_eq!(operator_of("kubectl"), None);
+    }
+}

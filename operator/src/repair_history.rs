@@ -1,0 +1,152 @@
+//! Repairs that do not last: how often each object was repaired, when it may be repaired again, and who else writes it.
+//! Two clients that undo each other's changes would otherwise write as fast as the API server answers.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use stagecoach_lifecycle::{UnixMillis, backoff_delay};
+
+use crate::apply::Repair;
+use crate::observe::OwnedKind;
+
+/// Repairs that are made without a pause.
+const FREE_REPAIRS: u32 = 5;
+/// Pause after the first repair that is not free; it doubles with each further one.
+const INITIAL_PAUSE: Duration = Duration::from_secs(1);
+/// The longest pause.
+const MAX_PAUSE: Duration = Duration::from_secs(60);
+/// An object that needed no repair for this long is in order.
+const QUIET: Duration = Duration::from_secs(300);
+
+/// The repairs of one job's objects, by kind.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct RepairHistory(BTreeMap<OwnedKind, Repeated>);
+
+/// The repairs of one object since it was in order.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Repeated {
+    count: u32,
+    last: UnixMillis,
+    contested: Contested,
+}
+
+/// An object that another client changes or deletes again and again.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Contested {
+    /// Its kind.
+    pub kind: OwnedKind,
+    /// `metadata.name`
+    pub name: String,
+    /// The field manager of the client that wrote it; None if it was deleted.
+    pub changed_by: Option<String>,
+}
+
+impl Repeated {
+    fn pause(&self) -> Duration {
+        match self.count.checked_sub(FREE_REPAIRS) {
+            None | Some(0) => Duration::ZERO,
+            Some(paused) => backoff_delay(INITIAL_PAUSE, MAX_PAUSE, paused),
+        }
+    }
+
+    /// How long the next repair has to wait; None if it may be made now.
+    fn wait(&self, now: UnixMillis) -> Option<Duration> {
+        // no wait is longer than its pause, also if a clock was set back
+        remaining(self.last, self.pause(), now)
+    }
+}
+
+fn remaining(since: UnixMillis, delay: Duration, now: UnixMillis) -> Option<Duration> {
+    let left = Duration::from_millis(since.plus(delay).0.saturating_sub(now.0)).min(delay);
+    (!left.is_zero()).then_some(left)
+}
+
+impl RepairHistory {
+    /// Forgets objects that needed no repair for a while.
+    pub(crate) fn forget_quiet(&mut self, now: UnixMillis) {
+        self.0.retain(|_, repeated| remaining(repeated.last, QUIET, now).is_some());
+    }
+
+    /// Removes the repairs that have to wait.
+    pub(crate) fn remove_waiting(&self, repairs: &mut Vec<Repair>, now: UnixMillis) {
+        repairs.retain(|repair| match repair {
+            Repair::Restore(object) => self.0.get(&object.kind).is_none_or(|repeated| repeated.wait(now).is_none()),
+            Repair::Remove(_) => true,
+        });
+    }
+
+    /// Adds repairs that are made now.
+    pub(crate) fn add(&mut self, repairs: &[Repair], now: UnixMillis) {
+        for repair in repairs {
+            let Repair::Restore(object) = repair else { continue };
+            let count = self.0.get(&object.kind).map_or(0, |before| before.count).saturating_add(1);
+            self.0.insert(object.kind, Repeated { count, last: now, contested: object.clone() });
+        }
+    }
+
+    /// The objects that another client has changed or deleted so often that their repair pauses.
+    pub(crate) fn contested(&self) -> impl Iterator<Item = &Contested> {
+        self.0.values().filter(|repeated| repeated.count > FREE_REPAIRS).map(|repeated| &repeated.contested)
+    }
+
+    /// When to reconcile again: for the next repair, or because an object is in order again.
+    pub(crate) fn requeue_delay(&self, now: UnixMillis) -> Option<Duration> {
+        let contested = self.0.values().filter(|repeated| repeated.count > FREE_REPAIRS);
+        contested.filter_map(|it| it.wait(now).or_else(|| remaining(it.last, QUIET, now))).min()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn restore(kind: OwnedKind) -> Vec<Repair> {
+        vec![Repair::Restore(Contested { kind, name: "demo".into(), changed_by: Some("mesh".into()) })]
+    }
+
+    #[test]
+    fn repairs_that_do_not_last_pause_ever_longer() {
+        let mut history = RepairHistory::default();
+        let mut now = UnixMillis::from_seconds(1000);
+        let mut pauses = Vec::new();
+        for repair in 1..=14 {
+            let mut wanted = restore(OwnedKind::NetworkPolicy);
+            history.remove_waiting(&mut wanted, now);
+            assert_eq!(wanted.len(), 1);
+            history.add(&wanted, now);
+            assert_eq!(history.contested().count(), usize::from(repair > FREE_REPAIRS), "{repair}");
+            let pause = history.0[&OwnedKind::NetworkPolicy].wait(now).unwrap_or_default();
+            if !pause.is_zero() {
+                history.remove_waiting(&mut wanted, now);
+                assert!(wanted.is_empty(), "a repair before its time");
+                assert_eq!(history.requeue_delay(now), Some(pause));
+                let mut other = restore(OwnedKind::Service);
+                history.remove_waiting(&mut other, now);
+                assert_eq!(other.len(), 1, "another object's repair does not wait");
+            }
+            pauses.push(pause.as_secs());
+            now = now.plus(pause);
+        }
+        assert_eq!(pauses, [0, 0, 0, 0, 0, 1, 2, 4, 8, 16, 32, 60, 60, 60]);
+    }
+
+    #[test]
+    fn an_object_that_stays_in_order_is_forgotten() {
+        let mut history = RepairHistory::default();
+        let now = UnixMillis::from_seconds(1000);
+        (0..6).for_each(|_| history.add(&restore(OwnedKind::Service), now));
+        let later = now.plus(Duration::from_secs(2));
+        assert_eq!(history.requeue_delay(later), Some(QUIET - Duration::from_secs(2)), "to say that it is in order");
+        history.forget_quiet(later);
+        assert_eq!(history.contested().count(), 1);
+        history.forget_quiet(now.plus(QUIET));
+        assert_eq!((history.contested().count(), history.requeue_delay(now)), (0, None));
+    }
+
+    #[test]
+    fn a_clock_that_is_set_back_holds_no_repair_for_longer_than_its_pause() {
+        let mut history = RepairHistory::default();
+        (0..6).for_each(|_| history.add(&restore(OwnedKind::Service), UnixMillis::from_seconds(9000)));
+        assert_eq!(history.requeue_delay(UnixMillis::from_seconds(1000)), Some(INITIAL_PAUSE));
+    }
+}

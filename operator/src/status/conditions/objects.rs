@@ -1,0 +1,47 @@
+//! The condition that says whether another client writes the job's objects: `ObjectsInSync`.
+
+use stagecoach_api::job::condition_reason as reason;
+
+use super::super::StatusInputs;
+use super::{ConditionValue, value};
+use crate::observe::operator_of;
+use crate::repair_history::Contested;
+
+pub(super) fn in_sync(inputs: &StatusInputs) -> ConditionValue {
+    if inputs.decision.state.outcome().is_some() {
+        return value("True", reason::IN_SYNC, "the job is over: its objects are not kept in order any more");
+    }
+    let contested = &inputs.contested;
+    let writers = contested.iter().filter_map(|object| operator_of(object.changed_by.as_deref()?));
+    let mut operators: Vec<&str> = inputs.other_operators.iter().map(String::as_str).chain(writers).collect();
+    if !operators.is_empty() {
+        // the same sentence from each of them, or they would replace each other's
+        operators.extend(operator_of(inputs.field_manager));
+        operators.sort_unstable();
+        operators.dedup();
+        return value(
+            "False",
+            reason::OTHER_OPERATOR,
+            format!(
+                "{} operators reconcile this job: {}; give each of them its own namespaces (watchNamespaces of the \
+                 chart), or uninstall all but one",
+                operators.len(),
+                operators.join(", ")
+            ),
+        );
+    }
+    if let [first, ..] = &contested[..] {
+        return value("False", reason::CHANGED_BY_OTHERS, describe(first));
+    }
+    value("True", reason::IN_SYNC, "no other client changes the job's objects")
+}
+
+fn describe(Contested { kind, name, changed_by }: &Contested) -> String {
+    let (does, remedy) = match changed_by {
+        Some(manager) => (format!("the client {manager} changes"), "stop it"),
+        None => ("another client deletes".to_owned(), "find it in the API server's audit log and stop it"),
+    };
+    format!(
+        "{does} the {kind} {name} each time that the operator repairs it, so that repairs pause for up to a minute: {remedy}"
+    )
+}

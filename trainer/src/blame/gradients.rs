@@ -1,5 +1,5 @@
-//! What each document of a step adds to its loss and to its gradient. A document attends to nothing but itself, so it is computed
-//! alone, at the positions that it has in its row, with the weights of before the step.
+//! The loss and the gradient of each document of a step. A document attends only to itself. Its gradient is therefore
+//! computed alone, at the positions that the document has in its row, with the weights from before the step.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +14,7 @@ use crate::execute::{Chunk, ChunkOutput, LossInputs, Stage, StageConfig};
 use crate::kernels;
 use crate::model::{CuSeqlens, ForwardContext, Parameter, WeightGradient};
 
-/// What a document adds to a step.
+/// The loss and gradient of one document in a step.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct DocumentGradient {
     /// Index of the document.
@@ -31,10 +31,10 @@ pub(crate) struct DocumentGradient {
     pub(crate) projection: f64,
 }
 
-/// What the documents of a step add to it.
+/// The loss and gradient contributions of all documents of a step.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct StepGradients {
-    /// In the order in which the step has them.
+    /// The documents, in the order in which they occur in the step.
     pub(crate) documents: Vec<DocumentGradient>,
     /// Targets of the step.
     pub(crate) targets: u64,
@@ -45,12 +45,12 @@ pub(crate) struct StepGradients {
 /// The tensors of a step that [`document_gradients`] reads, as a replay dumps them.
 pub(crate) const TENSORS: [&str; 2] = ["*.weight.*", "*.bias.*"];
 
-/// Computes what each of the documents with `parts` adds to a step. `tensors` are the weights before the step and their
-/// gradients, by name. As one stage on the CPU: it holds the weights, the step's gradient, a document's gradient, and the
-/// activations of one part.
+/// Computes the loss and gradient of each document with `parts` in a step. `tensors` are the weights before the step
+/// and their gradients, by name. The computation runs as one stage on the CPU. The stage holds the weights, the step's
+/// gradient, a document's gradient, and the activations of one part.
 ///
 /// # Errors
-/// If a tensor is missing, or has another shape than this model's.
+/// If a tensor is missing, or has a shape other than this model's.
 pub(crate) fn document_gradients(
     subject: &Subject,
     tensors: Vec<(String, Tensor)>,
@@ -119,8 +119,8 @@ fn parts_by_document(parts: &[DocumentPart]) -> Vec<(u64, Vec<usize>)> {
     documents
 }
 
-/// Adds the gradient of a part to the accumulators; the sum of its cross-entropies, in nats. `scale` is 1 / (number of targets of
-/// the step).
+/// Adds the gradient of a part to the accumulators and returns the sum of the part's cross-entropies, in nats. `scale`
+/// is 1 / (number of targets of the step).
 fn backward(chunk: &Chunk, part: &DocumentPart, scale: f64) -> f64 {
     let length = part.inputs.len() as i64;
     let ctx = ForwardContext {
@@ -135,7 +135,7 @@ fn backward(chunk: &Chunk, part: &DocumentPart, scale: f64) -> f64 {
     chunk.backward(saved, None, &mut WeightGradient::accumulate);
     match output {
         ChunkOutput::Loss(loss) => loss.double_value(&[]),
-        ChunkOutput::Activations(_) => f64::NAN, // no whole model has none
+        ChunkOutput::Activations(_) => f64::NAN, // a whole model has a loss
     }
 }
 
@@ -147,7 +147,7 @@ fn squared_norm(gradient: &Tensor) -> f64 {
 fn products(stage: &Stage, step_gradient: &[Tensor]) -> (f64, f64) {
     let double = |tensor: &Tensor| tensor.flatten(0, -1).to_kind(Kind::Double);
     let of_parameter = |(index, (parameter, whole)): (usize, (&Parameter, &Tensor))| {
-        // a weight that embedding and head share has an accumulator of each
+        // a weight that embedding and head share has one accumulator for each of them
         let tied = stage.tied_embedding.as_ref().filter(|tied| tied.parameter == index);
         if let Some(tied) = tied {
             let _ = parameter.gradient.shallow_clone().g_add_(&tied.other_gradient);

@@ -1,12 +1,15 @@
-//! Which documents made a step's loss and its gradient. `subject` is the job with its documents, `gradients` computes what each
-//! document adds to a step; `shares` and `spikes` are pure: the documents in their order, and the steps worth asking about.
+//! Finds the documents that made a step's loss and its gradient. `subject` is the job with its documents, and
+//! `gradients` computes the loss and gradient of each document. `shares` and `spikes` are pure: `shares` ranks the
+//! documents, and `spikes` selects the steps to explain.
 //!
-//! The loss of a step is the mean of the cross-entropies of its N targets. A document's share of it is the sum of the
-//! cross-entropies of its own targets over the sum of all: the shares add up to 1. The gradient g of the step is the sum of the
-//! gradients g_d of the documents, each that of the sum of its cross-entropies over N. A document's share of the gradient's norm
-//! is g_d . g / |g|^2: the shares add up to 1, and that of a document which pulls against the others is negative.
+//! The loss of a step is the mean of the cross-entropies of its N targets. A document's share of the loss is the sum of
+//! the cross-entropies of its own targets over the sum of all. These shares add up to 1. The gradient g of the step is
+//! the sum of the gradients g_d of the documents. Each g_d is the gradient of the sum of the document's cross-entropies
+//! over N. A document's share of the gradient's norm is g_d . g / |g|^2. These shares also add up to 1, and the share
+//! of a document that pulls against the others is negative.
 //!
-//! A document raises the loss by the difference between the mean over all targets and the mean over those of all other documents.
+//! A document raises the loss by the difference between the mean over all targets and the mean over the targets of all
+//! other documents.
 
 mod gradients;
 mod shares;

@@ -6,19 +6,19 @@ use stagecoach_data::{DocumentPart, PartText};
 
 use super::StepGradients;
 
-/// By what documents are ranked.
+/// The key by which documents are ranked.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub(crate) enum RankBy {
-    /// By how much they raise the step's loss.
+    /// The amount by which a document raises the step's loss.
     #[default]
     Excess,
-    /// Their share of the loss.
+    /// The document's share of the loss.
     Loss,
-    /// Their share of the gradient's norm.
+    /// The document's share of the gradient's norm.
     Norm,
 }
 
-/// A step, and what its documents did to it.
+/// A step, and the contributions of its documents.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct StepBlame {
@@ -36,39 +36,41 @@ pub(crate) struct StepBlame {
     pub(crate) sum_of_norm_shares: f64,
     /// The number of its documents.
     pub(crate) document_count: usize,
-    /// Those with the largest shares, the largest first.
+    /// The documents with the largest shares, the largest first.
     pub(crate) documents: Vec<DocumentBlame>,
 }
 
-/// What a document did to a step. A number that is not finite is null in JSON.
+/// The contribution of a document to a step. A number that is not finite is null in JSON.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct DocumentBlame {
     /// Its name, `FILE:DOC`.
     pub(crate) document: String,
-    /// What the step has of it.
+    /// Its parts in the step.
     pub(crate) parts: Vec<PartBlame>,
-    /// Its tokens in all, with those that begin and end it.
+    /// Its tokens in all, with the tokens that begin and end it.
     pub(crate) tokens: u64,
     /// Its targets in the step.
     pub(crate) targets: u64,
-    /// Its loss, in nats per target of its own.
+    /// Its loss, in nats per target of the document.
     pub(crate) loss: f64,
-    /// Its cross-entropies over those of all documents: from 0 to 1.
+    /// The sum of its cross-entropies over the sum of all documents: from 0 to 1.
     pub(crate) loss_share: f64,
-    /// By how many nats per target it raises the step's loss: that loss less the mean over the targets of all other documents.
+    /// The amount by which it raises the step's loss, in nats per target: the step's loss less the mean over the
+    /// targets of all other documents.
     pub(crate) excess: f64,
     /// The norm of its gradient within the step's mean.
     pub(crate) gradient_norm: f64,
-    /// The dot product of its gradient and the step's over the square of the step's norm; negative if it pulls against the others.
+    /// The dot product of its gradient and the step's over the square of the step's norm; negative if the document
+    /// pulls against the others.
     pub(crate) norm_share: f64,
 }
 
-/// A part of a document that is in a row of the step.
+/// A part of a document in a row of the step.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct PartBlame {
-    /// Bytes of the document's text before it.
+    /// Bytes of the document's text before this part.
     pub(crate) offset: u64,
     /// The first of its inputs among the document's tokens, from 0.
     pub(crate) first_token: u64,
@@ -79,8 +81,8 @@ pub(crate) struct PartBlame {
 }
 
 impl StepBlame {
-    /// The documents of a step, ranked. `parts` are its parts and `texts` where they come from; `tokens` tells how many tokens a
-    /// document has.
+    /// The documents of a step, ranked. `parts` are the parts of the step, and `texts` their origins. `tokens` returns
+    /// the number of tokens of a document.
     pub(crate) fn new(
         (step, loss, gradient_norm): (u64, Option<f32>, Option<f64>),
         gradients: &StepGradients,
@@ -128,7 +130,8 @@ impl PartBlame {
 }
 
 impl RankBy {
-    /// The larger the earlier. A document whose loss or gradient is not finite has made those of the step so.
+    /// The sort key: a larger key ranks earlier. A document whose loss or gradient is not finite ranks first, because
+    /// it has made the loss or gradient of the step non-finite.
     fn key(self, document: &DocumentBlame) -> f64 {
         if !document.loss.is_finite() || !document.gradient_norm.is_finite() {
             return f64::INFINITY;
@@ -138,7 +141,7 @@ impl RankBy {
             RankBy::Loss => document.loss_share,
             RankBy::Norm => document.norm_share,
         };
-        // if the step's is not finite, those of the others tell nothing
+        // if the step's value is not finite, the values of the other documents carry no information
         if key.is_finite() { key } else { f64::NEG_INFINITY }
     }
 }

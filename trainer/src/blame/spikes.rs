@@ -4,49 +4,51 @@ use serde::Serialize;
 
 use crate::observe::StepRecord;
 
-/// When a step is a spike.
+/// The rule by which a step is a spike.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct SpikeRule {
-    /// How many steps before it a step is compared with.
+    /// The number of preceding steps with which a step is compared.
     pub(crate) window: usize,
-    /// By how many deviations above their median it is a spike.
+    /// The number of deviations above their median from which a step is a spike.
     pub(crate) deviations: f64,
 }
 
-/// Fewer steps than that are compared with nothing.
+/// The fewest preceding steps with which a step is compared.
 const MIN_STEPS: usize = 8;
-/// A deviation is at least this share of the median: where steps hardly differ, what is just above them is no spike.
+/// A deviation is at least this share of the median, so that a step just above steps that hardly differ is no spike.
 const MIN_DEVIATION: f64 = 0.01;
-/// Makes the median of absolute deviations of a normal distribution its standard deviation.
+/// Scales the median of absolute deviations of a normal distribution to its standard deviation.
 const NORMAL: f64 = 1.4826;
 
-/// A step that is one.
+/// A step that is a spike.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Spike {
     /// The step.
     pub(crate) step: u64,
-    /// By how many deviations the loss is above the median of the steps before; infinite (null) if it is not finite.
+    /// The number of deviations of the loss above the median of the steps before; infinite (null) if the loss is not
+    /// finite.
     pub(crate) loss_deviations: f64,
-    /// The same of the gradient norm.
+    /// The same for the gradient norm.
     pub(crate) norm_deviations: f64,
 }
 
 impl Spike {
-    /// Whether the gradient norm is farther above than the loss.
+    /// Whether the gradient norm is farther above its median than the loss.
     pub(crate) fn is_of_norm(&self) -> bool {
         self.norm_deviations > self.loss_deviations
     }
 
-    /// The larger of the two.
+    /// The larger of the two deviations.
     pub(crate) fn deviations(&self) -> f64 {
         self.loss_deviations.max(self.norm_deviations)
     }
 }
 
-/// The spikes among `steps`, ascending: those whose loss or gradient norm is not finite, or above `median + deviations * D` of
-/// the `window` steps before it, where D is 1.4826 times the median of their absolute deviations from their median, and 1 % of
-/// that median at least. Steps that are not finite don't count among those before, and there must be eight.
+/// Returns the spikes among `steps`, ascending. A step is a spike if its loss or gradient norm is not finite, or above
+/// `median + deviations * D` of the `window` steps before it. D is 1.4826 times the median of the absolute deviations
+/// of these steps from their median, and at least 1 % of that median. Only finite steps count among the preceding
+/// steps, and at least eight are required.
 pub(crate) fn find_spikes(steps: &[StepRecord], rule: SpikeRule) -> Vec<Spike> {
     let losses: Vec<Option<f64>> = steps.iter().map(|step| step.loss.map(f64::from)).collect();
     let norms: Vec<Option<f64>> = steps.iter().map(|step| step.gradient_norm).collect();
@@ -58,7 +60,7 @@ pub(crate) fn find_spikes(steps: &[StepRecord], rule: SpikeRule) -> Vec<Spike> {
     spikes.filter(|spike| spike.deviations() > rule.deviations).collect()
 }
 
-/// By how many deviations value `at` is above the median of the `window` values before it; 0 if these are too few.
+/// The number of deviations of value `at` above the median of the `window` values before it; 0 if these are too few.
 fn above(values: &[Option<f64>], at: usize, window: usize) -> f64 {
     let Some(value) = values[at].filter(|value| value.is_finite()) else { return f64::INFINITY };
     let before = values[at.saturating_sub(window)..at].iter().flatten().copied().filter(|value| value.is_finite());
@@ -102,7 +104,7 @@ mod tests {
         find_spikes(&records(losses), RULE).iter().map(|spike| spike.step).collect()
     }
 
-    /// Between -1 and 1.
+    /// A value between -1 and 1.
     fn noise(index: usize) -> f64 {
         (index as f64 * 1.618_033_988_75).fract() * 2.0 - 1.0
     }

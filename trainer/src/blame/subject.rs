@@ -1,4 +1,4 @@
-//! The job whose steps are looked at, with its corpus as the token cache has it.
+//! The job whose steps are examined, with its corpus from the token cache.
 
 use std::path::Path;
 
@@ -20,7 +20,8 @@ pub(crate) struct Subject {
 }
 
 impl Subject {
-    /// The job of `record`, whose corpus is below `workspace`. What the token cache lacks is tokenised.
+    /// Opens the job of `record`, whose corpus is below `workspace`. Documents that the token cache lacks are
+    /// tokenised.
     ///
     /// # Errors
     /// If the job or its corpus can't be used here.
@@ -33,7 +34,7 @@ impl Subject {
         Ok(Subject { config, prepared, dataset })
     }
 
-    /// The parts of documents that `step`, from 1, has.
+    /// The parts of documents in `step`, counted from 1.
     pub(crate) fn document_parts(&self, step: u64) -> Vec<DocumentPart> {
         let training = &self.config.training;
         let batch = training.global_batch_size as usize;
@@ -42,7 +43,7 @@ impl Subject {
         self.dataset.document_parts(&plan)
     }
 
-    /// Where parts of documents come from.
+    /// The origins of parts of documents.
     ///
     /// # Errors
     /// If the corpus can't be read.
@@ -59,7 +60,7 @@ impl Subject {
         let (config, mut display) = (self.config.data_config(), ProgressDisplay::notes());
         let progress = &mut |progress| show(&mut display, progress);
         stagecoach_data::document_indices(&config, &self.prepared, names, progress).map_err(|error| match error {
-            // what was asked for is wrong, not the job
+            // the request is wrong, not the job
             DataError::NoDocument { .. } => error.into(),
             error => StageError::from(error).into(),
         })

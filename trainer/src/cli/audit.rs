@@ -14,8 +14,8 @@ use crate::replay::{
 
 /// Train parts of a run again, and say whether each checkpoint follows from the one before, bit for bit.
 ///
-/// First the record is checked against its receipts. Then intervals between checkpoints are replayed: losses, norms,
-/// weights, optimizer state and receipt must be those of the record. Exit code 74 with the first difference.
+/// The audit first checks the record against its receipts. Then it replays intervals between checkpoints: losses,
+/// norms, weights, optimizer state and receipt must equal the record. Exit code 74 with the first difference.
 #[derive(Debug, Args)]
 pub(super) struct AuditCommand {
     #[command(flatten)]
@@ -26,7 +26,7 @@ pub(super) struct AuditCommand {
     /// Replay every interval.
     #[arg(long, conflicts_with_all = ["sample", "seed"])]
     all: bool,
-    /// Draw the intervals that an earlier audit has drawn, which printed this seed.
+    /// Draw the intervals of an earlier audit, which printed this seed.
     #[arg(long, value_name = "SEED", value_parser = parse_seed)]
     seed: Option<u64>,
 }
@@ -68,7 +68,7 @@ impl AuditCommand {
     }
 }
 
-/// A contradiction, or the step of the replay that shows it more exactly.
+/// The contradiction `found`, or a replay's difference if it locates the contradiction more exactly.
 fn located(found: Difference, record: &RunRecord, all: &[Interval], config: &ReplayConfig) -> Difference {
     let of_it = all.iter().find(|interval| found.step <= interval.until);
     let Some(Ok(Some(exact))) = of_it.map(|interval| audit(record, *interval, config)) else { return found };

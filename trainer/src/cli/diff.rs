@@ -14,21 +14,21 @@ use crate::replay::{
     first_parted, first_parted_tensor, replay, stage_of,
 };
 
-/// Find the first step and the first tensor at which two runs part.
+/// Find the first step and the first tensor at which two runs differ.
 ///
-/// The records tell the step; bisection over the checkpoints that both have tells of weights that parted without it. Then that
-/// step of both is trained again, and the first tensor that differs is told, in the order of computation. Exit code 74 if the
-/// runs part.
+/// The records give the step. Bisection over the checkpoints that both runs have finds weights that differ although the
+/// records are equal. Then that step of both runs is trained again, and the command prints the first tensor that
+/// differs, in the order of computation. Exit code 74 if the runs differ.
 #[derive(Debug, Args)]
 pub(super) struct DiffCommand {
     /// A job's folder, or a copy of one.
     run: PathBuf,
-    /// Another.
+    /// The folder of the other job, or a copy of it.
     other: PathBuf,
-    /// The folder in which the corpora are; that of each job's folder by default.
+    /// The folder that contains the corpora; the parent of each job's folder by default.
     #[arg(long, value_name = "DIR")]
     workspace: Option<PathBuf>,
-    /// Train over so many stages; as many as each run has by default.
+    /// The number of stages to train over; each run's own number by default.
     #[arg(long, value_name = "K", value_parser = clap::value_parser!(u32).range(1..))]
     stages: Option<u32>,
 }
@@ -78,7 +78,7 @@ impl DiffCommand {
         bail!(differs(&Difference { step, what }))
     }
 
-    /// The step of a run, with all its tensors.
+    /// Trains the step of a run again, with a dump of all its tensors.
     fn train(&self, record: &RunRecord, step: u64) -> anyhow::Result<Replayed> {
         let workspace = self.workspace.clone().unwrap_or_else(|| record.workspace());
         let config = ReplayConfig { workspace, stages: self.stages, dump: vec!["*".into()], ..ReplayConfig::default() };
@@ -94,7 +94,7 @@ fn until(record: &RunRecord, last: u64) -> Vec<crate::observe::StepRecord> {
     record.steps.iter().filter(|line| line.step <= last).cloned().collect()
 }
 
-/// Says in which fields two jobs differ.
+/// Prints the fields in which two jobs differ.
 fn jobs_that_differ(one: &RunRecord, other: &RunRecord) {
     let (Some(one), Some(other)) = (one.checkpoints.last(), other.checkpoints.last()) else { return };
     for different in differences(&other.manifest.metadata.identity, &one.manifest.metadata.identity) {
@@ -123,7 +123,7 @@ fn in_words(one: &RunRecord, other: &RunRecord, step: u64) -> String {
     numbers.join(" and ")
 }
 
-/// What is known of runs that part, and whose steps are equal when they are trained here.
+/// Explains runs whose records differ, but whose steps are equal when they are trained here.
 fn not_here(one: &RunRecord, other: &RunRecord, step: u64) -> String {
     let manifest = |record: &RunRecord| {
         let after = record.checkpoints.iter().find(|checkpoint| checkpoint.manifest.step >= step);

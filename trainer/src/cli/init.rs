@@ -17,13 +17,13 @@ use crate::plan::{JobConfig, plan_pipeline};
 use crate::stage_error::StageError;
 use crate::sys::{cuda_devices, memory_bytes};
 
-/// Where texts are looked for first, relative to the workspace.
+/// The folder that is searched for texts first, relative to the workspace.
 const CORPUS: &str = "corpus";
 
-/// How many files are named that can't be trained on.
+/// The number of files that can't be trained on that the output names.
 const MAX_NAMED: usize = 3;
 
-/// What is reckoned with if the kernel does not say how much memory there is.
+/// The assumed size of memory if the kernel does not report it.
 const UNKNOWN_MEMORY_BYTES: u64 = 2 << 30;
 
 /// Write a job file for the texts in the workspace and for this machine.
@@ -32,10 +32,10 @@ pub(super) struct InitCommand {
     /// The job file to write.
     #[arg(default_value = "job.yaml")]
     file: PathBuf,
-    /// The folder with the texts, best in its folder `corpus`; the job's folder will be in it.
+    /// The folder with the texts, best in its folder `corpus`. The job's folder will be created in it.
     #[arg(long, value_name = "DIR", default_value = "workspace")]
     workspace: PathBuf,
-    /// The job's name; by default that of the file.
+    /// The job's name; by default derived from the file's name.
     #[arg(long, value_name = "NAME")]
     name: Option<String>,
     /// The number of stages; by default one for each GPU, else 2 or 3.
@@ -93,7 +93,7 @@ impl InitCommand {
         if self.force {
             return write_atomically(&self.file, text.as_bytes()).with_context(failed);
         }
-        // another program may have made it since
+        // another program may have created the file since
         match File::create_new(&self.file) {
             Err(error) if error.kind() == ErrorKind::AlreadyExists => Err(self.exists().into()),
             created => created.and_then(|mut file| file.write_all(text.as_bytes())).with_context(failed),
@@ -101,7 +101,7 @@ impl InitCommand {
     }
 }
 
-/// The texts in the workspace's folder `corpus`; if there are none, those in all of the workspace that no job has made.
+/// The texts in the workspace's folder `corpus`; if there are none, all texts in the workspace that no job created.
 fn find_corpus(workspace: &Path) -> anyhow::Result<Texts> {
     let remedy = format!(
         "put .txt files, .jsonl files (a JSON object with a text a line) or .parquet files below {}",
@@ -115,7 +115,7 @@ fn find_corpus(workspace: &Path) -> anyhow::Result<Texts> {
         .into());
     }
     let is_job = |path: &Path| matches!(JobFolder::existing(path), Ok(Some(_)));
-    // what `run` makes of it is not a corpus: caches, and jobs with their metrics
+    // the files that `run` creates are no corpus: caches, and jobs with their metrics
     let is_excluded =
         |path: &Path| path.file_name().is_some_and(|name| name == stagecoach_api::job::TOKEN_CACHE) || is_job(path);
     let mut texts = Texts::default();
@@ -136,12 +136,12 @@ fn find_corpus(workspace: &Path) -> anyhow::Result<Texts> {
     Err(StageError::invalid(format!("there is {found} {}: {remedy}", workspace.display())).into())
 }
 
-/// The job's name by its file's.
+/// The job's name, derived from its file's name.
 fn name_of(file: &Path) -> String {
     file.file_stem().unwrap_or_default().to_string_lossy().to_lowercase().replace(['_', '.', ' '], "-")
 }
 
-/// Validates a job as `run` does, and plans it; the bytes of all stages at their peak.
+/// Validates a job as `run` does, and plans it. Returns the peak bytes of all stages together.
 fn planned_bytes(text: &str, file: &Path, workspace: &Path) -> Result<u64, StageError> {
     let job =
         stagecoach_api::parse(text, &file.display().to_string()).map_err(|e| StageError::invalid(e.to_string()))?;
@@ -153,7 +153,7 @@ fn planned_bytes(text: &str, file: &Path, workspace: &Path) -> Result<u64, Stage
     Ok(layout.memory.iter().fold(0, |bytes, stage| stage.parts.total().saturating_add(bytes)))
 }
 
-/// The field that holds the text, and the others with their shares of the bytes.
+/// The sentence about the field that holds the text, and the other fields with their shares of the bytes.
 fn field_choice(field: &str, others: &[(String, f64)]) -> String {
     let percent = |share: f64| format!("{:.0}%", 100.0 * share);
     let named: Vec<String> =
@@ -171,7 +171,7 @@ fn field_choice(field: &str, others: &[(String, f64)]) -> String {
     }
 }
 
-/// A path as an argument of a shell.
+/// The path, quoted as an argument of a shell.
 fn quoted(path: &Path) -> String {
     let text = path.display().to_string();
     let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"/._-+,:@%".contains(&byte);

@@ -1,4 +1,4 @@
-//! The job file and its overrides, as the commands take them.
+//! The job file and its overrides, as arguments of the commands.
 
 use std::path::{Path, PathBuf};
 
@@ -18,7 +18,7 @@ pub(super) struct JobArgs {
     /// Overrides the job's number of stages.
     #[arg(long, value_name = "N")]
     pub(super) stages: Option<u32>,
-    /// Overrides how many spares wait to take the place of a lost stage.
+    /// Overrides how many spares wait to replace a lost stage.
     #[arg(long, value_name = "N")]
     pub(super) spares: Option<u32>,
     /// Overrides a field, for example `training.steps=100`; may be repeated.
@@ -27,7 +27,7 @@ pub(super) struct JobArgs {
 }
 
 impl JobArgs {
-    /// The job with the overrides.
+    /// Reads the job and applies the overrides.
     ///
     /// # Errors
     /// `InvalidConfig` if the file can't be read or is not a PipelineJob.
@@ -39,7 +39,7 @@ impl JobArgs {
     }
 }
 
-/// What etcd takes of one object, so that no job in a cluster is larger.
+/// The size limit of etcd for one object: a job in a cluster is never larger.
 const MAX_JOB_BYTES: u64 = 3 << 19;
 
 /// Reads a job file.

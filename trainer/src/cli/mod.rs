@@ -49,23 +49,23 @@ enum CliCommand {
     Stage(stage::StageCommand),
     /// Show how a job would run: partition, timeline, bubble, memory.
     Plan(plan::PlanCommand),
-    /// Show the jobs of a workspace, a line each.
+    /// Show the jobs of a workspace, one line each.
     Top(top::TopCommand),
-    /// Tell why a run failed last, what followed, and what to do.
+    /// Explain a run's last failure, its consequences and the remedy.
     Why(why::WhyCommand),
     /// Serve a job's live page for a browser on this machine.
     Page(page::PageCommand),
-    /// Show what every stage did in a step that was trained, above a simulation of it.
+    /// Show a trained step's timeline of every stage, above a simulation of it.
     Timeline(timeline::TimelineCommand),
-    /// Write runs as TensorBoard reads them.
+    /// Write runs in TensorBoard's format.
     Tensorboard(tensorboard::TensorboardCommand),
-    /// Train steps of a run again, and compare them bit for bit with what is recorded.
+    /// Train steps of a run again, and compare them bit for bit with the record.
     Replay(replay::ReplayCommand),
-    /// Train parts of a run again, and say whether each checkpoint follows from the one before.
+    /// Train parts of a run again, and check that each checkpoint follows from the one before.
     Audit(audit::AuditCommand),
-    /// Find the first step and the first tensor at which two runs part.
+    /// Find the first step and the first tensor at which two runs differ.
     Diff(diff::DiffCommand),
-    /// Tell which documents made a step's loss and its gradient.
+    /// Show which documents made a step's loss and its gradient.
     Blame(blame::BlameCommand),
     /// Fill the token cache for a job.
     Tokenize(tokenize::TokenizeCommand),
@@ -123,7 +123,7 @@ fn to_exit_code(result: anyhow::Result<()>) -> i32 {
     }
 }
 
-/// The error and its causes, without those that its own message contains.
+/// The error and its causes, without causes that its own message contains.
 fn error_chain(error: &anyhow::Error) -> String {
     error.chain().skip(1).fold(error.to_string(), |message, cause| match cause.to_string() {
         cause if message.contains(&cause) => message,

@@ -1,5 +1,5 @@
-//! What the commands print. Write errors are ignored: the reader may close the pipe early, as `head` does, and a full
-//! volume under stderr must not change the exit code.
+//! The output of the commands. Write errors are ignored: the reader may close the pipe early, as `head` does, and a
+//! full volume under stderr must not change the exit code.
 
 use std::fmt::Display;
 use std::io::Write;
@@ -15,7 +15,7 @@ pub(super) fn print_line(text: impl Display) {
     let _ = writeln!(std::io::stdout(), "{text}");
 }
 
-/// Prints an error message to stderr, made [`visible`]: it may quote a file.
+/// Prints an error message to stderr. The message may quote a file, and is therefore made [`visible`].
 pub(super) fn print_error(text: impl Display) {
     let _ = writeln!(std::io::stderr(), "stagecoach: {}", visible(&text.to_string()));
 }
@@ -26,7 +26,7 @@ pub(super) fn print_json(value: &impl Serialize) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Writes a file that the user asked for, and says so.
+/// Writes a file that the user requested, and reports it.
 pub(super) fn write_file(path: Option<&Path>, content: impl FnOnce() -> String) -> anyhow::Result<()> {
     let Some(path) = path else { return Ok(()) };
     std::fs::write(path, content()).with_context(|| format!("could not write {}", path.display()))?;

@@ -1,4 +1,4 @@
-//! `stagecoach page`. It reads a job's folder and writes nothing, so that the job may run meanwhile.
+//! `stagecoach page`. The command only reads a job's folder, so that the job may run meanwhile.
 
 use std::io;
 use std::path::PathBuf;
@@ -22,10 +22,10 @@ pub(super) struct PageCommand {
     port: PagePort,
 }
 
-/// Where the page is served.
+/// The port of the page.
 #[derive(Clone, Copy, Debug, Args)]
 pub(super) struct PagePort {
-    /// The port of 127.0.0.1 at which the page is served; any free one by default.
+    /// The port of 127.0.0.1 at which the page is served; any free port by default.
     #[arg(long, value_name = "PORT", default_value_t = 0, hide_default_value = true)]
     pub(super) page_port: u16,
 }
@@ -40,7 +40,7 @@ impl PageCommand {
     }
 }
 
-/// Prints the address of the page that `serve` serves at a port, and waits.
+/// Prints the address of the page that `serve` serves at the port, and waits.
 ///
 /// # Errors
 /// If the page can't be served.

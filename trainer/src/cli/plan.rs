@@ -1,5 +1,5 @@
-//! `stagecoach plan`. It reads no corpus: the vocabulary size is the one that the job gives its tokenizer or model, or that of
-//! the tokenizer's file.
+//! `stagecoach plan`. The command reads no corpus. The vocabulary size is the one that the job gives its tokenizer or
+//! model, or the one in the tokenizer's file.
 
 use std::path::PathBuf;
 
@@ -30,20 +30,22 @@ use crate::stage_error::StageError;
 pub(super) struct PlanCommand {
     #[command(flatten)]
     job: JobArgs,
-    /// First measure how long the model's layers and a message take on this machine, for this plan and later ones.
+    /// First measure the time of the model's layers and of a message on this machine, for this plan and later ones.
     ///
-    /// They are kept in the workspace's token cache. Without them, plans and runs assume a speed.
+    /// The measurements are kept in the workspace's token cache. Without them, plans and runs assume a speed.
     #[arg(long)]
     profile: bool,
-    /// Search for the shortest schedule of the job's partition, with the same memory, and show that. It may take a minute.
+    /// Search for the shortest schedule of the job's partition with the same memory, and show it. The search may take a
+    /// minute.
     #[arg(long)]
     optimal: bool,
-    /// How fast the stages are beside each other, one number a stage, as in 1,1,0.5.
+    /// The relative speeds of the stages, one number for each stage, as in 1,1,0.5.
     ///
-    /// By default what the job's last steps have measured, if it has run with as many stages; else all are equal.
+    /// The default is the measurement of the job's last steps if the job has run with as many stages; otherwise all are
+    /// equal.
     #[arg(long, value_name = "SPEEDS", value_delimiter = ',')]
     speeds: Option<Vec<f64>>,
-    /// Show every way to share so many GPUs between stages and replicas, the shortest simulated step first.
+    /// Show every way to divide this number of GPUs between stages and replicas, the shortest simulated step first.
     #[arg(long, value_name = "GPUS", value_parser = clap::value_parser!(u32).range(1..=256), conflicts_with_all = ["optimal", "speeds", "svg", "csv", "trace", "page"])]
     gpus: Option<u32>,
     /// Write the timeline as SVG.
@@ -55,7 +57,7 @@ pub(super) struct PlanCommand {
     /// Write the timeline for Perfetto or chrome://tracing.
     #[arg(long, value_name = "FILE")]
     trace: Option<PathBuf>,
-    /// Serve the plan as a page for a browser on this machine, until Ctrl-C: what is changed there is simulated at once.
+    /// Serve the plan as a page for a browser on this machine, until Ctrl-C. The page simulates each change at once.
     #[arg(long, conflicts_with_all = ["optimal", "svg", "csv", "trace"])]
     page: bool,
     #[command(flatten)]
@@ -66,7 +68,7 @@ impl PlanCommand {
     pub(super) fn main(self) -> anyhow::Result<()> {
         let config = JobConfig::new(self.job.read()?, &self.job.workspace)?;
         if config.training.kernels == Kernels::Portable {
-            crate::sys::pin_instruction_set()?; // what stages measure, and have measured, is of that
+            crate::sys::pin_instruction_set()?; // stages measure with this instruction set, as earlier runs did
         }
         let stages = config.job.spec.stages as usize;
         let vocab_size = config.vocab_size(config.planned_vocab_size()?)?;
@@ -110,7 +112,7 @@ impl PlanCommand {
     }
 }
 
-/// What each mesh of so many GPUs would be: a line each, and how to take the first.
+/// The mesh plans for this number of GPUs, one line each, and how to use the first.
 fn mesh_table(plans: &[MeshPlan], gpus: u32) -> String {
     let shortest = plans.first().map_or(f64::INFINITY, MeshPlan::seconds);
     let row = |plan: &MeshPlan| {
@@ -164,7 +166,7 @@ fn profile_table(profile: &Profile) -> String {
     table(Some(&["a microbatch", "F", "I", "W"]), &[1, 2, 3], rows)
 }
 
-/// What `Auto` chose from: a line for each, the fastest first, and those that do not fit last.
+/// The alternatives of `Auto`, one line each: the fastest first, and those that do not fit last.
 fn alternatives_table(layout: &PipelineLayout) -> String {
     let row = |alternative: &&Alternative| {
         let Alternative { schedule, chunks_per_stage, recompute, step } = alternative;
@@ -184,7 +186,7 @@ fn alternatives_table(layout: &PipelineLayout) -> String {
     format!("{}\n", table(Some(&header), &[1, 3, 4], layout.ranked_alternatives().iter().map(row).collect()))
 }
 
-/// The partition's balance and bubble, and a line per stage, with the layers of each of its chunks.
+/// The partition's balance and bubble, and one line for each stage, with the layers of each of its chunks.
 fn stage_table(layout: &PipelineLayout, speeds: &RankSpeeds) -> String {
     let PipelineLayout { partition, programs, cost, schedule, .. } = layout;
     let row = |(rank, stage): (usize, PlannedStage)| {
@@ -208,7 +210,7 @@ fn stage_table(layout: &PipelineLayout, speeds: &RankSpeeds) -> String {
     )
 }
 
-/// What each stage holds at its peak: a line per stage, in MiB.
+/// The peak memory of each stage, one line each, in MiB.
 fn memory_table(stages: &[StageBytes]) -> String {
     let row = |(rank, stage): (usize, &StageBytes)| {
         let ParameterBytes { weights, gradients, optimizer, snapshot, memory_checkpoints } = stage.parameters;

@@ -16,10 +16,10 @@ use crate::replay::{
 };
 use crate::stage_error::StageError;
 
-/// Train steps of a run again, and compare them bit for bit with what is recorded.
+/// Train steps of a run again, and compare them bit for bit with the record.
 ///
-/// From the newest checkpoint before the step, or from the initial weights, over any number of stages on this machine.
-/// Nothing is written into the run's folder. Exit code 74 if a loss, a norm or a learning rate differs.
+/// The replay starts from the newest checkpoint before the step, or from the initial weights, over any number of stages
+/// on this machine. The run's folder stays unchanged. Exit code 74 if a loss, a norm or a learning rate differs.
 #[derive(Debug, Args)]
 pub(super) struct ReplayCommand {
     #[command(flatten)]
@@ -33,11 +33,11 @@ pub(super) struct ReplayCommand {
     /// Write the timeline of the last step for Perfetto or chrome://tracing.
     #[arg(long, value_name = "FILE")]
     trace: Option<PathBuf>,
-    /// Write tensors of the last step: `layer.N.output`, `layer.N.output.gradient`, `WEIGHT.value` (before the step) and
-    /// `WEIGHT.gradient`, where `*` stands for any characters; may be repeated.
+    /// Write tensors of the last step: `layer.N.output`, `layer.N.output.gradient`, `WEIGHT.value` (before the step)
+    /// and `WEIGHT.gradient`, where `*` stands for any characters; may be repeated.
     #[arg(long, value_name = "NAME")]
     dump: Vec<String>,
-    /// The file of the tensors, in safetensors' format.
+    /// The file of the tensors, in safetensors format.
     #[arg(long, value_name = "FILE", default_value = "dump.safetensors", requires = "dump")]
     dump_file: PathBuf,
 }
@@ -47,10 +47,10 @@ pub(super) struct ReplayCommand {
 pub(super) struct RunArgs {
     /// A job's folder, such as `workspace/NAME`, one checkpoint in it, or a copy of either.
     run: PathBuf,
-    /// The folder in which the corpus is; the one that the job's folder is in by default.
+    /// The folder that contains the corpus; the parent of the job's folder by default.
     #[arg(long, value_name = "DIR")]
     workspace: Option<PathBuf>,
-    /// Train over so many stages; as many as the run has by default. No number changes a bit.
+    /// The number of stages to train over; the run's own number by default. Results are bit-identical for every number.
     #[arg(long, value_name = "K", value_parser = clap::value_parser!(u32).range(1..))]
     stages: Option<u32>,
 }
@@ -103,7 +103,7 @@ impl ReplayCommand {
     }
 }
 
-/// What a replay begins with, and where it ends.
+/// Describes the start and the end of a replay.
 pub(super) fn replaying(base: Option<&RecordedCheckpoint>, until: u64) -> String {
     match base {
         None => format!("replaying to step {until} from the initial weights"),
@@ -111,18 +111,18 @@ pub(super) fn replaying(base: Option<&RecordedCheckpoint>, until: u64) -> String
     }
 }
 
-/// That all steps are those of the record.
+/// Reports that all steps equal the record.
 pub(super) fn equal(replayed: &Replayed) -> String {
     let count = replayed.steps.len();
     format!("equal: {count} step{}, bit for bit", if count == 1 { "" } else { "s" })
 }
 
-/// The error of a record that a replay does not come to.
+/// The error of a record that its replay contradicts.
 pub(super) fn differs(difference: &Difference) -> StageError {
     StageError::new(FailureKind::Storage, difference.to_string())
 }
 
-/// Tells of another environment than that in which `until` was trained; what a difference then means.
+/// Reports an environment that differs from the one in which `until` was trained. Returns what a difference then means.
 pub(super) fn note_environments(record: &RunRecord, replayed: &Replayed, until: u64) -> &'static str {
     let trained = record.checkpoints.iter().find(|checkpoint| checkpoint.manifest.step >= until);
     let Some(trained) = trained.or(record.checkpoints.last()) else { return "" };
@@ -137,7 +137,7 @@ pub(super) fn note_environments(record: &RunRecord, replayed: &Replayed, until: 
     ", in another environment"
 }
 
-/// What the steps came to.
+/// The results of the steps, here and in the record.
 fn step_table(record: &RunRecord, steps: &[&StepRecord]) -> String {
     let row = |here: &&StepRecord| {
         let verdict = match record.steps.iter().any(|line| line.step == here.step) {

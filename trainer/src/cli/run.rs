@@ -30,15 +30,15 @@ use crate::train::{check_extension, check_start};
 pub(super) struct RunCommand {
     #[command(flatten)]
     job: JobArgs,
-    /// First remove everything that earlier runs of the job created, and list it. Other files in its folder and the token
-    /// cache are not touched.
+    /// First remove everything that earlier runs of the job created, and list it. Other files in the job's folder and
+    /// the token cache stay.
     #[arg(long)]
     fresh: bool,
     #[command(flatten)]
     port: PagePort,
 }
 
-/// Why a job could not be run.
+/// The reason that a job could not run.
 #[derive(Debug, thiserror::Error)]
 enum RunError {
     /// The job is invalid.
@@ -140,7 +140,7 @@ impl RunCommand {
     }
 }
 
-/// Where a job with more steps to train begins.
+/// Describes where a job with more steps to train starts.
 fn where_it_continues(folder: &JobFolder) -> Result<String, FolderError> {
     Ok(match list(&folder.volume())?.steps.first() {
         Some(step) => format!("training continues from its newest checkpoint, of step {step}"),
@@ -225,18 +225,18 @@ fn failure_reason(state: &JobState) -> String {
     format!("{explanation}; {subject} failed ({}): {}", failure.label(), failure.message)
 }
 
-/// Whether the job has fewer steps than were trained. Of epochs only the stages know.
+/// Whether the job has fewer steps than were trained. Only the stages know the number of steps of epochs.
 fn is_shorter(job: &PipelineJob, summary: &RunSummary) -> bool {
     let length = job.spec.training.as_ref().and_then(|training| training.length());
     matches!(length, Some(TrainingLength::Steps(steps)) if steps < summary.steps)
 }
 
-/// The steps in the metrics; none if they can't be read.
+/// The number of steps in the metrics; `None` if the metrics can't be read.
 fn trained_steps(folder: &JobFolder) -> Option<u64> {
     Some(read_metrics(&folder.metrics()).ok()?.last()?.step)
 }
 
-/// Prints the results of a run that is complete. Returns the exit code.
+/// Prints the results of a complete run. Returns the exit code.
 fn print_earlier_results(
     job: &PipelineJob,
     folder: &JobFolder,
@@ -279,7 +279,8 @@ fn print_results(
         metrics: &relative_to_working_directory(&folder.metrics()),
     };
     print_line(report);
-    // as many as a stage has: with a thread a core, each would spin at every barrier while other processes compute
+    // as many threads as a stage has: with one thread for each core, each would spin at every barrier while other
+    // processes compute
     if let Some(built_in) = job.spec.built_in() {
         tch::set_num_threads(built_in.training.threads as i32);
     }
@@ -294,7 +295,7 @@ fn absolute(path: &Path) -> Result<PathBuf, StageError> {
     std::path::absolute(path).map_err(|error| StageError::storage("resolve", path, error))
 }
 
-/// The path relative to the working directory if it is below it.
+/// The path relative to the working directory if it is below the working directory.
 fn relative_to_working_directory(path: &Path) -> PathBuf {
     let current = std::env::current_dir().ok();
     current.and_then(|current| path.strip_prefix(current).ok().map(Path::to_owned)).unwrap_or_else(|| path.to_owned())

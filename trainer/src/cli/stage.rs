@@ -14,7 +14,7 @@ use crate::plan::JobConfig;
 use crate::stage_error::StageError;
 use crate::train::{self, ReplayOptions, StageMonitor, StageOutcome, write_termination_message};
 
-/// What a replay asks of a stage besides a pod's contract.
+/// Arguments of a stage in a replay, besides a pod's contract.
 #[derive(Debug, Args)]
 pub(super) struct StageCommand {
     /// `ReplayOptions` in JSON.
@@ -33,7 +33,7 @@ pub(super) fn main(command: StageCommand, open_volume: VolumeOpener) -> i32 {
         Err(error) => return report_contract_error(&error),
     };
     let config = read_config(&env).and_then(|config| {
-        // before anything is computed, and before there are threads: it may start this process anew
+        // before any computation, and before other threads start: the call may restart this process
         if config.training.kernels == Kernels::Portable {
             crate::sys::pin_instruction_set()?;
         }
@@ -53,7 +53,7 @@ pub(super) fn main(command: StageCommand, open_volume: VolumeOpener) -> i32 {
     if let Err(error) = serve_status(&env, &monitor) {
         monitor.exit(FailureKind::Error, &error);
     }
-    // a replay is not the run
+    // a replay does not export telemetry, because it is not the run
     if command.replay.is_none() {
         export(&env, monitor.telemetry());
     }
@@ -66,7 +66,7 @@ pub(super) fn main(command: StageCommand, open_volume: VolumeOpener) -> i32 {
     }
 }
 
-/// Serves `/status` and `/metrics`, unless the environment says not to.
+/// Serves `/status` and `/metrics`, unless the environment disables it.
 fn serve_status(stage_env: &StageEnv, monitor: &StageMonitor) -> Result<(), String> {
     let Some(port) = http_port()? else { return Ok(()) };
     serve(&stage_env.pod_ip, port, monitor.telemetry().clone()).map_err(|e| {
@@ -96,7 +96,8 @@ fn report_contract_error(error: &ContractError) -> i32 {
     kind.exit_code().code()
 }
 
-/// Exits the process when any thread panics but those that serve the page and export: the group must not wait for a stage that lacks a thread.
+/// Exits the process when any thread panics, except for the threads that serve the page and export telemetry. The group
+/// must not wait for a stage that lacks a thread.
 fn exit_on_panic(monitor: &StageMonitor) {
     let default = std::panic::take_hook();
     let monitor = monitor.clone();
@@ -104,7 +105,7 @@ fn exit_on_panic(monitor: &StageMonitor) {
         default(info);
         let thread = std::thread::current();
         if thread.name().is_some_and(|name| [crate::page::THREAD, stagecoach_otlp::THREAD].contains(&name)) {
-            return; // nobody waits for these but who looks on
+            return; // no computation depends on these threads
         }
         monitor.exit_after_panic(&info.to_string());
     }));

@@ -1,4 +1,4 @@
-//! `stagecoach tensorboard`. It needs nothing but the metrics of jobs' folders.
+//! `stagecoach tensorboard`. The command needs only the metrics of jobs' folders.
 
 use std::fs::File;
 use std::io::BufWriter;
@@ -12,24 +12,24 @@ use super::output::print_line;
 use crate::folder::METRICS;
 use crate::observe::{EventFile, read_metrics};
 
-/// Write runs as TensorBoard reads them: `tensorboard --logdir DIR` then shows them side by side.
+/// Write runs in TensorBoard's format: `tensorboard --logdir DIR` then shows them side by side.
 #[derive(Debug, Args)]
 pub(super) struct TensorboardCommand {
     /// Folders of jobs, such as `workspace/NAME`.
     #[arg(required = true)]
     folders: Vec<PathBuf>,
-    /// The folder to write to; each job gets one of its name in it.
+    /// The folder to write to. Each job gets a subfolder of its name.
     #[arg(long, value_name = "DIR")]
     to: PathBuf,
-    /// Go on as the jobs train, until Ctrl-C.
+    /// Continue while the jobs train, until Ctrl-C.
     #[arg(long)]
     follow: bool,
 }
 
-/// Interval between polls of a job that is followed: at least this, and so long that reading takes no more than a tenth.
+/// The shortest interval between polls of a followed job. A longer interval keeps reading below a tenth of the time.
 const FOLLOW_INTERVAL: Duration = Duration::from_secs(1);
 
-/// A run that is written.
+/// A run that is being written.
 struct Run {
     metrics: PathBuf,
     events: EventFile<BufWriter<File>>,
@@ -68,18 +68,18 @@ impl Run {
         let name = folder.file_name().with_context(|| format!("{} has no name", folder.display()))?;
         let folder = to.join(name);
         std::fs::create_dir_all(&folder).with_context(|| format!("could not create {}", folder.display()))?;
-        // TensorBoard takes every file with `tfevents` in its name
+        // TensorBoard reads every file with `tfevents` in its name
         let path = folder.join("events.out.tfevents.stagecoach");
         let file = File::create(&path).with_context(|| format!("could not create {}", path.display()))?;
         Ok(Run { metrics, events: EventFile::create(BufWriter::new(file), 0.0)? })
     }
 
-    /// Writes the steps that came since; returns how many there are now.
+    /// Writes the steps since the last call. Returns the number of steps so far.
     fn update(&mut self) -> anyhow::Result<u64> {
         let records = read_metrics(&self.metrics)?;
         let trained_at = std::fs::metadata(&self.metrics).and_then(|metadata| metadata.modified())?;
         let mut wall_time = trained_at.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64();
-        // a record has no time of day: the last one is as old as the file
+        // a record has no time of day: the last record is as old as the file
         wall_time -= records.iter().map(|record| record.seconds).sum::<f64>();
         let last = records.last().map_or(0, |record| record.step);
         if last < self.events.last_step() {

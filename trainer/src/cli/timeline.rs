@@ -1,4 +1,4 @@
-//! `stagecoach timeline`. It needs nothing but the metrics of a job's folder.
+//! `stagecoach timeline`. The command needs only the metrics of a job's folder.
 
 use std::path::{Path, PathBuf};
 
@@ -13,11 +13,11 @@ use super::output::{print_line, write_file};
 use crate::folder::METRICS;
 use crate::observe::{TimelineRecord, advice, read_metrics};
 
-/// Show what every stage did in a step that was trained, above a simulation of it.
+/// Show a trained step's timeline of every stage, above a simulation of it.
 ///
-/// The simulation runs the same actions with the measured time of each kind of action, so that the two differ by what is not
-/// regular: microbatches that took longer than others, messages that were late. Every tenth step is recorded, and of large
-/// pipelines fewer.
+/// The simulation runs the same actions with the measured time of each kind of action. The two therefore differ only by
+/// irregularities: microbatches that took longer than others, messages that were late. Every tenth step is recorded,
+/// and fewer steps for large pipelines.
 #[derive(Debug, Args)]
 pub(super) struct TimelineCommand {
     /// A job's folder, such as `workspace/NAME`.

@@ -1,4 +1,4 @@
-//! `stagecoach top`. It reads jobs' folders and writes nothing, so that the jobs may run meanwhile.
+//! `stagecoach top`. The command only reads jobs' folders, so that the jobs may run meanwhile.
 
 use std::fs::ReadDir;
 use std::path::{Path, PathBuf};
@@ -12,7 +12,7 @@ use crate::folder::JobFolder;
 use crate::launch::top_row;
 use crate::stage_error::StageError;
 
-/// Show the jobs of a workspace, a line each: phase, steps, loss, speed, stages, restarts, checkpoint, slowest stage.
+/// Show the jobs of a workspace, one line each: phase, steps, loss, speed, stages, restarts, checkpoint, slowest stage.
 #[derive(Debug, Args)]
 pub(super) struct TopCommand {
     /// A job's folder in the workspace; all of them by default.
@@ -20,7 +20,7 @@ pub(super) struct TopCommand {
     /// The folder with the jobs' folders.
     #[arg(long, value_name = "DIR", default_value = "workspace")]
     workspace: PathBuf,
-    /// Renew it every two seconds, until Ctrl-C.
+    /// Refresh the list every two seconds, until Ctrl-C.
     #[arg(long, short)]
     watch: bool,
 }
@@ -71,8 +71,8 @@ fn jobs(workspace: &Path) -> anyhow::Result<Vec<String>> {
     Ok(names)
 }
 
-/// Adds the jobs' folders among these entries of the folder `parent`, and in the folders that are no job's. Hidden ones are left out, and
-/// links to other folders below the first level.
+/// Adds the jobs' folders among these entries of the folder `parent`, and in the folders that belong to no job. Hidden
+/// folders are left out, and so are links to other folders below the first level.
 fn add_jobs(entries: ReadDir, parent: &str, names: &mut Vec<String>) -> anyhow::Result<()> {
     for entry in entries.flatten() {
         let Ok(name) = entry.file_name().into_string() else { continue };

@@ -1,4 +1,4 @@
-//! `stagecoach why`. It reads a job's folder and writes nothing, so that the job may run meanwhile.
+//! `stagecoach why`. The command only reads a job's folder, so that the job may run meanwhile.
 
 use std::path::PathBuf;
 
@@ -8,7 +8,7 @@ use stagecoach_api::visible;
 use super::output::print_line;
 use crate::launch::History;
 
-/// Tell why a run failed last, what followed, and what to do.
+/// Explain a run's last failure, its consequences and the remedy.
 #[derive(Debug, Args)]
 pub(super) struct WhyCommand {
     /// A job's folder, such as `workspace/NAME`.

@@ -17,19 +17,20 @@ use crate::blame::{RankBy, Spike, SpikeRule, StepBlame, Subject, TENSORS, docume
 use crate::observe::ProgressDisplay;
 use crate::replay::{Difference, RecordedCheckpoint, ReplayConfig, Replayed, RunRecord, compare_steps, replay};
 
-/// Tell which documents made a step's loss and its gradient.
+/// Show which documents made a step's loss and its gradient.
 ///
-/// The step is trained again first, from the newest checkpoint before it, and compared bit for bit with what is recorded: exit code
-/// 74 if it differs. Then each of its documents is computed alone, with the weights of before the step. Nothing is written into
-/// the run's folder.
+/// The step is first trained again from the newest checkpoint before it, and compared bit for bit with the record: exit
+/// code 74 if it differs. Then each of its documents is computed alone, with the weights from before the step. The
+/// run's folder stays unchanged.
 ///
-/// A document's share of the loss is the sum of its cross-entropies over that of all documents of the step. Its share of the
-/// gradient's norm is g_d . g / |g|^2, where g is the gradient of the step's loss and g_d that of what the document adds to it:
-/// shares add up to 1, and a document that pulls against the others has a negative one. It raises the step's loss by
-/// the difference between that and the mean over the targets of all other documents.
+/// A document's share of the loss is the sum of its cross-entropies over that of all documents of the step. Its share
+/// of the gradient's norm is g_d . g / |g|^2, where g is the gradient of the step's loss and g_d the gradient of the
+/// document's part of that loss. The shares add up to 1, and a document that pulls against the others has a negative
+/// share. A document raises the step's loss by the difference between that loss and the mean over the targets of all
+/// other documents.
 ///
-/// A step is a spike if its loss or gradient norm is more than K deviations above the median of the W steps before it; a deviation
-/// is 1.4826 times the median of their distances from their median, and 1 % of that median at least.
+/// A step is a spike if its loss or gradient norm is more than K deviations above the median of the W steps before it.
+/// A deviation is 1.4826 times the median of their distances from their median, and at least 1 % of that median.
 #[derive(Debug, Args)]
 pub(in crate::cli) struct BlameCommand {
     #[command(flatten)]
@@ -40,31 +41,31 @@ pub(in crate::cli) struct BlameCommand {
     /// The last step; `--step` by default.
     #[arg(long, value_name = "M", requires = "step")]
     until: Option<u64>,
-    /// Find the steps that are spikes, and tell of the COUNT largest.
+    /// Find the steps that are spikes, and show the COUNT largest.
     #[arg(
         long, value_name = "COUNT", num_args = 0..=1, require_equals = true, default_missing_value = "5",
         conflicts_with = "step", value_parser = clap::value_parser!(u32).range(1..)
     )]
     spikes: Option<u32>,
-    /// How many steps before it a step is compared with.
+    /// The number of preceding steps with which a step is compared.
     #[arg(long, value_name = "W", default_value_t = 50, requires = "spikes", value_parser = clap::value_parser!(u32).range(1..))]
     window: u32,
-    /// By how many deviations above their median it is a spike.
+    /// The number of deviations above their median from which a step is a spike.
     #[arg(long, value_name = "K", default_value_t = 6.0, requires = "spikes", value_parser = parse_deviations)]
     deviations: f64,
-    /// Train the steps from the checkpoint on again without this document, a line of a .jsonl file (from 1), a row of a .parquet
-    /// file (from 0), a document of a file of token ids (from 1) or a .txt file (1), and show both losses; may be repeated. Its
-    /// tokens are no targets, and a step's loss is the mean over the targets that are left; all other documents stay in
-    /// their places.
+    /// Also train the steps from the checkpoint on without this document, and show both losses; may be repeated. A
+    /// document is a line of a .jsonl file (from 1), a row of a .parquet file (from 0), a document of a file of token
+    /// ids (from 1) or a .txt file (1). Its tokens are no targets, and a step's loss is the mean over the remaining
+    /// targets. All other documents stay in their places.
     #[arg(long, value_name = "FILE:DOC", requires = "step")]
     without: Vec<DocumentName>,
     /// Write the losses with and without the documents as SVG.
     #[arg(long, value_name = "FILE", requires = "without")]
     svg: Option<PathBuf>,
-    /// How many documents of a step to show.
+    /// The number of documents to show for each step.
     #[arg(long, value_name = "COUNT", default_value_t = 10, conflicts_with = "without")]
     top: usize,
-    /// By what documents are ranked: of a spike of the gradient norm by `norm`, otherwise by `excess` by default.
+    /// The key by which documents are ranked; by default `norm` for a spike of the gradient norm, otherwise `excess`.
     #[arg(long, value_enum, conflicts_with = "without")]
     by: Option<RankBy>,
     /// Print JSON.
@@ -72,7 +73,7 @@ pub(in crate::cli) struct BlameCommand {
     json: bool,
 }
 
-/// What is printed as JSON.
+/// The JSON output.
 #[derive(Serialize)]
 struct Report<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -80,11 +81,11 @@ struct Report<'a> {
     steps: &'a [StepBlame],
 }
 
-/// A step whose documents are asked for.
+/// A step whose documents the user requested.
 #[derive(Clone, Copy, Debug)]
 struct RequestedStep {
     step: u64,
-    /// How they are ranked.
+    /// The key by which its documents are ranked.
     by: RankBy,
 }
 
@@ -124,7 +125,7 @@ impl BlameCommand {
         }
     }
 
-    /// `--step` to `--until`.
+    /// The steps from `--step` to `--until`.
     fn requested_steps(&self, record: &RunRecord, step: u64) -> anyhow::Result<Vec<RequestedStep>> {
         let until = self.until.unwrap_or(step);
         ensure!(step <= until, "--until is {until}, before --step {step}");
@@ -155,7 +156,7 @@ impl BlameCommand {
             .collect()
     }
 
-    /// Trains up to the last of the steps again and tells what the documents of each did.
+    /// Trains up to the last of the steps again and prints the contributions of each step's documents.
     fn blame(
         &self,
         record: &RunRecord,
@@ -169,7 +170,7 @@ impl BlameCommand {
         let dump = TENSORS.map(str::to_owned).to_vec();
         let config = ReplayConfig { dump, dump_steps: steps.clone(), ..config.clone() };
         let replayed = self.replay_as_recorded(record, base, until, &config)?;
-        // of all steps together, as the corpus is read for them
+        // of all steps together, because one pass over the corpus reads all texts
         let all: Vec<DocumentPart> = steps.iter().flat_map(|&step| subject.document_parts(step)).collect();
         let mut texts = subject.part_texts(&all)?.into_iter();
         let mut blames = Vec::new();
@@ -189,7 +190,7 @@ impl BlameCommand {
         Ok(blames)
     }
 
-    /// Trains the steps behind `base` up to `until` again, which come to what is recorded.
+    /// Trains the steps after `base` up to `until` again, and checks that they equal the record.
     fn replay_as_recorded(
         &self,
         record: &RunRecord,
@@ -214,7 +215,7 @@ impl BlameCommand {
     }
 }
 
-/// The steps by the checkpoint that a replay of them begins with.
+/// The steps, grouped by the checkpoint from which a replay of them starts.
 fn by_checkpoint<'r>(
     record: &'r RunRecord,
     requested: &[RequestedStep],

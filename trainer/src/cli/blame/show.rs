@@ -1,11 +1,11 @@
-//! What people see of steps and their documents.
+//! The text output for steps and their documents.
 
 use stagecoach_display::table;
 
 use crate::blame::{DocumentBlame, PartBlame, Spike, SpikeRule, StepBlame};
 use crate::observe::StepRecord;
 
-/// Characters of a document's text.
+/// The number of characters shown of a document's text.
 const TEXT: usize = 40;
 
 /// The spikes, by step.
@@ -50,7 +50,7 @@ pub(super) fn step(blame: &StepBlame) -> String {
 
 fn row(document: &DocumentBlame) -> Vec<String> {
     let first = document.parts.first();
-    // the token that begins a document is no target, and so it counts from 0
+    // the token that begins a document is no target, so that targets count from 0
     let all = document.tokens - 1;
     let targets = |part: &PartBlame| match (part.first_token + 1, (part.first_token + part.tokens).min(all)) {
         (1, last) if last == all => format!("all {all}"),
@@ -77,7 +77,8 @@ fn percent(share: f64) -> String {
     if share.is_finite() { format!("{:.2} %", 100.0 * share) } else { "not finite".into() }
 }
 
-/// The begin of a text in one line of at most `length` characters. What would drive a terminal is escaped.
+/// The beginning of a text in one line of at most `length` characters. Characters that would control a terminal are
+/// escaped.
 fn excerpt(text: &str, length: usize) -> String {
     let mut shown = String::new();
     let mut count = 0;
@@ -97,7 +98,8 @@ fn excerpt(text: &str, length: usize) -> String {
     shown
 }
 
-/// Characters without a glyph that change how others are shown: zero-width ones, and those that turn the direction of text.
+/// Whether a character has no glyph but changes how others are shown: zero-width characters, and characters that turn
+/// the direction of text.
 fn is_invisible(character: char) -> bool {
     matches!(character, '\u{ad}' | '\u{61c}' | '\u{180e}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}' | '\u{fff9}'..='\u{fffb}' | '\u{e0000}'..='\u{e007f}')
 }

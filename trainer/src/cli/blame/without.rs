@@ -1,4 +1,4 @@
-//! The same steps without some documents.
+//! Trains the same steps without some documents.
 
 use std::ops::RangeInclusive;
 
@@ -14,10 +14,10 @@ use crate::cli::replay::{differs, replaying};
 use crate::observe::{ProgressDisplay, StepRecord, curve};
 use crate::replay::{ReplayConfig, RunRecord, compare_steps, replay};
 
-/// The fewest steps that are drawn, if so many were trained.
+/// The fewest steps that the plot shows, if so many were trained.
 const MIN_DRAWN: u64 = 50;
 
-/// What is printed as JSON.
+/// The JSON output.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Report {
@@ -26,12 +26,12 @@ struct Report {
     steps: Vec<ComparedStep>,
 }
 
-/// Where a document is.
+/// The steps that contain a document.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Presence {
     document: String,
-    /// The steps that were trained again and have targets of it.
+    /// The retrained steps that have targets of the document.
     steps: Vec<u64>,
 }
 
@@ -49,8 +49,8 @@ struct ComparedStep {
 }
 
 impl BlameCommand {
-    /// Trains the steps from the checkpoint on to the last of `steps` with all documents and without those of `--without`, and
-    /// shows both.
+    /// Trains the steps from the checkpoint up to the last of `steps` with all documents and without the documents of
+    /// `--without`, and shows both.
     pub(super) fn train_without(
         &self,
         record: &RunRecord,
@@ -87,7 +87,7 @@ impl BlameCommand {
             None => format!("equal: without the documents steps {first} to {until} are the same, bit for bit"),
             Some(difference) => format!("the first step that is not the same is {}", difference.step),
         });
-        // those that are asked for, with some before them if these are few
+        // the requested steps, with some steps before them if these are few
         let from = step.min((until + 1).saturating_sub(MIN_DRAWN)).max(first);
         let drawn = |steps: &[StepRecord]| -> Vec<StepRecord> {
             steps.iter().filter(|line| line.step >= from).cloned().collect()
@@ -107,10 +107,10 @@ impl BlameCommand {
     }
 }
 
-/// In which of `steps` documents are that are named, with their indices.
+/// Finds the steps among `steps` that contain the named documents, with the indices of the documents.
 ///
 /// # Errors
-/// If a step has no others.
+/// If a step has no other documents.
 fn presence(
     subject: &Subject,
     (names, indices): (&[DocumentName], &[u64]),

@@ -32,7 +32,7 @@ struct CheckpointListEntry {
     schedule: Option<String>,
     /// The number of layers of each chunk.
     partition: Option<Value>,
-    /// None if all files exist and have the right size.
+    /// `None` if all files exist and have the right size.
     problem: Option<String>,
 }
 

@@ -30,10 +30,10 @@ enum CheckpointSubcommand {
     Verify(verify::VerifyCommand),
     /// Remove old checkpoints, never the newest intact one.
     ///
-    /// Acquires the folder as a new group of the job would. Refused while the job runs on this machine. A group that
-    /// runs elsewhere, such as in a cluster, is fenced off: it can't commit checkpoints any more and exits, and the group
-    /// that replaces it resumes from the newest checkpoint. The steps after that one are trained again; nothing else is
-    /// lost.
+    /// The command acquires the folder as a new group of the job would. It refuses while the job runs on this machine.
+    /// A group that runs elsewhere, such as in a cluster, is fenced off: it can't commit checkpoints any more and
+    /// exits, and the group that replaces it resumes from the newest checkpoint. The steps after that one are trained
+    /// again; nothing else is lost.
     Prune(prune::PruneCommand),
     /// Export a checkpoint's weights for other tools, verified by their hashes.
     Export(export::ExportCommand),

@@ -16,7 +16,8 @@ pub(super) struct JobFolderArg {
 /// Selects a checkpoint.
 #[derive(Debug, Args)]
 pub(super) struct CheckpointArgs {
-    /// A job's folder, such as `workspace/NAME`, or a checkpoint's, such as `workspace/NAME/checkpoints/step-00000100` or a copy.
+    /// A job's folder, such as `workspace/NAME`, or a checkpoint's, such as `workspace/NAME/checkpoints/step-00000100`
+    /// or a copy.
     folder: PathBuf,
     /// The checkpoint's step; the newest by default.
     #[arg(long, value_name = "N")]

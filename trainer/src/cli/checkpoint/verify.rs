@@ -28,7 +28,7 @@ struct FileVerification {
     step: u64,
     /// Relative to the job's folder.
     file: String,
-    /// The size in the manifest; None if that can't be read.
+    /// The size in the manifest; `None` if the manifest can't be read.
     bytes: Option<u64>,
     intact: bool,
     reason: Option<String>,
@@ -36,7 +36,7 @@ struct FileVerification {
 
 impl VerifyCommand {
     pub(super) fn main(self, json: bool) -> anyhow::Result<()> {
-        // nothing that is there is intact
+        // without a checkpoint, nothing is intact
         let (job, step) = self.checkpoint.open().map_err(|error| match error.is::<NoCheckpoints>() {
             true => StageError::new(FailureKind::Storage, error.to_string()).into(),
             false => error,

@@ -1,6 +1,6 @@
-//! Audits: another stage computes a work item, the forward and backward of one chunk on one microbatch, again bit for bit, to find hardware that
-//! computes wrong. Here what the item reads and the hashes of what comes of it are recorded while a step is computed, which costs nothing
-//! when off.
+//! Audits find hardware that computes wrong: another stage computes a work item again, bit for bit. A work item is the
+//! forward and backward pass of one chunk on one microbatch. This module records the inputs of a work item and the
+//! hashes of its results while the step is computed. Disabled, recording costs nothing.
 
 use serde::{Deserialize, Serialize};
 use stagecoach_data::MicrobatchLayout;
@@ -13,43 +13,43 @@ use super::{ChunkOutput, LossInputs, Stage};
 use crate::model::{Architecture, CuSeqlens, ForwardContext, ModelPart, WeightGradient};
 use crate::tensor_bytes::bytes_of;
 
-/// What a work item reads besides its layout: tensors on the CPU that nobody writes to.
+/// The inputs of a work item besides its layout: tensors on the CPU that are never written to.
 #[derive(Debug)]
 pub(crate) struct WorkInputs {
     /// Token ids, `i64[tokens]`, on the first chunk, else hidden states, `[tokens, hidden]`.
     pub(crate) input: Tensor,
     /// Targets, `i64[tokens]`, on the last chunk, else the gradient of the output, `[tokens, hidden]`.
     pub(crate) target_or_gradient: Tensor,
-    /// `f32[work_numel]`: the chunk's weights, one after the other, then their gradient accumulators as they were before this
+    /// `f32[work_numel]`: the chunk's weights, concatenated, then their gradient accumulators as they were before this
     /// item was added.
     pub(crate) parameters: Tensor,
 }
 
 impl WorkInputs {
-    /// BLAKE3 of all, in hex.
+    /// BLAKE3 of all tensors, in hex.
     pub(crate) fn hash(&self) -> String {
         hash([&self.input, &self.target_or_gradient, &self.parameters])
     }
 }
 
-/// How many values [`WorkInputs::parameters`] has for this part of a model.
+/// The number of values of [`WorkInputs::parameters`] for this part of a model.
 pub(crate) fn work_numel(architecture: &dyn Architecture, part: &ModelPart) -> i64 {
     2 * architecture.parameter_specs(part).iter().map(|spec| spec.numel() as i64).sum::<i64>()
 }
 
-/// BLAKE3 of what comes of a work item, in hex.
+/// BLAKE3 hashes of the results of a work item, in hex.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct WorkResult {
     /// Hidden states; on the last chunk the loss and the head's accumulator.
     output: String,
-    /// The gradient of the input; of nothing on the first chunk.
+    /// The gradient of the input; the hash of no data on the first chunk.
     input_gradient: String,
     /// The accumulators of the chunk's other weights.
     weight_gradients: String,
 }
 
 impl WorkResult {
-    /// What is computed first of what differs; none if nothing does.
+    /// The first result, in order of computation, that differs; `None` if none does.
     pub(crate) fn first_difference(&self, other: &WorkResult) -> Option<&'static str> {
         let differs = [
             ("output", self.output != other.output),
@@ -71,7 +71,7 @@ pub(crate) struct WorkRecorder {
 }
 
 impl Stage {
-    /// What the layers of a microbatch need besides its activations.
+    /// The context that the layers of a microbatch need besides its activations.
     pub(super) fn forward_context(&self, layout: &MicrobatchLayout) -> ForwardContext {
         ForwardContext {
             length: layout.length as i64,
@@ -93,14 +93,14 @@ impl Stage {
         });
     }
 
-    /// What was recorded; none if the step was given up before.
+    /// The recorded inputs and results; `None` if the step was abandoned before they were complete.
     pub(crate) fn take_recorded_work(&mut self) -> Option<(WorkInputs, WorkResult)> {
         let WorkRecorder { input, target_or_gradient, parameters, result, .. } = self.recorder.take()?;
         Some((WorkInputs { input: input?, target_or_gradient: target_or_gradient?, parameters }, result))
     }
 
-    /// Computes a work item of `chunk` from what it read in the stage that has computed it before. It overwrites weights and
-    /// accumulators: to be called on a stage that is built for audits alone.
+    /// Computes a work item of `chunk` from the inputs that another stage has recorded. The method overwrites weights
+    /// and accumulators: call it only on a stage that is built for audits alone.
     pub(crate) fn compute_again(
         &mut self,
         chunk: usize,
@@ -131,7 +131,8 @@ impl Stage {
         WorkResult { output, input_gradient: hash(&dx), weight_gradients: self.weight_gradients_hash(chunk) }
     }
 
-    /// Copies the input, targets, weights and the head's accumulators, to which the forward adds, to the host if `item` is recorded.
+    /// If `item` is recorded, copies the input, targets, weights and the head's accumulators, to which the forward pass
+    /// adds, to the host.
     pub(super) fn record_input(&mut self, item: WorkItem, input: &Tensor, targets: Option<&Tensor>) {
         if !self.is_recorded(item) {
             return;
@@ -242,7 +243,7 @@ struct ChunkWeight {
     is_head: bool,
 }
 
-/// How many values the weights have.
+/// The number of values of the weights.
 fn numel<'a>(weights: impl IntoIterator<Item = &'a ChunkWeight>) -> i64 {
     weights.into_iter().map(|weight| weight.value.numel() as i64).sum()
 }
@@ -255,7 +256,7 @@ fn on_cpu(tensor: &Tensor) -> Tensor {
     }
 }
 
-/// Copies tensors into `buffer`, one after the other.
+/// Copies tensors into `buffer`, concatenated.
 fn copy_into<'a>(buffer: &Tensor, tensors: impl Iterator<Item = &'a Tensor>) {
     let mut offset = 0;
     for tensor in tensors {

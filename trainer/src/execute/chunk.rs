@@ -1,6 +1,6 @@
-//! Forward and backward of one chunk for one microbatch. Every layer does the same under every partition: its input and
-//! its output's gradient come as they are from the layers beside it, on this stage or on another. Results are therefore
-//! bit-identical for every partition.
+//! Forward and backward pass of one chunk for one microbatch. Every layer computes the same under every partition: its
+//! input and its output's gradient arrive unchanged from the adjacent layers, on this stage or on another. Results are
+//! therefore bit-identical for every partition.
 
 use std::rc::Rc;
 
@@ -57,8 +57,8 @@ pub enum ChunkOutput {
 }
 
 impl Chunk {
-    /// Training forward. `input` holds token ids `[tokens]` on the first chunk and hidden states `[tokens, hidden]` on the
-    /// others.
+    /// Training forward. `input` holds token ids `[tokens]` on the first chunk and hidden states `[tokens, hidden]` on
+    /// the others.
     pub fn forward(
         &self,
         input: Tensor,
@@ -85,7 +85,7 @@ impl Chunk {
         }
     }
 
-    /// Forward alone; `targets` is required on the last chunk only.
+    /// Forward pass without a backward pass; `targets` is required on the last chunk only.
     pub fn evaluate(&self, input: &Tensor, ctx: &ForwardContext, targets: Option<&Tensor>) -> ChunkOutput {
         let x = self.hidden_states(input, ctx);
         match (&self.head, targets) {
@@ -103,9 +103,9 @@ impl Chunk {
         self.embedding.as_ref().map_or_else(|| input.shallow_clone(), |embedding| embedding.forward(input))
     }
 
-    /// Runs backward through `saved`. `dy` is the gradient of the chunk's output (unused on the last chunk, whose
-    /// gradient comes from the loss). Hands over one gradient of each weight but the head's; returns the gradient of the
-    /// chunk's input, or `None` on the first chunk.
+    /// Runs the backward pass through `saved`. `dy` is the gradient of the chunk's output (unused on the last chunk,
+    /// whose gradient comes from the loss). Passes on one gradient of each weight except the head's. Returns the
+    /// gradient of the chunk's input, or `None` on the first chunk.
     pub fn backward(
         &self,
         saved: SavedActivations,

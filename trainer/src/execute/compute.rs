@@ -1,4 +1,5 @@
-//! The computations of a step, F, B, I and W, and the boundary tensors that they receive and send.
+//! The computations of a step, F, B, I and W, and their boundary tensors: inputs that they receive and results that
+//! they send.
 
 use std::collections::HashMap;
 
@@ -142,19 +143,19 @@ impl Executor<'_> {
         link.ok_or_else(|| self.invalid(action, "there is no chunk at the other end"))
     }
 
-    /// A computation begins: its input is there.
+    /// Records that a computation begins, because its input has arrived.
     pub(super) fn begin(&self, computation: Action, item: WorkItem, timer: &mut StepTimer) {
         let chunk = self.of_chunk(item);
         let text = format!("{} {}{chunk}", computation.computation_type(), item.microbatch);
         timer.begin(self.stage.set_activity(self.activity, text, None));
     }
 
-    /// What heartbeats say of a send or receive.
+    /// The description of a send or receive in heartbeats.
     fn message(&self, action: Action, item: WorkItem) -> String {
         format!("{} of microbatch {}{}", action.computation_type(), item.microbatch, self.of_chunk(item))
     }
 
-    /// The chunk, in what heartbeats say of a stage that has several.
+    /// The description of the chunk in heartbeats of a stage that has several.
     fn of_chunk(&self, item: WorkItem) -> String {
         if self.stage.chunks.len() > 1 { format!(" of chunk {}", item.chunk) } else { String::new() }
     }

@@ -1,4 +1,4 @@
-//! What a step calls while it runs.
+//! The callbacks of a running step.
 
 use std::fmt;
 
@@ -18,18 +18,18 @@ pub enum StopRequest {
 /// Functions that a step calls while it runs.
 #[derive(Clone, Copy)]
 pub struct StepControl<'a> {
-    /// Whether the step must stop: called between two of its actions, and when it votes.
+    /// Returns whether the step must stop. The step calls it between its actions, and when it votes.
     pub stop: &'a dyn Fn() -> StopRequest,
-    /// Called before it votes: waits for what the vote promises to the group.
+    /// Called before the step votes: waits for everything that the vote promises to the group.
     pub before_vote: &'a dyn Fn() -> Result<(), LinkError>,
     /// The index in the program of the action before which `when_idle` is called: where the stage is expected to wait.
     pub idle_before: Option<usize>,
-    /// Called there, for work that can be done at any time.
+    /// Called before action `idle_before`, for work that can be done at any time.
     pub when_idle: &'a dyn Fn() -> Result<(), LinkError>,
 }
 
 impl StepControl<'_> {
-    /// Nothing is ever asked, and nothing waited for.
+    /// Never requests a stop, and never waits.
     pub const NONE: StepControl<'static> =
         StepControl { stop: &|| StopRequest::None, before_vote: &|| Ok(()), idle_before: None, when_idle: &|| Ok(()) };
 }

@@ -1,5 +1,5 @@
-//! Tensors of a step, taken while it is computed. Layers are wrapped for it: a stage that dumps nothing has none of this in
-//! its way.
+//! Dumps tensors of a step while the step is computed. A dump wraps the layers, so that a stage without a dump has no
+//! overhead.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -13,14 +13,14 @@ use tch::{Device, Tensor};
 use super::Stage;
 use crate::model::{Backward, ForwardContext, Layer, Parameter, WeightGradient};
 
-/// What a stage dumps, and where to.
+/// The tensors that a stage dumps, and their destination.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct DumpConfig {
     /// Names, with `*` for any characters: `layer.*.output`.
     pub(crate) patterns: Vec<String>,
     /// The steps.
     pub(crate) steps: Vec<u64>,
-    /// Gets a file of each step and stage.
+    /// The folder for one file of each step and stage.
     pub(crate) folder: PathBuf,
 }
 
@@ -30,12 +30,12 @@ pub(crate) struct TensorDump {
     patterns: Vec<String>,
     is_active: Cell<bool>,
     microbatch: Cell<usize>,
-    /// By name and microbatch.
+    /// The tensors by name and microbatch.
     tensors: RefCell<BTreeMap<String, BTreeMap<usize, Tensor>>>,
 }
 
 impl TensorDump {
-    /// Takes a copy, if one is wanted: layers may reuse the memory.
+    /// Stores a copy of the tensor if its name matches. A copy is needed because layers may reuse the memory.
     fn add(&self, name: &str, what: &str, tensor: &Tensor) {
         if !self.is_active.get() {
             return;
@@ -49,7 +49,7 @@ impl TensorDump {
 }
 
 impl Stage {
-    /// Wraps the layers, so that tensors can be taken.
+    /// Wraps the layers, so that their tensors can be dumped.
     pub(crate) fn prepare_dump(&mut self, config: &DumpConfig, partition: &Partition) {
         let dump = Rc::new(TensorDump {
             patterns: config.patterns.clone(),
@@ -67,7 +67,7 @@ impl Stage {
         self.dump = Some(dump);
     }
 
-    /// Whether the next program's tensors are taken; if so, takes the weights now.
+    /// Sets whether the next program's tensors are dumped. If so, copies the weights now.
     pub(crate) fn set_dumping(&self, is_active: bool) {
         let Some(dump) = &self.dump else { return };
         dump.is_active.set(is_active);
@@ -81,15 +81,15 @@ impl Stage {
         }
     }
 
-    /// Of which microbatch the next tensors are.
+    /// Sets the microbatch of the next tensors.
     pub(super) fn set_dumped_microbatch(&self, microbatch: usize) {
         if let Some(dump) = &self.dump {
             dump.microbatch.set(microbatch);
         }
     }
 
-    /// What was taken: outputs of layers and their gradients, `[tokens, hidden]` over the microbatches in their order, weights
-    /// before the update, and their gradients, summed over microbatches, before clipping.
+    /// Returns the dumped tensors: outputs of layers and their gradients, `[tokens, hidden]` over the microbatches in
+    /// their order, weights before the update, and their gradients, summed over microbatches, before clipping.
     pub(crate) fn take_dump(&self) -> Vec<(String, Tensor)> {
         let Some(dump) = &self.dump else { return Vec::new() };
         self.dump_parameters(dump, "gradient", |parameter| &parameter.gradient);
@@ -101,7 +101,7 @@ impl Stage {
     }
 }
 
-/// A layer whose output, and its gradient, are taken.
+/// A layer whose output and output gradient are dumped.
 #[derive(Debug)]
 struct DumpedLayer {
     layer: Rc<dyn Layer>,
@@ -135,7 +135,7 @@ impl Backward for DumpedBackward {
     }
 }
 
-/// Whether `name` is as `pattern` says, in which `*` stands for any characters.
+/// Whether `name` matches `pattern`, in which `*` stands for any characters.
 fn matches(pattern: &str, name: &str) -> bool {
     match pattern.split_once('*') {
         None => pattern == name,

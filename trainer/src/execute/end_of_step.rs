@@ -9,7 +9,7 @@ use crate::kernels;
 use crate::sys::{Timestamp, peak_resident_bytes};
 
 impl Executor<'_> {
-    /// Ends the step's times, waits for what the vote promises, votes, and waits for the group's decision.
+    /// Ends the step's timing, waits for everything that the vote promises, votes, and waits for the group's decision.
     pub(super) fn exchange(
         &mut self,
         program: &[Action],
@@ -19,7 +19,7 @@ impl Executor<'_> {
     ) -> Result<Verdict, StepError> {
         self.stage.set_activity(self.activity, "EXCHANGE", None);
         let (parameters, squared_norms) = self.stage.squared_norms();
-        // the one time in a step that the host waits for a GPU, unless it is audited or dumped
+        // the only point of a step at which the host waits for a GPU, unless the step is audited or dumped
         let mut losses_and_norms = copy_to_host(losses.iter().chain([&squared_norms]));
         let squared_norms = losses_and_norms.split_off(losses.len());
         let has_head = self.stage.chunks.values().any(|chunk| chunk.head.is_some());
@@ -30,13 +30,13 @@ impl Executor<'_> {
         });
         let all_finite = squared_norms.iter().all(|square| square.is_finite());
         let squared_norms = parameters.into_iter().zip(squared_norms).collect();
-        // the norms and losses are here, so the device is done with what they depend on
+        // the norms and losses have arrived, so that the device has finished everything that they depend on
         self.links.check()?;
         timer.end(Timestamp::now());
         let measurements = StepMeasurements {
             bytes_sent: self.links.bytes_sent() as f64,
             peak_bytes: peak_bytes(self.stage.device) as f64,
-            // the recorded timeline is that of the first replica: the others do the same, and are many
+            // only the first replica's timeline is recorded: the other replicas do the same, and are many
             spans: if self.stage.replica.index == 0 { timer.spans(program) } else { Vec::new() },
         };
         let measurements = measurements.to_vec();
@@ -47,21 +47,21 @@ impl Executor<'_> {
         self.vote(vote, inputs)
     }
 
-    /// Gives the step up. Whoever waits for this stage's tensors learns it from the links, which are closed.
+    /// Abandons the step. Stages that wait for this stage's tensors notice it by their links, which this stage closes.
     pub(super) fn give_up(&mut self, inputs: &StepInputs) -> Result<Verdict, StepError> {
         self.links.close();
         let vote = StepVote { step: inputs.step.unwrap_or_default(), unfinished: true, ..inputs.vote.clone() };
         self.vote(vote, inputs)
     }
 
-    /// Votes, with what is asked of the step by now, and waits for the group's decision.
+    /// Votes, with the current stop request, and waits for the group's decision.
     pub(super) fn vote(&self, vote: StepVote, inputs: &StepInputs) -> Result<Verdict, StepError> {
         self.activity.set("EXCHANGE", None);
         Ok(self.member.vote(StepVote { stop_requested: (inputs.control.stop)() != StopRequest::None, ..vote })?)
     }
 }
 
-/// The most bytes that this stage has held so far: of its GPU's memory, or of its process.
+/// The peak number of bytes that this stage has held so far: of its GPU's memory, or of its process.
 fn peak_bytes(device: Device) -> u64 {
     match device {
         Device::Cuda(gpu) => kernels::peak_device_bytes(gpu),

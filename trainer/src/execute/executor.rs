@@ -24,7 +24,7 @@ pub struct Executor<'a> {
     pub member: &'a Member,
     /// Receives the current activity, which heartbeats report.
     pub activity: &'a Activity,
-    /// Mapping of chunks to stages, whose numbers it calls ranks, as torch does of one pipeline.
+    /// Mapping of chunks to stages. It calls the stage numbers ranks, as torch does within one pipeline.
     pub placement: &'a Placement,
 }
 
@@ -43,7 +43,7 @@ pub(super) struct StepState {
     decided_at: Option<Instant>,
     broken_link: Option<String>,
     pub(super) timer: StepTimer,
-    /// The chunks whose gradients are being reduced, and since when, in the order in which that began.
+    /// The chunks whose gradients are being reduced, with the start time of each, in order of start.
     pub(super) reductions: Vec<(usize, Timestamp)>,
 }
 
@@ -77,11 +77,12 @@ impl StepState {
 }
 
 impl Executor<'_> {
-    /// Executes `program` on `inputs`. In a training step, a broken link or a request to stop at once makes this stage vote that the step is
-    /// unfinished: the output then has that verdict.
+    /// Executes `program` on `inputs`. In a training step, a broken link or a request to stop at once makes this stage
+    /// vote that the step is unfinished. The output then has that verdict.
     ///
     /// # Errors
-    /// When the group fails or ends the attempt, an action's input is missing, or a link breaks in an evaluation or after the vote.
+    /// When the group fails or ends the attempt, an action's input is missing, or a link breaks in an evaluation or
+    /// after the vote.
     pub fn run(&mut self, program: &[Action], inputs: &StepInputs) -> Result<StepOutput, StepError> {
         if inputs.step.is_some() {
             self.stage.zero_grad();
@@ -97,7 +98,7 @@ impl Executor<'_> {
             let idle_work =
                 if is_longest_wait { (inputs.control.when_idle)().map_err(StepError::from) } else { Ok(()) };
             match idle_work.and_then(|()| self.execute(action, program, inputs, &mut state)) {
-                // somebody gave the step up, or died: the group knows
+                // a stage abandoned the step, or died: the group knows
                 Err(StepError::Link(LinkError::Broken(why))) if inputs.step.is_some() && !is_decided => {
                     self.links.check_device()?;
                     state.verdict = Some(self.give_up(inputs)?);
@@ -109,7 +110,7 @@ impl Executor<'_> {
         }
         self.stage.hold_activity(self.activity);
         let StepState { verdict, decided_at, losses, broken_link, timer, .. } = state;
-        // those of a step are in the vote
+        // the losses of a training step are in the vote
         let losses = if inputs.step.is_none() { copy_to_host(&losses) } else { Vec::new() };
         Ok(StepOutput { verdict, decided_at, losses, broken_link, spans: timer.spans(program) })
     }
@@ -173,7 +174,8 @@ impl Executor<'_> {
             self.stage.record_weight_gradients(item);
             self.stage.gradient_sums.finish_block_after(AccumulatorGroup::Chunk(item.chunk), item, inputs.blocks);
         }
-        // EXCHANGE has ended its span itself, as the vote carries it; REDUCE and GATHER end when somebody needs them
+        // EXCHANGE has ended its span itself, as the vote carries the span; REDUCE and GATHER end when a computation
+        // needs their results
         if is_timed(action) && action != Action::Exchange && !action.is_between_replicas() {
             state.timer.end(self.stage.timestamp());
         }

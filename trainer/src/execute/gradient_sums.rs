@@ -1,5 +1,6 @@
-//! The sums of a stage's weight gradients over the blocks of a step: consecutive microbatches, which are added in their order. The sums of
-//! blocks are added pairwise as a binary tree, whose nodes are `Subtree`s: so they do not depend on how many replicas compute them.
+//! Sums of a stage's weight gradients over the blocks of a step. A block is a run of consecutive microbatches, which
+//! are added in their order. The sums of blocks are added pairwise as a binary tree, whose nodes are `Subtree`s. The
+//! result therefore does not depend on the number of replicas.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -9,23 +10,23 @@ use tch::Tensor;
 /// The accumulators to which one action adds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(super) enum AccumulatorGroup {
-    /// A chunk's, but for the head: by B or W.
+    /// The accumulators of a chunk except the head's, to which B or W adds.
     Chunk(usize),
-    /// The head's, by F.
+    /// The accumulator of the head, to which F adds.
     Head,
 }
 
-/// Adds blocks pairwise as the tree of [`ReplicaBlocks`]. The accumulators hold the block that is being added to, and after the replica's
-/// last block the last subtree.
+/// Adds blocks pairwise as the tree of [`ReplicaBlocks`]. The accumulators hold the current block, and after the
+/// replica's last block the last subtree.
 #[derive(Debug, Default)]
 pub(super) struct GradientSums {
-    /// The accumulators by what they are of, with the index of their parameter.
+    /// The accumulators of each group, with the index of their parameter.
     accumulators: BTreeMap<AccumulatorGroup, Vec<(usize, Tensor)>>,
     /// Sums that wait for their sibling: copies of the accumulators.
     partial: HashMap<(AccumulatorGroup, Subtree), Vec<Tensor>>,
 }
 
-/// An accumulator, and the sums that a replica has for it after its last microbatch.
+/// An accumulator, and the sums of a replica for it after the replica's last microbatch.
 pub(super) struct ReplicaSums<'a> {
     /// Its index among all accumulators of the stage; the same in all replicas.
     pub(super) index: usize,
@@ -33,7 +34,7 @@ pub(super) struct ReplicaSums<'a> {
     pub(super) parameter: usize,
     /// The accumulator.
     pub(super) accumulator: &'a Tensor,
-    /// In the order of [`ReplicaBlocks::subtrees`]; the last one is the accumulator.
+    /// The sums, in the order of [`ReplicaBlocks::subtrees`]; the last one is the accumulator.
     pub(super) sums: Vec<&'a Tensor>,
 }
 
@@ -42,13 +43,13 @@ impl GradientSums {
         GradientSums { accumulators, partial: HashMap::new() }
     }
 
-    /// The accumulators of `group`, with the index of their parameter; none if they are not here.
+    /// The accumulators of `group`, with the index of their parameter; empty if the stage does not hold them.
     pub(super) fn accumulators(&self, group: AccumulatorGroup) -> &[(usize, Tensor)] {
         self.accumulators.get(&group).map_or(&[], Vec::as_slice)
     }
 
-    /// If a block ends with `item`, whose gradients the accumulators of `group` have: adds the blocks before it as far as the tree allows,
-    /// and zeroes the accumulators for the next one.
+    /// If a block ends with `item`, whose gradients the accumulators of `group` hold: adds the preceding blocks as far
+    /// as the tree allows, and zeroes the accumulators for the next block.
     pub(super) fn finish_block_after(&mut self, group: AccumulatorGroup, item: WorkItem, blocks: &ReplicaBlocks) {
         let Some(mut sum) = blocks.ending_with(item) else { return };
         let Some(accumulators) = self.accumulators.get(&group) else { return };
@@ -66,7 +67,7 @@ impl GradientSums {
         }
     }
 
-    /// The accumulators of a chunk in a fixed order, with what this replica has for each.
+    /// The accumulators of a chunk in a fixed order, with this replica's sums for each.
     pub(super) fn of_chunk(&self, chunk: usize, has_head: bool, subtrees: &[Subtree]) -> Vec<ReplicaSums<'_>> {
         let earlier = &subtrees[..subtrees.len().saturating_sub(1)];
         let (mut all, mut first) = (Vec::new(), 0);
@@ -85,7 +86,7 @@ impl GradientSums {
         all
     }
 
-    /// Forgets what an unfinished step has left.
+    /// Discards the sums of an unfinished step.
     pub(super) fn clear(&mut self) {
         self.partial.clear();
     }

@@ -1,13 +1,15 @@
-//! What each stage measures in a step, and its form in the vote, which carries numbers without names.
+//! The measurements of a stage in a step, and their form in the vote, which carries numbers without names.
 
 /// Measurements of one step on one stage, up to its vote.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct StepMeasurements {
     /// Bytes sent over the links since they were opened.
     pub(crate) bytes_sent: f64,
-    /// The most bytes that it has held: on a GPU tensors in its memory, otherwise this process's resident ones.
+    /// The peak number of bytes that the stage has held: on a GPU its tensors, otherwise the resident memory of this
+    /// process.
     pub(crate) peak_bytes: f64,
-    /// Begin and end of each timed action, in seconds since the origin that all stages share; of the first replica alone.
+    /// Begin and end of each timed action, in seconds since the origin that all stages share; only of the first
+    /// replica.
     pub(crate) spans: Vec<(f64, f64)>,
 }
 

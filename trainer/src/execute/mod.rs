@@ -1,5 +1,5 @@
-//! Executes one stage: [`Chunk`] runs forward and backward of its layers, [`Executor`] runs the stage's list of
-//! pipeline actions.
+//! Executes one stage: [`Chunk`] runs the forward and backward passes of its layers, [`Executor`] runs the stage's list
+//! of pipeline actions.
 
 mod audited;
 mod chunk;

@@ -1,18 +1,18 @@
-//! Which replica updates which parameter.
+//! The assignment of parameters to the replicas that update them.
 
 use std::cmp::Reverse;
 
 use crate::model::{ParameterSpec, names};
 
-/// For each parameter of a stage, the replica that owns it (as in ZeRO-1): that adds up its gradients, updates it, and sends the new weights
-/// to the others. A whole tensor each, so that all have about as many bytes. What embedding and head share has the same owner on both of
-/// their stages.
+/// For each parameter of a stage, the replica that owns it (as in ZeRO-1). The owner adds up the parameter's gradients,
+/// updates it, and sends the new weights to the other replicas. Each replica owns whole tensors, so that all own about
+/// as many bytes. A weight that embedding and head share has the same owner on both of their stages.
 pub(crate) fn owners(parameters: &[&ParameterSpec], replicas: usize) -> Vec<usize> {
     let mut order: Vec<usize> = (0..parameters.len()).collect();
     order.sort_by_key(|&p| (parameters[p].name != names::EMBEDDING, Reverse(parameters[p].numel()), p));
     let (mut owners, mut numel) = (vec![0; parameters.len()], vec![0; replicas]);
     for parameter in order {
-        // the first of those with the least
+        // the first of the replicas with the fewest values
         let owner = (0..replicas).min_by_key(|&replica| numel[replica]).unwrap_or(0);
         numel[owner] += parameters[parameter].numel();
         owners[parameter] = owner;

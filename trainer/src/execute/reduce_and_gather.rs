@@ -1,5 +1,6 @@
-//! REDUCE and GATHER: the replicas of a stage send the sums of their gradients to the owner of each parameter, and get its new weights
-//! from it (reduce-scatter and all-gather, as in ZeRO-1), chunk by chunk and beside the computations.
+//! REDUCE and GATHER: the replicas of a stage send their gradient sums to the owner of each parameter, and receive its
+//! new weights from the owner (reduce-scatter and all-gather, as in ZeRO-1), chunk by chunk and concurrently with the
+//! computations.
 
 use stagecoach_group::Activity;
 use stagecoach_pipeline::{Action, Replica, ReplicaBlocks, Subtree};
@@ -12,8 +13,8 @@ use crate::links::{LinkError, LinkId, Links};
 use crate::sys::Timestamp;
 
 impl Executor<'_> {
-    /// Begins to send the sums of this replica of a chunk's gradients to the owners of its parameters, and to receive those of all
-    /// replicas for its own.
+    /// Starts to send this replica's sums of a chunk's gradients to the owners of its parameters, and to receive the
+    /// sums of all replicas for this replica's own parameters.
     pub(super) fn begin_reduction(&mut self, chunk: usize, blocks: &ReplicaBlocks) -> Result<(), StepError> {
         let replica = self.stage.replica;
         let own_subtrees = subtrees(blocks, replica);
@@ -37,8 +38,8 @@ impl Executor<'_> {
         Ok(())
     }
 
-    /// Waits for what has been sent for this replica's own parameters of a chunk, and adds it up as the tree of all blocks has it; when
-    /// its parts arrived.
+    /// Waits for the sums for this replica's own parameters of a chunk, and adds them up as the tree of all blocks
+    /// prescribes. Returns the arrival times of the parts.
     fn finish_reduction(&mut self, chunk: usize, blocks: &ReplicaBlocks) -> Result<Vec<Timestamp>, StepError> {
         let replica = self.stage.replica;
         let sums = sums_of(self.stage, chunk, &subtrees(blocks, replica));
@@ -82,19 +83,20 @@ impl Executor<'_> {
         Ok(())
     }
 
-    /// Begins to send the weights of this replica's own parameters of a chunk to the others, as their layers read them, and to receive
-    /// theirs.
+    /// Starts to send the weights of this replica's own parameters of a chunk to the other replicas, in the type that
+    /// layers read, and to receive the weights that they own.
     pub(super) fn begin_gather(&mut self, chunk: usize) -> Result<(), StepError> {
         Ok(begin_gather(self.stage, self.links, self.placement.ranks(), chunk)?)
     }
 
-    /// Waits until the weights of a chunk are there, if they are being gathered; since when they were, and when their parts arrived.
+    /// If the weights of a chunk are being gathered, waits until they have arrived. Returns the start time of the
+    /// gather and the arrival times of its parts.
     pub(super) fn finish_gather(&mut self, chunk: usize) -> Result<Option<(Timestamp, Vec<Timestamp>)>, StepError> {
         Ok(finish_gather(self.stage, self.links, self.placement.ranks(), chunk, self.activity)?)
     }
 }
 
-/// The sums that a replica has after its last microbatch.
+/// The sums that a replica holds after its last microbatch.
 fn subtrees(blocks: &ReplicaBlocks, replica: Replica) -> Vec<Subtree> {
     blocks.all().of_replica(replica.index, replica.count).subtrees()
 }
@@ -105,7 +107,7 @@ fn sums_of<'a>(stage: &'a Stage, chunk: usize, subtrees: &[Subtree]) -> Vec<Repl
     stage.gradient_sums.of_chunk(chunk, has_head, subtrees)
 }
 
-/// Those of the parameters that a replica owns.
+/// The sums of the parameters that a replica owns.
 fn owned_by<'a>(
     stage: &'a Stage,
     sums: &'a [ReplicaSums<'a>],
@@ -114,7 +116,8 @@ fn owned_by<'a>(
     sums.iter().filter(move |sums| stage.owners[sums.parameter] == owner)
 }
 
-/// Gathers the weights of all chunks of a stage in a pipeline of `stages`, as after an update: when each replica has loaded what it owns.
+/// Gathers the weights of all chunks of a stage in a pipeline of `stages`, as after an update. Called after each
+/// replica has loaded the parameters that it owns.
 pub(crate) fn gather_weights(
     stage: &mut Stage,
     links: &mut Links,
@@ -126,8 +129,9 @@ pub(crate) fn gather_weights(
     finish_gathers(stage, links, stages, activity)
 }
 
-/// Waits until the weights of all chunks that are being gathered are there. For a chunk's F the executor does so itself; nothing else
-/// reads weights that another replica owns, but after a group's last step nobody would wait for what is still on its way.
+/// Waits until all weights that are being gathered have arrived. Before a chunk's F the executor waits itself, and
+/// nothing else reads weights that another replica owns. After a group's last step, however, no computation would wait
+/// for weights that are still in transit.
 pub(crate) fn finish_gathers(
     stage: &mut Stage,
     links: &mut Links,
@@ -177,7 +181,7 @@ fn finish_gather(
     Ok(Some((begun, arrived)))
 }
 
-/// The parameters that an owner sends with a chunk.
+/// The parameters that an owner sends for a chunk.
 fn gathered(stage: &Stage, chunk: usize, owner: usize) -> impl Iterator<Item = usize> {
     let Stage { owners, chunk_of, .. } = stage;
     (0..owners.len()).filter(move |&parameter| owners[parameter] == owner && chunk_of[parameter] == chunk)
@@ -220,7 +224,7 @@ impl<'a> Peers<'a> {
     }
 }
 
-/// The sum of all blocks, from sums in the order of their blocks. It is in the memory of one of them.
+/// Adds up the sums of all blocks, given in the order of their blocks. The result is in the memory of one of them.
 fn add_up(sums: Vec<(Subtree, Tensor)>) -> Option<Tensor> {
     let mut waiting: Vec<(Subtree, Tensor)> = Vec::new();
     for (subtree, sum) in sums {

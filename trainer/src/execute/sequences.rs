@@ -1,4 +1,4 @@
-//! Which tokens of a microbatch attend to each other.
+//! The tokens of a microbatch that attend to each other.
 
 use stagecoach_data::MicrobatchLayout;
 

@@ -1,4 +1,4 @@
-//! Everything that a stage holds: its chunks, their parameters and the optimizer's state.
+//! The state of a stage: its chunks, their parameters and the optimizer state.
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -26,21 +26,21 @@ use crate::sys::{CudaContext, CudaError, Timestamp};
 pub struct StageConfig<'a> {
     /// The model.
     pub architecture: &'a dyn Architecture,
-    /// Mapping of chunks to stages, whose numbers it calls ranks, as torch does of one pipeline.
+    /// Mapping of chunks to stages. It calls the stage numbers ranks, as torch does within one pipeline.
     pub placement: &'a Placement,
     /// Mapping of layers to chunks.
     pub partition: &'a Partition,
-    /// Seed of the initial weights; none if weights are loaded, which are zero until then.
+    /// Seed of the initial weights; `None` if weights are loaded, which are zero until then.
     pub seed: Option<u64>,
     /// AdamW hyperparameters.
     pub optimizer: AdamWSpec,
-    /// Which activations are computed again in backward.
+    /// The activations that the backward pass recomputes.
     pub recompute: Recompute,
     /// Type of activations and of the weights that layers read.
     pub precision: Precision,
     /// Device of parameters and activations.
     pub device: Device,
-    /// Which replica of the pipeline it is in.
+    /// The replica of the pipeline that contains the stage.
     pub replica: Replica,
 }
 
@@ -55,7 +55,7 @@ pub struct Stage {
     pub(crate) owners: Vec<usize>,
     /// The chunk with which each parameter is gathered: the first one that reads it.
     pub(super) chunk_of: Vec<usize>,
-    /// The chunks whose weights are being gathered, and since when.
+    /// The chunks whose weights are being gathered, with the start time of each.
     pub(super) gathers: BTreeMap<usize, Timestamp>,
     /// Chunks by chunk index.
     pub chunks: BTreeMap<usize, Chunk>,
@@ -71,7 +71,7 @@ pub struct Stage {
     pub(super) weight_grad_store: WeightGradStore,
     /// The sums over the blocks of a step.
     pub(super) gradient_sums: GradientSums,
-    /// Which activations are computed again in backward.
+    /// The activations that the backward pass recomputes.
     pub(super) recompute: Recompute,
     /// Type of activations.
     pub(super) kind: Kind,
@@ -79,11 +79,11 @@ pub struct Stage {
     pub(crate) hidden_size: i64,
     /// Device of parameters and activations.
     pub(crate) device: Device,
-    /// The GPU in whose memory its tensors are, once its links are open.
+    /// The GPU whose memory holds the stage's tensors; set once its links are open.
     pub(crate) gpu: Option<StageGpu>,
     /// Set if tensors of a step are dumped.
     pub(super) dump: Option<Rc<TensorDump>>,
-    /// Set in a step of which a work item is audited.
+    /// Set in a step with an audited work item.
     pub(super) recorder: Option<WorkRecorder>,
 }
 
@@ -142,12 +142,13 @@ impl Stage {
         self.owners[parameter] == self.replica.index
     }
 
-    /// Now, behind what the stage has been given to compute so far.
+    /// The current time, after the work that the stage has queued so far.
     pub(super) fn timestamp(&self) -> Timestamp {
         self.gpu.as_ref().map_or_else(Timestamp::now, StageGpu::timestamp)
     }
 
-    /// Sets the activity from now on, behind what the stage has been given to compute so far; when that is.
+    /// Sets the activity from now on, after the work that the stage has queued so far. Returns the time at which it
+    /// begins.
     pub(super) fn set_activity(
         &self,
         activity: &Activity,
@@ -162,24 +163,25 @@ impl Stage {
         now
     }
 
-    /// What is set as the activity from now on begins when the stage has computed what it has been given so far.
+    /// Delays the next activity until the stage has completed the work that it has queued so far.
     pub(super) fn hold_activity(&self, activity: &Activity) {
         if let device @ Timestamp::Device(_) = self.timestamp() {
             activity.hold_until(move || device.wait());
         }
     }
 
-    /// What the stage computes from now on may write to its parameters: copies of them to the host, which run meanwhile, are done first.
+    /// Makes later computations, which may write to the stage's parameters, run after the copies of the parameters to
+    /// the host, which run concurrently.
     pub(crate) fn wait_for_copies(&self) -> Result<(), CudaError> {
         self.gpu.as_ref().map_or(Ok(()), StageGpu::wait_for_copies)
     }
 
-    /// The context of its GPU, if it has one: for memory that is copied to and from.
+    /// The context of the stage's GPU, if it has one: for memory that is copied to or from the GPU.
     pub(crate) fn gpu_context(&self) -> Option<CudaContext> {
         self.gpu.as_ref().map(StageGpu::context)
     }
 
-    /// Forgets what an unfinished step has left. Its memory may be written to.
+    /// Discards the state of an unfinished step. Afterwards its memory may be written to.
     ///
     /// # Errors
     /// If the GPU's driver fails.
@@ -236,7 +238,7 @@ fn accumulators(
     let mut accumulators: BTreeMap<AccumulatorGroup, Vec<(usize, Tensor)>> = BTreeMap::new();
     for (chunk, part) in parts {
         let specs = architecture.parameter_specs(part);
-        // a tied weight is both the first and the last
+        // a tied weight is both the first and the last parameter
         let head = part.has_head.then(|| specs.len().saturating_sub(1));
         for (at, spec) in specs.iter().enumerate() {
             let index = parameters.index(&spec.name);

@@ -1,4 +1,4 @@
-//! What a step is given and what comes of it.
+//! The inputs and results of a step.
 
 use std::time::Instant;
 
@@ -28,7 +28,7 @@ pub enum StepError {
     Aborted {
         /// Why.
         reason: String,
-        /// Whether it is for losses or gradients that were not finite; otherwise the stages do not agree.
+        /// Whether losses or gradients that were not finite are the reason; otherwise the stages do not agree.
         is_non_finite: bool,
     },
     /// An action's input is missing; the verifier should have rejected this program.
@@ -50,9 +50,9 @@ impl From<CudaError> for StepError {
 }
 
 impl StepError {
-    /// The group ends the attempt by this verdict.
+    /// The error of an attempt that the group ends by this verdict.
     pub(crate) fn aborted(reason: &str, verdict: &Verdict) -> StepError {
-        // steps are counted as skipped only for what is not finite
+        // only steps with non-finite values count as skipped
         StepError::Aborted { reason: reason.to_owned(), is_non_finite: verdict.consecutive_skips > 0 }
     }
 }
@@ -68,20 +68,20 @@ pub struct StepInputs<'a> {
     pub targets: Vec<Tensor>,
     /// Number of targets in the global batch that count towards the loss; used on the last stage.
     pub target_count: u64,
-    /// In which order the microbatches' losses and gradients are added; of an evaluation's losses, one block.
+    /// The order in which the microbatches' losses and gradients are added; for an evaluation's losses, one block.
     pub blocks: &'a ReplicaBlocks,
-    /// Sum of the cross-entropies to go on from: of the windows of an evaluation that are done, otherwise 0.
+    /// The sum of the cross-entropies to start from: of the finished windows of an evaluation, otherwise 0.
     pub loss_so_far: f64,
     /// Number of the step, counted from 1; `None` runs a window of an evaluation.
     pub step: Option<u64>,
     /// The learning rate of the step.
     pub learning_rate: f64,
-    /// When the whole group was last at the same point, such as the last step's verdict: the times that stages measure count
-    /// from it.
+    /// The last instant at which the whole group was at the same point, such as the last step's verdict. The times that
+    /// stages measure count from it.
     pub origin: Instant,
     /// The fields of this rank's vote that do not come from the step itself, such as that a save is due.
     pub vote: StepVote,
-    /// What the step asks meanwhile.
+    /// The callbacks of the running step.
     pub control: StepControl<'a>,
 }
 
@@ -94,9 +94,9 @@ pub struct StepOutput {
     pub(crate) decided_at: Option<Instant>,
     /// Begin and end of each timed action, in seconds since [`StepInputs::origin`].
     pub(crate) spans: Vec<(f64, f64)>,
-    /// In evaluation, the sum of this rank's cross-entropies, in nats, with [`StepInputs::loss_so_far`]; none except on the last
-    /// stage.
+    /// In evaluation, the sum of this rank's cross-entropies, in nats, with [`StepInputs::loss_so_far`]; empty except
+    /// on the last stage.
     pub(crate) losses: Vec<f64>,
-    /// Why this rank gave the step up, if a link of its own failed.
+    /// The reason that this rank abandoned the step, if a link of its own failed.
     pub(crate) broken_link: Option<String>,
 }

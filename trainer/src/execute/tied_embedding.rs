@@ -24,7 +24,7 @@ pub(crate) struct TiedEmbedding {
 }
 
 impl TiedEmbedding {
-    /// That of a stage; none if it has neither embedding nor head.
+    /// The tied embedding of a stage; `None` if the stage has neither embedding nor head.
     pub(super) fn of_stage(index: usize, placement: &Placement, parameters: &Parameters) -> Option<TiedEmbedding> {
         let (first, last) = (placement.first_rank(), placement.last_rank());
         if index != first && index != last {

@@ -1,4 +1,4 @@
-//! When the actions of a step began and ended on this stage.
+//! Begin and end times of a step's actions on this stage.
 
 use std::collections::BTreeMap;
 use std::time::Instant;
@@ -7,8 +7,8 @@ use stagecoach_pipeline::Action;
 
 use crate::sys::{DeviceClock, Timestamp};
 
-/// Whether the time of an action is recorded: computations, REDUCE and GATHER, and what ends the step. Messages are sent and
-/// received by other threads; UPDATE comes after the vote that carries the times.
+/// Whether the time of an action is recorded: computations, REDUCE and GATHER, and the actions that end the step. Other
+/// threads send and receive messages; UPDATE comes after the vote that carries the times.
 pub(crate) fn is_timed(action: Action) -> bool {
     action.is_compute() || action.is_between_replicas() || matches!(action, Action::ReduceTied | Action::Exchange)
 }
@@ -17,15 +17,15 @@ pub(crate) fn is_timed(action: Action) -> bool {
 #[derive(Clone, Debug)]
 pub(crate) struct StepTimer {
     origin: Instant,
-    /// When this step's first action could begin.
+    /// The earliest time at which this step's first action could begin.
     started: Instant,
-    /// That of the GPU, if the stage computes on one.
+    /// The GPU's clock, if the stage computes on one.
     clock: Option<DeviceClock>,
     begun: Timestamp,
-    /// Begin and end of what this stage does itself, in the order of the program.
+    /// Begin and end of the stage's own actions, in the order of the program.
     own: Vec<(Timestamp, Timestamp)>,
-    /// What goes between replicas meanwhile: the REDUCEs of this step, and the GATHERs of the step before, which end in this one. When
-    /// it began, and when each of its parts arrived.
+    /// Concurrent actions between replicas: the REDUCEs of this step, and the GATHERs of the step before, which end in
+    /// this one. Each has its start time and the arrival times of its parts.
     between_replicas: Vec<(Action, Timestamp, Vec<Timestamp>)>,
 }
 
@@ -37,29 +37,30 @@ impl StepTimer {
         StepTimer { origin, started, clock, begun: Timestamp::Host(started), own, between_replicas }
     }
 
-    /// An action begins: its input is there.
+    /// Records that an action begins: its input has arrived.
     pub(crate) fn begin(&mut self, at: Timestamp) {
         self.begun = at;
     }
 
-    /// The action that began last ends.
+    /// Records that the action that began last ends.
     pub(crate) fn end(&mut self, at: Timestamp) {
         self.own.push((self.begun.clone(), at));
     }
 
-    /// A REDUCE or GATHER that `began` then, and whose parts `arrived` then; one counts after the other, as they share their links. What
-    /// began in the step before counts from the begin of this one. Nothing is recorded of one that has no parts.
+    /// Records a REDUCE or GATHER with its start time and the arrival times of its parts. These actions count one after
+    /// the other, as they share their links. An action that began in the step before counts from the begin of this
+    /// step. An action without parts is not recorded.
     pub(crate) fn record(&mut self, action: Action, began: Timestamp, arrived: Vec<Timestamp>) {
         self.between_replicas.push((action, began, arrived));
     }
 
-    /// Begin and end of each timed action of `program` so far, in its order, in seconds. Of a REDUCE or GATHER of
-    /// which nothing is known, and of one that was awaited before this step, the begin of the first computation is both. Those behind
-    /// one that a GPU has not reached are left out.
+    /// Begin and end of each timed action of `program` so far, in its order, in seconds. A REDUCE or GATHER without a
+    /// record, or one whose wait ended before this step, begins and ends at the begin of the first computation. Actions
+    /// after one that a GPU has not reached are left out.
     pub(crate) fn spans(&self, program: &[Action]) -> Vec<(f64, f64)> {
         let instants = |(begin, end): &(Timestamp, Timestamp)| {
             let begin = self.instant(begin)?;
-            // the end may be by another clock
+            // begin and end may come from different clocks
             Some((begin, self.instant(end)?.max(begin)))
         };
         let mut own = self.own.iter().map_while(instants).map(|(begin, end)| (self.seconds(begin), self.seconds(end)));
@@ -97,11 +98,12 @@ impl StepTimer {
     }
 }
 
-/// The index in `program` of the action before which a stage waited longest in a step, by the spans of its timed actions and the
-/// second at which the step was decided: the wait for the verdict counts as one before EXCHANGE. None without spans.
+/// The index in `program` of the action before which a stage waited longest in a step. `spans` are the spans of the
+/// stage's timed actions, and `decided` the second at which the step was decided: the wait for the verdict counts as
+/// one before EXCHANGE. `None` without spans.
 pub(crate) fn longest_wait(program: &[Action], spans: &[(f64, f64)], decided: f64) -> Option<usize> {
     let timed = (0..program.len()).filter(|&index| is_timed(program[index])).zip(spans);
-    // REDUCE and GATHER run beside what the stage does
+    // REDUCE and GATHER run concurrently with the stage's own actions
     let (indices, spans): (Vec<usize>, Vec<(f64, f64)>) =
         timed.filter(|(index, _)| !program[*index].is_between_replicas()).unzip();
     let ends = std::iter::once(0.0).chain(spans.iter().map(|&(_, end)| end));
@@ -155,7 +157,7 @@ mod tests {
             timer.begin(at(begin));
             timer.end(at(end));
         }
-        // it began before the step, and the next one when that was done
+        // the action began before the step, and the next one when it was done
         timer.record(Action::Gather(0), Timestamp::Host(origin), vec![at(1)]);
         timer.record(Action::Gather(1), Timestamp::Host(origin), vec![at(2), at(1)]);
         timer.record(Action::Reduce(1), at(0), vec![at(3)]);

@@ -1,4 +1,4 @@
-//! Weight gradients of backward passes that the schedule has split (zero bubble), until their W action.
+//! Weight gradients of backward passes that the schedule has split (zero bubble), kept until their W action.
 
 use std::collections::BTreeMap;
 
@@ -6,8 +6,8 @@ use stagecoach_pipeline::WorkItem;
 
 use crate::model::WeightGradient;
 
-/// Weight gradients by chunk and microbatch. Those of different microbatches are never merged: that would change the order
-/// of summation.
+/// Weight gradients by chunk and microbatch. Gradients of different microbatches are never merged, because a merge
+/// would change the order of summation.
 #[derive(Debug, Default)]
 pub(super) struct WeightGradStore(BTreeMap<WorkItem, Vec<WeightGradient>>);
 

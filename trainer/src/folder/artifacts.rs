@@ -1,4 +1,5 @@
-//! The files that earlier runs created in a job's folder. They are removed by name, so that other files beside them stay.
+//! The files that earlier runs created in a job's folder. They are removed by name, so that other files beside them
+//! stay.
 
 use std::fmt;
 use std::fs;
@@ -12,11 +13,11 @@ use super::{
     TERMINATION,
 };
 
-/// Files of the folder itself in the order in which they are removed. The result is first: without it the job is not
-/// finished, should the removal be interrupted.
+/// Files of the folder itself in the order of their removal. The result is first: without it the job counts as
+/// unfinished if the removal is interrupted.
 const FILES: [&str; 5] = [RESULT, METRICS, LAUNCHER_STATE, RESOLVED_JOB, SPEEDS];
 
-/// Everything that runs of a job created, except the lock file, which is held.
+/// Everything that runs of a job created, except the lock file, which this process holds.
 #[derive(Debug)]
 pub(crate) struct RunArtifacts {
     /// The file names by folder; the job's folder itself is "".
@@ -103,12 +104,13 @@ pub(super) fn is_job_file(folder: &str, name: &str) -> bool {
 }
 
 impl RunArtifacts {
-    /// The bytes that a job can write once they are removed; `None` if the volume does not say.
+    /// The bytes that a job can write once the artifacts are removed; `None` if the volume does not report its free
+    /// space.
     pub(crate) fn available_bytes_without(&self, folder: &JobFolder) -> Option<u64> {
         self.contents.available_bytes_without(&folder.volume())
     }
 
-    /// Whether there are none.
+    /// Whether there are no artifacts.
     pub(crate) fn is_empty(&self) -> bool {
         self.contents == VolumeContents::default() && self.files.iter().all(|(_, names)| names.is_empty())
     }

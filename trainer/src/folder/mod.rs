@@ -1,5 +1,5 @@
-//! A job's folder in the workspace: its file names, whether an existing folder is a job's, and what earlier runs left in
-//! it. Files that no job created are never removed or overwritten.
+//! A job's folder in the workspace: its file names, whether an existing folder is a job's, and what earlier runs left
+//! in it. Files that no job created are never removed or overwritten.
 
 mod artifacts;
 mod error;
@@ -38,8 +38,8 @@ pub(crate) struct JobFolder {
 }
 
 impl JobFolder {
-    /// Opens a job's folder, or creates one. An existing folder may become a job's if it holds nothing but hidden files and
-    /// `job_file`, the file that the job was read from.
+    /// Opens a job's folder, or creates one. An existing folder may become a job's if it holds nothing but hidden files
+    /// and `job_file`, the file that the job was read from.
     ///
     /// # Errors
     /// `Foreign` if it holds anything else, which is left as it is; or if the volume fails.
@@ -60,7 +60,7 @@ impl JobFolder {
         Err(FolderError::Foreign { folder: folder.root, found: foreign })
     }
 
-    /// A folder that a job has created; none if it is another's, or does not exist.
+    /// A folder that a job has created; `None` if the folder is another's, or does not exist.
     ///
     /// # Errors
     /// If the volume fails.
@@ -77,7 +77,7 @@ impl JobFolder {
             let path = entry.map_err(FolderError::storage("list", &self.root))?.path();
             let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
             let is_job_file = job_file.is_some() && fs::canonicalize(&path).ok() == job_file;
-            // of a launcher that died before it wrote its process id
+            // left by a launcher that died before it wrote its process id
             let is_empty_lock = name == LOCK && fs::metadata(&path).is_ok_and(|found| found.len() == 0);
             let is_allowed =
                 is_empty_lock || name.starts_with('.') || is_job_file && !artifacts::is_job_file("", &name);
@@ -95,12 +95,12 @@ impl JobFolder {
         Ok(self.lock_holder().is_some() || is_used(&self.volume())?)
     }
 
-    /// Whether a job has run here: a folder that weights were imported into has its lock and fence, and none of these files.
+    /// Whether a job has run here. A folder with imported weights has a lock and a fence, and none of these files.
     pub(crate) fn has_run(&self) -> bool {
         [self.resolved_job(), self.launcher_state(), self.metrics(), self.result()].iter().any(|path| path.exists())
     }
 
-    /// The model of a result, wherever the folder was when it was written; none if its checkpoint is not there.
+    /// The model of a result, wherever the folder was when the result was written; `None` if its checkpoint is missing.
     pub(crate) fn model(&self, summary: &RunSummary) -> Option<PathBuf> {
         Some(self.root.join(paths::checkpoint_path(summary.steps))).filter(|path| path.is_dir())
     }
@@ -123,7 +123,8 @@ impl JobFolder {
         Ok(())
     }
 
-    /// What [`JobFolder::start_run`] and a new resolved job replace, to be put back if nothing comes of the run.
+    /// The files that [`JobFolder::start_run`] and a new resolved job replace, so that a run without progress can
+    /// restore them.
     ///
     /// # Errors
     /// If the volume fails.
@@ -163,7 +164,7 @@ impl JobFolder {
         folder.join(RESOLVED_JOB)
     }
 
-    /// The resolved job of the last run; None if it is missing or can't be read.
+    /// The resolved job of the last run; `None` if it is missing or can't be read.
     pub(crate) fn stored_job(&self) -> Option<PipelineJob> {
         stagecoach_api::parse(&fs::read_to_string(self.resolved_job()).ok()?, "job").ok()
     }
@@ -203,7 +204,7 @@ impl JobFolder {
         self.root.join(TERMINATION).join(format!("{process}.json"))
     }
 
-    /// The summary of a finished run; None if it is missing or can't be read.
+    /// The summary of a finished run; `None` if it is missing or can't be read.
     pub(crate) fn summary(&self) -> Option<RunSummary> {
         serde_json::from_slice(&fs::read(self.result()).ok()?).ok()
     }
@@ -214,7 +215,7 @@ impl JobFolder {
 pub(crate) struct PreviousFiles(Vec<(PathBuf, Vec<u8>)>);
 
 impl PreviousFiles {
-    /// Writes them again, as they were.
+    /// Restores the files with their old content.
     ///
     /// # Errors
     /// If the volume fails.

@@ -58,7 +58,7 @@ fn a_jobs_folder_is_recognised_whoever_created_it() {
         &[("lock", "")],
         &[("fences/0007/0123456789abcdef/metrics.jsonl", ""), ("metrics.jsonl", "")],
         &[("fences/0006.fenced/a/b", "")],
-        // fetched from a cluster
+        // files copied from a cluster
         &[("checkpoints/step-00000300/manifest.json", "")],
     ];
     for made in made {

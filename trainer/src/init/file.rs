@@ -1,4 +1,4 @@
-//! The job file, with a comment on each number.
+//! The job file, with a comment that explains each number.
 
 use std::fmt::Write;
 
@@ -135,12 +135,12 @@ fn training(facts: &Facts, sizes: &Sizes) -> String {
 }
 
 impl Facts {
-    /// What the corpus is, in words.
+    /// The corpus, in words.
     pub(crate) fn corpus(&self) -> String {
         format!("{} of text in {}", DecimalBytes(self.texts.bytes), plural(self.texts.files, "file"))
     }
 
-    /// What the machine has, in words.
+    /// The machine's hardware, in words.
     pub(crate) fn machine(&self) -> String {
         let Facts { gpus, processors, memory_bytes, .. } = self;
         let memory = HumanBytes(*memory_bytes);
@@ -152,17 +152,17 @@ pub(super) fn plural(number: usize, noun: &str) -> String {
     format!("{number} {noun}{}", if number == 1 { "" } else { "s" })
 }
 
-/// A string as YAML, whatever is in it: JSON's strings are YAML's.
+/// A string as YAML, whatever its content: JSON's strings are YAML's.
 fn quoted(text: &str) -> String {
     serde_json::Value::from(text).to_string()
 }
 
-/// A number with at most two digits that count.
+/// A number with at most two significant digits.
 fn float(value: f64) -> String {
     format!("{value:.1e}")
 }
 
-/// A number as people say it.
+/// A number in words, rounded for people.
 fn count(number: f64) -> String {
     match number {
         number if number >= 1e9 => format!("{:.1} billion", number / 1e9),

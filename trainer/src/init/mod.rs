@@ -1,5 +1,5 @@
-//! `stagecoach init` without its input and output: the job for what a machine and a workspace have. `sizes` chooses the
-//! numbers, `file` writes them down with why.
+//! `stagecoach init` without its input and output: proposes a job for a machine and a workspace. `sizes` chooses the
+//! numbers, `file` writes them with their reasons.
 
 mod file;
 mod sizes;
@@ -12,12 +12,12 @@ use crate::stage_error::StageError;
 use file::{job_file, plural};
 use sizes::{SHAPES, Sizes, wanted_stages};
 
-/// What was found, and what was asked for.
+/// The detected hardware and corpus, and the user's choices.
 #[derive(Clone, Debug)]
 pub(crate) struct Facts {
     /// `metadata.name`.
     pub(crate) name: String,
-    /// The number of stages that was asked for.
+    /// The number of stages that the user requested.
     pub(crate) stages: Option<u32>,
     /// Usable GPUs.
     pub(crate) gpus: usize,
@@ -29,16 +29,16 @@ pub(crate) struct Facts {
     pub(crate) texts: Texts,
 }
 
-/// The share of the memory that the stages may be planned to use: the rest is for the launcher, the corpus in the page cache,
-/// and all else.
+/// The share of the memory that the plan may assign to the stages. The launcher, the corpus in the page cache, and all
+/// other processes use the rest.
 pub(crate) const MEMORY_SHARE: f64 = 0.6;
 
-/// The fewest bytes of text from which anything can be held out and trained on.
+/// The fewest bytes of text that can be split into training and evaluation text.
 pub(crate) const MIN_CORPUS_BYTES: u64 = 1000;
 
-/// The text of a job file: the largest model that the corpus, the time of a first run and the memory allow, over as many stages
-/// as the machine has use for; over fewer if the memory has no room for so many processes. `planned_bytes` validates a job file,
-/// and tells the bytes that all of its stages use at their peak.
+/// The text of a job file: the largest model that the corpus, the time of a first run and the memory allow. It has as
+/// many stages as the machine has use for, or fewer if the memory has no room for so many processes. `planned_bytes`
+/// validates a job file, and returns the peak bytes of all its stages.
 ///
 /// # Errors
 /// The problems of the smallest job, or the memory that it needs.

@@ -1,4 +1,4 @@
-//! The rules by which a job gets its numbers.
+//! The rules that choose a job's numbers.
 
 use super::Facts;
 
@@ -8,9 +8,9 @@ pub(super) struct Shape {
     pub(super) hidden_size: u32,
     pub(super) layers: u32,
     pub(super) heads: u32,
-    /// The largest vocabulary: embedding and head have a row for each token, and should not outweigh the layers by far.
+    /// The largest vocabulary. Embedding and head have a row for each token, and should not outweigh the layers by far.
     pub(super) most_tokens: u32,
-    /// Peak of the learning rate: the wider, the lower.
+    /// Peak of the learning rate: wider models have a lower one.
     pub(super) learning_rate: f64,
 }
 
@@ -30,19 +30,19 @@ pub(super) const SHAPES: [Shape; 9] = [
     shape(2048, 24, 32, 32768, 3e-4),
 ];
 
-/// Seconds that a first run should take at most: minutes.
+/// The longest duration of a first run, in seconds: minutes.
 pub(super) const SECONDS: f64 = 300.0;
-/// Floating-point operations a second that are reckoned with, of a processor and of a GPU: well below what they can.
+/// Assumed floating-point operations per second of a processor and of a GPU: well below their peak.
 const PROCESSOR_FLOPS: f64 = 4e10;
 const GPU_FLOPS: f64 = 1e13;
-/// Seconds of a step beside its arithmetic.
+/// Seconds of a step apart from its arithmetic.
 const STEP_SECONDS: f64 = 0.03;
-/// Processors that a stage uses at most: one operation of a small model has no work for more.
+/// The most processors for one stage: an operation of a small model has no work for more.
 const MOST_THREADS: usize = 4;
-/// Steps below which a model has learned too little to show.
+/// The fewest steps after which a model shows what it has learned.
 const LEAST_STEPS: f64 = 200.0;
 const MOST_STEPS: f64 = 2000.0;
-/// Passes over a small corpus after which it is known by heart.
+/// The most passes over a small corpus: after more, the model has memorised it.
 const MOST_EPOCHS: f64 = 20.0;
 
 /// The numbers of a job.
@@ -76,7 +76,7 @@ impl Sizes {
         let (by_corpus, bytes_per_token) = vocabulary(bytes);
         let vocab_size = by_corpus.min(shape.most_tokens);
         let tokens = bytes / bytes_per_token;
-        // enough of them that a step does not train on one twice
+        // enough sequences that a step does not train on one twice
         let sequence_length = [512.0, 256.0, 128.0, 64.0, 32.0].into_iter().find(|length| tokens >= 1000.0 * length);
         let sequence_length = match (facts.gpus, sequence_length) {
             (0, length) => length.unwrap_or(16.0).min(128.0),
@@ -121,7 +121,7 @@ impl Sizes {
         }
     }
 
-    /// Whether the layers have at most two parameters for each token of the corpus, and enough steps of it fit into the time.
+    /// Whether the layers have at most two parameters for each token of the corpus, and enough steps fit into the time.
     pub(super) fn is_trained_in_time(&self, facts: &Facts) -> bool {
         let step = f64::from(self.batch) * f64::from(self.sequence_length);
         let seconds = LEAST_STEPS * seconds_of_step(self.parameters, step, flops(facts, self.stages, self.threads));
@@ -130,12 +130,12 @@ impl Sizes {
     }
 }
 
-/// Forward and backward are six operations for each parameter and token.
+/// The duration of a step. The forward and backward pass take six operations for each parameter and token.
 fn seconds_of_step(parameters: f64, tokens: f64, flops: f64) -> f64 {
     STEP_SECONDS + 6.0 * parameters * tokens / flops
 }
 
-/// Operations a second of all stages together.
+/// Floating-point operations per second of all stages together.
 fn flops(facts: &Facts, stages: u32, threads: u32) -> f64 {
     match facts.gpus {
         0 => PROCESSOR_FLOPS * (facts.processors.max(1) as f64).min(f64::from(stages * threads)),
@@ -143,7 +143,7 @@ fn flops(facts: &Facts, stages: u32, threads: u32) -> f64 {
     }
 }
 
-/// As many as there are GPUs, if there are two; else two, or three if there is a processor for each.
+/// One stage for each GPU, if there are at least two; otherwise two stages, or three if there is a processor for each.
 pub(super) fn wanted_stages(facts: &Facts) -> u32 {
     match (facts.gpus, facts.processors) {
         (gpus, _) if gpus >= 2 => gpus.min(64) as u32,
@@ -152,7 +152,7 @@ pub(super) fn wanted_stages(facts: &Facts) -> u32 {
     }
 }
 
-/// The size of the vocabulary for a corpus, and about how many bytes a token then has.
+/// The size of the vocabulary for a corpus, and the approximate number of bytes per token.
 fn vocabulary(bytes: f64) -> (u32, f64) {
     match bytes {
         bytes if bytes < 1e5 => (384, 1.5),

@@ -11,7 +11,7 @@ fn facts(bytes: u64, memory_gib: u64, processors: usize, gpus: usize) -> Facts {
     Facts { name: "first".into(), stages: None, gpus, processors, memory_bytes: memory_gib << 30, texts }
 }
 
-/// The job as `run` reads it.
+/// Parses the job as `run` does.
 fn read(text: &str) -> PipelineJob {
     let job = stagecoach_api::parse(text, "job.yaml").unwrap_or_else(|error| panic!("{error}\n{text}"));
     let problems = job.validate();
@@ -19,7 +19,7 @@ fn read(text: &str) -> PipelineJob {
     job
 }
 
-/// The bytes of all stages, of a workspace in which nothing was measured.
+/// The peak bytes of all stages, in a workspace without measurements.
 fn planned(text: &str) -> Result<u64, StageError> {
     let job = read(text);
     let stages = job.spec.stages as usize;

@@ -1,5 +1,6 @@
-//! The functions of `shim.cpp`, for tensors on the CPU, and of `flash_attention.cpp`, for those on a GPU. A failing operation panics with libtorch's message, as tch's own
-//! operations do: it can only fail by a defect of this program, and the process's panic hook writes the termination message.
+//! The functions of `shim.cpp`, for tensors on the CPU, and of `flash_attention.cpp`, for tensors on a GPU. A failing
+//! operation panics with libtorch's message, as tch's own operations do. It can only fail by a defect of this program,
+//! and the process's panic hook writes the termination message.
 
 use std::ffi::{CStr, c_char, c_int};
 use std::marker::PhantomData;
@@ -44,7 +45,7 @@ impl TensorOut {
     #[track_caller]
     #[allow(clippy::expect_used, reason = "an operation that succeeds returns its tensors")]
     fn take(self) -> Tensor {
-        // SAFETY: only the shim writes to it, and what it writes is a new reference.
+        // SAFETY: only the shim writes to it, and it writes only a new reference.
         (!self.0.is_null()).then(|| unsafe { Tensor::from_ptr(self.0) }).expect("the shim returned no tensor")
     }
 }
@@ -62,8 +63,8 @@ struct CpuAdamWOptions {
     clip: f64,
 }
 
-// SAFETY: the signatures are those of shim.cpp and allocator.cpp. The functions need only what their types guarantee: tensors that are
-// alive, and places to write results to. They check types, shapes and layouts themselves.
+// SAFETY: the signatures are those of shim.cpp and allocator.cpp. The functions need only what their types guarantee:
+// tensors that are alive, and places to write results to. They check types, shapes and layouts themselves.
 unsafe extern "C" {
     safe fn sc_use_malloc();
     safe fn sc_last_error() -> *const c_char;
@@ -153,8 +154,8 @@ unsafe extern "C" {
     safe fn sc_accumulate_linear(accumulator: TensorRef, dy: TensorRef, x: TensorRef) -> c_int;
 }
 
-/// Makes `malloc` the allocator of all tensors on the CPU that are created from now on: a tensor that is freed makes room
-/// for another of its size, which it does not with libtorch's own (`allocator.cpp`).
+/// Makes `malloc` the allocator of all tensors on the CPU that are created from now on. A freed tensor then makes room
+/// for another of its size, which libtorch's own allocator does not ensure (`allocator.cpp`).
 pub(crate) fn use_malloc() {
     sc_use_malloc();
 }
@@ -173,8 +174,8 @@ fn check(rc: c_int) {
     }
 }
 
-/// What products and kernels were chosen for, such as `AVX512 Intel AMX`: results on another processor may differ in their
-/// last bits.
+/// The instruction sets that products and kernels use, such as `AVX512 Intel AMX`. Results on another processor may
+/// differ in their last bits.
 pub(crate) fn cpu_capability() -> String {
     text(sc_cpu_capability())
 }
@@ -189,7 +190,7 @@ pub(crate) fn mkl() -> String {
     text(sc_mkl())
 }
 
-/// The most bytes that tensors have taken of a GPU's memory so far; 0 if libtorch's allocator does not say.
+/// The peak bytes of a GPU's memory that tensors have used so far; 0 if libtorch's allocator does not report it.
 pub(crate) fn peak_device_bytes(gpu: usize) -> u64 {
     let mut bytes = 0;
     if sc_peak_device_bytes(gpu as c_int, &mut bytes) == 0 { bytes } else { 0 }
@@ -205,8 +206,8 @@ pub(crate) fn is_deterministic() -> bool {
     sc_deterministic()
 }
 
-/// Whether this processor multiplies matrices of `kind` by kernels of its own: then quickly, and with the same bits for any
-/// number of threads and either maker of processors.
+/// Whether this project's own kernels multiply matrices of `kind` on this processor. These are fast, and give the same
+/// bits for any number of threads and on AMD and Intel processors.
 pub(crate) fn has_products(kind: Kind) -> bool {
     sc_has_products(kind == Kind::BFloat16)
 }
@@ -278,7 +279,7 @@ pub(super) fn flash_attention(qkv: &Tensor, sequences: Sequences, heads: Heads) 
     (out.take(), lse.take())
 }
 
-/// For bf16 on a GPU; adds up in a fixed order if `is_deterministic`, as training does, else in any.
+/// For bf16 on a GPU. Sums are in a fixed order if `is_deterministic`, as in training, otherwise in any order.
 pub(super) fn flash_attention_backward(
     dout: &Tensor,
     qkv: &Tensor,

@@ -1,8 +1,8 @@
-//! The operations of training, forward and backward, without autograd: the layers of `model` call each where it belongs.
-//! Each has a kernel for the CPU (`cpu/`) and one for GPUs (`cuda/`), or else is composed of libtorch's operations ([`reference`]), which
-//! are also the reference for the kernels' tests. Matrices are `[rows, columns]` and contiguous. Activations have the type
-//! of their input, fp32 or bf16; statistics, norms' weights and sums are fp32 either way. Losses and squared norms are f64 tensors
-//! where they were computed: to read one is to wait for a GPU.
+//! The operations of training, forward and backward, without autograd: the layers of `model` call them. Each operation
+//! has a kernel for the CPU (`cpu/`) and one for GPUs (`cuda/`), or is composed of libtorch's operations
+//! ([`reference`]), which are also the reference for the kernels' tests. Matrices are `[rows, columns]` and contiguous.
+//! Activations have the type of their input, fp32 or bf16; statistics, weights of norms and sums are fp32 either way.
+//! Losses and squared norms are f64 tensors on the device that computed them: a read waits for the GPU.
 
 mod cuda;
 mod ffi;
@@ -17,25 +17,24 @@ pub(crate) use ffi::{
     cpu_capability, has_products, is_deterministic, mkl, one_dnn, peak_device_bytes, torch_version, use_malloc,
 };
 
-/// Version of the kernels' numbers: raised with every change that changes bits, so that a resume can say that it crosses
-/// one.
+/// Version of the kernels' results. Every change that alters bits increments it, so that a resume can report a change
+/// of version.
 pub(crate) const VERSION: u32 = 1;
 
-/// Number of heads of one token, whose queries, keys and values lie side by side:
-/// `[(heads + 2 kv_heads) * head_dim]`.
+/// Numbers of heads of one token, whose queries, keys and values are adjacent: `[(heads + 2 kv_heads) * head_dim]`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C)]
 pub(crate) struct Heads {
-    /// Heads of queries, a multiple of `kv_heads`: consecutive ones share a head of keys and values.
+    /// Number of query heads, a multiple of `kv_heads`: consecutive query heads share a head of keys and values.
     pub(crate) heads: i64,
-    /// Heads of keys and of values.
+    /// Number of heads of keys and of values.
     pub(crate) kv_heads: i64,
     /// Width of a head, an even number.
     pub(crate) head_dim: i64,
 }
 
-/// The bounds of sequences, `i64[sequences + 1]`: sequence i has the rows from bound i to bound i + 1. Kernels read them on the device; what
-/// is composed of operations for each sequence reads them on the host, which then need not wait for the device.
+/// The bounds of sequences, `i64[sequences + 1]`: sequence i has the rows from bound i to bound i + 1. Kernels read the
+/// bounds on the device. Code that loops over sequences reads them on the host, and need not wait for the device.
 #[derive(Debug)]
 pub struct CuSeqlens {
     on_host: Vec<i64>,
@@ -43,7 +42,7 @@ pub struct CuSeqlens {
 }
 
 impl CuSeqlens {
-    /// These bounds, on the host and on `device`.
+    /// Creates the bounds on the host and on `device`.
     pub fn new(bounds: &[i64], device: Device) -> CuSeqlens {
         CuSeqlens { on_host: bounds.to_vec(), on_device: upload(&Tensor::from_slice(bounds), device) }
     }
@@ -53,16 +52,16 @@ impl CuSeqlens {
     }
 }
 
-/// Which rows attend to each other.
+/// The rows that attend to each other.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Sequences<'a> {
-    /// Where each begins and ends.
+    /// The bounds of each sequence.
     pub(crate) cu_seqlens: &'a CuSeqlens,
-    /// No sequence has more rows.
+    /// The length of the longest sequence, or more.
     pub(crate) max_length: i64,
 }
 
-/// A parameter for AdamW. All tensors have its shape and are fp32, but for `compute`.
+/// A parameter for AdamW. All tensors have its shape and are fp32, except `compute`.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct AdamWParameter<'a> {
     /// The weights.
@@ -73,7 +72,7 @@ pub(crate) struct AdamWParameter<'a> {
     pub(crate) exp_avg: &'a Tensor,
     /// Running average of its square.
     pub(crate) exp_avg_sq: &'a Tensor,
-    /// Becomes a copy of the weights in bf16.
+    /// Receives a copy of the weights in bf16.
     pub(crate) compute: Option<&'a Tensor>,
     /// Decoupled weight decay.
     pub(crate) weight_decay: f64,
@@ -92,7 +91,7 @@ pub(crate) struct AdamWOptions {
     pub(crate) eps: f64,
     /// Number of this update, from 1.
     pub(crate) step: f64,
-    /// The gradient is multiplied by it first.
+    /// The factor by which the gradient is multiplied first.
     pub(crate) clip: f64,
 }
 
@@ -103,11 +102,11 @@ pub(crate) struct RmsNormGradients {
     pub(crate) dx: Tensor,
     /// `f32[width]`: gradient of the weight.
     pub(crate) dweight: Tensor,
-    /// The norm's output, computed again.
+    /// The norm's output, recomputed.
     pub(crate) y: Tensor,
 }
 
-/// Calls an operation's kernel or its reference, by a device.
+/// Calls an operation's kernel or its reference, depending on a device.
 macro_rules! on_device {
     ($device:expr, $operation:ident($($argument:expr),*)) => {
         match $device {
@@ -118,15 +117,15 @@ macro_rules! on_device {
     };
 }
 
-/// The same by the device of the first argument.
+/// The same, depending on the device of the first argument.
 macro_rules! by_device {
     ($operation:ident($first:expr $(, $argument:expr)*)) => {
         on_device!($first.device(), $operation($first $(, $argument)*))
     };
 }
 
-/// The same for a product with `weight[out, in]`: its reference also where the processor has no products of this type, or
-/// none of these sizes.
+/// The same for a product with `weight[out, in]`. Calls the reference also where the processor has no products of this
+/// type, or of these sizes.
 macro_rules! dispatch_gemm {
     ($operation:ident($($argument:expr),*), $rows:expr, $weight:expr) => {
         match multiplies($rows, $weight) {
@@ -136,26 +135,26 @@ macro_rules! dispatch_gemm {
     };
 }
 
-/// Whether there is a kernel that multiplies `rows` with `weight`, or with a matrix of its shape. Bf16 is multiplied in
-/// pairs.
+/// Whether there is a kernel that multiplies `rows` by `weight`, or by a matrix of its shape. Bf16 values are
+/// multiplied in pairs.
 fn multiplies(rows: &Tensor, weight: &Tensor) -> bool {
     let kind = rows.kind();
     let sizes_fit = kind == Kind::Float || weight.size().iter().all(|size| size % 2 == 0);
     rows.device() == Device::Cpu && sizes_fit && rows.numel() > 0 && has_products(kind)
 }
 
-/// The sum of all rows of `x[rows, width]`, `f32[width]`: the gradient of what is added to each.
+/// The sum of all rows of `x[rows, width]`, `f32[width]`: the gradient of a vector that is added to each row.
 pub(crate) fn column_sums(x: &Tensor) -> Tensor {
     by_device!(column_sums(x))
 }
 
-/// Root-mean-square norm of each row, times `weight`, `f32[width]` (Zhang and Sennrich 2019). Returns the result and, for
-/// the backward pass, the factor of each row, `f32[rows]`.
+/// Root-mean-square norm of each row, times `weight`, `f32[width]` (Zhang and Sennrich 2019). Returns the result and,
+/// for the backward pass, the factor of each row, `f32[rows]`.
 pub(crate) fn rms_norm(x: &Tensor, weight: &Tensor, eps: f64) -> (Tensor, Tensor) {
     by_device!(rms_norm(x, weight, eps))
 }
 
-/// Gradients of [`rms_norm`]; `residual_gradient` is added to that of the input, which also flows around the norm.
+/// Gradients of [`rms_norm`]. `residual_gradient`, which flows around the norm, is added to the input's gradient.
 pub(crate) fn rms_norm_backward(
     dy: &Tensor,
     x: &Tensor,
@@ -166,31 +165,31 @@ pub(crate) fn rms_norm_backward(
     by_device!(rms_norm_backward(dy, x, weight, rstd, residual_gradient))
 }
 
-/// `silu(gate) * up` (Shazeer 2020) of `gate_up[rows, 2 width]`, which holds both side by side.
+/// `silu(gate) * up` (Shazeer 2020) of `gate_up[rows, 2 width]`, which holds gate and up side by side.
 pub(crate) fn swiglu(gate_up: &Tensor) -> Tensor {
     by_device!(swiglu(gate_up))
 }
 
-/// Gradient of [`swiglu`], and its output again. The gradient takes the memory of `gate_up`.
+/// Gradient of [`swiglu`], and its recomputed output. The gradient reuses the memory of `gate_up`.
 pub(crate) fn swiglu_backward(dout: &Tensor, gate_up: Tensor) -> (Tensor, Tensor) {
     let out = by_device!(swiglu_backward(dout, &gate_up));
     (gate_up, out)
 }
 
-/// Rotates the queries and keys of `qkv[rows, width]` in place by their position (Su et al. 2021), which is the row modulo
-/// `length`; `cos` and `sin` are `f32[positions, head_dim / 2]`. The pairs are those of Hugging Face: `(x[i], x[i +
-/// head_dim / 2])`. `inverse` rotates back, which is what a gradient needs.
+/// Rotates the queries and keys of `qkv[rows, width]` in place by their position (Su et al. 2021), which is the row
+/// modulo `length`. `cos` and `sin` are `f32[positions, head_dim / 2]`. The pairs are those of Hugging Face: `(x[i],
+/// x[i + head_dim / 2])`. `inverse` rotates back, as the gradient requires.
 pub(crate) fn rotary(qkv: &Tensor, cos: &Tensor, sin: &Tensor, length: i64, heads: Heads, inverse: bool) {
     by_device!(rotary(qkv, cos, sin, length, heads, inverse));
 }
 
 /// Causal attention of every sequence to itself. Returns `[rows, heads * head_dim]` and the logarithms of the softmax's
-/// denominators, `f32[rows, heads]`. Memory is linear in the length of a sequence, but for fp32 on GPUs.
+/// denominators, `f32[rows, heads]`. Memory is linear in the length of a sequence, except for fp32 on GPUs.
 pub(crate) fn attention(qkv: &Tensor, sequences: Sequences, heads: Heads) -> (Tensor, Tensor) {
     by_device!(attention(qkv, sequences, heads))
 }
 
-/// Gradient of `qkv` through [`attention`], whose results are `out` and `lse`.
+/// Gradient of `qkv` through [`attention`], whose results were `out` and `lse`.
 pub(crate) fn attention_backward(
     dout: &Tensor,
     qkv: &Tensor,
@@ -201,12 +200,14 @@ pub(crate) fn attention_backward(
     by_device!(attention_backward(dout, qkv, (out, lse), sequences, heads))
 }
 
-/// The sum of the cross-entropies, in nats, of `logits`, `f32[rows, vocab]`, where `targets[rows]` is not negative: `f64[]`.
+/// The sum of the cross-entropies, in nats, of `logits`, `f32[rows, vocab]`, where `targets[rows]` is not negative:
+/// `f64[]`.
 pub(crate) fn cross_entropy(logits: &Tensor, targets: &Tensor) -> Tensor {
     by_device!(cross_entropy(logits, targets, None, 1.0))
 }
 
-/// [`cross_entropy`], and the gradient of that sum times `scale` as `kind`; fp32 gradients take the memory of `logits`.
+/// [`cross_entropy`], and the gradient of that sum times `scale` as `kind`; fp32 gradients reuse the memory of
+/// `logits`.
 pub(crate) fn cross_entropy_with_gradient(
     logits: Tensor,
     targets: &Tensor,
@@ -226,7 +227,7 @@ pub(crate) fn squared_norms(tensors: &[&Tensor], device: Device) -> Tensor {
     on_device!(device, squared_norms(tensors))
 }
 
-/// Updates values and moments in place (Loshchilov and Hutter 2019), of parameters that are on `device`.
+/// Updates values and moments of parameters on `device` in place (Loshchilov and Hutter 2019).
 pub(crate) fn adamw(parameters: &[AdamWParameter], options: AdamWOptions, device: Device) {
     on_device!(device, adamw(parameters, options));
 }
@@ -239,17 +240,18 @@ pub(crate) fn accumulate_embedding(accumulator: &Tensor, token_ids: &Tensor, dy:
     }
 }
 
-/// A copy of a tensor of the host on `device`, behind what that was given so far; the host does not wait for it.
+/// A copy of a host tensor on `device`, ordered after the work that the device has queued; the host does not wait for
+/// it.
 pub(crate) fn upload(tensor: &Tensor, device: Device) -> Tensor {
     match device {
-        // only from pinned memory; libtorch keeps that until the copy is done
+        // an asynchronous copy requires pinned memory; libtorch keeps that memory until the copy is done
         Device::Cuda(_) => tensor.pin_memory(device).to_device_(device, tensor.kind(), true, false),
         _ => tensor.to_device(device),
     }
 }
 
-/// Bytes that a thread keeps for the operands of products with a weight `[outputs, inputs]` and its gradient: tiles of 64
-/// columns of the weight, and 1,024 tokens of the input (`cpu/gemm.h`).
+/// Bytes that a thread keeps for the operands of products with a weight `[outputs, inputs]` and its gradient: tiles of
+/// 64 columns of the weight, and 1,024 tokens of the input (`cpu/gemm.h`).
 pub(crate) fn packed_bytes(inputs: usize, outputs: usize, element: usize) -> usize {
     (64 * inputs.max(outputs) + 1024 * (inputs + 64)) * element
 }
@@ -259,7 +261,7 @@ pub(crate) fn linear(x: &Tensor, weight: &Tensor, residual: Option<&Tensor>) -> 
     dispatch_gemm!(linear(x, weight, residual), x, weight)
 }
 
-/// Writes `x weight^T` to `y`, `f32[rows, out]`, whatever the type of both.
+/// Writes `x weight^T` to `y`, `f32[rows, out]`, for either type of the operands.
 pub(crate) fn linear_to_float(x: &Tensor, weight: &Tensor, y: &Tensor) {
     match x.device() {
         Device::Cuda(_) => cuda::linear_to_float(x, weight, y),
@@ -272,8 +274,8 @@ pub(crate) fn linear_backward(dy: &Tensor, weight: &Tensor) -> Tensor {
     dispatch_gemm!(linear_backward(dy, weight), dy, weight)
 }
 
-/// `accumulator[out, in] += dy[rows, out]^T x[rows, in]`, summed in fp32 whatever the type of `dy` and `x`: every gradient
-/// of a linear layer's weight is summed by this function.
+/// `accumulator[out, in] += dy[rows, out]^T x[rows, in]`, summed in fp32 for either type of `dy` and `x`. This function
+/// sums every gradient of a linear layer's weight.
 pub(crate) fn accumulate_linear(accumulator: &Tensor, dy: &Tensor, x: &Tensor) {
     match x.device() {
         Device::Cuda(_) => cuda::accumulate_linear(accumulator, dy, x),

@@ -1,5 +1,5 @@
-//! The same operations in libtorch's own: the reference for the kernels' tests, and what there is no kernel
-//! for.
+//! The same operations, composed of libtorch's own: the reference for the kernels' tests, and the implementation where
+//! no kernel exists.
 
 use tch::{Device, Kind, Tensor};
 
@@ -73,8 +73,8 @@ pub(super) fn rotary(qkv: &Tensor, cos: &Tensor, sin: &Tensor, length: i64, head
     second.copy_(&(x2 * cos + x1 * sin));
 }
 
-/// One sequence's queries, keys and values, `f32[heads, length, head_dim]`, keys and values repeated for the heads that
-/// they serve; and its rows.
+/// The queries, keys and values of each sequence, `f32[heads, length, head_dim]`, with its rows. Keys and values are
+/// repeated for the heads that share them.
 fn by_sequence(qkv: &Tensor, sequences: Sequences, heads: Heads) -> Vec<(i64, i64, [Tensor; 3])> {
     let (Sequences { cu_seqlens, .. }, Heads { heads, kv_heads, head_dim }) = (sequences, heads);
     let part = |first: i64, count: i64, row: i64, length: i64| {
@@ -90,7 +90,7 @@ fn by_sequence(qkv: &Tensor, sequences: Sequences, heads: Heads) -> Vec<(i64, i6
     cu_seqlens.on_host.windows(2).map(sequence).collect()
 }
 
-/// Causal scores `f32[heads, length, length]`, minus infinity where a key is hidden.
+/// Causal scores `f32[heads, length, length]`, minus infinity where a key is masked.
 fn scores(q: &Tensor, k: &Tensor) -> Tensor {
     let length = q.size()[1];
     let visible = Tensor::ones([length, length], (Kind::Bool, q.device())).tril(0);
@@ -125,7 +125,7 @@ pub(super) fn attention_backward(
     let by_head = |x: &Tensor, row: i64, length: i64| {
         float(x).narrow(0, row, length).view([length, query_heads, head_dim]).transpose(0, 1)
     };
-    // sums over the queries' heads that a key's head serves
+    // sums over the query heads that share a head of keys and values
     let sum_group = |x: Tensor| {
         let length = x.size()[1];
         x.view([kv_heads, query_heads / kv_heads, length, head_dim]).sum_dim_intlist(

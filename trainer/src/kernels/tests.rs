@@ -1,4 +1,4 @@
-//! Each kernel against its reference, over odd shapes and in both types, with values that are not finite too.
+//! Tests of each kernel against its reference, over odd shapes and in both types, also with values that are not finite.
 
 mod cuda;
 mod derivatives;
@@ -11,7 +11,7 @@ use tch::{Device, Kind, Tensor};
 
 use super::*;
 
-/// Normal values by a fixed generator: `[shape]` of `kind`.
+/// Normal values from a generator with a fixed seed: `[shape]` of `kind`.
 fn values(shape: &[i64], kind: Kind, seed: u64) -> Tensor {
     let count = shape.iter().product::<i64>() as usize;
     let mut stream = blake3::Hasher::new_derive_key("kernel tests").update(&seed.to_le_bytes()).finalize_xof();
@@ -27,7 +27,7 @@ fn list(tensor: &Tensor) -> Vec<f64> {
     Vec::try_from(tensor.to_kind(Kind::Double).reshape([-1])).unwrap()
 }
 
-/// Half a unit in the last place, for values near 1, and a few more for sums in another order.
+/// Half a unit in the last place, for values near 1, and a few more units for sums in another order.
 fn tolerance(kind: Kind) -> f64 {
     match kind {
         Kind::BFloat16 => 1.0 / 128.0,
@@ -35,13 +35,13 @@ fn tolerance(kind: Kind) -> f64 {
     }
 }
 
-/// Equal up to rounding, relative to the largest value; not finite in the same places.
+/// Asserts equality up to rounding, relative to the largest value, and non-finite values in the same places.
 #[track_caller]
 fn assert_close(what: &str, actual: &Tensor, expected: &Tensor, tolerance: f64) {
     assert_close_to_scale(what, actual, expected, tolerance, 1e-3);
 }
 
-/// The same relative to `scale`, if that is larger: the size of terms that may cancel.
+/// The same relative to `scale`, if that is larger: the magnitude of terms that may cancel.
 #[track_caller]
 fn assert_close_to_scale(what: &str, actual: &Tensor, expected: &Tensor, tolerance: f64, scale: f64) {
     assert_eq!((actual.size(), actual.kind()), (expected.size(), expected.kind()), "{what}");
@@ -53,7 +53,7 @@ fn assert_close_to_scale(what: &str, actual: &Tensor, expected: &Tensor, toleran
     }
 }
 
-/// Where the C library is: a library that is not the one that is looked for.
+/// The path of the C library, as an example of a wrong library.
 fn c_library() -> std::path::PathBuf {
     let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
     let line = maps.lines().find(|line| line.ends_with("/libc.so.6")).unwrap();
@@ -64,12 +64,12 @@ fn kinds() -> impl Strategy<Value = Kind> {
     prop_oneof![Just(Kind::Float), Just(Kind::BFloat16)]
 }
 
-/// Widths around those of vectors, and none.
+/// Widths around vector widths, and larger ones.
 fn widths() -> impl Strategy<Value = i64> {
     prop_oneof![1i64..70, Just(256), Just(1000)]
 }
 
-/// Puts what is not finite into `x` at some places.
+/// Writes non-finite values to some places of `x`.
 fn poison(x: &Tensor, seed: u64) {
     let flat = x.view([-1]);
     for (number, value) in [f64::NAN, f64::INFINITY, f64::NEG_INFINITY].into_iter().enumerate() {
@@ -188,7 +188,7 @@ proptest! {
             let [kernel, expected] = [0, 1].map(|at| gradients[at].narrow(0, row, 1));
             match list(&logits.narrow(0, row, 1)).iter().all(|x| x.is_finite() || *x == f64::NEG_INFINITY) {
                 true => assert_close_to_scale("dlogits", &kernel, &expected, tolerance(kind), 0.25),
-                // where is another matter, but the step must be seen to have no finite gradient
+                // the places may differ, but the step must have a gradient that is not finite
                 false => assert_eq!(list(&kernel).iter().all(|x| x.is_finite()), targets.int64_value(&[row]) < 0),
             }
         }
@@ -278,7 +278,7 @@ proptest! {
     }
 }
 
-/// Kernels use buffers again: of a step with a NaN nothing may be left in them.
+/// Kernels reuse buffers: after a step with a NaN, no NaN may remain in them.
 #[test]
 fn nothing_is_left_of_values_that_are_not_finite() {
     for kind in [Kind::Float, Kind::BFloat16] {

@@ -11,10 +11,10 @@ use super::{Grid, KERNELS, Launcher, SOURCES};
 use crate::kernels::upload;
 use crate::sys::{CudaContext, CudaError, CudaFunction, CudaModule};
 
-/// Blocks per multiprocessor: enough to hide the latency of memory where each block has 256 threads.
+/// Blocks per multiprocessor: enough to hide the latency of memory with 256 threads per block.
 const BLOCKS_PER_MULTIPROCESSOR: u32 = 16;
 
-/// Why a GPU has no kernels.
+/// The reason that a GPU has no kernels.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum KernelError {
     #[error(transparent)]
@@ -30,20 +30,20 @@ pub(in crate::kernels) struct Gpu {
     module: CudaModule,
     functions: HashMap<&'static str, CudaFunction>,
     max_blocks: u32,
-    /// Of the compiler, which decides bits.
+    /// Version of the compiler, which determines the bits of the results.
     nvrtc_version: String,
     /// Compute capability.
     capability: (u32, u32),
 }
 
-/// Those that have them. A process computes on one, but a spare may take the place of a stage with another.
+/// The GPUs with loaded kernels. A process computes on one GPU, but a spare may replace a stage that uses another.
 static GPUS: RwLock<Vec<&'static Gpu>> = RwLock::new(Vec::new());
 
 fn find(index: usize) -> Option<&'static Gpu> {
     GPUS.read().unwrap_or_else(PoisonError::into_inner).iter().find(|gpu| gpu.index == index).copied()
 }
 
-/// Compiles the kernels and loads them on GPU `index`, unless it has them. Takes a second or two.
+/// Compiles the kernels and loads them on GPU `index`, unless they are loaded. Compilation takes a second or two.
 ///
 /// # Errors
 /// If NVRTC is missing, does not know this GPU or does not compile the kernels, or the driver does not load them.
@@ -55,7 +55,7 @@ pub(crate) fn load(index: usize) -> Result<(), KernelError> {
     Ok(())
 }
 
-/// The version of the compiler that has made the kernels of GPU `index`, if it has any.
+/// The version of the compiler of GPU `index`'s kernels, if kernels are loaded.
 pub(crate) fn compiler_version(index: usize) -> Option<&'static str> {
     find(index).map(|gpu| gpu.nvrtc_version.as_str())
 }
@@ -63,7 +63,7 @@ pub(crate) fn compiler_version(index: usize) -> Option<&'static str> {
 /// The GPU whose kernels [`load`] has loaded.
 ///
 /// # Panics
-/// If it has not: every device comes from a place that calls it.
+/// If the kernels are not loaded: all code that chooses a device calls [`load`].
 #[allow(clippy::expect_used, reason = "a defect of this program")]
 pub(in crate::kernels) fn loaded(index: usize) -> &'static Gpu {
     find(index).expect("kernels are loaded before a GPU computes")
@@ -93,7 +93,7 @@ impl Gpu {
         })
     }
 
-    /// Whether libtorch's flash attention runs here: from Ampere on.
+    /// Whether libtorch's flash attention runs on this GPU: from Ampere on.
     pub(in crate::kernels) fn has_flash_attention(&self) -> bool {
         self.capability >= (8, 0)
     }
@@ -120,7 +120,7 @@ impl Launcher for Gpu {
     #[allow(clippy::panic, reason = "a failing operation panics, as libtorch's do")]
     unsafe fn launch(&self, kernel: &str, Grid { x, y, threads }: Grid, arguments: &[*mut c_void]) {
         let function = self.functions[kernel];
-        // SAFETY: the caller's promise; libtorch gives memory that is freed to what comes later on the same stream only.
+        // SAFETY: the caller upholds the contract; libtorch reuses freed memory only for later work on the same stream.
         if let Err(error) = unsafe { self.module.launch(function, ((x, y), threads), arguments) } {
             panic!("the kernel {kernel} does not run: {error}");
         }

@@ -1,12 +1,12 @@
-//! What libtorch's own operations for GPUs do better than their reference form: flash attention, and products of bf16 that are summed in
-//! fp32.
+//! Operations for which libtorch's own GPU code is better than the reference form: flash attention, and bf16 products
+//! with fp32 sums.
 
 use tch::{Kind, Tensor};
 
 use super::gpu::Gpu;
 use crate::kernels::{Heads, Sequences, ffi, reference};
 
-/// The widest head of flash attention, which takes multiples of 8.
+/// The largest head size of flash attention. Head sizes are multiples of 8.
 const WIDEST_HEAD: i64 = 256;
 
 fn is_flash(on: &Gpu, qkv: &Tensor, heads: Heads) -> bool {
@@ -42,7 +42,7 @@ pub(in crate::kernels) fn linear_to_float(x: &Tensor, weight: &Tensor, y: &Tenso
     }
 }
 
-/// The GEMM adds to the accumulator itself, in fp32.
+/// Adds the product to the accumulator within the GEMM, in fp32.
 pub(in crate::kernels) fn accumulate_linear(accumulator: &Tensor, dy: &Tensor, x: &Tensor) {
     match x.kind() {
         Kind::BFloat16 => drop(accumulator.addmm_dtype_out(accumulator, &dy.tr(), x, Kind::Float)),

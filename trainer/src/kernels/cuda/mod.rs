@@ -1,6 +1,6 @@
-//! The operations on GPUs, by kernels of our own. Their sources are part of the binary, and are compiled for the GPU that a stage finds
-//! when it starts ([`load`]). Which blocks are launched over what is one code for a GPU and for the tests, which run the same sources
-//! on the host ([`Launcher`]).
+//! The operations on GPUs, by this project's own kernels. Their sources are part of the binary. A stage compiles them
+//! for its GPU when it starts ([`load`]). The code that chooses the blocks of a launch is the same for a GPU and for
+//! the tests, which run the same sources on the host ([`Launcher`]).
 
 mod gpu;
 mod library_calls;
@@ -36,7 +36,7 @@ pub(super) const SOURCES: [SourceFile; 8] = source_files!(
     "swiglu.cu"
 );
 
-/// All kernels, by the names that [`Launcher::launch`] takes.
+/// The names of all kernels, as [`Launcher::launch`] accepts them.
 pub(super) const KERNELS: [&str; 22] = [
     "adamw",
     "column_sums_bf16",
@@ -71,23 +71,25 @@ pub(super) struct Grid {
     pub(super) threads: u32,
 }
 
-/// Who runs kernels, in the order in which they are launched.
+/// Runs kernels, in the order of their launches.
 pub(super) trait Launcher {
-    /// Where tensors are that kernels read and write.
+    /// The device of the tensors that kernels read and write.
     fn device(&self) -> Device;
 
-    /// The most blocks of one dimension that are of use where each takes several items. It changes no bit.
+    /// The largest useful number of blocks in one dimension if each block processes several items. The number never
+    /// changes a bit of the results.
     fn max_blocks(&self) -> u32;
 
-    /// Memory for results, with anything in it.
+    /// Uninitialised memory for results.
     fn empty(&self, size: &[i64], kind: Kind) -> Tensor;
 
-    /// A copy of a table that a kernel reads. The host does not wait for it.
+    /// A copy of a table that a kernel reads. The host does not wait for the copy.
     fn upload(&self, table: &[i64]) -> Tensor;
 
-    /// Launches a kernel with the addresses of its arguments, which are read before this returns.
+    /// Launches a kernel with the addresses of its arguments. The method reads the arguments before it returns.
     ///
     /// # Safety
-    /// The arguments have the types of the kernel's parameters, and what they point to on the device is large enough.
+    /// The arguments have the types of the kernel's parameters, and the device memory to which they point is large
+    /// enough.
     unsafe fn launch(&self, kernel: &str, grid: Grid, arguments: &[*mut c_void]);
 }

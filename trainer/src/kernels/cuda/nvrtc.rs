@@ -1,5 +1,5 @@
-//! NVRTC, NVIDIA's compiler as a library: makes the kernels into a cubin when a stage starts, for the very GPU that it has. It needs no
-//! driver.
+//! NVRTC, NVIDIA's compiler as a library. When a stage starts, it compiles the kernels into a cubin for exactly the
+//! stage's GPU. It needs no driver.
 //!
 //! Source: the NVRTC user guide of CUDA 13.
 
@@ -11,13 +11,13 @@ use libloading::os::unix::Library;
 
 use crate::sys::{LibraryError, c_functions, open_library};
 
-/// Of CUDA 13, which libtorch's own libraries are of.
+/// The library of CUDA 13, the version of libtorch's own libraries.
 const LIBRARY: &str = "libnvrtc.so.13";
-/// What NVRTC opens by this name when it compiles.
+/// The library that NVRTC opens by this name when it compiles.
 const BUILTINS: &str = "libnvrtc-builtins.so.13.0";
 
 const SUCCESS: c_int = 0;
-/// `NVRTC_ERROR_INVALID_OPTION`: of the options that are given only the architecture can be one.
+/// `NVRTC_ERROR_INVALID_OPTION`: only the architecture can be invalid among the options that this module passes.
 const INVALID_OPTION: c_int = 5;
 /// `NVRTC_ERROR_COMPILATION`.
 const COMPILATION: c_int = 6;
@@ -42,7 +42,7 @@ c_functions! {
     } returns c_int
 }
 
-/// Why there are no kernels.
+/// The reason that there are no kernels.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum NvrtcError {
     #[error("{0}; NVRTC, which compiles the kernels, comes with the image trainer-cuda")]
@@ -62,16 +62,16 @@ pub(crate) enum NvrtcError {
 /// A file of a program.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SourceFile {
-    /// The name by which others include it.
+    /// The name by which other files include it.
     pub(crate) name: &'static str,
     pub(crate) text: &'static str,
 }
 
-/// A program that is compiled.
+/// A compiled program.
 #[derive(Debug)]
 pub(crate) struct Compiled {
     pub(crate) cubin: Vec<u8>,
-    /// What the compiler and, with its option `-v`, the assembler say.
+    /// The output of the compiler and, with its option `-v`, of the assembler.
     pub(crate) log: String,
 }
 
@@ -80,12 +80,13 @@ pub(crate) struct Compiled {
 pub(crate) struct Nvrtc {
     functions: NvrtcFunctions,
     version: String,
-    /// Kept open, so that NVRTC finds it wherever it is: its own search does not include the folder of our libraries.
+    /// Kept open, so that NVRTC finds the library in any folder: NVRTC's own search does not include the folder of this
+    /// program's libraries.
     _builtins: Option<Library>,
 }
 
 impl Nvrtc {
-    /// Opens it by the loader's rules, or in a folder.
+    /// Opens NVRTC by the loader's rules, or in a folder.
     ///
     /// # Errors
     /// If it is missing or too old.
@@ -95,7 +96,7 @@ impl Nvrtc {
             LibraryError::Missing { .. } => NvrtcError::Missing(error),
             LibraryError::TooOld { .. } => NvrtcError::TooOld(error),
         })?;
-        // if it is not there, NVRTC says so when it compiles
+        // if the library is missing, NVRTC reports it on compilation
         let builtins = open_library(&in_folder(BUILTINS)).ok();
         let (mut major, mut minor) = (0, 0);
         // SAFETY: writes two integers.
@@ -103,12 +104,13 @@ impl Nvrtc {
         Ok(Nvrtc { functions, version: format!("{major}.{minor}"), _builtins: builtins })
     }
 
-    /// Its version, such as `13.0`.
+    /// NVRTC's version, such as `13.0`.
     pub(crate) fn version(&self) -> &str {
         &self.version
     }
 
-    /// Compiles `files`, which may include each other, for an architecture such as `sm_90`; all that are kernels is in one cubin.
+    /// Compiles `files`, which may include each other, for an architecture such as `sm_90`. One cubin holds the kernels
+    /// of all files.
     ///
     /// # Errors
     /// If NVRTC does not know the architecture, lacks a part of itself, or finds an error in the source.
@@ -117,11 +119,11 @@ impl Nvrtc {
         let options = [
             c_string(&format!("--gpu-architecture={architecture}")),
             c_string("--std=c++17"),
-            // registers and spills of each kernel, in the log
+            // the log shows the registers and spills of each kernel
             c_string("--ptxas-options=-v"),
         ];
         let options = options.each_ref().map(|option| option.as_ptr());
-        // SAFETY: as many options as it is told, which end with null bytes.
+        // SAFETY: the count is that of the options, which end with null bytes.
         let result = unsafe { (self.functions.compile)(program.raw, options.len() as c_int, options.as_ptr()) };
         let (version, architecture) = (self.version.clone(), architecture.to_owned());
         match result {
@@ -140,7 +142,7 @@ fn check(call: &'static str, code: c_int) -> Result<(), NvrtcError> {
     if code == SUCCESS { Ok(()) } else { Err(NvrtcError::Failed { call, code }) }
 }
 
-/// Of texts that are our own, in which there is no null byte.
+/// The C string of one of this program's own texts, which contain no null byte.
 fn c_string(text: &str) -> CString {
     CString::new(text).unwrap_or_default()
 }
@@ -160,7 +162,7 @@ impl Program<'_> {
         let addresses = |strings: &[CString]| strings.iter().map(|string| string.as_ptr()).collect::<Vec<_>>();
         let (text_addresses, name_addresses) = (addresses(&texts), addresses(&names));
         let mut raw = ptr::null_mut();
-        // SAFETY: writes one handle, and copies the strings, which end with null bytes: as many as it is told.
+        // SAFETY: writes one handle, and copies the strings, which end with null bytes; the count is theirs.
         check("nvrtcCreateProgram", unsafe {
             let (count, texts, names) = (files.len() as c_int, text_addresses.as_ptr(), name_addresses.as_ptr());
             (functions.create)(&mut raw, main.as_ptr(), c"kernels.cu".as_ptr(), count, texts, names)
@@ -187,7 +189,7 @@ impl Program<'_> {
         // SAFETY: writes one number; the program is not destroyed.
         check(call, unsafe { size(self.raw, &mut bytes) })?;
         let mut read = vec![0u8; bytes];
-        // SAFETY: writes as many bytes as it has said.
+        // SAFETY: writes as many bytes as the size function has returned.
         check(call, unsafe { write(self.raw, read.as_mut_ptr().cast()) })?;
         Ok(read)
     }
@@ -195,7 +197,7 @@ impl Program<'_> {
 
 impl Drop for Program<'_> {
     fn drop(&mut self) {
-        // SAFETY: a program that is not used again.
+        // SAFETY: the program is not used again.
         unsafe { (self.functions.destroy)(&mut self.raw) };
     }
 }

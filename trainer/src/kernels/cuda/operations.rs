@@ -1,5 +1,5 @@
-//! The operations by kernels: which blocks run over what. Pieces of sums, and threads where a block adds up, are functions of shapes
-//! alone, so that the bits are too.
+//! The operations by kernels, with the blocks of each launch. The pieces of a sum, and the threads of a block that
+//! sums, are functions of shapes alone, so that the bits are too.
 
 use std::ffi::c_void;
 use std::ptr::{from_ref, null_mut};
@@ -9,11 +9,11 @@ use tch::{Kind, Tensor};
 use super::{Grid, Launcher};
 use crate::kernels::{AdamWOptions, AdamWParameter, Heads, RmsNormGradients};
 
-/// Threads of a block where each takes elements or columns.
+/// Threads of a block in which each thread processes elements or columns.
 const THREADS: u32 = 256;
 /// The fewest rows of a piece of a sum over rows.
 const MIN_ROWS_PER_PIECE: i64 = 64;
-/// The most pieces of a sum over rows, which are then added one after the other.
+/// The most pieces of a sum over rows. The pieces are then added sequentially.
 const MAX_PIECES: i64 = 512;
 /// Pieces of each list of squares.
 const SQUARED_NORM_PIECES: u32 = 128;
@@ -28,12 +28,13 @@ macro_rules! of_kind {
 /// Launches a kernel with arguments of the types of its parameters: addresses, `i64`, floats, or a structure.
 macro_rules! launch {
     ($on:expr, $kernel:expr, $grid:expr; $($argument:expr),*) => {
-        // SAFETY: the types are those of the kernel's parameters; `data` and the shapes say that the memory is large enough.
+        // SAFETY: the types are those of the kernel's parameters; `data` and the shapes ensure that the memory is large
+        // enough.
         unsafe { $on.launch($kernel, $grid, &[$(from_ref(&$argument).cast_mut().cast::<c_void>()),*]) }
     };
 }
 
-/// The address of a tensor as a kernel takes it: contiguous, of this type, on the launcher's device.
+/// The address of a tensor for a kernel: contiguous, of this type, on the launcher's device.
 #[track_caller]
 fn data(on: &dyn Launcher, tensor: &Tensor, kind: Kind) -> *mut c_void {
     let fits = tensor.kind() == kind && tensor.is_contiguous() && tensor.device() == on.device();
@@ -45,7 +46,7 @@ fn data_or_null(on: &dyn Launcher, tensor: Option<&Tensor>, kind: Kind) -> *mut 
     tensor.map_or(null_mut(), |tensor| data(on, tensor, kind))
 }
 
-/// Rows, and their width.
+/// The number of rows, and their width.
 fn matrix(tensor: &Tensor) -> (i64, i64) {
     let width = tensor.size().last().copied().unwrap_or(1);
     (tensor.numel() as i64 / width.max(1), width)
@@ -60,23 +61,23 @@ fn div_ceil(count: i64, size: i64) -> i64 {
     (count + size - 1) / size
 }
 
-/// Blocks for so many items: at least one, which may have nothing to do.
+/// The number of blocks for so many items: at least one, which may have nothing to do.
 fn blocks(on: &dyn Launcher, items: i64) -> u32 {
     items.clamp(1, i64::from(on.max_blocks())) as u32
 }
 
-/// A thread for each item, or for several.
+/// One thread for each item, or for several.
 fn of_items(on: &dyn Launcher, items: i64) -> Grid {
     Grid { x: blocks(on, div_ceil(items, THREADS.into())), y: 1, threads: THREADS }
 }
 
-/// A block for each row, or for several, with a thread for some eight of its elements.
+/// One block for each row, or for several, with one thread for about eight elements of a row.
 fn of_rows(on: &dyn Launcher, rows: i64, width: i64) -> Grid {
     let threads = (div_ceil(width, 8).clamp(1, 512) as u32).next_multiple_of(32);
     Grid { x: blocks(on, rows), y: 1, threads }
 }
 
-/// The rows of each piece of a sum over rows, and the pieces.
+/// The number of rows in each piece of a sum over rows, and the number of pieces.
 fn pieces(rows: i64) -> (i64, i64) {
     let rows_of_piece = MIN_ROWS_PER_PIECE.max(div_ceil(rows, MAX_PIECES));
     (rows_of_piece, div_ceil(rows, rows_of_piece).max(1))
@@ -183,7 +184,7 @@ pub(in crate::kernels) fn rotary(
         data(on, qkv, kind), cos, sin, rows, length, rotated, all, half, sign);
 }
 
-/// `f64[]`. `dlogits` may be the logits themselves.
+/// The sum of the cross-entropies, `f64[]`. `dlogits` may be the logits themselves.
 pub(in crate::kernels) fn cross_entropy(
     on: &dyn Launcher,
     logits: &Tensor,
@@ -202,7 +203,7 @@ pub(in crate::kernels) fn cross_entropy(
     row_sums(on, &losses).squeeze()
 }
 
-/// `f64[tensors]`.
+/// The squared norms, `f64[tensors]`.
 pub(in crate::kernels) fn squared_norms(on: &dyn Launcher, tensors: &[&Tensor]) -> Tensor {
     if tensors.is_empty() {
         return on.empty(&[0], Kind::Double);
@@ -262,7 +263,7 @@ pub(in crate::kernels) fn adamw(on: &dyn Launcher, parameters: &[AdamWParameter]
     launch!(on, "adamw", grid; data(on, &table, Kind::Int64), CudaAdamWOptions::from(options));
 }
 
-/// The rows of `dy` are added token by token, each token's in their order.
+/// Adds the rows of `dy` token by token, the rows of each token in their order.
 pub(in crate::kernels) fn accumulate_embedding(
     on: &dyn Launcher,
     accumulator: &Tensor,

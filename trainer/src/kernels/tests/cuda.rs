@@ -1,5 +1,5 @@
-//! The operations for GPUs against the reference ones, on the host: what is launched over what is the code that a GPU runs, and
-//! `cuda/host.h` plays a block's threads.
+//! Tests of the GPU operations against the reference ones, on the host. The launch code is the one that a GPU runs, and
+//! `cuda/host.h` simulates a block's threads.
 
 use std::ffi::{CStr, c_char, c_void};
 use std::path::Path;
@@ -23,7 +23,7 @@ struct Host {
 }
 
 impl Host {
-    /// Compiles all sources with the `removed`-th barrier that they share taken out, if it says one.
+    /// Compiles all sources, without the `removed`-th of their shared barriers if it is set.
     fn compile(removed: Option<usize>) -> Library {
         let folder = tempfile::tempdir().unwrap();
         let host = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/kernels/cuda/host.h");
@@ -49,13 +49,13 @@ impl Host {
         unsafe { Library::new(&library) }.unwrap()
     }
 
-    /// Fewer blocks than rows, so that each takes several.
+    /// A host with fewer blocks than rows, so that each block takes several rows.
     fn forwards() -> Host {
         static LIBRARY: OnceLock<Library> = OnceLock::new();
         Host { library: LIBRARY.get_or_init(|| Host::compile(None)), max_blocks: 3, backwards: false }
     }
 
-    /// As many blocks as are asked for, in the opposite order.
+    /// A host with as many blocks as requested, whose threads run in the opposite order.
     fn backwards() -> Host {
         Host { max_blocks: 1 << 20, backwards: true, ..Host::forwards() }
     }
@@ -80,13 +80,13 @@ impl Launcher for Host {
 
     #[track_caller]
     unsafe fn launch(&self, kernel: &str, Grid { x, y, threads }: Grid, arguments: &[*mut c_void]) {
-        // a fault is handled by the process, for one kernel at a time
+        // the fault handler is per process, and serves one kernel at a time
         static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
         assert!(KERNELS.contains(&kernel), "{kernel} is not in the list of kernels");
         assert!(x > 0 && (1..=65_535).contains(&y) && threads.is_multiple_of(32) && (32..=512).contains(&threads));
         let failure = {
             let _lock = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
-            // SAFETY: every kernel has this type on the host, and its arguments are the caller's promise.
+            // SAFETY: every kernel has this type on the host, and the caller guarantees its arguments.
             unsafe {
                 let function = self.library.get::<Kernel>(kernel.as_bytes()).unwrap();
                 let failure = function(x, y, threads, arguments.as_ptr(), self.backwards);
@@ -99,7 +99,8 @@ impl Launcher for Host {
     }
 }
 
-/// A copy of `tensor` that ends where memory does: what is read or written after it is a fault. Stays for the whole test.
+/// A copy of `tensor` that ends where accessible memory ends: an access after it faults. The copy stays for the whole
+/// test.
 fn guarded(tensor: &Tensor) -> Tensor {
     let (page, bytes) = (4096, tensor.numel() * tensor.kind().elt_size_in_bytes());
     let data = bytes.next_multiple_of(page);
@@ -118,7 +119,7 @@ fn guarded(tensor: &Tensor) -> Tensor {
     }
 }
 
-/// The results of an operation, which the order of threads and the number of blocks may not change.
+/// The results of an operation. Asserts that neither the order of threads nor the number of blocks changes them.
 #[track_caller]
 fn in_any_order<const N: usize>(operation: impl Fn(&dyn Launcher) -> [Tensor; N]) -> [Tensor; N] {
     let [results, others] = [Host::forwards(), Host::backwards()].map(|host| operation(&host));
@@ -297,7 +298,7 @@ fn the_gradient_of_an_embedding_is_as_the_reference() {
     }
 }
 
-/// What a computation panics with.
+/// The panic message of a computation.
 fn failure(run: impl FnOnce()) -> Option<String> {
     let panic = std::panic::catch_unwind(std::panic::AssertUnwindSafe(run)).err()?;
     panic.downcast_ref::<String>().cloned().or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_owned()))
@@ -310,7 +311,7 @@ fn an_access_outside_of_a_buffer_is_told() {
     let address = |value: *const c_void| value.cast_mut();
     let arguments = [from_ref(&gate_up).cast(), from_ref(&out).cast(), from_ref(&rows).cast(), from_ref(&width).cast()];
     let grid = Grid { x: 1, y: 1, threads: 64 };
-    // SAFETY: there is a row too few behind the addresses, which is found before it is used.
+    // SAFETY: the memory has one row too few, but the launcher notices that before it uses the memory.
     let told = failure(|| unsafe { Host::forwards().launch("swiglu_f32", grid, &arguments.map(address)) });
     let told = told.expect("nothing is told");
     assert!(told.starts_with("swiglu_f32: a thread reads or writes outside of a buffer"), "{told}");
@@ -332,7 +333,8 @@ fn what_does_not_fit_is_not_launched() {
     );
 }
 
-/// Without a barrier threads in some order get something else. The last one stands between two maxima in a row, which no kernel has.
+/// Removes each barrier in turn: with some order of threads the results differ. The last barrier separates two
+/// consecutive maxima, which no kernel has.
 #[test]
 fn each_barrier_is_needed() {
     let (x, weight) = (values(&[11, 770], Kind::Float, 1), values(&[770], Kind::Float, 2));

@@ -1,4 +1,5 @@
-//! What sums in a fixed order cost on a GPU, beside the same sums in any order. `make gpu` prints and reports it; nothing is asserted.
+//! Measures the cost of sums in a fixed order on a GPU, compared with the same sums in any order. `make gpu` prints and
+//! reports it; nothing is asserted.
 
 use std::time::Instant;
 
@@ -9,14 +10,15 @@ use super::*;
 const TOKENS: i64 = 16_384;
 const VOCABULARY: i64 = 50_000;
 const ROUNDS: usize = 15;
-/// Calls of a round, so that what the host does is not what is timed.
+/// Calls of a round, so that the host's overhead does not dominate the measurement.
 const CALLS: u32 = 10;
 
 fn random(shape: [i64; 2]) -> Tensor {
     Tensor::randn(shape, (Kind::BFloat16, GPU))
 }
 
-/// Prints the milliseconds of both as a line of JSON: of each the median of rounds in turn, after one that warms up.
+/// Prints the milliseconds of both calls as a line of JSON: for each the median of alternating rounds, after one
+/// warm-up round.
 fn compare(what: &str, calls: [&dyn Fn(); 2]) {
     let milliseconds = |call: &dyn Fn()| {
         tch::Cuda::synchronize(0);

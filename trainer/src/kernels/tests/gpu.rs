@@ -1,5 +1,5 @@
-//! What a GPU computes against the reference operations there: kernels, flash attention and products, by the same calls that layers make.
-//! `make gpu` runs it; without a GPU only what is said then is tested.
+//! Tests of GPU results against the reference operations on the same GPU: kernels, flash attention and products, by the
+//! same calls that layers make. `make gpu` runs them; without a GPU only the error messages are tested.
 
 use std::os::unix::fs::symlink;
 use std::process::Command;
@@ -137,7 +137,7 @@ fn products_are_summed_in_fp32() {
     }
 }
 
-/// In a process whose loader finds another library under the driver's name.
+/// Runs in a process whose loader finds another library under the driver's name.
 #[test]
 fn a_gpu_that_can_t_get_the_kernels_is_told() {
     const IN_CHILD: &str = "STAGECOACH_WITHOUT_DRIVER";

@@ -1,4 +1,5 @@
-//! The kernels by NVIDIA's own compiler, for the GPUs that they are meant for, and what is said where there is none. It needs no GPU.
+//! Tests of the kernels with NVIDIA's own compiler, for the GPUs that they support, and of the errors without it. They
+//! need no GPU.
 
 use std::collections::BTreeMap;
 use std::os::unix::fs::symlink;
@@ -8,7 +9,7 @@ use std::process::Command;
 use super::c_library;
 use crate::kernels::cuda::{KERNELS, Nvrtc, NvrtcError, SOURCES, SourceFile};
 
-/// Names the folder of NVRTC.
+/// The variable that names the folder of NVRTC.
 const FOLDER: &str = "STAGECOACH_NVRTC";
 
 fn folder() -> PathBuf {
@@ -16,7 +17,7 @@ fn folder() -> PathBuf {
     folder.unwrap_or_else(|| panic!("{FOLDER} names no folder: run `make nvrtc`, and set it to what that prints"))
 }
 
-/// What a kernel takes, by the assembler's report.
+/// The resources of a kernel, by the assembler's report.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Resources {
     registers: u32,
@@ -28,7 +29,7 @@ fn number_before(line: &str, unit: &str) -> Option<u32> {
     line.split(unit).next()?.rsplit(' ').next()?.parse().ok()
 }
 
-/// The kernels that a log tells of.
+/// The kernels in a log, with their resources.
 fn resources(log: &str) -> BTreeMap<&str, Resources> {
     let mut kernels = BTreeMap::new();
     let mut current = None;
@@ -56,7 +57,7 @@ fn the_report_of_the_assembler_is_understood() {
     assert_eq!(resources(log), BTreeMap::from([("one", Resources { registers: 40, spilled_bytes: 16 })]));
 }
 
-/// With 512 threads a block has 128 registers for each.
+/// With 512 threads, a block has 128 registers for each thread.
 #[test]
 fn every_kernel_is_compiled_for_every_architecture_without_spills() {
     let nvrtc = Nvrtc::open(Some(&folder())).unwrap();
@@ -96,7 +97,7 @@ fn a_library_that_is_missing_or_another_one_is_told_by_name() {
     assert!(other.ends_with("/libnvrtc.so.13 has no nvrtcVersion: NVRTC 13.0 or newer is needed"), "{other}");
 }
 
-/// In a process of its own: where another test has opened the part that is missing, it is there.
+/// Runs in a process of its own, because another test may already have opened the missing part.
 #[test]
 fn a_missing_part_of_nvrtc_is_told() {
     const IN_CHILD: &str = "STAGECOACH_NVRTC_WITHOUT_BUILTINS";

@@ -1,4 +1,4 @@
-//! What a job's folder tells of its last failure. It is only read.
+//! The facts that a job's folder records about its last failure. The module only reads the folder.
 
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
@@ -20,30 +20,30 @@ use crate::stage_error::StageError;
 /// How many bytes of the end of a log, or of the metrics, are read.
 const TAIL_BYTES: u64 = 16 << 20;
 
-/// A job's last failure, what followed, and how the job stands; displayed as sentences.
+/// A job's last failure, its consequences, and the job's current status; displayed as sentences.
 #[derive(Clone, Debug)]
 pub(crate) struct History {
-    /// The job's folder as it was given.
+    /// The job's folder as the user wrote it.
     pub(super) folder: PathBuf,
-    /// The launcher's record; None if no launcher has run the job.
+    /// The launcher's record; `None` if no launcher has run the job.
     pub(super) state: Option<JobState>,
-    /// What followed the last failure, as far as a launcher saw it.
+    /// The consequences of the last failure, as far as a launcher has observed them.
     pub(super) recovery: Option<Recovery>,
-    /// How many replicas train.
+    /// The number of training replicas.
     pub(super) training_replicas: u32,
     /// The failures before the last one, the newest last.
     pub(super) earlier: Vec<EarlierFailure>,
     /// The log of the process that failed.
     pub(super) log: Option<Log>,
-    /// What took its place.
+    /// The process that replaced it.
     pub(super) successor: Option<Successor>,
     /// `restart.maxRestarts`.
     pub(super) max_restarts: u32,
     /// The job's steps, unless it has epochs.
     pub(super) steps: Option<u64>,
-    /// The last finished step that is recorded.
+    /// The last recorded step that was finished.
     pub(super) trained: Option<u64>,
-    /// What the last audit that found a difference says of it.
+    /// The description of the last difference that an audit found.
     pub(super) audit_difference: Option<String>,
     /// Whether `result.json` is there.
     pub(super) is_finished: bool,
@@ -53,7 +53,7 @@ pub(crate) struct History {
     pub(super) now: UnixMillis,
 }
 
-/// What one process wrote.
+/// The output of one process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Log {
     pub(super) path: PathBuf,
@@ -64,7 +64,7 @@ impl History {
     /// Reads a job's folder.
     ///
     /// # Errors
-    /// If it is no job's, or can't be read.
+    /// If the folder belongs to no job, or can't be read.
     pub(crate) fn read(path: &Path) -> anyhow::Result<History> {
         let Some(folder) = JobFolder::existing(path)? else {
             let found = if path.exists() { "is no job's folder" } else { "does not exist" };
@@ -85,7 +85,7 @@ impl History {
         Ok(History { log, successor, audit_difference, ..history })
     }
 
-    /// What is known without the stages' logs, of a run whose last recorded step is `trained`.
+    /// The facts that are known without the stages' logs, for a run whose last recorded step is `trained`.
     ///
     /// # Errors
     /// If the folder can't be read.
@@ -94,7 +94,7 @@ impl History {
         shown_as: PathBuf,
         trained: Option<u64>,
     ) -> Result<History, LaunchError> {
-        // before the state: a run that ends in between is told as one that runs, not as one whose launcher died
+        // read before the state: a run that ends in between is reported as running, not as one whose launcher died
         let running = is_locked(folder)?.then(|| folder.lock_holder());
         let stored = LauncherState::stored(folder)?;
         let (recovery, earlier) = stored.as_ref().map_or((None, Vec::new()), |s| (s.recovery, s.earlier.clone()));
@@ -136,14 +136,15 @@ impl History {
         self.state.as_ref()?.last_failure.as_ref()
     }
 
-    /// The last failures of all runs, the newest first, and what followed each as far as a launcher saw it.
+    /// The last failures of all runs, the newest first, with the consequences of each as far as a launcher has observed
+    /// them.
     pub(crate) fn failures(&self) -> impl Iterator<Item = (&AttemptFailure, Option<&Recovery>)> {
         let last = self.last_failure().map(|failure| (failure, self.recovery.as_ref()));
         last.into_iter().chain(self.earlier.iter().rev().map(|earlier| (&earlier.failure, Some(&earlier.recovery))))
     }
 }
 
-/// What the process wrote that failed: in its stage's log, or in that of the spare that it was.
+/// The output of the failed process: in its stage's log, or in the log of its spare if it was one.
 fn log_of(folder: &JobFolder, failure: &AttemptFailure) -> Option<Log> {
     let (attempt, rank, incarnation) = (failure.attempt, failure.rank?, failure.incarnation);
     let path = folder.log(&format!("stage-{rank}"));
@@ -157,7 +158,7 @@ fn log_of(folder: &JobFolder, failure: &AttemptFailure) -> Option<Log> {
     })
 }
 
-/// The process after the one that failed: the next incarnation that a log has.
+/// The process after the failed one: the next incarnation that has a log.
 fn successor_of(folder: &JobFolder, failure: &AttemptFailure) -> Option<Successor> {
     let rank = failure.rank?;
     let later = |line: &str, prefix: &str| {
@@ -197,7 +198,7 @@ fn part_after(log: &str, line: &str) -> Option<String> {
     Some(own.fold(String::new(), |text, line| text + line + "\n"))
 }
 
-/// The last step's line of the metrics. The one at the end may be incomplete.
+/// The last step's line of the metrics. The line at the end of the file may be incomplete.
 pub(super) fn last_record(folder: &JobFolder) -> Option<StepRecord> {
     end_of_file(&folder.metrics()).ok()?.lines().rev().find_map(|line| serde_json::from_str(line).ok())
 }

@@ -1,5 +1,5 @@
-//! Excludes a second run of a job on this machine with a lock of the operating system, which is released when its process
-//! ends, however it ends.
+//! Excludes a second run of a job on this machine with a lock of the operating system. The system releases the lock
+//! when the process ends, however it ends.
 
 use std::fs::{File, TryLockError};
 use std::io::Write;
@@ -8,12 +8,12 @@ use std::time::Duration;
 use super::LaunchError;
 use crate::folder::JobFolder;
 
-/// Who looks whether the folder is locked holds the lock for less than this.
+/// The longest time for which a process that only checks the lock holds it.
 const CHECK_DURATION: Duration = Duration::from_millis(10);
-/// How often a run that starts takes another one for somebody who only looks.
+/// The number of times that a starting run assumes that the lock's holder only checks it.
 const MAX_CHECKS: u32 = 3;
 
-/// Whether a run holds the lock of a job's folder. Nothing is written.
+/// Whether a run holds the lock of a job's folder. The check writes nothing.
 ///
 /// # Errors
 /// If the volume fails.
@@ -23,7 +23,7 @@ pub(super) fn is_locked(folder: &JobFolder) -> Result<bool, LaunchError> {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(false),
         opened => opened.map_err(LaunchError::storage("open the lock", &path))?,
     };
-    // held for no longer than this call, which a run that starts waits for
+    // the lock is held only during this call, and a starting run waits for it
     match file.try_lock_shared() {
         Ok(()) => Ok(false),
         Err(TryLockError::WouldBlock) => Ok(true),
@@ -31,7 +31,7 @@ pub(super) fn is_locked(folder: &JobFolder) -> Result<bool, LaunchError> {
     }
 }
 
-/// Locks a job's folder until it is dropped.
+/// The lock of a job's folder, held until this value is dropped.
 #[derive(Debug)]
 pub(crate) struct JobLock {
     _file: File,
@@ -61,8 +61,8 @@ impl JobLock {
             }
             Err(TryLockError::Error(source)) => return Err(LaunchError::storage("lock", &path)(source)),
         }
-        // The process id is for the error message above, and marks the folder as a job's. Written before the old content is
-        // truncated, so that the file is never empty in between.
+        // The process id is for the error message above, and marks the folder as a job's. Written before the old
+        // content is truncated, so that the file is never empty in between.
         let pid = format!("{}\n", std::process::id());
         let written = file.write_all(pid.as_bytes()).and_then(|()| file.set_len(pid.len() as u64));
         written.map_err(LaunchError::storage("write", &path))?;

@@ -1,4 +1,4 @@
-//! `state.json` in the job's folder: the state that is stored between runs.
+//! `state.json` in the job's folder: the launcher's state that persists between runs.
 
 use std::{fs, io};
 
@@ -11,9 +11,9 @@ use crate::folder::{JobFolder, write_file};
 
 /// The job's UID and the state of `lifecycle`: attempt, budget, last failure.
 ///
-/// If the volume can't be written, a launcher that dies leaves an older state, or none: the next run may then use an
+/// If the volume can't be written, a launcher that dies leaves an older state, or none. The next run may then use an
 /// attempt's number twice, or give the job another UID. That is harmless: the stages died with their launcher, and the
-/// fence alone decides who may write checkpoints.
+/// fence alone decides which group may write checkpoints.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct LauncherState {
@@ -21,10 +21,10 @@ pub(crate) struct LauncherState {
     pub(crate) job_uid: String,
     /// The last state that `lifecycle::decide` returned.
     pub(crate) state: JobState,
-    /// What followed the state's last failure.
+    /// The consequences of the state's last failure.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) recovery: Option<Recovery>,
-    /// How many replicas train.
+    /// The number of training replicas.
     #[serde(default)]
     pub(crate) training_replicas: u32,
     /// The failures before the last one, the newest last: at most [`MAX_EARLIER`].
@@ -32,30 +32,30 @@ pub(crate) struct LauncherState {
     pub(crate) earlier: Vec<EarlierFailure>,
 }
 
-/// How many earlier failures are kept.
+/// The number of earlier failures that are kept.
 const MAX_EARLIER: usize = 20;
 
-/// A failure that others have followed.
+/// A failure that another failure followed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct EarlierFailure {
     /// Its root cause.
     pub(crate) failure: AttemptFailure,
-    /// What followed it.
+    /// The recovery after it.
     pub(crate) recovery: Recovery,
 }
 
-/// Where training stood when a stage failed, where it went on, and when.
+/// The state of training when a stage failed, and the step and time at which training resumed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Recovery {
     /// `AttemptFailure::failed_at` of the failure.
     pub(crate) failed_at: UnixMillis,
-    /// The last step that was finished before.
+    /// The last step that was finished before the failure.
     pub(crate) finished_step: Option<u64>,
-    /// The first step that was trained afterwards; None until a group trains again.
+    /// The first step that was trained afterwards; `None` until a group trains again.
     pub(crate) first_step: Option<u64>,
-    /// When processes were started for what was lost, or a spare took a stage's place.
+    /// When replacement processes started, or a spare replaced a stage.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) started_at: Option<UnixMillis>,
     /// When all stages had joined and loaded.
@@ -67,7 +67,8 @@ pub(crate) struct Recovery {
 }
 
 impl Recovery {
-    /// A process was started for what was lost, or took its place; the last one counts until all have loaded.
+    /// Records that a replacement process started, or that a spare replaced a stage. The last one counts until all
+    /// stages have loaded.
     pub(super) fn note_started(&mut self, now: UnixMillis) {
         if self.loaded_at.is_none() {
             self.started_at = Some(now);
@@ -93,7 +94,7 @@ impl LauncherState {
         })
     }
 
-    /// The state as the last launcher stored it, if one has.
+    /// The state that the last launcher stored, if any.
     ///
     /// # Errors
     /// As [`LauncherState::load`].
@@ -107,7 +108,8 @@ impl LauncherState {
         stored.map(Some).map_err(|error| LaunchError::State { path, problem: error.to_string() })
     }
 
-    /// Replaces the recovery by that from the new failure `next`, before the state has it as its last one.
+    /// Starts the recovery from the new failure `next`, before the state has it as its last one. The previous failure
+    /// and its recovery become an earlier failure.
     pub(super) fn begin_recovery(&mut self, next: &AttemptFailure, recovery: Recovery) {
         let last = self.state.last_failure.clone().zip(self.recovery.replace(recovery));
         let Some((failure, recovery)) = last.filter(|(last, _)| !is_same_failure(last, next)) else { return };
@@ -126,14 +128,14 @@ impl LauncherState {
     }
 }
 
-/// Whether both are of the end of one process, of which more may be known by now, such as when it was.
+/// Whether both failures are the end of one process. One of them may have more details, such as the time.
 pub(super) fn is_same_failure(failure: &AttemptFailure, other: &AttemptFailure) -> bool {
     let of = |failure: &AttemptFailure| (failure.attempt, failure.rank, failure.incarnation);
     of(failure) == of(other)
 }
 
 /// The stored state, changed for a new run. No stage of the stored attempt runs any more, since stages die with their
-/// launcher and this launcher holds the lock. A finished job gets a new restart budget; attempts are numbered on.
+/// launcher and this launcher holds the lock. A finished job gets a new restart budget; attempt numbers continue.
 fn prepare_for_new_run(state: JobState) -> JobState {
     if state.outcome().is_some() {
         return JobState {
@@ -175,7 +177,7 @@ mod tests {
             stored.state.last_failure = Some(failure);
         };
         fail(&mut stored, 1, 100);
-        // more is known of the same one
+        // the same failure, with more details
         fail(&mut stored, 1, 90);
         assert!(stored.earlier.is_empty());
         stored.recovery.as_mut().unwrap().note_started(UnixMillis(150));

@@ -1,4 +1,5 @@
-//! More processes than GPUs: NCCL refuses two of one host on one GPU, and compares hosts by `NCCL_HOSTID` where that is set.
+//! Host IDs for more processes than GPUs. NCCL refuses two processes of one host on one GPU, and compares hosts by
+//! `NCCL_HOSTID` where that is set.
 
 use stagecoach_api::contract::StageEnv;
 use stagecoach_api::job::{Device, PipelineJobSpec, Transport};
@@ -8,7 +9,8 @@ use crate::sys::{driver_devices, hostname};
 /// The variable by which NCCL tells hosts apart.
 pub(super) const NCCL_HOST_ID: &str = "NCCL_HOSTID";
 
-/// The host that NCCL is to take a stage or spare of this machine for, if the job may use NCCL and has more of them than there are GPUs.
+/// The host ID for NCCL of a stage or spare of this machine, if the job may use NCCL and has more stages and spares
+/// than there are GPUs.
 pub(super) fn nccl_host_id(env: &StageEnv, spec: &PipelineJobSpec) -> Option<String> {
     let computes_on_cpu = spec.training.as_ref().is_none_or(|training| training.device == Device::Cpu);
     match spec.pipeline.transport {
@@ -19,8 +21,8 @@ pub(super) fn nccl_host_id(env: &StageEnv, spec: &PipelineJobSpec) -> Option<Str
     host_id(env, spec.spares, driver_devices())
 }
 
-/// Stage `rank` computes on GPU `rank % gpus`: stages with GPUs of their own are of one host, and use NVLink or shared memory. A spare may
-/// take the place of any stage.
+/// Stage `rank` computes on GPU `rank % gpus`. Stages on different GPUs share a host ID, and use NVLink or shared
+/// memory. A spare may replace any stage.
 fn host_id(env: &StageEnv, spares: u32, gpus: usize) -> Option<String> {
     let processes = (env.mesh.ranks() + spares) as usize;
     if gpus == 0 || processes <= gpus {

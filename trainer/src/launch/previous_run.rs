@@ -1,4 +1,4 @@
-//! What an earlier run has left in the job's folder, and whether this job may go on from there.
+//! The results of an earlier run in the job's folder, and whether this job may continue from them.
 
 use stagecoach_api::PipelineJob;
 use stagecoach_api::job::ChangeEffect;
@@ -7,16 +7,16 @@ use stagecoach_checkpoint::{Difference, differences};
 use crate::folder::JobFolder;
 use crate::observe::RunSummary;
 
-/// What was there already.
+/// The earlier run in the job's folder.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum PreviousRun {
     /// Nothing of this job.
     Nothing,
-    /// No result, but this job, of this or another length, was begun.
+    /// An unfinished run of this job, of this or another length.
     Unfinished,
     /// The result of this very job.
     Finished(RunSummary),
-    /// The result of this job after another number of steps.
+    /// The result of this job with another number of steps.
     OtherLength(RunSummary),
     /// The result of a job with other settings; the field that differs.
     OtherJob(String),
@@ -25,7 +25,7 @@ pub(crate) enum PreviousRun {
 impl PreviousRun {
     /// Looks into the folder.
     pub(crate) fn inspect(folder: &JobFolder, job: &PipelineJob) -> Self {
-        // where an earlier version wrote it, or a person their own
+        // an earlier version wrote it there; a person may have a job file of this name, too
         let older = folder.resolved_job().with_file_name("job.yaml");
         let text = std::fs::read_to_string(folder.resolved_job()).or_else(|_| std::fs::read_to_string(older)).ok();
         let old = text.and_then(|text| stagecoach_api::parse(&text, "job").ok());
@@ -36,7 +36,7 @@ impl PreviousRun {
             None => Some(format!("{} can't be read", folder.resolved_job().display())),
         };
         match (folder.summary(), difference) {
-            (None, Some(_)) => Self::Nothing, // stage 0 compares with the checkpoints, if there are any
+            (None, Some(_)) => Self::Nothing, // stage 0 compares the job with the checkpoints, if there are any
             (None, None) => Self::Unfinished,
             (Some(_), Some(difference)) => Self::OtherJob(difference),
             (Some(summary), None) if same_length => Self::Finished(summary),
@@ -45,8 +45,8 @@ impl PreviousRun {
     }
 }
 
-/// The first field in which two jobs differ such that they compute something else. A job of another length may have
-/// another decay: whether this one, the checkpoint knows.
+/// The first differing field that changes the results of a job. A job of another length may have another decay; the
+/// checkpoint determines whether this decay is allowed.
 fn difference(old: &PipelineJob, new: &PipelineJob, same_length: bool) -> Option<String> {
     let effects: &[ChangeEffect] =
         if same_length { &[ChangeEffect::Identity, ChangeEffect::Extension] } else { &[ChangeEffect::Identity] };

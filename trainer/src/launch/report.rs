@@ -1,4 +1,4 @@
-//! The launcher's messages: what failed, why, and what happens next. Pure.
+//! The launcher's messages: the failure, its cause, and the next action. Pure.
 
 use std::path::Path;
 
@@ -22,7 +22,7 @@ pub(super) fn attempt_failed(failure: &AttemptFailure, log: &str) -> String {
     text
 }
 
-/// What happens after a failure, given the state after it; `is_in_memory` if stages have checkpoints in memory.
+/// The action after a failure, given the state after it; `is_in_memory` if stages have checkpoints in memory.
 pub(super) fn restarting_or_giving_up(
     decision: &Decision,
     policy: &Policy,
@@ -54,7 +54,7 @@ pub(super) fn restarting_or_giving_up(
     }
 }
 
-/// How the lost stages come back, in so many milliseconds.
+/// How the lost stages are replaced, after `wait` milliseconds.
 fn replacement(decision: &Decision, wait: u64) -> String {
     let state = &decision.state;
     let failed = state.last_failure.as_ref();
@@ -82,12 +82,12 @@ pub(crate) fn rules_for_pods(restart: &RestartSpec) -> Option<String> {
     })
 }
 
-/// The launcher's state could not be saved.
+/// The message that the launcher's state could not be saved.
 pub(super) fn state_not_saved(error: &LaunchError) -> String {
     format!("{error}; the job continues, and the launcher's state is kept in memory until it can be written")
 }
 
-/// The launcher's state was saved after failures to do so.
+/// The message that the launcher's state was saved after earlier attempts failed.
 pub(super) fn state_saved(path: &Path) -> String {
     format!("{} is written again", path.display())
 }
@@ -111,7 +111,7 @@ pub(super) mod tests {
     use super::super::supervisor::tests::job;
     use super::*;
 
-    /// Stage 1, by a signal.
+    /// Stage 1, killed by a signal.
     pub(in crate::launch) fn killed() -> AttemptFailure {
         AttemptFailure {
             attempt: 1,
@@ -213,7 +213,7 @@ pub(super) mod tests {
         restarting_or_giving_up(&decision(state), policy, false, UnixMillis(500))
     }
 
-    /// One that leads to this state, while no replica trains.
+    /// A decision that leads to this state, while no replica trains.
     fn decision(state: &JobState) -> Decision {
         Decision {
             state: state.clone(),

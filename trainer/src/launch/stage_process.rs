@@ -26,7 +26,7 @@ use crate::observe::{EVENTS_ENV, TrainingEvent};
 /// How many bytes of a log's end are read.
 const LOG_TAIL_BYTES: u64 = 16 * 1024;
 
-/// The program that stages run.
+/// The program of the stages.
 #[derive(Clone, Debug)]
 pub(crate) struct StageExecutable {
     pub(crate) path: PathBuf,
@@ -34,8 +34,8 @@ pub(crate) struct StageExecutable {
 }
 
 impl StageExecutable {
-    /// This program, with the arguments of a pod's container. The path is the kernel's link to the running executable, so
-    /// that all attempts run the same version even if the file is replaced meanwhile.
+    /// This program, with the arguments of a pod's container. The path is the kernel's link to the running executable,
+    /// so that all attempts run the same version even if the file is replaced meanwhile.
     pub(crate) fn current() -> Self {
         Self { path: "/proc/self/exe".into(), arguments: CONTAINER_ARGS.map(Into::into).into() }
     }
@@ -45,25 +45,25 @@ impl StageExecutable {
 #[derive(Debug)]
 pub(super) struct StageProcess {
     pub(super) attempt: u64,
-    /// What stage it is; none of a spare that waits.
+    /// The stage that the process is; `None` for a waiting spare.
     pub(super) instance: Option<InstanceId>,
-    /// The number of a spare, also once it has taken the place of a stage.
+    /// The number of a spare, also after it has replaced a stage.
     pub(super) spare: Option<u32>,
     pub(super) state: InstanceState,
-    /// When it entered `state`.
+    /// When the process entered `state`.
     pub(super) since: UnixMillis,
     child: Child,
     termination_message: PathBuf,
     log: PathBuf,
-    /// The offset in the log at which this process, as this stage, begins.
+    /// The offset in the log at which the output of this process, as this stage, begins.
     log_start: u64,
 }
 
 impl StageProcess {
-    /// Starts a stage or a spare. Its events and its exit are sent to `sender`. NCCL takes its host for `nccl_host`, unless this process
-    /// has the variable.
+    /// Starts a stage or a spare. `sender` receives its events and its exit. `nccl_host` becomes its NCCL host ID,
+    /// unless this process has the variable.
     ///
-    /// To be called from a thread that lives as long as the launcher: the kernel kills the stage when the **thread** that
+    /// Call this from a thread that lives as long as the launcher: the kernel kills the stage when the **thread** that
     /// started it ends (PR_SET_PDEATHSIG).
     pub(super) fn start(
         executable: &StageExecutable,
@@ -142,11 +142,11 @@ impl StageProcess {
         (self.state, self.since) = (state, now);
     }
 
-    /// Sends SIGTERM to the stage. False if that was done before, or the stage has exited.
+    /// Sends SIGTERM to the stage. Returns false if the stage has already received it, or has exited.
     pub(super) fn terminate(&mut self, now: UnixMillis) -> bool {
         let terminates = self.is_alive() && self.state != InstanceState::Terminating;
         if terminates {
-            // to the stage alone, as Kubernetes does; it can't fail while the process has not been reaped
+            // to the stage alone, as in Kubernetes; the call can't fail while the process has not been reaped
             let _ = kill_process(Pid::from_child(&self.child), Signal::TERM);
             self.set_state(InstanceState::Terminating, now);
         }
@@ -160,7 +160,7 @@ impl StageProcess {
         }
     }
 
-    /// Makes a spare a stage, and notes that in its log. On a full volume the line may be missing.
+    /// Makes a spare a stage, and records that in its log. On a full volume the line may be missing.
     pub(super) fn take_place(&mut self, instance: InstanceId) {
         let line = format!("{}\n", place_line(self.attempt, instance));
         let write = || -> io::Result<u64> {
@@ -210,10 +210,10 @@ impl Drop for StageProcess {
     }
 }
 
-/// How the line begins that separates the processes in a log.
+/// The beginning of the line that separates the processes in a log.
 pub(super) const SEPARATOR: &str = "--- attempt ";
 
-/// The line before what a process of a stage writes.
+/// The line before the output of a stage's process.
 pub(super) fn start_line(attempt: u64, incarnation: u32) -> String {
     let replaced = if incarnation > 0 { format!(", incarnation {incarnation}") } else { String::new() };
     format!("{SEPARATOR}{attempt}{replaced} ---")
@@ -236,7 +236,7 @@ fn open_log(path: &Path, attempt: u64, incarnation: u32) -> Result<(File, u64), 
     open().map_err(LaunchError::storage("open the log", path))
 }
 
-/// Sends the events on until stdout is closed. Other lines are written to the log.
+/// Forwards the events until stdout is closed. Writes other lines to the log.
 fn forward_events(stdout: ChildStdout, mut log: File, attempt: u64, sender: &Sender<SupervisorMessage>) {
     for line in BufReader::new(stdout).split(b'\n').map_while(Result::ok) {
         match serde_json::from_slice::<TrainingEvent>(&line) {
@@ -261,8 +261,8 @@ fn kill_when_launcher_dies(command: &mut Command) {
         }
         Ok(())
     };
-    // SAFETY: only async-signal-safe calls are allowed between fork and exec. prctl and getppid are, and neither the closure
-    // nor its errors allocate.
+    // SAFETY: only async-signal-safe calls are allowed between fork and exec. prctl and getppid are, and neither the
+    // closure nor its errors allocate.
     unsafe { command.pre_exec(set_death_signal) };
 }
 

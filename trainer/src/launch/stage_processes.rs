@@ -1,4 +1,4 @@
-//! The processes of stages and spares, of all attempts that have not been forgotten.
+//! The processes of stages and spares, of all attempts that are still tracked.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,7 +7,7 @@ use stagecoach_lifecycle::{InstanceId, InstanceState, SpareInstance, StageInstan
 
 use super::stage_process::StageProcess;
 
-/// The processes of the current attempt, exited ones among them, and those of earlier attempts that are still alive.
+/// The processes of the current attempt, including exited ones, and the live processes of earlier attempts.
 #[derive(Debug, Default)]
 pub(super) struct StageProcesses(Vec<StageProcess>);
 
@@ -20,7 +20,7 @@ impl StageProcesses {
         self.0.iter().any(StageProcess::is_alive)
     }
 
-    /// As `lifecycle` observes them, in attempt `current`.
+    /// The instances as `lifecycle` observes them, in attempt `current`.
     pub(super) fn instances(&self, current: u64) -> Vec<StageInstance> {
         let listed = |process: &&StageProcess| process.is_alive() || process.attempt == current;
         let instance = |process: &StageProcess| {
@@ -38,7 +38,7 @@ impl StageProcesses {
         self.0.iter().filter(listed).filter_map(instance).collect()
     }
 
-    /// The spares that wait, or have exited before they took a place.
+    /// The spares that wait, or exited before they replaced a stage.
     pub(super) fn spares(&self) -> Vec<SpareInstance> {
         let waiting = self.0.iter().filter(|process| process.instance.is_none());
         let spare = |process: &StageProcess| {
@@ -56,22 +56,22 @@ impl StageProcesses {
             .iter()
             .rev()
             .filter(|process| process.attempt == attempt && process.instance.is_some_and(is_of_stage));
-        // when a spare has taken its place, the one that failed is still there
+        // when a spare has replaced the stage, the failed process is still in the list
         let process = of_stage.clone().find(|process| !process.is_alive()).or(of_stage.clone().next());
         process.map(StageProcess::log_tail).unwrap_or_default()
     }
 
-    /// Whether there is one, exited or not.
+    /// Whether the list has this instance, running or exited.
     pub(super) fn contains(&self, attempt: u64, instance: InstanceId) -> bool {
         self.0.iter().any(|process| (process.attempt, process.instance) == (attempt, Some(instance)))
     }
 
-    /// Whether there is a spare of this number, whatever has become of it.
+    /// Whether the list has a spare of this number, in any state.
     pub(super) fn contains_spare(&self, attempt: u64, number: u32) -> bool {
         self.0.iter().any(|process| (process.attempt, process.spare) == (attempt, Some(number)))
     }
 
-    /// A spare stands by.
+    /// Records that a spare stands by.
     pub(super) fn set_standing_by(&mut self, attempt: u64, number: u32, now: UnixMillis) {
         let starting = |process: &&mut StageProcess| process.state == InstanceState::Starting;
         if let Some(process) = self.waiting_spare(attempt, number).filter(starting) {
@@ -79,7 +79,7 @@ impl StageProcesses {
         }
     }
 
-    /// A spare has taken the place of a stage.
+    /// Records that a spare has replaced a stage.
     pub(super) fn take_place(&mut self, attempt: u64, number: u32, instance: InstanceId, now: UnixMillis) {
         if let Some(process) = self.waiting_spare(attempt, number) {
             process.take_place(instance);
@@ -96,7 +96,7 @@ impl StageProcesses {
         self.0.iter_mut().find(is_it)
     }
 
-    /// Whether a later process of the stage trains in its place.
+    /// Whether a later process of the stage has replaced it and trains.
     pub(super) fn is_replaced(&self, attempt: u64, InstanceId { rank, incarnation }: InstanceId) -> bool {
         self.0.iter().filter(|process| process.attempt == attempt && process.state == InstanceState::Ready).any(
             |process| {
@@ -105,7 +105,7 @@ impl StageProcesses {
         )
     }
 
-    /// Kills and forgets the spares of these numbers. Whether there were any.
+    /// Kills and forgets the spares of these numbers. Returns whether there were any.
     pub(super) fn forget_spares(&mut self, attempt: u64, numbers: &BTreeSet<u32>) -> bool {
         let before = self.0.len();
         let is_removed = |process: &StageProcess| {
@@ -115,34 +115,34 @@ impl StageProcesses {
         self.0.len() < before
     }
 
-    /// Terminates those of an attempt. Whether there were any that had not been told before.
+    /// Terminates the processes of an attempt. Returns whether any of them had not been terminated before.
     pub(super) fn terminate(&mut self, attempt: u64, now: UnixMillis) -> bool {
         let of_attempt = self.0.iter_mut().filter(|process| process.attempt == attempt);
         of_attempt.filter_map(|process| process.terminate(now).then_some(())).count() > 0
     }
 
-    /// Kills those of an attempt that have been told to terminate.
+    /// Kills the processes of an attempt that are terminating.
     pub(super) fn kill_terminating(&self, attempt: u64) {
         let terminating =
             |process: &&StageProcess| process.attempt == attempt && process.state == InstanceState::Terminating;
         self.0.iter().filter(terminating).for_each(StageProcess::kill);
     }
 
-    /// Kills and forgets all.
+    /// Kills and forgets all processes.
     pub(super) fn kill_all(&mut self) {
         self.0.iter().for_each(StageProcess::kill);
         self.0.clear();
     }
 
-    /// Forgets those of an attempt that have exited. Whether there were any.
+    /// Forgets the exited processes of an attempt. Returns whether there were any.
     pub(super) fn forget_exited(&mut self, attempt: u64) -> bool {
         let before = self.0.len();
         self.0.retain(|process| process.is_alive() || process.attempt != attempt);
         self.0.len() < before
     }
 
-    /// Forgets those of an attempt that were replaced: `kept` is the incarnation of each stage that is kept. One that still runs is
-    /// killed. Whether there were any.
+    /// Forgets the replaced processes of an attempt: `kept` is the current incarnation of each stage. Kills a replaced
+    /// process that still runs. Returns whether there were any.
     pub(super) fn forget_replaced(&mut self, attempt: u64, kept: &BTreeMap<u32, u32>) -> bool {
         let before = self.0.len();
         let is_replaced = |process: &StageProcess| {
@@ -154,19 +154,19 @@ impl StageProcesses {
         self.0.len() < before
     }
 
-    /// Forgets all that have exited.
+    /// Forgets all exited processes.
     pub(super) fn forget_all_exited(&mut self) {
         self.0.retain(StageProcess::is_alive);
     }
 
-    /// Takes a process's exit status.
+    /// Records a process's exit status.
     pub(super) fn reap(&mut self, pid: Pid, now: UnixMillis) {
         let exited = |process: &&mut StageProcess| process.is_alive() && process.pid() == pid;
         self.0.iter_mut().filter(exited).for_each(|process| process.reap(now));
     }
 
-    /// Those of an attempt that were starting are ready.
-    /// Of the ranks without an incarnation in `group` none is.
+    /// Marks the starting processes of an attempt as ready, except those of the ranks without an incarnation in
+    /// `group`.
     pub(super) fn set_ready(&mut self, attempt: u64, group: &[Option<u32>], now: UnixMillis) {
         let is_member = |instance: InstanceId| {
             group.get(instance.rank as usize).is_none_or(|incarnation| *incarnation == Some(instance.incarnation))

@@ -1,4 +1,4 @@
-//! A job's line of `stagecoach top`, as its folder tells it.
+//! A job's line of `stagecoach top`, from the job's folder.
 
 use std::path::PathBuf;
 
@@ -50,7 +50,7 @@ impl History {
         }
     }
 
-    /// The word for how the job stands: as in a cluster, but for a job that is stopped, which goes on with the next run.
+    /// The word for the job's status: as in a cluster, except that a stopped job continues with the next run.
     fn phase(&self) -> &'static str {
         match self.state.as_ref().map(|state: &JobState| &state.attempt_phase) {
             Some(AttemptPhase::Draining) if self.running.is_some() => "Draining",
@@ -68,7 +68,7 @@ impl History {
     }
 }
 
-/// The stage with the largest time of computation over the mean, of at least two.
+/// The stage with the longest computation time relative to the mean, among at least two stages.
 fn slowest(imbalance: &[f64]) -> Option<Slowest> {
     let stages = imbalance.iter().copied().zip(0..).filter(|_| imbalance.len() > 1);
     let (imbalance, stage) = stages.max_by(|(a, _), (b, _)| a.total_cmp(b))?;
@@ -83,7 +83,7 @@ mod tests {
 
     use super::*;
 
-    /// Of a job that trains, with stage 1 of 3 being started.
+    /// The history of a training job with stage 1 of 3 being started.
     fn history() -> History {
         let state = JobState {
             attempt_phase: AttemptPhase::Running { not_before: UnixMillis(0), all_created: true },
@@ -149,7 +149,7 @@ mod tests {
 
     #[test]
     fn a_line_says_how_many_replicas_train() {
-        // while a process is started anew for the second replica
+        // while a replacement process starts for the second replica
         let without = History {
             state: history().state.map(|state| JobState {
                 attempt_phase: AttemptPhase::Running { not_before: UnixMillis(9), all_created: false },

@@ -1,4 +1,4 @@
-//! A job's last failure from cause to consequence, as its folder tells it. Pure.
+//! Explains a job's last failure from cause to consequence, from the job's folder. Pure.
 
 use std::fmt;
 use std::path::Path;
@@ -35,7 +35,7 @@ impl fmt::Display for History {
 }
 
 impl History {
-    /// How the job stands.
+    /// The job's status.
     pub(crate) fn status_text(&self) -> String {
         let trained = match (self.trained, self.steps) {
             (Some(trained), Some(steps)) => format!("{trained} of {steps} steps are trained"),
@@ -69,7 +69,7 @@ impl History {
 }
 
 impl Recovery {
-    /// Where training went on; None until it did.
+    /// The step at which training resumed; `None` until it has resumed.
     pub(crate) fn resumption(&self) -> Option<String> {
         let checkpoint = self.first_step?.saturating_sub(1);
         let from = match checkpoint {

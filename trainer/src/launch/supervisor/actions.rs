@@ -10,7 +10,7 @@ use super::super::stage_process::StageProcess;
 use super::{LaunchConfig, Supervisor};
 
 impl Supervisor<'_> {
-    /// Carries out an action. True if `observe` returns something else afterwards.
+    /// Carries out an action. Returns true if the action changes the result of `observe` at once.
     pub(super) fn apply_action(&mut self, action: AttemptAction) -> Result<bool, LaunchError> {
         let now = self.clock.now();
         match action {
@@ -37,7 +37,8 @@ impl Supervisor<'_> {
             }
             AttemptAction::DeleteInstances { attempt, .. } => {
                 let terminated = self.processes.terminate(attempt, now);
-                // while draining, the exits of stages show that they have saved; otherwise exited ones are not needed
+                // while the attempt drains, the exits of stages show that they have saved; otherwise exited processes
+                // are not needed
                 let needless =
                     matches!(self.stored.state.attempt_phase, AttemptPhase::Idle | AttemptPhase::Running { .. });
                 let forgotten = needless && self.processes.forget_exited(attempt);
@@ -45,13 +46,13 @@ impl Supervisor<'_> {
             }
             AttemptAction::KillInstances { attempt } => {
                 self.processes.kill_terminating(attempt);
-                // observed when the processes have exited
+                // the exits of the processes are observed later
                 Ok(false)
             }
         }
     }
 
-    /// Starts a stage, unless it has been.
+    /// Starts a stage, unless it has been started.
     fn start_stage(&mut self, attempt: u64, instance: InstanceId) -> Result<(), LaunchError> {
         self.summary = None;
         match self.processes.contains(attempt, instance) {
@@ -60,7 +61,7 @@ impl Supervisor<'_> {
         }
     }
 
-    /// Starts a spare, unless it has been.
+    /// Starts a spare, unless it has been started.
     fn start_spare(&mut self, attempt: u64, number: u32) -> Result<(), LaunchError> {
         match self.processes.contains_spare(attempt, number) {
             true => Ok(()),

@@ -1,4 +1,4 @@
-//! Handles what processes and signals send to the loop.
+//! Handles messages of processes and signals to the loop.
 
 use stagecoach_lifecycle::{InstanceId, LostInstance, UnixMillis};
 
@@ -19,7 +19,7 @@ impl Supervisor<'_> {
             SupervisorMessage::Event { attempt, event } if attempt == self.stored.state.attempt.number => {
                 self.handle_event(*event, now)
             }
-            // of an earlier attempt
+            // an event of an earlier attempt
             SupervisorMessage::Event { .. } => {}
         }
     }
@@ -45,11 +45,12 @@ impl Supervisor<'_> {
                 self.processes.set_ready(attempt, &start.incarnations, now);
             }
             TrainingEvent::StageLost { stage, incarnation, .. } => {
-                // how a process of this machine has ended is known as early
+                // the launcher knows the end of a process of this machine just as early
                 let lost = LostInstance { rank: stage, incarnation, since: now, has_ended: false };
                 self.observed_progress.lost.get_or_insert(lost);
             }
-            // `ObservedProgress::progressed` stays None: the stages detect stalls themselves, and know which stage hangs
+            // `ObservedProgress::progressed` stays `None`: the stages detect stalls themselves, and know which stage
+            // hangs
             TrainingEvent::Step(record) => {
                 self.observed_progress.finished_steps = Some(record.step);
                 self.note_recovery(|recovery| recovery.first_step_at = recovery.loaded_at.map(|_| now));

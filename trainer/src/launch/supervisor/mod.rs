@@ -1,5 +1,6 @@
-//! The launcher's loop: builds `lifecycle`'s `Observed` from the stages' processes and carries out its decisions. It waits
-//! on one channel, which a thread per stage and one for signals send to, until `lifecycle` wants to decide again.
+//! The launcher's loop: builds `lifecycle`'s `Observed` from the stages' processes and carries out its decisions. It
+//! waits on one channel until the next time at which `lifecycle` must decide. One thread for each stage and one for
+//! signals send to the channel.
 
 mod actions;
 mod clock;
@@ -32,13 +33,13 @@ use signals::forward_signals;
 /// A run's job, folders and executable.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LaunchConfig<'a> {
-    /// The validated job; the folder has the same as its resolved job.
+    /// The validated job; the folder has the same job as its resolved job.
     pub(crate) job: &'a PipelineJob,
     /// The workspace, an absolute path.
     pub(crate) workspace: &'a Path,
     /// The job's folder, locked and prepared by `start_run`.
     pub(crate) folder: &'a JobFolder,
-    /// The program that stages run.
+    /// The program of the stages.
     pub(crate) executable: &'a StageExecutable,
 }
 
@@ -60,15 +61,15 @@ pub(crate) enum RunOutcome {
 pub(super) enum SupervisorMessage {
     /// Stage 0 emitted an event.
     Event { attempt: u64, event: Box<TrainingEvent> },
-    /// A process has exited; it is not reaped yet, so that its id is its own.
+    /// A process has exited; it is not reaped yet, so that its id is not reused.
     Exited { pid: Pid },
     /// The launcher received a signal to stop.
     StopRequested,
 }
 
-/// Runs a job until it completes, fails, or is stopped by SIGINT, SIGTERM or SIGHUP; a second signal kills the stages. To be
-/// called from a thread that lives as long as the process, since the stages die with it. `state` is updated, and saved
-/// unless the volume fails.
+/// Runs a job until it completes, fails, or is stopped by SIGINT, SIGTERM or SIGHUP; a second signal kills the stages.
+/// Call this from a thread that lives as long as the process, since the stages die with it. Updates `state`, and saves
+/// it unless the volume fails.
 ///
 /// # Errors
 /// Failures of the launcher itself; the stages are killed.
@@ -93,11 +94,11 @@ struct Supervisor<'a> {
     observed_progress: ObservedProgress,
     stop_requested: bool,
     summary: Option<RunSummary>,
-    /// The last save of the state failed, and that was reported.
+    /// Whether the last save of the state failed and the failure was reported.
     state_unsaved: bool,
-    /// The state has a recovery that was not saved yet.
+    /// Whether the state has an unsaved recovery.
     recovery_unsaved: bool,
-    /// When training started last.
+    /// The last start of training.
     last_start: Option<LastStart>,
 }
 
@@ -164,14 +165,14 @@ impl<'a> Supervisor<'a> {
             match message {
                 Ok(SupervisorMessage::StopRequested) if self.stop_requested => return Ok(self.kill_all()),
                 Ok(message) => self.handle_message(message),
-                // it is time to decide again; the channel can't be disconnected, since `self` has a sender
+                // the time of the next decision has come; the channel can't be disconnected, since `self` has a sender
                 Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => {}
             }
         }
     }
 
-    /// Saves the state. A failure does not end the job: it is reported once, and the save is tried again at the next message,
-    /// which comes at the next step at the latest.
+    /// Saves the state. A failure does not end the job: it is reported once, and the loop retries the save at the next
+    /// message, which arrives at the next step at the latest.
     fn save_state(&mut self) {
         let saved = self.stored.save(self.config.folder);
         self.recovery_unsaved = false;
@@ -195,7 +196,7 @@ impl<'a> Supervisor<'a> {
         }
     }
 
-    /// Prints what a new state means for the user.
+    /// Prints the meaning of a new state for the user.
     fn report_transition(&mut self, decision: &Decision, now: UnixMillis) {
         let (old, state) = (&self.stored.state, &decision.state);
         let new_failure = state.last_failure.as_ref().filter(|failure| old.last_failure.as_ref() != Some(*failure));

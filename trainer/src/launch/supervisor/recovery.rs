@@ -1,27 +1,29 @@
-//! Records what followed a failure: where training stood, when it went on, and where.
+//! Records the recovery from a failure: the state of training at the failure, and the time and step at which it
+//! resumed.
 
 use stagecoach_lifecycle::{AttemptFailure, UnixMillis};
 
 use super::super::launcher_state::{Recovery, is_same_failure};
 use super::Supervisor;
 
-/// When training started.
+/// A start of training.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct LastStart {
     pub(super) at: UnixMillis,
-    /// The last step that was finished before.
+    /// The last step that was finished before this start.
     pub(super) finished_step: Option<u64>,
     pub(super) first_step: u64,
 }
 
 impl Supervisor<'_> {
-    /// Where training stood at a failure that is new, or of which more is known, and where it went on if it has.
+    /// The recovery from a new failure, or from a known one with more details. The recovery includes the resumption if
+    /// training has already resumed.
     pub(super) fn recovery(&self, failure: &AttemptFailure) -> Recovery {
         let known = self.stored.state.last_failure.as_ref().is_some_and(|known| is_same_failure(known, failure));
         if let Some(recovery) = self.stored.recovery.filter(|_| known) {
             return Recovery { failed_at: failure.failed_at, ..recovery };
         }
-        // how a stage ended may be known only after a spare has taken its place and training has started
+        // the cause of a stage's end may arrive only after a spare has replaced it and training has resumed
         let went_on = |start: &LastStart| {
             start.at >= failure.failed_at
                 || failure.instance_id().is_some_and(|instance| self.processes.is_replaced(failure.attempt, instance))
@@ -36,7 +38,7 @@ impl Supervisor<'_> {
         }
     }
 
-    /// Notes how far the recovery is that is under way, if there is one.
+    /// Records the progress of the current recovery, if there is one.
     pub(super) fn note_recovery(&mut self, note: impl FnOnce(&mut Recovery)) {
         let Some(recovery) = self.stored.recovery.as_mut().filter(|recovery| recovery.first_step_at.is_none()) else {
             return;

@@ -11,8 +11,8 @@ use signal_hook::low_level::emulate_default_handler;
 use super::super::LaunchError;
 use super::SupervisorMessage;
 
-/// Sends SIGINT, SIGTERM and SIGHUP to the run that goes on. SIGHUP stays ignored if it was at the start, as under `nohup`. A process may
-/// have several runs, one after the other: all are served by one thread.
+/// Sends SIGINT, SIGTERM and SIGHUP to the current run. SIGHUP stays ignored if it was ignored at the start, as under
+/// `nohup`. A process may have several consecutive runs: one thread serves all of them.
 pub(super) fn forward_signals(sender: Sender<SupervisorMessage>) -> Result<(), LaunchError> {
     static RUNNING: Mutex<Option<Sender<SupervisorMessage>>> = Mutex::new(None);
     if RUNNING.lock().unwrap_or_else(PoisonError::into_inner).replace(sender).is_some() {
@@ -25,7 +25,7 @@ pub(super) fn forward_signals(sender: Sender<SupervisorMessage>) -> Result<(), L
         for signal in signals.forever() {
             let running = RUNNING.lock().unwrap_or_else(PoisonError::into_inner);
             if running.as_ref().is_none_or(|sender| sender.send(SupervisorMessage::StopRequested).is_err()) {
-                // no run goes on: the signal has its default effect
+                // no run is active: the signal has its default effect
                 let _ = emulate_default_handler(signal);
             }
         }

@@ -1,4 +1,4 @@
-//! The launcher with shell scripts as stages: real processes and signals, no training.
+//! Tests of the launcher with shell scripts as stages: real processes and signals, no training.
 
 use std::io::{self, Write};
 use std::path::PathBuf;
@@ -12,7 +12,7 @@ use super::*;
 /// The smallest valid job, with no wait before restarts and with fields set.
 pub(in crate::launch) fn job(set: &[(&str, &str)]) -> PipelineJob {
     const TEXT: &str = include_str!("../../../../crates/api/tests/jobs/minimal.yaml");
-    // the stages are scripts that form no group again, unless a test says so
+    // the stages are scripts that never reform a group, unless a test sets the timeout
     let set = [&[("restart.backoff.initialSeconds", "0"), ("restart.reformTimeoutSeconds", "0")][..], set].concat();
     let set: Vec<_> = set.iter().map(|(path, value)| ((*path).to_owned(), (*value).to_owned())).collect();
     stagecoach_api::parse_with(TEXT, "minimal.yaml", &set).unwrap()

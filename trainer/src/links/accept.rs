@@ -1,5 +1,5 @@
-//! Accepts the links that end at this stage. Connections are read concurrently, so that a silent one delays no other; one
-//! whose peer is not the sender of a link that is still missing is closed without an answer.
+//! Accepts the links that end at this stage. Connections are read concurrently, so that a silent one delays no other. A
+//! connection whose peer is not the sender of a missing link is closed without an answer.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -19,20 +19,21 @@ use super::shm::{RingIdentity, RingLookup, RingReader};
 use super::{LinkError, LinkId, Receiver};
 use crate::sys::CudaContext;
 
-/// The receiver's answer: payloads are carried by the stream, by the ring in shared memory, or by the communicator.
+/// The receiver's answer: the stream, the ring in shared memory, or the communicator carries payloads.
 pub(super) const INLINE: u8 = 0;
 pub(super) const SHARED: u8 = 1;
 pub(super) const COMMUNICATOR: u8 = 2;
 
-/// Connections whose greeting is awaited at a time; beyond it the oldest is closed. A sender greets at once, others may never.
+/// The number of connections whose greeting is pending at the same time; beyond it the oldest is closed. A sender
+/// greets at once; other peers may never do.
 const MAX_PENDING_CONNECTIONS: usize = 64;
 
 /// The links that end at this stage.
 #[derive(Debug, Default)]
 pub(super) struct Accepted {
-    /// Those that are open.
+    /// The open receivers.
     pub(super) receivers: BTreeMap<LinkId, Receiver>,
-    /// Those over communicators, which are to be connected still.
+    /// The links over communicators, which are not connected yet.
     pub(super) communicators: Vec<NewCommunicator>,
 }
 
@@ -46,13 +47,14 @@ impl Accepted {
     }
 }
 
-/// What carries the payloads of a link.
+/// The carrier of a link's payloads.
 enum Carrier {
     Incoming(Incoming),
     Communicator(UniqueId),
 }
 
-/// Waits until all links that end at this stage are connected, over NCCL if its GPU has it and the sender too.
+/// Waits until all links that end at this stage are connected: over NCCL if both this stage's GPU and the sender have
+/// it.
 pub(super) fn accept(
     config: &LinksConfig,
     gpu: Option<&LinksGpu>,
@@ -63,7 +65,7 @@ pub(super) fn accept(
     let context = gpu.map(|gpu| gpu.context);
     let mut accepted = Accepted::default();
     let failed = |e: io::Error| LinkError::of_io(format_args!("stage {} could not accept a link", config.rank), &e);
-    // any other error is the peer's
+    // the peer causes any other error
     let unless_own = |error: io::Error| if local_shortage(&error).is_some() { Err(failed(error)) } else { Ok(()) };
     config.listener.set_nonblocking(true).map_err(failed)?;
     config.interrupt.add(&config.listener).map_err(failed)?;
@@ -90,7 +92,7 @@ pub(super) fn accept(
             match connection.read_greeting(config.security()) {
                 Ok(None) if Instant::now() < connection.deadline => pending.push(connection),
                 Ok(Some(greeting)) => match admit(config, has_nccl, &greeting, &accepted) {
-                    // a sender that has disconnected is told by the control plane
+                    // the control plane reports a sender that has disconnected
                     Ok(carrier) => {
                         start(config, context, greeting.link, connection, carrier, &mut accepted).or_else(unless_own)?
                     }
@@ -110,7 +112,7 @@ pub(super) fn accept(
     Ok(accepted)
 }
 
-/// Checks a greeting, and opens what carries the payloads of its link.
+/// Checks a greeting, and opens the carrier of its link's payloads.
 ///
 /// # Errors
 /// The reason why the peer is not the sender of a missing link.
@@ -153,7 +155,7 @@ fn admit(config: &LinksConfig, has_nccl: bool, greeting: &Greeting, accepted: &A
     }
 }
 
-/// Answers the greeting and starts receiving.
+/// Answers the greeting and starts to receive.
 ///
 /// # Errors
 /// If the sender has disconnected, or this process may open no more files.
@@ -182,7 +184,7 @@ fn start(
     Ok(())
 }
 
-/// The group failed while the links were opened.
+/// The error of a group that fails while its links are opened.
 fn ended(config: &LinksConfig) -> LinkError {
     LinkError::Broken(format!("stage {} opens no links any more: the group has ended", config.rank))
 }

@@ -1,4 +1,4 @@
-//! How a payload crosses: in the stream, or through shared memory announced on the stream.
+//! The carriers of a payload: the stream, or shared memory announced on the stream.
 
 use std::io::{self, Read, Write};
 

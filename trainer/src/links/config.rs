@@ -19,7 +19,7 @@ pub struct LinksConfig<'a> {
     pub rank: usize,
     /// Identifies the group in the names of its shared memory.
     pub group: String,
-    /// The group's: links of peers that do not have it are refused.
+    /// The group's secret: connections of peers without it are refused.
     pub secret: &'a GroupSecret,
     /// Called for every connection that was closed because its peer is not the sender of a missing link.
     pub on_rejected: &'a (dyn Fn() + Sync),
@@ -31,7 +31,7 @@ pub struct LinksConfig<'a> {
     pub link_ids: &'a [LinkId],
     /// The carrier of payloads.
     pub transport: Transport,
-    /// Where the stage computes.
+    /// The device on which the stage computes.
     pub device: Device,
     /// Whether payloads in a stream are encrypted.
     pub encryption: Encryption,
@@ -50,7 +50,7 @@ impl LinksConfig<'_> {
         LinkSecurity { secret: self.secret, encryption: self.encryption }
     }
 
-    /// The GPU in whose memory the tensors of the stage are; none if they are in the host's.
+    /// The GPU whose memory holds the stage's tensors; `None` if they are in host memory.
     ///
     /// # Errors
     /// If the driver does not know the GPU, or the transport is Nccl and something is missing.
@@ -66,7 +66,8 @@ impl LinksConfig<'_> {
         Ok(Some(LinksGpu { context, endpoint, without_nccl }))
     }
 
-    /// What the stage needs for links over NCCL, if it has them; else, with the transport Auto and a GPU, why it has not.
+    /// The endpoint for links over NCCL, if the stage can use NCCL. Otherwise, with the transport Auto and a GPU, the
+    /// reason that it can't.
     ///
     /// # Errors
     /// If the transport is Nccl and something is missing.
@@ -92,17 +93,18 @@ impl LinksConfig<'_> {
     }
 }
 
-/// What links know of the GPU in whose memory the tensors of their stage are.
+/// A GPU as its stage's links use it. Its memory holds the stage's tensors.
 #[derive(Clone, Debug)]
 pub(super) struct LinksGpu {
     pub(super) context: CudaContext,
-    /// If NCCL is used.
+    /// Set if NCCL is used.
     pub(super) endpoint: Option<Endpoint>,
-    /// Why it is not, with the transport Auto.
+    /// The reason that NCCL is not used, with the transport Auto.
     pub(super) without_nccl: Option<String>,
 }
 
-/// Boundary tensors, or parts of a state, that fit into a ring, so that a sender rarely waits for its receiver.
+/// The number of boundary tensors, or parts of a state, that fit into a ring, so that a sender rarely waits for its
+/// receiver.
 const PAYLOADS_IN_RING: usize = 4;
 
 /// The size of a link's ring in bytes, a multiple of the page size. Both ends compute it.
@@ -120,8 +122,8 @@ fn ring_size(link: LinkId, boundary_bytes: usize, tied_bytes: usize) -> usize {
     bytes.next_multiple_of(4096)
 }
 
-/// Bytes that either end of a link holds: the ring, unless the transport is TCP, and a tensor that waits to be sent or has
-/// been received. The gradient of a tied weight is there at the end of a step only, and not counted.
+/// Bytes that either end of a link holds: the ring, unless the transport is TCP, and a tensor that waits to be sent or
+/// has been received. The gradient of a tied weight exists at the end of a step only, and is not counted.
 pub(crate) fn held_bytes(link: LinkId, transport: Transport, boundary_bytes: u64, tied_bytes: u64) -> u64 {
     let ring = match transport {
         Transport::Tcp => 0,

@@ -1,5 +1,5 @@
-//! How a link begins: a handshake by which both ends prove that they belong to the group, then one encrypted frame that says
-//! which link it is, and an encrypted byte as the answer.
+//! The start of a link. A handshake proves to both ends that the other belongs to the group. Then one encrypted frame
+//! identifies the link, and an encrypted byte is the answer.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::TcpStream;
@@ -13,23 +13,23 @@ use stagecoach_group::{GroupSecret, HANDSHAKE_BYTES, Handshake, SecureReader, Se
 use super::LinkId;
 use super::stream::LinkStream;
 
-/// How long a connection may take to send its greeting.
+/// The time limit for a connection's greeting.
 const GREETING_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// More bytes than any greeting has.
+/// The size limit of a greeting.
 const MAX_GREETING_BYTES: usize = 4096;
 
-/// Which link a connection is.
+/// The link that a connection is for.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct Greeting {
     pub(super) link: LinkId,
     /// Shared memory that the sender has created, if any.
     pub(super) ring: Option<AnnouncedRing>,
-    /// The identifier of the NCCL communicator for all that the sender sends to this rank, if it has a GPU.
+    /// The identifier of the NCCL communicator for all tensors from the sender to this rank, if the sender has a GPU.
     pub(super) communicator: Option<Vec<u8>>,
 }
 
-/// A ring: no name and no path, since both ends derive them.
+/// An announced ring. The greeting has neither name nor path, since both ends derive them.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct AnnouncedRing {
     /// Distinguishes it from all other rings of this link.
@@ -39,8 +39,8 @@ pub(super) struct AnnouncedRing {
 }
 
 impl Greeting {
-    /// Greets the receiver on a new connection; returns its answer, and the connection's stream for payloads. Reads wait as
-    /// long as the socket's timeout says.
+    /// Greets the receiver on a new connection. Returns the receiver's answer, and the connection's stream for
+    /// payloads. Reads wait until the socket's timeout.
     pub(super) fn send(&self, socket: &TcpStream, security: LinkSecurity) -> io::Result<(u8, LinkStream)> {
         let (handshake, message) = Handshake::begin(security.secret, security.purpose())?;
         (&mut &*socket).write_all(&message)?;
@@ -55,7 +55,7 @@ impl Greeting {
     }
 }
 
-/// What both ends of a link must agree on before one learns anything of the other.
+/// The settings on which both ends of a link must agree before either learns anything about the other.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct LinkSecurity<'a> {
     pub(super) secret: &'a GroupSecret,
@@ -63,7 +63,8 @@ pub(super) struct LinkSecurity<'a> {
 }
 
 impl LinkSecurity<'_> {
-    /// What distinguishes these handshakes from those of control connections, and of links with the other encryption.
+    /// The purpose that distinguishes these handshakes from those of control connections, and of links with other
+    /// encryption.
     fn purpose(self) -> &'static str {
         match self.encryption {
             Encryption::None => "stagecoach link",
@@ -89,13 +90,13 @@ impl LinkSecurity<'_> {
 pub(super) struct PendingConnection {
     pub(super) stream: TcpStream,
     state: GreetingState,
-    /// When it is closed.
+    /// The time at which the connection is closed.
     pub(super) deadline: Instant,
 }
 
 #[derive(Debug)]
 enum GreetingState {
-    /// The first message of the handshake, and how many bytes of it have arrived.
+    /// The first message of the handshake, and the number of bytes of it that have arrived.
     Handshake([u8; HANDSHAKE_BYTES], usize),
     Greeting(Session, SecureReader<TcpStream>, FrameReader),
 }
@@ -108,7 +109,7 @@ impl PendingConnection {
         Ok(PendingConnection { stream, state, deadline: Instant::now() + GREETING_TIMEOUT })
     }
 
-    /// Reads what has arrived, and not a byte beyond the greeting; `None` if more is to come.
+    /// Reads the bytes that have arrived, and none beyond the greeting; `None` if the greeting is incomplete.
     ///
     /// # Errors
     /// If the peer has disconnected or does not belong to the group.
@@ -124,7 +125,7 @@ impl PendingConnection {
                 }
                 GreetingState::Handshake(message, _) => {
                     let (session, answer) = Handshake::respond(security.secret, security.purpose(), message)?;
-                    // the first bytes that go out: the socket's buffer takes them
+                    // these are the first bytes sent: the socket's buffer has room for them
                     self.stream.write_all(&answer)?;
                     let reader = session.reader(self.stream.try_clone()?);
                     self.state = GreetingState::Greeting(session, reader, FrameReader::new(MAX_GREETING_BYTES));
@@ -138,7 +139,7 @@ impl PendingConnection {
         }
     }
 
-    /// Answers the greeting; returns the socket, and the stream on which payloads follow.
+    /// Answers the greeting. Returns the socket, and the stream on which payloads follow.
     ///
     /// # Errors
     /// If the peer has disconnected.

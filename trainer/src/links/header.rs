@@ -20,7 +20,7 @@ fn code(kind: Kind) -> u8 {
 /// Describes a payload.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Header {
-    /// Microbatch; of a state, the step's low bits; 0 where the link carries neither.
+    /// The microbatch; for a state, the step's low bits; 0 where the link carries neither.
     pub(super) microbatch: u32,
     pub(super) kind: Kind,
     pub(super) shape: Vec<i64>,
@@ -77,7 +77,7 @@ impl std::fmt::Display for Header {
     }
 }
 
-/// What is sent of a contiguous tensor at a time: parts that fit into what carries them, or all of it.
+/// The pieces in which a contiguous tensor is sent: parts that fit into the carrier, or the whole tensor.
 pub(super) fn parts(tensor: &Tensor, payload: LinkPayload) -> Vec<Tensor> {
     match payload.part_elements() {
         Some(elements) => tensor.view(-1).split(elements, 0),

@@ -1,5 +1,5 @@
-//! Ends whatever waits on the links of a group from another thread: the thread that learns that the group has failed must not
-//! wait for one that waits for a tensor of a stage that is gone.
+//! Ends all waiting on the links of a group from another thread. The thread that learns that the group has failed must
+//! not wait for a thread that waits for a tensor of a lost stage.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -18,7 +18,7 @@ struct Sockets {
 }
 
 impl Interrupt {
-    /// Includes a socket: a stream, or a listener that somebody waits for.
+    /// Adds a socket: a stream, or a listener on which a thread waits.
     ///
     /// # Errors
     /// If no more files can be opened.
@@ -32,7 +32,7 @@ impl Interrupt {
         Ok(())
     }
 
-    /// Shuts all sockets down, those that are still to be added too: waiting for them fails from now on.
+    /// Shuts all sockets down, including sockets that are added later: waiting for them fails from now on.
     pub fn trigger(&self) {
         let mut sockets = self.sockets();
         sockets.is_triggered = true;
@@ -49,7 +49,7 @@ impl Interrupt {
     }
 }
 
-/// A socket that is not connected any more needs none.
+/// Shuts a socket down. The call fails for a socket that is not connected any more, which needs no shutdown.
 fn shut_down(socket: &OwnedFd) {
     let _ = shutdown(socket, Shutdown::Both);
 }

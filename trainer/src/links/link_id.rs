@@ -5,33 +5,33 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 use stagecoach_pipeline::{Edge, Placement, Replica};
 
-/// What a link transfers. A boundary is named by the chunk before it.
+/// The payload of a link. A boundary is named by the chunk before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum LinkPayload {
     /// Activations from chunk `boundary` to `boundary + 1`.
     Forward {
-        /// The chunk that sends.
+        /// The sending chunk.
         boundary: usize,
     },
     /// Gradients from chunk `boundary + 1` to `boundary`.
     Backward {
-        /// The chunk that receives.
+        /// The receiving chunk.
         boundary: usize,
     },
     /// A tied weight's two gradients, between the ranks of the first and the last chunk.
     Tied,
-    /// Between replicas of a stage: sums of gradients to the owner of a parameter, and new weights from it.
+    /// Between replicas of a stage: sums of gradients to the owner of a parameter, and new weights from the owner.
     Replicas,
-    /// Copies of the sender's state, for the receiver to hold.
+    /// Copies of the sender's state, which the receiver holds.
     StateCopy,
-    /// The copy that the sender holds of the receiver's state, back to it.
+    /// The sender's copy of the receiver's state, returned to the receiver.
     HeldCopy,
-    /// What the receiver computes of the sender's work again, to audit it.
+    /// The inputs of the sender's work that the receiver recomputes to audit it.
     Audit,
 }
 
 impl LinkPayload {
-    /// Whether its tensors are where the stage computes; copies of a state and what is audited are in the memory of the host.
+    /// Whether the payload's tensors are on the stage's device. Copies of a state and audited work are in host memory.
     pub(super) fn is_on_device(self) -> bool {
         match self {
             LinkPayload::Forward { .. } | LinkPayload::Backward { .. } | LinkPayload::Tied | LinkPayload::Replicas => {
@@ -41,7 +41,7 @@ impl LinkPayload {
         }
     }
 
-    /// Into how many elements at a time a tensor is divided that is larger than what carries it.
+    /// The number of elements in each part of a tensor that is too large for its carrier.
     pub(super) fn part_elements(self) -> Option<i64> {
         match self {
             LinkPayload::Forward { .. } | LinkPayload::Backward { .. } => None,
@@ -54,7 +54,7 @@ impl LinkPayload {
     }
 }
 
-/// Elements of a state that are sent at a time: 2 MiB.
+/// The number of elements of a state in one part: 2 MiB.
 pub(super) const STATE_PART_ELEMENTS: i64 = 1 << 19;
 
 /// Identifies one directed link between two ranks.
@@ -64,12 +64,12 @@ pub struct LinkId {
     pub from: usize,
     /// The rank that receives.
     pub to: usize,
-    /// What it transfers.
+    /// The payload.
     pub payload: LinkPayload,
 }
 
 impl LinkId {
-    /// The link of a pipeline edge; none if a chunk does not exist.
+    /// The link of a pipeline edge; `None` if a chunk does not exist.
     pub fn of(placement: &Placement, edge: Edge) -> Option<LinkId> {
         let (from, to) = (placement.get_rank(edge.from)?, placement.get_rank(edge.to)?);
         let payload = if edge.from < edge.to {
@@ -80,17 +80,17 @@ impl LinkId {
         Some(LinkId { from, to, payload })
     }
 
-    /// The link on which a rank sends copies of its state to the one that holds them.
+    /// The link on which a rank sends copies of its state to their holder.
     pub fn state_copy(rank: usize, ring: CopyRing) -> LinkId {
         LinkId { from: rank, to: ring.holder(rank), payload: LinkPayload::StateCopy }
     }
 
-    /// The link on which the copy of the state of `rank` comes back to it.
+    /// The link on which the copy of the state of `rank` returns to it.
     pub fn held_copy(rank: usize, ring: CopyRing) -> LinkId {
         LinkId { from: ring.holder(rank), to: rank, payload: LinkPayload::HeldCopy }
     }
 
-    /// The link on which a rank, of so many, sends what the next one audits.
+    /// The link on which a rank sends the work that the next of `ranks` ranks audits.
     pub fn audit(rank: usize, ranks: usize) -> LinkId {
         LinkId { from: rank, to: (rank + 1) % ranks, payload: LinkPayload::Audit }
     }
@@ -100,7 +100,7 @@ impl LinkId {
         LinkId { from, to, payload: LinkPayload::Replicas }
     }
 
-    /// The link of a pipeline of so many stages, in one of its replicas.
+    /// This link of a pipeline of `stages` stages, in one of its replicas.
     #[must_use]
     pub fn in_replica(self, replica: Replica, stages: usize) -> LinkId {
         LinkId { from: replica.rank(self.from, stages), to: replica.rank(self.to, stages), ..self }
@@ -131,7 +131,7 @@ impl fmt::Display for LinkId {
     }
 }
 
-/// All links of a placement, in a fixed order. Chunks on one rank need none.
+/// All links of a placement, in a fixed order. Chunks on one rank need no link.
 pub fn link_ids(placement: &Placement, tied: bool) -> Vec<LinkId> {
     let chunks = placement.chunks();
     let edges =
@@ -159,8 +159,8 @@ pub fn replicated_link_ids(placement: &Placement, tied: bool, replicas: usize) -
     within.chain(among).collect()
 }
 
-/// Who holds copies of whose state: the same stage of the next replica, so that a whole replica may be lost; where there is but one,
-/// the next stage. The last one's are held by the first.
+/// Assigns the holder of each rank's state copies: the same stage of the next replica, so that a whole replica may be
+/// lost. With a single replica, the next stage is the holder. The first holds the copies of the last.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CopyRing {
     /// Stages of a replica.
@@ -170,7 +170,7 @@ pub struct CopyRing {
 }
 
 impl CopyRing {
-    /// All ranks.
+    /// The number of ranks.
     pub fn ranks(self) -> usize {
         self.stages * self.replicas
     }
@@ -180,7 +180,7 @@ impl CopyRing {
         (rank + self.step()) % self.ranks()
     }
 
-    /// The rank of whose state `rank` holds copies.
+    /// The rank whose state copies `rank` holds.
     pub fn held_by(self, rank: usize) -> usize {
         (rank + self.ranks() - self.step()) % self.ranks()
     }

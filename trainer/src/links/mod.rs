@@ -1,8 +1,8 @@
-//! Tensors between stages: one link per direction between two neighbouring chunks on different stages. A thread per
-//! link writes, so that sends block compute only while the last few have not left; receives are posted ahead, and a thread
-//! per link reads into memory that is already allocated. `tcp` carries payloads in the stream; `shm` carries them in memory that both
-//! processes map. `nccl` carries them from GPU to GPU. Links take and give tensors where the stage computes: what passes through the
-//! memory of the host is their own concern.
+//! Tensors between stages: one link per direction between two neighbouring chunks on different stages. One thread per
+//! link writes, so that sends block the computation only while the last few tensors have not left. Receives are posted
+//! ahead, and one thread per link reads into memory that is already allocated. `tcp` carries payloads in the stream;
+//! `shm` carries them in memory that both processes map; `nccl` carries them from GPU to GPU. Links accept and return
+//! tensors on the stage's device. Where a carrier needs host memory, the link copies the tensors itself.
 
 mod accept;
 mod carrier;
@@ -31,22 +31,22 @@ use stagecoach_group::local_shortage;
 
 use crate::sys::CudaError;
 
-/// Why a link failed. The text names both ends where both are known.
+/// The reason that a link failed. The text names both ends where both are known.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum LinkError {
     /// The other end is gone.
     #[error("{0}")]
     Broken(String),
-    /// Both ends live and disagree about what travels.
+    /// Both ends live and disagree about the payload.
     #[error("{0}")]
     Mismatch(String),
-    /// The GPU of this stage or its driver failed: another group would not help.
+    /// The GPU of this stage or its driver failed: a new group would not help.
     #[error("{0}")]
     Device(String),
     /// This machine lacks what the transport needs.
     #[error("{0}")]
     Unavailable(String),
-    /// This process may not have what a call needs, such as another open file: the other end is not to blame.
+    /// This process lacks a resource for a call, such as another open file: the other end is not the cause.
     #[error("{0}")]
     Local(String),
     /// The other end lives, and can't be reached from here.
@@ -55,7 +55,7 @@ pub enum LinkError {
 }
 
 impl LinkError {
-    /// A call of the system failed: for a lack of something here, or because the other end is gone.
+    /// The error of a failed system call: a local shortage, or the loss of the other end.
     fn of_io(what: impl std::fmt::Display, error: &std::io::Error) -> LinkError {
         match local_shortage(error) {
             Some(remedy) => LinkError::Local(format!("{what}: {error}; {remedy}")),

@@ -1,6 +1,6 @@
-//! Opening the links of a group: every stage listens, the sender of each link connects to its receiver and identifies the
-//! link. Both ends agree on the carrier: NCCL if both have GPUs, shared memory if the receiver can map the sender's ring, else the
-//! stream.
+//! Opens the links of a group. Every stage listens; the sender of each link connects to its receiver and identifies the
+//! link. Both ends agree on the carrier: NCCL if both have GPUs, shared memory if the receiver can map the sender's
+//! ring, otherwise the stream.
 
 use std::collections::BTreeMap;
 use std::io::{self, ErrorKind};
@@ -22,8 +22,8 @@ use super::shm::{NamedRing, RingIdentity, remove_abandoned};
 use super::{Interrupt, LinkError, LinkId, Receiver, Sender};
 use crate::sys::CudaContext;
 
-/// How long a stage that has joined the group, and so listens, may take to be reached. Longer than the default heartbeat timeout: a node
-/// that is lost is known by that.
+/// The time limit to reach a stage that has joined the group, and therefore listens. It is longer than the default
+/// heartbeat timeout, which detects a lost node.
 const REACH_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// This stage's open links, by their ids.
@@ -45,7 +45,7 @@ impl Links {
     /// The sending end of a link that leaves this stage.
     ///
     /// # Errors
-    /// If there is none.
+    /// If there is no such link.
     pub(crate) fn sender(&self, link: LinkId) -> Result<&Sender, LinkError> {
         self.senders.get(&link).ok_or_else(|| no_link(link))
     }
@@ -53,7 +53,7 @@ impl Links {
     /// The receiving end of a link that ends at this stage.
     ///
     /// # Errors
-    /// If there is none.
+    /// If there is no such link.
     pub(crate) fn receiver(&mut self, link: LinkId) -> Result<&mut Receiver, LinkError> {
         self.receivers.get_mut(&link).ok_or_else(|| no_link(link))
     }
@@ -63,14 +63,15 @@ impl Links {
         self.senders.values().map(Sender::bytes).sum()
     }
 
-    /// Fails if anything sent or received so far did. From GPU to GPU that is known only once the device is done: to be called when
-    /// the host has waited for it, before a result that depends on what was received counts.
+    /// Fails if any send or receive so far failed. For transfers between GPUs, a failure is known only once the device
+    /// is done. Call this when the host has waited for the device, before a result that depends on received tensors
+    /// counts.
     pub(crate) fn check(&self) -> Result<(), LinkError> {
         self.check_device()?;
         self.failures().next().map_or(Ok(()), Err)
     }
 
-    /// Fails if this stage's GPU did: then its links break for no fault of another stage's.
+    /// Fails if this stage's GPU failed: in that case its links break without a fault of another stage.
     pub(crate) fn check_device(&self) -> Result<(), LinkError> {
         self.failures().find(|failure| matches!(failure, LinkError::Device(_))).map_or(Ok(()), Err)
     }
@@ -80,15 +81,15 @@ impl Links {
         of_senders.chain(self.receivers.values().filter_map(Receiver::failure))
     }
 
-    /// Closes all links: whoever waits at their other ends is told by an error. What was handed over is sent first, by a
-    /// thread, as its receiver may not want it before it learns of the end itself. What was posted is not filled any more: the next group
-    /// may use its memory.
+    /// Closes all links, so that waiting at their other ends fails. A thread first sends the tensors that were handed
+    /// over: their receiver may not post them before it learns of the end itself. Posted tensors are not filled any
+    /// more, so that the next group may use their memory.
     pub(crate) fn close(&mut self) {
         let (streams, receivers) =
             std::mem::take(&mut self.receivers).into_iter().partition(|(_, receiver)| receiver.is_stream());
         let mut closed = std::mem::take(self);
         closed.receivers = receivers;
-        // first: what is received over NCCL may hold up a GPU, and with it the copies of the streams
+        // this comes first: receives over NCCL may hold up a GPU, and with it the copies of the streams
         std::thread::spawn(move || drop(closed));
         drop::<BTreeMap<_, _>>(streams);
     }
@@ -98,7 +99,7 @@ fn no_link(link: LinkId) -> LinkError {
     LinkError::Broken(format!("no link for {link}"))
 }
 
-/// All at once: a communicator is freed when both of its ends are.
+/// Drops all ends concurrently: a communicator is freed only when both of its ends are.
 impl Drop for Links {
     fn drop(&mut self) {
         let (receivers, senders) = (std::mem::take(&mut self.receivers), std::mem::take(&mut self.senders));
@@ -109,10 +110,10 @@ impl Drop for Links {
     }
 }
 
-/// Rings made by this process so far: no two have one name.
+/// The number of rings that this process has created so far, so that no two have one name.
 static RINGS: AtomicU64 = AtomicU64::new(0);
 
-/// Opens all of this stage's links; returns when every link is connected at both ends.
+/// Opens all of this stage's links. Returns when every link is connected at both ends.
 pub fn open_links(config: LinksConfig) -> Result<Links, LinkError> {
     let deadline = Instant::now() + config.timeout;
     let expected = config.link_ids.iter().filter(|e| e.to == config.rank).count();
@@ -124,7 +125,7 @@ pub fn open_links(config: LinksConfig) -> Result<Links, LinkError> {
     let gpu = config.gpu()?;
     let mut dialer =
         Dialer { config: &config, deadline, gpu: gpu.as_ref(), ids: BTreeMap::new(), links: Links::default() };
-    // whatever fails first ends the wait of the other, whose own error would only say that it was ended
+    // the first failure ends the other side's wait, whose own error would only report that it was ended
     let first_failure = OnceLock::new();
     let fail = |error: &LinkError| {
         let _ = first_failure.set(error.clone());
@@ -149,7 +150,7 @@ pub fn open_links(config: LinksConfig) -> Result<Links, LinkError> {
     let Some(LinksGpu { context, endpoint, without_nccl }) = gpu else { return Ok(links) };
     (links.gpu, links.without_nccl) = (Some(context), without_nccl);
     if let Some(endpoint) = endpoint {
-        // before the start-up timeout, which could not say what is missing
+        // earlier than the start-up timeout, whose error could not name the missing link
         let deadline = deadline.min(Instant::now() + config.timeout / 2);
         let channels = nccl::connect(endpoint, config.rank, communicators, &config.interrupt, deadline)?;
         for (link, channel) in channels {
@@ -174,12 +175,12 @@ struct Dialer<'a> {
     gpu: Option<&'a LinksGpu>,
     /// The identifiers of this stage's communicators, by the receiving rank.
     ids: BTreeMap<usize, UniqueId>,
-    /// Those that are open.
+    /// The open links.
     links: Links,
 }
 
 impl Dialer<'_> {
-    /// Connects a link. Returns it if it goes over a communicator, which is to be connected still.
+    /// Connects a link. Returns the link if it goes over a communicator, which is not connected yet.
     fn dial(&mut self, link: LinkId) -> Result<Option<NewCommunicator>, LinkError> {
         let Dialer { config, deadline, .. } = *self;
         let address = &config.addresses[link.to];
@@ -196,7 +197,7 @@ impl Dialer<'_> {
         let id = self
             .id(link)
             .map_err(|why| LinkError::Broken(format!("{}: {why}", with_peer("no NCCL communicator for"))))?;
-        // containers may share this memory and not their process ids
+        // containers may share this memory, but not their process ids
         let unique = std::fs::read_to_string("/proc/sys/kernel/random/uuid").unwrap_or_default();
         let nonce = format!("{}-{}-{}", std::process::id(), RINGS.fetch_add(1, Ordering::Relaxed), unique.trim());
         let bytes = ring_bytes(config, link);
@@ -244,7 +245,7 @@ impl Dialer<'_> {
         Ok(None)
     }
 
-    /// The identifier of the communicator that a link goes over, if it goes over one.
+    /// The identifier of the link's communicator, if the link goes over one.
     fn id(&mut self, link: LinkId) -> Result<Option<UniqueId>, String> {
         let endpoint = self.gpu.and_then(|gpu| gpu.endpoint).filter(|_| link.payload.is_on_device());
         let Some(endpoint) = endpoint else { return Ok(None) };
@@ -257,10 +258,10 @@ impl Dialer<'_> {
     }
 }
 
-/// Connects to a stage, which listens already.
+/// Connects to a stage that listens already.
 ///
 /// # Errors
-/// If it is not reached within `REACH_TIMEOUT`, or this process may open no more files.
+/// If the stage is not reached within `REACH_TIMEOUT`, or this process may open no more files.
 fn connect(config: &LinksConfig, address: &str, deadline: Instant) -> io::Result<TcpStream> {
     let mut is_told = false;
     let attempt = || {
@@ -275,9 +276,9 @@ fn connect(config: &LinksConfig, address: &str, deadline: Instant) -> io::Result
     stream.set_nodelay(true).map(|()| stream)
 }
 
-/// Calls `attempt` until it succeeds or the deadline is near, whatever the network's error is: a route that is about to come, or a node
-/// whose firewall does not know the pod yet, shows as an unreachable host, a refused connection or a timeout. A shortage of this process
-/// does not pass.
+/// Calls `attempt` until it succeeds or the deadline is near, for any network error. A route that is not installed yet,
+/// or a node whose firewall does not know the pod yet, shows as an unreachable host, a refused connection or a timeout.
+/// A shortage of this process ends the attempts at once, since it does not pass.
 fn retry<T>(deadline: Instant, interrupt: &Interrupt, mut attempt: impl FnMut() -> io::Result<T>) -> io::Result<T> {
     loop {
         match attempt() {
@@ -304,7 +305,7 @@ mod tests {
     use super::super::stream::LinkStream;
     use super::*;
 
-    /// A sender whose receiver is gone.
+    /// A sender whose receiver has disconnected.
     fn sender(link: LinkId, gpu: Option<CudaContext>) -> Sender {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let socket = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
@@ -313,8 +314,8 @@ mod tests {
         Sender::start(link, socket, stream, Outgoing::Stream, gpu)
     }
 
-    /// By the stand-in for the driver (`tests/nccl`), to which all memory is the GPU's. The peers of a stage whose GPU has failed break
-    /// their links.
+    /// Uses the stand-in for the driver (`tests/nccl`), which treats all memory as the GPU's. The peers of a stage
+    /// whose GPU has failed break their links.
     #[test]
     fn a_failure_of_the_own_gpu_is_told_before_broken_links() {
         let folder = tempfile::tempdir().unwrap();
@@ -360,7 +361,7 @@ mod tests {
             });
             assert_eq!((refused.unwrap_err().kind(), attempts), (ErrorKind::ConnectionRefused, 1));
         }
-        // the network has nothing to do with it
+        // errors that have nothing to do with the network
         for errno in [libc::EMFILE, libc::ENFILE, libc::ENOMEM, libc::ENOBUFS] {
             let exhausted = || Err::<(), _>(io::Error::from_raw_os_error(errno));
             assert_eq!(retry(far, &Interrupt::default(), exhausted).unwrap_err().raw_os_error(), Some(errno));

@@ -1,5 +1,5 @@
-//! Tensors of a GPU on their way through the memory of the host, for carriers that know no other. A link's thread copies them, by a
-//! stream of its own: the host, which computes, waits for no copy.
+//! Copies a GPU's tensors through host memory, for carriers that can't access GPU memory. A link's thread copies them
+//! on a stream of its own, so that the computing thread waits for no copy.
 
 use std::sync::Arc;
 
@@ -12,20 +12,20 @@ use crate::sys::{CudaContext, CudaError, CudaEvent, CudaStream, HostTensor};
 pub(super) struct PinnedBuffer {
     context: CudaContext,
     stream: CudaStream,
-    /// Of bytes; as large as the largest tensor so far.
+    /// Bytes; as large as the largest tensor so far.
     memory: HostTensor,
-    /// Behind the last copy from or to the memory.
+    /// The event after the last copy from or to the memory.
     in_use: Option<Arc<CudaEvent>>,
 }
 
 impl PinnedBuffer {
-    /// An empty one.
+    /// An empty buffer.
     pub(super) fn new(context: CudaContext) -> Result<PinnedBuffer, CudaError> {
         let memory = HostTensor::zeros(&[0], Kind::Uint8, None)?;
         Ok(PinnedBuffer { context, stream: context.stream()?, memory, in_use: None })
     }
 
-    /// Copies a tensor of the GPU to the host once it is `ready`. What is returned is used before the next call.
+    /// Copies a tensor of the GPU to the host once it is `ready`. The result is valid until the next call.
     pub(super) fn read(&mut self, tensor: &Tensor, ready: &CudaEvent) -> Result<Tensor, CudaError> {
         let on_host = self.memory_for(tensor)?;
         if tensor.numel() > 0 {
@@ -37,7 +37,7 @@ impl PinnedBuffer {
         Ok(on_host)
     }
 
-    /// A tensor like this one in the host's memory, to be filled, and then copied by [`write`](Self::write).
+    /// A tensor of this shape in host memory, to be filled and then copied by [`write`](Self::write).
     pub(super) fn memory_for(&mut self, tensor: &Tensor) -> Result<Tensor, CudaError> {
         self.wait()?;
         let bytes = (tensor.numel() * tensor.kind().elt_size_in_bytes()) as i64;
@@ -47,7 +47,7 @@ impl PinnedBuffer {
         Ok(self.memory.narrow(0, 0, bytes).view_dtype(tensor.kind()).view_as(tensor))
     }
 
-    /// Copies what is there to a tensor of the GPU, once that is `free`; an event behind the copy.
+    /// Copies the memory to a tensor of the GPU once that tensor is `free`. Returns an event after the copy.
     pub(super) fn write(
         &mut self,
         tensor: &Tensor,
@@ -63,7 +63,8 @@ impl PinnedBuffer {
         Ok(copied)
     }
 
-    /// An event behind the last copy. Without one nobody could wait for it, so that it is waited for now.
+    /// An event after the last copy. If the event can't be recorded, waits for the copy now, because no later wait
+    /// would be possible.
     fn record(&self) -> Result<CudaEvent, CudaError> {
         self.stream.record().inspect_err(|_| drop(self.stream.synchronize()))
     }
@@ -74,7 +75,7 @@ impl PinnedBuffer {
     }
 }
 
-/// The copies from or to the memory are done before it is given back.
+/// Waits for copies from or to the memory before it is freed.
 impl Drop for PinnedBuffer {
     fn drop(&mut self) {
         let _ = self.wait();

@@ -16,10 +16,10 @@ use super::stream::LinkStream;
 /// The folder of POSIX shared memory on Linux.
 const FOLDER: &str = "/dev/shm";
 
-/// How the names of rings begin.
+/// The prefix of the names of rings.
 const PREFIX: &str = "stagecoach-";
 
-/// The permissions of a ring's file: its owner's only.
+/// The permissions of a ring's file: only its owner has access.
 const FILE_MODE: u32 = 0o600;
 
 /// The start of a file, mapped and shared with another process.
@@ -46,8 +46,8 @@ impl Mapping {
     }
 }
 
-/// Identifies a ring. Its name and its mark are derived from this, so that no greeting names another file and no other
-/// ring is taken for this one.
+/// Identifies a ring. The ring's name and mark are derived from this identity, so that no greeting can name another
+/// file and no other ring can be mistaken for this one.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct RingIdentity<'a> {
     pub(super) group: &'a str,
@@ -58,7 +58,7 @@ pub(super) struct RingIdentity<'a> {
     pub(super) bytes: usize,
 }
 
-/// Bytes at the end of a ring's file, behind what is mapped.
+/// Bytes at the end of a ring's file, after the mapped part.
 const MARK_BYTES: usize = 32;
 
 impl RingIdentity<'_> {
@@ -67,7 +67,7 @@ impl RingIdentity<'_> {
         blake3::hash(format!("{group}\n{link}\n{nonce}\n{bytes}").as_bytes()).into()
     }
 
-    /// Its path while it has a name.
+    /// The ring's path while it has a name.
     pub(super) fn path(&self) -> PathBuf {
         let group = blake3::hash(self.group.as_bytes()).to_hex();
         let ring = blake3::hash(&self.mark()).to_hex();
@@ -89,14 +89,14 @@ impl Drop for RingName {
     }
 }
 
-/// Removes rings of processes of this user that were killed while theirs had a name: nobody holds their lock.
+/// Removes rings of this user's processes that were killed while the rings had a name: no process holds their lock.
 pub(super) fn remove_abandoned() -> io::Result<()> {
     for entry in std::fs::read_dir(FOLDER)? {
         let path = entry?.path();
         if path.file_name().is_none_or(|name| !name.to_string_lossy().starts_with(PREFIX)) {
             continue;
         }
-        // gone meanwhile, or another user's
+        // removed meanwhile, or another user's
         let Ok(file) = open_existing(&path) else { continue };
         if file.metadata()?.uid() == geteuid().as_raw()
             && flock(&file, FlockOperation::NonBlockingLockExclusive).is_ok()
@@ -107,7 +107,7 @@ pub(super) fn remove_abandoned() -> io::Result<()> {
     Ok(())
 }
 
-/// Opens a ring by its name, whatever is there.
+/// Opens a ring by its name, whatever the type of the file.
 fn open_existing(path: &Path) -> io::Result<File> {
     let flags = (OFlags::NOFOLLOW | OFlags::NONBLOCK).bits() as i32;
     OpenOptions::new().read(true).write(true).custom_flags(flags).open(path)
@@ -118,7 +118,7 @@ fn open_existing(path: &Path) -> io::Result<File> {
 pub(super) struct NamedRing {
     mapping: Mapping,
     name: RingName,
-    /// Locked, as a sign that the process lives.
+    /// Locked, to show that the process lives.
     _file: File,
 }
 
@@ -130,19 +130,19 @@ impl NamedRing {
             let file = OpenOptions::new().read(true).write(true).create_new(true).mode(FILE_MODE).open(&path)?;
             let name = RingName(path.clone());
             flock(&file, FlockOperation::LockExclusive)?;
-            // whoever found it before it was locked took it for abandoned
+            // a process that found the file before it was locked took it for abandoned
             if file.metadata()?.nlink() == 1 {
                 break (file, name);
             }
         };
-        file.set_permissions(Permissions::from_mode(FILE_MODE))?; // whatever the umask is
+        file.set_permissions(Permissions::from_mode(FILE_MODE))?; // independent of the umask
         // allocated now: a full /dev/shm must be an error here, not a SIGBUS later
         fallocate(&file, FallocateFlags::empty(), 0, ring.file_bytes())?;
         file.write_all_at(&ring.mark(), ring.bytes as u64)?;
         Ok(NamedRing { mapping: Mapping::new(&file, ring.bytes)?, name, _file: file })
     }
 
-    /// Removes the name: from now on only the two mappings hold the memory, and a kill leaves nothing behind.
+    /// Removes the name. From now on only the two mappings hold the memory, so that a kill leaves no file.
     pub(super) fn into_writer(self) -> RingWriter {
         drop(self.name);
         RingWriter { ring: self.mapping, written: 0, released: 0 }
@@ -158,7 +158,7 @@ pub(super) struct RingWriter {
 }
 
 impl RingWriter {
-    /// Copies `payload` in, first waiting until the reader has returned enough space.
+    /// Copies `payload` into the ring. First waits until the reader has returned enough space.
     pub(super) fn put(&mut self, payload: &[u8], stream: &mut LinkStream) -> io::Result<()> {
         if payload.len() > self.ring.bytes() {
             return Err(io::Error::other(format!(
@@ -175,7 +175,7 @@ impl RingWriter {
         let mut rest = payload;
         for (offset, length) in self.ring.segments(self.written, payload.len()) {
             let (now, later) = rest.split_at(length);
-            // SAFETY: the stretch lies in the mapping, and the reader has returned it.
+            // SAFETY: the range lies in the mapping, and the reader has returned it.
             unsafe { std::ptr::copy_nonoverlapping(now.as_ptr(), self.ring.0.as_mut_ptr().add(offset), length) };
             rest = later;
         }
@@ -198,13 +198,13 @@ pub(super) enum RingLookup {
     Ring(RingReader),
     /// There is no such file, or it can't be mapped: the two ends share no memory.
     None,
-    /// Another file; why it is not the ring.
+    /// Another file, and the reason that it is not the ring.
     Other(String),
 }
 
 impl RingReader {
-    /// Maps `ring`, if the file under its name is the one that its sender made. The checks are
-    /// on the open file, which can't be replaced meanwhile.
+    /// Maps `ring`, if the file under its name is the one that its sender created. The checks use the open file, which
+    /// can't be replaced meanwhile.
     pub(super) fn open(ring: &RingIdentity) -> RingLookup {
         let file = match open_existing(&ring.path()) {
             Ok(file) => file,
@@ -226,7 +226,8 @@ impl RingReader {
         let mut rest = into;
         for (offset, length) in self.ring.segments(self.read, total) {
             let (now, later) = rest.split_at_mut(length);
-            // SAFETY: the stretch lies in the mapping; the writer has announced it, so it is written and will not change.
+            // SAFETY: the range lies in the mapping; the writer has announced it, so that it is written and will not
+            // change.
             unsafe { std::ptr::copy_nonoverlapping(self.ring.0.as_mut_ptr().add(offset), now.as_mut_ptr(), length) };
             rest = later;
         }
@@ -235,7 +236,7 @@ impl RingReader {
     }
 }
 
-/// Why `file` is not `ring`.
+/// The reason that `file` is not `ring`.
 fn difference(file: &File, ring: &RingIdentity) -> io::Result<Option<String>> {
     let found = file.metadata()?;
     let own = geteuid().as_raw();

@@ -18,7 +18,7 @@ use super::*;
 const LINK: LinkId = LinkId { from: 0, to: 1, payload: LinkPayload::Forward { boundary: 0 } };
 const BYTES: usize = 16_384;
 
-/// No other test's, also in another process.
+/// A name that no other test uses, in this or another process.
 fn unique(name: &str) -> String {
     format!("{name}/{}", std::process::id())
 }
@@ -27,7 +27,7 @@ fn ring<'a>(group: &'a str, nonce: &'a str) -> RingIdentity<'a> {
     RingIdentity { group, link: LINK, nonce, bytes: BYTES }
 }
 
-/// What comes back for a greeting, until the connection is closed or has answered.
+/// Returns the answer to a greeting, or what arrives until the connection is closed.
 fn greet(address: &str, ring: Option<(&str, usize)>) -> Vec<u8> {
     let stream = TcpStream::connect(address).unwrap();
     stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
@@ -79,7 +79,7 @@ fn listening(transport: Transport, group: &str, others: impl FnOnce(&str)) {
     });
 }
 
-/// Something done to a ring's file, by its path.
+/// A modification of a ring's file, by its path.
 type Tampering = (&'static str, fn(&Path));
 
 fn aside(path: &Path) -> std::path::PathBuf {
@@ -109,7 +109,7 @@ const TAMPERINGS: [Tampering; 10] = [
     ("all zeros", |path| {
         fs::write(path, vec![0; fs::metadata(path).unwrap().len() as usize]).unwrap();
     }),
-    // without the right to give files away there is nobody else's file to be had
+    // without the right to change a file's owner, the test writes a file of the wrong size
     ("another user's", |path| chown(path, Some(1), None).or_else(|_| fs::write(path, [0])).unwrap()),
 ];
 
@@ -129,12 +129,12 @@ fn only_the_senders_own_ring_is_mapped() {
             let _ = fs::remove_dir(ring.path());
             drop(named);
         }
-        // as it should be, but for what is said of it
+        // a correct ring with a wrong announcement
         let _named = NamedRing::create(&ring(group, "whole")).unwrap();
         for bytes in [BYTES * 2, 0] {
             assert_eq!(greet(address, Some(("whole", bytes))), [0; 0], "{bytes}");
         }
-        // sent around: no path leads out of the folder
+        // an announced path: no path leads out of the folder
         assert_eq!(greet(address, Some(("../../tmp/file", BYTES * 3))), [0; 0]);
     });
 }
@@ -181,7 +181,8 @@ fn the_transport_decides_whether_shared_memory_is_brought() {
     listening(Transport::Shm, group, |address| assert_eq!(greet(address, None), [0; 0]));
 }
 
-/// Stage 0 sends to a stage that does not answer as it should, and waits for another that is silent: what it knows ends both waits.
+/// Stage 0 sends to a stage that closes its connection, and waits for another that is silent: the failure ends both
+/// waits.
 #[test]
 fn a_failure_to_dial_ends_the_wait_for_other_links() {
     let [first, second] = [(); 2].map(|()| TcpListener::bind("127.0.0.1:0").unwrap());

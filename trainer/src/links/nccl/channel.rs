@@ -1,5 +1,5 @@
-//! What one rank sends to another, or receives from it: a thread that gives the messages of all links between the two to their
-//! communicator, in the order in which the program handed them over.
+//! The messages from one rank to another, at one of the two ends. A thread passes the messages of all links between the
+//! two to their communicator, in the order in which the program handed them over.
 
 use std::collections::VecDeque;
 use std::net::TcpStream;
@@ -17,13 +17,15 @@ use super::super::{Interrupt, LinkError, LinkId};
 use super::communicator::{Communicator, CommunicatorEnd};
 use crate::sys::{CudaContext, CudaError, CudaEvent, CudaStream, Timestamp};
 
-/// Interval between polls of what is pending: how late a sent tensor is freed, and a failure seen.
+/// Interval between polls of pending messages: the delay before a sent tensor is freed, and before a failure is
+/// noticed.
 const POLL_INTERVAL: Duration = Duration::from_millis(1);
 
-/// What may still complete after the other end has closed its connection: it has sent or received all of it.
+/// The time for pending messages to complete after the other end has closed its connection, having sent or received all
+/// of them.
 const PEER_CLOSED_GRACE: Duration = Duration::from_millis(500);
 
-/// How long a communicator may take to send the rest of what it was given, once its messages are done on the device.
+/// The time limit for a communicator to send its remaining messages, once they are done on the device.
 const FINISH_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// A tensor to be sent, or to be filled.
@@ -32,11 +34,12 @@ pub(crate) struct Message {
     pub(crate) link: LinkId,
     pub(crate) microbatch: usize,
     pub(crate) tensor: Tensor,
-    /// Who gets the tensor of a receive.
+    /// The channel that receives the tensor of a receive.
     pub(crate) arrivals: Option<mpsc::Sender<Result<ArrivedTensor, LinkError>>>,
 }
 
-/// The handle of a channel's thread. When the last is dropped, the thread sends what it has, or gives up what it was to receive.
+/// The handle of a channel's thread. When the last handle is dropped, the thread sends its remaining messages, or
+/// abandons its remaining receives.
 #[derive(Debug)]
 pub(crate) struct Channel {
     context: CudaContext,
@@ -45,7 +48,7 @@ pub(crate) struct Channel {
     thread: Option<JoinHandle<()>>,
 }
 
-/// From what a channel is started.
+/// Configuration from which a channel starts.
 #[derive(Debug)]
 pub(super) struct ChannelConfig {
     pub(super) context: CudaContext,
@@ -55,7 +58,7 @@ pub(super) struct ChannelConfig {
     pub(super) peer: usize,
     /// Closed by the other end when it is gone.
     pub(super) sockets: Vec<TcpStream>,
-    /// Ends it once the group has failed.
+    /// Ends the thread once the group has failed.
     pub(super) interrupt: Interrupt,
 }
 
@@ -70,7 +73,7 @@ impl Channel {
         Ok(Channel { context, messages: Some(messages), failure, thread })
     }
 
-    /// Hands a message over, behind all that libtorch has been given so far.
+    /// Hands a message over, to run after the work that libtorch has queued so far.
     pub(crate) fn enqueue(&self, message: Message) -> Result<(), LinkError> {
         let ready = self.context.record_default_stream()?;
         let link = message.link;
@@ -79,7 +82,7 @@ impl Channel {
         self.failure().map_or(Ok(()), Err)
     }
 
-    /// Why anything handed over before has failed. What was received by then may not be what was sent.
+    /// The reason that an earlier message failed. In that case, tensors received before may be wrong.
     pub(crate) fn failure(&self) -> Option<LinkError> {
         self.failure.get().cloned()
     }
@@ -97,11 +100,12 @@ impl Drop for Channel {
 struct ChannelThread {
     config: ChannelConfig,
     stream: CudaStream,
-    /// Messages that the communicator has, with events behind them; it reads or writes their memory until then.
+    /// Messages that the communicator has accepted, each with an event after it; the communicator uses their memory
+    /// until then.
     pending: VecDeque<(Message, Arc<CudaEvent>)>,
-    /// The one that the communicator did not take.
+    /// The message that the communicator did not accept.
     refused: Option<Message>,
-    /// When the other end was first seen to be gone.
+    /// The time at which the other end was first observed to be gone.
     peer_closed_at: Option<Instant>,
 }
 
@@ -122,7 +126,7 @@ impl ChannelThread {
                 device @ LinkError::Device(_) => device,
                 why => LinkError::Broken(format!("could not {way} {what}: {why}")),
             };
-            // known before the abort lets the device go on with what has not arrived
+            // set before the abort, which lets the device continue with tensors that have not arrived
             let _ = failure.set(error.clone());
             drop(communicator);
             let _ = stream.synchronize();
@@ -164,7 +168,7 @@ impl ChannelThread {
         }
     }
 
-    /// Gives a message to the communicator; an event behind it.
+    /// Passes a message to the communicator. Returns an event after it.
     fn begin(&self, message: &Message, ready: &CudaEvent) -> Result<Arc<CudaEvent>, LinkError> {
         self.stream.wait(ready)?;
         // an empty tensor has no memory, and both ends know that it is empty
@@ -180,13 +184,13 @@ impl ChannelThread {
             let Message { microbatch, tensor, .. } = message;
             let at = Timestamp::Device(Arc::clone(&done));
             let arrival = ArrivedTensor { microbatch: *microbatch, tensor: tensor.shallow_clone(), at };
-            // whoever waited may have given up
+            // the receiver of the arrival may have been dropped
             let _ = arrivals.send(Ok(arrival));
         }
         Ok(done)
     }
 
-    /// Lets go of the messages that are done.
+    /// Drops the messages that are done.
     fn release(&mut self) -> Result<(), LinkError> {
         while let Some((_, done)) = self.pending.front() {
             if !done.is_complete()? {
@@ -197,7 +201,7 @@ impl ChannelThread {
         Ok(())
     }
 
-    /// Looks for what would keep the rest from ever being done.
+    /// Checks for failures that would keep the pending messages from completing.
     fn watch(&mut self) -> Result<(), LinkError> {
         self.config.communicator.is_ready().map_err(LinkError::Broken)?;
         if self.pending.is_empty() {
@@ -220,7 +224,7 @@ fn broken(why: impl Into<String>) -> LinkError {
     LinkError::Broken(why.into())
 }
 
-/// Whether the other end of a connection on which nothing is sent is gone.
+/// Whether the other end has closed a connection on which nothing is sent.
 fn is_closed(socket: &TcpStream) -> bool {
     match recv(socket, &mut [0_u8], RecvFlags::PEEK | RecvFlags::DONTWAIT) {
         Ok((_, bytes)) => bytes == 0,
@@ -228,7 +232,7 @@ fn is_closed(socket: &TcpStream) -> bool {
     }
 }
 
-/// The interrupt has them too: closing alone would not tell the other end.
+/// Shuts the sockets down. The interrupt has clones of them, so that closing alone would not notify the other end.
 fn close(sockets: &[TcpStream]) {
     for socket in sockets {
         let _ = shutdown(socket, Shutdown::Both);

@@ -1,4 +1,4 @@
-//! A communicator of two ranks: 0 sends, 1 receives.
+//! A communicator of two ranks: rank 0 sends, rank 1 receives.
 
 use std::ffi::{CStr, c_char, c_int};
 use std::ptr;
@@ -9,7 +9,7 @@ use tch::Tensor;
 use super::library::{Config, IN_PROGRESS, INVALID_USAGE, Nccl, RawCommunicator, RawUniqueId, SUCCESS, UINT8};
 use crate::sys::CudaStream;
 
-/// What both ends of a communicator are given to find each other; it has an address in it.
+/// The identifier with which both ends of a communicator find each other; it contains an address.
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) struct UniqueId(Vec<u8>);
 
@@ -20,7 +20,7 @@ impl std::fmt::Debug for UniqueId {
 }
 
 impl UniqueId {
-    /// A new one.
+    /// Generates a new identifier.
     pub(super) fn generate(nccl: &'static Nccl) -> Result<UniqueId, String> {
         let mut id = RawUniqueId([0; 128]);
         // SAFETY: writes one identifier.
@@ -28,12 +28,12 @@ impl UniqueId {
         check(nccl, ptr::null_mut(), "ncclGetUniqueId", result).map(|()| UniqueId(id.0.to_vec()))
     }
 
-    /// As it travels.
+    /// The identifier's bytes, as a greeting carries them.
     pub(crate) fn as_bytes(&self) -> &[u8] {
         &self.0
     }
 
-    /// From what a peer has sent; none if it is none.
+    /// Parses bytes from a peer; `None` if they are no identifier.
     pub(crate) fn from_bytes(bytes: &[u8]) -> Option<UniqueId> {
         (bytes.len() == size_of::<RawUniqueId>()).then(|| UniqueId(bytes.to_vec()))
     }
@@ -61,10 +61,10 @@ impl CommunicatorEnd {
     }
 }
 
-/// Interval between polls of a communicator that has something in progress.
+/// Interval between polls of a communicator with an operation in progress.
 const POLL_INTERVAL: Duration = Duration::from_micros(200);
 
-/// One end, used by one thread at a time. Aborted when dropped.
+/// One end of a communicator, used by one thread at a time. Dropping it aborts it.
 #[derive(Debug)]
 pub(crate) struct Communicator {
     nccl: &'static Nccl,
@@ -72,11 +72,11 @@ pub(crate) struct Communicator {
     raw: RawCommunicator,
 }
 
-// SAFETY: NCCL's functions may be called on any thread, for one communicator by one at a time.
+// SAFETY: NCCL's functions may be called on any thread, but only by one thread at a time for one communicator.
 unsafe impl Send for Communicator {}
 
 impl Communicator {
-    /// Begins to connect; [`Communicator::is_ready`] says when it is done.
+    /// Starts to connect; [`Communicator::is_ready`] returns whether the connection is complete.
     pub(super) fn begin(nccl: &'static Nccl, id: &UniqueId, end: CommunicatorEnd) -> Result<Communicator, String> {
         let (mut raw, mut config) = (ptr::null_mut(), Config::non_blocking());
         // SAFETY: writes one handle; the configuration is copied.
@@ -85,23 +85,23 @@ impl Communicator {
         communicator.begun("ncclCommInitRankConfig", result).map(|()| communicator)
     }
 
-    /// Whether what was begun is done.
+    /// Whether the operation in progress is complete.
     ///
     /// # Errors
-    /// What has failed since, here or at the other end.
+    /// A failure since the start, here or at the other end.
     pub(super) fn is_ready(&self) -> Result<bool, String> {
         let (result, state) = self.async_error();
         self.begun("ncclCommGetAsyncError", result)?;
         self.begun("NCCL", state).map(|()| state == SUCCESS)
     }
 
-    /// Whether NCCL refuses it for how it is used, such as for two ends on one GPU of one host.
+    /// Whether NCCL rejects the communicator as invalid usage, for example two ends on one GPU of one host.
     pub(super) fn is_used_wrong(&self) -> bool {
         let (result, state) = self.async_error();
         [result, state].contains(&INVALID_USAGE)
     }
 
-    /// What `ncclCommGetAsyncError` returns, and what it says of the communicator.
+    /// The result of `ncclCommGetAsyncError`, and the communicator's state that it reports.
     fn async_error(&self) -> (c_int, c_int) {
         let mut state = SUCCESS;
         // SAFETY: writes one integer.
@@ -109,7 +109,8 @@ impl Communicator {
         (result, state)
     }
 
-    /// Gives a send or receive of a tensor's memory to `stream`, and waits until NCCL has taken it; `give_up` is asked meanwhile.
+    /// Queues a send or receive of a tensor's memory on `stream`, and waits until NCCL has accepted it. Calls `give_up`
+    /// while it waits.
     pub(super) fn transfer(
         &self,
         tensor: &Tensor,
@@ -123,8 +124,8 @@ impl Communicator {
             CommunicatorEnd::Sender => "ncclSend",
             CommunicatorEnd::Receiver => "ncclRecv",
         };
-        // SAFETY: the memory is the tensor's, which the caller keeps, and of a receive leaves alone, until an event behind this is
-        // complete.
+        // SAFETY: the memory is the tensor's. The caller keeps it, and does not access the memory of a receive, until
+        // an event after this call is complete.
         let result = unsafe {
             match self.end {
                 CommunicatorEnd::Sender => (functions.send)(address, bytes, UINT8, peer, raw, stream.raw()),
@@ -139,7 +140,8 @@ impl Communicator {
         Ok(())
     }
 
-    /// Frees it once all that it was given has gone out, which the network may do after the stream; aborts it at the deadline.
+    /// Frees the communicator once all its messages have been sent, which the network may do after the stream. Aborts
+    /// it at the deadline.
     pub(super) fn finish(mut self, deadline: Instant) {
         // SAFETY: a valid communicator.
         let result = unsafe { (self.nccl.functions.finalize)(self.raw) };
@@ -153,7 +155,7 @@ impl Communicator {
                 _ => return,
             }
         }
-        // SAFETY: finalized, and not used again.
+        // SAFETY: the communicator is finalized, and not used again.
         unsafe { (self.nccl.functions.destroy)(std::mem::replace(&mut self.raw, ptr::null_mut())) };
     }
 
@@ -168,7 +170,7 @@ impl Communicator {
 impl Drop for Communicator {
     fn drop(&mut self) {
         if !self.raw.is_null() {
-            // SAFETY: not used again; what of it runs on the device ends.
+            // SAFETY: the communicator is not used again; the abort ends its kernels on the device.
             unsafe { (self.nccl.functions.abort)(self.raw) };
         }
     }
@@ -178,7 +180,8 @@ fn check(nccl: &'static Nccl, raw: RawCommunicator, call: &str, result: c_int) -
     if result == SUCCESS {
         return Ok(());
     }
-    // SAFETY: both return strings of the library's, of which the last error is there until the next one on this thread.
+    // SAFETY: both functions return strings of the library. The last error stays valid until the next one on this
+    // thread.
     let [why, last] = unsafe { [(nccl.errors.get_error_string)(result), (nccl.errors.get_last_error)(raw)] };
     let text = |text: *const c_char| {
         // SAFETY: null, or a null-terminated string as above.

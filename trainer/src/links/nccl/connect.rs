@@ -18,7 +18,7 @@ use crate::sys::CudaContext;
 /// Interval between polls of communicators that connect.
 const POLL_INTERVAL: Duration = Duration::from_millis(5);
 
-/// What a stage needs for NCCL.
+/// The resources of a stage for NCCL.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Endpoint {
     nccl: &'static Nccl,
@@ -29,7 +29,7 @@ impl Endpoint {
     /// Opens NCCL and the driver for a stage whose tensors are on `device`.
     ///
     /// # Errors
-    /// A sentence: what is missing.
+    /// A sentence that says what is missing.
     pub(crate) fn open(device: Device) -> Result<Endpoint, String> {
         let index = match device {
             Device::Cuda(index) => index,
@@ -44,7 +44,7 @@ impl Endpoint {
         }
     }
 
-    /// The GPU's.
+    /// The context of the GPU.
     pub(crate) fn context(&self) -> CudaContext {
         self.context
     }
@@ -55,7 +55,7 @@ impl Endpoint {
     }
 }
 
-/// A link that goes over the communicator of this identifier.
+/// A link over the communicator of this identifier.
 #[derive(Debug)]
 pub(crate) struct NewCommunicator {
     pub(crate) link: LinkId,
@@ -70,7 +70,7 @@ struct Pair {
     sockets: Vec<TcpStream>,
 }
 
-/// Connects the communicators of all links of stage `rank`; returns the channel of each link.
+/// Connects the communicators of all links of stage `rank`. Returns the channel of each link.
 pub(crate) fn connect(
     endpoint: Endpoint,
     rank: usize,
@@ -93,10 +93,10 @@ pub(crate) fn connect(
         let at = address.map_or_else(String::new, |address| format!(" at {address}"));
         let remedy = remedy(why, is_usage, address);
         let message = format!("NCCL does not connect stage {rank} with stage {peer}{at}: {why}; {remedy}");
-        // the next group would be refused as well
+        // NCCL would reject the next group as well
         if is_usage { LinkError::Unavailable(message) } else { LinkError::Broken(message) }
     };
-    // all begin before any is waited for: whichever the other stages wait for first is among them
+    // all communicators start before the first wait: whichever another stage waits for first is among them
     let mut begun = Vec::new();
     for ((from, to), Pair { id, links, sockets }) in pairs {
         let (end, peer) = if from == rank { (CommunicatorEnd::Sender, to) } else { (CommunicatorEnd::Receiver, from) };

@@ -1,6 +1,6 @@
 //! NCCL's functions, in a library that is opened at run time.
 //!
-//! Source: `nccl.h` of NCCL 2.28, and the guide's chapters on non-blocking communicators and on error handling.
+//! Source: `nccl.h` of NCCL 2.28, and its guide's chapters on non-blocking communicators and on error handling.
 
 use std::ffi::{c_char, c_int, c_void};
 use std::sync::OnceLock;
@@ -22,7 +22,7 @@ pub(super) const SUCCESS: c_int = 0;
 pub(super) const INVALID_USAGE: c_int = 5;
 /// `ncclInProgress`.
 pub(super) const IN_PROGRESS: c_int = 7;
-/// `ncclUint8`: what travels is bytes.
+/// `ncclUint8`: all messages are bytes.
 pub(super) const UINT8: c_int = 1;
 /// `NCCL_CONFIG_UNDEF_INT`.
 const UNDEFINED: c_int = c_int::MIN;
@@ -32,7 +32,7 @@ const UNDEFINED: c_int = c_int::MIN;
 #[repr(C)]
 pub(super) struct RawUniqueId(pub(super) [u8; 128]);
 
-/// `ncclConfig_t` as NCCL 2.18 has it; newer versions take it for what it is by `size` and `version`.
+/// `ncclConfig_t` of NCCL 2.18; newer versions recognise it by `size` and `version`.
 #[repr(C)]
 pub(super) struct Config {
     size: usize,
@@ -46,11 +46,12 @@ pub(super) struct Config {
     split_share: c_int,
 }
 
-/// Blocks of a GPU that a communicator may take from the computation. One is too few for the bandwidth of a fast link.
+/// The most blocks of a GPU that a communicator may take from the computation. One block is too few for the bandwidth
+/// of a fast link.
 const MAX_CTAS: c_int = 4;
 
 impl Config {
-    /// Calls return before they are done.
+    /// A configuration whose calls return before they are complete.
     pub(super) fn non_blocking() -> Config {
         Config {
             size: size_of::<Config>(),
@@ -81,7 +82,7 @@ c_functions! {
 }
 
 c_functions! {
-    /// What NCCL says of errors.
+    /// NCCL's functions for error messages.
     NcclErrors {
         get_error_string: "ncclGetErrorString" (c_int),
         get_last_error: "ncclGetLastError" (RawCommunicator),
@@ -99,7 +100,7 @@ impl Nccl {
     /// NCCL, opened once.
     ///
     /// # Errors
-    /// A sentence, if it is missing or too old.
+    /// A sentence, if NCCL is missing or too old.
     pub(crate) fn get() -> Result<&'static Nccl, String> {
         static NCCL: OnceLock<Result<Nccl, String>> = OnceLock::new();
         NCCL.get_or_init(|| Nccl::open(LIBRARY)).as_ref().map_err(Clone::clone)
@@ -136,7 +137,7 @@ mod tests {
         assert_eq!(other, "libc.so.6 has no ncclGetVersion: NCCL 2.18 or newer is needed");
     }
 
-    /// As the C compiler lays it out on 64-bit machines: what NCCL reads by offset.
+    /// The layout is that of the C compiler on 64-bit machines, because NCCL reads the fields by offset.
     #[test]
     fn the_configuration_is_laid_out_as_in_the_header() {
         assert_eq!(size_of::<Config>(), 48);

@@ -1,9 +1,9 @@
-//! Tensors between GPUs by NCCL: one communicator for each ordered pair of ranks, whatever links they have in that direction.
-//! NCCL's messages have no names, so both ends give a communicator the same messages in the same order: that of their programs,
-//! which `stagecoach_pipeline` verifies for each pair of ranks.
+//! Tensors between GPUs by NCCL: one communicator for each ordered pair of ranks, shared by all links in that
+//! direction. NCCL's messages have no names, so that both ends must pass the same messages to a communicator in the
+//! same order. That is the order of their programs, which `stagecoach_pipeline` verifies for each pair of ranks.
 //!
-//! Nothing here makes the host wait for a GPU. A send runs behind an event of the default stream, on which libtorch computes, and
-//! what uses a received tensor runs behind an event of the receive.
+//! No function here makes the host wait for a GPU. A send runs after an event of the default stream, on which libtorch
+//! computes. The computations that use a received tensor run after an event of the receive.
 
 mod channel;
 mod communicator;

@@ -1,12 +1,12 @@
-//! What to do about a communicator that does not connect.
+//! The remedies for a communicator that does not connect.
 
 use std::net::{IpAddr, Ipv4Addr};
 
-/// The variable that tells NCCL which interfaces to use.
+/// The variable that selects NCCL's network interfaces.
 const INTERFACE_VARIABLE: &str = "NCCL_SOCKET_IFNAME";
 
-/// What to do, as words that go on a sentence, about a peer at this address that NCCL does not connect with, because of `why`.
-/// `is_usage`: NCCL says that it is used wrong.
+/// The remedy, as the end of a sentence, for a peer at this address with which NCCL does not connect, because of `why`.
+/// `is_usage` is set if NCCL reports invalid usage.
 pub(super) fn remedy(why: &str, is_usage: bool, peer: Option<IpAddr>) -> String {
     let routes = std::fs::read_to_string("/proc/net/route").unwrap_or_default();
     let interface = peer.and_then(|peer| interface_to(peer, &routes));
@@ -33,7 +33,7 @@ fn remedy_for(why: &str, is_usage: bool, interface: Option<&str>, set: Option<&s
     )
 }
 
-/// The interface by which an IPv4 address is reached, by the kernel's table of routes (`/proc/net/route`): the one with the longest mask.
+/// The interface for an IPv4 address by the kernel's routing table (`/proc/net/route`): the one with the longest mask.
 fn interface_to(peer: IpAddr, routes: &str) -> Option<String> {
     let IpAddr::V4(peer) = peer else { return None };
     if peer.is_loopback() {
@@ -41,7 +41,7 @@ fn interface_to(peer: IpAddr, routes: &str) -> Option<String> {
     }
     let route = |line: &str| {
         let fields: Vec<&str> = line.split_whitespace().collect();
-        // in hexadecimal, in the order of the bytes in memory
+        // the table has hexadecimal numbers, in the order of the bytes in memory
         let address = |field: usize| {
             let number = u32::from_str_radix(fields.get(field)?, 16).ok()?;
             Some(Ipv4Addr::from(number.to_ne_bytes()).to_bits())

@@ -1,4 +1,4 @@
-//! What has arrived over a link, which may be asked for in another order.
+//! Tensors that have arrived over a link. The program may request them in another order.
 
 use std::sync::mpsc;
 
@@ -7,7 +7,7 @@ use tch::Tensor;
 use super::super::{LinkError, LinkId};
 use crate::sys::Timestamp;
 
-/// A tensor that was posted, and since when it is filled: one of a GPU possibly from an event on that is not complete.
+/// A posted tensor, and the time at which it was filled: for a GPU possibly an event that is not complete yet.
 #[derive(Debug)]
 pub(in super::super) struct ArrivedTensor {
     pub(in super::super) microbatch: usize,
@@ -16,7 +16,7 @@ pub(in super::super) struct ArrivedTensor {
 }
 
 impl ArrivedTensor {
-    /// The tensor, and since when it is filled; what libtorch does with it runs after that.
+    /// The tensor, and the time at which it was filled. Later computations of libtorch run after that time.
     fn into_parts(self) -> Result<(Tensor, Timestamp), LinkError> {
         if let Timestamp::Device(filled) = &self.at {
             filled.make_default_stream_wait()?;
@@ -29,7 +29,7 @@ impl ArrivedTensor {
 #[derive(Debug)]
 pub(super) struct Arrivals {
     arrived: mpsc::Receiver<Result<ArrivedTensor, LinkError>>,
-    /// Arrived before somebody asked for them.
+    /// Tensors that arrived before they were requested.
     early: Vec<ArrivedTensor>,
 }
 
@@ -38,7 +38,7 @@ impl Arrivals {
         Arrivals { arrived, early: Vec::new() }
     }
 
-    /// Waits for the tensor of a microbatch, and makes libtorch's computations wait that are begun from now on.
+    /// Waits for the tensor of a microbatch, and makes later computations of libtorch wait until it is filled.
     pub(super) fn wait(&mut self, link: LinkId, microbatch: usize) -> Result<(Tensor, Timestamp), LinkError> {
         if let Some(at) = self.early.iter().position(|early| early.microbatch == microbatch) {
             return self.early.swap_remove(at).into_parts();

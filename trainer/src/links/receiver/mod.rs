@@ -23,7 +23,7 @@ use crate::sys::{CudaContext, Timestamp};
 #[derive(Debug)]
 pub struct Receiver {
     link: LinkId,
-    /// Where its tensors are used.
+    /// The device on which its tensors are used.
     device: Device,
     backend: Backend,
 }
@@ -35,7 +35,8 @@ enum Backend {
 }
 
 impl Receiver {
-    /// Starts to receive from `stream`, which is the connection `socket`, what is used on `device`; also into the memory of `gpu`.
+    /// Starts to receive tensors for `device` from `stream`, the stream of the connection `socket`; also into the
+    /// memory of `gpu`.
     pub(super) fn start(
         link: LinkId,
         device: Device,
@@ -53,13 +54,13 @@ impl Receiver {
         Receiver { link, device, backend: Backend::Nccl(NcclReceiver::new(channel)) }
     }
 
-    /// Posts a receive: allocates the tensor (by libtorch, so that its alignment is what kernels see elsewhere) and
-    /// returns at once. `shape` and `kind` are what the sender must send.
+    /// Posts a receive: allocates the tensor (by libtorch, for the alignment that kernels expect) and returns at once.
+    /// `shape` and `kind` are those of the tensor that the sender must send.
     pub fn post(&mut self, microbatch: usize, shape: &[i64], kind: Kind) {
         self.post_into(microbatch, Tensor::empty(shape, (kind, self.device)));
     }
 
-    /// Posts a receive into a contiguous tensor that nobody uses until it has arrived.
+    /// Posts a receive into a contiguous tensor. The caller does not use the tensor until it has arrived.
     pub(crate) fn post_into(&mut self, microbatch: usize, tensor: Tensor) {
         match &mut self.backend {
             Backend::Stream(receiver) => receiver.post(microbatch, tensor),
@@ -67,13 +68,13 @@ impl Receiver {
         }
     }
 
-    /// Waits for the tensor posted for `microbatch`. If it is in the memory of a GPU, it is not there yet: libtorch's computations that
-    /// are begun from now on run when it is.
+    /// Waits for the tensor posted for `microbatch`. A tensor in the memory of a GPU may not be filled yet: later
+    /// computations of libtorch run once it is.
     pub fn wait(&mut self, microbatch: usize) -> Result<Tensor, LinkError> {
         self.wait_for_arrival(microbatch).map(|(tensor, _)| tensor)
     }
 
-    /// The same, and when it arrived.
+    /// The same, with the time of arrival.
     pub(crate) fn wait_for_arrival(&mut self, microbatch: usize) -> Result<(Tensor, Timestamp), LinkError> {
         match &mut self.backend {
             Backend::Stream(receiver) => receiver.wait(self.link, microbatch),
@@ -81,12 +82,12 @@ impl Receiver {
         }
     }
 
-    /// Whether a thread of this process fills what was posted.
+    /// Whether a thread of this process fills the posted tensors.
     pub(super) fn is_stream(&self) -> bool {
         matches!(self.backend, Backend::Stream(_))
     }
 
-    /// Why anything received so far has failed, as far as is known: then what was returned is not what was sent.
+    /// The reason that an earlier receive failed, as far as it is known. In that case, returned tensors may be wrong.
     pub(super) fn failure(&self) -> Option<LinkError> {
         match &self.backend {
             Backend::Stream(_) => None,

@@ -14,10 +14,10 @@ use crate::sys::Timestamp;
 #[derive(Debug)]
 pub(super) struct NcclReceiver {
     channel: Arc<Channel>,
-    /// To this stage itself, for what arrives.
+    /// The sender to this receiver itself, for arrived tensors.
     sender: mpsc::Sender<Result<ArrivedTensor, LinkError>>,
     arrivals: Arrivals,
-    /// Where what arrives goes from there, if it was posted elsewhere.
+    /// The final destinations of tensors that were posted in other memory, by microbatch.
     destinations: HashMap<usize, Tensor>,
 }
 
@@ -27,7 +27,7 @@ impl NcclReceiver {
         NcclReceiver { channel, sender, arrivals: Arrivals::new(arrived), destinations: HashMap::new() }
     }
 
-    /// Why anything that was posted has failed, as far as is known.
+    /// The reason that a posted receive failed, as far as it is known.
     pub(super) fn failure(&self) -> Option<LinkError> {
         self.channel.failure()
     }

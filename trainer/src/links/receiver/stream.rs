@@ -1,4 +1,4 @@
-//! Receives from a stream, which a thread fills.
+//! Receives from a stream, by a thread that fills the tensors.
 
 use std::io::Read;
 use std::net::TcpStream;
@@ -21,11 +21,11 @@ use crate::tensor_bytes::bytes_of;
 struct Posted {
     microbatch: u32,
     tensor: Tensor,
-    /// If it is in the memory of the GPU, an event behind all that used this memory before.
+    /// For a tensor in GPU memory, an event after all earlier uses of this memory.
     free: Option<Result<CudaEvent, CudaError>>,
 }
 
-/// Receives posted on a stream, whose bytes arrive in the memory of the host.
+/// Receives posted on a stream, whose bytes arrive in host memory.
 #[derive(Debug)]
 pub(super) struct StreamReceiver {
     gpu: Option<CudaContext>,
@@ -73,7 +73,7 @@ impl StreamReceiver {
     }
 }
 
-/// What a receiver's thread fills tensors from.
+/// The source from which a receiver's thread fills tensors.
 struct Filler {
     link: LinkId,
     stream: LinkStream,
@@ -83,7 +83,8 @@ struct Filler {
 }
 
 impl Filler {
-    /// Fills a tensor, of the GPU if there is an event at which it is `free`; since when it is filled.
+    /// Fills a tensor: of the GPU if there is an event at which it is `free`, otherwise of the host. Returns the time
+    /// at which it is filled.
     fn fill(&mut self, microbatch: u32, tensor: &Tensor, free: Option<&CudaEvent>) -> Result<Timestamp, LinkError> {
         let mut filled = None;
         for part in parts(tensor, self.link.payload) {
@@ -127,7 +128,7 @@ impl Filler {
                 "stage {to} expected {expected} from stage {from}, got {found}: both must run the same plan"
             )));
         }
-        // SAFETY: the tensor is for this receive alone, and is handed on only after it is filled.
+        // SAFETY: the tensor is for this receive alone, and is passed on only after it is filled.
         carrier.take(stream, unsafe { &mut *bytes_of(tensor) }).map_err(broken)
     }
 }

@@ -31,7 +31,7 @@ enum Backend {
 }
 
 impl Sender {
-    /// Starts to send on `stream`, which is the connection `socket`, also from the memory of `gpu`.
+    /// Starts to send on `stream`, the stream of the connection `socket`, also from the memory of `gpu`.
     pub(super) fn start(
         link: LinkId,
         socket: TcpStream,
@@ -51,9 +51,10 @@ impl Sender {
 
     /// Hands over a contiguous tensor, which the link keeps alive until it is sent.
     ///
-    /// To a stream, blocks while [`SENDS_IN_FLIGHT`](stagecoach_pipeline::SENDS_IN_FLIGHT) earlier ones have not left this stage: TCP's
-    /// buffers or shared memory are full, and the receiver has not posted their receives, or a GPU has not computed them. What replicas exchange never blocks: it is sent while the stage computes.
-    /// From GPU to GPU nothing does: the send runs on the device, behind what computes the tensor.
+    /// To a stream, blocks while [`SENDS_IN_FLIGHT`](stagecoach_pipeline::SENDS_IN_FLIGHT) earlier tensors have not
+    /// left this stage: TCP's buffers or shared memory are full and the receiver has not posted their receives, or a
+    /// GPU has not computed them. Tensors between replicas never block, because they are sent while the stage computes.
+    /// From GPU to GPU no send blocks: it runs on the device, after the computation of the tensor.
     ///
     /// # Errors
     /// If an earlier send failed.
@@ -61,7 +62,8 @@ impl Sender {
         self.send_when(microbatch, tensor, None)
     }
 
-    /// The same for a tensor that is complete only with an event; without one it is behind what libtorch has been given so far.
+    /// The same for a tensor that is complete only with an event. Without an event, the tensor is complete after the
+    /// work that libtorch has queued so far.
     pub(crate) fn send_when(
         &self,
         microbatch: usize,
@@ -80,7 +82,7 @@ impl Sender {
         }
     }
 
-    /// Why anything sent so far has failed, as far as is known.
+    /// The reason that an earlier send failed, as far as it is known.
     pub(super) fn failure(&self) -> Option<LinkError> {
         match &self.backend {
             Backend::Stream(queue) => queue.failure(),
@@ -88,7 +90,7 @@ impl Sender {
         }
     }
 
-    /// Payload bytes that have left so far.
+    /// Payload bytes sent so far.
     pub fn bytes(&self) -> u64 {
         self.bytes.load(Ordering::Relaxed)
     }

@@ -16,7 +16,7 @@ use super::super::{LinkError, LinkId, LinkPayload};
 use crate::sys::{CudaContext, CudaError, CudaEvent};
 use crate::tensor_bytes::bytes_of;
 
-/// Tensors that wait to be written to a stream, and the thread that does it.
+/// A queue of tensors to write to a stream, and the thread that writes them.
 #[derive(Debug)]
 pub(super) struct StreamSender {
     gpu: Option<CudaContext>,
@@ -30,13 +30,13 @@ pub(super) struct StreamSender {
 struct Outbound {
     microbatch: u32,
     tensor: Tensor,
-    /// The GPU in whose memory it is; none if it is in the host's.
+    /// The GPU whose memory holds the tensor; `None` if it is in host memory.
     gpu: Option<CudaContext>,
-    /// Before this event is complete it is not either.
+    /// The event at which the tensor is complete.
     complete: Option<Arc<CudaEvent>>,
 }
 
-/// The queue to the thread: a bounded one, or one for all that a step has.
+/// The queue to the thread: bounded, or unbounded for all tensors of a step.
 #[derive(Debug)]
 enum TensorQueue {
     Bounded(mpsc::SyncSender<Outbound>),
@@ -51,14 +51,14 @@ impl TensorQueue {
                 (TensorQueue::Unbounded(sender), jobs)
             }
             _ => {
-                // one more is in the hands of the thread
+                // the thread itself holds one more
                 let (sender, jobs) = mpsc::sync_channel(SENDS_IN_FLIGHT - 1);
                 (TensorQueue::Bounded(sender), jobs)
             }
         }
     }
 
-    /// None if the thread has ended.
+    /// Queues a tensor; `None` if the thread has ended.
     fn send(&self, job: Outbound) -> Option<()> {
         match self {
             TensorQueue::Bounded(jobs) => jobs.send(job).ok(),
@@ -67,13 +67,13 @@ impl TensorQueue {
     }
 }
 
-/// What a sender's thread writes tensors to.
+/// The destination to which a sender's thread writes tensors.
 struct Writer {
     link: LinkId,
     stream: LinkStream,
     carrier: Outgoing,
     buffer: Option<PinnedBuffer>,
-    /// Payload bytes so far.
+    /// Payload bytes sent so far.
     sent: Arc<AtomicU64>,
 }
 
@@ -82,8 +82,8 @@ impl Writer {
         for part in parts(&outbound.tensor, self.link.payload) {
             let header = Header::of(outbound.microbatch, &part);
             let part = self.on_host(outbound, part)?;
-            // SAFETY: a boundary tensor is never written again once it has been handed over, and a copy of a state, or
-            // what replicas exchange, not before its receiver has it.
+            // SAFETY: a boundary tensor is never written again once it has been handed over. A copy of a state, or a
+            // tensor between replicas, is not written before its receiver has it.
             let written = self.carrier.put(&mut self.stream, &header.encode(), unsafe { &*bytes_of(&part) });
             let link = self.link;
             written.map_err(|error| LinkError::of_io(format_args!("could not send {header}, {link}"), &error))?;
@@ -92,7 +92,7 @@ impl Writer {
         Ok(())
     }
 
-    /// A part of a tensor in the memory of the host, once it is complete.
+    /// A part of a tensor in host memory, once it is complete.
     fn on_host(&mut self, outbound: &Outbound, part: Tensor) -> Result<Tensor, CudaError> {
         let Some(complete) = &outbound.complete else { return Ok(part) };
         let Some(gpu) = outbound.gpu else {
@@ -124,7 +124,7 @@ impl StreamSender {
             for outbound in jobs {
                 if let Err(error) = writer.write(&outbound) {
                     let _ = failed.set(error);
-                    // whoever waits for the rest learns it
+                    // notifies the receiver, which waits for the remaining tensors
                     let _ = socket.shutdown(Shutdown::Both);
                     return;
                 }
@@ -153,7 +153,7 @@ impl StreamSender {
         }
     }
 
-    /// What has ended the thread before its time.
+    /// The error that ended the thread early.
     pub(super) fn failure(&self) -> Option<LinkError> {
         self.failure.get().cloned()
     }

@@ -1,4 +1,4 @@
-//! Configuration of a Llama, or of a model that differs from it in its attention alone.
+//! Configuration of a Llama, or of a model that differs from it only in its attention.
 
 use std::fmt::Display;
 
@@ -8,7 +8,7 @@ use stagecoach_api::job::{LlamaSpec, ModelType};
 /// Configuration without defaults: the fields of Hugging Face's `config.json`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct LlamaConfig {
-    /// Which model it is.
+    /// The type of the model.
     #[serde(default, with = "model_type")]
     pub model_type: ModelType,
     /// Width of the residual stream.
@@ -29,7 +29,7 @@ pub struct LlamaConfig {
     pub max_position_embeddings: usize,
     /// Base of the rotary frequencies.
     pub rope_theta: f64,
-    /// How Llama 3.1 and later change them; `None` for the rotation as it was.
+    /// The change of the frequencies in Llama 3.1 and later; `None` for the original rotation.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rope_scaling: Option<RopeScaling>,
     /// Added to the mean square under the root.
@@ -40,15 +40,17 @@ pub struct LlamaConfig {
     pub initializer_range: f64,
 }
 
-/// Rotary frequencies for longer texts than a model was first made for, by the names of Hugging Face's `config.json`.
+/// Rotary frequencies for texts longer than a model's original length, with the names of Hugging Face's `config.json`.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "rope_type", rename = "llama3")]
 pub struct RopeScaling {
-    /// How many times slower pairs turn that turn less than `low_freq_factor` times within the original length.
+    /// The factor by which pairs turn slower if they turn fewer than `low_freq_factor` times within the original
+    /// length.
     pub factor: f64,
     /// See `factor`.
     pub low_freq_factor: f64,
-    /// Pairs that turn more often than this within the original length are as before; those between are interpolated.
+    /// Pairs that turn more often than this within the original length keep their frequency; pairs between the two
+    /// bounds are interpolated.
     pub high_freq_factor: f64,
     /// The original length, in tokens.
     pub original_max_position_embeddings: usize,
@@ -87,8 +89,8 @@ impl LlamaConfig {
         }
     }
 
-    /// The fields in which `theirs` differs such that weights of one model would have other shapes, or compute another
-    /// function, in the other: by their names in a job, with both values.
+    /// The fields whose difference gives weights another shape or another function, by their names in a job, with both
+    /// values.
     pub(crate) fn differences(&self, theirs: &LlamaConfig) -> Vec<String> {
         fn field<T: PartialEq + Display>(name: &str, ours: &T, theirs: &T) -> Option<String> {
             (ours != theirs).then(|| format!("{name} is {ours} here and {theirs} there"))
@@ -102,12 +104,12 @@ impl LlamaConfig {
             head_dim,
             intermediate_size,
             vocab_size,
-            max_position_embeddings: _, // an upper bound, on which the rotation of a position does not depend
+            max_position_embeddings: _, // an upper bound, which does not affect the rotation of a position
             rope_theta,
             rope_scaling,
             rms_norm_eps,
             tie_word_embeddings,
-            initializer_range: _, // only of new weights
+            initializer_range: _, // affects only new weights
         } = self;
         let scaling = |scaling: &Option<RopeScaling>| scaling.map_or("none".to_owned(), |scaling| scaling.to_string());
         let fields = [
@@ -128,7 +130,7 @@ impl LlamaConfig {
     }
 }
 
-/// The spelling of `config.json`, which is the job's in lower case.
+/// The spelling in `config.json`: the job's in lower case.
 mod model_type {
     use serde::{Deserialize, Deserializer, Serializer};
     use stagecoach_api::job::ModelType;

@@ -1,5 +1,5 @@
-//! Hugging Face's `config.json` of a Llama, a Mistral, which computes the same, a Qwen 2 or a Qwen 3: their defaults, and what
-//! this trainer does not support.
+//! Hugging Face's `config.json` of a Llama, a Mistral (which computes the same), a Qwen 2 or a Qwen 3: their defaults,
+//! and the variants that this trainer does not support.
 
 use std::path::{Path, PathBuf};
 
@@ -13,7 +13,7 @@ mod rope;
 
 pub(crate) use keys::with_kept_fields;
 
-/// Why a model directory's configuration cannot be used.
+/// The reason that a model directory's configuration cannot be used.
 #[derive(Debug, thiserror::Error)]
 #[error("{}: {problem}", .path.display())]
 pub(crate) struct ConfigError {
@@ -33,12 +33,12 @@ impl LlamaConfig {
     }
 }
 
-/// The configuration of a pretrained model, with all that its `config.json` says.
+/// The configuration of a pretrained model, with all fields of its `config.json`.
 #[derive(Clone, Debug)]
 pub(crate) struct SourceConfig {
-    /// As this trainer uses it.
+    /// The configuration as this trainer uses it.
     pub(crate) config: LlamaConfig,
-    /// As it is written.
+    /// The fields as the file has them.
     pub(crate) fields: Map<String, Value>,
 }
 
@@ -94,7 +94,7 @@ impl ConfigJson {
             Family::Mistral => (8, 4096 * 32),
             Family::Qwen2 | Family::Qwen3 => (32, 32_768),
         };
-        // null, of which every model makes this, is another matter than absent
+        // a null value, for which every model uses its number of query heads, differs from an absent one
         let kv_heads = if self.0.contains_key("num_key_value_heads") { num_attention_heads } else { kv_heads };
         let head_dim = if family == Family::Qwen3 { 128 } else { hidden_size / num_attention_heads };
         let window = self.window(family)?;
@@ -137,7 +137,8 @@ impl ConfigJson {
         })
     }
 
-    /// How far back a token sees; here only texts that fit into that are trained on, which no window changes.
+    /// The number of preceding tokens that a token attends to. Training only uses texts that fit into the window, which
+    /// it does not change.
     fn window(&self, family: Family) -> Result<usize, String> {
         const FIELD: &str = "sliding_window";
         let has_window = match family {
@@ -154,7 +155,7 @@ impl ConfigJson {
         Ok(window.unwrap_or(usize::MAX))
     }
 
-    /// Layers of attention over the whole text, or over the window.
+    /// Checks the layers' types of attention: over the whole text, or over the window.
     fn check_layer_types(&self, has_window: bool) -> Result<(), String> {
         let Some(types) = self.get("layer_types") else { return Ok(()) };
         let is_known = |kind: &Value| kind == "full_attention" || has_window && kind == "sliding_attention";

@@ -1,4 +1,5 @@
-//! One decoder layer of Llama and its relatives, forward and backward: x -> h = x + attention(norm(x)) -> h + mlp(norm(h)).
+//! One decoder layer of Llama and its relatives, forward and backward: x -> h = x + attention(norm(x)) -> h +
+//! mlp(norm(h)).
 
 use std::rc::Rc;
 
@@ -18,7 +19,7 @@ pub(super) struct DecoderLayer {
     pub(super) input_layernorm: RmsNorm,
     /// Queries, keys and values in one product.
     pub(super) qkv_proj: Linear,
-    /// Of queries, keys and values.
+    /// The biases of queries, keys and values.
     pub(super) qkv_bias: Option<Bias>,
     pub(super) head_norms: Option<HeadNorms>,
     pub(super) rotary: Rc<RotaryEmbedding>,
@@ -30,19 +31,19 @@ pub(super) struct DecoderLayer {
     pub(super) down_proj: Linear,
 }
 
-/// What one layer keeps of its forward for its backward.
+/// The activations that a layer keeps from its forward pass for its backward pass.
 #[derive(Debug)]
 struct DecoderActivations {
     layer: Rc<DecoderLayer>,
     x: Tensor,
     input_rstd: Tensor,
-    /// Queries, keys and values, rotated, or as they were before their norms; `None` is computed again.
+    /// Queries, keys and values: rotated, or as they were before their norms. `None` if they are recomputed.
     qkv: Option<Tensor>,
     attention: Tensor,
     lse: Tensor,
     h: Tensor,
     post_attention_rstd: Tensor,
-    /// `None` is computed again.
+    /// `None` if it is recomputed.
     gate_up: Option<Tensor>,
 }
 
@@ -53,7 +54,7 @@ struct AttentionInput {
 }
 
 impl AttentionInput {
-    /// What a backward pass needs of it: the rest follows.
+    /// The tensor from which a backward pass derives the rest.
     fn kept(&self) -> Tensor {
         self.norms.as_ref().map_or(&self.qkv, |norms| &norms.projected).shallow_clone()
     }
@@ -69,7 +70,8 @@ impl DecoderLayer {
         qkv
     }
 
-    /// Norms heads, where the model does, and rotates: in the memory of `projected` if it has no norms.
+    /// Applies the norms of heads, if the model has them, and the rotation. Without norms, the result is in the memory
+    /// of `projected`.
     fn attention_input(&self, projected: Tensor, ctx: &ForwardContext) -> AttentionInput {
         let (qkv, norms) = match &self.head_norms {
             Some(norms) => {
@@ -82,7 +84,7 @@ impl DecoderLayer {
         AttentionInput { qkv, norms }
     }
 
-    /// The same from what was kept of it, if anything was, and else from the layer's input.
+    /// The same from the kept tensor, if there is one, otherwise from the layer's input.
     fn attention_input_again(&self, kept: Option<Tensor>, x: &Tensor, ctx: &ForwardContext) -> AttentionInput {
         match kept {
             Some(qkv) if self.head_norms.is_none() => AttentionInput { qkv, norms: None },

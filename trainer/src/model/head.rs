@@ -1,5 +1,5 @@
-//! The LM head: logits, cross-entropy and their gradients, one block of tokens at a time. The logits of a whole microbatch
-//! never exist: with 16 x 512 tokens and a vocabulary of 50,000 they would take 1.6 GB per copy.
+//! The LM head: logits, cross-entropy and their gradients, one block of tokens at a time. The logits of a whole
+//! microbatch never exist: with 16 x 512 tokens and a vocabulary of 50,000 they would take 1.6 GB per copy.
 
 use std::cell::RefCell;
 
@@ -17,13 +17,14 @@ const BLOCK_TOKENS: i64 = 1024;
 #[derive(Debug)]
 pub struct Head {
     linear: Linear,
-    /// The memory of a block's logits, `f32[tokens, vocab]`, once there was one: the largest tensor of many a stage, for which
-    /// the allocator would not always find a place between others.
+    /// The memory of a block's logits, `f32[tokens, vocab]`, kept after its first use. It is the largest tensor of many
+    /// stages, and the allocator would not always find room for it between other tensors.
     block: RefCell<Option<Tensor>>,
 }
 
-/// The most bytes that [`Head::forward_backward`] holds besides its input and results, with elements of `element` bytes: a
-/// block's logits and, unless they take the logits' memory, their gradients; the block's gradient; and what products pack.
+/// The peak bytes that [`Head::forward_backward`] holds besides its input and results, with elements of `element`
+/// bytes: a block's logits and, unless they reuse the logits' memory, their gradients; the block's gradient; and the
+/// packed operands of products.
 pub(super) fn temporary_bytes(tokens: usize, hidden: usize, vocab: usize, element: usize) -> usize {
     let block = tokens.min(BLOCK_TOKENS as usize);
     let dlogits = if element == 4 { 0 } else { element };
@@ -33,15 +34,15 @@ pub(super) fn temporary_bytes(tokens: usize, hidden: usize, vocab: usize, elemen
 /// Output of the head for one microbatch in training.
 #[derive(Debug)]
 pub(crate) struct HeadOutput {
-    /// `f64[]`: sum of the cross-entropies of all targets but those with the ignore index, in nats.
+    /// `f64[]`: sum of the cross-entropies of all targets except those with the ignore index, in nats.
     pub(crate) loss: Tensor,
-    /// d(loss x scale) / d(hidden), of the shape of hidden.
+    /// d(loss x scale) / d(hidden), in the shape of hidden.
     pub(crate) hidden_gradient: Tensor,
 }
 
 impl Head {
-    /// The head of a stage with these parameters. The weight's gradient is added to `accumulator`, or to the parameter's
-    /// own.
+    /// The head of a stage with these parameters. The weight's gradient is added to `accumulator`, or to the
+    /// parameter's own accumulator.
     pub(crate) fn new(tied: bool, parameters: &Parameters, accumulator: Option<&Tensor>) -> Head {
         let linear = parameters.linear(&[if tied { names::EMBEDDING } else { names::HEAD }.to_owned()]);
         let gradient = accumulator.map_or(linear.gradient.shallow_clone(), Tensor::shallow_clone);
@@ -68,7 +69,7 @@ impl Head {
         HeadOutput { loss, hidden_gradient }
     }
 
-    /// The loss alone, `f64[]`: the sum of the cross-entropies, in nats.
+    /// The loss without gradients, `f64[]`: the sum of the cross-entropies, in nats.
     pub(crate) fn loss(&self, hidden: &Tensor, targets: &Tensor) -> Tensor {
         let block_loss = |(start, length)| {
             let logits = self.block_logits(&hidden.narrow(0, start, length));
@@ -77,17 +78,17 @@ impl Head {
         blocks(hidden).map(block_loss).fold(zero(hidden.device()), |sum, loss| sum + loss)
     }
 
-    /// `f32[tokens, vocab]`, in the memory of all blocks: valid until the next call.
+    /// The logits of a block, `f32[tokens, vocab]`, in the memory that all blocks share: valid until the next call.
     fn block_logits(&self, hidden: &Tensor) -> Tensor {
         let tokens = hidden.size()[0];
         let mut block = self.block.borrow_mut();
-        drop(block.take_if(|memory| memory.size()[0] < tokens)); // before there is a larger one
+        drop(block.take_if(|memory| memory.size()[0] < tokens)); // freed before the larger one is allocated
         let logits = block.get_or_insert_with(|| self.empty_logits(tokens)).narrow(0, 0, tokens);
         self.linear.forward_to_float(hidden, &logits);
         logits
     }
 
-    /// `f32[tokens, vocab]`.
+    /// The logits, `f32[tokens, vocab]`.
     pub(crate) fn logits(&self, hidden: &Tensor) -> Tensor {
         let logits = self.empty_logits(hidden.size()[0]);
         self.linear.forward_to_float(hidden, &logits);
@@ -99,7 +100,7 @@ impl Head {
     }
 }
 
-/// `f64[]`: a sum of losses begins with it.
+/// `f64[]`: the initial value of a sum of losses.
 fn zero(device: Device) -> Tensor {
     Tensor::zeros([0i64; 0], (Kind::Double, device))
 }

@@ -1,4 +1,4 @@
-//! The norms of queries and keys, head by head, that Qwen 3 has before it rotates them.
+//! The per-head norms of queries and keys, which Qwen 3 applies before the rotation.
 
 use tch::Tensor;
 
@@ -6,14 +6,14 @@ use super::WeightGradient;
 use super::rms_norm::RmsNorm;
 use crate::kernels::Heads;
 
-/// A norm of each head of queries, and one of each head of keys.
+/// One norm for all heads of queries, and one for all heads of keys.
 #[derive(Debug)]
 pub(super) struct HeadNorms {
     pub(super) query: RmsNorm,
     pub(super) key: RmsNorm,
 }
 
-/// What the backward pass needs.
+/// The activations for the backward pass.
 #[derive(Debug)]
 pub(super) struct HeadNormActivations {
     /// Queries, keys and values before the norms, `[tokens, columns]`.
@@ -35,7 +35,7 @@ impl HeadNorms {
         (normed, HeadNormActivations { projected, query_rstd, key_rstd })
     }
 
-    /// Makes the gradient of what [`apply`](Self::apply) returned that of what it was given, in place.
+    /// Converts the gradient of the output of [`apply`](Self::apply) into the gradient of its input, in place.
     pub(super) fn gradients(
         &self,
         dqkv: &Tensor,
@@ -70,12 +70,12 @@ fn keys(heads: Heads) -> HeadRange {
 }
 
 impl HeadRange {
-    /// `[tokens, count, head_dim]` within `qkv[tokens, columns]`.
+    /// The heads, `[tokens, count, head_dim]`, as a view of `qkv[tokens, columns]`.
     fn view(self, qkv: &Tensor, Heads { heads, kv_heads, head_dim }: Heads) -> Tensor {
         qkv.view([-1, heads + 2 * kv_heads, head_dim]).narrow(1, self.first, self.count)
     }
 
-    /// A copy that is contiguous.
+    /// A contiguous copy of the heads.
     fn of(self, qkv: &Tensor, heads: Heads) -> Tensor {
         self.view(qkv, heads).contiguous()
     }

@@ -1,11 +1,11 @@
-//! A linear layer over one weight or several that lie side by side, and its bias, if it has one.
+//! A linear layer over one weight or several adjacent weights, and its bias, if it has one.
 
 use tch::Tensor;
 
 use super::WeightGradient;
 use crate::kernels;
 
-/// `y = x weight^T`. With the weights of several layers of the same input, their outputs lie side by side.
+/// `y = x weight^T`. With the weights of several layers of the same input, their outputs are side by side.
 #[derive(Debug)]
 pub(crate) struct Linear {
     /// `[out, in]`, in the type of activations.
@@ -30,7 +30,7 @@ impl Linear {
         kernels::linear_to_float(x, &self.weight, y);
     }
 
-    /// The gradient of the input, from that of the output.
+    /// The gradient of the input, from the gradient of the output.
     pub(super) fn backward(&self, dy: &Tensor) -> Tensor {
         kernels::linear_backward(dy, &self.weight)
     }
@@ -41,7 +41,7 @@ impl Linear {
     }
 }
 
-/// What is added to each row of a linear layer's output.
+/// The bias, which is added to each row of a linear layer's output.
 #[derive(Debug)]
 pub(super) struct Bias {
     /// `f32[out]`.
@@ -51,12 +51,12 @@ pub(super) struct Bias {
 }
 
 impl Bias {
-    /// Adds it to `y[rows, out]` in place.
+    /// Adds the bias to `y[rows, out]` in place.
     pub(super) fn add_to(&self, y: &Tensor) {
         let _ = y.shallow_clone().g_add_(&self.value);
     }
 
-    /// Its gradient, from that of the output.
+    /// The gradient of the bias, from the gradient of the output.
     pub(super) fn gradient(&self, dy: &Tensor) -> WeightGradient {
         WeightGradient::Sum { accumulator: self.gradient.shallow_clone(), gradient: kernels::column_sums(dy) }
     }

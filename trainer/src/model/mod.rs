@@ -1,5 +1,6 @@
-//! Models: architectures behind one trait, and what they share (parameters, embedding, head). An architecture lists its
-//! parameters and costs and builds the layers of any range; `execute` runs forward and backward through the layers.
+//! Models: architectures behind one trait, and their common parts (parameters, embedding, head). An architecture lists
+//! its parameters and costs and builds the layers of any range; `execute` runs the forward and backward passes through
+//! the layers.
 
 mod config;
 mod config_json;
@@ -35,21 +36,21 @@ pub use llama::Llama;
 pub use parameters::{Parameter, ParameterBytes, ParameterSpec, Parameters};
 pub use weight_gradient::{Accumulate, WeightGradient};
 
-/// What the layers of a microbatch need besides its activations.
+/// The context that the layers of a microbatch need besides its activations.
 #[derive(Debug)]
 pub struct ForwardContext {
-    /// Tokens of a row, padding included: a token's position is its index modulo this, after the first one.
+    /// Tokens of a row, padding included. A token's position is its index modulo this length, plus `first_position`.
     pub length: i64,
-    /// Position of a row's first token: 0, unless a document is computed without those that are before it in its row.
+    /// Position of a row's first token: 0, unless a document is computed without the documents before it in its row.
     pub first_position: i64,
-    /// Tokens attend to those before them in the same sequence.
+    /// The bounds of the sequences: a token attends to the tokens before it in the same sequence.
     pub cu_seqlens: CuSeqlens,
-    /// Which activations are kept.
+    /// The activations that are kept.
     pub recompute: Recompute,
 }
 
 impl ForwardContext {
-    /// Which tokens attend to each other.
+    /// The tokens that attend to each other.
     pub(crate) fn sequences(&self) -> Sequences<'_> {
         Sequences { cu_seqlens: &self.cu_seqlens, max_length: self.length }
     }
@@ -59,7 +60,7 @@ impl ForwardContext {
         self.first_position..self.first_position + self.length
     }
 
-    /// The same for a forward pass that a backward pass follows at once.
+    /// The same for a forward pass that is directly followed by a backward pass.
     pub(crate) fn keeping_all(&self) -> ForwardContext {
         ForwardContext {
             length: self.length,
@@ -72,13 +73,13 @@ impl ForwardContext {
 
 /// A layer: a function of hidden states with weights.
 pub trait Layer: std::fmt::Debug {
-    /// `x[tokens, hidden]` -> `[tokens, hidden]`, and what the backward pass needs.
+    /// `x[tokens, hidden]` -> `[tokens, hidden]`, and the state for the backward pass.
     fn forward(self: Rc<Self>, x: Tensor, ctx: &ForwardContext) -> (Tensor, Box<dyn Backward>);
 }
 
 /// The activations that a layer kept of its forward pass.
 pub trait Backward: std::fmt::Debug {
-    /// The gradient of the layer's input, from `dy`, that of its output. Hands over one gradient of each weight.
+    /// The gradient of the layer's input, from `dy`, the gradient of its output. Passes on one gradient of each weight.
     fn backward(
         self: Box<Self>,
         dy: Tensor,
@@ -109,7 +110,8 @@ impl ModelPart {
     }
 }
 
-/// The parameters of a stage, in the order of its chunks: a tied weight whose ends are both there is there once.
+/// The parameters of a stage, in the order of its chunks. A tied weight occurs once if both of its ends are on the
+/// stage.
 pub(crate) fn stage_parameter_specs(
     architecture: &dyn Architecture,
     placement: &Placement,
@@ -134,7 +136,7 @@ pub mod names {
     pub const HEAD: &str = "lm_head.weight";
 }
 
-/// What the cost of a microbatch depends on, besides the model.
+/// The properties, besides the model, on which the cost of a microbatch depends.
 #[derive(Clone, Copy, Debug)]
 pub struct MicrobatchCost {
     /// Tokens of the microbatch, padding included.
@@ -143,24 +145,24 @@ pub struct MicrobatchCost {
     pub length: usize,
     /// Type of activations.
     pub precision: Precision,
-    /// Which activations are computed again.
+    /// The activations that are recomputed.
     pub recompute: Recompute,
-    /// Copies of weights and moments in the memory that is planned.
+    /// The copies of weights and moments that the planned memory includes.
     pub copies: ParameterCopies,
 }
 
-/// Which copies of parameters stages hold besides the parameters themselves.
+/// The copies of parameters that stages hold besides the parameters themselves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ParameterCopies {
-    /// One that a checkpoint is written from.
+    /// The copy from which a checkpoint is written.
     pub snapshot: bool,
-    /// Those of checkpoints in memory: two of a stage's own state, and two of the state of the stage before it.
+    /// The copies for checkpoints in memory: two of a stage's own state, and two of the state of the stage before it.
     pub memory_checkpoints: bool,
-    /// Sums of gradient blocks that wait to be added, besides the accumulators.
+    /// Number of sums of gradient blocks that wait to be added, besides the accumulators.
     pub partial_sums: usize,
-    /// Sums that the owner of a parameter receives from the other replicas.
+    /// Number of sums that the owner of a parameter receives from the other replicas.
     pub received_sums: usize,
-    /// Replicas of the pipeline, which share moments, and what is copied of them and the weights.
+    /// Replicas of the pipeline. They share the moments, and the copies of moments and weights.
     pub replicas: usize,
 }
 
@@ -184,9 +186,9 @@ pub trait Architecture: std::fmt::Debug {
     fn parameter_specs(&self, part: &ModelPart) -> Vec<ParameterSpec>;
     /// Builds the layers of `part`, including the final norm if it has the head.
     fn build_layers(&self, part: &ModelPart, parameters: &Parameters) -> Vec<Rc<dyn Layer>>;
-    /// FLOPs and bytes of a microbatch. A weight that embedding and head share is in neither's bytes.
+    /// FLOPs and bytes of a microbatch. The bytes of a weight that embedding and head share are in neither.
     fn cost(&self, microbatch: MicrobatchCost) -> ModelCost;
-    /// Bytes of a chunk that no layer's cost contains, such as tables of positions.
+    /// Bytes of a chunk that are in no layer's cost, such as tables of positions.
     fn chunk_bytes(&self) -> u64;
     /// The content of Hugging Face's `config.json`.
     fn config_json(&self) -> serde_json::Value;

@@ -16,9 +16,10 @@ pub struct ParameterSpec {
     pub shape: Vec<i64>,
     /// The initial value.
     pub(crate) initializer: Initializer,
-    /// Whether weight decay applies by default: to the matrices of layers and head, not to norms, biases and embeddings.
+    /// Whether weight decay applies by default: to the matrices of layers and head, not to norms, biases and
+    /// embeddings.
     pub(crate) has_weight_decay: bool,
-    /// Whether its rows lie directly behind those of the parameter before it, so that one product uses both.
+    /// Whether its rows directly follow those of the previous parameter, so that one product uses both.
     pub(crate) adjacent_to_previous: bool,
 }
 
@@ -29,23 +30,24 @@ impl ParameterSpec {
     }
 }
 
-/// Bytes of parameters with their state, by what they are for.
+/// Bytes of parameters with their state, by purpose.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ParameterBytes {
     /// The weights, fp32, and the copy in bf16 that layers read.
     pub weights: u64,
-    /// The gradient accumulators, the sums of blocks that wait to be added, and those that come from other replicas.
+    /// The gradient accumulators, the sums of blocks that wait to be added, and the sums received from other replicas.
     pub gradients: u64,
     /// AdamW's moments.
     pub optimizer: u64,
-    /// The copy of weights and moments that a checkpoint is written from.
+    /// The copy of weights and moments from which a checkpoint is written.
     pub snapshot: u64,
-    /// The copies of both of checkpoints in memory that this stage holds of its own state; the next stage holds as much.
+    /// The copies of weights and moments that this stage holds of its own state for checkpoints in memory; the next
+    /// stage holds as much.
     pub memory_checkpoints: u64,
 }
 
 impl ParameterBytes {
-    /// Of `numel` values with these copies.
+    /// The bytes of `numel` values with these copies.
     pub(crate) fn of(numel: u64, precision: Precision, copies: ParameterCopies) -> ParameterBytes {
         let copy = match precision {
             Precision::Float32 => 0,
@@ -73,14 +75,15 @@ pub struct Parameter {
     pub spec: ParameterSpec,
     /// The weights, fp32.
     pub value: Tensor,
-    /// The weights as forward and backward read them: `value` itself, or a copy in bf16 that every update renews.
+    /// The weights as the forward and backward passes read them: `value` itself, or a copy in bf16 that every update
+    /// refreshes.
     pub(crate) compute: Tensor,
     /// The gradient accumulator: fp32, allocated once, zeroed at the start of each step, then only added to.
     pub gradient: Tensor,
 }
 
 impl Parameter {
-    /// The tensor that layers read: of matrices the one in the type of activations, of norms and biases the fp32 one.
+    /// The tensor that layers read: for matrices the one in the type of activations, for norms and biases the fp32 one.
     pub(crate) fn as_read(&self) -> &Tensor {
         if self.spec.shape.len() > 1 { &self.compute } else { &self.value }
     }
@@ -96,8 +99,8 @@ impl Parameter {
 pub struct Parameters(Vec<Parameter>);
 
 impl Parameters {
-    /// Allocates parameters and, with a seed, initialises them, with `kind` as the type of activations; of a name that occurs twice (a tied
-    /// weight on one stage) there is one.
+    /// Allocates parameters with `kind` as the type of activations and, with a seed, initialises them. A name that
+    /// occurs twice (a tied weight on one stage) gives one parameter.
     pub(crate) fn new(specs: Vec<ParameterSpec>, seed: Option<u64>, kind: Kind, device: Device) -> Parameters {
         let mut parameters: Vec<Parameter> = Vec::with_capacity(specs.len());
         for group in specs.chunk_by(|_, next| next.adjacent_to_previous) {
@@ -158,7 +161,7 @@ impl Parameters {
         (&parts[0], parts.iter().map(|p| p.spec.shape[0]).sum())
     }
 
-    /// Renews the copies in bf16, after the weights have been initialised or loaded.
+    /// Refreshes the copies in bf16, after the weights have been initialised or loaded.
     pub fn update_compute(&self) {
         for parameter in &self.0 {
             if let Some(copy) = parameter.bf16_copy() {
@@ -185,7 +188,7 @@ impl Parameters {
     }
 }
 
-/// Parameters whose rows lie one behind the other.
+/// Allocates parameters whose rows are contiguous.
 fn allocate(group: &[ParameterSpec], seed: Option<u64>, kind: Kind, device: Device) -> Vec<Parameter> {
     let mut shape = group[0].shape.clone();
     shape[0] = group.iter().map(|spec| spec.shape[0]).sum();

@@ -1,4 +1,4 @@
-//! RMSNorm as a module: a layer's part, and the model's last layer.
+//! RMSNorm as a module: a part of each layer, and the model's last layer.
 
 use std::rc::Rc;
 
@@ -26,7 +26,7 @@ impl RmsNorm {
         kernels::rms_norm(x, &self.weight, self.eps)
     }
 
-    /// Gradient of the input plus `residual_gradient`, and the norm's output again.
+    /// Gradient of the input plus `residual_gradient`, and the norm's recomputed output.
     pub(super) fn gradients(
         &self,
         dy: &Tensor,

@@ -8,7 +8,8 @@ use tch::{Device, Kind, Tensor};
 use super::config::RopeScaling;
 use crate::kernels::{self, Heads};
 
-/// Tables for positions `0..positions`, each `f32[positions, dim / 2]`. Computed, never read from a checkpoint.
+/// Tables for positions `0..positions`, each `f32[positions, dim / 2]`. The tables are computed, never read from a
+/// checkpoint.
 #[derive(Debug)]
 pub(super) struct RotaryEmbedding {
     cos: Tensor,
@@ -16,7 +17,8 @@ pub(super) struct RotaryEmbedding {
 }
 
 impl RotaryEmbedding {
-    /// Angles `position / theta^(2i / dim)`, or with the frequencies that `scaling` makes of these, computed in f64.
+    /// Computes the angles `position / theta^(2i / dim)` in f64, or the angles of the frequencies that `scaling`
+    /// derives.
     pub(super) fn new(
         dim: usize,
         theta: f64,
@@ -47,7 +49,7 @@ impl RotaryEmbedding {
         self.apply(qkv, positions, heads, false);
     }
 
-    /// The inverse of [`rotate`](Self::rotate), and its transpose: what it does to a gradient.
+    /// The inverse of [`rotate`](Self::rotate), which is also its transpose: its effect on a gradient.
     pub(super) fn rotate_back(&self, dqkv: &Tensor, positions: Range<i64>, heads: Heads) {
         self.apply(dqkv, positions, heads, true);
     }
@@ -59,8 +61,9 @@ impl RotaryEmbedding {
     }
 }
 
-/// A pair that turns fewer than `low_freq_factor` times within the original length turns `factor` times slower, one that turns
-/// more than `high_freq_factor` times as before; between, the share that is kept rises with the number of turns.
+/// The scaled frequency. A pair that turns fewer than `low_freq_factor` times within the original length turns `factor`
+/// times slower. A pair that turns more than `high_freq_factor` times keeps its frequency. Between the two, the kept
+/// share rises with the number of turns.
 fn scaled(frequency: f64, scaling: RopeScaling) -> f64 {
     let RopeScaling { factor, low_freq_factor: low, high_freq_factor: high, original_max_position_embeddings } =
         scaling;

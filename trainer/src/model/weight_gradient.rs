@@ -4,7 +4,7 @@ use tch::Tensor;
 
 use crate::kernels::{accumulate_embedding, accumulate_linear};
 
-/// A contribution of one microbatch to a weight's gradient. Backward passes hand it over as soon as its inputs are there;
+/// A contribution of one microbatch to a weight's gradient. Backward passes hand it over as soon as its inputs exist;
 /// the schedule decides when it is accumulated.
 #[derive(Debug)]
 #[must_use]
@@ -34,18 +34,18 @@ pub enum WeightGradient {
         /// `[rows, hidden]`.
         dy: Tensor,
     },
-    /// Of an architecture's own kind.
+    /// A gradient that an architecture defines itself.
     Other(Box<dyn Accumulate>),
 }
 
 /// A weight gradient that knows its accumulator.
 pub trait Accumulate: std::fmt::Debug {
-    /// Adds it.
+    /// Adds the gradient.
     fn accumulate(self: Box<Self>);
 }
 
 impl WeightGradient {
-    /// Adds it to the accumulator.
+    /// Adds the gradient to the accumulator.
     pub fn accumulate(self) {
         match self {
             WeightGradient::Linear { accumulator, dy, x } => accumulate_linear(&accumulator, &dy, &x),

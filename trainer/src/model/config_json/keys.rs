@@ -1,5 +1,5 @@
-//! The keys that a `config.json` may have, and what this trainer makes of each. A key that is not here selects something that
-//! this trainer does not have, unless its value is null or false, or its name begins with `_`.
+//! The keys that a `config.json` may have, with their roles in this trainer. An unlisted key selects a feature that
+//! this trainer lacks, unless its value is null or false, or its name begins with `_`.
 
 use serde_json::{Map, Value, json};
 
@@ -8,15 +8,15 @@ use super::{ConfigJson, Family};
 /// The role of a key for this trainer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Role {
-    /// Read into the model's configuration, or written by it: a checkpoint has the model's own value.
+    /// Read into the model's configuration, or written from it: a checkpoint has the model's own value.
     Used,
-    /// Changes nothing that is computed in training: a checkpoint has it as its source has it.
+    /// Without effect on training: a checkpoint keeps the value of its source.
     Kept,
-    /// As [`Role::Kept`], with the one number that this trainer has.
+    /// As [`Role::Kept`], but only with the one number that this trainer supports.
     Only(i64),
-    /// As [`Role::Only`], of a truth value.
+    /// As [`Role::Only`], for a boolean.
     OnlyIf(bool),
-    /// Selects something that this trainer does not have.
+    /// Selects a feature that this trainer lacks.
     Refused,
 }
 
@@ -73,7 +73,7 @@ const TRUTHS: [(&str, bool); 8] = [
     ("use_qk_norm", false),
 ];
 
-/// The role of a key; [`Role::Refused`] of all that are not known.
+/// The role of a key; [`Role::Refused`] for unknown keys.
 pub(super) fn role(key: &str) -> Role {
     let (number, truth) = (NUMBERS.iter().find(|(name, _)| *name == key), TRUTHS.iter().find(|(name, _)| *name == key));
     match (number, truth) {
@@ -111,7 +111,7 @@ impl ConfigJson {
         })
     }
 
-    /// Refuses another value than the first of those that are `expected`, which the others equal.
+    /// Refuses a value other than the first of `expected`; the others are its synonyms.
     pub(super) fn only(&self, field: &str, expected: &[Value]) -> Result<(), String> {
         let is_same = |found: &Value, expected: &Value| {
             found == expected || found.as_f64().is_some_and(|found| Some(found) == expected.as_f64())
@@ -130,13 +130,14 @@ fn is_nothing(value: &Value) -> bool {
     [json!(null), json!(false), json!({}), json!([])].contains(value)
 }
 
-/// Fields that bound the length of a text, and are read again with the same result.
+/// Fields that limit the length of a text, and that give the same result when they are read again.
 const WINDOW: [&str; 3] = ["layer_types", "sliding_window", "use_sliding_window"];
 
-/// The `config.json` of a checkpoint: what `source`, that of the pretrained model, keeps, then the model's `own` fields.
+/// The `config.json` of a checkpoint: the kept fields of `source`, the pretrained model's file, then the model's `own`
+/// fields.
 pub(crate) fn with_kept_fields(source: Option<&Map<String, Value>>, own: Value) -> Value {
     let (Some(source), Value::Object(own)) = (source, &own) else { return own };
-    // a Mistral is written as the Llama that computes the same on texts that fit into its window
+    // a Mistral is written as a Llama, which computes the same on texts that fit into its window
     let is_same_model = source.get("model_type") == own.get("model_type");
     let is_kept = |key: &str| role(key) != Used || is_same_model && WINDOW.contains(&key);
     let kept = source.iter().filter(|(key, _)| is_kept(key)).chain(own);
@@ -147,7 +148,7 @@ pub(crate) fn with_kept_fields(source: Option<&Map<String, Value>>, own: Value) 
 mod tests {
     use super::*;
 
-    /// The keys that transformers has in every `config.json`, beside those of [`GENERATION`].
+    /// The keys that transformers writes into every `config.json`, in addition to [`GENERATION`].
     const COMMON: &str = "
         _name_or_path architectures chunk_size_feed_forward dtype id2label is_encoder_decoder label2id model_type
         output_attentions output_hidden_states problem_type return_dict torch_dtype transformers_version use_cache
@@ -167,7 +168,7 @@ mod tests {
             max_position_embeddings max_window_layers num_attention_heads num_hidden_layers num_key_value_heads
             rms_norm_eps rope_parameters rope_scaling rope_theta sliding_window use_sliding_window"),
     ];
-    /// The keys that only models have which this trainer does not read.
+    /// The keys that occur only in models that this trainer does not read.
     const OTHERS: [(&str, &str); 4] = [
         (
             "gpt2",
@@ -217,7 +218,7 @@ mod tests {
         assert_eq!(keys.len(), all);
     }
 
-    /// As their authors published them.
+    /// The configurations are those that the models' authors published.
     #[test]
     fn configs_of_real_models_pass() {
         let llama = json!({

@@ -1,11 +1,11 @@
-//! The rotation in a `config.json`, in the order in which transformers looks for it.
+//! The rotation in a `config.json`, with its fields in transformers' order of precedence.
 
 use serde_json::{Value, json};
 
 use super::ConfigJson;
 use crate::model::config::RopeScaling;
 
-/// The objects that may hold the rotation, the first one that is there counts; transformers 5 writes the second.
+/// The objects that may hold the rotation; the first that exists counts. Transformers 5 writes the second.
 const SECTIONS: [&str; 2] = ["rope_scaling", "rope_parameters"];
 /// The `rope_type` of [`RopeScaling`], and its other fields.
 const LLAMA_3: &str = "llama3";
@@ -16,7 +16,7 @@ const FIELDS: [&str; 4] = ["rope_type", "type", "rope_theta", "partial_rotary_fa
 const DEFAULT_THETA: f64 = 10_000.0;
 
 impl ConfigJson {
-    /// The base of the rotary frequencies, and Llama 3's change of them.
+    /// The base of the rotary frequencies, and Llama 3's scaling of them.
     pub(super) fn rope(&self) -> Result<(f64, Option<RopeScaling>), String> {
         let theta = self.optional("rope_theta", Self::positive_number, DEFAULT_THETA)?;
         let is_there = |value: &&Value| **value != json!({});
@@ -37,7 +37,7 @@ impl ConfigJson {
         read.map_err(|problem| format!("{name}: {problem}"))
     }
 
-    /// Whether these fields change the rotation as Llama 3 does. Older versions of `config.json` call the field `type`.
+    /// Whether these fields scale the rotation as Llama 3 does. Older versions of `config.json` call the field `type`.
     fn is_llama3(&self, section: &str) -> Result<bool, String> {
         let found = ["rope_type", "type"].iter().find_map(|field| Some((*field, self.get(field)?)));
         match found {

@@ -50,7 +50,7 @@ fn qwens_differ_in_their_attention_and_in_their_defaults() {
     let llama = parse(json!({"num_attention_heads": 32, "hidden_size": 64})).unwrap();
     let expected = LlamaConfig { max_position_embeddings: 32_768, model_type: ModelType::Qwen2, ..llama };
     assert_eq!(qwen(json!({}), "qwen2"), expected);
-    // Qwen 2's files have these
+    // Qwen 2's files have these fields
     let written =
         json!({"attention_bias": true, "use_sliding_window": false, "sliding_window": 16, "num_key_value_heads": null});
     assert_eq!(qwen(written, "qwen2"), expected);
@@ -102,7 +102,7 @@ fn absent_fields_have_hugging_faces_defaults() {
         initializer_range: 0.02,
     };
     assert_eq!(parse(json!({})).unwrap(), defaults);
-    // as other versions write them
+    // the spelling of other versions
     let same = json!({
         "head_dim": null, "rope_scaling": null, "hidden_act": "silu", "attention_bias": false, "pretraining_tp": 1,
         "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0}, "torch_dtype": "bfloat16",
@@ -113,7 +113,7 @@ fn absent_fields_have_hugging_faces_defaults() {
     assert_eq!(parse(json!({"num_key_value_heads": 2})).unwrap().num_key_value_heads, 2);
 }
 
-/// As transformers 5.24 reads them.
+/// Expects the precedence of transformers 5.24.
 #[test]
 fn the_base_of_the_rotation_is_read_in_transformers_order() {
     let section = |theta: f64| json!({"rope_type": "default", "rope_theta": theta});
@@ -209,7 +209,7 @@ fn every_field_that_changes_the_computation_is_a_difference() {
         (json!({"rms_norm_eps": 1e-5}), &["rmsNormEps is 0.000001 here and 0.00001 there"]),
         (json!({"tie_word_embeddings": true}), &["tieWordEmbeddings is false here and true there"]),
         (json!({"max_position_embeddings": 16, "initializer_range": 0.1}), &[]),
-        // tensors of the same shapes
+        // differences that leave the shapes of the tensors
         (
             json!({"num_attention_heads": 8}),
             &[
@@ -274,7 +274,7 @@ fn a_checkpoints_config_keeps_what_its_source_says() {
 
 #[test]
 fn lengths_are_written_as_whole_numbers() {
-    // as earlier versions wrote it
+    // the spelling of earlier versions
     let mut earlier = llama3(1.0, 4.0);
     earlier["original_max_position_embeddings"] = json!(8192.0);
     let config = parse(json!({"rope_scaling": earlier})).unwrap();

@@ -7,46 +7,48 @@ use super::super::{Architecture, MicrobatchCost, ModelPart, ParameterBytes, Para
 use super::Llama;
 use crate::kernels::packed_bytes;
 
-/// Elements of a token, of the type of activations.
+/// Elements per token, in the type of activations.
 struct LayerElements {
-    /// Kept from forward to backward.
+    /// Elements that are kept from the forward to the backward pass.
     kept: usize,
-    /// The most that forward or backward holds besides.
+    /// The most elements that the forward or backward pass holds in addition.
     temporaries: usize,
 }
 
 impl Llama {
-    /// What `DecoderLayer` holds: the one place beside it that knows its tensors.
+    /// The tensors that `DecoderLayer` holds. Only this function and the layer itself know them.
     fn layer_elements(&self, recompute: Recompute) -> LayerElements {
         let c = &self.config;
         let (h, intermediate) = (c.hidden_size, c.intermediate_size);
         let (q, kv) = (c.num_attention_heads * c.head_dim, c.num_key_value_heads * c.head_dim);
         let (qkv, gate_up) = (q + 2 * kv, 2 * intermediate);
-        // x, qkv, attention, h and gate_up; besides them forward has both norms' outputs, SwiGLU's and the layer's
+        // x, qkv, attention, h and gate_up; in addition the forward pass has the outputs of both norms, of SwiGLU and
+        // of the layer
         let all = 2 * h + qkv + q + gate_up;
-        // with norms of heads, queries, keys and values are there twice, and those of one kind once more before and behind
-        // its norm, when there is neither h nor gate_up yet
+        // with norms of heads, queries, keys and values exist twice, and either queries or keys once more before and
+        // after their norm, at a time when neither h nor gate_up exists yet
         let normed = if c.model_type == ModelType::Qwen3 { qkv } else { 0 };
         let at_norms = if normed > 0 { (h + normed + 2 * q).saturating_sub(h + q + gate_up) } else { 0 };
         let forward = (3 * h + intermediate).max(at_norms);
-        // Backward, besides what is kept: at SwiGLU dy and the gradient of its output with that output again; at the norm
-        // behind it dy, dnormed, dh and normed; at the end these without normed, dattention, dqkv, and dnormed, dx and normed of the
-        // input's norm, when gate_up and attention are gone.
+        // Backward pass, besides the kept tensors. At SwiGLU: dy, and the gradient of its output with that recomputed
+        // output. At the following norm: dy, dnormed, dh and normed. At the end: the same without normed, and
+        // dattention, dqkv, and dnormed, dx and normed of the input's norm, when gate_up and attention are freed.
         let at_swiglu = h + 2 * intermediate;
         let at_norm = 4 * h;
-        // In the backward pass of heads' norms there are dy, dnormed, dh, dattention, dqkv, and of one kind what the norm
-        // read and its gradients; and what attention read, of whose memory little is used again.
+        // The backward pass of the norms of heads has dy, dnormed, dh, dattention, dqkv, and for either queries or keys
+        // the norm's input and its gradients; also the input of attention, whose memory is hardly reused.
         let at_heads = if normed > 0 { 3 * h + q + qkv + normed + 4 * q } else { 0 };
         let at_end = (6 * h + q + qkv).max(at_heads);
         let (kept, temporaries) = match recompute {
             Recompute::None => (all, forward.max(at_swiglu).max(at_norm).max((at_end - q).saturating_sub(gate_up))),
-            // once more what forward frees between tensors that stay: of that, little is used again
+            // plus the tensors that the forward pass frees between tensors that stay, because their memory is hardly
+            // reused
             Recompute::Selective => (
                 2 * h + q,
                 (forward + qkv + gate_up).max(at_swiglu + gate_up).max(at_norm + gate_up).max(at_end - q + qkv)
                     + (qkv + gate_up),
             ),
-            // dy waits while forward runs again
+            // dy waits during the second forward pass
             Recompute::Full => {
                 (h, (all - h) + (h + forward).max(at_swiglu).max(at_norm).max((at_end - q).saturating_sub(gate_up)))
             }
@@ -78,10 +80,10 @@ impl Llama {
         let (q, kv) = (c.num_attention_heads * c.head_dim, c.num_key_value_heads * c.head_dim);
         let (qkv, gate_up) = (h * (q + 2 * kv), 2 * h * intermediate);
         let matrices = (qkv + h * q + gate_up + h * intermediate) as f64;
-        // causal: a query attends to half of the keys on average; scores and values, a multiply-add is 2 FLOPs
+        // causal: a query attends to half of the keys on average; for scores and values, a multiply-add is 2 FLOPs
         let attention = (length * q) as f64;
         let forward = 2.0 * t * (matrices + attention);
-        // FLOPs that a layer computes again in backward
+        // FLOPs that a layer recomputes in the backward pass
         let again = match recompute {
             Recompute::None => 0.0,
             Recompute::Selective => 2.0 * t * (qkv + gate_up) as f64,
@@ -98,7 +100,7 @@ impl Llama {
             parameter_bytes: parameters.total(),
             copied_bytes: parameters.memory_checkpoints,
             activation_bytes: (tokens * (element * kept + statistics)) as u64,
-            // input and output's gradient of each product
+            // the input and the output's gradient of each product
             weight_gradient_bytes: (tokens * element * (4 * h + 3 * intermediate + 2 * q + 2 * kv)) as u64,
             temporary_bytes: (tokens * element * temporaries
                 + packed_bytes(h.max(intermediate), 2 * intermediate, element)) as u64,
@@ -118,13 +120,13 @@ impl Llama {
             copied_bytes: parameters.memory_checkpoints,
             activation_bytes: (8 * tokens) as u64,
             weight_gradient_bytes: (tokens * (8 + element * h)) as u64,
-            // the output's gradient, and the same in fp32
+            // the output's gradient, and its copy in fp32
             temporary_bytes: (tokens * h * (element + if element == 4 { 0 } else { 4 })) as u64,
         }
     }
 
-    /// The cost of final norm, head and loss. The head computes its backward in its forward. Kept are the norm's input, and its output's
-    /// gradient.
+    /// The cost of final norm, head and loss. The head computes its backward pass during its forward pass. The norm's
+    /// input and the gradient of its output are kept.
     fn head_cost(&self, microbatch: MicrobatchCost, element: usize) -> ModuleCost {
         let (tokens, h, vocab_size) = (microbatch.tokens, self.config.hidden_size, self.config.vocab_size);
         let part = ModelPart { layers: 0..0, has_embedding: false, has_head: true };
@@ -142,7 +144,7 @@ impl Llama {
         }
     }
 
-    /// Of these parameters, but for a tied embedding, which is counted by rank.
+    /// The bytes of these parameters, except a tied embedding, which is counted by rank.
     fn parameter_bytes(&self, specs: &[ParameterSpec], microbatch: MicrobatchCost) -> ParameterBytes {
         let is_shared = |spec: &&ParameterSpec| self.config.tie_word_embeddings && spec.name == names::EMBEDDING;
         let numel = specs.iter().filter(|spec| !is_shared(spec)).map(ParameterSpec::numel).sum();

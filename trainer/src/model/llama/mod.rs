@@ -1,5 +1,6 @@
-//! Llama (Touvron et al. 2023) with Hugging Face's names and shapes: grouped-query attention, rotary position embedding,
-//! RMSNorm before each block, SwiGLU. Qwen 2 and 3 have the same, with biases or with norms in their attention.
+//! Llama (Touvron et al. 2023) with Hugging Face's names and shapes: grouped-query attention, rotary position
+//! embedding, RMSNorm before each block, SwiGLU. Qwen 2 and 3 are the same, with biases or with norms in their
+//! attention.
 
 mod cost;
 
@@ -17,7 +18,7 @@ use super::rotary::RotaryEmbedding;
 use super::{Architecture, Layer, MicrobatchCost, ModelPart, ParameterSpec, Parameters, names};
 use crate::kernels::Heads;
 
-/// The Llama architecture, or one that its configuration makes of it, on a device.
+/// The Llama architecture, or one of its variants by its configuration, on a device.
 #[derive(Debug)]
 pub struct Llama {
     config: LlamaConfig,
@@ -25,7 +26,7 @@ pub struct Llama {
 }
 
 impl Llama {
-    /// Allocates nothing; [`Architecture::build_layers`] does.
+    /// Creates the architecture without allocations; [`Architecture::build_layers`] allocates.
     pub fn new(config: LlamaConfig, device: tch::Device) -> Llama {
         Llama { config, device }
     }
@@ -183,7 +184,7 @@ impl Architecture for Llama {
             "torch_dtype": "float32",
         });
         if model_type != ModelType::Qwen2 {
-            config["attention_bias"] = false.into(); // a Qwen 2 always has those that it has
+            config["attention_bias"] = false.into(); // a Qwen 2 always has its biases
         }
         if model_type == ModelType::Llama {
             config["mlp_bias"] = false.into();

@@ -21,7 +21,7 @@ impl EtaEstimator {
         }
     }
 
-    /// Seconds that this many more steps will take; None before the first.
+    /// The seconds that `steps` more steps will take; `None` before the first step.
     pub(super) fn seconds(&self, steps: u64) -> Option<f64> {
         (self.weight > 0.0).then(|| self.average / self.weight * steps as f64)
     }

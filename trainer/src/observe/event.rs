@@ -1,4 +1,5 @@
-//! The events that stages, mostly stage 0, emit during a run: log lines in a pod, JSON lines on stdout under the launcher.
+//! The events that stages, mostly stage 0, emit during a run: log lines in a pod, JSON lines on stdout under the
+//! launcher.
 
 use serde::{Deserialize, Serialize};
 use stagecoach_api::contract::SuspectedStage;
@@ -27,7 +28,7 @@ pub(crate) enum TrainingEvent {
     Saved(SaveRecord),
     /// A checkpoint could not be committed; older ones are kept, and the next one is saved on schedule.
     SaveFailed(SaveRecord),
-    /// Two stages have computed the same and come to different results.
+    /// Two stages have computed the same work item with different results.
     AuditDiffers(AuditDifference),
     /// A message for the user.
     Note {
@@ -44,21 +45,21 @@ pub(crate) enum TrainingEvent {
         /// Whether its process has ended for sure.
         #[serde(default)]
         has_ended: bool,
-        /// How it was lost.
+        /// The way in which it was lost.
         message: String,
     },
-    /// A spare is connected to the group and would take the place of a lost stage.
+    /// A spare is connected to the group and ready to replace a lost stage.
     StandingBy {
-        /// Its number.
+        /// The spare's number.
         spare: u32,
     },
-    /// A spare takes the place of a stage whose process has ended.
+    /// A spare replaces a stage whose process has ended.
     TookPlace {
-        /// Its number.
+        /// The spare's number.
         spare: u32,
-        /// The stage that it is from now on.
+        /// The stage that it replaces.
         stage: u32,
-        /// Its incarnation.
+        /// The stage's new incarnation.
         incarnation: u32,
     },
     /// Training is over and the model is saved.
@@ -89,34 +90,36 @@ pub(crate) struct StartRecord {
     pub vocab_size: usize,
     /// The simulated bubble, 0 to 1, averaged over stages.
     pub expected_bubble: f64,
-    /// Unigram entropy of the held-out tokens, in nats per token: the loss of a model that knows only token frequencies.
+    /// Unigram entropy of the held-out tokens, in nats per token: the loss of a model that knows only token
+    /// frequencies.
     pub unigram_entropy: Option<f64>,
-    /// In what the environments differed in which the run was trained so far; empty if its numbers are those of one.
+    /// The differences between the environments in which the run was trained so far; empty if all its numbers are from
+    /// one environment.
     #[serde(default)]
     pub environment_differences: Vec<String>,
     /// The differences that audits have found in the run so far.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub audit_differences: Vec<String>,
-    /// The incarnation of each of the job's ranks; none of one that the group trains without.
+    /// The incarnation of each of the job's ranks; `None` for a rank that the group trains without.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub incarnations: Vec<Option<u32>>,
 }
 
-/// What checkpoints in memory cost a stage.
+/// The cost of checkpoints in memory for a stage.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct MemoryCheckpointRecord {
     /// Seconds for which training waited.
     pub stall_seconds: f64,
-    /// Bytes that were sent to the next stage.
+    /// Bytes sent to the next stage.
     pub bytes_sent: u64,
 }
 
-/// A work item that a second stage has computed again.
+/// A work item that a second stage has recomputed.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct AuditRecord {
-    /// The step that it is of: the one before that of the line.
+    /// The step of the work item: the one before the step of the line.
     pub step: u64,
     /// The stage that was audited.
     pub stage: u32,
@@ -124,22 +127,22 @@ pub(crate) struct AuditRecord {
     pub chunk: usize,
     /// The microbatch, counted over the step.
     pub microbatch: usize,
-    /// The stage that computed it again.
+    /// The stage that recomputed it.
     pub by: u32,
-    /// Seconds that this took.
+    /// Seconds that the recomputation took.
     pub seconds: f64,
-    /// In what they differ; none if every bit is the same.
+    /// The difference between the results; `None` if every bit is the same.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub difference: Option<AuditDifference>,
 }
 
-/// A difference that an audit has found.
+/// A difference found by an audit.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct AuditDifference {
-    /// The stages that are suspected to compute wrong: one, if the others could tell.
+    /// The stages that may compute wrong: one, if the other stages could determine it.
     pub suspects: Vec<SuspectedStage>,
-    /// A sentence.
+    /// The description, as a sentence.
     pub message: String,
 }
 
@@ -172,46 +175,46 @@ pub(crate) struct StepRecord {
     /// The part of `bubble` in which a stage's next input had been computed elsewhere and had not arrived.
     #[serde(default)]
     pub exposed_communication: Vec<f64>,
-    /// Each stage's time of computation over the mean of all stages.
+    /// Each stage's computation time relative to the mean of all stages.
     #[serde(default)]
     pub imbalance: Vec<f64>,
     /// Payload bytes sent over all links.
     pub bytes_sent: u64,
-    /// The most bytes that the process of each stage had resident until then, by stage.
+    /// The peak resident bytes of each stage's process so far, by stage.
     #[serde(default)]
     pub peak_bytes: Vec<u64>,
     /// Whether the update was skipped because the loss or the gradient was not finite.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub skipped: bool,
-    /// Of the first step of a group: what [`StartRecord`] has.
+    /// For the first step of a group: the same as in [`StartRecord`].
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub environment_differences: Vec<String>,
     /// The save that finished during this step.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub checkpoint: Option<SaveRecord>,
-    /// What checkpoints in memory cost stage 0 since the last record.
+    /// The cost of checkpoints in memory for stage 0 since the last record.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory_checkpoint: Option<MemoryCheckpointRecord>,
     /// The audit that ended with this step.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub audit: Option<Box<AuditRecord>>,
-    /// What every stage did when, of some steps.
+    /// The actions of every stage with their times; only for some steps.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub timeline: Option<Box<TimelineRecord>>,
 }
 
 impl StepRecord {
-    /// The bubble averaged over stages; None if it was not measured.
+    /// The bubble averaged over stages; `None` if it was not measured.
     pub(crate) fn mean_bubble(&self) -> Option<f64> {
         mean(&self.bubble)
     }
 
-    /// The exposed communication averaged over stages; None if it was not measured.
+    /// The exposed communication averaged over stages; `None` if it was not measured.
     pub(crate) fn mean_exposed_communication(&self) -> Option<f64> {
         mean(&self.exposed_communication)
     }
 
-    /// The imbalance of the slowest stage; None if it was not measured.
+    /// The imbalance of the slowest stage; `None` if it was not measured.
     pub(crate) fn largest_imbalance(&self) -> Option<f64> {
         self.imbalance.iter().copied().reduce(f64::max)
     }
@@ -231,13 +234,13 @@ pub(crate) struct SaveRecord {
     pub due: u64,
     /// Wall seconds from the snapshot to the commit.
     pub seconds: f64,
-    /// Wall seconds of these that training was stalled.
+    /// The wall seconds during which the save stalled training.
     pub stall_seconds: f64,
     /// CPU seconds of all stages' checkpoint threads.
     pub cpu_seconds: f64,
     /// Size of the checkpoint, in bytes.
     pub bytes: u64,
-    /// The error, if it failed.
+    /// The error, if the save failed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
 }
@@ -263,7 +266,7 @@ pub(crate) struct RunSummary {
     pub weights_hash: String,
     /// Steps whose update was skipped.
     pub skipped: u64,
-    /// The chain over all steps: what they were given, and what came of them.
+    /// The hash chain over all steps: their inputs and their results.
     #[serde(default, skip_serializing_if = "Receipt::is_missing")]
     pub receipt: Receipt,
     /// The model's folder, the last step's checkpoint, relative to the volume.

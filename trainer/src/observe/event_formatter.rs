@@ -7,8 +7,8 @@ use super::eta::EtaEstimator;
 use super::save_failures::SaveFailures;
 use super::{RunSummary, SaveRecord, StartRecord, StepRecord, TrainingEvent};
 
-/// Formats a run's events in order. It keeps state: the run's number of steps, the step times for the ETA, and which tenth
-/// of the preparation was reported last.
+/// Formats a run's events in order. The state of the formatter is the run's number of steps, the step times for the
+/// ETA, and the last reported tenth of the preparation.
 #[derive(Clone, Debug, Default)]
 pub(super) struct EventFormatter {
     steps: u64,
@@ -19,7 +19,7 @@ pub(super) struct EventFormatter {
 }
 
 impl EventFormatter {
-    /// The event's line without a line feed; None if the last line said the same.
+    /// The event's line without a line feed; `None` if the line would repeat the last one.
     pub(super) fn format(&mut self, event: &TrainingEvent) -> Option<String> {
         match event {
             TrainingEvent::Preparing { what, done, total } => self.format_preparation(what, *done, *total),
@@ -81,7 +81,7 @@ impl EventFormatter {
         line
     }
 
-    /// Seconds from a step to the last one; None before the first.
+    /// Seconds from a step to the last one; `None` before the first step.
     pub(super) fn eta_seconds(&self, step: u64) -> Option<f64> {
         self.eta.seconds(self.steps.saturating_sub(step))
     }

@@ -19,9 +19,9 @@ pub(crate) fn has_launcher() -> bool {
 pub(crate) struct EventWriter(Arc<Mutex<EventOutput>>);
 
 struct EventOutput {
-    /// None once the reader has closed the pipe.
+    /// `None` once the reader has closed the pipe.
     writer: Option<Box<dyn Write + Send>>,
-    /// Formats text; None for JSON.
+    /// Formats text; `None` for JSON.
     formatter: Option<EventFormatter>,
 }
 
@@ -34,7 +34,7 @@ impl EventWriter {
         Self::new(Box::new(io::stdout()), Some(EventFormatter::default()))
     }
 
-    /// Writes to stdout, in the format that `EVENTS_ENV` names.
+    /// Writes to stdout, in the format that `EVENTS_ENV` selects.
     pub(crate) fn from_env() -> Self {
         if has_launcher() { Self::json() } else { Self::text() }
     }

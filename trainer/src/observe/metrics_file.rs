@@ -47,21 +47,21 @@ pub(crate) struct MetricsFile {
     path: PathBuf,
     /// The folder in which the file is created before it is renamed to `path`.
     temporary_folder: PathBuf,
-    /// None until the first write has succeeded.
+    /// `None` until the first write has succeeded.
     file: Option<File>,
     /// Length in bytes of the lines that were written completely.
     written: u64,
     /// Lines that could not be written yet.
     pending: String,
-    /// The step of the last line, also of one that could not be written yet.
+    /// The step of the last line, written or pending.
     last_step: Option<u64>,
 }
 
 impl MetricsFile {
-    /// A new file with the lines of the old one up to `from_step`, so that a resume keeps the steps before it; the
-    /// last one gets `evaluation_loss`, if there is one. The first
-    /// [`MetricsFile::flush`] creates it in `temporary_folder` and renames it to `path`: a crash leaves the old file or the new
-    /// one, and a group that is fenced off, whose folder no longer exists, can't replace the file of a newer group.
+    /// Creates a file with the lines of the old one up to `from_step`, so that a resume keeps the steps before it. The
+    /// last line gets `evaluation_loss`, if it is set. The first [`MetricsFile::flush`] creates the file in
+    /// `temporary_folder` and renames it to `path`. A crash therefore leaves the old file or the new one. A group that
+    /// is fenced off, whose folder no longer exists, can't replace the file of a newer group.
     ///
     /// # Errors
     /// If the old file can't be read, or a line before its last is not a record.
@@ -129,7 +129,8 @@ impl MetricsFile {
     }
 }
 
-/// The file that is renamed stays open: a newer group's replacement of it is never written to.
+/// Creates the file. The renamed file stays open, so that no write goes to the file with which a newer group replaces
+/// it.
 fn create(folder: &Path, path: &Path, lines: &str) -> io::Result<File> {
     let mut file = AtomicFile::create_in(folder, path)?;
     file.write_all(lines.as_bytes())?;
@@ -144,7 +145,7 @@ fn append(file: &mut File, written: u64, lines: &str) -> io::Result<()> {
     file.write_all(lines.as_bytes())
 }
 
-/// Reads all records; none if the file doesn't exist. An incomplete last line is ignored.
+/// Reads all records; empty if the file doesn't exist. An incomplete last line is ignored.
 ///
 /// # Errors
 /// If the file can't be read, or a line before the last is not a record.
@@ -166,7 +167,7 @@ pub(crate) fn read_metrics(path: &Path) -> Result<Vec<StepRecord>, MetricsError>
     Ok(records)
 }
 
-/// Serialisation can't fail: a record has no maps, and numbers that are not finite become null.
+/// A record as a line. Serialisation can't fail: a record has no maps, and numbers that are not finite become null.
 fn to_line(record: &StepRecord) -> String {
     serde_json::to_string(record).unwrap_or_default() + "\n"
 }

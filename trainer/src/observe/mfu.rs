@@ -1,9 +1,10 @@
-//! Model FLOPs utilization: what a step's products and attention would take at the GPUs' peak, over what the step took.
+//! Model FLOPs utilization: the time of a step's products and attention at the GPUs' peak, relative to the step's
+//! duration.
 
 use stagecoach_api::job::Precision;
 
-/// Dense FLOP/s of one GPU in bf16 on tensor cores and in fp32 without them, by NVIDIA's data sheets. The first entry counts whose
-/// name the driver's contains.
+/// Dense FLOP/s of one GPU in bf16 on tensor cores and in fp32 without them, from NVIDIA's data sheets. The first entry
+/// counts whose name is contained in the driver's name for the GPU.
 const PEAKS: &[(&str, f64, f64)] = &[
     ("B200", 2250e12, 75e12),
     ("GH200", 989e12, 67e12),
@@ -17,7 +18,7 @@ const PEAKS: &[(&str, f64, f64)] = &[
     ("L4", 121e12, 30.3e12),
 ];
 
-/// The peak of GPUs of these models together, as the driver calls them, in FLOP/s. None if that of one is not known.
+/// The total peak of GPUs with these driver names, in FLOP/s; `None` if the peak of any of them is unknown.
 pub(crate) fn total_peak_flops<'a>(gpus: impl Iterator<Item = &'a str>, precision: Precision) -> Option<f64> {
     gpus.map(|gpu| peak_flops(gpu, precision)).sum()
 }
@@ -25,7 +26,7 @@ pub(crate) fn total_peak_flops<'a>(gpus: impl Iterator<Item = &'a str>, precisio
 fn peak_flops(gpu: &str, precision: Precision) -> Option<f64> {
     let words: Vec<&str> = gpu.split([' ', '-']).collect();
     if words.contains(&"MIG") {
-        return None; // a slice, of whatever size
+        return None; // a slice of the GPU, of unknown size
     }
     let matches = |name: &str| name.split(' ').all(|word| words.contains(&word));
     let &(_, bf16, fp32) = PEAKS.iter().find(|(name, ..)| matches(name))?;
@@ -35,17 +36,17 @@ fn peak_flops(gpu: &str, precision: Precision) -> Option<f64> {
     })
 }
 
-/// What is needed for the utilization of each step.
+/// The constants that give the utilization of each step.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct FlopsUtilization {
-    /// FLOPs of a step, forward and backward, without what is computed again.
+    /// FLOPs of a step, forward and backward, without recomputation.
     pub(crate) step_flops: f64,
     /// FLOP/s of all ranks together.
     pub(crate) peak_flops: f64,
 }
 
 impl FlopsUtilization {
-    /// That of a step of so many seconds, 0 to 1.
+    /// The utilization of a step of `seconds` seconds, 0 to 1.
     pub(crate) fn of_step(self, seconds: f64) -> f64 {
         self.step_flops / (self.peak_flops * seconds)
     }

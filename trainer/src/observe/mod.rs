@@ -1,6 +1,7 @@
-//! What users see of a run: events, metrics, progress, the loss curve, the final report. It decides nothing.
-//! `event` defines what stage 0 emits; `event_writer` writes it; `event_formatter` and `progress_display` show it;
-//! `metrics_file` stores it; `telemetry` is what the cluster and collectors get; `curve` and `run_report` are shown at the end.
+//! The output of a run for users: events, metrics, progress, the loss curve, the final report. The module makes no
+//! decisions. `event` defines the events of stage 0; `event_writer` writes them; `event_formatter` and
+//! `progress_display` show them; `metrics_file` stores them. `telemetry` serves the cluster and collectors. `curve` and
+//! `run_report` are shown at the end.
 
 pub(crate) mod curve;
 mod eta;

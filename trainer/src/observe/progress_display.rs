@@ -27,7 +27,7 @@ pub(crate) struct ProgressDisplay {
 
 enum DisplayMode {
     Lines(Box<dyn Write + Send>),
-    /// Messages alone, on stderr.
+    /// Only messages, on stderr.
     Notes,
     Bar {
         bar: ProgressBar,
@@ -36,7 +36,7 @@ enum DisplayMode {
 }
 
 impl ProgressDisplay {
-    /// A bar if stdout is a terminal, otherwise lines.
+    /// A progress bar if stdout is a terminal, otherwise lines.
     pub(crate) fn stdout() -> Self {
         if !io::stdout().is_terminal() {
             return Self::lines(Box::new(io::stdout()));
@@ -45,12 +45,12 @@ impl ProgressDisplay {
         Self::new(DisplayMode::Bar { bar, template: "" })
     }
 
-    /// A bar if stdout is a terminal, otherwise messages alone.
+    /// A progress bar if stdout is a terminal, otherwise only messages.
     pub(crate) fn notes() -> Self {
         if io::stdout().is_terminal() { Self::stdout() } else { Self::new(DisplayMode::Notes) }
     }
 
-    /// Lines; write errors are ignored.
+    /// Lines for each event; write errors are ignored.
     pub(crate) fn lines(writer: Box<dyn Write + Send>) -> Self {
         Self::new(DisplayMode::Lines(writer))
     }
@@ -106,7 +106,7 @@ impl ProgressDisplay {
             }
             TrainingEvent::AuditDiffers(difference) => self.print_line(&difference.message),
             TrainingEvent::Note { message } => self.print_line(message),
-            // the launcher says what it does about it
+            // the launcher prints its reaction
             TrainingEvent::StageLost { .. } | TrainingEvent::StandingBy { .. } | TrainingEvent::TookPlace { .. } => {}
             TrainingEvent::Finished(_) => self.clear(),
         }

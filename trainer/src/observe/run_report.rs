@@ -16,17 +16,17 @@ pub(crate) struct RunReport<'a> {
     pub(crate) job: &'a str,
     /// Stage 0's result.
     pub(crate) summary: &'a RunSummary,
-    /// How often the group was restarted.
+    /// Number of restarts of the group.
     pub(crate) restarts: u32,
-    /// Wall seconds of the run; None for the result of an earlier run.
+    /// Wall seconds of the run; `None` for the result of an earlier run.
     pub(crate) seconds: Option<f64>,
-    /// What would make a step shorter.
+    /// The advice for shorter steps.
     pub(crate) advice: Option<&'a Advice>,
     /// The folder of the trained model.
     pub(crate) model: &'a Path,
-    /// The SVG.
+    /// The SVG of the loss curve.
     pub(crate) loss_curve: &'a Path,
-    /// `metrics.jsonl`.
+    /// The path of `metrics.jsonl`.
     pub(crate) metrics: &'a Path,
 }
 
@@ -74,7 +74,8 @@ impl fmt::Display for RunReport<'_> {
     }
 }
 
-/// The difference between a held-out loss and the unigram entropy, the loss of a model that knows only token frequencies.
+/// The difference between a held-out loss and the unigram entropy, the loss of a model that knows only token
+/// frequencies.
 fn compare_to_entropy(loss: f64, entropy: Option<f64>) -> String {
     match entropy.map(|entropy| entropy - loss).filter(|gain| gain.is_finite()) {
         Some(gain) if gain >= 0.0 => format!(", {gain:.4} below the unigram entropy"),

@@ -1,9 +1,9 @@
-//! Messages about saves that fail: the first failure, then how many have, and when a save has succeeded again.
+//! Messages about failed saves: the first failure, then the number of failures so far, and the first successful save.
 
 use super::SaveRecord;
 use super::event_formatter::format_save_failure;
 
-/// Saves that have failed in a row.
+/// Consecutive failed saves.
 #[derive(Clone, Debug, Default)]
 pub(super) struct SaveFailures {
     count: u64,
@@ -11,7 +11,7 @@ pub(super) struct SaveFailures {
 }
 
 impl SaveFailures {
-    /// A save has failed. Returns the message: of the first, the 10th, the 100th and so on.
+    /// Records a failed save. Returns a message for the first failure, the 10th, the 100th and so on.
     pub(super) fn failed(&mut self, save: &SaveRecord) -> Option<String> {
         self.count += 1;
         if self.count == 1 {
@@ -24,7 +24,7 @@ impl SaveFailures {
         is_told.then(|| format!("{count} checkpoints in a row failed, of steps {first_step} to {step}: {why}"))
     }
 
-    /// A save has succeeded. Returns how many had failed before it, if any had.
+    /// Records a successful save. Returns a message with the number of failures before it, if there were any.
     pub(super) fn saved(&mut self) -> Option<String> {
         match std::mem::take(self).count {
             0 => None,

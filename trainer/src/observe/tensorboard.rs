@@ -1,5 +1,5 @@
-//! Event files as TensorBoard reads them: TFRecord frames of `Event` messages (tensorflow/core/util/event.proto and
-//! tensorflow/core/framework/summary.proto), of which this writes scalars only.
+//! Event files for TensorBoard: TFRecord frames of `Event` messages (tensorflow/core/util/event.proto and
+//! tensorflow/core/framework/summary.proto), of which this module writes only scalars.
 
 use std::io::{self, Write};
 
@@ -22,7 +22,7 @@ pub(crate) struct EventFile<W> {
 }
 
 impl<W: Write> EventFile<W> {
-    /// Begins a file.
+    /// Creates a file and writes its first event.
     ///
     /// # Errors
     /// The writer's.
@@ -37,7 +37,7 @@ impl<W: Write> EventFile<W> {
         self.last_step
     }
 
-    /// Takes back the steps after `step`: training has gone on from there.
+    /// Discards the steps after `step`, from which training has resumed.
     ///
     /// # Errors
     /// The writer's.
@@ -48,7 +48,7 @@ impl<W: Write> EventFile<W> {
         self.write_event(wall_time, step + 1, |event| bytes(event, 7, &session))
     }
 
-    /// Writes what was measured of a step.
+    /// Writes the measurements of a step.
     ///
     /// # Errors
     /// The writer's.
@@ -64,7 +64,7 @@ impl<W: Write> EventFile<W> {
         self.write_event(wall_time, record.step, |event| bytes(event, 5, &summary))
     }
 
-    /// Hands all that was written to the operating system.
+    /// Flushes all written data to the operating system.
     ///
     /// # Errors
     /// The writer's.
@@ -82,7 +82,7 @@ impl<W: Write> EventFile<W> {
     }
 }
 
-/// The scalars of a step, by their tags; what was not measured is left out.
+/// The scalars of a step, by their tags; scalars that were not measured are left out.
 fn scalars(record: &StepRecord) -> impl Iterator<Item = (&'static str, f32)> {
     [
         ("loss/train", record.loss),
@@ -107,7 +107,7 @@ fn frame(message: &[u8]) -> Vec<u8> {
     [&length[..], &checksum(&length), message, &checksum(message)].concat()
 }
 
-/// The checksum that TFRecords have: CRC-32C, rotated and shifted, since the checksum of bytes that hold checksums is weak.
+/// The checksum of TFRecords: CRC-32C, rotated and shifted, since a plain CRC of data that contains CRCs is weak.
 fn masked_crc(bytes: &[u8]) -> u32 {
     CRC32C.checksum(bytes).rotate_right(15).wrapping_add(0xa282_ead8)
 }
@@ -150,7 +150,7 @@ mod tests {
     use super::super::event_formatter::tests::record;
     use super::*;
 
-    /// The messages of a file, whose checksums are right.
+    /// The messages of a file. Asserts that their checksums are right.
     fn messages(mut file: &[u8]) -> Vec<Vec<u8>> {
         let mut messages = Vec::new();
         while let Some((length, rest)) = file.split_first_chunk::<8>() {

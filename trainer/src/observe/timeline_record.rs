@@ -1,22 +1,22 @@
-//! A measured step in `metrics.jsonl`, with all that is needed to draw it, to simulate it, and to say what would make it shorter.
+//! A measured step in `metrics.jsonl`, with all data to draw it, to simulate it, and to advise how to shorten it.
 
 use serde::{Deserialize, Serialize};
 use stagecoach_pipeline::{
     Action, Advice, ModelCost, ModuleCost, Partition, Programs, RankSpeeds, Span, Timeline, advise, from_csv, lower,
 };
 
-/// What every stage did in a step, and when.
+/// The actions of every stage in a step, with their times.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct TimelineRecord {
     /// The number of layers of each chunk.
     pub partition: Vec<usize>,
-    /// Of how many of these chunks each chunk of the schedule is made; empty if each is one.
+    /// For each chunk of the schedule, the number of these chunks that it consists of; empty if each is one.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub parts: Vec<usize>,
     /// FLOPs per microbatch of F, I and W: of the embedding, of each layer, and of the head with the loss.
     pub work: Vec<[f64; 3]>,
-    /// By stage.
+    /// The times, by stage.
     pub stages: Vec<StageTimes>,
 }
 
@@ -24,13 +24,13 @@ pub(crate) struct TimelineRecord {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct StageTimes {
-    /// Its actions in order: computations, and what ends the step.
+    /// Its actions in order: computations, and the actions that end the step.
     pub actions: Vec<String>,
     /// Begin and end of each, in seconds since the step's first computation began.
     pub seconds: Vec<(f64, f64)>,
 }
 
-/// Begins and ends are kept to the microsecond.
+/// Begin and end times are kept to the microsecond.
 fn rounded(seconds: f64) -> f64 {
     (seconds * 1e6).round() / 1e6
 }
@@ -58,7 +58,7 @@ impl TimelineRecord {
     /// The measured step.
     ///
     /// # Errors
-    /// If the record was not written by [`TimelineRecord::new`]: what is wrong with it.
+    /// If [`TimelineRecord::new`] did not write the record: a description of the error.
     pub(crate) fn timeline(&self) -> Result<Timeline, String> {
         let stage = |times: &StageTimes| {
             if times.actions.len() != times.seconds.len() {
@@ -126,26 +126,26 @@ impl TimelineRecord {
     }
 }
 
-/// How many of the newest records an advice is based on: single steps are noisy.
+/// The number of the newest records on which advice is based: single steps are noisy.
 const ADVICE_RECORDS: usize = 10;
 
-/// From how many records the stages' speeds are taken, at least.
+/// The fewest records from which the stages' speeds are computed.
 const MIN_SPEED_RECORDS: usize = 3;
 
-/// What would make a step shorter, by the newest of `records`, which are in the order of their steps. Records of an earlier
-/// partition or schedule are left out. None if there is no usable record.
+/// The advice for a shorter step, from the newest of `records`, which are in the order of their steps. Records of an
+/// earlier partition or schedule are left out. `None` if there is no usable record.
 pub(crate) fn advice<'a>(records: impl DoubleEndedIterator<Item = &'a TimelineRecord>) -> Option<Advice> {
     let Newest { programs, timelines, model, partition, parts } = newest(records)?;
     let advice = advise(&programs, &timelines, &model, &partition)?;
-    // the job's chunks are the schedule's
+    // merges the schedule's chunks into the job's
     let partition = advice.partition.merge(&parts);
     let better = advice.better.map(|(better, saving)| (better.merge(&parts), saving));
     let better = better.filter(|(better, _)| *better != partition);
     Some(Advice { partition, better, ..advice })
 }
 
-/// How fast the stages were beside each other, by the newest of `records`, which are in the order of their steps. None if those
-/// are of another number of stages, or too few.
+/// The relative speeds of the stages, from the newest of `records`, which are in the order of their steps. `None` if
+/// the records have another number of stages, or are too few.
 pub(crate) fn speeds<'a>(
     records: impl DoubleEndedIterator<Item = &'a TimelineRecord>,
     stages: usize,
@@ -158,7 +158,7 @@ pub(crate) fn speeds<'a>(
 /// The newest measured steps of one partition and schedule.
 struct Newest {
     programs: Programs,
-    /// In the order of their steps.
+    /// The timelines, in the order of their steps.
     timelines: Vec<Timeline>,
     model: ModelCost,
     partition: Partition,
@@ -255,7 +255,7 @@ mod tests {
     #[test]
     fn speeds_are_those_of_several_steps_with_as_many_stages() {
         let (record, ..) = record(&lower(&one_f_one_b(3, 8), true).unwrap());
-        // all stages took as long, and the last has the head's work too
+        // all stages took the same time, and the last also has the head's work
         let expected = RankSpeeds::new(&[2.0, 2.0, 5.0]).unwrap();
         let records = |count| vec![record.clone(); count];
         assert_eq!(speeds(records(MIN_SPEED_RECORDS).iter(), 3), Some(expected));

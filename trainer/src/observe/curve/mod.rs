@@ -1,5 +1,6 @@
-//! The loss curve: `svg` for browsers, `terminal` for terminals. Both draw the same `series`. Drawn here rather than by a
-//! plotting library for what those lack: the dark colour scheme in SVG, labelled ticks and a legend in a terminal.
+//! The loss curve: `svg` for browsers, `terminal` for terminals. Both draw the same `series`. Plotting libraries lack
+//! the dark colour scheme in SVG, and labelled ticks and a legend in a terminal, so that this module draws the curve
+//! itself.
 
 mod series;
 mod svg;

@@ -5,14 +5,14 @@ use crate::observe::StepRecord;
 /// A step, and a loss in nats per token.
 pub(super) type CurvePoint = (f64, f64);
 
-/// A run's losses. Those that are not finite are gaps.
+/// A run's losses. Losses that are not finite are gaps.
 #[derive(Debug, Default)]
 pub(super) struct LossSeries {
-    /// What the training losses are called.
+    /// The name of the training losses.
     pub(super) name: String,
-    /// What the held-out losses are called.
+    /// The name of the held-out losses.
     pub(super) points_name: String,
-    /// Where the x axis begins.
+    /// The beginning of the x axis.
     pub(super) begin: f64,
     /// Training losses, split at gaps.
     pub(super) training: Vec<Vec<CurvePoint>>,
@@ -44,7 +44,8 @@ impl LossSeries {
         series
     }
 
-    /// The training losses of some steps as a line, and those of `others`, called `name`, in the place of held-out losses.
+    /// The training losses of some steps as a line, and the training losses of `others`, called `name`, instead of
+    /// held-out losses.
     pub(super) fn comparison(records: &[StepRecord], others: &[StepRecord], name: &str) -> Self {
         let points = |record: &StepRecord| Some((record.step as f64, loss(record)?));
         Self {
@@ -56,13 +57,13 @@ impl LossSeries {
         }
     }
 
-    /// The range of the x axis, to the last step; None without points.
+    /// The range of the x axis, to the last step; `None` without points.
     pub(super) fn steps(&self) -> Option<(f64, f64)> {
         let last = self.points().map(|point| point.0).reduce(f64::max)?;
         Some((self.begin, last.max(self.begin + 1.0)))
     }
 
-    /// The range of the y axis: all losses and the entropy, with a margin; None without points.
+    /// The range of the y axis: all losses and the entropy, with a margin; `None` without points.
     pub(super) fn losses(&self) -> Option<(f64, f64)> {
         let low = self.points().map(|point| point.1).reduce(f64::min)?;
         let high = self.points().map(|point| point.1).reduce(f64::max)?;
@@ -80,7 +81,7 @@ fn loss(record: &StepRecord) -> Option<f64> {
     record.loss.map(f64::from).filter(|loss| loss.is_finite())
 }
 
-/// A centred moving average over a sixtieth of the points on either side. Being centred, it doesn't lag behind.
+/// A moving average, centred so that it doesn't lag behind. The window is a sixtieth of the points on either side.
 pub(super) fn smooth(points: &[CurvePoint]) -> Vec<CurvePoint> {
     let sums: Vec<f64> = std::iter::once(0.0)
         .chain(points.iter().scan(0.0, |sum, point| {

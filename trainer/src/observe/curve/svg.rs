@@ -16,7 +16,7 @@ const BOTTOM: f64 = 470.0;
 /// The maximum number of points of a line: about two per pixel of the width.
 const MAX_POINTS: usize = 1800;
 
-/// More points than these are a line alone.
+/// The largest number of points that are drawn as circles; longer series are only a line.
 const MAX_CIRCLES: usize = 60;
 
 const STYLE: &str = "\
@@ -35,7 +35,8 @@ pub(crate) fn svg(title: &str, records: &[StepRecord], entropy: Option<f64>) -> 
     draw(title, &LossSeries::new(records, entropy))
 }
 
-/// Draws the training losses of the same steps twice: those of `others` as points, which the legend calls `name`.
+/// Draws two series of training losses for the same steps. The losses of `others` are points, which the legend calls
+/// `name`.
 pub(crate) fn comparison_svg(title: &str, records: &[StepRecord], others: &[StepRecord], name: &str) -> String {
     draw(title, &LossSeries::comparison(records, others, name))
 }

@@ -13,13 +13,14 @@ const MARGIN: usize = 8;
 /// Columns of the plot.
 const WIDTH: usize = COLUMNS - MARGIN - 1;
 
-/// Draws the smoothed training loss (dots), held-out losses (`o`) and the unigram entropy (dashes) in lines of at most 72
-/// columns, each with its line feed.
+/// Draws the smoothed training loss (dots), held-out losses (`o`) and the unigram entropy (dashes) in lines of at most
+/// 72 columns, each with its line feed.
 pub(crate) fn terminal(records: &[StepRecord], entropy: Option<f64>) -> String {
     draw(&LossSeries::new(records, entropy))
 }
 
-/// Draws the smoothed training losses of the same steps twice: a line, and `o` for `others`, which the legend calls `name`.
+/// Draws two series of smoothed training losses for the same steps: a line, and `o` for `others`, which the legend
+/// calls `name`.
 pub(crate) fn comparison_terminal(records: &[StepRecord], others: &[StepRecord], name: &str) -> String {
     let series = LossSeries::comparison(records, others, &format!("{name}, smoothed"));
     draw(&LossSeries { held_out: smooth(&series.held_out), ..series })
@@ -54,7 +55,7 @@ enum GridCell {
 struct BrailleGrid {
     steps: (f64, f64),
     losses: (f64, f64),
-    /// From the top.
+    /// The rows, from the top.
     cells: Vec<[GridCell; WIDTH]>,
 }
 
@@ -184,7 +185,7 @@ mod tests {
             let plot = picture.lines().take(ROWS).enumerate();
             plot.filter(|(_, line)| line.chars().any(wanted)).map(|(row, _)| row).collect()
         };
-        // one row each
+        // one row for each
         let (line, points) = (of(&|c| ('\u{2801}'..='\u{28ff}').contains(&c)), of(&|c| c == 'o'));
         assert_eq!((line.len(), points.len(), line[0] < points[0]), (1, 1, true), "{picture}");
         let lines: Vec<&str> = picture.lines().collect();

@@ -1,10 +1,10 @@
-//! The recoveries that a stage has seen itself, for the live page of a pod.
+//! The recoveries that a stage has observed itself, for the live page of a pod.
 
 use stagecoach_api::contract::{GroupStatus, StageEnv, StagePhase, StageStatus};
 
 use super::super::TrainingEvent;
 
-/// How many recoveries are kept.
+/// The number of recoveries that are kept.
 const MAX_RECOVERIES: usize = 20;
 
 /// The loss of a stage, and the group that formed afterwards.
@@ -12,7 +12,7 @@ const MAX_RECOVERIES: usize = 20;
 pub(crate) struct GroupRecovery {
     /// Milliseconds since 1970.
     pub(crate) lost_at: u64,
-    /// How it was noticed, in a sentence.
+    /// The observation of the loss, in a sentence.
     pub(crate) cause: String,
     /// All zero until a group has joined.
     pub(crate) group: GroupStatus,
@@ -23,7 +23,7 @@ pub(crate) struct GroupRecovery {
 pub(super) struct GroupRecoveries(Vec<GroupRecovery>);
 
 impl GroupRecoveries {
-    /// Of the stage that `env` describes: a stage's second process begins in the middle of a recovery.
+    /// The recoveries of the stage that `env` describes. A stage's second process begins during a recovery.
     pub(super) fn new(env: &StageEnv, now: u64) -> Self {
         let mut recoveries = Self::default();
         if env.incarnation > 0 {
@@ -32,10 +32,10 @@ impl GroupRecoveries {
         recoveries
     }
 
-    /// Notes the events of a loss.
+    /// Records the events of a loss.
     pub(super) fn note_event(&mut self, event: &TrainingEvent, now: u64) {
         match event {
-            // all that is lost before the next group has trained is one recovery
+            // all losses before the next group trains belong to one recovery
             TrainingEvent::StageLost { message, .. } if self.under_way().is_none() => self.begin(now, message.clone()),
             TrainingEvent::TookPlace { stage, .. } => {
                 self.begin(now, format!("stage {stage} was lost, and this spare took its place"));
@@ -44,7 +44,7 @@ impl GroupRecoveries {
         }
     }
 
-    /// Notes how far the group is. It may still be the one that was lost. Returns the recovery if this completes it.
+    /// Records the group's progress. `group` may still be the lost one. Returns the recovery if this completes it.
     pub(super) fn note_group(&mut self, group: Option<&GroupStatus>) -> Option<GroupRecovery> {
         let (recovery, group) = (self.under_way()?, group?);
         if group.joined_at < recovery.lost_at {
@@ -68,7 +68,7 @@ impl GroupRecoveries {
     }
 }
 
-/// How a job stands by what stage 0 says of itself.
+/// The job's status, from the status of stage 0.
 pub(super) fn status_text(status: &StageStatus) -> String {
     let doing = match status.phase {
         StagePhase::Preparing => "It prepares",
@@ -112,7 +112,7 @@ mod tests {
         let complete = recoveries.note_group(Some(&trained));
         assert_eq!(complete.map(|recovery| (recovery.lost_at, recovery.group)), Some((100, trained.clone())));
         assert_eq!(recoveries.note_group(Some(&trained)), None, "it is complete already");
-        // the next loss is another recovery, and the group that trained stays that of the first
+        // the next loss is another recovery, and the group that trained remains the first recovery's
         recoveries.note_event(&lost(0), 900);
         recoveries.note_group(Some(&GroupStatus { first_step_at: 400, ..group.clone() }));
         let all = recoveries.all();

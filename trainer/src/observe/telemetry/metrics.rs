@@ -10,7 +10,7 @@ use prometheus_client::registry::{Metric, Registry, Unit};
 use super::super::{MemoryCheckpointRecord, SaveRecord, StepRecord, TrainingEvent};
 
 type FloatGauge = Gauge<f64, AtomicU64>;
-/// By stage: `stage="0"` and so on.
+/// Gauges by stage: `stage="0"` and so on.
 type StageGauges = Family<[(&'static str, usize); 1], FloatGauge>;
 
 /// All metrics of a stage.
@@ -25,7 +25,7 @@ pub(super) struct StageMetrics {
     reproducible: Gauge,
 }
 
-/// Of the last step, and sums over steps.
+/// Metrics of the last step, and sums over steps.
 #[derive(Debug)]
 struct StepMetrics {
     step: Gauge,
@@ -42,7 +42,7 @@ struct StepMetrics {
     skipped_steps: Counter,
 }
 
-/// Of checkpoints, on the volume and in memory.
+/// Metrics of checkpoints, on the volume and in memory.
 #[derive(Debug)]
 struct CheckpointMetrics {
     step: Gauge,
@@ -71,7 +71,7 @@ impl StageMetrics {
         StageMetrics { registry, step, checkpoint, rejected_connections, audits, audit_differences, reproducible }
     }
 
-    /// In the OpenMetrics text format.
+    /// The metrics in the OpenMetrics text format.
     pub(super) fn openmetrics(&self) -> String {
         let mut text = String::new();
         // writing to a String does not fail
@@ -83,7 +83,7 @@ impl StageMetrics {
         self.rejected_connections.inc();
     }
 
-    /// Updates the metrics that an event is about.
+    /// Updates the metrics that an event affects.
     pub(super) fn record(&self, event: &TrainingEvent) {
         match event {
             TrainingEvent::Started(started) => {
@@ -196,7 +196,7 @@ fn register<M: Metric + Clone + Default>(registry: &mut Registry, name: &str, he
     metric
 }
 
-/// The same with a unit, which the name gets as its suffix.
+/// The same with a unit, which becomes the suffix of the name.
 fn register_in<M: Metric + Clone + Default>(unit: Unit, registry: &mut Registry, name: &str, help: &str) -> M {
     let metric = M::default();
     registry.register_with_unit(name, help, unit, metric.clone());
@@ -210,7 +210,8 @@ mod tests {
     use super::super::super::event_formatter::tests::record;
     use super::*;
 
-    /// The metrics as docs/OPERATIONS.md writes them: `name{label}`, counters with `_total`. The chart's dashboard is held to it.
+    /// The metrics in the notation of docs/OPERATIONS.md: `name{label}`, counters with `_total`. The test also checks
+    /// the chart's dashboard against them.
     #[test]
     fn every_metric_is_documented() {
         let metrics = StageMetrics::new();

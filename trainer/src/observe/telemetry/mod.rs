@@ -1,5 +1,5 @@
-//! Status, metrics and traces of a stage: `server` answers `/status` and `/metrics`, `otlp` sends metrics and traces to a
-//! collector.
+//! Status, metrics and traces of a stage: `server` answers `/status` and `/metrics`, `otlp` sends metrics and traces to
+//! a collector.
 
 mod group_recovery;
 mod metrics;
@@ -31,7 +31,7 @@ struct TelemetryState {
     status: Mutex<StageStatus>,
     recoveries: Mutex<GroupRecoveries>,
     traces: Traces,
-    /// The status's revision.
+    /// The revision of the status.
     revision: watch::Sender<u64>,
     metrics: StageMetrics,
 }
@@ -67,18 +67,18 @@ impl StageTelemetry {
         });
     }
 
-    /// This stage leads the group that is about to begin, with this fence.
+    /// Records that this stage leads the group that is about to begin, with this fence.
     pub(crate) fn set_leader(&self, fence: u64) {
         self.update(|status| status.leader_fence = fence);
     }
 
-    /// The group with this fence has joined, with these incarnations of its stages.
+    /// Records that the group with this fence has joined, with these incarnations of its stages.
     pub(crate) fn group_joined(&self, fence: u64, incarnations: Vec<Option<u32>>) {
         let joined = GroupStatus { fence, incarnations, joined_at: unix_millis(), ..GroupStatus::default() };
         self.update(|status| status.group = Some(joined));
     }
 
-    /// The group has loaded.
+    /// Records that the group has loaded.
     pub(crate) fn group_loaded(&self) {
         self.update(|status| {
             if let Some(group) = &mut status.group {
@@ -87,7 +87,7 @@ impl StageTelemetry {
         });
     }
 
-    /// The group has finished a step, which took as long as `took` on this stage.
+    /// Records that the group has finished a step, which took `took` on this stage.
     pub(crate) fn group_finished_step(&self, step: u64, took: Duration) {
         self.0.traces.step(&self.snapshot(), step, took);
         self.update(|status| {
@@ -97,28 +97,28 @@ impl StageTelemetry {
         });
     }
 
-    /// The group is lost.
+    /// Records that the group is lost.
     pub(crate) fn group_lost(&self) {
         self.update(|status| status.group = None);
     }
 
-    /// Whether the weights are loaded and the group has formed, or a spare would take a place at once.
+    /// Whether the weights are loaded and the group has formed, or a spare is ready to replace a stage at once.
     fn is_ready(&self) -> bool {
         use StagePhase::{Done, Draining, StandingBy, Training};
         matches!(self.status().phase, StandingBy | Training | Draining | Done)
     }
 
-    /// The status as it is now.
+    /// The current status.
     pub(crate) fn snapshot(&self) -> StageStatus {
         self.status().clone()
     }
 
-    /// How the job stands, in a sentence or two.
+    /// The job's status, in a sentence or two.
     pub(crate) fn status_text(&self) -> String {
         status_text(&self.status())
     }
 
-    /// The recoveries that this process has seen, the newest last.
+    /// The recoveries that this process has observed, the newest last.
     pub(crate) fn recoveries(&self) -> Vec<GroupRecovery> {
         self.lock_recoveries().all()
     }
@@ -127,7 +127,7 @@ impl StageTelemetry {
     async fn answer(&self, query: StatusQuery) -> StageStatus {
         if let Some(known) = query.revision {
             let mut revision = self.0.revision.subscribe();
-            // the sender lives as long as this
+            // `self` keeps the sender alive
             let _ = tokio::time::timeout(query.timeout(), revision.wait_for(|revision| *revision != known)).await;
         }
         self.snapshot()
@@ -138,12 +138,12 @@ impl StageTelemetry {
         self.0.metrics.openmetrics()
     }
 
-    /// Where traces go to.
+    /// The destination of traces.
     fn traces(&self) -> &Traces {
         &self.0.traces
     }
 
-    /// Counts a connection that was closed because its peer did not prove that it belongs to the group.
+    /// Counts a connection that was closed because its peer did not prove its membership of the group.
     pub(crate) fn count_rejected_connection(&self) {
         self.0.metrics.count_rejected_connection();
     }
@@ -156,7 +156,7 @@ impl StageTelemetry {
         self.update(|status| status::record(status, event));
     }
 
-    /// Changes the status. Those who wait for news are woken if it is news.
+    /// Changes the status. If it differs, wakes the requests that wait for a change.
     fn update(&self, change: impl FnOnce(&mut StageStatus)) {
         let mut status = self.status();
         let before = status.clone();

@@ -7,11 +7,11 @@ use stagecoach_otlp::{Config, Exporter, MetricProducer};
 
 use super::StageTelemetry;
 
-/// How long a stage waits at its end for the collector to take what is left.
+/// The time for which a stage waits at its end until the collector has accepted the remaining telemetry.
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Exports the telemetry of the stage that `env` describes until the process ends, if the environment names a collector. What is
-/// wrong with the environment is logged, and training goes on without.
+/// Exports the telemetry of the stage that `env` describes until the process ends, if the environment names a
+/// collector. An invalid environment is logged, and training continues without export.
 pub(crate) fn export(env: &StageEnv, telemetry: &StageTelemetry) {
     let started = Config::from_vars(|name| std::env::var(name).ok()).map_err(|error| error.to_string());
     let started = started.and_then(|config| {
@@ -27,7 +27,8 @@ pub(crate) fn export(env: &StageEnv, telemetry: &StageTelemetry) {
     }
 }
 
-/// Sends what was not sent yet, if anything is exported. Takes a second at most, and no time if the collector does not answer.
+/// Sends the remaining telemetry, if it is exported. Takes at most a second, and no time if the collector does not
+/// answer.
 pub(crate) fn flush(telemetry: &StageTelemetry) {
     if let Some(exporter) = telemetry.traces().exporter() {
         exporter.flush(FLUSH_TIMEOUT);
@@ -46,7 +47,7 @@ impl MetricProducer for StageMetricProducer {
             Some(spare) => ("stagecoach.spare", spare.to_string()),
             None => ("stagecoach.stage", status.stage.to_string()),
         };
-        // a stage's process has no other name where there are no pods
+        // without pods, a stage's process has no other name
         let process = format!("{}-{}-{}", self.job, status.attempt, std::process::id());
         let instance = Some(status.pod_uid).filter(|uid| !uid.is_empty()).unwrap_or(process);
         let attributes = [

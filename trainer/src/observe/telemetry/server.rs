@@ -11,10 +11,10 @@ use stagecoach_api::contract::{HTTP_PORT, env};
 
 use super::StageTelemetry;
 
-/// The port that the environment sets, [`HTTP_PORT`] unless it does; None if that is 0, as under the local launcher.
+/// The port in the environment, [`HTTP_PORT`] by default; `None` if it is 0, as under the local launcher.
 ///
 /// # Errors
-/// If the variable is no port.
+/// If the variable is not a port.
 pub(crate) fn http_port() -> Result<Option<u16>, String> {
     let variable = env::HTTP_PORT;
     let port = match std::env::var(variable) {
@@ -85,7 +85,7 @@ mod tests {
         (head.lines().next().unwrap().to_owned(), body.to_owned())
     }
 
-    /// The telemetry of a stage that has started, and the port at which it is served.
+    /// The telemetry of a stage that has started, and the port that serves it.
     fn serve_stage() -> (StageTelemetry, u16) {
         let vars =
             [(env::RANK, "0"), (env::WORLD_SIZE, "1"), (env::JOB, "j"), (env::JOB_UID, "u"), (env::ATTEMPT, "3")];

@@ -1,4 +1,4 @@
-//! What events change in a stage's status.
+//! Updates a stage's status by events.
 
 use stagecoach_api::contract::{AuditStatus, LostStage, StagePhase, StageStatus};
 use stagecoach_api::job::{CheckpointStatus, FloatString, ProgressStatus};
@@ -20,7 +20,7 @@ pub(super) fn record(status: &mut StageStatus, event: &TrainingEvent) {
         }
         TrainingEvent::AuditDiffers(difference) => {
             let found = status.audit.get_or_insert_default();
-            // not all of them: the operator reads answers up to a size
+            // only up to a limit, because the operator limits the size of answers
             keep_audit_difference(&mut found.differences, &difference.message);
             found.suspects.clone_from(&difference.suspects);
         }

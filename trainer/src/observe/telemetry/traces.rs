@@ -1,5 +1,5 @@
-//! Traces of a run. The stages of a group make the same names of a step's trace and spans from what they all know, so that their
-//! spans meet in one trace, though nothing is sent between them for it.
+//! Traces of a run. The stages of a group derive the IDs of a step's trace and spans from facts that all of them know.
+//! Their spans therefore share one trace without communication.
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, OnceLock, PoisonError};
@@ -11,10 +11,10 @@ use stagecoach_otlp::{Exporter, Span, SpanId, SpanValue, TraceId};
 use super::super::{SaveRecord, StepRecord, TimelineRecord, TrainingEvent};
 use super::GroupRecovery;
 
-/// Of how many steps the end is remembered: a record may be written a step later.
+/// The number of steps whose end is kept: a record may be written a step later.
 const MAX_REMEMBERED_STEPS: usize = 2;
 
-/// Sends spans, once there is somebody to send them to.
+/// Sends spans once there is an exporter.
 #[derive(Debug)]
 pub(super) struct Traces {
     job_uid: String,
@@ -23,7 +23,7 @@ pub(super) struct Traces {
     steps: Mutex<VecDeque<StepEnd>>,
 }
 
-/// A step that is over.
+/// A finished step.
 #[derive(Clone, Copy, Debug)]
 struct StepEnd {
     step: u64,
@@ -37,7 +37,7 @@ impl Traces {
         Traces { job_uid: env.job_uid.clone(), exporter: OnceLock::new(), steps: Mutex::default() }
     }
 
-    /// Spans go to `exporter` from now on; the first one counts.
+    /// Sends spans to `exporter` from now on. Later calls have no effect.
     pub(super) fn send_to(&self, exporter: Exporter) {
         self.exporter.get_or_init(|| exporter);
     }
@@ -46,7 +46,7 @@ impl Traces {
         self.exporter.get()
     }
 
-    /// The stage has finished a step that took as long as `took`.
+    /// Records that the stage has finished a step, which took `took`.
     pub(super) fn step(&self, status: &StageStatus, step: u64, took: Duration) {
         let Some(exporter) = self.exporter() else { return };
         let (trace, end) = (self.trace(status, "step", step), SystemTime::now());
@@ -58,13 +58,13 @@ impl Traces {
         steps.drain(..older);
     }
 
-    /// What an event adds.
+    /// Sends the spans of an event.
     pub(super) fn event(&self, status: &StageStatus, event: &TrainingEvent) {
         let Some(exporter) = self.exporter() else { return };
         match event {
             TrainingEvent::Step(StepRecord { step, timeline: Some(timeline), .. }) => {
                 let steps = self.steps.lock().unwrap_or_else(PoisonError::into_inner);
-                // of a step that another process has trained nobody knows when it was
+                // the time of a step that another process has trained is unknown
                 let end = steps.iter().find(|end| end.step == *step).copied();
                 drop(steps);
                 end.iter().flat_map(|end| action_spans(end, timeline)).for_each(|span| exporter.add(span));
@@ -76,21 +76,21 @@ impl Traces {
         }
     }
 
-    /// The group trains again.
+    /// Sends the spans of a recovery after which the group trains again.
     pub(super) fn recovery(&self, status: &StageStatus, recovery: &GroupRecovery) {
         let Some(exporter) = self.exporter() else { return };
         let trace = self.trace(status, "recovery", recovery.group.fence);
         recovery_spans(trace, status.stage, recovery).into_iter().for_each(|span| exporter.add(span));
     }
 
-    /// The trace of `what` number `number`, the same on all stages of a group.
+    /// The trace ID of `what` number `number`, the same on all stages of a group.
     fn trace(&self, status: &StageStatus, what: &str, number: u64) -> TraceId {
         let fence = status.group.as_ref().map_or(0, |group| group.fence);
         first_bytes(&format!("{} {} {fence} {what} {number}", self.job_uid, status.attempt))
     }
 }
 
-/// The name of a span in its trace.
+/// The ID of a span in its trace.
 fn span_id(trace: TraceId, name: &str) -> SpanId {
     first_bytes(&format!("{trace:?} {name}"))
 }
@@ -100,12 +100,12 @@ fn first_bytes<const N: usize>(text: &str) -> [u8; N] {
     std::array::from_fn(|at| hash.as_bytes()[at])
 }
 
-/// The name of a stage's span in a trace.
+/// The ID of a stage's span in a trace.
 fn stage_span_id(trace: TraceId, stage: u32) -> SpanId {
     span_id(trace, &format!("stage {stage}"))
 }
 
-/// A stage's part in what all stages do: stage 0's is the root.
+/// A stage's span of an activity that all stages share: stage 0's span is the root.
 fn stage_span(
     trace: TraceId,
     stage: u32,
@@ -125,7 +125,7 @@ fn stage_span(
     }
 }
 
-/// What every stage did when, below its span of the step. The last action ends where the step does.
+/// The spans of every stage's actions, below the stage's span of the step. The last action ends when the step does.
 fn action_spans(end: &StepEnd, timeline: &TimelineRecord) -> Vec<Span> {
     let last = timeline.stages.iter().flat_map(|stage| &stage.seconds).fold(0.0, |last: f64, (_, end)| last.max(*end));
     let at = |seconds: f64| end.at - Duration::try_from_secs_f64(last - seconds).unwrap_or_default();
@@ -136,7 +136,7 @@ fn action_spans(end: &StepEnd, timeline: &TimelineRecord) -> Vec<Span> {
                 trace: end.trace,
                 id: span_id(end.trace, &format!("stage {stage} action {number}")),
                 parent: Some(stage_span_id(end.trace, stage)),
-                // its kind, without the numbers of chunk and microbatch
+                // the kind of the action, without the numbers of chunk and microbatch
                 name: action.trim_matches(|character: char| character.is_ascii_digit()).to_owned(),
                 start: at(*start),
                 end: at(*end_seconds),
@@ -148,7 +148,7 @@ fn action_spans(end: &StepEnd, timeline: &TimelineRecord) -> Vec<Span> {
     spans
 }
 
-/// A save that is over now.
+/// The span of a save that has just ended.
 fn save_span(trace: TraceId, stage: u32, save: &SaveRecord) -> Span {
     let end = SystemTime::now();
     let start = end - Duration::try_from_secs_f64(save.seconds).unwrap_or_default();
@@ -157,7 +157,7 @@ fn save_span(trace: TraceId, stage: u32, save: &SaveRecord) -> Span {
     Span { error: save.error.clone(), ..stage_span(trace, stage, "checkpoint", (start, end), attributes) }
 }
 
-/// A recovery, and its phases below it.
+/// The spans of a recovery, and of its phases below it.
 fn recovery_spans(trace: TraceId, stage: u32, recovery: &GroupRecovery) -> Vec<Span> {
     let at = |millis: u64| UNIX_EPOCH + Duration::from_millis(millis);
     let group = &recovery.group;

@@ -19,21 +19,21 @@ pub(crate) struct Moments {
 #[derive(Debug)]
 pub(crate) struct AdamW {
     hyperparameters: AdamWSpec,
-    /// None for parameters that another replica updates.
+    /// `None` for parameters that another replica updates.
     moments: Vec<Option<Moments>>,
     /// Number of updates so far, which is the number of steps without the skipped ones; the same on every stage.
     updates: u64,
 }
 
 impl AdamW {
-    /// Creates an optimizer with zero moments for those of `parameters` that this replica owns, by their index.
+    /// Creates an optimizer with zero moments for the parameters that this replica owns, by their index.
     pub(crate) fn new(hyperparameters: AdamWSpec, parameters: &Parameters, owns: impl Fn(usize) -> bool) -> AdamW {
         let zeros = |p: &Parameter| Moments { exp_avg: p.gradient.zeros_like(), exp_avg_sq: p.gradient.zeros_like() };
         let moments = parameters.iter().enumerate().map(|(index, p)| owns(index).then(|| zeros(p))).collect();
         AdamW { hyperparameters, moments, updates: 0 }
     }
 
-    /// The moments of the parameter at `index`; none if another replica owns it.
+    /// The moments of the parameter at `index`; `None` if another replica owns it.
     pub(crate) fn moments(&self, index: usize) -> Option<&Moments> {
         self.moments[index].as_ref()
     }
@@ -43,7 +43,8 @@ impl AdamW {
         self.updates = updates;
     }
 
-    /// Updates every parameter that this replica owns with learning rate `lr`. Gradients are first multiplied by `clip`, which is at most 1.
+    /// Updates every parameter that this replica owns with learning rate `lr`. Gradients are first multiplied by
+    /// `clip`, which is at most 1.
     pub(crate) fn step<'a>(&'a mut self, parameters: &'a Parameters, lr: f64, clip: f64) {
         self.updates += 1;
         let AdamWSpec { beta1, beta2, epsilon: eps, weight_decay, decay_norms_and_embeddings } = self.hyperparameters;

@@ -7,7 +7,7 @@ use stagecoach_api::job::{LearningRateSchedule, LearningRateSpec};
 /// The learning rate of every step.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct LearningRate {
-    /// As the job specifies it.
+    /// The job's specification.
     pub spec: LearningRateSpec,
     /// The step, counted from 0, at which the decay ends: the specified one, or the one that was fixed when training
     /// began.
@@ -41,7 +41,7 @@ impl LearningRate {
         }
     }
 
-    /// The first step, counted from 0, from which on the learning rate is constant.
+    /// The first step, counted from 0, from which the learning rate is constant.
     pub(crate) fn constant_from(&self) -> u64 {
         match self.spec.schedule {
             LearningRateSchedule::Constant => self.spec.warmup_steps,

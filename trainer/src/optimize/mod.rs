@@ -1,4 +1,4 @@
-//! The optimizer step: the learning rate by step, and AdamW over tensors that we own, because tch's optimizer hides its
+//! The optimizer step: the learning rate by step, and AdamW over this crate's own tensors. tch's optimizer hides its
 //! state, which a checkpoint must contain exactly.
 
 mod adamw;

@@ -1,4 +1,4 @@
-//! A chart as SVG without style, which is the page's: pure.
+//! A chart as SVG without style, which the page provides. Pure.
 
 use std::fmt::Write;
 
@@ -11,32 +11,32 @@ const HEIGHT: f64 = 260.0;
 const LEFT: f64 = 56.0;
 const TOP: f64 = 14.0;
 const BOTTOM: f64 = 232.0;
-/// What is left free at the right: the end of the last label.
+/// The free space at the right, for the end of the last label.
 const MARGIN: f64 = 14.0;
-/// A label of the steps' axis takes so many pixels.
+/// The width of a label of the steps' axis, in pixels.
 const LABEL: f64 = 64.0;
 
-/// Values by step: for each column a mean, with the lowest and the highest value around it, and single points.
+/// Values by step: for each column the mean, within the range from the lowest to the highest value, and single points.
 pub(super) struct Chart<'a> {
-    /// What is shown, for those who don't see it.
+    /// The description for readers who can't see the chart.
     pub(super) description: &'a str,
     /// The first and the last step.
     pub(super) steps: (u64, u64),
-    /// Pixels.
+    /// The width, in pixels.
     pub(super) width: u32,
     pub(super) columns: &'a [Column],
-    /// Measured at few steps.
+    /// Values that are measured at few steps.
     pub(super) points: &'a [Column],
-    /// A value to compare with.
+    /// A value for comparison.
     pub(super) reference: Option<f64>,
     /// Whether the axis begins at 0.
     pub(super) from_zero: bool,
-    /// What the page's script is told, as names and values of `data-` attributes.
+    /// Parameters for the page's script, as names and values of `data-` attributes.
     pub(super) zooms: &'a [(&'static str, String)],
 }
 
 impl Chart<'_> {
-    /// The picture; a sentence without values.
+    /// The picture, or a sentence if there are no values.
     pub(super) fn draw(&self) -> Markup {
         let Some(values) = self.values() else {
             return html! { p.empty { "Nothing was measured in these steps." } };
@@ -62,7 +62,7 @@ impl Chart<'_> {
         }
     }
 
-    /// The range of the values, with a margin; None without values.
+    /// The range of the values, with a margin; `None` without values.
     fn values(&self) -> Option<(f64, f64)> {
         let all = || self.columns.iter().chain(self.points);
         let low = all().map(|column| column.low).chain(self.reference).reduce(f64::min)?;
@@ -77,7 +77,7 @@ impl Chart<'_> {
 struct Plot {
     steps: (u64, u64),
     values: (f64, f64),
-    /// Pixels.
+    /// The right edge, in pixels.
     right: f64,
 }
 

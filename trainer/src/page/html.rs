@@ -1,5 +1,5 @@
-//! The page and its fragments, which are replaced as the job goes on: pure. Whatever comes from files is text to `maud`, which
-//! escapes it; the timeline alone is markup, from `pipeline`, which escapes as well.
+//! The page and its fragments, which are replaced while the job runs. Pure. All data from files is text to `maud`,
+//! which escapes it. Only the timeline is markup, from `pipeline`, which escapes as well.
 
 mod parts;
 
@@ -107,7 +107,7 @@ pub(super) fn figure(name: &str, value: &str, note: &str) -> Markup {
     html! { div { dt { (name) } dd { (value) } @if !note.is_empty() { dd.note { (note) } } } }
 }
 
-/// A bar of what a stage holds beside the limit, or else beside the largest stage.
+/// A bar of the bytes that a stage holds, relative to the limit, or to the largest stage without a limit.
 pub(super) fn memory_bar(stage: usize, bytes: u64, limit: Option<u64>, largest: u64) -> Markup {
     let full = limit.unwrap_or(largest).max(1);
     html! {
@@ -116,7 +116,7 @@ pub(super) fn memory_bar(stage: usize, bytes: u64, limit: Option<u64>, largest: 
     }
 }
 
-/// A part that may be wider than a phone: it is scrolled by itself, also by keys.
+/// A part that may be wider than a phone's screen. It scrolls on its own, also with the keyboard.
 pub(super) fn scrolled(label: &str, content: Markup) -> Markup {
     html! { div.scroll tabindex="0" role="group" aria-label=(label) { (content) } }
 }

@@ -1,4 +1,4 @@
-//! Reads a job's folder into a [`PageModel`]. Nothing is written, and what was read of the metrics is not read again.
+//! Reads a job's folder into a [`PageModel`]. The reader writes nothing, and reads each part of the metrics only once.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -17,23 +17,23 @@ use crate::folder::JobFolder;
 use crate::launch::{History, Recovery};
 use crate::observe::{GroupRecovery, StageTelemetry};
 
-/// A model is at least so old before the next one is read, and so old that reading takes no more than a tenth of the time.
+/// The minimum age of a model before the next one is read. A longer age keeps reading below a tenth of the time.
 const MIN_MODEL_AGE: Duration = Duration::from_millis(500);
-/// How often the files of checkpoints are looked at, unless there is a new one.
+/// The interval between checks of the checkpoints' files, unless there is a new checkpoint.
 const CHECKPOINT_INTERVAL: Duration = Duration::from_secs(10);
-/// How many checkpoints are shown.
+/// The number of checkpoints that are shown.
 const MAX_CHECKPOINTS: usize = 10;
 
-/// Where the job's status and failures are read.
+/// The source of the job's status and failures.
 #[derive(Clone, Debug)]
 pub(crate) enum StatusSource {
     /// The launcher's records in the folder.
     Folder,
-    /// Stage 0 in a pod, which has this job.
+    /// Stage 0 in a pod, with its job.
     Stage(StageTelemetry, Box<PipelineJob>),
 }
 
-/// A job's folder, and what was read of it.
+/// A job's folder, and the state read from it.
 #[derive(Debug)]
 pub(super) struct JobReader {
     folder: JobFolder,
@@ -43,7 +43,7 @@ pub(super) struct JobReader {
     checkpoints: Checkpoints,
     checkpoints_read: Option<(Instant, Vec<u64>)>,
     current: Option<Arc<PageModel>>,
-    /// From when on `current` is too old.
+    /// The time from which `current` is too old.
     next: Instant,
 }
 
@@ -61,13 +61,13 @@ impl JobReader {
         }
     }
 
-    /// The job as it is, or as it was a moment ago.
+    /// The current model of the job, or a recent one.
     pub(super) fn current(&mut self) -> Arc<PageModel> {
         let started = Instant::now();
         if let Some(current) = self.current.as_ref().filter(|_| started < self.next) {
             return current.clone();
         }
-        // its curves are changed in place if nobody holds them
+        // the curves change in place if no other reference to them exists
         self.current = None;
         let model = Arc::new(self.read());
         self.next = Instant::now() + MIN_MODEL_AGE.max(9 * started.elapsed());
@@ -148,7 +148,7 @@ impl JobReader {
         Ok(())
     }
 
-    /// A checkpoint; None if it was pruned meanwhile.
+    /// A checkpoint; `None` if it was pruned meanwhile.
     fn checkpoint(&self, step: u64) -> Option<Checkpoint> {
         let opened = open(&self.folder.volume(), step);
         let folder = self.folder.root().join(paths::checkpoint_path(step));
@@ -186,7 +186,7 @@ fn launcher_failures(history: &History) -> Vec<Failure> {
     failures.collect()
 }
 
-/// A failure that stage 0 has noticed itself.
+/// A failure that stage 0 has observed itself.
 fn stage_failure(recovery: &GroupRecovery) -> Failure {
     let at = |millis: u64| (millis > 0).then_some(UnixMillis(millis));
     let failed_at = UnixMillis(recovery.lost_at);

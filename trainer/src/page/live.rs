@@ -1,4 +1,4 @@
-//! The live page's addresses: the page, and the event streams that keep it as new as the job.
+//! The live page's addresses: the page, and the event streams that keep it up to date.
 
 use std::collections::{HashMap, VecDeque};
 use std::convert::Infallible;
@@ -25,11 +25,11 @@ use crate::folder::JobFolder;
 
 /// Interval between polls of the job, for a stream.
 const UPDATE_INTERVAL: Duration = Duration::from_secs(1);
-/// Event streams at a time: fewer than connections, so that pages are still served.
+/// The most concurrent event streams: fewer than connections, so that pages can still be served.
 const MAX_STREAMS: usize = 32;
 
-/// Serves the page of the job in `folder` at a port of 127.0.0.1, any free one if it is 0, until the process exits. Returns the
-/// address, with the token.
+/// Serves the page of the job in `folder` at a port of 127.0.0.1, any free port if it is 0, until the process exits.
+/// Returns the address, with the token.
 ///
 /// # Errors
 /// If the port is taken, or the system has no thread or no randomness.
@@ -37,7 +37,7 @@ pub(crate) fn serve(folder: JobFolder, status: StatusSource, port: u16) -> io::R
     serve_site(site(folder, status, MAX_STREAMS), port, LIMITS)
 }
 
-/// The live page, with at most so many event streams at a time.
+/// The live page, with at most `streams` concurrent event streams.
 pub(super) fn site(folder: JobFolder, status: StatusSource, streams: usize) -> Site {
     let page =
         PageState { reader: Mutex::new(JobReader::new(folder, status)), streams: Arc::new(Semaphore::new(streams)) };
@@ -49,14 +49,15 @@ pub(super) fn site(folder: JobFolder, status: StatusSource, streams: usize) -> S
     Site { router, form_action: "'none'" }
 }
 
-/// What requests share.
+/// The shared state of requests.
 struct PageState {
     reader: Mutex<JobReader>,
     streams: Arc<Semaphore>,
 }
 
 impl PageState {
-    /// The job as it is. Read by the one thread that may wait for the volume; None if that panicked.
+    /// The current model of the job. A single thread, which may wait for the volume, reads it; `None` if that thread
+    /// panicked.
     async fn model(self: &Arc<PageState>) -> Option<Arc<PageModel>> {
         let page = self.clone();
         let read = move || page.reader.lock().unwrap_or_else(PoisonError::into_inner).current();
@@ -81,13 +82,14 @@ async fn events(State(page): State<Arc<PageState>>, Query(query): Query<ViewQuer
     Sse::new(updates.stream()).keep_alive(KeepAlive::default()).into_response()
 }
 
-/// The updates of one reader. They are made when it has taken those before: one that is slow gets fewer.
+/// The updates for one reader. An update is made once the reader has accepted the previous ones, so that a slow reader
+/// gets fewer.
 struct Updates {
     page: Arc<PageState>,
     view: View,
-    /// The hash of each fragment as it was sent last.
+    /// The hash of each fragment as it was last sent.
     sent: HashMap<&'static str, blake3::Hash>,
-    /// What is to be sent.
+    /// Events to be sent.
     waiting: VecDeque<Event>,
     _permit: OwnedSemaphorePermit,
 }

@@ -1,4 +1,5 @@
-//! What a page keeps of `metrics.jsonl`: curves in bounded memory, the last step, and the newest timelines. Pure.
+//! The part of `metrics.jsonl` that a page keeps: curves in bounded memory, the last step, and the newest timelines.
+//! Pure.
 
 use std::collections::VecDeque;
 
@@ -8,12 +9,13 @@ use serde_json::value::RawValue;
 use super::series::Series;
 use crate::observe::TimelineRecord;
 
-/// How many of the last timelines are kept: as many as the advice is based on.
+/// The number of the newest timelines that are kept: as many as the advice is based on.
 const MAX_TIMELINES: usize = 10;
-/// How many of the last steps the time of a step is averaged over.
+/// The number of recent steps over which the time of a step is averaged.
 const RECENT_STEPS: usize = 20;
 
-/// What a page needs of a line of `metrics.jsonl`. The timeline, most of the line, is parsed only if it is shown.
+/// The fields of a line of `metrics.jsonl` that a page needs. The timeline, most of the line, is parsed only if it is
+/// shown.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub(super) struct StepLine {
@@ -39,7 +41,7 @@ pub(super) struct StepLine {
     timeline: Option<Box<RawValue>>,
 }
 
-/// The metrics of a run, as far as they were read.
+/// The metrics of a run, as far as they have been read.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Metrics {
     /// In nats per token.
@@ -54,7 +56,7 @@ pub(super) struct Metrics {
     pub(super) last_held_out: Option<(u64, f64)>,
     /// Steps whose update was skipped.
     pub(super) skipped: u64,
-    /// Lines that are no step's record.
+    /// Number of lines that are no step's record.
     pub(super) unreadable: u64,
     /// Wall seconds of the last steps.
     recent_seconds: VecDeque<f64>,
@@ -87,7 +89,7 @@ impl Metrics {
         self.last = Some(record);
     }
 
-    /// The mean wall seconds of the last steps; None before the first.
+    /// The mean wall seconds of the last steps; `None` before the first.
     pub(super) fn seconds_per_step(&self) -> Option<f64> {
         let sum: f64 = self.recent_seconds.iter().sum();
         (!self.recent_seconds.is_empty()).then(|| sum / self.recent_seconds.len() as f64)
@@ -98,7 +100,7 @@ impl Metrics {
         self.timelines.back().map(|(step, _)| *step)
     }
 
-    /// The last timelines that can be read, by ascending steps.
+    /// The newest timelines that can be parsed, by ascending steps.
     pub(super) fn timelines(&self) -> Vec<(u64, TimelineRecord)> {
         let parse = |(step, raw): &(u64, Box<RawValue>)| Some((*step, serde_json::from_str(raw.get()).ok()?));
         self.timelines.iter().filter_map(parse).collect()

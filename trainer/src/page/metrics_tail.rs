@@ -8,34 +8,34 @@ use std::sync::Arc;
 
 use super::metrics::Metrics;
 
-/// Bytes that are read at once.
+/// The number of bytes per read.
 const READ_BYTES: usize = 1 << 20;
-/// A longer line is no step's record.
+/// The longest line that can be a step's record.
 const MAX_LINE_BYTES: usize = 64 << 20;
 
-/// The metrics of a run that may go on.
+/// The metrics of a run that may continue.
 #[derive(Debug)]
 pub(super) struct MetricsTail {
     path: PathBuf,
-    /// It stays open, so that no other file gets its inode.
+    /// The file, kept open so that no other file gets its inode.
     file: Option<File>,
-    /// How many of its bytes were read.
+    /// The number of its bytes that have been read.
     read: u64,
-    /// The beginning of a line whose end is not there yet.
+    /// The beginning of a line that is still incomplete.
     rest: Vec<u8>,
     metrics: Arc<Metrics>,
 }
 
 impl MetricsTail {
-    /// Nothing is read yet.
+    /// Creates a reader that has read nothing yet.
     pub(super) fn new(path: PathBuf) -> Self {
         MetricsTail { path, file: None, read: 0, rest: Vec::new(), metrics: Arc::default() }
     }
 
-    /// Reads what was added since the last call; no metrics if the file doesn't exist.
+    /// Reads the lines since the last call; no metrics if the file doesn't exist.
     ///
     /// # Errors
-    /// If the file can't be read; what was read before is kept.
+    /// If the file can't be read; metrics that were read before are kept.
     pub(super) fn refresh(&mut self) -> io::Result<Arc<Metrics>> {
         let found = match fs::metadata(&self.path) {
             Err(error) if error.kind() == ErrorKind::NotFound => {
@@ -102,7 +102,7 @@ mod tests {
         assert_eq!((last(&mut tail), tail.read), (1, line(1).len() as u64 + 5));
         write!(file, "{}{}", &line(2)[5..], line(3)).unwrap();
         assert_eq!((last(&mut tail), tail.refresh().unwrap().unreadable), (3, 0));
-        // a group that goes on from a checkpoint renames a new file to this one, of whatever length
+        // a group that resumes from a checkpoint renames a new file, of any length, to this one
         let new = folder.path().join("new");
         fs::write(&new, format!("{}{}", line(1), line(2))).unwrap();
         fs::rename(&new, &path).unwrap();

@@ -1,11 +1,11 @@
-//! Pages for a browser on this machine, which `server` serves at an address that has a token in it. They read and never write, and
-//! do nothing while nobody looks.
+//! Pages for a browser on this machine. `server` serves them at an address that contains a token. The pages only read,
+//! and do nothing while they have no reader.
 //!
-//! The live page of a job: `job_reader` reads the job's folder into a `model`, `html` and `chart` draw that, `live` keeps it as new as
-//! the job. The `planner` plans a job anew with what its reader changes.
+//! The live page of a job: `job_reader` reads the job's folder into a `model`, `html` and `chart` draw the model, and
+//! `live` keeps the page up to date. The `planner` plans a job again with its reader's changes.
 //!
-//! `metrics_tail` reads `metrics.jsonl` as it grows into `metrics`, whose curves are a `series` each, in bounded memory; `view` is
-//! what part of the run a reader looks at.
+//! `metrics_tail` reads `metrics.jsonl` as it grows into `metrics`, whose curves are a `series` each, in bounded
+//! memory. `view` is the part of the run that a reader looks at.
 
 mod chart;
 mod html;

@@ -1,4 +1,4 @@
-//! What a page shows of a job, apart from how. Pure.
+//! The content of a job's page, without its presentation. Pure.
 
 use std::sync::Arc;
 
@@ -7,21 +7,21 @@ use stagecoach_lifecycle::UnixMillis;
 use super::metrics::Metrics;
 use super::step_timeline::StepTimeline;
 
-/// A job as it is now.
+/// The current state of a job.
 #[derive(Clone, Debug)]
 pub(super) struct PageModel {
-    /// Its name.
+    /// The job's name.
     pub(super) job: String,
-    /// When this was read.
+    /// The time at which the folder was read.
     pub(super) now: UnixMillis,
-    /// How it stands, in a sentence or two.
+    /// The job's status, in a sentence or two.
     pub(super) status_text: String,
-    /// What could not be read, in sentences.
+    /// The files that could not be read, in sentences.
     pub(super) problems: Vec<String>,
     /// The job's steps, unless it has epochs.
     pub(super) steps: Option<u64>,
     pub(super) metrics: Arc<Metrics>,
-    /// Unigram entropy of the held-out tokens, in nats per token, of a run that is finished.
+    /// Unigram entropy of the held-out tokens, in nats per token; known for a finished run.
     pub(super) unigram_entropy: Option<f64>,
     /// The last step that has a timeline.
     pub(super) timeline: Option<Arc<StepTimeline>>,
@@ -37,7 +37,7 @@ pub(super) struct PageModel {
 pub(super) struct Checkpoints {
     /// The newest ones, by descending steps.
     pub(super) newest: Vec<Checkpoint>,
-    /// How many there are besides.
+    /// The number of further checkpoints.
     pub(super) older: usize,
 }
 
@@ -47,21 +47,22 @@ pub(super) struct Checkpoint {
     pub(super) step: u64,
     /// By the file system's clock, if it is known.
     pub(super) committed_at: Option<UnixMillis>,
-    /// Of all files but the manifest, if that can be read.
+    /// The size of all files except the manifest, if the manifest can be read.
     pub(super) bytes: Option<u64>,
-    /// Why it can't be used; None if the manifest matches its own hash and each file has the manifest's size.
+    /// The reason that it can't be used; `None` if the manifest matches its own hash and each file has the manifest's
+    /// size.
     pub(super) problem: Option<String>,
 }
 
-/// A failure, and what became of it.
+/// A failure, and the recovery from it.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Failure {
     pub(super) failed_at: UnixMillis,
     /// The root cause.
     pub(super) cause: String,
-    /// The phases that are over, in their order, and their seconds.
+    /// The finished phases in their order, and their seconds.
     pub(super) phases: Vec<(&'static str, f64)>,
-    /// From which step training went on, and how many steps were trained again.
+    /// The step from which training resumed, and the number of steps that were trained again.
     pub(super) resumption: Option<String>,
 }
 
@@ -72,7 +73,7 @@ impl Failure {
     }
 }
 
-/// The phases that have ended: each name with its end, and the seconds since the one before.
+/// The finished phases: each name with the seconds since the end of the phase before.
 pub(super) fn phases(
     failed_at: UnixMillis,
     ends: impl IntoIterator<Item = (&'static str, Option<UnixMillis>)>,

@@ -1,10 +1,10 @@
-//! A quantity by step in bounded memory: however long a run is, its curve is a fixed number of buckets of a power of two of
-//! steps each, with the lowest, the highest and the mean value. Pure.
+//! A quantity by step in bounded memory. For a run of any length, its curve is a limited number of buckets. Each bucket
+//! has the lowest, the highest and the mean value of a number of steps that is a power of two. Pure.
 
-/// The most buckets: runs of up to so many steps are kept step by step.
+/// The most buckets: runs of at most this many steps are kept step by step.
 const MAX_BUCKETS: usize = 1 << 16;
 
-/// What is known of the values of consecutive steps.
+/// A summary of the values of consecutive steps.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Bucket {
     low: f32,
@@ -32,7 +32,7 @@ impl Bucket {
 pub(super) struct Series {
     /// Steps in a bucket, a power of two.
     steps_per_bucket: u64,
-    /// That of index i has the steps from `i * steps_per_bucket` on.
+    /// The buckets: the one at index i has the steps from `i * steps_per_bucket` on.
     buckets: Vec<Bucket>,
 }
 
@@ -42,7 +42,7 @@ impl Default for Series {
     }
 }
 
-/// What a picture shows of consecutive steps.
+/// The values of consecutive steps in a picture.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Column {
     /// The middle of its steps.
@@ -56,7 +56,7 @@ pub(super) struct Column {
 }
 
 impl Series {
-    /// Adds the value of a step. One that is not finite is left out.
+    /// Adds the value of a step. A value that is not finite is left out.
     pub(super) fn push(&mut self, step: u64, value: f64) {
         let value_f32 = value as f32;
         if !value_f32.is_finite() {
@@ -79,9 +79,9 @@ impl Series {
         self.steps_per_bucket *= 2;
     }
 
-    /// The steps from `first` to `last` in at most `most + 1` columns, by ascending steps; those without a value are left out.
-    /// Which steps share a column does not depend on `last` as long as it needs no larger columns, so that a curve that grows
-    /// does not flicker.
+    /// The steps from `first` to `last` in at most `most + 1` columns, by ascending steps; columns without a value are
+    /// left out. The steps that share a column do not depend on `last` as long as it needs no larger columns, so that a
+    /// growing curve does not flicker.
     pub(super) fn columns(&self, first: u64, last: u64, most: usize) -> Vec<Column> {
         let end = self.buckets.len();
         let from = usize::try_from(first / self.steps_per_bucket).unwrap_or(end).min(end);
@@ -98,7 +98,7 @@ impl Series {
         columns
     }
 
-    /// The buckets from `from` to before `to` as one column; none if they have no value.
+    /// The buckets from `from` to before `to` as one column; `None` if they have no value.
     fn column(&self, from: usize, to: usize) -> Option<Column> {
         let merged = self.buckets[from..to].iter().fold(EMPTY, |merged, bucket| merged.merged(*bucket));
         let start = |bucket: usize| (bucket as u64).saturating_mul(self.steps_per_bucket);

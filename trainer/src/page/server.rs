@@ -1,6 +1,6 @@
-//! Serves a page on this machine's loopback, from a thread of low priority. What its readers can take is bounded: so many
-//! connections, so long for a request's head and for a reader that takes nothing, and few threads that make what is shown. A panic
-//! in one ends a connection, no more.
+//! Serves a page on this machine's loopback, from a thread of low priority. The resources of its readers are bounded:
+//! the number of connections, the time for a request's head and for a reader that accepts no data, and the number of
+//! threads that compute answers. A panic in one of these threads ends only a connection.
 
 use std::io;
 use std::net::{Ipv4Addr, TcpListener};
@@ -23,21 +23,21 @@ use super::token::Token;
 
 /// The name of the threads that serve the page.
 pub(crate) const THREAD: &str = "page";
-/// How much lower than that of training their priority is.
+/// The nice value of these threads: a lower priority than training.
 const NICE: i32 = 10;
-/// After connections could not be accepted.
+/// The delay after connections could not be accepted.
 const ACCEPT_RETRY: Duration = Duration::from_secs(1);
-/// Bytes that are buffered for a connection, and the most that a request's head has.
+/// The size of a connection's buffer, which limits a request's head.
 const CONNECTION_BUFFER_BYTES: usize = 64 << 10;
 
-/// What all readers together can take.
+/// Limits on the resources of all readers together.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Limits {
-    /// Connections at a time; more of them wait in the kernel.
+    /// Concurrent connections; further ones wait in the kernel.
     pub(super) connections: usize,
-    /// For the head of a request, also of the next one on a connection.
+    /// The time limit for the head of a request, including later requests of a connection.
     pub(super) head_timeout: Duration,
-    /// After so long a reader that takes nothing has its connection closed by the kernel.
+    /// The time after which the kernel closes the connection of a reader that accepts no data.
     pub(super) stalled_reader: Duration,
     /// Threads that may wait for the volume, or compute.
     pub(super) workers: usize,
@@ -58,11 +58,11 @@ const SECURITY_HEADERS: [(HeaderName, &str); 5] = [
     (CACHE_CONTROL, "no-store"),
 ];
 
-/// What is served below the token.
+/// The content served below the token.
 pub(super) struct Site {
-    /// Its own addresses, each below `/{token}/`; style sheet and icon are every site's.
+    /// Its own addresses, each below `/{token}/`; all sites share style sheet and icon.
     pub(super) router: Router,
-    /// Where its forms may be sent, as in a content security policy.
+    /// The addresses to which its forms may be sent, as in a content security policy.
     pub(super) form_action: &'static str,
 }
 
@@ -85,7 +85,8 @@ pub(super) fn file<S: Clone + Send + Sync + 'static>(
     get(move || async move { ([(CONTENT_TYPE, kind)], content) })
 }
 
-/// Serves a site at a port of 127.0.0.1, any free one if it is 0, until the process exits. Returns the address, with the token.
+/// Serves a site at a port of 127.0.0.1, any free port if it is 0, until the process exits. Returns the address, with
+/// the token.
 ///
 /// # Errors
 /// If the port is taken, or the system has no thread or no randomness.
@@ -117,7 +118,7 @@ fn start(listener: TcpListener, router: Router, limits: Limits) -> io::Result<()
     Ok(())
 }
 
-/// Of the calling thread, and so of those that it starts. It may fail, and then priorities are equal.
+/// Lowers the priority of the calling thread, and of the threads that it starts. If that fails, priorities stay equal.
 fn lower_priority() {
     let _ = rustix::process::nice(NICE);
 }
@@ -125,12 +126,12 @@ fn lower_priority() {
 async fn accept(listener: tokio::net::TcpListener, router: Router, limits: Limits) {
     let connections = Arc::new(Semaphore::new(limits.connections));
     loop {
-        // never closed
+        // the semaphore is never closed
         let Ok(permit) = connections.clone().acquire_owned().await else { return };
         let stream = match listener.accept().await {
             Ok((stream, _)) => stream,
             Err(_) => {
-                // no file descriptor is left, as a rule
+                // the usual cause: no file descriptor is left
                 tokio::time::sleep(ACCEPT_RETRY).await;
                 continue;
             }
@@ -140,14 +141,14 @@ async fn accept(listener: tokio::net::TcpListener, router: Router, limits: Limit
         let mut http = hyper::server::conn::http1::Builder::new();
         http.timer(TokioTimer::new()).header_read_timeout(limits.head_timeout).max_buf_size(CONNECTION_BUFFER_BYTES);
         tokio::spawn(async move {
-            // how a connection ends is its reader's business
+            // the server ignores the way in which a connection ends
             let _ = http.serve_connection(TokioIo::new(stream), service).await;
             drop(permit);
         });
     }
 }
 
-/// What answers requests: `site` below the token, and health.
+/// The router for requests: `site` below the token, and health.
 fn router(site: Site, token: Token) -> io::Result<Router> {
     let css = format!("{}\n.timeline {{{}.paper{{fill:none}}}}\n", include_str!("page.css"), timeline_css());
     let policy = HeaderValue::from_str(&site.content_security_policy()).map_err(io::Error::other)?;
@@ -164,7 +165,7 @@ fn router(site: Site, token: Token) -> io::Result<Router> {
         .layer(from_fn_with_state(policy, add_headers)))
 }
 
-/// Lets those pass whose path begins with the token.
+/// Accepts only requests whose path begins with the token.
 async fn check_token(State(token): State<Token>, request: Request, next: Next) -> Response {
     let guess = request.uri().path().split('/').nth(1).unwrap_or_default();
     match token.is(guess) {
@@ -173,7 +174,7 @@ async fn check_token(State(token): State<Token>, request: Request, next: Next) -
     }
 }
 
-/// From the address without its last `/`, which relative addresses are resolved by.
+/// Redirects an address without its last `/`, which the page's relative addresses require.
 async fn to_page(Path(token): Path<String>) -> Redirect {
     Redirect::permanent(&format!("/{token}/"))
 }

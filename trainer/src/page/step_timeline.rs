@@ -1,46 +1,46 @@
-//! A measured step above its simulation, with where each stage's time went: pure.
+//! A measured step above its simulation, with each stage's shares of time. Pure.
 
 use stagecoach_pipeline::{Costs, Panel, breakdown, simulate, timeline_svg_unstyled};
 
 use crate::observe::{TimelineRecord, advice};
 
-/// The most bars that are drawn: of larger pipelines a page has the table alone.
+/// The most bars that are drawn: for larger pipelines a page has only the table.
 const MAX_BARS: usize = 1500;
 
-/// The timelines as SVG without style; None if it would have more than `max_bars` bars.
+/// The timelines as SVG without style; `None` if the picture would have more than `max_bars` bars.
 pub(super) fn picture(panels: &[Panel], title: &str, max_bars: usize) -> Option<String> {
     let bars: usize = panels.iter().flat_map(|panel| &panel.timeline.spans).map(Vec::len).sum();
     (bars <= max_bars).then(|| timeline_svg_unstyled(panels, title))
 }
 
-/// What every stage did in a step.
+/// The timeline of every stage in a step.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct StepTimeline {
     pub(super) step: u64,
-    /// Measured above simulated, as SVG without style; None if it would have too many bars.
+    /// The measured above the simulated timeline, as SVG without style; `None` if it would have too many bars.
     pub(super) picture: Option<String>,
     pub(super) stages: Vec<StageShare>,
     /// The sentence about the slowest stage.
     pub(super) advice: Option<String>,
-    /// Why the record can't be shown.
+    /// The reason that the record can't be shown.
     pub(super) problem: Option<String>,
 }
 
-/// Where a stage's time went, in shares of the step.
+/// The parts of a stage's time, in shares of the step.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct StageShare {
     /// The number of layers of each of its chunks.
     pub(super) layers: Vec<usize>,
     pub(super) computation: f64,
     pub(super) bubble: f64,
-    /// The part of the bubble in which its next input was on its way.
+    /// The part of the bubble in which the stage's next input was in transit.
     pub(super) messages: f64,
-    /// Its computation over the mean of all stages.
+    /// Its computation time relative to the mean of all stages.
     pub(super) imbalance: f64,
 }
 
 impl StepTimeline {
-    /// Of the last of `records`, which are in the order of their steps; None without any.
+    /// The timeline of the last of `records`, which are in the order of their steps; `None` without records.
     pub(super) fn new(records: &[(u64, TimelineRecord)]) -> Option<StepTimeline> {
         let (step, record) = records.last()?;
         let empty = StepTimeline { step: *step, picture: None, stages: Vec::new(), advice: None, problem: None };

@@ -1,38 +1,38 @@
-//! The secret in the page's address. It is drawn anew by each process that serves a page, and ends with it.
+//! The secret in the page's address. Each process that serves a page draws a new token, which ends with the process.
 
 use std::fmt;
 
 /// Random bytes of a token.
 const BYTES: usize = 16;
 
-/// A secret that whoever wants to see the page has to know.
+/// A secret without which the page can't be requested.
 #[derive(Clone)]
 pub(super) struct Token(String);
 
 impl Token {
-    /// Draws one from the operating system's generator.
+    /// Draws a token from the operating system's generator.
     ///
     /// # Errors
-    /// If that has no randomness.
+    /// If the generator has no randomness.
     pub(super) fn draw() -> std::io::Result<Token> {
         let mut bytes = [0; BYTES];
         getrandom::fill(&mut bytes).map_err(std::io::Error::other)?;
         Ok(Token(bytes.iter().map(|byte| format!("{byte:02x}")).collect()))
     }
 
-    /// Whether `guess` is the token. How long that takes says nothing about where they differ: hashes are compared, in
-    /// constant time.
+    /// Whether `guess` is the token. The duration does not reveal where they differ: the comparison is between hashes,
+    /// in constant time.
     pub(super) fn is(&self, guess: &str) -> bool {
         blake3::hash(guess.as_bytes()) == blake3::hash(self.0.as_bytes())
     }
 
-    /// The token itself, for the address that is printed.
+    /// The token itself, for the printed address.
     pub(super) fn reveal(&self) -> &str {
         &self.0
     }
 }
 
-/// Without the secret.
+/// Omits the secret.
 impl fmt::Debug for Token {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Token")

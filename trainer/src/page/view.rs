@@ -1,13 +1,13 @@
-//! What part of a run a reader looks at, as the query of the page's address. Pure.
+//! The part of a run that a reader looks at, as the query of the page's address. Pure.
 
 use serde::Deserialize;
 
 /// The widths in pixels in which charts are drawn.
 const WIDTHS: std::ops::RangeInclusive<u32> = 280..=1600;
-/// For readers without a script, whose browser scales the charts.
+/// The default width, for readers without a script, whose browser scales the charts.
 const DEFAULT_WIDTH: u32 = 900;
 
-/// The query as it comes. What is not understood is left out: a form has empty fields.
+/// The query as received. Invalid fields are ignored, because a form has empty fields.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub(super) struct ViewQuery {
@@ -16,14 +16,14 @@ pub(super) struct ViewQuery {
     width: String,
 }
 
-/// The steps that a reader looks at, and how wide.
+/// The steps that a reader looks at, and the width of the charts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct View {
-    /// From the first step on if None.
+    /// The first step; `None` for the run's first step.
     from: Option<u64>,
-    /// Up to the newest step, also as it changes, if None.
+    /// The last step; `None` for the newest step, which changes.
     to: Option<u64>,
-    /// Pixels.
+    /// The width, in pixels.
     pub(super) width: u32,
 }
 
@@ -48,7 +48,7 @@ pub(super) enum Zoom {
 }
 
 impl Zoom {
-    /// All of them, with the name that the page's script knows, and a label.
+    /// All zooms, with the name in the page's script, and a label.
     pub(super) const ALL: [(Zoom, &str, &str); 5] = [
         (Zoom::Earlier, "earlier", "Earlier"),
         (Zoom::Later, "later", "Later"),
@@ -59,7 +59,7 @@ impl Zoom {
 }
 
 impl View {
-    /// The first and the last step that are shown of a run whose newest step is `newest`: the last is above the first.
+    /// The first and the last step that are shown for a run whose newest step is `newest`: the last is above the first.
     pub(super) fn range(&self, newest: u64) -> (u64, u64) {
         let newest = newest.max(2);
         let last = self.to.unwrap_or(newest).clamp(2, newest);
@@ -71,7 +71,7 @@ impl View {
         let (first, last) = self.range(newest);
         let (span, half) = (last - first, (last - first).div_ceil(2));
         let (first, last) = match zoom {
-            // the newer half of what follows the run, the middle of anything else
+            // the newer half of a view that follows the run, the middle of any other view
             Zoom::In if self.to.is_none() => (first + half, last),
             Zoom::In => (first + span / 4, (first + span / 4).saturating_add(half)),
             Zoom::Out => (first.saturating_sub(half), last.saturating_add(half)),

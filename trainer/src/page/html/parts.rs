@@ -46,7 +46,7 @@ pub(super) fn figures(model: &PageModel, _: &View) -> Markup {
     }
 }
 
-/// What the script is told of the views that a zoom leads to.
+/// The views after each zoom, for the script.
 fn zooms(view: &View, newest: u64) -> Vec<(&'static str, String)> {
     Zoom::ALL.iter().map(|(zoom, name, _)| (*name, view.query_after(*zoom, newest))).collect()
 }

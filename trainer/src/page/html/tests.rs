@@ -82,7 +82,7 @@ fn nothing_is_inline_and_every_address_is_relative() {
     for forbidden in
         ["<style", "style=", "onclick", "onload", "javascript:", "http://", "https://", "href=\"/", "src=\"/"]
     {
-        // the markup of the timeline names SVG's namespace, which is no address; this model has none
+        // the markup of the timeline contains SVG's namespace, which is not an address; this model has no timeline
         let own = page.replace("&lt;", "").replace(HOSTILE, "");
         assert!(!own.contains(forbidden), "{forbidden} in {own}");
     }

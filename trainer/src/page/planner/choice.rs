@@ -1,4 +1,4 @@
-//! What a reader may move: read from a query, put into the job, and written as lines of a job file. Pure.
+//! The choices of a reader: parsed from a query, applied to the job, and written as lines of a job file. Pure.
 
 use std::ops::RangeInclusive;
 
@@ -9,14 +9,14 @@ use stagecoach_pipeline::RankSpeeds;
 
 use crate::plan::{JobConfig, Machines};
 
-/// How much faster or slower than it is a stage may be made.
+/// The range of factors by which a stage may be made faster or slower.
 const SPEEDS: RangeInclusive<f64> = 0.01..=100.0;
-/// Of a link, in Gbit/s.
+/// The range of link bandwidths, in Gbit/s.
 const BANDWIDTHS: RangeInclusive<f64> = 0.001..=100_000.0;
 /// Bytes a second.
 const GIGABIT: f64 = 1e9 / 8.0;
 
-/// The query as it comes; empty fields are as in the job.
+/// The query as received; empty fields are as in the job.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub(super) struct PlannerQuery {
@@ -25,7 +25,7 @@ pub(super) struct PlannerQuery {
     pub(super) schedule: String,
     pub(super) virtual_stages: String,
     pub(super) recompute: String,
-    /// The stage that has another speed.
+    /// The stage with another speed.
     pub(super) stage: String,
     pub(super) speed: String,
     pub(super) bandwidth: String,
@@ -47,7 +47,7 @@ impl PlannerQuery {
         ]
     }
 
-    /// The same with the fields of `own` where it has none.
+    /// The same query, with empty fields replaced by those of `own`.
     pub(super) fn or(&self, own: &Choice) -> PlannerQuery {
         let (mut all, mut own) = (self.clone(), PlannerQuery::from(own));
         for ((_, field), (_, own)) in all.fields().into_iter().zip(own.fields()) {
@@ -75,7 +75,7 @@ impl From<&Choice> for PlannerQuery {
     }
 }
 
-/// A plan's fields of the job, and what its machines are assumed to be.
+/// The job's fields in a plan, and the assumptions about its machines.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Choice {
     pub(super) stages: u32,
@@ -83,15 +83,15 @@ pub(super) struct Choice {
     pub(super) schedule: ScheduleSpec,
     pub(super) virtual_stages: u32,
     pub(super) recompute: Recompute,
-    /// The stage that is `speed` times as fast as it is.
+    /// The stage that is `speed` times as fast as it really is.
     pub(super) stage: u32,
     pub(super) speed: f64,
-    /// Of every link, in Gbit/s; as measured or assumed if None.
+    /// The bandwidth of every link, in Gbit/s; as measured or assumed if `None`.
     pub(super) bandwidth: Option<f64>,
 }
 
 impl Choice {
-    /// A job as it is.
+    /// The choice that matches the job.
     pub(super) fn of(config: &JobConfig) -> Choice {
         let spec = &config.job.spec;
         Choice {
@@ -106,10 +106,10 @@ impl Choice {
         }
     }
 
-    /// What a query without empty fields says, of a job that is `own`.
+    /// Parses a query without empty fields, for a job that matches `own`.
     ///
     /// # Errors
-    /// The first field that says nothing of its kind.
+    /// The first field whose value is invalid.
     pub(super) fn read(query: &PlannerQuery, own: &Choice) -> Result<Choice, String> {
         let named = |name: &str, text: &str| format!("{name}: `{text}` is none of those that can be chosen");
         let schedule = own.schedules().into_iter().find(|schedule| schedule.tag().as_str() == query.schedule);
@@ -129,7 +129,7 @@ impl Choice {
         })
     }
 
-    /// The schedules that a job may be given: one in a file only if it has one.
+    /// The schedules that a job may have. A schedule from a file is among them only if the job has one.
     pub(super) fn schedules(&self) -> Vec<ScheduleSpec> {
         let mut all = SCHEDULES.to_vec();
         if let ScheduleSpec::Csv(_) = self.schedule {
@@ -138,7 +138,7 @@ impl Choice {
         all
     }
 
-    /// Puts it into the job.
+    /// Applies the choice to the job.
     pub(super) fn apply(&self, job: &mut PipelineJob) {
         job.spec.stages = self.stages;
         if let Some(training) = &mut job.spec.training {
@@ -150,10 +150,10 @@ impl Choice {
         pipeline.recompute = self.recompute;
     }
 
-    /// The machines, of which these speeds are known.
+    /// The machines, with their known speeds.
     ///
     /// # Errors
-    /// If the stage whose speed is chosen is none of the stages.
+    /// If the stage whose speed is chosen does not exist.
     pub(super) fn machines(&self, known: &RankSpeeds) -> Result<Machines, String> {
         let mut speeds: Vec<f64> = (0..self.stages as usize).map(|rank| known.of(rank)).collect();
         match speeds.get_mut(self.stage as usize) {
@@ -167,7 +167,8 @@ impl Choice {
         Machines::new(&speeds, bandwidth).map_err(|error| error.to_string())
     }
 
-    /// The lines of a job file that make a job that is `own` this one; None if there is nothing to change. Machines are in no job.
+    /// The lines of a job file that change the job of `own` into this choice; `None` if there is nothing to change. The
+    /// lines have no machines, because a job has none.
     pub(super) fn yaml(&self, own: &Choice) -> Option<String> {
         let line =
             |differs: bool, name: &str, value: &dyn std::fmt::Display| differs.then(|| format!("{name}: {value}"));
@@ -195,7 +196,7 @@ impl Choice {
         (lines.len() > 1).then(|| lines.join("\n") + "\n")
     }
 
-    /// The query of its address, with the question mark. Numbers and names of schedules are as they are in one.
+    /// The query of its address, with the question mark. Numbers and names of schedules need no escapes.
     pub(super) fn address(&self) -> String {
         let mut query = PlannerQuery::from(self);
         let parts: Vec<String> = query.fields().into_iter().map(|(name, text)| format!("{name}={text}")).collect();

@@ -1,5 +1,5 @@
-//! The planner's page and its parts. Whatever comes from the job or the query is text to `maud`, which escapes it; the timeline alone
-//! is markup, from `pipeline`, which escapes as well.
+//! The planner's page and its parts. All data from the job or the query is text to `maud`, which escapes it. Only the
+//! timeline is markup, from `pipeline`, which escapes as well.
 
 use indicatif::{HumanBytes, HumanCount};
 use maud::{Markup, PreEscaped, html};
@@ -12,7 +12,7 @@ use super::choice::{Choice, PlannerQuery, RECOMPUTES};
 use super::model::{Planned, Planner, PlannerModel, Step};
 use crate::plan::{Alternative, PipelineLayout, PlannedStage};
 
-/// The most bars that are drawn: a reader who waits for a picture takes more than one who follows a job.
+/// The most bars that are drawn: a reader who waits for a picture accepts more bars than one who follows a job.
 const MAX_BARS: usize = 5000;
 
 /// The whole page.
@@ -37,12 +37,12 @@ pub(super) fn page(planner: &Planner, query: &PlannerQuery) -> String {
     document(planner.name(), "planner.js", body)
 }
 
-/// The part that a choice changes.
+/// The part of the page that depends on the choice.
 pub(super) fn plan(planner: &Planner, query: &PlannerQuery) -> String {
     planned(planner, &planner.model(query)).into_string()
 }
 
-/// What `Auto` takes, which is asked for when a reader stops changing.
+/// The choice of `Auto`. The page requests it after the reader's last change.
 pub(super) fn auto(planner: &Planner, query: &PlannerQuery) -> String {
     chosen_by_auto(planner, query).into_string()
 }
@@ -119,7 +119,7 @@ fn planned(planner: &Planner, model: &PlannerModel) -> Markup {
     }
 }
 
-/// The step, beside that of the job as it is.
+/// The step's figures, compared with the step of the job itself.
 fn figures(planner: &Planner, Planned { choice, layout }: &Planned) -> Markup {
     let step = Step::of(layout);
     let is_other = *choice != planner.own;
@@ -140,7 +140,7 @@ fn figures(planner: &Planner, Planned { choice, layout }: &Planned) -> Markup {
     }
 }
 
-/// How much shorter or longer a step is than the job's own.
+/// How much shorter or longer a step is than the job's own step.
 fn difference(step: &Step, own: &Step) -> String {
     let percent = 100.0 * (step.seconds / own.seconds - 1.0);
     match format!("{:.1}", percent.abs()).as_str() {

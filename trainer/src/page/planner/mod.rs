@@ -1,8 +1,9 @@
-//! The planner as a page: a form whose fields are the query of its address, and the plan of the job with what they say. `choice` is
-//! what may be moved, `model` plans the job with it as `stagecoach plan` does, `html` shows that.
+//! The planner as a page: a form whose fields are the query of its address, and the plan of the job with these values.
+//! `choice` has the changeable fields, `model` plans the job with them as `stagecoach plan` does, and `html` shows the
+//! plan.
 //!
-//! The page works without a script: the form is sent by its button. With one, `planner.js` asks for the plan alone on every change,
-//! and replaces that part.
+//! The page works without a script: a button submits the form. With scripts, `planner.js` requests only the plan on
+//! every change, and replaces that part.
 
 mod choice;
 mod html;
@@ -23,11 +24,11 @@ pub(crate) use model::Planner;
 
 use super::server::{LIMITS, Limits, Site, file, serve_site};
 
-/// Plans that are made at a time: one that takes long, as of the schedule Auto, does not hold up the next.
+/// The number of concurrent plans: a slow one, such as a plan of the schedule Auto, does not delay the next.
 const WORKERS: usize = 2;
 
-/// Serves the planner of a job at a port of 127.0.0.1, any free one if it is 0, until the process exits. Returns the address, with
-/// the token.
+/// Serves the planner of a job at a port of 127.0.0.1, any free port if it is 0, until the process exits. Returns the
+/// address, with the token.
 ///
 /// # Errors
 /// If the port is taken, or the system has no thread or no randomness.
@@ -45,7 +46,7 @@ fn site(planner: Planner) -> Site {
     Site { router, form_action: "'self'" }
 }
 
-/// What is drawn for a query. One that can't be read, such as one with a field twice, asks for the job as it is.
+/// Draws the answer to a query. An invalid query, such as one with a field twice, gives the job itself.
 fn drawn(draw: fn(&Planner, &PlannerQuery) -> String) -> MethodRouter<Arc<Planner>> {
     get(move |State(planner): State<Arc<Planner>>, query: Result<Query<PlannerQuery>, QueryRejection>| async move {
         let query = query.map(|Query(query)| query).unwrap_or_default();

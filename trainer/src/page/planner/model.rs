@@ -1,4 +1,4 @@
-//! The plan of a job with what a reader has chosen, by the functions of `stagecoach plan`.
+//! The plan of a job with a reader's choices, by the functions of `stagecoach plan`.
 
 use indicatif::HumanCount;
 use stagecoach_api::job::ScheduleSpec;
@@ -7,19 +7,19 @@ use stagecoach_pipeline::{Limits, RankSpeeds, verify};
 use super::choice::{Choice, PlannerQuery};
 use crate::plan::{JobConfig, PipelineLayout, plan_pipeline_on};
 
-/// Microbatches in all chunks together that are simulated for a reader who waits.
+/// The most microbatches, over all chunks together, that are simulated while a reader waits.
 const MAX_WORK_ITEMS: u64 = 1 << 16;
 
-/// A job, and what it is planned with.
+/// A job, and the data to plan it.
 #[derive(Debug)]
 pub(crate) struct Planner {
     config: JobConfig,
     vocab_size: usize,
-    /// Of the job's own stages.
+    /// The speeds of the job's own stages.
     speeds: RankSpeeds,
-    /// The job as it is.
+    /// The choice that matches the job.
     pub(super) own: Choice,
-    /// Its simulated step, or why it can't be planned.
+    /// The job's simulated step, or the reason that it can't be planned.
     pub(super) own_step: Result<Step, String>,
 }
 
@@ -29,7 +29,7 @@ pub(super) struct Step {
     pub(super) seconds: f64,
     /// Mean of all stages, 0 to 1.
     pub(super) bubble: f64,
-    /// The most that a stage holds.
+    /// The peak bytes of the largest stage.
     pub(super) bytes: u64,
 }
 
@@ -42,13 +42,13 @@ impl Step {
 /// A choice and its plan.
 #[derive(Debug)]
 pub(super) struct PlannerModel {
-    /// The fields as the reader has given them, or else as in the job.
+    /// The fields of the query; missing ones are as in the job.
     pub(super) fields: PlannerQuery,
-    /// Or the sentence that says why it is impossible.
+    /// The plan, or the sentence that says why it is impossible.
     pub(super) planned: Result<Planned, String>,
 }
 
-/// A choice that is possible.
+/// A possible choice and its layout.
 #[derive(Debug)]
 pub(super) struct Planned {
     pub(super) choice: Choice,
@@ -74,23 +74,23 @@ impl Planner {
         self.config.job.spec.pipeline.memory_limit.as_ref()?.bytes()
     }
 
-    /// Tokens of a step, which no choice changes.
+    /// Tokens of a step. They are the same for every choice.
     pub(super) fn tokens(&self) -> u64 {
         u64::from(self.config.training.global_batch_size) * u64::from(self.config.data.sequence_length)
     }
 
-    /// What a query asks for.
+    /// The plan for a query.
     pub(super) fn model(&self, query: &PlannerQuery) -> PlannerModel {
         let planned = self.choice(query).and_then(|choice| self.planned(choice));
         PlannerModel { fields: query.or(&self.own), planned }
     }
 
-    /// What `Auto` takes, whatever the query's schedule is.
+    /// The plan with the schedule `Auto`, for any schedule in the query.
     pub(super) fn auto(&self, query: &PlannerQuery) -> Result<Planned, String> {
         self.planned(Choice { schedule: ScheduleSpec::Auto, virtual_stages: 1, ..self.choice(query)? })
     }
 
-    /// What a query says; the rest is as in the job.
+    /// The choice of a query; missing fields are as in the job.
     pub(super) fn choice(&self, query: &PlannerQuery) -> Result<Choice, String> {
         Choice::read(&query.or(&self.own), &self.own)
     }
@@ -113,7 +113,7 @@ impl Planner {
                 HumanCount(work_items)
             ));
         }
-        // what was measured is of the stages that the job has
+        // the measured speeds are those of the job's own number of stages
         let equal = RankSpeeds::default();
         let machines = choice.machines(if stages == self.own.stages { &self.speeds } else { &equal })?;
         let architecture = config.architecture(self.vocab_size, tch::Device::Cpu);

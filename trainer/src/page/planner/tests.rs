@@ -20,7 +20,7 @@ fn config(job: PipelineJob) -> JobConfig {
     JobConfig::new(job, Path::new("/tmp")).unwrap()
 }
 
-/// The planner of the sample job with what `set` changes.
+/// The planner of the sample job with the changes `set`.
 fn planner(set: &[(&str, &str)]) -> Planner {
     Planner::new(config(job(set)), 4096, Default::default())
 }
@@ -98,7 +98,7 @@ fn an_impossible_choice_shows_its_sentence_and_keeps_the_fields() {
         assert!(page.contains(sentence), "no {sentence:?} in {page}");
         assert!(page.contains("class=\"problem\"") && !page.contains("Write this into the job"), "{fields}: {page}");
         let (name, value) = fields.split('&').next().unwrap().split_once('=').unwrap();
-        // a choice of a list that it has not is none
+        // a value that the form's list lacks is invalid
         let is_listed = ["schedule", "recompute"].contains(&name);
         assert!(is_listed || page.contains(&format!("name=\"{name}\" value=\"{value}\"")), "{fields}: {page}");
     }
@@ -135,7 +135,7 @@ fn auto_shows_what_it_chooses_from_whatever_the_schedule_is() {
         ),
         "{auto}"
     );
-    // each of them is a choice, and none is faster than what Auto takes
+    // each link is a choice, and none is faster than the choice of Auto
     let fastest = planner.auto(&query("")).unwrap().layout.timeline.makespan;
     for link in auto.split("<a href=\"?").skip(1) {
         let fields = link.split_once('"').unwrap().0.replace("&amp;", "&");
@@ -169,7 +169,7 @@ fn text_of_job_and_query_stays_text_and_nothing_is_inline() {
     }
 }
 
-/// Puts lines into a job as somebody does who writes them into its file: a schedule takes the place of the one before.
+/// Adds lines to a job, as a user adds them to its file: a schedule replaces the previous one.
 fn written(job: &PipelineJob, lines: &str) -> PipelineJob {
     fn merge(into: &mut Value, lines: Value) {
         match (into, lines) {

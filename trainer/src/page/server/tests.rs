@@ -9,7 +9,7 @@ use crate::folder::JobFolder;
 use crate::page::job_reader::StatusSource;
 use crate::page::live::site;
 
-/// For what must happen; nothing is measured.
+/// A generous time limit for events that must happen; the tests measure no time.
 const DEADLINE: Duration = Duration::from_secs(60);
 
 struct Served {
@@ -50,7 +50,7 @@ impl Served {
         stream
     }
 
-    /// Status line and the rest of the answer.
+    /// The status line, and the rest of the answer.
     fn get(&self, path: &str) -> (String, String) {
         answer(self.request(&format!("GET {path} HTTP/1.1\r\nConnection: close")))
     }
@@ -62,7 +62,7 @@ impl Served {
 
 fn answer(mut stream: TcpStream) -> (String, String) {
     let mut answer = String::new();
-    // a connection that is reset has said what it had to say
+    // a connection may be reset after the complete answer
     let _ = stream.read_to_string(&mut answer);
     let (status, rest) = answer.split_once("\r\n").unwrap_or_default();
     (status.to_owned(), rest.to_owned())

@@ -1,4 +1,4 @@
-//! The ways to lay out a pipeline among which a plan chooses: the one that the job names or, for `Auto`, every schedule,
+//! The pipeline layouts among which a plan chooses: the one that the job specifies or, for `Auto`, every schedule,
 //! number of chunks and recomputation.
 
 use stagecoach_api::job::{Recompute, ScheduleSpec};
@@ -11,22 +11,23 @@ use super::job_config::JobConfig;
 use crate::model::Architecture;
 use crate::stage_error::StageError;
 
-/// Chunks a stage that `Auto` tries, at most: each more is one more passage of every microbatch over every link.
+/// The most chunks per stage that `Auto` tries: each further chunk sends every microbatch over every link once more.
 const MAX_CHUNKS_PER_STAGE: usize = 4;
 
-/// Chunks times microbatches up to which `Auto` tries several chunks a stage: a step of more is long enough to hide its
-/// bubble, and its plan long to make and to send.
+/// The largest number of chunks times microbatches for which `Auto` tries several chunks per stage. A longer step hides
+/// its bubble anyway, and its plan takes long to compute and to send.
 const MAX_WORK_ITEMS: usize = 1 << 16;
 
 /// A schedule to choose from.
 #[derive(Clone, Debug)]
 pub(super) struct Candidate {
     pub(super) schedule: Schedule,
-    /// The schedule with its communication, of a pipeline that is alone.
+    /// The schedule with its communication, for a pipeline without replicas.
     pub(super) programs: Programs,
 }
 
-/// The schedules of a job over `stages` stages for a replica's `microbatches`, at least one; of two that take the same time the first is to be taken.
+/// The schedules of a job over `stages` stages for a replica's `microbatches`, at least one. Of two with the same time,
+/// the plan takes the first.
 ///
 /// # Errors
 /// If the schedule's CSV is invalid or another job's.
@@ -44,7 +45,8 @@ pub(super) fn candidates(
     schedules(config, architecture, stages, microbatches)?.into_iter().map(lowered).collect()
 }
 
-/// What of the activations may be computed again: what the job says; for `Auto` within a memory limit also what keeps less.
+/// The kinds of recomputation to try: the one that the job specifies; for `Auto` within a memory limit also those that
+/// keep less.
 pub(super) fn recomputations(config: &JobConfig) -> Vec<Recompute> {
     let pipeline = &config.job.spec.pipeline;
     let given = pipeline.recompute;
@@ -84,11 +86,11 @@ fn schedules(
     })
 }
 
-/// Every schedule, with several chunks a stage if each can have a layer; the simplest first.
+/// Every schedule, with several chunks per stage if each can have a layer; the simplest first.
 fn every_schedule(stages: usize, layers: usize, microbatches: usize, is_replicated: bool) -> Vec<Schedule> {
     let mut all = vec![one_f_one_b(stages, microbatches), gpipe(stages, microbatches)];
     if stages == 1 && !is_replicated {
-        return all; // with neither neighbours nor replicas there is nothing to wait for
+        return all; // without neighbours and replicas there is no communication to wait for
     }
     let most = (MAX_WORK_ITEMS / (stages * microbatches).max(1)).min(layers / stages);
     for chunks in 1..=most.clamp(1, MAX_CHUNKS_PER_STAGE) {

@@ -1,6 +1,6 @@
-//! What a checkpoint says of the one before it. Like a commit of a version control system it names its predecessor by hash,
-//! with the environment, the attempt and the tensors in it. When checkpoints are saved, and by how many stages, changes these
-//! links: so they are beside the receipt, not in it.
+//! The link from a checkpoint to the one before it. Like a commit of a version control system, a checkpoint names its
+//! predecessor by hash, with the environment, the attempt and the tensors in it. The times of saves and the number of
+//! stages change these links. Therefore they are beside the receipt, not in it.
 
 use serde::{Deserialize, Serialize};
 use stagecoach_checkpoint::Manifest;
@@ -28,7 +28,7 @@ impl CheckpointLink {
         Ok(CheckpointLink { step: manifest.step, manifest: blake3::hash(&bytes).to_hex().to_string() })
     }
 
-    /// The link in a checkpoint; None in the first, and in those of versions without links.
+    /// The link in a checkpoint; `None` in the first one, and in checkpoints of versions without links.
     pub(crate) fn of(manifest: &Manifest) -> Option<CheckpointLink> {
         serde_json::from_value(manifest.metadata.progress.get("previous")?.clone()).ok()
     }

@@ -1,5 +1,5 @@
-//! The learning rate of a job whose number of steps is raised: its decay was fixed for the old number, so the added steps
-//! train at the floor unless the job specifies a decay for them.
+//! The learning rate of a job whose number of steps is raised: its decay was fixed for the old number, so the added
+//! steps train at the floor unless the job specifies a decay for them.
 
 use stagecoach_api::job::LearningRateSchedule;
 
@@ -9,13 +9,13 @@ use crate::optimize::LearningRate;
 const FIELD: &str = "spec.training.learningRate.decaySteps";
 
 impl TrainerState {
-    /// Fixes where the decay ends, for a job of `steps` steps in all that goes on from here. `asked` is the job's
-    /// `decaySteps`; `rate` is the rest of its learning rate. The steps that the job had before keep the decay that they
-    /// had, trained or not: so it makes no difference when, and from which checkpoint, a job is extended. Of an extension
-    /// it returns what the rate will be, for people.
+    /// Fixes the end of the decay, for a job of `steps` steps in all that resumes from this state. `asked` is the job's
+    /// `decaySteps`; `rate` is the rest of its learning rate. The steps that the job had before keep their decay,
+    /// trained or not. Therefore it makes no difference when, and from which checkpoint, a job is extended. For an
+    /// extension, returns a description of the learning rate of the added steps.
     ///
     /// # Errors
-    /// Another decay without more steps; and an extension that ends at a rate of 0 which the job does not ask for.
+    /// Another decay without more steps; or an extension that ends at a rate of 0 that the job does not specify.
     pub(crate) fn fix_decay(
         &mut self,
         steps: u64,
@@ -133,7 +133,7 @@ mod tests {
                          spec.training.learningRate.decaySteps to the step at which the decay of the added steps ends, such \
                          as 10, or to 4 to train them at 0";
             assert_eq!(message, expected);
-            // a warm-up longer than the job was: what comes after it
+            // a warm-up longer than the original job: the message is about the steps after it
             let message = zero(schedule, 6).unwrap_err();
             assert!(message.contains("of steps 7 to 10 would be 0") && message.contains("or to 6"), "{message}");
             let mut asked = trained(4, 4, None);
@@ -145,10 +145,11 @@ mod tests {
             assert_eq!(asked.decay_steps_at(9), 4);
         }
         assert!(zero(Constant, 0).is_ok());
-        // half-way through the job too, else it would be refused only when the group starts again behind its old end
+        // half-way through the job too; otherwise the refusal would come only when a group resumes after the job's old
+        // end
         let message = trained(2, 4, None).fix_decay(10, None, rate(Cosine, 0.0, 0)).unwrap_err();
         assert!(message.contains("of steps 5 to 10 would be 0"), "{message}");
-        // one step beyond a decay that the job once asked for
+        // one step beyond a decay that the job once specified
         let message = trained(4, 4, Some(9)).fix_decay(10, None, rate(Cosine, 0.0, 0)).unwrap_err();
         assert!(message.contains("of step 10 would be 0"), "{message}");
     }

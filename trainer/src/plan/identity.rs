@@ -1,5 +1,5 @@
-//! Which jobs are the same: what checkpoints record of a job, and what all stages must agree on. Both are selections of the
-//! spec's fields by what a change of them does (`api`'s table).
+//! The identity of jobs: the fields of a job that checkpoints record, and the fields on which all stages must agree.
+//! Both are selections of the spec's fields by the effect of a change (`api`'s table).
 
 use std::collections::BTreeMap;
 
@@ -13,8 +13,8 @@ use super::JobConfig;
 const OF_CORPUS: [&str; 4] = ["corpus", "tokenizer", "specialTokenIds", "trainingSequences"];
 
 impl JobConfig {
-    /// What decides the numbers: the fields that a change may not touch once training began. The corpus and its split are in
-    /// it by what they contain, so that a file may get another name.
+    /// The identity: the fields that determine the numerical results, which may not change once training has begun. It
+    /// identifies the corpus and its split by their content, so that a file may be renamed.
     pub(crate) fn identity(&self, prepared: &PreparedCorpus, training_sequences: u64) -> Value {
         let values = [
             prepared.corpus_hash.clone().into(),
@@ -25,7 +25,7 @@ impl JobConfig {
         self.identity_over(OF_CORPUS.into_iter().zip(values))
     }
 
-    /// The identity with these fields of `data`; one that is null is left out.
+    /// The identity with these fields of `data`; a field whose value is null is left out.
     fn identity_over(&self, corpus: impl Iterator<Item = (&'static str, Value)>) -> Value {
         let mut identity = self.job.spec.select(&[ChangeEffect::Identity, ChangeEffect::Extension]);
         if let Some(data) = identity["data"].as_object_mut() {
@@ -40,7 +40,7 @@ impl JobConfig {
             }
         }
         identity["training"]["gradientBlocks"] = self.gradient_blocks.into();
-        // left out at their defaults, as checkpoints of versions without them have it
+        // fields at their defaults are left out, as in checkpoints of versions without them
         let defaults: [(&str, &str, Value); 4] = [
             ("/model/llama", "modelType", "Llama".into()),
             ("/data", "specialTokens", "Text".into()),
@@ -52,7 +52,7 @@ impl JobConfig {
                 fields.retain(|name, value| name != field || *value != default);
             }
         }
-        // no clipping is recorded as null
+        // the absence of clipping is recorded as null
         identity["training"]["gradientClipNorm"] = self.training.gradient_clip_norm.into();
         let init_from = identity.as_object_mut().and_then(|identity| identity.remove("checkpoint"));
         if let Some(checkpoint) = init_from {
@@ -66,8 +66,8 @@ impl JobConfig {
         self.identity_over(OF_CORPUS.into_iter().map(|field| (field, recorded["data"][field].clone())))
     }
 
-    /// The fields that all stages must agree on, by path: a mismatch is refused with their names. What only operator and
-    /// launcher use may differ.
+    /// The fields on which all stages must agree, by path: a mismatch is refused with their names. Fields that only
+    /// operator and launcher use may differ.
     pub(crate) fn agreement(&self) -> BTreeMap<String, String> {
         let mut fields = BTreeMap::new();
         let read_by_stages = [ChangeEffect::Identity, ChangeEffect::Extension, ChangeEffect::Attempt];
@@ -105,7 +105,7 @@ pub(super) mod tests {
 
     use super::*;
 
-    /// The sample job with what `set` changes.
+    /// The sample job with the changes `set`.
     pub(in crate::plan) fn config(set: &[(&str, &str)]) -> JobConfig {
         let set: Vec<_> = set.iter().map(|(path, value)| ((*path).to_owned(), (*value).to_owned())).collect();
         let sample = include_str!("../../../manifests/samples/shakespeare.yaml");
@@ -130,7 +130,7 @@ pub(super) mod tests {
         }
     }
 
-    /// As earlier versions wrote it: a difference would refuse their checkpoints.
+    /// Expects the form of earlier versions: a difference would make their checkpoints unusable.
     #[test]
     fn the_identity_is_what_checkpoints_have() {
         let mut identity = json!({

@@ -1,4 +1,4 @@
-//! The job as the trainer uses it. Structs are destructured by field, so that a new field cannot be forgotten here.
+//! The trainer's form of a job. Structs are destructured by field, so that a new field cannot be forgotten here.
 
 use std::path::{Path, PathBuf};
 
@@ -27,7 +27,7 @@ pub(crate) const GENERATION_CONFIG_FILE: &str = "generation_config.json";
 /// Configuration of a job that this trainer can run.
 #[derive(Clone, Debug)]
 pub(crate) struct JobConfig {
-    /// The job as it was read.
+    /// The job as it was parsed.
     pub(crate) job: PipelineJob,
     /// Root of the volume.
     pub(crate) workspace: PathBuf,
@@ -43,7 +43,8 @@ pub(crate) struct JobConfig {
     pub(crate) data: DataSpec,
     /// Batch, optimizer and learning rate.
     pub(crate) training: TrainingSpec,
-    /// The blocks in which a step's gradients are added; those that the job began with, once stage 0 knows them.
+    /// The number of blocks in which a step's gradients are added. Once stage 0 knows it, the number with which the job
+    /// began.
     pub(crate) gradient_blocks: usize,
 }
 
@@ -51,7 +52,7 @@ impl JobConfig {
     /// The configuration of a valid job.
     ///
     /// # Errors
-    /// All validation errors; else what does not fit the model that it reads.
+    /// All validation errors; otherwise the mismatches with the model that the job reads.
     pub(crate) fn new(job: PipelineJob, workspace: &Path) -> Result<JobConfig, StageError> {
         let problems: Vec<String> = job.validate().iter().map(ToString::to_string).collect();
         if !problems.is_empty() {
@@ -118,12 +119,12 @@ impl JobConfig {
                 TokenizerSpec::File(file) => TokenizerSource::File { path: file.path.into() },
             },
             parse_special_tokens: special_tokens == SpecialTokens::Parse,
-            // the files of a pod are not its job's author's
+            // in a pod, the files are not those of the job's author
             follow_links_out: !is_in_cluster(),
         }
     }
 
-    /// `generation_config.json` of the model directory that the job starts from, by name, if it has one.
+    /// `generation_config.json` of the model directory from which the job starts, with its name, if it exists.
     ///
     /// # Errors
     /// If it can't be read.
@@ -156,10 +157,10 @@ impl JobConfig {
         self.training.microbatch_size() as usize
     }
 
-    /// This job as one that has begun, whose checkpoints have this identity.
+    /// This job with the fixed settings of a begun job, whose checkpoints have this identity.
     ///
     /// # Errors
-    /// If it has more replicas now than there are blocks to share.
+    /// If the job now has more replicas than blocks.
     pub(crate) fn resuming(&self, recorded: &Value) -> Result<JobConfig, StageError> {
         let mut config = self.clone();
         if self.training.gradient_blocks.is_none() {
@@ -177,7 +178,7 @@ impl JobConfig {
         Ok(config)
     }
 
-    /// This job with the replicas of a group of so many stages, in the same gradient blocks.
+    /// This job with the replicas of a group of `group_size` stages, in the same gradient blocks.
     pub(crate) fn with_replicas_of(&self, group_size: usize) -> JobConfig {
         self.with_data_parallel(group_size as u32 / self.job.spec.stages.max(1))
     }
@@ -188,7 +189,8 @@ impl JobConfig {
         config
     }
 
-    /// This job as it would begin with this mesh: in as many gradient blocks as it then needs, unless it names a number.
+    /// This job as if it began with this mesh: with as many gradient blocks as the mesh requires, unless the job
+    /// specifies a number.
     pub(crate) fn with_mesh(&self, mesh: Mesh) -> JobConfig {
         let mut config = self.with_data_parallel(mesh.data_parallel);
         config.job.spec.stages = mesh.stages;
@@ -223,8 +225,8 @@ impl JobConfig {
         Box::new(Llama::new(LlamaConfig { vocab_size, ..self.model.clone() }, device))
     }
 
-    /// Vocabulary size of the tokenizer, as far as it is known before the corpus has been read: of one that is trained, the
-    /// most that it may get; of one in a file the model's, if that is known.
+    /// Vocabulary size of the tokenizer, as far as it is known before the corpus has been read. For a tokenizer that is
+    /// still to be trained, the largest possible size. For a tokenizer in a file, the model's size if that is known.
     ///
     /// # Errors
     /// If the tokenizer is a file that can't be read.
@@ -276,19 +278,19 @@ impl JobConfig {
         MicrobatchCost { tokens, length, precision, recompute, copies: parameter_copies(self) }
     }
 
-    /// [`TrainerState::fix_decay`], as this job says.
+    /// [`TrainerState::fix_decay`] with this job's settings.
     ///
     /// # Errors
-    /// If the learning rate can't go on as it says.
+    /// If the learning rate can't continue as the job specifies.
     pub(crate) fn fix_decay(&self, progress: &mut TrainerState, steps: u64) -> Result<Option<String>, StageError> {
         let asked = self.training.learning_rate.decay_steps;
         progress.fix_decay(steps, asked, self.learning_rate(steps)).map_err(StageError::invalid)
     }
 
-    /// The device of `rank`. A GPU gets the kernels, once in a process.
+    /// The device of `rank`. Loads the kernels on a GPU, once per process.
     ///
     /// # Errors
-    /// If the job requires a GPU and none is usable, or a GPU can't get the kernels.
+    /// If the job requires a GPU and none is usable, or the kernels can't be loaded on a GPU.
     pub(crate) fn device(&self, rank: usize) -> Result<tch::Device, StageError> {
         let gpus = match self.training.device {
             Device::Cpu => return Ok(tch::Device::Cpu),
@@ -300,7 +302,7 @@ impl JobConfig {
                 "spec.training.device is Cuda and stage {rank} finds no usable GPU ({why}): give it one, or set device to Auto"
             ))),
             (_, Err(why)) => {
-                // a machine without a driver is nothing to tell
+                // a machine without a driver needs no warning
                 if why != crate::sys::NoGpu::NoDriver {
                     tracing::warn!("stage {rank} computes on the CPU: {why}");
                 }

@@ -1,15 +1,15 @@
-//! The machines of a job's stages, as a plan assumes them.
+//! A plan's assumptions about the machines of a job's stages.
 
 use stagecoach_pipeline::{RankSpeeds, SpeedError};
 
-/// How fast stages and links are, beside what was measured or is assumed; by default just so.
+/// The speeds of stages and links, relative to the measured or assumed speeds; equal to them by default.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Machines {
-    /// Of the stages, relative to the fastest of them.
+    /// The speeds of the stages, relative to the fastest of them.
     pub(crate) speeds: RankSpeeds,
-    /// Of the fastest stage, relative to what the costs are for.
+    /// The speed of the fastest stage, relative to the speed for which the costs are known.
     pub(crate) fastest: f64,
-    /// Bytes a second of every link, if they are given.
+    /// Bytes per second of every link, if specified.
     pub(crate) link_bytes_per_second: Option<f64>,
 }
 
@@ -20,7 +20,7 @@ impl Default for Machines {
 }
 
 impl Machines {
-    /// Stages of these speeds, of which 1 is what the costs are for.
+    /// Stages of these speeds, where 1 is the speed for which the costs are known.
     ///
     /// # Errors
     /// If a speed is not finite, or not above zero.

@@ -1,4 +1,4 @@
-//! What the process of a stage holds beside what its layers cost, and all of it by what it is for.
+//! The memory of a stage's process beside the costs of its layers, and all of its memory by purpose.
 
 use std::iter::Sum;
 
@@ -10,19 +10,19 @@ use super::pipeline_layout::PARTS_PER_STAGE;
 use crate::links::{CopyRing, LinkId, held_bytes, link_ids};
 use crate::model::{Architecture, ModelPart, ParameterBytes, ParameterCopies, names};
 
-/// Resident bytes of a stage beside what depends on its model and data, as measured: 145 MiB with next to none of these, half of
-/// it pages of the files of libtorch and of this program, the rest their data, compiled products, stacks and buffers of
-/// checkpoints (nine of 1 MiB); and what malloc keeps between the blocks of a real model, which differs by some MiB from run to
-/// run.
+/// Resident bytes of a stage besides the memory that depends on its model and data, as measured. A process with a
+/// minimal model has 145 MiB. Half of it is pages of the files of libtorch and of this program; the rest is their data,
+/// compiled products, stacks and buffers of checkpoints (nine of 1 MiB). The remainder is memory that malloc keeps
+/// between the blocks of a real model, which differs by some MiB from run to run.
 const PROCESS_BYTES: u64 = 157 << 20;
 
-/// Whether the job computes on GPUs for sure: then its memory is the GPU's, which holds no copy for checkpoints, no buffers
-/// of links and not the process.
+/// Whether the job is certain to compute on GPUs. In that case the planned memory is the GPU's, which holds no copy for
+/// checkpoints, no buffers of links and not the process.
 fn is_on_gpu(config: &JobConfig) -> bool {
     config.training.device == Device::Cuda
 }
 
-/// Which copies stages hold in the memory that is planned.
+/// The copies of parameters that stages hold in the planned memory.
 pub(super) fn parameter_copies(config: &JobConfig) -> ParameterCopies {
     let spec = &config.job.spec;
     let checkpoint = &spec.checkpoint;
@@ -31,7 +31,7 @@ pub(super) fn parameter_copies(config: &JobConfig) -> ParameterCopies {
     let replicas = spec.data_parallel as usize;
     let blocks = config.blocks().map(|blocks| blocks.of_replica(0, replicas));
     let partial_sums = blocks.as_ref().map_or(0, ReplicaBlocks::partial_sums);
-    // from all others together, where that is most
+    // from all other replicas together, on the replica where the number is largest
     let received_sums = blocks.as_ref().map_or(0, |blocks| {
         let sums = (0..replicas).map(|replica| blocks.all().of_replica(replica, replicas).subtrees().len());
         sums.clone().sum::<usize>() - sums.min().unwrap_or(0)
@@ -42,7 +42,7 @@ pub(super) fn parameter_copies(config: &JobConfig) -> ParameterCopies {
     }
 }
 
-/// What each rank holds whatever its layers are, with boundary tensors of `boundary_bytes`.
+/// The memory that each rank holds independently of its layers, with boundary tensors of `boundary_bytes`.
 pub(super) fn rank_costs(
     config: &JobConfig,
     architecture: &dyn Architecture,
@@ -52,12 +52,12 @@ pub(super) fn rank_costs(
     let tied_bytes = if architecture.tie_word_embeddings() { 4 * embedding_numel(architecture) } else { 0 };
     let mut links = link_ids(placement, architecture.tie_word_embeddings());
     if parameter_copies(config).memory_checkpoints {
-        // with two replicas each rank has as many as with more
+        // with two replicas each rank has as many links as with more
         let replicas = config.job.spec.data_parallel.min(2) as usize;
         links.extend(CopyRing { stages: placement.ranks(), replicas }.link_ids());
     }
     if config.training.audit.is_some() {
-        // one to the next rank and one from the rank before, however many there are
+        // one link to the next rank and one from the previous rank, for any number of ranks
         let ranks = placement.ranks().max(2);
         links.extend((0..ranks).map(|rank| LinkId::audit(rank, ranks)));
     }
@@ -67,13 +67,13 @@ pub(super) fn rank_costs(
         let is_end = placement.first_and_last_ranks().contains(&rank);
         let has_peer = tied_bytes > 0 && is_end && placement.first_rank() != placement.last_rank();
         let links: u64 = own_links.map(|&link| held_bytes(link, transport, boundary_bytes, tied_bytes)).sum();
-        // one to each of the others and one from it
+        // one link to each of the other replicas and one from it
         let of_replicas = 2 * u64::from(config.job.spec.data_parallel.saturating_sub(1));
         let links = links + of_replicas * held_bytes(LinkId::replicas(0, 1), transport, boundary_bytes, tied_bytes);
         let tied = tied_parameters(config, architecture, placement, rank);
         let chunks = match config.job.spec.data_parallel {
             1 => placement.chunks_of(rank).count(),
-            // as many as they are divided into, at most
+            // the most chunks into which they may be divided
             _ => placement.chunks_of(rank).count().max(PARTS_PER_STAGE),
         };
         let (link_bytes, process_bytes) = if is_on_gpu(config) { (0, 0) } else { (links, PROCESS_BYTES) };
@@ -84,7 +84,7 @@ pub(super) fn rank_costs(
             process_bytes: process_bytes
                 + chunks as u64 * architecture.chunk_bytes()
                 + batch_bytes(config, placement, rank),
-            // the tied weight's gradient as it is sent, and as it is received
+            // the sent and the received gradient of the tied weight
             step_end_bytes: if has_peer { 2 * tied_bytes } else { 0 },
         }
     };
@@ -95,7 +95,7 @@ fn embedding_numel(architecture: &dyn Architecture) -> u64 {
     (architecture.vocab_size() * architecture.hidden_size()) as u64
 }
 
-/// The weight that embedding and head share, where `rank` holds one of them: once, with both gradients.
+/// The weight that embedding and head share, where `rank` holds one of them: counted once, with both gradients.
 fn tied_parameters(
     config: &JobConfig,
     architecture: &dyn Architecture,
@@ -106,12 +106,12 @@ fn tied_parameters(
         return ParameterBytes::default();
     }
     let copies = parameter_copies(config);
-    // the rank with the head saves it
+    // only the rank with the head saves the weight
     let copies = ParameterCopies { snapshot: copies.snapshot && placement.last_rank() == rank, ..copies };
     let numel = embedding_numel(architecture);
     let once = ParameterBytes::of(numel, config.training.precision, copies);
     let has_both_ends = placement.first_rank() == placement.last_rank();
-    // the other end's gradient: where both are here it has blocks of its own
+    // the other end's gradient: if both ends are on this rank, it has blocks of its own
     let other = if has_both_ends { once.gradients } else { 4 * numel };
     ParameterBytes { gradients: once.gradients + other, ..once }
 }
@@ -123,16 +123,16 @@ fn batch_bytes(config: &JobConfig, placement: &Placement, rank: usize) -> u64 {
     8 * tokens * holds.into_iter().filter(|holds| *holds).count() as u64
 }
 
-/// The bytes of a stage at its peak.
+/// The peak bytes of a stage.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct StageBytes {
-    /// Of its parameters.
+    /// The bytes of its parameters.
     pub(crate) parameters: ParameterBytes,
-    /// All parts; its `parameters` are the sum of the above.
+    /// All parts; `parts.parameters` is the sum of the above.
     pub(crate) parts: StageMemory,
 }
 
-/// The bytes of every stage at its peak.
+/// The peak bytes of every stage.
 pub(super) fn stage_bytes(
     config: &JobConfig,
     architecture: &dyn Architecture,
@@ -178,8 +178,8 @@ mod tests {
     use crate::execute::{Stage, StageConfig};
     use crate::plan::plan_pipeline;
 
-    /// The two sums are made of other things: one of modules and what ranks add, the other of the parameters by name, which
-    /// a stage allocates.
+    /// The two sums have different terms: one adds modules and the ranks' costs, the other the parameters by name, as a
+    /// stage allocates them.
     #[test]
     fn parameters_are_those_that_stages_hold() {
         let sample = include_str!("../../../manifests/samples/shakespeare.yaml");
@@ -236,7 +236,8 @@ mod tests {
         };
         let (one, three) = (plan("1"), plan("3"));
         let numel = one.parameters.optimizer / 8;
-        // one has the sum of two blocks and the others one block each: from others come two sums at most
+        // one replica has the sum of two blocks and the others one block each: from other replicas come at most two
+        // sums
         assert_eq!(one.parameters.gradients, 3 * 4 * numel);
         let (gradients, third) = (three.parameters.gradients, numel.div_ceil(3));
         assert!(gradients.abs_diff(2 * 4 * numel + 2 * 4 * third) < 1000, "{gradients} of {numel}");

@@ -1,4 +1,4 @@
-//! The ways to share a number of GPUs between stages and replicas.
+//! The ways to divide a number of GPUs between stages and replicas.
 
 use std::collections::BTreeSet;
 
@@ -11,7 +11,7 @@ use crate::execute::kind;
 use crate::model::{Architecture, ModelPart};
 use crate::stage_error::StageError;
 
-/// A job's plan with a mesh, or why it can't have it.
+/// A job's plan with a mesh, or the reason that the mesh is impossible.
 #[derive(Debug)]
 pub(crate) struct MeshPlan {
     pub(crate) mesh: Mesh,
@@ -19,14 +19,14 @@ pub(crate) struct MeshPlan {
 }
 
 impl MeshPlan {
-    /// Seconds of a simulated step; infinite if it is impossible.
+    /// Seconds of a simulated step; infinite if the mesh is impossible.
     pub(crate) fn seconds(&self) -> f64 {
         self.layout.as_ref().map_or(f64::INFINITY, |layout| layout.timeline.makespan)
     }
 }
 
-/// The plans of all meshes of `gpus` processes, each of which has a GPU: the shortest step first, what is impossible last. All stages are
-/// equally fast.
+/// The plans of all meshes of `gpus` processes with one GPU each: the shortest step first, impossible meshes last. All
+/// stages are equally fast.
 pub(crate) fn every_mesh(config: &JobConfig, architecture: &dyn Architecture, gpus: u32) -> Vec<MeshPlan> {
     let meshes = (1..=gpus).filter(|stages| gpus.is_multiple_of(*stages));
     let meshes = meshes.map(|stages| Mesh { stages, data_parallel: gpus / stages });
@@ -47,9 +47,9 @@ fn plan_mesh(config: &JobConfig, architecture: &dyn Architecture, mesh: Mesh) ->
     plan_pipeline(&config, architecture, mesh.stages as usize, &RankSpeeds::default())
 }
 
-/// Bytes that each rank of a replica sends to the others in REDUCE and in GATHER, by chunk: of each parameter the gradient to its owner,
-/// and of those that it owns the new values to all others. It receives as many. What embedding and head share counts where it is read
-/// first.
+/// Bytes that each rank of a replica sends to the other replicas in REDUCE and in GATHER, by chunk. REDUCE sends the
+/// gradient of each parameter to its owner, and GATHER the new values of the rank's own parameters to all others. The
+/// rank receives as many bytes. A weight that embedding and head share counts in the first chunk that reads it.
 pub(super) fn data_parallel_bytes(
     config: &JobConfig,
     architecture: &dyn Architecture,
@@ -118,11 +118,11 @@ mod tests {
         assert_eq!(seconds(1, 1e9), seconds(1, 1e3), "one replica exchanges nothing");
         assert!(seconds(2, 1e12) < seconds(1, 1e9));
         assert!(seconds(2, 1e3) > seconds(1, 1e9));
-        // 4 bytes a gradient and 4 a weight, of half of them
+        // 4 bytes for each gradient and 4 for each weight, for half of them
         let numel: u64 = architecture.all_parameter_specs().iter().map(|spec| spec.numel()).sum();
         let exchanged = seconds(2, 1e6) - seconds(2, 1e15);
         let whole = numel as f64 * 4.0 / 1e6;
-        // what is behind computations takes no longer than they do
+        // the part hidden behind computations is no longer than they are
         let hidden = whole - exchanged;
         assert!(hidden > 0.0 && hidden < seconds(2, 1e15), "{hidden} of {whole}");
     }

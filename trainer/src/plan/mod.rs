@@ -1,6 +1,6 @@
-//! What stage 0 decides before the first step and all stages follow: numbers the job leaves open (steps, vocabulary size),
-//! the partition, and the programs. [`JobConfig`] is the job as the trainer uses it, [`plan_pipeline`] chooses schedule and
-//! partition, and stage 0 sends the [`Plan`] to the other stages.
+//! The decisions of stage 0 before the first step, which all stages follow: numbers that the job leaves open (steps,
+//! vocabulary size), the partition, and the programs. [`JobConfig`] is the trainer's form of the job, [`plan_pipeline`]
+//! chooses schedule and partition, and stage 0 sends the [`Plan`] to the other stages.
 
 mod candidates;
 mod checkpoint_link;
@@ -42,7 +42,8 @@ pub(crate) use trainer_state::{TrainerState, keep_audit_difference};
 
 use crate::stage_error::StageError;
 
-/// Created by stage 0 and sent to every stage. Everything else that a stage needs is in the job, which it reads itself.
+/// The plan of a group, which stage 0 creates and sends to every stage. Everything else that a stage needs is in the
+/// job, which it reads itself.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Plan {
@@ -52,28 +53,30 @@ pub(crate) struct Plan {
     pub vocab_size: usize,
     /// Number of steps, including those already trained.
     pub(crate) steps: u64,
-    /// Everything that decides the numerical results: checkpoints contain it, and a resume must match it.
+    /// The identity: everything that determines the numerical results. Checkpoints contain it, and a resume must match
+    /// it.
     pub(crate) identity: serde_json::Value,
     /// The right to commit checkpoints, until a newer group acquires the next one.
     pub(crate) fence: Fence,
     /// The state to resume from: the checkpoint of its step, or initial weights at step 0.
     #[serde(rename = "progress")]
     pub(crate) trainer_state: TrainerState,
-    /// The Hugging Face model directory, relative to the volume's root, with the weights of step 0; randomly initialised
-    /// if `None`.
+    /// The Hugging Face model directory, relative to the volume's root, with the weights of step 0; randomly
+    /// initialised if `None`.
     #[serde(rename = "initial")]
     pub(crate) initial_weights: Option<PathBuf>,
     /// The schedule's name.
     pub(crate) schedule: String,
     /// Layers of each chunk of the programs.
     pub(crate) partition: Vec<usize>,
-    /// Of how many chunks of the programs each chunk of the schedule is made.
+    /// The number of the programs' chunks in each chunk of the schedule.
     pub(crate) parts: Vec<usize>,
-    /// Which activations are computed again.
+    /// The activations that are recomputed.
     pub(crate) recompute: Recompute,
-    /// For each stage, the work items in flight for which its memory was planned: its program may have no more.
+    /// For each stage, the number of work items in flight for which its memory was planned. Its program may not have
+    /// more.
     pub(crate) in_flight: Vec<usize>,
-    /// The most bytes that each stage is planned to hold.
+    /// The planned peak bytes of each stage.
     pub(crate) stage_bytes: Vec<u64>,
     /// The blocks in which a step's gradients are added.
     pub(crate) gradient_blocks: usize,
@@ -81,17 +84,17 @@ pub(crate) struct Plan {
     pub(crate) data_parallel: usize,
     /// Microbatches of a step, over all replicas.
     pub(crate) microbatches: usize,
-    /// The programs of a training step, in the text form of [`Programs`]: of the replicas with the most microbatches, and if
-    /// there are any of those with fewer.
+    /// The programs of a training step, in the text form of [`Programs`]: for the replicas with the most microbatches
+    /// and, if there are any, for the replicas with fewer.
     pub(crate) programs: Vec<String>,
-    /// The programs of an evaluation's windows: of a whole one and, if the last is shorter, of that; empty if nothing is
-    /// held out.
+    /// The programs of an evaluation's windows: for a whole window and, if the last is shorter, for the last; empty if
+    /// there are no held-out sequences.
     pub(crate) evaluation: Vec<String>,
-    /// The microbatches of an evaluation, those of all windows.
+    /// The microbatches of an evaluation, over all windows.
     pub(crate) evaluation_layouts: Vec<MicrobatchLayout>,
     /// The simulated bubble, 0 to 1, averaged over stages.
     pub(crate) expected_bubble: f64,
-    /// Number of tokens in the training sequences, to be displayed.
+    /// Number of tokens in the training sequences, for display.
     pub(crate) training_tokens: u64,
     /// Unigram entropy of the held-out tokens, in nats.
     pub(crate) unigram_entropy: Option<f64>,
@@ -100,13 +103,13 @@ pub(crate) struct Plan {
 /// A plan's programs, parsed and verified.
 #[derive(Clone, Debug)]
 pub(crate) struct VerifiedPlan {
-    /// Which replica of the pipeline it is for.
+    /// The replica of the pipeline that the plan is for.
     pub(crate) replica: Replica,
     /// Programs of a training step of this replica.
     pub(crate) training: Programs,
     /// The blocks that this replica computes.
     pub(crate) blocks: ReplicaBlocks,
-    /// Programs of an evaluation's windows, one for each size, a whole window's first.
+    /// Programs of an evaluation's windows, one for each size; a whole window's comes first.
     pub(crate) evaluation: Vec<Programs>,
     /// Layers of each chunk.
     pub(crate) partition: Partition,
@@ -118,7 +121,7 @@ impl Plan {
         Partition { layers: self.partition.clone() }.merge(&self.parts)
     }
 
-    /// Serialises the plan, to be sent to the other stages.
+    /// Serialises the plan for the other stages.
     ///
     /// # Errors
     /// None in practice: the plan contains no map keys or numbers that JSON cannot represent.

@@ -1,4 +1,4 @@
-//! `stagecoach plan --optimal`: how far a layout's schedule is from the best one.
+//! `stagecoach plan --optimal`: compares a layout's schedule with the best one.
 
 use stagecoach_pipeline::{OptimalSchedule, lower, optimal_schedule, simulate};
 
@@ -7,14 +7,14 @@ use super::{JobConfig, PipelineLayout, StageBytes};
 use crate::model::Architecture;
 use crate::stage_error::StageError;
 
-/// More are hopeless to search completely.
+/// The most work items for which a complete search is feasible.
 const MAX_WORK_ITEMS: usize = 64;
-/// About a minute.
+/// The most states of a search: about a minute.
 const MAX_STATES: u64 = 20_000_000;
 
 impl PipelineLayout {
-    /// The same layout with the shortest schedule for it: within the job's memory limit, else in the memory that its own
-    /// schedule takes. A note compares the two.
+    /// The same layout with the shortest schedule for it: within the job's memory limit, otherwise in the memory of its
+    /// own schedule. A note compares the two.
     ///
     /// # Errors
     /// If stages have several chunks, or there are too many stages and microbatches.

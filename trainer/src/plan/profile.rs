@@ -18,7 +18,7 @@ use crate::stage_error::StageError;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct ModuleSeconds {
-    /// F; of the head also the gradient of the loss, which it computes at once.
+    /// F; for the head including the gradient of the loss, which it computes in the same pass.
     pub(crate) forward: f64,
     /// I.
     pub(crate) backward_input: f64,
@@ -26,7 +26,7 @@ pub(crate) struct ModuleSeconds {
     pub(crate) backward_weight: f64,
 }
 
-/// What `stagecoach plan --profile` measures.
+/// The measurements of `stagecoach plan --profile`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Profile {
@@ -36,12 +36,12 @@ pub(crate) struct Profile {
     pub(crate) layer: BTreeMap<String, ModuleSeconds>,
     /// Final norm, head and loss.
     pub(crate) head: ModuleSeconds,
-    /// One boundary tensor between two stages on this machine.
+    /// The transfer of one boundary tensor between two stages on this machine.
     pub(crate) link_seconds: f64,
 }
 
 impl Profile {
-    /// Puts the measured seconds in the place of estimated work.
+    /// Replaces the estimated work by the measured seconds.
     pub(super) fn apply(&self, cost: &mut ModelCost, recompute: Recompute) {
         let Some(layer) = self.layer.get(&recompute.to_string()) else { return };
         let set = |module: &mut ModuleCost, seconds: &ModuleSeconds| {
@@ -54,14 +54,14 @@ impl Profile {
         set(&mut cost.head, &self.head);
     }
 
-    /// The profile of this model on this kind of machine, if one was measured. A file that can't be read counts as none.
+    /// The profile of this model on this kind of machine, if there is one. A file that can't be read counts as missing.
     pub(super) fn find(config: &JobConfig, architecture: &dyn Architecture) -> Option<Profile> {
         let text = std::fs::read_to_string(path(config, architecture)).ok()?;
         let mut stored: Value = serde_json::from_str(&text).ok()?;
         serde_json::from_value(stored["profile"].take()).ok()
     }
 
-    /// Keeps the profile; returns its file.
+    /// Stores the profile. Returns its file.
     ///
     /// # Errors
     /// If the volume fails.
@@ -77,7 +77,7 @@ impl Profile {
     }
 }
 
-/// Everything that the times depend on.
+/// Everything that affects the times.
 fn key(config: &JobConfig, architecture: &dyn Architecture) -> Value {
     let MicrobatchCost { tokens, length, precision, recompute: _, copies: _ } = config.microbatch_cost(Recompute::None);
     let mut model = architecture.config_json();

@@ -1,29 +1,29 @@
-//! The receipt of a run: a hash chain over what every step was given and what came of it. It depends on the job's identity
-//! and on nothing else: not on stages, schedules, attempts or checkpoints, so that equal runs have equal receipts.
+//! The receipt of a run: a hash chain over the inputs and the results of every step. It depends only on the job's
+//! identity, and not on stages, schedules, attempts or checkpoints. Equal runs therefore have equal receipts.
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::identity::by_path;
 
-/// Hashed in front of everything: a receipt is no other hash of the same bytes.
+/// The prefix of the hashed data, so that a receipt differs from any other hash of the same bytes.
 const DOMAIN: &[u8] = b"stagecoach receipt 1";
 
-/// The identity's field that may change when a job gets more steps. What comes of it is in the chain as learning rates.
+/// The identity's field that may change when a job gets more steps. The chain contains its effect as learning rates.
 const EXTENDED: &str = "training.learningRate.decaySteps";
 
 /// The chain up to a step.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Receipt {
-    /// The steps before the first that it covers: more than 0 if they were trained by a version without receipts.
+    /// The number of steps before the first one that it covers: above 0 if a version without receipts trained them.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub(crate) after: u64,
     /// BLAKE3 in hex: of the identity, chained with every step since. Empty if there is no receipt.
     pub(crate) head: String,
 }
 
-/// What the chain has of a step.
+/// The facts about a step in the chain.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct StepFacts {
     /// The step, from 1.
@@ -32,9 +32,9 @@ pub(crate) struct StepFacts {
     pub(crate) sequences: u64,
     /// The learning rate.
     pub(crate) learning_rate: f64,
-    /// The loss in nats per token; None if it is not finite.
+    /// The loss in nats per token; `None` if it is not finite.
     pub(crate) loss: Option<f32>,
-    /// The gradient's norm before clipping; None if it is not finite.
+    /// The gradient's norm before clipping; `None` if it is not finite.
     pub(crate) gradient_norm: Option<f64>,
     /// Whether the update was skipped.
     pub(crate) skipped: bool,
@@ -53,7 +53,7 @@ impl Receipt {
         Receipt { after, head: hasher.finalize().to_hex().to_string() }
     }
 
-    /// Whether there is none: the checkpoint was written by a version without receipts.
+    /// Whether there is no receipt, because a version without receipts wrote the checkpoint.
     pub(crate) fn is_missing(&self) -> bool {
         self.head.is_empty()
     }
@@ -61,7 +61,7 @@ impl Receipt {
     /// Adds the next step.
     pub(crate) fn add(&mut self, facts: &StepFacts) {
         let StepFacts { step, sequences, learning_rate, loss, gradient_norm, skipped } = *facts;
-        // numbers that are not finite have many bit patterns, and none in a file of JSON
+        // non-finite numbers have many bit patterns, and no form in JSON
         let loss = loss.map_or(u32::MAX, f32::to_bits);
         let norm = gradient_norm.map_or(u64::MAX, f64::to_bits);
         let first_sequence = step.saturating_sub(1) * sequences;

@@ -1,4 +1,4 @@
-//! How fast the stages of a job are beside each other.
+//! The relative speeds of a job's stages.
 
 use serde::{Deserialize, Serialize};
 use stagecoach_api::contract::StageEnv;
@@ -9,8 +9,8 @@ use super::JobConfig;
 use crate::folder::{METRICS, SPEEDS};
 use crate::observe::{read_metrics, speeds};
 
-/// The speeds that a job's stages had in the last steps that were measured, if it has run with as many stages; else all are
-/// equal. Metrics that can't be read count as none: whoever goes on writing them says what is wrong with them.
+/// The speeds of a job's stages in the last measured steps, if it has run with as many stages; otherwise all are equal.
+/// Metrics that can't be read count as missing: the step recorder, which appends to them, reports the problem.
 pub(crate) fn measured_speeds(config: &JobConfig, stages: usize) -> RankSpeeds {
     let records = read_metrics(&config.folder().join(METRICS)).unwrap_or_default();
     speeds(records.iter().filter_map(|record| record.timeline.as_deref()), stages).unwrap_or_default()
@@ -22,13 +22,13 @@ pub(crate) fn measured_speeds(config: &JobConfig, stages: usize) -> RankSpeeds {
 struct AttemptSpeeds {
     job_uid: String,
     attempt: u64,
-    /// By rank, relative to the fastest.
+    /// The speeds by rank, relative to the fastest.
     speeds: Vec<f64>,
 }
 
-/// The measured speeds, as the first group of this attempt knew them: what stages hold in memory is of use only as long as each
-/// has the same layers. Kept for the later groups on the volume, in the job's folder. Where that has no room, a later group takes what
-/// was measured until then.
+/// The measured speeds at the first group of this attempt. The copies that stages hold in memory are usable only as
+/// long as each stage keeps its layers. The speeds are therefore stored on the volume, in the job's folder, for the
+/// later groups. If the volume is full, a later group uses the measurements until then.
 ///
 /// # Errors
 /// If `fence` is not held any more.

@@ -28,7 +28,8 @@ pub(crate) struct TrainerState {
     /// checkpoints that did not record it.
     #[serde(default)]
     pub(crate) evaluation_losses: String,
-    /// The evaluation behind the last step is due: a stop did not wait for it, and whoever goes on makes up for it.
+    /// Whether the evaluation after the last step is due: a stop did not wait for it, and the next group makes up for
+    /// it.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub(crate) evaluation_due: bool,
     /// The step at which the learning rate's decay ends, as fixed by the first attempt.
@@ -39,18 +40,19 @@ pub(crate) struct TrainerState {
     /// The decays of added steps, in order.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) extensions: Vec<DecayExtension>,
-    /// The chain over all steps. Missing in checkpoints that did not record it: then it begins where one of them is loaded.
+    /// The hash chain over all steps. If a checkpoint did not record it, the chain begins where that checkpoint is
+    /// loaded.
     #[serde(default, skip_serializing_if = "Receipt::is_missing")]
     pub(crate) receipt: Receipt,
-    /// In what environments differed in which this run was trained, each difference once: since then its numbers may be
-    /// others than those of a run in one environment.
+    /// The differences between the environments in which this run was trained, each once. After a difference, the run's
+    /// numbers may differ from those of a run in one environment.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) environment_differences: Vec<String>,
-    /// The last differences that audits have found: since the first the weights may not be what the job comes to.
+    /// The last differences found by audits. After the first, the weights may differ from the job's correct result.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) audit_differences: Vec<String>,
-    /// The record of the last step, if it may not be in the metrics yet: with checkpoints in memory a step is recorded when
-    /// it can't be lost any more.
+    /// The record of the last step, if it may not be in the metrics yet: with checkpoints in memory, a step is recorded
+    /// once it can't be lost any more.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) unwritten_record: Option<Box<StepRecord>>,
 }
@@ -65,10 +67,10 @@ pub(crate) struct DecayExtension {
     pub(crate) decay_steps: u64,
 }
 
-/// How many differences that audits have found are kept: the metrics have all.
+/// The number of differences found by audits that are kept; the metrics have all.
 const MAX_AUDIT_DIFFERENCES: usize = 8;
 
-/// Adds a difference that an audit has found to the last ones.
+/// Adds a difference found by an audit to the last ones.
 pub(crate) fn keep_audit_difference(differences: &mut Vec<String>, message: &str) {
     differences.push(message.to_owned());
     differences.drain(..differences.len().saturating_sub(MAX_AUDIT_DIFFERENCES));
@@ -115,7 +117,7 @@ impl TrainerState {
         }
     }
 
-    /// Updates the state after an evaluation behind the last step.
+    /// Updates the state after an evaluation that follows the last step.
     pub(crate) fn record_evaluation(&mut self, loss: f64) {
         self.evaluation_due = false;
         self.evaluation_losses = chained_hash(&self.evaluation_losses, &loss.to_le_bytes());
@@ -123,7 +125,7 @@ impl TrainerState {
     }
 }
 
-/// The hash of a sequence, in hex, from that of all but its last element.
+/// The hash of a sequence, in hex, from the hash of all but its last element.
 fn chained_hash(before: &str, last: &[u8]) -> String {
     blake3::Hasher::new().update(before.as_bytes()).update(last).finalize().to_hex().to_string()
 }

@@ -1,4 +1,4 @@
-//! Which candidate a plan takes.
+//! The choice of a plan among its candidates.
 
 use stagecoach_api::job::ScheduleSpec;
 use stagecoach_pipeline::{PartitionError, RankSpeeds, Schedule};
@@ -12,7 +12,7 @@ use super::{Alternative, PipelineLayout};
 use crate::model::Architecture;
 use crate::stage_error::StageError;
 
-/// Plans the pipeline of a job over `stages` stages of these speeds: of the candidates, the one with the shortest simulated
+/// Plans the pipeline of a job over `stages` stages of these speeds: takes the candidate with the shortest simulated
 /// step.
 ///
 /// # Errors
@@ -75,7 +75,7 @@ pub(crate) fn plan_pipeline_on(
     }
 }
 
-/// The memory without which a candidate is impossible: of several such, the message is about the one that needs least.
+/// The memory that an impossible candidate needs. If all are impossible, the error is about the one that needs least.
 fn needed_bytes(error: &PartitionError) -> u64 {
     match error {
         PartitionError::Memory { needed_bytes, .. } => *needed_bytes,
@@ -84,7 +84,7 @@ fn needed_bytes(error: &PartitionError) -> u64 {
 }
 
 impl PipelineLayout {
-    /// Says what `Auto` took, and of every other schedule how much longer its best form would take.
+    /// Adds a note with the choice of `Auto` and, for every other schedule, how much longer its best form would take.
     fn with_choice_noted(mut self) -> PipelineLayout {
         let mut best: Vec<(&str, f64)> = Vec::new();
         for Alternative { schedule, step, .. } in &self.alternatives {

@@ -14,15 +14,14 @@ use super::super::profile::Profile;
 use super::PipelineLayout;
 use crate::model::Architecture;
 
-/// Throughput that is assumed of hardware of which nothing was measured: fp32 FLOP/s of a CPU core, and bytes/s of a local
-/// link.
+/// Assumed throughput of hardware without measurements: fp32 FLOP/s of a CPU core, and bytes/s of a local link.
 const FLOPS_PER_SECOND: f64 = 5e10;
 const LINK_BYTES_PER_SECOND: f64 = 2e9;
 
-/// Chunks that replicas divide a stage into, all of its own together.
+/// The number of chunks into which replicas divide all chunks of a stage together.
 pub(in crate::plan) const PARTS_PER_STAGE: usize = 8;
 
-/// What all candidates of a plan have in common.
+/// The common inputs of all candidates of a plan.
 pub(super) struct LayoutContext<'a> {
     pub(super) config: &'a JobConfig,
     pub(super) architecture: &'a dyn Architecture,
@@ -31,7 +30,7 @@ pub(super) struct LayoutContext<'a> {
     pub(super) machines: &'a Machines,
 }
 
-/// How fast the work of a [`ModelCost`] is done.
+/// The rate at which the work of a [`ModelCost`] is done.
 struct Throughput {
     work_per_second: f64,
     link_bytes_per_second: f64,
@@ -76,7 +75,8 @@ impl LayoutContext<'_> {
         self.config.job.spec.data_parallel > 1
     }
 
-    /// What was measured, whose seconds then are the work of `cost`; otherwise what is assumed.
+    /// The measured throughput, in which case the work of `cost` becomes the measured seconds; otherwise the assumed
+    /// one.
     fn throughput(&self, cost: &mut ModelCost, recompute: Recompute, notes: &mut Vec<String>) -> Throughput {
         let (work_per_second, link_bytes_per_second) = match self.profile {
             Some(profile) => {
@@ -94,7 +94,7 @@ impl LayoutContext<'_> {
         }
     }
 
-    /// The partition that the job gives for so many chunks, or a balanced one.
+    /// The partition that the job specifies for this number of chunks, or a balanced one.
     fn partition(
         &self,
         cost: &ModelCost,
@@ -124,8 +124,8 @@ impl LayoutContext<'_> {
         Ok(partition)
     }
 
-    /// Into how many parts each chunk is divided: with replicas, of what they exchange only the last part of gradients and the first one
-    /// of weights have no computation of the stage beside them.
+    /// The number of parts into which each chunk is divided. With replicas, only the exchange of the last part of the
+    /// gradients and of the first part of the weights has no computation of the stage to overlap with.
     fn parts(&self, schedule: &Schedule, partition: &Partition) -> Vec<usize> {
         let placement = &schedule.placement;
         if !self.is_replicated() {
@@ -135,7 +135,7 @@ impl LayoutContext<'_> {
         partition.layers.iter().enumerate().map(|(chunk, &layers)| layers.clamp(1, most(chunk).max(1))).collect()
     }
 
-    /// Seconds of the chunks of `programs`, whose layers are `partition`, and of what is sent between them.
+    /// Seconds of the chunks of `programs`, whose layers are `partition`, and of the messages between them.
     fn costs(&self, cost: &ModelCost, programs: &Programs, partition: &Partition, throughput: &Throughput) -> Costs {
         let &Throughput { work_per_second, link_bytes_per_second } = throughput;
         let costs = Costs::estimate(cost, partition, work_per_second, link_bytes_per_second);
@@ -149,7 +149,8 @@ impl LayoutContext<'_> {
     }
 }
 
-/// The programs of a pipeline that is alone, for chunks that are divided into `parts`, and with what replicas exchange.
+/// The programs of a pipeline without replicas, with chunks divided into `parts`, and with the exchange between
+/// replicas.
 pub(super) fn programs_in_parts(programs: &Programs, parts: &[usize], is_replicated: bool) -> Programs {
     let programs = programs.split(parts);
     if is_replicated { programs.replicate() } else { programs }

@@ -1,4 +1,5 @@
-//! Planning the pipeline: `choose` takes the candidate whose simulated step is the shortest, `lay_out` partitions the model for one.
+//! Planning the pipeline: `choose` takes the candidate with the shortest simulated step, `lay_out` partitions the model
+//! for a candidate.
 
 mod choose;
 mod lay_out;
@@ -17,8 +18,8 @@ pub(crate) use choose::{plan_pipeline, plan_pipeline_on};
 pub(super) use lay_out::PARTS_PER_STAGE;
 use lay_out::programs_in_parts;
 
-/// Microbatches of an evaluation's window, by the number of stages. A stage with several chunks takes one chunk after the
-/// other, and holds what the next one needs of a whole window; with fewer microbatches than stages it would wait.
+/// Microbatches of an evaluation's window, per stage. A stage with several chunks runs one chunk after the other, and
+/// holds the inputs of the next one for a whole window. With fewer microbatches than stages it would wait.
 const EVALUATION_WINDOW_PER_STAGE: usize = 4;
 
 /// A planned pipeline.
@@ -28,36 +29,37 @@ pub(crate) struct PipelineLayout {
     pub(crate) schedule: Schedule,
     /// Layers of each chunk.
     pub(crate) partition: Partition,
-    /// Into how many parts the programs divide each chunk.
+    /// The number of parts into which the programs divide each chunk.
     pub(crate) parts: Vec<usize>,
     /// The programs of a training step: the schedule with its communication.
     pub(crate) programs: Programs,
-    /// Which activations are computed again.
+    /// The activations that are recomputed.
     pub(crate) recompute: Recompute,
     /// The model's costs per microbatch.
     pub(crate) cost: ModelCost,
-    /// What the simulation is told.
+    /// The costs for the simulation.
     pub(crate) costs: Costs,
     /// The simulated step.
     pub(crate) timeline: Timeline,
-    /// What each stage holds at its peak.
+    /// The peak memory of each stage.
     pub(crate) memory: Vec<StageBytes>,
-    /// All that `Auto` chose from, this layout too; otherwise empty.
+    /// The alternatives of `Auto`, including this layout; otherwise empty.
     pub(crate) alternatives: Vec<Alternative>,
     /// Messages for the user.
     pub(crate) notes: Vec<String>,
 }
 
-/// Something that `Auto` chose from.
+/// An alternative of `Auto`.
 #[derive(Clone, Debug)]
 pub(crate) struct Alternative {
     /// The schedule's name.
     pub(crate) schedule: String,
-    /// Chunks a stage.
+    /// Chunks per stage.
     pub(crate) chunks_per_stage: usize,
-    /// Which activations are computed again.
+    /// The activations that are recomputed.
     pub(crate) recompute: Recompute,
-    /// Seconds of a simulated step, and the most bytes that a stage holds; or why it is impossible.
+    /// Seconds of a simulated step, and the peak bytes of the largest stage; or the reason that the alternative is
+    /// impossible.
     pub(crate) step: Result<(f64, u64), PartitionError>,
 }
 
@@ -70,7 +72,7 @@ pub(crate) struct PlannedStage {
     pub(crate) work: f64,
     /// The most work items between their F and their B or W.
     pub(crate) in_flight: usize,
-    /// What it holds at its peak.
+    /// Its peak bytes.
     pub(crate) bytes: u64,
     /// The part of the simulated step in which it does not compute, 0 to 1.
     pub(crate) bubble: f64,
@@ -83,8 +85,8 @@ impl PlannedStage {
     }
 }
 
-/// The programs of the replicas that have fewer microbatches than the first one, for which `layout` was planned; none if all have as
-/// many.
+/// The programs of the replicas that have fewer microbatches than the first one, for which `layout` was planned; empty
+/// if all have as many.
 ///
 /// # Errors
 /// If the schedule's CSV is for another number of microbatches.
@@ -110,7 +112,8 @@ pub(crate) fn smaller_programs(
 }
 
 impl PipelineLayout {
-    /// The programs of a pipeline that is alone, for this layout's chunks, as they are executed: in its parts, and with its replicas.
+    /// Converts the programs of a pipeline without replicas, for this layout's chunks, to the executed form: in its
+    /// parts, and with its replicas.
     pub(super) fn in_parts(&self, programs: &Programs) -> Programs {
         programs_in_parts(programs, &self.parts, self.programs.replicated())
     }
@@ -120,8 +123,8 @@ impl PipelineLayout {
         self.partition.split(&self.parts)
     }
 
-    /// The forward-only programs of an evaluation on `microbatches` microbatches, by the size of its windows: of a whole
-    /// window and, if there is a remainder, of the last one.
+    /// The forward-only programs of an evaluation on `microbatches` microbatches, by the size of its windows: for a
+    /// whole window and, if there is a remainder, for the last one.
     pub(crate) fn evaluation_programs(&self, microbatches: usize) -> Vec<Programs> {
         let placement = &self.programs.placement;
         let window = (EVALUATION_WINDOW_PER_STAGE * placement.ranks()).min(microbatches);
@@ -129,12 +132,12 @@ impl PipelineLayout {
         sizes.map(|size| forward_only_programs(placement, size)).collect()
     }
 
-    /// The most bytes that a stage holds at its peak.
+    /// The peak bytes of the largest stage.
     pub(crate) fn largest_stage(&self) -> u64 {
         self.memory.iter().map(|stage| stage.parts.total()).max().unwrap_or(0)
     }
 
-    /// All that `Auto` chose from, the fastest first, and what is impossible last.
+    /// All alternatives of `Auto`, the fastest first, and impossible ones last.
     pub(crate) fn ranked_alternatives(&self) -> Vec<&Alternative> {
         let mut alternatives: Vec<&Alternative> = self.alternatives.iter().collect();
         let seconds = |alternative: &Alternative| alternative.step.as_ref().map_or(f64::INFINITY, |step| step.0);

@@ -1,4 +1,4 @@
-//! What `Auto` takes.
+//! Tests of the choices of `Auto`.
 
 use std::path::Path;
 
@@ -6,7 +6,7 @@ use stagecoach_pipeline::RankSpeeds;
 
 use super::*;
 
-/// The plan of the sample job over three stages, with twelve layers and what `set` changes.
+/// The plan of the sample job over three stages, with twelve layers and the changes `set`.
 fn plan(set: &[(&str, &str)]) -> Result<PipelineLayout, StageError> {
     plan_at(&[1.0; 3], set)
 }
@@ -62,7 +62,7 @@ fn replicas_divide_the_chunks_of_a_stage() {
     let set = |data_parallel| [("training.gradientBlocks", "2"), ("dataParallel", data_parallel)];
     let (one, two) = (plan(&set("1")).unwrap(), plan(&set("2")).unwrap());
     assert_eq!((one.parts, one.programs.placement.chunks()), (vec![1; 3], 3));
-    // a part has a layer at least
+    // a part has at least one layer
     assert_eq!((&two.partition, &two.parts), (&one.partition, &two.partition.layers));
     assert_eq!(two.program_partition().layers, [1; 12]);
     assert_eq!(two.programs.placement.chunks(), 12);
@@ -87,7 +87,7 @@ fn auto_computes_more_again_where_only_that_fits() {
     assert_eq!(tight.recompute, Recompute::Full);
     assert!(tight.memory.iter().all(|stage| stage.parts.total() <= needed));
     assert!(tight.timeline.makespan > ample.timeline.makespan);
-    // no less is computed again than the job says
+    // the plan recomputes no less than the job specifies
     let full = plan(&[AUTO, ("pipeline.recompute", "Full"), ("pipeline.memoryLimit", "1Ti")]).unwrap();
     assert_eq!(full.recompute, Recompute::Full);
 }
@@ -109,7 +109,7 @@ fn unequal_stages_get_unequal_layers() {
         slow.partition.layers.iter().map(usize::to_string).collect::<Vec<String>>().join("/")
     });
     assert_eq!(slow.notes, [said]);
-    // a partition that is given stays, and the simulation knows what it costs
+    // an explicit partition stays, and the simulation accounts for its cost
     let given = ("pipeline.partition", "{strategy: Explicit, layers: [4, 4, 4]}");
     let (even, slow_even) = (plan(&[given]).unwrap(), plan_at(&[1.0, 1.0, 0.5], &[given]).unwrap());
     assert_eq!(slow_even.partition, even.partition);

@@ -1,5 +1,5 @@
-//! A record against its own receipts: what can be told without training a step. A record that passes may still be of other
-//! numbers than its job comes to; only a replay tells.
+//! Checks a record against its own receipts, without training a step. A record that passes may still contain wrong
+//! results; only a replay can show that.
 
 use stagecoach_api::job::{ChangeEffect, change_effect};
 use stagecoach_checkpoint::differences;
@@ -9,8 +9,8 @@ use super::record::{RecordedCheckpoint, RunRecord};
 use crate::observe::{RunSummary, StepRecord};
 use crate::plan::{CheckpointLink, Receipt, StepFacts};
 
-/// The first contradiction within a record: lines that are missing or out of order, checkpoints of different jobs, and a
-/// receipt, a checkpoint's link or a result that the rest does not come to.
+/// The first contradiction within a record: lines that are missing or out of order, checkpoints of different jobs, or a
+/// receipt, a checkpoint's link or a result that contradicts the rest.
 pub(crate) fn check_chain(record: &RunRecord) -> Option<Difference> {
     // receipts are computed from the lines in their order
     if let Some(unexpected) = first_unexpected_line(&record.steps, record.last_step()) {
@@ -18,12 +18,12 @@ pub(crate) fn check_chain(record: &RunRecord) -> Option<Difference> {
     }
     let checkpoints = record.checkpoints.windows(2).find_map(|pair| contradiction(&pair[0], &pair[1]));
     let receipts = first_unproven(record);
-    // the earliest is told
+    // the earliest difference is reported
     let found = [checkpoints, receipts].into_iter().flatten().min_by_key(|difference| difference.step);
     found.or_else(|| result_difference(record.result.as_ref()?, record.checkpoints.last()?))
 }
 
-/// Lines are of the steps 1, 2, 3 and so on to the last step that is known.
+/// The first line that breaks the sequence of steps 1, 2, 3 and so on to the last known step.
 fn first_unexpected_line(steps: &[StepRecord], last: u64) -> Option<Difference> {
     let expected = (1..=last).zip(steps.iter().map(Some).chain(std::iter::repeat(None)));
     let mut wrong = expected.filter(|(step, line)| line.is_none_or(|line| line.step != *step));
@@ -35,11 +35,11 @@ fn first_unexpected_line(steps: &[StepRecord], last: u64) -> Option<Difference> 
     Some(Difference { step, what })
 }
 
-/// What two checkpoints say of each other.
+/// A contradiction between two consecutive checkpoints.
 fn contradiction(before: &RecordedCheckpoint, after: &RecordedCheckpoint) -> Option<Difference> {
     let [from, step] = [before, after].map(|checkpoint| checkpoint.manifest.step);
     let different = differences(&after.manifest.metadata.identity, &before.manifest.metadata.identity);
-    // more steps may have another decay
+    // a job with more steps may have another decay
     let different = different.into_iter().find(|d| change_effect(&d.path) != Some(ChangeEffect::Extension));
     if let Some(d) = different {
         let text = |value: Option<serde_json::Value>| value.map_or_else(|| "absent".into(), |value| value.to_string());
@@ -59,7 +59,8 @@ fn contradiction(before: &RecordedCheckpoint, after: &RecordedCheckpoint) -> Opt
     })
 }
 
-/// The first checkpoint whose receipt the lines do not come to. Where the record has no receipts there is nothing to check.
+/// The first checkpoint whose receipt differs from the one computed from the lines. Checkpoints without a receipt are
+/// not checked.
 fn first_unproven(record: &RunRecord) -> Option<Difference> {
     let with_receipt = |checkpoint: &&RecordedCheckpoint| !checkpoint.state.receipt.is_missing();
     let first = record.checkpoints.iter().find(with_receipt)?;
@@ -92,7 +93,7 @@ fn first_unproven(record: &RunRecord) -> Option<Difference> {
     None
 }
 
-/// What the result says that the last checkpoint does not.
+/// The first difference between the result and the last checkpoint.
 fn result_difference(result: &RunSummary, last: &RecordedCheckpoint) -> Option<Difference> {
     let state = &last.state;
     let step = last.manifest.step;

@@ -1,4 +1,4 @@
-//! The first difference between what is recorded of steps and what a replay of them came to. Numbers are compared bit for bit.
+//! The first difference between the record of steps and a replay of them. Numbers are compared bit for bit.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -8,12 +8,12 @@ use stagecoach_checkpoint::{Manifest, TensorEntry};
 use crate::observe::{RunSummary, StepRecord};
 use crate::plan::TrainerState;
 
-/// The first difference.
+/// The first difference, located.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Difference {
-    /// The step that it is of.
+    /// The step in which it occurs.
     pub(crate) step: u64,
-    /// What differs, in one sentence with the step.
+    /// The difference, in one sentence with the step.
     pub(crate) what: String,
 }
 
@@ -23,7 +23,7 @@ impl fmt::Display for Difference {
     }
 }
 
-/// The first of the replayed steps whose record differs, or has none.
+/// The first of the replayed steps whose record differs or is missing.
 pub(crate) fn compare_steps(recorded: &[StepRecord], replayed: &[StepRecord]) -> Option<Difference> {
     replayed.iter().find_map(|here| {
         let step = here.step;
@@ -35,8 +35,8 @@ pub(crate) fn compare_steps(recorded: &[StepRecord], replayed: &[StepRecord]) ->
     })
 }
 
-/// The first field in which two records of a step differ, as the rest of a sentence. What was measured may differ, and
-/// which steps were evaluated.
+/// The first field in which two records of a step differ, as the rest of a sentence. Measurements may differ, and so
+/// may the choice of evaluated steps.
 fn field_difference(recorded: &StepRecord, replayed: &StepRecord) -> Option<String> {
     let differs = |name: &str, theirs: Option<f64>, ours: Option<f64>| {
         let bits = |value: Option<f64>| value.map(f64::to_bits);
@@ -45,7 +45,7 @@ fn field_difference(recorded: &StepRecord, replayed: &StepRecord) -> Option<Stri
     };
     let [r, h] = [recorded, replayed];
     let evaluated = r.evaluation_loss.is_some() && h.evaluation_loss.is_some();
-    // a loss of 32 bits is shown with the digits that it has
+    // a loss of 32 bits is shown with its own number of digits
     let loss = || {
         let [theirs, ours] = [r, h].map(|record| record.loss.map_or_else(|| "none".into(), |loss| loss.to_string()));
         format!("has the loss {theirs} in the record and {ours} in the replay")
@@ -93,7 +93,8 @@ fn tensors_by_name(manifest: &Manifest) -> BTreeMap<&str, &TensorEntry> {
     manifest.tensors.iter().map(|tensor| (&*tensor.name, tensor)).collect()
 }
 
-/// The first difference between a checkpoint and that of a replay to its step: tensors, then the state of training.
+/// The first difference between a recorded checkpoint and the replay's checkpoint of the same step: tensors, then the
+/// state of training.
 pub(crate) fn compare_checkpoints(
     recorded: (&Manifest, &TrainerState),
     replayed: (&Manifest, &TrainerState),
@@ -115,7 +116,7 @@ pub(crate) fn compare_checkpoints(
     })
 }
 
-/// The first difference between the result of a run and that of a replay to its last step.
+/// The first difference between the result of a run and the result of a replay to its last step.
 pub(crate) fn compare_results(recorded: &RunSummary, replayed: &RunSummary) -> Option<Difference> {
     let hashes = |result: &RunSummary| {
         [

@@ -5,10 +5,11 @@ use std::path::Path;
 use anyhow::{Context, bail};
 use tch::Tensor;
 
-/// The tensors of `step` in the stages' files in `folder`, by name: the same whichever stage had which layer.
+/// The tensors of `step` in the stages' files in `folder`, by name. The result does not depend on the assignment of
+/// layers to stages.
 ///
 /// # Errors
-/// If a file can't be read, or none of the step's tensors was asked for.
+/// If a file can't be read, or the dump has no tensor of the step.
 pub(super) fn read_dump(folder: &Path, step: u64) -> anyhow::Result<Vec<(String, Tensor)>> {
     let mut tensors = Vec::new();
     for entry in std::fs::read_dir(folder)? {

@@ -2,10 +2,10 @@
 
 use std::fmt;
 
-/// Steps of a run that one replay trains again.
+/// The steps of a run that one replay trains again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Interval {
-    /// The step of the checkpoint that it begins with; 0 for the initial weights.
+    /// The step of the checkpoint from which the replay starts; 0 for the initial weights.
     pub(crate) after: u64,
     /// Its last step.
     pub(crate) until: u64,
@@ -20,8 +20,8 @@ impl fmt::Display for Interval {
     }
 }
 
-/// The intervals of a run of `last` steps with checkpoints of `steps`, ascending. Behind the last checkpoint there is one to
-/// the last step.
+/// The intervals of a run of `last` steps with checkpoints of `steps`, ascending. The last interval ends at the last
+/// step, even without a checkpoint.
 pub(crate) fn intervals(steps: &[u64], last: u64) -> Vec<Interval> {
     let mut ends: Vec<u64> = steps.iter().copied().filter(|step| *step > 0).collect();
     ends.extend((ends.last().copied().unwrap_or(0) < last).then_some(last));
@@ -29,7 +29,7 @@ pub(crate) fn intervals(steps: &[u64], last: u64) -> Vec<Interval> {
     begins.zip(ends.iter().copied()).map(|(after, until)| Interval { after, until }).collect()
 }
 
-/// `count` of the intervals, in their order, each as likely as any other; all of them if there are no more.
+/// A random sample of `count` intervals, in their order, each equally likely; all of them if there are no more.
 pub(crate) fn sample(intervals: &[Interval], count: usize, seed: u64) -> Vec<Interval> {
     let mut drawn = intervals.to_vec();
     let mut state = seed;

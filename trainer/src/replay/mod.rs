@@ -1,6 +1,7 @@
-//! Steps of a run again, and whether they come to what is recorded. `record` reads what a run left, `scratch` is the folder
-//! of a replay, `replay` trains the steps in it; `compare`, `chain` and `intervals` are pure: the first difference of two
-//! records, a record against its receipts, and which intervals an audit replays.
+//! Replays steps of a run, and compares the results with the record. `record` reads a run's folder, `scratch` is the
+//! folder of a replay, and `replay` trains the steps in it. `compare`, `chain` and `intervals` are pure: the first
+//! difference between two records, the check of a record against its receipts, and the choice of intervals for an
+//! audit.
 
 mod chain;
 mod compare;

@@ -1,4 +1,5 @@
-//! Where two runs part: the first checkpoint by bisection, the first tensor of a step in the order of its computation.
+//! The point at which two runs part: the first checkpoint by bisection, the first tensor of a step in the order of its
+//! computation.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -6,18 +7,18 @@ use std::fmt;
 use stagecoach_checkpoint::Manifest;
 use tch::{Kind, Tensor};
 
-/// The first of `steps`, ascending, at which two runs have parted, found by bisection: runs that have parted stay so. None
-/// if they have not by the last.
+/// The first of `steps`, ascending, at which two runs have parted, found by bisection: runs that have parted stay
+/// different. `None` if they are equal at the last step.
 pub(crate) fn first_parted(steps: &[u64], mut is_equal: impl FnMut(u64) -> bool) -> Option<u64> {
     steps.get(steps.partition_point(|step| is_equal(*step))).copied()
 }
 
-/// Two tensors of the same name that are not equal.
+/// Two tensors with the same name and different content.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct PartedTensor {
     /// Its name.
     pub(crate) name: String,
-    /// How.
+    /// The difference.
     what: String,
 }
 
@@ -27,7 +28,7 @@ impl fmt::Display for PartedTensor {
     }
 }
 
-/// The first tensor, in the order in which a step computes them, that is not the same bit for bit.
+/// The first tensor, in the order of computation, that is not bit-identical.
 pub(crate) fn first_parted_tensor(ones: &[(String, Tensor)], others: &[(String, Tensor)]) -> Option<PartedTensor> {
     let others: BTreeMap<&str, &Tensor> = others.iter().map(|(name, tensor)| (&**name, tensor)).collect();
     let mut ones: Vec<&(String, Tensor)> = ones.iter().collect();
@@ -41,7 +42,8 @@ pub(crate) fn first_parted_tensor(ones: &[(String, Tensor)], others: &[(String, 
     })
 }
 
-/// When a step computes a tensor: weights are there, layers are computed from the first to the last, and backwards.
+/// The position of a tensor in the order of computation: first the weights, then the layers from first to last, then
+/// the gradients from last to first.
 fn moment(name: &str) -> (u8, i64, String) {
     let layer = |last: i64| match name.strip_prefix("layer.") {
         Some(rest) => rest.split('.').next().and_then(|number| number.parse().ok()).unwrap_or(last),
@@ -56,12 +58,12 @@ fn moment(name: &str) -> (u8, i64, String) {
     (phase.0, phase.1, name.to_owned())
 }
 
-/// In how many values two tensors differ, and the first; None if in none.
+/// The number of values in which two tensors differ, and the first of them; `None` if they are equal.
 fn difference(one: &Tensor, other: &Tensor) -> Option<String> {
     if one.size() != other.size() || one.kind() != other.kind() {
         return Some(format!("{:?}{:?} and {:?}{:?}", one.kind(), one.size(), other.kind(), other.size()));
     }
-    // 32 bits hold every value of 16
+    // 32 bits represent every 16-bit value exactly
     let values = |tensor: &Tensor| Vec::<f32>::try_from(tensor.to_kind(Kind::Float).flatten(0, -1)).unwrap_or_default();
     let (ones, others) = (values(one), values(other));
     let mut parted = (0..ones.len()).filter(|at| ones[*at].to_bits() != others[*at].to_bits());
@@ -77,7 +79,7 @@ fn difference(one: &Tensor, other: &Tensor) -> Option<String> {
     ))
 }
 
-/// The stage that had the layer or the weight of a dumped tensor when a checkpoint was saved.
+/// The stage that held the layer or the weight of a dumped tensor when a checkpoint was saved.
 pub(crate) fn stage_of<'m>(manifest: &'m Manifest, tensor: &str) -> Option<&'m str> {
     let weight = match tensor.strip_prefix("layer.").and_then(|rest| rest.split('.').next()) {
         Some(layer) => format!("model.layers.{layer}."),

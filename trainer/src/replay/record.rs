@@ -1,4 +1,4 @@
-//! What a run left: its job, checkpoints, metrics and result. Nothing is written.
+//! The record of a run: its job, checkpoints, metrics and result. The module writes nothing.
 
 use std::path::{Path, PathBuf};
 
@@ -23,31 +23,30 @@ pub(crate) struct RecordedCheckpoint {
     pub(crate) state: TrainerState,
 }
 
-/// What a run left in its folder, or what of it was copied elsewhere.
+/// The record in a run's folder, or in a partial copy of it.
 #[derive(Debug)]
 pub(crate) struct RunRecord {
     /// The job's folder.
     pub(crate) folder: PathBuf,
     /// The volume with the checkpoints.
     volume: FileSystemVolume,
-    /// Ascending by step; those whose manifest can be read.
+    /// The checkpoints whose manifest can be read, ascending by step.
     pub(crate) checkpoints: Vec<RecordedCheckpoint>,
-    /// Those whose manifest can't.
+    /// The checkpoints whose manifest can't be read.
     pub(crate) damage: Vec<Damage>,
-    /// The lines of the metrics, as they are in the file; none if there is no file.
+    /// The lines of the metrics, as they are in the file; empty if there is no file.
     pub(crate) steps: Vec<StepRecord>,
     /// The result, if the run is finished.
     pub(crate) result: Option<RunSummary>,
-    /// The job as it was trained last.
+    /// The job of the last training.
     pub(crate) job: PipelineJob,
 }
 
 impl RunRecord {
-    /// Reads a job's folder, or the one checkpoint that `path` names with what is beside it.
+    /// Reads a job's folder, or the single checkpoint that `path` names with the files beside it.
     ///
     /// # Errors
-    /// If neither a checkpoint nor a resolved job says what was trained, a file is not what it should be, or the volume
-    /// fails.
+    /// If neither a checkpoint nor a resolved job specifies the job, a file has invalid content, or the volume fails.
     pub(crate) fn open(path: &Path) -> anyhow::Result<RunRecord> {
         let location = CheckpointLocation::resolve(path)?;
         let volume = location.volume();
@@ -89,13 +88,13 @@ impl RunRecord {
         })
     }
 
-    /// The name of its folder, which is that of the job.
+    /// The name of its folder, which is the job's name.
     pub(crate) fn name(&self) -> String {
         let folder = self.folder.canonicalize().unwrap_or_else(|_| self.folder.clone());
         folder.file_name().unwrap_or_default().display().to_string()
     }
 
-    /// Checks that `step` is trained, as far as the record tells.
+    /// Checks that `step` is trained, as far as the record shows.
     ///
     /// # Errors
     /// If the record ends before it.
@@ -108,13 +107,13 @@ impl RunRecord {
         }
     }
 
-    /// The workspace that the job's folder is in.
+    /// The workspace that contains the job's folder.
     pub(crate) fn workspace(&self) -> PathBuf {
         let depth = self.job.spec.storage.path.as_deref().map(|path| Path::new(path).components().count());
         self.folder.ancestors().nth(depth.unwrap_or(1)).unwrap_or(&self.folder).to_owned()
     }
 
-    /// The newest checkpoint before `step`, from 1; None if it is trained from the initial weights.
+    /// The newest checkpoint before `step`, from 1; `None` if the step was trained from the initial weights.
     pub(crate) fn newest_before(&self, step: u64) -> Option<&RecordedCheckpoint> {
         self.checkpoints.iter().rev().find(|checkpoint| checkpoint.manifest.step < step)
     }
@@ -124,7 +123,7 @@ impl RunRecord {
         self.checkpoints.iter().find(|checkpoint| checkpoint.manifest.step == step)
     }
 
-    /// The last step of which something is known.
+    /// The last step of which the record has any trace.
     pub(crate) fn last_step(&self) -> u64 {
         let recorded = self.steps.iter().map(|record| record.step).max();
         recorded.max(self.checkpoints.last().map(|checkpoint| checkpoint.manifest.step)).unwrap_or(0)

@@ -1,4 +1,4 @@
-//! Trains steps of a run again: the ordinary launcher and the ordinary stages, in a scratch folder.
+//! Trains steps of a run again, with the ordinary launcher and the ordinary stages, in a scratch folder.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -24,16 +24,16 @@ use crate::plan::{JobConfig, TrainerState, recorded_gradient_blocks};
 use crate::stage_error::StageError;
 use crate::train::{ReplayOptions, environment_changes};
 
-/// How steps are replayed.
+/// The settings of a replay.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct ReplayConfig {
-    /// The folder in which corpus, token cache and other jobs are.
+    /// The folder that contains corpus, token cache and other jobs.
     pub(crate) workspace: PathBuf,
     /// The number of stages; the run's own if `None`.
     pub(crate) stages: Option<u32>,
-    /// The names of the tensors that are wanted.
+    /// The names of the tensors to dump.
     pub(crate) dump: Vec<String>,
-    /// The steps of which they are wanted; the last one if empty.
+    /// The steps whose tensors are dumped; the last one if empty.
     pub(crate) dump_steps: Vec<u64>,
     /// Documents, by index, to train without ([`Dataset::without`]).
     pub(crate) without: BTreeSet<u64>,
@@ -42,23 +42,23 @@ pub(crate) struct ReplayConfig {
 /// The folder of the stages' dumps in the scratch folder.
 const DUMP: &str = "dump";
 
-/// What came of the steps.
+/// The results of the replayed steps.
 #[derive(Debug)]
 pub(crate) struct Replayed {
     /// The steps that were trained.
     pub(crate) steps: Vec<StepRecord>,
-    /// The checkpoint behind the last one.
+    /// The checkpoint after the last step.
     pub(crate) manifest: Manifest,
     /// Its state of training.
     pub(crate) state: TrainerState,
     /// The result.
     pub(crate) result: RunSummary,
-    /// Removed with this.
+    /// The scratch folder, removed with this value.
     scratch: Scratch,
 }
 
 impl Replayed {
-    /// The tensors that were wanted of `step`, by name.
+    /// The dumped tensors of `step`, by name.
     ///
     /// # Errors
     /// If there are none, or they can't be read.
@@ -67,8 +67,8 @@ impl Replayed {
     }
 }
 
-/// Trains the steps behind `base` (behind the initial weights if `None`) up to and including `until` again. `Err(difference)`
-/// inside if the corpus or the tokenizer here is not the run's.
+/// Trains the steps after `base` (after the initial weights if `None`) up to and including `until` again. Returns
+/// `Ok(Err(difference))` if the corpus or the tokenizer here is not the run's.
 ///
 /// # Errors
 /// If the steps can't be trained here, or a signal stopped them.
@@ -126,7 +126,7 @@ pub(crate) fn replay(
     Ok(Ok(Replayed { steps: read_metrics(&scratch.folder.metrics())?, manifest, state, result, scratch }))
 }
 
-/// The run's job, as it is replayed: it ends with step `until`, saves that alone, and is laid out over `stages`.
+/// The run's job as it is replayed: it ends with step `until`, saves only that step, and has `stages` stages.
 fn replayed_job(
     record: &RunRecord,
     base: Option<&RecordedCheckpoint>,
@@ -137,7 +137,7 @@ fn replayed_job(
     let mut spec = record.job.spec.clone();
     spec.suspend = false;
     spec.active_deadline_seconds = None;
-    // a step that fails fails again
+    // a step that fails would fail again
     spec.restart = RestartSpec { max_restarts: 0, ..spec.restart };
     spec.storage = Default::default();
     spec.storage.path = Some(folder.to_owned());
@@ -159,7 +159,7 @@ fn replayed_job(
         }
         let rate = &mut training.learning_rate;
         match (base, record.checkpoints.last()) {
-            // the checkpoint has it
+            // the checkpoint has the decay
             (Some(_), _) => rate.decay_steps = None,
             (None, Some(RecordedCheckpoint { state, .. })) => {
                 if let Some(extension) = state.extensions.iter().find(|extension| extension.from < until) {
@@ -181,7 +181,8 @@ fn replayed_job(
     Ok(PipelineJob { spec, ..PipelineJob::new("replay", record.job.spec.clone()) })
 }
 
-/// The manifest of `base` with the learning rate's decays that the run had later: steps that were added after it are known.
+/// The manifest of `base` with the learning rate's later decays, so that steps that were added after it have their
+/// decay.
 fn with_decays_of(base: &RecordedCheckpoint, newest: &RecordedCheckpoint) -> Manifest {
     let state = TrainerState {
         decay_steps: newest.state.decay_steps,
@@ -194,7 +195,7 @@ fn with_decays_of(base: &RecordedCheckpoint, newest: &RecordedCheckpoint) -> Man
     manifest
 }
 
-/// In what the job here is not the recorded one: its corpus or tokenizer.
+/// The first difference between the job here and the recorded one: the corpus or the tokenizer.
 fn other_identity(
     config: &JobConfig,
     recorded: &Manifest,
@@ -212,7 +213,7 @@ fn other_identity(
     .map_err(StageError::from)?;
     let dataset = Dataset::open(&data_config, &prepared).map_err(StageError::from)?;
     let here: Value = config.identity(&prepared, dataset.training_sequences());
-    // the newest, whose job it is, and the one to begin with
+    // the newest checkpoint, whose job is replayed, and the one from which the replay starts
     let found = [Some(recorded), base.map(|base| &base.manifest)].into_iter().flatten().find_map(|manifest| {
         let different = differences(&here, &manifest.metadata.identity);
         let different = different.into_iter().find(|d| change_effect(&d.path) != Some(ChangeEffect::Extension))?;
@@ -222,7 +223,8 @@ fn other_identity(
     Ok(found)
 }
 
-/// In what the environment of the replay differs from that of `recorded`, for people; empty if in nothing that changes bits.
+/// The differences of the replay's environment from the environment of `recorded`, for people; empty if none changes
+/// bits.
 pub(crate) fn environment_differences(recorded: &Manifest, replayed: &Manifest) -> Vec<String> {
     environment_changes(&recorded.metadata.environment, &replayed.metadata.environment)
 }

@@ -1,5 +1,5 @@
-//! The folder of a replay: a job's folder of its own, hidden in the workspace, because a job's files are found below it. The
-//! checkpoint to begin with is in it as links to the original's files, which are read and never written.
+//! The folder of a replay: a separate job's folder, hidden in the workspace, because a job's files are found below it.
+//! The initial checkpoint is in it as links to the original files, which are only read.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -13,21 +13,21 @@ use super::record::RecordedCheckpoint;
 use crate::folder::JobFolder;
 use crate::launch::JobLock;
 
-/// Holds the scratch folders. Hidden, so that no pattern of a corpus finds it.
+/// The folder of the scratch folders. It is hidden, so that no pattern of a corpus matches it.
 const SCRATCH: &str = ".replay";
 
 /// A scratch folder, locked, and removed when it is dropped.
 #[derive(Debug)]
 pub(super) struct Scratch {
     pub(super) folder: JobFolder,
-    /// Relative to the workspace.
+    /// The path, relative to the workspace.
     pub(super) path: String,
     parent: PathBuf,
     _lock: JobLock,
 }
 
 impl Scratch {
-    /// Creates one, after removing those of replays that were killed.
+    /// Creates a scratch folder, after removing the folders of killed replays.
     ///
     /// # Errors
     /// If the workspace can't be written.
@@ -47,7 +47,7 @@ impl Scratch {
         Ok(Scratch { folder, path, parent, _lock: lock })
     }
 
-    /// Makes `checkpoint` the one that training goes on from; `manifest` stands for its own.
+    /// Makes `checkpoint` the one from which training resumes, with `manifest` instead of its own.
     ///
     /// # Errors
     /// If the workspace can't be written.
@@ -66,18 +66,18 @@ impl Scratch {
 
 impl Drop for Scratch {
     fn drop(&mut self) {
-        // links are removed, not what they lead to; what can't be removed, a later replay tries to
+        // the removal deletes links, not their targets; a later replay retries the removal of what remains
         let _ = fs::remove_dir_all(self.folder.root());
-        // fails while others replay
+        // fails while other replays run
         let _ = fs::remove_dir(&self.parent);
     }
 }
 
-/// Removes the folders whose replay was killed: nobody holds their locks.
+/// Removes the folders of killed replays, whose locks are free.
 fn remove_abandoned(parent: &Path) {
     for entry in fs::read_dir(parent).into_iter().flatten().flatten() {
         let Ok(folder) = JobFolder::open(&entry.path(), None) else { continue };
-        // one without a process id was created just now, and is locked next
+        // a folder without a process id is new, and about to be locked
         let Some(_lock) = folder.lock_holder().and_then(|_| JobLock::acquire(&folder).ok()) else { continue };
         let _ = fs::remove_dir_all(folder.root());
     }

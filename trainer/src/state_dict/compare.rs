@@ -24,7 +24,7 @@ pub(crate) fn first_difference(model: &[ParameterSpec], manifest: &Manifest) -> 
     Some(format!("the parameter {name} is {ours} here and {theirs} in the checkpoint"))
 }
 
-/// For example `F32[300, 32]`.
+/// The text of a dtype and shape, for example `F32[300, 32]`.
 fn dtype_and_shape<T: std::fmt::Debug>(dtype: Dtype, shape: &[T]) -> String {
     format!("{dtype:?}{shape:?}")
 }

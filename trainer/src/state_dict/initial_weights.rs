@@ -1,4 +1,5 @@
-//! The weights of step 0 from files: another job's checkpoint, verified by its hashes, or a Hugging Face model directory.
+//! The weights of step 0 from files: another job's checkpoint, verified by its hashes, or a Hugging Face model
+//! directory.
 
 use std::path::{Path, PathBuf};
 
@@ -12,8 +13,8 @@ use super::pretrained::{check_model, check_tied_head, load_model};
 use crate::execute::Stage;
 use crate::model::Architecture;
 
-/// The model directory at `path`, relative to `root`: `path` itself, or the newest checkpoint if it is a job's folder. The
-/// result is relative to `root` too, which may be mounted at another path in other processes.
+/// The model directory at `path`, relative to `root`: `path` itself, or the newest checkpoint if it is a job's folder.
+/// The result is also relative to `root`, which other processes may mount at another path.
 ///
 /// # Errors
 /// If there is no model.
@@ -44,7 +45,7 @@ pub(crate) struct InitialWeights {
 }
 
 impl InitialWeights {
-    /// Opens a directory that [`find_model`] returned.
+    /// Opens a directory returned by [`find_model`].
     ///
     /// # Errors
     /// If it is not a model directory, or damaged.
@@ -54,22 +55,22 @@ impl InitialWeights {
         Ok(InitialWeights { files: ModelFiles::open(folder)?, checkpoint })
     }
 
-    /// Checks that the directory contains exactly the weights of `architecture`. It reads headers, and of a tied model that
-    /// has a head nevertheless both tensors.
+    /// Checks that the directory contains exactly the weights of `architecture`. The check reads headers, and both
+    /// tensors of a tied model that nevertheless has a head.
     ///
     /// # Errors
-    /// The first parameter that differs, with both shapes; a head that differs from the embedding that it is tied to.
+    /// The first parameter that differs, with both shapes; or a head that differs from its tied embedding.
     pub(crate) fn check(&self, architecture: &dyn Architecture) -> Result<(), CheckpointError> {
         check_model(&self.files, architecture)?;
         check_tied_head(&self.files, architecture)
     }
 
-    /// A sentence on files of the directory that are not read.
+    /// A sentence about files of the directory that are ignored.
     pub(crate) fn note(&self) -> Option<String> {
         self.files.note()
     }
 
-    /// Loads the weights of `stage`. `on_read` gets the bytes in memory of each one that was read.
+    /// Loads the weights of `stage`. `on_read` receives the number of bytes in memory of each loaded weight.
     ///
     /// # Errors
     /// The first parameter that differs, with both shapes; if a tensor is damaged or cannot be read.
@@ -93,7 +94,7 @@ impl InitialWeights {
         self.check_finite(stage)
     }
 
-    /// Refuses weights that no training mends: with one that is not finite, no loss is.
+    /// Refuses weights that are not finite: with such a weight no loss would be finite.
     fn check_finite(&self, stage: &Stage) -> Result<(), CheckpointError> {
         let is_finite = |value: &tch::Tensor| value.isfinite().all().int64_value(&[]) != 0;
         let wrong = stage.parameters.iter().find(|parameter| !is_finite(&parameter.value));

@@ -1,5 +1,5 @@
-//! Loads weights and moments from files into a stage. Tensors are found by their global names, so that each stage loads
-//! those it holds, whichever stage wrote them.
+//! Loads weights and moments from files into a stage. Tensors have global names, so that each stage loads its own
+//! tensors from the files of any stage.
 
 use std::collections::HashSet;
 
@@ -12,10 +12,11 @@ use crate::execute::Stage;
 use crate::model::ParameterSpec;
 use crate::tensor_bytes::bytes_of;
 
-/// What follows a parameter's name in those of its tensors.
+/// The suffixes of a parameter's tensors.
 const SUFFIXES: [&str; 3] = ["", FIRST_MOMENT, SECOND_MOMENT];
 
-/// The names of the tensors that [`load_checkpoint`] reads for `stage`: of the parameters that its replica owns, and not in `held`.
+/// The names of the tensors that [`load_checkpoint`] reads for `stage`: of the parameters that its replica owns,
+/// without those in `held`.
 pub(crate) fn checkpoint_tensors(stage: &Stage, held: Option<&Snapshot>) -> HashSet<String> {
     let of_parameter = |name: &String| SUFFIXES.map(|suffix| format!("{name}{suffix}"));
     let owned = stage.parameters.iter().enumerate().filter(|(index, _)| stage.owns(*index));
@@ -23,11 +24,12 @@ pub(crate) fn checkpoint_tensors(stage: &Stage, held: Option<&Snapshot>) -> Hash
     names.filter(|name| held.is_none_or(|held| held.tensor(name).is_none())).collect()
 }
 
-/// Loads the weights and moments of `stage` that its replica owns: those in `held`, a copy of the same step, from memory, and the others from a
-/// checkpoint, where every byte is verified by its hash. `on_read` gets the bytes of each tensor.
+/// Loads the weights and moments that the replica of `stage` owns. Tensors in `held`, a copy of the same step, come
+/// from memory; the others come from a checkpoint, where every byte is verified by its hash. `on_read` receives the
+/// number of bytes of each tensor.
 ///
 /// # Errors
-/// Damage, and a tensor that is missing or has another shape or dtype.
+/// Damage; or a tensor that is missing or has another shape or dtype.
 pub(crate) fn load_checkpoint(
     checkpoint: Option<&CheckpointReader>,
     held: Option<&Snapshot>,
@@ -65,7 +67,7 @@ pub(crate) fn load_checkpoint(
     Ok(())
 }
 
-/// Reads a tensor, directly into its memory if that is on the CPU.
+/// Reads a tensor, directly into its memory if it is on the CPU.
 pub(super) fn read_into(
     checkpoint: &CheckpointReader,
     entry: &TensorEntry,

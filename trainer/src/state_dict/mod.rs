@@ -1,4 +1,4 @@
-//! A stage's tensors by name, as PyTorch's state dict: hashed, saved and loaded.
+//! A stage's tensors by name, as in PyTorch's state dict: hashed, saved and loaded.
 
 mod compare;
 mod hash;

@@ -1,5 +1,5 @@
-//! Loads the weights of a Hugging Face model directory into a stage. Every stage checks the whole directory, so that all
-//! report the same error; each reads only its own tensors.
+//! Loads the weights of a Hugging Face model directory into a stage. Every stage checks the whole directory, so that
+//! all report the same error. Each stage reads only its own tensors.
 
 use std::collections::BTreeMap;
 
@@ -15,8 +15,8 @@ const ROTARY_BUFFER: &str = ".rotary_emb.inv_freq";
 /// Checks that `files` contains exactly the weights of `architecture`.
 ///
 /// # Errors
-/// The first parameter by name that is missing, or has another shape or no floating-point dtype; else the first tensor
-/// that the architecture does not use, because without it the model would compute something else.
+/// The first parameter by name that is missing, or has another shape or no floating-point dtype; otherwise the first
+/// tensor that the architecture does not use, because the model computes something else without it.
 pub(crate) fn check_model(files: &ModelFiles, architecture: &dyn Architecture) -> Result<(), CheckpointError> {
     let content_error = |problem: String| CheckpointError::Content { path: files.folder().to_owned(), problem };
     let expected: BTreeMap<String, Vec<i64>> =
@@ -44,7 +44,8 @@ pub(crate) fn check_model(files: &ModelFiles, architecture: &dyn Architecture) -
     }
 }
 
-/// Checks that a head which the model ties to its embedding is that embedding, if `files` has one: it reads both.
+/// Checks that a head in `files`, if the model ties its head to the embedding, equals the embedding. The check reads
+/// both.
 ///
 /// # Errors
 /// If they differ, or can't be read.

@@ -1,4 +1,4 @@
-//! Everything that a stage saves, at a step boundary.
+//! Everything that a stage saves at a step boundary.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -7,17 +7,17 @@ use super::tensors::{NamedTensor, StageTensor, named_moments, named_weights};
 use crate::execute::{CopyToHost, Stage};
 use crate::sys::CudaError;
 
-/// Bytes that a thread copies at a time.
+/// The number of bytes that a thread copies at a time.
 const COPY_BYTES: usize = 4 << 20;
 
 /// The tensors for which a stage is responsible: weights and the optimizer's moments.
 #[derive(Debug)]
 pub(crate) struct Snapshot {
-    /// With Hugging Face's names.
+    /// The weights, with Hugging Face's names.
     pub(crate) weights: Vec<NamedTensor>,
-    /// With the same names and a suffix.
+    /// The moments, with the same names and a suffix.
     pub(crate) moments: Vec<NamedTensor>,
-    /// The copy from a GPU into it, which may not be done.
+    /// The copy from a GPU into this memory, which may still run.
     copying: Option<Arc<CopyToHost>>,
 }
 
@@ -45,8 +45,8 @@ impl Snapshot {
         self.weights.iter().chain(&self.moments).find(|tensor| tensor.name == name)
     }
 
-    /// Copies the tensors of `stage` into this buffer, with as many threads as compute, because training waits for it; from a GPU while it
-    /// goes on computing: [`wait`](Self::wait) for that.
+    /// Copies the tensors of `stage` into this buffer, with as many threads as the computation uses, because training
+    /// waits for it. A copy from a GPU runs while the GPU continues to compute: call [`wait`](Self::wait) for its end.
     ///
     /// # Errors
     /// If the GPU's driver fails.
@@ -63,7 +63,7 @@ impl Snapshot {
         Ok(())
     }
 
-    /// Waits until all is copied.
+    /// Waits until everything is copied.
     ///
     /// # Errors
     /// If the GPU's driver fails.
@@ -71,23 +71,24 @@ impl Snapshot {
         self.copying.as_ref().map_or(Ok(()), |copying| copying.wait())
     }
 
-    /// How long the last copy, which is done, has held up an update.
+    /// The time for which the last copy, which must be done, has held up an update.
     pub(crate) fn stall(&self) -> Duration {
         self.copying.as_ref().map_or(Duration::ZERO, |copying| copying.stall())
     }
 }
 
-/// Its memory is given back when no copy into it is under way.
+/// Waits for a copy into the memory before the memory is freed.
 impl Drop for Snapshot {
     fn drop(&mut self) {
         let _ = self.wait();
     }
 }
 
-/// Copies pairs of buffers of one size, the second of each into the first, with as many threads as compute.
+/// Copies pairs of buffers of equal size, the second of each into the first, with as many threads as the computation
+/// uses.
 pub(super) fn copy_all<'b>(pairs: impl Iterator<Item = (&'b mut [u8], &'b [u8])>) {
     let pieces: Vec<_> = pairs.flat_map(|(to, from)| to.chunks_mut(COPY_BYTES).zip(from.chunks(COPY_BYTES))).collect();
-    // threads take one piece at a time, so that none is left with the largest tensor alone
+    // each thread takes one piece at a time, so that the largest tensor does not occupy a single thread alone
     let pieces = Mutex::new(pieces.into_iter());
     let next = || pieces.lock().unwrap_or_else(PoisonError::into_inner).next();
     let copy = || {

@@ -1,4 +1,4 @@
-//! A copy of all that a stage's updates change, in one buffer.
+//! A copy of the state that a stage's updates change, in one buffer.
 
 use std::sync::Arc;
 
@@ -11,17 +11,17 @@ use crate::model::{Architecture, Parameter, stage_parameter_specs};
 use crate::sys::{CudaContext, CudaError, CudaEvent, HostTensor};
 use crate::tensor_bytes::bytes_of;
 
-/// The values of all parameters of a stage that its replica owns, and their moments, those of a tied weight on both of its stages:
-/// fp32 on the CPU, one parameter after the other in the stage's order.
+/// The values and moments of all parameters of a stage that its replica owns, including a tied weight on both of its
+/// stages. The values are fp32 on the CPU, parameter by parameter in the stage's order.
 #[derive(Debug)]
 pub(crate) struct StateCopy {
     memory: HostTensor,
-    /// The copy from the GPU into it, which may not be done.
+    /// The copy from the GPU into this memory, which may still run.
     copying: Option<Arc<CopyToHost>>,
 }
 
 impl StateCopy {
-    /// How many values a copy of the stage of `rank` has, with so many replicas.
+    /// The number of values in a copy of the stage of `rank`, with this number of replicas.
     pub(crate) fn numel(
         architecture: &dyn Architecture,
         placement: &Placement,
@@ -36,7 +36,7 @@ impl StateCopy {
         3 * owned.map(|(spec, _)| spec.numel()).sum::<u64>() as usize
     }
 
-    /// A buffer for so many values, pinned for a GPU if it is copied from one.
+    /// A buffer for `numel` values, pinned if it is copied from a GPU.
     ///
     /// # Errors
     /// If the GPU's driver can't pin the memory.
@@ -49,12 +49,12 @@ impl StateCopy {
         self.memory.numel()
     }
 
-    /// The same memory, to be sent once the event is complete, if there is one.
+    /// The same memory for a send. The send must wait for the event, if there is one.
     pub(crate) fn to_send(&self) -> (Tensor, Option<Arc<CudaEvent>>) {
         (self.memory.shallow_clone(), self.copying.as_ref().map(|copying| copying.done()))
     }
 
-    /// The same memory, to be read or received; waits for a copy into it.
+    /// The same memory for a read or receive. Waits for a copy into it.
     ///
     /// # Errors
     /// If the GPU's driver fails.
@@ -63,7 +63,7 @@ impl StateCopy {
         Ok(self.memory.shallow_clone())
     }
 
-    /// Copies the state of `stage` into this buffer, which has its size; from a GPU while it goes on computing.
+    /// Copies the state of `stage` into this buffer, which has the state's size. A GPU continues to compute meanwhile.
     ///
     /// # Errors
     /// If the GPU's driver fails.
@@ -71,7 +71,7 @@ impl StateCopy {
         let of_stage = state(stage);
         let pieces = pieces(&self.tensor()?, &of_stage);
         let Some(gpu) = &stage.gpu else {
-            // SAFETY: contiguous fp32 on the CPU; the pieces don't overlap, and nothing else uses either side at a step's
+            // SAFETY: contiguous fp32 on the CPU; the pieces don't overlap, and nothing else uses either side at a step
             // boundary.
             let bytes = |(to, from)| unsafe { (&mut *bytes_of(to), &*bytes_of(from)) };
             copy_all(pieces.iter().zip(&of_stage).map(bytes));
@@ -82,7 +82,7 @@ impl StateCopy {
         Ok(())
     }
 
-    /// Makes this the state of `stage`, after so many updates.
+    /// Makes this copy the state of `stage`, after `updates` updates.
     ///
     /// # Errors
     /// If the GPU's driver fails.
@@ -99,7 +99,7 @@ impl StateCopy {
     }
 }
 
-/// Its memory is given back when no copy into it is under way.
+/// Waits for a copy into the memory before the memory is freed.
 impl Drop for StateCopy {
     fn drop(&mut self) {
         let _ = self.copying.take().map(|copying| copying.wait());
@@ -112,7 +112,7 @@ fn pieces(buffer: &Tensor, tensors: &[Tensor]) -> Vec<Tensor> {
     buffer.split_with_sizes(sizes, 0)
 }
 
-/// What updates change, in the order of the parameters: the value and both moments.
+/// The tensors that updates change, in the order of the parameters: the value and both moments.
 fn state(stage: &Stage) -> Vec<Tensor> {
     let of_parameter = |(index, parameter): (usize, &Parameter)| {
         let moments = stage.optimizer.moments(index)?;

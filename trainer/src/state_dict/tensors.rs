@@ -20,12 +20,12 @@ pub(crate) struct NamedTensor {
     tensor: HostTensor,
 }
 
-/// The weights for which `stage` is responsible, on the CPU: for a tied one it is the stage with the head.
+/// The weights for which `stage` is responsible, on the CPU. For a tied weight, that is the stage with the head.
 pub(crate) fn weights(stage: &Stage) -> Vec<NamedTensor> {
     named_weights(stage).iter().map(NamedTensor::of).collect()
 }
 
-/// A tensor of a stage, where it is, with its global name.
+/// A tensor of a stage, on its own device, with its global name.
 pub(super) type StageTensor<'a> = (String, &'a Tensor);
 
 /// The weights for which `stage` is responsible.
@@ -61,7 +61,7 @@ impl NamedTensor {
         NamedTensor { name: name.clone(), shape: shape(tensor), tensor: on_cpu.into() }
     }
 
-    /// Memory for a copy of it, pinned if `stage` has a GPU.
+    /// Memory for a copy of the tensor, pinned if `stage` has a GPU.
     pub(super) fn buffer((name, tensor): &StageTensor, stage: &Stage) -> Result<NamedTensor, CudaError> {
         let memory = HostTensor::zeros(&tensor.size(), tensor.kind(), stage.gpu_context())?;
         Ok(NamedTensor { name: name.clone(), shape: shape(tensor), tensor: memory })
@@ -72,7 +72,7 @@ impl NamedTensor {
         &self.tensor
     }
 
-    /// Dimensions.
+    /// The dimensions.
     pub(crate) fn shape(&self) -> &[usize] {
         &self.shape
     }
@@ -83,8 +83,8 @@ impl NamedTensor {
         unsafe { &*bytes_of(&self.tensor) }
     }
 
-    /// The values of a [`buffer`](Self::buffer), to be overwritten. A plain copy of memory takes a third of the
-    /// time of torch's `copy_`.
+    /// The values of a [`buffer`](Self::buffer), to be overwritten. A plain memory copy takes a third of the time of
+    /// torch's `copy_`.
     pub(super) fn bytes_mut(&mut self) -> &mut [u8] {
         // SAFETY: contiguous and on the CPU by construction; nothing else refers to the tensor of a buffer.
         unsafe { &mut *bytes_of(&self.tensor) }

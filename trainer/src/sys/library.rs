@@ -2,25 +2,26 @@
 
 use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
 
-/// Why a library can't be used.
+/// The reason that a library can't be used.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum LibraryError {
-    /// The loader does not find it, or something that it needs.
+    /// The loader does not find the library, or one of its dependencies.
     #[error("{name} can't be loaded: {why}")]
     Missing { name: String, why: String },
-    /// It lacks a function.
+    /// The library lacks a function.
     #[error("{name} has no {function}")]
     TooOld { name: String, function: &'static str },
 }
 
 /// Opens a library by the loader's rules.
 pub(crate) fn open(name: &str) -> Result<Library, LibraryError> {
-    // SAFETY: a library of the driver or of NVIDIA's, whose initialisers only set it up. Its functions are kept with it.
+    // SAFETY: a library of the driver or of NVIDIA, whose initialisers only set it up. Its functions are kept together
+    // with it.
     unsafe { Library::open(Some(name), RTLD_NOW | RTLD_LOCAL) }
         .map_err(|error| LibraryError::Missing { name: name.to_owned(), why: loader_message(&error) })
 }
 
-/// What the loader says: the error itself only names the call.
+/// The loader's message: the error itself only names the call.
 pub(super) fn loader_message(error: &libloading::Error) -> String {
     std::error::Error::source(error).map_or_else(|| error.to_string(), ToString::to_string)
 }
@@ -32,7 +33,7 @@ macro_rules! c_functions {
         #[derive(Debug)]
         pub(crate) struct $table {
             $(pub(crate) $field: unsafe extern "C" fn($($argument),*) -> $result,)*
-            /// What the functions are in.
+            /// The library that contains the functions.
             _library: libloading::os::unix::Library,
         }
 

@@ -1,6 +1,6 @@
-//! Names of the machine and its processor, as the kernel has them.
+//! Names of the machine and its processor, as the kernel reports them.
 
-/// The machine's name; empty if the kernel does not say.
+/// The machine's name; empty if the kernel does not report it.
 pub(crate) fn hostname() -> String {
     std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default().trim().to_owned()
 }
@@ -10,7 +10,7 @@ pub(crate) fn is_in_cluster() -> bool {
     std::env::var_os("KUBERNETES_SERVICE_HOST").is_some()
 }
 
-/// The processor's model; empty if the kernel does not say.
+/// The processor's model; empty if the kernel does not report it.
 pub(crate) fn processor_model() -> String {
     let text = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     value(&text, "model name").unwrap_or_default()

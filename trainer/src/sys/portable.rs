@@ -1,4 +1,4 @@
-//! `training.kernels: Portable`: one instruction set on every x86-64 processor that has it.
+//! `training.kernels: Portable`: one instruction set on every x86-64 processor that supports it.
 
 use std::env;
 use std::os::unix::process::CommandExt;
@@ -6,13 +6,13 @@ use std::process::Command;
 
 use crate::stage_error::StageError;
 
-/// The variables that decide what libtorch's libraries dispatch to, with their values under `Portable`; those without one
-/// must not be set. MKL has kernels for one maker's processors: of its branches, only COMPATIBLE is meant for those of others
-/// too.
+/// The variables that select the dispatch of libtorch's libraries, with their values under `Portable`; variables
+/// without a value must not be set. MKL has kernels for Intel's processors. COMPATIBLE is its only branch that is also
+/// meant for other processors.
 const PINNED: [(&str, Option<&str>); 9] = [
     ("ATEN_CPU_CAPABILITY", Some("avx2")),
     ("MKL_CBWR", Some("COMPATIBLE")),
-    // else it would take fewer threads on a processor with fewer cores
+    // otherwise MKL would use fewer threads on a processor with fewer cores
     ("MKL_DYNAMIC", Some("FALSE")),
     ("ONEDNN_MAX_CPU_ISA", Some("AVX2")),
     ("DNNL_MAX_CPU_ISA", Some("AVX2")),
@@ -22,11 +22,11 @@ const PINNED: [(&str, Option<&str>); 9] = [
     ("GLIBC_TUNABLES", None),
 ];
 
-/// Makes this process one whose libraries dispatch to AVX2, whatever its environment says. The libraries read their variables
-/// once, so unless all are right this replaces the process by itself: to be called before anything is computed.
+/// Makes the libraries of this process dispatch to AVX2, for any environment. The libraries read their variables once.
+/// Unless all are right, this call therefore replaces the process by itself, and must come before any computation.
 ///
 /// # Errors
-/// If the processor has no AVX2 or FMA, or the program can't be started again.
+/// If the processor has no AVX2 or FMA, or the program can't be restarted.
 pub(crate) fn pin_instruction_set() -> Result<(), StageError> {
     if !has_baseline() {
         return Err(StageError::invalid(

@@ -5,14 +5,14 @@ use signal_hook::iterator::Signals;
 
 use super::termination_mask::mask_termination;
 
-/// Holds SIGTERM and SIGINT back until [`on_terminate`] handles them, also while this process starts itself again. To be called
-/// before anything else, while there is one thread.
+/// Blocks SIGTERM and SIGINT until [`on_terminate`] handles them, even while this process restarts itself. Call this
+/// before anything else, while there is only one thread.
 pub(crate) fn hold_termination() {
     mask_termination(libc::SIG_BLOCK);
 }
 
-/// Calls `stop` on every SIGTERM, and at once if one was held back. SIGINT is ignored: Ctrl-C at a terminal reaches the launcher,
-/// which terminates the stages.
+/// Calls `stop` on every SIGTERM, and at once if one is pending. SIGINT is ignored: Ctrl-C at a terminal reaches the
+/// launcher, which terminates the stages.
 ///
 /// # Errors
 /// If the handlers can't be installed.

@@ -1,8 +1,9 @@
-//! SIGTERM and SIGINT, held back or let through. The image's entry point, which links no library of ours, has this file too.
+//! Blocks or unblocks SIGTERM and SIGINT. The image's entry point, which links no library of this project, includes
+//! this file too.
 
-/// Holds SIGTERM and SIGINT back (`libc::SIG_BLOCK`) or lets them through (`libc::SIG_UNBLOCK`), for this thread and those that
-/// it starts from now on. A signal that is held back waits, also while the process becomes another program. Else the first
-/// process of a container, for which the kernel has no default effect, would lose it.
+/// Blocks SIGTERM and SIGINT (`libc::SIG_BLOCK`) or unblocks them (`libc::SIG_UNBLOCK`), for this thread and threads
+/// that it starts from now on. A blocked signal stays pending, even while the process becomes another program.
+/// Otherwise the first process of a container, for which the kernel has no default effect, would lose it.
 pub(crate) fn mask_termination(how: libc::c_int) {
     // SAFETY: `sigemptyset` initialises the set, and the calls keep no pointer. They fail for unknown numbers only.
     unsafe {

@@ -1,11 +1,11 @@
-//! Points in time: the host's, or a GPU's, of which the host learns later, as it runs ahead of it.
+//! Points in time of the host or of a GPU. The host runs ahead of the GPU, and learns the GPU's times later.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::stream::CudaEvent;
 
-/// A point in time: now on the host, or when a GPU is done with what it has been given so far.
+/// A point in time: an instant on the host, or the time at which a GPU completes the work queued so far.
 #[derive(Clone, Debug)]
 pub(crate) enum Timestamp {
     /// On the host.
@@ -15,12 +15,12 @@ pub(crate) enum Timestamp {
 }
 
 impl Timestamp {
-    /// Now, on the host.
+    /// The current time on the host.
     pub(crate) fn now() -> Timestamp {
         Timestamp::Host(Instant::now())
     }
 
-    /// Waits until it has passed; whether it has.
+    /// Waits until the point has passed. Returns whether it has.
     pub(crate) fn wait(&self) -> bool {
         match self {
             Timestamp::Host(_) => true,
@@ -28,7 +28,7 @@ impl Timestamp {
         }
     }
 
-    /// The point on the host's clock; none if a GPU has not reached it, or there is no clock for it.
+    /// The point on the host's clock; `None` if a GPU has not reached it, or there is no clock for it.
     pub(crate) fn instant(&self, clock: Option<&DeviceClock>) -> Option<Instant> {
         match self {
             Timestamp::Host(at) => Some(*at),
@@ -45,12 +45,12 @@ pub(crate) struct DeviceClock {
 }
 
 impl DeviceClock {
-    /// The event `zero` is complete at `at`.
+    /// The clock for which the event `zero` was complete at `at`.
     pub(crate) fn new(zero: CudaEvent, at: Instant) -> DeviceClock {
         DeviceClock { zero: Arc::new(zero), at }
     }
 
-    /// When an event was complete; none if it is not.
+    /// The time at which an event was complete; `None` if it is not complete.
     fn instant(&self, event: &CudaEvent) -> Option<Instant> {
         let seconds = event.seconds_since(&self.zero)?;
         let distance = Duration::try_from_secs_f64(seconds.abs()).ok()?;

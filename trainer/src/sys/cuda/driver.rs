@@ -10,7 +10,7 @@ use tch::Tensor;
 
 use crate::sys::library::{LibraryError, c_functions};
 
-/// The driver's library: it comes with the driver, not with CUDA.
+/// The driver's library, which is installed with the driver, not with CUDA.
 pub(super) const LIBRARY: &str = "libcuda.so.1";
 
 pub(super) type Handle = *mut c_void;
@@ -53,19 +53,19 @@ c_functions! {
     } returns c_int
 }
 
-/// Why the driver can't be used, or what it answered.
+/// The reason that the driver can't be used, or its error.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum CudaError {
-    /// There is no driver, or an old one.
+    /// The driver is missing or too old.
     #[error("there is no usable NVIDIA driver: {0}")]
     NoDriver(#[from] LibraryError),
     /// The driver has no such device.
     #[error("the NVIDIA driver has {count} devices, and device {index} is asked for")]
     NoDevice { index: usize, count: usize },
-    /// The driver shows this process none.
+    /// The driver shows this process no device.
     #[error("the NVIDIA driver shows this process no device")]
     NoDevices,
-    /// Another process has the device for itself, or nobody may use it.
+    /// Another process has exclusive use of the device, or its mode prohibits use.
     #[error(
         "the GPU is not available: another process has it for itself (compute mode EXCLUSIVE_PROCESS), or its mode is PROHIBITED: end that \
          process, or run nvidia-smi -c DEFAULT"
@@ -87,7 +87,7 @@ impl DriverFunctions {
         let mut text = ptr::null();
         // SAFETY: writes one pointer, to a string that is never freed.
         let known = unsafe { (self.get_error_string)(result, &mut text) } == SUCCESS && !text.is_null();
-        // SAFETY: a null-terminated string of the library's.
+        // SAFETY: a null-terminated string of the library.
         let why = known.then(|| unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned());
         Err(CudaError::Failed { call, why: why.unwrap_or_else(|| format!("error {result}")) })
     }
@@ -105,7 +105,7 @@ fn driver() -> Result<&'static DriverFunctions, CudaError> {
     opened.as_ref().map_err(Clone::clone)
 }
 
-/// The CUDA version that the driver is for, such as 13000 for 13.0, and how many devices it has.
+/// The CUDA version that the driver supports, such as 13000 for 13.0, and the number of devices.
 ///
 /// # Errors
 /// If there is no driver.
@@ -119,7 +119,7 @@ pub(super) fn version_and_devices() -> Result<(c_int, c_int), CudaError> {
     Ok((version, count))
 }
 
-/// The context of a GPU in which libtorch computes too (its primary one).
+/// The context of a GPU that libtorch uses as well (the device's primary context).
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct CudaContext {
     driver: &'static DriverFunctions,
@@ -147,7 +147,7 @@ impl CudaContext {
         }
         // SAFETY: writes one integer.
         driver.check("cuDeviceGet", unsafe { (driver.device_get)(&mut device, index as c_int) })?;
-        // SAFETY: writes one handle, of a context that is kept until the process ends.
+        // SAFETY: writes one handle of a context that is retained until the process ends.
         let retained = unsafe { (driver.retain_primary_context)(&mut context, device) };
         driver.check("cuDevicePrimaryCtxRetain", retained)?;
         let context = CudaContext { driver, device, context };
@@ -155,32 +155,32 @@ impl CudaContext {
         Ok(context)
     }
 
-    /// The device's model, as the driver calls it.
+    /// The device's model, by the driver's name.
     pub(crate) fn device_name(&self) -> Result<String, CudaError> {
         let mut name: [c_char; 256] = [0; 256];
-        // SAFETY: writes at most so many bytes, of which the last is null.
+        // SAFETY: writes at most as many bytes as the length says, of which the last is null.
         let result = unsafe { (self.driver.device_get_name)(name.as_mut_ptr(), name.len() as c_int, self.device) };
         self.driver.check("cuDeviceGetName", result)?;
         // SAFETY: it has written a null-terminated string, or left the array of nulls.
         Ok(unsafe { CStr::from_ptr(name.as_ptr()) }.to_string_lossy().into_owned())
     }
 
-    /// The driver's number of its device.
+    /// The driver's number of the context's device.
     pub(super) fn device(&self) -> c_int {
         self.device
     }
 
-    /// What the driver answered to `call`.
+    /// The driver's result of `call`.
     pub(super) fn check(&self, call: &'static str, result: c_int) -> Result<(), CudaError> {
         self.driver.check(call, result)
     }
 
-    /// The driver's functions on a thread that need not know of the context.
+    /// The driver's functions, with this context made current on the thread.
     pub(super) fn current(&self) -> Result<&'static DriverFunctions, CudaError> {
         self.make_current().map(|()| self.driver)
     }
 
-    /// Makes it the context of this thread.
+    /// Makes this context the current one of the thread.
     pub(super) fn make_current(&self) -> Result<(), CudaError> {
         // SAFETY: the context is retained.
         self.driver.check("cuCtxSetCurrent", unsafe { (self.driver.set_current_context)(self.context) })
@@ -195,7 +195,7 @@ impl CudaContext {
     pub(crate) fn is_device_memory(&self, address: *const c_void) -> bool {
         let mut kind: c_uint = 0;
         let kind_ptr = (&raw mut kind).cast();
-        // SAFETY: writes one unsigned integer; of memory that the driver does not know it says that it is invalid.
+        // SAFETY: writes one unsigned integer; for memory that is unknown to the driver it returns an error.
         let result = unsafe { (self.driver.pointer_get_attribute)(kind_ptr, MEMORY_TYPE, address as u64) };
         result == SUCCESS && kind == DEVICE_MEMORY
     }

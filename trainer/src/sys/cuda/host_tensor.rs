@@ -1,4 +1,4 @@
-//! Memory of the host from and to which a GPU copies while both go on.
+//! Host memory for copies to and from a GPU that run concurrently with both.
 
 use std::ffi::c_void;
 use std::ops::Deref;
@@ -7,10 +7,11 @@ use tch::{Device, Kind, Tensor};
 
 use super::driver::{CudaContext, CudaError};
 
-/// The size of a page; of large pages it is a divisor.
+/// The size of a page; a divisor of the size of large pages.
 const PAGE_BYTES: usize = 4096;
 
-/// A tensor on the CPU, pinned if it is for a GPU: its pages stay where they are, so that copies run beside the host.
+/// A tensor on the CPU, pinned if it is for a GPU. Pinned pages keep their place, so that copies run concurrently with
+/// the host.
 #[derive(Debug)]
 pub(crate) struct HostTensor {
     tensor: Tensor,
@@ -18,8 +19,8 @@ pub(crate) struct HostTensor {
 }
 
 impl HostTensor {
-    /// A new one, of zeros: its memory is written once, so that the first copy into it causes no page faults. It begins at a page, and no
-    /// other pinned tensor is on its pages, which the driver would refuse.
+    /// A new tensor of zeros. Writing its memory once avoids page faults in the first copy into it. The tensor begins
+    /// at a page and shares its pages with no other pinned tensor, because the driver would refuse that.
     ///
     /// # Errors
     /// If the driver can't pin its memory.
@@ -46,12 +47,12 @@ impl HostTensor {
     }
 }
 
-/// Where a tensor's memory begins.
+/// The start of a tensor's memory.
 fn start(tensor: &Tensor) -> *mut c_void {
     tensor.data_ptr().cast()
 }
 
-/// A tensor on the CPU as it is.
+/// Wraps a tensor on the CPU without pinning it.
 impl From<Tensor> for HostTensor {
     fn from(tensor: Tensor) -> HostTensor {
         debug_assert!(tensor.device() == Device::Cpu);
@@ -70,7 +71,8 @@ impl Deref for HostTensor {
 impl Drop for HostTensor {
     fn drop(&mut self) {
         let Some(driver) = self.pinned_for.and_then(|context| context.current().ok()) else { return };
-        // SAFETY: registered at this address, and not unregistered before; who has a copy under way keeps the tensor.
+        // SAFETY: the memory is registered at this address, and not unregistered before; the owner of a running copy
+        // keeps the tensor.
         unsafe { (driver.host_unregister)(start(&self.tensor)) };
     }
 }

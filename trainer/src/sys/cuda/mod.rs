@@ -1,4 +1,5 @@
-//! One binary for CPU and GPU: libtorch finds CUDA only if its CUDA library is opened before the first query.
+//! Loads CUDA at run time, so that one binary serves CPU and GPU: libtorch finds CUDA only if its CUDA library is
+//! opened before the first query.
 
 mod clock;
 mod driver;
@@ -18,33 +19,33 @@ pub(crate) use stream::{CudaEvent, CudaStream};
 
 use super::library::loader_message;
 
-/// The oldest driver that libtorch's CUDA library runs with, as `cuDriverGetVersion` has it.
+/// The oldest driver that libtorch's CUDA library supports, in the form of `cuDriverGetVersion`.
 const MIN_DRIVER_VERSION: i32 = 13_000;
 
-/// Why libtorch has no GPU.
+/// The reason that libtorch has no GPU.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum NoGpu {
-    /// The kernel has no driver, or the container was given none of its devices.
+    /// The kernel has no driver, or the container has none of its devices.
     #[error("there is no NVIDIA driver here: /dev/nvidiactl does not exist")]
     NoDriver,
-    /// The image lacks it, or something that it needs.
+    /// The image lacks libtorch's CUDA library, or one of its dependencies.
     #[error("libtorch's CUDA library can't be loaded, which the image trainer-cuda has: {0}")]
     NoLibrary(String),
-    /// The driver's library.
+    /// The driver's library failed.
     #[error(transparent)]
     Driver(#[from] CudaError),
-    /// It is older than the library.
+    /// The driver is older than the library requires.
     #[error(
         "the NVIDIA driver is for CUDA {}.{}, and libtorch needs one for {}.{} or newer: update the driver of the node",
         found / 1000, found % 1000 / 10, MIN_DRIVER_VERSION / 1000, MIN_DRIVER_VERSION % 1000 / 10
     )]
     OldDriver { found: i32 },
-    /// There is a driver, and no device that this process may see.
+    /// There is a driver, but no device that this process may use.
     #[error(
         "the NVIDIA driver shows this process no device: is nvidia.com/gpu requested, or CUDA_VISIBLE_DEVICES empty?"
     )]
     NoDevice,
-    /// libtorch finds none although the driver has some.
+    /// libtorch finds no device although the driver has some.
     #[error("libtorch finds no GPU, although the NVIDIA driver has {0}")]
     Unknown(i32),
 }
@@ -52,7 +53,7 @@ pub(crate) enum NoGpu {
 /// The number of usable GPUs, at least one.
 ///
 /// # Errors
-/// Why there is none.
+/// The reason that there is none.
 pub(crate) fn cuda_devices() -> Result<usize, NoGpu> {
     static LIBRARY: OnceLock<Result<Library, NoGpu>> = OnceLock::new();
     let library = LIBRARY.get_or_init(|| {
@@ -70,12 +71,13 @@ pub(crate) fn cuda_devices() -> Result<usize, NoGpu> {
     }
 }
 
-/// How many GPUs the driver shows this process; 0 if there is no driver. Unlike [`cuda_devices`] it opens no library of libtorch's.
+/// The number of GPUs that the driver shows this process; 0 if there is no driver. Unlike [`cuda_devices`], it opens no
+/// library of libtorch.
 pub(crate) fn driver_devices() -> usize {
     driver::version_and_devices().map_or(0, |(_, count)| count.max(0) as usize)
 }
 
-/// Why libtorch finds no device, given the driver's version and how many devices it has.
+/// The reason that libtorch finds no device, given the driver's version and number of devices.
 fn why_none(driver: Result<(i32, i32), CudaError>) -> NoGpu {
     match driver {
         Err(CudaError::NoDevices) => NoGpu::NoDevice,
@@ -86,7 +88,7 @@ fn why_none(driver: Result<(i32, i32), CudaError>) -> NoGpu {
     }
 }
 
-/// The model of a GPU, as the driver calls it; empty if it does not say.
+/// The model of a GPU, by the driver's name; empty if the driver does not report it.
 pub(crate) fn gpu_model(index: usize) -> String {
     CudaContext::of_device(index).and_then(|context| context.device_name()).unwrap_or_default()
 }

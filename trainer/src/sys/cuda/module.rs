@@ -1,5 +1,6 @@
-//! CUDA's driver API: compiled kernels, and their launches on the default stream, on which libtorch computes too. In a table of their
-//! own, so that stages without kernels, such as those of the tests over a stand-in for the driver, need none of it.
+//! CUDA's driver API: compiled kernels, and their launches on the default stream, on which libtorch computes as well.
+//! The functions have their own table, so that stages without kernels, such as stages of tests with a stand-in for the
+//! driver, do not need them.
 //!
 //! Source: the CUDA driver API reference.
 
@@ -33,17 +34,17 @@ fn functions() -> Result<&'static ModuleFunctions, CudaError> {
     Ok(FUNCTIONS.get_or_init(|| ModuleFunctions::open(LIBRARY)).as_ref().map_err(Clone::clone)?)
 }
 
-/// What kernels are compiled for and launched by.
+/// The device properties that determine the compilation and the launches of kernels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct DeviceProperties {
     /// Compute capability: 9 and 0 on an H100.
     pub(crate) capability: (u32, u32),
-    /// Streaming multiprocessors: how many blocks run at a time, or a multiple of it.
+    /// Streaming multiprocessors: the number of concurrent blocks is a multiple of it.
     pub(crate) multiprocessors: u32,
 }
 
 impl CudaContext {
-    /// The properties of its device.
+    /// The properties of the context's device.
     pub(crate) fn properties(&self) -> Result<DeviceProperties, CudaError> {
         let functions = functions()?;
         let attribute = |attribute| {
@@ -63,7 +64,7 @@ impl CudaContext {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct CudaFunction(Handle);
 
-/// Compiled kernels on a GPU, as long as the process lives.
+/// Compiled kernels on a GPU, loaded until the process ends.
 #[derive(Debug)]
 pub(crate) struct CudaModule {
     context: CudaContext,
@@ -71,11 +72,12 @@ pub(crate) struct CudaModule {
     raw: Handle,
 }
 
-// SAFETY: the driver's functions may be called on any thread with a current context, which each call here makes sure of.
+// SAFETY: the driver's functions may be called on any thread with a current context, and each call here makes its
+// context current.
 unsafe impl Send for CudaModule {}
 // SAFETY: as above; nothing changes the module.
 unsafe impl Sync for CudaModule {}
-// SAFETY: a handle that the driver follows, on any thread.
+// SAFETY: a handle that the driver accepts on any thread.
 unsafe impl Send for CudaFunction {}
 // SAFETY: as above.
 unsafe impl Sync for CudaFunction {}
@@ -84,12 +86,12 @@ impl CudaModule {
     /// Loads a cubin.
     ///
     /// # Errors
-    /// If it is for another architecture, or the driver is older than what made it.
+    /// If it is for another architecture, or the driver is older than the compiler that made it.
     pub(crate) fn load(context: CudaContext, cubin: &[u8]) -> Result<CudaModule, CudaError> {
         let functions = functions()?;
         context.make_current()?;
         let mut raw = ptr::null_mut();
-        // SAFETY: writes one handle, and copies what it reads; a cubin is an ELF file, which says where it ends.
+        // SAFETY: writes one handle, and copies the cubin, an ELF file that contains its own length.
         let loaded = unsafe { (functions.load_data)(&mut raw, cubin.as_ptr().cast()) };
         context.check("cuModuleLoadData", loaded)?;
         Ok(CudaModule { context, functions, raw })
@@ -104,21 +106,22 @@ impl CudaModule {
         Ok(CudaFunction(raw))
     }
 
-    /// Gives a kernel to the default stream: it runs behind all that libtorch was given so far, and this does not wait for it. `blocks`
-    /// in two dimensions; `arguments` are addresses, and what they point to is copied before this returns.
+    /// Queues a kernel on the default stream, after the work that libtorch has queued so far, without waiting for it.
+    /// `blocks` has two dimensions. `arguments` are addresses, whose contents are copied before this returns.
     ///
     /// # Safety
-    /// The arguments are those of the kernel, in number and type, and what they point to on the device stays until the kernel is done.
+    /// The arguments are those of the kernel, in number and type, and the device memory to which they point stays until
+    /// the kernel is done.
     pub(crate) unsafe fn launch(
         &self,
         function: CudaFunction,
         (blocks, threads): ((u32, u32), u32),
         arguments: &[*mut c_void],
     ) -> Result<(), CudaError> {
-        // of another device's context libtorch may have left this thread with
+        // libtorch may have made another device's context current on this thread
         self.context.make_current()?;
         let (stream, none) = (ptr::null_mut(), ptr::null_mut());
-        // SAFETY: the function is the module's; the arguments are the caller's promise.
+        // SAFETY: the function is the module's; the caller guarantees the arguments.
         let launched = unsafe {
             let launch = self.functions.launch;
             launch(function.0, blocks.0, blocks.1, 1, threads, 1, 1, 0, stream, arguments.as_ptr(), none)

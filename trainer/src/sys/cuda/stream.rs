@@ -1,5 +1,6 @@
-//! CUDA's streams and events, by which copies and messages run beside the computation, and by which it is timed. libtorch computes on
-//! the default stream, whose handle is null, so nothing of libtorch's own is needed to order work against it.
+//! CUDA's streams and events. Copies and messages run on streams concurrently with the computation, and events time the
+//! computation. libtorch computes on the default stream, whose handle is null, so that ordering work against it needs
+//! nothing from libtorch.
 //!
 //! Source: the CUDA driver API reference.
 
@@ -14,11 +15,11 @@ use super::driver::{CudaContext, CudaError, Handle, SUCCESS};
 const NOT_READY: c_int = 600;
 /// `CU_STREAM_NON_BLOCKING`: does not wait for the default stream, nor the default stream for it.
 const NON_BLOCKING: c_uint = 1;
-/// `CU_EVENT_BLOCKING_SYNC`: who waits for the event sleeps. Its time is recorded too.
+/// `CU_EVENT_BLOCKING_SYNC`: a thread that waits for the event sleeps. The event's time is recorded too.
 const BLOCKING_SYNC: c_uint = 1;
 
 impl CudaContext {
-    /// A new stream, which neither waits for the default stream nor holds it up.
+    /// A new stream, which neither waits for the default stream nor makes it wait.
     pub(crate) fn stream(&self) -> Result<CudaStream, CudaError> {
         let mut raw = ptr::null_mut();
         let driver = self.current()?;
@@ -27,7 +28,7 @@ impl CudaContext {
         Ok(CudaStream { context: *self, raw })
     }
 
-    /// An event behind all that has been given to the default stream so far, which is libtorch's.
+    /// An event after all work queued so far on the default stream, which libtorch uses.
     pub(crate) fn record_default_stream(&self) -> Result<CudaEvent, CudaError> {
         self.record(ptr::null_mut())
     }
@@ -59,25 +60,26 @@ impl CudaStream {
         self.raw
     }
 
-    /// What is given to the stream from now on runs after the event.
+    /// Makes work that is queued on the stream from now on run after the event.
     pub(crate) fn wait(&self, event: &CudaEvent) -> Result<(), CudaError> {
         event.hold_up(self.raw)
     }
 
-    /// An event behind all that has been given to the stream so far.
+    /// An event after all work queued so far on the stream.
     pub(crate) fn record(&self) -> Result<CudaEvent, CudaError> {
         self.context.record(self.raw)
     }
 
-    /// Waits until all that has been given to the stream is done.
+    /// Waits until all work queued on the stream is done.
     pub(crate) fn synchronize(&self) -> Result<(), CudaError> {
         let driver = self.context.current()?;
         // SAFETY: a valid handle.
         driver.check("cuStreamSynchronize", unsafe { (driver.stream_synchronize)(self.raw) })
     }
 
-    /// Copies a tensor in the GPU's memory into one of the host, whose memory is pinned or the copy holds up the host. The caller
-    /// keeps both, and leaves the one alone and the other unread, until an event behind the copy is complete.
+    /// Copies a tensor in GPU memory into a host tensor, whose memory should be pinned: otherwise the copy blocks the
+    /// host. The caller keeps both tensors, does not write to the source and does not read the target until an event
+    /// after the copy is complete.
     pub(crate) fn copy_to_host(&self, to: &Tensor, from: &Tensor) -> Result<(), CudaError> {
         let (driver, bytes) = (self.context.current()?, bytes_to_copy(to, from));
         // SAFETY: both are contiguous and have so many bytes; the caller keeps them.
@@ -85,7 +87,7 @@ impl CudaStream {
         driver.check("cuMemcpyDtoHAsync", result)
     }
 
-    /// The same from the host's memory into the GPU's.
+    /// The same from host memory to GPU memory.
     pub(crate) fn copy_to_device(&self, to: &Tensor, from: &Tensor) -> Result<(), CudaError> {
         let (driver, bytes) = (self.context.current()?, bytes_to_copy(to, from));
         // SAFETY: both are contiguous and have so many bytes; the caller keeps them.
@@ -116,11 +118,11 @@ pub(crate) struct CudaEvent {
 
 // SAFETY: events may be used on any thread.
 unsafe impl Send for CudaEvent {}
-// SAFETY: and by several at a time: none records it again.
+// SAFETY: several threads may use an event at the same time, since none records it again.
 unsafe impl Sync for CudaEvent {}
 
 impl CudaEvent {
-    /// What libtorch computes from now on runs after the event.
+    /// Makes computations of libtorch from now on run after the event.
     pub(crate) fn make_default_stream_wait(&self) -> Result<(), CudaError> {
         self.hold_up(ptr::null_mut())
     }
@@ -131,7 +133,7 @@ impl CudaEvent {
         driver.check("cuStreamWaitEvent", unsafe { (driver.stream_wait_event)(stream, self.raw, 0) })
     }
 
-    /// Whether all before it is done.
+    /// Whether all work before the event is done.
     pub(crate) fn is_complete(&self) -> Result<bool, CudaError> {
         let driver = self.context.current()?;
         // SAFETY: a valid handle.
@@ -141,15 +143,15 @@ impl CudaEvent {
         }
     }
 
-    /// Waits until all before it is done. The thread sleeps meanwhile.
+    /// Waits until all work before the event is done. The thread sleeps meanwhile.
     pub(crate) fn synchronize(&self) -> Result<(), CudaError> {
         let driver = self.context.current()?;
         // SAFETY: a valid handle.
         driver.check("cuEventSynchronize", unsafe { (driver.event_synchronize)(self.raw) })
     }
 
-    /// Seconds on the device from `earlier` to this one, negative if this one was first; none if either is not complete. To half a
-    /// microsecond within seconds.
+    /// Seconds on the device from `earlier` to this event, negative if this event came first; `None` if either is not
+    /// complete. Accurate to half a microsecond for intervals of seconds.
     pub(crate) fn seconds_since(&self, earlier: &CudaEvent) -> Option<f64> {
         let mut milliseconds = 0.0;
         let driver = self.context.current().ok()?;
@@ -162,7 +164,7 @@ impl CudaEvent {
 impl Drop for CudaEvent {
     fn drop(&mut self) {
         let Ok(driver) = self.context.current() else { return };
-        // SAFETY: a valid handle, not used again; who waits for it still does.
+        // SAFETY: a valid handle, not used again; threads that wait for it continue to wait.
         unsafe { (driver.event_destroy)(self.raw) };
     }
 }

@@ -1,4 +1,4 @@
-//! What follows the program of a step: its audit, its record, the held-out loss, and copies of the state.
+//! The work after the program of a step: its audit, its record, the held-out loss, and copies of the state.
 
 use std::mem::take;
 use std::time::Instant;
@@ -16,7 +16,7 @@ use crate::plan::keep_audit_difference;
 use crate::stage_error::StageError;
 
 impl TrainingLoop<'_, '_, '_, '_, '_> {
-    /// Ends the audit of the step before, and begins that of the step that is over, if another one follows.
+    /// Ends the audit of the previous step, and begins the audit of the finished step if another one follows.
     pub(super) fn audit(&mut self, begun: &StepStart, verdict: &Verdict) -> Result<Option<AuditRecord>, StageError> {
         let Some(audits) = self.audits.get_mut() else { return Ok(None) };
         let running = &mut *self.running;
@@ -40,7 +40,8 @@ impl TrainingLoop<'_, '_, '_, '_, '_> {
         Ok(record)
     }
 
-    /// The record of a finished step, with what was measured since the last one; the next step's times count from the verdict.
+    /// The record of a finished step, with the measurements since the last one. The next step's times count from the
+    /// verdict.
     pub(super) fn record(&mut self, begun: &StepStart, verdict: &Verdict, decided_at: Instant) -> StepRecord {
         let memory_checkpoint = self.memory.borrow_mut().as_mut().map(|memory| {
             memory.add_step(decided_at.saturating_duration_since(self.origin), self.is_copying);
@@ -64,7 +65,8 @@ impl TrainingLoop<'_, '_, '_, '_, '_> {
         }
     }
 
-    /// The held-out loss, if it is due and nobody stops. If it is due and was not computed, `evaluation_due` stays set.
+    /// The held-out loss, if it is due and no stop is requested. If it is due and was not computed, `evaluation_due`
+    /// stays set.
     pub(super) fn evaluate(&mut self, verdict: &Verdict) -> Result<Option<f64>, StageError> {
         let (step, every) = (self.state.step, self.running.context.config.evaluation_interval());
         let has_held_out = !self.running.verified.evaluation.is_empty();
@@ -81,8 +83,8 @@ impl TrainingLoop<'_, '_, '_, '_, '_> {
         Ok(loss)
     }
 
-    /// Takes a memory checkpoint if this step `has_checkpoint`. The step's record is written once all stages hold the copies: now if it is the
-    /// last step, otherwise after the next one. Without a checkpoint it is written now.
+    /// Takes a memory checkpoint if this step `has_checkpoint`. The step's record is written once all stages hold the
+    /// copies: now if it is the last step, otherwise after the next one. Without a checkpoint it is written now.
     pub(super) fn copy_state(&mut self, has_checkpoint: bool, is_last: bool) -> Result<(), StageError> {
         self.is_copying = has_checkpoint;
         let running = &*self.running;
@@ -100,7 +102,7 @@ impl TrainingLoop<'_, '_, '_, '_, '_> {
         Ok(())
     }
 
-    /// Writes the record that was not written yet, if there is one.
+    /// Writes the pending record, if there is one.
     pub(super) fn write_record(&mut self) {
         let record = self.state.unwritten_record.take();
         if let (Some(recorder), Some(record)) = (&mut self.recorder, record) {
@@ -108,7 +110,7 @@ impl TrainingLoop<'_, '_, '_, '_, '_> {
         }
     }
 
-    /// The step that began is given up. If the group stops, the last boundary is saved in its place, unless it is saved already.
+    /// Abandons the current step. If the group stops, saves the last boundary instead, unless it is saved already.
     ///
     /// # Errors
     /// Always if the group does not stop: a link is broken.

@@ -1,4 +1,4 @@
-//! What stage 0 tells the others of a step, one step ahead.
+//! Announcements of steps, which stage 0 sends to the other stages one step ahead.
 
 use serde::{Deserialize, Serialize};
 use stagecoach_data::MicrobatchLayout;
@@ -7,7 +7,7 @@ use super::collective::topic;
 use super::context::RunningStage;
 use crate::stage_error::StageError;
 
-/// What every stage needs of a step.
+/// The facts about a step that every stage needs.
 #[derive(Serialize, Deserialize)]
 pub(super) struct StepAnnouncement {
     pub(super) layouts: Vec<MicrobatchLayout>,
@@ -18,7 +18,7 @@ pub(super) struct StepAnnouncement {
 }
 
 impl StepAnnouncement {
-    /// Broadcasts, on stage 0, what the others need of step `index` (from 0), if there is such a step.
+    /// On stage 0, broadcasts the announcement of step `index` (from 0), if there is such a step.
     ///
     /// # Errors
     /// If the group has failed.

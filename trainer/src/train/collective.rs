@@ -8,7 +8,7 @@ use crate::stage_error::StageError;
 
 /// Topics of collective messages; each is ordered separately.
 pub(super) mod topic {
-    /// Broadcasts of stage 0: what the others need of a step, one step ahead.
+    /// Broadcasts of stage 0: announcements of steps, one step ahead.
     pub(in crate::train) const STEP: u32 = 1;
     /// The held-out loss.
     pub(in crate::train) const EVALUATION: u32 = 2;
@@ -18,11 +18,11 @@ pub(super) mod topic {
     pub(in crate::train) const LOAD: u32 = 4;
     /// The hashes of the final weights.
     pub(in crate::train) const FINISH: u32 = 5;
-    /// What the stages have in memory of their state.
+    /// The copies of the stages' state in memory.
     pub(in crate::train) const MEMORY: u32 = 7;
-    /// What links lack for a faster carrier.
+    /// The reasons that links lack a faster carrier.
     pub(in crate::train) const CARRIERS: u32 = 8;
-    /// What audited work came to.
+    /// The results of audited work.
     pub(in crate::train) const AUDIT: u32 = 9;
     /// The environments of all stages.
     pub(in crate::train) const ENVIRONMENT: u32 = 6;

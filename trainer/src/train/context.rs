@@ -1,4 +1,4 @@
-//! What the modules of `train` share.
+//! Types that the modules of `train` share.
 
 use std::time::Duration;
 
@@ -17,23 +17,23 @@ use crate::links::Links;
 use crate::observe::{EventWriter, TrainingEvent};
 use crate::plan::{JobConfig, Plan, VerifiedPlan};
 
-/// Context of a stage: its environment and configuration, and where it reports to.
+/// Context of a stage: its environment, its configuration, and the destinations of its reports.
 #[derive(Clone, Copy)]
 pub(super) struct StageContext<'a> {
     /// `env.rank` is the global rank: its rank among all stages of all replicas.
     pub(super) env: &'a StageEnv,
-    /// Its rank in the group, of which whole replicas may be missing; before it is in one, the global rank.
+    /// Its rank in the group, which may lack whole replicas; before it is in a group, the global rank.
     pub(super) group_rank: usize,
-    /// In a group, with the replicas that the group has.
+    /// The job's configuration; in a group, with the group's number of replicas.
     pub(super) config: &'a JobConfig,
     pub(super) device: tch::Device,
-    /// What decides the last bits besides the job, as checkpoints record it.
+    /// The facts besides the job that determine the last bits, as checkpoints record them.
     pub(super) environment: &'a Value,
     pub(super) volume: &'a dyn Volume,
     pub(super) stale_fences: &'a StaleFenceRemoval,
     pub(super) monitor: &'a StageMonitor,
     pub(super) event_writer: &'a EventWriter,
-    /// What is asked of it if this is a replay.
+    /// The options of a replay.
     pub(super) replay: &'a ReplayOptions,
 }
 
@@ -45,18 +45,18 @@ pub(super) struct RunningStage<'a> {
     pub(super) saved_step: u64,
     pub(super) verified: &'a VerifiedPlan,
     pub(super) member: &'a Member,
-    /// By group rank, as checkpoints record them.
+    /// The environments by group rank, as checkpoints record them.
     pub(super) environments: &'a [Value],
     pub(super) stage: Stage,
     pub(super) links: Links,
-    /// On the first and the last stage.
+    /// Set on the first and the last stage.
     pub(super) data_loader: Option<DataLoader>,
-    /// What was last copied to be saved, while no thread writes from it.
+    /// The last copy for a save, while no thread writes from it.
     pub(super) snapshot: Option<HeldSnapshot>,
 }
 
 impl StageContext<'_> {
-    /// How long this stage waits for one that was lost; none if the attempt ends with it.
+    /// The time for which this stage waits for a lost one; `None` if the attempt ends with the loss.
     pub(super) fn reform_timeout(&self) -> Option<Duration> {
         let seconds = self.config.job.spec.restart.reform_timeout_seconds;
         (seconds > 0 && self.env.mesh.ranks() > 1).then(|| Duration::from_secs(seconds.into()))
@@ -72,7 +72,7 @@ impl StageContext<'_> {
         self.env.mesh.name(member.rank as u32)
     }
 
-    /// Whether a group may form without a replica, led by any stage 0.
+    /// Whether a group may form without a replica, led by stage 0 of any replica.
     pub(super) fn may_lack_replicas(&self) -> bool {
         self.config.job.spec.may_lack_replicas(self.env.mesh.data_parallel)
     }

@@ -1,5 +1,5 @@
-//! What decides the last bits of a run besides the job: recorded in checkpoints, compared at a resume and among the stages of
-//! a group.
+//! The facts besides the job that determine the last bits of a run. Checkpoints record them; a resume and the stages of
+//! a group compare them.
 
 use serde_json::{Value, json};
 use stagecoach_api::job::Kernels;
@@ -13,7 +13,8 @@ use crate::plan::{JobConfig, TrainerState};
 use crate::stage_error::StageError;
 use crate::sys::{gpu_model, processor_model};
 
-/// What is compared, and how people call it. `version` is recorded too: it decides nothing that `kernels` does not.
+/// The compared fields, with their names for people. `version` is recorded as well, but has no effect beyond that of
+/// `kernels`.
 const COMPARED: [(&str, &str); 12] = [
     ("kernels", "version of the kernels"),
     ("libtorch", "libtorch"),
@@ -29,7 +30,7 @@ const COMPARED: [(&str, &str); 12] = [
     ("deterministic", "deterministic algorithms"),
 ];
 
-/// Environment variables that change what a library dispatches to. `ATEN_CPU_CAPABILITY` shows in `isa`.
+/// Environment variables that change a library's dispatch. `ATEN_CPU_CAPABILITY` shows in `isa`.
 const DISPATCH_VARIABLES: [&str; 5] =
     ["MKL_CBWR", "MKL_ENABLE_INSTRUCTIONS", "MKL_DEBUG_CPU_TYPE", "ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA"];
 
@@ -61,7 +62,7 @@ pub(super) fn environment(config: &JobConfig, device: tch::Device) -> Value {
     })
 }
 
-/// What kernels are chosen for: a portable job's are the same whoever has made the processor.
+/// The instruction set of the kernels. For a portable job it is the same on every maker's processors.
 fn instruction_set(of: Kernels) -> String {
     let capability = kernels::cpu_capability();
     match (of, capability.split_once(' ')) {
@@ -70,8 +71,8 @@ fn instruction_set(of: Kernels) -> String {
     }
 }
 
-/// Whose matrix products are used. The bits of a library's depend also on the model of the processor, whose caches decide how
-/// they are blocked; those of the kernels do not.
+/// The implementation of the matrix products. The bits of a library's products depend also on the model of the
+/// processor, whose caches determine their blocking; the bits of the kernels do not.
 fn products(of: Kernels, kind: Kind, device: tch::Device, processor: &str) -> String {
     match device {
         tch::Device::Cpu if of == Kernels::Portable => "libtorch, compatible".into(),
@@ -81,8 +82,8 @@ fn products(of: Kernels, kind: Kind, device: tch::Device, processor: &str) -> St
     }
 }
 
-/// In what `now` differs from `before`, such as "threads 2 instead of 1". What an earlier version did not record is taken for
-/// the same, but for the kernels, which it did not have.
+/// The differences of `now` from `before`, such as "threads 2 instead of 1". A field that an earlier version did not
+/// record counts as equal, except the kernels, which that version did not have.
 pub(crate) fn differences(before: &Value, now: &Value) -> Vec<String> {
     let differs = |field: &str| before[field] != now[field] && (field == "kernels" || !before[field].is_null());
     let changed = COMPARED.iter().filter(|(field, _)| differs(field));
@@ -95,8 +96,8 @@ pub(crate) fn differences(before: &Value, now: &Value) -> Vec<String> {
     changed.map(|(field, name)| format!("{name} {} instead of {}", text(&now[*field]), text(&before[*field]))).collect()
 }
 
-/// Compares the environment of a checkpoint with this one; a difference is recorded in `state`, the checkpoint's. Returns a
-/// sentence for people.
+/// Compares the environment of a checkpoint with this one, and records a difference in `state`, the checkpoint's state.
+/// Returns a sentence for people.
 pub(super) fn compare_with_checkpoint(state: &mut TrainerState, before: &Value, now: &Value) -> Option<String> {
     let changed = differences(before, now);
     let sentence = (!changed.is_empty()).then(|| {
@@ -109,8 +110,8 @@ pub(super) fn compare_with_checkpoint(state: &mut TrainerState, before: &Value, 
     sentence
 }
 
-/// Compares the environments of all stages, which are called `names`, with that of the first; all stages record a difference in `state`
-/// alike. Returns a sentence for people, and the environment of each.
+/// Compares the environments of all stages, whose names are `names`, with the first stage's. All stages record the same
+/// difference in `state`. Returns a sentence for people, and the environment of each stage.
 ///
 /// # Errors
 /// If the group has failed.

@@ -1,5 +1,5 @@
-//! The held-out loss, window by window: neither the tensors of all held-out sequences nor the activations between chunks
-//! of more than one window exist at a time.
+//! The held-out loss, window by window, so that the tensors of all held-out sequences never exist at the same time, nor
+//! the activations between chunks of more than one window.
 
 use std::time::Instant;
 
@@ -14,9 +14,9 @@ use super::training_loop::run_programs;
 use crate::execute::{StepControl, StepInputs};
 use crate::stage_error::StageError;
 
-/// The held-out loss, in nats per token, known to every rank; NaN if nothing is held out. The microbatches' losses are
-/// added in their order, so that the size of a window changes no bit. None if a stage was asked to stop: all leave it at the
-/// same window.
+/// The held-out loss, in nats per token, known to every rank; NaN if there are no held-out sequences. The microbatches'
+/// losses are added in their order, so that the size of a window changes no bit. `None` if a stage was requested to
+/// stop: all stages end the evaluation at the same window.
 pub(super) fn evaluate_held_out(running: &mut RunningStage) -> Result<Option<f64>, StageError> {
     let (verified, plan) = (running.verified, running.plan);
     let Some(whole) = verified.evaluation.first() else { return Ok(Some(f64::NAN)) };
@@ -35,7 +35,7 @@ pub(super) fn evaluate_held_out(running: &mut RunningStage) -> Result<Option<f64
             return Ok(None);
         }
         if running.stage.replica.index > 0 {
-            continue; // the first replica computes all of it
+            continue; // the first replica computes the whole evaluation
         }
         loss = evaluate_window(running, programs, layouts, batch.as_ref(), index * whole.microbatches, loss)?;
     }

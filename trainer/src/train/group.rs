@@ -1,4 +1,4 @@
-//! A stage in one group, from joining to its end.
+//! The life of a stage in one group, from joining to its end.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -21,19 +21,20 @@ use crate::model::Architecture;
 use crate::observe::TrainingEvent;
 use crate::stage_error::StageError;
 
-/// How long to wait, after a link breaks, for the group to report the root cause.
+/// The time to wait, after a link breaks, until the group reports the root cause.
 const ROOT_CAUSE_TIMEOUT: Duration = Duration::from_secs(4);
 
-/// Runs the stage in the next group, unless it was asked to stop. None if that group ended to form again, with a replica that is back or led
-/// by this stage.
+/// Runs the stage in the next group, unless it was requested to stop. `None` if that group ended to form again, with a
+/// returned replica or led by this stage.
 ///
 /// # Errors
-/// What ends the stage, or the group: then [`StageError::is_group_lost`].
+/// An error that ends the stage, or the group: in the latter case [`StageError::is_group_lost`].
 pub(super) fn run_group(context: &StageContext, kept: &mut Kept) -> Result<Option<StageOutcome>, StageError> {
     let monitor = context.monitor;
     monitor.set_forming();
     if monitor.stop_requested_at().is_some() {
-        // the group that has ended to form again has saved; others may have ended by now, and would be waited for
+        // the group that ended to form again has saved; the other stages may have ended already, and a new group would
+        // wait for them
         return Ok(Some(StageOutcome::Drained));
     }
     let interrupt = Interrupt::default();
@@ -44,7 +45,7 @@ pub(super) fn run_group(context: &StageContext, kept: &mut Kept) -> Result<Optio
         let handler = Arc::clone(&handler);
         move |failure| handler.handle(failure)
     };
-    // what fails before the group is released does not get better by forming another
+    // a failure before the group's release would recur in another group
     let joined = join_group(context, kept, on_failure).map_err(|error| StageError { is_group_lost: false, ..error });
     let Some(JoinedGroup { member, coordinator, assignment, notes }) = joined? else { return Ok(None) };
     let roster = assignment.roster.clone();
@@ -60,10 +61,10 @@ pub(super) fn run_group(context: &StageContext, kept: &mut Kept) -> Result<Optio
         Ok(Some(StageOutcome::Drained)) => member.leave(FailureKind::Drained.exit_code().code()),
         Ok(None) => member.leave_for_next_group(),
         Err(StageError { kind: FailureKind::WrongResult | FailureKind::Drained, .. }) => member.leave_for_good(),
-        // the exit code tells the others the cause
+        // the exit code reports the cause to the other stages
         Err(error) => member.leave(error.kind.exit_code().code()),
     };
-    // one that fails while all leave is known from that alone
+    // a failure while all stages leave shows only in the result of leaving
     let failure = match (handler.failure(), &left) {
         (None, Err(GroupError::GroupFailed(failure))) => Some(&**failure),
         (failure, _) => failure,
@@ -81,7 +82,7 @@ pub(super) fn run_group(context: &StageContext, kept: &mut Kept) -> Result<Optio
     outcome
 }
 
-/// The ranks that the next group need not wait for: the one that was lost, and those that were not here.
+/// The ranks for which the next group need not wait: the lost one, and those that were absent.
 fn lost_ranks(
     context: &StageContext,
     roster: &Roster,
@@ -93,7 +94,7 @@ fn lost_ranks(
     (0..context.env.mesh.ranks() as usize).filter(is_away).chain(lost).collect()
 }
 
-/// From the plan to the end of training; the caller reports every failure to the group.
+/// Runs from the plan to the end of training. The caller reports every failure to the group.
 fn load_and_train(
     context: &StageContext,
     member: &Member,
@@ -141,7 +142,7 @@ fn load_and_train(
     let mut running = RunningStage {
         context: *context,
         plan: &plan,
-        // loading may have found the newest one damaged, and taken an older one
+        // loading may have found the newest checkpoint damaged, and taken an older one
         saved_step: if is_in_memory { step_on_volume } else { plan.trainer_state.step },
         verified: &verified,
         member,
@@ -153,7 +154,7 @@ fn load_and_train(
     };
     let trained = train_and_finish(&mut running, architecture, memory.as_mut(), audits);
     if let (Some(memory), Err(_)) = (&mut memory, &trained) {
-        // what has arrived whole counts, and nothing more arrives
+        // complete copies count, and no more data arrives
         interrupt.trigger();
         let _ = memory.wait();
     }
@@ -175,7 +176,7 @@ fn train_and_finish(
     Ok(Some(StageOutcome::Done))
 }
 
-/// What a broken link means: the group knows the root cause a moment later.
+/// The error of a broken link: the group knows the root cause a moment later.
 pub(super) fn link_failure(member: &Member, error: LinkError) -> StageError {
     match error {
         LinkError::Broken(_) | LinkError::Unreachable(_) => match member.wait_for_failure(ROOT_CAUSE_TIMEOUT) {

@@ -1,4 +1,4 @@
-//! Joining the group: its leader prepares and plans, the others wait for its plan, every stage verifies it.
+//! Joins the group: its leader prepares and plans, the other stages wait for the plan, and every stage verifies it.
 
 use std::net::TcpListener;
 use std::time::Duration;
@@ -15,24 +15,24 @@ use crate::plan::{JobConfig, Plan, VerifiedPlan};
 use crate::stage_error::StageError;
 use crate::sys::hostname;
 
-/// A stage that has its plan.
+/// A stage in a group, with its plan.
 pub(super) struct JoinedGroup {
     pub(super) member: Member,
-    /// Of the leader; must outlive its members.
+    /// The leader's coordinator, which must outlive the members.
     pub(super) coordinator: Option<Coordinator>,
     pub(super) assignment: Assignment,
     /// Messages from planning.
     pub(super) notes: Vec<String>,
 }
 
-/// The plan, the roster, and what the stage needs to follow them.
+/// The plan, the roster, and the resources that the stage needs to follow them.
 pub(super) struct Assignment {
     pub(super) roster: Roster,
     pub(super) plan: Plan,
     pub(super) verified: VerifiedPlan,
     /// The listener for the links of other stages.
     pub(super) listener: TcpListener,
-    /// Damaged checkpoints; only of the leader.
+    /// Damaged checkpoints; only on the leader.
     pub(super) damage: Vec<Damage>,
 }
 
@@ -47,11 +47,11 @@ pub(super) fn group_timeouts(config: &JobConfig) -> GroupTimeouts {
     }
 }
 
-/// Joins the next group: its leader begins it. None if that leader's process has ended, and this stage leads the one after it.
-/// `on_failure` is called once if the group fails later.
+/// Joins the next group, which its leader begins. `None` if that leader's process has ended and this stage leads the
+/// following group. `on_failure` is called once if the group fails later.
 ///
 /// # Errors
-/// If none is released in time, or this stage may not be in it.
+/// If no group is released in time, or the group refuses this stage.
 pub(super) fn join_group(
     context: &StageContext,
     kept: &mut Kept,
@@ -77,7 +77,7 @@ pub(super) fn join_group(
         }
     };
     monitor.set_activity("joining the group");
-    // the leader knows where it is, also when a newer group has begun
+    // the leader knows its own address, even if a newer group has begun
     let find = || own.clone().map_or_else(|| finder.find(), Ok);
     let mut last = String::new();
     let on_preparing = |what: &str| {
@@ -90,7 +90,7 @@ pub(super) fn join_group(
         Err(error @ GroupError::LeaderEnded { group, is_member, .. }) => {
             tracing::warn!("{error}");
             (kept.epoch, kept.leaderless_group) = (Some(group), Some(group));
-            // of a group that it was not in, the others' hellos say what is lost
+            // for a group without this stage, the hellos of the others show the lost ranks
             kept.lost_ranks = kept.lost_ranks.take().filter(|_| is_member);
             if let (Some(lost), Some(leader)) = (&mut kept.lost_ranks, kept.leads_after) {
                 lost.push(leader as usize);
@@ -118,7 +118,7 @@ pub(super) fn listen(host: &str) -> Result<(TcpListener, String), StageError> {
 
 pub(super) fn hello(env: &StageEnv, config: &JobConfig, device: tch::Device, data_address: String) -> Hello {
     let mut agreement = config.agreement();
-    // with the device Auto each stage takes what it finds, and all must find the same
+    // with the device Auto each stage takes the device that it finds, and all must find the same
     agreement.insert("device".into(), if device.is_cuda() { "Cuda" } else { "Cpu" }.into());
     Hello {
         job_uid: env.job_uid.clone(),
@@ -153,7 +153,7 @@ mod tests {
             [tch::Device::Cpu, tch::Device::Cuda(1)].map(|device| hello(&env, &config, device, "a".into()));
         let differing: Vec<&String> =
             cpu.config.keys().filter(|field| cpu.config[*field] != gpu.config[*field]).collect();
-        // what differs here is refused by name: `Refusal::ConfigMismatch`
+        // `Refusal::ConfigMismatch` names the fields that differ
         assert_eq!(differing, ["device"]);
         assert_eq!(cpu.config, hello(&env, &config, tch::Device::Cpu, "b".into()).config);
     }

@@ -1,4 +1,5 @@
-//! What a stage keeps from one group to the next, so that who survives reads and builds as little as possible again.
+//! The state that a stage keeps from one group to the next, so that a surviving stage reads and builds as little as
+//! possible again.
 
 use stagecoach_api::job::{Precision, Recompute};
 use stagecoach_checkpoint::Fence;
@@ -10,49 +11,49 @@ use crate::plan::{JobConfig, Plan, VerifiedPlan};
 use crate::state_dict::Snapshot;
 use crate::sys::CudaError;
 
-/// What a stage keeps.
+/// The kept state of a stage.
 #[derive(Debug, Default)]
 pub(super) struct Kept {
-    /// The number of the fence of the last group that it was in.
+    /// The number of the fence of the stage's last group.
     pub(super) epoch: Option<u64>,
-    /// The fence that it took for that group; only of who led it.
+    /// The fence that it acquired for that group; only on the leader.
     pub(super) fence: Option<Fence>,
-    /// The ranks that are lost and not back: the next group does not wait for them if it may train without a replica. None before the
-    /// first group.
+    /// The ranks that are lost and have not returned. The next group does not wait for them if it may train without a
+    /// replica. `None` before the first group.
     pub(super) lost_ranks: Option<Vec<usize>>,
-    /// Who led the last group, if this stage leads in its place when its process ends.
+    /// The leader of the last group, if this stage succeeds it when its process ends.
     pub(super) leads_after: Option<u32>,
-    /// A group whose leader's process has ended, and this stage leads in its place.
+    /// A group whose leader's process has ended, so that this stage leads instead.
     pub(super) leaderless_group: Option<u64>,
-    /// Whether it serves the job's page; only of who has led a group.
+    /// Whether it serves the job's page; only on a stage that has led a group.
     pub(super) serves_page: bool,
-    /// Whether it has reported that a faster carrier is missing; only of who has led a group.
+    /// Whether it has reported that a faster carrier is missing; only on a stage that has led a group.
     pub(super) reported_missing_transports: bool,
-    /// That of the tensors below.
+    /// The layout of the tensors below.
     layout: Option<Layout>,
-    /// The last group's, with whatever values.
+    /// The last group's stage, with arbitrary values.
     pub(super) stage: Option<Stage>,
     pub(super) snapshot: Option<HeldSnapshot>,
     pub(super) copies: StateCopies,
 }
 
-/// A copy of what this stage saved, or was about to save, after a step. A function of job and step alone: it equals what is in
-/// the checkpoint of that step, whoever wrote it.
+/// A copy of the state that this stage saved, or was about to save, after a step. It is a function of job and step
+/// alone, and equals the content of that step's checkpoint, independent of its writer.
 #[derive(Debug)]
 pub(super) struct HeldSnapshot {
-    /// Steps that were finished.
+    /// Number of finished steps.
     pub(super) step: u64,
     pub(super) snapshot: Snapshot,
 }
 
-/// What decides which tensors a stage has.
+/// The settings that determine which tensors a stage has.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Layout {
     placement: Placement,
     partition: Partition,
     recompute: Recompute,
     precision: Precision,
-    /// Each owns other parameters.
+    /// Each replica owns other parameters.
     replica: Replica,
 }
 
@@ -67,7 +68,8 @@ impl Layout {
         }
     }
 
-    /// The layers of each stage, in their order, and the stages of embedding and head: what decides of which parameters copies are.
+    /// The layers of each stage, in their order, and the stages of embedding and head. They determine the parameters in
+    /// copies.
     fn layers(&self) -> (Vec<Vec<usize>>, [usize; 2]) {
         let Layout { placement, partition, .. } = self;
         let of_stage = |stage| placement.chunks_of(stage).flat_map(|chunk| partition.range(chunk)).collect();
@@ -76,20 +78,21 @@ impl Layout {
 }
 
 impl Kept {
-    /// Begins with a group of this layout: what is kept of another one is dropped.
+    /// Begins with a group of this layout. State of another layout is dropped.
     pub(super) fn set_layout(&mut self, layout: Layout) {
         let before = self.layout.replace(layout.clone());
         if before.as_ref() == Some(&layout) {
             return;
         }
         (self.stage, self.snapshot) = Default::default();
-        // copies of a group with other replicas say so themselves, and into how many chunks a stage's layers are divided is no matter
+        // copies record their own group's replicas, and the division of a stage's layers into chunks does not affect
+        // them
         if before.is_none_or(|before| before.layers() != layout.layers()) {
             self.copies = StateCopies::default();
         }
     }
 
-    /// The last group's stage: its memory, with whatever values.
+    /// The last group's stage: its memory, with arbitrary values.
     ///
     /// # Errors
     /// If the GPU's driver fails.

@@ -1,4 +1,5 @@
-//! Who leads the next group, and what its leader does before the others join: it takes the fence, says where it is, and plans.
+//! The choice of the next group's leader, and the leader's work before the others join: it acquires the fence,
+//! publishes its address, and plans.
 
 use std::time::{Duration, Instant};
 
@@ -18,11 +19,11 @@ use super::resume::{acquire_fence, check_folder};
 use super::serve_page;
 use crate::stage_error::StageError;
 
-/// A group that this stage leads, and whose plan is released.
+/// A group that this stage leads, with a released plan.
 pub(super) struct LedGroup {
-    /// Must outlive its members.
+    /// The coordinator, which must outlive the members.
     pub(super) coordinator: Coordinator,
-    /// Where it is.
+    /// The rendezvous of the group.
     pub(super) at: Rendezvous,
     /// Damaged checkpoints.
     pub(super) damage: Vec<Damage>,
@@ -33,22 +34,23 @@ pub(super) struct LedGroup {
 /// The right to begin the next group, unless another stage takes the fence first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Turn {
-    /// The newest fence that this stage has seen; none where no other stage may lead.
+    /// The newest fence that this stage has seen; `None` where no other stage may lead.
     after: Option<u64>,
 }
 
-/// What a stage does about the next group.
+/// A stage's decision about the next group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Decision {
     Lead(Turn),
     Join,
-    /// Somebody has taken the fence, and has not said who it is.
+    /// A stage has acquired the fence, and has not published its rank yet.
     Wait,
 }
 
-/// Whether this stage leads the next group: the first stage 0 does. Where a replica may be missing, who led the last group leads the
-/// next one too, or the same process started anew, unless another has succeeded it: the stage 0 of the second replica does, if it sees
-/// the leader's process end. The volume says who led last; nobody leads who could not look.
+/// Decides whether this stage leads the next group. The first stage 0 leads if the job needs all replicas. If a replica
+/// may be missing, the leader of the last group also leads the next one, even after its process restarted, unless
+/// another stage has succeeded it. Stage 0 of the second replica succeeds it if it observes the end of the leader's
+/// process. The volume records the last leader; a stage that can't read it does not lead.
 ///
 /// # Errors
 /// If a newer attempt has begun, or the volume can't be read.
@@ -63,7 +65,8 @@ pub(super) fn turn(
     if !context.may_lack_replicas() || !rank.is_multiple_of(context.env.mesh.stages) {
         return Ok((rank == 0).then_some(Turn { after: None }));
     }
-    // who was in the last group and did not lead it leaves that to others: one that was suspended may have been replaced
+    // a member of the last group that did not lead it leaves the decision to others: after a suspension, a replacement
+    // may have taken its place
     if kept.epoch.is_some() && kept.fence.is_none() && leaderless.is_none() {
         return Ok(None);
     }
@@ -88,17 +91,19 @@ pub(super) fn turn(
     }
 }
 
-/// Of stage `rank`, a stage 0, that succeeds the leader of group `leaderless`, if any, and has waited so long.
+/// The decision of stage `rank`, a stage 0 that succeeds the leader of group `leaderless`, if any, after it has waited
+/// for `waited`.
 ///
 /// # Errors
-/// If it is not known who led last.
+/// If the last leader is not known.
 fn decide(rank: u32, leaderless: Option<u64>, finder: &Finder, waited: Duration) -> Result<Decision, NotFound> {
     let last = finder.last_leader()?;
     let decision = decide_after(rank, leaderless, last);
     if decision != Decision::Wait || waited < PUBLISH_TIMEOUT {
         return Ok(decision);
     }
-    // who takes a fence says soon that it leads, or has ended: then who led before it leads
+    // a stage that acquires a fence soon publishes that it leads, or has ended; in the latter case the previous leader
+    // leads
     let before = finder.leader_before().unwrap_or(0);
     let turn = Turn { after: last.map(|last| last.epoch) };
     Ok(if before == rank { Decision::Lead(turn) } else { Decision::Join })
@@ -115,10 +120,10 @@ fn decide_after(rank: u32, leaderless: Option<u64>, last: Option<LastLeader>) ->
     }
 }
 
-/// Begins the next group, as its leader; none if another stage 0 has done so meanwhile, where any may lead.
+/// Begins the next group, as its leader; `None` if another stage 0 has done so meanwhile, where several may lead.
 ///
 /// # Errors
-/// If it can't be planned, or too few join in time.
+/// If the group can't be planned, or too few stages join in time.
 pub(super) fn lead(
     context: &StageContext,
     kept: &mut Kept,
@@ -127,7 +132,7 @@ pub(super) fn lead(
     timeouts: GroupTimeouts,
 ) -> Result<Option<LedGroup>, StageError> {
     match begin(context, kept, turn, hello, timeouts) {
-        // its members, if it has any, look for the newer group when they lose this one
+        // the members of this group, if there are any, look for the newer group when they lose this one
         Err(error) if error.is_group_lost && context.may_lack_replicas() => {
             tracing::warn!("{}: another stage leads", error.message);
             Ok(None)
@@ -177,7 +182,7 @@ fn begin(
     }
 }
 
-/// Plans for all stages while they join, and again if the group has fewer.
+/// Plans for all stages while they join, and again if the group has fewer members.
 fn plan_for_members(
     context: &StageContext,
     fence: &Fence,
@@ -187,7 +192,7 @@ fn plan_for_members(
     let members = match coordinator.wait_for_members() {
         Ok(members) => members,
         Err(error) => {
-            // either another stage leads, or too few have joined
+            // either another stage leads, or too few stages have joined
             fence.check(context.volume)?;
             return Err(StageError { is_group_lost: false, ..error.into() });
         }
@@ -230,7 +235,7 @@ mod tests {
         }
     }
 
-    /// Whatever was the last that the one who succeeds it did, the leader's process leads when it is started anew, or joins.
+    /// The successor may end at any call: the restarted process of the leader then leads, or joins.
     #[test]
     fn who_takes_the_fence_may_end_at_any_call() {
         let env = |rank: u32| {
@@ -277,7 +282,7 @@ mod tests {
                     led += 1;
                 }
                 Decision::Join => {
-                    // it had said that it leads: started anew, it leads the next group
+                    // the successor had published that it leads: after a restart, it leads the next group
                     let finder = Finder::new(&volume, &second, None, None);
                     let again = decide(1, None, &finder, Duration::ZERO).unwrap();
                     assert_eq!(again, Decision::Lead(Turn { after: Some(lost + 1) }), "call {at}, {fault:?}");
@@ -290,8 +295,8 @@ mod tests {
     }
 
     proptest! {
-        /// The leader's process started anew, also twice, and the stage that succeeds it: whatever comes between looking and taking the
-        /// fence, one of them leads, and who looks later joins it.
+        /// Two restarts of the leader's process, and the stage that succeeds it: for every interleaving of looking and
+        /// acquiring the fence, one of them leads, and a stage that looks later joins it.
         #[test]
         fn one_stage_leads(order in prop::collection::vec(0usize..3, 0..12)) {
             let volume = MemoryVolume::new();
@@ -313,7 +318,7 @@ mod tests {
                     Some(Decision::Join | Decision::Wait) => {}
                 }
             }
-            // the same rank, started anew once more after it has led, leads again
+            // the same rank leads again if it restarts once more after it has led
             let again = led.iter().filter(|(claimant, _)| *claimant < 2).count();
             prop_assert!(led.len() == 1 || again == led.len(), "{led:?}");
             prop_assert!(led.iter().enumerate().all(|(nth, (_, epoch))| *epoch == lost + 1 + nth as u64), "{led:?}");

@@ -1,4 +1,4 @@
-//! What stage 0 learns of a step from the measurements of all stages.
+//! Combines the measurements of a step of all stages, on stage 0.
 
 use stagecoach_group::Verdict;
 use stagecoach_pipeline::{Programs, RankBreakdown, Span, Timeline, breakdown};
@@ -7,19 +7,20 @@ use crate::execute::{StepMeasurements, is_timed};
 
 /// A step as all stages measured it.
 pub(super) struct MeasuredStep {
-    /// What each stage did when, from the first computation on, or from the first gather that one waited for.
+    /// The actions of each stage with their times, from the first computation on, or from the first gather for which a
+    /// computation waited.
     pub(super) timeline: Timeline,
-    /// Where each stage's time went.
+    /// The parts of each stage's time.
     pub(super) breakdown: Vec<RankBreakdown>,
     /// Payload bytes sent by all stages since their links were opened.
     pub(super) bytes_sent: u64,
-    /// The most bytes that each stage has had resident.
+    /// The peak resident bytes of each stage.
     pub(super) peak_bytes: Vec<u64>,
 }
 
 impl MeasuredStep {
-    /// Puts the measurements in a verdict together. A stage that measured another number of actions than it has in
-    /// `programs` counts as idle.
+    /// Combines the measurements in a verdict. A stage whose number of measured actions differs from `programs` counts
+    /// as idle.
     pub(super) fn new(verdict: &Verdict, programs: &Programs) -> MeasuredStep {
         let stages: Vec<StepMeasurements> =
             verdict.measurements.iter().map(|numbers| StepMeasurements::from_slice(numbers)).collect();
@@ -48,7 +49,7 @@ impl MeasuredStep {
         self.breakdown.iter().map(|rank| rounded(seconds(rank) / makespan)).collect()
     }
 
-    /// Each stage's computation over the mean of all, to four digits.
+    /// Each stage's computation time relative to the mean of all stages, to four digits.
     pub(super) fn imbalance(&self) -> Vec<f64> {
         self.breakdown.iter().map(|rank| rounded(rank.imbalance)).collect()
     }
@@ -68,7 +69,7 @@ mod tests {
     #[test]
     fn stages_are_put_on_one_clock_from_the_first_computation_on() {
         let programs = lower(&gpipe(2, 1), false).unwrap();
-        // F, B, EXCHANGE; stage 1 begins half a second after the message has left
+        // F, B, EXCHANGE; stage 1 begins half a second after the message was sent
         let measured =
             [(10.0, vec![(3.0, 4.0), (9.0, 11.0), (11.0, 11.5)]), (5.0, vec![(4.5, 5.5), (5.5, 8.5), (8.5, 8.75)])];
         let vote = |(rank, (bytes_sent, spans)): (usize, (f64, Vec<(f64, f64)>))| StepVote {

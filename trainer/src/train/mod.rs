@@ -1,4 +1,4 @@
-//! Runs a stage: it joins a group, trains with it, and when the group has lost another stage, joins the next one.
+//! Runs a stage: it joins a group, trains with it, and joins the next group when the group has lost another stage.
 
 mod after_step;
 mod announcement;
@@ -59,18 +59,18 @@ use stale_fences::StaleFenceRemoval;
 pub(crate) enum StageOutcome {
     /// Trained to the end, and the model is saved.
     Done,
-    /// Asked to stop, and all stages stopped after the same step.
+    /// Requested to stop; all stages stopped after the same step.
     Drained,
 }
 
-/// How many groups in a row a stage may lose without a step beyond all earlier ones between them. What comes again then is not
-/// mended by forming the group again: all stages leave, and the attempt is over.
+/// The number of consecutive groups that a stage may lose without finishing a step beyond all earlier ones. A failure
+/// that recurs then is not cured by another group: all stages leave, and the attempt is over.
 const MAX_GROUPS_LOST_WITHOUT_PROGRESS: u32 = 3;
 
-/// Runs one stage from start to exit. A spare first waits until it is one.
+/// Runs one stage from start to exit. A spare first waits until it replaces a stage.
 ///
 /// # Errors
-/// What ends the stage, ready for the termination message.
+/// The error that ends the stage, ready for the termination message.
 pub(crate) fn run_stage(
     env: &StageEnv,
     config: &JobConfig,
@@ -116,7 +116,7 @@ pub(crate) fn run_stage(
             Err(error) if error.is_group_lost && context.reform_timeout().is_some() => error,
             Ok(Some(outcome)) => {
                 if outcome == StageOutcome::Done {
-                    stale_fences.wait(); // nobody comes after
+                    stale_fences.wait(); // no other group removes them later
                 }
                 return Ok(outcome);
             }
@@ -132,14 +132,14 @@ pub(crate) fn run_stage(
     }
 }
 
-/// Serves the job's page on the loopback of the pod whose stage leads the group, and says where in its log, which alone has the token.
-/// Training does without it.
+/// Serves the job's page on the loopback of the leader's pod, and prints the address in the pod's log, the only place
+/// that has the token. Training continues if the page can't be served.
 fn serve_page(context: &StageContext) -> Result<(), StageError> {
     let StageContext { config, monitor, event_writer, .. } = *context;
     let Ok(Some(_)) = http_port() else { return Ok(()) };
     let folder = JobFolder::open(&config.folder(), None)?;
     let status = || StatusSource::Stage(monitor.telemetry().clone(), Box::new(config.job.clone()));
-    // taken where pods share the node's network
+    // the port may be taken where pods share the node's network
     let served = page::serve(folder.clone(), status(), PAGE_PORT).or_else(|_| page::serve(folder, status(), 0));
     let message = match served {
         Ok(address) => format!("{PAGE_NOTE}, after `kubectl port-forward` of its port to this pod: {address}"),

@@ -1,4 +1,4 @@
-//! Shared state of a stage: stop request, activity, and how to exit from another thread (lost group, panic, signal).
+//! Shared state of a stage: stop request, activity, and exits from other threads (lost group, panic, signal).
 
 use std::io::Write;
 use std::path::PathBuf;
@@ -51,16 +51,18 @@ impl StageMonitor {
         &self.0.telemetry
     }
 
-    /// When the stage was asked to stop, if it was.
+    /// The time of the request to stop, if there was one.
     pub(crate) fn stop_requested_at(&self) -> Option<Instant> {
         self.0.stop_requested_at.get().copied()
     }
 
-    /// SIGTERM: stop after the current step, or before its end if there is no time for it; before the first step it exits at
-    /// once.
+    /// Handles SIGTERM: the stage stops after the current step, or before its end if there is no time for it. Before
+    /// the first step it exits at once.
     pub(crate) fn request_stop(&self) {
         self.0.stop_requested_at.get_or_init(Instant::now);
-        fence(Ordering::SeqCst); // with that in `set_forming`: either this sees that there is no group, or who forms one sees the request
+        // pairs with the fence in `set_forming`: either this call sees that there is no group, or the thread that forms
+        // one sees the request
+        fence(Ordering::SeqCst);
         self.0.telemetry.set_phase(StagePhase::Draining);
         if !self.0.formed.load(Ordering::Relaxed) {
             self.exit(FailureKind::Drained, "asked to stop before training began");
@@ -83,7 +85,7 @@ impl StageMonitor {
         if self.0.formed.swap(false, Ordering::Relaxed) {
             self.0.telemetry.set_phase(StagePhase::Forming);
         }
-        fence(Ordering::SeqCst); // with that in `request_stop`
+        fence(Ordering::SeqCst); // pairs with the fence in `request_stop`
     }
 
     /// Sets the activity that heartbeats report.
@@ -105,12 +107,12 @@ impl StageMonitor {
         self.state().step = Some(step);
     }
 
-    /// The step in progress, or the last one that was.
+    /// The step in progress, or the last one.
     pub(crate) fn step(&self) -> Option<u64> {
         self.state().step
     }
 
-    /// Sets the most bytes that the stage is planned to hold.
+    /// Sets the planned peak bytes of the stage.
     pub(crate) fn set_planned_bytes(&self, bytes: Option<u64>) {
         self.state().planned_bytes = bytes;
     }
@@ -124,7 +126,8 @@ impl StageMonitor {
         }
     }
 
-    /// Exits the process with `kind`'s exit code and a termination message; the first caller wins, others wait for it.
+    /// Exits the process with `kind`'s exit code and a termination message. The first caller wins, and others wait for
+    /// it.
     pub(crate) fn exit(&self, kind: FailureKind, message: &str) -> ! {
         let mut state = self.state();
         if !state.ended {
@@ -134,13 +137,15 @@ impl StageMonitor {
             report.step = state.step;
             report.checkpoint = status.checkpoint;
             report.progress = Some(status.progress).filter(|progress| progress.step > 0);
-            // memory is allocated ahead of the device; what else has failed is what the device was in
+            // the host allocates memory ahead of the device; for any other failure, the device's current activity
+            // counts
             let activity = if kind == FailureKind::OutOfMemory { Activity::last_set } else { Activity::text };
             let action = state.activity.as_ref().map_or_else(|| state.phase.clone(), activity);
             report.action = (!action.is_empty()).then_some(action);
             write_termination_message(&report);
             if !matches!(kind, FailureKind::Done) {
-                // a log on a full volume: `eprintln!` would panic, and its hook wait for ever for the lock held here
+                // a log on a full volume: `eprintln!` would panic, and its hook would wait for ever for the lock held
+                // here
                 let name = status.spare.map_or(format!("stage {}", status.stage), |spare| format!("spare {spare}"));
                 let _ = writeln!(std::io::stderr(), "{name}: {message}");
             }

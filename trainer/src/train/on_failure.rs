@@ -1,4 +1,4 @@
-//! What a stage does when its group fails: it goes back to the rendezvous, or exits.
+//! A stage's reaction to the failure of its group: it returns to the rendezvous, or exits.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
@@ -17,22 +17,22 @@ use crate::observe::{EventWriter, TrainingEvent};
 pub(super) struct FailureHandler {
     monitor: StageMonitor,
     event_writer: EventWriter,
-    /// Ends what the stage waits for on its links.
+    /// Ends the stage's waits on its links.
     interrupt: Interrupt,
-    /// How long the stages wait for the next group; none if a lost stage ends all.
+    /// The time for which the stages wait for the next group; `None` if a lost stage ends all.
     reform_timeout: Option<Duration>,
-    /// Of each rank, once they are known.
+    /// The incarnation of each rank, once they are known.
     incarnations: OnceLock<Vec<Option<u32>>>,
-    /// What ended the group.
+    /// The failure that ended the group.
     failure: OnceLock<GroupFailure>,
-    /// Whether the stage leaves the group by itself.
+    /// Whether the stage is leaving the group on its own.
     is_leaving: AtomicBool,
-    /// Disconnected as soon as the stage is back at the rendezvous.
+    /// Disconnected as soon as the stage has returned to the rendezvous.
     unwound: Mutex<Option<Receiver<()>>>,
 }
 
 impl FailureHandler {
-    /// The handler, and what is dropped when the stage is back at the rendezvous.
+    /// The handler, and a guard to drop when the stage has returned to the rendezvous.
     pub(super) fn new(context: &StageContext, interrupt: Interrupt) -> (FailureHandler, Sender<()>) {
         let (in_group, unwound) = channel();
         let handler = FailureHandler {
@@ -48,23 +48,23 @@ impl FailureHandler {
         (handler, in_group)
     }
 
-    /// The group has joined.
+    /// Records the roster when the group has joined.
     pub(super) fn set_roster(&self, roster: &Roster) {
         let _ = self.incarnations.set(roster.incarnations());
     }
 
-    /// The stage leaves: how the group ends does not concern it any more.
+    /// Records that the stage leaves: the end of the group does not affect it any more.
     pub(super) fn leave(&self) {
         self.is_leaving.store(true, Ordering::Relaxed);
     }
 
-    /// What ended the group, if it failed and this stage had not left.
+    /// The failure that ended the group, if it failed before this stage left.
     pub(super) fn failure(&self) -> Option<&GroupFailure> {
         self.failure.get()
     }
 
-    /// Interrupts the stage, so that it goes back to the rendezvous; exits if it is the cause, or if nobody waits for a next
-    /// group.
+    /// Interrupts the stage, so that it returns to the rendezvous. Exits if the stage is the cause, or if there will be
+    /// no next group.
     pub(super) fn handle(&self, failure: GroupFailure) {
         if self.is_leaving.load(Ordering::Relaxed) {
             return;
@@ -95,7 +95,8 @@ impl FailureHandler {
         self.event_writer.emit(&event);
     }
 
-    /// Exits with the failure of the group if this stage is not back at the rendezvous in time: its thread hangs.
+    /// Exits with the failure of the group if this stage has not returned to the rendezvous in time, because its thread
+    /// hangs.
     fn exit_unless_unwound(&self, unwound: Receiver<()>, timeout: Duration, failure: GroupFailure) {
         let monitor = self.monitor.clone();
         let watch = move || {

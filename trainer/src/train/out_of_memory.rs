@@ -1,12 +1,12 @@
-//! What a stage says whose memory is not enough.
+//! The error message of a stage that is out of memory.
 
 use indicatif::HumanBytes;
 
-/// The sentence for the end of a thread with `message`, if memory was not enough: what was asked for, what the plan has for this stage,
-/// and what to change.
+/// The sentence for a thread that ended with `message`, if it was out of memory: the request, the plan's memory for
+/// this stage, and the remedy.
 pub(super) fn explain(message: &str, planned_bytes: Option<u64>) -> Option<String> {
     let found = message.find("out of memory")?;
-    // as libtorch begins it, without what follows: where in its source, and a trace
+    // from the beginning of libtorch's message, without its source location and trace
     let began = message[..found].rfind(['"', '\n']).map_or(0, |at| at + 1);
     let ends = ["\\n", "\n", "\""].iter().filter_map(|end| message[found..].find(end));
     let what = &message[began..ends.min().map_or(message.len(), |length| found + length)];

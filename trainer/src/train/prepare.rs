@@ -1,4 +1,4 @@
-//! Stage 0 before the group forms: tokenisation, then the plan.
+//! The work of stage 0 before the group forms: tokenisation, then the plan.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -36,7 +36,7 @@ pub(super) fn decision_rules(config: &JobConfig) -> StepRules {
     StepRules { clip_norm: config.training.gradient_clip_norm, ..StepRules::default() }
 }
 
-/// A warning if bf16 saves memory and no time here.
+/// A warning if bf16 saves memory but no time on this device.
 fn bf16_warning(config: &JobConfig, device: tch::Device) -> Option<String> {
     let slow = config.training.precision == Precision::BFloat16
         && device == tch::Device::Cpu
@@ -86,7 +86,7 @@ fn length_notes(config: &JobConfig, training_sequences: u64) -> Vec<String> {
     notes
 }
 
-/// Tokenises the corpus, unless that was done before, and reports progress a few times a second.
+/// Tokenises the corpus, unless the token cache has it, and reports progress a few times a second.
 fn prepare_corpus(
     context: &StageContext,
     data_config: &DataConfig,
@@ -103,7 +103,7 @@ fn prepare_corpus(
         }
         shown = Some((progress.phase, Instant::now()));
         if let Some(failure) = coordinator.failure() {
-            monitor.exit(FailureKind::PeerLost, &failure.message); // what is tokenised so far is kept
+            monitor.exit(FailureKind::PeerLost, &failure.message); // the tokens so far are kept
         }
         let PrepareProgress { phase, bytes_done, bytes_total } = progress;
         coordinator.report_progress(&format!("{phase}, {bytes_done} of {bytes_total} bytes"));
@@ -150,7 +150,7 @@ pub(super) fn prepare_and_plan(
         initial_weights = resolve_initial_weights(config, Some(vocab_size), Some(&tokenizer), &mut notes)?;
         notes.extend(initial_weights.as_ref().map(|path| format!("starting from the weights in {}", path.display())));
     }
-    // preparing may have taken long: nobody finds a group that is fenced off
+    // preparation may have taken long: no stage finds a group that is fenced off
     fence.check(volume)?;
     let plan = Plan {
         vocab_size,
@@ -179,20 +179,21 @@ pub(super) fn prepare_and_plan(
     Ok(PlannedRun { plan, damage: chosen.damage, notes })
 }
 
-/// As [`check_space`], unless the stages may have a checkpoint in memory, which goes on without one on the volume.
+/// As [`check_space`], unless the stages may have a checkpoint in memory, from which training can resume without one on
+/// the volume.
 fn check_room_for_first_checkpoint(context: &StageContext, architecture: &dyn Architecture) -> Result<(), StageError> {
     let StageContext { env, config, volume, monitor, .. } = *context;
     let is_first_group = env.incarnation == 0 && monitor.step().is_none();
     if config.job.spec.memory_checkpoints().is_some() && !is_first_group {
         return Ok(());
     }
-    // what older groups have left is removed while this one trains
+    // the space of older groups' files counts as available, because they are removed while this group trains
     let available = || VolumeContents::find(volume).ok()?.fences_only().available_bytes_without(volume);
     check_space(config, architecture, available)
 }
 
-/// The model directory to start from, if the job names one, checked before any stage loads it. Where `vocab_size` and the
-/// file of the `tokenizer` are not known yet, they are taken for its own.
+/// The model directory to start from, if the job names one. The check precedes the loading on any stage. If
+/// `vocab_size` and the file of the `tokenizer` are not known yet, those of the model count.
 pub(super) fn resolve_initial_weights(
     config: &JobConfig,
     vocab_size: Option<usize>,
@@ -205,7 +206,7 @@ pub(super) fn resolve_initial_weights(
         None => "spec.model.pretrained.path",
     };
     let unusable = |error: CheckpointError| match error {
-        // what is not there does not come by trying again
+        // a missing file would not appear on a retry
         CheckpointError::Io { .. } if !error.is_not_found() => StageError::from(error),
         other => StageError::invalid(format!("{field}: could not start from {}: {other}", path.display())),
     };

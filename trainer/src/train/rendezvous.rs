@@ -1,5 +1,6 @@
-//! Where the stages of an attempt meet. Who leads publishes its address and the group's key in its fence, whose folder is readable
-//! by its owner alone: who runs as that user and may read the job's folder may join, and nobody else.
+//! The rendezvous of an attempt's stages. The leader publishes its address and the group's key in its fence, whose
+//! folder only its owner can read. A process may join if it runs as that user and can read the job's folder; no other
+//! process can.
 
 use std::cmp::Ordering;
 use std::time::{Duration, Instant};
@@ -10,14 +11,14 @@ use stagecoach_checkpoint::{
 };
 use stagecoach_group::{GroupSecret, NotFound, Rendezvous, answers};
 
-/// How long to wait for who has taken a fence to say that it leads.
+/// The time to wait until a stage that has acquired a fence publishes that it leads.
 pub(super) const PUBLISH_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Begins the published name.
+/// The prefix of the published name.
 const PREFIX: &str = "rendezvous,";
 
-/// The name that the leader publishes: comma-separated version of the control protocol, the job (a hash of its UID), attempt, rank,
-/// address (`:` as `_`, which every file system takes) and key.
+/// The name that the leader publishes, with comma-separated fields: version of the control protocol, the job (a hash of
+/// its UID), attempt, rank, address (`:` as `_`, which every file system accepts) and key.
 pub(super) fn published_name(env: &StageEnv, at: &Rendezvous) -> String {
     let Rendezvous { address, protocol_version, secret, .. } = at;
     let (job, address) = (job_hash(env), address.replace(':', "_"));
@@ -28,8 +29,8 @@ fn job_hash(env: &StageEnv) -> String {
     blake3::hash(env.job_uid.as_bytes()).to_hex()[..16].to_owned()
 }
 
-/// The job whose group holds the newest fence, if that is one of another name than `own` and its leader answers. A job of the same
-/// name with another UID was deleted and made anew: its group is on its way out, and is fenced off.
+/// The job whose group holds the newest fence, if its name is not `own` and its leader answers. A job of the same name
+/// with another UID was deleted and created again: its group is about to end, and is fenced off.
 ///
 /// # Errors
 /// If the volume fails.
@@ -39,32 +40,32 @@ pub(super) fn living_other_job(volume: &dyn Volume, own: &FenceOwner) -> Result<
     Ok(Published::parse(epoch, &name).is_some_and(|published| answers(&published.at)).then_some(owner))
 }
 
-/// Who led the last group of a stage's attempt.
+/// The leader of the last group of a stage's attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct LastLeader {
     /// The number of the newest fence.
     pub(super) epoch: u64,
-    /// Its holder's rank; none if that has not said so.
+    /// The rank of its holder; `None` if the holder has not published it.
     pub(super) rank: Option<u32>,
 }
 
-/// Looks for the group of a stage's attempt.
+/// Finds the group of a stage's attempt.
 pub(super) struct Finder<'a> {
     volume: &'a dyn Volume,
     env: &'a StageEnv,
-    /// The last group that this stage was in, which is over.
+    /// The last group of this stage, which is over.
     over: Option<u64>,
-    /// The rank that this stage succeeds, if its process ends.
+    /// The rank that this stage succeeds if its process ends.
     succeeds: Option<u32>,
-    /// The newest group that was there before this stage waited for one.
+    /// The newest group that existed before this stage started to wait.
     first_epoch: Option<u64>,
-    /// The newest fence whose holder has not said where it is, and since when.
+    /// The newest fence whose holder has not published its address, and the time at which this stage first saw it.
     unpublished: Option<(u64, Instant)>,
 }
 
 impl<'a> Finder<'a> {
-    /// Looks for a newer group than `over`, the last one that this stage was in. `succeeds` is the rank that it succeeds, if its
-    /// process ends.
+    /// A finder for a newer group than `over`, the last group of this stage. `succeeds` is the rank that this stage
+    /// succeeds if its process ends.
     pub(super) fn new(
         volume: &'a dyn Volume,
         env: &'a StageEnv,
@@ -74,10 +75,10 @@ impl<'a> Finder<'a> {
         Finder { volume, env, over, succeeds, first_epoch: over, unpublished: None }
     }
 
-    /// Finds who led the last group of this attempt; none if there was none.
+    /// Finds the leader of the last group of this attempt; `None` if there was no group.
     ///
     /// # Errors
-    /// If that can't be known, or a newer attempt has begun.
+    /// If the leader can't be determined, or a newer attempt has begun.
     pub(super) fn last_leader(&self) -> Result<Option<LastLeader>, NotFound> {
         let Some((epoch, name)) = newest(self.volume)? else { return Ok(None) };
         let Some(name) = name else { return Ok(Some(LastLeader { epoch, rank: None })) };
@@ -90,15 +91,15 @@ impl<'a> Finder<'a> {
         }
     }
 
-    /// Who led before the newest fence was taken, in this attempt, if the volume still says so.
+    /// The leader before the newest fence was acquired, in this attempt, if the volume still records it.
     pub(super) fn leader_before(&self) -> Option<u32> {
         let (epoch, name) = last_published(self.volume, PREFIX).ok().flatten()?;
         let Published { job, attempt, rank, .. } = Published::parse(epoch, &name)?;
         (job == job_hash(self.env) && attempt == self.env.attempt).then_some(rank)
     }
 
-    /// Whether this stage leads in the place of who has taken a fence and not said where it is: only the one does that succeeds the last
-    /// leader, as nobody else leads by then.
+    /// Whether this stage leads instead of a stage that has acquired a fence without publishing its address. Only the
+    /// successor of the last leader does, because no other stage leads by then.
     fn is_leaderless(&mut self, epoch: u64, now: Instant) -> bool {
         let is_newer = self.over.is_none_or(|over| epoch > over);
         let (_, since) = *match &mut self.unpublished {
@@ -111,7 +112,7 @@ impl<'a> Finder<'a> {
     /// Finds the leader of the next group.
     ///
     /// # Errors
-    /// If it is not there, and whether it may yet come.
+    /// If there is no leader, and whether one may still come.
     pub(super) fn find(&mut self) -> Result<Rendezvous, NotFound> {
         let Finder { volume, env, over, succeeds, .. } = *self;
         let folder = volume.display(paths::FENCES_DIR);
@@ -133,7 +134,7 @@ impl<'a> Finder<'a> {
         let Published { job, attempt, rank, at } =
             published.ok_or_else(|| yet(format!("group {epoch} is of another version")))?;
         match attempt.cmp(&env.attempt) {
-            // what was there before this stage may be what an older job of this name has left
+            // a group that existed before this stage may belong to an older job of this name
             _ if job != job_hash(env) && is_newer => Err(NotFound::Superseded("another job of this name".to_owned())),
             _ if job != job_hash(env) => Err(yet("the newest group is of another job of this name".to_owned())),
             Ordering::Less => {
@@ -145,23 +146,23 @@ impl<'a> Finder<'a> {
     }
 }
 
-/// The newest fence, and what its group has published.
+/// The newest fence, and the name that its group has published.
 fn newest(volume: &dyn Volume) -> Result<Option<(u64, Option<String>)>, NotFound> {
     newest_published(volume, PREFIX).map_err(|error| NotFound::Yet(error.to_string()))
 }
 
-/// What a group has published.
+/// The published fields of a group.
 struct Published {
-    /// See [`job_hash`].
+    /// The job's hash, see [`job_hash`].
     job: String,
     attempt: u64,
-    /// The leader's.
+    /// The leader's rank.
     rank: u32,
     at: Rendezvous,
 }
 
 impl Published {
-    /// Reads what [`published_name`] wrote in fence `epoch`; `None` for anything else.
+    /// Parses the name that [`published_name`] wrote in fence `epoch`; `None` for any other content.
     fn parse(epoch: u64, name: &str) -> Option<Published> {
         let fields: Vec<&str> = name.strip_prefix(PREFIX)?.split(',').collect();
         let [version, job, attempt, rank, address, key] = fields[..] else { return None };
@@ -204,7 +205,7 @@ mod tests {
         let mut published = Vec::new();
         for (attempt, address) in [(3, "10.0.0.7:1234"), (4, "[fd00::7]:1234")] {
             let fence = Fence::acquire(&volume).unwrap();
-            // the older group is found no more
+            // the older group can't be found any more
             not_yet("a", 3, "no group has begun in");
             let secret = GroupSecret::generate(fence.number()).unwrap();
             let at = Rendezvous::new(address.into(), secret);
@@ -232,7 +233,7 @@ mod tests {
         assert!(error.contains("a newer group took fence 2") && !error.contains("rendezvous"), "{error}");
         Fence::acquire(&volume).unwrap().publish(&volume, "rendezvous,4,of,another,version").unwrap();
         not_yet("a", 4, "group 3 is of another version");
-        // a group that was not there at the first look has begun since
+        // a group that did not exist at the first look has begun since
         Fence::acquire(&volume).unwrap().publish(&volume, &published[1].1).unwrap();
         assert_eq!(other_job.find(), Err(NotFound::Superseded("another job of this name".to_owned())));
     }

@@ -1,4 +1,4 @@
-//! What a replay asks of the stages.
+//! The options of a replay for the stages.
 
 use std::collections::BTreeSet;
 
@@ -9,7 +9,7 @@ use tch::Tensor;
 use crate::execute::{DumpConfig, Stage};
 use crate::stage_error::StageError;
 
-/// What a replay asks of a stage besides a pod's contract.
+/// Options of a stage in a replay, besides a pod's contract.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct ReplayOptions {
     /// Tensors to write.
@@ -18,7 +18,7 @@ pub(crate) struct ReplayOptions {
     pub(crate) without: BTreeSet<u64>,
 }
 
-/// Writes the tensors that were taken of a step as a file of this stage, if there are any.
+/// Writes the dumped tensors of a step as a file of this stage, if there are any.
 pub(super) fn write_dump(config: &DumpConfig, stage: &Stage, step: u64) -> Result<(), StageError> {
     let tensors = stage.take_dump();
     if tensors.is_empty() {

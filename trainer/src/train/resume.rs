@@ -1,5 +1,5 @@
-//! Where training resumes: stage 0 acquires the fence, then chooses the newest checkpoint of this job; every stage
-//! verifies the bytes that it loads, and a checkpoint that any stage finds damaged is skipped by all stages.
+//! Resumes training: stage 0 acquires the fence, then chooses the newest checkpoint of this job. Every stage verifies
+//! the bytes that it loads, and all stages skip a checkpoint that any stage finds damaged.
 
 use std::path::Path;
 use std::time::Instant;
@@ -28,14 +28,15 @@ use crate::state_dict::{InitialWeights, checkpoint_tensors, first_difference, lo
 #[derive(Debug)]
 pub(super) struct ResumePoint {
     pub(super) trainer_state: TrainerState,
-    /// Newer checkpoints that can't be used: set aside once another one has been loaded.
+    /// Newer checkpoints that can't be used. They are set aside once another one has been loaded.
     pub(super) damage: Vec<Damage>,
     /// Messages for the user.
     pub(super) notes: Vec<String>,
 }
 
-/// Acquires the next fence on `volume` for the job `owner`. `last` is the fence of the group that this stage has led: if another
-/// one has taken a newer one, this one was replaced. With `after`, nobody has taken one after that.
+/// Acquires the next fence on `volume` for the job `owner`. `last` is the fence of the group that this stage has led:
+/// if another stage has acquired a newer one, it has replaced this stage. With `after`, the call fails if another stage
+/// has acquired a fence after that one.
 ///
 /// # Errors
 /// If a newer group is starting or has begun, or the volume fails.
@@ -49,9 +50,10 @@ pub(super) fn acquire_fence(
     Ok(Fence::acquire_for(volume, owner, after)?)
 }
 
-/// Refuses the folder before its fence is taken, which would end the group of the job that it is of: if another job's group
-/// leads there, or the newest checkpoint is of another identity, as far as that is known before the corpus has been read.
-/// Returns the newest fence that was seen: who takes the one after that has looked at what is there.
+/// Refuses a folder of another job before acquiring its fence, which would end the other job's group. The check fails
+/// if another job's group leads there, or if the newest checkpoint has another identity, as far as that is known before
+/// the corpus has been read. Returns the newest fence that it saw: a stage that acquires the next fence has checked the
+/// current content.
 ///
 /// # Errors
 /// `InvalidConfig` names the other job, or the fields that differ; or if the volume fails.
@@ -65,7 +67,7 @@ pub(super) fn check_folder(context: &StageContext, own: &FenceOwner) -> Result<u
         )));
     }
     let newest = list(volume)?.steps.first().copied();
-    // what is wrong with the checkpoint is told when it is chosen
+    // damage of the checkpoint is reported when it is chosen
     if let Some(Ok(manifest)) = newest.map(|step| read_manifest(volume, step)) {
         let recorded = &manifest.metadata.identity;
         let identity = config.resuming(recorded)?.identity_over_corpus_of(recorded);
@@ -74,12 +76,12 @@ pub(super) fn check_folder(context: &StageContext, own: &FenceOwner) -> Result<u
     Ok(seen)
 }
 
-/// Chooses the newest checkpoint without `known` damage, to train to step `steps`. Its content is verified when it is
-/// loaded.
+/// Chooses the newest checkpoint without `known` damage, for training up to step `steps`. Its content is verified when
+/// it is loaded.
 ///
 /// # Errors
-/// If there are checkpoints and none can be used, or the newest one is another job's or another model's, or its learning
-/// rate can't go on as the job says; or if the volume refuses.
+/// If there are checkpoints and none can be used, or the newest one is of another job or another model, or its learning
+/// rate can't continue as the job specifies; or if the volume fails.
 pub(super) fn choose_checkpoint(
     context: &StageContext,
     identity: &Value,
@@ -101,7 +103,7 @@ pub(super) fn choose_checkpoint(
     Ok(ResumePoint { trainer_state, damage, notes })
 }
 
-/// Refuses a checkpoint of another job, by the fields that differ.
+/// Refuses a checkpoint of another job, and names the fields that differ.
 fn same_job(
     volume: &dyn Volume,
     loaded: &CheckpointReader,
@@ -121,7 +123,8 @@ fn same_job(
     refuse_other_job(volume, different)
 }
 
-/// The fields in which a job's identity differs from the `recorded` one. An extension may have another decay: `fix_decay` knows which.
+/// The fields in which a job's identity differs from the `recorded` one. An extension may have another decay, which
+/// `fix_decay` checks.
 fn other_fields(identity: &Value, recorded: &Value) -> Vec<String> {
     let different = differences(identity, recorded).into_iter();
     let different = different.filter(|difference| change_effect(&difference.path) != Some(ChangeEffect::Extension));
@@ -136,7 +139,7 @@ fn refuse_other_job(volume: &dyn Volume, different: Vec<String>) -> Result<(), S
         "the checkpoints in {} are another job's: {}; set spec.storage.path to another folder{}",
         volume.display("").display(),
         different.join(", "),
-        // who runs in a pod has no such argument
+        // a pod has no such argument
         if has_launcher() { ", or start over with --fresh" } else { "" }
     )))
 }
@@ -152,7 +155,8 @@ fn read_trainer_state(loaded: &CheckpointReader) -> Result<TrainerState, StageEr
         .map_err(|e| StageError::storage("understand the progress in", loaded.folder().as_ref(), e))
 }
 
-/// Sets the checkpoints aside that hold `step`, whose result an audit has found wrong, so that the next attempt goes on from before it.
+/// Sets aside the checkpoints that contain the result of `step`, which an audit has found wrong, so that the next
+/// attempt resumes from an earlier one.
 ///
 /// # Errors
 /// If a newer group has begun, or the volume fails.
@@ -167,11 +171,11 @@ pub(super) fn set_aside_from(volume: &dyn Volume, fence: &Fence, step: u64) -> R
     Ok(set_aside.iter().map(ToString::to_string).collect())
 }
 
-/// What stage 0 would refuse about the learning rate of this job, which was begun on `volume`: for the launcher, which
-/// asks before it changes anything. Whatever else is wrong there, stage 0 tells.
+/// The error with which stage 0 would refuse the learning rate of this job, which has begun on `volume`. The launcher
+/// calls this before it changes anything. Stage 0 reports all other problems of the volume.
 ///
 /// # Errors
-/// If the learning rate can't go on as the job says.
+/// If the learning rate can't continue as the job specifies.
 pub(crate) fn check_extension(config: &JobConfig, volume: &dyn Volume) -> Result<(), StageError> {
     let Ok(NewestCheckpoint { checkpoint: Some(checkpoint), .. }) = open_newest(volume, VerifyLevel::Sizes, &[]) else {
         return Ok(());
@@ -201,7 +205,8 @@ fn load_initial_weights(
     })
 }
 
-/// How far loading is. Every tensor is an activity of its own, so that a large stage on a slow volume is not taken for a hang.
+/// The progress of loading. Every tensor is a separate activity, so that a large stage on a slow volume is not mistaken
+/// for a hang.
 struct LoadProgress<'a> {
     context: &'a StageContext<'a>,
     tensors: (usize, usize),
@@ -209,7 +214,7 @@ struct LoadProgress<'a> {
 }
 
 impl<'a> LoadProgress<'a> {
-    /// Of `stage`, with its moments or without.
+    /// The progress of loading `stage`, with or without its moments.
     fn new(context: &'a StageContext, stage: &Stage, with_moments: bool) -> LoadProgress<'a> {
         let each = if with_moments { 3 } else { 1 };
         let owned = || stage.parameters.iter().enumerate().filter(|(index, _)| !with_moments || stage.owns(*index));
@@ -217,7 +222,7 @@ impl<'a> LoadProgress<'a> {
         LoadProgress { context, tensors: (0, each * owned().count()), bytes: (0, each as u64 * bytes) }
     }
 
-    /// One more tensor was read.
+    /// Records that one more tensor was read.
     fn add(&mut self, bytes: u64) {
         self.tensors.0 += 1;
         self.bytes.0 += bytes;
@@ -229,8 +234,8 @@ impl<'a> LoadProgress<'a> {
     }
 }
 
-/// After a checkpoint in memory was loaded since `started`: sets damaged ones on the volume aside. Returns messages for the
-/// user.
+/// Finishes the loading of a checkpoint in memory that began at `started`: sets damaged checkpoints on the volume
+/// aside. Returns messages for the user.
 ///
 /// # Errors
 /// If the volume fails.
@@ -249,9 +254,9 @@ pub(super) fn finish_in_memory(
     Ok(std::iter::once(loaded).chain(set_aside.iter().map(ToString::to_string)).collect())
 }
 
-/// Loads `stage` from the checkpoint that stage 0 has chosen, or from an older one if any stage finds that one damaged:
-/// then `plan.trainer_state` changes, on all stages alike. What `held` has of that checkpoint is not read again. Returns messages
-/// for the user.
+/// Loads `stage` from the checkpoint that stage 0 has chosen, or from an older one if any stage finds that one damaged.
+/// In the latter case `plan.trainer_state` changes, equally on all stages. Tensors of that checkpoint in `held` are not
+/// read again. Returns messages for the user.
 ///
 /// # Errors
 /// If no intact checkpoint is left, the group fails, or the volume fails.
@@ -277,7 +282,7 @@ pub(super) fn load_weights(
             step => {
                 let held = held.filter(|held| held.step == step).map(|held| &held.snapshot);
                 let names = checkpoint_tensors(stage, held);
-                // a stage that holds all of them needs no file
+                // a stage whose tensors are all held needs no file
                 let checkpoint = (!names.is_empty()).then(|| open_tensors(volume, step, &names)).transpose();
                 checkpoint.and_then(|checkpoint| {
                     load_checkpoint(checkpoint.as_ref(), held, stage, plan.trainer_state.updates, &mut on_read)

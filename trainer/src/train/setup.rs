@@ -1,4 +1,4 @@
-//! What a stage sets up for one group before it trains: its layers, links, checkpoints in memory and audits.
+//! The setup of a stage for one group before it trains: its layers, links, checkpoints in memory and audits.
 
 use std::net::TcpListener;
 
@@ -23,7 +23,7 @@ use crate::plan::{Plan, VerifiedPlan};
 use crate::stage_error::StageError;
 use crate::state_dict::StateCopy;
 
-/// What the parts of a stage are set up from.
+/// The data from which the parts of a stage are set up.
 pub(super) struct GroupSetup<'a> {
     /// The context of a stage in its group.
     pub(super) context: &'a StageContext<'a>,
@@ -34,8 +34,8 @@ pub(super) struct GroupSetup<'a> {
 }
 
 impl<'a> GroupSetup<'a> {
-    /// Agrees with the other stages on the newest checkpoint in memory. If there is one, training goes on from its state. None if the
-    /// job has no checkpoints in memory.
+    /// Agrees with the other stages on the newest checkpoint in memory. If there is one, training resumes from its
+    /// state. `None` if the job has no checkpoints in memory.
     pub(super) fn agree_on_memory_checkpoint(
         &self,
         plan: &mut Plan,
@@ -54,7 +54,7 @@ impl<'a> GroupSetup<'a> {
         Ok(Some(held))
     }
 
-    /// What the stage is built from.
+    /// The configuration from which the stage is built.
     pub(super) fn stage_config(&self, plan: &Plan) -> StageConfig<'a> {
         let StageContext { config, device, .. } = *self.context;
         // a fallback from a damaged checkpoint is an older one, never a fresh start
@@ -72,7 +72,8 @@ impl<'a> GroupSetup<'a> {
         }
     }
 
-    /// Builds the stage, in the memory of the last group's if that had the same tensors and they are loaded anew.
+    /// Builds the stage. Reuses the memory of the last group's stage if that had the same tensors and all of them are
+    /// loaded again.
     pub(super) fn build_stage(&self, config: &StageConfig, plan: &Plan, kept: &mut Kept) -> Result<Stage, StageError> {
         let dump = self.context.replay.dump.as_ref();
         let is_reused = plan.trainer_state.step > 0 && dump.is_none();
@@ -84,7 +85,7 @@ impl<'a> GroupSetup<'a> {
         Ok(stage)
     }
 
-    /// Opens the links to other stages; those of copies and audits too, if the job has them.
+    /// Opens the links to other stages, including those for copies and audits if the job has them.
     pub(super) fn open_links(&self, listener: TcpListener, interrupt: &Interrupt) -> Result<Links, StageError> {
         let StageContext { env, config, device, monitor, group_rank, .. } = *self.context;
         let spec = &config.job.spec;
@@ -121,7 +122,7 @@ impl<'a> GroupSetup<'a> {
         opened.map_err(|error| link_failure(self.member, error))
     }
 
-    /// Reports once, on the leader, which faster carriers of links are missing.
+    /// Reports once, on the leader, the faster carriers of links that are missing.
     pub(super) fn report_missing_transports(&self, links: &Links, kept: &mut Kept) -> Result<(), StageError> {
         if self.context.config.job.spec.pipeline.transport != Transport::Auto {
             return Ok(());
@@ -140,7 +141,7 @@ impl<'a> GroupSetup<'a> {
         Audits::begin(job.job.spec.audit()?, seed, (group_rank, self.roster), self.verified, config, links)
     }
 
-    /// Begins checkpoints in memory, and loads `stage` from the one that was agreed on.
+    /// Begins checkpoints in memory, and loads `stage` from the agreed one.
     pub(super) fn begin_memory_checkpoints<'c>(
         &self,
         held: Option<HeldByGroup>,
@@ -158,7 +159,7 @@ impl<'a> GroupSetup<'a> {
         begun.map_err(|error| link_failure(self.member, error))
     }
 
-    /// Gathers the weights that were loaded: each replica has loaded what it owns.
+    /// Gathers the loaded weights: each replica has loaded the parameters that it owns.
     pub(super) fn gather_loaded_weights(
         &self,
         plan: &Plan,
@@ -172,7 +173,8 @@ impl<'a> GroupSetup<'a> {
         gathered.map_err(|error| link_failure(self.member, error))
     }
 
-    /// Compares the environments of all stages, and reports on the leader how they differ. Returns them by group rank.
+    /// Compares the environments of all stages, and reports the differences on the leader. Returns the environments by
+    /// group rank.
     pub(super) fn compare_environments(
         &self,
         plan: &mut Plan,
@@ -189,7 +191,7 @@ impl<'a> GroupSetup<'a> {
         Ok(environments)
     }
 
-    /// Reports on the leader that training starts, or that nothing is left to train.
+    /// Reports on the leader that training starts, or that there is nothing left to train.
     pub(super) fn report_start(&self, plan: &Plan) {
         if !self.context.is_leader() {
             return;
@@ -218,7 +220,7 @@ impl<'a> GroupSetup<'a> {
         self.verified.training.placement.ranks()
     }
 
-    /// Who holds copies of whose state.
+    /// The assignment of the holders of state copies.
     fn copy_ring(&self) -> CopyRing {
         CopyRing { stages: self.stages(), replicas: self.verified.replica.count }
     }

@@ -1,4 +1,5 @@
-//! Removes what fenced-off groups left on the volume, behind training: it may be many gigabytes, and nothing depends on it.
+//! Removes the files that fenced-off groups left on the volume, concurrently with training: they may be many gigabytes,
+//! and nothing depends on the removal.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{Builder, JoinHandle};
@@ -9,8 +10,8 @@ use stagecoach_checkpoint::{Volume, remove_stale_fences};
 use super::context::StageContext;
 use crate::observe::TrainingEvent;
 
-/// The removal, for all groups that a stage 0 is in. A process that has to leave does not wait for it: whoever comes next
-/// removes the rest.
+/// The removal, for all groups in which a stage 0 takes part. A process that must leave does not wait for it: the next
+/// one removes the rest.
 pub(super) struct StaleFenceRemoval {
     volume: Arc<dyn Volume>,
     thread: Mutex<Option<JoinHandle<()>>>,
@@ -21,8 +22,8 @@ impl StaleFenceRemoval {
         StaleFenceRemoval { volume: Arc::clone(volume), thread: Mutex::default() }
     }
 
-    /// Begins to remove what is there now, after what an earlier call is still removing. With `checkpoint.mode: Sync` training
-    /// waits for it, as for every other work on the volume.
+    /// Starts to remove the files that exist now, after the removals of earlier calls. With `checkpoint.mode: Sync`
+    /// training waits for it, as for all other work on the volume.
     pub(super) fn begin(&self, context: &StageContext) {
         let (volume, monitor, events) =
             (Arc::clone(&self.volume), context.monitor.clone(), context.event_writer.clone());
@@ -56,7 +57,7 @@ impl StaleFenceRemoval {
         }
     }
 
-    /// Waits until all is removed.
+    /// Waits until all files are removed.
     pub(super) fn wait(&self) {
         let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(thread) = thread {

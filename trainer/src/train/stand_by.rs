@@ -1,4 +1,4 @@
-//! A spare: a process without a stage, which has loaded what takes time and waits to take the place of a lost stage.
+//! A spare: a process without a stage. It has done the slow part of loading, and waits to replace a lost stage.
 
 use stagecoach_api::contract::{FailureKind, StageEnv};
 use stagecoach_checkpoint::Volume;
@@ -13,7 +13,8 @@ use crate::observe::{EventWriter, TrainingEvent};
 use crate::plan::{JobConfig, Plan};
 use crate::stage_error::StageError;
 
-/// Waits as the spare with this number; the environment of the stage whose place it takes. Exits when all stages have left.
+/// Waits as the spare with this number. Returns the environment of the stage that it replaces. Exits when all stages
+/// have left.
 ///
 /// # Errors
 /// If it can't be a spare of this group, or its attempt is over.
@@ -50,13 +51,13 @@ pub(super) fn stand_by(
     Ok(of_stage)
 }
 
-/// What the first tensors cost: a CUDA context and its libraries take seconds.
+/// Computes a first tensor, because a CUDA context and its libraries take seconds to load.
 fn warm_up(device: Device) {
     let one = Tensor::ones([8, 8], (Kind::Float, device));
     let _ = one.matmul(&one).double_value(&[0, 0]);
 }
 
-/// Opens the tokens, so that the volume has what is read first at hand. What fails here fails again, and is reported, when a stage
+/// Opens the tokens, so that the volume caches the first data. A failure here recurs, and is reported, when a stage
 /// opens them.
 fn open_tokens(config: &JobConfig, plan: &[u8]) {
     if let Ok((plan, _)) = Plan::from_bytes(plan, 0)

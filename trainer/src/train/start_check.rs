@@ -1,5 +1,5 @@
-//! Checks of a job that stage 0 would refuse before it trains, as far as it is known without reading a text: for the launcher, which asks before
-//! it removes anything. Stage 0 asks the same functions.
+//! Checks for which stage 0 would refuse a job before it trains, as far as they are possible without reading a text.
+//! The launcher runs them before it removes anything. Stage 0 calls the same functions.
 
 use std::path::PathBuf;
 
@@ -15,8 +15,9 @@ use crate::stage_error::StageError;
 /// Bytes of a parameter in a checkpoint: its weight and both moments, as F32.
 const BYTES_PER_PARAMETER: u64 = 12;
 
-/// Checks the paths of the corpus, the tokenizer, the weights to start from, the plan, and that a checkpoint fits into the
-/// `available_bytes` of the volume. Of a tokenizer that is yet to be trained, the vocabulary is not known: it is counted as empty.
+/// Checks the paths of the corpus, the tokenizer and the initial weights, the plan, and that a checkpoint fits into the
+/// `available_bytes` of the volume. The vocabulary of a tokenizer that is still to be trained is not known, and counts
+/// as empty.
 ///
 /// # Errors
 /// The first reason for which stage 0 would refuse the job.
@@ -37,17 +38,17 @@ pub(crate) fn check_start(config: &JobConfig, available_bytes: Option<u64>) -> R
     };
     let architecture = config.architecture(vocab_size.unwrap_or(1), tch::Device::Cpu);
     if let Err(refusal) = plan(vocab_size.unwrap_or(1)) {
-        // its figures are of a vocabulary of one token: those of the largest one are what stage 0 says
+        // the refusal's figures are for a vocabulary of one token; stage 0 reports the figures of the largest one
         return plan(config.planned_vocab_size()?).and(Err(refusal));
     }
     resolve_initial_weights(config, vocab_size, tokenizer.as_deref(), &mut Vec::new())?;
     check_space(config, architecture.as_ref(), || available_bytes)
 }
 
-/// Checks that the volume has room for one checkpoint, without which all that is trained is lost at the end.
+/// Checks that the volume has room for one checkpoint. Without that room, the end of training would lose all results.
 ///
 /// # Errors
-/// If it has not, with both figures.
+/// If the volume has no room, with both figures.
 pub(super) fn check_space(
     config: &JobConfig,
     architecture: &dyn Architecture,

@@ -13,23 +13,24 @@ use crate::observe::{
 };
 use crate::stage_error::StageError;
 
-/// The metrics file, and what a record takes from earlier steps.
+/// The metrics file, and the state that a record takes from earlier steps.
 pub(super) struct StepRecorder {
     metrics: MetricsFile,
     model_cost: ModelCost,
-    /// On GPUs whose peak is known.
+    /// Set on GPUs whose peak is known.
     utilization: Option<FlopsUtilization>,
     timeline_interval: u64,
-    /// Payload bytes that all stages have sent until the last record.
+    /// Payload bytes that all stages had sent at the last record.
     bytes_sent: u64,
 }
 
 impl StepRecorder {
-    /// Started inside the fence: a group that has lost it since must not touch what a newer one writes. `evaluation_loss` is
-    /// the held-out loss behind the last step, if the group that trained it had no time for it.
+    /// Opens the recorder under the fence: a group that has lost its fence must not modify the files of a newer one.
+    /// `evaluation_loss` is the held-out loss after the last step, if the group that trained it had no time for it.
     ///
     /// # Errors
-    /// If the metrics of earlier steps can't be read or kept. A full volume is no error: lines wait until there is space.
+    /// If the metrics of earlier steps can't be read or kept. A full volume is no error: lines wait until there is
+    /// space.
     pub(super) fn open(
         running: &RunningStage,
         architecture: &dyn Architecture,
@@ -62,7 +63,7 @@ impl StepRecorder {
         })
     }
 
-    /// Completes the record with what the group measured.
+    /// Completes the record with the group's measurements.
     pub(super) fn complete(&mut self, running: &RunningStage, verdict: &Verdict, record: StepRecord) -> StepRecord {
         let measured = MeasuredStep::new(verdict, &running.verified.training);
         let is_sampled = record.step.is_multiple_of(self.timeline_interval) || record.step == running.plan.steps;
@@ -99,8 +100,8 @@ impl StepRecorder {
     }
 }
 
-/// What the group's GPUs could do in a step, if each rank has one of its own; None if the peak of one is not known, as on processors, and
-/// for sequences that are not packed, whose lengths differ.
+/// The peak of the group's GPUs in a step, if each rank has its own GPU. `None` if the peak of one is unknown, as on
+/// processors, and for sequences that are not packed, whose lengths differ.
 fn utilization(running: &RunningStage, architecture: &dyn Architecture) -> Option<FlopsUtilization> {
     let config = running.context.config;
     if !config.data.packing {
@@ -112,8 +113,8 @@ fn utilization(running: &RunningStage, architecture: &dyn Architecture) -> Optio
     Some(FlopsUtilization { step_flops: f64::from(config.training.microbatches) * microbatch_flops, peak_flops })
 }
 
-/// Every how many steps the whole timeline is recorded: every tenth, and of large pipelines so rarely that no more than a
-/// hundred actions are written a step.
+/// The interval of steps whose whole timeline is recorded: every tenth step, and for large pipelines so rarely that at
+/// most a hundred actions are written per step.
 fn timeline_interval(programs: &Programs) -> u64 {
     let actions: usize = programs.ranks.iter().map(Vec::len).sum();
     (actions as u64 / 100).max(10)

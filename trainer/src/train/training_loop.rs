@@ -24,8 +24,8 @@ use crate::observe::TrainingEvent;
 use crate::plan::TrainerState;
 use crate::stage_error::StageError;
 
-/// Trains to the end, or until the step after which the group drains: then `state.step` is less than the plan's, or the last held-out loss
-/// is due. Also whether it did so to form again.
+/// Trains to the end, or until the step after which the group drains. In the latter case `state.step` is less than the
+/// plan's, or the last held-out loss is due. Also returns whether the group drained to form again.
 pub(super) fn train(
     running: &mut RunningStage,
     architecture: &dyn Architecture,
@@ -82,14 +82,15 @@ pub(super) fn train(
     })
 }
 
-/// Sets aside what holds the wrong result of `step`, on the leader, and waits for that. An error does not hide why the stage ends.
+/// Sets aside the checkpoints with the wrong result of `step`, on the leader, and waits for that. An error does not
+/// hide the reason for the stage's end.
 fn set_aside_wrong_checkpoints(running: &RunningStage, step: u64) {
     if running.context.is_leader() {
         let failed = |error| vec![format!("what was saved after step {step} stays, and may be wrong: {error}")];
         let messages = set_aside_from(running.context.volume, &running.plan.fence, step).unwrap_or_else(failed);
         messages.into_iter().for_each(|message| running.emit(&TrainingEvent::Note { message }));
     }
-    // nobody leaves before that: a group that falls apart may end the leader
+    // no stage leaves before that: a group that falls apart may end the leader
     let _ = all_gather(running.member, topic::AUDIT, &());
 }
 
@@ -98,29 +99,29 @@ pub(super) struct TrainingLoop<'t, 'g, 'm, 's, 'a> {
     pub(super) running: &'t mut RunningStage<'g>,
     pub(super) state: TrainerState,
     pub(super) save_schedule: SaveSchedule<'s>,
-    /// On the leader.
+    /// Set on the leader.
     pub(super) recorder: Option<StepRecorder>,
-    /// Asked also while a step runs.
+    /// Memory checkpoints. In a cell, because the running step uses them too.
     pub(super) memory: RefCell<Option<&'t mut MemoryCheckpoints<'m>>>,
-    /// The same.
+    /// Audits. In a cell for the same reason.
     pub(super) audits: RefCell<Option<Audits<'a>>>,
     /// The action before which this stage waited longest in the last step.
     pub(super) idle_before: Option<usize>,
-    /// When the whole group was last at the same point.
+    /// The last instant at which the whole group was at the same point.
     pub(super) origin: Instant,
-    /// What the last step took.
+    /// The duration of the last step.
     pub(super) last_step: Option<Duration>,
-    /// Whether copies of the state are on their way during the step.
+    /// Whether copies of the state are in transit during the step.
     pub(super) is_copying: bool,
-    /// For the first record.
+    /// The differences for the first record.
     pub(super) environment_differences: Vec<String>,
-    /// Whether the group ends to form again with a replica that is back.
+    /// Whether the group ends to form again with a replica that has returned.
     pub(super) forms_again: bool,
-    /// The step of which a result is wrong, if the group ends for that.
+    /// The step with a wrong result, if the group ends for that reason.
     pub(super) wrong_step: Option<u64>,
 }
 
-/// A step as it begins.
+/// The start of a step.
 pub(super) struct StepStart {
     pub(super) step: u64,
     pub(super) at: Instant,
@@ -133,7 +134,7 @@ impl TrainingLoop<'_, '_, '_, '_, '_> {
     fn run(&mut self) -> Result<(), StageError> {
         let steps = self.running.plan.steps;
         if self.state.step == steps && self.state.step > self.running.saved_step {
-            // the last step was in memory alone
+            // only memory had the last step
             self.save_schedule.save_final(&self.running.stage, &self.state, false)?;
         }
         self.announce(self.state.step)?;
@@ -144,7 +145,7 @@ impl TrainingLoop<'_, '_, '_, '_, '_> {
         Ok(())
     }
 
-    /// Trains one step and does what follows it. True if it was the last one of this group.
+    /// Trains one step and does the work after it. Returns true if it was the last step of this group.
     fn step(&mut self) -> Result<bool, StageError> {
         let begun = self.begin()?;
         let output = self.execute(&begun)?;
@@ -157,7 +158,7 @@ impl TrainingLoop<'_, '_, '_, '_, '_> {
         }
         self.running.context.monitor.telemetry().group_finished_step(begun.step, begun.at.elapsed());
         let audit = self.audit(&begun, &verdict)?;
-        // the verdict says that every stage has the copies of the step before
+        // the verdict implies that every stage has the copies of the previous step
         self.write_record();
         let config = self.running.context.config;
         self.state.record_step(&verdict, begun.learning_rate, u64::from(config.training.global_batch_size));
@@ -191,7 +192,7 @@ impl TrainingLoop<'_, '_, '_, '_, '_> {
         Ok(is_last)
     }
 
-    /// Begins the next step: the leader announces the one after it, and all receive this one's layouts.
+    /// Begins the next step: the leader announces the step after it, and all stages receive this step's layouts.
     fn begin(&mut self) -> Result<StepStart, StageError> {
         let at = Instant::now();
         let RunningStage { context, .. } = *self.running;
@@ -204,7 +205,7 @@ impl TrainingLoop<'_, '_, '_, '_, '_> {
         Ok(StepStart { step: index + 1, at, learning_rate, announced })
     }
 
-    /// Announces step `index` (from 0), on the leader: a step before the others need it.
+    /// Announces step `index` (from 0) on the leader, one step before the others need it.
     fn announce(&self, index: u64) -> Result<(), StageError> {
         let is_due = |step| self.memory.borrow_mut().as_mut().is_some_and(|memory| memory.is_due(step));
         StepAnnouncement::send(self.running, index, is_due)

@@ -1,5 +1,5 @@
-//! Tells that stages pass their tensors more slowly than they could, because something is not to be had: shared memory on a host,
-//! NCCL on a GPU.
+//! Reports that stages pass their tensors more slowly than possible, because a resource is missing: shared memory on a
+//! host, or NCCL on a GPU.
 
 use serde::{Deserialize, Serialize};
 use stagecoach_group::{Member, Roster};
@@ -9,14 +9,14 @@ use super::context::StageContext;
 use crate::links::Links;
 use crate::stage_error::StageError;
 
-/// Why a stage lacks a carrier.
+/// The reasons that a stage lacks a carrier.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 struct Lacking {
     shared_memory: Option<String>,
     nccl: Option<String>,
 }
 
-/// Sentences for people, one for each carrier that any stage lacks. All stages call it.
+/// Sentences for people, one for each carrier that any stage lacks. All stages call this together.
 ///
 /// # Errors
 /// If the group has failed.
@@ -28,7 +28,7 @@ pub(super) fn missing(
 ) -> Result<Vec<String>, StageError> {
     let rank = context.group_rank;
     let host = |rank: usize| roster.members.get(rank).map(|hello| &hello.host);
-    // with another host there is none to share
+    // a ring to another host is impossible, and not missing
     let ring = links.without_ring.iter().find(|(link, _)| host(link.to) == host(rank)).map(|(_, why)| why.clone());
     let own = Lacking { shared_memory: ring, nccl: links.without_nccl.clone() };
     Ok(sentences(&all_gather(member, topic::CARRIERS, &own)?))

@@ -1,4 +1,4 @@
-//! Which work is audited, and by whom. Pure: all stages know it without asking each other.
+//! The choice of audited work and of its auditor. Pure: all stages compute it without communication.
 
 use stagecoach_api::job::AuditSpec;
 use stagecoach_pipeline::{GradientBlocks, Placement, Replica, WorkItem};
@@ -8,13 +8,13 @@ use stagecoach_pipeline::{GradientBlocks, Placement, Replica, WorkItem};
 pub(super) struct AuditedItem {
     /// The rank whose work it is.
     pub(super) rank: usize,
-    /// Chunk and microbatch as the program of that rank has them.
+    /// Chunk and microbatch, as the program of that rank numbers them.
     pub(super) item: WorkItem,
     /// The microbatch, counted over all replicas.
     pub(super) microbatch: usize,
 }
 
-/// What of `step` is audited in a group with so many replicas of a pipeline; none in most steps.
+/// The audited item of `step` in a group with this number of replicas of a pipeline; `None` in most steps.
 pub(super) fn audited_item(
     spec: AuditSpec,
     seed: u64,
@@ -39,7 +39,7 @@ pub(super) fn audited_item(
     })
 }
 
-/// The rank that computes the work of `rank` again, of so many: the one that it has a link to.
+/// The rank, among `ranks` ranks, that recomputes the work of `rank`: the one to which `rank` has an audit link.
 pub(super) fn auditor(rank: usize, ranks: usize) -> usize {
     (rank + 1) % ranks
 }

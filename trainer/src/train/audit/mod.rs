@@ -1,7 +1,8 @@
-//! Audits: every few steps one microbatch of one chunk is computed again by the stage after the one that has computed it, from the
-//! same weights and inputs, and compared bit for bit. The inputs go over a link of their own; the auditor computes during the next step,
-//! where it waited longest in the step before, and the hashes of both are compared when that step is over. If they differ, both compute
-//! once more, and a third stage does, where there is one: so it is known which of them computes wrong.
+//! Audits: every few steps, the next stage recomputes one microbatch of one chunk from the same weights and inputs, and
+//! compares the results bit for bit. The inputs go over a link of their own. The auditor computes during the next step,
+//! at the point where it waited longest in the step before. The hashes of both results are compared at the end of that
+//! step. If they differ, both stages compute once more, and so does a third stage, if there is one. The results then
+//! show which of them computes wrong.
 
 mod choice;
 mod suspects;
@@ -38,48 +39,49 @@ pub(super) struct Audits<'a> {
     rank: usize,
     roster: &'a Roster,
     verified: &'a VerifiedPlan,
-    /// What this stage is built from.
+    /// The configuration from which this stage is built.
     config: &'a StageConfig<'a>,
     to_next: Sender,
     from_previous: Receiver,
-    /// Of each rank; only between equal ones bits must be equal.
+    /// The environment of each rank; results must be bit-identical only between equal environments.
     environments: Vec<Value>,
-    /// The audit that ends with the step that is trained.
+    /// The audit that ends with the current step.
     pending: Option<PendingAudit>,
 }
 
-/// A work item on its way from the stage that has computed it to the one that does again.
+/// A work item between its computation and its recomputation by the auditor.
 struct PendingAudit {
     step: u64,
     audited: AuditedItem,
     layout: MicrobatchLayout,
     target_count: u64,
-    /// What it was computed from: on the audited stage, and on the auditor from when it computes.
+    /// The inputs of the computation: set on the audited stage, and on the auditor from the time at which it computes.
     inputs: Option<WorkInputs>,
-    /// What came of it here.
+    /// The result of this stage.
     result: Option<WorkResult>,
-    /// How long the auditor computed.
+    /// Seconds that the auditor computed.
     seconds: f64,
 }
 
-/// What a stage tells the others of a work item.
+/// A stage's message to the others about a work item.
 #[derive(Default, Serialize, Deserialize)]
 struct AuditResult {
     result: Option<WorkResult>,
     seconds: f64,
 }
 
-/// What a stage tells the others of a work item on which two of them differ.
+/// A stage's message to the others about a work item for which two of them have different results.
 #[derive(Default, Serialize, Deserialize)]
 struct Recomputed {
-    /// Of what it has computed from, if it is one of the two.
+    /// The hash of its inputs, if it is one of the two.
     inputs_hash: Option<String>,
-    /// All that it has come to.
+    /// All of its results.
     results: Vec<WorkResult>,
 }
 
 impl<'a> Audits<'a> {
-    /// Those of the stage of `rank`, with `links` that were opened with [`LinkId::audit`]; without them there are none.
+    /// The audits of the stage of `rank`, with `links` that were opened with [`LinkId::audit`]; `None` without such
+    /// links.
     pub(super) fn begin(
         spec: AuditSpec,
         seed: u64,
@@ -106,7 +108,7 @@ impl<'a> Audits<'a> {
         })
     }
 
-    /// Stages in different environments do not audit each other from now on. Returns whether there are any.
+    /// Disables audits between stages in different environments from now on. Returns whether there are any.
     pub(super) fn set_environments(&mut self, environments: Vec<Value>) -> bool {
         self.environments = environments;
         (0..self.ranks()).any(|rank| !self.is_comparable(rank, auditor(rank, self.ranks())))
@@ -117,15 +119,15 @@ impl<'a> Audits<'a> {
         environment::differences(one, other).is_empty()
     }
 
-    /// A step begins: what of it is audited is recorded, if it is of this stage.
+    /// Begins a step. If the audited item belongs to this stage, the stage records it.
     pub(super) fn begin_step(&self, step: u64, stage: &mut Stage) {
         if let Some(audited) = self.audited_item(step).filter(|audited| audited.rank == self.rank) {
             stage.record_work(audited.item);
         }
     }
 
-    /// The program of a step is over, and another step follows: what was recorded goes to the auditor. `layouts` are those of all
-    /// microbatches of the step, `target_count` its targets.
+    /// Ends the program of a step that another step follows: sends the recorded inputs to the auditor. `layouts` are
+    /// those of all microbatches of the step, `target_count` is the number of its targets.
     ///
     /// # Errors
     /// If the link fails.
@@ -149,7 +151,7 @@ impl<'a> Audits<'a> {
         Ok(())
     }
 
-    /// Computes what this stage is to audit, unless it has done so already.
+    /// Computes the work item that this stage must audit, unless it has done so already.
     ///
     /// # Errors
     /// If the link fails.
@@ -167,7 +169,8 @@ impl<'a> Audits<'a> {
         Ok(())
     }
 
-    /// Compares, when the step after the audited one is over. All stages call this together. None if nothing was audited.
+    /// Compares the results at the end of the step after the audited one. All stages call this together. `None` if
+    /// nothing was audited.
     ///
     /// # Errors
     /// If the group fails meanwhile.
@@ -197,15 +200,16 @@ impl<'a> Audits<'a> {
         }))
     }
 
-    /// Why this stage ends after a difference, if the job wants that: all do, since what is in memory may be wrong everywhere. Those that
-    /// are not suspected end as if they had been asked to, but save nothing.
+    /// The error with which this stage ends after a difference, if the job is configured so. All stages end, since the
+    /// memory of each may be wrong. Stages that are not suspected end as on a request to stop, but save nothing.
     pub(super) fn failure_to_leave_with(&self, difference: &AuditDifference) -> Option<StageError> {
         let is_suspected = difference.suspects.iter().any(|suspect| suspect.stage == self.stage(self.rank));
         let kind = if is_suspected { FailureKind::WrongResult } else { FailureKind::Drained };
         (self.spec.on_difference == OnDifference::Restart).then(|| StageError::new(kind, difference.message.clone()))
     }
 
-    /// Has both stages compute again, and a third one, and says who is suspected. `audited` is the first result of the audited stage.
+    /// Makes both stages recompute, and a third one, and identifies the suspects. `audited` is the first result of the
+    /// audited stage.
     fn identify_suspects(
         &mut self,
         member: &Member,
@@ -248,7 +252,7 @@ impl<'a> Audits<'a> {
         Ok(self.difference(pending, what, &ranks, conclusion))
     }
 
-    /// The sentence about a difference.
+    /// The sentence that describes a difference.
     fn difference(
         &self,
         pending: &PendingAudit,
@@ -269,7 +273,7 @@ impl<'a> Audits<'a> {
         }
     }
 
-    /// A rank of the group, and its machine.
+    /// A rank of the group and its machine, in words.
     fn name(&self, rank: usize) -> String {
         format!("stage {} on {}", self.stage(rank), self.roster.members[rank].host)
     }
@@ -279,7 +283,7 @@ impl<'a> Audits<'a> {
         SuspectedStage { stage: member.rank as u32, incarnation: member.incarnation }
     }
 
-    /// The job's number of a rank of the group.
+    /// The job's rank for a rank of the group.
     fn stage(&self, rank: usize) -> u32 {
         self.roster.members[rank].rank as u32
     }
@@ -298,13 +302,13 @@ impl<'a> Audits<'a> {
         drawn.filter(|audited| self.is_comparable(audited.rank, self.auditor(*audited)))
     }
 
-    /// The part of the model that a chunk is.
+    /// The part of the model that a chunk holds.
     fn part(&self, chunk: usize) -> ModelPart {
         ModelPart::of_chunk(&self.verified.training.placement, &self.verified.partition, chunk)
     }
 
     fn send(&self, inputs: &WorkInputs) -> Result<(), LinkError> {
-        // the small ones first: for the last one nobody waits
+        // the small ones first: no stage waits for the last one
         let WorkInputs { input, target_or_gradient, parameters } = inputs;
         let mut messages = [input, target_or_gradient, parameters].into_iter().enumerate();
         messages.try_for_each(|(message, tensor)| self.to_next.send(message, tensor.view([-1])))
@@ -323,7 +327,7 @@ impl<'a> Audits<'a> {
         }
     }
 
-    /// What was posted last.
+    /// Receives the inputs that were posted last.
     fn receive(&mut self) -> Result<WorkInputs, LinkError> {
         let hidden = self.config.architecture.hidden_size() as i64;
         let shaped = |tensor: Tensor| if tensor.kind() == Kind::Int64 { tensor } else { tensor.view([-1, hidden]) };
@@ -333,7 +337,7 @@ impl<'a> Audits<'a> {
 
     fn compute_again(&self, pending: &PendingAudit, inputs: &WorkInputs) -> WorkResult {
         let chunk = pending.audited.item.chunk;
-        // each chunk on a rank of its own: of this one nothing else is built
+        // each chunk on a rank of its own, so that only this chunk is built
         let placement = Placement::linear(self.verified.training.placement.chunks());
         // a replica that owns no parameter has no moments
         let replica = Replica { index: 1, count: 1 };

@@ -1,17 +1,17 @@
-//! Whose hardware computed wrong, from all results of one work item. Pure.
+//! Identifies the hardware that computed wrong, from all results of one work item. Pure.
 
 use std::collections::BTreeSet;
 
-/// Who is suspected.
+/// The suspected ranks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Suspects {
     pub(super) ranks: BTreeSet<usize>,
-    /// Whether each of them computed wrong; else one of them did.
+    /// Whether each of them computed wrong; otherwise one of them did.
     pub(super) is_clear: bool,
 }
 
-/// The ranks that are suspected, from what each rank computed, each result as often as it computed it. What two ranks or more came to
-/// counts as right; where none agree, it may be any of them.
+/// The suspected ranks, from all results of each rank, in which a result occurs as often as the rank computed it. A
+/// result of two or more ranks counts as right. If no ranks agree, any of them may be wrong.
 pub(super) fn suspects<T: PartialEq>(computed: &[(usize, Vec<T>)]) -> Suspects {
     let all = || computed.iter().flat_map(|(_, results)| results);
     let supporters = |result: &T| computed.iter().filter(|(_, results)| results.contains(result)).count();
@@ -36,7 +36,7 @@ mod tests {
 
     #[test]
     fn a_stage_that_computed_wrong_once_is_alone_suspected() {
-        // it comes to the other's result when it computes again
+        // on recomputation it gets the other's result
         assert_eq!(of(&[(0, &['x', 'a']), (1, &['a', 'a'])]), [0]);
         assert_eq!(of(&[(0, &['a', 'a']), (1, &['x', 'a'])]), [1]);
     }
@@ -51,7 +51,7 @@ mod tests {
     #[test]
     fn two_stages_that_stay_with_their_results_are_both_suspected() {
         assert_eq!(of(&[(0, &['x', 'x']), (1, &['a', 'a'])]), [0, 1]);
-        // nobody comes to anything twice, or each to the other's
+        // no rank gets a result twice, or each gets the other's result
         assert_eq!(of(&[(0, &['x', 'y']), (1, &['a', 'b']), (2, &['c'])]), [0, 1, 2]);
         assert_eq!(of(&[(0, &['x', 'a']), (1, &['a', 'x'])]), [0, 1]);
     }

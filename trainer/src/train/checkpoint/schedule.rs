@@ -20,7 +20,7 @@ use crate::train::StageMonitor;
 use crate::train::drain::{DrainEstimate, drain_timeout};
 use crate::train::kept::HeldSnapshot;
 
-/// What a rank votes about saving after a step.
+/// A rank's vote about saving after a step.
 #[derive(Clone, Copy, Debug, Default)]
 pub(in crate::train) struct SaveVote {
     /// Whether a save is due.
@@ -34,7 +34,7 @@ pub(in crate::train) struct SaveSchedule<'s> {
     writer: &'s CheckpointWriter<'s>,
     monitor: &'s StageMonitor,
     every: u64,
-    /// How long after a stop was requested its checkpoint must be saved.
+    /// The time after a stop request within which its checkpoint must be saved.
     drain_timeout: Duration,
     /// Retry limit of the save at the end of training.
     final_save_timeout: Duration,
@@ -44,12 +44,12 @@ pub(in crate::train) struct SaveSchedule<'s> {
     deferred_step: Option<u64>,
     /// Result of the last save, until recorded in the metrics.
     record: Option<SaveRecord>,
-    /// What the last save took.
+    /// The duration of the last save.
     last_save: Option<Duration>,
 }
 
 impl<'s> SaveSchedule<'s> {
-    /// The schedule of `stage`; asynchronous saves are written by a thread of `scope`.
+    /// The schedule of `stage`; a thread of `scope` writes asynchronous saves.
     pub(in crate::train) fn start<'scope>(
         scope: &'scope Scope<'scope, 's>,
         writer: &'s CheckpointWriter<'s>,
@@ -82,7 +82,7 @@ impl<'s> SaveSchedule<'s> {
     /// Whether a save is due after `step`, and whether this rank is still writing one, for the step vote.
     ///
     /// # Errors
-    /// What ended a background save and must end the stage.
+    /// An error of a background save that must end the stage.
     pub(in crate::train) fn save_vote(&mut self, step: u64) -> Result<SaveVote, StageError> {
         let in_progress = match &mut self.thread {
             Some(thread) => {
@@ -97,8 +97,8 @@ impl<'s> SaveSchedule<'s> {
         Ok(SaveVote { due: self.due_step(step).is_some(), in_progress })
     }
 
-    /// By what a step that began at `step_started` is finished or given up, if a stop is requested; the step before it
-    /// took `step`.
+    /// The estimate by which a step that began at `step_started` is finished or abandoned if a stop is requested. The
+    /// step before it took `step`.
     pub(in crate::train) fn drain_estimate(&self, step_started: Instant, step: Option<Duration>) -> DrainEstimate {
         let is_saving = self.thread.as_ref().is_some_and(CheckpointThread::is_writing);
         DrainEstimate { timeout: self.drain_timeout, step_started, step, save: self.last_save, is_saving }
@@ -147,7 +147,8 @@ impl<'s> SaveSchedule<'s> {
         Ok(())
     }
 
-    /// Saves at the end of this group's training, retrying until the deadline. `drained` if it was asked to stop.
+    /// Saves at the end of this group's training, retrying until the deadline. `drained` if the stage was requested to
+    /// stop.
     ///
     /// # Errors
     /// As [`SaveSchedule::on_step_boundary`], and if the save did not succeed in time.
@@ -177,12 +178,12 @@ impl<'s> SaveSchedule<'s> {
         Ok(())
     }
 
-    /// Ends the background saves; returns what was copied last, if anything was.
+    /// Ends the background saves. Returns the last copy, if there is one.
     pub(in crate::train) fn into_held(self) -> Option<HeldSnapshot> {
         self.thread?.into_held()
     }
 
-    /// The step at which the save after `step` became due, if one is.
+    /// The step at which the save after `step` became due, if a save is due.
     fn due_step(&self, step: u64) -> Option<u64> {
         self.deferred_step.or((self.every > 0 && step.is_multiple_of(self.every)).then_some(step))
     }

@@ -26,7 +26,7 @@ pub(in crate::train) struct CheckpointThread {
     activity_count: Arc<AtomicU64>,
     /// The staging buffer to copy into; `None` while the thread writes from it.
     staging: Option<Snapshot>,
-    /// The step after which the staging buffer was filled last.
+    /// The step after which the staging buffer was last filled.
     held_step: Option<u64>,
 }
 
@@ -45,8 +45,8 @@ struct SaveDone {
 }
 
 impl CheckpointThread {
-    /// Starts the thread in `scope`, with a staging buffer for the tensors of `stage`: that of `held`, an older thread of this
-    /// stage, if there is one.
+    /// Starts the thread in `scope`, with a staging buffer for the tensors of `stage`: the buffer of `held`, from an
+    /// earlier thread of this stage, if there is one.
     pub(in crate::train) fn start<'scope, 's>(
         scope: &'scope Scope<'scope, 's>,
         writer: &'s CheckpointWriter<'s>,
@@ -88,7 +88,7 @@ impl CheckpointThread {
         self.staging.is_none()
     }
 
-    /// Copies the tensors of `stage` and has the thread write them.
+    /// Copies the tensors of `stage` and starts the thread's write.
     pub(in crate::train) fn write(
         &mut self,
         stage: &Stage,
@@ -109,7 +109,7 @@ impl CheckpointThread {
     /// The result of the save in progress, if it has finished.
     ///
     /// # Errors
-    /// What ended the save and must end the stage.
+    /// An error of the save that must end the stage.
     pub(in crate::train) fn poll(&mut self) -> Result<Option<SaveRecord>, StageError> {
         match self.done.try_recv() {
             Ok(done) => self.receive_done(done).map(Some),
@@ -118,8 +118,8 @@ impl CheckpointThread {
         }
     }
 
-    /// Waits for the save in progress, if there is one. Reports progress in heartbeats, so that it is not taken for a
-    /// hang.
+    /// Waits for the save in progress, if there is one. Reports progress in heartbeats, so that the wait is not
+    /// mistaken for a hang.
     ///
     /// # Errors
     /// As [`CheckpointThread::poll`].
@@ -140,12 +140,12 @@ impl CheckpointThread {
         Ok(())
     }
 
-    /// Ends the thread, which finishes or gives up what it writes; returns what was copied last, if anything was.
+    /// Ends the thread, which finishes or abandons its write. Returns the last copy, if there is one.
     pub(in crate::train) fn into_held(self) -> Option<HeldSnapshot> {
         drop(self.requests);
         let staging = self.staging.or_else(|| Some(self.done.recv().ok()?.staging));
         let (step, snapshot) = self.held_step.zip(staging)?;
-        snapshot.wait().ok()?; // one that was not copied whole is of no use
+        snapshot.wait().ok()?; // an incomplete copy is of no use
         Some(HeldSnapshot { step, snapshot })
     }
 

@@ -1,5 +1,5 @@
 //! One save: every stage writes its shards, stage 0 commits by one rename. All stages run the same code, on the main
-//! thread or in the background; all stages learn the result.
+//! thread or in the background, and all stages receive the result.
 
 use std::io;
 use std::iter::Sum;
@@ -114,8 +114,8 @@ impl<'a> CheckpointWriter<'a> {
         record
     }
 
-    /// Saves `snapshot` as the checkpoint of `state`; `on_activity` receives the current operation. `Ok(Err(why))`
-    /// is a save that failed; earlier checkpoints are unaffected.
+    /// Saves `snapshot` as the checkpoint of `state`; `on_activity` receives the current operation. `Ok(Err(why))` is a
+    /// failed save; earlier checkpoints are unaffected.
     ///
     /// # Errors
     /// If the group has failed, or a newer group has acquired the fence.
@@ -136,7 +136,8 @@ impl<'a> CheckpointWriter<'a> {
             Err(why) => return Ok(Err(why)),
         }
         let (weights, moments) = (tracked(&snapshot.weights, on_activity), tracked(&snapshot.moments, on_activity));
-        // when the group is over, what it has not finished is given up: nobody waits for it before the next one
+        // a save that is unfinished at the group's end is abandoned, because no stage waits for it before the next
+        // group
         let go_on = || match self.member.wait_for_failure(Duration::ZERO) {
             Some(_) => Err(io::Error::other("the group is over")),
             None => Ok(()),
@@ -211,7 +212,7 @@ impl<'a> CheckpointWriter<'a> {
         let fence = &self.plan.fence;
         let JobConfig { job, training, .. } = self.context.config;
         let spec = &job.spec.checkpoint;
-        // the newest one may turn out to be wrong
+        // the newest checkpoint may turn out to be wrong
         let is_set_aside = training.audit.is_some_and(|audit| audit.on_difference == OnDifference::Restart);
         let keep_last = if is_set_aside { spec.keep_last.max(2) } else { spec.keep_last } as usize;
         let policy = RetentionPolicy { keep_last, keep_every: spec.keep_every };
@@ -280,7 +281,7 @@ fn small_files(
 ) -> Result<Vec<(String, Vec<u8>)>, StageError> {
     let mut config = with_kept_fields(source_config, architecture.config_json());
     let prepared = &running.plan.prepared;
-    // tools that generate text look for the tokenizer's special tokens here
+    // tools that generate text read the tokenizer's special tokens from this file
     for (name, id) in prepared.special_tokens.by_name() {
         let kept = &mut config[format!("{name}_id")];
         if kept.is_null() {
@@ -300,7 +301,7 @@ struct TrackedTensor<'a> {
     on_activity: &'a dyn Fn(&str),
 }
 
-/// The tensors by name, as `stagecoach_checkpoint` takes them.
+/// The tensors by name, in the form that `stagecoach_checkpoint` accepts.
 fn tracked<'a>(tensors: &'a [NamedTensor], on_activity: &'a dyn Fn(&str)) -> Vec<(String, TrackedTensor<'a>)> {
     let all = tensors.len();
     let activity = |at: usize| format!("write {} of {all}", at + 1);

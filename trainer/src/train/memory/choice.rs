@@ -1,60 +1,61 @@
-//! Which checkpoint in memory a group goes on from: the newest that every stage can have.
+//! The choice of the memory checkpoint from which a group resumes: the newest one that is available for every stage.
 
 use serde::{Deserialize, Serialize};
 
 use crate::links::CopyRing;
 use crate::plan::TrainerState;
 
-/// What a stage has in memory, as it tells the others.
+/// The copies that a stage has in memory, as it reports them to the others.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(super) struct HeldCopies {
-    /// The group whose ranks owned what is in the copies, and which of them this stage was. It may have had other replicas.
+    /// The group whose ranks owned the state in the copies, and this stage's rank in it. The group may have had other
+    /// replicas.
     pub(super) group: Option<(usize, CopyRing)>,
-    /// After which steps it has a copy of its own state, and the state of training then.
+    /// The steps after which it has a copy of its own state, each with the state of training at that time.
     pub(super) own: Vec<TrainerState>,
-    /// After which steps it has a whole copy of the state of the rank whose copies it holds.
+    /// The steps after which it has a complete copy of the state of the rank whose copies it holds.
     pub(super) previous: Vec<u64>,
 }
 
 impl HeldCopies {
-    /// Without what is of later steps.
+    /// Drops the copies of steps after `step`.
     pub(super) fn drop_after(&mut self, step: u64) {
         self.own.retain(|state| state.step <= step);
         self.previous.retain(|of| *of <= step);
     }
 }
 
-/// Where the copy of a rank's state is.
+/// The location of the copy of a rank's state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Source {
-    /// The rank, in the group that begins, of the stage that has it.
+    /// The rank, in the new group, of the stage that has the copy.
     pub(super) rank: usize,
-    /// Whether it is that stage's own copy, and not the one that it holds.
+    /// Whether the copy is that stage's own, and not the one that it holds for another.
     pub(super) is_own: bool,
 }
 
-/// A checkpoint in memory that every stage can have.
+/// A checkpoint in memory that is available for every stage.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct MemoryCheckpoint {
-    /// The state of training, the step included.
+    /// The state of training, including the step.
     pub(super) state: TrainerState,
-    /// The group that it is of.
+    /// The group that made the checkpoint.
     pub(super) ring: CopyRing,
-    /// By rank in that group.
+    /// The sources, by rank in that group.
     pub(super) sources: Vec<Source>,
-    /// Whether every rank of the group that begins has its own copy, or the rank that holds its copies has it.
+    /// Whether every rank of the new group has its own copy, or the holder of its copies has it.
     pub(super) is_in_place: bool,
 }
 
-/// The newest checkpoint that every stage can have, from what each stage of a group `now` holds, by rank. A function of its arguments
-/// alone, so that all stages choose the same.
+/// The newest checkpoint that is available for every stage, from the copies of each stage of a group `now`, by rank. A
+/// function of its arguments alone, so that all stages choose the same.
 pub(super) fn newest_complete(held: &[HeldCopies], now: CopyRing) -> Option<MemoryCheckpoint> {
     let candidates = held.iter().flat_map(|held| {
         let ring = held.group.map(|(_, ring)| ring);
         held.own.iter().filter_map(move |state| Some((state, ring?)))
     });
     let mut candidates: Vec<(&TrainerState, CopyRing)> = candidates.collect();
-    // of one step, the first stage's, which has measured most
+    // among checkpoints of one step, the first stage's, which has the most measurements
     candidates.sort_by_key(|(state, _)| std::cmp::Reverse(state.step));
     candidates.into_iter().find_map(|(state, ring)| {
         let checkpoint = |is_in_place, sources: Option<Vec<Source>>| {
@@ -68,8 +69,8 @@ pub(super) fn newest_complete(held: &[HeldCopies], now: CopyRing) -> Option<Memo
     })
 }
 
-/// Whether the stage that has rank `at` now was `rank` of the group `ring` and has a copy of its own state after `step`; or, if not
-/// `is_own`, of the state that it held for another.
+/// Whether the stage that has rank `at` now was `rank` of the group `ring` and has a copy after `step`: of its own
+/// state if `is_own`, otherwise of the state that it held for another rank.
 fn has(held: &[HeldCopies], ring: CopyRing, (at, rank): (usize, usize), is_own: bool, step: u64) -> bool {
     let of_step = match is_own {
         true => held[at].own.iter().any(|state| state.step == step),
@@ -78,15 +79,15 @@ fn has(held: &[HeldCopies], ring: CopyRing, (at, rank): (usize, usize), is_own: 
     of_step && held[at].group == Some((rank, ring))
 }
 
-/// Who has the copy of `rank` after `step`, if that is this rank itself or the one that holds its copies.
+/// The source of the copy of `rank` after `step`, if it is this rank itself or the holder of its copies.
 fn source_in_place(held: &[HeldCopies], ring: CopyRing, rank: usize, step: u64) -> Option<Source> {
     let holder = ring.holder(rank);
     let own = has(held, ring, (rank, rank), true, step).then_some(Source { rank, is_own: true });
     own.or_else(|| has(held, ring, (holder, holder), false, step).then_some(Source { rank: holder, is_own: false }))
 }
 
-/// Who has the copy of `rank` of the group `ring` after `step`, whichever rank it has now. It goes to other replicas of that stage, so
-/// one of them must have it.
+/// The source of the copy of `rank` of the group `ring` after `step`, independent of the source's rank now. The copy
+/// goes to other replicas of that stage, so that the source must be one of them.
 fn source(held: &[HeldCopies], now: CopyRing, ring: CopyRing, rank: usize, step: u64) -> Option<Source> {
     let of_stage = || (0..held.len()).filter(|at| at % now.stages.max(1) == rank % now.stages.max(1));
     let own = of_stage().find(|&at| has(held, ring, (at, rank), true, step)).map(|rank| Source { rank, is_own: true });
@@ -107,7 +108,7 @@ mod tests {
         HeldCopies { group: Some(group), own: own.iter().map(state).collect(), previous: previous.to_vec() }
     }
 
-    /// The step, and of each rank the rank that has its copy.
+    /// The step, and for each rank the rank that has its copy.
     fn chosen(held: &[HeldCopies], now: CopyRing) -> Option<(u64, Vec<usize>)> {
         let ranks = |sources: Vec<Source>| sources.into_iter().map(|source| source.rank).collect();
         newest_complete(held, now).map(|chosen| (chosen.state.step, ranks(chosen.sources)))
@@ -123,7 +124,7 @@ mod tests {
             let mut sources = vec![0, 1, 2];
             sources[lost] = (lost + 1) % 3;
             assert_eq!(chosen(&group, PIPELINE), Some((7, sources.clone())));
-            // its last copy was on its way
+            // its last copy was in transit
             let next = (lost + 1) % 3;
             group[next] = held((next, PIPELINE), &[6, 7], &[6]);
             assert_eq!(chosen(&group, PIPELINE), Some((6, sources)));
@@ -139,22 +140,23 @@ mod tests {
         let (two, three) = (CopyRing { stages: 2, replicas: 2 }, CopyRing { stages: 2, replicas: 3 });
         let of =
             |ring, ranks: &[usize]| -> Vec<_> { ranks.iter().map(|&rank| held((rank, ring), &[7], &[7])).collect() };
-        // ranks 2 and 3 are lost: those of the third replica have their copies, and are the second now
+        // ranks 2 and 3 are lost: the third replica, which is the second now, has their copies
         assert_eq!(chosen(&of(three, &[0, 1, 4, 5]), two), Some((7, vec![0, 1, 2, 3, 2, 3])));
-        // what is lost of two neighbours is gone
+        // state that two lost neighbours held is lost
         let one = CopyRing { stages: 2, replicas: 1 };
         assert_eq!(chosen(&of(three, &[0, 1]), one), None);
-        // a replica comes back to one that went on alone; its own copies are older
+        // a replica returns to one that continued alone; the returned replica's own copies are older
         let mut group = of(one, &[0, 1]);
         group.extend([held((2, two), &[5], &[5]), HeldCopies::default()]);
         assert_eq!(chosen(&group, two), Some((7, vec![0, 1])));
-        // the copies of a stage that was alone are at the next stage, which does not send them to another
+        // the next stage has the copies of a stage without other replicas, and does not send them to a third stage
         group[0] = HeldCopies::default();
         assert_eq!(chosen(&group, two), None);
         assert_eq!(chosen(&group[..2], one), Some((7, vec![1, 1])));
     }
 
-    /// As many replicas, and not the same: the first of three was followed by two that now have other ranks.
+    /// A group with as many replicas, but not the same: the first of three is followed by two that now have other
+    /// ranks.
     #[test]
     fn a_copy_is_of_the_rank_that_its_stage_had() {
         let three = CopyRing { stages: 1, replicas: 3 };
@@ -162,13 +164,13 @@ mod tests {
         let group = [was(0), HeldCopies::default(), was(1)];
         let chosen = newest_complete(&group, three).unwrap();
         let found: Vec<_> = chosen.sources.iter().map(|source| (source.rank, source.is_own)).collect();
-        // the third one's are with the first
+        // the first one has the copies of the third
         assert_eq!((found, chosen.is_in_place), (vec![(0, true), (2, true), (0, false)], false));
         assert!(newest_complete(&[was(0), was(1), HeldCopies::default()], three).unwrap().is_in_place);
     }
 
     proptest! {
-        /// Against all steps tried one by one.
+        /// Compares the choice with a search over all steps.
         #[test]
         fn it_is_the_newest_of_all(
             steps in prop::collection::vec((prop::collection::vec(0u64..4, 0..3), prop::collection::vec(0u64..4, 0..3)), 1..6)
@@ -179,7 +181,7 @@ mod tests {
             let has = |rank: usize, step: u64| {
                 steps[rank].0.contains(&step) || steps[(rank + 1) % steps.len()].1.contains(&step)
             };
-            // somebody has to know the state of training
+            // some stage must know the state of training
             let is_known = |step| steps.iter().any(|(own, _)| own.contains(&step));
             let newest = (0..4).rev().find(|&step| is_known(step) && (0..steps.len()).all(|rank| has(rank, step)));
             prop_assert_eq!(chosen(&group, ring).map(|(step, _)| step), newest);

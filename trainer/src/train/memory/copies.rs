@@ -1,5 +1,6 @@
-//! The copies that a stage holds in memory, of its own state and of that of the stage before it, also from one group to the
-//! next. There are two of each: the last, and one before it until every stage has the last.
+//! The copies that a stage holds in memory, of its own state and of the state of the stage before it. They persist from
+//! one group to the next. The stage holds two of each: the last one, and the one before it until every stage has the
+//! last.
 
 use super::choice::HeldCopies;
 use crate::links::CopyRing;
@@ -7,36 +8,37 @@ use crate::plan::TrainerState;
 use crate::state_dict::StateCopy;
 use crate::sys::{CudaContext, CudaError};
 
-/// How many copies of one stage are held.
+/// The number of copies of one stage that are held.
 const GENERATIONS: usize = 2;
 
-/// What a stage holds.
+/// The copies that a stage holds.
 #[derive(Debug, Default)]
 pub(in crate::train) struct StateCopies {
-    /// The group whose ranks own what is in the copies, and the rank that this stage had in it.
+    /// The group whose ranks own the state in the copies, and this stage's rank in it.
     group: Option<(usize, CopyRing)>,
-    /// Oldest first.
+    /// The copies of its own state, oldest first.
     own: Vec<(TrainerState, StateCopy)>,
-    /// Buffers for more copies of its own.
+    /// Spare buffers for copies of its own state.
     free: Vec<StateCopy>,
-    /// By their steps, oldest first; whole ones only.
+    /// Complete copies of the previous stage's state, by their steps, oldest first.
     previous: Vec<(u64, StateCopy)>,
 }
 
 impl StateCopies {
-    /// Begins with a group in which this stage has `rank`. What is held of a group with other ranks is dropped: others owned it.
+    /// Begins with a group in which this stage has `rank`. Copies of a group with other ranks are dropped, because
+    /// other ranks owned their state.
     pub(super) fn set_group(&mut self, rank: usize, ring: CopyRing) {
         if self.group != Some((rank, ring)) {
             self.begin_anew(rank, ring);
         }
     }
 
-    /// Begins with a group in which this stage has `rank`, and holds nothing.
+    /// Begins with a group in which this stage has `rank`, and drops all copies.
     pub(super) fn begin_anew(&mut self, rank: usize, ring: CopyRing) {
         *self = StateCopies { group: Some((rank, ring)), ..StateCopies::default() };
     }
 
-    /// What the other stages are told.
+    /// The report to the other stages.
     pub(super) fn held(&self) -> HeldCopies {
         HeldCopies {
             group: self.group,
@@ -55,13 +57,15 @@ impl StateCopies {
         self.previous.iter().find(|(of, _)| *of == step).map(|(_, copy)| copy)
     }
 
-    /// A buffer for a copy of this stage, the oldest one's once there are enough; a new one is pinned for its GPU.
+    /// A buffer for a copy of this stage: the oldest copy's once there are enough, otherwise a new one, pinned for the
+    /// stage's GPU.
     pub(super) fn take_own_buffer(&mut self, numel: usize, gpu: Option<CudaContext>) -> Result<StateCopy, CudaError> {
         let oldest = if self.own.len() == GENERATIONS { Some(self.own.remove(0).1) } else { self.free.pop() };
         oldest.filter(|copy| copy.len() == numel).map_or_else(|| StateCopy::zeros(numel, gpu), Ok)
     }
 
-    /// Makes all buffers for copies of this stage, so that none is pinned while it trains: the driver may wait for the GPU then.
+    /// Creates all buffers for copies of this stage. None is then pinned during training, when the driver may have to
+    /// wait for the GPU.
     pub(super) fn reserve_own(&mut self, numel: usize, gpu: CudaContext) -> Result<(), CudaError> {
         self.free.retain(|copy| copy.len() == numel);
         while self.own.len() + self.free.len() < GENERATIONS {
@@ -81,12 +85,13 @@ impl StateCopies {
         self.own.push((state, copy));
     }
 
-    /// Holds a whole copy of the previous stage.
+    /// Holds a complete copy of the previous stage.
     pub(super) fn hold_previous(&mut self, step: u64, copy: StateCopy) {
         self.previous.push((step, copy));
     }
 
-    /// Drops what is newer than `step`, from which all go on: what they train again need not be the same on other machines.
+    /// Drops copies that are newer than `step`, from which all stages resume: the repeated steps may have other results
+    /// on other machines.
     pub(super) fn drop_after(&mut self, step: u64) {
         let newer = self.own.extract_if(.., |(state, _)| state.step > step);
         self.free.extend(newer.map(|(_, copy)| copy));

@@ -1,25 +1,25 @@
-//! How many steps lie between two checkpoints in memory.
+//! The number of steps between two checkpoints in memory.
 
 use stagecoach_api::job::StepInterval;
 
-/// The most of the time that checkpoints in memory may cost, where the interval is chosen.
+/// The largest share of time that checkpoints in memory may cost, if the interval is automatic.
 const MAX_COST: f64 = 0.02;
-/// Steps of each kind that are measured before an interval is chosen.
+/// The number of steps of each kind that are measured before an interval is chosen.
 const MIN_SAMPLES: u32 = 8;
 /// The interval until then: every other step carries a copy.
 const FIRST_INTERVAL: u64 = 2;
-/// The longest interval that is chosen.
+/// The longest automatic interval.
 const MAX_INTERVAL: u64 = 1000;
 /// The share of a new measurement in the mean.
 const WEIGHT: f64 = 0.1;
 
-/// Decides after which steps there is a checkpoint in memory.
+/// Decides after which steps a checkpoint in memory is taken.
 #[derive(Debug)]
 pub(super) struct CheckpointInterval {
     configured: StepInterval,
-    /// The last step with a checkpoint, as far as it was asked for.
+    /// The last step with a checkpoint, among the steps for which `is_due` was called.
     last: u64,
-    /// Steps during which a copy travels, the copying itself included, and those during which none does.
+    /// The mean seconds of steps with a copy in transit, including the copying itself, and of steps without one.
     busy: MeanSeconds,
     quiet: MeanSeconds,
 }
@@ -43,7 +43,7 @@ impl CheckpointInterval {
         CheckpointInterval { configured, last: 0, busy: MeanSeconds::default(), quiet: MeanSeconds::default() }
     }
 
-    /// Whether there is one after `step`. Asked once for each step, in order.
+    /// Whether a checkpoint follows `step`. Call this once for each step, in order.
     pub(super) fn is_due(&mut self, step: u64) -> bool {
         let is_due = match self.configured {
             StepInterval::Steps(steps) => step.is_multiple_of(u64::from(steps)),
@@ -55,12 +55,12 @@ impl CheckpointInterval {
         is_due
     }
 
-    /// A step took so long; `is_copying` if a copy was made before it, and travelled during it.
+    /// Adds the duration of a step; `is_copying` if a copy was made before it, and was in transit during it.
     pub(super) fn add(&mut self, seconds: f64, is_copying: bool) {
         if is_copying { &mut self.busy } else { &mut self.quiet }.add(seconds);
     }
 
-    /// The shortest interval that costs no more than [`MAX_COST`], as far as it is known.
+    /// The shortest interval that costs no more than [`MAX_COST`], by the measurements so far.
     fn measured(&self) -> u64 {
         if self.busy.samples.min(self.quiet.samples) < MIN_SAMPLES {
             return FIRST_INTERVAL;

@@ -1,8 +1,9 @@
-//! Checkpoints in memory: after a step every stage copies its state, and sends the copy to another behind training: the same stage
-//! of the next replica or, where there is one replica, the next stage. When stages were lost, the others still have the newest one
-//! that is complete, and who took a lost stage's place has its part from the stage that holds it. A group with other replicas shares
-//! the parts anew. A stage votes on a step only when it has the whole copy of the step before: so a verdict means that
-//! every stage has, that older copies may be overwritten, and that the last step can't be lost with one stage.
+//! Checkpoints in memory. After a step every stage copies its state, and sends the copy to another stage while training
+//! continues: to the same stage of the next replica or, with a single replica, to the next stage. When stages are lost,
+//! the others still have the newest complete checkpoint, and a replacement stage receives its part from the stage that
+//! holds it. A group with other replicas redistributes the parts. A stage votes on a step only when it has the complete
+//! copy of the previous step. A verdict therefore means that every stage has it, that older copies may be overwritten,
+//! and that the loss of one stage can't lose the last step.
 
 mod choice;
 mod copies;
@@ -30,7 +31,8 @@ pub(super) use copies::StateCopies;
 use interval::CheckpointInterval;
 use reshard::{Owners, Transfer, transfers};
 
-/// What the stages of a group hold when it begins, by rank, and the checkpoint that they go on from, if it is one in memory.
+/// The copies that the stages of a group hold at its start, by rank, and the memory checkpoint from which they resume,
+/// if there is one.
 #[derive(Debug)]
 pub(super) struct HeldByGroup {
     held: Vec<HeldCopies>,
@@ -38,10 +40,10 @@ pub(super) struct HeldByGroup {
 }
 
 impl HeldByGroup {
-    /// Tells the other stages what this one holds, and chooses the newest checkpoint that all can have, if there is one after
-    /// step `saved` or later. All stages call this together, and all choose the same. Stage 0 says, where replicas may be missing, which
-    /// step was `recorded` last: a copy of a later one than the next, whose record is with it, is of a group that was given up while its
-    /// stage was away, and the steps before it were taken back.
+    /// Reports this stage's copies to the other stages, and chooses the newest checkpoint that is available for all, if
+    /// there is one after step `saved` or later. All stages call this together, and all choose the same. Where replicas
+    /// may be missing, stage 0 passes the last `recorded` step. A copy of a step after the next one, whose record the
+    /// copy contains, belongs to a group that was abandoned while its stage was away, and whose steps were discarded.
     ///
     /// # Errors
     /// If the group fails meanwhile.
@@ -62,7 +64,7 @@ impl HeldByGroup {
         Ok(HeldByGroup { held, chosen })
     }
 
-    /// The state of training that all go on from, if it is in memory.
+    /// The state of training from which all stages resume, if it is in memory.
     pub(super) fn state(&self) -> Option<&TrainerState> {
         self.chosen.as_ref().map(|chosen| &chosen.state)
     }
@@ -75,16 +77,16 @@ pub(super) struct MemoryCheckpoints<'a> {
     copies: &'a mut StateCopies,
     links: CopyLinks,
     interval: CheckpointInterval,
-    /// After which steps every rank held a copy of the state of the rank before it when the group began.
+    /// The steps after which every rank held a copy of the state of the previous rank when the group began.
     held: Vec<Vec<u64>>,
-    /// How many values a copy of this stage has, and one of the previous stage.
+    /// Number of values in a copy of this stage, and in a copy of the previous stage.
     own_numel: usize,
     previous_numel: usize,
     /// The step of the copy that is being received.
     receiving: Option<(u64, StateCopy)>,
-    /// How long training waited for copies since the last record.
+    /// The time for which training has waited for copies since the last record.
     stall: Duration,
-    /// Bytes sent until the last record.
+    /// Bytes sent up to the last record.
     bytes_sent: u64,
 }
 
@@ -92,14 +94,14 @@ pub(super) struct MemoryCheckpoints<'a> {
 struct CopyLinks {
     to_next: Sender,
     from_previous: Receiver,
-    /// Brings this stage's own state back.
+    /// Returns this stage's own state.
     from_next: Receiver,
-    /// Brings the previous stage's state back.
+    /// Returns the previous stage's state.
     to_previous: Sender,
 }
 
 impl CopyLinks {
-    /// Takes them out of `links`; none if this group has none.
+    /// Takes the links out of `links`; `None` if this group has none.
     fn take(links: &mut Links, rank: usize, ring: CopyRing) -> Option<CopyLinks> {
         let previous = ring.held_by(rank);
         Some(CopyLinks {
@@ -112,8 +114,9 @@ impl CopyLinks {
 }
 
 impl<'a> MemoryCheckpoints<'a> {
-    /// Those of a stage, with `links` that were opened with [`CopyRing::link_ids`] (without them there are none), and the chosen
-    /// checkpoint loaded into `stage`. A copy of this stage has so many values, and one of the rank whose copies it holds so many.
+    /// The memory checkpoints of a stage, with `links` that were opened with [`CopyRing::link_ids`] (`None` without
+    /// such links). Loads the chosen checkpoint into `stage`. The two numbers are the values in a copy of this stage,
+    /// and in a copy of the rank whose copies it holds.
     ///
     /// # Errors
     /// If the group fails meanwhile.
@@ -128,7 +131,7 @@ impl<'a> MemoryCheckpoints<'a> {
     ) -> Result<Option<MemoryCheckpoints<'a>>, LinkError> {
         let HeldByGroup { held, chosen } = group;
         let Some(copy_links) = CopyLinks::take(links, rank, ring) else { return Ok(None) };
-        // what others owned does not count
+        // state that other ranks owned does not count
         let previous = |(rank, held): (usize, &HeldCopies)| match held.group == Some((rank, ring)) {
             true => held.previous.clone(),
             false => Vec::new(),
@@ -158,7 +161,7 @@ impl<'a> MemoryCheckpoints<'a> {
         Ok(Some(memory))
     }
 
-    /// Loads `stage` from a checkpoint in memory, and sends the previous stage its part if it lacks it.
+    /// Loads `stage` from a checkpoint in memory, and sends the previous stage its part if that stage lacks it.
     fn load(
         &mut self,
         MemoryCheckpoint { state, sources, .. }: MemoryCheckpoint,
@@ -180,8 +183,8 @@ impl<'a> MemoryCheckpoints<'a> {
         Ok(own.load_into(stage, updates)?)
     }
 
-    /// Loads `stage` from a checkpoint in memory of a group with other replicas: each parameter goes from the replica that has it
-    /// to the one that owns it now, over the links between the replicas of a stage.
+    /// Loads `stage` from a checkpoint in memory of a group with other replicas. Each parameter goes from the replica
+    /// that has it to its current owner, over the links between the replicas of a stage.
     fn load_resharded(
         &mut self,
         MemoryCheckpoint { state, ring, sources, .. }: MemoryCheckpoint,
@@ -230,8 +233,8 @@ impl<'a> MemoryCheckpoints<'a> {
         Ok(())
     }
 
-    /// Before the first step: every stage has a copy of the state that it begins with, and the next stage too. Copies of
-    /// later steps are dropped, whichever checkpoint it was in the end.
+    /// Prepares the first step: every stage gets a copy of the state with which it begins, and so does the next stage.
+    /// Copies of later steps are dropped, whichever checkpoint was loaded.
     ///
     /// # Errors
     /// If the link fails.
@@ -239,7 +242,7 @@ impl<'a> MemoryCheckpoints<'a> {
         let step = state.step;
         self.copies.drop_after(step);
         self.hold_own(stage, state)?;
-        // who has it from before the group began needs it not again
+        // a stage that has the copy since before the group began does not need it again
         let has_previous = |rank: usize| self.held[rank].contains(&step);
         let next = self.ring.holder(self.rank);
         let (is_sent, is_received) = (!has_previous(next), !has_previous(self.rank));
@@ -249,17 +252,17 @@ impl<'a> MemoryCheckpoints<'a> {
         if is_sent { self.send(step) } else { Ok(()) }
     }
 
-    /// Whether there is a checkpoint after `step`: asked on stage 0, for each step in order.
+    /// Whether a checkpoint follows `step`. Stage 0 calls this for each step in order.
     pub(super) fn is_due(&mut self, step: u64) -> bool {
         self.interval.is_due(step)
     }
 
-    /// A step took so long; `is_copying` if it followed a checkpoint, whose copies travelled during it.
+    /// Adds the duration of a step; `is_copying` if it followed a checkpoint, whose copies were in transit during it.
     pub(super) fn add_step(&mut self, duration: Duration, is_copying: bool) {
         self.interval.add(duration.as_secs_f64(), is_copying);
     }
 
-    /// Copies the state of `stage`, and begins to send it. Every stage must have the copy of the one before.
+    /// Copies the state of `stage`, and starts to send it. Every stage must have the previous copy.
     ///
     /// # Errors
     /// If the link fails.
@@ -272,7 +275,7 @@ impl<'a> MemoryCheckpoints<'a> {
         Ok(())
     }
 
-    /// Waits until the copy that the previous stage sends has arrived whole, if there is one.
+    /// Waits until the copy from the previous stage has arrived completely, if one is in transit.
     ///
     /// # Errors
     /// If the link fails.
@@ -285,7 +288,7 @@ impl<'a> MemoryCheckpoints<'a> {
         Ok(())
     }
 
-    /// What checkpoints cost this stage since the last record.
+    /// The cost of checkpoints for this stage since the last record.
     pub(super) fn take_record(&mut self) -> MemoryCheckpointRecord {
         let bytes = self.links.to_next.bytes();
         let bytes_sent = bytes - std::mem::replace(&mut self.bytes_sent, bytes);
@@ -314,7 +317,8 @@ impl<'a> MemoryCheckpoints<'a> {
     }
 }
 
-/// All ranks choose by what each says that it has: one that has it not has said something else.
+/// The error of a missing copy. All ranks choose by the reports of each rank, so that a rank without its copy has
+/// reported something else.
 fn no_copy(step: u64) -> LinkError {
     LinkError::Broken(format!("the copy of step {step} that this stage was to have is not there"))
 }

@@ -1,9 +1,10 @@
-//! A checkpoint in memory of a group with other replicas: each of its ranks' copies has the parameters that it owned, which others
-//! own now. Pure.
+//! Resharding of a memory checkpoint from a group with other replicas. Each copy has the parameters that its rank
+//! owned, which other ranks own now. Pure.
 
 use super::choice::Source;
 
-/// The parameters of one stage and who owns each: their sizes in values, by parameter, and the owners' replicas, then and now.
+/// The parameters of one stage and their owners: their sizes in values, by parameter, and the owners' replicas, before
+/// and now.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Owners<'a> {
     pub(super) numels: &'a [u64],
@@ -11,24 +12,25 @@ pub(super) struct Owners<'a> {
     pub(super) now: &'a [usize],
 }
 
-/// A parameter's part of a copy, on its way to the replica that owns it now.
+/// A parameter's part of a copy, to be sent to the replica that owns it now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Transfer {
     /// The parameter.
     pub(super) parameter: usize,
-    /// Who has the copy that it is in.
+    /// The source of the copy that contains it.
     pub(super) source: Source,
-    /// Where it begins in that copy, in values.
+    /// The offset in that copy, in values.
     pub(super) source_offset: i64,
     /// The replica that owns it now.
     pub(super) owner: usize,
-    /// Where it begins in the copy of that replica.
+    /// The offset in the copy of that replica.
     pub(super) offset: i64,
-    /// How many values it has: the parameter's and its moments'.
+    /// The number of values: of the parameter and its moments.
     pub(super) numel: i64,
 }
 
-/// All transfers of a stage, by parameter. `sources` has, of each replica then, where the copy of this stage is.
+/// All transfers of a stage, by parameter. `sources` has, for each replica before, the source of the copy of this
+/// stage.
 pub(super) fn transfers(owners: Owners, sources: &[Source]) -> Vec<Transfer> {
     let Owners { numels, before, now } = owners;
     let replicas = 1 + before.iter().chain(now).copied().max().unwrap_or(0);
@@ -49,7 +51,7 @@ mod tests {
 
     use super::*;
 
-    /// The copies of all replicas: parameter p has the values p, three times as many as it has.
+    /// The copies of all replicas: parameter p has the value p, three times its number of values.
     fn copies(numels: &[u64], owners: &[usize], replicas: usize) -> Vec<Vec<usize>> {
         let of = |replica| {
             let owned = (0..numels.len()).filter(move |&parameter| owners[parameter] == replica);

@@ -1,5 +1,5 @@
-//! Gradients: every parameter gets one, through stages with and without layers; they add up in the order of the
-//! microbatches; and the rotary tables are those of the paper.
+//! Gradients: every parameter gets one, through stages with and without layers. They add up in the order of the
+//! microbatches. The rotary tables are those of the paper.
 
 use std::collections::BTreeSet;
 
@@ -79,9 +79,9 @@ fn steps() -> Vec<StepData> {
     vec![step(0), step(11), step(23)]
 }
 
-/// Through an empty stage in the middle too. Notices a boundary that lets no gradient pass (everything before it is
-/// zero), rotary tables of zeros (scores are zero then, and so are the gradients of queries and keys), a head without
-/// a gradient, and uninitialised memory (not finite).
+/// Includes an empty stage in the middle. Detects a boundary that passes no gradient (all gradients before it are
+/// zero), rotary tables of zeros (scores are zero then, and so are the gradients of queries and keys), a head without a
+/// gradient, and uninitialised memory (not finite).
 #[test]
 fn every_parameter_has_a_finite_gradient_that_is_not_zero() {
     for tied in [false, true] {
@@ -92,7 +92,7 @@ fn every_parameter_has_a_finite_gradient_that_is_not_zero() {
         for (name, gradient) in &gradients {
             assert!(gradient.iter().all(|g| g.is_finite()), "{name}");
             if !tied && name == names::EMBEDDING {
-                // nothing that counts follows from padding, nor from a document's last token
+                // padding and a document's last token have no targets
                 let all = steps[0].microbatches.iter().flat_map(|m| m.inputs.iter().zip(&m.targets));
                 let counting: BTreeSet<_> = all.filter(|&(_, &target)| target >= 0).map(|(&id, _)| id).collect();
                 assert_eq!(rows_with_a_gradient(gradient), counting, "the embedding's rows");
@@ -109,7 +109,7 @@ fn rows_with_a_gradient(embedding: &[f32]) -> BTreeSet<i64> {
     rows.filter(|(_, row)| row.iter().any(|&g| g != 0.0)).map(|(id, _)| id as i64).collect()
 }
 
-/// Both on one stage and over a link.
+/// Tests both ends on one stage, and over a link.
 #[test]
 fn the_gradient_of_a_tied_embedding_is_the_sum_of_embedding_and_head() {
     let names = Llama::new(config(true), Device::Cpu).parameter_names();
@@ -160,7 +160,7 @@ fn partition_schedule_recompute_and_transport_change_no_bit() {
     }
 }
 
-/// Half as many stages as chunks.
+/// A schedule with half as many stages as chunks.
 fn interleaved(chunks: usize, microbatches: usize) -> Schedule {
     interleaved_one_f_one_b(chunks / 2, 2, microbatches)
 }
@@ -177,12 +177,12 @@ fn zb_h1(chunks: usize, microbatches: usize) -> Schedule {
     interleaved_zero_bubble(chunks, 1, microbatches)
 }
 
-/// All chunks on one stage.
+/// A schedule with all chunks on one stage.
 fn on_one_stage(chunks: usize, microbatches: usize) -> Schedule {
     interleaved_one_f_one_b(1, chunks, microbatches)
 }
 
-/// With empty chunks, and embedding and head on one stage (ZB-V) or on two.
+/// Includes empty chunks, and embedding and head on one stage (ZB-V) or on two.
 #[test]
 fn schedules_with_several_chunks_a_stage_change_no_bit() {
     for (tied, precision) in [(false, Precision::Float32), (true, Precision::Float32), (true, Precision::BFloat16)] {
@@ -210,7 +210,7 @@ fn long_step(offset: i64) -> StepData {
     StepData { microbatches, ..step(offset) }
 }
 
-/// Within a block in the order of the microbatches, then the blocks as a binary tree.
+/// A block adds its microbatches in their order, then a binary tree adds the blocks.
 #[test]
 fn the_gradient_is_the_tree_of_its_blocks() {
     for (tied, gradient_blocks) in [(false, 8), (true, 8), (false, 4), (true, 4), (false, 2), (true, 2)] {
@@ -230,14 +230,15 @@ fn the_gradient_is_the_tree_of_its_blocks() {
             tree = tree.chunks(2).map(|pair| add(&pair[0], &pair[1])).collect();
         }
         let gradients = train(&Setup { gradient_blocks, ..setup(tied, &[2]) }, &[whole]).gradients;
-        // those of a tied weight are two trees, of the embedding and of the head, which are added at the end
+        // a tied weight has two trees, one of the embedding and one of the head, which are added at the end
         for (name, gradient) in gradients.iter().filter(|(name, _)| !tied || *name != names::EMBEDDING) {
             assert_eq!(*gradient, tree[0][name], "{name}, tied {tied}, {gradient_blocks} blocks");
         }
     }
 }
 
-/// As with one block; and other bits than with one, but not by more than their rounding.
+/// The results equal those of one stage with the same blocks. They differ in bits from a single block, but only within
+/// rounding.
 #[test]
 fn no_layout_changes_the_bits_of_blocks() {
     for (tied, precision) in [(false, Precision::Float32), (true, Precision::Float32), (true, Precision::BFloat16)] {
@@ -273,7 +274,7 @@ fn no_layout_changes_the_bits_of_blocks() {
     }
 }
 
-/// Files that torch and torchtitan wrote: DualPipeV's overlapped forward and backward among them.
+/// The files were written by torch and torchtitan, including DualPipeV's overlapped forward and backward.
 #[test]
 fn schedules_that_others_wrote_change_no_bit() {
     macro_rules! csv {
@@ -298,7 +299,7 @@ fn schedules_that_others_wrote_change_no_bit() {
     }
 }
 
-/// bf16 rounds activations to 8 bits: losses, gradients and weights are near those of fp32, and not the same.
+/// bf16 rounds activations to 8 bits: losses, gradients and weights are close to those of fp32, but not equal.
 #[test]
 fn bf16_trains_as_fp32_does_up_to_its_rounding() {
     let setup = setup(false, &[1, 1]);
@@ -312,12 +313,12 @@ fn bf16_trains_as_fp32_does_up_to_its_rounding() {
         let error = exact.iter().zip(&rounded.gradients[name]).fold(0.0, |max: f32, (a, b)| max.max((a - b).abs()));
         assert!(error < 0.06 * largest, "{name}: off by {error}, the largest is {largest}");
     }
-    // master weights are not bf16: updates smaller than its steps are not lost
+    // master weights are not bf16: updates below bf16's resolution are not lost
     let fine = |weight: &f32| weight.to_bits() & 0xffff != 0;
     assert!(rounded.weights.values().flatten().filter(|w| fine(w)).count() > 1000);
 }
 
-/// GPipe with B split, and every W after the last I: the latest that weight gradients can be.
+/// GPipe with a split B, and every W after the last I: the latest possible weight gradients.
 fn weights_last(stages: usize, microbatches: usize) -> Schedule {
     let mut schedule = gpipe(stages, microbatches);
     for (chunk, actions) in schedule.ranks.iter_mut().enumerate() {
@@ -339,7 +340,7 @@ fn recomputed_layers_give_the_same_bits() {
     }
 }
 
-/// A pipeline's sums are those of one microbatch after the other, bit by bit; any other order gives other bits.
+/// A pipeline's sums equal sequential sums over the microbatches, bit for bit; any other order gives other bits.
 #[test]
 fn gradients_add_up_in_the_order_of_the_microbatches() {
     let sequential = |order: [usize; 4]| {
@@ -350,7 +351,7 @@ fn gradients_add_up_in_the_order_of_the_microbatches() {
         let flat = |g: &Tensor| Vec::<f32>::try_from(g.reshape([-1])).unwrap();
         stage.parameters.iter().map(|p| (p.spec.name.clone(), flat(&p.gradient))).collect::<Weights>()
     };
-    // without the packed microbatch's documents, which `forward_backward` does not know
+    // without the packed microbatch's documents, which `forward_backward` does not support
     let mut step = step(0);
     step.microbatches[1].layout.document_starts = vec![vec![], vec![]];
     for schedule in [one_f_one_b, gpipe, weights_last] {
@@ -360,7 +361,7 @@ fn gradients_add_up_in_the_order_of_the_microbatches() {
     }
 }
 
-/// Rows of one document each.
+/// A context for rows of one document each.
 fn context(rows: usize, length: usize) -> ForwardContext {
     let bounds: Vec<i64> = (0..=rows).map(|row| (row * length) as i64).collect();
     let cu_seqlens = CuSeqlens::new(&bounds, Device::Cpu);
@@ -404,9 +405,9 @@ fn the_gradient_sent_to_the_previous_chunk_is_the_derivative_of_the_loss() {
     assert!((derivative - quotient).abs() < 5e-3 * derivative.abs(), "{derivative}, by difference {quotient}");
 }
 
-/// Reads the tables out of attention. One head whose value of token t is the t-th unit vector, so that the layer's
-/// output is the row of attention weights; a query along one rotated pair and a key along the same (or the other half
-/// of it), so that the scores are cosines (or sines) of (p - t) theta^(-2i/d), up to the softmax's constant.
+/// Derives the tables from attention. The layer has one head. The value of token t is the t-th unit vector, so that the
+/// layer's output is the row of attention weights. A query has one rotated pair, and a key the same pair (or the other
+/// half of it), so that the scores are cosines (or sines) of (p - t) theta^(-2i/d), up to the softmax's constant.
 #[test]
 fn rotary_tables_are_those_of_the_formula() {
     let (length, theta) = (16usize, 50.0f64);
@@ -427,7 +428,7 @@ fn rotary_tables_are_those_of_the_formula() {
         ..config(false)
     };
     let mut setup = Setup { config, ..setup(false, &[1]) };
-    // token t is e_0 + e_(1+t); its norm's output is that times `scale`
+    // token t is e_0 + e_(1+t); the output of its norm is that times `scale`
     let scale = (hidden as f64 / 2.0).sqrt() as f32;
     let x = Tensor::eye(length as i64, (tch::Kind::Float, Device::Cpu));
     let x = Tensor::cat(&[Tensor::ones([length as i64, 1], (tch::Kind::Float, Device::Cpu)), x], 1);
@@ -458,7 +459,7 @@ fn rotary_tables_are_those_of_the_formula() {
     }
 }
 
-/// Norms of ones, everything else by `value(projection, row, column)`.
+/// Weights with norms of ones, and every other value from `value(projection, row, column)`.
 fn attention_weights(stage: &Stage, value: impl Fn(&str, usize, usize) -> f32) -> Weights {
     let fill = |name: &str, shape: &[i64]| match shape {
         &[n] => vec![1.0; n as usize],

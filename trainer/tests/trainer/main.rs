@@ -1,4 +1,4 @@
-//! The trainer's library: gradients, links and memory, without a launcher.
+//! Tests of the trainer's library: gradients, links and memory, without a launcher.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod gradients;

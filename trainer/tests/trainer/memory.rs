@@ -1,5 +1,5 @@
-//! The last stage's peak memory does not grow with vocabulary x microbatch: full logits are never held. And between F, I
-//! and W a layer holds what the cost model says.
+//! The last stage's peak memory does not grow with vocabulary x microbatch, because full logits are never held. Between
+//! F, I and W, a layer holds the memory that the cost model predicts.
 
 use std::process::Command;
 
@@ -13,7 +13,7 @@ use tch::{Device, Kind, Tensor};
 
 const HIDDEN: usize = 32;
 const LENGTH: i64 = 128;
-/// Set in the child process, to what it measures.
+/// The variable that the parent sets in the child process, to the measurement.
 const MEASURE: &str = "STAGECOACH_TEST_MEASURE";
 
 #[test]
@@ -33,8 +33,9 @@ fn the_last_stages_peak_does_not_grow_with_vocabulary_times_tokens() {
     println!("  vocabulary {}: {:?}, {growth_twice:.0} bytes a token", 2 * vocab_size, twice.map(|b| b >> 20));
     println!("  one copy of the logits would take {logits:.0} bytes a token");
 
-    // What a token costs at the peak, in the norm's backward: its input, output, their gradients and a few temporaries,
-    // each as wide as the model and fp32; and its target. A block of logits has the same size for any number of tokens.
+    // The cost of a token at the peak, in the norm's backward pass: its input, output, their gradients and a few
+    // temporaries, each as wide as the model and fp32; and its target. A block of logits has the same size for any
+    // number of tokens.
     let hidden_states = (8 * HIDDEN * 4 + 16) as f64;
     assert!(hidden_states < logits / 8.0, "the bound would not detect full logits");
     assert!(growth < hidden_states, "{growth} bytes a token, at most {hidden_states} expected");
@@ -48,12 +49,12 @@ fn peak(vocab_size: usize, tokens: usize) -> u64 {
     resident_bytes(&text, "VmHWM:")
 }
 
-/// What a process says that runs `test` alone, to measure `what`.
+/// The output of a process that runs only `test`, to measure `what`.
 fn measured_by_child(test: &str, what: &str) -> String {
     let child = Command::new(std::env::current_exe().unwrap())
         .args(["--exact", test, "--nocapture"])
         .env(MEASURE, what)
-        // glibc: give what is freed back at once, so that the peak is of tensors and not of holes in the heap
+        // glibc: return freed memory at once, so that the peak is of tensors and not of holes in the heap
         .env("MALLOC_MMAP_THRESHOLD_", "65536")
         .output()
         .unwrap();
@@ -68,7 +69,7 @@ fn resident_bytes(status: &str, name: &str) -> u64 {
     kib.unwrap().trim().parse::<u64>().unwrap() << 10
 }
 
-/// The child's part: forward, loss and backward of the last stage, then what the kernel says of the peak.
+/// The child's part: forward, loss and backward of the last stage, then the kernel's value of the peak.
 fn measure(vocab_size: usize, tokens: i64) {
     tch::set_num_threads(1);
     let config = LlamaConfig {
@@ -101,7 +102,7 @@ fn measure(vocab_size: usize, tokens: i64) {
     println!("\n{}", status.lines().find(|line| line.starts_with("VmHWM:")).unwrap());
 }
 
-/// The second stage of a model with so many layers on each.
+/// The second stage of a model, with these numbers of layers on the stages.
 fn second_stage(config: LlamaConfig, layers: Vec<usize>) -> Stage {
     let stage_config = StageConfig {
         architecture: &Llama::new(config, Device::Cpu),
@@ -117,7 +118,7 @@ fn second_stage(config: LlamaConfig, layers: Vec<usize>) -> Stage {
     Stage::build(1, &stage_config)
 }
 
-/// Tokens of a microbatch, and microbatches that are held at once.
+/// Tokens of a microbatch, and the number of microbatches that are held at the same time.
 const TOKENS: usize = 4096;
 const HELD: usize = 6;
 
@@ -140,7 +141,7 @@ fn layer_config() -> LlamaConfig {
     }
 }
 
-/// From F to I a layer holds its activations; from I to W the inputs of its weight gradients, and nothing else.
+/// From F to I a layer holds its activations; from I to W it holds only the inputs of its weight gradients.
 #[test]
 fn a_layer_holds_what_the_cost_model_says_between_f_and_i_and_between_i_and_w() {
     const TEST: &str = "memory::a_layer_holds_what_the_cost_model_says_between_f_and_i_and_between_i_and_w";
@@ -169,7 +170,7 @@ fn a_layer_holds_what_the_cost_model_says_between_f_and_i_and_between_i_and_w() 
     assert!((each(after_i) / inputs - 1.0).abs() < 0.05);
 }
 
-/// Rows of [`LENGTH`] tokens, of sequences with these bounds.
+/// A context for rows of [`LENGTH`] tokens, with these sequence bounds.
 fn context(bounds: &[i64]) -> ForwardContext {
     let cu_seqlens = CuSeqlens::new(bounds, Device::Cpu);
     ForwardContext { length: LENGTH, first_position: 0, cu_seqlens, recompute: Recompute::None }
@@ -192,7 +193,7 @@ fn measure_layer() {
         let status = std::fs::read_to_string("/proc/self/status").unwrap();
         println!("\n{name}: {} kB", resident_bytes(&status, "VmRSS:") >> 10);
     };
-    // what the kernels keep for themselves
+    // the first run allocates the memory that the kernels keep
     backward(forward()).into_iter().for_each(WeightGradient::accumulate);
     report("before");
     let saved: Vec<_> = (0..HELD).map(|_| forward()).collect();

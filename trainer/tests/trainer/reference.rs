@@ -1,19 +1,19 @@
-//! Against an independent reference: five steps that plain PyTorch computed in one pass over the whole batch
-//! (`tests/reference/reference.py`), reproduced in any number of microbatches and stages.
+//! Tests against an independent reference: five steps that plain PyTorch computed in one pass over the whole batch
+//! (`tests/reference/reference.py`), reproduced with any number of microbatches and stages.
 
 use crate::support::pipeline::{Setup, Trained, Weights, train};
 use crate::support::reference_data::{BFloat16Errors, Reference, tensors};
 use stagecoach_api::job::{Encryption, Precision, Recompute, Transport};
 use stagecoach_pipeline::{Schedule, gpipe, one_f_one_b};
 
-/// Largest |a - b| / largest |b|. PyTorch's own float32 strays from float64 by up to 5e-6 here (`reference.json`).
+/// Largest |a - b| / largest |b|. PyTorch's own float32 deviates from float64 by up to 5e-6 here (`reference.json`).
 const TOLERANCE: f64 = 1e-5;
 
 const CASES: [&str; 7] = ["padded", "tied", "packed", "llama3", "mistral", "qwen2", "qwen3"];
 
 type Scheduler = fn(usize, usize) -> Schedule;
 
-/// The training of case `name`, and what PyTorch has.
+/// The training of case `name`, and PyTorch's results.
 fn setup(reference: &Reference, name: &str, layers: &[usize], schedule: Scheduler) -> (Setup, Trained) {
     let case = reference.case(name);
     let (initial, expected) = tensors(name, case);
@@ -33,7 +33,7 @@ fn setup(reference: &Reference, name: &str, layers: &[usize], schedule: Schedule
     (setup, expected)
 }
 
-/// Trains case `name` and compares; returns what was trained.
+/// Trains case `name` and compares. Returns the results.
 fn reproduce(name: &str, layers: &[usize], schedule: Scheduler, microbatches: usize, transport: Transport) -> Trained {
     let reference = Reference::read();
     let (setup, expected) = setup(&reference, name, layers, schedule);
@@ -51,7 +51,7 @@ fn compare(what: &str, ours: &Trained, reference: &Trained) {
     assert_eq!(ours.losses.len(), reference.losses.len());
     let gradients = distances(&ours.gradients, &reference.gradients);
     let weights = distances(&ours.weights, &reference.weights);
-    // AdamW divides a gradient that is next to nothing by its own size: what the processor rounds otherwise counts more there
+    // AdamW divides a gradient near zero by its own size, so that the processor's rounding differences count more there
     for (kind, distances, tolerance) in [("gradient", gradients, TOLERANCE), ("final", weights, 2.0 * TOLERANCE)] {
         let (worst, name) = distances.into_iter().max_by(|a, b| a.0.total_cmp(&b.0)).unwrap();
         assert!(worst <= tolerance, "{what}: the {kind} of {name} is {worst:.1e} off");
@@ -65,13 +65,14 @@ fn distances(ours: &Weights, reference: &Weights) -> Vec<(f64, String)> {
         assert_eq!(a.len(), b.len());
         let largest = b.iter().fold(0.0, |most: f64, &b| most.max(f64::from(b.abs())));
         let off = a.iter().zip(b).map(|(&a, &b)| (f64::from(a) - f64::from(b)).abs());
-        // NaN is no distance at all
+        // a NaN counts as an infinite distance
         off.fold(0.0, |most, d| if d.is_nan() { f64::INFINITY } else { f64::max(most, d) }) / largest
     };
     reference.iter().map(|(name, b)| (distance(&ours[name], b), name.clone())).collect()
 }
 
-/// One stage, every number of microbatches that divides the batch; both schedules where they may differ.
+/// Tests one stage, with every number of microbatches that divides the batch, and with both schedules where they may
+/// differ.
 fn on_one_stage(name: &str, layers: usize) {
     for microbatches in [1, 2, 4, 8] {
         reproduce(name, &[layers], one_f_one_b, microbatches, Transport::Tcp);
@@ -92,7 +93,7 @@ fn a_tied_embedding_and_a_head_dim_of_its_own() {
 #[test]
 fn llama_3s_rotary_frequencies() {
     on_one_stage("llama3", 2);
-    // and they are not the plain ones
+    // the rotations differ from the plain ones
     let reference = Reference::read();
     let (mut setup, expected) = setup(&reference, "llama3", &[2], one_f_one_b);
     setup.config.rope_scaling = None;
@@ -101,7 +102,7 @@ fn llama_3s_rotary_frequencies() {
     assert!(off > 100.0 * TOLERANCE, "{off}");
 }
 
-/// These three were computed by the models of Hugging Face's transformers.
+/// These three references were computed by the models of Hugging Face's transformers.
 #[test]
 fn a_mistral_is_the_llama_that_computes_the_same() {
     on_one_stage("mistral", 2);
@@ -136,7 +137,7 @@ fn gradients_that_are_added_in_blocks() {
 
 #[test]
 fn several_stages_and_both_schedules() {
-    // links and partitions change no bit, so these are as near to PyTorch as one stage is
+    // links and partitions change no bit, so that these results are as close to PyTorch's as those of one stage
     let one = reproduce("padded", &[2], gpipe, 4, Transport::Tcp);
     assert!(one == reproduce("padded", &[1, 1], one_f_one_b, 4, Transport::Tcp));
     assert!(one == reproduce("padded", &[2, 0], gpipe, 4, Transport::Shm));
@@ -167,8 +168,8 @@ fn relative_error(ours: &Weights, reference: &Weights) -> f64 {
     (difference / square).sqrt()
 }
 
-/// Bfloat16 has three digits: what a trainer's results are off by, is mostly where it rounds. PyTorch's own training in bf16
-/// is the measure, with its sums over the batch in two orders.
+/// Bfloat16 has three digits: a trainer's errors mostly depend on the points at which it rounds. The measure is
+/// PyTorch's own training in bf16, with its sums over the batch in two orders.
 #[test]
 fn bf16_strays_no_further_than_pytorch_does() {
     let reference = Reference::read();
@@ -184,8 +185,7 @@ fn bf16_strays_no_further_than_pytorch_does() {
             let gradient_error = relative_error(&trained.gradients, &expected.gradients);
             let final_error = relative_error(&trained.weights, &expected.weights);
             let ours = [loss_error, gradient_error, final_error];
-            // a loss is a single number: by how much it is off is chance
-            // and theirs was measured on another processor
+            // a loss is a single number, whose error is random, and theirs was measured on another processor
             let theirs =
                 [2.0 * worst(|e| e.loss_error), 1.1 * worst(|e| e.gradient_error), 1.1 * worst(|e| e.final_error)];
             println!("{name}, {microbatches} microbatches: {ours:?}, PyTorch {theirs:?}");
@@ -209,7 +209,7 @@ fn learning_rates_are_those_of_torch() {
     }
 }
 
-/// What the comparison rests on: without it a defect could hide.
+/// Checks the properties of the reference on which the comparison depends: without them a defect could stay hidden.
 #[test]
 fn the_reference_has_what_it_is_meant_to_have() {
     let reference = Reference::read();

@@ -1,4 +1,4 @@
-//! Links over real sockets and real shared memory, both ends in this process.
+//! Tests of links over real sockets and real shared memory, with both ends in this process.
 
 mod nccl;
 mod strangers;
@@ -20,13 +20,13 @@ use tch::{Device, Kind, Tensor};
 const FORWARD: LinkId = LinkId { from: 0, to: 1, payload: LinkPayload::Forward { boundary: 0 } };
 const BACKWARD: LinkId = LinkId { from: 1, to: 0, payload: LinkPayload::Backward { boundary: 0 } };
 
-/// Opens a group of `ranks`; `boundary_bytes` decides the size of the rings.
+/// Opens a group of `ranks`; `boundary_bytes` determines the size of the rings.
 fn group(ranks: usize, transport: Transport, boundary_bytes: usize, tied: bool) -> Vec<Links> {
     let tied_bytes = boundary_bytes;
     group_of(ranks, tied, |config| LinksConfig { transport, boundary_bytes, tied_bytes, ..config })
 }
 
-/// Opens a group of `ranks` whose stages' configurations `change` has changed.
+/// Opens a group of `ranks`, with each stage's configuration modified by `change`.
 fn group_of(ranks: usize, tied: bool, change: impl Fn(LinksConfig) -> LinksConfig + Sync) -> Vec<Links> {
     let placement = Placement::linear(ranks);
     let link_ids = link_ids(&placement, tied);
@@ -44,7 +44,7 @@ fn group_of(ranks: usize, tied: bool, change: impl Fn(LinksConfig) -> LinksConfi
     })
 }
 
-/// The secret of all groups here.
+/// The secret of all groups in these tests.
 static SECRET: LazyLock<GroupSecret> = LazyLock::new(|| GroupSecret::from_key_hex(1, &"07".repeat(32)).unwrap());
 
 fn config<'a>(
@@ -80,7 +80,8 @@ fn tensor(seed: i64, rows: i64, length: i64) -> Tensor {
 fn tensors_of_changing_shape_arrive_as_they_were_sent() {
     let transports = [Transport::Tcp, Transport::Shm, Transport::Auto].map(|transport| (transport, Encryption::None));
     for (transport, encryption) in transports.into_iter().chain([(Transport::Tcp, Encryption::Required)]) {
-        // a ring of 4,096 bytes for tensors of up to 2,048: it wraps many times, and writers that are two tensors ahead wait
+        // a ring of 4,096 bytes for tensors of up to 2,048: it wraps many times, and writers that are two tensors ahead
+        // wait
         let mut links =
             group_of(2, false, |config| LinksConfig { transport, encryption, boundary_bytes: 512, ..config });
         let (mut second, mut first) = (links.pop().unwrap(), links.pop().unwrap());
@@ -102,7 +103,7 @@ fn tensors_of_changing_shape_arrive_as_they_were_sent() {
             assert_eq!(got, tensor(m as i64, rows, length));
             second.senders[&BACKWARD].send(m, got + 1.0).unwrap();
         }
-        // asked for in another order than they arrive
+        // requested in another order than that of arrival
         for m in (0..100).rev() {
             let (rows, length) = shape(m);
             let got = first.receivers.get_mut(&BACKWARD).unwrap().wait(m).unwrap();
@@ -113,7 +114,7 @@ fn tensors_of_changing_shape_arrive_as_they_were_sent() {
     }
 }
 
-/// The copy of a stage's state is sent even if the stage has no layers: an empty tensor has no memory.
+/// The copy of a stage's state is sent even if the stage has no layers. Such an empty tensor has no memory.
 #[test]
 fn an_empty_tensor_arrives() {
     for transport in [Transport::Tcp, Transport::Shm] {
@@ -126,7 +127,8 @@ fn an_empty_tensor_arrives() {
     }
 }
 
-/// A gradient or a weight has the size of its parameter, whatever the carrier holds: matrices, vectors and scalars.
+/// A gradient or a weight has the size of its parameter, independent of the carrier's capacity: matrices, vectors and
+/// scalars.
 #[test]
 fn what_replicas_send_may_be_larger_than_what_carries_it() {
     const REPLICAS: LinkId = LinkId { from: 0, to: 1, payload: LinkPayload::Replicas };
@@ -145,7 +147,7 @@ fn what_replicas_send_may_be_larger_than_what_carries_it() {
     }
 }
 
-/// Tensors of 32 MiB, far more than TCP's buffers hold: none leaves before its receive is posted.
+/// Tensors of 32 MiB exceed TCP's buffers by far: none leaves before its receive is posted.
 #[test]
 fn a_send_blocks_while_as_many_as_the_verifier_reckons_with_have_not_left() {
     const LENGTH: i64 = 1 << 20;
@@ -160,7 +162,7 @@ fn a_send_blocks_while_as_many_as_the_verifier_reckons_with_have_not_left() {
     let receiver = second.receivers.get_mut(&FORWARD).unwrap();
     (0..SENDS_IN_FLIGHT).for_each(|m| assert_eq!(returned.recv(), Ok(m)));
     for posted in 0..8 {
-        // as many as are allowed have returned; another one only if the bound is too high
+        // as many sends as allowed have returned; a further one returns only if the bound is too high
         assert!(returned.try_recv().is_err(), "too many sends returned after {posted} receives");
         receiver.post(posted, &[1, LENGTH, 8], Kind::Float);
         assert_eq!(receiver.wait(posted).unwrap().size(), [1, LENGTH, 8]);
@@ -178,17 +180,17 @@ fn what_replicas_exchange_never_blocks() {
         let mut links = group_of(2, false, |config| LinksConfig { transport, link_ids: &[LINK], ..config });
         let mut second = links.pop().unwrap();
         let sender = links[0].senders.remove(&LINK).unwrap();
-        // nothing is posted yet
+        // no receive is posted yet
         let flat = |m: usize| tensor(m as i64, 1, LENGTH).view([-1]);
         (0..8).for_each(|m| sender.send(m, flat(m)).unwrap());
         let receiver = second.receivers.get_mut(&LINK).unwrap();
         (0..8).for_each(|m| receiver.post(m, &[LENGTH * 8], Kind::Float));
-        // asked for in another order
+        // requested in another order
         (0..8).rev().for_each(|m| assert_eq!(receiver.wait(m).unwrap(), flat(m)));
     }
 }
 
-/// The sender is in a send that blocks, and its peer goes.
+/// The peer disconnects while the sender blocks in a send.
 #[test]
 fn a_send_that_blocks_ends_with_its_peer() {
     // more than TCP's buffers hold; as many as a ring holds
@@ -230,7 +232,7 @@ fn every_edge_between_stages_has_a_link_of_its_own() {
     let names = |placement: &Placement, tied| -> Vec<String> {
         link_ids(placement, tied).iter().map(LinkId::to_string).collect()
     };
-    // two stages pass three boundaries to each other
+    // two stages share three boundaries
     assert_eq!(
         names(&Placement::looped(2, 2), true),
         [
@@ -288,7 +290,7 @@ fn no_name_is_left_in_shared_memory() {
     assert_eq!(names_in_shared_memory(&name), 0);
 }
 
-/// One that was killed before its peer had mapped its ring.
+/// The stage was killed before its peer had mapped the ring.
 #[test]
 fn the_ring_of_a_killed_stage_is_removed_by_the_next_one() {
     let group_name = format!("killed/{}", std::process::id());
@@ -305,21 +307,21 @@ fn the_ring_of_a_killed_stage_is_removed_by_the_next_one() {
         }
     };
     let ((dead, lock), (alive, _lock)) = (locked("dead"), locked("alive"));
-    drop(lock); // as the kernel does for a process that is gone
+    drop(lock); // as the kernel does for a process that has ended
     drop(group(2, Transport::Auto, 4096, false));
     let found = [&dead, &alive].map(|path| path.exists());
     std::fs::remove_file(alive).unwrap();
     assert_eq!(found, [false, true]);
 }
 
-/// How many rings of a group have a name.
+/// The number of rings of a group that have a name.
 fn names_in_shared_memory(group: &str) -> usize {
     let its = format!("stagecoach-{}-", &blake3::hash(group.as_bytes()).to_hex()[..16]);
     let names = std::fs::read_dir("/dev/shm").unwrap().flatten();
     names.filter(|entry| entry.file_name().to_string_lossy().starts_with(&its)).count()
 }
 
-/// A ring of 128 TiB, which no folder of shared memory holds.
+/// A ring of 128 TiB exceeds any folder of shared memory.
 #[test]
 fn links_without_room_in_shared_memory_are_named_and_work() {
     let mut links = group(2, Transport::Auto, 1 << 45, false);
@@ -343,9 +345,9 @@ fn a_greeting_that_fails_leaves_no_name_in_shared_memory() {
         let config = LinksConfig { group: name.clone(), ..config(0, own, &addresses, &link_ids, Transport::Shm) };
         let opening = scope.spawn(|| open_links(config));
         let (mut greeting, _) = others.accept().unwrap();
-        // its first bytes come when the ring is there
+        // the first bytes of the greeting arrive once the ring exists
         greeting.read_exact(&mut [0]).unwrap();
-        // other stages remove what was abandoned, and this is not
+        // other stages remove abandoned rings, but not this one
         drop(group(2, Transport::Auto, 4096, false));
         assert_eq!(names_in_shared_memory(&name), 1);
         drop(greeting);

@@ -1,4 +1,4 @@
-//! Links over NCCL, by its stand-in (`tests/nccl`): both ends in a process whose loader finds it.
+//! Tests of links over NCCL's stand-in (`tests/nccl`): both ends are in a process whose loader finds it.
 
 use std::sync::{LazyLock, mpsc};
 use std::time::Duration;
@@ -11,7 +11,7 @@ use tch::{Device, Kind, Tensor};
 
 use super::{BACKWARD, FORWARD, group, group_of, tensor};
 
-/// Two stages over NCCL.
+/// The links of two stages over NCCL.
 fn pair() -> [Links; 2] {
     let mut links = group(2, Transport::Nccl, 4096, true);
     let second = links.pop().unwrap();
@@ -29,7 +29,7 @@ fn tensors_arrive_as_they_were_sent_though_nobody_waits() {
     for round in 0..4 {
         for m in 0..100 {
             let (rows, length) = shape(m);
-            // all are handed over before any is asked for, and dropped here: the link keeps them
+            // all tensors are sent before any is received, and dropped here: the link keeps them
             first.senders[&FORWARD].send(m, tensor(round + m as i64, rows, length)).unwrap();
             first.receivers.get_mut(&BACKWARD).unwrap().post(m, &[rows, length, 8], Kind::Float);
             second.receivers.get_mut(&FORWARD).unwrap().post(m, &[rows, length, 8], Kind::Float);
@@ -40,7 +40,7 @@ fn tensors_arrive_as_they_were_sent_though_nobody_waits() {
             assert_eq!(got, tensor(round + m as i64, rows, length));
             second.senders[&BACKWARD].send(m, got + 1.0).unwrap();
         }
-        // asked for in another order than they arrive
+        // requested in another order than that of arrival
         for m in (0..100).rev() {
             let (rows, length) = shape(m);
             let got = first.receivers.get_mut(&BACKWARD).unwrap().wait(m).unwrap();
@@ -86,7 +86,7 @@ fn an_empty_tensor_arrives_over_nccl() {
     assert_eq!(receiver.wait(0).unwrap().size(), [0, 4, 8]);
 }
 
-/// A receive that is not complete holds NaN, so that whoever used it would be seen.
+/// An incomplete receive holds NaN, so that any use of it would be detected.
 #[test]
 fn what_has_not_arrived_when_the_peer_goes_is_known_to_be_wrong() {
     if !is_here("links::nccl::what_has_not_arrived_when_the_peer_goes_is_known_to_be_wrong") {
@@ -97,7 +97,7 @@ fn what_has_not_arrived_when_the_peer_goes_is_known_to_be_wrong() {
     let receiver = second.receivers.get_mut(&FORWARD).unwrap();
     receiver.post(0, &[1, 4, 8], Kind::Float);
     drop(first);
-    // the device goes on with whatever is there; the stage finds out before it votes
+    // the device continues with whatever is in memory; the stage learns of the failure before it votes
     let waited = receiver.wait(0);
     if let Ok(tensor) = &waited {
         assert!(tensor.isnan().all().int64_value(&[]) == 1 || *tensor != place);
@@ -108,7 +108,7 @@ fn what_has_not_arrived_when_the_peer_goes_is_known_to_be_wrong() {
     assert!(error.contains("stage 0 has closed its connection") || error.contains("network error"), "{error}");
 }
 
-/// Sends do not wait for their receives; who goes, or is told that the group has ended, waits for none of them.
+/// Sends do not wait for their receives. A stage that ends, or whose group has ended, waits for none of them.
 #[test]
 fn a_sender_ends_with_its_peer_and_with_the_group() {
     if !is_here("links::nccl::a_sender_ends_with_its_peer_and_with_the_group") {
@@ -139,8 +139,9 @@ fn a_sender_ends_with_its_peer_and_with_the_group() {
     }
 }
 
-/// A copy of a state is no concern of the device, whatever the transport is: it goes over shared memory or the stream. To the stand-in
-/// all memory is the device's, so that it passes through pinned memory at both ends, as boundary tensors do between GPUs without NCCL.
+/// A copy of a state is in host memory for every transport, and goes over shared memory or the stream. The stand-in
+/// treats all memory as the device's. The copy therefore passes through pinned memory at both ends, as boundary tensors
+/// do between GPUs without NCCL.
 #[test]
 fn what_does_not_go_over_nccl_passes_through_pinned_memory() {
     if !is_here("links::nccl::what_does_not_go_over_nccl_passes_through_pinned_memory") {
@@ -151,7 +152,7 @@ fn what_does_not_go_over_nccl_passes_through_pinned_memory() {
     let mut links = group_of(2, false, |config| LinksConfig { transport: Transport::Nccl, link_ids: ids, ..config });
     let [sending, receiving] = &mut links[..] else { unreachable!() };
     let (sender, receiver) = (&sending.senders[&COPY], receiving.receivers.get_mut(&COPY).unwrap());
-    // from nothing to some that take two parts, in an order in which the memory has to grow
+    // from empty tensors to tensors of two parts, in an order in which the memory has to grow
     let lengths = [3, 0, 1 << 17, 5, 1 << 15, 0, 1 << 17, 1 << 17, 1 << 16, 9, 1 << 17];
     let sent = |m: usize| tensor(m as i64, 1, lengths[m % lengths.len()]).view([-1]);
     for begin in (0..66).step_by(3) {
@@ -160,19 +161,19 @@ fn what_does_not_go_over_nccl_passes_through_pinned_memory() {
             receiver.post(m, &sent(m).size(), Kind::Float);
         }
         for m in begin..begin + 3 {
-            // read at once: what is still to be copied is NaN
+            // read at once: values that are not copied yet are NaN
             let received = receiver.wait(m).unwrap().copy();
             assert_eq!(received, sent(m), "{m}");
         }
     }
     sender.send(99, tensor(7, 1, 4)).unwrap();
-    // the carrier compares sizes, which NCCL does not
+    // the carrier compares sizes, unlike NCCL
     receiver.post(99, &[1, 5, 8], Kind::Float);
     let error = receiver.wait(99).unwrap_err().to_string();
     assert!(error.contains("stage 1 expected f32[40] of microbatch 99 from stage 0"), "{error}");
 }
 
-/// Both ends learn it, though nobody sends any more.
+/// Both ends learn of the failure, although no more sends follow.
 #[test]
 fn a_sender_that_fails_by_itself_leaves_nobody_waiting() {
     let folder = tempfile::tempdir().unwrap();
@@ -184,7 +185,7 @@ fn a_sender_that_fails_by_itself_leaves_nobody_waiting() {
     const COPY: LinkId = LinkId { from: 0, to: 1, payload: LinkPayload::StateCopy };
     let ids = &[FORWARD, COPY];
     let mut links = group_of(2, false, |config| LinksConfig { transport: Transport::Nccl, link_ids: ids, ..config });
-    // the first is in the hands of its thread, which fails; those behind it wait until it has
+    // the sender's thread holds the first tensor and fails; the later ones wait until then
     let error = (0..).find_map(|m| links[0].senders[&COPY].send(m, tensor(0, 1, 4)).err()).unwrap().to_string();
     assert!(
         error.contains("cuMemHostRegister: ") && error.contains("4096 bytes of the host can't be pinned"),

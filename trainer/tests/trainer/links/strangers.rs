@@ -1,4 +1,4 @@
-//! Connections that are no link of the group.
+//! Tests of connections that are no link of the group.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -16,7 +16,7 @@ use tch::Kind;
 
 use super::{FORWARD, SECRET, config, tensor};
 
-/// What the handshakes of links are bound to.
+/// The purpose of the handshakes of links.
 const PURPOSE: &str = "stagecoach link";
 
 /// Connects, and sends the greeting of `link` with a ring of this nonce and size as its shared memory.
@@ -32,7 +32,7 @@ fn greet(address: &str, link: LinkId, ring: Option<(&str, usize)>) -> (TcpStream
     (stream, session)
 }
 
-/// All that comes until the connection is closed.
+/// All bytes that arrive until the connection is closed.
 fn answer((stream, session): (TcpStream, Session)) -> Vec<u8> {
     read_all(session.reader(stream))
 }
@@ -44,8 +44,8 @@ fn read_all(mut stream: impl Read) -> Vec<u8> {
     bytes
 }
 
-/// Two stages that open their links; the second listens already when `strangers` gets its address and the number of
-/// connections that it has rejected, and the first has not started.
+/// Opens the links of two stages. When `strangers` gets the second stage's address and its number of rejected
+/// connections, the second stage listens already, and the first has not started.
 fn among_strangers(transport: Transport, timeout: u64, strangers: impl FnOnce(&str, &AtomicUsize)) -> [Links; 2] {
     let rejected = AtomicUsize::new(0);
     let count = || {
@@ -76,7 +76,7 @@ fn works(links: &mut [Links; 2]) {
 
 #[test]
 fn a_greeting_that_names_a_file_is_a_strangers() {
-    // whatever it names, in this folder and in that of shared memory
+    // files that a greeting might name, in this test's folder and in the folder of shared memory
     let folders = [tempfile::tempdir().unwrap(), tempfile::tempdir_in("/dev/shm").unwrap()];
     let file = |name: &str, folder: &Path| {
         let path = folder.join(name);
@@ -150,7 +150,7 @@ fn a_link_that_is_connected_is_not_connected_again() {
         session.reader(&mine).read_exact(&mut accepted).unwrap();
         assert_eq!(accepted, [0]);
         assert_eq!(answer(greet(&addresses[1], FORWARD, None)), [0; 0]);
-        // the rest of the group, so that it opens
+        // the rest of the group, so that the group opens
         let _last = greet(&addresses[1], back, None);
         let outgoing = [first, third].map(|listener| {
             let (mut stream, _) = listener.accept().unwrap();
@@ -163,7 +163,7 @@ fn a_link_that_is_connected_is_not_connected_again() {
         });
         let mut links = middle.join().unwrap();
         drop(outgoing);
-        // what the first says is what arrives: bytes that are no header
+        // the first stage's bytes arrive unchanged: they are no header
         mine.write_all(&[1; 64]).unwrap();
         let receiver = links.receivers.get_mut(&FORWARD).unwrap();
         receiver.post(0, &[1, 1, 8], Kind::Float);

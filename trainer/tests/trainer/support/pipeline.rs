@@ -13,13 +13,13 @@ use stagecoach_pipeline::{Action, GradientBlocks, Partition, Placement, Programs
 use stagecoach_tests::{InProcessStage, TIMEOUT, in_process_group};
 use tch::{Device, Tensor};
 
-/// The model, and how it is trained and partitioned.
+/// The model, with the settings of its training and partition.
 #[derive(Clone, Debug)]
 pub(crate) struct Setup {
     pub(crate) config: LlamaConfig,
     /// Layers of each chunk.
     pub(crate) layers: Vec<usize>,
-    /// Of so many chunks and microbatches.
+    /// Returns the schedule for a number of chunks and microbatches.
     pub(crate) schedule: fn(usize, usize) -> Schedule,
     pub(crate) transport: Transport,
     pub(crate) encryption: Encryption,
@@ -44,12 +44,12 @@ impl Setup {
 pub(crate) struct StepData {
     pub(crate) microbatches: Vec<MicrobatchData>,
     pub(crate) learning_rate: f64,
-    /// Targets of the step that these microbatches are a part of; their own, if they are all.
+    /// Targets of the step of which these microbatches are a part; `None` if they are the whole step.
     pub(crate) target_count: Option<u64>,
 }
 
 impl StepData {
-    /// Targets of these microbatches that count.
+    /// The number of these microbatches' targets that count towards the loss.
     pub(crate) fn own_targets(&self) -> u64 {
         self.microbatches.iter().flat_map(|m| &m.targets).filter(|&&target| target >= 0).count() as u64
     }
@@ -77,8 +77,8 @@ pub(crate) struct Trained {
     pub(crate) weights: Weights,
 }
 
-/// Trains for `steps` and merges the results of all stages, which must agree on losses and norms, and on both copies of a
-/// tied embedding.
+/// Trains for `steps` and merges the results of all stages. Asserts that the stages agree on losses and norms, and on
+/// both copies of a tied embedding.
 pub(crate) fn train(setup: &Setup, steps: &[StepData]) -> Trained {
     let rules = StepRules { clip_norm: setup.clip, ..StepRules::default() };
     let results = in_process_group(setup.placement().ranks(), rules, |joined| stage(setup, steps, joined));
@@ -128,7 +128,7 @@ fn stage(setup: &Setup, steps: &[StepData], joined: &mut InProcessStage) -> Trai
         let blocks = GradientBlocks::new(setup.gradient_blocks, step.microbatches.len()).unwrap();
         let programs = lower(&schedule, architecture.tie_word_embeddings()).unwrap();
         if index == 0 {
-            // UPDATE clips in place: the first step is also run without it, to read the gradients
+            // UPDATE clips in place: to read the gradients, the first step also runs without it
             let no_update = without_update(&programs);
             run(&mut stage, &mut links, member, &no_update, (step, blocks), index);
             trained.gradients = values(&stage, |p| &p.gradient);

@@ -1,4 +1,4 @@
-//! The results that plain PyTorch computed, in `tests/reference/`.
+//! The results of plain PyTorch, in `tests/reference/`.
 
 use std::path::PathBuf;
 
@@ -40,12 +40,12 @@ struct ReferenceLearningRate {
 #[derive(Debug, Deserialize)]
 pub(crate) struct ReferenceCase {
     pub(crate) config: LlamaConfig,
-    /// The largest gradient norm.
+    /// The gradient norm to which larger gradients are clipped.
     pub(crate) clip: f64,
     pub(crate) learning_rates: Vec<f64>,
     pub(crate) losses: Vec<f32>,
     pub(crate) norms: Vec<f64>,
-    /// How far PyTorch strays in bfloat16, for each order of summation.
+    /// The errors of PyTorch in bfloat16, for each order of summation.
     pub(crate) bfloat16: Vec<BFloat16Errors>,
     batches: Vec<Vec<ReferenceRow>>,
 }
@@ -92,7 +92,7 @@ impl Reference {
         LearningRate { spec, decay_steps }
     }
 
-    /// The data of `case`, its rows distributed over `microbatches` in order.
+    /// The data of `case`, with its rows distributed over `microbatches` in order.
     pub(crate) fn steps(&self, case: &ReferenceCase, microbatches: usize) -> Vec<StepData> {
         let rate = self.learning_rate();
         let split = |rows: &[ReferenceRow]| rows.chunks(rows.len() / microbatches).map(microbatch).collect();

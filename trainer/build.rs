@@ -1,8 +1,9 @@
-//! Compiles the C++ kernels against the libtorch that torch-sys links, and lets our binaries find it at run time.
+//! Compiles the C++ kernels against the libtorch that torch-sys links, and lets the binaries find it at run time.
 
 use std::path::{Path, PathBuf};
 
-/// Instruction sets for which the CPU kernels are compiled, as libtorch names them, and the flags that it uses for each.
+/// Instruction sets for which the CPU kernels are compiled, by libtorch's names, with the flags that libtorch uses for
+/// each.
 const INSTRUCTION_SETS: [(&str, &[&str]); 3] = [
     ("DEFAULT", &[]),
     ("AVX2", &["-mavx2", "-mfma", "-mf16c"]),
@@ -13,13 +14,13 @@ fn main() {
     for source in ["cpu", "shim.h", "shim.cpp", "flash_attention.cpp", "allocator.cpp"] {
         println!("cargo:rerun-if-changed=src/kernels/{source}");
     }
-    // torch-sys has `links = "tch"`: cargo passes what it found as DEP_TCH_*.
+    // torch-sys has `links = "tch"`: cargo passes its results as DEP_TCH_*.
     let Some(lib) = std::env::var_os("DEP_TCH_LIBTORCH_LIB").map(PathBuf::from) else {
         println!("cargo:error=torch-sys did not say where libtorch is: run `make libtorch` first");
         return;
     };
     let include = lib.with_file_name("include");
-    // First the functions that need no particular instruction set: of inline functions that several objects contain, the
+    // First the functions that need no particular instruction set: if several objects contain an inline function, the
     // linker keeps the first.
     let sources = ["shim.cpp", "flash_attention.cpp", "allocator.cpp"].map(|name| format!("src/kernels/{name}"));
     compiler(&include).files(sources).compile("stagecoach_shim");
@@ -36,7 +37,7 @@ fn main() {
     }
     println!("cargo:rustc-link-lib=torch_cpu");
     println!("cargo:rustc-link-lib=gomp");
-    // Two places: beside the binary, as the images lay it out, and where this build found it.
+    // Two places: beside the binary, as in the images, and the folder in which this build found libtorch.
     println!("cargo:rustc-link-arg=-Wl,-rpath,$ORIGIN/../lib:{}", lib.display());
 }
 

@@ -13,14 +13,14 @@ use crate::execute::{Stage, StageConfig};
 use crate::model::{Architecture, CuSeqlens, ForwardContext, Llama, LlamaConfig};
 use crate::state_dict::{InitialWeights, find_model};
 
-/// How text is generated.
+/// The settings of text generation.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct GenerationConfig {
     /// The maximum number of tokens to generate; an end-of-sequence token ends the text earlier.
     pub(crate) max_new_tokens: usize,
     /// Divides the logits; 0 always takes the most likely token.
     pub(crate) temperature: f64,
-    /// The number of most likely tokens that are sampled from.
+    /// Sample from this many of the most likely tokens.
     pub(crate) top_k: usize,
     /// Seed of the random number generator.
     pub(crate) seed: u64,
@@ -32,7 +32,7 @@ pub(crate) struct GenerationConfig {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct GeneratedText {
     pub(crate) text: String,
-    /// Special tokens that the prompt spells and that are text to the model.
+    /// Special tokens that the prompt spells, but that the model reads as text.
     pub(crate) spelled: BTreeSet<String>,
 }
 
@@ -42,8 +42,8 @@ impl Default for GenerationConfig {
     }
 }
 
-/// `prompt` and its continuation by the model at `path`: a Hugging Face model directory, a checkpoint's folder, or a job's
-/// folder, of which the newest checkpoint is used. A checkpoint's weights are verified by their hashes.
+/// Returns `prompt` and its continuation by the model at `path`: a Hugging Face model directory, a checkpoint's folder,
+/// or a job's folder, whose newest checkpoint is used. A checkpoint's weights are verified by their hashes.
 ///
 /// # Errors
 /// If there is no model, it is damaged, or its architecture is not supported.

@@ -1,5 +1,5 @@
-//! The trainer: trains a language model through a pipeline of stages. One binary, `stagecoach`, is the launcher on a
-//! laptop, the entry point of a pod, and the tool that plans, tokenises and generates. See `docs/ARCHITECTURE.md`.
+//! The trainer: trains a language model through a pipeline of stages. The single binary `stagecoach` is the launcher on
+//! a laptop, the entry point of a pod, and the tool that plans, tokenises and generates. See `docs/ARCHITECTURE.md`.
 
 mod blame;
 pub mod cli;

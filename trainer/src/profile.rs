@@ -1,5 +1,5 @@
-//! Measures what a plan needs to know of this machine: how long each kind of module takes for a microbatch, and a message
-//! between two stages.
+//! Measures the times for a plan on this machine: each kind of module for a microbatch, and a message between two
+//! stages.
 
 use std::collections::BTreeMap;
 use std::net::TcpListener;
@@ -16,14 +16,14 @@ use crate::model::{Architecture, CuSeqlens, ForwardContext, MicrobatchCost, Weig
 use crate::plan::{JobConfig, ModuleSeconds, Profile};
 use crate::stage_error::StageError;
 
-/// Runs of a module, of which the median counts, after some that do not.
+/// The number of measured runs of a module, of which the median counts; they follow the warm-up runs.
 const RUNS: usize = 15;
 const WARM_UP: usize = 3;
-/// Chunks of the stage that is measured: the embedding, one layer, and the head.
+/// The chunks of the measured stage: the embedding, one layer, and the head.
 const EMBEDDING: usize = 0;
 const LAYER: usize = 1;
 const HEAD: usize = 2;
-/// For links within this process.
+/// The time limit for opening links within this process.
 const LINK_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Measures one layer, the embedding, the head and a link of the job's model.
@@ -70,7 +70,7 @@ pub(crate) fn measure_profile(config: &JobConfig, architecture: &dyn Architectur
     })
 }
 
-/// Seconds of F, I and W, once. Each row is one document: the most that attention can cost.
+/// Seconds of a single F, I and W. Each row is one document, for which attention costs most.
 fn run_module(
     chunk: &Chunk,
     input: &Tensor,
@@ -93,7 +93,7 @@ fn run_module(
     ModuleSeconds { forward, backward_input, backward_weight }
 }
 
-/// Seconds of `run` and its result. A GPU is waited for.
+/// Seconds of `run`, and its result. Waits for a GPU.
 fn time<T>(on: &Tensor, run: impl FnOnce() -> T) -> (f64, T) {
     let began = Instant::now();
     let result = run();
@@ -103,7 +103,7 @@ fn time<T>(on: &Tensor, run: impl FnOnce() -> T) -> (f64, T) {
     (began.elapsed().as_secs_f64(), result)
 }
 
-/// The medians of the parts.
+/// The median of each part.
 fn median_of_runs(run: impl Fn() -> ModuleSeconds) -> ModuleSeconds {
     let runs: Vec<ModuleSeconds> = (0..WARM_UP + RUNS).map(|_| run()).skip(WARM_UP).collect();
     let part = |part: fn(&ModuleSeconds) -> f64| median(runs.iter().map(part).collect());
@@ -119,7 +119,7 @@ fn median(mut values: Vec<f64>) -> f64 {
     values.get(values.len() / 2).copied().unwrap_or(0.0)
 }
 
-/// Seconds of a boundary tensor between two stages: half of the way there and back.
+/// Seconds for a boundary tensor between two stages: half of a round trip.
 fn measure_link(tensor: &Tensor, transport: Transport, encryption: Encryption) -> Result<f64, StageError> {
     let listen =
         || TcpListener::bind("127.0.0.1:0").and_then(|listener| Ok((listener.local_addr()?.to_string(), listener)));
@@ -140,7 +140,7 @@ fn measure_link(tensor: &Tensor, transport: Transport, encryption: Encryption) -
             listener,
             addresses: &addresses,
             link_ids: &ids,
-            // both ends are here, on one GPU or none: NCCL takes no two ranks on one
+            // both ends are in this process, on one GPU or none: NCCL accepts no two ranks on one GPU
             transport: if transport == Transport::Nccl { Transport::Auto } else { transport },
             device: Device::Cpu,
             encryption,
@@ -159,7 +159,7 @@ fn measure_link(tensor: &Tensor, transport: Transport, encryption: Encryption) -
                 let tensor = tensor.copy();
                 scope.spawn(move || {
                     let mut links = open(rank, listener)?;
-                    // the links come back too: closing them could cut off the last message
+                    // the links are returned too: closing them here could cut off the last message
                     exchange(rank, &mut links, &tensor).map(|seconds| (seconds, links))
                 })
             })
@@ -172,7 +172,7 @@ fn measure_link(tensor: &Tensor, transport: Transport, encryption: Encryption) -
     }
 }
 
-/// Sends `tensor` to the other rank and back; rank 0 begins.
+/// Sends `tensor` to the other rank and back. Rank 0 begins.
 fn exchange(rank: usize, links: &mut Links, tensor: &Tensor) -> Result<f64, LinkError> {
     let (shape, kind) = (tensor.size(), tensor.kind());
     let broken = || LinkError::Broken("no link to measure".into());

@@ -15,13 +15,13 @@ use crate::sys::CudaError;
 #[derive(Clone, Debug, thiserror::Error)]
 #[error("{message}")]
 pub(crate) struct StageError {
-    /// Determines the exit code, and what the restart policy does.
+    /// Determines the exit code, and the action of the restart policy.
     pub kind: FailureKind,
-    /// What was found, where, what was expected, what to do.
+    /// The problem, its location, the expected state, and the remedy.
     pub message: String,
-    /// The group has lost another stage, and this one may join the next group.
+    /// Whether the group has lost another stage, so that this one may join the next group.
     pub is_group_lost: bool,
-    /// The group trained to the end without this stage: there is nothing left to do for it.
+    /// Whether the group trained to the end without this stage, so that it has nothing left to do.
     pub is_not_needed: bool,
 }
 
@@ -102,7 +102,7 @@ impl From<MetricsError> for StageError {
 
 impl From<CheckpointError> for StageError {
     fn from(error: CheckpointError) -> StageError {
-        // by a newer group of the job
+        // fenced off by a newer group of the job
         let is_group_lost = matches!(error, CheckpointError::FencedOff { by: None, .. });
         let kind = match error {
             CheckpointError::FencedOff { by: None, .. } => FailureKind::PeerLost,

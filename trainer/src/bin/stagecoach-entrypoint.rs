@@ -1,8 +1,8 @@
-//! The entry point of the trainer's image. It becomes `stagecoach`, with SIGTERM held back if a stage is to run.
+//! The entry point of the trainer's image. It becomes `stagecoach`, with SIGTERM blocked if the command runs a stage.
 //!
-//! The kernel drops a SIGTERM to the first process of a container that has no handler for it, and `stagecoach` has one only
-//! after libtorch is loaded. This program links nothing and holds the signal back within a millisecond; the stage lets it
-//! through once its handler is there.
+//! The kernel drops a SIGTERM to the first process of a container that has no handler for it, and `stagecoach` has a
+//! handler only after libtorch is loaded. This program links no library and blocks the signal within a millisecond; the
+//! stage unblocks it once its handler is installed.
 
 use std::ffi::OsString;
 use std::os::unix::process::CommandExt;
@@ -27,7 +27,7 @@ fn main() -> ExitCode {
     ExitCode::from(NOT_STARTED)
 }
 
-/// Replaces this program by `stagecoach`; returns only the error if that fails.
+/// Replaces this program by `stagecoach`. Returns only if that fails, with the error.
 fn start(arguments: &[OsString]) -> io::Error {
     let program = env::current_exe().map(|own| own.with_file_name("stagecoach"));
     program.map_or_else(|error| error, |program| exec(&program, arguments))

@@ -20,7 +20,7 @@ use crate::replay::{
 pub(super) struct AuditCommand {
     #[command(flatten)]
     run: RunArgs,
-    /// How many intervals to replay, drawn at random.
+    /// The number of intervals to replay, drawn at random.
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]
     sample: u32,
     /// Replay every interval.

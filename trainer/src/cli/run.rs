@@ -214,7 +214,7 @@ fn train(job: &PipelineJob, folder: &JobFolder, workspace: &Path, port: PagePort
     }
 }
 
-/// Why a job failed, as the continuation of a sentence.
+/// The reason that a job failed, as the continuation of a sentence.
 fn failure_reason(state: &JobState) -> String {
     let explanation = match state.outcome() {
         Some(JobOutcome::Failed(reason)) => format!(": {}", reason.explanation()),

@@ -83,7 +83,7 @@ fn select(records: &[(u64, TimelineRecord)], step: Option<u64>, metrics: &Path) 
     }
 }
 
-/// Where each stage's time went.
+/// The parts of each stage's time.
 fn stage_table(timeline: &Timeline, placement: &Placement, partition: &[usize]) -> String {
     let ranks = breakdown(timeline, placement);
     let has_replicas = ranks.iter().any(|rank| rank.data_parallel_seconds > 0.0);

@@ -167,7 +167,7 @@ impl Executor<'_> {
                     self.begin_gather(chunk)?;
                 }
             }
-            // Nothing to execute: after it, the caller may copy the weights for a checkpoint.
+            // There is nothing to execute: after it, the caller may copy the weights for a checkpoint.
             Action::Snapshot => {}
         }
         if let (true, Some(item)) = (action.completes_weight_gradient(), action.item()) {

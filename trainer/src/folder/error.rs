@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use stagecoach_api::contract::FailureKind;
 use stagecoach_checkpoint::CheckpointError;
 
-/// How many names an error message lists.
+/// The number of names that an error message lists.
 const MAX_LISTED_NAMES: usize = 3;
 
 /// A folder that can't be used for a job.

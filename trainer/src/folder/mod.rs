@@ -24,7 +24,7 @@ pub(crate) const RESULT: &str = "result.json";
 pub(crate) const SPEEDS: &str = "speeds.json";
 const LOCK: &str = "lock";
 const LAUNCHER_STATE: &str = "state.json";
-/// Not `job.yaml`, which a user's own job file may be called.
+/// This is not `job.yaml`, because a user's own job file may have that name.
 const RESOLVED_JOB: &str = "resolved-job.yaml";
 const LOGS: &str = "logs";
 const TERMINATION: &str = "termination";

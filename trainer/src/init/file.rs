@@ -162,7 +162,7 @@ fn float(value: f64) -> String {
     format!("{value:.1e}")
 }
 
-/// A number in words, rounded for people.
+/// A number in words, rounded for users.
 fn count(number: f64) -> String {
     match number {
         number if number >= 1e9 => format!("{:.1} billion", number / 1e9),

@@ -272,14 +272,15 @@ pub(super) fn attention_backward(
     dqkv.take()
 }
 
-/// For bf16 on a GPU.
+/// Flash attention for bf16 on a GPU.
 pub(super) fn flash_attention(qkv: &Tensor, sequences: Sequences, heads: Heads) -> (Tensor, Tensor) {
     let (Sequences { cu_seqlens, max_length }, mut out, mut lse) = (sequences, TensorOut::null(), TensorOut::null());
     check(sc_flash_attention(qkv.into(), (&cu_seqlens.on_device).into(), max_length, heads, &mut out, &mut lse));
     (out.take(), lse.take())
 }
 
-/// For bf16 on a GPU. Sums are in a fixed order if `is_deterministic`, as in training, otherwise in any order.
+/// The backward pass for bf16 on a GPU. Sums are in a fixed order if `is_deterministic`, as in training, otherwise in
+/// any order.
 pub(super) fn flash_attention_backward(
     dout: &Tensor,
     qkv: &Tensor,

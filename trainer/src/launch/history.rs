@@ -17,7 +17,7 @@ use crate::folder::JobFolder;
 use crate::observe::StepRecord;
 use crate::stage_error::StageError;
 
-/// How many bytes of the end of a log, or of the metrics, are read.
+/// The number of bytes that are read from the end of a log, or of the metrics.
 const TAIL_BYTES: u64 = 16 << 20;
 
 /// A job's last failure, its consequences, and the job's current status; displayed as sentences.

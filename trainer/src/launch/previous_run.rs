@@ -10,7 +10,7 @@ use crate::observe::RunSummary;
 /// The earlier run in the job's folder.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum PreviousRun {
-    /// Nothing of this job.
+    /// There is no run of this job.
     Nothing,
     /// An unfinished run of this job, of this or another length.
     Unfinished,

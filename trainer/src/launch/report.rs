@@ -54,7 +54,7 @@ pub(super) fn restarting_or_giving_up(
     }
 }
 
-/// How the lost stages are replaced, after `wait` milliseconds.
+/// The replacement of the lost stages, after `wait` milliseconds.
 fn replacement(decision: &Decision, wait: u64) -> String {
     let state = &decision.state;
     let failed = state.last_failure.as_ref();
@@ -92,7 +92,7 @@ pub(super) fn state_saved(path: &Path) -> String {
     format!("{} is written again", path.display())
 }
 
-/// Where the next attempt starts.
+/// The starting point of the next attempt.
 pub(super) fn starting_point(state: &JobState) -> String {
     match state.checkpoint_step {
         Some(step) => format!("training resumes from the checkpoint of step {step}"),

@@ -23,7 +23,7 @@ use super::supervisor::SupervisorMessage;
 use crate::folder::JobFolder;
 use crate::observe::{EVENTS_ENV, TrainingEvent};
 
-/// How many bytes of a log's end are read.
+/// The number of bytes that are read from the end of a log.
 const LOG_TAIL_BYTES: u64 = 16 * 1024;
 
 /// The program of the stages.

@@ -35,7 +35,7 @@ pub struct Links {
     pub receivers: BTreeMap<LinkId, Receiver>,
     /// Links that leave this stage as a stream because there was no shared memory to be had, and why.
     pub without_ring: BTreeMap<LinkId, String>,
-    /// Why a stage with a GPU has no links over NCCL, with the transport Auto.
+    /// The reason that a stage with a GPU has no links over NCCL, with the transport Auto.
     pub without_nccl: Option<String>,
     /// The GPU in whose memory the stage's tensors are.
     pub(crate) gpu: Option<CudaContext>,

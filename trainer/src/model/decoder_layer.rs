@@ -1,5 +1,5 @@
-//! One decoder layer of Llama and its relatives, forward and backward: x -> h = x + attention(norm(x)) -> h +
-//! mlp(norm(h)).
+//! One decoder layer of Llama and its relatives, forward and backward:
+//! x -> h = x + attention(norm(x)) -> h + mlp(norm(h)).
 
 use std::rc::Rc;
 

@@ -21,20 +21,20 @@ const RECENT_STEPS: usize = 20;
 pub(super) struct StepLine {
     /// The step, from 1.
     pub(super) step: u64,
-    /// In nats per token.
+    /// The training loss, in nats per token.
     pub(super) loss: Option<f64>,
-    /// In nats per token.
+    /// The held-out loss, in nats per token.
     pub(super) evaluation_loss: Option<f64>,
-    /// Before clipping.
+    /// The gradient norm before clipping.
     pub(super) gradient_norm: Option<f64>,
     pub(super) learning_rate: f64,
     /// Target tokens per second.
     pub(super) tokens_per_second: f64,
     /// Wall seconds of the step.
     pub(super) seconds: f64,
-    /// By stage, 0 to 1.
+    /// The bubble by stage, 0 to 1.
     pub(super) bubble: Vec<f64>,
-    /// By stage.
+    /// The peak bytes by stage.
     pub(super) peak_bytes: Vec<u64>,
     /// Whether the update was skipped.
     pub(super) skipped: bool,
@@ -44,9 +44,9 @@ pub(super) struct StepLine {
 /// The metrics of a run, as far as they have been read.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Metrics {
-    /// In nats per token.
+    /// The training loss, in nats per token.
     pub(super) loss: Series,
-    /// In nats per token.
+    /// The held-out loss, in nats per token.
     pub(super) held_out: Series,
     /// Target tokens per second.
     pub(super) speed: Series,

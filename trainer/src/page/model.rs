@@ -45,7 +45,7 @@ pub(super) struct Checkpoints {
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Checkpoint {
     pub(super) step: u64,
-    /// By the file system's clock, if it is known.
+    /// The time of the commit by the file system's clock, if it is known.
     pub(super) committed_at: Option<UnixMillis>,
     /// The size of all files except the manifest, if the manifest can be read.
     pub(super) bytes: Option<u64>,

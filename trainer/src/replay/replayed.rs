@@ -223,7 +223,7 @@ fn other_identity(
     Ok(found)
 }
 
-/// The differences of the replay's environment from the environment of `recorded`, for people; empty if none changes
+/// The differences of the replay's environment from the environment of `recorded`, for users; empty if none changes
 /// bits.
 pub(crate) fn environment_differences(recorded: &Manifest, replayed: &Manifest) -> Vec<String> {
     environment_changes(&recorded.metadata.environment, &replayed.metadata.environment)

@@ -13,7 +13,7 @@ use crate::plan::{JobConfig, TrainerState};
 use crate::stage_error::StageError;
 use crate::sys::{gpu_model, processor_model};
 
-/// The compared fields, with their names for people. `version` is recorded as well, but has no effect beyond that of
+/// The compared fields, with their names for users. `version` is recorded as well, but has no effect beyond that of
 /// `kernels`.
 const COMPARED: [(&str, &str); 12] = [
     ("kernels", "version of the kernels"),
@@ -97,7 +97,7 @@ pub(crate) fn differences(before: &Value, now: &Value) -> Vec<String> {
 }
 
 /// Compares the environment of a checkpoint with this one, and records a difference in `state`, the checkpoint's state.
-/// Returns a sentence for people.
+/// Returns a sentence for users.
 pub(super) fn compare_with_checkpoint(state: &mut TrainerState, before: &Value, now: &Value) -> Option<String> {
     let changed = differences(before, now);
     let sentence = (!changed.is_empty()).then(|| {
@@ -111,7 +111,7 @@ pub(super) fn compare_with_checkpoint(state: &mut TrainerState, before: &Value, 
 }
 
 /// Compares the environments of all stages, whose names are `names`, with the first stage's. All stages record the same
-/// difference in `state`. Returns a sentence for people, and the environment of each stage.
+/// difference in `state`. Returns a sentence for users, and the environment of each stage.
 ///
 /// # Errors
 /// If the group has failed.

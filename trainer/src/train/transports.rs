@@ -16,7 +16,7 @@ struct Lacking {
     nccl: Option<String>,
 }
 
-/// Sentences for people, one for each carrier that any stage lacks. All stages call this together.
+/// Sentences for users, one for each carrier that any stage lacks. All stages call this together.
 ///
 /// # Errors
 /// If the group has failed.

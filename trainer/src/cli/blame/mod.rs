@@ -118,7 +118,7 @@ impl BlameCommand {
         }
     }
 
-    /// Prints a line for people.
+    /// Prints a line of the text output.
     fn print(&self, text: impl std::fmt::Display) {
         if !self.json {
             print_line(text);

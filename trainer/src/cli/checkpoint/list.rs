@@ -23,7 +23,7 @@ pub(super) struct ListCommand {
 struct CheckpointListEntry {
     /// `checkpoint`, `damaged` (set aside) or `foreign` (of no job).
     kind: &'static str,
-    /// Relative to the job's folder.
+    /// The path, relative to the job's folder.
     path: String,
     step: Option<u64>,
     bytes: Option<u64>,

@@ -26,7 +26,7 @@ pub(super) struct VerifyCommand {
 #[serde(rename_all = "camelCase")]
 struct FileVerification {
     step: u64,
-    /// Relative to the job's folder.
+    /// The path, relative to the job's folder.
     file: String,
     /// The size in the manifest; `None` if the manifest can't be read.
     bytes: Option<u64>,

@@ -43,7 +43,7 @@ pub(crate) struct LaunchConfig<'a> {
     pub(crate) executable: &'a StageExecutable,
 }
 
-/// How a run ended.
+/// The end of a run.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum RunOutcome {
     /// All stages trained to the end; stage 0's result, if it reported one.

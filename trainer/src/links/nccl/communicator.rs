@@ -45,7 +45,7 @@ impl UniqueId {
     }
 }
 
-/// Which end of a communicator this is.
+/// The end of a communicator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum CommunicatorEnd {
     Sender = 0,

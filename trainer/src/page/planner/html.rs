@@ -140,7 +140,7 @@ fn figures(planner: &Planner, Planned { choice, layout }: &Planned) -> Markup {
     }
 }
 
-/// How much shorter or longer a step is than the job's own step.
+/// The difference in length between a step and the job's own step.
 fn difference(step: &Step, own: &Step) -> String {
     let percent = 100.0 * (step.seconds / own.seconds - 1.0);
     match format!("{:.1}", percent.abs()).as_str() {

@@ -236,7 +236,7 @@ mod tests {
         assert!(text.contains("stagecoach_jobs{phase=\"Running\"} 1"), "{text}");
     }
 
-    /// The metrics of the registry as docs/OPERATIONS.md writes them: `name{label}`, counters with `_total`.
+    /// The metrics of the registry as docs/REFERENCE.md writes them: `name{label}`, counters with `_total`.
     fn registered() -> BTreeSet<String> {
         let telemetry = Telemetry::default();
         telemetry.jobs.get_or_create(&PhaseLabel { phase: "Running".into() }).inc();
@@ -261,9 +261,9 @@ mod tests {
 
     #[test]
     fn every_metric_is_documented() {
-        let text = include_str!("../../docs/OPERATIONS.md");
-        let (_, section) = text.split_once("The operator's, at port 8080").unwrap();
-        let (section, _) = section.split_once("The trainers', at port 9090").unwrap();
+        let text = include_str!("../../docs/REFERENCE.md");
+        let (_, section) = text.split_once("\n### Metrics of the operator\n").unwrap();
+        let (section, _) = section.split_once("\n### Metrics of the trainer\n").unwrap();
         let rows = section.lines().filter_map(|line| line.strip_prefix("| `")?.split_once('`'));
         let documented: BTreeSet<String> = rows.map(|(metric, _)| metric.to_owned()).collect();
         assert_eq!(documented, registered());

@@ -1,4 +1,4 @@
-//! What to do about a failure, by its reason: the words of the table in docs/OPERATIONS.md.
+//! What to do about a failure, by its reason: the words of the table in docs/REFERENCE.md.
 
 use stagecoach_api::contract::FailureKind;
 
@@ -89,8 +89,8 @@ mod tests {
 
     /// The rows of the table: label, and what to do.
     fn documented() -> BTreeMap<String, String> {
-        let text = include_str!("../../../docs/OPERATIONS.md");
-        let (_, section) = text.split_once("## Why an attempt failed").unwrap();
+        let text = include_str!("../../../docs/REFERENCE.md");
+        let (_, section) = text.split_once("\n## Failure reasons\n").unwrap();
         let lines = section.lines().skip_while(|line| !line.starts_with('|')).skip(2);
         let row = |line: &str| {
             let cells: Vec<&str> = line.trim_matches('|').split('|').map(str::trim).collect();
@@ -152,7 +152,7 @@ mod tests {
         let all = all.chain(kinds.map(|kind| failure(Error, Some(kind))));
         let advice: BTreeMap<String, String> =
             all.map(|failure| (failure.label(), failure.advice().to_owned())).collect();
-        assert_eq!(documented(), advice, "left: docs/OPERATIONS.md, right: the code");
+        assert_eq!(documented(), advice, "left: docs/REFERENCE.md, right: the code");
     }
 
     #[test]

@@ -69,7 +69,7 @@ pub mod condition_type {
 }
 
 /// The reasons of a job's conditions, but for those that are a phase, a failure's, or the cluster's own;
-/// docs/OPERATIONS.md says what to do about each.
+/// docs/REFERENCE.md says what to do about each.
 pub mod condition_reason {
     // of Accepted
     /// The spec can be run.

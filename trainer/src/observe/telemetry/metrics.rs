@@ -210,7 +210,7 @@ mod tests {
     use super::super::super::event_formatter::tests::record;
     use super::*;
 
-    /// The metrics in the notation of docs/OPERATIONS.md: `name{label}`, counters with `_total`. The test also checks
+    /// The metrics in the notation of docs/REFERENCE.md: `name{label}`, counters with `_total`. The test also checks
     /// the chart's dashboard against them.
     #[test]
     fn every_metric_is_documented() {
@@ -232,8 +232,8 @@ mod tests {
                 name + labels
             })
             .collect();
-        let (_, section) =
-            include_str!("../../../../docs/OPERATIONS.md").split_once("The trainers', at port 9090").unwrap();
+        let page = include_str!("../../../../docs/REFERENCE.md");
+        let (_, section) = page.split_once("\n### Metrics of the trainer\n").unwrap();
         let (section, _) = section.split_once("\n## ").unwrap();
         let cells = section.lines().filter_map(|line| line.strip_prefix("| ")?.split_once(" |"));
         let names = cells.flat_map(|(cell, _)| cell.split('`').filter(|name| name.starts_with("stagecoach_")));

@@ -6,7 +6,7 @@ use stagecoach_api::job::{CHANGES, change_effect};
 
 use super::schema;
 
-const DOCUMENTATION: &str = include_str!("../../../../../docs/OPERATIONS.md");
+const DOCUMENTATION: &str = include_str!("../../../../../docs/REFERENCE.md");
 
 #[test]
 fn every_field_of_the_spec_has_a_row() {
@@ -25,7 +25,7 @@ fn every_field_of_the_spec_has_a_row() {
 
 #[test]
 fn the_documentation_lists_the_fields_by_what_their_change_does() {
-    let (_, section) = DOCUMENTATION.split_once("## Changing a job").unwrap();
+    let (_, section) = DOCUMENTATION.split_once("\n## Effect of a change\n").unwrap();
     let lines: Vec<&str> = section.lines().skip_while(|line| !line.starts_with("|")).collect();
     let mut documented = BTreeSet::new();
     for line in lines.iter().take_while(|line| line.starts_with("|")).skip(2) {
@@ -42,5 +42,5 @@ fn the_documentation_lists_the_fields_by_what_their_change_does() {
     }
     let missing: Vec<&str> =
         CHANGES.iter().map(|(field, _)| *field).filter(|field| !documented.contains(field)).collect();
-    assert!(missing.is_empty(), "docs/OPERATIONS.md does not say what a change of these does: {missing:?}");
+    assert!(missing.is_empty(), "docs/REFERENCE.md does not say what a change of these does: {missing:?}");
 }

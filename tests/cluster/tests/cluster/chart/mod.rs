@@ -185,7 +185,7 @@ fn every_rule_has_its_reason() {
 
 /// What the operator and the trainer export: the tables that tests of both hold to what they register.
 fn exported() -> BTreeSet<&'static str> {
-    let text = include_str!("../../../../../docs/OPERATIONS.md");
+    let text = include_str!("../../../../../docs/REFERENCE.md");
     let (_, tables) = text.split_once("\n## Metrics\n").unwrap();
     let (tables, _) = tables.split_once("\n## ").unwrap();
     let cells = tables.lines().filter_map(|line| line.strip_prefix("| ")?.split_once(" |"));

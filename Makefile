@@ -34,8 +34,27 @@ TEST_BINARIES := $(filter-out system $(CLUSTER_TEST_BINARIES) $(NODE_TEST_BINARI
 
 .PHONY: help run trainer test test-all gpu soak crashes model strace page transformers tensorboard collector grafana bench manifests e2e e2e-report cluster-up cluster-down lint deny build release reproducible libtorch nvrtc torch texts cluster-tools tools clean
 
-help: ## this help
-	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | awk -F'\t' '{ printf "  make %-13s %s\n", $$1, $$2 }'
+# The targets of the help, by group. A target that is in no group is shown at the end.
+HELP_FIRST := run test lint e2e bench
+HELP_TESTS := test-all soak crashes model strace page transformers tensorboard collector grafana
+HELP_CLUSTER := cluster-up cluster-down e2e-report cluster-tools
+HELP_BUILD := trainer build manifests release reproducible clean
+HELP_FETCH := libtorch nvrtc torch texts
+HELP_GPU := gpu
+
+define help_of
+for target in $(1); do sed -nE "s/^($$target):.*## (.*)/\1\t\2/p" $(MAKEFILE_LIST); done | awk -F'\t' '{ printf "  make %-14s %s\n", $$1, $$2 }'
+endef
+
+help:
+	@$(call help_of,$(HELP_FIRST))
+	@echo; echo "More tests:"; $(call help_of,$(HELP_TESTS))
+	@echo; echo "Clusters:"; $(call help_of,$(HELP_CLUSTER))
+	@echo; echo "GPUs:"; $(call help_of,$(HELP_GPU))
+	@echo; echo "Builds:"; $(call help_of,$(HELP_BUILD))
+	@echo; echo "Downloads, each also made when it is needed:"; $(call help_of,$(HELP_FETCH))
+	@$(call help_of,$(filter-out $(HELP_FIRST) $(HELP_TESTS) $(HELP_CLUSTER) $(HELP_GPU) $(HELP_BUILD) $(HELP_FETCH), \
+		$(shell sed -nE 's/^([a-z0-9-]+):.*## .*/\1/p' $(MAKEFILE_LIST))))
 	@echo
 	@echo "  JOB=$(JOB)  WORKSPACE=$(WORKSPACE)  FRESH=1 (run: start afresh)"
 

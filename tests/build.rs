@@ -1,5 +1,5 @@
-//! Lets binaries of tests and benches find libtorch at run time where `.cargo/config.toml` says it is, and puts functions of the tests'
-//! binary `faulty` in the place of two kernels.
+//! Lets binaries of tests and benches find libtorch at run time where `.cargo/config.toml` says it is, and puts
+//! functions of the tests' binary `faulty` instead of two kernels.
 
 fn main() {
     if std::env::var("CARGO_PKG_NAME").is_ok_and(|name| name == "stagecoach-tests") {

@@ -1,5 +1,5 @@
-//! The control plane of a large job: all its stages as threads of this process, at one coordinator, as that of stage 0 is. What is
-//! measured is what every step costs besides computing: stage 0's fan-in, one decision, and its fan-out.
+//! The control plane of a large job: all its stages as threads of this process, at one coordinator, as that of stage 0
+//! is. What is measured is what every step costs besides computing: stage 0's fan-in, one decision, and its fan-out.
 
 use std::collections::BTreeMap;
 use std::net::TcpListener;
@@ -27,7 +27,7 @@ const TIMED_STEPS: usize = 60;
 /// Of a member's thread, which computes nothing.
 const STACK_BYTES: usize = 1 << 20;
 
-/// What one number of members measured.
+/// The measurements for one number of members.
 struct Agreements {
     join_seconds: f64,
     /// Of each timed step the time from the last vote to the last verdict, and from the first vote.
@@ -150,7 +150,7 @@ fn agree(members: usize) -> Agreements {
     }
 }
 
-/// What a stage votes on a step: the norms of the parameters that it owns and, with the head, the loss of its replica's block.
+/// A stage's vote on a step: the norms of its parameters and, with the head, the loss of its replica's block.
 fn vote(rank: usize, members: usize, step: u64) -> StepVote {
     let (replica, stage, replicas) = (rank / STAGES, rank % STAGES, members / STAGES);
     let owned = (0..PARAMETERS).filter(|parameter| parameter % replicas == replica);

@@ -7,9 +7,10 @@ use serde_json::{Value, json};
 use crate::job::BenchJob;
 use crate::stats::line;
 
-/// What is compared runs in turns.
+/// The compared runs take turns.
 const ROUNDS: u64 = 4;
-/// Steps of a round, several audits with those between them; and the first of each round, which are left out: caches settle.
+/// Steps of a round, several audits with those between them; and the first of each round, which are left out: caches
+/// settle.
 const STEPS: u64 = 64;
 const WARM_UP: usize = 4;
 /// Two stages compute four microbatches a step each: of a hundred, one.

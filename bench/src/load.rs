@@ -10,7 +10,7 @@ use crate::stats::{line, rate};
 
 pub(crate) fn measure(folder: &Path) -> Value {
     println!("loading them");
-    // goes on from where the saves were measured
+    // continues from where the saves were measured
     let job =
         BenchJob { name: "behind", steps: 92, checkpoint: "{everySteps: 10, keepLast: 1}", ..BenchJob::default() };
     let checkpoint = folder.join("behind/checkpoints/step-00000090");

@@ -19,7 +19,8 @@ pub(crate) fn describe() -> Value {
     json!({ "processor": model, "cores": cores(), "kernel": read("/proc/sys/kernel/osrelease").trim() })
 }
 
-/// The commit that is measured, and whether files differ from it: what `STAGECOACH_COMMIT` says, or git; empty where there is neither.
+/// The commit that is measured, and whether files differ from it: what `STAGECOACH_COMMIT` says, or git; empty where
+/// there is neither.
 pub(crate) fn commit() -> String {
     if let Ok(packed) = std::env::var("STAGECOACH_COMMIT") {
         return packed;

@@ -1,7 +1,7 @@
-//! `make bench`: training beside PyTorch, the runtime's own bubble, what checkpoints cost, as ratios to what this machine can do in the same minutes,
-//! and what the operator takes for many jobs. `make e2e-report`: how long a job is away when a pod dies on a real node. `make gpu`: what
-//! has to be seen on a GPU.
-//! Nothing is asserted: machines are shared. The raw figures go to `bench/results/`.
+//! `make bench`: training beside PyTorch, the runtime's own bubble, what checkpoints cost, as ratios to what this
+//! machine can do in the same minutes, and what the operator takes for many jobs. `make e2e-report`: how long a job is
+//! away when a pod dies on a real node. `make gpu`: what has to be seen on a GPU. Nothing is asserted: machines are
+//! shared. The raw figures go to `bench/results/`.
 
 mod agreement;
 mod audit;

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use crate::job::BenchJob;
 use crate::stats::{line, median};
 
-/// What is compared runs in turns.
+/// The compared runs take turns.
 const ROUNDS: u64 = 3;
 /// Steps of a round, and of each round those that are left out: links, caches and the interval settle.
 const STEPS: u64 = 36;

@@ -48,7 +48,7 @@ pub(crate) fn measure() -> Value {
     })
 }
 
-/// The same for a job of two replicas, whose other one goes on.
+/// The same for a job of two replicas, whose other one continues.
 pub(crate) fn measure_replicas() -> Value {
     let product = Product::take();
     println!("one of two replicas killed {REPETITIONS} times, the leader too");
@@ -81,8 +81,8 @@ pub(crate) fn measure_replicas() -> Value {
     json!({ "toFirstStepSeconds": pauses })
 }
 
-/// The first line of a group that begins after a moment, and when its first step was finished: read off the log of whichever pod leads
-/// it, which has the time of each line.
+/// The first line of a group that begins after a moment, and when its first step was finished: read off the log of
+/// whichever pod leads it, which has the time of each line.
 fn first_step_after(product: &Product, job: &E2eJob, ended: SystemTime) -> (String, SystemTime) {
     let (start, stepped) = wait("the first step", || {
         let logs = job.all_pods().iter().map(|pod| log(product, pod)).collect::<Vec<_>>();
@@ -164,8 +164,8 @@ fn lose_pods(product: &Product, name: &str, end: End, spares: u32) -> Value {
     })
 }
 
-/// One loss: seconds from the pod's end to the first new step, those of its [`PHASES`] by the operator's record, and how many finished
-/// steps were done again.
+/// One loss: seconds from the pod's end to the first new step, those of its [`PHASES`] by the operator's record, and
+/// how many finished steps were done again.
 struct Loss {
     seconds: f64,
     phases: [f64; PHASES.len()],

@@ -51,7 +51,7 @@ fn with(folder: &Path, source: &str, checkpoint: &'static str, spares: u32) -> V
     json!({ "seconds": seconds, "median": median(&seconds), "worst": worst(&seconds) })
 }
 
-/// A stage of either of two replicas, the leader too: the others go on without it.
+/// A stage of either of two replicas, the leader too: the others continue without it.
 fn replica(folder: &Path) -> Value {
     let job = BenchJob {
         name: "replicated",

@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use crate::machine;
 
-/// Where a report goes, and what every report says beside what was measured.
+/// The path of a report, and the fields that every report has beside its measurements.
 pub(crate) struct ReportFile {
     path: PathBuf,
     commit: String,

@@ -1,5 +1,6 @@
-//! How a step of many replicas scales, by simulation: what a layer takes is measured on this machine, what an agreement takes too, and
-//! the links between replicas are given. Each replica computes as many microbatches whatever their number is (weak scaling).
+//! How a step of many replicas scales, by simulation: what a layer takes is measured on this machine, what an agreement
+//! takes too, and the links between replicas are given. Each replica computes as many microbatches whatever their
+//! number is (weak scaling).
 
 use std::path::Path;
 use std::process::Command;
@@ -128,7 +129,8 @@ impl Step {
     }
 }
 
-/// The model's modules with the seconds that `stagecoach plan --profile` measures of each, and the bytes of their parameters.
+/// The model's modules with the seconds that `stagecoach plan --profile` measures of each, and the bytes of their
+/// parameters.
 fn measured_cost(folder: &Path) -> ModelCost {
     let job = folder.join("scaling.yaml");
     std::fs::write(&job, JOB).unwrap();

@@ -1,5 +1,5 @@
-//! A real browser, Chromium without a window, driven by its DevTools protocol over a pipe: JSON messages that end with a zero
-//! byte. It has a profile of its own and reaches no host but this one.
+//! A real browser, Chromium without a window, driven by its DevTools protocol over a pipe: JSON messages that end with
+//! a zero byte. It has a profile of its own and reaches no host but this one.
 
 use std::collections::VecDeque;
 use std::io::{BufRead, BufReader, Write};
@@ -183,7 +183,7 @@ impl Browser {
         sent.map(|event| event["params"]["request"]["url"].as_str().unwrap().to_owned()).collect()
     }
 
-    /// What the console has had to complain of so far: errors, warnings, exceptions, violations of the content security policy.
+    /// The console's complaints so far: errors, warnings, exceptions, violations of the content security policy.
     pub fn complaints(&mut self) -> Vec<String> {
         let complaint = |event: &Value| {
             let params = &event["params"];

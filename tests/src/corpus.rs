@@ -1,4 +1,5 @@
-//! A small corpus, the same on every machine: sentences of a few hundred words drawn by a linear congruential generator.
+//! A small corpus, the same on every machine: sentences of a few hundred words drawn by a linear congruential
+//! generator.
 
 use std::fmt::Write;
 use std::path::Path;

@@ -18,8 +18,8 @@ use stagecoach_test_volumes::{ENOSPC, EROFS, FaultInjector, FaultyVolume, Volume
 use crate::hold::{HOLD, Hold};
 
 /// The variable that holds a [`StageFault`] or a [`Hold`] as text, or what applies to all calls: `trace` records them,
-/// `full` fails every write to a checkpoint, `read-only` every call that changes something, `rate=N` lets all stages together read
-/// N bytes a second.
+/// `full` fails every write to a checkpoint, `read-only` every call that changes something, `rate=N` lets all stages
+/// together read N bytes a second.
 pub const FAULT_VARIABLE: &str = "STAGECOACH_FAULT";
 /// The variable that names the folder of the trace, and of the record that the fault has happened.
 pub const RECORDS_VARIABLE: &str = "STAGECOACH_FAULT_RECORDS";
@@ -34,7 +34,7 @@ pub struct BitFlip {
     pub rank: u32,
     /// Of a norm: `output`, `input-gradient` or `weight-gradient`.
     pub result: String,
-    /// Which calls for this result, counted in the process from 0.
+    /// The calls that have this result, counted in the process from 0.
     pub calls: Range<u64>,
 }
 
@@ -59,14 +59,14 @@ impl FromStr for BitFlip {
     }
 }
 
-/// A fault of one stage. It happens once: a later attempt that makes the same call goes on unharmed.
+/// A fault of one stage. It happens once: a later attempt that makes the same call continues unharmed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct StageFault {
     /// The stage.
     pub rank: u32,
     /// Number of the call in its process, from 0.
     pub call: usize,
-    /// What happens.
+    /// The effect.
     pub fault: VolumeFault,
 }
 

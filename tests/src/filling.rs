@@ -13,20 +13,21 @@ use crate::{TestJob, signal, stagecoach, stages, until};
 
 /// Bytes of the tmpfs.
 const SIZE: usize = 16 << 20;
-/// What fills it.
+/// The file that fills the volume.
 const FILLER: &str = "filler";
 
-/// What makes the volume full.
+/// The cause of a full volume.
 #[derive(Clone, Copy, Debug)]
 pub enum Full {
     /// RLIMIT_FSIZE: the kernel lets neither the launcher nor a stage write to any file. Needs no privilege.
     Limit,
-    /// A small tmpfs in a mount namespace of the launcher's own, which goes with it; made with these options of `unshare`.
+    /// A small tmpfs in a mount namespace of the launcher's own, which goes with it; made with these options of
+    /// `unshare`.
     Tmpfs(&'static [&'static str]),
 }
 
 impl Full {
-    /// What this machine has: the limit always, a tmpfs where one may be mounted, as root or in a user namespace.
+    /// The means of this machine: always the limit, and a tmpfs where root or a user namespace may mount one.
     pub fn available() -> Vec<Full> {
         let folder = tempfile::tempdir().unwrap();
         let mounts = |options: &[&str]| {
@@ -42,7 +43,7 @@ impl Full {
         [Full::Limit].into_iter().chain(tmpfs).collect()
     }
 
-    /// What `unshare` needs to mount a tmpfs; none if this is no tmpfs.
+    /// The arguments of `unshare` that mount a tmpfs; empty if this is no tmpfs.
     pub fn unshare_options(self) -> Option<&'static [&'static str]> {
         match self {
             Full::Limit => None,
@@ -63,8 +64,8 @@ pub struct Filling {
 }
 
 impl Filling {
-    /// Starts `job` over such a volume, which begins as a copy of `seed`. Its output comes through pipes, to which a limit
-    /// on files does not apply.
+    /// Starts `job` over such a volume, which begins as a copy of `seed`. Its output comes through pipes, to which a
+    /// limit on files does not apply.
     pub fn start(full: Full, seed: &Path, job: &TestJob) -> Filling {
         let folder = tempfile::tempdir().unwrap();
         let mount = folder.path().join("workspace");

@@ -20,13 +20,13 @@ pub struct Ended {
     pub code: Option<i32>,
     /// Its termination message; null without one.
     pub words: serde_json::Value,
-    /// What it printed.
+    /// Its output.
     pub log: String,
 }
 
 impl Group {
-    /// Starts `job` in `workspace` as the attempt `attempt` of the job with this UID. Its job file, logs and termination
-    /// messages lie in a folder of their own.
+    /// Starts `job` in `workspace` as the attempt `attempt` of the job with this UID. Its job file, logs and
+    /// termination messages lie in a folder of their own.
     pub fn start(workspace: &Path, job: &TestJob, uid: &str, attempt: u64) -> Group {
         Group::start_program(&stagecoach(), &[], workspace, job, uid, attempt)
     }
@@ -104,7 +104,7 @@ impl Group {
         self.pids().into_iter().for_each(stop);
     }
 
-    /// Lets them go on (SIGCONT).
+    /// Lets them continue (SIGCONT).
     pub fn go_on(&self) {
         self.pids().into_iter().for_each(|pid| send(pid, libc::SIGCONT));
     }

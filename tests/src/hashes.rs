@@ -1,4 +1,4 @@
-//! What must be the same, bit for bit, however a job was run.
+//! The hashes that are the same, bit for bit, however a job was run.
 
 use serde_json::Value;
 
@@ -16,7 +16,7 @@ pub struct Hashes {
 }
 
 impl Hashes {
-    /// Those of a result.
+    /// The hashes of a result.
     ///
     /// # Panics
     /// If one is missing.

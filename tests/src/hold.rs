@@ -1,5 +1,5 @@
-//! A stage that is held up in one of its calls on the volume until the test lets it go. Unlike a process that is stopped,
-//! its other threads go on, and its heartbeats with them.
+//! A stage that is held up in one of its calls on the volume until the test lets it go. Unlike a process that is
+//! stopped, its other threads continue, and its heartbeats with them.
 
 use std::fmt;
 use std::fs;
@@ -25,7 +25,7 @@ const ARMED: &str = "armed";
 const HELD: &str = "held";
 const RELEASED: &str = "released";
 
-/// Where a stage is held up, from the moment on that [`arm`] is called.
+/// The point at which a stage is held up, after a call of [`arm`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Hold {
     /// The stage.

@@ -11,20 +11,21 @@ use stagecoach_group::{Coordinator, GroupSecret, GroupTimeouts, Hello, Member, Q
 /// Far above what any test takes.
 pub const TIMEOUT: Duration = Duration::from_secs(60);
 
-/// What a stage has after it joined.
+/// The state of a stage that has joined.
 #[derive(Debug)]
 pub struct InProcessStage<'a> {
     /// Its rank.
     pub rank: usize,
     /// Its membership; the stage calls [`Member::form`] when its links are open.
     pub member: Member,
-    /// Where the others reach it.
+    /// The address at which the other stages reach it.
     pub listener: TcpListener,
-    /// Where it reaches the others, by rank.
+    /// The addresses of the other stages, by rank.
     pub addresses: &'a [String],
 }
 
-/// Runs `stage` on a thread for each of `ranks` ranks, and returns their results by rank. Members leave when `stage` returns.
+/// Runs `stage` on a thread for each of `ranks` ranks, and returns their results by rank. Members leave when `stage`
+/// returns.
 ///
 /// # Panics
 /// If the group does not form, or a stage panics.

@@ -41,8 +41,8 @@ pub struct TestJob {
     pub gradient_blocks: u32,
     /// Steps.
     pub steps: u64,
-    /// The step at which the learning rate's decay ends, if not the last: then jobs that differ in `steps` alone go on from
-    /// each other's checkpoints.
+    /// The step at which the learning rate's decay ends, if not the last: then jobs that differ in `steps` alone
+    /// continue from each other's checkpoints.
     pub decay_steps: Option<u64>,
     /// Lines to add below `spec:`, indented by two.
     pub extra: String,
@@ -84,7 +84,7 @@ impl TestJob {
     /// The same, which does not end before it is disturbed, however fast the machine is.
     ///
     /// # Panics
-    /// If its learning rate depends on the number of steps: then nothing else could go on from its checkpoints.
+    /// If its learning rate depends on the number of steps: then nothing else could continue from its checkpoints.
     pub fn endless(&self) -> TestJob {
         assert!(self.decay_steps.is_some(), "decay_steps is None");
         TestJob { steps: ENDLESS, ..self.clone() }
@@ -98,7 +98,7 @@ impl TestJob {
         TestJob { steps: (saved + 10).next_multiple_of(END), ..self.endless() }
     }
 
-    /// What its processes have in their environment.
+    /// The environment variables of its processes.
     pub fn environment(&self) -> Vec<(&'static str, String)> {
         let is_nccl = self.transport == "Nccl";
         is_nccl.then(|| (nccl::LOADER_PATH, nccl::loader_path())).into_iter().collect()

@@ -50,7 +50,7 @@ fn until_or_tell<T>(
     }
 }
 
-/// What a launcher and its stages have said last, and where the threads of each stage are.
+/// The last output of a launcher and its stages, and the positions of each stage's threads.
 fn standstill(launcher: u32, folder: &Path, workspace: &Path) -> String {
     let read = |path: PathBuf| std::fs::read_to_string(path).unwrap_or_default();
     let end = |text: &str| {
@@ -79,14 +79,14 @@ pub struct Launched {
     folder: PathBuf,
 }
 
-/// What a finished launcher left.
+/// The results of a finished launcher.
 #[derive(Debug)]
 pub struct Outcome {
     /// How it ended.
     pub status: ExitStatus,
-    /// What it printed.
+    /// Its standard output.
     pub stdout: String,
-    /// What it complained of.
+    /// Its standard error.
     pub stderr: String,
     /// `result.json`, if the job finished.
     pub result: Option<serde_json::Value>,
@@ -244,8 +244,8 @@ impl Outcome {
     }
 }
 
-/// Process ids of a launcher's stages, by rank, as the kernel knows them. Spares that have taken a place come last, unless it is that
-/// of stage 0.
+/// Process ids of a launcher's stages, by rank, as the kernel knows them. Spares that have taken a place come last,
+/// unless it is that of stage 0.
 pub fn stages(launcher: u32) -> Vec<u32> {
     let rank_of = |pid, spare: bool, rank: Option<usize>| match has_thread(pid, "group-accept") {
         true => Some(0),

@@ -1,5 +1,5 @@
 //! Driving the real binary: jobs as YAML, a corpus made from a seed, results read back from the job's folder.
-//! What fails here fails a test, so these functions panic.
+//! A failure here fails a test, so these functions panic.
 
 pub mod browser;
 pub mod corpus;

@@ -7,7 +7,7 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use crate::launched::is_gone;
 
-/// What a stage is at.
+/// The phase of a stage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Phase {
     /// Reads a checkpoint.
@@ -37,7 +37,7 @@ pub enum Phase {
 }
 
 impl Phase {
-    /// Those that come round with every step or save, or at every start.
+    /// The phases that occur in every step or save, or at every start.
     pub const RECURRING: [Phase; 9] = [
         Phase::Load,
         Phase::Forward,
@@ -96,8 +96,8 @@ fn random() -> f64 {
     f64::from(clock.subsec_micros() % 1000) / 1000.0
 }
 
-/// Stops `pid` in `phase`: true if it stands still there; false if it runs on, because `patience` is over, it has ended,
-/// or the phase can't come any more.
+/// Stops `pid` in `phase`: true if it stands still there; false if it runs on, because `patience` is over, it has
+/// ended, or the phase can't come any more.
 pub fn stop_in(pid: u32, phase: Phase, patience: Duration) -> bool {
     let deadline = Instant::now() + patience;
     let mut sightings = 0;

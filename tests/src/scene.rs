@@ -1,5 +1,5 @@
-//! A job that was stopped half-way, to be gone on with as often as one likes: by the faulty trainer, or in a folder that
-//! was damaged. Its runs share the corpus and its tokens; each has a copy of the job's folder.
+//! A job that was stopped half-way, to be gone on with as often as one likes: by the faulty trainer, or in a folder
+//! that was damaged. Its runs share the corpus and its tokens; each has a copy of the job's folder.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -15,16 +15,16 @@ use crate::{Hashes, Outcome, TestJob, corpus, until};
 
 /// Steps of the job.
 pub const STEPS: u64 = 6;
-/// What was committed when it was stopped, each by a save of its own.
+/// The checkpoints that were committed when the job stopped, each by its own save.
 pub const COMMITTED: [u64; 3] = [1, 2, 3];
 
-/// What a stage says whose port was taken between its choice and its use.
+/// The message of a stage whose port another process took between its choice and its use.
 const PORT_TAKEN: &str = "could not listen at";
 
 /// The workspace, and what the undisturbed run came to.
 #[derive(Debug)]
 pub struct Scene {
-    /// What runs the job.
+    /// The program that runs the job.
     pub program: PathBuf,
     workspace: tempfile::TempDir,
     /// Its hashes.
@@ -46,10 +46,10 @@ pub struct Case<'a> {
     pub restarts: u32,
 }
 
-/// What a run left. Its folder goes with it.
+/// The results of a run. Its folder is removed with them.
 #[derive(Debug)]
 pub struct Ran {
-    /// What it said, and how it ended.
+    /// Its output and its exit status.
     pub outcome: Outcome,
     /// The job's folder.
     pub folder: PathBuf,
@@ -74,7 +74,7 @@ impl Scene {
         Scene { program: faulty.into(), workspace, expected: expected.clone(), afresh: afresh.clone() }
     }
 
-    /// Trains undisturbed, then anew up to the commit of step 4, where a stage is killed.
+    /// Trains undisturbed, then again up to the commit of step 4, where a stage is killed.
     fn trained(faulty: &str) -> Scene {
         let workspace = corpus::workspace();
         let mut scene = Scene { program: faulty.into(), workspace, expected: Hashes::default(), afresh: Vec::new() };
@@ -94,7 +94,7 @@ impl Scene {
         scene
     }
 
-    /// Where things lie in the workspace.
+    /// Paths in the workspace.
     pub fn path(&self, name: &str) -> PathBuf {
         self.workspace.path().join(name)
     }
@@ -105,8 +105,8 @@ impl Scene {
         self.path(name)
     }
 
-    /// The same, with its newest checkpoint damaged, and with what a group leaves that was fenced off long ago and never
-    /// swept: half a save, and a damaged checkpoint on its way out.
+    /// The same, with its newest checkpoint damaged, and with what a group leaves that was fenced off long ago and
+    /// never swept: half a save, and a damaged checkpoint on its way out.
     pub fn mess(&self, name: &str) -> PathBuf {
         let folder = self.stopped(name);
         let shard = folder.join(paths::checkpoint_path(COMMITTED[2])).join(paths::optimizer_file(0));
@@ -184,12 +184,13 @@ impl Ran {
         traced(&self.notes)
     }
 
-    /// Where the fault happened.
+    /// The place of the fault.
     pub fn fired(&self) -> Option<StageCall> {
         fired(&self.notes)
     }
 
-    /// How many times the group was formed or started, by the launcher's own record, not counting those that found their port taken.
+    /// How many times the group was formed or started, by the launcher's own record, not counting those that found
+    /// their port taken.
     pub fn attempts(&self) -> u64 {
         let record: serde_json::Value =
             serde_json::from_slice(&fs::read(self.folder.join("state.json")).unwrap()).unwrap();

@@ -1,5 +1,5 @@
 //! One job under the real launcher, killed over and over: single stages, or the launcher and all with it, and then
-//! another number of stages or replicas goes on.
+//! another number of stages or replicas continues.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -43,7 +43,8 @@ pub struct Soak<'a> {
 }
 
 impl<'a> Soak<'a> {
-    /// Starts `job`, which must have no end, with its own number of stages and replicas; later it has those of `meshes`.
+    /// Starts `job`, which must have no end, with its own number of stages and replicas; later it has those of
+    /// `meshes`.
     pub fn start(workspace: &'a Path, job: &'a TestJob, meshes: &'a [(usize, usize)], seed: u64) -> Soak<'a> {
         let kills = Phase::RECURRING.map(|phase| (phase, 0)).into();
         let mut soak = Soak {
@@ -203,7 +204,7 @@ impl<'a> Soak<'a> {
         }
     }
 
-    /// What was committed stays until something newer is.
+    /// A committed checkpoint stays until a newer one is committed.
     fn check_checkpoints(&mut self) {
         let newest = saved(&self.folder());
         assert!(newest >= self.newest, "checkpoint {} is gone, the newest is {newest}", self.newest);

@@ -1,12 +1,12 @@
-//! What a job comes to when nothing disturbs it: trained once for all tests of a process that compare with it.
+//! The result of a job that nothing disturbs. A process trains it once for all tests that compare with it.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use crate::{Hashes, Launched, TestJob, corpus};
 
-/// The hashes of `job`, run by itself over its corpus, on one stage under 1F1B and without saving: none of that matters to
-/// a bit.
+/// The hashes of `job`, run by itself over its corpus, on one stage under 1F1B and without saving: none of that matters
+/// to a bit.
 ///
 /// # Panics
 /// If it does not finish.

@@ -1,4 +1,4 @@
-//! A stage is killed in the middle of training (SIGKILL): the job goes on, by the next group or the next attempt, and
+//! A stage is killed in the middle of training (SIGKILL): the job continues, by the next group or the next attempt, and
 //! ends with the bits that it would have had.
 
 use std::path::Path;
@@ -79,7 +79,7 @@ fn next_group(run: &GpuRun, transport: &'static str, own: &Path) -> Value {
     json!({ "kills": seconds, "said": said, "launcherCodes": [interrupted.status.code(), outcome.status.code()] })
 }
 
-/// As in a cluster without time to form a group again: every stage leaves, and all are started anew.
+/// As in a cluster without time to form a group again: every stage leaves, and all are started again.
 fn next_attempt(run: &GpuRun, transport: &'static str, own: &Path) -> Value {
     let job = job(run, transport, "reformTimeoutSeconds: 0");
     let folder = own.join("killed");

@@ -100,7 +100,7 @@ impl GpuRun<'_> {
         own
     }
 
-    /// What the processes of a job have in their environment: without a GPU the stand-in, where they look for NCCL.
+    /// The environment variables of a job's processes: without a GPU, the stand-in takes the path of NCCL.
     pub(super) fn environment(&self, transport: &str) -> Vec<(&'static str, String)> {
         let needs_stand_in = self.gpu.is_none() && transport == "Nccl";
         needs_stand_in.then(|| (nccl::LOADER_PATH, nccl::loader_path())).into_iter().collect()
@@ -171,7 +171,7 @@ pub(super) fn attempt_in<T>(workspace: &Path, work: impl FnOnce() -> T) -> Resul
     })
 }
 
-/// What work that may panic has measured, or why it has not.
+/// The measurements of work that may panic, or the reason that there are none.
 pub(super) fn measured_or_failure(what: &str, work: impl FnOnce() -> Value) -> Value {
     attempt(work).unwrap_or_else(|failure| {
         line(what, "FAILED".into(), failure.lines().next().unwrap_or_default());
@@ -179,7 +179,7 @@ pub(super) fn measured_or_failure(what: &str, work: impl FnOnce() -> Value) -> V
     })
 }
 
-/// What is not said of each step or save, as a report has it.
+/// The events that do not describe a step or a save, as a report has them.
 fn launcher_said(workspace: &Path) -> String {
     let read = |name: &str| std::fs::read_to_string(workspace.join(name)).unwrap_or_default();
     let said = read("stdout") + &read("stderr");

@@ -1,5 +1,5 @@
-//! How often in a step the host waits for the GPU: by the calls of the CUDA runtime that do, in two runs of one job of which the second has
-//! more steps. `tests/host-waits`, preloaded, notes them.
+//! How often in a step the host waits for the GPU: by the calls of the CUDA runtime that do, in two runs of one job of
+//! which the second has more steps. `tests/host-waits`, preloaded, notes them.
 
 use std::collections::BTreeMap;
 

@@ -22,7 +22,7 @@ pub(super) fn measure_tests(run: &GpuRun) -> Value {
     json!({ "passed": passed, "result": result, "said": (!passed).then_some(&stdout) })
 }
 
-/// What a fixed order of sums costs.
+/// The cost of a fixed order of sums.
 pub(super) fn measure_determinism(run: &GpuRun) -> Value {
     const FASTEST: &str = "a GPU computes by training.kernels: Fastest alone (Portable takes the CPU, or is refused), \
                            which is deterministic there: nothing that is faster can be chosen";
@@ -38,7 +38,7 @@ pub(super) fn measure_determinism(run: &GpuRun) -> Value {
     report
 }
 
-/// What the tests have printed as JSON.
+/// The JSON output of the tests.
 fn times(stdout: &str) -> Value {
     let object = |line: &str| serde_json::from_str(&line[line.find('{')?..]).ok();
     let times: Vec<Value> = stdout.lines().filter_map(object).collect();

@@ -23,7 +23,7 @@ use serde_json::{Value, json};
 use crate::report_file::ReportFile;
 use gpu_run::{GpuRun, measured_or_failure};
 
-/// What all parts together may take: the report is whole within ten minutes.
+/// The time limit of all parts together: the report is complete within ten minutes.
 const BUDGET: Duration = Duration::from_secs(540);
 
 const REHEARSAL: &str = "This is a rehearsal without a GPU. It shows that all parts run, with toys on the CPU and a \
@@ -80,7 +80,7 @@ pub(crate) fn measure(folder: &Path, file: &ReportFile) -> Value {
     report
 }
 
-/// Whether a bit was another one, a kernel's test failed, or a job whose stage was killed did not go on.
+/// Whether a bit was another one, a kernel's test failed, or a job whose stage was killed did not continue.
 pub(crate) fn is_wrong(report: &Value) -> bool {
     report["wrong"].as_array().is_some_and(|wrong| !wrong.is_empty())
 }

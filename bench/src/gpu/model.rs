@@ -58,7 +58,7 @@ pub(super) struct Layout {
     pub(super) transport: &'static str,
     pub(super) steps: usize,
     pub(super) checkpoint: Value,
-    /// What its processes have in their environment besides.
+    /// Additional environment variables of its processes.
     pub(super) environment: Vec<(&'static str, String)>,
 }
 

@@ -28,7 +28,7 @@ pub(super) fn measure_stages(run: &GpuRun) -> Value {
     layouts.iter().filter_map(|layout| measure(run, &MODELS[0], layout)).collect()
 }
 
-/// None if there is no time for it.
+/// `None` if there is no time for it.
 fn measure(run: &GpuRun, model: &Model, layout: &Layout) -> Option<Value> {
     let name = model.job_name(layout);
     if !run.has_time_for(&format!("speed of {name}"), 20) {
@@ -53,7 +53,7 @@ fn measure(run: &GpuRun, model: &Model, layout: &Layout) -> Option<Value> {
     Some(told)
 }
 
-/// What a job has left.
+/// The files that a job has left.
 pub(super) struct Trained {
     pub(super) metrics: Vec<Value>,
     /// From its launch to its end.

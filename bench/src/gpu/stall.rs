@@ -1,4 +1,4 @@
-//! What checkpoints keep a step waiting: those of the volume, and those in memory.
+//! The time that checkpoints delay a step: those on the volume, and those in memory.
 
 use serde_json::{Value, json};
 

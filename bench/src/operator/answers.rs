@@ -1,5 +1,5 @@
-//! What the pods of simulated nodes answer at `/status`: that they train, or nothing, for as long as they are asked. Their
-//! addresses are the loopback device's, and nobody is served on another.
+//! What the pods of simulated nodes answer at `/status`: that they train, or nothing, for as long as they are asked.
+//! Their addresses are the loopback device's, and nobody is served on another.
 
 use std::collections::HashMap;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -23,7 +23,7 @@ pub(super) struct Answers(Arc<Pods>);
 #[derive(Default)]
 struct Pods {
     answer: AtomicBool,
-    /// What is at an address.
+    /// The server at an address.
     statuses: Mutex<HashMap<IpAddr, StageStatus>>,
 }
 

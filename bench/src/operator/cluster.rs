@@ -1,4 +1,5 @@
-//! A cluster with one operator or none: a real API server, scheduler and controllers, and kwok, which plays nodes and pods.
+//! A cluster with one operator or none: a real API server, scheduler and controllers, and kwok, which plays nodes and
+//! pods.
 
 use std::collections::BTreeMap;
 use std::process::Command;
@@ -62,7 +63,8 @@ impl Cluster {
         (self.pods.wait(name, self.system.first_attempt, STAGES) - started).as_secs_f64()
     }
 
-    /// One pod of each job's attempt fails, all at the same time: seconds until all pods of each one's next attempt exist.
+    /// One pod of each job's attempt fails, all at the same time: seconds until all pods of each one's next attempt
+    /// exist.
     pub(super) fn restarted(&self, names: &[String], attempt: u64) -> Vec<f64> {
         let pods: Vec<String> = names.iter().map(|name| self.pods.second(name, attempt)).collect();
         let started = Instant::now();

@@ -1,4 +1,4 @@
-//! What the API server takes to create a job, where nobody acts on it: ours and JobSet's in turns on one control plane.
+//! The cost of creating a job for the API server alone: ours and JobSet's in turns on one control plane.
 
 use std::time::Duration;
 

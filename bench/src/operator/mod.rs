@@ -1,4 +1,4 @@
-//! What an operator takes for 500 jobs of 4 pods: ours, and JobSet with the Job controller, in one run on one machine.
+//! The cost of 500 jobs of 4 pods: our operator, and JobSet with the Job controller, in one run on one machine.
 
 mod answers;
 mod cluster;
@@ -151,7 +151,7 @@ fn floor(cluster: &Cluster) -> Value {
     json!({"allPodsSeconds": all, "allReadySeconds": ready, "controlPlaneCpuSeconds": plane_cpu})
 }
 
-/// What was written once more for each of the single jobs.
+/// The number of additional writes for each of the single jobs.
 fn per_job(from: &BTreeMap<String, f64>, to: &BTreeMap<String, f64>) -> BTreeMap<String, f64> {
     let more = |(request, count): (&String, &f64)| {
         let count = (count - from.get(request).unwrap_or(&0.0)) / SINGLES as f64;

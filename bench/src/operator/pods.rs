@@ -1,4 +1,4 @@
-//! What becomes of pods, followed by one watch: asking for them again and again would be most of what is measured.
+//! The states of pods, by one watch: repeated lists would be most of the measured load.
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;
@@ -17,7 +17,7 @@ pub(super) const PODS: &str = "/api/v1/namespaces/default/pods";
 /// The longest that pods may take.
 const WAIT_TIMEOUT: Duration = Duration::from_secs(300);
 
-/// What is read of a pod.
+/// The fields of a pod that are read.
 #[derive(Clone, Debug, Deserialize)]
 struct PodEvent {
     metadata: PodMetadata,

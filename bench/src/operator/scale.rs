@@ -1,4 +1,4 @@
-//! What many thousand jobs take that are over, beside those that run: at rest, and when every watch begins anew.
+//! The cost of many thousand finished jobs beside the running ones: at rest, and when every watch restarts.
 //! `STAGECOACH_FINISHED` and `STAGECOACH_RUNNING` say how many.
 
 use std::path::PathBuf;
@@ -135,7 +135,7 @@ impl Complete {
     }
 }
 
-/// What the API server writes down: the lists that the operator, and this program, ask for.
+/// The API server's audit log: the lists that the operator and this program ask for.
 struct Audit {
     folder: PathBuf,
 }

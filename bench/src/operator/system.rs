@@ -1,4 +1,4 @@
-//! What is measured: an operator, and the jobs it takes.
+//! The measured system: an operator, and its jobs.
 
 use std::path::Path;
 use std::process::Command;
@@ -13,7 +13,7 @@ pub(super) const STAGES: usize = 4;
 
 /// An operator, and the jobs it takes.
 pub(super) struct System {
-    /// What people call it.
+    /// Its common name.
     pub(super) name: &'static str,
     /// Has a fresh control plane serve its jobs.
     pub(super) install: fn(&ControlPlane),
@@ -21,9 +21,9 @@ pub(super) struct System {
     pub(super) start: Option<fn(&ControlPlane) -> Process>,
     /// The collection of its jobs.
     pub(super) jobs: &'static str,
-    /// A job of 4 pods that is started anew at once if one fails.
+    /// A job of 4 pods that is started again at once if one fails.
     pub(super) job: fn(&str) -> Value,
-    /// What tells whose a pod is.
+    /// The label that names a pod's job.
     pub(super) labels: Labels,
     /// The number of a job's first attempt.
     pub(super) first_attempt: u64,

@@ -1,5 +1,5 @@
-//! The runtime's own bubble: stages that sleep instead of computing, so that a machine with few cores runs as many as wanted,
-//! beside the bubble of the schedule by simulation, and beside PyTorch's runtime with a model that sleeps.
+//! The runtime's own bubble: stages that sleep instead of computing, so that a machine with few cores runs as many as
+//! wanted, beside the bubble of the schedule by simulation, and beside PyTorch's runtime with a model that sleeps.
 
 mod model;
 
@@ -87,7 +87,7 @@ pub(crate) fn measure(folder: &Path) -> Value {
     json!({ "rankSeconds": RANK_SECONDS, "rows": rows })
 }
 
-/// What the simulation is told: the sleeps, and nothing else.
+/// The input of the simulation: the sleeps, and nothing else.
 fn costs(programs: &Programs, chunks_per_rank: usize) -> Costs {
     let mut costs = Costs::uniform(programs.placement.chunks());
     let seconds = RANK_SECONDS / chunks_per_rank as f64;

@@ -33,8 +33,8 @@ impl Sleeper {
     }
 }
 
-/// A Llama whose layers do nothing but sleep, once in F, in I and in W; its embedding and head are so small that they take
-/// no time to speak of.
+/// A Llama whose layers do nothing but sleep, once in F, in I and in W; its embedding and head are so small that they
+/// take no time to speak of.
 pub(super) struct SleepingModel {
     llama: Llama,
     sleeper: Sleeper,

@@ -1,4 +1,4 @@
-//! Who is measured, and what is compared with what.
+//! The contenders, and their comparisons.
 
 use super::contender::{Contender, Pipeline, Trainer};
 use super::run::Run;
@@ -112,7 +112,7 @@ fn recipe_with_our_partition() -> Contender {
     contender
 }
 
-/// What `stagecoach plan` finds for [`TWELVE_LAYERS`] over three stages.
+/// The plan of `stagecoach plan` for [`TWELVE_LAYERS`] over three stages.
 const OUR_PARTITION: [usize; 3] = [5, 6, 1];
 
 /// The schedules of several chunks a rank or with a split backward: ranks, and chunks a rank.

@@ -1,9 +1,9 @@
-//! Training beside PyTorch: the same model, initial weights, batch and microbatches; seconds and processor seconds of a step,
-//! peak memory, and the time until the first step.
+//! Training beside PyTorch: the same model, initial weights, batch and microbatches; seconds and processor seconds of a
+//! step, peak memory, and the time until the first step.
 //!
-//! All trainers run in turns, forwards and backwards (A B C, C B A, ...): a machine whose speed drifts favours none. A ratio
-//! is taken within a round. Nothing is timed before the losses of each trainer's plain runs in fp32 agree, and a later run in
-//! fp32 whose losses are others ends the measurement.
+//! All trainers run in turns, forwards and backwards (A B C, C B A, ...): a machine whose speed drifts favours none. A
+//! ratio is taken within a round. Nothing is timed before the losses of each trainer's plain runs in fp32 agree, and a
+//! later run in fp32 whose losses are others ends the measurement.
 
 mod contender;
 mod contenders;

@@ -10,7 +10,7 @@ use super::WARM_UP;
 use crate::machine::{memory, processor_seconds};
 use crate::stats::median;
 
-/// What was measured.
+/// The measurements.
 #[derive(Clone, Debug)]
 pub(super) struct Run {
     /// From the start of the first process to the begin of the first step.

@@ -1,4 +1,4 @@
-//! What is trained.
+//! The workload.
 
 use std::path::Path;
 

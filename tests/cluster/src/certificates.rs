@@ -62,7 +62,7 @@ impl Authority {
     }
 }
 
-/// What a control plane needs in `folder`: certificates, and kubeconfigs for its components and its administrator.
+/// Writes the files of a control plane into `folder`: certificates, and kubeconfigs for components and administrator.
 pub fn control_plane(folder: &Path, server: SocketAddrV4) -> Authority {
     let authority = Authority::new(folder);
     let names = ["localhost", "kubernetes", "kubernetes.default", "kubernetes.default.svc"];

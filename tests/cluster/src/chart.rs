@@ -16,8 +16,8 @@ pub fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../charts/stagecoach")
 }
 
-/// The objects that `helm install --namespace release_namespace` makes with `values` (null for the defaults), the CRD among
-/// them, each with its namespace.
+/// The objects that `helm install --namespace release_namespace` makes with `values` (null for the defaults), the CRD
+/// among them, each with its namespace.
 ///
 /// # Panics
 /// If helm refuses the values.
@@ -29,7 +29,7 @@ pub fn render(release_namespace: &str, values: &Value) -> Vec<Value> {
 /// As [`render`], the text as helm writes it.
 ///
 /// # Errors
-/// What helm complains of.
+/// The standard error of helm.
 pub fn try_render(release_namespace: &str, values: &Value) -> Result<String, String> {
     let chart = folder();
     let arguments =

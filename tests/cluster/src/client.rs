@@ -11,7 +11,8 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 use tokio::runtime::Runtime;
 
-/// A client for the API server that speaks JSON, for tests that are not async themselves. Paths are those of the API, such as `/api/v1/namespaces/default/pods/a`.
+/// A client for the API server that speaks JSON, for tests that are not async themselves. Paths are those of the API,
+/// such as `/api/v1/namespaces/default/pods/a`.
 pub struct Client {
     runtime: Runtime,
     client: kube::Client,
@@ -62,7 +63,7 @@ impl Client {
     /// One request; waits at most 10 s for the answer.
     ///
     /// # Errors
-    /// What the API server refuses, and a server that does not answer.
+    /// A refusal by the API server, or a server that does not answer.
     pub fn request(&self, method: Method, path: &str, body: Option<&Value>) -> Result<Value, ApiRefusal> {
         let kind = match (&method, body) {
             (&Method::PATCH, Some(Value::Array(_))) => "application/json-patch+json",
@@ -141,8 +142,8 @@ impl Client {
         }
     }
 
-    /// Follows the collection at `path` in the background for as long as the client lives: `seen` gets each object that is
-    /// there, that comes or that changes. If the API server ends the watch, nothing comes any more.
+    /// Follows the collection at `path` in the background for as long as the client lives: `seen` gets each object that
+    /// is there, that comes or that changes. If the API server ends the watch, nothing comes any more.
     pub fn watch<T>(&self, path: &str, mut seen: impl FnMut(T) + Send + 'static)
     where
         T: DeserializeOwned + Clone + Send + 'static,

@@ -34,7 +34,7 @@ impl Component {
     }
 }
 
-/// What a control plane can be told; the default suits most tests.
+/// The settings of a control plane; the default suits most tests.
 #[derive(Clone, Debug, Default)]
 pub struct Settings {
     /// Flags to add, which win over those given anyway, such as
@@ -42,15 +42,15 @@ pub struct Settings {
     pub flags: Vec<(Component, String)>,
 }
 
-/// Where a control plane is, and for which nodes.
+/// The place of a control plane, and its nodes.
 #[derive(Clone, Copy, Debug)]
 pub struct Site<'a> {
     /// State, certificates and kubeconfigs.
     pub folder: &'a Path,
-    /// Where the API server listens.
+    /// The address of the API server.
     pub server: SocketAddrV4,
-    /// Whether kubelets join with rights of their own, at an address that Endpoints take: they refuse loopback, which is
-    /// all that pods without root can have.
+    /// Whether kubelets join with rights of their own, at an address that Endpoints take: they refuse loopback, which
+    /// is all that pods without root can have.
     pub real_nodes: bool,
 }
 

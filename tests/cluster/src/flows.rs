@@ -1,8 +1,8 @@
-//! What NetworkPolicies let through, worked out as Kubernetes defines it, where no node enforces them. Pure.
+//! Evaluates NetworkPolicies as Kubernetes defines them, since no node enforces them here. Pure.
 //!
-//! A connection needs the leave of both ends: of the policies that select the pod it comes from (egress), and of those that
-//! select the pod it goes to (ingress). A pod that no policy selects is open; one that some select is closed but for the
-//! union of what they allow. Replies always pass.
+//! A connection needs the leave of both ends: of the policies that select the pod it comes from (egress), and of those
+//! that select the pod it goes to (ingress). A pod that no policy selects is open; one that some select is closed but
+//! for the union of what they allow. Replies always pass.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -21,7 +21,7 @@ pub enum End {
     Outside(IpAddr),
 }
 
-/// What policies see of a pod.
+/// The attributes of a pod that policies select by.
 #[derive(Clone, Debug)]
 pub struct Pod {
     /// `metadata.namespace`

@@ -6,12 +6,12 @@ use std::process::{Command, Output};
 use crate::process::run;
 use crate::tools::tool;
 
-/// Whose kubectl.
+/// The owner of this kubectl.
 #[derive(Clone, Debug)]
 pub struct Kubectl {
     /// The rights.
     pub kubeconfig: PathBuf,
-    /// Where it may keep what it learns of the API.
+    /// The folder for its cache of the API.
     pub cache: PathBuf,
 }
 
@@ -31,7 +31,7 @@ impl Kubectl {
     /// Applies manifests.
     ///
     /// # Errors
-    /// What kubectl complains of.
+    /// The standard error of kubectl.
     pub fn try_apply(&self, yaml: &str) -> Result<(), String> {
         let output = self.run(&["apply", "-f", "-"], yaml);
         if output.status.success() { Ok(()) } else { Err(String::from_utf8_lossy(&output.stderr).into_owned()) }

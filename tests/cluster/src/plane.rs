@@ -22,8 +22,8 @@ const READY_SECONDS: u64 = 60;
 /// Lines of each log to show when something fails.
 const TAIL: usize = 15;
 
-/// A running control plane: etcd, API server, controller manager and scheduler. Any number may run at the same time. Ends
-/// with all its processes and files when dropped, and when the test dies.
+/// A running control plane: etcd, API server, controller manager and scheduler. Any number may run at the same time.
+/// Ends with all its processes and files when dropped, and when the test dies.
 #[derive(Debug)]
 pub struct ControlPlane {
     // dropped in this order: processes before their folder
@@ -107,7 +107,7 @@ impl ControlPlane {
     /// Applies manifests as a user does, with kubectl.
     ///
     /// # Errors
-    /// What kubectl complains of.
+    /// The standard error of kubectl.
     pub fn try_apply(&self, yaml: &str) -> Result<(), String> {
         self.kubectl.try_apply(yaml)
     }
@@ -167,7 +167,7 @@ impl ControlPlane {
         self.signal(component, libc::SIGSTOP);
     }
 
-    /// Lets a component that was stopped go on (SIGCONT).
+    /// Lets a component that was stopped continue (SIGCONT).
     pub fn resume(&self, component: Component) {
         self.signal(component, libc::SIGCONT);
     }
@@ -233,8 +233,8 @@ impl Drop for ControlPlane {
     }
 }
 
-/// A free port of 127.0.0.1, held so that nobody else is given it: the socket does not listen, and the API server, told to
-/// share its port, may listen there as often as it is restarted.
+/// A free port of 127.0.0.1, held so that nobody else is given it: the socket does not listen, and the API server, told
+/// to share its port, may listen there as often as it is restarted.
 fn hold_port() -> (Socket, SocketAddrV4) {
     let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
     socket.set_reuse_port(true).unwrap();

@@ -74,8 +74,8 @@ impl Drop for Process {
 
 type Job = (Command, Sender<io::Result<Child>>);
 
-/// Spawns from a thread that lives as long as the test's process. The kernel sends the death signal when the *thread* that
-/// forked ends, and each test has a thread of its own, while a control plane may be shared by several.
+/// Spawns from a thread that lives as long as the test's process. The kernel sends the death signal when the *thread*
+/// that forked ends, and each test has a thread of its own, while a control plane may be shared by several.
 fn spawn(mut command: Command) -> io::Result<Child> {
     static NURSERY: OnceLock<Sender<Job>> = OnceLock::new();
     let parent = std::process::id();

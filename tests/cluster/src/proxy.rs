@@ -15,7 +15,7 @@ use tokio::runtime::Runtime;
 
 use crate::client::connect;
 
-/// What happens to a request.
+/// The effect on a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Fate {
     /// It arrives, and so does its answer.

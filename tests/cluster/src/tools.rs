@@ -1,4 +1,4 @@
-//! Where the cluster's programs are: `tools.sh` builds them into a folder of the cache.
+//! The paths of the cluster's programs: `tools.sh` builds them into a folder of the cache.
 
 use std::path::{Path, PathBuf};
 

@@ -47,7 +47,7 @@ pub fn spec(name: &str, namespace: &str) -> Value {
 
 /// A job that was applied. Deleted when dropped, with its pods.
 pub struct E2eJob<'p> {
-    /// What it runs on.
+    /// The product that the job runs on.
     pub product: &'p Product,
     /// `metadata.name`
     pub name: String,
@@ -203,7 +203,7 @@ impl<'p> E2eJob<'p> {
         self.get()["status"]["restarts"]["total"].as_u64().unwrap_or_default()
     }
 
-    /// What it came to, once complete.
+    /// Its result, once it is complete.
     #[track_caller]
     pub fn complete(&self) -> Hashes {
         self.wait_phase("Complete");

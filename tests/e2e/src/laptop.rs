@@ -10,7 +10,7 @@ use stagecoach_cluster::merge;
 use crate::product::write_corpus;
 use crate::{NAMESPACE, spec};
 
-/// What a run comes to.
+/// The result of a run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Hashes {
     /// Of the loss of every step.
@@ -22,7 +22,7 @@ pub struct Hashes {
 }
 
 impl Hashes {
-    /// Those in a job's folder; none before it ended.
+    /// The hashes in a job's folder; `None` before the job has ended.
     pub fn read(folder: &Path) -> Option<Hashes> {
         let result: Value = serde_json::from_slice(&std::fs::read(folder.join("result.json")).ok()?).ok()?;
         let text = |name: &str| result[name].as_str().map(str::to_owned);

@@ -10,9 +10,9 @@ use stagecoach_cluster::{chart, until};
 use stagecoach_node::Container;
 use stagecoach_node::TestNode;
 
-/// Where jobs run: it enforces the restricted Pod Security Standard.
+/// The namespace of the jobs: it enforces the restricted Pod Security Standard.
 pub const NAMESPACE: &str = "e2e";
-/// Where the operator is; it enforces the same.
+/// The namespace of the operator; it enforces the same.
 pub const SYSTEM: &str = "stagecoach-system";
 /// Selects the operator's pods.
 const OPERATOR_PODS: &str = "app.kubernetes.io/name=stagecoach,app.kubernetes.io/component=operator";
@@ -90,15 +90,15 @@ impl Product {
         assert!(output.status.success(), "helm {arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
     }
 
-    /// Kills all replicas of the operator at once (SIGKILL), as a node does that runs out of memory; new pods take their
-    /// place: the kubelet would hold a container back for longer after each death, until the job has ended without it. So it
-    /// might if the dead leader's Lease were waited for, which other tests do.
+    /// Kills all replicas of the operator at once (SIGKILL), as a node does that runs out of memory; new pods take
+    /// their place: the kubelet would hold a container back for longer after each death, until the job has ended
+    /// without it. So it might if the dead leader's Lease were waited for, which other tests do.
     #[track_caller]
     pub fn kill_operators(&self) {
         let running = self.operators();
         assert!(!running.is_empty(), "no operator runs");
-        // frozen until its pod has gone: none leaves in order, and the kubelet starts none again in place, which would take the
-        // Lease and then die with its pod
+        // frozen until its pod has gone: none leaves in order, and the kubelet starts none again in place, which would
+        // take the Lease and then die with its pod
         running.iter().for_each(Container::freeze);
         self.kubectl_in(SYSTEM, &["delete", "pods", "--selector", OPERATOR_PODS, "--force", "--grace-period=0"]);
         running.iter().for_each(Container::kill);
@@ -117,7 +117,7 @@ impl Product {
         self.node.client().list(&format!("/api/v1/namespaces/{SYSTEM}/pods?labelSelector={OPERATOR_PODS}"))
     }
 
-    /// What kubectl says in the jobs' namespace.
+    /// The output of kubectl in the jobs' namespace.
     #[track_caller]
     pub fn kubectl(&self, arguments: &[&str]) -> String {
         self.kubectl_in(NAMESPACE, arguments)

@@ -50,7 +50,7 @@ unsafe impl GlobalAlloc for Counting {
     }
 }
 
-/// What `run` returns, and the most bytes that this thread held meanwhile, beyond what it held before.
+/// The result of `run`, and the most bytes that this thread held meanwhile beyond those that it held before.
 pub fn peak_bytes<T>(run: impl FnOnce() -> T) -> (T, u64) {
     let (before, _) = HELD.get();
     HELD.set((before, before));

@@ -1,4 +1,4 @@
-//! What may have become of bytes.
+//! Damage to bytes.
 
 use proptest::prelude::*;
 use proptest::sample::Index;

@@ -1,5 +1,6 @@
-//! For `LD_PRELOAD`: has the functions of the CUDA runtime in which the host waits for a GPU. Each appends its name and the thread's to the
-//! file `HOST_WAITS`, and goes on to the runtime. libtorch calls the runtime; what waits on threads of its own calls the driver.
+//! For `LD_PRELOAD`: has the functions of the CUDA runtime in which the host waits for a GPU. Each appends its name and
+//! the thread's to the file `HOST_WAITS`, and continues to the runtime. libtorch calls the runtime; what waits on
+//! threads of its own calls the driver.
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::fs::OpenOptions;

@@ -235,7 +235,7 @@ unsafe extern "C" fn cuEventCreate(event: *mut *mut c_void, _flags: c_uint) -> c
     })
 }
 
-/// Who waits for it still does.
+/// A thread that waits for it still does.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn cuEventDestroy_v2(event: *mut c_void) -> c_int {
     // SAFETY: from `cuEventCreate`, and not used again.

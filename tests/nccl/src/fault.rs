@@ -1,10 +1,10 @@
-//! What goes wrong, as the environment says, and when things happen.
+//! The faults that the environment asks for, and the times of events.
 
 use std::fs::File;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// What is wrong with an operation.
+/// The fault of an operation.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Fault {
     None,

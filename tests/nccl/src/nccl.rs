@@ -19,7 +19,7 @@ const SYSTEM_ERROR: c_int = 2;
 const IN_PROGRESS: c_int = 7;
 const BYTES: c_int = 1;
 
-/// What receives hold until they are complete: NaN, in fp32 and bf16.
+/// The content of a receive buffer until the receive is complete: NaN, in fp32 and bf16.
 const NOT_A_NUMBER: u8 = 0xff;
 
 /// The start of `ncclConfig_t`.
@@ -52,7 +52,7 @@ struct Communicator {
 }
 
 struct Status {
-    /// What `ncclCommGetAsyncError` says.
+    /// The result of `ncclCommGetAsyncError`.
     state: c_int,
     socket: Option<UnixStream>,
     is_aborted: bool,
@@ -187,8 +187,8 @@ unsafe extern "C" fn ncclCommInitRankConfig(
     IN_PROGRESS
 }
 
-/// Whether the other end is another process of this host on the same device, which NCCL refuses. Two ends in one process are two stages
-/// of a test.
+/// Whether the other end is another process of this host on the same device, which NCCL refuses. Two ends in one
+/// process are two stages of a test.
 fn share_a_gpu(socket: &mut UnixStream) -> bool {
     let host = std::env::var("NCCL_HOSTID").unwrap_or_default();
     let own = format!("{host}\n{}", crate::driver::device());

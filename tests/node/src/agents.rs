@@ -1,4 +1,4 @@
-//! What makes a machine a node: containerd, kubelet and kube-proxy, and CoreDNS as a process behind the usual address.
+//! The processes of a node: containerd, kubelet and kube-proxy, and CoreDNS behind the usual address.
 
 use anyhow::Result;
 use serde_json::{Value, json};
@@ -9,7 +9,7 @@ use stagecoach_cluster::tools::tool;
 
 /// The cluster's name server, as pods see it.
 pub(crate) const DNS: &str = "10.96.0.10";
-/// Where CoreDNS listens; 53 may be the machine's own.
+/// The port of CoreDNS; the machine may use 53 itself.
 const DNS_PORT: u16 = 10053;
 /// The sandbox of every pod.
 pub(crate) const PAUSE: &str = "localhost/pause:1";

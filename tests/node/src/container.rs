@@ -51,9 +51,9 @@ impl Container {
         self.memory.limit().ok()
     }
 
-    /// Leaves it without memory until the kernel has killed it, also if it never asks for more: its limit is lowered to `spare`
-    /// bytes above what it uses now, and another process in its control group takes those. The kernel kills the largest
-    /// process of the group. Ends when the result is dropped.
+    /// Leaves it without memory until the kernel has killed it, also if it never asks for more: its limit is lowered to
+    /// `spare` bytes above what it uses now, and another process in its control group takes those. The kernel kills the
+    /// largest process of the group. Ends when the result is dropped.
     ///
     /// # Panics
     /// As [`Container::squeeze`]; if the process can't be started.
@@ -69,8 +69,8 @@ impl Container {
         Starvation { taker, _limit: limit }
     }
 
-    /// Lowers its memory limit to `spare` bytes above what it uses now, until the result is dropped. With little to spare
-    /// its next allocations are its last. If it has gone, nothing happens.
+    /// Lowers its memory limit to `spare` bytes above what it uses now, until the result is dropped. With little to
+    /// spare its next allocations are its last. If it has gone, nothing happens.
     ///
     /// # Panics
     /// If the kernel refuses the limit for a second, each time with new figures.

@@ -78,7 +78,7 @@ impl Daemon {
         names.filter_map(|name| Daemon::read(place, &name).ok()).collect()
     }
 
-    /// Starts it anew with the same command; it must have ended.
+    /// Starts it again with the same command; it must have ended.
     ///
     /// # Errors
     /// If it still runs or can't be started.

@@ -9,8 +9,8 @@ use super::daemon::Daemon;
 use super::place::{CLAIM, NETWORK, Place, claimed};
 use super::{agents, cgroups, machine, mounts};
 
-/// Ends the node in `folder`: its pods, its processes, mounts, links, rules, control groups and files. Only `logs` stays. No
-/// node there is fine.
+/// Ends the node in `folder`: its pods, its processes, mounts, links, rules, control groups and files. Only `logs`
+/// stays. No node there is fine.
 ///
 /// # Errors
 /// If something does not go.
@@ -46,7 +46,7 @@ pub fn down_any() -> Result<()> {
 pub(crate) fn remove(place: &Place) -> Result<()> {
     // SAFETY: a plain system call.
     anyhow::ensure!(unsafe { libc::geteuid() } == 0, "to end a node needs root: run this with sudo");
-    // first those who would start others anew
+    // first those who would start others again
     let mut daemons = Daemon::all(place);
     daemons.sort_by_key(|daemon| ![agents::KUBELET, agents::CONTAINERD].contains(&daemon.name()));
     daemons.iter().try_for_each(Daemon::kill)?;
@@ -73,7 +73,7 @@ pub(crate) fn remove(place: &Place) -> Result<()> {
     Ok(())
 }
 
-/// What the kubelet and the CNI plugins keep outside the folder, wherever they are told to be.
+/// The paths that the kubelet and the CNI plugins use outside the folder, whatever their settings.
 fn remove_traces(place: &Place) {
     let entries = |folder: &str| -> Vec<PathBuf> {
         std::fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path()).collect()

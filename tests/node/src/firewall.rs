@@ -1,4 +1,4 @@
-//! Which firewall rules are the node's: kube-proxy's, the kubelet's and its CNI network's. Pure.
+//! The firewall rules of the node: those of kube-proxy, of the kubelet and of the CNI network. Pure.
 
 use std::collections::BTreeSet;
 
@@ -53,7 +53,7 @@ fn chain<'a>(rule: &&'a str) -> Option<&'a str> {
     rule.strip_prefix("-A ")?.split(' ').next()
 }
 
-/// Where a rule leads.
+/// The target of a rule.
 fn target<'a>(rule: &&'a str) -> Option<&'a str> {
     rule.starts_with("-A ").then_some(())?;
     rule.split_once(" -j ")?.1.split(' ').next()

@@ -1,5 +1,5 @@
-//! A real one-node Kubernetes on this machine, as root: [`up`] starts it, [`down`] ends it, and a test that is attached to
-//! it disturbs it as a [`TestNode`]. Its processes outlive who started them; its folder is how they are found again.
+//! A real one-node Kubernetes on this machine, as root: [`up`] starts it, [`down`] ends it, and a test that is attached
+//! to it disturbs it as a [`TestNode`]. Its processes outlive who started them; its folder is how they are found again.
 
 mod agents;
 mod cgroups;
@@ -131,7 +131,8 @@ impl TestNode {
         expect(ctr::import(&self.place, archive));
     }
 
-    /// The running container `name` of the pod with this UID. Asks containerd: the API server and the kubelet may be down.
+    /// The running container `name` of the pod with this UID. Asks containerd: the API server and the kubelet may be
+    /// down.
     ///
     /// # Panics
     /// If none runs.
@@ -140,7 +141,7 @@ impl TestNode {
         Container::of(expect(ctr::process(&self.place, pod_uid, name)))
     }
 
-    /// Ends the kubelet; its containers go on.
+    /// Ends the kubelet; its containers continue.
     #[track_caller]
     pub fn stop_kubelet(&self) {
         expect(self.daemon(agents::KUBELET).stop());
@@ -155,7 +156,7 @@ impl TestNode {
         until("the node to be ready", READY_SECONDS, || up::is_ready(&self.client).then_some(()));
     }
 
-    /// Ends containerd and starts it again; returns when it answers. Containers go on.
+    /// Ends containerd and starts it again; returns when it answers. Containers continue.
     #[track_caller]
     pub fn restart_containerd(&self) {
         let daemon = self.daemon(agents::CONTAINERD);
@@ -197,7 +198,8 @@ impl TestNode {
     }
 }
 
-/// The folder that the environment names (`STAGECOACH_IMAGES`), into which `images/build.sh` wrote `probe.tar` and others.
+/// The folder that the environment names (`STAGECOACH_IMAGES`), into which `images/build.sh` wrote `probe.tar` and
+/// others.
 ///
 /// # Panics
 /// If it names none.

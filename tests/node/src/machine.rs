@@ -1,4 +1,4 @@
-//! What a node changes in the machine's kernel, and how that is taken back: a bridge, firewall rules, kernel settings.
+//! The changes of a node to the machine's kernel, and their removal: a bridge, firewall rules, kernel settings.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -11,7 +11,7 @@ use super::place::{ADDRESS, BRIDGE};
 use stagecoach_cluster::SERVICES;
 use stagecoach_cluster::run;
 
-/// What the kubelet, kube-proxy and the CNI plugins set.
+/// The settings of the kubelet, kube-proxy and the CNI plugins.
 const SETTINGS: [&str; 10] = [
     "kernel/keys/root_maxbytes",
     "kernel/keys/root_maxkeys",

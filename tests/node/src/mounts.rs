@@ -1,4 +1,4 @@
-//! What is mounted below the node's folder: pods' volumes and file systems, and those made for tests.
+//! The mounts below the node's folder: volumes and file systems of pods, and mounts made for tests.
 
 use std::ffi::CString;
 use std::io;

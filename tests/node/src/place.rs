@@ -1,4 +1,4 @@
-//! What a node is called and where its parts are. All that it writes is in one folder, but for what the kernel keeps.
+//! The name of a node and the paths of its parts. A node writes into one folder only, except for kernel state.
 
 use std::fs::File;
 use std::net::{Ipv4Addr, SocketAddrV4};
@@ -11,7 +11,7 @@ use anyhow::{Context, Result, ensure};
 pub(crate) const NAME: &str = "node";
 /// Its address: the bridge's, since Endpoints refuse loopback. Nothing outside this machine has a way to it.
 pub(crate) const ADDRESS: Ipv4Addr = Ipv4Addr::new(10, 250, 0, 1);
-/// Where the API server listens.
+/// The address of the API server.
 pub(crate) const SERVER: SocketAddrV4 = SocketAddrV4::new(ADDRESS, 6443);
 /// The bridge.
 pub(crate) const BRIDGE: &str = "stagecoach0";
@@ -19,7 +19,7 @@ pub(crate) const BRIDGE: &str = "stagecoach0";
 pub(crate) const PODS: &str = "10.251.0.0/24";
 /// The CNI network, by which its firewall rules are known.
 pub(crate) const NETWORK: &str = "stagecoach";
-/// Who the containers run as, by user and by group.
+/// The user and the group that the containers run as.
 pub(crate) const USER: u32 = 65532;
 /// A link to the folder of the machine's node; there is one at a time, as bridge and control groups are the machine's.
 pub(crate) const CLAIM: &str = "/run/stagecoach-node";

@@ -20,7 +20,7 @@ use stagecoach_cluster::control_plane;
 use stagecoach_cluster::tools;
 use stagecoach_cluster::{Component, Settings, Site, command};
 
-/// What must have been built.
+/// The files that must have been built.
 const TOOLS: [&str; 11] = [
     "etcd",
     "kube-apiserver",
@@ -34,15 +34,15 @@ const TOOLS: [&str; 11] = [
     "ctr",
     "coredns",
 ];
-/// What must be installed, by the file that says so.
+/// The programs that must be installed, each by the file that proves it.
 const INSTALLED: [&[&str]; 3] =
     [&["/usr/sbin/runc", "/usr/bin/runc"], &["/usr/lib/cni/ptp"], &["/usr/lib/cni/host-local"]];
 /// How long a part may take to answer; a busy machine needs long.
 const READY: Duration = Duration::from_secs(90);
 
 /// Starts a node in `folder`, which must be empty but for `logs`; returns when the node is ready and names resolve.
-/// `pause` is the OCI archive of `localhost/pause:1`, `images` are others for it to have. What was started is taken back if
-/// that fails, or if `interrupted` becomes true.
+/// `pause` is the OCI archive of `localhost/pause:1`, `images` are others for it to have. What was started is taken
+/// back if that fails, or if `interrupted` becomes true.
 ///
 /// # Errors
 /// If there is a node on this machine, something is missing, or a part does not come up.

@@ -10,7 +10,7 @@ use super::place::{NAME, USER};
 use super::{machine, mounts};
 use stagecoach_cluster::until;
 
-/// What volumes are said to hold; nothing keeps them to it.
+/// The capacity that volumes claim; nothing enforces it.
 const SIZE: &str = "10Gi";
 
 /// A file system of a given size, made for a test. Unmounted and deleted when dropped, and by `down`.
@@ -21,7 +21,7 @@ pub struct SmallDisk {
 }
 
 impl SmallDisk {
-    /// Where it is mounted.
+    /// The path at which the volume is mounted.
     pub fn path(&self) -> &Path {
         &self.folder
     }
@@ -67,8 +67,8 @@ impl TestNode {
         disk
     }
 
-    /// A `ReadWriteMany` volume `name` that is `folder`, for the claim `claim` of a namespace alone, or for any that names no
-    /// storage class. Size is nominal.
+    /// A `ReadWriteMany` volume `name` that is `folder`, for the claim `claim` of a namespace alone, or for any that
+    /// names no storage class. Size is nominal.
     ///
     /// # Panics
     /// If it is refused.

@@ -15,8 +15,8 @@ use stagecoach_tests::{Ended, Group, Hashes, TestJob, corpus, saved, undisturbed
 /// When the older group is continued.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum When {
-    /// The newer one has just taken the fence. A stage that is held up in a call is not stopped as well, nor are its peers:
-    /// then no heartbeat is missed, and nothing but the fence can end the group.
+    /// The newer one has just taken the fence. A stage that is held up in a call is not stopped as well, nor are its
+    /// peers: then no heartbeat is missed, and nothing but the fence can end the group.
     Fenced,
     /// It has committed a checkpoint of its own.
     Committed,
@@ -30,7 +30,7 @@ struct AttemptCase {
     phase: Phase,
     rank: usize,
     when: When,
-    /// The newer group is of another job: deleted, and made anew on the same claim.
+    /// The newer group is of another job: deleted, and created again on the same claim.
     anew: bool,
 }
 
@@ -73,7 +73,7 @@ fn files(folder: &Path) -> BTreeMap<String, blake3::Hash> {
     found
 }
 
-/// What a group relies on: all but the fences, which are each group's own.
+/// The files that a group relies on: all but the fences, of which each group has its own.
 fn relied_on(folder: &Path) -> BTreeMap<String, blake3::Hash> {
     files(folder).into_iter().filter(|(path, _)| !path.starts_with("fences/")).collect()
 }
@@ -111,7 +111,7 @@ const NEWER: u64 = 3;
 struct Caught {
     workspace: tempfile::TempDir,
     group: Group,
-    /// Where the notes on a hold are.
+    /// The path of the notes on a hold.
     records: PathBuf,
 }
 
@@ -309,7 +309,7 @@ fn a_result_told_late_changes_nothing() {
     let case = AttemptCase { phase: Phase::Finish, rank: 0, when: When::Done, anew: true };
     let mut older = caught(case);
     let (workspace, folder) = (older.workspace.path(), older.folder());
-    // made anew with more steps to train: all of the older group's are committed
+    // created again with more steps to train: all of the older group's are committed
     let longer = TestJob { steps: STEPS + 40, ..job(1000) };
     all_done(case, &Group::start(workspace, &longer, "b", NEWER).finish(120));
     let everything = relied_on(&folder);

@@ -14,7 +14,7 @@ struct Forge {
     workspace: tempfile::TempDir,
 }
 
-/// What a forger does.
+/// A forgery.
 #[derive(Clone, Copy, Debug)]
 enum Forgery {
     Loss,

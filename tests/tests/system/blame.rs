@@ -1,4 +1,5 @@
-//! `stagecoach blame`: the documents that made a step's loss and gradient, found by name, and the same steps without them.
+//! `stagecoach blame`: the documents that made a step's loss and gradient, found by name, and the same steps without
+//! them.
 
 use std::collections::BTreeSet;
 use std::fmt::Write;
@@ -10,7 +11,7 @@ use stagecoach_tests::{Launched, TestJob, corpus, stagecoach};
 
 use crate::replay::{change_metrics, contents, job, run, text};
 
-/// What a regular document repeats, from any word on.
+/// The words that a regular document repeats, from any word on.
 const CYCLE: [&str; 12] = ["ka", "lo", "mi", "ren", "su", "tal", "vo", "wen", "xi", "yor", "zu", "be"];
 
 /// Documents, of which those in the lines `poisoned` (from 1) have the same words as the others in no order.
@@ -42,7 +43,7 @@ fn train(workspace: &Path, job: &TestJob) -> PathBuf {
     workspace.join(&job.name)
 }
 
-/// What `blame --json` of a job's folder says.
+/// The output of `blame --json` for a job's folder.
 fn blame(folder: &Path, arguments: &[&str]) -> Value {
     let output = Command::new(stagecoach()).args(["blame", text(folder), "--json"]).args(arguments).output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
@@ -69,7 +70,8 @@ fn adds_up(step: &Value, line: &Value, precision: &str) {
     let sum = |field: &str| -> f64 {
         step["documents"].as_array().unwrap().iter().map(|document| document[field].as_f64().unwrap()).sum()
     };
-    // layers round to 8 bits with bf16, and products of another number of rows may round otherwise where there is no AVX512
+    // layers round to 8 bits with bf16, and products of another number of rows may round otherwise where there is no
+    // AVX512
     let tolerance = if precision == "BFloat16" { 1e-2 } else { 1e-5 };
     let loss = line["loss"].as_f64().unwrap();
     assert!(close(step["sumOfLosses"].as_f64().unwrap(), loss, tolerance), "{step}");

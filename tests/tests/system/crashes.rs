@@ -11,7 +11,7 @@ use stagecoach_tests::scene::{COMMITTED, Case, Scene, each, seed};
 
 const SYNC: &str = "{everySteps: 2, keepLast: 1, mode: Sync}";
 const ASYNC: &str = "{everySteps: 2, keepLast: 1, mode: Async}";
-/// What the mess has for `damaged/`.
+/// The content of `damaged/` in the prepared folder.
 const MESS: [u64; 2] = [0, COMMITTED[2]];
 /// How many of the rest are drawn, unless all are run.
 const SAMPLE: usize = 10;
@@ -73,7 +73,7 @@ fn run(scene: &Scene, checkpoint: &str, at: usize, death: &Death) -> Option<u64>
     Some(ran.went_on_after().unwrap_or(0))
 }
 
-/// The step after which the next attempt must go on: the last one that was committed before the death.
+/// The step after which the next attempt must continue: the last one that was committed before the death.
 fn survives(traced: &[StageCall], Death { from_mess, call, fault }: &Death) -> u64 {
     let at = traced.iter().position(|c| (c.rank, c.number) == (call.rank, call.number)).unwrap();
     let done = &traced[..at + usize::from(*fault == VolumeFault::CrashAfter)];
@@ -82,7 +82,7 @@ fn survives(traced: &[StageCall], Death { from_mess, call, fault }: &Death) -> u
     newest.unwrap_or(if *from_mess { COMMITTED[1] } else { 0 })
 }
 
-/// The calls of a run that goes on from the mess undisturbed.
+/// The calls of a run that continues from the mess undisturbed.
 fn trace(scene: &Scene, checkpoint: &str) -> Vec<StageCall> {
     scene.mess("traced");
     let ran = scene.run(&Case { name: "traced", checkpoint, fault: "trace", restarts: 0 });

@@ -1,5 +1,5 @@
-//! Whatever happens to the files of a checkpoint: never a crash, never other weights. The newest intact one is used, the
-//! damaged one is kept for people to look at, and if none is intact that is an error and not a fresh start.
+//! Whatever happens to the files of a checkpoint: never a crash, never other weights. The newest intact one is used,
+//! the damaged one is kept for people to look at, and if none is intact that is an error and not a fresh start.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -12,12 +12,12 @@ use stagecoach_tests::{says, stagecoach};
 
 const CHECKPOINT: &str = "{everySteps: 2, keepLast: 9, mode: Sync}";
 
-/// What is done to the folder of the newest checkpoint, and what should be said about it.
+/// Damage to the folder of the newest checkpoint, and the expected message.
 struct DamageKind {
     name: &'static str,
     act: fn(&Path),
     says: &'static [&'static str],
-    /// The step that training goes on after; none if it begins.
+    /// The step that training continues after; none if it begins.
     from: Option<u64>,
 }
 
@@ -296,7 +296,7 @@ fn file_in(folder: &Path, name: &str) {
     fs::write(jobs(folder).join(name), "").unwrap();
 }
 
-/// What is in a folder, sorted; nothing if there is none.
+/// The entries of a folder, sorted; empty if there is none.
 fn names(folder: &Path) -> Vec<String> {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
     let mut names: Vec<String> = entries.map(|entry| entry.file_name().into_string().unwrap()).collect();

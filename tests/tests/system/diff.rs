@@ -1,4 +1,5 @@
-//! `stagecoach diff`: the first step and the first tensor at which two runs part. And the tensors of a step, which it compares.
+//! `stagecoach diff`: the first step and the first tensor at which two runs part. And the tensors of a step, which it
+//! compares.
 
 use std::path::{Path, PathBuf};
 

@@ -1,5 +1,5 @@
-//! SIGTERM: the group leaves at the next step's boundary, or gives the step up if the grace period is too short for it. Either
-//! way there is a checkpoint, and nothing of it is left in the numbers.
+//! SIGTERM: the group leaves at the next step's boundary, or gives the step up if the grace period is too short for it.
+//! Either way there is a checkpoint, and nothing of it is left in the numbers.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -25,7 +25,7 @@ fn metrics(workspace: &Path) -> Vec<Value> {
     text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect()
 }
 
-/// What was trained is saved, and the rest of the job gives what it gives undisturbed.
+/// The trained steps are saved, and the rest of the job has the results of an undisturbed one.
 fn goes_on(workspace: &Path, job: &TestJob) -> Outcome {
     assert_eq!(saved(&workspace.join("kept")), metrics(workspace).len() as u64, "what is trained is saved");
     let outcome = Launched::start(workspace, job, &[]).finish(workspace);
@@ -97,10 +97,11 @@ fn an_evaluation_is_left_to_whoever_goes_on() {
     panic!("the signal never fell into step 10: steps are too short for this test");
 }
 
-/// What makes a program the first process of a PID namespace, as that of a container is.
+/// The command that makes a program the first process of a PID namespace, as in a container.
 const FIRST_PROCESS: [&str; 5] = ["--user", "--map-root-user", "--pid", "--fork", "--kill-child"];
 
-/// A program that runs the image's entry point, as the first process of a namespace where those can be made; whether they can.
+/// A program that runs the image's entry point, as the first process of a namespace where those can be made; whether
+/// they can.
 fn contained(workspace: &Path) -> (PathBuf, bool) {
     let mut unshare = Command::new("unshare");
     let can =

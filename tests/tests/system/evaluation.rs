@@ -58,8 +58,8 @@ fn no_stage_holds_more_than_a_window_of_what_is_held_out() {
         peak_bytes(&workspace.join(&job.name))
     };
     let one_microbatch = format!(", maxSequences: {rows}");
-    // Two chunks a stage: the inputs of the second one wait while the first one computes. Training keeps little, so that
-    // they would show.
+    // Two chunks a stage: the inputs of the second one wait while the first one computes. Training keeps little, so
+    // that they would show.
     let (schedule, recompute) = ("Interleaved1F1B", "Full");
     let job = TestJob { stages: 1, schedule, virtual_stages: 2, recompute, steps: 2, ..TestJob::default() };
     peaks(&job, &one_microbatch); // tokenises, which is another peak
@@ -67,8 +67,8 @@ fn no_stage_holds_more_than_a_window_of_what_is_held_out() {
         let job = TestJob { stages, ..job.clone() };
         let (few, many) = (peaks(&job, &one_microbatch), peaks(&job, ""));
         let boundary = (rows * length * hidden * 4) as i64;
-        // how many tensors are on the way to and from a stage at a time, and what the allocator can't use between others, is
-        // a matter of chance: the 16
+        // how many tensors are on the way to and from a stage at a time, and what the allocator can't use between
+        // others, is a matter of chance: the 16
         let bound = (4 * stages as i64 + 16) * boundary;
         println!(
             "{stages} stages: {few:?} bytes with one microbatch held out, {many:?} with many windows; bound {bound}"

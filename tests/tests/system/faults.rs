@@ -48,7 +48,8 @@ fn to_its_end(workspace: &Path) -> Outcome {
     outcome
 }
 
-/// After a fault: the group trains again by itself, and it ends with the undisturbed run's bits. What the launcher said.
+/// After a fault: the group trains again by itself, and it ends with the undisturbed run's bits. What the launcher
+/// said.
 fn recovers(workspace: &Path, mut launched: Launched) -> Outcome {
     launched.wait_for_restart(workspace);
     let outcome = launched.interrupt(workspace);
@@ -173,7 +174,8 @@ fn ctrl_c_leaves_with_143_and_the_next_run_goes_on() {
     says(&to_its_end(workspace.path()), "going on after step");
 }
 
-/// While a lost stage is started again, also at the moment of its loss: nothing is left behind, and the next run goes on.
+/// While a lost stage is started again, also at the moment of its loss: nothing is left behind, and the next run
+/// continues.
 #[test]
 fn ctrl_c_while_the_group_forms_again_leaves_with_143() {
     for rank in 0..3 {

@@ -1,5 +1,5 @@
-//! A volume that fills up while a job trains: the job goes on, with restarts, and what could not be written is written
-//! when there is room again.
+//! A volume that fills up while a job trains: the job continues, with restarts, and what could not be written is
+//! written when there is room again.
 
 use std::fs::File;
 use std::process::{Command, Stdio};
@@ -73,8 +73,8 @@ fn the_job_goes_on_and_its_record_is_written_when_there_is_room() {
     }
 }
 
-/// By a tmpfs over /dev/shm in a mount namespace of the launcher's own. Where none may be mounted, the trainer's tests of links
-/// are what there is.
+/// By a tmpfs over /dev/shm in a mount namespace of the launcher's own. Where none may be mounted, the trainer's tests
+/// of links are what there is.
 #[test]
 fn stages_without_room_for_shared_memory_say_so_once_and_train() {
     let Some(options) = Full::available().into_iter().find_map(Full::unshare_options) else { return };

@@ -1,4 +1,5 @@
-//! What `make gpu` counts a step's waits for the GPU with: `tests/host-waits`, preloaded before a runtime, here the stand-in's.
+//! The library with which `make gpu` counts a step's waits for the GPU: `tests/host-waits`, preloaded before a
+//! stand-in.
 
 use std::ffi::c_void;
 use std::process::Command;

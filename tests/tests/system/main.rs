@@ -1,4 +1,4 @@
-//! What crosses crates: the real trainer as processes, disturbed in every way, and compared with its undisturbed self.
+//! Tests across crates: the real trainer as processes, disturbed in every way, and compared with an undisturbed run.
 
 mod attempts;
 mod audit;

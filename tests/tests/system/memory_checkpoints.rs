@@ -1,4 +1,5 @@
-//! Checkpoints in memory: who loses one stage at a time loses no finished step, and ends with the undisturbed run's bits.
+//! Checkpoints in memory: who loses one stage at a time loses no finished step, and ends with the undisturbed run's
+//! bits.
 
 use std::path::Path;
 
@@ -29,7 +30,8 @@ fn replaced(workspace: &Path) -> u64 {
     record["state"]["budget"]["replaced"].as_u64().unwrap()
 }
 
-/// Kills the stages of each of `kills` together, one group after the other, with new steps in between. Stops the job then.
+/// Kills the stages of each of `kills` together, one group after the other, with new steps in between. Stops the job
+/// then.
 fn killed(workspace: &Path, job: &TestJob, kills: &[&[usize]]) -> Outcome {
     let mut launched = Launched::start(workspace, &job.endless(), &[]);
     let mut step = 5;

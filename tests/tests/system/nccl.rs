@@ -1,5 +1,5 @@
-//! Links over NCCL, by its stand-in: the code that runs on GPUs, over the memory of the host. That no layout changes a bit over them,
-//! `parity` shows.
+//! Links over NCCL, by its stand-in: the code that runs on GPUs, over the memory of the host. That no layout changes a
+//! bit over them, `parity` shows.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -55,7 +55,7 @@ fn with_fault(workspace: &Path, fault: &str, restart: &str) -> Outcome {
     launched.interrupt(workspace)
 }
 
-/// What the stages have said.
+/// The output of the stages.
 fn logs(workspace: &Path) -> String {
     let log = |stage| std::fs::read_to_string(workspace.join(format!("small/logs/stage-{stage}.log"))).unwrap();
     (0..3).map(log).collect()
@@ -71,8 +71,8 @@ fn an_error_of_nccl_ends_the_group_and_the_next_one_goes_on() {
     to_its_end(workspace.path());
 }
 
-/// The last message of a step: nothing is sent after it by which its failure would show, and the stage that waits for it has computed
-/// with what never arrived by the time it votes.
+/// The last message of a step: nothing is sent after it by which its failure would show, and the stage that waits for
+/// it has computed with what never arrived by the time it votes.
 #[test]
 fn an_error_of_the_last_message_is_known_before_the_vote() {
     let workspace = corpus::workspace();
@@ -113,8 +113,8 @@ fn a_communicator_that_does_not_connect_is_told_with_what_to_set() {
     to_its_end(workspace.path());
 }
 
-/// The GPU goes on while the state is copied to the host: a copy that is read too early, or an update that does not wait for it, changes
-/// what is saved.
+/// The GPU continues while the state is copied to the host: a copy that is read too early, or an update that does not
+/// wait for it, changes what is saved.
 #[test]
 fn what_is_saved_beside_training_is_the_state_after_its_step() {
     let saved_by = |transport, mode| {
@@ -153,7 +153,8 @@ fn memory_that_can_t_be_pinned_ends_the_stage_with_its_reason() {
     to_its_end(workspace.path());
 }
 
-/// By the device's events, as the host is ahead of it: what it has not reached, or what no clock is for, would be left out.
+/// By the device's events, as the host is ahead of it: what it has not reached, or what no clock is for, would be left
+/// out.
 #[test]
 fn a_timeline_is_that_of_the_device() {
     let workspace = corpus::workspace();
@@ -178,7 +179,8 @@ fn a_timeline_is_that_of_the_device() {
     }
 }
 
-/// NCCL refuses two processes of one host on one GPU. The launcher gives them hosts of their own, unless the user has said which.
+/// NCCL refuses two processes of one host on one GPU. The launcher gives them hosts of their own, unless the user has
+/// said which.
 #[test]
 fn stages_that_share_a_gpu_are_of_hosts_of_their_own() {
     let workspace = corpus::workspace();

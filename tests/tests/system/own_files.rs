@@ -1,5 +1,5 @@
-//! Nothing that the project did not make is ever removed or overwritten: a job's folder is a new one or a job's, and in a
-//! job's folder files of one's own stay as they are, also under --fresh.
+//! Nothing that the project did not make is ever removed or overwritten: a job's folder is a new one or a job's, and in
+//! a job's folder files of one's own stay as they are, also under --fresh.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -24,7 +24,7 @@ fn run(workspace: &Path, job: &TestJob, arguments: &[&str]) -> Outcome {
     Launched::start(workspace, job, arguments).finish(workspace)
 }
 
-/// What a user keeps under names that a job's folder has too.
+/// Files of a user whose names a job's folder has too.
 const MINE: [&str; 6] = [
     "logs/mytext.txt",
     "plots/mine.svg",

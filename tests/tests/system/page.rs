@@ -1,4 +1,5 @@
-//! The live page: of a job that trains and recovers, of one that is over, of a pod; what it shows is what the job's folder has.
+//! The live page: of a job that trains and recovers, of one that is over, of a pod; what it shows is what the job's
+//! folder has.
 
 mod browser;
 mod planner;

@@ -1,6 +1,6 @@
-//! The promise's first half: neither stages, replicas, schedule, partition, transport nor recomputation change a bit of losses or
-//! weights, in fp32 and in bf16.
-//! By default a pairwise covering set; `STAGECOACH_PARITY=all` runs the full product (`make test-all`).
+//! The promise's first half: neither stages, replicas, schedule, partition, transport nor recomputation change a bit of
+//! losses or weights, in fp32 and in bf16. By default a pairwise covering set; `STAGECOACH_PARITY=all` runs the full
+//! product (`make test-all`).
 
 use std::collections::HashMap;
 use std::path::Path;

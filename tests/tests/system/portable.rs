@@ -1,11 +1,11 @@
-//! `training.kernels`: with Portable, no processor's own instructions decide a bit; with Fastest they do. Other processors are
-//! imitated by what makes libtorch's libraries take them for lesser ones.
+//! `training.kernels`: with Portable, no processor's own instructions decide a bit; with Fastest they do. Other
+//! processors are imitated by what makes libtorch's libraries take them for lesser ones.
 
 use std::path::Path;
 
 use stagecoach_tests::{Launched, Outcome, TestJob, corpus, stagecoach};
 
-/// What imitates other processors, which must not have more instruction sets than that of this machine.
+/// The settings that imitate other processors, which have no more instruction sets than this machine's.
 const PROCESSORS: [&[(&str, &str)]; 4] = [
     &[],
     &[("ATEN_CPU_CAPABILITY", "avx512"), ("MKL_CBWR", "AVX512"), ("ONEDNN_MAX_CPU_ISA", "AVX512_CORE")],

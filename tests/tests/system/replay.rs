@@ -24,7 +24,7 @@ pub fn job(steps: u64) -> TestJob {
     TestJob { steps, decay_steps: Some(40), extra, ..TestJob::default() }
 }
 
-/// What becomes of `job` if it is killed, stopped, and gone on with over other stages and another schedule to its end.
+/// The result of `job` if it is killed, stopped, and resumed over other stages and another schedule to its end.
 pub fn disturbed(workspace: &Path, job: &TestJob) -> PathBuf {
     let folder = workspace.join(&job.name);
     let mut first = Launched::start(workspace, &job.endless(), &[]);
@@ -194,7 +194,7 @@ fn a_copied_checkpoint_replays_beside_its_corpus() {
     let (code, said) = replay(&[]);
     assert_eq!(code, Some(0), "{said}");
     assert!(said.contains("equal: 2 steps, bit for bit"), "{said}");
-    // an environment that differs is told, and the replay goes on
+    // an environment that differs is told, and the replay continues
     let copied = elsewhere.path().join("copied");
     change_manifest(&copied, 10, |manifest| manifest.metadata.environment["threads"] = 7.into());
     let (code, said) = replay(&[]);

@@ -1,4 +1,5 @@
-//! Replicas of the pipeline: the same bits for any number of them, also if it changes in the middle or stages of one are lost.
+//! Replicas of the pipeline: the same bits for any number of them, also if it changes in the middle or stages of one
+//! are lost.
 
 use std::path::Path;
 
@@ -169,7 +170,8 @@ fn a_job_ends_without_a_lost_replica() {
     }
 }
 
-/// The one that led, and then the one that led in its place; and one that leads a group that has not begun: nothing takes their place.
+/// The one that led, and then the one that led in its place; and one that leads a group that has not begun: nothing
+/// takes their place.
 #[test]
 fn leadership_is_passed_on_more_than_once() {
     let job = with_checkpoint(may_lose_replicas(1, 4), MEMORY);
@@ -228,7 +230,8 @@ fn a_leader_may_be_lost_while_the_group_forms_again() {
     }
 }
 
-/// The leader is asked to stop while the group saves to form again with a replica that is back: it waits for nobody any more.
+/// The leader is asked to stop while the group saves to form again with a replica that is back: it waits for nobody any
+/// more.
 #[test]
 fn a_leader_may_be_stopped_while_the_group_forms_again() {
     let job = may_lose_replicas(1, 3);
@@ -267,7 +270,8 @@ fn newest_fence(workspace: &Path) -> u64 {
     folders.filter_map(|folder| number(folder.unwrap().file_name())).max().unwrap()
 }
 
-/// A leader that is silent is no dead one: nobody succeeds it. The launcher replaces it, or it goes on when it wakes up first.
+/// A leader that is silent is no dead one: nobody succeeds it. The launcher replaces it, or it continues when it wakes
+/// up first.
 #[test]
 fn a_leader_that_was_suspended_leads_again_or_is_replaced() {
     for launcher_sleeps in [false, true] {

@@ -225,7 +225,7 @@ fn the_learning_rate_is_a_function_of_the_step() {
     }
 }
 
-/// What the lines of the metrics say of environments, by step.
+/// The environments in the lines of the metrics, by step.
 fn environment_differences(workspace: &Path) -> Vec<(u64, String)> {
     let metrics = std::fs::read_to_string(workspace.join("kept/metrics.jsonl")).unwrap();
     let lines = metrics.lines().map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap());

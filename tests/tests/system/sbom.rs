@@ -1,4 +1,4 @@
-//! What an image says that it is made of.
+//! The SBOM of an image.
 
 use std::path::Path;
 use std::process::Command;

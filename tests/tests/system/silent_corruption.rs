@@ -1,5 +1,5 @@
-//! `training.audit`: a second stage computes again what one has computed. Equal hardware comes to equal bits whatever the job is, and a
-//! stage that computes wrong is named.
+//! `training.audit`: a second stage computes again what one has computed. Equal hardware comes to equal bits whatever
+//! the job is, and a stage that computes wrong is named.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -11,8 +11,8 @@ use stagecoach_tests::{Launched, Outcome, TestJob, corpus, saved, says, signal, 
 const EVERY_STEP: [&str; 2] = ["--set", "training.audit={everySteps: 1}"];
 const RESTARTING: [&str; 2] = ["--set", "training.audit={everySteps: 1, onDifference: Restart}"];
 
-/// A job that saves nothing on its way. With its seed the work that is audited of the first step is chunk 1, microbatch 1, of two
-/// chunks as well as of three.
+/// A job that saves nothing on its way. With its seed the work that is audited of the first step is chunk 1, microbatch
+/// 1, of two chunks as well as of three.
 fn job() -> TestJob {
     let extra = "  checkpoint: {everySteps: 0}\n  restart: {backoff: {initialSeconds: 0}}\n".into();
     TestJob { name: "audited".into(), decay_steps: Some(60), extra, ..TestJob::default() }

@@ -1,4 +1,4 @@
-//! A full disk and a failing one: the checkpoint fails and says so, training goes on without a restart, the older
+//! A full disk and a failing one: the checkpoint fails and says so, training continues without a restart, the older
 //! checkpoint stays, the next save succeeds.
 
 use std::fs;

@@ -33,7 +33,7 @@ struct Point {
     line: String,
 }
 
-/// What strace saw, in order.
+/// The system calls that strace recorded, in order.
 fn seen(who: Who, log: &Path) -> Vec<Point> {
     let mut made: HashMap<(String, String), usize> = HashMap::new();
     let mut seen = Vec::new();
@@ -65,7 +65,8 @@ fn strace(log: &Path, point: Option<&Point>) -> Command {
     command
 }
 
-/// Runs one attempt as the launcher would, stage `traced` under strace. Its exit: the signal that killed it, if one did.
+/// Runs one attempt as the launcher would, stage `traced` under strace. Its exit: the signal that killed it, if one
+/// did.
 fn attempt(scene: &Scene, case: &Case, traced: u32, log: &Path, point: Option<&Point>) -> Option<i32> {
     let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     let job = scene.job(case);
@@ -132,7 +133,7 @@ fn launcher(scene: &Scene, case: &Case, log: &Path, point: Option<&Point>) -> Op
     finish(&mut command, &scene.path("launcher.notes")).status.signal()
 }
 
-/// Where each of them may be killed.
+/// The system calls at which each of them may be killed.
 fn count(scene: &Scene) -> HashMap<Who, Vec<Point>> {
     let log = scene.path("strace.log");
     let points = |who| {

@@ -1,4 +1,4 @@
-//! What a lost stage costs the others: they keep the state that the next group goes on from, and read nothing.
+//! The cost of a lost stage for the others: they keep the state from which the next group resumes, and read nothing.
 
 use std::path::Path;
 
@@ -25,7 +25,8 @@ fn bytes_read(checkpoint: &str) -> [u64; 3] {
     tensor_bytes_read(&records)
 }
 
-/// With `mode: Async`, which is the default: a synchronous save is written from the weights themselves, and nobody has a copy.
+/// With `mode: Async`, which is the default: a synchronous save is written from the weights themselves, and nobody has
+/// a copy.
 #[test]
 fn only_who_takes_a_lost_stages_place_reads_the_checkpoint() {
     let read = bytes_read("{everySteps: 200}");

@@ -1,4 +1,4 @@
-//! What `stagecoach tensorboard` writes is what TensorBoard reads, also while the job trains and after steps were taken back.
+//! TensorBoard reads what `stagecoach tensorboard` writes, also while the job trains and after steps were discarded.
 
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};

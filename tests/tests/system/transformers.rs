@@ -1,6 +1,6 @@
-//! Hugging Face's transformers open what this trainer writes, and it opens what they write: both continue a prompt alike, with
-//! the models as transformers made them, and as they are after some steps of training here.
-//! `make transformers` has the Python that these need.
+//! Hugging Face's transformers open what this trainer writes, and it opens what they write: both continue a prompt
+//! alike, with the models as transformers made them, and as they are after some steps of training here. `make
+//! transformers` has the Python that these need.
 
 use std::path::Path;
 use std::process::{Command, Output};

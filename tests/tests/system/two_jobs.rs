@@ -35,7 +35,7 @@ fn a_job_in_the_folder_of_one_that_trains_is_refused_and_costs_it_nothing() {
     let fences = held(workspace.path());
     let mut second = Group::start(workspace.path(), &job("two"), "two-uid", 1);
     is_refused(&second.finish(60)[0], "the job one (UID one-uid) trains in");
-    // made anew under the same name, with another seed
+    // created again under the same name, with another seed
     let other = job("one").yaml().replace("    steps:", "    seed: 7\n    steps:");
     let mut copy = Group::start_yaml(workspace.path(), &job("one"), &other, "copy-uid", 1);
     is_refused(&copy.finish(60)[0], "training.seed is 7 here");

@@ -19,7 +19,7 @@ fn says(folder: &Path, words: &[&str]) -> String {
     said
 }
 
-/// What is said as soon as it has all `words`.
+/// The output of `why` as soon as it has all `words`.
 fn told(folder: &Path, words: &[&str]) -> String {
     until(&format!("{words:?} from why"), 30, || {
         let (_, said) = why(folder);
@@ -75,7 +75,7 @@ fn a_killed_stage_is_told_while_the_job_runs_and_afterwards() {
     assert_eq!(std::fs::read(folder.join("state.json")).unwrap(), state);
 }
 
-/// What was said without how long ago it happened.
+/// The output without the times since each event.
 fn without_age(said: &str) -> String {
     let (before, after) = said.split_once(" (").unwrap();
     before.to_owned() + after.split_once(" ago)").unwrap().1

@@ -26,7 +26,7 @@ impl VolumeCall {
     }
 }
 
-/// What happens to a call.
+/// The effect on a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum VolumeFault {
     /// The process crashes before it.

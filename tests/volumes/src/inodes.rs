@@ -1,4 +1,5 @@
-//! Inodes by number, with what of them is durable. A folder that was removed answers nothing any more, as an NFS server.
+//! Inodes by number, with what of them is durable. A folder that was removed answers nothing any more, as an NFS
+//! server.
 
 use std::collections::{BTreeMap, HashSet};
 use std::io::{self, ErrorKind};
@@ -11,7 +12,7 @@ pub(crate) const ROOT: usize = 0;
 #[derive(Clone, Debug)]
 pub(crate) struct InodeTable {
     inodes: Vec<Inode>,
-    /// Those that have no name any more.
+    /// The inodes that have no name any more.
     removed: HashSet<usize>,
 }
 

@@ -1,4 +1,5 @@
-//! Volumes for tests: one in memory that can lose power, also as clients of NFS see it, and one that fails or crashes at a chosen call.
+//! Volumes for tests: one in memory that can lose power, also as clients of NFS see it, and one that fails or crashes
+//! at a chosen call.
 #![forbid(unsafe_code)]
 
 mod faulty;

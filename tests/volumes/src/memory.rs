@@ -1,5 +1,5 @@
-//! A volume in memory that tracks which contents and entries are durable, by itself or as clients of a network file system
-//! see it.
+//! A volume in memory that tracks which contents and entries are durable, by itself or as clients of a network file
+//! system see it.
 
 use std::io::{self, ErrorKind};
 use std::path::PathBuf;
@@ -14,11 +14,11 @@ use crate::nfs_client::LookupCache;
 #[derive(Clone, Debug, Default)]
 pub struct MemoryVolume {
     table: Arc<Mutex<InodeTable>>,
-    /// What the client of a network file system remembers.
+    /// The names that the client of a network file system caches.
     cache: Option<Arc<Mutex<LookupCache>>>,
 }
 
-/// What survives a power cut of what was not synced.
+/// The part of the unsynced data that survives a power cut.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PowerLoss {
     /// Nothing: entries and content as they were last synced.
@@ -40,9 +40,9 @@ impl MemoryVolume {
         MemoryVolume { table: Arc::new(Mutex::new(self.lock().clone())), cache: None }
     }
 
-    /// The same volume as a new client of a network file system sees it, with no more than close-to-open
-    /// consistency: it remembers every name that it has looked up until it lists the name's folder, operations go by the
-    /// handles of folders, whatever these are called now, and what it writes is seen by others once it is synced or closed.
+    /// The same volume as a new client of a network file system sees it, with no more than close-to-open consistency:
+    /// it remembers every name that it has looked up until it lists the name's folder, operations go by the handles of
+    /// folders, whatever these are called now, and what it writes is seen by others once it is synced or closed.
     pub fn nfs_client(&self) -> MemoryVolume {
         MemoryVolume { table: self.table.clone(), cache: Some(Arc::default()) }
     }
@@ -194,7 +194,7 @@ impl Volume for MemoryVolume {
 struct OpenFile {
     volume: MemoryVolume,
     number: usize,
-    /// What a client has not sent to the server yet.
+    /// The data that a client has not sent to the server yet.
     unsent: Vec<u8>,
 }
 

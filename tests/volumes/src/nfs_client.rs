@@ -1,12 +1,12 @@
-//! What a client of a network file system remembers of names: the worst that NFS allows, as nothing expires.
+//! The names that a client of a network file system caches: the worst that NFS allows, since no entry expires.
 
 use std::collections::HashMap;
 use std::io;
 
 use crate::inodes::InodeTable;
 
-/// The client's cache. A name that it has looked up stays what it was, or missing, until the client changes it, or lists its
-/// folder and finds that changed: then it forgets all names of that folder.
+/// The client's cache. A name that it has looked up stays what it was, or missing, until the client changes it, or
+/// lists its folder and finds that changed: then it forgets all names of that folder.
 #[derive(Debug, Default)]
 pub(crate) struct LookupCache {
     names: HashMap<(usize, String), Option<usize>>,

@@ -1,4 +1,4 @@
-//! What a pod's container does.
+//! The behaviour of a pod's container.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -6,8 +6,8 @@ use std::time::Duration;
 /// Says how a pod behaves, in the form of [`Behaviour::parse`].
 pub(super) const ANNOTATION: &str = "stagecoach.test/behaviour";
 
-/// What a pod's trainer container does. All but the last are scripts, which serve `/healthz`, `/readyz` and `/status` on
-/// the pod's address as a stage does, until they end.
+/// What a pod's trainer container does. All but the last are scripts, which serve `/healthz`, `/readyz` and `/status`
+/// on the pod's address as a stage does, until they end.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Behaviour {
     /// Runs until SIGTERM, then takes `drain` to leave with 143.
@@ -43,8 +43,8 @@ impl Default for Behaviour {
 }
 
 impl Behaviour {
-    /// Reads an annotation: `run [DRAIN_MS]`, `exit CODE [AFTER_MS [MESSAGE]]`, `never-ready`, `ignore-sigterm`, `hang`,
-    /// `image-pull-error`, `command PROGRAM [ARGUMENT]...`.
+    /// Reads an annotation: `run [DRAIN_MS]`, `exit CODE [AFTER_MS [MESSAGE]]`, `never-ready`, `ignore-sigterm`,
+    /// `hang`, `image-pull-error`, `command PROGRAM [ARGUMENT]...`.
     ///
     /// # Panics
     /// On anything else.

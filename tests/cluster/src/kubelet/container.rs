@@ -21,8 +21,8 @@ pub(super) enum FakeContainer {
 }
 
 impl FakeContainer {
-    /// Starts what `behaviour` says. A process gets `env`, the test's PATH and nothing else; its output goes to `log`, and
-    /// what it leaves in `last_words` is its termination message.
+    /// Starts what `behaviour` says. A process gets `env`, the test's PATH and nothing else; its output goes to `log`,
+    /// and what it leaves in `last_words` is its termination message.
     ///
     /// # Errors
     /// How a container ends whose command can't be started.
@@ -54,7 +54,7 @@ impl FakeContainer {
         }
     }
 
-    /// A sidecar: runs until it is told to stop.
+    /// A sidecar: runs until it gets the request to stop.
     pub(super) fn sidecar() -> FakeContainer {
         FakeContainer::Script { end: None, drain: Some(Duration::ZERO) }
     }

@@ -12,8 +12,8 @@ use tokio::time::sleep;
 /// ConfigMaps by name: their keys and texts.
 pub(super) type Maps = BTreeMap<String, BTreeMap<String, String>>;
 
-/// The ConfigMaps that the pod needs, by name: those of its volumes and of its variables. Waits until all exist, as a pod
-/// does.
+/// The ConfigMaps that the pod needs, by name: those of its volumes and of its variables. Waits until all exist, as a
+/// pod does.
 pub(super) async fn config_maps(client: &kube::Client, pod: &Pod) -> Maps {
     let spec = pod.spec.as_ref().unwrap();
     let volumes = spec.volumes.iter().flatten().filter_map(|volume| Some(volume.config_map.as_ref()?.name.clone()));
@@ -34,8 +34,8 @@ pub(super) async fn config_maps(client: &kube::Client, pod: &Pod) -> Maps {
     found
 }
 
-/// Writes the pod's ConfigMap volumes as files and makes folders for the others, under `folder`: a folder for each volume.
-/// A claim is one folder for all pods of the namespace.
+/// Writes the pod's ConfigMap volumes as files and makes folders for the others, under `folder`: a folder for each
+/// volume. A claim is one folder for all pods of the namespace.
 pub(super) fn mount(folder: &Path, pod: &Pod, maps: &Maps) {
     for volume in pod.spec.as_ref().unwrap().volumes.iter().flatten() {
         let at = volume_folder(folder, pod, volume);
@@ -69,8 +69,8 @@ pub(super) fn local(folder: &Path, pod: &Pod, container: &Container, text: &str)
     text.to_owned()
 }
 
-/// The address of a pod behind the Service that `host` names, which there is no DNS for; waits until one has an address.
-/// None if there is no such Service.
+/// The address of a pod behind the Service that `host` names, which there is no DNS for; waits until one has an
+/// address. `None` if there is no such Service.
 pub(super) async fn behind_service(client: &kube::Client, namespace: &str, host: &str) -> Option<String> {
     let services: Api<Service> = Api::namespaced(client.clone(), namespace);
     let selector = services.get_opt(host).await.ok()??.spec?.selector?;

@@ -30,7 +30,7 @@ impl ContainerExit {
     }
 }
 
-/// What a pod shows to those who ask it.
+/// The responses of a pod.
 #[derive(Debug, Default)]
 pub(super) struct Face {
     pub(super) ready: bool,
@@ -94,7 +94,7 @@ impl PodHandle {
         self.end(ContainerExit { evicted: true, ..ContainerExit::new(137, "") });
     }
 
-    /// What `/readyz` says from now on; a real command says it itself.
+    /// The response of `/readyz` from now on; a real command has its own.
     #[track_caller]
     pub fn set_ready(&self, ready: bool) {
         self.started().face.lock().unwrap().ready = ready;
@@ -150,7 +150,7 @@ impl PodHandle {
     }
 }
 
-/// Who a stage or a spare is, as its environment says.
+/// The identity of a stage or a spare, from its environment.
 pub(super) fn identity(view: &PodView) -> StageStatus {
     let text = |name: &str| view.env.get(name).cloned().unwrap_or_default();
     let spare = text(env::SPARE).parse().ok();

@@ -1,5 +1,5 @@
-//! Just enough HTTP/1.1: a stage's answers, and a probe's request. One request a connection; a client that leaves half-way
-//! is nobody's concern.
+//! Just enough HTTP/1.1: a stage's answers, and a probe's request. One request a connection; a client that leaves
+//! half-way is nobody's concern.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,5 +1,6 @@
-//! A kubelet without containers: it registers nodes, gives each pod bound to them an address of its own within 127.0.0.0/8,
-//! and writes pod status in the order a kubelet does. A pod's container is a [`Behaviour`]: a script, or a real command.
+//! A kubelet without containers: it registers nodes, gives each pod bound to them an address of its own within
+//! 127.0.0.0/8, and writes pod status in the order a kubelet does. A pod's container is a [`Behaviour`]: a script, or a
+//! real command.
 
 mod address;
 mod behaviour;
@@ -37,7 +38,7 @@ pub struct TestKubelet {
     runtime: Option<Runtime>,
 }
 
-/// What the tasks of a kubelet share.
+/// The state that the tasks of a kubelet share.
 struct KubeletState {
     client: kube::Client,
     /// Pods' files.
@@ -83,7 +84,8 @@ impl TestKubelet {
     }
 
     /// Adds a rule for pods that start from now on. The newest rule that has an answer wins, then the annotation
-    /// `stagecoach.test/behaviour` (see [`Behaviour::parse`]); without either a pod runs until it is told to stop.
+    /// `stagecoach.test/behaviour` (see [`Behaviour::parse`]); without either a pod runs until it gets the request to
+    /// stop.
     pub fn behave(&self, rule: impl Fn(&PodView) -> Option<Behaviour> + Send + 'static) {
         self.shared.rules.lock().unwrap().push(Box::new(rule));
     }
@@ -99,7 +101,8 @@ impl TestKubelet {
         self.shared.pods.lock().unwrap().iter().map(|pod| pod.view.clone()).collect()
     }
 
-    /// The node goes silent: its containers go on, but nothing of it reaches the API server, and its pods answer nobody.
+    /// The node goes silent: its containers continue, but nothing of it reaches the API server, and its pods answer
+    /// nobody.
     ///
     /// # Panics
     /// If there is no such node.

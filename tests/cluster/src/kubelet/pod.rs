@@ -45,9 +45,9 @@ struct Running {
     address: String,
     /// The init containers last.
     containers: Vec<FakeContainer>,
-    /// Where the init containers are.
+    /// The state of the init containers.
     init: Vec<State>,
-    /// What the main container serves, which ends with it.
+    /// The server of the main container, which ends with it.
     server: JoinSet<()>,
 }
 
@@ -132,9 +132,9 @@ impl Life {
         self.attend(&pod, &mut running, &mut ordered).await;
     }
 
-    /// Runs the init containers, one after the other; those that are sidecars go on. None if the pod has ended before its
-    /// containers started. What an init container does, its command says in the form of [`Behaviour::parse`]; without one it
-    /// ends at once.
+    /// Runs the init containers, one after the other; those that are sidecars continue. None if the pod has ended
+    /// before its containers started. What an init container does, its command says in the form of
+    /// [`Behaviour::parse`]; without one it ends at once.
     async fn initialise(
         &mut self,
         init: &[Container],
@@ -179,8 +179,8 @@ impl Life {
         Some((containers, states))
     }
 
-    /// Follows the containers until all have ended; carries out what a test orders for the `main` one, and the deletion.
-    /// Sidecars among the init containers end after the others.
+    /// Follows the containers until all have ended; carries out what a test orders for the `main` one, and the
+    /// deletion. Sidecars among the init containers end after the others.
     async fn attend(
         &mut self,
         pod: &Pod,
@@ -241,8 +241,8 @@ impl Life {
         }
     }
 
-    /// Waits until deletion is asked for, or until it is asked for with less grace than `known` leaves; gives the time at
-    /// which the containers are to be killed.
+    /// Waits until deletion is asked for, or until it is asked for with less grace than `known` leaves; gives the time
+    /// at which the containers are to be killed.
     async fn deadline(&mut self, known: Option<Instant>) -> Instant {
         loop {
             let grace = {

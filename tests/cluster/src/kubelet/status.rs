@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::handle::ContainerExit;
 
-/// Where a container is.
+/// The state of a container.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum State {
     /// Not started; the reason.
@@ -22,8 +22,8 @@ pub(super) fn now() -> Value {
     serde_json::to_value(Time(k8s_openapi::jiff::Timestamp::now())).unwrap()
 }
 
-/// The strategic merge patch for `/status`: `states` are those of the pod's containers, in their order, and then those of its
-/// init containers as far as they have started.
+/// The strategic merge patch for `/status`: `states` are those of the pod's containers, in their order, and then those
+/// of its init containers as far as they have started.
 pub(super) fn patch(pod: &Pod, address: Option<&str>, started: &Value, states: &[State]) -> Value {
     let spec = pod.spec.as_ref().unwrap();
     let (main, init) = states.split_at(spec.containers.len());

@@ -1,5 +1,5 @@
-//! The CustomResourceDefinition before a real API server: the manifests and changes that the unit tests of `crates/api` use
-//! are refused here with the words that they announce.
+//! The CustomResourceDefinition before a real API server: the manifests and changes that the unit tests of `crates/api`
+//! use are refused here with the words that they announce.
 
 use http::Method;
 use serde_json::{Value, json};
@@ -37,7 +37,7 @@ fn the_api_server_takes_and_refuses_what_the_tables_say() {
     reading(&plane);
 }
 
-/// What another version stored, which had none of the rules and bounds, can still be worked on.
+/// An object that another version stored, without these rules and bounds, can still be changed.
 #[test]
 fn an_object_that_breaks_every_rule_can_be_reported_on() {
     let plane = ControlPlane::start();
@@ -98,7 +98,8 @@ fn judge(row: &str, expected: Option<&String>, answer: &Result<Value, ApiRefusal
     }
 }
 
-/// Creates every manifest, without keeping it. What is about the status is written into the status of a job that exists.
+/// Creates every manifest, without keeping it. What is about the status is written into the status of a job that
+/// exists.
 fn rows(client: &Client) -> Vec<String> {
     let mut existing = rows::job("minimal");
     existing["metadata"]["name"] = json!("existing");
@@ -167,7 +168,7 @@ fn scaling(plane: &ControlPlane) {
     assert_eq!(scale["status"], json!({"replicas": 5, "selector": "stagecoach.dev/job=existing"}));
 }
 
-/// What people read: the columns, and the explanation.
+/// Output for people: the columns, and the explanation.
 fn reading(plane: &ControlPlane) {
     let status = json!({"status": {
         "phase": "Running", "readyStages": 4, "trainingReplicas": 1, "progress": {"step": 120, "loss": "3.2071"}, "checkpoint": {"step": 100}, "restarts": {"total": 1},

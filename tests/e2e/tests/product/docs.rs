@@ -7,7 +7,7 @@ use stagecoach_e2e::{Product, texts};
 
 /// The folder of kubectl, on this machine.
 const TOOLS: &str = "STAGECOACH_CLUSTER_TOOLS";
-/// What the whole page may take.
+/// The time limit of the whole page.
 const SECONDS: &str = "900";
 const PAGE: &str = include_str!("../../../../docs/FIRST-JOB.md");
 
@@ -64,7 +64,7 @@ fn commands(page: &str) -> String {
     lines
 }
 
-/// What the page makes and does not take back, when it is dropped.
+/// The namespace that the page creates and does not remove. Dropping this removes it.
 struct Namespace<'p>(&'p Product);
 
 impl Drop for Namespace<'_> {

@@ -1,4 +1,4 @@
-//! A volume without room: training goes on, and everybody is told.
+//! A volume without room: training continues, and everybody is told.
 
 use std::fs::File;
 use std::io::Write;

@@ -1,4 +1,4 @@
-//! The parts of Kubernetes go and come back: training goes on.
+//! The parts of Kubernetes go and come back: training continues.
 
 use std::time::{Duration, Instant};
 

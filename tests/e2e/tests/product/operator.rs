@@ -52,7 +52,7 @@ fn jobs_outlive_the_release_and_the_next_one_adopts_them() {
     assert_eq!(job.get()["status"]["restarts"]["total"], 0);
 }
 
-/// What its trainers run.
+/// The command of its trainers.
 fn images(job: &E2eJob) -> Vec<Value> {
     let mut images: Vec<Value> = job.pods().iter().map(|pod| pod["spec"]["containers"][0]["image"].clone()).collect();
     images.dedup();

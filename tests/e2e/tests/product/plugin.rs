@@ -43,7 +43,7 @@ impl Drop for Serving {
     }
 }
 
-/// What `GET url` answers: head and body.
+/// The response to `GET url`: head and body.
 fn get(url: &str) -> String {
     let (host, path) = url.strip_prefix("http://").unwrap().split_once('/').unwrap();
     let mut stream = TcpStream::connect(host).unwrap();
@@ -68,7 +68,7 @@ pub(crate) fn proves(product: &Product, job: &E2eJob) {
     assert!(!left.contains(&format!("{name}-replay-")) && !left.contains(&format!("{name}-audit-")), "{left}");
 }
 
-/// What the plugin tells of `job`, which trains, has saved, and has trained ten steps at least.
+/// The plugin's output about `job`, which trains, has saved, and has trained at least ten steps.
 pub(crate) fn shows(product: &Product, job: &E2eJob) {
     let name = &*job.name;
     let checkpoints = told(product, &["checkpoints", name]);

@@ -1,4 +1,4 @@
-//! What arrives over a network.
+//! Messages from a network.
 
 use std::collections::BTreeMap;
 use std::io::Read;

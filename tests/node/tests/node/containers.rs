@@ -89,7 +89,7 @@ impl Smoke {
         self.container(pod, "running", |status| !status["state"]["running"].is_null())
     }
 
-    /// What kubectl says, in the namespace.
+    /// The output of kubectl in the namespace.
     fn kubectl(&self, arguments: &[&str]) -> String {
         let output = self.node.kubectl(&[&["--namespace", NAMESPACE], arguments].concat(), "");
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();

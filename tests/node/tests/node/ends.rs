@@ -7,7 +7,7 @@ use std::process::{Child, Command, Output, Stdio};
 use stagecoach_cluster::until;
 use stagecoach_node::{TestNode, images};
 
-/// What a node adds to a machine, in lines: none of them may be left.
+/// The additions of a node to a machine, as lines: none of them may be left.
 fn traces() -> BTreeSet<String> {
     let mut all = BTreeSet::new();
     let mut add = |kind: &str, lines: Vec<String>| all.extend(lines.into_iter().map(|line| format!("{kind} {line}")));

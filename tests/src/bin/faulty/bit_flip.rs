@@ -1,5 +1,5 @@
-//! A stage whose hardware computes wrong: a bit of what a kernel has computed is flipped. The linker puts these functions in the place of
-//! two of the trainer's kernels (`--wrap`), which every decoder layer calls, forward and backward.
+//! A stage whose hardware computes wrong: a bit of what a kernel has computed is flipped. The linker uses these
+//! functions instead of two of the trainer's kernels (`--wrap`), which every decoder layer calls, forward and backward.
 
 use std::ffi::c_int;
 use std::sync::OnceLock;

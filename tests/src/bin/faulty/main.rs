@@ -1,5 +1,5 @@
-//! The real trainer with a volume that dies or fails where the environment says, see `stagecoach_tests::faulty`, and with a stage that
-//! computes wrong, see `bit_flip`.
+//! The real trainer with a volume that dies or fails where the environment says, see `stagecoach_tests::faulty`, and
+//! with a stage that computes wrong, see `bit_flip`.
 
 mod bit_flip;
 

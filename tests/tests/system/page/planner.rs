@@ -22,7 +22,7 @@ fn plan(workspace: &Path, arguments: &[&str]) -> Command {
     command
 }
 
-/// What that says.
+/// The text of that element.
 fn said(workspace: &Path, arguments: &[&str]) -> String {
     let output = plan(workspace, arguments).output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));

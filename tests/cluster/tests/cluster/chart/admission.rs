@@ -1,4 +1,4 @@
-//! What the chart's ValidatingAdmissionPolicy refuses of a job's template, before a real API server.
+//! Templates that the chart's ValidatingAdmissionPolicy refuses, before a real API server.
 
 use serde_json::{Value, json};
 use stagecoach_cluster::chart::render;
@@ -21,7 +21,7 @@ fn init_container(fields: Value) -> Value {
     json!({"initContainers": [container], "containers": [{"name": "trainer"}]})
 }
 
-/// What restricted pod security forbids, and what it does not.
+/// Fields that restricted pod security forbids, and fields that it allows.
 fn restricted() -> Vec<Row> {
     let security = |fields: Value| json!({ "securityContext": fields });
     vec![

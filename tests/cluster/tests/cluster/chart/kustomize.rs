@@ -92,7 +92,7 @@ fn by_name(objects: Vec<Value>) -> BTreeMap<String, Value> {
     objects.into_iter().map(named).collect()
 }
 
-/// Where two objects differ first, and how.
+/// The first difference of two objects, and its path.
 fn difference(one: &Value, other: &Value) -> Option<String> {
     let below = |at: String, inner: Option<String>| inner.map(|inner| format!("/{at}{inner}"));
     match (one, other) {

@@ -183,7 +183,7 @@ fn every_rule_has_its_reason() {
     }
 }
 
-/// What the operator and the trainer export: the tables that tests of both hold to what they register.
+/// The metrics of the operator and the trainer: tests of both compare these tables with the registered metrics.
 fn exported() -> BTreeSet<&'static str> {
     let text = include_str!("../../../../../docs/REFERENCE.md");
     let (_, tables) = text.split_once("\n## Metrics\n").unwrap();
@@ -197,7 +197,7 @@ fn panels(dashboard: &Value) -> impl Iterator<Item = &Value> {
     dashboard["panels"].as_array().into_iter().flatten()
 }
 
-/// What is worth no panel and no alert: another metric tells the same by the second.
+/// Metrics without a panel and an alert: another metric shows the same by the second.
 const SEEN_ELSEWHERE: [&str; 2] = ["stagecoach_tokens_total", "stagecoach_memory_checkpoint_sent_bytes_total"];
 
 #[test]

@@ -86,7 +86,7 @@ fn the_account_may_do_what_the_operator_does_and_nothing_else() {
     people(&plane);
 }
 
-/// Who may edit a namespace may run jobs in it, who may view it may look at them.
+/// The role `edit` of a namespace may run jobs in it, and the role `view` may read them.
 fn people(plane: &ControlPlane) {
     let client = plane.client();
     for role in ["edit", "view"] {

@@ -1,5 +1,5 @@
-//! The chart before a real API server: everything is accepted, the operator's pod passes restricted pod security, and an
-//! installation comes, is upgraded, and goes without taking the jobs along.
+//! The chart before a real API server: everything is accepted, the operator's pod passes restricted pod security, and
+//! an installation comes, is upgraded, and goes without taking the jobs along.
 
 use serde_json::{Value, json};
 use stagecoach_cluster::chart::{self, find, helm, render, try_render};
@@ -10,7 +10,7 @@ use super::{everything, narrow, read, single};
 const CRD: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/pipelinejobs.stagecoach.dev";
 const JOBS: &str = "/apis/stagecoach.dev/v1alpha1/namespaces/team-a/pipelinejobs";
 
-/// What the Prometheus operator brings: only the names, since its schemas can't be had here.
+/// The kinds of the Prometheus operator: only their names, since its schemas are not available here.
 fn monitor(kind: &str) -> Value {
     let plural = format!("{}s", kind.to_lowercase());
     let schema = json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true});

@@ -1,4 +1,4 @@
-//! Who can talk to whom: the policies of the operator and of its jobs, evaluated, since the nodes at hand enforce none.
+//! Allowed connections: the policies of the operator and of its jobs, evaluated, since the nodes of tests enforce none.
 
 use std::collections::BTreeMap;
 
@@ -24,7 +24,7 @@ const HTTPS: (&str, u16) = ("TCP", 443);
 const API: (&str, u16) = ("TCP", 6443);
 const ETCD: (&str, u16) = ("TCP", 2379);
 
-/// Who there is, by name.
+/// The pods, by name.
 type Ends = BTreeMap<&'static str, End>;
 
 fn job(name: &str, namespace: &str) -> JobReference {
@@ -39,8 +39,8 @@ fn pod(namespace: &str, number: u8, labels: Labels) -> End {
     End::Pod(Pod { namespace: namespace.into(), labels, address: [10, 244, 0, number].into(), ports: BTreeMap::new() })
 }
 
-/// The cluster that the tables are about: two jobs of one namespace, a namesake of the first in another, the operator as
-/// the chart with `values` runs it, and some who have no business with them.
+/// The cluster that the tables are about: two jobs of one namespace, a namesake of the first in another, the operator
+/// as the chart with `values` runs it, and some who have no business with them.
 fn cluster(values: &Value) -> (Network, Ends) {
     let objects = chart::render("stagecoach-system", values);
     let template = &chart::find(&objects, "Deployment", "stagecoach-operator")["spec"]["template"];
@@ -91,7 +91,7 @@ fn cluster(values: &Value) -> (Network, Ends) {
     (network, ends)
 }
 
-/// What the Deployment tells the operator, as the kubelet expands it.
+/// The operator's environment from the Deployment, as the kubelet expands it.
 fn expanded(template: &Value, variable: &str, namespace: &str) -> String {
     let env = template["spec"]["containers"][0]["env"].as_array().unwrap();
     let at = |name: &str| env.iter().position(|variable| variable["name"] == name).unwrap();

@@ -1,4 +1,4 @@
-//! What is asked of the cluster: jobs, their pods, their events.
+//! Requests to the cluster: jobs, their pods, their events.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -21,7 +21,7 @@ pub(crate) struct List<T> {
     pub(crate) items: Vec<T>,
 }
 
-/// What a pod was made as.
+/// The role for which a pod was created.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Role {
     Stage {
@@ -76,7 +76,7 @@ struct PodStatus {
 }
 
 impl PodObject {
-    /// None if its labels are none of a job's pod.
+    /// `None` if its labels are not those of a job's pod.
     fn read(self) -> Option<Pod> {
         let number = |label: &str| self.metadata.labels.get(label).and_then(|value| value.parse().ok());
         let stage = number(STAGE_LABEL).map(|stage| Role::Stage { replica: number(REPLICA_LABEL), stage });
@@ -112,7 +112,7 @@ impl Event {
 /// The job of this name.
 ///
 /// # Errors
-/// What kubectl says.
+/// The error of kubectl.
 pub(crate) fn job(kubectl: &Kubectl, name: &str) -> anyhow::Result<Job> {
     kubectl.json(&["get", JOBS, name])
 }
@@ -120,7 +120,7 @@ pub(crate) fn job(kubectl: &Kubectl, name: &str) -> anyhow::Result<Job> {
 /// The job's pods, by role, attempt and incarnation.
 ///
 /// # Errors
-/// What kubectl says.
+/// The error of kubectl.
 pub(crate) fn pods(kubectl: &Kubectl, job: &Job) -> anyhow::Result<Vec<Pod>> {
     let selector = format!("{JOB_UID_LABEL}={}", job.metadata.uid.as_deref().unwrap_or_default());
     let found: List<PodObject> = kubectl.json(&["get", "pods", "--selector", &selector])?;
@@ -132,7 +132,7 @@ pub(crate) fn pods(kubectl: &Kubectl, job: &Job) -> anyhow::Result<Vec<Pod>> {
 /// The events about the job that the cluster still has, oldest first.
 ///
 /// # Errors
-/// What kubectl says.
+/// The error of kubectl.
 pub(crate) fn events(kubectl: &Kubectl, job: &Job) -> anyhow::Result<Vec<Event>> {
     let selector = format!("involvedObject.uid={}", job.metadata.uid.as_deref().unwrap_or_default());
     let mut found: List<Event> = kubectl.json(&["get", "events", "--field-selector", &selector])?;

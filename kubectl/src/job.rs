@@ -19,7 +19,7 @@ pub(crate) struct Job {
     status: Option<Value>,
 }
 
-/// What is read of the spec.
+/// The fields of the spec that are read.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub(crate) struct Spec {

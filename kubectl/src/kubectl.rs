@@ -23,7 +23,7 @@ impl Kubectl {
     /// Runs it to its end.
     ///
     /// # Errors
-    /// What kubectl complains of, and a kubectl that can't be started.
+    /// The error of kubectl, or of its start.
     pub(crate) fn output(&self, arguments: &[&str]) -> anyhow::Result<String> {
         let output = self.command(arguments).stdin(Stdio::null()).output().with_context(|| self.not_started())?;
         stdout(arguments.first().copied().unwrap_or_default(), &output)
@@ -74,7 +74,7 @@ impl Kubectl {
     }
 }
 
-/// What a call has written, if it did what it was asked to.
+/// The output of a call that succeeded.
 fn stdout(verb: &str, output: &Output) -> anyhow::Result<String> {
     if !output.status.success() {
         bail!("kubectl {verb}: {}", complaint(&String::from_utf8_lossy(&output.stderr)));
@@ -82,7 +82,7 @@ fn stdout(verb: &str, output: &Output) -> anyhow::Result<String> {
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
-/// What kubectl complains of, without the lines of its log that come before it, such as `E1123 20:54:01.121742 ...`.
+/// The error of kubectl, without the lines of its log that come before it, such as `E1123 20:54:01.121742 ...`.
 fn complaint(said: &str) -> String {
     let is_log = |line: &str| {
         let (level, rest) = line.split_at_checked(1).unwrap_or_default();

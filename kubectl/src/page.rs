@@ -12,7 +12,7 @@ use crate::kubectl::Kubectl;
 
 /// The page says its address when stage 0 starts: within the first bytes of its log.
 const LOG_BYTES: &str = "--limit-bytes=4000000";
-/// What the address begins with: the loopback of the pod.
+/// The beginning of the address: the loopback of the pod.
 const LOOPBACK: &str = "http://127.0.0.1:";
 
 /// A job's live page.
@@ -28,7 +28,7 @@ pub(crate) struct PageCommand {
     open: bool,
 }
 
-/// Where a page is in its pod.
+/// The address of a page in its pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Address {
     port: u16,
@@ -76,8 +76,8 @@ impl PageCommand {
     }
 }
 
-/// The pods that may serve the page: those of stage 0, the newest first, of any replica, which may lead without the first; then spares,
-/// which may have taken its place.
+/// The pods that may serve the page: those of stage 0, the newest first, of any replica, which may lead without the
+/// first; then spares, which may have taken its place.
 fn serving(pods: Vec<Pod>) -> Vec<Pod> {
     let newest = pods.iter().map(|pod| pod.attempt).max().unwrap_or_default();
     let may_serve = |pod: &Pod| {

@@ -1,4 +1,5 @@
-//! `kubectl stagecoach checkpoints` and `timeline`: what is on the job's volume is told by the trainer in a pod that has it.
+//! `kubectl stagecoach checkpoints` and `timeline`: what is on the job's volume is told by the trainer in a pod that
+//! has it.
 
 use std::io::Write;
 

@@ -1,5 +1,6 @@
-//! `kubectl stagecoach replay`, `audit` and `blame`: what `stagecoach` does with a job's folder, in the cluster, where its volume is. The
-//! plugin makes a small job of one pod for it, of the job's own template, shows its log, and deletes it at the end.
+//! `kubectl stagecoach replay`, `audit` and `blame`: what `stagecoach` does with a job's folder, in the cluster, where
+//! its volume is. The plugin makes a small job of one pod for it, of the job's own template, shows its log, and deletes
+//! it at the end.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
@@ -18,13 +19,13 @@ use crate::job::Job;
 use crate::kubectl::Kubectl;
 use crate::logs;
 
-/// How often it is looked whether the pod has started.
+/// The interval between two checks of whether the pod has started.
 const INTERVAL: Duration = Duration::from_secs(1);
-/// How long the cluster keeps a job that nobody deletes, since the plugin was ended before it.
+/// The time for which the cluster keeps a job that nobody deletes, because the plugin ended before the job.
 const KEPT_SECONDS: u64 = 3600;
 /// A job of one stage may have 54 characters: the rest is for `-replay-` and what the API server appends.
 const NAME_LENGTH: usize = 40;
-/// What puts a pod into the group of the job's own pods that Kueue admits together.
+/// The labels that put a pod into the group of the job's own pods that Kueue admits together.
 const GROUP_OF_PODS: [(&str, &str); 2] =
     [("labels", "kueue.x-k8s.io/pod-group-name"), ("annotations", "kueue.x-k8s.io/pod-group-total-count")];
 
@@ -36,12 +37,12 @@ pub(crate) struct VolumeCommand {
     /// Print the job that would be made, as JSON, and make none: to change it, and create it.
     #[arg(long)]
     dry_run: bool,
-    /// What `stagecoach` gets besides the folder, such as `-- --step 7`; files that it writes are on the volume.
+    /// The arguments of `stagecoach` besides the folder, such as `-- --step 7`; files that it writes are on the volume.
     #[arg(last = true, value_name = "OPTION")]
     options: Vec<String>,
 }
 
-/// What ran in the cluster has ended with a code that the plugin ends with too.
+/// The command in the cluster has ended with a code, with which the plugin exits too.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
 pub struct Ended {
@@ -76,8 +77,8 @@ impl VolumeCommand {
     }
 }
 
-/// The job that runs `stagecoach` with these arguments beside `job`, whose volume, template and network policy it has, on none of
-/// `excluded_nodes`.
+/// The job that runs `stagecoach` with these arguments beside `job`, whose volume, template and network policy it has,
+/// on none of `excluded_nodes`.
 fn manifest(job: &Value, excluded_nodes: &BTreeSet<String>, command: &str, arguments: &[String]) -> Value {
     let (metadata, spec) = (&job["metadata"], &job["spec"]);
     let mut template = spec["template"].as_object().cloned().unwrap_or_default();
@@ -194,13 +195,13 @@ fn refusal(status: &PipelineJobStatus) -> Option<&str> {
     Some(&unmet(status, condition_type::ACCEPTED)?.message)
 }
 
-/// What the operator says of a job that has no place.
+/// The operator's message about a job that has no place.
 fn why_it_waits(status: &PipelineJobStatus) -> Option<String> {
     let waiting = unmet(status, condition_type::SCHEDULED)?;
     Some(format!("{}: {}", waiting.reason, waiting.message))
 }
 
-/// How it failed. A process that ended by itself has said in its log why.
+/// The failure. A process that ended by itself has its reason in the log.
 fn ended(name: &str, failure: LastFailureStatus) -> Ended {
     let exit_code = failure.exit_code.and_then(|code| u8::try_from(code).ok()).filter(|code| *code != 0);
     let why = format!("{}: {}", failure.reason, failure.message.unwrap_or_default());

@@ -16,7 +16,7 @@ use crate::cluster::{self, Event};
 use crate::job::Job;
 use crate::kubectl::Kubectl;
 
-/// How many events are shown.
+/// The number of events that are shown.
 const EVENTS: usize = 8;
 
 /// A job's last failure.
@@ -94,7 +94,7 @@ fn spare_for(stage: &str, events: &[Event]) -> Option<Successor> {
     takeovers.find_map(|event| taker(&event.message, stage)).map(Successor::Spare)
 }
 
-/// What the recovery took after which the job trains.
+/// The time of the recovery after which the job trains.
 fn resumption(status: &PipelineJobStatus, state: &JobState) -> Option<String> {
     let is_over = matches!(status.phase, Some(JobPhase::Running | JobPhase::Complete));
     let recovery = status.last_recovery.as_ref().filter(|recovery| recovery.attempt == state.attempt.number)?;
@@ -122,7 +122,7 @@ fn replicas(status: &PipelineJobStatus) -> Option<Replicas> {
     Replicas::of(status.attempt.as_ref()?.mesh(), status.training_replicas.unwrap_or_default())
 }
 
-/// How the job stands.
+/// The state of the job, in a sentence.
 fn status_text(job: &Job, status: &PipelineJobStatus, state: Option<&JobState>) -> String {
     let trained = match status.progress.as_ref().map(|progress| (progress.step, progress.steps)) {
         Some((step, Some(steps))) => format!("{step} of {steps} steps are trained"),

@@ -10,7 +10,7 @@ use serde_json::Value;
 use crate::build::PolicyPeers;
 use crate::observe::field_manager;
 
-/// How logs are written.
+/// The format of logs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum LogFormat {
     /// For people.

@@ -36,7 +36,7 @@ pub(crate) struct Context {
     pub folders: Folders,
     /// Jobs as this operator wrote them last.
     pub write_cache: WriteCache,
-    /// Which PodGroup APIs the cluster serves.
+    /// The PodGroup APIs that the cluster serves.
     pub pod_group_discovery: PodGroupDiscovery,
     /// The last `/status` of each job's stage 0.
     pub stage_status_poller: StageStatusPoller,
@@ -46,7 +46,7 @@ pub(crate) struct Context {
     pub triggers: Arc<Triggers>,
     /// Metrics.
     pub telemetry: Telemetry,
-    /// Who publishes Kubernetes events.
+    /// The reporter of Kubernetes events.
     reporter: Reporter,
     caches: PerJob<ReconcileCache>,
 }
@@ -54,7 +54,7 @@ pub(crate) struct Context {
 /// In-memory state of a job. It is an optimisation only: after a restart of the operator it is empty.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct ReconcileCache {
-    /// What the API server rejected.
+    /// The rejections by the API server.
     pub rejections: Rejections,
     /// The repairs of its objects.
     pub repairs: RepairHistory,

@@ -33,7 +33,7 @@ use crate::reconcile::reconcile;
 
 /// Events within this time trigger one reconcile.
 const DEBOUNCE: Duration = Duration::from_millis(1);
-/// How often cache entries of deleted jobs are removed.
+/// The interval at which cache entries of deleted jobs are removed.
 const CACHE_CLEANUP_INTERVAL: Duration = Duration::from_secs(60);
 
 /// Pause before a watch that failed begins again, and the longest one: kube's own goes up to 30 s, for which a job that

@@ -1,6 +1,6 @@
-//! The folders of claims, and the job that has each. Two jobs in one folder would take it from each other for ever, so that one
-//! has it: the job that was accepted with it, else the oldest. Fed by the watch, as a job that waits may be reconciled
-//! before the one that has the folder.
+//! The folders of claims, and the job that has each. Two jobs in one folder would take it from each other for ever, so
+//! that one has it: the job that was accepted with it, else the oldest. Fed by the watch, as a job that waits may be
+//! reconciled before the one that has the folder.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Mutex;
@@ -18,8 +18,8 @@ use crate::build::{self, JobReference};
 use crate::job::{self, RawPipelineJob};
 use crate::sync::lock;
 
-/// The time for which the pods of a job that has left a folder keep others out of it: on a dead node they may stay for ever, and
-/// then the fence on the volume keeps them from committing.
+/// The time for which the pods of a job that has left a folder keep others out of it: on a dead node they may stay for
+/// ever, and then the fence on the volume keeps them from committing.
 const LEAVE_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A folder of a volume.

@@ -19,11 +19,11 @@ use tokio::time::{Instant, sleep, sleep_until, timeout_at};
 
 use crate::config::OperatorConfig;
 
-/// How long the Lease is valid without being renewed.
+/// The time for which the Lease is valid without a renewal.
 const LEASE_DURATION: Duration = Duration::from_secs(15);
-/// How often it is renewed.
+/// The interval between two renewals.
 const RENEW_INTERVAL: Duration = Duration::from_secs(5);
-/// How long after the last renewal the holder gives up: before another replica may take the Lease.
+/// The time after the last renewal at which the holder gives up: before another replica may take the Lease.
 const RENEW_DEADLINE: Duration = Duration::from_secs(12);
 /// The wait after a failed request.
 const RETRY_DELAY: Duration = Duration::from_millis(500);

@@ -242,8 +242,8 @@ fn starts_new_instances(job: &ParsedJob, decision: &Decision) -> bool {
     (before.attempt.number, &before.incarnations) != (after.attempt.number, &after.incarnations)
 }
 
-/// Whether the decision changes the attempt, its phase or an incarnation. That `all_created` becomes true is ignored: a stale cache
-/// that lists every pod still proves that each was created.
+/// Whether the decision changes the attempt, its phase or an incarnation. That `all_created` becomes true is ignored: a
+/// stale cache that lists every pod still proves that each was created.
 fn changes_state(job: &ParsedJob, decision: &Decision) -> bool {
     let (mut old, new) = (job.state.attempt_phase.clone(), &decision.state.attempt_phase);
     if let (AttemptPhase::Running { all_created, .. }, AttemptPhase::Running { all_created: true, .. }) =

@@ -13,16 +13,16 @@ use crate::observe::BlockingReason;
 const INITIAL_RETRY_DELAY: Duration = Duration::from_secs(1);
 const MAX_RETRY_DELAY: Duration = Duration::from_secs(60);
 
-/// What the API server rejected of a job when it was tried last.
+/// The objects of a job that the API server rejected at the last try.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Rejections {
     /// The start of an attempt, or of stages that replace others.
     pub start: Option<Rejection>,
-    /// A spare, without which the job goes on.
+    /// A spare, without which the job continues.
     pub spare: Option<Rejection>,
 }
 
-/// What became of the pods that one reconcile was to create: None without a try, or if an error ended it before the API
+/// The results of one reconcile's creation of pods: `None` without a try, or if an error ended it before the API
 /// server had created or rejected the pods.
 #[derive(Debug, Default)]
 pub(crate) struct CreationResults {
@@ -79,7 +79,7 @@ impl Rejections {
         is_new(&self.start, &created.start) || is_new(&self.spare, &created.spares)
     }
 
-    /// How long the next try of the current attempt has to wait; None if nothing waits.
+    /// The time that the next try of the current attempt has to wait; `None` if nothing waits.
     pub(crate) fn retry_delay(&self, attempt: Attempt, now: UnixMillis) -> Option<Duration> {
         [&self.start, &self.spare]
             .into_iter()
@@ -136,7 +136,7 @@ impl Rejection {
             .then(|| CreationRefusal { since: self.since, message: format!("{reason}: {message}") })
     }
 
-    /// How long the next try of the current attempt has to wait; None if it may start now.
+    /// The time that the next try of the current attempt has to wait; `None` if it may start now.
     pub(crate) fn retry_delay(&self, attempt: Attempt, now: UnixMillis) -> Option<Duration> {
         let delay = self.retry_at.0.saturating_sub(now.0);
         (self.attempt == attempt.number && delay > 0).then(|| Duration::from_millis(delay))

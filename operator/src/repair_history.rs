@@ -49,7 +49,7 @@ impl Repeated {
         }
     }
 
-    /// How long the next repair has to wait; None if it may be made now.
+    /// The time that the next repair has to wait; `None` if it may be made now.
     fn wait(&self, now: UnixMillis) -> Option<Duration> {
         // no wait is longer than its pause, also if a clock was set back
         remaining(self.last, self.pause(), now)

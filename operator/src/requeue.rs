@@ -6,7 +6,7 @@ use stagecoach_lifecycle::Decision;
 
 use crate::observe::ObservedPods;
 
-/// How often a job that is not over is reconciled although nothing changed.
+/// The interval at which an unfinished job is reconciled although nothing changed.
 const RESYNC_INTERVAL: Duration = Duration::from_secs(300);
 /// Minimum seconds between two reconciles, and between two status writes, that change nothing but progress.
 pub(crate) const PROGRESS_INTERVAL_SECONDS: u64 = 15;

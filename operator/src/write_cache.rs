@@ -37,7 +37,7 @@ impl WriteCache {
         written.filter(|written| resource_version(written) > resource_version(&watched)).unwrap_or(watched)
     }
 
-    /// How long ago this job was written.
+    /// The time since this operator wrote the job.
     pub(crate) fn age(&self, uid: &str) -> Option<Duration> {
         self.0.lock().get(uid).map(|written| written.at.elapsed())
     }

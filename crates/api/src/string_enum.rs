@@ -33,8 +33,8 @@ pub(crate) trait Payload: Sized {
     }
 }
 
-/// What reading refuses, as rules in the schema: a `type` without its object, an object without its `type`. An object that
-/// may be left out can't be missing, and the object of the only type can't be another's.
+/// What reading refuses, as rules in the schema: a `type` without its object, an object without its `type`. An object
+/// that may be left out can't be missing, and the object of the only type can't be another's.
 pub(crate) fn member_rules(
     spelling: &str,
     key: &str,

@@ -1,7 +1,7 @@
-//! A spec between versions. Each version knows the fields of its own schema: a newer one's CRD fills in defaults that an
-//! older operator does not know, and an older trainer refuses fields that a newer operator would write. So what is unknown
-//! can be dropped from a stored spec, and what is at its default can be left out of a written one. Within an API version a
-//! default never changes.
+//! A spec between versions. Each version knows the fields of its own schema: a newer one's CRD fills in defaults that
+//! an older operator does not know, and an older trainer refuses fields that a newer operator would write. So what is
+//! unknown can be dropped from a stored spec, and what is at its default can be left out of a written one. Within an
+//! API version a default never changes.
 
 use std::collections::BTreeMap;
 use std::sync::LazyLock;
@@ -14,7 +14,7 @@ use crate::job::{PipelineJob, PipelineJobSpec};
 /// A spec as the API server stores it, which may have been written for another version.
 #[derive(Clone, Debug, PartialEq)]
 pub struct StoredSpec {
-    /// What this version knows of it.
+    /// The fields that this version knows.
     pub spec: PipelineJobSpec,
     /// The paths of the fields that this version does not know.
     pub unknown_fields: Vec<String>,
@@ -38,8 +38,8 @@ impl StoredSpec {
 }
 
 impl PipelineJobSpec {
-    /// The spec as JSON without the fields that are at their default: reading it gives this spec again, also by an older
-    /// version that does not have those fields yet.
+    /// The spec as JSON without the fields that are at their default: reading it gives this spec again, also by an
+    /// older version that does not have those fields yet.
     pub fn without_defaults(&self) -> Value {
         let mut value = serde_json::to_value(self).unwrap_or_default();
         drop_spec_defaults(&mut value, self);
@@ -56,7 +56,7 @@ impl PipelineJob {
     }
 }
 
-/// What the schema says of a value, as far as it matters here.
+/// The parts of a value's schema that matter here.
 #[derive(Debug, Default)]
 struct Node {
     default: Option<Value>,
@@ -82,8 +82,8 @@ impl Node {
     }
 }
 
-/// Drops the defaults of `spec`, whose JSON is `value`. How many chunks a stage holds depends on the schedule: earlier versions
-/// always had a number, and one as its default.
+/// Drops the defaults of `spec`, whose JSON is `value`. How many chunks a stage holds depends on the schedule: earlier
+/// versions always had a number, and one as its default.
 fn drop_spec_defaults(value: &mut Value, spec: &PipelineJobSpec) {
     if let Some(Value::Object(pipeline)) = value.get_mut("pipeline") {
         pipeline.remove("virtualStages");

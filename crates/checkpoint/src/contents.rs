@@ -45,7 +45,8 @@ impl VolumeContents {
         VolumeContents { fences: self.fences, ..VolumeContents::default() }
     }
 
-    /// The bytes that can be written below `checkpoints/` once these folders are removed; `None` if the volume does not say.
+    /// The bytes that can be written below `checkpoints/` once these folders are removed; `None` if the volume does not
+    /// say.
     pub fn available_bytes_without(&self, volume: &dyn Volume) -> Option<u64> {
         let available = volume.available_bytes(CHECKPOINTS_DIR).or_else(|| volume.available_bytes(""))?;
         Some(self.paths().map(|path| tree_bytes(volume, &path)).fold(available, u64::saturating_add))

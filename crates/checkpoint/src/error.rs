@@ -27,7 +27,7 @@ pub enum CheckpointError {
     Content {
         /// The file.
         path: PathBuf,
-        /// What was found and what was expected.
+        /// The value found and the expected one.
         problem: String,
     },
     /// A newer group holds the fence: this one can neither commit nor remove anything, and must exit.
@@ -49,7 +49,7 @@ pub enum CheckpointError {
     NoFolderRename {
         /// The job's folder.
         path: PathBuf,
-        /// What came of the attempt.
+        /// The result of the attempt.
         problem: String,
     },
     /// Weights to start from are not finite.
@@ -97,7 +97,7 @@ pub enum CheckpointError {
     NoneIntact {
         /// The folder of checkpoints.
         folder: PathBuf,
-        /// What is wrong with each, newest first.
+        /// The damage of each, newest first.
         damage: Vec<Damage>,
     },
 }
@@ -117,7 +117,7 @@ pub struct Damage {
     pub step: u64,
     /// The file, relative to the job's folder.
     pub file: String,
-    /// What was found and what was expected.
+    /// The value found and the expected one.
     pub reason: String,
 }
 

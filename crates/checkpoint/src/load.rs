@@ -15,11 +15,11 @@ pub struct Listing {
     pub steps: Vec<u64>,
     /// Steps whose name a link has, newest first: no checkpoint is loaded through it.
     pub links: Vec<u64>,
-    /// What isn't ours, and is left alone.
+    /// Entries that are not ours, and are left alone.
     pub foreign: Vec<Warning>,
 }
 
-/// How thoroughly a checkpoint is checked.
+/// The thoroughness of a check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum VerifyLevel {
     /// The manifest, and the size of every file. Damaged content is found when a tensor is read.
@@ -35,7 +35,7 @@ pub struct NewestCheckpoint {
     pub checkpoint: Option<CheckpointReader>,
     /// Damage of newer ones: for [`crate::set_aside`].
     pub damage: Vec<Damage>,
-    /// What isn't ours, and is left alone.
+    /// Entries that are not ours, and are left alone.
     pub foreign: Vec<Warning>,
 }
 
@@ -124,7 +124,8 @@ pub fn open(volume: &dyn Volume, step: u64) -> Result<CheckpointReader, Checkpoi
     open_files(volume, step, None)
 }
 
-/// Opens of one checkpoint the files that hold the tensors `names`, whatever becomes of the others; their size is checked.
+/// Opens of one checkpoint the files that hold the tensors `names`, whatever becomes of the others; their size is
+/// checked.
 ///
 /// # Errors
 /// As [`open`].

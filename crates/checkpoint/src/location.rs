@@ -16,12 +16,14 @@ pub struct CheckpointLocation {
     pub job_folder: PathBuf,
     /// Step of the checkpoint; `None` means the newest.
     pub step: Option<u64>,
-    /// Whether the checkpoint was copied out of a job's folder: then `job_folder` is its own, and there is nothing else.
+    /// Whether the checkpoint was copied out of a job's folder: then `job_folder` is its own, and there is nothing
+    /// else.
     pub is_copy: bool,
 }
 
 impl CheckpointLocation {
-    /// Resolves `path`: a checkpoint if it is `.../checkpoints/step-<N>` or has a manifest, else a job's folder; links are followed.
+    /// Resolves `path`: a checkpoint if it is `.../checkpoints/step-<N>` or has a manifest, else a job's folder; links
+    /// are followed.
     ///
     /// # Errors
     /// If `path` is not a folder, or that of a copied checkpoint whose manifest can't be used.

@@ -26,7 +26,7 @@ pub const REASON_FILE: &str = "reason.txt";
 /// Prefix of the name of a folder that [`probe_path`] names.
 const PROBE: &str = ".probe-";
 
-/// How the name ends of a folder that [`retired_path`] names.
+/// The suffix of a folder's name that [`retired_path`] returns.
 const RETIRED: &str = ".retired";
 
 /// Name of a checkpoint's folder.

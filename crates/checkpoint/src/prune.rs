@@ -8,7 +8,7 @@ use crate::load::list;
 use crate::paths::{self, CHECKPOINTS_DIR};
 use crate::volume::{Volume, remove_tree, rename_idempotent, sync_dir};
 
-/// Which checkpoints to keep.
+/// The rule by which checkpoints are kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RetentionPolicy {
     /// Number of newest checkpoints to keep; at least one is always kept.
@@ -18,7 +18,7 @@ pub struct RetentionPolicy {
     pub keep_every: u64,
 }
 
-/// Which of `steps` to remove, oldest first. The newest is always kept.
+/// The steps among `steps` to remove, oldest first. The newest is always kept.
 pub fn to_prune(steps: &[u64], policy: RetentionPolicy) -> Vec<u64> {
     let mut steps = steps.to_vec();
     steps.sort_unstable();

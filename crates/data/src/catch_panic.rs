@@ -8,7 +8,7 @@ thread_local! {
     static IS_CATCHING: Cell<bool> = const { Cell::new(false) };
 }
 
-/// What a library's `call` returns; `None` if it panics. Whatever `call` has borrowed may only be dropped then.
+/// The result of a library's `call`; `None` if it panics. The values that `call` has borrowed may then only be dropped.
 pub(crate) fn catch_panic<T>(call: impl FnOnce() -> T) -> Option<T> {
     IS_CATCHING.set(true);
     let returned = catch_unwind(AssertUnwindSafe(call));
@@ -16,8 +16,8 @@ pub(crate) fn catch_panic<T>(call: impl FnOnce() -> T) -> Option<T> {
     returned.ok()
 }
 
-/// Keeps panics that become a [`DataError`](crate::DataError) from the hook that is installed now, which may print them or end
-/// the process.
+/// Keeps panics that become a [`DataError`](crate::DataError) from the hook that is installed now, which may print them
+/// or end the process.
 pub fn hide_caught_panics() {
     let hook = take_hook();
     set_hook(Box::new(move |info| {

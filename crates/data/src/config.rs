@@ -7,9 +7,10 @@ use std::path::PathBuf;
 pub struct DataConfig {
     /// The volume: relative paths start here.
     pub volume_root: PathBuf,
-    /// Where token caches live, one folder per corpus and tokenizer; shared by jobs.
+    /// The folder of token caches, one folder per corpus and tokenizer; shared by jobs.
     pub cache_root: PathBuf,
-    /// Glob patterns (`*`, `?`, `[a-z]`, `**`) of the corpus files. Hidden files match only a pattern that names the dot.
+    /// Glob patterns (`*`, `?`, `[a-z]`, `**`) of the corpus files. Hidden files match only a pattern that names the
+    /// dot.
     pub paths: Vec<String>,
     /// The field of a `.jsonl` line, or the column of a `.parquet` file, that holds the text.
     pub text_field: String,
@@ -20,9 +21,9 @@ pub struct DataConfig {
     pub packing: bool,
     /// The share of the sequences, taken from the end, that is held out for evaluation: from 0 (none) to below 1.
     pub evaluation_fraction: f64,
-    /// Of these, the sequences that an evaluation reads at most, the first ones; `None` for all.
+    /// The most of these sequences that an evaluation reads, the first ones; `None` for all.
     pub evaluation_max_sequences: Option<u64>,
-    /// Where the tokenizer comes from.
+    /// The source of the tokenizer.
     pub tokenizer: TokenizerSource,
     /// True: text that looks like a special token is encoded as that token. False: it stays text.
     pub parse_special_tokens: bool,
@@ -30,7 +31,7 @@ pub struct DataConfig {
     pub follow_links_out: bool,
 }
 
-/// Where the tokenizer comes from.
+/// The source of the tokenizer.
 #[derive(Clone, Debug)]
 pub enum TokenizerSource {
     /// A byte-level BPE trained on the corpus.

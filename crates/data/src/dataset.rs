@@ -12,8 +12,8 @@ use crate::order;
 use crate::prepared::{DOCUMENTS_FILE, PreparedCorpus, TOKEN_IDS_FILE};
 use crate::sequences::{Sequences, TokenRange};
 
-/// Target excluded from the loss, with the value of PyTorch's `ignore_index`: padding, and the last token of a document in
-/// a packed row.
+/// Target excluded from the loss, with the value of PyTorch's `ignore_index`: padding, and the last token of a document
+/// in a packed row.
 pub const IGNORE_INDEX: i64 = -100;
 
 /// A prepared corpus, memory-mapped. Cheap to open, by any number of processes.
@@ -62,12 +62,12 @@ pub struct Microbatch {
     pub targets: Vec<i64>,
 }
 
-/// What a row of a microbatch holds of a document. It attends to nothing else, and so can be computed alone.
+/// The part of a document in a row of a microbatch. It attends to nothing else, and so can be computed alone.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DocumentPart {
     /// Index of the document among those of the corpus that have tokens.
     pub document: u64,
-    /// Which of the document's tokens the inputs are, counted with the one that begins it.
+    /// The positions of the inputs among the document's tokens, counted with the one that begins it.
     pub tokens: Range<u64>,
     /// Position of the first input in its row.
     pub position: usize,
@@ -96,8 +96,9 @@ impl Dataset {
         })
     }
 
-    /// The same without the loss of `documents`, by index: in training their tokens are no targets, and so a step's mean is over
-    /// the targets that are left. Everything else stays in its place: sequences, microbatches, and what is held out.
+    /// The same without the loss of `documents`, by index: in training their tokens are no targets, and so a step's
+    /// mean is over the targets that are left. Everything else stays in its place: sequences, microbatches, and what is
+    /// held out.
     pub fn without(self, documents: BTreeSet<u64>) -> Dataset {
         Dataset { without: documents, ..self }
     }
@@ -120,8 +121,8 @@ impl Dataset {
         self.sequences.held_out
     }
 
-    /// The plan of the step that starts after `position` sequences: `global_batch` sequences in the order of `seed`, the
-    /// first ones in the first microbatch. Where `microbatches` doesn't divide `global_batch`, rows differ by one.
+    /// The plan of the step that starts after `position` sequences: `global_batch` sequences in the order of `seed`,
+    /// the first ones in the first microbatch. Where `microbatches` doesn't divide `global_batch`, rows differ by one.
     pub fn step_plan(&self, seed: u64, position: u64, global_batch: usize, microbatches: usize) -> BatchPlan {
         let at = |row: usize| order::sequence_at(seed, position + row as u64, self.sequences.training);
         let first_row = |microbatch: usize| microbatch * global_batch / microbatches;
@@ -157,8 +158,8 @@ impl Dataset {
         Microbatch { layout, inputs, targets }
     }
 
-    /// The parts of documents that `plan` has targets of, in its order: rows of its microbatches from the first to the last, and
-    /// in a row from left to right.
+    /// The parts of documents that `plan` has targets of, in its order: rows of its microbatches from the first to the
+    /// last, and in a row from left to right.
     pub fn document_parts(&self, plan: &BatchPlan) -> Vec<DocumentPart> {
         let mut parts = Vec::new();
         for index in 0..plan.layouts.len() {
@@ -192,8 +193,8 @@ impl Dataset {
         self.documents.start(index + 1) - self.documents.start(index)
     }
 
-    /// The entropy, in nats, of the distribution of the targets that an evaluation reads: the smallest loss of a prediction that uses no
-    /// input. 0 if nothing is held out.
+    /// The entropy, in nats, of the distribution of the targets that an evaluation reads: the smallest loss of a
+    /// prediction that uses no input. 0 if nothing is held out.
     pub fn evaluation_unigram_entropy(&self) -> f64 {
         let mut counts: Vec<u64> = Vec::new();
         let plan = self.evaluation_plan(1);
@@ -212,7 +213,7 @@ impl Dataset {
         self.sequences.token_range(sequence, &self.documents)
     }
 
-    /// Where documents start among the targets of `range`, as offsets from its first input: 1 to `length`.
+    /// The starts of documents among the targets of `range`, as offsets from its first input: 1 to `length`.
     fn boundaries(&self, range: TokenRange) -> impl Iterator<Item = u32> + '_ {
         let last = range.start + range.length as u64;
         self.documents.starts_within(range.start + 1, last).map(move |start| (start - range.start) as u32)

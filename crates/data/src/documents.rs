@@ -1,5 +1,6 @@
-//! From documents as the token cache counts them to files and texts, and back. The cache knows documents by number alone, so the
-//! corpus is read again, file by file, up to the last document that is asked for; only what is asked for is tokenised.
+//! From documents as the token cache counts them to files and texts, and back. The cache knows documents by number
+//! alone, so the corpus is read again, file by file, up to the last document that is asked for; only what is asked for
+//! is tokenised.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -17,8 +18,8 @@ use crate::tokenizer::Tokenizer;
 pub struct DocumentName {
     /// Relative to the volume's root.
     pub file: String,
-    /// The line of a `.jsonl` file, from 1; the row of a `.parquet` file, from 0; the document of a file of token ids, from 1;
-    /// and 1 for a `.txt` file.
+    /// The line of a `.jsonl` file, from 1; the row of a `.parquet` file, from 0; the document of a file of token ids,
+    /// from 1; and 1 for a `.txt` file.
     pub number: u64,
 }
 
@@ -40,7 +41,7 @@ impl FromStr for DocumentName {
     }
 }
 
-/// Where a part of a document comes from.
+/// The origin of a part of a document.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PartText {
     /// The document.
@@ -51,7 +52,7 @@ pub struct PartText {
     pub text: String,
 }
 
-/// Where each of `parts` comes from, in their order. Reads the corpus up to the last of their documents.
+/// The origin of each of `parts`, in their order. Reads the corpus up to the last of their documents.
 ///
 /// # Errors
 /// The corpus can't be read any more, or a tokenizer gives other ids than before (`OtherTokens`).
@@ -224,9 +225,9 @@ impl Walk {
 struct FileWalk<'a> {
     walk: &'a Walk,
     file: &'a CorpusFile,
-    /// Those before this one.
+    /// The parts before this one.
     documents: u64,
-    /// Of the documents of a file of token ids.
+    /// The number of documents of a file of token ids.
     number: u64,
     /// Whether the document has begun.
     is_open: bool,

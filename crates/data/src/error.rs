@@ -14,7 +14,7 @@ pub enum DataError {
     BadPattern {
         /// As written in the job.
         pattern: String,
-        /// What the pattern's parser says.
+        /// The message of the pattern's parser.
         reason: String,
     },
     /// A pattern matches no file.
@@ -46,7 +46,7 @@ pub enum DataError {
     LeavesVolume {
         /// The link, or a path through it.
         path: PathBuf,
-        /// Where it leads.
+        /// The target of the link.
         target: PathBuf,
     },
     /// A matched link leads nowhere.
@@ -61,7 +61,7 @@ pub enum DataError {
         notes.iter().map(|note| format!("; {note}")).collect::<String>()
     )]
     Empty {
-        /// How many files match.
+        /// The number of files that match.
         files: usize,
         /// Sentences on texts that have no tokens.
         notes: Vec<String>,
@@ -105,7 +105,7 @@ pub enum DataError {
         path: PathBuf,
         /// Line number, from 1.
         line: u64,
-        /// What was found, and what to do.
+        /// The finding, and the remedy.
         problem: String,
     },
     /// A row of a `.parquet` file holds no text.
@@ -115,7 +115,7 @@ pub enum DataError {
         path: PathBuf,
         /// Row number, from 0, as data-frame libraries count.
         row: u64,
-        /// What was found, and what to do.
+        /// The finding, and the remedy.
         problem: String,
     },
     /// A `.parquet` file lacks the text column.
@@ -137,7 +137,7 @@ pub enum DataError {
     Parquet {
         /// The file.
         path: PathBuf,
-        /// What was found.
+        /// The finding.
         problem: String,
     },
     /// A token file whose size is not a multiple of the size of an id.
@@ -193,7 +193,7 @@ pub enum DataError {
     Tokenizer {
         /// Its file.
         path: PathBuf,
-        /// What went wrong.
+        /// The problem.
         problem: String,
     },
     /// A tokenizer without an end-of-text token.
@@ -229,7 +229,7 @@ pub enum DataError {
     NoDocument {
         /// As it was named.
         name: String,
-        /// What there is instead.
+        /// The actual content.
         problem: String,
     },
     /// The text of a document has other token ids than the cache has of it.

@@ -32,7 +32,8 @@ impl Findings {
         }
     }
 
-    /// Counts the characters of `text` that are in none of the tokens at these ranges of bytes. White space separates words.
+    /// Counts the characters of `text` that are in none of the tokens at these ranges of bytes. White space separates
+    /// words.
     pub(crate) fn dropped(&mut self, text: &str, ranges: &[(usize, usize)]) {
         let mut covered = 0;
         let mut ranges = ranges.iter().peekable();

@@ -1,6 +1,6 @@
-//! Data pipeline: from text files to batches of token ids.
-//! `prepare` finds the corpus, trains or reads the tokenizer and fills the token cache (stage 0 alone); `Dataset` maps the
-//! cache and says which ids each microbatch of each step holds. Nothing depends on folder order, threads or time; no tensors.
+//! Data pipeline: from text files to batches of token ids. `prepare` finds the corpus, trains or reads the tokenizer
+//! and fills the token cache (stage 0 alone); `Dataset` maps the cache and says which ids each microbatch of each step
+//! holds. Nothing depends on folder order, threads or time; no tensors.
 
 #![deny(unsafe_code)]
 

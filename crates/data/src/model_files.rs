@@ -15,8 +15,8 @@ const TOKENIZER_CONFIG_FILE: &str = "tokenizer_config.json";
 pub const TOKENIZER_FILES: [&str; 4] =
     [TOKENIZER_FILE, TOKENIZER_CONFIG_FILE, "special_tokens_map.json", "chat_template.jinja"];
 
-/// Names and contents of the tokenizer's files: `tokenizer.json`, and what is beside the job's own one. The cache is shared by jobs, and so has no
-/// part in what is beside it.
+/// Names and contents of the tokenizer's files: `tokenizer.json`, and what is beside the job's own one. The cache is
+/// shared by jobs, and so has no part in what is beside it.
 ///
 /// # Errors
 /// A file can't be read.

@@ -1,13 +1,13 @@
 //! The order of the training sequences: for every epoch a permutation keyed by (seed, epoch), computed per index.
 //!
-//! A Feistel network permutes a power of four that covers the sequences; indices outside the range are permuted
-//! again until they are inside ("cycle walking"; Black and Rogaway, Ciphers with Arbitrary Finite Domains, 2002). So the
+//! A Feistel network permutes a power of four that covers the sequences; indices outside the range are permuted again
+//! until they are inside ("cycle walking"; Black and Rogaway, Ciphers with Arbitrary Finite Domains, 2002). So the
 //! sequence at a position follows from the position alone: no state to save, nothing to replay on resume.
 
 /// Enough for a random-looking order: four already make a strong pseudorandom permutation (Luby and Rackoff, 1988).
 const FEISTEL_ROUNDS: u64 = 6;
 
-/// Which of `count` sequences, at least one, comes at `position`, the number of sequences seen before it.
+/// The sequence, of `count` (at least one), at `position`, the number of sequences seen before it.
 pub(crate) fn sequence_at(seed: u64, position: u64, count: u64) -> u64 {
     let (epoch, index) = (position / count, position % count);
     let key = splitmix64(splitmix64(seed) ^ epoch);

@@ -12,8 +12,8 @@ pub(crate) const TOKEN_IDS_FILE: &str = "ids.bin";
 pub(crate) const DOCUMENTS_FILE: &str = "documents.bin";
 pub(crate) const TOKENIZER_FILE: &str = "tokenizer.json";
 
-/// A tokenised corpus: enough for any process that sees the volume to open it. Stored in `meta.json`, so its field names
-/// are part of the cache's format.
+/// A tokenised corpus: enough for any process that sees the volume to open it. Stored in `meta.json`, so its field
+/// names are part of the cache's format.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct PreparedCorpus {
@@ -41,7 +41,8 @@ pub struct PreparedCorpus {
     /// Losses of the texts in their tokens.
     #[serde(default)]
     pub findings: Findings,
-    /// Sentences on the corpus for people: files without text, and findings. Each [`prepare`](crate::prepare) writes them.
+    /// Sentences on the corpus for people: files without text, and findings. Each [`prepare`](crate::prepare) writes
+    /// them.
     #[serde(skip)]
     pub notes: Vec<String>,
 }

@@ -1,4 +1,4 @@
-//! How the token stream is split into sequences, and which of them are held out.
+//! The division of the token stream into sequences, and the selection of held-out ones.
 
 use crate::config::DataConfig;
 use crate::error::DataError;

@@ -24,7 +24,7 @@ const MAX_DEPTH: usize = 32;
 /// Texts below a folder.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Texts {
-    /// What `data.paths` has to be, so that these files match and no others.
+    /// The `data.paths` that match these files and no others.
     pub patterns: Vec<String>,
     /// The field or column that holds the text, which is the one with most bytes; None if all are plain text.
     pub field: Option<String>,
@@ -57,8 +57,8 @@ struct Search {
     has_left_out_folder: bool,
 }
 
-/// The texts (`.txt`, `.jsonl`, `.parquet`) below `folder`, a path relative to `volume_root`, which may be empty. Hidden files,
-/// links to folders and folders for which `is_excluded` holds are not looked at.
+/// The texts (`.txt`, `.jsonl`, `.parquet`) below `folder`, a path relative to `volume_root`, which may be empty.
+/// Hidden files, links to folders and folders for which `is_excluded` holds are not looked at.
 ///
 /// # Errors
 /// If a folder can't be listed.
@@ -198,7 +198,8 @@ fn field_bytes(files: &[Found]) -> Vec<(String, u64)> {
     bytes
 }
 
-/// The fields of text in the first objects of a `.jsonl` file, with as many bytes as the whole file has if it is like them.
+/// The fields of text in the first objects of a `.jsonl` file, with as many bytes as the whole file has if it is like
+/// them.
 fn json_fields(path: &Path) -> Result<BTreeMap<String, u64>, String> {
     let unreadable = |error: std::io::Error| format!("can't be read: {error}");
     let file = fs::File::open(path).map_err(unreadable)?;

@@ -25,8 +25,8 @@ pub(crate) const TRAINING_VERSION: u32 = 1;
 const QUEUED_TEXTS: usize = 64;
 
 /// The bytes of a `tokenizer.json` of `vocab_size` tokens at most, those for `path`. The same corpus gives the same
-/// bytes: pre-tokens are counted in any order, but pairs merge by count, then by the lower ids. `on_bytes_read` gets the
-/// bytes read so far.
+/// bytes: pre-tokens are counted in any order, but pairs merge by count, then by the lower ids. `on_bytes_read` gets
+/// the bytes read so far.
 ///
 /// # Errors
 /// The corpus can't be read, or the tokenizers library fails.
@@ -77,7 +77,8 @@ pub(crate) fn train_bpe(
             .with_decoder(Some(bytes.into()))
             .build()?;
     tokenizer.train(&mut trainer, texts)?;
-    // For other programs that load the model: a prompt begins with the token that every document began with in training.
+    // For other programs that load the model: a prompt begins with the token that every document began with in
+    // training.
     let begin = TemplateProcessing::builder()
         .try_single(format!("{} $A", SPECIAL_TOKENS[0]))?
         .try_pair(format!("{} $A $B:1", SPECIAL_TOKENS[0]))?
@@ -94,7 +95,8 @@ mod tests {
     use tokenizers::utils::parallelism::set_parallelism;
 
     proptest! {
-        /// Few letters and short words: nearly every choice of a pair is a tie, and hash maps have a new seed each time.
+        /// Few letters and short words: nearly every choice of a pair is a tie, and hash maps have a new seed each
+        /// time.
         #[test]
         fn ties_and_threads_do_not_matter(texts in proptest::collection::vec("([abc]{1,9} ?){1,12}", 1..6)) {
             let trained = |texts: Vec<String>| train_bpe(MIN_VOCAB_SIZE + 60, texts.into_iter()).unwrap();

@@ -1,14 +1,14 @@
-//! How a stage ended, and what its log adds to that.
+//! The end of a stage, and the end of its log.
 
 use stagecoach_api::visible;
 use stagecoach_lifecycle::AttemptFailure;
 
 /// Exit codes from here on are 128 + a signal.
 const SIGNAL_BASE: i32 = 128;
-/// How many lines of a log are shown.
+/// The number of lines of a log that are shown.
 const LOG_TAIL_LINES: usize = 8;
 
-/// How the stage ended: reason, exit code, and its message if that says more.
+/// The end of the stage: reason, exit code, and its message if that says more.
 pub fn describe_failure(failure: &AttemptFailure) -> String {
     let mut text = failure.label();
     let message = visible(failure.message.trim_end());

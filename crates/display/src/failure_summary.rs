@@ -7,10 +7,10 @@ use stagecoach_lifecycle::{AttemptFailure, JobOutcome, JobState, UnixMillis};
 use crate::failure::{describe_failure, log_tail};
 use crate::format::{duration, time};
 
-/// What is known of a job's last failure; displayed as sentences: cause, consequence, how the job stands, what to do.
+/// The last failure of a job; displayed as sentences: cause, consequence, state of the job, remedy.
 #[derive(Clone, Debug)]
 pub struct FailureSummary<'a> {
-    /// What the job is called.
+    /// The name of the job.
     pub name: String,
     /// Its record; None if nothing was started yet.
     pub state: Option<&'a JobState>,
@@ -18,13 +18,13 @@ pub struct FailureSummary<'a> {
     pub finished_step: Option<u64>,
     /// The end of the log of the stage that failed, or why there is none.
     pub log: Result<LogTail<'a>, &'a str>,
-    /// What took the place of the stage that failed.
+    /// The successor of the stage that failed.
     pub successor: Option<Successor>,
     /// `restart.maxRestarts`.
     pub max_restarts: u32,
-    /// Where training went on, once it did.
+    /// The point from which training continued, once it did.
     pub resumption: Option<String>,
-    /// How the job stands.
+    /// The state of the job, in a sentence.
     pub status_text: String,
     /// The current time.
     pub now: UnixMillis,
@@ -33,13 +33,13 @@ pub struct FailureSummary<'a> {
 /// The end of a log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LogTail<'a> {
-    /// Where it is from.
+    /// The origin of the log.
     pub name: String,
     /// Its last lines, or all of them.
     pub text: &'a str,
 }
 
-/// What took the place of a failed stage, in the same attempt.
+/// The successor of a failed stage, in the same attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Successor {
     /// A new process or pod of the stage.
@@ -97,7 +97,7 @@ impl FailureSummary<'_> {
         tail.iter().try_for_each(|line| writeln!(f, "          | {line}"))
     }
 
-    /// What the others did.
+    /// The reaction of the other stages.
     fn consequence(&self, state: &JobState, failure: &AttemptFailure) -> String {
         let remaining = state.budget.remaining(self.max_restarts);
         let left = format!("{remaining} of {} restarts are left", self.max_restarts);

@@ -1,5 +1,6 @@
-//! What people are told of a job, in the same words by `stagecoach` of a folder and by `kubectl stagecoach` of a cluster: the
-//! table of `top`, the last failure from cause to consequence, and quantities as text. Pure, but for `watch`, which prints.
+//! Texts about a job for people, in the same words by `stagecoach` for a folder and by `kubectl stagecoach` for a
+//! cluster: the table of `top`, the last failure from cause to consequence, and quantities as text. Pure, but for
+//! `watch`, which prints.
 
 #![forbid(unsafe_code)]
 

@@ -7,14 +7,14 @@ use stagecoach_api::contract::Mesh;
 /// The replicas of a job that has several.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Replicas {
-    /// Those that train: none while too few are there.
+    /// The number of replicas that train: 0 while too few are there.
     pub training: u32,
     /// All.
     pub all: u32,
 }
 
 impl Replicas {
-    /// Those of an attempt with several replicas, of which `training` train.
+    /// The replicas of an attempt with several, of which `training` train.
     pub fn of(mesh: Mesh, training: u32) -> Option<Replicas> {
         mesh.if_replicated().map(|mesh| Replicas { training, all: mesh.data_parallel })
     }
@@ -24,7 +24,7 @@ impl Replicas {
         self.training > 0 && self.training < self.all
     }
 
-    /// That the job trains without some of them, in words; none if it does not.
+    /// The sentence that the job trains without some of them; `None` if it does not.
     pub fn missing(self) -> Option<String> {
         self.are_missing().then(|| format!("training with {self} until all are back"))
     }
@@ -37,7 +37,7 @@ impl fmt::Display for Replicas {
     }
 }
 
-/// What the other stages do until a lost one is back.
+/// The state of the other stages until a lost one is back.
 pub const fn meanwhile(training_replicas: u32) -> &'static str {
     if training_replicas > 0 { "the other replicas train on without its own" } else { "the others wait for it" }
 }

@@ -11,7 +11,7 @@ use crate::table::table;
 pub struct TopRow {
     /// Its name.
     pub name: String,
-    /// How it stands, in one word.
+    /// Its state, in one word.
     pub phase: String,
     /// Finished steps.
     pub step: Option<u64>,
@@ -40,7 +40,7 @@ pub struct TopRow {
 /// The stage that computes the longest.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Slowest {
-    /// Which one, where that is known.
+    /// Its number, if that is known.
     pub stage: Option<u32>,
     /// Its time of computation over the mean of all stages.
     pub imbalance: f64,

@@ -4,10 +4,10 @@ use std::io::{self, IsTerminal, Write};
 use std::thread;
 use std::time::Duration;
 
-/// How often it is renewed.
+/// The interval between two renewals.
 const INTERVAL: Duration = Duration::from_secs(2);
 
-/// Prints what `text` gives every two seconds, on a terminal in the place of the one before, until nobody reads it any more.
+/// Prints what `text` gives every two seconds, on a terminal instead of the one before, until nobody reads it any more.
 ///
 /// # Errors
 /// The first error of `text`.

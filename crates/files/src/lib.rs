@@ -1,4 +1,5 @@
-//! Files that may be absent, and replacing a file: its readers see the old content or the new, also after a crash or a power failure.
+//! Files that may be absent, and replacing a file: its readers see the old content or the new, also after a crash or a
+//! power failure.
 #![forbid(unsafe_code)]
 
 mod name;
@@ -95,8 +96,8 @@ pub fn write_atomically(path: &Path, bytes: &[u8]) -> io::Result<()> {
     file.commit().map(drop)
 }
 
-/// Creates a folder and those above it that are missing, and makes its entry durable, also if it was there: who created it
-/// may have crashed before that.
+/// Creates a folder and those above it that are missing, and makes its entry durable, also if it was there: who created
+/// it may have crashed before that.
 ///
 /// # Errors
 /// If a folder can't be created, or the entry of a new one can't be made durable.

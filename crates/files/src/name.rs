@@ -4,7 +4,7 @@ use std::hash::{BuildHasher, Hasher, RandomState};
 
 const SUFFIX: &str = ".partial";
 
-/// What earlier versions appended to a file of the token cache.
+/// The suffix that earlier versions appended to a file of the token cache.
 const OLDER_SUFFIX: &str = ".unfinished";
 
 /// Hexadecimal digits in a temporary name.

@@ -1,6 +1,6 @@
 //! The current activity of a stage: set by the trainer at each action, sent with its heartbeats, and visible as the
-//! name of the thread (`top -H`). Where a device does the work, the trainer is ahead of it: what it sets is current only once the device
-//! is there.
+//! name of the thread (`top -H`). Where a device does the work, the trainer is ahead of it: what it sets is current
+//! only once the device is there.
 
 use std::sync::{Arc, Mutex, Weak, mpsc};
 use std::time::{Duration, Instant};
@@ -18,7 +18,7 @@ struct ActivityState {
     current: Named,
     sequence: u64,
     since: Instant,
-    /// How many that were set are not current yet.
+    /// The number of activities that were set and are not current yet.
     ahead: usize,
     /// The last of them.
     last: String,
@@ -32,7 +32,7 @@ struct Named {
     waits_for: Option<usize>,
 }
 
-/// What a device has not reached, as far as is known.
+/// The activities that a device has not reached, as far as is known.
 struct Ahead {
     /// The activity that begins there; none if only those behind it are to wait.
     named: Option<Named>,
@@ -44,8 +44,8 @@ impl ActivityState {
         (self.current, self.sequence, self.since) = (named, self.sequence + 1, Instant::now());
     }
 
-    /// Has the thread wait for it. If there can't be one, it is current now. What is returned is not to be waited for, and dropped without
-    /// the lock: that may call the driver.
+    /// Has the thread wait for it. If there can't be one, it is current now. What is returned is not to be waited for,
+    /// and dropped without the lock: that may call the driver.
     fn queue(&mut self, ahead: Ahead, state: &Arc<Mutex<ActivityState>>) -> Option<Ahead> {
         let waiting = match self.waiting.take().or_else(|| start(Arc::downgrade(state))) {
             Some(waiting) => self.waiting.insert(waiting),
@@ -69,8 +69,8 @@ fn start(state: Weak<Mutex<ActivityState>>) -> Option<mpsc::Sender<Ahead>> {
     spawn("activity", move || wait_for_each(queue, &state)).ok().map(|_| waiting)
 }
 
-/// Makes each current when it is reached. Nobody else asks a device, whose driver may be as stuck as what it is asked about: heartbeats
-/// and an exit are never held up by it.
+/// Makes each current when it is reached. Nobody else asks a device, whose driver may be as stuck as what it is asked
+/// about: heartbeats and an exit are never held up by it.
 fn wait_for_each(queue: mpsc::Receiver<Ahead>, state: &Weak<Mutex<ActivityState>>) {
     for Ahead { named, wait } in queue {
         let is_reached = wait();
@@ -96,9 +96,9 @@ pub(crate) struct Heartbeat {
     pub(crate) text: String,
     /// A group rank.
     pub(crate) waits_for: Option<usize>,
-    /// How often another one became the current one; distinguishes a new `F 5` from an earlier one.
+    /// The number of changes of the current activity; distinguishes a new `F 5` from an earlier one.
     pub(crate) sequence: u64,
-    /// How long it has been the current one.
+    /// The time for which it has been the current one.
     pub(crate) age: Duration,
 }
 
@@ -115,7 +115,8 @@ impl Activity {
     }
 
     /// Sets the activity to `text`, for example `F 5`; or to waiting for `text`, for example `RECV_B of microbatch 3`,
-    /// from the member with the group rank `waits_for`. It is current at once, or when all that was set before has been.
+    /// from the member with the group rank `waits_for`. It is current at once, or when all that was set before has
+    /// been.
     pub fn set(&self, text: impl Into<String>, waits_for: Option<usize>) {
         let named = Named { text: text.into(), waits_for };
         name_thread(&named.text);
@@ -127,8 +128,8 @@ impl Activity {
         }
     }
 
-    /// The same once `wait` returns, on another thread: true when the device is done with what came before, false if that will not be
-    /// known.
+    /// The same once `wait` returns, on another thread: true when the device is done with what came before, false if
+    /// that will not be known.
     pub fn set_after(
         &self,
         text: impl Into<String>,
@@ -140,7 +141,8 @@ impl Activity {
         self.queue(Ahead { named: Some(named), wait: Box::new(wait) });
     }
 
-    /// What is set from now on is not current before `wait` returns, on another thread: the device is still at what was set before.
+    /// An activity that is set from now on is not current before `wait` returns, on another thread: the device is still
+    /// at the one before.
     pub fn hold_until(&self, wait: impl FnOnce() -> bool + Send + 'static) {
         self.queue(Ahead { named: None, wait: Box::new(wait) });
     }
@@ -155,7 +157,8 @@ impl Activity {
         lock(&self.0).current.text.clone()
     }
 
-    /// What was set last, for the termination message of a stage that has run out of memory, which is allocated ahead of the device.
+    /// The activity that was set last, for the termination message of a stage that has run out of memory, which is
+    /// allocated ahead of the device.
     pub fn last_set(&self) -> String {
         let state = lock(&self.0);
         if state.ahead == 0 { state.current.text.clone() } else { state.last.clone() }

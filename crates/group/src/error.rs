@@ -22,7 +22,7 @@ pub enum GroupError {
     Unreachable {
         /// The stage that tried.
         name: String,
-        /// How long.
+        /// The time limit.
         waited: Duration,
         /// Why the last attempt failed.
         reason: String,
@@ -59,7 +59,7 @@ pub enum GroupError {
     StartupTimedOut {
         /// The stage that waited.
         name: String,
-        /// How long.
+        /// The time limit.
         waited: Duration,
         /// The leader's last progress report.
         progress: String,
@@ -73,7 +73,7 @@ pub enum GroupError {
         group: u64,
         /// Whether this stage would have been in it. If it waited beside it, what it knows of others is old.
         is_member: bool,
-        /// What was seen of the leader.
+        /// The last observation of the leader.
         reason: String,
     },
     /// The group trained to the end without this stage.
@@ -98,7 +98,7 @@ pub enum GroupError {
     /// A stage that does not lead tried to broadcast.
     #[error("{name} tried to broadcast: only {leader} may, which leads the group")]
     NotLeader {
-        /// That stage.
+        /// The stage.
         name: String,
         /// The one that leads.
         leader: String,

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-/// What a stage sends to the coordinator when it joins.
+/// The message of a stage to the coordinator when it joins.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Hello {
     /// UID of the job; differs between two jobs of the same name.
@@ -14,11 +14,11 @@ pub struct Hello {
     pub attempt: u64,
     /// The stage's global rank, `0..world_size`: torch's `RANK`. Of a spare its number among the spares.
     pub rank: usize,
-    /// How many ranks the attempt has, stages times replicas: torch's `WORLD_SIZE`. A group may lack some of them.
+    /// The number of ranks of the attempt, stages times replicas: torch's `WORLD_SIZE`. A group may lack some of them.
     pub world_size: usize,
     /// The global ranks that its last group had lost, or lacked; none of a stage that was in no group yet.
     pub lost_ranks: Option<Vec<usize>>,
-    /// Which pod or process of this rank in this attempt it is: each has a higher number than those before it.
+    /// The incarnation of this rank in this attempt: each pod or process has a higher number than those before it.
     pub incarnation: u32,
     /// The pod's UID, or what the launcher gives a process instead.
     pub pod_uid: String,
@@ -61,15 +61,15 @@ impl Roster {
 /// Timeouts of a group. All stages should use the same.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct GroupTimeouts {
-    /// How long joining, and then forming, may take without progress.
+    /// The time that joining, and then forming, may take without progress.
     pub startup_timeout: Duration,
-    /// How often each side sends a heartbeat.
+    /// The interval at which each side sends a heartbeat.
     pub heartbeat_interval: Duration,
     /// After how long without a frame a peer is considered lost.
     pub heartbeat_timeout: Duration,
     /// After how long without a finished step or a new activity on any stage the group is considered hung.
     pub stall_timeout: Duration,
-    /// How long the leader waits for the others to disconnect after their final message.
+    /// The time for which the leader waits for the others to disconnect after their final message.
     pub shutdown_timeout: Duration,
 }
 

@@ -1,12 +1,13 @@
 //! The control plane of a group of stages: rendezvous, heartbeats, the vote that ends a step. It does not handle
 //! tensors.
 //!
-//! The leader's process has a [`Coordinator`]; every stage, the leader too, is a [`Member`]. The rules are pure (`state`,
-//! `verdict`); `coordinator` and `member` are the threads and sockets that drive them, and `wire` is what goes between.
+//! The leader's process has a [`Coordinator`]; every stage, the leader too, is a [`Member`]. The rules are pure
+//! (`state`, `verdict`); `coordinator` and `member` are the threads and sockets that drive them, and `wire` is what
+//! goes between.
 //!
-//! Ranks are torch's. A **rank** is global: of a process among those of all replicas of the attempt. A **group rank** is of a
-//! member in its group, `0..group_size`: other than the rank where the group lacks a replica, or another leads than rank 0. The
-//! leader's is 0.
+//! Ranks are torch's. A **rank** is global: of a process among those of all replicas of the attempt. A **group rank**
+//! is of a member in its group, `0..group_size`: other than the rank where the group lacks a replica, or another leads
+//! than rank 0. The leader's is 0.
 #![forbid(unsafe_code)]
 
 mod activity;

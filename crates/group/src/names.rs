@@ -1,12 +1,12 @@
-//! How messages name processes: by stage and replica. A rank alone says too little where there are several replicas.
+//! The names of processes in messages: by stage and replica. With several replicas a rank alone says too little.
 
 use stagecoach_api::contract::Mesh;
 
-/// How many stages a message names.
+/// The number of stages that a message names.
 const MAX_NAMED_STAGES: usize = 16;
 
-/// `stage 2`, `stages 1, 2` (`stages 1 of replica 0, 2 of replica 0` where there are several replicas), or of many the first
-/// ones and how many more.
+/// `stage 2`, `stages 1, 2` (`stages 1 of replica 0, 2 of replica 0` where there are several replicas), or of many the
+/// first ones and how many more.
 pub(crate) fn names(mesh: Mesh, ranks: &[usize]) -> String {
     let numbers = numbers(mesh, &ranks[..ranks.len().min(MAX_NAMED_STAGES)]);
     let more = match ranks.len().saturating_sub(MAX_NAMED_STAGES) {

@@ -1,8 +1,9 @@
-//! What a stage must know to join its group.
+//! The data with which a stage joins its group.
 
 use crate::{GroupSecret, PROTOCOL_VERSION};
 
-/// Where the leader is, and the secret of its group: the leader publishes it where only the job's stages can read it.
+/// The leader's address, and the secret of its group: the leader publishes both where only the job's stages can read
+/// them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rendezvous {
     /// The address of the leader's coordinator, `host:port`.
@@ -11,13 +12,13 @@ pub struct Rendezvous {
     pub protocol_version: u32,
     /// The group's secret.
     pub secret: GroupSecret,
-    /// Whether the stage that joins leads the next group if the leader's process ends before this one is released: then joining
-    /// fails. Other stages look for the next group.
+    /// Whether the stage that joins leads the next group if the leader's process ends before this one is released: then
+    /// joining fails. Other stages look for the next group.
     pub succeeds_leader: bool,
 }
 
 impl Rendezvous {
-    /// Of a leader of this version, for a stage that does not succeed its leader.
+    /// The rendezvous of a leader of this version, for a stage that does not succeed its leader.
     pub fn new(address: String, secret: GroupSecret) -> Rendezvous {
         Rendezvous { address, protocol_version: PROTOCOL_VERSION, secret, succeeds_leader: false }
     }
@@ -30,6 +31,7 @@ pub enum NotFound {
     Yet(String),
     /// A newer group has begun: which.
     Superseded(String),
-    /// Who took the fence of this group has not said where it is for so long that it has ended, and this stage leads in its place.
+    /// The holder of this group's fence has not published its address for so long that it has ended. This stage leads
+    /// instead.
     Leaderless(u64),
 }

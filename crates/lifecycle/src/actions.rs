@@ -10,16 +10,17 @@ use crate::state::{AttemptPhase, JobOutcome};
 use crate::time::DeadlineClock;
 use crate::{peer_loss, spares};
 
-/// The shortest grace period of a deletion, in seconds. Not 0: with 0 the API server deletes the pod object before its containers
-/// have stopped.
+/// The shortest grace period of a deletion, in seconds. Not 0: with 0 the API server deletes the pod object before its
+/// containers have stopped.
 pub const MIN_GRACE_SECONDS: u64 = 1;
-/// Grace period of the instances of an attempt that is over: there is nothing to save, and the group terminates by itself.
+/// Grace period of the instances of an attempt that is over: there is nothing to save, and the group terminates by
+/// itself.
 const OLDER_ATTEMPT_GRACE_SECONDS: u64 = 10;
-/// The same of its instances that were still starting: they have nothing to save, and the first process of a container ignores SIGTERM
-/// until it handles it.
+/// The same of its instances that were still starting: they have nothing to save, and the first process of a container
+/// ignores SIGTERM until it handles it.
 const UNREADY_GRACE_SECONDS: u64 = MIN_GRACE_SECONDS;
-/// Grace period of instances that are asked to leave before they are ready. They have little to save: the steps since their
-/// readiness was looked at last.
+/// Grace period of instances that are asked to leave before they are ready. They have little to save: the steps since
+/// their readiness was looked at last.
 const DRAINED_UNREADY_GRACE_SECONDS: u64 = 30;
 
 /// An action on an attempt. Idempotent: it may be requested again until its effect is observed.
@@ -39,8 +40,9 @@ pub enum AttemptAction {
         /// The incarnations, by rank.
         incarnations: BTreeMap<u32, u32>,
     },
-    /// Remove the instances of an attempt whose incarnation is lower than the one given for their rank. One that still exists, because its node or its process does not
-    /// answer, is killed. Afterwards they are observed as Terminating or not at all.
+    /// Remove the instances of an attempt whose incarnation is lower than the one given for their rank. One that still
+    /// exists, because its node or its process does not answer, is killed. Afterwards they are observed as Terminating
+    /// or not at all.
     RemoveReplaced {
         /// The attempt.
         attempt: u64,
@@ -54,16 +56,16 @@ pub enum AttemptAction {
         /// Their numbers.
         numbers: BTreeSet<u32>,
     },
-    /// Remove these spares of an attempt; one that lives is killed, since it has nothing to save. Of a job that is complete they
-    /// include those that were promoted. Afterwards they are observed as Terminating or not at all.
+    /// Remove these spares of an attempt; one that lives is killed, since it has nothing to save. Of a job that is
+    /// complete they include those that were promoted. Afterwards they are observed as Terminating or not at all.
     RemoveSpares {
         /// The attempt.
         attempt: u64,
         /// Their numbers.
         numbers: BTreeSet<u32>,
     },
-    /// Terminate an attempt's instances and spares (SIGTERM, or pod deletion) and remove exited ones. Afterwards they are observed as
-    /// Terminating or not at all.
+    /// Terminate an attempt's instances and spares (SIGTERM, or pod deletion) and remove exited ones. Afterwards they
+    /// are observed as Terminating or not at all.
     DeleteInstances {
         /// The attempt.
         attempt: u64,
@@ -156,8 +158,8 @@ fn replaced_must_be_removed(observed: &Observed, clock: &mut DeadlineClock) -> b
     }
 }
 
-/// In a job that is complete without some replicas, the instances that still wait for a group. `RemoveReplaced` removes lower incarnations,
-/// so each is listed with its own plus one.
+/// In a job that is complete without some replicas, the instances that still wait for a group. `RemoveReplaced` removes
+/// lower incarnations, so each is listed with its own plus one.
 fn removal_of_groupless(observed: &Observed) -> Option<BTreeMap<u32, u32>> {
     let state = &observed.state;
     if state.attempt_phase != AttemptPhase::Finished(JobOutcome::Complete) {
@@ -195,8 +197,9 @@ fn older_instances_remain(observed: &Observed, clock: &mut DeadlineClock) -> boo
     remain_within_timeout(observed, &|instance| instance.attempt != number, 0, clock)
 }
 
-/// Whether such an instance lives and, if it is terminating, is within `grace_seconds` plus `terminationTimeoutSeconds`. After
-/// that its node is considered dead; if the process still runs, the volume's fence keeps it from committing.
+/// Whether such an instance lives and, if it is terminating, is within `grace_seconds` plus
+/// `terminationTimeoutSeconds`. After that its node is considered dead; if the process still runs, the volume's fence
+/// keeps it from committing.
 fn remain_within_timeout(
     observed: &Observed,
     predicate: &dyn Fn(&InstanceRef) -> bool,

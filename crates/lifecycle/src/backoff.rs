@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-/// How much longer a job's delay may be in a cluster, in percent: jobs that failed or were rejected together must not try
+/// The jitter of a job's delay in a cluster, in percent: jobs that failed or were rejected together must not try
 /// again together.
 pub const BACKOFF_JITTER_PERCENT: u32 = 25;
 

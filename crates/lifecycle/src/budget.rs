@@ -8,12 +8,12 @@ use serde::{Deserialize, Serialize};
 pub struct RestartBudget {
     /// All of them.
     pub total: u32,
-    /// Those that counted.
+    /// The restarts that counted.
     pub counted: u32,
-    /// Those in which only lost stages were replaced, by new instances or promoted spares.
+    /// The restarts in which only lost stages were replaced, by new instances or promoted spares.
     #[serde(default)]
     pub replaced: u32,
-    /// Those that counted since a checkpoint was last committed.
+    /// The restarts that counted since a checkpoint was last committed.
     #[serde(rename = "spent")]
     pub counted_since_checkpoint: u32,
 }

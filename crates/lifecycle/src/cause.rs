@@ -1,5 +1,5 @@
-//! Root-cause analysis: a failing stage may make others exit too. This picks the first cause from exits, what peers report, refusals and
-//! timeouts.
+//! Root-cause analysis: a failing stage may make others exit too. This picks the first cause from exits, what peers
+//! report, refusals and timeouts.
 
 use stagecoach_api::contract::{ExitCode, FailureKind};
 
@@ -10,7 +10,7 @@ use crate::time::DeadlineClock;
 use crate::timeouts::{cause_of_refusal, cause_of_timeout};
 use crate::{UnixMillis, peer_loss};
 
-/// How long, in seconds, to wait after the first secondary exit for the root cause's own exit to be observed.
+/// The wait, in seconds, after the first secondary exit for an observation of the root cause's own exit.
 const ROOT_CAUSE_SETTLE_SECONDS: u64 = 10;
 
 /// The message of a failure whose pod or process was deleted.
@@ -30,7 +30,8 @@ enum CauseOrder {
     Secondary,
 }
 
-/// How likely an exit is the root cause; not for one that was done. While the cluster has not started a stage (`has_unstarted_stage`) the others can't form a group.
+/// The likelihood that an exit is the root cause; not for an exit with the code of `Done`. While the cluster has not
+/// started a stage (`has_unstarted_stage`) the others can't form a group.
 fn cause_order(exit: &Exit, has_unstarted_stage: bool) -> CauseOrder {
     let reported_kind = exit.termination.as_ref().map(|report| report.kind);
     match exit.contract_code() {
@@ -73,7 +74,7 @@ fn cause_of_exits(observed: &Observed, all_created: bool, clock: &mut DeadlineCl
     }
 }
 
-/// What has ended of an attempt, or should.
+/// The ended parts of an attempt, and the parts that should end.
 struct Exits<'a> {
     observed: &'a Observed,
     /// The most likely cause among the instances that exited before they were done.
@@ -116,8 +117,8 @@ impl<'a> Exits<'a> {
         cause_order(exit, self.unstarted.is_some())
     }
 
-    /// Until when the other stages' exits are awaited, if they are. A terminating stage makes all save, so they get the grace period.
-    /// Without one, peers exit before the failed stage's own exit is observed.
+    /// Until when the other stages' exits are awaited, if they are. A terminating stage makes all save, so they get the
+    /// grace period. Without one, peers exit before the failed stage's own exit is observed.
     fn deadline(&self) -> Option<UnixMillis> {
         self.alive?;
         let grace_seconds = self.observed.policy.grace_seconds;

@@ -1,5 +1,5 @@
-//! The state machine. The attempt number never decreases; it is incremented with every attempt, and stays where lost stages alone are
-//! replaced.
+//! The state machine. The attempt number never decreases; it is incremented with every attempt, and stays where lost
+//! stages alone are replaced.
 //!
 //! ```text
 //!                 start                        failure, restart left (after a back-off:
@@ -20,9 +20,9 @@
 //!                         └──────────┘
 //! ```
 //!
-//! A suspended attempt whose instances have all exited goes back to Idle without draining. `decide` makes at most one transition. Actions
-//! depend on the new state and the observation, never on the transition (`actions`), so a caller that crashes between
-//! storing and acting repeats them.
+//! A suspended attempt whose instances have all exited goes back to Idle without draining. `decide` makes at most one
+//! transition. Actions depend on the new state and the observation, never on the transition (`actions`), so a caller
+//! that crashes between storing and acting repeats them.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -38,22 +38,23 @@ use crate::state::{Attempt, AttemptPhase, JobFailureReason, JobOutcome, JobState
 use crate::time::{DeadlineClock, UnixMillis};
 use crate::{AttemptFailure, FailureReason, Policy, backoff_delay, cause, jittered, peer_loss, replacement, spares};
 
-/// How far an instance's attempt may be ahead of the stored one, whose record may be lost or restored. A higher number is
-/// implausible, and incrementing it could overflow: such an instance is ignored.
+/// The number of attempts by which an instance may be ahead of the stored one, whose record may be lost or restored. A
+/// higher number is implausible, and incrementing it could overflow: such an instance is ignored.
 const MAX_ATTEMPTS_AHEAD: u64 = 1_000_000;
 
-/// What to store, and then to do.
+/// The state to store, and the actions to take afterwards.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Decision {
     /// The next state, to be stored before any action.
     pub state: JobState,
-    /// What to do, in this order. Idempotent.
+    /// The actions, in their order. Each is idempotent.
     pub actions: Vec<AttemptAction>,
     /// When to decide again even if nothing changes.
     pub wake_at: Option<UnixMillis>,
     /// The phase shown to the user.
     pub job_phase: JobPhase,
-    /// How many replicas train: as many as each stage has ready instances; 0 while they are too few for a group.
+    /// The number of replicas that train: as many as each stage has ready instances; 0 while they are too few for a
+    /// group.
     pub training_replicas: u32,
 }
 
@@ -77,7 +78,8 @@ pub fn decide(observed: &Observed, now: UnixMillis) -> Decision {
     Decision { state: observed.state, actions, wake_at: clock.next_deadline, job_phase, training_replicas }
 }
 
-/// A new checkpoint resets the restart budget; a step beyond all earlier ones resets the back-off, and which stages were replaced.
+/// A new checkpoint resets the restart budget; a step beyond all earlier ones resets the back-off, and which stages
+/// were replaced.
 fn record_progress(observed: &mut Observed) {
     let terminations = || observed.instances.iter().filter_map(|instance| instance.exit()?.termination.as_ref());
     let checkpoint_step =
@@ -191,18 +193,18 @@ fn next_from_draining(observed: &Observed, clock: &mut DeadlineClock) -> JobStat
     }
 }
 
-/// How a job goes on after a failure.
+/// The remedy after a failure.
 enum Remedy<'a> {
     /// A spare was promoted to the stage that was lost.
     Promotion(&'a StageInstance),
     /// These stages were lost and start again.
     Replacement(BTreeSet<u32>),
-    /// The whole group starts anew.
+    /// The whole group starts again.
     NextAttempt,
 }
 
-/// A failure ends the job, or leads to its remedy: after a back-off, unless a spare was the remedy already. The state stays as it is while
-/// the promotion of a spare is awaited.
+/// A failure ends the job, or leads to its remedy: after a back-off, unless a spare was the remedy already. The state
+/// stays as it is while the promotion of a spare is awaited.
 fn after_failure(observed: &Observed, failure: AttemptFailure, remedy: Remedy, clock: &mut DeadlineClock) -> JobState {
     let now = clock.now;
     let is_awaited = match &remedy {
@@ -275,7 +277,7 @@ fn with_next_attempt(observed: &Observed, not_before: UnixMillis, now: UnixMilli
     state
 }
 
-/// The suspended state: as for a Kubernetes Job, the active deadline starts anew with the next attempt.
+/// The suspended state: as for a Kubernetes Job, the active deadline starts again with the next attempt.
 fn suspended(mut state: JobState) -> JobState {
     state.attempt_phase = AttemptPhase::Idle;
     state.started_at = None;

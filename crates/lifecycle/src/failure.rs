@@ -18,7 +18,7 @@ pub struct AttemptFailure {
     /// The stages and replicas of that attempt; none if it had but one replica.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mesh: Option<Mesh>,
-    /// Which of the stage's instances in this attempt: its incarnation.
+    /// The incarnation of the stage's instance in this attempt.
     #[serde(default)]
     pub incarnation: u32,
     /// The reason.
@@ -48,13 +48,15 @@ pub enum FailureReason {
     InvalidConfig,
     /// The volume failed.
     Storage,
-    /// Killed by a signal; SIGKILL may be the kernel's out-of-memory killer. Or ended, by its peers, before its exit was observed.
+    /// Killed by a signal; SIGKILL may be the kernel's out-of-memory killer. Or ended, by its peers, before its exit
+    /// was observed.
     Killed,
     /// All stages lost a peer and none failed by itself.
     PeerLost,
     /// The stage was deleted and its exit was not observed: somebody deleted it. Or it exited without a code.
     Unknown,
-    /// No step was finished within the stall timeout. Or its peers have lost a process that still runs, or it does not terminate.
+    /// No step was finished within the stall timeout. Or its peers have lost a process that still runs, or it does not
+    /// terminate.
     Stalled,
     /// Rendezvous was not complete within the start-up timeout.
     StartupTimeout,
@@ -91,7 +93,8 @@ impl AttemptFailure {
         self.kind.filter(|kind| kind.is_deterministic()).map(|kind| (kind, self.step))
     }
 
-    /// Whether replacing the stage is not enough: the failure would come again, or what the others hold in memory may be wrong too.
+    /// Whether replacing the stage is not enough: the failure would come again, or what the others hold in memory may
+    /// be wrong too.
     pub(crate) fn needs_new_attempt(&self) -> bool {
         self.deterministic_signature().is_some() || self.kind == Some(FailureKind::WrongResult)
     }

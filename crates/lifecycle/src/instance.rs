@@ -20,7 +20,8 @@ pub struct StageInstance {
     pub rank: u32,
     /// The attempt.
     pub attempt: u64,
-    /// An ordinal of this stage's instances in this attempt, which only grows: a newer instance has a higher one. Not a count.
+    /// An ordinal of this stage's instances in this attempt, which only grows: a newer instance has a higher one. Not a
+    /// count.
     pub incarnation: u32,
     /// The number of the spare that it was before it was promoted to this stage.
     pub spare: Option<u32>,
@@ -62,7 +63,7 @@ pub enum InstanceState {
     Exited(Exit),
 }
 
-/// How a process exited.
+/// The exit of a process.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Exit {
     /// The exit code; none if it is not known.
@@ -71,13 +72,14 @@ pub struct Exit {
     pub signal: Option<i32>,
     /// A cause outside the job.
     pub external_cause: Option<ExternalCause>,
-    /// What the cluster says of it.
+    /// The cluster's message about it.
     pub message: Option<String>,
     /// Its termination message.
     pub termination: Option<TerminationReport>,
 }
 
-/// Causes outside the job, which the caller reads from the pod's conditions. They do not count against the budget by themselves.
+/// Causes outside the job, which the caller reads from the pod's conditions. They do not count against the budget by
+/// themselves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ExternalCause {
     /// Preempted by a pod of higher priority.
@@ -164,7 +166,7 @@ impl InstanceState {
     }
 }
 
-/// What a stage's instance and a spare have in common.
+/// The common attributes of a stage's instance and a spare.
 #[derive(Clone, Copy)]
 pub(crate) struct InstanceRef<'a> {
     pub(crate) attempt: u64,

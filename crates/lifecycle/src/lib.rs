@@ -1,6 +1,6 @@
-//! The job's state machine and restart policy as a pure function: `decide(&Observed, now) -> Decision`. The launcher calls
-//! it with processes, the operator with pods. A group is the instances of an attempt that train together, from one rendezvous to the next
-//! loss. No clock, no I/O; the caller stores the state.
+//! The job's state machine and restart policy as a pure function: `decide(&Observed, now) -> Decision`. The launcher
+//! calls it with processes, the operator with pods. A group is the instances of an attempt that train together, from
+//! one rendezvous to the next loss. No clock, no I/O; the caller stores the state.
 //!
 //! The caller must:
 //!

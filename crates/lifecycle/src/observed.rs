@@ -10,7 +10,7 @@ use crate::{JobState, Policy, UnixMillis};
 /// One consistent observation of a job.
 #[derive(Clone, Debug)]
 pub struct Observed {
-    /// What the spec asks for.
+    /// The desired state, from the spec.
     pub desired: Desired,
     /// The limits that the spec sets.
     pub policy: Policy,
@@ -37,7 +37,7 @@ pub struct CreationRefusal {
     pub message: String,
 }
 
-/// What the spec asks for.
+/// The desired state, from the spec.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Desired {
     /// Stages and replicas.
@@ -105,7 +105,7 @@ impl Observed {
         self.policy.replaces_stages && self.policy.min_data_parallel < self.state.attempt.mesh.data_parallel
     }
 
-    /// How many replicas train: as many as each stage has instances that are ready, if they are enough for a group.
+    /// The number of replicas that train: as many as each stage has ready instances, if they are enough for a group.
     pub(crate) fn training_replicas(&self) -> u32 {
         let ready: BTreeSet<u32> = self
             .current_instances()
@@ -117,7 +117,8 @@ impl Observed {
         if is_enough { count } else { 0 }
     }
 
-    /// Whether the job may lack replicas and enough complete ones are ready: an instance outside them that ends breaks no group.
+    /// Whether the job may lack replicas and enough complete ones are ready: an instance outside them that ends breaks
+    /// no group.
     pub(crate) fn enough_replicas_train(&self) -> bool {
         self.may_lack_replicas() && self.training_replicas() > 0
     }
@@ -150,7 +151,8 @@ impl Observed {
     /// Stages of the current attempt that were created and have no instance any more.
     pub(crate) fn deleted_stages(&self, all_created: bool) -> impl Iterator<Item = u32> {
         let to_create = &self.state.ranks_to_create;
-        // during a replacement every other rank was created earlier; while an attempt starts, none is known to have been
+        // during a replacement every other rank was created earlier; while an attempt starts, none is known to have
+        // been
         let was_created = move |rank: &u32| all_created || !to_create.is_empty() && !to_create.contains(rank);
         self.missing_stages().filter(was_created)
     }

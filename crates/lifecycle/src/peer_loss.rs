@@ -1,4 +1,5 @@
-//! Losses of a stage that its peers report. They know at once that a process has ended; the kubelet tells how, up to seconds later.
+//! Losses of a stage that its peers report. They know at once that a process has ended; the kubelet tells how, up to
+//! seconds later.
 
 use crate::instance::StageInstance;
 use crate::observed::{LostInstance, Observed};
@@ -7,13 +8,14 @@ use crate::state::{AttemptPhase, JobOutcome, JobState};
 use crate::time::{DeadlineClock, UnixMillis};
 use crate::{AttemptFailure, FailureReason, replacement};
 
-/// How long, in seconds, a stage that the others have lost may take to exit, or to join their next group.
+/// The time, in seconds, that a stage which the others have lost may take to exit, or to join their next group.
 const LOST_SETTLE_SECONDS: u64 = 2;
 
-/// How long, in seconds, a stage that has ended and was replaced is kept, for its exit to be observed.
+/// The time, in seconds, for which a replaced stage that has ended is kept, so that its exit is observed.
 const EXIT_TIMEOUT_SECONDS: u64 = 10;
 
-/// The cause according to the other stages: they have lost one that has ended, or that neither exits nor joins the next group.
+/// The cause according to the other stages: they have lost one that has ended, or that neither exits nor joins the next
+/// group.
 pub(crate) fn cause(observed: &Observed, all_created: bool, clock: &mut DeadlineClock) -> Option<AttemptFailure> {
     let (instance, lost) = observed.lost_instance()?;
     if lost.has_ended {
@@ -26,8 +28,8 @@ pub(crate) fn cause(observed: &Observed, all_created: bool, clock: &mut Deadline
     clock.passed_or_wake_at(lost.since.plus_seconds(LOST_SETTLE_SECONDS)).then_some(unresponsive)
 }
 
-/// The failure of a stage to which a spare was promoted, at the latest at `promoted_at`, before its exit is observed; none while the exit
-/// is waited for, because it decides what follows.
+/// The failure of a stage to which a spare was promoted, at the latest at `promoted_at`, before its exit is observed;
+/// none while the exit is waited for, because it decides what follows.
 pub(crate) fn failure_before_promotion(
     observed: &Observed,
     instance: &StageInstance,
@@ -59,16 +61,16 @@ fn failure_of_unresponsive(observed: &Observed, rank: u32, now: UnixMillis) -> A
     AttemptFailure::without_exit(&observed.state, reason, Some(rank), message, now)
 }
 
-/// Whether to act on a loss before the exit is known: no rule of the user asks for it, and a restart is left. `with_observed_exit` corrects
-/// it later.
+/// Whether to act on a loss before the exit is known: no rule of the user asks for it, and a restart is left.
+/// `with_observed_exit` corrects it later.
 fn may_act_before_exit(observed: &Observed) -> bool {
     let restart = &observed.policy.restart;
     let has_rules = restart.pod_failure_policy.is_some() || !restart.exit_codes.is_empty();
     !has_rules && observed.state.budget.remaining(restart.max_restarts) > 0
 }
 
-/// The state with how the last failed stage exited, if that was not known yet and is now: the restart is given back if its reason does not
-/// count, and the job may have failed.
+/// The state with how the last failed stage exited, if that was not known yet and is now: the restart is given back if
+/// its reason does not count, and the job may have failed.
 pub(crate) fn with_observed_exit(observed: &Observed) -> JobState {
     let state = &observed.state;
     let observed_exit = || {
@@ -100,7 +102,7 @@ pub(crate) fn exit_is_awaited(observed: &Observed, instance: &StageInstance, clo
         .is_some_and(|failure| !clock.passed_or_wake_at(failure.failed_at.plus_seconds(EXIT_TIMEOUT_SECONDS)))
 }
 
-/// The last failure, if it is known from the other stages alone, and the job goes on.
+/// The last failure, if it is known from the other stages alone, and the job continues.
 fn reported_failure(state: &JobState) -> Option<&AttemptFailure> {
     state.last_failure.as_ref().filter(|failure| failure.awaits_exit() && state.outcome().is_none())
 }

@@ -1,4 +1,4 @@
-//! Which rule of `restart.podFailurePolicy` a failure matches.
+//! The rule of `restart.podFailurePolicy` that a failure matches.
 
 use stagecoach_api::job::{
     ExitCodeOperator, OnExitCodes, OnPodCondition, PodFailurePolicyAction, PodFailurePolicyRule, RestartSpec,
@@ -6,7 +6,7 @@ use stagecoach_api::job::{
 
 use crate::AttemptFailure;
 
-/// What the user wants to follow `failure`, whose pod has conditions of these types and statuses; none if no rule matches.
+/// The user's action for `failure`, whose pod has conditions of these types and statuses; `None` if no rule matches.
 /// `restart.exitCodes` are rules as well, the last ones.
 pub(crate) fn action_after(
     restart: &RestartSpec,

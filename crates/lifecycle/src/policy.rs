@@ -18,14 +18,14 @@ pub struct Policy {
     pub scheduling_timeout_seconds: u64,
     /// Longest duration of the job, in seconds.
     pub active_deadline_seconds: Option<u64>,
-    /// How much longer a back-off may be, in percent: jobs that failed together must not start together.
+    /// The jitter of a back-off, in percent: jobs that failed together must not start together.
     pub backoff_jitter_percent: u32,
-    /// Whether the other stages go on once a lost one was replaced. Otherwise the whole group starts anew.
+    /// Whether the other stages continue once a lost one was replaced. Otherwise the whole group starts again.
     pub replaces_stages: bool,
-    /// How many spares wait beside the stages of a running attempt; without effect where lost stages are not replaced.
+    /// The number of spares beside the stages of a running attempt; without effect where lost stages are not replaced.
     pub spares: u32,
-    /// Whether a node can be lost without its pods' exits being observed. Then an instance that still seems to run although
-    /// its peers lost it is `NodeLost`, otherwise `Stalled`.
+    /// Whether a node can be lost without its pods' exits being observed. Then an instance that still seems to run
+    /// although its peers lost it is `NodeLost`, otherwise `Stalled`.
     pub nodes_can_be_lost: bool,
     /// With how few replicas a group trains on.
     pub min_data_parallel: u32,
@@ -62,8 +62,8 @@ impl Policy {
         max.saturating_add(max.mul_f64(f64::from(self.backoff_jitter_percent) / 100.0))
     }
 
-    /// What follows a failure, before the budget is checked: the user's rules decide first, then the contract. `enough_replicas_train` if it
-    /// ended no group.
+    /// The consequence of a failure, before the budget is checked: the user's rules decide first, then the contract.
+    /// `enough_replicas_train` if it ended no group.
     pub(crate) fn restart_decision(
         &self,
         failure: &AttemptFailure,
@@ -103,7 +103,7 @@ impl FailureReason {
     }
 }
 
-/// What follows a failure.
+/// The consequence of a failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum RestartDecision {
     Fail(JobFailureReason),

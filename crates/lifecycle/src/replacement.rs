@@ -1,4 +1,4 @@
-//! Replacement: the stages that were lost start again, and the others stay and form the group anew with them.
+//! Replacement: the stages that were lost start again, and the others stay and form the group again with them.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -9,9 +9,9 @@ use crate::state::{AttemptPhase, JobState};
 use crate::time::UnixMillis;
 use crate::{AttemptFailure, cause};
 
-/// The stages whose replacement is enough after `failure`; empty if all stages have to start anew: no live instance would
-/// remain, another stage terminates or exited for no failure of its own, the failure needs a new attempt, or a stage was replaced already
-/// and no step was finished since.
+/// The stages whose replacement is enough after `failure`; empty if all stages have to start again: no live instance
+/// would remain, another stage terminates or exited for no failure of its own, the failure needs a new attempt, or a
+/// stage was replaced already and no step was finished since.
 pub(crate) fn replaceable_stages(observed: &Observed, failure: &AttemptFailure, all_created: bool) -> BTreeSet<u32> {
     let state = &observed.state;
     // all were created once: now, or before the last replacement

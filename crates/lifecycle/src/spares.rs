@@ -1,7 +1,7 @@
-//! Spares: processes or pods of an attempt without a stage, which have joined and loaded everything. When a stage is lost, its
-//! group promotes a spare at once and asks nobody: the spare is then the stage's next incarnation. Here the promotion is only
-//! observed and recorded, as the replacement that it is, and the next spare is made. `decide` itself replaces a lost stage only if
-//! no spare was promoted in time.
+//! Spares: processes or pods of an attempt without a stage, which have joined and loaded everything. When a stage is
+//! lost, its group promotes a spare at once and asks nobody: the spare is then the stage's next incarnation. Here the
+//! promotion is only observed and recorded, as the replacement that it is, and the next spare is made. `decide` itself
+//! replaces a lost stage only if no spare was promoted in time.
 
 use std::collections::BTreeSet;
 
@@ -14,11 +14,12 @@ use crate::state::{AttemptPhase, JobState};
 use crate::time::{DeadlineClock, UnixMillis};
 use crate::{AttemptFailure, FailureReason, cause, peer_loss};
 
-/// How long, in seconds, the group has to promote a spare to a stage that was lost, before another instance is created for it.
+/// The time, in seconds, that the group has to promote a spare to a lost stage, before another instance is created for
+/// it.
 const PROMOTION_TIMEOUT_SECONDS: u64 = 2;
 
-/// How long, in seconds, a spare that has exited is kept and no other is made for it: one that crashes at its start would be
-/// made again without pause.
+/// The time, in seconds, for which a spare that has exited is kept and no other is created for it: one that crashes at
+/// its start would be made again without pause.
 const EXITED_SPARE_KEPT_SECONDS: u64 = 10;
 
 impl Observed {
@@ -59,7 +60,7 @@ pub(crate) fn unrecorded_promotion(observed: &Observed) -> Option<&StageInstance
     unrecorded.min_by_key(|instance| (instance.rank, instance.incarnation))
 }
 
-/// How the stage ended that `promoted` replaces; none while its exit is waited for, because that decides what follows.
+/// The exit of the stage that `promoted` replaces; `None` while the exit is awaited, because it decides the remedy.
 pub(crate) fn failure_before(
     observed: &Observed,
     promoted: &StageInstance,
@@ -81,9 +82,10 @@ pub(crate) fn failure_before(
     }
 }
 
-/// Whether the group goes on with `promoted` after this failure. Otherwise all stages start anew: the job does not replace stages, the
-/// failure needs a new attempt, this rank was replaced already without progress since, or the old instance exited done or drained. One
-/// that exited because it lost its peers is no obstacle: the group had left it behind.
+/// Whether the group continues with `promoted` after this failure. Otherwise all stages start again: the job does not
+/// replace stages, the failure needs a new attempt, this rank was replaced already without progress since, or the old
+/// instance exited done or drained. One that exited because it lost its peers is no obstacle: the group had left it
+/// behind.
 pub(crate) fn group_goes_on(observed: &Observed, promoted: &StageInstance, failure: &AttemptFailure) -> bool {
     let lost = observed.current_instances().find(|instance| instance.rank == promoted.rank);
     observed.policy.replaces_stages
@@ -92,8 +94,8 @@ pub(crate) fn group_goes_on(observed: &Observed, promoted: &StageInstance, failu
         && !lost.and_then(StageInstance::exit).is_some_and(cause::exited_gracefully)
 }
 
-/// Records that a spare became this incarnation of `rank`. The group was whole before, so that nothing but what `decide` itself is
-/// replacing is left to create.
+/// Records that a spare became this incarnation of `rank`. The group was whole before, so that nothing but what
+/// `decide` itself is replacing is left to create.
 pub(crate) fn with_promotion(mut state: JobState, rank: u32, incarnation: u32) -> JobState {
     state.incarnations.insert(rank, incarnation);
     state.ranks_to_create.remove(&rank);
@@ -126,9 +128,9 @@ fn lost_at(observed: &Observed, failure: &AttemptFailure) -> Option<UnixMillis> 
     exited.map(|instance| instance.since).or(reported.map(|lost| lost.since))
 }
 
-/// How far the next incarnation that `decide` creates is ahead of the last one, so that no two instances have the same. Every spare may have
-/// been promoted to the stage and have died unobserved, each as the incarnation after the last. Where none is left and one was promoted
-/// before, one more is skipped: a last one may have been promoted unobserved.
+/// The increment of the next incarnation that `decide` creates, so that no two instances have the same. Every spare may
+/// have been promoted to the stage and have died unobserved, each as the incarnation after the last. Where none is left
+/// and one was promoted before, one more is skipped: a last one may have been promoted unobserved.
 pub(crate) fn incarnation_increment(observed: &Observed) -> u32 {
     let number = observed.state.attempt.number;
     let is_promoted = |instance: &StageInstance| instance.attempt == number && instance.spare.is_some();
@@ -137,7 +139,7 @@ pub(crate) fn incarnation_increment(observed: &Observed) -> u32 {
     listed.max(observed.wanted_spares()).max(any_promoted.into()).saturating_add(1)
 }
 
-/// What to do about the spares of an attempt that runs. `may_start`: new ones may be created now.
+/// The actions for the spares of an attempt that runs. `may_start`: new spares may be created now.
 pub(crate) fn actions_while_running(
     observed: &Observed,
     may_start: bool,
@@ -175,7 +177,7 @@ pub(crate) fn actions_while_running(
     actions
 }
 
-/// What to do about the spares of a job that is complete: none exits by itself, nor does one that was promoted to a
+/// The actions for the spares of a job that is complete: none exits by itself, nor does one that was promoted to a
 /// stage that lived and finished without it.
 pub(crate) fn actions_when_complete(observed: &Observed, clock: &mut DeadlineClock) -> Vec<AttemptAction> {
     let attempt = observed.state.attempt.number;

@@ -17,15 +17,15 @@ pub struct JobState {
     pub attempt_phase: AttemptPhase,
     /// The current attempt, or the last one.
     pub attempt: Attempt,
-    /// The incarnations of the current attempt's stages, by rank; those that are still their first, 0, are left out. They only
-    /// grow, by one or more: they do not say how often a stage was replaced.
+    /// The incarnations of the current attempt's stages, by rank; those that are still their first, 0, are left out.
+    /// They only grow, by one or more: they do not say how often a stage was replaced.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub incarnations: BTreeMap<u32, u32>,
     /// The ranks of the stages whose last incarnation is to be created. Only while a replacement is under way.
     #[serde(default, rename = "starting", skip_serializing_if = "BTreeSet::is_empty")]
     pub ranks_to_create: BTreeSet<u32>,
-    /// The ranks of the stages that were replaced since a step beyond all earlier ones was finished: one that fails again makes the whole
-    /// group anew.
+    /// The ranks of the stages that were replaced since a step beyond all earlier ones was finished: one that fails
+    /// again makes the whole group again.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub replaced_without_progress: BTreeSet<u32>,
     /// Restarts so far.
@@ -88,7 +88,7 @@ pub struct Attempt {
     pub revision: u64,
 }
 
-/// How a job ended.
+/// The outcome of a job.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum JobOutcome {
@@ -138,8 +138,9 @@ impl JobState {
         instance.incarnation == self.incarnation(instance.rank)
     }
 
-    /// Corrects what a clock ahead of this one has recorded: nothing was recorded later than `now`, and no back-off lasts longer
-    /// than to `longest_backoff`. So no wait is longer than its bound from now, whatever the clock before showed.
+    /// Corrects what a clock ahead of this one has recorded: nothing was recorded later than `now`, and no back-off
+    /// lasts longer than to `longest_backoff`. So no wait is longer than its bound from now, whatever the clock before
+    /// showed.
     pub(crate) fn clamp_times(&mut self, now: UnixMillis, longest_backoff: UnixMillis) {
         if let AttemptPhase::Running { not_before, .. } = &mut self.attempt_phase {
             *not_before = longest_backoff.min(*not_before);
@@ -151,7 +152,7 @@ impl JobState {
         }
     }
 
-    /// How the job ended, if it has.
+    /// The outcome of the job, if it has ended.
     pub const fn outcome(&self) -> Option<&JobOutcome> {
         match &self.attempt_phase {
             AttemptPhase::Finished(outcome) => Some(outcome),

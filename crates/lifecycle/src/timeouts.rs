@@ -6,8 +6,8 @@ use crate::instance::{InstanceState, StageInstance};
 use crate::observed::Observed;
 use crate::time::DeadlineClock;
 
-/// How long, in seconds, the instances of an attempt are held while the creation of another is refused. A quota that is full
-/// of what is just being deleted has room again sooner.
+/// The time, in seconds, for which the instances of an attempt are held while the creation of another is refused. A
+/// quota that is full of what is just being deleted has room again sooner.
 const CREATION_REFUSED_GRACE_SECONDS: u64 = 10;
 
 /// The cause of a refusal while other instances of the attempt exist: they must not hold their resources until it ends.
@@ -37,7 +37,7 @@ pub(crate) fn cause_of_timeout(
     let latest = |wanted: fn(&StageInstance) -> bool| {
         observed.current_instances().filter(move |instance| wanted(instance)).max_by_key(|instance| instance.since)
     };
-    // A queue decides how long the group waits, and lets another go first if it is created anew.
+    // A queue decides how long the group waits, and lets another go first if it is created again.
     if !observed.enough_replicas_train()
         && latest(|instance| instance.state == InstanceState::SchedulingGated).is_some()
     {

@@ -1,17 +1,17 @@
-//! What the standard environment variables say.
+//! The settings of the standard environment variables.
 
 use std::time::Duration;
 
 use percent_encoding::percent_decode_str;
 
-/// Where to export to, how, and as whom.
+/// The endpoint of the export, its protocol and its identity.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
     /// The collector's address, without a slash at its end.
     pub(crate) endpoint: String,
     /// Sent with each request.
     pub(crate) headers: Vec<(String, String)>,
-    /// Of one request.
+    /// The time limit of one request.
     pub(crate) timeout: Duration,
     /// From one export of all metrics to the next.
     pub(crate) metric_interval: Duration,

@@ -18,11 +18,11 @@ use crate::{Config, Span};
 
 /// The name of the thread that sends.
 pub const THREAD: &str = "otlp";
-/// How many spans wait at most; more are dropped.
+/// The most spans that wait; more are dropped.
 const MAX_QUEUED_SPANS: usize = 2048;
-/// How many spans one request has at most, and from how many on they are sent at once.
+/// The most spans of one request; so many spans are sent at once.
 const MAX_BATCH_SPANS: usize = 512;
-/// How long spans wait at most, and how long the thread waits after a failure.
+/// The longest wait of a span, and the thread's wait after a failure.
 const SPAN_INTERVAL: Duration = Duration::from_secs(5);
 
 /// The metrics of this process, and the attributes of its resource. Called on the exporter's thread.
@@ -89,7 +89,8 @@ impl Exporter {
         }
     }
 
-    /// Sends what waits, and all metrics, for `timeout` at most, and not at all if the collector did not take what came last.
+    /// Sends what waits, and all metrics, for `timeout` at most, and not at all if the collector did not take what came
+    /// last.
     pub fn flush(&self, timeout: Duration) {
         let mut queue = self.0.lock();
         if queue.is_failing {
@@ -156,7 +157,8 @@ impl<P: MetricProducer> Worker<P> {
         }
     }
 
-    /// Waits until there is something to do. Returns the number of flushes that were requested, and whether one is to be done.
+    /// Waits until there is something to do. Returns the number of flushes that were requested, and whether one is to
+    /// be done.
     fn wait(&self) -> (u64, bool) {
         let queue = self.shared.lock();
         let until_metrics = self.metrics_at.saturating_duration_since(Instant::now());

@@ -26,7 +26,7 @@ struct Family<'t> {
 
 #[derive(Debug)]
 struct Sample<'t> {
-    /// What follows the family's name: `_total`, `_bucket`, ...
+    /// The suffix of the family's name: `_total`, `_bucket`, ...
     suffix: &'t str,
     labels: Labels,
     value: f64,
@@ -115,7 +115,8 @@ impl Family<'_> {
             }),
             _ => return None,
         };
-        // A ratio has no unit here: Prometheus would make `_ratio` of it, behind the `_ratios` that the name has already.
+        // A ratio has no unit here: Prometheus would make `_ratio` of it, behind the `_ratios` that the name has
+        // already.
         let unit = match self.unit {
             "seconds" => "s",
             "bytes" => "By",

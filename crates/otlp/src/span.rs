@@ -10,7 +10,7 @@ pub type TraceId = [u8; 16];
 /// Names a span of a trace; not all zero.
 pub type SpanId = [u8; 8];
 
-/// What took how long.
+/// A timed operation.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Span {
     /// The trace.
@@ -19,7 +19,7 @@ pub struct Span {
     pub id: SpanId,
     /// The span of which it is a part.
     pub parent: Option<SpanId>,
-    /// What it was: one of few words.
+    /// The operation: one of few words.
     pub name: String,
     /// Its begin.
     pub start: SystemTime,

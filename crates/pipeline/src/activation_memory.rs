@@ -1,5 +1,5 @@
-//! Activation memory per rank. A forward keeps its activations; a full backward frees them. One that is split into I and W
-//! frees them in I, which leaves the inputs of the weight gradients for W.
+//! Activation memory per rank. A forward keeps its activations; a full backward frees them. One that is split into I
+//! and W frees them in I, which leaves the inputs of the weight gradients for W.
 
 use crate::action::{Action, WorkItem};
 use crate::placement::Placement;
@@ -7,7 +7,7 @@ use crate::simulate::{ChunkCosts, Costs};
 use rustc_hash::FxHashSet;
 use std::collections::BTreeSet;
 
-/// What a work item, or a rank, holds, as counts or bytes.
+/// The activations that a work item, or a rank, holds, as counts or bytes.
 #[derive(Copy, Clone, Debug, Default)]
 pub(crate) struct Held {
     /// From F to B or I.
@@ -25,8 +25,8 @@ impl Held {
     }
 }
 
-/// What is held after each action, where a work item of a chunk holds `size(chunk)`. A work item that has no backward in
-/// the program (an evaluation) holds nothing.
+/// The activations held after each action, if a work item of a chunk holds `size(chunk)`. A work item that has no
+/// backward in the program (an evaluation) holds nothing.
 pub(crate) fn held<'a>(actions: &'a [Action], size: impl Fn(usize) -> Held + 'a) -> impl Iterator<Item = Held> + 'a {
     let completed = |action: &Action| action.completes_weight_gradient().then(|| action.item()).flatten();
     let with_backward: FxHashSet<WorkItem> = actions.iter().filter_map(completed).collect();
@@ -57,7 +57,7 @@ pub(crate) fn peak(actions: &[Action], size: impl Fn(usize) -> Held) -> Held {
     held(actions, size).max_by_key(|held| held.total()).unwrap_or_default()
 }
 
-/// What `rank` holds in bytes between actions, where that is most, and the most that an action holds besides.
+/// The peak in bytes that `rank` holds between actions, and the most that an action holds besides.
 pub(crate) fn peak_of_rank(placement: &Placement, rank: usize, actions: &[Action], costs: &Costs) -> (Held, u64) {
     let size = |chunk| {
         let ChunkCosts { activation_bytes, weight_gradient_bytes, .. } = costs.chunk(chunk);
@@ -77,8 +77,8 @@ pub(crate) fn peak_bytes(placement: &Placement, ranks: &[Vec<Action>], costs: &C
     ranks.iter().enumerate().map(rank).collect()
 }
 
-/// Every (microbatches with activations, microbatches with inputs of weight gradients) that `chunk` holds at some moment,
-/// without those of which it holds more at another.
+/// Every (microbatches with activations, microbatches with inputs of weight gradients) that `chunk` holds at some
+/// moment, without those of which it holds more at another.
 pub(crate) fn microbatches_held(actions: &[Action], chunk: usize) -> Vec<(u64, u64)> {
     let only = |held: Held| {
         move |of: usize| if of == chunk { held } else { Held { activations: 0, weight_gradient_inputs: 0 } }

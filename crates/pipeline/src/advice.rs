@@ -1,4 +1,4 @@
-//! What would make a measured step shorter: a better balance of the ranks.
+//! Advice that makes a measured step shorter: a better balance of the ranks.
 
 use std::fmt;
 
@@ -15,7 +15,7 @@ pub struct Advice {
     pub rank: usize,
     /// Its computation over the mean of all ranks.
     pub imbalance: f64,
-    /// How much shorter the step would be if the rank took the mean: 0 to 1.
+    /// The share by which the step would be shorter if the rank took the mean: 0 to 1.
     pub saving: f64,
     /// The partition that was measured.
     pub partition: Partition,
@@ -26,11 +26,11 @@ pub struct Advice {
 /// Less is within the noise of a measurement, and not worth a change.
 const MIN_SAVING: f64 = 0.01;
 
-/// Simulates steps with the measured times: one in which the slowest rank takes no more than the mean, and one of the best
-/// partition. None without measured steps or computations.
+/// Simulates steps with the measured times: one in which the slowest rank takes no more than the mean, and one of the
+/// best partition. None without measured steps or computations.
 ///
-/// `model` gives the modules' work in any unit; a rank's speed is its measured time over the work of its modules, so that
-/// ranks on unequal machines have unequal speeds.
+/// `model` gives the modules' work in any unit; a rank's speed is its measured time over the work of its modules, so
+/// that ranks on unequal machines have unequal speeds.
 pub fn advise(programs: &Programs, measured: &[Timeline], model: &ModelCost, partition: &Partition) -> Option<Advice> {
     let placement = &programs.placement;
     let costs = Costs::measured(measured, placement);
@@ -50,7 +50,8 @@ pub fn advise(programs: &Programs, measured: &[Timeline], model: &ModelCost, par
     Some(Advice { rank, imbalance: slowest.imbalance, saving, partition: partition.clone(), better })
 }
 
-/// Moves single layers over the boundaries between chunks, each time the one that shortens the step most, while that does.
+/// Moves single layers over the boundaries between chunks, each time the one that shortens the step most, while that
+/// does.
 fn better_partition(
     programs: &Programs,
     costs: &Costs,

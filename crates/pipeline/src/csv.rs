@@ -1,5 +1,5 @@
-//! Schedules as the compute-only CSV of torch and torchtitan: one line per rank, one action per cell, an empty cell where
-//! a rank idles. Which rank a chunk is on follows from the line that its actions are on.
+//! Schedules as the compute-only CSV of torch and torchtitan: one line per rank, one action per cell, an empty cell
+//! where a rank idles. Which rank a chunk is on follows from the line that its actions are on.
 
 use crate::action::{Action, ActionError};
 use crate::lower::lower;

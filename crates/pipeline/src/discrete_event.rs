@@ -48,8 +48,8 @@ struct DiscreteEventSimulation<'a> {
     receive_index: FxHashMap<Action, usize>,
     /// When all that a rank has begun to reduce is there.
     reduced_at: Vec<f64>,
-    /// When the weights of a chunk begin to come and are there, of the chunks with a GATHER: that of the step before, which is under way
-    /// when this one begins.
+    /// When the weights of a chunk begin to come and are there, of the chunks with a GATHER: that of the step before,
+    /// which is under way when this one begins.
     gathered: FxHashMap<usize, (f64, f64)>,
 }
 
@@ -135,7 +135,7 @@ impl DiscreteEventSimulation<'_> {
         true
     }
 
-    /// Sends the gradients of a chunk on their way, behind those of others; the rank goes on.
+    /// Sends the gradients of a chunk on their way, behind those of others; the rank continues.
     fn reduce(&mut self, rank: usize, chunk: usize, now: f64) {
         let start = self.reduced_at[rank].max(now);
         let end = start + self.costs.reduce_seconds.get(chunk).copied().unwrap_or(0.0);

@@ -1,6 +1,6 @@
-//! In which order the gradients of a step's microbatches are added: within a block of consecutive microbatches one after the
-//! other, then the blocks as a binary tree by index. The order does not depend on who computes which block, and so neither
-//! do the bits of the sum.
+//! In which order the gradients of a step's microbatches are added: within a block of consecutive microbatches one
+//! after the other, then the blocks as a binary tree by index. The order does not depend on who computes which block,
+//! and so neither do the bits of the sum.
 
 use crate::action::WorkItem;
 use std::ops::Range;
@@ -29,8 +29,8 @@ impl GradientBlocks {
         self.count
     }
 
-    /// The blocks of `replica`, one of `replicas`: consecutive ones; the first replicas have one more than the others if they
-    /// can't all have as many.
+    /// The blocks of `replica`, one of `replicas`: consecutive ones; the first replicas have one more than the others
+    /// if they can't all have as many.
     pub fn of_replica(self, replica: usize, replicas: usize) -> ReplicaBlocks {
         let (each, more) = (self.count / replicas, self.count % replicas);
         let first = |replica: usize| replica * each + replica.min(more);
@@ -93,7 +93,8 @@ impl ReplicaBlocks {
         self.sums().0
     }
 
-    /// The most sums that wait for their sibling while the blocks are added in their order, besides the one that is being added to.
+    /// The most sums that wait for their sibling while the blocks are added in their order, besides the one that is
+    /// being added to.
     pub fn partial_sums(&self) -> usize {
         self.sums().1
     }
@@ -128,8 +129,9 @@ impl Subtree {
         Subtree { first: self.first & !self.blocks, blocks: 2 * self.blocks }
     }
 
-    /// Pushes the sum of this node to `waiting`, the sums of nodes before it, in their order, that wait for their sibling. Where the
-    /// last of them is the sibling, `add` makes of both (left, right) the sum of their parent, which takes this one's place, and so on.
+    /// Pushes the sum of this node to `waiting`, the sums of nodes before it, in their order, that wait for their
+    /// sibling. Where the last of them is the sibling, `add` makes of both (left, right) the sum of their parent, which
+    /// takes this one's place, and so on.
     pub fn push<T>(self, sum: T, waiting: &mut Vec<(Subtree, T)>, add: impl Fn(T, T) -> T) {
         let (mut node, mut sum) = (self, sum);
         while let Some((_, left)) = waiting.pop_if(|(other, _)| *other == node.sibling()) {
@@ -145,7 +147,7 @@ mod tests {
     use proptest::prelude::*;
     use std::collections::BTreeMap;
 
-    /// What the tree of `values` is, as text.
+    /// The tree of `values`, as text.
     fn tree(values: &[String]) -> String {
         match values {
             [one] => one.clone(),
@@ -165,7 +167,8 @@ mod tests {
         }
     }
 
-    /// As a stage adds them up: each microbatch to the open sum, which takes its sibling in at a block's end. What is left.
+    /// As a stage adds them up: each microbatch to the open sum, which takes its sibling in at a block's end. What is
+    /// left.
     fn add_up(blocks: &ReplicaBlocks) -> (BTreeMap<Subtree, String>, usize) {
         let (mut partial, mut open, mut most) = (BTreeMap::new(), String::new(), 0);
         for (at, microbatch) in blocks.microbatches().enumerate() {

@@ -1,4 +1,4 @@
-//! What a timeline says about a step, above all one that was measured: where each rank's time went, and what each chunk
+//! The content of a step's timeline, above all of a measured one: the use of each rank's time, and what each chunk
 //! and link took.
 
 use std::collections::HashMap;
@@ -8,7 +8,7 @@ use crate::placement::Placement;
 use crate::simulate::{ChunkCosts, Costs};
 use crate::timeline::{Span, Timeline};
 
-/// Where a rank's time went in a step: `compute_seconds` and `bubble_seconds` add up to the timeline's makespan.
+/// The use of a rank's time in a step: `compute_seconds` and `bubble_seconds` add up to the timeline's makespan.
 #[derive(Copy, Clone, Debug, Default, PartialEq)]
 pub struct RankBreakdown {
     /// Seconds of computation.
@@ -26,7 +26,8 @@ pub struct RankBreakdown {
     pub imbalance: f64,
 }
 
-/// Whether the result goes to the next chunk (a forward) or the previous one, and the work item that it is the input of.
+/// Whether the result goes to the next chunk (a forward) or the previous one, and the work item that it is the input
+/// of.
 type Input = (bool, WorkItem);
 
 /// When the results that other computations need were ready.
@@ -55,7 +56,7 @@ fn computations<'a>(
     })
 }
 
-/// Where each rank's time went. Spans of messages, which only simulated timelines have, count for nothing.
+/// The use of each rank's time. Spans of messages, which only simulated timelines have, count for nothing.
 pub fn breakdown(timeline: &Timeline, placement: &Placement) -> Vec<RankBreakdown> {
     let ready = ready_times(timeline, placement);
     let rank = |spans: &Vec<Span>| {
@@ -99,8 +100,8 @@ pub(crate) fn compute_seconds(spans: &[Span]) -> f64 {
 }
 
 impl Costs {
-    /// The costs that measured steps had: of each chunk the mean of every kind of action, of a link the median time from the
-    /// end of a computation to the start of one that waited for it. Bytes are 0, and so is UPDATE.
+    /// The costs that measured steps had: of each chunk the mean of every kind of action, of a link the median time
+    /// from the end of a computation to the start of one that waited for it. Bytes are 0, and so is UPDATE.
     ///
     /// A chunk that ran B rather than I and W has half of its time in each: their sum is what a simulation of the same
     /// schedule uses.

@@ -1,4 +1,4 @@
-//! Which rank holds which chunk.
+//! The placement of chunks on ranks.
 
 use crate::action::WorkItem;
 

@@ -7,7 +7,7 @@ use std::fmt::Write;
 /// Every rank's actions for one step, communication included.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Programs {
-    /// Which rank holds which chunk.
+    /// The placement of chunks on ranks.
     pub placement: Placement,
     /// The number of microbatches of a step.
     pub microbatches: usize,
@@ -68,9 +68,10 @@ impl Programs {
         self.ranks.iter().flatten().any(|action| action.is_between_replicas())
     }
 
-    /// The programs of a pipeline that is one of several replicas: with the `REDUCE` of a chunk as soon as its gradients are there, and
-    /// its `GATHER` after the update. All replicas send in one order, whatever their microbatches: the last chunk is reduced first,
-    /// whose gradients are complete first, and the first one is gathered first, whose weights are read first.
+    /// The programs of a pipeline that is one of several replicas: with the `REDUCE` of a chunk as soon as its
+    /// gradients are there, and its `GATHER` after the update. All replicas send in one order, whatever their
+    /// microbatches: the last chunk is reduced first, whose gradients are complete first, and the first one is gathered
+    /// first, whose weights are read first.
     #[must_use]
     pub fn replicate(mut self) -> Programs {
         for (rank, actions) in self.ranks.iter_mut().enumerate() {

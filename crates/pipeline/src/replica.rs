@@ -5,7 +5,7 @@
 pub struct Replica {
     /// This one, from 0.
     pub index: usize,
-    /// How many there are.
+    /// The number of replicas.
     pub count: usize,
 }
 
@@ -24,8 +24,8 @@ impl Replica {
     }
 }
 
-/// How the replicas of a stage reach each other: those on one node over its own links, such as NVLink, the others over the network. Both
-/// kinds of links work at the same time.
+/// The links between the replicas of a stage: those on one node over its own links, such as NVLink, the others over the
+/// network. Both kinds of links work at the same time.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ReplicaLinks {
     /// Ranks on a node, which are consecutive.
@@ -37,8 +37,8 @@ pub struct ReplicaLinks {
 }
 
 impl ReplicaLinks {
-    /// Seconds in which a stage of each replica sends every other one its share of so many bytes, and receives as much: what a
-    /// reduce-scatter or an all-gather of them takes. Of replicas of so many stages.
+    /// Seconds in which a stage of each replica sends every other one its share of so many bytes, and receives as much:
+    /// what a reduce-scatter or an all-gather of them takes. Of replicas of so many stages.
     pub fn seconds(&self, stages: usize, replicas: usize, bytes: f64) -> f64 {
         let replicas = replicas.max(1);
         let on_node = (self.ranks_per_node / stages.max(1)).clamp(1, replicas);

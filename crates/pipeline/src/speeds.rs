@@ -1,4 +1,4 @@
-//! How fast the ranks are beside each other: pipelines over unequal machines.
+//! The relative speeds of the ranks: pipelines over unequal machines.
 
 use std::fmt;
 
@@ -28,7 +28,7 @@ pub struct RankSpeeds {
 pub struct SpeedError {
     /// The rank.
     pub rank: usize,
-    /// What was given.
+    /// The given value.
     pub speed: f64,
 }
 
@@ -49,9 +49,9 @@ impl RankSpeeds {
         Ok(RankSpeeds { thousandths: if is_equal { Vec::new() } else { thousandths } })
     }
 
-    /// The speeds that `placement`'s ranks had in measured steps: of each rank the median of its modules' work in a second.
-    /// Those that differ from the fastest by no more than noise count as equal to it. None without measured steps, or if a rank
-    /// has no work.
+    /// The speeds that `placement`'s ranks had in measured steps: of each rank the median of its modules' work in a
+    /// second. Speeds that differ from the fastest by no more than noise count as equal to it. `None` without measured
+    /// steps, or if a rank has no work.
     pub fn measured(
         timelines: &[Timeline],
         placement: &Placement,

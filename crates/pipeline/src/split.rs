@@ -8,9 +8,10 @@ use crate::program::Programs;
 use crate::simulate::{ChunkCosts, Costs};
 
 impl Programs {
-    /// The same programs, not yet those of a replica, with each chunk divided into so many consecutive chunks of the same rank; chunks
-    /// beyond the list stay whole. The parts are computed one after the other where the chunk was: forward the first one first,
-    /// backward the last one first. No message between ranks changes but for the names of its chunks.
+    /// The same programs, not yet those of a replica, with each chunk divided into so many consecutive chunks of the
+    /// same rank; chunks beyond the list stay whole. The parts are computed one after the other where the chunk was:
+    /// forward the first one first, backward the last one first. No message between ranks changes but for the names of
+    /// its chunks.
     #[must_use]
     pub fn split(&self, parts: &[usize]) -> Programs {
         let chunks = 0..self.placement.chunks();
@@ -48,8 +49,8 @@ impl Programs {
 }
 
 impl Partition {
-    /// The partition of programs that are [split](Programs::split): a chunk's layers are divided as evenly as they can be, with the smaller
-    /// parts first, whose weights a step waits for.
+    /// The partition of programs that are [split](Programs::split): a chunk's layers are divided as evenly as they can
+    /// be, with the smaller parts first, whose weights a step waits for.
     #[must_use]
     pub fn split(&self, parts: &[usize]) -> Partition {
         let divided = self.layers.iter().enumerate().flat_map(|(chunk, &layers)| {
@@ -94,7 +95,7 @@ fn count(parts: &[usize], chunk: usize) -> usize {
     parts.get(chunk).copied().unwrap_or(1).max(1)
 }
 
-/// What is of each chunk, from what is of its parts; of chunks beyond the list it is the same.
+/// The values of the chunks, from the values of their parts; chunks beyond the list keep theirs.
 fn merged<T: Copy + Default>(of_parts: &[T], parts: &[usize], add: impl Fn(T, T) -> T) -> Vec<T> {
     let mut of_parts = of_parts.iter().copied();
     let of_chunk = |&count: &usize| of_parts.by_ref().take(count.max(1)).fold(T::default(), &add);

@@ -14,7 +14,7 @@ use super::lines;
 use crate::cluster::{self, Pod};
 use crate::kubectl::Kubectl;
 
-/// How often new pods are looked for.
+/// The interval between two lists of pods.
 const INTERVAL: Duration = Duration::from_secs(2);
 
 /// A line that a pod wrote.
@@ -24,11 +24,11 @@ struct Line {
     text: String,
 }
 
-/// Writes what the pods of the job log after the time up to which each was `shown`, those of replaced stages and new attempts
-/// too, in the order in which it comes, each line as `show` has it; until the job is over or stopped.
+/// Writes what the pods of the job log after the time up to which each was `shown`, those of replaced stages and new
+/// attempts too, in the order in which it comes, each line as `show` has it; until the job is over or stopped.
 ///
 /// # Errors
-/// What kubectl says; a reader that has gone.
+/// The error of kubectl, or of a reader that has closed the output.
 pub(crate) fn follow(
     kubectl: &Kubectl,
     name: &str,
@@ -44,7 +44,7 @@ pub(crate) fn follow(
         // before the pods: what one wrote until then is read below
         let job = cluster::job(kubectl, name)?;
         let is_over = matches!(job.status()?.phase, Some(JobPhase::Complete | JobPhase::Failed | JobPhase::Suspended));
-        // a connection that the API server has closed is made anew
+        // a connection that the API server has closed is created again
         readers.retain(|_, reader| !reader.is_finished());
         for pod in cluster::pods(kubectl, &job)? {
             if !pod.has_started || readers.contains_key(&pod.name) || ended.contains(&pod.name) {

@@ -16,7 +16,7 @@ use crate::kubectl::Kubectl;
 
 pub(crate) use follow::follow;
 
-/// How many logs are read at the same time.
+/// The number of logs that are read at the same time.
 const AT_ONCE: usize = 8;
 
 /// The logs of all stages and spares.
@@ -86,7 +86,8 @@ impl LogsCommand {
     }
 }
 
-/// The lines, made [`visible`], of a log that kubectl has put the times in front of. One without a time continues the one before.
+/// The lines, made [`visible`], of a log that kubectl has put the times in front of. One without a time continues the
+/// one before.
 fn lines(log: &str) -> Vec<(Timestamp, String)> {
     let mut last = Timestamp::MIN;
     let read =

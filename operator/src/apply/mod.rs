@@ -43,7 +43,7 @@ impl From<BuildError> for ApplyError {
     }
 }
 
-/// What all actions and repairs of one job need.
+/// The inputs of all actions and repairs of one job.
 pub(crate) struct ApplyContext<'a> {
     /// The job.
     pub job: &'a ParsedJob,
@@ -51,7 +51,7 @@ pub(crate) struct ApplyContext<'a> {
     pub pods: &'a ObservedPods,
     /// API clients of the job's namespace.
     pub clients: &'a Clients,
-    /// Which PodGroup APIs the cluster serves.
+    /// The PodGroup APIs that the cluster serves.
     pub pod_group_discovery: &'a PodGroupDiscovery,
     /// The known objects of all jobs besides their pods.
     pub owned_objects: &'a OwnedObjects,
@@ -91,7 +91,7 @@ impl<'a> ApplyContext<'a> {
         }
     }
 
-    /// What is known of an object that the API server returned.
+    /// The known state of an object that the API server returned.
     fn known(&self, stored: &impl OwnedObject) -> KnownObject {
         KnownObject::new(stored, self.clients.field_manager())
     }
@@ -106,7 +106,7 @@ impl<'a> ApplyContext<'a> {
 /// Grace period of spares that are not wanted: they have nothing to save.
 const SPARE_GRACE_SECONDS: u64 = MIN_GRACE_SECONDS;
 
-/// Applies `actions` in their order until a start is rejected; a rejected spare ends nothing: the job goes on without
+/// Applies `actions` in their order until a start is rejected; a rejected spare ends nothing: the job continues without
 /// it. What became of both is added to `created`.
 ///
 /// # Errors

@@ -11,7 +11,7 @@ use crate::build::PodGroupApi;
 use crate::observe::BlockingReason;
 use crate::sync::lock;
 
-/// How long the result of a discovery is cached: schedulers may be installed and removed.
+/// The time for which the result of a discovery is cached: schedulers may be installed and removed.
 const DISCOVERY_CACHE_TTL: Duration = Duration::from_secs(60);
 
 /// The PodGroup APIs that the cluster serves, cached.

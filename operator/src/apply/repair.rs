@@ -14,7 +14,7 @@ use crate::build;
 use crate::observe::{KnownObject, OwnedKind, OwnedObject};
 use crate::repair_history::Contested;
 
-/// What is wrong with one object.
+/// A repair of one object.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Repair {
     /// It is missing, or not as the operator made it.

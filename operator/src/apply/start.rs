@@ -133,7 +133,7 @@ async fn create_pods(
 /// An attempt's ConfigMap, and the template that it stores unless another client changed it.
 type StoredAttempt = (ConfigMap, Option<AttemptTemplate>);
 
-/// What is stored of the attempts before `current`.
+/// The stored templates of the attempts before `current`.
 async fn older_attempts(clients: &Clients, job: &JobReference, current: u64) -> kube::Result<Vec<StoredAttempt>> {
     let selector = format!("{},{}!={current}", build::pod_label_selector(job), ATTEMPT_LABEL);
     let listed = clients.config_maps.list::<ConfigMap>(&selector).await?.into_iter();

@@ -1,4 +1,4 @@
-//! What the pods of an attempt are built from, and the ConfigMap that stores it.
+//! The template from which the pods of an attempt are built, and the ConfigMap that stores it.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -40,7 +40,7 @@ pub(super) fn new(job: &PipelineJob, mesh: Mesh) -> serde_json::Result<String> {
 }
 
 /// The file of an earlier attempt of the same revision, with the per-attempt fields of `own`, the new attempt's file.
-/// None if either can't be read.
+/// `None` if either can't be read.
 pub(super) fn carried_over(earlier: &str, own: &str) -> Option<String> {
     let [earlier, mut own] = [earlier, own].map(|file| serde_json::from_str::<Value>(file).ok());
     let mut spec = earlier?.get_mut("spec")?.as_object_mut().map(std::mem::take)?;

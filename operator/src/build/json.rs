@@ -42,7 +42,7 @@ pub(super) fn with_defaults(value: Option<&Value>, defaults: &impl Serialize) ->
     all.into()
 }
 
-/// What identifies the items of a list of a pod's spec.
+/// The keys that identify the items of a list of a pod's spec.
 const ITEM_KEYS: [&str; 3] = ["mountPath", "devicePath", "name"];
 
 /// `value` with the changes: objects are merged, lists by what identifies their items, and null removes. Anything else

@@ -10,7 +10,7 @@ use stagecoach_api::contract::{
 use stagecoach_api::job::{API_VERSION, KIND};
 use stagecoach_lifecycle::InstanceId;
 
-/// What identifies a PipelineJob: it is the controller in the owner references of all its objects.
+/// The identity of a PipelineJob, which is the controller in the owner references of all its objects.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct JobReference {
     /// `metadata.name`
@@ -21,7 +21,7 @@ pub struct JobReference {
     pub uid: String,
 }
 
-/// What a pod of an attempt is created as.
+/// The role for which a pod of an attempt is created.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum PodRole {
     /// A stage.

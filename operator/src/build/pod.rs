@@ -137,7 +137,7 @@ pub(super) fn resolve_image(template: &mut Map<String, Value>, image: &str) {
     template.insert("spec".into(), spec.into());
 }
 
-/// What a valid job lacks to run in a cluster, where pods need a shared volume; on one machine a folder suffices.
+/// The problem of a valid job that has no volume for a cluster, where pods share one; on one machine a folder suffices.
 pub(crate) fn missing_volume(spec: &PipelineJobSpec) -> Option<String> {
     let is_missing = spec.trainer.kind == TrainerType::BuiltIn && !has_workspace(spec);
     is_missing.then(|| {
@@ -148,7 +148,7 @@ pub(crate) fn missing_volume(spec: &PipelineJobSpec) -> Option<String> {
     })
 }
 
-/// What a valid job lacks to compute on GPUs in a cluster, where a pod gets no GPU that it does not request.
+/// The problem of a valid job for GPUs without a request for one: a pod gets no GPU that it does not request.
 pub(crate) fn missing_gpu(spec: &PipelineJobSpec) -> Option<String> {
     let wants_gpu = spec.training.as_ref().is_some_and(|training| training.device == Device::Cuda);
     let asks = |container: &Map<String, Value>| {
@@ -165,7 +165,7 @@ pub(crate) fn missing_gpu(spec: &PipelineJobSpec) -> Option<String> {
     })
 }
 
-/// What is said of a valid job whose stages get more GPUs than they use. A trainer of the user's own may use all of them.
+/// The message about a valid job whose stages get more GPUs than they use. A custom trainer may use all of them.
 pub(crate) fn surplus_gpus(spec: &PipelineJobSpec) -> Option<String> {
     let uses_gpu = spec.trainer.kind == TrainerType::BuiltIn
         && spec.training.as_ref().is_some_and(|training| training.device != Device::Cpu);
@@ -203,8 +203,8 @@ fn has_workspace(spec: &PipelineJobSpec) -> bool {
     spec.storage.persistent_volume_claim.is_some() || mounts.into_iter().any(|m| m["mountPath"] == WORKSPACE_PATH)
 }
 
-/// The claim in which the job of the built-in trainer has its folder, and the claim's folder that is the workspace, "" for
-/// its root. None if the workspace is no claim.
+/// The claim in which the job of the built-in trainer has its folder, and the claim's folder that is the workspace, ""
+/// for its root. None if the workspace is no claim.
 pub(crate) fn workspace_claim(spec: &PipelineJobSpec) -> Option<(String, String)> {
     if spec.trainer.kind != TrainerType::BuiltIn {
         return None;

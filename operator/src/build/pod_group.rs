@@ -31,12 +31,12 @@ pub(crate) type PodGroup = Object<PodGroupSpec, NotUsed>;
 #[derive(Clone, Debug, Serialize)]
 #[serde(untagged)]
 pub(crate) enum PodGroupSpec {
-    /// Of Kubernetes' own API; the fields that are used are the same in all its versions.
+    /// A PodGroup of Kubernetes' own API; the used fields are the same in all its versions.
     Native(Box<NativePodGroupSpec>),
-    /// Of Volcano's and the scheduler-plugins' API.
+    /// A PodGroup of Volcano's or the scheduler-plugins' API.
     #[serde(rename_all = "camelCase")]
     MinMember {
-        /// How many pods are scheduled together.
+        /// The number of pods that are scheduled together.
         min_member: u32,
         /// The queue; Volcano's alone, which has a default.
         #[serde(skip_serializing_if = "Option::is_none")]

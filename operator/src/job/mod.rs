@@ -126,7 +126,7 @@ pub(crate) fn parse(object: &RawPipelineJob) -> Result<ParsedJob, InvalidJob> {
     let same = status.attempt.as_ref().is_some_and(|attempt| attempt.generation == Some(generation));
     // same generation: keep the revision, so that an operator version with another hash does not restart the attempt
     let revision = if same { state.attempt.revision } else { revision(&manifest.spec) };
-    // what runs was accepted before, maybe by a version that had other rules: its handling goes on
+    // what runs was accepted before, maybe by a version that had other rules: its handling continues
     let runs =
         state.attempt.number > 0 && (state.attempt.revision, state.attempt.mesh) == (revision, manifest.spec.mesh());
     let problems = match runs {

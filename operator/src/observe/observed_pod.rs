@@ -16,9 +16,9 @@ use crate::build::{self, PodRole};
 /// A pod of an attempt.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct ObservedPod {
-    /// What it was created as.
+    /// The role for which it was created.
     pub role: PodRole,
-    /// Of a spare: the stage whose place it has taken, if it is known to have. Not cached: its responses say so.
+    /// The stage to which a spare was promoted, if that is known. Not cached: the spare's responses report it.
     pub taken: Option<InstanceId>,
     /// Its attempt.
     pub attempt: u64,

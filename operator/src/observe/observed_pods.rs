@@ -1,5 +1,5 @@
-//! What decides about a job: its pods, from the cache or a list, and the `/status` of the stage that leads and of
-//! spares.
+//! The observations that decide about a job: its pods, from the cache or a list, and the `/status` of the leading stage
+//! and of spares.
 
 use std::collections::BTreeMap;
 
@@ -46,7 +46,7 @@ impl ObservedPods {
         pod_cache.get(&job.reference.uid, job.state.attempt.number).map(ObservedPods::new)
     }
 
-    /// Of a job without a record, which has no pods; None if that is not certain.
+    /// The observation of a job without a record, which has no pods; `None` if that is not certain.
     pub(crate) fn of_new_job(job: &ParsedJob, pod_cache: &PodCache) -> Option<ObservedPods> {
         let is_new = job.status.record.is_none() && pod_cache.has_none(&job.reference);
         is_new.then(|| ObservedPods::new(Vec::new()))

@@ -22,7 +22,7 @@ use crate::sync::{PerJob, lock};
 pub(crate) enum OwnedKind {
     /// The Service of stage 0.
     Service,
-    /// Which peers the job's pods may talk to.
+    /// The peers with which the job's pods may communicate.
     NetworkPolicy,
     /// Stores an attempt template.
     ConfigMap,
@@ -79,7 +79,7 @@ fn hash(fields: &impl Serialize) -> u64 {
     hasher.finish()
 }
 
-/// What is known of one object.
+/// The known state of one object.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct KnownObject {
     /// Its kind.
@@ -92,8 +92,8 @@ pub(crate) struct KnownObject {
     pub fingerprint: u64,
     /// The field manager of the last client that wrote it beside this operator.
     pub other_writer: Option<String>,
-    /// What this operator wrote last, and what the API server stored for it, by their fingerprints: admission may have
-    /// changed it.
+    /// The fingerprints of this operator's last write and of the object that the API server stored for it: admission
+    /// may have changed it.
     written: Option<(u64, u64)>,
     version: u64,
     /// Whether it was deleted; kept so that an older version that arrives later does not bring it back.
@@ -101,7 +101,7 @@ pub(crate) struct KnownObject {
 }
 
 impl KnownObject {
-    /// What is known from `object`; `own` is this operator's field manager.
+    /// The known state of `object`; `own` is this operator's field manager.
     pub(crate) fn new<K: OwnedObject>(object: &K, own: &str) -> KnownObject {
         KnownObject {
             kind: K::KIND,

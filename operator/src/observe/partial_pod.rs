@@ -48,7 +48,7 @@ pub(super) struct PartialPodSpec {
 pub(super) struct PartialContainer {
     pub(super) name: String,
     pub(super) image: Option<String>,
-    /// Of an init container `Always` if it is a sidecar.
+    /// `Always` for an init container that is a sidecar.
     pub(super) restart_policy: Option<String>,
 }
 

@@ -23,7 +23,7 @@ use super::ObservedPod;
 use crate::build::JobReference;
 use crate::sync::{PerJob, lock};
 
-/// How long a pod absent from a list keeps its last state, until the watch delivers its exit.
+/// The time for which a pod absent from a list keeps its last state, until the watch delivers its exit.
 const MISSING_POD_GRACE: Duration = Duration::from_secs(1);
 
 /// The pods, by their job's UID.

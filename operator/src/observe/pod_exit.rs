@@ -1,4 +1,4 @@
-//! How the trainer of a pod exited, and the cause outside the job, if there is one.
+//! The exit of a pod's trainer, and the cause outside the job, if there is one.
 
 use k8s_openapi::api::core::v1::{ContainerStateTerminated, ContainerStatus, PodCondition};
 use stagecoach_api::contract::{ExitCode, FailureKind, TerminationMessage};

@@ -1,4 +1,4 @@
-//! What a pod of the API means for the job: which stage or spare it is, in which state, and why it can't start.
+//! The meaning of a pod for its job: its stage or spare, its state, and the reason for which it can't start.
 
 use k8s_openapi::api::core::v1::{ContainerState, ContainerStatus, PodCondition};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1;
@@ -19,7 +19,7 @@ pub(crate) struct BlockingReason {
     pub message: String,
 }
 
-/// What `pod` was created as, and its attempt; None if its labels are not those of an attempt's pod.
+/// The role for which `pod` was created, and its attempt; `None` if its labels are not those of an attempt's pod.
 pub(super) fn role(pod: &PartialPod) -> Option<(PodRole, u64)> {
     let labels = pod.metadata.labels.as_ref()?;
     Some((PodRole::from_labels(labels)?, labels.get(ATTEMPT_LABEL)?.parse().ok()?))

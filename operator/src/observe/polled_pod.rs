@@ -1,4 +1,4 @@
-//! What the responses of one pod at `/status` say.
+//! The content of one pod's responses at `/status`.
 
 use std::time::{Duration, Instant};
 
@@ -9,7 +9,7 @@ use stagecoach_lifecycle::{InstanceId, UnixMillis};
 use super::now;
 use crate::requeue::PROGRESS_INTERVAL_SECONDS;
 
-/// How long a ready spare that does not answer is waited for before decisions are made without knowing whether it is a
+/// The wait for a ready spare that does not answer, before decisions are made without knowing whether it is a
 /// stage by now.
 const FIRST_RESPONSE_TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -47,13 +47,13 @@ impl PolledStatus {
     }
 }
 
-/// What is known of a pod from its responses.
+/// The knowledge of a pod from its responses.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct PolledPod {
     /// Its last response; None before the first one.
     pub last: Option<PolledStatus>,
-    /// Which stage it is, and when it first said so; never changes afterwards. None of a spare that has taken no
-    /// stage's place.
+    /// The pod's stage, and the time at which it first reported it; never changes afterwards. `None` for a spare that
+    /// has taken no stage's place.
     pub stage: Option<(InstanceId, UnixMillis)>,
     /// When its polls began.
     pub(super) polled_since: Option<Instant>,

@@ -57,7 +57,7 @@ impl Connection {
         Some(Connection { sender, _task: AbortOnDrop(tokio::spawn(connection).abort_handle()) })
     }
 
-    /// None if the connection ends, or the response is not a status.
+    /// `None` if the connection ends, or the response is not a status.
     async fn request(&mut self, query: StatusQuery) -> Option<StageStatus> {
         let request = http::Request::get(query.path()).header("Host", "stage").body(Empty::<Bytes>::new()).ok()?;
         self.sender.ready().await.ok()?;

@@ -43,7 +43,7 @@ fn warning(reason: &'static str, note: impl Into<String>) -> JobEvent {
     JobEvent { reason, note: note.into(), is_warning: true }
 }
 
-/// That an attempt failed; also when more is known of the same failure.
+/// The event that an attempt failed; also when more is known of the same failure.
 fn failure_event(inputs: &StatusInputs) -> Option<JobEvent> {
     let failure = inputs.decision.state.last_failure.as_ref()?;
     let is_new = inputs.job.state.last_failure.as_ref() != Some(failure);
@@ -99,7 +99,7 @@ fn phase_event(inputs: &StatusInputs, new: &PipelineJobStatus) -> Option<JobEven
     }
 }
 
-/// That saving fails, or works again.
+/// The event that saving fails, or works again.
 fn checkpoint_event(old: &PipelineJobStatus, new: &PipelineJobStatus) -> Option<JobEvent> {
     match (failing_save(old), failing_save(new)) {
         (None, Some(condition)) => Some(warning(condition_reason::SAVING_FAILS, &condition.message)),
@@ -113,7 +113,7 @@ fn failing_save(status: &PipelineJobStatus) -> Option<&Condition> {
     healthy.filter(|condition| condition.reason == condition_reason::SAVING_FAILS)
 }
 
-/// That pods can't be created or scheduled, for another reason than before.
+/// The event that pods can't be created or scheduled, for another reason than before.
 fn scheduling_event(old: &PipelineJobStatus, new: &PipelineJobStatus) -> Option<JobEvent> {
     let Condition { reason, message, .. } = blocked_scheduling(new)?;
     let is_new = blocked_scheduling(old).is_none_or(|old| old.reason != *reason);

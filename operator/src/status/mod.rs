@@ -32,7 +32,7 @@ pub(crate) struct StatusInputs<'a> {
     pub pods: &'a ObservedPods,
     /// The decision.
     pub decision: &'a Decision,
-    /// What the API server rejected when it was tried last.
+    /// The rejections by the API server at the last try.
     pub rejections: &'a Rejections,
     /// The end of the log of the stage that failed last, once it was read.
     pub log_tail: Option<String>,
@@ -49,7 +49,7 @@ pub(crate) struct StatusInputs<'a> {
 }
 
 impl StatusInputs<'_> {
-    /// How many replicas train: those in the group, if stage 0 says which they are, else those whose pods are ready.
+    /// The number of replicas that train: those in the group, if stage 0 reports it, else those whose pods are ready.
     fn training_replicas(&self) -> u32 {
         let Decision { state, training_replicas, .. } = self.decision;
         let polled = self.pods.leader_status.as_ref().filter(|polled| polled.is_reachable);

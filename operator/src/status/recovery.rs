@@ -1,5 +1,5 @@
-//! How long a job did not train after a failure, phase by phase. It is kept in memory: a recovery during which the
-//! operator started is not reported.
+//! The time for which a job did not train after a failure, phase by phase. It is kept in memory: a recovery during
+//! which the operator started is not reported.
 
 use stagecoach_api::contract::GroupStatus;
 use stagecoach_api::job::{FloatString, RecoveryPhasesStatus, RecoveryStatus};
@@ -21,7 +21,7 @@ pub(crate) struct Recovery {
     ends: Vec<UnixMillis>,
 }
 
-/// Which phases of a recovery are over by the observed pods.
+/// The phases of a recovery that are over by the observed pods.
 #[derive(Clone, Debug, Default, PartialEq)]
 struct RecoveryProgress {
     now: UnixMillis,
@@ -216,7 +216,7 @@ mod tests {
         assert!(!follows(3, &of(&[0, 2]), &AttemptFailure { rank: None, ..failed }));
     }
 
-    /// Where a spare takes the place of the lost stage, the group may train again before anybody here knows of the
+    /// With a spare that takes the place of the lost stage, the group may train again before the operator knows of the
     /// loss.
     #[test]
     fn what_was_over_before_the_failure_was_known_took_no_time() {

@@ -1,4 +1,5 @@
-//! The operator crashes after its first, second, third ... write to the API and is restarted: the result is always the same.
+//! The operator crashes after its first, second, third ... write to the API and is restarted: the result is always the
+//! same.
 
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
@@ -10,10 +11,10 @@ use stagecoach_cluster::{Fate, Proxy, merge, until};
 /// Runs in parallel: each has its own namespace and its own operator, which mostly wait.
 const PARALLEL_RUNS: usize = 4;
 
-/// How long the end may take on a busy machine.
+/// The time limit for the end, on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// What happens to a job: a setup, an action during which the operator crashes, and what that comes to.
+/// The life of a job: a setup, an action during which the operator crashes, and the expected end.
 struct Scenario {
     name: &'static str,
     spec: Value,

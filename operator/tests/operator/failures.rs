@@ -1,4 +1,4 @@
-//! Which failure is the cause, and what the status says of it.
+//! The root cause among failures, and its report in the status.
 
 use serde_json::{Value, json};
 use stagecoach_api::contract::{FailureKind, TerminationMessage};

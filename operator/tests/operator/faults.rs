@@ -1,5 +1,5 @@
-//! An API server that returns errors, stalls, loses responses and restarts; a spec and an operator that change half-way;
-//! pods and a status written by another client.
+//! An API server that returns errors, stalls, loses responses and restarts; a spec and an operator that change
+//! half-way; pods and a status written by another client.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -29,7 +29,7 @@ impl ProxiedOperator {
         format!("{}/job", self.namespace)
     }
 
-    /// What differs between the pods of one attempt, by attempt: images and the label `version`.
+    /// The differences between the pods of one attempt, by attempt: images and the label `version`.
     fn versions(&self) -> BTreeMap<String, BTreeSet<(String, Option<String>)>> {
         let mut all: BTreeMap<String, BTreeSet<_>> = BTreeMap::new();
         for pod in shared().kubelet.pods().into_iter().filter(|pod| pod.namespace == self.namespace) {

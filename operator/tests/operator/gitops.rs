@@ -1,5 +1,5 @@
-//! What tools that apply jobs from Git make of their state: kstatus, by which Flux waits, and the health script for Argo CD in
-//! docs/GITOPS.md, run by the Lua that Argo CD embeds.
+//! The state of a job for tools that apply jobs from Git: kstatus, by which Flux waits, and the health script for Argo
+//! CD in docs/GITOPS.md, run by the Lua that Argo CD embeds.
 
 use std::process::Command;
 

@@ -1,4 +1,4 @@
-//! What single stages ask for, and devices by claims: the examples of docs/GPUS.md, placed by the real scheduler.
+//! Requests of single stages, and devices by claims: the examples of docs/GPUS.md, placed by the real scheduler.
 
 use serde_json::{Value, json};
 use stagecoach_cluster::until;

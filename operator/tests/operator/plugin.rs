@@ -30,7 +30,7 @@ fn kubectl(cluster: &TestCluster) -> PathBuf {
     MADE.get_or_init(make).clone()
 }
 
-/// What `kubectl stagecoach ARGUMENTS` prints, or complains of.
+/// The output of `kubectl stagecoach ARGUMENTS`, or its error.
 fn plugin(cluster: &TestCluster, arguments: &[&str]) -> Result<String, String> {
     let mut screen = Screen::default();
     run(cluster, arguments, &mut screen).map(|()| screen.text())
@@ -43,7 +43,7 @@ fn run(cluster: &TestCluster, arguments: &[&str], screen: &mut Screen) -> Result
     stagecoach_kubectl::run(kubectl(cluster).as_os_str(), all, screen).map_err(|error| format!("{error:#}"))
 }
 
-/// What was printed, also while the command goes on.
+/// The output so far, also while the command runs.
 #[derive(Clone, Default)]
 struct Screen(Arc<Mutex<Vec<u8>>>);
 

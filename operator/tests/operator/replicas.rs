@@ -13,8 +13,8 @@ fn names(pods: &[Value]) -> Vec<&str> {
     names
 }
 
-/// The disruption controller counts the pods of a budget with a number by themselves, and those of one with a percentage
-/// or `maxUnavailable` by `spec.replicas` of the scale subresource.
+/// The disruption controller counts the pods of a budget with a number by themselves, and those of one with a
+/// percentage or `maxUnavailable` by `spec.replicas` of the scale subresource.
 #[test]
 fn a_disruption_budget_with_a_number_counts_all_replicas() {
     let cluster = shared();
@@ -122,7 +122,7 @@ fn a_job_runs_without_a_replica_that_it_may_lack_and_says_so() {
     assert_eq!(job["status"]["phase"], "Starting");
 }
 
-/// Who led before says nothing of the group any more, though it runs.
+/// A former leader does not report the group any more, though it runs.
 #[test]
 fn the_stage_that_took_the_newest_fence_is_believed() {
     let cluster = shared();

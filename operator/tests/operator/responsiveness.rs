@@ -1,4 +1,4 @@
-//! What does not answer delays nobody else's recovery, nor its own.
+//! A pod that does not answer delays no other job's recovery, nor its own.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! What follows a failure by `spec.restart`: by exit code, by policy, by the budget, and when.
+//! The consequences of a failure by `spec.restart`: by exit code, by policy, by the budget, and their time.
 
 use serde_json::{Value, json};
 use stagecoach_cluster::until;

@@ -1,4 +1,4 @@
-//! What keeps objects from being created and pods from being scheduled: the condition `Scheduled`.
+//! Obstacles to the creation of objects and the scheduling of pods: the condition `Scheduled`.
 
 use serde_json::{Value, json};
 use stagecoach_cluster::until;

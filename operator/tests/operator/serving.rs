@@ -24,7 +24,7 @@ pub fn ask(address: &str, request: &str, body: &str) -> String {
     answer
 }
 
-/// Where an operator serves that logs JSON.
+/// The address of an operator that logs JSON.
 pub fn address(operator: &OperatorProcess) -> String {
     until("the operator to serve", 60, || {
         let log = operator.log();

@@ -1,4 +1,4 @@
-//! What the status says of a job that goes on, and of one that can't be read.
+//! The status of a job that runs, and of one that can't be read.
 
 use serde_json::{Value, json};
 use stagecoach_api::contract::{AuditStatus, StagePhase, StageStatus, SuspectedStage};

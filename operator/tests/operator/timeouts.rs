@@ -1,4 +1,4 @@
-//! What takes too long, and what may take long.
+//! Phases that take too long, and phases that may take long.
 
 use serde_json::{Value, json};
 use stagecoach_api::contract::{StagePhase, StageStatus};

@@ -40,7 +40,8 @@ fn a_newer_crd_stops_no_older_operator() {
     // a new one runs, and is told what has no effect
     cluster.create("after", json!({}));
     cluster.wait_running("after", 1);
-    // a watch that was open before shows objects in the older form until they change: one that begins now shows what there is
+    // a watch that was open before shows objects in the older form until they change: one that begins now shows what
+    // there is
     cluster.kill_operator();
     cluster.run_operator(&[]);
     let job = cluster.wait("after", "told", |job| has_condition(job, "Accepted", "True", "UnknownFields"));
@@ -122,7 +123,7 @@ fn this_version_and_the_next_take_turns_at_jobs_that_train() {
     cluster.wait_running("rolling", 2);
     cluster.train_to("rolling", 2, 2);
 
-    // the next version goes on in the middle of a restart, with the trainer that the job has
+    // the next version continues in the middle of a restart, with the trainer that the job has
     cluster.kubelet.pod("rolling-1-2").exit(1, "");
     cluster.wait("rolling", "restarting", |job| job["status"]["attempt"]["number"] == 3);
     cluster.kill_operator();

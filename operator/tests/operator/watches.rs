@@ -1,4 +1,4 @@
-//! What the operator asks of the API server to know all pods: one list, whatever the number of jobs, and a watch.
+//! The operator's requests to know all pods: one list, whatever the number of jobs, and a watch.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -24,9 +24,10 @@ pub mod env {
     pub const JOB_UID: &str = "STAGECOACH_JOB_UID";
     /// The attempt, from 1.
     pub const ATTEMPT: &str = "STAGECOACH_ATTEMPT";
-    /// The number of a spare, which has no stage yet: RANK, STAGECOACH_STAGE, STAGECOACH_REPLICA and STAGECOACH_INCARNATION are not set then.
+    /// The number of a spare, which has no stage yet: RANK, STAGECOACH_STAGE, STAGECOACH_REPLICA and
+    /// STAGECOACH_INCARNATION are not set then.
     pub const SPARE: &str = "STAGECOACH_SPARE";
-    /// Which pod of this stage in this attempt it is: each has a higher number than those before it.
+    /// The incarnation of this stage in this attempt: each pod has a higher number than those before it.
     pub const INCARNATION: &str = "STAGECOACH_INCARNATION";
     /// The stage, from 0, of its replica of the pipeline.
     pub const STAGE: &str = "STAGECOACH_STAGE";
@@ -45,7 +46,7 @@ pub mod env {
     /// The pod's UID.
     pub const POD_UID: &str = "POD_UID";
 
-    /// Where the stage writes its termination message; `/dev/termination-log` if unset.
+    /// The path of the stage's termination message; `/dev/termination-log` if unset.
     pub const TERMINATION_LOG: &str = "STAGECOACH_TERMINATION_LOG";
     /// Port of the stage's HTTP server; `HTTP_PORT` if unset, none if 0.
     pub const HTTP_PORT: &str = "STAGECOACH_HTTP_PORT";
@@ -79,11 +80,11 @@ pub mod env {
 pub struct ContractError {
     /// The variable's name.
     pub variable: &'static str,
-    /// What was found and what is expected.
+    /// The value found and the expected one.
     pub message: String,
 }
 
-/// What a stage is given when it starts.
+/// The environment of a stage when it starts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StageEnv {
     /// The number of this stage among those of all replicas. A spare has none yet: 0.
@@ -96,7 +97,7 @@ pub struct StageEnv {
     pub job_uid: String,
     /// The attempt, from 1.
     pub attempt: u64,
-    /// Which pod or process of this stage in this attempt it is: each has a higher number than those before it.
+    /// The incarnation of this stage in this attempt: each pod or process has a higher number than those before it.
     pub incarnation: u32,
     /// The number of a spare. It stays when the spare has taken the place of a stage.
     pub spare: Option<u32>,

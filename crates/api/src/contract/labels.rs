@@ -12,8 +12,9 @@ pub const INCARNATION_LABEL: &str = "stagecoach.dev/incarnation";
 pub const STAGE_LABEL: &str = "stagecoach.dev/stage";
 /// The replica of the pipeline, where there are several.
 pub const REPLICA_LABEL: &str = "stagecoach.dev/replica";
-/// Torch's rank: the number of a stage among those of all replicas. Where there are several replicas; else it is the stage.
+/// Torch's rank: the number of a stage among those of all replicas. Where there are several replicas; else it is the
+/// stage.
 pub const RANK_LABEL: &str = "stagecoach.dev/rank";
-/// The number of a spare, of those of its attempt. It has no label with a stage, also once it has taken the place of one: the
-/// operator may not change pods.
+/// The number of a spare, of those of its attempt. It has no label with a stage, also once it has taken the place of
+/// one: the operator may not change pods.
 pub const SPARE_LABEL: &str = "stagecoach.dev/spare";

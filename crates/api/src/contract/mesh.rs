@@ -1,9 +1,10 @@
-//! How many processes an attempt has, and which of them is which stage of which replica: torch's `DeviceMesh` with the dimensions
+//! The processes of an attempt, each with its stage and replica: torch's `DeviceMesh` with the dimensions
 //! `dp` and `pp`.
 
 use serde::{Deserialize, Serialize};
 
-/// The processes of an attempt: `stages` of each of `data_parallel` replicas of the pipeline, ranked replica by replica.
+/// The processes of an attempt: `stages` of each of `data_parallel` replicas of the pipeline, ranked replica by
+/// replica.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Mesh {
@@ -32,7 +33,7 @@ impl Mesh {
         self.stages.saturating_mul(self.data_parallel)
     }
 
-    /// Which stage of its replica a rank is.
+    /// The stage of a rank in its replica.
     pub const fn stage(self, rank: u32) -> u32 {
         if self.data_parallel == 1 { rank } else { rank % self.stages }
     }
@@ -55,8 +56,8 @@ impl Mesh {
         }
     }
 
-    /// How many complete replicas the ranks make for which `is_there`, whichever replicas they were started for: as many as each stage
-    /// has of them.
+    /// The number of complete replicas that the ranks form for which `is_there`, whichever replicas they were started
+    /// for: as many as each stage has of them.
     pub fn complete_replicas(self, is_there: impl Fn(u32) -> bool) -> u32 {
         let of_stage = |stage: u32| (stage..self.ranks()).step_by(self.stages as usize);
         (0..self.stages).map(|stage| of_stage(stage).filter(|&rank| is_there(rank)).count() as u32).min().unwrap_or(0)

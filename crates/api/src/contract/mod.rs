@@ -27,9 +27,9 @@ pub const MASTER_PORT: u16 = 29500;
 pub const HTTP_PORT: u16 = 9090;
 /// Port of the live page in stage 0's pod, on its loopback: `kubectl port-forward` reaches it, and no other pod does.
 pub const PAGE_PORT: u16 = 9091;
-/// Where a pod finds its attempt's job file.
+/// The path of the attempt's job file in a pod.
 pub const CONFIG_PATH: &str = "/etc/stagecoach/job.yaml";
-/// Where a pod finds the volume.
+/// The path of the volume in a pod.
 pub const WORKSPACE_PATH: &str = "/workspace";
 /// The container whose exit decides.
 pub const CONTAINER_NAME: &str = "trainer";

@@ -4,7 +4,8 @@ use std::collections::BTreeSet;
 
 use serde_json::{Map, Value, json};
 
-/// Keeps a pod of `pod_spec` off these nodes, besides what it demands of nodes by itself: of its alternatives each gets the demand.
+/// Keeps a pod of `pod_spec` off these nodes, besides what it demands of nodes by itself: of its alternatives each gets
+/// the demand.
 pub fn keep_off_nodes(nodes: &BTreeSet<String>, pod_spec: &mut Map<String, Value>) {
     if nodes.is_empty() {
         return;

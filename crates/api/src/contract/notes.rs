@@ -1,4 +1,5 @@
-//! Sentences for people that a program reads too. Their words are here alone, so that who writes and who reads them agree.
+//! Sentences for people that a program reads too. Their words are here alone, so that who writes and who reads them
+//! agree.
 
 /// Begins what stage 0 says in its log of the live page, whose address follows: nothing else has its token.
 pub const PAGE_NOTE: &str = "the live page";

@@ -1,4 +1,5 @@
-//! What stage 0 answers at `/status`. It echoes who it is, so that a poller can't take another attempt for its own.
+//! The response of stage 0 at `/status`. It contains its identity, so that a poller can't take another attempt for its
+//! own.
 
 use std::time::Duration;
 
@@ -8,7 +9,7 @@ use crate::job::number::count;
 use crate::job::{CheckpointStatus, ProgressStatus};
 
 string_enum! {
-    /// What a stage is doing.
+    /// The phase of a stage.
     #[derive(Default)]
     pub enum StagePhase {
         /// Tokenising, planning, choosing the checkpoint.
@@ -33,7 +34,7 @@ string_enum! {
 pub struct LostStage {
     /// The stage.
     pub stage: u32,
-    /// Which of its pods in the attempt that was.
+    /// The incarnation of that pod in the attempt.
     pub incarnation: u32,
     /// Whether its process has ended for sure: its connections were closed.
     #[serde(default)]
@@ -46,27 +47,27 @@ pub struct LostStage {
 pub struct SuspectedStage {
     /// The stage.
     pub stage: u32,
-    /// Which of its pods in the attempt that was.
+    /// The incarnation of that pod in the attempt.
     pub incarnation: u32,
 }
 
-/// What audits have found in a run so far.
+/// The findings of audits in a run so far.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct AuditStatus {
     /// A sentence for each of the last differences, the newest last.
     pub differences: Vec<String>,
-    /// Who is suspected by the newest one.
+    /// The suspects of the newest one.
     pub suspects: Vec<SuspectedStage>,
 }
 
-/// How far a group is, and since when. Times are milliseconds since 1970 by stage 0's clock; 0 is not yet.
+/// The progress of a group, with its times. Times are milliseconds since 1970 by stage 0's clock; 0 is not yet.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct GroupStatus {
     /// The number of the group's fence: each group has a higher one than all before it.
     pub fence: u64,
-    /// Which pod or process of each rank it has, by rank: its incarnation. None of a rank that it trains without.
+    /// The incarnation of each rank's pod or process, by rank; `None` for a rank that the group trains without.
     pub incarnations: Vec<Option<u32>>,
     /// All stages have joined.
     #[serde(deserialize_with = "count")]
@@ -92,21 +93,21 @@ pub struct StageStatus {
     pub pod_uid: String,
     /// The stage. A spare that has none yet answers 0.
     pub stage: u32,
-    /// Which pod of this stage in this attempt it is.
+    /// The incarnation of this stage in this attempt.
     pub incarnation: u32,
     /// The number of a spare that has no stage yet.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub spare: Option<u32>,
-    /// What it is doing.
+    /// Its phase.
     pub phase: StagePhase,
-    /// What the stage is doing, for people; empty if the phase says it all.
+    /// The activity of the stage, for people; empty if the phase says it all.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub message: String,
     /// The stage that this one has lost, as long as the group has not formed again.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub lost: Option<LostStage>,
-    /// The number of the last fence that this stage took to lead a group; 0 if it took none. Of several stages the one with the highest
-    /// leads the group, or led the last one.
+    /// The number of the last fence that this stage took to lead a group; 0 if it took none. Of several stages the one
+    /// with the highest leads the group, or led the last one.
     #[serde(deserialize_with = "count")]
     pub leader_fence: u64,
     /// The group, once it has joined and until it is lost.
@@ -120,11 +121,11 @@ pub struct StageStatus {
     /// Why the last checkpoint could not be saved; none as soon as one is committed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub save_failure: Option<String>,
-    /// In what the environments differed in which the run was trained so far, so that its numbers may be others than those of
-    /// a run in one environment; empty if they did not, none if that isn't known.
+    /// In what the environments differed in which the run was trained so far, so that its numbers may be others than
+    /// those of a run in one environment; empty if they did not, none if that isn't known.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub environment_differences: Option<Vec<String>>,
-    /// What audits have found; none as long as nothing was audited.
+    /// The findings of audits; `None` as long as nothing was audited.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub audit: Option<AuditStatus>,
     /// Counts the changes that are news, see [`StageStatus::is_news_after`]. 0 from a stage that does not count them.
@@ -145,13 +146,14 @@ impl StageStatus {
     }
 }
 
-/// The query of `/status`: with a revision, the answer comes as soon as the status has another, or when the time is over.
+/// The query of `/status`: with a revision, the answer comes as soon as the status has another, or when the time is
+/// over.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct StatusQuery {
     /// The revision that the reader knows.
     pub revision: Option<u64>,
-    /// How long to wait for another: at most an hour.
+    /// The time to wait for another revision: at most an hour.
     pub timeout_seconds: f64,
 }
 
@@ -164,7 +166,7 @@ impl StatusQuery {
         }
     }
 
-    /// How long to wait; a time that can't be is none.
+    /// The time to wait; an impossible time counts as 0.
     pub fn timeout(&self) -> Duration {
         Duration::try_from_secs_f64(self.timeout_seconds.min(3600.0)).unwrap_or_default()
     }

@@ -1,4 +1,4 @@
-//! What a stage leaves behind in its termination message: enough to pick the root cause out of N dead stages, and the
+//! The content of a stage's termination message: enough to pick the root cause out of N dead stages, and the
 //! last progress, which so survives the stage.
 
 use serde::{Deserialize, Serialize};
@@ -68,7 +68,7 @@ impl FailureKind {
 pub struct TerminationMessage {
     /// The reason, a CamelCase identifier.
     pub kind: FailureKind,
-    /// Which stage.
+    /// The stage.
     pub stage: u32,
     /// The step in progress.
     #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "optional_count")]
@@ -101,7 +101,8 @@ impl TerminationMessage {
             let Some(excess) = json.len().checked_sub(TERMINATION_MESSAGE_BYTES).filter(|excess| *excess > 0) else {
                 return json;
             };
-            // An escaped character takes up to six bytes for one: several rounds may be needed, each takes something off.
+            // An escaped character takes up to six bytes for one: several rounds may be needed, each takes something
+            // off.
             let text = shortened.message.trim_end_matches("...");
             if text.is_empty() {
                 shortened = Self::new(self.kind, self.stage, "");

@@ -1,5 +1,5 @@
-//! The CustomResourceDefinition, made from the types of `job`: schemars' schema is made `structural`, the `rules` that a
-//! schema can't say are put where they belong, and Kubernetes' pod template takes the place of `spec.template`.
+//! The CustomResourceDefinition, made from the types of `job`: schemars' schema is made `structural`, the `rules` that
+//! a schema can't say are put where they belong, and Kubernetes' pod template takes the place of `spec.template`.
 
 mod rules;
 mod structural;
@@ -58,7 +58,7 @@ pub fn manifest() -> Result<String, serde_saphyr::SerializeError> {
     Ok(format!("# Made from the types in crates/api by `make manifests`: change those instead.\n{yaml}"))
 }
 
-/// What `kubectl get pipelinejobs` shows after the name.
+/// The columns of `kubectl get pipelinejobs` after the name.
 fn columns() -> Vec<Value> {
     [
         ("Phase", "string", ".status.phase", "A summary of the job's state."),

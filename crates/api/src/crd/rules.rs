@@ -1,6 +1,6 @@
-//! What a schema can't say, in CEL: how fields of the spec go together, and what may not change once training began.
-//! Each rule's message says why, and what to do. Rules at the root run on every write, also of the status: a new one has
-//! to accept every object that an older version stored.
+//! Rules in CEL that a schema can't express: combinations of fields, and changes that are refused once training began.
+//! Each rule's message says why, and what to do. Rules at the root run on every write, also of the status: a new one
+//! has to accept every object that an older version stored.
 
 use std::borrow::Cow;
 
@@ -249,12 +249,12 @@ const FIXED: &[(&str, &str, &str, &str)] = &[
     ),
 ];
 
-/// What decides the numbers stays as it is once an attempt exists, since a checkpoint is only resumed with the same identity.
-/// A job that was suspended from the start has no attempt.
+/// Fields that decide the numbers stay once an attempt exists, since a checkpoint is only resumed with the same
+/// identity. A job that was suspended from the start has no attempt.
 ///
-/// One rule for all of them: a rule at the root runs on every write of the status, and what it reads of a large schema is
-/// most of what such a write costs the API server. A write that changes the status changes nothing else, so that the rule
-/// ends there.
+/// One rule for all of them: a rule at the root runs on every write of the status, and what it reads of a large schema
+/// is most of what such a write costs the API server. A write that changes the status changes nothing else, so that the
+/// rule ends there.
 fn unchanged() -> Rule {
     const STATUS: &str = "has(self.status) && has(oldSelf.status) && self.status != oldSelf.status";
     const BEGAN: &str = "has(oldSelf.status) && has(oldSelf.status.attempt) && has(oldSelf.status.attempt.number) && oldSelf.status.attempt.number > 0";
@@ -284,7 +284,8 @@ const LONGER: &str = "has(self.spec.training) && has(oldSelf.spec.training) && (
 /// Steps that are added have a learning rate, or the job asks for none.
 const RATE_LEFT: &str = "has(self.spec.training.learningRate.decaySteps) || self.spec.training.learningRate.floor > 0.0 || self.spec.training.learningRate.schedule == 'Constant'";
 
-/// No more replicas than before, or the job says how many it may have. Without that it has the blocks that its first attempt needed.
+/// No more replicas than before, or the job says how many it may have. Without that it has the blocks that its first
+/// attempt needed.
 const BLOCKS_LEFT: &str = "self.spec.dataParallel <= oldSelf.spec.dataParallel || !has(self.spec.training) || has(self.spec.training.gradientBlocks)";
 
 const MORE_REPLICAS: &str = "spec.dataParallel can't be changed to more replicas once training began, since spec.training.gradientBlocks is not given: the job has as many blocks as its first attempt needed; make a new job with more (its checkpoint.initFrom can take this one's weights along)";
@@ -295,8 +296,8 @@ const RATE_ZERO: &str = "spec.training can't be changed to more steps or epochs 
 
 const KEPT: &str = "can't be changed once training began, since it decides the numbers: make a new job (its checkpoint.initFrom can take this one's weights along)";
 
-/// That a field of the spec, which may be absent, is what it was. CEL's optional values would be shorter, but the API
-/// server can't reckon what comparing them costs.
+/// The condition that a field of the spec, which may be absent, has not changed. CEL's optional values would be
+/// shorter, but the API server can't reckon what comparing them costs.
 fn same(path: &str) -> String {
     let is_given = |object: &str| -> String {
         let ends = path.match_indices('.').map(|(at, _)| at).chain([path.len()]);

@@ -1,5 +1,5 @@
-//! The schema of a PipelineJob in the form that Kubernetes calls structural: every value has one type, nothing is referred
-//! to, and a choice of strings is an `enum`.
+//! The schema of a PipelineJob in the form that Kubernetes calls structural: every value has one type, nothing is
+//! referred to, and a choice of strings is an `enum`.
 
 use schemars::generate::SchemaSettings;
 use schemars::transform::RecursiveTransform;
@@ -8,7 +8,7 @@ use serde_json::{Map, Value, json};
 
 use crate::PipelineJob;
 
-/// What a pod's template holds; `scripts/pod_template.py` writes it.
+/// The schema of a pod's template; `scripts/pod_template.py` writes it.
 const POD_TEMPLATE: &str = include_str!("pod_template.json");
 
 /// The structural schema of `T`.
@@ -37,8 +37,8 @@ fn pod_template() -> Map<String, Value> {
     serde_json::from_str(POD_TEMPLATE).unwrap_or_default()
 }
 
-/// The overrides of the template for single stages. What a pod's spec is, the API server says when the pod is made: a second
-/// schema of it would double the CRD.
+/// The overrides of the template for single stages. What a pod's spec is, the API server says when the pod is made: a
+/// second schema of it would double the CRD.
 fn stage_overrides(metadata: &Value) -> Value {
     let metadata = json!({"labels": metadata["labels"], "annotations": metadata["annotations"]});
     json!({

@@ -1,5 +1,6 @@
-//! What a change of each field of the spec does to a job that exists: the one table that the CRD's rules, the checkpoints'
-//! identity, the launcher's comparison with an earlier run, the stages' agreement and the operator's restarts derive from.
+//! The effect of a change of each field of the spec on a job that exists: the one table that the CRD's rules, the
+//! checkpoints' identity, the launcher's comparison with an earlier run, the stages' agreement and the operator's
+//! restarts derive from.
 
 use serde_json::Value;
 

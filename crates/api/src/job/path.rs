@@ -1,4 +1,4 @@
-//! What a schema says of a path on the volume; `validate::names` says the same in Rust.
+//! The schema of a path on the volume; `validate::names` has the same rules in Rust.
 
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 

@@ -1,5 +1,5 @@
-//! `spec.restart.podFailurePolicy`: what follows a failure, by exit code, pod condition or reason, in the form of a Job's
-//! policy of that name.
+//! `spec.restart.podFailurePolicy`: what follows a failure, by exit code, pod condition or reason, in the form of a
+//! Job's policy of that name.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};

@@ -1,5 +1,5 @@
-//! `status`: what the operator found. Everything has a default and unknown fields are tolerated, since an older reader may
-//! meet a newer writer. Measured values are strings; times are RFC 3339 in UTC.
+//! `status`: what the operator found. Everything has a default and unknown fields are tolerated, since an older reader
+//! may meet a newer writer. Measured values are strings; times are RFC 3339 in UTC.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, Serialize};

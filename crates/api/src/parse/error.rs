@@ -1,4 +1,4 @@
-//! What is wrong with a job file, and the message that says so.
+//! Problems of a job file, and their messages.
 
 use std::fmt;
 
@@ -11,15 +11,15 @@ use super::tree::Position;
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("{location}: {}{message}", Prefix(.field))]
 pub struct ParseError {
-    /// Where it was written.
+    /// The place in the file.
     pub location: Location,
     /// The field's full path, `spec.training.learningRate.peak`; empty if the file as a whole is at fault.
     pub field: String,
-    /// What was found, what was expected, what to do.
+    /// The value found, the expected one, and the remedy.
     pub message: String,
 }
 
-/// Where a value was written.
+/// The place of a value in the file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Location {
     /// In a file; line and column count from 1, and are absent if the reader could not tell.
@@ -66,7 +66,7 @@ pub(super) struct LocatedError {
     pub(super) position: Option<Position>,
 }
 
-/// What is wrong with a value.
+/// The problem of a value.
 #[derive(Debug)]
 pub(super) enum DecodeError {
     /// Not YAML.
@@ -94,7 +94,8 @@ impl LocatedError {
         self
     }
 
-    /// What the YAML reader found. It ends its sentences with the position, which stands at the front of ours.
+    /// The problem that the YAML reader found. It ends its sentences with the position, which stands at the front of
+    /// ours.
     pub(super) fn syntax(error: &serde_saphyr::Error) -> Self {
         let message = match error {
             serde_saphyr::Error::DuplicateMappingKey { key, .. } => {

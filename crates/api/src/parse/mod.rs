@@ -1,5 +1,6 @@
 //! A job file becomes a PipelineJob in four steps, one a file: YAML to a `tree` in which every value has its position;
-//! `--set` `overrides` change the tree; `decode` drives serde over it; what fails becomes an `error` with path and position.
+//! `--set` `overrides` change the tree; `decode` drives serde over it; what fails becomes an `error` with path and
+//! position.
 
 mod decode;
 mod error;

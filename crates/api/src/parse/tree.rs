@@ -7,7 +7,7 @@ use serde_saphyr::{Location, Spanned};
 
 use super::error::LocatedError;
 
-/// Where a value was written.
+/// The place of a value in the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Position {
     /// In the file; line and column count from 1.

@@ -1,4 +1,4 @@
-//! Where the folder of a job of the built-in trainer may be: apart from what is not the job's.
+//! The folder of a job of the built-in trainer: apart from files that are not the job's.
 
 use super::Problems;
 use crate::job::{PipelineJob, TOKEN_CACHE};
@@ -29,8 +29,8 @@ pub(super) fn check(job: &PipelineJob, problems: &mut Problems) {
     }
 }
 
-/// Whether the corpus lies in the folder, or the folder in a part of the corpus that is searched to any depth. Of a pattern
-/// that searches the whole volume (`**/*.txt`) every folder is a part: which is the user's choice.
+/// Whether the corpus lies in the folder, or the folder in a part of the corpus that is searched to any depth. Of a
+/// pattern that searches the whole volume (`**/*.txt`) every folder is a part: which is the user's choice.
 fn overlap(folder: &[&str], pattern: &[&str]) -> bool {
     let fixed = pattern.iter().take_while(|part| !part.contains(['*', '?', '['])).count();
     let (fixed, searched) = pattern.split_at(fixed);

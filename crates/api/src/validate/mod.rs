@@ -1,4 +1,4 @@
-//! What a spec must satisfy beyond its types. One function; its messages say what was found and what to change.
+//! The rules of a spec beyond its types. One function; its messages say what was found and what to change.
 
 mod combinations;
 mod folder;
@@ -16,7 +16,7 @@ use crate::job::{PipelineJob, PipelineJobSpec, TrainerType};
 pub struct Problem {
     /// The field's full path: `spec.training.microbatches`.
     pub field: String,
-    /// What was found and what to change.
+    /// The finding, and the change to make.
     pub message: String,
 }
 

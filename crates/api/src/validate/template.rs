@@ -1,4 +1,4 @@
-//! What the pods' template may not say.
+//! Fields that the pods' template may not have.
 
 use serde_json::Value;
 
@@ -39,7 +39,7 @@ fn check_pod(pod: Option<&Value>, at: &str, problems: &mut Problems) {
     }
 }
 
-/// What single stages have otherwise. One of a stage that the job does not have now has no effect: it may be scaled.
+/// Overrides of single stages. One of a stage that the job does not have now has no effect: it may be scaled.
 fn check_overrides(overrides: &Value, problems: &mut Problems) {
     let Some(overrides) = overrides.as_array() else {
         return problems

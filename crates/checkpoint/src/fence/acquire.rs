@@ -15,13 +15,14 @@ impl Fence {
     /// Acquires the next fence and fences off all older ones.
     ///
     /// # Errors
-    /// `FencedOff` if a newer group acquired one meanwhile; `NoFolderRename` if the volume can't do what a commit needs; or if
-    /// the volume fails.
+    /// `FencedOff` if a newer group acquired one meanwhile; `NoFolderRename` if the volume can't do what a commit
+    /// needs; or if the volume fails.
     pub fn acquire(volume: &dyn Volume) -> Result<Fence, CheckpointError> {
         Fence::acquire_next(volume, None, stagecoach_files::random_hex())
     }
 
-    /// Acquires the fence after fence `last`, which is the newest one that the caller has seen: one caller at most does.
+    /// Acquires the fence after fence `last`, which is the newest one that the caller has seen: one caller at most
+    /// does.
     ///
     /// # Errors
     /// `FencedOff` if another has acquired it; or as [`Fence::acquire`].
@@ -110,8 +111,8 @@ fn fence_off(volume: &dyn Volume, number: u64) -> Result<(), CheckpointError> {
     Ok(())
 }
 
-/// Removes the folders of holders that are fenced off, also by a group that died before it came to that; what is in them is
-/// moved, as removing it may take long.
+/// Removes the folders of holders that are fenced off, also by a group that died before it came to that; what is in
+/// them is moved, as removing it may take long.
 fn retire_holders(volume: &dyn Volume) -> Result<(), CheckpointError> {
     for entry in list_or_none(volume, FENCES_DIR)? {
         if paths::parse_fence_dir_name(&entry.name).is_some_and(|(_, held)| !held) {

@@ -1,14 +1,14 @@
 //! Fencing: which group may write to the volume.
 //!
 //! Everything unfinished is in `fences/<number>/<holder>/`, and whatever changes a checkpoint (commit, prune, set
-//! aside) is a rename out of or into that folder. A newer group renames `fences/<number>` once, and from then on each of those
-//! renames fails with `NotFound`, wherever the older group was stopped. The holder's name is random, so that a late
-//! `mkdir` of an old number, by a group that was suspended between listing and creating, does not make the first
+//! aside) is a rename out of or into that folder. A newer group renames `fences/<number>` once, and from then on each
+//! of those renames fails with `NotFound`, wherever the older group was stopped. The holder's name is random, so that a
+//! late `mkdir` of an old number, by a group that was suspended between listing and creating, does not make the first
 //! holder's paths valid again.
 //!
-//! A client of NFS may remember for a minute which folder a path was, and a rename goes by the folders' handles, whatever they
-//! are called now. So the newer group also moves what is in the holder's folder to another one and removes it: its handle is
-//! worth nothing then, to whoever remembers it.
+//! A client of NFS may remember for a minute which folder a path was, and a rename goes by the folders' handles,
+//! whatever they are called now. So the newer group also moves what is in the holder's folder to another one and
+//! removes it: its handle is worth nothing then, to whoever remembers it.
 
 mod acquire;
 mod owner;
@@ -42,7 +42,7 @@ impl Fence {
         self.number
     }
 
-    /// Checks that the fence is still held. `fences/` is listed anew, so that a client of NFS asks its server.
+    /// Checks that the fence is still held. `fences/` is listed again, so that a client of NFS asks its server.
     ///
     /// # Errors
     /// `FencedOff` if not; or if the volume fails.
@@ -84,8 +84,8 @@ impl Fence {
     }
 
     /// Publishes `name` to who looks for the newest group ([`newest_published`]) and may read its folder, which is its
-    /// owner's alone: at once, and only while the fence is held; it goes with the fence. It is the name of an empty file, so that a
-    /// group can begin also on a volume that is full.
+    /// owner's alone: at once, and only while the fence is held; it goes with the fence. It is the name of an empty
+    /// file, so that a group can begin also on a volume that is full.
     ///
     /// # Errors
     /// `FencedOff`, or if the volume fails.

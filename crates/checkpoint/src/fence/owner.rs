@@ -1,5 +1,5 @@
-//! The owner of a fence. The job's name and UID are in the name of the holder's folder, so that they are there as soon as the fence
-//! is held. A fence of an earlier version, or of a command, has none.
+//! The owner of a fence. The job's name and UID are in the name of the holder's folder, so that they are there as soon
+//! as the fence is held. A fence of an earlier version, or of a command, has none.
 
 use super::{fences, list_or_none};
 use crate::error::CheckpointError;

@@ -5,8 +5,8 @@ use crate::error::CheckpointError;
 use crate::paths::{self, FENCES_DIR};
 use crate::volume::{DirEntry, Volume};
 
-/// The number of the newest fence, and the name with `prefix` that its group has published, or none yet; `None` without a fence.
-/// The folders are listed anew at every call: network file systems then ask their server.
+/// The number of the newest fence, and the name with `prefix` that its group has published, or none yet; `None` without
+/// a fence. The folders are listed again at every call: network file systems then ask their server.
 ///
 /// # Errors
 /// If the volume fails.
@@ -15,8 +15,8 @@ pub fn newest_published(volume: &dyn Volume, prefix: &str) -> Result<Option<(u64
     Ok(Some((newest, published_in(volume, &paths::fence_path(newest), prefix)?)))
 }
 
-/// The number of the newest fence whose group has published a name with `prefix`, and that name: also of one that is fenced off, as long
-/// as its folder is there.
+/// The number of the newest fence whose group has published a name with `prefix`, and that name: also of one that is
+/// fenced off, as long as its folder is there.
 ///
 /// # Errors
 /// If the volume fails.

@@ -6,7 +6,8 @@ use crate::error::{CheckpointError, volume_io};
 use crate::paths::{self, CHECKPOINTS_DIR, FENCES_DIR};
 use crate::volume::{Volume, remove_tree};
 
-/// Removes files of fenced-off groups, and of groups that ended while they began. May take long: they can be many gigabytes.
+/// Removes files of fenced-off groups, and of groups that ended while they began. May take long: they can be many
+/// gigabytes.
 ///
 /// # Errors
 /// If the volume fails.

@@ -1,6 +1,5 @@
-//! Reading a Hugging Face model directory, checkpoints included: one `model.safetensors`, else an index and its shards, in
-//! transformers' order.
-//! Headers are read when it is opened, a tensor's bytes on request.
+//! Reading a Hugging Face model directory, checkpoints included: one `model.safetensors`, else an index and its shards,
+//! in transformers' order. Headers are read when it is opened, a tensor's bytes on request.
 
 use std::collections::BTreeMap;
 use std::fs::File;

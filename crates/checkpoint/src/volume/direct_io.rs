@@ -1,8 +1,9 @@
 //! Writing large files with `O_DIRECT`, bypassing the page cache, with several writes in flight.
 //!
 //! A checkpoint is written once and read, if ever, by other processes. Through the page cache it would cost a copy of
-//! every byte and evict pages that others use, and its speed would vary several-fold with the free pages. A direct write returns
-//! when the device, or the server, has the bytes: one at a time, a slow network would wait for its answers most of the time.
+//! every byte and evict pages that others use, and its speed would vary several-fold with the free pages. A direct
+//! write returns when the device, or the server, has the bytes: one at a time, a slow network would wait for its
+//! answers most of the time.
 
 use std::fs::File;
 use std::io::{self, ErrorKind};
@@ -92,7 +93,8 @@ mod tests {
 
     use super::*;
 
-    /// A device with sectors of 512 bytes: directly it takes whole ones only, at most `most` bytes a call, and `capacity` in all.
+    /// A device with sectors of 512 bytes: directly it takes whole ones only, at most `most` bytes a call, and
+    /// `capacity` in all.
     struct Device {
         state: Mutex<DeviceState>,
         supports_direct: bool,

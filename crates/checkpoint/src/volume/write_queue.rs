@@ -14,10 +14,10 @@ const BUFFER_BYTES: usize = 1 << 20;
 /// Writes under way at a time: with answers after 2 ms they move up to 4 GB/s.
 const WRITES_IN_FLIGHT: usize = 8;
 
-/// Where the bytes go.
+/// The destination of the bytes.
 pub(super) trait Sink: Send + Sync + 'static {
-    /// Writes all of `bytes` at `offset`; called by several threads at a time. `is_whole` says that it is a whole buffer, aligned
-    /// for a direct write; the last one of a file may not be, and is then written alone.
+    /// Writes all of `bytes` at `offset`; called by several threads at a time. `is_whole` says that it is a whole
+    /// buffer, aligned for a direct write; the last one of a file may not be, and is then written alone.
     fn write_at(&self, bytes: &[u8], offset: u64, is_whole: bool) -> io::Result<()>;
 }
 
@@ -27,7 +27,7 @@ pub(super) struct WriteQueue<S> {
     /// The buffer that is being filled, and how far.
     buffer: Option<Buffer>,
     filled: usize,
-    /// Where in the file the buffer begins.
+    /// The offset of the buffer in the file.
     offset: u64,
     /// Started by the first whole buffer.
     writers: Option<Writers>,
@@ -192,7 +192,7 @@ mod tests {
 
     const DEADLINE: Duration = Duration::from_secs(30);
 
-    /// What was written; a write returns only when as many as are allowed are under way, or none will follow.
+    /// The written buffer; a write returns only when as many as are allowed are under way, or none will follow.
     #[derive(Default)]
     struct Gate {
         state: Mutex<GateState>,

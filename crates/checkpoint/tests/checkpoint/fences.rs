@@ -258,7 +258,8 @@ fn a_folder_of_checkpoints_on_another_file_system_is_refused_before_anything_is_
     assert!(said.contains("checkpoints is on another file system than") && said.contains("fences"), "{said}");
 }
 
-/// A group that ends between the probe's rename and its removal leaves a folder, which is no checkpoint and goes with the next one.
+/// A group that ends between the probe's rename and its removal leaves a folder, which is no checkpoint and goes with
+/// the next one.
 #[test]
 fn what_a_probe_leaves_is_no_checkpoint_and_is_removed() {
     let volume = MemoryVolume::new();
@@ -305,7 +306,7 @@ fn missing_fence_folder_is_reported() {
     assert_eq!(message, "fence 1 is held no more: this group's work ends here");
 }
 
-/// Where [`Fence::acquire`] makes a call whose path ends so.
+/// The call of [`Fence::acquire`] whose path ends so.
 fn call_at(operation: &str, end: &str) -> usize {
     let counting = FaultyVolume::counting(Arc::new(MemoryVolume::new()));
     Fence::acquire(&counting).unwrap();

@@ -16,8 +16,8 @@ use crate::tokenizer_training;
 
 const PARTS_DIR: &str = "parts";
 
-/// Bytes of text that are tokenised together, spread over the processors. A tokenizer's working memory is about a hundred
-/// times its text.
+/// Bytes of text that are tokenised together, spread over the processors. A tokenizer's working memory is about a
+/// hundred times its text.
 const ENCODE_BATCH_BYTES: usize = 1 << 20;
 
 /// Builds the cache of one corpus and tokenizer.

@@ -1,6 +1,6 @@
-//! The token cache: `<cache>/<key>/` holds a corpus as token ids, made once by stage 0 and shared by jobs.
-//! The key is a hash of the corpus's contents and the tokenizer. Parts are written one by one, so that an interrupted run
-//! resumes after the last; `meta.json` comes last, and a folder with it is complete: only `meta.json` itself changes.
+//! The token cache: `<cache>/<key>/` holds a corpus as token ids, made once by stage 0 and shared by jobs. The key is a
+//! hash of the corpus's contents and the tokenizer. Parts are written one by one, so that an interrupted run resumes
+//! after the last; `meta.json` comes last, and a folder with it is complete: only `meta.json` itself changes.
 
 mod atomic_file;
 mod build;
@@ -28,9 +28,9 @@ const CACHE_FORMAT_VERSION: u32 = 1;
 /// Bytes of the corpus per part: bounds the work lost in a crash to a few seconds.
 const PART_BYTES: u64 = 16 << 20;
 
-/// Finds the corpus, trains or reads the tokenizer and tokenises, as far as the cache doesn't have it yet. Concurrent calls
-/// are safe, but repeat each other's work; after a crash the next call resumes. Nothing incomplete is left if the data is
-/// invalid. `progress` is called once for every piece of text, often thousands of times a second.
+/// Finds the corpus, trains or reads the tokenizer and tokenises, as far as the cache doesn't have it yet. Concurrent
+/// calls are safe, but repeat each other's work; after a crash the next call resumes. Nothing incomplete is left if the
+/// data is invalid. `progress` is called once for every piece of text, often thousands of times a second.
 ///
 /// # Errors
 /// Everything in [`DataError`].
@@ -38,8 +38,8 @@ pub fn prepare(config: &DataConfig, progress: &mut dyn FnMut(PrepareProgress)) -
     prepare_in_parts(config, PART_BYTES, progress)
 }
 
-/// Checks what [`prepare`] begins with, and reads no text: the corpus's files are there, and so is a tokenizer that is a file.
-/// Returns the size of its vocabulary; `None` if it is yet to be trained.
+/// Checks what [`prepare`] begins with, and reads no text: the corpus's files are there, and so is a tokenizer that is
+/// a file. Returns the size of its vocabulary; `None` if it is yet to be trained.
 ///
 /// # Errors
 /// As [`prepare`].
@@ -143,7 +143,8 @@ fn resolve_tokenizer(config: &DataConfig, corpus: &Corpus) -> Result<ResolvedTok
     }
 }
 
-/// Name of the cache's folder: 32 hexadecimal digits. It depends on all that decides the ids; settings of older versions are left out.
+/// Name of the cache's folder: 32 hexadecimal digits. It depends on all that decides the ids; settings of older
+/// versions are left out.
 fn cache_key(corpus_hash: &str, tokenizer: &ResolvedTokenizer, parse_special_tokens: bool) -> String {
     let mut tokenizer = match tokenizer {
         ResolvedTokenizer::Train { vocab_size, .. } => format!("train {TRAINING_VERSION} {vocab_size}"),

@@ -27,7 +27,7 @@ pub(super) struct PartHeader {
     pub(super) findings: Findings,
 }
 
-/// Where a part begins. Part boundaries do not depend on who writes the parts or where a run resumed.
+/// The beginning of a part. Part boundaries do not depend on who writes the parts or where a run resumed.
 #[derive(Serialize, Deserialize, Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct PartStart {
     pub(super) cursor: Cursor,
@@ -71,7 +71,8 @@ impl<'a> PartWriter<'a> {
         })
     }
 
-    /// Adds a piece of a document's text, of which `ids` are all. `has_text`: the piece has characters that are no white space.
+    /// Adds a piece of a document's text, of which `ids` are all. `has_text`: the piece has characters that are no
+    /// white space.
     pub(super) fn push_text(&mut self, ids: &[u32], has_text: bool) {
         self.has_text |= has_text;
         self.push(ids);
@@ -98,7 +99,8 @@ impl<'a> PartWriter<'a> {
         }
     }
 
-    /// Adds the contents of a token file: documents end at end-of-text tokens, which stay as they are, and before begin-of-text tokens.
+    /// Adds the contents of a token file: documents end at end-of-text tokens, which stay as they are, and before
+    /// begin-of-text tokens.
     pub(super) fn push_token_ids(&mut self, content: &Content) -> Result<(), DataError> {
         let Content::Ids { ids, file, first_index } = content else { return Ok(()) };
         let vocab_size = self.tokenizer.vocab_size();
@@ -128,12 +130,13 @@ impl<'a> PartWriter<'a> {
         }
     }
 
-    /// Where the part begins.
+    /// The beginning of the part.
     pub(super) fn from(&self) -> PartStart {
         self.from
     }
 
-    /// Where the next part begins if this one ends now, `done` bytes into the corpus, and reading resumes at `cursor`.
+    /// The beginning of the next part if this one ends now, `done` bytes into the corpus, and reading resumes at
+    /// `cursor`.
     pub(super) fn next_start(&self, cursor: Cursor, done: u64) -> PartStart {
         PartStart { cursor, done, inside: self.inside }
     }
@@ -184,7 +187,8 @@ impl PartReader {
         (fs::metadata(path).ok()?.len() == size).then(|| PartReader { header, path: path.into(), file })
     }
 
-    /// Writes the document starts to `into`, counted from the corpus's first token; `tokens_before` lie before this part.
+    /// Writes the document starts to `into`, counted from the corpus's first token; `tokens_before` lie before this
+    /// part.
     pub(super) fn copy_documents(&mut self, tokens_before: u64, into: &mut impl Write) -> Result<(), DataError> {
         for _ in 0..self.header.documents {
             let mut start = [0; 8];

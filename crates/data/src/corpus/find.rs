@@ -19,8 +19,8 @@ impl Corpus {
     /// The files that `config.paths` match, sorted by their real paths, each once however many links lead to it.
     ///
     /// # Errors
-    /// A pattern that is invalid or matches nothing, a file of an unknown format, and a link that leads nowhere, or out of
-    /// the volume where links may not.
+    /// A pattern that is invalid or matches nothing, a file of an unknown format, and a link that leads nowhere, or out
+    /// of the volume where links may not.
     pub(crate) fn find(config: &DataConfig) -> Result<Corpus, DataError> {
         if config.paths.is_empty() {
             return Err(DataError::NoPaths);
@@ -124,7 +124,7 @@ fn matching_paths(config: &DataConfig, pattern: &str) -> Result<Vec<PathBuf>, Da
     Ok(paths)
 }
 
-/// Where a path leads after all links: `path` itself if there are none.
+/// The target of a path after all links: `path` itself if there are none.
 fn real_path(path: PathBuf, root: &Path, follow_out: bool) -> Result<PathBuf, DataError> {
     match fs::canonicalize(&path) {
         Ok(real) if follow_out || real.starts_with(root) => Ok(real),

@@ -42,7 +42,8 @@ pub(crate) struct CorpusFile {
     pub(crate) stamp: FileStamp,
 }
 
-/// Attributes that change when a file gets other contents. Tools can set size and time of modification as they like, but not all of it.
+/// Attributes that change when a file gets other contents. Tools can set size and time of modification as they like,
+/// but not all of it.
 #[derive(Serialize, Deserialize, Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) struct FileStamp {
     /// Bytes.
@@ -90,7 +91,7 @@ pub(crate) struct Piece<'a> {
     pub(crate) record: u64,
     /// Whether the document ends with this piece.
     pub(crate) is_last: bool,
-    /// Where reading can resume after this piece; `None` in the middle of a line or row.
+    /// The cursor from which reading can resume after this piece; `None` in the middle of a line or row.
     pub(crate) resume_at: Option<Cursor>,
     /// Bytes of the corpus read so far.
     pub(crate) bytes_read: u64,
@@ -116,7 +117,7 @@ impl Corpus {
         self.files.iter().map(|file| file.stamp.size).sum()
     }
 
-    /// What the patterns match and adds no text, in sentences for people.
+    /// Matches of the patterns that add no text, in sentences for people.
     pub(crate) fn notes(&self) -> Vec<String> {
         let empty: Vec<&str> = self.files.iter().filter(|f| f.stamp.size == 0).map(|file| file.name.as_str()).collect();
         let folders: Vec<&str> = self.folders.iter().map(String::as_str).collect();

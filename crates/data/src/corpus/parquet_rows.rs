@@ -75,8 +75,8 @@ impl TextColumn<'_> {
         if column.description.max_rep_level() > 0 { Err(column.no_text("holds lists".into())) } else { Ok(column) }
     }
 
-    /// Reads the rows `rows` of the file, which are those of `group`, from row `first` on. `on_text` gets the number of rows up to
-    /// and including each one. Returns the first row behind what was read.
+    /// Reads the rows `rows` of the file, which are those of `group`, from row `first` on. `on_text` gets the number of
+    /// rows up to and including each one. Returns the first row behind what was read.
     fn read_group(
         &self,
         group: &dyn RowGroupReader,
@@ -164,7 +164,7 @@ fn text_bytes(reader: &SerializedFileReader<File>, index: usize) -> Result<Optio
     Ok(bytes.map(|bytes| (bytes as f64 / count.max(1) as f64 * rows as f64) as u64))
 }
 
-/// What a call of the library returns, which panics at some damaged files.
+/// The result of a call of the library, which panics at some damaged files.
 fn library<T>(call: impl FnOnce() -> Result<T, ParquetError>) -> Result<T, String> {
     let damaged = || Err(ParquetError::General("it is damaged, write or copy it again".to_owned()));
     catch_panic(call).unwrap_or_else(damaged).map_err(|error| error.to_string())

@@ -1,10 +1,11 @@
-//! Splits long texts at positions where tokenising the pieces equals tokenising the whole, and bounds what must stay whole.
+//! Splits long texts at positions where tokenising the pieces equals tokenising the whole, and bounds what must stay
+//! whole.
 
 use super::{Content, CorpusFile, Cursor, Piece, PieceHandler};
 use crate::error::DataError;
 
-/// Where a text may be split, so that a tokenizer gives the pieces the ids of the whole: always where white space follows
-/// something else.
+/// The positions at which a text may be split, so that a tokenizer gives the pieces the ids of the whole: always where
+/// white space follows something else.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Split {
     /// Nowhere: the tokenizer gets whole documents.
@@ -15,8 +16,8 @@ pub(crate) enum Split {
     BeforeSpaces,
 }
 
-/// The most bytes of text that are tokenised in one piece, where it can't be split: a tokenizer's working memory is about a
-/// hundred times its text.
+/// The most bytes of text that are tokenised in one piece, where it can't be split: a tokenizer's working memory is
+/// about a hundred times its text.
 pub(crate) const MAX_PIECE_BYTES: usize = 16 << 20;
 
 /// Approximate size of a piece: small enough to spread over processors, large enough for a negligible cost per piece.

@@ -15,7 +15,8 @@ pub(super) fn added_tokens(definition: &Value) -> &[Value] {
     definition["added_tokens"].as_array().map_or(&[][..], Vec::as_slice)
 }
 
-/// Refuses a tokenizer that gives a text other ids each time: BPE with dropout is the one random part that the format has.
+/// Refuses a tokenizer that gives a text other ids each time: BPE with dropout is the one random part that the format
+/// has.
 pub(super) fn check_deterministic(definition: &Value) -> Result<(), String> {
     match definition["model"]["dropout"].as_f64() {
         Some(dropout) if dropout > 0.0 => {
@@ -25,8 +26,8 @@ pub(super) fn check_deterministic(definition: &Value) -> Result<(), String> {
     }
 }
 
-/// Marks the token `name` as special, as transformers does with a token that a configuration names: text that spells it stays text.
-/// False if it was special before.
+/// Marks the token `name` as special, as transformers does with a token that a configuration names: text that spells it
+/// stays text. False if it was special before.
 pub(super) fn mark_special(definition: &mut Value, name: &str, id: u32) -> bool {
     if !definition["added_tokens"].is_array() {
         definition["added_tokens"] = json!([]);
@@ -67,8 +68,9 @@ fn has_byte_level(pre_tokenizer: &Value) -> bool {
     pre_tokenizer["type"] == "ByteLevel" || parts.iter().any(has_byte_level)
 }
 
-/// Where text may be split. A definition that isn't known gets whole documents, such as one with a prefix or with an added token that takes
-/// white space. NFC joins nothing to the white space that follows it. `parse`: special tokens in a text are tokens.
+/// The positions at which text may be split. An unknown definition gets whole documents, such as one with a prefix or
+/// with an added token that takes white space. NFC joins nothing to the white space that follows it. `parse`: special
+/// tokens in a text are tokens.
 pub(super) fn split(definition: &Value, parse: bool) -> Split {
     let normalizes = !definition["normalizer"].is_null() && definition["normalizer"]["type"] != "NFC";
     let pre_tokenizer = &definition["pre_tokenizer"];

@@ -49,7 +49,8 @@ struct Losses {
 }
 
 impl Tokenizer {
-    /// Reads a `tokenizer.json` and the configurations beside it. Text that looks like a special token, such as `[EOT]`, is encoded as text.
+    /// Reads a `tokenizer.json` and the configurations beside it. Text that looks like a special token, such as
+    /// `[EOT]`, is encoded as text.
     ///
     /// # Errors
     /// The file can't be read, or isn't a tokenizer whose tokens a text determines.
@@ -207,7 +208,7 @@ impl Tokenizer {
         self.parses && id.is_some_and(|id| self.special_tokens.eos.contains(id))
     }
 
-    /// Where text may be split so that the pieces have the ids of the whole.
+    /// The positions at which text may be split so that the pieces have the ids of the whole.
     pub(crate) fn split(&self) -> Split {
         self.split
     }
@@ -252,7 +253,8 @@ impl Losses {
     }
 }
 
-/// The library's tokenizer. It panics on some definitions, such as a prefix of continuing subwords that the merges lack.
+/// The library's tokenizer. It panics on some definitions, such as a prefix of continuing subwords that the merges
+/// lack.
 fn parse_definition(bytes: &[u8]) -> Result<tokenizers::Tokenizer, String> {
     match catch_panic(|| tokenizers::Tokenizer::from_bytes(bytes)) {
         Some(parsed) => parsed.map_err(|error| error.to_string()),

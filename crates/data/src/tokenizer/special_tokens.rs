@@ -1,5 +1,6 @@
-//! The tokens that begin, end and pad documents. `tokenizer_config.json` and `config.json` beside a `tokenizer.json` name them; without
-//! a name, a special token of `added_tokens` with a usual name is taken. An ordinary word of the vocabulary is never one.
+//! The tokens that begin, end and pad documents. `tokenizer_config.json` and `config.json` beside a `tokenizer.json`
+//! name them; without a name, a special token of `added_tokens` with a usual name is taken. An ordinary word of the
+//! vocabulary is never one.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -31,7 +32,8 @@ pub struct SpecialTokenIds {
     pub eos: Vec<u32>,
     /// Pads rows.
     pub pad: Option<u32>,
-    /// Whether another version, which took any word of the vocabulary with a usual name, frames documents by other tokens.
+    /// Whether another version, which took any word of the vocabulary with a usual name, frames documents by other
+    /// tokens.
     pub(crate) other_than_before: bool,
 }
 
@@ -137,8 +139,8 @@ impl Configs {
         Ok(SpecialTokenIds { bos, eos, pad, other_than_before })
     }
 
-    /// Refuses a list of added tokens that is another tokenizer's: transformers adds the tokens of this list to those of
-    /// `tokenizer.json`, with ids of its own.
+    /// Refuses a list of added tokens that is another tokenizer's: transformers adds the tokens of this list to those
+    /// of `tokenizer.json`, with ids of its own.
     fn check_added_tokens(&self, names: &Names) -> Result<(), String> {
         for (id, token) in self.tokenizer["added_tokens_decoder"].as_object().into_iter().flatten() {
             let name = token["content"].as_str().unwrap_or_default();
@@ -177,8 +179,8 @@ enum Named {
     Absent,
 }
 
-/// The ids in `value`, a number or a list, of which each is one of `added_tokens`: a configuration that was written with the defaults of
-/// its class names the ids of ordinary words.
+/// The ids in `value`, a number or a list, of which each is one of `added_tokens`: a configuration that was written
+/// with the defaults of its class names the ids of ordinary words.
 fn added_ids<'a>(value: &'a Value, names: &'a Names) -> impl Iterator<Item = u32> + 'a {
     let list = value.as_array().map_or(std::slice::from_ref(value), Vec::as_slice);
     let is_added = |id: &u32| names.added.keys().any(|name| (names.id_of)(name) == Some(*id));

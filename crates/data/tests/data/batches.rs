@@ -88,7 +88,8 @@ fn unpacked_documents_around_the_length_of_a_sequence() {
         volume.config.packing = false;
         rows(&volume.open()).into_iter().map(|(inputs, targets, _)| (inputs, targets)).collect::<Vec<_>>()
     };
-    // With its begin and end a document of exactly 4 tokens has 3 targets, one of 5 fills a row, one of 6 needs another.
+    // With its begin and end a document of exactly 4 tokens has 3 targets, one of 5 fills a row, one of 6 needs
+    // another.
     assert_eq!(windows(b"a b"), [(vec![0, 4, 5], vec![4, 5, 1])]);
     assert_eq!(windows(b"a b c"), [(vec![0, 4, 5, 6], vec![4, 5, 6, 1])]);
     assert_eq!(windows(b"a b c d"), [(vec![0, 4, 5, 6], vec![4, 5, 6, 7]), (vec![7], vec![1])]);
@@ -179,7 +180,8 @@ fn counted(lengths: &[usize], sequence_length: usize, packing: bool, fraction: f
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// Of the stream up to the last whole sequence: all tokens but the first, and none that begins a document.
+    /// The targets of the stream up to the last whole sequence: all tokens but the first, and none that begins a
+    /// document.
     #[test]
     fn packed_every_token_is_a_target_once_an_epoch(
         lengths in prop::collection::vec(1usize..20, 1..30), length in 1usize..12, microbatches in 1usize..5, batch in 1usize..9,

@@ -1,4 +1,4 @@
-//! Which documents a step's rows hold, where these come from, and training without some of them.
+//! The documents in a step's rows, their origins, and training without some of them.
 
 use std::collections::{BTreeMap, BTreeSet};
 

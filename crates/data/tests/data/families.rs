@@ -1,5 +1,5 @@
-//! Imitations of eight families' tokenizers, with their added tokens and configurations: ids and special tokens are those of Hugging
-//! Face's transformers. `make transformers` has the Python that this needs.
+//! Imitations of eight families' tokenizers, with their added tokens and configurations: ids and special tokens are
+//! those of Hugging Face's transformers. `make transformers` has the Python that this needs.
 
 use std::collections::BTreeMap;
 use std::fs;

@@ -55,7 +55,8 @@ fn empty_files_and_folders_that_a_pattern_matches_are_told() {
 #[test]
 fn token_files_are_split_where_documents_end_or_begin() {
     for (name, width) in [("x.tokens", 4), ("x.u16", 2)] {
-        // Like the cache itself, with an end first (as GPT-2's corpora have it), no ends, no begins, and nothing at all.
+        // Like the cache itself, with an end first (as GPT-2's corpora have it), no ends, no begins, and nothing at
+        // all.
         let files =
             [&[BOS, A, B, EOS, BOS, C, EOS][..], &[EOS, A, B, EOS, C], &[BOS, A, B, BOS, C], &[A, B, EOS, C, EOS, EOS]];
         for file in files {

@@ -175,7 +175,7 @@ fn configurations_that_fit_no_tokenizer_are_refused() {
         volume.error_message(),
         "the tokenizer VOLUME/letters/tokenizer.json: its model.dropout is 0.1, so that a text has other tokens in each run: set it to null"
     );
-    // another file in the place of the one that the corpus was tokenised with
+    // another file instead of the one that the corpus was tokenised with
     volume.write("letters/tokenizer.json", letters().to_string().as_bytes());
     let prepared = volume.prepare().unwrap();
     volume.write("letters/tokenizer.json", format!("{} ", letters()).as_bytes());

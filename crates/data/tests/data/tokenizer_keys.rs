@@ -1,5 +1,5 @@
-//! What each key of a tokenizer's files does: those that eight families have (GPT-2, Llama 2 and 3, Qwen, Mistral, Gemma, Phi-3,
-//! DeepSeek). A key that is not in these tables is a new one: find out what it does, and add it.
+//! The effect of each key of a tokenizer's files, for the keys of eight families (GPT-2, Llama 2 and 3, Qwen, Mistral,
+//! Gemma, Phi-3, DeepSeek). A key that is not in these tables is a new one: find out what it does, and add it.
 
 use std::collections::BTreeSet;
 
@@ -55,7 +55,7 @@ fn configs() -> [(&'static str, Value); 3] {
     ]
 }
 
-/// What a tokenizer of these files makes of texts, or why it is refused.
+/// The ids of texts with a tokenizer of these files, or the reason for which it is refused.
 fn outcome(tokenizer: &Value, configs: &[(&str, Value)]) -> Result<String, String> {
     let volume = TestVolume::new(&[]);
     let path = volume.write("keys/tokenizer.json", tokenizer.to_string().as_bytes());

@@ -16,11 +16,11 @@ use crate::wire::connect::configure;
 use crate::wire::handshake::{self, Arrival};
 use crate::{GroupSecret, GroupTimeouts, SecureReader};
 
-/// Limit of connections that have not said hello; beyond it the oldest is closed. A stage says hello at once, others may
-/// never.
+/// Limit of connections that have not said hello; beyond it the oldest is closed. A stage says hello at once, others
+/// may never.
 const MAX_PENDING_CONNECTIONS: usize = 256;
 
-/// What lets connections in, or closes them.
+/// The acceptor, which lets connections in or closes them.
 pub(super) struct Gate {
     pub(super) inputs: SyncSender<Input>,
     pub(super) timeouts: GroupTimeouts,

@@ -12,7 +12,7 @@ use crate::wire::frame::read_frame;
 use crate::wire::messages::{MAX_FRAME_BYTES, MemberMessage};
 use crate::{SecureReader, SecureWriter, Session};
 
-/// How many frames may wait for a peer to read them.
+/// The number of frames that may wait for a peer to read them.
 const MAX_QUEUED_FRAMES: usize = 8192;
 
 /// The sending half.

@@ -18,11 +18,11 @@ use crate::state::{GroupEvent, GroupState};
 use crate::sync::{lock, spawn};
 use crate::{GroupError, GroupFailure, GroupSecret, GroupTimeouts, Hello, Quorum, StepRules};
 
-/// How many events may wait; readers then wait, and TCP slows their peers.
+/// The number of events that may wait; readers then wait, and TCP slows their peers.
 const EVENT_QUEUE_LEN: usize = 1024;
 
-/// The rendezvous and failure detector of a group, in its leader's process (torchelastic's rendezvous store). Dropping it ends the
-/// group.
+/// The rendezvous and failure detector of a group, in its leader's process (torchelastic's rendezvous store). Dropping
+/// it ends the group.
 #[derive(Debug)]
 pub struct Coordinator {
     inputs: SyncSender<Input>,
@@ -34,9 +34,9 @@ pub struct Coordinator {
 }
 
 impl Coordinator {
-    /// Starts to accept members that have `secret` on `listener`. They are compared with `expected`, the leader's own hello.
-    /// `quorum` says which of them are enough for a group.
-    /// `on_rejected` is called for every connection that was closed because its peer did not prove that it has the secret.
+    /// Starts to accept members that have `secret` on `listener`. They are compared with `expected`, the leader's own
+    /// hello. `quorum` says which of them are enough for a group. `on_rejected` is called for every connection that was
+    /// closed because its peer did not prove that it has the secret.
     ///
     /// # Errors
     /// If the listener has no address, or no thread can be started.
@@ -76,8 +76,8 @@ impl Coordinator {
         self.send_event(GroupEvent::Preparing(progress.to_owned()));
     }
 
-    /// The leader has prepared: waits until it is decided who is in the group, and returns their global ranks by group rank.
-    /// [`Member::join`](crate::Member::join) does not return before `release`.
+    /// The leader has prepared: waits until it is decided who is in the group, and returns their global ranks by group
+    /// rank. [`Member::join`](crate::Member::join) does not return before `release`.
     ///
     /// # Errors
     /// When the group has failed: too few have joined in time.
@@ -110,8 +110,8 @@ impl Coordinator {
         drop(self.shared.changed.wait_timeout_while(state, timeout, |state| !state.is_closed));
     }
 
-    /// What ended the group, if it failed. The leader polls it during a long preparation, in which a lost member ends the
-    /// group too.
+    /// The failure that ended the group, if it failed. The leader polls it during a long preparation, in which a lost
+    /// member ends the group too.
     pub fn failure(&self) -> Option<GroupFailure> {
         lock(&self.shared.state).failure.clone()
     }

@@ -21,7 +21,7 @@ pub(super) enum Input {
     Stop,
 }
 
-/// What the threads outside know of the group.
+/// The state of the group that other threads see.
 #[derive(Debug, Default)]
 pub(super) struct SharedState {
     pub(super) state: Mutex<KnownState>,

@@ -16,8 +16,8 @@ use crate::{
     Activity, GroupError, GroupSecret, GroupTimeouts, Hello, NotFound, Refusal, Rendezvous, Roster, local_shortage,
 };
 
-/// How long a leader that lives may take from one group to the next. A stage that waits beside a group can't tell it from one whose
-/// process has ended before.
+/// The time that a living leader may take from one group to the next. A stage that waits beside a group can't tell it
+/// from one whose process has ended before.
 const MAX_TIME_BETWEEN_GROUPS: Duration = Duration::from_secs(4);
 
 /// The timeout of [`answers`].
@@ -68,7 +68,7 @@ impl JoinError {
     }
 }
 
-/// How long this stage has waited without progress of the leader, and what it has seen of it.
+/// The time for which this stage has waited without progress of the leader, and its last observation of the leader.
 struct JoinProgress {
     last_progress_at: Instant,
     last_report: Option<String>,
@@ -124,8 +124,9 @@ impl JoinProgress {
         error.reason_to_retry().map(|reason| format!("at {}: {reason}", at.address))
     }
 
-    /// Whether the leader of a group has ended, if it can't be connected to: it listens before anybody knows its address, and until the
-    /// group is over. Where the network is down, the leader has not hung up, and nobody refuses the connection.
+    /// Whether the leader of a group has ended, if it can't be connected to: it listens before anybody knows its
+    /// address, and until the group is over. Where the network is down, the leader has not hung up, and nobody refuses
+    /// the connection.
     fn has_ended(&mut self, group: u64, is_member: bool, error: &io::Error) -> bool {
         if self.unreachable.is_none_or(|(unreachable, _)| unreachable != group) {
             self.unreachable = Some((group, Instant::now()));

@@ -55,17 +55,17 @@ impl Ranks {
 }
 
 impl Member {
-    /// Joins the group that `find` finds; returns when it is released: all members have joined and the leader is ready. The
-    /// bytes are what the leader gave to `release`. `find` is asked anew at every attempt, and says why there is none. `mesh`
-    /// has the attempt's stages and replicas.
+    /// Joins the group that `find` finds; returns when it is released: all members have joined and the leader is ready.
+    /// The bytes are what the leader gave to `release`. `find` is asked again at every attempt, and says why there is
+    /// none. `mesh` has the attempt's stages and replicas.
     ///
     /// Meanwhile `on_preparing` receives the leader's progress reports. `on_failure` is called once, from a
     /// background thread, when the group fails after this call has returned; calls that wait return
     /// [`GroupError::GroupFailed`] after it.
     ///
     /// # Errors
-    /// When the leader is not reached or reports no progress within `timeouts.startup_timeout`, refuses this stage, or gives
-    /// up.
+    /// When the leader is not reached or reports no progress within `timeouts.startup_timeout`, refuses this stage, or
+    /// gives up.
     pub fn join(
         find: impl FnMut() -> Result<Rendezvous, NotFound>,
         hello: Hello,
@@ -132,8 +132,9 @@ impl Member {
         self.inbox.wait_for(|state| state.take_broadcast(topic))
     }
 
-    /// All-gather: contributes `bytes` and returns every member's, by group rank. All members must make the calls of a topic in
-    /// the same order; topics are independent, so that the checkpoint thread can have its own. One thread per topic.
+    /// All-gather: contributes `bytes` and returns every member's, by group rank. All members must make the calls of a
+    /// topic in the same order; topics are independent, so that the checkpoint thread can have its own. One thread per
+    /// topic.
     ///
     /// # Errors
     /// When the group has failed, or the contribution is too large.
@@ -142,8 +143,8 @@ impl Member {
         self.inbox.wait_for(|state| state.take_gathered(topic))
     }
 
-    /// Votes on a step and waits for the verdict, which is the same on all members (only the leader gets the measurements).
-    /// From one thread.
+    /// Votes on a step and waits for the verdict, which is the same on all members (only the leader gets the
+    /// measurements). From one thread.
     ///
     /// # Errors
     /// When the group has failed.
@@ -159,9 +160,9 @@ impl Member {
 
     /// Leaves the group, reporting the exit code, and waits until all members have left.
     ///
-    /// With 0 or 143 all must leave: if another stage goes on, the group fails. With any other code the group ends at
-    /// once and this stage is the root cause (with 75 it lost a peer itself, and none is named). On the leader it returns
-    /// last, when the others have disconnected or after `timeouts.shutdown_timeout`.
+    /// With 0 or 143 all must leave: if another stage continues, the group fails. With any other code the group ends at
+    /// once and this stage is the root cause (with 75 it lost a peer itself, and none is named). On the leader it
+    /// returns last, when the others have disconnected or after `timeouts.shutdown_timeout`.
     ///
     /// # Errors
     /// When the group fails before all have left.
@@ -178,7 +179,7 @@ impl Member {
         self.leave(JOINS_NEXT_GROUP)
     }
 
-    /// Leaves a group that is not to go on: no spare takes this stage's place. The others end it as well.
+    /// Leaves a group that is not to continue: no spare takes this stage's place. The others end it as well.
     ///
     /// # Errors
     /// When the group fails before this is acknowledged.

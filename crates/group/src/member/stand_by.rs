@@ -24,8 +24,8 @@ pub enum StandByEnd {
     Dismissed,
 }
 
-/// Waits as a spare, whose rank in `hello` is its number among the spares: until it takes the place of a stage, however long that
-/// takes. `find` names the group to connect to; `on_standing_by` gets the plan of each group that has formed.
+/// Waits as a spare, whose rank in `hello` is its number among the spares: until it takes the place of a stage, however
+/// long that takes. `find` names the group to connect to; `on_standing_by` gets the plan of each group that has formed.
 ///
 /// # Errors
 /// If it may not wait here, or a newer group than that of its attempt has begun.

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::Hello;
 
-/// Why a stage may not join the group. The group itself goes on.
+/// Why a stage may not join the group. The group itself continues.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Refusal {
     /// It belongs to another job.
@@ -33,7 +33,7 @@ pub enum Refusal {
     },
     /// There is no such rank in the attempt.
     RankOutOfRange {
-        /// How many ranks there are.
+        /// The number of ranks.
         world_size: usize,
         /// The stage's global rank.
         found: usize,
@@ -65,9 +65,9 @@ pub enum Refusal {
 pub struct FieldMismatch {
     /// The field's name.
     pub field: String,
-    /// What the leader has, if it has the field.
+    /// The leader's value, if it has the field.
     pub expected: Option<String>,
-    /// What the stage has, if it has the field.
+    /// The stage's value, if it has the field.
     pub found: Option<String>,
 }
 
@@ -134,11 +134,12 @@ pub(crate) fn admit_spare(expected: &Hello, hello: &Hello) -> Result<(), Refusal
     if fields.is_empty() { Ok(()) } else { Err(Refusal::ConfigMismatch { fields }) }
 }
 
-/// What a hello is, given an earlier one of its rank.
+/// The kind of a hello, given an earlier one of its rank.
 pub(crate) enum Succession {
     /// There was none.
     First,
-    /// It counts instead: of the same process that reconnects or, while the group is joining, of one that was started after it.
+    /// It counts instead: of the same process that reconnects or, while the group is joining, of one that was started
+    /// after it.
     Follows {
         is_same: bool,
     },
@@ -151,7 +152,7 @@ pub(crate) enum Succession {
     },
 }
 
-/// What `hello` of the stage `name` is after `first`, the last one of its rank.
+/// The kind of the `hello` of the stage `name` after `first`, the last one of its rank.
 pub(crate) fn succession(first: Option<&Hello>, hello: &Hello, name: &str, is_joining: bool) -> Succession {
     let Some(first) = first else { return Succession::First };
     let rank = hello.rank;

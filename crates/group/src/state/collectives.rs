@@ -1,5 +1,5 @@
-//! Collective operations, which complete once every member has contributed: votes and all-gathers. Pure. Ranks here are group
-//! ranks.
+//! Collective operations, which complete once every member has contributed: votes and all-gathers. Pure. Ranks here are
+//! group ranks.
 
 use std::collections::BTreeMap;
 
@@ -45,7 +45,8 @@ impl Collectives {
         Ok(all)
     }
 
-    /// What a member waits for and the first group rank that has not contributed, if the member itself has contributed.
+    /// The collective that a member waits for, and the first group rank that has not contributed, if the member itself
+    /// has.
     pub(crate) fn waiting_for(&self, group_rank: usize) -> Option<(String, usize)> {
         if let Some(vote) = &self.votes[group_rank] {
             let missing = self.votes.iter().position(Option::is_none)?;

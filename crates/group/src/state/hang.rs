@@ -6,14 +6,14 @@ use stagecoach_api::contract::Mesh;
 
 use crate::names::numbers;
 
-/// What one stage is doing, and for how long.
+/// The activity of one stage, and its duration.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct StageActivity {
     /// The action, or what it waits for.
     pub(crate) text: String,
     /// The rank it waits for, if it waits.
     pub(crate) waits_for: Option<usize>,
-    /// How long it has been doing this.
+    /// The duration of this activity.
     pub(crate) age: Duration,
 }
 

@@ -1,7 +1,7 @@
-//! Which ranks the group has, and those that wait beside it. A part of the state machine; also pure.
+//! The ranks of the group, and the ranks that wait beside it. A part of the state machine; also pure.
 //!
-//! A rank is that of the attempt: torch's global rank, replica by replica. A group that lacks replicas counts its members anew,
-//! `0..group_size`: that is a member's group rank.
+//! A rank is that of the attempt: torch's global rank, replica by replica. A group that lacks replicas counts its
+//! members again, `0..group_size`: that is a member's group rank.
 
 use std::time::Instant;
 
@@ -27,8 +27,8 @@ impl GroupState {
         self.release_if_complete(now);
     }
 
-    /// Decides who is in the group, once all are here or nobody else is waited for. The leader is: it connects after it has
-    /// planned.
+    /// Decides who is in the group, once all are here or nobody else is waited for. The leader is: it connects after it
+    /// has planned.
     pub(crate) fn decide_members(&mut self, has_waited: bool) {
         if self.members.is_some() || !self.is_prepared {
             return;
@@ -70,7 +70,8 @@ impl GroupState {
         self.notify_waiting();
     }
 
-    /// The start-up timeout has passed: whether the stages that are here are now enough for a group, as they were not before.
+    /// The start-up timeout has passed: whether the stages that are here are now enough for a group, as they were not
+    /// before.
     pub(crate) fn is_enough_after_waiting(&mut self, now: Instant) -> bool {
         if self.members.is_some() {
             return false;
@@ -88,8 +89,8 @@ impl GroupState {
         CoordinatorMessage::Released { roster: Roster { members }, plan: self.plan.clone().unwrap_or_default() }
     }
 
-    /// Tells those that wait beside the group what they wait for, which extends their start-up timeout. If the group has but one
-    /// replica, one of them succeeds its leader: whichever stage 0 takes the fence first.
+    /// Tells those that wait beside the group what they wait for, which extends their start-up timeout. If the group
+    /// has but one replica, one of them succeeds its leader: whichever stage 0 takes the fence first.
     pub(crate) fn notify_waiting(&mut self) {
         let missing = self.ranks(|slot| slot.conn.is_none());
         let progress = match missing.as_slice() {

@@ -1,4 +1,5 @@
-//! What members send after their hello: heartbeats, votes, gathers, broadcasts. A part of the state machine; also pure.
+//! The messages of members after their hello: heartbeats, votes, gathers, broadcasts. A part of the state machine; also
+//! pure.
 
 use std::time::Instant;
 

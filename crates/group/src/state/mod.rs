@@ -1,5 +1,5 @@
-//! A group as a pure state machine: events in, effects out, the time an argument. Its parts are methods of [`GroupState`] in
-//! the files of this folder.
+//! A group as a pure state machine: events in, effects out, the time an argument. Its parts are methods of
+//! [`GroupState`] in the files of this folder.
 //!
 //! ```text
 //! Joining --all members joined, released--> Forming --all formed--> Running --all left--> ShuttingDown --others closed--> Closed
@@ -145,7 +145,7 @@ impl GroupState {
         }
     }
 
-    /// What ended the group, if it failed.
+    /// The failure that ended the group, if it failed.
     pub(crate) fn failure(&self) -> Option<&GroupFailure> {
         self.failure.as_ref()
     }

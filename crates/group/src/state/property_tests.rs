@@ -270,8 +270,8 @@ fn a_stage_that_leaves_with_an_error_of_its_own_is_replaced_by_a_spare() {
     }
 }
 
-/// By the group's own clock, from the moment at which the loss is noticed: whichever stage it is, and also if the others do
-/// not react any more.
+/// By the group's own clock, from the moment at which the loss is noticed: whichever stage it is, and also if the
+/// others do not react any more.
 #[test]
 fn a_lost_stage_ends_the_group_within_five_seconds() {
     let losses = [Disconnect::Closed, Disconnect::TimedOut, Disconnect::Malformed("nonsense".to_owned())];

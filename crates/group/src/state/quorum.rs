@@ -1,25 +1,26 @@
-//! Which ranks a group has: all, or as many replicas of the pipeline as those make that are there. Pure.
+//! The ranks of a group: all, or as many replicas of the pipeline as the present ranks form. Pure.
 
 use std::collections::BTreeSet;
 
 use stagecoach_api::contract::Mesh;
 
-/// With how few replicas a group may train (torchelastic's `min_nodes`, in replicas). Ranks of one stage can stand in for each
-/// other.
+/// With how few replicas a group may train (torchelastic's `min_nodes`, in replicas). Ranks of one stage can stand in
+/// for each other.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Quorum {
     /// The attempt's stages and replicas.
     pub(crate) mesh: Mesh,
-    /// How many replicas a group must have.
+    /// The number of replicas that a group must have.
     min_replicas: usize,
     awaits_lost: bool,
-    /// Ranks that are lost. Nobody waits for them if there are enough others; for a rank of which nothing is known, the group waits
-    /// until the start-up timeout has passed.
+    /// Ranks that are lost. Nobody waits for them if there are enough others; for a rank of which nothing is known, the
+    /// group waits until the start-up timeout has passed.
     pub(crate) lost: BTreeSet<usize>,
 }
 
 impl Quorum {
-    /// Of a group that trains with `min_replicas` of the mesh's replicas, or more, and waits for no rank that is lost.
+    /// The quorum of a group that trains with at least `min_replicas` of the mesh's replicas, and waits for no rank
+    /// that is lost.
     pub fn new(mesh: Mesh, min_replicas: usize) -> Quorum {
         Quorum { mesh, min_replicas, awaits_lost: false, lost: BTreeSet::new() }
     }
@@ -29,7 +30,7 @@ impl Quorum {
         Quorum { awaits_lost, ..self }
     }
 
-    /// Of a group of one replica, which needs all its stages.
+    /// The quorum of a group of one replica, which needs all its stages.
     pub fn all(stages: usize) -> Quorum {
         Quorum::new(Mesh::pipeline(stages as u32), 1)
     }
@@ -39,8 +40,8 @@ impl Quorum {
         self.mesh.stages as usize
     }
 
-    /// The ranks of the group that rank `leader` leads, by group rank, if it need not wait any longer: replica by replica, the leader's
-    /// first. `has_waited` if the start-up timeout has passed.
+    /// The ranks of the group that rank `leader` leads, by group rank, if it need not wait any longer: replica by
+    /// replica, the leader's first. `has_waited` if the start-up timeout has passed.
     pub(crate) fn members(
         &self,
         leader: usize,
@@ -53,13 +54,13 @@ impl Quorum {
         (count >= self.min_replicas.max(1) && (is_all || has_waited)).then(|| self.arranged(leader, count, is_here))
     }
 
-    /// How many complete replicas the ranks make that are here.
+    /// The number of complete replicas that the present ranks form.
     pub(crate) fn replicas(&self, is_here: impl Fn(usize) -> bool) -> usize {
         self.mesh.complete_replicas(|rank| is_here(rank as usize)) as usize
     }
 
-    /// `count` replicas of ranks that are here: the leader's, then whole ones, then others. A rank that one of them lacks is taken from
-    /// a replica that is not among them.
+    /// `count` replicas of ranks that are here: the leader's, then whole ones, then others. A rank that one of them
+    /// lacks is taken from a replica that is not among them.
     fn arranged(&self, leader: usize, count: usize, is_here: impl Fn(usize) -> bool) -> Vec<usize> {
         let stages = self.stages();
         let lacks = |replica: usize| !(replica * stages..(replica + 1) * stages).all(&is_here);

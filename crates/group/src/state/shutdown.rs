@@ -1,4 +1,5 @@
-//! The end of a group: lost connections, members that leave, the final messages. A part of the state machine; also pure.
+//! The end of a group: lost connections, members that leave, the final messages. A part of the state machine; also
+//! pure.
 
 use std::collections::BTreeSet;
 use std::time::Instant;
@@ -10,7 +11,7 @@ use crate::wire::disconnect::Disconnect;
 use crate::wire::messages::{CoordinatorMessage, ENDS_GROUP, JOINS_NEXT_GROUP};
 use crate::{GroupFailure, Refusal};
 
-/// Exit codes of a process that has finished, done or drained with a checkpoint; and what one says that goes on.
+/// Exit codes of a process that has finished, done or drained with a checkpoint; and what one says that continues.
 const GRACEFUL: [i32; 3] = [ExitCode::Done.code(), ExitCode::Drained.code(), JOINS_NEXT_GROUP];
 
 impl GroupState {
@@ -102,7 +103,7 @@ impl GroupState {
         self.begin_shutdown(now, CoordinatorMessage::LeaveAcknowledged, others.into_iter().collect());
     }
 
-    /// Fails the group: `rank` goes on although another member has left.
+    /// Fails the group: `rank` continues although another member has left.
     pub(crate) fn fail_early_leave(&mut self, now: Instant, rank: usize) {
         let Some((leaver, code)) = self.first_leaver() else { return };
         let message = format!("{} left with exit code {code}, but {} goes on", self.name(leaver), self.name(rank));
@@ -149,7 +150,8 @@ impl GroupState {
         self.begin_shutdown(now, self.final_message_for(leader, &failure), waiting_for);
     }
 
-    /// Whether a spare takes the place of the stage that ended the group: its process has ended, or has said that it will.
+    /// Whether a spare takes the place of the stage that ended the group: its process has ended, or has said that it
+    /// will.
     fn is_replaced_by_spare(&self, rank: usize, failure: &GroupFailure) -> bool {
         match self.slots[rank].leave_code {
             // in the spare the invalid configuration would be the same

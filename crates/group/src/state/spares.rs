@@ -1,5 +1,5 @@
-//! Spares: processes without a stage that wait to take the place of one whose process has ended. A part of the state machine;
-//! also pure. The group that ends hands the place over; the next one sees an ordinary member.
+//! Spares: processes without a stage that wait to take the place of one whose process has ended. A part of the state
+//! machine; also pure. The group that ends hands the place over; the next one sees an ordinary member.
 
 use crate::state::admission::admit_spare;
 use crate::state::{ConnectionId, GroupPhase, GroupState};
@@ -62,7 +62,8 @@ impl GroupState {
         }
     }
 
-    /// Hands the place of rank `rank`, whose process has ended or leaves, to the first spare; its connection, if there is one.
+    /// Hands the place of rank `rank`, whose process has ended or leaves, to the first spare; its connection, if there
+    /// is one.
     pub(crate) fn hand_over(&mut self, rank: usize) -> Option<ConnectionId> {
         let incarnation = self.slots[rank].hello.as_ref()?.incarnation.checked_add(1)?;
         let spare = *self.spares.0.first()?;

@@ -1,5 +1,5 @@
-//! The passing of time: heartbeats, timeouts, and what each member was doing when one expired. A part of the state machine;
-//! also pure.
+//! The passing of time: heartbeats, timeouts, and what each member was doing when one expired. A part of the state
+//! machine; also pure.
 
 use std::time::{Duration, Instant};
 
@@ -63,8 +63,8 @@ impl GroupState {
         }
     }
 
-    /// What each process is doing, by rank. One that has contributed to a collective waits for the first member that has not,
-    /// whatever activity it reports.
+    /// The activity of each process, by rank. One that has contributed to a collective waits for the first member that
+    /// has not, whatever activity it reports.
     fn activities(&self, now: Instant) -> Vec<StageActivity> {
         let describe = |rank: usize| {
             let slot = &self.slots[rank];
@@ -91,7 +91,7 @@ impl GroupState {
         (0..self.slots.len()).map(describe).collect()
     }
 
-    /// What a process was doing last, for example `while in F 5`.
+    /// The last activity of a process, for example `while in F 5`.
     pub(crate) fn last_activity(&self, rank: usize) -> String {
         let activity = &self.slots[rank].activity;
         match activity.waits_for {

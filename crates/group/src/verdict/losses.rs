@@ -15,8 +15,8 @@ pub struct BlockLosses {
     pub sums: Vec<(u32, f64)>,
 }
 
-/// The mean over all targets, in nats, of the losses that group ranks voted: the blocks are added as a binary tree by index, so
-/// that the bits are the same for all ways to share them among ranks.
+/// The mean over all targets, in nats, of the losses that group ranks voted: the blocks are added as a binary tree by
+/// index, so that the bits are the same for all ways to share them among ranks.
 ///
 /// # Errors
 /// If not every block was voted exactly once, by ranks that agree.

@@ -14,8 +14,8 @@ pub struct StepVote {
     pub step: u64,
     /// The losses of the gradient blocks whose head this rank computed; none if it computed none.
     pub losses: Option<BlockLosses>,
-    /// Per parameter whose gradient this rank has whole (with replicas: its owner): the index in the sorted list of all names, and
-    /// the sum of the gradient's squares. A tied weight is voted once, on the head's side.
+    /// Per parameter whose gradient this rank has whole (with replicas: its owner): the index in the sorted list of all
+    /// names, and the sum of the gradient's squares. A tied weight is voted once, on the head's side.
     pub squared_norms: Vec<(u32, f64)>,
     /// This rank was asked to stop (SIGTERM) or has finished training.
     pub stop_requested: bool,
@@ -24,14 +24,14 @@ pub struct StepVote {
     /// This rank is still writing the previous checkpoint: one that is due waits, and is voted again at the next step
     /// boundary.
     pub save_in_progress: bool,
-    /// How many steps were skipped in a row just before this one; the same on all ranks.
+    /// The number of steps that were skipped in a row just before this one; the same on all ranks.
     pub consecutive_skips: u32,
     /// Whether everything this rank saw in the step was finite.
     pub all_finite: bool,
     /// Opaque measurements (seconds busy, bytes sent), handed to the leader.
     pub measurements: Vec<f64>,
-    /// This rank gave the step up before its end: it was asked to stop and has no time for the rest, or it lost a link, as
-    /// one does to a rank that gave up. It has no loss and no norms.
+    /// This rank gave the step up before its end: it was asked to stop and has no time for the rest, or it lost a link,
+    /// as one does to a rank that gave up. It has no loss and no norms.
     pub unfinished: bool,
 }
 
@@ -65,15 +65,16 @@ pub struct Verdict {
     pub save: bool,
     /// All leave at this step boundary.
     pub stop: bool,
-    /// A replica that this group trains without is here again: all leave at this step boundary, to form the next group with it.
+    /// A replica that this group trains without is here again: all leave at this step boundary, to form the next group
+    /// with it.
     pub form_again: bool,
-    /// How many steps in a row have been skipped, this one included; stored in checkpoints.
+    /// The number of steps in a row that have been skipped, this one included; stored in checkpoints.
     pub consecutive_skips: u32,
     /// Every member's measurements, by group rank; the leader alone gets them, the others an empty list.
     pub measurements: Vec<Vec<f64>>,
 }
 
-/// What happens with a step's gradient.
+/// The decision about a step's gradient.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub enum StepOutcome {
     /// Update, with every gradient multiplied by `clip`: exactly 1.0 when nothing is clipped.
@@ -89,7 +90,7 @@ pub enum StepOutcome {
         reason: String,
     },
     /// Some rank gave the step up: no rank updates, and the step does not count. If nobody was asked to stop, a link is
-    /// broken and the group can't go on.
+    /// broken and the group can't continue.
     Drop,
 }
 

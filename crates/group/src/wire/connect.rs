@@ -1,11 +1,11 @@
-//! One attempt to connect to another stage, and the options of its socket. Whoever makes the attempt tries again: an address may
-//! be that of a stage that is gone, and what is in the way may be a route or a rule that is about to come.
+//! One attempt to connect to another stage, and the options of its socket. Whoever makes the attempt tries again: an
+//! address may be that of a stage that is gone, and what is in the way may be a route or a rule that is about to come.
 
 use std::io;
 use std::net::{TcpStream, ToSocketAddrs};
 use std::time::Duration;
 
-/// How long an attempt may take.
+/// The time limit of an attempt.
 const CONNECT_TIMEOUT: Duration = Duration::from_millis(500);
 /// The wait before the next attempt. Short: until all stages are connected, nothing is trained.
 pub const RETRY_DELAY: Duration = Duration::from_millis(50);

@@ -1,4 +1,4 @@
-//! How a control connection ended, as either side sees it.
+//! The end of a control connection, as either side sees it.
 
 use std::io;
 use std::time::Duration;
@@ -7,7 +7,7 @@ use crate::GroupFailure;
 use crate::state::hang::format_seconds;
 use crate::wire::frame;
 
-/// How a control connection ended.
+/// The end of a control connection.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Disconnect {
     /// The kernel of the peer's machine closed it: the process has ended.
@@ -21,7 +21,7 @@ pub(crate) enum Disconnect {
 }
 
 impl Disconnect {
-    /// What an error of reading a frame means.
+    /// The meaning of an error of reading a frame.
     pub(crate) fn of(error: &io::Error) -> Disconnect {
         match error.kind() {
             _ if frame::is_timeout(error) => Disconnect::TimedOut,
@@ -31,8 +31,8 @@ impl Disconnect {
         }
     }
 
-    /// The failure of the group that it causes, if the peer is rank `rank`, the stage `name`. `activity` is what that stage was
-    /// doing, for example `while in F 5`, or empty.
+    /// The failure of the group that it causes, if the peer is rank `rank`, the stage `name`. `activity` is what that
+    /// stage was doing, for example `while in F 5`, or empty.
     pub(crate) fn failure(self, rank: usize, name: &str, activity: &str, heartbeat_timeout: Duration) -> GroupFailure {
         let space = if activity.is_empty() { "" } else { " " };
         let has_ended = self == Disconnect::Closed;

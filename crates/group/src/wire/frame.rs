@@ -60,7 +60,7 @@ impl FrameReader {
         }
     }
 
-    /// How many bytes there must be: the prefix until that is known, then the frame.
+    /// The number of bytes that are needed: the prefix until that is known, then the frame.
     fn end(&self) -> io::Result<usize> {
         match self.buffer.first_chunk() {
             Some(prefix) if self.received >= PREFIX_BYTES => {

@@ -1,4 +1,4 @@
-//! How a control connection begins, on both sides: the preamble, Noise's handshake, and the member's hello.
+//! The beginning of a control connection, on both sides: the preamble, Noise's handshake, and the member's hello.
 
 use std::io::{self, Read, Write};
 
@@ -6,10 +6,10 @@ use crate::wire::frame::{invalid, read_frame};
 use crate::wire::messages::{MAGIC, MAX_HELLO_BYTES, MemberMessage, PROTOCOL_VERSION, preamble};
 use crate::{GroupSecret, HANDSHAKE_BYTES, Handshake, Hello, Session};
 
-/// What distinguishes the handshakes of control connections from those of links.
+/// The prologue that distinguishes the handshakes of control connections from those of links.
 const PURPOSE: &str = "stagecoach control";
 
-/// Who has connected.
+/// The peer that has connected.
 #[derive(Debug, Clone)]
 pub(crate) enum Arrival {
     Stage(Hello),

@@ -1,4 +1,4 @@
-//! What goes over a connection: how it begins, frames, encryption, the messages of both sides, and how it ends.
+//! The protocol of a connection: its beginning, frames, encryption, the messages of both sides, and its end.
 
 pub(crate) mod connect;
 pub(crate) mod disconnect;

@@ -71,7 +71,8 @@ proptest! {
         prop_assert_eq!(whole.norm.to_bits(), f64::sqrt(sum).to_bits());
     }
 
-    /// Any way to share the blocks among ranks gives the bits of one rank that has them all, which are those of the tree.
+    /// Any way to share the blocks among ranks gives the bits of one rank that has them all, which are those of the
+    /// tree.
     #[test]
     fn the_loss_is_bit_identical_for_every_sharing_of_blocks(
         log in 0usize..5,

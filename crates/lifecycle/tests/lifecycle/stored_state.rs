@@ -123,7 +123,7 @@ fn reasons_are_stored_and_shown_by_the_same_word() {
     }
 }
 
-/// What spares change in it, older versions know: incarnations that are more than one ahead are read as any.
+/// Older versions know the changes by spares: incarnations that are more than one ahead are read as any.
 #[test]
 fn a_takeover_is_stored_as_a_replacement_is() {
     let state = running().0;

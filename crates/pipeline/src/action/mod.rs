@@ -37,8 +37,8 @@ pub enum Action {
     SendBackward(WorkItem),
     /// `0RECV_B1`: posts the receive of the gradient of the output.
     RecvBackward(WorkItem),
-    /// `0REDUCE`: the replicas send each other their sums of a chunk's gradients; non-blocking, REDUCE_TIED and EXCHANGE wait until
-    /// each parameter's owner has all of them.
+    /// `0REDUCE`: the replicas send each other their sums of a chunk's gradients; non-blocking, REDUCE_TIED and
+    /// EXCHANGE wait until each parameter's owner has all of them.
     Reduce(usize),
     /// `REDUCE_TIED`: the ranks of the first and the last chunk exchange the gradients of the shared embedding.
     ReduceTied,
@@ -46,8 +46,8 @@ pub enum Action {
     Exchange,
     /// `UPDATE`: the optimizer.
     Update,
-    /// `0GATHER`: the replicas send each other a chunk's updated weights; non-blocking, the chunk's first forward of the next step
-    /// waits.
+    /// `0GATHER`: the replicas send each other a chunk's updated weights; non-blocking, the chunk's first forward of
+    /// the next step waits.
     Gather(usize),
     /// `SNAPSHOT`: end of the step, where a checkpoint is copied.
     Snapshot,

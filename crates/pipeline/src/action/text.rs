@@ -44,7 +44,7 @@ impl fmt::Display for Action {
      SNAPSHOT"
 )]
 pub struct ActionError {
-    /// What was found.
+    /// The text found.
     pub text: String,
 }
 

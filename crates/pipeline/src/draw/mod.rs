@@ -14,7 +14,7 @@ use crate::timeline::Timeline;
 /// A timeline and its heading, which may be empty. Several are drawn above one another, on one scale.
 #[derive(Copy, Clone, Debug)]
 pub struct Panel<'a> {
-    /// What the timeline is, such as `measured`.
+    /// The kind of the timeline, such as `measured`.
     pub heading: &'a str,
     /// The timeline.
     pub timeline: &'a Timeline,

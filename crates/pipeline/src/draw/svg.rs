@@ -38,7 +38,8 @@ const CSS: &str = "text{font:12px ui-sans-serif,system-ui,-apple-system,'Segoe U
 .tick{stroke:#39424c}.faint{fill:#a3adb8}.number{fill:#fff}}";
 
 /// The timelines as a self-contained SVG: a lane per rank with microbatch numbers in its bars, messages as a strip
-/// below, what replicas exchange as another one, the bubble at the right, and a time axis. Follows the reader's light or dark colours. Tooltips show times.
+/// below, what replicas exchange as another one, the bubble at the right, and a time axis. Follows the reader's light
+/// or dark colours. Tooltips show times.
 pub fn timeline_svg(panels: &[Panel], title: &str) -> String {
     draw(panels, title, &format!("<style>{}</style>\n", timeline_css()))
 }

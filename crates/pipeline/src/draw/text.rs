@@ -7,8 +7,8 @@ use crate::timeline::Span;
 ///
 /// `F3` begins the forward of microbatch 3, dashes are the rest of it, and dots are idle time. Where the names don't
 /// fit, each action is drawn by the last digit of its microbatch alone, and a line below says how. Messages are not
-/// shown, and what replicas reduce (`R`) and gather (`G`) only where nothing is computed. `T` is the tied reduction, `X` the
-/// exchange, `U` the update and `S` the snapshot.
+/// shown, and what replicas reduce (`R`) and gather (`G`) only where nothing is computed. `T` is the tied reduction,
+/// `X` the exchange, `U` the update and `S` the snapshot.
 pub fn timeline_text(panels: &[Panel], width: usize) -> String {
     let ranks = panels.iter().map(|panel| panel.timeline.spans.len()).max().unwrap_or(0);
     let name = format!("stage {}", ranks.saturating_sub(1)).len();

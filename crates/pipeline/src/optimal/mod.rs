@@ -1,10 +1,11 @@
 //! The schedule with the shortest step for given costs and memory, by branch and bound.
 //!
-//! One chunk a rank. All microbatches cost the same, so some optimal schedule runs the forwards of each rank in microbatch
-//! order, and likewise its I and its W; what is searched is how each rank interleaves them. Branches are those of Giffler
-//! and Thompson (1960): of all actions that could come next, take the one that ends first; on its rank, only actions that
-//! can begin before that end need to be tried, because any other could wait for it. Where memory is short, an action that
-//! takes memory can't always be put before others: then not to run it next is a branch too.
+//! One chunk a rank. All microbatches cost the same, so some optimal schedule runs the forwards of each rank in
+//! microbatch order, and likewise its I and its W; what is searched is how each rank interleaves them. Branches are
+//! those of Giffler and Thompson (1960): of all actions that could come next, take the one that ends first; on its
+//! rank, only actions that can begin before that end need to be tried, because any other could wait for it. Where
+//! memory is short, an action that takes memory can't always be put before others: then not to run it next is a branch
+//! too.
 
 mod search;
 mod state;
@@ -40,8 +41,8 @@ impl OptimalSchedule {
 
 /// Times closer than this, relatively, are the same.
 const TOLERANCE: f64 = 1e-9;
-/// Searches for the shortest schedule of `microbatches` microbatches over `costs.chunks.len()` ranks with one chunk each, of
-/// which each holds at most `limits[rank]` bytes of activations and inputs of weight gradients. Gives up after
+/// Searches for the shortest schedule of `microbatches` microbatches over `costs.chunks.len()` ranks with one chunk
+/// each, of which each holds at most `limits[rank]` bytes of activations and inputs of weight gradients. Gives up after
 /// `max_states` states, and has then proven less. None if nothing that fits was found.
 pub fn optimal_schedule(
     costs: &Costs,

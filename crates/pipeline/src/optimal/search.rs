@@ -21,7 +21,7 @@ pub(super) struct Search<'a> {
     kept: usize,
 }
 
-/// What a search ends with.
+/// The result of a search.
 pub(super) struct SearchResult {
     /// The best schedule.
     pub(super) best: Option<Found>,
@@ -55,7 +55,8 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// The branches of a state, each with its lower bound, those that can beat the best schedule, the most promising first.
+    /// The branches of a state, each with its lower bound, those that can beat the best schedule, the most promising
+    /// first.
     fn children(&self, state: &PartialSchedule) -> Vec<(f64, PartialSchedule)> {
         let mut children: Vec<(f64, PartialSchedule)> = Vec::new();
         for child in state.branches(self.problem) {

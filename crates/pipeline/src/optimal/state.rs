@@ -1,9 +1,9 @@
-//! What the ranks have done so far, what can come next, and a bound of how soon it can all be done.
+//! The actions that the ranks have done, the possible next ones, and a lower bound of the remaining time.
 
 use crate::action::{Action, WorkItem};
 use crate::simulate::ChunkCosts;
 
-/// What a schedule is searched for.
+/// The problem for which a schedule is searched.
 pub(super) struct SearchProblem<'a> {
     pub(super) chunks: &'a [ChunkCosts],
     pub(super) link_seconds: f64,
@@ -44,7 +44,7 @@ impl SearchProblem<'_> {
     }
 }
 
-/// What one rank has done.
+/// The progress of one rank.
 #[derive(Clone, Debug)]
 pub(super) struct Rank {
     /// When its last action ended.
@@ -58,7 +58,7 @@ pub(super) struct Rank {
     is_postponed: [bool; 2],
 }
 
-/// What all ranks have done.
+/// The progress of all ranks.
 #[derive(Clone, Debug)]
 pub(super) struct PartialSchedule {
     pub(super) ranks: Vec<Rank>,
@@ -107,7 +107,7 @@ impl PartialSchedule {
         }
     }
 
-    /// What the rank can do next.
+    /// The possible next actions of the rank.
     fn candidates(&self, problem: &SearchProblem, rank: usize) -> Vec<Candidate> {
         let state = &self.ranks[rank];
         let cost = &problem.chunks[rank];

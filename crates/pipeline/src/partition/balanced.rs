@@ -7,17 +7,18 @@ use crate::schedule::Schedule;
 use crate::speeds::{FASTEST, RankSpeeds};
 use std::ops::Range;
 
-/// Divides the layers so that the slowest chunk (F, I and W together) is as fast as possible, and every rank holds at most
-/// `bytes_per_rank` under `schedule`; a chunk takes its work over its rank's speed. Of several such partitions, the one with the smallest sum of squared chunk times; of
-/// those, the lexicographically smallest.
+/// Divides the layers so that the slowest chunk (F, I and W together) is as fast as possible, and every rank holds at
+/// most `bytes_per_rank` under `schedule`; a chunk takes its work over its rank's speed. Of several such partitions,
+/// the one with the smallest sum of squared chunk times; of those, the lexicographically smallest.
 ///
-/// With one chunk a rank and no copies of parameters, or without a limit, the result is exact. Otherwise, what several chunks
-/// share of a rank's memory, and what the copies take that it holds of the rank before it, is found by making the chunk of an overfull rank whose layers hold most smaller, until all fit: a slower partition than the
-/// fastest may come of it, and one that fits may be missed.
+/// With one chunk a rank and no copies of parameters, or without a limit, the result is exact. Otherwise, what several
+/// chunks share of a rank's memory, and what the copies take that it holds of the rank before it, is found by making
+/// the chunk of an overfull rank whose layers hold most smaller, until all fit: a slower partition than the fastest may
+/// come of it, and one that fits may be missed.
 ///
 /// # Errors
-/// If there is no chunk, a cost is negative or not finite, or no partition was found that fits: then the rank that exceeds
-/// the limit, and by how much, in the partition whose largest chunk is smallest.
+/// If there is no chunk, a cost is negative or not finite, or no partition was found that fits: then the rank that
+/// exceeds the limit, and by how much, in the partition whose largest chunk is smallest.
 pub fn balanced_partition(
     model: &ModelCost,
     schedule: &Schedule,
@@ -52,15 +53,16 @@ pub fn balanced_partition(
 /// Sums over intervals of layers, as differences of prefix sums.
 ///
 /// Work is held in fixed point: floating-point sums of the same layers differ in their last bits with the order of
-/// adding, and ties must be ties. The unit is a power of two that makes the time of the whole on the slowest rank less than
-/// 2^61, so squares fit 128 bits, and on equal ranks whole numbers stay exact (up to 2^53 per module with 254 layers).
+/// adding, and ties must be ties. The unit is a power of two that makes the time of the whole on the slowest rank less
+/// than 2^61, so squares fit 128 bits, and on equal ranks whole numbers stay exact (up to 2^53 per module with 254
+/// layers).
 struct CostTable<'a> {
     work: Vec<u128>,
     parameters: Vec<u128>,
     activations: Vec<u128>,
     weight_gradients: Vec<u128>,
     pinned_costs: [(u128, &'a ModuleCost); 2],
-    /// Of any layer.
+    /// The value of any layer.
     layer_temporaries: u64,
     /// For each chunk, what its rank holds whatever its layers are.
     ranks: Vec<RankCost>,
@@ -127,7 +129,7 @@ impl<'a> CostTable<'a> {
         Some(Partition { layers })
     }
 
-    /// Of some chunks the one whose layers hold most; none if no layer holds anything.
+    /// The chunk among some whose layers hold most; `None` if no layer holds anything.
     fn largest(&self, chunks: impl Iterator<Item = usize>, partition: &Partition) -> Option<usize> {
         let of_layers = |chunk: &usize| self.bytes(*chunk, partition.range(*chunk)) - self.bytes(*chunk, 0..0);
         chunks.max_by_key(of_layers).filter(|chunk| of_layers(chunk) > 0)

@@ -1,4 +1,4 @@
-//! What a rank holds at its peak, by what it is for.
+//! The memory of a rank at its peak, by purpose.
 
 use std::fmt;
 
@@ -11,13 +11,13 @@ use crate::simulate::Costs;
 /// Bytes that a rank holds whatever its layers are.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 pub struct RankCost {
-    /// Of parameters that no module's cost contains, such as a weight that two modules share.
+    /// The bytes of parameters that no module's cost contains, such as a weight that two modules share.
     pub parameter_bytes: u64,
-    /// Of the copies that the next rank holds of such parameters.
+    /// The bytes of the copies that the next rank holds of such parameters.
     pub copied_bytes: u64,
-    /// Of the buffers of its links, and of the tensors in them.
+    /// The bytes of the buffers of its links, and of the tensors in them.
     pub link_bytes: u64,
-    /// Of the process itself.
+    /// The bytes of the process itself.
     pub process_bytes: u64,
     /// Held at the end of a step, when no activations are.
     pub step_end_bytes: u64,
@@ -62,7 +62,7 @@ impl StageMemory {
         ]
     }
 
-    /// What makes it less, the most effective first.
+    /// The settings that reduce it, the most effective first.
     pub(super) fn remedies(&self) -> &'static str {
         if self.parameters > self.activations + self.weight_gradient_inputs + self.temporaries {
             "or use more stages"
@@ -89,7 +89,7 @@ fn size(bytes: u64) -> String {
 }
 
 impl Partition {
-    /// What each rank holds under `schedule` at its peak.
+    /// The memory of each rank under `schedule` at its peak.
     pub fn memory(&self, model: &ModelCost, schedule: &Schedule) -> Vec<StageMemory> {
         let costs = Costs::estimate(model, self, 1.0, 1.0);
         let ranks = schedule.ranks.len();

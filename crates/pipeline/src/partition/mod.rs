@@ -1,4 +1,4 @@
-//! Which layers go to which chunk: the partition of minimal time within the ranks' memory, or one that the user
+//! The assignment of layers to chunks: the partition of minimal time within the ranks' memory, or one that the user
 //! gives. The embedding is pinned to the first chunk, the final norm and head to the last; chunks without layers are
 //! normal.
 
@@ -30,12 +30,14 @@ pub struct ModuleCost {
     pub parameter_bytes: u64,
     /// Bytes of the copies that the next rank holds of its parameters.
     pub copied_bytes: u64,
-    /// Bytes kept from F to B or I for each microbatch in flight: its input counts, its output is another module's input.
+    /// Bytes kept from F to B or I for each microbatch in flight: its input counts, its output is another module's
+    /// input.
     pub activation_bytes: u64,
     /// Bytes kept from I to W for each microbatch: the inputs of its weight gradients.
     pub weight_gradient_bytes: u64,
-    /// The most bytes besides that its F, B, I or W holds while it runs. One layer uses what another leaves; embedding and
-    /// head, whose tensors have other sizes, do not. [`balanced_partition`] takes the largest of all layers for each of them.
+    /// The most bytes besides that its F, B, I or W holds while it runs. One layer uses what another leaves; embedding
+    /// and head, whose tensors have other sizes, do not. [`balanced_partition`] takes the largest of all layers for
+    /// each of them.
     pub temporary_bytes: u64,
 }
 
@@ -57,7 +59,7 @@ pub struct ModelCost {
     pub head: ModuleCost,
     /// Bytes of the activations sent from one chunk to the next, per microbatch.
     pub boundary_bytes: u64,
-    /// What each rank holds whatever its layers are; ranks beyond the list hold nothing more.
+    /// The bytes that each rank holds whatever its layers are; ranks beyond the list hold nothing more.
     pub ranks: Vec<RankCost>,
 }
 
@@ -94,8 +96,8 @@ impl Partition {
         first.into_iter().chain(model.layers.get(self.range(chunk)).unwrap_or_default()).chain(last)
     }
 
-    /// The most bytes that an action of `chunk` holds besides what is kept: of the largest layer, of the embedding and of the
-    /// head.
+    /// The most bytes that an action of `chunk` holds besides what is kept: of the largest layer, of the embedding and
+    /// of the head.
     pub(crate) fn temporary_bytes(&self, model: &ModelCost, chunk: usize) -> u64 {
         let layers = model.layers.get(self.range(chunk)).unwrap_or_default();
         let layer = layers.iter().map(|layer| layer.temporary_bytes).max().unwrap_or(0);
@@ -165,7 +167,7 @@ pub enum PartitionError {
         layers: usize,
         /// Its work items in flight.
         in_flight: usize,
-        /// What it holds.
+        /// The bytes that it holds.
         memory: StageMemory,
         /// The sum of that, in bytes.
         needed_bytes: u64,
@@ -226,7 +228,7 @@ fn excess(
     })
 }
 
-/// How evenly the time is spread: work / (sum of the chunks' speeds x slowest chunk's time), 1 at best.
+/// The balance of the time: work / (sum of the chunks' speeds x slowest chunk's time), 1 at best.
 pub fn balance_ratio(model: &ModelCost, partition: &Partition, placement: &Placement, speeds: &RankSpeeds) -> f64 {
     let speed = |chunk: usize| placement.get_rank(chunk).map_or(1.0, |rank| speeds.of(rank));
     let chunks = 0..partition.layers.len();

@@ -4,9 +4,9 @@ use crate::action::Action;
 use crate::placement::Placement;
 
 /// 1F1B with several chunks a rank (Narayanan et al. 2021, arXiv:2104.04473, section 2.2; torch's
-/// `ScheduleInterleaved1F1B`): with `v` chunks a rank the bubble is that of 1F1B over `v`. Rank `r` of `p` runs
-/// `(v - 1) * p + 2 * (p - 1 - r)` forwards ahead, and so holds the activations of one work item more, each of which has
-/// a `v`-th of its layers.
+/// `ScheduleInterleaved1F1B`): with `v` chunks a rank the bubble is that of 1F1B over `v`. Rank `r` of `p` runs `(v -
+/// 1) * p + 2 * (p - 1 - r)` forwards ahead, and so holds the activations of one work item more, each of which has a
+/// `v`-th of its layers.
 ///
 /// Any number of microbatches is possible; with at least `p` of them the bubble is as said.
 pub fn interleaved_one_f_one_b(ranks: usize, chunks_per_rank: usize, microbatches: usize) -> Schedule {

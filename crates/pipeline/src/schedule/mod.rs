@@ -23,7 +23,7 @@ use crate::placement::Placement;
 pub struct Schedule {
     /// torch's name, or its origin.
     pub name: String,
-    /// Which rank holds which chunk.
+    /// The placement of chunks on ranks.
     pub placement: Placement,
     /// The number of microbatches of a step.
     pub microbatches: usize,

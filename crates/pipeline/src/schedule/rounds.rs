@@ -11,17 +11,17 @@ pub(super) struct Rounds {
     pub(super) forward: Vec<WorkItem>,
     /// The same with chunks descending.
     pub(super) backward: Vec<WorkItem>,
-    /// Forwards that the pipeline's last rank runs before its first backward: all that the first round has in all chunks
-    /// but the last.
+    /// Forwards that the pipeline's last rank runs before its first backward: all that the first round has in all
+    /// chunks but the last.
     pub(super) warm_up: usize,
 }
 
 impl Rounds {
-    /// Of `rank` in `ranks`, whose chunks are `rank`, `rank + ranks` and so on.
+    /// The rounds of `rank` in `ranks`, whose chunks are `rank`, `rank + ranks` and so on.
     ///
     /// Rounds have at least as many microbatches as there are ranks where there are enough of them, and differ by one
-    /// microbatch at most, the larger first. Where torch accepts the number of microbatches, they are torch's: there, all
-    /// have to be equal.
+    /// microbatch at most, the larger first. Where torch accepts the number of microbatches, they are torch's: there,
+    /// all have to be equal.
     pub(super) fn new(rank: usize, ranks: usize, chunks_per_rank: usize, microbatches: usize) -> Rounds {
         let rounds = (microbatches / ranks).max(1);
         let (size, larger) = (microbatches / rounds, microbatches % rounds);

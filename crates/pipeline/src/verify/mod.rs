@@ -1,13 +1,14 @@
 //! Verifies programs before a step runs: order within each rank, pairing of messages, absence of deadlock, memory.
 //!
 //! Model of the executor: a RECV posts without blocking, and the action that needs the message waits; a SEND waits only
-//! while `sends_in_flight` earlier messages of its edge have not left, which they do at the latest when their receive is
-//! posted; EXCHANGE waits for all ranks and REDUCE_TIED for the other rank. The result does not depend on the order in
-//! which ranks run, so one simulated execution that completes shows that all do.
+//! while `sends_in_flight` earlier messages of its edge have not left, which they do at the latest when their receive
+//! is posted; EXCHANGE waits for all ranks and REDUCE_TIED for the other rank. The result does not depend on the order
+//! in which ranks run, so one simulated execution that completes shows that all do.
 //!
-//! REDUCE and GATHER send and post without blocking too. REDUCE_TIED and EXCHANGE wait for the REDUCE of every chunk of their rank, and
-//! a chunk's first F waits for its GATHER of the step before. So what replicas wait for is sent without waiting for anything of
-//! the same kind, and no replica waits in a circle; that all of them send in one order is a rule for each rank's list.
+//! REDUCE and GATHER send and post without blocking too. REDUCE_TIED and EXCHANGE wait for the REDUCE of every chunk of
+//! their rank, and a chunk's first F waits for its GATHER of the step before. So what replicas wait for is sent without
+//! waiting for anything of the same kind, and no replica waits in a circle; that all of them send in one order is a
+//! rule for each rank's list.
 
 mod order;
 mod pairing;
@@ -49,9 +50,9 @@ pub struct VerifyReport {
 
 /// Verifies a training step: every work item has one F and one B (or an I, then a W) on the rank of its chunk, after
 /// its dependencies; sends and receives pair in order; there is no deadlock; activations stay within the limit; loss
-/// and weight gradients come in microbatch order; then EXCHANGE, UPDATE and SNAPSHOT, once each. With replicas every chunk
-/// has a REDUCE behind its last weight gradient and before REDUCE_TIED and EXCHANGE, the last chunk of a rank first, and a GATHER
-/// between UPDATE and SNAPSHOT, the first chunk first.
+/// and weight gradients come in microbatch order; then EXCHANGE, UPDATE and SNAPSHOT, once each. With replicas every
+/// chunk has a REDUCE behind its last weight gradient and before REDUCE_TIED and EXCHANGE, the last chunk of a rank
+/// first, and a GATHER between UPDATE and SNAPSHOT, the first chunk first.
 ///
 /// # Errors
 /// The first violation found; its text names rank, position and action, and what to do.

@@ -146,7 +146,7 @@ impl RankChecker<'_> {
                 self.first_incomplete_gradient_of(chunk).or_else(|| later.map(Action::Reduce).find_map(missing))
             }
             Action::ReduceTied => self.first_incomplete_gradient().or_else(|| self.missing_of_chunks(Action::Reduce)),
-            // That the gradients are complete follows: none may come after EXCHANGE, and none may be missing.
+            // The gradients are complete as a consequence: none may come after EXCHANGE, and none may be missing.
             Action::Exchange => {
                 let reduces = self.tied && self.placement.first_and_last_ranks().contains(&self.rank);
                 let reduced = self.missing_of_chunks(Action::Reduce);
@@ -157,7 +157,8 @@ impl RankChecker<'_> {
                 let earlier = self.placement.chunks_of(self.rank).take_while(|other| *other < chunk);
                 missing(Action::Update).or_else(|| earlier.map(Action::Gather).find_map(missing))
             }
-            // Only that it is there has to be shown for a chunk's first F of the next step, which waits for it: no F may follow.
+            // Only that it is there has to be shown for a chunk's first F of the next step, which waits for it: no F
+            // may follow.
             Action::Snapshot => missing(Action::Update).or_else(|| self.missing_of_chunks(Action::Gather)),
         }
     }

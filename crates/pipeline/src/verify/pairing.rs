@@ -1,5 +1,6 @@
-//! The messages from one rank to another arrive in the order in which they are sent, whatever edges they belong to, so the receives
-//! must be posted in that order too. A connection for each edge would ask less; NCCL has one communicator for each pair of ranks.
+//! The messages from one rank to another arrive in the order in which they are sent, whatever edges they belong to, so
+//! the receives must be posted in that order too. A connection for each edge would ask less; NCCL has one communicator
+//! for each pair of ranks.
 
 use super::violation::{ActionLocation, Violation};
 use std::collections::BTreeMap;

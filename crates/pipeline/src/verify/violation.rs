@@ -18,7 +18,7 @@ impl fmt::Display for ActionLocation {
     }
 }
 
-/// Where each blocked rank waits.
+/// The action at which each blocked rank waits.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BlockedActions(pub Vec<ActionLocation>);
 
@@ -84,7 +84,7 @@ pub enum Violation {
     NotAllowed {
         /// The action.
         location: ActionLocation,
-        /// What is allowed.
+        /// The allowed value.
         allowed: &'static str,
     },
     /// A send or receive between chunks that need none.
@@ -158,7 +158,7 @@ pub enum Violation {
          allow more messages in flight"
     )]
     Deadlock {
-        /// Where each rank waits.
+        /// The action at which each rank waits.
         blocked: BlockedActions,
     },
     /// In-flight limit exceeded.

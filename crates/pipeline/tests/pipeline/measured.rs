@@ -1,4 +1,4 @@
-//! What measured timelines say. Simulated ones stand in for them, because their costs are known.
+//! The content of measured timelines. Simulated ones stand in for them, because their costs are known.
 
 use proptest::prelude::*;
 use stagecoach_pipeline::{
@@ -6,7 +6,7 @@ use stagecoach_pipeline::{
     interleaved_one_f_one_b, lower, one_f_one_b, simulate, zbv_zero_bubble,
 };
 
-/// What a trainer measures of a simulated step: computations and what ends the step, and no messages.
+/// The spans that a trainer would measure of a simulated step: computations and the end of the step, and no messages.
 fn measured(programs: &Programs, costs: &Costs) -> Timeline {
     let simulated = simulate(programs, costs);
     let seen = |spans: Vec<_>| spans.into_iter().filter(|span: &Span| !is_message(span)).collect();
@@ -46,7 +46,8 @@ fn what_replicas_exchange_is_hidden_where_the_rank_computes() {
     let programs = lower(&interleaved_one_f_one_b(1, 2, 1), false).unwrap().replicate();
     let costs = Costs { reduce_seconds: vec![0.5, 3.0], gather_seconds: vec![0.25, 2.0], ..Costs::uniform(2) };
     let timeline = measured(&programs, &costs);
-    // 0F0 from 0.25 to 1.25, 1F0 from 2.25, 1B0 to 4.25, 0B0 to 5.25; chunk 1 is reduced from 4.25 to 7.25, chunk 0 to 7.75
+    // 0F0 from 0.25 to 1.25, 1F0 from 2.25, 1B0 to 4.25, 0B0 to 5.25; chunk 1 is reduced from 4.25 to 7.25, chunk 0 to
+    // 7.75
     let rank = breakdown(&timeline, &programs.placement)[0];
     assert_eq!((rank.data_parallel_seconds, rank.hidden_data_parallel_seconds), (5.75, 2.0));
     let found = Costs::measured(&[timeline], &programs.placement);

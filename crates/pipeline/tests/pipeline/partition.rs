@@ -360,7 +360,8 @@ fn a_rank_holds_all_its_chunks_and_what_w_waits_for() {
     let interleaved = interleaved_one_f_one_b(2, 2, 4);
     assert_eq!(interleaved.in_flight(), [5, 3]);
     assert_eq!(even.peak_bytes(&model, &interleaved), [200 + 5 * 8, 200 + 3 * 8]);
-    // one chunk a rank: W at once on rank 0, which holds another microbatch whole; one later on rank 1, so that two wait
+    // one chunk a rank: W at once on rank 0, which holds another microbatch whole; one later on rank 1, so that two
+    // wait
     let two = Partition { layers: vec![2, 2] };
     assert_eq!(two.peak_bytes(&model, &interleaved_zero_bubble(2, 1, 4)), [200 + 16 + 40, 200 + 2 * 40]);
     let zbv = even.peak_bytes(&model, &zbv_zero_bubble(2, 4));

@@ -32,8 +32,8 @@ fn every_schedule(ranks: usize, chunks_per_rank: usize, microbatches: usize) -> 
     schedules
 }
 
-/// 1 to 16 ranks, 1 to 4 chunks, and 1 to 64 microbatches: those around multiples of the ranks, where schedules change, or
-/// all with `STAGECOACH_SCHEDULES=all`.
+/// 1 to 16 ranks, 1 to 4 chunks, and 1 to 64 microbatches: those around multiples of the ranks, where schedules change,
+/// or all with `STAGECOACH_SCHEDULES=all`.
 fn every_layout(check: impl Fn(usize, usize, usize)) {
     let all = std::env::var("STAGECOACH_SCHEDULES").is_ok_and(|v| v == "all");
     for (ranks, chunks) in (1..=16).flat_map(|ranks| (1..=4).map(move |chunks| (ranks, chunks))) {
@@ -111,8 +111,8 @@ fn what_schedules_with_chunks_have_in_flight_is_what_the_papers_say() {
     });
 }
 
-/// Idle seconds of a rank where F, I and W take a second each. A chunk of interleaved 1F1B has a part of the rank's work, so
-/// the same number of seconds is as much less of the step; with W split off, a third of it is left.
+/// Idle seconds of a rank where F, I and W take a second each. A chunk of interleaved 1F1B has a part of the rank's
+/// work, so the same number of seconds is as much less of the step; with W split off, a third of it is left.
 #[test]
 fn idle_time_of_schedules_with_chunks_matches_the_formulas() {
     every_layout(|ranks, chunks, microbatches| {

@@ -38,7 +38,7 @@ fn to_value(object: &impl Serialize) -> Value {
     serde_json::to_value(object).unwrap()
 }
 
-/// What the trainer of a pod reads, where the kubelet has filled in what it alone knows.
+/// The environment that a pod's trainer reads, with the values that only the kubelet knows.
 fn environment(pod: &Value) -> StageEnv {
     let variables = trainer(pod)["env"].as_array().unwrap().iter();
     let pairs = variables

@@ -205,7 +205,7 @@ fn the_pods_of_replicas_are_named_and_labelled_by_replica_and_stage() {
     assert_eq!(stored, attempt);
 }
 
-/// What a spare's pod has otherwise than a stage's, with a PodGroup of each API.
+/// The differences between a spare's pod and a stage's, with a PodGroup of each API.
 #[test]
 fn a_spare_differs_from_a_stage_by_who_it_is_and_is_of_no_gang() {
     let template = json!({

@@ -1,4 +1,5 @@
-//! The real operator, with the chart's service account and permissions, and a real API server; the kubelet is simulated.
+//! The real operator, with the chart's service account and permissions, and a real API server; the kubelet is
+//! simulated.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus};
@@ -13,7 +14,7 @@ use stagecoach_cluster::{ControlPlane, Process, Settings, TestKubelet, chart, me
 
 /// The operator's namespace.
 const OPERATOR_NAMESPACE: &str = "stagecoach-system";
-/// How long anything may take on a busy machine.
+/// The time limit of every wait, for a busy machine.
 const TIMEOUT_SECONDS: u64 = 60;
 
 /// A cluster with the operator in it.
@@ -34,7 +35,7 @@ pub struct OperatorProcess {
 }
 
 impl OperatorProcess {
-    /// What it wrote.
+    /// Its log.
     pub fn log(&self) -> String {
         std::fs::read_to_string(&self.log).unwrap_or_default()
     }
@@ -44,7 +45,7 @@ impl OperatorProcess {
         &self.log
     }
 
-    /// How it ended, if it did.
+    /// Its exit status, if it has ended.
     pub fn ended(&mut self) -> Option<ExitStatus> {
         self.process.ended()
     }
@@ -58,8 +59,8 @@ impl OperatorProcess {
 /// Namespaces of the operator in [`shared`].
 const SHARED_NAMESPACES: &str = "default,small,strict";
 
-/// The cluster of all tests that leave nodes, API server and CRD alone. Its operator is one of some namespaces; tests with
-/// an operator of their own have it in a namespace of their own. Nobody drops it: its processes end with this one.
+/// The cluster of all tests that leave nodes, API server and CRD alone. Its operator is one of some namespaces; tests
+/// with an operator of their own have it in a namespace of their own. Nobody drops it: its processes end with this one.
 pub fn shared() -> &'static TestCluster {
     static CLUSTER: OnceLock<TestCluster> = OnceLock::new();
     CLUSTER.get_or_init(|| {
@@ -233,7 +234,8 @@ impl TestCluster {
         })
     }
 
-    /// Stage 0 of attempt `number` says that it trains and has finished `step` steps; waits until the operator has heard it.
+    /// Stage 0 of attempt `number` says that it trains and has finished `step` steps; waits until the operator has
+    /// heard it.
     #[track_caller]
     pub fn train_to(&self, name: &str, number: u64, step: u64) -> Value {
         let progress = ProgressStatus { step, ..ProgressStatus::default() };

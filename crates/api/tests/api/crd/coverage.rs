@@ -1,5 +1,5 @@
-//! Every demand of the CRD has a row that breaks it: each bound, enum, required field, level at which one can mistype, each
-//! list with keys, and each rule in CEL.
+//! Every demand of the CRD has a row that breaks it: each bound, enum, required field, level at which one can mistype,
+//! each list with keys, and each rule in CEL.
 
 use std::collections::BTreeSet;
 
@@ -44,8 +44,8 @@ fn rules() -> Vec<CrdRule> {
     rules
 }
 
-/// The sentences that a rule may give: an expression chooses one of its "sentences", or one of its 'spec.names', to which
-/// it adds "the rest".
+/// The sentences that a rule may give: an expression chooses one of its "sentences", or one of its 'spec.names', to
+/// which it adds "the rest".
 fn messages(message: &str, expression: &str) -> Vec<String> {
     let mut sentences: Vec<String> = expression.split('"').skip(1).step_by(2).map(str::to_owned).collect();
     let Some(rest) = sentences.pop() else { return vec![message.to_owned()] };

@@ -1,4 +1,4 @@
-//! What the API server fills in is what Rust fills in.
+//! The API server's defaults equal Rust's.
 
 use serde_json::{Value, json};
 use stagecoach_api::parse;
@@ -6,7 +6,7 @@ use stagecoach_api::parse;
 use super::rows::{job, rows};
 use super::schema::{broken, properties, root, walk};
 
-/// What the API server does: a field that is absent gets its default, and then so do the fields within.
+/// The API server's defaulting: an absent field gets its default, and then the fields within get theirs.
 fn fill_in(schema: &Value, value: &mut Value) {
     for (name, below) in properties(schema) {
         if let (Some(object), Some(default)) = (value.as_object_mut(), below.get("default"))

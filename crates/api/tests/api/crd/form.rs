@@ -1,4 +1,4 @@
-//! What Kubernetes demands of the form, and what kubectl makes of it.
+//! Kubernetes' requirements of the form, and kubectl's output.
 
 use std::collections::BTreeMap;
 

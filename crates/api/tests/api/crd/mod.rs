@@ -1,5 +1,5 @@
-//! The CustomResourceDefinition, without a cluster: its form, its defaults, and that no demand in it lacks a manifest that
-//! breaks it. The same manifests meet a real API server in the tests of the cluster.
+//! The CustomResourceDefinition, without a cluster: its form, its defaults, and that no demand in it lacks a manifest
+//! that breaks it. The same manifests meet a real API server in the tests of the cluster.
 
 mod changes;
 mod coverage;

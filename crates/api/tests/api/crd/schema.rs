@@ -65,7 +65,7 @@ pub(super) fn demands(schema: &Value) -> Vec<Demand> {
     found
 }
 
-/// What a value breaks; `type` where it has another type.
+/// The rule that a value breaks; `type` if it has another type.
 pub(super) fn broken(schema: &Value, value: &Value) -> Vec<Demand> {
     let mut found = Vec::new();
     check(schema, value, "", &mut found);

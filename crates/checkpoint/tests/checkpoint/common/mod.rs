@@ -55,7 +55,7 @@ pub fn views(state: &TrainerState, rank: usize) -> (Vec<(String, TensorView<'_>)
     (of(false), of(true))
 }
 
-/// How the stages mount the volume.
+/// The volume as the stages mount it.
 #[derive(Clone, Copy, Debug)]
 pub enum Mount {
     Local,

@@ -1,8 +1,8 @@
 //! Noise over a stream: both sides prove that they hold the group's key, and everything after that is encrypted.
 //!
-//! The handshake is `NNpsk0` of the [Noise protocol framework](https://noiseprotocol.org/noise.html): one message each way.
-//! A message that was recorded earlier gets an answer, but whoever sends it can't go on: the answer holds a new ephemeral
-//! key. So a peer counts as authenticated once its first record has been decrypted.
+//! The handshake is `NNpsk0` of the [Noise protocol framework](https://noiseprotocol.org/noise.html): one message each
+//! way. A message that was recorded earlier gets an answer, but whoever sends it can't continue: the answer holds a new
+//! ephemeral key. So a peer counts as authenticated once its first record has been decrypted.
 
 mod stream;
 #[cfg(test)]
@@ -24,7 +24,7 @@ pub const HANDSHAKE_BYTES: usize = 48;
 /// Size of the group's key.
 const KEY_BYTES: usize = 32;
 
-/// What the stages of one group share: who has it may join.
+/// The secret that the stages of one group share: a process that has it may join.
 #[derive(Clone, PartialEq, Eq)]
 pub struct GroupSecret {
     /// The number of the group's fence.
@@ -75,7 +75,7 @@ impl GroupSecret {
         Builder::new(PROTOCOL.parse()?).psk(0, &self.key)?.prologue(prologue)
     }
 
-    /// What both sides must mean: a handshake of another kind of connection, or of another group, fails.
+    /// The prologue on which both sides agree: a handshake of another kind of connection, or of another group, fails.
     fn prologue(&self, purpose: &str) -> Vec<u8> {
         [purpose.as_bytes(), &self.epoch.to_le_bytes()].concat()
     }

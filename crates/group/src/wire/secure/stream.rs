@@ -1,4 +1,4 @@
-//! What follows a handshake: records, each a size and an encrypted payload.
+//! The stream after a handshake: records, each a size and an encrypted payload.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::sync::Arc;
@@ -43,8 +43,8 @@ impl Session {
     }
 }
 
-/// The receiving half of a connection. It takes no byte from the stream beyond the record that it returns. After an error
-/// other than `WouldBlock` and `TimedOut` the connection is of no use.
+/// The receiving half of a connection. It takes no byte from the stream beyond the record that it returns. After an
+/// error other than `WouldBlock` and `TimedOut` the connection is of no use.
 #[derive(Debug)]
 pub struct SecureReader<S> {
     stream: S,

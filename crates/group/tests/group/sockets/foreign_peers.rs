@@ -15,7 +15,7 @@ use stagecoach_group::{
 
 use super::support::{SHORT_TIMEOUT, TEST_TIMEOUT, TestStage, find, form, hello, join_at, secret, timeouts};
 
-/// What the two sides' handshakes are bound to.
+/// The prologues to which the two sides' handshakes are bound.
 const PURPOSE: &str = "stagecoach control";
 
 /// A formed group that counts the connections it rejects.
@@ -27,7 +27,7 @@ struct CountingGroup {
 }
 
 impl CountingGroup {
-    /// Its stages join while `others` (other connections to the address) go on.
+    /// Its stages join while `others` (other connections to the address) continue.
     fn form<T>(timeouts: GroupTimeouts, others: impl FnOnce(&str) -> T) -> (CountingGroup, T) {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap().to_string();

@@ -202,7 +202,7 @@ fn one_that_was_replaced_is_kept_out() {
     coordinator.release(Vec::new(), StepRules::default());
     let zero = join(&address, hello(0, 2), timeouts()).unwrap();
     let (second, ..) = second.join().unwrap().unwrap();
-    // the group is released: for a third one it has to form anew
+    // the group is released: for a third one it has to form again
     let third = joining(2);
     let failure = |member: &Member| member.wait_for_failure(TEST_TIMEOUT).unwrap();
     assert!(failure(&second).is_root_cause());

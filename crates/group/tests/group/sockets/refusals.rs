@@ -1,4 +1,4 @@
-//! Which stages are refused, and with what message.
+//! Stages that are refused, and the messages.
 
 use std::sync::mpsc::channel;
 use std::thread;

@@ -268,7 +268,8 @@ fn a_leader_that_hangs_up_is_not_succeeded() {
     });
 }
 
-/// The stage that succeeds a leader hears of its end also while the group of that leader joins; others look for the next group.
+/// The stage that succeeds a leader hears of its end also while the group of that leader joins; others look for the
+/// next group.
 #[test]
 fn a_leader_that_ends_before_its_group_is_released_is_succeeded() {
     let (coordinator, address) = coordinator(timeouts(), &[]);

@@ -6,13 +6,13 @@ use stagecoach_lifecycle::*;
 
 use super::properties::BrokenInvariant;
 
-/// The current time is constant: advancing time ages everything else, so that states that differ only by a time shift are
-/// equal.
+/// The current time is constant: advancing time ages everything else, so that states that differ only by a time shift
+/// are equal.
 pub(crate) const NOW: UnixMillis = UnixMillis::from_seconds(10_000);
 /// Ages beyond this many seconds are equal: longer than every timeout.
 pub(crate) const HORIZON_SECONDS: u64 = 40;
 
-/// In a pod's name: that it was created as a spare; its number is in the place of the incarnation.
+/// In a pod's name: that it was created as a spare; its number is instead of the incarnation.
 pub(crate) const SPARE: u32 = u32::MAX;
 
 /// The whole state.
@@ -23,16 +23,16 @@ pub(crate) struct ClusterState {
     pub(crate) pods: Vec<ModelPod>,
     pub(crate) volume: ModelVolume,
     pub(crate) operator: ModelOperator,
-    /// What one more read from a stale cache returns.
+    /// The result of one more read from a stale cache.
     pub(crate) stale_cache: Option<StaleCache>,
     /// Whether lost stages are replaced, and the others survive.
     pub(crate) replaces_stages: bool,
-    /// How many spares wait beside the stages.
+    /// The number of spares beside the stages.
     pub(crate) spares: u32,
     /// With how few replicas a group may train.
     pub(crate) min_data_parallel: u32,
-    /// With spares, or where replicas may be missing: the groups that formed, the last one last. Of older ones those that a process
-    /// is still in.
+    /// With spares, or where replicas may be missing: the groups that formed, the last one last. Of older ones those
+    /// that a process is still in.
     pub(crate) groups: Vec<ModelGroup>,
     /// Faults that may still happen.
     pub(crate) remaining_faults: Faults,
@@ -65,7 +65,8 @@ impl ModelGroup {
     }
 }
 
-/// The job object. Its resourceVersion is `ModelOperator::job_is_current`: all that matters is whether another client wrote since.
+/// The job object. Its resourceVersion is `ModelOperator::job_is_current`: all that matters is whether another client
+/// wrote since.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct JobObject {
     pub(crate) desired: Desired,
@@ -105,7 +106,7 @@ pub(crate) struct ModelPod {
     pub(crate) unnoticed: Option<ModelProcess>,
 }
 
-/// What the API shows of a pod.
+/// The state of a pod in the API.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Shown {
     Stage(StageInstance),
@@ -126,7 +127,7 @@ pub(crate) enum ModelProcess {
 pub(crate) struct ModelVolume {
     /// The stage 0 that took the newest fence, while it lives.
     pub(crate) holder: Option<Name>,
-    /// Where replicas may be missing: the attempt and the rank that took it.
+    /// If replicas may be missing: the attempt and the rank that took it.
     pub(crate) leader: Option<(u64, u32)>,
     /// Steps in the newest checkpoint.
     pub(crate) checkpoint: u64,
@@ -165,18 +166,18 @@ pub(crate) struct Record {
     pub(crate) resets_budget: bool,
     pub(crate) gives_back: bool,
     pub(crate) counted: bool,
-    /// Where replicas may be missing: whether the first one was done.
+    /// If replicas may be missing: whether the first one was done.
     pub(crate) is_done: bool,
 }
 
-/// What a stale read returns.
+/// The result of a stale read.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum StaleCache {
     Job(Box<JobObject>),
     Pods(Vec<ModelPod>),
 }
 
-/// How often each fault may happen.
+/// The number of times that each fault may happen.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) struct Faults {
     /// The operator crashes between two writes and loses its memory.

@@ -1,35 +1,39 @@
 //! Model checking: the state machine and its caller under every interleaving of a small cluster, exhaustively.
 //!
-//! Modelled are the job object with its resourceVersion; pods by unique names, deleted by UID; nodes that start, kill and
-//! remove them; groups that form, commit, drain and lose peers; the volume's fence; and the operator, which reads the job (at
-//! times a stale version), lists the pods, decides with the real `decide`, and writes: the record by compare-and-swap first,
-//! then one pod at a time. It may crash between any two writes, also after a write whose response it never received. A node
-//! may be partitioned: the API shows its pod unchanged for ever, while the process runs on for any time. Time is an event:
-//! it advances to the operator's wake-up only, when no other transition is immediate; but a terminating process may take any
-//! time short of the termination timeout.
+//! Modelled are the job object with its resourceVersion; pods by unique names, deleted by UID; nodes that start, kill
+//! and remove them; groups that form, commit, drain and lose peers; the volume's fence; and the operator, which reads
+//! the job (at times a stale version), lists the pods, decides with the real `decide`, and writes: the record by
+//! compare-and-swap first, then one pod at a time. It may crash between any two writes, also after a write whose
+//! response it never received. A node may be partitioned: the API shows its pod unchanged for ever, while the process
+//! runs on for any time. Time is an event: it advances to the operator's wake-up only, when no other transition is
+//! immediate; but a terminating process may take any time short of the termination timeout.
 //!
-//! That no stage of an attempt runs twice is guaranteed by the API, through the pods' names; that only the fence's holder
-//! commits, by the volume: shown of the fence is that nothing else would do. An older attempt on partitioned nodes may take
-//! the fence from a newer one, which then fails and restarts: still no two of them commit at the same time.
+//! That no stage of an attempt runs twice is guaranteed by the API, through the pods' names; that only the fence's
+//! holder commits, by the volume: shown of the fence is that nothing else would do. An older attempt on partitioned
+//! nodes may take the fence from a newer one, which then fails and restarts: still no two of them commit at the same
+//! time.
 //!
-//! Where stages are replaced, one that has lost its group waits for the next one or gives up at any time; a group takes in the
-//! newest living process of each stage, and a stage 0 that has lost a group takes the next fence only if it holds the last.
+//! Where stages are replaced, one that has lost its group waits for the next one or gives up at any time; a group takes
+//! in the newest living process of each stage, and a stage 0 that has lost a group takes the next fence only if it
+//! holds the last.
 //!
 //! The other stages may report that a process has ended before its node notices.
 //!
-//! Spares: a group gives the place of a stage that has ended, or by mistake that of a stage 0 that lives, to a spare that
-//! stands by, at any time until another process of that stage has started; the API shows it at any later time. A spare that is
-//! not ready counts as pending.
+//! Spares: a group gives the place of a stage that has ended, or by mistake that of a stage 0 that lives, to a spare
+//! that stands by, at any time until another process of that stage has started; the API shows it at any later time. A
+//! spare that is not ready counts as pending.
 //!
-//! Where replicas may be missing, a group forms with as many as there are stages for, sooner or later than it would: no time passes for
-//! the others. What waits beside a group ends nobody in it. When a replica more can be made of what waits, the leader leaves for the next
-//! group, which takes them in, and the others follow. When the leader's process ends, the stage 0 of the second replica leads the next
-//! group, or the process that is started in the leader's place, which the volume names. An older group may live on beside a newer one.
+//! Where replicas may be missing, a group forms with as many as there are stages for, sooner or later than it would: no
+//! time passes for the others. What waits beside a group ends nobody in it. When a replica more can be made of what
+//! waits, the leader leaves for the next group, which takes them in, and the others follow. When the leader's process
+//! ends, the stage 0 of the second replica leads the next group, or the process that is started in the leader's place,
+//! which the volume names. An older group may live on beside a newer one.
 //!
-//! Not modelled: reports of stages that are lost and may live; what a process computes, reports and publishes of its progress (a job needs one checkpoint); a second
-//! operator beside the first; time that passes between two writes of one plan, or while an operator starts; gangs, quotas,
-//! and active deadlines; pods that are removed by force while they run. Times are multiples of ten seconds, with timeouts as
-//! close together as possible; exits within the same ten seconds are simultaneous.
+//! Not modelled: reports of stages that are lost and may live; what a process computes, reports and publishes of its
+//! progress (a job needs one checkpoint); a second operator beside the first; time that passes between two writes of
+//! one plan, or while an operator starts; gangs, quotas, and active deadlines; pods that are removed by force while
+//! they run. Times are multiples of ten seconds, with timeouts as close together as possible; exits within the same ten
+//! seconds are simultaneous.
 //!
 //! `STAGECOACH_MODEL=all` explores larger clusters too: minutes, and two gigabytes.
 

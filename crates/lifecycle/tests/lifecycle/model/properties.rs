@@ -148,7 +148,8 @@ fn one_attempt_lives(cluster: &ClusterState) -> bool {
         (pod.name.attempt, pod.name.rank) == (other.name.attempt, other.name.rank)
             && pod.name.incarnation < other.name.incarnation
     };
-    // of a stage that was replaced only one on a lost node lives on; whose place a spare took may, until it learns of that
+    // of a stage that was replaced only one on a lost node lives on; whose place a spare took may, until it learns of
+    // that
     let replaced = |pod: &ModelPod| cluster.spares == 0 && alive().any(|other| is_older(pod, other));
     alive().all(|pod| !replaced(pod) || !pod.is_reachable())
         && alive().all(|pod| Some(pod.name.attempt) == newest || timed_out_on_lost_node(pod))

@@ -20,7 +20,7 @@ pub(crate) struct ClusterModel {
     pub(crate) mesh: Mesh,
     /// Whether lost stages are replaced.
     pub(crate) replaces_stages: bool,
-    /// How many spares wait beside the stages.
+    /// The number of spares beside the stages.
     pub(crate) spares: u32,
     /// With how few replicas a group may train; more than there are: with all.
     pub(crate) min_data_parallel: u32,
@@ -53,7 +53,7 @@ pub(crate) enum ModelTransition {
     Fail(Name, i32),
     /// The same, with 137: the other stages report it, and its node has not noticed yet.
     FailUnnoticed(Name),
-    /// A group gives a spare the place of a stage 0 that lives, and goes on without it.
+    /// A group gives a spare the place of a stage 0 that lives, and continues without it.
     TakePlaceOfLiving(Name),
     /// Another client deletes a pod.
     Evict(Name),
@@ -166,7 +166,8 @@ fn time_may_pass(cluster: &ClusterState) -> bool {
     wake_at.is_some_and(|wake_at| latest.is_none_or(|latest| wake_at < latest))
 }
 
-/// When the operator wakes up: with spares in whole tens of seconds, late after a shorter time, so that ages stay comparable.
+/// When the operator wakes up: with spares in whole tens of seconds, late after a shorter time, so that ages stay
+/// comparable.
 fn next_time(cluster: &ClusterState) -> Option<UnixMillis> {
     let wake_at = cluster.operator.wake_at?;
     let unit = if cluster.spares > 0 { 10_000 } else { 1 };

@@ -1,4 +1,4 @@
-//! How time passes, and which states are equal: those that no decision distinguishes.
+//! The passing of time, and the equality of states: no decision distinguishes equal states.
 
 use stagecoach_lifecycle::*;
 
@@ -28,7 +28,8 @@ impl ClusterState {
         };
         let kept: Vec<bool> = (0..groups.len()).map(is_kept).collect();
         self.groups = groups.into_iter().zip(kept).filter_map(|(group, is_kept)| is_kept.then_some(group)).collect();
-        // How an older attempt ended, and whether its objects exist, matters only if a stale read shows it as the newest.
+        // The end of an older attempt, and the existence of its objects, matter only if a stale read shows it as the
+        // newest.
         if self.stale_cache.is_none() && self.remaining_faults.status_losses == 0 {
             let dead = |attempt| self.of(attempt).all(|pod| !pod.is_alive() && pod.is_reachable());
             let dead: Vec<_> = (1..number).filter(|attempt| dead(*attempt)).collect();

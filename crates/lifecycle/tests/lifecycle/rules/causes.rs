@@ -6,7 +6,7 @@ use stagecoach_lifecycle::*;
 
 use super::{NOW, exited, exited_by_external_cause, exited_with_report, instance, ready, running, start};
 
-/// The failure's stage, its label, and whether the restart counts. None while the attempt goes on.
+/// The failure's stage, its label, and whether the restart counts. None while the attempt continues.
 fn cause(instances: Vec<StageInstance>) -> Option<(Option<u32>, String, bool)> {
     let state = decide(&running(instances), NOW).state;
     state.last_failure.map(|failure| (failure.rank, failure.label(), state.budget.counted > 0))
@@ -118,7 +118,7 @@ fn time_in_which_somebody_holds_a_stage_back_runs_against_no_timeout() {
         let decision = decide(&observed, long_after);
         assert_eq!((&decision.state, decision.wake_at), (&observed.state, None));
         assert!(decision.actions.is_empty());
-        // it has the whole time from when it was let go on
+        // it has the whole time from when it was let continue
         observed.instances[0] = instance(0, InstanceState::Pending, 1_000_000);
         observed.instances[1] = ready(1);
         assert_eq!(decide(&observed, long_after).wake_at, Some(UnixMillis::from_seconds(1_003_600)));
@@ -211,7 +211,7 @@ fn preparation_extends_the_start_up_timeout() {
     let decision = decide(&observed, NOW);
     assert_eq!((decision.job_phase, decision.wake_at), (JobPhase::Starting, Some(UnixMillis::from_seconds(1500))));
     assert_eq!(decide(&observed, UnixMillis::from_seconds(1500)).state.attempt.number, 2);
-    // nobody knows whether it still goes on
+    // nobody knows whether it still continues
     observed.progress.is_unreachable = true;
     assert_eq!(decide(&observed, UnixMillis::from_seconds(9999)).state, observed.state);
 }

@@ -6,7 +6,7 @@ use stagecoach_lifecycle::*;
 
 use super::{NOW, exited, exited_by_external_cause, exited_with_report, ready, running};
 
-/// What follows the failure of one stage under these rules, which are JSON: `FailJob`, `Ignore` or `Count`.
+/// The consequence of the failure of one stage under these rules, which are JSON: `FailJob`, `Ignore` or `Count`.
 fn after(failed: StageInstance, rules: &str) -> &'static str {
     let mut observed = running(vec![failed, exited(1, 75, 996), exited(2, 75, 996)]);
     let rules = serde_json::from_str(rules).unwrap();

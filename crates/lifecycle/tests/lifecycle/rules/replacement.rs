@@ -1,4 +1,4 @@
-//! Which failures end in the replacement of the stages that were lost, and which in a new attempt.
+//! Failures that end in the replacement of the lost stages, and failures that end in a new attempt.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -1,4 +1,4 @@
-//! What goes wrong, and what the user changes.
+//! Faults, and changes by the user.
 
 use stagecoach_api::contract::Mesh;
 use stagecoach_lifecycle::*;

@@ -1,6 +1,6 @@
-//! Property test: the state machine against simulated instances that crash, hang, disappear and are rescheduled, under a
-//! caller that crashes between its writes and sometimes acts on stale reads. Invariants hold throughout; once faults stop, a
-//! job that can finish does, with no trigger but `Decision::wake_at`.
+//! Property test: the state machine against simulated instances that crash, hang, disappear and are rescheduled, under
+//! a caller that crashes between its writes and sometimes acts on stale reads. Invariants hold throughout; once faults
+//! stop, a job that can finish does, with no trigger but `Decision::wake_at`.
 
 mod caller;
 mod faults;
@@ -73,7 +73,7 @@ impl Simulation {
     }
 }
 
-/// What the caller sees.
+/// The caller's view.
 fn seen(simulation: &Simulation) -> (JobState, Vec<StageInstance>, Vec<SpareInstance>) {
     let Observed { state, instances, spares, .. } = simulation.observe();
     (state, instances, spares)

@@ -41,7 +41,7 @@ impl SimulatedProcess {
         matches!(self.instance.state, InstanceState::Starting | InstanceState::Ready) && !self.hung
     }
 
-    /// What the caller sees of a spare, or of one whose takeover it does not see.
+    /// The caller's view of a spare, or of one whose promotion it does not see.
     pub(super) fn as_spare(&self) -> SpareInstance {
         let StageInstance { attempt, spare, ref state, since, .. } = self.instance;
         let state = if self.is_hidden && self.runs() { InstanceState::Ready } else { state.clone() };
@@ -74,7 +74,7 @@ impl Simulation {
         (0..mesh.ranks()).map(member).collect()
     }
 
-    /// What instances do by themselves. Returns whether anything changed.
+    /// The steps that instances take by themselves. Returns whether anything changed.
     pub(super) fn advance_instances(&mut self) -> bool {
         let (now, before) = (self.now, self.processes.clone());
         let attempt = self.recorded.attempt.number;
@@ -121,7 +121,8 @@ impl Simulation {
         before.iter().map(|process| &process.instance).ne(self.processes.iter().map(|process| &process.instance))
     }
 
-    /// Terminating instances exit, and so do those that lost a peer: at once, or when they have waited for another long enough.
+    /// Terminating instances exit, and so do those that lost a peer: at once, or when they have waited for another long
+    /// enough.
     fn end_waiting(&mut self) {
         let now = self.now;
         for index in 0..self.processes.len() {

@@ -1,10 +1,10 @@
-//! How each guard is disabled.
+//! The switches of each guard.
 
 use stagecoach_lifecycle::*;
 
 use crate::model::cluster_state::NOW;
 
-/// What maintains an invariant; each can be disabled.
+/// The guards that maintain an invariant; each can be disabled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Guard {
     /// The record replaces only the version that was read.
@@ -29,7 +29,7 @@ pub(crate) enum Guard {
     TerminationTimeout,
     /// A restart that counts is taken from the budget.
     Budget,
-    /// What is created in place of a lost stage is another incarnation.
+    /// The replacement of a lost stage is another incarnation.
     Incarnations,
     /// Its incarnation is none that a spare may have taken unobserved.
     SpareIncarnations,
@@ -45,9 +45,9 @@ pub(crate) enum Guard {
     NothingToCreate,
     /// A group forms only with `restart.minDataParallel` replicas.
     EnoughReplicas,
-    /// Where replicas may be missing, a job is complete when the first one is done.
+    /// If replicas may be missing, a job is complete when the first one is done.
     OneReplicaCompletes,
-    /// What waits for a replica that a complete job was without is removed.
+    /// An instance that waits for a replica which a complete job lacked is removed.
     RemoveWaiting,
 }
 

@@ -118,7 +118,8 @@ fn reported_loss(cluster: &ClusterState, attempt: u64) -> Option<LostInstance> {
     Some(LostInstance { rank, incarnation, since, has_ended: true })
 }
 
-/// Whether a failure that was counted turns out not to count: what was believed to have ended exits, having been asked to.
+/// Whether a failure that was counted turns out not to count: what was believed to have ended exits, having been asked
+/// to.
 fn is_given_back(before: &JobState, instances: &[StageInstance]) -> bool {
     let drained = InstanceState::Exited(Exit::with_code(143));
     before.outcome().is_none()
@@ -155,7 +156,8 @@ fn record(job: &JobObject, decision: &Decision, instances: &[StageInstance], oth
         gives_back: is_given_back(&job.recorded, instances),
         counted: (starts_attempt || replaces)
             && failure.is_some_and(|failure| {
-                // what gave up waiting for a replacement ends for the failure that was counted, or beside a group that goes on
+                // what gave up waiting for a replacement ends for the failure that was counted, or beside a group that
+                // continues
                 let was_counted = failure.reason == FailureReason::PeerLost
                     && (others_train || !job.recorded.replaced_without_progress.is_empty());
                 failure.reason.counts_against_budget() && !was_counted

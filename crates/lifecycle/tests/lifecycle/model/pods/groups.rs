@@ -8,7 +8,8 @@ use super::FINAL_CHECKPOINT_STEP;
 use crate::model::cluster_state::{ClusterState, ModelGroup, ModelPod, ModelProcess, Name};
 use crate::model::operator::Guard;
 
-/// Whether a process takes the next fence. One that has lost a group is replaced if another stage 0 has taken a fence since.
+/// Whether a process takes the next fence. One that has lost a group is replaced if another stage 0 has taken a fence
+/// since.
 pub(super) fn may_lead(cluster: &ClusterState, pod: &ModelPod) -> bool {
     let Some((rank, _)) = pod.place() else { return false };
     let led_last = cluster.volume.holder == Some(pod.name);
@@ -19,8 +20,8 @@ pub(super) fn may_lead(cluster: &ClusterState, pod: &ModelPod) -> bool {
     (if pod.is_survivor { led_last } else { rank == leader }) || succeeds_leader(cluster, pod)
 }
 
-/// Whether the process that led the last group has ended, and this one is the next to lead: of the second replica, or beside the only
-/// one.
+/// Whether the process that led the last group has ended, and this one is the next to lead: of the second replica, or
+/// beside the only one.
 fn succeeds_leader(cluster: &ClusterState, pod: &ModelPod) -> bool {
     let Some(group) = cluster.group().filter(|group| group.attempt == pod.name.attempt) else { return false };
     let is_leader = |other: &&ModelPod| other.is_of(group.leader) && group.has(other);
@@ -34,8 +35,8 @@ fn succeeds_leader(cluster: &ClusterState, pod: &ModelPod) -> bool {
     has_ended && cluster.volume.holder.is_none() && is_next
 }
 
-/// The living process of each of these stages of an attempt, if all are in the same state: of two of one stage the newer one,
-/// since a group takes no older one in.
+/// The living process of each of these stages of an attempt, if all are in the same state: of two of one stage the
+/// newer one, since a group takes no older one in.
 fn members(cluster: &ClusterState, attempt: u64, ranks: Range<u32>, process: ModelProcess) -> Option<Vec<&ModelPod>> {
     ranks.map(|rank| newest(cluster, attempt, rank).filter(|pod| pod.process == process)).collect()
 }
@@ -133,7 +134,8 @@ fn is_prompt(pod: &ModelPod) -> bool {
     pod.is_reachable() && pod.deleted_at.is_none()
 }
 
-/// Whether all stages of a group do. Where no replica may be missing those that were replaced, and are still there, count too.
+/// Whether all stages of a group do. Where no replica may be missing those that were replaced, and are still there,
+/// count too.
 pub(super) fn are_prompt(cluster: &ClusterState, members: &[&ModelPod]) -> bool {
     match cluster.may_lack_replicas() {
         true => members.iter().all(|pod| is_prompt(pod)),
@@ -151,7 +153,7 @@ pub(super) fn holds(cluster: &ClusterState, stage_0: Name, disabled_guard: Optio
     cluster.volume.holder == Some(stage_0) || disabled_guard == Some(Guard::Fence)
 }
 
-/// Whether a process was in a group of which another stage is gone, or has started anew.
+/// Whether a process was in a group of which another stage is gone, or has started again.
 pub(super) fn has_lost_its_group(cluster: &ClusterState, pod: &ModelPod, disabled_guard: Option<Guard>) -> bool {
     if pod.process != ModelProcess::Ready || pod.place().is_none() {
         return false;
@@ -218,8 +220,8 @@ pub(crate) fn leads_a_group(cluster: &ClusterState, attempt: u64) -> bool {
     members().any(|pod| pod.is_of(0)) && members().any(|pod| !pod.is_of(0))
 }
 
-/// The stages whose places a spare may be given: members of its group that have ended, as the others notice, while no other
-/// has joined in their place.
+/// The stages whose places a spare may be given: members of its group that have ended, as the others notice, while no
+/// other has joined in their place.
 pub(super) fn lost_places(cluster: &ClusterState, pod: &ModelPod) -> Vec<u32> {
     let attempt = pod.name.attempt;
     let group = cluster.group().filter(|group| group.attempt == attempt && stands_by(pod));

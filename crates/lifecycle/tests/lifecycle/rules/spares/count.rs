@@ -1,4 +1,4 @@
-//! How many spares are made and removed, and what waits until they are gone.
+//! The number of spares that are created and removed, and the actions that wait until they are gone.
 
 use std::collections::BTreeMap;
 

@@ -25,12 +25,12 @@ fn waits(number: u32) -> SpareInstance {
     spare(number, InstanceState::Ready, 900)
 }
 
-/// Spare 0 in the place of a stage.
+/// Spare 0 instead of a stage.
 fn taker(rank: u32, incarnation: u32) -> StageInstance {
     StageInstance { incarnation, spare: Some(0), ..instance(rank, InstanceState::Starting, 999) }
 }
 
-/// Spare 0 in the place of stage 1, of which `lost` is left.
+/// Spare 0 instead of stage 1, of which `lost` is left.
 fn taken(lost: Option<StageInstance>) -> Observed {
     let mut observed = with_spares(vec![ready(0), ready(2), taker(1, 1)], vec![]);
     observed.policy.spares = 1;

@@ -173,7 +173,7 @@ fn a_job_that_a_spare_completed_is_complete() {
     assert_eq!((decision.actions, decision.wake_at), (vec![], Some(UnixMillis::from_seconds(1110))));
     let kill = AttemptAction::KillInstances { attempt: 1 };
     assert_eq!(decide(&observed, UnixMillis::from_seconds(1110)).actions, [kill]);
-    // nor does the stage go on that the others had lost
+    // nor does the stage continue that the others had lost
     assert_eq!(observed.state.incarnations, BTreeMap::from([(1, 1)]));
     observed.instances[3] = ready(1);
     let remove = AttemptAction::RemoveReplaced { attempt: 1, incarnations: BTreeMap::from([(1, 1)]) };

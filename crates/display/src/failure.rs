@@ -3,12 +3,12 @@
 use stagecoach_api::visible;
 use stagecoach_lifecycle::AttemptFailure;
 
-/// Exit codes from here on are 128 + a signal.
+/// The base of exit codes by a signal: 128 + signal number.
 const SIGNAL_BASE: i32 = 128;
-/// The number of lines of a log that are shown.
+/// The maximal number of log lines shown.
 const LOG_TAIL_LINES: usize = 8;
 
-/// The end of the stage: reason, exit code, and its message if that says more.
+/// The end of the stage: reason, exit code, and the message if it adds information.
 pub fn describe_failure(failure: &AttemptFailure) -> String {
     let mut text = failure.label();
     let message = visible(failure.message.trim_end());
@@ -22,7 +22,7 @@ pub fn describe_failure(failure: &AttemptFailure) -> String {
     format!("{text}: {message}")
 }
 
-/// The signal that a shell's exit code stands for.
+/// The name of the signal that a shell's exit code encodes.
 fn signal_name(code: i32) -> Option<&'static str> {
     Some(match code - SIGNAL_BASE {
         1 => "SIGHUP",
@@ -38,7 +38,7 @@ fn signal_name(code: i32) -> Option<&'static str> {
     })
 }
 
-/// The last lines of a log, without those that only repeat the message, made [`visible`].
+/// The last lines of a log, made [`visible`]. Lines that only repeat the message are omitted.
 pub fn log_tail(log: &str, message: &str) -> Vec<String> {
     let is_new = |line: &String| !line.trim().is_empty() && !message.lines().any(|known| line.contains(known));
     let shown = log.lines().rev().map(|line| visible(line).into_owned());

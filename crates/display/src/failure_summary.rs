@@ -12,17 +12,17 @@ use crate::format::{duration, time};
 pub struct FailureSummary<'a> {
     /// The name of the job.
     pub name: String,
-    /// Its record; None if nothing was started yet.
+    /// The stored state of the job; `None` before the first start.
     pub state: Option<&'a JobState>,
-    /// The last step that was finished before the failure.
+    /// The last step that finished before the failure.
     pub finished_step: Option<u64>,
-    /// The end of the log of the stage that failed, or why there is none.
+    /// The end of the failed stage's log, or the reason for its absence.
     pub log: Result<LogTail<'a>, &'a str>,
-    /// The successor of the stage that failed.
+    /// The successor of the failed stage.
     pub successor: Option<Successor>,
     /// `restart.maxRestarts`.
     pub max_restarts: u32,
-    /// The point from which training continued, once it did.
+    /// The point from which training continued; `None` until it continues.
     pub resumption: Option<String>,
     /// The state of the job, in a sentence.
     pub status_text: String,
@@ -35,7 +35,7 @@ pub struct FailureSummary<'a> {
 pub struct LogTail<'a> {
     /// The origin of the log.
     pub name: String,
-    /// Its last lines, or all of them.
+    /// The last lines of the log, or all of them.
     pub text: &'a str,
 }
 
@@ -82,7 +82,7 @@ impl FailureSummary<'_> {
         )
     }
 
-    /// The last lines of what failed.
+    /// Writes the last lines of the failed stage's log.
     fn write_log(&self, f: &mut fmt::Formatter<'_>, failure: &AttemptFailure) -> fmt::Result {
         let log = match &self.log {
             Ok(log) => log,

@@ -1,6 +1,6 @@
-//! Texts about a job for people, in the same words by `stagecoach` for a folder and by `kubectl stagecoach` for a
-//! cluster: the table of `top`, the last failure from cause to consequence, and quantities as text. Pure, but for
-//! `watch`, which prints.
+//! Texts about a job for people: the table of `top`, the last failure from cause to consequence, and quantities as
+//! text. `stagecoach` for a folder and `kubectl stagecoach` for a cluster print the same words. All functions are pure
+//! except `watch`, which prints.
 
 #![forbid(unsafe_code)]
 

@@ -1,4 +1,4 @@
-//! With how many of its replicas a job trains.
+//! The number of replicas with which a job trains.
 
 use std::fmt;
 
@@ -7,24 +7,24 @@ use stagecoach_api::contract::Mesh;
 /// The replicas of a job that has several.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Replicas {
-    /// The number of replicas that train: 0 while too few are there.
+    /// The number of replicas that train; 0 while too few are ready.
     pub training: u32,
-    /// All.
+    /// The number of all replicas.
     pub all: u32,
 }
 
 impl Replicas {
-    /// The replicas of an attempt with several, of which `training` train.
+    /// The replicas of an attempt, of which `training` train; `None` if the attempt has a single replica.
     pub fn of(mesh: Mesh, training: u32) -> Option<Replicas> {
         mesh.if_replicated().map(|mesh| Replicas { training, all: mesh.data_parallel })
     }
 
-    /// Whether the job trains without some of them.
+    /// Whether the job trains without some of its replicas.
     pub const fn are_missing(self) -> bool {
         self.training > 0 && self.training < self.all
     }
 
-    /// The sentence that the job trains without some of them; `None` if it does not.
+    /// A sentence that the job trains without some of its replicas; `None` if no replica is missing.
     pub fn missing(self) -> Option<String> {
         self.are_missing().then(|| format!("training with {self} until all are back"))
     }

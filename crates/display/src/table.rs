@@ -2,7 +2,7 @@
 
 use comfy_table::{CellAlignment, Table, presets};
 
-/// Columns two spaces apart, without borders; those in `right_aligned` are aligned to the right.
+/// Columns two spaces apart, without borders. Columns listed in `right_aligned` are aligned to the right.
 pub fn table(header: Option<&[&str]>, right_aligned: &[usize], rows: Vec<Vec<String>>) -> String {
     let mut table = Table::new();
     table.load_style(presets::NOTHING).add_rows(rows);

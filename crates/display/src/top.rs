@@ -6,16 +6,16 @@ use crate::Replicas;
 use crate::format::{duration, nats};
 use crate::table::table;
 
-/// A job's line. What is not known is shown as `-`.
+/// A job's line. Unknown values are shown as `-`.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct TopRow {
-    /// Its name.
+    /// The name of the job.
     pub name: String,
-    /// Its state, in one word.
+    /// The state of the job, in one word.
     pub phase: String,
     /// Finished steps.
     pub step: Option<u64>,
-    /// Steps in all.
+    /// Total number of steps.
     pub steps: Option<u64>,
     /// Training loss of the last step, in nats per token.
     pub loss: Option<f64>,
@@ -40,9 +40,9 @@ pub struct TopRow {
 /// The stage that computes the longest.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Slowest {
-    /// Its number, if that is known.
+    /// The stage's number, if known.
     pub stage: Option<u32>,
-    /// Its time of computation over the mean of all stages.
+    /// The stage's computation time divided by the mean of all stages.
     pub imbalance: f64,
 }
 

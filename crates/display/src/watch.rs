@@ -1,19 +1,20 @@
-//! A text that is renewed where it stands.
+//! A text that is refreshed in place.
 
 use std::io::{self, IsTerminal, Write};
 use std::thread;
 use std::time::Duration;
 
-/// The interval between two renewals.
+/// The refresh interval.
 const INTERVAL: Duration = Duration::from_secs(2);
 
-/// Prints what `text` gives every two seconds, on a terminal instead of the one before, until nobody reads it any more.
+/// Prints the result of `text` every two seconds, until the reader closes the output. On a terminal, each text replaces
+/// the previous one.
 ///
 /// # Errors
 /// The first error of `text`.
 pub fn watch<E>(mut text: impl FnMut() -> Result<String, E>) -> Result<(), E> {
     let mut out = io::stdout();
-    // to the top left, and erase the rest of the screen
+    // moves the cursor to the top left, and erases the rest of the screen
     let clear = if out.is_terminal() { "\x1b[H\x1b[J" } else { "" };
     loop {
         let text = text()?;

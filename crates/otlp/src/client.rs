@@ -8,18 +8,18 @@ use ureq::tls::{RootCerts, TlsConfig};
 
 use crate::Config;
 
-/// Why a request was in vain.
+/// The reason why a request failed.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum SendError {
-    /// The same may succeed later.
+    /// The same request may succeed later.
     #[error("{0}")]
     Later(String),
-    /// It never will.
+    /// The same request can't succeed.
     #[error("{0}")]
     Refused(String),
 }
 
-/// The collector, as this process reaches it.
+/// The connection to the collector.
 pub(crate) struct Client {
     agent: Agent,
     config: Config,
@@ -27,7 +27,7 @@ pub(crate) struct Client {
 
 impl Client {
     pub(crate) fn new(config: Config) -> Client {
-        // whom this machine trusts, as its other programs do
+        // the machine's own certificate store, which its other programs use too
         let tls = TlsConfig::builder()
             .root_certs(RootCerts::PlatformVerifier)
             .unversioned_rustls_crypto_provider(Arc::new(rustls::crypto::ring::default_provider()))

@@ -9,17 +9,17 @@ use percent_encoding::percent_decode_str;
 pub struct Config {
     /// The collector's address, without a slash at its end.
     pub(crate) endpoint: String,
-    /// Sent with each request.
+    /// Headers sent with each request.
     pub(crate) headers: Vec<(String, String)>,
     /// The time limit of one request.
     pub(crate) timeout: Duration,
-    /// From one export of all metrics to the next.
+    /// The interval between two exports of all metrics.
     pub(crate) metric_interval: Duration,
-    /// Attributes of this process that the environment gives, `service.name` among them if it does.
+    /// Attributes of this process from the environment, which may include `service.name`.
     pub(crate) resource: Vec<(String, String)>,
 }
 
-/// A variable has a value that it can't have.
+/// An environment variable has an invalid value.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 #[error("{variable} is {value:?}: expected {expected}")]
 pub struct ConfigError {
@@ -29,12 +29,12 @@ pub struct ConfigError {
 }
 
 impl Config {
-    /// Reads the environment through `variable`. None if it names no collector, or says that nothing is to be exported.
+    /// Reads the environment through `variable`. `None` if the environment names no collector or disables the export.
     ///
     /// # Errors
-    /// If a variable has a value that it can't have.
+    /// If a variable has an invalid value.
     pub fn from_vars(variable: impl Fn(&str) -> Option<String>) -> Result<Option<Config>, ConfigError> {
-        // an empty variable is as none
+        // an empty variable counts as unset
         let read = |name: &'static str| variable(name).filter(|value| !value.trim().is_empty());
         let Some(endpoint) = read("OTEL_EXPORTER_OTLP_ENDPOINT") else { return Ok(None) };
         if read("OTEL_SDK_DISABLED").is_some_and(|value| value.eq_ignore_ascii_case("true")) {
@@ -73,7 +73,7 @@ impl Config {
         }))
     }
 
-    /// The attributes of this process: the environment's, and of `own` those that it does not give.
+    /// The attributes of this process: all from the environment, and those of `own` that the environment does not set.
     pub(crate) fn resource(&self, own: Vec<(String, String)>) -> Vec<(String, String)> {
         let is_given = |key: &String| self.resource.iter().any(|(given, _)| given == key);
         let own = own.into_iter().filter(|(key, _)| !is_given(key));

@@ -18,16 +18,16 @@ use crate::{Config, Span};
 
 /// The name of the thread that sends.
 pub const THREAD: &str = "otlp";
-/// The most spans that wait; more are dropped.
+/// The maximal number of queued spans; further spans are dropped.
 const MAX_QUEUED_SPANS: usize = 2048;
-/// The most spans of one request; so many spans are sent at once.
+/// The maximal number of spans in one request. A queue of this length is sent at once.
 const MAX_BATCH_SPANS: usize = 512;
 /// The longest wait of a span, and the thread's wait after a failure.
 const SPAN_INTERVAL: Duration = Duration::from_secs(5);
 
 /// The metrics of this process, and the attributes of its resource. Called on the exporter's thread.
 pub trait MetricProducer: Send + 'static {
-    /// Attributes of this process, `service.name` among them. Those that the environment gives take precedence.
+    /// Attributes of this process, `service.name` among them. Attributes from the environment take precedence.
     fn attributes(&self) -> Vec<(String, String)>;
 
     /// All metrics in the OpenMetrics text format.
@@ -41,7 +41,7 @@ pub struct Exporter(Arc<Shared>);
 #[derive(Debug, Default)]
 struct Shared {
     queue: Mutex<Queue>,
-    /// Notified when the thread has something to do, and when it has done it.
+    /// Notified when the thread has work, and when the work is done.
     changed: Condvar,
 }
 
@@ -50,7 +50,7 @@ struct Queue {
     spans: VecDeque<Span>,
     /// Spans that were dropped because the queue was full.
     dropped: u64,
-    /// Flushes requested, and done.
+    /// The numbers of flushes requested and done.
     requested: u64,
     flushed: u64,
     /// Whether the last request failed and may succeed later.
@@ -61,7 +61,7 @@ impl Exporter {
     /// Starts the thread.
     ///
     /// # Errors
-    /// If it can't be started.
+    /// If the thread can't be started.
     pub fn start(config: Config, producer: impl MetricProducer) -> std::io::Result<Exporter> {
         let shared = Arc::<Shared>::default();
         let mut worker = Worker {
@@ -76,7 +76,7 @@ impl Exporter {
         Ok(Exporter(shared))
     }
 
-    /// Hands over a span. It never waits for the collector: if too many wait, this one is dropped.
+    /// Queues a span, without waiting for the collector. If the queue is full, the span is dropped.
     pub fn add(&self, span: Span) {
         let mut queue = self.0.lock();
         if queue.spans.len() >= MAX_QUEUED_SPANS {
@@ -89,8 +89,8 @@ impl Exporter {
         }
     }
 
-    /// Sends what waits, and all metrics, for `timeout` at most, and not at all if the collector did not take what came
-    /// last.
+    /// Sends the queued spans and all metrics, and waits for at most `timeout`. Returns at once if the last request
+    /// failed and may succeed later.
     pub fn flush(&self, timeout: Duration) {
         let mut queue = self.0.lock();
         if queue.is_failing {
@@ -116,7 +116,7 @@ struct Worker<P> {
     producer: P,
     /// Nanoseconds since 1970.
     started: u64,
-    /// When metrics are due.
+    /// The time of the next export of metrics.
     metrics_at: Instant,
 }
 
@@ -125,7 +125,7 @@ impl<P: MetricProducer> Worker<P> {
         let mut logged = None;
         loop {
             let (requested, is_flush) = self.wait();
-            // a collector may take the one and not the other
+            // a collector may accept spans and not metrics, or the reverse
             let spans = self.send_spans();
             let is_due = is_flush || Instant::now() >= self.metrics_at;
             let metrics = if is_due { self.send_metrics() } else { Ok(()) };
@@ -143,7 +143,7 @@ impl<P: MetricProducer> Worker<P> {
         }
     }
 
-    /// Logs an error once, and once that it is over.
+    /// Logs an error once, and logs its end once.
     fn log_change(&self, error: Option<&SendError>, was_all: bool, logged: &mut Option<String>) {
         match error.map(ToString::to_string) {
             Some(error) if logged.as_ref() != Some(&error) => {
@@ -157,8 +157,7 @@ impl<P: MetricProducer> Worker<P> {
         }
     }
 
-    /// Waits until there is something to do. Returns the number of flushes that were requested, and whether one is to
-    /// be done.
+    /// Waits until there is work. Returns the number of requested flushes, and whether a flush is pending.
     fn wait(&self) -> (u64, bool) {
         let queue = self.shared.lock();
         let until_metrics = self.metrics_at.saturating_duration_since(Instant::now());
@@ -171,7 +170,7 @@ impl<P: MetricProducer> Worker<P> {
         (queue.requested, queue.requested > queue.flushed)
     }
 
-    /// Sends what waits. What the collector may take later stays.
+    /// Sends the queued spans. Spans that the collector may accept later stay in the queue.
     fn send_spans(&self) -> Result<(), SendError> {
         loop {
             let batch: Vec<Span> = {

@@ -1,8 +1,8 @@
-//! Metrics and spans to an OpenTelemetry collector, by OTLP over HTTP, if the environment names one.
+//! Export of metrics and spans to an OpenTelemetry collector, by OTLP over HTTP, if the environment names a collector.
 //!
-//! Metrics are those that a process serves for Prometheus: its OpenMetrics text is read, so that each is registered
-//! once. Spans wait in a queue of bounded length for a thread that sends them: whoever adds one never waits for the
-//! collector.
+//! The metrics are the ones that a process serves for Prometheus: the exporter reads the process's OpenMetrics text, so
+//! each metric is registered once. Spans wait in a queue of bounded length for a thread that sends them, so adding a
+//! span never waits for the collector.
 #![forbid(unsafe_code)]
 
 mod client;

@@ -1,4 +1,4 @@
-//! OpenMetrics text, as our processes write it for Prometheus, as OTLP's metrics of the same names.
+//! Conversion of the OpenMetrics text that our processes write for Prometheus to OTLP's metrics of the same names.
 
 use opentelemetry_proto::tonic::metrics::v1::{
     AggregationTemporality, Gauge, Histogram, HistogramDataPoint, Metric, NumberDataPoint, Sum, metric,
@@ -7,7 +7,7 @@ use opentelemetry_proto::tonic::metrics::v1::{
 
 use crate::span::text_attribute;
 
-/// When counting began, and now; nanoseconds since 1970.
+/// The start of counting, and the current time; nanoseconds since 1970.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Interval {
     pub(crate) start: u64,
@@ -34,7 +34,7 @@ struct Sample<'t> {
 
 type Labels = Vec<(String, String)>;
 
-/// The metrics in `text`. Lines that are none are left out.
+/// The metrics in `text`. Other lines are skipped.
 pub(crate) fn read(text: &str, interval: Interval) -> Vec<Metric> {
     families(text).into_iter().filter_map(|family| family.encode(interval)).collect()
 }
@@ -75,7 +75,7 @@ fn sample<'t>(line: &'t str, name: &str) -> Option<Sample<'t>> {
     Some(Sample { suffix, labels, value })
 }
 
-/// `key="value",...}`, and what follows it.
+/// Reads `key="value",...}`. Returns the labels and the rest of the text.
 fn read_labels(mut text: &str) -> Option<(Labels, &str)> {
     let mut labels = Labels::new();
     loop {
@@ -115,8 +115,7 @@ impl Family<'_> {
             }),
             _ => return None,
         };
-        // A ratio has no unit here: Prometheus would make `_ratio` of it, behind the `_ratios` that the name has
-        // already.
+        // A ratio has no unit here: Prometheus would append `_ratio` to the name, which already ends in `_ratios`.
         let unit = match self.unit {
             "seconds" => "s",
             "bytes" => "By",
@@ -137,7 +136,8 @@ impl Family<'_> {
         self.samples.iter().filter(|sample| sample.suffix == suffix).map(point).collect()
     }
 
-    /// One for each set of labels. Buckets of the text count all that are below their bound, OTLP's those of its own.
+    /// One data point for each set of labels. A bucket of the text counts all values up to its bound; a bucket of OTLP
+    /// counts only the values between the previous bound and its own.
     fn histograms(&self, interval: Interval) -> Vec<HistogramDataPoint> {
         let mut points: Vec<(Labels, HistogramDataPoint)> = Vec::new();
         for sample in &self.samples {

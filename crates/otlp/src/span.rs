@@ -1,13 +1,13 @@
-//! Spans: what took how long, and as a part of what.
+//! Spans: timed operations, and the operation of which each is a part.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use opentelemetry_proto::tonic::common::v1::{AnyValue, KeyValue, any_value};
 use opentelemetry_proto::tonic::trace::v1 as proto;
 
-/// Names a trace; not all zero.
+/// Identifies a trace; not all zero.
 pub type TraceId = [u8; 16];
-/// Names a span of a trace; not all zero.
+/// Identifies a span of a trace; not all zero.
 pub type SpanId = [u8; 8];
 
 /// A timed operation.
@@ -15,19 +15,19 @@ pub type SpanId = [u8; 8];
 pub struct Span {
     /// The trace.
     pub trace: TraceId,
-    /// Its own name in the trace.
+    /// The identifier of the span in the trace.
     pub id: SpanId,
-    /// The span of which it is a part.
+    /// The enclosing span.
     pub parent: Option<SpanId>,
-    /// The operation: one of few words.
+    /// The name of the operation, from a small set of names.
     pub name: String,
-    /// Its begin.
+    /// The start time.
     pub start: SystemTime,
-    /// Its end.
+    /// The end time.
     pub end: SystemTime,
-    /// Whatever else is known of it.
+    /// Further facts about the operation.
     pub attributes: Vec<(&'static str, SpanValue)>,
-    /// Why it failed, if it did.
+    /// The reason of the operation's failure; `None` if it succeeded.
     pub error: Option<String>,
 }
 

@@ -42,7 +42,7 @@ fn exporter(address: &str) -> Exporter {
     Exporter::start(Config::from_vars(vars).unwrap().unwrap(), FixedMetrics).unwrap()
 }
 
-/// Answers each request with the next of `statuses`. What it gets: the request's head and body.
+/// Answers each request with the next of `statuses`. The receiver gets each request's head and body.
 fn collector(statuses: &'static [&'static str]) -> (String, Receiver<(String, Vec<u8>)>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap().to_string();
@@ -98,7 +98,7 @@ fn what_may_be_taken_later_is_sent_again_and_what_is_refused_is_not() {
     let exporter = exporter(&address);
     exporter.add(span(1));
     exporter.flush(PATIENCE);
-    // after the failure no flush is waited for: the thread tries again by itself
+    // after the failure `flush` does not wait: the thread tries again by itself
     let names = |count: usize| -> Vec<String> {
         let requests = (0..count).map(|_| requests.recv_timeout(PATIENCE).unwrap());
         let traces = requests.filter(|(head, _)| head.starts_with("post /v1/traces"));
@@ -121,7 +121,7 @@ fn what_may_be_taken_later_is_sent_again_and_what_is_refused_is_not() {
 
 #[test]
 fn nobody_waits_for_a_collector_that_is_away() {
-    // it accepts nothing, and answers nothing
+    // a collector that accepts no connection and sends no answer
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
     let exporter = exporter(&silent.local_addr().unwrap().to_string());
     let begun = Instant::now();

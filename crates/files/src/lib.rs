@@ -1,5 +1,5 @@
-//! Files that may be absent, and replacing a file: its readers see the old content or the new, also after a crash or a
-//! power failure.
+//! Files that may be absent, and atomic replacement of a file: readers see the old content or the new, also after a
+//! crash or a power failure.
 #![forbid(unsafe_code)]
 
 mod name;
@@ -10,10 +10,10 @@ use std::path::{Path, PathBuf};
 
 pub use name::{random_hex, temporary_name, temporary_target};
 
-/// Reads a file; `None` if there is none.
+/// Reads a file; `None` if the file does not exist.
 ///
 /// # Errors
-/// If it is there and can't be read.
+/// If the file exists and can't be read.
 pub fn read_if_exists(path: &Path) -> io::Result<Option<Vec<u8>>> {
     match fs::read(path) {
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
@@ -21,7 +21,8 @@ pub fn read_if_exists(path: &Path) -> io::Result<Option<Vec<u8>>> {
     }
 }
 
-/// A file under a temporary name, until [`AtomicFile::commit`] renames it. Dropped before that, it is removed.
+/// A file under a temporary name, until [`AtomicFile::commit`] renames it. Dropping it before the commit removes the
+/// file.
 #[derive(Debug)]
 pub struct AtomicFile {
     /// `None` once committed.
@@ -49,8 +50,8 @@ impl AtomicFile {
         Ok(AtomicFile { file: Some(file), temporary, target: target.to_owned() })
     }
 
-    /// Syncs the file, renames it to its target, replacing what is there, and syncs the target's folder. The file is
-    /// returned open for appending.
+    /// Syncs the file, renames it to its target, replacing an existing file, and syncs the target's folder. Returns the
+    /// file, open for appending.
     ///
     /// # Errors
     /// If the file or the folder can't be written. Unless the last sync failed, the old content is unchanged.
@@ -96,8 +97,8 @@ pub fn write_atomically(path: &Path, bytes: &[u8]) -> io::Result<()> {
     file.commit().map(drop)
 }
 
-/// Creates a folder and those above it that are missing, and makes its entry durable, also if it was there: who created
-/// it may have crashed before that.
+/// Creates a folder and its missing parents, and makes the folder's entry durable. An existing folder's entry is made
+/// durable too, because its creator may have crashed before doing so.
 ///
 /// # Errors
 /// If a folder can't be created, or the entry of a new one can't be made durable.
@@ -109,7 +110,7 @@ pub fn create_durable_dir(folder: &Path) -> io::Result<()> {
             fs::create_dir(folder)?;
         }
         Err(error) if error.kind() == ErrorKind::AlreadyExists && folder.is_dir() => {
-            // a folder above may be closed to this user, and what was there yesterday is durable
+            // this user may lack access to a parent folder, and an entry that has existed for long is durable
             let _ = sync_dir(parent);
             return Ok(());
         }
@@ -118,10 +119,10 @@ pub fn create_durable_dir(folder: &Path) -> io::Result<()> {
     sync_dir(parent)
 }
 
-/// Makes the entries of a folder durable, but not their content. `""` is the current folder.
+/// Makes the entries of a folder durable, but not the content of its files. `""` is the current folder.
 ///
 /// # Errors
-/// The device's: it is then unknown which entries are durable.
+/// The device's error. It is then unknown which entries are durable.
 pub fn sync_dir(folder: &Path) -> io::Result<()> {
     let folder = if folder.as_os_str().is_empty() { Path::new(".") } else { folder };
     match File::open(folder)?.sync_all() {
@@ -150,7 +151,7 @@ mod tests {
         let mut file = AtomicFile::create(&path).unwrap();
         file.write_all(b"new").unwrap();
         assert_eq!(fs::read(&path).unwrap(), b"old");
-        // what a process that is killed now would leave
+        // the files that a process killed now would leave
         let left: Vec<_> = names(folder.path()).into_iter().filter(|name| name != "state.json").collect();
         assert_eq!(left.iter().filter_map(|name| temporary_target(name)).collect::<Vec<_>>(), ["state.json"]);
         let mut committed = file.commit().unwrap();
@@ -194,7 +195,7 @@ mod tests {
             write!(file, "{number}").unwrap();
         }
         assert_eq!((names(&aside).len(), path.exists()), (9, false));
-        // the folder is taken away: its writers can't replace the file any more
+        // the folder moves away: its remaining writers can't replace the file any more
         files.remove(4).commit().unwrap();
         fs::rename(&aside, folder.path().join("fenced")).unwrap();
         assert_eq!(files.pop().unwrap().commit().unwrap_err().kind(), ErrorKind::NotFound);

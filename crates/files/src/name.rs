@@ -16,14 +16,14 @@ pub fn random_hex() -> String {
     format!("{:0RANDOM_DIGITS$x}", RandomState::new().build_hasher().finish())
 }
 
-/// A unique temporary name for the file `target`. Random, not the process id: processes in different pods share a
-/// volume, and each is number 1 in its own.
+/// A unique temporary name for the file `target`. The name contains random digits instead of the process id: processes
+/// in different pods share a volume, and each has process id 1 in its own pod.
 pub fn temporary_name(target: &str) -> String {
     format!("{target}.{}{SUFFIX}", random_hex())
 }
 
-/// The target of a temporary file, which a process that was killed while writing leaves; `None` if `name` is not one.
-/// Names of earlier versions, some with a process id, are recognised.
+/// The target of a temporary file; `None` if `name` is not a temporary name. A process killed while writing leaves such
+/// a file. Temporary names of earlier versions, some with a process id, are recognised.
 pub fn temporary_target(name: &str) -> Option<&str> {
     let is_random = |unique: &str| unique.len() == RANDOM_DIGITS && unique.bytes().all(|byte| byte.is_ascii_hexdigit());
     let is_process_id = |unique: &str| !unique.is_empty() && unique.bytes().all(|byte| byte.is_ascii_digit());

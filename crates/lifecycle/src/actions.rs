@@ -13,14 +13,14 @@ use crate::{peer_loss, spares};
 /// The shortest grace period of a deletion, in seconds. Not 0: with 0 the API server deletes the pod object before its
 /// containers have stopped.
 pub const MIN_GRACE_SECONDS: u64 = 1;
-/// Grace period of the instances of an attempt that is over: there is nothing to save, and the group terminates by
-/// itself.
+/// The grace period, in seconds, of instances of an attempt that is over: they have nothing to save, and the group
+/// terminates by itself.
 const OLDER_ATTEMPT_GRACE_SECONDS: u64 = 10;
-/// The same of its instances that were still starting: they have nothing to save, and the first process of a container
-/// ignores SIGTERM until it handles it.
+/// The grace period, in seconds, of instances of such an attempt that were still starting: they have nothing to save,
+/// and the first process of a container ignores SIGTERM until it installs a handler.
 const UNREADY_GRACE_SECONDS: u64 = MIN_GRACE_SECONDS;
-/// Grace period of instances that are asked to leave before they are ready. They have little to save: the steps since
-/// their readiness was looked at last.
+/// The grace period, in seconds, of drained instances that are not observed as ready. They have little to save: the
+/// steps since the last check of their readiness.
 const DRAINED_UNREADY_GRACE_SECONDS: u64 = 30;
 
 /// An action on an attempt. Idempotent: it may be requested again until its effect is observed.
@@ -30,34 +30,34 @@ pub enum AttemptAction {
     StartAttempt {
         /// The attempt.
         number: u64,
-        /// Its stages and replicas.
+        /// The stages and replicas of the attempt.
         mesh: Mesh,
     },
-    /// Create the missing ones of these instances of an attempt.
+    /// Create those of these instances of an attempt that are missing.
     ReplaceStages {
         /// The attempt.
         attempt: u64,
         /// The incarnations, by rank.
         incarnations: BTreeMap<u32, u32>,
     },
-    /// Remove the instances of an attempt whose incarnation is lower than the one given for their rank. One that still
-    /// exists, because its node or its process does not answer, is killed. Afterwards they are observed as Terminating
-    /// or not at all.
+    /// Remove the instances of an attempt whose incarnation is lower than the one given for their rank. The caller
+    /// kills an instance that still exists because its node or its process does not answer. Afterwards the instances
+    /// are observed as Terminating or not at all.
     RemoveReplaced {
         /// The attempt.
         attempt: u64,
-        /// The incarnations to keep, by rank; ranks that are not listed keep all.
+        /// The lowest incarnations to keep, by rank. Ranks that are not listed keep all their instances.
         incarnations: BTreeMap<u32, u32>,
     },
-    /// Create the missing ones of these spares of an attempt.
+    /// Create those of these spares of an attempt that are missing.
     StartSpares {
         /// The attempt.
         attempt: u64,
         /// Their numbers.
         numbers: BTreeSet<u32>,
     },
-    /// Remove these spares of an attempt; one that lives is killed, since it has nothing to save. Of a job that is
-    /// complete they include those that were promoted. Afterwards they are observed as Terminating or not at all.
+    /// Remove these spares of an attempt. The caller kills a live spare, since it has nothing to save. For a complete
+    /// job, the numbers include promoted spares. Afterwards the spares are observed as Terminating or not at all.
     RemoveSpares {
         /// The attempt.
         attempt: u64,
@@ -71,7 +71,7 @@ pub enum AttemptAction {
         attempt: u64,
         /// Grace period, in seconds.
         grace_seconds: u64,
-        /// The same of those that are not ready.
+        /// Grace period of the instances that are not ready, in seconds.
         unready_grace_seconds: u64,
     },
     /// Kill an attempt's instances and spares whose grace period is over (SIGKILL; for pods the kubelet does it).
@@ -144,7 +144,7 @@ fn deletions(observed: &Observed, clock: &mut DeadlineClock) -> Vec<AttemptActio
     actions
 }
 
-/// Whether what is left of stages that were replaced must be removed.
+/// Whether the remaining instances of replaced stages must be removed.
 fn replaced_must_be_removed(observed: &Observed, clock: &mut DeadlineClock) -> bool {
     let mut left = observed.replaced_instances().filter(|instance| !instance.is_terminating());
     match observed.state.attempt_phase {
@@ -158,8 +158,8 @@ fn replaced_must_be_removed(observed: &Observed, clock: &mut DeadlineClock) -> b
     }
 }
 
-/// In a job that is complete without some replicas, the instances that still wait for a group. `RemoveReplaced` removes
-/// lower incarnations, so each is listed with its own plus one.
+/// The instances that still wait for a group in a job that is complete without some replicas. `RemoveReplaced` removes
+/// lower incarnations, so each instance is listed with its own incarnation plus one.
 fn removal_of_groupless(observed: &Observed) -> Option<BTreeMap<u32, u32>> {
     let state = &observed.state;
     if state.attempt_phase != AttemptPhase::Finished(JobOutcome::Complete) {
@@ -175,7 +175,7 @@ fn removal_of_groupless(observed: &Observed) -> Option<BTreeMap<u32, u32>> {
 fn must_be_deleted(observed: &Observed, attempt: u64) -> bool {
     match observed.state.attempt_phase {
         AttemptPhase::Running { .. } => attempt != observed.state.attempt.number,
-        // The pods of a job that is complete are kept for their logs.
+        // The pods of a complete job are kept for their logs.
         AttemptPhase::Finished(JobOutcome::Complete) => attempt != observed.state.attempt.number,
         AttemptPhase::Idle | AttemptPhase::Draining | AttemptPhase::Finished(JobOutcome::Failed(_)) => true,
     }
@@ -191,14 +191,14 @@ pub(crate) fn instances_remain(observed: &Observed, clock: &mut DeadlineClock) -
     remain_within_timeout(observed, &|_| true, observed.policy.grace_seconds, clock)
 }
 
-/// Whether an instance or a spare of an older attempt remains that a new one must wait for.
+/// Whether an instance or a spare of an older attempt remains for which a new attempt must wait.
 fn older_instances_remain(observed: &Observed, clock: &mut DeadlineClock) -> bool {
     let number = observed.state.attempt.number;
     remain_within_timeout(observed, &|instance| instance.attempt != number, 0, clock)
 }
 
-/// Whether such an instance lives and, if it is terminating, is within `grace_seconds` plus
-/// `terminationTimeoutSeconds`. After that its node is considered dead; if the process still runs, the volume's fence
+/// Whether an instance that matches `predicate` is alive and, if it is terminating, is within `grace_seconds` plus
+/// `terminationTimeoutSeconds`. After that its node is considered dead. If the process still runs, the volume's fence
 /// keeps it from committing.
 fn remain_within_timeout(
     observed: &Observed,

@@ -2,18 +2,19 @@
 
 use std::time::Duration;
 
-/// The jitter of a job's delay in a cluster, in percent: jobs that failed or were rejected together must not try
-/// again together.
+/// The jitter of a job's delay in a cluster, in percent, so that jobs that failed or were rejected together do not
+/// retry together.
 pub const BACKOFF_JITTER_PERCENT: u32 = 25;
 
-/// Delay after this many consecutive failures: `initial` after the first, doubled by each further one up to `max`.
+/// The delay after `failures` consecutive failures: `initial` after the first, doubled by each further failure up to
+/// `max`.
 pub fn backoff_delay(initial: Duration, max: Duration, failures: u32) -> Duration {
     initial.saturating_mul(2_u32.saturating_pow(failures.saturating_sub(1))).min(max)
 }
 
-/// `delay` and up to `percent` of it more, chosen by `seed`: what failed together must not try again together.
+/// Extends `delay` by up to `percent` of it, chosen by `seed`, so that jobs that failed together do not retry together.
 pub fn jittered(delay: Duration, percent: u32, seed: u64) -> Duration {
-    // the finaliser of SplitMix64: seeds that follow each other give unrelated numbers
+    // the finaliser of SplitMix64: consecutive seeds give unrelated numbers
     let mixed = (seed ^ (seed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
     let share = ((mixed ^ (mixed >> 31)) >> 11) as f64 / (1_u64 << 53) as f64;

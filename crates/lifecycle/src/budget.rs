@@ -6,14 +6,14 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct RestartBudget {
-    /// All of them.
+    /// The number of all restarts.
     pub total: u32,
-    /// The restarts that counted.
+    /// The number of restarts that counted against the budget.
     pub counted: u32,
-    /// The restarts in which only lost stages were replaced, by new instances or promoted spares.
+    /// The number of restarts in which new instances or promoted spares replaced only the lost stages.
     #[serde(default)]
     pub replaced: u32,
-    /// The restarts that counted since a checkpoint was last committed.
+    /// The number of restarts that counted since the last committed checkpoint.
     #[serde(rename = "spent")]
     pub counted_since_checkpoint: u32,
 }
@@ -28,7 +28,7 @@ impl RestartBudget {
         self.counted_since_checkpoint = 0;
     }
 
-    /// The last restart that counted turned out not to count.
+    /// Returns the last counted restart to the budget, because it turned out not to count.
     pub(crate) const fn give_back(&mut self) {
         self.counted = self.counted.saturating_sub(1);
         self.counted_since_checkpoint = self.counted_since_checkpoint.saturating_sub(1);

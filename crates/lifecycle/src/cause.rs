@@ -1,5 +1,5 @@
-//! Root-cause analysis: a failing stage may make others exit too. This picks the first cause from exits, what peers
-//! report, refusals and timeouts.
+//! Root-cause analysis: a failing stage may make others exit too. This module picks the first cause from exits, reports
+//! of peers, refusals and timeouts.
 
 use stagecoach_api::contract::{ExitCode, FailureKind};
 
@@ -19,19 +19,19 @@ pub(crate) const GONE: &str = "the pod or process is gone and its exit was not o
 /// The message of a failure whose pods or processes were all deleted.
 const ALL_GONE: &str = "all pods or processes are gone and their exits were not observed: they were deleted";
 
-/// Exits by how likely they are the root cause, the likeliest first.
+/// The likelihood that an exit is the root cause, the most likely first.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum CauseOrder {
-    /// Failed by itself.
+    /// The stage failed by itself.
     RootCause,
-    /// Exited after SIGTERM.
+    /// The stage exited after SIGTERM.
     Drained,
-    /// Exited because it lost a peer.
+    /// The stage exited because it lost a peer.
     Secondary,
 }
 
-/// The likelihood that an exit is the root cause; not for an exit with the code of `Done`. While the cluster has not
-/// started a stage (`has_unstarted_stage`) the others can't form a group.
+/// The likelihood that an exit is the root cause. Not meant for an exit with the code of `Done`. While the cluster has
+/// not started a stage (`has_unstarted_stage`), the other stages can't form a group.
 fn cause_order(exit: &Exit, has_unstarted_stage: bool) -> CauseOrder {
     let reported_kind = exit.termination.as_ref().map(|report| report.kind);
     match exit.contract_code() {
@@ -44,7 +44,7 @@ fn cause_order(exit: &Exit, has_unstarted_stage: bool) -> CauseOrder {
     }
 }
 
-/// Whether its exit is a failure of its own: not because it was done, was asked to stop, or lost a peer.
+/// Whether a stage exited by a failure of its own: not because it was done, was asked to stop, or lost a peer.
 pub(crate) fn failed_by_itself(exit: &Exit) -> bool {
     exit.contract_code() != Some(ExitCode::Done) && cause_order(exit, false) == CauseOrder::RootCause
 }
@@ -79,13 +79,14 @@ struct Exits<'a> {
     observed: &'a Observed,
     /// The most likely cause among the instances that exited before they were done.
     first: Option<(&'a StageInstance, &'a Exit)>,
-    /// Since when an instance terminates or has drained. The others then save too, so they get the grace period.
+    /// The earliest time at which an instance began to terminate or drained. The other instances then save too, so they
+    /// get the grace period.
     saving_since: Option<UnixMillis>,
     /// A stage that the cluster has not started.
     unstarted: Option<u32>,
-    /// A stage that was deleted, so that its exit is not observed any more.
+    /// A stage that was deleted, so its exit can't be observed any more.
     deleted: Option<u32>,
-    /// An instance that has not exited, and is to end with the others.
+    /// An instance that has not exited and must end with the others.
     alive: Option<&'a StageInstance>,
 }
 
@@ -100,7 +101,7 @@ impl<'a> Exits<'a> {
         let first = failed().min_by_key(|(instance, exit)| (order(exit), instance.since, instance.rank));
         let terminating = observed.current_instances().filter(|instance| instance.is_terminating());
         let drained = failed().filter(|(_, exit)| order(exit) == CauseOrder::Drained).map(|(instance, _)| instance);
-        // a replacement that has joined no group has nothing to save: it is not waited for
+        // a replacement that has joined no group has nothing to save, so its exit is not awaited
         let has_drained = first.is_some_and(|(_, exit)| order(exit) == CauseOrder::Drained);
         let is_new = |instance: &StageInstance| has_drained && instance.incarnation > 0 && instance.state.is_unready();
         Exits {
@@ -117,8 +118,8 @@ impl<'a> Exits<'a> {
         cause_order(exit, self.unstarted.is_some())
     }
 
-    /// Until when the other stages' exits are awaited, if they are. A terminating stage makes all save, so they get the
-    /// grace period. Without one, peers exit before the failed stage's own exit is observed.
+    /// The deadline for the other stages' exits; `None` if no exit is awaited. A terminating stage makes all stages
+    /// save, so they get the grace period. Without one, peers may exit before the failed stage's own exit is observed.
     fn deadline(&self) -> Option<UnixMillis> {
         self.alive?;
         let grace_seconds = self.observed.policy.grace_seconds;
@@ -149,7 +150,7 @@ impl<'a> Exits<'a> {
         let terminating = observed.current_instances().find(|instance| instance.is_terminating());
         match (first, alive) {
             (None, _) if saving_since.is_none() => None,
-            // if a group trains on, the instance that exited or hangs was not in it
+            // if a group continues to train, the instance that exited or hangs was not in that group
             (None, Some(alive)) if observed.enough_replicas_train() => {
                 Some(self.failure_of_unending(terminating.unwrap_or(alive), now))
             }

@@ -1,5 +1,5 @@
-//! The state machine. The attempt number never decreases; it is incremented with every attempt, and stays where lost
-//! stages alone are replaced.
+//! The state machine. The attempt number never decreases: every attempt increments it, and a replacement of lost stages
+//! leaves it unchanged.
 //!
 //! ```text
 //!                 start                        failure, restart left (after a back-off:
@@ -38,8 +38,9 @@ use crate::state::{Attempt, AttemptPhase, JobFailureReason, JobOutcome, JobState
 use crate::time::{DeadlineClock, UnixMillis};
 use crate::{AttemptFailure, FailureReason, Policy, backoff_delay, cause, jittered, peer_loss, replacement, spares};
 
-/// The number of attempts by which an instance may be ahead of the stored one, whose record may be lost or restored. A
-/// higher number is implausible, and incrementing it could overflow: such an instance is ignored.
+/// The number of attempts by which an instance may be ahead of the stored state, which may have been lost or restored.
+/// An instance with a higher number is implausible, and incrementing that number could overflow, so `decide` ignores
+/// it.
 const MAX_ATTEMPTS_AHEAD: u64 = 1_000_000;
 
 /// The state to store, and the actions to take afterwards.
@@ -49,11 +50,11 @@ pub struct Decision {
     pub state: JobState,
     /// The actions, in their order. Each is idempotent.
     pub actions: Vec<AttemptAction>,
-    /// When to decide again even if nothing changes.
+    /// The time of the next decision if nothing changes.
     pub wake_at: Option<UnixMillis>,
     /// The phase shown to the user.
     pub job_phase: JobPhase,
-    /// The number of replicas that train: as many as each stage has ready instances; 0 while they are too few for a
+    /// The number of replicas that train: the number of ready instances that every stage has; 0 while too few for a
     /// group.
     pub training_replicas: u32,
 }
@@ -78,8 +79,8 @@ pub fn decide(observed: &Observed, now: UnixMillis) -> Decision {
     Decision { state: observed.state, actions, wake_at: clock.next_deadline, job_phase, training_replicas }
 }
 
-/// A new checkpoint resets the restart budget; a step beyond all earlier ones resets the back-off, and which stages
-/// were replaced.
+/// A new checkpoint resets the restart budget. A step beyond all earlier ones resets the back-off and the record of
+/// replaced stages.
 fn record_progress(observed: &mut Observed) {
     let terminations = || observed.instances.iter().filter_map(|instance| instance.exit()?.termination.as_ref());
     let checkpoint_step =
@@ -157,7 +158,7 @@ fn next_from_running(
         }
         return if desired.suspend { suspended(state) } else { with_next_attempt(observed, not_before, clock.now) };
     }
-    // before the root cause: a loss after which a spare was promoted is not to be followed by a replacement too
+    // before the root cause: after the promotion of a spare, the same loss must not lead to a replacement too
     if let Some(promoted) = spares::unrecorded_promotion(observed) {
         let Some(failure) = spares::failure_before(observed, promoted, clock) else { return state.clone() };
         let remedy = match spares::group_goes_on(observed, promoted, &failure) {
@@ -195,16 +196,16 @@ fn next_from_draining(observed: &Observed, clock: &mut DeadlineClock) -> JobStat
 
 /// The remedy after a failure.
 enum Remedy<'a> {
-    /// A spare was promoted to the stage that was lost.
+    /// A spare was promoted to the lost stage.
     Promotion(&'a StageInstance),
-    /// These stages were lost and start again.
+    /// The lost stages, which start again.
     Replacement(BTreeSet<u32>),
     /// The whole group starts again.
     NextAttempt,
 }
 
-/// A failure ends the job, or leads to its remedy: after a back-off, unless a spare was the remedy already. The state
-/// stays as it is while the promotion of a spare is awaited.
+/// The state after a failure: the job ends, or the remedy follows after a back-off. A promoted spare is a remedy
+/// already, without back-off. While the promotion of a spare is awaited, the state is unchanged.
 fn after_failure(observed: &Observed, failure: AttemptFailure, remedy: Remedy, clock: &mut DeadlineClock) -> JobState {
     let now = clock.now;
     let is_awaited = match &remedy {
@@ -237,7 +238,7 @@ fn after_failure(observed: &Observed, failure: AttemptFailure, remedy: Remedy, c
     let delay = restart_delay(&observed.policy, state, now);
     let not_before = now.plus(delay);
     match remedy {
-        // the others would give up before the replacement starts
+        // the other stages would give up before the replacement starts
         Remedy::Replacement(_) if !replacement::is_waited_for(observed, delay) => {
             with_next_attempt(&after, not_before, now)
         }

@@ -1,4 +1,4 @@
-//! Why an attempt failed, as it is stored and shown.
+//! The cause of an attempt's failure, in its stored and displayed form.
 
 use serde::{Deserialize, Serialize};
 use stagecoach_api::contract::{ExitCode, FailureKind, Mesh};
@@ -15,7 +15,7 @@ pub struct AttemptFailure {
     /// The rank of the stage that failed first, if one did.
     #[serde(rename = "stage")]
     pub rank: Option<u32>,
-    /// The stages and replicas of that attempt; none if it had but one replica.
+    /// The stages and replicas of that attempt; `None` if the attempt had a single replica.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mesh: Option<Mesh>,
     /// The incarnation of the stage's instance in this attempt.
@@ -34,12 +34,12 @@ pub struct AttemptFailure {
     pub action: Option<String>,
     /// A sentence for the user.
     pub message: String,
-    /// When the stage exited, or when the failure was detected.
+    /// The time of the stage's exit, or of the failure's detection.
     #[serde(rename = "at")]
     pub failed_at: UnixMillis,
 }
 
-/// Why an attempt failed. Stored and shown to the user by the variant's name.
+/// The reason of an attempt's failure. Stored and shown to the user by the variant's name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum FailureReason {
     /// The stage reported the kind itself (`AttemptFailure::kind`), or exited with another code.
@@ -48,27 +48,29 @@ pub enum FailureReason {
     InvalidConfig,
     /// The volume failed.
     Storage,
-    /// Killed by a signal; SIGKILL may be the kernel's out-of-memory killer. Or ended, by its peers, before its exit
-    /// was observed.
+    /// A signal killed the process; SIGKILL may come from the kernel's out-of-memory killer. Also used when the peers
+    /// report the end of the process before its exit is observed.
     Killed,
     /// All stages lost a peer and none failed by itself.
     PeerLost,
-    /// The stage was deleted and its exit was not observed: somebody deleted it. Or it exited without a code.
+    /// The stage was deleted and its exit was not observed, or the stage exited without a code.
     Unknown,
-    /// No step was finished within the stall timeout. Or its peers have lost a process that still runs, or it does not
-    /// terminate.
+    /// No step finished within the stall timeout. Also used when the peers have lost a process that still runs, or when
+    /// a process does not terminate.
     Stalled,
     /// Rendezvous was not complete within the start-up timeout.
     StartupTimeout,
-    /// Terminated by another client, after saving; or all stages were deleted unobserved, as by the drain of a cluster.
+    /// Another client terminated the stage, after it saved. Also used when all stages were deleted unobserved, for
+    /// example by the drain of a cluster.
     Drained,
-    /// Preempted by a pod of higher priority.
+    /// A pod of higher priority preempted the stage.
     Preempted,
     /// Evicted.
     Evicted,
     /// The node was lost.
     NodeLost,
-    /// Not scheduled within the scheduling timeout, not created, or not before the other stages gave up waiting.
+    /// The stage was not scheduled within the scheduling timeout, was not created, or did not start before the other
+    /// stages gave up waiting.
     Unschedulable,
 }
 
@@ -83,28 +85,28 @@ impl AttemptFailure {
         self.rank.map(|rank| self.mesh().name(rank))
     }
 
-    /// The stages and replicas of that attempt; the stages of one replica are not known.
+    /// The stages and replicas of that attempt. With a single replica, the number of stages is not known.
     pub fn mesh(&self) -> Mesh {
         self.mesh.unwrap_or_default()
     }
 
-    /// Kind and step of a deterministic failure; None of any other.
+    /// Kind and step of a deterministic failure; `None` for any other failure.
     pub(crate) fn deterministic_signature(&self) -> Option<(FailureKind, Option<u64>)> {
         self.kind.filter(|kind| kind.is_deterministic()).map(|kind| (kind, self.step))
     }
 
-    /// Whether replacing the stage is not enough: the failure would come again, or what the others hold in memory may
-    /// be wrong too.
+    /// Whether replacing the stage is not enough: the failure would recur, or the state in the memory of the other
+    /// stages may be wrong too.
     pub(crate) fn needs_new_attempt(&self) -> bool {
         self.deterministic_signature().is_some() || self.kind == Some(FailureKind::WrongResult)
     }
 
-    /// Whether it is known from the other stages alone: how the process exited was not observed yet.
+    /// Whether only the other stages have reported the failure: the exit of the process was not observed yet.
     pub(crate) fn awaits_exit(&self) -> bool {
         self.reason == FailureReason::Killed && self.exit_code.is_none()
     }
 
-    /// Whether `other` is the same failure, of which more may be known.
+    /// Whether `other` is the same failure, possibly with more details.
     pub fn is_same(&self, other: &AttemptFailure) -> bool {
         let identity =
             |failure: &AttemptFailure| (failure.attempt, failure.rank, failure.incarnation, failure.failed_at);

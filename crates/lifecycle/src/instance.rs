@@ -1,29 +1,28 @@
-//! Instances of stages and spares: processes or pods, and how they ended.
+//! Instances of stages and spares: processes or pods, and their exits.
 
 use stagecoach_api::contract::{ExitCode, FailureKind, TerminationMessage};
 
 use crate::UnixMillis;
 
-/// A stage, and which of its instances in an attempt it is: each has a higher incarnation than those before it.
+/// Identifies an instance of a stage in an attempt. Each instance has a higher incarnation than those before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct InstanceId {
-    /// Its rank.
+    /// The rank of the stage.
     pub rank: u32,
-    /// Its incarnation.
+    /// The incarnation of the instance.
     pub incarnation: u32,
 }
 
 /// A stage of an attempt: a process or a pod.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct StageInstance {
-    /// Its rank: which stage of which replica it is. A stage in this crate is one rank.
+    /// The rank, which identifies the stage and its replica. A stage in this crate is one rank.
     pub rank: u32,
     /// The attempt.
     pub attempt: u64,
-    /// An ordinal of this stage's instances in this attempt, which only grows: a newer instance has a higher one. Not a
-    /// count.
+    /// An ordinal of this stage's instances in this attempt: a newer instance has a higher one. It is not a count.
     pub incarnation: u32,
-    /// The number of the spare that it was before it was promoted to this stage.
+    /// The number of the spare that was promoted to this stage; `None` if the instance was created for the stage.
     pub spare: Option<u32>,
     /// Its state.
     pub state: InstanceState,
@@ -36,11 +35,11 @@ pub struct StageInstance {
 /// A spare of an attempt: a process or a pod that has no stage.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct SpareInstance {
-    /// Its number, of those of its attempt.
+    /// The number of the spare, unique within its attempt.
     pub number: u32,
     /// The attempt.
     pub attempt: u64,
-    /// Its state; Ready if it stands by to be promoted.
+    /// The state of the spare; Ready if the spare can be promoted.
     pub state: InstanceState,
     /// When it entered this state.
     pub since: UnixMillis,
@@ -49,9 +48,10 @@ pub struct SpareInstance {
 /// The state of a stage instance or of a spare, in Kubernetes' terms.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum InstanceState {
-    /// Somebody holds it back, such as a queue that has no room for it yet: no scheduler looks for a node.
+    /// A controller holds the pod back, such as a queue without room for it yet. The scheduler does not look for a
+    /// node.
     SchedulingGated,
-    /// Not scheduled yet, or without its image.
+    /// The pod is not scheduled yet, or its image is not pulled yet.
     Pending,
     /// The process runs; rendezvous is not complete.
     Starting,
@@ -66,15 +66,15 @@ pub enum InstanceState {
 /// The exit of a process.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Exit {
-    /// The exit code; none if it is not known.
+    /// The exit code; `None` if unknown.
     pub code: Option<i32>,
-    /// The signal that killed it.
+    /// The signal that killed the process.
     pub signal: Option<i32>,
     /// A cause outside the job.
     pub external_cause: Option<ExternalCause>,
-    /// The cluster's message about it.
+    /// The cluster's message about the exit.
     pub message: Option<String>,
-    /// Its termination message.
+    /// The process's termination message.
     pub termination: Option<TerminationReport>,
 }
 
@@ -88,7 +88,7 @@ pub enum ExternalCause {
     Evicted,
     /// The node was lost.
     NodeLost,
-    /// The node did not admit it: what it was scheduled for was taken meanwhile.
+    /// The node did not admit the pod: its resources were taken in the meantime.
     NotAdmitted,
 }
 
@@ -123,7 +123,7 @@ impl From<&TerminationMessage> for TerminationReport {
 }
 
 impl Exit {
-    /// An exit with a code and nothing else known.
+    /// An exit of which only the code is known.
     pub fn with_code(code: i32) -> Self {
         Self { code: Some(code), ..Self::default() }
     }
@@ -145,22 +145,22 @@ impl Exit {
 }
 
 impl InstanceState {
-    /// Whether its process has not been started yet.
+    /// Whether the process has not been started yet.
     pub const fn is_pending(&self) -> bool {
         matches!(self, Self::SchedulingGated | Self::Pending)
     }
 
-    /// Whether it is in no group: it has not been started, or is starting.
+    /// Whether the instance is in no group: its process has not been started, or is starting.
     pub const fn is_unready(&self) -> bool {
         matches!(self, Self::SchedulingGated | Self::Pending | Self::Starting)
     }
 
-    /// Whether it has not exited; one that was not started yet counts too.
+    /// Whether the instance has not exited. An instance that was not started yet counts as alive.
     pub(crate) const fn is_alive(&self) -> bool {
         !matches!(self, Self::Exited(_))
     }
 
-    /// Whether it still exists after its termination was requested.
+    /// Whether the instance still exists after its termination was requested.
     pub(crate) const fn is_terminating(&self) -> bool {
         matches!(self, Self::Terminating)
     }
@@ -180,7 +180,7 @@ impl StageInstance {
         self.state.is_alive()
     }
 
-    /// Whether it still exists after its termination was requested.
+    /// Whether the instance still exists after its termination was requested.
     pub(crate) const fn is_terminating(&self) -> bool {
         self.state.is_terminating()
     }

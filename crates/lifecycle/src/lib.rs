@@ -1,15 +1,15 @@
 //! The job's state machine and restart policy as a pure function: `decide(&Observed, now) -> Decision`. The launcher
-//! calls it with processes, the operator with pods. A group is the instances of an attempt that train together, from
-//! one rendezvous to the next loss. No clock, no I/O; the caller stores the state.
+//! calls it with processes, the operator with pods. A group is the set of instances of an attempt that train together,
+//! from one rendezvous to the next loss. The crate uses no clock and no I/O; the caller stores the state.
 //!
 //! The caller must:
 //!
-//! 1. store `Decision::state` before any action, by compare-and-swap if there may be other writers or stale reads; if it is
-//!    unchanged, make sure that it is still what is stored;
-//! 2. if that fails, perform no action and observe again;
+//! 1. store `Decision::state` before any action, by compare-and-swap if there may be other writers or stale reads; if
+//!    the state is unchanged, make sure that the stored state still equals it;
+//! 2. if storing fails, perform no action and observe again;
 //! 3. perform the actions, which are idempotent;
-//! 4. list instances live, after reading the state; a cached list may only be used to find that nothing has to be done, or
-//!    that all instances were created;
+//! 4. list instances live, after reading the state; a cached list may only be used to find that nothing has to be done,
+//!    or that all instances were created;
 //! 5. decide again on any change, and at `Decision::wake_at` at the latest.
 
 #![forbid(unsafe_code)]

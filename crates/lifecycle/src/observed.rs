@@ -16,13 +16,13 @@ pub struct Observed {
     pub policy: Policy,
     /// The stored state.
     pub state: JobState,
-    /// Existing instances of all attempts. One that is not listed does not exist any more. The launcher
-    /// lists exited processes of this attempt only.
+    /// Existing instances of all attempts. An instance that is not listed does not exist any more. The launcher lists
+    /// exited processes of the current attempt only.
     pub instances: Vec<StageInstance>,
-    /// Existing spares of all attempts, listed as instances are. One that was promoted to a stage is an
-    /// instance instead.
+    /// Existing spares of all attempts, by the same rules as `instances`. A spare that was promoted to a stage is
+    /// listed as an instance instead.
     pub spares: Vec<SpareInstance>,
-    /// Why an instance of the current attempt can't be created, if it can't.
+    /// The refusal to create an instance of the current attempt, if any.
     pub refusal: Option<CreationRefusal>,
     /// Training progress as far as it is known.
     pub progress: ObservedProgress,
@@ -31,7 +31,7 @@ pub struct Observed {
 /// A refusal to create an instance of the current attempt: a quota, or admission.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct CreationRefusal {
-    /// When the attempt's creation was first refused.
+    /// The time of the first refusal.
     pub since: UnixMillis,
     /// The refusal, for the user.
     pub message: String,
@@ -48,33 +48,33 @@ pub struct Desired {
     pub suspend: bool,
 }
 
-/// Training progress, from `/status`, termination messages or the volume. None where it is unknown.
+/// Training progress, from `/status`, termination messages or the volume. `None` where unknown.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct ObservedProgress {
     /// Step of the newest committed checkpoint.
     pub checkpoint_step: Option<u64>,
     /// Finished steps.
     pub finished_steps: Option<u64>,
-    /// When this attempt last finished a piece of preparation; it extends the start-up deadline.
+    /// The time at which this attempt last finished a piece of preparation; it extends the start-up deadline.
     pub last_preparation_at: Option<UnixMillis>,
-    /// Whether stage 0 should report its preparation and can't be asked: then how long start-up takes is not judged.
+    /// Whether stage 0 should report its preparation and is unreachable. The start-up timeout does not apply then.
     pub is_unreachable: bool,
-    /// When this attempt last finished a step; with None a stall is detected only once a stage is done.
+    /// The time at which this attempt last finished a step. With `None`, a stall is detected only once a stage is done.
     pub last_step_at: Option<UnixMillis>,
-    /// The instance that the other stages have lost last, since the group formed.
+    /// The last instance that the other stages have lost since the group formed.
     pub lost: Option<LostInstance>,
 }
 
 /// An instance of the current attempt to which the other stages have lost their connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct LostInstance {
-    /// Its rank.
+    /// The rank of the instance.
     pub rank: u32,
-    /// Its incarnation.
+    /// The incarnation of the instance.
     pub incarnation: u32,
-    /// When that was first reported.
+    /// The time of the first report of the loss.
     pub since: UnixMillis,
-    /// Whether its process has ended for sure: the kernel of its machine closed its connections.
+    /// Whether the process has certainly ended: the kernel of its machine closed its connections.
     pub has_ended: bool,
 }
 
@@ -86,7 +86,7 @@ impl Observed {
         stages.chain(spares).map(|(attempt, state, since)| InstanceRef { attempt, state, since })
     }
 
-    /// Instances of the current attempt, without those that were replaced.
+    /// Instances of the current attempt, without replaced ones.
     pub(crate) fn current_instances(&self) -> impl Iterator<Item = &StageInstance> + Clone {
         self.instances.iter().filter(|instance| {
             instance.attempt == self.state.attempt.number
@@ -94,7 +94,7 @@ impl Observed {
         })
     }
 
-    /// Whether a current instance has ended before it was done: what follows is not decided yet.
+    /// Whether a current instance has ended before it was done. The consequence is not decided yet.
     pub(crate) fn has_failed_instance(&self) -> bool {
         let mut exits = self.current_instances().filter_map(StageInstance::exit);
         exits.any(|exit| exit.contract_code() != Some(ExitCode::Done))
@@ -105,7 +105,7 @@ impl Observed {
         self.policy.replaces_stages && self.policy.min_data_parallel < self.state.attempt.mesh.data_parallel
     }
 
-    /// The number of replicas that train: as many as each stage has ready instances, if they are enough for a group.
+    /// The number of replicas that train: the number of ready instances that every stage has; 0 if too few for a group.
     pub(crate) fn training_replicas(&self) -> u32 {
         let ready: BTreeSet<u32> = self
             .current_instances()
@@ -117,8 +117,8 @@ impl Observed {
         if is_enough { count } else { 0 }
     }
 
-    /// Whether the job may lack replicas and enough complete ones are ready: an instance outside them that ends breaks
-    /// no group.
+    /// Whether the job may lack replicas and enough complete replicas are ready. The end of an instance outside them
+    /// then breaks no group.
     pub(crate) fn enough_replicas_train(&self) -> bool {
         self.may_lack_replicas() && self.training_replicas() > 0
     }
@@ -131,7 +131,7 @@ impl Observed {
         })
     }
 
-    /// The instance that the other stages have lost and that still seems to run, and what they report.
+    /// The instance that the other stages have lost and that still seems to run, and the report of its loss.
     pub(crate) fn lost_instance(&self) -> Option<(&StageInstance, LostInstance)> {
         let lost = self.progress.lost.filter(|_| self.policy.replaces_stages)?;
         let is_it = |instance: &&StageInstance| {
@@ -141,18 +141,18 @@ impl Observed {
         Some((self.current_instances().find(is_it)?, lost))
     }
 
-    /// A stage of the current attempt that the cluster has not started: it is not created yet, or is pending.
+    /// A stage of the current attempt that the cluster has not started: the stage is not created yet, or is pending.
     pub(crate) fn unstarted_stage(&self, all_created: bool) -> Option<u32> {
         let pending = self.current_instances().find(|instance| instance.state.is_pending());
         let missing = self.missing_stages().next().filter(|_| !all_created);
         missing.or(pending.map(|instance| instance.rank))
     }
 
-    /// Stages of the current attempt that were created and have no instance any more.
+    /// Stages of the current attempt whose instance was created and does not exist any more.
     pub(crate) fn deleted_stages(&self, all_created: bool) -> impl Iterator<Item = u32> {
         let to_create = &self.state.ranks_to_create;
-        // during a replacement every other rank was created earlier; while an attempt starts, none is known to have
-        // been
+        // during a replacement every other rank was created earlier; while an attempt starts, no rank is known to have
+        // been created
         let was_created = move |rank: &u32| all_created || !to_create.is_empty() && !to_create.contains(rank);
         self.missing_stages().filter(was_created)
     }

@@ -1,5 +1,5 @@
-//! Losses of a stage that its peers report. They know at once that a process has ended; the kubelet tells how, up to
-//! seconds later.
+//! Losses of a stage that its peers report. The peers notice the end of a process at once. The kubelet reports its exit
+//! status up to seconds later.
 
 use crate::instance::StageInstance;
 use crate::observed::{LostInstance, Observed};
@@ -8,14 +8,14 @@ use crate::state::{AttemptPhase, JobOutcome, JobState};
 use crate::time::{DeadlineClock, UnixMillis};
 use crate::{AttemptFailure, FailureReason, replacement};
 
-/// The time, in seconds, that a stage which the others have lost may take to exit, or to join their next group.
+/// The time, in seconds, within which a stage that its peers have lost must exit or join the next group.
 const LOST_SETTLE_SECONDS: u64 = 2;
 
-/// The time, in seconds, for which a replaced stage that has ended is kept, so that its exit is observed.
+/// The time, in seconds, for which an ended, replaced stage is kept so that its exit can be observed.
 const EXIT_TIMEOUT_SECONDS: u64 = 10;
 
-/// The cause according to the other stages: they have lost one that has ended, or that neither exits nor joins the next
-/// group.
+/// The cause according to the other stages: they have lost a stage that has ended, or that neither exits nor joins the
+/// next group.
 pub(crate) fn cause(observed: &Observed, all_created: bool, clock: &mut DeadlineClock) -> Option<AttemptFailure> {
     let (instance, lost) = observed.lost_instance()?;
     if lost.has_ended {
@@ -28,8 +28,8 @@ pub(crate) fn cause(observed: &Observed, all_created: bool, clock: &mut Deadline
     clock.passed_or_wake_at(lost.since.plus_seconds(LOST_SETTLE_SECONDS)).then_some(unresponsive)
 }
 
-/// The failure of a stage to which a spare was promoted, at the latest at `promoted_at`, before its exit is observed;
-/// none while the exit is waited for, because it decides what follows.
+/// The failure of a stage that a spare replaced, at `promoted_at` at the latest, before the stage's exit is observed.
+/// `None` while the exit is awaited, because it decides the remedy.
 pub(crate) fn failure_before_promotion(
     observed: &Observed,
     instance: &StageInstance,
@@ -52,7 +52,7 @@ fn failure_of_ended(observed: &Observed, rank: u32, now: UnixMillis) -> AttemptF
     AttemptFailure::without_exit(&observed.state, FailureReason::Killed, Some(rank), message, now)
 }
 
-/// The failure of a stage that the others have lost and that may still run.
+/// The failure of a stage that its peers have lost and that may still run.
 fn failure_of_unresponsive(observed: &Observed, rank: u32, now: UnixMillis) -> AttemptFailure {
     let (reason, message) = match observed.policy.nodes_can_be_lost {
         true => (FailureReason::NodeLost, "still exists, but its peers lost it: its node is probably lost"),
@@ -61,15 +61,15 @@ fn failure_of_unresponsive(observed: &Observed, rank: u32, now: UnixMillis) -> A
     AttemptFailure::without_exit(&observed.state, reason, Some(rank), message, now)
 }
 
-/// Whether to act on a loss before the exit is known: no rule of the user asks for it, and a restart is left.
-/// `with_observed_exit` corrects it later.
+/// Whether to act on a loss before the exit is known: no rule of the user depends on the exit, and a restart is left.
+/// `with_observed_exit` corrects the decision later.
 fn may_act_before_exit(observed: &Observed) -> bool {
     let restart = &observed.policy.restart;
     let has_rules = restart.pod_failure_policy.is_some() || !restart.exit_codes.is_empty();
     !has_rules && observed.state.budget.remaining(restart.max_restarts) > 0
 }
 
-/// The state with how the last failed stage exited, if that was not known yet and is now: the restart is given back if
+/// The state with the last failed stage's exit, if it has newly been observed. The restart is returned to the budget if
 /// its reason does not count, and the job may have failed.
 pub(crate) fn with_observed_exit(observed: &Observed) -> JobState {
     let state = &observed.state;
@@ -95,14 +95,14 @@ pub(crate) fn with_observed_exit(observed: &Observed) -> JobState {
     after
 }
 
-/// Whether a stage that was replaced is kept for a moment, because how it exited is not known yet.
+/// Whether a replaced stage is kept for a moment, because its exit is not known yet.
 pub(crate) fn exit_is_awaited(observed: &Observed, instance: &StageInstance, clock: &mut DeadlineClock) -> bool {
     reported_failure(&observed.state)
         .filter(|failure| instance.is_alive() && is_of(failure, instance))
         .is_some_and(|failure| !clock.passed_or_wake_at(failure.failed_at.plus_seconds(EXIT_TIMEOUT_SECONDS)))
 }
 
-/// The last failure, if it is known from the other stages alone, and the job continues.
+/// The last failure, if only the other stages have reported it and the job continues.
 fn reported_failure(state: &JobState) -> Option<&AttemptFailure> {
     state.last_failure.as_ref().filter(|failure| failure.awaits_exit() && state.outcome().is_none())
 }

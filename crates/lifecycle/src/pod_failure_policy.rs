@@ -7,13 +7,13 @@ use stagecoach_api::job::{
 use crate::AttemptFailure;
 
 /// The user's action for `failure`, whose pod has conditions of these types and statuses; `None` if no rule matches.
-/// `restart.exitCodes` are rules as well, the last ones.
+/// The entries of `restart.exitCodes` are rules as well, checked last.
 pub(crate) fn action_after(
     restart: &RestartSpec,
     failure: &AttemptFailure,
     pod_conditions: &[(String, String)],
 ) -> Option<PodFailurePolicyAction> {
-    // what was evicted or lost did not choose its exit code
+    // an evicted or lost process did not choose its exit code
     let exit_code = failure.exit_code.filter(|_| !failure.reason.is_external());
     let label = failure.label();
     let lists_code = |rule: &OnExitCodes| {

@@ -18,16 +18,16 @@ pub struct Policy {
     pub scheduling_timeout_seconds: u64,
     /// Longest duration of the job, in seconds.
     pub active_deadline_seconds: Option<u64>,
-    /// The jitter of a back-off, in percent: jobs that failed together must not start together.
+    /// The jitter of a back-off, in percent, so that jobs that failed together do not restart together.
     pub backoff_jitter_percent: u32,
-    /// Whether the other stages continue once a lost one was replaced. Otherwise the whole group starts again.
+    /// Whether the other stages continue once a lost stage was replaced. Otherwise the whole group restarts.
     pub replaces_stages: bool,
     /// The number of spares beside the stages of a running attempt; without effect where lost stages are not replaced.
     pub spares: u32,
-    /// Whether a node can be lost without its pods' exits being observed. Then an instance that still seems to run
+    /// Whether a node can be lost without an observation of its pods' exits. If so, an instance that still seems to run
     /// although its peers lost it is `NodeLost`, otherwise `Stalled`.
     pub nodes_can_be_lost: bool,
-    /// With how few replicas a group trains on.
+    /// The minimal number of replicas with which a group continues to train.
     pub min_data_parallel: u32,
 }
 
@@ -62,8 +62,8 @@ impl Policy {
         max.saturating_add(max.mul_f64(f64::from(self.backoff_jitter_percent) / 100.0))
     }
 
-    /// The consequence of a failure, before the budget is checked: the user's rules decide first, then the contract.
-    /// `enough_replicas_train` if it ended no group.
+    /// The consequence of a failure, before the budget is checked. The user's rules decide first, then the contract.
+    /// `enough_replicas_train` says that the failure ended no group.
     pub(crate) fn restart_decision(
         &self,
         failure: &AttemptFailure,
@@ -85,7 +85,7 @@ impl Policy {
         if signature.is_some() && signature == state.last_deterministic_failure {
             return RestartDecision::Fail(JobFailureReason::Deterministic);
         }
-        // stages that gave up waiting for a replacement fail because of an earlier failure, which was counted
+        // stages that gave up waiting for a replacement failed because of an earlier failure, which was counted
         let was_counted = failure.reason == FailureReason::PeerLost
             && (enough_replicas_train || !state.replaced_without_progress.is_empty());
         RestartDecision::Restart { counted: failure.reason.counts_against_budget() && !was_counted }
@@ -93,7 +93,7 @@ impl Policy {
 }
 
 impl FailureReason {
-    /// Whether a restart for this reason counts against the budget; external causes do not, nor what was deleted.
+    /// Whether a restart for this reason counts against the budget. External causes and deletions do not count.
     pub const fn counts_against_budget(self) -> bool {
         !matches!(self, Self::Drained | Self::Unknown) && !self.is_external()
     }

@@ -1,4 +1,4 @@
-//! Replacement: the stages that were lost start again, and the others stay and form the group again with them.
+//! Replacement: the lost stages start again, and the other stages stay and form a new process group with them.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -9,12 +9,12 @@ use crate::state::{AttemptPhase, JobState};
 use crate::time::UnixMillis;
 use crate::{AttemptFailure, cause};
 
-/// The stages whose replacement is enough after `failure`; empty if all stages have to start again: no live instance
-/// would remain, another stage terminates or exited for no failure of its own, the failure needs a new attempt, or a
-/// stage was replaced already and no step was finished since.
+/// The stages whose replacement is enough after `failure`. Empty if all stages have to start again: no live instance
+/// would remain, another stage terminates or exited without a failure of its own, the failure needs a new attempt, or a
+/// stage was replaced already and no step has finished since.
 pub(crate) fn replaceable_stages(observed: &Observed, failure: &AttemptFailure, all_created: bool) -> BTreeSet<u32> {
     let state = &observed.state;
-    // all were created once: now, or before the last replacement
+    // all instances were created at some point: now, or before the last replacement
     let was_whole = all_created || !state.incarnations.is_empty();
     if !observed.policy.replaces_stages || !was_whole || failure.needs_new_attempt() {
         return BTreeSet::new();
@@ -43,13 +43,13 @@ pub(crate) fn replaceable_stages(observed: &Observed, failure: &AttemptFailure, 
     if is_lost && somebody_stays && !again { lost } else { BTreeSet::new() }
 }
 
-/// Whether the other stages still wait when a replacement starts after this delay, or train without it.
+/// Whether the other stages still wait when a replacement starts after `delay`, or train without it.
 pub(crate) fn is_waited_for(observed: &Observed, delay: Duration) -> bool {
     let timeout = Duration::from_secs(observed.policy.restart.reform_timeout_seconds.into());
     delay < timeout || observed.enough_replicas_train()
 }
 
-/// The state in which the `lost` stages start again, as incarnations that are `increment` ahead of the last.
+/// The state in which the `lost` stages start again. Their incarnations are `increment` higher than the last.
 pub(crate) fn replaced(mut state: JobState, lost: BTreeSet<u32>, increment: u32, not_before: UnixMillis) -> JobState {
     for &rank in &lost {
         let incarnation = state.incarnations.entry(rank).or_insert(0);

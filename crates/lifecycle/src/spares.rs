@@ -1,6 +1,6 @@
 //! Spares: processes or pods of an attempt without a stage, which have joined and loaded everything. When a stage is
-//! lost, its group promotes a spare at once and asks nobody: the spare is then the stage's next incarnation. Here the
-//! promotion is only observed and recorded, as the replacement that it is, and the next spare is made. `decide` itself
+//! lost, its group promotes a spare at once, without asking the caller: the spare becomes the stage's next incarnation.
+//! This module only observes the promotion, records it as a replacement, and creates the next spare. `decide` itself
 //! replaces a lost stage only if no spare was promoted in time.
 
 use std::collections::BTreeSet;
@@ -14,12 +14,12 @@ use crate::state::{AttemptPhase, JobState};
 use crate::time::{DeadlineClock, UnixMillis};
 use crate::{AttemptFailure, FailureReason, cause, peer_loss};
 
-/// The time, in seconds, that the group has to promote a spare to a lost stage, before another instance is created for
-/// it.
+/// The time, in seconds, within which the group must promote a spare to a lost stage. After that, another instance is
+/// created for the stage.
 const PROMOTION_TIMEOUT_SECONDS: u64 = 2;
 
-/// The time, in seconds, for which a spare that has exited is kept and no other is created for it: one that crashes at
-/// its start would be made again without pause.
+/// The time, in seconds, for which an exited spare is kept and not replaced. Without it, a spare that crashes at its
+/// start would be created again without pause.
 const EXITED_SPARE_KEPT_SECONDS: u64 = 10;
 
 impl Observed {
@@ -28,14 +28,14 @@ impl Observed {
         self.spares.iter().filter(|spare| spare.attempt == self.state.attempt.number)
     }
 
-    /// Spares that a running attempt should have.
+    /// The number of spares that a running attempt should have.
     pub(crate) fn wanted_spares(&self) -> u32 {
         if self.policy.replaces_stages { self.policy.spares } else { 0 }
     }
 }
 
-/// Whether it is a promoted spare that the state does not know yet. Any other instance that is ahead of the state
-/// means that the state is older than it.
+/// Whether `instance` is a promoted spare that is not recorded in the state yet. Any other instance ahead of the state
+/// means that the state is older than the instance.
 pub(crate) fn is_unrecorded_promotion(state: &JobState, instance: &StageInstance) -> bool {
     instance.spare.is_some()
         && instance.attempt == state.attempt.number
@@ -43,7 +43,7 @@ pub(crate) fn is_unrecorded_promotion(state: &JobState, instance: &StageInstance
         && instance.incarnation > state.incarnation(instance.rank)
 }
 
-/// The state of a job that is complete, with the incarnations that completed it. Older ones that still run are removed.
+/// The state of a complete job, with the incarnations that completed it. Older incarnations that still run are removed.
 pub(crate) fn with_finished_promotions(observed: &Observed) -> JobState {
     let mut state = observed.state.clone();
     for instance in observed.instances.iter().filter(|instance| is_unrecorded_promotion(&observed.state, instance)) {
@@ -54,7 +54,8 @@ pub(crate) fn with_finished_promotions(observed: &Observed) -> JobState {
     state
 }
 
-/// The promotion to be recorded next: of several of one stage the oldest, since each of them followed a failure.
+/// The promotion to record next. Of several promotions of one stage, the oldest comes first, since each followed a
+/// failure.
 pub(crate) fn unrecorded_promotion(observed: &Observed) -> Option<&StageInstance> {
     let unrecorded = observed.instances.iter().filter(|instance| is_unrecorded_promotion(&observed.state, instance));
     unrecorded.min_by_key(|instance| (instance.rank, instance.incarnation))
@@ -84,8 +85,8 @@ pub(crate) fn failure_before(
 
 /// Whether the group continues with `promoted` after this failure. Otherwise all stages start again: the job does not
 /// replace stages, the failure needs a new attempt, this rank was replaced already without progress since, or the old
-/// instance exited done or drained. One that exited because it lost its peers is no obstacle: the group had left it
-/// behind.
+/// instance exited as done or drained. An old instance that exited because it lost its peers is no obstacle: the group
+/// had continued without it.
 pub(crate) fn group_goes_on(observed: &Observed, promoted: &StageInstance, failure: &AttemptFailure) -> bool {
     let lost = observed.current_instances().find(|instance| instance.rank == promoted.rank);
     observed.policy.replaces_stages
@@ -94,8 +95,8 @@ pub(crate) fn group_goes_on(observed: &Observed, promoted: &StageInstance, failu
         && !lost.and_then(StageInstance::exit).is_some_and(cause::exited_gracefully)
 }
 
-/// Records that a spare became this incarnation of `rank`. The group was whole before, so that nothing but what
-/// `decide` itself is replacing is left to create.
+/// Records that a spare became this incarnation of `rank`. The group was whole before, so only the stages that `decide`
+/// itself is replacing remain to be created.
 pub(crate) fn with_promotion(mut state: JobState, rank: u32, incarnation: u32) -> JobState {
     state.incarnations.insert(rank, incarnation);
     state.ranks_to_create.remove(&rank);
@@ -115,12 +116,12 @@ pub(crate) fn promotion_is_awaited(
     clock: &mut DeadlineClock,
 ) -> bool {
     let ready = observed.current_spares().filter(|spare| spare.state == InstanceState::Ready).count();
-    // without a time that stays the same it would be waited for without end
+    // without a fixed time of the loss, the wait would never end
     let Some(lost_at) = lost_at(observed, failure).filter(|lost_at| *lost_at <= clock.now) else { return false };
     ready >= lost.len() && !clock.passed_or_wake_at(lost_at.plus_seconds(PROMOTION_TIMEOUT_SECONDS))
 }
 
-/// When the stage that failed exited, or was reported lost.
+/// The time at which the failed stage exited or was reported lost.
 fn lost_at(observed: &Observed, failure: &AttemptFailure) -> Option<UnixMillis> {
     let rank = failure.rank?;
     let exited = observed.current_instances().find(|instance| instance.rank == rank && !instance.is_alive());
@@ -128,9 +129,10 @@ fn lost_at(observed: &Observed, failure: &AttemptFailure) -> Option<UnixMillis> 
     exited.map(|instance| instance.since).or(reported.map(|lost| lost.since))
 }
 
-/// The increment of the next incarnation that `decide` creates, so that no two instances have the same. Every spare may
-/// have been promoted to the stage and have died unobserved, each as the incarnation after the last. Where none is left
-/// and one was promoted before, one more is skipped: a last one may have been promoted unobserved.
+/// The increment of the next incarnation that `decide` creates, chosen so that no two instances have the same
+/// incarnation. Every spare may have been promoted to the stage and have died unobserved, each as the incarnation after
+/// the last. If no spare is left and one was promoted before, one more incarnation is skipped: a last spare may have
+/// been promoted unobserved.
 pub(crate) fn incarnation_increment(observed: &Observed) -> u32 {
     let number = observed.state.attempt.number;
     let is_promoted = |instance: &StageInstance| instance.attempt == number && instance.spare.is_some();
@@ -139,7 +141,7 @@ pub(crate) fn incarnation_increment(observed: &Observed) -> u32 {
     listed.max(observed.wanted_spares()).max(any_promoted.into()).saturating_add(1)
 }
 
-/// The actions for the spares of an attempt that runs. `may_start`: new spares may be created now.
+/// The actions for the spares of a running attempt. `may_start` says whether new spares may be created now.
 pub(crate) fn actions_while_running(
     observed: &Observed,
     may_start: bool,
@@ -162,7 +164,7 @@ pub(crate) fn actions_while_running(
     if !removed.is_empty() {
         actions.push(AttemptAction::RemoveSpares { attempt, numbers: removed });
     }
-    // a stage that waits for room has it before a spare
+    // a stage that waits for room takes precedence over a spare
     let room_is_scarce = observed.current_instances().any(|instance| instance.state.is_pending());
     let missing = wanted.saturating_sub(waiting.len() + just_exited);
     if may_start && !room_is_scarce && missing > 0 {
@@ -177,8 +179,8 @@ pub(crate) fn actions_while_running(
     actions
 }
 
-/// The actions for the spares of a job that is complete: none exits by itself, nor does one that was promoted to a
-/// stage that lived and finished without it.
+/// The actions for the spares of a complete job. A spare does not exit by itself, and neither does a spare promoted to
+/// a stage that was alive and finished without it.
 pub(crate) fn actions_when_complete(observed: &Observed, clock: &mut DeadlineClock) -> Vec<AttemptAction> {
     let attempt = observed.state.attempt.number;
     let of_attempt = observed.instances.iter().filter(|instance| instance.attempt == attempt);
@@ -195,7 +197,7 @@ pub(crate) fn actions_when_complete(observed: &Observed, clock: &mut DeadlineClo
     actions
 }
 
-/// Numbers of the spares of the current attempt that live and were not asked to terminate.
+/// Numbers of the spares of the current attempt that are alive and not terminating.
 fn waiting_spares(observed: &Observed) -> impl Iterator<Item = u32> {
     let waits = |spare: &&SpareInstance| spare.state.is_alive() && !spare.state.is_terminating();
     observed.current_spares().filter(waits).map(|spare| spare.number)

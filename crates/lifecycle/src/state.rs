@@ -17,21 +17,21 @@ pub struct JobState {
     pub attempt_phase: AttemptPhase,
     /// The current attempt, or the last one.
     pub attempt: Attempt,
-    /// The incarnations of the current attempt's stages, by rank; those that are still their first, 0, are left out.
-    /// They only grow, by one or more: they do not say how often a stage was replaced.
+    /// The incarnations of the current attempt's stages, by rank. Stages at their first incarnation, 0, are left out.
+    /// An incarnation only grows, by one or more, so it does not count the replacements of a stage.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub incarnations: BTreeMap<u32, u32>,
-    /// The ranks of the stages whose last incarnation is to be created. Only while a replacement is under way.
+    /// The ranks of the stages whose last incarnation must still be created. Empty unless a replacement is under way.
     #[serde(default, rename = "starting", skip_serializing_if = "BTreeSet::is_empty")]
     pub ranks_to_create: BTreeSet<u32>,
-    /// The ranks of the stages that were replaced since a step beyond all earlier ones was finished: one that fails
-    /// again makes the whole group again.
+    /// The ranks of the stages that were replaced since a step beyond all earlier ones finished. If one of them fails
+    /// again, the whole group restarts.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub replaced_without_progress: BTreeSet<u32>,
     /// Restarts so far.
     #[serde(default)]
     pub budget: RestartBudget,
-    /// Failures since a step beyond all earlier ones was finished; they determine the back-off.
+    /// The number of failures since a step beyond all earlier ones finished; it determines the back-off.
     #[serde(default, rename = "failures")]
     pub failures_without_progress: u32,
     /// The highest number of finished steps of any attempt.
@@ -46,10 +46,11 @@ pub struct JobState {
     /// Kind and step of the last deterministic failure; the same pair again is final.
     #[serde(default, rename = "deterministic")]
     pub last_deterministic_failure: Option<(FailureKind, Option<u64>)>,
-    /// The nodes that no instance is to run on any more, since one on them has computed wrong. The caller adds them.
+    /// The nodes on which no further instance may run, because an instance on them computed wrong results. The caller
+    /// adds the nodes.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub excluded_nodes: BTreeSet<String>,
-    /// When the first attempt started, or the first since the job was suspended.
+    /// The start time of the first attempt, or of the first attempt since the job was suspended.
     #[serde(default, rename = "started")]
     pub started_at: Option<UnixMillis>,
 }
@@ -61,11 +62,11 @@ pub enum AttemptPhase {
     /// No attempt: before the first one, or while suspended.
     #[default]
     Idle,
-    /// The attempt is to be created, or runs.
+    /// The attempt runs, or its instances must still be created.
     Running {
-        /// Its instances may be created from this time on.
+        /// The earliest time at which the attempt's instances may be created.
         not_before: UnixMillis,
-        /// Whether all instances were created; one missing afterwards was deleted.
+        /// Whether all instances were created. An instance missing afterwards was deleted.
         #[serde(rename = "created")]
         all_created: bool,
     },
@@ -75,16 +76,17 @@ pub enum AttemptPhase {
     Finished(JobOutcome),
 }
 
-/// One start of all stages from scratch. Within it groups form and break, as single stages are replaced.
+/// One start of all stages from scratch. Within an attempt, process groups form and break as single stages are
+/// replaced.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Attempt {
-    /// Counts from 1 and is never used twice; 0 before the first.
+    /// The number of the attempt, from 1, never reused; 0 before the first attempt.
     pub number: u64,
-    /// Its stages and replicas.
+    /// The stages and replicas of the attempt.
     #[serde(flatten)]
     pub mesh: Mesh,
-    /// The revision of the spec that it runs.
+    /// The revision of the spec that the attempt runs.
     pub revision: u64,
 }
 
@@ -98,7 +100,7 @@ pub enum JobOutcome {
     Failed(JobFailureReason),
 }
 
-/// Why a job failed.
+/// The reason of a job's failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum JobFailureReason {
     /// A stage found the job or its plan invalid.
@@ -128,25 +130,25 @@ impl JobFailureReason {
 }
 
 impl JobState {
-    /// The incarnation of `rank` in the current attempt: 0 unless it was replaced.
+    /// The incarnation of `rank` in the current attempt; 0 unless the stage was replaced.
     pub fn incarnation(&self, rank: u32) -> u32 {
         self.incarnations.get(&rank).copied().unwrap_or(0)
     }
 
-    /// Whether it is the newest instance of its stage in the current attempt.
+    /// Whether `instance` is the newest instance of its stage in the current attempt.
     pub fn is_newest(&self, instance: InstanceId) -> bool {
         instance.incarnation == self.incarnation(instance.rank)
     }
 
-    /// Corrects what a clock ahead of this one has recorded: nothing was recorded later than `now`, and no back-off
-    /// lasts longer than to `longest_backoff`. So no wait is longer than its bound from now, whatever the clock before
+    /// Corrects times recorded by a clock ahead of the current one: no recorded time is later than `now`, and no
+    /// back-off ends later than `longest_backoff`. So no wait from now exceeds its bound, whatever the earlier clock
     /// showed.
     pub(crate) fn clamp_times(&mut self, now: UnixMillis, longest_backoff: UnixMillis) {
         if let AttemptPhase::Running { not_before, .. } = &mut self.attempt_phase {
             *not_before = longest_backoff.min(*not_before);
         }
         self.started_at = self.started_at.map(|started| now.min(started));
-        // of other failures the time is only shown, and tells them apart
+        // for other failures the time is only displayed and used as part of their identity
         if let Some(failure) = self.last_failure.as_mut().filter(|failure| failure.awaits_exit()) {
             failure.failed_at = now.min(failure.failed_at);
         }

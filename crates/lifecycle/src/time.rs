@@ -37,7 +37,7 @@ impl DeadlineClock {
         Self { now, next_deadline: None }
     }
 
-    /// Whether a deadline has passed; if not, `Decision::wake_at` is no later than it.
+    /// Whether a deadline has passed. If it has not, `Decision::wake_at` is no later than the deadline.
     pub(crate) fn passed_or_wake_at(&mut self, deadline: UnixMillis) -> bool {
         let has_passed = self.now >= deadline;
         if !has_passed {
@@ -48,7 +48,7 @@ impl DeadlineClock {
 
     /// Whether any of these deadlines has passed; `Decision::wake_at` is no later than those that have not.
     pub(crate) fn any_passed_or_wake_at(&mut self, deadlines: impl Iterator<Item = UnixMillis>) -> bool {
-        // all of them are looked at: each may be the next
+        // every deadline is checked: each may be the next one
         deadlines.filter(|deadline| self.passed_or_wake_at(*deadline)).count() > 0
     }
 }

@@ -1,4 +1,4 @@
-//! Failures that no stage has exited with: a refusal to create one, and what took too long.
+//! Failures without an exit of a stage: a refusal to create a stage, and timeouts.
 
 use crate::UnixMillis;
 use crate::failure::{AttemptFailure, FailureReason};
@@ -6,17 +6,18 @@ use crate::instance::{InstanceState, StageInstance};
 use crate::observed::Observed;
 use crate::time::DeadlineClock;
 
-/// The time, in seconds, for which the instances of an attempt are held while the creation of another is refused. A
-/// quota that is full of what is just being deleted has room again sooner.
+/// The time, in seconds, for which the instances of an attempt are held while the creation of another one is refused. A
+/// quota filled by instances under deletion has room again sooner.
 const CREATION_REFUSED_GRACE_SECONDS: u64 = 10;
 
-/// The cause of a refusal while other instances of the attempt exist: they must not hold their resources until it ends.
+/// The failure caused by a refusal while other instances of the attempt are alive: they must not hold their resources
+/// until the refusal ends.
 pub(crate) fn cause_of_refusal(
     observed: &Observed,
     all_created: bool,
     clock: &mut DeadlineClock,
 ) -> Option<AttemptFailure> {
-    // replicas that train without the one that is refused block no resources
+    // replicas that train without the refused instance do not block resources
     let blocks_resources = !all_created && !observed.enough_replicas_train();
     let refusal = observed.refusal.as_ref().filter(|_| blocks_resources)?;
     observed.current_instances().find(|instance| instance.is_alive())?;
@@ -27,7 +28,7 @@ pub(crate) fn cause_of_refusal(
     })
 }
 
-/// The cause of a timeout: nothing exited, but scheduling, start-up or a step took too long.
+/// The failure caused by a timeout: scheduling, start-up or a step took too long.
 pub(crate) fn cause_of_timeout(
     observed: &Observed,
     all_created: bool,
@@ -37,13 +38,13 @@ pub(crate) fn cause_of_timeout(
     let latest = |wanted: fn(&StageInstance) -> bool| {
         observed.current_instances().filter(move |instance| wanted(instance)).max_by_key(|instance| instance.since)
     };
-    // A queue decides how long the group waits, and lets another go first if it is created again.
+    // A queue decides how long the group waits. Creating the group again would lose its place in the queue.
     if !observed.enough_replicas_train()
         && latest(|instance| instance.state == InstanceState::SchedulingGated).is_some()
     {
         return None;
     }
-    // a replica that was lost is not waited for while the others train
+    // the timeout of a lost replica restarts at each step that the other replicas finish
     let trained_at = |since: UnixMillis| observed.progress.last_step_at.unwrap_or(since).max(since);
     // An instance that could not be created (quota) counts as pending since the newest created one changed state.
     let pending = latest(|instance| instance.state == InstanceState::Pending);
@@ -67,7 +68,8 @@ pub(crate) fn cause_of_timeout(
         });
     }
     let ready = latest(|instance| instance.state == InstanceState::Ready)?;
-    // Once a stage is done, the others must finish soon; before that, a stall is detected only if progress is known.
+    // Once a stage is done, the others must finish within the stall timeout. Before that, a stall is detected only if
+    // progress is known.
     let done = latest(|instance| !instance.is_alive());
     let since = done.map(|instance| instance.since).or(observed.progress.last_step_at)?.max(ready.since);
     let timeout = restart.stall_timeout_seconds;

@@ -1,5 +1,5 @@
-//! Activation memory per rank. A forward keeps its activations; a full backward frees them. One that is split into I
-//! and W frees them in I, which leaves the inputs of the weight gradients for W.
+//! Activation memory per rank. A forward keeps its activations; a full backward frees them. A split backward frees them
+//! in I, which keeps the inputs of the weight gradients for W.
 
 use crate::action::{Action, WorkItem};
 use crate::placement::Placement;
@@ -10,9 +10,9 @@ use std::collections::BTreeSet;
 /// The activations that a work item, or a rank, holds, as counts or bytes.
 #[derive(Copy, Clone, Debug, Default)]
 pub(crate) struct Held {
-    /// From F to B or I.
+    /// Held from F to B or I.
     pub(crate) activations: u64,
-    /// From I to W.
+    /// Held from I to W.
     pub(crate) weight_gradient_inputs: u64,
 }
 
@@ -52,12 +52,12 @@ pub(crate) fn held<'a>(actions: &'a [Action], size: impl Fn(usize) -> Held + 'a)
     })
 }
 
-/// The [`held`] of the largest sum.
+/// The maximum of [`held`], by total.
 pub(crate) fn peak(actions: &[Action], size: impl Fn(usize) -> Held) -> Held {
     held(actions, size).max_by_key(|held| held.total()).unwrap_or_default()
 }
 
-/// The peak in bytes that `rank` holds between actions, and the most that an action holds besides.
+/// The peak in bytes that `rank` holds between actions, and the maximal temporary bytes of an action.
 pub(crate) fn peak_of_rank(placement: &Placement, rank: usize, actions: &[Action], costs: &Costs) -> (Held, u64) {
     let size = |chunk| {
         let ChunkCosts { activation_bytes, weight_gradient_bytes, .. } = costs.chunk(chunk);
@@ -67,7 +67,7 @@ pub(crate) fn peak_of_rank(placement: &Placement, rank: usize, actions: &[Action
     (peak(actions, size), temporaries.unwrap_or(0))
 }
 
-/// For each rank, the most bytes that its chunks hold: their weights, activations, and what an action holds.
+/// For each rank, the peak number of bytes that its chunks hold: weights, activations and an action's temporaries.
 pub(crate) fn peak_bytes(placement: &Placement, ranks: &[Vec<Action>], costs: &Costs) -> Vec<u64> {
     let rank = |(rank, actions): (usize, &Vec<Action>)| {
         let resident: u64 = placement.chunks_of(rank).map(|chunk| costs.chunk(chunk).static_bytes).sum();
@@ -77,8 +77,8 @@ pub(crate) fn peak_bytes(placement: &Placement, ranks: &[Vec<Action>], costs: &C
     ranks.iter().enumerate().map(rank).collect()
 }
 
-/// Every (microbatches with activations, microbatches with inputs of weight gradients) that `chunk` holds at some
-/// moment, without those of which it holds more at another.
+/// The pairs (microbatches with activations, microbatches with inputs of weight gradients) that `chunk` holds at some
+/// moment, without pairs dominated by another one.
 pub(crate) fn microbatches_held(actions: &[Action], chunk: usize) -> Vec<(u64, u64)> {
     let only = |held: Held| {
         move |of: usize| if of == chunk { held } else { Held { activations: 0, weight_gradient_inputs: 0 } }

@@ -1,5 +1,5 @@
 //! Schedules as the compute-only CSV of torch and torchtitan: one line per rank, one action per cell, an empty cell
-//! where a rank idles. Which rank a chunk is on follows from the line that its actions are on.
+//! where a rank idles. The line of a chunk's actions determines the chunk's rank.
 
 use crate::action::{Action, ActionError};
 use crate::lower::lower;
@@ -70,8 +70,8 @@ pub fn to_csv(schedule: &Schedule) -> String {
     schedule.ranks.iter().map(line).collect()
 }
 
-/// Reads a schedule for `ranks` ranks and checks all that can be checked without costs. torch's `OVERLAP_F_B`, whose
-/// actions run at the same time there, is read as one after the other.
+/// Reads a schedule for `ranks` ranks and makes all checks that need no costs. The two actions of torch's
+/// `OVERLAP_F_B`, which torch runs at the same time, are read as one after the other.
 ///
 /// # Errors
 /// Names line, column and action.
@@ -100,7 +100,8 @@ pub fn from_csv(text: &str, ranks: usize) -> Result<Schedule, CsvError> {
     }
 }
 
-/// Puts each chunk on the rank that has most of its actions: those on other lines are mistakes, which lowering reports.
+/// Puts each chunk on the rank that has most of its actions. Actions on other lines are mistakes, which lowering
+/// reports.
 fn placement(rows: &[CsvRow]) -> Result<Placement, CsvError> {
     let mut actions: BTreeMap<usize, BTreeMap<usize, usize>> = BTreeMap::new();
     for (rank, row) in rows.iter().enumerate() {
@@ -120,7 +121,7 @@ fn placement(rows: &[CsvRow]) -> Result<Placement, CsvError> {
     }
 }
 
-/// A rank's actions, the column of each, and how many cells the line has.
+/// A rank's actions, the column of each, and the number of cells in the line.
 struct CsvRow {
     actions: Vec<Action>,
     columns: Vec<usize>,

@@ -1,4 +1,4 @@
-//! Discrete-event simulation of all ranks. The simulator uses its times, the verifier whether every rank finishes.
+//! Discrete-event simulation of all ranks. The simulator uses its times; the verifier checks that every rank finishes.
 //!
 //! Each time is a maximum of earlier times plus a cost, so the order in which ranks are visited changes nothing.
 
@@ -17,7 +17,8 @@ pub(crate) struct SimulationResult {
     pub(crate) blocked: Vec<ActionLocation>,
 }
 
-/// The messages of a directed edge, in order: when each was sent, its receive posted, and when it arrived, in seconds.
+/// The messages of a directed edge, in order: the times of each message's send, of its receive's posting and of its
+/// arrival, in seconds.
 #[derive(Default)]
 struct MessageQueue {
     sent_at: Vec<f64>,
@@ -46,10 +47,10 @@ struct DiscreteEventSimulation<'a> {
     queues: FxHashMap<Edge, MessageQueue>,
     /// For each posted receive, its index in the edge's queue.
     receive_index: FxHashMap<Action, usize>,
-    /// When all that a rank has begun to reduce is there.
+    /// For each rank, the time at which all its started reductions are complete.
     reduced_at: Vec<f64>,
-    /// When the weights of a chunk begin to come and are there, of the chunks with a GATHER: that of the step before,
-    /// which is under way when this one begins.
+    /// For each chunk with a GATHER, the times at which the gather of its weights begins and ends. It is the GATHER of
+    /// the previous step, which is under way when this step begins.
     gathered: FxHashMap<usize, (f64, f64)>,
 }
 
@@ -79,7 +80,7 @@ pub(crate) fn run(programs: &Programs, costs: &Costs) -> SimulationResult {
     }
 }
 
-/// When the weights of each chunk come at the begin of a step: those of a rank one after the other.
+/// The gather times of each chunk's weights at the beginning of a step. A rank gathers one chunk after the other.
 fn gathered(programs: &Programs, costs: &Costs) -> FxHashMap<usize, (f64, f64)> {
     let mut gathered = FxHashMap::default();
     for actions in &programs.ranks {
@@ -135,7 +136,7 @@ impl DiscreteEventSimulation<'_> {
         true
     }
 
-    /// Sends the gradients of a chunk on their way, behind those of others; the rank continues.
+    /// Starts the reduction of a chunk's gradients, after the rank's earlier reductions. The rank continues meanwhile.
     fn reduce(&mut self, rank: usize, chunk: usize, now: f64) {
         let start = self.reduced_at[rank].max(now);
         let end = start + self.costs.reduce_seconds.get(chunk).copied().unwrap_or(0.0);
@@ -143,7 +144,7 @@ impl DiscreteEventSimulation<'_> {
         self.reduced_at[rank] = end;
     }
 
-    /// When the action can start; `None` while it is blocked.
+    /// The time at which the action can start; `None` while it is blocked.
     fn start_time(&self, rank: usize, action: Action) -> Option<f64> {
         let now = self.clock[rank];
         match action {
@@ -161,13 +162,13 @@ impl DiscreteEventSimulation<'_> {
         }
     }
 
-    /// When the message of a posted receive arrived; 0 if none was posted, because the data is on this rank.
+    /// The arrival time of a posted receive's message; 0 if no receive was posted, because the data is on this rank.
     fn arrival_time(&self, receive: Action) -> Option<f64> {
         let Some(&index) = self.receive_index.get(&receive) else { return Some(0.0) };
         self.queues.get(&receive.edge()?)?.arrived_at.get(index).copied()
     }
 
-    /// When fewer than `sends_in_flight` earlier messages wait for a receive.
+    /// The time from which fewer than `sends_in_flight` earlier messages wait for a receive.
     fn send_slot_free_at(&self, send: Action) -> Option<f64> {
         let Some(queue) = send.edge().and_then(|edge| self.queues.get(&edge)) else {
             return (self.costs.sends_in_flight > 0).then_some(0.0);
@@ -190,7 +191,7 @@ impl DiscreteEventSimulation<'_> {
         }
     }
 
-    /// Executes a barrier if all of its ranks have reached it; it waits for what they reduce.
+    /// Executes a barrier if all of its ranks have reached it. The barrier waits for the ranks' reductions.
     fn rendezvous(&mut self, action: Action, ranks: &[usize], seconds: f64) {
         if ranks.is_empty() || ranks.iter().any(|&rank| self.next(rank) != Some(action)) {
             return;
@@ -202,7 +203,7 @@ impl DiscreteEventSimulation<'_> {
         }
     }
 
-    /// Replaces a message's span by its transfer, whose time is known only now.
+    /// Replaces each message's span by its transfer, whose time is known only at the end.
     fn finish(mut self) -> SimulationResult {
         let mut passed: FxHashMap<(Edge, bool), usize> = FxHashMap::default();
         for span in self.spans.iter_mut().flatten() {

@@ -1,6 +1,6 @@
-//! In which order the gradients of a step's microbatches are added: within a block of consecutive microbatches one
-//! after the other, then the blocks as a binary tree by index. The order does not depend on who computes which block,
-//! and so neither do the bits of the sum.
+//! The order in which the gradients of a step's microbatches are added: one after the other within a block of
+//! consecutive microbatches, then the blocks as a binary tree by index. The order, and so the bits of the sum, do not
+//! depend on the replica that computes each block.
 
 use crate::action::WorkItem;
 use std::ops::Range;
@@ -13,13 +13,14 @@ pub struct GradientBlocks {
 }
 
 impl GradientBlocks {
-    /// `count` blocks of `microbatches` microbatches; `None` if `count` is no power of two that divides them.
+    /// Divides `microbatches` microbatches into `count` blocks. `None` unless `count` is a power of two that divides
+    /// `microbatches`.
     pub fn new(count: usize, microbatches: usize) -> Option<GradientBlocks> {
         let fits = count.is_power_of_two() && microbatches > 0 && microbatches.is_multiple_of(count);
         fits.then(|| GradientBlocks { count, block_size: microbatches / count })
     }
 
-    /// One block of all microbatches: their gradients are added in their order.
+    /// One block of all microbatches: the gradients are added in microbatch order.
     pub fn one(microbatches: usize) -> GradientBlocks {
         GradientBlocks { count: 1, block_size: microbatches }
     }
@@ -29,8 +30,8 @@ impl GradientBlocks {
         self.count
     }
 
-    /// The blocks of `replica`, one of `replicas`: consecutive ones; the first replicas have one more than the others
-    /// if they can't all have as many.
+    /// The consecutive blocks of `replica`, one of `replicas`. If the blocks can't be divided evenly, the first
+    /// replicas have one more block than the others.
     pub fn of_replica(self, replica: usize, replicas: usize) -> ReplicaBlocks {
         let (each, more) = (self.count / replicas, self.count % replicas);
         let first = |replica: usize| replica * each + replica.min(more);
@@ -48,7 +49,7 @@ impl GradientBlocks {
     }
 }
 
-/// The blocks that one replica computes. Its microbatches are counted from 0, as its program does.
+/// The blocks that one replica computes. Its microbatches count from 0, as in its program.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReplicaBlocks {
     all: GradientBlocks,
@@ -66,7 +67,7 @@ impl ReplicaBlocks {
         self.range.start
     }
 
-    /// Its microbatches, counted over the step.
+    /// The replica's microbatches, counted over the step.
     pub fn microbatches(&self) -> Range<usize> {
         self.range.start * self.all.block_size..self.range.end * self.all.block_size
     }
@@ -76,7 +77,7 @@ impl ReplicaBlocks {
         microbatch.is_multiple_of(self.all.block_size)
     }
 
-    /// The block that `item`'s microbatch is the last of.
+    /// The block whose last microbatch is that of `item`; `None` if the microbatch does not end a block.
     pub fn ending_with(&self, item: WorkItem) -> Option<Subtree> {
         let next = item.microbatch + 1;
         let is_last = next.is_multiple_of(self.all.block_size);
@@ -88,13 +89,14 @@ impl ReplicaBlocks {
         subtree.first + subtree.blocks == self.range.end
     }
 
-    /// The largest subtrees that the replica has all blocks of, in their order: what it has after its last microbatch.
+    /// The largest subtrees of which the replica has all blocks, in order: the sums that it holds after its last
+    /// microbatch.
     pub fn subtrees(&self) -> Vec<Subtree> {
         self.sums().0
     }
 
-    /// The most sums that wait for their sibling while the blocks are added in their order, besides the one that is
-    /// being added to.
+    /// The maximal number of sums that wait for their sibling while the blocks are added in order, not counting the
+    /// open sum.
     pub fn partial_sums(&self) -> usize {
         self.sums().1
     }
@@ -117,21 +119,21 @@ pub struct Subtree {
 }
 
 impl Subtree {
-    /// The node that it is added to.
+    /// The node to which this node is added.
     #[must_use]
     pub fn sibling(self) -> Subtree {
         Subtree { first: self.first ^ self.blocks, blocks: self.blocks }
     }
 
-    /// The sum of both.
+    /// The node that is the sum of this node and its sibling.
     #[must_use]
     pub fn parent(self) -> Subtree {
         Subtree { first: self.first & !self.blocks, blocks: 2 * self.blocks }
     }
 
-    /// Pushes the sum of this node to `waiting`, the sums of nodes before it, in their order, that wait for their
-    /// sibling. Where the last of them is the sibling, `add` makes of both (left, right) the sum of their parent, which
-    /// takes this one's place, and so on.
+    /// Pushes the sum of this node to `waiting`, the sums of earlier nodes, in order, that wait for their sibling. If
+    /// the last of them is this node's sibling, `add(left, right)` combines both into the sum of their parent, which
+    /// replaces this node, and so on.
     pub fn push<T>(self, sum: T, waiting: &mut Vec<(Subtree, T)>, add: impl Fn(T, T) -> T) {
         let (mut node, mut sum) = (self, sum);
         while let Some((_, left)) = waiting.pop_if(|(other, _)| *other == node.sibling()) {
@@ -167,8 +169,8 @@ mod tests {
         }
     }
 
-    /// As a stage adds them up: each microbatch to the open sum, which takes its sibling in at a block's end. What is
-    /// left.
+    /// Adds the blocks up as a stage does: each microbatch is added to the open sum, which absorbs its siblings at a
+    /// block's end. Returns the remaining sums and the maximal number of waiting ones.
     fn add_up(blocks: &ReplicaBlocks) -> (BTreeMap<Subtree, String>, usize) {
         let (mut partial, mut open, mut most) = (BTreeMap::new(), String::new(), 0);
         for (at, microbatch) in blocks.microbatches().enumerate() {

@@ -1,6 +1,6 @@
-//! One step of a pipeline as data: schedules say in which order each rank computes, lowering adds the communication,
-//! and that same list of actions is verified, simulated, drawn and, by the trainer, executed. The partition (which
-//! layers go to which chunk) is found here too. Everything is pure: no files, no clocks, no threads.
+//! One step of a pipeline as data. A schedule is the order in which each rank computes; lowering adds the
+//! communication. The resulting list of actions is verified, simulated and drawn here, and executed by the trainer.
+//! This crate also finds the partition of layers into chunks. Everything is pure: no files, no clocks, no threads.
 #![forbid(unsafe_code)]
 
 mod action;

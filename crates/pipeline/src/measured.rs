@@ -1,5 +1,5 @@
-//! The content of a step's timeline, above all of a measured one: the use of each rank's time, and what each chunk
-//! and link took.
+//! The analysis of a step's timeline, usually a measured one: the use of each rank's time, and the costs of each chunk
+//! and link.
 
 use std::collections::HashMap;
 
@@ -18,19 +18,18 @@ pub struct RankBreakdown {
     /// Seconds of the bubble in which the next computation's input was ready on another rank and had not arrived:
     /// communication that no computation hid.
     pub exposed_communication_seconds: f64,
-    /// Seconds in which something of REDUCE or GATHER was under way.
+    /// Seconds of REDUCE and GATHER.
     pub data_parallel_seconds: f64,
-    /// Seconds of those in which the rank computed.
+    /// The part of `data_parallel_seconds` in which the rank computed.
     pub hidden_data_parallel_seconds: f64,
-    /// The computation over the mean of all ranks; 1 on every rank if they are balanced.
+    /// The rank's computation divided by the mean of all ranks; 1 on every rank if the ranks are balanced.
     pub imbalance: f64,
 }
 
-/// Whether the result goes to the next chunk (a forward) or the previous one, and the work item that it is the input
-/// of.
+/// Whether the result goes to the next chunk (a forward) or the previous one, and the work item whose input it is.
 type Input = (bool, WorkItem);
 
-/// When the results that other computations need were ready.
+/// The times at which the inputs of computations were ready.
 fn ready_times(timeline: &Timeline, placement: &Placement) -> HashMap<Input, f64> {
     let result = |span: &Span| {
         let consumer = span.action.consumer(placement).filter(|_| span.action.is_compute())?;
@@ -39,7 +38,8 @@ fn ready_times(timeline: &Timeline, placement: &Placement) -> HashMap<Input, f64
     timeline.spans.iter().flatten().filter_map(result).collect()
 }
 
-/// For each computation of a rank: when it could have started (its rank was free, its input ready) and when it did.
+/// For each computation of a rank: the time at which the rank was free, the time at which the input was ready, and the
+/// computation's span.
 fn computations<'a>(
     spans: &'a [Span],
     ready: &'a HashMap<Input, f64>,
@@ -56,7 +56,7 @@ fn computations<'a>(
     })
 }
 
-/// The use of each rank's time. Spans of messages, which only simulated timelines have, count for nothing.
+/// The use of each rank's time. Spans of messages, which only simulated timelines have, are ignored.
 pub fn breakdown(timeline: &Timeline, placement: &Placement) -> Vec<RankBreakdown> {
     let ready = ready_times(timeline, placement);
     let rank = |spans: &Vec<Span>| {
@@ -83,7 +83,7 @@ pub fn breakdown(timeline: &Timeline, placement: &Placement) -> Vec<RankBreakdow
     ranks
 }
 
-/// Seconds of REDUCE and GATHER, which follow one another, and those of them in which the rank computed.
+/// Seconds of REDUCE and GATHER, which follow one another, and the part of these in which the rank computed.
 fn data_parallel_seconds(spans: &[Span]) -> (f64, f64) {
     let (mut all, mut hidden) = (0.0, 0.0);
     for exchange in spans.iter().filter(|span| span.action.is_between_replicas()) {
@@ -100,11 +100,11 @@ pub(crate) fn compute_seconds(spans: &[Span]) -> f64 {
 }
 
 impl Costs {
-    /// The costs that measured steps had: of each chunk the mean of every kind of action, of a link the median time
-    /// from the end of a computation to the start of one that waited for it. Bytes are 0, and so is UPDATE.
+    /// The costs of measured steps. A chunk's cost is the mean of every kind of action; a link's cost is the median
+    /// time from the end of a computation to the start of a computation that waited for it. Bytes and UPDATE are 0.
     ///
-    /// A chunk that ran B rather than I and W has half of its time in each: their sum is what a simulation of the same
-    /// schedule uses.
+    /// For a chunk that ran B rather than I and W, each of I and W gets half of B's time. A simulation of the same
+    /// schedule uses only their sum.
     pub fn measured(timelines: &[Timeline], placement: &Placement) -> Costs {
         let mut sums: HashMap<(Option<usize>, &str), (f64, usize)> = HashMap::new();
         for span in timelines.iter().flat_map(|timeline| timeline.spans.iter().flatten()) {

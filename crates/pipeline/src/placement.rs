@@ -41,7 +41,7 @@ impl Placement {
         Ok(Placement { rank_of, ranks: used.len() })
     }
 
-    /// The placement whose chunk `i` is on rank `rank_of[i]`, of so many ranks, each of which has a chunk.
+    /// The placement whose chunk `i` is on rank `rank_of[i]`, over `ranks` ranks, each of which must have a chunk.
     pub(crate) fn of_ranks(rank_of: Vec<usize>, ranks: usize) -> Self {
         Placement { rank_of, ranks }
     }
@@ -72,7 +72,7 @@ impl Placement {
         self.rank_of.len()
     }
 
-    /// The rank that holds `chunk`; none if there is no such chunk.
+    /// The rank that holds `chunk`; `None` if the chunk does not exist.
     pub fn get_rank(&self, chunk: usize) -> Option<usize> {
         self.rank_of.get(chunk).copied()
     }
@@ -97,17 +97,17 @@ impl Placement {
         self.rank_of.iter().enumerate().filter(move |&(_, &owner)| owner == rank).map(|(chunk, _)| chunk)
     }
 
-    /// The rank of every chunk: what [`new`](Self::new) takes.
+    /// The rank of every chunk, in the form that [`new`](Self::new) takes.
     pub fn as_slice(&self) -> &[usize] {
         &self.rank_of
     }
 
-    /// The work item that computes the input of `item`; none on the first chunk.
+    /// The work item that computes the input of `item`; `None` on the first chunk.
     pub fn previous(&self, item: WorkItem) -> Option<WorkItem> {
         Some(WorkItem { chunk: item.chunk.checked_sub(1)?, ..item })
     }
 
-    /// The work item whose input is the output of `item`; none on the last chunk.
+    /// The work item whose input is the output of `item`; `None` on the last chunk.
     pub fn next(&self, item: WorkItem) -> Option<WorkItem> {
         (item.chunk + 1 < self.chunks()).then_some(WorkItem { chunk: item.chunk + 1, ..item })
     }

@@ -1,19 +1,19 @@
-//! Data parallelism: a pipeline that is there several times.
+//! Data parallelism: several replicas of one pipeline.
 
 /// One of several replicas of a pipeline. The stages of a replica have consecutive ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Replica {
-    /// This one, from 0.
+    /// The index of this replica, from 0.
     pub index: usize,
     /// The number of replicas.
     pub count: usize,
 }
 
 impl Replica {
-    /// The only one.
+    /// The only replica of a pipeline.
     pub const ONLY: Replica = Replica { index: 0, count: 1 };
 
-    /// The rank of a stage of this replica, of so many stages.
+    /// The rank of `stage` of this replica, which has `stages` stages.
     pub fn rank(self, stage: usize, stages: usize) -> usize {
         self.index * stages + stage
     }
@@ -24,21 +24,21 @@ impl Replica {
     }
 }
 
-/// The links between the replicas of a stage: those on one node over its own links, such as NVLink, the others over the
-/// network. Both kinds of links work at the same time.
+/// The links between the replicas of a stage. Replicas on one node use the node's own links, such as NVLink; replicas
+/// on different nodes use the network. Both kinds of links work at the same time.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ReplicaLinks {
-    /// Ranks on a node, which are consecutive.
+    /// The number of ranks on a node, which are consecutive.
     pub ranks_per_node: usize,
-    /// Bytes a second of one rank to all others of its node together.
+    /// Bytes per second from one rank to all other ranks of its node together.
     pub node_bytes_per_second: f64,
-    /// Bytes a second of one rank to all ranks of other nodes together.
+    /// Bytes per second from one rank to all ranks of other nodes together.
     pub network_bytes_per_second: f64,
 }
 
 impl ReplicaLinks {
-    /// Seconds in which a stage of each replica sends every other one its share of so many bytes, and receives as much:
-    /// what a reduce-scatter or an all-gather of them takes. Of replicas of so many stages.
+    /// Seconds of a reduce-scatter or an all-gather of `bytes` bytes over the replicas of a stage: each replica sends
+    /// every other replica its share and receives as much. Each replica has `stages` stages.
     pub fn seconds(&self, stages: usize, replicas: usize, bytes: f64) -> f64 {
         let replicas = replicas.max(1);
         let on_node = (self.ranks_per_node / stages.max(1)).clamp(1, replicas);

@@ -22,7 +22,7 @@ pub struct ChunkCosts {
     pub weight_gradient_bytes: u64,
     /// Bytes of weights, gradient accumulators and optimizer moments, with every copy of them.
     pub static_bytes: u64,
-    /// The most bytes besides that one action holds while it runs.
+    /// The maximal number of further bytes that one action holds while it runs.
     pub temporary_bytes: u64,
 }
 
@@ -45,8 +45,8 @@ pub struct Costs {
     pub exchange_seconds: f64,
     /// Seconds of UPDATE.
     pub update_seconds: f64,
-    /// Seconds to reduce a chunk's gradients, by chunk; nothing for chunks beyond the list. Those of a rank follow one
-    /// another.
+    /// Seconds to reduce a chunk's gradients, by chunk; 0 for chunks beyond the list. The reductions of a rank follow
+    /// one another.
     pub reduce_seconds: Vec<f64>,
     /// Seconds to gather a chunk's weights, in the same way.
     pub gather_seconds: Vec<f64>,
@@ -55,9 +55,9 @@ pub struct Costs {
 }
 
 impl Costs {
-    /// Forward and backward take a second each in every chunk (the backward half a second for the input and half for
-    /// the weights), everything else nothing; activations are one byte, and so is what W needs of them, so that peak
-    /// bytes count work items.
+    /// Uniform costs: in every chunk, the forward and the backward take one second each (the backward half a second for
+    /// the input and half for the weights), and everything else takes no time. Activations are one byte, and so are the
+    /// inputs of W, so peak bytes count work items.
     pub fn uniform(chunks: usize) -> Self {
         let chunk = ChunkCosts {
             forward_seconds: 1.0,
@@ -123,9 +123,9 @@ impl Costs {
     }
 }
 
-/// Discrete-event simulation of the programs, of one step among equal ones: its GATHERs are those of the step before,
-/// which are under way when it begins. Expects programs that [`verify`](crate::verify()) accepts; others are simulated
-/// until no rank can proceed.
+/// Discrete-event simulation of one step of the programs among equal steps: its GATHERs are those of the previous step,
+/// which are under way when the step begins. Expects programs that [`verify`](crate::verify()) accepts; other programs
+/// are simulated until no rank can proceed.
 pub fn simulate(programs: &Programs, costs: &Costs) -> Timeline {
     let peak_bytes = activation_memory::peak_bytes(&programs.placement, &programs.ranks, costs);
     Timeline::new(discrete_event::run(programs, costs).spans, peak_bytes)

@@ -1,4 +1,4 @@
-//! Programs with their chunks divided into parts, so that replicas exchange one part while the others are computed.
+//! Programs whose chunks are divided into parts, so that replicas exchange one part while they compute the others.
 
 use crate::action::{Action, WorkItem};
 use crate::activation_memory::{self, Held};
@@ -8,10 +8,10 @@ use crate::program::Programs;
 use crate::simulate::{ChunkCosts, Costs};
 
 impl Programs {
-    /// The same programs, not yet those of a replica, with each chunk divided into so many consecutive chunks of the
-    /// same rank; chunks beyond the list stay whole. The parts are computed one after the other where the chunk was:
-    /// forward the first one first, backward the last one first. No message between ranks changes but for the names of
-    /// its chunks.
+    /// The programs with each chunk divided into `parts[chunk]` consecutive chunks of the same rank; chunks beyond the
+    /// list stay whole. Call this before [`replicate`](Programs::replicate). The parts are computed one after the other
+    /// in place of the chunk: the first part first in the forward, the last part first in the backward. Messages
+    /// between ranks stay the same except for the indices of their chunks.
     #[must_use]
     pub fn split(&self, parts: &[usize]) -> Programs {
         let chunks = 0..self.placement.chunks();
@@ -49,8 +49,8 @@ impl Programs {
 }
 
 impl Partition {
-    /// The partition of programs that are [split](Programs::split): a chunk's layers are divided as evenly as they can
-    /// be, with the smaller parts first, whose weights a step waits for.
+    /// The partition of [split](Programs::split) programs. A chunk's layers are divided as evenly as possible, with the
+    /// smaller parts first, because a step waits for the weights of the first part.
     #[must_use]
     pub fn split(&self, parts: &[usize]) -> Partition {
         let divided = self.layers.iter().enumerate().flat_map(|(chunk, &layers)| {
@@ -60,7 +60,7 @@ impl Partition {
         Partition { layers: divided.collect() }
     }
 
-    /// The partition of which this one is the [`split`](Self::split).
+    /// The partition before the [`split`](Self::split) that gave this one.
     #[must_use]
     pub fn merge(&self, parts: &[usize]) -> Partition {
         Partition { layers: merged(&self.layers, parts, |layers, part| layers + part) }
@@ -68,7 +68,7 @@ impl Partition {
 }
 
 impl Costs {
-    /// The costs of the programs of which these are those of the [split](Programs::split).
+    /// The costs of the programs before the [split](Programs::split), from the costs of the split programs.
     #[must_use]
     pub fn merge(&self, parts: &[usize]) -> Costs {
         let whole = |all: ChunkCosts, part: ChunkCosts| ChunkCosts {
@@ -90,12 +90,12 @@ impl Costs {
     }
 }
 
-/// Into how many parts a chunk is divided.
+/// The number of parts of a chunk.
 fn count(parts: &[usize], chunk: usize) -> usize {
     parts.get(chunk).copied().unwrap_or(1).max(1)
 }
 
-/// The values of the chunks, from the values of their parts; chunks beyond the list keep theirs.
+/// The values of the chunks, from the values of their parts. Chunks beyond the list keep their values.
 fn merged<T: Copy + Default>(of_parts: &[T], parts: &[usize], add: impl Fn(T, T) -> T) -> Vec<T> {
     let mut of_parts = of_parts.iter().copied();
     let of_chunk = |&count: &usize| of_parts.by_ref().take(count.max(1)).fold(T::default(), &add);

@@ -1,4 +1,4 @@
-//! Start and end of each action of a step: simulated here, or measured by the trainer.
+//! Start and end of each action of a step, simulated here or measured by the trainer.
 
 use crate::action::Action;
 
@@ -22,7 +22,7 @@ pub struct Timeline {
     pub makespan: f64,
     /// For each rank, the part of the makespan in which it neither computes nor updates, 0 to 1.
     pub bubble: Vec<f64>,
-    /// For each rank, the most bytes held: weights with their state, and activations.
+    /// For each rank, the peak number of bytes held: weights with their state, and activations.
     pub peak_bytes: Vec<u64>,
 }
 

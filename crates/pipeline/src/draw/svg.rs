@@ -37,19 +37,19 @@ const CSS: &str = "text{font:12px ui-sans-serif,system-ui,-apple-system,'Segoe U
 .middle{text-anchor:middle}@media(prefers-color-scheme:dark){text{fill:#e6e9ed}.paper{fill:#14181d}.idle{fill:#232a32}\
 .tick{stroke:#39424c}.faint{fill:#a3adb8}.number{fill:#fff}}";
 
-/// The timelines as a self-contained SVG: a lane per rank with microbatch numbers in its bars, messages as a strip
-/// below, what replicas exchange as another one, the bubble at the right, and a time axis. Follows the reader's light
-/// or dark colours. Tooltips show times.
+/// The timelines as a self-contained SVG: a lane per rank with microbatch numbers in its bars, a strip of messages
+/// below, another strip of the exchange between replicas, the bubble at the right, and a time axis. The colours follow
+/// the reader's light or dark mode. Tooltips show times.
 pub fn timeline_svg(panels: &[Panel], title: &str) -> String {
     draw(panels, title, &format!("<style>{}</style>\n", timeline_css()))
 }
 
-/// The same without its style sheet, for a page that has [`timeline_css`] in its own.
+/// The same SVG without its style sheet, for a page whose own style sheet contains [`timeline_css`].
 pub fn timeline_svg_unstyled(panels: &[Panel], title: &str) -> String {
     draw(panels, title, "")
 }
 
-/// The style sheet of the drawings. Its selectors are short: a page puts them in a rule of its own.
+/// The style sheet of the drawings. Its selectors are short, so a page should nest them in a rule of its own.
 pub fn timeline_css() -> String {
     let fills = ACTION_STYLES.iter().map(|(kind, _, colour)| format!(".{kind}{{fill:{colour}}}"));
     fills.fold(CSS.to_owned(), |css, fill| css + &fill)

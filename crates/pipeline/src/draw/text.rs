@@ -6,9 +6,9 @@ use crate::timeline::Span;
 /// bubble.
 ///
 /// `F3` begins the forward of microbatch 3, dashes are the rest of it, and dots are idle time. Where the names don't
-/// fit, each action is drawn by the last digit of its microbatch alone, and a line below says how. Messages are not
-/// shown, and what replicas reduce (`R`) and gather (`G`) only where nothing is computed. `T` is the tied reduction,
-/// `X` the exchange, `U` the update and `S` the snapshot.
+/// fit, each action is drawn as the last digit of its microbatch alone, and a line below explains the digits. Messages
+/// are not shown. The replicas' reduction (`R`) and gather (`G`) are shown only where no computation runs. `T` is the
+/// tied reduction, `X` the exchange, `U` the update and `S` the snapshot.
 pub fn timeline_text(panels: &[Panel], width: usize) -> String {
     let ranks = panels.iter().map(|panel| panel.timeline.spans.len()).max().unwrap_or(0);
     let name = format!("stage {}", ranks.saturating_sub(1)).len();
@@ -76,7 +76,7 @@ impl Canvas {
     }
 }
 
-/// Letter of an action that is no computation.
+/// The letter of an action that is not a computation.
 fn letter(action: Action) -> Option<char> {
     match action {
         Action::Reduce(_) => Some('R'),
@@ -89,7 +89,7 @@ fn letter(action: Action) -> Option<char> {
     }
 }
 
-/// A computation that is too narrow for its name.
+/// The symbol of a computation that is too narrow for its name.
 fn digit(action: Action) -> char {
     let last = action.item().map_or(0, |item| item.microbatch % 10) as u8;
     let first = match action {

@@ -25,7 +25,7 @@ pub fn timeline_trace(panels: &[Panel]) -> String {
         }
         events.extend(threads.iter().map(|(thread, id)| name("thread_name", process, *id, thread)));
     }
-    // Every name is made of an action, a number or a plain heading: nothing in it needs escaping.
+    // Every name consists of an action, a number or a plain heading, so no name needs escaping.
     format!("{{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n{}\n]}}\n", events.join(",\n"))
 }
 

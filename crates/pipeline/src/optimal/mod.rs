@@ -1,11 +1,11 @@
 //! The schedule with the shortest step for given costs and memory, by branch and bound.
 //!
-//! One chunk a rank. All microbatches cost the same, so some optimal schedule runs the forwards of each rank in
-//! microbatch order, and likewise its I and its W; what is searched is how each rank interleaves them. Branches are
-//! those of Giffler and Thompson (1960): of all actions that could come next, take the one that ends first; on its
-//! rank, only actions that can begin before that end need to be tried, because any other could wait for it. Where
-//! memory is short, an action that takes memory can't always be put before others: then not to run it next is a branch
-//! too.
+//! Each rank holds one chunk. All microbatches cost the same, so some optimal schedule runs the forwards of each rank
+//! in microbatch order, and likewise its I and its W. The search decides how each rank interleaves them. Branches are
+//! those of Giffler and Thompson (1960): of all possible next actions, take the one that ends first. On its rank, only
+//! actions that can begin before that end need to be tried, because any other action could follow it without delay.
+//! Where memory is short, an action that takes memory can't always precede others, so a further branch does not run it
+//! next.
 
 mod search;
 mod state;
@@ -24,11 +24,11 @@ use state::SearchProblem;
 pub struct OptimalSchedule {
     /// The best schedule found.
     pub schedule: Schedule,
-    /// Its seconds until the last computation, if every message takes the link's time and no more.
+    /// The seconds until the schedule's last computation ends, if every message takes exactly the link's time.
     pub seconds: f64,
-    /// No schedule takes fewer seconds: equal to `seconds` if the search was finished.
+    /// A lower bound of the seconds of every schedule; equal to `seconds` if the search finished.
     pub lower_bound: f64,
-    /// States that were looked at.
+    /// The number of visited states.
     pub states: u64,
 }
 
@@ -39,11 +39,11 @@ impl OptimalSchedule {
     }
 }
 
-/// Times closer than this, relatively, are the same.
+/// The relative difference below which two times count as equal.
 const TOLERANCE: f64 = 1e-9;
 /// Searches for the shortest schedule of `microbatches` microbatches over `costs.chunks.len()` ranks with one chunk
-/// each, of which each holds at most `limits[rank]` bytes of activations and inputs of weight gradients. Gives up after
-/// `max_states` states, and has then proven less. None if nothing that fits was found.
+/// each. Each rank holds at most `limits[rank]` bytes of activations and inputs of weight gradients. The search stops
+/// after `max_states` states; its lower bound is then weaker. `None` if no schedule that fits was found.
 pub fn optimal_schedule(
     costs: &Costs,
     microbatches: usize,
@@ -65,7 +65,7 @@ pub fn optimal_schedule(
 /// Seconds of a schedule, and each rank's actions.
 type Found = (f64, Vec<Vec<Action>>);
 
-/// The best of the schedules that are known by name, with its seconds.
+/// The best of the named schedules, with its seconds.
 fn best_known(costs: &Costs, microbatches: usize, limits: &[u64]) -> Option<Found> {
     let ranks = costs.chunks.len();
     let varying = |chunk: &ChunkCosts| ChunkCosts { static_bytes: 0, temporary_bytes: 0, ..*chunk };
@@ -87,7 +87,8 @@ fn best_known(costs: &Costs, microbatches: usize, limits: &[u64]) -> Option<Foun
         .min_by(|a, b| a.0.total_cmp(&b.0))
 }
 
-/// I directly followed by the W of the same item is B on the first rank, where nobody waits for the result of I.
+/// Merges an I directly followed by the W of the same item into B on the first rank, where no rank waits for the result
+/// of I.
 fn merge_backwards(actions: Vec<Action>) -> Vec<Action> {
     let mut merged: Vec<Action> = Vec::with_capacity(actions.len());
     for action in actions {

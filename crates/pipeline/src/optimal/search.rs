@@ -1,13 +1,14 @@
-//! Beam search for a good schedule to begin with, then depth-first branch and bound.
+//! Beam search for a good initial schedule, then depth-first branch and bound.
 
 use std::collections::HashMap;
 
 use super::state::{PartialSchedule, SearchProblem};
 use super::{Found, TOLERANCE};
 
-/// States kept of those with equally many actions done, in the search for a good schedule to begin with.
+/// The beam width: the number of states kept after each action, in the search for a good initial schedule.
 const BEAM_WIDTH: usize = 500;
-/// Remembered states with the same actions done, and all of them: more would cost more time or memory than they save.
+/// The maximal numbers of remembered states: with the same executed actions, and in total. More states would cost more
+/// time or memory than they save.
 const MAX_SAME_ACTIONS: usize = 8;
 const MAX_REMEMBERED: usize = 2_000_000;
 
@@ -16,7 +17,7 @@ pub(super) struct Search<'a> {
     best: Option<Found>,
     states: u64,
     max_states: u64,
-    /// Times of states that were searched, by the actions done.
+    /// The times of searched states, by their executed actions.
     remembered: HashMap<Vec<[u8; 4]>, Vec<Vec<f64>>>,
     kept: usize,
 }
@@ -25,14 +26,14 @@ pub(super) struct Search<'a> {
 pub(super) struct SearchResult {
     /// The best schedule.
     pub(super) best: Option<Found>,
-    /// No schedule that was left out is shorter; infinite if none was.
+    /// A lower bound of all schedules that were not searched; infinite if the search was exhaustive.
     pub(super) open_bound: f64,
-    /// States that were looked at.
+    /// The number of visited states.
     pub(super) states: u64,
 }
 
 impl<'a> Search<'a> {
-    /// Searches for something better than `best`.
+    /// A search for a schedule better than `best`.
     pub(super) fn new(problem: &'a SearchProblem<'a>, best: Option<Found>, max_states: u64) -> Search<'a> {
         Search { problem, best, states: 0, max_states, remembered: HashMap::new(), kept: 0 }
     }
@@ -48,15 +49,14 @@ impl<'a> Search<'a> {
         self.best.as_ref().map_or(f64::INFINITY, |(seconds, _)| seconds * (1.0 - TOLERANCE))
     }
 
-    /// Notes a complete schedule if it is the best so far.
+    /// Records a complete schedule if it is the best so far.
     fn complete(&mut self, state: &PartialSchedule) {
         if state.seconds() < self.bound_to_beat() {
             self.best = Some((state.seconds(), state.ranks.iter().map(|rank| rank.actions.clone()).collect()));
         }
     }
 
-    /// The branches of a state, each with its lower bound, those that can beat the best schedule, the most promising
-    /// first.
+    /// The branches of a state that can beat the best schedule, each with its lower bound, the most promising first.
     fn children(&self, state: &PartialSchedule) -> Vec<(f64, PartialSchedule)> {
         let mut children: Vec<(f64, PartialSchedule)> = Vec::new();
         for child in state.branches(self.problem) {
@@ -69,7 +69,7 @@ impl<'a> Search<'a> {
         children
     }
 
-    /// Keeps the best states after each action: finds a good schedule quickly.
+    /// Runs a beam search, which keeps the best states after each action and finds a good schedule quickly.
     fn beam(&mut self, root: PartialSchedule) {
         let mut states = vec![(0.0, root)];
         while !states.is_empty() {
@@ -89,7 +89,7 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// Searches everything below a state, depth first; returns a lower bound of what was left out.
+    /// Searches all successors of a state, depth first. Returns a lower bound of the schedules that were not searched.
     fn descend(&mut self, root: PartialSchedule) -> f64 {
         let mut open = vec![(root.lower_bound(self.problem), root)];
         while let Some((bound, state)) = open.pop() {
@@ -111,7 +111,8 @@ impl<'a> Search<'a> {
         f64::INFINITY
     }
 
-    /// Whether a state with the same actions done was searched that is nowhere later; otherwise remembers this one.
+    /// Whether an already searched state has the same executed actions and no later time. Otherwise remembers this
+    /// state.
     fn is_dominated(&mut self, state: &PartialSchedule) -> bool {
         let times = state.times();
         let full = self.kept >= MAX_REMEMBERED;

@@ -1,4 +1,4 @@
-//! The actions that the ranks have done, the possible next ones, and a lower bound of the remaining time.
+//! The actions that the ranks have executed, the possible next actions, and a lower bound of the remaining time.
 
 use crate::action::{Action, WorkItem};
 use crate::simulate::ChunkCosts;
@@ -14,7 +14,7 @@ pub(super) struct SearchProblem<'a> {
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 enum Kind {
     Forward,
-    /// I and W at once, which never holds the inputs of the weight gradients beside anything else.
+    /// I and W at once, without keeping the inputs of the weight gradients between them.
     FullBackward,
     BackwardInput,
     BackwardWeight,
@@ -47,14 +47,14 @@ impl SearchProblem<'_> {
 /// The progress of one rank.
 #[derive(Clone, Debug)]
 pub(super) struct Rank {
-    /// When its last action ended.
+    /// The time at which the rank's last action ended.
     pub(super) time: f64,
     held_bytes: u64,
     forward_ends: Vec<f64>,
     backward_ends: Vec<f64>,
     weight_gradients: usize,
     pub(super) actions: Vec<Action>,
-    /// An action that takes memory and must not come next.
+    /// Whether an action that takes memory must not come next, by [`Kind::postponed_index`].
     is_postponed: [bool; 2],
 }
 
@@ -87,7 +87,7 @@ impl PartialSchedule {
         PartialSchedule { ranks: vec![rank; problem.chunks.len()] }
     }
 
-    /// When the rank's next forward has its input; None if that is not computed yet.
+    /// The time at which the rank's next forward has its input; `None` if the input is not computed yet.
     fn forward_ready(&self, problem: &SearchProblem, rank: usize) -> Option<f64> {
         let next = self.ranks[rank].forward_ends.len();
         match rank.checked_sub(1) {
@@ -97,7 +97,7 @@ impl PartialSchedule {
         }
     }
 
-    /// The same of its next backward.
+    /// The time at which the rank's next backward has its input; `None` if the input is not computed yet.
     fn backward_ready(&self, problem: &SearchProblem, rank: usize) -> Option<f64> {
         let next = self.ranks[rank].backward_ends.len();
         let own = *self.ranks[rank].forward_ends.get(next)?;
@@ -121,7 +121,7 @@ impl PartialSchedule {
         let ready = self.backward_ready(problem, rank);
         let input = ready.filter(|_| cost.weight_gradient_bytes <= free.saturating_add(cost.activation_bytes));
         let input = input.map(|ready| candidate(Kind::BackwardInput, ready, cost.backward_input_seconds));
-        // otherwise I and W do the same and are more flexible
+        // otherwise separate I and W have the same effect and are more flexible
         let needs_full = cost.weight_gradient_bytes > cost.activation_bytes;
         let full = ready.filter(|_| needs_full && state.weight_gradients == state.backward_ends.len());
         let both = cost.backward_input_seconds + cost.backward_weight_seconds;
@@ -135,7 +135,7 @@ impl PartialSchedule {
         [input, forward, full, weight].into_iter().flatten().filter(may_come).collect()
     }
 
-    /// The states of which one leads to the best continuation.
+    /// The successor states, at least one of which leads to the best continuation.
     pub(super) fn branches(&self, problem: &SearchProblem) -> Vec<PartialSchedule> {
         let all = (0..self.ranks.len()).flat_map(|rank| self.candidates(problem, rank));
         let Some(first) = all.min_by(|a, b| a.end.total_cmp(&b.end)) else { return Vec::new() };
@@ -194,7 +194,7 @@ impl PartialSchedule {
         self.ranks.iter().map(|rank| rank.time).fold(0.0, f64::max)
     }
 
-    /// When each rank can have run its last forward, at the earliest.
+    /// For each rank, the earliest time at which its last forward can end.
     fn last_forward_bounds(&self, problem: &SearchProblem) -> Vec<f64> {
         let mut bounds: Vec<f64> = Vec::with_capacity(self.ranks.len());
         for (state, cost) in self.ranks.iter().zip(problem.chunks) {
@@ -211,13 +211,13 @@ impl PartialSchedule {
         bounds
     }
 
-    /// No continuation ends earlier.
+    /// A lower bound of the end of every continuation.
     pub(super) fn lower_bound(&self, problem: &SearchProblem) -> f64 {
         let count = self.ranks.len();
         let left = |done: usize| (problem.microbatches - done) as f64;
         let last_forward = self.last_forward_bounds(problem);
         let mut bound = 0.0f64;
-        // when the next rank's last I can have ended, and when its next one can begin
+        // the earliest times at which the next rank's last I can end and its next I can begin
         let (mut last_backward, mut next_backward) = (0.0f64, 0.0f64);
         for rank in (0..count).rev() {
             let (state, cost) = (&self.ranks[rank], &problem.chunks[rank]);
@@ -263,7 +263,8 @@ impl PartialSchedule {
         bound
     }
 
-    /// Actions done, by rank: states with the same ones have the same left to do and hold the same.
+    /// The executed actions, by rank. States with equal values have the same remaining actions and hold the same
+    /// memory.
     pub(super) fn done(&self) -> Vec<[u8; 4]> {
         let counts = |rank: &Rank| {
             let postponed = usize::from(rank.is_postponed[0]) + 2 * usize::from(rank.is_postponed[1]);
@@ -272,7 +273,7 @@ impl PartialSchedule {
         self.ranks.iter().map(counts).collect()
     }
 
-    /// All times on which the rest depends.
+    /// All times on which the remaining schedule depends.
     pub(super) fn times(&self) -> Vec<f64> {
         let mut times: Vec<f64> = self.ranks.iter().map(|rank| rank.time).collect();
         for pair in self.ranks.windows(2) {

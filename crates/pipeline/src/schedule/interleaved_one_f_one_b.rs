@@ -5,10 +5,10 @@ use crate::placement::Placement;
 
 /// 1F1B with several chunks a rank (Narayanan et al. 2021, arXiv:2104.04473, section 2.2; torch's
 /// `ScheduleInterleaved1F1B`): with `v` chunks a rank the bubble is that of 1F1B over `v`. Rank `r` of `p` runs `(v -
-/// 1) * p + 2 * (p - 1 - r)` forwards ahead, and so holds the activations of one work item more, each of which has a
-/// `v`-th of its layers.
+/// 1) * p + 2 * (p - 1 - r)` forwards ahead, and so holds the activations of one more work item than that. Each work
+/// item covers a `v`-th of the rank's layers.
 ///
-/// Any number of microbatches is possible; with at least `p` of them the bubble is as said.
+/// Any number of microbatches is possible. The bubble above requires at least `p` microbatches.
 pub fn interleaved_one_f_one_b(ranks: usize, chunks_per_rank: usize, microbatches: usize) -> Schedule {
     let rank = |rank| {
         let Rounds { forward, backward, warm_up } = Rounds::new(rank, ranks, chunks_per_rank, microbatches);

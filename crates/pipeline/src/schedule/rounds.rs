@@ -1,5 +1,5 @@
 //! The order in which a rank of an interleaved pipeline visits its chunks: in rounds of microbatches, so that a
-//! microbatch comes back to the rank just when it has passed all the others.
+//! microbatch returns to the rank just when it has passed all other ranks.
 
 use std::ops::Range;
 
@@ -7,21 +7,21 @@ use crate::action::WorkItem;
 
 /// A rank's work items, in the order of its forwards and in that of its backwards.
 pub(super) struct Rounds {
-    /// Round by round, its chunks ascending; in each, the round's microbatches.
+    /// Round by round, the rank's chunks ascending; in each, the round's microbatches.
     pub(super) forward: Vec<WorkItem>,
-    /// The same with chunks descending.
+    /// Round by round, the rank's chunks descending; in each, the round's microbatches.
     pub(super) backward: Vec<WorkItem>,
-    /// Forwards that the pipeline's last rank runs before its first backward: all that the first round has in all
-    /// chunks but the last.
+    /// The number of warm-up forwards that the pipeline's last rank runs before its first backward: the forwards of the
+    /// first round in all chunks but the last.
     pub(super) warm_up: usize,
 }
 
 impl Rounds {
     /// The rounds of `rank` in `ranks`, whose chunks are `rank`, `rank + ranks` and so on.
     ///
-    /// Rounds have at least as many microbatches as there are ranks where there are enough of them, and differ by one
-    /// microbatch at most, the larger first. Where torch accepts the number of microbatches, they are torch's: there,
-    /// all have to be equal.
+    /// If there are enough microbatches, each round has at least as many microbatches as there are ranks. Rounds differ
+    /// by at most one microbatch, the larger rounds first. For numbers of microbatches that torch accepts, the rounds
+    /// are torch's, which all have to be equal.
     pub(super) fn new(rank: usize, ranks: usize, chunks_per_rank: usize, microbatches: usize) -> Rounds {
         let rounds = (microbatches / ranks).max(1);
         let (size, larger) = (microbatches / rounds, microbatches % rounds);

@@ -3,12 +3,12 @@ use crate::action::{Action, WorkItem};
 use crate::placement::Placement;
 
 /// Two chunks a rank, laid out as a V: a microbatch comes back down the ranks that it went up, and its backward begins
-/// where its forward ends (ZB-V: Qi et al. 2024, arXiv:2401.10241, section 6; torch's `ScheduleZBVZeroBubble`). Where
-/// F, I and W take the same time there is no bubble but for filling and draining. Every rank holds the activations of
-/// at most `2p` work items, of half its layers each: as much as the first stage of 1F1B, and the same on all ranks.
+/// where its forward ends (ZB-V: Qi et al. 2024, arXiv:2401.10241, section 6; torch's `ScheduleZBVZeroBubble`). If F, I
+/// and W take the same time, the only bubble is that of filling and draining. Every rank holds the activations of at
+/// most `2p` work items, each of half its layers: as much as the first stage of 1F1B, and the same on all ranks.
 ///
-/// Any number of microbatches is possible; with fewer than `2p - 1` it is the part that concerns them of the schedule
-/// for `2p - 1`.
+/// Any number of microbatches is possible. With fewer than `2p - 1`, the schedule is the one for `2p - 1` without the
+/// actions of the missing microbatches.
 pub fn zbv_zero_bubble(ranks: usize, microbatches: usize) -> Schedule {
     let rank = |rank| {
         let mut actions = zbv_rank(rank, ranks, microbatches.max(2 * ranks - 1));

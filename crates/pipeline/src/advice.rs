@@ -8,26 +8,26 @@ use crate::program::Programs;
 use crate::simulate::{Costs, simulate};
 use crate::timeline::Timeline;
 
-/// The rank that takes most time, and what could be done about it. Its `Display` is one sentence.
+/// The slowest rank and a remedy. Its `Display` is one sentence.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Advice {
     /// The rank.
     pub rank: usize,
-    /// Its computation over the mean of all ranks.
+    /// The rank's computation divided by the mean of all ranks.
     pub imbalance: f64,
     /// The share by which the step would be shorter if the rank took the mean: 0 to 1.
     pub saving: f64,
     /// The partition that was measured.
     pub partition: Partition,
-    /// A partition with a shorter step, and how much shorter: 0 to 1.
+    /// A partition with a shorter step, and the share by which the step is shorter: 0 to 1.
     pub better: Option<(Partition, f64)>,
 }
 
-/// Less is within the noise of a measurement, and not worth a change.
+/// The minimal saving worth a change. A smaller saving is within the noise of a measurement.
 const MIN_SAVING: f64 = 0.01;
 
-/// Simulates steps with the measured times: one in which the slowest rank takes no more than the mean, and one of the
-/// best partition. None without measured steps or computations.
+/// Simulates steps with the measured times: a step in which the slowest rank takes no more than the mean, and a step of
+/// the best partition. `None` without measured steps or computations.
 ///
 /// `model` gives the modules' work in any unit; a rank's speed is its measured time over the work of its modules, so
 /// that ranks on unequal machines have unequal speeds.
@@ -50,8 +50,8 @@ pub fn advise(programs: &Programs, measured: &[Timeline], model: &ModelCost, par
     Some(Advice { rank, imbalance: slowest.imbalance, saving, partition: partition.clone(), better })
 }
 
-/// Moves single layers over the boundaries between chunks, each time the one that shortens the step most, while that
-/// does.
+/// Repeatedly moves the single layer over a chunk boundary that shortens the step most, as long as the step becomes
+/// shorter.
 fn better_partition(
     programs: &Programs,
     costs: &Costs,

@@ -74,7 +74,7 @@ pub fn to_csv(schedule: &Schedule) -> String {
 /// `OVERLAP_F_B`, which torch runs at the same time, are read as one after the other.
 ///
 /// # Errors
-/// Names line, column and action.
+/// The error names line, column and action.
 pub fn from_csv(text: &str, ranks: usize) -> Result<Schedule, CsvError> {
     let text = text.strip_prefix('\u{feff}').unwrap_or(text).trim_end();
     let rows =

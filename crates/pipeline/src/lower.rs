@@ -40,8 +40,8 @@ pub fn lower(schedule: &Schedule, tied: bool) -> Result<Programs, LowerError> {
     Ok(Programs { placement: placement.clone(), microbatches: *microbatches, ranks })
 }
 
-/// Programs of a forward-only pass over all microbatches, for evaluation. A rank with several chunks takes one chunk
-/// after the other; chunks that follow each other on one rank it takes together, as their results go nowhere else.
+/// Programs of a forward-only pass over all microbatches, for evaluation. A rank with several chunks runs one chunk
+/// after the other. Consecutive chunks on one rank run together, because their results stay on the rank.
 pub fn forward_only_programs(placement: &Placement, microbatches: usize) -> Programs {
     let actions = |rank| -> Vec<Action> {
         let chunks: Vec<usize> = placement.chunks_of(rank).collect();
@@ -59,7 +59,7 @@ pub fn forward_only_programs(placement: &Placement, microbatches: usize) -> Prog
 }
 
 /// Visits all ranks in ticks of one action each, and adds every message on both sides in the tick that produces it: the
-/// send directly after the action that produces it, the receive before what the receiver computes meanwhile, so that
+/// send directly after the producing action, the receive before the receiver's computation in the meantime, so that
 /// transfer overlaps computation. Every receive comes before its send in this order, so one message in flight per edge
 /// is enough.
 ///

@@ -68,10 +68,10 @@ impl Programs {
         self.ranks.iter().flatten().any(|action| action.is_between_replicas())
     }
 
-    /// The programs of a pipeline that is one of several replicas: with the `REDUCE` of a chunk as soon as its
-    /// gradients are there, and its `GATHER` after the update. All replicas send in one order, whatever their
-    /// microbatches: the last chunk is reduced first, whose gradients are complete first, and the first one is gathered
-    /// first, whose weights are read first.
+    /// The programs of a pipeline that is one of several replicas: the `REDUCE` of a chunk follows as soon as its
+    /// gradients are complete, and its `GATHER` follows the update. All replicas send in one order, independent of
+    /// their microbatches. The last chunk is reduced first, because its gradients are complete first. The first chunk
+    /// is gathered first, because its weights are read first.
     #[must_use]
     pub fn replicate(mut self) -> Programs {
         for (rank, actions) in self.ranks.iter_mut().enumerate() {
@@ -82,7 +82,7 @@ impl Programs {
                     action.completes_weight_gradient() && action.item().is_some_and(|item| item.chunk == chunk)
                 };
                 let complete = actions.iter().rposition(is_last_gradient).map_or(actions.len(), |last| last + 1);
-                // behind the gradient for the previous chunk, for which another rank waits
+                // after the send of the previous chunk's gradient, for which another rank waits
                 let sends = actions[complete..].iter().take_while(|action| action.is_send()).count();
                 let at = from.max(complete + sends);
                 actions.insert(at, Action::Reduce(chunk));
@@ -110,10 +110,10 @@ impl Programs {
         text
     }
 
-    /// Parses the text form. Only the syntax is checked; [`verify`](crate::verify()) checks what the programs do.
+    /// Parses the text form. This checks only the syntax; [`verify`](crate::verify()) checks the programs' behaviour.
     ///
     /// # Errors
-    /// Names the line, and the action where there is one.
+    /// The error names the line, and the action if there is one.
     pub fn from_text(text: &str) -> Result<Programs, ProgramTextError> {
         let mut lines = text.lines();
         let header = lines.next().unwrap_or_default();

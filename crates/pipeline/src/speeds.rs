@@ -8,11 +8,11 @@ use crate::placement::Placement;
 use crate::simulate::Costs;
 use crate::timeline::Timeline;
 
-/// Ranks of which the slowest is measured to be this fast, beside the fastest, count as equal: the modules' costs are
+/// The measured speed, relative to the fastest rank, from which a rank counts as equally fast. The modules' costs are
 /// estimates, and other programs take time on the same machines.
 const EQUAL_SPEED_RATIO: f64 = 0.8;
 
-/// The speed of the fastest rank; of others it is in whole thousandths, so that only their ratios matter.
+/// The speed of the fastest rank. Other speeds are in whole thousandths of it, so only their ratios matter.
 pub(crate) const FASTEST: u16 = 1000;
 
 /// The speed of each rank, relative to the fastest; by default all are equal.
@@ -33,7 +33,7 @@ pub struct SpeedError {
 }
 
 impl RankSpeeds {
-    /// Speeds in any unit, one a rank. Below a thousandth of the fastest they count as a thousandth.
+    /// Speeds in any unit, one per rank. Speeds below a thousandth of the fastest count as a thousandth.
     ///
     /// # Errors
     /// If one is not finite, or not above zero.
@@ -49,9 +49,9 @@ impl RankSpeeds {
         Ok(RankSpeeds { thousandths: if is_equal { Vec::new() } else { thousandths } })
     }
 
-    /// The speeds that `placement`'s ranks had in measured steps: of each rank the median of its modules' work in a
-    /// second. Speeds that differ from the fastest by no more than noise count as equal to it. `None` without measured
-    /// steps, or if a rank has no work.
+    /// The speeds of `placement`'s ranks in measured steps: for each rank, the median of its modules' work per second.
+    /// Speeds that differ from the fastest by no more than noise count as equal to it. `None` without measured steps,
+    /// or if a rank has no work.
     pub fn measured(
         timelines: &[Timeline],
         placement: &Placement,
@@ -80,7 +80,7 @@ impl RankSpeeds {
         self.thousandths.is_empty()
     }
 
-    /// The rank's speed over the fastest one's; ranks beyond the list are as fast as that.
+    /// The rank's speed divided by the fastest rank's. Ranks beyond the list count as the fastest.
     pub fn of(&self, rank: usize) -> f64 {
         f64::from(self.thousandths_of(rank)) / f64::from(FASTEST)
     }
@@ -101,7 +101,8 @@ impl fmt::Display for RankSpeeds {
 }
 
 impl Costs {
-    /// The same on ranks of these speeds: what a chunk took on the fastest takes longer on another.
+    /// The costs on ranks of these speeds. The times of each chunk, given for the fastest rank, are scaled to the
+    /// chunk's own rank.
     pub fn at_speeds(mut self, placement: &Placement, speeds: &RankSpeeds) -> Costs {
         for (chunk, &rank) in placement.as_slice().iter().enumerate() {
             self.scale(chunk, 1.0 / speeds.of(rank));

@@ -31,7 +31,8 @@ pub enum Action {
     /// `0SEND_F1`: hands the output over for the next chunk. It blocks only while
     /// [`SENDS_IN_FLIGHT`](crate::SENDS_IN_FLIGHT) earlier messages of its edge have not left.
     SendForward(WorkItem),
-    /// `1RECV_F1`: posts the receive of the previous chunk's output; non-blocking, the forward that needs it waits.
+    /// `1RECV_F1`: posts the receive of the previous chunk's output; non-blocking, because the forward that needs the
+    /// output waits.
     RecvForward(WorkItem),
     /// `1SEND_B1`: sends the gradient of the input to the previous chunk.
     SendBackward(WorkItem),
@@ -63,7 +64,7 @@ pub struct Edge {
 }
 
 impl Action {
-    /// The (chunk, microbatch) of the action; none for the actions of a whole step, and of a chunk in it.
+    /// The (chunk, microbatch) of the action; `None` for the actions of a whole step, or of a chunk in a step.
     pub fn item(self) -> Option<WorkItem> {
         match self {
             Action::Forward(item)
@@ -83,7 +84,7 @@ impl Action {
         }
     }
 
-    /// The chunk of the action; none for the actions of a whole step.
+    /// The chunk of the action; `None` for the actions of a whole step.
     pub fn chunk(self) -> Option<usize> {
         match self {
             Action::Reduce(chunk) | Action::Gather(chunk) => Some(chunk),
@@ -91,7 +92,7 @@ impl Action {
         }
     }
 
-    /// Whether it is one of F, B, I and W, the actions of a schedule and of its CSV.
+    /// Whether the action is F, B, I or W, the actions of a schedule and of its CSV.
     pub fn is_compute(self) -> bool {
         matches!(
             self,
@@ -99,27 +100,27 @@ impl Action {
         )
     }
 
-    /// Whether it sends.
+    /// Whether the action sends a message.
     pub fn is_send(self) -> bool {
         matches!(self, Action::SendForward(_) | Action::SendBackward(_))
     }
 
-    /// Whether it posts a receive.
+    /// Whether the action posts a receive.
     pub fn is_recv(self) -> bool {
         matches!(self, Action::RecvForward(_) | Action::RecvBackward(_))
     }
 
-    /// Whether replicas exchange something by it, while the rank computes (REDUCE or GATHER).
+    /// Whether the action exchanges data between replicas while the rank computes (REDUCE or GATHER).
     pub fn is_between_replicas(self) -> bool {
         matches!(self, Action::Reduce(_) | Action::Gather(_))
     }
 
-    /// Whether it completes the weight gradients of its item (B or W).
+    /// Whether the action completes the weight gradients of its item (B or W).
     pub fn completes_weight_gradient(self) -> bool {
         matches!(self, Action::FullBackward(_) | Action::BackwardWeight(_))
     }
 
-    /// The edge that a send or receive uses. None for other actions, and for chunk 0 towards a previous chunk.
+    /// The edge that a send or receive uses. `None` for other actions, and for chunk 0 towards a previous chunk.
     pub fn edge(self) -> Option<Edge> {
         let (from, to) = match self {
             Action::SendForward(u) => (u.chunk, u.chunk.checked_add(1)?),
@@ -164,7 +165,7 @@ impl Action {
     }
 
     /// The work item that needs the result of F, B, I or their sends: the same microbatch in the next chunk after a
-    /// forward, in the previous chunk after a backward. None at the pipeline's ends, and for other actions.
+    /// forward, in the previous chunk after a backward. `None` at the pipeline's ends, and for other actions.
     pub fn consumer(self, placement: &Placement) -> Option<WorkItem> {
         match self {
             Action::Forward(item) | Action::SendForward(item) => placement.next(item),

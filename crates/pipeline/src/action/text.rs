@@ -1,4 +1,4 @@
-//! The text form of actions, which is that of torch's `_Action`.
+//! The text form of actions, the same as that of torch's `_Action`.
 
 use super::{Action, WorkItem};
 use std::fmt;

@@ -26,7 +26,7 @@ impl<'a> From<&'a Timeline> for Panel<'a> {
     }
 }
 
-/// Seconds until the last panel's last rank is done.
+/// The seconds until the last rank of all panels is done.
 fn makespan(panels: &[Panel]) -> f64 {
     panels.iter().map(|panel| panel.timeline.makespan).fold(0.0, f64::max)
 }

@@ -11,14 +11,14 @@ use std::ops::Range;
 /// most `bytes_per_rank` under `schedule`; a chunk takes its work over its rank's speed. Of several such partitions,
 /// the one with the smallest sum of squared chunk times; of those, the lexicographically smallest.
 ///
-/// With one chunk a rank and no copies of parameters, or without a limit, the result is exact. Otherwise, what several
-/// chunks share of a rank's memory, and what the copies take that it holds of the rank before it, is found by making
-/// the chunk of an overfull rank whose layers hold most smaller, until all fit: a slower partition than the fastest may
-/// come of it, and one that fits may be missed.
+/// With one chunk a rank and no copies of parameters, or without a limit, the result is exact. Otherwise, several
+/// chunks share a rank's memory, or the rank holds copies of the previous rank's parameters. A heuristic then shrinks
+/// the chunk whose layers hold most on each overfull rank, until all ranks fit. The result may be slower than the
+/// fastest partition, and a partition that fits may be missed.
 ///
 /// # Errors
-/// If there is no chunk, a cost is negative or not finite, or no partition was found that fits: then the rank that
-/// exceeds the limit, and by how much, in the partition whose largest chunk is smallest.
+/// If there is no chunk, a cost is negative or not finite, or no partition that fits was found. The last error names
+/// the rank that exceeds the limit, and the excess, in the partition whose largest chunk is smallest.
 pub fn balanced_partition(
     model: &ModelCost,
     schedule: &Schedule,
@@ -39,13 +39,13 @@ pub fn balanced_partition(
             return Ok(partition);
         }
         let largest = |rank: usize| table.largest(schedule.placement.chunks_of(rank), &partition);
-        // a rank that is overfull without layers stays so
+        // a rank that is overfull without layers stays overfull
         let Some(largest) = overfull.into_iter().map(largest).collect::<Option<Vec<usize>>>() else { break };
         for chunk in largest {
             limits[chunk] = table.bytes(chunk, partition.range(chunk)).checked_sub(1);
         }
     }
-    // with the limit that this error names, this partition is found
+    // this partition is found with the limit that the error names
     let smallest = table.smallest().ok_or(PartitionError::NoChunks)?;
     excess(&smallest, model, schedule, bytes_per_rank.unwrap_or(u64::MAX), false).map_or(Ok(smallest), Err)
 }
@@ -62,14 +62,14 @@ struct CostTable<'a> {
     activations: Vec<u128>,
     weight_gradients: Vec<u128>,
     pinned_costs: [(u128, &'a ModuleCost); 2],
-    /// The value of any layer.
+    /// The largest `temporary_bytes` of all layers.
     layer_temporaries: u64,
-    /// For each chunk, what its rank holds whatever its layers are.
+    /// For each chunk, the bytes that its rank holds independent of its layers.
     ranks: Vec<RankCost>,
     /// For each chunk, its rank's speed.
     thousandths: Vec<u16>,
     layers: usize,
-    /// For each chunk, what [`microbatches_held`] says.
+    /// For each chunk, the result of [`microbatches_held`].
     held: Vec<Vec<(u64, u64)>>,
 }
 
@@ -118,7 +118,7 @@ impl<'a> CostTable<'a> {
         self.held.len()
     }
 
-    /// The fastest partition whose chunks are each within their limit; none if there is none.
+    /// The fastest partition whose chunks are each within their limit; `None` if no partition is.
     fn fastest(&self, limits: &[Option<u128>]) -> Option<Partition> {
         let fits =
             |chunk: usize, range: Range<usize>| limits[chunk].is_none_or(|limit| self.bytes(chunk, range) <= limit);
@@ -129,7 +129,7 @@ impl<'a> CostTable<'a> {
         Some(Partition { layers })
     }
 
-    /// The chunk among some whose layers hold most; `None` if no layer holds anything.
+    /// The chunk of `chunks` whose layers hold most; `None` if no layer holds anything.
     fn largest(&self, chunks: impl Iterator<Item = usize>, partition: &Partition) -> Option<usize> {
         let of_layers = |chunk: &usize| self.bytes(*chunk, partition.range(*chunk)) - self.bytes(*chunk, 0..0);
         chunks.max_by_key(of_layers).filter(|chunk| of_layers(chunk) > 0)
@@ -155,7 +155,7 @@ impl<'a> CostTable<'a> {
         work * u128::from(FASTEST) / u128::from(self.thousandths[chunk])
     }
 
-    /// The most bytes that the chunk holds, whatever the others on its rank hold then.
+    /// The maximal number of bytes that the chunk holds, independent of the other chunks on its rank.
     fn bytes(&self, chunk: usize, range: Range<usize>) -> u128 {
         let sum = |sums: &[u128]| sums[range.end] - sums[range.start];
         let mut parameters = sum(&self.parameters);

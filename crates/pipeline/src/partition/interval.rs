@@ -3,11 +3,11 @@
 
 use std::ops::Range;
 
-/// The least total and the lengths that reach it; of several sums, the lexicographically smallest lengths. None if
-/// nothing is allowed.
+/// The least total and the lengths that reach it; of several solutions, the lexicographically smallest lengths. `None`
+/// if no division is allowed.
 ///
-/// `value(chunk, range)` is the chunk's own value, None where that range is not allowed; `combine` makes a total of a
-/// chunk's value and the total of the chunks after it, and must not fall when either of them rises.
+/// `value(chunk, range)` is the chunk's own value, `None` if the range is not allowed. `combine` computes a total from
+/// a chunk's value and the total of the chunks after it, and must be monotonic in both.
 pub(super) fn min_total_split(
     chunks: usize,
     items: usize,

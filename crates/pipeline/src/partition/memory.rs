@@ -8,18 +8,18 @@ use crate::activation_memory;
 use crate::schedule::Schedule;
 use crate::simulate::Costs;
 
-/// Bytes that a rank holds whatever its layers are.
+/// Bytes that a rank holds independent of its layers.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 pub struct RankCost {
     /// The bytes of parameters that no module's cost contains, such as a weight that two modules share.
     pub parameter_bytes: u64,
-    /// The bytes of the copies that the next rank holds of such parameters.
+    /// The bytes of the copies of such parameters on the next rank.
     pub copied_bytes: u64,
     /// The bytes of the buffers of its links, and of the tensors in them.
     pub link_bytes: u64,
     /// The bytes of the process itself.
     pub process_bytes: u64,
-    /// Held at the end of a step, when no activations are.
+    /// The bytes held at the end of a step, when no activations are held.
     pub step_end_bytes: u64,
 }
 
@@ -28,13 +28,13 @@ pub struct RankCost {
 pub struct StageMemory {
     /// Weights, accumulators and moments, with every copy of them.
     pub parameters: u64,
-    /// Copies of the parameters of the rank before it.
+    /// Copies of the previous rank's parameters.
     pub copies: u64,
-    /// Kept from F to B or I.
+    /// Activations kept from F to B or I.
     pub activations: u64,
-    /// Kept from I to W.
+    /// Inputs of the weight gradients, kept from I to W.
     pub weight_gradient_inputs: u64,
-    /// Held while one action runs.
+    /// Temporary bytes held while one action runs.
     pub temporaries: u64,
     /// Buffers of links and tensors in them.
     pub links: u64,
@@ -43,7 +43,7 @@ pub struct StageMemory {
 }
 
 impl StageMemory {
-    /// The sum.
+    /// The sum of all parts.
     pub fn total(&self) -> u64 {
         self.parts().iter().fold(0, |sum, (_, bytes)| sum.saturating_add(*bytes))
     }
@@ -62,7 +62,7 @@ impl StageMemory {
         ]
     }
 
-    /// The settings that reduce it, the most effective first.
+    /// The settings that reduce the memory, the most effective first.
     pub(super) fn remedies(&self) -> &'static str {
         if self.parameters > self.activations + self.weight_gradient_inputs + self.temporaries {
             "or use more stages"
@@ -73,7 +73,7 @@ impl StageMemory {
 }
 
 impl fmt::Display for StageMemory {
-    /// The parts that there are, the largest first.
+    /// Writes the parts that are not 0, the largest first.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut parts = self.parts();
         parts.sort_by_key(|&(_, bytes)| std::cmp::Reverse(bytes));

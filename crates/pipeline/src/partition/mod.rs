@@ -28,16 +28,16 @@ pub struct ModuleCost {
     pub backward_weight: f64,
     /// Bytes of weights, accumulators and moments, with every copy of them.
     pub parameter_bytes: u64,
-    /// Bytes of the copies that the next rank holds of its parameters.
+    /// Bytes of the copies of the module's parameters on the next rank.
     pub copied_bytes: u64,
-    /// Bytes kept from F to B or I for each microbatch in flight: its input counts, its output is another module's
-    /// input.
+    /// Bytes kept from F to B or I for each microbatch in flight. The module's input counts; its output counts as
+    /// another module's input.
     pub activation_bytes: u64,
     /// Bytes kept from I to W for each microbatch: the inputs of its weight gradients.
     pub weight_gradient_bytes: u64,
-    /// The most bytes besides that its F, B, I or W holds while it runs. One layer uses what another leaves; embedding
-    /// and head, whose tensors have other sizes, do not. [`balanced_partition`] takes the largest of all layers for
-    /// each of them.
+    /// The maximal number of further bytes that the module's F, B, I or W holds while it runs. A layer reuses the
+    /// memory that another layer frees; embedding and head, whose tensors have other sizes, do not.
+    /// [`balanced_partition`] uses the largest value of all layers for every layer.
     pub temporary_bytes: u64,
 }
 
@@ -59,7 +59,7 @@ pub struct ModelCost {
     pub head: ModuleCost,
     /// Bytes of the activations sent from one chunk to the next, per microbatch.
     pub boundary_bytes: u64,
-    /// The bytes that each rank holds whatever its layers are; ranks beyond the list hold nothing more.
+    /// The bytes that each rank holds independent of its layers; ranks beyond the list hold no such bytes.
     pub ranks: Vec<RankCost>,
 }
 
@@ -96,8 +96,8 @@ impl Partition {
         first.into_iter().chain(model.layers.get(self.range(chunk)).unwrap_or_default()).chain(last)
     }
 
-    /// The most bytes that an action of `chunk` holds besides what is kept: of the largest layer, of the embedding and
-    /// of the head.
+    /// The maximal number of bytes that actions of `chunk` hold in addition to the kept bytes: the sum of the values of
+    /// the largest layer, the embedding and the head.
     pub(crate) fn temporary_bytes(&self, model: &ModelCost, chunk: usize) -> u64 {
         let layers = model.layers.get(self.range(chunk)).unwrap_or_default();
         let layer = layers.iter().map(|layer| layer.temporary_bytes).max().unwrap_or(0);
@@ -111,7 +111,7 @@ impl Partition {
         self.modules_of(model, chunk).map(ModuleCost::work).sum()
     }
 
-    /// The most bytes that each rank holds under `schedule`.
+    /// The peak number of bytes that each rank holds under `schedule`.
     pub fn peak_bytes(&self, model: &ModelCost, schedule: &Schedule) -> Vec<u64> {
         self.memory(model, schedule).iter().map(StageMemory::total).collect()
     }
@@ -163,13 +163,13 @@ pub enum PartitionError {
         is_given: bool,
         /// The rank that exceeds the limit most; in the partition whose largest chunk is smallest, unless one is given.
         stage: usize,
-        /// Its number of layers there, in all its chunks.
+        /// The number of layers in all chunks of the rank.
         layers: usize,
-        /// Its work items in flight.
+        /// The rank's work items in flight.
         in_flight: usize,
-        /// The bytes that it holds.
+        /// The bytes that the rank holds.
         memory: StageMemory,
-        /// The sum of that, in bytes.
+        /// The sum of `memory`, in bytes.
         needed_bytes: u64,
         /// Excess, in bytes.
         excess_bytes: u64,
@@ -178,7 +178,7 @@ pub enum PartitionError {
     },
 }
 
-/// The partition that the user gives, if it fits model, pipeline and, under `schedule`, every rank's memory.
+/// The partition that the user gives, if it fits the model, the pipeline and, under `schedule`, every rank's memory.
 ///
 /// # Errors
 /// If the list's length is not the number of chunks, its sum not the number of layers, or a rank holds more than
@@ -205,7 +205,8 @@ pub fn explicit_partition(
     }
 }
 
-/// The error of a partition of which some rank holds more than `limit`; `is_given` if it is the user's.
+/// The error of a partition in which some rank holds more than `limit`. `is_given` says that the user gave the
+/// partition.
 fn excess(
     partition: &Partition,
     model: &ModelCost,

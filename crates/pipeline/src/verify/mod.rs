@@ -6,9 +6,9 @@
 //! in which ranks run, so one simulated execution that completes shows that all do.
 //!
 //! REDUCE and GATHER send and post without blocking too. REDUCE_TIED and EXCHANGE wait for the REDUCE of every chunk of
-//! their rank, and a chunk's first F waits for its GATHER of the step before. So what replicas wait for is sent without
-//! waiting for anything of the same kind, and no replica waits in a circle; that all of them send in one order is a
-//! rule for each rank's list.
+//! their rank, and a chunk's first F waits for its GATHER of the step before. So a replica sends the data that other
+//! replicas wait for without waiting for data of the same kind itself, and no cyclic wait between replicas is possible.
+//! A rule for each rank's list ensures that all replicas send in one order.
 
 mod order;
 mod pairing;
@@ -23,7 +23,8 @@ use crate::discrete_event;
 use crate::program::Programs;
 use crate::simulate::Costs;
 
-/// Messages that may wait on a link before a further SEND blocks: links enforce it, and the verifier reckons with it.
+/// The number of messages that may wait on a link before a further SEND blocks. Links enforce it, and the verifier
+/// assumes it.
 pub const SENDS_IN_FLIGHT: usize = 2;
 
 /// Limits of the executor.

@@ -16,7 +16,7 @@ pub(crate) enum ProgramKind {
     Evaluation,
 }
 
-/// Checks every rank's list by itself, and that all ranks agree on whether an embedding is tied.
+/// Checks every rank's list by itself, and that all ranks agree on whether the embedding is tied.
 pub(crate) fn check_ranks(
     placement: &Placement,
     microbatches: usize,
@@ -140,13 +140,14 @@ impl RankChecker<'_> {
             Action::SendForward(item) => missing(Action::Forward(item)),
             Action::SendBackward(item) => self.input_gradient_missing(item),
             Action::RecvForward(_) | Action::RecvBackward(_) => None,
-            // the replicas may have other numbers of microbatches, and must send in one order
+            // the replicas may have different numbers of microbatches, and must send in one order
             Action::Reduce(chunk) => {
                 let later = self.placement.chunks_of(self.rank).filter(|other| *other > chunk);
                 self.first_incomplete_gradient_of(chunk).or_else(|| later.map(Action::Reduce).find_map(missing))
             }
             Action::ReduceTied => self.first_incomplete_gradient().or_else(|| self.missing_of_chunks(Action::Reduce)),
-            // The gradients are complete as a consequence: none may come after EXCHANGE, and none may be missing.
+            // No check of the gradients is needed here: no action that completes a gradient may follow EXCHANGE, and
+            // none may be missing.
             Action::Exchange => {
                 let reduces = self.tied && self.placement.first_and_last_ranks().contains(&self.rank);
                 let reduced = self.missing_of_chunks(Action::Reduce);
@@ -157,8 +158,8 @@ impl RankChecker<'_> {
                 let earlier = self.placement.chunks_of(self.rank).take_while(|other| *other < chunk);
                 missing(Action::Update).or_else(|| earlier.map(Action::Gather).find_map(missing))
             }
-            // Only that it is there has to be shown for a chunk's first F of the next step, which waits for it: no F
-            // may follow.
+            // A chunk's first F of the next step waits for the GATHER. Only the presence of the GATHER needs a check:
+            // no F may follow it.
             Action::Snapshot => missing(Action::Update).or_else(|| self.missing_of_chunks(Action::Gather)),
         }
     }
@@ -192,7 +193,7 @@ impl RankChecker<'_> {
         (!self.has_executed(whole) && !self.has_executed(Action::BackwardInput(item))).then_some(whole)
     }
 
-    /// The first missing action of this rank's chunks, of which each has one if the pipeline has replicas.
+    /// The first missing `action` of this rank's chunks. Every chunk needs one if the pipeline has replicas.
     fn missing_of_chunks(&self, action: fn(usize) -> Action) -> Option<Action> {
         let mut all = self.placement.chunks_of(self.rank).map(action).filter(|_| self.replicated);
         all.find(|action| !self.has_executed(*action))
@@ -203,7 +204,7 @@ impl RankChecker<'_> {
         self.placement.chunks_of(self.rank).find_map(|chunk| self.first_incomplete_gradient_of(chunk))
     }
 
-    /// The same of one of its chunks.
+    /// The action that completes the first incomplete weight gradient of `chunk`.
     fn first_incomplete_gradient_of(&self, chunk: usize) -> Option<Action> {
         (0..self.microbatches).find_map(|microbatch| {
             let item = WorkItem { chunk, microbatch };
@@ -251,8 +252,7 @@ impl RankChecker<'_> {
         self.items().map(Action::Forward).find(|forward| !self.has_executed(*forward))
     }
 
-    /// The first missing send. Missing receives are found by the action that needs them, but a send is needed by
-    /// another rank.
+    /// The first missing send. The action that needs a receive detects its absence, but only another rank needs a send.
     fn missing_message(&self) -> Option<Action> {
         self.items().find_map(|item| {
             let training = self.kind == ProgramKind::Training;

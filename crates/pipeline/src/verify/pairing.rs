@@ -1,6 +1,6 @@
-//! The messages from one rank to another arrive in the order in which they are sent, whatever edges they belong to, so
-//! the receives must be posted in that order too. A connection for each edge would ask less; NCCL has one communicator
-//! for each pair of ranks.
+//! The messages from one rank to another arrive in the order of their sends, across all edges, so the receives must be
+//! posted in that order too. A connection for each edge would require less, but NCCL has one communicator for each pair
+//! of ranks.
 
 use super::violation::{ActionLocation, Violation};
 use std::collections::BTreeMap;
@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use crate::action::Action;
 use crate::placement::Placement;
 
-/// Expects lists that passed `check_ranks`: every send and receive is there once.
+/// Expects lists that passed `check_ranks`: every send and receive appears once.
 pub(super) fn check(placement: &Placement, ranks: &[Vec<Action>]) -> Result<(), Violation> {
     let mut pairs: BTreeMap<_, (Vec<ActionLocation>, Vec<ActionLocation>)> = BTreeMap::new();
     for (rank, actions) in ranks.iter().enumerate() {

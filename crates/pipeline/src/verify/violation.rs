@@ -43,7 +43,7 @@ pub enum Violation {
         /// Microbatches of the step.
         microbatches: usize,
     },
-    /// More or fewer lists than ranks.
+    /// The number of lists is not the number of ranks.
     #[error("the placement has {expected} ranks but there are {found} lists of actions: give one per rank")]
     RankCountMismatch {
         /// Ranks of the placement.
@@ -95,7 +95,7 @@ pub enum Violation {
         /// The action.
         location: ActionLocation,
     },
-    /// An action is there twice.
+    /// An action appears twice.
     #[error("{location}: its work is already done by {first} at position {position}: remove one of the two")]
     Duplicate {
         /// The second one.
@@ -176,7 +176,7 @@ pub enum Violation {
 }
 
 impl Violation {
-    /// The action to look at first, if there is one.
+    /// The action to check first; `None` if the violation has no location.
     pub fn location(&self) -> Option<ActionLocation> {
         match self {
             Violation::Empty { .. } | Violation::RankCountMismatch { .. } | Violation::LimitCountMismatch { .. } => {

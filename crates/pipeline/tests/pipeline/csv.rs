@@ -22,7 +22,7 @@ fn a_split_backward_and_several_chunks_are_read() {
     assert_eq!(schedule.ranks[0].len() + schedule.ranks[1].len(), 12);
     assert_eq!(schedule.in_flight(), [2, 2]);
     assert_eq!(schedule.placement, Placement::v_shaped(2));
-    // In flight until W.
+    // A work item is in flight until its W.
     let late = from_csv("0F0,0I0,0F1,0I1,0W0,0W1", 1).unwrap();
     assert_eq!((late.microbatches, late.in_flight()), (2, vec![2]));
 }
@@ -80,7 +80,7 @@ macro_rules! data {
     };
 }
 
-/// Reads a file of `tests/data`, and verifies it as links will run it.
+/// Reads a file of `tests/data`, and verifies it with the limits of the links.
 fn read((name, text): (&str, &str), ranks: usize) -> Schedule {
     let schedule = from_csv(text, ranks).unwrap_or_else(|e| panic!("{name}: {e}"));
     for tied in [false, true] {

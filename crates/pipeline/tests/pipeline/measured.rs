@@ -1,4 +1,4 @@
-//! The content of measured timelines. Simulated ones stand in for them, because their costs are known.
+//! The analysis of measured timelines. Simulated timelines stand in for measured ones, because their costs are known.
 
 use proptest::prelude::*;
 use stagecoach_pipeline::{
@@ -6,7 +6,7 @@ use stagecoach_pipeline::{
     interleaved_one_f_one_b, lower, one_f_one_b, simulate, zbv_zero_bubble,
 };
 
-/// The spans that a trainer would measure of a simulated step: computations and the end of the step, and no messages.
+/// The spans that a trainer would measure in a simulated step: computations and the end of the step, without messages.
 fn measured(programs: &Programs, costs: &Costs) -> Timeline {
     let simulated = simulate(programs, costs);
     let seen = |spans: Vec<_>| spans.into_iter().filter(|span: &Span| !is_message(span)).collect();

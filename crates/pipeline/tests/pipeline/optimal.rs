@@ -1,4 +1,5 @@
-//! The search for the best schedule, against all schedules where they can be counted, and against the known ones.
+//! The search for the best schedule, against all schedules where these can be enumerated, and against the named
+//! schedules.
 
 use proptest::prelude::*;
 use stagecoach_pipeline::{
@@ -10,7 +11,7 @@ const UNLIMITED: u64 = u64::MAX;
 const MANY_STATES: u64 = 1_000_000;
 
 fn makespan(schedule: &Schedule, costs: &Costs) -> f64 {
-    // the search knows no limit of sends
+    // the search has no limit of sends in flight
     simulate(&lower(schedule, false).unwrap(), &Costs { sends_in_flight: 1000, ..costs.clone() }).makespan
 }
 

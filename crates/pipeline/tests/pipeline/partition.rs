@@ -21,17 +21,17 @@ fn module(name: &str, work: f64, parameter_bytes: u64, activation_bytes: u64) ->
     }
 }
 
-/// Over ranks of equal speed.
+/// The balanced partition over ranks of equal speed.
 fn balanced(model: &ModelCost, schedule: &Schedule, limit: Option<u64>) -> Result<Partition, PartitionError> {
     balanced_partition(model, schedule, limit, &RankSpeeds::default())
 }
 
-/// Over ranks of equal speed, with a chunk each.
+/// The balance ratio over ranks of equal speed, with one chunk each.
 fn balance(model: &ModelCost, partition: &Partition) -> f64 {
     balance_ratio(model, partition, &Placement::linear(partition.layers.len()), &RankSpeeds::default())
 }
 
-/// Multiply-adds a token of the model with h=768, 12/3 heads, intermediate 3,072, a vocabulary of 50,000 and 512
+/// Multiply-adds per token of the model with h=768, 12/3 heads, intermediate 3,072, a vocabulary of 50,000 and 512
 /// positions: in a layer 2 h^2 + 2 h (h/4) + 3 h 3072 for the weights and 512 h for causal attention.
 fn reference() -> ModelCost {
     ModelCost {
@@ -183,7 +183,7 @@ fn compositions(stages: usize, layers: usize) -> Vec<Vec<usize>> {
     (0..=layers).flat_map(rest).collect()
 }
 
-/// Small whole numbers, so that floating-point sums are exact and ties are frequent.
+/// Models whose costs are small whole numbers, so that floating-point sums are exact and ties are frequent.
 fn models() -> impl Strategy<Value = ModelCost> {
     let module = |name: &'static str| {
         let bytes = (0..20u64, 0..5u64, 0..5u64);
@@ -223,7 +223,8 @@ fn models() -> impl Strategy<Value = ModelCost> {
     })
 }
 
-/// Every rank holds the activations of so many microbatches at once, then what W needs of so many.
+/// A schedule in which every rank holds the activations of the first number of microbatches at once, then the inputs of
+/// W of the second number.
 fn holding(placement: Placement, held: &[(usize, usize)]) -> Schedule {
     let rank = |rank| {
         let items = |microbatches: usize| {
@@ -241,7 +242,7 @@ fn holding(placement: Placement, held: &[(usize, usize)]) -> Schedule {
     Schedule { name: "test".to_owned(), placement: placement.clone(), microbatches: 1, ranks }
 }
 
-/// Slowest chunk, sum of squares, layers: less is better. With a chunk a rank.
+/// The rank of a partition with one chunk per rank: slowest chunk, sum of squares, layers. Less is better.
 fn rank(model: &ModelCost, partition: &Partition, speeds: &RankSpeeds) -> (u64, u64, Vec<usize>) {
     let time = |chunk| partition.work(model, chunk) / speeds.of(chunk);
     let times: Vec<f64> = (0..partition.layers.len()).map(time).collect();
@@ -249,7 +250,7 @@ fn rank(model: &ModelCost, partition: &Partition, speeds: &RankSpeeds) -> (u64, 
     (slowest, times.iter().map(|time| time * time).sum::<f64>() as u64, partition.layers.clone())
 }
 
-/// Powers of two, so that times are exact.
+/// Speeds that are powers of two, so that times are exact.
 fn speeds(ranks: usize) -> impl Strategy<Value = Vec<f64>> {
     prop::collection::vec(prop::sample::select(vec![0.5, 1.0, 2.0, 4.0]), ranks)
 }
@@ -317,7 +318,7 @@ proptest! {
             Err(PartitionError::Memory { needed_bytes, excess_bytes, .. }) => {
                 prop_assert!(fullest(&fastest) > limit);
                 prop_assert_eq!(needed_bytes - excess_bytes, limit);
-                // what the message advises works
+                // the remedy in the message works
                 let raised = balanced(&model, &schedule, Some(needed_bytes)).unwrap();
                 prop_assert!(fullest(&raised) <= needed_bytes);
             }
@@ -348,7 +349,7 @@ fn layers_make_room_for_what_cannot_move() {
     }
 }
 
-/// By hand: layers of 10 s and 8 bytes of activations, 20 of what W needs; 100 bytes of weights.
+/// Manual sums: layers of 10 s, with 8 bytes of activations, 20 bytes of inputs of W and 100 bytes of weights.
 #[test]
 fn a_rank_holds_all_its_chunks_and_what_w_waits_for() {
     let layer = ModuleCost { weight_gradient_bytes: 20, ..module("layer", 10.0, 100, 8) };
@@ -360,8 +361,8 @@ fn a_rank_holds_all_its_chunks_and_what_w_waits_for() {
     let interleaved = interleaved_one_f_one_b(2, 2, 4);
     assert_eq!(interleaved.in_flight(), [5, 3]);
     assert_eq!(even.peak_bytes(&model, &interleaved), [200 + 5 * 8, 200 + 3 * 8]);
-    // one chunk a rank: W at once on rank 0, which holds another microbatch whole; one later on rank 1, so that two
-    // wait
+    // one chunk a rank: on rank 0, W runs at once while the rank holds all of another microbatch; on rank 1, W runs one
+    // microbatch later, so two wait
     let two = Partition { layers: vec![2, 2] };
     assert_eq!(two.peak_bytes(&model, &interleaved_zero_bubble(2, 1, 4)), [200 + 16 + 40, 200 + 2 * 40]);
     let zbv = even.peak_bytes(&model, &zbv_zero_bubble(2, 4));

@@ -4,17 +4,17 @@ use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 
 use stagecoach_pipeline::{Action, Programs, WorkItem};
 
-/// Executes programs with real queues and values that are tracked one by one. `Err` if it does something wrong, leaves
-/// something undone, or deadlocks.
+/// Executes programs with real queues and tracks every value. Execution returns `Err` if a program does something
+/// wrong, leaves work undone, or deadlocks.
 pub(crate) struct ReferenceExecutor<'a> {
     programs: &'a Programs,
     sends_in_flight: usize,
     next: Vec<usize>,
     /// Values on a rank, as text: `0F1` is an output, `0I1` the gradient of an input, `0A1` kept activations.
     values: Vec<HashSet<String>>,
-    /// Messages sent and receives posted that have not met, by (from, to).
+    /// Sent messages and posted receives without their counterpart, by (from, to).
     mail: HashMap<(usize, usize), (VecDeque<usize>, VecDeque<usize>)>,
-    /// Sends and receives that have not met, whatever chunks they are between, by ranks.
+    /// Sends and receives without their counterpart, across all chunks, by ranks.
     order: HashMap<(usize, usize), [VecDeque<Message>; 2]>,
     counts: BTreeMap<Action, usize>,
     losses: Vec<usize>,
@@ -22,7 +22,7 @@ pub(crate) struct ReferenceExecutor<'a> {
     exchanged: bool,
 }
 
-/// From a chunk, to a chunk, and the microbatch.
+/// The sending chunk, the receiving chunk and the microbatch.
 type Message = (usize, usize, usize);
 
 type StepResult = Result<bool, String>;
@@ -42,7 +42,7 @@ impl ReferenceExecutor<'_> {
             gradients: HashMap::new(),
             exchanged: false,
         };
-        // The highest rank first: the other way round than the verifier.
+        // Visits the highest rank first, the opposite order of the verifier's.
         while let Some(rank) = (0..ranks).rev().find_map(|rank| match executor.step(rank) {
             Ok(true) => Some(Ok(rank)),
             Ok(false) => None,
@@ -61,7 +61,7 @@ impl ReferenceExecutor<'_> {
         (chunk < self.programs.placement.chunks()).then(|| self.programs.placement.rank_of(chunk))
     }
 
-    /// Ok(false): has to wait.
+    /// Returns `Ok(false)` if the rank has to wait.
     fn step(&mut self, rank: usize) -> StepResult {
         let Some(action) = self.action(rank) else { return Ok(false) };
         if let Some(item) = action.item()
@@ -83,7 +83,7 @@ impl ReferenceExecutor<'_> {
                 if self.rank_of(chunk) != Some(rank) || self.gradients.get(&chunk) != Some(&all) {
                     return Err("REDUCE at the wrong time".to_owned());
                 }
-                // a stack of this rank's chunks: the last one is due first
+                // this rank's chunks are a stack: the last chunk is due first
                 let due = self.chunks_of(rank).len() - self.count_executed(rank, Action::Reduce);
                 if due == 0 || self.chunks_of(rank)[due - 1] != chunk {
                     return Err("REDUCE out of order".to_owned());
@@ -119,7 +119,8 @@ impl ReferenceExecutor<'_> {
         Ok(ran)
     }
 
-    /// A value that comes from `chunk`: on this rank, or by mail under the name `mailed`. Ok(false): still under way.
+    /// Takes an input value from this rank (`local`), or by the message of `receive`. Returns `Ok(false)` if the
+    /// message is still under way.
     fn take_input(&self, rank: usize, local: bool, value: String, receive: Action) -> StepResult {
         if self.values[rank].contains(&value) {
             return Ok(true);
@@ -194,7 +195,8 @@ impl ReferenceExecutor<'_> {
         self.deliver_message(item.chunk, to)
     }
 
-    /// A send (0) or a receive (1): the nth of one rank to another is that of the nth of the other kind.
+    /// Records a send (`end` 0) or a receive (`end` 1). The nth send from one rank to another must match the nth
+    /// receive.
     fn keep_order(&mut self, end: usize, message: Message) -> Result<(), String> {
         let rank = |chunk| self.programs.placement.rank_of(chunk);
         let ends = self.order.entry((rank(message.0), rank(message.1))).or_default();
@@ -239,7 +241,7 @@ impl ReferenceExecutor<'_> {
         self.chunks_of(rank).into_iter().filter(|&chunk| self.executed(rank, action(chunk))).count()
     }
 
-    /// Whether each chunk of the rank has executed it, where there are replicas.
+    /// Whether each chunk of the rank has executed `action`, if there are replicas.
     fn all_executed(&self, rank: usize, action: fn(usize) -> Action) -> bool {
         !self.programs.replicated() || self.count_executed(rank, action) == self.chunks_of(rank).len()
     }
@@ -249,7 +251,7 @@ impl ReferenceExecutor<'_> {
         self.programs.placement.chunks_of(rank).all(|chunk| self.gradients.get(&chunk) == Some(&all))
     }
 
-    /// A rendezvous moves when the last of its ranks comes; the others then find it counts.
+    /// The barrier completes when the last of its ranks arrives. The other ranks then find it completed.
     fn reduce(&mut self, rank: usize) -> StepResult {
         let ends = self.programs.placement.first_and_last_ranks();
         let is_reduced = self.all_executed(rank, Action::Reduce);

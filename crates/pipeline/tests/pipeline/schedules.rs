@@ -18,7 +18,7 @@ fn both(stages: usize, microbatches: usize) -> [Schedule; 2] {
     [gpipe(stages, microbatches), one_f_one_b(stages, microbatches)]
 }
 
-/// Every schedule that has so many chunks a rank.
+/// Every schedule with `chunks_per_rank` chunks per rank.
 fn every_schedule(ranks: usize, chunks_per_rank: usize, microbatches: usize) -> Vec<Schedule> {
     let mut schedules = vec![
         interleaved_one_f_one_b(ranks, chunks_per_rank, microbatches),
@@ -32,8 +32,8 @@ fn every_schedule(ranks: usize, chunks_per_rank: usize, microbatches: usize) -> 
     schedules
 }
 
-/// 1 to 16 ranks, 1 to 4 chunks, and 1 to 64 microbatches: those around multiples of the ranks, where schedules change,
-/// or all with `STAGECOACH_SCHEDULES=all`.
+/// Checks 1 to 16 ranks, 1 to 4 chunks, and 1 to 64 microbatches: the numbers around multiples of the ranks, where
+/// schedules change, or all numbers with `STAGECOACH_SCHEDULES=all`.
 fn every_layout(check: impl Fn(usize, usize, usize)) {
     let all = std::env::var("STAGECOACH_SCHEDULES").is_ok_and(|v| v == "all");
     for (ranks, chunks) in (1..=16).flat_map(|ranks| (1..=4).map(move |chunks| (ranks, chunks))) {
@@ -69,7 +69,7 @@ fn every_schedule_verifies_with_one_message_in_flight() {
     });
 }
 
-/// With one message in flight on every edge, which is less than links allow.
+/// Verifies with one message in flight on every edge, which is less than links allow.
 #[test]
 fn every_layout_verifies_and_simulates_without_deadlock() {
     let limits = Limits { sends_in_flight: 1, max_in_flight: None };
@@ -88,8 +88,8 @@ fn every_layout_verifies_and_simulates_without_deadlock() {
     });
 }
 
-/// Work items between F and B or W: of interleaved 1F1B those that it runs ahead and one, of ZB-H1 as many as ranks, of
-/// ZB-V twice that, of half the layers each, on all ranks.
+/// Work items between F and B or W: interleaved 1F1B has its forwards ahead plus one; ZB-H1 has as many as ranks; ZB-V
+/// has twice that on all ranks, each with half the layers.
 #[test]
 fn what_schedules_with_chunks_have_in_flight_is_what_the_papers_say() {
     every_layout(|ranks, chunks, microbatches| {
@@ -112,7 +112,8 @@ fn what_schedules_with_chunks_have_in_flight_is_what_the_papers_say() {
 }
 
 /// Idle seconds of a rank where F, I and W take a second each. A chunk of interleaved 1F1B has a part of the rank's
-/// work, so the same number of seconds is as much less of the step; with W split off, a third of it is left.
+/// work, so the same number of seconds is a smaller share of the step. With W split off, a third of the idle time is
+/// left.
 #[test]
 fn idle_time_of_schedules_with_chunks_matches_the_formulas() {
     every_layout(|ranks, chunks, microbatches| {
@@ -134,7 +135,7 @@ fn idle_time_of_schedules_with_chunks_matches_the_formulas() {
     });
 }
 
-/// torch's own lists.
+/// The schedules against torch's own lists.
 #[test]
 fn orders_are_those_of_torch() {
     for (schedule, expected) in [
@@ -304,7 +305,7 @@ fn chunks_in_parts_do_the_same_work() {
         verify(&split, &limits).unwrap();
         verify(&replica, &limits).unwrap();
         verify_evaluation(&forward_only_programs(&split.placement, 4), &Limits::default()).unwrap();
-        // a chunk of which each part takes its share of the time makes no step longer
+        // splitting a chunk whose parts each take their share of the time does not make the step longer
         let mut costs = Costs::uniform(split.placement.chunks());
         let of_part = parts.iter().flat_map(|&count| std::iter::repeat_n(1.0 / count as f64, count));
         for (chunk, share) in costs.chunks.iter_mut().zip(of_part) {

@@ -1,4 +1,4 @@
-//! The simulator's times against sums done by hand.
+//! The simulator's times against manual sums.
 
 use stagecoach_pipeline::{
     ChunkCosts, Costs, ModelCost, ModuleCost, Partition, Placement, Programs, Span, gpipe, interleaved_one_f_one_b,
@@ -136,7 +136,7 @@ fn costs_of_a_partitioned_model() {
     assert_eq!(costs.link_seconds, 0.5);
     let timeline = simulate(&lower(&one_f_one_b(3, 8), false).unwrap(), &costs);
     assert_eq!(timeline.peak_bytes, [500 + 3 * 5 + 21, 200 + 2 * 2 + 14, 300 + 3 + 21]);
-    // I gives the activations up; W waits for its inputs only, on the last rank those of three microbatches
+    // I frees the activations; W keeps only its inputs, on the last rank those of three microbatches
     let timeline = simulate(&lower(&interleaved_zero_bubble(3, 1, 8), false).unwrap(), &costs);
     assert_eq!(timeline.peak_bytes[2], 300 + 3 * 6 + 21);
 }
@@ -151,7 +151,7 @@ fn what_replicas_exchange_is_hidden_behind_other_chunks() {
     // one rank with both chunks: chunk 1 is done with its backward a second before chunk 0
     let programs = lower(&interleaved_one_f_one_b(1, 2, 1), false).unwrap().replicate();
     let run = |costs: &Costs| times(&simulate(&programs, costs).spans[0]);
-    // F, B and EXCHANGE begin where they can; REDUCE and GATHER take the link one after the other
+    // F, B and EXCHANGE begin at the earliest time; REDUCE and GATHER use the link one after the other
     let spans = |[first, second]: [f64; 2], [last, other]: [(f64, f64); 2], gathered: [(f64, f64); 2]| {
         let (backward, end) = (second + 1.0, other.1);
         expected(&[
@@ -171,9 +171,9 @@ fn what_replicas_exchange_is_hidden_behind_other_chunks() {
     let none = [(0.0, 0.0); 2];
     // chunk 1's reduction is done when that of chunk 0 begins
     assert_eq!(run(&exchange([0.5, 1.0], [0.0; 2])), spans([0.0, 1.0], [(3.0, 4.0), (4.0, 4.5)], none));
-    // it is not: they take the link one after the other
+    // chunk 1's reduction is not done when that of chunk 0 begins: both use the link one after the other
     assert_eq!(run(&exchange([0.5, 3.0], [0.0; 2])), spans([0.0, 1.0], [(3.0, 6.0), (6.0, 6.5)], none));
-    // chunk 1's weights arrive behind chunk 0's forward
+    // chunk 1's weights arrive after chunk 0's forward
     let gathered = [(0.0, 0.25), (0.25, 0.75)];
     assert_eq!(run(&exchange([0.0; 2], [0.25, 0.5])), spans([0.25, 1.25], [(3.25, 3.25), (4.25, 4.25)], gathered));
     let gathered = [(0.0, 0.25), (0.25, 2.25)];

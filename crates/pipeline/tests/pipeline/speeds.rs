@@ -1,4 +1,4 @@
-//! Ranks of unequal speed, in the simulation and as they are measured.
+//! Ranks of unequal speed, simulated and measured.
 
 use proptest::prelude::*;
 use stagecoach_pipeline::{
@@ -20,7 +20,7 @@ fn module(work: f64) -> ModuleCost {
     }
 }
 
-/// Twelve equal layers alone.
+/// A model of twelve equal layers, without embedding and head.
 fn model() -> ModelCost {
     ModelCost {
         embedding: module(0.0),

@@ -9,7 +9,7 @@ use stagecoach_lifecycle::*;
 
 const MESH: Mesh = Mesh { stages: 3, data_parallel: 2 };
 
-/// Every field, none at its default.
+/// A state in which no field has its default.
 fn running() -> (JobState, Value) {
     let failure = AttemptFailure {
         attempt: 1,
@@ -116,7 +116,7 @@ fn reasons_are_stored_and_shown_by_the_same_word() {
         (JobFailureReason::BudgetExhausted, "BudgetExhausted"),
         (JobFailureReason::DeadlineExceeded, "DeadlineExceeded"),
     ];
-    // its word from before it was for more than exit codes
+    // the stored name dates from when the rules covered only exit codes
     assert_eq!(serde_json::to_value(JobFailureReason::PodFailurePolicy).unwrap(), json!("ExitCodeRule"));
     for (reason, word) in failures {
         assert_eq!((serde_json::to_value(reason).unwrap(), format!("{reason:?}")), (json!(word), word.to_owned()));

@@ -12,14 +12,15 @@ pub(crate) const NOW: UnixMillis = UnixMillis::from_seconds(10_000);
 /// Ages beyond this many seconds are equal: longer than every timeout.
 pub(crate) const HORIZON_SECONDS: u64 = 40;
 
-/// In a pod's name: that it was created as a spare; its number is instead of the incarnation.
+/// The rank in the name of a pod that was created as a spare. The name has the spare's number instead of the
+/// incarnation.
 pub(crate) const SPARE: u32 = u32::MAX;
 
 /// The whole state.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct ClusterState {
     pub(crate) job: JobObject,
-    /// By attempt and stage: one a name, as the API server has it.
+    /// The pods by attempt and stage, one per name, as in the API server.
     pub(crate) pods: Vec<ModelPod>,
     pub(crate) volume: ModelVolume,
     pub(crate) operator: ModelOperator,
@@ -29,10 +30,10 @@ pub(crate) struct ClusterState {
     pub(crate) replaces_stages: bool,
     /// The number of spares beside the stages.
     pub(crate) spares: u32,
-    /// With how few replicas a group may train.
+    /// The minimal number of replicas with which a group may train.
     pub(crate) min_data_parallel: u32,
-    /// With spares, or where replicas may be missing: the groups that formed, the last one last. Of older ones those
-    /// that a process is still in.
+    /// The groups that formed, the last one last; only with spares, or if replicas may be missing. Older groups are
+    /// listed only while a process is still in them.
     pub(crate) groups: Vec<ModelGroup>,
     /// Faults that may still happen.
     pub(crate) remaining_faults: Faults,
@@ -43,18 +44,18 @@ pub(crate) struct ClusterState {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct ModelGroup {
     pub(crate) attempt: u64,
-    /// By rank the incarnation that it knows; none of a stage of a replica that it lacks.
+    /// For each rank, the incarnation that the group knows; `None` for a stage of a replica that the group lacks.
     pub(crate) incarnations: Vec<Option<u32>>,
     /// Whether an earlier group of the attempt lacked a replica that this one has.
     pub(crate) took_back: bool,
-    /// The rank that leads it.
+    /// The rank that leads the group.
     pub(crate) leader: u32,
     /// The rank that leads the next group if the leader's process ends: the stage 0 of the second replica.
     pub(crate) successor: Option<u32>,
 }
 
 impl ModelGroup {
-    /// Whether the process of this pod is in it.
+    /// Whether the process of this pod is in the group.
     pub(crate) fn has(&self, pod: &ModelPod) -> bool {
         let knows = |(rank, incarnation): (u32, u32)| self.incarnations[rank as usize] == Some(incarnation);
         pod.name.attempt == self.attempt && pod.place().is_some_and(knows)
@@ -90,19 +91,19 @@ pub(crate) struct ModelPod {
     pub(crate) process: ModelProcess,
     /// The stage whose place a spare has taken, and its incarnation there.
     pub(crate) takes: Option<(u32, u32)>,
-    /// Whether the API shows that it has.
+    /// Whether the API shows the takeover.
     pub(crate) takeover_shows: bool,
-    /// Since when the API shows that.
+    /// The time since which the API shows this state.
     pub(crate) at: UnixMillis,
     /// Whether this stage 0 took a fence for its next group.
     pub(crate) fenced: bool,
-    /// Whether it has lost a group and waits for the next.
+    /// Whether the process has lost a group and waits for the next.
     pub(crate) is_survivor: bool,
     /// When deletion was requested; the node terminates the process, unless it is partitioned.
     pub(crate) deleted_at: Option<UnixMillis>,
-    /// Its node is partitioned: the API shows this state for ever, and the process runs on.
+    /// The state that the API shows for ever if the node is partitioned, while the process continues to run.
     pub(crate) partitioned: Option<ModelProcess>,
-    /// Its process has ended, as the other stages report, and its node has not noticed: the API shows this state.
+    /// The state that the API shows if the process has ended, as the other stages report, and the node has not noticed.
     pub(crate) unnoticed: Option<ModelProcess>,
 }
 
@@ -127,7 +128,7 @@ pub(crate) enum ModelProcess {
 pub(crate) struct ModelVolume {
     /// The stage 0 that took the newest fence, while it lives.
     pub(crate) holder: Option<Name>,
-    /// If replicas may be missing: the attempt and the rank that took it.
+    /// The attempt and the rank that took the newest fence, if replicas may be missing.
     pub(crate) leader: Option<(u64, u32)>,
     /// Steps in the newest checkpoint.
     pub(crate) checkpoint: u64,
@@ -136,9 +137,9 @@ pub(crate) struct ModelVolume {
 /// The operator's memory.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct ModelOperator {
-    /// Something changed that it has not observed.
+    /// Whether the operator has not observed some change yet.
     pub(crate) has_unobserved_change: bool,
-    /// When to reconcile again anyway.
+    /// The time of the next reconcile without a change.
     pub(crate) wake_at: Option<UnixMillis>,
     /// Pending writes, the next one last.
     pub(crate) plan: Vec<Write>,
@@ -154,11 +155,11 @@ pub(crate) enum Write {
         name: Name,
         mesh: Mesh,
     },
-    /// By UID: never a later pod of that name.
+    /// Deletes by UID, so never a later pod of the same name.
     Delete(Name),
 }
 
-/// A write of the job's status, and what it does.
+/// A write of the job's status, and its effects.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Record {
     pub(crate) state: JobState,
@@ -166,7 +167,7 @@ pub(crate) struct Record {
     pub(crate) resets_budget: bool,
     pub(crate) gives_back: bool,
     pub(crate) counted: bool,
-    /// If replicas may be missing: whether the first one was done.
+    /// Whether the first replica was done, if replicas may be missing.
     pub(crate) is_done: bool,
 }
 
@@ -229,7 +230,7 @@ impl ClusterState {
         self.pods.iter().find(|pod| pod.name == name)
     }
 
-    /// For a change to a pod that exists.
+    /// Applies a change to an existing pod.
     pub(crate) fn change(&mut self, name: Name, change: impl FnOnce(&mut ModelPod)) {
         let pod = self.pods.iter_mut().find(|pod| pod.name == name).unwrap();
         let before = pod.shown();
@@ -248,7 +249,7 @@ impl ClusterState {
 }
 
 impl ModelPod {
-    /// The stage that its process is, and its incarnation; a spare that waits is none.
+    /// The stage of the pod's process, and its incarnation; `None` for a waiting spare.
     pub(crate) fn place(&self) -> Option<(u32, u32)> {
         let Name { rank, incarnation, .. } = self.name;
         if rank == SPARE { self.takes } else { Some((rank, incarnation)) }
@@ -274,7 +275,7 @@ impl ModelPod {
                 let pod_conditions = Vec::new();
                 Shown::Stage(StageInstance { rank, attempt, incarnation, spare, state, since, pod_conditions })
             }
-            // until it shows that it has taken a place, it seems to wait as before
+            // until the API shows the takeover, the spare seems to wait as before
             (None, _) if self.takes.is_some() && matches!(state, InstanceState::Starting | InstanceState::Ready) => {
                 let since = UnixMillis(NOW.0 - HORIZON_SECONDS * 1000);
                 Shown::Spare(SpareInstance { number: incarnation, attempt, state: InstanceState::Ready, since })

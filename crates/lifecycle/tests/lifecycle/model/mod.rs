@@ -69,12 +69,12 @@ const fn two_stages(faults: Faults) -> ClusterModel {
     }
 }
 
-/// The same where lost stages are replaced.
+/// The same cluster, where lost stages are replaced.
 const fn replacing(faults: Faults) -> ClusterModel {
     ClusterModel { replaces_stages: true, ..two_stages(faults) }
 }
 
-/// The same with a spare beside the stages.
+/// The same cluster, with a spare beside the stages.
 const fn with_spare(faults: Faults) -> ClusterModel {
     ClusterModel { spares: 1, ..replacing(faults) }
 }
@@ -110,7 +110,7 @@ fn explore(model: &ClusterModel, invariant: Option<&'static str>) -> (Vec<&'stat
     (broken, seen)
 }
 
-/// Every invariant holds, and the examples are reachable.
+/// Asserts that every invariant holds and the examples are reachable.
 fn assert_invariants(model: &ClusterModel, examples: &[&str]) {
     let (broken, seen) = explore(model, None);
     assert!(broken.is_empty(), "{model:?}: {broken:?}");
@@ -206,7 +206,7 @@ fn invariants_hold_where_replicas_may_be_missing() {
     }
 }
 
-/// All invariants hold with the guard; without it, this one is violated.
+/// Asserts that `invariant` is violated without the guard. All invariants hold with it.
 fn assert_guard_is_needed(guard: Guard, model: &ClusterModel, invariant: &'static str) {
     assert_invariants(model, &[]);
     assert_violated_without(guard, model, invariant);
@@ -275,7 +275,7 @@ fn numbers_need_the_pods_only_once_the_status_is_lost() {
     );
 }
 
-/// So every run is finite, and what holds in every final state holds eventually.
+/// Without cycles every run is finite, so a property of every final state holds eventually.
 #[test]
 fn the_state_graph_has_no_cycle() {
     for model in [

@@ -1,4 +1,4 @@
-//! The invariants of every state, and examples of what must be reachable.
+//! The invariants of every state, and examples of states that must be reachable.
 
 use stagecoach_lifecycle::*;
 use stateright::Property;
@@ -46,7 +46,7 @@ pub(crate) const TOO_LATE: &str = "a spare takes a place for which another pod w
 pub(crate) const WITHOUT: &str = "a job completes without a replica";
 pub(crate) const TAKES_BACK: &str = "a group has a replica that the one before it lacked";
 pub(crate) const WRONGLY: &str = "a group with a spare commits while the stage 0 lives whose place that took";
-/// Must be reachable, so that no invariant holds vacuously.
+/// Examples that must be reachable, so that no invariant holds vacuously.
 pub(crate) const REACHABLE: [&str; 10] =
     [COMPLETES, REPLACES, PRECEDES, THREE_ATTEMPTS, GIVES_UP, TAKES_OVER, TOO_LATE, WRONGLY, WITHOUT, TAKES_BACK];
 
@@ -148,8 +148,8 @@ fn one_attempt_lives(cluster: &ClusterState) -> bool {
         (pod.name.attempt, pod.name.rank) == (other.name.attempt, other.name.rank)
             && pod.name.incarnation < other.name.incarnation
     };
-    // of a stage that was replaced only one on a lost node lives on; whose place a spare took may, until it learns of
-    // that
+    // a replaced instance may stay alive only on a lost node; an instance whose place a spare took may stay alive until
+    // it learns of the takeover
     let replaced = |pod: &ModelPod| cluster.spares == 0 && alive().any(|other| is_older(pod, other));
     alive().all(|pod| !replaced(pod) || !pod.is_reachable())
         && alive().all(|pod| Some(pod.name.attempt) == newest || timed_out_on_lost_node(pod))
@@ -170,7 +170,7 @@ fn timed_out_on_lost_node(pod: &ModelPod) -> bool {
     !pod.is_reachable() && waited
 }
 
-/// Whether nothing has to happen any more.
+/// Whether no further transition is required.
 fn has_ended(cluster: &ClusterState) -> bool {
     let none_run = cluster.pods.iter().all(|pod| !pod.is_alive() || !pod.is_reachable());
     let suspended = cluster.job.desired.suspend && cluster.job.recorded.attempt_phase == AttemptPhase::Idle;
@@ -178,7 +178,7 @@ fn has_ended(cluster: &ClusterState) -> bool {
 }
 
 impl ModelTransition {
-    /// Whether it is a fault: a job must end without it.
+    /// Whether the transition is a fault: a job must end without it.
     pub(crate) fn is_fault(&self) -> bool {
         !matches!(
             self,

@@ -1,4 +1,4 @@
-//! The model: which transitions are enabled, and what they do.
+//! The model: the enabled transitions, and their effects.
 
 use stagecoach_api::contract::Mesh;
 use stagecoach_lifecycle::*;
@@ -16,13 +16,13 @@ use super::time::canonical;
 /// A cluster to be explored.
 #[derive(Clone, Debug)]
 pub(crate) struct ClusterModel {
-    /// Its stages and replicas at first.
+    /// The initial stages and replicas.
     pub(crate) mesh: Mesh,
     /// Whether lost stages are replaced.
     pub(crate) replaces_stages: bool,
     /// The number of spares beside the stages.
     pub(crate) spares: u32,
-    /// With how few replicas a group may train; more than there are: with all.
+    /// The minimal number of replicas with which a group may train; all replicas if the number exceeds theirs.
     pub(crate) min_data_parallel: u32,
     pub(crate) faults: Faults,
     pub(crate) disabled_guard: Option<Guard>,
@@ -39,7 +39,7 @@ pub(crate) enum ModelTransition {
     PodTransition(PodTransition),
     /// Time advances to the operator's wake-up, while no other transition is immediate.
     Wait,
-    /// The same while one is: pods or the operator are slow.
+    /// Time advances while another transition is immediate: pods or the operator are slow.
     WaitDespiteActivity,
     /// The operator writes the status; a cache keeps the previous version.
     WriteWithStaleCache,
@@ -51,7 +51,7 @@ pub(crate) enum ModelTransition {
     Crash,
     /// A process exits with a code.
     Fail(Name, i32),
-    /// The same, with 137: the other stages report it, and its node has not noticed yet.
+    /// A process exits with 137. The other stages report it, and its node has not noticed yet.
     FailUnnoticed(Name),
     /// A group gives a spare the place of a stage 0 that lives, and continues without it.
     TakePlaceOfLiving(Name),

@@ -74,14 +74,15 @@ impl ClusterState {
     }
 }
 
-/// A state without what no decision depends on, so that more states are equal: counters, messages, and past times.
+/// A state without the parts on which no decision depends (counters, messages and past times), so that more states are
+/// equal.
 pub(crate) fn canonical(mut state: JobState) -> JobState {
     if let AttemptPhase::Running { not_before, .. } = &mut state.attempt_phase
         && *not_before <= NOW
     {
         *not_before = UnixMillis(0);
     }
-    // what is known from the other stages alone is told with the exit
+    // a failure that only the other stages report is completed by the exit
     let awaits_exit = |failure: &AttemptFailure| failure.reason == FailureReason::Killed && failure.exit_code.is_none();
     let is_over = state.outcome().is_some();
     let last_failure = state.last_failure.filter(|failure| awaits_exit(failure) && !is_over);
@@ -90,7 +91,7 @@ pub(crate) fn canonical(mut state: JobState) -> JobState {
             counted_since_checkpoint: state.budget.counted_since_checkpoint,
             ..RestartBudget::default()
         },
-        // the first restart is immediate, and the back-off is the same after each other one
+        // the first restart is immediate, and the back-off is the same after every further failure
         failures_without_progress: state.failures_without_progress.min(2),
         max_finished_steps: None,
         last_failure: last_failure.map(|failure| AttemptFailure { message: String::new(), ..failure }),

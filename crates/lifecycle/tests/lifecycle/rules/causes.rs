@@ -6,7 +6,7 @@ use stagecoach_lifecycle::*;
 
 use super::{NOW, exited, exited_by_external_cause, exited_with_report, instance, ready, running, start};
 
-/// The failure's stage, its label, and whether the restart counts. None while the attempt continues.
+/// The failure's stage, its label, and whether the restart counts. `None` while the attempt continues.
 fn cause(instances: Vec<StageInstance>) -> Option<(Option<u32>, String, bool)> {
     let state = decide(&running(instances), NOW).state;
     state.last_failure.map(|failure| (failure.rank, failure.label(), state.budget.counted > 0))
@@ -195,7 +195,7 @@ fn an_attempt_that_can_not_be_completed_makes_room_and_waits() {
     assert_eq!(decide(&observed, NOW).state, observed.state);
 }
 
-/// The operator was drained with all of them: no exit was observed.
+/// The operator was drained with all stages, so no exit was observed.
 #[test]
 fn a_drain_that_takes_the_operator_too_is_a_drain() {
     let state = decide(&running(vec![]), NOW).state;
@@ -211,7 +211,7 @@ fn preparation_extends_the_start_up_timeout() {
     let decision = decide(&observed, NOW);
     assert_eq!((decision.job_phase, decision.wake_at), (JobPhase::Starting, Some(UnixMillis::from_seconds(1500))));
     assert_eq!(decide(&observed, UnixMillis::from_seconds(1500)).state.attempt.number, 2);
-    // nobody knows whether it still continues
+    // it is unknown whether the preparation still continues
     observed.progress.is_unreachable = true;
     assert_eq!(decide(&observed, UnixMillis::from_seconds(9999)).state, observed.state);
 }

@@ -23,9 +23,9 @@ fn backing_off(recorded_at: UnixMillis) -> Observed {
 fn a_back_off_that_a_clock_ahead_recorded_is_no_longer_than_the_longest() {
     let observed = backing_off(NOW.plus_seconds(HOUR));
     let decision = decide(&observed, NOW);
-    // 10 s and a quarter more
+    // 10 s plus a jitter of a quarter
     assert_eq!((decision.wake_at, decision.job_phase), (Some(UnixMillis(NOW.0 + 12_500)), JobPhase::Restarting));
-    // stored once: it does not move with the clock
+    // the time is stored once and does not move with the clock
     let observed = Observed { state: decision.state.clone(), ..observed };
     assert_eq!(decide(&observed, NOW.plus_seconds(5)).state, decision.state);
     assert_eq!(decide(&observed, NOW.plus_seconds(13)).actions, [start(2, 3)]);

@@ -1,4 +1,4 @@
-//! `restart.podFailurePolicy`: which rule decides, and what follows.
+//! `restart.podFailurePolicy`: the rule that decides, and its consequence.
 
 use stagecoach_api::contract::FailureKind;
 use stagecoach_api::job::{ExitAction, ExitCodeRule, FailureLabel, PodFailurePolicySpec};
@@ -34,7 +34,7 @@ fn exit_codes_are_compared_by_the_operator() {
     assert_eq!([3, 4, 5].map(|code| after(exited(0, code, 995), listed)), ["FailJob", "FailJob", "Count"]);
     let others = r#"[{"action": "Ignore", "onExitCodes": {"operator": "NotIn", "values": [3, 78]}}]"#;
     assert_eq!([3, 5].map(|code| after(exited(0, code, 995), others)), ["Count", "Ignore"]);
-    // one that means failure for good is no exception
+    // an exit code that means a final failure is no exception
     let listed = r#"[{"action": "Count", "onExitCodes": {"operator": "In", "values": [78]}}]"#;
     assert_eq!(after(exited(0, 78, 995), listed), "Count");
 }
@@ -65,7 +65,7 @@ fn conditions_of_the_pod_are_compared_by_type_and_status() {
     let own = r#"[{"action": "FailJob", "onPodConditions": [{"type": "example.com/Broken", "status": "False"},
         {"type": "example.com/GpuHealthy", "status": "False"}]}]"#;
     assert_eq!(after(with_condition(exited(0, 1, 995), "example.com/GpuHealthy", "False"), own), "FailJob");
-    // those of the stage that failed first, and of no other
+    // only the conditions of the stage that failed first count
     let mut observed = running(vec![exited(0, 1, 995), with_condition(ready(1), "example.com/GpuHealthy", "False")]);
     observed.policy.restart.pod_failure_policy =
         Some(PodFailurePolicySpec { rules: serde_json::from_str(own).unwrap() });

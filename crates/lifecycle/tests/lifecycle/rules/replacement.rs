@@ -100,7 +100,7 @@ fn the_replacement_is_created_and_what_it_replaces_removed() {
     let created = decide(&observed, NOW);
     assert_eq!(created.actions, []);
     assert!(matches!(created.state.attempt_phase, AttemptPhase::Running { all_created: true, .. }));
-    // what is left of the replaced one does not count any more
+    // the rest of the replaced instance does not count any more
     observed.state = created.state;
     observed.instances.push(exited(1, 137, 995));
     assert_eq!(decide(&observed, NOW).state, observed.state);
@@ -146,7 +146,7 @@ fn replacing_is_counted_and_a_stage_that_fails_again_without_progress_makes_the_
     // once a step beyond all earlier ones is finished, it may
     observed.progress.finished_steps = Some(8);
     assert_eq!(replaced(&observed), [1]);
-    // that the others gave up waiting is no failure of its own
+    // an exit of stages that gave up waiting is not a separate failure
     observed.progress.finished_steps = Some(7);
     observed.instances = vec![exited(0, 75, 980), replacement(InstanceState::Pending), exited(2, 75, 980)];
     let given_up = decide(&observed, NOW).state;
@@ -187,7 +187,7 @@ fn one_that_has_ended_is_replaced_before_its_exit_is_observed() {
     let failure = decision.state.last_failure.clone().unwrap();
     assert_eq!((failure.rank, failure.reason, failure.exit_code), (Some(1), FailureReason::Killed, None));
     assert_eq!(decision.state.budget.counted, 1);
-    // it is kept until it is known how it exited, or nobody says
+    // the instance is kept until its exit is known or the timeout passes
     let start = AttemptAction::ReplaceStages { attempt: 1, incarnations: BTreeMap::from([(1, 1)]) };
     let remove = AttemptAction::RemoveReplaced { attempt: 1, incarnations: BTreeMap::from([(1, 1)]) };
     assert_eq!(decision.actions, vec![start.clone()]);
@@ -217,7 +217,7 @@ fn one_that_has_ended_is_replaced_before_its_exit_is_observed() {
     assert_eq!(decision.state.outcome(), Some(&JobOutcome::Failed(JobFailureReason::InvalidConfig)));
     let (decision, _) = with_exit(exited_with_report(1, FailureKind::NonFinite, Some(3)));
     assert_eq!(decision.state.last_deterministic_failure, Some((FailureKind::NonFinite, Some(3))));
-    // of a job that has ended nothing changes any more
+    // the state of a job that has ended does not change any more
     let outcome = AttemptPhase::Finished(JobOutcome::Complete);
     observed.state.attempt_phase = outcome;
     observed.instances[1] = exited(1, 137, 1001);

@@ -1,4 +1,4 @@
-//! A group that may train without some replicas: when the job is complete, and who is waited for.
+//! A group that may train without some replicas: the job's completion, and the instances that it waits for.
 
 use std::collections::BTreeMap;
 
@@ -80,7 +80,7 @@ fn a_replica_without_a_node_ends_no_group_that_trains_without_it() {
     let stands_still = Observed { progress: progress(None), ..replicated(pending) };
     assert_eq!(failure(&stands_still, now).map(|(reason, ..)| reason), Some(FailureReason::Unschedulable));
 
-    // one that can't be created
+    // an instance that can't be created
     let refused = |instances, min_data_parallel| {
         let mut observed = replicated(instances);
         observed.policy.min_data_parallel = min_data_parallel;

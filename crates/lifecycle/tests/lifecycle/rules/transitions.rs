@@ -131,7 +131,8 @@ fn a_failed_attempt_is_removed_before_the_next_starts() {
     );
     assert_eq!((decision.state.attempt.number, decision.wake_at), (2, None));
 
-    // Deleted at 1000, stage 0 does not exit: killed after its grace period, no longer waited for after 180 s.
+    // Stage 0 was deleted at 1000 and does not exit. It is killed after its grace period; the job waits for it for 180
+    // s at most.
     let mut observed = Observed { state: decision.state, ..observed };
     observed.instances = vec![instance(0, InstanceState::Terminating, 1000)];
     let at = |seconds| decide(&observed, UnixMillis::from_seconds(seconds));
@@ -140,7 +141,7 @@ fn a_failed_attempt_is_removed_before_the_next_starts() {
     assert_eq!((at(1179).actions.len(), at(1179).wake_at), (1, Some(UnixMillis::from_seconds(1180))));
     assert!(at(1180).actions.contains(&start(2, 3)));
 
-    // All exited at once: only the back-off is waited for.
+    // All exited at once, so the job waits only for the back-off.
     observed.instances.clear();
     let at = |seconds| decide(&observed, UnixMillis::from_seconds(seconds));
     assert_eq!(

@@ -1,4 +1,4 @@
-//! The processes, and what they do by themselves: start, form a group, train, take places, exit.
+//! The processes, and their own transitions: start, form a group, train, take a stage's place, exit.
 
 use stagecoach_lifecycle::*;
 
@@ -9,9 +9,9 @@ pub(super) struct SimulatedProcess {
     pub(super) instance: StageInstance,
     /// Hangs; exits only when it is killed.
     pub(super) hung: bool,
-    /// On a lost node: can't even be killed.
+    /// The process is on a lost node and can't even be killed.
     pub(super) unreachable: bool,
-    /// Since when its group has not been whole.
+    /// The time since which the process's group has not been whole.
     pub(super) waits_since: Option<UnixMillis>,
     /// A spare that has no stage; its `instance.spare` is its number.
     pub(super) stands_by: bool,

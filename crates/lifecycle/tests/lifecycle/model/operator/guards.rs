@@ -11,7 +11,7 @@ pub(crate) enum Guard {
     CompareAndSwap,
     /// The record is written back even if unchanged before any action, so that no action follows from a stale version.
     ConfirmTheRead,
-    /// The same where pods are only deleted.
+    /// The same confirmation for decisions that only delete pods.
     ConfirmBeforeDeleting,
     /// The record is written before any action.
     RecordFirst,
@@ -25,15 +25,15 @@ pub(crate) enum Guard {
     PodsCreated,
     /// Only the holder of the newest fence commits.
     Fence,
-    /// Terminating pods are waited for until a timeout.
+    /// The operator waits for terminating pods only until a timeout.
     TerminationTimeout,
     /// A restart that counts is taken from the budget.
     Budget,
     /// The replacement of a lost stage is another incarnation.
     Incarnations,
-    /// Its incarnation is none that a spare may have taken unobserved.
+    /// The incarnation of a replacement is not one that a spare may have taken unobserved.
     SpareIncarnations,
-    /// A takeover counts as the replacement that it is.
+    /// A takeover counts as a replacement.
     TakeoverCounts,
     /// No pod is created while spares of older attempts remain.
     WaitForSpares,
@@ -41,7 +41,7 @@ pub(crate) enum Guard {
     RemoveSpares,
     /// No spare is created while a stage waits to be scheduled.
     StagesFirst,
-    /// After a takeover nothing is created but what is being replaced otherwise.
+    /// After a takeover, only stages under another replacement are created.
     NothingToCreate,
     /// A group forms only with `restart.minDataParallel` replicas.
     EnoughReplicas,
@@ -142,7 +142,7 @@ fn ignore_spares_incarnations(observed: &Observed, decision: &mut Decision) {
     }
 }
 
-/// Whether a takeover was recorded, and nothing is replaced but by it.
+/// Whether a takeover was recorded and is the only replacement.
 fn is_takeover(before: &JobState, after: &JobState) -> bool {
     after.budget.replaced > before.budget.replaced && after.ranks_to_create.is_subset(&before.ranks_to_create)
 }

@@ -15,7 +15,7 @@ use super::cluster_state::{
 use super::pods::is_heard_to_train_without;
 use super::time::canonical;
 
-/// Restarts that count. With spares, where one failure has many more consequences, fewer.
+/// The restart budget. It is smaller with spares, where one failure has many more consequences.
 pub(crate) const fn max_restarts(spares: u32) -> u32 {
     if spares > 0 { 1 } else { 2 }
 }
@@ -100,7 +100,7 @@ pub(crate) fn observe(cluster: &mut ClusterState, stale_cache: bool, disabled_gu
         plan.insert(at, Write::Record(Box::new(record)));
     }
     plan.reverse();
-    // After a stale read the newer version is still to be observed.
+    // After a stale read, the operator must still observe the newer version.
     cluster.operator = ModelOperator {
         has_unobserved_change: stale_cache,
         wake_at: decision.wake_at,
@@ -113,13 +113,13 @@ pub(crate) fn observe(cluster: &mut ClusterState, stale_cache: bool, disabled_gu
 fn reported_loss(cluster: &ClusterState, attempt: u64) -> Option<LostInstance> {
     let pod = cluster.of(attempt).find(|pod| pod.unnoticed.is_some())?;
     let (rank, incarnation) = pod.place()?;
-    // with spares, for which is waited, a time that passes
+    // with spares, `decide` waits for a promotion, so the time of the loss must age
     let since = if cluster.spares > 0 { pod.at } else { NOW };
     Some(LostInstance { rank, incarnation, since, has_ended: true })
 }
 
-/// Whether a failure that was counted turns out not to count: what was believed to have ended exits, having been asked
-/// to.
+/// Whether a counted failure turns out not to count: a process that was reported as ended exits after a request to
+/// terminate.
 fn is_given_back(before: &JobState, instances: &[StageInstance]) -> bool {
     let drained = InstanceState::Exited(Exit::with_code(143));
     before.outcome().is_none()
@@ -144,7 +144,7 @@ fn a_replica_is(state: &InstanceState, recorded: &JobState, instances: &[StageIn
     stages > 0 && (0..stages).all(|stage| of_stage(stage).any(is_in_state))
 }
 
-/// The record to be written.
+/// The record to write.
 fn record(job: &JobObject, decision: &Decision, instances: &[StageInstance], others_train: bool) -> Record {
     let state = canonical(decision.state.clone());
     let starts_attempt = state.attempt.number > job.recorded.attempt.number;
@@ -156,8 +156,8 @@ fn record(job: &JobObject, decision: &Decision, instances: &[StageInstance], oth
         gives_back: is_given_back(&job.recorded, instances),
         counted: (starts_attempt || replaces)
             && failure.is_some_and(|failure| {
-                // what gave up waiting for a replacement ends for the failure that was counted, or beside a group that
-                // continues
+                // an instance that gave up waiting for a replacement ends because of a failure that was counted, or
+                // beside a group that continues
                 let was_counted = failure.reason == FailureReason::PeerLost
                     && (others_train || !job.recorded.replaced_without_progress.is_empty());
                 failure.reason.counts_against_budget() && !was_counted
@@ -207,7 +207,7 @@ fn writes(decision: &Decision, pods: &[ModelPod]) -> Vec<Write> {
                 };
                 writes.extend(pods.iter().filter(is_removed).map(|pod| Write::Delete(pod.name)));
             }
-            // Done by the kubelet.
+            // The kubelet kills the processes.
             AttemptAction::KillInstances { .. } => {}
         }
     }

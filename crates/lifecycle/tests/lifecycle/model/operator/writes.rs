@@ -8,7 +8,7 @@ use super::max_restarts;
 use crate::model::cluster_state::{ClusterState, ModelPod, ModelProcess, NOW, Name, Record, StaleCache, Write};
 use crate::model::properties::BrokenInvariant;
 
-/// Makes the next write of the plan. `unseen`: the watch's cache keeps the version that this one replaces.
+/// Makes the next write of the plan. With `unseen`, the watch's cache keeps the version that this write replaces.
 pub(crate) fn write(cluster: &mut ClusterState, unseen: bool, disabled_guard: Option<Guard>) {
     let Some(next) = cluster.operator.plan.pop() else { return };
     match next {

@@ -1,4 +1,4 @@
-//! Groups: who can form one, lead it, train in it, and who has lost it.
+//! Groups: the processes that can form one, lead it, train in it, or have lost it.
 
 use std::ops::Range;
 
@@ -25,7 +25,7 @@ pub(super) fn may_lead(cluster: &ClusterState, pod: &ModelPod) -> bool {
 fn succeeds_leader(cluster: &ClusterState, pod: &ModelPod) -> bool {
     let Some(group) = cluster.group().filter(|group| group.attempt == pod.name.attempt) else { return false };
     let is_leader = |other: &&ModelPod| other.is_of(group.leader) && group.has(other);
-    // of a lost node nobody knows that
+    // nobody knows whether a process on a lost node has ended
     let may_live = |other: &ModelPod| other.is_alive() || !other.is_reachable();
     let has_ended = !cluster.of(group.attempt).filter(is_leader).any(may_live);
     let is_next = match group.successor {
@@ -116,26 +116,26 @@ fn trains_without_a_replica(cluster: &ClusterState, attempt: u64) -> bool {
     cluster.groups.iter().filter(lacks).any(|group| training_members(cluster, group).is_some())
 }
 
-/// Whether the operator hears of that: a stage 0 on a lost node does not answer.
+/// Whether the operator learns that an attempt trains without some of its replicas: a stage 0 on a lost node does not
+/// answer.
 pub(crate) fn is_heard_to_train_without(cluster: &ClusterState, attempt: u64) -> bool {
     let lacks = |group: &&ModelGroup| group.attempt == attempt && group.lacks_a_replica();
     let members = cluster.groups.iter().filter(lacks).filter_map(|group| training_members(cluster, group));
     members.into_iter().any(|members| are_prompt(cluster, &members))
 }
 
-/// Whether a replica more can be made of those that wait for the next group of this leader.
+/// Whether the processes that wait for the next group of this leader make up one more replica.
 pub(super) fn replica_is_back(cluster: &ClusterState, leader: &ModelPod) -> bool {
     let (attempt, mesh) = (leader.name.attempt, leader.mesh);
     cluster.may_lack_replicas() && (0..mesh.stages).all(|stage| !waiting(cluster, attempt, mesh, stage).is_empty())
 }
 
-/// Whether a process does at once what it can do.
+/// Whether a process is prompt: it makes its transitions at once.
 fn is_prompt(pod: &ModelPod) -> bool {
     pod.is_reachable() && pod.deleted_at.is_none()
 }
 
-/// Whether all stages of a group do. Where no replica may be missing those that were replaced, and are still there,
-/// count too.
+/// Whether all stages of a group are prompt. If no replica may be missing, replaced stages that still exist count too.
 pub(super) fn are_prompt(cluster: &ClusterState, members: &[&ModelPod]) -> bool {
     match cluster.may_lack_replicas() {
         true => members.iter().all(|pod| is_prompt(pod)),
@@ -187,13 +187,13 @@ fn is_done(cluster: &ClusterState, pod: &ModelPod, disabled_guard: Option<Guard>
     is_trained && (holds_fence || peers(cluster, pod).any(|peer| peer.process == ModelProcess::Ended(0)))
 }
 
-/// Whether two processes are in one group. Where no replica may be missing all of an attempt are.
+/// Whether two processes are in one group. If no replica may be missing, all processes of an attempt are.
 fn are_together(cluster: &ClusterState, pod: &ModelPod, other: &ModelPod) -> bool {
     let groups = [pod, other].map(|pod| cluster.group_of(pod).map(std::ptr::from_ref));
     !cluster.may_lack_replicas() || groups[0] == groups[1]
 }
 
-/// The other stages of the attempt that a process is in a group with, whatever has become of them.
+/// The other stages of the attempt in the group of a process, whatever their state.
 fn peers<'c>(cluster: &'c ClusterState, pod: &ModelPod) -> impl Iterator<Item = &'c ModelPod> + Clone {
     let pod = pod.clone();
     cluster.of(pod.name.attempt).filter(move |peer| {
@@ -244,7 +244,7 @@ pub(super) fn gives_up(cluster: &ClusterState, pod: &ModelPod) -> bool {
     waits && !is_forming(cluster, attempt, pod.mesh) && !trains_without_a_replica(cluster, attempt)
 }
 
-/// The code with which a process is about to exit, if it is.
+/// The code with which a process is about to exit; `None` if it is not.
 pub(super) fn exit_code(cluster: &ClusterState, pod: &ModelPod, disabled_guard: Option<Guard>) -> Option<i32> {
     let formed = match pod.process {
         ModelProcess::Starting => false,

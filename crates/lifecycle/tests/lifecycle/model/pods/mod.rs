@@ -26,9 +26,9 @@ pub(crate) enum PodTransition {
     Commit(Name),
     /// A process exits, because of the state of its group.
     End(Name, i32),
-    /// A spare takes the place of a lost stage, which its group gives it.
+    /// A spare takes the place of a lost stage, as its group decides.
     TakePlace(Name, u32),
-    /// The API shows that.
+    /// The API shows the takeover.
     ShowTakeover(Name),
     /// A node notices that a process has ended.
     Notice(Name),
@@ -46,7 +46,7 @@ pub(crate) fn enabled_transitions(cluster: &ClusterState, disabled_guard: Option
             && members[0].fenced
             && cluster.volume.holder == Some(members[0].name)
         {
-            // for a replica of which nothing is known it waits for a while
+            // the group waits for a while for a replica of unknown state
             let is_immediate = are_prompt(cluster, &members) && members.len() as u32 == members[0].mesh.ranks();
             enabled_transitions.push((PodTransition::Form(attempt), is_immediate));
         }
@@ -89,7 +89,7 @@ pub(crate) fn enabled_transitions(cluster: &ClusterState, disabled_guard: Option
         if pod.unnoticed.is_some() {
             enabled_transitions.push((PodTransition::Notice(name), false));
         }
-        // how a spare exits that was asked to decides nothing
+        // the exit code of a spare that was asked to exit does not affect any decision
         let stopped = matches!(pod.process, ModelProcess::Pending | ModelProcess::Ended(_)) || pod.place().is_none();
         if pod.is_reachable() && pod.deleted_at.is_some() && stopped {
             enabled_transitions.push((PodTransition::Remove(name), false));
@@ -102,7 +102,7 @@ pub(crate) fn enabled_transitions(cluster: &ClusterState, disabled_guard: Option
 pub(crate) fn apply(cluster: &mut ClusterState, transition: PodTransition, disabled_guard: Option<Guard>) {
     match transition {
         PodTransition::Start(name) => cluster.change(name, |pod| {
-            // that a spare is not ready yet is as if it were pending
+            // a spare that is not ready yet counts as pending
             pod.enter(if pod.place().is_some() { ModelProcess::Starting } else { ModelProcess::Ready });
         }),
         PodTransition::TakeFence(name) => {
@@ -137,7 +137,7 @@ pub(crate) fn apply(cluster: &mut ClusterState, transition: PodTransition, disab
     }
 }
 
-/// The processes that wait for it form a group.
+/// Forms a group of the processes that wait for it.
 fn form(cluster: &mut ClusterState, attempt: u64, disabled_guard: Option<Guard>) {
     let members = forming_members(cluster, attempt, disabled_guard).unwrap_or_default();
     let names: Vec<_> = members.iter().map(|pod| pod.name).collect();

@@ -103,7 +103,7 @@ fn a_drain_and_the_next_attempt_wait_for_spares() {
     observed.spares.clear();
     assert_eq!(decide(&observed, NOW).state.attempt_phase, AttemptPhase::Idle);
 
-    // what is left of an older attempt is deleted first
+    // the spares of an older attempt are deleted first
     let mut observed = with_spares(vec![], vec![waits(0)]);
     observed.state.attempt.number = 2;
     observed.state.attempt_phase = AttemptPhase::Running { not_before: UnixMillis(0), all_created: false };

@@ -1,4 +1,4 @@
-//! Spares: how many there are, what it means that one has taken a stage's place, and what waits for that.
+//! Spares: their number, the consequences of a takeover, and the actions that wait for one.
 
 mod count;
 mod replacement;
@@ -25,12 +25,12 @@ fn waits(number: u32) -> SpareInstance {
     spare(number, InstanceState::Ready, 900)
 }
 
-/// Spare 0 instead of a stage.
+/// Spare 0 after it took a stage's place.
 fn taker(rank: u32, incarnation: u32) -> StageInstance {
     StageInstance { incarnation, spare: Some(0), ..instance(rank, InstanceState::Starting, 999) }
 }
 
-/// Spare 0 instead of stage 1, of which `lost` is left.
+/// Spare 0 after it took the place of stage 1; `lost` is the remaining instance of that stage.
 fn taken(lost: Option<StageInstance>) -> Observed {
     let mut observed = with_spares(vec![ready(0), ready(2), taker(1, 1)], vec![]);
     observed.policy.spares = 1;

@@ -93,7 +93,7 @@ pub(crate) struct ModelPod {
     pub(crate) takes: Option<(u32, u32)>,
     /// Whether the API shows the takeover.
     pub(crate) takeover_shows: bool,
-    /// The time since which the API shows this state.
+    /// The time since which the API shows the pod's state.
     pub(crate) at: UnixMillis,
     /// Whether this stage 0 took a fence for its next group.
     pub(crate) fenced: bool,

@@ -8,14 +8,13 @@
 //! runs on for any time. Time is an event: it advances to the operator's wake-up only, when no other transition is
 //! immediate; but a terminating process may take any time short of the termination timeout.
 //!
-//! That no stage of an attempt runs twice is guaranteed by the API, through the pods' names; that only the fence's
-//! holder commits, by the volume: shown of the fence is that nothing else would do. An older attempt on partitioned
-//! nodes may take the fence from a newer one, which then fails and restarts: still no two of them commit at the same
-//! time.
+//! The API guarantees, through the pods' names, that no stage of an attempt runs twice. The volume guarantees that only
+//! the fence's holder commits; the model only shows that the fence is necessary. An older attempt on partitioned nodes
+//! may take the fence from a newer one, which then fails and restarts: still no two of them commit at the same time.
 //!
-//! Where stages are replaced, one that has lost its group waits for the next one or gives up at any time; a group takes
-//! in the newest living process of each stage, and a stage 0 that has lost a group takes the next fence only if it
-//! holds the last.
+//! If stages are replaced, a stage that has lost its group waits for the next group or gives up at any time. A group
+//! takes in the newest living process of each stage. A stage 0 that has lost a group takes the next fence only if it
+//! holds the last one.
 //!
 //! The other stages may report that a process has ended before its node notices.
 //!

@@ -164,7 +164,7 @@ fn giving_up_on_a_stage_that_the_cluster_has_not_started_does_not_count() {
     let undecided = decide(&incomplete(vec![exited(0, 75, 995), ready(1)]), NOW);
     // what has made room by its end is given to no other stage, which would be found without its peers
     assert_eq!((undecided.state.last_failure, undecided.actions), (None, vec![]));
-    // with all stages started it is their own
+    // if all stages were started, the start-up timeout is the stages' own failure
     let state = decide(&running(vec![gave_up(), exited(1, 75, 980), exited(2, 75, 980)]), NOW).state;
     assert_eq!((state.last_failure.unwrap().label(), state.budget.counted), ("StartupTimeout".into(), 1));
 }

@@ -62,7 +62,7 @@ fn a_stage_that_waits_for_its_replica_does_not_time_out_while_the_others_train()
     assert_eq!(at(None).map(|failure| failure.reason), Some(FailureReason::StartupTimeout));
 }
 
-/// The failure that `observed` leads to, and the incarnations after it.
+/// The failure to which `observed` leads, and the incarnations after it.
 fn failure(observed: &Observed, now: UnixMillis) -> Option<(FailureReason, Option<u32>, BTreeMap<u32, u32>)> {
     let state = decide(observed, now).state;
     let incarnations = state.incarnations;

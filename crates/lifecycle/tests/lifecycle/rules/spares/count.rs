@@ -16,10 +16,10 @@ fn spares_are_made_beside_a_whole_group() {
     observed.spares.extend([spare(0, InstanceState::Pending, 990), spare(2, InstanceState::Starting, 990)]);
     assert_eq!(decide(&observed, NOW), Decision { wake_at: None, ..decide(&observed, NOW) });
     assert_eq!(actions(&observed), []);
-    // one that terminates is none, but its name is in use
+    // a terminating spare does not count, but its name is in use
     observed.spares[1].state = InstanceState::Terminating;
     assert_eq!(actions(&observed), [start_spares(&[3])]);
-    // so is that of one that has taken a stage's place
+    // the name of a spare that has taken a stage's place is in use too
     observed.spares.remove(1);
     observed.instances[1] = taker(1, 1);
     observed.state.incarnations = BTreeMap::from([(1, 1)]);
@@ -113,7 +113,7 @@ fn a_drain_and_the_next_attempt_wait_for_spares() {
     );
     observed.spares.clear();
     assert_eq!(actions(&observed), [crate::rules::start(2, 3)]);
-    // and its number is not used again
+    // the attempt number of the remaining spare is not used again
     observed.state = JobState::default();
     observed.spares = vec![SpareInstance { attempt: 4, ..waits(0) }];
     assert_eq!(decide(&observed, NOW).state.attempt.number, 5);

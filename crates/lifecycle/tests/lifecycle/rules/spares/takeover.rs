@@ -130,7 +130,7 @@ fn a_spare_that_comes_too_late_is_one_that_was_replaced() {
         let is_removed = decision.actions.iter().any(|action| matches!(action, AttemptAction::RemoveReplaced { .. }));
         assert_eq!(is_removed, incarnation == 1);
     }
-    // and one that is ahead but never was a spare tells of an older state, as ever
+    // an instance that is ahead but never was a spare still means that the state is older
     let observed = taken(Some(StageInstance { spare: None, ..taker(0, 1) }));
     assert_eq!(decide(&observed, NOW).state.attempt.number, 2);
 }
@@ -167,7 +167,7 @@ fn a_job_that_a_spare_completed_is_complete() {
     assert_eq!(decision.state.outcome(), Some(&JobOutcome::Complete));
     assert_eq!(decision.actions, [remove_spares(&[3])]);
     observed.state = decision.state;
-    // one that does not terminate is killed after its grace period
+    // a spare that does not terminate is killed after its grace period
     observed.spares[0] = spare(3, InstanceState::Terminating, 990);
     let decision = decide(&observed, NOW);
     assert_eq!((decision.actions, decision.wake_at), (vec![], Some(UnixMillis::from_seconds(1110))));

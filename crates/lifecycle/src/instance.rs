@@ -26,7 +26,7 @@ pub struct StageInstance {
     pub spare: Option<u32>,
     /// Its state.
     pub state: InstanceState,
-    /// When it entered this state.
+    /// The time at which the instance entered this state.
     pub since: UnixMillis,
     /// Types and statuses of the pod's conditions; a process has none.
     pub pod_conditions: Vec<(String, String)>,
@@ -41,7 +41,7 @@ pub struct SpareInstance {
     pub attempt: u64,
     /// The state of the spare; Ready if the spare can be promoted.
     pub state: InstanceState,
-    /// When it entered this state.
+    /// The time at which the spare entered this state.
     pub since: UnixMillis,
 }
 

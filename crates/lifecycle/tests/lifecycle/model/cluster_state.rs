@@ -99,7 +99,7 @@ pub(crate) struct ModelPod {
     pub(crate) fenced: bool,
     /// Whether the process has lost a group and waits for the next.
     pub(crate) is_survivor: bool,
-    /// When deletion was requested; the node terminates the process, unless it is partitioned.
+    /// The time of the deletion request. The node terminates the process, unless the node is partitioned.
     pub(crate) deleted_at: Option<UnixMillis>,
     /// The state that the API shows for ever if the node is partitioned, while the process continues to run.
     pub(crate) partitioned: Option<ModelProcess>,

@@ -166,8 +166,8 @@ fn time_may_pass(cluster: &ClusterState) -> bool {
     wake_at.is_some_and(|wake_at| latest.is_none_or(|latest| wake_at < latest))
 }
 
-/// When the operator wakes up: with spares in whole tens of seconds, late after a shorter time, so that ages stay
-/// comparable.
+/// The time at which the operator wakes up. With spares, the time is rounded up to whole tens of seconds, so that ages
+/// stay comparable.
 fn next_time(cluster: &ClusterState) -> Option<UnixMillis> {
     let wake_at = cluster.operator.wake_at?;
     let unit = if cluster.spares > 0 { 10_000 } else { 1 };

@@ -54,7 +54,7 @@ fn how_the_lost_stage_exited_is_told_later() {
     observed.instances[3] = exited_by_external_cause(1, ExternalCause::Evicted);
     let told = decide(&observed, NOW.plus_seconds(1)).state;
     assert_eq!((told.last_failure.unwrap().reason, told.budget.counted), (FailureReason::Evicted, 0));
-    // one that may live on a lost node is told so at once
+    // a stage that may still run on a lost node fails as `NodeLost` at once
     let mut observed = taken(Some(ready(1)));
     observed.progress.lost = Some(LostInstance { rank: 1, incarnation: 0, since: NOW, has_ended: false });
     let after = decide(&observed, NOW).state;

@@ -68,7 +68,10 @@ fn a_job_that_makes_no_sense_names_the_field_and_the_remedy() {
         (
             "another number of chunks than the schedule has",
             TestJob { schedule: "ZBVZeroBubble", ..TestJob::default() }.yaml(),
-            &["spec.pipeline.virtualStages", "is 1, but ZBVZeroBubble has two chunks a stage: leave it out"],
+            &[
+                "spec.pipeline.virtualStages",
+                "is 1, but ZBVZeroBubble has two chunks a stage: leave it out or set it to 2",
+            ],
         ),
         (
             "less memory than the model needs",

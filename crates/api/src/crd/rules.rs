@@ -215,7 +215,7 @@ const FIXED: &[(&str, &str, &str, &str)] = &[
         "spec.pipeline",
         ".virtualStages",
         "self.schedule.type != 'ZBVZeroBubble' || !has(self.virtualStages) || self.virtualStages == 2",
-        "is not 2, but ZBVZeroBubble has two chunks a stage: leave it out",
+        "is not 2, but ZBVZeroBubble has two chunks a stage: leave it out or set it to 2",
     ),
     (
         "spec.pipeline",

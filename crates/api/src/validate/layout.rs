@@ -23,8 +23,9 @@ fn check_virtual_stages(spec: &PipelineJobSpec, problems: &mut Problems) {
         ScheduleTag::GPipe | ScheduleTag::OneFOneB => problems.require(chunks == 1, FIELD, || {
             format!("is {chunks}, but {tag} has one chunk a stage: set it to 1 or use Interleaved1F1B")
         }),
-        ScheduleTag::ZbvZeroBubble => problems
-            .require(chunks == 2, FIELD, || format!("is {chunks}, but {tag} has two chunks a stage: leave it out")),
+        ScheduleTag::ZbvZeroBubble => problems.require(chunks == 2, FIELD, || {
+            format!("is {chunks}, but {tag} has two chunks a stage: leave it out or set it to 2")
+        }),
         ScheduleTag::Auto => problems.require(chunks == 1, FIELD, || {
             format!("is {chunks}, but Auto chooses how many chunks a stage has: leave it out, or name the schedule")
         }),

@@ -191,7 +191,7 @@ fn each_rule_has_its_sentence() {
         (
             "pipeline",
             "{schedule: {type: ZBVZeroBubble}, virtualStages: 1}",
-            "spec.pipeline.virtualStages: is 1, but ZBVZeroBubble has two chunks a stage: leave it out",
+            "spec.pipeline.virtualStages: is 1, but ZBVZeroBubble has two chunks a stage: leave it out or set it to 2",
         ),
         (
             "pipeline.partition",

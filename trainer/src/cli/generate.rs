@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use super::output::{print_error, print_line};
+use super::output::{print_data, print_error};
 use crate::generate::{GeneratedText, GenerationConfig, generate_text};
 
 /// Continue a prompt with a trained model.
@@ -52,7 +52,7 @@ impl GenerateCommand {
                 names.join(", ")
             ));
         }
-        print_line(text);
+        print_data(&text);
         Ok(())
     }
 }

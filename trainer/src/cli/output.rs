@@ -2,7 +2,7 @@
 //! full volume under stderr must not change the exit code.
 
 use std::fmt::Display;
-use std::io::Write;
+use std::io::{IsTerminal, Write};
 use std::path::Path;
 
 use anyhow::Context;
@@ -10,9 +10,17 @@ use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
 use stagecoach_api::visible;
 
-/// Prints text and a line feed to stdout.
+/// Prints text and a line feed to stdout. The text may quote a file, and is therefore made [`visible`].
 pub(super) fn print_line(text: impl Display) {
-    let _ = writeln!(std::io::stdout(), "{text}");
+    let _ = writeln!(std::io::stdout(), "{}", visible(&text.to_string()));
+}
+
+/// Prints data and a line feed to stdout: unchanged, but [`visible`] on a terminal.
+pub(super) fn print_data(data: &str) {
+    match std::io::stdout().is_terminal() {
+        true => print_line(data),
+        false => drop(writeln!(std::io::stdout(), "{data}")),
+    }
 }
 
 /// Prints an error message to stderr. The message may quote a file, and is therefore made [`visible`].
@@ -22,7 +30,7 @@ pub(super) fn print_error(text: impl Display) {
 
 /// Prints indented JSON to stdout.
 pub(super) fn print_json(value: &impl Serialize) -> anyhow::Result<()> {
-    print_line(serde_json::to_string_pretty(value)?);
+    print_data(&serde_json::to_string_pretty(value)?);
     Ok(())
 }
 

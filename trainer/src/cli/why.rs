@@ -3,7 +3,6 @@
 use std::path::PathBuf;
 
 use clap::Args;
-use stagecoach_api::visible;
 
 use super::output::print_line;
 use crate::launch::History;
@@ -17,7 +16,7 @@ pub(super) struct WhyCommand {
 
 impl WhyCommand {
     pub(super) fn main(self) -> anyhow::Result<()> {
-        print_line(visible(&History::read(&self.folder)?.to_string()));
+        print_line(History::read(&self.folder)?);
         Ok(())
     }
 }

@@ -4,6 +4,7 @@ use std::io::{self, IsTerminal, Write};
 use std::time::Duration;
 
 use indicatif::{HumanCount, ProgressBar, ProgressDrawTarget, ProgressStyle};
+use stagecoach_api::visible;
 use stagecoach_display::{duration, nats, percent};
 
 use super::event_formatter::{EventFormatter, format_start};
@@ -114,6 +115,8 @@ impl ProgressDisplay {
 
     /// Prints a line above the bar.
     pub(crate) fn print_line(&mut self, line: &str) {
+        // a message may quote a file's name, or words of another process
+        let line = visible(line);
         match &mut self.mode {
             DisplayMode::Lines(writer) => {
                 let _ = writeln!(writer, "{line}").and_then(|()| writer.flush());
@@ -207,6 +210,15 @@ mod tests {
         assert_eq!((bar.position(), bar.length()), (120, Some(1000)));
         let message = "loss 5.1234 (held-out 5.2500)  eta 3m 40s  4,812 tok/s  bubble 18%  2 restarts";
         assert_eq!(bar.message(), message);
+    }
+
+    #[test]
+    fn a_note_drives_no_terminal() {
+        let (reader, writer) = std::io::pipe().unwrap();
+        let mut display = ProgressDisplay::new(DisplayMode::Lines(Box::new(writer)));
+        display.update(&TrainingEvent::Note { message: "corpus/\u{1b}[2J.txt is empty".into() });
+        drop(display);
+        assert_eq!(std::io::read_to_string(reader).unwrap(), "note   corpus/^[[2J.txt is empty\n");
     }
 
     #[test]

@@ -7,6 +7,7 @@ use maud::{DOCTYPE, Markup, html};
 
 use super::model::PageModel;
 use super::view::{View, Zoom};
+use stagecoach_api::visible;
 use stagecoach_display::percent;
 
 type Fragment = fn(&PageModel, &View) -> Markup;
@@ -26,7 +27,7 @@ const FRAGMENTS: [(&str, Fragment); 9] = [
 
 /// All fragments by their ids.
 pub(super) fn fragments(model: &PageModel, view: &View) -> impl Iterator<Item = (&'static str, String)> {
-    FRAGMENTS.into_iter().map(|(id, fragment)| (id, fragment(model, view).into_string()))
+    FRAGMENTS.into_iter().map(|(id, fragment)| (id, text(fragment(model, view))))
 }
 
 /// The whole page.
@@ -99,7 +100,13 @@ pub(super) fn document(title: &str, script: &str, body: Markup) -> String {
             body { (body) }
         }
     };
-    document.into_string()
+    text(document)
+}
+
+/// The HTML of a part of a page. Names and messages of others may be in it, therefore it is made [`visible`].
+pub(super) fn text(part: Markup) -> String {
+    // no element of a page has such a name
+    visible(&part.into_string()).replace("<U+", "&lt;U+")
 }
 
 /// A value with its name, for a list of the class `figures`.

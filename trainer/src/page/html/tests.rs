@@ -69,6 +69,12 @@ fn view() -> View {
 }
 
 #[test]
+fn characters_that_turn_text_or_drive_a_terminal_are_shown() {
+    let part = html! { p { "a\u{202e}b\u{1b}[2J <i>\n" } };
+    assert_eq!(text(part), "<p>a&lt;U+202E>b^[[2J &lt;i&gt;\n</p>");
+}
+
+#[test]
 fn text_of_a_job_stays_text() {
     let page = page(&model(3), &view());
     assert!(page.matches("&lt;script&gt;").count() >= 9, "{page}");

@@ -6,7 +6,7 @@ use maud::{Markup, PreEscaped, html};
 use stagecoach_api::contract::MAX_STAGES;
 use stagecoach_pipeline::{PartitionError, seconds};
 
-use super::super::html::{document, figure, memory_bar, scrolled};
+use super::super::html::{document, figure, memory_bar, scrolled, text};
 use super::super::step_timeline::picture;
 use super::choice::{Choice, PlannerQuery, RECOMPUTES};
 use super::model::{Planned, Planner, PlannerModel, Step};
@@ -39,12 +39,12 @@ pub(super) fn page(planner: &Planner, query: &PlannerQuery) -> String {
 
 /// The part of the page that depends on the choice.
 pub(super) fn plan(planner: &Planner, query: &PlannerQuery) -> String {
-    planned(planner, &planner.model(query)).into_string()
+    text(planned(planner, &planner.model(query)))
 }
 
 /// The choice of `Auto`. The page requests it after the reader's last change.
 pub(super) fn auto(planner: &Planner, query: &PlannerQuery) -> String {
-    chosen_by_auto(planner, query).into_string()
+    text(chosen_by_auto(planner, query))
 }
 
 fn form(planner: &Planner, fields: &PlannerQuery) -> Markup {

@@ -41,8 +41,11 @@ impl PipelineJobSpec {
     /// The spec as JSON without the fields that are at their default: reading it gives this spec again, also by an
     /// older version that does not have those fields yet.
     pub fn without_defaults(&self) -> Value {
-        let mut value = serde_json::to_value(self).unwrap_or_default();
-        drop_spec_defaults(&mut value, self);
+        let mut spec = self.clone();
+        // the number of chunks without one depends on the schedule; earlier versions always had one, with the default 1
+        spec.pipeline.virtual_stages = Some(spec.pipeline.virtual_stages()).filter(|chunks| *chunks != 1);
+        let mut value = serde_json::to_value(&spec).unwrap_or_default();
+        drop_defaults(&mut value, &SPEC);
         value
     }
 }
@@ -51,7 +54,7 @@ impl PipelineJob {
     /// The job as JSON without the fields of its spec that are at their default.
     pub fn without_defaults(&self) -> Value {
         let mut value = serde_json::to_value(self).unwrap_or_default();
-        drop_spec_defaults(&mut value["spec"], &self.spec);
+        value["spec"] = self.spec.without_defaults();
         value
     }
 }
@@ -80,17 +83,6 @@ impl Node {
         });
         node
     }
-}
-
-/// Drops the defaults of `spec`, whose JSON is `value`. How many chunks a stage holds depends on the schedule: earlier
-/// versions always had a number, and one as its default.
-fn drop_spec_defaults(value: &mut Value, spec: &PipelineJobSpec) {
-    if let Some(Value::Object(pipeline)) = value.get_mut("pipeline") {
-        pipeline.remove("virtualStages");
-        let number = Some(spec.pipeline.virtual_stages()).filter(|number| *number != 1);
-        pipeline.extend(number.map(|number| ("virtualStages".to_owned(), number.into())));
-    }
-    drop_defaults(value, &SPEC);
 }
 
 /// An object whose fields are all left out is left out itself if that says the same.

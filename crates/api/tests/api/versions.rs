@@ -1,7 +1,7 @@
 //! Specs of other versions.
 
 use serde_json::{Value, json};
-use stagecoach_api::{StoredSpec, parse};
+use stagecoach_api::{StoredSpec, parse, parse_with};
 
 use crate::jobs::{CUSTOM, FULL, MINIMAL};
 
@@ -18,6 +18,28 @@ fn fields_at_their_default_are_left_out_and_read_back() {
     fields.sort();
     assert_eq!(fields, ["data", "model", "stages", "training"], "{written:#}");
     assert!(written["training"].get("optimizer").is_none(), "{written:#}");
+}
+
+/// The operator hashes this text: another order would restart the attempts of jobs that an earlier version started.
+#[test]
+fn a_number_of_chunks_has_the_place_and_the_default_of_earlier_versions() {
+    let others = r#""recompute":"Full","transport":"Tcp","encryption":"Required""#;
+    for (schedule, given, written) in [
+        ("1F1B", Some("1"), ""),
+        ("1F1B", None, ""),
+        ("Interleaved1F1B", Some("2"), r#""schedule":{"type":"Interleaved1F1B"},"virtualStages":2,"#),
+        ("ZBVZeroBubble", Some("2"), r#""schedule":{"type":"ZBVZeroBubble"},"virtualStages":2,"#),
+        ("ZBVZeroBubble", None, r#""schedule":{"type":"ZBVZeroBubble"},"virtualStages":2,"#),
+    ] {
+        let chunks = given.map(|number| format!("virtualStages: {number}, ")).unwrap_or_default();
+        let pipeline = format!(
+            "{{schedule: {{type: {schedule}}}, {chunks}recompute: Full, transport: Tcp, encryption: Required}}"
+        );
+        let job = parse_with(MINIMAL, "job.yaml", &[("pipeline".to_owned(), pipeline)]).unwrap();
+        let expected = format!("{{{written}{others}}}");
+        assert_eq!(job.spec.without_defaults()["pipeline"].to_string(), expected, "{schedule} {given:?}");
+        assert_eq!(job.without_defaults()["spec"]["pipeline"].to_string(), expected, "{schedule} {given:?}");
+    }
 }
 
 #[test]

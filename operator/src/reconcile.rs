@@ -5,7 +5,6 @@ use std::time::{Duration, Instant};
 
 use kube::runtime::controller::Action;
 use kube::{Resource, ResourceExt};
-use stagecoach_api::PipelineJobStatus;
 use stagecoach_lifecycle::{AttemptAction, AttemptPhase, Decision, UnixMillis, decide};
 
 use crate::apply::{ApplyContext, ApplyError, Repair, apply, delete_lingering_pods, repair, repairs};
@@ -13,12 +12,11 @@ use crate::clients::Clients;
 use crate::context::Context;
 use crate::errors::{RECONCILE_TIMEOUT, ReconcileError, catch_panic};
 use crate::job::{self, CreatedAttempt, InvalidJob, ParsedJob, RawPipelineJob};
-use crate::observe::{self, ObservedPods};
+use crate::observe::{self, ChangedObject, ObservedPods};
 use crate::rejection::{CreationResults, Rejections};
-use crate::repair_history::Contested;
 use crate::requeue::{LEAVING_RETRY_DELAY, NEW_REJECTION_DELAY, SPARE_STATUS_RETRY_DELAY, requeue_delay};
 use crate::status::{self, Recovery, StatusInputs, StatusUpdate};
-use crate::status_writer::{publish_events, write_not_accepted, write_status};
+use crate::status_writer::{persist_status, publish_events, write_not_accepted};
 use crate::ttl::{delete_job, remaining_ttl};
 
 /// Reconciles one job.
@@ -94,17 +92,18 @@ async fn reconcile_valid_job(
     let StatusUpdate { status, write_after } = status::next_status(&inputs);
     let apply_context = ApplyContext::new(context, clients, &job, &pods, &decision, &status);
     let mut repairs = repairs(&apply_context, &decision.state);
-    let next_repair = limit_repairs(&job, &mut repairs, pods.observed_at, context);
+    context.with_cache(&job.reference.uid, |cache| cache.repairs.remove_waiting(&mut repairs, pods.observed_at));
     let writes_objects = has_actions(&decision) || !repairs.is_empty();
     persist_status(object, &inputs, &status, writes_objects, clients, context).await?;
 
-    let mut created = CreationResults::default();
+    let (mut created, mut repaired) = (CreationResults::default(), Vec::new());
     let (applied, ()) = tokio::join!(
-        apply_decision(&apply_context, &decision, &repairs, &mut created),
+        apply_decision(&apply_context, &decision, repairs, &mut created, &mut repaired),
         publish_events(context, &inputs, &status),
     );
     // also after an error: something that was created earlier may have been rejected
     let retry_after = cache_rejections(&job, &decision, &rejections, &created, context);
+    let next_repair = cache_repairs(&job, &repaired, pods.observed_at, context);
     applied?;
 
     let remaining_ttl = remaining_ttl(&job, &status, pods.observed_at);
@@ -163,19 +162,18 @@ fn update_recovery(job: &ParsedJob, pods: &ObservedPods, decision: &Decision, co
 }
 
 /// The objects that another client changes or deletes again and again.
-fn contested_objects(job: &ParsedJob, now: UnixMillis, context: &Context) -> Vec<Contested> {
+fn contested_objects(job: &ParsedJob, now: UnixMillis, context: &Context) -> Vec<ChangedObject> {
     context.with_cache(&job.reference.uid, |cache| {
         cache.repairs.forget_quiet(now);
         cache.repairs.contested().cloned().collect()
     })
 }
 
-/// Removes the repairs that have to wait, and records the others. Returns when to reconcile again for it.
-fn limit_repairs(job: &ParsedJob, repairs: &mut Vec<Repair>, now: UnixMillis, context: &Context) -> Option<Duration> {
+/// Caches the repairs that were made. Returns when to reconcile again for them.
+fn cache_repairs(job: &ParsedJob, repaired: &[Repair], now: UnixMillis, context: &Context) -> Option<Duration> {
     context.with_cache(&job.reference.uid, |cache| {
         let contested_before = cache.repairs.contested().count();
-        cache.repairs.remove_waiting(repairs, now);
-        cache.repairs.add(repairs, now);
+        cache.repairs.add(repaired, now);
         match cache.repairs.contested().count() > contested_before {
             true => Some(NEW_REJECTION_DELAY),
             false => cache.repairs.requeue_delay(now),
@@ -260,42 +258,14 @@ fn has_actions(decision: &Decision) -> bool {
     decision.actions.iter().any(|action| !matches!(action, AttemptAction::KillInstances { .. }))
 }
 
-/// Whether the record that was read is still the stored one: the watch may be stale, and an old record must not be
-/// acted on.
-async fn record_is_current(job: &ParsedJob, clients: &Clients) -> Result<bool, ReconcileError> {
-    let stored = clients.jobs.get_opt(&job.reference.name).await?;
-    Ok(stored.is_some_and(|stored| {
-        let same_record = job::status(&stored).is_ok_and(|status| status.record == job.status.record);
-        same_record && stored.uid().as_deref() == Some(job.reference.uid.as_str())
-    }))
-}
-
-/// Writes the status if it has changed. Otherwise, if other objects will be written, verifies that the record that was
-/// read is current.
-async fn persist_status(
-    object: &RawPipelineJob,
-    inputs: &StatusInputs<'_>,
-    status: &PipelineJobStatus,
-    writes_objects: bool,
-    clients: &Clients,
-    context: &Context,
-) -> Result<(), ReconcileError> {
-    if *status != inputs.job.status {
-        write_status(object, clients, context, status).await?;
-        context.telemetry.status_written(inputs, status);
-    } else if writes_objects && !record_is_current(inputs.job, clients).await? {
-        return Err(ReconcileError::Conflict);
-    }
-    Ok(())
-}
-
-/// Applies the decided actions, then makes the repairs. What became of the pods to be created is added to `created`,
-/// also before an error.
+/// Applies the decided actions, then makes the repairs. The results of the pods' creation are added to `created`, and the
+/// repairs that were made to `repaired`, also before an error.
 async fn apply_decision(
     context: &ApplyContext<'_>,
     decision: &Decision,
-    repairs: &[Repair],
+    repairs: Vec<Repair>,
     created: &mut CreationResults,
+    repaired: &mut Vec<Repair>,
 ) -> Result<(), ReconcileError> {
     apply(context, &decision.actions, created).await?;
     if created.is_start_rejected() {
@@ -305,11 +275,12 @@ async fn apply_decision(
         delete_lingering_pods(context).await?;
     }
     for needed in repairs {
-        repair(context, decision.state.attempt, needed).await.map_err(|error| match error {
+        repair(context, decision.state.attempt, &needed).await.map_err(|error| match error {
             // Not a condition, since the job keeps running, but an error: reconcile is retried, and later repairs wait.
             ApplyError::Rejected(reason) => ReconcileError::NameTaken(reason.message),
             ApplyError::Api(error) => error.into(),
         })?;
+        repaired.push(needed);
     }
     Ok(())
 }

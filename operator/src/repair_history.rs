@@ -7,7 +7,7 @@ use std::time::Duration;
 use stagecoach_lifecycle::{UnixMillis, backoff_delay};
 
 use crate::apply::Repair;
-use crate::observe::OwnedKind;
+use crate::observe::{ChangedObject, OwnedKind};
 
 /// Repairs that are made without a pause.
 const FREE_REPAIRS: u32 = 5;
@@ -27,18 +27,7 @@ pub(crate) struct RepairHistory(BTreeMap<OwnedKind, Repeated>);
 struct Repeated {
     count: u32,
     last: UnixMillis,
-    contested: Contested,
-}
-
-/// An object that another client changes or deletes again and again.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Contested {
-    /// Its kind.
-    pub kind: OwnedKind,
-    /// `metadata.name`
-    pub name: String,
-    /// The field manager of the client that wrote it; None if it was deleted.
-    pub changed_by: Option<String>,
+    object: ChangedObject,
 }
 
 impl Repeated {
@@ -75,18 +64,18 @@ impl RepairHistory {
         });
     }
 
-    /// Adds repairs that are made now.
+    /// Adds repairs that were made.
     pub(crate) fn add(&mut self, repairs: &[Repair], now: UnixMillis) {
         for repair in repairs {
             let Repair::Restore(object) = repair else { continue };
             let count = self.0.get(&object.kind).map_or(0, |before| before.count).saturating_add(1);
-            self.0.insert(object.kind, Repeated { count, last: now, contested: object.clone() });
+            self.0.insert(object.kind, Repeated { count, last: now, object: object.clone() });
         }
     }
 
     /// The objects that another client has changed or deleted so often that their repair pauses.
-    pub(crate) fn contested(&self) -> impl Iterator<Item = &Contested> {
-        self.0.values().filter(|repeated| repeated.count > FREE_REPAIRS).map(|repeated| &repeated.contested)
+    pub(crate) fn contested(&self) -> impl Iterator<Item = &ChangedObject> {
+        self.0.values().filter(|repeated| repeated.count > FREE_REPAIRS).map(|repeated| &repeated.object)
     }
 
     /// When to reconcile again: for the next repair, or because an object is in order again.
@@ -101,7 +90,7 @@ mod tests {
     use super::*;
 
     fn restore(kind: OwnedKind) -> Vec<Repair> {
-        vec![Repair::Restore(Contested { kind, name: "demo".into(), changed_by: Some("mesh".into()) })]
+        vec![Repair::Restore(ChangedObject { kind, name: "demo".into(), changed_by: Some("mesh".into()) })]
     }
 
     #[test]

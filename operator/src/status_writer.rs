@@ -8,13 +8,43 @@ use stagecoach_api::job::condition_reason;
 
 use crate::clients::Clients;
 use crate::context::Context;
-use crate::job::{InvalidJob, RawPipelineJob};
+use crate::errors::ReconcileError;
+use crate::job::{self, InvalidJob, ParsedJob, RawPipelineJob};
 use crate::json_api::write_params;
 use crate::observe::now;
 use crate::status::{self, StatusInputs};
 
+/// Writes the status if it has changed. Otherwise, if other objects will be written, verifies that the record that was
+/// read is current.
+pub(crate) async fn persist_status(
+    object: &RawPipelineJob,
+    inputs: &StatusInputs<'_>,
+    status: &PipelineJobStatus,
+    writes_objects: bool,
+    clients: &Clients,
+    context: &Context,
+) -> Result<(), ReconcileError> {
+    if *status != inputs.job.status {
+        write_status(object, clients, context, status).await?;
+        context.telemetry.status_written(inputs, status);
+    } else if writes_objects && !record_is_current(inputs.job, clients).await? {
+        return Err(ReconcileError::Conflict);
+    }
+    Ok(())
+}
+
+/// Whether the record that was read is still the stored one: the watch may be stale, and an old record must not be
+/// acted on.
+async fn record_is_current(job: &ParsedJob, clients: &Clients) -> Result<bool, ReconcileError> {
+    let stored = clients.jobs.get_opt(&job.reference.name).await?;
+    Ok(stored.is_some_and(|stored| {
+        let same_record = job::status(&stored).is_ok_and(|status| status.record == job.status.record);
+        same_record && stored.uid().as_deref() == Some(job.reference.uid.as_str())
+    }))
+}
+
 /// Writes the status, conditional on the resourceVersion that was read.
-pub(crate) async fn write_status(
+async fn write_status(
     object: &RawPipelineJob,
     clients: &Clients,
     context: &Context,

@@ -11,15 +11,14 @@ use super::create::{create_or_update, create_owned};
 use super::start::attempt_template;
 use super::{ApplyContext, ApplyError};
 use crate::build;
-use crate::observe::{KnownObject, OwnedKind, OwnedObject};
-use crate::repair_history::Contested;
+use crate::observe::{ChangedObject, KnownObject, OwnedKind, OwnedObject};
 
 /// A repair of one object.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Repair {
-    /// It is missing, or not as the operator made it.
-    Restore(Contested),
-    /// It is no longer needed.
+    /// Make it again, or undo its changes.
+    Restore(ChangedObject),
+    /// Delete it: it is no longer needed.
     Remove(KnownObject),
 }
 
@@ -33,7 +32,7 @@ pub(crate) fn repairs(context: &ApplyContext<'_>, state: &JobState) -> Vec<Repai
             Some(known) => (!known.is_as(fingerprint), known.other_writer),
             None => (objects.is_synced(kind, &reference.namespace), None),
         };
-        differs.then(|| Repair::Restore(Contested { kind, name: name.to_owned(), changed_by }))
+        differs.then(|| Repair::Restore(ChangedObject { kind, name: name.to_owned(), changed_by }))
     };
     let remove = |kind, name: &str| known(kind, name).map(Repair::Remove);
     // the objects of an attempt that is being created are created by `start`

@@ -17,11 +17,11 @@ const MAX_AGE_SECONDS: i64 = 300;
 /// The field manager of the operator whose Lease this is; the replicas of one operator share it.
 pub(crate) fn field_manager(namespace: &str, lease: &str) -> String {
     let mut manager = format!("{PREFIX}{namespace}/{lease}");
-    manager.truncate(MAX_BYTES);
+    manager.truncate(manager.floor_char_boundary(MAX_BYTES));
     manager
 }
 
-/// The operator of this field manager, as `namespace/lease`; None if it is another client's.
+/// The operator of this field manager, as `namespace/lease`; `None` if it is another client's.
 pub(crate) fn operator_of(manager: &str) -> Option<&str> {
     manager.strip_prefix(PREFIX)
 }

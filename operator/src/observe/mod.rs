@@ -20,7 +20,7 @@ pub(crate) use field_managers::{OtherOperators, field_manager, operator_of};
 pub(crate) use log_tails::LogTails;
 pub(crate) use observed_pod::ObservedPod;
 pub(crate) use observed_pods::ObservedPods;
-pub(crate) use owned_objects::{KnownObject, OwnedKind, OwnedObject, OwnedObjects};
+pub(crate) use owned_objects::{ChangedObject, KnownObject, OwnedKind, OwnedObject, OwnedObjects};
 pub(crate) use partial_pod::PartialPod;
 pub(crate) use pod_cache::PodCache;
 pub(crate) use pod_state::BlockingReason;

@@ -144,14 +144,16 @@ impl ObservedPods {
     /// not probed the pod yet.
     fn mark_training_stages_ready(&mut self) {
         let leader = self.leader_status.as_ref().filter(|leader| leader.is_reachable && leader.is_training());
-        let group = leader.filter(|leader| leader.status.lost.is_none()).and_then(|leader| leader.status.group.clone());
-        let Some(group) = group.filter(|group| group.first_step_at > 0) else { return };
-        let attempt = leader.map_or(0, |leader| leader.status.attempt);
-        for pod in self.all.iter_mut().filter(|pod| pod.attempt == attempt && pod.state == InstanceState::Starting) {
-            let Some(InstanceId { rank, incarnation }) = pod.instance_id() else { continue };
-            if group.incarnations.get(rank as usize) == Some(&Some(incarnation)) {
-                pod.state = InstanceState::Ready;
-            }
+        let Some(StageStatus { attempt, lost: None, group: Some(group), .. }) = leader.map(|leader| &leader.status)
+        else {
+            return;
+        };
+        let trains = |InstanceId { rank, incarnation }: InstanceId| {
+            group.first_step_at > 0 && group.incarnations.get(rank as usize) == Some(&Some(incarnation))
+        };
+        let is_starting = |pod: &&mut ObservedPod| pod.attempt == *attempt && pod.state == InstanceState::Starting;
+        for pod in self.all.iter_mut().filter(is_starting).filter(|pod| pod.instance_id().is_some_and(trains)) {
+            pod.state = InstanceState::Ready;
         }
     }
 

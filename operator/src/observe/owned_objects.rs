@@ -3,7 +3,6 @@
 //! (`apply::repair`).
 
 use std::collections::HashSet;
-use std::fmt::{self, Display, Formatter};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Mutex;
 
@@ -26,12 +25,6 @@ pub(crate) enum OwnedKind {
     NetworkPolicy,
     /// Stores an attempt template.
     ConfigMap,
-}
-
-impl Display for OwnedKind {
-    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        fmt::Debug::fmt(self, f)
-    }
 }
 
 /// An object of one of the kinds.
@@ -77,6 +70,17 @@ fn hash(fields: &impl Serialize) -> u64 {
     let mut hasher = DefaultHasher::new();
     serde_json::to_string(fields).unwrap_or_default().hash(&mut hasher);
     hasher.finish()
+}
+
+/// An object that is missing, or not as the operator made it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct ChangedObject {
+    /// Its kind.
+    pub kind: OwnedKind,
+    /// `metadata.name`
+    pub name: String,
+    /// The field manager of the client that wrote it; `None` if it was deleted.
+    pub changed_by: Option<String>,
 }
 
 /// The known state of one object.

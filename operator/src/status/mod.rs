@@ -20,9 +20,8 @@ pub(crate) use throttle::StatusUpdate;
 
 use crate::build::{self, PodRole};
 use crate::job::ParsedJob;
-use crate::observe::{ObservedPod, ObservedPods, PolledStatus};
+use crate::observe::{ChangedObject, ObservedPod, ObservedPods, PolledStatus};
 use crate::rejection::Rejections;
-use crate::repair_history::Contested;
 
 /// Inputs of the status and the events.
 pub(crate) struct StatusInputs<'a> {
@@ -39,7 +38,7 @@ pub(crate) struct StatusInputs<'a> {
     /// The recovery from the last failure, if this operator has observed it from its beginning.
     pub recovery: Option<Recovery>,
     /// The objects that another client changes or deletes again and again.
-    pub contested: Vec<Contested>,
+    pub contested: Vec<ChangedObject>,
     /// The other operators that write the job's status, as `namespace/lease`.
     pub other_operators: Vec<String>,
     /// This operator's field manager.

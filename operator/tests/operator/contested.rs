@@ -5,11 +5,7 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 use stagecoach_cluster::{condition_of, until};
 
-use crate::support::{OperatorProcess, TestCluster, has_condition, shared};
-
-fn policy(namespace: &str, name: &str) -> String {
-    format!("/apis/networking.k8s.io/v1/namespaces/{namespace}/networkpolicies/{name}")
-}
+use crate::support::{OperatorProcess, TestCluster, has_condition, network_policy, path, shared};
 
 /// An operator of one namespace with a Lease's name of its own.
 fn operator_of(cluster: &TestCluster, namespace: &str, lease: &str, readers: &str) -> OperatorProcess {
@@ -38,11 +34,11 @@ fn operators_with_other_settings_find_each_other_and_back_off() {
     cluster.wait("disputed/demo", "said to have two operators", names_both);
     // After twelve writes each operator pauses for a second at least between two of its repairs.
     let began = Instant::now();
-    let generation = || cluster.plane.get(&policy("disputed", "demo"))?["metadata"]["generation"].as_u64();
+    let generation = || cluster.plane.get(&network_policy("disputed/demo"))?["metadata"]["generation"].as_u64();
     let before = generation().unwrap();
     until("four more repairs", 240, || generation().filter(|now| *now >= before.max(12) + 4));
     assert!(began.elapsed() > Duration::from_secs(1), "{before}: repairs do not back off");
-    cluster.plane.client().delete(&crate::support::path("disputed/demo"));
+    cluster.plane.client().delete(&path("disputed/demo"));
 }
 
 #[test]
@@ -59,13 +55,11 @@ fn operators_with_the_same_settings_find_each_other_too() {
         if cluster.job(job).is_some_and(|job| names_both(&job)) {
             break;
         }
-        cluster.edit(job, json!({"ttlSecondsAfterFinished": 3600 + round}));
-        let generation = cluster.job(job).unwrap()["metadata"]["generation"].clone();
-        cluster.wait(job, "seen", |job| job["status"]["observedGeneration"] == generation);
+        cluster.edit_and_wait(job, json!({"ttlSecondsAfterFinished": 3600 + round}));
     }
     let found = cluster.wait(job, "said to have two operators", names_both);
     assert_eq!((&found["status"]["phase"], &found["status"]["attempt"]["number"]), (&json!("Running"), &json!(1)));
-    cluster.plane.client().delete(&crate::support::path(job));
+    cluster.plane.client().delete(&path(job));
 }
 
 #[test]
@@ -76,7 +70,7 @@ fn a_client_that_undoes_repairs_is_named() {
     let change = json!({"spec": {"egress": [{}]}});
     let contested = until("the condition to name the client", 120, || {
         // refused while the operator writes it
-        drop(cluster.plane.client().patch(&policy("default", "undone"), &change));
+        drop(cluster.plane.client().patch(&network_policy("undone"), &change));
         let job = cluster.job("undone")?;
         has_condition(&job, "ObjectsInSync", "False", "ChangedByOthers").then_some(job)
     });
@@ -84,6 +78,26 @@ fn a_client_that_undoes_repairs_is_named() {
     let message = message.as_str().unwrap();
     assert!(message.starts_with("the client ") && message.contains(" changes the NetworkPolicy undone each time"));
     assert_eq!(contested["status"]["phase"], "Running", "training is not disturbed");
+}
+
+#[test]
+fn a_repair_that_is_refused_is_no_dispute() {
+    let cluster = shared();
+    cluster.create("occupied", json!({"networkPolicy": {"mode": "None"}}));
+    cluster.wait_running("occupied", 1);
+    let foreign = json!({"apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy",
+        "metadata": {"name": "occupied"}, "spec": {"podSelector": {}}});
+    let policies = "/apis/networking.k8s.io/v1/namespaces/default/networkpolicies";
+    cluster.plane.client().create(policies, &foreign).unwrap();
+    cluster.edit_and_wait("occupied", json!({"networkPolicy": {"mode": "Restricted"}}));
+    // each is reconciled, and so is the repair tried, but nothing is repaired
+    for seconds in 3600..3610 {
+        let job = cluster.edit_and_wait("occupied", json!({"ttlSecondsAfterFinished": seconds}));
+        assert!(has_condition(&job, "ObjectsInSync", "True", "InSync"), "{:#}", job["status"]["conditions"]);
+    }
+    cluster.plane.client().delete(&network_policy("occupied"));
+    let is_own = |policy: Value| policy["metadata"]["ownerReferences"].is_array().then_some(());
+    until("the job's own policy", 60, || cluster.plane.get(&network_policy("occupied")).and_then(is_own));
 }
 
 /// A policy of the API server that adds a rule to each NetworkPolicy of the namespace `mutated`.
@@ -107,7 +121,7 @@ fn what_admission_changes_is_not_repaired() {
         "metadata": {"name": "probe", "namespace": "mutated"}, "spec": {"podSelector": {}, "policyTypes": ["Ingress"]}});
     let policies = "/apis/networking.k8s.io/v1/namespaces/mutated/networkpolicies";
     until("admission to change policies", 60, || {
-        cluster.plane.client().delete(&policy("mutated", "probe"));
+        cluster.plane.client().delete(&network_policy("mutated/probe"));
         let created = cluster.plane.client().create(policies, &probe).ok()?;
         (created["spec"]["policyTypes"] == json!(["Egress"])).then_some(())
     });
@@ -115,19 +129,15 @@ fn what_admission_changes_is_not_repaired() {
     let job = "mutated/demo";
     cluster.create(job, json!({}));
     cluster.wait_running(job, 1);
-    let stored = || cluster.plane.get(&policy("mutated", "demo")).unwrap();
+    let stored = || cluster.plane.get(&network_policy("mutated/demo")).unwrap();
     assert_eq!(stored()["spec"]["policyTypes"], json!(["Egress"]));
     let repairs = || operator.log().matches("repairing an object of the job").count();
-    let reconcile_again = |seconds: u64| {
-        cluster.edit(job, json!({"ttlSecondsAfterFinished": seconds}));
-        let generation = cluster.job(job).unwrap()["metadata"]["generation"].clone();
-        cluster.wait(job, "seen", |job| job["status"]["observedGeneration"] == generation);
-    };
+    let reconcile_again = |seconds: u64| drop(cluster.edit_and_wait(job, json!({"ttlSecondsAfterFinished": seconds})));
     (3600..3610).for_each(reconcile_again);
     assert_eq!(repairs(), 0, "{}", operator.log());
     // another client's change still is repaired
     let change = json!({"spec": {"podSelector": {"matchLabels": {"app": "nobody"}}}});
-    cluster.plane.client().patch(&policy("mutated", "demo"), &change).unwrap();
+    cluster.plane.client().patch(&network_policy("mutated/demo"), &change).unwrap();
     until("the change to be undone", 60, || {
         stored()["spec"]["podSelector"]["matchLabels"]["app"].is_null().then_some(())
     });

@@ -291,9 +291,7 @@ fn an_unreadable_status_is_left_alone() {
     let job = cluster.wait("unreadable", "refused", |job| has_condition(job, "Accepted", "False", "UnknownStatus"));
     let sentence = condition_of(&job, "Accepted").unwrap()["message"].to_string();
     assert!(sentence.contains("`Archived`") && sentence.contains("another version"), "{sentence}");
-    cluster.edit("unreadable", json!({"suspend": true}));
-    let generation = cluster.job("unreadable").unwrap()["metadata"]["generation"].clone();
-    let job = cluster.wait("unreadable", "refused anew", |job| job["status"]["observedGeneration"] == generation);
+    let job = cluster.edit_and_wait("unreadable", json!({"suspend": true}));
     for field in ["attempt", "record", "completionTime", "restarts", "progress"] {
         assert_eq!(job["status"][field], before["status"][field], "{field}");
     }

@@ -3,14 +3,10 @@
 use serde_json::{Value, json};
 use stagecoach_cluster::until;
 
-use crate::support::{TestCluster, path, shared};
+use crate::support::{TestCluster, network_policy, path, shared};
 
 fn service(name: &str) -> String {
     format!("/api/v1/namespaces/default/services/{name}")
-}
-
-fn policy(name: &str) -> String {
-    format!("/apis/networking.k8s.io/v1/namespaces/default/networkpolicies/{name}")
 }
 
 fn patch(cluster: &TestCluster, path: &str, change: Value) {
@@ -23,7 +19,7 @@ fn what_another_client_changes_or_deletes_is_repaired() {
     cluster.create("repaired", json!({}));
     cluster.wait_running("repaired", 1);
     let config_map = "/api/v1/namespaces/default/configmaps/repaired-1".to_owned();
-    let objects = [service("repaired"), policy("repaired"), config_map];
+    let objects = [service("repaired"), network_policy("repaired"), config_map];
     let before = objects.each_ref().map(|path| cluster.plane.get(path).unwrap());
     let is_as_before = |path: &str, before: &Value| {
         let now = cluster.plane.get(path)?;
@@ -64,7 +60,7 @@ fn the_policy_follows_its_mode_while_the_job_runs() {
     let cluster = shared();
     cluster.create("opened", json!({}));
     cluster.wait_running("opened", 1);
-    let is_there = |wanted: bool| (cluster.plane.get(&policy("opened")).is_some() == wanted).then_some(());
+    let is_there = |wanted: bool| (cluster.plane.get(&network_policy("opened")).is_some() == wanted).then_some(());
     is_there(true).unwrap();
     cluster.edit("opened", json!({"networkPolicy": {"mode": "None"}}));
     until("the policy to go", 60, || is_there(false));
@@ -81,7 +77,7 @@ fn the_policy_follows_its_mode_while_the_job_runs() {
     cluster.wait_running("theirs", 1);
     cluster.kubelet.pod("theirs-0-1").exit(1, "");
     cluster.wait_running("theirs", 2);
-    assert!(cluster.plane.get(&policy("theirs")).is_some());
+    assert!(cluster.plane.get(&network_policy("theirs")).is_some());
 }
 
 #[test]
@@ -113,9 +109,7 @@ fn a_job_that_is_over_or_suspended_holds_no_address() {
     let foreign =
         json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": "lost"}, "spec": {"ports": [{"port": 1}]}});
     cluster.plane.client().create("/api/v1/namespaces/default/services", &foreign).unwrap();
-    cluster.edit("lost", json!({"ttlSecondsAfterFinished": 3600}));
-    let generation = cluster.job("lost").unwrap()["metadata"]["generation"].clone();
-    cluster.wait("lost", "seen", |job| job["status"]["observedGeneration"] == generation);
+    cluster.edit_and_wait("lost", json!({"ttlSecondsAfterFinished": 3600}));
     assert!(has_service("lost"));
     cluster.plane.client().delete(&path("lost"));
 }

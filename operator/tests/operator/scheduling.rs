@@ -49,9 +49,7 @@ fn pods_that_a_queue_holds_back_wait_for_it_and_keep_their_place() {
     cluster.wait("roomless", "timed out", |job| timed_out(job) && job["status"]["attempt"]["number"] == 2);
     assert_eq!((uids(), cluster.job("held-back").unwrap()["status"]["restarts"]["total"].clone()), (held, json!(0)));
     // a busy machine has time to place them
-    cluster.edit("held-back", json!({"scheduling": {"timeoutSeconds": 600}}));
-    let generation = cluster.job("held-back").unwrap()["metadata"]["generation"].clone();
-    cluster.wait("held-back", "heard", |job| job["status"]["observedGeneration"] == generation);
+    cluster.edit_and_wait("held-back", json!({"scheduling": {"timeoutSeconds": 600}}));
     for pod in cluster.pods("held-back") {
         let path = format!("/api/v1/namespaces/default/pods/{}", pod["metadata"]["name"].as_str().unwrap());
         cluster.plane.client().patch(&path, &json!({"spec": {"schedulingGates": []}})).unwrap();

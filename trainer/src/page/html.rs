@@ -3,6 +3,8 @@
 
 mod parts;
 
+use std::borrow::Cow;
+
 use maud::{DOCTYPE, Markup, html};
 
 use super::model::PageModel;
@@ -105,8 +107,12 @@ pub(super) fn document(title: &str, script: &str, body: Markup) -> String {
 
 /// The HTML of a part of a page. Names and messages of others may be in it, therefore it is made [`visible`].
 pub(super) fn text(part: Markup) -> String {
-    // no element of a page has such a name
-    visible(&part.into_string()).replace("<U+", "&lt;U+")
+    let html = part.into_string();
+    match visible(&html) {
+        Cow::Borrowed(_) => html,
+        // no element of a page has such a name
+        Cow::Owned(shown) => shown.replace("<U+", "&lt;U+"),
+    }
 }
 
 /// A value with its name, for a list of the class `figures`.

@@ -4,8 +4,7 @@ use stagecoach_api::job::condition_reason as reason;
 
 use super::super::StatusInputs;
 use super::{ConditionValue, value};
-use crate::observe::operator_of;
-use crate::repair_history::Contested;
+use crate::observe::{ChangedObject, operator_of};
 
 pub(super) fn in_sync(inputs: &StatusInputs) -> ConditionValue {
     if inputs.decision.state.outcome().is_some() {
@@ -36,12 +35,12 @@ pub(super) fn in_sync(inputs: &StatusInputs) -> ConditionValue {
     value("True", reason::IN_SYNC, "no other client changes the job's objects")
 }
 
-fn describe(Contested { kind, name, changed_by }: &Contested) -> String {
+fn describe(ChangedObject { kind, name, changed_by }: &ChangedObject) -> String {
     let (does, remedy) = match changed_by {
         Some(manager) => (format!("the client {manager} changes"), "stop it"),
         None => ("another client deletes".to_owned(), "find it in the API server's audit log and stop it"),
     };
     format!(
-        "{does} the {kind} {name} each time that the operator repairs it, so that repairs pause for up to a minute: {remedy}"
+        "{does} the {kind:?} {name} each time that the operator repairs it, so that repairs pause for up to a minute: {remedy}"
     )
 }

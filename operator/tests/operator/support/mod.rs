@@ -193,6 +193,14 @@ impl TestCluster {
         self.plane.client().patch(&path(name), &patch).unwrap_or_else(|refusal| panic!("{name}: {refusal}"));
     }
 
+    /// Merges changes into a job's spec, and waits until the operator has seen them.
+    #[track_caller]
+    pub fn edit_and_wait(&self, name: &str, spec: Value) -> Value {
+        self.edit(name, spec);
+        let generation = self.job(name).unwrap()["metadata"]["generation"].clone();
+        self.wait(name, "seen", |job| job["status"]["observedGeneration"] == generation)
+    }
+
     /// The job, if it exists.
     pub fn job(&self, name: &str) -> Option<Value> {
         self.plane.get(&path(name))
@@ -310,6 +318,12 @@ pub fn jobs(namespace: &str) -> String {
 pub fn path(name: &str) -> String {
     let (namespace, name) = split(name);
     format!("{}/{name}", jobs(namespace))
+}
+
+/// The path of the NetworkPolicy of a job.
+pub fn network_policy(name: &str) -> String {
+    let (namespace, name) = split(name);
+    format!("/apis/networking.k8s.io/v1/namespaces/{namespace}/networkpolicies/{name}")
 }
 
 /// A small job of two stages.

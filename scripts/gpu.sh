@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # `make gpu`, which measures on a GPU, in two parts, as the machine with the GPU may have neither Rust nor a network.
 #   gpu.sh pack FOLDER             copies the binaries that are needed, stripped, and all of them compressed to FOLDER.tar.gz
-#   gpu.sh run FOLDER [RESULTS]    runs them there, with the libtorch of a Python that has torch 2.11 for CUDA 13, or with $LIBTORCH's;
-#                                  FOLDER.tar.gz will do as well
+#   gpu.sh run FOLDER [RESULTS [PART...]]
+#                                  runs them there, with the libtorch of a Python that has torch 2.11 for CUDA 13, or with $LIBTORCH's;
+#                                  FOLDER.tar.gz will do as well. With names of parts, only these are measured
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -35,7 +36,7 @@ run() {
     LD_LIBRARY_PATH=$torch/lib:$(find "$torch/../nvidia/" -name lib -type d 2>/dev/null | paste -sd : || true)${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
     STAGECOACH_COMMIT=$(cat "$folder/commit")
     export LD_LIBRARY_PATH STAGECOACH_COMMIT STAGECOACH_KERNEL_TESTS=$folder/kernel-tests
-    "$folder/stagecoach-bench" gpu "$folder/workspace" "$results"
+    "$folder/stagecoach-bench" gpu "$folder/workspace" "$results" "${@:3}"
 }
 
 "$@"

@@ -41,14 +41,17 @@ fn in_scratch(workspace: &str, measure: impl FnOnce(&Path) -> Value) -> Value {
 
 fn main() {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
-    let [what, workspace, results] = &arguments[..] else { usage() };
+    let [what, workspace, results, parts @ ..] = &arguments[..] else { usage() };
+    if what != "gpu" && !parts.is_empty() {
+        usage();
+    }
     let file = ReportFile::new(what, Path::new(results));
     let report = match what.as_str() {
         "agreement" => agreement::measure(),
         "audit" => in_scratch(workspace, audit::measure),
         "checkpoint" => in_scratch(workspace, checkpoint),
         "creation" => operator::measure_creation(),
-        "gpu" => in_scratch(workspace, |folder| gpu::measure(folder, &file)),
+        "gpu" => in_scratch(workspace, |folder| gpu::measure(folder, &file, parts)),
         "memory" => in_scratch(workspace, memory::measure),
         "operator" => operator::measure(),
         "scale" => operator::measure_scale(),
@@ -72,7 +75,7 @@ fn main() {
 fn usage() -> ! {
     eprintln!(
         "usage: stagecoach-bench agreement|audit|checkpoint|creation|gpu|memory|node|node-replicas|operator|recovery|replicas|scale|scaling|silence|sleep|training WORKSPACE \
-         RESULTS"
+         RESULTS [PART OF gpu...]"
     );
     std::process::exit(2);
 }

@@ -99,6 +99,12 @@ impl Group {
         self.stages.iter_mut().all(|stage| stage.try_wait().unwrap().is_none())
     }
 
+    /// The output of each stage so far.
+    pub fn logs(&self) -> Vec<String> {
+        let read = |rank| std::fs::read_to_string(log(&self.folder, rank)).unwrap_or_default();
+        (0..self.stages.len()).map(read).collect()
+    }
+
     /// Stops all its stages (SIGSTOP).
     pub fn stop(&self) {
         self.pids().into_iter().for_each(stop);

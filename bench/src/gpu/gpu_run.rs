@@ -1,7 +1,8 @@
 //! One run of `make gpu`: the device, the time that is left, what was not measured, and the jobs that it starts.
 
 use std::any::Any;
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::io::Write as _;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -30,6 +31,8 @@ impl Gpu {
 
 pub(super) struct GpuRun<'a> {
     folder: &'a Path,
+    /// Gets the whole output of all that fails.
+    failures: PathBuf,
     gpu: Option<Gpu>,
     deadline: Instant,
     not_measured: Mutex<Vec<Value>>,
@@ -43,9 +46,25 @@ fn lock<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
 impl GpuRun<'_> {
     /// `folder` is the workspace of the jobs that are timed. Their corpus is of documents longer than a sequence: then
     /// attention has the work that MFU counts, and that PyTorch does.
-    pub(super) fn begin(folder: &Path, deadline: Instant) -> GpuRun<'_> {
+    pub(super) fn begin(folder: &Path, failures: PathBuf, deadline: Instant) -> GpuRun<'_> {
         std::fs::write(folder.join("corpus/long.jsonl"), corpus::jsonl(60, 4000, 7)).unwrap();
-        GpuRun { folder, gpu: Gpu::find(), deadline, not_measured: Mutex::default(), wrong: Mutex::default() }
+        let (not_measured, wrong) = (Mutex::default(), Mutex::default());
+        GpuRun { folder, failures, gpu: Gpu::find(), deadline, not_measured, wrong }
+    }
+
+    /// Begins with what an earlier report says is wrong.
+    pub(super) fn keep_earlier(&self, report: &Value) {
+        let earlier = report["wrong"].as_array().into_iter().flatten().filter_map(|wrong| wrong.as_str());
+        lock(&self.wrong).extend(earlier.map(str::to_owned));
+    }
+
+    /// Appends the output of something that failed to a file beside the report, which has room for its end only.
+    pub(super) fn keep_output(&self, what: &str, output: &str) {
+        let file = std::fs::OpenOptions::new().create(true).append(true).open(&self.failures);
+        let written = file.and_then(|mut file| write!(file, "==== {what}\n{}\n", output.trim_end()));
+        if let Err(error) = written {
+            eprintln!("{}: {error}", self.failures.display());
+        }
     }
 
     /// None in a rehearsal.
@@ -136,7 +155,11 @@ impl GpuRun<'_> {
     /// # Panics
     /// If it takes longer than so many seconds, or fails.
     pub(super) fn finish(&self, launched: Launched, workspace: &Path, seconds: u64) -> Outcome {
-        let outcome = launched.finish_within(self.at_most(seconds), workspace);
+        let outcome = catch_unwind(AssertUnwindSafe(|| launched.finish_within(self.at_most(seconds), workspace)));
+        if !outcome.as_ref().is_ok_and(|outcome| outcome.status.success()) {
+            self.keep_output(&workspace.display().to_string(), &launcher_output(workspace));
+        }
+        let outcome = outcome.unwrap_or_else(|late| resume_unwind(late));
         assert!(outcome.status.success(), "{}", launcher_said(workspace));
         outcome
     }
@@ -179,10 +202,15 @@ pub(super) fn measured_or_failure(what: &str, work: impl FnOnce() -> Value) -> V
     })
 }
 
+/// The output of the last launcher in this workspace.
+fn launcher_output(workspace: &Path) -> String {
+    let read = |name: &str| std::fs::read_to_string(workspace.join(name)).unwrap_or_default();
+    read("stdout") + &read("stderr")
+}
+
 /// The events that do not describe a step or a save, as a report has them.
 fn launcher_said(workspace: &Path) -> String {
-    let read = |name: &str| std::fs::read_to_string(workspace.join(name)).unwrap_or_default();
-    let said = read("stdout") + &read("stderr");
+    let said = launcher_output(workspace);
     let is_told = |line: &&str| !["page ", "prep ", "step ", "saved "].iter().any(|usual| line.starts_with(usual));
     shortened(&said.lines().filter(is_told).collect::<Vec<_>>().join("\n"))
 }

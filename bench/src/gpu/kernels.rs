@@ -10,43 +10,59 @@ use crate::stats::line;
 /// Names the binary of the trainer's unit tests.
 const KERNEL_TESTS: &str = "STAGECOACH_KERNEL_TESTS";
 const TESTS: &str = "kernels::tests::gpu::";
+/// One thread: flash attention's backward sets a flag of the whole process.
+const ARGUMENTS: [&str; 2] = ["--nocapture", "--test-threads=1"];
+const OPERATIONS: &str = "kernels::tests::speed::";
 const TIMES: &str = "kernels::tests::determinism::";
 
 pub(super) fn measure_tests(run: &GpuRun) -> Value {
-    let Some((passed, stdout)) = run_tests(run, TESTS, &[]) else { return list(run, TESTS) };
+    let Some((passed, stdout)) = run_tests(run, TESTS) else { return list(run, TESTS) };
     let result = stdout.lines().rfind(|line| line.starts_with("test result")).unwrap_or("no result");
     line("kernels", if passed { "pass" } else { "FAIL" }.into(), result);
     if !passed {
         run.wrong("a test of the kernels failed".into());
+        run.keep_output("tests of the kernels", &stdout);
     }
-    json!({ "passed": passed, "result": result, "said": (!passed).then_some(&stdout) })
+    json!({ "passed": passed, "result": result, "said": (!passed).then(|| shortened(&stdout)) })
 }
 
 /// The cost of a fixed order of sums.
 pub(super) fn measure_determinism(run: &GpuRun) -> Value {
     const FASTEST: &str = "a GPU computes by training.kernels: Fastest alone (Portable takes the CPU, or is refused), \
                            which is deterministic there: nothing that is faster can be chosen";
-    let arguments = ["--nocapture", "--test-threads=1"];
-    let mut report = match run_tests(run, TIMES, &arguments) {
-        Some((passed, stdout)) => {
-            assert!(passed, "{}", shortened(&stdout));
-            times(&stdout)
-        }
-        None => list(run, TIMES),
-    };
+    let mut report = times(run, TIMES, |time| {
+        let ratio = time["ratio"].as_f64().unwrap_or(f64::NAN);
+        (format!("{ratio:.3}"), "deterministic over not deterministic".into())
+    });
     report["fastest"] = FASTEST.into();
     report
 }
 
-/// The JSON output of the tests.
-fn times(stdout: &str) -> Value {
+/// The time of each operation of a step, and the rate that it reaches.
+pub(super) fn measure_operations(run: &GpuRun) -> Value {
+    times(run, OPERATIONS, |time| {
+        let rate = match (time["teraflops"].as_f64(), time["gigabytesPerSecond"].as_f64()) {
+            (Some(teraflops), _) => format!("{teraflops:.0} TFLOP/s"),
+            (None, Some(gigabytes)) => format!("{gigabytes:.0} GB/s"),
+            (None, None) => String::new(),
+        };
+        (format!("{:.3} ms", time["milliseconds"].as_f64().unwrap_or(f64::NAN)), rate)
+    })
+}
+
+/// The JSON output of the tests whose names begin so, each line printed as its value and a remark.
+fn times(run: &GpuRun, prefix: &str, described: impl Fn(&Value) -> (String, String)) -> Value {
+    let Some((passed, stdout)) = run_tests(run, prefix) else { return list(run, prefix) };
     let object = |line: &str| serde_json::from_str(&line[line.find('{')?..]).ok();
     let times: Vec<Value> = stdout.lines().filter_map(object).collect();
     for time in &times {
-        let ratio = time["ratio"].as_f64().unwrap_or(f64::NAN);
-        line(time["what"].as_str().unwrap_or_default(), format!("{ratio:.3}"), "deterministic over not deterministic");
+        let (value, remark) = described(time);
+        line(time["what"].as_str().unwrap_or_default(), value, &remark);
     }
-    json!({ "times": times })
+    if !passed {
+        run.keep_output(prefix, &stdout);
+    }
+    json!({ "times": times, "failure": (!passed).then(|| shortened(&stdout)) })
 }
 
 fn tests() -> Command {
@@ -55,9 +71,9 @@ fn tests() -> Command {
 }
 
 /// Runs the tests whose names begin so, which need a GPU; None in a rehearsal.
-fn run_tests(run: &GpuRun, prefix: &str, arguments: &[&str]) -> Option<(bool, String)> {
+fn run_tests(run: &GpuRun, prefix: &str) -> Option<(bool, String)> {
     run.gpu()?;
-    let (passed, stdout, stderr) = run.execute(tests().args([prefix, "--ignored"]).args(arguments), 120);
+    let (passed, stdout, stderr) = run.execute(tests().args([prefix, "--ignored"]).args(ARGUMENTS), 120);
     Some((passed, stdout + &stderr))
 }
 

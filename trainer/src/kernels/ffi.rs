@@ -73,6 +73,7 @@ unsafe extern "C" {
     safe fn sc_mkl() -> *const c_char;
     safe fn sc_one_dnn() -> *const c_char;
     safe fn sc_peak_device_bytes(device: c_int, bytes: &mut u64) -> c_int;
+    safe fn sc_pin_memory(tensor: TensorRef, pinned: &mut TensorOut) -> c_int;
     safe fn sc_deterministic() -> bool;
     safe fn sc_has_products(bf16: bool) -> bool;
     safe fn sc_column_sums(x: TensorRef, sums: &mut TensorOut) -> c_int;
@@ -210,6 +211,13 @@ pub(crate) fn is_deterministic() -> bool {
 /// bits for any number of threads and on AMD and Intel processors.
 pub(crate) fn has_products(kind: Kind) -> bool {
     sc_has_products(kind == Kind::BFloat16)
+}
+
+/// A copy of a host tensor in pinned memory, as an asynchronous copy to a GPU requires.
+pub(super) fn pin_memory(tensor: &Tensor) -> Tensor {
+    let mut pinned = TensorOut::null();
+    check(sc_pin_memory(tensor.into(), &mut pinned));
+    pinned.take()
 }
 
 pub(super) fn column_sums(x: &Tensor) -> Tensor {

@@ -244,8 +244,8 @@ pub(crate) fn accumulate_embedding(accumulator: &Tensor, token_ids: &Tensor, dy:
 /// it.
 pub(crate) fn upload(tensor: &Tensor, device: Device) -> Tensor {
     match device {
-        // an asynchronous copy requires pinned memory; libtorch keeps that memory until the copy is done
-        Device::Cuda(_) => tensor.pin_memory(device).to_device_(device, tensor.kind(), true, false),
+        // libtorch keeps the pinned memory until the copy is done
+        Device::Cuda(_) => ffi::pin_memory(tensor).to_device_(device, tensor.kind(), true, false),
         _ => tensor.to_device(device),
     }
 }

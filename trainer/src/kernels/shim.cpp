@@ -151,6 +151,11 @@ int sc_peak_device_bytes(int device, uint64_t* bytes) {
   });
 }
 
+// A copy in pinned memory. libtorch warns if it gets a device here.
+int sc_pin_memory(Tensor* tensor, Tensor** pinned) {
+  return stagecoach::guarded([&] { *pinned = new Tensor(tensor->pin_memory()); });
+}
+
 bool sc_deterministic() { return at::globalContext().deterministicAlgorithms(); }
 
 // Whether products of this type are those of the kernels, or else libtorch's.

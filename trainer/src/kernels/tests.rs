@@ -5,6 +5,7 @@ mod derivatives;
 mod determinism;
 mod gpu;
 mod nvrtc;
+mod speed;
 
 use proptest::prelude::*;
 use tch::{Device, Kind, Tensor};

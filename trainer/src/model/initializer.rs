@@ -30,28 +30,42 @@ impl Initializer {
     }
 }
 
-/// `count` normal values by the Box-Muller transform (1958) of BLAKE3's output stream.
+/// Values of one block of the generator's output: two of each 16 bytes.
+const BLOCK_VALUES: usize = 1024;
+
+/// `count` normal values by the Box-Muller transform (1958) of BLAKE3's output stream. Threads fill blocks of the
+/// stream, so the number of threads changes no value.
 fn normal(name: &str, seed: u64, deviation: f64, count: usize) -> Vec<f32> {
     let mut hasher = blake3::Hasher::new_derive_key("stagecoach initial weights v1");
     hasher.update(&seed.to_le_bytes()).update(name.as_bytes());
-    let mut stream = hasher.finalize_xof();
-    let mut values = Vec::with_capacity(count + 1);
-    let mut block = [0u8; 8192];
-    while values.len() < count {
-        stream.fill(&mut block);
-        for pair in block.chunks_exact(16).take((count - values.len()).div_ceil(2)) {
-            // 53 bits each; the first in (0, 1] so that its logarithm is finite
-            let [a, b] = [0, 8].map(|at| pair[at..at + 8].iter().rev().fold(0u64, |n, &byte| n << 8 | u64::from(byte)));
-            let u = ((a >> 11) + 1) as f64 / (1u64 << 53) as f64;
-            let v = (b >> 11) as f64 / (1u64 << 53) as f64;
-            let radius = deviation * (-2.0 * u.ln()).sqrt();
-            let (sin, cos) = (TAU * v).sin_cos();
-            values.push((radius * cos) as f32);
-            values.push((radius * sin) as f32);
+    let mut values = vec![0f32; count];
+    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    let of_a_thread = count.div_ceil(threads).next_multiple_of(BLOCK_VALUES).max(BLOCK_VALUES);
+    std::thread::scope(|scope| {
+        for (thread, values) in values.chunks_mut(of_a_thread).enumerate() {
+            let mut stream = hasher.finalize_xof();
+            stream.set_position((thread * of_a_thread * 8) as u64);
+            scope.spawn(move || values.chunks_mut(BLOCK_VALUES).for_each(|block| fill(block, deviation, &mut stream)));
+        }
+    });
+    values
+}
+
+/// Fills a block with the next values of the stream.
+fn fill(values: &mut [f32], deviation: f64, stream: &mut blake3::OutputReader) {
+    let mut bytes = [0u8; 8 * BLOCK_VALUES];
+    stream.fill(&mut bytes);
+    for (values, bytes) in values.chunks_mut(2).zip(bytes.chunks_exact(16)) {
+        // 53 bits each; the first in (0, 1] so that its logarithm is finite
+        let [a, b] = [0, 8].map(|at| bytes[at..at + 8].iter().rev().fold(0u64, |n, &byte| n << 8 | u64::from(byte)));
+        let u = ((a >> 11) + 1) as f64 / (1u64 << 53) as f64;
+        let v = (b >> 11) as f64 / (1u64 << 53) as f64;
+        let radius = deviation * (-2.0 * u.ln()).sqrt();
+        let (sin, cos) = (TAU * v).sin_cos();
+        for (value, unit) in values.iter_mut().zip([cos, sin]) {
+            *value = (radius * unit) as f32;
         }
     }
-    values.truncate(count);
-    values
 }
 
 #[cfg(test)]

@@ -37,7 +37,8 @@ fn kernels_are_as_the_reference() {
         assert_close("rstd", &rstd, &expected_rstd, tolerance(Kind::Float));
         let kernel = rms_norm_backward(&dy, &x, &weight, &rstd, Some(&residual));
         let reference = reference::rms_norm_backward(&dy, &x, &weight, &rstd, Some(&residual));
-        assert_close("dx", &kernel.dx, &reference.dx, tolerance(kind));
+        // of a row of one column, the terms of dx cancel
+        assert_close_to_scale("dx", &kernel.dx, &reference.dx, tolerance(kind), 1.0);
         assert_close("y again", &kernel.y, &reference.y, tolerance(kind));
         assert_close_to_scale("dweight", &kernel.dweight, &reference.dweight, 1e-5, (rows as f64).sqrt());
         assert_close_to_scale("column sums", &column_sums(&x), &reference::column_sums(&x), 1e-6, rows as f64);

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::ffi::{c_int, c_void};
 use std::sync::{LazyLock, Mutex};
 
-use crate::driver::{INVALID_VALUE, SUCCESS, in_context, stream};
+use crate::driver::{INVALID_VALUE, SUCCESS, in_context, run_on_default_stream, stream};
 use crate::fault;
 
 /// `CUDA_ERROR_OUT_OF_MEMORY`.
@@ -84,7 +84,7 @@ unsafe fn copy(to: usize, from: usize, host: usize, bytes: usize, handle: *mut c
     };
     // SAFETY: the caller's promise.
     match unsafe { stream(handle) } {
-        None => task(),
+        None => run_on_default_stream(task),
         Some(stream) => stream.give(Box::new(task)),
     }
     SUCCESS

@@ -3,7 +3,7 @@
 use std::cell::Cell;
 use std::ffi::{c_char, c_int, c_uint, c_void};
 use std::sync::atomic::{AtomicI32, Ordering};
-use std::sync::{Arc, Condvar, Mutex, mpsc};
+use std::sync::{Arc, Condvar, LazyLock, Mutex, mpsc};
 use std::time::Instant;
 
 use crate::copies::is_pinned;
@@ -25,13 +25,18 @@ pub(crate) fn device() -> c_int {
 
 pub(crate) type Task = Box<dyn FnOnce() + Send>;
 
-/// A stream: a thread that runs its tasks in order.
+/// A stream: a thread that runs its tasks in order. With one queue, all streams of the process share the thread.
+#[derive(Clone)]
 pub(crate) struct Stream {
     tasks: mpsc::Sender<Task>,
 }
 
 impl Stream {
     fn start() -> Stream {
+        if crate::fault::has_one_queue() { ONE_QUEUE.clone() } else { Stream::of_a_thread() }
+    }
+
+    fn of_a_thread() -> Stream {
         let (tasks, given) = mpsc::channel::<Task>();
         std::thread::spawn(move || given.into_iter().for_each(|task| task()));
         Stream { tasks }
@@ -40,6 +45,24 @@ impl Stream {
     pub(crate) fn give(&self, task: Task) {
         self.tasks.send(task).unwrap();
     }
+
+    /// Waits until all tasks given so far are done.
+    fn synchronize(&self) {
+        let (done, wait) = mpsc::channel::<()>();
+        self.give(Box::new(move || drop(done)));
+        let _ = wait.recv();
+    }
+}
+
+/// The queue of all streams, if there is one.
+static ONE_QUEUE: LazyLock<Stream> = LazyLock::new(Stream::of_a_thread);
+
+/// Runs a task of the default stream, which is the caller: with one queue, after all tasks before it.
+pub(crate) fn run_on_default_stream(task: impl FnOnce()) {
+    if crate::fault::has_one_queue() {
+        ONE_QUEUE.synchronize();
+    }
+    task();
 }
 
 #[derive(Default)]
@@ -204,9 +227,7 @@ unsafe extern "C" fn cuStreamSynchronize(handle: *mut c_void) -> c_int {
     in_context(|| {
         // SAFETY: a stream's handle.
         if let Some(stream) = unsafe { stream(handle) } {
-            let (done, wait) = mpsc::channel::<()>();
-            stream.give(Box::new(move || drop(done)));
-            let _ = wait.recv();
+            stream.synchronize();
         }
         SUCCESS
     })
@@ -219,7 +240,7 @@ unsafe extern "C" fn cuStreamWaitEvent(handle: *mut c_void, waited: *mut c_void,
         let (event, stream) = unsafe { (event(waited), stream(handle)) };
         let recording = event.last();
         match stream {
-            None => event.wait(recording),
+            None => run_on_default_stream(|| event.wait(recording)),
             Some(stream) => stream.give(Box::new(move || event.wait(recording))),
         }
         SUCCESS
@@ -250,7 +271,7 @@ unsafe extern "C" fn cuEventRecord(recorded: *mut c_void, handle: *mut c_void) -
         let (event, stream) = unsafe { (event(recorded), stream(handle)) };
         let recording = event.begin();
         match stream {
-            None => event.complete(recording),
+            None => run_on_default_stream(|| event.complete(recording)),
             Some(stream) => stream.give(Box::new(move || event.complete(recording))),
         }
         SUCCESS

@@ -1,6 +1,7 @@
 //! The faults that the environment asks for, and the times of events.
 
 use std::fs::File;
+use std::sync::LazyLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -31,6 +32,12 @@ pub(crate) fn devices() -> i32 {
 /// Whether another process has the device for itself.
 pub(crate) fn is_busy() -> bool {
     number("NCCL_STAND_IN_BUSY", 0) > 0
+}
+
+/// Whether all streams of a process share one queue, which runs in the order of submission.
+pub(crate) fn has_one_queue() -> bool {
+    static ONE: LazyLock<bool> = LazyLock::new(|| number("NCCL_STAND_IN_ONE_QUEUE", 0) > 0);
+    *ONE
 }
 
 /// Counts an operation; what is wrong with it.

@@ -3,10 +3,12 @@
 //!
 //! - Streams are threads; the default stream is the caller, since on a CPU libtorch computes before it returns.
 //! - A receive fills its buffer with NaN until it is complete, and a send reads its buffer late: use before completion and a free
-//!   before it is sent change bits.
+//!   before it is sent change bits. A send completes when its peer has received it.
 //! - Copies from and to the host take pinned memory alone, are begun late, and leave NaN in what they fill until they are done.
 //! - A thread without a context may do next to nothing.
 //! - Calls return before they are done, and calling again before they are is an error.
+//! - With `NCCL_STAND_IN_ONE_QUEUE=1` all streams of a process run in the order of submission, as where a GPU has one
+//!   hardware queue or the driver waits for the device: a message that waits for its peer then holds up all later work.
 //! - Two processes of one host, by `NCCL_HOSTID`, are refused on one device.
 //! - What has failed never completes by itself: it has to be aborted.
 //!

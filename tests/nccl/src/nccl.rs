@@ -279,7 +279,9 @@ unsafe extern "C" fn ncclSend(
         // SAFETY: as `Address` says.
         let bytes = unsafe { std::slice::from_raw_parts(address.0, count) };
         let sent = socket.write_all(&(count as u64).to_le_bytes()).and_then(|()| socket.write_all(bytes));
-        sent.map_err(|_| REMOTE_ERROR)
+        // a message larger than NCCL's buffers is sent only while it is received
+        let received = sent.and_then(|()| socket.read_exact(&mut [0]));
+        received.map_err(|_| REMOTE_ERROR)
     };
     // SAFETY: the caller's handles.
     unsafe { give(handle, stream, (kind, peer), operation) }
@@ -308,7 +310,7 @@ unsafe extern "C" fn ncclRecv(
         }
         socket.read_exact(&mut received).map_err(|_| REMOTE_ERROR)?;
         bytes.copy_from_slice(&received);
-        Ok(())
+        socket.write_all(&[1]).map_err(|_| REMOTE_ERROR)
     };
     // SAFETY: the caller's handles.
     unsafe { give(handle, stream, (kind, peer), operation) }

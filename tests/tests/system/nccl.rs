@@ -226,3 +226,28 @@ fn what_a_machine_lacks_for_nccl_is_one_sentence() {
         assert!(said.contains("; set Auto or Tcp, or give the stage a GPU"), "{said}");
     }
 }
+
+/// A GPU that runs all streams in one queue, and sends that wait for their peer: each message holds up all later work
+/// of its stage. Every schedule trains nevertheless, with the same bits.
+#[test]
+fn messages_hold_up_no_stage_whose_gpu_has_one_queue() {
+    let layout = |schedule, stages, virtual_stages, data_parallel| {
+        let extra = "  checkpoint: {everySteps: 0}\n".into();
+        TestJob { schedule, stages, virtual_stages, data_parallel, gradient_blocks: 2, steps: 6, extra, ..job() }
+    };
+    let layouts = [
+        layout("GPipe", 3, 1, 1),
+        layout("1F1B", 3, 1, 1),
+        layout("1F1B", 2, 1, 2),
+        layout("Interleaved1F1B", 2, 2, 1),
+        layout("InterleavedZeroBubble", 2, 3, 1),
+        layout("ZBVZeroBubble", 2, 2, 2),
+    ];
+    for job in layouts {
+        let workspace = corpus::workspace();
+        let launched = Launched::start_with(workspace.path(), &job, &[], &[("NCCL_STAND_IN_ONE_QUEUE", "1")]);
+        let outcome = launched.finish_within(120, workspace.path());
+        assert!(outcome.status.success(), "{}: {}{}", job.schedule, outcome.stdout, logs(workspace.path()));
+        assert_eq!(outcome.hashes(), undisturbed(&job), "{}", job.schedule);
+    }
+}

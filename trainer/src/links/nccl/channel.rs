@@ -1,10 +1,10 @@
 //! The messages from one rank to another, at one of the two ends. A thread passes the messages of all links between the
-//! two to their communicator, in the order in which the program handed them over.
+//! two to their communicator, one at a time, in the order in which the program handed them over.
 
-use std::collections::VecDeque;
+use std::io::ErrorKind;
 use std::net::TcpStream;
-use std::sync::mpsc::{self, RecvTimeoutError};
-use std::sync::{Arc, OnceLock};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock, mpsc};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -15,14 +15,14 @@ use tch::Tensor;
 use super::super::receiver::ArrivedTensor;
 use super::super::{Interrupt, LinkError, LinkId};
 use super::communicator::{Communicator, CommunicatorEnd};
+use super::turn::{Signal, TransferSlot, Turn, read_signal, write_signal};
 use crate::sys::{CudaContext, CudaError, CudaEvent, CudaStream, Timestamp};
 
-/// Interval between polls of pending messages: the delay before a sent tensor is freed, and before a failure is
-/// noticed.
-const POLL_INTERVAL: Duration = Duration::from_millis(1);
+/// The shortest and the longest interval between polls of an event. A poll comes after a sixteenth of the time waited so
+/// far, which bounds both the delay and the work of polling.
+const POLL_INTERVALS: [Duration; 2] = [Duration::from_micros(20), Duration::from_millis(1)];
 
-/// The time for pending messages to complete after the other end has closed its connection, having sent or received all
-/// of them.
+/// The time for a message to complete after the other end has closed its connection, having sent or received it.
 const PEER_CLOSED_GRACE: Duration = Duration::from_millis(500);
 
 /// The time limit for a communicator to send its remaining messages, once they are done on the device.
@@ -45,6 +45,8 @@ pub(crate) struct Channel {
     context: CudaContext,
     messages: Option<mpsc::Sender<(Message, CudaEvent)>>,
     failure: Arc<OnceLock<LinkError>>,
+    /// Whether the handle was dropped.
+    is_abandoned: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -54,10 +56,14 @@ pub(super) struct ChannelConfig {
     pub(super) context: CudaContext,
     pub(super) communicator: Communicator,
     pub(super) end: CommunicatorEnd,
+    /// Rank of this end.
+    pub(super) rank: usize,
     /// Rank of the other end.
     pub(super) peer: usize,
-    /// Closed by the other end when it is gone.
+    /// Closed by the other end when it is gone. The first one carries the signals of both ends ([`super::turn`]).
     pub(super) sockets: Vec<TcpStream>,
+    /// The slot that all channels of the stage share.
+    pub(super) slot: Arc<TransferSlot>,
     /// Ends the thread once the group has failed.
     pub(super) interrupt: Interrupt,
 }
@@ -66,11 +72,18 @@ impl Channel {
     pub(super) fn start(config: ChannelConfig) -> Result<Channel, CudaError> {
         let (messages, handed_over) = mpsc::channel();
         let failure: Arc<OnceLock<LinkError>> = Arc::default();
+        let is_abandoned: Arc<AtomicBool> = Arc::default();
         let (context, stream) = (config.context, config.context.stream()?);
-        let worker = ChannelThread { config, stream, pending: VecDeque::new(), refused: None, peer_closed_at: None };
+        let worker = ChannelThread {
+            config,
+            stream,
+            is_abandoned: Arc::clone(&is_abandoned),
+            current: None,
+            peer_closed_at: None,
+        };
         let failed = failure.clone();
         let thread = Some(std::thread::spawn(move || worker.run(&handed_over, &failed)));
-        Ok(Channel { context, messages: Some(messages), failure, thread })
+        Ok(Channel { context, messages: Some(messages), failure, is_abandoned, thread })
     }
 
     /// Hands a message over, to run after the work that libtorch has queued so far.
@@ -91,6 +104,7 @@ impl Channel {
 impl Drop for Channel {
     fn drop(&mut self) {
         self.messages = None;
+        self.is_abandoned.store(true, Ordering::Release);
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }
@@ -100,23 +114,21 @@ impl Drop for Channel {
 struct ChannelThread {
     config: ChannelConfig,
     stream: CudaStream,
-    /// Messages that the communicator has accepted, each with an event after it; the communicator uses their memory
-    /// until then.
-    pending: VecDeque<(Message, Arc<CudaEvent>)>,
-    /// The message that the communicator did not accept.
-    refused: Option<Message>,
+    is_abandoned: Arc<AtomicBool>,
+    /// The message whose turn it is. The communicator uses its memory until it is done.
+    current: Option<Message>,
     /// The time at which the other end was first observed to be gone.
     peer_closed_at: Option<Instant>,
 }
 
 impl ChannelThread {
     fn run(mut self, handed_over: &mpsc::Receiver<(Message, CudaEvent)>, failure: &OnceLock<LinkError>) {
-        let ended = self.transfer_all(handed_over);
-        let ChannelThread { config, stream, pending, refused, .. } = self;
+        // ends when the handle is dropped and all messages are done
+        let ended = handed_over.iter().try_for_each(|(message, ready)| self.transfer(message, &ready));
+        let ChannelThread { config, stream, current, .. } = self;
         let ChannelConfig { communicator, end, peer, sockets, .. } = config;
         if let Err(why) = ended {
-            let first = pending.front().map(|(message, _)| message).or(refused.as_ref());
-            let link = first.map(|message| message.link.to_string());
+            let link = current.as_ref().map(|message| message.link.to_string());
             let (from_or_to, way) = match end {
                 CommunicatorEnd::Sender => ("to", "send"),
                 CommunicatorEnd::Receiver => ("from", "receive"),
@@ -131,8 +143,7 @@ impl ChannelThread {
             drop(communicator);
             let _ = stream.synchronize();
             close(&sockets);
-            drop(pending);
-            for message in refused.into_iter().chain(handed_over.iter().map(|(message, _)| message)) {
+            for message in current.into_iter().chain(handed_over.iter().map(|(message, _)| message)) {
                 message.arrivals.map(|arrivals| arrivals.send(Err(error.clone())));
             }
             return;
@@ -141,74 +152,98 @@ impl ChannelThread {
         close(&sockets);
     }
 
-    /// Returns when no more messages come and all are done.
-    fn transfer_all(&mut self, handed_over: &mpsc::Receiver<(Message, CudaEvent)>) -> Result<(), LinkError> {
-        loop {
-            let next = match self.pending.is_empty() {
-                true => handed_over.recv().map_err(|_| RecvTimeoutError::Disconnected),
-                false => handed_over.recv_timeout(POLL_INTERVAL),
-            };
-            match next {
-                Ok((message, ready)) => match self.begin(&message, &ready) {
-                    Ok(done) => self.pending.push_back((message, done)),
-                    Err(why) => {
-                        self.refused = Some(message);
-                        return Err(why);
-                    }
-                },
-                Err(RecvTimeoutError::Timeout) => {}
-                Err(RecvTimeoutError::Disconnected) if self.pending.is_empty() => return Ok(()),
-                Err(RecvTimeoutError::Disconnected) => match self.config.end {
-                    CommunicatorEnd::Sender => std::thread::sleep(POLL_INTERVAL),
-                    CommunicatorEnd::Receiver => return Err(broken("nobody waits for it any more")),
-                },
-            }
-            self.release()?;
-            self.watch()?;
-        }
-    }
-
-    /// Passes a message to the communicator. Returns an event after it.
-    fn begin(&self, message: &Message, ready: &CudaEvent) -> Result<Arc<CudaEvent>, LinkError> {
-        self.stream.wait(ready)?;
+    /// Passes a message to the communicator once both ends are ready for it, and returns when it is done.
+    fn transfer(&mut self, message: Message, ready: &CudaEvent) -> Result<(), LinkError> {
+        let message = &*self.current.insert(message);
+        let (microbatch, arrivals) = (message.microbatch, message.arrivals.clone());
+        let tensor = message.tensor.shallow_clone();
+        self.wait_until_complete(ready)?;
         // an empty tensor has no memory, and both ends know that it is empty
-        if message.tensor.numel() > 0 {
+        let turn = if tensor.numel() > 0 { Some(self.take_turn()?) } else { None };
+        if turn.is_some() {
             let give_up = || match self.config.interrupt.is_triggered() {
                 true => Err("the group has ended".to_owned()),
                 false => Ok(()),
             };
-            self.config.communicator.transfer(&message.tensor, &self.stream, &give_up).map_err(LinkError::Broken)?;
+            self.config.communicator.transfer(&tensor, &self.stream, &give_up).map_err(LinkError::Broken)?;
         }
         let done = Arc::new(self.stream.record()?);
-        if let Some(arrivals) = &message.arrivals {
-            let Message { microbatch, tensor, .. } = message;
-            let at = Timestamp::Device(Arc::clone(&done));
-            let arrival = ArrivedTensor { microbatch: *microbatch, tensor: tensor.shallow_clone(), at };
+        if let Some(arrivals) = arrivals {
+            let arrival = ArrivedTensor { microbatch, tensor, at: Timestamp::Device(Arc::clone(&done)) };
             // the receiver of the arrival may have been dropped
             let _ = arrivals.send(Ok(arrival));
         }
-        Ok(done)
+        self.wait_until_complete(&done)?;
+        self.current = None;
+        Ok(())
     }
 
-    /// Drops the messages that are done.
-    fn release(&mut self) -> Result<(), LinkError> {
-        while let Some((_, done)) = self.pending.front() {
-            if !done.is_complete()? {
-                break;
+    /// Waits until both ends are ready, and takes the slots of both stages: the lower rank's first, so that no stages
+    /// wait for each other in a circle.
+    fn take_turn(&mut self) -> Result<Turn, LinkError> {
+        self.exchange(Signal::Ready)?;
+        let is_lower = self.config.rank < self.config.peer;
+        if !is_lower {
+            self.read(Signal::Go)?;
+        }
+        let slot = Arc::clone(&self.config.slot);
+        let turn = slot.take(|| self.watch())?;
+        self.write(Signal::Go)?;
+        if is_lower {
+            self.read(Signal::Go)?;
+        }
+        Ok(turn)
+    }
+
+    /// Tells the other end a signal, and waits for the same from it.
+    fn exchange(&mut self, signal: Signal) -> Result<(), LinkError> {
+        self.write(signal)?;
+        self.read(signal)
+    }
+
+    fn write(&self, signal: Signal) -> Result<(), LinkError> {
+        write_signal(&self.config.sockets[0], signal).map_err(|error| self.closed(&error))
+    }
+
+    fn read(&mut self, signal: Signal) -> Result<(), LinkError> {
+        loop {
+            let received =
+                read_signal(&self.config.sockets[0], POLL_INTERVALS[1]).map_err(|error| self.closed(&error))?;
+            match received {
+                Some(received) if received == signal as u8 => return Ok(()),
+                Some(other) => return Err(broken(format!("stage {} sent the signal {other}", self.config.peer))),
+                None => self.watch()?,
             }
-            self.pending.pop_front();
+        }
+    }
+
+    fn closed(&self, error: &std::io::Error) -> LinkError {
+        match self.config.interrupt.is_triggered() {
+            true => broken("the group has ended"),
+            false if error.kind() == ErrorKind::UnexpectedEof => {
+                broken(format!("stage {} has closed its connection", self.config.peer))
+            }
+            false => broken(format!("the connection with stage {} is lost: {error}", self.config.peer)),
+        }
+    }
+
+    fn wait_until_complete(&mut self, event: &CudaEvent) -> Result<(), LinkError> {
+        let started = Instant::now();
+        while !event.is_complete()? {
+            self.watch()?;
+            std::thread::sleep((started.elapsed() / 16).clamp(POLL_INTERVALS[0], POLL_INTERVALS[1]));
         }
         Ok(())
     }
 
-    /// Checks for failures that would keep the pending messages from completing.
+    /// Checks for failures that would keep the current message from completing.
     fn watch(&mut self) -> Result<(), LinkError> {
         self.config.communicator.is_ready().map_err(LinkError::Broken)?;
-        if self.pending.is_empty() {
-            return Ok(());
-        }
         if self.config.interrupt.is_triggered() {
             return Err(broken("the group has ended"));
+        }
+        if self.config.end == CommunicatorEnd::Receiver && self.is_abandoned.load(Ordering::Acquire) {
+            return Err(broken("nobody waits for it any more"));
         }
         if self.config.sockets.iter().any(is_closed) {
             let peer_closed_at = *self.peer_closed_at.get_or_insert_with(Instant::now);
@@ -224,7 +259,7 @@ fn broken(why: impl Into<String>) -> LinkError {
     LinkError::Broken(why.into())
 }
 
-/// Whether the other end has closed a connection on which nothing is sent.
+/// Whether the other end has closed a connection. Signals that it sent before are not read.
 fn is_closed(socket: &TcpStream) -> bool {
     match recv(socket, &mut [0_u8], RecvFlags::PEEK | RecvFlags::DONTWAIT) {
         Ok((_, bytes)) => bytes == 0,

@@ -9,10 +9,11 @@ use std::time::{Duration, Instant};
 use tch::{Device, Kind, Tensor};
 
 use super::super::{Interrupt, LinkError, LinkId};
-use super::channel::{Channel, ChannelConfig};
+use super::channel::{Channel, ChannelConfig, Message};
 use super::communicator::{Communicator, CommunicatorEnd, UniqueId};
 use super::library::Nccl;
 use super::remedy::remedy;
+use super::turn::TransferSlot;
 use crate::sys::CudaContext;
 
 /// Interval between polls of communicators that connect.
@@ -23,6 +24,7 @@ const POLL_INTERVAL: Duration = Duration::from_millis(5);
 pub(crate) struct Endpoint {
     nccl: &'static Nccl,
     context: CudaContext,
+    device: Device,
 }
 
 impl Endpoint {
@@ -39,7 +41,7 @@ impl Endpoint {
         let nccl = Nccl::get()?;
         let probe = Tensor::zeros([64], (Kind::Float, device));
         match context.is_device_memory(probe.data_ptr().cast::<c_void>()) {
-            true => Ok(Endpoint { nccl, context }),
+            true => Ok(Endpoint { nccl, context, device }),
             false => Err("this stage computes on the CPU, in whose memory NCCL does not send".into()),
         }
     }
@@ -98,12 +100,13 @@ pub(crate) fn connect(
     };
     // all communicators start before the first wait: whichever another stage waits for first is among them
     let mut begun = Vec::new();
+    let slot = Arc::new(TransferSlot::default());
     for ((from, to), Pair { id, links, sockets }) in pairs {
         let (end, peer) = if from == rank { (CommunicatorEnd::Sender, to) } else { (CommunicatorEnd::Receiver, from) };
         let communicator =
             Communicator::begin(endpoint.nccl, &id, end).map_err(|why| broken(peer, &why, false, &sockets))?;
-        let (context, interrupt) = (endpoint.context, interrupt.clone());
-        begun.push((links, ChannelConfig { context, communicator, end, peer, sockets, interrupt }));
+        let (context, interrupt, slot) = (endpoint.context, interrupt.clone(), Arc::clone(&slot));
+        begun.push((links, ChannelConfig { context, communicator, end, rank, peer, sockets, slot, interrupt }));
     }
     for (_, config) in &begun {
         let broken = |why: &str| broken(config.peer, why, config.communicator.is_used_wrong(), &config.sockets);
@@ -122,6 +125,9 @@ pub(crate) fn connect(
         let peer = config.peer;
         let channel = Channel::start(config).map_err(|error| broken(peer, &error.to_string(), false, &[]))?;
         let channel = Arc::new(channel);
+        // the first message makes NCCL connect its transports, before training waits for one
+        let tensor = Tensor::zeros([1], (Kind::Float, endpoint.device));
+        channel.enqueue(Message { link: links[0], microbatch: 0, tensor, arrivals: None })?;
         channels.extend(links.into_iter().map(|link| (link, Arc::clone(&channel))));
     }
     Ok(channels)

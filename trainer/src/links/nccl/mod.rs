@@ -10,6 +10,7 @@ mod communicator;
 mod connect;
 mod library;
 mod remedy;
+mod turn;
 
 pub(super) use channel::{Channel, Message};
 pub(super) use communicator::UniqueId;

@@ -1,0 +1,96 @@
+//! Turns: a stage has at most one message in NCCL at a time, and passes it to NCCL when the other end does.
+//!
+//! A message in NCCL occupies the GPU until its peer joins. A peer may be unable to join: its driver may wait for its
+//! own GPU (to load a kernel, or to free memory), and its GPU may run all streams in one queue. With a second message in
+//! NCCL that waits for the first stage, the two wait for each other forever. With one message, whose tensor is complete
+//! and whose peer has no other, the peer's GPU always comes to its end, and the peer joins.
+//!
+//! Each message takes three signals on the pair's own socket. Both ends say that they are [`Signal::Ready`]: the sender's
+//! tensor is complete, and the receiver's memory is free. Then each takes the slot of its stage and says
+//! [`Signal::Go`], the lower rank first.
+
+use std::io::{ErrorKind, Read as _, Result, Write as _};
+use std::net::TcpStream;
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::time::Duration;
+
+/// What one end of a channel tells the other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Signal {
+    /// The message can be transferred.
+    Ready = b'R' as isize,
+    /// This end has its slot.
+    Go = b'G' as isize,
+}
+
+pub(super) fn write_signal(mut socket: &TcpStream, signal: Signal) -> Result<()> {
+    socket.write_all(&[signal as u8])
+}
+
+/// Waits for a signal at most this long.
+///
+/// # Errors
+/// If the connection is closed or lost.
+pub(super) fn read_signal(mut socket: &TcpStream, timeout: Duration) -> Result<Option<u8>> {
+    socket.set_read_timeout(Some(timeout))?;
+    let mut signal = [0];
+    match socket.read(&mut signal) {
+        Ok(0) => Err(ErrorKind::UnexpectedEof.into()),
+        Ok(_) => Ok(Some(signal[0])),
+        Err(error) if [ErrorKind::WouldBlock, ErrorKind::TimedOut, ErrorKind::Interrupted].contains(&error.kind()) => {
+            Ok(None)
+        }
+        Err(error) => Err(error),
+    }
+}
+
+/// Permits one message of a stage at a time.
+#[derive(Debug, Default)]
+pub(super) struct TransferSlot {
+    is_taken: Mutex<bool>,
+    freed: Condvar,
+}
+
+/// The slot, until it is dropped.
+#[derive(Debug)]
+pub(super) struct Turn(Arc<TransferSlot>);
+
+impl TransferSlot {
+    /// Waits for the slot. Calls `watch` every millisecond, and gives up with its error.
+    pub(super) fn take<E>(
+        self: &Arc<Self>,
+        mut watch: impl FnMut() -> std::result::Result<(), E>,
+    ) -> std::result::Result<Turn, E> {
+        let mut is_taken = self.is_taken.lock().unwrap_or_else(PoisonError::into_inner);
+        while *is_taken {
+            let waited = self.freed.wait_timeout(is_taken, Duration::from_millis(1));
+            is_taken = waited.unwrap_or_else(PoisonError::into_inner).0;
+            watch()?;
+        }
+        *is_taken = true;
+        Ok(Turn(Arc::clone(self)))
+    }
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        *self.0.is_taken.lock().unwrap_or_else(PoisonError::into_inner) = false;
+        self.0.freed.notify_one();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_slot_has_one_holder_and_waiting_ends_with_a_failure() {
+        let slot = Arc::new(TransferSlot::default());
+        let turn = slot.take(|| Ok::<_, ()>(())).unwrap();
+        assert_eq!(slot.take(|| Err("the group has ended")).unwrap_err(), "the group has ended");
+        let waiting = Arc::clone(&slot);
+        let waiter = std::thread::spawn(move || waiting.take(|| Ok::<_, ()>(())).map(drop));
+        drop(turn);
+        waiter.join().unwrap().unwrap();
+    }
+}

@@ -9,9 +9,13 @@ use super::linear::Linear;
 use super::{Parameters, names};
 use crate::kernels;
 
-/// Tokens whose logits exist at the same time. Each block reads and writes the weight's accumulator once: with a
-/// vocabulary of 50,000, blocks of 64 tokens cost 63 % more time than a single one, blocks of 1,024 tokens 4 %.
-const BLOCK_TOKENS: i64 = 1024;
+/// Tokens whose logits exist at the same time. Each block reads and writes the weight's accumulator once. With a
+/// vocabulary of 50,000 on a CPU, blocks of 64 tokens cost 63 % more time than a single one, blocks of 1,024 tokens 4 %.
+/// On a GPU (H200, a width of 2,048), the weight's gradients of 8,192 tokens take 3.6 ms in blocks of 1,024, 2.2 ms in
+/// blocks of 4,096 and 2.1 ms in a single one.
+fn block_tokens(on_gpu: bool) -> i64 {
+    if on_gpu { 4096 } else { 1024 }
+}
 
 /// Projects hidden states onto the vocabulary with [`names::HEAD`], or with [`names::EMBEDDING`] if the two are tied.
 #[derive(Debug)]
@@ -23,12 +27,13 @@ pub struct Head {
 }
 
 /// The peak bytes that [`Head::forward_backward`] holds besides its input and results, with elements of `element`
-/// bytes: a block's logits and, unless they reuse the logits' memory, their gradients; the block's gradient; and the
-/// packed operands of products.
-pub(super) fn temporary_bytes(tokens: usize, hidden: usize, vocab: usize, element: usize) -> usize {
-    let block = tokens.min(BLOCK_TOKENS as usize);
+/// bytes: a block's logits and, unless they reuse the logits' memory, their gradients; the block's gradient; and on the
+/// CPU the packed operands of products.
+pub(super) fn temporary_bytes(tokens: usize, hidden: usize, vocab: usize, element: usize, on_gpu: bool) -> usize {
+    let block = tokens.min(block_tokens(on_gpu) as usize);
     let dlogits = if element == 4 { 0 } else { element };
-    block * vocab * (4 + dlogits) + block * hidden * element + kernels::packed_bytes(hidden, vocab, element)
+    let packed = if on_gpu { 0 } else { kernels::packed_bytes(hidden, vocab, element) };
+    block * vocab * (4 + dlogits) + block * hidden * element + packed
 }
 
 /// Output of the head for one microbatch in training.
@@ -107,6 +112,6 @@ fn zero(device: Device) -> Tensor {
 
 /// `(start, length)` of each block of tokens.
 fn blocks(hidden: &Tensor) -> impl Iterator<Item = (i64, i64)> + use<> {
-    let tokens = hidden.size()[0];
-    (0..tokens).step_by(BLOCK_TOKENS as usize).map(move |start| (start, BLOCK_TOKENS.min(tokens - start)))
+    let (tokens, block) = (hidden.size()[0], block_tokens(hidden.device().is_cuda()));
+    (0..tokens).step_by(block as usize).map(move |start| (start, block.min(tokens - start)))
 }

@@ -147,6 +147,8 @@ pub struct MicrobatchCost {
     pub precision: Precision,
     /// The activations that are recomputed.
     pub recompute: Recompute,
+    /// Whether the planned memory is a GPU's.
+    pub on_gpu: bool,
     /// The copies of weights and moments that the planned memory includes.
     pub copies: ParameterCopies,
 }

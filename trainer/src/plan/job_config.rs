@@ -13,7 +13,7 @@ use stagecoach_data::{DataConfig, Tokenizer, TokenizerSource};
 use stagecoach_files::read_if_exists;
 use stagecoach_pipeline::GradientBlocks;
 
-use super::memory::parameter_copies;
+use super::memory::{is_on_gpu, parameter_copies};
 use super::trainer_state::TrainerState;
 use crate::model::{Architecture, Llama, LlamaConfig, MicrobatchCost, SourceConfig};
 use crate::optimize::LearningRate;
@@ -275,7 +275,7 @@ impl JobConfig {
         let length = self.data.sequence_length as usize;
         let tokens = self.microbatch_size() * length;
         let precision = self.training.precision;
-        MicrobatchCost { tokens, length, precision, recompute, copies: parameter_copies(self) }
+        MicrobatchCost { tokens, length, precision, recompute, on_gpu: is_on_gpu(self), copies: parameter_copies(self) }
     }
 
     /// [`TrainerState::fix_decay`] with this job's settings.

@@ -18,7 +18,7 @@ const PROCESS_BYTES: u64 = 157 << 20;
 
 /// Whether the job is certain to compute on GPUs. In that case the planned memory is the GPU's, which holds no copy for
 /// checkpoints, no buffers of links and not the process.
-fn is_on_gpu(config: &JobConfig) -> bool {
+pub(super) fn is_on_gpu(config: &JobConfig) -> bool {
     config.training.device == Device::Cuda
 }
 

@@ -79,7 +79,8 @@ impl Profile {
 
 /// Everything that affects the times.
 fn key(config: &JobConfig, architecture: &dyn Architecture) -> Value {
-    let MicrobatchCost { tokens, length, precision, recompute: _, copies: _ } = config.microbatch_cost(Recompute::None);
+    let MicrobatchCost { tokens, length, precision, recompute: _, on_gpu: _, copies: _ } =
+        config.microbatch_cost(Recompute::None);
     let mut model = architecture.config_json();
     if let Some(model) = model.as_object_mut() {
         // all layers take the same time

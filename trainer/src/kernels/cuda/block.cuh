@@ -1,6 +1,6 @@
-// What the kernels share: types, and sums over a block. The same source is compiled by NVRTC for a GPU and, in the tests, by a
-// C++ compiler for the host (`host.h`). Sums have a fixed order, and nothing uses atomics on floats: the same input gives the
-// same bits.
+// Types, rows in groups of eight, and sums over a block, which all kernels share. NVRTC compiles the same source for a GPU
+// and, in the tests, a C++ compiler for the host (`host.h`). Sums have a fixed order, and nothing uses atomics on floats: the
+// same input gives the same bits.
 #pragma once
 
 #ifdef __CUDACC_RTC__
@@ -38,6 +38,97 @@ __device__ static inline void store(float value, bf16* at) {
   word.value = value;
   at->bits = value != value ? 0x7fc0 : (word.bits + 0x7fff + (word.bits >> 16 & 1)) >> 16;
 }
+
+// Neighbouring elements of a row, as floats: a thread reads and writes eight at a time. Sums over a row take its groups of
+// eight, so that neither the alignment nor the type of loads changes their order.
+constexpr int GROUP = 8;
+
+struct Group {
+  float at[GROUP];
+};
+
+__device__ static inline bool is_aligned(const void* address) { return ((unsigned long long)address & 15) == 0; }
+
+__device__ static inline float from_bits(unsigned bits) {
+  FloatBits word;
+  word.bits = bits;
+  return word.value;
+}
+
+__device__ static inline unsigned to_bits(float value) {
+  FloatBits word;
+  word.value = value;
+  return word.bits;
+}
+
+__device__ static inline Group load_vectors(const float* from) {
+  const uint4* vectors = (const uint4*)from;
+  uint4 a = vectors[0], b = vectors[1];
+  return {{from_bits(a.x), from_bits(a.y), from_bits(a.z), from_bits(a.w), from_bits(b.x), from_bits(b.y), from_bits(b.z),
+           from_bits(b.w)}};
+}
+
+__device__ static inline Group load_vectors(const bf16* from) {
+  uint4 pairs = *(const uint4*)from;
+  unsigned words[4] = {pairs.x, pairs.y, pairs.z, pairs.w};
+  Group group;
+  for (int i = 0; i < 4; ++i) {
+    group.at[2 * i] = from_bits(words[i] << 16);
+    group.at[2 * i + 1] = from_bits(words[i] & 0xffff0000u);
+  }
+  return group;
+}
+
+// The elements from `from` on, of which the row has `count`; the others are `missing`.
+template <typename T>
+__device__ static inline Group load_group(const T* from, int count, float missing = 0.f) {
+  if (count >= GROUP && is_aligned(from)) return load_vectors(from);
+  Group group;
+  for (int i = 0; i < GROUP; ++i) group.at[i] = i < count ? load(from + i) : missing;
+  return group;
+}
+
+__device__ static inline void store_vectors(const Group& group, float* to) {
+  const float* v = group.at;
+  uint4* vectors = (uint4*)to;
+  vectors[0] = {to_bits(v[0]), to_bits(v[1]), to_bits(v[2]), to_bits(v[3])};
+  vectors[1] = {to_bits(v[4]), to_bits(v[5]), to_bits(v[6]), to_bits(v[7])};
+}
+
+// Two values as bf16, rounded to nearest, ties to even.
+__device__ static inline unsigned pair(float low, float high) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+  unsigned word;
+  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(word) : "f"(high), "f"(low));
+  return word;
+#else
+  bf16 halves[2];
+  store(low, halves), store(high, halves + 1);
+  return (unsigned)halves[1].bits << 16 | halves[0].bits;
+#endif
+}
+
+__device__ static inline void store_vectors(const Group& group, bf16* to) {
+  const float* v = group.at;
+  *(uint4*)to = {pair(v[0], v[1]), pair(v[2], v[3]), pair(v[4], v[5]), pair(v[6], v[7])};
+}
+
+// Writes the first `count` elements.
+template <typename T>
+__device__ static inline void store_group(const Group& group, T* to, int count) {
+  if (count >= GROUP && is_aligned(to)) return store_vectors(group, to);
+  for (int i = 0; i < GROUP && i < count; ++i) store(group.at[i], to + i);
+}
+
+// Column of the first group of this thread in a row that the block shares, and the distance to its next one.
+__device__ static inline int first_column() { return GROUP * (int)threadIdx.x; }
+__device__ static inline int column_step() { return GROUP * (int)blockDim.x; }
+
+// exp(x) and 1 / (1 + exp(-x)), as exact as results of type T need them.
+__device__ static inline float exponential(float x, const float*) { return expf(x); }
+__device__ static inline float exponential(float x, const bf16*) { return __expf(x); }
+__device__ static inline float sigmoid(float x, const float*) { return 1.f / (1.f + expf(-x)); }
+__device__ static inline float sigmoid(float x, const bf16*) { return __fdividef(1.f, 1.f + __expf(-x)); }
 
 // The sum of `value` over all threads of a block of whole warps, at most 32, known to each.
 template <typename T>

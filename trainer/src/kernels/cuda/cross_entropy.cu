@@ -1,31 +1,47 @@
-// Cross-entropy of rows of logits, and its gradient; a block takes one row after another.
+// Cross-entropy of rows of logits, and its gradient; a block takes one row after another. A row is read twice: for its largest
+// logit and the sum of exponentials, and for the gradient.
 #include "block.cuh"
 
 // losses[row] is 0 where the target is negative. `dlogits` may be null, or the logits themselves.
 template <typename T>
 __device__ void cross_entropy(const float* logits, const i64* targets, T* dlogits, double* losses, i64 rows, i64 vocab,
                               double scale) {
+  int columns = (int)vocab;
   for (i64 row = blockIdx.x; row < rows; row += gridDim.x) {
     const float* in = logits + row * vocab;
     i64 target = targets[row];
     if (target < 0) {
+      Group nothing = {};
       if (threadIdx.x == 0) losses[row] = 0.;
-      for (i64 i = threadIdx.x; dlogits && i < vocab; i += blockDim.x) store(0.f, dlogits + row * vocab + i);
+      for (int at = first_column(); dlogits && at < columns; at += column_step()) {
+        store_group(nothing, dlogits + row * vocab + at, columns - at);
+      }
       continue;
     }
-    float shift = -INFINITY, exponentials = 0.f, target_logit = in[target];
-    for (i64 i = threadIdx.x; i < vocab; i += blockDim.x) shift = fmaxf(shift, in[i]);
-    shift = block_max(shift);
-    for (i64 i = threadIdx.x; i < vocab; i += blockDim.x) exponentials += expf(in[i] - shift);
-    float total = block_sum(exponentials);  // after it all threads have read `target_logit`
+    // of this thread's logits: the largest so far, and the sum of exponentials relative to it
+    float largest = -INFINITY, exponentials = 0.f, target_logit = in[target];
+    for (int at = first_column(); at < columns; at += column_step()) {
+      Group group = load_group(in + at, columns - at, -INFINITY);
+      float before = largest;
+      for (int i = 0; i < GROUP; ++i) largest = fmaxf(largest, group.at[i]);
+      if (largest > before) exponentials *= expf(before - largest);
+      for (int i = 0; i < GROUP; ++i) exponentials += expf(group.at[i] - largest);
+    }
+    float shift = block_max(largest);
+    // a thread without logits adds nothing
+    float total = block_sum(first_column() < columns ? exponentials * expf(largest - shift) : 0.f);
+    // all threads have read `target_logit`
     if (threadIdx.x == 0) losses[row] = log((double)total) + ((double)shift - (double)target_logit);
     if (!dlogits) continue;
     float factor = (float)scale / total;
-    for (i64 i = threadIdx.x; i < vocab; i += blockDim.x) {
-      // the target's in double, so that it is rounded once
-      float gradient = i == target ? (float)((exp((double)target_logit - shift) / total - 1.) * scale)
-                                   : expf(in[i] - shift) * factor;
-      store(gradient, dlogits + row * vocab + i);
+    // the target's in double, so that it is rounded once
+    float of_target = (float)((exp((double)target_logit - shift) / total - 1.) * scale);
+    for (int at = first_column(); at < columns; at += column_step()) {
+      Group group = load_group(in + at, columns - at);
+      for (int i = 0; i < GROUP; ++i) {
+        group.at[i] = at + i == target ? of_target : exponential(group.at[i] - shift, dlogits) * factor;
+      }
+      store_group(group, dlogits + row * vocab + at, columns - at);
     }
   }
 }

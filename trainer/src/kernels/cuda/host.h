@@ -17,6 +17,14 @@
 #include <vector>
 
 #define __device__
+#define __restrict__
+#define __expf expf
+#define __fdividef(a, b) ((a) / (b))
+
+struct alignas(16) uint4 {
+  unsigned x, y, z, w;
+};
+
 #define __shared__ static __attribute__((section("block_shared")))
 #define __syncthreads() host::wait(host::BLOCK)
 #define __shfl_xor_sync(mask, value, lane) host::shuffle(value, lane)

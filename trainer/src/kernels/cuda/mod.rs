@@ -37,7 +37,7 @@ pub(super) const SOURCES: [SourceFile; 8] = source_files!(
 );
 
 /// The names of all kernels, as [`Launcher::launch`] accepts them.
-pub(super) const KERNELS: [&str; 22] = [
+pub(super) const KERNELS: [&str; 21] = [
     "adamw",
     "column_sums_bf16",
     "column_sums_f32",
@@ -45,11 +45,10 @@ pub(super) const KERNELS: [&str; 22] = [
     "cross_entropy_f32",
     "embedding_backward_bf16",
     "embedding_backward_f32",
+    "embedding_pieces",
     "rms_norm_backward_bf16",
     "rms_norm_backward_f32",
     "rms_norm_bf16",
-    "rms_norm_dweight_bf16",
-    "rms_norm_dweight_f32",
     "rms_norm_f32",
     "rotary_bf16",
     "rotary_f32",

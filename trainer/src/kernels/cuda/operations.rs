@@ -11,8 +11,12 @@ use crate::kernels::{AdamWOptions, AdamWParameter, Heads, RmsNormGradients};
 
 /// Threads of a block in which each thread processes elements or columns.
 const THREADS: u32 = 256;
+/// Neighbouring elements that a thread reads at a time (`block.cuh`).
+const GROUP: i64 = 8;
+/// Positions of a piece of an embedding's gradient (`embedding.cu`).
+const EMBEDDING_PIECE: i64 = 64;
 /// The fewest rows of a piece of a sum over rows.
-const MIN_ROWS_PER_PIECE: i64 = 64;
+const MIN_ROWS_PER_PIECE: i64 = 16;
 /// The most pieces of a sum over rows. The pieces are then added sequentially.
 const MAX_PIECES: i64 = 512;
 /// Pieces of each list of squares.
@@ -71,9 +75,9 @@ fn of_items(on: &dyn Launcher, items: i64) -> Grid {
     Grid { x: blocks(on, div_ceil(items, THREADS.into())), y: 1, threads: THREADS }
 }
 
-/// One block for each row, or for several, with one thread for about eight elements of a row.
+/// One block for each row, or for several, with one thread for each group of a row, or for several.
 fn of_rows(on: &dyn Launcher, rows: i64, width: i64) -> Grid {
-    let threads = (div_ceil(width, 8).clamp(1, 512) as u32).next_multiple_of(32);
+    let threads = (div_ceil(width, GROUP).clamp(1, 512) as u32).next_multiple_of(32);
     Grid { x: blocks(on, rows), y: 1, threads }
 }
 
@@ -83,14 +87,15 @@ fn pieces(rows: i64) -> (i64, i64) {
     (rows_of_piece, div_ceil(rows, rows_of_piece).max(1))
 }
 
-/// `f32[width]`: the sum of `partial[pieces, width]`, which `fill` computes by pieces of `rows` rows each.
-fn sum_by_pieces(on: &dyn Launcher, (rows, width): (i64, i64), fill: impl FnOnce(Grid, *mut c_void, i64)) -> Tensor {
+/// `f32[width]`: the sum of `partial[pieces, width]`, which `fill` computes by pieces of `rows` rows each: it gets the
+/// number of pieces, the memory and the rows of a piece.
+fn sum_by_pieces(on: &dyn Launcher, (rows, width): (i64, i64), fill: impl FnOnce(u32, *mut c_void, i64)) -> Tensor {
     let (rows_of_piece, pieces) = pieces(rows);
     let (partial, sums) = (on.empty(&[pieces, width], Kind::Float), on.empty(&[width], Kind::Float));
-    let columns = of_items(on, width);
     let partial_data = data(on, &partial, Kind::Float);
-    fill(Grid { y: pieces as u32, ..columns }, partial_data, rows_of_piece);
-    launch!(on, "sum_pieces", columns; partial_data, data(on, &sums, Kind::Float), pieces, width);
+    fill(pieces as u32, partial_data, rows_of_piece);
+    let grid = Grid { x: blocks(on, div_ceil(width, 32)), y: 1, threads: THREADS };
+    launch!(on, "sum_pieces", grid; partial_data, data(on, &sums, Kind::Float), pieces, width);
     sums
 }
 
@@ -105,8 +110,9 @@ fn row_sums(on: &dyn Launcher, values: &Tensor) -> Tensor {
 
 pub(in crate::kernels) fn column_sums(on: &dyn Launcher, x: &Tensor) -> Tensor {
     let (rows, width) = matrix(x);
-    sum_by_pieces(on, (rows, width), |grid, partial, rows_of_piece| {
+    sum_by_pieces(on, (rows, width), |pieces, partial, rows_of_piece| {
         let kernel = of_kind!("column_sums", x.kind());
+        let grid = Grid { y: pieces, ..of_items(on, div_ceil(width, GROUP)) };
         launch!(on, kernel, grid; data(on, x, x.kind()), partial, rows, width, rows_of_piece);
     })
 }
@@ -136,12 +142,12 @@ pub(in crate::kernels) fn rms_norm_backward(
     let [dx, y] = [(); 2].map(|()| on.empty(&x.size(), kind));
     let [dy, x] = [dy, x].map(|tensor| data(on, tensor, kind));
     let rstd = data(on, rstd, Kind::Float);
-    launch!(on, of_kind!("rms_norm_backward", kind), of_rows(on, rows, width);
-        dy, x, data(on, weight, Kind::Float), rstd, data_or_null(on, residual_gradient, kind), data(on, &dx, kind),
-        data(on, &y, kind), rows, width);
-    let dweight = sum_by_pieces(on, (rows, width), |grid, partial, rows_of_piece| {
-        let kernel = of_kind!("rms_norm_dweight", kind);
-        launch!(on, kernel, grid; dy, x, rstd, partial, rows, width, rows_of_piece);
+    let weight = data(on, weight, Kind::Float);
+    let residual = data_or_null(on, residual_gradient, kind);
+    let dweight = sum_by_pieces(on, (rows, width), |pieces, partial, rows_of_piece| {
+        let grid = Grid { x: pieces, ..of_rows(on, rows, width) };
+        launch!(on, of_kind!("rms_norm_backward", kind), grid;
+            dy, x, weight, rstd, residual, data(on, &dx, kind), data(on, &y, kind), partial, rows, width, rows_of_piece);
     });
     RmsNormGradients { dx, dweight, y }
 }
@@ -150,7 +156,7 @@ pub(in crate::kernels) fn swiglu(on: &dyn Launcher, gate_up: &Tensor) -> Tensor 
     let ((rows, both), kind) = (matrix(gate_up), gate_up.kind());
     let width = both / 2;
     let out = on.empty(&[rows, width], kind);
-    launch!(on, of_kind!("swiglu", kind), of_items(on, rows * width);
+    launch!(on, of_kind!("swiglu", kind), of_rows(on, rows, width);
         data(on, gate_up, kind), data(on, &out, kind), rows, width);
     out
 }
@@ -160,7 +166,7 @@ pub(in crate::kernels) fn swiglu_backward(on: &dyn Launcher, dout: &Tensor, gate
     let width = both / 2;
     check(dout.numel() * 2 == gate_up.numel(), gate_up);
     let out = on.empty(&[rows, width], kind);
-    launch!(on, of_kind!("swiglu_backward", kind), of_items(on, rows * width);
+    launch!(on, of_kind!("swiglu_backward", kind), of_rows(on, rows, width);
         data(on, dout, kind), data(on, gate_up, kind), data(on, &out, kind), rows, width);
     out
 }
@@ -180,7 +186,7 @@ pub(in crate::kernels) fn rotary(
     check(width == all * head_dim && length > 0 && table_fits(cos) && table_fits(sin), qkv);
     let [cos, sin] = [cos, sin].map(|table| data(on, table, Kind::Float));
     let sign = if inverse { -1f32 } else { 1f32 };
-    launch!(on, of_kind!("rotary", kind), of_items(on, rows * rotated * half);
+    launch!(on, of_kind!("rotary", kind), of_rows(on, rows, rotated * half);
         data(on, qkv, kind), cos, sin, rows, length, rotated, all, half, sign);
 }
 
@@ -263,7 +269,7 @@ pub(in crate::kernels) fn adamw(on: &dyn Launcher, parameters: &[AdamWParameter]
     launch!(on, "adamw", grid; data(on, &table, Kind::Int64), CudaAdamWOptions::from(options));
 }
 
-/// Adds the rows of `dy` token by token, the rows of each token in their order.
+/// Adds the rows of `dy` token by token, the rows of each token in their order and by pieces.
 pub(in crate::kernels) fn accumulate_embedding(
     on: &dyn Launcher,
     accumulator: &Tensor,
@@ -274,6 +280,11 @@ pub(in crate::kernels) fn accumulate_embedding(
     check(token_ids.numel() as i64 == tokens && matrix(accumulator).1 == width, dy);
     let (sorted, order) = token_ids.view([-1]).sort_stable(true, 0, false);
     let [sorted, order] = [&sorted, &order].map(|ids| data(on, ids, Kind::Int64));
-    launch!(on, of_kind!("embedding_backward", kind), of_rows(on, tokens, width);
-        data(on, accumulator, Kind::Float), sorted, order, data(on, dy, kind), tokens, width);
+    // at most two tokens of a piece have other pieces
+    let partial = on.empty(&[2 * div_ceil(tokens, EMBEDDING_PIECE), width], Kind::Float);
+    let [accumulator, partial] = [accumulator, &partial].map(|sums| data(on, sums, Kind::Float));
+    let grid = of_rows(on, tokens, width);
+    launch!(on, of_kind!("embedding_backward", kind), grid;
+        accumulator, partial, sorted, order, data(on, dy, kind), tokens, width);
+    launch!(on, "embedding_pieces", grid; accumulator, partial, sorted, tokens, width);
 }

@@ -4,12 +4,16 @@
 
 // partial[piece, column] = the sum of a piece's rows; the second dimension of the grid counts pieces.
 template <typename T>
-__device__ void column_sums(const T* x, float* partial, i64 rows, i64 width, i64 rows_per_piece) {
+__device__ void column_sums(const T* __restrict__ x, float* __restrict__ partial, i64 rows, i64 width, i64 rows_per_piece) {
   i64 begin = blockIdx.y * rows_per_piece, end = begin + rows_per_piece < rows ? begin + rows_per_piece : rows;
-  for (i64 column = first_index(); column < width; column += index_step()) {
-    float sum = 0.f;
-    for (i64 row = begin; row < end; ++row) sum += load(x + row * width + column);
-    partial[blockIdx.y * width + column] = sum;
+  for (i64 column = GROUP * first_index(); column < width; column += GROUP * index_step()) {
+    int count = width - column < GROUP ? (int)(width - column) : GROUP;
+    Group sum = {};
+    for (i64 row = begin; row < end; ++row) {
+      Group group = load_group(x + row * width + column, count);
+      for (int i = 0; i < GROUP; ++i) sum.at[i] += group.at[i];
+    }
+    store_group(sum, partial + blockIdx.y * width + column, count);
   }
 }
 
@@ -20,12 +24,20 @@ __device__ void column_sums(const T* x, float* partial, i64 rows, i64 width, i64
 COLUMN_SUMS(column_sums_f32, float)
 COLUMN_SUMS(column_sums_bf16, bf16)
 
-// sums[column] = the sum of partial[pieces, width] over its rows.
+// sums[column] = the sum of partial[pieces, width] over its rows. A block of 256 threads takes 32 columns at a time: each of
+// its 8 warps adds every eighth piece, and the first warp adds the sums of the warps in their order.
 KERNEL(sum_pieces, (const float* partial, float* sums, i64 pieces, i64 width)) {
-  for (i64 column = first_index(); column < width; column += index_step()) {
+  __shared__ float of_warps[8][32];
+  unsigned lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  for (i64 start = 32 * (i64)blockIdx.x; start < width; start += 32 * (i64)gridDim.x) {
+    i64 column = start + lane;
     float sum = 0.f;
-    for (i64 piece = 0; piece < pieces; ++piece) sum += partial[piece * width + column];
-    sums[column] = sum;
+    for (i64 piece = warp; column < width && piece < pieces; piece += 8) sum += partial[piece * width + column];
+    of_warps[warp][lane] = sum;
+    __syncthreads();
+    for (unsigned other = 1; warp == 0 && other < 8; ++other) sum += of_warps[other][lane];
+    if (warp == 0 && column < width) sums[column] = sum;
+    __syncthreads();  // the next columns write `of_warps`
   }
 }
 

@@ -1,26 +1,38 @@
-// silu(gate) * up, of rows that hold gate and up side by side.
+// silu(gate) * up, of rows that hold gate and up side by side; a block takes one row after another.
 #include "block.cuh"
 
-__device__ static inline float sigmoid(float x) { return 1.f / (1.f + expf(-x)); }
-
 template <typename T>
-__device__ void swiglu(const T* gate_up, T* out, i64 rows, i64 width) {
-  for (i64 at = first_index(); at < rows * width; at += index_step()) {
-    const T* gate = gate_up + at / width * 2 * width + at % width;
-    float g = load(gate);
-    store(g * sigmoid(g) * load(gate + width), out + at);
+__device__ void swiglu(const T* __restrict__ gate_up, T* __restrict__ out, i64 rows, i64 width) {
+  int columns = (int)width;
+  for (i64 row = blockIdx.x; row < rows; row += gridDim.x) {
+    const T *gates = gate_up + row * 2 * width, *ups = gates + width;
+    for (int at = first_column(); at < columns; at += column_step()) {
+      Group gate = load_group(gates + at, columns - at), up = load_group(ups + at, columns - at);
+      for (int i = 0; i < GROUP; ++i) gate.at[i] *= sigmoid(gate.at[i], out) * up.at[i];
+      store_group(gate, out + row * width + at, columns - at);
+    }
   }
 }
 
-// The gradient takes the place of gate and up.
+// The gradient reuses the memory of gate and up.
 template <typename T>
-__device__ void swiglu_backward(const T* dout, T* gate_up, T* out, i64 rows, i64 width) {
-  for (i64 at = first_index(); at < rows * width; at += index_step()) {
-    T *gate = gate_up + at / width * 2 * width + at % width, *up = gate + width;
-    float d = load(dout + at), g = load(gate), u = load(up), s = sigmoid(g), silu = g * s;
-    store(silu * u, out + at);
-    store(d * silu, up);
-    store(d * u * (s + silu * (1.f - s)), gate);
+__device__ void swiglu_backward(const T* __restrict__ dout, T* gate_up, T* __restrict__ out, i64 rows, i64 width) {
+  int columns = (int)width;
+  for (i64 row = blockIdx.x; row < rows; row += gridDim.x) {
+    T *gates = gate_up + row * 2 * width, *ups = gates + width;
+    for (int at = first_column(); at < columns; at += column_step()) {
+      Group gate = load_group(gates + at, columns - at), up = load_group(ups + at, columns - at);
+      Group d = load_group(dout + row * width + at, columns - at), y;
+      for (int i = 0; i < GROUP; ++i) {
+        float g = gate.at[i], u = up.at[i], s = sigmoid(g, out), silu = g * s;
+        y.at[i] = silu * u;
+        up.at[i] = d.at[i] * silu;
+        gate.at[i] = d.at[i] * u * (s + silu * (1.f - s));
+      }
+      store_group(y, out + row * width + at, columns - at);
+      store_group(up, ups + at, columns - at);
+      store_group(gate, gates + at, columns - at);
+    }
   }
 }
 

@@ -135,7 +135,7 @@ const KINDS: [Kind; 2] = [Kind::Float, Kind::BFloat16];
 #[test]
 fn swiglu_is_as_the_reference() {
     for kind in KINDS {
-        for (rows, width) in [(1, 1), (7, 33), (5, 256), (0, 3), (9, 700)] {
+        for (rows, width) in [(1, 1), (7, 33), (5, 256), (0, 3), (9, 700), (2, 4500), (2, 4504)] {
             let gate_up = guarded(&(values(&[rows, 2 * width], kind, 1) * 3.0));
             let dout = guarded(&values(&[rows, width], kind, 2));
             let [out] = in_any_order(|on| [operations::swiglu(on, &gate_up)]);
@@ -154,7 +154,9 @@ fn swiglu_is_as_the_reference() {
 #[test]
 fn rotary_is_as_the_reference() {
     for kind in KINDS {
-        for (rows, length, half, inverse) in [(6i64, 3i64, 5i64, false), (9, 9, 32, true), (1, 1, 1, false)] {
+        for (rows, length, half, inverse) in
+            [(6i64, 3i64, 5i64, false), (9, 9, 32, true), (1, 1, 1, false), (4, 2, 20, false)]
+        {
             let heads = Heads { heads: 4, kv_heads: 2, head_dim: 2 * half };
             let qkv = values(&[rows, 8 * heads.head_dim], kind, 3);
             let [cos, sin] = [4, 5].map(|seed| guarded(&values(&[length, half], Kind::Float, seed)));
@@ -171,7 +173,7 @@ fn rotary_is_as_the_reference() {
 
 #[test]
 fn rms_norm_is_as_the_reference() {
-    let shapes = [(11, 77), (5, 64), (1, 1), (0, 4), (150, 33), (3, 2500)];
+    let shapes = [(11, 77), (5, 64), (1, 1), (0, 4), (150, 33), (3, 2500), (18, 4500), (2, 9000)];
     for (kind, (rows, width)) in KINDS.into_iter().flat_map(|kind| shapes.map(|shape| (kind, shape))) {
         let [dy, x, residual] = [1, 2, 3].map(|seed| guarded(&values(&[rows, width], kind, seed)));
         let weight = guarded(&values(&[width], Kind::Float, 4));
@@ -197,9 +199,13 @@ fn rms_norm_is_as_the_reference() {
 
 #[test]
 fn cross_entropy_is_as_the_reference() {
-    for (kind, rows, vocab) in
-        [(Kind::Float, 7, 1), (Kind::Float, 8, 99), (Kind::BFloat16, 5, 3000), (Kind::Float, 0, 4)]
-    {
+    for (kind, rows, vocab) in [
+        (Kind::Float, 7, 1),
+        (Kind::Float, 8, 99),
+        (Kind::BFloat16, 5, 3000),
+        (Kind::Float, 0, 4),
+        (Kind::BFloat16, 4, 9000),
+    ] {
         let logits = guarded(&(values(&[rows, vocab], Kind::Float, 1) * 4.0));
         let target = |row: i64| if row % 3 == 1 { -100 } else { row * 7919 % vocab };
         let targets = guarded(&Tensor::from_slice(&(0..rows).map(target).collect::<Vec<_>>()));
@@ -295,6 +301,26 @@ fn the_gradient_of_an_embedding_is_as_the_reference() {
         reference::accumulate_embedding(&start, &ids, &dy);
         // on one thread libtorch adds in the order of the rows, too
         assert_eq!(list(&sum), list(&start));
+    }
+}
+
+/// Tokens whose rows are in several pieces: they begin and end at the bounds of pieces, and between them.
+#[test]
+fn frequent_tokens_add_to_an_embedding_by_pieces() {
+    let counts: [usize; 8] = [64, 1, 63, 200, 20, 108, 0, 3];
+    let ids: Vec<i64> = counts.iter().zip(0..).flat_map(|(&count, id)| vec![id; count]).collect();
+    let shuffled: Vec<i64> = (0..ids.len()).map(|at| ids[at * 7919 % ids.len()]).collect();
+    for (ids, (kind, width)) in [&ids, &shuffled].into_iter().flat_map(|ids| KINDS.map(|kind| (ids, (kind, 21)))) {
+        let (tokens, rows) = (ids.len() as i64, counts.len() as i64);
+        let (token_ids, dy) = (guarded(&Tensor::from_slice(ids)), guarded(&values(&[tokens, width], kind, 1)));
+        let start = values(&[rows, width], Kind::Float, 2);
+        let [sum] = in_any_order(|on| {
+            let accumulator = guarded(&start);
+            operations::accumulate_embedding(on, &accumulator, &token_ids, &dy);
+            [accumulator]
+        });
+        reference::accumulate_embedding(&start, &token_ids, &dy);
+        assert_close_to_scale("sum", &sum, &start, 1e-6, 20.0);
     }
 }
 

@@ -7,6 +7,9 @@ use super::super::{Architecture, MicrobatchCost, ModelPart, ParameterBytes, Para
 use super::Llama;
 use crate::kernels::packed_bytes;
 
+/// Multiprocessors of an H100 and an H200, for the plan of a GPU's memory.
+const MULTIPROCESSORS: usize = 132;
+
 /// Elements per token, in the type of activations.
 struct LayerElements {
     /// Elements that are kept from the forward to the backward pass.
@@ -74,7 +77,7 @@ impl Llama {
 
     /// The cost of a decoder layer, whose activations have `element` bytes each.
     fn layer_cost(&self, layer: usize, microbatch: MicrobatchCost, element: usize) -> ModuleCost {
-        let MicrobatchCost { tokens, length, recompute, .. } = microbatch;
+        let MicrobatchCost { tokens, length, recompute, on_gpu, .. } = microbatch;
         let c = &self.config;
         let (h, intermediate, t) = (c.hidden_size, c.intermediate_size, tokens as f64);
         let (q, kv) = (c.num_attention_heads * c.head_dim, c.num_key_value_heads * c.head_dim);
@@ -103,8 +106,26 @@ impl Llama {
             // the input and the output's gradient of each product
             weight_gradient_bytes: (tokens * element * (4 * h + 3 * intermediate + 2 * q + 2 * kv)) as u64,
             temporary_bytes: (tokens * element * temporaries
-                + packed_bytes(h.max(intermediate), 2 * intermediate, element)) as u64,
+                + match on_gpu {
+                    true => self.gpu_attention_bytes(tokens, length, element),
+                    false => packed_bytes(h.max(intermediate), 2 * intermediate, element),
+                }) as u64,
         }
+    }
+
+    /// Bytes that the backward pass of attention holds on a GPU besides its operands and results. Flash attention (bf16)
+    /// sums the gradient of queries in fp32, in as many parts as fill the multiprocessors in a fixed order, and with
+    /// grouped queries has gradients of keys and values for each query head. In fp32, scores, probabilities and their
+    /// gradients of all sequences exist.
+    fn gpu_attention_bytes(&self, tokens: usize, length: usize, element: usize) -> usize {
+        let c = &self.config;
+        let q = c.num_attention_heads * c.head_dim;
+        if element == 4 {
+            return 3 * 4 * tokens * length * c.num_attention_heads;
+        }
+        let parts = MULTIPROCESSORS.div_ceil((tokens / length.max(1)).max(1) * c.num_attention_heads);
+        let expanded = if c.num_attention_heads == c.num_key_value_heads { 0 } else { 2 * element };
+        tokens * q * (4 * parts + expanded)
     }
 
     fn embedding_cost(&self, microbatch: MicrobatchCost, element: usize) -> ModuleCost {
@@ -140,7 +161,9 @@ impl Llama {
             copied_bytes: parameters.memory_checkpoints,
             activation_bytes: (tokens * (element * 2 * h + 4)) as u64,
             weight_gradient_bytes: 0,
-            temporary_bytes: (tokens * h * element + head::temporary_bytes(tokens, h, vocab_size, element)) as u64,
+            temporary_bytes: (tokens * h * element
+                + head::temporary_bytes(tokens, h, vocab_size, element, microbatch.on_gpu))
+                as u64,
         }
     }
 

@@ -16,9 +16,9 @@ const GROUP: i64 = 8;
 /// Positions of a piece of an embedding's gradient (`embedding.cu`).
 const EMBEDDING_PIECE: i64 = 64;
 /// The fewest rows of a piece of a sum over rows.
-const MIN_ROWS_PER_PIECE: i64 = 16;
+const MIN_ROWS_PER_PIECE: i64 = 8;
 /// The most pieces of a sum over rows. The pieces are then added sequentially.
-const MAX_PIECES: i64 = 512;
+const MAX_PIECES: i64 = 1024;
 /// Pieces of each list of squares.
 const SQUARED_NORM_PIECES: u32 = 128;
 
@@ -94,7 +94,7 @@ fn sum_by_pieces(on: &dyn Launcher, (rows, width): (i64, i64), fill: impl FnOnce
     let (partial, sums) = (on.empty(&[pieces, width], Kind::Float), on.empty(&[width], Kind::Float));
     let partial_data = data(on, &partial, Kind::Float);
     fill(pieces as u32, partial_data, rows_of_piece);
-    let grid = Grid { x: blocks(on, div_ceil(width, 32)), y: 1, threads: THREADS };
+    let grid = Grid { x: blocks(on, div_ceil(width, 32)), y: 1, threads: 512 };
     launch!(on, "sum_pieces", grid; partial_data, data(on, &sums, Kind::Float), pieces, width);
     sums
 }

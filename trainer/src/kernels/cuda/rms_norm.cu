@@ -49,15 +49,19 @@ __device__ void rms_norm_backward(const T* __restrict__ dy, const T* __restrict_
     auto add = [&](const Group& d, const Group& w, const Group& xhat) {
       for (int i = 0; i < GROUP; ++i) products += d.at[i] * w.at[i] * xhat.at[i];
     };
-    Group d = load_group(dy + start + first, columns - first), xhat = load_xhat(first);
+    auto load_residual = [&](int at) {
+      Group around = {};
+      if (residual) around = load_group(residual + start + at, columns - at);
+      return around;
+    };
+    Group d = load_group(dy + start + first, columns - first), xhat = load_xhat(first), around = load_residual(first);
     add(d, w, xhat);
     for (int at = first + column_step(); at < columns; at += column_step()) {
       add(load_group(dy + start + at, columns - at), load_group(weight + at, columns - at), load_xhat(at));
     }
     float mean = block_sum(products) / width;
-    auto finish = [&](const Group& d, const Group& w, const Group& xhat, Group& sums, int at) {
-      Group around = {}, gradient, again;
-      if (residual) around = load_group(residual + start + at, columns - at);
+    auto finish = [&](const Group& d, const Group& w, const Group& xhat, const Group& around, Group& sums, int at) {
+      Group gradient, again;
       for (int i = 0; i < GROUP; ++i) {
         gradient.at[i] = (d.at[i] * w.at[i] - xhat.at[i] * mean) * scale + around.at[i];
         again.at[i] = xhat.at[i] * w.at[i];
@@ -66,10 +70,11 @@ __device__ void rms_norm_backward(const T* __restrict__ dy, const T* __restrict_
       store_group(gradient, dx + start + at, columns - at);
       store_group(again, y + start + at, columns - at);
     };
-    finish(d, w, xhat, first_sums, first);
+    finish(d, w, xhat, around, first_sums, first);
     for (int at = first + column_step(); at < columns; at += column_step()) {
       Group so_far = load_group(sums + at, columns - at);
-      finish(load_group(dy + start + at, columns - at), load_group(weight + at, columns - at), load_xhat(at), so_far, at);
+      finish(load_group(dy + start + at, columns - at), load_group(weight + at, columns - at), load_xhat(at),
+             load_residual(at), so_far, at);
       store_group(so_far, sums + at, columns - at);
     }
   }

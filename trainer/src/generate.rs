@@ -42,6 +42,15 @@ impl Default for GenerationConfig {
     }
 }
 
+/// The number of parameters of the model at `path`; tied ones count once.
+///
+/// # Errors
+/// If there is no model, or its architecture is not supported.
+pub(crate) fn parameters(path: &Path) -> Result<u64> {
+    let architecture = Llama::new(LlamaConfig::from_hugging_face(&find_model(Path::new(""), path)?)?, Device::Cpu);
+    Ok(architecture.all_parameter_specs().iter().map(|spec| spec.numel()).sum())
+}
+
 /// Returns `prompt` and its continuation by the model at `path`: a Hugging Face model directory, a checkpoint's folder,
 /// or a job's folder, whose newest checkpoint is used. A checkpoint's weights are verified by their hashes.
 ///

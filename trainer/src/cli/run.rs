@@ -14,7 +14,7 @@ use super::job_args::JobArgs;
 use super::output::{print_error, print_line};
 use super::page::PagePort;
 use crate::folder::{FolderError, JobFolder, write_file};
-use crate::generate::{GenerationConfig, generate_text};
+use crate::generate::{GenerationConfig, generate_text, parameters};
 use crate::launch::{
     JobLock, LaunchConfig, LaunchError, LauncherState, PreviousRun, RunOutcome, StageExecutable, rules_for_pods,
     supervise,
@@ -284,10 +284,29 @@ fn print_results(
     if let Some(built_in) = job.spec.built_in() {
         tch::set_num_threads(built_in.training.threads as i32);
     }
-    match generate_text(&model, "", GenerationConfig::default()) {
-        Ok(generated) => print_line(format_sample(&generated.text).trim_end()),
-        Err(error) => print_error(format!("no sample: {error:#}")),
+    if let Err(error) = print_sample(&model) {
+        print_error(format!("no sample: {error:#}"));
     }
+}
+
+/// Prints a sample of generated text, which this process generates on the CPU: fewer tokens with a larger model, so that
+/// a sample takes seconds, or else the command for one.
+fn print_sample(model: &Path) -> anyhow::Result<()> {
+    /// Generated tokens times parameters.
+    const WORK: u64 = 4_000_000_000;
+    const FEWEST_TOKENS: u64 = 16;
+    let usual = GenerationConfig::default();
+    let tokens = WORK / parameters(model)?.max(1);
+    if tokens < FEWEST_TOKENS {
+        print_line(format!(
+            "  sample           stagecoach generate {}",
+            relative_to_working_directory(model).display()
+        ));
+        return Ok(());
+    }
+    let generation = GenerationConfig { max_new_tokens: usual.max_new_tokens.min(tokens as usize), ..usual };
+    print_line(format_sample(&generate_text(model, "", generation)?.text).trim_end());
+    Ok(())
 }
 
 /// The workspace's absolute path.

@@ -30,7 +30,7 @@ type Kill = fn(&GpuRun, &'static str, &Path) -> Value;
 
 pub(super) fn measure(run: &GpuRun) -> Value {
     let mut all = Vec::new();
-    for transport in ["Tcp", "Nccl"] {
+    for transport in ["Nccl", "Tcp"] {
         for (who, kill) in [("next group", next_group as Kill), ("next attempt", next_attempt)] {
             let what = format!("a killed stage, {transport}, {who}");
             if !run.has_time_for(&what, 25) {

@@ -74,6 +74,7 @@ unsafe extern "C" {
     safe fn sc_one_dnn() -> *const c_char;
     safe fn sc_peak_device_bytes(device: c_int, bytes: &mut u64) -> c_int;
     safe fn sc_pin_memory(tensor: TensorRef, pinned: &mut TensorOut) -> c_int;
+    safe fn sc_pin_gpu_products();
     safe fn sc_deterministic() -> bool;
     safe fn sc_has_products(bf16: bool) -> bool;
     safe fn sc_column_sums(x: TensorRef, sums: &mut TensorOut) -> c_int;
@@ -200,6 +201,11 @@ pub(crate) fn peak_device_bytes(gpu: usize) -> u64 {
 /// Version of oneDNN.
 pub(crate) fn one_dnn() -> String {
     text(sc_one_dnn())
+}
+
+/// Makes products on GPUs sum in fp32, and multiply fp32 values without rounding them to TF32.
+pub(super) fn pin_gpu_products() {
+    sc_pin_gpu_products();
 }
 
 /// Whether libtorch may only use deterministic algorithms.

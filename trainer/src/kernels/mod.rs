@@ -17,9 +17,11 @@ pub(crate) use ffi::{
     cpu_capability, has_products, is_deterministic, mkl, one_dnn, peak_device_bytes, torch_version, use_malloc,
 };
 
-/// Version of the kernels' results. Every change that alters bits increments it, so that a resume can report a change
-/// of version.
-pub(crate) const VERSION: u32 = 1;
+/// Version of the kernels' results on a device. Every change that alters bits there increments it, so that a resume can
+/// report a change of version.
+pub(crate) fn version(device: Device) -> u32 {
+    if device.is_cuda() { 2 } else { 1 }
+}
 
 /// Numbers of heads of one token, whose queries, keys and values are adjacent: `[(heads + 2 kv_heads) * head_dim]`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

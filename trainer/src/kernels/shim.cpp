@@ -156,6 +156,12 @@ int sc_pin_memory(Tensor* tensor, Tensor** pinned) {
   return stagecoach::guarded([&] { *pinned = new Tensor(tensor->pin_memory()); });
 }
 
+// Products on a GPU sum in fp32 and multiply fp32 values as such, whatever libtorch's variables say.
+void sc_pin_gpu_products() {
+  at::globalContext().setAllowTF32CuBLAS(false);
+  at::globalContext().setAllowBF16ReductionCuBLAS(false);
+}
+
 bool sc_deterministic() { return at::globalContext().deterministicAlgorithms(); }
 
 // Whether products of this type are those of the kernels, or else libtorch's.

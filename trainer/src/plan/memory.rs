@@ -177,6 +177,7 @@ mod tests {
     use super::*;
     use crate::execute::{Stage, StageConfig};
     use crate::plan::plan_pipeline;
+    use crate::state_dict::Snapshot;
 
     /// The two sums have different terms: one adds modules and the ranks' costs, the other the parameters by name, as a
     /// stage allocates them.
@@ -210,8 +211,7 @@ mod tests {
                     },
                 );
                 let numel: usize = stage.parameters.iter().map(|parameter| parameter.value.numel()).sum();
-                let saved: usize =
-                    crate::state_dict::weights(&stage).iter().map(|tensor| tensor.bytes().len() / 4).sum();
+                let saved: usize = Snapshot::of(&stage).weights.iter().map(|tensor| tensor.bytes().len() / 4).sum();
                 assert_eq!((parameters.optimizer, parameters.snapshot), (8 * numel as u64, 12 * saved as u64));
             }
         }

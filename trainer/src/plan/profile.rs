@@ -94,7 +94,7 @@ fn key(config: &JobConfig, architecture: &dyn Architecture) -> Value {
         "transport": config.job.spec.pipeline.transport,
         "encryption": config.job.spec.pipeline.encryption,
         "processor": processor(),
-        "kernels": kernels::VERSION,
+        "kernels": kernels::version(tch::Device::Cpu),
         "isa": kernels::cpu_capability(),
     })
 }

@@ -16,4 +16,4 @@ pub(crate) use load::{checkpoint_tensors, load_checkpoint};
 pub(crate) use pretrained::{check_model, check_tied_head};
 pub(crate) use snapshot::Snapshot;
 pub(crate) use state_copy::StateCopy;
-pub(crate) use tensors::{NamedTensor, weights};
+pub(crate) use tensors::{NamedTensor, weight_hashes};

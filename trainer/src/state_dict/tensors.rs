@@ -2,6 +2,7 @@
 
 use tch::{Device, Tensor};
 
+use super::TensorHash;
 use crate::execute::Stage;
 use crate::sys::{CudaError, HostTensor};
 use crate::tensor_bytes::bytes_of;
@@ -20,15 +21,16 @@ pub(crate) struct NamedTensor {
     tensor: HostTensor,
 }
 
-/// The weights for which `stage` is responsible, on the CPU. For a tied weight, that is the stage with the head.
-pub(crate) fn weights(stage: &Stage) -> Vec<NamedTensor> {
-    named_weights(stage).iter().map(NamedTensor::of).collect()
+/// The hashes of the weights for which `stage` is responsible, computed one by one: the host holds one weight of a GPU at
+/// a time.
+pub(crate) fn weight_hashes(stage: &Stage) -> Vec<TensorHash> {
+    named_weights(stage).iter().map(|weight| TensorHash::of(&NamedTensor::of(weight))).collect()
 }
 
 /// A tensor of a stage, on its own device, with its global name.
 pub(super) type StageTensor<'a> = (String, &'a Tensor);
 
-/// The weights for which `stage` is responsible.
+/// The weights for which `stage` is responsible. For a tied weight, that is the stage with the head.
 pub(super) fn named_weights(stage: &Stage) -> Vec<StageTensor<'_>> {
     own_parameters(stage).map(|p| (stage.parameters[p].spec.name.clone(), &stage.parameters[p].value)).collect()
 }

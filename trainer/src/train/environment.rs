@@ -11,11 +11,11 @@ use crate::execute::kind;
 use crate::kernels;
 use crate::plan::{JobConfig, TrainerState};
 use crate::stage_error::StageError;
-use crate::sys::{gpu_model, processor_model};
+use crate::sys::{cublas_version, gpu_model, processor_model};
 
 /// The compared fields, with their names for users. `version` is recorded as well, but has no effect beyond that of
 /// `kernels`.
-const COMPARED: [(&str, &str); 12] = [
+const COMPARED: [(&str, &str); 13] = [
     ("kernels", "version of the kernels"),
     ("libtorch", "libtorch"),
     ("isa", "CPU"),
@@ -26,6 +26,7 @@ const COMPARED: [(&str, &str); 12] = [
     ("device", "device"),
     ("gpu", "GPU"),
     ("nvrtc", "NVRTC"),
+    ("cuBlas", "cuBLAS"),
     ("threads", "threads"),
     ("deterministic", "deterministic algorithms"),
 ];
@@ -34,13 +35,25 @@ const COMPARED: [(&str, &str); 12] = [
 const DISPATCH_VARIABLES: [&str; 5] =
     ["MKL_CBWR", "MKL_ENABLE_INSTRUCTIONS", "MKL_DEBUG_CPU_TYPE", "ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA"];
 
+/// The same for a GPU's libraries.
+const GPU_DISPATCH_VARIABLES: [&str; 6] = [
+    "NVIDIA_TF32_OVERRIDE",
+    "CUBLAS_WORKSPACE_CONFIG",
+    "CUBLASLT_WORKSPACE_SIZE",
+    "TORCH_BLAS_PREFER_CUBLASLT",
+    "DISABLE_ADDMM_CUDA_LT",
+    "PYTORCH_TUNABLEOP_ENABLED",
+];
+
 /// The environment of this stage, as checkpoints record it.
 pub(super) fn environment(config: &JobConfig, device: tch::Device) -> Value {
-    let forced = DISPATCH_VARIABLES.iter().filter_map(|name| Some(format!("{name}={}", std::env::var(name).ok()?)));
+    let gpu_variables = GPU_DISPATCH_VARIABLES.iter().filter(|_| device.is_cuda());
+    let forced = DISPATCH_VARIABLES.iter().chain(gpu_variables);
+    let forced = forced.filter_map(|name| Some(format!("{name}={}", std::env::var(name).ok()?)));
     let processor = processor_model();
     json!({
         "version": env!("CARGO_PKG_VERSION"),
-        "kernels": kernels::VERSION,
+        "kernels": kernels::version(device),
         "libtorch": kernels::torch_version(),
         "isa": instruction_set(config.training.kernels),
         "mkl": kernels::mkl(),
@@ -57,6 +70,7 @@ pub(super) fn environment(config: &JobConfig, device: tch::Device) -> Value {
             tch::Device::Cuda(index) => kernels::compiler_version(index).unwrap_or_default(),
             _ => "",
         },
+        "cuBlas": if device.is_cuda() { cublas_version() } else { String::new() },
         "threads": config.training.threads,
         "deterministic": kernels::is_deterministic(),
     })

@@ -13,7 +13,7 @@ use crate::state_dict::{self, TensorHash};
 
 pub(super) fn finish(running: &mut RunningStage, state: &TrainerState) -> Result<(), StageError> {
     running.context.monitor.set_activity("hashing the weights");
-    let hashes: Vec<TensorHash> = state_dict::weights(&running.stage).iter().map(TensorHash::of).collect();
+    let hashes = state_dict::weight_hashes(&running.stage);
     let by_rank = all_gather(running.member, topic::FINISH, &hashes)?;
     if running.context.is_leader() {
         let summary = RunSummary {

@@ -88,11 +88,19 @@ __device__ static inline Group load_group(const T* from, int count, float missin
   return group;
 }
 
+// The compiler splits an assignment of four words where it does not know that nothing else refers to them.
+__device__ static inline void store_vector(unsigned a, unsigned b, unsigned c, unsigned d, void* to) {
+#ifdef __CUDACC_RTC__
+  asm volatile("st.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(to), "r"(a), "r"(b), "r"(c), "r"(d) : "memory");
+#else
+  *(uint4*)to = {a, b, c, d};
+#endif
+}
+
 __device__ static inline void store_vectors(const Group& group, float* to) {
   const float* v = group.at;
-  uint4* vectors = (uint4*)to;
-  vectors[0] = {to_bits(v[0]), to_bits(v[1]), to_bits(v[2]), to_bits(v[3])};
-  vectors[1] = {to_bits(v[4]), to_bits(v[5]), to_bits(v[6]), to_bits(v[7])};
+  store_vector(to_bits(v[0]), to_bits(v[1]), to_bits(v[2]), to_bits(v[3]), to);
+  store_vector(to_bits(v[4]), to_bits(v[5]), to_bits(v[6]), to_bits(v[7]), to + 4);
 }
 
 // Two values as bf16, rounded to nearest, ties to even.
@@ -110,7 +118,7 @@ __device__ static inline unsigned pair(float low, float high) {
 
 __device__ static inline void store_vectors(const Group& group, bf16* to) {
   const float* v = group.at;
-  *(uint4*)to = {pair(v[0], v[1]), pair(v[2], v[3]), pair(v[4], v[5]), pair(v[6], v[7])};
+  store_vector(pair(v[0], v[1]), pair(v[2], v[3]), pair(v[4], v[5]), pair(v[6], v[7]), to);
 }
 
 // Writes the first `count` elements.

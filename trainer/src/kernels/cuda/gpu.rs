@@ -8,7 +8,7 @@ use tch::{Device, Kind, Tensor};
 
 use super::nvrtc::{Nvrtc, NvrtcError};
 use super::{Grid, KERNELS, Launcher, SOURCES};
-use crate::kernels::upload;
+use crate::kernels::{ffi, upload};
 use crate::sys::{CudaContext, CudaError, CudaFunction, CudaModule};
 
 /// Blocks per multiprocessor: enough to hide the latency of memory with 256 threads per block.
@@ -49,6 +49,7 @@ fn find(index: usize) -> Option<&'static Gpu> {
 /// If NVRTC is missing, does not know this GPU or does not compile the kernels, or the driver does not load them.
 pub(crate) fn load(index: usize) -> Result<(), KernelError> {
     if find(index).is_none() {
+        ffi::pin_gpu_products();
         let gpu: &'static Gpu = Box::leak(Box::new(Gpu::new(index)?));
         GPUS.write().unwrap_or_else(PoisonError::into_inner).push(gpu);
     }

@@ -42,6 +42,14 @@ c_functions! {
     } returns c_int
 }
 
+#[cfg(test)]
+c_functions! {
+    PtxFunctions {
+        size: "nvrtcGetPTXSize" (RawProgram, *mut usize),
+        ptx: "nvrtcGetPTX" (RawProgram, *mut c_char),
+    } returns c_int
+}
+
 /// The reason that there are no kernels.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum NvrtcError {
@@ -115,6 +123,20 @@ impl Nvrtc {
     /// # Errors
     /// If NVRTC does not know the architecture, lacks a part of itself, or finds an error in the source.
     pub(crate) fn compile(&self, files: &[SourceFile], architecture: &str) -> Result<Compiled, NvrtcError> {
+        let program = self.compiled(files, architecture)?;
+        Ok(Compiled { cubin: program.cubin()?, log: program.log()? })
+    }
+
+    /// The intermediate code for an architecture such as `compute_90`, by the library in this folder.
+    #[cfg(test)]
+    pub(crate) fn ptx(&self, folder: &Path, files: &[SourceFile], architecture: &str) -> Result<String, NvrtcError> {
+        let program = self.compiled(files, architecture)?;
+        let functions = PtxFunctions::open(&folder.join(LIBRARY).display().to_string()).map_err(NvrtcError::TooOld)?;
+        let bytes = program.read("nvrtcGetPTX", functions.size, functions.ptx)?;
+        Ok(String::from_utf8_lossy(&bytes).into_owned())
+    }
+
+    fn compiled(&self, files: &[SourceFile], architecture: &str) -> Result<Program<'_>, NvrtcError> {
         let program = Program::new(&self.functions, files)?;
         let options = [
             c_string(&format!("--gpu-architecture={architecture}")),
@@ -127,7 +149,7 @@ impl Nvrtc {
         let result = unsafe { (self.functions.compile)(program.raw, options.len() as c_int, options.as_ptr()) };
         let (version, architecture) = (self.version.clone(), architecture.to_owned());
         match result {
-            SUCCESS => Ok(Compiled { cubin: program.cubin()?, log: program.log()? }),
+            SUCCESS => Ok(program),
             INVALID_OPTION => Err(NvrtcError::UnknownArchitecture { version, architecture }),
             NO_BUILTINS => Err(NvrtcError::NoBuiltins),
             COMPILATION => {

@@ -75,6 +75,23 @@ fn every_kernel_is_compiled_for_every_architecture_without_spills() {
     }
 }
 
+/// The elementwise kernels are as fast as memory only if a thread moves 16 bytes at a time.
+#[test]
+fn rows_are_read_and_written_in_vectors() {
+    let ptx = Nvrtc::open(Some(&folder())).unwrap().ptx(&folder(), &SOURCES, "compute_90").unwrap();
+    let kernels: BTreeMap<&str, &str> =
+        ptx.split(".entry ").skip(1).filter_map(|text| Some((text.split('(').next()?.trim(), text))).collect();
+    assert!(kernels.keys().copied().eq(KERNELS));
+    // the others have tables or double precision, or are measured to be as fast as memory
+    let in_vectors = |kernel: &str| !["adamw", "row_sums_f64", "squared_norms", "sum_pieces"].contains(&kernel);
+    for (kernel, text) in kernels.into_iter().filter(|(kernel, _)| in_vectors(kernel)) {
+        for access in ["ld.global", "st.global"] {
+            let is_vector = |line: &str| line.contains(access) && line.contains(".v4.");
+            assert!(text.lines().any(is_vector), "{kernel} has no {access} of 16 bytes");
+        }
+    }
+}
+
 #[test]
 fn what_nvrtc_does_not_compile_is_told() {
     let nvrtc = Nvrtc::open(Some(&folder())).unwrap();

@@ -7,6 +7,7 @@ mod host_tensor;
 mod module;
 mod stream;
 
+use std::ffi::c_int;
 use std::sync::OnceLock;
 
 use libloading::os::unix::{Library, RTLD_GLOBAL, RTLD_LAZY};
@@ -17,7 +18,7 @@ pub(crate) use host_tensor::HostTensor;
 pub(crate) use module::{CudaFunction, CudaModule};
 pub(crate) use stream::{CudaEvent, CudaStream};
 
-use super::library::loader_message;
+use super::library::{c_functions, loader_message};
 
 /// The oldest driver that libtorch's CUDA library supports, in the form of `cuDriverGetVersion`.
 const MIN_DRIVER_VERSION: i32 = 13_000;
@@ -88,9 +89,33 @@ fn why_none(driver: Result<(i32, i32), CudaError>) -> NoGpu {
     }
 }
 
-/// The model of a GPU, by the driver's name; empty if the driver does not report it.
+/// The model of a GPU, by the driver's name and the number of multiprocessors, which tells a partition (MIG) from the
+/// whole; empty if the driver does not report them.
 pub(crate) fn gpu_model(index: usize) -> String {
-    CudaContext::of_device(index).and_then(|context| context.device_name()).unwrap_or_default()
+    let describe = |context: CudaContext| {
+        let (name, multiprocessors) = (context.device_name()?, context.properties()?.multiprocessors);
+        Ok::<_, CudaError>(format!("{name}, {multiprocessors} multiprocessors"))
+    };
+    CudaContext::of_device(index).and_then(describe).unwrap_or_default()
+}
+
+c_functions! {
+    CublasFunctions {
+        property: "cublasGetProperty" (c_int, *mut c_int),
+    } returns c_int
+}
+
+/// The version of cuBLAS, such as `13.1.0`, whose choice of algorithms determines bits; empty without the library.
+pub(crate) fn cublas_version() -> String {
+    let Ok(cublas) = CublasFunctions::open("libcublas.so.13") else { return String::new() };
+    // major, minor and patch
+    let parts = [0, 1, 2].map(|property| {
+        let mut value = 0;
+        // SAFETY: writes one integer.
+        unsafe { (cublas.property)(property, &mut value) };
+        value.to_string()
+    });
+    parts.join(".")
 }
 
 #[cfg(test)]

@@ -167,7 +167,16 @@ impl<'s> SaveSchedule<'s> {
             thread.wait(self.monitor)?;
         }
         let on_activity = |what: &str| self.monitor.set_activity(what);
-        let saved = self.writer.save_until(&Snapshot::of(stage), state, &on_activity, deadline)?;
+        let of_stage;
+        let snapshot = match &mut self.thread {
+            // the host's memory has room for one copy of what a GPU holds
+            Some(thread) if stage.gpu.is_some() => thread.stage_now(stage, state.step)?,
+            _ => {
+                of_stage = Snapshot::of(stage);
+                &of_stage
+            }
+        };
+        let saved = self.writer.save_until(snapshot, state, &on_activity, deadline)?;
         if let Err(why) = saved {
             let message = format!("the checkpoint of step {} could not be saved: {why}", state.step);
             return Err(StageError::new(FailureKind::Storage, message));

@@ -140,6 +140,19 @@ impl CheckpointThread {
         Ok(())
     }
 
+    /// Fills the staging buffer with the tensors of `stage` after `step`, and returns it once the copy is complete. The
+    /// thread writes nothing meanwhile.
+    ///
+    /// # Errors
+    /// If the GPU's driver fails.
+    pub(in crate::train) fn stage_now(&mut self, stage: &Stage, step: u64) -> Result<&Snapshot, StageError> {
+        let Some(snapshot) = self.staging.as_mut() else { return Err(thread_ended_error()) };
+        snapshot.copy_from(stage)?;
+        snapshot.wait()?;
+        self.held_step = Some(step);
+        Ok(snapshot)
+    }
+
     /// Ends the thread, which finishes or abandons its write. Returns the last copy, if there is one.
     pub(in crate::train) fn into_held(self) -> Option<HeldSnapshot> {
         drop(self.requests);

@@ -12,7 +12,7 @@ mod termination_mask;
 pub(crate) use allocator::keep_freed_memory;
 pub(crate) use cuda::{
     CudaContext, CudaError, CudaEvent, CudaFunction, CudaModule, CudaStream, DeviceClock, HostTensor, NoGpu, Timestamp,
-    cublas_version, cuda_devices, driver_devices, gpu_model,
+    cublas_version, cuda_devices, driver_devices, gpu_model, gpu_multiprocessors,
 };
 pub(crate) use library::{LibraryError, c_functions, open as open_library};
 pub(crate) use machine::{hostname, is_in_cluster, processor_model};

@@ -11,11 +11,11 @@ use crate::execute::kind;
 use crate::kernels;
 use crate::plan::{JobConfig, TrainerState};
 use crate::stage_error::StageError;
-use crate::sys::{cublas_version, gpu_model, processor_model};
+use crate::sys::{cublas_version, gpu_model, gpu_multiprocessors, processor_model};
 
 /// The compared fields, with their names for users. `version` is recorded as well, but has no effect beyond that of
 /// `kernels`.
-const COMPARED: [(&str, &str); 13] = [
+const COMPARED: [(&str, &str); 14] = [
     ("kernels", "version of the kernels"),
     ("libtorch", "libtorch"),
     ("isa", "CPU"),
@@ -25,6 +25,7 @@ const COMPARED: [(&str, &str); 13] = [
     ("products", "matrix products"),
     ("device", "device"),
     ("gpu", "GPU"),
+    ("multiprocessors", "multiprocessors of the GPU"),
     ("nvrtc", "NVRTC"),
     ("cuBlas", "cuBLAS"),
     ("threads", "threads"),
@@ -65,6 +66,10 @@ pub(super) fn environment(config: &JobConfig, device: tch::Device) -> Value {
         "gpu": match device {
             tch::Device::Cuda(index) => gpu_model(index),
             _ => String::new(),
+        },
+        "multiprocessors": match device {
+            tch::Device::Cuda(index) => gpu_multiprocessors(index),
+            _ => 0,
         },
         "nvrtc": match device {
             tch::Device::Cuda(index) => kernels::compiler_version(index).unwrap_or_default(),

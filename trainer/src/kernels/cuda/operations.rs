@@ -16,9 +16,9 @@ const GROUP: i64 = 8;
 /// Positions of a piece of an embedding's gradient (`embedding.cu`).
 const EMBEDDING_PIECE: i64 = 64;
 /// The fewest rows of a piece of a sum over rows.
-const MIN_ROWS_PER_PIECE: i64 = 8;
+const MIN_ROWS_PER_PIECE: i64 = 16;
 /// The most pieces of a sum over rows. The pieces are then added sequentially.
-const MAX_PIECES: i64 = 1024;
+const MAX_PIECES: i64 = 512;
 /// Pieces of each list of squares.
 const SQUARED_NORM_PIECES: u32 = 128;
 

@@ -89,14 +89,16 @@ fn why_none(driver: Result<(i32, i32), CudaError>) -> NoGpu {
     }
 }
 
-/// The model of a GPU, by the driver's name and the number of multiprocessors, which tells a partition (MIG) from the
-/// whole; empty if the driver does not report them.
+/// The model of a GPU, by the driver's name; empty if the driver does not report it.
 pub(crate) fn gpu_model(index: usize) -> String {
-    let describe = |context: CudaContext| {
-        let (name, multiprocessors) = (context.device_name()?, context.properties()?.multiprocessors);
-        Ok::<_, CudaError>(format!("{name}, {multiprocessors} multiprocessors"))
-    };
-    CudaContext::of_device(index).and_then(describe).unwrap_or_default()
+    CudaContext::of_device(index).and_then(|context| context.device_name()).unwrap_or_default()
+}
+
+/// The number of a GPU's multiprocessors, which distinguishes a partition (MIG) from the whole; 0 if the driver does not
+/// report it.
+pub(crate) fn gpu_multiprocessors(index: usize) -> u32 {
+    let properties = CudaContext::of_device(index).and_then(|context| context.properties());
+    properties.map_or(0, |properties| properties.multiprocessors)
 }
 
 c_functions! {

@@ -80,6 +80,8 @@ test-all: build texts ## schedules of every size, the parity tests' full product
 	STAGECOACH_SCHEDULES=all cargo test --workspace --test pipeline --quiet schedules::
 	STAGECOACH_PARITY=all cargo test --workspace --test system parity:: -- --nocapture
 	STAGECOACH_MEMORY=all cargo test --workspace --test system memory:: -- --nocapture
+	@# messages over NCCL once more, where each holds up all later work of its GPU
+	NCCL_STAND_IN_ONE_QUEUE=1 cargo test --workspace --test system --quiet -- nccl:: soak::so_it_does_over_nccl parity::
 	$(MAKE) transformers tensorboard collector grafana
 
 e2e: build texts ## the product on a real node: images, chart, jobs, faults; needs root and Linux

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use clap::Args;
 use indicatif::HumanBytes;
 use stagecoach_api::contract::Mesh;
-use stagecoach_api::job::Kernels;
+use stagecoach_api::job::{Device, Kernels};
 use stagecoach_display::table;
 use stagecoach_pipeline::{
     Limits, PartitionError, RankSpeeds, StageMemory, balance_ratio, timeline_svg, timeline_text, timeline_trace,
@@ -19,8 +19,8 @@ use super::page::{PagePort, serve_until_killed};
 use crate::model::ParameterBytes;
 use crate::page::{Planner, serve_planner};
 use crate::plan::{
-    Alternative, JobConfig, MeshPlan, ModuleSeconds, PipelineLayout, PlannedStage, Profile, StageBytes, every_mesh,
-    measured_speeds, plan_pipeline,
+    Alternative, Component, JobConfig, MeshPlan, ModuleSeconds, PipelineLayout, PlannedStage, Profile, Roofline,
+    StageBytes, every_mesh, gpu_names, measured_speeds, plan_pipeline,
 };
 use crate::profile::measure_profile;
 use crate::stage_error::StageError;
@@ -45,6 +45,9 @@ pub(super) struct PlanCommand {
     /// equal.
     #[arg(long, value_name = "SPEEDS", value_delimiter = ',')]
     speeds: Option<Vec<f64>>,
+    /// Predict the step on GPUs of this model, in bf16: time, tokens per second, MFU, and the time of each operation.
+    #[arg(long, value_name = "GPU", value_parser = gpu_names(), conflicts_with = "profile")]
+    device: Option<String>,
     /// Show every way to divide this number of GPUs between stages and replicas, the shortest simulated step first.
     #[arg(long, value_name = "GPUS", value_parser = clap::value_parser!(u32).range(1..=256), conflicts_with_all = ["optimal", "speeds", "svg", "csv", "trace", "page"])]
     gpus: Option<u32>,
@@ -66,7 +69,7 @@ pub(super) struct PlanCommand {
 
 impl PlanCommand {
     pub(super) fn main(self) -> anyhow::Result<()> {
-        let config = JobConfig::new(self.job.read()?, &self.job.workspace)?;
+        let mut config = JobConfig::new(self.job.read()?, &self.job.workspace)?;
         if config.training.kernels == Kernels::Portable {
             crate::sys::pin_instruction_set()?; // stages measure with this instruction set, as earlier runs did
         }
@@ -79,6 +82,15 @@ impl PlanCommand {
             let file = profile.save(&config, architecture.as_ref())?;
             print_line(format!("{}\nwrote {}\n", profile_table(&profile), file.display()));
         }
+        let roofline = match &self.device {
+            Some(device) => {
+                config.training.device = Device::Cuda; // the planned memory is the GPU's
+                let roofline = Roofline::new(&config, architecture.as_ref(), device)?;
+                config.assumed_profile = Some(roofline.profile.clone());
+                Some(roofline)
+            }
+            None => None,
+        };
         if let Some(gpus) = self.gpus {
             print_line(mesh_table(&every_mesh(&config, architecture.as_ref(), gpus), gpus));
             return Ok(());
@@ -105,6 +117,9 @@ impl PlanCommand {
         print_line(memory_table(&layout.memory));
         let panels = [(&layout.timeline).into()];
         print_line(timeline_text(&panels, 100));
+        if let Some(roofline) = &roofline {
+            print_line(prediction_table(roofline, &layout, config.job.spec.data_parallel));
+        }
         let title = format!("{}: {} over {stages} stages", config.job.metadata.name, layout.schedule.name);
         write_file(self.svg.as_deref(), || timeline_svg(&panels, &title))?;
         write_file(self.trace.as_deref(), || timeline_trace(&panels))?;
@@ -149,6 +164,46 @@ fn given_speeds(given: &[f64], stages: usize) -> Result<RankSpeeds, StageError> 
         )));
     }
     RankSpeeds::new(given).map_err(|e| StageError::invalid(format!("--speeds: {e}")))
+}
+
+/// The predicted step, and what each operation takes of it.
+fn prediction_table(roofline: &Roofline, layout: &PipelineLayout, replicas: u32) -> String {
+    let Roofline { gpu, components, peak_flops, step_flops, step_tokens, update_seconds, .. } = roofline;
+    let gpus = f64::from(replicas) * layout.memory.len() as f64;
+    let seconds = layout.timeline.makespan + update_seconds / gpus;
+    let all: f64 = components.values().map(|component| component.seconds).sum();
+    let row = |(name, component): (&&str, &Component)| {
+        let Component { seconds, flops, bytes, is_bound_by_memory } = component;
+        vec![
+            (*name).to_owned(),
+            format!("{:.1} ms", 1e3 * seconds),
+            format!("{:.1}%", 100.0 * seconds / all),
+            format!("{:.1}", flops / 1e12),
+            format!("{:.1}", bytes / 1e9),
+            if *is_bound_by_memory { "memory" } else { "arithmetic" }.to_owned(),
+        ]
+    };
+    let header = ["a step computes", "time", "", "TFLOP", "GB", "bound by"];
+    let mut sorted: Vec<_> = components.iter().collect();
+    sorted.sort_by(|(_, one), (_, other)| other.seconds.total_cmp(&one.seconds));
+    let table = table(Some(&header), &[1, 2, 3, 4], sorted.into_iter().map(row).collect());
+    let largest = layout.largest_stage();
+    let fits = match largest <= gpu.memory_bytes {
+        true => format!("the largest stage takes {} of {}", HumanBytes(largest), HumanBytes(gpu.memory_bytes)),
+        false => format!(
+            "the largest stage takes {}, and a GPU has {}: add stages, or set pipeline.recompute",
+            HumanBytes(largest),
+            HumanBytes(gpu.memory_bytes)
+        ),
+    };
+    format!(
+        "{table}\n\nprediction for {gpus} x {}: a step of {:.3} s, {:.0} tokens/s, MFU {:.1}%, update {:.1} ms; {fits}\n",
+        gpu.name,
+        seconds,
+        step_tokens / seconds,
+        100.0 * step_flops / (peak_flops * gpus * seconds),
+        1e3 * update_seconds / gpus,
+    )
 }
 
 /// The measured times, in milliseconds.

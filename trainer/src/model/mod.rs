@@ -153,6 +153,56 @@ pub struct MicrobatchCost {
     pub copies: ParameterCopies,
 }
 
+/// A pass of a microbatch through a module.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pass {
+    /// F.
+    Forward,
+    /// I: the gradient of the input.
+    BackwardInput,
+    /// W: the gradients of the weights.
+    BackwardWeight,
+}
+
+/// The resource that an operation uses most.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OperationKind {
+    /// A product of matrices.
+    Product,
+    /// The forward pass of attention.
+    Attention,
+    /// The backward pass of attention.
+    AttentionBackward,
+    /// An operation that moves memory.
+    Elementwise,
+}
+
+/// One operation of a microbatch on a GPU.
+#[derive(Clone, Copy, Debug)]
+pub struct Operation {
+    /// The name, which operations of several passes and modules may share.
+    pub name: &'static str,
+    /// The pass that it belongs to.
+    pub pass: Pass,
+    /// The resource that it uses most.
+    pub kind: OperationKind,
+    /// Floating-point operations.
+    pub flops: f64,
+    /// The fewest bytes of memory that it moves.
+    pub bytes: f64,
+}
+
+/// The operations of each module.
+#[derive(Clone, Debug, Default)]
+pub struct ModelOperations {
+    /// The embedding.
+    pub embedding: Vec<Operation>,
+    /// One decoder layer.
+    pub layer: Vec<Operation>,
+    /// Final norm, head and loss.
+    pub head: Vec<Operation>,
+}
+
 /// The copies of parameters that stages hold besides the parameters themselves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ParameterCopies {
@@ -190,6 +240,11 @@ pub trait Architecture: std::fmt::Debug {
     fn build_layers(&self, part: &ModelPart, parameters: &Parameters) -> Vec<Rc<dyn Layer>>;
     /// FLOPs and bytes of a microbatch. The bytes of a weight that embedding and head share are in neither.
     fn cost(&self, microbatch: MicrobatchCost) -> ModelCost;
+    /// The operations of a microbatch on a GPU, in bf16 and without recomputation.
+    /// None by default: then their times can't be predicted.
+    fn operations(&self, _microbatch: MicrobatchCost) -> ModelOperations {
+        ModelOperations::default()
+    }
     /// Bytes of a chunk that are in no layer's cost, such as tables of positions.
     fn chunk_bytes(&self) -> u64;
     /// The content of Hugging Face's `config.json`.

@@ -23,7 +23,8 @@ pub(crate) fn total_peak_flops<'a>(gpus: impl Iterator<Item = &'a str>, precisio
     gpus.map(|gpu| peak_flops(gpu, precision)).sum()
 }
 
-fn peak_flops(gpu: &str, precision: Precision) -> Option<f64> {
+/// The peak of one GPU by its driver's name, in FLOP/s, if it is known.
+pub(crate) fn peak_flops(gpu: &str, precision: Precision) -> Option<f64> {
     let words: Vec<&str> = gpu.split([' ', '-']).collect();
     if words.contains(&"MIG") {
         return None; // a slice of the GPU, of unknown size

@@ -23,7 +23,7 @@ pub(crate) use event::{
 };
 pub(crate) use event_writer::{EVENTS_ENV, EventWriter, has_launcher};
 pub(crate) use metrics_file::{MetricsError, MetricsFile, read_metrics};
-pub(crate) use mfu::{FlopsUtilization, total_peak_flops};
+pub(crate) use mfu::{FlopsUtilization, peak_flops, total_peak_flops};
 pub(crate) use progress_display::ProgressDisplay;
 pub(crate) use run_report::{RunReport, format_sample};
 pub(crate) use telemetry::{GroupRecovery, StageTelemetry, export, flush, http_port, serve};

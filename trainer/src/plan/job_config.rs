@@ -14,6 +14,7 @@ use stagecoach_files::read_if_exists;
 use stagecoach_pipeline::GradientBlocks;
 
 use super::memory::{is_on_gpu, parameter_copies};
+use super::profile::Profile;
 use super::trainer_state::TrainerState;
 use crate::model::{Architecture, Llama, LlamaConfig, MicrobatchCost, SourceConfig};
 use crate::optimize::LearningRate;
@@ -46,6 +47,8 @@ pub(crate) struct JobConfig {
     /// The number of blocks in which a step's gradients are added. Once stage 0 knows it, the number with which the job
     /// began.
     pub(crate) gradient_blocks: usize,
+    /// The times of modules that a plan assumes; without them it looks for measured ones.
+    pub(crate) assumed_profile: Option<Profile>,
 }
 
 impl JobConfig {
@@ -93,6 +96,7 @@ impl JobConfig {
             data,
             training,
             gradient_blocks,
+            assumed_profile: None,
         })
     }
 

@@ -14,6 +14,7 @@ mod optimal;
 mod pipeline_layout;
 mod profile;
 mod receipt;
+mod roofline;
 mod speeds;
 mod trainer_state;
 
@@ -37,6 +38,7 @@ pub(crate) use pipeline_layout::{
 };
 pub(crate) use profile::{ModuleSeconds, Profile};
 pub(crate) use receipt::{Receipt, StepFacts};
+pub(crate) use roofline::{Component, Roofline, gpu_names};
 pub(crate) use speeds::{attempt_speeds, measured_speeds};
 pub(crate) use trainer_state::{TrainerState, keep_audit_difference};
 

@@ -155,6 +155,7 @@ fn a_layer_holds_what_the_cost_model_says_between_f_and_i_and_between_i_and_w() 
         tokens: TOKENS,
         length: LENGTH as usize,
         precision: Precision::Float32,
+        on_gpu: false,
         recompute: Recompute::None,
         copies: ParameterCopies::default(),
     };

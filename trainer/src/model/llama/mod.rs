@@ -3,6 +3,7 @@
 //! attention.
 
 mod cost;
+mod operations;
 
 use std::rc::Rc;
 
@@ -15,7 +16,7 @@ use super::head_norms::HeadNorms;
 use super::initializer::Initializer;
 use super::rms_norm::RmsNorm;
 use super::rotary::RotaryEmbedding;
-use super::{Architecture, Layer, MicrobatchCost, ModelPart, ParameterSpec, Parameters, names};
+use super::{Architecture, Layer, MicrobatchCost, ModelOperations, ModelPart, ParameterSpec, Parameters, names};
 use crate::kernels::Heads;
 
 /// The Llama architecture, or one of its variants by its configuration, on a device.
@@ -170,6 +171,10 @@ impl Architecture for Llama {
 
     fn cost(&self, microbatch: MicrobatchCost) -> ModelCost {
         self.model_cost(microbatch)
+    }
+
+    fn operations(&self, microbatch: MicrobatchCost) -> ModelOperations {
+        self.model_operations(microbatch)
     }
 
     fn chunk_bytes(&self) -> u64 {

@@ -42,7 +42,7 @@ pub(crate) fn plan_pipeline_on(
     let microbatches = config.microbatches_of_replicas()?;
     let candidates = candidates(config, architecture, stages, microbatches.first().copied().unwrap_or(0))?;
     let recomputations = recomputations(config);
-    let profile = Profile::find(config, architecture);
+    let profile = config.assumed_profile.clone().or_else(|| Profile::find(config, architecture));
     let context = LayoutContext { config, architecture, profile: profile.as_ref(), machines };
     let all =
         recomputations.iter().flat_map(|&recompute| candidates.iter().map(move |candidate| (candidate, recompute)));

@@ -81,9 +81,11 @@ impl LayoutContext<'_> {
         let (work_per_second, link_bytes_per_second) = match self.profile {
             Some(profile) => {
                 profile.apply(cost, recompute);
-                notes.push(
-                    "the plan uses the times that `stagecoach plan --profile` measured on this kind of machine".into(),
-                );
+                if self.config.assumed_profile.is_none() {
+                    let measured =
+                        "the plan uses the times that `stagecoach plan --profile` measured on this kind of machine";
+                    notes.push(measured.into());
+                }
                 (1.0, cost.boundary_bytes as f64 / profile.link_seconds.max(f64::MIN_POSITIVE))
             }
             None => (FLOPS_PER_SECOND, LINK_BYTES_PER_SECOND),

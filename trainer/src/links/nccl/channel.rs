@@ -20,7 +20,10 @@ use crate::sys::{CudaContext, CudaError, CudaEvent, CudaStream, Timestamp};
 
 /// The shortest and the longest interval between polls of an event. A poll comes after a sixteenth of the time waited so
 /// far, which bounds both the delay and the work of polling.
-const POLL_INTERVALS: [Duration; 2] = [Duration::from_micros(20), Duration::from_millis(1)];
+const POLL_INTERVALS: [Duration; 2] = [Duration::from_micros(20), Duration::from_micros(200)];
+
+/// Interval between checks for failures while a thread waits for a signal.
+const SIGNAL_TIMEOUT: Duration = Duration::from_millis(1);
 
 /// The time for a message to complete after the other end has closed its connection, having sent or received it.
 const PEER_CLOSED_GRACE: Duration = Duration::from_millis(500);
@@ -181,7 +184,8 @@ impl ChannelThread {
     /// Waits until both ends are ready, and takes the slots of both stages: the lower rank's first, so that no stages
     /// wait for each other in a circle.
     fn take_turn(&mut self) -> Result<Turn, LinkError> {
-        self.exchange(Signal::Ready)?;
+        self.write(Signal::Ready)?;
+        self.read(Signal::Ready)?;
         let is_lower = self.config.rank < self.config.peer;
         if !is_lower {
             self.read(Signal::Go)?;
@@ -195,20 +199,13 @@ impl ChannelThread {
         Ok(turn)
     }
 
-    /// Tells the other end a signal, and waits for the same from it.
-    fn exchange(&mut self, signal: Signal) -> Result<(), LinkError> {
-        self.write(signal)?;
-        self.read(signal)
-    }
-
     fn write(&self, signal: Signal) -> Result<(), LinkError> {
         write_signal(&self.config.sockets[0], signal).map_err(|error| self.closed(&error))
     }
 
     fn read(&mut self, signal: Signal) -> Result<(), LinkError> {
         loop {
-            let received =
-                read_signal(&self.config.sockets[0], POLL_INTERVALS[1]).map_err(|error| self.closed(&error))?;
+            let received = read_signal(&self.config.sockets[0], SIGNAL_TIMEOUT).map_err(|error| self.closed(&error))?;
             match received {
                 Some(received) if received == signal as u8 => return Ok(()),
                 Some(other) => return Err(broken(format!("stage {} sent the signal {other}", self.config.peer))),

@@ -2,8 +2,9 @@
 //! direction. NCCL's messages have no names, so that both ends must pass the same messages to a communicator in the
 //! same order. That is the order of their programs, which `stagecoach_pipeline` verifies for each pair of ranks.
 //!
-//! No function here makes the host wait for a GPU. A send runs after an event of the default stream, on which libtorch
-//! computes. The computations that use a received tensor run after an event of the receive.
+//! A thread passes each message to NCCL once both ends are ready ([`turn`]). A send never makes the program wait. The
+//! program waits for a received tensor until both ends have passed it to NCCL, and the computations that use the tensor
+//! run after an event of the receive.
 
 mod channel;
 mod communicator;

@@ -81,6 +81,8 @@ impl Drop for Turn {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::HashSet;
+
     use super::*;
 
     #[test]
@@ -92,5 +94,78 @@ mod tests {
         let waiter = std::thread::spawn(move || waiting.take(|| Ok::<_, ()>(())).map(drop));
         drop(turn);
         waiter.join().unwrap().unwrap();
+    }
+
+    /// The two ends of a message between two ranks.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+    enum End {
+        Started,
+        Ready,
+        HasSlot,
+        Done,
+    }
+
+    /// All messages of a group, each between a lower and a higher rank, and the ranks whose slots are taken.
+    #[derive(Clone, PartialEq, Eq, Hash)]
+    struct World {
+        messages: Vec<[End; 2]>,
+        is_taken: Vec<bool>,
+    }
+
+    /// All worlds that one step of one end leads to. Without `is_ordered`, each end takes its slot as soon as both ends
+    /// are ready.
+    fn next(world: &World, pairs: &[[usize; 2]], is_ordered: bool) -> Vec<World> {
+        let mut all = Vec::new();
+        for (message, ranks) in pairs.iter().enumerate() {
+            let ends = world.messages[message];
+            for end in 0..2 {
+                let (own, other, rank) = (ends[end], ends[1 - end], ranks[end]);
+                let may_take = match (is_ordered, end) {
+                    (true, 1) => other >= End::HasSlot,
+                    _ => other >= End::Ready,
+                };
+                let mut next = world.clone();
+                match own {
+                    End::Started => next.messages[message][end] = End::Ready,
+                    End::Ready if may_take && !world.is_taken[rank] => {
+                        next.messages[message][end] = End::HasSlot;
+                        next.is_taken[rank] = true;
+                    }
+                    End::HasSlot if other >= End::HasSlot => {
+                        next.messages[message][end] = End::Done;
+                        next.is_taken[rank] = false;
+                    }
+                    _ => continue,
+                }
+                all.push(next);
+            }
+        }
+        all
+    }
+
+    /// Whether some order of steps ends before all messages are done.
+    fn can_stand_still(ranks: usize, pairs: &[[usize; 2]], is_ordered: bool) -> bool {
+        let first = World { messages: vec![[End::Started; 2]; pairs.len()], is_taken: vec![false; ranks] };
+        let mut seen = HashSet::from([first.clone()]);
+        let mut open = vec![first];
+        while let Some(world) = open.pop() {
+            let next = next(&world, pairs, is_ordered);
+            if next.is_empty() && world.messages.iter().any(|ends| *ends != [End::Done; 2]) {
+                return true;
+            }
+            open.extend(next.into_iter().filter(|world| seen.insert(world.clone())));
+        }
+        false
+    }
+
+    /// A ring of three stages, and two stages with messages in both directions, with the lower rank of each pair first.
+    #[test]
+    fn no_order_of_steps_stands_still() {
+        let (ring, both) = ([[0, 1], [1, 2], [0, 2], [0, 1]], [[0, 1], [0, 1], [0, 1]]);
+        assert!(!can_stand_still(3, &ring, true) && !can_stand_still(2, &both, true));
+        assert!(
+            can_stand_still(3, &ring, false) && can_stand_still(2, &both, false),
+            "the order of ranks is not needed"
+        );
     }
 }

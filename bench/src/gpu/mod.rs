@@ -50,13 +50,13 @@ struct Part {
 
 /// In the order in which they are measured: those that say most about a new GPU come first.
 const PARTS: [Part; 13] = [
-    Part { name: "kernels", seconds: 10, measure: kernels::measure_tests },
-    Part { name: "speed", seconds: 20, measure: speed::measure_models },
-    Part { name: "torch", seconds: 20, measure: torch::measure },
-    Part { name: "operations", seconds: 20, measure: kernels::measure_operations },
+    Part { name: "kernels", seconds: 20, measure: kernels::measure_tests },
+    Part { name: "speed", seconds: 40, measure: speed::measure_models },
+    Part { name: "torch", seconds: 30, measure: torch::measure },
+    Part { name: "operations", seconds: 10, measure: kernels::measure_operations },
     Part { name: "determinism", seconds: 10, measure: kernels::measure_determinism },
-    Part { name: "bitsOverTcp", seconds: 30, measure: bits::measure_tcp },
-    Part { name: "bitsOverNccl", seconds: 30, measure: bits::measure_nccl },
+    Part { name: "bitsOverTcp", seconds: 20, measure: bits::measure_tcp },
+    Part { name: "bitsOverNccl", seconds: 40, measure: bits::measure_nccl },
     Part { name: "kills", seconds: 30, measure: faults::measure },
     Part { name: "stall", seconds: 20, measure: stall::measure },
     Part { name: "hostWaits", seconds: 25, measure: host_waits::measure },

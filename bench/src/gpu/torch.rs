@@ -14,7 +14,7 @@ const STEPS: usize = 12;
 pub(super) fn measure(run: &GpuRun) -> Value {
     let [twelve_layers, billion, packed] = &MODELS;
     let models = [billion, twelve_layers, packed].into_iter();
-    let ways = models.flat_map(|model| [(model, false, 20), (model, true, 60)]);
+    let ways = models.flat_map(|model| [(model, false, 30), (model, true, 60)]);
     let measured = ways.filter_map(|(model, compile, seconds)| {
         let way = if compile { "torch.compile" } else { "torch, eager" };
         let what = format!("{}, {way}", model.name);

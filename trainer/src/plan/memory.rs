@@ -16,8 +16,13 @@ use crate::model::{Architecture, ModelPart, ParameterBytes, ParameterCopies, nam
 /// between the blocks of a real model, which differs by some MiB from run to run.
 const PROCESS_BYTES: u64 = 157 << 20;
 
+/// Bytes of a GPU that a stage takes besides the tensors that libtorch has given out at most, as measured on an H200: 0.95
+/// and 0.97 GiB with models of 1.2 and 0.2 billion parameters. Half of it is CUDA's context with the loaded kernels; the
+/// rest is the workspace of products, and memory that the allocator holds between tensors. Buffers of NCCL come on top.
+const GPU_PROCESS_BYTES: u64 = 1 << 30;
+
 /// Whether the job is certain to compute on GPUs. In that case the planned memory is the GPU's, which holds no copy for
-/// checkpoints, no buffers of links and not the process.
+/// checkpoints and no buffers of links.
 pub(super) fn is_on_gpu(config: &JobConfig) -> bool {
     config.training.device == Device::Cuda
 }
@@ -76,7 +81,8 @@ pub(super) fn rank_costs(
             // the most chunks into which they may be divided
             _ => placement.chunks_of(rank).count().max(PARTS_PER_STAGE),
         };
-        let (link_bytes, process_bytes) = if is_on_gpu(config) { (0, 0) } else { (links, PROCESS_BYTES) };
+        let (link_bytes, process_bytes) =
+            if is_on_gpu(config) { (0, GPU_PROCESS_BYTES) } else { (links, PROCESS_BYTES) };
         RankCost {
             parameter_bytes: tied.total(),
             copied_bytes: tied.memory_checkpoints,

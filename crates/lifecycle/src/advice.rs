@@ -1,24 +1,24 @@
-//! What to do about a failure, by its reason: the words of the table in docs/REFERENCE.md.
+//! The remedy for a failure, by its reason. The table in docs/REFERENCE.md has the same words.
 
 use stagecoach_api::contract::FailureKind;
 
 use crate::{AttemptFailure, FailureReason};
 
 impl FailureReason {
-    /// What to do, as words that go on a sentence.
+    /// The remedy, as the second half of a sentence.
     pub const fn advice(self) -> &'static str {
         match self {
             Self::Error => "read the message and the end of the stage's log (logTail)",
             Self::InvalidConfig => "change what the message names in the job",
             Self::Storage => {
-                "free space or mend the volume; if checkpoints exist and none is intact, mend one or make the job anew"
+                "free space or repair the volume; if checkpoints exist and none is intact, restore one or create the job again"
             }
             Self::Killed => {
                 "find out who sent the signal: the kernel, if the machine or node ran out of memory; if it was for stored bytes, \
                  raise that limit"
             }
             Self::PeerLost => "look at the network",
-            Self::Unknown | Self::Drained => "nothing: training goes on by itself",
+            Self::Unknown | Self::Drained => "nothing: training continues by itself",
             Self::Stalled => {
                 "look at the network, the volume and for a slow machine; raise restart.stallTimeoutSeconds if steps are that \
                  long, and restart.heartbeatTimeoutSeconds if a stage of one machine was silent because it was slow"

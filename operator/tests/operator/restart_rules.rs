@@ -1,4 +1,4 @@
-//! The consequences of a failure by `spec.restart`: by exit code, by policy, by the budget, and their time.
+//! The consequences of a failure under `spec.restart`: by exit code, policy and budget, and their times.
 
 use serde_json::{Value, json};
 use stagecoach_cluster::until;
@@ -69,5 +69,11 @@ fn the_first_restart_is_immediate_and_the_second_is_not() {
     cluster.kubelet.pod("prompt-1-2").exit(1, "");
     cluster.wait_phase("prompt", "Restarting");
     until("its pods to go", 60, || cluster.pods("prompt").is_empty().then_some(()));
-    assert_eq!(cluster.job("prompt").unwrap()["status"]["attempt"]["number"], 3);
+    let is_held_back = |job: &Value| {
+        let scheduled = condition_of(job, "Scheduled").unwrap_or_default();
+        let message = scheduled["message"].as_str().unwrap_or_default();
+        scheduled["status"] == "False" && message.starts_with("the back-off after the last failure ends at ")
+    };
+    let job = cluster.wait("prompt", "held back", is_held_back);
+    assert_eq!(job["status"]["attempt"]["number"], 3);
 }

@@ -1,7 +1,7 @@
-//! The status of a job that runs, and of one that can't be read.
+//! The status of a running job, and of a job that can't be read.
 
 use serde_json::{Value, json};
-use stagecoach_api::contract::{AuditStatus, StagePhase, StageStatus, SuspectedStage};
+use stagecoach_api::contract::{AuditStatus, GroupStatus, StagePhase, StageStatus, SuspectedStage};
 use stagecoach_api::job::{CheckpointStatus, FloatString, ProgressStatus};
 use stagecoach_cluster::until;
 
@@ -54,7 +54,8 @@ fn progress_and_checkpoints_are_in_the_status() {
     assert_eq!(job["status"]["checkpoint"]["step"], 5);
     assert!(has_condition(&job, "Progressing", "True", "Training"));
     assert!(has_condition(&job, "CheckpointsHealthy", "True", "Committed"));
-    // a new checkpoint is written at once, steps every 15 s: the step that is written with it is the newest
+    // a new checkpoint is written at once, and steps every 15 s: the step that is written with the checkpoint is the
+    // newest
     stage_0.set_status(status(8, 5));
     stage_0.set_status(status(12, 10));
     let job = cluster.wait("shown", "checkpointed", |job| job["status"]["checkpoint"]["step"] == 10);
@@ -67,6 +68,32 @@ fn progress_and_checkpoints_are_in_the_status() {
     cluster.kubelet.pod("shown-0-2").set_status(status(22, 20));
     let refilled = |job: &Value| job["status"]["restarts"]["budgetLeft"] == 3;
     cluster.wait("shown", "refilled", refilled);
+}
+
+/// The kubelet of a node may be away, or may not have probed a pod yet. Stage 0 gets the state from its group.
+#[test]
+fn a_job_is_running_while_its_group_trains_and_a_pod_is_not_ready() {
+    let cluster = shared();
+    cluster.create("away", json!({"stages": 2}));
+    cluster.wait_running("away", 1);
+    let at = 1_700_000_000_000;
+    let group = GroupStatus {
+        incarnations: vec![Some(0), Some(0)],
+        joined_at: at,
+        loaded_at: at + 20,
+        first_step_at: at + 50,
+        ..GroupStatus::default()
+    };
+    let progress = ProgressStatus { step: 3, ..ProgressStatus::default() };
+    let status = StageStatus { phase: StagePhase::Training, progress, group: Some(group), ..StageStatus::default() };
+    cluster.kubelet.pod("away-0-1").set_status(status);
+    cluster.wait("away", "at step 3", |job| job["status"]["progress"]["step"] == 3);
+    cluster.kubelet.pod("away-1-1").set_ready(false);
+    let is_unready = |pod: Value| (condition_of(&pod, "Ready")?["status"] == "False").then_some(());
+    let pod = "/api/v1/namespaces/default/pods/away-1-1";
+    until("the pod to be unready", 60, || cluster.plane.get(pod).and_then(is_unready));
+    let job = cluster.edit_and_wait("away", json!({"ttlSecondsAfterFinished": 3600}));
+    assert_eq!((&job["status"]["phase"], &job["status"]["readyStages"]), (&json!("Running"), &json!(2)));
 }
 
 #[test]

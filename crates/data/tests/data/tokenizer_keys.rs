@@ -1,5 +1,5 @@
 //! The effect of each key of a tokenizer's files, for the keys of eight families (GPT-2, Llama 2 and 3, Qwen, Mistral,
-//! Gemma, Phi-3, DeepSeek). A key that is not in these tables is a new one: find out what it does, and add it.
+//! Gemma, Phi-3, DeepSeek). A key that is not in these tables is new: find out its effect, and add the key.
 
 use std::collections::BTreeSet;
 
@@ -8,20 +8,20 @@ use stagecoach_data::Tokenizer;
 
 use crate::common::*;
 
-/// The effect of a key with another value.
+/// The effect of another value of a key.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Effect {
     /// Texts get other ids, or documents begin, end or are padded with other tokens.
     Used,
-    /// Nothing changes: a checkpoint has the key as the source has it.
+    /// Nothing changes. A checkpoint has the key as the source has it.
     Kept,
-    /// Not read, with these words.
+    /// The tokenizer is refused with this message.
     Refused(&'static str),
 }
 
 use Effect::{Kept, Refused, Used};
 
-/// Texts that each key of the tokenizer would show in.
+/// A text in which a change of any key of the tokenizer would show.
 const TEXT: &str = "Caf\u{e9} na\u{ef}ve  x<a> y <s> \u{6f22}";
 
 /// A byte-level BPE with added tokens: `<s>` 259, `</s>` 260, `<a>` 261 and `<pad>` 262.
@@ -46,16 +46,15 @@ fn tokenizer() -> Value {
     })
 }
 
-/// The files with nothing but the tokens that begin, end and pad.
-fn configs() -> [(&'static str, Value); 3] {
+/// The configuration files with only the tokens that begin, end and pad.
+fn configs() -> [(&'static str, Value); 2] {
     [
         ("tokenizer_config.json", json!({"bos_token": "<s>", "eos_token": "</s>", "pad_token": "<pad>"})),
-        ("config.json", json!({})),
         ("generation_config.json", json!({})),
     ]
 }
 
-/// The ids of texts with a tokenizer of these files, or the reason for which it is refused.
+/// The ids of texts with a tokenizer of these files, or the reason why the tokenizer is refused.
 fn outcome(tokenizer: &Value, configs: &[(&str, Value)]) -> Result<String, String> {
     let volume = TestVolume::new(&[]);
     let path = volume.write("keys/tokenizer.json", tokenizer.to_string().as_bytes());
@@ -79,7 +78,7 @@ fn effect(before: &str, after: &Result<String, String>, expected: Effect) -> boo
     }
 }
 
-/// Path in `tokenizer.json`, another value, its effect.
+/// Keys of `tokenizer.json`: the path, another value, and the effect.
 fn of_tokenizer() -> Vec<(&'static str, Value, Effect)> {
     let template = json!({"type": "TemplateProcessing", "single": [{"SpecialToken": {"id": "<s>", "type_id": 0}},
         {"Sequence": {"id": "A", "type_id": 0}}], "pair": [{"Sequence": {"id": "A", "type_id": 0}},
@@ -89,11 +88,11 @@ fn of_tokenizer() -> Vec<(&'static str, Value, Effect)> {
     let truncation = json!({"direction": "Right", "max_length": 2, "strategy": "LongestFirst", "stride": 0});
     vec![
         ("version", json!("2.0"), Refused("no tokenizer.json that can be read")),
-        // the length of a text is the job's
+        // the job sets the length of a text
         ("truncation", truncation, Kept),
         ("padding", padding, Kept),
         ("added_tokens/2/content", json!("<b>"), Used),
-        // the library numbers the tokens itself, behind the vocabulary
+        // the library numbers the tokens itself, after the vocabulary
         ("added_tokens/2/id", json!(304), Kept),
         ("added_tokens/2/special", json!(true), Used),
         ("added_tokens/2/lstrip", json!(true), Kept),
@@ -124,7 +123,7 @@ fn of_tokenizer() -> Vec<(&'static str, Value, Effect)> {
     ]
 }
 
-/// Key, value, its effect.
+/// Keys of `tokenizer_config.json`: the key, another value, and the effect.
 fn of_tokenizer_config() -> Vec<(&'static str, Value, Effect)> {
     let token = |content: &str| json!({"content": content, "lstrip": false, "normalized": false, "rstrip": false, "single_word": false, "special": true});
     vec![
@@ -142,7 +141,7 @@ fn of_tokenizer_config() -> Vec<(&'static str, Value, Effect)> {
         ("added_tokens_decoder", json!({"261": token("<a>")}), Kept),
         ("added_tokens_decoder", json!({"5": token("<a>")}), Refused("has it with the id 261")),
         ("added_tokens_decoder", json!({"400": token("<new>")}), Refused("has no such token")),
-        // these are in tokenizer.json
+        // these keys are in tokenizer.json
         ("add_prefix_space", json!(false), Kept),
         ("additional_special_tokens", json!(["<a>"]), Kept),
         ("extra_special_tokens", json!({}), Kept),
@@ -153,9 +152,9 @@ fn of_tokenizer_config() -> Vec<(&'static str, Value, Effect)> {
         ("legacy", json!(false), Kept),
         ("sp_model_kwargs", json!({}), Kept),
         ("from_slow", json!(true), Kept),
-        // the job says so: data.specialTokens
+        // the job decides this with data.specialTokens
         ("split_special_tokens", json!(true), Kept),
-        // the length of a text is the job's
+        // the job sets the length of a text
         ("model_max_length", json!(2), Kept),
         ("max_length", json!(2), Kept),
         ("stride", json!(1), Kept),
@@ -164,7 +163,7 @@ fn of_tokenizer_config() -> Vec<(&'static str, Value, Effect)> {
         ("padding_side", json!("left"), Kept),
         ("pad_to_multiple_of", json!(8), Kept),
         ("pad_token_type_id", json!(0), Kept),
-        // of decoding, of conversations, and of other tools
+        // keys for decoding, for conversations, and for other tools
         ("clean_up_tokenization_spaces", json!(true), Kept),
         ("spaces_between_special_tokens", json!(false), Kept),
         ("errors", json!("replace"), Kept),
@@ -210,22 +209,21 @@ fn each_key_of_a_tokenizers_files_has_the_effect_of_its_table() {
     let (plain, configs) = (tokenizer(), configs());
     let before = outcome(&plain, &configs).unwrap();
     let mut wrong = Vec::new();
+    let mut compare = |key: String, value: &Value, expected: Effect, after: Result<String, String>| {
+        if !effect(&before, &after, expected) {
+            wrong.push(format!("{key} {value}: {expected:?}, but {after:?}"));
+        }
+    };
     for (path, value, expected) in of_tokenizer() {
         let mut changed = plain.clone();
         *changed.pointer_mut(&format!("/{path}")).unwrap_or_else(|| panic!("{path}")) = value.clone();
-        let after = outcome(&changed, &configs);
-        if !effect(&before, &after, expected) {
-            wrong.push(format!("tokenizer.json {path} {value}: {expected:?}, but {after:?}"));
-        }
+        compare(format!("tokenizer.json {path}"), &value, expected, outcome(&changed, &configs));
     }
-    for (file, rows) in [(0, of_tokenizer_config()), (2, of_generation_config())] {
+    for (file, rows) in [of_tokenizer_config(), of_generation_config()].into_iter().enumerate() {
         for (key, value, expected) in rows {
             let mut changed = configs.clone();
             changed[file].1[key] = value.clone();
-            let after = outcome(&plain, &changed);
-            if !effect(&before, &after, expected) {
-                wrong.push(format!("{} {key} {value}: {expected:?}, but {after:?}", configs[file].0));
-            }
+            compare(format!("{} {key}", configs[file].0), &value, expected, outcome(&plain, &changed));
         }
     }
     assert!(wrong.is_empty(), "{before}\n{}", wrong.join("\n"));

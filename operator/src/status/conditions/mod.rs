@@ -42,8 +42,8 @@ fn value(status: &'static str, reason: impl Into<String>, message: impl Into<Str
 /// The longest message that a condition of kstatus repeats, in characters.
 const MAX_REPEATED: usize = 300;
 
-/// The same with at most the beginning of its message, which the condition `source` has whole: a message may have
-/// kilobytes, and kstatus has three conditions.
+/// `value` with at most the beginning of its message. The condition `source` has the whole message. A message may have
+/// kilobytes, and kstatus has three conditions that repeat it.
 fn abridged(value: ConditionValue, source: &str) -> ConditionValue {
     match value.message.char_indices().nth(MAX_REPEATED) {
         Some((end, _)) => {
@@ -76,7 +76,7 @@ pub(super) fn conditions(inputs: &StatusInputs, new: &PipelineJobStatus) -> Vec<
     values.into_iter().map(|(kind, value)| condition(kind, value, old, generation, now)).collect()
 }
 
-/// The status of a job that can't be acted on: `old`, which may be unreadable, with `Accepted` as `False`.
+/// The status of a job on which the operator can't act: `old`, which may be unreadable, with `Accepted` as `False`.
 pub(crate) fn not_accepted(old: &Value, reason: &str, message: &str, generation: i64, now: UnixMillis) -> Value {
     let all = old["conditions"].as_array().map_or(&[][..], Vec::as_slice);
     let replaced =
@@ -123,11 +123,24 @@ fn accepted(inputs: &StatusInputs) -> ConditionValue {
     if let Some(surplus) = surplus_gpus(spec) {
         return value("True", reason::SURPLUS_GPUS, surplus);
     }
-    // the schedule Auto may choose as many chunks as the partition is for
+    // the schedule Auto may choose the number of chunks for which the partition is made
     let chunks = (spec.stages * spec.pipeline.virtual_stages()) as usize;
     let has_choice = matches!(spec.pipeline.schedule, ScheduleSpec::Auto);
     match spec.pipeline.unfitting_partition(chunks).filter(|_| !has_choice) {
         Some(unfitting) => value("True", reason::PARTITION_COMPUTED, unfitting),
         None => value("True", reason::VALID, "the job is valid"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_repeated_message_has_300_characters_and_names_its_source() {
+        let of = |message: String| abridged(value("False", "Error", message), kind::FAILED).message;
+        let (whole, long) = ("\u{e9}".repeat(300), "\u{e9}".repeat(301));
+        assert_eq!(of(whole.clone()), whole);
+        assert_eq!(of(long), format!("{whole}… (the condition Failed has the whole message)"));
     }
 }

@@ -1,5 +1,6 @@
-//! The control plane of a large job: all its stages as threads of this process, at one coordinator, as that of stage 0
-//! is. What is measured is what every step costs besides computing: stage 0's fan-in, one decision, and its fan-out.
+//! The control plane of a large job. All stages are threads of this process and use one coordinator, like the
+//! coordinator of stage 0. The measurement is the cost of every step besides computing: stage 0's fan-in, one decision,
+//! and its fan-out.
 
 use std::collections::BTreeMap;
 use std::net::TcpListener;
@@ -24,16 +25,16 @@ const REPLICAS: [usize; 3] = [8, 32, 128];
 const PARAMETERS: usize = 72;
 const WARM_UP: usize = 5;
 const TIMED_STEPS: usize = 60;
-/// Of a member's thread, which computes nothing.
+/// Stack size of a member's thread, which computes nothing.
 const STACK_BYTES: usize = 1 << 20;
 
 /// The measurements for one number of members.
 struct Agreements {
     join_seconds: f64,
-    /// Of each timed step the time from the last vote to the last verdict, and from the first vote.
+    /// Seconds of each timed step from the last vote to the last verdict, and from the first vote to the last verdict.
     from_last: Vec<f64>,
     from_first: Vec<f64>,
-    /// Processor time of a step, of all threads together.
+    /// Processor seconds of a step, of all threads together.
     processor_seconds: f64,
 }
 
@@ -44,7 +45,7 @@ pub(crate) fn measure() -> Value {
     json!({ "stages": STAGES, "parametersOfStage": PARAMETERS, "rows": rows })
 }
 
-/// Seconds from the last vote to the last verdict of each step that is timed, among so many members.
+/// Seconds from the last vote to the last verdict of each timed step, among `members` members.
 pub(crate) fn seconds(members: usize) -> Vec<f64> {
     allow_many_files();
     agree(members).from_last
@@ -150,7 +151,8 @@ fn agree(members: usize) -> Agreements {
     }
 }
 
-/// A stage's vote on a step: the norms of its parameters and, with the head, the loss of its replica's block.
+/// A stage's vote on a step: the norms of its parameters and, from the stage with the head, the loss of its replica's
+/// block.
 fn vote(rank: usize, members: usize, step: u64) -> StepVote {
     let (replica, stage, replicas) = (rank / STAGES, rank % STAGES, members / STAGES);
     let owned = (0..PARAMETERS).filter(|parameter| parameter % replicas == replica);
@@ -181,7 +183,7 @@ fn hello(rank: usize, world_size: usize) -> Hello {
     }
 }
 
-/// Each member has a connection, of which this process holds both ends and a copy of each.
+/// Raises the limit of open files. Each member has a connection, and this process holds both ends and a copy of each.
 fn allow_many_files() {
     // SAFETY: the struct outlives both calls, which only read and write it
     unsafe {

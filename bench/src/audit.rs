@@ -1,4 +1,4 @@
-//! `training.audit`: what it costs to compute one microbatch in a hundred again on another stage.
+//! The cost of `training.audit`, which computes one microbatch in a hundred a second time on another stage.
 
 use std::path::Path;
 
@@ -9,11 +9,11 @@ use crate::stats::line;
 
 /// The compared runs take turns.
 const ROUNDS: u64 = 4;
-/// Steps of a round, several audits with those between them; and the first of each round, which are left out: caches
-/// settle.
+/// Steps of a round, which cover several audits and the steps between them, and the first steps of each round, which
+/// are left out until the caches settle.
 const STEPS: u64 = 64;
 const WARM_UP: usize = 4;
-/// Two stages compute four microbatches a step each: of a hundred, one.
+/// Two stages compute four microbatches per step each, so this is about one microbatch in a hundred.
 const AUDIT_SPEC: &str = "{everySteps: 12}";
 
 pub(crate) fn measure(folder: &Path) -> Value {
@@ -31,7 +31,7 @@ pub(crate) fn measure(folder: &Path) -> Value {
             }
         }
     }
-    // means: most steps audit nothing
+    // means, because most steps audit nothing
     let mean = |values: &[f64]| values.iter().sum::<f64>() / values.len() as f64;
     let cost = mean(&seconds[1]) / mean(&seconds[0]) - 1.0;
     line(

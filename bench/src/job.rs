@@ -8,11 +8,11 @@ use stagecoach_tests::{Launched, stagecoach, until};
 /// A Llama, by its number of parameters.
 #[derive(Clone, Copy)]
 pub(crate) enum Model {
-    /// Some thousands.
+    /// Some thousands of parameters.
     Small,
-    /// 33 million: 400 MB of weights and moments.
+    /// 33 million parameters: 400 MB of weights and moments.
     Large,
-    /// 130 million: 1.6 GB.
+    /// 130 million parameters: 1.6 GB.
     Largest,
 }
 
@@ -36,17 +36,17 @@ impl Model {
 pub(crate) struct BenchJob {
     pub(crate) name: &'static str,
     pub(crate) stages: usize,
-    /// Replicas, of which one may be alone.
+    /// Number of replicas. The job may continue with only one of them.
     pub(crate) data_parallel: usize,
     pub(crate) model: Model,
     pub(crate) steps: u64,
-    /// Rows of a step, 64 tokens each, in four microbatches.
+    /// Rows of a step, with 64 tokens each, in four microbatches.
     pub(crate) batch: u32,
     /// `spec.checkpoint`, as YAML.
     pub(crate) checkpoint: &'static str,
     /// `training.audit`, as YAML.
     pub(crate) audit: Option<&'static str>,
-    /// Spares.
+    /// Number of spares.
     pub(crate) spares: u32,
     /// `restart.reformTimeoutSeconds`.
     pub(crate) reform_timeout_seconds: u32,
@@ -99,19 +99,19 @@ spec:
         )
     }
 
-    /// Starts it.
+    /// Starts the job.
     pub(crate) fn start(&self, folder: &Path) -> Launched {
         self.start_program(&stagecoach(), folder, &[])
     }
 
-    /// Starts it by another binary of the trainer, with these variables in its environment.
+    /// Starts the job with another binary of the trainer and with these variables in its environment.
     pub(crate) fn start_program(&self, program: &Path, folder: &Path, environment: &[(&str, &str)]) -> Launched {
         let file = folder.join(format!("{}.yaml", self.name));
         std::fs::write(&file, self.yaml()).unwrap();
         Launched::start_program(program, folder, &file, folder.join(self.name), &[], environment)
     }
 
-    /// Runs it to its end; the largest resident memory of its stages together, bytes.
+    /// Runs the job to its end. Returns the largest resident memory of all its stages together, in bytes.
     pub(crate) fn run(&self, folder: &Path) -> u64 {
         let mut launched = self.start(folder);
         let mut peak = 0;
@@ -123,14 +123,14 @@ spec:
         peak
     }
 
-    /// The lines of its metrics.
+    /// The lines of the job's metrics.
     pub(crate) fn metrics(&self, folder: &Path) -> Vec<Value> {
         let text = std::fs::read_to_string(folder.join(self.name).join("metrics.jsonl")).unwrap();
         text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
     }
 }
 
-/// The largest resident memory a process has had.
+/// The peak resident memory of a process, in bytes.
 fn peak_bytes(pid: u32) -> u64 {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));

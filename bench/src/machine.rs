@@ -1,4 +1,4 @@
-//! The machine, and what it can do: the peers that every ratio is against.
+//! The machine and its own speeds, to which every ratio refers.
 
 use std::fs::File;
 use std::io::Read;
@@ -19,8 +19,8 @@ pub(crate) fn describe() -> Value {
     json!({ "processor": model, "cores": cores(), "kernel": read("/proc/sys/kernel/osrelease").trim() })
 }
 
-/// The commit that is measured, and whether files differ from it: what `STAGECOACH_COMMIT` says, or git; empty where
-/// there is neither.
+/// The measured commit, and whether files differ from it, as given by `STAGECOACH_COMMIT` or else by git. Empty if
+/// neither exists.
 pub(crate) fn commit() -> String {
     if let Ok(packed) = std::env::var("STAGECOACH_COMMIT") {
         return packed;
@@ -34,7 +34,7 @@ pub(crate) fn cores() -> f64 {
     std::thread::available_parallelism().map_or(1.0, |n| n.get() as f64)
 }
 
-/// Seconds that one thread needs to copy so many bytes between two buffers that it has touched before: the median of 7.
+/// Seconds that one thread needs to copy `bytes` bytes between two buffers that it has touched before. Median of 7.
 pub(crate) fn copy_seconds(bytes: usize) -> f64 {
     let from = vec![1u8; bytes];
     let mut to = vec![2u8; bytes];
@@ -48,7 +48,8 @@ pub(crate) fn copy_seconds(bytes: usize) -> f64 {
     median(&times)
 }
 
-/// Seconds that `dd conv=fsync` needs to write so many bytes to a file in `folder`, beside the one before: as saves do.
+/// Seconds that `dd conv=fsync` needs to write `bytes` bytes to a file in `folder` beside the previous one, as saves
+/// do.
 pub(crate) fn write_seconds(folder: &Path, bytes: u64) -> f64 {
     let (file, before) = (folder.join("dd.bin"), folder.join("dd.bin.before"));
     let started = Instant::now();
@@ -64,7 +65,7 @@ pub(crate) fn write_seconds(folder: &Path, bytes: u64) -> f64 {
     seconds
 }
 
-/// Seconds to read all files of `folder`, a mebibyte at a time: the median of 5, all but the first from the page cache.
+/// Seconds to read all files of `folder`, a mebibyte at a time. Median of 5, all but the first from the page cache.
 pub(crate) fn read_seconds(folder: &Path) -> f64 {
     let mut buffer = vec![0; 1 << 20];
     let mut once = || {
@@ -79,14 +80,14 @@ pub(crate) fn read_seconds(folder: &Path) -> f64 {
     median(&times)
 }
 
-/// Kibibytes of a process's memory: `VmRSS:` for what it has, `VmHWM:` for the most it had.
+/// Kibibytes of a process's memory: `VmRSS:` for the current size, `VmHWM:` for the peak.
 pub(crate) fn memory(process: impl std::fmt::Display, field: &str) -> u64 {
     let status = std::fs::read_to_string(format!("/proc/{process}/status")).unwrap();
     let line = status.lines().find_map(|line| line.strip_prefix(field)).unwrap();
     line.trim().split(' ').next().unwrap().parse().unwrap()
 }
 
-/// Processor seconds of a process so far, user and system.
+/// Processor seconds that a process has used so far, user and system.
 pub(crate) fn processor_seconds(process: u32) -> f64 {
     let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).unwrap();
     let fields: Vec<&str> = stat.rsplit(") ").next().unwrap().split(' ').collect();

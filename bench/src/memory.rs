@@ -1,4 +1,4 @@
-//! Checkpoints in memory: what they cost a step, at every one and as often as `Auto` chooses.
+//! The cost per step of checkpoints in memory, at every step and as often as `Auto` chooses.
 
 use std::path::Path;
 
@@ -9,7 +9,7 @@ use crate::stats::{line, median};
 
 /// The compared runs take turns.
 const ROUNDS: u64 = 3;
-/// Steps of a round, and of each round those that are left out: links, caches and the interval settle.
+/// Steps of a round, and the first steps of each round, which are left out until links, caches and the interval settle.
 const STEPS: u64 = 36;
 const WARM_UP: usize = 18;
 
@@ -39,7 +39,7 @@ fn of_batch(folder: &Path, batch: u32) -> Value {
             }
         }
     }
-    // means: with Auto most steps carry no copy
+    // means, because with Auto most steps carry no copy
     let mean = |values: &[f64]| values.iter().sum::<f64>() / values.len() as f64;
     let throughput = |index: usize| mean(&seconds[0]) / mean(&seconds[index]);
     for index in 1..KINDS.len() {

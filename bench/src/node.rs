@@ -1,4 +1,4 @@
-//! The product on a real node: how long a job is away after one of its pods was killed, and where the time goes.
+//! The product on a real node: how long a job is down after one of its pods was killed, and which phases take the time.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -13,9 +13,9 @@ use crate::stats::{line, median, worst};
 
 const REPETITIONS: u64 = 20;
 const STAGES: usize = 3;
-/// Interval between polls of what is waited for.
+/// Interval between polls of an awaited condition.
 const POLL_INTERVAL: Duration = Duration::from_millis(5);
-/// For any one moment.
+/// Time limit of each wait.
 const WAIT_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// The phases of `status.lastRecovery`, in their order.
@@ -48,7 +48,7 @@ pub(crate) fn measure() -> Value {
     })
 }
 
-/// The same for a job of two replicas, whose other one continues.
+/// Measures the same for a job of two replicas, where the other replica continues.
 pub(crate) fn measure_replicas() -> Value {
     let product = Product::take();
     println!("one of two replicas killed {REPETITIONS} times, the leader too");
@@ -81,8 +81,8 @@ pub(crate) fn measure_replicas() -> Value {
     json!({ "toFirstStepSeconds": pauses })
 }
 
-/// The first line of a group that begins after a moment, and when its first step was finished: read off the log of
-/// whichever pod leads it, which has the time of each line.
+/// The first line of a group that begins after `ended`, and the time at which the group finished its first step. Both
+/// come from the log of whichever pod leads the group. Each line of the log has its time.
 fn first_step_after(product: &Product, job: &E2eJob, ended: SystemTime) -> (String, SystemTime) {
     let (start, stepped) = wait("the first step", || {
         let logs = job.all_pods().iter().map(|pod| log(product, pod)).collect::<Vec<_>>();
@@ -108,25 +108,25 @@ fn apply(product: &Product, n: u64) -> f64 {
     since(started, SystemTime::now())
 }
 
-/// How a pod ends.
+/// The way in which a pod ends.
 #[derive(Clone, Copy, Debug)]
 enum End {
-    /// The trainer by SIGKILL.
+    /// SIGKILL ends the trainer.
     Killed,
-    /// By `kubectl delete pod --force`.
+    /// `kubectl delete pod --force` ends the pod.
     Deleted,
 }
 
-/// Ends pods of a job with so many spares, one after the other.
+/// Ends pods of a job with `spares` spares, one after the other.
 fn lose_pods(product: &Product, name: &str, end: End, spares: u32) -> Value {
     println!("one of its pods {} {REPETITIONS} times, {spares} spares", format!("{end:?}").to_lowercase());
     let job = E2eJob::apply(product, name, json!({"spares": spares, "training": {"steps": 1_000_000}}));
     let mut waiting = Vec::new();
     let mut losses = Vec::new();
-    // a stage that is lost twice without a step beyond all earlier ones takes the group with it
+    // a stage that is lost twice without a step beyond all earlier ones ends the whole group
     let mut furthest = 0;
     for loss in 1..=REPETITIONS {
-        // one checkpoint of its own, and some steps that the next group must do again
+        // the group saves a checkpoint of its own, and trains some steps that the next group must repeat
         let running = job.wait_phase("Running");
         if spares > 0 {
             waiting.push(job.wait_spare(&waiting));
@@ -139,7 +139,7 @@ fn lose_pods(product: &Product, name: &str, end: End, spares: u32) -> Value {
         losses.push(lose(product, &job, &stages[(loss % STAGES as u64) as usize], end));
     }
     let attempts = job.attempt();
-    // a pod that is deleted gets SIGTERM: then all stages save and leave, and come back as the next attempt
+    // a deleted pod gets SIGTERM: all stages then save and leave, and come back as the next attempt
     if let End::Killed = end {
         assert_eq!(attempts, 1, "a stage was lost twice without a new step between");
     }
@@ -164,15 +164,15 @@ fn lose_pods(product: &Product, name: &str, end: End, spares: u32) -> Value {
     })
 }
 
-/// One loss: seconds from the pod's end to the first new step, those of its [`PHASES`] by the operator's record, and
-/// how many finished steps were done again.
+/// One loss: the seconds from the pod's end to the first new step, the seconds of its [`PHASES`] in the operator's
+/// record, and the number of finished steps that were repeated.
 struct Loss {
     seconds: f64,
     phases: [f64; PHASES.len()],
     steps: u64,
 }
 
-/// Ends this pod and watches what follows.
+/// Ends this pod and watches the recovery.
 fn lose(product: &Product, job: &E2eJob, pod: &Value, end: End) -> Loss {
     let [name, uid] = ["name", "uid"].map(|field| pod["metadata"][field].as_str().unwrap());
     let recovery = || job.get()["status"]["lastRecovery"].clone();
@@ -197,20 +197,20 @@ fn lose(product: &Product, job: &E2eJob, pod: &Value, end: End) -> Loss {
     }
 }
 
-/// The file that containerd writes a trainer's log to, from the moment it starts the container.
+/// The file to which containerd writes a trainer's log, from the moment when it starts the container.
 fn log(product: &Product, pod: &Value) -> PathBuf {
     let [name, uid] = ["name", "uid"].map(|field| pod["metadata"][field].as_str().unwrap());
     product.node.folder().join(format!("logs/pods/{NAMESPACE}_{name}_{uid}/trainer/0.log"))
 }
 
-/// When a line of such a file was written.
+/// The time at which a line of such a log was written.
 fn time(line: &str) -> SystemTime {
     let stamp: jiff::Timestamp = line.split(' ').next().unwrap().parse().unwrap();
     stamp.into()
 }
 
 fn since(before: SystemTime, after: SystemTime) -> f64 {
-    // two clocks' resolution: a moment may seem to come before its cause
+    // the two clocks have limited resolution, so a moment may seem to come before its cause
     after.duration_since(before).map_or_else(|early| -early.duration().as_secs_f64(), |time| time.as_secs_f64())
 }
 

@@ -51,7 +51,7 @@ fn with(folder: &Path, source: &str, checkpoint: &'static str, spares: u32) -> V
     json!({ "seconds": seconds, "median": median(&seconds), "worst": worst(&seconds) })
 }
 
-/// A stage of either of two replicas, the leader too: the others continue without it.
+/// The loss of a stage in either of two replicas, including the leader. The other stages continue without it.
 fn replica(folder: &Path) -> Value {
     let job = BenchJob {
         name: "replicated",
@@ -87,13 +87,13 @@ fn replica(folder: &Path) -> Value {
     json!({ "seconds": seconds, "median": median(&seconds), "worst": worst(&seconds), "step": median(&step_seconds) })
 }
 
-/// How many lines of what a launcher said begin with `marker`.
+/// The number of lines in a launcher's output that begin with `marker`.
 fn lines(folder: &Path, marker: &str) -> usize {
     let said = std::fs::read_to_string(folder.join("stdout")).unwrap_or_default();
     said.lines().filter(|line| line.starts_with(marker)).count()
 }
 
-/// Kills a stage. Seconds until the first new step, which panics after `limit` of them.
+/// Kills a stage. Returns the seconds until the first new step, and panics after `limit` seconds.
 pub(crate) fn kill_to_first_step(launched: &Launched, folder: &Path, stage: usize, limit: u64) -> f64 {
     let (pid, starts) = (launched.stages()[stage], lines(folder, "start "));
     let started = Instant::now();

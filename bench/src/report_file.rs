@@ -23,13 +23,13 @@ impl ReportFile {
         &self.path
     }
 
-    /// The report that is there, if it is of this commit.
+    /// The report in the file, if it is of this commit.
     pub(crate) fn read(&self) -> Option<Value> {
         let report: Value = serde_json::from_str(&std::fs::read_to_string(&self.path).ok()?).ok()?;
         (report["commit"] == self.commit.as_str()).then_some(report)
     }
 
-    /// Replaces the file: who reads it finds all of this report or of the one before.
+    /// Replaces the file. A reader finds either all of this report or all of the report before it.
     pub(crate) fn write(&self, report: &Value) {
         let mut report = report.clone();
         report["machine"] = machine::describe();

@@ -1,4 +1,4 @@
-//! Saving: what training waits for, what it loses until the commit, how fast the bytes go, what memory it takes.
+//! Saves: the time that training waits for one and loses until its commit, the speed of the writes, and the memory.
 
 use std::path::Path;
 
@@ -8,8 +8,8 @@ use crate::job::BenchJob;
 use crate::machine::{copy_seconds, cores, write_seconds};
 use crate::stats::{fastest, line, median, rate};
 
-/// What is measured against each other is measured in turns: on a virtual machine the same write takes several times as
-/// long on pages that it has not touched lately.
+/// Compared measurements take turns: on a virtual machine the same write takes several times as long on pages that the
+/// machine has not touched lately.
 const ROUNDS: usize = 3;
 
 pub(crate) fn measure(folder: &Path) -> Value {
@@ -23,7 +23,7 @@ pub(crate) fn measure(folder: &Path) -> Value {
     for round in 1..=ROUNDS {
         let peak = behind(round as u64).run(folder);
         if round == 1 {
-            with = peak; // what follows resumes, and holds what it loads
+            with = peak; // later runs resume, and hold the data that they load
         }
         waited(round as u64).run(folder);
         let bytes = records(&waited(1).metrics(folder)).0[0].bytes;
@@ -62,7 +62,7 @@ fn report(saves: &[Save], steps: &Steps, waited: &[Save], dd: &[f64], copy: &[f6
 
     let sync: Vec<f64> = waited.iter().map(|save| save.seconds).collect();
     let asynchronous: Vec<f64> = saves.iter().map(|save| save.seconds - save.stall).collect();
-    // dd's own times vary fivefold on a shared machine: the median is what is usual, the fastest what the disk can do
+    // dd's own times vary fivefold on a shared machine: the median is the usual speed, the fastest is the disk's best
     for (which, of) in [("median", median as fn(&[f64]) -> f64), ("fastest", fastest)] {
         let write = of(dd);
         for (mode, seconds) in [("Sync", of(&sync)), ("Async", of(&asynchronous))] {
@@ -99,7 +99,7 @@ fn report(saves: &[Save], steps: &Steps, waited: &[Save], dd: &[f64], copy: &[f6
     })
 }
 
-/// How fast saves write beside `dd`: by the medians of both, and by the fastest of both.
+/// The speed of saves relative to `dd`, by the medians of both and by the fastest of both.
 fn over(dd: &[f64], saves: &[f64]) -> Value {
     json!({ "median": median(dd) / median(saves), "fastest": fastest(dd) / fastest(saves) })
 }
@@ -107,7 +107,7 @@ fn over(dd: &[f64], saves: &[f64]) -> Value {
 /// One save, from the metrics.
 struct Save {
     step: u64,
-    /// The step in whose course it was committed.
+    /// The step during which the save was committed.
     until: u64,
     bytes: u64,
     seconds: f64,
@@ -116,13 +116,13 @@ struct Save {
 }
 
 impl Save {
-    /// Whether it ran beside that step.
+    /// Whether the save ran during `step`.
     fn covers(&self, step: u64) -> bool {
         (self.step + 1..=self.until).contains(&step)
     }
 }
 
-/// The saves, and every step with its seconds; the first few, which warm up, left out.
+/// The saves, and every step with its seconds. The first few steps, which warm up, are left out.
 fn records(metrics: &[Value]) -> (Vec<Save>, Vec<(u64, f64)>) {
     let number = |value: &Value, field: &str| value[field].as_f64().unwrap();
     let save = |line: &Value| {

@@ -1,6 +1,6 @@
-//! How a step of many replicas scales, by simulation: what a layer takes is measured on this machine, what an agreement
-//! takes too, and the links between replicas are given. Each replica computes as many microbatches whatever their
-//! number is (weak scaling).
+//! Simulates how a step of many replicas scales. The times of a layer and of an agreement are measured on this machine,
+//! and the speeds of the links between replicas are given. Each replica computes the same number of microbatches,
+//! whatever the number of replicas (weak scaling).
 
 use std::path::Path;
 use std::process::Command;
@@ -19,11 +19,11 @@ const STAGES: usize = 8;
 const CHUNKS_PER_STAGE: usize = 2;
 const MICROBATCHES: usize = 32;
 const REPLICAS: [usize; 5] = [1, 8, 32, 64, 128];
-/// How many times as fast as here layers are computed: one core of a CPU, and what is closer to a GPU.
+/// Speeds at which layers are computed, relative to this machine: one core of a CPU, and values closer to a GPU.
 const SPEEDS: [f64; 3] = [1.0, 100.0, 1000.0];
-/// Bytes a second of a rank to those of other nodes: 10, 100 and 400 Gbit/s.
+/// Bytes per second from a rank to ranks of other nodes: 10, 100 and 400 Gbit/s.
 const NETWORKS: [f64; 3] = [1.25e9, 12.5e9, 50e9];
-/// NVLink of an H100.
+/// Bytes per second of an H100's NVLink.
 const NODE_BYTES_PER_SECOND: f64 = 450e9;
 const RANKS_PER_NODE: usize = 8;
 
@@ -88,7 +88,7 @@ pub(crate) fn measure(folder: &Path) -> Value {
     })
 }
 
-/// One number of replicas: seconds of a step, and of the slowest stage's exchange.
+/// Seconds of a step with one number of replicas, and of the slowest stage's exchange.
 struct Step {
     seconds: f64,
     reduce: f64,
@@ -129,7 +129,7 @@ impl Step {
     }
 }
 
-/// The model's modules with the seconds that `stagecoach plan --profile` measures of each, and the bytes of their
+/// The model's modules with the seconds that `stagecoach plan --profile` measures for each, and with the bytes of their
 /// parameters.
 fn measured_cost(folder: &Path) -> ModelCost {
     let job = folder.join("scaling.yaml");
@@ -166,13 +166,13 @@ fn measured_cost(folder: &Path) -> ModelCost {
         embedding: module("embedding", &profile["embedding"], VOCABULARY * HIDDEN),
         layers: vec![layer; LAYERS],
         head: module("head", &profile["head"], VOCABULARY * HIDDEN + HIDDEN),
-        // four rows of a microbatch
+        // a microbatch has four rows
         boundary_bytes: (4 * 256 * HIDDEN * 4) as u64,
         ranks: Vec::new(),
     }
 }
 
-/// The median of a few agreements of so many members as threads of this machine.
+/// The median seconds of a few agreements between `members` members, which are threads of this machine.
 fn agreement_seconds(members: usize) -> f64 {
     median(&agreement::seconds(members))
 }

@@ -1,5 +1,5 @@
-//! A stage of three that is lost while the volume is slow: how long until the next step, and how many bytes the stages
-//! read, if all start again, if the others stay, and if the next stage has a copy in memory.
+//! A stage of three is lost while the volume is slow. Measures the time until the next step and the bytes that the
+//! stages read: if all stages start again, if the others stay, and if the next stage has a copy in memory.
 
 use std::path::Path;
 
@@ -11,7 +11,7 @@ use crate::job::{BenchJob, Model};
 use crate::recovery::{end, kill_to_first_step};
 use crate::stats::line;
 
-/// The most bytes that all stages together read in a second.
+/// The largest number of bytes that all stages together read per second.
 const BYTES_PER_SECOND: u64 = 50_000_000;
 const STAGES: usize = 3;
 const VOLUME: &str = "{everySteps: 4, keepLast: 1}";

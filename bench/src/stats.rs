@@ -7,7 +7,7 @@ pub(crate) fn median(values: &[f64]) -> f64 {
     values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
 }
 
-/// The value that a share of them, 0 to 1, do not exceed.
+/// The value that the given share of the values, from 0 to 1, does not exceed.
 pub(crate) fn percentile(values: &[f64], share: f64) -> f64 {
     let mut values = values.to_vec();
     values.sort_by(f64::total_cmp);
@@ -25,12 +25,12 @@ pub(crate) fn worst(values: &[f64]) -> f64 {
     values.iter().copied().fold(f64::NAN, f64::max)
 }
 
-/// One line: what, how much, beside what.
+/// Prints one line: a label, a value, and a remark beside it.
 pub(crate) fn line(what: &str, value: String, beside: &str) {
     println!("  {what:<34} {value:>14}   {beside}");
 }
 
-/// Megabytes a second.
+/// Megabytes per second.
 pub(crate) fn rate(bytes: f64, seconds: f64) -> String {
     format!("{:.0} MB/s", bytes / seconds / 1e6)
 }

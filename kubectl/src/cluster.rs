@@ -12,7 +12,7 @@ use stagecoach_api::contract::{
 use crate::job::Job;
 use crate::kubectl::Kubectl;
 
-/// The resource, by its full name: another group may have one of the same name.
+/// The full name of the resource. Another group may have a resource of the same short name.
 pub(crate) const JOBS: &str = "pipelinejobs.stagecoach.dev";
 
 /// Items of a list.
@@ -25,11 +25,11 @@ pub(crate) struct List<T> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Role {
     Stage {
-        /// None where there is but one.
+        /// The replica; `None` if the job has only one.
         replica: Option<u32>,
         stage: u32,
     },
-    /// It may have taken the place of a stage.
+    /// A spare, which may have taken the place of a stage.
     Spare(u32),
 }
 
@@ -50,7 +50,7 @@ pub(crate) struct Pod {
     pub(crate) role: Role,
     pub(crate) attempt: u64,
     pub(crate) incarnation: u32,
-    /// Whether its containers were started: it has a log.
+    /// Whether the pod's containers were started, so that the pod has a log.
     pub(crate) has_started: bool,
     pub(crate) is_running: bool,
 }
@@ -76,7 +76,7 @@ struct PodStatus {
 }
 
 impl PodObject {
-    /// `None` if its labels are not those of a job's pod.
+    /// The pod; `None` if the labels do not identify a pod of a job.
     fn read(self) -> Option<Pod> {
         let number = |label: &str| self.metadata.labels.get(label).and_then(|value| value.parse().ok());
         let stage = number(STAGE_LABEL).map(|stage| Role::Stage { replica: number(REPLICA_LABEL), stage });
@@ -103,7 +103,7 @@ pub(crate) struct Event {
 }
 
 impl Event {
-    /// When it was.
+    /// The time of the event.
     pub(crate) fn at(&self) -> Option<Timestamp> {
         self.event_time.or(self.last_timestamp)
     }

@@ -1,4 +1,5 @@
-//! A job as the API server has it. Only what is told is read, so that fields of other versions do no harm.
+//! A job as the API server stores it. The plugin reads only the fields that it shows, so that fields of other versions
+//! do no harm.
 
 use anyhow::Context;
 use serde::Deserialize;
@@ -14,7 +15,7 @@ pub(crate) struct Job {
     pub(crate) metadata: Metadata,
     #[serde(default)]
     pub(crate) spec: Spec,
-    /// Kept unread: one job that can't be read does not hide the others.
+    /// The status, still unparsed, so that one job that can't be read does not hide the other jobs.
     #[serde(default)]
     status: Option<Value>,
 }
@@ -41,20 +42,20 @@ struct Restart {
 }
 
 impl Job {
-    /// The status; the default if none was written yet.
+    /// The status; the default status if no status was written yet.
     ///
     /// # Errors
-    /// If it was written by a version that this one does not understand.
+    /// If a version that this plugin does not understand wrote the status.
     pub(crate) fn status(&self) -> anyhow::Result<PipelineJobStatus> {
         let status: serde_json::Result<Option<PipelineJobStatus>> =
             self.status.as_ref().map(Deserialize::deserialize).transpose();
         Ok(self.read("status", status)?.unwrap_or_default())
     }
 
-    /// The operator's record of the job; None before its first attempt.
+    /// The operator's record of the job; `None` before its first attempt.
     ///
     /// # Errors
-    /// As [`Job::status`].
+    /// Same as [`Job::status`].
     pub(crate) fn state(&self, status: &PipelineJobStatus) -> anyhow::Result<Option<JobState>> {
         self.read("status.record", status.record.as_deref().map(serde_json::from_str).transpose())
     }
@@ -74,7 +75,7 @@ impl Job {
         self.spec.restart.max_restarts.unwrap_or_else(|| RestartSpec::default().max_restarts)
     }
 
-    /// The job's folder, as its pods see it.
+    /// The job's folder, as the job's pods see it.
     pub(crate) fn folder(&self) -> String {
         format!("{WORKSPACE_PATH}/{}", self.spec.storage.path.as_deref().unwrap_or(&self.metadata.name))
     }

@@ -8,7 +8,7 @@ use anyhow::{Context, bail};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-/// The user's kubectl, with the flags that say which cluster and namespace.
+/// The user's kubectl, with the flags that select the cluster and the namespace.
 #[derive(Clone, Debug)]
 pub(crate) struct Kubectl {
     program: OsString,
@@ -20,7 +20,7 @@ impl Kubectl {
         Kubectl { program: program.to_owned(), flags }
     }
 
-    /// Runs it to its end.
+    /// Runs kubectl to its end and returns its output.
     ///
     /// # Errors
     /// The error of kubectl, or of its start.
@@ -29,40 +29,40 @@ impl Kubectl {
         stdout(arguments.first().copied().unwrap_or_default(), &output)
     }
 
-    /// The same, of which the answer is JSON.
+    /// Runs kubectl to its end and parses its output as JSON.
     ///
     /// # Errors
-    /// As [`Kubectl::output`]; an answer that has another form.
+    /// Same as [`Kubectl::output`]. Also output that has another form.
     pub(crate) fn json<T: DeserializeOwned>(&self, arguments: &[&str]) -> anyhow::Result<T> {
         let answer = self.output(&[arguments, &["--output", "json"]].concat())?;
         let what = arguments.join(" ");
         serde_json::from_str(&answer).with_context(|| format!("`kubectl {what}` did not answer as expected"))
     }
 
-    /// Creates `object`, and returns it as the API server has it.
+    /// Creates `object` and returns the object that the API server stored.
     ///
     /// # Errors
-    /// As [`Kubectl::json`].
+    /// Same as [`Kubectl::json`].
     pub(crate) fn create<T: DeserializeOwned>(&self, object: &Value) -> anyhow::Result<T> {
         let mut command = self.command(&["create", "--filename", "-", "--output", "json"]);
         let piped = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut process = piped.spawn().with_context(|| self.not_started())?;
-        // what it does not read, it complains of
+        // kubectl itself reports an error about input that it does not read
         let _ = process.stdin.take().map(|mut input| write!(input, "{object}"));
         let answer = stdout("create", &process.wait_with_output()?)?;
         serde_json::from_str(&answer).context("`kubectl create` did not answer as expected")
     }
 
-    /// Starts it; its output can be read.
+    /// Starts kubectl. The caller can read its output.
     ///
     /// # Errors
-    /// If it can't be started.
+    /// If kubectl can't be started.
     pub(crate) fn start(&self, arguments: &[&str]) -> anyhow::Result<Child> {
         let mut command = self.command(arguments);
         command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().with_context(|| self.not_started())
     }
 
-    /// The flags come first: what follows `--` is for a program in a pod.
+    /// The flags come first, because arguments after `--` are for a program in a pod.
     fn command(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new(&self.program);
         command.args(&self.flags).args(arguments);
@@ -82,7 +82,8 @@ fn stdout(verb: &str, output: &Output) -> anyhow::Result<String> {
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
-/// The error of kubectl, without the lines of its log that come before it, such as `E1123 20:54:01.121742 ...`.
+/// The error of kubectl, without the log lines that kubectl writes before the error, such as `E1123 20:54:01.121742
+/// ...`.
 fn complaint(said: &str) -> String {
     let is_log = |line: &str| {
         let (level, rest) = line.split_at_checked(1).unwrap_or_default();

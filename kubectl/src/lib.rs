@@ -1,6 +1,6 @@
-//! `kubectl stagecoach`: jobs in a cluster, in the words in which `stagecoach` tells those of a workspace. `kubectl` is
-//! the one way to the cluster, so that contexts, credentials and proxies are the user's own; what is made of its
-//! answers is pure.
+//! `kubectl stagecoach`: shows jobs in a cluster in the words in which `stagecoach` shows the jobs of a workspace. The
+//! plugin reaches the cluster only through `kubectl`, so that contexts, credentials and proxies are the user's own. The
+//! code that processes kubectl's output is pure.
 
 #![forbid(unsafe_code)]
 
@@ -68,11 +68,11 @@ enum Command {
     Blame(volume_job::VolumeCommand),
 }
 
-/// Runs the command that `arguments` are, the program's name first, by calls of `kubectl`; its result is written to
-/// `out`. With `--help`, `--version` or arguments that can't be understood the process ends.
+/// Runs the command in `arguments`, whose first item is the program's name, by calls of `kubectl`. Writes the result to
+/// `out`. Ends the process for `--help`, `--version` or arguments that can't be understood.
 ///
 /// # Errors
-/// The error of kubectl, or the lack of the job, in a sentence; [`Ended`] if a command in the cluster failed.
+/// The error of kubectl, or a sentence about the missing job. [`Ended`] if a command in the cluster failed.
 pub fn run(kubectl: &OsStr, arguments: impl IntoIterator<Item = OsString>, out: &mut dyn Write) -> anyhow::Result<()> {
     let Arguments { command, connection } = Arguments::parse_from(arguments);
     let flags = [
@@ -99,7 +99,7 @@ pub fn run(kubectl: &OsStr, arguments: impl IntoIterator<Item = OsString>, out: 
 mod tests {
     use super::*;
 
-    /// The output and the result, with the kubectl of the tests.
+    /// The output and the result of the plugin, with the kubectl of the tests.
     fn plugin(arguments: &[&str]) -> (String, Result<(), String>) {
         let kubectl = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/kubectl.sh");
         let all = ["kubectl-stagecoach"].iter().chain(arguments).map(OsString::from);

@@ -1,4 +1,4 @@
-//! `kubectl-stagecoach`: kubectl runs it as `kubectl stagecoach`.
+//! `kubectl-stagecoach`: the plugin that kubectl runs as `kubectl stagecoach`.
 
 use std::io;
 use std::process::ExitCode;
@@ -9,7 +9,7 @@ use stagecoach_kubectl::Ended;
 fn main() -> ExitCode {
     match stagecoach_kubectl::run("kubectl".as_ref(), std::env::args_os(), &mut io::stdout()) {
         Ok(()) => ExitCode::SUCCESS,
-        // the reader has seen enough, as `head` has
+        // the reader has closed the output, as `head` does
         Err(error) if error.downcast_ref().is_some_and(is_closed) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("kubectl stagecoach: {}", visible(&format!("{error:#}")));

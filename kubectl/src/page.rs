@@ -10,7 +10,8 @@ use stagecoach_api::contract::{CONTAINER_NAME, PAGE_NOTE};
 use crate::cluster::{self, Pod, Role};
 use crate::kubectl::Kubectl;
 
-/// The page says its address when stage 0 starts: within the first bytes of its log.
+/// The size limit of the log to read. Stage 0 logs the page's address when it starts, so the address is in the first
+/// bytes of the log.
 const LOG_BYTES: &str = "--limit-bytes=4000000";
 /// The beginning of the address: the loopback of the pod.
 const LOOPBACK: &str = "http://127.0.0.1:";
@@ -32,7 +33,7 @@ pub(crate) struct PageCommand {
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Address {
     port: u16,
-    /// With the token.
+    /// The path of the page, with the token.
     path: String,
 }
 
@@ -69,15 +70,16 @@ impl PageCommand {
         if self.open {
             open(&url);
         }
-        // it says every connection; until Ctrl-C, which ends it too, or until the pod is gone
+        // kubectl writes a line for every connection: read until Ctrl-C, which ends kubectl too, or until the pod is
+        // gone
         said.map_while(Result::ok).for_each(drop);
         let status = forwarder.wait()?;
         bail!("kubectl port-forward to pod {} ended ({status}): the page moves when stage 0 is replaced", pod.name)
     }
 }
 
-/// The pods that may serve the page: those of stage 0, the newest first, of any replica, which may lead without the
-/// first; then spares, which may have taken its place.
+/// The pods that may serve the page. The pods of stage 0 come first, the newest of each replica first, because any
+/// replica may lead without the first replica. The spares follow, because a spare may have taken the place of stage 0.
 fn serving(pods: Vec<Pod>) -> Vec<Pod> {
     let newest = pods.iter().map(|pod| pod.attempt).max().unwrap_or_default();
     let may_serve = |pod: &Pod| {
@@ -89,7 +91,7 @@ fn serving(pods: Vec<Pod>) -> Vec<Pod> {
     pods
 }
 
-/// The page's address, which stage 0 says when it starts.
+/// The page's address, which stage 0 logs when it starts.
 fn address(log: &str) -> Option<Address> {
     let line = log.lines().rfind(|line| line.contains(PAGE_NOTE) && line.contains(LOOPBACK))?;
     let (_, rest) = line.split_once(LOOPBACK)?;
@@ -103,7 +105,7 @@ fn local_port(line: &str) -> Option<u16> {
     line.strip_prefix("Forwarding from 127.0.0.1:")?.split(' ').next()?.parse().ok()
 }
 
-/// Opens the browser; the address is printed, should that fail.
+/// Opens the browser. The address is already printed, in case the browser can't be opened.
 fn open(url: &str) {
     let opener = if cfg!(target_os = "macos") { "open" } else { "xdg-open" };
     let started =

@@ -49,7 +49,7 @@ impl TopCommand {
     }
 }
 
-/// The job's line; of a status that can't be read it says so.
+/// The job's line. If the status can't be read, the phase is `Unreadable`.
 fn row(job: &Job, with_namespace: bool) -> TopRow {
     let namespace = job.metadata.namespace.as_ref().filter(|_| with_namespace);
     let name = namespace.map_or_else(String::new, |namespace| format!("{namespace}/")) + &job.metadata.name;
@@ -59,7 +59,7 @@ fn row(job: &Job, with_namespace: bool) -> TopRow {
     };
     let progress = status.progress.clone().unwrap_or_default();
     let number = |value: Option<FloatString>| value.map(|value| value.0);
-    // what was measured last is no speed of a job that does not train
+    // the last measured value is not the speed of a job that does not train
     let now = |value: Option<FloatString>| number(value).filter(|_| is_training(&status));
     let mesh = status.attempt.as_ref().map(AttemptStatus::mesh);
     let stages = mesh.map_or(stages, Mesh::ranks);

@@ -1,5 +1,5 @@
-//! `kubectl stagecoach checkpoints` and `timeline`: what is on the job's volume is told by the trainer in a pod that
-//! has it.
+//! `kubectl stagecoach checkpoints` and `timeline`. The trainer in a pod that has the job's volume reports the contents
+//! of the volume.
 
 use std::io::Write;
 

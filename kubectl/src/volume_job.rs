@@ -1,6 +1,6 @@
-//! `kubectl stagecoach replay`, `audit` and `blame`: what `stagecoach` does with a job's folder, in the cluster, where
-//! its volume is. The plugin makes a small job of one pod for it, of the job's own template, shows its log, and deletes
-//! it at the end.
+//! `kubectl stagecoach replay`, `audit` and `blame`. Each command runs `stagecoach` on a job's folder in the cluster,
+//! where the job's volume is. The plugin creates a small job of one pod from the template of that job, shows the log of
+//! the pod, and deletes the small job at the end.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
@@ -23,9 +23,10 @@ use crate::logs;
 const INTERVAL: Duration = Duration::from_secs(1);
 /// The time for which the cluster keeps a job that nobody deletes, because the plugin ended before the job.
 const KEPT_SECONDS: u64 = 3600;
-/// A job of one stage may have 54 characters: the rest is for `-replay-` and what the API server appends.
+/// The number of characters that remain of a job's name. The name of a job of one stage may have 54 characters. The
+/// rest is for `-replay-` and the suffix that the API server appends.
 const NAME_LENGTH: usize = 40;
-/// The labels that put a pod into the group of the job's own pods that Kueue admits together.
+/// The label and the annotation that put a pod into the group of the job's own pods, which Kueue admits together.
 const GROUP_OF_PODS: [(&str, &str); 2] =
     [("labels", "kueue.x-k8s.io/pod-group-name"), ("annotations", "kueue.x-k8s.io/pod-group-total-count")];
 
@@ -42,7 +43,7 @@ pub(crate) struct VolumeCommand {
     options: Vec<String>,
 }
 
-/// The command in the cluster has ended with a code, with which the plugin exits too.
+/// The failure of a command in the cluster. The plugin exits with the same code.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
 pub struct Ended {
@@ -57,7 +58,7 @@ impl VolumeCommand {
         let object: Value = kubectl.json(&["get", JOBS, &self.job])?;
         let job: Job = serde_json::from_value(object.clone())?;
         let arguments = [command.to_owned(), job.folder()].into_iter().chain(self.options);
-        // a node that has computed wrong says nothing of the others
+        // the result of a node that has computed wrong proves nothing about the other nodes
         let state = job.state(&job.status()?)?.unwrap_or_default();
         let manifest = manifest(&object, &state.excluded_nodes, command, &arguments.collect::<Vec<_>>());
         if self.dry_run {
@@ -68,7 +69,7 @@ impl VolumeCommand {
         let name = created.metadata.name;
         eprintln!("job {name} runs stagecoach {command}; Ctrl-C leaves it running: kubectl delete {JOBS} {name}");
         let ended = watch(kubectl, &name, out);
-        // of one that is only not seen any more nothing is deleted
+        // after any other error, the plugin only does not see the job any more, so it does not delete the job
         if ended.as_ref().err().is_none_or(|error| error.is::<Ended>()) {
             let deleted = kubectl.output(&["delete", JOBS, &name, "--wait=false", "--ignore-not-found"]);
             deleted.err().into_iter().for_each(|error| eprintln!("job {name} is left: {error:#}"));
@@ -77,8 +78,8 @@ impl VolumeCommand {
     }
 }
 
-/// The job that runs `stagecoach` with these arguments beside `job`, whose volume, template and network policy it has,
-/// on none of `excluded_nodes`.
+/// The job that runs `stagecoach` with these arguments beside `job`. The new job has the volume, the template and the
+/// network policy of `job`, and runs on none of `excluded_nodes`.
 fn manifest(job: &Value, excluded_nodes: &BTreeSet<String>, command: &str, arguments: &[String]) -> Value {
     let (metadata, spec) = (&job["metadata"], &job["spec"]);
     let mut template = spec["template"].as_object().cloned().unwrap_or_default();
@@ -95,7 +96,7 @@ fn manifest(job: &Value, excluded_nodes: &BTreeSet<String>, command: &str, argum
     for probe in ["livenessProbe", "readinessProbe", "startupProbe", "lifecycle"] {
         trainer.remove(probe);
     }
-    // the image that the job was trained with, where the template leaves it to the operator
+    // if the template leaves the image to the operator, the new job has the image with which `job` was trained
     if let Some(image) = job["status"]["attempt"].get("image") {
         trainer.entry("image").or_insert_with(|| image.clone());
     }
@@ -105,7 +106,7 @@ fn manifest(job: &Value, excluded_nodes: &BTreeSet<String>, command: &str, argum
         "args": arguments,
         "workingDir": WORKSPACE_PATH,
     })));
-    // the template's other containers are beside a stage, and may never end
+    // the template's other containers accompany a stage, and may never end
     pod.insert("containers".to_owned(), json!([trainer]));
     keep_off_nodes(excluded_nodes, &mut pod);
     template.insert("spec".to_owned(), pod.into());
@@ -139,7 +140,7 @@ fn manifest(job: &Value, excluded_nodes: &BTreeSet<String>, command: &str, argum
     })
 }
 
-/// As much of a job's name as leaves place for what follows in the name of a pod.
+/// The beginning of a job's name, which leaves place for the suffixes in the name of a pod.
 fn cut(name: &str) -> &str {
     name.get(..NAME_LENGTH).map_or(name, |cut| cut.trim_end_matches('-'))
 }
@@ -148,10 +149,10 @@ fn object(value: Value) -> Map<String, Value> {
     value.as_object().cloned().unwrap_or_default()
 }
 
-/// Shows what the job's pod writes until it has ended.
+/// Shows the output of the job's pod until the pod has ended.
 ///
 /// # Errors
-/// [`Ended`], if it failed; what kubectl says; a reader that has gone.
+/// [`Ended`] if the job failed. The error of kubectl, or of a reader that has closed the output.
 fn watch(kubectl: &Kubectl, name: &str, out: &mut dyn Write) -> anyhow::Result<()> {
     let mut waits_for = None;
     loop {
@@ -185,28 +186,28 @@ fn is_over(phase: JobPhase) -> bool {
     matches!(phase, JobPhase::Complete | JobPhase::Failed | JobPhase::Suspended)
 }
 
-/// The condition of this type, if it is False.
+/// The condition of this type, if its status is `False`.
 fn unmet<'a>(status: &'a PipelineJobStatus, kind: &str) -> Option<&'a Condition> {
     status.condition(kind).filter(|condition| condition.status == "False")
 }
 
-/// Why the operator does not accept the job, if it does not.
+/// The reason why the operator does not accept the job; `None` if the job is not rejected.
 fn refusal(status: &PipelineJobStatus) -> Option<&str> {
     Some(&unmet(status, condition_type::ACCEPTED)?.message)
 }
 
-/// The operator's message about a job that has no place.
+/// The operator's message about a job whose pods are not scheduled.
 fn why_it_waits(status: &PipelineJobStatus) -> Option<String> {
     let waiting = unmet(status, condition_type::SCHEDULED)?;
     Some(format!("{}: {}", waiting.reason, waiting.message))
 }
 
-/// The failure. A process that ended by itself has its reason in the log.
+/// The failure of the job. If the process ended by itself, the log has the reason.
 fn ended(name: &str, failure: LastFailureStatus) -> Ended {
     let exit_code = failure.exit_code.and_then(|code| u8::try_from(code).ok()).filter(|code| *code != 0);
     let why = format!("{}: {}", failure.reason, failure.message.unwrap_or_default());
     let message = match exit_code {
-        // of these it has said why itself
+        // for these codes, the process itself has logged the reason
         Some(code @ (1 | 74)) if failure.log_tail.is_some() => {
             format!("stagecoach ended with exit code {code} in the pod of job {name}")
         }

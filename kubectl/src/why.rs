@@ -29,7 +29,7 @@ pub(crate) struct WhyCommand {
 impl WhyCommand {
     pub(crate) fn run(self, kubectl: &Kubectl, out: &mut dyn Write) -> anyhow::Result<()> {
         let job = cluster::job(kubectl, &self.job)?;
-        // who may not read events still learns the rest
+        // a user without permission to read events still gets the rest
         let events = cluster::events(kubectl, &job).map_err(|error| format!("{error:#}"));
         writeln!(out, "{}", visible(&tell(&job, &events, now())?))?;
         Ok(())
@@ -44,10 +44,10 @@ fn millis(at: Timestamp) -> UnixMillis {
     UnixMillis(u64::try_from(at.as_millisecond()).unwrap_or_default())
 }
 
-/// The last failure from cause to consequence, then what else wants attention, and the last events.
+/// The last failure from cause to consequence, then the other conditions that need attention, and the last events.
 ///
 /// # Errors
-/// If another version of the operator wrote the status.
+/// If another version of the operator wrote the status, and the status can't be read.
 fn tell(job: &Job, events: &Result<Vec<Event>, String>, now: UnixMillis) -> anyhow::Result<String> {
     let status = job.status()?;
     let state = job.state(&status)?;
@@ -88,13 +88,13 @@ fn tell(job: &Job, events: &Result<Vec<Event>, String>, now: UnixMillis) -> anyh
     Ok(text)
 }
 
-/// The spare that took the place of `stage` last, as the operator's events say.
+/// The spare that took the place of `stage` last, according to the operator's events.
 fn spare_for(stage: &str, events: &[Event]) -> Option<Successor> {
     let mut takeovers = events.iter().rev().filter(|event| event.reason == SPARE_TOOK_PLACE);
     takeovers.find_map(|event| taker(&event.message, stage)).map(Successor::Spare)
 }
 
-/// The time of the recovery after which the job trains.
+/// A sentence about the duration of the last recovery, once the job trains again or is complete.
 fn resumption(status: &PipelineJobStatus, state: &JobState) -> Option<String> {
     let is_over = matches!(status.phase, Some(JobPhase::Running | JobPhase::Complete));
     let recovery = status.last_recovery.as_ref().filter(|recovery| recovery.attempt == state.attempt.number)?;
@@ -152,7 +152,7 @@ fn status_text(job: &Job, status: &PipelineJobStatus, state: Option<&JobState>) 
     }
 }
 
-/// Whether somebody should look at it, as docs/OPERATIONS.md says. `Failed` is told already.
+/// Whether somebody should look at the condition, according to docs/OPERATIONS.md. The text already shows `Failed`.
 fn wants_attention(condition: &Condition) -> bool {
     let is_false = condition.status == "False";
     match condition.kind.as_str() {

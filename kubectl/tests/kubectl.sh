@@ -1,6 +1,6 @@
 #!/bin/sh
-# A kubectl that knows jobs, each with a pod of stage 0: `small`, whose pod runs, `ended` and `pending`;
-# what is created is called `made`, and has failed with exit code 74.
+# A kubectl that knows three jobs, each with a pod of stage 0: `small`, whose pod runs, `ended` and `pending`.
+# A created job is named `made` and has failed with exit code 74.
 job() { echo '{"metadata": {"name": "'"$1"'", "uid": "'"$1"'"}, "spec": {"storage": {"path": "jobs/'"$1"'"}}}'; }
 pods() {
     echo '{"items": [{"metadata": {"name": "'"$1"'-0-1", "labels": {"stagecoach.dev/stage": "0", "stagecoach.dev/attempt": "1"}},

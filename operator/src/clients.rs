@@ -27,14 +27,14 @@ pub(crate) struct Clients {
     pub network_policies: JsonApi,
     /// Logs of pods.
     pub pod_logs: Api<Pod>,
-    /// The client that all others use.
+    /// The client that the other fields use.
     pub client: Client,
     namespace: String,
     field_manager: String,
 }
 
 impl Clients {
-    /// The clients of `namespace`; their writes have this field manager.
+    /// The clients of `namespace`. Their writes have this field manager.
     pub(crate) fn new(client: &Client, namespace: &str, field_manager: &str) -> Clients {
         Clients {
             jobs: Api::namespaced(client.clone(), namespace),

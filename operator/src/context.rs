@@ -1,4 +1,4 @@
-//! Shared by all reconciles.
+//! The state that all reconciles share.
 
 use std::sync::Arc;
 
@@ -18,7 +18,7 @@ use crate::telemetry::Telemetry;
 use crate::triggers::Triggers;
 use crate::write_cache::WriteCache;
 
-/// Shared by all reconciles.
+/// The state that all reconciles share.
 pub(crate) struct Context {
     /// The API client.
     pub client: Client,
@@ -32,13 +32,13 @@ pub(crate) struct Context {
     pub field_manager: String,
     /// The other operators that write the jobs' status, fed by the watch.
     pub other_operators: OtherOperators,
-    /// The job that has each folder, fed by the watch.
+    /// The folders and the job that has each of them, fed by the watch.
     pub folders: Folders,
     /// Jobs as this operator wrote them last.
     pub write_cache: WriteCache,
     /// The PodGroup APIs that the cluster serves.
     pub pod_group_discovery: PodGroupDiscovery,
-    /// The last `/status` of each job's stage 0.
+    /// The last `/status` of each job's stage 0 and of its spares.
     pub stage_status_poller: StageStatusPoller,
     /// The log tails of the jobs' last failures.
     pub log_tails: LogTails,
@@ -51,24 +51,24 @@ pub(crate) struct Context {
     caches: PerJob<ReconcileCache>,
 }
 
-/// In-memory state of a job. It is an optimisation only: after a restart of the operator it is empty.
+/// The in-memory state of a job. The state is only an optimisation, and is empty after a restart of the operator.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct ReconcileCache {
     /// The rejections by the API server.
     pub rejections: Rejections,
-    /// The repairs of its objects.
+    /// The repairs of the job's objects.
     pub repairs: RepairHistory,
-    /// The recovery from the last failure, if it was followed from its beginning.
+    /// The recovery from the last failure, if this operator has observed the recovery from its beginning.
     pub recovery: Option<Recovery>,
     /// Consecutive failed reconciles.
     pub api_failures: u32,
-    /// The attempt all of whose pods were observed. A pod missing afterwards was deleted, even if the status does not
-    /// have `podsCreated` yet.
+    /// The attempt whose pods were all observed. A pod that is missing afterwards was deleted, even if the status does
+    /// not have `podsCreated` yet.
     pub all_created_attempt: Option<CreatedAttempt>,
 }
 
 impl Context {
-    /// With empty caches.
+    /// A context with empty caches.
     pub(crate) fn new(client: Client, config: OperatorConfig, reporter: Reporter) -> Context {
         let triggers = Arc::<Triggers>::default();
         let stage_status_poller = StageStatusPoller::new(config.poll_interval(), Arc::clone(&triggers));
@@ -92,7 +92,8 @@ impl Context {
         }
     }
 
-    /// A recorder for one event: a shared one would aggregate events of the same reason and keep the first message.
+    /// A recorder for one event. A shared recorder would aggregate events of the same reason and keep only the first
+    /// message.
     pub(crate) fn recorder(&self) -> Recorder {
         Recorder::new(self.client.clone(), self.reporter.clone())
     }

@@ -1,5 +1,5 @@
-//! Watches, and what triggers a reconcile: a change of a PipelineJob, of one of its pods, or of another object that it
-//! owns.
+//! The watches and the triggers of reconciles: a change of a PipelineJob, of one of its pods, or of another object that
+//! the job owns.
 
 use std::fmt::Debug;
 use std::sync::Arc;
@@ -36,14 +36,14 @@ const DEBOUNCE: Duration = Duration::from_millis(1);
 /// The interval at which cache entries of deleted jobs are removed.
 const CACHE_CLEANUP_INTERVAL: Duration = Duration::from_secs(60);
 
-/// Pause before a watch that failed begins again, and the longest one: kube's own goes up to 30 s, for which a job that
-/// was created after an outage, or after the CRD was applied again, would not be seen.
+/// The first and the longest pause before a failed watch begins again. kube's own pauses grow to 30 s. For this time,
+/// the operator would not see a job that was created after an outage, or after the CRD was applied again.
 const INITIAL_WATCH_PAUSE: Duration = Duration::from_millis(500);
 const MAX_WATCH_PAUSE: Duration = Duration::from_secs(5);
-/// After this time without a failure the pauses begin at the shortest one again.
+/// The time without a failure after which the pauses begin at the shortest one again.
 const WATCH_PAUSE_RESET: Duration = Duration::from_secs(60);
 
-/// Watches and reconciles until `stop`; reconciles in progress are finished first.
+/// Watches and reconciles until `stop` is set. Reconciles in progress are finished first.
 pub(crate) async fn run(context: Arc<Context>, stop: tokio::sync::watch::Receiver<bool>) {
     let namespaces = &context.config.namespaces;
     let all = [String::new()];
@@ -55,7 +55,7 @@ pub(crate) async fn run(context: Arc<Context>, stop: tokio::sync::watch::Receive
     }
 }
 
-/// Watches one namespace, or all if the name is empty.
+/// Watches one namespace, or all namespaces if the name is empty.
 async fn watch(context: Arc<Context>, namespace: &str, mut stop: tokio::sync::watch::Receiver<bool>) {
     let client = &context.client;
     let config = Config::default().concurrency(context.config.workers).debounce(DEBOUNCE);
@@ -102,7 +102,7 @@ async fn watch(context: Arc<Context>, namespace: &str, mut stop: tokio::sync::wa
         .await;
 }
 
-/// Objects of one namespace, or of all if the name is empty.
+/// The objects of one namespace, or of all namespaces if the name is empty.
 fn api<K: Resource<DynamicType = (), Scope = NamespaceResourceScope>>(client: &Client, namespace: &str) -> Api<K> {
     match namespace {
         "" => Api::all(client.clone()),
@@ -114,7 +114,7 @@ fn api<K: Resource<DynamicType = (), Scope = NamespaceResourceScope>>(client: &C
 #[derive(Debug)]
 struct WatchPauses {
     failures: u32,
-    /// By which the pauses of several watches differ.
+    /// The seed of the jitter, by which the pauses of several watches differ.
     seed: u64,
 }
 
@@ -138,7 +138,7 @@ fn watch_backoff() -> ResetTimerBackoff<WatchPauses> {
     ResetTimerBackoff::new(WatchPauses { failures: 0, seed: now().0 }, WATCH_PAUSE_RESET)
 }
 
-/// The events of a watch. It restarts when it fails; failures are logged and counted.
+/// The events of a watch. The watch restarts after a failure. Failures are logged and counted.
 fn events<K>(
     context: &Arc<Context>,
     objects: Api<K>,
@@ -166,7 +166,7 @@ where
     events(context, objects, watcher::Config::default().labels(JOB_UID_LABEL))
 }
 
-/// The jobs whose objects another client changed, of one kind.
+/// The jobs whose objects of kind `K` another client changed.
 fn changed_owned<K>(
     context: &Arc<Context>,
     namespace: &str,
@@ -181,7 +181,8 @@ where
     })
 }
 
-/// Updates the known objects. Returns the job to reconcile, if it owns the object and its knowledge has changed.
+/// Updates the known objects. Returns the job to reconcile, if the object has the labels of a job and the event is
+/// news.
 fn job_of_owned_event<K: OwnedObject>(
     context: &Context,
     watched: &str,
@@ -201,7 +202,7 @@ fn job_of_owned_event<K: OwnedObject>(
     };
     let (name, uid) = (object.labels().get(JOB_LABEL)?, object.labels().get(JOB_UID_LABEL)?);
     let namespace = object.namespace()?;
-    // without its owner it is no longer the job's
+    // without its owner reference, the object no longer belongs to the job
     let deleted = deleted || !build::is_controlled_by(object.meta(), uid);
     let known = KnownObject::new(&object, &context.field_manager);
     let is_news = match deleted {
@@ -211,7 +212,7 @@ fn job_of_owned_event<K: OwnedObject>(
     is_news.then(|| ObjectRef::new(name).within(&namespace))
 }
 
-/// Updates the pod cache. Returns the job to reconcile, if that changes what is cached.
+/// Updates the pod cache. Returns the job to reconcile, if the event changes the cached pods.
 fn job_of_pod_event(context: &Context, watched: &str, event: Event<PartialPod>) -> Option<ObjectRef<RawPipelineJob>> {
     let (pod, deleted) = match event {
         Event::Apply(pod) | Event::InitApply(pod) => (pod, false),

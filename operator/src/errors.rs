@@ -1,4 +1,4 @@
-//! Why a reconcile failed, and when it is retried.
+//! The errors of a reconcile, and the delays before its retry.
 
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
@@ -12,28 +12,28 @@ use stagecoach_lifecycle::backoff_delay;
 use crate::context::Context;
 use crate::job::RawPipelineJob;
 
-/// Time limit of one reconcile. Every write may be repeated, so that an aborted reconcile is simply done again.
+/// Time limit of one reconcile. Every write may be repeated, so the operator can safely repeat an aborted reconcile.
 pub(crate) const RECONCILE_TIMEOUT: Duration = Duration::from_secs(10);
 /// Retry delay after a conflict: the watch delivers the newer version within milliseconds.
 const CONFLICT_RETRY_DELAY: Duration = Duration::from_millis(50);
-/// Retry delay after the first error of another kind; it doubles with each further one.
+/// Retry delay after the first error of another kind. The delay doubles with each further error.
 const INITIAL_RETRY_DELAY: Duration = Duration::from_millis(500);
 /// The longest retry delay.
 const MAX_RETRY_DELAY: Duration = Duration::from_secs(8);
 
-/// Why a reconcile failed; it is retried.
+/// The reason why a reconcile failed. The operator retries the reconcile.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ReconcileError {
     /// The API server took too long.
     #[error("no answer within {} s", RECONCILE_TIMEOUT.as_secs())]
     Timeout,
-    /// The job that was read is no longer the stored one.
+    /// The job that was read is no longer the stored job.
     #[error("the job changed meanwhile")]
     Conflict,
     /// An error of the API server, or of the connection to it.
     #[error("{}", describe_api_error(.0))]
     Api(#[from] kube::Error),
-    /// An object that the job does not own has the name of one that it needs.
+    /// An object that the job does not own has the name of an object that the job needs.
     #[error("{0}")]
     NameTaken(String),
     /// A defect of the operator.
@@ -65,7 +65,8 @@ fn describe_api_error(error: &kube::Error) -> String {
     }
 }
 
-/// Runs the reconcile of one job. A panic is that job's error: it must not end the operator, which serves all others.
+/// Runs the reconcile of one job. A panic becomes the error of that job, because it must not end the operator, which
+/// serves all other jobs.
 pub(crate) async fn catch_panic<T>(
     reconcile: impl Future<Output = Result<T, ReconcileError>>,
 ) -> Result<T, ReconcileError> {
@@ -76,7 +77,7 @@ pub(crate) async fn catch_panic<T>(
     })
 }
 
-/// When a failed reconcile is retried.
+/// The delay after which the controller retries a failed reconcile.
 pub(crate) fn error_policy(object: Arc<RawPipelineJob>, error: &ReconcileError, context: Arc<Context>) -> Action {
     if error.reason() == "Conflict" {
         return Action::requeue(CONFLICT_RETRY_DELAY);
@@ -95,7 +96,7 @@ pub(crate) fn error_policy(object: Arc<RawPipelineJob>, error: &ReconcileError, 
 mod tests {
     use super::*;
 
-    /// They are a metric's labels, which alerts are written against.
+    /// The reasons are labels of a metric, and alerts refer to them.
     #[test]
     fn reasons_of_errors_never_change() {
         let api = |code: u16| {

@@ -1,6 +1,6 @@
-//! The folders of claims, and the job that has each. Two jobs in one folder would take it from each other for ever, so
-//! that one has it: the job that was accepted with it, else the oldest. Fed by the watch, as a job that waits may be
-//! reconciled before the one that has the folder.
+//! The folders of claims, and the job that has each folder. Two jobs in one folder would take it from each other
+//! forever. Therefore only one job has the folder: the job that was accepted with this folder, else the oldest job. The
+//! watch feeds this state, because a job that waits may be reconciled before the job that has the folder.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Mutex;
@@ -18,8 +18,8 @@ use crate::build::{self, JobReference};
 use crate::job::{self, RawPipelineJob};
 use crate::sync::lock;
 
-/// The time for which the pods of a job that has left a folder keep others out of it: on a dead node they may stay for
-/// ever, and then the fence on the volume keeps them from committing.
+/// The time for which the pods of a job that has left a folder keep other jobs out of it. On a dead node, such pods may
+/// stay forever. After this time, the fence on the volume keeps the pods from committing.
 const LEAVE_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A folder of a volume.
@@ -27,7 +27,7 @@ const LEAVE_TIMEOUT: Duration = Duration::from_secs(60);
 struct Folder {
     namespace: String,
     claim: String,
-    /// Relative to the volume's root, without empty parts and `.`.
+    /// The path relative to the volume's root, without empty parts and `.`.
     path: String,
 }
 
@@ -38,7 +38,8 @@ struct User {
     created: Option<Timestamp>,
     /// Whether the job was accepted with this folder.
     accepted: bool,
-    /// When the job was deleted, ended or took another folder; its pods may still be there.
+    /// The time at which the job was deleted, ended or took another folder. The job's pods may still be in this folder.
+    /// `None` until then.
     left: Option<Instant>,
 }
 
@@ -49,9 +50,9 @@ pub(crate) struct Folders(Mutex<State>);
 #[derive(Debug, Default)]
 struct State {
     users: HashMap<Folder, Vec<User>>,
-    /// By the job's UID: the generation of its spec, and the folder that it names.
+    /// The generation of each job's spec and the folder that the spec names, by job UID.
     of_job: HashMap<String, (i64, Folder)>,
-    /// By the watched namespace, "" for all: the jobs in the list that is being made.
+    /// The UIDs of the jobs in the list that is in progress, by watched namespace; `""` stands for all namespaces.
     listing: HashMap<String, HashSet<String>>,
 }
 
@@ -60,13 +61,13 @@ struct State {
 pub(crate) struct FolderTaken {
     /// A sentence that names the other job.
     pub message: String,
-    /// Whether the other job has left, and only its pods are still there.
+    /// Whether the other job has left the folder, and only its pods are still there.
     pub is_leaving: bool,
 }
 
 impl Folders {
-    /// Applies an event of the watch of a namespace, "" for all. Returns the jobs that may have a folder now for which
-    /// they waited.
+    /// Applies an event of the watch of a namespace; `""` stands for all namespaces. Returns the jobs that may now get
+    /// the folder for which they waited.
     pub(crate) fn apply(&self, watched: &str, event: &Event<RawPipelineJob>) -> Vec<JobReference> {
         let mut state = lock(&self.0);
         match event {
@@ -92,8 +93,8 @@ impl Folders {
         }
     }
 
-    /// Gives the job its folder, unless another job has it. A job that `runs` has what it runs in. `has_pods` says of a
-    /// job's UID whether a pod of it lives.
+    /// Gives the job its folder, unless another job has the folder. A job that `runs` keeps the folder in which it
+    /// runs. `has_pods` returns whether the job with the given UID has a living pod.
     pub(crate) fn claim(&self, uid: &str, runs: bool, has_pods: impl Fn(&str) -> bool) -> Result<(), FolderTaken> {
         let mut state = lock(&self.0);
         let Some((_, folder)) = state.of_job.get(uid).cloned() else { return Ok(()) };
@@ -107,7 +108,7 @@ impl Folders {
         taken.map_or(Ok(()), Err)
     }
 
-    /// Removes what jobs left behind that no other job has asked for.
+    /// Removes the expired entries of jobs that have left their folder, if no other job has asked for the folder.
     pub(crate) fn clean_up(&self) {
         lock(&self.0).users.retain(|_, users| {
             users.retain(|user| user.left.is_none_or(|left| left.elapsed() < LEAVE_TIMEOUT));
@@ -137,7 +138,7 @@ impl User {
 }
 
 impl State {
-    /// Records which folder a job has. Returns the other jobs of the folder that it has left.
+    /// Records which folder a job has. Returns the other jobs of the folder that the job has left.
     fn update(&mut self, object: &RawPipelineJob) -> Vec<JobReference> {
         let uid = object.uid().unwrap_or_default();
         let generation = object.metadata.generation.unwrap_or_default();
@@ -172,7 +173,7 @@ impl State {
     }
 }
 
-/// The part of a status that says whether a job has a folder.
+/// The part of a status that shows whether a job has a folder.
 #[derive(Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 struct FolderStatus {
@@ -183,7 +184,7 @@ struct FolderStatus {
 }
 
 impl FolderStatus {
-    /// The status; the default if there is none that can be read.
+    /// The status; the default status if the object has no readable status.
     fn of(object: &RawPipelineJob) -> FolderStatus {
         serde_json::from_str::<Option<FolderStatus>>(object.status()).ok().flatten().unwrap_or_default()
     }
@@ -196,7 +197,7 @@ impl FolderStatus {
         self.observed_generation == Some(generation) && self.accepted().is_some_and(|it| it.status == "True")
     }
 
-    /// Whether pods of the job may be in its folder, now or later, by the spec as it is.
+    /// Whether pods of the job may be in its folder, now or later, according to the current spec.
     fn may_run(&self, object: &RawPipelineJob) -> bool {
         let is_over = matches!(self.phase, JobPhase::Complete | JobPhase::Failed);
         let is_refused = self.attempt.is_none()
@@ -207,7 +208,7 @@ impl FolderStatus {
     }
 }
 
-/// The folder that the spec names, if it is of a claim.
+/// The folder that the spec names, if the folder belongs to a claim.
 fn folder_of(object: &RawPipelineJob) -> Option<Folder> {
     let spec = StoredSpec::from_json(object.spec()).ok()?.spec;
     let (claim, sub_path) = build::workspace_claim(&spec)?;
@@ -260,7 +261,7 @@ mod tests {
         folders.apply("", &Event::Apply(job("old", 1, "shared", accepted("True", "Valid"))));
         assert!(folders.claim("older", false, no_pods).is_err());
         assert_eq!(folders.claim("old", false, no_pods), Ok(()));
-        // what runs has what it runs in
+        // a running job keeps the folder in which it runs
         assert_eq!(folders.claim("older", true, no_pods), Ok(()));
     }
 

@@ -1,6 +1,6 @@
-//! API client of one kind in one namespace. Like `kube::Api`, but objects may be of several types, and responses are
-//! parsed only as far as needed: the specs of created pods are not, and a replaced object keeps fields that k8s-openapi
-//! does not know.
+//! API client of one kind in one namespace. The client is like `kube::Api`, but its objects may have several types, and
+//! it parses responses only as far as needed. The specs of created pods are not parsed, and a replaced object keeps
+//! fields that k8s-openapi does not know.
 
 use kube::api::{DeleteParams, GetParams, ListParams, PostParams};
 use kube::core::Request;
@@ -24,7 +24,7 @@ pub(crate) struct JsonApi {
 }
 
 impl JsonApi {
-    /// For objects of `K` in `namespace`; the writes have this field manager.
+    /// A client for objects of `K` in `namespace`. The writes have this field manager.
     pub(crate) fn new<K: Resource>(
         client: &Client,
         namespace: &str,
@@ -57,7 +57,7 @@ impl JsonApi {
         self.client.request(request.map_err(kube::Error::BuildRequest)?).await
     }
 
-    /// The object of this name, if it exists.
+    /// The object of this name, if such an object exists.
     pub(crate) async fn get(&self, name: &str) -> kube::Result<Option<Value>> {
         let request = self.request.get(name, &GetParams::default()).map_err(kube::Error::BuildRequest)?;
         match self.client.request(request).await {
@@ -76,7 +76,7 @@ impl JsonApi {
         Ok(self.client.request::<ObjectItems<T>>(request).await?.items)
     }
 
-    /// Deletes the object of this name; succeeds if it does not exist.
+    /// Deletes the object of this name. Succeeds if the object does not exist.
     pub(crate) async fn delete(&self, name: &str, params: &DeleteParams) -> kube::Result<()> {
         let request = self.request.delete(name, params).map_err(kube::Error::BuildRequest)?;
         match self.client.request::<IgnoredAny>(request).await {

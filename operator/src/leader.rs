@@ -1,8 +1,8 @@
 //! Leader election: only the holder of the Lease reconciles.
 //!
-//! No clocks of two replicas are compared. A candidate takes the Lease if, by its own clock, the Lease has not changed
-//! for as long as it is valid; the holder gives up earlier if it can't renew it. Every write is conditional on the
-//! resourceVersion that was read, so that only one of several candidates succeeds.
+//! The election never compares the clocks of two replicas. A candidate takes the Lease if, by the candidate's own
+//! clock, the Lease has not changed for as long as it is valid. A holder that can't renew the Lease gives up earlier.
+//! Every write is conditional on the resourceVersion that was read, so that only one of several candidates succeeds.
 
 use std::pin::pin;
 use std::time::Duration;
@@ -23,7 +23,7 @@ use crate::config::OperatorConfig;
 const LEASE_DURATION: Duration = Duration::from_secs(15);
 /// The interval between two renewals.
 const RENEW_INTERVAL: Duration = Duration::from_secs(5);
-/// The time after the last renewal at which the holder gives up: before another replica may take the Lease.
+/// The time after the last renewal at which the holder gives up, before another replica may take the Lease.
 const RENEW_DEADLINE: Duration = Duration::from_secs(12);
 /// The wait after a failed request.
 const RETRY_DELAY: Duration = Duration::from_millis(500);
@@ -32,16 +32,16 @@ const RETRY_DELAY: Duration = Duration::from_millis(500);
 pub(crate) struct HeldLease {
     leases: Api<Lease>,
     lease: Lease,
-    /// When the request of the last successful renewal was sent.
+    /// The time at which the request of the last successful renewal was sent.
     renewed: Instant,
 }
 
 /// A replica that waits for the Lease.
 struct Candidate {
     identity: String,
-    /// The Lease that was observed last: None before the first observation, `Some(None)` if it does not exist.
+    /// The Lease that was observed last. `None` before the first observation; `Some(None)` if the Lease does not exist.
     seen: Option<Option<Lease>>,
-    /// Since when its holder and renewal time are unchanged, by this replica's clock.
+    /// The time since which the holder and the renewal time of the Lease are unchanged, by this replica's clock.
     since: Instant,
 }
 
@@ -61,7 +61,8 @@ impl Candidate {
         self.seen = Some(lease);
     }
 
-    /// When the Lease may be taken, unless it changes before; None before the first observation.
+    /// The time at which this replica may take the Lease, unless the Lease changes before. `None` before the first
+    /// observation.
     fn may_take_at(&self) -> Option<Instant> {
         let spec = self.seen.as_ref()?.as_ref().and_then(|lease| lease.spec.as_ref());
         let holder = spec.and_then(|spec| spec.holder_identity.as_deref()).unwrap_or_default();
@@ -72,7 +73,7 @@ impl Candidate {
         Some(self.since + seconds.map_or(LEASE_DURATION, Duration::from_secs))
     }
 
-    /// The Lease as this replica takes it.
+    /// The Lease with this replica as its holder.
     fn taken(&self, name: &str) -> Lease {
         let mut lease = self.seen.clone().flatten().unwrap_or_default();
         lease.metadata = ObjectMeta { name: Some(name.to_owned()), ..lease.metadata };
@@ -90,7 +91,7 @@ impl Candidate {
     }
 }
 
-/// Waits for the Lease and takes it. Errors of the API server are logged and tried again.
+/// Waits for the Lease and takes it. Errors of the API server are logged, and the request is tried again.
 pub(crate) async fn acquire(client: Client, config: &OperatorConfig) -> HeldLease {
     let leases: Api<Lease> = Api::namespaced(client, &config.namespace);
     let mut watched = pin!(watch_object(leases.clone(), &config.lease).default_backoff());
@@ -118,7 +119,7 @@ pub(crate) async fn acquire(client: Client, config: &OperatorConfig) -> HeldLeas
         };
         match taken {
             Ok(lease) => return HeldLease { leases, lease, renewed: started },
-            // another candidate was faster, or the holder renewed it and the watch is late
+            // another candidate was faster, or the holder renewed the Lease and the watch is late
             Err(kube::Error::Api(status)) if status.code == 409 => {}
             Err(error) => tracing::warn!(lease = config.lease, "the Lease can't be taken: {error}"),
         }
@@ -129,15 +130,15 @@ pub(crate) async fn acquire(client: Client, config: &OperatorConfig) -> HeldLeas
     }
 }
 
-/// Why a renewal failed.
+/// The reason why a renewal failed.
 enum RenewError {
-    /// Another holds the Lease, or it was deleted.
+    /// Another replica holds the Lease, or the Lease was deleted.
     Lost,
     Api(kube::Error),
 }
 
 impl HeldLease {
-    /// Renews the Lease. Returns when it is lost, with the reason.
+    /// Renews the Lease until it is lost. Returns the reason of the loss.
     pub(crate) async fn keep(&mut self) -> String {
         loop {
             sleep_until(self.renewed + RENEW_INTERVAL).await;
@@ -158,10 +159,10 @@ impl HeldLease {
         }
     }
 
-    /// Gives it up, so that another replica can take it at once.
+    /// Releases the Lease, so that another replica can take it at once.
     ///
     /// # Errors
-    /// The API server's, unless another holds it already.
+    /// The error of the API server, unless the Lease is already lost.
     pub(crate) async fn release(mut self) -> kube::Result<()> {
         let released = |spec: &mut LeaseSpec| {
             spec.holder_identity = None;
@@ -177,8 +178,8 @@ impl HeldLease {
         self.write(|spec| spec.renew_time = Some(now())).await
     }
 
-    /// Writes the Lease with a change. If another client wrote it meanwhile, it is read again: a holder is still a
-    /// holder if somebody annotates it.
+    /// Writes the Lease with a change. If another client wrote the Lease meanwhile, the holder reads it again and
+    /// repeats the write. A change such as an annotation does not end the hold.
     async fn write(&mut self, change: impl Fn(&mut LeaseSpec)) -> Result<(), RenewError> {
         let name = self.lease.metadata.name.clone().unwrap_or_default();
         let holder = |lease: &Lease| lease.spec.as_ref().and_then(|spec| spec.holder_identity.clone());
@@ -212,7 +213,7 @@ mod tests {
 
     const SECOND: Duration = Duration::from_secs(1);
 
-    /// Held by `holder`, renewed at that time by the holder's clock.
+    /// A Lease that `holder` holds and renewed at the time `renewed`, in Unix seconds of the holder's clock.
     fn lease(holder: &str, renewed: i64) -> Option<Lease> {
         let spec = LeaseSpec {
             holder_identity: Some(holder.into()),

@@ -22,7 +22,7 @@ use crate::ttl::{delete_job, remaining_ttl};
 /// Reconciles one job.
 ///
 /// # Errors
-/// Any error is retried, see `error_policy`.
+/// Any error. The controller retries the reconcile, see `error_policy`.
 pub(crate) async fn reconcile(object: Arc<RawPipelineJob>, context: Arc<Context>) -> Result<Action, ReconcileError> {
     let started = Instant::now();
     let object = context.write_cache.newest(object);
@@ -35,7 +35,7 @@ pub(crate) async fn reconcile(object: Arc<RawPipelineJob>, context: Arc<Context>
     result
 }
 
-/// Reconciles one job, if it is this operator's and valid. Returns when to reconcile it again.
+/// Reconciles one job, if this operator manages the job and the job is valid. Returns when to reconcile the job again.
 async fn reconcile_job(object: &RawPipelineJob, context: &Context) -> Result<Action, ReconcileError> {
     if !job::is_managed_here(object) || object.meta().deletion_timestamp.is_some() {
         return Ok(Action::await_change());
@@ -55,7 +55,7 @@ async fn reconcile_job(object: &RawPipelineJob, context: &Context) -> Result<Act
     }
 }
 
-/// The job, if no other has its folder.
+/// The job, if no other job has its folder.
 fn with_folder(job: ParsedJob, context: &Context) -> Result<ParsedJob, InvalidJob> {
     let has_pods = |uid: &str| context.pod_cache.has_living(uid);
     context.folders.claim(&job.reference.uid, job.runs, has_pods).map_err(InvalidJob::Folder)?;
@@ -101,7 +101,7 @@ async fn reconcile_valid_job(
         apply_decision(&apply_context, &decision, repairs, &mut created, &mut repaired),
         publish_events(context, &inputs, &status),
     );
-    // also after an error: something that was created earlier may have been rejected
+    // also after an error: the API server may have rejected an earlier creation
     let retry_after = cache_rejections(&job, &decision, &rejections, &created, context);
     let next_repair = cache_repairs(&job, &repaired, pods.observed_at, context);
     applied?;
@@ -115,7 +115,7 @@ async fn reconcile_valid_job(
     Ok(delays.into_iter().flatten().min().map_or_else(Action::await_change, Action::requeue))
 }
 
-/// Adds to `job` what is cached and not in its status yet. Returns what was rejected when it was tried last.
+/// Adds to `job` the cached state that its status does not have yet. Returns the rejections of the last tries.
 fn restore_cached_state(job: &mut ParsedJob, context: &Context) -> Rejections {
     let has_record = job.status.record.is_some();
     let cache = context.with_cache(&job.reference.uid, |cache| {
@@ -129,7 +129,8 @@ fn restore_cached_state(job: &mut ParsedJob, context: &Context) -> Rejections {
     cache.rejections
 }
 
-/// Caches that all pods of the attempt were created: the status that records it may be written later.
+/// Caches the fact that all pods of the attempt were created, because the status that records this fact may be written
+/// later.
 fn cache_all_created(job: &ParsedJob, decision: &Decision, context: &Context) {
     if let AttemptPhase::Running { all_created: true, .. } = decision.state.attempt_phase {
         let created = CreatedAttempt::of(&decision.state);
@@ -137,7 +138,7 @@ fn cache_all_created(job: &ParsedJob, decision: &Decision, context: &Context) {
     }
 }
 
-/// The end of the log of the stage that failed last, once it was read; of a new failure, begins to read it.
+/// The end of the log of the stage that failed last, once the log was read. For a new failure, begins to read the log.
 fn log_tail(
     job: &ParsedJob,
     pods: &ObservedPods,
@@ -152,7 +153,7 @@ fn log_tail(
     context.log_tails.get(&job.reference.uid, last_failure.attempt)
 }
 
-/// Updates the cached recovery from the last failure, if there is one.
+/// Updates the cached recovery from the last failure, if the job has one.
 fn update_recovery(job: &ParsedJob, pods: &ObservedPods, decision: &Decision, context: &Context) -> Option<Recovery> {
     let is_new = status::new_failure(job, decision).is_some();
     context.with_cache(&job.reference.uid, |cache| {
@@ -169,7 +170,7 @@ fn contested_objects(job: &ParsedJob, now: UnixMillis, context: &Context) -> Vec
     })
 }
 
-/// Caches the repairs that were made. Returns when to reconcile again for them.
+/// Caches the completed repairs. Returns when to reconcile again because of repairs.
 fn cache_repairs(job: &ParsedJob, repaired: &[Repair], now: UnixMillis, context: &Context) -> Option<Duration> {
     context.with_cache(&job.reference.uid, |cache| {
         let contested_before = cache.repairs.contested().count();
@@ -181,7 +182,7 @@ fn cache_repairs(job: &ParsedJob, repaired: &[Repair], now: UnixMillis, context:
     })
 }
 
-/// Caches what is rejected after `created`. Returns when to reconcile again for it.
+/// Caches the rejections after the results `created`. Returns when to reconcile again because of rejections.
 fn cache_rejections(
     job: &ParsedJob,
     decision: &Decision,
@@ -197,8 +198,8 @@ fn cache_rejections(
     if before.has_new_reason(created) { Some(NEW_REJECTION_DELAY) } else { retry_delay }
 }
 
-/// Observes the pods and decides. The cached pods may be stale; they are used only for a new job, or if
-/// there is no action, and attempt, phase and incarnations stay.
+/// Observes the pods and decides. The cached pods may be stale, so they are used only for a new job, or if the decision
+/// has no action and keeps attempt, phase and incarnations.
 async fn observe_and_decide(
     job: &ParsedJob,
     rejections: &Rejections,
@@ -234,14 +235,14 @@ fn decide_from(pods: &ObservedPods, job: &ParsedJob, rejections: &Rejections) ->
     decision
 }
 
-/// Whether the decision replaces a stage, or all with the next attempt.
+/// Whether the decision replaces a stage, or replaces all stages with the next attempt.
 fn starts_new_instances(job: &ParsedJob, decision: &Decision) -> bool {
     let (before, after) = (&job.state, &decision.state);
     (before.attempt.number, &before.incarnations) != (after.attempt.number, &after.incarnations)
 }
 
-/// Whether the decision changes the attempt, its phase or an incarnation. That `all_created` becomes true is ignored: a
-/// stale cache that lists every pod still proves that each was created.
+/// Whether the decision changes the attempt, its phase or an incarnation. A change of `all_created` to true is ignored,
+/// because even a stale cache that lists every pod proves that each pod was created.
 fn changes_state(job: &ParsedJob, decision: &Decision) -> bool {
     let (mut old, new) = (job.state.attempt_phase.clone(), &decision.state.attempt_phase);
     if let (AttemptPhase::Running { all_created, .. }, AttemptPhase::Running { all_created: true, .. }) =
@@ -252,14 +253,14 @@ fn changes_state(job: &ParsedJob, decision: &Decision) -> bool {
     old != *new || job.state.attempt != decision.state.attempt || job.state.incarnations != decision.state.incarnations
 }
 
-/// Whether there is anything to apply. `KillInstances` is not counted: the kubelet sends SIGKILL after the grace
-/// period.
+/// Whether the decision has actions to apply. `KillInstances` does not count, because the kubelet sends SIGKILL after
+/// the grace period.
 fn has_actions(decision: &Decision) -> bool {
     decision.actions.iter().any(|action| !matches!(action, AttemptAction::KillInstances { .. }))
 }
 
-/// Applies the decided actions, then makes the repairs. The results of the pods' creation are added to `created`, and the
-/// repairs that were made to `repaired`, also before an error.
+/// Applies the decided actions, then makes the repairs. Adds the results of the pods' creation to `created` and the
+/// completed repairs to `repaired`, also before an error.
 async fn apply_decision(
     context: &ApplyContext<'_>,
     decision: &Decision,
@@ -276,7 +277,8 @@ async fn apply_decision(
     }
     for needed in repairs {
         repair(context, decision.state.attempt, &needed).await.map_err(|error| match error {
-            // Not a condition, since the job keeps running, but an error: reconcile is retried, and later repairs wait.
+            // This is an error and not a condition, because the job keeps running. The controller retries the
+            // reconcile, and later repairs wait.
             ApplyError::Rejected(reason) => ReconcileError::NameTaken(reason.message),
             ApplyError::Api(error) => error.into(),
         })?;

@@ -1,4 +1,4 @@
-//! Pods that the API server rejects: why, since when, and when their creation is tried again.
+//! Pods that the API server rejects: the reason, the time of the first rejection, and the time of the next try.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use stagecoach_lifecycle::{
 
 use crate::observe::BlockingReason;
 
-/// Delays between two tries: the first, and the longest.
+/// The first and the longest delay between two tries.
 const INITIAL_RETRY_DELAY: Duration = Duration::from_secs(1);
 const MAX_RETRY_DELAY: Duration = Duration::from_secs(60);
 
@@ -22,8 +22,8 @@ pub(crate) struct Rejections {
     pub spare: Option<Rejection>,
 }
 
-/// The results of one reconcile's creation of pods: `None` without a try, or if an error ended it before the API
-/// server had created or rejected the pods.
+/// The results of the creation of pods in one reconcile. `None` without a try, or if an error ended the try before the
+/// API server had created or rejected the pods.
 #[derive(Debug, Default)]
 pub(crate) struct CreationResults {
     /// The start of an attempt, or of stages that replace others.
@@ -40,7 +40,7 @@ impl CreationResults {
 }
 
 impl Rejections {
-    /// Removes the actions that are backed off from `decision`.
+    /// Removes from `decision` the actions that must still wait for a retry.
     pub(crate) fn remove_backed_off_actions(&self, decision: &mut Decision, now: UnixMillis) {
         let attempt = decision.state.attempt;
         let waits = |it: &Option<Rejection>| it.as_ref().is_some_and(|it| it.retry_delay(attempt, now).is_some());
@@ -50,7 +50,8 @@ impl Rejections {
             .retain(|action| !(start_waits && is_start(action) || spare_waits && is_start_of_spares(action)));
     }
 
-    /// The rejections after `created`. What was not tried stays, as long as it concerns the job in this `state`.
+    /// The rejections after the results `created`. A rejection whose creation was not tried again stays, as long as the
+    /// rejection concerns the job in this `state`.
     pub(crate) fn after(
         &self,
         created: &CreationResults,
@@ -70,7 +71,7 @@ impl Rejections {
         }
     }
 
-    /// Whether something was rejected for another reason than before.
+    /// Whether the API server rejected a creation for another reason than before.
     pub(crate) fn has_new_reason(&self, created: &CreationResults) -> bool {
         let is_new = |before: &Option<Rejection>, tried: &Option<Result<(), BlockingReason>>| match tried {
             Some(Err(reason)) => before.as_ref().is_none_or(|before| before.reason != *reason),
@@ -79,7 +80,7 @@ impl Rejections {
         is_new(&self.start, &created.start) || is_new(&self.spare, &created.spares)
     }
 
-    /// The time that the next try of the current attempt has to wait; `None` if nothing waits.
+    /// The time until the next try of the current attempt; `None` if no try has to wait.
     pub(crate) fn retry_delay(&self, attempt: Attempt, now: UnixMillis) -> Option<Duration> {
         [&self.start, &self.spare]
             .into_iter()
@@ -97,10 +98,10 @@ fn is_start_of_spares(action: &AttemptAction) -> bool {
     matches!(action, AttemptAction::StartSpares { .. })
 }
 
-/// Why the API server rejected the last try to create pods of an attempt.
+/// A rejection by the API server of the last try to create pods of an attempt.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Rejection {
-    /// Its reason, for the condition `Scheduled`.
+    /// The reason of the rejection, for the condition `Scheduled`.
     pub reason: BlockingReason,
     attempt: u64,
     since: UnixMillis,
@@ -109,7 +110,7 @@ pub(crate) struct Rejection {
 }
 
 impl Rejection {
-    /// A rejection of `attempt`; `before` is that of the try before.
+    /// A rejection of `attempt`. `before` is the rejection of the try before.
     pub(crate) fn new(before: Option<&Rejection>, attempt: u64, reason: BlockingReason, now: UnixMillis) -> Rejection {
         let before = before.filter(|before| before.attempt == attempt);
         let tries = before.map_or(1, |before| before.tries.saturating_add(1));
@@ -119,24 +120,24 @@ impl Rejection {
         Rejection { reason, attempt, since, tries, retry_at: now.plus(delay) }
     }
 
-    /// Whether it still concerns the job: until a start succeeds, also between two attempts.
+    /// Whether the rejection still concerns the job: until a start succeeds, also between two attempts.
     pub(crate) fn concerns(&self, state: &JobState) -> bool {
         matches!(state.attempt_phase, AttemptPhase::Running { all_created: false, .. })
     }
 
-    /// Whether it still concerns the job's spares: as long as its attempt runs.
+    /// Whether the rejection still concerns the job's spares: as long as the rejected attempt runs.
     pub(crate) fn concerns_spares(&self, state: &JobState) -> bool {
         matches!(state.attempt_phase, AttemptPhase::Running { .. }) && self.attempt == state.attempt.number
     }
 
-    /// The refusal of the current attempt.
+    /// The refusal of the current attempt; `None` if the rejection belongs to another attempt.
     pub(crate) fn refusal(&self, attempt: Attempt) -> Option<CreationRefusal> {
         let BlockingReason { reason, message } = &self.reason;
         (self.attempt == attempt.number)
             .then(|| CreationRefusal { since: self.since, message: format!("{reason}: {message}") })
     }
 
-    /// The time that the next try of the current attempt has to wait; `None` if it may start now.
+    /// The time until the next try of the current attempt; `None` if the try may start now.
     pub(crate) fn retry_delay(&self, attempt: Attempt, now: UnixMillis) -> Option<Duration> {
         let delay = self.retry_at.0.saturating_sub(now.0);
         (self.attempt == attempt.number && delay > 0).then(|| Duration::from_millis(delay))
@@ -149,7 +150,7 @@ mod tests {
 
     use super::*;
 
-    /// The spare's rejection must survive an error in the same reconcile, such as that of a repair.
+    /// The spare's rejection must survive an error in the same reconcile, such as an error of a repair.
     #[test]
     fn what_was_not_tried_stays_rejected_and_what_was_created_does_not() {
         let reason = BlockingReason { reason: "QuotaExceeded".into(), message: "exceeded quota: one".into() };
@@ -195,7 +196,7 @@ mod tests {
             (refusal.since, refusal.message.as_str()),
             (UnixMillis::from_seconds(1000), "QuotaExceeded: exceeded quota: one")
         );
-        // another attempt may be of another spec
+        // another attempt may have another spec
         assert_eq!((rejection.refusal(attempt(4)), rejection.retry_delay(attempt(4), now)), (None, None));
         let next = Rejection::new(Some(&rejection), 4, reason(), now);
         assert_eq!((next.since, next.tries), (now, 1));

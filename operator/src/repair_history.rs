@@ -1,5 +1,6 @@
-//! Repairs that do not last: how often each object was repaired, when it may be repaired again, and who else writes it.
-//! Two clients that undo each other's changes would otherwise write as fast as the API server answers.
+//! The history of repairs that do not last: the number of repairs of each object, the time of its next repair, and the
+//! other client that writes the object. Without pauses, two clients that undo each other's changes would write as fast
+//! as the API server answers.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -9,9 +10,9 @@ use stagecoach_lifecycle::{UnixMillis, backoff_delay};
 use crate::apply::Repair;
 use crate::observe::{ChangedObject, OwnedKind};
 
-/// Repairs that are made without a pause.
+/// The number of repairs that are made without a pause.
 const FREE_REPAIRS: u32 = 5;
-/// Pause after the first repair that is not free; it doubles with each further one.
+/// Pause after the first repair that is not free. The pause doubles with each further repair.
 const INITIAL_PAUSE: Duration = Duration::from_secs(1);
 /// The longest pause.
 const MAX_PAUSE: Duration = Duration::from_secs(60);
@@ -22,7 +23,7 @@ const QUIET: Duration = Duration::from_secs(300);
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct RepairHistory(BTreeMap<OwnedKind, Repeated>);
 
-/// The repairs of one object since it was in order.
+/// The repairs of one object since the object was last in order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Repeated {
     count: u32,
@@ -38,9 +39,9 @@ impl Repeated {
         }
     }
 
-    /// The time that the next repair has to wait; `None` if it may be made now.
+    /// The time until the next repair; `None` if the repair may be made now.
     fn wait(&self, now: UnixMillis) -> Option<Duration> {
-        // no wait is longer than its pause, also if a clock was set back
+        // no wait is longer than its pause, even if the clock was set back
         remaining(self.last, self.pause(), now)
     }
 }
@@ -56,7 +57,7 @@ impl RepairHistory {
         self.0.retain(|_, repeated| remaining(repeated.last, QUIET, now).is_some());
     }
 
-    /// Removes the repairs that have to wait.
+    /// Removes the repairs that must still wait.
     pub(crate) fn remove_waiting(&self, repairs: &mut Vec<Repair>, now: UnixMillis) {
         repairs.retain(|repair| match repair {
             Repair::Restore(object) => self.0.get(&object.kind).is_none_or(|repeated| repeated.wait(now).is_none()),
@@ -64,7 +65,7 @@ impl RepairHistory {
         });
     }
 
-    /// Adds repairs that were made.
+    /// Adds completed repairs.
     pub(crate) fn add(&mut self, repairs: &[Repair], now: UnixMillis) {
         for repair in repairs {
             let Repair::Restore(object) = repair else { continue };
@@ -78,7 +79,8 @@ impl RepairHistory {
         self.0.values().filter(|repeated| repeated.count > FREE_REPAIRS).map(|repeated| &repeated.object)
     }
 
-    /// When to reconcile again: for the next repair, or because an object is in order again.
+    /// The delay until the next reconcile, which makes the next repair or reports that an object is in order again.
+    /// `None` if no object is contested.
     pub(crate) fn requeue_delay(&self, now: UnixMillis) -> Option<Duration> {
         let contested = self.0.values().filter(|repeated| repeated.count > FREE_REPAIRS);
         contested.filter_map(|it| it.wait(now).or_else(|| remaining(it.last, QUIET, now))).min()

@@ -1,4 +1,4 @@
-//! When a job is reconciled again if no event arrives.
+//! The delays after which a job is reconciled again if no event arrives.
 
 use std::time::Duration;
 
@@ -14,13 +14,13 @@ pub(crate) const PROGRESS_INTERVAL_SECONDS: u64 = 15;
 pub(crate) const NEW_REJECTION_DELAY: Duration = Duration::from_millis(50);
 /// Retry delay while a pod that was created as a spare has not answered yet whether it is a stage.
 pub(crate) const SPARE_STATUS_RETRY_DELAY: Duration = Duration::from_millis(200);
-/// Retry delay of a job in whose folder pods of another still are.
+/// Retry delay of a job whose folder still has pods of another job.
 pub(crate) const LEAVING_RETRY_DELAY: Duration = Duration::from_secs(1);
 /// Retry delay while the watch has not yet delivered the exit of a pod that is absent from a list.
 const MISSING_POD_RETRY_DELAY: Duration = Duration::from_millis(200);
 
-/// Delay until the next deadline of the decision, or until the pods are observed again; None if only an event changes
-/// anything.
+/// The delay until the next deadline of the decision, or until the pods are observed again. `None` if only an event can
+/// change anything.
 pub(crate) fn requeue_delay(decision: &Decision, pods: &ObservedPods) -> Option<Duration> {
     let wake = decision.wake_at.map(|wake_at| Duration::from_millis(wake_at.0.saturating_sub(pods.observed_at.0)));
     let missing_pod = pods.awaits_pod_exit().then_some(MISSING_POD_RETRY_DELAY);

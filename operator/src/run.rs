@@ -19,10 +19,10 @@ use crate::{controller, leader, serve};
 /// The reporting controller in events.
 const REPORTER: &str = "stagecoach-operator";
 
-/// Runs until SIGTERM or Ctrl-C: then reconciles in progress are finished and the Lease is released.
+/// Runs until SIGTERM or Ctrl-C. The operator then finishes reconciles in progress and releases the Lease.
 ///
 /// # Errors
-/// Whatever keeps the operator from running; Kubernetes restarts it.
+/// Any error that keeps the operator from running. Kubernetes restarts the operator.
 pub async fn run(config: OperatorConfig) -> anyhow::Result<()> {
     let log_filter = init_logging(&config)?;
     let client = Client::try_default()

@@ -1,4 +1,5 @@
-//! `/healthz /readyz /metrics`, and for the pod itself `/log-level` to change what is logged at run time.
+//! Serves `/healthz`, `/readyz` and `/metrics`. The pod itself can also use `/log-level`, which changes the log filter
+//! at run time.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
@@ -15,10 +16,10 @@ use crate::telemetry::Telemetry;
 /// Changes the log filter at run time.
 pub(crate) type LogFilterHandle = reload::Handle<EnvFilter, Registry>;
 
-/// Listens at `address`. `[::]` is IPv4 too, and IPv4 alone on a node without IPv6.
+/// Listens at `address`. `[::]` includes IPv4. On a node without IPv6, `[::]` means IPv4 alone.
 ///
 /// # Errors
-/// The socket's.
+/// The error of the socket.
 pub(crate) async fn listen(address: SocketAddr) -> std::io::Result<TcpListener> {
     match TcpListener::bind(address).await {
         Err(_)
@@ -30,10 +31,10 @@ pub(crate) async fn listen(address: SocketAddr) -> std::io::Result<TcpListener> 
     }
 }
 
-/// Serves until the process ends. `/readyz` always succeeds: a standby replica is ready too.
+/// Serves until the process ends. `/readyz` always succeeds, because a standby replica is ready too.
 ///
 /// # Errors
-/// The socket's.
+/// The error of the socket.
 pub(crate) async fn serve(
     listener: TcpListener,
     telemetry: Telemetry,
@@ -63,7 +64,7 @@ pub(crate) async fn serve(
     axum::serve(listener, router.into_make_service_with_connect_info::<SocketAddr>()).await
 }
 
-/// Whether a request comes from the pod itself; those that `kubectl port-forward` passes on do.
+/// Whether a request comes from the pod itself. Requests that `kubectl port-forward` passes on do.
 fn is_from_this_pod(peer: IpAddr) -> bool {
     peer.to_canonical().is_loopback()
 }

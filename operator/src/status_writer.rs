@@ -33,8 +33,8 @@ pub(crate) async fn persist_status(
     Ok(())
 }
 
-/// Whether the record that was read is still the stored one: the watch may be stale, and an old record must not be
-/// acted on.
+/// Whether the stored record still equals the record that was read. The watch may be stale, and the operator must not
+/// act on an old record.
 async fn record_is_current(job: &ParsedJob, clients: &Clients) -> Result<bool, ReconcileError> {
     let stored = clients.jobs.get_opt(&job.reference.name).await?;
     Ok(stored.is_some_and(|stored| {
@@ -57,8 +57,8 @@ async fn write_status(
     Ok(())
 }
 
-/// Sets `Accepted=False` with what to change. Running pods are not touched, and unreadable parts of the status are
-/// kept.
+/// Sets `Accepted=False` with a message that names the necessary change. Running pods are not touched, and unreadable
+/// parts of the status are kept.
 pub(crate) async fn write_not_accepted(
     object: &RawPipelineJob,
     clients: &Clients,
@@ -81,7 +81,7 @@ pub(crate) async fn write_not_accepted(
     write_status(object, clients, context, &status).await
 }
 
-/// Publishes the events of a status that was written; none if it has not changed.
+/// Publishes the events of a written status. An unchanged status has no events.
 pub(crate) async fn publish_events(context: &Context, inputs: &StatusInputs<'_>, status: &PipelineJobStatus) {
     if *status == inputs.job.status {
         return;

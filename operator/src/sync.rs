@@ -5,7 +5,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use tokio::task::AbortHandle;
 
-/// Locks a mutex, also if a panic left it poisoned: a panic is one job's error, and every update leaves valid data.
+/// Locks a mutex, even if a panic left it poisoned. A panic is the error of one job, and every update leaves valid
+/// data.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -35,7 +35,7 @@ struct PhaseLabel {
     phase: String,
 }
 
-/// The operator's metrics, each named like its field. Cheap to clone.
+/// The operator's metrics, each named like its field. The struct is cheap to clone.
 #[derive(Clone, Debug)]
 pub(crate) struct Telemetry {
     registry: Arc<Registry>,
@@ -49,7 +49,7 @@ pub(crate) struct Telemetry {
     watch_errors: Family<KindLabel, Counter>,
     leader: Gauge,
     stores: Arc<Mutex<Vec<Store<RawPipelineJob>>>>,
-    /// By job, the time of the failure whose recovery was counted last.
+    /// The time of the failure whose recovery was counted last, by job UID.
     recovered: Arc<PerJob<UnixMillis>>,
 }
 
@@ -117,7 +117,7 @@ fn is_recovered(failure: &AttemptFailure, state: &JobState) -> bool {
     is_replaced || state.attempt.number == failure.attempt.saturating_add(1)
 }
 
-/// Adds a metric to the registry. Returns it.
+/// Adds a metric to the registry and returns the metric.
 fn register<M: Metric + Clone>(registry: &mut Registry, name: &str, help: &str, metric: M) -> M {
     registry.register(name, help, metric.clone());
     metric
@@ -129,7 +129,7 @@ impl Telemetry {
         lock(&self.stores).push(store);
     }
 
-    /// UIDs of the existing jobs.
+    /// The UIDs of the existing jobs.
     pub(crate) fn live_job_uids(&self) -> HashSet<String> {
         let stores = lock(&self.stores);
         stores.iter().flat_map(Store::state).filter_map(|job| job.uid()).collect()
@@ -140,7 +140,7 @@ impl Telemetry {
         self.recovered.retain(is_live);
     }
 
-    /// Counts a reconcile; `error` is the reason why it failed.
+    /// Counts a reconcile. `error` is the reason why the reconcile failed; `None` if it succeeded.
     pub(crate) fn reconciled(&self, took: Duration, error: Option<&str>) {
         self.reconcile_seconds.observe(took.as_secs_f64());
         if let Some(error) = error {
@@ -188,7 +188,7 @@ impl Telemetry {
         self.leader.set(is_leader.into());
     }
 
-    /// OpenMetrics text.
+    /// The metrics as OpenMetrics text.
     pub(crate) fn encode(&self) -> String {
         self.jobs.clear();
         for store in lock(&self.stores).iter() {
@@ -214,7 +214,7 @@ mod tests {
 
     use super::*;
 
-    /// Dashboards and alerts are written against these names.
+    /// Dashboards and alerts refer to these names.
     #[test]
     fn metrics_keep_their_names_and_labels() {
         let telemetry = Telemetry::default();

@@ -1,4 +1,4 @@
-//! Triggers reconciles of jobs for which something was read in the background.
+//! Triggers reconciles of jobs for which a background task has read something.
 
 use std::collections::HashMap;
 use std::sync::Mutex;
@@ -10,7 +10,7 @@ use crate::build::JobReference;
 use crate::job::RawPipelineJob;
 use crate::sync::lock;
 
-/// The channels of jobs to reconcile, by the namespace that is watched, "" for all.
+/// The channels of jobs to reconcile, by watched namespace; `""` stands for all namespaces.
 #[derive(Debug, Default)]
 pub(crate) struct Triggers(Mutex<HashMap<String, UnboundedSender<ObjectRef<RawPipelineJob>>>>);
 
@@ -26,7 +26,7 @@ impl Triggers {
     pub(crate) fn trigger(&self, job: &JobReference) {
         let senders = lock(&self.0);
         if let Some(sender) = senders.get(&job.namespace).or_else(|| senders.get("")) {
-            // while the operator shuts down nobody receives it
+            // nobody receives the trigger while the operator shuts down
             let _ = sender.unbounded_send(ObjectRef::new(&job.name).within(&job.namespace));
         }
     }

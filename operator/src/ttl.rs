@@ -9,7 +9,7 @@ use stagecoach_lifecycle::UnixMillis;
 use crate::clients::Clients;
 use crate::job::ParsedJob;
 
-/// Time until a finished job is deleted; None if it has no TTL or has not finished.
+/// The time until a finished job is deleted; `None` if the job has no TTL or has not finished.
 pub(crate) fn remaining_ttl(job: &ParsedJob, status: &PipelineJobStatus, now: UnixMillis) -> Option<Duration> {
     let seconds = job.manifest.spec.ttl_seconds_after_finished?;
     let finished: jiff::Timestamp = status.completion_time.as_ref()?.parse().ok()?;
@@ -20,7 +20,7 @@ pub(crate) fn remaining_ttl(job: &ParsedJob, status: &PipelineJobStatus, now: Un
 /// Deletes the job in the background; owned objects are garbage-collected.
 ///
 /// # Errors
-/// The API server's, unless the job is already deleted.
+/// The error of the API server, unless the job is already deleted.
 pub(crate) async fn delete_job(job: &ParsedJob, clients: &Clients) -> kube::Result<()> {
     let mut params = DeleteParams::background();
     params.preconditions = Some(Preconditions { uid: Some(job.reference.uid.clone()), ..Preconditions::default() });

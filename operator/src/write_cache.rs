@@ -1,5 +1,5 @@
-//! Read-your-writes cache: the job as this operator wrote it last. The watch delivers it a moment later; until then a
-//! reconcile would decide from the older version and its write would conflict.
+//! Read-your-writes cache: each job as this operator wrote it last. The watch delivers a write a moment later. Without
+//! the cache, a reconcile in between would decide from the older version, and its write would conflict.
 
 use std::cmp::Ordering;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use crate::job::RawPipelineJob;
 use crate::observe::parse_resource_version;
 use crate::sync::PerJob;
 
-/// The jobs as they were written, by UID.
+/// The written jobs, by UID.
 #[derive(Debug, Default)]
 pub(crate) struct WriteCache(PerJob<WrittenJob>);
 
@@ -19,7 +19,7 @@ pub(crate) struct WriteCache(PerJob<WrittenJob>);
 struct WrittenJob {
     version: u64,
     at: Instant,
-    /// The job, until the watch has delivered it.
+    /// The job; `None` once the watch has delivered it.
     job: Option<Arc<RawPipelineJob>>,
 }
 
@@ -42,7 +42,7 @@ impl WriteCache {
         self.0.lock().get(uid).map(|written| written.at.elapsed())
     }
 
-    /// Whether the watched version is our own write or older. A newer one was written by another client.
+    /// Whether the watched version is this operator's own write or older. A newer version comes from another client.
     pub(crate) fn is_own_write(&self, watched: &RawPipelineJob) -> bool {
         let uid = watched.uid().unwrap_or_default();
         let mut jobs = self.0.lock();

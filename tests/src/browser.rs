@@ -1,5 +1,5 @@
-//! A real browser, Chromium without a window, driven by its DevTools protocol over a pipe: JSON messages that end with
-//! a zero byte. It has a profile of its own and reaches no host but this one.
+//! A real browser: Chromium without a window, driven by its DevTools protocol over a pipe. Messages are JSON and end
+//! with a zero byte. The browser has a profile of its own and reaches no host but this one.
 
 use std::collections::VecDeque;
 use std::io::{BufRead, BufReader, Write};
@@ -12,10 +12,10 @@ use base64::Engine;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-/// For an answer, and for what a page shows in the end.
+/// The time limit for an answer, and for the state that a page reaches in the end.
 const DEADLINE: Duration = Duration::from_secs(60);
 
-/// A browser with one page. It ends when dropped.
+/// A browser with one page. The browser ends when this is dropped.
 #[derive(Debug)]
 pub struct Browser {
     child: Child,
@@ -31,10 +31,10 @@ impl Browser {
     /// Starts the browser with an empty page.
     ///
     /// # Panics
-    /// If `program` is no Chromium.
+    /// If `program` is not Chromium.
     pub fn start(program: &str) -> Browser {
         let profile = tempfile::tempdir().unwrap();
-        // the protocol is spoken on the descriptors 3 and 4
+        // the protocol uses the file descriptors 3 and 4
         let script = format!(
             "exec {program} --headless=new --remote-debugging-pipe --no-sandbox --disable-gpu --no-first-run \
              --disable-dev-shm-usage --disable-background-networking --disable-component-update --disable-sync --hide-scrollbars \
@@ -70,7 +70,7 @@ impl Browser {
     /// The result of a method of the protocol.
     ///
     /// # Panics
-    /// If it fails, or there is no answer.
+    /// If the method fails or there is no answer.
     pub fn call(&mut self, method: &str, params: Value) -> Value {
         self.next_id += 1;
         let mut request = json!({"id": self.next_id, "method": method, "params": params});
@@ -88,7 +88,7 @@ impl Browser {
         }
     }
 
-    /// Opens an address and waits until it is loaded.
+    /// Opens an address and waits until the page is loaded.
     pub fn open(&mut self, address: &str) {
         self.call("Page.navigate", json!({"url": address}));
         self.wait("the page to load", "document.readyState === 'complete' && location.href !== 'about:blank'");
@@ -97,7 +97,7 @@ impl Browser {
     /// The value of an expression in the page.
     ///
     /// # Panics
-    /// If it throws.
+    /// If the expression throws.
     pub fn value(&mut self, expression: &str) -> Value {
         let result = self
             .call("Runtime.evaluate", json!({"expression": expression, "returnByValue": true, "awaitPromise": true}));
@@ -108,7 +108,7 @@ impl Browser {
     /// Waits until an expression in the page is true.
     ///
     /// # Panics
-    /// After a minute, naming `what`.
+    /// If the expression is not true after a minute. The message names `what`.
     pub fn wait(&mut self, what: &str, expression: &str) {
         let deadline = Instant::now() + DEADLINE;
         while self.value(expression) != json!(true) {
@@ -117,7 +117,7 @@ impl Browser {
         }
     }
 
-    /// Presses a key, by the name that the page sees.
+    /// Presses a key. `key` is the name that the page sees.
     pub fn press(&mut self, key: &str) {
         let (text, code) = match key {
             "Tab" => ("", 9),
@@ -133,10 +133,10 @@ impl Browser {
         self.call("Input.dispatchKeyEvent", event("keyUp"));
     }
 
-    /// Goes on with the tabulator until `is_focused`, an expression in the page, is true.
+    /// Presses Tab until `is_focused`, an expression in the page, is true.
     ///
     /// # Panics
-    /// If that can't be reached, naming `what`.
+    /// If Tab does not reach the element. The message names `what`.
     pub fn wait_for_focus(&mut self, what: &str, is_focused: &str) {
         for _ in 0..50 {
             self.press("Tab");
@@ -155,20 +155,20 @@ impl Browser {
         }
     }
 
-    /// Gives the window a size in CSS pixels.
+    /// Sets the window's size in CSS pixels.
     pub fn resize(&mut self, width: u32, height: u32, is_phone: bool) {
         let scale = if is_phone { 2 } else { 1 };
         let metrics = json!({"width": width, "height": height, "deviceScaleFactor": scale, "mobile": is_phone});
         self.call("Emulation.setDeviceMetricsOverride", metrics);
     }
 
-    /// Prefers `light` or `dark` colours.
+    /// Sets the preferred colour scheme, `light` or `dark`.
     pub fn prefer(&mut self, scheme: &str) {
         let features = json!([{"name": "prefers-color-scheme", "value": scheme}]);
         self.call("Emulation.setEmulatedMedia", json!({"features": features}));
     }
 
-    /// Writes the page, down to `height` CSS pixels, as a PNG.
+    /// Writes the page as a PNG, down to `height` CSS pixels.
     pub fn screenshot(&mut self, file: &Path, width: u32, height: u64) {
         let clip = json!({"x": 0, "y": 0, "width": width, "height": height, "scale": 1});
         let params = json!({"format": "png", "captureBeyondViewport": true, "clip": clip});
@@ -183,7 +183,7 @@ impl Browser {
         sent.map(|event| event["params"]["request"]["url"].as_str().unwrap().to_owned()).collect()
     }
 
-    /// The console's complaints so far: errors, warnings, exceptions, violations of the content security policy.
+    /// The console's complaints so far: errors, warnings, exceptions and violations of the content security policy.
     pub fn complaints(&mut self) -> Vec<String> {
         let complaint = |event: &Value| {
             let params = &event["params"];
@@ -198,7 +198,7 @@ impl Browser {
     }
 
     fn events(&mut self) -> impl Iterator<Item = &Value> {
-        // an answer comes after the events before it
+        // the browser sends the events before this answer
         self.value("0");
         self.events.iter()
     }

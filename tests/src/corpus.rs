@@ -1,10 +1,10 @@
-//! A small corpus, the same on every machine: sentences of a few hundred words drawn by a linear congruential
-//! generator.
+//! A small corpus that is equal on every machine: sentences of a few hundred words. A linear congruential generator
+//! draws the words.
 
 use std::fmt::Write;
 use std::path::Path;
 
-/// Draws numbers; Knuth's constants for MMIX.
+/// Draws pseudo-random numbers. The constants are Knuth's for MMIX.
 #[derive(Debug)]
 pub struct Draws(pub u64);
 
@@ -18,7 +18,7 @@ impl Draws {
 
 fn word(draws: &mut Draws) -> String {
     const SYLLABLES: [&str; 12] = ["ka", "lo", "mi", "ren", "su", "tal", "vo", "wen", "xi", "yor", "zu", "be"];
-    // the first words are drawn most often, as in a language
+    // as in a natural language, some words are much more frequent than others: here the first ones
     let mut index = draws.below(200).min(draws.below(200)) + 1;
     let mut word = String::new();
     while index > 0 {
@@ -28,7 +28,7 @@ fn word(draws: &mut Draws) -> String {
     word
 }
 
-/// `documents` documents of 1 to `longest` words, one a line.
+/// `documents` documents of 1 to `longest` words, one document a line.
 pub fn jsonl(documents: usize, longest: u64, seed: u64) -> String {
     let mut draws = Draws(seed);
     let mut text = String::new();
@@ -45,7 +45,7 @@ pub fn write(workspace: &Path) {
     std::fs::write(workspace.join("corpus/small.jsonl"), jsonl(400, 40, 7)).unwrap();
 }
 
-/// A workspace of one's own, with the corpus in it.
+/// A new workspace with the corpus.
 pub fn workspace() -> tempfile::TempDir {
     let workspace = tempfile::tempdir().unwrap();
     write(workspace.path());

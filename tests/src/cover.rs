@@ -1,6 +1,6 @@
 //! Pairwise covering sets: few runs in which every pair of values of any two dimensions occurs.
 
-/// Rows of value indices, one index a dimension, for dimensions of these sizes. Greedy (Cohen et al. 1997).
+/// Rows of value indices, one index for each dimension of `sizes`. The algorithm is greedy (Cohen et al. 1997).
 pub fn pairwise(sizes: &[usize]) -> Vec<Vec<usize>> {
     let all = product(sizes);
     let mut open: Vec<[usize; 4]> = Vec::new();
@@ -19,7 +19,7 @@ pub fn pairwise(sizes: &[usize]) -> Vec<Vec<usize>> {
     rows
 }
 
-/// Every combination.
+/// Rows of value indices: every combination.
 pub fn product(sizes: &[usize]) -> Vec<Vec<usize>> {
     sizes.iter().fold(vec![vec![]], |rows, &size| {
         rows.iter().flat_map(|row| (0..size).map(move |value| [row.as_slice(), &[value]].concat())).collect()

@@ -1,5 +1,5 @@
-//! The trainer over a volume with a fault at one of its calls. The binary `faulty` is the whole trainer over it; its
-//! launcher's stages inherit the fault through the environment. A crash is a real SIGKILL.
+//! The trainer over a volume with a fault at one of its calls. The binary `faulty` is the whole trainer over such a
+//! volume. The stages inherit the fault from their launcher through the environment. A crash is a real SIGKILL.
 
 use std::fmt;
 use std::fs::{self, OpenOptions};
@@ -17,24 +17,24 @@ use stagecoach_test_volumes::{ENOSPC, EROFS, FaultInjector, FaultyVolume, Volume
 
 use crate::hold::{HOLD, Hold};
 
-/// The variable that holds a [`StageFault`] or a [`Hold`] as text, or what applies to all calls: `trace` records them,
-/// `full` fails every write to a checkpoint, `read-only` every call that changes something, `rate=N` lets all stages
-/// together read N bytes a second.
+/// The variable that holds a [`StageFault`] or a [`Hold`] as text, or a mode of all calls: `trace` records the calls,
+/// `full` fails every write to a checkpoint, `read-only` fails every call that changes something, and `rate=N` limits
+/// the reads of all stages together to N bytes a second.
 pub const FAULT_VARIABLE: &str = "STAGECOACH_FAULT";
-/// The variable that names the folder of the trace, and of the record that the fault has happened.
+/// The variable that names the folder for the trace and for the record of a fault that has happened.
 pub const RECORDS_VARIABLE: &str = "STAGECOACH_FAULT_RECORDS";
 
 /// The variable that holds a [`BitFlip`] as text.
 pub const BIT_FLIP_VARIABLE: &str = "STAGECOACH_BIT_FLIP";
 
-/// A stage of which some calls of a kernel come to a result with one bit flipped, in the first attempt.
+/// A stage that flips one bit of a kernel's result in some calls of the first attempt.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BitFlip {
     /// The stage.
     pub rank: u32,
-    /// Of a norm: `output`, `input-gradient` or `weight-gradient`.
+    /// The result of a norm: `output`, `input-gradient` or `weight-gradient`.
     pub result: String,
-    /// The calls that have this result, counted in the process from 0.
+    /// The calls in which the bit is flipped. The process counts the calls that have this result from 0.
     pub calls: Range<u64>,
 }
 
@@ -59,12 +59,12 @@ impl FromStr for BitFlip {
     }
 }
 
-/// A fault of one stage. It happens once: a later attempt that makes the same call continues unharmed.
+/// A fault of one stage. The fault happens once: a later attempt that makes the same call continues unharmed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct StageFault {
     /// The stage.
     pub rank: u32,
-    /// Number of the call in its process, from 0.
+    /// Number of the call in the stage's process, from 0.
     pub call: usize,
     /// The effect.
     pub fault: VolumeFault,
@@ -115,14 +115,14 @@ impl FromStr for StageFault {
 pub struct StageCall {
     /// The stage.
     pub rank: u32,
-    /// Its number among the process's calls, from 0.
+    /// The number of the call in the stage's process, from 0.
     pub number: usize,
     /// The operation's name in [`Volume`], [`FileWriter`](stagecoach_checkpoint::FileWriter) or
     /// [`FileReader`](stagecoach_checkpoint::FileReader).
     pub operation: String,
-    /// The bytes that a read asks for; 0 for other calls.
+    /// The bytes that a read asks for. Other calls have 0.
     pub bytes_read: u64,
-    /// The path; for a rename, the target.
+    /// The path. A rename has its target here.
     pub path: String,
 }
 
@@ -145,12 +145,12 @@ impl StageCall {
     }
 }
 
-/// The calls of all processes that were started with `trace`, in order.
+/// The calls of all processes that ran with `trace`, in order.
 pub fn traced(records: &Path) -> Vec<StageCall> {
     fs::read_to_string(records.join("trace")).unwrap_or_default().lines().map(StageCall::parse).collect()
 }
 
-/// The bytes of weights and moments that each stage has read, of as many stages.
+/// The bytes of weights and moments that each stage has read. `STAGES` is the number of stages.
 pub fn tensor_bytes_read<const STAGES: usize>(records: &Path) -> [u64; STAGES] {
     let mut bytes = [0; STAGES];
     for call in traced(records).iter().filter(|call| call.path.ends_with(".safetensors")) {
@@ -159,12 +159,12 @@ pub fn tensor_bytes_read<const STAGES: usize>(records: &Path) -> [u64; STAGES] {
     bytes
 }
 
-/// The call at which the fault happened; none if it has not.
+/// The call at which the fault happened; `None` if it has not happened.
 pub fn fired(records: &Path) -> Option<StageCall> {
     fs::read_to_string(records.join("fired")).ok().map(|line| StageCall::parse(line.trim_end_matches('\n')))
 }
 
-/// The volume of the trainer: in a stage with the fault, elsewhere without.
+/// The trainer's volume. Only in a stage does it have the fault.
 pub fn mount(folder: &Path) -> Arc<dyn Volume> {
     let volume = Arc::new(FileSystemVolume::new(folder));
     let variable = |name: &str| std::env::var(name).ok();
@@ -185,14 +185,14 @@ pub fn mount(folder: &Path) -> Arc<dyn Volume> {
     Arc::new(FaultyVolume::new(volume, faults))
 }
 
-/// How a fault begins that limits the bytes a second.
+/// The prefix of the mode that limits the bytes a second.
 const RATE: &str = "rate=";
 
 enum Mode {
     Trace,
     Full,
     ReadOnly,
-    /// Bytes a second.
+    /// The limit in bytes a second.
     Rate(u64),
     Once(StageFault),
     Hold(Hold),
@@ -210,7 +210,7 @@ impl FaultInjector for StageFaults {
     fn next(&self, call: VolumeCall) -> io::Result<Option<VolumeFault>> {
         let VolumeCall { operation, path: source, target, bytes_read } = call;
         let path = target.unwrap_or_else(|| source.clone());
-        // a stage looks for its group until it is there: how often is a matter of time
+        // a stage lists the fences until its group is there: the number of these calls depends on timing
         let is_fence = path.starts_with(paths::FENCES_DIR) && path.matches('/').count() < 2;
         if self.rank > 0 && operation == "list" && is_fence {
             return Ok(None);
@@ -250,19 +250,19 @@ impl FaultInjector for StageFaults {
     fn crash(&self) -> io::Error {
         kill_process(getpid(), Signal::KILL).unwrap();
         loop {
-            std::thread::park(); // another thread of this process took the signal; this one goes no further
+            std::thread::park(); // the signal went to another thread of this process; this thread must not continue
         }
     }
 }
 
 impl StageFaults {
-    /// One write a line, so that the stages' lines don't mix.
+    /// Appends the call with one write a line, so that lines of several stages don't mix.
     fn record(&self, call: &StageCall) {
         let file = OpenOptions::new().create(true).append(true).open(self.records.join("trace"));
         file.and_then(|mut file| file.write_all(call.line().as_bytes())).unwrap();
     }
 
-    /// Waits until the volume has served all who came before, and this one for so many seconds.
+    /// Waits until the volume has served all earlier callers, and this one for `seconds`.
     fn wait_for_turn(&self, seconds: f64) {
         let path = self.records.join("busy-until");
         let mut file = OpenOptions::new().create(true).truncate(false).read(true).write(true).open(path).unwrap();
@@ -279,7 +279,7 @@ impl StageFaults {
         std::thread::sleep(served_at.saturating_sub(now));
     }
 
-    /// Whether the fault has not happened before; then it is recorded that it has.
+    /// Whether the fault happens for the first time. If so, this records that it has happened.
     fn is_first(&self, call: &StageCall) -> bool {
         match OpenOptions::new().write(true).create_new(true).open(self.records.join("fired")) {
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => false,

@@ -1,4 +1,4 @@
-//! A run whose volume the test makes full, and frees again.
+//! A run whose volume the test fills and frees again.
 
 use std::fs::{self, File};
 use std::io::{Read, Write};
@@ -11,7 +11,7 @@ use rustix::process::{Pid, Resource, Rlimit, prlimit};
 
 use crate::{TestJob, signal, stagecoach, stages, until};
 
-/// Bytes of the tmpfs.
+/// The size of the tmpfs in bytes.
 const SIZE: usize = 16 << 20;
 /// The file that fills the volume.
 const FILLER: &str = "filler";
@@ -19,15 +19,16 @@ const FILLER: &str = "filler";
 /// The cause of a full volume.
 #[derive(Clone, Copy, Debug)]
 pub enum Full {
-    /// RLIMIT_FSIZE: the kernel lets neither the launcher nor a stage write to any file. Needs no privilege.
+    /// RLIMIT_FSIZE: the kernel lets neither the launcher nor a stage write to any file. This needs no privilege.
     Limit,
-    /// A small tmpfs in a mount namespace of the launcher's own, which goes with it; made with these options of
-    /// `unshare`.
+    /// A small tmpfs in a mount namespace of the launcher, which ends with the launcher. The options are those of
+    /// `unshare` that make the namespace.
     Tmpfs(&'static [&'static str]),
 }
 
 impl Full {
-    /// The means of this machine: always the limit, and a tmpfs where root or a user namespace may mount one.
+    /// The causes that this machine can produce: always the limit, and a tmpfs where root or a user namespace may mount
+    /// one.
     pub fn available() -> Vec<Full> {
         let folder = tempfile::tempdir().unwrap();
         let mounts = |options: &[&str]| {
@@ -43,7 +44,7 @@ impl Full {
         [Full::Limit].into_iter().chain(tmpfs).collect()
     }
 
-    /// The arguments of `unshare` that mount a tmpfs; empty if this is no tmpfs.
+    /// The options of `unshare` for a namespace in which a tmpfs can be mounted; `None` for the limit.
     pub fn unshare_options(self) -> Option<&'static [&'static str]> {
         match self {
             Full::Limit => None,
@@ -52,20 +53,20 @@ impl Full {
     }
 }
 
-/// A launcher over such a volume. Killed, with its stages, when dropped.
+/// A launcher over such a volume. Dropping it kills the launcher and its stages.
 #[derive(Debug)]
 pub struct Filling {
     child: Child,
     full: Full,
     output: Arc<Mutex<String>>,
-    /// The workspace as the launcher sees it, kept open beyond the launcher's end.
+    /// The workspace as the launcher sees it. The open file keeps it beyond the launcher's end.
     workspace: File,
     _folder: tempfile::TempDir,
 }
 
 impl Filling {
-    /// Starts `job` over such a volume, which begins as a copy of `seed`. Its output comes through pipes, to which a
-    /// limit on files does not apply.
+    /// Starts `job` over such a volume, which begins as a copy of `seed`. The launcher's output comes through pipes,
+    /// since a limit on files does not apply to pipes.
     pub fn start(full: Full, seed: &Path, job: &TestJob) -> Filling {
         let folder = tempfile::tempdir().unwrap();
         let mount = folder.path().join("workspace");
@@ -83,7 +84,7 @@ impl Filling {
             Full::Limit => String::new(),
             Full::Tmpfs(_) => format!("mount -t tmpfs -o size={SIZE} none \"$2\" && "),
         };
-        // a write beyond the limit is to fail, not to kill
+        // a write beyond the limit must fail and must not kill the process
         let script = format!("trap '' XFSZ; {mounted}cp -r \"$1\"/. \"$2\" && cd \"$2\" && shift 2 && exec \"$@\"");
         command.args(["-c", &script, "sh"]).args([seed, &mount]).arg(stagecoach());
         command.args(["run", "job.yaml", "--workspace", "."]).env("RUST_LOG", "info");
@@ -99,7 +100,7 @@ impl Filling {
         Filling { child, full, output, workspace, _folder: folder }
     }
 
-    /// From now on nothing can be written.
+    /// Fills the volume: no write succeeds after this.
     pub fn fill(&self) {
         match self.full {
             Full::Limit => self.limit(Some(0)),
@@ -114,7 +115,7 @@ impl Filling {
         }
     }
 
-    /// There is free space again.
+    /// Frees space again.
     pub fn free(&self) {
         match self.full {
             Full::Limit => self.limit(None),
@@ -135,15 +136,15 @@ impl Filling {
         stages(self.child.id())
     }
 
-    /// Its output so far.
+    /// The launcher's output so far.
     pub fn said(&self) -> String {
         self.output.lock().unwrap().clone()
     }
 
-    /// Waits until its output fulfils `condition`.
+    /// Waits until the launcher's output fulfils `condition`.
     ///
     /// # Panics
-    /// If it ends before, or after a minute.
+    /// If the launcher ends before, or after a minute.
     pub fn wait(&mut self, what: &str, condition: impl Fn(&str) -> bool) {
         until(what, 60, || {
             let ended = self.child.try_wait().unwrap();
@@ -153,12 +154,12 @@ impl Filling {
         });
     }
 
-    /// A path of the workspace, also after the launcher's end.
+    /// The path of a file in the workspace, which is valid after the launcher's end too.
     pub fn path(&self, name: &str) -> PathBuf {
         Path::new("/proc/self/fd").join(self.workspace.as_raw_fd().to_string()).join(name)
     }
 
-    /// Stops it by Ctrl-C, and waits for its end.
+    /// Stops the launcher by Ctrl-C and waits for its end.
     pub fn interrupt(&mut self) -> ExitStatus {
         signal(self.child.id(), libc::SIGINT);
         until("the launcher's end", 120, || self.child.try_wait().unwrap())
@@ -167,7 +168,7 @@ impl Filling {
 
 impl Drop for Filling {
     fn drop(&mut self) {
-        let _ = self.child.kill(); // its stages follow
+        let _ = self.child.kill(); // the stages end with their launcher
         let _ = self.child.wait();
         if std::thread::panicking() {
             println!("{}", self.said());

@@ -1,4 +1,5 @@
-//! A group of stages started as an operator would: one process each, told everything by its environment, no launcher.
+//! A group of stages as an operator starts it: one process a stage, configured by its environment alone, without a
+//! launcher.
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -6,7 +7,7 @@ use std::process::{Child, Command, Stdio};
 use crate::phases::{send, stop};
 use crate::{TestJob, stagecoach, until};
 
-/// Stages that run. Killed when dropped.
+/// Stages that run. Dropping it kills them.
 #[derive(Debug)]
 pub struct Group {
     stages: Vec<Child>,
@@ -16,27 +17,27 @@ pub struct Group {
 /// How a stage ended.
 #[derive(Debug)]
 pub struct Ended {
-    /// Its exit code; none if a signal ended it.
+    /// The exit code; `None` if a signal ended the stage.
     pub code: Option<i32>,
-    /// Its termination message; null without one.
+    /// The termination message; null without one.
     pub words: serde_json::Value,
-    /// Its output.
+    /// The output.
     pub log: String,
 }
 
 impl Group {
-    /// Starts `job` in `workspace` as the attempt `attempt` of the job with this UID. Its job file, logs and
-    /// termination messages lie in a folder of their own.
+    /// Starts `job` in `workspace` as attempt `attempt` of the job with this UID. The job file, logs and termination
+    /// messages lie in a folder of their own.
     pub fn start(workspace: &Path, job: &TestJob, uid: &str, attempt: u64) -> Group {
         Group::start_program(&stagecoach(), &[], workspace, job, uid, attempt)
     }
 
-    /// The same, with the job file `yaml`.
+    /// As [`Group::start`], with the job file `yaml`.
     pub fn start_yaml(workspace: &Path, job: &TestJob, yaml: &str, uid: &str, attempt: u64) -> Group {
         Group::start_job_file(&stagecoach(), &[], workspace, (job, yaml), uid, attempt)
     }
 
-    /// The same, with a program of the test's, and additional environment variables.
+    /// As [`Group::start_yaml`], with the test's own program and additional environment variables.
     pub fn start_program(
         program: &Path,
         env: &[(&str, &str)],
@@ -76,7 +77,7 @@ impl Group {
                 .env("STAGECOACH_WORKSPACE", workspace)
                 .env("POD_UID", format!("{uid}-{attempt}-{rank}"))
                 .env("STAGECOACH_HTTP_PORT", "0")
-                // as of a host of its own: NCCL refuses two on one GPU of one host
+                // each stage claims a host of its own, since NCCL refuses two processes of one host on one GPU
                 .env("NCCL_HOSTID", format!("host-of-stage-{rank}"))
                 .env("STAGECOACH_TERMINATION_LOG", words(&folder, rank))
                 .envs(env.iter().copied())
@@ -105,20 +106,20 @@ impl Group {
         (0..self.stages.len()).map(read).collect()
     }
 
-    /// Stops all its stages (SIGSTOP).
+    /// Stops all stages (SIGSTOP).
     pub fn stop(&self) {
         self.pids().into_iter().for_each(stop);
     }
 
-    /// Lets them continue (SIGCONT).
+    /// Lets the stopped stages continue (SIGCONT).
     pub fn go_on(&self) {
         self.pids().into_iter().for_each(|pid| send(pid, libc::SIGCONT));
     }
 
-    /// Waits until every stage has ended, by itself.
+    /// Waits until every stage has ended by itself.
     ///
     /// # Panics
-    /// After `seconds`.
+    /// If a stage still runs after `seconds`.
     pub fn finish(&mut self, seconds: u64) -> Vec<Ended> {
         let folder = self.folder.clone();
         let read = |path: PathBuf| std::fs::read_to_string(path).unwrap_or_default();

@@ -1,17 +1,17 @@
-//! The hashes that are the same, bit for bit, however a job was run.
+//! The hashes that are equal bit for bit, however a job ran.
 
 use serde_json::Value;
 
 /// The hashes in `result.json`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Hashes {
-    /// Of every step's loss.
+    /// The hash of every step's loss.
     pub losses: String,
-    /// Of every held-out loss.
+    /// The hash of every held-out loss.
     pub evaluation_losses: String,
-    /// Of all weights.
+    /// The hash of all weights.
     pub weights: String,
-    /// The chain over all steps; empty if there is none.
+    /// The hash chain over all steps; empty if there is none.
     pub receipt: String,
 }
 
@@ -19,7 +19,7 @@ impl Hashes {
     /// The hashes of a result.
     ///
     /// # Panics
-    /// If one is missing.
+    /// If a hash is missing.
     pub fn of(result: &Value) -> Hashes {
         let field = |name: &str| result[name].as_str().unwrap_or_else(|| panic!("no {name} in {result}")).to_owned();
         Hashes {

@@ -1,5 +1,5 @@
-//! A stage that is held up in one of its calls on the volume until the test lets it go. Unlike a process that is
-//! stopped, its other threads continue, and its heartbeats with them.
+//! A stage that the test holds up in one of its calls on the volume until it releases the stage. In a stopped process
+//! everything halts; in a stage that is held up, other threads continue, and heartbeats with them.
 
 use std::fmt;
 use std::fs;
@@ -14,18 +14,18 @@ use crate::faulty::FAULT_VARIABLE;
 use crate::phases::Phase;
 use crate::until;
 
-/// How the text of a hold begins.
+/// The prefix of a hold as text.
 pub(crate) const HOLD: &str = "hold=";
 /// The phases in which a stage uses the volume.
 const PHASES: [Phase; 7] =
     [Phase::Load, Phase::Sweep, Phase::Write, Phase::Commit, Phase::Prune, Phase::LastSave, Phase::Finish];
 
-// files in the folder of the records
+// names of files in the folder of the records
 const ARMED: &str = "armed";
 const HELD: &str = "held";
 const RELEASED: &str = "released";
 
-/// The point at which a stage is held up, after a call of [`arm`].
+/// The point at which a stage is held up. It takes effect after a call of [`arm`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Hold {
     /// The stage.
@@ -35,12 +35,12 @@ pub struct Hold {
 }
 
 impl Hold {
-    /// One, if the stage uses the volume in that phase.
+    /// A hold; `None` if a stage does not use the volume in that phase.
     pub fn new(rank: u32, phase: Phase) -> Option<Hold> {
         PHASES.contains(&phase).then_some(Hold { rank, phase })
     }
 
-    /// Whether a call is of the phase.
+    /// Whether a call belongs to the phase.
     pub(crate) fn is_at(&self, operation: &str, path: &str, target: &str) -> bool {
         let writes_shard = || operation == "sync" && path.contains("/step-");
         let is_main = || gettid() == getpid();
@@ -56,7 +56,7 @@ impl Hold {
         }
     }
 
-    /// Holds the calling thread up.
+    /// Holds up the calling thread.
     pub(crate) fn wait(&self, records: &Path) {
         let is_there = |file: &str| records.join(file).exists();
         if is_there(ARMED) && !is_there(RELEASED) {
@@ -87,15 +87,15 @@ impl FromStr for Hold {
     }
 }
 
-/// From now on the stage is held up where its [`Hold`] says.
+/// Arms the hold: the stage is held up at its [`Hold`] after this call.
 pub fn arm(records: &Path) {
     fs::write(records.join(ARMED), "").unwrap();
 }
 
-/// Waits until it is held up.
+/// Waits until the stage is held up.
 ///
 /// # Panics
-/// If it is not within a minute, or `is_there` no longer holds.
+/// If the stage is not held up within a minute, or if `is_there` no longer holds.
 pub fn held(records: &Path, mut is_there: impl FnMut() -> bool) {
     until("the stage to be held up", 60, || {
         assert!(is_there(), "the group ended before a stage was held up");
@@ -103,7 +103,7 @@ pub fn held(records: &Path, mut is_there: impl FnMut() -> bool) {
     });
 }
 
-/// Lets it go.
+/// Releases the stage.
 pub fn release(records: &Path) {
     fs::write(records.join(RELEASED), "").unwrap();
 }

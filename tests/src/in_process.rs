@@ -8,7 +8,7 @@ use std::time::Duration;
 use stagecoach_api::contract::Mesh;
 use stagecoach_group::{Coordinator, GroupSecret, GroupTimeouts, Hello, Member, Quorum, Rendezvous, StepRules};
 
-/// Far above what any test takes.
+/// A time limit far above the duration of any test.
 pub const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// The state of a stage that has joined.
@@ -16,7 +16,7 @@ pub const TIMEOUT: Duration = Duration::from_secs(60);
 pub struct InProcessStage<'a> {
     /// Its rank.
     pub rank: usize,
-    /// Its membership; the stage calls [`Member::form`] when its links are open.
+    /// The membership. The stage calls [`Member::form`] when its links are open.
     pub member: Member,
     /// The address at which the other stages reach it.
     pub listener: TcpListener,
@@ -24,7 +24,7 @@ pub struct InProcessStage<'a> {
     pub addresses: &'a [String],
 }
 
-/// Runs `stage` on a thread for each of `ranks` ranks, and returns their results by rank. Members leave when `stage`
+/// Runs `stage` on one thread for each of `ranks` ranks, and returns the results by rank. Members leave when `stage`
 /// returns.
 ///
 /// # Panics
@@ -61,7 +61,7 @@ pub fn in_process_group<T: Send>(
 }
 
 fn timeouts() -> GroupTimeouts {
-    let heartbeat_timeout = TIMEOUT; // stages on a busy machine may be silent for long
+    let heartbeat_timeout = TIMEOUT; // stages on a busy machine may send no heartbeat for long
     GroupTimeouts { startup_timeout: TIMEOUT, heartbeat_timeout, stall_timeout: TIMEOUT, ..GroupTimeouts::default() }
 }
 

@@ -1,25 +1,25 @@
-//! A job small enough to train in a second, and what tests vary in it.
+//! A job that trains in a second, and the fields that tests vary in it.
 
 use crate::nccl;
 
-/// Fields of a small job; `yaml` writes it out.
+/// Fields of a small job. [`TestJob::yaml`] writes them as a job file.
 #[derive(Clone, Debug)]
 pub struct TestJob {
-    /// `metadata.name`, and so the job's folder.
+    /// `metadata.name`, which also names the job's folder.
     pub name: String,
-    /// Stages.
+    /// Number of stages.
     pub stages: usize,
-    /// Replicas of the pipeline.
+    /// Number of replicas of the pipeline.
     pub data_parallel: usize,
-    /// Decoder layers.
+    /// Number of decoder layers.
     pub layers: usize,
-    /// torch's name.
+    /// The schedule, by torch's name.
     pub schedule: &'static str,
-    /// Chunks of a stage.
+    /// Chunks a stage.
     pub virtual_stages: usize,
-    /// Explicit partition, or Auto.
+    /// An explicit partition; `None` for `Auto`.
     pub partition: Option<Vec<usize>>,
-    /// `Tcp`, `Shm`, `Auto` or `Nccl`; the stand-in for NCCL is then where the loader finds it.
+    /// `Tcp`, `Shm`, `Auto` or `Nccl`. With `Nccl` the loader finds the stand-in for NCCL.
     pub transport: &'static str,
     /// `None`, `Selective` or `Full`.
     pub recompute: &'static str,
@@ -29,22 +29,22 @@ pub struct TestJob {
     pub kernels: &'static str,
     /// `Float32` or `BFloat16`.
     pub precision: &'static str,
-    /// Packed sequences, or one padded document a row.
+    /// Whether sequences are packed. Without packing, each row has one padded document.
     pub packing: bool,
-    /// Head and embedding are one weight.
+    /// Whether head and embedding share one weight.
     pub tied: bool,
-    /// Rows of a step.
+    /// Rows a step.
     pub global_batch_size: u32,
-    /// Microbatches of a step.
+    /// Microbatches a step.
     pub microbatches: u32,
-    /// Blocks in which gradients are added.
+    /// The number of blocks in which gradients are added.
     pub gradient_blocks: u32,
-    /// Steps.
+    /// Number of steps.
     pub steps: u64,
-    /// The step at which the learning rate's decay ends, if not the last: then jobs that differ in `steps` alone
-    /// continue from each other's checkpoints.
+    /// The step at which the learning rate's decay ends; `None` for the last step. With it, jobs that differ in `steps`
+    /// alone continue from each other's checkpoints.
     pub decay_steps: Option<u64>,
-    /// Lines to add below `spec:`, indented by two.
+    /// Lines to add below `spec:`, with an indentation of two.
     pub extra: String,
 }
 
@@ -77,20 +77,21 @@ impl Default for TestJob {
 
 /// More steps than any machine trains while a test waits.
 const ENDLESS: u64 = 1_000_000;
-/// Jobs end at multiples of it, so that few undisturbed runs serve many tests.
+/// Jobs end at multiples of this step, so that few undisturbed runs serve many tests.
 const END: u64 = 100;
 
 impl TestJob {
-    /// The same, which does not end before it is disturbed, however fast the machine is.
+    /// This job without an end: even a fast machine does not finish it before the test disturbs it.
     ///
     /// # Panics
-    /// If its learning rate depends on the number of steps: then nothing else could continue from its checkpoints.
+    /// If its learning rate depends on the number of steps, since no other job could continue from its checkpoints
+    /// then.
     pub fn endless(&self) -> TestJob {
         assert!(self.decay_steps.is_some(), "decay_steps is None");
         TestJob { steps: ENDLESS, ..self.clone() }
     }
 
-    /// The same, which ends soon after step `saved`, and 10 steps later at the earliest.
+    /// This job with an end soon after step `saved`, and 10 steps after it at the earliest.
     ///
     /// # Panics
     /// As [`TestJob::endless`].
@@ -98,7 +99,7 @@ impl TestJob {
         TestJob { steps: (saved + 10).next_multiple_of(END), ..self.endless() }
     }
 
-    /// The environment variables of its processes.
+    /// The environment variables of the job's processes.
     pub fn environment(&self) -> Vec<(&'static str, String)> {
         let is_nccl = self.transport == "Nccl";
         is_nccl.then(|| (nccl::LOADER_PATH, nccl::loader_path())).into_iter().collect()
@@ -109,7 +110,7 @@ impl TestJob {
         let TestJob { name, stages, layers, schedule, partition, transport, recompute, precision, .. } = self;
         let TestJob { virtual_stages, packing, tied, steps, decay_steps, extra, .. } = self;
         let TestJob { global_batch_size, microbatches, gradient_blocks, data_parallel, .. } = self;
-        // lines are counted where a job has one block and one replica, and neither device nor kernels are set
+        // tests count lines in jobs with one block and one replica that set neither device nor kernels
         let device = Some(self.device).filter(|device| *device != "Auto");
         let device = device.map(|device| format!("\n    device: {device}")).unwrap_or_default();
         let kernels = Some(self.kernels).filter(|kernels| *kernels != "Fastest");

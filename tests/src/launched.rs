@@ -9,12 +9,12 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use crate::{Hashes, TestJob};
 
-/// The binary under test, beside this one or, for a test, a folder above.
+/// The binary under test. It lies beside this one or, for a test, in the folder above.
 pub fn stagecoach() -> PathBuf {
     built("stagecoach")
 }
 
-/// The entry point of the trainer's image, likewise.
+/// The entry point of the trainer's image, found like [`stagecoach`].
 pub fn entrypoint() -> PathBuf {
     built("stagecoach-entrypoint")
 }
@@ -28,12 +28,12 @@ fn built(name: &str) -> PathBuf {
 /// Waits until `condition` holds.
 ///
 /// # Panics
-/// After `seconds`, naming `what`.
+/// If `condition` does not hold after `seconds`. The message names `what`.
 pub fn until<T>(what: &str, seconds: u64, condition: impl FnMut() -> Option<T>) -> T {
     until_or_tell(what, seconds, condition, String::new)
 }
 
-/// The same; what `details` says is told too if the time has passed.
+/// As [`until`]. The message of the panic ends with `details`.
 fn until_or_tell<T>(
     what: &str,
     seconds: u64,
@@ -50,7 +50,7 @@ fn until_or_tell<T>(
     }
 }
 
-/// The last output of a launcher and its stages, and the positions of each stage's threads.
+/// The last output of a launcher and its stages, and the position of each stage's threads.
 fn standstill(launcher: u32, folder: &Path, workspace: &Path) -> String {
     let read = |path: PathBuf| std::fs::read_to_string(path).unwrap_or_default();
     let end = |text: &str| {
@@ -71,7 +71,7 @@ fn standstill(launcher: u32, folder: &Path, workspace: &Path) -> String {
     said
 }
 
-/// A launcher that runs. Killed, with its stages, when dropped.
+/// A launcher that runs. Dropping it kills the launcher and its stages.
 #[derive(Debug)]
 pub struct Launched {
     /// The launcher.
@@ -82,11 +82,11 @@ pub struct Launched {
 /// The results of a finished launcher.
 #[derive(Debug)]
 pub struct Outcome {
-    /// How it ended.
+    /// The exit status.
     pub status: ExitStatus,
-    /// Its standard output.
+    /// The standard output.
     pub stdout: String,
-    /// Its standard error.
+    /// The standard error.
     pub stderr: String,
     /// `result.json`, if the job finished.
     pub result: Option<serde_json::Value>,
@@ -98,7 +98,7 @@ impl Launched {
         Launched::start_with(workspace, job, arguments, &[])
     }
 
-    /// The same with these variables in its environment.
+    /// As [`Launched::start`], with these variables in the launcher's environment.
     pub fn start_with(workspace: &Path, job: &TestJob, arguments: &[&str], environment: &[(&str, &str)]) -> Launched {
         let file = workspace.join(format!("{}.yaml", job.name));
         std::fs::write(&file, job.yaml()).unwrap();
@@ -109,12 +109,12 @@ impl Launched {
         Launched::start_program(&stagecoach(), workspace, &file, folder, arguments, &environment)
     }
 
-    /// Starts the job in `file`, whose folder will be `folder`.
+    /// Starts the job in `file`. The job's folder will be `folder`.
     pub fn start_file(workspace: &Path, file: &Path, folder: PathBuf, arguments: &[&str]) -> Launched {
         Launched::start_program(&stagecoach(), workspace, file, folder, arguments, &[])
     }
 
-    /// The same by another binary of the trainer, with these variables in its environment.
+    /// As [`Launched::start_file`], with another binary of the trainer and these variables in its environment.
     pub fn start_program(
         program: &Path,
         workspace: &Path,
@@ -123,7 +123,7 @@ impl Launched {
         arguments: &[&str],
         environment: &[(&str, &str)],
     ) -> Launched {
-        // output goes to files: a pipe that nobody reads would stop the launcher
+        // the output goes to files: the launcher would block on a pipe that nobody reads
         let log = |name: &str| std::fs::File::create(workspace.join(name)).unwrap();
         let child = Command::new(program)
             .arg("run")
@@ -140,15 +140,15 @@ impl Launched {
         Launched { child, folder }
     }
 
-    /// Waits for its end.
+    /// Waits for the launcher's end.
     pub fn finish(self, workspace: &Path) -> Outcome {
         self.finish_within(120, workspace)
     }
 
-    /// Waits for its end.
+    /// Waits for the launcher's end.
     ///
     /// # Panics
-    /// After `seconds`.
+    /// If the launcher still runs after `seconds`.
     pub fn finish_within(mut self, seconds: u64, workspace: &Path) -> Outcome {
         let (pid, folder) = (self.child.id(), &self.folder);
         let details = || standstill(pid, folder, workspace);
@@ -158,7 +158,7 @@ impl Launched {
         Outcome { status, stdout: read(workspace.join("stdout")), stderr: read(workspace.join("stderr")), result }
     }
 
-    /// Waits until step `step` is in the metrics.
+    /// Waits until the metrics contain step `step`.
     pub fn wait_for_step(&mut self, step: u64) {
         until(&format!("step {step}"), 60, || {
             assert!(self.child.try_wait().unwrap().is_none(), "the launcher ended before step {step}");
@@ -171,7 +171,7 @@ impl Launched {
         std::fs::read_to_string(self.folder.join("metrics.jsonl")).map_or(0, |lines| lines.lines().count() as u64)
     }
 
-    /// Waits until a step is trained after a failure: by the group that was formed again, or by another attempt.
+    /// Waits until the job has trained a step after a failure, in the group that formed again or in another attempt.
     pub fn wait_for_restart(&mut self, workspace: &Path) {
         until("the next attempt to train", 60, || {
             assert!(self.child.try_wait().unwrap().is_none(), "the launcher ended before the next attempt trained");
@@ -181,10 +181,10 @@ impl Launched {
         });
     }
 
-    /// Stops it by Ctrl-C, which saves.
+    /// Stops the launcher by Ctrl-C, which saves a checkpoint.
     ///
     /// # Panics
-    /// If it does not leave as one who was stopped.
+    /// If the launcher's exit code is not that of a stopped run.
     pub fn interrupt(self, workspace: &Path) -> Outcome {
         signal(self.child.id(), libc::SIGINT);
         let outcome = self.finish(workspace);
@@ -192,22 +192,22 @@ impl Launched {
         outcome
     }
 
-    /// Process ids of the stages, by rank; see [`stages`].
+    /// Process ids of the stages by rank; see [`stages`].
     pub fn stages(&self) -> Vec<u32> {
         stages(self.child.id())
     }
 
-    /// Waits until `count` stages run, and so until each that was lost is replaced; their process ids, by rank.
+    /// Waits until `count` stages run, and so until each lost stage is replaced. Returns their process ids by rank.
     pub fn wait_for_stages(&self, count: usize) -> Vec<u32> {
         until("all stages", 60, || Some(self.stages()).filter(|stages| stages.len() == count))
     }
 
-    /// Process ids of the spares that wait.
+    /// Process ids of the waiting spares.
     pub fn waiting_spares(&self) -> Vec<u32> {
         waiting_spares(self.child.id())
     }
 
-    /// Waits until a spare stands by whose process is none of `others`; it.
+    /// Waits until a spare whose process is none of `others` stands by. Returns its process id.
     pub fn wait_for_spare(&self, workspace: &Path, others: &[u32]) -> u32 {
         until("a spare that stands by", 60, || {
             let said = std::fs::read_to_string(workspace.join("stdout")).unwrap();
@@ -220,16 +220,16 @@ impl Launched {
 
 impl Drop for Launched {
     fn drop(&mut self) {
-        let _ = self.child.kill(); // its stages follow
+        let _ = self.child.kill(); // the stages end with their launcher
         let _ = self.child.wait();
     }
 }
 
 impl Outcome {
-    /// The hashes of the run without its receipt, which names where the first weights came from.
+    /// The hashes of the run without its receipt, since a receipt depends on the origin of the first weights.
     ///
     /// # Panics
-    /// If it did not finish.
+    /// If the run did not finish.
     pub fn numbers(&self) -> Hashes {
         Hashes { receipt: String::new(), ..self.hashes() }
     }
@@ -237,19 +237,19 @@ impl Outcome {
     /// The hashes of the run.
     ///
     /// # Panics
-    /// If it did not finish.
+    /// If the run did not finish.
     pub fn hashes(&self) -> Hashes {
         assert!(self.status.success(), "{}\n{}", self.stdout, self.stderr);
         Hashes::of(self.result.as_ref().expect("result.json of a finished job"))
     }
 }
 
-/// Process ids of a launcher's stages, by rank, as the kernel knows them. Spares that have taken a place come last,
-/// unless it is that of stage 0.
+/// Process ids of a launcher's stages by rank, as the kernel knows them. Spares that have taken the place of a stage
+/// come last, except in the place of stage 0.
 pub fn stages(launcher: u32) -> Vec<u32> {
     let rank_of = |pid, spare: bool, rank: Option<usize>| match has_thread(pid, "group-accept") {
         true => Some(0),
-        // a spare that waits is no member of a group
+        // a waiting spare is not a member of a group
         false if spare => has_thread(pid, "group-receive").then_some(usize::MAX),
         false => rank,
     };
@@ -263,7 +263,7 @@ pub fn stages(launcher: u32) -> Vec<u32> {
     stages.into_iter().map(|(_, pid)| pid).collect()
 }
 
-/// Process ids of a launcher's spares that wait, by number.
+/// Process ids of a launcher's waiting spares, by number.
 pub fn waiting_spares(launcher: u32) -> Vec<u32> {
     let waits = |pid: u32| !has_thread(pid, "group-receive") && !has_thread(pid, "group-accept");
     let numbered = children(launcher).into_iter().filter_map(|(pid, environment)| {
@@ -275,12 +275,12 @@ pub fn waiting_spares(launcher: u32) -> Vec<u32> {
     spares.into_iter().map(|(_, pid)| pid).collect()
 }
 
-/// The only child of a process, once it has one.
+/// The only child of a process; `None` as long as it has no child.
 pub fn only_child(of: u32) -> Option<u32> {
     children(of).first().map(|(pid, _)| *pid)
 }
 
-/// The children of a process, and the variables that they were started with.
+/// The children of a process, with the variables of their initial environments.
 fn children(of: u32) -> Vec<(u32, BTreeMap<String, String>)> {
     let mut children = Vec::new();
     for entry in std::fs::read_dir("/proc").unwrap().flatten() {
@@ -308,7 +308,7 @@ fn has_thread(pid: u32, name: &str) -> bool {
         .any(|task| std::fs::read_to_string(task.path().join("comm")).is_ok_and(|comm| comm.trim_end() == name))
 }
 
-/// The steps of the checkpoints that a job's folder holds, ascending.
+/// The steps of the checkpoints in a job's folder, ascending.
 pub fn checkpoints(folder: &Path) -> Vec<u64> {
     let entries = std::fs::read_dir(folder.join("checkpoints")).into_iter().flatten().flatten();
     let step = |name: &str| name.strip_prefix("step-")?.parse().ok();
@@ -325,18 +325,18 @@ pub fn saved(folder: &Path) -> u64 {
 /// Sends a signal to a process that the test started.
 ///
 /// # Panics
-/// If there is no such process or signal.
+/// If there is no such process or no such signal.
 pub fn signal(pid: u32, signal: i32) {
     kill_process(Pid::from_raw(pid as i32).unwrap(), Signal::from_named_raw(signal).unwrap()).unwrap();
 }
 
-/// Gone, or dead and not yet reaped.
+/// Whether a process is gone, or dead and not yet reaped.
 pub fn is_gone(pid: u32) -> bool {
     std::fs::read_to_string(format!("/proc/{pid}/stat"))
         .map_or(true, |stat| stat.rsplit(')').next().is_some_and(|rest| rest.trim_start().starts_with('Z')))
 }
 
-/// Asserts that the run said `words`.
+/// Asserts that the run's output contains `words`.
 pub fn says(outcome: &Outcome, words: &str) {
     let said = outcome.stdout.clone() + &outcome.stderr;
     assert!(said.contains(words), "no {words:?} in\n{said}");

@@ -1,5 +1,5 @@
-//! Driving the real binary: jobs as YAML, a corpus made from a seed, results read back from the job's folder.
-//! A failure here fails a test, so these functions panic.
+//! Helpers that drive the real binary: jobs as YAML, a corpus made from a seed, results read from the job's folder. A
+//! failure here fails a test, so these functions panic.
 
 pub mod browser;
 pub mod corpus;
@@ -28,12 +28,12 @@ pub use launched::{
 };
 pub use undisturbed::undisturbed;
 
-/// A tiny Llama of two layers as Hugging Face's tools write it, with a tokenizer for the corpus of [`corpus`].
+/// A tiny Llama of two layers in the format of Hugging Face's tools, with a tokenizer for the corpus of [`corpus`].
 pub fn hugging_face() -> std::path::PathBuf {
     std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("hugging_face/tiny-llama")
 }
 
-/// The most bytes that each stage of the job in `folder` had resident until its last step's vote.
+/// The peak resident memory of each stage of the job in `folder` until the vote on its last step, in bytes.
 pub fn peak_bytes(folder: &std::path::Path) -> Vec<u64> {
     let metrics = std::fs::read_to_string(folder.join("metrics.jsonl")).unwrap();
     let last: serde_json::Value = serde_json::from_str(metrics.lines().last().unwrap()).unwrap();

@@ -1,4 +1,4 @@
-//! The stand-in for NCCL and the CUDA driver (`tests/nccl`), where the loader finds it.
+//! The stand-in for NCCL and the CUDA driver (`tests/nccl`), in a place where the loader finds it.
 
 use std::io::ErrorKind;
 use std::os::unix::fs::symlink;
@@ -8,16 +8,17 @@ use std::sync::OnceLock;
 
 use crate::stagecoach;
 
-/// The variable that tells the loader where to look first.
+/// The variable with the folders that the loader searches first.
 pub const LOADER_PATH: &str = "LD_LIBRARY_PATH";
 
-/// Set in a process in whose loader's path the stand-in is.
+/// The variable that marks a process whose loader finds the stand-in.
 const IS_HERE: &str = "STAGECOACH_NCCL_STAND_IN";
 
-/// A loader's path with the stand-in at its head, under the names of the libraries that it stands in for.
+/// A loader's path that begins with the stand-in's folder. There the stand-in has the names of the libraries that it
+/// replaces.
 ///
 /// # Panics
-/// If it is not built.
+/// If the stand-in is not built.
 pub fn loader_path() -> String {
     static FOLDER: OnceLock<PathBuf> = OnceLock::new();
     let folder = FOLDER.get_or_init(|| {
@@ -26,7 +27,8 @@ pub fn loader_path() -> String {
         let folder = built.with_file_name("nccl-stand-in");
         std::fs::create_dir_all(&folder).unwrap();
         for name in ["libnccl.so.2", "libcuda.so.1"] {
-            // both are one file, so that the loader has it once; another test may be as far
+            // both names link to one file, so that the loader maps it once; another test may have made the links
+            // meanwhile
             match symlink(&built, folder.join(name)) {
                 Err(error) if error.kind() != ErrorKind::AlreadyExists => panic!("{error}"),
                 _ => {}
@@ -38,18 +40,19 @@ pub fn loader_path() -> String {
     format!("{}{before}", folder.display())
 }
 
-/// Whether this process has the stand-in. If not, runs the test of this name, which calls it, in one that has.
+/// Whether this process has the stand-in. If not, this runs the test of this name, which calls this function, in a
+/// process that has the stand-in.
 ///
 /// # Panics
-/// If the test fails there.
+/// If the test fails in that process.
 pub fn is_here(test: &str) -> bool {
     is_here_with(test, &[])
 }
 
-/// The same with these variables in its environment.
+/// As [`is_here`], with these variables in the environment of that process.
 ///
 /// # Panics
-/// If the test fails there.
+/// If the test fails in that process.
 pub fn is_here_with(test: &str, environment: &[(&str, &str)]) -> bool {
     if std::env::var_os(IS_HERE).is_some() {
         return true;

@@ -1,11 +1,11 @@
-//! A reader of a job's live page, as a browser is one: plain HTTP on this machine, and event streams.
+//! A client of a job's live page that behaves like a browser: plain HTTP on this machine, and event streams.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
-/// For an answer, and for what a stream tells in the end.
+/// The time limit for an answer, and for the content of a stream.
 const DEADLINE: Duration = Duration::from_secs(60);
 
 /// The address of a page.
@@ -18,7 +18,7 @@ pub struct PageAddress {
 }
 
 impl PageAddress {
-    /// The address in a text, if it has one.
+    /// The first address in a text; `None` without one.
     pub fn find(text: &str) -> Option<PageAddress> {
         let (_, rest) = text.split_once("http://127.0.0.1:")?;
         let (port, rest) = rest.split_once('/')?;
@@ -26,7 +26,7 @@ impl PageAddress {
         Some(PageAddress { host: format!("127.0.0.1:{port}"), path: format!("/{token}/") })
     }
 
-    /// As it was printed.
+    /// The address as the command printed it.
     pub fn url(&self) -> String {
         format!("http://{}{}", self.host, self.path)
     }
@@ -53,21 +53,21 @@ impl PageAddress {
     }
 }
 
-/// An open event stream, and the parts of the page as they are by now.
+/// An open event stream and the current parts of the page.
 #[derive(Debug)]
 pub struct Follower {
     stream: BufReader<TcpStream>,
-    /// By id.
+    /// The parts by id.
     pub parts: BTreeMap<String, String>,
-    /// How many bytes were read.
+    /// The number of bytes read.
     pub bytes: usize,
 }
 
 impl Follower {
-    /// Reads on until a part of the page is as `condition` says; what that returned.
+    /// Reads the stream until `condition` returns a value for the parts of the page. Returns that value.
     ///
     /// # Panics
-    /// After a minute, naming `what`.
+    /// If that takes more than a minute. The message names `what`.
     pub fn until<T>(&mut self, what: &str, mut condition: impl FnMut(&BTreeMap<String, String>) -> Option<T>) -> T {
         let deadline = Instant::now() + DEADLINE;
         loop {
@@ -92,7 +92,7 @@ impl Follower {
             } else if let Some(text) = line.strip_prefix("data: ") {
                 data += text;
             } else if line.is_empty() {
-                // none after a comment, which keeps the connection
+                // a comment, which keeps the connection open, has no name
                 self.parts.extend(name.take().map(|name| (name, data)));
                 return;
             }

@@ -1,5 +1,5 @@
-//! What a running stage is at, seen from outside: it names its threads after what they do. A process that has been
-//! stopped stands still, so that its phase is known for certain when it is killed or continued.
+//! The phase of a running stage, seen from outside: a stage names its threads after their work. A stopped process
+//! stands still, so a test that kills or continues it knows its phase for certain.
 
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -20,9 +20,9 @@ pub enum Phase {
     Exchange,
     /// The optimizer's step.
     Update,
-    /// Removes what fenced-off groups left.
+    /// Removes the leftovers of groups that were fenced off.
     Sweep,
-    /// Copies what a save writes behind training.
+    /// Copies the state for a save that runs behind training.
     Snapshot,
     /// Writes its shards behind training.
     Write,
@@ -30,14 +30,14 @@ pub enum Phase {
     Commit,
     /// Removes older checkpoints.
     Prune,
-    /// The main thread writes or commits: the save at the end of training, or of a graceful stop.
+    /// Writes or commits on the main thread: the save at the end of training, or of a graceful stop.
     LastSave,
-    /// Trained and saved; about to tell the result.
+    /// Has trained and saved, and is about to report the result.
     Finish,
 }
 
 impl Phase {
-    /// The phases that occur in every step or save, or at every start.
+    /// The phases that occur in every step, every save or every start.
     pub const RECURRING: [Phase; 9] = [
         Phase::Load,
         Phase::Forward,
@@ -50,17 +50,17 @@ impl Phase {
         Phase::Prune,
     ];
 
-    /// Whether stage 0 alone goes through it.
+    /// Whether only stage 0 goes through this phase.
     pub fn is_of_stage_0(self) -> bool {
         matches!(self, Phase::Sweep | Phase::Commit | Phase::Prune)
     }
 
-    /// Whether it is over for good once another one has begun.
+    /// Whether this phase is over for good once another one has begun.
     fn comes_once(self) -> bool {
         matches!(self, Phase::Load | Phase::LastSave | Phase::Finish)
     }
 
-    /// By the main thread's name, of which Linux keeps 15 bytes.
+    /// The phase by the main thread's name, of which Linux keeps 15 bytes.
     fn of_main(name: &str) -> Option<Phase> {
         Some(match name {
             "EXCHANGE" => Phase::Exchange,
@@ -76,7 +76,7 @@ impl Phase {
         })
     }
 
-    /// By the name of the thread that saves behind training.
+    /// The phase by the name of the thread that saves behind training.
     fn of_saver(name: &str) -> Option<Phase> {
         Some(match name {
             "commit" => Phase::Commit,
@@ -87,23 +87,24 @@ impl Phase {
     }
 }
 
-/// How much later than it is seen a phase is stopped, at most.
+/// The longest delay between the sighting of a phase and the stop.
 const LONGEST_DELAY: Duration = Duration::from_millis(4);
 
-/// Between 0 and 1, by the clock.
+/// A number between 0 and 1, taken from the clock.
 fn random() -> f64 {
     let clock = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
     f64::from(clock.subsec_micros() % 1000) / 1000.0
 }
 
-/// Stops `pid` in `phase`: true if it stands still there; false if it runs on, because `patience` is over, it has
-/// ended, or the phase can't come any more.
+/// Stops `pid` in `phase`. Returns true if the process stands still in that phase, and false if it was not caught
+/// there: `patience` is over, the process has ended, or the phase can't come any more.
 pub fn stop_in(pid: u32, phase: Phase, patience: Duration) -> bool {
     let deadline = Instant::now() + patience;
     let mut sightings = 0;
     while Instant::now() < deadline && !is_gone(pid) && !is_past(pid, phase) {
         if is_in(pid, phase) {
-            // not always at the phase's beginning; a short one is caught at the next sighting
+            // the delay varies the place within the phase; a phase that is too short for it is caught at the next
+            // sighting
             if sightings % 2 == 0 && !phase.comes_once() {
                 std::thread::sleep(LONGEST_DELAY.mul_f64(random()));
             }
@@ -119,7 +120,7 @@ pub fn stop_in(pid: u32, phase: Phase, patience: Duration) -> bool {
     false
 }
 
-/// Stops `pid` wherever it is, and returns when all its threads stand still.
+/// Stops `pid` in any phase, and returns when all its threads stand still.
 pub fn stop(pid: u32) {
     send(pid, libc::SIGSTOP);
     let stands = |tid: u32| stat(pid, tid).is_none_or(|stat| matches!(stat, 'T' | 't' | 'Z' | 'X'));
@@ -128,7 +129,7 @@ pub fn stop(pid: u32) {
     }
 }
 
-/// Sends a signal to a process of the test's own that may be gone.
+/// Sends a signal to a process that the test started and that may be gone.
 pub fn send(pid: u32, signal: i32) {
     let _ = kill_process(Pid::from_raw(pid as i32).unwrap(), Signal::from_named_raw(signal).unwrap());
 }
@@ -152,13 +153,13 @@ fn threads(pid: u32) -> Vec<u32> {
     tasks.filter_map(|task| task.file_name().to_string_lossy().parse().ok()).collect()
 }
 
-/// A thread's name; empty if it is gone.
+/// A thread's name; empty if the thread is gone.
 fn name(pid: u32, tid: u32) -> String {
     let name = std::fs::read_to_string(format!("/proc/{pid}/task/{tid}/comm")).unwrap_or_default();
     name.trim_end().to_owned()
 }
 
-/// A thread's state, as `ps` shows it.
+/// A thread's state, in the letter that `ps` shows.
 fn stat(pid: u32, tid: u32) -> Option<char> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/task/{tid}/stat")).ok()?;
     stat.rsplit(')').next()?.trim_start().chars().next()

@@ -1,5 +1,5 @@
-//! A job that was stopped half-way, to be gone on with as often as one likes: by the faulty trainer, or in a folder
-//! that was damaged. Its runs share the corpus and its tokens; each has a copy of the job's folder.
+//! A job that was stopped half-way. Any number of tests can continue it, with the faulty trainer or in a folder that
+//! was damaged. Its runs share the corpus and its tokens; each has a copy of the job's folder.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -15,41 +15,41 @@ use crate::{Hashes, Outcome, TestJob, corpus, until};
 
 /// Steps of the job.
 pub const STEPS: u64 = 6;
-/// The checkpoints that were committed when the job stopped, each by its own save.
+/// The checkpoints that were committed before the job stopped, one by each save.
 pub const COMMITTED: [u64; 3] = [1, 2, 3];
 
-/// The message of a stage whose port another process took between its choice and its use.
+/// The message of a stage whose port another process took between choice and use.
 const PORT_TAKEN: &str = "could not listen at";
 
-/// The workspace, and what the undisturbed run came to.
+/// The workspace and the results of the undisturbed run.
 #[derive(Debug)]
 pub struct Scene {
     /// The program that runs the job.
     pub program: PathBuf,
     workspace: tempfile::TempDir,
-    /// Its hashes.
+    /// The hashes of the undisturbed run.
     pub expected: Hashes,
-    /// The undisturbed run's calls: it found nothing there.
+    /// The calls of the undisturbed run, which started in an empty folder.
     pub afresh: Vec<StageCall>,
 }
 
 /// One run of the job.
 #[derive(Clone, Debug)]
 pub struct Case<'a> {
-    /// Names the job and so its folder.
+    /// The name of the job and of its folder.
     pub name: &'a str,
     /// `spec.checkpoint`.
     pub checkpoint: &'a str,
-    /// A fault, or `trace`; none if empty.
+    /// A fault, or `trace`; empty for no fault.
     pub fault: &'a str,
-    /// Restarts that are allowed.
+    /// The number of restarts that the launcher may make.
     pub restarts: u32,
 }
 
-/// The results of a run. Its folder is removed with them.
+/// The results of a run. Dropping them removes the job's folder.
 #[derive(Debug)]
 pub struct Ran {
-    /// Its output and its exit status.
+    /// The output and the exit status.
     pub outcome: Outcome,
     /// The job's folder.
     pub folder: PathBuf,
@@ -57,8 +57,8 @@ pub struct Ran {
 }
 
 impl Scene {
-    /// A workspace with the job in it that `faulty`, that binary, was stopped in. It is trained once in a process, in a
-    /// folder of `scratch`; every scene has a copy.
+    /// A workspace with the stopped job, trained by the binary `faulty`. The job is trained once a process, in a folder
+    /// of `scratch`; every scene has a copy.
     pub fn new(faulty: &str, scratch: &str) -> Scene {
         type Seed = (PathBuf, Hashes, Vec<StageCall>);
         static SEED: OnceLock<Seed> = OnceLock::new();
@@ -74,7 +74,7 @@ impl Scene {
         Scene { program: faulty.into(), workspace, expected: expected.clone(), afresh: afresh.clone() }
     }
 
-    /// Trains undisturbed, then again up to the commit of step 4, where a stage is killed.
+    /// Trains undisturbed, then once more up to the commit of step 4, where a stage is killed.
     fn trained(faulty: &str) -> Scene {
         let workspace = corpus::workspace();
         let mut scene = Scene { program: faulty.into(), workspace, expected: Hashes::default(), afresh: Vec::new() };
@@ -88,25 +88,25 @@ impl Scene {
         let fault = StageFault { rank: 0, call: commit.number, fault: VolumeFault::CrashBefore }.to_string();
         let stopped = scene.run(&Case { name: "killed", fault: &fault, ..case });
         assert!(!stopped.outcome.status.success() && stopped.fired().is_some(), "{}", stopped.outcome.stdout);
-        // another run, as far as the launcher knows: so its copies may run side by side
+        // without its record the launcher takes each copy for another run, so copies may run side by side
         fs::remove_file(stopped.folder.join("state.json")).unwrap();
         fs::rename(&stopped.folder, scene.path("stopped")).unwrap();
         scene
     }
 
-    /// Paths in the workspace.
+    /// The path of `name` in the workspace.
     pub fn path(&self, name: &str) -> PathBuf {
         self.workspace.path().join(name)
     }
 
-    /// The folder of job `name`: a copy of the one that was stopped.
+    /// The folder of job `name`: a copy of the stopped job's folder.
     pub fn stopped(&self, name: &str) -> PathBuf {
         copy(&self.path("stopped"), &self.path(name));
         self.path(name)
     }
 
-    /// The same, with its newest checkpoint damaged, and with what a group leaves that was fenced off long ago and
-    /// never swept: half a save, and a damaged checkpoint on its way out.
+    /// As [`Scene::stopped`], with the newest checkpoint damaged, and with the leftovers of a group that was fenced off
+    /// long ago and never swept: half a save, and a damaged checkpoint that was about to be moved away.
     pub fn mess(&self, name: &str) -> PathBuf {
         let folder = self.stopped(name);
         let shard = folder.join(paths::checkpoint_path(COMMITTED[2])).join(paths::optimizer_file(0));
@@ -132,13 +132,13 @@ impl Scene {
         file
     }
 
-    /// Runs the job under the launcher until that ends by itself.
+    /// Runs the job under the launcher until the launcher ends by itself.
     pub fn run(&self, case: &Case) -> Ran {
         let file = self.job(case);
         self.run_file(case, &file)
     }
 
-    /// The same, with a job file of one's own.
+    /// As [`Scene::run`], with the test's own job file.
     pub fn run_file(&self, case: &Case, file: &Path) -> Ran {
         let (folder, notes) = (self.path(case.name), self.path(&format!("{}.notes", case.name)));
         let mut launcher = Command::new(&self.program);
@@ -147,7 +147,7 @@ impl Scene {
             launcher.env(FAULT_VARIABLE, case.fault).env(RECORDS_VARIABLE, &notes);
         }
         let mut outcome = finish(&mut launcher, &notes);
-        // if another process took the port, and there was no other attempt, then nothing has happened so far
+        // nothing has happened yet if another process took the port and there was no other attempt
         while case.restarts == 0 && !outcome.status.success() && outcome.stdout.contains(PORT_TAKEN) {
             outcome = finish(&mut launcher, &notes);
         }
@@ -156,11 +156,11 @@ impl Scene {
     }
 }
 
-/// Runs a command to its end. What it says goes through files in `notes`, which is made: a pipe that nobody reads would
-/// stop it.
+/// Runs a command to its end. Its output goes to files in `notes`, which this makes, since the command would block on a
+/// pipe that nobody reads.
 ///
 /// # Panics
-/// If it doesn't end; it is killed then.
+/// If the command doesn't end. This kills it then.
 pub fn finish(command: &mut Command, notes: &Path) -> Outcome {
     fs::create_dir_all(notes).unwrap();
     let log = |name: &str| File::create(notes.join(name)).unwrap();
@@ -171,7 +171,7 @@ pub fn finish(command: &mut Command, notes: &Path) -> Outcome {
     }));
     let read = |name: &str| fs::read_to_string(notes.join(name)).unwrap_or_default();
     let Ok(status) = ended else {
-        child.kill().unwrap(); // its stages follow
+        child.kill().unwrap(); // the stages end with their launcher
         child.wait().unwrap();
         panic!("it did not end:\n{}\n{}", read("stdout"), read("stderr"));
     };
@@ -179,18 +179,18 @@ pub fn finish(command: &mut Command, notes: &Path) -> Outcome {
 }
 
 impl Ran {
-    /// The calls, if they were to be traced.
+    /// The calls, if `trace` was on.
     pub fn trace(&self) -> Vec<StageCall> {
         traced(&self.notes)
     }
 
-    /// The place of the fault.
+    /// The call at which the fault happened.
     pub fn fired(&self) -> Option<StageCall> {
         fired(&self.notes)
     }
 
-    /// How many times the group was formed or started, by the launcher's own record, not counting those that found
-    /// their port taken.
+    /// The number of times the group formed or started, by the launcher's own record, without attempts whose port was
+    /// taken.
     pub fn attempts(&self) -> u64 {
         let record: serde_json::Value =
             serde_json::from_slice(&fs::read(self.folder.join("state.json")).unwrap()).unwrap();
@@ -202,7 +202,7 @@ impl Ran {
     /// The committed steps, newest first.
     ///
     /// # Panics
-    /// If one is not whole.
+    /// If a checkpoint is not complete.
     pub fn checkpoints(&self) -> Vec<u64> {
         let volume = FileSystemVolume::new(&self.folder);
         let steps = list(&volume).unwrap().steps;
@@ -210,23 +210,23 @@ impl Ran {
         steps
     }
 
-    /// Asserts that nothing of the disturbance is left in the numbers, and that what is committed is whole.
+    /// Asserts that the numbers show no effect of the disturbance, and that all committed checkpoints are complete.
     pub fn ended_well(&self, scene: &Scene) {
         assert_eq!(self.outcome.hashes(), scene.expected);
         assert_eq!(self.checkpoints().first(), Some(&STEPS));
         assert!(!self.outcome.stderr.contains("panicked"), "{}", self.outcome.stderr);
     }
 
-    /// The step that the last attempt went on after; none if it began.
+    /// The step after which the last attempt continued; `None` if it began at step 1.
     pub fn went_on_after(&self) -> Option<u64> {
         let (_, rest) = self.outcome.stdout.rsplit_once("going on after step ")?;
         rest.split(|c: char| !c.is_ascii_digit()).next().unwrap().parse().ok()
     }
 
-    /// Asserts that nothing unfinished lies about, and that these steps are in `damaged/` and no others.
+    /// Asserts that no unfinished files are left, and that `damaged/` has these steps and no others.
     pub fn is_tidy(&self, damaged: &[u64]) {
         let mut unfinished = files(&self.folder.join("fences"));
-        // what the last group published stays until the next one begins
+        // the files that the last group published stay until the next group begins
         unfinished
             .retain(|path| !path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("rendezvous,")));
         assert!(unfinished.is_empty(), "left in the fences: {unfinished:?}");
@@ -246,10 +246,10 @@ impl Drop for Ran {
     }
 }
 
-/// Runs `check` on every item, a few at a time, with a line of progress now and then.
+/// Runs `check` on every item, a few at a time, and prints a line of progress now and then.
 ///
 /// # Panics
-/// In the end, if a check did.
+/// After the last item, if a check failed.
 pub fn each<T: Sync>(what: &str, threads: usize, items: &[T], check: impl Fn(usize, &T) + Sync) {
     let (next, failed) = (AtomicUsize::new(0), AtomicUsize::new(0));
     std::thread::scope(|scope| {
@@ -271,7 +271,7 @@ pub fn each<T: Sync>(what: &str, threads: usize, items: &[T], check: impl Fn(usi
     assert_eq!(failed, 0, "{what}: {failed} of {} failed, see above", items.len());
 }
 
-/// The seed of what is drawn, which STAGECOACH_SEED changes.
+/// The seed of random choices. STAGECOACH_SEED changes it.
 pub fn seed() -> u64 {
     std::env::var("STAGECOACH_SEED").map_or(1, |seed| seed.parse().expect("STAGECOACH_SEED is a whole number"))
 }
@@ -292,7 +292,7 @@ pub fn files(folder: &Path) -> Vec<PathBuf> {
     files
 }
 
-/// Copies a folder with all that is in it; `to` is made if it is not there.
+/// Copies a folder with its content. `to` is made if it is missing.
 pub fn copy(from: &Path, to: &Path) {
     fs::create_dir_all(to).unwrap();
     for entry in fs::read_dir(from).unwrap().flatten() {

@@ -1,5 +1,5 @@
-//! One job under the real launcher, killed over and over: single stages, or the launcher and all with it, and then
-//! another number of stages or replicas continues.
+//! One job under the real launcher that is killed repeatedly: single stages, or the launcher with all its stages, after
+//! which the job continues with another number of stages or replicas.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -11,11 +11,11 @@ use crate::corpus::Draws;
 use crate::phases::{Phase, send, stop_in};
 use crate::{Launched, Outcome, TestJob, is_gone, saved, until};
 
-/// How many kills a phase needs before phases are drawn at random.
+/// The number of kills that each phase needs before phases are drawn at random.
 pub const ENOUGH: usize = 3;
-/// How long a stage is watched for its phase, before another is.
+/// The time for which a stage is watched for a phase before another stage is.
 const PATIENCE: Duration = Duration::from_secs(4);
-/// A job that does not get on at all has failed.
+/// The time after which a job that makes no progress has failed.
 const NO_PROGRESS: Duration = Duration::from_secs(60);
 
 /// A soak in progress.
@@ -24,26 +24,26 @@ pub struct Soak<'a> {
     workspace: &'a Path,
     job: &'a TestJob,
     launched: Option<Launched>,
-    /// Stages and replicas that the job may have.
+    /// Pairs of stages and replicas that the job may have.
     meshes: &'a [(usize, usize)],
     mesh: (usize, usize),
     draws: Draws,
-    /// The stages that are dead: they are not taken for the living ones.
+    /// The dead stages, so that they are not taken for living ones.
     dead: Vec<u32>,
     /// The newest checkpoint seen.
     newest: u64,
     /// Kills by phase.
     pub kills: BTreeMap<Phase, usize>,
-    /// Of those, the launcher's.
+    /// Those of the kills that hit the launcher.
     pub launcher_kills: usize,
     /// Spares that were killed together with a stage.
     pub spare_kills: usize,
-    /// Groups that started, by number of stages and of replicas.
+    /// Groups that started, by the numbers of stages and replicas.
     pub counts: BTreeMap<(usize, usize), usize>,
 }
 
 impl<'a> Soak<'a> {
-    /// Starts `job`, which must have no end, with its own number of stages and replicas; later it has those of
+    /// Starts `job`, which must have no end, with its own number of stages and replicas. Later groups have those of
     /// `meshes`.
     pub fn start(workspace: &'a Path, job: &'a TestJob, meshes: &'a [(usize, usize)], seed: u64) -> Soak<'a> {
         let kills = Phase::RECURRING.map(|phase| (phase, 0)).into();
@@ -72,7 +72,7 @@ impl<'a> Soak<'a> {
         self.launched = Some(Launched::start(self.workspace, &job, &[]));
     }
 
-    /// The last step in the metrics; a restart takes back what its checkpoint lacks.
+    /// The last step in the metrics. A restart discards the steps that its checkpoint lacks.
     pub fn step(&self) -> u64 {
         last_step(&self.folder().join("metrics.jsonl")).unwrap_or(0)
     }
@@ -82,7 +82,7 @@ impl<'a> Soak<'a> {
         self.workspace.join(&self.job.name)
     }
 
-    /// Waits until `step` is reached and there is a checkpoint.
+    /// Waits until the job has reached `step` and has a checkpoint.
     pub fn wait_for(&mut self, step: u64) {
         let mut best = (self.step(), Instant::now());
         while best.0 < step || saved(&self.folder()) == 0 {
@@ -96,8 +96,8 @@ impl<'a> Soak<'a> {
         }
     }
 
-    /// Kills a stage, or the launcher while a stage stands still, in the middle of a phase; not before `step`, unless
-    /// it is struck while it loads.
+    /// Kills a stage, or the launcher while a stage stands still, in the middle of a phase. The kill comes at `step` at
+    /// the earliest, unless the phase is loading.
     pub fn strike(&mut self, step: u64) {
         let (phase, stage) = self.catch(step);
         self.check_checkpoints();
@@ -109,7 +109,7 @@ impl<'a> Soak<'a> {
                 self.spare_kills += spares.len();
                 self.dead.extend(spares);
             }
-            // the others stay
+            // the other stages stay alive
             self.dead.iter().for_each(|&pid| send(pid, libc::SIGKILL));
             self.wait_for_the_dead();
             *self.counts.entry(self.mesh).or_default() += 1;
@@ -119,11 +119,11 @@ impl<'a> Soak<'a> {
             launched.child.kill().unwrap();
             launched.child.wait().unwrap();
             drop(launched);
-            // in half of the cases the next launcher does not wait for the stages of this one to be gone
+            // in half of the cases the next launcher does not wait for this one's stages to end
             if self.draws.below(2) == 0 {
                 self.wait_for_the_dead();
             }
-            // one of those that had the fewest groups: each number comes up before long
+            // a mesh with the fewest groups so far, so that each mesh has its turn soon
             let groups = |mesh: &(usize, usize)| self.counts.get(mesh).copied().unwrap_or_default();
             let mut others: Vec<_> = self.meshes.iter().copied().filter(|mesh| *mesh != self.mesh).collect();
             let fewest = others.iter().map(groups).min();
@@ -133,9 +133,9 @@ impl<'a> Soak<'a> {
         }
     }
 
-    /// Stops the job, and trains what is left to do to an end that comes soon. That job, and its result.
+    /// Stops the job, and trains the remaining steps to an end that comes soon. Returns that job and its outcome.
     pub fn finish(mut self) -> (TestJob, Outcome) {
-        self.group(); // a launcher that has stages takes signals
+        self.group(); // only a launcher that has stages handles signals
         self.launched.take().unwrap().interrupt(self.workspace);
         let rest = self.job.ending_after(saved(&self.folder()));
         let outcome = Launched::start(self.workspace, &rest, &[]).finish(self.workspace);
@@ -162,7 +162,7 @@ impl<'a> Soak<'a> {
         }
     }
 
-    /// A phase that was hit too rarely so far, if there is one.
+    /// A phase that has had too few kills, else a random one.
     fn draw(&mut self, may_load: bool) -> Phase {
         let may = |phase: &Phase| may_load || *phase != Phase::Load;
         let all: Vec<Phase> = Phase::RECURRING.into_iter().filter(may).collect();
@@ -171,7 +171,7 @@ impl<'a> Soak<'a> {
         choice[self.draws.below(choice.len() as u64) as usize]
     }
 
-    /// The stages of the living group, once all are there.
+    /// The stages of the living group, once all of them run.
     fn group(&mut self) -> Vec<u32> {
         let started = Instant::now();
         loop {
@@ -197,14 +197,14 @@ impl<'a> Soak<'a> {
         until("the end of what was killed", 60, || self.dead.iter().all(|&pid| is_gone(pid)).then_some(()));
     }
 
-    /// The launcher must not end by itself.
+    /// Asserts that the launcher has not ended by itself.
     fn check(&mut self) {
         if let Some(status) = self.launched.as_mut().unwrap().child.try_wait().unwrap() {
             panic!("the launcher ended with {status} after step {}: {}", self.step(), self.said());
         }
     }
 
-    /// A committed checkpoint stays until a newer one is committed.
+    /// Asserts that a committed checkpoint stays until a newer one is committed.
     fn check_checkpoints(&mut self) {
         let newest = saved(&self.folder());
         assert!(newest >= self.newest, "checkpoint {} is gone, the newest is {newest}", self.newest);
@@ -217,7 +217,8 @@ impl<'a> Soak<'a> {
     }
 }
 
-/// Reads the end of the file alone: it is asked often. None if it holds no whole line.
+/// The last step in the metrics; `None` if the file has no complete line. This reads only the file's end, since the
+/// soak calls it often.
 fn last_step(metrics: &Path) -> Option<u64> {
     let mut file = File::open(metrics).ok()?;
     let end = file.metadata().ok()?.len();

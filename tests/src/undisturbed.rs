@@ -1,14 +1,14 @@
-//! The result of a job that nothing disturbs. A process trains it once for all tests that compare with it.
+//! The result of a job that nothing disturbs. A process trains the job once for all tests that compare with it.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use crate::{Hashes, Launched, TestJob, corpus};
 
-/// The hashes of `job`, run by itself over its corpus, on one stage under 1F1B and without saving: none of that matters
-/// to a bit.
+/// The hashes of `job` over its own corpus, on one stage, under 1F1B and without saves: none of these changes a bit.
 ///
 /// # Panics
+/// If the job does not finish.
 /// If it does not finish.
 pub fn undisturbed(job: &TestJob) -> Hashes {
     static KNOWN: OnceLock<Mutex<HashMap<String, Arc<OnceLock<Hashes>>>>> = OnceLock::new();
@@ -24,11 +24,11 @@ pub fn undisturbed(job: &TestJob) -> Hashes {
         extra: "  checkpoint: {everySteps: 0}\n".into(),
         ..job.clone()
     };
-    // the lock is not held while the job is trained: other jobs can be
+    // the lock is free while the job trains, so that other jobs can train too
     let hashes = Arc::clone(known.lock().unwrap_or_else(PoisonError::into_inner).entry(job.yaml()).or_default());
     let train = || {
         let workspace = corpus::workspace();
-        // a second a step is far above what any machine takes
+        // no machine takes as long as a second a step
         Launched::start(workspace.path(), job, &[]).finish_within(120 + job.steps, workspace.path()).hashes()
     };
     hashes.get_or_init(train).clone()

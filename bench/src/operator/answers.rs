@@ -1,5 +1,5 @@
-//! What the pods of simulated nodes answer at `/status`: that they train, or nothing, for as long as they are asked.
-//! Their addresses are the loopback device's, and nobody is served on another.
+//! Answers `/status` for the pods of simulated nodes: a pod trains, or does not answer. The pods have addresses of the
+//! loopback device, and no other address is served.
 
 use std::collections::HashMap;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -11,24 +11,24 @@ use std::time::Duration;
 use socket2::{Domain, Socket, Type};
 use stagecoach_api::contract::{HTTP_PORT, StagePhase, StageStatus};
 
-/// More than connections that come at once.
+/// More than the number of connections that come at once.
 const BACKLOG: i32 = 4096;
-/// Each connection has a thread, which waits.
+/// Stack size of a connection's thread, which only waits.
 const STACK_BYTES: usize = 64 << 10;
 
-/// The servers of all pods, until the program ends. Cheap to clone.
+/// The servers of all pods, which run until the program ends. Cheap to clone.
 #[derive(Clone, Default)]
 pub(super) struct Answers(Arc<Pods>);
 
 #[derive(Default)]
 struct Pods {
     answer: AtomicBool,
-    /// The server at an address.
+    /// The status that the server at each address answers.
     statuses: Mutex<HashMap<IpAddr, StageStatus>>,
 }
 
 impl Answers {
-    /// Serves; at first nobody is answered.
+    /// Starts to serve. At first no request is answered.
     pub(super) fn serve() -> Answers {
         let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
         socket.bind_device(Some(b"lo")).unwrap();
@@ -41,19 +41,19 @@ impl Answers {
             for stream in listener.incoming() {
                 let (stream, answers) = (stream.unwrap(), served.clone());
                 let thread = std::thread::Builder::new().stack_size(STACK_BYTES);
-                // a client that leaves half-way is nobody's concern
+                // the error of a client that leaves early does not matter
                 thread.spawn(move || drop(answers.serve_one(stream))).unwrap();
             }
         });
         answers
     }
 
-    /// Whether pods answer from now on.
+    /// Sets whether pods answer from now on.
     pub(super) fn set(&self, answer: bool) {
         self.0.answer.store(answer, Ordering::Relaxed);
     }
 
-    /// The pod at `address` trains.
+    /// Adds the pod at `address`, which trains.
     pub(super) fn insert(&self, address: IpAddr, job_uid: &str, attempt: u64, pod_uid: &str) {
         let status = StageStatus {
             job_uid: job_uid.into(),
@@ -66,7 +66,7 @@ impl Answers {
         self.0.statuses.lock().unwrap().insert(address, status);
     }
 
-    /// Answers each request of a connection, after the time that it gives for news: there are none.
+    /// Answers each request of a connection after the request's wait time, because there is no news.
     fn serve_one(&self, stream: TcpStream) -> std::io::Result<()> {
         let address = stream.local_addr()?.ip();
         let mut reader = BufReader::new(stream.try_clone()?);
@@ -82,7 +82,7 @@ impl Answers {
                 request.split_once("timeoutSeconds=").and_then(|(_, rest)| rest.split(' ').next()?.parse().ok());
             std::thread::sleep(Duration::from_secs_f64(seconds.unwrap_or(0.0)));
             if !self.0.answer.load(Ordering::Relaxed) {
-                // until the client gives up
+                // waits until the client gives up
                 return reader.read_to_end(&mut Vec::new()).map(drop);
             }
             let status = self.0.statuses.lock().unwrap().get(&address).cloned().unwrap_or_default();

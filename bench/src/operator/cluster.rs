@@ -1,5 +1,5 @@
-//! A cluster with one operator or none: a real API server, scheduler and controllers, and kwok, which plays nodes and
-//! pods.
+//! A cluster with one operator or none: a real API server, scheduler and controllers, and kwok, which simulates nodes
+//! and pods.
 
 use std::collections::BTreeMap;
 use std::process::Command;
@@ -17,7 +17,7 @@ const NODES: usize = 30;
 
 /// A cluster with one operator or none.
 pub(super) struct Cluster {
-    // dropped in this order
+    // the fields are dropped in this order
     operator: Option<Process>,
     _nodes: Process,
     pub(super) plane: ControlPlane,
@@ -26,14 +26,14 @@ pub(super) struct Cluster {
 }
 
 impl Cluster {
-    /// With the operator.
+    /// Starts a cluster with the operator.
     pub(super) fn start(system: System, answers: &Answers) -> Cluster {
         let mut cluster = Cluster::without_operator(system, answers, Vec::new());
         cluster.start_operator();
         cluster
     }
 
-    /// Without one yet; with these flags besides.
+    /// Starts a cluster without the operator and with the additional `flags`.
     pub(super) fn without_operator(system: System, answers: &Answers, flags: Vec<(Component, String)>) -> Cluster {
         let plane = ControlPlane::start_with(Settings { flags: [lifted(), flags].concat() });
         let pods = Pods::follow(plane.client(), system.labels, answers.clone());
@@ -41,7 +41,7 @@ impl Cluster {
         Cluster { operator: None, _nodes: nodes(&plane), plane, pods, system }
     }
 
-    /// Starts the operator, or another one after it was killed.
+    /// Starts the operator, or a new one after the operator was killed.
     pub(super) fn start_operator(&mut self) {
         self.operator = self.system.start.map(|start| start(&self.plane));
     }
@@ -56,15 +56,15 @@ impl Cluster {
         created.unwrap_or_else(|refusal| panic!("{refusal}"));
     }
 
-    /// Seconds from the creation of a job until its pods exist.
+    /// Seconds from the creation of a job to the existence of its pods.
     pub(super) fn started(&self, name: &str) -> f64 {
         let started = Instant::now();
         self.create(name);
         (self.pods.wait(name, self.system.first_attempt, STAGES) - started).as_secs_f64()
     }
 
-    /// One pod of each job's attempt fails, all at the same time: seconds until all pods of each one's next attempt
-    /// exist.
+    /// Fails one pod of each job's attempt, all at the same time. Returns the seconds until all pods of each job's next
+    /// attempt exist.
     pub(super) fn restarted(&self, names: &[String], attempt: u64) -> Vec<f64> {
         let pods: Vec<String> = names.iter().map(|name| self.pods.second(name, attempt)).collect();
         let started = Instant::now();
@@ -73,7 +73,7 @@ impl Cluster {
         names.iter().map(all_there).collect()
     }
 
-    /// Writes what a kubelet writes when a container ended with code 1.
+    /// Writes the status that a kubelet writes when a container ended with code 1.
     fn fail(&self, pod: &str) {
         let now = jiff::Timestamp::from_second(jiff::Timestamp::now().as_second()).unwrap_or_default().to_string();
         let ended = json!({"exitCode": 1, "reason": "Error", "startedAt": now, "finishedAt": now});
@@ -84,7 +84,7 @@ impl Cluster {
         self.plane.client().patch(&path, &status).unwrap_or_else(|refusal| panic!("{pod}: {refusal}"));
     }
 
-    /// Requests that changed something, by verb and resource, since the API server started.
+    /// The number of requests that changed something since the API server started, by verb and resource.
     pub(super) fn writes(&self) -> BTreeMap<String, f64> {
         let output = self.plane.kubectl(&["get", "--raw", "/metrics"]);
         let mut all = BTreeMap::new();
@@ -98,7 +98,7 @@ impl Cluster {
                 labels[from..].split_once('"').map(|(value, _)| value.to_owned())
             };
             let [verb, resource, sub] = ["verb", "resource", "subresource"].map(|name| label(name).unwrap_or_default());
-            // what nodes and components say of themselves is nobody's job
+            // nodes and components report on themselves, which is not part of any job
             let own = ["leases", "nodes"].contains(&resource.as_str());
             if ["POST", "PUT", "PATCH", "APPLY", "DELETE"].contains(&verb.as_str()) && !own {
                 let slash = if sub.is_empty() { "" } else { "/" };
@@ -108,17 +108,17 @@ impl Cluster {
         all
     }
 
-    /// Processor seconds of the operator so far.
+    /// Processor seconds that the operator has used so far.
     pub(super) fn cpu(&self) -> f64 {
         self.operator.as_ref().map_or(0.0, |operator| processor_seconds(operator.id()))
     }
 
-    /// Processor seconds of the control plane so far: etcd, API server, scheduler and controllers.
+    /// Processor seconds that the control plane has used so far: etcd, API server, scheduler and controllers.
     pub(super) fn plane_cpu(&self) -> f64 {
         self.plane.process_ids().into_iter().map(processor_seconds).sum()
     }
 
-    /// Cores that the operator uses, and the control plane, by the processor time of so many seconds from now on.
+    /// Cores that the operator and the control plane use, by their processor time over `window` from now on.
     pub(super) fn cores(&self, window: Duration) -> [f64; 2] {
         let (before, started) = ([self.cpu(), self.plane_cpu()], Instant::now());
         std::thread::sleep(window);
@@ -154,7 +154,7 @@ fn nodes(plane: &ControlPlane) -> Process {
     Process::start(command, &plane.folder().join("kwok.log")).unwrap()
 }
 
-/// No rate limits in the control plane.
+/// Flags that lift the rate limits of the control plane.
 fn lifted() -> Vec<(Component, String)> {
     let rates = ["--kube-api-qps=5000", "--kube-api-burst=10000"];
     let mut flags: Vec<(Component, String)> = vec![

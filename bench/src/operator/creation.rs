@@ -1,4 +1,4 @@
-//! The cost of creating a job for the API server alone: ours and JobSet's in turns on one control plane.
+//! The cost of creating a job for the API server alone. Our jobs and JobSet's take turns on one control plane.
 
 use std::time::Duration;
 
@@ -16,14 +16,14 @@ const ROUNDS: usize = 7;
 /// Jobs of each kind in a round.
 const JOBS: usize = 100;
 
-/// JobSets without their webhooks, which another process would answer.
+/// Measures JobSets without their webhooks, because another process would answer those.
 pub(crate) fn measure() -> Value {
     let answers = &Answers::serve();
     println!("the API server's part of a creation");
     let cluster = Cluster::without_operator(STAGECOACH, answers, Vec::new());
     (JOBSET.install)(&cluster.plane);
     let server = cluster.plane.process_id(Component::ApiServer).unwrap();
-    // what it makes of new definitions takes it a while
+    // the API server takes a while to process new definitions
     until("the API server to be idle", 120, || {
         let before = processor_seconds(server);
         std::thread::sleep(Duration::from_secs(2));

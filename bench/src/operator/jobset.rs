@@ -1,4 +1,4 @@
-//! JobSet, on top of the Job controller: the same four pods, with a stable hostname each and one group restart.
+//! JobSet on top of the Job controller: the same four pods, with a stable hostname each and one restart of the group.
 
 use std::net::{TcpListener, TcpStream};
 use std::process::Command;
@@ -21,7 +21,7 @@ pub(super) const JOBSET: System = System {
 
 fn install(plane: &ControlPlane) {
     let crd = tool("jobset").canonicalize().unwrap().with_file_name("jobset.crd.yaml");
-    // too large for what `kubectl apply` would keep of it
+    // the definition is too large for the copy of it that `kubectl apply` would keep
     let created = plane.kubectl(&["create", "-f", &crd.display().to_string()]);
     assert!(created.status.success(), "{}", String::from_utf8_lossy(&created.stderr));
     wait_served(plane, &JOBSET);
@@ -29,7 +29,7 @@ fn install(plane: &ControlPlane) {
 
 fn start(plane: &ControlPlane) -> Process {
     let folder = plane.folder();
-    // the API server's own certificate is one for 127.0.0.1
+    // the API server's own certificate is valid for 127.0.0.1
     let certificates = folder.join("webhook");
     std::fs::create_dir(&certificates).unwrap();
     for (from, to) in [("apiserver.crt", "tls.crt"), ("apiserver.key", "tls.key")] {
@@ -55,7 +55,7 @@ fn start(plane: &ControlPlane) -> Process {
     process
 }
 
-/// Its defaults and checks of JobSets and of their pods, as its own manifests have them.
+/// Registers JobSet's defaults and checks of JobSets and of their pods, as JobSet's own manifests do.
 fn register(plane: &ControlPlane, port: u16) {
     let authority = ByteString(std::fs::read(plane.folder().join("ca.crt")).unwrap());
     let hook = |name: &str, path: &str, operations: &[&str], group: &str, version: &str, resource: &str| {

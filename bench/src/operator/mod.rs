@@ -1,4 +1,4 @@
-//! The cost of 500 jobs of 4 pods: our operator, and JobSet with the Job controller, in one run on one machine.
+//! The cost of 500 jobs of 4 pods, with our operator and with JobSet and the Job controller, in one run on one machine.
 
 mod answers;
 mod cluster;
@@ -27,11 +27,11 @@ use crate::stats::{line, median, percentile};
 const JOBS: usize = 500;
 /// Jobs that are started and restarted alone, one after the other.
 const SINGLES: usize = 20;
-/// Jobs of which a pod fails at the same time.
+/// Jobs that have a failing pod at the same time.
 const AT_ONCE: usize = 50;
-/// How long it is watched what an operator takes at rest: several of the polls of each job.
+/// Time over which an operator's cost at rest is measured. Each job is polled several times in it.
 const AT_REST: Duration = Duration::from_secs(60);
-/// Until nothing is written any more.
+/// Time until all writes have ended.
 const SETTLE: Duration = Duration::from_secs(3);
 
 pub(crate) fn measure() -> Value {
@@ -44,7 +44,7 @@ pub(crate) fn measure() -> Value {
     })
 }
 
-/// Everything, on a fresh cluster, whose pods answer nobody.
+/// Measures everything on a fresh cluster, whose pods do not answer.
 fn all(system: System, answers: &Answers) -> Value {
     let cluster = Cluster::start(system, answers);
     let mut report = singles(&cluster);
@@ -52,7 +52,7 @@ fn all(system: System, answers: &Answers) -> Value {
     report
 }
 
-/// Jobs one by one, on an idle cluster.
+/// Measures jobs one by one, on an idle cluster.
 fn singles(cluster: &Cluster) -> Value {
     println!("{}: jobs of {STAGES} pods, one by one", cluster.system.name);
     let first = cluster.system.first_attempt;
@@ -89,7 +89,7 @@ fn singles(cluster: &Cluster) -> Value {
     json!({"startSeconds": start.0, "writesPerStart": start.1, "restartSeconds": restart.0, "writesPerRestart": restart.1})
 }
 
-/// All jobs at once, then many failures at once, then nothing.
+/// Measures all jobs at once, then many failures at once, then the cost at rest.
 fn many(cluster: &Cluster) -> Value {
     let first = cluster.system.first_attempt;
     let names: Vec<String> = (0..JOBS).map(|n| format!("job-{n}")).collect();
@@ -135,7 +135,7 @@ fn many(cluster: &Cluster) -> Value {
     })
 }
 
-/// As many pods as all the jobs have, made by the client, one by one: below this nobody gets.
+/// The client creates as many pods as all the jobs have, one by one. This is the lower bound of every operator's cost.
 fn floor(cluster: &Cluster) -> Value {
     println!("{}", cluster.system.name);
     let names: Vec<String> = (0..JOBS * STAGES).map(|n| format!("pod-{n}")).collect();
@@ -151,7 +151,7 @@ fn floor(cluster: &Cluster) -> Value {
     json!({"allPodsSeconds": all, "allReadySeconds": ready, "controlPlaneCpuSeconds": plane_cpu})
 }
 
-/// The number of additional writes for each of the single jobs.
+/// The number of additional writes per single job.
 fn per_job(from: &BTreeMap<String, f64>, to: &BTreeMap<String, f64>) -> BTreeMap<String, f64> {
     let more = |(request, count): (&String, &f64)| {
         let count = (count - from.get(request).unwrap_or(&0.0)) / SINGLES as f64;

@@ -1,4 +1,4 @@
-//! The states of pods, by one watch: repeated lists would be most of the measured load.
+//! The states of pods, from one watch, because repeated lists would be most of the measured load.
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;
@@ -12,9 +12,9 @@ use stagecoach_cluster::Client;
 use super::answers::Answers;
 use super::system::Labels;
 
-/// The collection.
+/// The path of the collection of pods.
 pub(super) const PODS: &str = "/api/v1/namespaces/default/pods";
-/// The longest that pods may take.
+/// The longest time to wait for pods.
 const WAIT_TIMEOUT: Duration = Duration::from_secs(300);
 
 /// The fields of a pod that are read.
@@ -53,23 +53,23 @@ impl PodEvent {
     }
 }
 
-/// A job's pods of one attempt.
+/// The job and the number of an attempt.
 type Attempt = (String, u64);
-/// A pod that came.
+/// A pod that has appeared.
 struct Came {
     at: Instant,
     /// Whether it was ever ready.
     ready: bool,
 }
 
-/// By attempt and name.
+/// The pods that have appeared, by attempt and name.
 type Seen = HashMap<Attempt, BTreeMap<String, Came>>;
 
-/// All pods that came.
+/// All pods that have appeared.
 pub(super) struct Pods(Arc<(Mutex<Seen>, Condvar)>);
 
 impl Pods {
-    /// Follows the pods that bear `labels`; `answers` are given by those of our jobs.
+    /// Follows the pods with `labels`. `answers` responds for the pods of our jobs.
     pub(super) fn follow(client: &Client, labels: Labels, answers: Answers) -> Pods {
         let all: Arc<(Mutex<Seen>, Condvar)> = Arc::default();
         let shared = Arc::clone(&all);
@@ -91,17 +91,17 @@ impl Pods {
         Pods(all)
     }
 
-    /// Waits until the attempt has so many pods; when the last of them came.
+    /// Waits until the attempt has `count` pods. Returns the moment at which the last of them appeared.
     pub(super) fn wait(&self, job: &str, attempt: u64, count: usize) -> Instant {
         self.until(job, attempt, |pods| pods.len() >= count)
     }
 
-    /// Waits until so many pods of the attempt are ready.
+    /// Waits until `count` pods of the attempt are ready.
     pub(super) fn wait_ready(&self, job: &str, attempt: u64, count: usize) {
         self.until(job, attempt, |pods| pods.values().filter(|pod| pod.ready).count() >= count);
     }
 
-    /// The name of one of the attempt's pods, always the same.
+    /// The name of one of the attempt's pods, which is always the same pod.
     pub(super) fn second(&self, job: &str, attempt: u64) -> String {
         let seen = self.0.0.lock().unwrap();
         seen[&(job.to_owned(), attempt)].keys().nth(1).unwrap().clone()

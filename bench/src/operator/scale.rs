@@ -1,5 +1,5 @@
 //! The cost of many thousand finished jobs beside the running ones: at rest, and when every watch restarts.
-//! `STAGECOACH_FINISHED` and `STAGECOACH_RUNNING` say how many.
+//! `STAGECOACH_FINISHED` and `STAGECOACH_RUNNING` set the numbers of jobs.
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -14,11 +14,11 @@ use super::pods::PODS;
 use super::system::{STAGECOACH, STAGES, System};
 use crate::stats::line;
 
-/// Longer than the five minutes in which a job that is not over is looked at again.
+/// Longer than the five minutes after which the operator looks at an unfinished job again.
 const AT_REST: Duration = Duration::from_secs(330);
 /// Clients that create jobs at the same time.
 const CLIENTS: usize = 4;
-/// The most that may pass until something has happened to all jobs.
+/// The longest time in seconds until an action has reached all jobs.
 const PATIENCE_SECONDS: u64 = 600;
 
 pub(crate) fn measure() -> Value {
@@ -77,13 +77,13 @@ fn make_all(count: usize, make: impl Fn(usize) + Sync) {
     });
 }
 
-/// Jobs in a phase, as the operator counts them.
+/// Number of jobs in a phase, by the status that the operator writes.
 fn phases(cluster: &Cluster, phase: &str) -> usize {
     let jobs = cluster.plane.client().list(STAGECOACH.jobs);
     jobs.iter().filter(|job| job["status"]["phase"] == phase).count()
 }
 
-/// A job of one stage that is complete, and its pod, as operator and node left them.
+/// A complete job of one stage and its pod, in the state in which the operator and the node left them.
 struct Complete {
     job: Value,
     pod: Value,
@@ -92,7 +92,7 @@ struct Complete {
 impl Complete {
     const NAME: &'static str = "prototype";
 
-    /// Runs it; the operator is gone afterwards.
+    /// Runs the job. The operator is stopped afterwards.
     fn make(cluster: &mut Cluster) -> Complete {
         cluster.start_operator();
         let mut job = pipeline_job(Complete::NAME, json!({"stages": 1, "scheduling": {"gang": "None"}}));
@@ -111,7 +111,7 @@ impl Complete {
         Complete { job, pod }
     }
 
-    /// Another one with its status and its pod, while no operator runs.
+    /// Creates a copy of the job, with its status and its pod, while no operator runs.
     fn copy(&self, cluster: &Cluster, name: &str) {
         let (client, jobs) = (cluster.plane.client(), cluster.system.jobs);
         let said = |refusal| panic!("{name}: {refusal}");
@@ -135,7 +135,7 @@ impl Complete {
     }
 }
 
-/// The API server's audit log: the lists that the operator and this program ask for.
+/// The API server's audit log of the lists that the operator and this program request.
 struct Audit {
     folder: PathBuf,
 }
@@ -157,7 +157,7 @@ impl Audit {
             .to_vec()
     }
 
-    /// Lists so far; the pages of one count once.
+    /// Number of lists so far. The pages of one list count once.
     fn lists(&self) -> usize {
         let text = std::fs::read_to_string(self.folder.join("audit.log")).unwrap_or_default();
         text.lines().filter(|line| !line.contains("continue=")).count()

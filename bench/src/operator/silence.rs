@@ -13,12 +13,12 @@ use crate::stats::{line, median, percentile};
 
 /// Restarts of the one job in each state of the others.
 const RESTARTS: usize = 100;
-/// Times that the others' pods turn silent and back.
+/// How many times the others' pods turn silent and back.
 const TURNS: usize = 2;
-/// Longer than a request and its repetition take that was under way when the answers changed.
+/// Longer than a request and its repetition that were under way when the answers changed.
 const TURN: Duration = Duration::from_secs(30);
 
-/// A job of which one pod fails after the other.
+/// A job whose pods fail one after the other.
 pub(super) struct Repeated<'c> {
     cluster: &'c Cluster,
     attempt: u64,
@@ -27,7 +27,7 @@ pub(super) struct Repeated<'c> {
 impl Repeated<'_> {
     const NAME: &'static str = "repeated";
 
-    /// Creates it, with a budget that is never gone.
+    /// Creates the job, with a restart budget that never runs out.
     pub(super) fn start(cluster: &Cluster) -> Repeated<'_> {
         let mut job = (cluster.system.job)(Repeated::NAME);
         merge(&mut job["spec"], json!({"restart": {"maxRestarts": 1_000_000}}));
@@ -38,7 +38,7 @@ impl Repeated<'_> {
         Repeated { cluster, attempt }
     }
 
-    /// Seconds of so many restarts, one after the other, each from a pod's failure until all new pods exist.
+    /// Seconds of `count` restarts, one after the other. Each lasts from a pod's failure until all new pods exist.
     pub(super) fn restarts(&mut self, what: &str, count: usize) -> Vec<f64> {
         let one = |_| {
             std::thread::sleep(SETTLE / 10);

@@ -11,17 +11,17 @@ use super::pods::PODS;
 /// Pods of each job.
 pub(super) const STAGES: usize = 4;
 
-/// An operator, and the jobs it takes.
+/// An operator, and the jobs that it manages.
 pub(super) struct System {
     /// Its common name.
     pub(super) name: &'static str,
-    /// Has a fresh control plane serve its jobs.
+    /// Prepares a fresh control plane to serve the jobs.
     pub(super) install: fn(&ControlPlane),
-    /// Starts it there; none if the client's objects are all there is.
+    /// Starts the operator there; `None` for a system that consists of the client's objects alone.
     pub(super) start: Option<fn(&ControlPlane) -> Process>,
-    /// The collection of its jobs.
+    /// The path of the collection of the jobs.
     pub(super) jobs: &'static str,
-    /// A job of 4 pods that is started again at once if one fails.
+    /// A job of 4 pods that restarts at once if one of them fails.
     pub(super) job: fn(&str) -> Value,
     /// The label that names a pod's job.
     pub(super) labels: Labels,
@@ -38,7 +38,7 @@ pub(super) struct Labels {
     pub(super) attempt: &'static str,
 }
 
-/// Pods placed one by one, as JobSet's are.
+/// Pods are placed one by one, as JobSet's pods are.
 pub(super) const STAGECOACH: System = System {
     name: "Stagecoach",
     install,
@@ -49,11 +49,11 @@ pub(super) const STAGECOACH: System = System {
     first_attempt: 1,
 };
 
-/// Pods placed all or none, by the scheduler's own gangs.
+/// Pods are placed all or none, by the scheduler's own gangs.
 pub(super) const STAGECOACH_GANG: System =
     System { name: "Stagecoach, gang scheduling", job: |name| gang_job(name, "Native"), ..STAGECOACH };
 
-/// No operator: single pods, made by the client. What the cluster itself takes, whoever makes its pods.
+/// No operator: the client creates single pods. This is the cluster's own cost, whoever creates the pods.
 pub(super) const PODS_ALONE: System = System {
     name: "pods alone",
     install: |_| {},
@@ -88,7 +88,7 @@ fn install(plane: &ControlPlane) {
 }
 
 fn start(plane: &ControlPlane) -> Process {
-    // as users get it: beside the folder of this program's own profile
+    // the operator as users get it, in the folder beside that of this program's own profile
     let own = std::env::current_exe().unwrap();
     let target = own.parent().and_then(Path::parent).unwrap();
     let mut command = Command::new(target.join("release/stagecoach-operator"));
@@ -103,7 +103,7 @@ fn start(plane: &ControlPlane) -> Process {
     Process::start(command, &plane.folder().join("operator.log")).unwrap()
 }
 
-/// Waits until the API server takes the system's jobs.
+/// Waits until the API server serves the system's jobs.
 pub(super) fn wait_served(plane: &ControlPlane, system: &System) {
     until(&format!("{} to be served", system.jobs), 60, || {
         plane.client().request(http::Method::GET, system.jobs, None).ok().map(drop)

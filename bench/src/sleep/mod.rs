@@ -1,5 +1,6 @@
-//! The runtime's own bubble: stages that sleep instead of computing, so that a machine with few cores runs as many as
-//! wanted, beside the bubble of the schedule by simulation, and beside PyTorch's runtime with a model that sleeps.
+//! The runtime's own bubble. Stages sleep instead of computing, so that a machine with few cores can run any number of
+//! them. The bubble is compared with the simulated bubble of the schedule, and with PyTorch's runtime and a model that
+//! sleeps.
 
 mod model;
 
@@ -24,13 +25,13 @@ use tch::{Device, Tensor};
 use crate::stats::median;
 use model::SleepingModel;
 
-/// How long a rank sleeps for F, for I and for W of a microbatch, in all its chunks together.
+/// Seconds that a rank sleeps for F, for I and for W of a microbatch, in all its chunks together.
 const RANK_SECONDS: f64 = 0.02;
 const WARM_UP: usize = 1;
 const TIMED_STEPS: usize = 5;
 const TOKENS: usize = 8;
 
-/// torch's name of a schedule, its chunks a rank, and the schedule of (ranks, microbatches).
+/// PyTorch's name of a schedule, its chunks per rank, and the schedule as a function of (ranks, microbatches).
 type Entry = (&'static str, usize, fn(usize, usize) -> Schedule);
 
 const SCHEDULES: [Entry; 5] = [
@@ -48,7 +49,7 @@ struct Measured {
 }
 
 impl Measured {
-    /// From the seconds of a step as rank 0 saw it, and the seconds that each rank slept.
+    /// Takes the seconds of each step as rank 0 saw it, and the seconds that each rank slept.
     fn new(steps: impl Iterator<Item = (f64, Vec<f64>)>) -> Measured {
         let bubble = |seconds: f64, slept: &[f64]| 1.0 - slept.iter().sum::<f64>() / (seconds * slept.len() as f64);
         let (seconds, bubbles) = steps.map(|(seconds, slept)| (seconds, bubble(seconds, &slept))).unzip();
@@ -87,7 +88,7 @@ pub(crate) fn measure(folder: &Path) -> Value {
     json!({ "rankSeconds": RANK_SECONDS, "rows": rows })
 }
 
-/// The input of the simulation: the sleeps, and nothing else.
+/// The input of the simulation, which consists of the sleeps alone.
 fn costs(programs: &Programs, chunks_per_rank: usize) -> Costs {
     let mut costs = Costs::uniform(programs.placement.chunks());
     let seconds = RANK_SECONDS / chunks_per_rank as f64;
@@ -107,7 +108,7 @@ fn run_ours(programs: &Programs, chunks_per_rank: usize) -> Measured {
     Measured::new((WARM_UP..WARM_UP + TIMED_STEPS).map(step))
 }
 
-/// Runs all steps of one rank: the seconds of each, and those that it slept.
+/// Runs all steps of one rank. Returns the seconds of each step and the seconds that the rank slept in it.
 fn stage(programs: &Programs, sleep: Duration, joined: &mut InProcessStage) -> Vec<(f64, f64)> {
     tch::set_num_threads(1);
     let (rank, member, placement) = (joined.rank, &joined.member, &programs.placement);
@@ -168,7 +169,7 @@ fn stage(programs: &Programs, sleep: Duration, joined: &mut InProcessStage) -> V
     steps
 }
 
-/// Ranks as processes of PyTorch's; the error of a schedule that it does not run.
+/// Runs ranks as processes of PyTorch. Returns PyTorch's error for a schedule that it does not run.
 fn run_torch(
     folder: &Path,
     schedule: &str,
@@ -198,7 +199,7 @@ fn run_torch(
     let mut processes: Vec<_> = (0..ranks).map(start).collect();
     let first = processes.remove(0).wait_with_output().unwrap();
     for mut process in processes {
-        // the others of a failed group wait for it
+        // the other processes of a failed group wait for it
         if !first.status.success() {
             let _ = process.kill();
         }

@@ -1,4 +1,4 @@
-//! A model that sleeps instead of computing: what is left of a step is the runtime's.
+//! A model that sleeps instead of computing. The rest of a step is the runtime's own time.
 
 use std::cell::Cell;
 use std::fmt;
@@ -13,7 +13,7 @@ use stagecoach::model::{
 use stagecoach_pipeline::ModelCost;
 use tch::{Device, Tensor};
 
-/// Sleeps, and adds up for how long it did.
+/// Sleeps, and adds up the seconds slept.
 #[derive(Clone, Debug)]
 pub(super) struct Sleeper {
     duration: Duration,
@@ -33,8 +33,8 @@ impl Sleeper {
     }
 }
 
-/// A Llama whose layers do nothing but sleep, once in F, in I and in W; its embedding and head are so small that they
-/// take no time to speak of.
+/// A Llama whose layers only sleep, once in F, in I and in W. Its embedding and head are so small that their time is
+/// negligible.
 pub(super) struct SleepingModel {
     llama: Llama,
     sleeper: Sleeper,
@@ -108,7 +108,7 @@ impl Architecture for SleepingModel {
     }
 }
 
-/// y = x.
+/// The identity y = x, which sleeps.
 #[derive(Debug)]
 struct SleepingLayer(Sleeper);
 

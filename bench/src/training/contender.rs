@@ -1,4 +1,4 @@
-//! A trainer with its settings, as processes.
+//! Runs a trainer with its settings, as processes.
 
 use std::fs::File;
 use std::path::Path;
@@ -32,22 +32,22 @@ pub(super) struct Contender {
 pub(super) enum Trainer {
     Stagecoach,
     Torch {
-        /// By torch.compile.
+        /// Whether torch.compile compiles the model.
         compiled: bool,
-        /// AdamW in one kernel.
+        /// Whether AdamW runs in one kernel.
         fused: bool,
     },
 }
 
-/// Ranks, and how they share the work.
+/// Ranks, and the way in which they share the work.
 #[derive(Clone, Debug)]
 pub(super) struct Pipeline {
-    /// torch's name, which is ours.
+    /// The schedule's name, which is the same in PyTorch and in Stagecoach.
     pub(super) schedule: &'static str,
     pub(super) ranks: usize,
-    /// Replicas of them: torch's by DistributedDataParallel.
+    /// Replicas of the ranks. PyTorch runs them with DistributedDataParallel.
     pub(super) data_parallel: usize,
-    /// Layers of each chunk. Stagecoach finds them itself.
+    /// Layers of each chunk. Stagecoach determines them itself.
     pub(super) split: Vec<usize>,
 }
 
@@ -58,7 +58,7 @@ impl Pipeline {
 }
 
 impl Contender {
-    /// Trains so many steps.
+    /// Trains for `steps` steps.
     pub(super) fn run(&self, folder: &Path, steps: usize) -> Run {
         let folder = folder.join(self.workload.name);
         match self.trainer {
@@ -88,7 +88,7 @@ impl Contender {
                     "tokenizer": { "type": "File", "file": { "path": "model/tokenizer.json" } },
                 },
                 "training": {
-                    // it is ended from outside: nothing is saved while a step is timed
+                    // the trainer is ended from outside, so nothing is saved while a step is timed
                     "steps": steps + 1000,
                     "globalBatchSize": SEQUENCES,
                     "microbatches": workload.microbatches,
@@ -115,7 +115,7 @@ impl Contender {
         let mut stages = Vec::new();
         Run::watch(started, &metrics, steps, || {
             assert!(launched.child.try_wait().unwrap().is_none(), "{} ended: see {}", self.name, folder.display());
-            // looked for until all are there: that reads every process of the machine
+            // the search ends once all stages are found, because it reads every process of the machine
             if stages.len() < pipeline.processes() {
                 stages = launched.stages();
             }
@@ -165,7 +165,7 @@ impl Contender {
     }
 }
 
-/// Killed when dropped.
+/// A process that is killed when dropped.
 struct Process(Child);
 
 impl Drop for Process {
@@ -180,7 +180,7 @@ pub(super) fn python(settings: &Value) -> Command {
     let mut command = Command::new("python3");
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/torch/train.py");
     command.arg(script).arg(settings.to_string()).stdin(Stdio::null());
-    // gloo looks for the address of the host's name, which a machine may not have
+    // gloo looks up the address of the host's name, which a machine may lack
     command.env("GLOO_SOCKET_IFNAME", "lo").env("PYTHONDONTWRITEBYTECODE", "1");
     command
 }

@@ -6,10 +6,10 @@ use super::workload::{EIGHT_LAYERS, TWELVE_LAYERS, Workload};
 
 pub(super) const EAGER: Trainer = Trainer::Torch { compiled: false, fused: true };
 const COMPILED: Trainer = Trainer::Torch { compiled: true, fused: true };
-/// The recipe of an article on the model of twelve layers: AdamW as it is by default.
+/// The recipe of an article on the model of twelve layers: AdamW with its default settings.
 const RECIPE: Trainer = Trainer::Torch { compiled: false, fused: false };
 
-/// A number of a run.
+/// A measured number of a run.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Figure {
     StepSeconds,
@@ -38,7 +38,7 @@ impl Figure {
     }
 }
 
-/// One ratio, of ours to theirs.
+/// One ratio of our figure to theirs.
 #[derive(Debug)]
 pub(super) struct Comparison {
     pub(super) what: String,
@@ -48,12 +48,12 @@ pub(super) struct Comparison {
     pub(super) goal: f64,
 }
 
-/// `ours` to `theirs`.
+/// Compares `ours` with `theirs`.
 pub(super) fn compare(what: &str, ours: &Contender, theirs: &Contender, figure: Figure, goal: f64) -> Comparison {
     Comparison { what: what.to_owned(), ours: ours.name.clone(), theirs: theirs.name.clone(), figure, goal }
 }
 
-/// Layers in equal parts, the first ones larger.
+/// Splits the layers into equal parts. The first parts are larger if there is a remainder.
 fn equal_split(layers: usize, chunks: usize) -> Vec<usize> {
     (0..chunks).map(|chunk| layers / chunks + usize::from(chunk < layers % chunks)).collect()
 }
@@ -63,7 +63,7 @@ pub(super) fn single(trainer: Trainer, threads: usize, bf16: bool) -> Contender 
     contender(&EIGHT_LAYERS, trainer, threads, bf16, pipeline)
 }
 
-/// A pipeline with one thread a rank.
+/// A pipeline with one thread per rank.
 fn pipelined(
     workload: &'static Workload,
     trainer: Trainer,
@@ -97,14 +97,14 @@ fn contender(
     Contender { name, workload, trainer, threads, bf16, pipeline, is_checked: false }
 }
 
-/// Replicas of a pipeline, with one thread a rank.
+/// Replicas of a pipeline, with one thread per rank.
 pub(super) fn replicated(trainer: Trainer, ranks: usize, data_parallel: usize) -> Contender {
     let split = equal_split(EIGHT_LAYERS.layers, ranks);
     let pipeline = Pipeline { schedule: "1F1B", ranks, data_parallel, split };
     Contender { is_checked: true, ..contender(&EIGHT_LAYERS, trainer, 1, false, pipeline) }
 }
 
-/// PyTorch with the layers where Stagecoach puts them, which knows what the head costs.
+/// PyTorch with the layers where Stagecoach puts them. Stagecoach knows the cost of the head.
 fn recipe_with_our_partition() -> Contender {
     let mut contender = pipelined(&TWELVE_LAYERS, RECIPE, "GPipe", 3, 1);
     contender.pipeline.split = OUR_PARTITION.to_vec();
@@ -112,10 +112,10 @@ fn recipe_with_our_partition() -> Contender {
     contender
 }
 
-/// The plan of `stagecoach plan` for [`TWELVE_LAYERS`] over three stages.
+/// The partition that `stagecoach plan` finds for [`TWELVE_LAYERS`] over three stages.
 const OUR_PARTITION: [usize; 3] = [5, 6, 1];
 
-/// The schedules of several chunks a rank or with a split backward: ranks, and chunks a rank.
+/// The schedules with several chunks per rank or with a split backward: name, ranks, and chunks per rank.
 const OTHER_SCHEDULES: [(&str, usize, usize); 4] = [
     ("Interleaved1F1B", 2, 2),
     ("InterleavedZeroBubble", 2, 1),
@@ -123,7 +123,7 @@ const OTHER_SCHEDULES: [(&str, usize, usize); 4] = [
     ("ZBVZeroBubble", 2, 2),
 ];
 
-/// All that are measured, in the order of a round.
+/// All measured contenders, in the order of a round.
 pub(super) fn contenders() -> Vec<Contender> {
     let mut all = Vec::new();
     for bf16 in [false, true] {

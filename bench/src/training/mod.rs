@@ -1,9 +1,9 @@
-//! Training beside PyTorch: the same model, initial weights, batch and microbatches; seconds and processor seconds of a
-//! step, peak memory, and the time until the first step.
+//! Training compared with PyTorch, with the same model, initial weights, batch and microbatches. Measures the seconds
+//! and processor seconds of a step, the peak memory, and the time until the first step.
 //!
-//! All trainers run in turns, forwards and backwards (A B C, C B A, ...): a machine whose speed drifts favours none. A
-//! ratio is taken within a round. Nothing is timed before the losses of each trainer's plain runs in fp32 agree, and a
-//! later run in fp32 whose losses are others ends the measurement.
+//! All trainers run in turns, forwards and backwards (A B C, C B A, ...), so that a drift of the machine's speed
+//! favours none of them. A ratio is taken within a round. Timing starts only once the losses of each trainer's plain
+//! runs in fp32 agree, and a later run in fp32 with other losses ends the measurement.
 
 mod contender;
 mod contenders;
@@ -24,9 +24,9 @@ use workload::Workload;
 
 /// Steps over which the first losses are compared, once.
 const CHECKED_STEPS: usize = 20;
-/// How far two losses in fp32 may differ, relatively.
+/// The largest relative difference between two losses in fp32.
 const TOLERANCE: f64 = 1e-5;
-/// Steps of a run that are not timed, and those that are.
+/// Steps at the start of a run that are not timed, and the timed steps after them.
 const WARM_UP: usize = 2;
 const TIMED_STEPS: usize = 5;
 
@@ -34,7 +34,7 @@ pub(crate) fn measure(folder: &Path) -> Value {
     measure_all(folder, contenders(), &comparisons())
 }
 
-/// Replicas alone.
+/// Measures the replicas alone.
 pub(crate) fn measure_replicas(folder: &Path) -> Value {
     measure_all(folder, replicas::contenders(), &replicas::comparisons())
 }
@@ -73,7 +73,7 @@ fn measure_all(folder: &Path, contenders: Vec<Contender>, comparisons: &[Compari
     })
 }
 
-/// The losses of PyTorch's plain run of each workload, after those of its other trainers were found to be the same.
+/// The losses of PyTorch's plain run of each workload. Checks that the other trainers' losses are the same.
 fn check_losses(contenders: &[Contender], folder: &Path) -> BTreeMap<&'static str, Vec<f64>> {
     println!("the first {CHECKED_STEPS} losses");
     let mut reference = BTreeMap::new();

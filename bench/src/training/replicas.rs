@@ -1,9 +1,9 @@
-//! Replicas beside one process, and beside PyTorch's DistributedDataParallel over gloo.
+//! Replicas compared with one process, and with PyTorch's DistributedDataParallel over gloo.
 
 use super::contender::{Contender, Trainer};
 use super::contenders::{Comparison, EAGER, Figure, compare, replicated, single};
 
-/// All that are measured, in the order of a round.
+/// All measured contenders, in the order of a round.
 pub(super) fn contenders() -> Vec<Contender> {
     let of = |trainer| {
         let alone = Contender { is_checked: true, ..single(trainer, 1, false) };

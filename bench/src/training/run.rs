@@ -10,24 +10,24 @@ use super::WARM_UP;
 use crate::machine::{memory, processor_seconds};
 use crate::stats::median;
 
-/// The measurements.
+/// The measurements of a run.
 #[derive(Clone, Debug)]
 pub(super) struct Run {
-    /// From the start of the first process to the begin of the first step.
+    /// Seconds from the start of the first process to the start of the first step.
     pub(super) start_seconds: f64,
-    /// Of each step after the warm-up.
+    /// Seconds of each step after the warm-up.
     pub(super) seconds: Vec<f64>,
-    /// Of all processes that compute, a step.
+    /// Processor seconds per step, of all processes that compute.
     pub(super) cpu_seconds: f64,
-    /// The largest resident memory of each process that computes.
+    /// The largest resident memory of each process that computes, in bytes.
     pub(super) peak_bytes: Vec<f64>,
-    /// Of each step, the warm-up too.
+    /// The loss of each step, including the warm-up.
     pub(super) losses: Vec<f64>,
 }
 
 impl Run {
     /// Watches processes that began at `started` and write a line to `metrics` after each step, until step `steps`.
-    /// `processes` are those that compute, in the order of their ranks.
+    /// `processes` gives the processes that compute, in the order of their ranks.
     pub(super) fn watch(
         started: Instant,
         metrics: &Path,
@@ -36,7 +36,7 @@ impl Run {
     ) -> Run {
         let mut wait = |count: usize| {
             until(&format!("step {count} in {}", metrics.display()), 900, || {
-                let _ = processes(); // which panics if one has ended
+                let _ = processes(); // panics if a process has ended
                 (lines(metrics).len() >= count).then_some(())
             });
             (started.elapsed().as_secs_f64(), processes())
@@ -60,12 +60,12 @@ impl Run {
         }
     }
 
-    /// Seconds of a step: the median.
+    /// The median seconds of a step.
     pub(super) fn step_seconds(&self) -> f64 {
         median(&self.seconds)
     }
 
-    /// The largest peak of a process.
+    /// The largest peak memory of any process, in bytes.
     pub(super) fn peak_bytes(&self) -> f64 {
         self.peak_bytes.iter().copied().fold(0.0, f64::max)
     }
@@ -76,7 +76,7 @@ impl Run {
     }
 }
 
-/// The whole lines of a file of JSON lines.
+/// The complete lines of a file of JSON lines.
 fn lines(path: &Path) -> Vec<Value> {
     let text = std::fs::read_to_string(path).unwrap_or_default();
     let whole = text.rfind('\n').map_or("", |end| &text[..end]);

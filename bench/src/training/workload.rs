@@ -1,4 +1,4 @@
-//! The workload.
+//! The models and batches that all trainers train.
 
 use std::path::Path;
 
@@ -22,7 +22,7 @@ const HIDDEN: usize = 256;
 /// Eight layers with a small vocabulary.
 pub(super) const EIGHT_LAYERS: Workload = Workload { name: "8-layers", layers: 8, vocabulary: 2048, microbatches: 8 };
 
-/// manifests/samples/llama-12-layers.yaml, shrunk so that the head still costs 4.3 times what a layer does.
+/// manifests/samples/llama-12-layers.yaml, shrunk so that the head still costs 4.3 times as much as a layer.
 pub(super) const TWELVE_LAYERS: Workload =
     Workload { name: "12-layers", layers: 12, vocabulary: 16_512, microbatches: 4 };
 
@@ -40,7 +40,7 @@ impl Workload {
         workloads
     }
 
-    /// The model, in the words of Hugging Face's config.json.
+    /// The model, with the keys of Hugging Face's config.json.
     fn config(&self) -> Value {
         json!({
             "hidden_size": HIDDEN,

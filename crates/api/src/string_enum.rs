@@ -33,8 +33,8 @@ pub(crate) trait Payload: Sized {
     }
 }
 
-/// What reading refuses, as rules in the schema: a `type` without its object, an object without its `type`. An object
-/// that may be left out can't be missing, and the object of the only type can't be another's.
+/// Rules of the schema for errors that parsing finds: a `type` without its object, and an object without its `type`. An
+/// optional object is never missing, and the object of the only type never belongs to another type.
 pub(crate) fn member_rules(
     spelling: &str,
     key: &str,

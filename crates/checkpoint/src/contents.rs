@@ -6,19 +6,19 @@ use crate::error::{CheckpointError, volume_io};
 use crate::paths::{self, CHECKPOINTS_DIR, DAMAGED_DIR, FENCES_DIR, MANIFEST_FILE};
 use crate::volume::{DirEntry, Volume, remove_tree};
 
-/// The folders that groups have made.
+/// The folders that groups have made in a job's folder.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct VolumeContents {
     /// Steps of committed checkpoints, newest first.
     pub checkpoints: Vec<u64>,
-    /// Paths of checkpoints that were set aside.
+    /// Paths of checkpoints that were set aside as damaged.
     pub damaged: Vec<String>,
-    /// Paths of fences, held and fenced off.
+    /// Paths of fences, both held and fenced off.
     pub fences: Vec<String>,
 }
 
 impl VolumeContents {
-    /// Lists them.
+    /// Lists the folders on `volume`.
     ///
     /// # Errors
     /// If the volume fails.
@@ -40,7 +40,7 @@ impl VolumeContents {
         })
     }
 
-    /// Only the fences, which the next group removes.
+    /// Keeps only the fences, which the next group removes.
     pub fn fences_only(self) -> VolumeContents {
         VolumeContents { fences: self.fences, ..VolumeContents::default() }
     }
@@ -57,7 +57,7 @@ impl VolumeContents {
         checkpoints.chain(self.damaged.iter().cloned()).chain(self.fences.iter().cloned())
     }
 
-    /// Removes them, and their parent folders if those are empty then.
+    /// Removes the folders, and their parent folders if those are then empty.
     ///
     /// # Errors
     /// If the volume fails.
@@ -66,7 +66,7 @@ impl VolumeContents {
             remove_tree(volume, &path).map_err(volume_io(volume, "remove", &path))?;
         }
         for folder in [CHECKPOINTS_DIR, DAMAGED_DIR, FENCES_DIR] {
-            // fails if it holds anything else, or is a link
+            // fails if the folder is a link, or still contains other entries
             let _ = volume.remove_dir(folder);
         }
         Ok(())

@@ -4,7 +4,7 @@ use crate::error::{CheckpointError, volume_io};
 use crate::paths::{self, DAMAGED_DIR};
 use crate::volume::{Volume, ensure_dir, rename_idempotent, sync_dir, target_exists};
 
-/// Moves the damaged checkpoint `from` into `damaged/`, under a free name; returns its path.
+/// Moves the damaged checkpoint `from` into `damaged/` under a free name. Returns the new path.
 pub(crate) fn move_to_damaged(volume: &dyn Volume, from: &str, step: u64) -> Result<String, CheckpointError> {
     ensure_dir(volume, DAMAGED_DIR).map_err(volume_io(volume, "create", DAMAGED_DIR))?;
     let mut to = format!("{DAMAGED_DIR}/{}", paths::step_dir_name(step));
@@ -21,12 +21,12 @@ pub(crate) fn move_to_damaged(volume: &dyn Volume, from: &str, step: u64) -> Res
     Ok(to)
 }
 
-/// Name in a fence's folder of a checkpoint that is being moved to `damaged/`.
+/// The name that a checkpoint has in a fence's folder while it is being moved to `damaged/`.
 pub(crate) fn damaged_entry_name(step: u64) -> String {
     format!("damaged-{}", paths::step_dir_name(step))
 }
 
-/// The step of a [`damaged_entry_name`].
+/// The step in a [`damaged_entry_name`]; `None` if the name has another form.
 pub(crate) fn parse_damaged_entry_name(name: &str) -> Option<u64> {
     name.strip_prefix("damaged-").and_then(paths::parse_step_dir_name)
 }

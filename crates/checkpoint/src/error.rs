@@ -1,4 +1,4 @@
-//! Errors.
+//! Errors of this crate.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -15,14 +15,14 @@ pub enum CheckpointError {
     /// An operation on a file failed.
     #[error("could not {operation} {}: {source}", .path.display())]
     Io {
-        /// Operation, as an infinitive.
+        /// The operation, as an infinitive.
         operation: &'static str,
-        /// Path of the operation.
+        /// The path of the operation.
         path: PathBuf,
         /// The operating system's error.
         source: std::io::Error,
     },
-    /// A file's content is not what it should be.
+    /// The content of a file is not as expected.
     #[error("{}: {problem}", .path.display())]
     Content {
         /// The file.
@@ -30,17 +30,17 @@ pub enum CheckpointError {
         /// The value found and the expected one.
         problem: String,
     },
-    /// A newer group holds the fence: this one can neither commit nor remove anything, and must exit.
+    /// A newer group holds the fence. This group can neither commit nor remove anything, and must exit.
     #[error("fence {fence} is held no more{}: {}", newest.map_or_else(String::new, |newest| format!(", a newer group took fence {newest}")), fenced_off_by(.by.as_ref()))]
     FencedOff {
         /// This group's fence.
         fence: u64,
         /// The newest fence; `None` if the volume has no newer one.
         newest: Option<u64>,
-        /// The job that holds that one, if it is known to be another one.
+        /// The job that holds the newest fence, if that job is known to be another one.
         by: Option<FenceOwner>,
     },
-    /// The volume can't rename folders, or does it by copying.
+    /// The volume can't rename folders, or copies a folder instead of renaming it.
     #[error(
         "{} can't rename a folder ({problem}), which is how a checkpoint is committed: use a volume of a file system that does \
          it at once, such as NFS, CephFS or Lustre, and no object store behind a file system",
@@ -52,7 +52,7 @@ pub enum CheckpointError {
         /// The result of the attempt.
         problem: String,
     },
-    /// Weights to start from are not finite.
+    /// The initial weights are not finite.
     #[error("{} has a value in {tensor} that is not finite (NaN or infinity): no job can start from these weights", .path.display())]
     NonFinite {
         /// The file.
@@ -72,7 +72,7 @@ pub enum CheckpointError {
         /// The folder of fences.
         fences: PathBuf,
     },
-    /// A link has the name of a checkpoint newer than all others.
+    /// A link has the name of a checkpoint that is newer than all others.
     #[error(
         "{} is a link, and no newer checkpoint is there: put the folder of the checkpoint in its place, or \
          remove it to start without", .path.display()
@@ -81,7 +81,7 @@ pub enum CheckpointError {
         /// The link.
         path: PathBuf,
     },
-    /// A checkpoint of another identity has this step's path.
+    /// The path of this step has a checkpoint of another identity.
     #[error("{} was written by a run of another identity ({}): give this job another storage.path", .path.display(), list(.differences))]
     IdentityConflict {
         /// The folder.
@@ -89,15 +89,15 @@ pub enum CheckpointError {
         /// The fields that differ.
         differences: Vec<Difference>,
     },
-    /// One checkpoint can't be used.
+    /// A checkpoint can't be used.
     #[error("{0}")]
     Damaged(Damage),
-    /// There are checkpoints, and none can be used: starting from step 0 requires a decision by the user.
+    /// The volume has checkpoints, but none of them can be used. Only the user can decide to start from step 0.
     #[error("no checkpoint in {} is intact ({}): repair one, or remove the folder to start from step 0", .folder.display(), list(.damage))]
     NoneIntact {
         /// The folder of checkpoints.
         folder: PathBuf,
-        /// The damage of each, newest first.
+        /// The damage of each checkpoint, newest first.
         damage: Vec<Damage>,
     },
 }
@@ -127,12 +127,12 @@ impl fmt::Display for Damage {
     }
 }
 
-/// Non-fatal message for the user.
+/// A non-fatal message for the user.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Warning {
     /// The file or folder, relative to the job's folder.
     pub path: String,
-    /// Message, as the rest of a sentence that begins with the path.
+    /// The message, as the rest of a sentence that begins with the path.
     pub reason: String,
 }
 
@@ -147,7 +147,7 @@ pub(crate) fn io(operation: &'static str, path: &Path) -> impl FnOnce(std::io::E
     move |source| CheckpointError::Io { operation, path: path.to_owned(), source }
 }
 
-/// As [`io`], with a path on a volume.
+/// Like [`io`], for a path on a volume.
 pub(crate) fn volume_io(
     volume: &dyn Volume,
     operation: &'static str,

@@ -1,4 +1,4 @@
-//! Comparison of two identities, by field.
+//! Comparison of two identities by field.
 
 use std::fmt;
 
@@ -24,7 +24,7 @@ impl fmt::Display for Difference {
     }
 }
 
-/// The fields in which the identity of this run differs from a checkpoint's; objects and arrays are compared by
+/// The fields in which this run's identity differs from a checkpoint's. Objects and arrays are compared element by
 /// element.
 pub fn differences(ours: &Value, theirs: &Value) -> Vec<Difference> {
     let mut found = Vec::new();

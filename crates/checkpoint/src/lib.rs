@@ -1,5 +1,6 @@
-//! Crash-safe checkpoints: committed by one rename, guarded by a fencing token, verified by hashes. All I/O goes
-//! through the [`Volume`] trait, so that tests can fail or crash at every operation. Tensors are passed as named views.
+//! Crash-safe checkpoints: one rename commits a checkpoint, a fencing token guards it, and hashes verify it. All I/O
+//! uses the [`Volume`] trait, so that tests can inject a failure or a crash at every operation. Tensors are passed as
+//! named views.
 #![forbid(unsafe_code)]
 
 mod contents;

@@ -13,18 +13,18 @@ use crate::volume::Volume;
 pub struct Listing {
     /// Committed steps, newest first; their content is not checked.
     pub steps: Vec<u64>,
-    /// Steps whose name a link has, newest first: no checkpoint is loaded through it.
+    /// Steps whose name belongs to a link, newest first. No checkpoint is loaded through a link.
     pub links: Vec<u64>,
-    /// Entries that are not ours, and are left alone.
+    /// Entries that do not belong to this crate. They are left alone.
     pub foreign: Vec<Warning>,
 }
 
 /// The thoroughness of a check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum VerifyLevel {
-    /// The manifest, and the size of every file. Damaged content is found when a tensor is read.
+    /// The manifest and the size of every file. Damaged content is found only when a tensor is read.
     Sizes,
-    /// Also the hash of every file.
+    /// The manifest, and the size and hash of every file.
     Contents,
 }
 
@@ -33,9 +33,9 @@ pub enum VerifyLevel {
 pub struct NewestCheckpoint {
     /// `None` if there is no checkpoint at all.
     pub checkpoint: Option<CheckpointReader>,
-    /// Damage of newer ones: for [`crate::set_aside`].
+    /// The damage of newer checkpoints, for [`crate::set_aside`].
     pub damage: Vec<Damage>,
-    /// Entries that are not ours, and are left alone.
+    /// Entries that do not belong to this crate. They are left alone.
     pub foreign: Vec<Warning>,
 }
 
@@ -55,7 +55,7 @@ pub fn list(volume: &dyn Volume) -> Result<Listing, CheckpointError> {
                 listing.steps.push(step);
                 continue;
             }
-            // a file can be opened; a link to a folder can't, nor one that leads nowhere
+            // opening a file succeeds, but opening a link to a folder or a dangling link fails
             (Some(step), false) if volume.open(&paths::checkpoint_path(step)).is_err() => {
                 listing.links.push(step);
                 "is a link, not the folder of a checkpoint, and was left alone"
@@ -69,13 +69,13 @@ pub fn list(volume: &dyn Volume) -> Result<Listing, CheckpointError> {
     Ok(listing)
 }
 
-/// Opens the newest checkpoint that is intact at `level` and has no `known_damage` (which stages found while they
-/// read). The volume is not changed: a damaged checkpoint is set aside once another one has been loaded, so that the
-/// next start reports `NoneIntact` again.
+/// Opens the newest checkpoint that is intact at `level` and is not in `known_damage`, the damage that stages found
+/// while they read. The volume is not changed: a damaged checkpoint is set aside only once another one has been loaded,
+/// so that the next start reports `NoneIntact` again.
 ///
 /// # Errors
-/// `NoneIntact` if there are checkpoints and none can be used; `StepIsLink` if a link has the name of a newer one; or
-/// if the volume fails.
+/// `NoneIntact` if there are checkpoints but none can be used; `StepIsLink` if a link has the name of a newer
+/// checkpoint; or if the volume fails.
 pub fn open_newest(
     volume: &dyn Volume,
     level: VerifyLevel,
@@ -95,7 +95,7 @@ pub fn open_newest(
             Ok(checkpoint) => return Ok(NewestCheckpoint { checkpoint: Some(checkpoint), damage, foreign }),
             Err(CheckpointError::Damaged(found)) => {
                 if volume.list(&paths::checkpoint_path(step)).is_err_and(|e| e.kind() == ErrorKind::NotFound) {
-                    return open_newest(volume, level, known_damage); // pruned since the listing: there is a newer one
+                    return open_newest(volume, level, known_damage); // pruned since the listing: a newer one exists
                 }
                 damage.push(found);
             }
@@ -116,7 +116,7 @@ fn open_at(volume: &dyn Volume, step: u64, level: VerifyLevel) -> Result<Checkpo
     Ok(checkpoint)
 }
 
-/// Opens one checkpoint; its manifest and the size of every file are checked.
+/// Opens one checkpoint after checking its manifest and the size of every file.
 ///
 /// # Errors
 /// `Damaged`, or if the volume fails.
@@ -124,8 +124,8 @@ pub fn open(volume: &dyn Volume, step: u64) -> Result<CheckpointReader, Checkpoi
     open_files(volume, step, None)
 }
 
-/// Opens of one checkpoint the files that hold the tensors `names`, whatever becomes of the others; their size is
-/// checked.
+/// Opens only the files of a checkpoint that hold the tensors `names`, and checks their sizes. The state of the other
+/// files does not matter.
 ///
 /// # Errors
 /// As [`open`].

@@ -1,4 +1,4 @@
-//! A path that a user gives: a job's folder, or one checkpoint in it.
+//! A path from the user: a job's folder, or one checkpoint in it.
 
 use std::fs;
 use std::io::ErrorKind;
@@ -16,17 +16,17 @@ pub struct CheckpointLocation {
     pub job_folder: PathBuf,
     /// Step of the checkpoint; `None` means the newest.
     pub step: Option<u64>,
-    /// Whether the checkpoint was copied out of a job's folder: then `job_folder` is its own, and there is nothing
-    /// else.
+    /// Whether the checkpoint was copied out of a job's folder. `job_folder` is then the checkpoint's own folder, and
+    /// contains nothing else.
     pub is_copy: bool,
 }
 
 impl CheckpointLocation {
-    /// Resolves `path`: a checkpoint if it is `.../checkpoints/step-<N>` or has a manifest, else a job's folder; links
-    /// are followed.
+    /// Resolves `path` to a checkpoint if it is `.../checkpoints/step-<N>` or contains a manifest, and to a job's
+    /// folder otherwise. Links are followed.
     ///
     /// # Errors
-    /// If `path` is not a folder, or that of a copied checkpoint whose manifest can't be used.
+    /// If `path` is not a folder, or if it is a copied checkpoint whose manifest can't be used.
     pub fn resolve(path: &Path) -> Result<CheckpointLocation, CheckpointError> {
         let wrong = |problem: &str| CheckpointError::Content { path: path.to_owned(), problem: problem.into() };
         let folder = fs::canonicalize(path).map_err(|e| match e.kind() {
@@ -49,7 +49,7 @@ impl CheckpointLocation {
         }
     }
 
-    /// The volume with the checkpoint, or with all of the job's.
+    /// The volume that contains the checkpoint, or all checkpoints of the job.
     pub fn volume(&self) -> FileSystemVolume {
         match self.step.filter(|_| self.is_copy) {
             Some(step) => FileSystemVolume::of_checkpoint(&self.job_folder, step),
@@ -58,7 +58,7 @@ impl CheckpointLocation {
     }
 }
 
-/// The step of the checkpoint in `folder`; none without a manifest.
+/// The step of the checkpoint in `folder`; `None` if `folder` has no manifest.
 fn copied_step(folder: &Path) -> Result<Option<u64>, CheckpointError> {
     let path = folder.join(MANIFEST_FILE);
     let Some(bytes) = stagecoach_files::read_if_exists(&path).map_err(io("read", &path))? else { return Ok(None) };

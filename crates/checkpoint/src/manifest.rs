@@ -1,7 +1,7 @@
-//! `manifest.json`: the contents of a committed checkpoint, and their hashes.
+//! `manifest.json`: the contents of a committed checkpoint and their hashes.
 //!
-//! The file begins with the BLAKE3 of everything after the digest, so that a flipped bit in a step or an identity is
-//! detected like one in a weight. Every format version begins like this.
+//! The file begins with the BLAKE3 digest of all bytes after the digest, so that a flipped bit in a step or an identity
+//! is detected like a flipped bit in a weight. Every format version begins this way.
 
 use std::collections::BTreeSet;
 
@@ -11,24 +11,24 @@ use serde_json::Value;
 
 use crate::paths;
 
-/// The format version that is written, and the newest that is read.
+/// The format version that this crate writes, and the newest version that it reads.
 pub const FORMAT_VERSION: u32 = 1;
 
 const DIGEST_PREFIX: &str = "{\n  \"blake3\": \"";
 const DIGEST_CHARS: usize = 64;
 
-/// Metadata from the trainer. This crate compares `identity` and only stores the rest.
+/// Metadata from the trainer. This crate compares `identity`, and only stores the other fields.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct CheckpointMetadata {
-    /// Attempt of the group.
+    /// The attempt of the group.
     pub attempt: u64,
-    /// Everything that determines the result: a resume must match it.
+    /// All settings that determine the result. A run can resume only if they match.
     pub identity: Value,
-    /// Partition and schedule; a resume may use others.
+    /// The partition and schedule. A resumed run may use others.
     pub plan: Value,
-    /// Version, instruction set, device and threads: results may differ in bits on others.
+    /// The version, instruction set, device and threads. Results may differ in single bits between environments.
     pub environment: Value,
-    /// Sequences and tokens seen, counters.
+    /// The numbers of sequences and tokens seen, and other counters.
     pub progress: Value,
     /// The job's spec.
     pub job: Value,
@@ -37,13 +37,13 @@ pub struct CheckpointMetadata {
 /// The manifest of a committed checkpoint.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Manifest {
-    /// See [`FORMAT_VERSION`]. Within a version, fields may be added.
+    /// See [`FORMAT_VERSION`]. A version may gain fields.
     pub format_version: u32,
-    /// Completed steps.
+    /// The number of completed steps.
     pub step: u64,
-    /// The fence under which it was written.
+    /// The fence under which the checkpoint was written.
     pub fence: u64,
-    /// Holder of that fence.
+    /// The holder of that fence.
     pub holder: String,
     /// Metadata from the trainer.
     #[serde(flatten)]
@@ -57,7 +57,7 @@ pub struct Manifest {
 /// A file of a checkpoint.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FileEntry {
-    /// Name in the folder.
+    /// Name of the file in the folder.
     pub name: String,
     /// Size, bytes.
     pub bytes: u64,
@@ -65,12 +65,13 @@ pub struct FileEntry {
     pub blake3: String,
 }
 
-/// A tensor of a checkpoint: the location and hash of its bytes, so that a part of a file can be read and verified.
+/// A tensor of a checkpoint. The entry has the location and hash of the tensor's bytes, so that a part of a file can be
+/// read and verified.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TensorEntry {
-    /// Global name.
+    /// Global name of the tensor.
     pub name: String,
-    /// The file that holds it.
+    /// The file that holds the tensor.
     pub file: String,
     /// Element type, as safetensors spells it.
     pub dtype: Dtype,
@@ -96,7 +97,7 @@ impl Manifest {
     /// If a value has no JSON form.
     pub fn to_bytes(&self) -> serde_json::Result<Vec<u8>> {
         let mut body = String::from("\"");
-        // one line per field, file and tensor: readable, and small with thousands of tensors
+        // one line per field, file and tensor: readable, and still small with thousands of tensors
         if let Value::Object(fields) = serde_json::to_value(self)? {
             for (key, value) in &fields {
                 let value = match value {
@@ -117,7 +118,7 @@ impl Manifest {
     /// Parses and validates a manifest.
     ///
     /// # Errors
-    /// Why it can't be used, as the rest of a sentence that begins with the file's name.
+    /// The reason why the manifest can't be used, as the rest of a sentence that begins with the file's name.
     pub fn parse(bytes: &[u8]) -> Result<Manifest, String> {
         #[derive(Deserialize)]
         struct Version {
@@ -141,7 +142,7 @@ impl Manifest {
         manifest.check().map(|()| manifest)
     }
 
-    /// Checks that the entries of files and tensors are consistent.
+    /// Checks that the file and tensor entries are consistent.
     pub(crate) fn check(&self) -> Result<(), String> {
         let mut files = std::collections::BTreeMap::new();
         for file in &self.files {

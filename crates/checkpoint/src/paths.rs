@@ -1,4 +1,4 @@
-//! Names of files and folders on the volume: the only place that defines them.
+//! Names of files and folders on the volume. No other module defines such names.
 //!
 //! ```text
 //! fences/0007/<holder>/step-00000100/    unfinished work of the current group
@@ -23,10 +23,10 @@ pub const SINGLE_WEIGHTS_FILE: &str = "model.safetensors";
 /// Why a checkpoint was set aside.
 pub const REASON_FILE: &str = "reason.txt";
 
-/// Prefix of the name of a folder that [`probe_path`] names.
+/// Prefix of the folder names that [`probe_path`] returns.
 const PROBE: &str = ".probe-";
 
-/// The suffix of a folder's name that [`retired_path`] returns.
+/// Suffix of the folder names that [`retired_path`] returns.
 const RETIRED: &str = ".retired";
 
 /// Name of a checkpoint's folder.
@@ -34,13 +34,13 @@ pub fn step_dir_name(step: u64) -> String {
     format!("step-{step:08}")
 }
 
-/// The step in a checkpoint's folder name; `None` if it is not such a name.
+/// The step in the name of a checkpoint's folder; `None` if the name has another form.
 pub fn parse_step_dir_name(name: &str) -> Option<u64> {
     let step = name.strip_prefix("step-")?.parse().ok()?;
     (step_dir_name(step) == name).then_some(step)
 }
 
-/// The step in the name of a folder in `damaged/`; `None` if it is not such a name.
+/// The step in the name of a folder in `damaged/`; `None` if the name has another form.
 pub fn parse_damaged_dir_name(name: &str) -> Option<u64> {
     let (step, again) = name.split_once('.').unwrap_or((name, "2"));
     let is_count = again.parse::<u64>().is_ok_and(|count| count > 1 && count.to_string() == again);
@@ -52,7 +52,7 @@ pub fn checkpoint_path(step: u64) -> String {
     format!("{CHECKPOINTS_DIR}/{}", step_dir_name(step))
 }
 
-/// Stage `rank`'s file of weights.
+/// Name of stage `rank`'s file of weights.
 pub fn weights_file(rank: usize) -> String {
     format!("stage-{rank}.model.safetensors")
 }
@@ -62,7 +62,7 @@ pub fn is_weights_file(name: &str) -> bool {
     name.starts_with("stage-") && name.ends_with(".model.safetensors")
 }
 
-/// Stage `rank`'s file of optimizer state.
+/// Name of stage `rank`'s file of optimizer state.
 pub fn optimizer_file(rank: usize) -> String {
     format!("stage-{rank}.optimizer.safetensors")
 }
@@ -72,7 +72,7 @@ pub(crate) fn fence_path(number: u64) -> String {
     format!("{FENCES_DIR}/{number:04}")
 }
 
-/// Path of a fence that is fenced off; `again` counts up while the name is taken.
+/// Path of a fence that is fenced off. `again` counts up while the name is taken.
 pub(crate) fn fenced_path(number: u64, again: u32) -> String {
     match again {
         0 => format!("{FENCES_DIR}/{number:04}.fenced"),
@@ -80,12 +80,12 @@ pub(crate) fn fenced_path(number: u64, again: u32) -> String {
     }
 }
 
-/// Path of a folder for what was in the folder of a holder that is fenced off; `again` counts up.
+/// Path of the folder for the contents of a fenced-off holder's folder. `again` counts up while the name is taken.
 pub(crate) fn retired_path(holder: &str, again: u32) -> String {
     format!("{holder}.{again}{RETIRED}")
 }
 
-/// Whether a folder in a fence is one of [`retired_path`].
+/// Whether a folder in a fence has a name that [`retired_path`] returns.
 pub(crate) fn is_retired(name: &str) -> bool {
     name.ends_with(RETIRED)
 }
@@ -95,12 +95,13 @@ pub(crate) fn probe_path(holder: &str) -> String {
     format!("{CHECKPOINTS_DIR}/{PROBE}{holder}")
 }
 
-/// The holder in the name of a folder of [`probe_path`]; `None` if it is not such a name.
+/// The holder in the name of a [`probe_path`] folder; `None` if the name has another form.
 pub(crate) fn parse_probe_dir_name(name: &str) -> Option<&str> {
     name.strip_prefix(PROBE)
 }
 
-/// The number in the name of a folder in `fences/`, and whether it is still held; `None` if it is not such a name.
+/// The number in the name of a folder in `fences/`, and whether that fence is still held; `None` if the name has
+/// another form.
 pub(crate) fn parse_fence_dir_name(name: &str) -> Option<(u64, bool)> {
     let path = format!("{FENCES_DIR}/{name}");
     let Some(rest) = name.strip_suffix(".fenced") else {
@@ -112,7 +113,7 @@ pub(crate) fn parse_fence_dir_name(name: &str) -> Option<(u64, bool)> {
     (fenced_path(number, again) == path).then_some((number, false))
 }
 
-/// Whether `name`, from a manifest or an index, is a file of the same folder.
+/// Whether `name`, from a manifest or an index, names a file of the same folder.
 pub(crate) fn is_plain_file_name(name: &str) -> bool {
     !name.is_empty() && !name.starts_with('.') && !name.contains(['/', '\\', '\0'])
 }

@@ -1,4 +1,4 @@
-//! Whether a volume can do what a commit needs, asked before anything is trained.
+//! Probes whether a volume supports the operations of a commit, before anything is trained.
 
 use std::io::{self, ErrorKind};
 
@@ -7,14 +7,14 @@ use crate::fence::Fence;
 use crate::paths::{self, CHECKPOINTS_DIR, FENCES_DIR};
 use crate::volume::{Volume, make_dir_idempotent, remove_tree, rename_idempotent};
 
-/// EPERM and EMFILE: what some object stores behind a file system answer besides "unsupported".
+/// EPERM and EMFILE: some file systems over object stores return these errors instead of "unsupported".
 const NOT_PERMITTED: i32 = 1;
 const TOO_MANY_OPEN_FILES: i32 = 24;
 
-/// Renames a folder with a file in it out of the fence's folder into that of checkpoints, as a commit does.
+/// Renames a folder with a file in it from the fence's folder into the folder of checkpoints, as a commit does.
 ///
 /// # Errors
-/// `NoFolderRename`, `OtherFileSystem`; `FencedOff`; or if the volume fails.
+/// `NoFolderRename`, `OtherFileSystem`, or `FencedOff`; or if the volume fails.
 pub(crate) fn probe_folder_rename(volume: &dyn Volume, fence: &Fence) -> Result<(), CheckpointError> {
     let (from, to) = (format!("{}/probe", fence.work_dir()), paths::probe_path(fence.holder()));
     let file = |folder: &str| format!("{folder}/file");
@@ -36,7 +36,7 @@ pub(crate) fn probe_folder_rename(volume: &dyn Volume, fence: &Fence) -> Result<
     };
     match (is_there(&file(&from))?, is_there(&file(&to))?) {
         (false, true) => {}
-        // a missing file may as well be somebody else's doing
+        // a newer group may also have removed the file
         (false, false) => {
             fence.check(volume)?;
             return Err(unable("its file was lost".to_owned()));

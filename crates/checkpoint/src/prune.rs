@@ -8,17 +8,17 @@ use crate::load::list;
 use crate::paths::{self, CHECKPOINTS_DIR};
 use crate::volume::{Volume, remove_tree, rename_idempotent, sync_dir};
 
-/// The rule by which checkpoints are kept.
+/// The rule that decides which checkpoints are kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RetentionPolicy {
-    /// Number of newest checkpoints to keep; at least one is always kept.
+    /// The number of newest checkpoints to keep. At least one is always kept.
     pub keep_last: usize,
-    /// Also keep the first checkpoint at or after every multiple of this number of steps: a deferred save is not at a
-    /// multiple. 0 for none.
+    /// Also keeps the first checkpoint at or after every multiple of this number of steps, because a deferred save is
+    /// not at a multiple. 0 disables the rule.
     pub keep_every: u64,
 }
 
-/// The steps among `steps` to remove, oldest first. The newest is always kept.
+/// The steps of `steps` to remove, oldest first. The newest step is always kept.
 pub fn to_prune(steps: &[u64], policy: RetentionPolicy) -> Vec<u64> {
     let mut steps = steps.to_vec();
     steps.sort_unstable();
@@ -33,12 +33,12 @@ pub fn to_prune(steps: &[u64], policy: RetentionPolicy) -> Vec<u64> {
     steps.into_iter().zip(kept).take(old).filter(|(_, kept)| !kept).map(|(step, _)| step).collect()
 }
 
-/// Removes the checkpoints that `policy` does not keep, each first moved into the fence's folder; returns the removed
-/// steps. `intact` is the newest one that is known to be intact (loaded or committed by this group): it is kept, and
-/// newer ones are not counted.
+/// Removes the checkpoints that `policy` does not keep. Each is first moved into the fence's folder. Returns the
+/// removed steps. `intact` is the newest checkpoint that is known to be intact (loaded or committed by this group). It
+/// is kept, and newer checkpoints do not count towards the policy.
 ///
 /// # Errors
-/// `FencedOff`, or if the volume fails; checkpoints that were already moved are removed by the next save.
+/// `FencedOff`, or if the volume fails. The next save removes the checkpoints that were already moved.
 pub fn prune(
     volume: &dyn Volume,
     fence: &Fence,
@@ -48,7 +48,7 @@ pub fn prune(
     let mut steps = list(volume)?.steps;
     steps.retain(|&step| step <= intact);
     if !steps.contains(&intact) {
-        return Ok(Vec::new()); // then none is known to be intact
+        return Ok(Vec::new()); // no checkpoint is then known to be intact
     }
     let steps = to_prune(&steps, policy);
     if !steps.is_empty() {
@@ -61,13 +61,13 @@ pub fn prune(
         let to = format!("{work}/pruned-{}", paths::step_dir_name(step));
         match rename_idempotent(volume, &from, &to) {
             Ok(()) => moved.push(to),
-            // already removed, or fenced off
+            // already removed, or this group is fenced off
             Err(e) if e.kind() == ErrorKind::NotFound => fence.check(volume)?,
             Err(e) => return Err(volume_io(volume, "prune", &from)(e)),
         }
     }
     if !moved.is_empty() {
-        // else a power cut could bring back a partly removed one
+        // without the sync, a power failure could restore a partly removed checkpoint
         sync_dir(volume, &work)
             .and_then(|()| sync_dir(volume, CHECKPOINTS_DIR))
             .map_err(|e| fence.or_fenced_off(volume, e))?;
@@ -90,7 +90,7 @@ mod tests {
         assert_eq!(pruned(3, 0), [100, 200]);
         assert_eq!(pruned(2, 200), [100, 300]);
         assert_eq!(pruned(0, 0), [100, 200, 300, 400]);
-        // the save due at 200 was deferred to 201; 210 was saved by a stop
+        // the save due at step 200 was deferred to 201, and a stop saved step 210
         assert_eq!(
             to_prune(&[100, 201, 210, 300, 301, 400], RetentionPolicy { keep_last: 1, keep_every: 100 }),
             [210, 301]

@@ -1,4 +1,4 @@
-//! Reading from a checkpoint: every byte that is used is verified by its hash.
+//! Reading from a checkpoint. Every byte is verified by its hash before it is used.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::io::{self, ErrorKind};
@@ -11,7 +11,8 @@ use crate::volume::{FileReader, Volume, read_file};
 /// Bytes per read while hashing a file.
 const READ_CHUNK_BYTES: usize = 1 << 20;
 
-/// An open checkpoint, or a part of one. Its files are held open, so it stays readable while it is pruned.
+/// An open checkpoint, or a part of one. The reader holds its files open, so that they stay readable if the checkpoint
+/// is pruned.
 pub struct CheckpointReader {
     manifest: Manifest,
     folder: String,
@@ -19,7 +20,7 @@ pub struct CheckpointReader {
     tensors: HashMap<String, usize>,
 }
 
-/// Reads a checkpoint's manifest and verifies its hash; its files are not checked.
+/// Reads a checkpoint's manifest and verifies its hash. The files are not checked.
 ///
 /// # Errors
 /// `Damaged`, or if the volume fails.
@@ -31,7 +32,7 @@ pub fn read_manifest(volume: &dyn Volume, step: u64) -> Result<Manifest, Checkpo
     if manifest.step == step { Ok(manifest) } else { Err(damaged(format!("is of step {}", manifest.step))) }
 }
 
-/// Opens all files, or those of the tensors `names`.
+/// Opens all files, or only the files of the tensors `names`.
 pub(crate) fn open_files(
     volume: &dyn Volume,
     step: u64,
@@ -68,10 +69,10 @@ pub(crate) fn open_file(
     Err(CheckpointError::Damaged(Damage { step, file: path, reason }))
 }
 
-/// On NFS; elsewhere an open file stays readable.
+/// The damage of a stale file handle, which occurs only on NFS. On other file systems an open file stays readable.
 const REMOVED_WHILE_OPEN: &str = "was removed while it was open";
 
-/// A missing file is damage; other errors come from the volume.
+/// Reports a missing file as damage. Other errors come from the volume.
 fn missing_as_damage(volume: &dyn Volume, step: u64, path: &str, error: io::Error) -> CheckpointError {
     let reason = match error.kind() {
         ErrorKind::NotFound => "is missing",
@@ -83,7 +84,7 @@ fn missing_as_damage(volume: &dyn Volume, step: u64, path: &str, error: io::Erro
 }
 
 impl CheckpointReader {
-    /// Path of the checkpoint, for messages.
+    /// The path of the checkpoint, for messages.
     pub fn folder(&self) -> &str {
         &self.folder
     }
@@ -98,10 +99,10 @@ impl CheckpointReader {
         self.tensors.get(name).and_then(|&at| self.manifest.tensors.get(at))
     }
 
-    /// Reads one tensor's bytes, little-endian, into `buffer` of exactly that size.
+    /// Reads one tensor's bytes, little-endian, into `buffer`, which must have the tensor's size.
     ///
     /// # Errors
-    /// `Damaged` if they do not match their hash; or if the volume fails.
+    /// `Damaged` if the bytes do not match their hash; or if the volume fails.
     pub fn read_into(&self, tensor: &TensorEntry, buffer: &mut [u8]) -> Result<(), CheckpointError> {
         if buffer.len() as u64 != tensor.bytes {
             let reason = format!("{} has {} bytes, and {} were asked for", tensor.name, tensor.bytes, buffer.len());
@@ -123,7 +124,7 @@ impl CheckpointReader {
         self.read_into(tensor, &mut bytes).map(|()| bytes)
     }
 
-    /// Reads one of the small files; `None` if the checkpoint has no such file.
+    /// Reads one of the checkpoint's small files; `None` if there is no such file.
     ///
     /// # Errors
     /// As [`CheckpointReader::read_into`].
@@ -137,7 +138,7 @@ impl CheckpointReader {
     /// Verifies the hash of every file.
     ///
     /// # Errors
-    /// `Damaged` names the first file that does not match its hash; or if the volume fails.
+    /// `Damaged` with the first file that does not match its hash; or if the volume fails.
     pub fn verify(&self) -> Result<(), CheckpointError> {
         for entry in &self.manifest.files {
             let hash = hash_file(self.reader(&entry.name)?, entry.bytes, &mut |_| {});
@@ -190,7 +191,7 @@ impl std::fmt::Debug for CheckpointReader {
     }
 }
 
-/// Hashes a file of `bytes` bytes; `on_read` gets the number of bytes of each read.
+/// Hashes a file of `bytes` bytes. `on_read` receives the number of bytes of each read.
 pub(crate) fn hash_file(reader: &dyn FileReader, bytes: u64, on_read: &mut dyn FnMut(u64)) -> io::Result<blake3::Hash> {
     let mut hasher = blake3::Hasher::new();
     let mut buffer = vec![0; READ_CHUNK_BYTES.min(bytes as usize)];

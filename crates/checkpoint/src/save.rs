@@ -1,9 +1,10 @@
-//! Saving: every stage writes into the fence's folder, stage 0 commits by one rename.
+//! Saving: every stage writes into the fence's folder, and stage 0 commits the checkpoint by one rename.
 //!
 //! 1. Stage 0: [`PendingCheckpoint::begin`]; the result is broadcast to all stages.
 //! 2. Every stage: [`PendingCheckpoint::write_stage`]; its [`StageFiles`] are sent to stage 0.
-//! 3. Stage 0, once all stages have answered: [`PendingCheckpoint::commit`], or nothing if one failed. A failed save's
-//!    files stay until the next `begin` removes them, so none may begin before every stage has answered.
+//! 3. Stage 0, once all stages have answered: [`PendingCheckpoint::commit`], or nothing if a stage failed. The files of
+//!    a failed save stay until the next `begin` removes them. Stage 0 must therefore not call `begin` again before all
+//!    stages have answered.
 
 use std::collections::BTreeMap;
 use std::io::ErrorKind;
@@ -20,7 +21,7 @@ use crate::paths::{self, CHECKPOINTS_DIR, MANIFEST_FILE, WEIGHTS_INDEX_FILE};
 use crate::safetensors::{CancelCheck, WrittenShard, write_file, write_shard_cancellable};
 use crate::volume::{Volume, make_dir_idempotent, read_file, sync_dir, target_exists};
 
-/// A checkpoint being written; the same on every stage.
+/// A checkpoint that is being written; the same on every stage.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PendingCheckpoint {
     fence: Fence,
@@ -37,15 +38,15 @@ pub struct StageFiles {
 }
 
 impl Fence {
-    /// The checkpoint of `step` under this fence. The volume is not accessed yet.
+    /// The checkpoint of `step` under this fence. This call does not access the volume.
     pub fn pending_checkpoint(&self, step: u64) -> PendingCheckpoint {
         PendingCheckpoint { fence: self.clone(), step }
     }
 }
 
 impl PendingCheckpoint {
-    /// On stage 0: creates the folder, after removing files of an unfinished save. False if a checkpoint of this step
-    /// and identity is already committed: then there is nothing to save.
+    /// On stage 0: removes the files of an unfinished save, and creates the folder. Returns false if a checkpoint of
+    /// this step and identity is already committed, so that there is nothing to save.
     ///
     /// # Errors
     /// `FencedOff`; `IdentityConflict` if the committed checkpoint has another identity; or if the volume fails.
@@ -63,7 +64,7 @@ impl PendingCheckpoint {
         Ok(true)
     }
 
-    /// Writes and syncs stage `rank`'s tensors, and hashes them. A stage without tensors writes nothing.
+    /// Writes, syncs and hashes the tensors of stage `rank`. A stage without tensors writes nothing.
     ///
     /// # Errors
     /// `FencedOff`, or if the volume fails.
@@ -77,7 +78,8 @@ impl PendingCheckpoint {
         self.write_stage_cancellable(volume, rank, weights, optimizer, &|| Ok(()))
     }
 
-    /// The same, until `check_cancelled` fails, which is called before each write.
+    /// Like [`PendingCheckpoint::write_stage`], but `check_cancelled` is called before each write, and its error
+    /// cancels the remaining writes.
     ///
     /// # Errors
     /// As [`PendingCheckpoint::write_stage`].
@@ -169,7 +171,7 @@ impl PendingCheckpoint {
             let there =
                 if taken || error.kind() == ErrorKind::NotFound { self.committed_manifest(volume)? } else { None };
             match there {
-                // NFS retried a rename that had succeeded
+                // NFS repeated a rename that had already succeeded
                 Some(there) if there == bytes => {}
                 Some(there) if taken => self.check_same_identity(volume, &there, &manifest.metadata.identity)?,
                 _ => return Err(volume_io(volume, "commit", &folder)(error)),
@@ -184,7 +186,7 @@ impl PendingCheckpoint {
         format!("{}/{}", self.fence.work_dir(), paths::step_dir_name(self.step))
     }
 
-    /// The manifest of the committed checkpoint of this step.
+    /// The manifest of the committed checkpoint of this step; `None` if there is none.
     fn committed_manifest(&self, volume: &dyn Volume) -> Result<Option<Vec<u8>>, CheckpointError> {
         let path = format!("{}/{MANIFEST_FILE}", paths::checkpoint_path(self.step));
         match read_file(volume, &path) {
@@ -235,7 +237,7 @@ fn shard<V: View>(
     }
 }
 
-/// Hugging Face's index of the stages' weights.
+/// Hugging Face's index for the weights of all stages.
 pub(crate) fn weights_index_json(stages: &[StageFiles]) -> String {
     let tensors = || stages.iter().filter_map(|s| s.weights.as_ref()).flat_map(|w| &w.tensors);
     let map: BTreeMap<&str, &str> = tensors().map(|t| (t.name.as_str(), t.file.as_str())).collect();

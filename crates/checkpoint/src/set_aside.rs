@@ -1,4 +1,4 @@
-//! Moving damaged checkpoints to `damaged/`, with the reason.
+//! Moving damaged checkpoints to `damaged/`, each with its reason.
 
 use std::collections::BTreeMap;
 use std::io::ErrorKind;
@@ -10,7 +10,7 @@ use crate::paths::{self, CHECKPOINTS_DIR, REASON_FILE};
 use crate::safetensors::write_file;
 use crate::volume::{Volume, rename_idempotent, sync_dir};
 
-/// Moves each damaged checkpoint to `damaged/`, through the fence's folder, so that a fenced-off group cannot move a
+/// Moves each damaged checkpoint to `damaged/` through the fence's folder, so that a fenced-off group can't move a
 /// newer group's checkpoint.
 ///
 /// # Errors
@@ -24,8 +24,8 @@ pub fn set_aside(volume: &dyn Volume, fence: &Fence, damage: &[Damage]) -> Resul
     for (step, damage) in steps {
         let from = paths::checkpoint_path(step);
         let entry = format!("{}/{}", fence.work_dir(), damaged_entry_name(step));
-        // written beside it and moved in: an open file would outlive the fence. A full disk must not keep the damaged
-        // checkpoint in place, so errors while writing the reason are ignored.
+        // The reason is written beside the checkpoint and moved in, because an open file would outlive the fence. A
+        // full disk must not keep the damaged checkpoint in place, so errors while writing the reason are ignored.
         let reason = format!("{}/{}.{REASON_FILE}", fence.work_dir(), paths::step_dir_name(step));
         let reasons: String = damage.iter().map(|d| format!("{d}\n")).collect();
         let _ = write_file(volume, &reason, reasons.as_bytes());

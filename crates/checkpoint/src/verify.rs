@@ -1,4 +1,5 @@
-//! Verification of every byte of a checkpoint, with a result per file: unlike a resume, it continues after damage.
+//! Verification of every byte of a checkpoint, with a result per file. Unlike a resume, verification continues after
+//! damage.
 
 use std::io::ErrorKind;
 
@@ -8,16 +9,17 @@ use crate::paths;
 use crate::reader::{hash_file, open_file, read_manifest};
 use crate::volume::Volume;
 
-/// Progress event of [`verify`].
+/// A progress event of [`verify`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum VerifyEvent<'a> {
-    /// Number of bytes that were read since the last event.
+    /// The number of bytes that were read since the last event.
     BytesRead(u64),
-    /// A file was checked; if it is damaged, the reason, as the rest of a sentence that begins with its name.
+    /// A file was checked. If the file is damaged, the reason follows, as the rest of a sentence that begins with the
+    /// file's name.
     FileChecked(&'a FileEntry, Option<String>),
 }
 
-/// Compares every file of a checkpoint with its manifest; true if all are intact.
+/// Compares every file of a checkpoint with the manifest. Returns true if all files are intact.
 ///
 /// # Errors
 /// `Damaged` if the manifest can't be used; or if the volume fails.

@@ -1,4 +1,4 @@
-//! Panics of libraries that are given damaged files, as errors.
+//! Turns the panics of libraries on damaged files into errors.
 
 use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind, set_hook, take_hook};
@@ -8,7 +8,8 @@ thread_local! {
     static IS_CATCHING: Cell<bool> = const { Cell::new(false) };
 }
 
-/// The result of a library's `call`; `None` if it panics. The values that `call` has borrowed may then only be dropped.
+/// The result of a library's `call`; `None` if it panics. After a panic, the values that `call` borrowed may only be
+/// dropped.
 pub(crate) fn catch_panic<T>(call: impl FnOnce() -> T) -> Option<T> {
     IS_CATCHING.set(true);
     let returned = catch_unwind(AssertUnwindSafe(call));
@@ -16,7 +17,7 @@ pub(crate) fn catch_panic<T>(call: impl FnOnce() -> T) -> Option<T> {
     returned.ok()
 }
 
-/// Keeps panics that become a [`DataError`](crate::DataError) from the hook that is installed now, which may print them
+/// Hides panics that become a [`DataError`](crate::DataError) from the currently installed hook, which may print them
 /// or end the process.
 pub fn hide_caught_panics() {
     let hook = take_hook();

@@ -5,23 +5,23 @@ use std::path::PathBuf;
 /// Data configuration of a job.
 #[derive(Clone, Debug)]
 pub struct DataConfig {
-    /// The volume: relative paths start here.
+    /// The root of the volume. Relative paths start here.
     pub volume_root: PathBuf,
-    /// The folder of token caches, one folder per corpus and tokenizer; shared by jobs.
+    /// The folder of the token caches, with one folder per corpus and tokenizer. Jobs share it.
     pub cache_root: PathBuf,
     /// Glob patterns (`*`, `?`, `[a-z]`, `**`) of the corpus files. Hidden files match only a pattern that names the
     /// dot.
     pub paths: Vec<String>,
     /// The field of a `.jsonl` line, or the column of a `.parquet` file, that holds the text.
     pub text_field: String,
-    /// Tokens a sequence holds at most (inputs; each has the next token as its target).
+    /// The largest number of input tokens of a sequence. The target of each input is the token after it.
     pub sequence_length: usize,
     /// True: documents are concatenated and split every `sequence_length` tokens. False: a row holds one document, or a
     /// window of it, padded on the right.
     pub packing: bool,
     /// The share of the sequences, taken from the end, that is held out for evaluation: from 0 (none) to below 1.
     pub evaluation_fraction: f64,
-    /// The most of these sequences that an evaluation reads, the first ones; `None` for all.
+    /// The largest number of held-out sequences that an evaluation reads, from the first one on; `None` for all.
     pub evaluation_max_sequences: Option<u64>,
     /// The source of the tokenizer.
     pub tokenizer: TokenizerSource,
@@ -36,7 +36,8 @@ pub struct DataConfig {
 pub enum TokenizerSource {
     /// A byte-level BPE trained on the corpus.
     Train {
-        /// Tokens at most, the three special ones and the 256 bytes included; a small corpus yields fewer.
+        /// The largest number of tokens, including the three special tokens and the 256 bytes. A small corpus yields
+        /// fewer.
         vocab_size: usize,
     },
     /// A `tokenizer.json` as the Hugging Face libraries write it.
@@ -51,8 +52,8 @@ pub enum TokenizerSource {
 pub struct PrepareProgress {
     /// The pass: "hashing the corpus", "training the tokenizer" or "tokenising".
     pub phase: &'static str,
-    /// Bytes of the corpus done.
+    /// Bytes of the corpus that the pass has processed.
     pub bytes_done: u64,
-    /// Bytes of the corpus.
+    /// Bytes of the corpus in total.
     pub bytes_total: u64,
 }

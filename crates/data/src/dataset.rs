@@ -1,4 +1,4 @@
-//! Batches from the token cache: which sequences a step's microbatches hold, and their token ids.
+//! Batches from the token cache: the sequences of a step's microbatches, and their token ids.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -12,18 +12,18 @@ use crate::order;
 use crate::prepared::{DOCUMENTS_FILE, PreparedCorpus, TOKEN_IDS_FILE};
 use crate::sequences::{Sequences, TokenRange};
 
-/// Target excluded from the loss, with the value of PyTorch's `ignore_index`: padding, and the last token of a document
-/// in a packed row.
+/// Target that the loss ignores, with the value of PyTorch's `ignore_index`. Padding has this target, and so does the
+/// last token of a document in a packed row.
 pub const IGNORE_INDEX: i64 = -100;
 
-/// A prepared corpus, memory-mapped. Cheap to open, by any number of processes.
+/// A prepared corpus, memory-mapped. Opening it is cheap, for any number of processes.
 pub struct Dataset {
     token_ids: TokenIds,
     documents: DocumentOffsets,
     sequences: Sequences,
-    /// Documents whose tokens are no targets in training.
+    /// Documents whose tokens are not targets in training.
     without: BTreeSet<u64>,
-    /// Held-out sequences that an evaluation reads.
+    /// Number of held-out sequences that an evaluation reads.
     evaluated: u64,
     pad_token_id: i64,
 }
@@ -35,7 +35,7 @@ pub struct MicrobatchLayout {
     pub rows: usize,
     /// Tokens in a row, padding included.
     pub length: usize,
-    /// For each row the offsets at which a document starts, except offset 0: empty where a row holds one document.
+    /// For each row, the offsets at which a document starts, except offset 0. Empty for a row that holds one document.
     #[serde(rename = "documents")]
     pub document_starts: Vec<Vec<u32>>,
 }
@@ -43,15 +43,15 @@ pub struct MicrobatchLayout {
 /// The microbatches of one step, or of one evaluation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BatchPlan {
-    /// One per microbatch.
+    /// The layout of each microbatch.
     pub layouts: Vec<MicrobatchLayout>,
-    /// Targets that aren't [`IGNORE_INDEX`], over all microbatches: the divisor of the loss.
+    /// Number of targets over all microbatches that aren't [`IGNORE_INDEX`]: the divisor of the loss.
     pub target_count: u64,
     /// Per microbatch, the sequence in each row.
     sequences: Vec<Vec<u64>>,
 }
 
-/// Inputs and targets, row by row.
+/// Inputs and targets of a microbatch, row by row.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Microbatch {
     /// Shape and document boundaries.
@@ -62,18 +62,18 @@ pub struct Microbatch {
     pub targets: Vec<i64>,
 }
 
-/// The part of a document in a row of a microbatch. It attends to nothing else, and so can be computed alone.
+/// The part of a document in a row of a microbatch. The part attends to nothing else, so it can be computed alone.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DocumentPart {
-    /// Index of the document among those of the corpus that have tokens.
+    /// Index of the document among the documents of the corpus that have tokens.
     pub document: u64,
-    /// The positions of the inputs among the document's tokens, counted with the one that begins it.
+    /// The positions of the inputs among the document's tokens, including the token that begins the document.
     pub tokens: Range<u64>,
     /// Position of the first input in its row.
     pub position: usize,
     /// Token ids.
     pub inputs: Vec<i64>,
-    /// The token after each input, or [`IGNORE_INDEX`]; at least one is a token.
+    /// The token after each input, or [`IGNORE_INDEX`]. At least one target is a token.
     pub targets: Vec<i64>,
 }
 
@@ -81,7 +81,7 @@ impl Dataset {
     /// Maps the files that [`prepare`](crate::prepare) wrote below `config.cache_root`.
     ///
     /// # Errors
-    /// A file that is missing or of the wrong size, and settings that leave nothing to train on.
+    /// Fails if a file is missing or has the wrong size, or if the settings leave nothing to train on.
     pub fn open(config: &DataConfig, prepared: &PreparedCorpus) -> Result<Dataset, DataError> {
         let folder = config.cache_root.join(&prepared.folder);
         let documents = DocumentOffsets::open(&folder.join(DOCUMENTS_FILE), prepared.documents)?;
@@ -96,9 +96,9 @@ impl Dataset {
         })
     }
 
-    /// The same without the loss of `documents`, by index: in training their tokens are no targets, and so a step's
-    /// mean is over the targets that are left. Everything else stays in its place: sequences, microbatches, and what is
-    /// held out.
+    /// The same dataset without the loss of `documents`, which are given by index. In training, their tokens are not
+    /// targets, and so a step's mean covers only the remaining targets. The sequences, the microbatches and the
+    /// held-out part stay the same.
     pub fn without(self, documents: BTreeSet<u64>) -> Dataset {
         Dataset { without: documents, ..self }
     }
@@ -116,21 +116,22 @@ impl Dataset {
         }
     }
 
-    /// Sequences held out for evaluation: the last ones of the corpus, never trained on.
+    /// Sequences held out for evaluation: the last ones of the corpus, which are never trained on.
     pub fn evaluation_sequences(&self) -> u64 {
         self.sequences.held_out
     }
 
     /// The plan of the step that starts after `position` sequences: `global_batch` sequences in the order of `seed`,
-    /// the first ones in the first microbatch. Where `microbatches` doesn't divide `global_batch`, rows differ by one.
+    /// the first ones in the first microbatch. If `microbatches` doesn't divide `global_batch`, the microbatches'
+    /// numbers of rows differ by one.
     pub fn step_plan(&self, seed: u64, position: u64, global_batch: usize, microbatches: usize) -> BatchPlan {
         let at = |row: usize| order::sequence_at(seed, position + row as u64, self.sequences.training);
         let first_row = |microbatch: usize| microbatch * global_batch / microbatches;
         self.plan((0..microbatches).map(|m| (first_row(m)..first_row(m + 1)).map(at).collect()).collect())
     }
 
-    /// The plan of an evaluation: the held-out sequences in the corpus's order, as many as it reads, `rows` to a
-    /// microbatch, the last with the remainder. No microbatches if nothing is held out.
+    /// The plan of an evaluation: the held-out sequences that it reads, in the order of the corpus. Each microbatch has
+    /// `rows` rows, and the last one has the remainder. The plan has no microbatches if nothing is held out.
     pub fn evaluation_plan(&self, rows: usize) -> BatchPlan {
         let first = self.sequences.training;
         let evaluated: Vec<u64> = (first..first + self.evaluated).collect();
@@ -158,8 +159,8 @@ impl Dataset {
         Microbatch { layout, inputs, targets }
     }
 
-    /// The parts of documents that `plan` has targets of, in its order: rows of its microbatches from the first to the
-    /// last, and in a row from left to right.
+    /// The parts of documents that have targets in `plan`, in its order: the rows of its microbatches from the first to
+    /// the last, and each row from left to right.
     pub fn document_parts(&self, plan: &BatchPlan) -> Vec<DocumentPart> {
         let mut parts = Vec::new();
         for index in 0..plan.layouts.len() {
@@ -188,12 +189,12 @@ impl Dataset {
         parts
     }
 
-    /// Tokens of document `index`, with those that begin and end it.
+    /// Number of tokens of document `index`, including the tokens that begin and end it.
     pub fn document_tokens(&self, index: u64) -> u64 {
         self.documents.start(index + 1) - self.documents.start(index)
     }
 
-    /// The entropy, in nats, of the distribution of the targets that an evaluation reads: the smallest loss of a
+    /// The entropy, in nats, of the distribution of the targets that an evaluation reads. It is the smallest loss of a
     /// prediction that uses no input. 0 if nothing is held out.
     pub fn evaluation_unigram_entropy(&self) -> f64 {
         let mut counts: Vec<u64> = Vec::new();
@@ -219,14 +220,15 @@ impl Dataset {
         self.documents.starts_within(range.start + 1, last).map(move |start| (start - range.start) as u32)
     }
 
-    /// The inputs of a sequence, as offsets from its first, whose targets are of a document that training is without.
+    /// The inputs of a sequence whose targets belong to a document that training leaves out, as offsets from the first
+    /// input.
     fn left_out(&self, sequence: u64, range: TokenRange) -> Vec<Range<usize>> {
         if self.without.is_empty() || sequence >= self.sequences.training {
             return Vec::new();
         }
         let (start, end) = (range.start, range.start + range.length as u64);
         let of_range = self.documents.containing(start)..=self.documents.containing(end);
-        // a document's first token is the target of none
+        // no input has a document's first token as its target
         let inputs = |&document: &u64| {
             let [first, next] = [document, document + 1].map(|index| self.documents.start(index));
             (first.max(start) - start) as usize..((next - 1).min(end) - start) as usize

@@ -1,6 +1,6 @@
-//! From documents as the token cache counts them to files and texts, and back. The cache knows documents by number
-//! alone, so the corpus is read again, file by file, up to the last document that is asked for; only what is asked for
-//! is tokenised.
+//! Finds the files and texts of documents as the token cache counts them, and the reverse. The cache knows documents by
+//! number alone, so the corpus is read again, file by file, up to the last requested document. Only the requested
+//! documents are tokenised.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -13,10 +13,10 @@ use crate::error::DataError;
 use crate::prepared::PreparedCorpus;
 use crate::tokenizer::Tokenizer;
 
-/// A document, as people name it: `corpus/a.jsonl:17`.
+/// The name of a document for people, such as `corpus/a.jsonl:17`.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct DocumentName {
-    /// Relative to the volume's root.
+    /// Path of the file, relative to the volume's root.
     pub file: String,
     /// The line of a `.jsonl` file, from 1; the row of a `.parquet` file, from 0; the document of a file of token ids,
     /// from 1; and 1 for a `.txt` file.
@@ -46,16 +46,17 @@ impl FromStr for DocumentName {
 pub struct PartText {
     /// The document.
     pub name: DocumentName,
-    /// Bytes of the document's text before the part; of a file of token ids, bytes of the document's ids before it.
+    /// Bytes of the document's text before the part. For a file of token ids, bytes of the document's ids before the
+    /// part.
     pub offset: u64,
-    /// The text of the part: of its inputs, and of the target after the last.
+    /// The text of the part's inputs and of the target after the last input.
     pub text: String,
 }
 
-/// The origin of each of `parts`, in their order. Reads the corpus up to the last of their documents.
+/// The origin of each of `parts`, in the same order. Reads the corpus up to the last of the parts' documents.
 ///
 /// # Errors
-/// The corpus can't be read any more, or a tokenizer gives other ids than before (`OtherTokens`).
+/// Fails if the corpus can't be read any more, or with `OtherTokens` if a tokenizer gives other ids than before.
 pub fn part_texts(
     config: &DataConfig,
     prepared: &PreparedCorpus,
@@ -113,10 +114,10 @@ pub fn part_texts(
     found.into_iter().zip(parts).map(|(found, part)| found.ok_or_else(|| lost(part))).collect()
 }
 
-/// The index of each of `names` among the documents that have tokens. Reads the corpus up to the last of their files.
+/// The index of each of `names` among the documents that have tokens. Reads the corpus up to the last named file.
 ///
 /// # Errors
-/// `NoDocument` for one that isn't there, or has no tokens; the corpus can't be read any more.
+/// `NoDocument` if a named document doesn't exist or has no tokens. Also fails if the corpus can't be read any more.
 pub fn document_indices(
     config: &DataConfig,
     prepared: &PreparedCorpus,
@@ -134,7 +135,7 @@ pub fn document_indices(
     let files: BTreeSet<&str> = names.iter().map(|name| name.file.as_str()).collect();
     let last_file = walk.corpus.files.iter().rev().find(|file| files.contains(&*file.name)).map(|file| &file.name);
     let mut found: Vec<Option<u64>> = vec![None; names.len()];
-    // of each file, its first and its last
+    // the first and the last document number of each file
     let mut numbers: BTreeMap<&str, (u64, u64)> = BTreeMap::new();
     walk.run(progress, &mut |piece| {
         if let Some(&file) = files.get(&*piece.file.name).filter(|_| piece.is_first) {
@@ -159,7 +160,7 @@ pub fn document_indices(
     found.into_iter().zip(names).map(|(found, name)| found.ok_or_else(|| missing(name))).collect()
 }
 
-/// The corpus, read again.
+/// A second reading of the corpus.
 struct Walk {
     corpus: Corpus,
     tokenizer: Tokenizer,
@@ -168,11 +169,11 @@ struct Walk {
 /// A piece of a document that has tokens.
 struct DocumentPiece<'a> {
     file: &'a CorpusFile,
-    /// As [`DocumentName::number`].
+    /// See [`DocumentName::number`].
     number: u64,
     /// Index among the documents that have tokens.
     document: u64,
-    /// Whether the document begins with it.
+    /// Whether the document begins with this piece.
     is_first: bool,
     content: PieceContent<'a>,
 }
@@ -182,12 +183,12 @@ enum PieceContent<'a> {
     Text(&'a str),
     Ids {
         ids: &'a [u32],
-        /// Bytes of an id in the file.
+        /// Bytes per id in the file.
         width: usize,
     },
 }
 
-/// Gets every piece, in the corpus's order; says whether it needs those of the files behind this one.
+/// Receives every piece, in the order of the corpus. Returns whether it needs the pieces of the files after this one.
 type OnPiece<'a> = dyn FnMut(&DocumentPiece) -> Result<bool, DataError> + 'a;
 
 impl Walk {
@@ -195,7 +196,7 @@ impl Walk {
         Ok(Walk { corpus: Corpus::find(config)?, tokenizer: Tokenizer::of(config, prepared)? })
     }
 
-    /// Documents are counted as the cache counts them: one that has no tokens is none.
+    /// Passes on every piece. Documents are counted as the cache counts them: a document without tokens does not count.
     fn run(&self, progress: &mut dyn FnMut(PrepareProgress), on_piece: &mut OnPiece) -> Result<(), DataError> {
         let bytes_total = self.corpus.size();
         let (mut documents, mut bytes_before) = (0, 0);
@@ -225,9 +226,9 @@ impl Walk {
 struct FileWalk<'a> {
     walk: &'a Walk,
     file: &'a CorpusFile,
-    /// The parts before this one.
+    /// Index of the current document among the documents of the corpus that have tokens.
     documents: u64,
-    /// The number of documents of a file of token ids.
+    /// Number of the current document in a file of token ids, from 1.
     number: u64,
     /// Whether the document has begun.
     is_open: bool,
@@ -237,7 +238,7 @@ struct FileWalk<'a> {
 impl FileWalk<'_> {
     fn text(&mut self, text: &str, record: u64, is_last: bool, on_piece: &mut OnPiece) -> Result<(), DataError> {
         let number = if self.file.format == FileFormat::Parquet { record - 1 } else { record };
-        // letters and digits are in every vocabulary; whether the rest is anything, the tokenizer knows
+        // letters and digits are in every vocabulary; for other text, only the tokenizer knows whether it has tokens
         let has_tokens = || match text.contains(char::is_alphanumeric) {
             true => Ok(true),
             false => self.walk.tokenizer.encode(text).map(|ids| !ids.is_empty()),
@@ -251,7 +252,7 @@ impl FileWalk<'_> {
         Ok(())
     }
 
-    /// Documents end at end-of-text tokens, and at begin-of-text tokens.
+    /// Passes on token ids. Documents end at end-of-text tokens and at begin-of-text tokens.
     fn ids(&mut self, ids: &[u32], is_last: bool, on_piece: &mut OnPiece) -> Result<(), DataError> {
         let special = self.walk.tokenizer.special_tokens();
         let width = if self.file.format == FileFormat::Ids16 { 2 } else { 4 };

@@ -3,7 +3,7 @@
 use std::io;
 use std::path::PathBuf;
 
-/// Why the data can't be used.
+/// The reason why the data can't be used.
 #[derive(Debug, thiserror::Error)]
 pub enum DataError {
     /// `paths` is empty.
@@ -12,7 +12,7 @@ pub enum DataError {
     /// A pattern is invalid.
     #[error("data.paths: \"{pattern}\" is not a valid pattern: {reason}")]
     BadPattern {
-        /// As written in the job.
+        /// The pattern as written in the job.
         pattern: String,
         /// The message of the pattern's parser.
         reason: String,
@@ -23,12 +23,12 @@ pub enum DataError {
         root.display()
     )]
     NoMatch {
-        /// As written in the job.
+        /// The pattern as written in the job.
         pattern: String,
         /// Folder at which relative patterns start.
         root: PathBuf,
     },
-    /// The extension of a matched file is none of the known formats.
+    /// A matched file has an extension that is not one of the known formats.
     #[error(
         "{} is not a .txt, .jsonl, .parquet, .tokens or .u16 file: narrow data.paths so that it matches corpus files only",
         path.display()
@@ -63,7 +63,7 @@ pub enum DataError {
     Empty {
         /// The number of files that match.
         files: usize,
-        /// Sentences on texts that have no tokens.
+        /// Sentences about texts that have no tokens.
         notes: Vec<String>,
     },
     /// Bytes that are not UTF-8.
@@ -77,7 +77,7 @@ pub enum DataError {
         /// Bytes from the start of the file.
         offset: u64,
     },
-    /// A file in UTF-16 or UTF-32, by its byte order mark.
+    /// A file is in UTF-16 or UTF-32 according to its byte order mark.
     #[error(
         "{path} is {encoding}, by its byte order mark, and not UTF-8: convert it (iconv -f {encoding} -t utf-8 {path}) or leave it out of data.paths",
         path = path.display()
@@ -85,7 +85,7 @@ pub enum DataError {
     OtherEncoding {
         /// The file.
         path: PathBuf,
-        /// As `iconv` spells it.
+        /// The encoding as `iconv` spells it.
         encoding: &'static str,
     },
     /// Text that must be held in one piece is too long.
@@ -95,7 +95,7 @@ pub enum DataError {
     TooLong {
         /// The file, and the document in it.
         location: String,
-        /// Bytes.
+        /// The limit in bytes.
         limit: usize,
     },
     /// A line of a `.jsonl` file holds no text.
@@ -148,7 +148,7 @@ pub enum DataError {
     TruncatedIds {
         /// The file.
         path: PathBuf,
-        /// Bytes.
+        /// Size of the file in bytes.
         size: u64,
         /// Bytes per id.
         width: u64,
@@ -178,7 +178,7 @@ pub enum DataError {
         /// The first such file.
         path: PathBuf,
     },
-    /// A byte-level vocabulary has at least the 256 bytes and the special tokens.
+    /// The vocabulary is too small. A byte-level vocabulary has at least the 256 bytes and the special tokens.
     #[error(
         "data.tokenizer.train.vocabSize is {found}: a byte-level tokenizer needs at least {least} (256 bytes and 3 special tokens)"
     )]
@@ -191,7 +191,7 @@ pub enum DataError {
     /// A tokenizer that can't be read, trained or used.
     #[error("the tokenizer {}: {problem}", path.display())]
     Tokenizer {
-        /// Its file.
+        /// The tokenizer's file.
         path: PathBuf,
         /// The problem.
         problem: String,
@@ -203,12 +203,12 @@ pub enum DataError {
         known.join(", ")
     )]
     NoEndOfText {
-        /// Its file.
+        /// The tokenizer's file.
         path: PathBuf,
         /// The known names of such a token.
         known: Vec<String>,
     },
-    /// Too little text for a sequence to train on beside the held-out part.
+    /// The corpus has too little text for a training sequence beside the held-out part.
     #[error(
         "the corpus is too short: {tokens} tokens in {documents} documents make {sequences} sequences of {sequence_length} tokens, of which {held_out} held out, and none is left to train on: add text, or lower data.sequenceLength or data.evaluation.fraction"
     )]
@@ -217,9 +217,9 @@ pub enum DataError {
         tokens: u64,
         /// Documents of the corpus.
         documents: u64,
-        /// Sequences it makes.
+        /// Sequences that the corpus makes.
         sequences: u64,
-        /// Tokens a sequence holds.
+        /// Tokens per sequence.
         sequence_length: usize,
         /// Sequences kept for evaluation.
         held_out: u64,
@@ -227,12 +227,12 @@ pub enum DataError {
     /// A document that the corpus doesn't have.
     #[error("{name} is no document of the corpus: {problem}")]
     NoDocument {
-        /// As it was named.
+        /// The name as it was given.
         name: String,
-        /// The actual content.
+        /// The documents or files that exist instead.
         problem: String,
     },
-    /// The text of a document has other token ids than the cache has of it.
+    /// The token ids of a document's text differ from its ids in the cache.
     #[error(
         "{name} has other token ids now than in the token cache: its tokenizer depends on more than the text of a document, and so where a token is in it can't be told"
     )]
@@ -243,7 +243,7 @@ pub enum DataError {
     /// A setting is out of range.
     #[error("{problem}")]
     Invalid {
-        /// Which, and what to write instead.
+        /// The setting, and the value to use instead.
         problem: String,
     },
     /// A corpus file was written to while it was read.
@@ -252,7 +252,7 @@ pub enum DataError {
         /// The file.
         path: PathBuf,
     },
-    /// A file of the token cache has another size than stage 0 wrote.
+    /// The size of a token cache file differs from the size that stage 0 wrote.
     #[error(
         "{} should have {expected} bytes and has {found}: the token cache is damaged; remove its folder, and the next start builds it again",
         path.display()
@@ -260,9 +260,9 @@ pub enum DataError {
     WrongSize {
         /// The file.
         path: PathBuf,
-        /// Bytes.
+        /// Size in bytes that stage 0 wrote.
         expected: u64,
-        /// Bytes.
+        /// Size in bytes that was found.
         found: u64,
     },
     /// A file-system call failed.
@@ -278,7 +278,7 @@ pub enum DataError {
 }
 
 impl DataError {
-    /// Whether the volume failed, so that a retry may help; all other errors need a change by the user.
+    /// Whether the volume failed, so that a retry may help. All other errors need a change by the user.
     pub fn is_storage(&self) -> bool {
         matches!(self, DataError::Io { .. } | DataError::WrongSize { .. })
     }

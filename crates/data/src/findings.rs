@@ -1,4 +1,4 @@
-//! Losses of a corpus's texts in its ids: counted while it is tokenised, so that nothing is lost in silence.
+//! Losses of a corpus's texts in its ids. They are counted while the corpus is tokenised, so that no loss is silent.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,14 +11,14 @@ const EXAMPLES: usize = 3;
 #[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Findings {
-    /// Special tokens that a text spells and that were encoded as text, and how often.
+    /// Special tokens that a text spells and that were encoded as text, with their counts.
     special_as_text: BTreeMap<String, u64>,
     /// Characters that have no token and were left out.
     dropped: u64,
     dropped_examples: BTreeSet<char>,
-    /// Tokens that stand for characters which the vocabulary lacks.
+    /// Tokens that stand for characters outside of the vocabulary.
     pub(crate) unknown: u64,
-    /// Documents whose text has no token at all.
+    /// Documents that have text but no token at all.
     pub(crate) without_tokens: u64,
 }
 
@@ -32,8 +32,8 @@ impl Findings {
         }
     }
 
-    /// Counts the characters of `text` that are in none of the tokens at these ranges of bytes. White space separates
-    /// words.
+    /// Counts the characters of `text` that no token covers. `ranges` are the tokens' ranges of bytes. White space
+    /// separates words and is not counted.
     pub(crate) fn dropped(&mut self, text: &str, ranges: &[(usize, usize)]) {
         let mut covered = 0;
         let mut ranges = ranges.iter().peekable();
@@ -61,7 +61,7 @@ impl Findings {
         self.without_tokens += other.without_tokens;
     }
 
-    /// Sentences for people; none if the tokens say all.
+    /// Sentences for people about the losses; empty if nothing was lost.
     pub(crate) fn notes(&self) -> Vec<String> {
         let mut notes = Vec::new();
         if !self.special_as_text.is_empty() {

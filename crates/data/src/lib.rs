@@ -1,6 +1,6 @@
 //! Data pipeline: from text files to batches of token ids. `prepare` finds the corpus, trains or reads the tokenizer
-//! and fills the token cache (stage 0 alone); `Dataset` maps the cache and says which ids each microbatch of each step
-//! holds. Nothing depends on folder order, threads or time; no tensors.
+//! and fills the token cache; only stage 0 calls it. `Dataset` maps the cache and gives the ids of each microbatch of
+//! each step. Nothing depends on folder order, threads or time. The crate uses no tensors.
 
 #![deny(unsafe_code)]
 

@@ -13,13 +13,13 @@ pub(crate) struct TokenIds {
     width: usize,
 }
 
-/// The token at which each document starts, and after the last one the number of all tokens.
+/// The token at which each document starts, followed by the number of all tokens.
 pub(crate) struct DocumentOffsets {
     map: Mmap,
 }
 
 impl TokenIds {
-    /// `count` ids of `width` bytes.
+    /// Maps a file of `count` ids with `width` bytes each.
     pub(crate) fn open(path: &Path, count: u64, width: usize) -> Result<TokenIds, DataError> {
         Ok(TokenIds { map: map_file(path, count * width as u64)?, width })
     }
@@ -36,7 +36,7 @@ impl TokenIds {
 }
 
 impl DocumentOffsets {
-    /// The offsets of `count` documents.
+    /// Maps a file with the offsets of `count` documents.
     pub(crate) fn open(path: &Path, count: u64) -> Result<DocumentOffsets, DataError> {
         Ok(DocumentOffsets { map: map_file(path, (count + 1) * 8)? })
     }
@@ -54,7 +54,7 @@ impl DocumentOffsets {
         u64::from_le_bytes(bytes)
     }
 
-    /// The document that `token` is in.
+    /// Index of the document that contains `token`.
     pub(crate) fn containing(&self, token: u64) -> u64 {
         self.first_from(token + 1) - 1
     }
@@ -64,7 +64,7 @@ impl DocumentOffsets {
         (self.first_from(first)..self.count()).map(|index| self.start(index)).take_while(move |&start| start <= last)
     }
 
-    /// The first document that starts at `token` or later; `count()` if none does.
+    /// The first document that starts at `token` or later; `count()` if there is none.
     fn first_from(&self, token: u64) -> u64 {
         let (mut low, mut high) = (0, self.count());
         while low < high {
@@ -78,8 +78,8 @@ impl DocumentOffsets {
 #[allow(unsafe_code)]
 fn map_file(path: &Path, expected: u64) -> Result<Mmap, DataError> {
     let file = File::open(path).map_err(DataError::io("open", path))?;
-    // SAFETY: the map must not shrink or change below us. Cache files are created by rename once complete and never
-    // written to afterwards; replacing one leaves the mapped inode as it is.
+    // SAFETY: the file must not shrink or change while it is mapped. Cache files are renamed into place once complete
+    // and are never written to afterwards. Replacing a file leaves the mapped inode as it is.
     let map = unsafe { Mmap::map(&file) }.map_err(DataError::io("map", path))?;
     match map.len() as u64 {
         found if found == expected => Ok(map),

@@ -15,11 +15,11 @@ const TOKENIZER_CONFIG_FILE: &str = "tokenizer_config.json";
 pub const TOKENIZER_FILES: [&str; 4] =
     [TOKENIZER_FILE, TOKENIZER_CONFIG_FILE, "special_tokens_map.json", "chat_template.jinja"];
 
-/// Names and contents of the tokenizer's files: `tokenizer.json`, and what is beside the job's own one. The cache is
-/// shared by jobs, and so has no part in what is beside it.
+/// Names and contents of the tokenizer's files: `tokenizer.json`, and the files beside the job's own tokenizer. Jobs
+/// share the cache, so the cache does not hold those files.
 ///
 /// # Errors
-/// A file can't be read.
+/// Fails if a file can't be read.
 pub fn tokenizer_files(config: &DataConfig, prepared: &PreparedCorpus) -> Result<Vec<(String, Vec<u8>)>, DataError> {
     let path = prepared.tokenizer_file(config);
     let mut files = vec![(TOKENIZER_FILE.to_owned(), fs::read(&path).map_err(DataError::io("read", &path))?)];

@@ -1,13 +1,15 @@
 //! The order of the training sequences: for every epoch a permutation keyed by (seed, epoch), computed per index.
 //!
-//! A Feistel network permutes a power of four that covers the sequences; indices outside the range are permuted again
-//! until they are inside ("cycle walking"; Black and Rogaway, Ciphers with Arbitrary Finite Domains, 2002). So the
-//! sequence at a position follows from the position alone: no state to save, nothing to replay on resume.
+//! A Feistel network permutes a power of four that covers the sequences. An index outside the range is permuted again
+//! until it is inside ("cycle walking"; Black and Rogaway, Ciphers with Arbitrary Finite Domains, 2002). The sequence
+//! at a position therefore depends on the position alone: there is no state to save and nothing to replay on resume.
 
-/// Enough for a random-looking order: four already make a strong pseudorandom permutation (Luby and Rackoff, 1988).
+/// Enough rounds for a random-looking order: four already make a strong pseudorandom permutation (Luby and Rackoff,
+/// 1988).
 const FEISTEL_ROUNDS: u64 = 6;
 
-/// The sequence, of `count` (at least one), at `position`, the number of sequences seen before it.
+/// The index of the sequence at `position`, which is the number of sequences seen before it. `count` is the number of
+/// sequences, at least one.
 pub(crate) fn sequence_at(seed: u64, position: u64, count: u64) -> u64 {
     let (epoch, index) = (position / count, position % count);
     let key = splitmix64(splitmix64(seed) ^ epoch);
@@ -77,7 +79,7 @@ mod tests {
         assert_ne!(first, (0..100).collect::<Vec<_>>());
     }
 
-    /// Checkpoints of older versions resume in this order: it may never change.
+    /// Checkpoints of older versions resume in this order, so the order must never change.
     #[test]
     fn order_is_stable_across_versions() {
         assert_eq!(epoch(42, 0, 10), [8, 9, 3, 0, 5, 7, 4, 6, 1, 2]);

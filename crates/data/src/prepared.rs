@@ -1,4 +1,4 @@
-//! A finished token cache: its files, and what every process must know to open it.
+//! A finished token cache: its files, and the data that every process needs to open it.
 
 use std::path::PathBuf;
 
@@ -12,28 +12,28 @@ pub(crate) const TOKEN_IDS_FILE: &str = "ids.bin";
 pub(crate) const DOCUMENTS_FILE: &str = "documents.bin";
 pub(crate) const TOKENIZER_FILE: &str = "tokenizer.json";
 
-/// A tokenised corpus: enough for any process that sees the volume to open it. Stored in `meta.json`, so its field
-/// names are part of the cache's format.
+/// A tokenised corpus. Any process that sees the volume can open the corpus with this data. Stored in `meta.json`, so
+/// its field names are part of the cache's format.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct PreparedCorpus {
     /// The cache's folder, relative to [`DataConfig::cache_root`](crate::DataConfig::cache_root).
     pub folder: PathBuf,
-    /// BLAKE3 over the files' contents in order, in hexadecimal: what a model was trained on.
+    /// BLAKE3 over the files' contents in order, in hexadecimal. It identifies the data that a model was trained on.
     pub corpus_hash: String,
     /// BLAKE3 of `tokenizer.json`, in hexadecimal.
     pub tokenizer_hash: String,
-    /// Tokens of the corpus, those that begin and end documents included.
+    /// Tokens of the corpus, including the tokens that begin and end documents.
     pub tokens: u64,
     /// Documents with at least one token of text.
     pub documents: u64,
     /// Documents left out because they are empty.
     pub empty_documents: u64,
-    /// The tokenizer's real size: a small corpus doesn't fill the one asked for.
+    /// The actual size of the tokenizer's vocabulary. A small corpus does not fill the requested size.
     pub vocab_size: usize,
-    /// Bytes an id takes in the cache: 2 up to a vocabulary of 65,536, else 4.
+    /// Bytes per id in the cache: 2 up to a vocabulary of 65,536, else 4.
     pub id_bytes: usize,
-    /// The id that pads rows: the tokenizer's padding token, or its end-of-text token where it has none.
+    /// The id that pads rows: the tokenizer's padding token, or its end-of-text token if it has no padding token.
     pub padding: u32,
     /// The tokens that begin, end and pad documents.
     #[serde(default)]
@@ -41,8 +41,8 @@ pub struct PreparedCorpus {
     /// Losses of the texts in their tokens.
     #[serde(default)]
     pub findings: Findings,
-    /// Sentences on the corpus for people: files without text, and findings. Each [`prepare`](crate::prepare) writes
-    /// them.
+    /// Sentences for people about the corpus: files without text, and findings. Each call of
+    /// [`prepare`](crate::prepare) writes them.
     #[serde(skip)]
     pub notes: Vec<String>,
 }

@@ -4,14 +4,14 @@ use crate::config::DataConfig;
 use crate::error::DataError;
 use crate::mapped::DocumentOffsets;
 
-/// The inputs `start..start + length` of the token stream; each one's target is the token after it.
+/// The inputs `start..start + length` of the token stream. The target of each input is the token after it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct TokenRange {
     pub(crate) start: u64,
     pub(crate) length: usize,
 }
 
-/// All sequences of the corpus: those to train on first, the held-out ones at the end.
+/// All sequences of the corpus: first the ones to train on, then the held-out ones.
 pub(crate) struct Sequences {
     cut: SequenceCut,
     pub(crate) training: u64,
@@ -19,12 +19,12 @@ pub(crate) struct Sequences {
 }
 
 enum SequenceCut {
-    /// Sequence i takes the inputs i x length onwards; the remainder at the end is dropped.
+    /// Sequence i holds `length` inputs from i x `length` on. The remainder at the end is dropped.
     Packed { length: usize },
-    /// Each document is split into consecutive windows. Its last token is never an input: it has no target.
+    /// Each document is split into consecutive windows. Its last token is never an input, because it has no target.
     Unpacked {
         length: usize,
-        /// Per document, the number of windows in the documents before it; the last entry is their total.
+        /// The number of windows before each document, followed by the total number of windows.
         windows_before: Vec<u64>,
     },
 }
@@ -68,7 +68,7 @@ impl Sequences {
         match &self.cut {
             SequenceCut::Packed { length } => TokenRange { start: index * *length as u64, length: *length },
             SequenceCut::Unpacked { length, windows_before } => {
-                // The last document with at most `index` windows before it: documents without windows are skipped.
+                // The last document with at most `index` windows before it. This skips documents without windows.
                 let document = windows_before.partition_point(|&before| before <= index) - 1;
                 let start = documents.start(document as u64) + (index - windows_before[document]) * *length as u64;
                 let last = documents.start(document as u64 + 1) - 1;

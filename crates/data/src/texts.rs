@@ -1,4 +1,4 @@
-//! Finds texts that a job could train on, for one that has no `data.paths` yet.
+//! Finds texts that a job without `data.paths` could train on.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
@@ -12,13 +12,13 @@ use serde_json::{Map, Value};
 use crate::corpus::{BYTE_ORDER_MARK, FileFormat, parquet_text_columns};
 use crate::error::DataError;
 
-/// The bytes of a `.jsonl` file after which its fields are not measured further.
+/// Bytes of a `.jsonl` file after which its fields are no longer measured.
 const SAMPLE_BYTES: u64 = 1 << 20;
 
-/// The most bytes of a `.jsonl` file that are read: its first line may be long.
+/// The largest number of bytes that are read of a `.jsonl` file, whose first line may be long.
 const MAX_READ_BYTES: u64 = 16 << 20;
 
-/// Folders within folders that are searched.
+/// The depth of nested folders down to which files are searched.
 const MAX_DEPTH: usize = 32;
 
 /// Texts below a folder.
@@ -26,15 +26,17 @@ const MAX_DEPTH: usize = 32;
 pub struct Texts {
     /// The `data.paths` that match these files and no others.
     pub patterns: Vec<String>,
-    /// The field or column that holds the text, which is the one with most bytes; None if all are plain text.
+    /// The field or column that holds the text, which is the one with the most bytes; `None` if all files are plain
+    /// text.
     pub field: Option<String>,
-    /// The other fields of text in these files and each one's share of their text, between 0 and 1; the largest first.
+    /// The other text fields of these files, each with its share of the files' text, between 0 and 1. The largest is
+    /// first.
     pub other_fields: Vec<(String, f64)>,
     /// Number of files.
     pub files: usize,
-    /// Bytes of their text: of the field's alone, which a sample tells.
+    /// Bytes of the files' text. Only the text in the field counts, which is estimated from a sample.
     pub bytes: u64,
-    /// A sentence on each file that looks like a text and can't be trained on.
+    /// A sentence about each file that looks like a text but can't be trained on.
     pub skipped: Vec<String>,
 }
 
@@ -43,7 +45,7 @@ struct Found {
     name: String,
     extension: &'static str,
     bytes: u64,
-    /// Fields that may hold the text, and about how many bytes each has; None of plain text.
+    /// Fields that may hold the text, each with an estimate of its bytes; `None` for plain text.
     fields: Option<BTreeMap<String, u64>>,
 }
 
@@ -51,17 +53,17 @@ struct Found {
 struct Search {
     found: Vec<Found>,
     skipped: Vec<String>,
-    /// The extensions of files that must not be matched by a pattern over several folders.
+    /// The extensions of files that a pattern must not match. Patterns with these extensions name single files.
     left_out: BTreeSet<String>,
-    /// A folder was left out, which such a pattern would search.
+    /// Whether the search skipped a folder in which a pattern over several folders would find files.
     has_left_out_folder: bool,
 }
 
 /// The texts (`.txt`, `.jsonl`, `.parquet`) below `folder`, a path relative to `volume_root`, which may be empty.
-/// Hidden files, links to folders and folders for which `is_excluded` holds are not looked at.
+/// Hidden files, links to folders, and folders for which `is_excluded` holds are skipped.
 ///
 /// # Errors
-/// If a folder can't be listed.
+/// Fails if a folder can't be listed.
 pub fn find_texts(volume_root: &Path, folder: &Path, is_excluded: &dyn Fn(&Path) -> bool) -> Result<Texts, DataError> {
     let root = fs::canonicalize(volume_root).map_err(DataError::io("open", volume_root))?;
     let mut search = Search::default();
@@ -161,7 +163,7 @@ impl Search {
         }
     }
 
-    /// The patterns that match these files of one extension and no others.
+    /// The patterns that match these files of one extension and no other files.
     fn patterns(&self, folder: &Path, extension: &str, files: &[&Found]) -> Vec<String> {
         let escaped = |path: &Path| Pattern::escape(&path.to_string_lossy());
         if self.left_out.contains(extension) {
@@ -186,7 +188,7 @@ impl Found {
     }
 }
 
-/// The fields of text in all of `files` and their bytes, the one with most first.
+/// The text fields of all `files` with their bytes, the largest first.
 fn field_bytes(files: &[Found]) -> Vec<(String, u64)> {
     let mut bytes: BTreeMap<&str, u64> = BTreeMap::new();
     for (field, of_file) in files.iter().flat_map(|file| file.fields.iter().flatten()) {
@@ -198,8 +200,8 @@ fn field_bytes(files: &[Found]) -> Vec<(String, u64)> {
     bytes
 }
 
-/// The fields of text in the first objects of a `.jsonl` file, with as many bytes as the whole file has if it is like
-/// them.
+/// The text fields in the first objects of a `.jsonl` file, each with an estimate of its bytes in the whole file. The
+/// estimate takes the rest of the file to be like these objects.
 fn json_fields(path: &Path) -> Result<BTreeMap<String, u64>, String> {
     let unreadable = |error: std::io::Error| format!("can't be read: {error}");
     let file = fs::File::open(path).map_err(unreadable)?;
@@ -220,7 +222,7 @@ fn json_fields(path: &Path) -> Result<BTreeMap<String, u64>, String> {
         match serde_json::from_slice(json) {
             Ok(Value::Object(record)) => count_text(record, &mut fields),
             _ if is_first => return Err("has a first line that is no JSON object".into()),
-            _ => {} // training refuses it by its number
+            _ => {} // training refuses such a line and reports its number
         }
         is_first = false;
     }

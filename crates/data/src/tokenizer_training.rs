@@ -15,21 +15,21 @@ use crate::corpus::{Content, Corpus, Cursor, Split};
 use crate::error::DataError;
 use crate::tokenizer::SPECIAL_TOKENS;
 
-/// 256 bytes and the special tokens.
+/// The 256 bytes and the special tokens.
 pub(crate) const MIN_VOCAB_SIZE: usize = 256 + SPECIAL_TOKENS.len();
 
-/// Part of the cache key: increment it when training gives a different tokenizer for the same corpus.
+/// Part of the cache key. Increment it when training gives a different tokenizer for the same corpus.
 pub(crate) const TRAINING_VERSION: u32 = 1;
 
-/// Texts queued between the reader and the counting threads: bounds the memory.
+/// Texts queued between the reader and the counting threads. The number bounds the memory.
 const QUEUED_TEXTS: usize = 64;
 
-/// The bytes of a `tokenizer.json` of `vocab_size` tokens at most, those for `path`. The same corpus gives the same
-/// bytes: pre-tokens are counted in any order, but pairs merge by count, then by the lower ids. `on_bytes_read` gets
-/// the bytes read so far.
+/// The bytes of a trained `tokenizer.json` with at most `vocab_size` tokens. `path`, the file's later place, appears in
+/// errors only. The same corpus gives the same bytes: pre-tokens are counted in any order, but pairs merge by count,
+/// then by the lower ids. `on_bytes_read` gets the number of bytes read so far.
 ///
 /// # Errors
-/// The corpus can't be read, or the tokenizers library fails.
+/// Fails if the corpus can't be read, or if the tokenizers library fails.
 pub(crate) fn train(
     corpus: &Corpus,
     vocab_size: usize,
@@ -39,13 +39,13 @@ pub(crate) fn train(
     let bad = |problem: String| DataError::Tokenizer { path: path.into(), problem };
     let failed = |error: tokenizers::Error| bad(format!("it could not be trained: {error}"));
 
-    // This thread reads and reports progress; another counts what it receives.
+    // This thread reads and reports progress. Another thread counts the texts that it receives.
     thread::scope(|scope| {
         let (sender, receiver) = mpsc::sync_channel::<String>(QUEUED_TEXTS);
         let counting = scope.spawn(move || train_bpe(vocab_size, receiver.into_iter()));
         corpus.read(Cursor::default(), Split::BeforeWhitespace, &mut |piece| {
             if let Content::Text(text) = piece.content {
-                // Fails only if the counting ended early; its own error is then returned below.
+                // Fails only if the counting ended early. The counting's own error is then returned below.
                 sender.send(text.to_owned()).ok();
             }
             on_bytes_read(piece.bytes_read);
@@ -77,7 +77,7 @@ pub(crate) fn train_bpe(
             .with_decoder(Some(bytes.into()))
             .build()?;
     tokenizer.train(&mut trainer, texts)?;
-    // For other programs that load the model: a prompt begins with the token that every document began with in
+    // Other programs that load the model use this: a prompt begins with the token that began every document in
     // training.
     let begin = TemplateProcessing::builder()
         .try_single(format!("{} $A", SPECIAL_TOKENS[0]))?
@@ -95,7 +95,7 @@ mod tests {
     use tokenizers::utils::parallelism::set_parallelism;
 
     proptest! {
-        /// Few letters and short words: nearly every choice of a pair is a tie, and hash maps have a new seed each
+        /// With few letters and short words, nearly every choice of a pair is a tie. Hash maps have a new seed each
         /// time.
         #[test]
         fn ties_and_threads_do_not_matter(texts in proptest::collection::vec("([abc]{1,9} ?){1,12}", 1..6)) {

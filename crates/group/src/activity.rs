@@ -1,6 +1,6 @@
-//! The current activity of a stage: set by the trainer at each action, sent with its heartbeats, and visible as the
-//! name of the thread (`top -H`). Where a device does the work, the trainer is ahead of it: what it sets is current
-//! only once the device is there.
+//! The current activity of a stage. The trainer sets it at each action, and the heartbeats carry it. It is also the
+//! name of the thread (`top -H`). With a device, the trainer runs ahead of the work: an activity becomes current only
+//! when the device reaches it.
 
 use std::sync::{Arc, Mutex, Weak, mpsc};
 use std::time::{Duration, Instant};
@@ -18,11 +18,11 @@ struct ActivityState {
     current: Named,
     sequence: u64,
     since: Instant,
-    /// The number of activities that were set and are not current yet.
+    /// The number of activities that are set but not yet current.
     ahead: usize,
-    /// The last of them.
+    /// The text of the last activity that is not yet current.
     last: String,
-    /// To the thread that waits for them; started when the first is set.
+    /// The queue of the thread that waits for the device. The first queued activity starts the thread.
     waiting: Option<mpsc::Sender<Ahead>>,
 }
 
@@ -32,9 +32,9 @@ struct Named {
     waits_for: Option<usize>,
 }
 
-/// The activities that a device has not reached, as far as is known.
+/// An entry of the queue of activities that the device has not reached.
 struct Ahead {
-    /// The activity that begins there; none if only those behind it are to wait.
+    /// The activity that begins when `wait` returns; `None` if the entry only holds back the entries behind it.
     named: Option<Named>,
     wait: Box<dyn FnOnce() -> bool + Send>,
 }
@@ -44,8 +44,9 @@ impl ActivityState {
         (self.current, self.sequence, self.since) = (named, self.sequence + 1, Instant::now());
     }
 
-    /// Has the thread wait for it. If there can't be one, it is current now. What is returned is not to be waited for,
-    /// and dropped without the lock: that may call the driver.
+    /// Queues `ahead` for the waiting thread. If the thread can't be started, the activity becomes current at once. The
+    /// caller does not wait for the returned entry, and drops it without holding the lock, because the drop may call
+    /// the driver.
     fn queue(&mut self, ahead: Ahead, state: &Arc<Mutex<ActivityState>>) -> Option<Ahead> {
         let waiting = match self.waiting.take().or_else(|| start(Arc::downgrade(state))) {
             Some(waiting) => self.waiting.insert(waiting),
@@ -63,14 +64,14 @@ impl ActivityState {
     }
 }
 
-/// Starts the thread that waits for a device; none if the system has no more threads.
+/// Starts the thread that waits for a device; `None` if the system has no more threads.
 fn start(state: Weak<Mutex<ActivityState>>) -> Option<mpsc::Sender<Ahead>> {
     let (waiting, queue) = mpsc::channel();
     spawn("activity", move || wait_for_each(queue, &state)).ok().map(|_| waiting)
 }
 
-/// Makes each current when it is reached. Nobody else asks a device, whose driver may be as stuck as what it is asked
-/// about: heartbeats and an exit are never held up by it.
+/// Makes each activity current when the device reaches it. Only this thread queries the device: the driver may hang
+/// together with the work that it reports on, and heartbeats and an exit must never wait for it.
 fn wait_for_each(queue: mpsc::Receiver<Ahead>, state: &Weak<Mutex<ActivityState>>) {
     for Ahead { named, wait } in queue {
         let is_reached = wait();
@@ -86,7 +87,7 @@ fn wait_for_each(queue: mpsc::Receiver<Ahead>, state: &Weak<Mutex<ActivityState>
 /// Sets the calling thread's name (Linux keeps 15 bytes).
 pub fn name_thread(what: &str) {
     if let Ok(name) = std::ffi::CString::new(what) {
-        let _ = rustix::thread::set_name(&name); // only displayed
+        let _ = rustix::thread::set_name(&name); // the name is only displayed
     }
 }
 
@@ -98,7 +99,7 @@ pub(crate) struct Heartbeat {
     pub(crate) waits_for: Option<usize>,
     /// The number of changes of the current activity; distinguishes a new `F 5` from an earlier one.
     pub(crate) sequence: u64,
-    /// The time for which it has been the current one.
+    /// The time since this activity became the current one.
     pub(crate) age: Duration,
 }
 
@@ -115,8 +116,8 @@ impl Activity {
     }
 
     /// Sets the activity to `text`, for example `F 5`; or to waiting for `text`, for example `RECV_B of microbatch 3`,
-    /// from the member with the group rank `waits_for`. It is current at once, or when all that was set before has
-    /// been.
+    /// from the member with the group rank `waits_for`. The activity becomes current at once, or after all activities
+    /// that were set before it.
     pub fn set(&self, text: impl Into<String>, waits_for: Option<usize>) {
         let named = Named { text: text.into(), waits_for };
         name_thread(&named.text);
@@ -128,8 +129,8 @@ impl Activity {
         }
     }
 
-    /// The same once `wait` returns, on another thread: true when the device is done with what came before, false if
-    /// that will not be known.
+    /// Sets an activity that becomes current once `wait` returns true on another thread. `wait` returns true when the
+    /// device has finished the preceding work, and false if that can't be determined; the activity is then skipped.
     pub fn set_after(
         &self,
         text: impl Into<String>,
@@ -141,8 +142,8 @@ impl Activity {
         self.queue(Ahead { named: Some(named), wait: Box::new(wait) });
     }
 
-    /// An activity that is set from now on is not current before `wait` returns, on another thread: the device is still
-    /// at the one before.
+    /// Holds back all activities that are set from now on until `wait` returns on another thread: the device is still
+    /// busy with the preceding activity.
     pub fn hold_until(&self, wait: impl FnOnce() -> bool + Send + 'static) {
         self.queue(Ahead { named: None, wait: Box::new(wait) });
     }
@@ -157,7 +158,7 @@ impl Activity {
         lock(&self.0).current.text.clone()
     }
 
-    /// The activity that was set last, for the termination message of a stage that has run out of memory, which is
+    /// The activity that was set last, for the termination message of a stage that runs out of memory: memory is
     /// allocated ahead of the device.
     pub fn last_set(&self) -> String {
         let state = lock(&self.0);
@@ -179,7 +180,7 @@ impl Activity {
 mod tests {
     use super::*;
 
-    /// Waits until a heartbeat has this text; the rest of it.
+    /// Waits until a heartbeat has this text; returns its `waits_for` and its `sequence`.
     fn until(activity: &Activity, text: &str) -> (Option<usize>, u64) {
         let deadline = Instant::now() + Duration::from_secs(30);
         loop {
@@ -195,7 +196,7 @@ mod tests {
     #[test]
     fn what_a_device_has_not_reached_is_not_current() {
         let activity = Activity::new("joining");
-        // a device is done with something when it is told so, and fails if nobody is left to
+        // a device finishes a piece of work when the test sends to its channel, and fails when the sender is dropped
         let set = |text: &str, waits_for| {
             let (done, wait) = mpsc::channel::<()>();
             activity.set_after(text, waits_for, move || wait.recv().is_ok());
@@ -203,14 +204,14 @@ mod tests {
         };
         activity.set("DATA", None);
         let devices = [set("F 0", None), set("RECV_B of microbatch 0", Some(1)), set("B 0", None)];
-        activity.set("EXCHANGE", None); // the host's, which is ahead too
+        activity.set("EXCHANGE", None); // an activity of the host, which also runs ahead of the device
         assert_eq!(until(&activity, "DATA"), (None, 1));
         devices[0].send(()).unwrap();
         assert_eq!(until(&activity, "F 0"), (None, 2));
         devices[1].send(()).unwrap();
         assert_eq!(until(&activity, "RECV_B of microbatch 0"), (Some(1), 3));
         assert_eq!((activity.text().as_str(), activity.last_set().as_str()), ("RECV_B of microbatch 0", "EXCHANGE"));
-        drop(devices); // what can't be known is left out
+        drop(devices); // an activity whose beginning can't be determined is skipped
         assert_eq!(until(&activity, "EXCHANGE"), (None, 4));
         let done = set("F 1", None);
         assert_eq!((activity.text().as_str(), activity.last_set().as_str()), ("EXCHANGE", "F 1"));

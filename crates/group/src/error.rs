@@ -1,4 +1,4 @@
-//! Errors of this crate. They name a process as messages do: `stage 1`, `stage 1 of replica 0`, or `spare 2`.
+//! Errors of this crate. Messages name a process as `stage 1`, `stage 1 of replica 0`, or `spare 2`.
 
 use std::io;
 use std::time::Duration;
@@ -9,15 +9,15 @@ use crate::{GroupFailure, Refusal};
 /// Why a call on the control plane failed.
 #[derive(Debug, thiserror::Error)]
 pub enum GroupError {
-    /// A call of the operating system failed.
+    /// A system call failed.
     #[error("{what}: {source}{}", remedy(.source))]
     Io {
         /// The operation.
         what: String,
-        /// Its error.
+        /// The error of the operating system.
         source: io::Error,
     },
-    /// The leader was never reached.
+    /// The stage could not reach the leader.
     #[error("{name} could not reach stage 0 within {} s ({reason}): is stage 0 running, and can its address be reached from here?", .waited.as_secs_f32().round())]
     Unreachable {
         /// The stage that tried.
@@ -27,7 +27,7 @@ pub enum GroupError {
         /// Why the last attempt failed.
         reason: String,
     },
-    /// The leader runs another version.
+    /// The leader runs another version of the protocol.
     #[error(
         "{name} speaks version {} of the control protocol and stage 0 version {found}: all stages must run one image",
         crate::PROTOCOL_VERSION
@@ -51,7 +51,7 @@ pub enum GroupError {
     Refused {
         /// The stage that was refused.
         name: String,
-        /// Why.
+        /// The leader's reason.
         refusal: Refusal,
     },
     /// The leader answered, but did not release the group in time.
@@ -64,14 +64,15 @@ pub enum GroupError {
         /// The leader's last progress report.
         progress: String,
     },
-    /// The leader's process has ended before the group was released, and this stage is the one that leads the next.
+    /// The leader's process ended before it released the group, and this stage leads the next group.
     #[error("{name} leads the next group: the leader's process has ended ({reason})")]
     LeaderEnded {
         /// The stage that leads.
         name: String,
-        /// The number of that leader's group.
+        /// The number of the group whose leader ended.
         group: u64,
-        /// Whether this stage would have been in it. If it waited beside it, what it knows of others is old.
+        /// Whether this stage would have been a member. If the stage waited beside the group, its knowledge of other
+        /// stages is out of date.
         is_member: bool,
         /// The last observation of the leader.
         reason: String,
@@ -85,7 +86,7 @@ pub enum GroupError {
     /// The group has failed.
     #[error("{0}")]
     GroupFailed(Box<GroupFailure>),
-    /// A message is larger than a frame may be.
+    /// A message exceeds the size limit of a frame.
     #[error(
         "a message of {bytes} bytes is too large for the control connection, which carries at most {max_bytes}: large data belongs on the links or on the volume"
     )]
@@ -95,12 +96,12 @@ pub enum GroupError {
         /// The limit.
         max_bytes: usize,
     },
-    /// A stage that does not lead tried to broadcast.
+    /// A stage that does not lead the group tried to broadcast.
     #[error("{name} tried to broadcast: only {leader} may, which leads the group")]
     NotLeader {
         /// The stage.
         name: String,
-        /// The one that leads.
+        /// The stage that leads the group.
         leader: String,
     },
 }

@@ -11,9 +11,9 @@ pub struct GroupFailure {
     pub root_cause_rank: Option<usize>,
     /// The global rank that receives this report.
     pub rank: usize,
-    /// One sentence: who, what, while doing what.
+    /// One sentence that names the process, its failure, and its activity at that time.
     pub message: String,
-    /// Whether that stage's process has ended for sure.
+    /// Whether the root cause's process has certainly ended.
     pub has_ended: bool,
 }
 

@@ -1,13 +1,13 @@
-//! The control plane of a group of stages: rendezvous, heartbeats, the vote that ends a step. It does not handle
-//! tensors.
+//! The control plane of a group of stages: rendezvous, heartbeats, and the vote that ends a step. The crate does
+//! not handle tensors.
 //!
-//! The leader's process has a [`Coordinator`]; every stage, the leader too, is a [`Member`]. The rules are pure
-//! (`state`, `verdict`); `coordinator` and `member` are the threads and sockets that drive them, and `wire` is what
-//! goes between.
+//! The leader's process has a [`Coordinator`]. Every stage, including the leader, is a [`Member`]. The rules are pure
+//! (`state`, `verdict`). `coordinator` and `member` have the threads and sockets that drive the rules, and `wire`
+//! defines the messages between them.
 //!
-//! Ranks are torch's. A **rank** is global: of a process among those of all replicas of the attempt. A **group rank**
-//! is of a member in its group, `0..group_size`: other than the rank where the group lacks a replica, or another leads
-//! than rank 0. The leader's is 0.
+//! Ranks have torch's meaning. A **rank** is global: it numbers a process among the processes of all replicas of the
+//! attempt. A **group rank** numbers a member in its group, `0..group_size`. The two differ if the group lacks a
+//! replica, or if a rank other than 0 leads. The leader's group rank is 0.
 #![forbid(unsafe_code)]
 
 mod activity;

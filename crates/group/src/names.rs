@@ -1,12 +1,12 @@
-//! The names of processes in messages: by stage and replica. With several replicas a rank alone says too little.
+//! Names of processes in messages, by stage and replica: with several replicas, a rank alone is not enough.
 
 use stagecoach_api::contract::Mesh;
 
 /// The number of stages that a message names.
 const MAX_NAMED_STAGES: usize = 16;
 
-/// `stage 2`, `stages 1, 2` (`stages 1 of replica 0, 2 of replica 0` where there are several replicas), or of many the
-/// first ones and how many more.
+/// `stage 2`, or `stages 1, 2` (`stages 1 of replica 0, 2 of replica 0` if there are several replicas). A long list has
+/// the first names and the number of the others.
 pub(crate) fn names(mesh: Mesh, ranks: &[usize]) -> String {
     let numbers = numbers(mesh, &ranks[..ranks.len().min(MAX_NAMED_STAGES)]);
     let more = match ranks.len().saturating_sub(MAX_NAMED_STAGES) {

@@ -2,7 +2,7 @@
 
 use crate::{GroupSecret, PROTOCOL_VERSION};
 
-/// The leader's address, and the secret of its group: the leader publishes both where only the job's stages can read
+/// The leader's address and the secret of its group. The leader publishes both where only the job's stages can read
 /// them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rendezvous {
@@ -12,8 +12,9 @@ pub struct Rendezvous {
     pub protocol_version: u32,
     /// The group's secret.
     pub secret: GroupSecret,
-    /// Whether the stage that joins leads the next group if the leader's process ends before this one is released: then
-    /// joining fails. Other stages look for the next group.
+    /// Whether the joining stage leads the next group if the leader's process ends before it releases this group.
+    /// Joining then fails with [`GroupError::LeaderEnded`](crate::GroupError::LeaderEnded). Other stages look for the
+    /// next group.
     pub succeeds_leader: bool,
 }
 
@@ -24,14 +25,14 @@ impl Rendezvous {
     }
 }
 
-/// Why a stage has not found its group.
+/// The reason why a stage has not found its group.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NotFound {
-    /// It may appear: why it is not there.
+    /// The group may still appear. The text is the reason why it is not there yet.
     Yet(String),
-    /// A newer group has begun: which.
+    /// A newer group has begun. The text names it.
     Superseded(String),
-    /// The holder of this group's fence has not published its address for so long that it has ended. This stage leads
+    /// The holder of this group's fence has ended: it did not publish its address for a long time. This stage leads
     /// instead.
     Leaderless(u64),
 }

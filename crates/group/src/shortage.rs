@@ -1,11 +1,11 @@
-//! Errors of this process alone: it, or its machine, has no more of something. No other process is to blame for them.
+//! Errors of this process alone: the process or its machine has run out of a resource. No other process is the cause.
 
 use std::io;
 
 use rustix::io::Errno;
 
-/// The remedy, if a call failed because this process or its machine has no more files, or no memory for its sockets.
-/// Another attempt would fail as well.
+/// The remedy, if a call failed because this process or its machine has no free file descriptors, or no memory for
+/// sockets. Another attempt would fail as well.
 pub fn local_shortage(error: &io::Error) -> Option<&'static str> {
     match Errno::from_io_error(error)? {
         Errno::MFILE => Some("raise the limit of open files for a process (`ulimit -n`)"),

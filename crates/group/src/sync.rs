@@ -1,4 +1,5 @@
-//! Threads, and locks whose holder may have panicked: the data here is valid after every statement.
+//! Threads and locks. A lock whose holder panicked stays usable, because the data in this crate is valid after every
+//! statement.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
@@ -9,7 +10,7 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Starts a thread; `name` is of at most 15 bytes.
+/// Starts a thread. `name` has at most 15 bytes.
 pub(crate) fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> Result<JoinHandle<()>, GroupError> {
     thread::Builder::new()
         .name(name.to_owned())

@@ -24,8 +24,9 @@ struct Line {
     text: String,
 }
 
-/// Writes what the pods of the job log after the time up to which each was `shown`, those of replaced stages and new
-/// attempts too, in the order in which it comes, each line as `show` has it; until the job is over or stopped.
+/// Writes the log lines of the job's pods until the job is over or stopped. Pods of replaced stages and of new attempts
+/// are included. `shown` has the time up to which the lines of each pod were already shown. The lines are in the order
+/// in which they arrive, and `show` formats each line.
 ///
 /// # Errors
 /// The error of kubectl, or of a reader that has closed the output.
@@ -41,10 +42,10 @@ pub(crate) fn follow(
     // pods whose log is complete once it is read
     let mut ended = BTreeSet::new();
     loop {
-        // before the pods: what one wrote until then is read below
+        // get the job before the pods: lines that a pod wrote until then are read below
         let job = cluster::job(kubectl, name)?;
         let is_over = matches!(job.status()?.phase, Some(JobPhase::Complete | JobPhase::Failed | JobPhase::Suspended));
-        // a connection that the API server has closed is created again
+        // the loop opens a connection again that the API server has closed
         readers.retain(|_, reader| !reader.is_finished());
         for pod in cluster::pods(kubectl, &job)? {
             if !pod.has_started || readers.contains_key(&pod.name) || ended.contains(&pod.name) {
@@ -60,7 +61,7 @@ pub(crate) fn follow(
         let until = Instant::now() + if is_last { Duration::ZERO } else { INTERVAL };
         while let Ok(line) = received.recv_timeout(until.saturating_duration_since(Instant::now())) {
             let Line { pod, at, text } = line;
-            // what is asked for begins with a whole second
+            // the requested log begins at a whole second, so that kubectl may repeat lines
             if shown.get(&pod.name).is_some_and(|shown| at <= *shown) {
                 continue;
             }
@@ -86,7 +87,7 @@ fn read(kubectl: &Kubectl, pod: Pod, since: Timestamp, sender: Sender<Line>) -> 
                 break;
             }
         }
-        // it has said what it had, or nobody listens any more
+        // kubectl has written all its lines, or nobody receives them any more
         let _ = process.kill();
         let _ = process.wait();
     }))

@@ -52,7 +52,7 @@ impl LogsCommand {
         for (pod, log) in pods.iter().zip(self.read(kubectl, &pods)) {
             match log {
                 Ok(text) => logs.push(Log { pod: pod.clone(), lines: lines(&text) }),
-                // others may have one: a pod that waits for its image, for example, has none yet
+                // other pods may have a log: a pod that waits for its image, for example, has none yet
                 Err(error) => eprintln!("{} (pod {}) has no log: {error:#}", pod.role, pod.name),
             }
         }
@@ -70,7 +70,7 @@ impl LogsCommand {
         }
     }
 
-    /// The pods' logs, in their order.
+    /// The logs of the pods, in the order of `pods`.
     fn read(&self, kubectl: &Kubectl, pods: &[Pod]) -> Vec<anyhow::Result<String>> {
         let tail = self.tail.map_or_else(|| "-1".to_owned(), |lines| lines.to_string());
         let read = |pod: &Pod| {
@@ -86,8 +86,8 @@ impl LogsCommand {
     }
 }
 
-/// The lines, made [`visible`], of a log that kubectl has put the times in front of. One without a time continues the
-/// one before.
+/// The lines of a log, made [`visible`], each with the time that kubectl has put in front of it. A line without a time
+/// continues the line before.
 fn lines(log: &str) -> Vec<(Timestamp, String)> {
     let mut last = Timestamp::MIN;
     let read =
@@ -101,7 +101,8 @@ fn lines(log: &str) -> Vec<(Timestamp, String)> {
     log.lines().map(read).collect()
 }
 
-/// All lines in the order of time, each with its pod's role; of a job that failed, what the culprit wrote comes first.
+/// All lines in the order of time, each with its pod's role. For a job that failed, the lines of the culprit come
+/// first.
 fn show(mut logs: Vec<Log>, failure: Option<&LastFailureStatus>, timestamps: bool) -> String {
     let mut text = String::new();
     if let Some(failure) = failure.filter(|failure| failure.pod.is_some() || failure.stage.is_some()) {
@@ -121,7 +122,7 @@ fn show(mut logs: Vec<Log>, failure: Option<&LastFailureStatus>, timestamps: boo
     text + &merged(logs, timestamps)
 }
 
-/// The lines of logs in the order of time; of one time in the order of the pods.
+/// The lines of logs in the order of time. Lines of the same time are in the order of the pods.
 fn merged(logs: Vec<Log>, timestamps: bool) -> String {
     let roles: Vec<String> = logs.iter().map(|log| log.pod.role.to_string()).collect();
     let width = roles.iter().map(String::len).max().unwrap_or_default();
@@ -130,7 +131,7 @@ fn merged(logs: Vec<Log>, timestamps: bool) -> String {
         log.lines.into_iter().map(move |(at, line)| (at, role.clone(), line)).collect::<Vec<_>>()
     };
     let mut all: Vec<(Timestamp, String, String)> = logs.into_iter().zip(&roles).flat_map(of_log).collect();
-    // stable: lines of one log stay in their order
+    // the sort is stable: lines of one log stay in their order
     all.sort_by_key(|(at, _, _)| *at);
     let line = |(at, role, line): (Timestamp, String, String)| match timestamps {
         true => format!("{role:width$} | {at} {line}\n"),

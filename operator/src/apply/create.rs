@@ -1,4 +1,5 @@
-//! Creates the objects of a job. An existing object of the same name that the job does not own is never modified.
+//! Creates the objects of a job. The operator never modifies an existing object of the same name that the job does not
+//! own.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::ResourceExt;
@@ -12,10 +13,10 @@ use crate::build::{self, JobReference};
 use crate::json_api::JsonApi;
 use crate::observe::{BlockingReason, OwnedObject};
 
-/// Creates `object` unless it exists. Returns the stored object.
+/// Creates `object`, unless it exists already. Returns the stored object.
 ///
 /// # Errors
-/// `Rejected` if the API server rejects it, or an object that the job does not own has its name.
+/// `Rejected` if the API server rejects the object, or if an object that the job does not own has its name.
 pub(super) async fn create_owned<T: DeserializeOwned>(
     api: &JsonApi,
     job: &JobReference,
@@ -26,7 +27,7 @@ pub(super) async fn create_owned<T: DeserializeOwned>(
         Err(kube::Error::Api(status)) if status.reason == "AlreadyExists" => {
             match get_owned(api, job, &object.name_any()).await? {
                 Some(existing) => Ok(serde_json::from_value(existing).map_err(kube::Error::SerdeError)?),
-                // deleted between the two calls
+                // the object was deleted between the two calls
                 None => Err(kube::Error::Api(status).into()),
             }
         }
@@ -42,10 +43,11 @@ pub(super) async fn create_owned<T: DeserializeOwned>(
     }
 }
 
-/// The stored object of this name; `object` is created if there is none. For an object that is expected to exist.
+/// The stored object of this name. Creates `object` if no object of this name exists. This function is for an object
+/// that is expected to exist.
 ///
 /// # Errors
-/// As [`create_owned`].
+/// Same as [`create_owned`].
 pub(super) async fn get_or_create<T: DeserializeOwned>(
     api: &JsonApi,
     job: &JobReference,
@@ -57,10 +59,10 @@ pub(super) async fn get_or_create<T: DeserializeOwned>(
     }
 }
 
-/// The object of this name, if it exists.
+/// The object of this name, if such an object exists.
 ///
 /// # Errors
-/// `Rejected` if the job does not own it.
+/// `Rejected` if the job does not own the object.
 pub(super) async fn get_owned(api: &JsonApi, job: &JobReference, name: &str) -> Result<Option<Value>, ApplyError> {
     let Some(existing) = api.get(name).await? else { return Ok(None) };
     let metadata: ObjectMeta = ObjectMeta::deserialize(&existing["metadata"]).map_err(kube::Error::SerdeError)?;
@@ -75,11 +77,11 @@ pub(super) async fn get_owned(api: &JsonApi, job: &JobReference, name: &str) -> 
     Err(ApplyError::Rejected(BlockingReason { reason: condition_reason::NAME_TAKEN.into(), message }))
 }
 
-/// Creates `object`, or updates the existing one if it differs in one of the labels or fields of the spec that `object`
-/// has. With `create_first` it is created without looking for an existing one before.
+/// Creates `object`, or updates an existing object that differs in one of the labels or spec fields of `object`. With
+/// `create_first`, the function tries to create the object before it looks for an existing one.
 ///
 /// # Errors
-/// As [`create_owned`].
+/// Same as [`create_owned`].
 pub(super) async fn create_or_update<K: OwnedObject + Serialize + DeserializeOwned>(
     context: &ApplyContext<'_>,
     api: &JsonApi,
@@ -104,7 +106,8 @@ pub(super) async fn create_or_update<K: OwnedObject + Serialize + DeserializeOwn
         }
     }
     if updated != stored {
-        // with the resourceVersion that was read: if it changed meanwhile, the write fails and is repeated
+        // the write has the resourceVersion that was read: if the object changed meanwhile, the write fails and is
+        // repeated
         stored = api.replace(&name, &updated).await?;
     }
     let stored = serde_json::from_value::<K>(stored).map_err(kube::Error::SerdeError)?;

@@ -23,7 +23,7 @@ use crate::job::ParsedJob;
 use crate::observe::{BlockingReason, KnownObject, LogTails, ObservedPod, ObservedPods, OwnedObject, OwnedObjects};
 use crate::rejection::CreationResults;
 
-/// Why an action failed.
+/// The reason why an action failed.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ApplyError {
     /// The API server could not be reached, or an object changed meanwhile: try again.
@@ -47,7 +47,7 @@ impl From<BuildError> for ApplyError {
 pub(crate) struct ApplyContext<'a> {
     /// The job.
     pub job: &'a ParsedJob,
-    /// Its observed pods.
+    /// The job's observed pods.
     pub pods: &'a ObservedPods,
     /// API clients of the job's namespace.
     pub clients: &'a Clients,
@@ -59,16 +59,16 @@ pub(crate) struct ApplyContext<'a> {
     pub log_tails: &'a LogTails,
     /// The peers in the jobs' NetworkPolicies.
     pub peers: PolicyPeers<'a>,
-    /// The trainer's image if neither the pod template names one nor the job keeps one.
+    /// The trainer's image if the pod template names no image and the job keeps no image.
     pub default_image: &'a str,
-    /// The image that the job keeps because it has trained with it.
+    /// The image that the job keeps because training has progressed with this image.
     pub kept_image: Option<&'a str>,
     /// The nodes on which the job's pods must not run.
     pub excluded_nodes: &'a BTreeSet<String>,
 }
 
 impl<'a> ApplyContext<'a> {
-    /// For the pods and objects of `job`, as `decision` and the new `status` want them.
+    /// The inputs for the pods and objects of `job`, according to `decision` and the new `status`.
     pub(crate) fn new(
         context: &'a Context,
         clients: &'a Clients,
@@ -96,21 +96,21 @@ impl<'a> ApplyContext<'a> {
         KnownObject::new(stored, self.clients.field_manager())
     }
 
-    /// Adds an object of the job to the known ones, before the watch delivers it.
+    /// Adds an object of the job to the known objects before the watch delivers it.
     fn add_known(&self, known: KnownObject) {
         let reference = &self.job.reference;
         self.owned_objects.insert(&reference.uid, &reference.namespace, known);
     }
 }
 
-/// Grace period of spares that are not wanted: they have nothing to save.
+/// The grace period of unwanted spares, which have nothing to save.
 const SPARE_GRACE_SECONDS: u64 = MIN_GRACE_SECONDS;
 
-/// Applies `actions` in their order until a start is rejected; a rejected spare ends nothing: the job continues without
-/// it. What became of both is added to `created`.
+/// Applies `actions` in their order until the API server rejects a start. A rejected spare does not stop the actions,
+/// because the job continues without it. The results of both are added to `created`.
 ///
 /// # Errors
-/// The first of the API server's; the remaining actions are decided again.
+/// The first error of the API server. The next reconcile decides the remaining actions again.
 pub(crate) async fn apply(
     context: &ApplyContext<'_>,
     actions: &[AttemptAction],
@@ -160,10 +160,10 @@ pub(crate) async fn apply(
     Ok(())
 }
 
-/// Why the API server rejected what was tried, if it did.
+/// The result of a creation. The inner error is the reason why the API server rejected an object.
 ///
 /// # Errors
-/// If it could not be tried.
+/// The error of the API, if the creation could not be tried.
 fn rejected(result: Result<(), ApplyError>) -> kube::Result<Result<(), BlockingReason>> {
     match result {
         Ok(()) => Ok(Ok(())),
@@ -172,19 +172,19 @@ fn rejected(result: Result<(), ApplyError>) -> kube::Result<Result<(), BlockingR
     }
 }
 
-/// Deletion with this grace period.
+/// The parameters of a deletion with this grace period, in seconds.
 fn with_grace_period(seconds: u64) -> DeleteParams {
     DeleteParams::default().grace_period(u32::try_from(seconds).unwrap_or(u32::MAX))
 }
 
-/// Deletes the pods of a finished job that run on although their trainer has exited: a sidecar must not keep resources.
-/// Pods that end by themselves stay for their logs.
+/// Deletes the pods of a finished job that still run although their trainer has exited, because a sidecar must not keep
+/// resources. Pods that end by themselves stay for their logs.
 pub(crate) async fn delete_lingering_pods(context: &ApplyContext<'_>) -> kube::Result<()> {
     let lingering = context.pods.all.iter().filter(|pod| pod.has_exited() && !pod.ends_by_itself);
     delete_pods(context, lingering, DeleteParams::default()).await
 }
 
-/// Deletes those of `pods` that exist, exited ones too, unless their log is being read.
+/// Deletes the existing pods among `pods`. An exited pod is deleted too, unless its log is being read.
 async fn delete_pods(
     context: &ApplyContext<'_>,
     pods: impl Iterator<Item = &ObservedPod>,
@@ -198,7 +198,7 @@ async fn delete_pods(
         // only this pod, not a later one of the same name
         params.preconditions = Some(Preconditions { uid: Some(pod.uid.clone()), ..Preconditions::default() });
         match context.clients.pods.delete(&pod.name, &params).await {
-            // another pod of the same name
+            // the name belongs to another pod now
             Err(kube::Error::Api(status)) if status.code == 409 => Ok(()),
             other => other,
         }

@@ -1,4 +1,4 @@
-//! Discovers which PodGroup APIs the cluster serves: when an attempt starts, at most once a minute.
+//! Discovers which PodGroup APIs the cluster serves. The discovery runs when an attempt starts, at most once a minute.
 
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
@@ -11,7 +11,8 @@ use crate::build::PodGroupApi;
 use crate::observe::BlockingReason;
 use crate::sync::lock;
 
-/// The time for which the result of a discovery is cached: schedulers may be installed and removed.
+/// The time for which the result of a discovery is cached. The time is limited because schedulers may be installed and
+/// removed.
 const DISCOVERY_CACHE_TTL: Duration = Duration::from_secs(60);
 
 /// The PodGroup APIs that the cluster serves, cached.
@@ -19,10 +20,10 @@ const DISCOVERY_CACHE_TTL: Duration = Duration::from_secs(60);
 pub(crate) struct PodGroupDiscovery(Mutex<Option<(Instant, Vec<PodGroupApi>)>>);
 
 impl PodGroupDiscovery {
-    /// The API of an attempt's PodGroup; None for pods that are scheduled one by one.
+    /// The API of an attempt's PodGroup; `None` for pods that are scheduled one by one.
     ///
     /// # Errors
-    /// `Rejected` if the cluster does not serve what the job names.
+    /// `Rejected` if the cluster does not serve the API that the job names.
     pub(super) async fn choose(
         &self,
         client: &Client,

@@ -1,5 +1,5 @@
-//! Repairs the objects of a job beside its pods: what another client deleted or changed is made again, and what the job
-//! no longer needs is removed.
+//! Repairs the objects of a job other than its pods. The operator restores objects that another client deleted or
+//! changed, and removes objects that the job no longer needs.
 
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::api::{DeleteParams, Preconditions};
@@ -16,9 +16,9 @@ use crate::observe::{ChangedObject, KnownObject, OwnedKind, OwnedObject};
 /// A repair of one object.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Repair {
-    /// Make it again, or undo its changes.
+    /// Create the object again, or undo its changes.
     Restore(ChangedObject),
-    /// Delete it: it is no longer needed.
+    /// Delete the object, which is no longer needed.
     Remove(KnownObject),
 }
 
@@ -35,7 +35,7 @@ pub(crate) fn repairs(context: &ApplyContext<'_>, state: &JobState) -> Vec<Repai
         differs.then(|| Repair::Restore(ChangedObject { kind, name: name.to_owned(), changed_by }))
     };
     let remove = |kind, name: &str| known(kind, name).map(Repair::Remove);
-    // the objects of an attempt that is being created are created by `start`
+    // `start` creates the objects of an attempt that is being created
     let runs = matches!(state.attempt_phase, AttemptPhase::Running { all_created: true, .. });
     let is_draining = state.attempt_phase == AttemptPhase::Draining;
     let is_over = matches!(state.attempt_phase, AttemptPhase::Idle | AttemptPhase::Finished(_));
@@ -43,7 +43,7 @@ pub(crate) fn repairs(context: &ApplyContext<'_>, state: &JobState) -> Vec<Repai
     let service = build::service(reference, attempt.number, attempt.mesh);
     let service = match runs || is_draining {
         true => restore(OwnedKind::Service, &reference.name, service.fingerprint()),
-        // kept while stages save, which need it; afterwards it would hold a ClusterIP for nothing
+        // stages need the Service while they save; afterwards it would hold a ClusterIP for nothing
         false if is_over && context.pods.all_exited() => remove(OwnedKind::Service, &reference.name),
         false => None,
     };
@@ -55,7 +55,7 @@ pub(crate) fn repairs(context: &ApplyContext<'_>, state: &JobState) -> Vec<Repai
         }
         NetworkPolicyMode::Restricted => None,
     };
-    // if the spec was edited, the next attempt has a ConfigMap of its own
+    // after an edit of the spec, the next attempt has its own ConfigMap
     let desired = job.desired();
     let is_current = (desired.revision, desired.mesh) == (attempt.revision, attempt.mesh);
     let name = build::attempt_name(reference, attempt.number);
@@ -66,7 +66,7 @@ pub(crate) fn repairs(context: &ApplyContext<'_>, state: &JobState) -> Vec<Repai
 /// Makes one repair of this attempt's objects.
 ///
 /// # Errors
-/// The API server's, and `Rejected` if an object that the job does not own has the name.
+/// The error of the API server. `Rejected` if an object that the job does not own has the name.
 pub(crate) async fn repair(context: &ApplyContext<'_>, attempt: Attempt, repair: &Repair) -> Result<(), ApplyError> {
     let ApplyContext { job, clients, .. } = *context;
     let reference = &job.reference;

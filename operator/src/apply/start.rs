@@ -1,4 +1,4 @@
-//! Starts an attempt: first the objects that its pods need, then the pods.
+//! Starts an attempt: creates the objects that its pods need, then the pods.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -17,7 +17,8 @@ use super::{ApplyContext, ApplyError};
 use crate::build::{self, AttemptObjects, AttemptTemplate, JobReference, PodRole, build};
 use crate::clients::Clients;
 
-/// Creates the missing objects of attempt `number` and the missing pods of `incarnations`, which are by rank.
+/// Creates the missing objects of attempt `number` and the missing pods of `incarnations`, a map from rank to
+/// incarnation.
 pub(super) async fn start(
     context: &ApplyContext<'_>,
     number: u64,
@@ -25,7 +26,7 @@ pub(super) async fn start(
     incarnations: &BTreeMap<u32, u32>,
 ) -> Result<(), ApplyError> {
     let ApplyContext { job, pods, clients, .. } = *context;
-    // where stages are replaced, the attempt's objects exist already
+    // when stages are replaced, the attempt's objects exist already
     let is_new = incarnations.values().all(|incarnation| *incarnation == 0);
     let is_first = number == 1 && is_new;
     let attempt = Attempt { number, mesh, revision: job.desired().revision };
@@ -36,7 +37,7 @@ pub(super) async fn start(
         template = template.with_job_file_of(before);
     }
     let template = create_objects(context, &template, is_new).await?;
-    // before the pods: once all pods exist, StartAttempt is not decided again
+    // delete older attempts before the pods are created: once all pods exist, StartAttempt is not decided again
     delete_attempts(clients, &job.reference, older).await?;
     let exists = |instance| pods.of_attempt(number).any(|pod| pod.instance_id() == Some(instance));
     let instances = incarnations.iter().map(|(&rank, &incarnation)| InstanceId { rank, incarnation });
@@ -44,7 +45,7 @@ pub(super) async fn start(
     create_pods(context, &template, &missing).await
 }
 
-/// The template of `attempt`, by the current spec.
+/// The template of `attempt` according to the current spec.
 pub(super) async fn attempt_template(
     context: &ApplyContext<'_>,
     attempt: Attempt,
@@ -58,9 +59,9 @@ pub(super) async fn attempt_template(
     Ok(template)
 }
 
-/// Creates the objects of an attempt but its pods; they may exist, and unless the attempt `is_new` they are expected
-/// to. Returns the stored template: the attempt may have been started before, from an older spec or by another version
-/// of the operator.
+/// Creates the objects of an attempt except its pods. The objects may exist already, and unless the attempt `is_new`
+/// they are expected to exist. Returns the stored template, because the attempt may have been started before, from an
+/// older spec or by another version of the operator.
 async fn create_objects(
     context: &ApplyContext<'_>,
     template: &AttemptTemplate,
@@ -71,7 +72,7 @@ async fn create_objects(
     let has_policy = job.manifest.spec.network_policy.mode != NetworkPolicyMode::None;
     let peers = has_policy.then_some(peers);
     let is_first = template.number == 1 && is_new;
-    // Both destructure without `..`: each kind of object is created by the one or the other.
+    // Both patterns destructure without `..`, so that each kind of object is created by one of the two parts.
     let AttemptObjects { service, network_policy, config_map, pod_group: _ } = build(reference, template, peers);
     let policy = async {
         let Some(policy) = network_policy else { return Ok(()) };
@@ -100,7 +101,7 @@ async fn create_objects(
     Ok(template)
 }
 
-/// Creates the missing ones of these spares of an attempt, whose other objects exist.
+/// Creates the missing spares among `numbers`. The other objects of the attempt exist already.
 pub(super) async fn start_spares(
     context: &ApplyContext<'_>,
     attempt: u64,
@@ -108,7 +109,7 @@ pub(super) async fn start_spares(
 ) -> Result<(), ApplyError> {
     let ApplyContext { job, pods, clients, .. } = *context;
     let name = build::attempt_name(&job.reference, attempt);
-    // one that another client has deleted is made again by `repair`
+    // `repair` restores a ConfigMap that another client has deleted
     let Some(stored) = get_owned(&clients.config_maps, &job.reference, &name).await? else { return Ok(()) };
     let stored = serde_json::from_value(stored).map_err(kube::Error::SerdeError)?;
     let template = AttemptTemplate::from_config_map(&stored)?;
@@ -117,7 +118,7 @@ pub(super) async fn start_spares(
     create_pods(context, &template, &missing).await
 }
 
-/// Creates these pods of an attempt.
+/// Creates the pods of an attempt for these roles.
 async fn create_pods(
     context: &ApplyContext<'_>,
     attempt: &AttemptTemplate,
@@ -130,7 +131,8 @@ async fn create_pods(
     Ok(())
 }
 
-/// An attempt's ConfigMap, and the template that it stores unless another client changed it.
+/// An attempt's ConfigMap and the template in it; `None` if another client has changed the ConfigMap, so that the
+/// template can't be read.
 type StoredAttempt = (ConfigMap, Option<AttemptTemplate>);
 
 /// The stored templates of the attempts before `current`.
@@ -153,14 +155,14 @@ async fn delete_attempts(
 ) -> Result<(), ApplyError> {
     for (config_map, template) in attempts {
         if let Some(template) = template {
-            // the Service and the NetworkPolicy are the job's, and pods are deleted by `DeleteInstances`
+            // the Service and the NetworkPolicy belong to the job, and `DeleteInstances` deletes pods
             let AttemptObjects { service: _, network_policy: _, config_map: _, pod_group } =
                 build(job, &template, None);
             if let (Some(api), Some(group)) = (template.pod_group_api, pod_group) {
                 clients.pod_groups(api).delete(&group.name_any(), &DeleteParams::default()).await?;
             }
         }
-        // last: it stores which other objects the attempt has
+        // delete the ConfigMap last: it stores which other objects the attempt has
         clients.config_maps.delete(&config_map.name_any(), &DeleteParams::default()).await?;
     }
     Ok(())

@@ -16,37 +16,38 @@ use super::{JobReference, PodGroupApi, attempt_name, job_file, names, pod};
 pub(super) const JOB_FILE_KEY: &str = "job.yaml";
 const TEMPLATE_KEY: &str = "blueprint.json";
 
-/// Everything that the pods of one attempt are built from. Fixed when the attempt starts and stored in its ConfigMap,
-/// so that a pod created later equals the others although the spec or the operator has changed meanwhile.
+/// All data from which the pods of one attempt are built. The template is fixed when the attempt starts, and is stored
+/// in the attempt's ConfigMap. A pod that is created later therefore equals the other pods, even if the spec or the
+/// operator has changed meanwhile.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct AttemptTemplate {
     /// The attempt's number.
     pub(crate) number: u64,
-    /// Its stages and replicas.
+    /// The attempt's stages and replicas.
     pub(crate) mesh: Mesh,
-    /// The revision of the spec that it runs; None if an older operator stored it.
+    /// The revision of the spec that the attempt runs; `None` if an older operator stored the template.
     pub(crate) revision: Option<u64>,
     /// Whether the trainer is the built-in one.
     pub(crate) built_in: bool,
     /// The job file: the fields of the job that a stage reads.
     pub(crate) job_file: String,
-    /// The PersistentVolumeClaim of the workspace; None if the pod template mounts its own volume.
+    /// The PersistentVolumeClaim of the workspace; `None` if the pod template mounts its own volume.
     pub(crate) claim: Option<String>,
-    /// The API of its PodGroup; None if pods are scheduled one by one.
+    /// The API of the attempt's PodGroup; `None` if pods are scheduled one by one.
     pub(crate) pod_group_api: Option<PodGroupApi>,
-    /// The nodes on which its pods must not run, since a stage on them has computed a wrong result.
+    /// The nodes on which the attempt's pods must not run, because a stage on them has computed a wrong result.
     pub(crate) excluded_nodes: BTreeSet<String>,
     /// The pod template, with the trainer's image resolved.
     pub(crate) pod_template: Map<String, Value>,
 }
 
-/// Why the objects of an attempt can't be constructed.
+/// The reason why the objects of an attempt can't be constructed.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub(crate) struct BuildError(String);
 
 impl AttemptTemplate {
-    /// The template of `attempt` of `job`; `image` is the trainer's if the pod template names none.
+    /// The template of `attempt` of `job`. `image` is the trainer's image if the pod template names no image.
     ///
     /// # Errors
     /// A spec that can't be written as JSON.
@@ -72,8 +73,8 @@ impl AttemptTemplate {
         })
     }
 
-    /// The same with the job file of an earlier attempt, which was written in the form that its image understands. Only
-    /// if both are of one revision.
+    /// The template with the job file of an earlier attempt, which has the form that the image of that attempt
+    /// understands. The job file stays unchanged unless both attempts have the same revision.
     pub(crate) fn with_job_file_of(self, earlier: &AttemptTemplate) -> AttemptTemplate {
         let same = self.revision.is_some() && self.revision == earlier.revision;
         let kept = same.then(|| job_file::carried_over(&earlier.job_file, &self.job_file)).flatten();
@@ -111,7 +112,7 @@ impl AttemptTemplate {
     /// The template that a ConfigMap stores.
     ///
     /// # Errors
-    /// If it is not an attempt's ConfigMap.
+    /// If `config_map` is not the ConfigMap of an attempt.
     pub(crate) fn from_config_map(config_map: &ConfigMap) -> Result<AttemptTemplate, BuildError> {
         let name = config_map.name_any();
         let wrong = |what: &str| {
@@ -124,9 +125,9 @@ impl AttemptTemplate {
         let stored: Value =
             serde_json::from_str(text(TEMPLATE_KEY)?).map_err(|_| wrong("holds no attempt template"))?;
         let pod_template = stored["template"].as_object().cloned().ok_or_else(|| wrong("holds no template"))?;
-        // a user can write a ConfigMap, which must not make the operator build any number of pods
+        // a user can write a ConfigMap, which must not make the operator build an unlimited number of pods
         let number = |value: &Value| value.as_u64().and_then(|number| u32::try_from(number).ok());
-        // not stored of a single replica
+        // the field is not stored for a single replica
         let data_parallel = number(&stored["dataParallel"]).unwrap_or(1);
         let mesh = number(&stored["stages"]).map(|stages| Mesh { stages, data_parallel });
         let mesh = mesh.filter(|mesh| (1..=MAX_STAGES).contains(&mesh.ranks()));

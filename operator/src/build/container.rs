@@ -14,7 +14,7 @@ use super::names::service_name;
 use super::pod::{CONFIG_VOLUME, WORKSPACE_VOLUME};
 use super::{AttemptTemplate, JobReference, PodRole};
 
-/// The template's container `container` as the trainer of a pod of this role.
+/// Turns the template's container `container` into the trainer of a pod with this role.
 pub(super) fn trainer_container(
     job: &JobReference,
     attempt: &AttemptTemplate,

@@ -1,6 +1,7 @@
-//! The job file of an attempt: what its stages read of the job. The trainer may be older than the operator and refuse
-//! fields that it does not know, so nothing is written that it does not need: no field at its default, and nothing that
-//! the operator alone reads. An attempt that keeps the image of the one before it keeps its file too.
+//! The job file of an attempt: the part of the job that the attempt's stages read. The trainer may be older than the
+//! operator and refuse fields that it does not know. The file therefore has only fields that the trainer needs: no
+//! field at its default, and no field that only the operator reads. An attempt that keeps the image of the attempt
+//! before it also keeps that attempt's file.
 
 use serde_json::{Map, Value, json};
 use stagecoach_api::PipelineJob;
@@ -10,7 +11,7 @@ use stagecoach_api::job::{NetworkPolicySpec, PipelineJobSpec, PodTemplate, Resta
 /// The fields of the spec that may differ between two attempts of one revision.
 const PER_ATTEMPT_FIELDS: [&str; 3] = ["stages", "dataParallel", "restart"];
 
-/// The file of an attempt with the processes of `mesh`; JSON, which is YAML.
+/// The file of an attempt with the processes of `mesh`, as JSON, which is also YAML.
 ///
 /// # Errors
 /// A number that JSON can't represent.
@@ -40,7 +41,7 @@ pub(super) fn new(job: &PipelineJob, mesh: Mesh) -> serde_json::Result<String> {
 }
 
 /// The file of an earlier attempt of the same revision, with the per-attempt fields of `own`, the new attempt's file.
-/// `None` if either can't be read.
+/// `None` if either file can't be read.
 pub(super) fn carried_over(earlier: &str, own: &str) -> Option<String> {
     let [earlier, mut own] = [earlier, own].map(|file| serde_json::from_str::<Value>(file).ok());
     let mut spec = earlier?.get_mut("spec")?.as_object_mut().map(std::mem::take)?;
@@ -55,7 +56,7 @@ pub(super) fn carried_over(earlier: &str, own: &str) -> Option<String> {
     serde_json::to_string_pretty(&own?).ok()
 }
 
-/// The pod template with nothing but the termination grace period, which is all that a stage reads of it.
+/// The pod template with only the termination grace period, the one field of the template that a stage reads.
 fn grace_period_only(template: &PodTemplate) -> Option<PodTemplate> {
     let grace = template.0.get("spec")?.get("terminationGracePeriodSeconds")?;
     let spec = json!({ "terminationGracePeriodSeconds": grace });

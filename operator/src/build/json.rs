@@ -13,8 +13,8 @@ pub(super) fn array(value: Option<&Value>) -> Vec<Value> {
     value.and_then(Value::as_array).cloned().unwrap_or_default()
 }
 
-/// A map of strings, as labels and annotations are according to the CRD's schema; another value is kept as its JSON
-/// text.
+/// A map of strings. Labels and annotations have this form according to the CRD's schema. Any other value is kept as
+/// its JSON text.
 pub(super) fn string_map(value: Option<&Value>) -> BTreeMap<String, String> {
     let text = |value: Value| match value {
         Value::String(text) => text,
@@ -23,12 +23,12 @@ pub(super) fn string_map(value: Option<&Value>) -> BTreeMap<String, String> {
     object(value).into_iter().map(|(key, value)| (key, text(value))).collect()
 }
 
-/// A typed part of an object as JSON. Types of k8s-openapi have nothing that JSON can't represent.
+/// A typed part of an object as JSON. JSON can represent all values of k8s-openapi's types.
 pub(super) fn to_json(part: &impl Serialize) -> Value {
     serde_json::to_value(part).unwrap_or_default()
 }
 
-/// Sets a field that is missing.
+/// Sets a field, if the object lacks it.
 pub(super) fn set_default(object: &mut Map<String, Value>, field: &str, value: impl Serialize) {
     object.entry(field).or_insert_with(|| to_json(&value));
 }
@@ -45,8 +45,8 @@ pub(super) fn with_defaults(value: Option<&Value>, defaults: &impl Serialize) ->
 /// The keys that identify the items of a list of a pod's spec.
 const ITEM_KEYS: [&str; 3] = ["mountPath", "devicePath", "name"];
 
-/// `value` with the changes: objects are merged, lists by what identifies their items, and null removes. Anything else
-/// is replaced.
+/// `value` with the changes. Objects are merged field by field, lists by the key that identifies their items, and null
+/// removes a field. Any other value is replaced.
 pub(super) fn merged(value: &Value, change: &Value) -> Value {
     match (value, change) {
         (Value::Array(items), Value::Array(changes)) => {
@@ -84,7 +84,7 @@ fn merged_items(items: &[Value], changes: &[Value], key: &str) -> Vec<Value> {
     all
 }
 
-/// Adds each item unless there is one of its name.
+/// Adds each item, unless an item of the same name exists.
 pub(super) fn add_named(items: &mut Vec<Value>, added: &[impl Serialize]) {
     for item in added.iter().map(to_json) {
         if !items.iter().any(|other| other["name"] == item["name"]) {

@@ -1,4 +1,5 @@
-//! Constructs the Kubernetes objects of an attempt. Pure: the same job and attempt template give the same objects.
+//! Constructs the Kubernetes objects of an attempt. The construction is pure: the same job and attempt template give
+//! the same objects.
 
 mod attempt_template;
 mod container;
@@ -21,20 +22,20 @@ pub(crate) use pod::{missing_gpu, missing_volume, pod, surplus_gpus, workspace_c
 pub(crate) use pod_group::{PodGroup, PodGroupApi};
 pub(crate) use service::service;
 
-/// All objects of one attempt but its pods.
+/// All objects of one attempt except its pods.
 #[derive(Clone, Debug)]
 pub(crate) struct AttemptObjects {
-    /// Selects stage 0 of the attempt; one for all attempts of the job.
+    /// The Service that selects stage 0 of the attempt. All attempts of the job share one Service.
     pub(crate) service: Service,
-    /// One for all attempts of the job; None if the job has none.
+    /// The NetworkPolicy that all attempts of the job share; `None` if the job has no NetworkPolicy.
     pub(crate) network_policy: Option<NetworkPolicy>,
-    /// Stores the attempt template.
+    /// The ConfigMap that stores the attempt template.
     pub(crate) config_map: ConfigMap,
-    /// None without gang scheduling.
+    /// The PodGroup; `None` without gang scheduling.
     pub(crate) pod_group: Option<PodGroup>,
 }
 
-/// The objects of the attempt that `attempt` describes; `peers` is None for a job without a NetworkPolicy.
+/// The objects of the attempt that `attempt` describes; `peers` is `None` for a job without a NetworkPolicy.
 pub(crate) fn build(job: &JobReference, attempt: &AttemptTemplate, peers: Option<PolicyPeers<'_>>) -> AttemptObjects {
     AttemptObjects {
         service: service(job, attempt.number, attempt.mesh),

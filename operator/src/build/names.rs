@@ -26,7 +26,7 @@ pub struct JobReference {
 pub(crate) enum PodRole {
     /// A stage.
     Stage(InstanceId),
-    /// The spare with this number. It may take the place of a stage, in the same pod.
+    /// The spare with this number. A spare may take the place of a stage, in the same pod.
     Spare(u32),
 }
 
@@ -81,7 +81,7 @@ pub(crate) fn attempt_name(job: &JobReference, attempt: u64) -> String {
     format!("{}-{attempt}", job.name)
 }
 
-/// The labels of an object of the job, and of one attempt, where it belongs to one.
+/// The labels of an object of the job. An object of one attempt also has the attempt's label.
 pub fn labels(job: &JobReference, attempt: Option<u64>) -> BTreeMap<String, String> {
     let mut labels = BTreeMap::from([
         ("app.kubernetes.io/name".to_owned(), "stagecoach".to_owned()),
@@ -99,7 +99,7 @@ pub(super) fn pod_match_labels(job: &JobReference) -> BTreeMap<String, String> {
     BTreeMap::from([(JOB_UID_LABEL.to_owned(), job.uid.clone())])
 }
 
-/// The same as a label selector of a list or `kubectl --selector`.
+/// The label selector for all pods of the job, in the form for a list or for `kubectl --selector`.
 pub(crate) fn pod_label_selector(job: &JobReference) -> String {
     format!("{JOB_UID_LABEL}={}", job.uid)
 }
@@ -115,7 +115,7 @@ pub(super) fn stage_0_match_labels(job: &JobReference, attempt: u64, mesh: Mesh)
     selector
 }
 
-/// The metadata of an object that the job owns: it is garbage-collected with the job.
+/// The metadata of an object that the job owns. The object is garbage-collected with the job.
 pub(super) fn metadata(job: &JobReference, name: String, attempt: Option<u64>) -> ObjectMeta {
     ObjectMeta {
         name: Some(name),

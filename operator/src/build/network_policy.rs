@@ -14,9 +14,9 @@ use super::names::{metadata, pod_match_labels};
 /// The peers outside the job that its pods may talk to.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct PolicyPeers<'a> {
-    /// May read the pods' status: the operator, and the scraper if there is one.
+    /// The peers that may read the pods' status: the operator, and the scraper if there is one.
     pub readers: &'a [NetworkPolicyPeer],
-    /// The cluster's DNS; if empty, port 53 of any peer is allowed.
+    /// The peers of the cluster's DNS. If this list is empty, port 53 of any peer is allowed.
     pub dns: &'a [NetworkPolicyPeer],
 }
 

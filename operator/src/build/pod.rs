@@ -1,4 +1,4 @@
-//! The pod of a stage or of a spare: the user's template and what the contract adds to it.
+//! Builds the pod of a stage or of a spare: the user's template with the additions of the contract.
 
 use std::collections::BTreeMap;
 
@@ -21,17 +21,17 @@ use super::{AttemptTemplate, JobReference, PodRole, attempt_name, labels, names}
 
 /// The user and group of the trainer's image.
 const TRAINER_UID: i64 = 65532;
-/// Annotations, unless the template sets them: an autoscaler must not move a stage, since that interrupts the whole
-/// job.
+/// Annotations that each pod gets, unless the template sets them. An autoscaler must not move a stage, because the move
+/// interrupts the whole job.
 const NO_EVICTION_ANNOTATIONS: [(&str, &str); 2] =
     [("cluster-autoscaler.kubernetes.io/safe-to-evict", "false"), ("karpenter.sh/do-not-disrupt", "true")];
-/// The volumes that the operator adds, unless the template has its own of that name.
+/// The names of the volumes that the operator adds, unless the template has its own volume of that name.
 pub(super) const CONFIG_VOLUME: &str = "stagecoach-config";
 pub(super) const WORKSPACE_VOLUME: &str = "workspace";
 
-/// A pod of an attempt. Its spec stays the JSON that the user wrote, and what is added to it is typed: read as a
-/// `PodSpec` it would lose each field that is newer than k8s-openapi, and the CRD may be of a newer Kubernetes than the
-/// operator.
+/// A pod of an attempt. The spec stays the JSON that the user wrote, and only the operator's additions are typed. As a
+/// `PodSpec`, the spec would lose each field that is newer than k8s-openapi. The CRD may come from a newer Kubernetes
+/// than the operator.
 pub(crate) type StagePod = Object<Map<String, Value>, NotUsed>;
 
 /// The pod of an attempt that is created as `role`.
@@ -43,7 +43,7 @@ pub(crate) fn pod(job: &JobReference, attempt: &AttemptTemplate, role: PodRole) 
         false => Value::Object(container),
     });
     spec.insert("containers".into(), containers.collect());
-    // the operator decides whether a stage restarts, and which others with it
+    // the operator decides whether a stage restarts, and which other stages restart with it
     spec.insert("restartPolicy".into(), "Never".into());
     keep_off_nodes(&attempt.excluded_nodes, &mut spec);
     set_default(&mut spec, "automountServiceAccountToken", false);
@@ -76,8 +76,8 @@ pub(crate) fn pod(job: &JobReference, attempt: &AttemptTemplate, role: PodRole) 
     pod
 }
 
-/// The template of one pod: of a stage with its override, if `stages` has one. A spare may become any stage, and has
-/// none.
+/// The template of one pod. The template of a stage includes the stage's override, if `stages` has one. A spare may
+/// become any stage, so its template includes no override.
 fn template_of(attempt: &AttemptTemplate, role: PodRole) -> Map<String, Value> {
     let mut all = attempt.pod_template.clone();
     let overrides = array(all.shift_remove("stages").as_ref());
@@ -92,7 +92,7 @@ fn template_of(attempt: &AttemptTemplate, role: PodRole) -> Map<String, Value> {
     all
 }
 
-/// The pod's security context, except for what the template sets.
+/// The pod's security context. Fields that the template sets take precedence.
 fn security_context() -> PodSecurityContext {
     PodSecurityContext {
         run_as_non_root: Some(true),
@@ -105,7 +105,7 @@ fn security_context() -> PodSecurityContext {
     }
 }
 
-/// The volumes that the attempt adds to the template's.
+/// The volumes that the attempt adds to the volumes of the template.
 fn volumes(job: &JobReference, attempt: &AttemptTemplate) -> Vec<Volume> {
     let mut volumes = Vec::new();
     if attempt.built_in {
@@ -128,7 +128,7 @@ fn volumes(job: &JobReference, attempt: &AttemptTemplate) -> Vec<Volume> {
     volumes
 }
 
-/// Sets the trainer's image in the template to `image`, unless it names one.
+/// Sets the trainer's image in the template to `image`, unless the template names one.
 pub(super) fn resolve_image(template: &mut Map<String, Value>, image: &str) {
     let mut spec = object(template.get("spec"));
     let mut all = containers(&spec);
@@ -137,7 +137,8 @@ pub(super) fn resolve_image(template: &mut Map<String, Value>, image: &str) {
     template.insert("spec".into(), spec.into());
 }
 
-/// The problem of a valid job that has no volume for a cluster, where pods share one; on one machine a folder suffices.
+/// The problem of a valid job that has no volume. In a cluster, the pods share a volume; on one machine, a folder
+/// suffices.
 pub(crate) fn missing_volume(spec: &PipelineJobSpec) -> Option<String> {
     let is_missing = spec.trainer.kind == TrainerType::BuiltIn && !has_workspace(spec);
     is_missing.then(|| {
@@ -148,7 +149,7 @@ pub(crate) fn missing_volume(spec: &PipelineJobSpec) -> Option<String> {
     })
 }
 
-/// The problem of a valid job for GPUs without a request for one: a pod gets no GPU that it does not request.
+/// The problem of a valid job for GPUs that requests no GPU. A pod gets no GPU that it does not request.
 pub(crate) fn missing_gpu(spec: &PipelineJobSpec) -> Option<String> {
     let wants_gpu = spec.training.as_ref().is_some_and(|training| training.device == Device::Cuda);
     let asks = |container: &Map<String, Value>| {
@@ -187,7 +188,7 @@ pub(crate) fn surplus_gpus(spec: &PipelineJobSpec) -> Option<String> {
     ))
 }
 
-/// The trainer's container as the template has it, and as its overrides for single stages have it.
+/// The trainer's container in the template and in the template's overrides for single stages.
 fn trainer_containers(spec: &PipelineJobSpec) -> Vec<Map<String, Value>> {
     let pods = spec.template.iter().flat_map(|template| {
         let overrides = array(template.0.get("stages"));
@@ -203,8 +204,8 @@ fn has_workspace(spec: &PipelineJobSpec) -> bool {
     spec.storage.persistent_volume_claim.is_some() || mounts.into_iter().any(|m| m["mountPath"] == WORKSPACE_PATH)
 }
 
-/// The claim in which the job of the built-in trainer has its folder, and the claim's folder that is the workspace, ""
-/// for its root. None if the workspace is no claim.
+/// The claim in which a job of the built-in trainer has its folder, and the path in the claim that is the workspace.
+/// `""` is the root of the claim. `None` if the workspace is not on a claim, or if the trainer is not the built-in one.
 pub(crate) fn workspace_claim(spec: &PipelineJobSpec) -> Option<(String, String)> {
     if spec.trainer.kind != TrainerType::BuiltIn {
         return None;

@@ -16,11 +16,11 @@ use super::{AttemptTemplate, JobReference, attempt_name, names};
 /// The API of a PodGroup.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum PodGroupApi {
-    /// Kubernetes' own, in the newest version that is served.
+    /// The API of Kubernetes itself, in the newest version that the cluster serves.
     Native(&'static str),
-    /// Volcano's.
+    /// The API of Volcano.
     Volcano,
-    /// The scheduler-plugins'.
+    /// The API of the scheduler-plugins.
     Coscheduling,
 }
 
@@ -38,21 +38,21 @@ pub(crate) enum PodGroupSpec {
     MinMember {
         /// The number of pods that are scheduled together.
         min_member: u32,
-        /// The queue; Volcano's alone, which has a default.
+        /// The queue, for Volcano only. Volcano has a default queue.
         #[serde(skip_serializing_if = "Option::is_none")]
         queue: Option<String>,
-        /// Its priority; Volcano's alone.
+        /// The priority class of the group, for Volcano only.
         #[serde(skip_serializing_if = "Option::is_none")]
         priority_class_name: Option<String>,
     },
 }
 
-/// The annotation of a pod that Volcano reads as its queue where no PodGroup says it: in the template it names the
-/// group's.
+/// The annotation from which Volcano reads the queue of a pod, if no PodGroup names the queue. In the pod template, the
+/// annotation names the queue of the PodGroup.
 const VOLCANO_QUEUE: &str = "scheduling.volcano.sh/queue-name";
 
 impl PodGroupApi {
-    /// All, the newest first.
+    /// All APIs, the newest first.
     pub(crate) const ALL: [PodGroupApi; 4] = [
         PodGroupApi::Native("scheduling.k8s.io/v1beta1"),
         PodGroupApi::Native("scheduling.k8s.io/v1alpha2"),
@@ -60,7 +60,7 @@ impl PodGroupApi {
         PodGroupApi::Coscheduling,
     ];
 
-    /// Group and version; also stored in the attempt template.
+    /// The group and version, which the attempt template also stores.
     pub(crate) const fn api_version(self) -> &'static str {
         match self {
             PodGroupApi::Native(version) => version,
@@ -74,7 +74,7 @@ impl PodGroupApi {
         PodGroupApi::ALL.into_iter().find(|api| api.api_version() == version)
     }
 
-    /// Its resource.
+    /// The PodGroup resource of this API.
     pub(crate) fn resource(self) -> ApiResource {
         let (group, version) = self.api_version().split_once('/').unwrap_or_default();
         ApiResource::from_gvk(&GroupVersionKind::gvk(group, version, "PodGroup"))
@@ -108,8 +108,8 @@ impl PodGroupApi {
     }
 }
 
-/// The PodGroup of an attempt, in `api`. Volcano's has the queue and the priority class of the pod template; elsewhere
-/// priority is the pods' own, and there are no queues.
+/// The PodGroup of an attempt, in `api`. Volcano's PodGroup has the queue and the priority class of the pod template.
+/// In the other APIs, each pod has its own priority, and queues do not exist.
 pub(super) fn pod_group(job: &JobReference, api: PodGroupApi, attempt: &AttemptTemplate) -> PodGroup {
     let of_template = |part: &str, field: &[&str]| {
         let value = field.iter().try_fold(attempt.pod_template.get(part)?, |value, name| value.get(name));

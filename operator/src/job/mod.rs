@@ -21,7 +21,7 @@ pub(crate) const MANAGER: &str = "stagecoach.dev/operator";
 /// A valid job: its spec, status and stored state.
 #[derive(Clone, Debug)]
 pub(crate) struct ParsedJob {
-    /// Its name, namespace and UID.
+    /// The job's name, namespace and UID.
     pub reference: JobReference,
     /// The job as a typed manifest, without status.
     pub manifest: PipelineJob,
@@ -33,13 +33,13 @@ pub(crate) struct ParsedJob {
     pub state: JobState,
     /// The paths of the spec's fields that this version of the operator does not know; they have no effect.
     pub unknown_fields: Vec<String>,
-    /// Whether its attempt is of the spec as it is now.
+    /// Whether the job's attempt runs the current spec.
     pub runs: bool,
     /// Hash of the fields of the spec whose change starts a new attempt.
     revision: u64,
 }
 
-/// Why a job can't be reconciled.
+/// The reason why a job can't be reconciled.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum InvalidJob {
     /// The spec is invalid; the user must change it.
@@ -48,11 +48,11 @@ pub(crate) enum InvalidJob {
     Status(String),
     /// `status.record` can't be read by this version of the operator.
     Record(String),
-    /// Another job has its folder.
+    /// Another job has this job's folder.
     Folder(FolderTaken),
 }
 
-/// Whether `spec.managedBy` names this operator; parsed alone, so that it works on an invalid spec.
+/// Whether `spec.managedBy` names this operator. The field is parsed alone, so that the check works on an invalid spec.
 pub(crate) fn is_managed_here(object: &RawPipelineJob) -> bool {
     #[derive(Default, Deserialize)]
     #[serde(rename_all = "camelCase", default)]
@@ -63,10 +63,11 @@ pub(crate) fn is_managed_here(object: &RawPipelineJob) -> bool {
     spec.managed_by.is_none_or(|manager| manager == MANAGER)
 }
 
-/// The status; the default if none was written yet.
+/// The status; the default status if no status was written yet.
 ///
 /// # Errors
-/// `Status`, if it can't be read: it must not be treated as never written, or the job would start again from attempt 1.
+/// `Status` if the status can't be read. Such a status must not count as unwritten, or the job would start again from
+/// attempt 1.
 pub(crate) fn status(object: &RawPipelineJob) -> Result<PipelineJobStatus, InvalidJob> {
     let status: Option<PipelineJobStatus> = serde_json::from_str(object.status()).map_err(|error| {
         InvalidJob::Status(format!(
@@ -78,7 +79,7 @@ pub(crate) fn status(object: &RawPipelineJob) -> Result<PipelineJobStatus, Inval
     Ok(status.unwrap_or_default())
 }
 
-/// The phase, parsed alone: the default if no status was written yet, None if it can't be read.
+/// The phase, parsed alone. The default phase if no status was written yet; `None` if the phase can't be read.
 pub(crate) fn phase(object: &RawPipelineJob) -> Option<JobPhase> {
     #[derive(Default, Deserialize)]
     #[serde(default)]
@@ -88,7 +89,7 @@ pub(crate) fn phase(object: &RawPipelineJob) -> Option<JobPhase> {
     serde_json::from_str::<Option<PhaseStatus>>(object.status()).ok().map(|status| status.unwrap_or_default().phase)
 }
 
-/// The error without line and column: they refer to JSON that the user has never seen.
+/// The error without line and column, which refer to JSON that the user has never seen.
 fn without_position(error: &serde_json::Error) -> String {
     let text = error.to_string();
     text.rsplit_once(" at line ").map_or(text.as_str(), |(text, _)| text).to_owned()
@@ -97,7 +98,7 @@ fn without_position(error: &serde_json::Error) -> String {
 /// Parses and validates `object`.
 ///
 /// # Errors
-/// A message for the user that says what to change.
+/// A message that shows the user what to change.
 pub(crate) fn parse(object: &RawPipelineJob) -> Result<ParsedJob, InvalidJob> {
     let meta = object.meta();
     let status = status(object)?;
@@ -126,7 +127,8 @@ pub(crate) fn parse(object: &RawPipelineJob) -> Result<ParsedJob, InvalidJob> {
     let same = status.attempt.as_ref().is_some_and(|attempt| attempt.generation == Some(generation));
     // same generation: keep the revision, so that an operator version with another hash does not restart the attempt
     let revision = if same { state.attempt.revision } else { revision(&manifest.spec) };
-    // what runs was accepted before, maybe by a version that had other rules: its handling continues
+    // the running attempt was accepted before, maybe by a version with other rules, so the operator continues to handle
+    // it
     let runs =
         state.attempt.number > 0 && (state.attempt.revision, state.attempt.mesh) == (revision, manifest.spec.mesh());
     let problems = match runs {
@@ -142,7 +144,7 @@ pub(crate) fn parse(object: &RawPipelineJob) -> Result<ParsedJob, InvalidJob> {
     Ok(ParsedJob { reference, manifest, generation, status, state, unknown_fields, runs, revision })
 }
 
-/// An attempt, and the incarnations of its stages, all of whose pods were observed.
+/// An attempt and the incarnations of its stages, after the operator has observed all pods of the attempt.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct CreatedAttempt {
     attempt: u64,
@@ -157,7 +159,7 @@ impl CreatedAttempt {
 }
 
 impl ParsedJob {
-    /// Marks all pods of an attempt as created, which may not be recorded yet.
+    /// Marks all pods of an attempt as created. The status may not record this fact yet.
     pub(crate) fn mark_all_created(&mut self, created: &CreatedAttempt) {
         let is_it = *created == CreatedAttempt::of(&self.state);
         match &mut self.state.attempt_phase {
@@ -173,8 +175,8 @@ impl ParsedJob {
     }
 }
 
-/// Hash of the fields that an attempt is made of, below 2^53 so that JSON represents it exactly. Fields at their
-/// default are left out: a version that has more of them gives the same hash.
+/// Hash of the spec's fields that define an attempt. The hash is below 2^53, so that JSON represents it exactly. Fields
+/// at their default are left out, so that a version with more fields gives the same hash.
 fn revision(spec: &PipelineJobSpec) -> u64 {
     let spec = spec.without_defaults();
     let mut hasher = blake3::Hasher::new();

@@ -1,4 +1,5 @@
-//! The clients that write an object, by their field managers: each operator has one of its own.
+//! Identifies the clients that write an object. Each client is known by its field manager. Each operator has its own
+//! field manager.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ManagedFieldsEntry, ObjectMeta};
 use kube::ResourceExt;
@@ -6,27 +7,28 @@ use kube::ResourceExt;
 use crate::job::RawPipelineJob;
 use crate::sync::PerJob;
 
-/// Before the name of the operator in its field manager.
+/// The prefix of an operator's field manager, before the name of the operator.
 const PREFIX: &str = "stagecoach-operator:";
-/// The longest field manager that the API server takes, in bytes.
+/// The longest field manager that the API server accepts, in bytes.
 const MAX_BYTES: usize = 128;
-/// An operator that wrote a job's status this long before this operator did no longer counts. While a job trains, its
-/// status is written about every 15 s.
+/// The age, in seconds, at which a status write of another operator no longer counts. The age is relative to the last
+/// write of this operator. While a job trains, its operator writes the status about every 15 s.
 const MAX_AGE_SECONDS: i64 = 300;
 
-/// The field manager of the operator whose Lease this is; the replicas of one operator share it.
+/// The field manager of the operator that uses this Lease. The replicas of one operator share a field manager.
 pub(crate) fn field_manager(namespace: &str, lease: &str) -> String {
     let mut manager = format!("{PREFIX}{namespace}/{lease}");
     manager.truncate(manager.floor_char_boundary(MAX_BYTES));
     manager
 }
 
-/// The operator of this field manager, as `namespace/lease`; `None` if it is another client's.
+/// The operator of this field manager, as `namespace/lease`; `None` if the field manager belongs to a client that is
+/// not an operator.
 pub(crate) fn operator_of(manager: &str) -> Option<&str> {
     manager.strip_prefix(PREFIX)
 }
 
-/// Another client than `own` that wrote the object: the last one.
+/// The client other than `own` that wrote the object last; `None` if only `own` wrote the object.
 pub(super) fn other_writer(metadata: &ObjectMeta, own: &str) -> Option<String> {
     let others = entries(metadata, None).filter(|entry| entry.manager.as_deref() != Some(own));
     others.max_by_key(|entry| seconds(entry))?.manager.clone()
@@ -40,8 +42,8 @@ fn seconds(entry: &ManagedFieldsEntry) -> i64 {
     entry.time.as_ref().map_or(0, |time| time.0.as_second())
 }
 
-/// The other operators that write each job's status. Two that reconcile one job find each other here, also if they have
-/// the same settings. The watch feeds it.
+/// The other operators that write each job's status, fed by the watch. Two operators that reconcile one job detect each
+/// other here, even if they have the same settings.
 #[derive(Debug, Default)]
 pub(crate) struct OtherOperators(PerJob<Vec<String>>);
 
@@ -66,8 +68,8 @@ impl OtherOperators {
     }
 }
 
-/// The operators but `own` that write the status. The API server's times are compared with each other: the operator's
-/// clock may be wrong.
+/// The operators other than `own` that write the status. Only times of the API server are compared with each other,
+/// because the operator's clock may be wrong.
 fn other_operators(metadata: &ObjectMeta, own: &str) -> Vec<String> {
     let all = || entries(metadata, Some("status"));
     let newest_own = all().filter(|entry| entry.manager.as_deref() == Some(own)).map(seconds).max();

@@ -1,4 +1,4 @@
-//! Reads the end of the log of a failed stage, in the background: a node that does not answer delays no restart.
+//! Reads the end of the log of a failed stage in the background, so that a node that does not answer delays no restart.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,7 +16,8 @@ use crate::triggers::Triggers;
 /// Limits of the log tail in the status.
 const LOG_TAIL_LINES: i64 = 20;
 const LOG_TAIL_BYTES: usize = 2048;
-/// Limits of the request for it: what it reads, from the first of the last lines, and how long.
+/// Limits of the request for the log tail: the bytes that the request reads from the first of the last lines on, and
+/// its duration.
 const REQUEST_BYTES: i64 = 1 << 20;
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(3);
 
@@ -24,7 +25,7 @@ const REQUEST_TIMEOUT: Duration = Duration::from_secs(3);
 #[derive(Clone, Debug)]
 struct LogTail {
     attempt: u64,
-    /// UID of the pod.
+    /// The UID of the pod.
     pod: String,
     is_read: bool,
     text: Option<String>,
@@ -38,16 +39,16 @@ pub(crate) struct LogTails {
 }
 
 impl LogTails {
-    /// Triggers a reconcile when a log was read.
+    /// An empty collection. `triggers` starts a reconcile after a log was read.
     pub(crate) fn new(triggers: Arc<Triggers>) -> LogTails {
         LogTails { jobs: Arc::default(), triggers }
     }
 
-    /// Starts to read the log of the stage that caused `failure`, if its pod exists.
+    /// Starts to read the log of the stage that caused `failure`, if the stage's pod exists.
     pub(crate) fn read(&self, job: &JobReference, logs: Api<Pod>, pods: &ObservedPods, failure: &AttemptFailure) {
         let Some(pod) = pods.pod_that_failed(failure).filter(|pod| !pod.deleted) else { return };
         let tail = LogTail { attempt: failure.attempt, pod: pod.uid.clone(), is_read: false, text: None };
-        // decided before, and not recorded since
+        // an earlier reconcile decided the same failure, and the status does not record it yet
         let is_same = |before: &LogTail| before.attempt == tail.attempt && before.pod == tail.pod;
         if self.jobs.lock().get(&job.uid).is_some_and(is_same) {
             return;
@@ -73,12 +74,12 @@ impl LogTails {
         });
     }
 
-    /// The log tail of an attempt's failure, once it was read.
+    /// The log tail of an attempt's failure, once the log was read.
     pub(crate) fn get(&self, job: &str, attempt: u64) -> Option<String> {
         self.jobs.lock().get(job).filter(|tail| tail.attempt == attempt)?.text.clone()
     }
 
-    /// Whether the log of the pod with this UID is being read: it ends with the pod.
+    /// Whether the log of the pod with this UID is being read. The log disappears with the pod.
     pub(crate) fn is_reading(&self, job: &str, pod: &str) -> bool {
         self.jobs.lock().get(job).is_some_and(|tail| tail.pod == pod && !tail.is_read)
     }

@@ -16,49 +16,50 @@ use crate::build::{self, PodRole};
 /// A pod of an attempt.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct ObservedPod {
-    /// The role for which it was created.
+    /// The role for which the pod was created.
     pub role: PodRole,
-    /// The stage to which a spare was promoted, if that is known. Not cached: the spare's responses report it.
+    /// The stage to which a spare was promoted, if the stage is known. The field is not cached, because the spare's
+    /// responses report the stage.
     pub taken: Option<InstanceId>,
-    /// Its attempt.
+    /// The number of the pod's attempt.
     pub attempt: u64,
-    /// Its state.
+    /// The state of the pod.
     pub state: InstanceState,
-    /// When it entered this state.
+    /// The time at which the pod entered this state.
     pub since: UnixMillis,
-    /// Types and statuses of its conditions.
+    /// Types and statuses of the pod's conditions.
     pub conditions: Vec<(String, String)>,
     /// `metadata.name`
     pub name: String,
     /// `metadata.uid`
     pub uid: String,
-    /// Its termination grace period, in seconds.
+    /// The pod's termination grace period, in seconds.
     pub grace_seconds: Option<u64>,
-    /// The node that it is on, once it is scheduled.
+    /// The node of the pod, once the pod is scheduled.
     pub node: Option<String>,
-    /// Its IP address, once it has one.
+    /// The pod's IP address, once the pod has one.
     pub address: Option<IpAddr>,
-    /// The image of its trainer container.
+    /// The image of the trainer container.
     pub image: Option<String>,
-    /// Whether its containers have ended; sidecars among the init containers are ended after them.
+    /// Whether the pod's containers have ended. The kubelet ends the sidecars among the init containers after them.
     pub ends_by_itself: bool,
-    /// The container whose log says why it failed.
+    /// The container whose log shows why the pod failed.
     pub log_container: String,
-    /// Why it can't start, if its status has a reason.
+    /// The reason why the pod can't start, if the pod's status has one.
     pub blocking_reason: Option<BlockingReason>,
-    /// Whether it has a deletionTimestamp.
+    /// Whether the pod has a deletionTimestamp.
     pub terminating: bool,
-    /// Whether it was deleted and is kept only for its exit.
+    /// Whether the pod was deleted and is kept only for its exit.
     pub deleted: bool,
-    /// Since when it is absent from lists while the watch has not delivered its deletion.
+    /// The time since which the pod is absent from lists while the watch has not delivered its deletion.
     pub(super) missing_since: Option<Instant>,
     /// The resourceVersion of the object.
     pub(super) version: u64,
 }
 
 impl ObservedPod {
-    /// The pod of an attempt of the job with the UID `job`; None if `object` is not one. Anybody can write labels, so
-    /// only a pod whose controller is the job counts.
+    /// The pod of an attempt of the job with the UID `job`; `None` if `object` is no such pod. Anybody can write
+    /// labels, so only a pod whose controller is the job counts.
     pub(crate) fn from_partial(object: &PartialPod, job: &str) -> Option<ObservedPod> {
         let PartialPod { metadata, spec, status } = object;
         if !build::is_controlled_by(metadata, job) {
@@ -89,34 +90,34 @@ impl ObservedPod {
         })
     }
 
-    /// Whether its trainer has exited.
+    /// Whether the pod's trainer has exited.
     pub(crate) fn has_exited(&self) -> bool {
         matches!(self.state, InstanceState::Exited(_))
     }
 
-    /// Keeps since when the pod is pending; `before` is the pod as it was cached. The API does not say when a
-    /// scheduling gate was removed, so the time counts from the first observation without one: after a restart of the
-    /// operator from then.
+    /// Keeps the time since which the pod is pending. `before` is the cached pod. The API does not show when a
+    /// scheduling gate was removed, so the time counts from the first observation without a gate. After a restart of
+    /// the operator, the time counts from the first observation after the restart.
     pub(super) fn keep_pending_since(&mut self, before: Option<&ObservedPod>) {
         if self.state == InstanceState::Pending {
             self.since = before.filter(|before| before.state == self.state).map_or_else(now, |before| before.since);
         }
     }
 
-    /// Whether both lead to the same decision. Their resourceVersions are ignored, and so are conditions and nodes,
-    /// which matter only when something else has failed.
+    /// Whether both pods lead to the same decision. The comparison ignores resourceVersions. It also ignores conditions
+    /// and nodes, which matter only when something else has failed.
     pub(super) fn decides_like(&self, other: &ObservedPod) -> bool {
         let compared =
             |pod: &ObservedPod| ObservedPod { version: 0, conditions: Vec::new(), node: None, ..pod.clone() };
         compared(self) == compared(other)
     }
 
-    /// Whether its trainer may run and answer.
+    /// Whether the pod's trainer may run and answer.
     pub(crate) fn may_answer(&self) -> bool {
         matches!(self.state, InstanceState::Starting | InstanceState::Ready | InstanceState::Terminating)
     }
 
-    /// The stage that it is; None of a spare that has taken no stage's place.
+    /// The stage of the pod; `None` for a spare that has not taken the place of a stage.
     pub(crate) fn instance_id(&self) -> Option<InstanceId> {
         match self.role {
             PodRole::Stage(instance) => Some(instance),
@@ -124,7 +125,7 @@ impl ObservedPod {
         }
     }
 
-    /// Its number, if it was created as a spare.
+    /// The number of the spare, if the pod was created as a spare.
     pub(crate) fn spare(&self) -> Option<u32> {
         match self.role {
             PodRole::Stage(_) => None,
@@ -132,8 +133,8 @@ impl ObservedPod {
         }
     }
 
-    /// Adds the responses of a spare. They are newer than its readiness, since readiness probes have seconds between
-    /// them.
+    /// Adds the responses of a spare. The responses are newer than the pod's readiness, because readiness probes are
+    /// seconds apart.
     pub(super) fn apply_polled(&mut self, polled: &PolledPod) {
         let runs = matches!(self.state, InstanceState::Starting | InstanceState::Ready);
         match (polled.stage, &polled.last) {
@@ -151,7 +152,7 @@ impl ObservedPod {
         }
     }
 
-    /// The pod as an instance of a stage, if it is one.
+    /// The pod as an instance of a stage, if the pod is a stage.
     pub(super) fn stage_instance(&self) -> Option<StageInstance> {
         let InstanceId { rank, incarnation } = self.instance_id()?;
         let (attempt, spare, since) = (self.attempt, self.spare(), self.since);
@@ -159,7 +160,8 @@ impl ObservedPod {
         Some(StageInstance { rank, attempt, incarnation, spare, state, since, pod_conditions })
     }
 
-    /// The pod as a spare, if it is one that has taken no stage's place. The exit of a deleted spare is of no use.
+    /// The pod as a spare, if the pod is a spare that has not taken the place of a stage. A deleted spare is left out,
+    /// because its exit is of no use.
     pub(super) fn spare_instance(&self) -> Option<SpareInstance> {
         let number = self.spare().filter(|_| self.taken.is_none() && !self.deleted)?;
         Some(SpareInstance { number, attempt: self.attempt, state: self.state.clone(), since: self.since })
@@ -175,7 +177,7 @@ mod tests {
     use super::super::PolledStatus;
     use super::*;
 
-    /// A pod that was made as spare 1 and is ready, as its node says.
+    /// A pod that was created as spare 1 and is ready according to its node.
     fn spare() -> ObservedPod {
         let owner = json!({"apiVersion": "stagecoach.dev/v1alpha1", "kind": "PipelineJob", "name": "a", "uid": "job", "controller": true});
         let labels = json!({"stagecoach.dev/spare": "1", "stagecoach.dev/attempt": "7"});
@@ -219,7 +221,7 @@ mod tests {
         let instance = pod.stage_instance().unwrap();
         assert_eq!((instance.rank, instance.incarnation, instance.spare), (2, 3, Some(1)));
         assert_eq!(instance.since, UnixMillis(u64::MAX));
-        // when it has ended, it was then
+        // a pod that has ended keeps the time of its end
         let mut ended = ObservedPod { state: InstanceState::Exited(Exit::with_code(1)), ..spare() };
         ended.apply_polled(&polled);
         assert_eq!(ended.stage_instance().unwrap().since, began);

@@ -1,5 +1,5 @@
-//! The observations that decide about a job: its pods, from the cache or a list, and the `/status` of the leading stage
-//! and of spares.
+//! The observations on which the decision about a job is based: the job's pods, from the cache or a list, and the
+//! `/status` of the leading stage and of spares.
 
 use std::collections::BTreeMap;
 
@@ -15,18 +15,19 @@ use super::{ObservedPod, PartialPod, PodCache, PolledStatus, StageStatusPoller, 
 use crate::build;
 use crate::job::ParsedJob;
 
-/// The pods of a job as they were observed at one moment.
+/// The pods of a job, as observed at one moment.
 #[derive(Clone, Debug)]
 pub(crate) struct ObservedPods {
-    /// The existing pods of the job, and deleted ones whose exit is known.
+    /// The existing pods of the job, and deleted pods whose exit is known.
     pub all: Vec<ObservedPod>,
-    /// When they were observed.
+    /// The time at which the pods were observed.
     pub observed_at: UnixMillis,
-    /// The last `/status` of the stage that leads the current attempt's group; None before the first response.
+    /// The last `/status` of the stage that leads the current attempt's group; `None` before the first response.
     pub leader_status: Option<PolledStatus>,
-    /// Whether that stage runs, should answer, and does not.
+    /// Whether the leading stage runs and does not answer, although it should.
     pub leader_is_silent: bool,
-    /// Whether a pod that was created as a spare, and may be a stage by now, has not answered yet and may do so soon.
+    /// Whether the first response of a pod is missing and may arrive soon. The pod was created as a spare and may be a
+    /// stage by now.
     pub awaits_spare_status: bool,
 }
 
@@ -41,12 +42,13 @@ impl ObservedPods {
         }
     }
 
-    /// From the pod cache; None if only a list can say what became of a pod.
+    /// The pods from the pod cache; `None` if only a list can show what became of a pod.
     pub(crate) fn from_cache(job: &ParsedJob, pod_cache: &PodCache) -> Option<ObservedPods> {
         pod_cache.get(&job.reference.uid, job.state.attempt.number).map(ObservedPods::new)
     }
 
-    /// The observation of a job without a record, which has no pods; `None` if that is not certain.
+    /// The observation of a new job, which has no record and no pods. `None` if the job has a record, or if the cache
+    /// can't prove that the job has no pods.
     pub(crate) fn of_new_job(job: &ParsedJob, pod_cache: &PodCache) -> Option<ObservedPods> {
         let is_new = job.status.record.is_none() && pod_cache.has_none(&job.reference);
         is_new.then(|| ObservedPods::new(Vec::new()))
@@ -55,7 +57,7 @@ impl ObservedPods {
     /// Lists the pods of `job`.
     ///
     /// # Errors
-    /// The API server's.
+    /// The error of the API server.
     pub(crate) async fn from_list(
         job: &ParsedJob,
         api: &Api<PartialPod>,
@@ -69,7 +71,7 @@ impl ObservedPods {
         Ok(ObservedPods::new(pods))
     }
 
-    /// Whether a pod is absent from the list and the watch has not yet delivered its exit.
+    /// Whether a pod is absent from the list and the watch has not delivered the pod's exit yet.
     pub(crate) fn awaits_pod_exit(&self) -> bool {
         self.all.iter().any(|pod| pod.missing_since.is_some())
     }
@@ -79,7 +81,7 @@ impl ObservedPods {
         self.all.iter().filter(move |pod| pod.attempt == attempt)
     }
 
-    /// The pod of the stage that caused `failure`, if it is known.
+    /// The pod of the stage that caused `failure`, if the pod is known.
     pub(crate) fn pod_that_failed(&self, failure: &AttemptFailure) -> Option<&ObservedPod> {
         let instance = failure.instance_id()?;
         self.of_attempt(failure.attempt).find(|pod| pod.instance_id() == Some(instance))
@@ -101,8 +103,8 @@ impl ObservedPods {
         self.all.iter().all(ObservedPod::has_exited)
     }
 
-    /// Adds the last `/status` of spares and of the stages that may lead the attempt's group, and polls these pods as
-    /// long as their processes may run: a spare until it has taken the place of a stage.
+    /// Adds the last `/status` of spares and of the stages that may lead the attempt's group. Polls these pods as long
+    /// as their processes may run; a spare is polled only until it has taken the place of a stage.
     pub(crate) fn add_polled(&mut self, job: &ParsedJob, poller: &StageStatusPoller) {
         if job.manifest.spec.trainer.kind != TrainerType::BuiltIn {
             return;
@@ -116,7 +118,7 @@ impl ObservedPods {
                 polled_uids.push(pod.uid.clone());
                 self.awaits_spare_status |= polled.is_awaited(pod.state == InstanceState::Ready);
             }
-            // only the trainer itself says so: an impossible stage is ignored
+            // only the trainer itself reports this stage, so the operator ignores an impossible one
             polled.stage =
                 polled.stage.filter(|(instance, _)| instance.rank < attempt.mesh.ranks() && instance.incarnation > 0);
             pod.apply_polled(&polled);
@@ -130,18 +132,18 @@ impl ObservedPods {
             .collect();
         if !statuses.is_empty() {
             let fence = |last: &Option<PolledStatus>| last.as_ref().map_or(0, |last| last.status.leader_fence);
-            // the one that has taken the newest fence; before there is one, the first stage 0
+            // the leader has taken the newest fence; before a fence exists, the first stage 0 leads
             self.leader_status = statuses.into_iter().rev().max_by_key(fence).flatten();
             self.leader_is_silent = self.leader_status.as_ref().is_none_or(|polled| !polled.is_reachable);
         }
         self.mark_training_stages_ready();
         poller.end_others(reference, &self.all, &polled_uids);
-        // what was polled is not later than it
+        // no polled status is later than this time
         self.observed_at = now();
     }
 
-    /// A stage of a group whose stage 0 says that it trains is ready, whatever the kubelet says: it may be away, or has
-    /// not probed the pod yet.
+    /// Marks the stages of a group as ready if the group's stage 0 reports that the group trains. The kubelet's
+    /// readiness is ignored, because the kubelet may be unreachable or may not have probed the pod yet.
     fn mark_training_stages_ready(&mut self) {
         let leader = self.leader_status.as_ref().filter(|leader| leader.is_reachable && leader.is_training());
         let Some(StageStatus { attempt, lost: None, group: Some(group), .. }) = leader.map(|leader| &leader.status)
@@ -157,8 +159,8 @@ impl ObservedPods {
         }
     }
 
-    /// The pods that are stage 0 now and whose processes may run, one for each replica that may lead: the newest, which
-    /// has taken the place of the others.
+    /// The pods that may lead now: of each replica that may lead, the newest pod of stage 0 whose process may run. The
+    /// newest pod has taken the place of the older pods.
     fn possible_leaders(&self, job: &ParsedJob) -> impl Iterator<Item = &ObservedPod> {
         let Attempt { number, mesh, .. } = job.state.attempt;
         // the attempt's own mesh decides: the spec may have been edited since
@@ -174,13 +176,14 @@ impl ObservedPods {
         newest.into_values().map(|(_, pod)| pod)
     }
 
-    /// The input of `lifecycle::decide`; `refusal` is why the API server rejects the attempt's pods, if it does.
+    /// The input of `lifecycle::decide`. `refusal` is the reason why the API server rejects the attempt's pods, if it
+    /// rejects them.
     pub(crate) fn decision_input(&self, job: &ParsedJob, refusal: Option<CreationRefusal>) -> Observed {
         let instances = self.all.iter().filter_map(ObservedPod::stage_instance).collect();
         let spares = self.all.iter().filter_map(ObservedPod::spare_instance).collect();
         let state = job.state.clone();
         let mut policy = Policy::for_pods(&job.manifest.spec);
-        // the grace period of the pods that exist: the spec may have been edited since
+        // use the grace period of the existing pods: the spec may have been edited since
         let grace_seconds = self.of_attempt(state.attempt.number).filter_map(|pod| pod.grace_seconds).max();
         policy.grace_seconds = grace_seconds.unwrap_or(policy.grace_seconds);
         let progress = self.observed_progress();

@@ -1,6 +1,6 @@
 //! The Services, NetworkPolicies and ConfigMaps of the jobs, as the watch delivers them and as this operator wrote
-//! them. Only a fingerprint is kept; an object whose fingerprint is not the wanted one is read and repaired
-//! (`apply::repair`).
+//! them. Only a fingerprint of each object is kept. `apply::repair` reads and repairs an object whose fingerprint is
+//! not the desired one.
 
 use std::collections::HashSet;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -27,12 +27,12 @@ pub(crate) enum OwnedKind {
     ConfigMap,
 }
 
-/// An object of one of the kinds.
+/// An object of one of these kinds.
 pub(crate) trait OwnedObject: ResourceExt {
-    /// Its kind.
+    /// The kind of the object.
     const KIND: OwnedKind;
 
-    /// A hash of the fields that the operator sets; equal if none was changed.
+    /// A hash of the fields that the operator sets. The hash stays equal if none of these fields was changed.
     fn fingerprint(&self) -> u64;
 }
 
@@ -56,7 +56,7 @@ impl OwnedObject for NetworkPolicy {
     }
 }
 
-/// Immutable: it is there or not.
+/// The ConfigMap is immutable, so only its existence matters.
 impl OwnedObject for PartialObjectMeta<ConfigMap> {
     const KIND: OwnedKind = OwnedKind::ConfigMap;
 
@@ -65,28 +65,30 @@ impl OwnedObject for PartialObjectMeta<ConfigMap> {
     }
 }
 
-/// Types of k8s-openapi have a fixed order of fields, so that equal ones have the same JSON.
+/// A hash of the JSON of `fields`. Types of k8s-openapi have a fixed order of fields, so equal values have the same
+/// JSON.
 fn hash(fields: &impl Serialize) -> u64 {
     let mut hasher = DefaultHasher::new();
     serde_json::to_string(fields).unwrap_or_default().hash(&mut hasher);
     hasher.finish()
 }
 
-/// An object that is missing, or not as the operator made it.
+/// An object that is missing, or that differs from the object that the operator wrote.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ChangedObject {
-    /// Its kind.
+    /// The kind of the object.
     pub kind: OwnedKind,
     /// `metadata.name`
     pub name: String,
-    /// The field manager of the client that wrote it; `None` if it was deleted.
+    /// The field manager of the client that changed the object; `None` if the object was deleted or the client is not
+    /// known.
     pub changed_by: Option<String>,
 }
 
 /// The known state of one object.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct KnownObject {
-    /// Its kind.
+    /// The kind of the object.
     pub kind: OwnedKind,
     /// `metadata.name`
     pub name: String,
@@ -94,13 +96,14 @@ pub(crate) struct KnownObject {
     pub uid: String,
     /// See [`OwnedObject::fingerprint`].
     pub fingerprint: u64,
-    /// The field manager of the last client that wrote it beside this operator.
+    /// The field manager of the last client other than this operator that wrote the object.
     pub other_writer: Option<String>,
-    /// The fingerprints of this operator's last write and of the object that the API server stored for it: admission
-    /// may have changed it.
+    /// The fingerprints of this operator's last write and of the object that the API server stored for that write.
+    /// Admission may have changed the object.
     written: Option<(u64, u64)>,
     version: u64,
-    /// Whether it was deleted; kept so that an older version that arrives later does not bring it back.
+    /// Whether the object was deleted. The entry is kept, so that an older version that arrives later does not bring
+    /// the object back.
     deleted: bool,
 }
 
@@ -119,12 +122,14 @@ impl KnownObject {
         }
     }
 
-    /// The same of an object that the API server returned when this operator wrote one with the fingerprint `desired`.
+    /// The known state of an object that the API server returned when this operator wrote an object with the
+    /// fingerprint `desired`.
     pub(crate) fn written_as(self, desired: u64) -> KnownObject {
         KnownObject { written: Some((desired, self.fingerprint)), ..self }
     }
 
-    /// Whether it is as the operator wants it, or as the API server stores it whenever the operator writes it.
+    /// Whether the object has the fingerprint `desired`, or the fingerprint that the API server stores whenever the
+    /// operator writes `desired`.
     pub(crate) fn is_as(&self, desired: u64) -> bool {
         self.fingerprint == desired || self.written == Some((desired, self.fingerprint))
     }
@@ -134,7 +139,8 @@ impl KnownObject {
 #[derive(Debug, Default)]
 pub(crate) struct OwnedObjects {
     jobs: PerJob<JobObjects>,
-    /// Kinds and namespaces ("" for all) whose initial list is complete: of these, what is not known does not exist.
+    /// Kinds and namespaces (`""` for all) whose initial list is complete. Within these kinds and namespaces, an object
+    /// that is not known does not exist.
     synced: Mutex<HashSet<(OwnedKind, String)>>,
 }
 
@@ -145,7 +151,7 @@ struct JobObjects {
 }
 
 impl OwnedObjects {
-    /// Adds an object as it was written or watched. Returns whether that is news.
+    /// Adds an object that was written or that the watch delivered. Returns whether the object is news.
     pub(crate) fn insert(&self, job: &str, namespace: &str, mut object: KnownObject) -> bool {
         let mut jobs = self.jobs.lock();
         let objects = jobs.entry(job.to_owned()).or_default();
@@ -163,18 +169,19 @@ impl OwnedObjects {
         let is_news = before.is_none_or(|before| {
             (before.deleted, &before.uid, before.fingerprint) != (object.deleted, &object.uid, object.fingerprint)
         });
-        // one deleted object a kind is enough
+        // one deleted object of each kind is enough
         objects.all.retain(|known| !(object.deleted && known.deleted && known.kind == object.kind));
         objects.all.push(object);
         is_news
     }
 
-    /// Records that an object was deleted. Returns whether that is news.
+    /// Records that an object was deleted. Returns whether the deletion is news.
     pub(crate) fn remove(&self, job: &str, namespace: &str, object: KnownObject) -> bool {
         self.insert(job, namespace, KnownObject { deleted: true, ..object })
     }
 
-    /// A watch (re)starts: objects that it delivered before may have been deleted meanwhile.
+    /// Records that a watch starts or restarts. Objects that the watch delivered before may have been deleted
+    /// meanwhile.
     pub(crate) fn begin_list(&self, kind: OwnedKind, namespace: &str) {
         lock(&self.synced).remove(&(kind, namespace.to_owned()));
         for objects in self.jobs.lock().values_mut() {
@@ -184,19 +191,19 @@ impl OwnedObjects {
         }
     }
 
-    /// The initial list of a watch is complete.
+    /// Records that the initial list of a watch is complete.
     pub(crate) fn end_list(&self, kind: OwnedKind, namespace: &str) {
         lock(&self.synced).insert((kind, namespace.to_owned()));
     }
 
-    /// The object of this kind and name, if it is known to exist.
+    /// The object of this kind and name, if the object is known to exist.
     pub(crate) fn get(&self, job: &str, kind: OwnedKind, name: &str) -> Option<KnownObject> {
         let jobs = self.jobs.lock();
         let known = jobs.get(job)?.all.iter().find(|known| known.kind == kind && known.name == name && !known.deleted);
         known.cloned()
     }
 
-    /// Whether an object that is not known does not exist.
+    /// Whether the list of this kind is complete, so that an object that is not known does not exist.
     pub(crate) fn is_synced(&self, kind: OwnedKind, namespace: &str) -> bool {
         let synced = lock(&self.synced);
         [namespace, ""].into_iter().any(|namespace| synced.contains(&(kind, namespace.to_owned())))

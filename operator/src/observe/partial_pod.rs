@@ -1,4 +1,5 @@
-//! The fields of an API pod that are read: a watch delivers thousands of pods, and the rest is not needed.
+//! The fields of an API pod that the operator reads. A watch delivers thousands of pods, and the operator does not need
+//! their other fields.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -52,7 +53,7 @@ pub(super) struct PartialContainer {
     pub(super) restart_policy: Option<String>,
 }
 
-/// Metadata without `managedFields`, which are most of it.
+/// Metadata without `managedFields`, which are the largest part of the metadata.
 fn metadata<'de, D: Deserializer<'de>>(deserializer: D) -> Result<ObjectMeta, D::Error> {
     #[derive(Deserialize)]
     #[serde(rename_all = "camelCase")]

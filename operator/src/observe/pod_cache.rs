@@ -1,17 +1,19 @@
-//! Cache of pods, fed by the watch, so that a reconcile without effect needs no API request. It may be stale: anything
-//! to be recorded or done is decided from a list. Two facts are safe to take from the cache: that all pods were
-//! created, and that a job without a record has none.
+//! Cache of pods, fed by the watch. With the cache, a reconcile without effect needs no API request. The cache may be
+//! stale, so the operator lists the pods before it records or does anything. Two facts are safe to take from the cache:
+//! all pods were created, and a job without a record has no pods.
 //!
-//! A watch begins with a list, and lists again where it may have missed events (`Event::Init` to `Event::InitDone`):
-//! pods absent from that list no longer exist. Until it is complete, the pods known before still count; afterwards the
-//! jobs whose pods have changed are reconciled. No job's pods are listed for that, however many jobs there are.
+//! A watch begins with a list, and lists again after a gap in which it may have missed events (`Event::Init` to
+//! `Event::InitDone`). Pods absent from that list no longer exist. Until the list is complete, the pods known before
+//! still count. Afterwards the operator reconciles the jobs whose pods have changed. The operator finds these jobs
+//! without a list for each job, however many jobs exist.
 //!
-//! kube's `reflector::Store` is not used for pods: it drops a deleted pod with its exit, doesn't say whether it is
-//! older than a list, has no index by job, and holds whole objects. For PipelineJobs it is used (`controller`).
+//! kube's `reflector::Store` is not used for pods: the store drops a deleted pod with its exit, does not show whether a
+//! pod is older than a list, has no index by job, and holds whole objects. The `controller` uses the store for
+//! PipelineJobs.
 //!
-//! The exit of a deleted pod is kept while its attempt is current: the kubelet writes the exit before the pod object is
-//! deleted, and a list has only existing pods. Exits that happen while the operator is down are lost; their reason is
-//! `Unknown`.
+//! The cache keeps the exit of a deleted pod while the pod's attempt is current. The kubelet writes the exit before the
+//! pod object is deleted, and a list has only existing pods. Exits that happen while the operator is down are lost, and
+//! their reason is `Unknown`.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Mutex;
@@ -23,14 +25,14 @@ use super::ObservedPod;
 use crate::build::JobReference;
 use crate::sync::{PerJob, lock};
 
-/// The time for which a pod absent from a list keeps its last state, until the watch delivers its exit.
+/// The time for which a pod that is absent from a list keeps its last state, until the watch delivers the pod's exit.
 const MISSING_POD_GRACE: Duration = Duration::from_secs(1);
 
 /// The pods, by their job's UID.
 #[derive(Debug, Default)]
 pub(crate) struct PodCache {
     jobs: PerJob<JobPods>,
-    /// By the namespace that is watched; "" for all namespaces.
+    /// The watches, by watched namespace; `""` stands for all namespaces.
     watches: Mutex<HashMap<String, PodWatch>>,
     list_ended: Notify,
 }
@@ -52,14 +54,14 @@ impl JobPods {
 /// A watch of pods.
 #[derive(Debug, Default)]
 struct PodWatch {
-    /// Whether its first list is complete.
+    /// Whether the first list of the watch is complete.
     has_listed: bool,
-    /// The UIDs of the pods in the list that it makes now.
+    /// The UIDs of the pods in the list that is in progress; `None` between two lists.
     listing: Option<HashSet<String>>,
 }
 
 impl PodCache {
-    /// Applies a pod event of the watch. Returns whether it changes the cached pod.
+    /// Applies a pod event of the watch. Returns whether the event changes the cached pod.
     pub(crate) fn apply_event(&self, job: &JobReference, mut pod: ObservedPod, deleted: bool) -> bool {
         self.with_watch(&job.namespace, |watch| {
             if let Some(listing) = &mut watch.listing {
@@ -85,7 +87,7 @@ impl PodCache {
         changed
     }
 
-    /// Removes a pod that the job does not control. Returns whether it was cached.
+    /// Removes a pod that the job does not control. Returns whether the pod was cached.
     pub(crate) fn remove_foreign(&self, job: &str, uid: &str) -> bool {
         let mut jobs = self.jobs.lock();
         let Some(pods) = jobs.get_mut(job) else { return false };
@@ -94,8 +96,8 @@ impl PodCache {
         pods.all.len() < before
     }
 
-    /// A job's pods, including deleted ones of `attempt`; None while one was absent from a list and the watch may still
-    /// deliver its exit.
+    /// A job's pods, including deleted pods of `attempt`. `None` while a pod is absent from a list and the watch may
+    /// still deliver its exit.
     pub(super) fn get(&self, job: &str, attempt: u64) -> Option<Vec<ObservedPod>> {
         let jobs = self.jobs.lock();
         let pods = jobs.get(job).map_or(&[][..], |pods| &pods.all);
@@ -105,7 +107,8 @@ impl PodCache {
         Some(pods.iter().filter(|pod| !pod.deleted || pod.attempt == attempt).cloned().collect())
     }
 
-    /// Whether a job without a record has no pods. If so, the watch will deliver all pods that are created for it.
+    /// Whether a job without a record has no pods. In that case, the watch delivers all pods that are created for the
+    /// job later.
     pub(super) fn has_none(&self, job: &JobReference) -> bool {
         let is_complete = self.with_watch(&job.namespace, |watch| watch.has_listed && watch.listing.is_none());
         is_complete == Some(true) && self.jobs.lock().get(&job.uid).is_none_or(|pods| pods.all.is_empty())
@@ -117,8 +120,8 @@ impl PodCache {
         jobs.get(job).is_some_and(|pods| pods.all.iter().any(|pod| !pod.deleted && !pod.has_exited()))
     }
 
-    /// Replaces a job's pods by those of a list at `version`. Adds deleted pods of `attempt` whose exit is known, and
-    /// those deleted just now whose exit the watch has not yet delivered. Returns all.
+    /// Replaces a job's pods with the pods of a list at `version`. Adds deleted pods of `attempt` whose exit is known,
+    /// and recently deleted pods whose exit the watch has not delivered yet. Returns all these pods.
     pub(super) fn replace_with_list(
         &self,
         job: &JobReference,
@@ -150,12 +153,14 @@ impl PodCache {
         listed
     }
 
-    /// The watch of a namespace, "" for all, begins to list: at first, or because it may have missed events.
+    /// Records that the watch of a namespace begins a list: its first list, or a list after a gap in which it may have
+    /// missed events. `""` stands for all namespaces.
     pub(crate) fn begin_list(&self, watched: &str) {
         lock(&self.watches).entry(watched.to_owned()).or_default().listing = Some(HashSet::new());
     }
 
-    /// The list of a watch is complete: pods absent from it no longer exist. Returns the jobs that had such pods.
+    /// Records that the list of a watch is complete, so that pods absent from the list no longer exist. Returns the
+    /// jobs that had such pods.
     pub(crate) fn end_list(&self, watched: &str) -> Vec<JobReference> {
         let listed = {
             let mut watches = lock(&self.watches);
@@ -187,7 +192,7 @@ impl PodCache {
         }
     }
 
-    /// The watch that delivers the pods of a namespace.
+    /// Calls `with` on the watch that delivers the pods of a namespace. `None` if no such watch exists.
     fn with_watch<T>(&self, namespace: &str, with: impl FnOnce(&mut PodWatch) -> T) -> Option<T> {
         let mut watches = lock(&self.watches);
         let watched = if watches.contains_key("") { "" } else { namespace };
@@ -227,7 +232,7 @@ mod tests {
         cache.get("job", 1).map(|pods| pods.into_iter().map(|pod| (pod.uid, pod.deleted)).collect())
     }
 
-    /// A watch's list of these pods; returns the names of the jobs that lost some.
+    /// Applies a complete list of these pods. Returns the names of the jobs that lost pods.
     fn list(cache: &PodCache, watched: &str, pods: &[ObservedPod]) -> Vec<String> {
         cache.begin_list(watched);
         for pod in pods {
@@ -247,7 +252,7 @@ mod tests {
         cache.apply_event(&job(), a.clone(), false);
         assert_eq!(cache.end_list("").len(), 1);
         assert_eq!(known(&cache), Some(vec![("a".into(), false)]));
-        // the exit of one that has gone is known
+        // the exit of the absent pod is known
         cache.apply_event(&job(), pod("a", 1, 2, Some(1)), false);
         assert_eq!(list(&cache, "", &[]), ["a"]);
         assert_eq!(known(&cache), Some(vec![("a".into(), true)]));

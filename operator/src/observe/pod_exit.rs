@@ -1,4 +1,4 @@
-//! The exit of a pod's trainer, and the cause outside the job, if there is one.
+//! The exit of a pod's trainer, and its cause outside the job, if there is one.
 
 use k8s_openapi::api::core::v1::{ContainerStateTerminated, ContainerStatus, PodCondition};
 use stagecoach_api::contract::{ExitCode, FailureKind, TerminationMessage};
@@ -7,7 +7,7 @@ use stagecoach_lifecycle::{Exit, ExternalCause, TerminationReport};
 
 use super::PartialPod;
 
-/// The trainer's exit; `ended` is the terminated state of its container, if there is one.
+/// The trainer's exit. `ended` is the terminated state of the trainer's container, if there is one.
 pub(super) fn exit(pod: &PartialPod, ended: Option<&ContainerStateTerminated>) -> Exit {
     let message = ended.and_then(|ended| TerminationMessage::from_json(ended.message.as_deref()?));
     let mut report = message.as_ref().map(TerminationReport::from);
@@ -33,8 +33,8 @@ pub(super) fn exit(pod: &PartialPod, ended: Option<&ContainerStateTerminated>) -
     }
 }
 
-/// Whether the kubelet evicted it for exceeding its own limit of storage. Where the node is short of something, it has
-/// the condition of a disruption.
+/// Whether the kubelet evicted the pod because the pod exceeded its own storage limit. A pod that the kubelet evicts
+/// because the node lacks a resource has the condition `DisruptionTarget`.
 fn is_over_its_own_limit(pod: &PartialPod) -> bool {
     pod.status.reason.as_deref() == Some("Evicted") && disruption(pod).is_none()
 }
@@ -52,8 +52,8 @@ pub(super) fn init_container_exit(pod: &PartialPod) -> Option<Exit> {
     Some(Exit { message: Some(message), ..Exit::with_code(ExitCode::Failure.code()) })
 }
 
-/// The name and the terminated state of the init container that failed, if one did. Sidecars are ignored: the kubelet
-/// stops them when another container fails, and their own exits end no pod.
+/// The name and the terminated state of the init container that failed, if one failed. Sidecars are ignored: the
+/// kubelet stops them when another container fails, and their own exits do not end the pod.
 pub(super) fn failed_init_container(pod: &PartialPod) -> Option<(&str, &ContainerStateTerminated)> {
     let is_sidecar = |name: &str| {
         let mut containers = pod.spec.init_containers.iter();
@@ -65,8 +65,8 @@ pub(super) fn failed_init_container(pod: &PartialPod) -> Option<(&str, &Containe
     ended.find(|(name, ended)| ended.exit_code != 0 && !is_sidecar(name))
 }
 
-/// Whether it ends by itself: its containers have ended, and the kubelet stops sidecars among the init containers after
-/// them.
+/// Whether the pod ends by itself: its containers have ended, and the kubelet stops the sidecars among the init
+/// containers after them.
 pub(super) fn ends_by_itself(pod: &PartialPod) -> bool {
     let statuses = pod.status.container_statuses.as_deref().unwrap_or_default();
     let has_ended =
@@ -75,7 +75,7 @@ pub(super) fn ends_by_itself(pod: &PartialPod) -> bool {
         || !statuses.is_empty() && statuses.iter().all(has_ended)
 }
 
-/// The cause outside the job, if there is one.
+/// The cause of the exit outside the job, if there is one.
 fn external_cause(pod: &PartialPod) -> Option<ExternalCause> {
     if is_over_its_own_limit(pod) {
         return None;
@@ -162,7 +162,7 @@ mod tests {
         assert_eq!(external(json!({"phase": "Failed"})), (None, None));
     }
 
-    /// As the kubelet writes it: without the condition of a disruption.
+    /// The kubelet writes such an eviction without the condition `DisruptionTarget`.
     #[test]
     fn an_eviction_for_the_pods_own_limit_is_its_own_failure() {
         let message = "Pod ephemeral local storage usage exceeds the total limit of containers 10Mi. ";
@@ -180,7 +180,7 @@ mod tests {
             (seen.code, seen.message.as_deref()),
             (Some(1), Some("init container fetch exited with code 78: Error"))
         );
-        // a sidecar that is ended for it is none
+        // a sidecar that the kubelet stops because of the failure is not the failed container
         let logs = json!({"name": "logs", "state": {"terminated": {"exitCode": 143, "reason": "Error"}}});
         failed["spec"] = json!({"initContainers": [{"name": "logs", "restartPolicy": "Always"}, {"name": "fetch"}]});
         failed["status"]["initContainerStatuses"].as_array_mut().unwrap().insert(0, logs);

@@ -1,4 +1,4 @@
-//! The meaning of a pod for its job: its stage or spare, its state, and the reason for which it can't start.
+//! The meaning of a pod for its job: its role as a stage or spare, its state, and the reason why it can't start.
 
 use k8s_openapi::api::core::v1::{ContainerState, ContainerStatus, PodCondition};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1;
@@ -9,8 +9,8 @@ use super::PartialPod;
 use super::pod_exit::{exit, init_container_exit};
 use crate::build::PodRole;
 
-/// Why a pod does not run yet, or why the API server rejected an object: reason and message for the condition
-/// `Scheduled`.
+/// The reason why a pod does not run yet, or why the API server rejected an object. The condition `Scheduled` shows
+/// this reason and message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct BlockingReason {
     /// The reason, such as `ImagePullBackOff` or `Unschedulable`.
@@ -19,7 +19,7 @@ pub(crate) struct BlockingReason {
     pub message: String,
 }
 
-/// The role for which `pod` was created, and its attempt; `None` if its labels are not those of an attempt's pod.
+/// The role for which `pod` was created, and its attempt; `None` if the labels do not identify a pod of an attempt.
 pub(super) fn role(pod: &PartialPod) -> Option<(PodRole, u64)> {
     let labels = pod.metadata.labels.as_ref()?;
     Some((PodRole::from_labels(labels)?, labels.get(ATTEMPT_LABEL)?.parse().ok()?))
@@ -31,7 +31,7 @@ pub(super) fn conditions(pod: &PartialPod) -> Vec<(String, String)> {
     conditions.map(|condition| (condition.type_.clone(), condition.status.clone())).collect()
 }
 
-/// Why a pod can't start, if its status has a reason.
+/// The reason why a pod can't start, if the pod's status has one.
 pub(super) fn blocking_reason(pod: &PartialPod) -> Option<BlockingReason> {
     let reason = |reason: &Option<String>, message: &Option<String>| BlockingReason {
         reason: reason.clone().unwrap_or_else(|| "Waiting".into()),
@@ -54,19 +54,19 @@ pub(super) fn blocking_reason(pod: &PartialPod) -> Option<BlockingReason> {
     Some(reason(&unexpected.reason, &unexpected.message))
 }
 
-/// The pod's state by its status in the API, and since when it is in it.
+/// The pod's state according to its status in the API, and the time at which the pod entered this state.
 pub(super) fn state(pod: &PartialPod) -> (InstanceState, UnixMillis) {
     let (metadata, status) = (&pod.metadata, &pod.status);
     let created = time(metadata.creation_timestamp.as_ref()).unwrap_or(UnixMillis(0));
     let is_trainer = |container: &&ContainerStatus| container.name == CONTAINER_NAME;
     let trainer: Option<&ContainerState> =
         status.container_statuses.iter().flatten().find(is_trainer).and_then(|trainer| trainer.state.as_ref());
-    // only the trainer container's exit counts, not its sidecars'; also while the pod is being deleted
+    // only the exit of the trainer container counts, not the exit of a sidecar, even while the pod is being deleted
     if let Some(ended) = trainer.and_then(|trainer| trainer.terminated.as_ref()) {
         return (InstanceState::Exited(exit(pod, Some(ended))), time(ended.finished_at.as_ref()).unwrap_or(created));
     }
     if matches!(status.phase.as_deref(), Some("Failed" | "Succeeded")) {
-        // the trainer never ran, or there is no container status: evicted, or its node was lost
+        // the trainer never ran, or the container status is missing because the pod was evicted or its node was lost
         let at = pod.condition("DisruptionTarget").and_then(since);
         let exit = init_container_exit(pod).unwrap_or_else(|| exit(pod, None));
         return (InstanceState::Exited(exit), at.unwrap_or(created));
@@ -81,7 +81,7 @@ pub(super) fn state(pod: &PartialPod) -> (InstanceState, UnixMillis) {
         return (InstanceState::Ready, ready.and_then(since).unwrap_or(created));
     }
     match trainer.and_then(|trainer| time(trainer.running.as_ref()?.started_at.as_ref())) {
-        // readiness was lost: the start-up timeout runs from that moment
+        // the pod may have lost its readiness: the start-up timeout then runs from that moment
         Some(started) => (InstanceState::Starting, started.max(ready.and_then(since).unwrap_or(started))),
         None if !pod.spec.scheduling_gates.is_empty() => (InstanceState::SchedulingGated, created),
         None => (InstanceState::Pending, created),

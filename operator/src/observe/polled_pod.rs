@@ -9,8 +9,8 @@ use stagecoach_lifecycle::{InstanceId, UnixMillis};
 use super::now;
 use crate::requeue::PROGRESS_INTERVAL_SECONDS;
 
-/// The wait for a ready spare that does not answer, before decisions are made without knowing whether it is a
-/// stage by now.
+/// The longest wait for the first response of a ready spare. After this time, the operator decides without knowing
+/// whether the spare is a stage by now.
 const FIRST_RESPONSE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The last response of a pod.
@@ -18,27 +18,27 @@ const FIRST_RESPONSE_TIMEOUT: Duration = Duration::from_secs(5);
 pub(crate) struct PolledStatus {
     /// The response.
     pub status: StageStatus,
-    /// When the response last differed from the one before.
+    /// The time at which the response last differed from the response before.
     pub changed_at: UnixMillis,
-    /// When it was received.
+    /// The time at which the response was received.
     pub polled_at: UnixMillis,
     /// Whether the last request was answered.
     pub is_reachable: bool,
 }
 
 impl PolledStatus {
-    /// Whether it prepares data or waits for its peers.
+    /// Whether the pod prepares data or waits for its peers.
     pub(crate) fn is_preparing(&self) -> bool {
         matches!(self.status.phase, StagePhase::Preparing | StagePhase::Forming)
     }
 
-    /// Whether it trains.
+    /// Whether the pod trains.
     pub(crate) fn is_training(&self) -> bool {
         self.status.phase == StagePhase::Training
     }
 
-    /// Whether a change that is no news triggers a reconcile, after `last`, the status that triggered the last one: the
-    /// first progress does at once, other changes once per interval.
+    /// Whether a change that is no news triggers a reconcile. `last` is the status that triggered the last reconcile.
+    /// The first progress triggers a reconcile at once; other changes trigger one per interval.
     pub(super) fn is_due(&self, last: &PolledStatus) -> bool {
         let has_progress = |polled: &PolledStatus| polled.status.progress != ProgressStatus::default();
         let is_interval_over = last.polled_at.plus_seconds(PROGRESS_INTERVAL_SECONDS) <= self.polled_at;
@@ -47,29 +47,29 @@ impl PolledStatus {
     }
 }
 
-/// The knowledge of a pod from its responses.
+/// The facts about a pod that its responses have reported.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct PolledPod {
-    /// Its last response; None before the first one.
+    /// The pod's last response; `None` before the first response.
     pub last: Option<PolledStatus>,
-    /// The pod's stage, and the time at which it first reported it; never changes afterwards. `None` for a spare that
-    /// has taken no stage's place.
+    /// The pod's stage, and the time of the first response that named the stage. The value never changes afterwards.
+    /// `None` for a spare that has not taken the place of a stage.
     pub stage: Option<(InstanceId, UnixMillis)>,
-    /// When its polls began.
+    /// The time at which the polls of the pod began; `None` until then.
     pub(super) polled_since: Option<Instant>,
-    /// Whether a request was answered, or has failed.
+    /// Whether a first request was answered or has failed.
     pub(super) was_asked: bool,
 }
 
 impl PolledPod {
-    /// Whether a first response may arrive soon; `is_ready` is whether the kubelet says that the pod is ready.
+    /// Whether a first response may arrive soon. `is_ready` is the pod's readiness according to the kubelet.
     pub(crate) fn is_awaited(&self, is_ready: bool) -> bool {
         let may_answer = |since: Instant| !self.was_asked || is_ready && since.elapsed() < FIRST_RESPONSE_TIMEOUT;
         self.last.is_none() && self.polled_since.is_some_and(may_answer)
     }
 
-    /// Stores the response to a request; None if there was none. Returns whether it is news; the outcome of the first
-    /// request always is.
+    /// Stores the response to a request; `None` stands for a request without a response. Returns whether the outcome is
+    /// news. The outcome of the first request is always news.
     pub(super) fn receive(&mut self, response: Option<StageStatus>) -> bool {
         let is_first = !std::mem::replace(&mut self.was_asked, true);
         if let Some(&StageStatus { spare: None, stage, incarnation, .. }) = response.as_ref() {

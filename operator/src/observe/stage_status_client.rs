@@ -12,11 +12,13 @@ use tokio::net::TcpStream;
 
 use crate::sync::AbortOnDrop;
 
-/// Limits of one request: the time beyond what a pod may hold the response, and the bytes of the body.
+/// Limits of one request: the time in addition to the time for which a pod may hold its response, and the size of the
+/// body in bytes.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(2);
 const MAX_BODY_BYTES: usize = 1 << 16;
 
-/// Reads `/status` of one pod. Keeps its connection: to open one would be most of the cost of a request.
+/// Reads `/status` of one pod. The client keeps its connection, because a new connection would be most of the cost of a
+/// request.
 pub(super) struct StageStatusClient {
     address: IpAddr,
     connection: Option<Connection>,
@@ -32,7 +34,7 @@ impl StageStatusClient {
         StageStatusClient { address, connection: None }
     }
 
-    /// The pod's response; None if there is none in time.
+    /// The pod's response; `None` if no response arrives in time.
     pub(super) async fn fetch(&mut self, query: StatusQuery) -> Option<StageStatus> {
         let timeout = query.timeout() + REQUEST_TIMEOUT;
         if let Some(mut kept) = self.connection.take().filter(|kept| !kept.sender.is_closed()) {
@@ -41,7 +43,7 @@ impl StageStatusClient {
                 self.connection = Some(kept);
                 return response;
             }
-            // the pod has closed it meanwhile
+            // the pod has closed the connection meanwhile
         }
         let mut connection = tokio::time::timeout(REQUEST_TIMEOUT, Connection::open(self.address)).await.ok()??;
         let response = tokio::time::timeout(timeout, connection.request(query)).await.ok()??;
@@ -57,7 +59,7 @@ impl Connection {
         Some(Connection { sender, _task: AbortOnDrop(tokio::spawn(connection).abort_handle()) })
     }
 
-    /// `None` if the connection ends, or the response is not a status.
+    /// The response to one request; `None` if the connection ends or the response is not a status.
     async fn request(&mut self, query: StatusQuery) -> Option<StageStatus> {
         let request = http::Request::get(query.path()).header("Host", "stage").body(Empty::<Bytes>::new()).ok()?;
         self.sender.ready().await.ok()?;

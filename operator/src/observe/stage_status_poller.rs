@@ -1,6 +1,6 @@
-//! Polls `/status` of each job's stage 0 and of its spares, in the background: a pod that does not answer delays no
-//! reconcile. A pod holds its response until it has news, and news triggers a reconcile; progress alone triggers one
-//! per interval. The operator pulls, so that pods need no API permissions.
+//! Polls `/status` of each job's stage 0 and of its spares in the background, so that a pod that does not answer delays
+//! no reconcile. A pod holds its response until it has news, and news triggers a reconcile. Progress alone triggers one
+//! reconcile per interval. The operator pulls, so that pods need no API permissions.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -16,24 +16,24 @@ use crate::build::JobReference;
 use crate::sync::{AbortOnDrop, PerJob};
 use crate::triggers::Triggers;
 
-/// Pauses before the next request: after news, and after the first of several without an answer; each later one is
-/// twice as long, up to the poll interval.
+/// Pauses before the next request: after news, and after the first request without an answer. Each further request
+/// without an answer doubles the pause, up to the poll interval.
 const PAUSE_AFTER_NEWS: Duration = Duration::from_millis(20);
 const FIRST_RETRY_PAUSE: Duration = Duration::from_millis(100);
 
-/// The polls of a pod. Its responses are kept as long as it exists, also when it is no longer polled.
+/// The polls of a pod. The responses are kept as long as the pod exists, even when the pod is no longer polled.
 #[derive(Debug, Default)]
 struct Polls {
     pod: PolledPod,
     /// The last status that triggered a reconcile.
     last_triggering: Option<PolledStatus>,
-    /// Polls the pod; None while that is not wanted.
+    /// The task that polls the pod; `None` while the pod is not polled.
     task: Option<AbortOnDrop>,
 }
 
 impl Polls {
-    /// Stores the response to a request; None if there was none. Returns whether it is news, and whether it triggers a
-    /// reconcile.
+    /// Stores the response to a request; `None` stands for a request without a response. Returns whether the outcome is
+    /// news, and whether it triggers a reconcile.
     fn receive(&mut self, response: Option<StageStatus>) -> (bool, bool) {
         let is_news = self.pod.receive(response);
         let is_due =
@@ -46,7 +46,7 @@ impl Polls {
     }
 }
 
-/// The polls, by the UIDs of the job and of the pod. Cheap to clone.
+/// The polls, by the UIDs of the job and of the pod. The struct is cheap to clone.
 #[derive(Clone, Debug)]
 pub(crate) struct StageStatusPoller {
     interval: Duration,
@@ -55,12 +55,12 @@ pub(crate) struct StageStatusPoller {
 }
 
 impl StageStatusPoller {
-    /// A pod without news is polled once per `interval`.
+    /// A poller that polls a pod without news once per `interval`.
     pub(crate) fn new(interval: Duration, triggers: Arc<Triggers>) -> StageStatusPoller {
         StageStatusPoller { interval, jobs: Arc::default(), triggers }
     }
 
-    /// The responses of `pod` so far; it is polled from now on.
+    /// The responses of `pod` so far. The poller polls the pod from now on.
     pub(crate) fn poll(&self, job: &JobReference, pod: &ObservedPod) -> PolledPod {
         let mut jobs = self.jobs.lock();
         let polls = jobs.entry(job.uid.clone()).or_default().entry(pod.uid.clone()).or_default();
@@ -78,8 +78,8 @@ impl StageStatusPoller {
         jobs.get(&job.uid).and_then(|pods| pods.get(&pod.uid)).map(|polls| polls.pod.clone()).unwrap_or_default()
     }
 
-    /// Ends the polls of all pods of `job` but those with the UIDs `polled`, and removes those that are not among the
-    /// existing `pods`.
+    /// Ends the polls of all pods of `job` except the pods with the UIDs `polled`. Removes the entries of pods that are
+    /// not among the existing `pods`.
     pub(crate) fn end_others(&self, job: &JobReference, pods: &[ObservedPod], polled: &[String]) {
         let mut jobs = self.jobs.lock();
         let Some(all) = jobs.get_mut(&job.uid) else { return };
@@ -124,7 +124,7 @@ impl StageStatusPoller {
     }
 }
 
-/// Whether the response comes from this pod: an IP address may have been reassigned.
+/// Whether the response comes from this pod. The cluster may have assigned the IP address to another pod.
 fn is_from_pod(status: &StageStatus, job: &str, pod: &ObservedPod) -> bool {
     status.job_uid == job && status.attempt == pod.attempt && status.pod_uid == pod.uid
 }
@@ -141,7 +141,7 @@ mod tests {
         let mut triggers = |step: u64, seconds: u64| {
             let progress = ProgressStatus { step, ..ProgressStatus::default() };
             let (_, triggers_reconcile) = polls.receive(Some(StageStatus { progress, ..StageStatus::default() }));
-            // as if it had come so many seconds after the one before
+            // simulate a response that arrives this many seconds after the response before
             if let Some(last) = polls.last_triggering.as_mut().filter(|_| !triggers_reconcile) {
                 last.polled_at.0 -= seconds * 1000;
             }

@@ -1,4 +1,4 @@
-//! Kubernetes events, for `kubectl describe`. Published after the status was written.
+//! Kubernetes events, for `kubectl describe`. The operator publishes the events after the write of the status.
 
 use k8s_openapi::api::core::v1::ObjectReference;
 use kube::runtime::events::EventType;
@@ -19,7 +19,7 @@ pub(crate) struct JobEvent {
     pub reason: &'static str,
     /// A sentence for the user.
     pub note: String,
-    /// Whether its type is Warning, else Normal.
+    /// Whether the type of the event is Warning and not Normal.
     pub is_warning: bool,
 }
 
@@ -43,7 +43,7 @@ fn warning(reason: &'static str, note: impl Into<String>) -> JobEvent {
     JobEvent { reason, note: note.into(), is_warning: true }
 }
 
-/// The event that an attempt failed; also when more is known of the same failure.
+/// The event for an attempt that failed. The event is published again when more is known about the same failure.
 fn failure_event(inputs: &StatusInputs) -> Option<JobEvent> {
     let failure = inputs.decision.state.last_failure.as_ref()?;
     let is_new = inputs.job.state.last_failure.as_ref() != Some(failure);
@@ -58,7 +58,7 @@ fn attempt_event(inputs: &StatusInputs) -> Option<JobEvent> {
     is_new.then(|| normal("AttemptStarted", format!("attempt {} with {}", attempt.number, attempt.mesh)))
 }
 
-/// The stages that are replaced, each by a spare or by a new pod.
+/// The events for replaced stages. A spare or a new pod replaces each of these stages.
 fn replacement_events(inputs: &StatusInputs) -> impl Iterator<Item = JobEvent> {
     let state = &inputs.decision.state;
     let Attempt { number, mesh, .. } = state.attempt;
@@ -75,10 +75,10 @@ fn replacement_events(inputs: &StatusInputs) -> impl Iterator<Item = JobEvent> {
     })
 }
 
-/// The phase that the job has entered, or with how many replicas it trains now.
+/// The event for the phase that the job has entered, or for a changed number of training replicas.
 fn phase_event(inputs: &StatusInputs, new: &PipelineJobStatus) -> Option<JobEvent> {
     let (old, phase) = (&inputs.job.status, inputs.decision.job_phase);
-    // a status of an older version does not have them
+    // a status of an older version does not have this field
     let has_other_replicas = old.training_replicas.is_some() && new.training_replicas != old.training_replicas;
     if new.phase == old.phase && !(has_other_replicas && phase == JobPhase::Running) {
         return None;
@@ -99,7 +99,7 @@ fn phase_event(inputs: &StatusInputs, new: &PipelineJobStatus) -> Option<JobEven
     }
 }
 
-/// The event that saving fails, or works again.
+/// The event for saving that fails, or that works again.
 fn checkpoint_event(old: &PipelineJobStatus, new: &PipelineJobStatus) -> Option<JobEvent> {
     match (failing_save(old), failing_save(new)) {
         (None, Some(condition)) => Some(warning(condition_reason::SAVING_FAILS, &condition.message)),
@@ -113,7 +113,7 @@ fn failing_save(status: &PipelineJobStatus) -> Option<&Condition> {
     healthy.filter(|condition| condition.reason == condition_reason::SAVING_FAILS)
 }
 
-/// The event that pods can't be created or scheduled, for another reason than before.
+/// The event for pods that can't be created or scheduled, for another reason than before.
 fn scheduling_event(old: &PipelineJobStatus, new: &PipelineJobStatus) -> Option<JobEvent> {
     let Condition { reason, message, .. } = blocked_scheduling(new)?;
     let is_new = blocked_scheduling(old).is_none_or(|old| old.reason != *reason);
@@ -126,7 +126,8 @@ fn blocked_scheduling(status: &PipelineJobStatus) -> Option<&Condition> {
 }
 
 impl JobEvent {
-    /// As the API expects it; the note is truncated to 900 characters (the API allows 1,024 bytes).
+    /// The event in the form that the API expects. The note is truncated to 900 characters (the API allows 1,024
+    /// bytes).
     pub(crate) fn to_api(&self) -> kube::runtime::events::Event {
         let note: String = visible(&self.note).chars().take(900).collect();
         kube::runtime::events::Event {

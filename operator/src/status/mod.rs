@@ -25,17 +25,17 @@ use crate::rejection::Rejections;
 
 /// Inputs of the status and the events.
 pub(crate) struct StatusInputs<'a> {
-    /// The job, as it was when the decision was made.
+    /// The job at the time of the decision.
     pub job: &'a ParsedJob,
-    /// Its observed pods.
+    /// The job's observed pods.
     pub pods: &'a ObservedPods,
     /// The decision.
     pub decision: &'a Decision,
     /// The rejections by the API server at the last try.
     pub rejections: &'a Rejections,
-    /// The end of the log of the stage that failed last, once it was read.
+    /// The end of the log of the stage that failed last, once the log was read.
     pub log_tail: Option<String>,
-    /// The recovery from the last failure, if this operator has observed it from its beginning.
+    /// The recovery from the last failure, if this operator has observed the recovery from its beginning.
     pub recovery: Option<Recovery>,
     /// The objects that another client changes or deletes again and again.
     pub contested: Vec<ChangedObject>,
@@ -43,12 +43,13 @@ pub(crate) struct StatusInputs<'a> {
     pub other_operators: Vec<String>,
     /// This operator's field manager.
     pub field_manager: &'a str,
-    /// Time since this operator wrote the job's status, if it has.
+    /// The time since this operator wrote the job's status; `None` if it has not written the status.
     pub since_last_write: Option<Duration>,
 }
 
 impl StatusInputs<'_> {
-    /// The number of replicas that train: those in the group, if stage 0 reports it, else those whose pods are ready.
+    /// The number of replicas that train: the replicas in the group, if stage 0 reports its group, else the replicas
+    /// whose pods are ready.
     fn training_replicas(&self) -> u32 {
         let Decision { state, training_replicas, .. } = self.decision;
         let polled = self.pods.leader_status.as_ref().filter(|polled| polled.is_reachable);
@@ -66,19 +67,19 @@ impl StatusInputs<'_> {
         }
     }
 
-    /// A sentence that the job trains without some of its replicas, if it does.
+    /// A sentence about the missing replicas, if the job trains without some of its replicas.
     fn missing_replicas(&self) -> Option<String> {
         Replicas::of(self.decision.state.attempt.mesh, self.training_replicas())?.missing()
     }
 }
 
-/// The status after a decision, or the old one if the write can be delayed.
+/// The status after a decision, or the old status if the write can be delayed.
 pub(crate) fn next_status(inputs: &StatusInputs) -> StatusUpdate {
     let StatusInputs { job, pods, decision, .. } = inputs;
     let (old, state, now) = (&job.status, &decision.state, pods.observed_at);
     let attempt = state.attempt.number;
     let count = |wanted: fn(&InstanceState) -> bool| {
-        // without those that were replaced, and without spares
+        // the count has no replaced pods and no spares
         let is_current = |pod: &&ObservedPod| pod.instance_id().is_some_and(|instance| state.is_newest(instance));
         let current = pods.of_attempt(attempt).filter(is_current);
         current.filter(|pod| wanted(&pod.state)).count() as u32
@@ -111,7 +112,7 @@ pub(crate) fn next_status(inputs: &StatusInputs) -> StatusUpdate {
     if let Some(step) =
         state.checkpoint_step.filter(|step| new.checkpoint.as_ref().is_none_or(|known| known.step < *step))
     {
-        // known only from a termination message
+        // only a termination message has reported this checkpoint
         new.checkpoint = Some(CheckpointStatus { step, ..CheckpointStatus::default() });
     }
     new.conditions = conditions::conditions(inputs, &new);
@@ -126,7 +127,7 @@ fn attempt_status(inputs: &StatusInputs) -> Option<AttemptStatus> {
     }
     let all_created = match (&state.attempt_phase, &job.state.attempt_phase) {
         (AttemptPhase::Running { all_created, .. }, _) => *all_created,
-        // may not be written to the status yet
+        // the status may not show this fact yet
         (_, AttemptPhase::Running { all_created: true, .. }) if job.state.attempt.number == attempt.number => true,
         _ => job.status.attempt.as_ref().is_some_and(|old| old.number == attempt.number && old.pods_created),
     };
@@ -143,8 +144,8 @@ fn attempt_status(inputs: &StatusInputs) -> Option<AttemptStatus> {
     })
 }
 
-/// Whether a new attempt keeps the image of the previous one: training has progressed with it, and no field of the spec
-/// that an attempt is made of has changed. A new default image of the operator must not change a running job.
+/// Whether a new attempt keeps the image of the previous attempt: training has progressed with this image, and no spec
+/// field that defines an attempt has changed. A new default image of the operator must not change a running job.
 fn keeps_image(old: &JobState, new: &JobState) -> bool {
     old.max_finished_steps.is_some() && old.attempt.revision == new.attempt.revision
 }
@@ -207,7 +208,7 @@ fn last_failure(inputs: &StatusInputs) -> Option<LastFailureStatus> {
     })
 }
 
-/// The name of the pod of the stage that failed; None of a pod that no longer exists and may have been created as a
+/// The name of the pod of the stage that failed. `None` if the pod no longer exists and may have been created as a
 /// spare.
 fn pod_that_failed(inputs: &StatusInputs, failure: &AttemptFailure) -> Option<String> {
     let instance = failure.instance_id()?;
@@ -219,7 +220,7 @@ fn pod_that_failed(inputs: &StatusInputs, failure: &AttemptFailure) -> Option<St
     })
 }
 
-/// The failure that `decision` is the first to record.
+/// The failure that `decision` records for the first time.
 pub(crate) fn new_failure<'d>(job: &ParsedJob, decision: &'d Decision) -> Option<&'d AttemptFailure> {
     let before = job.state.last_failure.as_ref();
     let failure = decision.state.last_failure.as_ref();
@@ -231,7 +232,7 @@ fn stage_prefix(failure: &AttemptFailure) -> String {
     failure.stage().map(|stage| format!("{stage}: ")).unwrap_or_default()
 }
 
-/// RFC 3339, whole seconds, UTC.
+/// The time in RFC 3339, in whole seconds and UTC.
 pub(crate) fn to_rfc3339(time: UnixMillis) -> String {
     let seconds = i64::try_from(time.0 / 1000).unwrap_or(i64::MAX);
     Timestamp::from_second(seconds).unwrap_or(Timestamp::UNIX_EPOCH).to_string()

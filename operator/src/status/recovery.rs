@@ -1,5 +1,5 @@
-//! The time for which a job did not train after a failure, phase by phase. It is kept in memory: a recovery during
-//! which the operator started is not reported.
+//! The time for which a job did not train after a failure, phase by phase. The operator keeps this time in memory, so
+//! it does not report a recovery during which it started.
 
 use stagecoach_api::contract::GroupStatus;
 use stagecoach_api::job::{FloatString, RecoveryPhasesStatus, RecoveryStatus};
@@ -7,21 +7,21 @@ use stagecoach_lifecycle::{AttemptFailure, AttemptPhase, InstanceState, JobState
 
 use crate::observe::{ObservedPod, ObservedPods};
 
-/// The phases in their order, as the metric names them. Where a spare takes the place of the lost stage, none is
-/// created and none is started: these take no time.
+/// The phases in their order, as the metric names them. If a spare takes the place of the lost stage, no pod is created
+/// or started, and these two phases take no time.
 pub(crate) const PHASES: [&str; 7] = ["noticed", "decided", "created", "started", "joined", "loaded", "first_step"];
 
-/// A recovery, as far as it is.
+/// A recovery, complete or in progress.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Recovery {
     failure: AttemptFailure,
-    /// The attempt that trains on.
+    /// The attempt that continues the training.
     attempt: u64,
-    /// When each phase ended, in their order.
+    /// The end of each phase, in the order of the phases.
     ends: Vec<UnixMillis>,
 }
 
-/// The phases of a recovery that are over by the observed pods.
+/// The phases of a recovery that are over according to the observed pods.
 #[derive(Clone, Debug, Default, PartialEq)]
 struct RecoveryProgress {
     now: UnixMillis,
@@ -56,9 +56,9 @@ impl RecoveryProgress {
     }
 }
 
-/// Whether a group of this attempt has formed after the failure: it has another incarnation of the stage that failed,
-/// or none. Times can't decide it: where a spare takes the place, the next group may train before the operator observes
-/// the failure.
+/// Whether a group of this attempt has formed after the failure: the group has a later incarnation of the stage that
+/// failed, or lacks this stage. Times can't decide this question. If a spare takes the place, the next group may train
+/// before the operator observes the failure.
 fn follows(attempt: u64, group: &GroupStatus, failure: &AttemptFailure) -> bool {
     let taken_by = failure.rank.and_then(|rank| group.incarnations.get(rank as usize));
     attempt > failure.attempt
@@ -66,7 +66,7 @@ fn follows(attempt: u64, group: &GroupStatus, failure: &AttemptFailure) -> bool 
 }
 
 impl Recovery {
-    /// Updates the recovery from the last failure: the one that is `known`, or one that begins now, if the failure
+    /// Updates the recovery from the last failure: the `known` recovery, or a recovery that begins now if the failure
     /// `is_new`.
     pub(crate) fn update(
         known: Option<Recovery>,
@@ -108,13 +108,13 @@ impl Recovery {
         ];
         for end in ends.into_iter().skip(self.ends.len()) {
             let Some(end) = end else { return };
-            // clocks differ: no phase ends in the future or before the one before it
+            // clocks differ: no phase ends in the future or before the previous phase
             let before = self.ends.last().copied().unwrap_or(self.failure.failed_at);
             self.ends.push(end.min(now).max(before));
         }
     }
 
-    /// The seconds of each phase, once all are over.
+    /// The seconds of each phase, once all phases are over.
     pub(crate) fn seconds(&self) -> Option<[f64; PHASES.len()]> {
         let ends: [UnixMillis; PHASES.len()] = self.ends.clone().try_into().ok()?;
         let mut before = self.failure.failed_at;
@@ -125,7 +125,7 @@ impl Recovery {
         }))
     }
 
-    /// The recovery as the status has it, once it is over.
+    /// The recovery in the form of the status, once the recovery is over.
     pub(crate) fn status(&self) -> Option<RecoveryStatus> {
         let seconds = self.seconds()?;
         let rounded = |seconds: f64| Some(FloatString(seconds).rounded(3));
@@ -216,8 +216,8 @@ mod tests {
         assert!(!follows(3, &of(&[0, 2]), &AttemptFailure { rank: None, ..failed }));
     }
 
-    /// With a spare that takes the place of the lost stage, the group may train again before the operator knows of the
-    /// loss.
+    /// With a spare that takes the place of the lost stage, the group may train again before the operator knows about
+    /// the loss.
     #[test]
     fn what_was_over_before_the_failure_was_known_took_no_time() {
         let mut recovery = Recovery::new(&failure());
@@ -232,7 +232,7 @@ mod tests {
     fn clocks_that_differ_make_no_phase_negative() {
         let mut recovery = Recovery::new(&failure());
         recovery.attempt = 4;
-        // the failure is in the operator's future, and stage 0's times before and after all
+        // the failure is in the operator's future, and the times of stage 0 are before and after all other times
         let all =
             RecoveryProgress { is_decided: true, are_created: true, are_started: true, ..RecoveryProgress::default() };
         recovery.advance(&RecoveryProgress { now: UnixMillis(900), group: group([5, 1_000_000, 1_000_001]), ..all });

@@ -1,4 +1,4 @@
-//! Throttles status writes. A status write is the most expensive request of a job, and most of them would only change a
+//! Throttles status writes. A status write is the most expensive request of a job, and most writes would only change a
 //! pod count.
 
 use std::time::Duration;
@@ -17,13 +17,14 @@ const POD_COUNT_INTERVAL: Duration = Duration::from_secs(1);
 /// The status to write.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct StatusUpdate {
-    /// The new status, or the old one if nothing changed or the write is delayed.
+    /// The new status, or the old status if nothing changed or the write is delayed.
     pub status: PipelineJobStatus,
-    /// When to reconcile again to write a delayed change.
+    /// The delay until the reconcile that writes a delayed change.
     pub write_after: Option<Duration>,
 }
 
-/// Delays changes that are not urgent; `since_last_write` is the age of the `old` status, if this operator wrote it.
+/// Delays changes that are not urgent. `since_last_write` is the age of the `old` status, if this operator wrote that
+/// status.
 pub(super) fn throttle(
     new: PipelineJobStatus,
     old: &PipelineJobStatus,
@@ -66,7 +67,8 @@ fn urgent_part(status: &PipelineJobStatus) -> PipelineJobStatus {
     }
 }
 
-/// The part of the record that must be written at once. `all_created` is excluded: it is also cached in memory.
+/// The part of the record that must be written at once. `all_created` is excluded, because this field is also cached in
+/// memory.
 fn recorded_state(status: &PipelineJobStatus) -> Option<JobState> {
     let mut state: JobState = serde_json::from_str(status.record.as_ref()?).ok()?;
     (state.max_finished_steps, state.failures_without_progress) = (None, 0);
@@ -174,7 +176,7 @@ mod tests {
         let update = throttle(at(9, 0), &at(8, 5), Some(Duration::from_secs(5)), NOW);
         assert_eq!(update.write_after, Some(Duration::from_secs(10)), "what is held back is written later");
         assert!(is_written(&at(9, 0), &at(8, 15), 15_000));
-        // together with anything else, after a second
+        // progress together with another change is written after a second
         let mut other = at(9, 0);
         other.conditions[2].message = "5 tensors are loaded".into();
         assert!(is_written(&other, &at(8, 2), 2000));

@@ -1,11 +1,11 @@
-//! Control planes whose Services, and pods, have addresses of IPv6.
+//! Control planes whose Services and pods have IPv6 addresses.
 
 use serde_json::{Value, json};
 use stagecoach_cluster::{Component, Settings};
 
 use crate::support::{TestCluster, has_condition};
 
-/// A cluster whose Services have addresses of these ranges, and an operator that listens as the chart has it.
+/// A cluster whose Services have addresses of these ranges, and an operator that listens as in the chart.
 fn cluster(flags: &[&str]) -> TestCluster {
     let flags = flags.iter().map(|flag| (Component::ApiServer, (*flag).to_owned())).collect();
     let cluster = TestCluster::with_settings(Settings { flags });
@@ -17,7 +17,8 @@ fn service(cluster: &TestCluster, job: &str) -> Value {
     cluster.plane.get(&format!("/api/v1/namespaces/default/services/{job}")).unwrap()["spec"].clone()
 }
 
-/// A job of one stage at ::1, the one address of IPv6 that every machine has: it runs, and its status is heard.
+/// A job of one stage at ::1, the only IPv6 address that every machine has. The job runs, and the operator gets its
+/// status.
 fn stage_at_an_ipv6_address(cluster: &TestCluster) {
     let at = json!({"metadata": {"annotations": {"stagecoach.test/address": "::1"}}});
     cluster.create("six", json!({"stages": 1, "template": at}));

@@ -1,4 +1,4 @@
-//! Trainers of the user's own, and containers beside the trainer.
+//! The user's own trainers, and containers beside the trainer.
 
 use serde_json::{Value, json};
 use stagecoach_cluster::until;
@@ -32,7 +32,7 @@ fn a_sidecar_keeps_no_pod_of_a_finished_job() {
     cluster.wait_phase("meshed", "Complete");
     until("the pods to go", 60, || cluster.pods("meshed").is_empty().then_some(()));
     assert_eq!(cluster.job("meshed").unwrap()["status"]["phase"], "Complete");
-    // the same after a failure that is final
+    // the same happens after a final failure
     cluster.create("broken", json!({"template": {"spec": sidecar}, "restart": {"maxRestarts": 0}}));
     cluster.wait_running("broken", 1);
     cluster.kubelet.pod("broken-0-1").log("the last words");
@@ -60,7 +60,8 @@ fn a_native_sidecar_ends_by_itself_and_its_pod_stays() {
     });
 }
 
-/// A mesh injects by admission. Here the API server does so itself, to pods with a label of these tests.
+/// A mesh injects its container by admission. In this test the API server does so itself, for pods with a label of
+/// these tests.
 #[test]
 fn a_job_stays_out_of_a_mesh_or_ends_in_spite_of_it() {
     let cluster = shared();
@@ -104,7 +105,7 @@ fn a_job_stays_out_of_a_mesh_or_ends_in_spite_of_it() {
     cluster.create("inside", labels(json!({"mesh": "on"})));
     cluster.wait_running("inside", 1);
     assert_eq!(containers("inside"), [2, 2]);
-    // a restart does not wait for the sidecars, and in the end they keep no pod
+    // a restart does not wait for the sidecars, and at the end of the job they keep no pod
     cluster.kubelet.pod("inside-1-1").exit(1, "");
     cluster.wait_running("inside", 2);
     cluster.finish("inside", 2, 2);

@@ -1,4 +1,4 @@
-//! Other clients, and other operators, that write the objects of a job.
+//! Other clients and other operators that write the objects of a job.
 
 use std::time::{Duration, Instant};
 
@@ -7,7 +7,7 @@ use stagecoach_cluster::{condition_of, until};
 
 use crate::support::{OperatorProcess, TestCluster, has_condition, network_policy, path, shared};
 
-/// An operator of one namespace with a Lease's name of its own.
+/// An operator of one namespace with its own Lease.
 fn operator_of(cluster: &TestCluster, namespace: &str, lease: &str, readers: &str) -> OperatorProcess {
     cluster.operator(
         cluster.kubeconfig(),
@@ -32,7 +32,7 @@ fn operators_with_other_settings_find_each_other_and_back_off() {
     cluster.create("disputed/demo", json!({}));
     cluster.wait_running("disputed/demo", 1);
     cluster.wait("disputed/demo", "said to have two operators", names_both);
-    // After twelve writes each operator pauses for a second at least between two of its repairs.
+    // After twelve writes, each operator pauses for at least a second between two of its repairs.
     let began = Instant::now();
     let generation = || cluster.plane.get(&network_policy("disputed/demo"))?["metadata"]["generation"].as_u64();
     let before = generation().unwrap();
@@ -50,7 +50,7 @@ fn operators_with_the_same_settings_find_each_other_too() {
     let job = "shared-by-two/demo";
     cluster.create(job, json!({}));
     cluster.wait_running(job, 1);
-    // whoever is first writes a status, so that both have written one after some
+    // the faster operator writes each status, so both have written one after some rounds
     for round in 1..=20 {
         if cluster.job(job).is_some_and(|job| names_both(&job)) {
             break;
@@ -69,7 +69,7 @@ fn a_client_that_undoes_repairs_is_named() {
     cluster.wait_running("undone", 1);
     let change = json!({"spec": {"egress": [{}]}});
     let contested = until("the condition to name the client", 120, || {
-        // refused while the operator writes it
+        // the API server refuses this change while the operator writes the object
         drop(cluster.plane.client().patch(&network_policy("undone"), &change));
         let job = cluster.job("undone")?;
         has_condition(&job, "ObjectsInSync", "False", "ChangedByOthers").then_some(job)
@@ -90,7 +90,7 @@ fn a_repair_that_is_refused_is_no_dispute() {
     let policies = "/apis/networking.k8s.io/v1/namespaces/default/networkpolicies";
     cluster.plane.client().create(policies, &foreign).unwrap();
     cluster.edit_and_wait("occupied", json!({"networkPolicy": {"mode": "Restricted"}}));
-    // each is reconciled, and so is the repair tried, but nothing is repaired
+    // each change is reconciled and each repair is tried, but nothing is repaired
     for seconds in 3600..3610 {
         let job = cluster.edit_and_wait("occupied", json!({"ttlSecondsAfterFinished": seconds}));
         assert!(has_condition(&job, "ObjectsInSync", "True", "InSync"), "{:#}", job["status"]["conditions"]);
@@ -116,7 +116,7 @@ fn what_admission_changes_is_not_repaired() {
     let cluster = shared();
     cluster.create_namespace("mutated");
     cluster.plane.apply(MUTATION);
-    // admission takes a moment to know the policy
+    // admission takes a moment to learn of the policy
     let probe = json!({"apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy",
         "metadata": {"name": "probe", "namespace": "mutated"}, "spec": {"podSelector": {}, "policyTypes": ["Ingress"]}});
     let policies = "/apis/networking.k8s.io/v1/namespaces/mutated/networkpolicies";
@@ -135,7 +135,7 @@ fn what_admission_changes_is_not_repaired() {
     let reconcile_again = |seconds: u64| drop(cluster.edit_and_wait(job, json!({"ttlSecondsAfterFinished": seconds})));
     (3600..3610).for_each(reconcile_again);
     assert_eq!(repairs(), 0, "{}", operator.log());
-    // another client's change still is repaired
+    // the change of another client is still repaired
     let change = json!({"spec": {"podSelector": {"matchLabels": {"app": "nobody"}}}});
     cluster.plane.client().patch(&network_policy("mutated/demo"), &change).unwrap();
     until("the change to be undone", 60, || {

@@ -1,4 +1,4 @@
-//! The operator crashes after its first, second, third ... write to the API and is restarted: the result is always the
+//! The operator crashes after its first, second, third ... write to the API and restarts. The result is always the
 //! same.
 
 use std::sync::Mutex;
@@ -8,10 +8,10 @@ use crate::support::{OperatorProcess, TestCluster, shared};
 use serde_json::{Value, json};
 use stagecoach_cluster::{Fate, Proxy, merge, until};
 
-/// Runs in parallel: each has its own namespace and its own operator, which mostly wait.
+/// Number of parallel runs. Each run has its own namespace and its own operator, which mostly wait.
 const PARALLEL_RUNS: usize = 4;
 
-/// The time limit for the end, on a busy machine.
+/// The time limit for reaching the end, on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// The life of a job: a setup, an action during which the operator crashes, and the expected end.
@@ -23,7 +23,7 @@ struct Scenario {
     end: Value,
 }
 
-/// A scenario's run in a namespace of its own.
+/// A scenario's run in its own namespace.
 struct ScenarioRun<'s> {
     cluster: &'s TestCluster,
     proxy: &'s Proxy,
@@ -55,7 +55,7 @@ impl ScenarioRun<'_> {
         all
     }
 
-    /// The objects in the end, without what differs from run to run.
+    /// The objects at the end, without the fields that differ from run to run.
     fn end(&self) -> Value {
         let names = |api: &str, kind: &str| -> Vec<Value> {
             self.list(api, kind).iter().map(|object| object["metadata"]["name"].clone()).collect()
@@ -81,7 +81,7 @@ impl ScenarioRun<'_> {
         })
     }
 
-    /// Waits until all is as it is to be in the end; nothing is left to write then.
+    /// Waits until all objects are in their final state. Nothing is left to write then.
     fn wait_for(&self, end: &Value) {
         let deadline = Instant::now() + PATIENCE;
         let mut now = self.end();
@@ -93,8 +93,8 @@ impl ScenarioRun<'_> {
     }
 }
 
-/// Runs a scenario to its end in `namespace`; the operator crashes after so many writes, unless it reaches the end with
-/// fewer: two status writes may become one. Returns the number of writes.
+/// Runs a scenario to its end in `namespace`. The operator crashes after `crash` writes, unless it reaches the end with
+/// fewer writes: two status writes may become one. Returns the number of writes.
 fn run(cluster: &TestCluster, scenario: &Scenario, namespace: String, crash: Option<usize>) -> usize {
     cluster.create_namespace(&namespace);
     let proxy = Proxy::start(cluster.kubeconfig(), cluster.plane.folder());
@@ -176,7 +176,7 @@ fn scenarios() -> Vec<Scenario> {
                 "stages": 1, "dataParallel": 2, "training": {"gradientBlocks": 2}, "restart": {"reformTimeoutSeconds": 60},
             }),
             setup: first,
-            // the other one trains on meanwhile
+            // the other replica continues to train meanwhile
             action: |run| run.cluster.kubelet.pod(&format!("{}/job-1-0-1", run.namespace)).exit(1, ""),
             end: training(
                 1,

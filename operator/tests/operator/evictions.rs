@@ -1,11 +1,11 @@
-//! Pods that are preempted, or evicted by a taint: restarted uncounted, with the cause in the status.
+//! Pods that are preempted or evicted by a taint. They restart without counting, and the status shows the cause.
 
 use serde_json::{Value, json};
 use stagecoach_cluster::until;
 
 use crate::support::{exclusive, path};
 
-/// The GPUs of a node of the cluster.
+/// Number of GPUs of a node of the cluster.
 const GPUS_PER_NODE: u32 = 64;
 
 fn gpus() -> Value {
@@ -17,7 +17,7 @@ fn preemptions_and_evictions_are_not_counted() {
     let cluster = exclusive();
     let client = cluster.plane.client();
 
-    // a job on two nodes, another pod on the third: a pod of higher priority preempts a stage
+    // a job runs on two nodes and another pod on the third, and a pod of higher priority preempts a stage
     let template =
         json!({"spec": {"terminationGracePeriodSeconds": 1, "containers": [{"name": "trainer", "resources": gpus()}]}});
     cluster.create("preempted", json!({"scheduling": {"gang": "None"}, "template": template}));
@@ -30,7 +30,7 @@ fn preemptions_and_evictions_are_not_counted() {
         let pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": {
             "priorityClassName": "urgent", "terminationGracePeriodSeconds": 0,
             "containers": [{"name": "a", "image": "a", "resources": gpus()}]}});
-        // admission has the class from a watch of its own
+        // admission learns of the class from a watch of its own
         until("admission to know the class", 30, || match client.create(pods, &pod) {
             Ok(_) => Some(()),
             Err(refusal) if refusal.message.contains("no PriorityClass") => None,
@@ -43,7 +43,7 @@ fn preemptions_and_evictions_are_not_counted() {
     client.delete(&format!("{pods}/urgent-1"));
     cluster.wait_running("preempted", 2);
 
-    // a node with a NoExecute taint
+    // a node gets a NoExecute taint
     let on = |pod: &str| cluster.plane.get(&format!("{pods}/{pod}")).unwrap()["spec"]["nodeName"].clone();
     let node = format!("/api/v1/nodes/{}", on("preempted-1-2").as_str().unwrap());
     let taint = json!([{"key": "broken", "effect": "NoExecute"}]);

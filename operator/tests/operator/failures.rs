@@ -33,7 +33,7 @@ fn the_node_of_a_stage_that_computed_wrong_is_kept_out_of_the_next_attempts() {
     let told = condition_of(&job, "AuditsEqual").unwrap()["message"].clone();
     assert_eq!(told, format!("audit of step 20: stage 1 computed wrong; pod miscalculated-1-1 is on node {node}"));
     assert!(!nodes("2").is_empty() && !nodes("2").contains(&node), "{:?}", nodes("2"));
-    // and of the one after, whatever ends this one
+    // the node is also kept out of the attempt after this one, whatever ends this one
     pod("miscalculated-0-2").exit(1, "");
     cluster.wait_running("miscalculated", 3);
     assert!(!nodes("3").is_empty() && !nodes("3").contains(&node), "{:?}", nodes("3"));
@@ -59,11 +59,11 @@ fn the_root_cause_is_reported_and_no_secondary_failure() {
     assert_eq!(failure["message"], "ran into a wall");
     assert_eq!(job["status"]["restarts"]["counted"], 1);
     assert!(cluster.pods("culprit").iter().all(|pod| pod["metadata"]["labels"]["stagecoach.dev/attempt"] == "2"));
-    // it is read in the background
+    // the log is read in the background
     let read = cluster.wait("culprit", "read", |job| job["status"]["lastFailure"]["logTail"].is_string());
     let tail = read["status"]["lastFailure"]["logTail"].as_str().unwrap();
     assert!(tail.ends_with("the last words of stage 1\n") && tail.len() <= 2048, "{tail}");
-    // each has its own words
+    // each event has the words of its own attempt
     until("the events of both attempts", 30, || {
         let events = cluster.plane.client().list("/apis/events.k8s.io/v1/namespaces/default/events");
         let told =
@@ -105,7 +105,7 @@ fn a_deleted_pod_restarts_the_group() {
 #[test]
 fn an_invalid_job_fails_at_once() {
     let cluster = shared();
-    // kept long enough for its final status
+    // the job is kept long enough for its final status
     cluster.create("invalid", json!({"ttlSecondsAfterFinished": 3600}));
     cluster.wait_running("invalid", 1);
     cluster.kubelet.pod("invalid-0-1").exit(78, &message(FailureKind::InvalidConfig, 0, "no such corpus"));
@@ -128,7 +128,7 @@ fn a_failed_init_container_is_told_and_not_the_sidecar_that_ends_for_it() {
     let restart = json!({"maxRestarts": 1});
     cluster.create("unfetched", json!({"restart": restart, "template": {"spec": {"initContainers": init}}}));
     let job = cluster.wait_phase("unfetched", "Failed");
-    // its code has no meaning in the contract of stages
+    // this exit code has no meaning in the contract of stages
     assert!(has_condition(&job, "Failed", "True", "BudgetExhausted"), "{:#}", job["status"]);
     let failure = last_failure(&job);
     assert_eq!((&failure["reason"], &failure["exitCode"]), (&json!("Error"), &json!(1)));
@@ -137,9 +137,9 @@ fn a_failed_init_container_is_told_and_not_the_sidecar_that_ends_for_it() {
 
 #[test]
 fn a_dead_node_delays_a_restart_by_its_timeout_at_most() {
-    // no other job's pods must be on the node that is lost
+    // no other job's pods may be on the lost node
     let cluster = exclusive();
-    // on two nodes, one of which is lost
+    // the job runs on two nodes, and one of them is lost
     let spread = json!({"spec": {"affinity": {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [
         {"topologyKey": "kubernetes.io/hostname", "labelSelector": {"matchLabels": {"stagecoach.dev/job": "orphaned"}}}]}}}});
     cluster.create("orphaned", json!({"template": spread, "restart": {"terminationTimeoutSeconds": 5}}));
@@ -150,7 +150,7 @@ fn a_dead_node_delays_a_restart_by_its_timeout_at_most() {
     cluster.kubelet.pod("orphaned-0-1").exit(75, &message(FailureKind::PeerLost, 0, "lost stage 1"));
     let job = cluster.wait("orphaned", "at attempt 2", |job| job["status"]["attempt"]["number"] == 2);
     assert_eq!(last_failure(&job)["reason"], "NodeLost");
-    // the lost pod can't be deleted, and the new ones are created all the same
+    // the lost pod can't be deleted, and the new pods are created all the same
     until("the pods of attempt 2", 60, || {
         let new = |pod: &&Value| pod["metadata"]["labels"]["stagecoach.dev/attempt"] == "2";
         (cluster.pods("orphaned").iter().filter(new).count() == 2).then_some(())
@@ -169,7 +169,7 @@ fn the_exit_of_a_deleted_pod_is_the_cause() {
     cluster.wait_running("alone", 1);
     cluster.plane.client().delete("/api/v1/namespaces/default/pods/alone-0-1");
     let job = cluster.wait_running("alone", 2);
-    // no list has it any more: only the watch has delivered its exit
+    // no list contains the pod any more: only the watch has delivered its exit
     assert_eq!((&last_failure(&job)["reason"], &last_failure(&job)["exitCode"]), (&json!("Drained"), &json!(143)));
     assert_eq!(job["status"]["restarts"]["counted"], 0);
 }

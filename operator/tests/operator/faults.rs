@@ -1,5 +1,5 @@
 //! An API server that returns errors, stalls, loses responses and restarts; a spec and an operator that change
-//! half-way; pods and a status written by another client.
+//! half-way; pods and a status that another client writes.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -8,7 +8,7 @@ use crate::support::{OperatorProcess, condition_of, exclusive, has_condition, pa
 use serde_json::{Value, json};
 use stagecoach_cluster::{Fate, Proxy, Seen, merge, until};
 
-/// A namespace with an operator of its own behind a proxy.
+/// A namespace with its own operator behind a proxy.
 struct ProxiedOperator {
     namespace: &'static str,
     proxy: Proxy,
@@ -29,7 +29,7 @@ impl ProxiedOperator {
         format!("{}/job", self.namespace)
     }
 
-    /// The differences between the pods of one attempt, by attempt: images and the label `version`.
+    /// The images and the labels `version` of the pods of each attempt.
     fn versions(&self) -> BTreeMap<String, BTreeSet<(String, Option<String>)>> {
         let mut all: BTreeMap<String, BTreeSet<_>> = BTreeMap::new();
         for pod in shared().kubelet.pods().into_iter().filter(|pod| pod.namespace == self.namespace) {
@@ -40,7 +40,7 @@ impl ProxiedOperator {
     }
 }
 
-/// Delays the creation of every pod but the first, until another rule is set.
+/// Delays the creation of every pod except the first, until another rule is set.
 fn after_one_pod() -> impl FnMut(&Seen) -> Fate + Send {
     let mut pods = 0;
     move |seen: &Seen| {
@@ -66,11 +66,11 @@ fn an_operator_with_another_default_image_does_not_mix_versions() {
     shared().wait_running(&own.job(), 1);
     let image = |tag: &str| BTreeSet::from([(format!("example.com/trainer:{tag}"), None)]);
     assert_eq!(own.versions(), BTreeMap::from([("1".to_owned(), image("1"))]));
-    // the next attempt has the new operator's image: no step was trained yet
+    // the next attempt has the new operator's image, because no step was trained yet
     shared().kubelet.pod(&format!("{}-0-1", own.job())).exit(1, "");
     shared().wait_running(&own.job(), 2);
     assert_eq!(own.versions()["2"], image("2"));
-    // from the first step on a job keeps its image
+    // from the first step on, a job keeps its image
     shared().train_to(&own.job(), 2, 1);
     drop(second);
     let _third = own.operator(&[("STAGECOACH_TRAINER_IMAGE", "example.com/trainer:3")]);
@@ -153,7 +153,7 @@ fn the_second_replica_takes_over_the_lease() {
     let _second = with("second");
     shared().create(&own.job(), json!({}));
     shared().wait_running(&own.job(), 1);
-    drop(first); // killed: the Lease has to run out
+    drop(first); // killed, so that the Lease has to expire
     holder("second");
     shared().kubelet.pod(&format!("{}-0-1", own.job())).exit(1, "");
     let job = shared().wait_running(&own.job(), 2);
@@ -180,7 +180,7 @@ fn the_lease_survives_clocks_that_differ_and_is_taken_once_it_is_released() {
     let holder =
         |name: &str| shared().plane.get(&format!("{leases}/{name}")).unwrap()["spec"]["holderIdentity"].clone();
 
-    // the holder's clock is a minute late: what it renews is not taken, though it looks as if it had run out
+    // the holder's clock is a minute late: a Lease that it renews is not taken, although it seems expired
     held("late", -60, 15);
     let mut operator = with("late");
     until("the operator to wait for it", 60, || operator.log().contains("waiting for the Lease").then_some(()));
@@ -190,7 +190,7 @@ fn the_lease_survives_clocks_that_differ_and_is_taken_once_it_is_released() {
         assert_eq!(holder("late"), "theirs");
     }
     assert!(operator.ended().is_none());
-    // released, it is taken long before it would have run out
+    // a released Lease is taken long before it would have expired
     shared()
         .plane
         .client()
@@ -199,7 +199,7 @@ fn the_lease_survives_clocks_that_differ_and_is_taken_once_it_is_released() {
     until("it to be taken", 30, || (holder("late") == "ours").then_some(()));
     shared().create(&own.job(), json!({}));
     shared().wait_running(&own.job(), 1);
-    // somebody annotates it: it is renewed all the same
+    // a client annotates the Lease, and the operator renews it all the same
     let renewal = || shared().plane.get(&format!("{leases}/late")).unwrap()["spec"]["renewTime"].clone();
     shared()
         .plane
@@ -208,18 +208,19 @@ fn the_lease_survives_clocks_that_differ_and_is_taken_once_it_is_released() {
         .unwrap();
     let before = renewal();
     until("it to be renewed", 60, || (renewal() != before).then_some(()));
-    // whoever takes it by force ends the operator
+    // a client that takes the Lease by force ends the operator
     shared().plane.client().patch(&format!("{leases}/late"), &json!({"spec": {"holderIdentity": "theirs"}})).unwrap();
     until("the operator to end", 60, || operator.ended());
     assert!(operator.log().contains("the Lease is lost"), "{}", operator.log());
 
-    // the holder's clock is an hour early, and it is gone: what is valid for two seconds is taken after two seconds
+    // the holder is gone, and its clock was an hour early: a Lease that is valid for two seconds is taken after two
+    // seconds
     held("early", 3600, 2);
     let _operator = with("early");
     until("it to be taken", 30, || (holder("early") == "ours").then_some(()));
 }
 
-/// A pod with the labels of stage 0 of `attempt` of this job, and with the changes.
+/// A pod with the labels of stage 0 of `attempt` of this job, and with `changes` merged into it.
 fn labelled_pod(job: &Value, name: &str, attempt: u64, changes: Value) -> Value {
     let labels = json!({
         "stagecoach.dev/job": "job", "stagecoach.dev/job-uid": job["metadata"]["uid"],
@@ -246,14 +247,14 @@ fn only_pods_that_the_job_controls_count_and_no_attempt_number_crashes_the_opera
     let create = |pod: Value| {
         shared().plane.client().create("/api/v1/namespaces/foreign/pods", &pod).unwrap();
     };
-    // without an owner, and with the right owner but an attempt number that was never reached
+    // pods without an owner, and a pod with the right owner but an attempt number that was never reached
     create(labelled_pod(&job, "unowned-next", 7, json!({})));
     create(labelled_pod(&job, "unowned-last", u64::MAX, json!({})));
     create(labelled_pod(&job, "owned-last", u64::MAX, json!({"metadata": {"ownerReferences": [owner]}})));
     for name in ["unowned-next", "unowned-last", "owned-last"] {
         shared().kubelet.pod(&format!("foreign/{name}")).view();
     }
-    // the job is reconciled while all of them exist
+    // the job is reconciled while all of these pods exist
     shared().kubelet.pod(&format!("{}-0-1", own.job())).exit(1, "");
     let job = shared().wait_running(&own.job(), 2);
     assert_eq!((&job["status"]["restarts"]["total"], &job["status"]["stages"]), (&json!(1), &json!(2)));
@@ -271,7 +272,7 @@ fn only_pods_that_the_job_controls_count_and_no_attempt_number_crashes_the_opera
 
 #[test]
 fn an_unreadable_status_is_left_alone() {
-    // the CRD of all jobs changes
+    // this test changes the CRD of all jobs
     let cluster = exclusive();
     cluster.create("unreadable", json!({}));
     cluster.wait_running("unreadable", 1);
@@ -280,7 +281,7 @@ fn an_unreadable_status_is_left_alone() {
     }
     let before = cluster.wait_phase("unreadable", "Complete");
     cluster.kill_operator();
-    // as after a newer operator: a phase that this one does not know, in the CRD and in the status
+    // as after a newer operator: the CRD and the status have a phase that this operator does not know
     let crd = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/pipelinejobs.stagecoach.dev";
     let phases = "/spec/versions/0/schema/openAPIV3Schema/properties/status/properties/phase/enum/-";
     cluster.plane.client().patch(crd, &json!([{"op": "add", "path": phases, "value": "Archived"}])).unwrap();

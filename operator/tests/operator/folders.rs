@@ -1,4 +1,4 @@
-//! Two jobs that name one folder of one claim: one has it, and the other waits.
+//! Two jobs name the same folder of one claim: one job has it, and the other waits.
 
 use serde_json::{Value, json};
 
@@ -21,7 +21,7 @@ fn a_second_job_of_a_folder_waits_until_the_first_is_over() {
     let message = refused("second-there");
     assert!(message.starts_with("the job first-there has the folder \"one-folder\" of claim training"), "{message}");
     assert!(cluster.pods("second-there").is_empty());
-    // a job that runs is not refused for the folder that it is moved to, before it is moved: its pods stay as they are
+    // a running job is not refused for its new folder before it moves there: its pods stay as they are
     cluster.create("moved-there", json!({}));
     cluster.wait_running("moved-there", 1);
     cluster.edit("moved-there", in_folder("one-folder"));

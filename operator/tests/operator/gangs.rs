@@ -1,11 +1,11 @@
-//! PodGroups of other gang schedulers, before their own CRDs.
+//! PodGroups of other gang schedulers, with the schedulers' own CRDs.
 
 use serde_json::{Value, json};
 use stagecoach_cluster::{tool, until};
 
 use crate::support::{TestCluster, condition_of, exclusive, has_condition};
 
-/// Installs the CRD in this file, which comes with `controller-gen`, and waits until it is served.
+/// Installs the CRD in this file, which comes with `controller-gen`, and waits until the API server serves it.
 fn install(cluster: &TestCluster, file: &str, name: &str) {
     let crd = tool("controller-gen").canonicalize().unwrap().with_file_name(file);
     cluster.plane.apply(&std::fs::read_to_string(crd).unwrap());
@@ -19,7 +19,7 @@ fn pod_group(cluster: &TestCluster, api: &str, name: &str) -> Option<Value> {
     cluster.plane.get(&format!("/apis/{api}/namespaces/default/podgroups/{name}"))
 }
 
-/// A restart has a PodGroup of its own, and the old one goes.
+/// Restarts a job. The new attempt has its own PodGroup, and the old PodGroup disappears.
 fn restart(cluster: &TestCluster, api: &str, job: &str) {
     cluster.kubelet.pod(&format!("{job}-1-1")).exit(1, "");
     cluster.wait_running(job, 2);
@@ -34,7 +34,7 @@ fn pod_groups_of_volcano_and_coscheduling_fit_their_crds() {
     let cluster = exclusive();
     let gang = |gang: &str| json!({"scheduling": {"gang": gang}});
 
-    // without their CRDs
+    // the API server does not serve the CRDs yet
     for (job, name) in [("unserved-v", "Volcano"), ("unserved-c", "Coscheduling")] {
         cluster.create(job, gang(name));
         let job_object = cluster.wait(job, "refused", |job| has_condition(job, "Scheduled", "False", "GangNotServed"));
@@ -47,13 +47,13 @@ fn pod_groups_of_volcano_and_coscheduling_fit_their_crds() {
 
     install(&cluster, "scheduling.volcano.sh_podgroups.yaml", "podgroups.scheduling.volcano.sh");
     install(&cluster, "scheduling.x-k8s.io_podgroups.yaml", "podgroups.scheduling.x-k8s.io");
-    // what is served is looked up once a minute: a new operator looks at once
+    // the operator looks up the served APIs once a minute, and a new operator does so at once
     cluster.kill_operator();
     cluster.run_operator(&[]);
     let class = json!({"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": "volcanic"}, "value": 1000});
     cluster.plane.client().create("/apis/scheduling.k8s.io/v1/priorityclasses", &class).unwrap();
 
-    // Volcano's scheduler isn't here, so that another one is named
+    // Volcano's scheduler isn't here, so the template names another scheduler
     let template = json!({
         "metadata": {"annotations": {"scheduling.volcano.sh/queue-name": "research"}},
         "spec": {"schedulerName": "default-scheduler", "priorityClassName": "volcanic"},
@@ -69,7 +69,7 @@ fn pod_groups_of_volcano_and_coscheduling_fit_their_crds() {
     }
     restart(&cluster, VOLCANO, "volcanic");
 
-    // who sets nothing gets Volcano's scheduler and the CRD's own defaults
+    // a job without these settings gets Volcano's scheduler and the CRD's own defaults
     cluster.create("plain", gang("Volcano"));
     until("its pods", 60, || (cluster.pods("plain").len() == 2).then_some(()));
     assert!(cluster.pods("plain").iter().all(|pod| pod["spec"]["schedulerName"] == "volcano"));

@@ -18,7 +18,7 @@ fn a_job_runs_and_completes() {
     assert!(has_condition(&job, "Complete", "True", "Complete"));
     assert!(job["status"]["completionTime"].is_string());
     until("its events", 10, || (cluster.events("plain") == ["AttemptStarted", "Running", "Complete"]).then_some(()));
-    // its pods are kept for their logs, and deleted with it
+    // the job's pods are kept for their logs, and are deleted with the job
     assert_eq!(cluster.pods("plain").len(), 2);
     cluster.plane.client().delete(&path("plain"));
     until("the pods to go with their job", 60, || cluster.pods("plain").is_empty().then_some(()));
@@ -85,7 +85,7 @@ fn a_stage_that_was_still_starting_holds_up_no_restart() {
     cluster.kubelet.pod("starting-1-1").set_ready(false);
     cluster.wait("starting", "with a stage that is not ready", |job| job["status"]["readyStages"] == 2);
     cluster.kubelet.pod("starting-0-1").exit(1, "");
-    // the other is given time to write down how it ends
+    // the pod that is ready gets time to write down how it ends
     for (name, grace_seconds) in [("starting-1-1", 1), ("starting-2-1", 10)] {
         let pod = cluster.kubelet.pod(name);
         assert_eq!(until("its end to be asked for", 30, || pod.grace_seconds()), grace_seconds, "{name}");
@@ -126,7 +126,7 @@ fn a_job_created_suspended_waits_and_its_template_may_be_edited() {
     cluster.edit("queued", json!({"suspend": false}));
     cluster.wait_running("queued", 1);
     assert!(cluster.pods("queued").iter().all(|pod| pod["spec"]["nodeName"] == "node-1"));
-    // suspended again, it saves and terminates
+    // when suspended again, the job saves and terminates
     cluster.edit("queued", json!({"suspend": true}));
     cluster.wait_phase("queued", "Suspended");
     until("the pods to go", 60, || cluster.pods("queued").is_empty().then_some(()));
@@ -142,7 +142,7 @@ fn a_finished_job_is_deleted_after_its_ttl() {
     cluster.wait_running("brief", 1);
     cluster.finish("brief", 1, 2);
     cluster.wait_phase("brief", "Complete");
-    // it stays until it has been seen; then it has finished long enough ago
+    // the job stays until the test has seen its end, and by now it has been finished for long enough
     cluster.edit("brief", json!({"ttlSecondsAfterFinished": 0}));
     until("the job to go", 60, || cluster.job("brief").is_none().then_some(()));
     until("its pods to go", 60, || cluster.pods("brief").is_empty().then_some(()));

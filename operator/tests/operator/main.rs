@@ -1,4 +1,4 @@
-//! The real operator before a real API server; the kubelet is simulated.
+//! Tests of the real operator with a real API server. The kubelet is simulated.
 #![allow(unreachable_pub, clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod address_families;

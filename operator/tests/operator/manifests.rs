@@ -1,4 +1,4 @@
-//! Every manifest that the API server accepts gets the condition `Accepted`, true or false with a message, once.
+//! Every manifest that the API server accepts gets the condition `Accepted` once: true, or false with a message.
 
 use crate::support::{condition_of, jobs, shared};
 use serde_json::json;
@@ -20,7 +20,7 @@ fn no_manifest_makes_the_operator_log_errors_in_a_loop() {
         let name = format!("row-{index}");
         row.manifest["metadata"]["name"] = json!(name);
         row.manifest["metadata"]["namespace"] = json!(NAMESPACE);
-        // as on a laptop, there is no claim in the tables; some jobs would be more pods than there are nodes for
+        // the tables have no claim, as on a laptop, and some jobs would need more pods than the nodes can take
         let claim = json!({"persistentVolumeClaim": {"claimName": "training"}});
         rows::put(&mut row.manifest, "spec.storage", Some(claim));
         if row.manifest["spec"]["stages"].as_u64() > Some(4) {
@@ -42,7 +42,8 @@ fn no_manifest_makes_the_operator_log_errors_in_a_loop() {
             }
         }
     }
-    // each accepted job has pods or a condition that says why not: whatever is retried was tried by then
+    // each accepted job has pods, or a condition with the reason for their absence: by then, every retried action was
+    // tried
     for (name, _) in names.iter().filter(|(_, row)| row.validate.is_none()) {
         until(&format!("{name} to settle"), 60, || {
             let job = cluster.job(name)?;
@@ -53,7 +54,7 @@ fn no_manifest_makes_the_operator_log_errors_in_a_loop() {
             (settled || scheduled).then_some(())
         });
     }
-    // on a busy machine one may be late
+    // a request may be late on a busy machine, so a few failures are allowed
     let log = operator.log();
     let failed: Vec<&str> = log.lines().filter(|line| line.contains("reconcile failed")).collect();
     assert!(failed.len() < 5, "{failed:#?}");

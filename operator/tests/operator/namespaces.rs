@@ -1,4 +1,4 @@
-//! An operator of some namespaces: each of them, and no other.
+//! An operator of some namespaces acts in each of them and in no other.
 
 use crate::support::shared;
 use serde_json::{Value, json};
@@ -13,7 +13,7 @@ fn two_of_three_namespaces_are_watched() {
     let _operator = cluster.operator(cluster.kubeconfig(), &[("STAGECOACH_NAMESPACES", "a,b")]);
     cluster.wait_running("a/job", 1);
     cluster.wait_running("b/job", 1);
-    // events in one do not affect the other
+    // events in one namespace do not affect the other
     cluster.kubelet.pod("b/job-1-1").exit(1, "");
     cluster.wait_running("b/job", 2);
     assert_eq!(cluster.job("a/job").unwrap()["status"]["attempt"]["number"], 1);

@@ -1,4 +1,5 @@
-//! The objects of a job beside its pods: repaired when another client changes them, and gone when they are not needed.
+//! The objects of a job beside its pods. They are repaired when another client changes them, and deleted when not
+//! needed.
 
 use serde_json::{Value, json};
 use stagecoach_cluster::until;
@@ -48,7 +49,7 @@ fn what_another_client_changes_or_deletes_is_repaired() {
         patch(cluster, &objects[object], change.clone());
         until(&format!("{change} to be undone"), 60, || is_as_before(&objects[object], &before[object]));
     }
-    // what the operator does not set is another's
+    // a field that the operator does not set belongs to others
     patch(cluster, &objects[1], json!({"metadata": {"annotations": {"example.com/note": "seen"}}}));
     let job = cluster.job("repaired").unwrap();
     assert_eq!((&job["status"]["phase"], &job["status"]["restarts"]["total"]), (&json!("Running"), &json!(0)));
@@ -67,7 +68,7 @@ fn the_policy_follows_its_mode_while_the_job_runs() {
     cluster.edit("opened", json!({"networkPolicy": {"mode": "Restricted"}}));
     until("the policy to come back", 60, || is_there(true));
     assert_eq!(cluster.job("opened").unwrap()["status"]["attempt"]["number"], 1, "no attempt was started for it");
-    // a policy of that name which is another's stays
+    // a policy of that name that belongs to another client stays
     cluster.create("theirs", json!({"networkPolicy": {"mode": "None"}}));
     let foreign = json!({"apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy", "metadata": {"name": "theirs",
         "labels": {"stagecoach.dev/job": "theirs", "stagecoach.dev/job-uid": cluster.job("theirs").unwrap()["metadata"]["uid"]}},
@@ -99,13 +100,13 @@ fn a_job_that_is_over_or_suspended_holds_no_address() {
     cluster.wait_phase("released", "Complete");
     gone("released");
     assert_eq!(cluster.pods("released").len(), 2, "its pods stay, for their logs");
-    // after a failure that is final
+    // after a final failure
     cluster.create("lost", json!({"restart": {"maxRestarts": 0}}));
     cluster.wait_running("lost", 1);
     cluster.kubelet.pod("lost-0-1").exit(1, "");
     cluster.wait_phase("lost", "Failed");
     gone("lost");
-    // one that another client makes with the name of a finished job is left alone
+    // an object that another client creates with the name of a finished job is left alone
     let foreign =
         json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": "lost"}, "spec": {"ports": [{"port": 1}]}});
     cluster.plane.client().create("/api/v1/namespaces/default/services", &foreign).unwrap();

@@ -1,11 +1,11 @@
-//! Requests of single stages, and devices by claims: the examples of docs/GPUS.md, placed by the real scheduler.
+//! Requests of single stages, and devices by claims. The real scheduler places the examples of docs/GPUS.md.
 
 use serde_json::{Value, json};
 use stagecoach_cluster::until;
 
 use crate::support::shared;
 
-/// The spec in the page's example under this heading.
+/// The spec in the example under this heading of the page.
 fn example(heading: &str) -> Value {
     let page = include_str!("../../../docs/GPUS.md");
     let (_, section) = page.split_once(heading).unwrap();
@@ -37,11 +37,11 @@ fn a_stage_runs_where_its_own_template_says() {
     let own = (json!("node-0"), json!("128Mi"));
     let common = (json!("node-1"), json!("64Mi"));
     assert_eq!(placed("1"), [own.clone(), common.clone(), common.clone()]);
-    // and after a failure, from what the attempt before had stored or the spec
+    // the same holds after a failure, from the data that attempt 1 stored or from the spec
     cluster.kubelet.pod("unequal-1-1").exit(1, "");
     cluster.wait_running("unequal", 2);
     assert_eq!(placed("2"), [own, common.clone(), common]);
-    // another template for one stage is another attempt, and a field of it that is none is told
+    // a new template for one stage starts a new attempt, and an invalid field in it is reported
     cluster.edit("unequal", json!({"template": {"stages": [{"stage": 2, "spec": {"containers": "none"}}]}}));
     let refused = |job: &Value| {
         let scheduled = crate::support::condition_of(job, "Scheduled");
@@ -78,7 +78,7 @@ fn claims_are_passed_through_and_each_stage_gets_a_device() {
         devices
     };
     assert_eq!(devices(), ["\"node-0\"", "\"node-1\""], "one device a node, so that each pod has one of its own");
-    // claims go with their pods, so that the next attempt finds the devices free
+    // claims are deleted with their pods, so that the next attempt finds the devices free
     cluster.kubelet.pod("claiming-1-1").exit(1, "");
     cluster.wait_running("claiming", 2);
     until("the claims of the first attempt to go", 60, || (devices().len() == 2).then_some(()));

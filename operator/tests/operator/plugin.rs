@@ -1,4 +1,4 @@
-//! `kubectl stagecoach` of jobs that the operator runs.
+//! `kubectl stagecoach` with jobs that the operator runs.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -13,7 +13,7 @@ use stagecoach_cluster::{run as process, tool, until};
 
 use crate::support::{TestCluster, shared};
 
-/// kubectl, which keeps what it learns of the API in the test's folder.
+/// kubectl, with its cache of the API in the test's folder.
 fn kubectl(cluster: &TestCluster) -> PathBuf {
     static MADE: OnceLock<PathBuf> = OnceLock::new();
     let make = || {
@@ -21,7 +21,8 @@ fn kubectl(cluster: &TestCluster) -> PathBuf {
             (cluster.plane.folder().join("plugin-kubectl"), cluster.plane.folder().join("plugin-cache"));
         let real = tool("kubectl");
         let script = format!("#!/bin/sh\nexec '{}' --cache-dir '{}' \"$@\"\n", real.display(), cache.display());
-        // by another process: a program can't be started while a child that was just forked has it open for writing
+        // another process writes the file: a program can't start while a child that was just forked has it open for
+        // writing
         let mut write = Command::new("sh");
         let written = process(write.args(["-c", "cat >\"$0\" && chmod 755 \"$0\""]).arg(&program), &script);
         assert!(written.status.success(), "{written:?}");
@@ -43,7 +44,7 @@ fn run(cluster: &TestCluster, arguments: &[&str], screen: &mut Screen) -> Result
     stagecoach_kubectl::run(kubectl(cluster).as_os_str(), all, screen).map_err(|error| format!("{error:#}"))
 }
 
-/// The output so far, also while the command runs.
+/// The output so far, which can be read while the command runs.
 #[derive(Clone, Default)]
 struct Screen(Arc<Mutex<Vec<u8>>>);
 

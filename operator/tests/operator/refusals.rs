@@ -1,4 +1,4 @@
-//! Pods that the cluster refuses: no failure of the job, and nothing is held meanwhile.
+//! Pods that the cluster refuses. A refusal is no failure of the job, and the job holds nothing meanwhile.
 
 use serde_json::{Value, json};
 use stagecoach_cluster::until;
@@ -10,7 +10,7 @@ fn a_quota_that_is_full_half_way_is_no_failure_and_holds_nothing_for_ever() {
     let (cluster, job) = (shared(), "half/job");
     cluster.create_namespace("half");
     let quota = "/api/v1/namespaces/half/resourcequotas";
-    // of no pod of stage 1: how many pods there are is counted late, so that a quota of one may let two in
+    // the quota allows no pod of stage 1: pods are counted late, so that a quota of one pod may let two in
     let of_stage_1 = json!({"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "one"}, "spec": {
         "hard": {"pods": "0"},
         "scopeSelector": {"matchExpressions": [
@@ -24,16 +24,16 @@ fn a_quota_that_is_full_half_way_is_no_failure_and_holds_nothing_for_ever() {
     let _operator = cluster.operator(cluster.kubeconfig(), &[("STAGECOACH_NAMESPACES", "half")]);
     let template = json!({"stages": [{"stage": 1, "spec": {"priorityClassName": "system-node-critical"}}]});
     cluster.create(job, json!({"scheduling": {"gang": "None"}, "template": template}));
-    // one pod waits in vain for the other: it is told at once, and makes room after a while
+    // one pod waits in vain for the other: the refusal is reported at once, and the pod makes room after a while
     cluster.wait(job, "refused", |job| has_condition(job, "Scheduled", "False", "QuotaExceeded"));
     let waited = cluster.wait(job, "at attempt 2", |job| job["status"]["attempt"]["number"] == 2);
     assert_eq!(waited["status"]["lastFailure"]["reason"], "Unschedulable", "{:#}", waited["status"]);
     let message = waited["status"]["lastFailure"]["message"].to_string();
     assert!(message.contains("exceeded quota: one"), "{message}");
-    // the same if the pod leaves first, since it finds no peer
+    // the same happens if the pod leaves first because it finds no peer
     let attempt_of =
         |pod: &Value| -> Option<u64> { pod["metadata"]["labels"]["stagecoach.dev/attempt"].as_str()?.parse().ok() };
-    // it is tried again within a minute
+    // the operator tries again within a minute
     let pod = until("a pod of attempt 2", 240, || cluster.pods(job).into_iter().find(|pod| attempt_of(pod) >= Some(2)));
     cluster.kubelet.pod(&format!("half/{}", pod["metadata"]["name"].as_str().unwrap())).exit(75, "");
     let is_later = |job: &Value| job["status"]["attempt"]["number"].as_u64() > attempt_of(&pod);

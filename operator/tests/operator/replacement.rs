@@ -1,4 +1,4 @@
-//! A stage that is lost is replaced by a new pod; the pods of the others stay.
+//! A lost stage gets a new pod. The pods of the other stages stay.
 
 use serde_json::{Value, json};
 use stagecoach_api::contract::{GroupStatus, LostStage, StagePhase, StageStatus, env};
@@ -7,21 +7,21 @@ use stagecoach_cluster::until;
 
 use crate::support::{TestCluster, shared};
 
-/// A job of three stages that trains, and whose stages may be replaced; the UIDs of its pods.
+/// Creates a job of three stages that trains and whose stages may be replaced. Returns the UIDs of its pods.
 fn training(cluster: &TestCluster, name: &str) -> Vec<Value> {
     cluster.create(name, json!({"stages": 3, "restart": {"reformTimeoutSeconds": 60}}));
     cluster.wait_running(name, 1);
     uids(cluster, name)
 }
 
-/// By stage.
+/// UIDs of the job's pods, ordered by stage.
 fn uids(cluster: &TestCluster, name: &str) -> Vec<Value> {
     let mut pods = cluster.pods(name);
     pods.sort_by_key(|pod| pod["metadata"]["labels"]["stagecoach.dev/stage"].to_string());
     pods.iter().map(|pod| pod["metadata"]["uid"].clone()).collect()
 }
 
-/// Waits until `restarts` and all are ready again, and that is all there is.
+/// Waits until the status shows `restarts` restarts, all stages are ready again, and no replaced pod is left.
 fn whole_again(cluster: &TestCluster, name: &str, restarts: u64) -> Value {
     let is_whole = |job: &Value| {
         let status = &job["status"];
@@ -78,7 +78,7 @@ fn what_a_recovery_took_is_told_by_phases() {
     cluster.wait("timed", "replaced", |job| {
         job["status"]["restarts"]["replaced"] == 1 && job["status"]["readyStages"] == 2
     });
-    // what the group that was lost tells is not the end of it
+    // a report of the lost group does not end the recovery
     let job = cluster.wait("timed", "Running", |job| job["status"]["phase"] == "Running");
     assert_eq!(job["status"]["lastRecovery"], Value::Null);
     stage_0.set_status(trains(1, 1_000_000_002));
@@ -101,7 +101,7 @@ fn a_stage_that_fails_again_without_progress_makes_the_group_anew() {
     cluster.kubelet.pod("again-0-1-1").exit(1, "");
     let job = cluster.wait_running("again", 2);
     assert_eq!(job["status"]["restarts"], json!({"total": 2, "counted": 2, "replaced": 1, "budgetLeft": 1}));
-    // once it has trained on, it may be replaced again
+    // a stage may be replaced again after further progress
     let status = StageStatus {
         phase: StagePhase::Training,
         progress: ProgressStatus { step: 9, ..ProgressStatus::default() },
@@ -145,7 +145,7 @@ fn a_stage_that_has_ended_is_replaced_before_its_node_says_so() {
         (&json!(1), &json!("Killed"), &json!(null))
     );
     cluster.kubelet.pod("ended-1-1-1").view();
-    // how it ended is told when its node knows
+    // the node reports how the stage ended as soon as it knows
     cluster.kubelet.pod("ended-1-1").oom();
     let job = cluster.wait("ended", "told", |job| job["status"]["lastFailure"]["exitCode"] == 137);
     assert_eq!(job["status"]["lastFailure"]["reason"], "OutOfMemory");

@@ -1,4 +1,4 @@
-//! Replicas of the pipeline: their pods, and what the status says of them.
+//! Replicas of the pipeline: their pods, and their report in the status.
 
 use serde_json::{Value, json};
 use stagecoach_api::contract::{GroupStatus, LostStage, StagePhase, StageStatus};
@@ -13,8 +13,8 @@ fn names(pods: &[Value]) -> Vec<&str> {
     names
 }
 
-/// The disruption controller counts the pods of a budget with a number by themselves, and those of one with a
-/// percentage or `maxUnavailable` by `spec.replicas` of the scale subresource.
+/// The disruption controller counts the pods itself for a budget with a number. For a budget with a percentage or
+/// `maxUnavailable`, it uses `spec.replicas` of the scale subresource.
 #[test]
 fn a_disruption_budget_with_a_number_counts_all_replicas() {
     let cluster = shared();
@@ -74,7 +74,7 @@ fn replicas_have_pods_of_their_own_and_one_that_is_lost_is_replaced() {
     });
 }
 
-/// As many pods, which are other stages now.
+/// The number of pods stays the same, but they are other stages.
 #[test]
 fn replicas_that_become_stages_are_another_attempt() {
     let cluster = shared();
@@ -112,7 +112,7 @@ fn a_job_runs_without_a_replica_that_it_may_lack_and_says_so() {
     stage.set_ready(true);
     let job = cluster.wait("bereft", "both replicas again", replicas(2));
     assert!(has_condition(&job, "Running", "True", "AllReady"), "{job:#}");
-    // stage 0 of one replica and stage 1 of the other make one
+    // stage 0 of one replica and stage 1 of the other form one replica
     cluster.kubelet.pod("bereft-0-1-1").set_ready(false);
     cluster.wait("bereft", "one replica", replicas(1));
     cluster.kubelet.pod("bereft-1-0-1").set_ready(false);
@@ -122,7 +122,7 @@ fn a_job_runs_without_a_replica_that_it_may_lack_and_says_so() {
     assert_eq!(job["status"]["phase"], "Starting");
 }
 
-/// A former leader does not report the group any more, though it runs.
+/// A former leader no longer reports on the group, although it runs.
 #[test]
 fn the_stage_that_took_the_newest_fence_is_believed() {
     let cluster = shared();
@@ -144,13 +144,13 @@ fn the_stage_that_took_the_newest_fence_is_believed() {
     leads("led-0-0-1", 3, 99);
     leads("led-1-0-1", 4, 22);
     cluster.wait("led", "at step 22", step(22));
-    // two that make one replica, by the leader's word although all are ready
+    // two stages form one replica according to the leader, although all pods are ready
     let group = GroupStatus { incarnations: vec![None, Some(0), Some(0), None], ..GroupStatus::default() };
     let status =
         StageStatus { phase: StagePhase::Training, leader_fence: 4, group: Some(group), ..StageStatus::default() };
     cluster.kubelet.pod("led-1-0-1").set_status(status);
     cluster.wait("led", "one replica", |job| job["status"]["trainingReplicas"] == 1);
-    // a stage that the leader has lost
+    // the leader has lost a stage
     let lost = Some(LostStage { stage: 1, incarnation: 0, has_ended: true });
     let status = StageStatus { phase: StagePhase::Forming, leader_fence: 4, lost, ..StageStatus::default() };
     cluster.kubelet.pod("led-1-0-1").set_status(status);

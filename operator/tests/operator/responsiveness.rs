@@ -1,4 +1,4 @@
-//! A pod that does not answer delays no other job's recovery, nor its own.
+//! A pod that does not answer delays neither the recovery of other jobs nor its own job's.
 
 use std::time::Duration;
 
@@ -9,7 +9,8 @@ use stagecoach_cluster::{Fate, Proxy};
 
 use crate::support::shared;
 
-/// Each poll of one takes the poll's whole time limit: one after the other they would take a minute.
+/// Number of jobs whose pods do not answer. Each poll of one takes the poll's full time limit, so that polls one after
+/// the other would take a minute.
 const SILENT_JOBS: usize = 30;
 
 #[test]
@@ -38,7 +39,7 @@ fn pods_that_do_not_answer_hold_up_no_restart() {
 fn news_of_stage_0_does_not_wait_for_the_next_poll() {
     let cluster = shared();
     cluster.create_namespace("news");
-    // nothing is asked a second time within the test
+    // the operator polls nothing a second time within the test
     let env = [("STAGECOACH_NAMESPACES", "news"), ("STAGECOACH_POLL_SECONDS", "3600")];
     let _operator = cluster.operator(cluster.kubeconfig(), &env);
     cluster.create("news/job", json!({}));
@@ -67,7 +68,7 @@ fn a_log_that_comes_late_holds_up_no_restart_and_is_in_the_status_all_the_same()
     cluster.kubelet.pod("logs/job-1-1").exit(1, "");
     let job = cluster.wait("logs/job", "at attempt 2", |job| job["status"]["attempt"]["number"] == 2);
     assert!(job["status"]["lastFailure"]["logTail"].is_null(), "the failure is recorded before its log is read");
-    // the pod is kept until then
+    // the pod is kept until its log has been read
     let job = cluster.wait("logs/job", "read", |job| job["status"]["lastFailure"]["logTail"].is_string());
     assert_eq!(job["status"]["lastFailure"]["logTail"], "the last words\n");
     assert_eq!(job["status"]["attempt"]["number"], 2);

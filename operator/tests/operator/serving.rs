@@ -10,7 +10,7 @@ use stagecoach_cluster::until;
 
 use crate::support::{OperatorProcess, shared};
 
-/// One request; status line, headers and body as they come.
+/// Sends one request. Returns the status line, headers and body as they arrive.
 pub fn ask(address: &str, request: &str, body: &str) -> String {
     let mut stream = TcpStream::connect(address).unwrap();
     let length = body.len();
@@ -24,7 +24,7 @@ pub fn ask(address: &str, request: &str, body: &str) -> String {
     answer
 }
 
-/// The address of an operator that logs JSON.
+/// The address of an operator that writes its log as JSON.
 pub fn address(operator: &OperatorProcess) -> String {
     until("the operator to serve", 60, || {
         let log = operator.log();
@@ -82,7 +82,7 @@ fn it_serves_metrics_and_log_level_and_releases_the_lease_on_sigterm() {
     cluster.wait_running("serving/job", 3);
     wait_for_metric("stagecoach_steps_lost_total 5");
     until("a line at debug level", 30, || (debug(&lines()) > 0).then_some(()));
-    // SIGTERM: it releases the Lease and exits with 0
+    // SIGTERM: the operator releases the Lease and exits with 0
     operator.signal(15);
     let status = until("the operator to exit", 30, || operator.ended());
     assert!(status.success(), "{status}");

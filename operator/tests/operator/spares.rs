@@ -1,4 +1,4 @@
-//! Spares: pods without a stage, which take the place of a stage that is lost. The operator follows.
+//! Spares: pods without a stage, which take the place of a lost stage. The operator follows them.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -10,13 +10,13 @@ use stagecoach_cluster::{Behaviour, until};
 
 use crate::support::{OperatorProcess, TestCluster, condition_of, has_condition, shared};
 
-/// Creates a job of three stages with this many spares, and waits until it trains and they stand by.
+/// Creates a job of three stages with `spares` spares, and waits until the job trains and the spares stand by.
 fn training(cluster: &TestCluster, name: &str, spares: u32) {
     cluster.create(name, json!({"stages": 3, "spares": spares, "restart": {"reformTimeoutSeconds": 60}}));
     stand_by(cluster, name, spares);
 }
 
-/// Waits until all stages are ready and so many spares stand by.
+/// Waits until all stages are ready and `spares` spares stand by.
 fn stand_by(cluster: &TestCluster, name: &str, spares: u32) -> Value {
     let message = format!("all 3 stages are ready; {spares} of {spares} spares stand by");
     cluster.wait(name, "training, with its spares", |job| {
@@ -30,20 +30,20 @@ fn uids(cluster: &TestCluster, name: &str) -> BTreeMap<String, Value> {
     pods.map(|pod| (pod["metadata"]["name"].as_str().unwrap().to_owned(), pod["metadata"]["uid"].clone())).collect()
 }
 
-/// Waits until the job has exactly these pods; their UIDs.
+/// Waits until the job has exactly these pods. Returns their UIDs.
 fn wait_pods(cluster: &TestCluster, name: &str, pods: &[&str]) -> BTreeMap<String, Value> {
     until(&format!("the pods {pods:?}"), 60, || {
         Some(uids(cluster, name)).filter(|uids| uids.keys().map(String::as_str).eq(pods.iter().copied()))
     })
 }
 
-/// The pod says that it is this stage now.
+/// Makes the pod report that it is this stage now.
 fn take_place(cluster: &TestCluster, pod: &str, stage: u32, incarnation: u32) {
     let phase = StagePhase::Forming;
     cluster.kubelet.pod(pod).set_status(StageStatus { stage, incarnation, phase, ..StageStatus::default() });
 }
 
-/// Stage 0 says that it trains and has saved this step.
+/// Makes stage 0 report that it trains and has saved this step.
 fn has_saved(cluster: &TestCluster, stage_0: &str, incarnation: u32, step: u64) {
     cluster.kubelet.pod(stage_0).set_status(StageStatus {
         phase: StagePhase::Training,
@@ -73,7 +73,7 @@ fn a_spare_takes_the_place_of_a_stage_and_the_next_one_is_made() {
     let spare = cluster.pods("spared").into_iter().find(|pod| pod["metadata"]["name"] == "spared-spare-0-1").unwrap();
     assert_eq!(spare["spec"]["schedulingGroup"], Value::Null);
 
-    // it says so before the node says that the stage has ended
+    // the spare reports its stage before the node reports the end of the old one
     take_place(cluster, "spared-spare-0-1", 2, 1);
     wait_replaced(cluster, "spared", 1);
     cluster.kubelet.pod("spared-2-1").oom();
@@ -90,14 +90,14 @@ fn a_spare_takes_the_place_of_a_stage_and_the_next_one_is_made() {
     assert_eq!((&status["stages"], &status["readyStages"]), (&json!(3), &json!(3)));
     assert_eq!(status["attempt"]["number"], 1);
 
-    // what was a spare is lost, and followed by a spare
+    // a former spare is lost, and another spare takes its place
     has_saved(cluster, "spared-0-1", 0, 5);
     wait_saved(cluster, "spared", 5);
     cluster.kubelet.pod("spared-spare-0-1").exit(1, "");
     take_place(cluster, "spared-spare-1-1", 2, 2);
     let job = wait_replaced(cluster, "spared", 2);
     assert_eq!(job["status"]["lastFailure"]["pod"], "spared-spare-0-1");
-    // the number of the one that was lost is not used again while its end is known
+    // the number of the lost spare is not used again while its end is known
     let pods = ["spared-0-1", "spared-1-1", "spared-spare-1-1", "spared-spare-2-1"];
     let last = wait_pods(cluster, "spared", &pods);
     assert!(pods[..3].iter().all(|pod| last[*pod] == after[*pod]), "{after:?} became {last:?}");
@@ -111,7 +111,7 @@ fn a_spare_takes_the_place_of_a_stage_and_the_next_one_is_made() {
 #[test]
 fn the_status_is_read_from_the_spare_that_is_stage_0() {
     let cluster = shared();
-    // the one that was runs on and answers, although it is told to end
+    // the former stage 0 still runs and answers, although it was asked to end
     cluster.kubelet.behave(|pod| (pod.name == "headless-0-1").then_some(Behaviour::IgnoreSigterm));
     let grace = json!({"spec": {"terminationGracePeriodSeconds": 300}});
     let spec = json!({"stages": 3, "spares": 1, "restart": {"reformTimeoutSeconds": 60}, "template": grace});
@@ -150,7 +150,7 @@ fn an_operator_that_was_away_asks_who_is_which_stage() {
     let after = wait_pods(cluster, job, &pods);
     assert!(pods[..3].iter().all(|pod| after[*pod] == before[*pod]), "{before:?} became {after:?}");
     stand_by(cluster, job, 1);
-    // the same when it was recorded before
+    // the same holds if the takeover is already recorded when the operator starts
     drop(operator);
     has_saved(cluster, "away/job-0-1", 0, 5);
     let _operator = start();
@@ -160,7 +160,7 @@ fn an_operator_that_was_away_asks_who_is_which_stage() {
     assert_eq!(uids(cluster, job), after);
 }
 
-/// A quota of pods, once it is counted.
+/// Creates a quota of pods, and waits until it is counted.
 fn pod_quota(cluster: &TestCluster, namespace: &str, pods: u32) {
     let quotas = format!("/api/v1/namespaces/{namespace}/resourcequotas");
     let quota = json!({"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "pods"}, "spec": {"hard": {"pods": pods.to_string()}}});
@@ -170,7 +170,7 @@ fn pod_quota(cluster: &TestCluster, namespace: &str, pods: u32) {
     });
 }
 
-/// Whether the condition `Scheduled` says that the quota has no room for a spare.
+/// Whether the condition `Scheduled` reports that the quota has no room for a spare.
 fn tells_spare_quota(job: &Value) -> bool {
     let message = condition_of(job, "Scheduled").map(|scheduled| scheduled["message"].to_string());
     message.is_some_and(|message| message.contains("a spare can't be created: QuotaExceeded"))
@@ -205,7 +205,7 @@ fn a_rejected_spare_is_told_although_a_repair_is_rejected_too() {
     let operator = cluster.operator(cluster.kubeconfig(), &[("STAGECOACH_NAMESPACES", "crowded")]);
     cluster.create(job, json!({"stages": 3, "restart": {"reformTimeoutSeconds": 60}}));
     cluster.wait_phase(job, "Running");
-    // no longer the job's, so that it can't be restored
+    // the Service no longer belongs to the job, so it can't be restored
     let orphaned = json!({"metadata": {"ownerReferences": null}});
     cluster.plane.client().patch("/api/v1/namespaces/crowded/services/job", &orphaned).unwrap();
     until("the repair to be rejected", 60, || operator.log().contains("does not belong to this job").then_some(()));

@@ -1,4 +1,4 @@
-//! Phases that take too long, and phases that may take long.
+//! Phases that take too long, and phases that are allowed to take long.
 
 use serde_json::{Value, json};
 use stagecoach_api::contract::{StagePhase, StageStatus};
@@ -60,13 +60,13 @@ fn a_long_preparation_that_nobody_can_ask_about_is_no_failure() {
     let told =
         |job: &Value| condition_of(job, "Progressing").is_some_and(|progressing| progressing["status"] == "Unknown");
     cluster.wait("mute", "not heard", told);
-    // another job with the same time-out, which can be asked, is over it meanwhile
+    // meanwhile another job with the same time-out, whose pod answers, exceeds it
     cluster
         .create("asked", json!({"template": never_ready, "restart": {"startupTimeoutSeconds": 8, "maxRestarts": 0}}));
     cluster.wait_phase("asked", "Failed");
     let mute = cluster.job("mute").unwrap();
     assert_eq!((&mute["status"]["attempt"]["number"], &mute["status"]["phase"]), (&json!(1), &json!("Starting")));
-    // heard again, it is judged again
+    // when the pod answers again, the time-out counts again
     stage_0.set_status(preparing);
     let job = cluster.wait("mute", "at attempt 2", |job| job["status"]["attempt"]["number"] == 2);
     assert_eq!(last_failure(&job)["reason"], "StartupTimeout");

@@ -1,4 +1,5 @@
-//! Operators, CRDs and trainers of other versions: what runs is handled on, in the form that its trainer understands.
+//! Operators, CRDs and trainers of other versions: the operator handles running jobs in the form that their trainer
+//! understands.
 
 use std::path::PathBuf;
 
@@ -31,17 +32,17 @@ fn a_newer_crd_stops_no_older_operator() {
     client.patch(crd, &json!([{"op": "add", "path": at, "value": newer}])).unwrap();
     let is_newer = |job: &Value| job["spec"]["pipeline"]["ofANewerVersion"] == 7;
     until("the newer CRD to be served", 60, || cluster.job("before").filter(is_newer));
-    // a job that ran before: a failure is handled, and a change that needs no new attempt starts none
+    // a job that ran before: its failure is handled, and a change that needs no new attempt starts none
     cluster.kubelet.pod("before-1-1").exit(1, "");
     cluster.wait_running("before", 2);
     cluster.edit("before", json!({"restart": {"maxRestarts": 7}}));
     let job = cluster.wait("before", "left running", |job| job["status"]["restarts"]["budgetLeft"] == 6);
     assert_eq!((&job["status"]["attempt"]["number"], &job["status"]["phase"]), (&json!(2), &json!("Running")));
-    // a new one runs, and is told what has no effect
+    // a new job runs, and its status names the fields without effect
     cluster.create("after", json!({}));
     cluster.wait_running("after", 1);
-    // a watch that was open before shows objects in the older form until they change: one that begins now shows what
-    // there is
+    // a watch that was open before shows objects in the older form until they change, and a watch that begins now shows
+    // their present form
     cluster.kill_operator();
     cluster.run_operator(&[]);
     let job = cluster.wait("after", "told", |job| has_condition(job, "Accepted", "True", "UnknownFields"));
@@ -66,7 +67,7 @@ fn a_job_that_trains_keeps_its_config_in_the_form_of_its_image() {
     cluster.create(job, json!({}));
     cluster.wait_running(job, 1);
     cluster.train_to(job, 1, 1);
-    // as another version of the operator wrote it, for its own trainer
+    // the file as another version of the operator wrote it, for its own trainer
     let written = config_map_path(job, 1);
     let mut config_map = cluster.plane.get(&written).unwrap();
     let mut file = job_file(cluster, job, 1);
@@ -84,7 +85,7 @@ fn a_job_that_trains_keeps_its_config_in_the_form_of_its_image() {
     let file = job_file(cluster, job, 3);
     assert_eq!((&file["spec"]["stages"], &file["spec"]["pipeline"]["ofAnotherVersion"]), (&json!(3), &json!(7)));
     assert_eq!(file["spec"]["restart"]["stallTimeoutSeconds"], 77);
-    // another spec has another image, and a file of this version
+    // a changed spec gets the new image, and a file of this version
     cluster.edit(job, json!({"checkpoint": {"everySteps": 7}}));
     cluster.wait_running(job, 4);
     let file = job_file(cluster, job, 4);
@@ -123,7 +124,7 @@ fn this_version_and_the_next_take_turns_at_jobs_that_train() {
     cluster.wait_running("rolling", 2);
     cluster.train_to("rolling", 2, 2);
 
-    // the next version continues in the middle of a restart, with the trainer that the job has
+    // the next version continues in the middle of a restart, with the job's present trainer
     cluster.kubelet.pod("rolling-1-2").exit(1, "");
     cluster.wait("rolling", "restarting", |job| job["status"]["attempt"]["number"] == 3);
     cluster.kill_operator();
@@ -138,7 +139,7 @@ fn this_version_and_the_next_take_turns_at_jobs_that_train() {
     cluster.wait_running("rolling", 4);
     assert!(is_read(&cluster, "rolling", 4), "{:#}", job_file(&cluster, "rolling", 4));
     assert_eq!(image("rolling", 4), "example.com/trainer:1");
-    // what it writes of its own defaults an older trainer reads too
+    // an older trainer also reads the defaults that the next version writes
     cluster.create("defaults", patient.clone());
     let mut newer = patient;
     newer["pipeline"] = json!({"ofNextVersion": 9});
@@ -149,7 +150,7 @@ fn this_version_and_the_next_take_turns_at_jobs_that_train() {
     }
     assert!(is_read(&cluster, "defaults", 1) && !is_read(&cluster, "newer", 1));
 
-    // rolled back in the middle of a restart: each job keeps its trainer, and the file in its form
+    // after a rollback in the middle of a restart, each job keeps its trainer and the form of its file
     for job in ["defaults-1-1", "newer-1-1", "rolling-1-4"] {
         cluster.kubelet.pod(job).exit(1, "");
     }
@@ -165,7 +166,7 @@ fn this_version_and_the_next_take_turns_at_jobs_that_train() {
         (json!("example.com/trainer:2"), json!("example.com/trainer:1"))
     );
 
-    // and forward again, while all train
+    // forward again, while all jobs train
     cluster.train_to("newer", 2, 2);
     cluster.kill_operator();
     let next = start_next();
@@ -192,12 +193,12 @@ fn what_another_version_accepted_is_handled_on() {
     cluster.create("accepted/other", json!({}));
     let status = cluster.wait_running("accepted/other", 1)["status"].clone();
     drop(first);
-    // the volume's root as a job's folder was valid once
+    // earlier versions accepted the volume's root as a job's folder
     cluster.create(job, json!({"storage": {"path": "."}}));
     cluster.create("accepted/new", json!({"storage": {"path": "."}}));
     cluster.plane.client().patch(&format!("{}/status", path(job)), &json!({ "status": status })).unwrap();
     let _second = operator();
-    // its pods are gone
+    // the job's pods are deleted
     let job = cluster.wait_running(job, 2);
     assert!(has_condition(&job, "Accepted", "True", "Valid"), "{:#}", job["status"]);
     cluster.wait("accepted/new", "refused", |job| has_condition(job, "Accepted", "False", "InvalidSpec"));

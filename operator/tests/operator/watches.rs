@@ -1,4 +1,4 @@
-//! The operator's requests to know all pods: one list, whatever the number of jobs, and a watch.
+//! The operator's requests for all pods: one list, whatever the number of jobs, and one watch.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -41,12 +41,12 @@ fn an_operator_that_starts_lists_the_pods_of_all_jobs_once() {
     let env = [("STAGECOACH_NAMESPACES", "lists"), ("STAGECOACH_LOG_FORMAT", "json")];
     let second = cluster.operator(proxy.kubeconfig(), &env);
     let address = address(&second);
-    // of each job what there is, and what its stage 0 says
+    // each job is reconciled for its objects and for the report of its stage 0
     until("all jobs to be reconciled twice", 60, || {
         (metric(&address, "stagecoach_reconcile_seconds_count") >= 2 * JOBS as u64).then_some(())
     });
     assert_eq!(lists.load(Ordering::Relaxed), 1);
-    // what is to be recorded is decided from a list of the job's own
+    // the operator decides what to record from a list of the job's own pods
     cluster.kubelet.pod("lists/job-2-1-1").exit(1, "");
     cluster.wait_running(&name(2), 2);
     assert!(lists.load(Ordering::Relaxed) > 1);

@@ -1,4 +1,4 @@
-//! The cluster's certificates and the kubeconfigs that carry them.
+//! The cluster's certificates, and the kubeconfigs that contain them.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddrV4};
 use std::path::{Path, PathBuf};
@@ -9,7 +9,7 @@ use rcgen::{
 };
 use serde_json::{Value, json};
 
-/// A certificate authority, made for one control plane.
+/// A certificate authority for one control plane.
 pub struct Authority {
     issuer: CertifiedIssuer<'static, KeyPair>,
     folder: PathBuf,
@@ -29,7 +29,7 @@ impl Authority {
         Authority { issuer, folder: folder.to_owned() }
     }
 
-    /// Writes `NAME.crt` and `NAME.key`, for a server with these names and addresses.
+    /// Writes `NAME.crt` and `NAME.key` for a server with these names and addresses.
     pub fn server(&self, name: &str, names: &[&str], addresses: &[Ipv4Addr]) {
         let mut params = subject(name, None);
         let names = names.iter().map(|name| SanType::DnsName((*name).try_into().unwrap()));
@@ -39,7 +39,7 @@ impl Authority {
         self.sign(name, &params);
     }
 
-    /// Writes `NAME.crt` and `NAME.key` for a client, `user` of `group`; gives the `user` of a kubeconfig.
+    /// Writes `NAME.crt` and `NAME.key` for a client, `user` of `group`. Returns the `user` entry of a kubeconfig.
     pub fn client(&self, name: &str, user: &str, group: Option<&str>) -> Value {
         let mut params = subject(user, group);
         params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
@@ -47,7 +47,7 @@ impl Authority {
         json!({"client-certificate": certificate, "client-key": key})
     }
 
-    /// A client as [`Authority::client`], and `NAME.kubeconfig` with which it finds `server`.
+    /// As [`Authority::client`]. Also writes `NAME.kubeconfig`, with which the client finds `server`.
     pub fn kubeconfig(&self, name: &str, user: &str, group: Option<&str>, server: &str) {
         let user = self.client(name, user, group);
         write_kubeconfig(&self.folder.join(format!("{name}.kubeconfig")), server, &self.folder.join("ca.crt"), &user);
@@ -62,7 +62,8 @@ impl Authority {
     }
 }
 
-/// Writes the files of a control plane into `folder`: certificates, and kubeconfigs for components and administrator.
+/// Writes the files of a control plane into `folder`: certificates, and kubeconfigs for components and the
+/// administrator.
 pub fn control_plane(folder: &Path, server: SocketAddrV4) -> Authority {
     let authority = Authority::new(folder);
     let names = ["localhost", "kubernetes", "kubernetes.default", "kubernetes.default.svc"];
@@ -75,7 +76,7 @@ pub fn control_plane(folder: &Path, server: SocketAddrV4) -> Authority {
     authority
 }
 
-/// Writes a kubeconfig for `server`, as JSON, which is YAML.
+/// Writes a kubeconfig for `server`. The file is JSON, which is also YAML.
 pub(crate) fn write_kubeconfig(file: &Path, server: &str, authority: &Path, user: &Value) {
     let config = json!({
         "apiVersion": "v1",

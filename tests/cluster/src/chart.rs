@@ -1,4 +1,4 @@
-//! The Helm chart, rendered by the real helm: what an installation with given values consists of.
+//! The Helm chart, rendered by the real helm: the objects of an installation with given values.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -8,7 +8,7 @@ use serde_json::Value;
 use crate::process::run;
 use crate::tools::tool;
 
-/// The release that is rendered; the chart's objects are called `stagecoach-operator`, the operator's account too.
+/// The rendered release. The chart's objects and the operator's account are named `stagecoach-operator`.
 pub const RELEASE: &str = "stagecoach";
 
 /// The chart's folder.
@@ -16,8 +16,8 @@ pub fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../charts/stagecoach")
 }
 
-/// The objects that `helm install --namespace release_namespace` makes with `values` (null for the defaults), the CRD
-/// among them, each with its namespace.
+/// The objects that `helm install --namespace release_namespace` makes with `values` (null for the defaults), with
+/// their namespaces. The CRD is among them.
 ///
 /// # Panics
 /// If helm refuses the values.
@@ -26,10 +26,10 @@ pub fn render(release_namespace: &str, values: &Value) -> Vec<Value> {
     parse(&try_render(release_namespace, values).unwrap_or_else(|complaint| panic!("helm template: {complaint}")))
 }
 
-/// As [`render`], the text as helm writes it.
+/// As [`render`], but returns the text that helm writes.
 ///
 /// # Errors
-/// The standard error of helm.
+/// If helm refuses the values. The error is helm's standard error.
 pub fn try_render(release_namespace: &str, values: &Value) -> Result<String, String> {
     let chart = folder();
     let arguments =
@@ -40,7 +40,7 @@ pub fn try_render(release_namespace: &str, values: &Value) -> Result<String, Str
     if output.status.success() { Ok(text(output.stdout)) } else { Err(text(output.stderr)) }
 }
 
-/// Runs helm with `input`, without the settings and plugins of whoever runs the test.
+/// Runs helm with `input`, without the settings and plugins of the user who runs the test.
 pub fn helm(arguments: &[&str], input: &str) -> Output {
     let homes = ["HELM_CACHE_HOME", "HELM_CONFIG_HOME", "HELM_DATA_HOME"].map(|home| (home, "/nonexistent"));
     run(Command::new(tool("helm")).args(arguments).envs(homes), input)
@@ -52,10 +52,10 @@ pub fn parse(yaml: &str) -> Vec<Value> {
     all.into_iter().filter(Value::is_object).collect()
 }
 
-/// The only object of `kind` that is called `name`.
+/// The only object of `kind` with the name `name`.
 ///
 /// # Panics
-/// If there is none, or several.
+/// If there is no such object, or more than one.
 #[track_caller]
 pub fn find<'a>(objects: &'a [Value], kind: &str, name: &str) -> &'a Value {
     let found: Vec<&Value> = objects.iter().filter(|o| o["kind"] == kind && o["metadata"]["name"] == name).collect();

@@ -1,4 +1,4 @@
-//! Requests to the API server as plain calls: no process per request, no async in the test.
+//! Requests to the API server as plain calls: a request starts no process, and the test needs no async code.
 
 use std::path::Path;
 use std::time::Duration;
@@ -11,21 +11,21 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 use tokio::runtime::Runtime;
 
-/// A client for the API server that speaks JSON, for tests that are not async themselves. Paths are those of the API,
+/// A client for the API server that sends and receives JSON, for tests that are not async. Paths are those of the API,
 /// such as `/api/v1/namespaces/default/pods/a`.
 pub struct Client {
     runtime: Runtime,
     client: kube::Client,
 }
 
-/// Why the API server refused, or could not be asked.
+/// The API server's reason for a refusal, or the failure to reach the server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ApiRefusal {
-    /// The HTTP status; 0 if there was no answer.
+    /// The HTTP status; 0 without an answer.
     pub code: u16,
     /// The reason in one word, such as `NotFound`.
     pub reason: String,
-    /// The sentence.
+    /// The API server's message.
     pub message: String,
 }
 
@@ -60,10 +60,10 @@ impl Client {
         Client { runtime, client }
     }
 
-    /// One request; waits at most 10 s for the answer.
+    /// Sends one request, and waits at most 10 s for the answer.
     ///
     /// # Errors
-    /// A refusal by the API server, or a server that does not answer.
+    /// If the API server refuses the request or does not answer.
     pub fn request(&self, method: Method, path: &str, body: Option<&Value>) -> Result<Value, ApiRefusal> {
         let kind = match (&method, body) {
             (&Method::PATCH, Some(Value::Array(_))) => "application/json-patch+json",
@@ -73,10 +73,10 @@ impl Client {
         self.send(method, path, kind, body)
     }
 
-    /// Reads an object or a list; none if it does not exist.
+    /// Reads an object or a list; `None` if it does not exist.
     ///
     /// # Panics
-    /// On any other refusal.
+    /// If the API server refuses for any other reason.
     #[track_caller]
     pub fn get(&self, path: &str) -> Option<Value> {
         match self.request(Method::GET, path, None) {
@@ -89,17 +89,17 @@ impl Client {
     /// The items of a list.
     ///
     /// # Panics
-    /// On a refusal.
+    /// If the API server refuses.
     #[track_caller]
     pub fn list(&self, path: &str) -> Vec<Value> {
         let list = self.get(path).unwrap_or_else(|| panic!("{path} is not served"));
         list["items"].as_array().cloned().unwrap_or_default()
     }
 
-    /// Creates an object in the collection at `path`; unknown and duplicate fields are refused.
+    /// Creates an object in the collection at `path`. The API server refuses unknown and duplicate fields.
     ///
     /// # Errors
-    /// The refusal.
+    /// If the API server refuses.
     pub fn create(&self, path: &str, object: &Value) -> Result<Value, ApiRefusal> {
         self.request(Method::POST, &strict(path), Some(object))
     }
@@ -107,32 +107,33 @@ impl Client {
     /// Replaces the object at `path`.
     ///
     /// # Errors
-    /// The refusal.
+    /// If the API server refuses.
     pub fn replace(&self, path: &str, object: &Value) -> Result<Value, ApiRefusal> {
         self.request(Method::PUT, &strict(path), Some(object))
     }
 
-    /// Patches the object at `path`: an object is a merge patch, a list a JSON patch.
+    /// Patches the object at `path`. An object is a merge patch; a list is a JSON patch.
     ///
     /// # Errors
-    /// The refusal.
+    /// If the API server refuses.
     pub fn patch(&self, path: &str, patch: &Value) -> Result<Value, ApiRefusal> {
         self.request(Method::PATCH, &strict(path), Some(patch))
     }
 
-    /// Server-side apply, as `manager`, forced.
+    /// Applies the object on the server side as `manager`, by force.
     ///
     /// # Errors
-    /// The refusal.
+    /// If the API server refuses.
     pub fn server_side_apply(&self, path: &str, manager: &str, object: &Value) -> Result<Value, ApiRefusal> {
         let path = format!("{path}?fieldManager={manager}&force=true&fieldValidation=Strict");
         self.send(Method::PATCH, &path, "application/apply-patch+yaml", Some(object))
     }
 
-    /// Deletes the object at `path`, in the background, with the object's own grace period. Absent is fine.
+    /// Deletes the object at `path` in the background, with the object's own grace period. An absent object is not an
+    /// error.
     ///
     /// # Panics
-    /// On any other refusal.
+    /// If the API server refuses for any other reason.
     #[track_caller]
     pub fn delete(&self, path: &str) {
         match self.request(Method::DELETE, path, None) {
@@ -142,8 +143,9 @@ impl Client {
         }
     }
 
-    /// Follows the collection at `path` in the background for as long as the client lives: `seen` gets each object that
-    /// is there, that comes or that changes. If the API server ends the watch, nothing comes any more.
+    /// Follows the collection at `path` in the background for as long as the client lives. `seen` receives each object
+    /// that exists, that is added or that changes. After the API server ends the watch, `seen` receives no more
+    /// objects.
     pub fn watch<T>(&self, path: &str, mut seen: impl FnMut(T) + Send + 'static)
     where
         T: DeserializeOwned + Clone + Send + 'static,
@@ -166,7 +168,7 @@ impl Client {
             http::Request::builder().method(method).uri(path).header("Content-Type", kind).body(body).unwrap();
         self.runtime.block_on(async {
             match tokio::time::timeout(Duration::from_secs(10), self.client.request_text(request)).await {
-                // a log, or a healthy server's "ok", is text
+                // some answers are text, such as a log or a healthy server's "ok"
                 Ok(answer) => Ok(answer.map(|text| serde_json::from_str(&text).unwrap_or(Value::String(text)))?),
                 Err(_) => {
                     let message = "the API server did not answer within 10 s".into();
@@ -181,10 +183,10 @@ fn strict(path: &str) -> String {
     format!("{path}{}fieldValidation=Strict", if path.contains('?') { '&' } else { '?' })
 }
 
-/// An async client with the rights of `kubeconfig`; must be called within a runtime, which drives it.
+/// An async client with the rights of `kubeconfig`. The caller must be within a runtime, which drives the client.
 pub async fn connect(kubeconfig: &Path) -> kube::Client {
     let file = Kubeconfig::read_from(kubeconfig).unwrap();
     let mut config = kube::Config::from_custom_kubeconfig(file, &KubeConfigOptions::default()).await.unwrap();
-    config.proxy_url = None; // the server is on this machine, whatever the environment says about others
+    config.proxy_url = None; // the server is on this machine, so a proxy of the environment does not apply
     kube::Client::try_from(config).unwrap()
 }

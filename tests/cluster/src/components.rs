@@ -23,7 +23,7 @@ impl Component {
     pub(crate) const ALL: [Component; 4] =
         [Component::Etcd, Component::ApiServer, Component::ControllerManager, Component::Scheduler];
 
-    /// The name of its program.
+    /// The name of the component's program.
     pub fn program(self) -> &'static str {
         match self {
             Component::Etcd => "etcd",
@@ -34,36 +34,36 @@ impl Component {
     }
 }
 
-/// The settings of a control plane; the default suits most tests.
+/// The settings of a control plane. The default suits most tests.
 #[derive(Clone, Debug, Default)]
 pub struct Settings {
-    /// Flags to add, which win over those given anyway, such as
-    /// `(Component::ControllerManager, "--node-monitor-grace-period=5s")`.
+    /// Additional flags, which override the usual ones, such as `(Component::ControllerManager,
+    /// "--node-monitor-grace-period=5s")`.
     pub flags: Vec<(Component, String)>,
 }
 
-/// The place of a control plane, and its nodes.
+/// The place of a control plane, and the kind of its nodes.
 #[derive(Clone, Copy, Debug)]
 pub struct Site<'a> {
-    /// State, certificates and kubeconfigs.
+    /// The folder with state, certificates and kubeconfigs.
     pub folder: &'a Path,
     /// The address of the API server.
     pub server: SocketAddrV4,
-    /// Whether kubelets join with rights of their own, at an address that Endpoints take: they refuse loopback, which
-    /// is all that pods without root can have.
+    /// Whether kubelets join with rights of their own, at an address that Endpoints accept. Endpoints refuse loopback
+    /// addresses, and pods without root can have no others.
     pub real_nodes: bool,
 }
 
-/// The services' addresses; the first is the API server's.
+/// The addresses of services. The first one is the API server's.
 pub const SERVICES: &str = "10.96.0.0/16";
-/// The gates of native gang scheduling.
+/// The feature gates of native gang scheduling.
 const GATES: &str = "--feature-gates=GenericWorkload=true,GangScheduling=true";
 
 /// The command that runs `component`.
 pub fn command(component: Component, site: Site, settings: &Settings) -> Command {
     let at = |name: &str| site.folder.join(name).display().to_string();
     let mut flags: Vec<String> = match component {
-        // a socket file cannot be taken by another plane; no client talks to the peer's
+        // another control plane can't take a socket file as it can a port; no client uses the peer's socket
         Component::Etcd => vec![
             format!("--data-dir={}", at("etcd")),
             format!("--listen-client-urls=unix://{}", at("etcd.sock")),
@@ -116,7 +116,7 @@ pub fn command(component: Component, site: Site, settings: &Settings) -> Command
         (Component::ApiServer, false) => {
             vec!["--authorization-mode=RBAC".into(), "--endpoint-reconciler-type=none".into()]
         }
-        // these would retry for ever
+        // these controllers would retry for ever
         (Component::ControllerManager, false) => vec![
             "--controllers=*,-endpoints-controller,-endpointslice-controller,-endpointslice-mirroring-controller"
                 .into(),

@@ -1,8 +1,8 @@
-//! Evaluates NetworkPolicies as Kubernetes defines them, since no node enforces them here. Pure.
+//! Evaluates NetworkPolicies as Kubernetes defines them, since the nodes of tests enforce none. Pure.
 //!
-//! A connection needs the leave of both ends: of the policies that select the pod it comes from (egress), and of those
-//! that select the pod it goes to (ingress). A pod that no policy selects is open; one that some select is closed but
-//! for the union of what they allow. Replies always pass.
+//! A connection needs the permission of both ends: of the policies that select the source pod (egress), and of those
+//! that select the target pod (ingress). A pod that no policy selects is open. A pod that some policies select allows
+//! only the union of what these policies allow. Replies always pass.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -17,11 +17,11 @@ pub type Labels = BTreeMap<String, String>;
 pub enum End {
     /// A pod.
     Pod(Pod),
-    /// Anything that is not a pod: a machine of the internet, the API server. No policy of its own holds it back.
+    /// Any end that is not a pod, such as a machine of the internet or the API server. No policy restricts it.
     Outside(IpAddr),
 }
 
-/// The attributes of a pod that policies select by.
+/// The attributes by which policies select a pod.
 #[derive(Clone, Debug)]
 pub struct Pod {
     /// `metadata.namespace`
@@ -40,7 +40,7 @@ pub type Target<'a> = (&'a str, u16);
 /// The policies of a cluster and the labels of its namespaces.
 #[derive(Clone, Debug, Default)]
 pub struct Network {
-    /// The labels of each namespace; its name is among them as `kubernetes.io/metadata.name`, as Kubernetes sees to.
+    /// The labels of each namespace. As in Kubernetes, the label `kubernetes.io/metadata.name` contains its name.
     namespaces: BTreeMap<String, Labels>,
     policies: Vec<Value>,
 }
@@ -69,12 +69,12 @@ impl Network {
     /// Whether `from` may open a connection to `target` of `to`.
     ///
     /// # Panics
-    /// On a namespace that was not added, and on a policy with a field that is not known here.
+    /// If a namespace was not added, or a policy has a field that this evaluator does not know.
     pub fn allows(&self, from: &End, to: &End, target: Target<'_>) -> bool {
         self.leave(Direction::Egress, from, to, to, target) && self.leave(Direction::Ingress, to, from, to, target)
     }
 
-    /// Whether the policies of `own` allow it to talk with `other`; `target` is of `to`.
+    /// Whether the policies of `own` allow it to communicate with `other`. `target` is a port of `to`.
     fn leave(&self, direction: Direction, own: &End, other: &End, to: &End, target: Target<'_>) -> bool {
         let End::Pod(pod) = own else { return true };
         let mut isolated = false;
@@ -96,7 +96,7 @@ impl Network {
         !isolated
     }
 
-    /// Whether a rule's peer, in a policy of `namespace`, means `end`.
+    /// Whether the peer of a rule, in a policy of `namespace`, matches `end`.
     fn is_peer(&self, peer: &Value, namespace: &str, end: &End) -> bool {
         let peer = fields(peer, &["podSelector", "namespaceSelector", "ipBlock"]);
         if let Some(block) = peer.get("ipBlock") {
@@ -118,7 +118,7 @@ impl Network {
     }
 }
 
-/// Whether a policy closes one direction of a pod.
+/// Whether a policy restricts one direction of a pod.
 fn isolates(policy: &Value, direction: Direction, pod: &Pod) -> bool {
     let spec = fields(&policy["spec"], &["podSelector", "policyTypes", "ingress", "egress"]);
     let applies = match (spec.get("policyTypes"), direction) {
@@ -130,7 +130,7 @@ fn isolates(policy: &Value, direction: Direction, pod: &Pod) -> bool {
     applies && policy["metadata"]["namespace"] == pod.namespace && selects(&spec["podSelector"], &pod.labels)
 }
 
-/// A rule's list: absent or empty means everything.
+/// Whether an item of a rule's list matches. An absent or empty list matches everything.
 fn any(items: Option<&Value>, is_it: impl Fn(&Value) -> bool) -> bool {
     let items = items.map(list).unwrap_or_default();
     items.is_empty() || items.iter().any(is_it)
@@ -152,7 +152,7 @@ fn is_port(port: &Value, to: &End, (protocol, number): Target<'_>) -> bool {
     }
 }
 
-/// Whether a label selector selects `labels`; the empty one selects all.
+/// Whether a label selector selects `labels`. The empty selector selects all.
 fn selects(selector: &Value, labels: &Labels) -> bool {
     let selector = fields(selector, &["matchLabels", "matchExpressions"]);
     let wanted = selector.get("matchLabels").and_then(Value::as_object).into_iter().flatten();
@@ -182,11 +182,11 @@ fn contains(cidr: &str, address: IpAddr) -> bool {
     };
     let ((network, size), (address, same)) = (bits(network), bits(address));
     assert!(length <= size, "{cidr}");
-    // the whole of a v6 address is shifted out where the length is 0
+    // a length of 0 would shift out all 128 bits of an IPv6 address, for which `checked_shr` returns `None`
     size == same && (network ^ address).checked_shr(size - length).unwrap_or(0) == 0
 }
 
-/// An object that has no other fields than `known`: what is not evaluated must not go unnoticed.
+/// The fields of an object, which must all be in `known`: a field that is not evaluated must not go unnoticed.
 fn fields<'a>(object: &'a Value, known: &[&str]) -> &'a Map<String, Value> {
     let object = object.as_object().unwrap_or_else(|| panic!("{object} should be an object with some of {known:?}"));
     object.keys().for_each(|key| assert!(known.contains(&key.as_str()), "`{key}` is not one of {known:?}"));

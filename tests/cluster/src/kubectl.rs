@@ -6,22 +6,22 @@ use std::process::{Command, Output};
 use crate::process::run;
 use crate::tools::tool;
 
-/// The owner of this kubectl.
+/// kubectl with the rights of one user.
 #[derive(Clone, Debug)]
 pub struct Kubectl {
-    /// The rights.
+    /// The kubeconfig with the user's rights.
     pub kubeconfig: PathBuf,
-    /// The folder for its cache of the API.
+    /// The folder in which kubectl caches the API.
     pub cache: PathBuf,
 }
 
 impl Kubectl {
-    /// An administrator's, whose kubeconfig is in `folder`.
+    /// An administrator's kubectl, whose kubeconfig is in `folder`.
     pub fn admin(folder: &Path) -> Kubectl {
         Kubectl { kubeconfig: folder.join("admin.kubeconfig"), cache: folder.join("kubectl") }
     }
 
-    /// Runs it to its end.
+    /// Runs kubectl to its end.
     pub fn run(&self, arguments: &[&str], input: &str) -> Output {
         let mut command = Command::new(tool("kubectl"));
         command.arg("--kubeconfig").arg(&self.kubeconfig).arg("--cache-dir").arg(&self.cache);
@@ -31,7 +31,7 @@ impl Kubectl {
     /// Applies manifests.
     ///
     /// # Errors
-    /// The standard error of kubectl.
+    /// If kubectl fails. The error is kubectl's standard error.
     pub fn try_apply(&self, yaml: &str) -> Result<(), String> {
         let output = self.run(&["apply", "-f", "-"], yaml);
         if output.status.success() { Ok(()) } else { Err(String::from_utf8_lossy(&output.stderr).into_owned()) }

@@ -1,6 +1,6 @@
 //! A Kubernetes for tests. [`ControlPlane`] needs neither root nor a container runtime: etcd, the API server, the
-//! controller manager and the scheduler as processes of the test; [`TestKubelet`] stands in for the nodes, and lets a
-//! test decide how each pod behaves. What fails here fails a test, so these functions panic. The crate
+//! controller manager and the scheduler are processes of the test. [`TestKubelet`] stands in for the nodes, and lets a
+//! test decide the behaviour of each pod. A failure here fails a test, so these functions panic. The crate
 //! `stagecoach-node` makes a real node of the same parts.
 
 mod certificates;

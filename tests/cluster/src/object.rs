@@ -1,4 +1,4 @@
-//! Objects as plain JSON: changed, and looked into.
+//! Objects as plain JSON: functions that change and read them.
 
 use serde_json::{Value, json};
 
@@ -19,7 +19,7 @@ pub fn pipeline_job(name: &str, spec: Value) -> Value {
     object
 }
 
-/// Merges changes into an object as a merge patch does: null removes a field, lists are replaced.
+/// Merges changes into an object as a merge patch does: null removes a field, and lists are replaced.
 pub fn merge(into: &mut Value, changes: Value) {
     match (into, changes) {
         (Value::Object(into), Value::Object(changes)) => {

@@ -1,4 +1,4 @@
-//! Starting, disturbing and ending a control plane.
+//! Starts, disturbs and ends a control plane.
 
 use std::net::{Ipv4Addr, SocketAddrV4};
 use std::path::{Path, PathBuf};
@@ -17,16 +17,16 @@ use crate::process::Process;
 use crate::scratch::Scratch;
 use crate::wait::until;
 
-/// Seconds in which a component must answer; a busy machine needs several.
+/// The time limit in seconds for a component's first answer. A busy machine needs several seconds.
 const READY_SECONDS: u64 = 60;
-/// Lines of each log to show when something fails.
+/// The number of lines that a failure shows of each log.
 const TAIL: usize = 15;
 
 /// A running control plane: etcd, API server, controller manager and scheduler. Any number may run at the same time.
-/// Ends with all its processes and files when dropped, and when the test dies.
+/// All its processes and files are gone after it is dropped, or after the test dies.
 #[derive(Debug)]
 pub struct ControlPlane {
-    // dropped in this order: processes before their folder
+    // fields are dropped in this order: processes before their folder
     processes: Mutex<Vec<(Component, Process)>>,
     admin: Client,
     settings: Settings,
@@ -41,7 +41,7 @@ impl ControlPlane {
     /// Starts a control plane and waits until pods can be created.
     ///
     /// # Panics
-    /// If it does not come up, with the tails of its logs.
+    /// If a component does not start. The test's output has the tails of the logs.
     pub fn start() -> ControlPlane {
         ControlPlane::start_with(Settings::default())
     }
@@ -49,7 +49,7 @@ impl ControlPlane {
     /// As [`ControlPlane::start`], with settings.
     ///
     /// # Panics
-    /// If it does not come up.
+    /// If a component does not start.
     pub fn start_with(settings: Settings) -> ControlPlane {
         let scratch = Scratch::new();
         let (held, server) = hold_port();
@@ -85,34 +85,34 @@ impl ControlPlane {
         &self.admin
     }
 
-    /// A folder for the test's own files, which goes with the control plane.
+    /// A folder for the test's own files. It is removed with the control plane.
     pub fn folder(&self) -> &Path {
         self.scratch.path()
     }
 
-    /// Runs kubectl as administrator.
+    /// Runs kubectl as the administrator.
     pub fn kubectl(&self, arguments: &[&str]) -> Output {
         self.kubectl.run(arguments, "")
     }
 
-    /// Applies manifests as a user does, with kubectl.
+    /// Applies manifests with kubectl, as a user does.
     ///
     /// # Panics
-    /// If they are refused.
+    /// If the API server refuses them.
     #[track_caller]
     pub fn apply(&self, yaml: &str) {
         self.try_apply(yaml).unwrap_or_else(|message| panic!("kubectl apply: {message}\n{yaml}"));
     }
 
-    /// Applies manifests as a user does, with kubectl.
+    /// Applies manifests with kubectl, as a user does.
     ///
     /// # Errors
-    /// The standard error of kubectl.
+    /// If kubectl fails. The error is kubectl's standard error.
     pub fn try_apply(&self, yaml: &str) -> Result<(), String> {
         self.kubectl.try_apply(yaml)
     }
 
-    /// Reads the object or list at a path of the API; none if it does not exist.
+    /// Reads the object or list at a path of the API; `None` if it does not exist.
     #[track_caller]
     pub fn get(&self, path: &str) -> Option<Value> {
         self.admin.get(path)
@@ -126,7 +126,7 @@ impl ControlPlane {
         self.wait_for_account(name);
     }
 
-    /// A kubeconfig with the rights of a service account, by a token that is valid for an hour.
+    /// A kubeconfig with the rights of a service account. Its token is valid for an hour.
     ///
     /// # Panics
     /// If there is no such account.
@@ -141,19 +141,19 @@ impl ControlPlane {
         file
     }
 
-    /// Kills the API server and starts it again, at the same address; returns when it answers.
+    /// Kills the API server and starts it again at the same address. Returns when it answers.
     pub fn restart_api_server(&self) {
         self.kill(Component::ApiServer);
         self.run(Component::ApiServer);
         self.wait_until_served();
     }
 
-    /// Kills a component; [`ControlPlane::run`] brings it back.
+    /// Kills a component. [`ControlPlane::run`] starts it again.
     pub fn kill(&self, component: Component) {
         self.processes.lock().unwrap().retain(|(of, _)| *of != component);
     }
 
-    /// Starts a component that was killed; does not wait until it serves.
+    /// Starts a component that was killed, and does not wait until it serves.
     pub fn run(&self, component: Component) {
         let log = self.scratch.path().join(format!("{}.log", component.program()));
         let site = Site { folder: self.scratch.path(), server: self.server, real_nodes: false };
@@ -162,17 +162,17 @@ impl ControlPlane {
         self.processes.lock().unwrap().push((component, process));
     }
 
-    /// Halts a component where it is (SIGSTOP): connections stay open and nothing answers.
+    /// Suspends a component (SIGSTOP): its connections stay open, and it does not answer.
     pub fn stop(&self, component: Component) {
         self.signal(component, libc::SIGSTOP);
     }
 
-    /// Lets a component that was stopped continue (SIGCONT).
+    /// Lets a suspended component continue (SIGCONT).
     pub fn resume(&self, component: Component) {
         self.signal(component, libc::SIGCONT);
     }
 
-    /// The ids of the processes that run.
+    /// The ids of the running processes.
     pub fn process_ids(&self) -> Vec<u32> {
         self.processes.lock().unwrap().iter().map(|(_, process)| process.id()).collect()
     }
@@ -200,13 +200,13 @@ impl ControlPlane {
         self.wait_for("the API server", || self.admin.request(Method::GET, "/readyz", None).ok().map(drop));
     }
 
-    /// Pods are refused until the controller manager has made the namespace's default account.
+    /// Waits for the namespace's default account. The API server refuses pods until the controller manager has made it.
     fn wait_for_account(&self, namespace: &str) {
         let path = format!("/api/v1/namespaces/{namespace}/serviceaccounts/default");
         self.wait_for(&format!("the default account of {namespace}"), || self.admin.get(&path).map(drop));
     }
 
-    /// Waits for a condition, and no longer than the processes live.
+    /// Waits for a condition, and fails as soon as a process ends.
     fn wait_for(&self, what: &str, mut condition: impl FnMut() -> Option<()>) {
         until(what, READY_SECONDS, || {
             for (component, process) in self.processes.lock().unwrap().iter_mut() {
@@ -226,15 +226,15 @@ impl Drop for ControlPlane {
                 eprintln!("--- {} ends with\n{}", component.program(), self.log_tail(component, TAIL));
             }
         }
-        // the reverse of their start
+        // the reverse of the order in which they started
         while let Some(last) = self.processes.get_mut().unwrap_or_else(|e| e.into_inner()).pop() {
             drop(last);
         }
     }
 }
 
-/// A free port of 127.0.0.1, held so that nobody else is given it: the socket does not listen, and the API server, told
-/// to share its port, may listen there as often as it is restarted.
+/// A free port of 127.0.0.1, held so that no other process gets it. The socket does not listen. The API server shares
+/// the port and may listen there, also after restarts.
 fn hold_port() -> (Socket, SocketAddrV4) {
     let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
     socket.set_reuse_port(true).unwrap();

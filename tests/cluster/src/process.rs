@@ -1,4 +1,4 @@
-//! A component's process: its output goes to a file, and it never outlives the test.
+//! A component's process: its output goes to a file, and the process never outlives the test.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -8,60 +8,60 @@ use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::sync::OnceLock;
 use std::sync::mpsc::{Sender, channel};
 
-/// A running process. Killed and waited for when dropped; killed by the kernel when the test dies.
+/// A running process. Dropping it kills the process and waits for its end; the kernel kills it when the test dies.
 #[derive(Debug)]
 pub struct Process {
     child: Child,
 }
 
 impl Process {
-    /// Starts `command`, its output appended to `log`.
+    /// Starts `command`, and appends its output to `log`.
     ///
     /// # Errors
     /// If the file can't be opened or the program can't be started.
     pub fn start(mut command: Command, log: &Path) -> io::Result<Process> {
         let file = File::options().create(true).append(true).open(log)?;
         command.stdin(Stdio::null()).stdout(file.try_clone()?).stderr(file);
-        // Ctrl-C at the terminal is for the test, which ends its processes itself
+        // Ctrl-C at the terminal must reach only the test, which ends its processes itself
         command.process_group(0);
         Ok(Process { child: spawn(command)? })
     }
 
-    /// Its id.
+    /// The process id.
     pub fn id(&self) -> u32 {
         self.child.id()
     }
 
-    /// How it ended, if it did.
+    /// The exit status; `None` while the process runs.
     ///
     /// # Panics
-    /// If it can't be waited for.
+    /// If the process can't be waited for.
     pub fn ended(&mut self) -> Option<ExitStatus> {
         self.child.try_wait().unwrap()
     }
 
     /// Sends a signal.
     pub fn signal(&self, signal: i32) {
-        // SAFETY: a plain system call; the process is not waited for yet, so that the id is still its own.
+        // SAFETY: a plain system call; the process has not been waited for, so the id is still its own.
         unsafe { libc::kill(self.id() as i32, signal) };
     }
 
-    /// Kills it and waits for its end.
+    /// Kills the process and waits for its end.
     pub fn kill(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-/// Runs a command to its end with `input`; what it says and how it ended.
+/// Runs a command to its end with `input`. Returns its output and exit status.
 pub fn run(command: &mut Command, input: &str) -> Output {
-    // the servers are on this machine, whatever the environment says about others
+    // the servers are on this machine, so proxies of the environment do not apply
     for name in ["HTTPS_PROXY", "HTTP_PROXY", "ALL_PROXY", "https_proxy", "http_proxy", "all_proxy"] {
         command.env_remove(name);
     }
     let piped = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = piped.spawn().unwrap();
-    // a refusal may close the pipe early: what the program says counts
+    // a program that refuses its input may close the pipe early; only its output counts
     let _ = child.stdin.take().unwrap().write_all(input.as_bytes());
     child.wait_with_output().unwrap()
 }
@@ -75,7 +75,7 @@ impl Drop for Process {
 type Job = (Command, Sender<io::Result<Child>>);
 
 /// Spawns from a thread that lives as long as the test's process. The kernel sends the death signal when the *thread*
-/// that forked ends, and each test has a thread of its own, while a control plane may be shared by several.
+/// that forked ends. Each test has a thread of its own, but several tests may share a control plane.
 fn spawn(mut command: Command) -> io::Result<Child> {
     static NURSERY: OnceLock<Sender<Job>> = OnceLock::new();
     let parent = std::process::id();

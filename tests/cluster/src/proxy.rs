@@ -1,4 +1,4 @@
-//! A way to the API server on which things go wrong: answers are replaced, delayed or lost, as a rule says.
+//! A proxy to the API server that causes failures: a rule decides which answers are replaced, delayed or lost.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -18,13 +18,13 @@ use crate::client::connect;
 /// The effect on a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Fate {
-    /// It arrives, and so does its answer.
+    /// The request arrives, and so does its answer.
     Pass,
-    /// It does not arrive; the answer has this code.
+    /// The request does not arrive, and the answer has this code.
     Refuse(u16),
-    /// It arrives, and its answer never comes.
+    /// The request arrives, and its answer is lost.
     LoseAnswer,
-    /// It arrives late.
+    /// The request arrives after this time.
     Delay(Duration),
 }
 
@@ -33,14 +33,14 @@ pub enum Fate {
 pub struct Seen {
     /// GET, POST and so on.
     pub method: Method,
-    /// Without the query.
+    /// The path without the query.
     pub path: String,
-    /// Whether it opens a watch.
+    /// Whether the request opens a watch.
     pub watch: bool,
 }
 
 impl Seen {
-    /// Whether it changes something that counts: neither an event nor a Lease.
+    /// Whether the request changes an object, other than an event or a Lease.
     pub fn is_write(&self) -> bool {
         !matches!(self.method, Method::GET) && !["/events", "/leases"].iter().any(|kind| self.path.contains(kind))
     }
@@ -48,7 +48,7 @@ impl Seen {
 
 type Rule = Box<dyn FnMut(&Seen) -> Fate + Send>;
 
-/// A proxy in front of the API server, with the rights of one kubeconfig. Ends when dropped.
+/// A proxy in front of the API server, with the rights of one kubeconfig. It ends when dropped.
 pub struct Proxy {
     shared: Arc<ProxyState>,
     kubeconfig: PathBuf,
@@ -62,7 +62,7 @@ struct ProxyState {
 }
 
 impl Proxy {
-    /// Starts it; `kubeconfig` says where to and with which rights. Its own kubeconfig goes to `folder`.
+    /// Starts the proxy with the server and the rights of `kubeconfig`. The proxy's own kubeconfig goes to `folder`.
     pub fn start(kubeconfig: &Path, folder: &Path) -> Proxy {
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
         let client = runtime.block_on(connect(kubeconfig));
@@ -87,17 +87,17 @@ impl Proxy {
         Proxy { shared, kubeconfig, runtime: Some(runtime) }
     }
 
-    /// For who is to go this way.
+    /// The kubeconfig for clients of the proxy.
     pub fn kubeconfig(&self) -> &Path {
         &self.kubeconfig
     }
 
-    /// From now on `rule` decides.
+    /// Sets the rule for requests after this call.
     pub fn rule(&self, rule: impl FnMut(&Seen) -> Fate + Send + 'static) {
         *self.shared.rule.lock().unwrap() = Box::new(rule);
     }
 
-    /// The writes that arrived, in their order: method and path.
+    /// The writes that arrived, in order: method and path.
     pub fn writes(&self) -> Vec<String> {
         self.shared.writes.lock().unwrap().clone()
     }
@@ -122,7 +122,7 @@ async fn forward(State(shared): State<Arc<ProxyState>>, request: Request) -> Res
         Fate::Pass | Fate::LoseAnswer => {}
     }
     let Ok(body) = axum::body::to_bytes(body, 8 << 20).await else { return refusal(400) };
-    // host and account are those of the client behind
+    // the proxy's own client sets host and account
     parts.headers.remove(http::header::HOST);
     parts.uri = parts.uri.path_and_query().map_or("/", |path| path.as_str()).parse().unwrap();
     let request = http::Request::from_parts(parts, kube::client::Body::from(body.to_vec()));
@@ -140,7 +140,7 @@ async fn forward(State(shared): State<Arc<ProxyState>>, request: Request) -> Res
     }
 }
 
-/// As the API server refuses.
+/// A refusal in the API server's form.
 fn refusal(code: u16) -> Response {
     let reason = match code {
         409 => "Conflict",

@@ -1,16 +1,17 @@
-//! A folder that goes when its owner goes, however that happens.
+//! A folder that is removed when its owner ends, in whatever way.
 
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
-/// Waits for the end of its input, which is the end of whoever holds the other side, and removes the folder. It tries
-/// for a while: what dies with the test may still write. A terminal's Ctrl-C is not for it.
+/// A script that waits for the end of its input, and then removes the folder. The input ends when the owner of its
+/// other side ends. The script tries for a while, since processes that die with the test may still write. It ignores
+/// Ctrl-C at the terminal.
 const BROOM: &str =
     r#"trap "" INT HUP TERM; cat >/dev/null; for i in $(seq 100); do rm -rf "$0" 2>/dev/null && exit; sleep 0.1; done"#;
 
-/// A temporary folder. A process of its own removes it, so that it also goes when the test is killed, or when it is
-/// held by a static, which nobody drops.
+/// A temporary folder. A separate process removes it, so it is also removed when the test is killed, or when a static
+/// holds it, which is never dropped.
 #[derive(Debug)]
 pub(crate) struct Scratch {
     path: PathBuf,

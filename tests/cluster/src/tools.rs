@@ -4,23 +4,23 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 
-/// The folder, if not the newest in the cache.
+/// The variable with the folder of the programs. Without it, the newest folder in the cache is used.
 const FOLDER: &str = "STAGECOACH_CLUSTER_TOOLS";
-/// Without these a folder is not complete.
+/// The programs without which a folder is not complete.
 const NEEDED: [&str; 6] = ["etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubectl", "helm"];
 
-/// The program `name`.
+/// The path of the program `name`.
 ///
 /// # Panics
-/// If it was not built.
+/// If the program was not built.
 pub fn tool(name: &str) -> PathBuf {
     find(name).unwrap_or_else(|error| panic!("{error}"))
 }
 
-/// The program `name`.
+/// The path of the program `name`.
 ///
 /// # Errors
-/// If it was not built.
+/// If the program was not built.
 pub fn find(name: &str) -> anyhow::Result<PathBuf> {
     let path = folder()?.join(name);
     anyhow::ensure!(path.is_file(), "{} does not exist: run `make cluster-tools`", path.display());

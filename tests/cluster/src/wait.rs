@@ -1,11 +1,11 @@
-//! Waiting for a condition, never for a time.
+//! Waits for conditions, and never for a fixed time.
 
 use std::time::{Duration, Instant};
 
-/// Waits until `condition` gives a value.
+/// Waits until `condition` returns a value.
 ///
 /// # Panics
-/// After `seconds`, naming `what`.
+/// If there is no value after `seconds`. The message names `what`.
 #[track_caller]
 pub fn until<T>(what: &str, seconds: u64, mut condition: impl FnMut() -> Option<T>) -> T {
     match attempt(what, Duration::from_secs(seconds), || Ok(condition())) {
@@ -14,10 +14,10 @@ pub fn until<T>(what: &str, seconds: u64, mut condition: impl FnMut() -> Option<
     }
 }
 
-/// Waits until `condition` gives a value.
+/// Waits until `condition` returns a value.
 ///
 /// # Errors
-/// After `limit`, naming `what`; and at once what the condition fails with.
+/// If there is no value after `limit`; the message names `what`. An error of the condition is returned at once.
 pub fn attempt<T>(
     what: &str,
     limit: Duration,

@@ -1,4 +1,4 @@
-//! A job on the node, seen as its user sees it: by kubectl, the API, and what it leaves on the volume.
+//! A job on the node as its user sees it: through kubectl, the API, and the files on the volume.
 
 use std::path::PathBuf;
 
@@ -9,10 +9,10 @@ use stagecoach_node::Container;
 
 use crate::{Hashes, NAMESPACE, Product};
 
-/// Seconds for whatever a job does next, on a machine with more stages than cores.
+/// The time limit in seconds for a job's next change, on a machine with more stages than cores.
 const PATIENCE: u64 = 240;
 
-/// The manifest of all jobs: a small Llama on three plays through three stages, saved every 20 steps.
+/// The manifest of all jobs: a small Llama that three stages train on three plays, with a checkpoint every 20 steps.
 pub fn spec(name: &str, namespace: &str) -> Value {
     json!({
         "apiVersion": "stagecoach.dev/v1alpha1",
@@ -45,18 +45,18 @@ pub fn spec(name: &str, namespace: &str) -> Value {
     })
 }
 
-/// A job that was applied. Deleted when dropped, with its pods.
+/// A job that was applied. Dropping it deletes the job and its pods.
 pub struct E2eJob<'p> {
-    /// The product that the job runs on.
+    /// The product on which the job runs.
     pub product: &'p Product,
     /// `metadata.name`
     pub name: String,
-    /// Its folder on the volume.
+    /// The job's folder on the volume.
     pub folder: PathBuf,
 }
 
 impl<'p> E2eJob<'p> {
-    /// Applies the usual manifest as `name`, with `changes` merged into its spec.
+    /// Applies the usual manifest under the name `name`, with `changes` merged into its spec.
     #[track_caller]
     pub fn apply(product: &'p Product, name: &str, changes: Value) -> E2eJob<'p> {
         let mut manifest = spec(name, NAMESPACE);
@@ -66,7 +66,7 @@ impl<'p> E2eJob<'p> {
         E2eJob { product, name: name.into(), folder: product.volume.join(name) }
     }
 
-    /// The object.
+    /// The job's object.
     pub fn get(&self) -> Value {
         self.product.node.get(&self.path()).unwrap_or_else(|| panic!("{} is gone", self.name))
     }
@@ -75,13 +75,13 @@ impl<'p> E2eJob<'p> {
         format!("/apis/stagecoach.dev/v1alpha1/namespaces/{NAMESPACE}/pipelinejobs/{}", self.name)
     }
 
-    /// Waits until the object is as wanted, and gives it.
+    /// Waits until the object fulfils `wanted`, and returns it.
     #[track_caller]
     pub fn wait(&self, what: &str, mut wanted: impl FnMut(&Value) -> bool) -> Value {
         let what = format!("{} to be {what}", self.name);
         let deadline = std::time::Instant::now() + std::time::Duration::from_secs(PATIENCE);
         loop {
-            // no answer is none yet: some tests take the API server away
+            // a missing answer is not an error, since some tests stop the API server
             let job = self.product.node.client().request(Method::GET, &self.path(), None);
             if let Ok(job) = &job
                 && wanted(job)
@@ -99,7 +99,7 @@ impl<'p> E2eJob<'p> {
         }
     }
 
-    /// Waits for a phase; `Failed` ends the wait.
+    /// Waits for a phase. The phase `Failed` ends the wait with a failure.
     #[track_caller]
     pub fn wait_phase(&self, phase: &str) -> Value {
         let job = self.wait(phase, |job| job["status"]["phase"] == phase || job["status"]["phase"] == "Failed");
@@ -107,7 +107,7 @@ impl<'p> E2eJob<'p> {
         job
     }
 
-    /// Waits until attempt `number` runs.
+    /// Waits until the job runs in attempt `number`.
     #[track_caller]
     pub fn wait_running(&self, number: u64) -> Value {
         self.wait(&format!("running attempt {number}"), |job| {
@@ -115,38 +115,38 @@ impl<'p> E2eJob<'p> {
         })
     }
 
-    /// The attempt.
+    /// The number of the attempt.
     pub fn attempt(&self) -> u64 {
         self.get()["status"]["attempt"]["number"].as_u64().unwrap_or_default()
     }
 
-    /// The last step that its metrics tell of.
+    /// The last step in the job's metrics.
     pub fn step(&self) -> u64 {
         let metrics = std::fs::read_to_string(self.folder.join("metrics.jsonl")).unwrap_or_default();
         let lines = metrics.lines().rev().filter_map(|line| serde_json::from_str::<Value>(line).ok());
         lines.filter_map(|line| line["step"].as_u64()).next().unwrap_or_default()
     }
 
-    /// Waits until `step` is done.
+    /// Waits until the metrics contain `step`.
     #[track_caller]
     pub fn wait_step(&self, step: u64) {
         self.wait(&format!("at step {step}"), |_| self.step() >= step);
     }
 
-    /// Its pods, those that are being deleted among them.
+    /// The job's pods, with those that are being deleted.
     pub fn all_pods(&self) -> Vec<Value> {
         let query = format!("/api/v1/namespaces/{NAMESPACE}/pods?labelSelector=stagecoach.dev/job={}", self.name);
         self.product.node.client().list(&query)
     }
 
-    /// Its pods that are not being deleted.
+    /// The job's pods, without those that are being deleted.
     pub fn pods(&self) -> Vec<Value> {
         let mut pods = self.all_pods();
         pods.retain(|pod| pod["metadata"]["deletionTimestamp"].is_null());
         pods
     }
 
-    /// The UIDs of its pods, sorted.
+    /// The UIDs of the job's pods, sorted.
     pub fn pod_uids(&self) -> Vec<String> {
         let mut uids: Vec<String> =
             self.pods().iter().map(|pod| pod["metadata"]["uid"].as_str().unwrap().to_owned()).collect();
@@ -154,7 +154,7 @@ impl<'p> E2eJob<'p> {
         uids
     }
 
-    /// The UID of a spare's pod that is ready, other than those of `others`.
+    /// Waits for a ready pod of a spare that is none of `others`. Returns its UID.
     #[track_caller]
     pub fn wait_spare(&self, others: &[String]) -> String {
         let is_ready = |pod: &&Value| {
@@ -173,7 +173,7 @@ impl<'p> E2eJob<'p> {
         found.unwrap()
     }
 
-    /// The newest pod of a stage, by rank, of the current attempt that was made for it.
+    /// The newest pod of a stage, by rank, in the current attempt, among the pods made for that rank.
     #[track_caller]
     fn newest_pod(&self, stage: u32) -> Value {
         let attempt = self.attempt();
@@ -192,32 +192,32 @@ impl<'p> E2eJob<'p> {
         self.newest_pod(stage)["metadata"]["name"].as_str().unwrap().to_owned()
     }
 
-    /// The trainer's container in that pod.
+    /// The trainer's container in the newest pod of a stage.
     #[track_caller]
     pub fn trainer(&self, stage: u32) -> Container {
         self.product.node.container(self.newest_pod(stage)["metadata"]["uid"].as_str().unwrap(), "trainer")
     }
 
-    /// Restarts so far.
+    /// The number of restarts so far.
     pub fn restarts(&self) -> u64 {
         self.get()["status"]["restarts"]["total"].as_u64().unwrap_or_default()
     }
 
-    /// Its result, once it is complete.
+    /// Waits until the job is complete. Returns the hashes of its result.
     #[track_caller]
     pub fn complete(&self) -> Hashes {
         self.wait_phase("Complete");
         Hashes::read(&self.folder).unwrap_or_else(|| panic!("{} has no result.json", self.folder.display()))
     }
 
-    /// Merges changes into its spec, as `kubectl patch` does.
+    /// Merges changes into the job's spec, as `kubectl patch` does.
     #[track_caller]
     pub fn edit(&self, spec: Value) {
         let patch = json!({ "spec": spec }).to_string();
         self.product.kubectl(&["patch", "pj", &self.name, "--type=merge", "-p", &patch]);
     }
 
-    /// Reasons of the events about it.
+    /// The reasons of the events about the job.
     pub fn events(&self) -> Vec<String> {
         let events = self.product.node.client().list(&format!("/apis/events.k8s.io/v1/namespaces/{NAMESPACE}/events"));
         let about =
@@ -233,7 +233,7 @@ impl Drop for E2eJob<'_> {
             let told = self.product.node.kubectl(&["-n", NAMESPACE, "logs", &logs, "--prefix", "--tail=15"], "");
             eprintln!("{}", String::from_utf8_lossy(&told.stdout));
         }
-        // a failure to clean up must not hide the one that led here
+        // a failure to clean up must not hide the failure that led here
         let _ = self.product.node.kubectl(&["-n", NAMESPACE, "delete", "pj", &self.name, "--ignore-not-found"], "");
         let pods = format!("-l=stagecoach.dev/job={}", self.name);
         let _ =

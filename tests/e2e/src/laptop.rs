@@ -1,4 +1,4 @@
-//! The same manifest without a cluster: what every job on the node must equal.
+//! The same manifest without a cluster: every job on the node must have its result.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -10,14 +10,14 @@ use stagecoach_cluster::merge;
 use crate::product::write_corpus;
 use crate::{NAMESPACE, spec};
 
-/// The result of a run.
+/// The hashes in the result of a run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Hashes {
-    /// Of the loss of every step.
+    /// The hash of every step's loss.
     pub losses: String,
-    /// Of every held-out loss.
+    /// The hash of every held-out loss.
     pub evaluation_losses: String,
-    /// Of all weights.
+    /// The hash of all weights.
     pub weights: String,
 }
 
@@ -34,13 +34,13 @@ impl Hashes {
     }
 }
 
-/// `stagecoach run` of the jobs' manifest, undisturbed; once.
+/// The hashes of `stagecoach run` of the jobs' manifest, undisturbed. This trains once.
 pub fn on_this_machine(folder: &Path) -> &'static Hashes {
     static HASHES: OnceLock<Hashes> = OnceLock::new();
     HASHES.get_or_init(|| run_on_this_machine(folder, "laptop", json!({})))
 }
 
-/// The same with `changes` merged into its spec, as job `name`.
+/// As [`on_this_machine`], with `changes` merged into the spec, as job `name`.
 pub fn run_on_this_machine(folder: &Path, name: &str, changes: Value) -> Hashes {
     let workspace = folder.join(name);
     std::fs::create_dir_all(&workspace).unwrap();
@@ -54,7 +54,7 @@ pub fn run_on_this_machine(folder: &Path, name: &str, changes: Value) -> Hashes 
     Hashes::read(&workspace.join(name)).expect("a result")
 }
 
-/// The trainer that the image was made from, two folders above this test's binary.
+/// The trainer from which the image was made, two folders above this test's binary.
 fn stagecoach() -> PathBuf {
     let own = std::env::current_exe().unwrap();
     let built = own.ancestors().nth(2).unwrap().join("stagecoach");

@@ -1,4 +1,4 @@
-//! The release: images, namespaces, the volume with its text, and the chart.
+//! The release: images, namespaces, the volume with its texts, and the chart.
 
 use std::fs::Permissions;
 use std::os::unix::fs::PermissionsExt;
@@ -10,32 +10,32 @@ use stagecoach_cluster::{chart, until};
 use stagecoach_node::Container;
 use stagecoach_node::TestNode;
 
-/// The namespace of the jobs: it enforces the restricted Pod Security Standard.
+/// The namespace of the jobs, which enforces the restricted Pod Security Standard.
 pub const NAMESPACE: &str = "e2e";
-/// The namespace of the operator; it enforces the same.
+/// The namespace of the operator, which enforces the same standard.
 pub const SYSTEM: &str = "stagecoach-system";
-/// Selects the operator's pods.
+/// The label selector of the operator's pods.
 const OPERATOR_PODS: &str = "app.kubernetes.io/name=stagecoach,app.kubernetes.io/component=operator";
-/// The plays that are trained on.
+/// The plays on which jobs train.
 const PLAYS: [&str; 3] = ["hamlet.txt", "macbeth.txt", "othello.txt"];
-/// Seconds for what takes seconds on a quiet machine.
+/// The time limit in seconds for an operation that takes seconds on a quiet machine.
 const PATIENCE: u64 = 180;
 
 /// The installed product.
 pub struct Product {
-    /// The node it is installed on.
+    /// The node on which the product is installed.
     pub node: TestNode,
-    /// The shared volume, as the machine has it.
+    /// The shared volume's path on the machine.
     pub volume: PathBuf,
 }
 
 impl Product {
-    /// The product, for this test alone; installed by the first.
+    /// The product, for one test at a time. The first test installs it.
     pub fn take() -> MutexGuard<'static, Product> {
         static PRODUCT: OnceLock<Mutex<Product>> = OnceLock::new();
         let product = PRODUCT.get_or_init(|| Mutex::new(Product::install()));
         product.lock().unwrap_or_else(|failed| {
-            // whatever a failed test did to the release, the next one finds it as it should be
+            // repairs the release after a failed test, whatever that test did to it
             product.clear_poison();
             let product = failed.into_inner();
             product.helm_install(&json!({}));
@@ -55,7 +55,7 @@ impl Product {
         product
     }
 
-    /// Installs or upgrades the release, with more values; returns when its replicas are ready.
+    /// Installs or upgrades the release with additional values. Returns when its replicas are ready.
     #[track_caller]
     pub fn helm_install(&self, more: &Value) {
         let image = |name: &str| json!({"repository": format!("localhost/stagecoach-{name}"), "tag": "e2e"});
@@ -63,7 +63,7 @@ impl Product {
             "image": image("operator"),
             "trainerImage": image("trainer"),
             "logFormat": "text",
-            // one node: an evicted replica has nowhere else to go
+            // the node is the only one, so an evicted replica has no other place
             "podDisruptionBudget": {"enabled": false},
             "networkPolicy": {"apiServer": {"ports": [443, 6443, 16443]}},
         });
@@ -75,7 +75,7 @@ impl Product {
         self.kubectl_in(SYSTEM, &["rollout", "status", "deployment/stagecoach-operator", "--timeout=180s"]);
     }
 
-    /// Removes the release, and waits until its pods have gone.
+    /// Removes the release and waits until its pods have gone.
     #[track_caller]
     pub fn helm_uninstall(&self) {
         self.helm(&["uninstall", "--wait", chart::RELEASE], &Value::Null);
@@ -90,15 +90,16 @@ impl Product {
         assert!(output.status.success(), "helm {arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
     }
 
-    /// Kills all replicas of the operator at once (SIGKILL), as a node does that runs out of memory; new pods take
-    /// their place: the kubelet would hold a container back for longer after each death, until the job has ended
-    /// without it. So it might if the dead leader's Lease were waited for, which other tests do.
+    /// Kills all replicas of the operator at once (SIGKILL), as a node without memory does, and lets new pods take
+    /// their place. If the containers restarted in place, the kubelet would delay each restart longer than the last,
+    /// and the job might end before an operator runs. This also removes the Lease: to wait for the dead leader's Lease
+    /// could take as long, and other tests cover that.
     #[track_caller]
     pub fn kill_operators(&self) {
         let running = self.operators();
         assert!(!running.is_empty(), "no operator runs");
-        // frozen until its pod has gone: none leaves in order, and the kubelet starts none again in place, which would
-        // take the Lease and then die with its pod
+        // a frozen replica can't leave in order, and the kubelet does not restart it in place; a restarted replica
+        // would take the Lease and then die with its pod
         running.iter().for_each(Container::freeze);
         self.kubectl_in(SYSTEM, &["delete", "pods", "--selector", OPERATOR_PODS, "--force", "--grace-period=0"]);
         running.iter().for_each(Container::kill);
@@ -133,7 +134,7 @@ impl Product {
     }
 }
 
-/// The folder of plays that `make texts` fetched.
+/// The folder of plays, which `make texts` fetches.
 pub fn texts() -> PathBuf {
     let workspace = std::env::var_os("WORKSPACE").map_or_else(|| "workspace".into(), PathBuf::from);
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(workspace).join("corpus/shakespeare")
@@ -142,7 +143,7 @@ pub fn texts() -> PathBuf {
 /// Copies the plays that the jobs read into a workspace or volume.
 ///
 /// # Panics
-/// If `make` has not fetched them.
+/// If `make texts` has not fetched them.
 pub(crate) fn write_corpus(volume: &Path) {
     let texts = texts();
     let corpus = volume.join("corpus/shakespeare");

@@ -1,10 +1,10 @@
-//! The process's allocator, which counts what each thread holds.
+//! The process's allocator, which counts the bytes that each thread holds.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 
 thread_local! {
-    /// Bytes that this thread has allocated and not freed, and the most that this has been.
+    /// The bytes that this thread has allocated and not freed, and the maximum of that number.
     static HELD: Cell<(i64, i64)> = const { Cell::new((0, 0)) };
 }
 
@@ -14,18 +14,18 @@ struct Counting;
 static ALLOCATOR: Counting = Counting;
 
 fn count(bytes: i64) {
-    // a thread that ends frees after its variables are gone
+    // a thread that ends frees memory after its thread-local variables are gone
     let _ = HELD.try_with(|held| {
         let (now, most) = held.get();
         held.set((now + bytes, most.max(now + bytes)));
     });
 }
 
-// SAFETY: every call is handed on to the system's allocator as it is.
+// SAFETY: every call is passed unchanged to the system's allocator.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         count(layout.size() as i64);
-        // SAFETY: the caller's contract is the system's.
+        // SAFETY: the caller's contract is that of the system's allocator.
         unsafe { System.alloc(layout) }
     }
 
@@ -42,7 +42,7 @@ unsafe impl GlobalAlloc for Counting {
     }
 
     unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-        // both exist while it copies
+        // old and new memory both exist while it copies
         count(size as i64);
         count(-(layout.size() as i64));
         // SAFETY: as above.
@@ -50,7 +50,7 @@ unsafe impl GlobalAlloc for Counting {
     }
 }
 
-/// The result of `run`, and the most bytes that this thread held meanwhile beyond those that it held before.
+/// The result of `run`, and the peak of the bytes that this thread held meanwhile, less those that it held before.
 pub fn peak_bytes<T>(run: impl FnOnce() -> T) -> (T, u64) {
     let (before, _) = HELD.get();
     HELD.set((before, before));

@@ -1,4 +1,4 @@
-//! Changed bytes, and how much memory is taken while they are read.
+//! Changed bytes, and the memory that a reader of them takes.
 
 mod allocations;
 mod mutations;

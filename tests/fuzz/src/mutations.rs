@@ -6,19 +6,19 @@ use proptest::sample::Index;
 /// One change.
 #[derive(Clone, Debug)]
 pub enum Mutation {
-    /// A bit is another.
+    /// Flips a bit.
     Flip(Index, u8),
-    /// A byte is another, with those that numbers and texts end at drawn often.
+    /// Replaces a byte. Bytes that often begin or end numbers and texts are drawn often.
     Set(Index, u8),
-    /// Four or eight bytes, at most, are a number.
+    /// Replaces up to eight bytes, or up to four, by a number.
     Number(Index, u64, bool),
-    /// Bytes are missing.
+    /// Removes bytes.
     Remove(Index, usize),
-    /// Bytes occur twice.
+    /// Repeats bytes.
     Repeat(Index, usize),
-    /// The end is missing.
+    /// Removes the end.
     Truncate(Index),
-    /// Bytes were put in.
+    /// Inserts bytes.
     Insert(Index, Vec<u8>),
 }
 
@@ -44,7 +44,7 @@ pub fn mutations() -> impl Strategy<Value = Vec<Mutation>> {
     prop::collection::vec(one, 1..7)
 }
 
-/// The bytes with all changes.
+/// The bytes after all changes.
 pub fn mutate(bytes: &[u8], changes: &[Mutation]) -> Vec<u8> {
     let mut bytes = bytes.to_vec();
     for change in changes {

@@ -1,6 +1,6 @@
-//! For `LD_PRELOAD`: has the functions of the CUDA runtime in which the host waits for a GPU. Each appends its name and
-//! the thread's to the file `HOST_WAITS`, and continues to the runtime. libtorch calls the runtime; what waits on
-//! threads of its own calls the driver.
+//! A library for `LD_PRELOAD`. It has the functions of the CUDA runtime in which the host waits for a GPU. Each
+//! function appends its name and its thread's to the file `HOST_WAITS`, and then calls the runtime. libtorch waits in
+//! the runtime; the trainer's own threads wait in the driver, which the library does not note.
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::fs::OpenOptions;
@@ -10,14 +10,14 @@ unsafe extern "C" {
     fn dlsym(handle: *mut c_void, symbol: *const c_char) -> *mut c_void;
 }
 
-/// Notes a call, and finds the function that it is meant for.
+/// Notes a call, and returns the runtime's function of that name.
 fn note(name: &CStr) -> *mut c_void {
     if let Some(path) = std::env::var_os("HOST_WAITS") {
         let mut file = OpenOptions::new().append(true).create(true).open(path).unwrap();
         let thread = std::thread::current().id();
         file.write_all(format!("{} {thread:?}\n", name.to_str().unwrap()).as_bytes()).unwrap();
     }
-    // SAFETY: looks a name up in the libraries that come after this one.
+    // SAFETY: this looks up a name in the libraries that come after this one.
     let function = unsafe { dlsym(libc::RTLD_NEXT, name.as_ptr()) };
     assert!(!function.is_null(), "{name:?} is called, and no library has it");
     function
@@ -25,13 +25,13 @@ fn note(name: &CStr) -> *mut c_void {
 
 macro_rules! waits {
     ($($name:ident($($argument:ident: $type:ty),*) = $symbol:literal;)*) => {$(
-        /// As the CUDA runtime has it.
+        /// The signature is that of the CUDA runtime.
         #[allow(non_snake_case, reason = "the runtime's name")]
         #[unsafe(no_mangle)]
         unsafe extern "C" fn $name($($argument: $type),*) -> c_int {
-            // SAFETY: the function of this name, which has this type.
+            // SAFETY: the runtime's function of this name has this type.
             let function: unsafe extern "C" fn($($type),*) -> c_int = unsafe { std::mem::transmute(note($symbol)) };
-            // SAFETY: the caller's arguments.
+            // SAFETY: the arguments are the caller's.
             unsafe { function($($argument),*) }
         }
     )*};

@@ -1,4 +1,4 @@
-//! The driver's pinned memory, and its copies from and to it, which are as late as a GPU's may be.
+//! The driver's pinned memory, and copies from and to it, which are as late as those of a GPU may be.
 
 use std::collections::BTreeMap;
 use std::ffi::{c_int, c_void};
@@ -14,12 +14,12 @@ const ALREADY_REGISTERED: c_int = 712;
 /// `CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED`.
 const NOT_REGISTERED: c_int = 713;
 
-/// Pinned stretches by their begin.
+/// Pinned memory by the address of its first byte.
 static PINNED: LazyLock<Mutex<BTreeMap<usize, Pinned>>> = LazyLock::new(Mutex::default);
 
 struct Pinned {
     end: usize,
-    /// Copies that are not done.
+    /// The number of copies that are not done.
     copies: usize,
 }
 
@@ -31,7 +31,7 @@ extern "C" fn cuMemHostRegister_v2(start: *mut c_void, bytes: usize, _flags: u32
             return OUT_OF_MEMORY;
         }
         if bytes == 0 || !begin.is_multiple_of(4096) || !bytes.is_multiple_of(4096) {
-            return INVALID_VALUE; // stricter than the driver, which rounds to pages and refuses those that it has
+            return INVALID_VALUE; // stricter than the driver, which rounds to pages and refuses pinned ones
         }
         let mut pinned = PINNED.lock().unwrap();
         if pinned.range(..end).next_back().is_some_and(|(_, before)| before.end > begin) {
@@ -58,31 +58,31 @@ pub(crate) fn is_pinned(address: usize) -> bool {
     PINNED.lock().unwrap().range(..=address).next_back().is_some_and(|(_, pinned)| address < pinned.end)
 }
 
-/// Begins a copy from or to pinned memory that begins at `host`. What it is to fill is NaN until it is done.
+/// Begins a copy from or to pinned memory at `host`. Its target is NaN until the copy is done.
 ///
 /// # Safety
-/// Both are of `bytes` bytes and stay until the copy is done; `handle` is a stream's.
+/// `to` and `from` have `bytes` bytes and stay valid until the copy is done. `handle` is a stream's.
 unsafe fn copy(to: usize, from: usize, host: usize, bytes: usize, handle: *mut c_void) -> c_int {
     let begin = {
         let mut pinned = PINNED.lock().unwrap();
         let Some((&begin, pinned)) = pinned.range_mut(..=host).next_back() else { return INVALID_VALUE };
         if pinned.end < host + bytes {
-            return INVALID_VALUE; // the driver copies it nevertheless, and the host waits
+            return INVALID_VALUE; // the driver would make such a copy, and the host would wait for it
         }
         pinned.copies += 1;
         begin
     };
     let task = move || {
-        // SAFETY: the caller's promise.
+        // SAFETY: by the caller's contract the target has `bytes` bytes.
         unsafe { std::ptr::write_bytes(to as *mut u8, 0xff, bytes) };
         fault::delay();
-        // SAFETY: the caller's promise; two tensors do not overlap.
+        // SAFETY: by the caller's contract both have `bytes` bytes; two tensors do not overlap.
         unsafe { std::ptr::copy_nonoverlapping(from as *const u8, to as *mut u8, bytes) };
         if let Some(pinned) = PINNED.lock().unwrap().get_mut(&begin) {
             pinned.copies -= 1;
         }
     };
-    // SAFETY: the caller's promise.
+    // SAFETY: by the caller's contract the handle is a stream's.
     match unsafe { stream(handle) } {
         None => run_on_default_stream(task),
         Some(stream) => stream.give(Box::new(task)),
@@ -92,12 +92,12 @@ unsafe fn copy(to: usize, from: usize, host: usize, bytes: usize, handle: *mut c
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn cuMemcpyDtoHAsync_v2(to: *mut c_void, from: u64, bytes: usize, stream: *mut c_void) -> c_int {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller's contract is that of `copy`.
     in_context(|| unsafe { copy(to as usize, from as usize, to as usize, bytes, stream) })
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn cuMemcpyHtoDAsync_v2(to: u64, from: *const c_void, bytes: usize, stream: *mut c_void) -> c_int {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller's contract is that of `copy`.
     in_context(|| unsafe { copy(to as usize, from as usize, from as usize, bytes, stream) })
 }

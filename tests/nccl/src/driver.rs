@@ -25,7 +25,7 @@ pub(crate) fn device() -> c_int {
 
 pub(crate) type Task = Box<dyn FnOnce() + Send>;
 
-/// A stream: a thread that runs its tasks in order. With one queue, all streams of the process share the thread.
+/// A stream: a thread that runs its tasks in order. With one queue, all streams of the process share one thread.
 #[derive(Clone)]
 pub(crate) struct Stream {
     tasks: mpsc::Sender<Task>,
@@ -46,7 +46,7 @@ impl Stream {
         self.tasks.send(task).unwrap();
     }
 
-    /// Waits until all tasks given so far are done.
+    /// Waits until all tasks given before are done.
     fn synchronize(&self) {
         let (done, wait) = mpsc::channel::<()>();
         self.give(Box::new(move || drop(done)));
@@ -54,10 +54,11 @@ impl Stream {
     }
 }
 
-/// The queue of all streams, if there is one.
+/// The queue of all streams, if the process has only one.
 static ONE_QUEUE: LazyLock<Stream> = LazyLock::new(Stream::of_a_thread);
 
-/// Runs a task of the default stream, which is the caller: with one queue, after all tasks before it.
+/// Runs a task of the default stream, which is the calling thread. With one queue, the task runs after all tasks given
+/// before.
 pub(crate) fn run_on_default_stream(task: impl FnOnce()) {
     if crate::fault::has_one_queue() {
         ONE_QUEUE.synchronize();
@@ -74,13 +75,13 @@ struct Event {
 #[derive(Default)]
 struct Recordings {
     count: u64,
-    /// The last one that is complete.
+    /// The number of the last complete recording.
     completed: u64,
     completed_at: Option<Instant>,
 }
 
 impl Event {
-    /// Counts a recording.
+    /// Counts a new recording. Returns its number.
     fn begin(&self) -> u64 {
         let mut recordings = self.recordings.lock().unwrap();
         recordings.count += 1;
@@ -104,27 +105,27 @@ impl Event {
         drop(self.completed.wait_while(recordings, |recordings| recordings.completed < recording).unwrap());
     }
 
-    /// When its last recording completed; none if it has not.
+    /// The time at which its last recording completed; `None` if it has not.
     fn completed_at(&self) -> Option<Instant> {
         let recordings = self.recordings.lock().unwrap();
         recordings.completed_at.filter(|_| recordings.completed == recordings.count)
     }
 }
 
-/// The stream of a handle; none for the default one.
+/// The stream of a handle; `None` for the default stream.
 ///
 /// # Safety
-/// It is null, or from `cuStreamCreate` and not destroyed.
+/// The handle is null, or is from `cuStreamCreate` and not destroyed.
 pub(crate) unsafe fn stream<'a>(handle: *mut c_void) -> Option<&'a Stream> {
-    // SAFETY: the caller's promise.
+    // SAFETY: by the caller's contract the handle is null or a stream's.
     unsafe { handle.cast::<Stream>().as_ref() }
 }
 
 /// # Safety
-/// It is from `cuEventCreate` and not destroyed.
+/// The handle is from `cuEventCreate` and not destroyed.
 unsafe fn event(handle: *mut c_void) -> Arc<Event> {
     let handle = handle.cast::<Event>().cast_const();
-    // SAFETY: the handle is one count of this event, which stays.
+    // SAFETY: the handle owns one count of this event, which stays.
     unsafe {
         Arc::increment_strong_count(handle);
         Arc::from_raw(handle)
@@ -138,33 +139,33 @@ extern "C" fn cuInit(_flags: c_uint) -> c_int {
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn cuDriverGetVersion(version: *mut c_int) -> c_int {
-    // SAFETY: the caller's pointer.
+    // SAFETY: the pointer is the caller's.
     unsafe { *version = 13_000 };
     SUCCESS
 }
 
-/// It has no device of NVIDIA's, and says so.
+/// The name shows that this is not a device of NVIDIA's.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn cuDeviceGetName(name: *mut c_char, length: c_int, _device: c_int) -> c_int {
     let own = c"stand-in for a GPU".to_bytes_with_nul();
     if (length as usize) < own.len() {
         return INVALID_VALUE;
     }
-    // SAFETY: the caller's buffer of `length` bytes.
+    // SAFETY: the caller's buffer has `length` bytes.
     unsafe { std::ptr::copy_nonoverlapping(own.as_ptr().cast(), name, own.len()) };
     SUCCESS
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn cuDeviceGetCount(count: *mut c_int) -> c_int {
-    // SAFETY: the caller's pointer.
+    // SAFETY: the pointer is the caller's.
     unsafe { *count = crate::fault::devices() };
     SUCCESS
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn cuDeviceGet(device: *mut c_int, index: c_int) -> c_int {
-    // SAFETY: the caller's pointer.
+    // SAFETY: the pointer is the caller's.
     unsafe { *device = index };
     SUCCESS
 }
@@ -175,7 +176,7 @@ unsafe extern "C" fn cuDevicePrimaryCtxRetain(context: *mut *mut c_void, device:
         return DEVICE_UNAVAILABLE;
     }
     DEVICE.store(device, Ordering::Relaxed);
-    // SAFETY: the caller's pointer; the handle is never followed.
+    // SAFETY: the pointer is the caller's; the handle is never dereferenced.
     unsafe { *context = std::ptr::dangling_mut() };
     SUCCESS
 }
@@ -190,7 +191,7 @@ extern "C" fn cuCtxSetCurrent(context: *mut c_void) -> c_int {
     SUCCESS
 }
 
-/// Calls `function` on a thread that has a context, which the driver asks for in most of them.
+/// Calls `function` if this thread has a context, which most functions of the driver need.
 pub(crate) fn in_context(function: impl FnOnce() -> c_int) -> c_int {
     if HAS_CONTEXT.get() { function() } else { INVALID_CONTEXT }
 }
@@ -199,25 +200,25 @@ pub(crate) fn in_context(function: impl FnOnce() -> c_int) -> c_int {
 unsafe extern "C" fn cuStreamCreate(stream: *mut *mut c_void, flags: c_uint) -> c_int {
     in_context(|| {
         if flags != 1 {
-            return INVALID_VALUE; // it would wait for the default stream
+            return INVALID_VALUE; // such a stream would wait for the default stream
         }
-        // SAFETY: the caller's pointer.
+        // SAFETY: the pointer is the caller's.
         unsafe { *stream = Box::into_raw(Box::new(Stream::start())).cast() };
         SUCCESS
     })
 }
 
-/// The one function of the CUDA runtime here, for the test of what notes its calls.
+/// The only function of the CUDA runtime here. It serves the test of `tests/host-waits`, which notes such calls.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn cudaStreamSynchronize(stream: *mut c_void) -> c_int {
-    // SAFETY: the caller's promise.
+    // SAFETY: both functions have the same contract.
     unsafe { cuStreamSynchronize(stream) }
 }
 
-/// Its tasks still run.
+/// Tasks given to the stream before still run.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn cuStreamDestroy_v2(stream: *mut c_void) -> c_int {
-    // SAFETY: from `cuStreamCreate`, and not used again.
+    // SAFETY: the handle is from `cuStreamCreate` and is not used again.
     drop(unsafe { Box::from_raw(stream.cast::<Stream>()) });
     SUCCESS
 }
@@ -225,7 +226,7 @@ unsafe extern "C" fn cuStreamDestroy_v2(stream: *mut c_void) -> c_int {
 #[unsafe(no_mangle)]
 unsafe extern "C" fn cuStreamSynchronize(handle: *mut c_void) -> c_int {
     in_context(|| {
-        // SAFETY: a stream's handle.
+        // SAFETY: the handle is a stream's.
         if let Some(stream) = unsafe { stream(handle) } {
             stream.synchronize();
         }
@@ -236,7 +237,7 @@ unsafe extern "C" fn cuStreamSynchronize(handle: *mut c_void) -> c_int {
 #[unsafe(no_mangle)]
 unsafe extern "C" fn cuStreamWaitEvent(handle: *mut c_void, waited: *mut c_void, _flags: c_uint) -> c_int {
     in_context(|| {
-        // SAFETY: handles of an event and a stream.
+        // SAFETY: the handles are those of an event and a stream.
         let (event, stream) = unsafe { (event(waited), stream(handle)) };
         let recording = event.last();
         match stream {
@@ -250,16 +251,16 @@ unsafe extern "C" fn cuStreamWaitEvent(handle: *mut c_void, waited: *mut c_void,
 #[unsafe(no_mangle)]
 unsafe extern "C" fn cuEventCreate(event: *mut *mut c_void, _flags: c_uint) -> c_int {
     in_context(|| {
-        // SAFETY: the caller's pointer.
+        // SAFETY: the pointer is the caller's.
         unsafe { *event = Arc::into_raw(Arc::<Event>::default()).cast_mut().cast() };
         SUCCESS
     })
 }
 
-/// A thread that waits for it still does.
+/// A thread that waits for the event continues to wait.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn cuEventDestroy_v2(event: *mut c_void) -> c_int {
-    // SAFETY: from `cuEventCreate`, and not used again.
+    // SAFETY: the handle is from `cuEventCreate` and is not used again.
     drop(unsafe { Arc::from_raw(event.cast::<Event>().cast_const()) });
     SUCCESS
 }
@@ -267,7 +268,7 @@ unsafe extern "C" fn cuEventDestroy_v2(event: *mut c_void) -> c_int {
 #[unsafe(no_mangle)]
 unsafe extern "C" fn cuEventRecord(recorded: *mut c_void, handle: *mut c_void) -> c_int {
     in_context(|| {
-        // SAFETY: handles of an event and a stream.
+        // SAFETY: the handles are those of an event and a stream.
         let (event, stream) = unsafe { (event(recorded), stream(handle)) };
         let recording = event.begin();
         match stream {
@@ -281,7 +282,7 @@ unsafe extern "C" fn cuEventRecord(recorded: *mut c_void, handle: *mut c_void) -
 #[unsafe(no_mangle)]
 unsafe extern "C" fn cuEventQuery(queried: *mut c_void) -> c_int {
     in_context(|| {
-        // SAFETY: an event's handle.
+        // SAFETY: the handle is an event's.
         let event = unsafe { event(queried) };
         if event.last() > 0 && event.completed_at().is_none() { NOT_READY } else { SUCCESS }
     })
@@ -290,7 +291,7 @@ unsafe extern "C" fn cuEventQuery(queried: *mut c_void) -> c_int {
 #[unsafe(no_mangle)]
 unsafe extern "C" fn cuEventSynchronize(waited: *mut c_void) -> c_int {
     in_context(|| {
-        // SAFETY: an event's handle.
+        // SAFETY: the handle is an event's.
         let event = unsafe { event(waited) };
         event.wait(event.last());
         SUCCESS
@@ -300,31 +301,31 @@ unsafe extern "C" fn cuEventSynchronize(waited: *mut c_void) -> c_int {
 #[unsafe(no_mangle)]
 unsafe extern "C" fn cuEventElapsedTime_v2(milliseconds: *mut f32, start: *mut c_void, end: *mut c_void) -> c_int {
     in_context(|| {
-        // SAFETY: events' handles.
+        // SAFETY: the handles are events'.
         let (start, end) = unsafe { (event(start), event(end)) };
         let (Some(start), Some(end)) = (start.completed_at(), end.completed_at()) else { return NOT_READY };
         let seconds =
             end.saturating_duration_since(start).as_secs_f64() - start.saturating_duration_since(end).as_secs_f64();
-        // SAFETY: the caller's pointer.
+        // SAFETY: the pointer is the caller's.
         unsafe { *milliseconds = (1e3 * seconds) as f32 };
         SUCCESS
     })
 }
 
-/// All memory is the device's, but for what is pinned.
+/// Reports all memory as the device's, except for pinned memory.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn cuPointerGetAttribute(data: *mut c_void, attribute: c_int, address: u64) -> c_int {
     if attribute != 2 {
         return INVALID_VALUE;
     }
-    // SAFETY: the caller's pointer, to an unsigned integer for this attribute.
+    // SAFETY: the pointer is the caller's; for this attribute it points to an unsigned integer.
     unsafe { *data.cast::<c_uint>() = if is_pinned(address as usize) { HOST_MEMORY } else { DEVICE_MEMORY } };
     SUCCESS
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn cuGetErrorString(_error: c_int, text: *mut *const c_char) -> c_int {
-    // SAFETY: the caller's pointer.
+    // SAFETY: the pointer is the caller's.
     unsafe { *text = c"an error of the stand-in for the CUDA driver".as_ptr() };
     SUCCESS
 }

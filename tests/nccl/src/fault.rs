@@ -1,4 +1,4 @@
-//! The faults that the environment asks for, and the times of events.
+//! The faults that the environment chooses, and random delays.
 
 use std::fs::File;
 use std::sync::LazyLock;
@@ -9,9 +9,9 @@ use std::time::Duration;
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Fault {
     None,
-    /// It never completes, and NCCL reports an error.
+    /// The operation never completes, and NCCL reports an error.
     Error,
-    /// It never completes.
+    /// The operation never completes, and NCCL reports no error.
     Hang,
 }
 
@@ -19,17 +19,17 @@ fn number(variable: &str, otherwise: i32) -> i32 {
     std::env::var(variable).map_or(otherwise, |text| text.parse().unwrap())
 }
 
-/// The version that NCCL says it is.
+/// The version that NCCL reports.
 pub(crate) fn nccl_version() -> i32 {
     number("NCCL_STAND_IN_VERSION", 22_809)
 }
 
-/// How many devices the driver says there are.
+/// The number of devices that the driver reports.
 pub(crate) fn devices() -> i32 {
     number("NCCL_STAND_IN_DEVICES", 1)
 }
 
-/// Whether another process has the device for itself.
+/// Whether another process occupies the device.
 pub(crate) fn is_busy() -> bool {
     number("NCCL_STAND_IN_BUSY", 0) > 0
 }
@@ -40,7 +40,7 @@ pub(crate) fn has_one_queue() -> bool {
     *ONE
 }
 
-/// Counts an operation; what is wrong with it.
+/// Counts an operation. Returns its fault.
 pub(crate) fn of_operation() -> Fault {
     static OPERATIONS: AtomicU64 = AtomicU64::new(0);
     let nth = OPERATIONS.fetch_add(1, Ordering::SeqCst) + 1;
@@ -51,13 +51,13 @@ pub(crate) fn of_operation() -> Fault {
     }
 }
 
-/// Counts a communicator; whether it never connects.
+/// Counts a communicator. Returns whether it never connects.
 pub(crate) fn never_connects() -> bool {
     static COMMUNICATORS: AtomicU64 = AtomicU64::new(0);
     strikes("init", COMMUNICATORS.fetch_add(1, Ordering::SeqCst) + 1)
 }
 
-/// Counts a request for pinned memory; whether there is none.
+/// Counts a request for pinned memory. Returns whether the request fails.
 pub(crate) fn pins_nothing() -> bool {
     static REQUESTS: AtomicU64 = AtomicU64::new(0);
     strikes("pin", REQUESTS.fetch_add(1, Ordering::SeqCst) + 1)
@@ -73,7 +73,7 @@ fn strikes(kind: &str, nth: u64) -> bool {
         && File::create_new(file).is_ok()
 }
 
-/// Up to a millisecond, mostly much less.
+/// Sleeps for less than a millisecond, in a third of the calls not at all.
 pub(crate) fn delay() {
     let random = getrandom::u32().unwrap();
     if !random.is_multiple_of(3) {

@@ -19,10 +19,10 @@ const SYSTEM_ERROR: c_int = 2;
 const IN_PROGRESS: c_int = 7;
 const BYTES: c_int = 1;
 
-/// The content of a receive buffer until the receive is complete: NaN, in fp32 and bf16.
+/// The bytes of a receive buffer until the receive is complete. They are NaN in fp32 and bf16.
 const NOT_A_NUMBER: u8 = 0xff;
 
-/// The start of `ncclConfig_t`.
+/// The first fields of `ncclConfig_t`.
 #[repr(C)]
 struct Config {
     size: usize,
@@ -42,7 +42,7 @@ impl UniqueId {
     }
 }
 
-/// The listeners of this process's identifiers, until they are used.
+/// The listeners of the identifiers that this process has made, until a communicator uses them.
 static LISTENERS: LazyLock<Mutex<HashMap<UniqueId, UnixListener>>> = LazyLock::new(Mutex::default);
 
 /// One end of a communicator.
@@ -56,9 +56,9 @@ struct Status {
     state: c_int,
     socket: Option<UnixStream>,
     is_aborted: bool,
-    /// Whether the first operation has been given, which connects lazily.
+    /// Whether a stream has the first operation, which connects lazily.
     has_begun: bool,
-    /// Operations that streams have and that are not over.
+    /// The number of operations that streams have not finished.
     operations: usize,
 }
 
@@ -79,7 +79,7 @@ impl Communicator {
         drop(self.changed.wait_while(status, |status| !condition(status)).unwrap());
     }
 
-    /// Never completes by itself.
+    /// Waits until the communicator is aborted.
     fn hang(&self) {
         self.wait_until(|status| status.is_aborted);
     }
@@ -89,7 +89,7 @@ impl Communicator {
         self.hang();
     }
 
-    /// Runs an operation on its stream.
+    /// Runs an operation on the thread of its stream.
     fn operate(&self, fault: Fault, operation: impl FnOnce(&mut UnixStream) -> Result<(), c_int>) {
         let socket = self.update(|status| match status.is_aborted {
             true => None,
@@ -111,10 +111,10 @@ impl Communicator {
 }
 
 /// # Safety
-/// It is from `ncclCommInitRankConfig`, and neither destroyed nor aborted.
+/// The handle is from `ncclCommInitRankConfig`, and neither destroyed nor aborted.
 unsafe fn communicator(handle: *mut c_void) -> Arc<Communicator> {
     let handle = handle.cast::<Communicator>().cast_const();
-    // SAFETY: the handle is one count of it, which stays.
+    // SAFETY: the handle owns one count of the communicator, which stays.
     unsafe {
         Arc::increment_strong_count(handle);
         Arc::from_raw(handle)
@@ -123,7 +123,7 @@ unsafe fn communicator(handle: *mut c_void) -> Arc<Communicator> {
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ncclGetVersion(version: *mut c_int) -> c_int {
-    // SAFETY: the caller's pointer.
+    // SAFETY: the pointer is the caller's.
     unsafe { *version = fault::nccl_version() };
     SUCCESS
 }
@@ -133,7 +133,7 @@ unsafe extern "C" fn ncclGetUniqueId(id: *mut UniqueId) -> c_int {
     let mut new = UniqueId([0; 128]);
     getrandom::fill(&mut new.0[..16]).unwrap();
     LISTENERS.lock().unwrap().insert(new, UnixListener::bind_addr(&new.address()).unwrap());
-    // SAFETY: the caller's pointer.
+    // SAFETY: the pointer is the caller's.
     unsafe { *id = new };
     SUCCESS
 }
@@ -146,17 +146,17 @@ unsafe extern "C" fn ncclCommInitRankConfig(
     rank: c_int,
     config: *mut Config,
 ) -> c_int {
-    // SAFETY: the caller's pointer.
+    // SAFETY: the pointer is the caller's.
     let config = unsafe { &*config };
-    // that of version 2.18 at least
+    // the configuration has the form of version 2.18 or later
     let is_known = config.magic == 0xcafe_beef && config.version >= 21_800 && config.size >= 48;
     if ranks != 2 || !(0..2).contains(&rank) || config.blocking != 0 || !is_known {
         return INVALID_ARGUMENT;
     }
     let communicator = Arc::new(Communicator::new());
-    // SAFETY: the caller's pointer.
+    // SAFETY: the pointer is the caller's.
     unsafe { *handle = Arc::into_raw(communicator.clone()).cast_mut().cast() };
-    // whoever made the identifier is rank 0; rank 1 may be in the same process
+    // the process that made the identifier has rank 0; rank 1 may be in the same process
     let listener = if rank == 0 { LISTENERS.lock().unwrap().remove(&id) } else { None };
     if rank == 0 && listener.is_none() {
         return INVALID_ARGUMENT;
@@ -202,28 +202,28 @@ fn share_a_gpu(socket: &mut UnixStream) -> bool {
         let length = u32::from_le_bytes(greeting[4..].try_into().unwrap()) as usize;
         Ok((greeting[..4] == std::process::id().to_le_bytes(), read(length)?))
     });
-    // an end that is gone is told by the first message
+    // if the other end is gone, the first message reports that
     theirs.is_ok_and(|(is_this_process, theirs)| !is_this_process && theirs == own.as_bytes())
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ncclCommGetAsyncError(handle: *mut c_void, state: *mut c_int) -> c_int {
-    // SAFETY: a communicator's handle, and the caller's pointer.
+    // SAFETY: the handle is a communicator's, and the pointer is the caller's.
     unsafe { *state = communicator(handle).update(|status| status.state) };
     SUCCESS
 }
 
-/// Gives an operation to a stream. The first one of a communicator is still in progress when this returns.
+/// Gives an operation to a stream. The first operation of a communicator is still in progress when this returns.
 ///
 /// # Safety
-/// Handles of a communicator and of a stream.
+/// The handles are those of a communicator and a stream.
 unsafe fn give(
     handle: *mut c_void,
     stream: *mut c_void,
     (kind, peer): (c_int, c_int),
     operation: impl FnOnce(&mut UnixStream) -> Result<(), c_int> + Send + 'static,
 ) -> c_int {
-    // SAFETY: the caller's promise.
+    // SAFETY: by the caller's contract the handles are those of a communicator and a stream.
     let (communicator, stream) = unsafe { (communicator(handle), crate::driver::stream(stream)) };
     let Some(stream) = stream.filter(|_| kind == BYTES && (0..2).contains(&peer)) else { return INVALID_ARGUMENT };
     let first = communicator.update(|status| match status.state {
@@ -233,7 +233,7 @@ unsafe fn give(
             status.state = if first { IN_PROGRESS } else { SUCCESS };
             Ok(first)
         }
-        // what is in progress has to be waited for
+        // the caller must first wait for the call in progress
         IN_PROGRESS => Err(INVALID_USAGE),
         failed => Err(failed),
     });
@@ -257,10 +257,10 @@ unsafe fn give(
     IN_PROGRESS
 }
 
-/// An address in a task for another thread.
+/// An address that a task takes to another thread.
 struct Address(*mut u8);
 
-// SAFETY: whoever sends or receives keeps the memory until the operation is over, as with NCCL.
+// SAFETY: as with NCCL, the caller of a send or receive keeps the memory until the operation is over.
 unsafe impl Send for Address {}
 
 #[unsafe(no_mangle)]
@@ -276,14 +276,14 @@ unsafe extern "C" fn ncclSend(
     let operation = move |socket: &mut UnixStream| {
         let address = address;
         fault::delay();
-        // SAFETY: as `Address` says.
+        // SAFETY: the caller of the send keeps the memory, see `Address`.
         let bytes = unsafe { std::slice::from_raw_parts(address.0, count) };
         let sent = socket.write_all(&(count as u64).to_le_bytes()).and_then(|()| socket.write_all(bytes));
-        // a message larger than NCCL's buffers is sent only while it is received
+        // NCCL sends a message larger than its buffers only while the peer receives it
         let received = sent.and_then(|()| socket.read_exact(&mut [0]));
         received.map_err(|_| REMOTE_ERROR)
     };
-    // SAFETY: the caller's handles.
+    // SAFETY: the handles are the caller's.
     unsafe { give(handle, stream, (kind, peer), operation) }
 }
 
@@ -299,7 +299,7 @@ unsafe extern "C" fn ncclRecv(
     let address = Address(buffer.cast());
     let operation = move |socket: &mut UnixStream| {
         let address = address;
-        // SAFETY: as `Address` says.
+        // SAFETY: the caller of the receive keeps the memory, see `Address`.
         let bytes = unsafe { std::slice::from_raw_parts_mut(address.0, count) };
         bytes.fill(NOT_A_NUMBER);
         fault::delay();
@@ -312,13 +312,13 @@ unsafe extern "C" fn ncclRecv(
         bytes.copy_from_slice(&received);
         socket.write_all(&[1]).map_err(|_| REMOTE_ERROR)
     };
-    // SAFETY: the caller's handles.
+    // SAFETY: the handles are the caller's.
     unsafe { give(handle, stream, (kind, peer), operation) }
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ncclCommFinalize(handle: *mut c_void) -> c_int {
-    // SAFETY: a communicator's handle.
+    // SAFETY: the handle is a communicator's.
     let communicator = unsafe { communicator(handle) };
     let state = communicator.update(|status| {
         if status.state == SUCCESS {
@@ -335,19 +335,19 @@ unsafe extern "C" fn ncclCommFinalize(handle: *mut c_void) -> c_int {
     state
 }
 
-/// Of one whose operations are over.
+/// Destroys a communicator whose operations are over.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ncclCommDestroy(handle: *mut c_void) -> c_int {
-    // SAFETY: from `ncclCommInitRankConfig`, and not used again.
+    // SAFETY: the handle is from `ncclCommInitRankConfig` and is not used again.
     let communicator = unsafe { Arc::from_raw(handle.cast::<Communicator>().cast_const()) };
     assert_eq!(communicator.update(|status| status.operations), 0, "destroyed with operations on their way");
     SUCCESS
 }
 
-/// Returns when its operations are over, whatever they were waiting for.
+/// Returns when the communicator's operations are over, even those that wait for a peer.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ncclCommAbort(handle: *mut c_void) -> c_int {
-    // SAFETY: from `ncclCommInitRankConfig`, and not used again.
+    // SAFETY: the handle is from `ncclCommInitRankConfig` and is not used again.
     let communicator = unsafe { Arc::from_raw(handle.cast::<Communicator>().cast_const()) };
     communicator.update(|status| {
         status.is_aborted = true;

@@ -1,4 +1,4 @@
-//! The processes of a node: containerd, kubelet and kube-proxy, and CoreDNS behind the usual address.
+//! The processes of a node: containerd, kubelet, kube-proxy, and CoreDNS at its usual address.
 
 use anyhow::Result;
 use serde_json::{Value, json};
@@ -7,18 +7,18 @@ use super::cgroups::ROOT;
 use super::place::{ADDRESS, CLAIM, NAME, NETWORK, PODS, Place};
 use stagecoach_cluster::tools::tool;
 
-/// The cluster's name server, as pods see it.
+/// The address of the cluster's name server, as pods see it.
 pub(crate) const DNS: &str = "10.96.0.10";
-/// The port of CoreDNS; the machine may use 53 itself.
+/// The port of CoreDNS. The machine itself may use port 53.
 const DNS_PORT: u16 = 10053;
-/// The sandbox of every pod.
+/// The image of every pod's sandbox.
 pub(crate) const PAUSE: &str = "localhost/pause:1";
 pub(crate) const CONTAINERD: &str = "containerd";
 pub(crate) const KUBELET: &str = "kubelet";
 pub(crate) const KUBE_PROXY: &str = "kube-proxy";
 pub(crate) const COREDNS: &str = "coredns";
 
-/// containerd; everything it keeps is below the folder.
+/// The command of containerd. All its files are below the folder.
 ///
 /// # Errors
 /// If its configuration can't be written.
@@ -27,7 +27,7 @@ pub(crate) fn containerd(place: &Place) -> Result<Vec<String>> {
     let network = json!({
         "cniVersion": "1.0.0",
         "name": NETWORK,
-        // no bridge: between any two pods there is the machine, and with it its rules for services
+        // without a bridge, traffic between any two pods passes the machine, and so its rules for services
         "plugins": [{
             "type": "ptp",
             "ipMasq": true,
@@ -40,7 +40,7 @@ pub(crate) fn containerd(place: &Place) -> Result<Vec<String>> {
         }],
     });
     write(place, "containerd/network/10-node.conflist", &network.to_string())?;
-    // the machine's own settings are not imported; sockets of shims must have short names, hence the link to the folder
+    // the machine's own settings are not imported; the sockets of shims need short paths, so a link leads to the folder
     let config = format!(
         r#"version = 3
 imports = ["{imports}"]
@@ -79,12 +79,12 @@ state = "{state}"
     Ok(vec![program(CONTAINERD), "--config".into(), file])
 }
 
-/// The kubelet.
+/// The command of the kubelet.
 ///
 /// # Errors
 /// If its configuration can't be written.
 pub(crate) fn kubelet(place: &Place) -> Result<Vec<String>> {
-    // pods get the cluster's names and nothing of the machine's
+    // pods use the cluster's name server, and not the machine's
     let names = write(place, "kubelet-resolv.conf", &format!("nameserver {DNS}\n"))?;
     let config = json!({
         "apiVersion": "kubelet.config.k8s.io/v1beta1",
@@ -109,7 +109,8 @@ pub(crate) fn kubelet(place: &Place) -> Result<Vec<String>> {
         "clusterDomain": "cluster.local",
         "podLogsDir": place.logs().join("pods"),
         "volumePluginDir": place.at("kubelet-plugins"),
-        // a full disk is the machine's matter; images can't be fetched again
+        // the kubelet does not evict pods for a full disk of the machine, and keeps images, since they can't be fetched
+        // again
         "evictionHard": {"memory.available": "100Mi"},
         "imageGCHighThresholdPercent": 100,
         "imageGCLowThresholdPercent": 99,
@@ -127,7 +128,7 @@ pub(crate) fn kubelet(place: &Place) -> Result<Vec<String>> {
     ])
 }
 
-/// kube-proxy.
+/// The command of kube-proxy.
 ///
 /// # Errors
 /// If its configuration can't be written.
@@ -144,14 +145,14 @@ pub(crate) fn kube_proxy(place: &Place) -> Result<Vec<String>> {
         "clusterCIDR": PODS,
         "hostnameOverride": NAME,
         "clientConnection": {"kubeconfig": place.at("kube-proxy.kubeconfig")},
-        // the machine's own limits stay
+        // zero keeps the machine's own limits
         "conntrack": {"maxPerCore": 0, "min": 0, "tcpEstablishedTimeout": "0s", "tcpCloseWaitTimeout": "0s"},
     });
     let file = write(place, "kube-proxy.json", &config.to_string())?;
     Ok(vec![program(KUBE_PROXY), format!("--config={file}")])
 }
 
-/// CoreDNS.
+/// The command of CoreDNS.
 ///
 /// # Errors
 /// If its configuration can't be written.
@@ -172,7 +173,7 @@ pub(crate) fn coredns(place: &Place) -> Result<Vec<String>> {
     Ok(vec![program(COREDNS), "-conf".into(), file])
 }
 
-/// The Service of CoreDNS and its end, each with the collection it belongs to.
+/// The Service of CoreDNS and its endpoint, each with the collection in which it is created.
 pub(crate) fn dns_service() -> [(&'static str, Value); 2] {
     let ports = |port: u16| json!([{"name": "dns", "port": port, "protocol": "UDP"}, {"name": "dns-tcp", "port": port, "protocol": "TCP"}]);
     let service = json!({
@@ -203,7 +204,7 @@ fn program(name: &str) -> String {
     tool(name).display().to_string()
 }
 
-/// Writes a configuration file; its path.
+/// Writes a configuration file. Returns its path.
 fn write(place: &Place, name: &str, text: &str) -> Result<String> {
     let file = place.at(name);
     if let Some(folder) = file.parent() {

@@ -1,4 +1,4 @@
-//! The node's control groups: `/stagecoach/system` for its processes, below which nothing escapes, and
+//! The node's control groups: `/stagecoach/system` for its processes, whose children stay in the group, and
 //! `/stagecoach/kubepods` for its pods. In version 1 each controller has a hierarchy of its own; version 2 has one.
 
 use std::fs::{File, read_to_string, write};
@@ -10,18 +10,18 @@ use anyhow::{Context, Result, ensure};
 
 use stagecoach_cluster::attempt;
 
-/// The node's own group, in each hierarchy; the kubelet's root.
+/// The node's own group in each hierarchy. It is also the kubelet's root.
 pub(crate) const ROOT: &str = "stagecoach";
-/// Within it, where containerd, its shims, the kubelet and the control plane are.
+/// The group within [`ROOT`] for containerd, its shims, the kubelet and the control plane.
 const SYSTEM: &str = "system";
-/// Seconds in which killed processes must be gone.
+/// The time in seconds within which killed processes must be gone.
 const GONE_SECONDS: u64 = 30;
 
 /// A mounted hierarchy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Hierarchy {
     mount: PathBuf,
-    /// The options of the mount, among them the controllers of version 1, such as `memory`; none for version 2.
+    /// The options of the mount, among them the controllers of version 1, such as `memory`; empty for version 2.
     controllers: Vec<String>,
 }
 
@@ -31,7 +31,7 @@ impl Hierarchy {
     }
 }
 
-/// All hierarchies. Where both versions are mounted the controllers are version 1's, and version 2 comes last.
+/// All mounted hierarchies. Where both versions are mounted, version 1 has the controllers, and version 2 comes last.
 fn hierarchies(mounts: &str) -> Vec<Hierarchy> {
     let fields = mounts.lines().map(|line| line.split(' ').collect::<Vec<_>>());
     let mut all: Vec<Hierarchy> = fields
@@ -56,16 +56,16 @@ fn mounted() -> Result<Vec<Hierarchy>> {
 /// Makes the node's groups.
 ///
 /// # Errors
-/// If they can't be made.
+/// If a group can't be made.
 pub(crate) fn make() -> Result<()> {
     for hierarchy in mounted()? {
         let mut parent = hierarchy.mount.clone();
         for name in [ROOT, SYSTEM] {
             if hierarchy.controllers.is_empty() && name == ROOT {
-                // what a child may limit its parent must hand down
+                // a child can only limit what its parent hands down
                 let all = read_to_string(parent.join("cgroup.controllers")).unwrap_or_default();
                 for controller in all.split_whitespace() {
-                    // one that can't be handed down is one the kubelet will name, if it needs it
+                    // a controller may refuse: the kubelet names it if it needs it
                     let _ = write(parent.join("cgroup.subtree_control"), format!("+{controller}"));
                 }
             }
@@ -76,7 +76,7 @@ pub(crate) fn make() -> Result<()> {
                 }
                 _ => {}
             }
-            // a new set of processors is empty, and takes no process
+            // a new cpuset is empty and accepts no process
             for file in ["cpuset.cpus", "cpuset.mems"] {
                 if hierarchy.controls("cpuset") {
                     write(group.join(file), read_to_string(parent.join(file))?)?;
@@ -88,7 +88,7 @@ pub(crate) fn make() -> Result<()> {
     Ok(())
 }
 
-/// The files to which a process writes 0 to be in the node's own group.
+/// The files to which a process writes 0 to join the node's system group.
 ///
 /// # Errors
 /// If the groups were not made.
@@ -97,13 +97,13 @@ pub(crate) fn system() -> Result<Vec<File>> {
     files.map(|file| File::options().write(true).open(&file).with_context(|| file.display().to_string())).collect()
 }
 
-/// Kills every process of the node's groups, those of pods and whatever they started, and removes the groups.
+/// Kills every process of the node's groups, with the processes of pods and all their children, and removes the groups.
 ///
 /// # Errors
-/// If a process or a group does not go.
+/// If a process or a group remains.
 pub(crate) fn remove() -> Result<()> {
     let roots: Vec<PathBuf> = mounted()?.into_iter().map(|one| one.mount.join(ROOT)).collect();
-    // they can't be found by group once the groups are gone
+    // processes come first, since they can't be found without their groups
     let end = Duration::from_secs(GONE_SECONDS);
     attempt("the processes of the node's control groups to end", end, || {
         let alive: Vec<i32> = roots.iter().flat_map(|root| processes(root)).collect();
@@ -120,7 +120,7 @@ pub(crate) fn remove() -> Result<()> {
     Ok(())
 }
 
-/// The processes of a group and of those below.
+/// The processes of a group and of the groups below it.
 fn processes(group: &Path) -> Vec<i32> {
     let own = read_to_string(group.join("cgroup.procs")).unwrap_or_default();
     let mut all: Vec<i32> = own.lines().filter_map(|line| line.parse().ok()).collect();
@@ -149,10 +149,10 @@ pub(crate) struct Memory {
 }
 
 impl Memory {
-    /// Of process `id`.
+    /// The memory of the control group of process `id`.
     ///
     /// # Errors
-    /// If it has gone.
+    /// If the process has gone.
     pub(crate) fn of(id: i32) -> Result<Memory> {
         let all = mounted()?;
         let file = format!("/proc/{id}/cgroup");
@@ -169,7 +169,7 @@ impl Memory {
         Ok(Memory { group: mount.join(path), first_version: first.is_some() })
     }
 
-    /// Bytes that the kernel can't take back: all but the file cache.
+    /// The memory in bytes that the kernel can't take back: all but the file cache.
     ///
     /// # Errors
     /// If the group has gone.
@@ -193,21 +193,21 @@ impl Memory {
         self.read(self.limit_file())
     }
 
-    /// Sets the limit; one that is below what is used is refused, or kills, as the kernel pleases.
+    /// Sets the limit. If it is below the used memory, the kernel either refuses it or kills a process.
     ///
     /// # Errors
-    /// If the kernel refuses.
+    /// If the kernel refuses the limit.
     pub(crate) fn set_limit(&self, limit: &str) -> Result<()> {
         let file = self.group.join(self.limit_file());
         write(&file, limit).with_context(|| format!("{limit} to {}", file.display()))
     }
 
-    /// The file to which a process writes its id to be in the group.
+    /// The file to which a process writes its id to join the group.
     pub(crate) fn processes_file(&self) -> PathBuf {
         self.group.join("cgroup.procs")
     }
 
-    /// Whether its process has gone, and with it the group.
+    /// Whether the group has gone, as it does after its process.
     pub(crate) fn is_gone(&self) -> bool {
         !self.group.exists()
     }

@@ -1,4 +1,4 @@
-//! containerd as its own client sees it: images and tasks of the namespace that Kubernetes uses.
+//! containerd, seen through its own client: images and tasks of the namespace that Kubernetes uses.
 
 use std::path::Path;
 
@@ -8,10 +8,10 @@ use super::machine;
 use super::place::Place;
 use stagecoach_cluster::tools;
 
-/// Runs `ctr`; what it says.
+/// Runs `ctr`. Returns its output.
 ///
 /// # Errors
-/// If it fails, with its complaint.
+/// If `ctr` fails. The error contains its message.
 pub(crate) fn call(place: &Place, arguments: &[&str]) -> Result<String> {
     let (program, socket) = (tools::find("ctr")?.display().to_string(), place.text("containerd.sock"));
     let all = [&["--address", &socket, "--namespace", "k8s.io"], arguments].concat();
@@ -23,19 +23,19 @@ pub(crate) fn answers(place: &Place) -> bool {
     place.at("containerd.sock").exists() && call(place, &["--timeout", "2s", "version"]).is_ok()
 }
 
-/// Imports an OCI archive under the names it holds.
+/// Imports an OCI archive under the names that it contains.
 ///
 /// # Errors
-/// If it can't be read.
+/// If the archive can't be read.
 pub(crate) fn import(place: &Place, archive: &Path) -> Result<()> {
     let file = archive.to_str().with_context(|| format!("{} is not UTF-8", archive.display()))?;
     call(place, &["images", "import", file]).map(drop)
 }
 
-/// The host's id of the first process of the running container `name` of the pod with this UID.
+/// The machine's id of the first process of the running container `name` of the pod with this UID.
 ///
 /// # Errors
-/// If none runs.
+/// If no such container runs.
 pub(crate) fn process(place: &Place, pod_uid: &str, name: &str) -> Result<i32> {
     let filter = format!(r#"labels."io.kubernetes.pod.uid"=={pod_uid},labels."io.kubernetes.container.name"=={name}"#);
     let ids = call(place, &["containers", "list", "--quiet", &filter])?;

@@ -1,4 +1,4 @@
-//! A process that outlives who started it, and is found again by whoever has the folder.
+//! A process that outlives the command that started it. A command with the node's folder finds it again.
 
 use std::fs::File;
 use std::io;
@@ -14,27 +14,28 @@ use super::cgroups;
 use super::place::Place;
 use stagecoach_cluster::attempt;
 
-/// Seconds a process has after SIGTERM.
+/// The time in seconds from SIGTERM to SIGKILL.
 const GRACE_SECONDS: u64 = 15;
 
-/// A process as it is recorded in `processes/NAME.json`: enough to know it again, and to start it again.
+/// A process as `processes/NAME.json` records it, with all that is needed to recognize it and to start it again.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Daemon {
     name: String,
     /// The program and its arguments.
     command: Vec<String>,
-    /// Its PATH.
+    /// The process's PATH.
     path: String,
     id: i32,
-    /// When it started, in the kernel's ticks since boot: an id alone is another's sooner or later.
+    /// The time of its start, in the kernel's ticks since boot. An id alone is not enough, since the kernel reuses ids.
     started: u64,
 }
 
 impl Daemon {
-    /// Starts it in a session and control group of its own, its output appended to `logs/NAME.log`, and records it.
+    /// Starts the process in a session and control group of its own, with its output appended to `logs/NAME.log`, and
+    /// records it.
     ///
     /// # Errors
-    /// If it can't be started or recorded.
+    /// If the process can't be started or recorded.
     pub(crate) fn start(place: &Place, name: &str, command: Vec<String>, path: &str) -> Result<Daemon> {
         let log = place.logs().join(format!("{name}.log"));
         let log = File::options().create(true).append(true).open(&log).with_context(|| log.display().to_string())?;
@@ -47,7 +48,8 @@ impl Daemon {
         unsafe {
             process.pre_exec(move || {
                 libc::setsid();
-                // in the group before it can fork: whatever it starts is found there, also if nobody lives to record it
+                // the process joins the group before it can fork, so the group contains its children even if nobody
+                // lives to record them
                 match groups.iter().all(|file| libc::write(file.as_raw_fd(), c"0".as_ptr().cast(), 1) == 1) {
                     true => Ok(()),
                     false => Err(io::Error::last_os_error()),
@@ -61,7 +63,7 @@ impl Daemon {
         Ok(daemon)
     }
 
-    /// The one recorded by this name.
+    /// The process recorded under this name.
     ///
     /// # Errors
     /// If there is no such record.
@@ -71,17 +73,17 @@ impl Daemon {
         serde_json::from_str(&text).with_context(|| file.display().to_string())
     }
 
-    /// All that are recorded.
+    /// All recorded processes.
     pub(crate) fn all(place: &Place) -> Vec<Daemon> {
         let files = std::fs::read_dir(place.at("processes")).into_iter().flatten().flatten();
         let names = files.filter_map(|file| Some(file.file_name().to_str()?.strip_suffix(".json")?.to_owned()));
         names.filter_map(|name| Daemon::read(place, &name).ok()).collect()
     }
 
-    /// Starts it again with the same command; it must have ended.
+    /// Starts the process again with the same command, after its end.
     ///
     /// # Errors
-    /// If it still runs or can't be started.
+    /// If the process still runs or can't be started.
     pub(crate) fn start_again(&self, place: &Place) -> Result<Daemon> {
         if self.is_running() {
             bail!("{} runs already (process {})", self.name, self.id);
@@ -93,12 +95,12 @@ impl Daemon {
         &self.name
     }
 
-    /// Whether this very process runs; a zombie does not.
+    /// Whether this process runs. A zombie or another process with its id does not count.
     pub(crate) fn is_running(&self) -> bool {
         start_time(self.id) == Some(self.started)
     }
 
-    /// Sends a signal, if it runs.
+    /// Sends a signal if the process runs.
     pub(crate) fn signal(&self, signal: i32) {
         if self.is_running() {
             // SAFETY: a plain system call.
@@ -106,10 +108,10 @@ impl Daemon {
         }
     }
 
-    /// Ends it: asked first, killed if it takes longer than its grace; returns when it is gone.
+    /// Ends the process with SIGTERM, and after the grace period with SIGKILL. Returns when it is gone.
     ///
     /// # Errors
-    /// If it survives SIGKILL.
+    /// If the process survives SIGKILL.
     pub(crate) fn stop(&self) -> Result<()> {
         self.signal(libc::SIGTERM);
         if self.wait(GRACE_SECONDS).is_err() {
@@ -118,10 +120,10 @@ impl Daemon {
         Ok(())
     }
 
-    /// Ends it at once; returns when it is gone.
+    /// Ends the process with SIGKILL. Returns when it is gone.
     ///
     /// # Errors
-    /// If it survives.
+    /// If the process survives.
     pub(crate) fn kill(&self) -> Result<()> {
         self.signal(libc::SIGKILL);
         self.wait(GRACE_SECONDS)
@@ -140,10 +142,10 @@ impl Daemon {
     }
 }
 
-/// When process `id` started, if it runs.
+/// The time of process `id`'s start, in ticks since boot; `None` if it does not run.
 pub(crate) fn start_time(id: i32) -> Option<u64> {
     let stat = std::fs::read_to_string(format!("/proc/{id}/stat")).ok()?;
-    // the name is in parentheses and may hold anything; the state is the third field, the time of start the 22nd
+    // the name is in parentheses and may contain any characters; the state is field 3, the time of the start field 22
     let mut fields = stat.rsplit_once(')')?.1.split_whitespace();
     match fields.next()? {
         "Z" | "X" => None,

@@ -1,4 +1,4 @@
-//! Ending a node, whatever is left of it: each step looks for itself and does nothing where nothing is.
+//! Ends a node, whatever is left of it: each step looks for its own objects and does nothing if there are none.
 
 use std::path::{Path, PathBuf};
 
@@ -9,11 +9,11 @@ use super::daemon::Daemon;
 use super::place::{CLAIM, NETWORK, Place, claimed};
 use super::{agents, cgroups, machine, mounts};
 
-/// Ends the node in `folder`: its pods, its processes, mounts, links, rules, control groups and files. Only `logs`
-/// stays. No node there is fine.
+/// Ends the node in `folder`: its pods, processes, mounts, links, rules, control groups and files. Only `logs` stays. A
+/// folder without a node is not an error.
 ///
 /// # Errors
-/// If something does not go.
+/// If a part can't be removed.
 pub fn down(folder: &Path) -> Result<()> {
     let folder = std::path::absolute(folder)?;
     let ours = claimed().is_some_and(|claim| claim == folder || folder.canonicalize().is_ok_and(|real| real == claim));
@@ -34,23 +34,23 @@ pub fn down(folder: &Path) -> Result<()> {
     }
 }
 
-/// As [`down`], wherever the machine's node is.
+/// As [`down`], for the machine's node in whichever folder it is.
 ///
 /// # Errors
-/// If something does not go.
+/// If a part can't be removed.
 pub fn down_any() -> Result<()> {
     claimed().map_or(Ok(()), |folder| down(&folder))
 }
 
-/// As [`down`], for whoever holds the lock.
+/// As [`down`], for a caller that holds the lock.
 pub(crate) fn remove(place: &Place) -> Result<()> {
     // SAFETY: a plain system call.
     anyhow::ensure!(unsafe { libc::geteuid() } == 0, "to end a node needs root: run this with sudo");
-    // first those who would start others again
+    // the processes that would start others again end first
     let mut daemons = Daemon::all(place);
     daemons.sort_by_key(|daemon| ![agents::KUBELET, agents::CONTAINERD].contains(&daemon.name()));
     daemons.iter().try_for_each(Daemon::kill)?;
-    // then pods, their shims, and whatever was not recorded
+    // pods, their shims, and processes without a record end next
     cgroups::remove()?;
     mounts::unmount_below(place.path())?;
     machine::remove_bridge()?;
@@ -61,7 +61,7 @@ pub(crate) fn remove(place: &Place) -> Result<()> {
     }
     remove_traces(place);
     for entry in std::fs::read_dir(place.path())?.flatten().filter(|entry| entry.file_name() != "logs") {
-        // the marker is the last to go: until then `down` can be run again
+        // the marker goes last: as long as it exists, `down` can run again
         if entry.path() != place.marker() {
             delete(&entry.path())?;
         }
@@ -73,14 +73,14 @@ pub(crate) fn remove(place: &Place) -> Result<()> {
     Ok(())
 }
 
-/// The paths that the kubelet and the CNI plugins use outside the folder, whatever their settings.
+/// Removes the files that the kubelet and the CNI plugins write outside the folder, whatever their settings.
 fn remove_traces(place: &Place) {
     let entries = |folder: &str| -> Vec<PathBuf> {
         std::fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path()).collect()
     };
     let is_log = |link: &PathBuf| std::fs::read_link(link).is_ok_and(|target| target.starts_with(place.path()));
     let mut traces: Vec<PathBuf> = entries("/var/log/containers").into_iter().filter(is_log).collect();
-    // a pod's addresses are cached by network and sandbox; those of its loopback belong to no network
+    // a pod's addresses are cached by network and sandbox; the cached addresses of its loopback belong to no network
     let cached = entries("/var/lib/cni/results");
     let name = |file: &Path| file.file_name().unwrap_or_default().to_string_lossy().into_owned();
     for file in &cached {
@@ -93,7 +93,7 @@ fn remove_traces(place: &Place) {
     let devices = "/var/lib/kubelet/device-plugins";
     traces.extend(["kubelet.sock", "kubelet_internal_checkpoint"].map(|file| Path::new(devices).join(file)));
     traces.iter().for_each(|file| drop(std::fs::remove_file(file)));
-    // only if nothing else is in them
+    // `remove_dir` removes only empty folders
     for folder in ["/var/log/containers", "/var/lib/cni/results", "/var/lib/cni", devices, "/var/lib/kubelet"] {
         let _ = std::fs::remove_dir(folder);
     }

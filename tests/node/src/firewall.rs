@@ -4,13 +4,13 @@ use std::collections::BTreeSet;
 
 use super::place::NETWORK;
 
-/// Whether a Kubernetes has rules here.
+/// Whether a Kubernetes has firewall rules on this machine.
 pub(crate) fn is_in_use(saved: &str) -> bool {
     saved.lines().any(|line| line.starts_with(":KUBE-"))
 }
 
-/// What `iptables-restore --noflush` needs to take the node's chains and the rules that lead to them out of what
-/// `iptables-save` says; empty if there are none.
+/// The input of `iptables-restore --noflush` that removes the node's chains, and the rules that lead to them, from the
+/// rules in the output of `iptables-save`. Empty if there are none.
 pub(crate) fn removal(saved: &str) -> String {
     let mut script = String::new();
     for table in saved.split("\n*").map(|table| table.trim_start_matches('*')) {
@@ -39,7 +39,7 @@ pub(crate) fn removal(saved: &str) -> String {
     script
 }
 
-/// The node's chains in a table. CNI names its chains by a hash; the rule that leads to one says whose it is.
+/// The node's chains in a table. CNI names its chains by a hash; the rule that leads to a chain names the network.
 fn ours<'a>(lines: &[&'a str]) -> BTreeSet<&'a str> {
     let declared = lines.iter().filter_map(|line| line.strip_prefix(':')?.split(' ').next());
     let kubernetes = declared.filter(|chain| chain.starts_with("KUBE-"));

@@ -1,5 +1,6 @@
-//! A real one-node Kubernetes on this machine, as root: [`up`] starts it, [`down`] ends it, and a test that is attached
-//! to it disturbs it as a [`TestNode`]. Its processes outlive who started them; its folder is how they are found again.
+//! A real one-node Kubernetes on this machine, as root. [`up`] starts it, [`down`] ends it, and a test attaches to it
+//! as a [`TestNode`] and disturbs it. Its processes outlive the command that started them; later commands find them by
+//! the node's folder.
 
 mod agents;
 mod cgroups;
@@ -34,14 +35,14 @@ pub use self::down::{down, down_any};
 pub use self::up::up;
 pub use self::volumes::SmallDisk;
 
-/// Says to tests where the node is.
+/// The variable with the node's folder, for tests.
 const FOLDER: &str = "STAGECOACH_NODE";
-/// Says to tests where the images are.
+/// The variable with the folder of the images, for tests.
 const IMAGES: &str = "STAGECOACH_IMAGES";
-/// Seconds in which what was started again must answer.
+/// The time in seconds within which a restarted part must answer.
 const READY_SECONDS: u64 = 90;
 
-/// A running node. Nothing ends when this is dropped.
+/// A running node. Dropping this value ends nothing.
 #[derive(Debug)]
 pub struct TestNode {
     place: Place,
@@ -53,7 +54,7 @@ impl TestNode {
     /// The node that [`up`] started in `folder`.
     ///
     /// # Panics
-    /// If there is none.
+    /// If the folder has no node.
     #[track_caller]
     pub fn attach(folder: &Path) -> TestNode {
         let place = Place::new(folder).unwrap_or_else(|error| panic!("no node: {error:#}"));
@@ -65,7 +66,7 @@ impl TestNode {
     /// The node in the folder that the environment names (`STAGECOACH_NODE`).
     ///
     /// # Panics
-    /// If it names none.
+    /// If the environment names none.
     #[track_caller]
     pub fn from_environment() -> TestNode {
         let folder = std::env::var_os(FOLDER);
@@ -92,20 +93,20 @@ impl TestNode {
         &self.client
     }
 
-    /// The administrator's async client; must be called within a runtime, which drives it.
+    /// The administrator's async client. The caller must be within a runtime, which drives the client.
     pub async fn kube_client(&self) -> kube::Client {
         connect(self.kubeconfig()).await
     }
 
-    /// Runs kubectl as administrator, with `input`.
+    /// Runs kubectl as the administrator, with `input`.
     pub fn kubectl(&self, arguments: &[&str], input: &str) -> Output {
         self.kubectl.run(arguments, input)
     }
 
-    /// Applies manifests as a user does, with kubectl.
+    /// Applies manifests with kubectl, as a user does.
     ///
     /// # Panics
-    /// If they are refused.
+    /// If the API server refuses them.
     #[track_caller]
     pub fn apply(&self, yaml: &str) {
         self.kubectl.try_apply(yaml).unwrap_or_else(|message| panic!("kubectl apply: {message}\n{yaml}"));
@@ -122,20 +123,20 @@ impl TestNode {
         until(&format!("the default account of {name}"), READY_SECONDS, || self.client.get(&account));
     }
 
-    /// Makes the images of an OCI archive known to the node, under the names it holds.
+    /// Imports the images of an OCI archive to the node, under the names that the archive contains.
     ///
     /// # Panics
-    /// If it can't be imported.
+    /// If the archive can't be imported.
     #[track_caller]
     pub fn import(&self, archive: &Path) {
         expect(ctr::import(&self.place, archive));
     }
 
-    /// The running container `name` of the pod with this UID. Asks containerd: the API server and the kubelet may be
-    /// down.
+    /// The running container `name` of the pod with this UID. This asks containerd, since the API server and the
+    /// kubelet may be down.
     ///
     /// # Panics
-    /// If none runs.
+    /// If no such container runs.
     #[track_caller]
     pub fn container(&self, pod_uid: &str, name: &str) -> Container {
         Container::of(expect(ctr::process(&self.place, pod_uid, name)))
@@ -147,7 +148,7 @@ impl TestNode {
         expect(self.daemon(agents::KUBELET).stop());
     }
 
-    /// Starts the kubelet that was stopped; returns when it serves and the node is ready.
+    /// Starts the stopped kubelet. Returns when it serves and the node is ready.
     #[track_caller]
     pub fn start_kubelet(&self) {
         expect(self.daemon(agents::KUBELET).start_again(&self.place));
@@ -156,7 +157,7 @@ impl TestNode {
         until("the node to be ready", READY_SECONDS, || up::is_ready(&self.client).then_some(()));
     }
 
-    /// Ends containerd and starts it again; returns when it answers. Containers continue.
+    /// Ends containerd and starts it again. Returns when it answers. Containers continue.
     #[track_caller]
     pub fn restart_containerd(&self) {
         let daemon = self.daemon(agents::CONTAINERD);
@@ -165,7 +166,7 @@ impl TestNode {
         until("containerd", READY_SECONDS, || ctr::answers(&self.place).then_some(()));
     }
 
-    /// Kills the API server and starts it again; returns when it answers.
+    /// Kills the API server and starts it again. Returns when it answers.
     #[track_caller]
     pub fn restart_api_server(&self) {
         let daemon = self.daemon(Component::ApiServer.program());
@@ -174,7 +175,7 @@ impl TestNode {
         until("the API server", READY_SECONDS, || self.client.request(Method::GET, "/readyz", None).ok());
     }
 
-    /// Advertises `count` GPUs (`nvidia.com/gpu`), as a device plugin would; none takes them back.
+    /// Advertises `count` GPUs (`nvidia.com/gpu`) as a device plugin would; `None` withdraws them.
     ///
     /// # Panics
     /// If the API server refuses.
@@ -186,7 +187,7 @@ impl TestNode {
         answer.unwrap_or_else(|refusal| panic!("{refusal}"));
     }
 
-    /// Reads the object or list at a path of the API; none if it does not exist.
+    /// Reads the object or list at a path of the API; `None` if it does not exist.
     #[track_caller]
     pub fn get(&self, path: &str) -> Option<Value> {
         self.client.get(path)
@@ -198,11 +199,11 @@ impl TestNode {
     }
 }
 
-/// The folder that the environment names (`STAGECOACH_IMAGES`), into which `images/build.sh` wrote `probe.tar` and
-/// others.
+/// The folder that the environment names (`STAGECOACH_IMAGES`). `images/build.sh` writes `probe.tar` and other archives
+/// into it.
 ///
 /// # Panics
-/// If it names none.
+/// If the environment names none.
 #[track_caller]
 pub fn images() -> PathBuf {
     PathBuf::from(std::env::var_os(IMAGES).unwrap_or_else(|| panic!("{IMAGES} names no folder: run `make e2e`")))

@@ -1,4 +1,5 @@
-//! The changes of a node to the machine's kernel, and their removal: a bridge, firewall rules, kernel settings.
+//! The changes that a node makes to the machine's kernel, and their removal: a bridge, firewall rules and kernel
+//! settings.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -11,7 +12,7 @@ use super::place::{ADDRESS, BRIDGE};
 use stagecoach_cluster::SERVICES;
 use stagecoach_cluster::run;
 
-/// The settings of the kubelet, kube-proxy and the CNI plugins.
+/// The settings that the kubelet, kube-proxy and the CNI plugins change.
 const SETTINGS: [&str; 10] = [
     "kernel/keys/root_maxbytes",
     "kernel/keys/root_maxkeys",
@@ -28,16 +29,16 @@ const SETTINGS: [&str; 10] = [
 /// Kernel settings by their path below `/proc/sys`.
 pub(crate) type Settings = BTreeMap<String, String>;
 
-/// The settings as they are.
+/// The current settings.
 pub(crate) fn settings() -> Settings {
     let read = |name: &str| Some((name.to_owned(), std::fs::read_to_string(setting(name)).ok()?));
     SETTINGS.iter().filter_map(|name| read(name)).collect()
 }
 
-/// Sets back what has changed.
+/// Restores the settings that have changed.
 ///
 /// # Errors
-/// If the kernel refuses a value that it had.
+/// If the kernel refuses a former value.
 pub(crate) fn restore(before: &Settings) -> Result<()> {
     for (name, value) in before {
         let file = setting(name);
@@ -52,10 +53,11 @@ fn setting(name: &str) -> PathBuf {
     PathBuf::from("/proc/sys").join(name)
 }
 
-/// Refuses a machine whose addresses or rules are another Kubernetes's: what the node removes must be its own.
+/// Checks that no other Kubernetes uses the node's addresses or has rules on the machine: the node must remove only its
+/// own.
 ///
 /// # Errors
-/// If it has such.
+/// If the machine has such addresses or rules.
 pub(crate) fn expect_unused() -> Result<()> {
     let saved = call("iptables-save", &[], "")?;
     ensure!(
@@ -73,22 +75,22 @@ pub(crate) fn expect_unused() -> Result<()> {
     Ok(())
 }
 
-/// Makes the bridge, with the node's address on it, and the way to services.
+/// Makes the bridge with the node's address, and the route to services.
 ///
 /// # Errors
-/// If it can't be made.
+/// If the bridge or the route can't be made.
 pub(crate) fn make_bridge() -> Result<()> {
     call("ip", &["link", "add", BRIDGE, "type", "bridge"], "")?;
     call("ip", &["address", "add", &format!("{ADDRESS}/24"), "dev", BRIDGE], "")?;
     call("ip", &["link", "set", BRIDGE, "up"], "")?;
-    // else a machine without a default route has none to services
+    // without this route, a machine without a default route can't reach services
     call("ip", &["route", "add", SERVICES, "dev", BRIDGE], "").map(drop)
 }
 
-/// Removes the bridge; absent is fine.
+/// Removes the bridge. An absent bridge is not an error.
 ///
 /// # Errors
-/// If it can't be removed.
+/// If the bridge can't be removed.
 pub(crate) fn remove_bridge() -> Result<()> {
     if PathBuf::from("/sys/class/net").join(BRIDGE).exists() {
         call("ip", &["link", "delete", BRIDGE], "")?;
@@ -99,7 +101,7 @@ pub(crate) fn remove_bridge() -> Result<()> {
 /// Removes the node's firewall rules.
 ///
 /// # Errors
-/// If they can't be read or removed.
+/// If the rules can't be read or removed.
 pub(crate) fn remove_rules() -> Result<()> {
     for family in ["iptables", "ip6tables"] {
         let script = firewall::removal(&call(&format!("{family}-save"), &[], "")?);
@@ -110,12 +112,12 @@ pub(crate) fn remove_rules() -> Result<()> {
     Ok(())
 }
 
-/// Runs a program to its end; what it says.
+/// Runs a program to its end. Returns its output.
 ///
 /// # Errors
-/// If it fails, with its complaint.
+/// If the program fails. The error contains its message.
 pub(crate) fn call(program: &str, arguments: &[&str], input: &str) -> Result<String> {
-    // a user's PATH may leave out the administrator's folders
+    // a user's PATH may lack the administrator's folders
     let path = format!("{}:/usr/sbin:/sbin", std::env::var("PATH").unwrap_or_default());
     let found = std::env::split_paths(&path).map(|folder| folder.join(program)).find(|file| file.is_file());
     let found = found.with_context(|| format!("{program} is missing: run tests/node/packages.sh"))?;

@@ -10,9 +10,10 @@ use anyhow::{Context, Result};
 /// Unmounts everything below `folder`.
 ///
 /// # Errors
-/// If something can't be unmounted: what is in it would be deleted with the folder.
+/// If a mount remains. The caller must not delete the folder then, since that would delete the mount's content.
 pub(crate) fn unmount_below(folder: &Path) -> Result<()> {
-    // the newest first, as one may lie on another; twice, as mounts are copied into each other
+    // the newest comes first, since one mount may lie on another; the loop repeats, since the kernel copies mounts into
+    // others
     loop {
         let mounts = below(folder, &std::fs::read("/proc/self/mountinfo")?);
         let Some(newest) = mounts.last() else { return Ok(()) };
@@ -20,29 +21,29 @@ pub(crate) fn unmount_below(folder: &Path) -> Result<()> {
     }
 }
 
-/// Unmounts what is mounted at `path`.
+/// Unmounts the file system at `path`.
 ///
 /// # Errors
-/// If nothing is.
+/// If none is mounted there.
 pub(crate) fn unmount(path: &Path) -> Result<()> {
     let name = CString::new(path.as_os_str().as_bytes())?;
     // SAFETY: the name is a C string that lives until the call ends.
     let call = |flags| unsafe { libc::umount2(name.as_ptr(), flags) };
-    // one that is in use goes when its last user goes
+    // a mount that is in use is detached, and ends with its last user
     if call(0) != 0 && call(libc::MNT_DETACH) != 0 {
         return Err(io::Error::last_os_error()).with_context(|| format!("unmounting {}", path.display()));
     }
     Ok(())
 }
 
-/// The mount points below `folder`, in the order of their mounting.
+/// The mount points below `folder`, in the order in which they were mounted.
 fn below(folder: &Path, mountinfo: &[u8]) -> Vec<PathBuf> {
     let lines = mountinfo.split(|byte| *byte == b'\n');
     let points = lines.filter_map(|line| line.split(|byte| *byte == b' ').nth(4)).map(unescape);
     points.filter(|point| point.starts_with(folder) && point != folder).collect()
 }
 
-/// The kernel writes spaces and the like as a backslash and three octal digits.
+/// Decodes a path of the kernel, which writes spaces and the like as a backslash and three octal digits.
 fn unescape(text: &[u8]) -> PathBuf {
     let mut bytes = Vec::new();
     let mut rest = text;

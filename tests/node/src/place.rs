@@ -1,4 +1,4 @@
-//! The name of a node and the paths of its parts. A node writes into one folder only, except for kernel state.
+//! The name of a node and the paths of its parts. Except for kernel state, a node writes into one folder only.
 
 use std::fs::File;
 use std::net::{Ipv4Addr, SocketAddrV4};
@@ -7,24 +7,27 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
 
-/// Its name in the cluster.
+/// The node's name in the cluster.
 pub(crate) const NAME: &str = "node";
-/// Its address: the bridge's, since Endpoints refuse loopback. Nothing outside this machine has a way to it.
+/// The node's address, which is that of the bridge, since Endpoints refuse loopback. It has no route from outside this
+/// machine.
 pub(crate) const ADDRESS: Ipv4Addr = Ipv4Addr::new(10, 250, 0, 1);
 /// The address of the API server.
 pub(crate) const SERVER: SocketAddrV4 = SocketAddrV4::new(ADDRESS, 6443);
-/// The bridge.
+/// The name of the bridge.
 pub(crate) const BRIDGE: &str = "stagecoach0";
-/// The pods' addresses, each at the end of a link of its own.
+/// The addresses of pods. Each pod is at the end of a link of its own.
 pub(crate) const PODS: &str = "10.251.0.0/24";
-/// The CNI network, by which its firewall rules are known.
+/// The name of the CNI network, which identifies its firewall rules.
 pub(crate) const NETWORK: &str = "stagecoach";
-/// The user and the group that the containers run as.
+/// The user and group of containers.
 pub(crate) const USER: u32 = 65532;
-/// A link to the folder of the machine's node; there is one at a time, as bridge and control groups are the machine's.
+/// A link to the folder of the machine's node. There is one node at a time, since the machine has one bridge and one
+/// tree of control groups.
 pub(crate) const CLAIM: &str = "/run/stagecoach-node";
 
-/// The longest folder: a socket's path has at most 107 bytes, and the kubelet's own are the longest.
+/// The greatest length of a folder's path in bytes. A socket's path has at most 107 bytes, and the kubelet's are the
+/// longest.
 const LONGEST: usize = 60;
 
 /// A node's folder.
@@ -32,10 +35,11 @@ const LONGEST: usize = 60;
 pub(crate) struct Place(PathBuf);
 
 impl Place {
-    /// The absolute folder, links resolved: mounts are found by it. It must exist.
+    /// A node's place in `folder`, which must exist. The path is absolute and without links, since mounts are found by
+    /// it.
     ///
     /// # Errors
-    /// If there is none, or its path is too long for sockets.
+    /// If the folder does not exist, or its path is too long for sockets.
     pub(crate) fn new(folder: &Path) -> Result<Place> {
         let folder = folder.canonicalize().with_context(|| folder.display().to_string())?;
         let length = folder.as_os_str().len();
@@ -55,20 +59,20 @@ impl Place {
         self.0.join(name)
     }
 
-    /// As text, for configuration files.
+    /// A path as text, for configuration files.
     pub(crate) fn text(&self, name: &str) -> String {
         self.at(name).display().to_string()
     }
 
-    /// Says that the folder is a node's, and how the kernel was set before.
+    /// The file that marks the folder as a node's, with the kernel settings from before.
     pub(crate) fn marker(&self) -> PathBuf {
         self.at("node.json")
     }
 
-    /// Waits until nobody else starts or ends this node; held until the file is closed.
+    /// Waits until no other process starts or ends this node. The lock ends when the file is closed.
     ///
     /// # Errors
-    /// If the folder can't be opened.
+    /// If the folder can't be opened or locked.
     pub(crate) fn lock(&self) -> Result<File> {
         let folder = File::open(&self.0)?;
         // SAFETY: a plain system call on an open file.
@@ -82,7 +86,7 @@ impl Place {
     }
 }
 
-/// The folder of this machine's node, if there is one.
+/// The folder of this machine's node; `None` if there is no node.
 pub(crate) fn claimed() -> Option<PathBuf> {
     std::fs::read_link(CLAIM).ok()
 }

@@ -1,4 +1,4 @@
-//! Starting a node: the control plane at the bridge's address, then what makes this machine a node of it.
+//! Starts a node: first the control plane at the bridge's address, then the processes that make this machine its node.
 
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
@@ -20,7 +20,7 @@ use stagecoach_cluster::control_plane;
 use stagecoach_cluster::tools;
 use stagecoach_cluster::{Component, Settings, Site, command};
 
-/// The files that must have been built.
+/// The programs that must have been built.
 const TOOLS: [&str; 11] = [
     "etcd",
     "kube-apiserver",
@@ -34,18 +34,18 @@ const TOOLS: [&str; 11] = [
     "ctr",
     "coredns",
 ];
-/// The programs that must be installed, each by the file that proves it.
+/// The programs that must be installed, each with the paths at which it may be.
 const INSTALLED: [&[&str]; 3] =
     [&["/usr/sbin/runc", "/usr/bin/runc"], &["/usr/lib/cni/ptp"], &["/usr/lib/cni/host-local"]];
-/// How long a part may take to answer; a busy machine needs long.
+/// The time limit for a part's answer. A busy machine needs long.
 const READY: Duration = Duration::from_secs(90);
 
-/// Starts a node in `folder`, which must be empty but for `logs`; returns when the node is ready and names resolve.
-/// `pause` is the OCI archive of `localhost/pause:1`, `images` are others for it to have. What was started is taken
-/// back if that fails, or if `interrupted` becomes true.
+/// Starts a node in `folder`, which must be empty except for `logs`. Returns when the node is ready and resolves names.
+/// `pause` is the OCI archive of `localhost/pause:1`; `images` are archives of other images for the node. If the start
+/// fails, or if `interrupted` becomes true, all that was started is removed.
 ///
 /// # Errors
-/// If there is a node on this machine, something is missing, or a part does not come up.
+/// If this machine has a node already, a requirement is missing, or a part does not start.
 pub fn up(folder: &Path, pause: &Path, images: &[PathBuf], interrupted: &AtomicBool) -> Result<()> {
     check_machine(pause, images)?;
     std::fs::create_dir_all(folder).with_context(|| folder.display().to_string())?;
@@ -73,7 +73,7 @@ fn check_machine(pause: &Path, images: &[PathBuf]) -> Result<()> {
     Ok(())
 }
 
-/// Takes the machine for the folder.
+/// Claims the machine for the folder.
 fn claim(place: &Place) -> Result<()> {
     if let Some(other) = claimed() {
         let other = other.display();
@@ -91,7 +91,7 @@ fn claim(place: &Place) -> Result<()> {
     symlink(place.path(), CLAIM).with_context(|| format!("{CLAIM}: another node is being started"))
 }
 
-/// Takes everything back unless told that it went well.
+/// Ends the node when dropped, unless it is disarmed.
 struct Undo<'a>(Option<&'a Place>);
 
 impl Undo<'_> {
@@ -110,7 +110,7 @@ impl Drop for Undo<'_> {
     }
 }
 
-/// Files, groups and links: all that processes need.
+/// Makes the files, groups and links that the processes need.
 fn prepare(place: &Place) -> Result<()> {
     std::fs::write(place.marker(), json!({"settings": machine::settings()}).to_string())?;
     let _ = std::fs::remove_dir_all(place.logs());
@@ -170,7 +170,7 @@ impl Starting<'_> {
         Daemon::start(self.place, name, command, &path).map(drop)
     }
 
-    /// Waits, and no longer than all processes live and nobody interrupts.
+    /// Waits for a condition, and fails if a process ends or the user interrupts.
     fn wait(&self, what: &str, mut condition: impl FnMut() -> bool) -> Result<()> {
         attempt(what, READY, || {
             ensure!(!self.interrupted.load(Ordering::Relaxed), "interrupted");
@@ -183,7 +183,7 @@ impl Starting<'_> {
     }
 }
 
-/// Whether the node says that it is ready.
+/// Whether the node reports that it is ready.
 pub(crate) fn is_ready(client: &Client) -> bool {
     let Ok(node) = client.request(Method::GET, &format!("/api/v1/nodes/{NAME}"), None) else { return false };
     condition_of(&node, "Ready").is_some_and(|ready| ready["status"] == "True")

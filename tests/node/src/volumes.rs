@@ -1,4 +1,4 @@
-//! Folders of the machine as volumes of pods: shared by many, and small ones to fill.
+//! Folders of the machine as volumes of pods: shared ones, and small ones that tests fill.
 
 use std::os::unix::fs::{PermissionsExt, chown};
 use std::path::{Path, PathBuf};
@@ -13,7 +13,7 @@ use stagecoach_cluster::until;
 /// The capacity that volumes claim; nothing enforces it.
 const SIZE: &str = "10Gi";
 
-/// A file system of a given size, made for a test. Unmounted and deleted when dropped, and by `down`.
+/// A file system of a given size for a test. Dropping it, or `down`, unmounts and deletes it.
 #[derive(Debug)]
 pub struct SmallDisk {
     folder: PathBuf,
@@ -36,10 +36,10 @@ impl Drop for SmallDisk {
 }
 
 impl TestNode {
-    /// An empty folder on the machine that containers may write to.
+    /// Makes an empty folder on the machine to which containers may write.
     ///
     /// # Panics
-    /// If there is one of this name.
+    /// If there is already one of this name.
     #[track_caller]
     pub fn shared_folder(&self, name: &str) -> PathBuf {
         let folder = self.place.at("volumes").join(name);
@@ -48,10 +48,10 @@ impl TestNode {
         folder
     }
 
-    /// A file system (ext4) of `mebibytes` that containers may write to.
+    /// Makes an ext4 file system of `mebibytes` MiB to which containers may write.
     ///
     /// # Panics
-    /// If it can't be made or mounted.
+    /// If the file system can't be made or mounted.
     #[track_caller]
     pub fn small_disk(&self, name: &str, mebibytes: u64) -> SmallDisk {
         let folder = self.shared_folder(name);
@@ -60,18 +60,18 @@ impl TestNode {
         file.set_len(mebibytes << 20).unwrap();
         let disk = SmallDisk { folder, image };
         let (image, folder) = (disk.image.to_str().unwrap(), disk.folder.to_str().unwrap());
-        // without a reserve for root, which containers are not
+        // no blocks are reserved for root, since containers don't run as root
         machine::call("mkfs.ext4", &["-q", "-m", "0", image], "").unwrap();
         machine::call("mount", &["-o", "loop", image, folder], "").unwrap();
         give_to_containers(&disk.folder);
         disk
     }
 
-    /// A `ReadWriteMany` volume `name` that is `folder`, for the claim `claim` of a namespace alone, or for any that
-    /// names no storage class. Size is nominal.
+    /// Makes a `ReadWriteMany` volume `name` from `folder`. It is for the claim `claim`, a namespace and a name, or
+    /// with `None` for any claim without a storage class. The size is nominal.
     ///
     /// # Panics
-    /// If it is refused.
+    /// If the API server refuses it.
     #[track_caller]
     pub fn volume(&self, name: &str, folder: &Path, claim: Option<(&str, &str)>) {
         let here = json!({"key": "kubernetes.io/hostname", "operator": "In", "values": [NAME]});
@@ -93,10 +93,10 @@ impl TestNode {
         created.unwrap_or_else(|refusal| panic!("{name}: {refusal}"));
     }
 
-    /// The claim `claim` in `namespace` on a volume of its own that is `folder`; returns when it is bound.
+    /// Makes the claim `claim` in `namespace`, on a new volume from `folder`. Returns when the claim is bound.
     ///
     /// # Panics
-    /// If it is refused or not bound.
+    /// If the API server refuses it or does not bind it.
     #[track_caller]
     pub fn claim(&self, namespace: &str, claim: &str, folder: &Path) {
         let volume = format!("{namespace}-{claim}");
@@ -120,7 +120,7 @@ impl TestNode {
     }
 }
 
-/// Read and written by those who containers run as, and by nobody else.
+/// Gives a folder to the user and group of containers, and to no others.
 fn give_to_containers(folder: &Path) {
     chown(folder, Some(USER), Some(USER)).unwrap();
     std::fs::set_permissions(folder, std::fs::Permissions::from_mode(0o2770)).unwrap();

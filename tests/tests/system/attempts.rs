@@ -1,7 +1,8 @@
-//! Two groups work on one folder at once: the older one was stopped in some phase when the newer one started, and is
-//! continued later. Only the newer one commits, and nothing of what it relies on is touched.
+//! Two groups work on one folder at once: the older group is stopped in some phase when the newer one starts, and
+//! continues later. Only the newer group commits, and the older one changes no file that the newer one relies on.
 //!
-//! In a phase that uses the volume the stage is held up in a call; in others it is stopped when it is seen there.
+//! In a phase that uses the volume, the stage is held up in a call. In other phases, the test stops a stage that is
+//! seen in the phase.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -12,41 +13,42 @@ use stagecoach_tests::hold::{self, Hold};
 use stagecoach_tests::phases::{Phase, stop_in};
 use stagecoach_tests::{Ended, Group, Hashes, TestJob, corpus, saved, undisturbed, until};
 
-/// When the older group is continued.
+/// The time at which the older group continues.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum When {
-    /// The newer one has just taken the fence. A stage that is held up in a call is not stopped as well, nor are its
-    /// peers: then no heartbeat is missed, and nothing but the fence can end the group.
+    /// After the newer group has taken the fence. A stage that is held up in a call is not stopped as well, nor are its
+    /// peers. No heartbeat is missed then, and only the fence can end the group.
     Fenced,
-    /// It has committed a checkpoint of its own.
+    /// After the newer group has committed a checkpoint of its own.
     Committed,
-    /// It is done.
+    /// After the newer group has ended.
     Done,
 }
 
-/// The older group stands still since stage `rank` was in `phase`.
+/// An older group that stands still from the time when stage `rank` is in `phase`.
 #[derive(Clone, Copy, Debug)]
 struct AttemptCase {
     phase: Phase,
     rank: usize,
     when: When,
-    /// The newer group is of another job: deleted, and created again on the same claim.
+    /// Whether the newer group belongs to another job: one that was deleted and created again on the same claim.
     anew: bool,
 }
 
 impl AttemptCase {
-    /// Whether the older group is to come to its end.
+    /// Whether the older group must come to its end.
     fn ends(self) -> bool {
         matches!(self.phase, Phase::LastSave | Phase::Finish)
     }
 }
 
-/// Steps of a group that is to come to its end.
+/// The steps of a group that must come to its end.
 const STEPS: u64 = 100;
 
-/// `keep` differs between the groups: what the newer one would remove itself can't be seen missing.
+/// The job of a group. `keep` differs between the groups, since the test could not detect a missing file that the newer
+/// group would remove itself.
 fn job(keep: u64) -> TestJob {
-    // a stage that first looks for its group when another job has taken its place waits as long for it
+    // a stage that first looks for its group after another job has taken its place waits as long as this for the group
     let restart = "  restart: {startupTimeoutSeconds: 30}\n";
     let extra = format!("  checkpoint: {{everySteps: 4, keepLast: {keep}}}\n{restart}");
     TestJob {
@@ -73,18 +75,18 @@ fn files(folder: &Path) -> BTreeMap<String, blake3::Hash> {
     found
 }
 
-/// The files that a group relies on: all but the fences, of which each group has its own.
+/// The files that a group relies on: all files except the fences, since each group has its own.
 fn relied_on(folder: &Path) -> BTreeMap<String, blake3::Hash> {
     files(folder).into_iter().filter(|(path, _)| !path.starts_with("fences/")).collect()
 }
 
-/// Files that are not the same in both.
+/// Files that differ between the two.
 fn changed(before: &BTreeMap<String, blake3::Hash>, after: &BTreeMap<String, blake3::Hash>) -> BTreeSet<String> {
     let paths: BTreeSet<&String> = before.keys().chain(after.keys()).collect();
     paths.into_iter().filter(|path| before.get(*path) != after.get(*path)).cloned().collect()
 }
 
-/// Committed checkpoints: folder and attempt.
+/// Committed checkpoints: the attempt by folder.
 fn checkpoints(folder: &Path) -> BTreeMap<String, u64> {
     let folders = std::fs::read_dir(folder.join("checkpoints")).into_iter().flatten().flatten();
     let attempt = |path: &Path| {
@@ -102,7 +104,7 @@ fn fences(folder: &Path) -> BTreeSet<String> {
     entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).filter(|name| !name.contains('.')).collect()
 }
 
-/// Attempts of the groups: one leaves checkpoints to load, then the two that meet.
+/// Attempts: the first group leaves checkpoints to load; the other two meet.
 const FIRST: u64 = 1;
 const OLDER: u64 = 2;
 const NEWER: u64 = 3;
@@ -111,7 +113,7 @@ const NEWER: u64 = 3;
 struct Caught {
     workspace: tempfile::TempDir,
     group: Group,
-    /// The path of the notes on a hold.
+    /// The folder of the hold's records.
     records: PathBuf,
 }
 
@@ -163,7 +165,7 @@ fn caught(case: AttemptCase) -> Caught {
     Caught { workspace, group, records }
 }
 
-/// The two groups meet.
+/// Lets the two groups meet.
 fn met(case: AttemptCase) {
     let mut older = caught(case);
     let (workspace, folder) = (older.workspace.path(), older.folder());
@@ -181,7 +183,7 @@ fn met(case: AttemptCase) {
         When::Done => all_done(case, &newer.finish(120)),
     }
     let (before, committed) = (files(&folder.join("checkpoints")), checkpoints(&folder));
-    // only then nobody else is at work there
+    // only in this case no other group works in the folder
     let everything = (case.when == When::Done).then(|| relied_on(&folder));
     older.go_on();
     let ended = older.group.finish(60);
@@ -194,7 +196,7 @@ fn met(case: AttemptCase) {
     let result: serde_json::Value =
         serde_json::from_slice(&std::fs::read(folder.join("result.json")).unwrap()).unwrap();
     assert_eq!(Hashes::of(&result), undisturbed(&newer_job), "{case:?}");
-    // the newer group removes nothing: what was there when the older one was continued is there for good
+    // the newer group removes nothing, so every file from before the older group continued must still be there
     let after = files(&folder.join("checkpoints"));
     for (path, hash) in &before {
         assert_eq!(after.get(path), Some(hash), "{case:?}: {path}");
@@ -226,14 +228,14 @@ fn steps_in(metrics: &Path) -> Vec<u64> {
         .collect()
 }
 
-/// Says what ended the older group.
+/// Prints the reason for the end of the older group.
 fn report(case: AttemptCase, ended: &[Ended]) {
     for (stage, Ended { code, words, .. }) in ended.iter().enumerate() {
         println!("{case:?}: stage {stage} left with {code:?}: {}", words["message"].as_str().unwrap_or("no message"));
     }
 }
 
-/// Each case in turn.
+/// Runs each case in turn.
 fn all(cases: &[(Phase, usize, When)]) {
     for (at, &(phase, rank, when)) in cases.iter().enumerate() {
         met(AttemptCase { phase, rank, when, anew: at % 2 == 1 });
@@ -276,7 +278,7 @@ fn stopped_while_it_loads() {
     all(&[(Phase::Load, 1, When::Fenced), (Phase::Load, 0, When::Committed), (Phase::Load, 0, When::Done)]);
 }
 
-/// Whatever is in the way there: neither loading nor training waits for it, nor the end of training.
+/// The sweep removes leftovers behind training: neither loading, nor training, nor the end of training waits for it.
 #[test]
 fn what_older_groups_left_is_removed_behind_training() {
     let workspace = corpus::workspace();
@@ -294,7 +296,7 @@ fn what_older_groups_left_is_removed_behind_training() {
     until("the end of training", 60, || folder.join("result.json").exists().then_some(()));
     assert!(files(&folder.join("fences")).keys().any(|path| path.ends_with("stage-0.model.safetensors")));
     hold::release(&records);
-    // who has trained to the end leaves nothing for others
+    // a group that trains to its end leaves no leftovers for others
     group.finish(60).iter().for_each(|ended| assert_eq!(ended.code, Some(0), "{}", ended.log));
     assert!(!folder.join("fences/0000.fenced").exists());
 }
@@ -309,7 +311,7 @@ fn a_result_told_late_changes_nothing() {
     let case = AttemptCase { phase: Phase::Finish, rank: 0, when: When::Done, anew: true };
     let mut older = caught(case);
     let (workspace, folder) = (older.workspace.path(), older.folder());
-    // created again with more steps to train: all of the older group's are committed
+    // the job is created again with more steps to train, and all of the older group's steps are committed
     let longer = TestJob { steps: STEPS + 40, ..job(1000) };
     all_done(case, &Group::start(workspace, &longer, "b", NEWER).finish(120));
     let everything = relied_on(&folder);

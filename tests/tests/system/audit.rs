@@ -1,4 +1,5 @@
-//! `stagecoach audit`: an honest run passes, whatever happened to it, and forged ones are refused with the place.
+//! `stagecoach audit`: an honest run passes, whatever happened to it, and a forged run is refused with the place of the
+//! forgery.
 
 use std::path::{Path, PathBuf};
 
@@ -9,7 +10,7 @@ use stagecoach_tests::{Launched, TestJob, checkpoints, corpus};
 
 use crate::replay::{change_manifest, change_metrics, disturbed, job, run, text};
 
-/// Runs from which forgeries are made, all in the folder of one workspace.
+/// The runs from which forgeries are made, all in one workspace.
 struct Forge {
     workspace: tempfile::TempDir,
 }
@@ -63,7 +64,7 @@ fn lines(job: &Path) -> Vec<Value> {
     text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
 }
 
-/// Takes receipts and links away: a record as an older version wrote it, so that only a replay can tell.
+/// Removes receipts and links, as in a record of an older version, so that only a replay can detect a forgery.
 fn strip(job: &Path) {
     for step in checkpoints(job) {
         change_manifest(job, step, |manifest| {
@@ -81,7 +82,7 @@ fn change_result(job: &Path, change: impl FnOnce(&mut Value)) {
     std::fs::write(path, result.to_string()).unwrap();
 }
 
-/// Flips a bit of a tensor whose name ends with `suffix`, and makes all hashes those of the new bytes.
+/// Flips a bit of a tensor whose name ends with `suffix`, and sets all hashes to those of the new bytes.
 pub fn flip(job: &Path, step: u64, suffix: &str, draws: &mut corpus::Draws) {
     let of_kind = |name: &str| match suffix {
         "" => !name.contains(".exp_avg"),
@@ -112,7 +113,7 @@ impl Forge {
         self.workspace.path().join("small")
     }
 
-    /// A run of another seed, once.
+    /// A run with another seed, trained once.
     fn other(&self) -> PathBuf {
         let folder = self.workspace.path().join("other");
         if !folder.exists() {
@@ -123,7 +124,7 @@ impl Forge {
         folder
     }
 
-    /// A run with another learning rate in its second ten steps, and identities that deny it.
+    /// A run with another learning rate in its second ten steps, and with identities that deny it.
     fn other_rate(&self) -> PathBuf {
         let folder = self.workspace.path().join("rate");
         if !folder.exists() {
@@ -172,7 +173,7 @@ impl Forge {
         folder
     }
 
-    /// A forged run, and what an audit says of it at least: the step or the steps.
+    /// A forged run, and the least that an audit must report about it: the step or the steps.
     fn forge(
         &self,
         name: &str,
@@ -250,11 +251,11 @@ impl Forge {
                 vec!["result.json has the weights hash 00".into()]
             }
         };
-        // runs whose identities were changed have receipts that tell it; so a forger takes them away
+        // the receipts of these runs reveal the changed identities, so a forger removes them
         if matches!(kind, LearningRate | Corpus) || without_receipts {
             strip(&folder);
         } else if matches!(kind, ExchangedCheckpoint | Weight | Moment | Counter) {
-            // the next one's link tells it before a replay does
+            // the link of the next checkpoint reveals the forgery before a replay does
             said = vec![format!("step {saved}")];
         }
         (folder, said)
@@ -293,7 +294,7 @@ fn a_run_with_a_hard_life_passes() {
     assert_eq!(code, Some(0), "{said}");
     assert!(said.contains("the record agrees with its receipts") && said.contains("steps 1 to 10: equal"), "{said}");
     assert_eq!(said.matches(": equal").count(), checkpoints(&folder).len(), "{said}");
-    // a sample is drawn at random, and again by its seed
+    // the sample is random, and its seed draws it again
     let intervals = |said: &str| -> Vec<String> {
         said.lines().filter(|line| line.ends_with(": equal")).map(str::to_owned).collect()
     };

@@ -1,5 +1,5 @@
 //! `stagecoach blame`: the documents that made a step's loss and gradient, found by name, and the same steps without
-//! them.
+//! these documents.
 
 use std::collections::BTreeSet;
 use std::fmt::Write;
@@ -14,7 +14,7 @@ use crate::replay::{change_metrics, contents, job, run, text};
 /// The words that a regular document repeats, from any word on.
 const CYCLE: [&str; 12] = ["ka", "lo", "mi", "ren", "su", "tal", "vo", "wen", "xi", "yor", "zu", "be"];
 
-/// Documents, of which those in the lines `poisoned` (from 1) have the same words as the others in no order.
+/// A corpus whose documents in the lines `poisoned` (from 1) have the words of the other documents in random order.
 fn poisoned_corpus(documents: u64, words: u64, poisoned: &BTreeSet<u64>) -> String {
     let mut draws = corpus::Draws(5);
     let mut text = String::new();
@@ -30,7 +30,7 @@ fn poisoned_corpus(documents: u64, words: u64, poisoned: &BTreeSet<u64>) -> Stri
     text
 }
 
-/// A workspace with such a corpus in which `job` was trained; the job's folder.
+/// A workspace with such a corpus, and the folder of `job`, which was trained in it.
 fn trained(documents: u64, poisoned: &BTreeSet<u64>, job: &TestJob) -> (tempfile::TempDir, PathBuf) {
     let workspace = corpus::workspace();
     std::fs::write(workspace.path().join("corpus/small.jsonl"), poisoned_corpus(documents, 20, poisoned)).unwrap();
@@ -64,14 +64,14 @@ fn close(one: f64, other: f64, tolerance: f64) -> bool {
     (one - other).abs() <= tolerance * other.abs()
 }
 
-/// The step's losses and norms are those of the record, and the shares of its documents add up to them.
+/// Asserts that the step's losses and norms are those of the record, and that the shares of its documents add up to
+/// them.
 fn adds_up(step: &Value, line: &Value, precision: &str) {
     assert_eq!((&step["loss"], &step["gradientNorm"]), (&line["loss"], &line["gradientNorm"]), "{step}");
     let sum = |field: &str| -> f64 {
         step["documents"].as_array().unwrap().iter().map(|document| document[field].as_f64().unwrap()).sum()
     };
-    // layers round to 8 bits with bf16, and products of another number of rows may round otherwise where there is no
-    // AVX512
+    // layers round to 8 bits with bf16, and without AVX512 products of another number of rows may round in another way
     let tolerance = if precision == "BFloat16" { 1e-2 } else { 1e-5 };
     let loss = line["loss"].as_f64().unwrap();
     assert!(close(step["sumOfLosses"].as_f64().unwrap(), loss, tolerance), "{step}");
@@ -92,7 +92,7 @@ fn shares_add_up_to_the_recorded_step_over_any_stages() {
     for job in jobs {
         let folder = train(workspace.path(), &job);
         let before = contents(&folder);
-        // from the initial weights, from a checkpoint, and the last
+        // steps from the initial weights and from a checkpoint, and the last step
         for (step, stages) in [(1, "2"), (13, "1"), (20, "3")] {
             let number = step.to_string();
             let report = blame(&folder, &["--step", &number, "--stages", stages, "--top", "1000"]);
@@ -101,7 +101,7 @@ fn shares_add_up_to_the_recorded_step_over_any_stages() {
         assert!(contents(&folder) == before, "the run's folder is as it was");
         assert!(!workspace.path().join(".replay").exists());
     }
-    // people get a table of several steps, each with its text
+    // without --json the output is a table of several steps, each with its text
     let (code, said) = run(&["blame", text(&workspace.path().join("small")), "--step", "12", "--until", "13"]);
     assert_eq!(code, Some(0), "{said}");
     assert!(said.contains("equal: 3 steps, bit for bit") && said.contains("\nstep 12: loss "), "{said}");
@@ -111,7 +111,7 @@ fn shares_add_up_to_the_recorded_step_over_any_stages() {
 #[test]
 fn twenty_poisoned_documents_are_all_found_by_name() {
     let poisoned: BTreeSet<u64> = (0..20).map(|index| 3 + 7 * index).collect();
-    // a step has all of the corpus that is not held out
+    // each step contains all of the corpus that is not held out
     let job = TestJob { stages: 2, layers: 2, global_batch_size: 162, microbatches: 3, packing: false, ..job(60) };
     let (_workspace, folder) = trained(180, &poisoned, &job);
     let expected: BTreeSet<String> = poisoned.iter().map(|line| format!("corpus/small.jsonl:{line}")).collect();
@@ -140,7 +140,7 @@ fn spikes_are_found_and_name_what_made_them() {
         assert!(poisoned.contains(&line), "{step}");
         assert!(spikes.iter().any(|spike| spike["step"] == step["step"]), "{report}");
     }
-    // the rule can be changed, and what is no spike is said to be none
+    // the rule can be changed, and a step that is no spike is reported as none
     let (code, said) = run(&["blame", text(&folder), "--spikes", "--deviations", "1e9"]);
     assert_eq!(
         (code, said.starts_with("no spike: no step's loss or gradient norm is more than")),
@@ -175,7 +175,7 @@ fn without_documents_only_their_loss_is_missing() {
         assert_eq!(is_same, number < present[0], "{step}");
         assert_eq!(step["targets"] == step["targetsWithout"], !present.contains(&number), "{step}");
     }
-    // where it is first, the loss is the mean over the others
+    // in the document's first step the loss without it is the mean over the other documents
     let first = present[0];
     let report = blame(&folder, &["--step", &first.to_string(), "--top", "1000"]);
     let others = report["steps"][0]["documents"].as_array().unwrap().iter().filter(|other| other["document"] != *name);
@@ -188,9 +188,9 @@ fn without_documents_only_their_loss_is_missing() {
     assert!(close(first["lossWithout"].as_f64().unwrap(), sum / targets, 1e-5), "{first}");
     assert!(std::fs::read_to_string(&svg).unwrap().contains(&format!("without {name}")));
 
-    // over other stages the same bits
+    // the bits are the same over other numbers of stages
     assert_eq!(without(&[name, "--stages", "1"])["steps"].as_array().unwrap(), steps);
-    // without a document that none of the steps has, they are those of the record; the last is held out
+    // the numbers without a document that none of the steps has are those of the record; the last document is held out
     let (code, said) =
         run(&["blame", text(&folder), "--step", "15", "--until", "20", "--without", "corpus/small.jsonl:400"]);
     assert_eq!(code, Some(0), "{said}");
@@ -235,7 +235,7 @@ fn what_can_not_be_blamed_is_told_in_one_sentence() {
     let (code, said) = run(&["blame", of, "--spikes"]);
     assert_eq!((code, said.contains("has no metrics.jsonl, in which spikes are found")), (Some(1), true), "{said}");
 
-    // a step of one document
+    // the only document of a step can't be left out
     std::fs::write(workspace.path().join("corpus/small.jsonl"), poisoned_corpus(1, 900, &BTreeSet::new())).unwrap();
     let alone = train(workspace.path(), &TestJob { name: "alone".into(), stages: 1, ..job(3) });
     let (code, said) = run(&["blame", text(&alone), "--step", "2", "--without", "corpus/small.jsonl:1"]);

@@ -1,4 +1,4 @@
-//! `stagecoach checkpoint` over the real binary, on what a small job has left.
+//! `stagecoach checkpoint` by the real binary, on the checkpoints of a small job.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -11,13 +11,13 @@ use stagecoach_tests::scene::copy;
 use stagecoach_tests::{Launched, TestJob, corpus, hugging_face, says, stagecoach};
 use tempfile::TempDir;
 
-/// Saves at 3, 6, 9 and 12.
+/// A job that saves at steps 3, 6, 9 and 12.
 fn job() -> TestJob {
     let extra = "  checkpoint: {everySteps: 3, keepLast: 10, mode: Sync}\n";
     TestJob { steps: 12, extra: extra.into(), ..TestJob::default() }
 }
 
-/// A workspace in which the job is trained; all tests copy from one.
+/// A workspace in which the job is trained. Every test has a copy.
 fn trained() -> TempDir {
     static TRAINED: OnceLock<PathBuf> = OnceLock::new();
     let workspace = TRAINED.get_or_init(|| {
@@ -32,14 +32,14 @@ fn trained() -> TempDir {
     own
 }
 
-/// Exit code, stdout, stderr.
+/// The exit code, stdout and stderr.
 fn run(arguments: &[&str]) -> (i32, String, String) {
     let output = Command::new(stagecoach()).args(arguments).output().unwrap();
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     (output.status.code().unwrap(), text(&output.stdout), text(&output.stderr))
 }
 
-/// `stagecoach checkpoint WORD FOLDER ...`, which succeeds.
+/// Runs `stagecoach checkpoint WORD FOLDER ...`, which must succeed. Returns its stdout.
 fn checkpoint(word: &str, folder: &Path, more: &[&str]) -> String {
     let arguments = [&["checkpoint", word, text(folder)], more].concat();
     let (code, said, complaint) = run(&arguments);
@@ -51,7 +51,7 @@ fn json(word: &str, folder: &Path, more: &[&str]) -> Value {
     serde_json::from_str(&checkpoint(word, folder, &[more, &["--json"]].concat())).unwrap()
 }
 
-/// It fails with `code` and one sentence that has `words`.
+/// Asserts that the command fails with `code` and one sentence that contains `words`.
 fn refused(arguments: &[&str], code: i32, words: &str) {
     let (found, said, complaint) = run(arguments);
     assert!(found == code && complaint.contains(words), "{arguments:?}: {found}\n{said}\n{complaint}");
@@ -162,7 +162,7 @@ fn damage_is_named_and_is_exit_code_74() {
     assert_eq!(rows.as_array().unwrap().len(), json("list", &folder, &[]).as_array().unwrap().len());
 }
 
-/// As a later version would write it.
+/// Rewrites the manifest as a later version would write it.
 fn newer_format(checkpoint: &Path) {
     let path = checkpoint.join("manifest.json");
     let manifest = fs::read_to_string(&path).unwrap().replace("\"format_version\": 1", "\"format_version\": 2");
@@ -188,7 +188,7 @@ fn pruning_keeps_the_newest_intact_one_and_the_job_goes_on() {
     assert_eq!((removed, steps(&folder)), (vec![3, 9], vec![12, 6]));
     assert!(pruned["removed"][0]["bytes"].as_u64().unwrap() > 100_000);
 
-    // a damaged one neither counts nor goes
+    // a damaged checkpoint does not count and is not removed
     flip(&step(&workspace, 12).join("stage-0.model.safetensors"));
     let said = checkpoint("prune", &folder, &["--keep-last", "1"]);
     assert!(said.contains("removed 0 of 2") && said.contains("the newest intact one is step 6"), "{said}");
@@ -208,7 +208,7 @@ fn a_run_is_not_pruned_under() {
     let prune = ["checkpoint", "prune", text(&folder), "--keep-last", "1"];
     refused(&prune, 1, "is held by another run");
     assert!(run(&["checkpoint", "prune", "--help"]).1.contains("is fenced off"));
-    // looking is free
+    // commands that change nothing work while the job runs
     checkpoint("list", &folder, &[]);
     checkpoint("prune", &folder, &["--keep-last", "1", "--dry-run"]);
     launched.interrupt(workspace.path());
@@ -248,7 +248,7 @@ fn a_hugging_face_model_comes_in_and_goes_out_equal() {
     for model in [at("out"), at("llama"), at("llama/checkpoints/step-00000000")] {
         assert_eq!(generate(&model).1, said);
     }
-    // and around again
+    // the exported model can be imported again
     checkpoint("import", &at("again"), &["--from", text(&at("out"))]);
     let hash = |folder: &str| json("show", &at(folder), &[])["files"][0]["blake3"].clone();
     assert_eq!(hash("again"), hash("llama"));
@@ -327,7 +327,7 @@ fn a_checkpoint_copied_under_another_name_is_verified_exported_and_replayed() {
     refused(&["checkpoint", "list", text(&copied)], 1, "is a copy of the checkpoint of step 9");
 }
 
-/// The disk is full: the checkpoints move to another one, and a link says where they are.
+/// The disk is full: the checkpoints move to another file system, and a link leads to them.
 #[test]
 fn checkpoints_on_another_file_system_are_refused_before_a_step_is_trained() {
     use std::os::unix::fs::MetadataExt;
@@ -341,7 +341,7 @@ fn checkpoints_on_another_file_system_are_refused_before_a_step_is_trained() {
     copy(&checkpoints, &other.path().join("checkpoints"));
     fs::remove_dir_all(&checkpoints).unwrap();
     std::os::unix::fs::symlink(other.path().join("checkpoints"), &checkpoints).unwrap();
-    // three steps are left to train
+    // the job has three steps left to train
     fs::remove_dir_all(checkpoints.join("step-00000012")).unwrap();
     fs::remove_file(workspace.path().join("small/result.json")).unwrap();
     let outcome = Launched::start(workspace.path(), &job(), &[]).finish(workspace.path());

@@ -1,4 +1,4 @@
-//! A run's metrics and traces as an OpenTelemetry collector gets them, and a collector that is away.
+//! A run's metrics and traces as an OpenTelemetry collector receives them, and a collector that does not answer.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::TcpListener;
@@ -7,7 +7,7 @@ use std::process::{Child, Command, Stdio};
 
 use stagecoach_tests::{Launched, Outcome, TestJob, checkpoints, corpus, signal, undisturbed, until};
 
-/// A real collector that listens on this machine and writes down what it gets. Killed when dropped.
+/// A real collector that listens on this machine and writes what it receives to a file. Dropping it kills it.
 struct Collector {
     child: Child,
     port: u16,
@@ -17,7 +17,7 @@ struct Collector {
 impl Collector {
     fn start(folder: &Path) -> Collector {
         let tools = std::env::var("STAGECOACH_CLUSTER_TOOLS").expect("the folder of otelcol: see `make collector`");
-        // free a moment ago: the collector can't be asked which port it took
+        // the port was free a moment ago; the collector can't report which port it took
         let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
         let config = format!(
             "receivers: {{otlp: {{protocols: {{http: {{endpoint: \"127.0.0.1:{port}\"}}}}}}}}
@@ -43,7 +43,7 @@ service:
         std::fs::read_to_string(&self.output).unwrap()
     }
 
-    /// The spans that came, in no order.
+    /// The spans received so far, in no order.
     fn spans(&self) -> Vec<Span> {
         let wrote = self.wrote();
         wrote.split("\nSpan #").skip(1).map(Span::read).collect()
@@ -57,7 +57,7 @@ impl Drop for Collector {
     }
 }
 
-/// Fields and attributes of a span, by name.
+/// Fields and attributes of a span by name.
 #[derive(Clone, Debug)]
 struct Span(BTreeMap<String, String>);
 
@@ -67,7 +67,7 @@ impl Span {
             let (key, value) = line.trim().trim_start_matches("-> ").split_once(':')?;
             Some((key.trim().to_owned(), value.trim().to_owned()))
         };
-        // what follows belongs to others
+        // all later lines belong to other spans
         let own = text.lines().skip(1).take_while(|line| line.starts_with(' ') || *line == "Attributes:");
         Span(own.filter_map(field).collect())
     }
@@ -138,7 +138,7 @@ fn a_collector_gets_metrics_and_traces() {
     for action in actions {
         assert_eq!(action.get("Parent ID"), by_stage[action.get("stage")].get("ID"));
     }
-    // each step once, and once more where it was trained again
+    // each step has one span, and one more if it was trained again
     let steps: BTreeSet<&str> = spans.iter().filter(|span| span.is("step")).filter_map(Span::step).collect();
     assert!(steps.len() as u64 >= job.steps - 1, "{} steps", steps.len());
     assert!(spans.iter().any(|span| span.is("checkpoint") && span.step() == Some("Int(600)")));
@@ -163,7 +163,8 @@ fn a_collector_that_is_away_changes_nothing() {
     let undisturbed = undisturbed(&job);
     let refused = run(&job, "http://127.0.0.1:1", |_, _| {});
     assert_eq!(refused.hashes(), undisturbed);
-    // one that accepts and never answers, and may take a day: a stage waits for it a second, at its end
+    // this collector accepts and never answers, and the exporter's timeout is a day: a stage waits only a second, at
+    // its end
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
     let endpoint = format!("http://{}", silent.local_addr().unwrap());
     assert_eq!(run(&job, &endpoint, |_, _| {}).hashes(), undisturbed);

@@ -1,4 +1,4 @@
-//! The commands beside `run`, and the sample jobs.
+//! The commands other than `run`, and the sample jobs.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -33,7 +33,7 @@ fn every_sample_can_be_planned() {
     assert_eq!(seen, 5);
 }
 
-/// As they are, on another corpus and for a few steps.
+/// Trains the samples as they are, except for another corpus and a smaller number of steps.
 #[test]
 fn samples_that_a_small_machine_can_train_are_trained() {
     for (sample, steps) in [("two-stage-gpipe", 4), ("llama-12-layers-small", 3)] {
@@ -60,7 +60,7 @@ fn a_plan_gives_the_head_its_weight_and_can_be_taken_along() {
     let sample = samples().join("llama-12-layers.yaml");
     let (svg, csv, trace) = (file("p.svg"), file("p.csv"), file("p.json"));
     let said = succeeds(&["plan", text(&sample), "--svg", text(&svg), "--csv", text(&csv), "--trace", text(&trace)]);
-    // the table's rows: stage, layers, work, ...
+    // the columns of the table are stage, layers, work and so on
     let rows = said.lines().filter_map(|l| l.trim_start().strip_suffix('%'));
     let rows = rows.map(|l| l.split_whitespace().collect::<Vec<_>>()).filter(|row| row[0].parse::<usize>().is_ok());
     let layers: Vec<&str> = rows.map(|row| row[1]).collect();

@@ -1,5 +1,5 @@
-//! Every operation on the shared folder may be the last one of the stage that does it: the launcher starts the group
-//! again, and it ends with the undisturbed run's bits. Real trainers, real SIGKILLs.
+//! Every operation on the shared folder may be the last one of a stage: the launcher starts the group again, and the
+//! group ends with the undisturbed run's bits. The trainers and the SIGKILLs are real.
 
 use std::collections::BTreeMap;
 
@@ -11,9 +11,9 @@ use stagecoach_tests::scene::{COMMITTED, Case, Scene, each, seed};
 
 const SYNC: &str = "{everySteps: 2, keepLast: 1, mode: Sync}";
 const ASYNC: &str = "{everySteps: 2, keepLast: 1, mode: Async}";
-/// The content of `damaged/` in the prepared folder.
+/// The content of `damaged/` after a run in the prepared folder.
 const MESS: [u64; 2] = [0, COMMITTED[2]];
-/// How many of the rest are drawn, unless all are run.
+/// The number of deaths at less important calls, unless all are run.
 const SAMPLE: usize = 10;
 
 struct Death {
@@ -26,7 +26,7 @@ struct Death {
 fn ways(from_mess: bool, calls: &[StageCall]) -> impl Iterator<Item = Death> {
     let ways = |call: &StageCall| match call.operation.as_str() {
         "write" => vec![VolumeFault::CrashDuring, VolumeFault::CrashAfter],
-        // these follow another call on the same file or folder, with nothing between: before is after that one
+        // a crash before one of these calls equals a crash after the previous call on the same file or folder
         "size" | "read_at" | "sync" | "remove_file" | "remove_dir" => vec![VolumeFault::CrashAfter],
         _ => vec![VolumeFault::CrashBefore, VolumeFault::CrashAfter],
     };
@@ -35,7 +35,7 @@ fn ways(from_mess: bool, calls: &[StageCall]) -> impl Iterator<Item = Death> {
         .flat_map(move |call| ways(call).into_iter().map(move |fault| Death { from_mess, call: call.clone(), fault }))
 }
 
-/// Every rename both ways; every mkdir and sync one way or the other; some of the rest.
+/// A sample: every rename and file sync in all ways, every mkdir and folder sync in one way, and some of the rest.
 fn sample(deaths: Vec<Death>) -> Vec<Death> {
     let mut draws = Draws(seed());
     let (mut chosen, mut rest) = (Vec::new(), Vec::new());
@@ -55,7 +55,8 @@ fn sample(deaths: Vec<Death>) -> Vec<Death> {
     chosen
 }
 
-/// Dies, and starts over. The step that the last attempt went on after; none if the call was never reached.
+/// Runs the job with this death. Returns the step after which the last attempt continued; `None` if the call was never
+/// reached.
 fn run(scene: &Scene, checkpoint: &str, at: usize, death: &Death) -> Option<u64> {
     let Death { from_mess, call, fault } = death;
     let fault = StageFault { rank: call.rank, call: call.number, fault: *fault }.to_string();
@@ -82,7 +83,7 @@ fn survives(traced: &[StageCall], Death { from_mess, call, fault }: &Death) -> u
     newest.unwrap_or(if *from_mess { COMMITTED[1] } else { 0 })
 }
 
-/// The calls of a run that continues from the mess undisturbed.
+/// The calls of an undisturbed run that continues from the mess.
 fn trace(scene: &Scene, checkpoint: &str) -> Vec<StageCall> {
     scene.mess("traced");
     let ran = scene.run(&Case { name: "traced", checkpoint, fault: "trace", restarts: 0 });
@@ -91,7 +92,7 @@ fn trace(scene: &Scene, checkpoint: &str) -> Vec<StageCall> {
     ran.trace()
 }
 
-/// How many, by operation.
+/// Prints the number of deaths by operation.
 fn told(deaths: &[Death], of: usize) {
     let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
     deaths.iter().for_each(|d| *counts.entry(&d.call.operation).or_default() += 1);
@@ -102,7 +103,7 @@ fn told(deaths: &[Death], of: usize) {
 fn every_operation_may_be_the_last() {
     let scene = crate::scene();
     let calls = trace(&scene, SYNC);
-    // where nothing is there yet, only the way to the first save differs
+    // in an empty folder only the calls before the first save differ
     let afresh: Vec<StageCall> = scene.afresh.iter().take_while(|call| call.operation != "create").cloned().collect();
     let mut deaths: Vec<Death> = ways(false, &afresh).chain(ways(true, &calls)).collect();
     let of = deaths.len();
@@ -120,10 +121,11 @@ fn every_operation_may_be_the_last() {
 fn so_may_any_behind_training() {
     let scene = crate::scene();
     let mut calls = trace(&scene, ASYNC);
-    calls.retain(|call| !["open", "size", "read_at"].contains(&call.operation.as_str())); // that is loading
+    calls.retain(|call| !["open", "size", "read_at"].contains(&call.operation.as_str())); // calls of a load
     let mut all: Vec<Death> = ways(true, &calls).collect();
     let (of, mut draws) = (all.len(), Draws(seed()));
-    // two threads of a stage call in any order: a number may belong to another call, or to none, and then nobody dies
+    // the order of calls by a stage's two threads varies: a number may belong to another call, or to none, and no stage
+    // dies then
     let (mut died, mut survived) = (Vec::new(), 0);
     while died.len() < SAMPLE {
         assert!(!all.is_empty(), "only {} of {of} deaths happened", died.len());

@@ -1,5 +1,6 @@
-//! Whatever happens to the files of a checkpoint: never a crash, never other weights. The newest intact one is used,
-//! the damaged one is kept for people to look at, and if none is intact that is an error and not a fresh start.
+//! Whatever happens to the files of a checkpoint, training neither crashes nor continues with other weights. The newest
+//! intact checkpoint is used, damaged ones are kept for people to look at, and if no checkpoint is intact, the job ends
+//! with an error and does not start over.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -17,7 +18,7 @@ struct DamageKind {
     name: &'static str,
     act: fn(&Path),
     says: &'static [&'static str],
-    /// The step that training continues after; none if it begins.
+    /// The step after which training continues; `None` if it starts at step 1.
     from: Option<u64>,
 }
 
@@ -41,7 +42,7 @@ fn empty(folder: &Path) {
     fs::create_dir(folder).unwrap();
 }
 
-/// Another manifest of the same checkpoint, as proper as the first.
+/// Writes another manifest of the same checkpoint, with a valid digest.
 fn rewrite(newest: &Path, change: fn(&mut Manifest)) {
     let path = newest.join(paths::MANIFEST_FILE);
     let mut manifest = Manifest::parse(&fs::read(&path).unwrap()).unwrap();
@@ -49,7 +50,7 @@ fn rewrite(newest: &Path, change: fn(&mut Manifest)) {
     fs::write(path, manifest.to_bytes().unwrap()).unwrap();
 }
 
-/// A bit of every kind of file; then worse.
+/// A flipped bit in every kind of file, and then worse damage.
 const DAMAGES: &[DamageKind] = &[
     hit("weights of stage 0", |c| flip(&c.join("stage-0.model.safetensors")), &["stage-0.model.safetensors"]),
     hit("weights of stage 1", |c| flip(&c.join("stage-1.model.safetensors")), &["stage-1.model.safetensors"]),
@@ -135,7 +136,7 @@ fn damage_costs_a_few_steps_and_never_a_bit() {
             Some(step) => says(&ran.outcome, &format!("going on after step {step}, ")),
             None => says(&ran.outcome, "steps 1 to"),
         }
-        // what is newer than that is in damaged/ with the reason, and nothing else is
+        // damaged/ contains the checkpoints that are newer than that step, with the reason, and nothing else
         let newer = COMMITTED.iter().filter(|&&step| damage.from.is_some_and(|from| step > from));
         let expected: Vec<String> = newer.map(|&step| paths::step_dir_name(step)).collect();
         let damaged = folder.join("damaged");
@@ -162,7 +163,7 @@ fn damage_to_what_training_does_not_read_costs_nothing() {
     says(&ran.outcome, "going on after step 3, ");
 }
 
-/// Damages each checkpoint in its own way: the job then ends with 74, and nothing is touched.
+/// Damages each checkpoint in its own way. The job must end with 74 and change nothing.
 fn none_is_intact(acts: [fn(&Path); 3]) {
     let scene = scene();
     let folder = scene.stopped("none");
@@ -235,7 +236,8 @@ fn a_damaged_checkpoint_that_cannot_be_set_aside_stays() {
     assert!(folder.join("damaged/step-00000003").join(paths::MANIFEST_FILE).exists());
 }
 
-/// As a stage finds it, and on a machine where one may be mounted also as the launcher does.
+/// The error appears as a stage finds it. Where a read-only file system may be mounted, it also appears as the launcher
+/// finds it.
 #[test]
 fn a_read_only_volume_is_named() {
     let scene = crate::scene();
@@ -244,7 +246,7 @@ fn a_read_only_volume_is_named() {
     let ran = scene.run(&Case { fault: "read-only", ..case("fixed") });
     refused(&ran, 74, &["fixed/fences", "Read-only file system"]);
     assert!(content(&folder.join("checkpoints")) == before);
-    drop(ran); // its folder goes with it
+    drop(ran); // dropping it removes its folder
     scene.stopped("fixed");
     let mut unshare = Command::new("unshare");
     let script =
@@ -285,7 +287,7 @@ fn refused(ran: &Ran, code: i32, words: &[&str]) {
     assert!(!outcome.stderr.contains("panicked") && outcome.result.is_none(), "{}", outcome.stderr);
 }
 
-/// Makes a job's folder: a launcher has left its lock there.
+/// Makes a job's folder, recognizable by the lock that a launcher leaves in it.
 fn jobs(folder: &Path) -> &Path {
     fs::create_dir(folder).unwrap();
     fs::write(folder.join("lock"), "1\n").unwrap();
@@ -296,7 +298,7 @@ fn file_in(folder: &Path, name: &str) {
     fs::write(jobs(folder).join(name), "").unwrap();
 }
 
-/// The entries of a folder, sorted; empty if there is none.
+/// The entries of a folder, sorted; empty if there is no such folder.
 fn names(folder: &Path) -> Vec<String> {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
     let mut names: Vec<String> = entries.map(|entry| entry.file_name().into_string().unwrap()).collect();

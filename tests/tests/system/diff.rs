@@ -1,5 +1,5 @@
-//! `stagecoach diff`: the first step and the first tensor at which two runs part. And the tensors of a step, which it
-//! compares.
+//! `stagecoach diff`: the first step and the first tensor in which two runs differ. The tests also cover the tensors of
+//! a step, which `diff` compares and `stagecoach replay --dump` writes to a file.
 
 use std::path::{Path, PathBuf};
 
@@ -9,14 +9,14 @@ use stagecoach_tests::{Launched, TestJob, corpus};
 use crate::audit::flip;
 use crate::replay::{job, run, text};
 
-/// Trains `job` under another name.
+/// Trains `job` under the name `name`.
 fn train(workspace: &Path, name: &str, job: TestJob, set: &[&str]) -> PathBuf {
     let arguments: Vec<&str> = set.iter().flat_map(|set| ["--set", *set]).collect();
     Launched::start(workspace, &TestJob { name: name.into(), ..job }, &arguments).finish(workspace).hashes();
     workspace.join(name)
 }
 
-/// The tensors of a safetensors file: name, shape, values of 32 bits.
+/// The tensors of a safetensors file: name, shape and 32-bit values.
 fn tensors(path: &Path) -> Vec<(String, Vec<u64>, Vec<f32>)> {
     let bytes = std::fs::read(path).unwrap();
     let length = u64::from_le_bytes(bytes[..8].try_into().unwrap()) as usize;
@@ -52,14 +52,14 @@ fn the_tensors_of_a_step_are_the_same_over_any_stages() {
         let file = dump("1", &["*"]);
         assert!(std::fs::read(&file).unwrap() == std::fs::read(dump("3", &["*"])).unwrap(), "{name}");
         let all = tensors(&file);
-        // four layers and the norm, twice; what the checkpoint has of weights, twice
+        // four layers and the norm, twice; the checkpoint's weights, twice
         let weights = all.iter().filter(|(name, ..)| name.ends_with("weight.value")).count();
         assert_eq!(all.len(), 2 * (job.layers + 1) + 2 * weights);
         let outputs = all.iter().filter(|(name, ..)| name.starts_with("layer.") && name.ends_with("output"));
         for (name, shape, _) in outputs {
             assert_eq!(shape, &[12 * 24, 32], "{name}");
         }
-        // the norm of the gradients is the step's
+        // the norm of these gradients is the step's
         let gradients = all.iter().filter(|(name, ..)| name.ends_with("weight.gradient"));
         let squares: f64 = gradients.flat_map(|(_, _, values)| values).map(|value| f64::from(*value).powi(2)).sum();
         let metrics = std::fs::read_to_string(folder.join("metrics.jsonl")).unwrap();
@@ -84,7 +84,7 @@ fn runs_that_part_are_told_apart_by_step_and_tensor() {
     let same = TestJob { stages: 2, schedule: "ZBVZeroBubble", virtual_stages: 2, ..job(30) };
     let (code, said) = diff(&train(workspace, "same", same, &[]));
     assert_eq!((code, said.contains("equal: 30 steps and 3 checkpoints of both")), (Some(0), true), "{said}");
-    // what is compared first differs first
+    // the first tensor that is compared differs first
     for (name, set, words) in [
         (
             "seed",
@@ -108,7 +108,7 @@ fn runs_that_part_are_told_apart_by_step_and_tensor() {
         let missing = words.iter().find(|words| !said.contains(**words));
         assert_eq!(missing, None, "{name}\n{said}");
     }
-    // a bit that flipped in a checkpoint: no step's doing
+    // a bit that flipped in a checkpoint, which no step caused
     let flipped = train(workspace, "flipped", job(20), &[]);
     flip(&flipped, 20, "", &mut corpus::Draws(3));
     train(workspace, "flipped", job(30), &[]);

@@ -1,5 +1,5 @@
-//! SIGTERM: the group leaves at the next step's boundary, or gives the step up if the grace period is too short for it.
-//! Either way there is a checkpoint, and nothing of it is left in the numbers.
+//! SIGTERM: the group leaves at the next step's boundary, or gives the step up if the grace period is too short. Either
+//! way it saves a checkpoint, and the stop does not show in the numbers.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -12,7 +12,7 @@ use stagecoach_tests::{
     Group, Launched, Outcome, TestJob, corpus, entrypoint, only_child, saved, says, signal, undisturbed, until,
 };
 
-/// A job whose steps take so long that a signal falls into one, with `grace` seconds to leave.
+/// A job whose steps are so long that a signal arrives within one. The grace period is `grace` seconds.
 fn slow(grace: u32, every_steps: u32) -> TestJob {
     let extra = format!(
         "  checkpoint: {{everySteps: {every_steps}}}\n  template: {{spec: {{terminationGracePeriodSeconds: {grace}}}}}\n"
@@ -25,7 +25,7 @@ fn metrics(workspace: &Path) -> Vec<Value> {
     text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect()
 }
 
-/// The trained steps are saved, and the rest of the job has the results of an undisturbed one.
+/// Asserts that the trained steps are saved, and that the rest of the job has the results of an undisturbed run.
 fn goes_on(workspace: &Path, job: &TestJob) -> Outcome {
     assert_eq!(saved(&workspace.join("kept")), metrics(workspace).len() as u64, "what is trained is saved");
     let outcome = Launched::start(workspace, job, &[]).finish(workspace);
@@ -45,7 +45,7 @@ fn a_step_that_does_not_fit_into_the_grace_period_is_given_up() {
         let mut launched = Launched::start(path, &job, &[]);
         launched.wait_for_step(2);
         let step = metrics(path)[0]["seconds"].as_f64().unwrap();
-        // where in the step the signal falls
+        // varies the place within the step at which the signal arrives
         std::thread::sleep(Duration::from_secs_f64(step * f64::from(third) / 3.0));
         let outcome = launched.interrupt(path);
         assert!(saved(&path.join("kept")) >= 2, "{}", outcome.stdout);
@@ -69,7 +69,7 @@ fn one_stage_that_is_asked_to_stop_takes_all_with_it_at_this_boundary() {
         for stage in group.finish(60) {
             assert_eq!(stage.code, Some(143), "{stage:?}");
         }
-        // the step in which it was asked, at most: with little grace not even that
+        // the step during which the signal arrived is the last; with little grace the step before it is
         assert!(metrics(path).len() <= trained + 1);
         assert_eq!(saved(&path.join("kept")), metrics(path).len() as u64);
     }
@@ -97,11 +97,11 @@ fn an_evaluation_is_left_to_whoever_goes_on() {
     panic!("the signal never fell into step 10: steps are too short for this test");
 }
 
-/// The command that makes a program the first process of a PID namespace, as in a container.
+/// The options of `unshare` that make a program the first process of a PID namespace, as in a container.
 const FIRST_PROCESS: [&str; 5] = ["--user", "--map-root-user", "--pid", "--fork", "--kill-child"];
 
-/// A program that runs the image's entry point, as the first process of a namespace where those can be made; whether
-/// they can.
+/// A program that runs the image's entry point, as the first process of a PID namespace where one can be made. The
+/// second value says whether one can be made.
 fn contained(workspace: &Path) -> (PathBuf, bool) {
     let mut unshare = Command::new("unshare");
     let can =
@@ -113,12 +113,12 @@ fn contained(workspace: &Path) -> (PathBuf, bool) {
     (program, can)
 }
 
-/// Whether the moment has come for the process whose folder in `/proc` this is.
+/// Whether the process with this folder in `/proc` has reached a moment.
 type HasCome = fn(&Path) -> bool;
 
 /// Moments in the start of a stage: their names, and whether a process has reached them.
 const MOMENTS: [(&str, HasCome); 5] = [
-    // the shell and `unshare`, which come before it, may hold signals back too
+    // the shell and `unshare`, which run before the entry point, may block signals too
     ("the entry point", |process| runs_ours(process) && has_signal(process, "SigBlk:")),
     ("the program", |process| runs(process, "stagecoach")),
     ("libtorch", |process| contains(process, "maps", "libtorch_cpu")),
@@ -134,7 +134,7 @@ fn runs(process: &Path, program: &str) -> bool {
     fs::read_link(process.join("exe")).is_ok_and(|exe| exe.ends_with(program))
 }
 
-/// Whether SIGTERM is in this set of signals of a process.
+/// Whether SIGTERM is in a process's signal set of that name.
 fn has_signal(process: &Path, set: &str) -> bool {
     let status = fs::read_to_string(process.join("status")).unwrap_or_default();
     let signals = status.lines().find_map(|line| u64::from_str_radix(line.strip_prefix(set)?.trim(), 16).ok());
@@ -145,7 +145,7 @@ fn contains(process: &Path, file: &str, words: &str) -> bool {
     fs::read(process.join(file)).is_ok_and(|text| String::from_utf8_lossy(&text).contains(words))
 }
 
-/// Whether `kernels: Portable` is possible here.
+/// Whether this machine supports `kernels: Portable`.
 fn can_be_portable() -> bool {
     #[cfg(target_arch = "x86_64")]
     return is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma");

@@ -1,4 +1,5 @@
-//! Real processes, real signals: whatever dies, the group goes, comes back, and ends with the undisturbed run's bits.
+//! Real processes and real signals: whichever process dies, the group recovers and ends with the undisturbed run's
+//! bits.
 
 use std::path::Path;
 use std::time::Instant;
@@ -8,7 +9,7 @@ use stagecoach_tests::{
     Ended, Group, Launched, Outcome, TestJob, corpus, is_gone, saved, says, signal, undisturbed, until,
 };
 
-/// A job that saves nothing on its way: what restarts begins at step 0.
+/// A job that saves nothing before its end, so every restart begins at step 0.
 fn job() -> TestJob {
     let extra =
         "  checkpoint: {everySteps: 0}\n  restart: {backoff: {initialSeconds: 0}, terminationTimeoutSeconds: 2}\n"
@@ -22,7 +23,7 @@ fn gone_soon(pids: &[u32], since: Instant) {
     println!("the group was gone {:?} after the fault", since.elapsed());
 }
 
-/// The job without an end: it is still running when a fault strikes, on any machine.
+/// Starts the job without an end, so that it still runs when a fault strikes, on any machine.
 fn running(workspace: &Path, step: u64) -> (Launched, Vec<u32>) {
     running_job(workspace, &job(), step)
 }
@@ -40,7 +41,7 @@ fn state(workspace: &Path) -> serde_json::Value {
     serde_json::from_slice::<serde_json::Value>(&record).unwrap()["state"].take()
 }
 
-/// Trains what is left to do to an end that comes soon.
+/// Trains the remaining steps to an end that comes soon.
 fn to_its_end(workspace: &Path) -> Outcome {
     let rest = job().ending_after(saved(&workspace.join("faulty")));
     let outcome = Launched::start(workspace, &rest, &[]).finish(workspace);
@@ -48,8 +49,8 @@ fn to_its_end(workspace: &Path) -> Outcome {
     outcome
 }
 
-/// After a fault: the group trains again by itself, and it ends with the undisturbed run's bits. What the launcher
-/// said.
+/// Asserts that the group trains again by itself after a fault and ends with the undisturbed run's bits. Returns the
+/// outcome of the launcher.
 fn recovers(workspace: &Path, mut launched: Launched) -> Outcome {
     launched.wait_for_restart(workspace);
     let outcome = launched.interrupt(workspace);
@@ -57,7 +58,7 @@ fn recovers(workspace: &Path, mut launched: Launched) -> Outcome {
     outcome
 }
 
-/// The other stages than those of `ranks` are the same processes as before, and those of `ranks` are not.
+/// Asserts that the stages in `ranks` have new processes and all other stages have the same processes as before.
 fn only_replaced(launched: &Launched, before: &[u32], ranks: &[usize]) {
     let now = launched.wait_for_stages(before.len());
     for rank in 0..before.len() {
@@ -88,7 +89,7 @@ fn a_stage_may_be_lost_again_and_again_as_long_as_training_goes_on() {
     let (mut launched, stages) = running_job(workspace.path(), &TestJob { extra, ..job() }, 5);
     for kill in 1..=5 {
         signal(launched.stages()[1], libc::SIGKILL);
-        // further than ever before
+        // further than any step before the kill
         launched.wait_for_step(5 + 20 * kill);
     }
     only_replaced(&launched, &stages, &[1]);
@@ -103,7 +104,7 @@ fn two_killed_at_once_are_replaced_and_the_third_stays() {
     let (mut launched, stages) = running(workspace.path(), 5);
     signal(stages[0], libc::SIGKILL);
     signal(stages[2], libc::SIGKILL);
-    // one of them may be seen to be dead before the other: they are replaced together, or one after the other
+    // the launcher may see one death before the other: it replaces the stages together or one after the other
     until("both replacements", 60, || {
         let now = launched.stages();
         (now.len() == 3 && now[0] != stages[0] && now[2] != stages[2]).then_some(())
@@ -174,7 +175,7 @@ fn ctrl_c_leaves_with_143_and_the_next_run_goes_on() {
     says(&to_its_end(workspace.path()), "going on after step");
 }
 
-/// While a lost stage is started again, also at the moment of its loss: nothing is left behind, and the next run
+/// Ctrl-C while a lost stage is started again, or at the moment of its loss, leaves no process behind, and the next run
 /// continues.
 #[test]
 fn ctrl_c_while_the_group_forms_again_leaves_with_143() {
@@ -201,10 +202,10 @@ fn ctrl_c_while_the_group_forms_again_leaves_with_143() {
 #[test]
 fn a_second_ctrl_c_leaves_at_once() {
     let workspace = corpus::workspace();
-    // a stage that stands still keeps the launcher waiting for as long as it may
+    // with this timeout the launcher waits long for a stage that stands still
     let patient = job().extra.replace("terminationTimeoutSeconds: 2", "terminationTimeoutSeconds: 120");
     let (mut launched, stages) = running_job(workspace.path(), &TestJob { extra: patient, ..job() }, 5);
-    // with it nobody can leave gracefully
+    // no stage can leave gracefully without this one
     stop(stages[1]);
     signal(launched.child.id(), libc::SIGINT);
     let stdout = workspace.path().join("stdout");
@@ -225,7 +226,7 @@ fn a_terminated_stage_of_a_group_ends_all_in_one_checkpoint() {
         let mut group = Group::start(workspace.path(), &job().endless(), "a", attempt);
         let metrics = workspace.path().join("faulty/metrics.jsonl");
         let step = || std::fs::read_to_string(&metrics).map_or(0, |text| text.lines().count() as u64);
-        // more than the attempt before has trained
+        // more steps than the attempt before has trained
         let before = step();
         until("some steps", 60, || (group.is_whole() && step() > before + 20).then_some(()));
         signal(group.pids()[stage], libc::SIGTERM);
@@ -277,7 +278,7 @@ fn a_model_that_is_not_finite_ends_the_job_and_saves_nothing() {
     let folder = workspace.path().join("faulty");
     let outcome = Launched::start_file(workspace.path(), &file, folder.clone(), &[]).finish(workspace.path());
     assert_eq!(outcome.status.code(), Some(1), "{}\n{}", outcome.stdout, outcome.stderr);
-    // ten skipped steps in a row, twice at the same step: replaying that a third time would help nobody
+    // ten steps in a row are skipped, twice, and both rows end at the same step: a third replay would not help
     says(&outcome, "step 10 is the last of 10 in a row");
     says(&outcome, "attempt 2");
     assert!(!outcome.stdout.contains("attempt 3"));

@@ -1,5 +1,5 @@
-//! A volume that fills up while a job trains: the job continues, with restarts, and what could not be written is
-//! written when there is room again.
+//! A volume that fills up while a job trains: the job continues, with restarts, and files that could not be written are
+//! written once there is room again.
 
 use std::fs::File;
 use std::process::{Command, Stdio};
@@ -8,7 +8,7 @@ use stagecoach_tests::filling::{Filling, Full};
 use stagecoach_tests::scene::copy;
 use stagecoach_tests::{Launched, TestJob, corpus, is_gone, saved, signal, stagecoach, stages, undisturbed, until};
 
-/// Saves nothing but at its end, or when it is stopped: a save under way would free space again when it fails.
+/// A job that saves only at its end or when it is stopped: a failed save would free space again.
 fn job() -> TestJob {
     let extra =
         "  checkpoint: {everySteps: 0}\n  restart: {backoff: {initialSeconds: 0}, terminationTimeoutSeconds: 2}\n";
@@ -16,7 +16,7 @@ fn job() -> TestJob {
         name: "filled".into(),
         steps: 100,
         decay_steps: Some(100),
-        // links over shared memory are files too, as far as a limit on files goes
+        // a limit on the size of files would apply to links over shared memory too
         transport: "Tcp",
         extra: extra.into(),
         ..TestJob::default()
@@ -28,7 +28,7 @@ fn the_job_goes_on_and_its_record_is_written_when_there_is_room() {
     let workspace = corpus::workspace();
     let folder = workspace.path().join("filled");
     Launched::start(workspace.path(), &job(), &[]).finish(workspace.path()).hashes();
-    // another run, as far as the launcher knows: its attempts are counted from 1
+    // without its record the launcher counts the attempts of each run from 1
     std::fs::remove_file(folder.join("state.json")).unwrap();
     for full in Full::available() {
         println!("{full:?}");
@@ -60,7 +60,7 @@ fn the_job_goes_on_and_its_record_is_written_when_there_is_room() {
         let state = &state["state"];
         assert_eq!((&state["attempt"]["number"], &state["budget"]["replaced"]), (&1.into(), &1.into()), "{said}");
 
-        // its volume goes with it: what it left is gone on with elsewhere
+        // the volume ends with the launcher, so the job continues from a copy elsewhere
         let workspace = corpus::workspace();
         let folder = workspace.path().join("filled");
         copy(&run.path("filled"), &folder);
@@ -73,8 +73,8 @@ fn the_job_goes_on_and_its_record_is_written_when_there_is_room() {
     }
 }
 
-/// By a tmpfs over /dev/shm in a mount namespace of the launcher's own. Where none may be mounted, the trainer's tests
-/// of links are what there is.
+/// The room is limited by a tmpfs over /dev/shm in a mount namespace of the launcher. Where no tmpfs may be mounted,
+/// only the trainer's tests of links cover this.
 #[test]
 fn stages_without_room_for_shared_memory_say_so_once_and_train() {
     let Some(options) = Full::available().into_iter().find_map(Full::unshare_options) else { return };
@@ -104,7 +104,7 @@ fn stages_without_room_for_shared_memory_say_so_once_and_train() {
     assert_eq!(said().matches(told).count(), 1, "{}", said());
 }
 
-/// A stage's stderr is its log, on the volume; the launcher's may be a file there too.
+/// A stage's stderr is its log, on the volume. The launcher's stderr may be a file there too.
 #[test]
 fn a_stderr_that_takes_nothing_changes_no_exit_code() {
     let full = || Stdio::from(File::options().write(true).open("/dev/full").unwrap());

@@ -1,5 +1,5 @@
-//! The library with which `make gpu` counts a step's waits for the GPU: `tests/host-waits`, preloaded before a
-//! stand-in.
+//! The library with which `make gpu` counts a step's waits for the GPU: `tests/host-waits`, preloaded before the
+//! stand-in for the CUDA driver.
 
 use std::ffi::c_void;
 use std::process::Command;
@@ -9,9 +9,9 @@ use stagecoach_tests::stagecoach;
 #[test]
 fn a_wait_for_the_gpu_is_noted_and_goes_on_to_the_runtime() {
     const NAME: &str = "host_waits::a_wait_for_the_gpu_is_noted_and_goes_on_to_the_runtime";
-    const INVALID_CONTEXT: i32 = 201; // what the stand-in answers to who has none
+    const INVALID_CONTEXT: i32 = 201; // the stand-in's answer to a thread without a context
     if std::env::var_os("HOST_WAITS").is_some() {
-        // SAFETY: a function of this type, which ignores its argument on such a thread.
+        // SAFETY: the function has this type, and it ignores its argument on a thread without a context.
         let answer = unsafe {
             let function = libc::dlsym(libc::RTLD_DEFAULT, c"cudaStreamSynchronize".as_ptr());
             std::mem::transmute::<*mut c_void, unsafe extern "C" fn(*mut c_void) -> i32>(function)(std::ptr::null_mut())

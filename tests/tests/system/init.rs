@@ -1,4 +1,4 @@
-//! `stagecoach init` writes a job that runs as it is, and refuses in one sentence.
+//! `stagecoach init` writes a job that runs as it is, and refuses bad input in one sentence.
 
 use std::path::Path;
 use std::process::{Command, Output};
@@ -11,7 +11,7 @@ fn init(workspace: &Path, arguments: &[&str]) -> Output {
     command.output().unwrap()
 }
 
-/// Refused with these words, and without a file that was not there.
+/// Asserts that `init` is refused with these words and writes no file.
 fn refused(workspace: &Path, arguments: &[&str], words: &[&str]) {
     let before = std::fs::read(workspace.join("first.yaml")).ok();
     let output = init(workspace, arguments);
@@ -43,7 +43,7 @@ fn the_job_trains_as_it_was_written() {
     assert_eq!(outcome.result.unwrap()["steps"], 3);
 
     refused(path, &[], &["first.yaml exists: give another file's name, or --force to replace it"]);
-    // what the run has made is no corpus
+    // files that the run has made are no corpus
     let output = init(path, &["--force", "--name", "other", "--stages", "1"]);
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let written = std::fs::read_to_string(&file).unwrap();

@@ -1,5 +1,5 @@
-//! Weights to start from: a Hugging Face model directory, another job's checkpoint, an imported one. Whatever they come
-//! in, the same weights give the same run, on any number of stages.
+//! Weights to start from: a Hugging Face model directory, another job's checkpoint, or an imported checkpoint. The same
+//! weights give the same run in any of these formats and on any number of stages.
 
 use std::path::Path;
 use std::process::Command;
@@ -7,20 +7,20 @@ use std::process::Command;
 use serde_json::{Value, json};
 use stagecoach_tests::{Launched, Outcome, TestJob, corpus, hugging_face, saved, says, signal, stagecoach, until};
 
-/// A job of the tiny model's shape, saved every 4 steps.
+/// A job of the tiny model's shape that saves every 4 steps.
 fn job(name: &str) -> TestJob {
     let extra = "  checkpoint: {everySteps: 4}\n  restart: {backoff: {initialSeconds: 0}}\n";
     TestJob { name: name.into(), stages: 2, layers: 2, extra: extra.into(), ..TestJob::default() }
 }
 
-/// The corpus, and the tiny model's directory as `tiny`.
+/// A workspace with the corpus, and with the tiny model's directory as `tiny`.
 fn workspace() -> tempfile::TempDir {
     let workspace = corpus::workspace();
     tiny(workspace.path(), "tiny", json!({}));
     workspace
 }
 
-/// The tiny model's directory as `name`, with other fields in its `config.json`.
+/// Writes the tiny model's directory as `name`, with other fields in its `config.json`.
 fn tiny(workspace: &Path, name: &str, fields: Value) {
     let to = workspace.join(name);
     std::fs::create_dir(&to).unwrap();
@@ -36,7 +36,7 @@ fn read_json(path: &Path) -> Value {
     serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap()
 }
 
-/// `job` with the tiny model's tokenizer, and its `model` replaced.
+/// The YAML of `job` with the tiny model's tokenizer, and with its `model` replaced.
 fn yaml(job: &TestJob, model: &str) -> String {
     let yaml = job.yaml();
     let (from, to) = (yaml.find("  model:").unwrap(), yaml.find("  data:").unwrap());
@@ -49,7 +49,7 @@ fn pretrained(path: &str) -> String {
     format!("  model: {{type: Pretrained, pretrained: {{path: {path}}}}}\n")
 }
 
-/// The tiny model's shape with fresh weights.
+/// A model of the tiny model's shape with fresh weights.
 fn fresh() -> String {
     let config = read_json(&hugging_face().join("config.json"));
     let number = |field: &str| config[field].to_string();
@@ -87,7 +87,7 @@ fn checkpoint_command(arguments: &[&str]) {
 fn a_model_directory_trains_alike_on_any_number_of_stages_and_over_a_kill() {
     let workspace = workspace();
     let path = workspace.path();
-    // without an end until it has been killed
+    // the job has no end until it has been killed
     let killed = TestJob { decay_steps: Some(20), ..job("killed") };
     let mut launched = start(path, &killed, &yaml(&killed.endless(), &pretrained("tiny")));
     launched.wait_for_step(2);
@@ -117,13 +117,13 @@ fn the_same_weights_give_the_same_run_whatever_they_come_in() {
     let fresh_hashes = run(path, &job("fresh"), &yaml(&job("fresh"), &fresh())).numbers();
     assert_ne!(fresh_hashes, expected);
 
-    // imported: BF16 has become F32, and every byte is verified as it is read
+    // an imported model has F32 instead of BF16, and every byte is verified while it is read
     let [tiny, imported] = ["tiny", "imported"].map(|name| path.join(name).display().to_string());
     checkpoint_command(&["import", "--from", &tiny, &imported]);
     let two = job_from("two", "imported");
     assert_eq!(run(path, &two, &yaml(&two, &fresh())).numbers(), expected, "from an imported model");
 
-    // what a job has trained, as its folder, as one checkpoint, as a Hugging Face directory, and as an exported one
+    // a job's result in four forms: its folder, one checkpoint, a Hugging Face directory, and an exported model
     let onward = job_from("onward", "one");
     let expected = run(path, &onward, &yaml(&onward, &fresh())).numbers();
     let last = "one/checkpoints/step-00000020";
@@ -137,7 +137,8 @@ fn the_same_weights_give_the_same_run_whatever_they_come_in() {
     }
 }
 
-/// Qwens, whose queries, keys and values have biases, or queries and keys norms: fresh, and from what they have saved.
+/// Qwens are llamas whose queries, keys and values have biases, or whose queries and keys have norms. They train from
+/// fresh weights and from their own checkpoints.
 #[test]
 fn relatives_of_llama_go_on_from_what_they_wrote() {
     let workspace = workspace();
@@ -186,13 +187,13 @@ fn a_checkpoints_config_says_what_its_source_says() {
     for kept in ["bos_token_id", "eos_token_id", "transformers_version", "attention_dropout", "use_cache"] {
         assert_eq!(config[kept], source[kept], "{kept}");
     }
-    // which only the tokenizer names
+    // only the tokenizer names the padding token
     assert_eq!((&config["pad_token_id"], &config["torch_dtype"]), (&json!(2), &json!("float32")));
     assert_eq!(
         (&config["rope_theta"], &config["rope_scaling"]["original_max_position_embeddings"]),
         (&json!(500.0), &json!(16))
     );
-    // a job's own model has no such rotation
+    // the model in a job's own spec has no such rotation
     let other = job("other");
     let from_source = yaml(&other, &fresh()).replace("everySteps: 4", "everySteps: 4, initFrom: {path: source}");
     let outcome = run(path, &other, &from_source);
@@ -249,11 +250,11 @@ fn what_does_not_fit_is_told_before_anything_is_trained() {
     let file = "{type: File, file: {path: tiny/tokenizer.json}}";
     let retrained = yaml(&other, &fresh()).replace(file, "{type: Train, train: {vocabSize: 275}}");
     let narrow = fresh().replace("intermediateSize: ", "intermediateSize: 1");
-    // tensors of the same shapes, of another function
+    // the shapes of the tensors are equal, but the model is another function
     let heads =
         fresh().replace("numAttentionHeads: 4, numKeyValueHeads: 2", "numAttentionHeads: 8, numKeyValueHeads: 4");
     let [rotation, norms] = ["ropeTheta: ", "rmsNormEps: "].map(|field| fresh().replace(field, &format!("{field}1")));
-    // says only how long a sequence may be
+    // this field only limits the length of a sequence
     let longer = fresh().replace("maxPositionEmbeddings: ", "maxPositionEmbeddings: 1");
     run(path, &job("longer"), &init("one", yaml(&job("longer"), &longer))).hashes();
     for (name, yaml, words) in [
@@ -285,7 +286,7 @@ fn what_does_not_fit_is_told_before_anything_is_trained() {
         assert!(!path.join("other/result.json").exists(), "{name}");
     }
     refuses_weights_that_no_start_mends(path, &other);
-    // a flipped bit in the checkpoint to start from is found, and costs that job nothing
+    // a flipped bit in the checkpoint to start from is detected, and that checkpoint stays where it is
     let shard = path.join("one/checkpoints/step-00000020/stage-1.model.safetensors");
     let mut bytes = std::fs::read(&shard).unwrap();
     let last = bytes.len() - 1;
@@ -298,7 +299,7 @@ fn what_does_not_fit_is_told_before_anything_is_trained() {
     assert!(shard.exists());
 }
 
-/// A shard that is not there, and a NaN, are refused for good, by name.
+/// A missing shard and a NaN are refused for good, by name.
 fn refuses_weights_that_no_start_mends(path: &Path, job: &TestJob) {
     let read = |file: &Path| std::fs::read(file).unwrap();
     let index: serde_json::Value =
@@ -310,7 +311,7 @@ fn refuses_weights_that_no_start_mends(path: &Path, job: &TestJob) {
     let fields: serde_json::Value = serde_json::from_slice(&whole[8..header]).unwrap();
     let at = header + fields[name]["data_offsets"][0].as_u64().unwrap() as usize;
     let mut broken = whole.clone();
-    // the same in F32, BF16 and F16: all bits of a value but one
+    // this sets all bits, which is a NaN in F32, BF16 and F16
     broken[at..at + 4].fill(0xff);
     std::fs::write(&shard, broken).unwrap();
     let refused = |words: &str| {

@@ -43,7 +43,7 @@ mod why;
 
 use stagecoach_tests::scene::Scene;
 
-/// A job that was stopped half-way, to be gone on with.
+/// A job that was stopped half-way, for tests that continue it.
 fn scene() -> Scene {
     Scene::new(env!("CARGO_BIN_EXE_faulty"), env!("CARGO_TARGET_TMPDIR"))
 }

@@ -1,5 +1,5 @@
-//! Memory that is planned is memory that is used: the peak of each stage's process beside what `stagecoach plan` says.
-//! By default some jobs; `STAGECOACH_MEMORY=all` runs all of them (`make test-all`).
+//! Planned and used memory agree: the tests compare the measured peak of each stage's process with the output of
+//! `stagecoach plan`. By default they run some jobs; `STAGECOACH_MEMORY=all` runs all of them (`make test-all`).
 
 use std::path::Path;
 use std::process::Command;
@@ -8,23 +8,23 @@ use stagecoach_tests::{Launched, corpus, peak_bytes, stagecoach};
 
 use crate::portable::has_avx512;
 
-/// The planned peak is at most so many per cent above the measured one, and so many below.
+/// The planned peak is at most this far above the measured one, in per cent. `BELOW` is the limit on the other side.
 const ABOVE: f64 = 10.0;
 const BELOW: f64 = 5.0;
 
-/// A job, by what decides its memory.
+/// The fields of a job that determine its memory.
 struct Shape {
-    /// `modelType`, and what else this model has of its own.
+    /// `modelType`, and the fields that only this model has.
     model_type: &'static str,
     stages: usize,
     pipeline: &'static str,
-    /// Layers, hidden size, heads, heads of keys and values, intermediate size, vocabulary.
+    /// Layers, hidden size, heads, heads of keys and values, intermediate size, vocabulary size.
     model: [usize; 6],
     tied: bool,
     precision: &'static str,
-    /// Microbatches, their rows and the length of these.
+    /// Microbatches, rows a microbatch, and sequence length.
     batch: [usize; 3],
-    /// Checkpoints in memory.
+    /// Whether the job has checkpoints in memory.
     copies: bool,
 }
 
@@ -49,7 +49,7 @@ const SHAPES: [Shape; 13] = [
     Shape { model_type: "modelType: Qwen3, headDim: 64", stages: 2, pipeline: "schedule: {type: 1F1B}", model: [6, 256, 8, 4, 768, 4096], tied: false, precision: FLOAT, batch: [4, 16, 128], copies: false },
 ];
 
-/// Four steps, each with a checkpoint behind it, and two evaluations.
+/// A job of four steps, each of which has a checkpoint behind training, and two evaluations.
 fn yaml(shape: &Shape) -> String {
     let Shape { model_type, stages, pipeline, model, tied, precision, batch, copies } = shape;
     let memory = if *copies { ", memory: {everySteps: 1}" } else { "" };
@@ -85,7 +85,7 @@ spec:
     )
 }
 
-/// The last column of the plan's table of memory: MiB by stage.
+/// The last column of the plan's memory table: MiB by stage.
 fn planned(workspace: &Path, file: &Path, stages: usize) -> Vec<f64> {
     let plan = Command::new(stagecoach()).arg("plan").arg(file).arg("--workspace").arg(workspace).output().unwrap();
     let text = String::from_utf8(plan.stdout).unwrap();
@@ -113,7 +113,7 @@ fn the_plan_says_what_each_stage_holds() {
             batch,
             copies,
         } = shape;
-        // its products take minutes there
+        // bf16 products take minutes there
         if *precision == BFLOAT && !has_avx512() {
             println!("not on this processor: {precision}");
             continue;
@@ -121,7 +121,7 @@ fn the_plan_says_what_each_stage_holds() {
         let file = workspace.join("memory.yaml");
         std::fs::write(&file, yaml(shape)).unwrap();
         let planned = planned(workspace, &file, *stages);
-        // tokenising is stage 0's work before the step, and another peak
+        // tokenising is stage 0's work before the first step and has a peak of its own
         let tokenized =
             Command::new(stagecoach()).arg("tokenize").arg(&file).arg("--workspace").arg(workspace).output();
         assert!(tokenized.unwrap().status.success());

@@ -1,17 +1,17 @@
-//! Checkpoints in memory: who loses one stage at a time loses no finished step, and ends with the undisturbed run's
-//! bits.
+//! Checkpoints in memory: a job that loses one stage at a time loses no finished step, and ends with the undisturbed
+//! run's bits.
 
 use std::path::Path;
 
 use stagecoach_tests::{Launched, Outcome, TestJob, corpus, saved, says, signal, undisturbed, until};
 
-/// A job that saves nothing on the volume on its way.
+/// A job that saves nothing on the volume before its end.
 fn plain() -> TestJob {
     let extra = "  checkpoint: {everySteps: 0}\n  restart: {backoff: {initialSeconds: 0}}\n".into();
     TestJob { name: "remembered".into(), decay_steps: Some(60), extra, ..TestJob::default() }
 }
 
-/// The same with checkpoints in memory after every `interval` steps.
+/// The job with checkpoints in memory after every `interval` steps.
 fn with_memory(job: &TestJob, interval: &str) -> TestJob {
     let memory = format!("everySteps: 0, memory: {{everySteps: {interval}}}");
     TestJob { extra: job.extra.replace("everySteps: 0", &memory), ..job.clone() }
@@ -30,8 +30,8 @@ fn replaced(workspace: &Path) -> u64 {
     record["state"]["budget"]["replaced"].as_u64().unwrap()
 }
 
-/// Kills the stages of each of `kills` together, one group after the other, with new steps in between. Stops the job
-/// then.
+/// Kills the stages of each of `kills` together, one group of stages after the other, with new steps in between. Then
+/// stops the job.
 fn killed(workspace: &Path, job: &TestJob, kills: &[&[usize]]) -> Outcome {
     let mut launched = Launched::start(workspace, &job.endless(), &[]);
     let mut step = 5;
@@ -44,7 +44,7 @@ fn killed(workspace: &Path, job: &TestJob, kills: &[&[usize]]) -> Outcome {
     launched.interrupt(workspace)
 }
 
-/// Kills these stages together; the others are the same processes when all are replaced.
+/// Kills these stages together and waits for their replacements. All other stages must keep their processes.
 fn kill(launched: &Launched, ranks: &[usize]) {
     let before = launched.stages();
     ranks.iter().for_each(|&rank| signal(before[rank], libc::SIGKILL));
@@ -57,14 +57,14 @@ fn kill(launched: &Launched, ranks: &[usize]) {
     }
 }
 
-/// Trains on to an end without checkpoints in memory: the bits are the undisturbed run's.
+/// Trains on to an end without checkpoints in memory. The result must have the undisturbed run's bits.
 fn ends_undisturbed(workspace: &Path, job: &TestJob) {
     let rest = job.ending_after(saved(&workspace.join("remembered")));
     let outcome = Launched::start(workspace, &rest, &[]).finish(workspace);
     assert_eq!(outcome.hashes(), undisturbed(&rest));
 }
 
-/// Every step was reported once, in order.
+/// Asserts that every step was reported once, in order.
 fn no_step_twice(outcome: &Outcome) {
     let steps = reported(outcome);
     assert!(steps.len() > 10, "{}", outcome.stdout);
@@ -115,7 +115,7 @@ fn a_stage_lost_while_another_is_replaced_costs_no_finished_step() {
         launched.wait_for_step(launched.steps() + 5);
         let before = launched.stages();
         signal(before[first], libc::SIGKILL);
-        // the first one's place is taken, and the group has not formed again
+        // the place of the first stage is taken, and the group has not formed again
         until("a replacement", 60, || {
             launched
                 .stages()

@@ -1,5 +1,5 @@
-//! Links over NCCL, by its stand-in: the code that runs on GPUs, over the memory of the host. That no layout changes a
-//! bit over them, `parity` shows.
+//! Links over NCCL's stand-in: the code that runs on GPUs, over the memory of the host. `parity` shows that no layout
+//! changes a bit over these links.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -20,7 +20,7 @@ fn job() -> TestJob {
     }
 }
 
-/// Trains what is left to do to an end that comes soon.
+/// Trains the remaining steps to an end that comes soon.
 fn to_its_end(workspace: &Path) -> Outcome {
     let rest = job().ending_after(saved(&workspace.join("small")));
     let outcome = Launched::start(workspace, &rest, &[]).finish(workspace);
@@ -44,7 +44,7 @@ fn a_killed_stage_is_replaced_and_the_others_stay() {
     }
 }
 
-/// A job whose stage 1 has a fault, once. It trains on until it is stopped.
+/// Runs a job whose stage 1 has one fault. The job trains on until it is stopped.
 fn with_fault(workspace: &Path, fault: &str, restart: &str) -> Outcome {
     let fault = format!("1:{fault}:{}", workspace.join("struck").display());
     let extra = job().extra.replace("restart: {", &format!("restart: {{{restart}, "));
@@ -61,7 +61,7 @@ fn logs(workspace: &Path) -> String {
     (0..3).map(log).collect()
 }
 
-/// Nobody has died: all stages leave the group, with what they computed thrown away, and form the next one.
+/// No process has died: all stages leave the group, discard the results of the step, and form the next group.
 #[test]
 fn an_error_of_nccl_ends_the_group_and_the_next_one_goes_on() {
     let workspace = corpus::workspace();
@@ -71,8 +71,8 @@ fn an_error_of_nccl_ends_the_group_and_the_next_one_goes_on() {
     to_its_end(workspace.path());
 }
 
-/// The last message of a step: nothing is sent after it by which its failure would show, and the stage that waits for
-/// it has computed with what never arrived by the time it votes.
+/// The failure is in a step's last message. No later message would reveal it, and the stage that waits for the message
+/// votes after it has computed with values that never arrived.
 #[test]
 fn an_error_of_the_last_message_is_known_before_the_vote() {
     let workspace = corpus::workspace();
@@ -90,7 +90,7 @@ fn an_error_of_the_last_message_is_known_before_the_vote() {
     assert_eq!(Launched::start(workspace.path(), &rest, &[]).finish(workspace.path()).hashes(), undisturbed(&rest));
 }
 
-/// A message that never arrives, of which nobody says anything: no step is finished, and the group ends by that.
+/// A message never arrives, and nothing reports it: no step finishes, and the group ends by the stall timeout.
 #[test]
 fn a_message_that_never_arrives_ends_the_group() {
     let workspace = corpus::workspace();
@@ -104,7 +104,7 @@ fn a_communicator_that_does_not_connect_is_told_with_what_to_set() {
     let workspace = corpus::workspace();
     with_fault(workspace.path(), "init:1", "startupTimeoutSeconds: 16");
     let logs = logs(workspace.path());
-    // whichever end is the first to give up
+    // either end may be the first to give up
     let told = ["stage 1 with stage 0", "stage 0 with stage 1"]
         .map(|ends| format!("NCCL does not connect {ends} at 127.0.0.1: it has taken too long"));
     assert!(told.iter().any(|told| logs.contains(told)), "{logs}");
@@ -114,7 +114,7 @@ fn a_communicator_that_does_not_connect_is_told_with_what_to_set() {
 }
 
 /// The GPU continues while the state is copied to the host: a copy that is read too early, or an update that does not
-/// wait for it, changes what is saved.
+/// wait for the copy, would change the checkpoint.
 #[test]
 fn what_is_saved_beside_training_is_the_state_after_its_step() {
     let saved_by = |transport, mode| {
@@ -128,21 +128,21 @@ fn what_is_saved_beside_training_is_the_state_after_its_step() {
         checkpoints(&folder).into_iter().map(|step| (step, tensors(&folder, step))).collect::<BTreeMap<_, _>>()
     };
     let (expected, saved) = (saved_by("Tcp", "Sync"), saved_by("Nccl", "Async"));
-    // one that is due while the last is being written is put off
+    // a checkpoint that is due while the last one is being written is put off
     assert!(saved.len() >= 5, "{:?}", saved.keys());
     for (step, tensors) in &saved {
         assert_eq!(tensors, &expected[step], "step {step}");
     }
 }
 
-/// The BLAKE3 of each tensor in a checkpoint.
+/// The BLAKE3 hash of each tensor in a checkpoint.
 fn tensors(folder: &Path, step: u64) -> BTreeMap<String, String> {
     let path = folder.join(format!("checkpoints/step-{step:08}/manifest.json"));
     let manifest: Manifest = serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap();
     manifest.tensors.into_iter().map(|tensor| (tensor.name, tensor.blake3)).collect()
 }
 
-/// Not a lost peer: the stage says what is the matter, and its process ends.
+/// This is not reported as a lost peer: the stage names the reason, and its process ends.
 #[test]
 fn memory_that_can_t_be_pinned_ends_the_stage_with_its_reason() {
     let workspace = corpus::workspace();
@@ -153,8 +153,8 @@ fn memory_that_can_t_be_pinned_ends_the_stage_with_its_reason() {
     to_its_end(workspace.path());
 }
 
-/// By the device's events, as the host is ahead of it: what it has not reached, or what no clock is for, would be left
-/// out.
+/// The times come from the device's events, since the host is ahead of the device. By the host's clock, actions that
+/// the device has not reached would be missing.
 #[test]
 fn a_timeline_is_that_of_the_device() {
     let workspace = corpus::workspace();
@@ -173,14 +173,14 @@ fn a_timeline_is_that_of_the_device() {
         let (theirs, own): (Vec<_>, Vec<_>) = actions.iter().zip(&spans).partition(|(name, _)| is_of_replicas(name));
         let own: Vec<f64> = own.into_iter().flat_map(|(_, (begin, end))| [*begin, *end]).collect();
         assert!(own.is_sorted(), "{stage}");
-        // over NCCL the host does not see when they end; a GATHER may have ended before the step began
+        // with NCCL the host does not see when they end; a GATHER may have ended before the step began
         let takes_time = |(name, (begin, end)): &(&&str, &(f64, f64))| begin < end || name.contains("GATHER");
         assert!(theirs.len() >= 2 && theirs.iter().all(takes_time), "{stage}");
     }
 }
 
-/// NCCL refuses two processes of one host on one GPU. The launcher gives them hosts of their own, unless the user has
-/// said which.
+/// NCCL refuses two processes of one host on one GPU. The launcher gives the stages hosts of their own, unless the user
+/// has named a host.
 #[test]
 fn stages_that_share_a_gpu_are_of_hosts_of_their_own() {
     let workspace = corpus::workspace();
@@ -227,8 +227,8 @@ fn what_a_machine_lacks_for_nccl_is_one_sentence() {
     }
 }
 
-/// A GPU that runs all streams in one queue, and sends that wait for their peer: each message holds up all later work
-/// of its stage. Every schedule trains nevertheless, with the same bits.
+/// A GPU runs all streams in one queue, and sends wait for their peer, so each message holds up all later work of its
+/// stage. Every schedule trains nevertheless, with the same bits.
 #[test]
 fn messages_hold_up_no_stage_whose_gpu_has_one_queue() {
     let layout = |schedule, stages, virtual_stages, data_parallel| {

@@ -1,5 +1,5 @@
-//! Nothing that the project did not make is ever removed or overwritten: a job's folder is a new one or a job's, and in
-//! a job's folder files of one's own stay as they are, also under --fresh.
+//! The project never removes or overwrites files that it did not make. It uses a folder as a job's folder only if the
+//! folder is new or already a job's, and the user's own files in a job's folder stay as they are, even with --fresh.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -24,7 +24,7 @@ fn run(workspace: &Path, job: &TestJob, arguments: &[&str]) -> Outcome {
     Launched::start(workspace, job, arguments).finish(workspace)
 }
 
-/// Files of a user whose names a job's folder has too.
+/// Files of a user whose names also occur in a job's folder.
 const MINE: [&str; 6] = [
     "logs/mytext.txt",
     "plots/mine.svg",
@@ -50,13 +50,13 @@ fn a_folder_that_is_not_a_jobs_is_refused_and_left_as_it_is() {
         assert!(!outcome.stdout.contains("removing"), "{}", outcome.stdout);
         assert_eq!(content(&folder), before, "{arguments:?}");
     }
-    // nor does a pod's stage take it
+    // a pod's stage refuses the folder too
     let mut group = Group::start(workspace.path(), &TestJob { stages: 1, ..job }, "a", 1);
     let ended = &group.finish(60)[0];
     assert_eq!((ended.code, &ended.words["kind"]), (Some(78), &"InvalidConfig".into()), "{}", ended.log);
     assert!(ended.words["message"].as_str().unwrap().contains("is not a job's folder"), "{}", ended.words);
     assert_eq!(content(&folder), before);
-    // nor an import
+    // an import refuses the folder too
     let mut import = std::process::Command::new(stagecoach());
     import.args(["checkpoint", "import", "--from"]).args([&hugging_face(), &folder]);
     let output = import.output().unwrap();
@@ -64,7 +64,7 @@ fn a_folder_that_is_not_a_jobs_is_refused_and_left_as_it_is() {
     assert_eq!(content(&folder), before);
 }
 
-/// Whatever a fresh start would be refused for, nothing is removed before.
+/// Whatever the reason for refusing a fresh start is, the refusal comes before anything is removed.
 #[test]
 fn a_fresh_start_that_cannot_begin_removes_nothing() {
     let workspace = corpus::workspace();

@@ -1,5 +1,5 @@
-//! The live page: of a job that trains and recovers, of one that is over, of a pod; what it shows is what the job's
-//! folder has.
+//! The live page of a job that trains and recovers, of a finished job, and of a pod. The page shows the content of the
+//! job's folder.
 
 mod browser;
 mod planner;
@@ -17,16 +17,16 @@ fn job() -> TestJob {
     TestJob { name: "page".into(), decay_steps: Some(60), extra, ..TestJob::default() }.endless()
 }
 
-/// The address that a run has printed.
+/// The page's address in a run's output.
 fn printed(file: &Path) -> PageAddress {
     until("the page's address", 60, || PageAddress::find(&std::fs::read_to_string(file).ok()?))
 }
 
-/// A command that serves a page, which ends when dropped.
+/// A command that serves a page. Dropping this ends it.
 struct Serving(Child);
 
 impl Serving {
-    /// `stagecoach page`.
+    /// Starts `stagecoach page`.
     fn start(folder: &Path, log: &Path) -> (Serving, PageAddress) {
         Serving::run(Command::new(stagecoach()).arg("page").arg(folder), log)
     }
@@ -45,7 +45,7 @@ impl Drop for Serving {
     }
 }
 
-/// The value of a figure in the page's part of that name.
+/// The value of a named figure in that part of the page.
 fn figure(figures: &str, name: &str) -> Option<String> {
     let (_, rest) = figures.split_once(&format!("<dt>{name}</dt><dd>"))?;
     Some(rest.split_once("</dd>")?.0.to_owned())
@@ -65,7 +65,7 @@ fn a_run_prints_the_address_of_a_page_that_follows_it_through_a_recovery() {
     let mut launched = Launched::start(workspace.path(), &job(), &[]);
     let page = printed(&workspace.path().join("stdout"));
     let mut follower = page.follow("");
-    // the same numbers as in the file, step after step
+    // the page shows the numbers of the file, step after step
     for least in [3, 12] {
         let (step, loss) = follower.until("a step", |parts| {
             let figures = parts.get("figures")?;
@@ -115,7 +115,7 @@ fn without_the_token_a_run_shows_nothing_but_health() {
     let (head, body) = page.get(&page.path);
     assert!(head.starts_with("HTTP/1.1 200") && body.contains("<h1>page</h1>"), "{head}\n{body}");
     assert!(head.contains("content-security-policy: default-src 'none'; script-src 'self';"), "{head}");
-    // who sees the processes of this machine does not see the token
+    // the token is visible neither in the list of this machine's processes nor in the job's files
     let arguments = std::fs::read_to_string(format!("/proc/{}/cmdline", launched.child.id())).unwrap();
     let token = page.path.trim_matches('/');
     assert!(!arguments.contains(token));
@@ -125,7 +125,7 @@ fn without_the_token_a_run_shows_nothing_but_health() {
     }
 }
 
-/// A folder with the metrics of a run of that many steps.
+/// Writes a folder with the metrics of a run of `steps` steps.
 fn long_run(folder: &Path, steps: u64) {
     std::fs::create_dir_all(folder).unwrap();
     std::fs::write(folder.join("lock"), "1\n").unwrap();
@@ -158,7 +158,7 @@ fn fifty_thousand_steps_are_a_page_of_bounded_bytes_also_zoomed() {
     });
     assert!(chart.contains("data-first=\"20000\" data-last=\"20100\"") && chart.contains("0 0 640 "), "{chart}");
     assert!(follower.bytes < 200_000, "{} bytes", follower.bytes);
-    // one more step is a few of the parts, and no more bytes than the first time
+    // one more step updates a few of the parts, with no more bytes than the first time
     let before = follower.bytes;
     let mut metrics = std::fs::read_to_string(folder.join("metrics.jsonl")).unwrap();
     metrics += "{\"step\":50001,\"loss\":1.25}\n";
@@ -180,7 +180,7 @@ fn a_pods_stage_0_serves_the_page_on_its_loopback_and_tells_of_its_recoveries() 
     follower.until("the loss", |parts| figure(parts.get("figures")?, "loss"));
     let (head, _) = page.get("/");
     assert!(head.starts_with("HTTP/1.1 404"), "{head}");
-    // the token is in the log alone: the status is for all who may read the job
+    // only the log contains the token, since everyone who may read the job sees the status
     let status = PageAddress { host: format!("127.0.0.1:{free}"), path: String::new() }.get("/status").1;
     assert!(!status.contains(page.path.trim_matches('/')), "{status}");
 }

@@ -1,6 +1,6 @@
-//! The promise's first half: neither stages, replicas, schedule, partition, transport nor recomputation change a bit of
-//! losses or weights, in fp32 and in bf16. By default a pairwise covering set; `STAGECOACH_PARITY=all` runs the full
-//! product (`make test-all`).
+//! The first half of the promise: stages, replicas, schedule, partition, transport and recomputation change no bit of
+//! losses or weights, in fp32 and in bf16. By default the test runs a pairwise covering set; `STAGECOACH_PARITY=all`
+//! runs the full product (`make test-all`).
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -10,7 +10,7 @@ use stagecoach_tests::{Hashes, Launched, TestJob, corpus, cover};
 const LAYERS: usize = 4;
 const STAGES: [usize; 5] = [1, 2, 3, 4, 6];
 
-/// Schedules with the chunks of a stage.
+/// Schedules with their chunks a stage.
 const SCHEDULES: [(&str, usize); 7] = [
     ("1F1B", 1),
     ("GPipe", 1),
@@ -21,7 +21,8 @@ const SCHEDULES: [(&str, usize); 7] = [
     ("ZBVZeroBubble", 2),
 ];
 
-/// Three partitions for any number of chunks: the planner's, all layers in the first chunk, all in the last.
+/// Three partitions for any number of chunks: the planner's, all layers in the first chunk, and all layers in the last
+/// chunk.
 fn partition(kind: usize, chunks: usize) -> Option<Vec<usize>> {
     let all_in = |chunk: usize| (0..chunks).map(|c| if c == chunk { LAYERS } else { 0 }).collect();
     match kind {
@@ -31,7 +32,7 @@ fn partition(kind: usize, chunks: usize) -> Option<Vec<usize>> {
     }
 }
 
-/// 1, 2 or 3 replicas, if there are as many blocks and no more than eight stages in all.
+/// The number of replicas: 1, 2 or 3, but not more than there are blocks, and at most eight stages in all.
 fn replicas(stages: usize, blocks: usize, more: usize) -> usize {
     (1 + more).min(1 << blocks).min(8 / stages)
 }
@@ -48,7 +49,7 @@ fn no_layout_changes_a_bit() {
     let sizes = [STAGES.len(), SCHEDULES.len(), 3, 3, 2, 2, 3, 2, 3, 3];
     let all = std::env::var("STAGECOACH_PARITY").is_ok_and(|v| v == "all");
     let rows = if all {
-        // blocks and replicas in turn: they are independent of the rest
+        // blocks and replicas take turns, since they are independent of the other dimensions
         let product = cover::product(&sizes[..8]).into_iter().enumerate();
         product.map(|(index, row)| [row, vec![index % sizes[8], index / sizes[8] % sizes[9]]].concat()).collect()
     } else {
@@ -91,7 +92,7 @@ fn no_layout_changes_a_bit() {
     assert_eq!(different.len(), jobs, "packing, tying, precision and blocks are different jobs");
 }
 
-/// DualPipeV as torch wrote it, with embedding and head on one stage.
+/// The schedule is DualPipeV in torch's own CSV, which has embedding and head on one stage.
 #[test]
 fn a_schedule_in_a_file_changes_no_bit() {
     const CSV: &str = include_str!("../../../crates/pipeline/tests/data/torch-DualPipeV-2-ranks-4-microbatches.csv");
@@ -106,7 +107,7 @@ fn a_schedule_in_a_file_changes_no_bit() {
     }
 }
 
-/// In the least memory that suffices, `Auto` takes another schedule than without a limit, and computes more again.
+/// With the least memory that suffices, `Auto` chooses another schedule than without a limit, and recomputes more.
 #[test]
 fn what_auto_takes_changes_no_bit() {
     let workspace = corpus::workspace();

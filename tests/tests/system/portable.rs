@@ -1,11 +1,11 @@
-//! `training.kernels`: with Portable, no processor's own instructions decide a bit; with Fastest they do. Other
-//! processors are imitated by what makes libtorch's libraries take them for lesser ones.
+//! `training.kernels`: with `Portable`, a processor's own instructions change no bit; with `Fastest` they do. The test
+//! imitates other processors with settings that limit the instruction sets of libtorch's libraries.
 
 use std::path::Path;
 
 use stagecoach_tests::{Launched, Outcome, TestJob, corpus, stagecoach};
 
-/// The settings that imitate other processors, which have no more instruction sets than this machine's.
+/// The settings that imitate other processors. None of these has more instruction sets than this machine.
 const PROCESSORS: [&[(&str, &str)]; 4] = [
     &[],
     &[("ATEN_CPU_CAPABILITY", "avx512"), ("MKL_CBWR", "AVX512"), ("ONEDNN_MAX_CPU_ISA", "AVX512_CORE")],
@@ -13,7 +13,7 @@ const PROCESSORS: [&[(&str, &str)]; 4] = [
     &[("ATEN_CPU_CAPABILITY", "default"), ("MKL_ENABLE_INSTRUCTIONS", "SSE4_2"), ("DNNL_MAX_CPU_ISA", "SSE41")],
 ];
 
-/// Whether this processor has what imitates one with AVX512, and multiplies bf16 by itself.
+/// Whether this processor can imitate one with AVX512, and multiplies bf16 without emulation.
 pub(crate) fn has_avx512() -> bool {
     #[cfg(target_arch = "x86_64")]
     return is_x86_feature_detected!("avx512bw");
@@ -41,7 +41,7 @@ fn a_portable_jobs_numbers_are_those_of_every_processor() {
     };
     let portable = all("Portable");
     assert!(portable.iter().all(|numbers| *numbers == portable[0]), "{portable:#?}");
-    // what was imitated makes a difference to who lets it
+    // the imitated processors differ where kernels may depend on them
     let fastest = all("Fastest");
     assert_ne!(fastest[fastest.len() - 2], fastest[fastest.len() - 1]);
     if has_avx512() {

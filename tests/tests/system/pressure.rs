@@ -1,4 +1,4 @@
-//! A volume that is slow, and one that stays full: what waits, what is told, and when it is given up.
+//! A slow volume and a volume that stays full: which saves wait, which messages appear, and when a save is given up.
 
 use stagecoach_tests::hold::{self, Hold};
 use stagecoach_tests::phases::Phase;
@@ -17,14 +17,14 @@ fn a_save_that_falls_due_while_one_is_written_waits() {
     let deferred = "the checkpoint due at step 5 is deferred: the previous one is still being written";
     let ran = std::thread::scope(|scope| {
         let running = scope.spawn(|| scene.run(&case));
-        // the one of step 4 is not done before that of step 5 is due
+        // the save of step 4 is not done when that of step 5 is due
         let said = || std::fs::read_to_string(notes.join("stdout")).unwrap_or_default();
         until("the save to be deferred", 60, || (running.is_finished() || said().contains(deferred)).then_some(()));
         hold::release(&notes);
         running.join().unwrap()
     });
     ran.ended_well(&scene);
-    // the last one waits for it, and is never left out
+    // the last save waits for the save before it and is never left out
     says(&ran.outcome, deferred);
     assert_eq!(ran.checkpoints(), [6, 4, 3, 2, 1]);
 }
@@ -44,7 +44,7 @@ fn a_volume_that_stays_full_ends_the_job_after_all_tries_and_loses_no_checkpoint
     says(&ran.outcome, "the checkpoint of step 6 failed and is tried again: ");
     says(&ran.outcome, "the checkpoint of step 6 could not be saved: ");
     assert_eq!(ran.checkpoints(), [COMMITTED[2], COMMITTED[1], COMMITTED[0]]);
-    // the metrics have it too
+    // the metrics contain the failure too
     let metrics = std::fs::read_to_string(ran.folder.join("metrics.jsonl")).unwrap();
     let lines: Vec<serde_json::Value> = metrics.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     let mut saves = lines.iter().filter_map(|line| line.get("checkpoint"));

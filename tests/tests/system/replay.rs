@@ -1,4 +1,4 @@
-//! `stagecoach replay`: steps of a run again, whatever happened to the run, compared with its record.
+//! `stagecoach replay`: computes steps of a run again, whatever happened to the run, and compares them with its record.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 use stagecoach_checkpoint::{FileSystemVolume, Manifest, read_manifest};
 use stagecoach_tests::{Launched, TestJob, checkpoints, corpus, signal, stagecoach, until};
 
-/// The exit code of a command, and all that it said.
+/// The exit code and the whole output of a command.
 pub fn run(arguments: &[&str]) -> (Option<i32>, String) {
     let output = Command::new(stagecoach()).args(arguments).output().unwrap();
     let said = [output.stdout, output.stderr].map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).concat();
@@ -24,7 +24,7 @@ pub fn job(steps: u64) -> TestJob {
     TestJob { steps, decay_steps: Some(40), extra, ..TestJob::default() }
 }
 
-/// The result of `job` if it is killed, stopped, and resumed over other stages and another schedule to its end.
+/// The folder of `job`, which was killed, stopped, and resumed to its end over other stages and with another schedule.
 pub fn disturbed(workspace: &Path, job: &TestJob) -> PathBuf {
     let folder = workspace.join(&job.name);
     let mut first = Launched::start(workspace, &job.endless(), &[]);
@@ -52,7 +52,7 @@ pub fn contents(folder: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
     files
 }
 
-/// Changes the manifest of a checkpoint, which stays one that matches its own hash.
+/// Changes the manifest of a checkpoint, and updates the manifest's own hash.
 pub fn change_manifest(job: &Path, step: u64, change: impl FnOnce(&mut Manifest)) {
     let mut manifest = read_manifest(&FileSystemVolume::new(job), step).unwrap();
     change(&mut manifest);
@@ -83,7 +83,7 @@ fn every_step_of_a_job_with_a_hard_life_replays_equal_over_any_stages() {
         assert_eq!(code, Some(0), "step {step} over {stages} stages\n{said}");
         assert!(said.contains("bit for bit") && said.contains("equal"), "{said}");
     }
-    // as the run is laid out itself, several steps, with the timeline
+    // several steps with the run's own layout, and a timeline
     let trace = workspace.path().join("trace.json");
     let (code, said) = run(&["replay", text(&folder), "--step", "13", "--until", "15", "--trace", text(&trace)]);
     assert_eq!(code, Some(0), "{said}");
@@ -116,7 +116,7 @@ fn a_hundred_steps_of_three_jobs_with_hard_lives_replay_equal() {
     }
 }
 
-/// The commands of the page, on a job of as many steps under the name that it uses.
+/// Runs the page's commands on a job with the number of steps and the name that the page uses.
 #[test]
 fn the_pages_commands_run() {
     let workspace = corpus::workspace();
@@ -151,7 +151,7 @@ fn a_difference_is_told_with_step_and_values() {
     assert_eq!(code, Some(74), "{said}");
     assert!(said.contains("stagecoach: step 14 has the gradient norm 0.125 in the record and "), "{said}");
     assert!(said.contains("DIFFERS"), "{said}");
-    // the steps before it that are trained on the way count too
+    // a replay also compares the earlier steps that it trains on the way
     assert_eq!(run(&["replay", text(&folder), "--step", "16"]).0, Some(74));
     assert_eq!(run(&["replay", text(&folder), "--step", "13"]).0, Some(0));
     for (arguments, words) in [
@@ -194,13 +194,13 @@ fn a_copied_checkpoint_replays_beside_its_corpus() {
     let (code, said) = replay(&[]);
     assert_eq!(code, Some(0), "{said}");
     assert!(said.contains("equal: 2 steps, bit for bit"), "{said}");
-    // an environment that differs is told, and the replay continues
+    // a different environment is reported, and the replay continues
     let copied = elsewhere.path().join("copied");
     change_manifest(&copied, 10, |manifest| manifest.metadata.environment["threads"] = 7.into());
     let (code, said) = replay(&[]);
     assert_eq!(code, Some(0), "{said}");
     assert!(said.contains("this is another environment than the run's (threads 1 instead of 7)"), "{said}");
-    // damage is told
+    // damage is reported
     let shard = copy.join("stage-0.model.safetensors");
     let mut bytes = std::fs::read(&shard).unwrap();
     *bytes.last_mut().unwrap() ^= 1;
@@ -221,7 +221,7 @@ fn steps_that_were_added_replay_with_their_own_decay() {
         let (code, said) = run(&["replay", text(&folder), "--step", step]);
         assert_eq!(code, Some(0), "step {step}\n{said}");
     }
-    // also from a checkpoint of before, where none of later is left
+    // a replay can start from an earlier checkpoint, if no later one is left
     std::fs::remove_dir_all(folder.join("checkpoints/step-00000020")).unwrap();
     let (code, said) = run(&["replay", text(&folder), "--step", "24"]);
     assert_eq!((code, said.contains("from the checkpoint of step 10")), (Some(0), true), "{said}");
@@ -252,7 +252,7 @@ fn ctrl_c_ends_a_replay_and_removes_what_it_made() {
     let status = until("the replay to leave", 60, || child.try_wait().unwrap());
     assert_eq!(status.code(), Some(143));
     assert!(!scratch.exists());
-    // one that was killed leaves it, and the next replay removes it
+    // a replay that was killed leaves its folder, and the next replay removes it
     let mut child = command.spawn().unwrap();
     until("the replay to train", 60, || (steps() > 2).then_some(()));
     child.kill().unwrap();

@@ -1,5 +1,5 @@
-//! Replicas of the pipeline: the same bits for any number of them, also if it changes in the middle or stages of one
-//! are lost.
+//! Replicas of the pipeline: any number of replicas gives the same bits, even if the number changes during training or
+//! stages of a replica are lost.
 
 use std::path::Path;
 
@@ -8,7 +8,7 @@ use stagecoach_tests::hold::{self, Hold};
 use stagecoach_tests::phases::Phase;
 use stagecoach_tests::{Launched, TestJob, corpus, saved, says, signal, undisturbed, until};
 
-/// Saves every 4 steps; four blocks of two microbatches.
+/// A job that saves every 4 steps and has four blocks of two microbatches.
 fn job() -> TestJob {
     let extra = "  checkpoint: {everySteps: 4, keepLast: 3}\n  restart: {backoff: {initialSeconds: 0}, terminationTimeoutSeconds: 2}\n";
     TestJob {
@@ -33,7 +33,7 @@ fn begin(workspace: &Path, job: &TestJob) -> Launched {
     launched
 }
 
-/// Ends it, and compares its bits with those of an undisturbed run.
+/// Stops the job, trains it to an end, and compares its bits with those of an undisturbed run.
 fn end(launched: Launched, workspace: &Path, job: &TestJob, what: &str) {
     launched.interrupt(workspace);
     let rest = job.ending_after(saved(&folder(workspace)));
@@ -47,7 +47,7 @@ fn the_number_of_replicas_may_change_half_way() {
         let job = TestJob { tied, precision, ..job() };
         let workspace = corpus::workspace();
         let workspace = workspace.path();
-        // with three of them one has two blocks and the others one each
+        // of three replicas, one has two blocks and the others have one each
         for (stages, data_parallel, schedule, virtual_stages) in
             [(1, 4, "1F1B", 1), (2, 3, "InterleavedZeroBubble", 1), (3, 1, "1F1B", 1), (2, 2, "ZBVZeroBubble", 2)]
         {
@@ -67,7 +67,7 @@ fn the_number_of_replicas_may_change_half_way() {
 #[test]
 fn a_stage_of_any_replica_may_be_killed() {
     for memory in ["", MEMORY] {
-        // the others wait for the one that is started in its place
+        // the other stages wait for the replacement of the lost one
         let mut job = with_checkpoint(may_lose_replicas(2, 2), memory);
         job.extra = job.extra.replace("restart: {", "restart: {minDataParallel: 2, ");
         let workspace = corpus::workspace();
@@ -88,12 +88,12 @@ fn a_stage_of_any_replica_may_be_killed() {
 
 const MEMORY: &str = ", memory: {everySteps: 1}";
 
-/// The job with a field more, or none, of `checkpoint`.
+/// The job with `field` added to `checkpoint`; no field if it is empty.
 fn with_checkpoint(job: TestJob, field: &str) -> TestJob {
     TestJob { extra: job.extra.replace("keepLast: 3", &format!("keepLast: 3{field}")), ..job }
 }
 
-/// Wakes the launcher, which starts what is lost, and ends the job when all train.
+/// Wakes the launcher, which replaces the lost stages, and ends the job once all train.
 fn wake_and_end(mut launched: Launched, ranks: usize, workspace: &Path, job: &TestJob) {
     signal(launched.child.id(), libc::SIGCONT);
     launched.wait_for_stages(ranks);
@@ -101,12 +101,12 @@ fn wake_and_end(mut launched: Launched, ranks: usize, workspace: &Path, job: &Te
     end(launched, workspace, job, "");
 }
 
-/// Replicas of which one may be alone.
+/// A job that can train with a single replica.
 fn may_lose_replicas(stages: usize, data_parallel: usize) -> TestJob {
     TestJob { stages, data_parallel, ..job() }
 }
 
-/// Kills ranks while the launcher sleeps, so that nothing takes their place.
+/// Kills ranks while the launcher is stopped, so that no stage takes their place.
 fn lose_for_good(launched: &Launched, lost: &[usize], ranks: usize) {
     let stages = launched.wait_for_stages(ranks);
     signal(launched.child.id(), libc::SIGSTOP);
@@ -120,11 +120,11 @@ fn a_job_goes_on_without_a_lost_replica_until_it_is_back() {
         (1, 3, &[1], ""),
         (2, 2, &[2], MEMORY),
         (2, 3, &[3], MEMORY),
-        // the one that led, and a stage beside it
+        // the leader, and a stage of the leader's replica
         (1, 3, &[0], ""),
         (2, 2, &[0], MEMORY),
         (2, 2, &[1], MEMORY),
-        // each of another replica: what is left of both is one
+        // one stage of each replica: the stages that are left form one replica
         (2, 2, &[0, 3], MEMORY),
     ];
     for (stages, data_parallel, lost, memory) in cases {
@@ -133,7 +133,8 @@ fn a_job_goes_on_without_a_lost_replica_until_it_is_back() {
         let workspace = workspace.path();
         let mut launched = begin(workspace, &job);
         lose_for_good(&launched, lost, stages * data_parallel);
-        // some of which only the others have trained: the lost one had voted on at most one that is not in the metrics
+        // the other replicas train some of these steps alone: the lost stage had voted on at most one step beyond the
+        // metrics
         launched.wait_for_step(launched.steps() + 10);
         signal(launched.child.id(), libc::SIGCONT);
         let said = || std::fs::read_to_string(workspace.join("stdout")).unwrap();
@@ -170,8 +171,8 @@ fn a_job_ends_without_a_lost_replica() {
     }
 }
 
-/// The one that led, and then the one that led in its place; and one that leads a group that has not begun: nothing
-/// takes their place.
+/// Three leaders are lost: the first one, its successor, and the leader of a group that has not begun. No stage takes
+/// their places.
 #[test]
 fn leadership_is_passed_on_more_than_once() {
     let job = with_checkpoint(may_lose_replicas(1, 4), MEMORY);
@@ -181,7 +182,7 @@ fn leadership_is_passed_on_more_than_once() {
     let stages = launched.wait_for_stages(4);
     lose_for_good(&launched, &[0], 4);
     launched.wait_for_step(launched.steps() + 5);
-    // replica 2 is not known to be lost, so that the group that replica 1 begins without replica 3 waits for it
+    // nothing shows that replica 2 is lost, so the group that replica 1 begins without replica 3 waits for it
     let before = newest_fence(workspace);
     signal(stages[2], libc::SIGSTOP);
     signal(stages[3], libc::SIGKILL);
@@ -193,7 +194,8 @@ fn leadership_is_passed_on_more_than_once() {
     wake_and_end(launched, 4, workspace, &job);
 }
 
-/// One replica is left, and then its leader is lost: what waits beside it leads, and with the other stage it makes one.
+/// One replica is left, and then its leader is lost: the stage that waits beside it leads, and forms a replica with the
+/// other stage.
 #[test]
 fn who_waits_beside_the_last_replica_leads_in_its_place() {
     let job = with_checkpoint(may_lose_replicas(2, 2), MEMORY);
@@ -209,7 +211,8 @@ fn who_waits_beside_the_last_replica_leads_in_its_place() {
     wake_and_end(launched, 4, workspace, &job);
 }
 
-/// The leader ends when the group has saved and leaves for the next one, which has the replica that is back.
+/// The leader is killed when the group has saved and leaves for the next group, which includes the replica that is
+/// back.
 #[test]
 fn a_leader_may_be_lost_while_the_group_forms_again() {
     for memory in ["", MEMORY] {
@@ -230,8 +233,8 @@ fn a_leader_may_be_lost_while_the_group_forms_again() {
     }
 }
 
-/// The leader is asked to stop while the group saves to form again with a replica that is back: it waits for nobody any
-/// more.
+/// The leader is asked to stop while the group saves to form again with a replica that is back. The leader then waits
+/// for no other stage.
 #[test]
 fn a_leader_may_be_stopped_while_the_group_forms_again() {
     let job = may_lose_replicas(1, 3);
@@ -270,8 +273,8 @@ fn newest_fence(workspace: &Path) -> u64 {
     folders.filter_map(|folder| number(folder.unwrap().file_name())).max().unwrap()
 }
 
-/// A leader that is silent is no dead one: nobody succeeds it. The launcher replaces it, or it continues when it wakes
-/// up first.
+/// A silent leader is not a dead one: no stage succeeds it. Either the launcher replaces it, or it continues when it
+/// wakes up first.
 #[test]
 fn a_leader_that_was_suspended_leads_again_or_is_replaced() {
     for launcher_sleeps in [false, true] {
@@ -303,7 +306,7 @@ fn log(workspace: &Path, rank: usize) -> String {
     std::fs::read_to_string(folder(workspace).join(format!("logs/stage-{rank}.log"))).unwrap_or_default()
 }
 
-/// Without `training.gradientBlocks` there are as many as the first attempt needs, and they stay.
+/// Without `training.gradientBlocks`, the job has as many blocks as its first attempt needs, and keeps that number.
 #[test]
 fn a_job_keeps_the_blocks_that_it_began_with() {
     let workspace = corpus::workspace();

@@ -1,5 +1,5 @@
-//! `training.audit`: a second stage computes again what one has computed. Equal hardware comes to equal bits whatever
-//! the job is, and a stage that computes wrong is named.
+//! `training.audit`: a second stage repeats part of another stage's computation. Equal hardware computes equal bits in
+//! every job, and a stage that computes wrongly is named.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -11,19 +11,19 @@ use stagecoach_tests::{Launched, Outcome, TestJob, corpus, saved, says, signal, 
 const EVERY_STEP: [&str; 2] = ["--set", "training.audit={everySteps: 1}"];
 const RESTARTING: [&str; 2] = ["--set", "training.audit={everySteps: 1, onDifference: Restart}"];
 
-/// A job that saves nothing on its way. With its seed the work that is audited of the first step is chunk 1, microbatch
-/// 1, of two chunks as well as of three.
+/// A job that saves nothing before its end. With its seed, the audit of the first step covers microbatch 1 of chunk 1,
+/// both with two chunks and with three.
 fn job() -> TestJob {
     let extra = "  checkpoint: {everySteps: 0}\n  restart: {backoff: {initialSeconds: 0}}\n".into();
     TestJob { name: "audited".into(), decay_steps: Some(60), extra, ..TestJob::default() }
 }
 
-/// The trainer whose stages can compute wrong.
+/// The trainer whose stages can compute wrongly.
 fn program() -> PathBuf {
     env!("CARGO_BIN_EXE_faulty").into()
 }
 
-/// Starts `job`, with a stage that computes wrong if there is one.
+/// Starts `job`, with a stage that computes wrongly if `flip` is given.
 fn start(flip: Option<&BitFlip>, workspace: &Path, job: &TestJob, arguments: &[&str]) -> Launched {
     let file = workspace.join("audited.yaml");
     std::fs::write(&file, job.yaml()).unwrap();
@@ -32,7 +32,7 @@ fn start(flip: Option<&BitFlip>, workspace: &Path, job: &TestJob, arguments: &[&
     Launched::start_program(&program(), workspace, &file, workspace.join("audited"), arguments, &environment)
 }
 
-/// Trains `job` to its end with a stage that computes wrong.
+/// Trains `job` to its end with a stage that computes wrongly.
 fn trained_with(flip: &BitFlip, workspace: &Path, job: &TestJob, arguments: &[&str]) -> Outcome {
     start(Some(flip), workspace, job, arguments).finish(workspace)
 }
@@ -44,7 +44,7 @@ fn audits(workspace: &Path) -> Vec<Value> {
     lines.filter(|audit| !audit.is_null()).collect()
 }
 
-/// The stages that an audit suspects; none if everything was equal.
+/// The stages that an audit suspects; empty if everything was equal.
 fn suspects(audit: &Value) -> Vec<u64> {
     let suspects = audit["difference"]["suspects"].as_array().into_iter().flatten();
     suspects.map(|suspect| suspect["stage"].as_u64().unwrap()).collect()
@@ -64,7 +64,7 @@ fn what_is_computed_again_on_another_stage_is_equal_in_every_bit() {
         TestJob { schedule: "InterleavedZeroBubble", gradient_blocks: 2, packing: false, transport: "Shm", ..job() },
         TestJob { stages: 4, tied: true, schedule: "GPipe", recompute: "Full", transport: "Tcp", ..job() },
         replicas.clone(),
-        // of one chunk, which has both ends of a tied weight
+        // a single chunk, which has both ends of a tied weight
         TestJob { stages: 1, tied: true, recompute: "Selective", ..replicas },
     ];
     for job in jobs {
@@ -90,7 +90,7 @@ fn a_stage_that_computed_one_result_wrong_once_is_named() {
     ] {
         let workspace = corpus::workspace();
         let workspace = workspace.path();
-        // stage 1 has five norms: of each result these are the calls for microbatch 1 of the first step
+        // stage 1 has five norms, so for each result these are the calls for microbatch 1 of the first step
         let flip = BitFlip { rank: 1, result: result.into(), calls: 5..10 };
         let outcome = trained_with(&flip, workspace, &job, &EVERY_STEP);
         assert_ne!(outcome.hashes(), undisturbed(&job), "{result}: the fault changes nothing");
@@ -135,7 +135,7 @@ fn one_of_two_stages_that_always_computes_wrong_can_not_be_told_from_the_other()
 fn the_attempt_ends_if_asked_and_the_next_one_ends_with_the_undisturbed_bits() {
     let workspace = corpus::workspace();
     let workspace = workspace.path();
-    // in the first attempt only, as if the next one had another node
+    // the fault is in the first attempt alone, as if the next attempt ran on another node
     let flip = BitFlip { rank: 1, result: "output".into(), calls: 0..u64::MAX };
     let outcome = trained_with(&flip, workspace, &job(), &RESTARTING);
     assert_eq!(outcome.hashes(), undisturbed(&job()));
@@ -155,7 +155,7 @@ fn the_next_attempt_goes_on_from_before_the_wrong_result() {
     for mode in ["Sync", "Async"] {
         let workspace = corpus::workspace();
         let workspace = workspace.path();
-        // the difference is known a step later, when the wrong one is saved
+        // the difference is known a step later, when the wrong state has been saved
         let extra = job().extra.replace("everySteps: 0", &format!("everySteps: 1, mode: {mode}"));
         let job = TestJob { extra, ..job() };
         let flip = BitFlip { rank: 1, result: "output".into(), calls: 0..u64::MAX };

@@ -1,5 +1,5 @@
-//! Spares: a process that waits takes the place of a stage whose process has died, at once, and the run ends with the
-//! undisturbed run's bits.
+//! Spares: a process that waits takes the place of a dead stage at once, and the run ends with the undisturbed run's
+//! bits.
 
 use std::path::Path;
 
@@ -13,7 +13,7 @@ fn job() -> TestJob {
     TestJob { name: "spared".into(), decay_steps: Some(60), extra, ..TestJob::default() }
 }
 
-/// The job without an end, its stages, and the spare that stands by.
+/// Starts the job without an end. Returns the launcher, the stages, and the spare that stands by.
 fn running(workspace: &Path) -> (Launched, Vec<u32>, u32) {
     let mut launched = Launched::start(workspace, &job().endless(), &[]);
     launched.wait_for_step(5);
@@ -28,7 +28,7 @@ fn state(workspace: &Path) -> serde_json::Value {
     serde_json::from_slice::<serde_json::Value>(&record).unwrap()["state"].take()
 }
 
-/// Stops the run, and trains what is left to do to an end that comes soon. What the first launcher said.
+/// Stops the run, and trains the remaining steps to an end that comes soon. Returns the first launcher's outcome.
 fn ends_with_the_same_bits(workspace: &Path, launched: Launched) -> Outcome {
     let outcome = launched.interrupt(workspace);
     let rest = job().ending_after(saved(&workspace.join("spared")));
@@ -45,10 +45,10 @@ fn a_spare_takes_the_place_of_each_stage_and_the_next_one_is_made() {
         let reached = launched.steps();
         signal(stages[rank], libc::SIGKILL);
         launched.wait_for_restart(workspace.path());
-        // further than ever: a stage that is lost twice without that takes the group with it
+        // more steps than before: a stage that is lost twice without progress takes the group with it
         launched.wait_for_step(reached + 20);
         let next = launched.wait_for_spare(workspace.path(), &[spare]);
-        // the others are the same processes, and the spare is a stage
+        // the other stages keep their processes, and the spare is a stage
         let mut expected = stages.clone();
         expected[rank] = spare;
         let mut now = launched.wait_for_stages(3);
@@ -56,7 +56,7 @@ fn a_spare_takes_the_place_of_each_stage_and_the_next_one_is_made() {
         expected.sort_unstable();
         now.sort_unstable();
         assert_eq!(now, expected);
-        // which can be lost in turn
+        // the former spare can be lost in turn
         signal(spare, libc::SIGKILL);
         launched.wait_for_spare(workspace.path(), &[spare, next]);
         assert!(launched.stages().contains(&next));
@@ -74,12 +74,12 @@ fn a_spare_that_dies_costs_nothing() {
     let workspace = corpus::workspace();
     let (mut launched, stages, spare) = running(workspace.path());
     signal(spare, libc::SIGKILL);
-    // another is made in its place
+    // another spare is started
     let next = launched.wait_for_spare(workspace.path(), &[spare]);
     launched.wait_for_step(30);
     assert_eq!(launched.wait_for_stages(3), stages);
     assert_eq!(state(workspace.path())["budget"]["total"], 0);
-    // and takes the place of a stage as the first would have
+    // the new spare takes the place of a stage like any other
     signal(stages[1], libc::SIGKILL);
     launched.wait_for_restart(workspace.path());
     assert!(launched.stages().contains(&next));
@@ -91,7 +91,7 @@ fn a_stage_that_dies_with_the_spare_is_started_again() {
     for rank in 0..2 {
         let workspace = corpus::workspace();
         let (mut launched, stages, spare) = running(workspace.path());
-        signal(spare, libc::SIGSTOP); // it takes no place
+        signal(spare, libc::SIGSTOP); // a stopped spare takes no place
         signal(stages[rank], libc::SIGKILL);
         launched.wait_for_restart(workspace.path());
         launched.wait_for_stages(3);
@@ -101,7 +101,7 @@ fn a_stage_that_dies_with_the_spare_is_started_again() {
     }
 }
 
-/// It wakes as the one whose place has been taken by another since.
+/// The spare wakes after another process has taken its place.
 #[test]
 fn a_spare_that_takes_a_place_too_late_goes() {
     let workspace = corpus::workspace();

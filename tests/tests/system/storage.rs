@@ -1,5 +1,5 @@
-//! A full disk and a failing one: the checkpoint fails and says so, training continues without a restart, the older
-//! checkpoint stays, the next save succeeds.
+//! A full disk and a failing disk: the checkpoint fails with a message, training continues without a restart, the older
+//! checkpoint stays, and the next save succeeds.
 
 use std::fs;
 
@@ -9,25 +9,25 @@ use stagecoach_tests::corpus::Draws;
 use stagecoach_tests::faulty::{StageCall, StageFault};
 use stagecoach_tests::scene::{COMMITTED, Case, STEPS, Scene, each, seed};
 
-/// From step 3 on: the saves of step 4 and of the end.
+/// The job continues after step 3 and saves at step 4 and at its end.
 const CHECKPOINT: &str = "{everySteps: 2, keepLast: 3, mode: Sync}";
 const PERIODIC: u64 = 4;
-/// Writes that are drawn, unless all are tried.
+/// The number of writes that are drawn, unless all are tried.
 const SAMPLE: usize = 10;
 
 struct Failure {
     call: StageCall,
     errno: i32,
-    /// In the last save: there is no next one.
+    /// Whether the failure is in the last save, after which there is no other.
     last: bool,
 }
 
-/// The writes and syncs of both saves.
+/// The writes and syncs of both saves, and whether each is in the last one.
 fn calls(scene: &Scene) -> Vec<(StageCall, bool)> {
     scene.stopped("traced");
     let ran = scene.run(&Case { name: "traced", checkpoint: CHECKPOINT, fault: "trace", restarts: 0 });
     ran.ended_well(scene);
-    let mut saves = [0; 2]; // begun so far, by rank
+    let mut saves = [0; 2]; // the number of saves begun so far, by rank
     let mut found = Vec::new();
     for call in ran.trace() {
         let begins = match call.rank {
@@ -44,7 +44,7 @@ fn calls(scene: &Scene) -> Vec<(StageCall, bool)> {
     found
 }
 
-/// All of `calls` with both errors; or every sync with one of them, and some of the writes.
+/// All of `calls` with both errors; by default every sync with one of the errors, and some of the writes.
 fn failures(calls: Vec<(StageCall, bool)>) -> Vec<Failure> {
     let all = calls
         .into_iter()
@@ -94,7 +94,7 @@ fn a_save_that_fails_costs_a_checkpoint_and_nothing_else() {
     each("failures", 3, &failures, |at, failure| run(&scene, at, failure));
 }
 
-/// A checkpoint may be hundreds of times as large as what one stage holds of it.
+/// A checkpoint may be hundreds of times as large as the part that one stage holds.
 #[test]
 fn a_stage_reads_its_own_tensors_of_a_checkpoint_once_and_no_others() {
     let scene = crate::scene();
@@ -113,7 +113,7 @@ fn a_stage_reads_its_own_tensors_of_a_checkpoint_once_and_no_others() {
     }
 }
 
-/// Before anything is trained, and for good: no restart.
+/// The refusal comes before any step is trained, and it is final: the job does not restart.
 #[test]
 fn a_volume_that_can_not_rename_folders_is_refused() {
     let scene = crate::scene();

@@ -1,4 +1,5 @@
-//! The same with nothing of ours in between: strace kills the real trainer at a system call on the job's folder.
+//! As `crashes`, but without the project's own fault injection: strace kills the real trainer at a system call on the
+//! job's folder.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::fs;
@@ -13,7 +14,7 @@ use stagecoach_tests::{signal, stagecoach, until};
 
 const POINTS: usize = 20;
 const CALLS: &str = "openat,mkdir,write,fsync,rename,unlink,rmdir";
-/// All calls on the folder by one thread, so that its counts lead to them.
+/// With synchronous saves one thread makes all calls on the folder, so a thread's count identifies a call.
 const CHECKPOINT: &str = "{everySteps: 2, keepLast: 1, mode: Sync}";
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -24,7 +25,7 @@ enum Who {
 
 const EVERYBODY: [Who; 3] = [Who::Stage(0), Who::Stage(1), Who::Launcher];
 
-/// The `nth` call of that name by the thread that makes it; strace counts for each thread apart.
+/// The `nth` call of `syscall` by the thread that makes it. strace counts the calls of each thread separately.
 #[derive(Clone, Debug)]
 struct Point {
     who: Who,
@@ -38,12 +39,12 @@ fn seen(who: Who, log: &Path) -> Vec<Point> {
     let mut made: HashMap<(String, String), usize> = HashMap::new();
     let mut seen = Vec::new();
     for line in fs::read_to_string(log).unwrap().lines() {
-        // one thread's lines don't say whose they are
+        // with a single thread, strace omits the thread id from its lines
         let call = line.trim_start_matches(|c: char| c.is_ascii_digit()).trim_start();
         let thread = &line[..line.len() - call.len()];
         let Some((syscall, _)) = call.split_once('(') else { continue };
         if !CALLS.split(',').any(|known| known == syscall) {
-            continue; // the second half of an interrupted one
+            continue; // the second half of an interrupted call
         }
         let nth = made.entry((thread.to_owned(), syscall.to_owned())).or_default();
         *nth += 1;
@@ -52,7 +53,7 @@ fn seen(who: Who, log: &Path) -> Vec<Point> {
     seen
 }
 
-/// strace, about to be told what to run.
+/// strace, without the command that it runs.
 fn strace(log: &Path, point: Option<&Point>) -> Command {
     let mut command = Command::new("strace");
     command.args(["-y", "-o"]).arg(log);
@@ -65,8 +66,8 @@ fn strace(log: &Path, point: Option<&Point>) -> Command {
     command
 }
 
-/// Runs one attempt as the launcher would, stage `traced` under strace. Its exit: the signal that killed it, if one
-/// did.
+/// Runs one attempt as the launcher would, with stage `traced` under strace. Returns the signal that killed that stage;
+/// `None` if none did.
 fn attempt(scene: &Scene, case: &Case, traced: u32, log: &Path, point: Option<&Point>) -> Option<i32> {
     let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     let job = scene.job(case);
@@ -107,7 +108,7 @@ fn attempt(scene: &Scene, case: &Case, traced: u32, log: &Path, point: Option<&P
     let ended = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
         let status = until("the end of a stage", 120, || one.try_wait().unwrap());
         if status.signal().is_some() {
-            signal(other.id(), libc::SIGTERM); // it may be waiting for who will never come
+            signal(other.id(), libc::SIGTERM); // the other stage may wait for a peer that never comes
         }
         until("the end of its peer", 30, || other.try_wait().unwrap());
         status
@@ -116,7 +117,7 @@ fn attempt(scene: &Scene, case: &Case, traced: u32, log: &Path, point: Option<&P
     ended.unwrap_or_else(|panic| std::panic::resume_unwind(panic)).signal()
 }
 
-/// Runs `point.who`, from a copy of the mess, under strace. Whether it was killed.
+/// Runs `point.who` under strace, from a copy of the mess. Returns whether strace killed it.
 fn kill(scene: &Scene, case: &Case, point: &Point) -> bool {
     let log = scene.path("strace.log");
     scene.mess(case.name);
@@ -133,7 +134,7 @@ fn launcher(scene: &Scene, case: &Case, log: &Path, point: Option<&Point>) -> Op
     finish(&mut command, &scene.path("launcher.notes")).status.signal()
 }
 
-/// The system calls at which each of them may be killed.
+/// The system calls at which each process may be killed.
 fn count(scene: &Scene) -> HashMap<Who, Vec<Point>> {
     let log = scene.path("strace.log");
     let points = |who| {
@@ -146,7 +147,7 @@ fn count(scene: &Scene) -> HashMap<Who, Vec<Point>> {
         assert_eq!(by, None);
         let mut points = seen(who, &log);
         let mut met = HashSet::new();
-        // the first thread that comes so far is the one that dies
+        // the kill hits the first thread that reaches this count
         points.retain(|p| met.insert((p.syscall.clone(), p.nth)) && p.line.contains(&format!("{}/", folder.display())));
         fs::remove_dir_all(folder).unwrap();
         (who, points)
@@ -184,7 +185,7 @@ fn killed_at_a_system_call() {
     println!("{POINTS} points, seed {} (STAGECOACH_SEED)", seed());
     let (mut died, mut tries) = (0, 0);
     while died < POINTS {
-        // everybody in turn, and of each the calls in turn
+        // the processes take turns, and for each process the system calls take turns
         let who = EVERYBODY[tries % EVERYBODY.len()];
         let points = points.get_mut(&who).unwrap();
         let calls: BTreeSet<&str> = points.iter().map(|point| point.syscall.as_str()).collect();
@@ -203,7 +204,7 @@ fn killed_at_a_system_call() {
         let seen = seen(who, &scene.path("strace.log"));
         let at = seen.iter().find(|seen| (&seen.syscall, seen.nth) == (&point.syscall, point.nth)).unwrap();
         println!("{died:2}: {who:?} died at its {} number {}: {}", at.syscall, at.nth, at.line);
-        // as a person would after the launcher's death; as the launcher would after a stage's
+        // after the launcher's death a person starts the job again, after a stage's death the launcher does
         let ran = scene.run(&case);
         ran.ended_well(&scene);
         ran.is_tidy(&[0, COMMITTED[2]]);

@@ -1,11 +1,12 @@
-//! The cost of a lost stage for the others: they keep the state from which the next group resumes, and read nothing.
+//! The cost of a lost stage for the other stages: they keep the state from which the next group resumes, and read
+//! nothing.
 
 use std::path::Path;
 
 use stagecoach_tests::faulty::{FAULT_VARIABLE, RECORDS_VARIABLE, tensor_bytes_read};
 use stagecoach_tests::{Launched, TestJob, checkpoints, corpus, signal, until};
 
-/// The bytes of weights and moments that each of three stages has read, after stage 1 was lost.
+/// The bytes of weights and moments that each of three stages has read after the loss of stage 1.
 fn bytes_read(checkpoint: &str) -> [u64; 3] {
     let workspace = corpus::workspace();
     let workspace = workspace.path();
@@ -18,15 +19,14 @@ fn bytes_read(checkpoint: &str) -> [u64; 3] {
     let faulty = Path::new(env!("CARGO_BIN_EXE_faulty"));
     let mut launched = Launched::start_program(faulty, workspace, &file, folder.clone(), &[], &environment);
     until("a checkpoint", 60, || (!checkpoints(&folder).is_empty()).then_some(()));
-    // long before the next one is begun, whose state would then be what the others hold
+    // this is long before the next checkpoint begins; after that, the other stages would hold its state
     signal(launched.wait_for_stages(3)[1], libc::SIGKILL);
     launched.wait_for_restart(workspace);
     launched.interrupt(workspace);
     tensor_bytes_read(&records)
 }
 
-/// With `mode: Async`, which is the default: a synchronous save is written from the weights themselves, and nobody has
-/// a copy.
+/// This holds for `mode: Async`, the default: a synchronous save writes the weights themselves, so no stage has a copy.
 #[test]
 fn only_who_takes_a_lost_stages_place_reads_the_checkpoint() {
     let read = bytes_read("{everySteps: 200}");

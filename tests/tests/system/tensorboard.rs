@@ -1,4 +1,5 @@
-//! TensorBoard reads what `stagecoach tensorboard` writes, also while the job trains and after steps were discarded.
+//! TensorBoard reads the files that `stagecoach tensorboard` writes, also while the job trains and after steps were
+//! discarded.
 
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
@@ -6,7 +7,7 @@ use std::process::{Child, Command, Output, Stdio};
 use serde_json::Value;
 use stagecoach_tests::{Launched, TestJob, corpus, signal, stagecoach, until};
 
-/// The folder of `job`'s run in `events`.
+/// Starts `stagecoach tensorboard`, which writes `job`'s run to `events`.
 fn follow(job: &Path, events: &Path) -> Child {
     let mut command = Command::new(stagecoach());
     command.arg("tensorboard").arg(job).arg("--to").arg(events).arg("--follow");
@@ -50,7 +51,7 @@ fn tensorboard_reads_what_a_run_measured() {
     Launched::start(path, &job, &[]).finish(path).hashes();
     let mut following = follow(&folder, &events);
     until("the run's events", 60, || (size(&events) > 0).then_some(()));
-    // the same job from its first step again: its later steps are taken back
+    // the same job starts over from its first step, so its later steps are taken back
     let longer = losses(&folder);
     std::fs::write(folder.join("metrics.jsonl"), {
         let lines = std::fs::read_to_string(folder.join("metrics.jsonl")).unwrap();

@@ -1,13 +1,13 @@
-//! Hugging Face's transformers open what this trainer writes, and it opens what they write: both continue a prompt
-//! alike, with the models as transformers made them, and as they are after some steps of training here. `make
-//! transformers` has the Python that these need.
+//! Hugging Face's transformers open the models that this trainer writes, and the trainer opens theirs. Both continue a
+//! prompt alike, with the models as transformers made them, and as they are after some steps of training here. `make
+//! transformers` provides the Python that these tests need.
 
 use std::path::Path;
 use std::process::{Command, Output};
 
 use stagecoach_tests::{Launched, TestJob, corpus, hugging_face, stagecoach};
 
-/// Several: the most likely token may be the one that ends a text.
+/// Several prompts, since the most likely token may be the one that ends a text.
 const PROMPTS: [&str; 5] = ["kalo miren", "talvo", "wenxi su", "yor be", "zu"];
 const TOKENS: &str = "24";
 
@@ -23,7 +23,7 @@ fn python(arguments: &[&str]) -> String {
     text(Command::new(python).arg(hugging_face().with_file_name("transformers_models.py")).args(arguments))
 }
 
-/// Checks that both continue the prompts alike with the model in `folder`.
+/// Checks that both continue the prompts alike with the model in `folder`. Returns the texts.
 fn continue_alike(folder: &Path) -> Vec<String> {
     let model = folder.display().to_string();
     let theirs = python(&[&["continue", &model, TOKENS], &PROMPTS[..]].concat());

@@ -1,11 +1,11 @@
-//! `stagecoach why` tells a run's last failure, also while it runs, and writes nothing.
+//! `stagecoach why` reports a run's last failure, also while the job runs, and writes nothing.
 
 use std::path::Path;
 use std::process::Command;
 
 use stagecoach_tests::{Launched, TestJob, corpus, signal, stagecoach, until};
 
-/// The exit code, and what was said.
+/// The exit code and the output of `why`.
 fn why(folder: &Path) -> (i32, String) {
     let output = Command::new(stagecoach()).arg("why").arg(folder).output().unwrap();
     let said = String::from_utf8(output.stdout).unwrap() + &String::from_utf8(output.stderr).unwrap();
@@ -19,7 +19,7 @@ fn says(folder: &Path, words: &[&str]) -> String {
     said
 }
 
-/// The output of `why` as soon as it has all `words`.
+/// The output of `why` as soon as it contains all `words`.
 fn told(folder: &Path, words: &[&str]) -> String {
     until(&format!("{words:?} from why"), 30, || {
         let (_, said) = why(folder);
@@ -27,7 +27,7 @@ fn told(folder: &Path, words: &[&str]) -> String {
     })
 }
 
-/// The words of the only line of `stagecoach top`.
+/// The words of the only job's line in `stagecoach top`.
 fn top(workspace: &Path) -> Vec<String> {
     let output = Command::new(stagecoach()).args(["top", "--workspace"]).arg(workspace).output().unwrap();
     let said = String::from_utf8(output.stdout).unwrap();
@@ -91,7 +91,7 @@ fn a_spare_that_took_over_is_named() {
     signal(launched.stages()[0], libc::SIGKILL);
     launched.wait_for_restart(workspace.path());
     told(&folder, &["spare 0 took the place of stage 0"]);
-    // the spare that is stage 0 now has its part of its own log
+    // now that the spare is stage 0, `why` names the spare's log
     signal(spare, libc::SIGKILL);
     told(&folder, &["logs/spare-0.log"]);
 }
@@ -114,7 +114,7 @@ fn a_job_that_failed_for_good_says_why() {
         ],
     );
 
-    // exit code 78: the tokenizer's file is not there
+    // the job fails with exit code 78, since the tokenizer's file is missing
     let yaml = TestJob { name: "invalid".into(), ..TestJob::default() }
         .yaml()
         .replace("{type: Train, train: {vocabSize: 300}}", "{type: File, file: {path: nowhere.json}}");

@@ -1,4 +1,4 @@
-//! A volume whose calls fail or crash as an injector decides.
+//! A volume whose calls fail or crash. An injector decides which.
 
 use std::cell::RefCell;
 use std::io;
@@ -12,11 +12,11 @@ use stagecoach_checkpoint::{DirEntry, FileReader, FileWriter, Volume};
 pub struct VolumeCall {
     /// The operation's name in [`Volume`], [`FileWriter`] or [`FileReader`].
     pub operation: &'static str,
-    /// The path; for a rename, the source.
+    /// The path. A rename has its source here.
     pub path: String,
-    /// The target of a rename.
+    /// The target of a rename; `None` for other calls.
     pub target: Option<String>,
-    /// The bytes that a read asks for; 0 for other calls.
+    /// The bytes that a read asks for. Other calls have 0.
     pub bytes_read: u64,
 }
 
@@ -26,27 +26,27 @@ impl VolumeCall {
     }
 }
 
-/// The effect on a call.
+/// The effect of a fault on a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum VolumeFault {
-    /// The process crashes before it.
+    /// The process crashes before the call.
     CrashBefore,
-    /// The process crashes after it: it takes effect, but the caller never gets the result.
+    /// The process crashes after the call: the call takes effect, but the caller never gets the result.
     CrashAfter,
-    /// The process crashes during it: half of a write takes effect. For other calls, as `CrashBefore`.
+    /// The process crashes during the call: half of a write takes effect. Other calls behave as with `CrashBefore`.
     CrashDuring,
-    /// It fails with this `errno`; the first half of a write takes effect.
+    /// The call fails with this `errno`. The first half of a write takes effect.
     Fail(i32),
-    /// It takes effect and returns this `errno`: NFS retried it, and the retry found it done.
+    /// The call takes effect and returns this `errno`, as when NFS retries a call and the retry finds it done.
     ErrorAfterSuccess(i32),
 }
 
 /// Decides which calls have faults.
 pub trait FaultInjector: Send + Sync {
-    /// The fault of the call that comes next, if it has one.
+    /// The fault of the next call, if it has one.
     ///
     /// # Errors
-    /// The result of the call, which then has no effect.
+    /// The error is the result of the call, which then has no effect.
     fn next(&self, call: VolumeCall) -> io::Result<Option<VolumeFault>>;
 
     /// Crashes the process. If it returns, the error is the call's result.
@@ -79,7 +79,7 @@ impl<I: FaultInjector> FaultyVolume<I> {
         self.call_with_partial(VolumeCall::on(operation, path), act, || ())
     }
 
-    /// `partial` is the effect of a call that fails part-way.
+    /// Makes a call. `partial` is the effect of a call that fails part-way.
     fn call_with_partial<T>(
         &self,
         call: VolumeCall,

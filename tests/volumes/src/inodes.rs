@@ -1,4 +1,4 @@
-//! Inodes by number, with what of them is durable. A folder that was removed answers nothing any more, as an NFS
+//! Inodes by number, each with its current and its durable state. Calls on a removed folder fail, as with an NFS
 //! server.
 
 use std::collections::{BTreeMap, HashSet};
@@ -8,11 +8,11 @@ use crate::memory::PowerLoss;
 
 pub(crate) const ROOT: usize = 0;
 
-/// Inodes without a name are kept, for open files.
+/// All inodes. An inode without a name is kept, since a file may be open.
 #[derive(Clone, Debug)]
 pub(crate) struct InodeTable {
     inodes: Vec<Inode>,
-    /// The inodes that have no name any more.
+    /// The inodes that have lost their names.
     removed: HashSet<usize>,
 }
 
@@ -57,7 +57,7 @@ impl InodeTable {
         self.removed.contains(&number)
     }
 
-    /// How often the folder's entries have changed.
+    /// The number of changes to the folder's entries.
     pub(crate) fn changes(&self, dir: usize) -> u64 {
         match self.inodes.get(dir) {
             Some(Inode::Dir { changes, .. }) => *changes,
@@ -131,7 +131,7 @@ impl InodeTable {
         Ok(())
     }
 
-    /// One name less: after [`PowerLoss::Mixed`] it may have another.
+    /// Notes that an inode has lost a name. After [`PowerLoss::Mixed`] it may still have another.
     fn unlinked(&mut self, number: usize) {
         let has_it =
             |node: &Inode| matches!(node, Inode::Dir { current, .. } if current.values().any(|n| *n == number));
@@ -151,7 +151,7 @@ impl InodeTable {
         }
     }
 
-    /// A file's content, and what of it is durable.
+    /// A file's current content and its durable content.
     pub(crate) fn file(&mut self, number: usize) -> io::Result<(&mut Vec<u8>, &mut Vec<u8>)> {
         match self.inodes.get_mut(number) {
             Some(Inode::File { current, durable }) => Ok((current, durable)),
@@ -184,7 +184,7 @@ impl InodeTable {
                 }
             }
         }
-        // it has a name again if its removal is lost; without one nobody finds it
+        // an inode has a name again if its removal is lost, and without a name it can't be reached
         self.removed.clear();
     }
 }

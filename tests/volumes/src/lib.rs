@@ -1,5 +1,5 @@
-//! Volumes for tests: one in memory that can lose power, also as clients of NFS see it, and one that fails or crashes
-//! at a chosen call.
+//! Volumes for tests: one in memory that can lose power, seen directly or as clients of NFS see it, and one that fails
+//! or crashes at a chosen call.
 #![forbid(unsafe_code)]
 
 mod faulty;

@@ -1,5 +1,5 @@
-//! A volume in memory that tracks which contents and entries are durable, by itself or as clients of a network file
-//! system see it.
+//! A volume in memory that tracks which content and entries are durable, seen directly or through clients of a network
+//! file system.
 
 use std::io::{self, ErrorKind};
 use std::path::PathBuf;
@@ -10,22 +10,23 @@ use stagecoach_checkpoint::{DirEntry, FileReader, FileWriter, Volume};
 use crate::inodes::{InodeTable, ROOT};
 use crate::nfs_client::LookupCache;
 
-/// A volume in memory; clones share it. Open files survive renames and removals, as on Unix.
+/// A volume in memory. Clones share its content. Open files survive renames and removals, as on Unix.
 #[derive(Clone, Debug, Default)]
 pub struct MemoryVolume {
     table: Arc<Mutex<InodeTable>>,
-    /// The names that the client of a network file system caches.
+    /// The names that the client of a network file system caches; `None` without such a client.
     cache: Option<Arc<Mutex<LookupCache>>>,
 }
 
 /// The part of the unsynced data that survives a power cut.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PowerLoss {
-    /// Nothing: entries and content as they were last synced.
+    /// Nothing survives: entries and content are as they were last synced.
     Lost,
-    /// All entries, with the second half of unsynced content zeroed: a journal that runs ahead of the data.
+    /// All entries survive, with the second half of unsynced content zeroed, as with a journal that is ahead of the
+    /// data.
     Kept,
-    /// Either, chosen by this seed for each folder and file.
+    /// Either of these, chosen by this seed for each folder and file.
     Mixed(u64),
 }
 
@@ -40,14 +41,14 @@ impl MemoryVolume {
         MemoryVolume { table: Arc::new(Mutex::new(self.lock().clone())), cache: None }
     }
 
-    /// The same volume as a new client of a network file system sees it, with no more than close-to-open consistency:
-    /// it remembers every name that it has looked up until it lists the name's folder, operations go by the handles of
-    /// folders, whatever these are called now, and what it writes is seen by others once it is synced or closed.
+    /// The same volume as a new client of a network file system sees it, with close-to-open consistency only. The
+    /// client remembers every name that it has looked up until it lists the name's folder. Its operations use the
+    /// handles of folders, even after a rename. Other clients see its writes once it has synced or closed the file.
     pub fn nfs_client(&self) -> MemoryVolume {
         MemoryVolume { table: self.table.clone(), cache: Some(Arc::default()) }
     }
 
-    /// Cuts the power: what was not synced is lost, as `loss` says.
+    /// Cuts the power. `loss` decides what happens to unsynced data.
     pub fn cut_power(&self, loss: PowerLoss) {
         self.lock().cut_power(loss);
     }
@@ -65,7 +66,7 @@ impl MemoryVolume {
         files
     }
 
-    /// Changes a file directly, bypassing the volume; false if it does not exist.
+    /// Changes a file directly, bypassing the volume. Returns false if the file does not exist.
     pub fn edit(&self, path: &str, change: impl FnOnce(&mut Vec<u8>)) -> bool {
         let mut table = self.lock();
         let Ok(number) = self.find(&table, path) else { return false };
@@ -79,7 +80,7 @@ impl MemoryVolume {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// One call. If a client comes upon a handle that is no more, it looks every name up again, as Linux does.
+    /// Makes one call. If a client meets a stale handle, it looks up every name again, as Linux does.
     fn act<T>(&self, call: impl Fn(&mut InodeTable) -> io::Result<T>) -> io::Result<T> {
         let mut table = self.lock();
         let answer = call(&mut table);
@@ -103,7 +104,7 @@ impl MemoryVolume {
         })
     }
 
-    /// The folder and the name in it, to be changed: a client forgets what it knows of the name.
+    /// The folder and the name in it, for a change. A client forgets its cached entry of the name.
     fn find_parent<'a>(&self, table: &InodeTable, path: &'a str) -> io::Result<(usize, &'a str)> {
         let (parent, name) = path.rsplit_once('/').unwrap_or(("", path));
         let dir = self.find(table, parent)?;
@@ -152,7 +153,7 @@ impl Volume for MemoryVolume {
 
     fn open(&self, path: &str) -> io::Result<Box<dyn FileReader>> {
         let number = self.act(|table| {
-            // opening asks the server, by the folder's handle
+            // an open asks the server, by the folder's handle
             let (dir, name) = self.find_parent(table, path)?;
             let number = table.lookup(dir, name)?;
             table.file(number).map(|_| number)
@@ -162,7 +163,7 @@ impl Volume for MemoryVolume {
 
     fn rename(&self, from: &str, to: &str) -> io::Result<()> {
         self.act(|table| {
-            // a name that a client knows to be missing is not even sent
+            // a client does not send a rename if it knows that the name is missing
             self.find(table, from)?;
             let (from, to) = (self.find_parent(table, from)?, self.find_parent(table, to)?);
             table.rename(from, to)
@@ -194,12 +195,12 @@ impl Volume for MemoryVolume {
 struct OpenFile {
     volume: MemoryVolume,
     number: usize,
-    /// The data that a client has not sent to the server yet.
+    /// The data that a client has not yet sent to the server.
     unsent: Vec<u8>,
 }
 
 impl OpenFile {
-    /// The table, unless this is the file of a client that somebody has removed.
+    /// The table. This fails for a client if the file was removed.
     fn table(&self) -> io::Result<MutexGuard<'_, InodeTable>> {
         let table = self.volume.lock();
         match self.volume.cache.is_some() && table.is_removed(self.number) {

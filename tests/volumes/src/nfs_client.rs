@@ -1,16 +1,16 @@
-//! The names that a client of a network file system caches: the worst that NFS allows, since no entry expires.
+//! The names that a client of a network file system caches, with the weakest guarantees of NFS: no entry expires.
 
 use std::collections::HashMap;
 use std::io;
 
 use crate::inodes::InodeTable;
 
-/// The client's cache. A name that it has looked up stays what it was, or missing, until the client changes it, or
-/// lists its folder and finds that changed: then it forgets all names of that folder.
+/// The client's cache. A name that it has looked up keeps its inode, or stays missing, until the client itself changes
+/// the name, or lists the folder and finds it changed. In the latter case the client forgets all names of the folder.
 #[derive(Debug, Default)]
 pub(crate) struct LookupCache {
     names: HashMap<(usize, String), Option<usize>>,
-    /// The folders' change counters when their first name was looked up, or when they were listed.
+    /// The change counter of each folder from the time when its first name was looked up or it was last listed.
     changes: HashMap<usize, u64>,
 }
 
@@ -30,7 +30,7 @@ impl LookupCache {
         answer
     }
 
-    /// The client opens the folder: close-to-open consistency makes it ask the server whether it has changed.
+    /// Opens a folder. By close-to-open consistency, the client asks the server whether the folder has changed.
     pub(crate) fn open_dir(&mut self, table: &InodeTable, dir: usize) {
         let now = table.changes(dir);
         if self.changes.insert(dir, now) != Some(now) {
@@ -38,7 +38,7 @@ impl LookupCache {
         }
     }
 
-    /// The client has changed `name` itself.
+    /// Forgets `name`, which the client itself changes.
     pub(crate) fn forget(&mut self, dir: usize, name: &str) {
         self.names.remove(&(dir, name.to_owned()));
     }

@@ -1,4 +1,4 @@
-//! One fault in the test's own process.
+//! One fault in the process of the test.
 
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -22,7 +22,7 @@ struct OneFaultState {
 
 enum Planned {
     Fault(VolumeFault),
-    /// Runs before the call: what another process does while this one is suspended.
+    /// Runs before the call, as another process does while this one is suspended.
     Interruption(Box<dyn FnOnce() + Send>),
 }
 
@@ -82,7 +82,7 @@ impl FaultyVolume<OneFault> {
         FaultyVolume::planned(inner, at, Planned::Fault(fault))
     }
 
-    /// A volume that runs `other` before call `at`: what another process does while this one is suspended.
+    /// A volume that runs `other` before call `at`, as another process does while this one is suspended.
     pub fn interrupted(inner: Arc<dyn Volume>, at: usize, other: impl FnOnce() + Send + 'static) -> Self {
         FaultyVolume::planned(inner, at, Planned::Interruption(Box::new(other)))
     }

@@ -1,4 +1,4 @@
-// Plans the job anew on every change of the form: asks for the plan, and for what Auto would take when the reader pauses. What is shown
+// Plans the job again on every change of the form: asks for the plan, and for what Auto would take when the reader pauses. What is shown
 // the server decides; the script replaces parts and asks.
 "use strict";
 

@@ -1,4 +1,5 @@
-//! The environment of a stage: torch's own names, so that a torchrun-style script runs unchanged, and Stagecoach's.
+//! The environment of a stage: torch's own names, so that a torchrun-style script runs unchanged, and Stagecoach's
+//! names.
 
 use std::collections::HashMap;
 
@@ -14,9 +15,9 @@ pub mod env {
     pub const MASTER_PORT: &str = "MASTER_PORT";
     /// The number of the process, from 0: its replica times the number of stages, plus its stage.
     pub const RANK: &str = "RANK";
-    /// The number of processes: of stages times that of replicas.
+    /// The number of processes: the number of stages times the number of replicas.
     pub const WORLD_SIZE: &str = "WORLD_SIZE";
-    /// Always 0: a stage sees no other of its machine.
+    /// Always 0: a stage sees no other stage of its machine.
     pub const LOCAL_RANK: &str = "LOCAL_RANK";
     /// The job's name.
     pub const JOB: &str = "STAGECOACH_JOB";
@@ -24,12 +25,12 @@ pub mod env {
     pub const JOB_UID: &str = "STAGECOACH_JOB_UID";
     /// The attempt, from 1.
     pub const ATTEMPT: &str = "STAGECOACH_ATTEMPT";
-    /// The number of a spare, which has no stage yet: RANK, STAGECOACH_STAGE, STAGECOACH_REPLICA and
-    /// STAGECOACH_INCARNATION are not set then.
+    /// The number of a spare, which has no stage yet. RANK, STAGECOACH_STAGE, STAGECOACH_REPLICA and
+    /// STAGECOACH_INCARNATION are not set for a spare.
     pub const SPARE: &str = "STAGECOACH_SPARE";
-    /// The incarnation of this stage in this attempt: each pod has a higher number than those before it.
+    /// The incarnation of this stage in this attempt. Each pod has a higher number than the pods before it.
     pub const INCARNATION: &str = "STAGECOACH_INCARNATION";
-    /// The stage, from 0, of its replica of the pipeline.
+    /// The stage, from 0, within its replica of the pipeline.
     pub const STAGE: &str = "STAGECOACH_STAGE";
     /// The number of stages of each replica.
     pub const STAGES: &str = "STAGECOACH_STAGES";
@@ -41,14 +42,14 @@ pub mod env {
     pub const CONFIG: &str = "STAGECOACH_CONFIG";
     /// The volume that all stages share.
     pub const WORKSPACE: &str = "STAGECOACH_WORKSPACE";
-    /// The pod's address, at which the others reach it.
+    /// The pod's address, at which the other stages reach it.
     pub const POD_IP: &str = "POD_IP";
     /// The pod's UID.
     pub const POD_UID: &str = "POD_UID";
 
     /// The path of the stage's termination message; `/dev/termination-log` if unset.
     pub const TERMINATION_LOG: &str = "STAGECOACH_TERMINATION_LOG";
-    /// Port of the stage's HTTP server; `HTTP_PORT` if unset, none if 0.
+    /// Port of the stage's HTTP server; `HTTP_PORT` if unset. With 0 there is no server.
     pub const HTTP_PORT: &str = "STAGECOACH_HTTP_PORT";
 
     /// The variables that stages and spares get, which a pod template must not set.
@@ -87,7 +88,7 @@ pub struct ContractError {
 /// The environment of a stage when it starts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StageEnv {
-    /// The number of this stage among those of all replicas. A spare has none yet: 0.
+    /// The number of this stage among the stages of all replicas; 0 for a spare, which has no stage yet.
     pub rank: u32,
     /// Stages and replicas.
     pub mesh: Mesh,
@@ -97,9 +98,9 @@ pub struct StageEnv {
     pub job_uid: String,
     /// The attempt, from 1.
     pub attempt: u64,
-    /// The incarnation of this stage in this attempt: each pod or process has a higher number than those before it.
+    /// The incarnation of this stage in this attempt. Each pod or process has a higher number than the ones before it.
     pub incarnation: u32,
-    /// The number of a spare. It stays when the spare has taken the place of a stage.
+    /// The number of a spare. It stays after the spare has taken the place of a stage.
     pub spare: Option<u32>,
     /// The attempt's job file.
     pub config: String,
@@ -109,17 +110,17 @@ pub struct StageEnv {
     pub master_addr: String,
     /// Port of rank 0.
     pub master_port: u16,
-    /// The address at which the others reach this stage.
+    /// The address at which the other stages reach this stage.
     pub pod_ip: String,
-    /// The UID of this stage's pod, or what the launcher gives a process instead.
+    /// The UID of this stage's pod, or the value that the launcher gives a process instead.
     pub pod_uid: String,
 }
 
 impl StageEnv {
-    /// Reads the variables; other ones are ignored. Port, config and workspace have the container's values as defaults.
+    /// Reads the variables and ignores all others. Port, config and workspace default to the container's values.
     ///
     /// # Errors
-    /// The first variable that is missing, isn't what it should be, or contradicts another.
+    /// The first variable that is missing, is invalid, or contradicts another variable.
     pub fn from_vars<K: Into<String>, V: Into<String>>(
         vars: impl IntoIterator<Item = (K, V)>,
     ) -> Result<Self, ContractError> {
@@ -202,7 +203,8 @@ impl Vars {
         self.0.contains_key(variable)
     }
 
-    /// Without the number of replicas there is one, and without that of stages all processes are of one replica.
+    /// The mesh of the variables. Without the number of replicas there is one replica, and without the number of stages
+    /// all processes belong to one replica.
     fn mesh(&self) -> Result<Mesh, ContractError> {
         let wrong = |message| Err(ContractError { variable: env::WORLD_SIZE, message });
         let world_size = self.number(env::WORLD_SIZE)?;

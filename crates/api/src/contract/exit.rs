@@ -2,18 +2,18 @@
 
 use std::fmt;
 
-/// Why a stage left. Numbers follow sysexits.h and the shell's 128 + signal.
+/// The reason why a stage exited. The numbers follow sysexits.h and the shell's 128 + signal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ExitCode {
     /// Trained to the end.
     Done = 0,
-    /// Anything without a code of its own.
+    /// Any failure without its own code.
     Failure = 1,
     /// The volume failed, or no checkpoint on it is intact.
     Storage = 74,
-    /// A peer or the coordinator was lost: collateral, someone else is the cause.
+    /// A peer or the coordinator was lost. The failure is collateral: another process is the cause.
     PeerLost = 75,
-    /// The job or its plan can't work; starting again would not help.
+    /// The job or its plan can't work. A restart would not help.
     InvalidConfig = 78,
     /// SIGKILL: out of memory, or the grace period is over.
     Killed = 137,
@@ -22,7 +22,7 @@ pub enum ExitCode {
 }
 
 impl ExitCode {
-    /// All of them.
+    /// All exit codes.
     pub const ALL: [Self; 7] =
         [Self::Done, Self::Failure, Self::Storage, Self::PeerLost, Self::InvalidConfig, Self::Killed, Self::Drained];
 
@@ -31,7 +31,7 @@ impl ExitCode {
         self as i32
     }
 
-    /// The meaning of a number; none for those the contract doesn't name.
+    /// The exit code with this number; `None` for a number that the contract doesn't name.
     pub fn from_i32(code: i32) -> Option<Self> {
         Self::ALL.into_iter().find(|known| known.code() == code)
     }

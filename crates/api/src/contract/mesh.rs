@@ -1,21 +1,21 @@
-//! The processes of an attempt, each with its stage and replica: torch's `DeviceMesh` with the dimensions
-//! `dp` and `pp`.
+//! The processes of an attempt, each with its stage and replica, like torch's `DeviceMesh` with the dimensions `dp` and
+//! `pp`.
 
 use serde::{Deserialize, Serialize};
 
-/// The processes of an attempt: `stages` of each of `data_parallel` replicas of the pipeline, ranked replica by
-/// replica.
+/// The processes of an attempt: `data_parallel` replicas of the pipeline with `stages` stages each. Ranks are counted
+/// replica by replica.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Mesh {
-    /// Stages of each replica.
+    /// Number of stages of each replica.
     pub stages: u32,
-    /// Replicas.
+    /// Number of replicas.
     #[serde(default = "one", skip_serializing_if = "is_one")]
     pub data_parallel: u32,
 }
 
-/// One replica of nothing.
+/// One replica without stages.
 impl Default for Mesh {
     fn default() -> Mesh {
         Mesh::pipeline(0)
@@ -23,7 +23,7 @@ impl Default for Mesh {
 }
 
 impl Mesh {
-    /// One replica of so many stages.
+    /// One replica of `stages` stages.
     pub const fn pipeline(stages: u32) -> Mesh {
         Mesh { stages, data_parallel: 1 }
     }
@@ -38,17 +38,17 @@ impl Mesh {
         if self.data_parallel == 1 { rank } else { rank % self.stages }
     }
 
-    /// The replica of a rank; none where there is but one.
+    /// The replica of a rank; `None` if there is only one replica.
     pub const fn replica(self, rank: u32) -> Option<u32> {
         if self.data_parallel == 1 { None } else { Some(rank / self.stages) }
     }
 
-    /// A rank in words: `stage 1`, or `stage 1 of replica 0` where there are several.
+    /// The name of a rank: `stage 1`, or `stage 1 of replica 0` if there are several replicas.
     pub fn name(self, rank: u32) -> String {
         format!("stage {}", self.number(rank))
     }
 
-    /// The same without the word stage, for lists: `1`, or `1 of replica 0`.
+    /// Like [`Mesh::name`] without the word stage, for lists: `1`, or `1 of replica 0`.
     pub fn number(self, rank: u32) -> String {
         match self.replica(rank) {
             None => rank.to_string(),
@@ -56,14 +56,14 @@ impl Mesh {
         }
     }
 
-    /// The number of complete replicas that the ranks form for which `is_there`, whichever replicas they were started
-    /// for: as many as each stage has of them.
+    /// The number of complete replicas that the ranks with `is_there` form, whichever replicas they were started for.
+    /// It is the smallest number of such ranks that a stage has.
     pub fn complete_replicas(self, is_there: impl Fn(u32) -> bool) -> u32 {
         let of_stage = |stage: u32| (stage..self.ranks()).step_by(self.stages as usize);
         (0..self.stages).map(|stage| of_stage(stage).filter(|&rank| is_there(rank)).count() as u32).min().unwrap_or(0)
     }
 
-    /// Itself, if there are several replicas.
+    /// This mesh, if it has several replicas.
     pub fn if_replicated(self) -> Option<Mesh> {
         Some(self).filter(|mesh| mesh.data_parallel > 1)
     }

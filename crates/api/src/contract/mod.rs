@@ -1,5 +1,6 @@
-//! The contract between a stage and those who start and watch it: what it is given (environment, paths, ports) and what
-//! it gives back (exit code, termination message, `/status`). The same for a pod, a local process and a custom trainer.
+//! The contract between a stage and the processes that start and watch it: the stage's inputs (environment, paths,
+//! ports) and its outputs (exit code, termination message, `/status`). The contract is the same for a pod, a local
+//! process and a custom trainer.
 
 mod environment;
 mod exit;
@@ -31,7 +32,7 @@ pub const PAGE_PORT: u16 = 9091;
 pub const CONFIG_PATH: &str = "/etc/stagecoach/job.yaml";
 /// The path of the volume in a pod.
 pub const WORKSPACE_PATH: &str = "/workspace";
-/// The container whose exit decides.
+/// The container whose exit decides the end of the stage.
 pub const CONTAINER_NAME: &str = "trainer";
 /// The resource by which NVIDIA's device plugin offers GPUs.
 pub const GPU_RESOURCE: &str = "nvidia.com/gpu";
@@ -39,7 +40,7 @@ pub const GPU_RESOURCE: &str = "nvidia.com/gpu";
 pub const CONTAINER_ARGS: [&str; 1] = ["stage"];
 /// Termination grace period of a stage in seconds, unless the pod template sets another.
 pub const DEFAULT_TERMINATION_GRACE_SECONDS: u64 = 120;
-/// Most stages of a job.
+/// The largest number of stages of a job.
 pub const MAX_STAGES: u32 = 256;
-/// The most spares of a job.
+/// The largest number of spares of a job.
 pub const MAX_SPARES: u32 = 8;

@@ -1,11 +1,11 @@
-//! Keeping pods off nodes.
+//! Keeps pods off nodes.
 
 use std::collections::BTreeSet;
 
 use serde_json::{Map, Value, json};
 
-/// Keeps a pod of `pod_spec` off these nodes, besides what it demands of nodes by itself: of its alternatives each gets
-/// the demand.
+/// Keeps a pod of `pod_spec` off these nodes, in addition to the pod's own demands on nodes. Each alternative among
+/// those demands gets the new demand.
 pub fn keep_off_nodes(nodes: &BTreeSet<String>, pod_spec: &mut Map<String, Value>) {
     if nodes.is_empty() {
         return;
@@ -28,7 +28,7 @@ pub fn keep_off_nodes(nodes: &BTreeSet<String>, pod_spec: &mut Map<String, Value
     let with_demand = |term: &Value| {
         let mut term = term.as_object().cloned().unwrap_or_default();
         let mut fields = array(term.get("matchFields"));
-        // of a field only one value may be given
+        // a field allows only one value
         fields.extend(nodes.iter().map(|node| json!({"key": "metadata.name", "operator": "NotIn", "values": [node]})));
         term.insert("matchFields".to_owned(), fields.into());
         Value::Object(term)

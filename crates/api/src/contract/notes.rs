@@ -1,18 +1,18 @@
-//! Sentences for people that a program reads too. Their words are here alone, so that who writes and who reads them
-//! agree.
+//! Sentences for people that programs read too. Their words are defined only here, so that writers and readers agree.
 
-/// Begins what stage 0 says in its log of the live page, whose address follows: nothing else has its token.
+/// The start of stage 0's log line about the live page, followed by the page's address. Nothing else contains the
+/// page's token.
 pub const PAGE_NOTE: &str = "the live page";
 
-/// The operator's event of a spare that has become a stage.
+/// The operator's event about a spare that has become a stage.
 pub const SPARE_TOOK_PLACE: &str = "SpareTookPlace";
 
-/// The message of that event; `stage` in the words of [`super::Mesh::name`].
+/// The message of that event. `stage` has the form of [`super::Mesh::name`].
 pub fn takeover_note(spare: u32, pod: &str, stage: &str) -> String {
     format!("spare {spare} (pod {pod}){}", took_place(stage))
 }
 
-/// The spare that took the place of `stage`, from such a message.
+/// The spare that took the place of `stage`, according to such a message.
 pub fn taker(note: &str, stage: &str) -> Option<u32> {
     let (spare, _) = note.strip_suffix(&took_place(stage))?.strip_prefix("spare ")?.split_once(' ')?;
     spare.parse().ok()

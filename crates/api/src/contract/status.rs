@@ -1,5 +1,5 @@
-//! The response of stage 0 at `/status`. It contains its identity, so that a poller can't take another attempt for its
-//! own.
+//! The response of stage 0 at `/status`. The response contains the stage's identity, so that a poller can't mistake
+//! another attempt for its own.
 
 use std::time::Duration;
 
@@ -28,26 +28,26 @@ string_enum! {
     }
 }
 
-/// A stage to which another one has lost its connection.
+/// A stage to which another stage has lost its connection.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct LostStage {
     /// The stage.
     pub stage: u32,
-    /// The incarnation of that pod in the attempt.
+    /// The incarnation of the stage's pod in the attempt.
     pub incarnation: u32,
-    /// Whether its process has ended for sure: its connections were closed.
+    /// Whether the stage's process has ended for sure, because its connections were closed.
     #[serde(default)]
     pub has_ended: bool,
 }
 
-/// A stage that has computed something wrong, or one of two of which one has.
+/// A stage that has computed something wrong, or one of two stages of which one has.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct SuspectedStage {
     /// The stage.
     pub stage: u32,
-    /// The incarnation of that pod in the attempt.
+    /// The incarnation of the stage's pod in the attempt.
     pub incarnation: u32,
 }
 
@@ -57,30 +57,30 @@ pub struct SuspectedStage {
 pub struct AuditStatus {
     /// A sentence for each of the last differences, the newest last.
     pub differences: Vec<String>,
-    /// The suspects of the newest one.
+    /// The suspects of the newest difference.
     pub suspects: Vec<SuspectedStage>,
 }
 
-/// The progress of a group, with its times. Times are milliseconds since 1970 by stage 0's clock; 0 is not yet.
+/// The progress of a group, with its times. Times are milliseconds since 1970 by stage 0's clock; 0 means not yet.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct GroupStatus {
-    /// The number of the group's fence: each group has a higher one than all before it.
+    /// The number of the group's fence. Each group has a higher number than all groups before it.
     pub fence: u64,
     /// The incarnation of each rank's pod or process, by rank; `None` for a rank that the group trains without.
     pub incarnations: Vec<Option<u32>>,
-    /// All stages have joined.
+    /// The time at which all stages had joined.
     #[serde(deserialize_with = "count")]
     pub joined_at: u64,
-    /// All stages have loaded.
+    /// The time at which all stages had loaded.
     #[serde(deserialize_with = "count")]
     pub loaded_at: u64,
-    /// The first step is finished.
+    /// The time at which the first step was finished.
     #[serde(deserialize_with = "count")]
     pub first_step_at: u64,
 }
 
-/// The answer of `/status`. Unknown fields are tolerated: the reader may be older.
+/// The answer of `/status`. Unknown fields are ignored, because the reader may be older than the writer.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct StageStatus {
@@ -91,50 +91,50 @@ pub struct StageStatus {
     pub attempt: u64,
     /// The pod's UID.
     pub pod_uid: String,
-    /// The stage. A spare that has none yet answers 0.
+    /// The stage; 0 for a spare that has no stage yet.
     pub stage: u32,
     /// The incarnation of this stage in this attempt.
     pub incarnation: u32,
     /// The number of a spare that has no stage yet.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub spare: Option<u32>,
-    /// Its phase.
+    /// The stage's phase.
     pub phase: StagePhase,
-    /// The activity of the stage, for people; empty if the phase says it all.
+    /// The activity of the stage, for people; empty if the phase says everything.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub message: String,
-    /// The stage that this one has lost, as long as the group has not formed again.
+    /// The stage that this stage has lost, as long as the group has not formed again.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub lost: Option<LostStage>,
-    /// The number of the last fence that this stage took to lead a group; 0 if it took none. Of several stages the one
-    /// with the highest leads the group, or led the last one.
+    /// The number of the last fence that this stage took to lead a group; 0 if it took none. Among several stages, the
+    /// stage with the highest number leads the group, or led the last one.
     #[serde(deserialize_with = "count")]
     pub leader_fence: u64,
-    /// The group, once it has joined and until it is lost.
+    /// The group, from the time when it has joined until it is lost.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub group: Option<GroupStatus>,
-    /// How far training is.
+    /// The progress of training.
     pub progress: ProgressStatus,
     /// The newest committed checkpoint.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub checkpoint: Option<CheckpointStatus>,
-    /// Why the last checkpoint could not be saved; none as soon as one is committed.
+    /// The reason why the last checkpoint could not be saved; `None` as soon as a checkpoint is committed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub save_failure: Option<String>,
-    /// In what the environments differed in which the run was trained so far, so that its numbers may be others than
-    /// those of a run in one environment; empty if they did not, none if that isn't known.
+    /// The differences between the environments in which the run was trained so far. With differences, the run's
+    /// numbers may differ from those of a run in one environment. Empty if there are none, `None` if that isn't known.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub environment_differences: Option<Vec<String>>,
     /// The findings of audits; `None` as long as nothing was audited.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub audit: Option<AuditStatus>,
-    /// Counts the changes that are news, see [`StageStatus::is_news_after`]. 0 from a stage that does not count them.
+    /// Counts the changes that are news; see [`StageStatus::is_news_after`]. 0 from a stage that does not count them.
     #[serde(deserialize_with = "count")]
     pub revision: u64,
 }
 
 impl StageStatus {
-    /// Whether it differs from `before` in more than progress, which a reader need not learn of at once.
+    /// Whether this status differs from `before` in more than progress, which a reader need not learn at once.
     pub fn is_news_after(&self, before: &StageStatus) -> bool {
         let without_progress = |status: &StageStatus| StageStatus {
             message: String::new(),
@@ -146,8 +146,8 @@ impl StageStatus {
     }
 }
 
-/// The query of `/status`: with a revision, the answer comes as soon as the status has another, or when the time is
-/// over.
+/// The query of `/status`. With a revision, the answer comes as soon as the status has another revision, or when the
+/// time is over.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct StatusQuery {

@@ -1,5 +1,5 @@
-//! The content of a stage's termination message: enough to pick the root cause out of N dead stages, and the
-//! last progress, which so survives the stage.
+//! The content of a stage's termination message: enough to find the root cause among N dead stages, and the last
+//! progress, which survives the stage in this way.
 
 use serde::{Deserialize, Serialize};
 
@@ -44,12 +44,12 @@ string_enum! {
 }
 
 impl FailureKind {
-    /// Whether the same step would fail the same way again, the arithmetic being bit for bit the same.
+    /// Whether the same step would fail in the same way again, because the arithmetic is the same bit for bit.
     pub const fn is_deterministic(self) -> bool {
         matches!(self, Self::NonFinite | Self::Mismatch | Self::Data)
     }
 
-    /// The exit code that goes with it.
+    /// The exit code of this kind of failure.
     pub const fn exit_code(self) -> ExitCode {
         match self {
             Self::Done => ExitCode::Done,
@@ -62,7 +62,7 @@ impl FailureKind {
     }
 }
 
-/// The termination message of a stage. Unknown fields are tolerated: the reader may be older.
+/// The termination message of a stage. Unknown fields are ignored, because the reader may be older than the writer.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct TerminationMessage {
@@ -93,7 +93,7 @@ impl TerminationMessage {
         Self { kind, stage, step: None, action: None, message: message.into(), progress: None, checkpoint: None }
     }
 
-    /// One line of JSON of at most 4096 bytes: the sentence is shortened, at a character's boundary, to what fits.
+    /// One line of JSON of at most 4096 bytes. The message is shortened at a character boundary to fit.
     pub fn to_json(&self) -> String {
         let mut shortened = self.clone();
         loop {
@@ -101,8 +101,8 @@ impl TerminationMessage {
             let Some(excess) = json.len().checked_sub(TERMINATION_MESSAGE_BYTES).filter(|excess| *excess > 0) else {
                 return json;
             };
-            // An escaped character takes up to six bytes for one: several rounds may be needed, each takes something
-            // off.
+            // An escaped character takes up to six bytes, so several rounds may be needed. Each round shortens the
+            // message.
             let text = shortened.message.trim_end_matches("...");
             if text.is_empty() {
                 shortened = Self::new(self.kind, self.stage, "");
@@ -115,7 +115,8 @@ impl TerminationMessage {
         }
     }
 
-    /// Reads a message, whose texts are made [`visible`]; none if it isn't one (a custom trainer may write anything).
+    /// Reads a message, whose texts are made [`visible`]; `None` if the text isn't a message, since a custom trainer
+    /// may write anything.
     pub fn from_json(text: &str) -> Option<Self> {
         let read: Self = serde_json::from_str(text).ok()?;
         let shown = |text: &str| visible(text).into_owned();

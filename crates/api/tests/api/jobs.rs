@@ -6,7 +6,7 @@ pub(crate) const MINIMAL: &str = include_str!("../jobs/minimal.yaml");
 pub(crate) const FULL: &str = include_str!("../jobs/full.yaml");
 pub(crate) const CUSTOM: &str = include_str!("../jobs/custom.yaml");
 
-/// A job with fields set, as by `--set`.
+/// A job with fields set as by `--set`.
 pub(crate) fn with(job: &str, overrides: &[(&str, &str)]) -> Result<PipelineJob, ParseError> {
     let overrides: Vec<_> = overrides.iter().map(|(path, value)| ((*path).to_owned(), (*value).to_owned())).collect();
     parse_with(job, "job.yaml", &overrides)

@@ -1,4 +1,4 @@
-//! Job files, good and bad, and the sentences that the bad ones get.
+//! Job files, valid and invalid, and the sentences about the invalid ones.
 
 use proptest::prelude::*;
 use stagecoach_api::job::*;
@@ -44,7 +44,7 @@ fn yaml_and_json_bring_the_same_job_back() {
 
 #[test]
 fn a_bad_file_is_refused_with_place_field_and_remedy() {
-    // (a text of the minimal job, what replaces it, the sentence after the file's name)
+    // (a text of the minimal job, its replacement, the sentence after the file's name)
     let rows = [
         ("peak: 1e-3", "peek: 1e-3", "25:20: spec.training.learningRate.peek: unknown field; did you mean `peak`?"),
         (
@@ -225,7 +225,7 @@ proptest! {
         let _ = parse_with(MINIMAL, "x", &[(path, value)]).map(|job| job.validate());
     }
 
-    /// A damaged job is closer to a job than random text is.
+    /// A damaged job resembles a job more than random text does.
     #[test]
     fn parsing_a_damaged_job_never_panics(at in 0..FULL.len(), length in 0..20_usize, text in "[-a-z0-9:{}\\[\\]#&*!|>'\"%@,.? \n\t]{0,12}") {
         let mut damaged = FULL.to_owned();

@@ -1,4 +1,4 @@
-//! Each rule of `validate` has a job that breaks it, and the sentence that it gets.
+//! Each rule of `validate` has a job that breaks it, and the expected sentence.
 
 use stagecoach_api::Problem;
 
@@ -323,7 +323,7 @@ fn what_fits_is_not_refused() {
         &[("data.paths", "[\"**/*.txt\"]")],
         &[("data.paths", "[books/a.txt, \"books/*.txt\"]"), ("storage.path", "books/run-1")],
         &[("stages", "256")],
-        // A job that was scaled keeps its list; the planner gives way to Auto.
+        // A job that was scaled keeps its list. The planner then falls back to Auto.
         &[("stages", "3"), ("pipeline.partition", "{strategy: Explicit, layers: [1, 3]}")],
         &[("pipeline.partition", "{strategy: Explicit, layers: [0, 4]}")],
         &[("pipeline", "{schedule: {type: Interleaved1F1B}, virtualStages: 2}")],

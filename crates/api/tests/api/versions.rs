@@ -20,7 +20,7 @@ fn fields_at_their_default_are_left_out_and_read_back() {
     assert!(written["training"].get("optimizer").is_none(), "{written:#}");
 }
 
-/// The operator hashes this text: another order would restart the attempts of jobs that an earlier version started.
+/// The operator hashes this text. Another order would restart the attempts of jobs that an earlier version started.
 #[test]
 fn a_number_of_chunks_has_the_place_and_the_default_of_earlier_versions() {
     let others = r#""recompute":"Full","transport":"Tcp","encryption":"Required""#;

@@ -1,4 +1,4 @@
-//! Acquiring a fence: claims the next number and fences off older groups.
+//! Acquiring a fence: a group claims the next number and fences off older groups.
 
 use std::io::ErrorKind;
 
@@ -15,22 +15,21 @@ impl Fence {
     /// Acquires the next fence and fences off all older ones.
     ///
     /// # Errors
-    /// `FencedOff` if a newer group acquired one meanwhile; `NoFolderRename` if the volume can't do what a commit
-    /// needs; or if the volume fails.
+    /// `FencedOff` if a newer group acquired a fence meanwhile; `NoFolderRename` if the volume lacks an operation that
+    /// a commit needs; or if the volume fails.
     pub fn acquire(volume: &dyn Volume) -> Result<Fence, CheckpointError> {
         Fence::acquire_next(volume, None, stagecoach_files::random_hex())
     }
 
-    /// Acquires the fence after fence `last`, which is the newest one that the caller has seen: one caller at most
-    /// does.
+    /// Acquires the fence after fence `last`, the newest fence that the caller has seen. At most one caller succeeds.
     ///
     /// # Errors
-    /// `FencedOff` if another has acquired it; or as [`Fence::acquire`].
+    /// `FencedOff` if another group has acquired that fence; otherwise as [`Fence::acquire`].
     pub fn acquire_after(volume: &dyn Volume, last: u64) -> Result<Fence, CheckpointError> {
         Fence::acquire_next(volume, Some(last), stagecoach_files::random_hex())
     }
 
-    /// Acquires a fence for the job `owner`: the next one, or the one after `last`.
+    /// Acquires a fence for the job `owner`: the next fence, or the fence after `last`.
     ///
     /// # Errors
     /// As [`Fence::acquire_after`].
@@ -42,17 +41,17 @@ impl Fence {
         for folder in [FENCES_DIR, CHECKPOINTS_DIR] {
             ensure_dir(volume, folder).map_err(volume_io(volume, "create", folder))?;
         }
-        // a dangling link, to a volume that is not mounted, must not look like an empty folder
+        // a dangling link, for example to a volume that is not mounted, must not look like an empty folder
         volume.list(CHECKPOINTS_DIR).map_err(volume_io(volume, "list", CHECKPOINTS_DIR))?;
         let number = claim_next(volume, last)?;
         let fence = Fence { number, holder };
         let work = fence.work_dir();
         make_dir_idempotent(volume, &work)
             .map_err(|e| fence.or_fenced_off(volume, volume_io(volume, "create", &work)(e)))?;
-        // listed after our folder exists: a later group sees it and renames it
+        // listed after this group's folder exists: a later group then sees the folder and renames it
         let seen = fences(volume)?;
         if let Some(newer) = seen.iter().map(|(n, _)| *n).filter(|n| *n > number).max() {
-            // suspended since listing: a folder created too late is not a claim
+            // this group was suspended since it listed the fences: a folder that was created too late is no claim
             let _ = volume.remove_dir(&work).and_then(|()| volume.remove_dir(&paths::fence_path(number)));
             let by = fence.other_owner(volume);
             return Err(CheckpointError::FencedOff { fence: number, newest: Some(newer), by });
@@ -69,7 +68,7 @@ impl Fence {
     }
 }
 
-/// Creates the folder `highest + 1`, which claims that number. `highest` must still be `expected`, if that is given.
+/// Creates the folder `highest + 1`, which claims that number. If `expected` is given, `highest` must still equal it.
 fn claim_next(volume: &dyn Volume, expected: Option<u64>) -> Result<u64, CheckpointError> {
     let mut last = None;
     for _ in 0..MAX_ATTEMPTS {
@@ -98,7 +97,7 @@ fn fence_off(volume: &dyn Volume, number: u64) -> Result<(), CheckpointError> {
     let from = paths::fence_path(number);
     for again in 0.. {
         match volume.rename(&from, &paths::fenced_path(number, again)) {
-            // number reused, see the module's comment
+            // the number was reused; see the module's documentation
             Err(e) if target_exists(&e) => {}
             // another group fenced it off first
             Err(e) if e.kind() == ErrorKind::NotFound => break,
@@ -111,8 +110,8 @@ fn fence_off(volume: &dyn Volume, number: u64) -> Result<(), CheckpointError> {
     Ok(())
 }
 
-/// Removes the folders of holders that are fenced off, also by a group that died before it came to that; what is in
-/// them is moved, as removing it may take long.
+/// Removes the folders of fenced-off holders, including those that a group left because it died first. The contents are
+/// moved instead of removed, because removing them may take long.
 fn retire_holders(volume: &dyn Volume) -> Result<(), CheckpointError> {
     for entry in list_or_none(volume, FENCES_DIR)? {
         if paths::parse_fence_dir_name(&entry.name).is_some_and(|(_, held)| !held) {
@@ -126,7 +125,7 @@ fn retire_holders(volume: &dyn Volume) -> Result<(), CheckpointError> {
     Ok(())
 }
 
-/// Moves what is in a holder's folder, in which a late group may still create something, and removes the folder.
+/// Moves the contents of a holder's folder, where a late group may still create files, and removes the folder.
 fn retire(volume: &dyn Volume, holder: &str) -> Result<(), CheckpointError> {
     let mut last = None;
     for again in 0..MAX_ATTEMPTS {
@@ -136,7 +135,7 @@ fn retire(volume: &dyn Volume, holder: &str) -> Result<(), CheckpointError> {
         }
         let retired = paths::retired_path(holder, again);
         match make_dir_idempotent(volume, &retired) {
-            // another group removes the whole fence
+            // another group is removing the whole fence
             Err(e) if e.kind() == ErrorKind::NotFound => return Ok(()),
             made => made.map_err(volume_io(volume, "create", &retired))?,
         }

@@ -1,14 +1,14 @@
-//! Fencing: which group may write to the volume.
+//! Fencing: decides which group may write to the volume.
 //!
-//! Everything unfinished is in `fences/<number>/<holder>/`, and whatever changes a checkpoint (commit, prune, set
-//! aside) is a rename out of or into that folder. A newer group renames `fences/<number>` once, and from then on each
-//! of those renames fails with `NotFound`, wherever the older group was stopped. The holder's name is random, so that a
-//! late `mkdir` of an old number, by a group that was suspended between listing and creating, does not make the first
+//! All unfinished files are in `fences/<number>/<holder>/`. Every change of a checkpoint (commit, prune, set aside) is
+//! a rename out of or into that folder. A newer group renames `fences/<number>` once, and from then on each such rename
+//! fails with `NotFound`, wherever the older group was stopped. The holder's name is random, because a suspended group
+//! may create the folder of an old number long after it has listed the fences. Its late `mkdir` must not make the first
 //! holder's paths valid again.
 //!
-//! A client of NFS may remember for a minute which folder a path was, and a rename goes by the folders' handles,
-//! whatever they are called now. So the newer group also moves what is in the holder's folder to another one and
-//! removes it: its handle is worth nothing then, to whoever remembers it.
+//! An NFS client may cache for a minute which folder a path referred to, and a rename uses the folders' handles
+//! regardless of their current names. The newer group therefore also moves the contents of the holder's folder to
+//! another folder and removes the holder's folder. Its handle is then invalid for every client that has cached it.
 
 mod acquire;
 mod owner;
@@ -28,8 +28,8 @@ pub use published::{last_published, newest_published};
 use stale::empty_dir;
 pub use stale::remove_stale_fences;
 
-/// The right to change a job's checkpoints, until a newer group acquires the next fence. Stage 0 acquires it and sends
-/// it to all stages.
+/// The right to change a job's checkpoints, until a newer group acquires the next fence. Stage 0 acquires the fence and
+/// sends it to all stages.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Fence {
     number: u64,
@@ -37,15 +37,15 @@ pub struct Fence {
 }
 
 impl Fence {
-    /// Number of the fence: higher is newer.
+    /// The number of the fence. A newer fence has a higher number.
     pub fn number(&self) -> u64 {
         self.number
     }
 
-    /// Checks that the fence is still held. `fences/` is listed again, so that a client of NFS asks its server.
+    /// Checks that the fence is still held. Lists `fences/` again, so that an NFS client asks its server.
     ///
     /// # Errors
-    /// `FencedOff` if not; or if the volume fails.
+    /// `FencedOff` if the fence is no longer held; or if the volume fails.
     pub fn check(&self, volume: &dyn Volume) -> Result<(), CheckpointError> {
         let seen = fences(volume)?;
         let work = self.work_dir();
@@ -60,7 +60,7 @@ impl Fence {
         }
     }
 
-    /// Removes files of unfinished saves and prunes from the work directory.
+    /// Removes the files of unfinished saves and prunes from the work directory.
     ///
     /// # Errors
     /// `FencedOff`, or if the volume fails.
@@ -68,7 +68,7 @@ impl Fence {
         empty_dir(volume, &self.work_dir()).map_err(|e| self.or_fenced_off(volume, e))
     }
 
-    /// Replaces the small file `name` in the job's folder, atomically and only while the fence is held.
+    /// Replaces the small file `name` in the job's folder, atomically, and only while the fence is held.
     ///
     /// # Errors
     /// `FencedOff`, or if the volume fails.
@@ -83,25 +83,26 @@ impl Fence {
         write().map_err(|e| self.or_fenced_off(volume, e))
     }
 
-    /// Publishes `name` to who looks for the newest group ([`newest_published`]) and may read its folder, which is its
-    /// owner's alone: at once, and only while the fence is held; it goes with the fence. It is the name of an empty
-    /// file, so that a group can begin also on a volume that is full.
+    /// Publishes `name` to processes that look for the newest group ([`newest_published`]). Only the user that owns the
+    /// fence's folder can read the name. Publishing takes effect at once, and only while the fence is held; the name
+    /// disappears with the fence. `name` is the name of an empty file, so that a group can begin even if the volume is
+    /// full.
     ///
     /// # Errors
     /// `FencedOff`, or if the volume fails.
     pub fn publish(&self, volume: &dyn Volume, name: &str) -> Result<(), CheckpointError> {
         let folder = paths::fence_path(self.number);
         let created = volume.create(&format!("{folder}/{name}"));
-        // the name may be secret: the error is of the folder
+        // `name` may be secret, so the error contains only the folder
         created.map(drop).map_err(|e| self.or_fenced_off(volume, volume_io(volume, "publish a name in", &folder)(e)))
     }
 
-    /// The job that holds it, if it was acquired for one.
+    /// The job that holds the fence, if the fence was acquired for a job.
     pub fn owner(&self) -> Option<FenceOwner> {
         FenceOwner::of_holder(&self.holder)
     }
 
-    /// The job that holds the newest fence, if it is known to be another than this fence's.
+    /// The job that holds the newest fence, if it is known to be another job than this fence's.
     fn other_owner(&self, volume: &dyn Volume) -> Option<FenceOwner> {
         let own = self.owner()?;
         newest_owner(volume).ok().flatten().filter(|newest| *newest != own)
@@ -111,12 +112,12 @@ impl Fence {
         &self.holder
     }
 
-    /// Path of the folder for unfinished files: it no longer exists once a newer group has acquired a fence.
+    /// Path of the folder for unfinished files. The folder no longer exists once a newer group has acquired a fence.
     pub fn work_dir(&self) -> String {
         format!("{}/{}", paths::fence_path(self.number), self.holder)
     }
 
-    /// Returns `FencedOff` if `error` is a missing file and the fence is no longer held; else `error`.
+    /// Returns `FencedOff` if `error` is a missing file and the fence is no longer held; otherwise `error`.
     pub(crate) fn or_fenced_off(&self, volume: &dyn Volume, error: CheckpointError) -> CheckpointError {
         match error.is_not_found() {
             true => self.check(volume).err().unwrap_or(error),
@@ -125,7 +126,7 @@ impl Fence {
     }
 }
 
-/// The entries of a folder; none if it does not exist.
+/// The entries of a folder; empty if the folder does not exist.
 fn list_or_none(volume: &dyn Volume, folder: &str) -> Result<Vec<DirEntry>, CheckpointError> {
     match volume.list(folder) {
         Err(e) if e.kind() == ErrorKind::NotFound => Ok(Vec::new()),

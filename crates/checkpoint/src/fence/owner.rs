@@ -1,12 +1,12 @@
-//! The owner of a fence. The job's name and UID are in the name of the holder's folder, so that they are there as soon
-//! as the fence is held. A fence of an earlier version, or of a command, has none.
+//! The owner of a fence. The name of the holder's folder contains the job's name and UID, so that the owner is known as
+//! soon as the fence is held. A fence of an earlier version or of a command has no owner.
 
 use super::{fences, list_or_none};
 use crate::error::CheckpointError;
 use crate::paths;
 use crate::volume::Volume;
 
-/// Characters of a UID that are kept: a file name must hold it beside the job's name.
+/// Maximum number of characters of a UID in a folder's name, so that the name also has room for the job's name.
 const MAX_UID: usize = 64;
 
 /// The job whose group holds a fence.
@@ -19,18 +19,18 @@ pub struct FenceOwner {
 }
 
 impl FenceOwner {
-    /// A job, by its name and UID; characters that may have a meaning in a path become `_`.
+    /// A job with a name and a UID. Characters that may have a meaning in a path become `_`.
     pub fn new(job: &str, uid: &str) -> FenceOwner {
         let plain = |c: char| if c.is_ascii_alphanumeric() || c == '-' { c } else { '_' };
         FenceOwner { job: job.chars().map(plain).collect(), uid: uid.chars().map(plain).take(MAX_UID).collect() }
     }
 
-    /// A name for the folder of a holder, of this owner.
+    /// A new name for a holder's folder of this owner.
     pub(super) fn new_holder(&self) -> String {
         format!("{},{},{}", stagecoach_files::random_hex(), self.job, self.uid)
     }
 
-    /// The owner that a holder's name has.
+    /// The owner in a holder's name; `None` if the name has no owner.
     pub(super) fn of_holder(name: &str) -> Option<FenceOwner> {
         match name.split(',').collect::<Vec<_>>()[..] {
             [_, job, uid] => Some(FenceOwner::new(job, uid)),
@@ -45,7 +45,7 @@ impl std::fmt::Display for FenceOwner {
     }
 }
 
-/// The number of the newest fence that was ever taken and is still there; 0 without one.
+/// The number of the newest fence, held or fenced off, whose folder still exists; 0 if there is none.
 ///
 /// # Errors
 /// If the volume fails.
@@ -53,7 +53,7 @@ pub fn newest_fence(volume: &dyn Volume) -> Result<u64, CheckpointError> {
     Ok(fences(volume)?.into_iter().map(|(number, _)| number).max().unwrap_or(0))
 }
 
-/// The owner of the newest fence that is held; none if it has none.
+/// The owner of the newest held fence; `None` if that fence has no owner, or if no fence is held.
 ///
 /// # Errors
 /// If the volume fails.

@@ -5,8 +5,8 @@ use crate::error::CheckpointError;
 use crate::paths::{self, FENCES_DIR};
 use crate::volume::{DirEntry, Volume};
 
-/// The number of the newest fence, and the name with `prefix` that its group has published, or none yet; `None` without
-/// a fence. The folders are listed again at every call: network file systems then ask their server.
+/// The number of the newest held fence, and the name with `prefix` that its group has published, if any; `None` if no
+/// fence is held. Every call lists the folders again, so that network file systems ask their server.
 ///
 /// # Errors
 /// If the volume fails.
@@ -15,8 +15,8 @@ pub fn newest_published(volume: &dyn Volume, prefix: &str) -> Result<Option<(u64
     Ok(Some((newest, published_in(volume, &paths::fence_path(newest), prefix)?)))
 }
 
-/// The number of the newest fence whose group has published a name with `prefix`, and that name: also of one that is
-/// fenced off, as long as its folder is there.
+/// The newest fence whose group has published a name with `prefix`: its number and that name. A fenced-off fence counts
+/// as well, as long as its folder exists.
 ///
 /// # Errors
 /// If the volume fails.
@@ -32,7 +32,7 @@ pub fn last_published(volume: &dyn Volume, prefix: &str) -> Result<Option<(u64, 
     Ok(None)
 }
 
-/// The name with `prefix` in the folder of a fence; none in one that was fenced off or removed since.
+/// The name with `prefix` in the folder of a fence; `None` if the fence has since been fenced off or removed.
 fn published_in(volume: &dyn Volume, folder: &str, prefix: &str) -> Result<Option<String>, CheckpointError> {
     let mut names = list_or_none(volume, folder)?.into_iter().map(|entry| entry.name);
     Ok(names.find(|name| name.starts_with(prefix)))

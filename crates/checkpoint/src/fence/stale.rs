@@ -1,4 +1,4 @@
-//! Removing the files of groups that are fenced off.
+//! Removing the files of fenced-off groups.
 
 use super::{fences, list_or_none};
 use crate::damaged::{move_to_damaged, parse_damaged_entry_name};
@@ -6,8 +6,8 @@ use crate::error::{CheckpointError, volume_io};
 use crate::paths::{self, CHECKPOINTS_DIR, FENCES_DIR};
 use crate::volume::{Volume, remove_tree};
 
-/// Removes files of fenced-off groups, and of groups that ended while they began. May take long: they can be many
-/// gigabytes.
+/// Removes the files of fenced-off groups, and of groups that ended while they were starting. The call may take long,
+/// because the files may have many gigabytes.
 ///
 /// # Errors
 /// If the volume fails.
@@ -15,7 +15,7 @@ pub fn remove_stale_fences(volume: &dyn Volume) -> Result<(), CheckpointError> {
     for entry in volume.list(FENCES_DIR).map_err(volume_io(volume, "list", FENCES_DIR))? {
         if paths::parse_fence_dir_name(&entry.name).is_some_and(|(_, held)| !held) {
             match remove_stale_fence(volume, &format!("{FENCES_DIR}/{}", entry.name)) {
-                Err(e) if e.is_not_found() => {} // another group removes them too
+                Err(e) if e.is_not_found() => {} // another group also removes them
                 removed => removed?,
             }
         }
@@ -23,14 +23,14 @@ pub fn remove_stale_fences(volume: &dyn Volume) -> Result<(), CheckpointError> {
     remove_stale_probes(volume)
 }
 
-/// Removes what groups have left that ended while they probed the volume.
+/// Removes the folders of groups that ended while they probed the volume.
 fn remove_stale_probes(volume: &dyn Volume) -> Result<(), CheckpointError> {
     let probes = list_or_none(volume, CHECKPOINTS_DIR)?;
     let probes = || probes.iter().filter_map(|entry| paths::parse_probe_dir_name(&entry.name));
     if probes().next().is_none() {
         return Ok(());
     }
-    // listed after the probes: a holder's folder is there before its probe
+    // listed after the probes, because a holder's folder exists before its probe
     let mut holders = Vec::new();
     for (number, _) in fences(volume)?.into_iter().filter(|(_, held)| *held) {
         holders.extend(list_or_none(volume, &paths::fence_path(number))?.into_iter().map(|entry| entry.name));
@@ -49,7 +49,7 @@ fn remove_stale_fence(volume: &dyn Volume, fenced: &str) -> Result<(), Checkpoin
     remove_tree(volume, fenced).map_err(volume_io(volume, "remove", fenced))
 }
 
-/// Empties a holder's folder; pending moves to `damaged/` are completed.
+/// Empties a holder's folder. Pending moves to `damaged/` are completed.
 pub(super) fn empty_dir(volume: &dyn Volume, folder: &str) -> Result<(), CheckpointError> {
     for entry in volume.list(folder).map_err(volume_io(volume, "list", folder))? {
         let path = format!("{folder}/{}", entry.name);

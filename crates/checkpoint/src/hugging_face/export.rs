@@ -1,4 +1,4 @@
-//! Export of a checkpoint's weights: a plain model directory, or one file. Every tensor is verified.
+//! Export of a checkpoint's weights as a model directory, or as one file. Every tensor is verified.
 
 use crate::error::{CheckpointError, volume_io};
 use crate::manifest::TensorEntry;
@@ -8,16 +8,16 @@ use crate::safetensors::{TensorReader, WrittenShard, write_file, write_shard};
 use crate::save::{StageFiles, weights_index_json};
 use crate::volume::{Volume, make_dir_idempotent, remove_tree, rename_idempotent, sync_dir};
 
-/// Format of an export.
+/// The format of an export.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ExportFormat {
-    /// A directory as Hugging Face's tools write it: configuration, tokenizer, weights.
+    /// A directory in Hugging Face's layout: configuration, tokenizer, and weights.
     HuggingFace,
     /// One safetensors file with all weights.
     SingleFile,
 }
 
-/// Result of an export.
+/// The result of an export.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ExportSummary {
     /// Names of the files.
@@ -28,12 +28,13 @@ pub struct ExportSummary {
     pub bytes: u64,
 }
 
-/// Writes the weights of `checkpoint` as `name` on the volume `out`: to a temporary name, then renamed, so that `name`
-/// is never incomplete. `on_read` is called with the bytes of each tensor that was read and verified.
+/// Writes the weights of `checkpoint` as `name` on the volume `out`. The files have a temporary name until the last
+/// rename, so that `name` is never incomplete. `on_read` receives the number of bytes of each tensor that was read and
+/// verified.
 ///
 /// # Errors
 /// `Damaged` if a tensor does not match its hash; if `name` exists; or if the volume fails. The temporary files are
-/// removed then.
+/// then removed.
 pub fn export(
     checkpoint: &CheckpointReader,
     format: ExportFormat,
@@ -48,7 +49,7 @@ pub fn export(
             ExportFormat::HuggingFace => write_directory(checkpoint, out, &partial, on_read)?,
             ExportFormat::SingleFile => write_single(checkpoint, out, &partial, name, on_read)?,
         };
-        ensure_absent(out, name)?; // renaming a file would replace another
+        ensure_absent(out, name)?; // because a rename would replace an existing file
         rename_idempotent(out, &partial, name).map_err(volume_io(out, "publish", name))?;
         sync_dir(out, "")?;
         Ok(summary)
@@ -120,7 +121,7 @@ fn write_single(
     Ok(summary)
 }
 
-/// Copies one tensor at a time, each verified by its hash before it is written.
+/// Copies one tensor at a time. The hash of each tensor is verified before the tensor is written.
 fn copy_tensors(
     checkpoint: &CheckpointReader,
     tensors: &[&TensorEntry],

@@ -13,15 +13,15 @@ use crate::safetensors::{LazyTensor, TensorReader};
 use crate::save::PendingCheckpoint;
 use crate::volume::Volume;
 
-/// Identity of an imported checkpoint: it matches no job, so that none resumes from it.
+/// The identity of an imported checkpoint. The identity matches no job, so that no job resumes from the checkpoint.
 const IMPORTED_IDENTITY: &str = "imported";
 
 /// Commits the tensors `names` of `model`, as fp32, and `small_files` (name and content) as the first checkpoint on
-/// `volume`. The identity in `metadata` is replaced by one that matches no job.
+/// `volume`. Replaces the identity in `metadata` by one that matches no job.
 ///
 /// # Errors
-/// If there are checkpoints already; if a tensor can't be read or its type is not supported; or if the volume fails.
-/// Nothing is committed then.
+/// If the volume already has checkpoints; if a tensor can't be read or its type is not supported; or if the volume
+/// fails. Nothing is committed then.
 pub fn import(
     volume: &dyn Volume,
     model: &ModelFiles,

@@ -1,4 +1,4 @@
-//! Hugging Face model directories: read, written from a checkpoint, and imported as one.
+//! Hugging Face model directories: reading one, writing one from a checkpoint, and importing one as a checkpoint.
 
 mod export;
 mod import;

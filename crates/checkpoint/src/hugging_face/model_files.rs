@@ -1,5 +1,6 @@
-//! Reading a Hugging Face model directory, checkpoints included: one `model.safetensors`, else an index and its shards,
-//! in transformers' order. Headers are read when it is opened, a tensor's bytes on request.
+//! Reading a Hugging Face model directory, such as a checkpoint's folder: one `model.safetensors`, otherwise an index
+//! and its shards, in transformers' order. Opening the directory reads only the headers; a tensor's bytes are read on
+//! request.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -14,16 +15,16 @@ use crate::paths::{self, SINGLE_WEIGHTS_FILE, WEIGHTS_INDEX_FILE};
 use crate::safetensors::{read_header, to_f32};
 use crate::volume::FileReader;
 
-/// The file that makes a directory one of an adapter, such as LoRA's, for another model's weights.
+/// A file that marks a directory as an adapter, such as LoRA's, for the weights of another model.
 const ADAPTER_FILE: &str = "adapter_config.json";
 
-/// Weights that PyTorch pickled.
+/// Files with weights in PyTorch's pickle format.
 const PICKLED_FILES: [&str; 3] = ["pytorch_model.bin", "pytorch_model.bin.index.json", "consolidated.00.pth"];
 
-/// Bytes of two tensors that are compared at a time.
+/// The number of bytes per step when two tensors are compared.
 const COMPARED_BYTES: usize = 1 << 20;
 
-/// The weights of a model directory, open.
+/// The weights of an open model directory.
 #[derive(Debug)]
 pub struct ModelFiles {
     folder: PathBuf,
@@ -31,7 +32,7 @@ pub struct ModelFiles {
     tensors: BTreeMap<String, StoredTensor>,
 }
 
-/// Element type and shape of a tensor.
+/// The element type and shape of a tensor.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TensorType {
     /// Element type, as safetensors spells it.
@@ -50,7 +51,7 @@ struct OpenShard {
 struct StoredTensor {
     shard: usize,
     kind: TensorType,
-    /// From the start of the file.
+    /// Offset in bytes from the start of the file.
     offset: u64,
     bytes: usize,
 }
@@ -79,7 +80,7 @@ impl ModelFiles {
         Ok(files)
     }
 
-    /// A sentence on files of the directory that are not read.
+    /// A sentence that names the files of the directory that are not read.
     pub fn note(&self) -> Option<String> {
         let is_single = self.shards.iter().any(|shard| shard.path == self.folder.join(SINGLE_WEIGHTS_FILE));
         (is_single && self.folder.join(WEIGHTS_INDEX_FILE).exists()).then(|| {
@@ -114,7 +115,7 @@ impl ModelFiles {
         Ok(())
     }
 
-    /// Opens a shard; returns its tensors.
+    /// Opens a shard and returns its tensors.
     fn add_shard(&mut self, name: &str) -> Result<BTreeMap<String, StoredTensor>, CheckpointError> {
         let path = self.folder.join(name);
         let file = File::open(&path).map_err(io("open", &path))?;
@@ -143,17 +144,17 @@ impl ModelFiles {
         &self.folder
     }
 
-    /// Names of the tensors, sorted.
+    /// The names of the tensors, sorted.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.tensors.keys().map(String::as_str)
     }
 
-    /// Type of a tensor; `None` if there is no such tensor.
+    /// The type of a tensor; `None` if there is no such tensor.
     pub fn tensor(&self, name: &str) -> Option<&TensorType> {
         self.tensors.get(name).map(|tensor| &tensor.kind)
     }
 
-    /// Path of the file that holds a tensor; `None` if there is no such tensor.
+    /// The path of the file that holds a tensor; `None` if there is no such tensor.
     pub fn file_of(&self, name: &str) -> Option<&Path> {
         self.tensors.get(name).and_then(|tensor| self.shards.get(tensor.shard)).map(|shard| shard.path.as_path())
     }
@@ -227,10 +228,11 @@ fn read_index(folder: &Path) -> Result<Option<Index>, CheckpointError> {
         .map_err(|e| CheckpointError::Content { path, problem: format!("is no index of weights: {e}") })
 }
 
-/// Refuses a directory with an adapter, whose weights are changes of another model's, or of those beside it.
+/// Refuses a directory with an adapter: the adapter's weights are changes to the weights of another model, or to those
+/// in the same directory.
 ///
 /// # Errors
-/// If there is one.
+/// If the directory has an adapter.
 pub fn refuse_adapter(folder: &Path) -> Result<(), CheckpointError> {
     match folder.join(ADAPTER_FILE).exists() {
         false => Ok(()),

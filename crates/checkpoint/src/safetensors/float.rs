@@ -7,8 +7,8 @@ pub fn is_float(dtype: Dtype) -> bool {
     matches!(dtype, Dtype::F32 | Dtype::F16 | Dtype::BF16 | Dtype::F64)
 }
 
-/// Converts little-endian values of `dtype` to little-endian fp32: exactly from F16 and BF16, rounded to the nearest
-/// from F64. `None` if `dtype` is not supported.
+/// Converts little-endian values of `dtype` to little-endian fp32. F16 and BF16 are converted exactly; F64 is rounded
+/// to the nearest value. `None` if `dtype` is not supported.
 pub fn to_f32(dtype: Dtype, bytes: Vec<u8>) -> Option<Vec<u8>> {
     match dtype {
         Dtype::F32 => Some(bytes),
@@ -23,7 +23,7 @@ fn convert_each<const N: usize>(bytes: &[u8], value: impl Fn([u8; N]) -> f32) ->
     bytes.as_chunks::<N>().0.iter().flat_map(|&chunk| value(chunk).to_le_bytes()).collect()
 }
 
-/// IEEE 754 binary16: one sign bit, five of exponent, ten of fraction.
+/// Converts an IEEE 754 binary16 value: one sign bit, five exponent bits, ten fraction bits.
 fn f16_to_f32(bits: u16) -> f32 {
     let sign = u32::from(bits >> 15) << 31;
     let (exponent, fraction) = (u32::from(bits >> 10 & 0x1f), u32::from(bits & 0x3ff));

@@ -1,4 +1,4 @@
-//! Tensors that are read when they are written: a copy of a model has one tensor in memory at a time.
+//! Tensors that are read only when they are written, so that copying a model needs memory for one tensor at a time.
 
 use std::borrow::Cow;
 use std::cell::RefCell;
@@ -10,7 +10,7 @@ use crate::error::CheckpointError;
 /// Reads the bytes of tensors, by name.
 pub(crate) struct TensorReader<'a> {
     read: &'a dyn Fn(&str) -> Result<Vec<u8>, CheckpointError>,
-    /// [`View::data`] cannot return an error: it returns no data and stores the error here.
+    /// The first read error. [`View::data`] can't return an error, so it returns no data and stores the error here.
     failed: RefCell<Option<CheckpointError>>,
 }
 
@@ -27,12 +27,12 @@ impl<'a> TensorReader<'a> {
         TensorReader { read, failed: RefCell::new(None) }
     }
 
-    /// A view of the tensor `name`, which is read as `dtype`.
+    /// A view of the tensor `name`. The bytes are read as `dtype`.
     pub(crate) fn view(&'a self, name: &'a str, dtype: Dtype, shape: &'a [usize]) -> (String, LazyTensor<'a>) {
         (name.to_owned(), LazyTensor { reader: self, name, dtype, shape })
     }
 
-    /// The stored read error if there is one, else `written`, the result of writing the views.
+    /// The stored read error, if any; otherwise `written`, the result of writing the views.
     pub(crate) fn finish<T>(&self, written: Result<T, CheckpointError>) -> Result<T, CheckpointError> {
         self.failed.take().map_or(written, Err)
     }

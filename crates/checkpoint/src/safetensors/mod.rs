@@ -1,4 +1,4 @@
-//! Safetensors files: written one tensor at a time with hashes, read by offset.
+//! Safetensors files: written with hashes, one tensor at a time, and read by offset.
 
 mod float;
 mod header;

@@ -1,4 +1,4 @@
-//! Writing safetensors files, one tensor at a time, with hashes.
+//! Writing safetensors files with hashes, one tensor at a time.
 
 use std::collections::{BTreeSet, HashMap};
 use std::io;
@@ -15,20 +15,20 @@ use crate::volume::{FileWriter, Volume};
 /// Bytes per write, and per update of the hashes.
 const WRITE_CHUNK_BYTES: usize = 1 << 20;
 
-/// A shard that was written.
+/// A shard that has been written.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WrittenShard {
     /// The file.
     pub file: FileEntry,
-    /// Its tensors, in the file's order.
+    /// The shard's tensors, in the file's order.
     pub tensors: Vec<TensorEntry>,
 }
 
-/// Called before each write of a file; its error cancels the rest.
+/// Called before each write of a file. An error cancels the remaining writes.
 pub type CancelCheck<'a> = &'a (dyn Fn() -> io::Result<()> + Sync);
 
-/// Writes `tensors` (name and value) as the safetensors file `path`, and syncs it. [`View::data`] is called for one
-/// tensor at a time, so views that read on demand have one tensor in memory.
+/// Writes `tensors` (name and value) as the safetensors file `path`, and syncs the file. [`View::data`] is called for
+/// one tensor at a time, so that views that read on demand keep only one tensor in memory.
 ///
 /// # Errors
 /// If the volume fails, a name occurs twice, or a tensor's length does not match its shape.
@@ -40,14 +40,14 @@ pub fn write_shard<V: View>(
     write_shard_cancellable(volume, path, tensors, &|| Ok(()))
 }
 
-/// The same, until `check_cancelled` fails, which is called before each write.
+/// Like [`write_shard`], but `check_cancelled` is called before each write, and its error cancels the remaining writes.
 pub(crate) fn write_shard_cancellable<V: View>(
     volume: &dyn Volume,
     path: &str,
     tensors: &[(String, V)],
     check_cancelled: CancelCheck,
 ) -> Result<WrittenShard, CheckpointError> {
-    // as safetensors requires: the widest types first, for alignment
+    // safetensors requires the widest types first, for alignment
     let mut order: Vec<&(String, V)> = tensors.iter().collect();
     order.sort_by(|(a, x), (b, y)| y.dtype().cmp(&x.dtype()).then(a.cmp(b)));
     let header =
@@ -87,7 +87,7 @@ pub(crate) fn write_file(volume: &dyn Volume, path: &str, bytes: &[u8]) -> Resul
     file.finish(path.rsplit('/').next().unwrap_or(path).to_owned())
 }
 
-/// The header with its length before it, padded so that the tensors start aligned.
+/// The header, preceded by its length, and padded so that the tensors start aligned.
 fn encode_header<V: View>(tensors: &[&(String, V)]) -> Result<Vec<u8>, String> {
     let mut names = BTreeSet::new();
     let mut infos = Vec::with_capacity(tensors.len());
@@ -111,7 +111,7 @@ fn encode_header<V: View>(tensors: &[&(String, V)]) -> Result<Vec<u8>, String> {
     Ok(header)
 }
 
-/// Writer of a file that counts and hashes its bytes.
+/// Writes a file, and counts and hashes its bytes.
 struct HashingWriter<'v> {
     volume: &'v dyn Volume,
     path: &'v str,
@@ -136,7 +136,8 @@ impl<'v> HashingWriter<'v> {
         self.write_chunks(bytes)
     }
 
-    /// Writes a tensor and returns its hash. Large tensors are hashed and written in parallel: both take about as long.
+    /// Writes a tensor and returns its hash. A large tensor is hashed and written in parallel, because both take about
+    /// equally long.
     fn write_and_hash(&mut self, bytes: &[u8]) -> Result<Hash, CheckpointError> {
         let mut hasher = std::mem::take(&mut self.hasher);
         let mut own = Hasher::new();

@@ -1,9 +1,9 @@
 //! Writing large files with `O_DIRECT`, bypassing the page cache, with several writes in flight.
 //!
-//! A checkpoint is written once and read, if ever, by other processes. Through the page cache it would cost a copy of
-//! every byte and evict pages that others use, and its speed would vary several-fold with the free pages. A direct
-//! write returns when the device, or the server, has the bytes: one at a time, a slow network would wait for its
-//! answers most of the time.
+//! A checkpoint is written once, and read rarely and by other processes. Writes through the page cache would cost a
+//! copy of every byte and evict pages that other processes use, and their speed would vary several-fold with the number
+//! of free pages. A direct write returns when the device or the server has the bytes. With one write at a time, a slow
+//! network would spend most of the time waiting for answers.
 
 use std::fs::File;
 use std::io::{self, ErrorKind};
@@ -14,7 +14,7 @@ use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use super::FileWriter;
 use super::write_queue::{Sink, WriteQueue};
 
-/// Writes whole buffers with `O_DIRECT` where the file system supports it, and the remainder without.
+/// Writes whole buffers with `O_DIRECT` if the file system supports it, and the remainder without.
 pub(super) struct DirectWriter {
     queue: WriteQueue<DirectFile>,
 }
@@ -45,7 +45,7 @@ trait Descriptor {
     /// Sets or clears `O_DIRECT`.
     fn set_direct(&self, direct: bool) -> io::Result<()>;
 
-    /// Writes as much of `bytes` as one call does; returns how much.
+    /// Makes one call that writes a prefix of `bytes`. Returns the length of the prefix.
     fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<usize>;
 }
 
@@ -63,7 +63,7 @@ impl Descriptor for File {
 
 impl<F: Descriptor + Send + Sync + 'static> Sink for DirectFile<F> {
     fn write_at(&self, mut bytes: &[u8], mut offset: u64, is_whole: bool) -> io::Result<()> {
-        // without support for direct writes, this or the write fails
+        // without support for direct writes, either this call or the write fails
         let mut direct = self.file.set_direct(is_whole).is_ok() && is_whole;
         while !bytes.is_empty() {
             match self.file.write_at(bytes, offset) {
@@ -73,7 +73,8 @@ impl<F: Descriptor + Send + Sync + 'static> Sink for DirectFile<F> {
                     offset += written as u64;
                 }
                 Err(e) if e.kind() == ErrorKind::Interrupted => {}
-                // also after a short write, as on a full disk: the buffered write then returns the real error
+                // also after a short write, for example on a full disk: the buffered write then returns the actual
+                // error
                 Err(e) if e.kind() == ErrorKind::InvalidInput && direct => {
                     self.file.set_direct(false)?;
                     direct = false;
@@ -93,8 +94,8 @@ mod tests {
 
     use super::*;
 
-    /// A device with sectors of 512 bytes: directly it takes whole ones only, at most `most` bytes a call, and
-    /// `capacity` in all.
+    /// A device with sectors of 512 bytes. A direct write takes whole sectors only. A call takes at most `most` bytes,
+    /// and the device `capacity` bytes in total.
     struct Device {
         state: Mutex<DeviceState>,
         supports_direct: bool,
@@ -142,7 +143,7 @@ mod tests {
         }
     }
 
-    /// Bytes of a whole buffer here.
+    /// Bytes of a whole buffer in these tests.
     const WHOLE: usize = 8 * SECTOR;
 
     fn content() -> Vec<u8> {
@@ -151,7 +152,8 @@ mod tests {
 
     #[test]
     fn what_a_short_direct_write_leaves_is_written_through_the_page_cache() {
-        // whole sectors at a time stay direct; where a call ends within one, the rest can't be
+        // a device that takes whole sectors stays direct; if a call ends inside a sector, the rest can't be written
+        // directly
         for (most, buffered) in [(WHOLE, false), (2 * SECTOR, false), (SECTOR + 100, true), (7, true)] {
             let device = Device::new(true, most, WHOLE);
             device.write_at(&content(), 0, true).unwrap();
@@ -174,7 +176,7 @@ mod tests {
         }
     }
 
-    /// A device, or a server, that answers late.
+    /// A device or a server with a latency.
     struct Late {
         file: DirectFile,
         latency: Duration,
@@ -187,7 +189,8 @@ mod tests {
         }
     }
 
-    /// Printed, not asserted: what is left with 2 ms before each write of the speed that `dd conv=fsync` has without.
+    /// Prints, for a latency of 2 ms before each write, the speed relative to `dd conv=fsync` without a latency.
+    /// Nothing is asserted.
     #[test]
     #[ignore = "measures: run it alone, on a quiet machine, with --nocapture"]
     fn speed_with_a_latency_of_2_ms() {

@@ -14,22 +14,22 @@ use crate::paths;
 #[derive(Clone, Debug)]
 pub struct FileSystemVolume {
     root: PathBuf,
-    /// The one checkpoint, by its path on the volume, of a volume that [`FileSystemVolume::of_checkpoint`] makes.
+    /// The path of the only checkpoint on a volume that [`FileSystemVolume::of_checkpoint`] returns.
     alone: Option<String>,
 }
 
 impl FileSystemVolume {
-    /// The volume in `root`, which is not accessed yet.
+    /// The volume in `root`. This call does not access `root`.
     pub fn new(root: &Path) -> FileSystemVolume {
         FileSystemVolume { root: root.to_owned(), alone: None }
     }
 
-    /// The volume of nothing but the checkpoint of `step` in `folder`, wherever that lies: to be read.
+    /// A read-only view of `folder`, wherever it is, as a volume with only the checkpoint of `step`.
     pub(crate) fn of_checkpoint(folder: &Path, step: u64) -> FileSystemVolume {
         FileSystemVolume { root: folder.to_owned(), alone: Some(paths::checkpoint_path(step)) }
     }
 
-    /// The volume in `root`, after creating missing folders, durably.
+    /// The volume in `root`. Missing folders are created durably.
     ///
     /// # Errors
     /// If the folder can't be created.
@@ -99,7 +99,7 @@ impl Volume for FileSystemVolume {
 
     fn available_bytes(&self, path: &str) -> Option<u64> {
         let found = rustix::fs::statvfs(self.absolute(path)).ok()?;
-        // some file systems over object stores have no size
+        // some file systems over object stores report no size
         (found.f_blocks > 0).then(|| found.f_bavail.saturating_mul(found.f_frsize))
     }
 }

@@ -1,5 +1,6 @@
-//! The shared folder, as the few operations that a checkpoint needs. Each is atomic with respect to failures and
-//! crashes, so that tests can enumerate them. Paths are relative to the job's folder, with `/` between names.
+//! The shared folder, reduced to the operations that a checkpoint needs. Each operation is atomic with respect to
+//! failures and crashes, so that tests can enumerate the operations. Paths are relative to the job's folder, with `/`
+//! between names.
 
 mod direct_io;
 mod file_system;
@@ -15,25 +16,25 @@ pub(crate) use operations::{
     target_exists,
 };
 
-/// One entry of a folder.
+/// An entry of a folder.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct DirEntry {
-    /// Name, with replacement characters for invalid UTF-8.
+    /// The name, with replacement characters for invalid UTF-8.
     pub name: String,
-    /// Whether it is a folder (a link to one is not).
+    /// Whether the entry is a folder (a link to a folder is not).
     pub is_dir: bool,
 }
 
-/// The operations on the shared folder. Errors are the operating system's, with its kinds.
+/// The operations on the shared folder. Errors have the operating system's kinds.
 pub trait Volume: Send + Sync {
-    /// Full path, for messages.
+    /// The full path, for messages.
     fn display(&self, path: &str) -> PathBuf;
     /// Creates one folder.
     ///
     /// # Errors
     /// `AlreadyExists` if the name exists, `NotFound` if the parent is missing.
     fn make_dir(&self, path: &str) -> io::Result<()>;
-    /// The same, for a folder that its owner alone can list and enter.
+    /// Like [`Volume::make_dir`], for a folder that only its owner can list and enter.
     ///
     /// # Errors
     /// As [`Volume::make_dir`].
@@ -41,7 +42,7 @@ pub trait Volume: Send + Sync {
     /// Lists the entries of a folder, sorted by name.
     ///
     /// # Errors
-    /// `NotFound`, `NotADirectory`, or the device's.
+    /// `NotFound`, `NotADirectory`, or the device's error.
     fn list(&self, path: &str) -> io::Result<Vec<DirEntry>>;
     /// Creates a file and opens it for writing.
     ///
@@ -51,27 +52,27 @@ pub trait Volume: Send + Sync {
     /// Opens a file for reading. It stays readable after a rename, and on local file systems after a removal.
     ///
     /// # Errors
-    /// `NotFound`, `IsADirectory`, or the device's.
+    /// `NotFound`, `IsADirectory`, or the device's error.
     fn open(&self, path: &str) -> io::Result<Box<dyn FileReader>>;
-    /// Moves a file or folder, atomically. A file replaces a file, a folder an empty folder, and nothing else.
+    /// Moves a file or folder atomically. A file may replace only a file, and a folder only an empty folder.
     ///
     /// # Errors
-    /// `NotFound`, `DirectoryNotEmpty`, `AlreadyExists`, `NotADirectory`, or the device's.
+    /// `NotFound`, `DirectoryNotEmpty`, `AlreadyExists`, `NotADirectory`, or the device's error.
     fn rename(&self, from: &str, to: &str) -> io::Result<()>;
     /// Removes a file.
     ///
     /// # Errors
-    /// `NotFound`, or the device's.
+    /// `NotFound`, or the device's error.
     fn remove_file(&self, path: &str) -> io::Result<()>;
     /// Removes an empty folder.
     ///
     /// # Errors
-    /// `NotFound`, `DirectoryNotEmpty`, or the device's.
+    /// `NotFound`, `DirectoryNotEmpty`, or the device's error.
     fn remove_dir(&self, path: &str) -> io::Result<()>;
-    /// Makes the entries of a folder durable, but not their content.
+    /// Makes the entries of a folder durable, but not the content of its files.
     ///
     /// # Errors
-    /// The device's: it is then unknown which entries are durable.
+    /// The device's error. It is then unknown which entries are durable.
     fn sync_dir(&self, path: &str) -> io::Result<()>;
     /// Bytes that can still be written below a folder; `None` if the volume does not say.
     fn available_bytes(&self, _path: &str) -> Option<u64> {
@@ -79,30 +80,30 @@ pub trait Volume: Send + Sync {
     }
 }
 
-/// A file being written, front to back.
+/// A file that is being written from front to back.
 pub trait FileWriter: Send {
     /// Appends all of `bytes`.
     ///
     /// # Errors
-    /// The device's; how much was written is then unknown.
+    /// The device's error. It is then unknown how many bytes were written.
     fn write(&mut self, bytes: &[u8]) -> io::Result<()>;
     /// Makes the content durable.
     ///
     /// # Errors
-    /// The device's: the content must then be considered lost.
+    /// The device's error. The content must then be considered lost.
     fn sync(&mut self) -> io::Result<()>;
 }
 
 /// A file open for reading.
 pub trait FileReader: Send + Sync {
-    /// Size, bytes.
+    /// The size in bytes.
     ///
     /// # Errors
-    /// The device's.
+    /// The device's error.
     fn size(&self) -> io::Result<u64>;
     /// Fills `buffer` from `offset` (bytes).
     ///
     /// # Errors
-    /// `UnexpectedEof` if the file ends before the buffer does, or the device's.
+    /// `UnexpectedEof` if the file ends before `buffer` is full, or the device's error.
     fn read_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<()>;
 }

@@ -1,11 +1,11 @@
-//! Operations that take several calls on a [`Volume`], or that a retry by NFS must not fail.
+//! Operations that need several calls on a [`Volume`], or that must not fail because NFS repeats a call.
 
 use std::io::{self, ErrorKind};
 
 use super::Volume;
 use crate::error::{CheckpointError, volume_io};
 
-/// Removes a folder and its entries, one by one; a missing folder is not an error.
+/// Removes a folder and its entries, one entry at a time. A missing folder is not an error.
 pub(crate) fn remove_tree(volume: &dyn Volume, path: &str) -> io::Result<()> {
     let entries = match volume.list(path) {
         Err(e) if e.kind() == ErrorKind::NotFound => return Ok(()),
@@ -21,7 +21,7 @@ pub(crate) fn remove_tree(volume: &dyn Volume, path: &str) -> io::Result<()> {
     ignore_not_found(volume.remove_dir(path))
 }
 
-/// Creates a folder that no other process creates: `AlreadyExists` means that NFS retried the call.
+/// Creates a folder that no other process creates. `AlreadyExists` therefore means that NFS repeated the call.
 pub(crate) fn make_dir_idempotent(volume: &dyn Volume, path: &str) -> io::Result<()> {
     match volume.make_dir(path) {
         Err(e) if e.kind() == ErrorKind::AlreadyExists => Ok(()),
@@ -29,7 +29,7 @@ pub(crate) fn make_dir_idempotent(volume: &dyn Volume, path: &str) -> io::Result
     }
 }
 
-/// Renames a folder to a path that does not exist: if `from` is missing and `to` exists, NFS retried the call.
+/// Renames a folder to a path that does not exist. If `from` is missing and `to` exists, NFS repeated the call.
 pub(crate) fn rename_idempotent(volume: &dyn Volume, from: &str, to: &str) -> io::Result<()> {
     match volume.rename(from, to) {
         Err(e) if e.kind() == ErrorKind::NotFound && volume.list(to).is_ok() => Ok(()),
@@ -40,16 +40,16 @@ pub(crate) fn rename_idempotent(volume: &dyn Volume, from: &str, to: &str) -> io
 /// Creates a folder if it does not exist, and syncs its parent.
 pub(crate) fn ensure_dir(volume: &dyn Volume, path: &str) -> io::Result<()> {
     make_dir_idempotent(volume, path)?;
-    // also if it existed: its creator may have crashed before the sync
+    // also if the folder existed, because its creator may have crashed before the sync
     volume.sync_dir(parent(path))
 }
 
-/// Parent folder of `path`; the job's folder is `""`.
+/// The parent folder of `path`; `""` for the job's folder.
 fn parent(path: &str) -> &str {
     path.rsplit_once('/').map_or("", |(parent, _)| parent)
 }
 
-/// Treats `NotFound` as removed: two groups may remove the same folder.
+/// Treats `NotFound` as success, because two groups may remove the same folder.
 pub(crate) fn ignore_not_found(removed: io::Result<()>) -> io::Result<()> {
     match removed {
         Err(e) if e.kind() == ErrorKind::NotFound => Ok(()),
@@ -64,7 +64,7 @@ pub(crate) fn read_file(volume: &dyn Volume, path: &str) -> io::Result<Vec<u8>> 
     reader.read_at(0, &mut bytes).map(|()| bytes)
 }
 
-/// Syncs a folder's entries.
+/// Makes the entries of a folder durable.
 pub(crate) fn sync_dir(volume: &dyn Volume, folder: &str) -> Result<(), CheckpointError> {
     volume.sync_dir(folder).map_err(volume_io(volume, "sync", folder))
 }

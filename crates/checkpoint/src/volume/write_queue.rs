@@ -1,35 +1,35 @@
-//! Bytes, front to back, as writes of whole buffers of which several are under way at a time.
+//! Writes a sequence of bytes in whole buffers, with several writes in flight.
 
 use std::io;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
-/// Alignment that devices require of addresses, offsets and lengths of direct writes.
+/// The alignment that devices require for addresses, offsets and lengths of direct writes.
 const ALIGNMENT_BYTES: usize = 4096;
 
-/// Bytes per write.
+/// The number of bytes per write.
 const BUFFER_BYTES: usize = 1 << 20;
 
-/// Writes under way at a time: with answers after 2 ms they move up to 4 GB/s.
+/// The number of writes in flight. With a latency of 2 ms they reach up to 4 GB/s.
 const WRITES_IN_FLIGHT: usize = 8;
 
 /// The destination of the bytes.
 pub(super) trait Sink: Send + Sync + 'static {
-    /// Writes all of `bytes` at `offset`; called by several threads at a time. `is_whole` says that it is a whole
-    /// buffer, aligned for a direct write; the last one of a file may not be, and is then written alone.
+    /// Writes all of `bytes` at `offset`. Several threads call it at the same time. `is_whole` means that `bytes` is a
+    /// whole buffer, aligned for a direct write. The last buffer of a file may be shorter; it is written alone.
     fn write_at(&self, bytes: &[u8], offset: u64, is_whole: bool) -> io::Result<()>;
 }
 
-/// Writes to a [`Sink`]. Nothing is written any more once it is dropped.
+/// Writes to a [`Sink`]. No write starts after the queue has been dropped.
 pub(super) struct WriteQueue<S> {
     sink: Arc<S>,
-    /// The buffer that is being filled, and how far.
+    /// The buffer that is being filled. `filled` is the number of its bytes that are in use.
     buffer: Option<Buffer>,
     filled: usize,
     /// The offset of the buffer in the file.
     offset: u64,
-    /// Started by the first whole buffer.
+    /// The writing threads, started by the first whole buffer.
     writers: Option<Writers>,
 }
 
@@ -42,10 +42,10 @@ impl<S: Sink> WriteQueue<S> {
         &self.sink
     }
 
-    /// Takes the bytes; they may be written later.
+    /// Queues the bytes. They may be written later.
     ///
     /// # Errors
-    /// The sink's, also of bytes that were taken earlier.
+    /// The sink's error, which may concern bytes of earlier calls.
     pub(super) fn write(&mut self, mut bytes: &[u8]) -> io::Result<()> {
         while !bytes.is_empty() {
             let mut buffer = match (self.buffer.take(), &mut self.writers) {
@@ -73,7 +73,7 @@ impl<S: Sink> WriteQueue<S> {
     /// Waits until all bytes are written.
     ///
     /// # Errors
-    /// The sink's.
+    /// The sink's error.
     pub(super) fn flush(&mut self) -> io::Result<()> {
         if let Some(writers) = &mut self.writers {
             writers.finish()?;
@@ -87,7 +87,7 @@ impl<S: Sink> WriteQueue<S> {
     }
 }
 
-/// Memory with an aligned part of [`BUFFER_BYTES`], from `start`.
+/// A buffer of [`BUFFER_BYTES`] bytes, aligned, that begins at `start` of `memory`.
 struct Buffer {
     memory: Vec<u8>,
     start: usize,
@@ -112,9 +112,9 @@ impl Buffer {
 /// A whole buffer and its offset.
 type Write = (Buffer, u64);
 
-/// The threads that write, joined when dropped.
+/// The writing threads. Dropping the value joins them.
 struct Writers {
-    /// None once dropped.
+    /// `None` once dropped.
     full: Option<Sender<Write>>,
     written: Receiver<(Buffer, io::Result<()>)>,
     in_flight: usize,
@@ -130,7 +130,7 @@ impl Writers {
         let write = |_| {
             let (sink, writes, done) = (sink.clone(), writes.clone(), done.clone());
             std::thread::spawn(move || {
-                // the lock is held while waiting for the next buffer: one thread waits for it, the others for that one
+                // a thread holds the lock while it waits for the next buffer, and the other threads wait for the lock
                 let next = || writes.lock().unwrap_or_else(PoisonError::into_inner).recv();
                 while let Ok((buffer, offset)) = next() {
                     let result = sink.write_at(buffer.bytes(), offset, true);
@@ -151,7 +151,7 @@ impl Writers {
         Ok(())
     }
 
-    /// A buffer to fill, once no more than all threads are busy.
+    /// Returns a buffer to fill. Waits first if every thread already has a write.
     fn free_buffer(&mut self) -> io::Result<Buffer> {
         while self.in_flight >= WRITES_IN_FLIGHT {
             self.wait_for_one()?;
@@ -192,7 +192,8 @@ mod tests {
 
     const DEADLINE: Duration = Duration::from_secs(30);
 
-    /// The written buffer; a write returns only when as many as are allowed are under way, or none will follow.
+    /// A sink that stores the bytes. A write returns only when the maximum number of writes are in flight, or when no
+    /// other write will follow.
     #[derive(Default)]
     struct Gate {
         state: Mutex<GateState>,

@@ -1,5 +1,5 @@
-//! Faults at every call on the volume, of the coordinator and of another stage: crashing before, after and during it,
-//! with and without power loss; failing once; succeeding but returning an error.
+//! Faults at every call on the volume, by the coordinator and by another stage. The faults are crashes before, during
+//! and after the call, with and without power loss; a single failure; and a success that is reported as an error.
 
 use std::sync::Arc;
 
@@ -7,8 +7,8 @@ use crate::common::*;
 use stagecoach_checkpoint::*;
 use stagecoach_test_volumes::*;
 
-/// State of the volume before the attempt with faults, so that starting, loading, setting aside, removing stale fences,
-/// saving and pruning are all enumerated.
+/// A scenario before the attempt with faults. The scenarios together enumerate starting, loading, setting aside,
+/// removing stale fences, saving and pruning.
 #[derive(Clone, Copy)]
 struct CrashScenario {
     saved: u64,
@@ -48,7 +48,7 @@ impl CrashScenario {
         group
     }
 
-    /// The calls of `rank` without faults.
+    /// The calls that `rank` makes without faults.
     fn calls(self, rank: usize) -> Vec<VolumeCall> {
         let volume = self.volume();
         let counting = FaultyVolume::counting(self.mount.volume(&volume));
@@ -56,7 +56,8 @@ impl CrashScenario {
         counting.trace()
     }
 
-    /// A new attempt finds the committed checkpoints intact, and ends with the same bytes as a run without faults.
+    /// Asserts that a new attempt finds the committed checkpoints intact, and ends with the same bytes as a run without
+    /// faults.
     fn assert_resumes(self, volume: &MemoryVolume, acknowledged: u64, context: &str) {
         let mut next = self.mount.group(volume);
         let until = self.until + 2;
@@ -87,13 +88,13 @@ impl CrashScenario {
                         let mut group = self.group(&volume, rank, &faulty);
                         let ended = group.run(self.until);
                         assert!(faulty.has_fired(), "{context}");
-                        // some errors are ignored, but the process has crashed nevertheless
+                        // the group ignores some errors, but the process has crashed nevertheless
                         assert!(ended.as_ref().err().is_none_or(Crashed::is), "{context}: {ended:?}");
                         if let Some(loss) = loss {
                             volume.cut_power(loss);
                         }
                         self.assert_resumes(&volume, group.acknowledged, &context);
-                        // no file system loses both ends of a rename, as `Mixed` may
+                        // `Mixed` may lose both ends of a rename, which no real file system does
                         if self.damaged && loss != Some(mixed) {
                             let kept = volume.files("damaged");
                             assert!(kept.iter().any(|f| f.ends_with("manifest.json")), "{context}: {kept:?}");
@@ -121,7 +122,7 @@ fn a_crash_at_any_call_while_damage_is_set_aside() {
     DAMAGED.crash_everywhere();
 }
 
-/// With what every client remembers, of names that others have changed since.
+/// Every client also caches names that other clients have changed since.
 #[test]
 fn a_crash_at_any_call_of_a_client_of_nfs() {
     for scenario in [FIRST, RESUMED, DAMAGED] {
@@ -153,7 +154,7 @@ fn a_failing_call_costs_at_most_one_save() {
             group.tolerant = true;
             let ended = group.run(RESUMED.until);
             assert!(faulty.has_fired(), "{context}");
-            // a failed start ends the attempt, a failed save or prune is one failure, and either reports the error
+            // a failed start ends the attempt, a failed save or prune counts as one failure, and both report the error
             let errors: Vec<_> = group.failures.iter().chain(ended.as_ref().err()).map(ToString::to_string).collect();
             let [error_text] = &errors[..] else { panic!("{context}: {errors:?}") };
             assert!(error_text.contains(&format!("os error {error}")), "{context}: {error_text}");
@@ -170,7 +171,7 @@ fn a_failing_call_costs_at_most_one_save() {
 fn a_call_that_nfs_retried_is_not_a_failure() {
     for (at, call) in DAMAGED.calls(0).into_iter().enumerate() {
         let answers: &[i32] = match call.operation {
-            // of all renames only a commit has a target that may exist
+            // a commit is the only rename whose target may exist
             "rename"
                 if call.path.starts_with("fences/") && call.path.contains("/step-") && !call.path.ends_with(".txt") =>
             {

@@ -1,5 +1,5 @@
-//! Flipped bits, lost bytes, missing and unrelated files: never a crash, never wrong bytes, always the newest intact
-//! step.
+//! Flipped bits, lost bytes, missing files and unrelated files. Reading never crashes and never returns wrong bytes,
+//! and a resume always finds the newest intact step.
 
 use std::sync::Arc;
 
@@ -10,14 +10,14 @@ use stagecoach_test_volumes::*;
 
 const NEWEST: &str = "checkpoints/step-00000003";
 
-/// Steps 2 and 3 are committed.
+/// A volume on which steps 2 and 3 are committed.
 fn prepared() -> MemoryVolume {
     let volume = MemoryVolume::new();
     TestGroup::new(&volume).run(3).unwrap();
     volume
 }
 
-/// Step 3 is skipped, and set aside with a warning that names `file`; then the run resumes.
+/// Asserts that step 3 is skipped and set aside with a warning that names `file`, and that the run resumes.
 fn assert_resumes_from_older(volume: &MemoryVolume, file: &str, reason: &str) {
     let found = open_newest(volume, VerifyLevel::Contents, &[]).unwrap();
     assert_eq!(found.checkpoint.unwrap().manifest().step, 2);
@@ -66,7 +66,7 @@ fn only_the_files_of_the_tensors_that_are_asked_for_are_opened() {
     let other = whole.manifest().tensors.iter().find(|tensor| tensor.file != first.file).unwrap();
     let error = part.read(other).unwrap_err().to_string();
     assert!(error.contains("was not asked for"), "{error}");
-    // of those that are, each is checked as ever
+    // the file of the requested tensor is still checked
     volume.remove_file(&format!("{NEWEST}/{}", first.file)).unwrap();
     assert!(matches!(open_tensors(&volume, 3, &[first.name].into()), Err(CheckpointError::Damaged(_))));
 }
@@ -188,7 +188,7 @@ fn a_truncated_file_is_detected_by_its_size() {
 fn pruning_never_removes_the_newest_intact_one() {
     let volume = prepared();
     let fence = Fence::acquire(&volume).unwrap();
-    // 3 is damaged, which is not detected yet
+    // step 3 is damaged, but the damage is not detected yet
     assert_eq!(prune(&volume, &fence, RetentionPolicy { keep_last: 1, keep_every: 0 }, 2).unwrap(), [0; 0]);
     assert_eq!(prune(&volume, &fence, RetentionPolicy { keep_last: 1, keep_every: 0 }, 77).unwrap(), [0; 0]);
     assert_eq!(check(&volume), [3, 2]);
@@ -208,7 +208,7 @@ proptest! {
             if cut { bytes.truncate(at) } else { bytes[at] ^= 1u8 << bit }
         });
         prop_assert!(edited);
-        // each tensor: the right bytes, or an error
+        // each tensor has the right bytes, or reading it is an error
         if let Ok(loaded) = open(&volume, 3) {
             prop_assert!(loaded.verify().is_err());
             for (name, bytes) in state_at(3) {

@@ -1,4 +1,5 @@
-//! Export and import of models: equal bytes, no incomplete output under the final name, no unverified bytes.
+//! Export and import of models: the bytes are equal, no incomplete output has the final name, and no byte is used
+//! unverified.
 
 use std::sync::Arc;
 
@@ -150,7 +151,7 @@ fn an_import_that_fails_commits_nothing() {
     let volume = MemoryVolume::new();
     let message = import(&volume, &model, &names, metadata(), &[]).unwrap_err().to_string();
     assert!(message.ends_with("has no tensor more"), "{message}");
-    // truncated while it is read
+    // the file is truncated after it was opened
     let file = std::fs::File::options().write(true).open(folder.path().join("model.safetensors")).unwrap();
     file.set_len(600).unwrap();
     let refused = import(&volume, &model, &names[..6], metadata(), &[]).unwrap_err();

@@ -1,5 +1,5 @@
-//! Two groups on one volume: only the newer one commits, and its files are not changed, wherever the older one was
-//! suspended.
+//! Two groups on one volume. Wherever the older group was suspended, only the newer group commits, and its files are
+//! not changed.
 
 use std::sync::{Arc, Mutex};
 
@@ -10,7 +10,8 @@ use stagecoach_test_volumes::*;
 const BEFORE: u64 = 3;
 const UNTIL: u64 = 6;
 
-/// Three steps saved, and the newest one damaged, so that an older group may be suspended while it sets it aside.
+/// A volume with three saved steps, of which the newest is damaged, so that an older group may be suspended while it
+/// sets the checkpoint aside.
 fn prepared() -> MemoryVolume {
     let volume = MemoryVolume::new();
     TestGroup::new(&volume).run(BEFORE).unwrap();
@@ -20,7 +21,7 @@ fn prepared() -> MemoryVolume {
     volume
 }
 
-/// A group in which `rank`'s volume is `handle`, on that volume.
+/// A group on `volume` in which `rank` uses `handle`.
 fn group(volume: &MemoryVolume, mount: Mount, rank: usize, handle: &FaultyVolume<OneFault>) -> TestGroup {
     let mut group = mount.group(volume);
     group.volumes[rank] = Arc::new(handle.clone());
@@ -44,8 +45,8 @@ fn needed_files(volume: &MemoryVolume, fence: &Fence) -> Vec<(String, Vec<u8>)> 
     files.filter(|(path, _)| !path.contains("/.probe-")).collect()
 }
 
-/// The older group is suspended before each of its calls while `newer` groups run one after the other; the last of them
-/// is in the middle of a save when the older one continues.
+/// Suspends the older group before each of its calls, while `newer` groups run one after another. The last of them is
+/// in the middle of a save when the older group continues.
 fn suspend_at_every_call(mount: Mount, rank: usize, newer: u64) {
     let mut fenced_off = 0;
     for at in 0..calls(mount, rank) {
@@ -72,7 +73,7 @@ fn suspend_at_every_call(mount: Mount, rank: usize, newer: u64) {
         let ended = older.run(UNTIL);
         assert!(handle.has_fired(), "{context}");
         let (before, fence) = seen.lock().unwrap().take().unwrap();
-        // suspended before it had claimed a number, it becomes the newest
+        // if the older group was suspended before it had claimed a number, it becomes the newest
         let older_is_newest = older.fence.as_ref().is_some_and(|older| older.number() > fence.number());
         if older_is_newest {
             assert!(ended.unwrap() == state_at(UNTIL), "{context}");
@@ -82,7 +83,7 @@ fn suspend_at_every_call(mount: Mount, rank: usize, newer: u64) {
         }
         match ended {
             Err(CheckpointError::FencedOff { .. }) => fenced_off += 1,
-            // it found nothing to load, or had only files to remove
+            // the older group found nothing to load, or only had to remove files
             Err(CheckpointError::NoneIntact { .. }) | Ok(_) => {}
             Err(other) => panic!("{context}: {other}"),
         }
@@ -112,7 +113,7 @@ fn an_older_stage_can_neither_commit_nor_damage() {
     suspend_at_every_call(Mount::Local, 1, 2);
 }
 
-/// Its client still resolves the folder that the newer group has renamed.
+/// The older group's NFS client still resolves the folder that the newer group has renamed.
 #[test]
 fn an_older_group_on_nfs_can_neither_commit_nor_damage() {
     suspend_at_every_call(Mount::Nfs, 0, 1);
@@ -120,7 +121,7 @@ fn an_older_group_on_nfs_can_neither_commit_nor_damage() {
     suspend_at_every_call(Mount::Nfs, 1, 2);
 }
 
-/// The newer group has chosen what to resume from, and removed nothing yet that the older one has left.
+/// The newer group has chosen the checkpoint to resume from, but has not yet removed the older group's files.
 #[test]
 fn nothing_changes_once_a_newer_group_holds_the_fence() {
     for mount in [Mount::Local, Mount::Nfs] {
@@ -139,7 +140,7 @@ fn nothing_changes_once_a_newer_group_holds_the_fence() {
             let ended = group(&volume, mount, 0, &handle).run(UNTIL);
             let (before, fence) = seen.lock().unwrap().take().unwrap();
             if ended.is_ok() {
-                continue; // it claimed its number later, or was done
+                continue; // the older group claimed its number later, or was done
             }
             fenced_off += usize::from(matches!(ended, Err(CheckpointError::FencedOff { .. })));
             assert!(needed_files(&volume, &fence) == before, "{mount:?}, call {at}: {:?}", handle.trace()[at]);
@@ -191,8 +192,8 @@ fn exactly_one_racing_thread_holds_the_fence_on_a_file_system() {
     assert_eq!(holding, 1, "{fences:?}");
 }
 
-/// A group is suspended between choosing a number and claiming it; meanwhile two others claim it and the next one; then
-/// it claims the old number late, and crashes `calls` calls later.
+/// A group is suspended after it has chosen a number and before it claims the number. Meanwhile two other groups claim
+/// that number and the next one. The first group then claims the old number late, and crashes `calls` calls later.
 fn late_claim(volume: &MemoryVolume, older: impl FnOnce() + Send + 'static, calls: usize) {
     let dying = Arc::new(FaultyVolume::failing(Arc::new(volume.clone()), CLAIM + calls, VolumeFault::CrashBefore));
     let late = FaultyVolume::interrupted(dying, CLAIM, older);
@@ -201,7 +202,7 @@ fn late_claim(volume: &MemoryVolume, older: impl FnOnce() + Send + 'static, call
     assert_eq!((claim.operation, claim.path.as_str()), ("make_dir", "fences/0001"));
 }
 
-/// The call by which [`Fence::acquire`] claims its number.
+/// The index of the call by which [`Fence::acquire`] claims its number.
 const CLAIM: usize = 6;
 
 #[test]
@@ -247,7 +248,7 @@ fn a_number_that_was_used_twice_is_fenced_off_twice() {
     assert_eq!(held(), 1);
 }
 
-/// EXDEV comes of the rename into the folder of checkpoints, which is what a commit does.
+/// EXDEV is the error of the rename into the folder of checkpoints, which a commit makes as well.
 #[test]
 fn a_folder_of_checkpoints_on_another_file_system_is_refused_before_anything_is_trained() {
     let at = call_at("rename", "/probe");
@@ -258,8 +259,8 @@ fn a_folder_of_checkpoints_on_another_file_system_is_refused_before_anything_is_
     assert!(said.contains("checkpoints is on another file system than") && said.contains("fences"), "{said}");
 }
 
-/// A group that ends between the probe's rename and its removal leaves a folder, which is no checkpoint and goes with
-/// the next one.
+/// A group that ends between the probe's rename and its removal leaves a folder. The folder is no checkpoint, and the
+/// next group removes it.
 #[test]
 fn what_a_probe_leaves_is_no_checkpoint_and_is_removed() {
     let volume = MemoryVolume::new();
@@ -277,7 +278,7 @@ fn what_a_probe_leaves_is_no_checkpoint_and_is_removed() {
 fn a_fence_says_whose_it_is_and_who_lost_it_says_to_whom() {
     let volume = MemoryVolume::new();
     assert_eq!(newest_owner(&volume).unwrap(), None);
-    // of an earlier version, or of a command
+    // a fence of an earlier version, or of a command
     let unnamed = Fence::acquire(&volume).unwrap();
     assert_eq!((newest_owner(&volume).unwrap(), unnamed.owner()), (None, None));
     let (one, two) = (FenceOwner::new("one", "11-aa"), FenceOwner::new("two", "22,../bb"));
@@ -306,7 +307,7 @@ fn missing_fence_folder_is_reported() {
     assert_eq!(message, "fence 1 is held no more: this group's work ends here");
 }
 
-/// The call of [`Fence::acquire`] whose path ends so.
+/// The index of the first call of [`Fence::acquire`] with this operation and a path that ends with `end`.
 fn call_at(operation: &str, end: &str) -> usize {
     let counting = FaultyVolume::counting(Arc::new(MemoryVolume::new()));
     Fence::acquire(&counting).unwrap();
@@ -328,7 +329,7 @@ fn a_volume_that_can_not_rename_folders_is_refused_in_one_sentence() {
         );
         assert!(refused.to_string().contains(&expected), "{refused}");
     }
-    // of a volume that fails nothing is said
+    // a volume that fails for another reason is not reported as unsuitable
     let volume = FaultyVolume::failing(Arc::new(MemoryVolume::new()), at, VolumeFault::Fail(EIO));
     assert!(matches!(Fence::acquire(&volume).unwrap_err(), CheckpointError::Io { .. }));
 }
@@ -364,7 +365,7 @@ fn a_fenced_off_group_writes_nothing_and_gets_fenced_off() {
     newer.run(2).unwrap();
     let fenced = |outcome: Result<(), CheckpointError>| matches!(outcome, Err(CheckpointError::FencedOff { .. }));
     assert!(fenced(older.write_job_file(&volume, "result.json", b"late")));
-    // the newer group has committed this step already: that is not a success of the older one
+    // the newer group has already committed this step, which is no success of the older group
     assert!(fenced(older.pending_checkpoint(2).begin(&volume, &identity()).map(drop)));
     let result = volume.open("result.json").unwrap();
     let mut content = vec![0; result.size().unwrap() as usize];
@@ -372,7 +373,8 @@ fn a_fenced_off_group_writes_nothing_and_gets_fenced_off() {
     assert_eq!(content, b"again");
 }
 
-/// Two groups that want to follow the same one: whatever comes between the calls of the first, one of them does.
+/// Two groups try to acquire the fence after the same one. Whenever the second group interrupts the first, exactly one
+/// of them succeeds.
 #[test]
 fn one_group_at_most_takes_the_fence_after_another() {
     let prepared = || {

@@ -1,4 +1,4 @@
-//! Checkpoints on a volume: saved, loaded, damaged, fenced and exported, through the public API.
+//! Tests of checkpoints on a volume through the public API: saving, loading, damage, fences and export.
 #![allow(unreachable_pub, clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod common;

@@ -1,4 +1,4 @@
-//! Hugging Face model directories: read by offset, and errors name the file.
+//! Hugging Face model directories: tensors are read by offset, and errors name the file.
 
 use std::fs;
 use std::path::Path;
@@ -9,7 +9,7 @@ use tempfile::TempDir;
 
 const SHARD: &str = "model-00002-of-00002.safetensors";
 
-/// A safetensors file with this header.
+/// The bytes of a safetensors file with this header.
 fn file(header: &Value, data: &[u8]) -> Vec<u8> {
     let json = header.to_string();
     [&(json.len() as u64).to_le_bytes(), json.as_bytes(), data].concat()
@@ -19,7 +19,7 @@ fn one(dtype: &str, shape: Value, from: usize, to: usize) -> Value {
     json!({"dtype": dtype, "shape": shape, "data_offsets": [from, to]})
 }
 
-/// Two shards and an index; the second shard's data is `x`, 6 bytes, then `y`, 8 bytes.
+/// A directory with two shards and an index. The second shard has the data of `x`, 6 bytes, then of `y`, 8 bytes.
 fn sharded() -> TempDir {
     let folder = tempfile::tempdir().unwrap();
     let map = json!({"a": "model-00001-of-00002.safetensors", "x": SHARD, "y": SHARD});
@@ -57,7 +57,7 @@ fn shards_are_read_by_offset() {
     assert_eq!(files.read("y").unwrap(), (7..=14).collect::<Vec<u8>>());
     assert_eq!(files.read_f32("a").unwrap(), 1f32.to_le_bytes());
     assert!(files.read("z").unwrap_err().to_string().ends_with("has no tensor z"));
-    // truncated after it was opened
+    // the file is truncated after it was opened
     let shard = fs::File::options().write(true).open(folder.path().join(SHARD)).unwrap();
     shard.set_len(100).unwrap();
     assert!(matches!(files.read("y"), Err(CheckpointError::Io { path, .. }) if path.ends_with(SHARD)));
@@ -75,7 +75,7 @@ fn a_single_file_needs_no_index() {
     assert!(message.contains("has i in a type other than"), "{message}");
 }
 
-/// As transformers does.
+/// transformers uses the same order.
 #[test]
 fn a_single_file_comes_before_an_index() {
     let folder = sharded();
@@ -88,7 +88,7 @@ fn a_single_file_comes_before_an_index() {
         note.contains("has model.safetensors beside model.safetensors.index.json: the single file is read"),
         "{note}"
     );
-    // an index of before, whose shards are gone
+    // an index from an earlier save, whose shards are gone
     fs::remove_file(folder.path().join(SHARD)).unwrap();
     ModelFiles::open(folder.path()).unwrap();
 }
@@ -109,7 +109,7 @@ fn weights_in_other_formats_and_adapters_are_refused_by_their_file() {
 #[test]
 fn tensors_are_compared_by_type_and_bytes() {
     let folder = tempfile::tempdir().unwrap();
-    let count = (1 << 20) + 3; // more than is compared at a time
+    let count = (1 << 20) + 3; // more than one comparison step
     let (mut data, shape) = (vec![1; 4 * count], json!([count]));
     data[3 * count - 1] = 2;
     let part = |at: usize| one("U8", shape.clone(), at * count, (at + 1) * count);

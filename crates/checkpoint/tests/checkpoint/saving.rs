@@ -1,4 +1,4 @@
-//! The files of a save, and what it rejects.
+//! The files of a save, and the inputs that a save rejects.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -41,7 +41,7 @@ fn a_checkpoint_is_a_hugging_face_directory() {
     assert_eq!(header.metadata().as_ref().unwrap()["format"], "pt");
     assert_eq!(SafeTensors::deserialize(&bytes).unwrap().tensor("exp_avg.layers.0.w").unwrap().shape(), [2, 8]);
 
-    // and again, as a new group
+    // the same again, by a new group
     assert!(group.run(6).unwrap() == state_at(6));
     assert_eq!(std::fs::read_dir(folder.path().join("a/job/fences")).unwrap().count(), 1);
 }
@@ -76,7 +76,7 @@ fn a_committed_step_is_not_saved_again_nor_overwritten_by_another_identity() {
     let message = fence.pending_checkpoint(2).begin(&volume, &other).unwrap_err().to_string();
     assert!(message.contains("model.hiddenSize is 16 here and 8 in the checkpoint"), "{message}");
 
-    // it appeared after `begin`
+    // the checkpoint appeared after `begin`
     volume.rename("checkpoints/step-00000002", "aside").unwrap();
     let save = fence.pending_checkpoint(2);
     assert!(save.begin(&volume, &other).unwrap());
@@ -125,7 +125,7 @@ fn a_save_that_may_not_go_on_ends_at_its_next_write() {
     let save = fence.pending_checkpoint(1);
     assert!(save.begin(&volume, &identity()).unwrap());
     let asked = AtomicUsize::new(0);
-    // the header is the first write
+    // the first write is the header
     let go_on = || match asked.fetch_add(1, Ordering::Relaxed) {
         0..3 => Ok(()),
         _ => Err(std::io::Error::other("the group is over")),

@@ -17,7 +17,7 @@ use crate::tokenizer_training;
 const PARTS_DIR: &str = "parts";
 
 /// Bytes of text that are tokenised together, spread over the processors. A tokenizer's working memory is about a
-/// hundred times its text.
+/// hundred times the size of its text.
 const ENCODE_BATCH_BYTES: usize = 1 << 20;
 
 /// Builds the cache of one corpus and tokenizer.
@@ -29,7 +29,7 @@ pub(super) struct CacheBuilder<'a> {
     pub(super) part_bytes: u64,
 }
 
-/// The tokenizer to be used: [`TokenizerSource`](crate::TokenizerSource) once its file has been read.
+/// The tokenizer to use: a [`TokenizerSource`](crate::TokenizerSource) whose file, if any, has been read.
 pub(super) enum ResolvedTokenizer {
     Train { vocab_size: usize, parse: bool },
     File { tokenizer: Box<Tokenizer>, bytes: Vec<u8> },
@@ -46,7 +46,7 @@ pub(super) struct CacheContents {
 }
 
 impl CacheBuilder<'_> {
-    /// Completes the work of an earlier run: afterwards the folder lacks only `meta.json`.
+    /// Completes the work of an earlier run. Afterwards the folder lacks only `meta.json`.
     pub(super) fn run(&self, progress: &mut dyn FnMut(PrepareProgress)) -> Result<CacheContents, DataError> {
         let parts = self.folder.join(PARTS_DIR);
         fs::create_dir_all(&parts).map_err(DataError::io("create", &parts))?;
@@ -83,7 +83,8 @@ impl CacheBuilder<'_> {
         }
     }
 
-    /// The tokenizer, whose file is in the folder afterwards: trained if it isn't there, or the given one.
+    /// The tokenizer, whose file is in the folder afterwards. It is the given one, or the one in the folder, or is
+    /// trained now.
     fn prepare_tokenizer(&self, progress: &mut dyn FnMut(PrepareProgress)) -> Result<Tokenizer, DataError> {
         let path = self.folder.join(TOKENIZER_FILE);
         match self.tokenizer {
@@ -106,7 +107,7 @@ impl CacheBuilder<'_> {
         }
     }
 
-    /// The headers of all parts; those that don't exist yet are written.
+    /// The headers of all parts. Parts that don't exist yet are written.
     fn tokenise(
         &self,
         tokenizer: &Tokenizer,
@@ -157,7 +158,7 @@ impl CacheBuilder<'_> {
         Ok(headers)
     }
 
-    /// Concatenates the parts to the files that training maps.
+    /// Concatenates the parts into the files that training maps.
     fn concatenate_parts(&self, headers: &[PartHeader], tokens: u64) -> Result<(), DataError> {
         let open = |index: usize| {
             let path = self.part_path(index);
@@ -182,7 +183,7 @@ impl CacheBuilder<'_> {
     }
 }
 
-/// Texts to tokenise together, each with whether its document ends with it.
+/// Texts to tokenise together, each with a flag for whether it ends its document.
 #[derive(Default)]
 struct TextBatch {
     texts: Vec<String>,

@@ -1,4 +1,4 @@
-//! `meta.json`: the contents of a finished cache, and the files it was made from.
+//! `meta.json`: the contents of a finished cache, and the files that it was made from.
 
 use std::collections::HashMap;
 use std::fs::{self, File};
@@ -22,7 +22,7 @@ pub(super) struct Meta {
     pub(super) sources: Vec<FileHash>,
 }
 
-/// Hash of a corpus file. It is reused as long as path and stamp are the same.
+/// Hash of a corpus file. It is reused as long as the path and the stamp are the same.
 #[derive(Serialize, Deserialize, Clone, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct FileHash {
@@ -30,7 +30,7 @@ pub(super) struct FileHash {
     #[serde(flatten)]
     stamp: FileStamp,
     blake3: String,
-    /// Whether the file begins with a byte order mark, which is no part of its text.
+    /// Whether the file begins with a byte order mark, which is not part of its text.
     #[serde(default)]
     byte_order_mark: bool,
 }
@@ -62,7 +62,7 @@ impl Meta {
     }
 }
 
-/// The hash of every file; known hashes are reused where path and stamp are the same.
+/// The hash of every file. A known hash is reused if the path and the stamp are the same.
 pub(super) fn hash_files(
     corpus: &Corpus,
     cache_root: &Path,
@@ -87,8 +87,8 @@ pub(super) fn hash_files(
         .collect()
 }
 
-/// Identity of the corpus, whatever its files are called: formats and contents in order, and the field of the text.
-/// Checkpoints record it, so what is hashed can't change.
+/// Identity of the corpus: the formats and contents of its files in order, and the text field. File names don't count.
+/// Checkpoints record this hash, so its input can't change.
 pub(super) fn corpus_hash(corpus: &Corpus, hashes: &[FileHash]) -> String {
     let mut hasher = blake3::Hasher::new();
     for (file, hash) in corpus.files.iter().zip(hashes) {
@@ -96,7 +96,7 @@ pub(super) fn corpus_hash(corpus: &Corpus, hashes: &[FileHash]) -> String {
             FileFormat::JsonLines | FileFormat::Parquet => corpus.text_field.as_str(),
             FileFormat::Text | FileFormat::Ids32 | FileFormat::Ids16 => "",
         };
-        // earlier versions trained on the mark of a text
+        // earlier versions trained on the byte order mark of a text
         let without =
             if hash.byte_order_mark && file.format == FileFormat::Text { " without its byte order mark" } else { "" };
         hasher.update(format!("{:?} {field:?} {}{without}\n", file.format, hash.blake3).as_bytes());
@@ -145,7 +145,7 @@ fn hash_file(corpus_file: &CorpusFile, on_bytes_read: &mut dyn FnMut(u64)) -> Re
 mod tests {
     use super::*;
 
-    /// Checkpoints of older versions carry this hash: a job would refuse them if another came out of the same corpus.
+    /// Checkpoints of older versions carry this hash. A job would refuse them if the same corpus gave another hash.
     #[test]
     fn corpus_hash_is_stable_across_versions() {
         let formats =

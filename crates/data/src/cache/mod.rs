@@ -1,6 +1,7 @@
-//! The token cache: `<cache>/<key>/` holds a corpus as token ids, made once by stage 0 and shared by jobs. The key is a
-//! hash of the corpus's contents and the tokenizer. Parts are written one by one, so that an interrupted run resumes
-//! after the last; `meta.json` comes last, and a folder with it is complete: only `meta.json` itself changes.
+//! The token cache: `<cache>/<key>/` holds a corpus as token ids. Stage 0 fills it once, and jobs share it. The key is
+//! a hash of the corpus's contents and the tokenizer. Parts are written one by one, so that an interrupted run resumes
+//! after the last one. `meta.json` is written last: a folder with it is complete, and only `meta.json` itself changes
+//! afterwards.
 
 mod atomic_file;
 mod build;
@@ -22,27 +23,28 @@ use crate::tokenizer_training::{MIN_VOCAB_SIZE, TRAINING_VERSION};
 use build::{CacheBuilder, ResolvedTokenizer};
 use meta::Meta;
 
-/// Part of every cache key: increment it when the same corpus and tokenizer are stored in another way.
+/// Part of every cache key. Increment it when the same corpus and tokenizer are stored in another way.
 const CACHE_FORMAT_VERSION: u32 = 1;
 
-/// Bytes of the corpus per part: bounds the work lost in a crash to a few seconds.
+/// Bytes of the corpus per part. The number bounds the work lost in a crash to a few seconds.
 const PART_BYTES: u64 = 16 << 20;
 
-/// Finds the corpus, trains or reads the tokenizer and tokenises, as far as the cache doesn't have it yet. Concurrent
-/// calls are safe, but repeat each other's work; after a crash the next call resumes. Nothing incomplete is left if the
-/// data is invalid. `progress` is called once for every piece of text, often thousands of times a second.
+/// Finds the corpus, trains or reads the tokenizer and tokenises the corpus, except for the work that the cache already
+/// holds. Concurrent calls are safe, but they repeat each other's work. After a crash, the next call resumes. Invalid
+/// data leaves nothing incomplete behind. `progress` is called once for every piece of text, often thousands of times a
+/// second.
 ///
 /// # Errors
-/// Everything in [`DataError`].
+/// Any [`DataError`].
 pub fn prepare(config: &DataConfig, progress: &mut dyn FnMut(PrepareProgress)) -> Result<PreparedCorpus, DataError> {
     prepare_in_parts(config, PART_BYTES, progress)
 }
 
-/// Checks what [`prepare`] begins with, and reads no text: the corpus's files are there, and so is a tokenizer that is
-/// a file. Returns the size of its vocabulary; `None` if it is yet to be trained.
+/// Checks the sources of [`prepare`] without reading any text: the corpus's files, and the tokenizer's file if it has
+/// one. Returns the size of the tokenizer's vocabulary, or `None` if the tokenizer is yet to be trained.
 ///
 /// # Errors
-/// As [`prepare`].
+/// Like [`prepare`].
 pub fn check_sources(config: &DataConfig) -> Result<Option<usize>, DataError> {
     Ok(match find_sources(config)?.1 {
         ResolvedTokenizer::File { tokenizer, .. } => Some(tokenizer.vocab_size()),
@@ -98,7 +100,7 @@ fn prepare_in_parts(
             });
             match (built, Meta::load(&path)) {
                 (Ok(prepared), _) => prepared,
-                // A concurrent process has finished, and removed the parts that this one was using.
+                // A concurrent process has finished and removed the parts that this process was using.
                 (Err(_), Some(meta)) => {
                     builder.clean_up();
                     meta.prepared
@@ -112,7 +114,7 @@ fn prepare_in_parts(
             }
         }
     };
-    // an older version's cache does not say them
+    // the cache of an older version does not record them
     let special_tokens = match &tokenizer {
         ResolvedTokenizer::File { tokenizer, .. } => tokenizer.special_tokens().clone(),
         ResolvedTokenizer::Train { .. } => Tokenizer::of(config, &prepared)?.special_tokens().clone(),
@@ -123,7 +125,7 @@ fn prepare_in_parts(
     Ok(PreparedCorpus { notes, ..prepared })
 }
 
-/// The tokenizer to be used, its file read and checked against the corpus.
+/// The tokenizer to use. A tokenizer file is read, and the source is checked against the corpus.
 fn resolve_tokenizer(config: &DataConfig, corpus: &Corpus) -> Result<ResolvedTokenizer, DataError> {
     match &config.tokenizer {
         TokenizerSource::File { path } => {
@@ -143,8 +145,8 @@ fn resolve_tokenizer(config: &DataConfig, corpus: &Corpus) -> Result<ResolvedTok
     }
 }
 
-/// Name of the cache's folder: 32 hexadecimal digits. It depends on all that decides the ids; settings of older
-/// versions are left out.
+/// Name of the cache's folder: 32 hexadecimal digits, which depend on everything that decides the ids. A setting with
+/// which the ids are those of older versions is left out, so that their caches keep their names.
 fn cache_key(corpus_hash: &str, tokenizer: &ResolvedTokenizer, parse_special_tokens: bool) -> String {
     let mut tokenizer = match tokenizer {
         ResolvedTokenizer::Train { vocab_size, .. } => format!("train {TRAINING_VERSION} {vocab_size}"),

@@ -1,4 +1,4 @@
-//! A part of the tokenised corpus: a line of JSON, then the offsets at which documents start in it, then the ids.
+//! A part of the tokenised corpus: a line of JSON, then the offsets in the part at which documents start, then the ids.
 
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Read, Seek, Write};
@@ -31,9 +31,9 @@ pub(super) struct PartHeader {
 #[derive(Serialize, Deserialize, Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct PartStart {
     pub(super) cursor: Cursor,
-    /// Bytes of the corpus before it.
+    /// Bytes of the corpus before the part.
     pub(super) done: u64,
-    /// Whether it is within a document that began in an earlier part.
+    /// Whether the part begins within a document that began in an earlier part.
     inside: bool,
 }
 
@@ -71,8 +71,7 @@ impl<'a> PartWriter<'a> {
         })
     }
 
-    /// Adds a piece of a document's text, of which `ids` are all. `has_text`: the piece has characters that are no
-    /// white space.
+    /// Adds all ids of a piece of a document's text. `has_text`: the piece has characters other than white space.
     pub(super) fn push_text(&mut self, ids: &[u32], has_text: bool) {
         self.has_text |= has_text;
         self.push(ids);
@@ -88,7 +87,7 @@ impl<'a> PartWriter<'a> {
         self.ids.extend(ids);
     }
 
-    /// Ends the document. One without tokens is only counted.
+    /// Ends the document. A document without tokens is only counted.
     pub(super) fn end_document(&mut self) {
         let has_text = std::mem::take(&mut self.has_text);
         if self.inside {
@@ -187,8 +186,8 @@ impl PartReader {
         (fs::metadata(path).ok()?.len() == size).then(|| PartReader { header, path: path.into(), file })
     }
 
-    /// Writes the document starts to `into`, counted from the corpus's first token; `tokens_before` lie before this
-    /// part.
+    /// Writes the document starts to `into`, counted from the first token of the corpus. `tokens_before` is the number
+    /// of tokens before this part.
     pub(super) fn copy_documents(&mut self, tokens_before: u64, into: &mut impl Write) -> Result<(), DataError> {
         for _ in 0..self.header.documents {
             let mut start = [0; 8];

@@ -1,4 +1,4 @@
-//! Crashes, damage, races and changes: the cache comes out the same.
+//! The cache is the same after crashes, damage, races and changes.
 
 use std::fs::{self, File, FileTimes};
 use std::path::{Path, PathBuf};
@@ -10,11 +10,11 @@ use tempfile::TempDir;
 
 use super::*;
 
-/// Bytes of the corpus per part: a dozen parts of the corpus below.
+/// Bytes of the corpus per part. The corpus below has a dozen parts.
 const PART_BYTES: u64 = 8_000;
 const KILLED_RUN: &str = "cache::tests::killed_run";
 
-/// Short files, and one that is split into pieces and so spans parts.
+/// Short files, and a long one that is split into pieces and so spans parts.
 fn volume() -> (TempDir, DataConfig) {
     let folder = TempDir::new().unwrap();
     let root = folder.path().to_owned();
@@ -56,7 +56,7 @@ fn run(config: &DataConfig) -> PreparedCorpus {
     prepare_in_parts(config, PART_BYTES, &mut |_| {}).unwrap()
 }
 
-/// Names and contents of all files of the cache, except the contents of `meta.json`, which has times.
+/// Names and contents of all files of the cache, except the contents of `meta.json`, which holds times.
 fn contents(config: &DataConfig) -> Vec<(PathBuf, Vec<u8>)> {
     fn visit(folder: &Path, into: &mut Vec<PathBuf>) {
         for entry in fs::read_dir(folder).unwrap() {
@@ -79,7 +79,7 @@ fn parts(config: &DataConfig) -> usize {
     folders.flat_map(|folder| fs::read_dir(folder.path().join("parts")).into_iter().flatten()).count()
 }
 
-/// Run as a process of its own by the test below: aborts at a given call of `progress`, without cleanup.
+/// The test below runs this as its own process, which aborts at a given call of `progress`, without cleanup.
 #[test]
 #[ignore = "not a test: a process to be killed"]
 fn killed_run() {
@@ -103,7 +103,8 @@ fn an_interrupted_run_resumes_after_its_last_part() {
     assert!(tokenising > 8, "{calls:?}");
 
     let first = calls.iter().position(|&phase| phase == "tokenising").unwrap();
-    // Each on a fresh volume: while hashing, while training, and at every second report of the tokenising.
+    // Each run has a fresh volume. The kills come while hashing, while training, and at every second report of the
+    // tokenising.
     for at in [1, first].into_iter().chain((first + 1..=calls.len()).step_by(2)) {
         let (_folder, config) = volume();
         let status = Command::new(std::env::current_exe().unwrap())
@@ -141,7 +142,7 @@ fn the_result_does_not_depend_on_the_parts() {
     assert!(contents(&in_parts) == contents(&at_once));
 }
 
-/// Leaves the folder as a run that was killed between its last part and the final files.
+/// Leaves the folder in the state of a run that was killed between its last part and the final files.
 fn remove_final_files(config: &DataConfig, prepared: &PreparedCorpus) -> PathBuf {
     let folder = config.cache_root.join(&prepared.folder);
     fs::remove_file(folder.join("meta.json")).unwrap();
@@ -220,13 +221,13 @@ fn only_changed_files_are_read() {
     config.evaluation_fraction = 0.2;
     assert_eq!(phases_reported(&config), (first.clone(), vec![]));
 
-    // Another time, the same contents: hashed once, then recorded.
+    // A file with another time and the same contents is hashed once, and its hash is then recorded.
     let file = config.volume_root.join("corpus/1.txt");
     touch(&file, 1_000_000_000);
     assert_eq!(phases_reported(&config), (first.clone(), vec!["hashing the corpus"]));
     assert_eq!(phases_reported(&config), (first.clone(), vec![]));
 
-    // Other contents of the same size and time, by another file or in the same one.
+    // Other contents of the same size and time, from another file or written to the same file.
     let another = config.volume_root.join("another");
     fs::write(&another, text(98, 9_000)).unwrap();
     touch(&another, 1_000_000_000);
@@ -240,12 +241,12 @@ fn only_changed_files_are_read() {
     assert_eq!(all.len(), 3);
     assert_ne!((&changed.folder, &changed.corpus_hash), (&first.folder, &first.corpus_hash));
 
-    // Back again: both are still there.
+    // The original contents again: both caches still exist.
     fs::write(&file, text(1, 9_000)).unwrap();
     touch(&file, 1_000_000_002);
     assert_eq!(phases_reported(&config), (first.clone(), vec!["hashing the corpus"]));
 
-    // Other tokenizers are other caches of the same corpus.
+    // Each tokenizer has its own cache of the same corpus.
     config.tokenizer = TokenizerSource::Train { vocab_size: 300 };
     let (smaller, all) = phases_reported(&config);
     assert_eq!(all, ["training the tokenizer", "tokenising"]);

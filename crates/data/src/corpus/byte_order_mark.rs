@@ -1,4 +1,5 @@
-//! The mark at the start of a file that tells its encoding. In UTF-8 it is no part of the text (RFC 3629, section 6).
+//! The byte order mark at the start of a file, which shows the file's encoding. In UTF-8 the mark is not part of the
+//! text (RFC 3629, section 6).
 
 use std::fs::File;
 use std::io::Read;
@@ -8,14 +9,15 @@ use crate::error::DataError;
 
 pub(crate) const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 
-/// Marks of other encodings, as `iconv` spells them; the longer ones first.
+/// Marks of other encodings, with the names that `iconv` uses. The longer marks come first, because a UTF-16 mark is
+/// the start of a UTF-32 mark.
 const OTHERS: [(&[u8], &str); 4] =
     [(b"\xff\xfe\0\0", "UTF-32"), (b"\0\0\xfe\xff", "UTF-32"), (b"\xff\xfe", "UTF-16"), (b"\xfe\xff", "UTF-16")];
 
-/// Bytes of the mark at the start of a file, 0 if it has none.
+/// Length in bytes of the mark at the start of a file; 0 if the file has none.
 ///
 /// # Errors
-/// `OtherEncoding` if the file is not UTF-8 by its mark, or if it can't be read.
+/// `OtherEncoding` if the mark belongs to an encoding other than UTF-8, or an I/O error if the file can't be read.
 pub(super) fn length(corpus_file: &CorpusFile) -> Result<u64, DataError> {
     let failed = || DataError::io("read", &corpus_file.path);
     let mut start = Vec::new();

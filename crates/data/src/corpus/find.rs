@@ -16,11 +16,12 @@ const OPTIONS: MatchOptions =
     MatchOptions { case_sensitive: true, require_literal_separator: true, require_literal_leading_dot: true };
 
 impl Corpus {
-    /// The files that `config.paths` match, sorted by their real paths, each once however many links lead to it.
+    /// The files that `config.paths` match, sorted by their real paths. Each file appears once, however many links lead
+    /// to it.
     ///
     /// # Errors
-    /// A pattern that is invalid or matches nothing, a file of an unknown format, and a link that leads nowhere, or out
-    /// of the volume where links may not.
+    /// Fails if a pattern is invalid or matches no file, if a file has an unknown format, or if a link leads nowhere.
+    /// Also fails if a link leads out of the volume and `config.follow_links_out` is false.
     pub(crate) fn find(config: &DataConfig) -> Result<Corpus, DataError> {
         if config.paths.is_empty() {
             return Err(DataError::NoPaths);
@@ -40,7 +41,7 @@ impl Corpus {
                     repeated.insert(file.name);
                 }
             }
-            // `**` matches every folder: what counts is whether somebody may take it for a text
+            // `**` matches every folder, so only a folder with the extension of a corpus file is reported
             let of_folders = of_folders.into_iter().filter(|path| FileFormat::of(path).is_some());
             folders.extend(of_folders.map(|path| name_below(&path, &config.volume_root)));
         }
@@ -49,7 +50,8 @@ impl Corpus {
 }
 
 impl CorpusFile {
-    /// The file at `path`, without links. `link`: what a pattern matches, the name of a file that is not on the volume.
+    /// The file at the real path `path`. `link` is the path that a pattern matched, which names a file outside of the
+    /// volume.
     fn of(path: PathBuf, volume_root: &Path, link: String) -> Result<CorpusFile, DataError> {
         // a link may have the extension that its target lacks
         let format = FileFormat::of(&path).or_else(|| FileFormat::of(Path::new(&link)));
@@ -62,7 +64,7 @@ impl CorpusFile {
     /// Checks that the file has not changed since it was found.
     ///
     /// # Errors
-    /// `Changed` if it has another stamp.
+    /// `Changed` if its stamp differs.
     pub(crate) fn check_unchanged(&self) -> Result<(), DataError> {
         match FileStamp::of(&self.path)? == self.stamp {
             true => Ok(()),
@@ -114,7 +116,7 @@ fn matching_paths(config: &DataConfig, pattern: &str) -> Result<Vec<PathBuf>, Da
             let path = error.path().to_owned();
             DataError::io("list", path)(error.into())
         })?;
-        // what is behind more links than the system follows was found by a shorter path
+        // a path with more links than the system follows is skipped: a shorter path to the same file matches too
         let is_missing = || matches!(fs::metadata(&path), Err(error) if error.kind() == ErrorKind::NotFound);
         let leads_nowhere = path.is_symlink() && is_missing();
         if (path.is_file() || path.is_dir() || leads_nowhere) && !path.starts_with(&config.cache_root) {
@@ -124,7 +126,7 @@ fn matching_paths(config: &DataConfig, pattern: &str) -> Result<Vec<PathBuf>, Da
     Ok(paths)
 }
 
-/// The target of a path after all links: `path` itself if there are none.
+/// The target of `path` after all links, or `path` itself if it has none.
 fn real_path(path: PathBuf, root: &Path, follow_out: bool) -> Result<PathBuf, DataError> {
     match fs::canonicalize(&path) {
         Ok(real) if follow_out || real.starts_with(root) => Ok(real),

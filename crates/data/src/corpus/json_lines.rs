@@ -9,7 +9,7 @@ use super::pieces::Split;
 use super::{CorpusFile, Cursor, PieceHandler, byte_order_mark, pieces};
 use crate::error::DataError;
 
-/// The most bytes of a line, which is held in memory.
+/// The largest size of a line in bytes. A whole line is held in memory.
 const MAX_LINE_BYTES: usize = 64 << 20;
 
 /// Fields in which data sets hold conversations.
@@ -60,7 +60,7 @@ pub(super) fn read(
     }
 }
 
-/// The text in the field of an object. `field` may be a path, such as `doc.text`, where no field has that name.
+/// The text in the field `field` of a JSON object. If no field has that name, `field` may be a path such as `doc.text`.
 fn document(json: &str, field: &str) -> Result<String, String> {
     let example = format!("{{\"{field}\": \"...\"}}");
     let value: Value = serde_json::from_str(json).map_err(|error| not_json(json, &error, &example))?;
@@ -84,7 +84,8 @@ fn document(json: &str, field: &str) -> Result<String, String> {
     }
 }
 
-/// The value of the field `path`: of that name, else of the name before a dot and of the rest in its object.
+/// The value of the field named `path`. Without such a field, the part before the first dot names an object, and the
+/// rest names a field in it.
 fn find_field<'a>(fields: &'a Map<String, Value>, path: &str) -> Option<&'a Value> {
     let nested = || {
         let (name, rest) = path.split_once('.')?;
@@ -124,7 +125,7 @@ fn not_json(json: &str, error: &serde_json::Error, example: &str) -> String {
     }
 }
 
-/// The first `\u` escape of half a surrogate pair alone.
+/// The first `\u` escape of half a surrogate pair whose other half is missing.
 fn lone_surrogate(json: &str) -> Option<&str> {
     let unit = |at: usize| {
         let digits = json.get(at..at + 6)?.strip_prefix("\\u")?;
@@ -143,7 +144,7 @@ fn lone_surrogate(json: &str) -> Option<&str> {
     None
 }
 
-/// The first number outside of strings that is none in JSON.
+/// The first number outside of strings that JSON does not allow, such as `NaN`.
 fn bare_number(json: &str) -> Option<&'static str> {
     let (mut in_string, mut is_escaped) = (false, false);
     for (at, byte) in json.bytes().enumerate() {

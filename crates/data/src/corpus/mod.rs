@@ -1,5 +1,6 @@
-//! The corpus: the files that the patterns match, in the order of their paths, read as documents in bounded pieces.
-//! Reading can start at any [`Cursor`] from an earlier read, so that an interrupted tokenisation resumes where it was.
+//! The corpus: the files that the patterns match, in the order of their paths. Each file is read as documents in
+//! bounded pieces. Reading can start at any [`Cursor`] from an earlier read, so an interrupted tokenisation resumes
+//! where it stopped.
 
 mod byte_order_mark;
 mod find;
@@ -26,9 +27,9 @@ pub(crate) use pieces::Split;
 pub(crate) struct Corpus {
     pub(crate) files: Vec<CorpusFile>,
     pub(crate) text_field: String,
-    /// Folders that a pattern matches and whose names are those of files, relative to the volume's root.
+    /// Folders that a pattern matches and that have the extension of a corpus file, relative to the volume's root.
     pub(crate) folders: BTreeSet<String>,
-    /// Files that are matched more than once, relative to the volume's root.
+    /// Files that the patterns match more than once, relative to the volume's root.
     pub(crate) repeated: BTreeSet<String>,
 }
 
@@ -42,15 +43,16 @@ pub(crate) struct CorpusFile {
     pub(crate) stamp: FileStamp,
 }
 
-/// Attributes that change when a file gets other contents. Tools can set size and time of modification as they like,
-/// but not all of it.
+/// Attributes that change when a file gets other contents. Tools can set the size and the modification time as they
+/// like, but not all of these attributes.
 #[derive(Serialize, Deserialize, Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) struct FileStamp {
     /// Bytes.
     pub(crate) size: u64,
     /// Time of the last modification, in nanoseconds since 1970.
     pub(crate) modified: u64,
-    /// Time of the last change of the file or of its metadata, likewise; 0 in caches of earlier versions.
+    /// Time of the last change of the file or of its metadata, in nanoseconds since 1970; 0 in caches of earlier
+    /// versions.
     #[serde(default)]
     pub(crate) changed: u64,
     /// The number of the file in its file system.
@@ -87,7 +89,7 @@ pub(crate) struct Cursor {
 /// A piece of a document, or all of it.
 pub(crate) struct Piece<'a> {
     pub(crate) content: Content<'a>,
-    /// Lines or rows of the file up to and including the document's; 1 for a file that is one document.
+    /// Lines or rows of the file up to and including the document; 1 for a file that is one document.
     pub(crate) record: u64,
     /// Whether the document ends with this piece.
     pub(crate) is_last: bool,
@@ -117,7 +119,7 @@ impl Corpus {
         self.files.iter().map(|file| file.stamp.size).sum()
     }
 
-    /// Matches of the patterns that add no text, in sentences for people.
+    /// Sentences for people about the matches of the patterns that add no text.
     pub(crate) fn notes(&self) -> Vec<String> {
         let empty: Vec<&str> = self.files.iter().filter(|f| f.stamp.size == 0).map(|file| file.name.as_str()).collect();
         let folders: Vec<&str> = self.folders.iter().map(String::as_str).collect();
@@ -134,11 +136,11 @@ impl Corpus {
         .collect()
     }
 
-    /// Calls `on_piece` with everything from `from` on, in order. `split`: where long texts
-    /// may be split into several pieces.
+    /// Calls `on_piece` with every piece from `from` on, in order. `split` gives the positions at which a long text may
+    /// be split into pieces.
     ///
     /// # Errors
-    /// A file is invalid or can't be read, or `on_piece` fails.
+    /// Fails if a file is invalid or can't be read, or if `on_piece` fails.
     pub(crate) fn read(&self, from: Cursor, split: Split, on_piece: &mut PieceHandler) -> Result<(), DataError> {
         let mut bytes_before: u64 = self.files.iter().take(from.file).map(|file| file.stamp.size).sum();
         for (index, file) in self.files.iter().enumerate().skip(from.file) {
@@ -152,7 +154,8 @@ impl Corpus {
         Ok(())
     }
 
-    /// The same of the file that `from` is in, alone; [`Piece::bytes_read`] counts from its begin.
+    /// Like [`Corpus::read`], but for the file of `from` alone. [`Piece::bytes_read`] counts from the start of the
+    /// file.
     pub(crate) fn read_file(&self, from: Cursor, split: Split, on_piece: &mut PieceHandler) -> Result<(), DataError> {
         let file = &self.files[from.file];
         match file.format {
@@ -165,7 +168,7 @@ impl Corpus {
     }
 }
 
-/// The first of `names`, and how many more there are.
+/// The first three of `names`, followed by the number of the others.
 pub(crate) fn few(names: &[&str]) -> String {
     const SHOWN: usize = 3;
     let more = names.len().saturating_sub(SHOWN);

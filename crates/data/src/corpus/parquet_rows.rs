@@ -17,13 +17,14 @@ use super::{CorpusFile, Cursor, PieceHandler, pieces};
 use crate::catch_panic::catch_panic;
 use crate::error::DataError;
 
-/// Rows read at a time: bounds the memory.
+/// Rows per read. The number bounds the memory.
 const ROWS_PER_READ: usize = 256;
 
-/// Reads the rows of a file, from the one that `from` names, as documents.
+/// Reads the rows of a file as documents, from the row that `from` names on.
 ///
 /// # Errors
-/// If the file can't be read or is damaged, has no such column of text, or a row has none; or what `on_piece` returns.
+/// Fails if the file can't be read or is damaged, if the file has no text column `field`, if a row has no text, or if
+/// `on_piece` fails.
 pub(super) fn read(
     corpus_file: &CorpusFile,
     field: &str,
@@ -41,7 +42,7 @@ pub(super) fn read(
         let bytes_read = (corpus_file.stamp.size as f64 * record as f64 / total_rows as f64) as u64;
         pieces::emit_record(corpus_file, text, split, Cursor { record, ..from }, bytes_read, on_piece)
     };
-    let mut row = 0u64; // in the file, of the next record
+    let mut row = 0u64; // index in the file of the next row
     for group in 0..reader.num_row_groups() {
         let group = library(|| reader.get_row_group(group)).map_err(bad)?;
         let end = row.saturating_add(group.metadata().num_rows() as u64);
@@ -75,8 +76,8 @@ impl TextColumn<'_> {
         if column.description.max_rep_level() > 0 { Err(column.no_text("holds lists".into())) } else { Ok(column) }
     }
 
-    /// Reads the rows `rows` of the file, which are those of `group`, from row `first` on. `on_text` gets the number of
-    /// rows up to and including each one. Returns the first row behind what was read.
+    /// Reads the rows of `group` from row `first` on. `rows` are the indices of the group's rows in the file. `on_text`
+    /// gets the number of rows up to and including each row. Returns the index of the first row that was not read.
     fn read_group(
         &self,
         group: &dyn RowGroupReader,
@@ -129,8 +130,11 @@ impl TextColumn<'_> {
     }
 }
 
-/// The columns of text, as [`read`] takes them, with as many bytes as all rows have if they are like the first;
-/// or why the file can't be read.
+/// The text columns that [`read`] accepts, each with an estimate of its bytes. The estimate takes all rows to be as
+/// long as the first ones.
+///
+/// # Errors
+/// The reason why the file can't be read.
 pub(crate) fn text_columns(path: &Path) -> Result<BTreeMap<String, u64>, String> {
     let file = File::open(path).map_err(|error| format!("can't be read: {error}"))?;
     let size = file.metadata().map_err(|error| format!("can't be read: {error}"))?.len();
@@ -147,7 +151,7 @@ pub(crate) fn text_columns(path: &Path) -> Result<BTreeMap<String, u64>, String>
     texts.filter_map(Result::transpose).collect::<Result<_, String>>().map_err(failed)
 }
 
-/// Bytes of a column, by its first rows; `None` if those are no text, such as images.
+/// Estimate of the bytes of a column, from its first rows; `None` if those are not text, such as images.
 fn text_bytes(reader: &SerializedFileReader<File>, index: usize) -> Result<Option<u64>, String> {
     let rows = reader.metadata().file_metadata().num_rows();
     if reader.num_row_groups() == 0 || rows <= 0 {
@@ -164,13 +168,13 @@ fn text_bytes(reader: &SerializedFileReader<File>, index: usize) -> Result<Optio
     Ok(bytes.map(|bytes| (bytes as f64 / count.max(1) as f64 * rows as f64) as u64))
 }
 
-/// The result of a call of the library, which panics at some damaged files.
+/// The result of a call of the Parquet library, which panics on some damaged files.
 fn library<T>(call: impl FnOnce() -> Result<T, ParquetError>) -> Result<T, String> {
     let damaged = || Err(ParquetError::General("it is damaged, write or copy it again".to_owned()));
     catch_panic(call).unwrap_or_else(damaged).map_err(|error| error.to_string())
 }
 
-/// Checks what the library takes for granted: that counts and places in the file's metadata can be true of it.
+/// Checks an assumption of the Parquet library: the counts and offsets in the metadata fit the file.
 fn check_row_groups(metadata: &ParquetMetaData, column: usize, file_bytes: u64) -> Result<(), String> {
     for (at, group) in metadata.row_groups().iter().enumerate() {
         let chunk = group.columns().get(column).ok_or_else(|| format!("its row group {at} lacks a column"))?;

@@ -1,29 +1,29 @@
-//! Splits long texts at positions where tokenising the pieces equals tokenising the whole, and bounds what must stay
-//! whole.
+//! Splits long texts at positions where the ids of the pieces equal the ids of the whole text. Limits the size of text
+//! that can't be split.
 
 use super::{Content, CorpusFile, Cursor, Piece, PieceHandler};
 use crate::error::DataError;
 
-/// The positions at which a text may be split, so that a tokenizer gives the pieces the ids of the whole: always where
-/// white space follows something else.
+/// The positions at which a text may be split such that the pieces have the ids of the whole text. At each of them,
+/// white space follows another character.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Split {
     /// Nowhere: the tokenizer gets whole documents.
     Never,
     /// Before any white space.
     BeforeWhitespace,
-    /// Before white space that is no line end, which may belong to what comes before it.
+    /// Before white space that is not a line end. A line end may belong to the characters before it.
     BeforeSpaces,
 }
 
-/// The most bytes of text that are tokenised in one piece, where it can't be split: a tokenizer's working memory is
-/// about a hundred times its text.
+/// The largest size in bytes of a text that can't be split and is tokenised in one piece. A tokenizer's working memory
+/// is about a hundred times the size of its text.
 pub(crate) const MAX_PIECE_BYTES: usize = 16 << 20;
 
 /// Approximate size of a piece: small enough to spread over processors, large enough for a negligible cost per piece.
 pub(super) const PIECE_BYTES: usize = 64 << 10;
 
-/// The last position in `text` where it may be split.
+/// The last position at which `text` may be split.
 pub(super) fn last_split(text: &str, split: Split) -> Option<usize> {
     if split == Split::Never {
         return None;
@@ -42,11 +42,11 @@ pub(super) fn last_split(text: &str, split: Split) -> Option<usize> {
     None
 }
 
-/// Passes on one record's text, a whole document, in pieces if it may be split. `resume_at` and `bytes_read` are those
-/// after the record.
+/// Passes on the text of one record, which is a whole document, in pieces if it may be split. `resume_at` and
+/// `bytes_read` hold the values after the record.
 ///
 /// # Errors
-/// `TooLong`, or what `on_piece` returns.
+/// `TooLong`, or the error of `on_piece`.
 pub(super) fn emit_record(
     corpus_file: &CorpusFile,
     text: &str,
@@ -73,7 +73,7 @@ pub(super) fn emit_record(
     on_piece(Piece { content, record: resume_at.record, is_last: true, resume_at: Some(resume_at), bytes_read })
 }
 
-/// Refuses text that would be tokenised in one piece and is too long for it.
+/// Refuses a text that is too long to be tokenised in one piece.
 pub(super) fn check_length(bytes: usize, location: impl Fn() -> String) -> Result<(), DataError> {
     if bytes <= MAX_PIECE_BYTES {
         Ok(())
@@ -91,7 +91,8 @@ mod tests {
     use std::sync::LazyLock;
 
     static TOKENIZER: LazyLock<Tokenizer> = LazyLock::new(|| Tokenizer::of_bytes(&trained()));
-    /// With the normalizer and pre-tokenizers of Qwen 2, whose pattern is Llama 3's but for the digits.
+    /// A tokenizer with the normalizer and pre-tokenizers of Qwen 2. Its pattern differs from the pattern of Llama 3
+    /// only for digits.
     static LLAMA_3: LazyLock<Tokenizer> = LazyLock::new(|| {
         let mut json: serde_json::Value = serde_json::from_slice(&trained()).unwrap();
         json["normalizer"] = serde_json::json!({"type": "NFC"});
@@ -107,7 +108,7 @@ mod tests {
         train_bpe(MIN_VOCAB_SIZE + 60, [text].into_iter()).unwrap()
     }
 
-    /// An added token that takes white space from beside it joins what a split would divide.
+    /// An added token that absorbs the white space beside it joins text that a split would divide.
     #[test]
     fn no_split_where_an_added_token_takes_white_space() {
         let mut json: serde_json::Value = serde_json::from_slice(&trained()).unwrap();

@@ -7,7 +7,7 @@ use tempfile::TempDir;
 use super::*;
 use crate::config::{DataConfig, TokenizerSource};
 
-/// Contents, whether the document ends, where reading can resume, bytes read.
+/// Contents of a piece, whether its document ends, where reading can resume, and the bytes read.
 type ReadPiece = (String, bool, Option<Cursor>, u64);
 
 fn read(corpus: &Corpus, from: Cursor, split: Split) -> Vec<ReadPiece> {
@@ -112,7 +112,7 @@ fn what_must_be_held_whole_and_is_too_long_is_refused() {
         let message = refusal(name, split);
         assert!(message.contains(place) && message.contains("split it into several documents"), "{message}");
     }
-    // a line is not even read further
+    // reading stops at the size limit of a line, long before the end of this file
     let line = fs::File::create(folder.path().join("endless.jsonl")).unwrap();
     line.set_len(1 << 33).unwrap();
     let message = refusal("endless.jsonl", Split::BeforeSpaces);

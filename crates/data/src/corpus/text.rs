@@ -19,8 +19,9 @@ pub(super) fn read(
     file.seek(SeekFrom::Start(offset)).map_err(failed())?;
     let mut buffer = Vec::new();
     loop {
-        // Filled up to one piece, so that the splits depend on the offset alone and not on where reading began; doubled
-        // while there is no position to split at, so that a text is scanned a few times and not once per piece.
+        // The buffer is filled up to one piece, so that the splits depend on the offset alone and not on where reading
+        // began. The buffer doubles while there is no position to split at, so that a text is scanned a few times and
+        // not once per piece.
         let wanted = match (split, PIECE_BYTES.saturating_sub(buffer.len())) {
             (Split::Never, _) => MAX_PIECE_BYTES as u64 + 1,
             (_, 0) => buffer.len() as u64,
@@ -30,7 +31,7 @@ pub(super) fn read(
         let is_last = more == 0;
         let text = match std::str::from_utf8(&buffer) {
             Ok(text) => text,
-            // The buffer may end within a character, the file may not.
+            // The buffer may end within a character, but the file may not.
             Err(error) if error.error_len().is_none() && !is_last => {
                 std::str::from_utf8(&buffer[..error.valid_up_to()]).unwrap_or_default()
             }
@@ -48,7 +49,7 @@ pub(super) fn read(
             }
         };
         offset += piece.len() as u64;
-        // After the last piece reading resumes with the next file, not with an empty remainder of this one.
+        // After the last piece, reading resumes with the next file, not with an empty remainder of this one.
         let resume_at =
             if is_last { Cursor { file: from.file + 1, ..Cursor::default() } } else { Cursor { offset, ..from } };
         let content = Content::Text(piece);

@@ -7,7 +7,7 @@ use super::pieces::PIECE_BYTES;
 use super::{Content, CorpusFile, Cursor, Piece, PieceHandler};
 use crate::error::DataError;
 
-/// `width`: bytes per id, 2 or 4.
+/// Reads the ids of a file. `width` is the number of bytes per id, 2 or 4.
 pub(super) fn read(
     corpus_file: &CorpusFile,
     width: usize,

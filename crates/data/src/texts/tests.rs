@@ -24,7 +24,7 @@ fn texts_are_found_by_patterns_that_match_nothing_else() {
     let texts = find(root, "corpus");
     assert_eq!(texts.patterns, ["corpus/b/*.jsonl", "corpus/**/*.txt"]);
     assert_eq!((texts.field.as_deref(), texts.files, texts.skipped.len()), (Some("text"), 3, 0));
-    // what can't be trained on is named, and no pattern matches it
+    // a file that can't be trained on is reported, and no pattern matches it
     write(root, "corpus/b/metrics.jsonl", "{\"step\": 1}\n");
     write(root, "corpus/b/no.jsonl", "[1]\n");
     let texts = find(root, "");
@@ -37,20 +37,20 @@ fn texts_are_found_by_patterns_that_match_nothing_else() {
 #[test]
 fn the_field_with_most_bytes_is_taken() {
     let root = tempfile::tempdir().unwrap();
-    // by name, the last one is not it
+    // the text field is not the last field by name
     let line =
         |at: usize| format!("{{\"content\": \"{}\", \"url\": \"http://x.org/{at}\", \"at\": {at}}}\n", "a".repeat(78));
     write(root.path(), "web.jsonl", &(0..10).map(line).collect::<String>());
     let texts = find(root.path(), "");
     assert_eq!((texts.field.as_deref(), texts.bytes), (Some("content"), 780));
     assert_eq!(texts.other_fields, [("url".to_owned(), 140.0 / 920.0)]);
-    // beside plain text, all of which counts
+    // beside plain text, all bytes of which count
     write(root.path(), "a.txt", "plain");
     assert_eq!(find(root.path(), "").bytes, 785);
-    // a first record says little of the others, and an empty field nothing
+    // one record shows little about the others, and an empty field shows nothing
     write(root.path(), "web.jsonl", &format!("{{\"content\": \"\", \"url\": \"x\"}}\n{}", line(1)));
     assert_eq!(find(root.path(), "").field.as_deref(), Some("content"));
-    // a file of which the first part is read
+    // only the first part of this file is read
     let lines = 3 * SAMPLE_BYTES as usize / line(7).len();
     write(root.path(), "web.jsonl", &line(7).repeat(lines));
     let expected = 78 * lines as u64 + 5;
@@ -73,7 +73,7 @@ fn a_folder_with_characters_of_patterns_is_escaped_and_another_field_is_taken() 
 #[test]
 fn a_parquet_column_is_measured_by_its_rows() {
     let root = tempfile::tempdir().unwrap();
-    let text = "a".repeat(5000); // which is compressed to a few bytes
+    let text = "a".repeat(5000); // Parquet compresses this to a few bytes
     crate::parquet_file::parquet(&root.path().join("a.parquet"), "body", &[Some(text.as_str()); 7]);
     let texts = find(root.path(), "");
     assert_eq!((texts.field.as_deref(), texts.bytes, texts.other_fields), (Some("body"), 35_000, Vec::new()));

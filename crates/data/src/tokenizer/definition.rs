@@ -1,12 +1,13 @@
-//! A `tokenizer.json` as JSON: changes that make its tokens safe to train on, and where it lets texts be split.
+//! A `tokenizer.json` as JSON: changes that make its tokens safe to train on, and the positions where texts may be
+//! split.
 
 use serde_json::{Value, json};
 
 use crate::corpus::Split;
 
-/// Pre-tokens of Llama 3: white space is at their start, but for line ends behind punctuation.
+/// Pre-tokens of Llama 3. White space is at their start, except for line ends after punctuation.
 pub(crate) const LLAMA_3_PATTERN: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
-/// The same of Qwen 2 and 3, with single digits.
+/// Pre-tokens of Qwen 2 and 3: the same, but with single digits.
 const QWEN_2_PATTERN: &str =
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
 
@@ -15,8 +16,7 @@ pub(super) fn added_tokens(definition: &Value) -> &[Value] {
     definition["added_tokens"].as_array().map_or(&[][..], Vec::as_slice)
 }
 
-/// Refuses a tokenizer that gives a text other ids each time: BPE with dropout is the one random part that the format
-/// has.
+/// Refuses a tokenizer that gives a text other ids each time. BPE with dropout is the only random part of the format.
 pub(super) fn check_deterministic(definition: &Value) -> Result<(), String> {
     match definition["model"]["dropout"].as_f64() {
         Some(dropout) if dropout > 0.0 => {
@@ -26,8 +26,8 @@ pub(super) fn check_deterministic(definition: &Value) -> Result<(), String> {
     }
 }
 
-/// Marks the token `name` as special, as transformers does with a token that a configuration names: text that spells it
-/// stays text. False if it was special before.
+/// Marks the token `name` as special, as transformers does with a token that a configuration names. Text that spells
+/// the token stays text. Returns false if the token was special before.
 pub(super) fn mark_special(definition: &mut Value, name: &str, id: u32) -> bool {
     if !definition["added_tokens"].is_array() {
         definition["added_tokens"] = json!([]);
@@ -45,14 +45,14 @@ fn special_token(name: &str, id: u32) -> Value {
     json!({"id": id, "content": name, "single_word": false, "lstrip": false, "rstrip": false, "normalized": false, "special": true})
 }
 
-/// The token of characters that the vocabulary lacks.
+/// The token that stands for characters outside of the vocabulary.
 pub(super) fn unknown_token(definition: &Value) -> Option<&str> {
     let model = &definition["model"];
     let of_unigram = || model["vocab"][usize::try_from(model["unk_id"].as_u64()?).ok()?][0].as_str();
     model["unk_token"].as_str().or_else(of_unigram)
 }
 
-/// Whether characters that the vocabulary lacks may vanish: a BPE drops them if it has no token for them and no bytes.
+/// Whether characters outside of the vocabulary may vanish. A BPE drops them if it has no token for them and no bytes.
 pub(super) fn may_drop_characters(definition: &Value, has_token: &dyn Fn(&str) -> bool) -> bool {
     let model = &definition["model"];
     let is_bpe = model["type"] == "BPE" || model["merges"].is_array();
@@ -68,9 +68,9 @@ fn has_byte_level(pre_tokenizer: &Value) -> bool {
     pre_tokenizer["type"] == "ByteLevel" || parts.iter().any(has_byte_level)
 }
 
-/// The positions at which text may be split. An unknown definition gets whole documents, such as one with a prefix or
-/// with an added token that takes white space. NFC joins nothing to the white space that follows it. `parse`: special
-/// tokens in a text are tokens.
+/// The positions at which text may be split. A tokenizer with an unknown definition gets whole documents, for example
+/// one with a prefix or with an added token that takes white space. NFC joins nothing to the white space that follows
+/// it. `parse`: special tokens in a text are encoded as tokens.
 pub(super) fn split(definition: &Value, parse: bool) -> Split {
     let normalizes = !definition["normalizer"].is_null() && definition["normalizer"]["type"] != "NFC";
     let pre_tokenizer = &definition["pre_tokenizer"];
@@ -101,7 +101,7 @@ fn is_byte_level(pre_tokenizer: &Value) -> bool {
     pre_tokenizer["type"] == "ByteLevel" && pre_tokenizer["add_prefix_space"] == false
 }
 
-/// Whether a match of an added token holds white space, of its own or from beside it.
+/// Whether a match of an added token includes white space, in the token itself or beside it.
 fn takes_white_space(token: &Value) -> bool {
     let has_white_space = token["content"].as_str().is_some_and(|content| content.contains(char::is_whitespace));
     has_white_space || token["lstrip"] == true || token["rstrip"] == true

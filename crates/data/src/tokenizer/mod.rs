@@ -24,7 +24,7 @@ pub(crate) use special_tokens::SPECIAL_TOKENS;
 pub use special_tokens::SpecialTokenIds;
 use special_tokens::{Configs, EOS_TOKENS, Names};
 
-/// A `tokenizer.json`, loaded.
+/// A loaded `tokenizer.json`.
 #[derive(Clone)]
 pub struct Tokenizer {
     inner: tokenizers::Tokenizer,
@@ -33,18 +33,18 @@ pub struct Tokenizer {
     vocab_size: usize,
     split: Split,
     special_tokens: SpecialTokenIds,
-    /// Special tokens in a text are tokens.
+    /// Whether special tokens in a text are encoded as tokens.
     parses: bool,
     losses: Losses,
 }
 
-/// Losses of a text on its way to ids.
+/// The losses that a text may have on its way to ids.
 #[derive(Clone)]
 struct Losses {
     /// Names of special tokens that stay text.
     special: Option<AhoCorasick>,
     unknown: Option<u32>,
-    /// Characters without a token vanish.
+    /// Whether characters without a token vanish.
     drops_characters: bool,
 }
 
@@ -53,15 +53,15 @@ impl Tokenizer {
     /// `[EOT]`, is encoded as text.
     ///
     /// # Errors
-    /// The file can't be read, or isn't a tokenizer whose tokens a text determines.
+    /// Fails if the file can't be read, or isn't a tokenizer that always gives a text the same tokens.
     pub fn load(path: &Path) -> Result<Tokenizer, DataError> {
         Tokenizer::read(path, false).map(|(tokenizer, _)| tokenizer)
     }
 
-    /// As [`load`](Self::load), but text that looks like a special token is encoded as that token.
+    /// Like [`load`](Self::load), but text that looks like a special token is encoded as that token.
     ///
     /// # Errors
-    /// As [`load`](Self::load).
+    /// Like [`load`](Self::load).
     pub fn load_parsing(path: &Path) -> Result<Tokenizer, DataError> {
         Tokenizer::read(path, true).map(|(tokenizer, _)| tokenizer)
     }
@@ -69,7 +69,7 @@ impl Tokenizer {
     /// The tokenizer of a prepared corpus.
     ///
     /// # Errors
-    /// Its file can't be read any more, or is another than the one that the corpus was tokenised with.
+    /// Fails if the tokenizer's file can't be read any more, or is not the file that the corpus was tokenised with.
     pub(crate) fn of(config: &DataConfig, prepared: &PreparedCorpus) -> Result<Tokenizer, DataError> {
         let path = match &config.tokenizer {
             TokenizerSource::File { path } => config.volume_root.join(path),
@@ -83,7 +83,7 @@ impl Tokenizer {
         Ok(tokenizer)
     }
 
-    /// The tokenizer, and the bytes of its file. `parse`: special tokens in a text are tokens.
+    /// The tokenizer, and the bytes of its file. `parse`: special tokens in a text are encoded as tokens.
     pub(crate) fn read(path: &Path, parse: bool) -> Result<(Tokenizer, Vec<u8>), DataError> {
         let bad = |problem: &str| DataError::Tokenizer { path: path.into(), problem: problem.into() };
         let bytes = fs::read(path).map_err(|error| match error.kind() {
@@ -138,14 +138,14 @@ impl Tokenizer {
         self.inner.encode_fast(text, false).map(|encoding| encoding.get_ids().to_vec()).map_err(self.failed())
     }
 
-    /// The ids of `text` as [`encode`](Self::encode) gives them, and the bytes of the text that each is of.
+    /// The ids of `text` as [`encode`](Self::encode) gives them, and for each id the range of bytes in the text.
     pub(crate) fn encode_with_bytes(&self, text: &str) -> Result<(Vec<u32>, Vec<Range<usize>>), DataError> {
         let encoding = self.inner.encode(text, false).map_err(self.failed())?;
         let bytes = encoding.get_offsets().iter().map(|&(start, end)| start..end).collect();
         Ok((encoding.get_ids().to_vec(), bytes))
     }
 
-    /// The ids of each text, computed on all processors. `findings` counts what the ids lack of the texts.
+    /// The ids of each text, computed on all processors. `findings` counts the losses of the texts in the ids.
     pub(crate) fn encode_all(&self, texts: Vec<String>, findings: &mut Findings) -> Result<Vec<Vec<u32>>, DataError> {
         for text in &texts {
             findings.special_as_text(self.special_as_text(text));
@@ -177,7 +177,7 @@ impl Tokenizer {
         self.inner.decode(ids, true).map_err(self.failed())
     }
 
-    /// One more than the highest id: the rows that the model's embedding needs.
+    /// One more than the highest id, which is the number of rows that the model's embedding needs.
     pub fn vocab_size(&self) -> usize {
         self.vocab_size
     }
@@ -187,7 +187,7 @@ impl Tokenizer {
         &self.hash
     }
 
-    /// The tokens that begin, end and pad documents. Training needs one that ends them.
+    /// The tokens that begin, end and pad documents. Training needs a token that ends them.
     pub fn special_tokens(&self) -> &SpecialTokenIds {
         &self.special_tokens
     }
@@ -198,17 +198,18 @@ impl Tokenizer {
         eos.ok_or_else(|| DataError::NoEndOfText { path: self.path.clone(), known: known() })
     }
 
-    /// The begin-of-text token that a document gets whose first ids these are: none if its text has one.
+    /// The begin-of-text token for a document whose first ids are `ids`; `None` if the tokenizer has no such token or
+    /// if the text already begins with it.
     pub fn bos_before(&self, ids: &[u32]) -> Option<u32> {
         self.special_tokens.bos.filter(|bos| !self.parses || ids.first() != Some(bos))
     }
 
-    /// Whether a document that ends with `id` has its end-of-text token from its text.
+    /// Whether a document whose last token is `id` already has its end-of-text token from its text.
     pub(crate) fn is_ended_by(&self, id: Option<&u32>) -> bool {
         self.parses && id.is_some_and(|id| self.special_tokens.eos.contains(id))
     }
 
-    /// The positions at which text may be split so that the pieces have the ids of the whole.
+    /// The positions at which text may be split such that the pieces have the ids of the whole text.
     pub(crate) fn split(&self) -> Split {
         self.split
     }
@@ -253,8 +254,8 @@ impl Losses {
     }
 }
 
-/// The library's tokenizer. It panics on some definitions, such as a prefix of continuing subwords that the merges
-/// lack.
+/// The library's tokenizer. The library panics on some definitions, such as a prefix of continuing subwords that the
+/// merges lack.
 fn parse_definition(bytes: &[u8]) -> Result<tokenizers::Tokenizer, String> {
     match catch_panic(|| tokenizers::Tokenizer::from_bytes(bytes)) {
         Some(parsed) => parsed.map_err(|error| error.to_string()),

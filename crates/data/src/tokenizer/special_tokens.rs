@@ -1,6 +1,6 @@
 //! The tokens that begin, end and pad documents. `tokenizer_config.json` and `config.json` beside a `tokenizer.json`
-//! name them; without a name, a special token of `added_tokens` with a usual name is taken. An ordinary word of the
-//! vocabulary is never one.
+//! name them. Without a name, a special token of `added_tokens` with a usual name is used. An ordinary word of the
+//! vocabulary is never used.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -14,10 +14,10 @@ use crate::error::DataError;
 /// The special tokens of a tokenizer trained here, with ids 0, 1 and 2: begin of text, end of text, padding.
 pub(crate) const SPECIAL_TOKENS: [&str; 3] = ["[BOT]", "[EOT]", "[PAD]"];
 
-/// It separates documents: GPT-2 and Qwen name it as begin of text too, and begin none with it.
+/// The token that separates documents. GPT-2 and Qwen also name it as begin of text, but begin no document with it.
 const SEPARATOR: &str = "<|endoftext|>";
 
-/// Usual names of special tokens; the first that a tokenizer has is used.
+/// Usual names of special tokens. A tokenizer uses the first name that it has.
 const BOS_TOKENS: [&str; 6] = [SPECIAL_TOKENS[0], "<s>", "<bos>", "[BOS]", "<|begin_of_text|>", "<|startoftext|>"];
 pub(super) const EOS_TOKENS: [&str; 6] = [SPECIAL_TOKENS[1], "</s>", "<eos>", "[EOS]", "<|end_of_text|>", SEPARATOR];
 const PAD_TOKENS: [&str; 5] = [SPECIAL_TOKENS[2], "<pad>", "<|pad|>", "<|finetune_right_pad_id|>", "<|padding|>"];
@@ -26,24 +26,25 @@ const PAD_TOKENS: [&str; 5] = [SPECIAL_TOKENS[2], "<pad>", "<|pad|>", "<|finetun
 #[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct SpecialTokenIds {
-    /// Begins each document.
+    /// The token that begins each document.
     pub bos: Option<u32>,
-    /// The first ends each document. In files of token ids the others end documents too.
+    /// The first of these tokens ends each document. In files of token ids, the others end documents too.
     pub eos: Vec<u32>,
-    /// Pads rows.
+    /// The token that pads rows.
     pub pad: Option<u32>,
-    /// Whether another version, which took any word of the vocabulary with a usual name, frames documents by other
-    /// tokens.
+    /// Whether an older version frames documents with other tokens. Older versions took any word of the vocabulary with
+    /// a usual name.
     pub(crate) other_than_before: bool,
 }
 
 impl SpecialTokenIds {
-    /// The part of a job's identity that these tokens make, `None` if all versions frame documents by them.
+    /// The part of a job's identity that these tokens form; `None` if all versions frame documents with the same
+    /// tokens.
     pub fn identity(&self) -> Option<Value> {
         self.other_than_before.then(|| json!({"bos": self.bos, "eos": self.eos}))
     }
 
-    /// By Hugging Face's names, such as `bos_token`.
+    /// The tokens' ids by the names that Hugging Face uses, such as `bos_token`.
     pub fn by_name(&self) -> impl Iterator<Item = (&'static str, u32)> {
         let eos = self.eos.first().copied();
         [("bos_token", self.bos), ("eos_token", eos), ("pad_token", self.pad)]
@@ -51,7 +52,7 @@ impl SpecialTokenIds {
             .filter_map(|(name, id)| Some((name, id?)))
     }
 
-    /// Whether a document ends before the token `id` of a file of token ids, or with it.
+    /// Whether a document in a file of token ids ends before or with the token `id`.
     pub(crate) fn separates(&self, id: u32) -> bool {
         self.eos.contains(&id) || self.bos == Some(id)
     }
@@ -62,7 +63,7 @@ type IdOf<'a> = dyn Fn(&str) -> Option<u32> + 'a;
 
 /// The tokens of a `tokenizer.json` by name.
 pub(super) struct Names<'a> {
-    /// All of the vocabulary.
+    /// The id of any token of the vocabulary.
     pub(super) id_of: Box<IdOf<'a>>,
     /// The tokens of `added_tokens`, and whether each is special.
     pub(super) added: BTreeMap<String, bool>,
@@ -80,7 +81,7 @@ impl Configs {
     /// Reads the files beside `tokenizer`.
     ///
     /// # Errors
-    /// A file that is there and can't be read, or is no JSON object.
+    /// Fails if a file exists but can't be read or is not a JSON object.
     pub(super) fn beside(tokenizer: &Path) -> Result<Configs, DataError> {
         let read = |name: &str| {
             let path = tokenizer.with_file_name(name);
@@ -105,7 +106,7 @@ impl Configs {
     /// The special tokens that these files name, completed by usual names.
     ///
     /// # Errors
-    /// `tokenizer_config.json` names a token that the tokenizer lacks, or has with another id.
+    /// Fails if `tokenizer_config.json` names a token that the tokenizer lacks or has with another id.
     pub(super) fn special_tokens(&self, names: &Names) -> Result<SpecialTokenIds, String> {
         self.check_added_tokens(names)?;
         let usual = |candidates: &[&str]| {
@@ -139,8 +140,8 @@ impl Configs {
         Ok(SpecialTokenIds { bos, eos, pad, other_than_before })
     }
 
-    /// Refuses a list of added tokens that is another tokenizer's: transformers adds the tokens of this list to those
-    /// of `tokenizer.json`, with ids of its own.
+    /// Refuses a list of added tokens that belongs to another tokenizer. transformers adds the tokens of this list to
+    /// the tokens of `tokenizer.json`, with ids of its own.
     fn check_added_tokens(&self, names: &Names) -> Result<(), String> {
         for (id, token) in self.tokenizer["added_tokens_decoder"].as_object().into_iter().flatten() {
             let name = token["content"].as_str().unwrap_or_default();
@@ -173,14 +174,14 @@ impl Configs {
 
 enum Named {
     Token(u32),
-    /// The file says that there is none.
+    /// The file states that there is no such token.
     None,
     /// The file does not name the key.
     Absent,
 }
 
-/// The ids in `value`, a number or a list, of which each is one of `added_tokens`: a configuration that was written
-/// with the defaults of its class names the ids of ordinary words.
+/// The ids in `value`, a number or a list, that belong to `added_tokens`. The others are left out, because a
+/// configuration that was written with the defaults of its class names the ids of ordinary words.
 fn added_ids<'a>(value: &'a Value, names: &'a Names) -> impl Iterator<Item = u32> + 'a {
     let list = value.as_array().map_or(std::slice::from_ref(value), Vec::as_slice);
     let is_added = |id: &u32| names.added.keys().any(|name| (names.id_of)(name) == Some(*id));

@@ -1,4 +1,4 @@
-//! Invalid data, and its error message. No incomplete files are left.
+//! Invalid data and its error messages. A refusal leaves no incomplete files.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -7,7 +7,7 @@ use crate::common::parquet_file::parquet;
 use crate::common::*;
 use stagecoach_data::{Dataset, TokenizerSource};
 
-/// `files` as corpus are refused with the message `expected`, and the cache is empty afterwards.
+/// Checks that a corpus of `files` is refused with the message `expected`, and that the cache is empty afterwards.
 #[track_caller]
 fn refused(files: &[(&str, &[u8])], expected: &str) {
     refused_by(&TestVolume::new(files), expected);

@@ -1,4 +1,4 @@
-//! Sequences, layouts and targets, worked out by hand, and what must hold for any corpus.
+//! Compares sequences, layouts and targets with results worked out by hand, and checks properties of any corpus.
 
 use crate::common::*;
 use proptest::prelude::*;
@@ -46,7 +46,7 @@ fn packed_rows_hold_many_documents() {
         rows(&volume.open()),
         [(vec![0, 4, 5, 6, 1, 0, 5, 6, 1, 0, 6], vec![4, 5, 6, 1, NONE, 5, 6, 1, NONE, 6, 1], vec![5, 9])]
     );
-    // A document that starts right after the row takes the last target, and is no start within the row.
+    // A document that starts right after the row takes the row's last target, but does not start within the row.
     volume.config.sequence_length = 5;
     assert_eq!(
         rows(&volume.open()),
@@ -88,8 +88,8 @@ fn unpacked_documents_around_the_length_of_a_sequence() {
         volume.config.packing = false;
         rows(&volume.open()).into_iter().map(|(inputs, targets, _)| (inputs, targets)).collect::<Vec<_>>()
     };
-    // With its begin and end a document of exactly 4 tokens has 3 targets, one of 5 fills a row, one of 6 needs
-    // another.
+    // Including its begin and end tokens, a document of exactly 4 tokens has 3 targets, one of 5 tokens fills a row,
+    // and one of 6 tokens needs another row.
     assert_eq!(windows(b"a b"), [(vec![0, 4, 5], vec![4, 5, 1])]);
     assert_eq!(windows(b"a b c"), [(vec![0, 4, 5, 6], vec![4, 5, 6, 1])]);
     assert_eq!(windows(b"a b c d"), [(vec![0, 4, 5, 6], vec![4, 5, 6, 7]), (vec![7], vec![1])]);
@@ -125,20 +125,20 @@ fn the_last_sequences_are_held_out() {
     assert_eq!((&batches[0].inputs, &batches[0].targets), (&vec![7, 4, 5, 6], &vec![4, 5, 6, 7]));
     assert_eq!((&batches[1].inputs, &batches[1].targets), (&vec![7, 7], &vec![7, 1]));
     assert_eq!(dataset.training_tokens(), 8);
-    // An evaluation may read the first of them only; they stay held out.
+    // An evaluation may read only the first of these sequences. All of them stay held out.
     volume.config.evaluation_max_sequences = Some(1);
     let limited = volume.open();
     assert_eq!((limited.training_sequences(), limited.evaluation_sequences()), (4, 3));
     let plan = limited.evaluation_plan(2);
     assert_eq!((plan.target_count, &all(&limited, &plan)[0].inputs), (2, &vec![7, 4]));
-    // However long training runs, it never sees the held-out sequences, which have the only end of text.
+    // However long training runs, it never sees the held-out sequences, which contain the only end of text.
     assert_eq!(
         rows(&dataset).into_iter().map(|(inputs, ..)| inputs).collect::<Vec<_>>(),
         [[0, 4], [5, 6], [5, 6], [7, 4]]
     );
     let seen: Vec<_> = (0..40).flat_map(|step| all(&dataset, &dataset.step_plan(3, step * 5, 5, 2))).collect();
     assert!(seen.iter().flat_map(|batch| &batch.targets).all(|&target| target != i64::from(EOS)));
-    // A fraction that rounds to nothing still holds out one.
+    // A fraction that rounds to nothing still holds out one sequence.
     volume.config.evaluation_fraction = 0.001;
     assert_eq!(volume.open().evaluation_sequences(), 1);
     volume.config.evaluation_fraction = 0.0;
@@ -180,8 +180,8 @@ fn counted(lengths: &[usize], sequence_length: usize, packing: bool, fraction: f
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// The targets of the stream up to the last whole sequence: all tokens but the first, and none that begins a
-    /// document.
+    /// The targets are the tokens of the stream up to the last whole sequence, except the first token and the tokens
+    /// that begin a document.
     #[test]
     fn packed_every_token_is_a_target_once_an_epoch(
         lengths in prop::collection::vec(1usize..20, 1..30), length in 1usize..12, microbatches in 1usize..5, batch in 1usize..9,
@@ -192,7 +192,7 @@ proptest! {
         let sequences = dataset.training_sequences() as usize;
         prop_assert_eq!(sequences, (ids.len() - 1) / length);
         let mut expected: Vec<u32> = ids[1..=sequences * length].iter().copied().filter(|&id| id != BOS).collect();
-        // Two epochs, so that some step spans both.
+        // Two epochs, so that some steps span both.
         expected.extend(expected.clone());
         expected.sort_unstable();
         let (mut seen, mut position) = (Vec::new(), 0);
@@ -217,7 +217,7 @@ proptest! {
         prop_assert_eq!(seen, expected);
     }
 
-    /// Training and held-out part together: every token but those that begin documents.
+    /// In training and the held-out part together, every token is a target except the tokens that begin documents.
     #[test]
     fn unpacked_every_token_is_a_target_once(
         lengths in prop::collection::vec(1usize..20, 2..30), length in 1usize..12, fraction in 0.0..0.5f64,
@@ -235,7 +235,7 @@ proptest! {
         prop_assert_eq!(seen, expected);
     }
 
-    /// The sequence at a position doesn't depend on the sizes of steps and microbatches.
+    /// The sequence at a position doesn't depend on the size of steps and microbatches.
     #[test]
     fn position_alone_decides_the_sequence(seed: u64, position in 0u64..1000, microbatches in 1usize..6) {
         let (volume, _) = counted(&[50], 3, true, 0.0);

@@ -8,7 +8,7 @@ use stagecoach_data::{
     DataError, Dataset, DocumentName, DocumentPart, IGNORE_INDEX, PartText, document_indices, part_texts,
 };
 
-/// The parts of one epoch, in the corpus's order, and where they come from.
+/// The parts of one epoch, in the order of the corpus, and their origins.
 fn epoch(volume: &TestVolume) -> Vec<(DocumentPart, PartText)> {
     let dataset = volume.open();
     let count = dataset.training_sequences() as usize;
@@ -38,10 +38,10 @@ fn a_part_is_told_with_document_offset_and_text() {
         told,
         [
             part("1", 0, 0, 0, "a b c"),
-            // the row has the end of the document before it, which has no target
+            // the row starts with the end of the document before, which has no target
             part("2", 1, 0, 1, "b  c d"),
             part("2", 6, 3, 0, "d d"),
-            // what begins it is the last input, its first word the target
+            // the last input is the token that begins the document, and its target is the first word
             part("3", 0, 0, 3, "c"),
         ]
     );
@@ -66,7 +66,7 @@ fn documents_of_every_format_are_found_by_their_names_again() {
         for (part, text) in &parts {
             names.insert(part.document, text.name.to_string());
             let whole = texts.entry(text.name.to_string()).or_default();
-            // a part begins with the last word of the one before
+            // a part begins with the last word of the part before it
             let is_first = whole.is_empty();
             *whole += text.text.get(usize::from(!is_first)..).unwrap_or_default();
         }
@@ -81,7 +81,7 @@ fn documents_of_every_format_are_found_by_their_names_again() {
             ("corpus/c.tokens:3", "b b b"),
             ("corpus/e.txt:1", "d c b a"),
         ];
-        // packed rows leave a remainder behind
+        // packed rows drop the remainder
         assert_eq!(found, expected[..if packing { found.len() } else { 8 }], "packing {packing}");
         assert!(found.len() >= 7);
         for (document, name) in &names {
@@ -103,7 +103,7 @@ fn documents_of_every_format_are_found_by_their_names_again() {
     assert!("corpus/a.jsonl".parse::<DocumentName>().is_err() && ":3".parse::<DocumentName>().is_err());
 }
 
-/// Documents of 1 to 12 words, and how they are split.
+/// Documents of 1 to 11 words, and the settings that split them.
 fn volumes() -> impl Strategy<Value = (Vec<String>, usize, bool, f64)> {
     let document = prop::collection::vec("[a-h]", 1..12).prop_map(|words| words.join(" "));
     (prop::collection::vec(document, 2..9), 2usize..9, any::<bool>(), prop::sample::select(vec![0.0, 0.3]))

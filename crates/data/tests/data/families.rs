@@ -1,5 +1,6 @@
-//! Imitations of eight families' tokenizers, with their added tokens and configurations: ids and special tokens are
-//! those of Hugging Face's transformers. `make transformers` has the Python that this needs.
+//! Imitations of the tokenizers of eight families, with their added tokens and configurations. The ids and special
+//! tokens equal those of Hugging Face's transformers. `make transformers` runs these tests with the Python that they
+//! need.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -21,7 +22,7 @@ fn ids(value: &Value) -> Vec<u32> {
     value.as_array().unwrap().iter().map(|value| id(value).unwrap()).collect()
 }
 
-/// Every id of the texts' documents, as the cache must have them.
+/// Every id of the texts' documents, as the cache must hold them.
 fn framed(expected: &Value, key: &str) -> Vec<u32> {
     let (bos, eos) = (id(&expected["bos"]), id(&expected["eos"]).unwrap());
     let mut all = Vec::new();
@@ -34,7 +35,7 @@ fn framed(expected: &Value, key: &str) -> Vec<u32> {
     all
 }
 
-/// The ids that end a text, by all configurations.
+/// The ids that end a text according to all configurations.
 fn ends(expected: &Value) -> Vec<u32> {
     ids(&expected["ends"])
 }
@@ -62,7 +63,7 @@ fn ids_and_special_tokens_are_those_of_transformers() {
             assert_eq!(as_text.encode(text).unwrap(), ids(&case["asText"]), "{family}: {text:?}");
             assert_eq!(parsing.encode(text).unwrap(), ids(&case["parsed"]), "{family}: {text:?}");
         }
-        // the same texts as a corpus, long ones in pieces
+        // the same texts as a corpus, where long texts are read in pieces
         let lines = |case: &Value| format!("{}\n", json!({"text": case["text"]}));
         let lines: String = expected["cases"].as_array().unwrap().iter().map(lines).collect();
         let mut volume = TestVolume::new(&[("x.jsonl", lines.as_bytes())]);

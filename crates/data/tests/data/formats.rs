@@ -39,7 +39,7 @@ fn empty_files_and_folders_that_a_pattern_matches_are_told() {
         volume.write(&format!("corpus/{name}"), b"");
     }
     volume.write("corpus/novels.txt/z.txt", b"e");
-    // with a new token cache, and with the one that is there then
+    // with a new token cache, and then with the existing one
     for _ in 0..2 {
         assert_eq!(
             volume.prepare().unwrap().notes,
@@ -55,8 +55,8 @@ fn empty_files_and_folders_that_a_pattern_matches_are_told() {
 #[test]
 fn token_files_are_split_where_documents_end_or_begin() {
     for (name, width) in [("x.tokens", 4), ("x.u16", 2)] {
-        // Like the cache itself, with an end first (as GPT-2's corpora have it), no ends, no begins, and nothing at
-        // all.
+        // In this order: like the cache itself, with an end first (as in GPT-2's corpora), without ends, and without
+        // begins. The second file of the corpus is empty.
         let files =
             [&[BOS, A, B, EOS, BOS, C, EOS][..], &[EOS, A, B, EOS, C], &[BOS, A, B, BOS, C], &[A, B, EOS, C, EOS, EOS]];
         for file in files {
@@ -121,7 +121,7 @@ fn a_nested_field_is_named_alike_in_every_format() {
 #[test]
 fn text_is_kept_to_the_byte() {
     let text = "one\r\ntwo \u{feff}\t é\u{3000}🙂 [EOT] <s>\n\n\nend\n";
-    // a byte order mark is no part of the text
+    // a byte order mark is not part of the text
     let volume = TestVolume::new(&[("x.txt", format!("\u{feff}{text}").as_bytes())]).train(300);
     let tokenizer = volume.tokenizer();
     let ids = volume.ids();

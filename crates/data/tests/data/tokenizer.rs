@@ -1,4 +1,4 @@
-//! Tokenizers trained on a corpus, and those given as a file.
+//! Tokenizers that are trained on a corpus or given as a file.
 
 use crate::common::*;
 use serde_json::{Value, json};
@@ -70,7 +70,7 @@ fn a_given_tokenizer_is_copied_unchanged() {
     assert_eq!(config["bos_token"], "[BOT]");
     assert_eq!(prepared.tokens, 6, "its truncation to two tokens is switched off");
 
-    // Its own configuration goes along, and another tokenizer is another cache.
+    // The tokenizer's own configuration is copied too, and another tokenizer has another cache.
     volume.write("letters/tokenizer_config.json", br#"{"tokenizer_class": "Their"}"#);
     let mut other = letters();
     other["model"]["vocab"]["z"] = 99.into();
@@ -102,12 +102,12 @@ fn a_job_gets_the_files_of_its_own_tokenizer() {
     assert_eq!(files.len(), 4);
 }
 
-/// The special tokens of a tokenizer with these `added_tokens`, and with `config.json` and others beside it.
+/// The special tokens of a tokenizer with these `added_tokens` and with these configuration files beside it.
 fn named(added: Value, configs: &[(&str, Value)]) -> (Option<u32>, Vec<u32>, Option<u32>) {
     let volume = TestVolume::new(&[]);
     let mut tokenizer = letters();
     tokenizer["added_tokens"] = added;
-    // ordinary words, as Qwen's vocabulary has them
+    // ordinary words, as in Qwen's vocabulary
     tokenizer["model"]["vocab"] = json!({"[UNK]": 0, "<s>": 1, "</s>": 2, "<pad>": 3});
     let path = volume.write("named/tokenizer.json", tokenizer.to_string().as_bytes());
     for (name, config) in configs {
@@ -131,7 +131,7 @@ fn configurations_name_the_special_tokens() {
     let of_generation = || ("generation_config.json", json!({"eos_token_id": [6, 4]}));
     assert_eq!(named(qwen(), &[of_chat(), of_model(), of_generation()]), (None, vec![6, 4], Some(4)));
     assert_eq!(named(qwen(), &[of_model()]), (None, vec![6], None));
-    // GPT-2: one token begins and ends, and `add_bos_token` keeps Phi-3's from documents
+    // GPT-2: one token is both begin and end; Phi-3: `add_bos_token` keeps the begin token from documents
     let gpt_2 = config(json!({"bos_token": "<|endoftext|>", "eos_token": "<|endoftext|>"}));
     assert_eq!(named(json!([special_token("<|endoftext|>", 4)]), &[gpt_2]), (None, vec![4], None));
     let phi_3 = || json!([special_token("<s>", 1), special_token("<|endoftext|>", 4)]);
@@ -139,7 +139,7 @@ fn configurations_name_the_special_tokens() {
     assert_eq!(named(phi_3(), &[none]), (None, vec![4], None));
     let added = config(json!({"bos_token": "<s>", "eos_token": "<|endoftext|>"}));
     assert_eq!(named(phi_3(), &[added]), (Some(1), vec![4], None));
-    // a configuration with its class's default ids names ordinary words
+    // a configuration with the default ids of its class names ordinary words
     assert_eq!(named(qwen(), &[model(json!({"bos_token_id": 1, "eos_token_id": 2}))]), (None, vec![4], None));
     let deepseek = json!([special_token("<｜begin▁of▁sentence｜>", 4), special_token("<｜end▁of▁sentence｜>", 5)]);
     assert_eq!(named(deepseek, &[model(json!({"bos_token_id": 4, "eos_token_id": 5}))]), (Some(4), vec![5], None));
@@ -175,7 +175,7 @@ fn configurations_that_fit_no_tokenizer_are_refused() {
         volume.error_message(),
         "the tokenizer VOLUME/letters/tokenizer.json: its model.dropout is 0.1, so that a text has other tokens in each run: set it to null"
     );
-    // another file instead of the one that the corpus was tokenised with
+    // another file replaces the one that the corpus was tokenised with
     volume.write("letters/tokenizer.json", letters().to_string().as_bytes());
     let prepared = volume.prepare().unwrap();
     volume.write("letters/tokenizer.json", format!("{} ", letters()).as_bytes());
@@ -205,7 +205,7 @@ fn losses_of_a_text_are_counted() {
         "the tokenizer has no token for 3 characters of the corpus, such as 'é', '漢': they are left out",
         "1 document with text has no token in this tokenizer and is left out",
     ];
-    // the second time from the cache
+    // the second run reads the cache
     for _ in 0..2 {
         assert_eq!(volume.prepare().unwrap().notes, expected);
     }

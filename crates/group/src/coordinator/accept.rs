@@ -1,4 +1,4 @@
-//! The threads that accept connections, and read from them once they have proved that they have the group's secret.
+//! The threads that accept connections, and read from each one once its peer has proved that it has the group's secret.
 
 use std::collections::VecDeque;
 use std::io;
@@ -16,16 +16,16 @@ use crate::wire::connect::configure;
 use crate::wire::handshake::{self, Arrival};
 use crate::{GroupSecret, GroupTimeouts, SecureReader};
 
-/// Limit of connections that have not said hello; beyond it the oldest is closed. A stage says hello at once, others
-/// may never.
+/// Limit of connections without a hello. Beyond the limit, the oldest one is closed: a stage sends its hello at once,
+/// but a foreign client may never send one.
 const MAX_PENDING_CONNECTIONS: usize = 256;
 
-/// The acceptor, which lets connections in or closes them.
+/// Admits or closes the connections that the accepting thread receives.
 pub(super) struct Gate {
     pub(super) inputs: SyncSender<Input>,
     pub(super) timeouts: GroupTimeouts,
     pub(super) secret: GroupSecret,
-    /// Connections that have not said hello, oldest first.
+    /// Connections without a hello, oldest first.
     pub(super) pending: Mutex<VecDeque<(ConnectionId, Arc<TcpStream>)>>,
     pub(super) on_rejected: Box<dyn Fn() + Send + Sync>,
 }
@@ -41,7 +41,7 @@ pub(super) fn accept(listener: &TcpListener, gate: &Arc<Gate>, stop: &AtomicBool
             Ok((stream, from)) => (Arc::new(stream), from),
             Err(error) => {
                 tracing::warn!(%error, "a control connection could not be accepted");
-                // For example out of file descriptors: retrying at once would fail again.
+                // an immediate retry would fail again, for example without free file descriptors
                 thread::sleep(gate.timeouts.heartbeat_interval);
                 continue;
             }
@@ -56,7 +56,7 @@ pub(super) fn accept(listener: &TcpListener, gate: &Arc<Gate>, stop: &AtomicBool
 }
 
 impl Gate {
-    /// Adds a connection, which closes the oldest if there are too many.
+    /// Adds a connection. If there are too many, the oldest one is closed.
     fn add(&self, conn: ConnectionId, stream: &Arc<TcpStream>) {
         let mut pending = lock(&self.pending);
         if pending.len() == MAX_PENDING_CONNECTIONS
@@ -90,7 +90,7 @@ impl Gate {
         send(GroupEvent::Disconnected(conn, disconnect));
     }
 
-    /// The handshake, and the hello of a stage or spare that has the secret.
+    /// Performs the handshake, then reads the hello of a stage or spare that has the secret.
     fn admit(&self, stream: &Arc<TcpStream>) -> io::Result<(Arrival, Connection, SecureReader<TcpStream>)> {
         configure(stream, self.timeouts.heartbeat_timeout)?;
         let session = handshake::server_handshake(&mut &**stream, &self.secret)?;

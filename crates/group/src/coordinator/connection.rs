@@ -12,17 +12,17 @@ use crate::wire::frame::read_frame;
 use crate::wire::messages::{MAX_FRAME_BYTES, MemberMessage};
 use crate::{SecureReader, SecureWriter, Session};
 
-/// The number of frames that may wait for a peer to read them.
+/// The number of frames that may be queued for a peer.
 const MAX_QUEUED_FRAMES: usize = 8192;
 
-/// The sending half.
+/// The sending half of a connection.
 #[derive(Debug)]
 pub(crate) struct Connection {
     stream: Arc<TcpStream>,
     queue: Option<SyncSender<Arc<[u8]>>>,
 }
 
-/// The peer does not read; its send queue is full.
+/// The send queue of a peer is full, because the peer does not read.
 #[derive(Debug)]
 pub(crate) struct QueueFull;
 
@@ -36,10 +36,10 @@ impl Connection {
         Ok(Connection { stream: Arc::clone(stream), queue: Some(queue) })
     }
 
-    /// Queues a frame; dropped after `close_after_flush`.
+    /// Queues a frame. A frame after `close_after_flush` is dropped.
     pub(crate) fn send(&self, frame: &Arc<[u8]>) -> Result<(), QueueFull> {
         match &self.queue {
-            // A writer that has ended has shut the socket down: the reader reports it.
+            // A writer thread that has ended has also shut the socket down, and the reader thread reports the reason.
             Some(queue) => match queue.try_send(Arc::clone(frame)) {
                 Err(TrySendError::Full(_)) => Err(QueueFull),
                 _ => Ok(()),
@@ -48,7 +48,7 @@ impl Connection {
         }
     }
 
-    /// Sends what is queued, then closes the sending direction; the connection ends when the peer disconnects.
+    /// Sends the queued frames, then closes the sending direction. The connection ends when the peer disconnects.
     pub(crate) fn close_after_flush(&mut self) {
         self.queue = None;
     }

@@ -18,11 +18,11 @@ use crate::state::{GroupEvent, GroupState};
 use crate::sync::{lock, spawn};
 use crate::{GroupError, GroupFailure, GroupSecret, GroupTimeouts, Hello, Quorum, StepRules};
 
-/// The number of events that may wait; readers then wait, and TCP slows their peers.
+/// The number of events that may be queued. Beyond it, readers wait, and TCP slows their peers.
 const EVENT_QUEUE_LEN: usize = 1024;
 
 /// The rendezvous and failure detector of a group, in its leader's process (torchelastic's rendezvous store). Dropping
-/// it ends the group.
+/// the coordinator ends the group.
 #[derive(Debug)]
 pub struct Coordinator {
     inputs: SyncSender<Input>,
@@ -34,9 +34,9 @@ pub struct Coordinator {
 }
 
 impl Coordinator {
-    /// Starts to accept members that have `secret` on `listener`. They are compared with `expected`, the leader's own
-    /// hello. `quorum` says which of them are enough for a group. `on_rejected` is called for every connection that was
-    /// closed because its peer did not prove that it has the secret.
+    /// Starts to accept members that have `secret` on `listener`. Each hello is compared with `expected`, the leader's
+    /// own hello. `quorum` decides which members are enough for a group. `on_rejected` is called for every connection
+    /// that is closed because its peer did not prove that it has the secret.
     ///
     /// # Errors
     /// If the listener has no address, or no thread can be started.
@@ -66,7 +66,7 @@ impl Coordinator {
         Ok(Coordinator { inputs, shared, address, timeouts, stop, threads: vec![state_thread, acceptor] })
     }
 
-    /// The address it listens on.
+    /// The address on which the coordinator listens.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
@@ -76,11 +76,11 @@ impl Coordinator {
         self.send_event(GroupEvent::Preparing(progress.to_owned()));
     }
 
-    /// The leader has prepared: waits until it is decided who is in the group, and returns their global ranks by group
-    /// rank. [`Member::join`](crate::Member::join) does not return before `release`.
+    /// Reports that the leader has prepared, waits until the group's members are decided, and returns their global
+    /// ranks by group rank. [`Member::join`](crate::Member::join) does not return before `release`.
     ///
     /// # Errors
-    /// When the group has failed: too few have joined in time.
+    /// If the group has failed: too few members joined in time.
     pub fn wait_for_members(&self) -> Result<Vec<usize>, GroupError> {
         self.send_event(GroupEvent::Prepared);
         let mut state = lock(&self.shared.state);
@@ -95,13 +95,13 @@ impl Coordinator {
         }
     }
 
-    /// The leader is ready: sends `plan` (identity, plan and programs, opaque here) and the roster to every member once
-    /// all of them have joined.
+    /// Reports that the leader is ready: sends `plan` (identity, plan and programs, opaque here) and the roster to
+    /// every member once all members have joined.
     pub fn release(&self, plan: Vec<u8>, rules: StepRules) {
         self.send_event(GroupEvent::Release(plan, rules));
     }
 
-    /// The leader gives up: the group ends with this reason. Returns when the members have been notified, or after
+    /// Gives up: the group ends with this reason. Returns when the members have been notified, or after
     /// `shutdown_timeout` and two heartbeats.
     pub fn reject(&self, reason: impl ToString) {
         self.send_event(GroupEvent::Reject(reason.to_string()));
@@ -110,13 +110,13 @@ impl Coordinator {
         drop(self.shared.changed.wait_timeout_while(state, timeout, |state| !state.is_closed));
     }
 
-    /// The failure that ended the group, if it failed. The leader polls it during a long preparation, in which a lost
-    /// member ends the group too.
+    /// The failure that ended the group, if it failed. The leader polls it during a long preparation, because a lost
+    /// member ends the group then too.
     pub fn failure(&self) -> Option<GroupFailure> {
         lock(&self.shared.state).failure.clone()
     }
 
-    /// The global ranks that are connected and not in the group: they could be in the next one.
+    /// The global ranks that are connected but not in the group. The next group may include them.
     pub fn waiting_ranks(&self) -> Vec<usize> {
         lock(&self.shared.state).waiting.clone()
     }
@@ -131,7 +131,7 @@ impl Drop for Coordinator {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::SeqCst);
         let _ = self.inputs.send(Input::Stop);
-        // `accept` has no timeout: a connection of our own wakes it.
+        // `accept` has no timeout: a connection from this process wakes it
         let host = match self.address.ip() {
             IpAddr::V4(ip) if ip.is_unspecified() => Ipv4Addr::LOCALHOST.into(),
             IpAddr::V6(ip) if ip.is_unspecified() => Ipv6Addr::LOCALHOST.into(),

@@ -30,9 +30,9 @@ pub(super) struct SharedState {
 
 #[derive(Debug, Default)]
 pub(super) struct KnownState {
-    /// The members' ranks by group rank, once they are decided.
+    /// The members' ranks by group rank, once the members are decided.
     pub(super) members: Option<Vec<usize>>,
-    /// The ranks that are connected and not among them.
+    /// The ranks that are connected but not members.
     pub(super) waiting: Vec<usize>,
     pub(super) failure: Option<GroupFailure>,
     /// Whether every final message has been sent.
@@ -72,10 +72,10 @@ pub(super) fn run_state_machine(
                 _ => None,
             };
             let effects = group.handle(Instant::now(), event);
-            // Set before any member is notified.
+            // set before any member is notified
             shared.update(|state| {
                 (state.failure, state.waiting) = (group.failure().cloned(), group.waiting_ranks());
-                // decided once; there is an event for every heartbeat
+                // the members are decided once, but every heartbeat is an event
                 if state.members.is_none() {
                     state.members.clone_from(&group.members);
                 }
@@ -83,7 +83,7 @@ pub(super) fn run_state_machine(
             for effect in effects {
                 apply_effect(effect, &mut connections, &mut events);
             }
-            // Removed only after the effects: its final message may still be deliverable.
+            // removed only after the effects, because the final message may still be deliverable
             closed.map(|conn| connections.remove(&conn));
         }
         if group.is_closed() {

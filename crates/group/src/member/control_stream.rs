@@ -11,7 +11,7 @@ use crate::wire::frame::read_frame;
 use crate::wire::messages::{CoordinatorMessage, MAX_FRAME_BYTES, MemberMessage, encode_message};
 use crate::{Activity, GroupError, SecureReader, SecureWriter, Session};
 
-/// Shared by the threads of a member: one reads, any may write.
+/// The connection, shared by the threads of a member: one thread reads, any thread may write.
 #[derive(Debug)]
 pub(crate) struct ControlStream {
     stream: TcpStream,
@@ -24,7 +24,7 @@ pub(crate) struct ControlStream {
 pub(crate) enum SendError {
     /// The message can't be encoded, or is too large.
     Encode(GroupError),
-    /// The connection is closed; the receiving thread reports why.
+    /// The connection is closed. The receiving thread reports the reason.
     Disconnected,
 }
 
@@ -42,7 +42,7 @@ impl ControlStream {
     /// Sends an encoded message.
     pub(crate) fn write(&self, bytes: &[u8]) -> Result<(), SendError> {
         lock(&self.writer).write_all(bytes).map_err(|_| {
-            // part of it may have been sent
+            // a part of the message may have been sent
             self.shut_down();
             SendError::Disconnected
         })

@@ -1,4 +1,4 @@
-//! Messages received by a member and not consumed yet.
+//! Messages that a member has received but not consumed yet.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Condvar, Mutex, PoisonError};
@@ -8,14 +8,14 @@ use crate::sync::lock;
 use crate::wire::messages::{CoordinatorMessage, MAX_FRAME_BYTES};
 use crate::{GroupError, GroupFailure, Verdict};
 
-/// Filled by the receiving thread, emptied by those that call.
+/// A queue that the receiving thread fills and the calling threads empty.
 #[derive(Debug, Default)]
 pub(crate) struct Inbox {
     state: Mutex<InboxState>,
     changed: Condvar,
 }
 
-/// By kind, each in the order of arrival.
+/// Messages by kind, each kind in order of arrival.
 #[derive(Debug, Default)]
 pub(crate) struct InboxState {
     broadcasts: HashMap<u32, VecDeque<Vec<u8>>>,
@@ -26,7 +26,7 @@ pub(crate) struct InboxState {
     pub(crate) formed: bool,
     pub(crate) leave_acknowledged: bool,
     failure: Option<GroupFailure>,
-    /// This member left by itself, so the closed connection is not reported as a failure.
+    /// This member leaves on its own, so the closed connection is not reported as a failure.
     left_by_itself: bool,
 }
 
@@ -46,7 +46,7 @@ impl Inbox {
     /// Stores a message.
     ///
     /// # Errors
-    /// If more broadcasts are stored than a frame may hold: the trainer does not receive them.
+    /// If the stored broadcasts exceed the size limit of a frame, because the trainer does not receive them.
     pub(crate) fn deliver(&self, message: CoordinatorMessage) -> Result<(), String> {
         let mut state = lock(&self.state);
         match message {
@@ -62,14 +62,14 @@ impl Inbox {
             CoordinatorMessage::Verdict(verdict) => state.verdicts.push_back(verdict),
             CoordinatorMessage::Formed => state.formed = true,
             CoordinatorMessage::LeaveAcknowledged => state.leave_acknowledged = true,
-            // Handled by the receiving thread itself.
+            // handled by the receiving thread itself
             CoordinatorMessage::Heartbeat | CoordinatorMessage::GroupEnded(_) => {}
-            // Sent only while joining.
+            // sent only while a stage joins
             CoordinatorMessage::Preparing(_)
             | CoordinatorMessage::Waiting { .. }
             | CoordinatorMessage::Refused(_)
             | CoordinatorMessage::Released { .. } => {}
-            // Sent to spares.
+            // sent only to spares
             CoordinatorMessage::NextInLine { .. } | CoordinatorMessage::TakePlace { .. } => {}
         }
         self.changed.notify_all();
@@ -90,14 +90,14 @@ impl Inbox {
         }
     }
 
-    /// Waits until the group has ended, at most for `timeout`.
+    /// Waits until the group has ended, for `timeout` at most.
     pub(crate) fn wait_for_failure(&self, timeout: Duration) -> Option<GroupFailure> {
         let state = lock(&self.state);
         let waited = self.changed.wait_timeout_while(state, timeout, |state| state.failure.is_none());
         waited.unwrap_or_else(PoisonError::into_inner).0.failure.clone()
     }
 
-    /// The group has ended: every call returns, now and later.
+    /// Records that the group has ended: every current and later call returns `failure`.
     pub(crate) fn close(&self, failure: GroupFailure) {
         lock(&self.state).failure.get_or_insert(failure);
         self.changed.notify_all();

@@ -1,4 +1,4 @@
-//! Joining: retries until the start-up timeout, which every progress report of the leader extends.
+//! Joining a group: retries until the start-up timeout, which every progress report of the leader extends.
 
 use std::io;
 use std::sync::Arc;
@@ -16,8 +16,8 @@ use crate::{
     Activity, GroupError, GroupSecret, GroupTimeouts, Hello, NotFound, Refusal, Rendezvous, Roster, local_shortage,
 };
 
-/// The time that a living leader may take from one group to the next. A stage that waits beside a group can't tell it
-/// from one whose process has ended before.
+/// The time that a living leader may take from one group to the next. A stage that waits beside a group can't
+/// distinguish such a leader from one whose process ended earlier.
 const MAX_TIME_BETWEEN_GROUPS: Duration = Duration::from_secs(4);
 
 /// The timeout of [`answers`].
@@ -29,7 +29,7 @@ pub(crate) struct Joined {
     pub(crate) roster: Roster,
     pub(crate) plan: Vec<u8>,
     pub(crate) secret: GroupSecret,
-    /// The heartbeats stop when this is dropped.
+    /// Dropping the sender stops the heartbeats.
     pub(crate) stop_heartbeat: Sender<()>,
 }
 
@@ -37,15 +37,16 @@ pub(crate) struct Joined {
 pub(crate) enum JoinError {
     /// Another attempt may succeed.
     Retry(String),
-    /// The leader closed the connection, as its process ended or to get rid of this stage: another attempt shows which.
+    /// The leader closed the connection, because its process ended or because it dropped this stage. Another attempt
+    /// shows which.
     Closed(String),
-    /// The leader can't be connected to.
+    /// The connection to the leader could not be opened.
     NotConnected(io::Error),
     Fatal(GroupError),
 }
 
 impl JoinError {
-    /// A call failed: for a shortage of this process, which is fatal, or else as `otherwise` says.
+    /// Converts the error of a failed call: a shortage of this process is fatal, any other error becomes `otherwise`.
     fn of_io(at: &Rendezvous, error: io::Error, otherwise: impl FnOnce(io::Error) -> JoinError) -> JoinError {
         match local_shortage(&error) {
             Some(_) => {
@@ -55,10 +56,10 @@ impl JoinError {
         }
     }
 
-    /// Why to try again.
+    /// The reason to try again.
     ///
     /// # Errors
-    /// If that is no use.
+    /// If another attempt is no use.
     pub(crate) fn reason_to_retry(self) -> Result<String, GroupError> {
         match self {
             JoinError::Retry(reason) | JoinError::Closed(reason) => Ok(reason),
@@ -68,19 +69,19 @@ impl JoinError {
     }
 }
 
-/// The time for which this stage has waited without progress of the leader, and its last observation of the leader.
+/// The state of joining: the time since the leader's last progress, and the last observations of the leader.
 struct JoinProgress {
     last_progress_at: Instant,
     last_report: Option<String>,
     /// The group that has formed without this stage, by its epoch, and whether this stage succeeds its leader.
     waits_beside: Option<(u64, bool)>,
-    /// The last group that has let this stage join.
+    /// The last group that let this stage join.
     joining: Option<u64>,
-    /// The last group whose leader has closed the connection.
+    /// The last group whose leader closed the connection.
     closed_by: Option<u64>,
-    /// The last group of which its leader has said that it is over.
+    /// The last group that was over according to its leader.
     ended: Option<u64>,
-    /// The last group whose leader can't be connected to, and since when.
+    /// The last group whose leader could not be connected to, and the time of the first such failure.
     unreachable: Option<(u64, Instant)>,
 }
 
@@ -103,10 +104,11 @@ impl JoinProgress {
         (self.last_progress_at, self.last_report) = (Instant::now(), Some(report));
     }
 
-    /// Why to try again after a failed attempt.
+    /// The reason to try again after a failed attempt.
     ///
     /// # Errors
-    /// If trying again is no use, or this stage leads: the leader's process has ended, and this one succeeds it.
+    /// If another attempt is no use, or if this stage leads: the leader's process has ended, and this stage succeeds
+    /// it.
     fn reason_to_retry(&mut self, at: &Rendezvous, name: &str, error: JoinError) -> Result<String, GroupError> {
         let group = at.secret.epoch();
         let (is_member, succeeds_leader) = match self.waits_beside {
@@ -124,9 +126,9 @@ impl JoinProgress {
         error.reason_to_retry().map(|reason| format!("at {}: {reason}", at.address))
     }
 
-    /// Whether the leader of a group has ended, if it can't be connected to: it listens before anybody knows its
-    /// address, and until the group is over. Where the network is down, the leader has not hung up, and nobody refuses
-    /// the connection.
+    /// Whether the leader of a group that can't be connected to has ended. A leader listens before it publishes its
+    /// address, and until its group is over. A network failure is no proof: the leader has neither closed a connection
+    /// nor refused one then.
     fn has_ended(&mut self, group: u64, is_member: bool, error: &io::Error) -> bool {
         if self.unreachable.is_none_or(|(unreachable, _)| unreachable != group) {
             self.unreachable = Some((group, Instant::now()));
@@ -208,7 +210,7 @@ fn try_join(
                 progress.ended = Some(at.secret.epoch());
                 return Err(JoinError::Retry(refusal.describe(name)));
             }
-            // another group is about to begin, or will be soon
+            // another group begins now or soon
             Ok(CoordinatorMessage::Refused(refusal @ Refusal::AlreadyFormed { .. })) => {
                 return Err(JoinError::Retry(refusal.describe(name)));
             }
@@ -227,7 +229,7 @@ fn try_join(
             }
             Err(error) => return Err(JoinError::Retry(error.to_string())),
         }
-        // The coordinator enforces this timeout with a better message; this is the fallback.
+        // this is the fallback: the coordinator enforces the timeout first, with a better message
         let waited = progress.last_progress_at.elapsed();
         if waited >= timeouts.startup_timeout + timeouts.heartbeat_timeout {
             let progress = progress.last_report.clone().unwrap_or_else(|| "nothing".to_owned());
@@ -236,13 +238,14 @@ fn try_join(
     }
 }
 
-/// Whether a leader is there: what is at its address answers who has the group's key. One that is suspended does not.
+/// Whether a leader answers: only a process with the group's key completes the handshake. A suspended process does not
+/// answer.
 pub fn answers(at: &Rendezvous) -> bool {
     let Ok(stream) = connect(&at.address) else { return false };
     configure(&stream, ANSWER_TIMEOUT).is_ok() && handshake::client_handshake(&mut &stream, &at.secret).is_ok()
 }
 
-/// Connects, says `hello`, and sends heartbeats until the sender is dropped.
+/// Connects, sends `hello`, and sends heartbeats until the returned sender is dropped.
 pub(crate) fn connect_to_group(
     at: &Rendezvous,
     hello: &[u8],

@@ -23,9 +23,9 @@ use crate::{
     Verdict,
 };
 
-/// One stage's membership: the leader has one too. All calls may come from any thread.
+/// The membership of one stage, including the leader. All calls may come from any thread.
 ///
-/// Dropping it without [`Member::leave`] ends the group for the others.
+/// Dropping a member without [`Member::leave`] ends the group for the others.
 #[derive(Debug)]
 pub struct Member {
     ranks: Ranks,
@@ -55,17 +55,17 @@ impl Ranks {
 }
 
 impl Member {
-    /// Joins the group that `find` finds; returns when it is released: all members have joined and the leader is ready.
-    /// The bytes are what the leader gave to `release`. `find` is asked again at every attempt, and says why there is
-    /// none. `mesh` has the attempt's stages and replicas.
+    /// Joins the group that `find` finds. Returns when the group is released: all members have joined and the leader is
+    /// ready. The returned bytes are the plan that the leader passed to `release`. Every attempt calls `find` again;
+    /// its error gives the reason why there is no group. `mesh` has the attempt's stages and replicas.
     ///
-    /// Meanwhile `on_preparing` receives the leader's progress reports. `on_failure` is called once, from a
-    /// background thread, when the group fails after this call has returned; calls that wait return
-    /// [`GroupError::GroupFailed`] after it.
+    /// While the stage joins, `on_preparing` receives the leader's progress reports. If the group fails after this call
+    /// has returned, `on_failure` is called once, from a background thread, and then all waiting calls return
+    /// [`GroupError::GroupFailed`].
     ///
     /// # Errors
-    /// When the leader is not reached or reports no progress within `timeouts.startup_timeout`, refuses this stage, or
-    /// gives up.
+    /// If the leader is not reached or reports no progress within `timeouts.startup_timeout`, if it refuses this stage,
+    /// or if it gives up.
     pub fn join(
         find: impl FnMut() -> Result<Rendezvous, NotFound>,
         hello: Hello,
@@ -92,10 +92,10 @@ impl Member {
         Ok((member, roster, plan))
     }
 
-    /// Barrier: reports that this stage has loaded and its links are open; returns when all members have.
+    /// Barrier: reports that this stage has loaded and opened its links; returns when all members have.
     ///
     /// # Errors
-    /// [`GroupError::GroupFailed`] when the group has ended, as in all calls below.
+    /// [`GroupError::GroupFailed`] if the group has ended. All calls below return this error as well.
     pub fn form(&self) -> Result<(), GroupError> {
         self.send(&MemberMessage::Formed)?;
         self.inbox.wait_for(|state| state.formed.then_some(()))
@@ -106,13 +106,13 @@ impl Member {
         &self.secret
     }
 
-    /// The handle to set what this stage is doing.
+    /// The handle that sets this stage's activity.
     pub fn activity(&self) -> Activity {
         self.activity.clone()
     }
 
-    /// Sends `bytes` to every member, this one included; each topic arrives in order. From the leader only. It does
-    /// not wait.
+    /// Sends `bytes` to every member, including this one. The broadcasts of a topic arrive in order. Only the leader
+    /// may call it. The call does not wait.
     ///
     /// # Errors
     /// [`GroupError::NotLeader`] on another member, [`GroupError::FrameTooLarge`] above 64 MiB.
@@ -127,62 +127,66 @@ impl Member {
     /// Waits for the next broadcast of a topic.
     ///
     /// # Errors
-    /// When the group has failed.
+    /// If the group has failed.
     pub fn receive_broadcast(&self, topic: u32) -> Result<Vec<u8>, GroupError> {
         self.inbox.wait_for(|state| state.take_broadcast(topic))
     }
 
-    /// All-gather: contributes `bytes` and returns every member's, by group rank. All members must make the calls of a
-    /// topic in the same order; topics are independent, so that the checkpoint thread can have its own. One thread per
-    /// topic.
+    /// All-gather: contributes `bytes` and returns every member's contribution, by group rank. All members must make
+    /// the calls of a topic in the same order. Topics are independent, so that the checkpoint thread can have its own
+    /// topic. Only one thread may use a topic.
     ///
     /// # Errors
-    /// When the group has failed, or the contribution is too large.
+    /// If the group has failed, or the contribution is too large.
     pub fn all_gather(&self, topic: u32, bytes: Vec<u8>) -> Result<Vec<Vec<u8>>, GroupError> {
         self.send(&MemberMessage::Gather { topic, bytes })?;
         self.inbox.wait_for(|state| state.take_gathered(topic))
     }
 
-    /// Votes on a step and waits for the verdict, which is the same on all members (only the leader gets the
-    /// measurements). From one thread.
+    /// Votes on a step and waits for the verdict, which is the same on all members (only the leader's verdict has the
+    /// measurements). Only one thread may vote.
     ///
     /// # Errors
-    /// When the group has failed.
+    /// If the group has failed.
     pub fn vote(&self, vote: StepVote) -> Result<Verdict, GroupError> {
         self.send(&MemberMessage::Vote(vote))?;
         self.inbox.wait_for(|state| state.verdicts.pop_front())
     }
 
-    /// Waits until the group has failed, at most for `timeout`: why a link broke, the group knows a moment later.
+    /// Waits until the group has failed, for `timeout` at most. After a broken link, the group knows the cause a moment
+    /// later.
     pub fn wait_for_failure(&self, timeout: Duration) -> Option<GroupFailure> {
         self.inbox.wait_for_failure(timeout)
     }
 
     /// Leaves the group, reporting the exit code, and waits until all members have left.
     ///
-    /// With 0 or 143 all must leave: if another stage continues, the group fails. With any other code the group ends at
-    /// once and this stage is the root cause (with 75 it lost a peer itself, and none is named). On the leader it
-    /// returns last, when the others have disconnected or after `timeouts.shutdown_timeout`.
+    /// With code 0 or 143 all members must leave: if another stage continues, the group fails. With any other code the
+    /// group ends at once, and this stage is the root cause, except with 75: then the stage itself lost a peer, and no
+    /// root cause is named. On the leader, the call returns last: when the other members have disconnected, or after
+    /// `timeouts.shutdown_timeout`.
     ///
     /// # Errors
-    /// When the group fails before all have left.
+    /// If the group fails before all members have left.
     pub fn leave(self, code: i32) -> Result<(), GroupError> {
         self.send(&MemberMessage::Leave { code })?;
         self.inbox.wait_for(|state| state.leave_acknowledged.then_some(()))
     }
 
-    /// Leaves the group to join the next one, and waits until all members have left: a verdict said that all do.
+    /// Leaves the group to join the next one, and waits until all members have left. A verdict requested that all
+    /// members leave.
     ///
     /// # Errors
-    /// When the group fails before all have left.
+    /// If the group fails before all members have left.
     pub fn leave_for_next_group(self) -> Result<(), GroupError> {
         self.leave(JOINS_NEXT_GROUP)
     }
 
-    /// Leaves a group that is not to continue: no spare takes this stage's place. The others end it as well.
+    /// Leaves a group that must not continue: no spare takes this stage's place, and the group ends for the other
+    /// members too.
     ///
     /// # Errors
-    /// When the group fails before this is acknowledged.
+    /// If the group fails before the leave is acknowledged.
     pub fn leave_for_good(self) -> Result<(), GroupError> {
         self.leave(ENDS_GROUP)
     }
@@ -191,7 +195,7 @@ impl Member {
         match self.stream.send(message) {
             Ok(()) => Ok(()),
             Err(SendError::Encode(error)) => Err(error),
-            // The receiving thread knows the reason, or is about to.
+            // the receiving thread knows the reason, or will know it soon
             Err(SendError::Disconnected) => self.inbox.wait_for(|_| None::<Infallible>).map(|never| match never {}),
         }
     }
@@ -229,14 +233,14 @@ fn receive_messages(
                     return stream.shut_down();
                 }
             }
-            // The connection failed without a final message of the coordinator.
+            // the connection failed before the coordinator sent a final message
             Err(error) => {
                 let (leader, name) = (ranks.leader, ranks.leader_name());
                 break Disconnect::of(&error).failure(leader, &name, "", timeouts.heartbeat_timeout).for_rank(rank);
             }
         }
     };
-    // The coordinator need not wait for what follows.
+    // the socket is shut down before the callback, so that the coordinator does not wait for it
     stream.shut_down();
     if !inbox.has_left() {
         on_failure(failure.clone());

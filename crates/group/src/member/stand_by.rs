@@ -1,4 +1,4 @@
-//! A spare's side: it is connected to one group after the other, until it takes the place of a stage.
+//! A spare's side of the protocol. A spare connects to one group after another, until it takes the place of a stage.
 
 use std::io;
 use std::thread;
@@ -10,25 +10,26 @@ use crate::wire::disconnect::Disconnect;
 use crate::wire::messages::{CoordinatorMessage, MemberMessage, PROTOCOL_VERSION, encode_message};
 use crate::{Activity, GroupError, GroupTimeouts, Hello, NotFound, Refusal, Rendezvous};
 
-/// Why a spare waits no longer.
+/// The result of waiting as a spare.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StandByEnd {
-    /// It takes the place of a stage whose process has ended, and joins the next group as that stage.
+    /// The spare takes the place of a stage whose process has ended, and joins the next group as that stage.
     TakePlace {
         /// The stage's global rank.
         rank: usize,
-        /// Its incarnation.
+        /// The incarnation that the spare has as this stage.
         incarnation: u32,
     },
-    /// All stages have left: there is nothing to wait for.
+    /// All stages have left, so the spare is not needed any more.
     Dismissed,
 }
 
-/// Waits as a spare, whose rank in `hello` is its number among the spares: until it takes the place of a stage, however
-/// long that takes. `find` names the group to connect to; `on_standing_by` gets the plan of each group that has formed.
+/// Waits as a spare until it takes the place of a stage, without a time limit. `hello.rank` is the spare's number among
+/// the spares. `find` returns the group to connect to. `on_standing_by` receives the plan of each group that has
+/// formed.
 ///
 /// # Errors
-/// If it may not wait here, or a newer group than that of its attempt has begun.
+/// If the group refuses this spare, or if a newer group than those of its attempt has begun.
 pub fn stand_by(
     mut find: impl FnMut() -> Result<Rendezvous, NotFound>,
     hello: &Hello,
@@ -45,13 +46,13 @@ pub fn stand_by(
             Ok(at) => {
                 connect_to_group(&at, &frame, timeouts, &Activity::new("")).and_then(|(stream, _stop_heartbeat)| {
                     let waited = wait_in_group(&stream, &name(), &mut on_standing_by);
-                    stream.shut_down(); // the coordinator waits for that
+                    stream.shut_down(); // the coordinator waits for the spare to disconnect
                     waited
                 })
             }
             Err(NotFound::Superseded(newer)) => return Err(GroupError::Superseded { name: name(), newer }),
             Err(NotFound::Yet(reason)) => Err(JoinError::Retry(reason)),
-            // of a spare nobody expects that
+            // a leader that is missing is no error for a spare, because a spare is not expected to lead
             Err(NotFound::Leaderless(group)) => Err(JoinError::Retry(format!("group {group} has no leader"))),
         };
         match waited {
@@ -65,13 +66,13 @@ pub fn stand_by(
     }
 }
 
-/// Waits until the group ends, and what that means for the spare.
+/// Waits until the group ends, and returns the consequence for the spare.
 fn wait_in_group(
     stream: &ControlStream,
     name: &str,
     on_standing_by: &mut impl FnMut(&[u8]),
 ) -> Result<StandByEnd, JoinError> {
-    // the incarnation with which this spare takes the leader's place, if it is the first in line
+    // the incarnation with which this spare would take the leader's place, if the spare is the first in line
     let mut leader_incarnation = None;
     let lost = |error: io::Error| JoinError::Retry(error.to_string());
     loop {
@@ -91,7 +92,7 @@ fn wait_in_group(
             }
             Ok(_) => {}
             Err(error) => match (Disconnect::of(&error), leader_incarnation) {
-                // a group that ends in another way says so first
+                // a group that ends in any other way sends a message first
                 (Disconnect::Closed, Some(incarnation)) => return Ok(StandByEnd::TakePlace { rank: 0, incarnation }),
                 _ => return Err(lost(error)),
             },

@@ -7,31 +7,31 @@ use serde::{Deserialize, Serialize};
 
 use crate::Hello;
 
-/// Why a stage may not join the group. The group itself continues.
+/// The reason why a stage may not join the group. The group itself continues.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Refusal {
-    /// It belongs to another job.
+    /// The stage belongs to another job.
     OtherJob {
-        /// Stage 0's.
+        /// The job's UID of stage 0.
         expected: String,
-        /// The stage's.
+        /// The job's UID of the stage.
         found: String,
     },
-    /// It belongs to another attempt and should exit.
+    /// The stage belongs to another attempt and should exit.
     OtherAttempt {
-        /// Stage 0's.
+        /// The attempt of stage 0.
         expected: u64,
-        /// The stage's.
+        /// The attempt of the stage.
         found: u64,
     },
-    /// It was started with another world size (torch's `WORLD_SIZE`: the processes of all replicas).
+    /// The stage was started with another world size (torch's `WORLD_SIZE`: the processes of all replicas).
     WorldSizeMismatch {
-        /// Stage 0's.
+        /// The world size of stage 0.
         expected: usize,
-        /// The stage's.
+        /// The world size of the stage.
         found: usize,
     },
-    /// There is no such rank in the attempt.
+    /// The attempt has no such rank.
     RankOutOfRange {
         /// The number of ranks.
         world_size: usize,
@@ -43,17 +43,17 @@ pub enum Refusal {
         /// Every field that differs.
         fields: Vec<FieldMismatch>,
     },
-    /// The group has formed and has this rank already.
+    /// The group has formed and already has this rank.
     AlreadyFormed {
         /// The stage's global rank.
         rank: usize,
     },
     /// The group has ended.
     GroupEnded {
-        /// Why.
+        /// The reason for the end.
         reason: String,
     },
-    /// A pod or process with a higher incarnation has joined as its rank, and it should exit.
+    /// A pod or process with a higher incarnation has joined with the same rank, so the stage should exit.
     Replaced {
         /// The stage's global rank.
         rank: usize,
@@ -72,7 +72,7 @@ pub struct FieldMismatch {
 }
 
 impl Refusal {
-    /// Why the process `name` may not join.
+    /// The reason why the process `name` may not join.
     pub(crate) fn describe(&self, name: &str) -> String {
         match self {
             Refusal::OtherJob { expected, found } => {
@@ -119,7 +119,8 @@ pub(crate) fn admit(expected: &Hello, hello: &Hello) -> Result<(), Refusal> {
     }
 }
 
-/// Compares a spare's hello with the leader's own: it may become any stage.
+/// Compares a spare's hello with the leader's own. A spare's rank is not checked, because the spare may become any
+/// stage.
 pub(crate) fn admit_spare(expected: &Hello, hello: &Hello) -> Result<(), Refusal> {
     if hello.job_uid != expected.job_uid {
         return Err(Refusal::OtherJob { expected: expected.job_uid.clone(), found: hello.job_uid.clone() });
@@ -134,25 +135,25 @@ pub(crate) fn admit_spare(expected: &Hello, hello: &Hello) -> Result<(), Refusal
     if fields.is_empty() { Ok(()) } else { Err(Refusal::ConfigMismatch { fields }) }
 }
 
-/// The kind of a hello, given an earlier one of its rank.
+/// The relation of a hello to an earlier hello of the same rank.
 pub(crate) enum Succession {
-    /// There was none.
+    /// There is no earlier hello.
     First,
-    /// It counts instead: of the same process that reconnects or, while the group is joining, of one that was started
-    /// after it.
+    /// The hello replaces the earlier one. It comes from the same process, which reconnects, or, while the group is
+    /// joining, from a process that was started later.
     Follows {
         is_same: bool,
     },
     Refused(Refusal),
-    /// A newer process of a stage of the group that has formed, which therefore is over.
+    /// The hello comes from a newer process of a stage whose group has formed. The group is therefore over.
     StartedAnew,
-    /// Two processes of which nobody knows which is right.
+    /// Two processes claim the same incarnation, and nothing shows which of them is right.
     TwoPods {
         message: String,
     },
 }
 
-/// The kind of the `hello` of the stage `name` after `first`, the last one of its rank.
+/// Compares the `hello` of the stage `name` with `first`, the last hello of the same rank.
 pub(crate) fn succession(first: Option<&Hello>, hello: &Hello, name: &str, is_joining: bool) -> Succession {
     let Some(first) = first else { return Succession::First };
     let rank = hello.rank;

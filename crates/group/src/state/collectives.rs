@@ -1,5 +1,5 @@
-//! Collective operations, which complete once every member has contributed: votes and all-gathers. Pure. Ranks here are
-//! group ranks.
+//! Collective operations: votes and all-gathers, which complete once every member has contributed. Pure. Ranks in this
+//! file are group ranks.
 
 use std::collections::BTreeMap;
 
@@ -21,7 +21,7 @@ impl Collectives {
         Collectives { votes: vec![None; group_size], gathers: BTreeMap::new() }
     }
 
-    /// Adds a member's vote; returns all, by group rank, once every member has voted.
+    /// Adds a member's vote. Returns all votes by group rank once every member has voted.
     pub(crate) fn vote(
         &mut self,
         group_rank: usize,
@@ -30,7 +30,8 @@ impl Collectives {
         fill_slot(&mut self.votes, group_rank, vote)
     }
 
-    /// Adds a member's contribution to a topic; returns all, by group rank, once every member has contributed.
+    /// Adds a member's contribution to a topic. Returns all contributions by group rank once every member has
+    /// contributed.
     pub(crate) fn gather(
         &mut self,
         topic: u32,
@@ -45,8 +46,8 @@ impl Collectives {
         Ok(all)
     }
 
-    /// The collective that a member waits for, and the first group rank that has not contributed, if the member itself
-    /// has.
+    /// For a member that has contributed: the collective that it waits for, and the first group rank that has not
+    /// contributed.
     pub(crate) fn waiting_for(&self, group_rank: usize) -> Option<(String, usize)> {
         if let Some(vote) = &self.votes[group_rank] {
             let missing = self.votes.iter().position(Option::is_none)?;
@@ -57,7 +58,7 @@ impl Collectives {
     }
 }
 
-/// Fills a member's slot; takes all values once every slot is filled.
+/// Fills a member's slot. Takes all values once every slot is filled.
 fn fill_slot<T>(slots: &mut [Option<T>], group_rank: usize, value: T) -> Result<Option<Vec<T>>, DuplicateContribution> {
     if slots[group_rank].is_some() {
         return Err(DuplicateContribution);

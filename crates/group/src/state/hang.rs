@@ -1,4 +1,4 @@
-//! Finds the stage that blocks the group, by following the wait-for graph. Pure. Ranks here are global ranks.
+//! Finds the stage that blocks the group, by following the wait-for graph. Pure. Ranks in this file are global ranks.
 
 use std::time::Duration;
 
@@ -9,18 +9,18 @@ use crate::names::numbers;
 /// The activity of one stage, and its duration.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct StageActivity {
-    /// The action, or what it waits for.
+    /// The action, or the text of what the stage waits for.
     pub(crate) text: String,
-    /// The rank it waits for, if it waits.
+    /// The rank that the stage waits for, if any.
     pub(crate) waits_for: Option<usize>,
     /// The duration of this activity.
     pub(crate) age: Duration,
 }
 
-/// Why a group makes no progress.
+/// The reason why a group makes no progress.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Hang {
-    /// The rank that all others on the chain wait for; none in a deadlock.
+    /// The rank that all other ranks on the chain wait for; `None` in a deadlock.
     pub(crate) root_cause_rank: Option<usize>,
     /// For example `stage 1 waits for RECV_B of microbatch 3 from stage 2, which has been in F 5 for 41 s`.
     pub(crate) report: String,
@@ -28,8 +28,8 @@ pub(crate) struct Hang {
 
 /// Finds the stage at the end of the chain of waiting stages, `stages[rank]`.
 ///
-/// A cycle (deadlock) is reported first. Of several chain ends, the one with the oldest activity is reported (the
-/// lowest rank if equal), with the longest chain that leads to it.
+/// A cycle (deadlock) is reported first. Of several chain ends, the end with the oldest activity is reported, or the
+/// lowest rank if the ages are equal. The report contains the longest chain that leads to it.
 pub(crate) fn find_hang(stages: &[StageActivity], mesh: Mesh) -> Hang {
     let name = |rank: usize| mesh.name(rank as u32);
     let waits = |rank: usize| {
@@ -61,7 +61,7 @@ pub(crate) fn find_hang(stages: &[StageActivity], mesh: Mesh) -> Hang {
     Hang { root_cause_rank: Some(end), report }
 }
 
-/// The ranks from one to the last that it waits for, directly or indirectly.
+/// The chain of ranks from one rank to the last rank that it waits for, directly or indirectly.
 struct Chain {
     ranks: Vec<usize>,
     /// The rank at which the chain closes into a cycle.
@@ -81,12 +81,12 @@ fn follow(stages: &[StageActivity], start: usize) -> Chain {
     Chain { ranks, cycle_start: None }
 }
 
-/// The rank that `rank` waits for; none if there is no such rank.
+/// The rank that `rank` waits for; `None` if it does not wait, or if there is no such rank.
 fn waited_for_rank(stages: &[StageActivity], rank: usize) -> Option<usize> {
     stages[rank].waits_for.filter(|&next| next < stages.len())
 }
 
-/// Seconds with unit: `0.4 s`, `41 s`.
+/// Formats a duration in seconds with the unit: `0.4 s`, `41 s`.
 pub(crate) fn format_seconds(duration: Duration) -> String {
     let seconds = duration.as_secs_f64();
     if seconds < 9.95 { format!("{seconds:.1} s") } else { format!("{seconds:.0} s") }

@@ -1,4 +1,5 @@
-//! A stage joins, reconnects, or is followed by another process of its rank. A part of the state machine; also pure.
+//! Joining: a stage joins, reconnects, or is followed by another process of its rank. A part of the state machine; also
+//! pure.
 
 use std::time::Instant;
 
@@ -15,7 +16,7 @@ impl GroupState {
         }
         if self.is_ending() {
             let last = match &self.failure {
-                // it is the one that gave up: there is no other group to wait for
+                // the leader itself gave up, so it has no other group to wait for
                 Some(failure) if rank == self.leader() => CoordinatorMessage::GroupEnded(failure.for_rank(rank)),
                 _ => CoordinatorMessage::Refused(self.ended()),
             };
@@ -34,7 +35,7 @@ impl GroupState {
             }
             Succession::Refused(refusal) => return self.send_and_close(conn, CoordinatorMessage::Refused(refusal)),
             Succession::StartedAnew => {
-                // the one before is the cause, and this one may join the next group
+                // the previous process is the root cause, and the new one may join the next group
                 self.send_and_close(conn, CoordinatorMessage::Refused(Refusal::AlreadyFormed { rank }));
                 return self.fail(now, Some(rank), format!("{name} has started anew on {}", hello.host));
             }
@@ -46,7 +47,7 @@ impl GroupState {
             }
         }
         if self.phase == GroupPhase::Joining && self.expected.lost_ranks.is_none() {
-            // the leader was in no group before: it knows what the others know
+            // the leader was in no earlier group, so it learns the lost ranks from the other stages
             self.quorum.lost.extend(hello.lost_ranks.iter().flatten());
         }
         self.slots[rank] =
@@ -63,7 +64,7 @@ impl GroupState {
         self.phase == GroupPhase::Joining || !self.has_member(rank)
     }
 
-    /// Why nobody can join any more.
+    /// The reason why no stage can join any more.
     pub(crate) fn ended(&self) -> Refusal {
         let reason = self.failure.as_ref().map_or("all stages have left", |failure| &failure.message).to_owned();
         Refusal::GroupEnded { reason }

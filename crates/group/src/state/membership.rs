@@ -1,7 +1,7 @@
 //! The ranks of the group, and the ranks that wait beside it. A part of the state machine; also pure.
 //!
-//! A rank is that of the attempt: torch's global rank, replica by replica. A group that lacks replicas counts its
-//! members again, `0..group_size`: that is a member's group rank.
+//! Ranks in this file are global ranks, which count the processes of the attempt replica by replica. A group that lacks
+//! replicas numbers its members separately, `0..group_size`: a member's number is its group rank.
 
 use std::time::Instant;
 
@@ -11,7 +11,7 @@ use crate::wire::messages::CoordinatorMessage;
 use crate::{Roster, StepRules};
 
 impl GroupState {
-    /// The leader is prepared: it needs to know who is in the group, and then plans for them.
+    /// Records that the leader is prepared. The leader makes its plan once the members are decided.
     pub(crate) fn on_prepared(&mut self, now: Instant) {
         if !self.is_prepared {
             (self.is_prepared, self.last_progress_at) = (true, now);
@@ -19,7 +19,7 @@ impl GroupState {
         self.decide_members(false);
     }
 
-    /// The leader has a plan for the members.
+    /// Records the leader's plan for the members.
     pub(crate) fn on_release(&mut self, now: Instant, plan: Vec<u8>, rules: StepRules) {
         self.on_prepared(now);
         self.last_progress_at = now;
@@ -27,8 +27,8 @@ impl GroupState {
         self.release_if_complete(now);
     }
 
-    /// Decides who is in the group, once all are here or nobody else is waited for. The leader is: it connects after it
-    /// has planned.
+    /// Decides the members, once all ranks are here or no missing rank is awaited. The leader counts as present,
+    /// because it connects only after it has planned.
     pub(crate) fn decide_members(&mut self, has_waited: bool) {
         if self.members.is_some() || !self.is_prepared {
             return;
@@ -41,14 +41,16 @@ impl GroupState {
         members.iter().enumerate().for_each(|(group_rank, &rank)| self.group_ranks[rank] = Some(group_rank));
     }
 
-    /// The ranks that the group waits for. The leader joins by itself once it has planned.
+    /// The missing ranks that the group waits for. The leader is one of them only after it has planned, because it
+    /// joins on its own then.
     pub(crate) fn awaited_ranks(&self) -> Vec<usize> {
         let has_planned = self.plan.is_some();
         let awaited = |&rank: &usize| self.has_member(rank) && (rank != self.leader() || has_planned);
         self.ranks(|slot| slot.conn.is_none()).into_iter().filter(awaited).collect()
     }
 
-    /// Sent with the next heartbeat: a thousand stages may join within a second.
+    /// Sets the progress text. The text is sent with the next heartbeat, because a thousand stages may join within a
+    /// second.
     fn set_who_is_awaited(&mut self) {
         let (leader, awaited) = (self.name(self.leader()), self.names(&self.awaited_ranks()));
         self.progress = format!("{leader} is ready and waits for {awaited}");
@@ -70,8 +72,8 @@ impl GroupState {
         self.notify_waiting();
     }
 
-    /// The start-up timeout has passed: whether the stages that are here are now enough for a group, as they were not
-    /// before.
+    /// Decides the members after the start-up timeout. Returns true if the present stages are enough for a group now
+    /// but were not before.
     pub(crate) fn is_enough_after_waiting(&mut self, now: Instant) -> bool {
         if self.members.is_some() {
             return false;
@@ -89,8 +91,9 @@ impl GroupState {
         CoordinatorMessage::Released { roster: Roster { members }, plan: self.plan.clone().unwrap_or_default() }
     }
 
-    /// Tells those that wait beside the group what they wait for, which extends their start-up timeout. If the group
-    /// has but one replica, one of them succeeds its leader: whichever stage 0 takes the fence first.
+    /// Notifies the stages that wait beside the group, which extends their start-up timeout, and names the missing
+    /// stages. If the group has only one replica, a waiting stage 0 succeeds the leader: the stage 0 that takes the
+    /// fence first.
     pub(crate) fn notify_waiting(&mut self) {
         let missing = self.ranks(|slot| slot.conn.is_none());
         let progress = match missing.as_slice() {
@@ -109,7 +112,7 @@ impl GroupState {
         }
     }
 
-    /// Whether a rank is in the group: until that is decided, all are.
+    /// Whether a rank is in the group. All ranks are until the members are decided.
     pub(crate) fn has_member(&self, rank: usize) -> bool {
         self.group_rank(rank).is_some()
     }
@@ -119,7 +122,7 @@ impl GroupState {
         (0..self.group_size()).map(|group_rank| &self.slots[self.global_rank(group_rank)])
     }
 
-    /// The rank of the stage in whose process the coordinator is.
+    /// The rank of the stage whose process runs the coordinator.
     pub(crate) const fn leader(&self) -> usize {
         self.expected.rank
     }
@@ -129,7 +132,7 @@ impl GroupState {
         self.group_ranks.get(rank).copied().flatten()
     }
 
-    /// The rank of a group rank; members name each other by the latter.
+    /// The rank of a group rank. Members name each other by group rank.
     pub(crate) fn global_rank(&self, group_rank: usize) -> usize {
         self.members.as_ref().and_then(|members| members.get(group_rank).copied()).unwrap_or(group_rank)
     }
@@ -139,7 +142,7 @@ impl GroupState {
         self.waiting_ranks().into_iter().filter_map(|rank| self.slots[rank].conn).collect()
     }
 
-    /// The ranks that are here and not in the group.
+    /// The ranks that are connected but not in the group.
     pub(crate) fn waiting_ranks(&self) -> Vec<usize> {
         if !self.lacks_ranks() {
             return Vec::new();
@@ -147,7 +150,7 @@ impl GroupState {
         (0..self.slots.len()).filter(|&rank| !self.has_member(rank) && self.slots[rank].conn.is_some()).collect()
     }
 
-    /// Whether it was decided that the group has not all ranks.
+    /// Whether the decided group lacks some ranks.
     fn lacks_ranks(&self) -> bool {
         self.group_size() < self.slots.len()
     }
@@ -156,7 +159,7 @@ impl GroupState {
         self.members.as_ref().map_or(self.slots.len(), Vec::len)
     }
 
-    /// Whether the next group could have more replicas, with those that are here.
+    /// Whether the next group could have more replicas, given the connected ranks.
     pub(crate) fn may_grow(&self) -> bool {
         let is_here = |rank: usize| self.slots[rank].conn.is_some();
         self.lacks_ranks() && self.quorum.replicas(is_here) * self.quorum.stages() > self.group_size()
@@ -178,7 +181,8 @@ mod tests {
     const MESH: Mesh = Mesh { stages: 2, data_parallel: 2 };
     const WORLD_SIZE: usize = 4;
 
-    /// Two replicas of two stages, whose leader has prepared; it and the others say which ranks are lost.
+    /// Two replicas of two stages, whose leader has prepared. The arguments are the ranks that the leader and the other
+    /// stages report as lost.
     fn prepared(leader: Option<Vec<usize>>, others: &[(usize, Option<Vec<usize>>)]) -> GroupState {
         let now = Instant::now();
         let hello = |rank, lost_ranks| Hello { lost_ranks, ..hello_of(rank, WORLD_SIZE) };
@@ -195,7 +199,8 @@ mod tests {
         assert_eq!(prepared(None, &[(1, None)]).members, None);
         assert_eq!(prepared(None, &[(1, Some(vec![0]))]).members, None);
         assert_eq!(prepared(None, &[(1, Some(vec![0, 2, 3]))]).members, Some(vec![0, 1]));
-        // one that was knows better: who waits beside a group is lost for its other members
+        // the leader was in an earlier group, so its own list counts: other members report a stage that waits beside
+        // the group as lost
         assert_eq!(prepared(Some(vec![]), &[(1, Some(vec![2, 3]))]).members, None);
         assert_eq!(prepared(Some(vec![3]), &[(1, Some(vec![2, 3])), (2, None)]).members, Some(vec![0, 1]));
     }
@@ -203,14 +208,14 @@ mod tests {
     #[test]
     fn nobody_waits_for_a_stage_whose_process_has_ended_while_it_joined() {
         let now = Instant::now();
-        // one that has lost its connection may come back, and of stage 2 nothing is known
+        // a stage that has lost its connection may return, and nothing is known of stage 2
         for (disconnect, members) in [(Disconnect::Closed, Some(vec![0, 1])), (Disconnect::TimedOut, None)] {
             let mut group = prepared(None, &[(1, None), (3, None)]);
             assert_eq!(group.members, None);
             group.handle(now, GroupEvent::Disconnected(3, disconnect));
             assert_eq!(group.members, members);
         }
-        // also if there are not enough others yet
+        // a process that ends is lost even before enough other stages have joined
         let mut group = prepared(None, &[(3, None)]);
         group.handle(now, GroupEvent::Disconnected(3, Disconnect::Closed));
         assert_eq!(group.members, None);
@@ -218,7 +223,7 @@ mod tests {
         assert_eq!(group.members, Some(vec![0, 1]));
     }
 
-    /// The group of ranks 2 and 3, led by rank 2: the second replica without the first.
+    /// The group of ranks 2 and 3, led by rank 2: the second replica without the first one.
     fn second_replica(now: Instant) -> GroupState {
         let hello = |rank, lost_ranks| Hello { lost_ranks, ..hello_of(rank, WORLD_SIZE) };
         let leader = hello(2, Some(vec![0, 1]));

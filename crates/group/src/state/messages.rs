@@ -18,7 +18,7 @@ impl GroupState {
             (slot.activity, slot.last_heartbeat_at) = (activity, Some(now));
             return;
         }
-        // what joins only waits
+        // a stage outside the group can only wait
         let Some(group_rank) = self.group_rank(rank) else { return };
         self.last_progress_at = now;
         let duplicate = || "contributed twice to the same vote or gather".to_owned();
@@ -62,7 +62,7 @@ impl GroupState {
         }
     }
 
-    /// Sends the verdict on a step to all, and the measurements to the leader alone.
+    /// Sends the verdict on a step to all members, and the measurements only to the leader.
     fn decide(&mut self, votes: &[StepVote]) {
         let mut verdict = decide_step(votes, &self.rules, &|group_rank| self.name(self.global_rank(group_rank)));
         verdict.form_again = !verdict.stop && self.may_grow();

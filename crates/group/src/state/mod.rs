@@ -1,5 +1,5 @@
-//! A group as a pure state machine: events in, effects out, the time an argument. Its parts are methods of
-//! [`GroupState`] in the files of this folder.
+//! The group as a pure state machine: events in, effects out, with the time as an argument. The files of this folder
+//! contain its parts, as methods of [`GroupState`].
 //!
 //! ```text
 //! Joining --all members joined, released--> Forming --all formed--> Running --all left--> ShuttingDown --others closed--> Closed
@@ -30,7 +30,7 @@ use crate::wire::disconnect::Disconnect;
 use crate::wire::messages::{CoordinatorMessage, MemberMessage};
 use crate::{GroupFailure, GroupTimeouts, Hello, Quorum, StepRules};
 
-/// Identifies a control connection; never reused.
+/// Identifies a control connection; an identifier is never reused.
 pub(crate) type ConnectionId = u64;
 
 /// Inputs of the state machine.
@@ -46,7 +46,7 @@ pub(crate) enum GroupEvent {
     Disconnected(ConnectionId, Disconnect),
     /// The leader reports progress of its preparation.
     Preparing(String),
-    /// The leader has prepared, and plans when it knows who is in the group.
+    /// The leader has prepared, and will plan once the members are decided.
     Prepared,
     /// The leader has a plan.
     Release(Vec<u8>, StepRules),
@@ -60,23 +60,23 @@ pub(crate) enum GroupEvent {
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Effect {
     Send(Vec<ConnectionId>, CoordinatorMessage),
-    /// Close the connection after everything sent has been written.
+    /// Close the connection after all sent messages have been written.
     Close(ConnectionId),
 }
 
 /// The members of the group and its phase.
 #[derive(Debug)]
 pub(crate) struct GroupState {
-    /// The leader's own hello, with which all others are compared.
+    /// The leader's own hello. All other hellos are compared with it.
     pub(crate) expected: Hello,
     pub(crate) timeouts: GroupTimeouts,
     pub(crate) phase: GroupPhase,
-    /// By rank: of the whole attempt, also of processes that the group does not have.
+    /// The slots by rank, for all ranks of the attempt, including ranks outside the group.
     pub(crate) slots: Vec<MemberSlot>,
     pub(crate) quorum: Quorum,
-    /// The ranks in the group, by group rank, once that is decided.
+    /// The members' ranks by group rank, once the members are decided.
     pub(crate) members: Option<Vec<usize>>,
-    /// By rank, its group rank: until it is decided who is in the group, all are.
+    /// The group rank of each rank. Before the members are decided, every rank has its own number as group rank.
     pub(crate) group_ranks: Vec<Option<usize>>,
     pub(crate) spares: Spares,
     /// The leader's last progress report.
@@ -87,7 +87,7 @@ pub(crate) struct GroupState {
     pub(crate) plan: Option<Vec<u8>>,
     pub(crate) rules: StepRules,
     pub(crate) collectives: Collectives,
-    /// The start-up and the stall timeout count from here.
+    /// The start of the start-up and stall timeouts.
     pub(crate) last_progress_at: Instant,
     pub(crate) failure: Option<GroupFailure>,
     pub(crate) effects: Vec<Effect>,
@@ -98,8 +98,8 @@ pub(crate) enum GroupPhase {
     Joining,
     Forming,
     Running,
-    /// The other ranks have received their final message; the leader gets `final_message` after they have disconnected,
-    /// because the coordinator ends with its process.
+    /// All other ranks have been sent their final message. The leader is sent `final_message` once they have
+    /// disconnected, because the coordinator ends with the leader's process.
     ShuttingDown {
         final_message: CoordinatorMessage,
         waiting_for: BTreeSet<ConnectionId>,
@@ -114,10 +114,10 @@ pub(crate) struct MemberSlot {
     pub(crate) hello: Option<Hello>,
     pub(crate) conn: Option<ConnectionId>,
     pub(crate) activity: Heartbeat,
-    /// When `activity` was received.
+    /// The time at which `activity` was received.
     pub(crate) last_heartbeat_at: Option<Instant>,
     pub(crate) formed: bool,
-    /// The exit code with which it left.
+    /// The exit code with which the member left.
     pub(crate) leave_code: Option<i32>,
 }
 
@@ -161,7 +161,7 @@ impl GroupState {
             GroupEvent::Hello(conn, hello) => self.on_hello(now, conn, hello),
             GroupEvent::StandBy(conn, hello) => self.on_stand_by(conn, hello),
             GroupEvent::Message(conn, message) => {
-                // Messages of a replaced connection, or after the final message, are ignored.
+                // messages of a replaced connection, and messages after the final message, are ignored
                 if let Some(rank) = self.rank_of(conn).filter(|_| !self.is_ending()) {
                     self.on_message(now, rank, message);
                 }
@@ -169,7 +169,7 @@ impl GroupState {
             GroupEvent::Disconnected(conn, disconnect) => self.on_disconnect(now, conn, disconnect),
             GroupEvent::Preparing(progress) if self.phase == GroupPhase::Joining => {
                 self.last_progress_at = now;
-                // Sent with the next heartbeat: the leader may report a thousand times per second.
+                // sent with the next heartbeat, because the leader may report a thousand times per second
                 (self.progress, self.progress_is_unsent) = (progress, true);
             }
             GroupEvent::Prepared if self.phase == GroupPhase::Joining => self.on_prepared(now),
@@ -184,27 +184,27 @@ impl GroupState {
         std::mem::take(&mut self.effects)
     }
 
-    /// The rank of the stage that a connection is of.
+    /// The rank of the stage that uses a connection.
     pub(crate) fn rank_of(&self, conn: ConnectionId) -> Option<usize> {
         self.slots.iter().position(|slot| slot.conn == Some(conn))
     }
 
-    /// A process as messages name it.
+    /// The name of a process in messages.
     pub(crate) fn name(&self, rank: usize) -> String {
         self.quorum.mesh.name(rank as u32)
     }
 
-    /// Several of them.
+    /// The names of several processes in messages.
     pub(crate) fn names(&self, ranks: &[usize]) -> String {
         names(self.quorum.mesh, ranks)
     }
 
-    /// The ranks whose slots are as wanted.
+    /// The ranks whose slots satisfy `predicate`.
     pub(crate) fn ranks(&self, predicate: impl Fn(&MemberSlot) -> bool) -> Vec<usize> {
         (0..self.slots.len()).filter(|&rank| predicate(&self.slots[rank])).collect()
     }
 
-    /// The connections of the members whose rank is as wanted.
+    /// The connections of the members whose ranks satisfy `predicate`.
     pub(crate) fn conns(&self, predicate: impl Fn(usize) -> bool) -> Vec<ConnectionId> {
         let ranks = (0..self.slots.len()).filter(|&rank| self.has_member(rank) && predicate(rank));
         ranks.filter_map(|rank| self.slots[rank].conn).collect()
@@ -218,7 +218,7 @@ impl GroupState {
         self.effects.push(Effect::Send(conns, message));
     }
 
-    /// Sends a message after which the connection is closed.
+    /// Sends a message, then closes the connection.
     pub(crate) fn send_and_close(&mut self, conn: ConnectionId, message: CoordinatorMessage) {
         self.send(vec![conn], message);
         self.effects.push(Effect::Close(conn));

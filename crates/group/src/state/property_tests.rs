@@ -34,7 +34,7 @@ pub(crate) fn hello_of(rank: usize, world_size: usize) -> Hello {
     }
 }
 
-/// Mostly messages of a healthy group, so that groups get far enough to be disturbed.
+/// Mostly messages of a healthy group, so that groups get far enough for faults to matter.
 fn messages() -> impl Strategy<Value = MemberMessage> {
     prop_oneof![
         (0..4u64).prop_map(|sequence| MemberMessage::Heartbeat(Heartbeat { sequence, ..Heartbeat::default() })),
@@ -55,12 +55,12 @@ fn events() -> impl Strategy<Value = GroupEvent> {
         Just(Disconnect::Malformed("noise".to_owned()))
     ];
     prop_oneof![
-        // A connection's number gives its rank, so that all slots are soon taken.
+        // a connection's number gives its rank, so that all slots are filled soon
         8 => (conn(), 2..5u64, 0..12u8).prop_map(|(conn, attempt, pod)| {
             let attempt = if attempt == 4 { 3 } else { attempt };
             GroupEvent::Hello(conn, hello(conn as usize % WORLD_SIZE, attempt, [1, 2, 3].get(usize::from(pod)).copied().unwrap_or(0)))
         }),
-        // Beyond the members' numbers.
+        // connection numbers above the members' numbers
         3 => (6..10u64, 2..4u64).prop_map(|(conn, attempt)| GroupEvent::StandBy(conn, hello(conn as usize, attempt, 0))),
         12 => (0..10u64, messages()).prop_map(|(conn, up)| GroupEvent::Message(conn, up)),
         1 => (0..10u64, disconnect).prop_map(|(conn, disconnect)| GroupEvent::Disconnected(conn, disconnect)),
@@ -92,11 +92,11 @@ proptest! {
         let mut closing: BTreeSet<ConnectionId> = BTreeSet::new();
         let mut final_messages: BTreeMap<ConnectionId, CoordinatorMessage> = BTreeMap::new();
         let mut ended = None;
-        // At the end time passes until every timeout has expired.
+        // at the end, time passes until every timeout has expired
         let quiet = (0..40).map(|_| (GroupEvent::Tick, 2000));
         for (event, millis) in script.into_iter().chain(quiet) {
             match &event {
-                // Connection numbers are never reused, and only open connections send.
+                // connection numbers are never reused, and only open connections send
                 GroupEvent::Hello(conn, _) | GroupEvent::StandBy(conn, _) if !used.insert(*conn) => continue,
                 GroupEvent::Hello(conn, _) | GroupEvent::StandBy(conn, _) => drop(open.insert(*conn)),
                 GroupEvent::Message(conn, _) if !open.contains(conn) => continue,
@@ -122,20 +122,20 @@ proptest! {
                     }
                 }
             }
-            // Later reasons are ignored.
+            // later reasons are ignored
             if let Some(first) = &ended {
                 prop_assert_eq!(group.failure(), Some(first));
             }
             ended = group.failure().cloned();
         }
-        // No open connection waits for ever.
+        // no open connection waits for ever
         prop_assert!(group.is_closed(), "the group is not closed after all timeouts");
         for conn in &open {
             prop_assert!(closing.contains(conn), "{conn} was not closed");
         }
         for (conn, message) in &final_messages {
             if let CoordinatorMessage::GroupEnded(failure) = message {
-                // to a spare it is addressed as to stage 0
+                // a spare's failure is addressed to rank 0
                 let addressee = if *conn < 6 { *conn } else { 0 };
                 prop_assert_eq!(failure.rank, addressee as usize % WORLD_SIZE);
                 prop_assert_eq!(Some(&failure.message), ended.as_ref().map(|ended| &ended.message));
@@ -157,7 +157,7 @@ fn running(now: Instant) -> GroupState {
     group
 }
 
-/// The connections that get the final message.
+/// The connections that are sent the final message.
 fn ended_connections(effects: &[Effect]) -> Vec<ConnectionId> {
     let ended = |effect: &Effect| match effect {
         Effect::Send(conns, CoordinatorMessage::GroupEnded(_) | CoordinatorMessage::LeaveAcknowledged) => conns.clone(),
@@ -175,7 +175,7 @@ fn stage_zero_is_notified_after_the_others_have_disconnected() {
     assert!(ended_connections(&group.handle(now, GroupEvent::Tick)).is_empty());
     assert_eq!(ended_connections(&group.handle(now, GroupEvent::Disconnected(2, closed()))), [0]);
 
-    // One that does not disconnect is waited for no longer than the timeout.
+    // a stage that does not disconnect is awaited only until the timeout
     let mut group = running(now);
     group.handle(now, GroupEvent::Disconnected(1, closed()));
     assert_eq!(
@@ -183,7 +183,7 @@ fn stage_zero_is_notified_after_the_others_have_disconnected() {
         [0]
     );
 
-    // The same order when all leave.
+    // the same order if all stages leave
     let mut group = running(now);
     let leave = || MemberMessage::Leave { code: 0 };
     assert!(ended_connections(&group.handle(now, GroupEvent::Message(0, leave()))).is_empty());
@@ -202,7 +202,7 @@ fn a_timed_out_stage_is_notified_but_not_waited_for() {
     assert_eq!(ended_connections(&group.handle(now, GroupEvent::Disconnected(2, closed))), [0]);
 }
 
-/// The messages that are for spares alone, with their connections.
+/// The messages that only spares receive, with their connections.
 fn sent_to_spares(effects: &[Effect]) -> Vec<(ConnectionId, CoordinatorMessage)> {
     let of_spare = |message: &CoordinatorMessage| {
         matches!(message, CoordinatorMessage::NextInLine { .. } | CoordinatorMessage::TakePlace { .. })
@@ -230,13 +230,13 @@ fn one_spare_after_the_other_is_next_in_line() {
     assert_eq!(group.failure(), None, "a spare is no member");
     let silent = group.handle(now, GroupEvent::Disconnected(11, Disconnect::TimedOut));
     assert_eq!(sent_to_spares(&silent), next(12));
-    // it may still read, and must not take the closed connection for the end of stage 0
+    // the silent spare may still read, and must not mistake the closed connection for the end of stage 0
     assert!(matches!(&silent[0], Effect::Send(conns, CoordinatorMessage::Refused(_)) if *conns == [11]), "{silent:?}");
     let lost = group.handle(now, GroupEvent::Disconnected(2, Disconnect::Closed));
     assert_eq!(sent_to_spares(&lost), [(12, CoordinatorMessage::TakePlace { rank: 2, incarnation: 1 })]);
 }
 
-/// The spare that takes the place joins the same group.
+/// The spare that takes the place joins the group that is still forming.
 #[test]
 fn a_stage_that_dies_before_the_group_has_formed_is_replaced_by_a_spare_in_it() {
     let now = Instant::now();
@@ -256,7 +256,8 @@ fn a_stage_that_dies_before_the_group_has_formed_is_replaced_by_a_spare_in_it() 
     assert_eq!(group.failure(), None);
 }
 
-/// Unless it would end the same way in any process, or gave up because of another.
+/// A stage is not replaced if its error would recur in any process (78), or if it gave up because of another stage
+/// (75).
 #[test]
 fn a_stage_that_leaves_with_an_error_of_its_own_is_replaced_by_a_spare() {
     let now = Instant::now();
@@ -270,8 +271,8 @@ fn a_stage_that_leaves_with_an_error_of_its_own_is_replaced_by_a_spare() {
     }
 }
 
-/// By the group's own clock, from the moment at which the loss is noticed: whichever stage it is, and also if the
-/// others do not react any more.
+/// The five seconds are counted by the group's own clock from the moment at which the loss is noticed. The limit holds
+/// for every stage, even if the other stages no longer react.
 #[test]
 fn a_lost_stage_ends_the_group_within_five_seconds() {
     let losses = [Disconnect::Closed, Disconnect::TimedOut, Disconnect::Malformed("nonsense".to_owned())];
@@ -311,7 +312,7 @@ fn new_activities_count_as_progress() {
         group.handle(now, GroupEvent::Tick);
         assert_eq!(group.failure(), None);
     }
-    // the same activity once more is none
+    // the same activity sent again is no progress
     group.handle(now, heartbeat(4));
     group.handle(now + Duration::from_secs(2), GroupEvent::Tick);
     let failure = group.failure().unwrap();

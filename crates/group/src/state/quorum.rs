@@ -1,11 +1,11 @@
-//! The ranks of a group: all, or as many replicas of the pipeline as the present ranks form. Pure.
+//! The ranks of a group: all ranks, or as many replicas of the pipeline as the present ranks can form. Pure.
 
 use std::collections::BTreeSet;
 
 use stagecoach_api::contract::Mesh;
 
-/// With how few replicas a group may train (torchelastic's `min_nodes`, in replicas). Ranks of one stage can stand in
-/// for each other.
+/// The minimum number of replicas for training (torchelastic's `min_nodes`, in replicas). Ranks of the same stage can
+/// substitute for each other.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Quorum {
     /// The attempt's stages and replicas.
@@ -13,19 +13,19 @@ pub struct Quorum {
     /// The number of replicas that a group must have.
     min_replicas: usize,
     awaits_lost: bool,
-    /// Ranks that are lost. Nobody waits for them if there are enough others; for a rank of which nothing is known, the
-    /// group waits until the start-up timeout has passed.
+    /// The lost ranks. The group does not wait for a lost rank if the other ranks are enough. For a missing rank of
+    /// unknown state, the group waits until the start-up timeout has passed.
     pub(crate) lost: BTreeSet<usize>,
 }
 
 impl Quorum {
-    /// The quorum of a group that trains with at least `min_replicas` of the mesh's replicas, and waits for no rank
-    /// that is lost.
+    /// The quorum of a group that trains with at least `min_replicas` of the mesh's replicas, and does not wait for
+    /// lost ranks.
     pub fn new(mesh: Mesh, min_replicas: usize) -> Quorum {
         Quorum { mesh, min_replicas, awaits_lost: false, lost: BTreeSet::new() }
     }
 
-    /// Whether it waits also for ranks that are lost: spares may take their places.
+    /// Sets whether the group also waits for lost ranks, because spares may take their places.
     pub fn awaiting_lost(self, awaits_lost: bool) -> Quorum {
         Quorum { awaits_lost, ..self }
     }
@@ -35,13 +35,13 @@ impl Quorum {
         Quorum::new(Mesh::pipeline(stages as u32), 1)
     }
 
-    /// Stages of a replica.
+    /// The number of stages of a replica.
     pub(crate) fn stages(&self) -> usize {
         self.mesh.stages as usize
     }
 
-    /// The ranks of the group that rank `leader` leads, by group rank, if it need not wait any longer: replica by
-    /// replica, the leader's first. `has_waited` if the start-up timeout has passed.
+    /// The members' ranks by group rank, replica by replica, the replica of `leader` first; `None` if the group has to
+    /// wait longer. `has_waited` means that the start-up timeout has passed.
     pub(crate) fn members(
         &self,
         leader: usize,
@@ -54,13 +54,13 @@ impl Quorum {
         (count >= self.min_replicas.max(1) && (is_all || has_waited)).then(|| self.arranged(leader, count, is_here))
     }
 
-    /// The number of complete replicas that the present ranks form.
+    /// The number of complete replicas that the present ranks can form.
     pub(crate) fn replicas(&self, is_here: impl Fn(usize) -> bool) -> usize {
         self.mesh.complete_replicas(|rank| is_here(rank as usize)) as usize
     }
 
-    /// `count` replicas of ranks that are here: the leader's, then whole ones, then others. A rank that one of them
-    /// lacks is taken from a replica that is not among them.
+    /// Arranges `count` replicas from present ranks: first the leader's replica, then complete replicas, then
+    /// incomplete ones. A replica that lacks a rank takes one of the same stage from a replica that is not selected.
     fn arranged(&self, leader: usize, count: usize, is_here: impl Fn(usize) -> bool) -> Vec<usize> {
         let stages = self.stages();
         let lacks = |replica: usize| !(replica * stages..(replica + 1) * stages).all(&is_here);
@@ -111,7 +111,7 @@ mod tests {
         let with_spares = quorum(1, &[3]).awaiting_lost(true);
         assert_eq!(members(&with_spares, false, &[3]), None);
         assert_eq!(members(&with_spares, true, &[3]), Some(vec![0, 1, 4, 5]));
-        // with stage 1 of one replica gone, nothing is gained by waiting for stage 0 of another
+        // rank 3 is lost, so stage 1 has only two processes, and waiting for rank 2 would gain nothing
         assert_eq!(members(&quorum(1, &[3]), false, &[3, 2]), Some(vec![0, 1, 4, 5]));
     }
 
@@ -155,7 +155,7 @@ mod tests {
             prop_assert!(members.iter().enumerate().all(|(at, rank)| at % stages == rank % stages));
             let distinct: BTreeSet<_> = members.iter().collect();
             prop_assert_eq!(distinct.len(), members.len());
-            // a replica that is whole stays together
+            // a complete replica stays together
             for replica in 0..WORLD_SIZE / stages {
                 let ranks: Vec<usize> = (replica * stages..(replica + 1) * stages).collect();
                 if members.contains(&ranks[0]) && ranks.iter().all(|&rank| is_here(rank)) {

@@ -1,5 +1,4 @@
-//! The end of a group: lost connections, members that leave, the final messages. A part of the state machine; also
-//! pure.
+//! The end of a group: lost connections, leaving members, and final messages. A part of the state machine; also pure.
 
 use std::collections::BTreeSet;
 use std::time::Instant;
@@ -11,7 +10,7 @@ use crate::wire::disconnect::Disconnect;
 use crate::wire::messages::{CoordinatorMessage, ENDS_GROUP, JOINS_NEXT_GROUP};
 use crate::{GroupFailure, Refusal};
 
-/// Exit codes of a process that has finished, done or drained with a checkpoint; and what one says that continues.
+/// Codes of a graceful leave: the job is done, the process was drained with a checkpoint, or it joins the next group.
 const GRACEFUL: [i32; 3] = [ExitCode::Done.code(), ExitCode::Drained.code(), JOINS_NEXT_GROUP];
 
 impl GroupState {
@@ -28,20 +27,21 @@ impl GroupState {
         let slot = &mut self.slots[rank];
         match disconnect {
             Disconnect::Closed | Disconnect::Lost(_) => slot.conn = None,
-            // Its final message may still reach it.
+            // the final message may still reach the stage
             Disconnect::TimedOut | Disconnect::Malformed(_) => {}
         }
         if slot.leave_code.is_some() {
             return;
         }
-        // nothing is lost with a stage that has only joined: it reconnects, or another is started in its place
+        // a stage that has only joined holds no training state: it reconnects, or another process replaces it
         if may_be_replaced {
             if let Some(silent) = slot.conn.take() {
-                // if it wakes up, the closed connection alone would look like the end of this process
+                // if the stage wakes up, it would take a closed connection without a message for the end of this
+                // process
                 let reason = "this stage was silent for too long".to_owned();
                 self.send_and_close(silent, CoordinatorMessage::Refused(Refusal::GroupEnded { reason }));
             }
-            // one whose process has ended is lost, until a spare takes its place or another process joins
+            // a stage whose process has ended is lost until a spare takes its place or another process joins
             if disconnect == Disconnect::Closed && self.hand_over(rank).is_none() {
                 self.quorum.lost.insert(rank);
                 self.decide_members(false);
@@ -73,7 +73,7 @@ impl GroupState {
         }
     }
 
-    /// The first member that waits for the others, and for what.
+    /// The first member that waits for the other members, and a description of what it waits for.
     fn first_waiting(&self) -> Option<(usize, String)> {
         let mut group_ranks = 0..self.group_slots().count();
         let waiting = group_ranks.find_map(|other| Some((other, self.collectives.waiting_for(other)?.0)));
@@ -82,7 +82,7 @@ impl GroupState {
         first.map(|(group_rank, what)| (self.global_rank(group_rank), what))
     }
 
-    /// All members have left: tells them, those that wait beside the group, and the spares.
+    /// Ends the group after all members have left: notifies the members, the waiting stages and the spares.
     fn dismiss_all(&mut self, now: Instant) {
         let leader = self.leader();
         let mut others = self.conns(|rank| rank != leader);
@@ -92,7 +92,8 @@ impl GroupState {
             true => CoordinatorMessage::LeaveAcknowledged,
             false => CoordinatorMessage::Refused(self.ended()),
         };
-        // who waits beside a group that was drained is not done: it leaves by itself, or is in the next group
+        // if the group was drained, a stage that waits beside it is not done: it leaves on its own, or joins the next
+        // group
         let to_waiting = last(self.group_slots().all(left_with(ExitCode::Done.code())));
         let to_spares = last(!self.group_slots().any(left_with(JOINS_NEXT_GROUP)));
         for (conns, last) in [(self.waiting_conns(), to_waiting), (self.spares.take_all(), to_spares)] {
@@ -110,18 +111,18 @@ impl GroupState {
         self.fail(now, Some(leaver), message);
     }
 
-    /// The lowest rank that has left, with its exit code.
+    /// The lowest rank that has left, and its exit code.
     pub(crate) fn first_leaver(&self) -> Option<(usize, i32)> {
         self.slots.iter().enumerate().find_map(|(rank, slot)| Some((rank, slot.leave_code?)))
     }
 
-    /// Ends the group, see [`GroupState::end`].
+    /// Ends the group; see [`GroupState::end`].
     pub(crate) fn fail(&mut self, now: Instant, root_cause_rank: Option<usize>, message: String) {
         self.end(now, GroupFailure { root_cause_rank, rank: 0, message, has_ended: false });
     }
 
-    /// Ends the group; later reasons are ignored. The leader is notified last, because the coordinator ends with its
-    /// process.
+    /// Ends the group. Later reasons are ignored. The leader is notified last, because the coordinator ends with the
+    /// leader's process.
     fn end(&mut self, now: Instant, failure: GroupFailure) {
         if self.is_ending() {
             return;
@@ -139,7 +140,7 @@ impl GroupState {
             let Some(conn) = self.slots[rank].conn else { continue };
             let last = match self.has_member(rank) {
                 true => self.final_message_for(rank, &failure),
-                // it joins the next group
+                // a stage outside the group joins the next one
                 false => CoordinatorMessage::Refused(self.ended()),
             };
             self.send_and_close(conn, last);
@@ -150,17 +151,17 @@ impl GroupState {
         self.begin_shutdown(now, self.final_message_for(leader, &failure), waiting_for);
     }
 
-    /// Whether a spare takes the place of the stage that ended the group: its process has ended, or has said that it
-    /// will.
+    /// Whether a spare takes the place of the stage that ended the group. The stage's process must have ended, or must
+    /// have announced its end.
     fn is_replaced_by_spare(&self, rank: usize, failure: &GroupFailure) -> bool {
         match self.slots[rank].leave_code {
-            // in the spare the invalid configuration would be the same
+            // a spare would fail with the same invalid configuration
             Some(code) => !GRACEFUL.contains(&code) && code != ExitCode::InvalidConfig.code(),
             None => failure.has_ended && rank != self.leader(),
         }
     }
 
-    /// A stage that ended the group by leaving gets an acknowledgement; all others get the failure.
+    /// A stage that ended the group by leaving gets an acknowledgement. All other stages get the failure.
     fn final_message_for(&self, rank: usize, failure: &GroupFailure) -> CoordinatorMessage {
         match self.slots.get(rank).and_then(|slot| slot.leave_code) {
             Some(code) if !GRACEFUL.contains(&code) => CoordinatorMessage::LeaveAcknowledged,

@@ -1,5 +1,5 @@
-//! Spares: processes without a stage that wait to take the place of one whose process has ended. A part of the state
-//! machine; also pure. The group that ends hands the place over; the next one sees an ordinary member.
+//! Spares: processes without a stage that wait to take the place of a stage whose process has ended. A part of the
+//! state machine; also pure. The ending group hands the place over, and the next group sees an ordinary member.
 
 use crate::state::admission::admit_spare;
 use crate::state::{ConnectionId, GroupPhase, GroupState};
@@ -7,7 +7,7 @@ use crate::wire::disconnect::Disconnect;
 use crate::wire::messages::CoordinatorMessage;
 use crate::{Hello, Refusal};
 
-/// The spares that are connected, the first in line first.
+/// The connected spares in line order.
 #[derive(Debug, Default)]
 pub(crate) struct Spares(Vec<ConnectionId>);
 
@@ -20,7 +20,7 @@ impl Spares {
         std::mem::take(&mut self.0)
     }
 
-    /// Removes a connection; false if it is not a spare's.
+    /// Removes a connection. Returns false if the connection is not a spare's.
     fn remove(&mut self, conn: ConnectionId) -> bool {
         let before = self.0.len();
         self.0.retain(|spare| *spare != conn);
@@ -53,7 +53,7 @@ impl GroupState {
             return;
         }
         if matches!(disconnect, Disconnect::TimedOut | Disconnect::Malformed(_)) {
-            // if it still reads, it must not take the closed connection for the end of the leader's process
+            // if the spare still reads, it must not mistake the closed connection for the end of the leader's process
             let reason = "this spare was silent".to_owned();
             self.send_and_close(conn, CoordinatorMessage::Refused(Refusal::GroupEnded { reason }));
         }
@@ -62,8 +62,8 @@ impl GroupState {
         }
     }
 
-    /// Hands the place of rank `rank`, whose process has ended or leaves, to the first spare; its connection, if there
-    /// is one.
+    /// Hands over the place of `rank`, whose process has ended or leaves, to the first spare. Returns the spare's
+    /// connection; `None` if there is no spare.
     pub(crate) fn hand_over(&mut self, rank: usize) -> Option<ConnectionId> {
         let incarnation = self.slots[rank].hello.as_ref()?.incarnation.checked_add(1)?;
         let spare = *self.spares.0.first()?;

@@ -1,5 +1,5 @@
-//! The passing of time: heartbeats, timeouts, and what each member was doing when one expired. A part of the state
-//! machine; also pure.
+//! The passing of time: heartbeats, timeouts, and each member's activity at a timeout. A part of the state machine;
+//! also pure.
 
 use std::time::{Duration, Instant};
 
@@ -19,7 +19,8 @@ impl GroupState {
         if self.is_closed() {
             return;
         }
-        // who waits for others is told so again and again: its start-up timeout may be shorter than the leader's
+        // the progress is sent repeatedly while stages wait for others, because their start-up timeout may be shorter
+        // than the leader's
         let waits = self.is_prepared && self.members.is_none();
         match (std::mem::take(&mut self.progress_is_unsent) || waits) && self.phase == GroupPhase::Joining {
             true => self.send_all(CoordinatorMessage::Preparing(self.progress.clone())),
@@ -63,8 +64,8 @@ impl GroupState {
         }
     }
 
-    /// The activity of each process, by rank. One that has contributed to a collective waits for the first member that
-    /// has not, whatever activity it reports.
+    /// The activity of each process, by rank. A process that has contributed to a collective waits for the first member
+    /// that has not, regardless of the activity that it reports.
     fn activities(&self, now: Instant) -> Vec<StageActivity> {
         let describe = |rank: usize| {
             let slot = &self.slots[rank];

@@ -1,4 +1,4 @@
-//! A step's loss from the sums of its gradient blocks, whichever ranks computed them. Pure.
+//! The loss of a step, computed from the sums of its gradient blocks, regardless of which ranks computed them. Pure.
 
 use serde::{Deserialize, Serialize};
 
@@ -7,19 +7,19 @@ use crate::names::without_noun;
 /// Cross-entropies of the gradient blocks that one rank computed.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct BlockLosses {
-    /// The blocks of the step, those of other ranks too: a power of two.
+    /// The number of blocks of the step, including the blocks of other ranks; a power of two.
     pub blocks: u32,
-    /// Targets of the step that count, in all blocks.
+    /// The number of targets that count, over all blocks of the step.
     pub target_count: u64,
-    /// Each block of this rank: its index and the sum of its cross-entropies, in nats.
+    /// The blocks of this rank: the index of each and the sum of its cross-entropies, in nats.
     pub sums: Vec<(u32, f64)>,
 }
 
-/// The mean over all targets, in nats, of the losses that group ranks voted: the blocks are added as a binary tree by
-/// index, so that the bits are the same for all ways to share them among ranks.
+/// The mean loss over all targets, in nats, from the votes by group rank. The blocks are added as a binary tree by
+/// index, so that the result is bit-identical for every distribution of the blocks over ranks.
 ///
 /// # Errors
-/// If not every block was voted exactly once, by ranks that agree.
+/// If some block was not voted exactly once, or if the ranks disagree.
 pub(crate) fn mean_loss<'a>(
     votes: impl Iterator<Item = (usize, &'a BlockLosses)>,
     step: u64,

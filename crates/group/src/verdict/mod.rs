@@ -1,4 +1,4 @@
-//! The decision at the end of a step: every member's vote in, one verdict for all out. Pure.
+//! The decision at the end of a step: the votes of all members in, one verdict for all members out. Pure.
 
 mod losses;
 
@@ -10,37 +10,38 @@ use self::losses::mean_loss;
 /// One member's vote at the end of a step.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct StepVote {
-    /// The number of steps that are complete after this one: 1 for the first.
+    /// The number of completed steps including this one; 1 for the first step.
     pub step: u64,
-    /// The losses of the gradient blocks whose head this rank computed; none if it computed none.
+    /// The losses of the gradient blocks whose head this rank computed; `None` if this rank computed no head.
     pub losses: Option<BlockLosses>,
-    /// Per parameter whose gradient this rank has whole (with replicas: its owner): the index in the sorted list of all
-    /// names, and the sum of the gradient's squares. A tied weight is voted once, on the head's side.
+    /// The squared norm of each parameter whose whole gradient this rank has (with replicas: the owner). An entry has
+    /// the parameter's index in the sorted list of all names, and the sum of the gradient's squares. The rank with the
+    /// head votes for a tied weight.
     pub squared_norms: Vec<(u32, f64)>,
-    /// This rank was asked to stop (SIGTERM) or has finished training.
+    /// Whether this rank was asked to stop (SIGTERM) or has finished training.
     pub stop_requested: bool,
-    /// A checkpoint is due at this step boundary.
+    /// Whether a checkpoint is due at this step boundary.
     pub save_due: bool,
-    /// This rank is still writing the previous checkpoint: one that is due waits, and is voted again at the next step
-    /// boundary.
+    /// Whether this rank is still writing the previous checkpoint. A checkpoint that is due then waits, and is voted on
+    /// again at the next step boundary.
     pub save_in_progress: bool,
-    /// The number of steps that were skipped in a row just before this one; the same on all ranks.
+    /// The number of consecutive skipped steps just before this one; the same on all ranks.
     pub consecutive_skips: u32,
-    /// Whether everything this rank saw in the step was finite.
+    /// Whether all values that this rank observed in the step were finite.
     pub all_finite: bool,
-    /// Opaque measurements (seconds busy, bytes sent), handed to the leader.
+    /// Opaque measurements (seconds busy, bytes sent), passed to the leader.
     pub measurements: Vec<f64>,
-    /// This rank gave the step up before its end: it was asked to stop and has no time for the rest, or it lost a link,
-    /// as one does to a rank that gave up. It has no loss and no norms.
+    /// Whether this rank abandoned the step: it was asked to stop and has no time for the rest, or it lost a link,
+    /// which also happens when the peer abandons the step. The vote then has no loss and no norms.
     pub unfinished: bool,
 }
 
-/// The parts of the job's configuration that the decision depends on.
+/// The parts of the job's configuration that affect the decision.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct StepRules {
-    /// The largest global gradient norm an update may have; `None` clips nothing.
+    /// The maximum global gradient norm of an update; `None` disables clipping.
     pub clip_norm: Option<f64>,
-    /// This many skipped steps in a row abort the job.
+    /// The number of consecutive skipped steps that aborts the job.
     pub max_consecutive_skips: u32,
 }
 
@@ -50,7 +51,7 @@ impl Default for StepRules {
     }
 }
 
-/// The decision about a step, the same for all ranks.
+/// The decision on a step, the same for all ranks.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Verdict {
     /// The step that was voted on.
@@ -61,43 +62,44 @@ pub struct Verdict {
     pub loss: f32,
     /// The norm of the whole gradient, before clipping.
     pub norm: f64,
-    /// All copy their state for a checkpoint at this step boundary.
+    /// Whether all ranks copy their state for a checkpoint at this step boundary.
     pub save: bool,
-    /// All leave at this step boundary.
+    /// Whether all ranks leave at this step boundary.
     pub stop: bool,
-    /// A replica that this group trains without is here again: all leave at this step boundary, to form the next group
-    /// with it.
+    /// Whether all ranks leave at this step boundary to form the next group, because a replica that this group lacks
+    /// has returned.
     pub form_again: bool,
-    /// The number of steps in a row that have been skipped, this one included; stored in checkpoints.
+    /// The number of consecutive skipped steps, including this one. Checkpoints store it.
     pub consecutive_skips: u32,
-    /// Every member's measurements, by group rank; the leader alone gets them, the others an empty list.
+    /// Every member's measurements, by group rank. Only the leader receives them; the other members receive an empty
+    /// list.
     pub measurements: Vec<Vec<f64>>,
 }
 
-/// The decision about a step's gradient.
+/// The decision on a step's gradient.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub enum StepOutcome {
-    /// Update, with every gradient multiplied by `clip`: exactly 1.0 when nothing is clipped.
+    /// Apply the update, with every gradient multiplied by `clip`: exactly 1.0 if nothing is clipped.
     Apply {
         /// The factor, in (0, 1].
         clip: f64,
     },
-    /// Leave the weights unchanged; the step counts.
+    /// Leave the weights unchanged. The step counts.
     Skip,
     /// End the job.
     Abort {
-        /// One sentence.
+        /// The reason, in one sentence.
         reason: String,
     },
-    /// Some rank gave the step up: no rank updates, and the step does not count. If nobody was asked to stop, a link is
-    /// broken and the group can't continue.
+    /// A rank abandoned the step: no rank updates its weights, and the step does not count. If no rank was asked to
+    /// stop, a link is broken and the group can't continue.
     Drop,
 }
 
-/// Decides a step from the votes of all members, by group rank. `name` names a group rank in messages.
+/// Decides a step from the votes of all members, by group rank. `name` returns the name of a group rank for messages.
 ///
-/// The norm adds the parameters' squared norms in f64 in the order of the parameters' names, whichever rank voted them:
-/// it is bit-identical for every partition.
+/// The norm is the sum of the parameters' squared norms in f64, in the order of the parameters' names and regardless of
+/// which rank voted. It is therefore bit-identical for every partition.
 pub fn decide_step(votes: &[StepVote], rules: &StepRules, name: &dyn Fn(usize) -> String) -> Verdict {
     let step = votes.first().map_or(0, |vote| vote.step);
     let mut decided = Verdict {
@@ -138,13 +140,13 @@ pub fn decide_step(votes: &[StepVote], rules: &StepRules, name: &dyn Fn(usize) -
     });
     decided.outcome = outcome.unwrap_or_else(|reason| StepOutcome::Abort { reason });
     if matches!(decided.outcome, StepOutcome::Abort { .. }) {
-        // These weights are not worth a checkpoint; the last good one stays.
+        // the weights are not worth a checkpoint, and the last good checkpoint stays
         (decided.save, decided.stop) = (false, true);
     }
     decided
 }
 
-/// All votes must be on one step.
+/// Checks that all votes are on the same step.
 fn check(votes: &[StepVote], name: &dyn Fn(usize) -> String) -> Result<(), String> {
     let Some(first) = votes.first() else {
         return Err("no rank voted".to_owned());
@@ -157,7 +159,7 @@ fn check(votes: &[StepVote], name: &dyn Fn(usize) -> String) -> Result<(), Strin
     Ok(())
 }
 
-/// The norm over all parameters, or why it can't be one.
+/// The norm over all parameters, or the reason why there is no valid norm.
 fn global_norm(votes: &[StepVote], name: &dyn Fn(usize) -> String) -> Result<f64, String> {
     let mut squares: Vec<(u32, f64, usize)> = Vec::new();
     for (group_rank, vote) in votes.iter().enumerate() {
@@ -172,7 +174,7 @@ fn global_norm(votes: &[StepVote], name: &dyn Fn(usize) -> String) -> Result<f64
             name(pair[1].2)
         ));
     }
-    // A parameter without a vote would silently be missing from the norm.
+    // without this check, a parameter without a vote would silently be missing from the norm
     if let Some(missing_index) = squares.iter().enumerate().position(|(at, &(index, _, _))| at != index as usize) {
         return Err(format!("no stage voted the norm of parameter {missing_index}"));
     }

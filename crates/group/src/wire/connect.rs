@@ -1,5 +1,5 @@
-//! One attempt to connect to another stage, and the options of its socket. Whoever makes the attempt tries again: an
-//! address may be that of a stage that is gone, and what is in the way may be a route or a rule that is about to come.
+//! One attempt to connect to another stage, and the options of its socket. The caller repeats failed attempts: the
+//! address may belong to a stage that has gone, or a route or a network rule may not exist yet.
 
 use std::io;
 use std::net::{TcpStream, ToSocketAddrs};
@@ -7,7 +7,7 @@ use std::time::Duration;
 
 /// The time limit of an attempt.
 const CONNECT_TIMEOUT: Duration = Duration::from_millis(500);
-/// The wait before the next attempt. Short: until all stages are connected, nothing is trained.
+/// The wait before the next attempt. It is short because training can't start until all stages are connected.
 pub const RETRY_DELAY: Duration = Duration::from_millis(50);
 
 /// Connects to `address` (`host:port`).
@@ -25,7 +25,7 @@ pub fn connect(address: &str) -> io::Result<TcpStream> {
     Err(last)
 }
 
-/// Disables Nagle's algorithm, and sets the timeout after which a peer that neither sends nor reads is given up.
+/// Disables Nagle's algorithm, and sets the timeout after which a peer that neither sends nor reads is considered lost.
 pub(crate) fn configure(stream: &TcpStream, timeout: Duration) -> io::Result<()> {
     stream.set_nodelay(true)?;
     stream.set_read_timeout(Some(timeout))?;

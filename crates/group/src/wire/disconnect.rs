@@ -10,9 +10,9 @@ use crate::wire::frame;
 /// The end of a control connection.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Disconnect {
-    /// The kernel of the peer's machine closed it: the process has ended.
+    /// The kernel of the peer's machine closed the connection: the process has ended.
     Closed,
-    /// It broke.
+    /// The connection broke.
     Lost(String),
     /// The peer sent nothing for `heartbeat_timeout`, or read nothing.
     TimedOut,
@@ -21,7 +21,7 @@ pub(crate) enum Disconnect {
 }
 
 impl Disconnect {
-    /// The meaning of an error of reading a frame.
+    /// Classifies an error of reading a frame.
     pub(crate) fn of(error: &io::Error) -> Disconnect {
         match error.kind() {
             _ if frame::is_timeout(error) => Disconnect::TimedOut,
@@ -31,8 +31,8 @@ impl Disconnect {
         }
     }
 
-    /// The failure of the group that it causes, if the peer is rank `rank`, the stage `name`. `activity` is what that
-    /// stage was doing, for example `while in F 5`, or empty.
+    /// The failure of the group if the peer is rank `rank`, the stage `name`. `activity` is the stage's activity at
+    /// that time, for example `while in F 5`, or empty.
     pub(crate) fn failure(self, rank: usize, name: &str, activity: &str, heartbeat_timeout: Duration) -> GroupFailure {
         let space = if activity.is_empty() { "" } else { " " };
         let has_ended = self == Disconnect::Closed;

@@ -9,12 +9,12 @@ use crate::GroupError;
 
 const PREFIX_BYTES: usize = size_of::<u32>();
 
-/// Encodes a frame of at most `max_bytes` bytes with its length prefix, to be written at once.
+/// Encodes a frame of at most `max_bytes` bytes with its length prefix, for a single write.
 ///
 /// # Errors
 /// [`GroupError::FrameTooLarge`], or if the value can't be encoded.
 pub fn encode_frame<T: Serialize>(value: &T, max_bytes: usize) -> Result<Vec<u8>, GroupError> {
-    // the prefix goes first and is filled in at the end: one buffer, one write, one packet
+    // the prefix is reserved first and filled in at the end: one buffer, one write, one packet
     let mut bytes = postcard::to_extend(value, vec![0; PREFIX_BYTES])
         .map_err(|error| GroupError::io("a message can't be encoded")(io::Error::other(error)))?;
     let length = bytes.len() - PREFIX_BYTES;
@@ -24,7 +24,7 @@ pub fn encode_frame<T: Serialize>(value: &T, max_bytes: usize) -> Result<Vec<u8>
     Ok(bytes)
 }
 
-/// Reads one frame, in one call or, from a non-blocking stream, in several.
+/// Reads one frame, in one call, or in several calls from a non-blocking stream.
 #[derive(Debug)]
 pub struct FrameReader {
     max_bytes: usize,
@@ -38,11 +38,12 @@ impl FrameReader {
         FrameReader { max_bytes, buffer: vec![0; PREFIX_BYTES], received: 0 }
     }
 
-    /// Reads until the frame is complete, and not a byte beyond it.
+    /// Reads until the frame is complete. No byte beyond the frame is read.
     ///
     /// # Errors
     /// `WouldBlock` or `TimedOut` if the rest has not arrived: the next call continues. `UnexpectedEof` if the stream
-    /// ends before. `InvalidData` for a frame that is too large or can't be decoded. Any other error of the stream.
+    /// ends inside the frame. `InvalidData` if the frame is too large or can't be decoded. Any other error of the
+    /// stream.
     pub fn read<T: DeserializeOwned>(&mut self, stream: &mut impl Read) -> io::Result<T> {
         loop {
             let end = self.end()?;
@@ -60,7 +61,7 @@ impl FrameReader {
         }
     }
 
-    /// The number of bytes that are needed: the prefix until that is known, then the frame.
+    /// The number of bytes needed so far: the prefix, then the whole frame once its length is known.
     fn end(&self) -> io::Result<usize> {
         match self.buffer.first_chunk() {
             Some(prefix) if self.received >= PREFIX_BYTES => {
@@ -95,7 +96,7 @@ pub(crate) fn is_timeout(error: &io::Error) -> bool {
 mod tests {
     use super::*;
 
-    /// Gives one byte at a time, and would block before each.
+    /// A stream that returns one byte per read, and `WouldBlock` before each byte.
     struct SlowStream<'a> {
         bytes: &'a [u8],
         blocked: bool,
@@ -119,7 +120,7 @@ mod tests {
         let mut stream = &bytes[..];
         assert_eq!(read_frame::<(u32, Vec<u8>)>(&mut stream, 64).unwrap(), value);
         assert_eq!(stream, [9]);
-        // also piece by piece
+        // a stream that delivers single bytes gives the same frame
         let mut slow = SlowStream { bytes: &bytes, blocked: false };
         let mut reader = FrameReader::new(64);
         let read = loop {
@@ -129,7 +130,7 @@ mod tests {
             }
         };
         assert_eq!((read.unwrap(), slow.bytes), (value, &[9][..]));
-        // and an empty one
+        // an empty frame is valid
         assert_eq!(encode_frame(&(), 0).unwrap(), [0; 4]);
         read_frame::<()>(&mut &[0; 4][..], 0).unwrap();
     }

@@ -1,5 +1,6 @@
-//! The bytes of one frame of each kind. postcard writes positions, not names: what fails here is a reordered, added or
-//! removed field or variant, which two versions of a trainer would read differently.
+//! The bytes of one frame of each kind. postcard encodes fields and variants by position, not by name. A failure here
+//! means that a field or variant was reordered, added or removed, which two versions of a trainer would read
+//! differently.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -10,7 +11,7 @@ use crate::activity::Heartbeat;
 use crate::wire::messages::{CoordinatorMessage, MemberMessage, PROTOCOL_VERSION, encode_message, preamble};
 use crate::{BlockLosses, FieldMismatch, GroupFailure, Hello, Refusal, Roster, StepOutcome, StepVote, Verdict};
 
-/// The frame in hexadecimal.
+/// Formats the frame in hexadecimal.
 fn hex<T: Serialize>(frame: &T) -> String {
     encode_message(frame).unwrap().iter().map(|byte| format!("{byte:02x}")).collect()
 }

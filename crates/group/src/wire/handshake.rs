@@ -1,4 +1,4 @@
-//! The beginning of a control connection, on both sides: the preamble, Noise's handshake, and the member's hello.
+//! The beginning of a control connection, on both sides: the preamble, the Noise handshake, and the member's hello.
 
 use std::io::{self, Read, Write};
 
@@ -31,7 +31,7 @@ pub(crate) fn server_handshake(stream: &mut (impl Read + Write), secret: &GroupS
             .err()
             .unwrap_or_else(|| invalid(format!("a foreign client, which began with {}", quoted(&first)))));
     }
-    // Also to a stage of another version, so that it can report the mismatch.
+    // also sent to a stage of another version, so that the stage can report the mismatch
     stream.write_all(&preamble())?;
     if first != preamble() {
         return Err(invalid(format!("a stage that speaks {}", version_of(first))));
@@ -43,7 +43,7 @@ pub(crate) fn server_handshake(stream: &mut (impl Read + Write), secret: &GroupS
     Ok(session)
 }
 
-/// Reads the first message of a member or a spare: only now is it known to have the key.
+/// Reads the first message of a member or a spare. Only this message proves that the peer has the key.
 pub(crate) fn read_arrival(stream: &mut impl Read) -> io::Result<Arrival> {
     match read_frame::<MemberMessage>(stream, MAX_HELLO_BYTES)? {
         MemberMessage::Hello(hello) => Ok(Arrival::Stage(hello)),

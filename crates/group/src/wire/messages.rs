@@ -1,5 +1,5 @@
-//! The messages of a control connection. Each side starts with a preamble (magic and version), so that foreign clients
-//! are detected, and a handshake; all messages are encrypted.
+//! The messages of a control connection. Each side first sends a preamble (magic and version), which detects foreign
+//! clients. A handshake follows, and all messages are encrypted.
 
 use std::sync::Arc;
 
@@ -9,17 +9,17 @@ use crate::activity::Heartbeat;
 use crate::wire::frame::encode_frame;
 use crate::{GroupError, GroupFailure, Hello, Refusal, Roster, StepVote, Verdict};
 
-/// The first bytes of each side.
+/// The first bytes that each side sends.
 pub(crate) const MAGIC: [u8; 8] = *b"stgcoach";
-/// Version of the control protocol: incremented with every change of its messages.
+/// Version of the control protocol, incremented with every change of its messages.
 pub const PROTOCOL_VERSION: u32 = 10;
-/// Instead of an exit code when a member leaves: it joins the next group.
+/// Replaces the exit code of a leaving member that joins the next group.
 pub(crate) const JOINS_NEXT_GROUP: i32 = -1;
-/// The same: all members leave, and no group follows this one.
+/// Replaces the exit code of a leaving member if all members leave and no group follows.
 pub(crate) const ENDS_GROUP: i32 = -2;
-/// Limit of a hello.
+/// Size limit of a hello, in bytes.
 pub(crate) const MAX_HELLO_BYTES: usize = 256 << 10;
-/// Limit of any later frame.
+/// Size limit of any later frame, in bytes.
 pub(crate) const MAX_FRAME_BYTES: usize = 64 << 20;
 
 /// Messages from a member to the coordinator. The order of variants and fields is the wire format.
@@ -27,9 +27,9 @@ pub(crate) const MAX_FRAME_BYTES: usize = 64 << 20;
 pub(crate) enum MemberMessage {
     Hello(Hello),
     Heartbeat(Heartbeat),
-    /// Weights are loaded, links are open.
+    /// The member has loaded its weights and opened its links.
     Formed,
-    /// To all members; from the leader only.
+    /// A broadcast to all members. Only the leader sends it.
     Broadcast {
         topic: u32,
         bytes: Vec<u8>,
@@ -42,14 +42,14 @@ pub(crate) enum MemberMessage {
     Leave {
         code: i32,
     },
-    /// Instead of a hello: a spare waits to take the place of a stage.
+    /// Replaces the hello: a spare waits to take the place of a stage.
     StandBy(Hello),
 }
 
 /// Messages from the coordinator to a member. The order of variants and fields is the wire format.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) enum CoordinatorMessage {
-    /// The hello was accepted; this is what the leader is doing until it releases the group.
+    /// The hello was accepted. The text is the leader's activity until it releases the group.
     Preparing(String),
     Heartbeat,
     Refused(Refusal),
@@ -64,32 +64,33 @@ pub(crate) enum CoordinatorMessage {
     },
     Gathered {
         topic: u32,
-        /// By group rank.
+        /// The members' parts, by group rank.
         parts: Vec<Vec<u8>>,
     },
     Verdict(Verdict),
     /// All members have left.
     LeaveAcknowledged,
     GroupEnded(GroupFailure),
-    /// To the first spare: if the leader's process ends, it takes its place with the incarnation after this one.
+    /// Sent to the first spare. If the leader's process ends, the spare takes its place with the incarnation after this
+    /// one.
     NextInLine {
         incarnation: u32,
     },
-    /// To a spare, as the last message: it takes the place of a stage whose process has ended.
+    /// The last message to a spare, which takes the place of a stage whose process has ended.
     TakePlace {
         /// A global rank.
         rank: usize,
         incarnation: u32,
     },
-    /// To a stage that is not in the group, which has formed without it.
+    /// Sent to a stage outside the group, which has formed without this stage.
     Waiting {
         progress: String,
-        /// Whether it leads the next group if the leader's process ends.
+        /// Whether the stage leads the next group if the leader's process ends.
         succeeds_leader: bool,
     },
 }
 
-/// Magic and version.
+/// The preamble: magic and version.
 pub(crate) fn preamble() -> [u8; 12] {
     let mut bytes = [0; 12];
     bytes[..8].copy_from_slice(&MAGIC);
@@ -97,10 +98,10 @@ pub(crate) fn preamble() -> [u8; 12] {
     bytes
 }
 
-/// Encodes a message, to be written to any number of members.
+/// Encodes a message once, for any number of members.
 ///
 /// # Errors
-/// [`GroupError::FrameTooLarge`].
+/// [`GroupError::FrameTooLarge`] if the message exceeds the size limit of a frame.
 pub(crate) fn encode_message<T: Serialize>(message: &T) -> Result<Arc<[u8]>, GroupError> {
     encode_frame(message, MAX_FRAME_BYTES).map(Arc::from)
 }

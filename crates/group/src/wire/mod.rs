@@ -1,4 +1,4 @@
-//! The protocol of a connection: its beginning, frames, encryption, the messages of both sides, and its end.
+//! The protocol of a connection: its beginning, its frames, its encryption, the messages of both sides, and its end.
 
 pub(crate) mod connect;
 pub(crate) mod disconnect;

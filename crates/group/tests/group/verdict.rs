@@ -1,4 +1,5 @@
-//! The decision at the end of a step: its bits must not depend on which rank votes what, or in which order.
+//! The decision at the end of a step. Its bits must not depend on which rank casts which vote, or on the order of the
+//! votes.
 
 use proptest::prelude::*;
 use stagecoach_group::{BlockLosses, StepOutcome, StepRules, StepVote, Verdict};
@@ -10,7 +11,7 @@ fn decide_step(votes: &[StepVote], rules: &StepRules) -> Verdict {
     stagecoach_group::decide_step(votes, rules, &|group_rank| format!("stage {group_rank}"))
 }
 
-/// A vote of each of `ranks` ranks: parameter `i` is held by rank `owners[i]`, the head by the last.
+/// The votes of `ranks` ranks: rank `owners[i]` votes for parameter `i`, and the last rank for the loss.
 fn votes(squares: &[f64], owners: &[usize], ranks: usize, loss: f32) -> Vec<StepVote> {
     let mut votes = vec![StepVote { step: 5, all_finite: true, ..StepVote::default() }; ranks];
     for (index, (&square, &owner)) in squares.iter().zip(owners).enumerate() {
@@ -25,7 +26,7 @@ pub fn one_block(loss: f32) -> BlockLosses {
     BlockLosses { blocks: 1, target_count: 1, sums: vec![(0, loss.into())] }
 }
 
-/// Everything of a verdict that all ranks act on, as bits.
+/// The parts of a verdict on which all ranks act, as bits.
 fn bits(verdict: &Verdict) -> (u64, u32, Option<u64>, bool, bool) {
     let clip = match verdict.outcome {
         StepOutcome::Apply { clip } => Some(clip.to_bits()),
@@ -44,7 +45,7 @@ fn reason(votes: &[StepVote]) -> String {
 }
 
 proptest! {
-    /// Any partition of the parameters over any number of ranks, voted in any order, gives the bits of one rank.
+    /// Every partition of the parameters over any number of ranks, voted in any order, gives the same bits as one rank.
     #[test]
     fn the_norm_is_bit_identical_for_every_partition(
         squares in prop::collection::vec(prop_oneof![0.0..1e-12, 0.0..1.0, 0.0..1e12f64], 1..60),
@@ -65,14 +66,14 @@ proptest! {
         prop_assert_eq!(bits(&decide_step(&cut, &rules)), bits(&whole));
         cut.rotate_left(turn % ranks);
         prop_assert_eq!(bits(&decide_step(&cut, &rules)), bits(&whole));
-        // By definition: added in the order of the names.
+        // the definition: a sum in the order of the names
         let mut sum = 0.0;
         squares.iter().for_each(|square| sum += square);
         prop_assert_eq!(whole.norm.to_bits(), f64::sqrt(sum).to_bits());
     }
 
-    /// Any way to share the blocks among ranks gives the bits of one rank that has them all, which are those of the
-    /// tree.
+    /// Every distribution of the blocks over ranks gives the same bits as one rank with all blocks, and these are the
+    /// bits of the tree.
     #[test]
     fn the_loss_is_bit_identical_for_every_sharing_of_blocks(
         log in 0usize..5,
@@ -102,7 +103,8 @@ proptest! {
         prop_assert_eq!(decide(&|block| owners[block]), expected.to_bits());
     }
 
-    /// A factor is in (0, 1], brings the norm below the bound, and is exactly 1 below it.
+    /// A clip factor is in (0, 1], brings the norm below the bound, and is exactly 1 if the norm is below the bound
+    /// already.
     #[test]
     fn the_clip_factor_bounds_the_norm(exponent in -8.0..8f64, most in 1e-3..1e3f64) {
         let square = 10f64.powf(exponent);
@@ -114,7 +116,7 @@ proptest! {
         prop_assert_eq!(clip.to_bits() == 1f64.to_bits(), decided.norm + 1e-6 <= most);
     }
 
-    /// One non-finite number anywhere skips the step on all ranks.
+    /// One non-finite number on any rank skips the step on all ranks.
     #[test]
     fn one_non_finite_number_skips_the_step(
         bad in prop_oneof![Just(f64::NAN), Just(f64::INFINITY), Just(f64::NEG_INFINITY)],
@@ -191,7 +193,7 @@ fn one_vote_to_stop_or_save_decides_for_all() {
     assert_eq!(decide(|_| {}), (false, false));
     assert_eq!(decide(|all| all[1].stop_requested = true), (true, false));
     assert_eq!(decide(|all| all[1].save_due = true), (false, true));
-    // one save at a time: while any rank still writes the previous one, the next waits
+    // one save at a time: while any rank is still writing the previous checkpoint, the next one waits
     assert_eq!(decide(|all| (all[1].save_due, all[2].save_in_progress) = (true, true)), (false, false));
     assert_eq!(decide(|all| all[2].save_in_progress = true), (false, false));
 }

@@ -1,4 +1,4 @@
-//! The state machine: its rules, its stored form, and its invariants under simulated and modelled faults.
+//! Tests of the state machine: its rules, its stored form, and its invariants under simulated and modelled faults.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod model;

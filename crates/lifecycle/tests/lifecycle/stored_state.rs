@@ -1,5 +1,5 @@
-//! The stored form of the state: `status.record` of a PipelineJob and the launcher's `state.json`. An operator or a
-//! launcher of another version reads it, so that keys and values never change.
+//! The stored form of the state: `status.record` of a PipelineJob, and the launcher's `state.json`. Operators and
+//! launchers of other versions read it, so that keys and values must never change.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,7 +9,7 @@ use stagecoach_lifecycle::*;
 
 const MESH: Mesh = Mesh { stages: 3, data_parallel: 2 };
 
-/// A state in which no field has its default.
+/// A state in which no field has its default value.
 fn running() -> (JobState, Value) {
     let failure = AttemptFailure {
         attempt: 1,
@@ -88,7 +88,7 @@ fn fields_that_an_older_version_did_not_store_have_their_defaults() {
     assert_eq!(state, JobState { attempt_phase: AttemptPhase::Draining, attempt, ..JobState::default() });
 }
 
-/// Reasons are shown to the user: in `status.lastFailure.reason`, in events, and as a label of metrics.
+/// Users see the reasons in `status.lastFailure.reason`, in events, and as a label of metrics.
 #[test]
 fn reasons_are_stored_and_shown_by_the_same_word() {
     use FailureReason::*;
@@ -116,14 +116,15 @@ fn reasons_are_stored_and_shown_by_the_same_word() {
         (JobFailureReason::BudgetExhausted, "BudgetExhausted"),
         (JobFailureReason::DeadlineExceeded, "DeadlineExceeded"),
     ];
-    // the stored name dates from when the rules covered only exit codes
+    // the stored name dates from a version whose rules covered only exit codes
     assert_eq!(serde_json::to_value(JobFailureReason::PodFailurePolicy).unwrap(), json!("ExitCodeRule"));
     for (reason, word) in failures {
         assert_eq!((serde_json::to_value(reason).unwrap(), format!("{reason:?}")), (json!(word), word.to_owned()));
     }
 }
 
-/// Older versions know the changes by spares: incarnations that are more than one ahead are read as any.
+/// Older versions can read the changes by spares: they read an incarnation that is ahead by more than one like any
+/// other.
 #[test]
 fn a_takeover_is_stored_as_a_replacement_is() {
     let state = running().0;

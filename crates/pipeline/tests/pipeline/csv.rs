@@ -1,4 +1,4 @@
-//! Reading and writing CSV schedules; errors name line, column and action.
+//! Reading and writing CSV schedules. Errors name the line, the column and the action.
 
 use stagecoach_pipeline::{
     CsvError, Limits, Placement, Schedule, from_csv, interleaved_one_f_one_b, interleaved_zero_bubble, lower,
@@ -9,7 +9,7 @@ use stagecoach_pipeline::{
 fn the_format_is_that_of_torchtitan() {
     let csv = to_csv(&one_f_one_b(2, 3));
     assert_eq!(csv, "0F0,0F1,0B0,0F2,0B1,0B2\n1F0,1B0,1F1,1B1,1F2,1B2\n");
-    // Idle cells, spaces, quotes, Windows line ends, a byte order mark and blank lines at the end change nothing.
+    // idle cells, spaces, quotes, Windows line ends, a byte order mark and blank lines at the end change nothing
     let loose = "\u{feff}0F0,0F1,,\"0B0\", 0F2 ,,0B1,,0B2,\r\n,1F0,1B0,1F1,1B1,1F2,1B2,,,\r\n\r\n";
     let schedule = from_csv(loose, 2).unwrap();
     assert_eq!((to_csv(&schedule), schedule.microbatches), (csv, 3));
@@ -22,7 +22,7 @@ fn a_split_backward_and_several_chunks_are_read() {
     assert_eq!(schedule.ranks[0].len() + schedule.ranks[1].len(), 12);
     assert_eq!(schedule.in_flight(), [2, 2]);
     assert_eq!(schedule.placement, Placement::v_shaped(2));
-    // A work item is in flight until its W.
+    // a work item is in flight until its W
     let late = from_csv("0F0,0I0,0F1,0I1,0W0,0W1", 1).unwrap();
     assert_eq!((late.microbatches, late.in_flight()), (2, vec![2]));
 }
@@ -80,7 +80,7 @@ macro_rules! data {
     };
 }
 
-/// Reads a file of `tests/data`, and verifies it with the limits of the links.
+/// Reads a file of `tests/data`, and verifies the schedule with the default limits of the links.
 fn read((name, text): (&str, &str), ranks: usize) -> Schedule {
     let schedule = from_csv(text, ranks).unwrap_or_else(|e| panic!("{name}: {e}"));
     for tied in [false, true] {

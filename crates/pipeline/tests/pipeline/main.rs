@@ -1,4 +1,4 @@
-//! Schedules, partitions, verifier, simulator and drawings, through the public API.
+//! Tests of schedules, partitions, the verifier, the simulator and drawings, through the public API.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod csv;

@@ -33,7 +33,7 @@ fn a_rank_computes_waits_for_work_or_waits_for_messages() {
 
 #[test]
 fn communication_behind_a_computation_is_not_exposed() {
-    // In GPipe's forwards, stage 1 is the slower one: all messages but the first arrive while it computes.
+    // stage 1 is the slower one in GPipe's forwards: all messages but the first arrive while it computes
     let programs = lower(&gpipe(2, 4), false).unwrap();
     let mut costs = Costs { link_seconds: 0.25, ..Costs::uniform(2) };
     costs.chunks[1].forward_seconds = 2.0;
@@ -136,7 +136,7 @@ fn advice(programs: &Programs, layers: &[usize], speeds: &[f64]) -> Advice {
 #[test]
 fn advice_names_the_slowest_stage_and_a_better_partition() {
     let programs = lower(&one_f_one_b(3, 8), false).unwrap();
-    // 4, 4 and 7 layers' work: 5, 5 and 5 is best
+    // the work of 4, 4 and 7 layers; 5, 5 and 5 is the best distribution
     let found = advice(&programs, &[4, 4, 4], &[1.0; 3]);
     assert_eq!((found.rank, found.imbalance), (2, 1.4));
     assert_eq!(found.better.as_ref().unwrap().0.layers, [5, 5, 2]);

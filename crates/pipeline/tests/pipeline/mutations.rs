@@ -1,5 +1,5 @@
-//! Random mutations of valid programs: the verifier accepts exactly what a naive executor, written independently, can
-//! execute.
+//! Random mutations of valid programs. The verifier accepts exactly the programs that a naive, independently written
+//! executor can execute.
 
 use proptest::prelude::*;
 use stagecoach_pipeline::{
@@ -44,7 +44,7 @@ fn mutate(programs: &mut Programs, mutation: &Mutation) {
         5 => actions[first] = replace("F", "B"),
         6 => actions[first] = replace("B", "I"),
         7 => {
-            // A full backward becomes I and, somewhere after it, W: often valid.
+            // a full backward becomes I and a later W, which is often valid
             if let Action::FullBackward(item) = actions[first] {
                 actions[first] = Action::BackwardInput(item);
                 actions.insert((first + 1 + mutation.second.index(4)).min(actions.len()), Action::BackwardWeight(item));
@@ -55,7 +55,7 @@ fn mutate(programs: &mut Programs, mutation: &Mutation) {
             actions.insert(second.min(actions.len()), action);
         }
         9 => {
-            // An action goes a few places forward: receives often may.
+            // an action moves a few places towards the beginning, which is often valid for receives
             let action = actions.remove(first);
             actions.insert(first.saturating_sub(1 + mutation.second.index(3)), action);
         }

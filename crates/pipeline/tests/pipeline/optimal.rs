@@ -1,4 +1,4 @@
-//! The search for the best schedule, against all schedules where these can be enumerated, and against the named
+//! The search for the best schedule, compared with all schedules where these can be enumerated, and with the named
 //! schedules.
 
 use proptest::prelude::*;
@@ -11,16 +11,16 @@ const UNLIMITED: u64 = u64::MAX;
 const MANY_STATES: u64 = 1_000_000;
 
 fn makespan(schedule: &Schedule, costs: &Costs) -> f64 {
-    // the search has no limit of sends in flight
+    // the search does not limit the sends in flight
     simulate(&lower(schedule, false).unwrap(), &Costs { sends_in_flight: 1000, ..costs.clone() }).makespan
 }
 
-/// Bytes of activations and of the inputs of weight gradients that a schedule holds at most, by rank.
+/// The maximum bytes of activations and of weight-gradient inputs that a schedule holds, by rank.
 fn held(schedule: &Schedule, costs: &Costs) -> Vec<u64> {
     simulate(&lower(schedule, false).unwrap(), costs).peak_bytes
 }
 
-/// Every interleaving of F, I and W of one rank, each in the order of microbatches, within `limit`.
+/// All interleavings of F, I and W of one rank within `limit`, each in the order of the microbatches.
 fn interleavings(chunk: usize, cost: &ChunkCosts, microbatches: usize, limit: u64) -> Vec<Vec<Action>> {
     let mut all = Vec::new();
     let mut open = vec![(Vec::new(), 0, 0, 0, 0u64)];
@@ -53,7 +53,7 @@ fn interleavings(chunk: usize, cost: &ChunkCosts, microbatches: usize, limit: u6
     all
 }
 
-/// The shortest of all schedules.
+/// The makespan of the shortest schedule, in seconds; `None` if no schedule is within the limits.
 fn shortest(costs: &Costs, microbatches: usize, limits: &[u64]) -> Option<f64> {
     let ranks: Vec<Vec<Vec<Action>>> =
         (0..limits.len()).map(|rank| interleavings(rank, &costs.chunks[rank], microbatches, limits[rank])).collect();
@@ -96,7 +96,7 @@ proptest! {
         prop_assert_eq!(found.is_some(), shortest.is_some());
         if let (Some(found), Some(shortest)) = (found, shortest) {
             prop_assert!(found.is_proven());
-            // in the search, messages do not wait for each other
+            // messages do not wait for each other in the search
             prop_assert!(found.seconds <= shortest);
             if link == 0 {
                 prop_assert_eq!(makespan(&found.schedule, &costs), found.seconds);
@@ -139,7 +139,7 @@ fn zero_bubble_is_optimal_in_its_memory() {
         let found = optimal_schedule(&costs, microbatches, &limits, MANY_STATES).unwrap();
         assert!(found.is_proven(), "{ranks} ranks: {} to {}", found.lower_bound, found.seconds);
         assert_eq!(found.seconds, makespan(&schedule, &costs), "{ranks} ranks");
-        // with memory for all, ranks wait only for the first forwards
+        // with enough memory, ranks wait only for the first forwards
         let unlimited = optimal_schedule(&costs, microbatches, &vec![UNLIMITED; ranks], MANY_STATES).unwrap();
         assert!(unlimited.is_proven());
         assert_eq!(unlimited.seconds, (3 * microbatches + ranks - 1) as f64);

@@ -1,4 +1,4 @@
-//! The partition against every other partition, and against the numbers of the 12-layer reference model.
+//! The partition, compared with every other partition, and with the numbers of the 12-layer reference model.
 
 use proptest::prelude::*;
 use stagecoach_pipeline::{
@@ -81,7 +81,7 @@ fn more_stages_than_layers() {
 
 #[test]
 fn equal_layers_tie_whatever_their_binary_form() {
-    // 0.1 has no exact binary form: floating-point sums of three and three of them can differ in the last bit.
+    // 0.1 has no exact binary form, so that floating-point sums of three layers can differ in the last bit
     for (layers, stages, expected) in [(6, 3, vec![2, 2, 2]), (7, 3, vec![2, 2, 3]), (8, 3, vec![2, 3, 3])] {
         for work in [0.1, 1e-9, 1e300, 3.3e17] {
             let model = ModelCost {
@@ -143,9 +143,9 @@ fn a_model_that_does_not_fit_is_reported_with_stage_and_bytes() {
         ranks: Vec::new(),
     };
     let fit = |limit| balanced(&model, &one_f_one_b(2, 2), Some(limit));
-    // Without a limit [2, 2] and [3, 1] would be tried first: 740 bytes on stage 0.
+    // [2, 2] holds 740 bytes on stage 0; without a limit, [2, 2] and [3, 1] would be tried first
     assert_eq!(fit(740).unwrap().layers, [2, 2]);
-    // [0, 4] holds 640 bytes on stage 1, [1, 3] 620 on stage 0.
+    // [0, 4] holds 640 bytes on stage 1, and [1, 3] holds 620 bytes on stage 0
     let error = fit(600).unwrap_err();
     assert_eq!(
         error,
@@ -209,7 +209,7 @@ fn models() -> impl Strategy<Value = ModelCost> {
         },
     );
     let modules = (module("embedding"), prop::collection::vec(module("layer"), 0..8), module("head"));
-    // what one action holds is the same for all layers
+    // the temporary bytes of an action are the same for all layers
     (modules, [0..9u64, 0..9, 0..9], prop::collection::vec(rank, 0..6)).prop_map(|(modules, temporaries, ranks)| {
         let [embedding, layer, head] = temporaries;
         let with = |module, temporary_bytes| ModuleCost { temporary_bytes, ..module };
@@ -223,8 +223,8 @@ fn models() -> impl Strategy<Value = ModelCost> {
     })
 }
 
-/// A schedule in which every rank holds the activations of the first number of microbatches at once, then the inputs of
-/// W of the second number.
+/// A schedule in which every rank first holds the activations of `held[rank].0` microbatches at once, then the W inputs
+/// of `held[rank].1` microbatches.
 fn holding(placement: Placement, held: &[(usize, usize)]) -> Schedule {
     let rank = |rank| {
         let items = |microbatches: usize| {
@@ -242,7 +242,7 @@ fn holding(placement: Placement, held: &[(usize, usize)]) -> Schedule {
     Schedule { name: "test".to_owned(), placement: placement.clone(), microbatches: 1, ranks }
 }
 
-/// The rank of a partition with one chunk per rank: slowest chunk, sum of squares, layers. Less is better.
+/// The sort key of a partition with one chunk per rank: slowest chunk, sum of squares, layers. A smaller key is better.
 fn rank(model: &ModelCost, partition: &Partition, speeds: &RankSpeeds) -> (u64, u64, Vec<usize>) {
     let time = |chunk| partition.work(model, chunk) / speeds.of(chunk);
     let times: Vec<f64> = (0..partition.layers.len()).map(time).collect();
@@ -318,7 +318,7 @@ proptest! {
             Err(PartitionError::Memory { needed_bytes, excess_bytes, .. }) => {
                 prop_assert!(fullest(&fastest) > limit);
                 prop_assert_eq!(needed_bytes - excess_bytes, limit);
-                // the remedy in the message works
+                // the remedy in the error message works
                 let raised = balanced(&model, &schedule, Some(needed_bytes)).unwrap();
                 prop_assert!(fullest(&raised) <= needed_bytes);
             }
@@ -327,7 +327,7 @@ proptest! {
     }
 }
 
-/// An embedding, or a head, is the largest of its rank and has no layer to give away.
+/// An embedding or a head is the largest module of its rank, and the rank has no layer to give away.
 #[test]
 fn layers_make_room_for_what_cannot_move() {
     let (layer, free) = (module("layer", 1.0, 1, 0), module("free", 0.0, 0, 0));
@@ -349,7 +349,7 @@ fn layers_make_room_for_what_cannot_move() {
     }
 }
 
-/// Manual sums: layers of 10 s, with 8 bytes of activations, 20 bytes of inputs of W and 100 bytes of weights.
+/// Sums by hand for layers of 10 s, with 8 bytes of activations, 20 bytes of W inputs and 100 bytes of weights.
 #[test]
 fn a_rank_holds_all_its_chunks_and_what_w_waits_for() {
     let layer = ModuleCost { weight_gradient_bytes: 20, ..module("layer", 10.0, 100, 8) };
@@ -357,12 +357,12 @@ fn a_rank_holds_all_its_chunks_and_what_w_waits_for() {
     let model =
         ModelCost { embedding: free.clone(), layers: vec![layer; 4], head: free, boundary_bytes: 1, ranks: Vec::new() };
     let even = Partition { layers: vec![1; 4] };
-    // 1F1B over 2 ranks of two chunks: 5 and 3 work items
+    // 1F1B over two ranks with two chunks each: 5 and 3 work items
     let interleaved = interleaved_one_f_one_b(2, 2, 4);
     assert_eq!(interleaved.in_flight(), [5, 3]);
     assert_eq!(even.peak_bytes(&model, &interleaved), [200 + 5 * 8, 200 + 3 * 8]);
-    // one chunk a rank: on rank 0, W runs at once while the rank holds all of another microbatch; on rank 1, W runs one
-    // microbatch later, so two wait
+    // One chunk per rank. On rank 0, W runs at once, while the rank holds all data of another microbatch. On rank 1, W
+    // runs one microbatch later, so that two wait.
     let two = Partition { layers: vec![2, 2] };
     assert_eq!(two.peak_bytes(&model, &interleaved_zero_bubble(2, 1, 4)), [200 + 16 + 40, 200 + 2 * 40]);
     let zbv = even.peak_bytes(&model, &zbv_zero_bubble(2, 4));

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 
 use stagecoach_pipeline::{Action, Programs, WorkItem};
 
-/// Executes programs with real queues and tracks every value. Execution returns `Err` if a program does something
+/// Executes programs with real queues, and tracks every value. The execution returns `Err` if a program does something
 /// wrong, leaves work undone, or deadlocks.
 pub(crate) struct ReferenceExecutor<'a> {
     programs: &'a Programs,
@@ -12,9 +12,9 @@ pub(crate) struct ReferenceExecutor<'a> {
     next: Vec<usize>,
     /// Values on a rank, as text: `0F1` is an output, `0I1` the gradient of an input, `0A1` kept activations.
     values: Vec<HashSet<String>>,
-    /// Sent messages and posted receives without their counterpart, by (from, to).
+    /// Sent messages and posted receives without a counterpart, by (from, to).
     mail: HashMap<(usize, usize), (VecDeque<usize>, VecDeque<usize>)>,
-    /// Sends and receives without their counterpart, across all chunks, by ranks.
+    /// Sends and receives without a counterpart, across all chunks, by ranks.
     order: HashMap<(usize, usize), [VecDeque<Message>; 2]>,
     counts: BTreeMap<Action, usize>,
     losses: Vec<usize>,
@@ -42,7 +42,7 @@ impl ReferenceExecutor<'_> {
             gradients: HashMap::new(),
             exchanged: false,
         };
-        // Visits the highest rank first, the opposite order of the verifier's.
+        // visits the highest rank first, opposite to the verifier's order
         while let Some(rank) = (0..ranks).rev().find_map(|rank| match executor.step(rank) {
             Ok(true) => Some(Ok(rank)),
             Ok(false) => None,
@@ -83,7 +83,7 @@ impl ReferenceExecutor<'_> {
                 if self.rank_of(chunk) != Some(rank) || self.gradients.get(&chunk) != Some(&all) {
                     return Err("REDUCE at the wrong time".to_owned());
                 }
-                // this rank's chunks are a stack: the last chunk is due first
+                // the chunks of a rank are reduced like a stack: the last chunk is due first
                 let due = self.chunks_of(rank).len() - self.count_executed(rank, Action::Reduce);
                 if due == 0 || self.chunks_of(rank)[due - 1] != chunk {
                     return Err("REDUCE out of order".to_owned());
@@ -119,8 +119,8 @@ impl ReferenceExecutor<'_> {
         Ok(ran)
     }
 
-    /// Takes an input value from this rank (`local`), or by the message of `receive`. Returns `Ok(false)` if the
-    /// message is still under way.
+    /// Takes an input value from this rank if `local`, otherwise from the message of `receive`. Returns `Ok(false)` if
+    /// the message is still under way.
     fn take_input(&self, rank: usize, local: bool, value: String, receive: Action) -> StepResult {
         if self.values[rank].contains(&value) {
             return Ok(true);
@@ -222,7 +222,7 @@ impl ReferenceExecutor<'_> {
         let (got, wanted) = (sent.pop_front(), posted.pop_front());
         let name = format!("{from}{}{}", if from < to { "F" } else { "I" }, wanted.unwrap());
         let rank = self.programs.placement.rank_of(to);
-        // A chunk may be on the receiving rank under the same name only by a message, so a name means one value.
+        // a rank gets a chunk's value of this name only by a message, so that a name identifies one value
         if got != wanted || !self.values[rank].insert(name) {
             return Err("the wrong message".to_owned());
         }
@@ -251,7 +251,8 @@ impl ReferenceExecutor<'_> {
         self.programs.placement.chunks_of(rank).all(|chunk| self.gradients.get(&chunk) == Some(&all))
     }
 
-    /// The barrier completes when the last of its ranks arrives. The other ranks then find it completed.
+    /// Executes the barrier, which completes when the last of its ranks arrives. The other ranks then find it
+    /// completed.
     fn reduce(&mut self, rank: usize) -> StepResult {
         let ends = self.programs.placement.first_and_last_ranks();
         let is_reduced = self.all_executed(rank, Action::Reduce);

@@ -1,4 +1,5 @@
-//! Every schedule over many sizes: they lower, verify, match the papers' formulas, and round-trip through text.
+//! Every schedule over many sizes. The schedules lower, verify, match the papers' formulas, and round-trip through
+//! text.
 
 use stagecoach_pipeline::{
     Action, Costs, Limits, Partition, Placement, Programs, Schedule, WorkItem, forward_only_programs, from_csv, gpipe,
@@ -32,8 +33,8 @@ fn every_schedule(ranks: usize, chunks_per_rank: usize, microbatches: usize) -> 
     schedules
 }
 
-/// Checks 1 to 16 ranks, 1 to 4 chunks, and 1 to 64 microbatches: the numbers around multiples of the ranks, where
-/// schedules change, or all numbers with `STAGECOACH_SCHEDULES=all`.
+/// Checks 1 to 16 ranks, 1 to 4 chunks and 1 to 64 microbatches. Only numbers of microbatches around multiples of the
+/// ranks are checked, because schedules change there. `STAGECOACH_SCHEDULES=all` checks all numbers.
 fn every_layout(check: impl Fn(usize, usize, usize)) {
     let all = std::env::var("STAGECOACH_SCHEDULES").is_ok_and(|v| v == "all");
     for (ranks, chunks) in (1..=16).flat_map(|ranks| (1..=4).map(move |chunks| (ranks, chunks))) {
@@ -69,7 +70,7 @@ fn every_schedule_verifies_with_one_message_in_flight() {
     });
 }
 
-/// Verifies with one message in flight on every edge, which is less than links allow.
+/// Verifies with one message in flight on every edge, which is less than the links allow.
 #[test]
 fn every_layout_verifies_and_simulates_without_deadlock() {
     let limits = Limits { sends_in_flight: 1, max_in_flight: None };
@@ -88,8 +89,8 @@ fn every_layout_verifies_and_simulates_without_deadlock() {
     });
 }
 
-/// Work items between F and B or W: interleaved 1F1B has its forwards ahead plus one; ZB-H1 has as many as ranks; ZB-V
-/// has twice that on all ranks, each with half the layers.
+/// Work items between F and B or W. Interleaved 1F1B has one more than its forwards ahead. ZB-H1 has as many as ranks.
+/// ZB-V has twice as many on every rank, each with half the layers.
 #[test]
 fn what_schedules_with_chunks_have_in_flight_is_what_the_papers_say() {
     every_layout(|ranks, chunks, microbatches| {
@@ -111,9 +112,9 @@ fn what_schedules_with_chunks_have_in_flight_is_what_the_papers_say() {
     });
 }
 
-/// Idle seconds of a rank where F, I and W take a second each. A chunk of interleaved 1F1B has a part of the rank's
-/// work, so the same number of seconds is a smaller share of the step. With W split off, a third of the idle time is
-/// left.
+/// Idle seconds of a rank if F, I and W take one second each. A chunk of interleaved 1F1B has a fraction of the rank's
+/// work, so that the same number of seconds is a smaller share of the step. With W split off, a third of the idle time
+/// remains.
 #[test]
 fn idle_time_of_schedules_with_chunks_matches_the_formulas() {
     every_layout(|ranks, chunks, microbatches| {
@@ -135,7 +136,7 @@ fn idle_time_of_schedules_with_chunks_matches_the_formulas() {
     });
 }
 
-/// The schedules against torch's own lists.
+/// The schedules must equal torch's own lists.
 #[test]
 fn orders_are_those_of_torch() {
     for (schedule, expected) in [
@@ -274,7 +275,7 @@ fn receives_are_posted_ahead_so_that_transfers_overlap_computation() {
 #[test]
 fn schedules_that_cannot_work_are_not_lowered() {
     let mut deadlocked = one_f_one_b(2, 2);
-    // Rank 0 waits for a gradient before it sends the activations that the gradient depends on.
+    // rank 0 waits for a gradient before it sends the activations on which the gradient depends
     deadlocked.ranks[0] = ["0F0", "0B0", "0F1", "0B1"].map(|action| action.parse().unwrap()).to_vec();
     deadlocked.ranks[1] = ["1F0", "1F1", "1B0", "1B1"].map(|action| action.parse().unwrap()).to_vec();
     let error = lower(&deadlocked, false).unwrap_err().to_string();
@@ -305,7 +306,7 @@ fn chunks_in_parts_do_the_same_work() {
         verify(&split, &limits).unwrap();
         verify(&replica, &limits).unwrap();
         verify_evaluation(&forward_only_programs(&split.placement, 4), &Limits::default()).unwrap();
-        // splitting a chunk whose parts each take their share of the time does not make the step longer
+        // splitting a chunk, with each part taking its share of the time, does not make the step longer
         let mut costs = Costs::uniform(split.placement.chunks());
         let of_part = parts.iter().flat_map(|&count| std::iter::repeat_n(1.0 / count as f64, count));
         for (chunk, share) in costs.chunks.iter_mut().zip(of_part) {
@@ -328,7 +329,7 @@ fn a_chunk_in_parts_hides_its_exchange() {
         text(&whole.split(&[2]).replicate()),
         "0F0 1F0 1B0 1REDUCE 0B0 0REDUCE EXCHANGE UPDATE 0GATHER 1GATHER SNAPSHOT"
     );
-    // of nine seconds of computation and four of exchange
+    // nine seconds of computation and four seconds of exchange
     let seconds = |parts: usize| {
         let mut costs = Costs::uniform(parts);
         let share = 1.0 / parts as f64;

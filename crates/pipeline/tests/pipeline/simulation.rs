@@ -1,4 +1,4 @@
-//! The simulator's times against manual sums.
+//! The simulator's times, compared with sums by hand.
 
 use stagecoach_pipeline::{
     ChunkCosts, Costs, ModelCost, ModuleCost, Partition, Placement, Programs, Span, gpipe, interleaved_one_f_one_b,
@@ -60,7 +60,7 @@ fn messages_of_an_edge_queue_and_a_full_edge_blocks_the_sender() {
         };
         (ends(0, "F"), ends(1, "F"))
     };
-    // The link is the bottleneck: although the receives are posted at once, messages leave it every 4 seconds.
+    // the link is the bottleneck: the receives are posted at once, but messages leave the link only every 4 seconds
     let ahead = programs(Placement::linear(2), 3, &[ranks[0], "1RECV_F0 1RECV_F1 1RECV_F2 1F0 1F1 1F2"]);
     let timeline = simulate(&ahead, &Costs { link_seconds: 4.0, ..Costs::uniform(2) });
     assert_eq!(timeline.spans[1][3..].iter().map(|span| span.start).collect::<Vec<_>>(), [5.0, 9.0, 13.0]);
@@ -73,7 +73,7 @@ fn messages_of_an_edge_queue_and_a_full_edge_blocks_the_sender() {
             costs.chunks[1].forward_seconds = 10.0;
             costs
         });
-    // The third message has to wait until the second receive is posted, at 11 s.
+    // the third message waits until the second receive is posted, at 11 s
     assert_eq!(one.spans[0].last().map(|span| span.end), Some(12.0));
 }
 
@@ -136,7 +136,7 @@ fn costs_of_a_partitioned_model() {
     assert_eq!(costs.link_seconds, 0.5);
     let timeline = simulate(&lower(&one_f_one_b(3, 8), false).unwrap(), &costs);
     assert_eq!(timeline.peak_bytes, [500 + 3 * 5 + 21, 200 + 2 * 2 + 14, 300 + 3 + 21]);
-    // I frees the activations; W keeps only its inputs, on the last rank those of three microbatches
+    // I frees the activations, and W keeps only its inputs: on the last rank, the inputs of three microbatches
     let timeline = simulate(&lower(&interleaved_zero_bubble(3, 1, 8), false).unwrap(), &costs);
     assert_eq!(timeline.peak_bytes[2], 300 + 3 * 6 + 21);
 }
@@ -148,7 +148,7 @@ fn what_replicas_exchange_is_hidden_behind_other_chunks() {
         gather_seconds: gather.into(),
         ..Costs::uniform(2)
     };
-    // one rank with both chunks: chunk 1 is done with its backward a second before chunk 0
+    // one rank with both chunks: chunk 1 finishes its backward a second before chunk 0
     let programs = lower(&interleaved_one_f_one_b(1, 2, 1), false).unwrap().replicate();
     let run = |costs: &Costs| times(&simulate(&programs, costs).spans[0]);
     // F, B and EXCHANGE begin at the earliest time; REDUCE and GATHER use the link one after the other
@@ -169,9 +169,9 @@ fn what_replicas_exchange_is_hidden_behind_other_chunks() {
         ])
     };
     let none = [(0.0, 0.0); 2];
-    // chunk 1's reduction is done when that of chunk 0 begins
+    // chunk 1's reduction is done when chunk 0's begins
     assert_eq!(run(&exchange([0.5, 1.0], [0.0; 2])), spans([0.0, 1.0], [(3.0, 4.0), (4.0, 4.5)], none));
-    // chunk 1's reduction is not done when that of chunk 0 begins: both use the link one after the other
+    // chunk 1's reduction is not done when chunk 0's could begin: both use the link one after the other
     assert_eq!(run(&exchange([0.5, 3.0], [0.0; 2])), spans([0.0, 1.0], [(3.0, 6.0), (6.0, 6.5)], none));
     // chunk 1's weights arrive after chunk 0's forward
     let gathered = [(0.0, 0.25), (0.25, 0.75)];

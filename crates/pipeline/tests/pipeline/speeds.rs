@@ -31,7 +31,7 @@ fn model() -> ModelCost {
     }
 }
 
-/// A step of `layers` over ranks of these speeds.
+/// A simulated step of `layers` over ranks of these speeds.
 fn step(layers: &[usize], speeds: &RankSpeeds) -> Timeline {
     let programs = lower(&one_f_one_b(layers.len(), 8), false).unwrap();
     let partition = Partition { layers: layers.to_vec() };
@@ -66,7 +66,7 @@ fn all_chunks_of_a_slow_rank_are_slow() {
     let speeds = RankSpeeds::new(&[1.0, 0.5]).unwrap();
     for (schedule, expected) in [
         (interleaved_one_f_one_b(2, 2, 4), vec![4, 2, 4, 2]),
-        // the slow rank has the two in the middle
+        // the slow rank has the two middle chunks
         (zbv_zero_bubble(2, 4), vec![4, 2, 2, 4]),
     ] {
         assert_eq!(balanced_partition(&model(), &schedule, None, &speeds).unwrap().layers, expected);
@@ -80,7 +80,7 @@ fn speeds_are_measured_beside_the_estimates_and_noise_is_none() {
     assert_eq!(measured(&[4, 6, 2], std::slice::from_ref(&slow)), RankSpeeds::new(&[1.0, 1.0, 0.5]).ok());
     let noisy = step(&[4, 4, 4], &RankSpeeds::new(&[0.81, 1.0, 0.95]).unwrap());
     assert_eq!(measured(&[4, 4, 4], std::slice::from_ref(&noisy)), Some(RankSpeeds::default()));
-    // one bad step in three changes nothing
+    // one bad step of three changes nothing
     let equal = step(&[4, 4, 4], &RankSpeeds::default());
     let bad = step(&[4, 4, 4], &RankSpeeds::new(&[1.0, 0.1, 1.0]).unwrap());
     assert_eq!(measured(&[4, 4, 4], &[bad, equal.clone(), equal]), Some(RankSpeeds::default()));

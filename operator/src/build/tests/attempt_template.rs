@@ -44,7 +44,7 @@ fn an_attempt_of_the_same_revision_keeps_the_job_file_but_for_its_own_stages_and
     let job = job(json!({}));
     let new = |attempt, job| AttemptTemplate::new(job, attempt, "a", None).unwrap();
     let mut before = new(NUMBER_3, &job);
-    // as another version writes it
+    // another version writes the file in this form
     let mut file: Value = serde_json::from_str(&before.job_file).unwrap();
     file["spec"]["pipeline"]["ofAnotherVersion"] = 1.into();
     file["spec"]["restart"]["stallTimeoutSeconds"] = 5.into();
@@ -62,7 +62,7 @@ fn an_attempt_of_the_same_revision_keeps_the_job_file_but_for_its_own_stages_and
     assert_eq!(after.clone().with_job_file_of(&unreadable), after);
 }
 
-/// An operator of another version reads this ConfigMap: its keys never change.
+/// An operator of another version reads this ConfigMap, so its keys never change.
 #[test]
 fn the_config_map_of_an_attempt_never_changes_its_form() {
     let template = json!({"spec": {"containers": [{"name": "trainer", "image": "mine:2"}]}});

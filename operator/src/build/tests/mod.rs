@@ -75,7 +75,7 @@ fn custom_job() -> PipelineJob {
     job
 }
 
-/// Each field that the API server gets.
+/// The golden file has each field that the API server gets.
 #[test]
 fn the_objects_of_an_attempt_equal_the_golden_ones() {
     let readers = [serde_json::from_value(json!({"podSelector": {}})).unwrap()];

@@ -1,8 +1,8 @@
-//! The objects of an attempt beside its pods and its ConfigMap.
+//! Tests of the objects of an attempt other than its pods and its ConfigMap.
 
 use super::*;
 
-/// Whatever comes of them is seen before the real CRDs, in the tests with an API server.
+/// The tests with an API server check the resulting PodGroups against the real CRDs.
 #[test]
 fn only_volcanos_pod_group_has_queue_and_priority() {
     let template = json!({"metadata": {"annotations": {"scheduling.volcano.sh/queue-name": "research"}},
@@ -27,7 +27,7 @@ fn the_service_selects_stage_0_of_one_attempt_before_it_is_ready() {
     assert!(!picks(&pod(&of_attempt(4), 1)) && !picks(&pod(&of_attempt(3), 0)));
 }
 
-/// Whether a policy lets traffic in from a pod with these labels, to this port: what a node's plugin would decide.
+/// Whether a policy lets traffic in from a pod with these labels to this port, as a node's network plugin would decide.
 fn lets_in(policy: &Value, from: &Value, port: u64) -> bool {
     let matches = |peer: &Value| {
         let wanted = peer["podSelector"]["matchLabels"].as_object();

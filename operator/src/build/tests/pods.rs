@@ -1,4 +1,4 @@
-//! The pods: the user's template and what the operator adds.
+//! Tests of the pods: the user's template and the additions of the operator.
 
 use super::*;
 
@@ -119,7 +119,7 @@ fn fields_of_the_pod_template_are_kept() {
         (&json!("3"), &json!("speech"))
     );
     assert_eq!(pod["metadata"]["annotations"]["a"], "b");
-    // autoscalers leave it where it is, unless the template says otherwise
+    // autoscalers do not move the pod, unless the template allows it
     let safe = "cluster-autoscaler.kubernetes.io/safe-to-evict";
     assert_eq!(pod["metadata"]["annotations"][safe], "false");
     let evictable = attempt(json!({"metadata": {"annotations": {safe: "true"}}}));
@@ -149,7 +149,7 @@ fn pods_keep_off_the_nodes_that_are_excluded_besides_what_their_template_demands
         term
     });
     assert_eq!(terms(json!({"spec": {"affinity": affinity}})), json!(merged));
-    // also those of a stage that has its own
+    // the terms of a stage with its own affinity are merged too
     assert_eq!(terms(json!({"stages": [{"stage": 1, "spec": {"affinity": affinity}}]})), json!(merged));
     assert_eq!(pod(&attempt(json!({})), 1)["spec"]["affinity"], Value::Null);
 }
@@ -218,7 +218,7 @@ fn a_spare_differs_from_a_stage_by_who_it_is_and_is_of_no_gang() {
         assert_eq!(spare["metadata"]["name"], "shakespeare-spare-4-3");
         let read = environment(&spare);
         assert_eq!((read.spare, read.mesh, read.attempt), (Some(4), Mesh::pipeline(3), 3));
-        // all else is the same
+        // all other fields are the same
         stage["metadata"]["name"] = spare["metadata"]["name"].clone();
         let take = |pod: &mut Value, part: &[&str], name: &str| {
             let part = part.iter().fold(pod, |value, part| &mut value[part]);

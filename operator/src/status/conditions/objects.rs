@@ -1,4 +1,4 @@
-//! The condition that says whether another client writes the job's objects: `ObjectsInSync`.
+//! The condition that shows whether another client writes the job's objects: `ObjectsInSync`.
 
 use stagecoach_api::job::condition_reason as reason;
 
@@ -14,7 +14,7 @@ pub(super) fn in_sync(inputs: &StatusInputs) -> ConditionValue {
     let writers = contested.iter().filter_map(|object| operator_of(object.changed_by.as_deref()?));
     let mut operators: Vec<&str> = inputs.other_operators.iter().map(String::as_str).chain(writers).collect();
     if !operators.is_empty() {
-        // the same sentence from each of them, or they would replace each other's
+        // each operator writes the same sentence, or the operators would replace each other's
         operators.extend(operator_of(inputs.field_manager));
         operators.sort_unstable();
         operators.dedup();

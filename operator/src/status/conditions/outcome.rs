@@ -1,4 +1,4 @@
-//! The conditions that say what has become of the job: those of its last phases, and those of kstatus.
+//! The conditions about the outcome of the job: the conditions of its last phases, and the conditions of kstatus.
 
 use stagecoach_api::job::{JobPhase, condition_reason as reason, condition_type as kind};
 use stagecoach_lifecycle::JobOutcome;
@@ -33,8 +33,9 @@ pub(super) fn failed(inputs: &StatusInputs) -> ConditionValue {
     value("True", format!("{reason:?}"), message)
 }
 
-/// Whether the job is as the spec wants it. kstatus, and with it Flux, reads this condition and the next two of any
-/// object. The reason does not change during a start: the other conditions say how far it is.
+/// Whether the job is in the state that the spec wants. kstatus, and with it Flux, reads this condition and the next
+/// two of any object. The reason does not change during a start, because the other conditions show the progress of the
+/// start.
 pub(super) fn ready(inputs: &StatusInputs) -> ConditionValue {
     match inputs.decision.job_phase {
         JobPhase::Running => value(

@@ -1,4 +1,4 @@
-//! The conditions that say whether the pods of the job run: `Scheduled` and `Running`.
+//! The conditions that show whether the pods of the job run: `Scheduled` and `Running`.
 
 use stagecoach_api::PipelineJobStatus;
 use stagecoach_api::job::{JobPhase, condition_reason as reason};
@@ -41,7 +41,7 @@ pub(super) fn scheduled(inputs: &StatusInputs) -> ConditionValue {
     }
 }
 
-/// Why wanted spares are not created or scheduled, if one is not: the stages train without them.
+/// The reason why a wanted spare is not created or scheduled, if there is one. The stages train without their spares.
 fn spares_missing(inputs: &StatusInputs) -> Option<String> {
     if let Some(Rejection { reason: BlockingReason { reason, message }, .. }) = &inputs.rejections.spare {
         return Some(format!("a spare can't be created: {reason}: {message}"));
@@ -66,8 +66,8 @@ pub(super) fn running(inputs: &StatusInputs, new: &PipelineJobStatus) -> Conditi
     }
 }
 
-/// The end of a message: how many of the wanted spares are ready to take the place of a stage. Empty for a job without
-/// spares.
+/// The end of a message, which shows how many of the wanted spares are ready to take the place of a stage. Empty for a
+/// job without spares.
 fn spares_standing_by(inputs: &StatusInputs) -> String {
     let attempt = inputs.decision.state.attempt;
     let wanted = inputs.job.manifest.spec.spares;
@@ -76,7 +76,7 @@ fn spares_standing_by(inputs: &StatusInputs) -> String {
     if wanted == 0 { String::new() } else { format!("; {ready} of {wanted} spares stand by") }
 }
 
-/// Name and reason of the first of these pods that can't start.
+/// The name and the reason of the first of these pods that can't start.
 fn first_blocked<'p>(mut pods: impl Iterator<Item = &'p ObservedPod>) -> Option<(String, BlockingReason)> {
     pods.find_map(|pod| pod.blocking_reason.clone().map(|reason| (pod.name.clone(), reason)))
 }

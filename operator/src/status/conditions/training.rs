@@ -1,4 +1,4 @@
-//! The conditions that say how training goes: `Progressing`, `CheckpointsHealthy`, `Reproducible` and `AuditsEqual`.
+//! The conditions about the training: `Progressing`, `CheckpointsHealthy`, `Reproducible` and `AuditsEqual`.
 
 use stagecoach_api::PipelineJobStatus;
 use stagecoach_api::contract::{FailureKind, StagePhase, SuspectedStage};
@@ -63,7 +63,7 @@ pub(super) fn reproducible(inputs: &StatusInputs) -> ConditionValue {
             reason::ENVIRONMENT_CHANGED,
             format!("the numbers may differ from a run's in one environment: {}", differences.join(", ")),
         ),
-        // what was known stays, also when the job has finished
+        // the known value stays, also when the job has finished
         None => match inputs.job.status.condition(kind::REPRODUCIBLE) {
             Some(Condition { status, reason, message, .. }) if status == "True" => value("True", reason, message),
             Some(Condition { status, reason, message, .. }) if status == "False" => value("False", reason, message),
@@ -91,7 +91,7 @@ pub(super) fn audits_equal(inputs: &StatusInputs) -> ConditionValue {
             Some(old) => value("False", &old.reason, &old.message),
             None => value("False", reason::STAGE_DIFFERS, message + &on_nodes(inputs, &suspects)),
         },
-        // `False` stays: what was computed wrong may be in the weights
+        // `False` stays: the wrong result may be in the weights
         None => match known("False") {
             Some(old) => value("False", &old.reason, &old.message),
             None if found.is_some() || known("True").is_some() => {
@@ -105,7 +105,7 @@ pub(super) fn audits_equal(inputs: &StatusInputs) -> ConditionValue {
     }
 }
 
-/// The end of a message: on which nodes the pods of these stages are, as far as they exist.
+/// The end of a message, which names the nodes of these stages' pods, as far as the pods exist.
 fn on_nodes(inputs: &StatusInputs, suspects: &[SuspectedStage]) -> String {
     let attempt = inputs.decision.state.last_failure.as_ref().map_or(0, |failure| failure.attempt);
     let attempts = [inputs.decision.state.attempt.number, attempt];

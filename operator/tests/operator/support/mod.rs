@@ -1,4 +1,4 @@
-//! The real operator, with the chart's service account and permissions, and a real API server; the kubelet is
+//! The real operator, with the chart's service account and permissions, and a real API server. The kubelet is
 //! simulated.
 
 use std::path::{Path, PathBuf};
@@ -19,38 +19,38 @@ const TIMEOUT_SECONDS: u64 = 60;
 
 /// A cluster with the operator in it.
 pub struct TestCluster {
-    // dropped in this order
+    // the fields are dropped in this order
     operators: Mutex<Vec<OperatorProcess>>,
     pub kubelet: TestKubelet,
     pub plane: ControlPlane,
     kubeconfig: PathBuf,
-    /// Operators that were started so far, the callers' own among them.
+    /// Number of operators that were started so far, including the callers' own.
     started: AtomicUsize,
 }
 
-/// An operator, and the file that it logs to. Killed when dropped.
+/// An operator, and its log file. The operator is killed when dropped.
 pub struct OperatorProcess {
     process: Process,
     log: PathBuf,
 }
 
 impl OperatorProcess {
-    /// Its log.
+    /// The contents of the operator's log.
     pub fn log(&self) -> String {
         std::fs::read_to_string(&self.log).unwrap_or_default()
     }
 
-    /// The file that it logs to.
+    /// The operator's log file.
     pub fn log_file(&self) -> &Path {
         &self.log
     }
 
-    /// Its exit status, if it has ended.
+    /// The operator's exit status, if it has ended.
     pub fn ended(&mut self) -> Option<ExitStatus> {
         self.process.ended()
     }
 
-    /// Sends a signal.
+    /// Sends a signal to the operator.
     pub fn signal(&self, signal: i32) {
         self.process.signal(signal);
     }
@@ -59,8 +59,9 @@ impl OperatorProcess {
 /// Namespaces of the operator in [`shared`].
 const SHARED_NAMESPACES: &str = "default,small,strict";
 
-/// The cluster of all tests that leave nodes, API server and CRD alone. Its operator is one of some namespaces; tests
-/// with an operator of their own have it in a namespace of their own. Nobody drops it: its processes end with this one.
+/// The cluster of all tests that do not disturb nodes, API server or CRD. Its operator watches some namespaces. A test
+/// with its own operator runs that operator in its own namespace. The cluster is never dropped: its processes end with
+/// this one.
 pub fn shared() -> &'static TestCluster {
     static CLUSTER: OnceLock<TestCluster> = OnceLock::new();
     CLUSTER.get_or_init(|| {
@@ -70,8 +71,8 @@ pub fn shared() -> &'static TestCluster {
     })
 }
 
-/// The cluster of the tests that disturb nodes, API server or CRD, one after the other; all its nodes are in order. Its
-/// operator is one of all namespaces.
+/// The cluster of the tests that disturb nodes, API server or CRD, one test after the other. All its nodes are in
+/// order. Its operator watches all namespaces.
 pub fn exclusive() -> MutexGuard<'static, TestCluster> {
     static CLUSTER: OnceLock<Mutex<TestCluster>> = OnceLock::new();
     let start = || {
@@ -79,7 +80,7 @@ pub fn exclusive() -> MutexGuard<'static, TestCluster> {
         cluster.run_operator(&[]);
         Mutex::new(cluster)
     };
-    // what a failed test left is no reason to fail the next one
+    // the remains of a failed test must not fail the next one
     let cluster = CLUSTER.get_or_init(start).lock().unwrap_or_else(std::sync::PoisonError::into_inner);
     until("all nodes to be in order", TIMEOUT_SECONDS, || {
         let nodes = cluster.plane.client().list("/api/v1/nodes");
@@ -97,7 +98,7 @@ impl TestCluster {
         TestCluster::with_settings(Settings::default())
     }
 
-    /// A cluster of the caller's, without an operator, whose control plane has these settings.
+    /// A cluster of the caller's own, without an operator. Its control plane has these settings.
     pub fn with_settings(settings: Settings) -> TestCluster {
         let plane = ControlPlane::start_with(settings);
         plane.create_namespace(OPERATOR_NAMESPACE);
@@ -125,12 +126,12 @@ impl TestCluster {
         self.operators.lock().unwrap().push(self.operator(&self.kubeconfig, env));
     }
 
-    /// An operator of the caller's, with a kubeconfig and additional environment variables.
+    /// An operator of the caller's own, with a kubeconfig and additional environment variables.
     pub fn operator(&self, kubeconfig: &Path, env: &[(&str, &str)]) -> OperatorProcess {
         self.operator_of(Path::new(env!("CARGO_BIN_EXE_stagecoach-operator")), kubeconfig, env)
     }
 
-    /// The same of another version.
+    /// Like [`TestCluster::operator`], for the operator of another version.
     pub fn operator_of(&self, program: &Path, kubeconfig: &Path, env: &[(&str, &str)]) -> OperatorProcess {
         let mut command = Command::new(program);
         command
@@ -150,7 +151,7 @@ impl TestCluster {
         &self.kubeconfig
     }
 
-    /// Kills the operator that was started first (SIGKILL).
+    /// Kills the operator that was started first, with SIGKILL.
     pub fn kill_operator(&self) {
         drop(self.operators.lock().unwrap().remove(0));
     }
@@ -160,7 +161,7 @@ impl TestCluster {
         self.operators.lock().unwrap().iter_mut().all(|operator| operator.ended().is_none())
     }
 
-    /// The last lines that the operators wrote about a job.
+    /// The last lines about a job in the logs of the operators.
     fn log_tail(&self, job: &str) -> String {
         let about = if split(job).0 == "default" { job } else { split(job).0 };
         let logs = (0..self.started.load(Ordering::Relaxed)).map(|number| self.log_file(number));
@@ -173,7 +174,7 @@ impl TestCluster {
         self.plane.folder().join(format!("operator-{operator}.log"))
     }
 
-    /// A namespace in which jobs can run.
+    /// Creates a namespace in which jobs can run.
     pub fn create_namespace(&self, name: &str) {
         self.plane.create_namespace(name);
         volume(&self.plane, name);
@@ -206,7 +207,8 @@ impl TestCluster {
         self.plane.get(&path(name))
     }
 
-    /// Waits until `wanted` holds of the job and returns it; panics with its status and the operator's log otherwise.
+    /// Waits until `wanted` holds for the job and returns it. Panics with the job's status and the operator's log
+    /// otherwise.
     #[track_caller]
     pub fn wait(&self, name: &str, what: &str, wanted: impl Fn(&Value) -> bool) -> Value {
         let deadline = std::time::Instant::now() + std::time::Duration::from_secs(TIMEOUT_SECONDS);
@@ -242,8 +244,8 @@ impl TestCluster {
         })
     }
 
-    /// Stage 0 of attempt `number` says that it trains and has finished `step` steps; waits until the operator has
-    /// heard it.
+    /// Makes stage 0 of attempt `number` report that it trains and has finished `step` steps. Waits until the operator
+    /// has read the report.
     #[track_caller]
     pub fn train_to(&self, name: &str, number: u64, step: u64) -> Value {
         let progress = ProgressStatus { step, ..ProgressStatus::default() };
@@ -252,7 +254,7 @@ impl TestCluster {
         self.wait(name, "heard", |job| job["status"]["progress"]["step"] == step)
     }
 
-    /// All stages of attempt `number` exit with 0.
+    /// Makes all stages of attempt `number` exit with 0.
     pub fn finish(&self, name: &str, number: u64, stages: u32) {
         for stage in 0..stages {
             self.kubelet.pod(&format!("{name}-{stage}-{number}")).exit(0, "");
@@ -272,7 +274,7 @@ impl TestCluster {
         self.of_events(name, "reason")
     }
 
-    /// The sentences of its events, in their order.
+    /// The sentences of the events about the job, in order.
     pub fn event_notes(&self, name: &str) -> Vec<String> {
         self.of_events(name, "note")
     }
@@ -288,7 +290,7 @@ impl TestCluster {
     }
 }
 
-/// The claim `training` in a namespace, and what it is bound to.
+/// Creates the claim `training` in a namespace, and the volume to which it is bound.
 fn volume(plane: &ControlPlane, namespace: &str) {
     let spec = json!({"accessModes": ["ReadWriteMany"], "storageClassName": ""});
     let mut bound = spec.clone();
@@ -304,17 +306,17 @@ fn volume(plane: &ControlPlane, namespace: &str) {
     plane.apply(&json!({"apiVersion": "v1", "kind": "List", "items": items}).to_string());
 }
 
-/// `namespace/name`, or a name in `default`.
+/// Splits `namespace/name`. A name alone is in `default`.
 fn split(name: &str) -> (&str, &str) {
     name.split_once('/').unwrap_or(("default", name))
 }
 
-/// The jobs of a namespace.
+/// The path of the jobs of a namespace.
 pub fn jobs(namespace: &str) -> String {
     format!("/apis/stagecoach.dev/v1alpha1/namespaces/{namespace}/pipelinejobs")
 }
 
-/// A job's path.
+/// The path of a job.
 pub fn path(name: &str) -> String {
     let (namespace, name) = split(name);
     format!("{}/{name}", jobs(namespace))
@@ -330,7 +332,8 @@ pub fn network_policy(name: &str) -> String {
 pub fn job(name: &str, changes: Value) -> Value {
     let (namespace, name) = split(name);
     let quick = json!({
-        // the kubelet of these tests has no trainers that could form a group again: `replacement` has them do so
+        // the kubelet of these tests has no trainers that could form a group again: the tests of `replacement` simulate
+        // them
         "restart": {"maxRestarts": 3, "reformTimeoutSeconds": 0, "backoff": {"initialSeconds": 0, "maxSeconds": 1}, "terminationTimeoutSeconds": 60},
         "template": {"spec": {"terminationGracePeriodSeconds": 5}},
     });

@@ -6,13 +6,15 @@ use std::net::{IpAddr, Ipv4Addr, TcpListener};
 
 use k8s_openapi::api::core::v1::Pod;
 
-/// Gives a pod this address, of IPv6 for example. Whichever pod of this machine has it, the next one waits.
+/// The annotation that gives a pod this address, for example one of IPv6. While a pod of this machine has the address,
+/// the next pod waits for it.
 const ANNOTATION: &str = "stagecoach.test/address";
 
-/// Whoever listens here has the address. No stage uses the port.
+/// The port whose listener owns the address. No stage uses this port.
 const CLAIM_PORT: u16 = 65535;
 
-/// An address, no other pod's on this machine while this lives, whichever test that belongs to.
+/// A pod's address. While this value lives, no other pod on this machine has the address, whichever test the pod
+/// belongs to.
 #[derive(Debug)]
 pub(super) struct Address {
     pub(super) ip: String,
@@ -20,10 +22,10 @@ pub(super) struct Address {
 }
 
 impl Address {
-    /// The address that the pod's annotation asks for, else one of 127.0.0.0/8.
+    /// The address in the pod's annotation, else a free one of 127.0.0.0/8.
     ///
     /// # Panics
-    /// If it is none, or can't be had for a minute.
+    /// If the annotation is no address, or the address is not free within a minute.
     pub(super) async fn of(pod: &Pod) -> Address {
         let annotations = pod.metadata.annotations.as_ref();
         let Some(wanted) = annotations.and_then(|annotations| annotations.get(ANNOTATION)) else {
@@ -40,11 +42,11 @@ impl Address {
     }
 
     /// # Panics
-    /// If many addresses in a row can't be taken.
+    /// If many addresses in a row are taken.
     fn claim() -> Address {
         for attempt in 0..100u8 {
             let [a, b, c, ..] = RandomState::new().hash_one(attempt).to_le_bytes();
-            // 127.0.x.x is where people put services of their own
+            // services of the user usually listen in 127.0.x.x
             let ip = Ipv4Addr::new(127, a.max(1), b, c.clamp(1, 254));
             if let Ok(claim) = TcpListener::bind((ip, CLAIM_PORT)) {
                 return Address { ip: ip.to_string(), _claim: claim };

@@ -3,36 +3,37 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// Says how a pod behaves, in the form of [`Behaviour::parse`].
+/// The annotation with a pod's behaviour, in the form of [`Behaviour::parse`].
 pub(super) const ANNOTATION: &str = "stagecoach.test/behaviour";
 
-/// What a pod's trainer container does. All but the last are scripts, which serve `/healthz`, `/readyz` and `/status`
-/// on the pod's address as a stage does, until they end.
+/// The behaviour of a pod's trainer container. All but the last are scripts. Until a script ends, it serves `/healthz`,
+/// `/readyz` and `/status` on the pod's address, as a stage does.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Behaviour {
-    /// Runs until SIGTERM, then takes `drain` to leave with 143.
+    /// Runs until SIGTERM, and leaves with 143 after `drain`.
     Run {
-        /// From SIGTERM to the exit.
+        /// The time from SIGTERM to the exit.
         drain: Duration,
     },
     /// Leaves by itself.
     Exit {
         /// The exit code.
         code: i32,
-        /// From the start to the exit.
+        /// The time from the start to the exit.
         after: Duration,
         /// The termination message.
         message: String,
     },
-    /// Runs, but `/readyz` says no.
+    /// Runs, but `/readyz` answers that it is not ready.
     NeverReady,
-    /// Runs, ready, and does not mind SIGTERM.
+    /// Runs and is ready, but ignores SIGTERM.
     IgnoreSigterm,
-    /// Runs, answers no request and does not mind SIGTERM.
+    /// Runs, but answers no request and ignores SIGTERM.
     Hang,
     /// The image can't be pulled: the container never starts.
     ImagePullError,
-    /// A real program with the container's environment; the paths of mounts in it become folders of the kubelet.
+    /// Runs a real program with the container's environment. Paths of mounts in the environment become folders of the
+    /// kubelet.
     Command(Vec<String>),
 }
 
@@ -47,7 +48,7 @@ impl Behaviour {
     /// `hang`, `image-pull-error`, `command PROGRAM [ARGUMENT]...`.
     ///
     /// # Panics
-    /// On anything else.
+    /// If the text has any other form.
     pub fn parse(text: &str) -> Behaviour {
         let mut words = text.splitn(4, ' ');
         let name = words.next().unwrap_or_default();
@@ -69,7 +70,7 @@ impl Behaviour {
     }
 }
 
-/// A pod as its kubelet sees it when it starts.
+/// A pod as its kubelet sees it when the pod starts.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PodView {
     /// Its namespace.
@@ -78,7 +79,7 @@ pub struct PodView {
     pub name: String,
     /// Its UID.
     pub uid: String,
-    /// The node it is bound to.
+    /// The node that the pod is bound to.
     pub node: String,
     /// Its address, within 127.0.0.0/8.
     pub address: String,

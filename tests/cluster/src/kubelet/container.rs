@@ -1,4 +1,4 @@
-//! A container: a script that ends when it is told to, or a process.
+//! A container: a script that ends when the kubelet or a test ends it, or a process.
 
 use std::collections::BTreeMap;
 use std::os::unix::process::ExitStatusExt;
@@ -14,18 +14,19 @@ use crate::process::Process;
 
 /// A container that runs, or has ended.
 pub(super) enum FakeContainer {
-    /// When and how it ends, and how long it takes to leave on SIGTERM, if it does.
+    /// The time and kind of its end, and the time that it takes to leave on SIGTERM; `None` if it never ends or ignores
+    /// SIGTERM.
     Script { end: Option<(Instant, ContainerExit)>, drain: Option<Duration> },
-    /// A real process, and where it leaves its termination message.
+    /// A real process, and the file of its termination message.
     Process(Process, PathBuf),
 }
 
 impl FakeContainer {
-    /// Starts what `behaviour` says. A process gets `env`, the test's PATH and nothing else; its output goes to `log`,
-    /// and what it leaves in `last_words` is its termination message.
+    /// Starts a container with this behaviour. A process gets `env`, the test's PATH and no other variables. Its output
+    /// goes to `log`, and the content of `last_words` is its termination message.
     ///
     /// # Errors
-    /// How a container ends whose command can't be started.
+    /// If the command can't be started. The error is the exit of such a container.
     pub(super) fn start(
         behaviour: &Behaviour,
         env: BTreeMap<String, String>,
@@ -54,12 +55,12 @@ impl FakeContainer {
         }
     }
 
-    /// A sidecar: runs until it gets the request to stop.
+    /// A sidecar, which runs until the kubelet asks it to stop.
     pub(super) fn sidecar() -> FakeContainer {
         FakeContainer::Script { end: None, drain: Some(Duration::ZERO) }
     }
 
-    /// Waits for its end.
+    /// Waits for the container's end.
     pub(super) async fn ended(&mut self) -> ContainerExit {
         match self {
             FakeContainer::Script { end: Some((at, exit)), .. } => {
@@ -77,17 +78,17 @@ impl FakeContainer {
         }
     }
 
-    /// Makes it end as a test wants it to.
+    /// Ends the container with the exit that a test wants.
     pub(super) fn end(&mut self, exit: ContainerExit) {
         *self = FakeContainer::Script { end: Some((Instant::now(), exit)), drain: None };
     }
 
-    /// SIGTERM.
+    /// Sends SIGTERM.
     pub(super) fn terminate(&mut self) {
         match self {
             FakeContainer::Script { end, drain: Some(drain) } => {
                 let at = Instant::now() + *drain;
-                // one that would have left sooner still does
+                // a container that would have left sooner still does
                 if end.as_ref().is_none_or(|(sooner, _)| *sooner > at) {
                     *end = Some((at, ContainerExit::new(143, "")));
                 }
@@ -97,7 +98,7 @@ impl FakeContainer {
         }
     }
 
-    /// SIGKILL.
+    /// Sends SIGKILL.
     pub(super) fn kill(&mut self) {
         match self {
             FakeContainer::Script { .. } => self.end(ContainerExit::new(137, "")),

@@ -1,4 +1,4 @@
-//! A container's environment and files, as a kubelet makes them.
+//! A container's environment and files, made as a kubelet makes them.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -9,11 +9,10 @@ use kube::Api;
 use kube::api::ListParams;
 use tokio::time::sleep;
 
-/// ConfigMaps by name: their keys and texts.
+/// ConfigMaps by name, each with its texts by key.
 pub(super) type Maps = BTreeMap<String, BTreeMap<String, String>>;
 
-/// The ConfigMaps that the pod needs, by name: those of its volumes and of its variables. Waits until all exist, as a
-/// pod does.
+/// The ConfigMaps of the pod's volumes and variables, by name. Waits until all of them exist, as a pod does.
 pub(super) async fn config_maps(client: &kube::Client, pod: &Pod) -> Maps {
     let spec = pod.spec.as_ref().unwrap();
     let volumes = spec.volumes.iter().flatten().filter_map(|volume| Some(volume.config_map.as_ref()?.name.clone()));
@@ -34,8 +33,8 @@ pub(super) async fn config_maps(client: &kube::Client, pod: &Pod) -> Maps {
     found
 }
 
-/// Writes the pod's ConfigMap volumes as files and makes folders for the others, under `folder`: a folder for each
-/// volume. A claim is one folder for all pods of the namespace.
+/// Writes the pod's ConfigMap volumes as files, and makes folders for its other volumes, under `folder`. Each volume
+/// has one folder. A claim has one folder for all pods of the namespace.
 pub(super) fn mount(folder: &Path, pod: &Pod, maps: &Maps) {
     for volume in pod.spec.as_ref().unwrap().volumes.iter().flatten() {
         let at = volume_folder(folder, pod, volume);
@@ -56,7 +55,7 @@ fn volume_folder(folder: &Path, pod: &Pod, volume: &Volume) -> std::path::PathBu
     }
 }
 
-/// Replaces a path that begins with one of the container's mounts by the folder behind it.
+/// Replaces a path below one of the container's mounts by the path in the volume's folder.
 pub(super) fn local(folder: &Path, pod: &Pod, container: &Container, text: &str) -> String {
     for mount in container.volume_mounts.iter().flatten() {
         let volumes = pod.spec.as_ref().unwrap().volumes.iter().flatten();
@@ -69,7 +68,7 @@ pub(super) fn local(folder: &Path, pod: &Pod, container: &Container, text: &str)
     text.to_owned()
 }
 
-/// The address of a pod behind the Service that `host` names, which there is no DNS for; waits until one has an
+/// The address of a pod behind the Service that `host` names, since tests have no DNS. Waits until such a pod has an
 /// address. `None` if there is no such Service.
 pub(super) async fn behind_service(client: &kube::Client, namespace: &str, host: &str) -> Option<String> {
     let services: Api<Service> = Api::namespaced(client.clone(), namespace);
@@ -87,7 +86,7 @@ pub(super) async fn behind_service(client: &kube::Client, namespace: &str, host:
     }
 }
 
-/// The container's variables, with their sources looked up and `$(NAME)` replaced.
+/// The container's variables, with their sources resolved and `$(NAME)` replaced.
 pub(super) fn variables(pod: &Pod, container: &Container, address: &str, maps: &Maps) -> BTreeMap<String, String> {
     let mut found: BTreeMap<String, String> = BTreeMap::new();
     for variable in container.env.iter().flatten() {

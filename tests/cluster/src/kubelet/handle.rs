@@ -12,7 +12,7 @@ use tokio::sync::watch;
 use super::{KubeletState, PodView};
 use crate::until;
 
-/// How a container ended.
+/// The exit of a container.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct ContainerExit {
     pub(super) code: i32,
@@ -34,28 +34,28 @@ impl ContainerExit {
 #[derive(Debug, Default)]
 pub(super) struct Face {
     pub(super) ready: bool,
-    /// Accepts connections and says nothing.
+    /// Whether it accepts connections and never answers.
     pub(super) hangs: bool,
     pub(super) status: StageStatus,
 }
 
-/// A pod whose container was started.
+/// A pod whose container has started.
 #[derive(Debug)]
 pub(super) struct Started {
     pub(super) view: PodView,
     pub(super) face: Mutex<Face>,
-    /// The revision of its status, for those who wait for another.
+    /// The revision of the pod's status, for requests that wait for a new one.
     pub(super) revision: watch::Sender<u64>,
     pub(super) exits: UnboundedSender<ContainerExit>,
     /// The file of the container's output.
     pub(super) log: PathBuf,
-    /// When each line of it was written, as far as the test wrote it.
+    /// The times of the lines that the test wrote to the log.
     pub(super) log_times: Mutex<Vec<Timestamp>>,
-    /// With how much grace it was first asked to end.
+    /// The grace period in seconds of the first request to end.
     pub(super) grace_seconds: Arc<Mutex<Option<i64>>>,
 }
 
-/// A pod, by name. Each method waits until a pod of this name was started, and acts on the newest.
+/// A pod by name. Each method waits until a pod of this name has started, and acts on the newest.
 pub struct PodHandle {
     shared: Arc<KubeletState>,
     namespace: String,
@@ -70,38 +70,38 @@ impl PodHandle {
     /// The pod as it started.
     ///
     /// # Panics
-    /// As all methods here: if no such pod starts within 30 s.
+    /// As every method here, if no such pod starts within 30 s.
     #[track_caller]
     pub fn view(&self) -> PodView {
         self.started().view.clone()
     }
 
-    /// Its container exits.
+    /// Ends the pod's container.
     #[track_caller]
     pub fn exit(&self, code: i32, message: &str) {
         self.end(ContainerExit::new(code, message));
     }
 
-    /// Its container is killed for memory: 137, `OOMKilled`.
+    /// Ends the pod's container as the kernel does for lack of memory: 137, `OOMKilled`.
     #[track_caller]
     pub fn oom(&self) {
         self.end(ContainerExit { reason: "OOMKilled".into(), ..ContainerExit::new(137, "") });
     }
 
-    /// The kubelet evicts it under pressure: `Failed`, reason `Evicted`, condition `DisruptionTarget`.
+    /// Evicts the pod under pressure: `Failed`, reason `Evicted`, condition `DisruptionTarget`.
     #[track_caller]
     pub fn evict(&self) {
         self.end(ContainerExit { evicted: true, ..ContainerExit::new(137, "") });
     }
 
-    /// The response of `/readyz` from now on; a real command has its own.
+    /// Sets the answer of `/readyz`. A real command answers by itself.
     #[track_caller]
     pub fn set_ready(&self, ready: bool) {
         self.started().face.lock().unwrap().ready = ready;
     }
 
-    /// What `/status` says from now on. Job, attempt, pod and stage are kept from the pod's environment where `status`
-    /// leaves them empty.
+    /// Sets the answer of `/status`. Where `status` leaves job, attempt, pod or stage empty, the values of the pod's
+    /// environment stay.
     #[track_caller]
     pub fn set_status(&self, status: StageStatus) {
         let started = self.started();
@@ -121,7 +121,7 @@ impl PodHandle {
         face.status = new;
     }
 
-    /// Adds a line to its log.
+    /// Adds a line to the pod's log.
     #[track_caller]
     pub fn log(&self, line: &str) {
         let started = self.started();
@@ -131,7 +131,7 @@ impl PodHandle {
         times.push(Timestamp::now());
     }
 
-    /// With how much grace its deletion was first asked for, once it was.
+    /// The grace period in seconds of the first request to delete the pod; `None` before that.
     #[track_caller]
     pub fn grace_seconds(&self) -> Option<i64> {
         *self.started().grace_seconds.lock().unwrap()

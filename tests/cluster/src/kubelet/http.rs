@@ -1,5 +1,5 @@
-//! Just enough HTTP/1.1: a stage's answers, and a probe's request. One request a connection; a client that leaves
-//! half-way is nobody's concern.
+//! A minimal HTTP/1.1: a stage's answers and a probe's request. A connection has one request. Connections that clients
+//! close early are ignored.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,7 +13,7 @@ use tokio::net::{TcpListener, TcpStream};
 use super::KubeletState;
 use super::handle::Started;
 
-/// Answers as a stage does, until dropped.
+/// Answers as a stage does, until the future is dropped.
 pub(super) async fn serve(listener: TcpListener, shared: Arc<KubeletState>, pod: Arc<Started>) {
     let mut requests = tokio::task::JoinSet::new();
     loop {
@@ -52,7 +52,7 @@ async fn answer(stream: TcpStream, shared: Arc<KubeletState>, pod: Arc<Started>)
     }
 }
 
-/// Reads a request without a body; gives its path, with the query.
+/// Reads a request without a body. Returns its path with the query.
 pub(super) async fn request(stream: &mut (impl AsyncBufRead + Unpin)) -> std::io::Result<String> {
     let mut request = String::new();
     stream.read_line(&mut request).await?;
@@ -63,7 +63,7 @@ pub(super) async fn request(stream: &mut (impl AsyncBufRead + Unpin)) -> std::io
     Ok(request.split(' ').nth(1).unwrap_or_default().to_owned())
 }
 
-/// Answers, and closes the connection.
+/// Writes a response and closes the connection.
 pub(super) async fn respond(
     mut stream: impl AsyncWrite + Unpin,
     code: &str,
@@ -77,13 +77,13 @@ pub(super) async fn respond(
     stream.shutdown().await
 }
 
-/// Whether a GET is answered with a code from 200 to 399 in time.
+/// Whether the server answers a GET within `timeout`, with a code from 200 to 399.
 pub(super) async fn get_succeeds(address: &str, port: u16, path: &str, timeout: Duration) -> bool {
     let get = async {
         let mut stream = TcpStream::connect((address, port)).await?;
         let request = format!("GET {path} HTTP/1.1\r\nHost: {address}:{port}\r\nConnection: close\r\n\r\n");
         stream.write_all(request.as_bytes()).await?;
-        let mut head = [0; 12]; // HTTP/1.1 200
+        let mut head = [0; 12]; // the length of `HTTP/1.1 200`
         stream.read_exact(&mut head).await?;
         std::io::Result::Ok(head)
     };

@@ -1,4 +1,4 @@
-//! Containers' logs, for the API server: the kubelet's own port, with TLS.
+//! Containers' logs for the API server: the kubelet's own port, with TLS.
 
 use std::sync::Arc;
 
@@ -14,7 +14,8 @@ use tokio_rustls::rustls::pki_types::PrivateKeyDer;
 use super::KubeletState;
 use super::http::{request, respond};
 
-/// A certificate of its own: the API server was given no authority for kubelets and takes any.
+/// A TLS acceptor with a self-made certificate: the API server has no authority for kubelets and accepts any
+/// certificate.
 pub(super) fn acceptor() -> TlsAcceptor {
     let CertifiedKey { cert, signing_key } = generate_simple_self_signed(["kubelet".to_owned()]).unwrap();
     let key = PrivateKeyDer::try_from(signing_key.serialize_der()).unwrap();
@@ -46,7 +47,7 @@ async fn answer(stream: TcpStream, acceptor: TlsAcceptor, shared: Arc<KubeletSta
     let mut lines: Vec<String> = text.split_inclusive('\n').map(str::to_owned).collect();
     if query.split('&').any(|pair| pair == "timestamps=true") {
         let times = pod.log_times.lock().unwrap().clone();
-        // what a real command wrote has no known times
+        // the times of a real command's lines are unknown
         let times = times.into_iter().chain(std::iter::repeat(Timestamp::now()));
         lines = lines.into_iter().zip(times).map(|(line, at)| format!("{at} {line}")).collect();
     }

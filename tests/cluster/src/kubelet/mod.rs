@@ -1,5 +1,5 @@
-//! A kubelet without containers: it registers nodes, gives each pod bound to them an address of its own within
-//! 127.0.0.0/8, and writes pod status in the order a kubelet does. A pod's container is a [`Behaviour`]: a script, or a
+//! A kubelet without containers. It registers nodes, gives each pod that is bound to them an address of its own within
+//! 127.0.0.0/8, and writes pod status in the order of a kubelet. A pod's container is a [`Behaviour`]: a script or a
 //! real command.
 
 mod address;
@@ -26,13 +26,13 @@ pub use handle::PodHandle;
 use crate::client::connect;
 use crate::{ControlPlane, until};
 
-/// A rule decides how a pod behaves, or leaves it to the next one.
+/// A rule that decides a pod's behaviour, or returns `None` for the next rule to decide.
 type Rule = Box<dyn Fn(&PodView) -> Option<Behaviour> + Send>;
 
-/// The kubelet of all nodes of a test. Ends with all its pods when dropped; their objects stay.
+/// The kubelet of all nodes of a test. Dropping it ends all its pods; their objects stay.
 ///
-/// What it does not do: images, restarts (every pod is treated as `restartPolicy: Never`), probes other than `httpGet`
-/// readiness, events.
+/// It does not support images, restarts (every pod is treated as `restartPolicy: Never`), probes other than `httpGet`
+/// readiness, or events.
 pub struct TestKubelet {
     shared: Arc<KubeletState>,
     runtime: Option<Runtime>,
@@ -41,18 +41,18 @@ pub struct TestKubelet {
 /// The state that the tasks of a kubelet share.
 struct KubeletState {
     client: kube::Client,
-    /// Pods' files.
+    /// The folder for the pods' files.
     folder: PathBuf,
-    /// Nodes by name; true while a node is silent.
+    /// Nodes by name. The value is true while a node is silent.
     nodes: BTreeMap<String, tokio::sync::watch::Sender<bool>>,
     rules: Mutex<Vec<Rule>>,
-    /// Pods that were started, the newest last.
+    /// Pods that have started, the newest last.
     pods: Mutex<Vec<Arc<handle::Started>>>,
 }
 
 impl TestKubelet {
-    /// Registers `nodes` nodes, `node-0` and so on, with `gpus` of `nvidia.com/gpu` each, and waits until pods can be
-    /// scheduled there.
+    /// Registers `nodes` nodes with the names `node-0` and so on, each with `gpus` of `nvidia.com/gpu`. Waits until
+    /// pods can be scheduled there.
     pub fn start(plane: &ControlPlane, nodes: usize, gpus: u32) -> TestKubelet {
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
         let names: Vec<String> = (0..nodes).map(|n| format!("node-{n}")).collect();
@@ -83,14 +83,14 @@ impl TestKubelet {
         TestKubelet { shared, runtime: Some(runtime) }
     }
 
-    /// Adds a rule for pods that start from now on. The newest rule that has an answer wins, then the annotation
-    /// `stagecoach.test/behaviour` (see [`Behaviour::parse`]); without either a pod runs until it gets the request to
+    /// Adds a rule for pods that start after this call. The newest rule with an answer wins, then the annotation
+    /// `stagecoach.test/behaviour` (see [`Behaviour::parse`]). Without either, a pod runs until the kubelet asks it to
     /// stop.
     pub fn behave(&self, rule: impl Fn(&PodView) -> Option<Behaviour> + Send + 'static) {
         self.shared.rules.lock().unwrap().push(Box::new(rule));
     }
 
-    /// The pod `name` or `namespace/name`, by default in `default`. It need not exist yet.
+    /// The pod `name` or `namespace/name`; the namespace is `default` if it is missing. The pod need not exist yet.
     pub fn pod(&self, name: &str) -> PodHandle {
         let (namespace, name) = name.split_once('/').unwrap_or(("default", name));
         PodHandle::new(self.shared.clone(), namespace, name)
@@ -101,8 +101,8 @@ impl TestKubelet {
         self.shared.pods.lock().unwrap().iter().map(|pod| pod.view.clone()).collect()
     }
 
-    /// The node goes silent: its containers continue, but nothing of it reaches the API server, and its pods answer
-    /// nobody.
+    /// Silences a node: its containers continue, but the API server hears nothing of the node, and its pods answer no
+    /// requests.
     ///
     /// # Panics
     /// If there is no such node.
@@ -110,7 +110,7 @@ impl TestKubelet {
         self.shared.nodes[name].send_replace(true);
     }
 
-    /// A silent node comes back and reports all that happened.
+    /// Ends a node's silence: the node reports everything that has happened.
     ///
     /// # Panics
     /// If there is no such node.
@@ -122,7 +122,7 @@ impl TestKubelet {
 impl Drop for TestKubelet {
     fn drop(&mut self) {
         if let Some(runtime) = self.runtime.take() {
-            // waits for the tasks at their next await; with them go their sockets and processes
+            // this waits for the tasks' next await, and ends their sockets and processes
             runtime.shutdown_timeout(std::time::Duration::from_secs(5));
         }
     }
@@ -142,7 +142,7 @@ impl KubeletState {
         pods.iter().rev().find(|pod| pod.view.namespace == namespace && pod.view.name == name).cloned()
     }
 
-    /// How a pod behaves.
+    /// The behaviour of a pod.
     fn behaviour(&self, pod: &PodView) -> Behaviour {
         let rules = self.rules.lock().unwrap();
         let by_rule = rules.iter().rev().find_map(|rule| rule(pod));

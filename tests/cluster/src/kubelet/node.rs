@@ -1,4 +1,4 @@
-//! Nodes: registered once, and kept alive.
+//! Nodes: this registers them once and keeps them alive.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use super::KubeletState;
 use super::status::now;
 
-/// Creates the nodes, each with room for many pods and `gpus` GPUs; their kubelet answers at `port`.
+/// Creates the nodes, each with room for many pods and with `gpus` GPUs. Their kubelet answers at `port`.
 pub(super) async fn register(shared: &KubeletState, gpus: u32, port: u16) {
     let api: Api<Node> = Api::all(shared.client.clone());
     for name in shared.nodes.keys() {
@@ -21,7 +21,7 @@ pub(super) async fn register(shared: &KubeletState, gpus: u32, port: u16) {
     }
 }
 
-/// Reports every node that is not silent as ready, for ever, well within the controller manager's patience of 50 s.
+/// Reports every node that is not silent as ready, for ever and every second. The controller manager waits 50 s.
 pub(super) async fn heartbeats(shared: Arc<KubeletState>) {
     let api: Api<Node> = Api::all(shared.client.clone());
     let mut clock = tokio::time::interval(Duration::from_secs(1));
@@ -30,7 +30,7 @@ pub(super) async fn heartbeats(shared: Arc<KubeletState>) {
         for (name, silent) in &shared.nodes {
             if !*silent.borrow() {
                 let patch = json!({"status": {"conditions": conditions()}});
-                // the next one comes soon
+                // a report that fails is followed by the next one soon
                 let _ = api.patch_status(name, &PatchParams::default(), &Patch::Strategic(&patch)).await;
             }
         }

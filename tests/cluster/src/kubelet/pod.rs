@@ -1,4 +1,5 @@
-//! The life of a pod: pending, running, ended, gone. The terminal state is written before the object goes.
+//! The life of a pod: pending, running, ended, deleted. The kubelet writes the terminal state before it deletes the
+//! object.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -24,7 +25,7 @@ use super::http::{get_succeeds, serve};
 use super::status::{State, now, patch};
 use super::{Behaviour, KubeletState, PodView, environment};
 
-/// Lives as long as the pod's object; dropped when that goes, whatever it is doing.
+/// Runs a pod. The future is dropped when the pod's object has been deleted, in any phase.
 pub(super) async fn live(shared: Arc<KubeletState>, object: watch::Receiver<Pod>) {
     let name = object.borrow().metadata.name.clone().unwrap_or_default();
     let namespace = object.borrow().metadata.namespace.clone().unwrap_or_default();
@@ -38,12 +39,12 @@ pub(super) async fn live(shared: Arc<KubeletState>, object: watch::Receiver<Pod>
 
 /// The containers of a pod that has started.
 struct Running {
-    /// The one that the behaviour is about.
+    /// The index of the container with the behaviour.
     main: usize,
-    /// How many are no init containers.
+    /// The number of containers that are not init containers.
     count: usize,
     address: String,
-    /// The init containers last.
+    /// The containers, with the init containers last.
     containers: Vec<FakeContainer>,
     /// The state of the init containers.
     init: Vec<State>,
@@ -59,12 +60,12 @@ struct Life {
     name: String,
     node: String,
     started: Value,
-    /// With how much grace its deletion was first asked for.
+    /// The grace period in seconds of the first request to delete the pod.
     grace_seconds: Arc<Mutex<Option<i64>>>,
 }
 
 impl Life {
-    /// Until the pod has ended, or its deletion is asked for before it started.
+    /// Runs until the pod has ended, or until its deletion is requested before it has started.
     async fn run(&mut self) {
         let pod = self.object.borrow().clone();
         let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref()).unwrap_or_default();
@@ -132,9 +133,9 @@ impl Life {
         self.attend(&pod, &mut running, &mut ordered).await;
     }
 
-    /// Runs the init containers, one after the other; those that are sidecars continue. None if the pod has ended
-    /// before its containers started. What an init container does, its command says in the form of
-    /// [`Behaviour::parse`]; without one it ends at once.
+    /// Runs the init containers, one after the other. Sidecars among them continue. Returns `None` if the pod has ended
+    /// before its containers started. An init container's command is its behaviour in the form of [`Behaviour::parse`];
+    /// an init container without a command ends at once.
     async fn initialise(
         &mut self,
         init: &[Container],
@@ -179,7 +180,7 @@ impl Life {
         Some((containers, states))
     }
 
-    /// Follows the containers until all have ended; carries out what a test orders for the `main` one, and the
+    /// Follows the containers until all have ended. This carries out a test's orders for the `main` container, and the
     /// deletion. Sidecars among the init containers end after the others.
     async fn attend(
         &mut self,
@@ -241,8 +242,8 @@ impl Life {
         }
     }
 
-    /// Waits until deletion is asked for, or until it is asked for with less grace than `known` leaves; gives the time
-    /// at which the containers are to be killed.
+    /// Waits until deletion is requested, or is requested with less grace than `known` leaves. Returns the time at
+    /// which the kubelet must kill the containers.
     async fn deadline(&mut self, known: Option<Instant>) -> Instant {
         loop {
             let grace = {
@@ -269,14 +270,14 @@ impl Life {
         self.deadline(None).await;
     }
 
-    /// Writes the status, however often the API server has to be asked.
+    /// Writes the status, and retries until the API server accepts it.
     async fn publish(&self, address: Option<&str>, states: &[State]) {
         loop {
             self.shared.reachable(&self.node).await;
             let patch = patch(&self.object.borrow(), address, &self.started, states);
             match self.api.patch_status(&self.name, &PatchParams::default(), &Patch::Strategic(&patch)).await {
                 Ok(_) => return,
-                // the object has gone, or is another's: the watch will say so
+                // the object was deleted or replaced: the watch will report that
                 Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409) => return,
                 Err(kube::Error::Api(status)) if status.code == 422 => panic!("status of {}: {status:?}", self.name),
                 Err(_) => sleep(Duration::from_millis(100)).await,
@@ -284,7 +285,7 @@ impl Life {
         }
     }
 
-    /// Removes the object, without grace: nothing runs any more.
+    /// Deletes the object without grace, since no container runs any more.
     async fn delete(&self) {
         let preconditions = Preconditions { uid: self.object.borrow().metadata.uid.clone(), resource_version: None };
         let now = DeleteParams { preconditions: Some(preconditions), ..DeleteParams::default().grace_period(0) };
@@ -298,8 +299,8 @@ impl Life {
         }
     }
 
-    /// The index of the container that the behaviour is about (`trainer`, else the first), what the pod looks like, and
-    /// how it behaves.
+    /// The index of the container with the behaviour (`trainer`, else the first), the view of the pod, and the
+    /// behaviour.
     fn view(&self, pod: &Pod, address: &str, maps: &environment::Maps) -> (usize, PodView, Behaviour) {
         let spec = pod.spec.as_ref().unwrap();
         let main = spec.containers.iter().position(|container| container.name == CONTAINER_NAME).unwrap_or(0);
@@ -320,8 +321,8 @@ impl Life {
     }
 }
 
-/// A real process shares this machine's files and names: paths of mounts become their folders, the master's Service the
-/// address behind it.
+/// Adapts the environment of a real process, which shares this machine's files and names: paths of mounts become their
+/// folders, and the master's Service becomes the address behind it.
 async fn localise(shared: &KubeletState, pod: &Pod, main: usize, view: &mut PodView) {
     let container = &pod.spec.as_ref().unwrap().containers[main];
     let local = |value: &mut String| *value = environment::local(&shared.folder, pod, container, value);
@@ -332,7 +333,7 @@ async fn localise(shared: &KubeletState, pod: &Pod, main: usize, view: &mut PodV
     }
 }
 
-/// The first of several containers that ends.
+/// Waits for the first of several containers to end. Returns its index and exit.
 async fn first<'a>(containers: impl Iterator<Item = (usize, &'a mut FakeContainer)>) -> (usize, ContainerExit) {
     let ends = containers.map(|(n, container)| Box::pin(async move { (n, container.ended().await) }));
     select_all(ends).await.0
@@ -347,7 +348,7 @@ struct Probe {
 }
 
 impl Probe {
-    /// The container's probe, if it has one that this kubelet knows; asked at least five times a second.
+    /// The container's probe; `None` if it has none that this kubelet knows. The period is a fifth of a second.
     fn of(pod: &Pod, container: usize) -> Option<Probe> {
         let container = &pod.spec.as_ref()?.containers[container];
         let probe = container.readiness_probe.as_ref()?;
@@ -367,7 +368,7 @@ impl Probe {
     }
 }
 
-/// The probe's next answer; never, without a probe.
+/// The probe's next answer. Without a probe, this never returns.
 async fn answer(probe: &mut Option<Probe>, address: &str) -> bool {
     let Some(probe) = probe else { return std::future::pending().await };
     sleep(probe.period).await;

@@ -1,4 +1,4 @@
-//! Pod status as a kubelet writes it. Pure, but for the clock.
+//! Pod status as a kubelet writes it. Pure, except for the clock.
 
 use k8s_openapi::api::core::v1::{Container, Pod};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
@@ -9,21 +9,21 @@ use super::handle::ContainerExit;
 /// The state of a container.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum State {
-    /// Not started; the reason.
+    /// Not started, for this reason.
     Waiting(&'static str),
-    /// Since when, and whether it is ready.
+    /// The time of the start, and whether the container is ready.
     Running { since: Value, ready: bool },
-    /// Since when, until when and how.
+    /// The times of start and end, and the exit.
     Terminated { since: Value, at: Value, exit: ContainerExit },
 }
 
-/// The time, RFC 3339.
+/// The current time in the form of RFC 3339.
 pub(super) fn now() -> Value {
     serde_json::to_value(Time(k8s_openapi::jiff::Timestamp::now())).unwrap()
 }
 
-/// The strategic merge patch for `/status`: `states` are those of the pod's containers, in their order, and then those
-/// of its init containers as far as they have started.
+/// The strategic merge patch for `/status`. `states` has the states of the pod's containers in order, and then the
+/// states of the init containers that have started.
 pub(super) fn patch(pod: &Pod, address: Option<&str>, started: &Value, states: &[State]) -> Value {
     let spec = pod.spec.as_ref().unwrap();
     let (main, init) = states.split_at(spec.containers.len());
@@ -94,7 +94,7 @@ fn phase(states: &[State], init: &[State]) -> &'static str {
     }
 }
 
-/// When the condition last changed: what the object says, if it says the same.
+/// The time of the condition's last change: the object's time if the condition is unchanged, else now.
 fn transition(pod: &Pod, kind: &str, holds: bool) -> Value {
     let conditions = pod.status.iter().flat_map(|status| status.conditions.iter().flatten());
     let same = conditions.into_iter().find(|c| c.type_ == kind && (c.status == "True") == holds);
@@ -150,7 +150,7 @@ mod tests {
         for (states, expected) in [
             (vec![State::Waiting("ContainerCreating")], "Pending"),
             (vec![running()], "Running"),
-            (vec![ended(1), running()], "Running"), // a sidecar goes on
+            (vec![ended(1), running()], "Running"), // a sidecar still runs
             (vec![ended(0), ended(0)], "Succeeded"),
             (vec![ended(0), ended(143)], "Failed"),
             (vec![evicted, running()], "Failed"),

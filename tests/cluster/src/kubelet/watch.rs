@@ -1,4 +1,4 @@
-//! Pods bound to the kubelet's nodes: a task for each, for as long as its object exists.
+//! Pods bound to the kubelet's nodes. Each pod has a task for as long as its object exists.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -13,13 +13,13 @@ use tokio::task::JoinSet;
 
 use super::{KubeletState, pod};
 
-/// A pod's task, and what tells it how its object changes.
+/// A pod's task, and the channel that sends it changes of its object.
 struct Task {
     object: watch::Sender<Pod>,
     abort: tokio::task::AbortHandle,
 }
 
-/// Watches for ever. A pod whose object has gone is ended at once, with its processes.
+/// Watches for ever. If a pod's object is deleted, the pod ends at once, with its processes.
 pub(super) async fn pods(shared: Arc<KubeletState>) {
     let api: Api<Pod> = Api::all(shared.client.clone());
     let mut events = Box::pin(watcher(api, Config::default().fields("spec.nodeName!=")));
@@ -40,7 +40,7 @@ pub(super) async fn pods(shared: Arc<KubeletState>) {
                 gone.iter().for_each(|uid| end(&mut tasks, uid));
             }
             Ok(None) => return,
-            // the API server restarts, or does not answer: the watch resumes where it was
+            // the API server restarts or does not answer: the watch resumes at the same place
             Err(_) => tokio::time::sleep(Duration::from_millis(100)).await,
         }
     }
@@ -50,7 +50,7 @@ fn uid(pod: &Pod) -> String {
     pod.metadata.uid.clone().unwrap_or_default()
 }
 
-/// The pods of a namespace are also those of another kubelet's nodes.
+/// Handles a pod's new object. A namespace may also have pods of another kubelet's nodes.
 fn seen(shared: &Arc<KubeletState>, join: &mut JoinSet<()>, tasks: &mut HashMap<String, Task>, object: Pod) {
     let node = object.spec.as_ref().and_then(|spec| spec.node_name.as_deref()).unwrap_or_default();
     if !shared.nodes.contains_key(node) {

@@ -1,5 +1,5 @@
-//! The CustomResourceDefinition before a real API server: the manifests and changes that the unit tests of `crates/api`
-//! use are refused here with the words that they announce.
+//! The CustomResourceDefinition on a real API server. The API server refuses the manifests and changes from the unit
+//! tests of `crates/api`, with the words that these tests announce.
 
 use http::Method;
 use serde_json::{Value, json};
@@ -26,7 +26,7 @@ fn the_api_server_takes_and_refuses_what_the_tables_say() {
     let plane = ControlPlane::start();
     let output = plane.kubectl(&["apply", "--validate=strict", "-f", CRD]);
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    // a format or a keyword that it does not know would be a warning
+    // the API server would warn of an unknown format or keyword
     assert_eq!(String::from_utf8_lossy(&output.stderr), "");
     wait_until_served(plane.client());
 
@@ -37,7 +37,7 @@ fn the_api_server_takes_and_refuses_what_the_tables_say() {
     reading(&plane);
 }
 
-/// An object that another version stored, without these rules and bounds, can still be changed.
+/// An object that another version stored without these rules and bounds can still be changed.
 #[test]
 fn an_object_that_breaks_every_rule_can_be_reported_on() {
     let plane = ControlPlane::start();
@@ -87,7 +87,7 @@ fn assert_all(wrong: Vec<String>) {
     assert!(wrong.is_empty(), "{} rows:\n{}", wrong.len(), wrong.join("\n"));
 }
 
-/// Whether a refusal, or none, is what a table announces; what is wrong otherwise.
+/// Compares an answer with a table's entry. Returns the difference; `None` if they agree.
 fn judge(row: &str, expected: Option<&String>, answer: &Result<Value, ApiRefusal>) -> Option<String> {
     match (expected, answer) {
         (None, Ok(_)) => None,
@@ -98,8 +98,7 @@ fn judge(row: &str, expected: Option<&String>, answer: &Result<Value, ApiRefusal
     }
 }
 
-/// Creates every manifest, without keeping it. What is about the status is written into the status of a job that
-/// exists.
+/// Creates every manifest in a dry run. A manifest with a status is written to the status of an existing job instead.
 fn rows(client: &Client) -> Vec<String> {
     let mut existing = rows::job("minimal");
     existing["metadata"]["name"] = json!("existing");
@@ -116,7 +115,7 @@ fn rows(client: &Client) -> Vec<String> {
     all.into_iter().filter_map(check).collect()
 }
 
-/// Creates a job, writes its status, and changes it.
+/// Creates a job, writes its status, and changes the job.
 fn transitions(client: &Client) -> Vec<String> {
     let check = |(index, transition): (usize, rows::Transition)| {
         let name = format!("transition-{index}");
@@ -130,24 +129,24 @@ fn transitions(client: &Client) -> Vec<String> {
         }
         let mut changed = client.get(&path).unwrap();
         transition.set.iter().for_each(|(path, value)| rows::put(&mut changed, path, Some(value.clone())));
-        // rules that spare status writes aren't got round by a status that comes with the spec
+        // a status that comes with the spec does not bypass rules that exempt status writes
         changed["status"] = json!({"phase": "Failed"});
         let answer = client.replace(&path, &changed);
         let wrong = judge(&format!("{:?}", transition.set), transition.refused.as_ref(), &answer);
-        // a status can be written whatever became of the change
+        // a status can be written whether or not the change was refused
         client.patch(&format!("{path}/status"), &json!({"status": {"phase": "Running"}})).unwrap();
         wrong
     };
     rows::transitions().into_iter().enumerate().filter_map(check).collect()
 }
 
-/// The jobs that users are shown are accepted, by kubectl's strict reading too.
+/// The API server accepts the sample jobs, also by kubectl's strict validation.
 fn samples(plane: &ControlPlane) {
     let output = plane.kubectl(&["create", "--dry-run=server", "--validate=strict", "-f", SAMPLES]);
     let created = String::from_utf8_lossy(&output.stdout).into_owned();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     assert_eq!(created.lines().count(), std::fs::read_dir(SAMPLES).unwrap().count(), "{created}");
-    // and so are the volumes for them
+    // the API server accepts the samples' volumes too
     assert!(plane.kubectl(&["create", "namespace", "training"]).status.success());
     let output = plane.kubectl(&["create", "--dry-run=server", "--validate=strict", "-f", STORAGE]);
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
@@ -168,7 +167,7 @@ fn scaling(plane: &ControlPlane) {
     assert_eq!(scale["status"], json!({"replicas": 5, "selector": "stagecoach.dev/job=existing"}));
 }
 
-/// Output for people: the columns, and the explanation.
+/// Checks the output for people: the columns and the explanation.
 fn reading(plane: &ControlPlane) {
     let status = json!({"status": {
         "phase": "Running", "readyStages": 4, "trainingReplicas": 1, "progress": {"step": 120, "loss": "3.2071"}, "checkpoint": {"step": 100}, "restarts": {"total": 1},

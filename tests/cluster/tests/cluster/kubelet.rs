@@ -1,4 +1,4 @@
-//! The test kubelet: what it writes is what a kubelet writes, in a kubelet's order.
+//! The test kubelet: it writes the status that a kubelet writes, in a kubelet's order.
 
 use std::sync::OnceLock;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use stagecoach_cluster::{Behaviour, Component, ControlPlane, Settings, TestKubel
 
 const PODS: &str = "/api/v1/namespaces/default/pods";
 
-/// One cluster for all tests here: two nodes with two GPUs each. Pods are told apart by their names.
+/// One cluster for all tests here, with two nodes of two GPUs each. Tests use different names for their pods.
 fn cluster() -> &'static (ControlPlane, TestKubelet) {
     static CLUSTER: OnceLock<(ControlPlane, TestKubelet)> = OnceLock::new();
     CLUSTER.get_or_init(|| {
@@ -45,7 +45,7 @@ fn delete(name: &str) {
     cluster().0.client().delete(&format!("{PODS}/{name}"));
 }
 
-/// Waits until the pod is as `wanted`, and gives it.
+/// Waits until the pod fulfils `wanted`, and returns it.
 #[track_caller]
 fn wait(name: &str, what: &str, wanted: impl Fn(&Value) -> bool) -> Value {
     until(&format!("{name} to be {what}"), 30, || get(name).filter(&wanted))
@@ -111,7 +111,7 @@ fn exits_are_seen() {
     }
 }
 
-/// A finalizer keeps the object when the kubelet has let it go, with the last status that was written.
+/// A pod with a finalizer, which keeps the object after the kubelet has released it, with the last status written.
 fn held(name: &str, behaviour: &str, grace: u64) -> Value {
     let mut pod = pod(name, behaviour);
     pod["metadata"]["finalizers"] = json!(["stagecoach.test/hold"]);
@@ -268,7 +268,7 @@ fn logs_are_read_from_their_end() {
 
 #[test]
 fn a_silent_node_keeps_its_pods() {
-    // a plane of its own, with a node controller that gives a node up after seconds
+    // a separate control plane, whose node controller gives a node up after seconds
     let impatient = ["--node-monitor-period=1s", "--node-monitor-grace-period=5s"];
     let flags = impatient.map(|flag| (Component::ControllerManager, flag.to_owned())).to_vec();
     let plane = ControlPlane::start_with(Settings { flags });

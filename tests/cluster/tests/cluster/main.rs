@@ -1,4 +1,4 @@
-//! The cluster of the tests, and what needs an API server but no operator: chart, CRD and network policies.
+//! The cluster for tests, and the tests that need an API server but no operator: chart, CRD and network policies.
 
 mod chart;
 mod crd;

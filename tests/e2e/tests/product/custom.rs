@@ -1,4 +1,4 @@
-//! Bring your own trainer: a program that knows torchrun's variables and nothing of us.
+//! A custom trainer: a program that knows torchrun's variables and nothing of Stagecoach.
 
 use serde_json::json;
 use stagecoach_e2e::{E2eJob, Product};

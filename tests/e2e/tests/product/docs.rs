@@ -1,13 +1,13 @@
-//! The documentation's first job, command by command, as a newcomer types it.
+//! The first job of the documentation, command by command, as a new user types it.
 
 use std::path::Path;
 use std::process::Command;
 
 use stagecoach_e2e::{Product, texts};
 
-/// The folder of kubectl, on this machine.
+/// The variable with the folder of kubectl on this machine.
 const TOOLS: &str = "STAGECOACH_CLUSTER_TOOLS";
-/// The time limit of the whole page.
+/// The time limit in seconds for the whole page.
 const SECONDS: &str = "900";
 const PAGE: &str = include_str!("../../../../docs/FIRST-JOB.md");
 
@@ -18,7 +18,7 @@ fn the_first_job_is_as_its_page_says() {
     let _namespace = Namespace(&product);
     let repository = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().unwrap();
     let folder = product.node.folder().join("reader");
-    // the page's commands are run from the repository's root; here they write beside it, and find the plays fetched
+    // the page's commands run in the repository's root; here they run in a folder beside it, with the plays fetched
     let corpus = folder.join("workspace/corpus");
     std::fs::create_dir_all(&corpus).unwrap();
     let copied = Command::new("cp").arg("-r").arg(texts()).arg(&corpus).status().unwrap();
@@ -32,7 +32,7 @@ fn the_first_job_is_as_its_page_says() {
     let path = [TOOLS, "PATH"].map(|name| std::env::var(name).unwrap()).join(":");
     let mut reader = Command::new("timeout");
     reader.args(["--verbose", SECONDS, "bash", "page.sh"]).current_dir(&folder);
-    // its last command compares the result with that of the same job, undisturbed, on this machine
+    // the page's last command compares the result with that of the same job on this machine, undisturbed
     let output = reader
         .env("KUBECONFIG", folder.join("kubeconfig"))
         .env("KUBECACHEDIR", folder.join("kubectl"))
@@ -45,8 +45,8 @@ fn the_first_job_is_as_its_page_says() {
     assert!(said.contains("the same\n"), "{said}");
 }
 
-/// The page's commands in their order. What a reader looks at until it changes is waited for, and the job is shorter:
-/// nobody has to type while it trains.
+/// The page's commands in order. Instead of watching the output, the script waits for the change. The job is shorter,
+/// since nobody has to type while it trains.
 fn commands(page: &str) -> String {
     let page = page.replace("steps: 1000", "steps: 300").replace("step-00001000", "step-00000300");
     let mut lines = String::new();

@@ -1,4 +1,4 @@
-//! `kubectl drain`: all stages save at one step and leave; uncordoned, the node gets them back.
+//! `kubectl drain`: all stages save at one step and leave, and return to the node when it is uncordoned.
 
 use std::collections::BTreeMap;
 
@@ -19,7 +19,7 @@ fn a_drained_node_loses_no_step() {
             let node = product.node.name();
             product.kubectl(&["drain", node, "--ignore-daemonsets", "--delete-emptydir-data", "--timeout=120s"])
         });
-        // the kubelet writes how a container ended before its pod goes
+        // the kubelet writes a container's exit before it deletes the pod
         let mut ends: BTreeMap<String, Value> = BTreeMap::new();
         until("all stages to end", 120, || {
             for pod in job.all_pods() {
@@ -38,18 +38,18 @@ fn a_drained_node_loses_no_step() {
                 serde_json::from_str(end["message"].as_str().unwrap()).unwrap()
             })
             .collect();
-        // stage 0 is the one that commits
+        // stage 0 commits the checkpoint
         let saved = told[0]["checkpoint"]["step"].as_u64().unwrap();
         assert!(told.iter().all(|told| told["step"] == saved), "{told:#?}");
         assert!(job.folder.join(format!("checkpoints/step-{saved:08}/manifest.json")).exists());
     });
     drop(cordoned);
     assert_eq!(job.complete(), *on_this_machine(product.node.folder()));
-    // whether it counts depends on who saw it: the operator was drained with them
+    // `restarts.counted` depends on whether an operator saw the drain, since the drain also evicts the operator
     assert_eq!(job.get()["status"]["restarts"]["total"], 1);
 }
 
-/// Until it is dropped, the node takes no pods: those of the next test either, if this one fails.
+/// A node that takes no pods until this is dropped. The drop also restores it for the next test if this one fails.
 struct Cordoned<'p>(&'p Product);
 
 impl Drop for Cordoned<'_> {

@@ -1,14 +1,14 @@
-//! Stages that die in every way a cluster has, each at a random moment; and the operator with them.
+//! Stages die in every way that a cluster has, each at a random moment, with or without the operator.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde_json::{Value, json};
 use stagecoach_e2e::{E2eJob, Product, on_this_machine};
 
-/// Bytes that are left to a trainer before it has none.
+/// The bytes that a trainer may still allocate when its memory limit is lowered.
 const SPARE: u64 = 1 << 20;
 
-/// How a stage is lost.
+/// The ways in which a stage is lost.
 const FAULTS: [&str; 4] = ["delete", "delete --force", "kill -9", "out of memory"];
 
 #[test]
@@ -40,12 +40,14 @@ fn lose_stages(product: &Product, name: &str, changes: Value, with_operator: boo
     for (n, fault) in (0..).zip(FAULTS) {
         job.wait_phase("Running");
         job.wait_step(job.step() + 1 + draws.below(40));
-        // never the same twice in a row: a stage that is lost twice without a new step between takes the group with it
+        // a stage that is lost twice without a new step between takes the group with it, so no stage is lost twice in a
+        // row
         let stage = (first + n) % 3;
         let (attempt, restarts, pods) = (job.attempt(), job.restarts(), job.pod_uids());
         println!("{name}: {fault} of stage {stage} at step {}", job.step());
         if with_operator {
-            // first: it would replace the stage and then die, and the job might be complete before another one leads
+            // the operator dies first: it might replace the stage and then die, and the job might complete before
+            // another one leads
             product.kill_operators();
         }
         lose(&job, fault, stage);
@@ -53,7 +55,7 @@ fn lose_stages(product: &Product, name: &str, changes: Value, with_operator: boo
             job["status"]["restarts"]["total"].as_u64() > Some(restarts) && job["status"]["phase"] == "Running"
         });
         let after = match fault {
-            // the stage is replaced before the kubelet knows how it ended
+            // the operator replaces the stage before the kubelet knows its exit
             "kill -9" | "out of memory" => {
                 job.wait("told how it ended", |job| job["status"]["lastFailure"]["exitCode"].is_number())
             }
@@ -62,13 +64,13 @@ fn lose_stages(product: &Product, name: &str, changes: Value, with_operator: boo
         let failure = &after["status"]["lastFailure"];
         println!("{name}: {} {}", failure["reason"], failure["message"]);
         match fault {
-            // all left together, with a checkpoint: none of them is to blame
-            // unless nobody was there to see how they left
+            // all stages leave together, with a checkpoint, so no stage is to blame, unless no operator saw how they
+            // left
             "delete" => assert!(failure["reason"] == "Drained" || with_operator, "{failure:#}"),
             "out of memory" => {
                 assert_eq!((&failure["reason"], &failure["stage"]), (&json!("OutOfMemory"), &json!(stage)))
             }
-            // the kubelet asks it to leave all the same: if there is time, the others leave with it
+            // the kubelet asks the stage to leave in this case too: if there is time, the others leave with it
             "delete --force" => assert!(failure["stage"] == stage || failure["reason"] == "Drained", "{failure:#}"),
             _ => assert_eq!(failure["stage"], stage, "{failure:#}"),
         }
@@ -77,7 +79,7 @@ fn lose_stages(product: &Product, name: &str, changes: Value, with_operator: boo
             let (_, since) = log.rsplit_once("going on after step").unwrap_or_else(|| panic!("{log}"));
             assert!(since.contains("which was in memory"), "{log}");
         }
-        // the lost pod goes once its end is told
+        // the lost pod is deleted once its exit is reported
         let mut now = Vec::new();
         job.wait("of as many pods as before", |_| {
             now = job.pod_uids();
@@ -96,7 +98,7 @@ fn lose_stages(product: &Product, name: &str, changes: Value, with_operator: boo
     assert_eq!(job.complete(), *on_this_machine(product.node.folder()));
 }
 
-/// Loses a stage.
+/// Makes the job lose a stage by this fault.
 fn lose(job: &E2eJob, fault: &str, stage: u32) {
     let pod = job.pod(stage);
     let mut starved = None;
@@ -112,7 +114,7 @@ fn lose(job: &E2eJob, fault: &str, stage: u32) {
     }
 }
 
-/// Draws from a seed that is printed: STAGECOACH_SEED repeats them.
+/// Random numbers from a seed that is printed. STAGECOACH_SEED sets the seed.
 struct RandomFaults(u64);
 
 impl RandomFaults {
@@ -123,9 +125,9 @@ impl RandomFaults {
         RandomFaults(seed)
     }
 
-    /// A number below `n`.
+    /// The next number below `n`.
     fn below(&mut self, n: u64) -> u64 {
-        // Knuth's multiplier; the upper bits are the random ones
+        // the multiplier is Knuth's; its upper bits are the random ones
         self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         (self.0 >> 33) % n
     }

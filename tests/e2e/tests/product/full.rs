@@ -1,4 +1,4 @@
-//! A volume without room: training continues, and everybody is told.
+//! A volume without room: training continues, and status, events and logs report it.
 
 use std::fs::File;
 use std::io::Write;
@@ -31,11 +31,11 @@ fn a_full_volume_stops_no_training_and_heals_by_itself() {
 
     let healthy = |job: &Value| condition_of(job, "CheckpointsHealthy").unwrap_or_default();
     let told = job.wait("told to be full", |job| {
-        // what is pruned meanwhile makes no room either
+        // the loop also fills the room that pruning frees
         while file.write_all(&[0; 64 << 10]).and_then(|()| file.sync_data()).is_ok() {}
         healthy(job)["reason"] == "SavingFails"
     });
-    drop(file); // or it would keep its room when it is removed
+    drop(file); // an open file would keep its room after it is removed
     assert!(healthy(&told)["message"].as_str().unwrap().contains("No space left"), "{:#}", told["status"]);
     let progress = |job: &Value| job["status"]["progress"]["step"].as_u64().unwrap_or_default();
     let step = progress(&told);

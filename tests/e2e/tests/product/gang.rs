@@ -1,4 +1,4 @@
-//! Four stages on three GPUs start when there is a fourth, and not before.
+//! Four stages that need a GPU each start when a fourth GPU exists, and not before.
 
 use serde_json::{Value, json};
 use stagecoach_cluster::condition_of;

@@ -1,4 +1,4 @@
-//! Real pods of the real images, installed by the real chart, on a real node, trained on real text: `make e2e`.
+//! Tests of real pods with the real images, installed by the real chart on a real node, on real texts: `make e2e`.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod custom;

@@ -1,9 +1,9 @@
-//! A job that trains on without a replica whose pod finds no node.
+//! A job that continues to train without a replica whose pod finds no node.
 
 use serde_json::json;
 use stagecoach_e2e::{E2eJob, Product, run_on_this_machine};
 
-/// A node that takes no pods. It does again when this is dropped.
+/// A node that takes no pods until this is dropped.
 struct Cordoned<'p>(&'p Product, String);
 
 impl Cordoned<'_> {

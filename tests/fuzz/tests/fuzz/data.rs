@@ -1,4 +1,4 @@
-//! Texts and tokenizers.
+//! Fuzzes readers of texts and tokenizers.
 
 use std::fs;
 use std::path::Path;
@@ -67,7 +67,7 @@ fn parquet() -> Vec<u8> {
     bytes
 }
 
-/// Reads a corpus file of that name.
+/// Fuzzes the reader of a corpus file with this name.
 fn corpus(name: &str, cases: u32, valid: &[u8]) {
     let folder = tempfile::tempdir().unwrap();
     let root = folder.path();

@@ -1,4 +1,4 @@
-//! Messages from a network.
+//! Fuzzes readers of messages from a network.
 
 use std::collections::BTreeMap;
 use std::io::Read;
@@ -49,7 +49,7 @@ fn sessions(secret: &GroupSecret) -> (Session, Session) {
 }
 
 proptest! {
-    /// Nobody without the key gets further, whatever he makes of somebody else's messages.
+    /// A handshake fails without the key, for every change of another's messages.
     #[test]
     fn handshakes(changes in mutations()) {
         let secret = GroupSecret::generate(7).unwrap();
@@ -66,7 +66,7 @@ proptest! {
         }
     }
 
-    /// Records are read as they were sent up to the one that is changed, and nothing of that.
+    /// A reader returns records as they were sent up to the changed record, and nothing of that record.
     #[test]
     fn encrypted_records(payloads in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..300), 1..4), changes in mutations()) {
         use std::io::Write;

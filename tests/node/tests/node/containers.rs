@@ -1,4 +1,4 @@
-//! The node itself: it runs real containers under restricted security, and can be disturbed. `make e2e` starts one.
+//! The node: it runs real containers under restricted security, and tests can disturb it. `make e2e` starts one.
 
 use std::io::{ErrorKind, Write};
 
@@ -32,7 +32,7 @@ struct Smoke {
     node: TestNode,
 }
 
-/// A pod that keeps to the restricted standard.
+/// A pod that complies with the restricted standard.
 fn pod(name: &str, arguments: &[&str], container: Value, spec: Value) -> Value {
     let mut main = json!({
         "name": "main",
@@ -77,7 +77,7 @@ impl Smoke {
         self.node.get(&format!("/api/v1/namespaces/{NAMESPACE}/pods/{name}")).unwrap()
     }
 
-    /// The status of a pod's container, once `accepted` takes it.
+    /// The status of a pod's container, once it fulfils `accepted`.
     fn container(&self, pod: &str, what: &str, accepted: impl Fn(&Value) -> bool) -> Value {
         until(&format!("{pod} to be {what}"), 90, || {
             let status = self.get(pod)["status"]["containerStatuses"][0].clone();
@@ -119,7 +119,7 @@ impl Smoke {
         self.running("visitor");
         let said = self.kubectl(&["exec", "visitor", "--", "/probe", "lookup", "pages:80"]);
         assert!(said.contains("says 200 OK: web GET /"), "{said}");
-        // an operator asks the API server, which refuses to be asked without TLS
+        // an operator uses the API server, which answers a request without TLS with an error
         let said = self.kubectl(&["exec", "visitor", "--", "/probe", "lookup", "kubernetes.default.svc:443"]);
         assert!(said.contains("[10.96.0.1]") && said.contains("HTTPS"), "{said}");
     }
@@ -134,7 +134,7 @@ impl Smoke {
         self.node.restart_containerd();
         self.node.restart_api_server();
         assert_eq!(self.node.container(uid, "main").process_id(), process);
-        // all of them work together again
+        // all restarted parts work together again
         self.create(&self::pod("later", &["sleep"], json!({}), json!({}))).unwrap();
         self.running("later");
         let now = self.get("web");
@@ -161,7 +161,7 @@ impl Smoke {
         drop(container.squeeze(MIB));
         assert_eq!(container.memory_limit(), before, "the limit was not restored");
 
-        // it holds what it has and asks for no more
+        // the container keeps its memory and allocates no more
         let starved = container.starve(4 * MIB);
         let status = self.container("eater", "killed", |status| !status["state"]["terminated"].is_null());
         assert_eq!(status["state"]["terminated"]["reason"], "OOMKilled", "{status}");

@@ -1,4 +1,5 @@
-//! A node leaves nothing on the machine, however it ends. `make e2e` runs this when its own has ended.
+//! A node leaves nothing on the machine, in whatever way it ends. `make e2e` runs this test after its own node has
+//! ended.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -7,7 +8,7 @@ use std::process::{Child, Command, Output, Stdio};
 use stagecoach_cluster::until;
 use stagecoach_node::{TestNode, images};
 
-/// The additions of a node to a machine, as lines: none of them may be left.
+/// The traces that a node leaves on a machine, one a line. None of them may remain.
 fn traces() -> BTreeSet<String> {
     let mut all = BTreeSet::new();
     let mut add = |kind: &str, lines: Vec<String>| all.extend(lines.into_iter().map(|line| format!("{kind} {line}")));
@@ -66,7 +67,7 @@ impl Machine {
         assert!(output.status.success(), "{}", complaint(&output));
     }
 
-    /// Nothing is left but the logs, and no process of those in `ids` lives.
+    /// Asserts that only logs are left, and that no process in `ids` lives.
     #[track_caller]
     fn expect_nothing_left(&self, ids: &[i32]) {
         until("the links of pods to go", 10, || {
@@ -83,7 +84,7 @@ impl Machine {
 }
 
 impl Drop for Machine {
-    /// A test that fails half-way must not delete what is mounted.
+    /// Ends the node, since after a failure the removal of the scratch folder must not delete the content of mounts.
     fn drop(&mut self) {
         let _ = self.command(&["down", self.folder().to_str().unwrap()]).status();
     }
@@ -107,7 +108,7 @@ fn processes() -> Vec<i32> {
 }
 
 fn signal(child: &Child, signal: i32) {
-    // SAFETY: a plain system call on a child that was not waited for.
+    // SAFETY: a plain system call on a child that has not been waited for.
     unsafe { libc::kill(child.id() as i32, signal) };
 }
 
@@ -118,7 +119,7 @@ fn nothing_is_left_however_a_node_ends() {
     let machine = Machine { before: traces(), scratch, images: images() };
     let folder = machine.folder();
 
-    // a whole life, ended after its most important processes have died
+    // a node that is started and then ended after its most important processes have died
     let output = machine.up(&folder).wait_with_output().unwrap();
     assert!(output.status.success(), "{}", complaint(&output));
     let node = TestNode::attach(&folder);
@@ -142,11 +143,11 @@ fn nothing_is_left_however_a_node_ends() {
     }
     machine.down();
     machine.expect_nothing_left(&ids);
-    // there is nothing to end, whether a folder is named or not
+    // `down` without a node succeeds, with and without a folder
     machine.down();
     assert!(machine.command(&["down"]).status().unwrap().success());
 
-    // interrupted, it takes back what it did; killed, it leaves that to `down`
+    // an interrupted `up` removes what it made; a killed one leaves that to `down`
     for (name, how) in [("etcd", libc::SIGINT), ("kubelet", libc::SIGKILL)] {
         let child = machine.up(&folder);
         let record = folder.join(format!("processes/{name}.json"));

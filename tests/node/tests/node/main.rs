@@ -1,4 +1,5 @@
-//! The node before what `make e2e` does with it: both need root, and one of them a machine without a node.
+//! Tests of the node itself, before the tests of `make e2e` use it. Both need root, and one needs a machine without a
+//! node.
 
 mod containers;
 mod ends;

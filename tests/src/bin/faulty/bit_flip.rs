@@ -1,5 +1,5 @@
-//! A stage whose hardware computes wrong: a bit of what a kernel has computed is flipped. The linker uses these
-//! functions instead of two of the trainer's kernels (`--wrap`), which every decoder layer calls, forward and backward.
+//! A stage whose hardware computes wrongly: one bit of a kernel's result is flipped. The linker replaces two of the
+//! trainer's kernels by these functions (`--wrap`). Every decoder layer calls both kernels, forward and backward.
 
 use std::ffi::c_int;
 use std::sync::OnceLock;
@@ -29,7 +29,7 @@ unsafe extern "C" {
 }
 
 /// # Safety
-/// As the kernel's.
+/// The requirements are those of the kernel.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn __wrap_sc_rms_norm(
     x: *mut C_tensor,
@@ -38,7 +38,7 @@ unsafe extern "C" fn __wrap_sc_rms_norm(
     y: *mut *mut C_tensor,
     rstd: *mut *mut C_tensor,
 ) -> c_int {
-    // SAFETY: the caller's arguments; `y` is a tensor afterwards.
+    // SAFETY: the arguments are the caller's, and `y` is a tensor after the call.
     unsafe {
         let rc = __real_sc_rms_norm(x, weight, eps, y, rstd);
         flip_if_due("output", *y);
@@ -47,7 +47,7 @@ unsafe extern "C" fn __wrap_sc_rms_norm(
 }
 
 /// # Safety
-/// As the kernel's.
+/// The requirements are those of the kernel.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn __wrap_sc_rms_norm_backward(
     dy: *mut C_tensor,
@@ -59,7 +59,7 @@ unsafe extern "C" fn __wrap_sc_rms_norm_backward(
     dweight: *mut *mut C_tensor,
     y: *mut *mut C_tensor,
 ) -> c_int {
-    // SAFETY: the caller's arguments; `dx` and `dweight` are tensors afterwards.
+    // SAFETY: the arguments are the caller's, and `dx` and `dweight` are tensors after the call.
     unsafe {
         let rc = __real_sc_rms_norm_backward(dy, x, weight, rstd, residual_gradient, dx, dweight, y);
         flip_if_due("input-gradient", *dx);
@@ -68,10 +68,10 @@ unsafe extern "C" fn __wrap_sc_rms_norm_backward(
     }
 }
 
-/// Flips a bit of the first value of `tensor`, if it is the fault of this process that calls for `result` do.
+/// Flips a bit of the first value of `tensor`, if this process has a fault for `result` in this call.
 ///
 /// # Safety
-/// A tensor in this process's memory that nobody else uses, fp32 or bf16.
+/// `tensor` is an fp32 or bf16 tensor in this process's memory that nobody else uses.
 unsafe fn flip_if_due(result: &str, tensor: *mut C_tensor) {
     static FAULT: OnceLock<Option<BitFlip>> = OnceLock::new();
     static CALLS: AtomicU64 = AtomicU64::new(0);
@@ -86,10 +86,10 @@ unsafe fn flip_if_due(result: &str, tensor: *mut C_tensor) {
         return;
     }
     const BFLOAT16: c_int = 15;
-    // SAFETY: the caller vouches for the tensor: its first value has four bytes, or two.
+    // SAFETY: by the caller's contract the pointer is a tensor, whose first value has four or two bytes.
     unsafe {
         let bytes = if at_scalar_type(tensor) == BFLOAT16 { 2 } else { 4 };
-        // a bit of the mantissa that matters
+        // the bit belongs to the mantissa and is high enough to change a loss
         *at_data_ptr(tensor).cast::<u8>().add(bytes - 2) ^= 1 << 2;
     }
 }

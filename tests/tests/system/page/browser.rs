@@ -8,7 +8,8 @@ use stagecoach_tests::{Launched, TestJob, corpus, signal};
 
 use super::{Serving, job, long_run, printed};
 
-/// The elements of the page that are wider than the window, and where the page itself is: none, if it fits.
+/// An expression for the elements that are wider than the window, or `page` if only the page itself is. It is empty if
+/// the page fits.
 pub(super) const OVERFLOW: &str = "document.documentElement.scrollWidth > document.documentElement.clientWidth \
     ? [...document.querySelectorAll('body *')].filter(e => e.getBoundingClientRect().right > innerWidth + 1) \
         .map(e => e.tagName + '#' + e.id + '.' + e.className).join(' ') || 'page' : ''";
@@ -38,13 +39,13 @@ fn a_browser_follows_a_run_zooms_by_keys_and_asks_nobody_else() {
     let step = "Number(document.querySelector('#figures dd').innerText.replaceAll(',', ''))";
     let before = browser.value(step).as_u64().unwrap();
     browser.wait("later steps", &format!("{step} > {}", before + 20));
-    // the chart is as wide as the window has place for
+    // the chart is as wide as the window allows
     browser.wait(
         "a chart of this width",
         "document.querySelector('#loss .chart').width.baseVal.value === document.querySelector('.plot').clientWidth",
     );
 
-    // by keys alone
+    // with keys alone
     browser.wait_for_focus("the chart", "document.activeElement.classList.contains('plot')");
     browser.press("+");
     browser.wait("half of the steps", &format!("location.search.includes('from=') && {} > 20", first_shown()));
@@ -57,7 +58,7 @@ fn a_browser_follows_a_run_zooms_by_keys_and_asks_nobody_else() {
     browser.press("0");
     browser.wait("all steps", &format!("location.search === '' && {} === 1", first_shown()));
     assert_eq!(browser.value("document.activeElement.classList.contains('plot')"), true, "updates keep the focus");
-    // by the mouse
+    // with the mouse
     let place = browser.value(
         "(r => [r.left, r.top, r.width, r.height])(document.querySelector('#loss .chart').getBoundingClientRect())",
     );
@@ -70,7 +71,7 @@ fn a_browser_follows_a_run_zooms_by_keys_and_asks_nobody_else() {
         "the part that was dragged over",
         &format!("/from=\\d+&to=\\d+/.test(location.search) && {} > 20", first_shown()),
     );
-    // by a link, which works without a script too
+    // with a link, which also works without a script
     browser.value("document.querySelector('[data-zoom=all]').focus()");
     browser.press("Enter");
     browser.wait("all steps", &format!("location.search === '' && {} === 1", first_shown()));
@@ -100,13 +101,13 @@ fn a_browser_follows_a_run_zooms_by_keys_and_asks_nobody_else() {
     let requests = browser.requests();
     assert!(requests.len() > 5 && requests.iter().all(|url| url.starts_with(&page.url())), "{requests:#?}");
 
-    // what the policy forbids does not happen
+    // the browser blocks what the policy forbids
     let inline = "(s => { s.textContent = 'window.inline = 1'; document.body.append(s); return window.inline ?? 0; })(document.createElement('script'))";
     assert_eq!(browser.value(inline), 0);
     assert_eq!(browser.value("fetch('http://127.0.0.2:1/').then(() => 'sent', error => error.name)"), "TypeError");
     let style = "(d => { d.innerHTML = '<p style=\"color: rgb(1, 2, 3)\">x</p>'; document.body.append(d); return getComputedStyle(d.firstChild).color; })(document.createElement('div'))";
     assert_ne!(browser.value(style), "rgb(1, 2, 3)");
-    // the run ends, and the page says that it is old
+    // the run ends, and the page says that its content is old
     launched.interrupt(workspace.path());
     browser.wait("the lost connection", "document.querySelector('#connection').innerText.startsWith('Not connected')");
 }

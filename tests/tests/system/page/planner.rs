@@ -1,4 +1,4 @@
-//! The planner's page: what it shows is what `stagecoach plan` says, and a real browser changes it.
+//! The planner's page: it shows the output of `stagecoach plan`, and a real browser changes the plan.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -22,7 +22,7 @@ fn plan(workspace: &Path, arguments: &[&str]) -> Command {
     command
 }
 
-/// The text of that element.
+/// The output of `stagecoach plan`.
 fn said(workspace: &Path, arguments: &[&str]) -> String {
     let output = plan(workspace, arguments).output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
@@ -63,7 +63,7 @@ fn planner_shows_what_the_command_says() {
             assert!(body.contains(note), "{query}: no {note} in {body}");
         }
     }
-    // a field that is given twice is no reason for a page without a plan
+    // a field that is given twice still yields a page with a plan
     assert!(page.get(&format!("{}?stages=2&stages=3", page.path)).0.starts_with("HTTP/1.1 200"));
     assert!(page.get("/plan").0.starts_with("HTTP/1.1 404"));
 }
@@ -94,7 +94,7 @@ fn planner_follows_the_keys_and_asks_nobody_else() {
     browser.open(&page.url());
     browser.wait("the plan of the job", &format!("{STAGES} === 3"));
 
-    // one stage less, and what is written into the job
+    // one stage less, and the lines to write into the job
     browser.wait_for_focus("the stages", &field("stages"));
     browser.press("ArrowDown");
     browser.wait("two stages", &format!("{STAGES} === 2"));
@@ -120,7 +120,7 @@ fn planner_follows_the_keys_and_asks_nobody_else() {
     let expected = bubble(&said(workspace.path(), &set));
     let shown = "[...document.querySelectorAll('#plan dt')].find(e => e.innerText === 'bubble').nextSibling.innerText";
     assert_eq!(browser.value(shown), json!(expected));
-    // what Auto would take follows, with this choice marked
+    // the choice of Auto follows, with the current schedule marked
     browser.wait("what Auto takes", "document.querySelector('#auto').ariaBusy === null && document.querySelector('#auto [aria-current]')?.innerText.startsWith('ZBVZeroBubble')");
     // a slow stage and slow links
     browser.wait_for_focus("the speed", &field("speed"));
@@ -128,7 +128,7 @@ fn planner_follows_the_keys_and_asks_nobody_else() {
     "0.5".chars().for_each(|key| browser.press(&key.to_string()));
     let longer = "document.querySelector('#plan dd.note').innerText.includes('longer than the job')";
     browser.wait("a longer step", &format!("location.search.includes('speed=0.5') && {longer}"));
-    // the address shows the same again, which a link and a reload do
+    // a reload or a link of the address shows the same plan again
     let address = browser.value("location.href");
     let step = browser.value("document.querySelector('#plan dd').innerText");
     browser.open(address.as_str().unwrap());

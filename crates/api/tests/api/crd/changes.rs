@@ -1,4 +1,4 @@
-//! The table of what a change of a field does has a row for every field, and the documentation says the same.
+//! The table of the effects of a changed field has a row for every field, and the documentation says the same.
 
 use std::collections::BTreeSet;
 

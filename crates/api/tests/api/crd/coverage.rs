@@ -1,5 +1,5 @@
-//! Every demand of the CRD has a row that breaks it: each bound, enum, required field, level at which one can mistype,
-//! each list with keys, and each rule in CEL.
+//! Every demand of the CRD has a row that breaks it: each bound, enum and required field, each level at which a field
+//! can be mistyped, each list with keys, and each rule in CEL.
 
 use std::collections::BTreeSet;
 
@@ -23,7 +23,7 @@ fn every_demand_of_the_schema_has_a_row() {
     assert_eq!(lacking, BTreeSet::new(), "no row breaks these");
 }
 
-/// A rule: the field that its refusal names, its sentence, and whether it is about a change.
+/// A rule: the field that its refusal names, its sentence, and whether it applies to a change.
 struct CrdRule {
     field: String,
     message: String,
@@ -44,7 +44,7 @@ fn rules() -> Vec<CrdRule> {
     rules
 }
 
-/// The sentences that a rule may give: an expression chooses one of its "sentences", or one of its 'spec.names', to
+/// The sentences that a rule may give. An expression chooses one of its "sentences", or one of its 'spec.names', to
 /// which it adds "the rest".
 fn messages(message: &str, expression: &str) -> Vec<String> {
     let mut sentences: Vec<String> = expression.split('"').skip(1).step_by(2).map(str::to_owned).collect();
@@ -55,10 +55,10 @@ fn messages(message: &str, expression: &str) -> Vec<String> {
     sentences
 }
 
-/// Whether words such as `spec.data: Invalid value: … is missing` are those of the rule.
+/// Whether words such as `spec.data: Invalid value: … is missing` belong to the rule.
 fn is_of(words: &str, rule: &CrdRule) -> bool {
     let Some((field, message)) = words.split_once(": Invalid value: … ") else { return false };
-    // positions become brackets
+    // positions in lists become empty brackets
     let field: String = field.chars().filter(|letter| !letter.is_ascii_digit()).collect();
     field == rule.field && rule.message.contains(message)
 }
@@ -76,7 +76,7 @@ fn every_rule_has_a_row() {
     }
 }
 
-/// A row that breaks nothing in the schema must be one for a rule, or a word of the API server itself.
+/// A row that breaks nothing in the schema must break a rule, or must have the API server's own words.
 #[test]
 fn every_row_is_about_something_in_the_crd() {
     let (root, rules) = (root(), rules());

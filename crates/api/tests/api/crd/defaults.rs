@@ -1,4 +1,4 @@
-//! The API server's defaults equal Rust's.
+//! The defaults of the API server equal the defaults in Rust.
 
 use serde_json::{Value, json};
 use stagecoach_api::parse;
@@ -6,7 +6,7 @@ use stagecoach_api::parse;
 use super::rows::{job, rows};
 use super::schema::{broken, properties, root, walk};
 
-/// The API server's defaulting: an absent field gets its default, and then the fields within get theirs.
+/// The API server's defaulting: an absent field gets its default first, and then the fields within it get theirs.
 fn fill_in(schema: &Value, value: &mut Value) {
     for (name, below) in properties(schema) {
         if let (Some(object), Some(default)) = (value.as_object_mut(), below.get("default"))
@@ -23,7 +23,7 @@ fn fill_in(schema: &Value, value: &mut Value) {
     }
 }
 
-/// 1 is 1.0.
+/// Turns all numbers into floats, so that 1 equals 1.0.
 fn floats(value: &Value) -> Value {
     match value {
         Value::Number(number) => json!(number.as_f64()),
@@ -65,7 +65,8 @@ fn filling_in_changes_no_job() {
     }
 }
 
-/// A list's key must be there, or the list can't be merged; nothing else of the template or the status is filled in.
+/// Only the keys of lists have defaults, because a list can't be merged without them. Nothing else of the template or
+/// the status is filled in.
 #[test]
 fn nothing_is_filled_in_where_kubernetes_or_the_operator_decides() {
     let mut found = Vec::new();

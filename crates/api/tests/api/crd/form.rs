@@ -1,4 +1,4 @@
-//! Kubernetes' requirements of the form, and kubectl's output.
+//! Kubernetes' requirements for the form of the CRD, and kubectl's output.
 
 use std::collections::BTreeMap;
 
@@ -160,10 +160,10 @@ fn every_word_is_spelled_as_in_the_types() {
     assert_eq!(found, expected);
 }
 
-/// The full job has every field, so that nothing of the types is missing in the schema, nor the other way round.
+/// The full job has every field, so that no field of the types is missing in the schema, nor the reverse.
 #[test]
 fn the_types_and_the_schema_have_the_same_fields() {
-    // Written by Rust's own serializer: what the types call their fields.
+    // Rust's own serializer writes the names that the types give their fields.
     let full = stagecoach_api::parse(include_str!("../../jobs/full.yaml"), "full.yaml").unwrap();
     let full = serde_json::to_value(&full).unwrap();
     let mut missing = Vec::new();

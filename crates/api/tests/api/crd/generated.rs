@@ -1,5 +1,5 @@
-//! Rows for the parts of the schema that are long and alike, one for each of their demands: the pod template, which is
-//! Kubernetes' own, and the status, which only the operator writes.
+//! Rows for the long and uniform parts of the schema, one for each of their demands: the pod template, which comes from
+//! Kubernetes, and the status, which only the operator writes.
 
 use serde_json::{Value, json};
 
@@ -31,7 +31,7 @@ pub(super) fn rows() -> Vec<Row> {
     rows
 }
 
-/// Breaks one demand at a time, and hands over the value of the whole part with the words that it gets.
+/// Breaks one demand at a time, and passes on the value of the whole part with the expected words of its refusal.
 struct Breaker<F> {
     broken: F,
 }
@@ -61,7 +61,7 @@ impl<F: FnMut(Value, String)> Breaker<F> {
     }
 }
 
-/// A value that breaks the demand and no other, and what the API server says of it.
+/// A value that breaks this demand and no other, and the API server's words about it.
 fn broken(schema: &Value, demand: &str, at: &str) -> (Value, String) {
     let mut sample = schema::sample(schema);
     let number = |key: &str| schema[key].as_i64().unwrap();

@@ -1,5 +1,5 @@
-//! The CustomResourceDefinition, without a cluster: its form, its defaults, and that no demand in it lacks a manifest
-//! that breaks it. The same manifests meet a real API server in the tests of the cluster.
+//! Tests of the CustomResourceDefinition without a cluster: its form, its defaults, and a manifest that breaks each of
+//! its demands. The tests of the cluster apply the same manifests to a real API server.
 
 mod changes;
 mod coverage;

@@ -1,4 +1,4 @@
-//! Every row against what Rust says: reading refuses it, or `validate` does, or neither and the row says why.
+//! Compares every row with Rust: reading refuses it, or `validate` does, or neither does and the row says why.
 
 use serde_json::Value;
 use stagecoach_api::{Problem, parse};
@@ -39,7 +39,7 @@ fn the_samples_are_accepted() {
     }
 }
 
-/// A change is refused for what it changes, not for what it makes of the job.
+/// A change is refused because of the change itself, not because of the job that results.
 #[test]
 fn every_transition_leads_to_a_job_that_could_be_created() {
     for transition in transitions() {

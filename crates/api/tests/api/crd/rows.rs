@@ -3,34 +3,34 @@
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
-/// A manifest and what is said of it.
+/// A manifest and the words of its refusals.
 #[derive(Clone, Debug)]
 pub(super) struct Row {
     /// The whole object.
     pub(super) manifest: Value,
-    /// The fields that it changes.
+    /// The fields that the row changes.
     pub(super) changed: Vec<String>,
-    /// Words of what reading says.
+    /// Words of the error when the manifest is read.
     pub(super) parse: Option<String>,
-    /// Words of what `validate` says.
+    /// Words of the error of `validate`.
     pub(super) validate: Option<String>,
-    /// Words of what the API server says.
+    /// Words of the API server's refusal.
     pub(super) server: Option<String>,
-    /// Why only one side refuses it.
+    /// The reason why only one side refuses it.
     pub(super) why: Option<String>,
 }
 
-/// A change of a job that exists.
+/// A change of an existing job.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(super) struct Transition {
-    /// Fields that the job is created with.
+    /// Fields with which the job is created.
     pub(super) before: Map<String, Value>,
-    /// Its status.
+    /// The job's status.
     pub(super) status: Option<Value>,
     /// Fields that change.
     pub(super) set: Map<String, Value>,
-    /// Words of the refusal; none if it is accepted.
+    /// Words of the refusal; `None` if the change is accepted.
     pub(super) refused: Option<String>,
 }
 
@@ -65,7 +65,7 @@ pub(super) fn transitions() -> Vec<Transition> {
     serde_saphyr::from_str(include_str!("../../data/transitions.yaml")).unwrap()
 }
 
-/// A job of `../jobs` as a user creates it: without what only an API server writes.
+/// A job of `../jobs` as a user creates it, without the fields that only an API server writes.
 pub(super) fn job(name: &str) -> Value {
     let text = match name {
         "minimal" => include_str!("../../jobs/minimal.yaml"),
@@ -109,7 +109,7 @@ fn expand(written: &Written) -> Vec<Row> {
     written.each.iter().map(one).collect()
 }
 
-/// Gives the field at `spec.data.paths[0]` a value, or takes it out; what is missing on the way is made.
+/// Sets or removes the field at a path such as `spec.data.paths[0]`. Missing levels on the way are created.
 pub(super) fn put(root: &mut Value, path: &str, value: Option<Value>) {
     let pointer = path.replace('[', ".").replace(']', "");
     let (parents, last) = pointer.rsplit_once('.').unwrap_or(("", &pointer));

@@ -1,11 +1,11 @@
-//! Reading a structural schema: what it demands, what a value breaks, and the smallest value that it takes.
+//! Reads a structural schema: its demands, the demands that a value breaks, and the smallest value that it accepts.
 
 use serde_json::{Value, json};
 
-/// One demand of a schema: where it stands (`spec.data.paths[]`) and which it is (`minimum`, `required path`, `typo`).
+/// One demand of a schema: its place (`spec.data.paths[]`) and its kind (`minimum`, `required path`, `typo`).
 pub(super) type Demand = (String, String);
 
-/// The keywords whose value is a bound of a number, a text or a list.
+/// The keywords that bound a number, a text or a list.
 const BOUNDS: [&str; 7] = ["minimum", "maximum", "minLength", "maxLength", "minItems", "maxItems", "pattern"];
 
 /// The schema of the CRD.
@@ -14,7 +14,7 @@ pub(super) fn root() -> Value {
     crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"].clone()
 }
 
-/// Calls `visit` for a schema and all below it, with their paths.
+/// Calls `visit` for a schema and all schemas below it, with their paths.
 pub(super) fn walk<'a>(schema: &'a Value, path: &str, visit: &mut impl FnMut(&str, &'a Value)) {
     visit(path, schema);
     for (name, below) in properties(schema) {
@@ -45,7 +45,7 @@ fn strings(schema: &Value, key: &str) -> Vec<String> {
     schema[key].as_array().into_iter().flatten().map(|name| name.as_str().unwrap().to_owned()).collect()
 }
 
-/// All that a schema demands beyond types and rules.
+/// All demands of a schema beyond types and rules.
 pub(super) fn demands(schema: &Value) -> Vec<Demand> {
     let mut found = Vec::new();
     walk(schema, "", &mut |path, schema| {
@@ -65,7 +65,7 @@ pub(super) fn demands(schema: &Value) -> Vec<Demand> {
     found
 }
 
-/// The rule that a value breaks; `type` if it has another type.
+/// The demands that a value breaks; `type` if the value has another type.
 pub(super) fn broken(schema: &Value, value: &Value) -> Vec<Demand> {
     let mut found = Vec::new();
     check(schema, value, "", &mut found);
@@ -130,7 +130,7 @@ fn check(schema: &Value, value: &Value, path: &str, found: &mut Vec<Demand>) {
             demand("duplicate");
         }
     }
-    // the rest of metadata is the API server's own
+    // the rest of metadata belongs to the API server
     let is_listed = |name: &str| path == "metadata" && ["labels", "annotations"].contains(&name);
     for (name, below) in value.as_object().into_iter().flatten() {
         match (schema["properties"].get(name), schema.get("additionalProperties")) {
@@ -145,7 +145,7 @@ fn check(schema: &Value, value: &Value, path: &str, found: &mut Vec<Demand>) {
     }
 }
 
-/// The smallest value that a schema takes.
+/// The smallest value that a schema accepts.
 pub(super) fn sample(schema: &Value) -> Value {
     if let Some(words) = schema.get("enum") {
         return words[0].clone();

@@ -1,5 +1,5 @@
-//! A trainer of three stages, reduced to its calls on the volume. Its state at a step follows from the state before, so
-//! a run that resumes from wrong bytes ends with wrong ones.
+//! A trainer of three stages, reduced to its calls on the volume. Its state at a step follows from the previous state,
+//! so that a run that resumes from wrong bytes also ends with wrong bytes.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use stagecoach_test_volumes::MemoryVolume;
 pub const STAGES: usize = 3;
 pub const RETENTION: RetentionPolicy = RetentionPolicy { keep_last: 2, keep_every: 0 };
 
-/// Tensors by name, of all stages together.
+/// Tensors of all stages, by name.
 pub type TrainerState = BTreeMap<String, Vec<u8>>;
 
 pub fn identity() -> Value {
@@ -22,7 +22,7 @@ pub fn metadata() -> CheckpointMetadata {
     CheckpointMetadata { attempt: 1, identity: identity(), ..CheckpointMetadata::default() }
 }
 
-/// The state of a run without faults.
+/// The state at `step` of a run without faults.
 pub fn state_at(step: u64) -> TrainerState {
     let weights = (0..STAGES).flat_map(|rank| [(format!("layers.{rank}.w"), 64), (format!("layers.{rank}.norm"), 8)]);
     let all = weights.flat_map(|(name, size)| [(format!("exp_avg.{name}"), size), (name, size)]);
@@ -44,7 +44,7 @@ pub fn belongs_to(name: &str, rank: usize) -> bool {
     name.contains(&format!("layers.{rank}."))
 }
 
-/// A stage's tensors: weights and moments.
+/// The tensors of a stage: weights and moments.
 #[allow(clippy::type_complexity)]
 pub fn views(state: &TrainerState, rank: usize) -> (Vec<(String, TensorView<'_>)>, Vec<(String, TensorView<'_>)>) {
     let view = |bytes| TensorView::new(Dtype::F32, vec![2, (<[u8]>::len(bytes)) / 8], bytes).unwrap();
@@ -55,11 +55,11 @@ pub fn views(state: &TrainerState, rank: usize) -> (Vec<(String, TensorView<'_>)
     (of(false), of(true))
 }
 
-/// The volume as the stages mount it.
+/// The way in which the stages mount the volume.
 #[derive(Clone, Copy, Debug)]
 pub enum Mount {
     Local,
-    /// Every one on a node of its own.
+    /// Every stage mounts the volume over NFS, on its own node.
     Nfs,
 }
 
@@ -79,17 +79,17 @@ impl Mount {
     }
 }
 
-/// One attempt of the group, each stage with its own handle on the volume.
+/// One attempt of the group. Each stage has its own handle on the volume.
 pub struct TestGroup {
     pub volumes: [Arc<dyn Volume>; STAGES],
-    /// Whether to continue after failed saves and prunes.
+    /// Whether the group continues after failed saves and prunes.
     pub tolerant: bool,
     pub fence: Option<Fence>,
     /// The newest step whose commit was acknowledged.
     pub acknowledged: u64,
     pub failures: Vec<CheckpointError>,
     pub warnings: Vec<Warning>,
-    /// The step it resumed from.
+    /// The step from which the group resumed.
     pub resumed: u64,
 }
 
@@ -110,7 +110,7 @@ impl TestGroup {
         }
     }
 
-    /// Starts, resumes, trains to `until` saving each step, and returns the final state.
+    /// Starts, resumes, and trains to `until`, saving at each step. Returns the final state.
     pub fn run(&mut self, until: u64) -> Result<TrainerState, CheckpointError> {
         let volume = self.volumes[0].clone();
         let fence = Fence::acquire(&*volume)?;
@@ -131,7 +131,8 @@ impl TestGroup {
         Ok(state)
     }
 
-    /// Each stage reads its own tensors; checkpoints that are damaged are skipped, and set aside once all have loaded.
+    /// Loads the newest intact checkpoint, with each stage reading its own tensors. Damaged checkpoints are skipped,
+    /// and set aside once all stages have loaded.
     pub fn resume(&mut self, fence: &Fence) -> Result<TrainerState, CheckpointError> {
         let mut known = Vec::new();
         loop {
@@ -175,7 +176,7 @@ fn read(volume: &dyn Volume, step: u64, rank: usize) -> Result<TrainerState, Che
     names.map(|name| Ok((name.clone(), loaded.read(loaded.tensor(&name).unwrap())?))).collect()
 }
 
-/// Checks that all checkpoints are intact and correct; returns their steps, newest first.
+/// Asserts that all checkpoints are intact and correct. Returns their steps, newest first.
 pub fn check(volume: &dyn Volume) -> Vec<u64> {
     let listing = list(volume).unwrap();
     assert_eq!(listing.foreign, []);
@@ -189,7 +190,7 @@ pub fn check(volume: &dyn Volume) -> Vec<u64> {
     listing.steps
 }
 
-/// Every file below `path` with its content.
+/// All files below `path`, with their contents.
 pub fn snapshot(volume: &MemoryVolume, path: &str) -> BTreeMap<String, Vec<u8>> {
     let content = |path: &String| {
         let file = volume.open(path).unwrap();

@@ -25,8 +25,8 @@ pub struct TestVolume {
 }
 
 impl TestVolume {
-    /// With `files` (name, contents) as corpus, sequences of 4 tokens, packed, nothing held out, and the tokenizer of
-    /// [`letters`].
+    /// A volume with `files` (name, contents) as its corpus. Sequences have 4 tokens and are packed, nothing is held
+    /// out, and the tokenizer comes from [`letters`].
     pub fn new(files: &[(&str, &[u8])]) -> TestVolume {
         let folder = TempDir::new().unwrap();
         let root = folder.path().to_owned();
@@ -67,12 +67,12 @@ impl TestVolume {
         stagecoach_data::prepare(&self.config, &mut |_| {})
     }
 
-    /// The tokenizer of the corpus, as it is in the cache.
+    /// The tokenizer of the corpus, as the cache holds it.
     pub fn tokenizer(&self) -> Tokenizer {
         Tokenizer::load(&self.prepare().unwrap().tokenizer_file(&self.config)).unwrap()
     }
 
-    /// The files of the tokenizer that a checkpoint gets.
+    /// The tokenizer's files that a checkpoint gets.
     pub fn tokenizer_files(&self) -> BTreeMap<String, Vec<u8>> {
         stagecoach_data::tokenizer_files(&self.config, &self.prepare().unwrap()).unwrap().into_iter().collect()
     }
@@ -105,7 +105,7 @@ pub fn special_token(name: &str, id: usize) -> Value {
     })
 }
 
-/// White space separates words; the vocabulary has the letters a to h.
+/// A tokenizer definition in which white space separates words. The vocabulary has the letters a to h.
 pub fn letters() -> Value {
     let names = ["[BOT]", "[EOT]", "[PAD]", "[UNK]", "a", "b", "c", "d", "e", "f", "g", "h"];
     let vocabulary: serde_json::Map<String, Value> =

@@ -1,4 +1,4 @@
-//! Parquet files to be read.
+//! Writes Parquet files for the tests.
 #![allow(clippy::unwrap_used, unreachable_pub)] // the unit tests use it too
 
 use std::fs;
@@ -7,7 +7,7 @@ use std::path::Path;
 use parquet::data_type::{ByteArray, ByteArrayType, Int64Type};
 use parquet::file::writer::SerializedFileWriter;
 
-/// Writes a column of text and one of numbers, two rows to a row group; a text of `None` is null.
+/// Writes a column of text and a column of numbers, with two rows per row group. A text of `None` is null.
 pub fn parquet(path: &Path, column: &str, texts: &[Option<&str>]) {
     let schema = format!("message rows {{ required int64 number; optional binary {column} (utf8); }}");
     let schema = parquet::schema::parser::parse_message_type(&schema).unwrap();

@@ -1,8 +1,8 @@
-//! Noise over a stream: both sides prove that they hold the group's key, and everything after that is encrypted.
+//! Noise over a stream: both sides prove that they hold the group's key, and all later data is encrypted.
 //!
-//! The handshake is `NNpsk0` of the [Noise protocol framework](https://noiseprotocol.org/noise.html): one message each
-//! way. A message that was recorded earlier gets an answer, but whoever sends it can't continue: the answer holds a new
-//! ephemeral key. So a peer counts as authenticated once its first record has been decrypted.
+//! The handshake is `NNpsk0` of the [Noise protocol framework](https://noiseprotocol.org/noise.html), with one message
+//! in each direction. A replayed message gets an answer, but its sender can't continue, because the answer contains a
+//! new ephemeral key. A peer is therefore authenticated only once its first record has been decrypted.
 
 mod stream;
 #[cfg(test)]
@@ -17,14 +17,14 @@ pub use stream::{SecureReader, SecureWriter, Session};
 
 use crate::wire::frame::invalid;
 
-/// The pattern of the handshake and its primitives, by Noise's name.
+/// The name of the handshake pattern and its primitives, in Noise's notation.
 const PROTOCOL: &str = "Noise_NNpsk0_25519_ChaChaPoly_BLAKE2s";
-/// Size of each of the two messages of the handshake: an ephemeral public key and a tag.
+/// Size in bytes of each of the two handshake messages: an ephemeral public key and a tag.
 pub const HANDSHAKE_BYTES: usize = 48;
-/// Size of the group's key.
+/// Size of the group's key, in bytes.
 const KEY_BYTES: usize = 32;
 
-/// The secret that the stages of one group share: a process that has it may join.
+/// The secret that the stages of one group share. A process that has the secret may join.
 #[derive(Clone, PartialEq, Eq)]
 pub struct GroupSecret {
     /// The number of the group's fence.
@@ -59,7 +59,7 @@ impl GroupSecret {
         self.key.iter().map(|byte| format!("{byte:02x}")).collect()
     }
 
-    /// The secret whose key `key_hex` wrote; `None` for anything else.
+    /// The secret with a key in the form of `key_hex`; `None` if `hex` is not such a key.
     pub fn from_key_hex(epoch: u64, hex: &str) -> Option<GroupSecret> {
         let mut key = [0; KEY_BYTES];
         if hex.len() != 2 * KEY_BYTES || !hex.is_ascii() {
@@ -75,7 +75,8 @@ impl GroupSecret {
         Builder::new(PROTOCOL.parse()?).psk(0, &self.key)?.prologue(prologue)
     }
 
-    /// The prologue on which both sides agree: a handshake of another kind of connection, or of another group, fails.
+    /// The prologue on which both sides must agree. It makes the handshake fail if the peer uses another kind of
+    /// connection or another group.
     fn prologue(&self, purpose: &str) -> Vec<u8> {
         [purpose.as_bytes(), &self.epoch.to_le_bytes()].concat()
     }
@@ -86,7 +87,7 @@ impl GroupSecret {
 pub struct Handshake(HandshakeState);
 
 impl Handshake {
-    /// Begins a handshake; the message goes to the responder.
+    /// Begins a handshake. The returned message must be sent to the responder.
     ///
     /// # Errors
     /// If the operating system has no random numbers.
@@ -96,7 +97,7 @@ impl Handshake {
         Ok((Handshake(state), message))
     }
 
-    /// Ends it with the responder's answer.
+    /// Finishes the handshake with the responder's answer.
     ///
     /// # Errors
     /// `InvalidData` if the responder does not hold the key.
@@ -105,7 +106,7 @@ impl Handshake {
         Session::new(self.0)
     }
 
-    /// The responder's side: its session, and the answer to the initiator's message.
+    /// The responder's side of a handshake: returns the session, and the answer to the initiator's message.
     ///
     /// # Errors
     /// `InvalidData` if the initiator does not hold the key.

@@ -1,4 +1,4 @@
-//! The stream after a handshake: records, each a size and an encrypted payload.
+//! The stream after a handshake: a sequence of records, each a size and an encrypted payload.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::sync::Arc;
@@ -8,14 +8,14 @@ use snow::{HandshakeState, StatelessTransportState};
 use super::failed;
 use crate::wire::frame::invalid;
 
-/// Before each record: its size, as u16 in little endian.
+/// Length of the prefix of each record: the size as a little-endian u16.
 pub(super) const PREFIX_BYTES: usize = 2;
-/// Size of the tag at the end of a record.
+/// Size of the tag at the end of a record, in bytes.
 pub(super) const TAG_BYTES: usize = 16;
-/// The most that one record carries, by Noise's limit of a message.
+/// Maximum payload of one record in bytes, from Noise's limit for a message.
 pub(super) const MAX_PAYLOAD_BYTES: usize = u16::MAX as usize - TAG_BYTES;
 
-/// The keys of one connection, after its handshake.
+/// The keys of one connection.
 #[derive(Clone, Debug)]
 pub struct Session(Arc<StatelessTransportState>);
 
@@ -24,7 +24,7 @@ impl Session {
         state.into_stateless_transport_mode().map(|state| Session(Arc::new(state))).map_err(failed)
     }
 
-    /// Decrypts what arrives on `stream`.
+    /// A reader that decrypts the data from `stream`.
     pub fn reader<S: Read>(&self, stream: S) -> SecureReader<S> {
         SecureReader {
             stream,
@@ -37,31 +37,31 @@ impl Session {
         }
     }
 
-    /// Encrypts what goes out on `stream`.
+    /// A writer that encrypts the data for `stream`.
     pub fn writer<S: Write>(&self, stream: S) -> SecureWriter<S> {
         SecureWriter { stream, session: self.clone(), nonce: 0, record: Vec::new() }
     }
 }
 
-/// The receiving half of a connection. It takes no byte from the stream beyond the record that it returns. After an
-/// error other than `WouldBlock` and `TimedOut` the connection is of no use.
+/// The receiving half of a connection. It never reads beyond the record that it returns. After an error other than
+/// `WouldBlock` and `TimedOut`, the connection can't be used any more.
 #[derive(Debug)]
 pub struct SecureReader<S> {
     stream: S,
     session: Session,
-    /// Records so far.
+    /// The number of records received so far.
     nonce: u64,
-    /// The record that is arriving, with its prefix.
+    /// The partially received record, with its prefix.
     pub(super) record: Vec<u8>,
     received: usize,
-    /// The last one, decrypted.
+    /// The payload of the last complete record, decrypted.
     payload: Vec<u8>,
-    /// Bytes of `payload` that have been returned.
+    /// The number of bytes of `payload` that have been returned.
     taken: usize,
 }
 
 impl<S: Read> SecureReader<S> {
-    /// Reads until the record is complete; false at the end of the stream before a record.
+    /// Reads until the record is complete. Returns false if the stream ends before a record.
     fn receive(&mut self) -> io::Result<bool> {
         loop {
             let end = match *self.record {
@@ -106,12 +106,13 @@ impl<S: Read> Read for SecureReader<S> {
     }
 }
 
-/// The sending half of a connection. After an error it is of no use: part of a record may have been sent.
+/// The sending half of a connection. After an error the connection can't be used any more, because a part of a record
+/// may have been sent.
 #[derive(Debug)]
 pub struct SecureWriter<S> {
     pub(super) stream: S,
     session: Session,
-    /// Records so far.
+    /// The number of records sent so far.
     nonce: u64,
     record: Vec<u8>,
 }

@@ -44,7 +44,7 @@ fn another_key_epoch_or_purpose_fails_the_handshake() {
         let error = Handshake::respond(&theirs, purpose, &message).unwrap_err();
         assert_eq!((error.kind(), &*error.to_string()), (ErrorKind::InvalidData, "it does not have this group's key"));
     }
-    // and so does an answer by somebody who does not hold it
+    // an answer from a peer without the key fails too
     let (handshake, _) = Handshake::begin(&secret(1), "test").unwrap();
     assert_eq!(handshake.finish(&[3; HANDSHAKE_BYTES]).unwrap_err().kind(), ErrorKind::InvalidData);
 }
@@ -57,7 +57,7 @@ fn a_replayed_handshake_leads_nowhere() {
     let mut read = String::new();
     theirs.reader(&*records).read_to_string(&mut read).unwrap();
     assert_eq!(read, "hello");
-    // both messages once more: the answer is another, and the recorded records do not fit it
+    // the replayed handshake message gets another answer, under which the recorded records can't be decrypted
     let (again, other_answer) = Handshake::respond(&secret(1), "test", &message).unwrap();
     assert_ne!(other_answer, answer);
     assert_eq!(again.reader(&*records).read(&mut [0; 8]).unwrap_err().kind(), ErrorKind::InvalidData);
@@ -79,7 +79,7 @@ fn a_changed_repeated_or_missing_record_ends_the_connection() {
     assert_eq!(read(&records[one..]), Err(ErrorKind::InvalidData));
     assert_eq!(read(&records[..one]), Ok(3));
     assert_eq!(read(&records[..one + 1]), Err(ErrorKind::UnexpectedEof));
-    // what this side sent is not what it receives
+    // a side can't decrypt its own records
     assert_eq!(ours.reader(&*records).read_to_end(&mut Vec::new()).unwrap_err().kind(), ErrorKind::InvalidData);
 }
 
@@ -96,7 +96,7 @@ fn nothing_is_read_beyond_a_record_and_large_ones_are_split() {
 }
 
 proptest! {
-    /// Bytes that arrive piece by piece, each time after nothing was there.
+    /// The stream returns one byte per read, and `WouldBlock` before each byte.
     #[test]
     fn records_round_trip_through_a_stream_that_would_block(parts in prop::collection::vec(prop::collection::vec(any::<u8>(), 1..99), 0..9)) {
         struct Slow<'a>(&'a [u8], bool);
@@ -123,7 +123,8 @@ proptest! {
         prop_assert_eq!(read, parts.concat());
     }
 
-    /// Whatever arrives instead of a handshake or a record: an error, and no more memory than a record takes.
+    /// Arbitrary bytes instead of a handshake or a record are an error, and allocate no more memory than a record
+    /// needs.
     #[test]
     fn foreign_bytes_are_an_error(message in prop::array::uniform32(any::<u8>()), bytes in prop::collection::vec(any::<u8>(), 3..300)) {
         let mut first = [0; HANDSHAKE_BYTES];

@@ -24,7 +24,7 @@ fn votes_broadcasts_and_gathers_keep_their_order_over_many_steps() {
         broadcast(1);
         let mut verdicts = Vec::new();
         for step in 1..=STEPS {
-            // One step ahead.
+            // one step ahead
             broadcast(step + 1);
             assert_eq!(member.receive_broadcast(LAYOUTS).unwrap(), step.to_le_bytes());
             let vote = StepVote {
@@ -74,7 +74,7 @@ fn only_the_leader_broadcasts_and_frames_are_bounded() {
     assert_eq!(message.to_string(), "stage 1 tried to broadcast: only stage 0 may, which leads the group");
     let large = stages[1].member.all_gather(OTHER, vec![0; 65 << 20]).unwrap_err();
     assert!(large.to_string().contains("at most 67108864"), "{large}");
-    // Neither harmed the group.
+    // neither message harmed the group
     on_all(&stages, |_, member| member.all_gather(OTHER, vec![0; 1 << 20]).unwrap());
     assert!(leave(stages, 0).into_iter().all(|left| left.is_ok()));
     assert_eq!(coordinator.failure(), None);

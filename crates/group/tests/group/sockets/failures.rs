@@ -31,7 +31,7 @@ fn a_member_that_dies_takes_the_group_with_it() {
 #[test]
 fn stage_zero_that_dies_takes_the_group_with_it() {
     let (coordinator, mut stages) = formed_group(4, timeouts(), StepRules::default());
-    // A killed process loses both at once; here the coordinator goes first.
+    // a killed process loses its coordinator and its member at once; in this test the coordinator ends first
     drop(coordinator);
     drop(stages.remove(0));
     assert_all_report(stages, 0, "stage 0");
@@ -63,7 +63,7 @@ fn a_frozen_member_times_out() {
     proxy.freeze();
     let frozen = stages.remove(1);
     assert_all_report(stages, 1, "stage 1 has sent no heartbeat for 2");
-    // It receives nothing either, and times out by itself.
+    // the frozen stage receives nothing either, and times out on its own
     let failure = frozen.only_failure();
     assert_eq!(failure.root_cause_rank, Some(0));
     assert!(failure.to_string().starts_with("stage 0 has sent no heartbeat for 2"), "{failure}");
@@ -74,7 +74,7 @@ fn a_member_that_does_not_read_does_not_block_the_others() {
     const MESSAGES: usize = 60;
     let (_coordinator, stages, proxy) = formed_group_through_proxy(3, 2, timeouts());
     proxy.freeze();
-    // Far more than the socket buffers hold.
+    // far more than the socket buffers hold
     let sent = vec![7; 1 << 20];
     (0..MESSAGES).for_each(|_| stages[0].member.broadcast(1, sent.clone()).unwrap());
     (0..MESSAGES).for_each(|_| assert!(stages[1].member.receive_broadcast(1).unwrap() == sent));
@@ -90,7 +90,7 @@ fn waiting_calls_return_and_later_ones_fail_at_once() {
         drop(dying);
         assert!(waiting.join().unwrap().to_string().contains("stage 1"));
     });
-    // The callback runs before the calls return.
+    // the callback runs before the calls return
     assert_eq!(zero.failures.try_recv().unwrap().root_cause_rank, Some(1));
     for error in [
         zero.member.all_gather(1, vec![]).unwrap_err(),
@@ -111,7 +111,7 @@ fn a_rejection_by_stage_zero_is_reported_with_its_reason() {
     let error = waiting.join().unwrap();
     assert!(error.to_string().contains("stage 0 gave up: the corpus is empty"), "{error}");
     assert!(coordinator.failure().unwrap().is_root_cause());
-    // A later member waits for another group as long as it may, and gets the same reason.
+    // a later member waits for another group until its timeout, and reports the same reason
     let short = GroupTimeouts { startup_timeout: SHORT_TIMEOUT, ..timeouts() };
     let late = join(&address, hello(1, 2), short).unwrap_err().to_string();
     assert!(late.contains("the group has ended: stage 0 gave up: the corpus is empty"), "{late}");

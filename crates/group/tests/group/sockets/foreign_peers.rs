@@ -1,4 +1,5 @@
-//! Foreign programs on either end of the control port, and attackers: nothing happens to the group but a count.
+//! Foreign programs and attackers on either end of the control port. The only effect on the group is a count of
+//! rejected connections.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -27,7 +28,7 @@ struct CountingGroup {
 }
 
 impl CountingGroup {
-    /// Its stages join while `others` (other connections to the address) continue.
+    /// Opens other connections to the address with `others`, then forms the group while those connections continue.
     fn form<T>(timeouts: GroupTimeouts, others: impl FnOnce(&str) -> T) -> (CountingGroup, T) {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap().to_string();
@@ -57,7 +58,7 @@ impl CountingGroup {
     }
 }
 
-/// Everything that comes until the connection is closed.
+/// Reads all bytes until the connection is closed.
 fn read_all(stream: &mut TcpStream) -> Vec<u8> {
     stream.set_read_timeout(Some(TEST_TIMEOUT)).unwrap();
     let mut answer = Vec::new();
@@ -67,7 +68,7 @@ fn read_all(stream: &mut TcpStream) -> Vec<u8> {
             Ok(count @ 1..) => answer.extend_from_slice(&buffer[..count]),
             Ok(_) => return answer,
             Err(error) => {
-                // Unread bytes on the other side turn a close into a reset.
+                // unread bytes on the other side turn a close into a reset
                 assert_eq!(error.kind(), std::io::ErrorKind::ConnectionReset);
                 return answer;
             }
@@ -75,7 +76,7 @@ fn read_all(stream: &mut TcpStream) -> Vec<u8> {
     }
 }
 
-/// The answer of the port to `bytes`, until it closes the connection.
+/// The answer of the port to `bytes`, up to the end of the connection.
 fn answer(address: &str, bytes: &[u8]) -> Vec<u8> {
     let mut stream = TcpStream::connect(address).unwrap();
     stream.write_all(bytes).unwrap();
@@ -97,7 +98,7 @@ fn foreign_clients_get_a_notice_and_do_not_disturb_the_group() {
     let http = answer(&group.address, b"GET /status HTTP/1.1\r\nHost: here\r\n\r\n");
     assert!(String::from_utf8(http).unwrap().starts_with("This is the control port of a Stagecoach job"));
     answer(&group.address, &[0xff; 4096]);
-    // A client of another version gets this one's preamble.
+    // a client of another version gets the preamble of this version
     assert_eq!(answer(&group.address, &preamble(PROTOCOL_VERSION + 1)), preamble(PROTOCOL_VERSION));
     // Silent clients are disconnected after the timeout.
     for mut stream in silent {
@@ -113,7 +114,7 @@ fn who_does_not_have_the_key_learns_and_ends_nothing() {
     let begin = |secret: &GroupSecret| {
         [preamble(PROTOCOL_VERSION), Handshake::begin(secret, PURPOSE).unwrap().1.into()].concat()
     };
-    // no handshake, another key, and the key of an older group: no answer beyond the preamble
+    // no handshake, another key, and the key of an older group all get no answer beyond the preamble
     let other_key = GroupSecret::generate(secret().epoch()).unwrap();
     let older = GroupSecret::from_key_hex(secret().epoch() - 1, &secret().key_hex()).unwrap();
     for first in [[preamble(PROTOCOL_VERSION), vec![9; HANDSHAKE_BYTES]].concat(), begin(&other_key), begin(&older)] {
@@ -124,7 +125,7 @@ fn who_does_not_have_the_key_learns_and_ends_nothing() {
 
 #[test]
 fn a_recorded_connection_can_not_be_replayed() {
-    // what stage 1 sends to join, through a proxy that records it
+    // a proxy records the bytes that stage 1 sends to join
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let proxy = listener.local_addr().unwrap().to_string();
     let (group, recorded) = CountingGroup::form(timeouts(), |address| {
@@ -142,7 +143,7 @@ fn a_recorded_connection_can_not_be_replayed() {
             near.read_exact(&mut recorded).unwrap();
             far.write_all(&recorded).unwrap();
             answers.join().unwrap();
-            // its hello, which never arrives: the same stage joins again below
+            // the stage's hello never arrives, so the same stage can join again below
             let mut hello = [0; 64];
             near.read_exact(&mut hello).unwrap();
             recorded.extend(hello);
@@ -164,7 +165,7 @@ fn a_flood_of_half_open_connections_keeps_no_stage_out() {
     let (group, flood) = CountingGroup::form(timeouts(), |address| {
         (0..600).map(|_| TcpStream::connect(address).unwrap()).collect::<Vec<_>>()
     });
-    // those that made place were closed, the others when they end
+    // the oldest connections were closed to make room, and the others are rejected when they end
     drop(flood);
     group.assert_rejected(600);
 }
@@ -176,7 +177,7 @@ fn join_a_server_that_sends(bytes: &'static [u8]) -> String {
     let server = thread::spawn(move || {
         let (mut stream, _) = listener.accept().unwrap();
         stream.write_all(bytes).unwrap();
-        // Until the member has read it: a reset could overtake the bytes.
+        // the socket stays open until the member has read the bytes: a reset could overtake them
         let _ = stream.read_to_end(&mut Vec::new());
     });
     let once = GroupTimeouts { startup_timeout: Duration::ZERO, ..timeouts() };

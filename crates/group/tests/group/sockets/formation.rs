@@ -141,7 +141,7 @@ fn the_same_pod_may_reconnect_before_formation() {
         scope.spawn(|| one.form().unwrap());
         zero.member.form().unwrap();
     });
-    // Once the group has formed, even the same pod can't join again.
+    // once the group has formed, even the same pod can't join again
     let short = GroupTimeouts { startup_timeout: SHORT_TIMEOUT, ..timeouts() };
     let again = join(&address, hello(1, 2), short).unwrap_err().to_string();
     assert!(again.contains("the group has formed and has a stage 1"), "{again}");
@@ -164,7 +164,7 @@ fn a_stage_that_dies_while_others_wait_can_be_replaced() {
     progress_receiver.recv_timeout(TEST_TIMEOUT).unwrap();
     let waiting = joining(&address, hello(1, 3), timeouts());
     progress_receiver.recv_timeout(TEST_TIMEOUT).unwrap();
-    // Later connections are closed too: it can't reconnect.
+    // the proxy closes later connections too, so that the stage can't reconnect
     proxy.disconnect_for_good();
     dying.join().unwrap().unwrap_err();
     let replacement = Hello { pod_uid: "pod-9".to_owned(), incarnation: 1, ..hello(2, 3) };
@@ -202,7 +202,7 @@ fn one_that_was_replaced_is_kept_out() {
     coordinator.release(Vec::new(), StepRules::default());
     let zero = join(&address, hello(0, 2), timeouts()).unwrap();
     let (second, ..) = second.join().unwrap().unwrap();
-    // the group is released: for a third one it has to form again
+    // the group has been released, so a third process of the stage ends the group, which has to form again
     let third = joining(2);
     let failure = |member: &Member| member.wait_for_failure(TEST_TIMEOUT).unwrap();
     assert!(failure(&second).is_root_cause());

@@ -55,7 +55,7 @@ fn a_stage_that_leaves_with_an_error_is_acknowledged_and_named() {
 fn stage_zero_that_leaves_with_an_error_is_acknowledged_last() {
     let (coordinator, mut stages) = formed_group(3, timeouts(), StepRules::default());
     assert!(stages.remove(0).member.leave(1).is_ok());
-    // Its process may end now: all others have been notified.
+    // stage 0's process may end now, because all other stages have been notified
     drop(coordinator);
     for stage in stages {
         let failure = stage.only_failure();

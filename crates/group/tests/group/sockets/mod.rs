@@ -1,4 +1,5 @@
-//! Whole groups over real sockets on 127.0.0.1: members are threads, and die by closed connections.
+//! Whole groups over real sockets on 127.0.0.1. Members are threads, and a closed connection stands for a member's
+//! death.
 
 mod collectives;
 mod failures;

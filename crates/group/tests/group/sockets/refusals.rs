@@ -1,4 +1,4 @@
-//! Stages that are refused, and the messages.
+//! Refused stages, and their messages.
 
 use std::sync::mpsc::channel;
 use std::thread;
@@ -14,7 +14,7 @@ fn refused(change: impl FnOnce(&mut Hello)) -> String {
     change(&mut joining);
     let error = join(&address, joining, timeouts()).unwrap_err();
     assert!(matches!(error, GroupError::Refused { .. }), "{error}");
-    // The group is unaffected.
+    // the group is unaffected
     coordinator.release(Vec::new(), StepRules::default());
     let one = thread::spawn({
         let address = address.clone();
@@ -86,7 +86,7 @@ fn a_second_pod_for_a_rank_ends_the_group() {
         assert!(message.contains(expected), "{message}");
     }
     assert_eq!(coordinator.failure().unwrap().root_cause_rank, Some(1));
-    // Stage 0 gets the failure when it joins, which it does after it has prepared.
+    // stage 0 gets the failure when it joins, which it does once it has prepared
     let zero = join(&address, hello(0, 2), timeouts()).unwrap_err();
     assert!(matches!(zero, GroupError::GroupFailed(_)), "{zero}");
 }

@@ -1,4 +1,4 @@
-//! A group of two replicas of two stages that trains on without one, and takes it back.
+//! A group of two replicas of two stages that continues training without one replica, and takes the replica back.
 
 use std::net::TcpListener;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -26,7 +26,7 @@ fn coordinator(timeouts: GroupTimeouts, lost: &[usize]) -> (Coordinator, String)
     coordinator_of(0, timeouts, lost)
 }
 
-/// The coordinator in the process of rank `leader`.
+/// The coordinator in the process of rank `leader`, whose last group lost the ranks `lost`.
 fn coordinator_of(leader: usize, timeouts: GroupTimeouts, lost: &[usize]) -> (Coordinator, String) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap().to_string();
@@ -34,7 +34,7 @@ fn coordinator_of(leader: usize, timeouts: GroupTimeouts, lost: &[usize]) -> (Co
     (Coordinator::start(listener, hello, timeouts, secret(), Quorum::new(MESH, 1), || {}).unwrap(), address)
 }
 
-/// Lets the other ranks join, then rank 0 as soon as it is decided who is in the group.
+/// Lets the other ranks join, then rank 0 once the members are decided.
 fn join_ranks(coordinator: &Coordinator, address: &str, others: &[usize]) -> Vec<TestStage> {
     join_leader(0, coordinator, address, others)
 }
@@ -59,12 +59,12 @@ fn vote(stages: &[TestStage], step: u64) -> Vec<Verdict> {
     on_all(stages, |rank, member| member.vote(vote(rank)).unwrap())
 }
 
-/// Longer than a leader may take from one group to the next.
+/// Timeouts that are longer than the time that a leader may take from one group to the next.
 fn patient_timeouts() -> GroupTimeouts {
     GroupTimeouts { startup_timeout: Duration::from_secs(8), ..timeouts() }
 }
 
-/// A stage that finds no group for long gives up.
+/// Timeouts with which a stage soon gives up if it finds no group.
 fn short_timeouts() -> GroupTimeouts {
     GroupTimeouts { startup_timeout: SHORT_TIMEOUT, ..timeouts() }
 }
@@ -82,7 +82,7 @@ fn a_group_goes_on_without_a_lost_replica_and_takes_it_back() {
     let (coordinator, address) = coordinator(timeouts(), &[3]);
     let wait = |rank| join(&address, hello(rank, WORLD_SIZE), short_timeouts());
     thread::scope(|scope| {
-        // a survivor of the lost replica is there, and waits
+        // a survivor of the lost replica is present, and waits
         let third = scope.spawn(move || wait(2));
         let stages = join_ranks(&coordinator, &address, &[1]);
         assert!(stages.iter().all(|stage| ranks(stage) == [0, 1]), "{:?}", stages[0].roster);
@@ -106,7 +106,7 @@ fn a_group_goes_on_without_a_lost_replica_and_takes_it_back() {
         leave_all(stages, Member::leave_for_next_group);
         assert_eq!((coordinator.failure(), coordinator.waiting_ranks()), (None, vec![2, 3]));
         drop(coordinator);
-        // they look for the next group, and here there is none
+        // both stages look for the next group, which this test does not start
         for waited in [third, fourth] {
             let error = waited.join().unwrap().unwrap_err();
             assert!(matches!(error, GroupError::Unreachable { .. }), "{error}");
@@ -114,7 +114,7 @@ fn a_group_goes_on_without_a_lost_replica_and_takes_it_back() {
     });
 }
 
-/// The first stage 0 is lost, and stage 1 of the other replica: who is left makes one replica.
+/// The first stage 0 is lost, and so is stage 1 of the other replica. The remaining stages form one replica.
 #[test]
 fn stages_of_two_replicas_train_led_by_the_second_stage_0() {
     let (coordinator, address) = coordinator_of(2, timeouts(), &[0, 3]);
@@ -179,7 +179,7 @@ fn the_loss_of_a_stage_without_a_group_ends_nothing() {
         let third = scope.spawn(|| join(&address, hello(2, WORLD_SIZE), timeouts()));
         let stages = join_ranks(&coordinator, &address, &[1]);
         form(&stages);
-        // connects and ends: a process that was started for rank 3, and died
+        // a process that was started for rank 3 connects, then dies
         let fourth = scope.spawn(|| join(&proxy.address, hello(3, WORLD_SIZE), short_timeouts()));
         while coordinator.waiting_ranks() != [2, 3] {
             thread::yield_now();
@@ -217,7 +217,7 @@ fn too_few_replicas_are_no_group() {
     assert_eq!(error.to_string(), "stages 1 of replica 0, 0 of replica 1, 1 of replica 1 did not join within 2.0 s");
 }
 
-/// A stage that waits beside a group of one replica leads the next one, unless the leader begins it.
+/// A stage that waits beside a group of one replica leads the next group, unless the leader itself begins it.
 #[test]
 fn who_waits_beside_the_only_replica_succeeds_its_leader() {
     let (coordinator, address) = coordinator(timeouts(), &[3]);
@@ -229,7 +229,7 @@ fn who_waits_beside_the_only_replica_succeeds_its_leader() {
         let third = wait(2);
         let stages = join_ranks(&coordinator, &address, &[1]);
         form(&stages);
-        // not before the group has formed without it
+        // starts to wait only after the group has formed without it
         let fourth = wait(3);
         while coordinator.waiting_ranks() != [2, 3] {
             thread::yield_now();
@@ -243,7 +243,7 @@ fn who_waits_beside_the_only_replica_succeeds_its_leader() {
     });
 }
 
-/// A leader that hangs up on a stage, as on one that was silent, lives: the stage joins again.
+/// A leader that closes the connection to a stage, for example to a silent one, is alive. The stage joins again.
 #[test]
 fn a_leader_that_hangs_up_is_not_succeeded() {
     let (coordinator, address) = coordinator(timeouts(), &[]);
@@ -268,12 +268,12 @@ fn a_leader_that_hangs_up_is_not_succeeded() {
     });
 }
 
-/// The stage that succeeds a leader hears of its end also while the group of that leader joins; others look for the
-/// next group.
+/// The stage that succeeds a leader also notices its end while that leader's group is joining. Other stages look for
+/// the next group.
 #[test]
 fn a_leader_that_ends_before_its_group_is_released_is_succeeded() {
     let (coordinator, address) = coordinator(timeouts(), &[]);
-    // where no group has let it join, it may be one that is over
+    // if no group let the stage join, the group may already be over
     let succeed = || {
         let find = || Ok(Rendezvous { succeeds_leader: true, ..rendezvous(&address) });
         join_found(find, hello(2, WORLD_SIZE), MESH, patient_timeouts())
@@ -286,7 +286,7 @@ fn a_leader_that_ends_before_its_group_is_released_is_succeeded() {
         assert!(matches!(errors[0], GroupError::LeaderEnded { group: 5, .. }), "{}", errors[0]);
         assert!(matches!(errors[1], GroupError::Unreachable { .. }), "{}", errors[1]);
     });
-    // one that has not connected yet finds nobody there
+    // a stage that has never connected finds no process at the address
     let error = succeed().unwrap_err();
     assert!(matches!(error, GroupError::LeaderEnded { .. }), "{error}");
 }

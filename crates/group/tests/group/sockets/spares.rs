@@ -1,4 +1,4 @@
-//! Spares: who takes which place when a process ends, and who does not.
+//! Spares: which spare takes which place when a process ends, and which spares take none.
 
 use std::sync::mpsc::{Receiver, channel};
 use std::thread::{self, JoinHandle};
@@ -9,7 +9,7 @@ use super::support::{
     ControlProxy, TEST_TIMEOUT, TestStage, coordinator, form, hello, join_at, leave, rendezvous, timeouts,
 };
 
-/// A spare on a thread. It looks for one group alone.
+/// A spare on a thread, which finds only one group.
 struct Spare {
     thread: JoinHandle<Result<StandByEnd, GroupError>>,
     plans: Receiver<Vec<u8>>,
@@ -17,7 +17,7 @@ struct Spare {
 
 impl Spare {
     fn start(address: &str, hello: Hello) -> Spare {
-        // the second time a newer attempt has begun, so that it ends
+        // the second call reports a newer attempt, which ends the spare
         let mut found = Some(rendezvous(address));
         let find = move || found.take().ok_or_else(|| NotFound::Superseded("attempt 4".to_owned()));
         let (sender, plans) = channel();
@@ -25,7 +25,7 @@ impl Spare {
         Spare { thread: thread::spawn(work), plans }
     }
 
-    /// Waits until the group has it.
+    /// Waits until the group has the spare.
     fn standing_by(self) -> Spare {
         assert_eq!(self.plans.recv_timeout(TEST_TIMEOUT).unwrap(), b"the plan");
         self
@@ -35,7 +35,7 @@ impl Spare {
         self.thread.join().unwrap()
     }
 
-    /// It was told that the group is over, and has looked for the next one.
+    /// Asserts that the spare was notified of the group's end, and then looked for the next group.
     fn looked_for_the_next_group(self) {
         let end = self.end();
         assert!(matches!(end, Err(GroupError::Superseded { .. })), "{end:?}");
@@ -46,13 +46,13 @@ fn number(number: usize) -> Hello {
     Hello { pod_uid: format!("spare-{number}"), ..hello(number, 3) }
 }
 
-/// A formed group of three, stage 1 being the second incarnation, and two spares that stand by.
+/// A formed group of three stages, of which stage 1 is the second incarnation, and two spares that stand by.
 fn group() -> (Coordinator, Vec<TestStage>, [Spare; 2]) {
     let (coordinator, address) = coordinator(3, timeouts());
     coordinator.release(b"the plan".to_vec(), StepRules::default());
     let stages = join_at(&vec![address.clone(); 3], timeouts());
     form(&stages);
-    // one after the other, so that their order is known
+    // started one after the other, so that their order is known
     let spares = [0, 1].map(|nth| Spare::start(&address, number(nth)).standing_by());
     (coordinator, stages, spares)
 }
@@ -60,7 +60,7 @@ fn group() -> (Coordinator, Vec<TestStage>, [Spare; 2]) {
 #[test]
 fn the_first_spare_takes_the_place_of_a_stage_whose_process_has_ended() {
     let (_coordinator, mut stages, [first, second]) = group();
-    // a dropped member closes its connection, as the death of its process does
+    // dropping a member closes its connection, as the death of its process does
     drop(stages.pop());
     assert_eq!(first.end().unwrap(), StandByEnd::TakePlace { rank: 2, incarnation: 1 });
     second.looked_for_the_next_group();
@@ -76,7 +76,7 @@ fn the_first_spare_takes_the_place_of_stage_0() {
     coordinator.release(b"the plan".to_vec(), StepRules::default());
     let stages = join_at(&[address], timeouts());
     let spare = Spare::start(&proxy.address, Hello { world_size: 1, ..number(0) }).standing_by();
-    // as the death of stage 0's process does
+    // closes the connection, as the death of stage 0's process does
     proxy.disconnect();
     assert_eq!(spare.end().unwrap(), StandByEnd::TakePlace { rank: 0, incarnation: 1 });
     assert_eq!(coordinator.failure(), None, "a spare is no member");

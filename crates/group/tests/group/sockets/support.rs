@@ -15,10 +15,10 @@ use stagecoach_group::{
     Roster, StepRules,
 };
 
-/// A wait longer than this has failed; far above what anything here takes.
+/// The time after which a wait has failed. No operation in these tests takes nearly as long.
 pub(crate) const TEST_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// A timeout that is to run out. Long beside what a busy machine takes to run a thread: what comes before it has come.
+/// A timeout that is expected to expire. It is long enough that a busy machine finishes all earlier work first.
 pub(crate) const SHORT_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Timeouts that only a dead peer exceeds, even on a busy machine.
@@ -58,17 +58,17 @@ pub(crate) struct TestStage {
 }
 
 impl TestStage {
-    /// The one failure this stage gets: waits for it, drops the member, and checks that there was no other.
+    /// Waits for the failure of this stage, drops the member, and asserts that no other failure follows.
     pub(crate) fn only_failure(self) -> GroupFailure {
         let failure = self.failures.recv_timeout(TEST_TIMEOUT).expect("no failure was reported");
         drop(self.member);
-        // The receiving thread drops the sender when it ends.
+        // the receiving thread drops the sender when it ends
         assert!(self.failures.recv_timeout(TEST_TIMEOUT).is_err(), "a second failure was reported");
         failure
     }
 }
 
-/// The secret of all groups here.
+/// The secret of all groups in these tests.
 pub(crate) fn secret() -> GroupSecret {
     GroupSecret::from_key_hex(5, &"07".repeat(32)).unwrap()
 }
@@ -93,13 +93,13 @@ pub(crate) fn coordinator(world_size: usize, timeouts: GroupTimeouts) -> (Coordi
     )
 }
 
-/// Joins and collects the failures.
+/// Joins a group of one replica, and collects the failures.
 pub(crate) fn join(address: &str, hello: Hello, timeouts: GroupTimeouts) -> Result<TestStage, GroupError> {
     let mesh = Mesh::pipeline(hello.world_size as u32);
     join_found(find(address), hello, mesh, timeouts)
 }
 
-/// The same, of the group that `find` finds.
+/// Joins the group that `find` finds, and collects the failures.
 pub(crate) fn join_found(
     find: impl FnMut() -> Result<Rendezvous, NotFound>,
     hello: Hello,
@@ -112,7 +112,7 @@ pub(crate) fn join_found(
     Ok(TestStage { member, roster, plan, failures })
 }
 
-/// Joins every stage at its address, on a thread each; by rank.
+/// Joins every stage at its address, each on its own thread. Returns the stages by rank.
 pub(crate) fn join_at(addresses: &[String], timeouts: GroupTimeouts) -> Vec<TestStage> {
     let world_size = addresses.len();
     thread::scope(|scope| {
@@ -156,7 +156,7 @@ pub(crate) fn form(stages: &[TestStage]) {
     on_all(stages, |_, member| member.form().unwrap());
 }
 
-/// The same on every stage at once; by rank.
+/// Does `work` on every stage at once. Returns the results by rank.
 pub(crate) fn on_all<T: Send>(stages: &[TestStage], work: impl Fn(usize, &Member) -> T + Sync) -> Vec<T> {
     thread::scope(|scope| {
         let work = &work;
@@ -166,7 +166,7 @@ pub(crate) fn on_all<T: Send>(stages: &[TestStage], work: impl Fn(usize, &Member
     })
 }
 
-/// All stages leave with `code`; the result of each.
+/// Lets all stages leave with `code`. Returns the result of each.
 pub(crate) fn leave(stages: Vec<TestStage>, code: i32) -> Vec<Result<(), GroupError>> {
     let leaving: Vec<_> = stages.into_iter().map(|stage| thread::spawn(move || stage.member.leave(code))).collect();
     leaving.into_iter().map(|leaving| leaving.join().unwrap()).collect()
@@ -181,7 +181,7 @@ pub(crate) struct ControlProxy {
 
 #[derive(Debug, Default)]
 struct ProxyState {
-    /// Forwards nothing more, but closes nothing.
+    /// Whether the proxy forwards nothing more. It then keeps all connections open.
     frozen: AtomicBool,
     closed: AtomicBool,
     streams: Mutex<Vec<TcpStream>>,
@@ -195,7 +195,7 @@ impl ControlProxy {
         let to: SocketAddr = to.parse().unwrap();
         let state = Arc::new(ProxyState::default());
         let shared = Arc::clone(&state);
-        // Ends with the test's process.
+        // the thread ends with the test's process
         thread::spawn(move || {
             while let Ok((near, _)) = listener.accept() {
                 if shared.closed.load(Ordering::SeqCst) {
@@ -220,7 +220,7 @@ impl ControlProxy {
         }
     }
 
-    /// Closes all connections and every later one.
+    /// Closes all current and later connections.
     pub(crate) fn disconnect_for_good(&self) {
         self.state.closed.store(true, Ordering::SeqCst);
         self.disconnect();

@@ -6,34 +6,34 @@ use stagecoach_lifecycle::*;
 
 use super::properties::BrokenInvariant;
 
-/// The current time is constant: advancing time ages everything else, so that states that differ only by a time shift
+/// The current time is constant. Advancing time ages everything else, so that states that differ only by a time shift
 /// are equal.
 pub(crate) const NOW: UnixMillis = UnixMillis::from_seconds(10_000);
-/// Ages beyond this many seconds are equal: longer than every timeout.
+/// Ages above this number of seconds are equal. It exceeds every timeout.
 pub(crate) const HORIZON_SECONDS: u64 = 40;
 
-/// The rank in the name of a pod that was created as a spare. The name has the spare's number instead of the
+/// The rank in the name of a pod that was created as a spare. The name then has the spare's number instead of an
 /// incarnation.
 pub(crate) const SPARE: u32 = u32::MAX;
 
-/// The whole state.
+/// The whole state of the model.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct ClusterState {
     pub(crate) job: JobObject,
-    /// The pods by attempt and stage, one per name, as in the API server.
+    /// The pods by attempt and stage. A name occurs at most once, as in the API server.
     pub(crate) pods: Vec<ModelPod>,
     pub(crate) volume: ModelVolume,
     pub(crate) operator: ModelOperator,
-    /// The result of one more read from a stale cache.
+    /// The result of another read from a stale cache.
     pub(crate) stale_cache: Option<StaleCache>,
-    /// Whether lost stages are replaced, and the others survive.
+    /// Whether lost stages are replaced while the other stages survive.
     pub(crate) replaces_stages: bool,
     /// The number of spares beside the stages.
     pub(crate) spares: u32,
     /// The minimal number of replicas with which a group may train.
     pub(crate) min_data_parallel: u32,
-    /// The groups that formed, the last one last; only with spares, or if replicas may be missing. Older groups are
-    /// listed only while a process is still in them.
+    /// The groups that have formed, in order. The list is kept only if there are spares or if replicas may be missing.
+    /// An older group stays in the list only while a process is still in it.
     pub(crate) groups: Vec<ModelGroup>,
     /// Faults that may still happen.
     pub(crate) remaining_faults: Faults,
@@ -46,11 +46,11 @@ pub(crate) struct ModelGroup {
     pub(crate) attempt: u64,
     /// For each rank, the incarnation that the group knows; `None` for a stage of a replica that the group lacks.
     pub(crate) incarnations: Vec<Option<u32>>,
-    /// Whether an earlier group of the attempt lacked a replica that this one has.
+    /// Whether an earlier group of the attempt lacked a replica that this group has.
     pub(crate) took_back: bool,
     /// The rank that leads the group.
     pub(crate) leader: u32,
-    /// The rank that leads the next group if the leader's process ends: the stage 0 of the second replica.
+    /// The rank that leads the next group if the leader's process ends: stage 0 of the second replica.
     pub(crate) successor: Option<u32>,
 }
 
@@ -66,8 +66,8 @@ impl ModelGroup {
     }
 }
 
-/// The job object. Its resourceVersion is `ModelOperator::job_is_current`: all that matters is whether another client
-/// wrote since.
+/// The job object. `ModelOperator::job_is_current` stands for its resourceVersion, because the only thing that matters
+/// is whether another client has written since.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct JobObject {
     pub(crate) desired: Desired,
@@ -86,7 +86,7 @@ pub(crate) struct Name {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct ModelPod {
     pub(crate) name: Name,
-    /// Stages and replicas of its attempt.
+    /// The stages and replicas of the pod's attempt.
     pub(crate) mesh: Mesh,
     pub(crate) process: ModelProcess,
     /// The stage whose place a spare has taken, and its incarnation there.
@@ -95,15 +95,16 @@ pub(crate) struct ModelPod {
     pub(crate) takeover_shows: bool,
     /// The time since which the API shows the pod's state.
     pub(crate) at: UnixMillis,
-    /// Whether this stage 0 took a fence for its next group.
+    /// Whether this stage 0 has taken a fence for its next group.
     pub(crate) fenced: bool,
     /// Whether the process has lost a group and waits for the next.
     pub(crate) is_survivor: bool,
     /// The time of the deletion request. The node terminates the process, unless the node is partitioned.
     pub(crate) deleted_at: Option<UnixMillis>,
-    /// The state that the API shows for ever if the node is partitioned, while the process continues to run.
+    /// The state that the API shows permanently if the node is partitioned, while the process continues to run.
     pub(crate) partitioned: Option<ModelProcess>,
-    /// The state that the API shows if the process has ended, as the other stages report, and the node has not noticed.
+    /// The state that the API shows if the process has ended and the other stages report it, but the node has not
+    /// noticed.
     pub(crate) unnoticed: Option<ModelProcess>,
 }
 
@@ -126,18 +127,18 @@ pub(crate) enum ModelProcess {
 /// The shared volume.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct ModelVolume {
-    /// The stage 0 that took the newest fence, while it lives.
+    /// The stage 0 that took the newest fence, as long as it lives.
     pub(crate) holder: Option<Name>,
-    /// The attempt and the rank that took the newest fence, if replicas may be missing.
+    /// The attempt and rank that took the newest fence; used only if replicas may be missing.
     pub(crate) leader: Option<(u64, u32)>,
-    /// Steps in the newest checkpoint.
+    /// The number of steps in the newest checkpoint.
     pub(crate) checkpoint: u64,
 }
 
 /// The operator's memory.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct ModelOperator {
-    /// Whether the operator has not observed some change yet.
+    /// Whether there is a change that the operator has not observed yet.
     pub(crate) has_unobserved_change: bool,
     /// The time of the next reconcile without a change.
     pub(crate) wake_at: Option<UnixMillis>,
@@ -155,7 +156,7 @@ pub(crate) enum Write {
         name: Name,
         mesh: Mesh,
     },
-    /// Deletes by UID, so never a later pod of the same name.
+    /// Deletes by UID, so that a later pod of the same name is never deleted.
     Delete(Name),
 }
 
@@ -167,7 +168,7 @@ pub(crate) struct Record {
     pub(crate) resets_budget: bool,
     pub(crate) gives_back: bool,
     pub(crate) counted: bool,
-    /// Whether the first replica was done, if replicas may be missing.
+    /// Whether the first replica was done; used only if replicas may be missing.
     pub(crate) is_done: bool,
 }
 
@@ -181,15 +182,15 @@ pub(crate) enum StaleCache {
 /// The number of times that each fault may happen.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) struct Faults {
-    /// The operator crashes between two writes and loses its memory.
+    /// The operator crashes between two writes, and loses its memory.
     pub(crate) crashes: u8,
-    /// The operator reads a version of the job that was overwritten since.
+    /// The operator reads an overwritten version of the job.
     pub(crate) stale_reads: u8,
     /// A process fails, loses a peer, is killed, or is evicted; or pods are slower than a timeout.
     pub(crate) failures: u8,
     /// A node is partitioned from the API server.
     pub(crate) partitions: u8,
-    /// The user suspends, resumes or scales.
+    /// The user suspends, resumes or scales the job.
     pub(crate) spec_changes: u8,
     /// The job's status is lost.
     pub(crate) status_losses: u8,
@@ -198,15 +199,15 @@ pub(crate) struct Faults {
 /// The past, as far as the invariants depend on it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) struct History {
-    /// The highest number that was recorded.
+    /// The highest attempt number that was recorded.
     pub(crate) highest: u64,
-    /// The highest that was recorded before the status was lost.
+    /// The highest attempt number that was recorded before the status was lost.
     pub(crate) highest_before_loss: u64,
-    /// The pods that were last recorded as created.
+    /// The pods in the latest record of created pods.
     pub(crate) created: Vec<Name>,
-    /// Restarts that counted, since a checkpoint was committed.
+    /// The number of counted restarts since a checkpoint was committed.
     pub(crate) counted: u32,
-    /// The invariant that was violated; exploration ends there.
+    /// The invariant that was violated. Exploration ends there.
     pub(crate) broken: Option<BrokenInvariant>,
 }
 
@@ -275,7 +276,7 @@ impl ModelPod {
                 let pod_conditions = Vec::new();
                 Shown::Stage(StageInstance { rank, attempt, incarnation, spare, state, since, pod_conditions })
             }
-            // until the API shows the takeover, the spare seems to wait as before
+            // until the API shows the takeover, the spare still seems to wait
             (None, _) if self.takes.is_some() && matches!(state, InstanceState::Starting | InstanceState::Ready) => {
                 let since = UnixMillis(NOW.0 - HORIZON_SECONDS * 1000);
                 Shown::Spare(SpareInstance { number: incarnation, attempt, state: InstanceState::Ready, since })

@@ -1,40 +1,43 @@
 //! Model checking: the state machine and its caller under every interleaving of a small cluster, exhaustively.
 //!
-//! Modelled are the job object with its resourceVersion; pods by unique names, deleted by UID; nodes that start, kill
-//! and remove them; groups that form, commit, drain and lose peers; the volume's fence; and the operator, which reads
-//! the job (at times a stale version), lists the pods, decides with the real `decide`, and writes: the record by
-//! compare-and-swap first, then one pod at a time. It may crash between any two writes, also after a write whose
-//! response it never received. A node may be partitioned: the API shows its pod unchanged for ever, while the process
-//! runs on for any time. Time is an event: it advances to the operator's wake-up only, when no other transition is
-//! immediate; but a terminating process may take any time short of the termination timeout.
+//! The model contains the job object with its resourceVersion; pods with unique names, deleted by UID; nodes that
+//! start, kill and remove the pods; groups that form, commit, drain and lose peers; the volume's fence; and the
+//! operator. The operator reads the job (sometimes a stale version), lists the pods, decides with the real `decide`,
+//! and writes: first the record by compare-and-swap, then one pod at a time. The operator may crash between any two
+//! writes, or after a write whose response it never received. A node may be partitioned: the API then shows its pod
+//! unchanged for ever, while the process continues to run for any time. Time is an event: it advances only to the
+//! operator's wake-up, and only when no other transition is immediate. A terminating process may take any time below
+//! the termination timeout.
 //!
 //! The API guarantees, through the pods' names, that no stage of an attempt runs twice. The volume guarantees that only
 //! the fence's holder commits; the model only shows that the fence is necessary. An older attempt on partitioned nodes
-//! may take the fence from a newer one, which then fails and restarts: still no two of them commit at the same time.
+//! may take the fence from a newer attempt, which then fails and restarts. Two attempts still never commit at the same
+//! time.
 //!
-//! If stages are replaced, a stage that has lost its group waits for the next group or gives up at any time. A group
-//! takes in the newest living process of each stage. A stage 0 that has lost a group takes the next fence only if it
-//! holds the last one.
+//! With replacement of stages, a stage that has lost its group may wait for the next group or give up at any time. A
+//! group takes in the newest living process of each stage. A stage 0 that has lost a group takes the next fence only if
+//! it holds the last one.
 //!
-//! The other stages may report that a process has ended before its node notices.
+//! The other stages may report that a process has ended before the process's node notices.
 //!
-//! Spares: a group gives the place of a stage that has ended, or by mistake that of a stage 0 that lives, to a spare
-//! that stands by, at any time until another process of that stage has started; the API shows it at any later time. A
-//! spare that is not ready counts as pending.
+//! With spares, a group gives the place of a stage that has ended to a spare that stands by, or by mistake the place of
+//! a stage 0 that is alive. This may happen at any time until another process of that stage has started, and the API
+//! may show it at any later time. A spare that is not ready counts as pending.
 //!
-//! Where replicas may be missing, a group forms with as many as there are stages for, sooner or later than it would: no
-//! time passes for the others. What waits beside a group ends nobody in it. When a replica more can be made of what
-//! waits, the leader leaves for the next group, which takes them in, and the others follow. When the leader's process
-//! ends, the stage 0 of the second replica leads the next group, or the process that is started in the leader's place,
-//! which the volume names. An older group may live on beside a newer one.
+//! With missing replicas, a group forms with as many replicas as the present stages allow. It may form earlier or later
+//! than in reality, and no time passes for the other processes. A process that waits beside a group never ends a member
+//! of the group. When the waiting processes can form another replica, the leader leaves for the next group, which takes
+//! them in, and the other members follow. When the leader's process ends, the next leader is stage 0 of the second
+//! replica, or the process that is started in the leader's place, which the volume names. An older group may live on
+//! beside a newer one.
 //!
-//! Not modelled: reports of stages that are lost and may live; what a process computes, reports and publishes of its
-//! progress (a job needs one checkpoint); a second operator beside the first; time that passes between two writes of
-//! one plan, or while an operator starts; gangs, quotas, and active deadlines; pods that are removed by force while
-//! they run. Times are multiples of ten seconds, with timeouts as close together as possible; exits within the same ten
-//! seconds are simultaneous.
+//! The model leaves out reports of lost stages that may be alive; a process's computations, reports and published
+//! progress (a job needs one checkpoint); a second operator beside the first; time between two writes of a plan, or
+//! while an operator starts; gangs, quotas and active deadlines; and pods that are removed by force while they run.
+//! Times are multiples of ten seconds, with timeouts as close together as possible. Exits within the same ten seconds
+//! are simultaneous.
 //!
-//! `STAGECOACH_MODEL=all` explores larger clusters too: minutes, and two gigabytes.
+//! `STAGECOACH_MODEL=all` also explores larger clusters, which takes minutes and two gigabytes of memory.
 
 use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -68,25 +71,25 @@ const fn two_stages(faults: Faults) -> ClusterModel {
     }
 }
 
-/// The same cluster, where lost stages are replaced.
+/// The same cluster with replacement of lost stages.
 const fn replacing(faults: Faults) -> ClusterModel {
     ClusterModel { replaces_stages: true, ..two_stages(faults) }
 }
 
-/// The same cluster, with a spare beside the stages.
+/// The same cluster with a spare beside the stages.
 const fn with_spare(faults: Faults) -> ClusterModel {
     ClusterModel { spares: 1, ..replacing(faults) }
 }
 
-/// Two replicas of one stage, either of which is enough for a group.
+/// Two replicas of one stage. Either replica is enough for a group.
 const fn one_of_two_replicas(faults: Faults) -> ClusterModel {
     ClusterModel { mesh: Mesh { stages: 1, data_parallel: 2 }, min_data_parallel: 1, ..replacing(faults) }
 }
 
-/// Explores all states, or until `invariant` is violated. Returns the violated invariants and the examples found.
+/// Explores all states, or stops once `invariant` is violated. Returns the violated invariants and the found examples.
 fn explore(model: &ClusterModel, invariant: Option<&'static str>) -> (Vec<&'static str>, Vec<&'static str>) {
     let checker = match invariant {
-        // One thread finds a short path.
+        // a single thread finds a short path
         Some(invariant) => model.clone().checker().finish_when(HasDiscoveries::AnyOf([invariant].into())),
         None => model.clone().checker().finish_when(HasDiscoveries::AnyFailures).threads(2),
     };
@@ -109,7 +112,7 @@ fn explore(model: &ClusterModel, invariant: Option<&'static str>) -> (Vec<&'stat
     (broken, seen)
 }
 
-/// Asserts that every invariant holds and the examples are reachable.
+/// Asserts that every invariant holds and that the examples are reachable.
 fn assert_invariants(model: &ClusterModel, examples: &[&str]) {
     let (broken, seen) = explore(model, None);
     assert!(broken.is_empty(), "{model:?}: {broken:?}");
@@ -205,7 +208,7 @@ fn invariants_hold_where_replicas_may_be_missing() {
     }
 }
 
-/// Asserts that `invariant` is violated without the guard. All invariants hold with it.
+/// Asserts that `invariant` is violated without the guard. All invariants hold with the guard.
 fn assert_guard_is_needed(guard: Guard, model: &ClusterModel, invariant: &'static str) {
     assert_invariants(model, &[]);
     assert_violated_without(guard, model, invariant);
@@ -226,7 +229,7 @@ fn every_guard_is_needed() {
     let failures = two_stages(Faults { failures: 3, ..NONE });
     let lost_node = two_stages(Faults { partitions: 1, ..NONE });
     let lost_status = two_stages(Faults { status_losses: 1, ..NONE });
-    // With one stage, one partitioned node holds a whole group.
+    // with one stage, one partitioned node holds a whole group
     let lost_group = ClusterModel { mesh: Mesh::pipeline(1), ..lost_node.clone() };
     assert_guard_is_needed(Guard::CompareAndSwap, &old_read, NUMBERS);
     assert_guard_is_needed(Guard::CompareAndSwap, &old_read, TERMINAL);
@@ -242,7 +245,7 @@ fn every_guard_is_needed() {
     assert_guard_is_needed(Guard::Budget, &failures, BUDGET);
     let replaced = replacing(Faults { failures: 1, ..NONE });
     assert_guard_is_needed(Guard::Incarnations, &replaced, CREATED_ONCE);
-    // that the invariants hold with the guards is shown above
+    // the tests above show that the invariants hold with the guards
     let spare = with_spare(Faults { failures: 1, ..NONE });
     let takeovers = with_spare(Faults { failures: 2, ..NONE });
     assert_violated_without(Guard::SpareIncarnations, &spare, CLAIMED_ONCE);
@@ -252,11 +255,11 @@ fn every_guard_is_needed() {
     assert_violated_without(Guard::RemoveSpares, &spare, ENDS);
     assert_violated_without(Guard::TakeoverCounts, &takeovers, BUDGET);
     let undisturbed = one_of_two_replicas(NONE);
-    // a replica alone is a whole group
+    // a single replica is a whole group
     let lost_replica = one_of_two_replicas(Faults { failures: 1, partitions: 1, ..NONE });
     assert_violated_without(Guard::Fence, &lost_replica, ONE_COMMITS);
     assert_violated_without(Guard::OneReplicaCompletes, &undisturbed, STAYS_DONE);
-    // one replica alone is not enough
+    // one replica is not enough
     let two_of_three =
         ClusterModel { mesh: Mesh { stages: 1, data_parallel: 3 }, min_data_parallel: 2, ..one_of_two_replicas(NONE) };
     assert_violated_without(Guard::RemoveWaiting, &two_of_three, ENDS);
@@ -264,7 +267,7 @@ fn every_guard_is_needed() {
     assert_guard_is_needed(Guard::EnoughReplicas, &both, ENOUGH);
 }
 
-/// The recorded number suffices until the status is lost, which is all that `NumberAbovePods` is for.
+/// The recorded number suffices until the status is lost. `NumberAbovePods` is needed only after that.
 #[test]
 fn numbers_need_the_pods_only_once_the_status_is_lost() {
     let faults = Faults { crashes: 1, stale_reads: 1, failures: 1, ..NONE };
@@ -274,7 +277,7 @@ fn numbers_need_the_pods_only_once_the_status_is_lost() {
     );
 }
 
-/// Without cycles every run is finite, so a property of every final state holds eventually.
+/// Without cycles, every run is finite, so that a property of every final state eventually holds.
 #[test]
 fn the_state_graph_has_no_cycle() {
     for model in [
@@ -293,7 +296,7 @@ fn the_state_graph_has_no_cycle() {
     }
 }
 
-/// Depth first; `finished` says of each state whether all its successors were visited.
+/// Walks depth first. `finished` records for each state whether all its successors have been visited.
 fn walk(model: &ClusterModel, cluster: &ClusterState, finished: &mut HashMap<u64, bool>) {
     let mut hasher = DefaultHasher::new();
     cluster.hash(&mut hasher);

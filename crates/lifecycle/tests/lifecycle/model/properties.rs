@@ -7,7 +7,7 @@ use super::cluster_state::{ClusterState, ModelGroup, ModelPod, NOW};
 use super::operator::TERMINATION_TIMEOUT_SECONDS;
 use super::steps::{ClusterModel, ModelTransition};
 
-/// An invariant of transitions, recorded when it is violated.
+/// An invariant of transitions. A violation is recorded when it happens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum BrokenInvariant {
     OnlyFenceHolderCommits,
@@ -148,8 +148,8 @@ fn one_attempt_lives(cluster: &ClusterState) -> bool {
         (pod.name.attempt, pod.name.rank) == (other.name.attempt, other.name.rank)
             && pod.name.incarnation < other.name.incarnation
     };
-    // a replaced instance may stay alive only on a lost node; an instance whose place a spare took may stay alive until
-    // it learns of the takeover
+    // a replaced instance may stay alive only on a lost node; an instance whose place a spare has taken may stay alive
+    // until it learns of the takeover
     let replaced = |pod: &ModelPod| cluster.spares == 0 && alive().any(|other| is_older(pod, other));
     alive().all(|pod| !replaced(pod) || !pod.is_reachable())
         && alive().all(|pod| Some(pod.name.attempt) == newest || timed_out_on_lost_node(pod))
@@ -178,7 +178,7 @@ fn has_ended(cluster: &ClusterState) -> bool {
 }
 
 impl ModelTransition {
-    /// Whether the transition is a fault: a job must end without it.
+    /// Whether the transition is a fault. A job must end without faults.
     pub(crate) fn is_fault(&self) -> bool {
         !matches!(
             self,

@@ -13,7 +13,7 @@ use super::pods::{self, PodTransition};
 use super::properties;
 use super::time::canonical;
 
-/// A cluster to be explored.
+/// A cluster to explore.
 #[derive(Clone, Debug)]
 pub(crate) struct ClusterModel {
     /// The initial stages and replicas.
@@ -22,7 +22,7 @@ pub(crate) struct ClusterModel {
     pub(crate) replaces_stages: bool,
     /// The number of spares beside the stages.
     pub(crate) spares: u32,
-    /// The minimal number of replicas with which a group may train; all replicas if the number exceeds theirs.
+    /// The minimal number of replicas with which a group may train. Above the number of replicas, it means all of them.
     pub(crate) min_data_parallel: u32,
     pub(crate) faults: Faults,
     pub(crate) disabled_guard: Option<Guard>,
@@ -31,29 +31,29 @@ pub(crate) struct ClusterModel {
 /// One transition.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum ModelTransition {
-    /// The operator reconciles, because something changed.
+    /// The operator reconciles because something changed.
     Observe,
     /// The operator makes its next write.
     Write,
     /// A transition of a pod, a group, or a node.
     PodTransition(PodTransition),
-    /// Time advances to the operator's wake-up, while no other transition is immediate.
+    /// Time advances to the operator's wake-up while no other transition is immediate.
     Wait,
     /// Time advances while another transition is immediate: pods or the operator are slow.
     WaitDespiteActivity,
-    /// The operator writes the status; a cache keeps the previous version.
+    /// The operator writes the status, and a cache keeps the previous version.
     WriteWithStaleCache,
     /// A cache of the pods receives no more events.
     PodCacheStalls,
     /// The operator reconciles from the stale cache.
     ObserveStale,
-    /// The operator crashes, and another one starts.
+    /// The operator crashes, and another operator starts.
     Crash,
     /// A process exits with a code.
     Fail(Name, i32),
-    /// A process exits with 137. The other stages report it, and its node has not noticed yet.
+    /// A process exits with 137. The other stages report the exit, but the node has not noticed it yet.
     FailUnnoticed(Name),
-    /// A group gives a spare the place of a stage 0 that lives, and continues without it.
+    /// A group gives the place of a stage 0 that is alive to a spare, and continues without that stage 0.
     TakePlaceOfLiving(Name),
     /// Another client deletes a pod.
     Evict(Name),
@@ -151,13 +151,13 @@ impl ClusterModel {
     }
 }
 
-/// One stage becomes two, and two become one; replicas become as many stages.
+/// The shape after scaling: one stage becomes two, two stages become one, and replicas become as many stages.
 const fn other_mesh(mesh: Mesh) -> Mesh {
     if mesh.data_parallel > 1 { Mesh::pipeline(mesh.data_parallel) } else { Mesh::pipeline(3 - mesh.stages) }
 }
 
 /// Whether time may advance to the operator's wake-up. A reachable node kills and removes terminating pods before the
-/// operator's timeout passes; and deadlines beyond the horizon are never reached.
+/// operator's timeout passes. Deadlines beyond the horizon are never reached.
 fn time_may_pass(cluster: &ClusterState) -> bool {
     let reachable = cluster.pods.iter().filter(|pod| pod.is_alive() && pod.is_reachable());
     let deleted_at = reachable.filter_map(|pod| pod.deleted_at);
@@ -166,15 +166,15 @@ fn time_may_pass(cluster: &ClusterState) -> bool {
     wake_at.is_some_and(|wake_at| latest.is_none_or(|latest| wake_at < latest))
 }
 
-/// The time at which the operator wakes up. With spares, the time is rounded up to whole tens of seconds, so that ages
-/// stay comparable.
+/// The time at which the operator wakes up. With spares, the time is rounded up to a multiple of ten seconds, so that
+/// ages stay comparable.
 fn next_time(cluster: &ClusterState) -> Option<UnixMillis> {
     let wake_at = cluster.operator.wake_at?;
     let unit = if cluster.spares > 0 { 10_000 } else { 1 };
     Some(UnixMillis(wake_at.0.max(NOW.0).next_multiple_of(unit)))
 }
 
-/// Makes the write of a plan from an older version of the job fail.
+/// Makes a plan's write fail if the plan comes from an older version of the job.
 fn job_changed(cluster: &mut ClusterState) {
     cluster.operator.job_is_current = cluster.operator.plan.is_empty();
     cluster.operator.has_unobserved_change = true;

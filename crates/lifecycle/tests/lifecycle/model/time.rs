@@ -1,11 +1,11 @@
-//! The passing of time, and the equality of states: no decision distinguishes equal states.
+//! The passing of time, and the equality of states. No decision distinguishes equal states.
 
 use stagecoach_lifecycle::*;
 
 use super::cluster_state::{ClusterState, Faults, HORIZON_SECONDS, JobObject, ModelPod, ModelProcess, NOW, StaleCache};
 
 impl ClusterState {
-    /// Replaces a state by the representative of those that no decision distinguishes.
+    /// Replaces a state by the representative of all states that no decision distinguishes from it.
     pub(crate) fn canonicalise(&mut self) {
         let number = self.job.recorded.attempt.number;
         let oldest = UnixMillis(NOW.0 - HORIZON_SECONDS * 1000);
@@ -28,8 +28,8 @@ impl ClusterState {
         };
         let kept: Vec<bool> = (0..groups.len()).map(is_kept).collect();
         self.groups = groups.into_iter().zip(kept).filter_map(|(group, is_kept)| is_kept.then_some(group)).collect();
-        // The end of an older attempt, and the existence of its objects, matter only if a stale read shows it as the
-        // newest.
+        // the end of an older attempt, and the existence of its objects, matter only if a stale read shows that attempt
+        // as the newest
         if self.stale_cache.is_none() && self.remaining_faults.status_losses == 0 {
             let dead = |attempt| self.of(attempt).all(|pod| !pod.is_alive() && pod.is_reachable());
             let dead: Vec<_> = (1..number).filter(|attempt| dead(*attempt)).collect();
@@ -82,7 +82,7 @@ pub(crate) fn canonical(mut state: JobState) -> JobState {
     {
         *not_before = UnixMillis(0);
     }
-    // a failure that only the other stages report is completed by the exit
+    // the exit completes a failure that only the other stages have reported
     let awaits_exit = |failure: &AttemptFailure| failure.reason == FailureReason::Killed && failure.exit_code.is_none();
     let is_over = state.outcome().is_some();
     let last_failure = state.last_failure.filter(|failure| awaits_exit(failure) && !is_over);
@@ -91,7 +91,7 @@ pub(crate) fn canonical(mut state: JobState) -> JobState {
             counted_since_checkpoint: state.budget.counted_since_checkpoint,
             ..RestartBudget::default()
         },
-        // the first restart is immediate, and the back-off is the same after every further failure
+        // the first restart is immediate, and the back-off is the same after every later failure
         failures_without_progress: state.failures_without_progress.min(2),
         max_finished_steps: None,
         last_failure: last_failure.map(|failure| AttemptFailure { message: String::new(), ..failure }),

@@ -6,7 +6,7 @@ use stagecoach_lifecycle::*;
 
 use super::{NOW, exited, exited_by_external_cause, exited_with_report, instance, ready, running, start};
 
-/// The failure's stage, its label, and whether the restart counts. `None` while the attempt continues.
+/// The failed stage, the failure's label, and whether the restart counts; `None` while the attempt continues.
 fn cause(instances: Vec<StageInstance>) -> Option<(Option<u32>, String, bool)> {
     let state = decide(&running(instances), NOW).state;
     state.last_failure.map(|failure| (failure.rank, failure.label(), state.budget.counted > 0))
@@ -102,7 +102,7 @@ fn the_scheduling_timeout_is_not_the_start_up_timeout() {
     let failure = decide(&missing, UnixMillis::from_seconds(100_000)).state.last_failure.unwrap();
     assert_eq!((failure.reason, failure.rank), (FailureReason::Unschedulable, Some(2)), "not one that was created");
     assert_eq!((state.budget.total, state.budget.counted), (1, 0));
-    // Stage 0 could not be created at all.
+    // stage 0 could not even be created
     observed.instances.remove(0);
     observed.state.attempt_phase = AttemptPhase::Running { not_before: UnixMillis(0), all_created: false };
     let decision = decide(&observed, UnixMillis::from_seconds(3599));
@@ -118,7 +118,7 @@ fn time_in_which_somebody_holds_a_stage_back_runs_against_no_timeout() {
         let decision = decide(&observed, long_after);
         assert_eq!((&decision.state, decision.wake_at), (&observed.state, None));
         assert!(decision.actions.is_empty());
-        // it has the whole time from when it was let continue
+        // the timeout starts when the stage is no longer held back
         observed.instances[0] = instance(0, InstanceState::Pending, 1_000_000);
         observed.instances[1] = ready(1);
         assert_eq!(decide(&observed, long_after).wake_at, Some(UnixMillis::from_seconds(1_003_600)));
@@ -134,7 +134,7 @@ fn a_long_grace_period_is_honoured_to_its_end() {
     assert_eq!(at(4510).unwrap().reason, FailureReason::NodeLost);
 }
 
-/// Attempt 1, of which a stage could not be created yet.
+/// Attempt 1, in which one stage could not be created yet.
 fn incomplete(instances: Vec<StageInstance>) -> Observed {
     let mut observed = running(instances);
     observed.state.attempt_phase = AttemptPhase::Running { not_before: UnixMillis(0), all_created: false };
@@ -158,11 +158,12 @@ fn giving_up_on_a_stage_that_the_cluster_has_not_started_does_not_count() {
         assert_eq!((failure.reason, failure.rank), (FailureReason::Unschedulable, Some(2)), "{name}");
         assert_eq!((state.budget.total, state.budget.counted), (1, 0), "{name}");
     }
-    // what a stage did by itself is its failure, also then; and the root cause's own exit may be still to come
+    // a stage's own error is its failure even in an incomplete attempt; after an exit with 75, the root cause's own
+    // exit may still follow
     let state = decide(&incomplete(vec![exited(0, 1, 980), ready(1)]), NOW).state;
     assert_eq!((state.last_failure.unwrap().reason, state.budget.counted), (FailureReason::Error, 1));
     let undecided = decide(&incomplete(vec![exited(0, 75, 995), ready(1)]), NOW);
-    // what has made room by its end is given to no other stage, which would be found without its peers
+    // the room that an ended stage leaves is not given to another stage, which would start without its peers
     assert_eq!((undecided.state.last_failure, undecided.actions), (None, vec![]));
     // if all stages were started, the start-up timeout is the stages' own failure
     let state = decide(&running(vec![gave_up(), exited(1, 75, 980), exited(2, 75, 980)]), NOW).state;
@@ -190,7 +191,7 @@ fn an_attempt_that_can_not_be_completed_makes_room_and_waits() {
         AttemptPhase::Running { not_before: NOW.plus_seconds(2), all_created: false },
         "it waits before it tries again"
     );
-    // nothing is held
+    // no instance holds resources any more
     observed.instances.clear();
     assert_eq!(decide(&observed, NOW).state, observed.state);
 }
@@ -211,7 +212,7 @@ fn preparation_extends_the_start_up_timeout() {
     let decision = decide(&observed, NOW);
     assert_eq!((decision.job_phase, decision.wake_at), (JobPhase::Starting, Some(UnixMillis::from_seconds(1500))));
     assert_eq!(decide(&observed, UnixMillis::from_seconds(1500)).state.attempt.number, 2);
-    // it is unknown whether the preparation still continues
+    // it is unknown whether the preparation continues
     observed.progress.is_unreachable = true;
     assert_eq!(decide(&observed, UnixMillis::from_seconds(9999)).state, observed.state);
 }

@@ -1,4 +1,4 @@
-//! Records of a clock that was ahead, or behind: no wait is longer than its bound from now.
+//! Records of a clock that was ahead or behind. No wait lasts longer from now than its bound.
 
 use proptest::prelude::*;
 use stagecoach_api::job::JobPhase;
@@ -8,7 +8,7 @@ use super::{NOW, exited, ready, running, start};
 
 const HOUR: u64 = 3600;
 
-/// A job that waits to start its next attempt since a clock that showed `recorded_at`.
+/// A job that waits for its next attempt. The wait began when the clock showed `recorded_at`.
 fn backing_off(recorded_at: UnixMillis) -> Observed {
     let mut observed = running(vec![exited(0, 1, 995), exited(1, 75, 996), exited(2, 75, 996)]);
     observed.policy.backoff_jitter_percent = 25;
@@ -23,9 +23,9 @@ fn backing_off(recorded_at: UnixMillis) -> Observed {
 fn a_back_off_that_a_clock_ahead_recorded_is_no_longer_than_the_longest() {
     let observed = backing_off(NOW.plus_seconds(HOUR));
     let decision = decide(&observed, NOW);
-    // 10 s plus a jitter of a quarter
+    // 10 s plus a jitter of 25 %
     assert_eq!((decision.wake_at, decision.job_phase), (Some(UnixMillis(NOW.0 + 12_500)), JobPhase::Restarting));
-    // the time is stored once and does not move with the clock
+    // the time is stored once and does not follow the clock
     let observed = Observed { state: decision.state.clone(), ..observed };
     assert_eq!(decide(&observed, NOW.plus_seconds(5)).state, decision.state);
     assert_eq!(decide(&observed, NOW.plus_seconds(13)).actions, [start(2, 3)]);

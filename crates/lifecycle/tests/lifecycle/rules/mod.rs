@@ -1,4 +1,4 @@
-//! Unit tests of `decide`: one observation of an attempt of three stages, and the decision.
+//! Unit tests of `decide`: an observation of an attempt of three stages, and the decision.
 
 use stagecoach_api::contract::{FailureKind, Mesh};
 use stagecoach_api::job::{BackoffSpec, RestartSpec};
@@ -28,7 +28,7 @@ fn policy() -> Policy {
     }
 }
 
-/// Attempt 1 of three stages, all created.
+/// Attempt 1 of three stages, which are all created.
 fn running(instances: Vec<StageInstance>) -> Observed {
     Observed {
         desired: Desired { mesh: Mesh::pipeline(3), revision: 7, suspend: false },

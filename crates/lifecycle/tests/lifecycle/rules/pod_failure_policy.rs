@@ -6,7 +6,7 @@ use stagecoach_lifecycle::*;
 
 use super::{NOW, exited, exited_by_external_cause, exited_with_report, ready, running};
 
-/// The consequence of the failure of one stage under these rules, which are JSON: `FailJob`, `Ignore` or `Count`.
+/// The consequence of one stage's failure under these rules in JSON: `FailJob`, `Ignore` or `Count`.
 fn after(failed: StageInstance, rules: &str) -> &'static str {
     let mut observed = running(vec![failed, exited(1, 75, 996), exited(2, 75, 996)]);
     let rules = serde_json::from_str(rules).unwrap();
@@ -34,7 +34,7 @@ fn exit_codes_are_compared_by_the_operator() {
     assert_eq!([3, 4, 5].map(|code| after(exited(0, code, 995), listed)), ["FailJob", "FailJob", "Count"]);
     let others = r#"[{"action": "Ignore", "onExitCodes": {"operator": "NotIn", "values": [3, 78]}}]"#;
     assert_eq!([3, 5].map(|code| after(exited(0, code, 995), others)), ["Count", "Ignore"]);
-    // an exit code that means a final failure is no exception
+    // an exit code that would otherwise fail the job is no exception
     let listed = r#"[{"action": "Count", "onExitCodes": {"operator": "In", "values": [78]}}]"#;
     assert_eq!(after(exited(0, 78, 995), listed), "Count");
 }

@@ -8,7 +8,7 @@ use stagecoach_lifecycle::*;
 
 use super::{NOW, exited, exited_by_external_cause, exited_with_report, instance, ready, running};
 
-/// [`running`], under a policy that replaces stages.
+/// Like [`running`], with a policy that replaces stages.
 fn replacing(instances: Vec<StageInstance>) -> Observed {
     let mut observed = running(instances);
     observed.policy.replaces_stages = true;
@@ -32,7 +32,7 @@ fn a_lost_stage_is_replaced_while_others_stay() {
     assert_eq!(replaced(&replacing(vec![exited(0, 1, 995), exited(1, 137, 995), ready(2)])), [0, 1]);
     let evicted = exited_by_external_cause(2, ExternalCause::Evicted);
     assert_eq!(replaced(&replacing(vec![ready(0), ready(1), evicted])), [2]);
-    // deleted by force: its exit was not observed
+    // a stage that was deleted by force, so that its exit was not observed
     let deleted = replacing(vec![ready(0), ready(2)]);
     assert_eq!(replaced(&deleted), [1]);
     assert_eq!(decide(&deleted, NOW).state.budget.counted, 0);
@@ -69,7 +69,7 @@ fn the_whole_group_starts_anew_where_replacing_would_not_help() {
 
 #[test]
 fn the_whole_group_starts_anew_where_the_others_would_not_wait_for_the_back_off() {
-    // the third failure in a row, after which 4 seconds pass
+    // the third consecutive failure, after which the job waits 4 seconds
     let mut observed = replacing(vec![ready(0), exited(1, 137, 995), ready(2)]);
     observed.state.failures_without_progress = 2;
     for (reform_timeout_seconds, stages) in [(5, &[1][..]), (4, &[]), (3, &[])] {
@@ -90,7 +90,7 @@ fn the_replacement_is_created_and_what_it_replaces_removed() {
     let start = AttemptAction::ReplaceStages { attempt: 1, incarnations: incarnations.clone() };
     assert_eq!(decision.actions, [AttemptAction::RemoveReplaced { attempt: 1, incarnations }, start.clone()]);
     assert_eq!(decision.job_phase, JobPhase::Starting);
-    // a caller that crashed repeats it
+    // after a crash of the caller, the decision is the same again
     observed.state = decision.state.clone();
     let again = decide(&observed, NOW);
     assert_eq!((&again.state, &again.actions), (&decision.state, &decision.actions));
@@ -100,7 +100,7 @@ fn the_replacement_is_created_and_what_it_replaces_removed() {
     let created = decide(&observed, NOW);
     assert_eq!(created.actions, []);
     assert!(matches!(created.state.attempt_phase, AttemptPhase::Running { all_created: true, .. }));
-    // the rest of the replaced instance does not count any more
+    // a replaced instance that still exists has no effect any more
     observed.state = created.state;
     observed.instances.push(exited(1, 137, 995));
     assert_eq!(decide(&observed, NOW).state, observed.state);
@@ -111,7 +111,7 @@ fn the_replacement_is_created_and_what_it_replaces_removed() {
 fn only_what_was_lost_is_created_again() {
     let mut observed = replacing(vec![ready(0), exited(1, 137, 995), ready(2)]);
     observed.state = decide(&observed, NOW).state;
-    // before the replacement exists, another pod is deleted by force: it gets a name of its own too
+    // another pod is deleted by force before the replacement exists: its replacement has its own name too
     observed.instances = vec![ready(0)];
     let decision = decide(&observed, NOW);
     assert_eq!(decision.state.incarnations, BTreeMap::from([(1, 1), (2, 1)]));
@@ -143,10 +143,10 @@ fn replacing_is_counted_and_a_stage_that_fails_again_without_progress_makes_the_
     let anew = decide(&observed, NOW).state;
     assert_eq!((anew.attempt.number, anew.budget.total, anew.budget.replaced), (2, 2, 1));
     assert!(anew.incarnations.is_empty() && anew.replaced_without_progress.is_empty(), "{anew:?}");
-    // once a step beyond all earlier ones is finished, it may
+    // stage 1 may be replaced again once a step beyond all earlier steps is finished
     observed.progress.finished_steps = Some(8);
     assert_eq!(replaced(&observed), [1]);
-    // an exit of stages that gave up waiting is not a separate failure
+    // stages that gave up waiting are not a separate failure
     observed.progress.finished_steps = Some(7);
     observed.instances = vec![exited(0, 75, 980), replacement(InstanceState::Pending), exited(2, 75, 980)];
     let given_up = decide(&observed, NOW).state;
@@ -167,12 +167,12 @@ fn one_that_the_others_lost_is_replaced_if_it_neither_exits_nor_comes_back() {
     observed.progress.lost = lost(0).map(|lost| LostInstance { since: UnixMillis::from_seconds(999), ..lost });
     assert_eq!(replaced(&observed), [0; 0], "it may still exit");
     assert_eq!(decide(&observed, NOW).wake_at, Some(UnixMillis::from_seconds(1001)));
-    // its own exit says more
+    // the stage's own exit has more information
     observed.instances[1] = exited(1, 3, 999);
     assert_eq!(decide(&observed, NOW).state.last_failure.unwrap().exit_code, Some(3));
 }
 
-/// Stage 1 of a whole group has ended, as the others report; its exit is not observed yet.
+/// A whole group of which stage 1 has ended, as the other stages report. The exit is not observed yet.
 fn ended() -> Observed {
     let mut observed = replacing(vec![ready(0), ready(1), ready(2)]);
     observed.progress.lost = Some(LostInstance { rank: 1, incarnation: 0, since: NOW, has_ended: true });
@@ -248,7 +248,7 @@ fn how_it_ended_is_waited_for_where_that_decides() {
 
 #[test]
 fn a_group_that_drains_while_a_stage_is_replaced_starts_anew_at_once() {
-    // deleted by force, the stage was asked to leave all the same, and the others left with it
+    // a stage that was deleted by force was still asked to leave, and the other stages left with it
     let mut observed = replacing(vec![exited(0, 143, 999), exited(2, 143, 999)]);
     observed.state.incarnations = BTreeMap::from([(1, 1)]);
     observed.instances.push(StageInstance { incarnation: 1, ..instance(1, InstanceState::Starting, 999) });

@@ -6,7 +6,7 @@ use stagecoach_api::job::JobPhase;
 
 use super::*;
 
-/// Attempt 1 of two replicas of two stages, of which one may be missing.
+/// Attempt 1 of two replicas of two stages. One replica may be missing.
 fn replicated(instances: Vec<StageInstance>) -> Observed {
     let mut observed = running(instances);
     let mesh = Mesh { stages: 2, data_parallel: 2 };
@@ -33,7 +33,7 @@ fn a_replica_that_is_done_completes_the_job_and_what_has_no_group_is_removed() {
         needs_all.policy.min_data_parallel = 2;
         assert!(!completes(&needs_all), "{state:?}");
     }
-    // stages that are about to end are left to it
+    // stages that are about to end are left alone
     let ending = replicated(first().into_iter().chain([ready(2), ready(3)]).collect());
     let complete = Observed { state: decide(&ending, NOW).state, ..ending };
     assert_eq!(decide(&complete, NOW).actions, []);
@@ -62,7 +62,7 @@ fn a_stage_that_waits_for_its_replica_does_not_time_out_while_the_others_train()
     assert_eq!(at(None).map(|failure| failure.reason), Some(FailureReason::StartupTimeout));
 }
 
-/// The failure to which `observed` leads, and the incarnations after it.
+/// The failure that `observed` leads to, and the incarnations after it.
 fn failure(observed: &Observed, now: UnixMillis) -> Option<(FailureReason, Option<u32>, BTreeMap<u32, u32>)> {
     let state = decide(observed, now).state;
     let incarnations = state.incarnations;
@@ -99,7 +99,7 @@ fn a_replica_without_a_node_ends_no_group_that_trains_without_it() {
 
 #[test]
 fn what_leaves_a_group_that_trains_without_it_is_replaced_by_itself() {
-    // later than a stage could be saving
+    // later than a stage could still be saving
     let now = UnixMillis::from_seconds(900 + policy().grace_seconds + 11);
     for (state, reason) in [
         (InstanceState::Exited(Exit::with_code(143)), FailureReason::Drained),

@@ -6,7 +6,7 @@ use stagecoach_lifecycle::*;
 
 use super::{NOW, exited, exited_by_external_cause, exited_with_report, instance, ready, running, start};
 
-/// The state after stage 1 exited with a code.
+/// The state after stage 1 has exited with this code.
 fn state_after_exit(code: i32, rules: Vec<ExitCodeRule>) -> JobState {
     let mut observed = running(vec![exited(0, 75, 990), exited(1, code, 995), exited(2, 75, 990)]);
     observed.policy.restart.exit_codes = rules;
@@ -38,7 +38,7 @@ fn exit_codes_decide_what_follows() {
         (state_after_exit(78, rules.clone()).outcome(), state_after_exit(78, rules.clone()).budget.counted),
         (None, 1)
     );
-    // External causes are restarted uncounted, whatever the rules say about the exit code.
+    // restarts after external causes do not count, whatever the rules say about the exit code
     let mut observed =
         running(vec![exited_by_external_cause(0, ExternalCause::Evicted), exited(1, 75, 996), exited(2, 75, 996)]);
     observed.policy.restart.exit_codes = vec![rule(&[137], ExitAction::Fail)];
@@ -64,14 +64,14 @@ fn a_deterministic_failure_repeated_at_the_same_step_is_final() {
         Some(&JobOutcome::Failed(JobFailureReason::Deterministic))
     );
     assert_eq!(again(FailureKind::NonFinite, Some(8), &first).outcome(), None);
-    // Another failure in between changes nothing.
+    // another failure in between changes nothing
     let other = again(FailureKind::OutOfMemory, Some(7), &first);
     assert_eq!(other.outcome(), None);
     assert_eq!(
         again(FailureKind::NonFinite, Some(7), &other).outcome(),
         Some(&JobOutcome::Failed(JobFailureReason::Deterministic))
     );
-    // A failure that is not deterministic may be repeated.
+    // a failure that is not deterministic may recur
     assert_eq!(again(FailureKind::OutOfMemory, Some(7), &other).outcome(), None);
 }
 
@@ -91,7 +91,7 @@ fn the_back_off_doubles_until_training_progresses() {
     assert_eq!([(); 5].map(|()| fail(&mut observed)), [0, 2, 4, 8, 10].map(Some));
     observed.progress.finished_steps = Some(6);
     assert_eq!(fail(&mut observed), Some(0));
-    // Six of ten restarts were consumed; a checkpoint resets the budget, then ten more are allowed and no eleventh.
+    // six of ten restarts were used; a checkpoint resets the budget, after which ten more are allowed, but no eleventh
     assert_eq!(observed.state.budget, RestartBudget { total: 6, counted: 6, replaced: 0, counted_since_checkpoint: 6 });
     observed.progress.checkpoint_step = Some(6);
     assert_eq!((0..11).filter_map(|_| fail(&mut observed)).count(), 10);
@@ -131,8 +131,8 @@ fn a_failed_attempt_is_removed_before_the_next_starts() {
     );
     assert_eq!((decision.state.attempt.number, decision.wake_at), (2, None));
 
-    // Stage 0 was deleted at 1000 and does not exit. It is killed after its grace period; the job waits for it for 180
-    // s at most.
+    // Stage 0 was deleted at 1000 s and does not exit. It is killed after its grace period, and the job waits for it
+    // for at most 180 s.
     let mut observed = Observed { state: decision.state, ..observed };
     observed.instances = vec![instance(0, InstanceState::Terminating, 1000)];
     let at = |seconds| decide(&observed, UnixMillis::from_seconds(seconds));
@@ -141,7 +141,7 @@ fn a_failed_attempt_is_removed_before_the_next_starts() {
     assert_eq!((at(1179).actions.len(), at(1179).wake_at), (1, Some(UnixMillis::from_seconds(1180))));
     assert!(at(1180).actions.contains(&start(2, 3)));
 
-    // All exited at once, so the job waits only for the back-off.
+    // all stages exited at once, so the job waits only for the back-off
     observed.instances.clear();
     let at = |seconds| decide(&observed, UnixMillis::from_seconds(seconds));
     assert_eq!(
@@ -154,7 +154,7 @@ fn a_failed_attempt_is_removed_before_the_next_starts() {
 #[test]
 fn a_drain_waits_for_all_exits_before_the_next_attempt() {
     let desired = running(vec![]).desired;
-    // as many processes, and other ones
+    // the same number of processes in another shape
     let replicas = Desired { mesh: Mesh { stages: 1, data_parallel: 3 }, ..desired };
     for changed in [Desired { mesh: Mesh::pipeline(2), ..desired }, replicas, Desired { revision: 8, ..desired }] {
         let mut observed = running((0..3).map(ready).collect());
@@ -238,7 +238,7 @@ fn the_deadline_ends_the_job_after_a_save() {
         decision.actions,
         [AttemptAction::DeleteInstances { attempt: 1, grace_seconds: 120, unready_grace_seconds: 30 }]
     );
-    // the record has what the stages saved on their way out
+    // the record contains the steps that the stages saved before they exited
     observed.state = JobState { checkpoint_step: Some(700), max_finished_steps: Some(1900), ..decision.state };
     observed.progress =
         ObservedProgress { checkpoint_step: Some(2025), finished_steps: Some(2025), ..ObservedProgress::default() };
@@ -299,7 +299,7 @@ fn an_instance_of_an_implausible_attempt_is_ignored() {
         observed.instances.push(of_attempt(attempt));
         assert_eq!(decide(&observed, NOW), decide(&running(all()), NOW), "{attempt}");
     }
-    // the record was lost: the number in use is never used again
+    // the record was lost: a number that is in use is never reused
     let mut observed = running(all());
     observed.instances.push(of_attempt(50));
     assert_eq!(decide(&observed, NOW).state.attempt.number, 51);

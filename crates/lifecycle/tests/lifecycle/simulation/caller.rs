@@ -1,4 +1,4 @@
-//! The caller of the state machine: it observes, records and applies. What it does is checked as it is done.
+//! The caller of the state machine: it observes, records and applies. Each of its actions is checked when it happens.
 
 use std::collections::BTreeSet;
 
@@ -52,7 +52,7 @@ impl Simulation {
         }
     }
 
-    /// Records and applies as a caller must; it crashes after `act` actions.
+    /// Records and applies a decision as a caller must. Crashes after `act` actions.
     pub(super) fn record_and_apply(&mut self, version: u64, decision: &Decision, act: usize) {
         if version != self.version {
             return;
@@ -69,7 +69,7 @@ impl Simulation {
         }
     }
 
-    /// The invariants of the stored state.
+    /// Checks the invariants of the stored state.
     fn check_invariants(&mut self, next: &JobState) {
         assert_eq!(self.recorded.outcome(), None, "a terminal state is final: {next:?}");
         assert!(next.attempt.number >= self.recorded.attempt.number, "attempt numbers never decrease");
@@ -167,7 +167,7 @@ impl Simulation {
                 !took_place || process.instance.incarnation != incarnation,
                 "a spare has incarnation {incarnation}"
             );
-            // whose place was taken although it lives, it leaves to the fence
+            // the fence stops a living process whose place was taken, so such a process does not count
             lives |= process.is_alive() && !took_place && process.instance.incarnation >= known;
         }
         if !exists {

@@ -1,6 +1,6 @@
-//! Property test: the state machine against simulated instances that crash, hang, disappear and are rescheduled, under
-//! a caller that crashes between its writes and sometimes acts on stale reads. Invariants hold throughout; once faults
-//! stop, a job that can finish does, with no trigger but `Decision::wake_at`.
+//! Property test: the state machine against simulated instances that crash, hang, disappear and are rescheduled. The
+//! caller crashes between its writes, and sometimes acts on stale reads. The invariants always hold. Once the faults
+//! stop, every job that can finish does finish, with `Decision::wake_at` as the only trigger.
 
 mod caller;
 mod faults;
@@ -17,33 +17,34 @@ use self::process::SimulatedProcess;
 const MAX_RESTARTS: u32 = 4;
 const TERMINATION_TIMEOUT_SECONDS: u64 = 60;
 const REFORM_TIMEOUT_SECONDS: u64 = 100;
-/// The checkpoint's step at which training is done.
+/// The step of the checkpoint at which training is done.
 const FINAL_CHECKPOINT_STEP: u64 = 50;
 
 #[derive(Clone, Debug)]
 struct Simulation {
     now: UnixMillis,
-    /// Whether lost stages are replaced, and the others survive.
+    /// Whether lost stages are replaced while the other stages survive.
     replaces_stages: bool,
-    /// Spares beside the stages.
+    /// The number of spares beside the stages.
     spares: u32,
     /// Whether the caller observes takeovers late.
     hides_takeovers: bool,
     desired: Desired,
     recorded: JobState,
-    /// Incremented with every write, as a resourceVersion is.
+    /// Incremented with every write, like a resourceVersion.
     version: u64,
     processes: Vec<SimulatedProcess>,
-    /// The newest fence that was taken on the volume.
+    /// The newest fence on the volume.
     fence: u64,
-    /// The group that took it: attempt, rank and incarnation of its members.
+    /// The group that took the newest fence: attempt, rank and incarnation of each member.
     group: Vec<(u64, u32, u32)>,
-    /// The incarnations that it knows, by rank: its members', or of those that took their places since.
+    /// The incarnations that the group knows, by rank: those of its members, or of the spares that have taken their
+    /// places since.
     known: BTreeMap<u32, u32>,
     checkpoint: Option<u64>,
     commits: Vec<u64>,
     invalid_config_happened: bool,
-    /// Attempt numbers that were used.
+    /// The attempt numbers that were used.
     used_numbers: Vec<u64>,
 }
 
@@ -73,7 +74,7 @@ impl Simulation {
     }
 }
 
-/// The caller's view.
+/// The state as the caller sees it.
 fn seen(simulation: &Simulation) -> (JobState, Vec<StageInstance>, Vec<SpareInstance>) {
     let Observed { state, instances, spares, .. } = simulation.observe();
     (state, instances, spares)
@@ -85,7 +86,7 @@ fn run(stages: u32, replaces_stages: bool, spares: u32, faults: &[(u8, u8, u8)])
     let mut stale_observation = (0, simulation.observe());
     for (kind, pick, caller) in faults {
         simulation.inject_fault(*kind, *pick);
-        // The caller does nothing, crashes half-way, acts on a stale observation, or works correctly.
+        // the caller does nothing, crashes half-way, acts on a stale observation, or works correctly
         match caller % 8 {
             0 => {}
             1 => {
@@ -148,7 +149,7 @@ proptest! {
         if simulation.recorded.outcome() == Some(&JobOutcome::Complete) {
             prop_assert!(simulation.checkpoint >= Some(FINAL_CHECKPOINT_STEP));
         }
-        // Commits of an older group never follow those of a newer one.
+        // commits of an older group never follow commits of a newer one
         prop_assert!(simulation.commits.is_sorted(), "{:?}", simulation.commits);
     }
 }
@@ -167,7 +168,8 @@ fn an_undisturbed_job_takes_one_attempt() {
 
 #[test]
 fn a_lost_stage_costs_an_attempt_only_where_it_is_not_replaced() {
-    // two rounds until the group is formed, a commit, then the death of the second of three, and the operator at work
+    // two rounds until the group has formed, a commit, then the death of the second of three stages, while the caller
+    // works
     let script = [(15, 0, 4), (15, 0, 4), (15, 0, 4), (15, 0, 4), (0, 1, 4)];
     for (replaces_stages, attempts, replaced) in [(false, vec![1, 2], 0), (true, vec![1], 1)] {
         let simulation = run(3, replaces_stages, 0, &script);
@@ -179,7 +181,7 @@ fn a_lost_stage_costs_an_attempt_only_where_it_is_not_replaced() {
 
 #[test]
 fn a_spare_takes_a_lost_stages_place() {
-    // as above; then the spare is ready before the second of three dies
+    // as above, with one more round, so that the spare is ready before the second of three stages dies
     let advances = [(15, 0, 4); 5];
     for (spares, incarnation) in [(0, 1), (1, 1), (2, 1)] {
         let script = [advances.as_slice(), &[(0, 1, 4)]].concat();

@@ -1,4 +1,4 @@
-//! The processes, and their own transitions: start, form a group, train, take a stage's place, exit.
+//! The processes and their own transitions: start, form a group, train, take a stage's place, exit.
 
 use stagecoach_lifecycle::*;
 
@@ -7,19 +7,19 @@ use super::{FINAL_CHECKPOINT_STEP, REFORM_TIMEOUT_SECONDS, Simulation};
 #[derive(Clone, Debug)]
 pub(super) struct SimulatedProcess {
     pub(super) instance: StageInstance,
-    /// Hangs; exits only when it is killed.
+    /// Whether the process hangs. It then exits only when it is killed.
     pub(super) hung: bool,
-    /// The process is on a lost node and can't even be killed.
+    /// Whether the process is on a lost node. It then can't even be killed.
     pub(super) unreachable: bool,
     /// The time since which the process's group has not been whole.
     pub(super) waits_since: Option<UnixMillis>,
-    /// A spare that has no stage; its `instance.spare` is its number.
+    /// Whether the process is a spare without a stage. `instance.spare` is then its number.
     pub(super) stands_by: bool,
-    /// A spare that has taken a stage's place, which the caller does not observe yet.
+    /// Whether the process is a spare that has taken a stage's place, which the caller does not observe yet.
     pub(super) is_hidden: bool,
 }
 
-/// An instance that was just created.
+/// An instance that has just been created.
 pub(super) fn pending(attempt: u64, rank: u32, incarnation: u32, since: UnixMillis) -> StageInstance {
     StageInstance {
         rank,
@@ -41,7 +41,7 @@ impl SimulatedProcess {
         matches!(self.instance.state, InstanceState::Starting | InstanceState::Ready) && !self.hung
     }
 
-    /// The caller's view of a spare, or of one whose promotion it does not see.
+    /// The caller's view of a spare, or of a spare whose takeover the caller does not observe yet.
     pub(super) fn as_spare(&self) -> SpareInstance {
         let StageInstance { attempt, spare, ref state, since, .. } = self.instance;
         let state = if self.is_hidden && self.runs() { InstanceState::Ready } else { state.clone() };
@@ -63,7 +63,7 @@ impl SimulatedProcess {
 }
 
 impl Simulation {
-    /// The members of the recorded attempt, if all its stages live and can form a group.
+    /// The members of the recorded attempt's group; `None` unless all its stages live and can form a group.
     fn members(&self) -> Option<Vec<(u64, u32, u32)>> {
         let Attempt { number, mesh, .. } = self.recorded.attempt;
         let member = |rank| {
@@ -74,7 +74,7 @@ impl Simulation {
         (0..mesh.ranks()).map(member).collect()
     }
 
-    /// The steps that instances take by themselves. Returns whether anything changed.
+    /// Lets the instances make their own transitions. Returns whether anything changed.
     pub(super) fn advance_instances(&mut self) -> bool {
         let (now, before) = (self.now, self.processes.clone());
         let attempt = self.recorded.attempt.number;
@@ -87,7 +87,7 @@ impl Simulation {
         }
         self.take_lost_places();
         let members = self.members();
-        // without replacements a group forms once
+        // without replacement of stages, a group forms only once
         let is_new = self.group.first().is_none_or(|member| member.0 < attempt);
         match members {
             Some(members) if members != self.group && (is_new || self.replaces_stages) => {
@@ -98,7 +98,7 @@ impl Simulation {
                 let known = self.known.clone();
                 for process in self.of(attempt).filter(|process| process.runs() && !process.stands_by) {
                     if known.get(&process.instance.rank) != Some(&process.instance.incarnation) {
-                        // another one has its place
+                        // another process has the place of this one
                         process.end(Exit::with_code(75), now);
                     } else if process.instance.state == InstanceState::Starting {
                         process.enter(InstanceState::Ready, now);
@@ -121,8 +121,8 @@ impl Simulation {
         before.iter().map(|process| &process.instance).ne(self.processes.iter().map(|process| &process.instance))
     }
 
-    /// Terminating instances exit, and so do those that lost a peer: at once, or when they have waited for another long
-    /// enough.
+    /// Lets terminating instances exit, and instances that lost a peer: the latter exit at once, or after they have
+    /// waited long enough for a replacement.
     fn end_waiting(&mut self) {
         let now = self.now;
         for index in 0..self.processes.len() {
@@ -145,7 +145,8 @@ impl Simulation {
         }
     }
 
-    /// Spares take the places of the stages that the group has lost, while somebody is left to give them away.
+    /// Lets spares take the places of the stages that the group has lost, as long as a member is left to give the
+    /// places away.
     pub(super) fn take_lost_places(&mut self) {
         let number = self.recorded.attempt.number;
         for (rank, incarnation) in self.known.clone() {
@@ -165,7 +166,7 @@ impl Simulation {
         }
     }
 
-    /// The first spare that stands by takes a stage's place.
+    /// Lets the first spare that stands by take a stage's place.
     pub(super) fn take_place(&mut self, rank: u32, incarnation: u32) -> bool {
         let (now, number, is_hidden) = (self.now, self.recorded.attempt.number, self.hides_takeovers);
         let claimed = |process: &mut SimulatedProcess| {
@@ -177,7 +178,8 @@ impl Simulation {
             process.stands_by && process.runs() && process.instance.state == InstanceState::Ready
         };
         let Some(spare) = self.of(number).find(stands_by) else { return false };
-        // not simulated: one that hung before it had joined, so that its group knows nothing of it
+        // not simulated: the place was claimed by a process that hung before it joined, so that its group does not know
+        // it
         if claimed_by_hung == Some(true) {
             return false;
         }

@@ -1,4 +1,4 @@
-//! The environment of the chart's Deployment is what the operator parses.
+//! The operator can parse the environment of the chart's Deployment.
 
 use clap::{Args, Command, FromArgMatches};
 use serde_json::{Value, json};
@@ -36,7 +36,7 @@ fn config(values: &Value, name: &str) -> OperatorConfig {
     let objects = render("stagecoach-system", values);
     let container = &find(&objects, "Deployment", name)["spec"]["template"]["spec"]["containers"][0];
     let command = OperatorConfig::augment_args(Command::new("stagecoach-operator"));
-    // as flags, since the environment is the whole process's
+    // the configuration is parsed from flags, since the whole process shares its environment
     let flag = |variable: &Value| {
         let is_it =
             |argument: &&clap::Arg| argument.get_env().is_some_and(|name| variable["name"].as_str() == name.to_str());

@@ -11,7 +11,7 @@ use super::{assert_is_file, repository, variable};
 
 const HEADER: &str = "# Made from charts/stagecoach by its tests with STAGECOACH_UPDATE=1: change the chart instead.";
 
-/// The base is the chart's text, with its reasons, less what only helm reads.
+/// The base is the chart's text with its comments, without the lines that only helm reads.
 #[test]
 fn the_base_is_the_chart() {
     let text = try_render("stagecoach-system", &json!({"crd": {"install": false}})).unwrap();
@@ -44,11 +44,11 @@ fn the_overlay_for_development_runs_local_images() {
     assert!(objects.iter().all(|object| object["kind"] != "PodDisruptionBudget"));
 }
 
-/// The objects of a folder of manifests/, as `kubectl apply -k` would make them.
+/// The objects of a folder of manifests/, as `kubectl apply -k` makes them.
 fn kustomize(folder: &str) -> Vec<Value> {
     let path = repository("manifests").join(folder);
     let output = Command::new(tool("kubectl")).arg("kustomize").arg(path).output().unwrap();
-    // a deprecated field would be a warning
+    // kubectl would warn of a deprecated field
     assert!(output.status.success() && output.stderr.is_empty(), "{}", String::from_utf8_lossy(&output.stderr));
     parse(&String::from_utf8(output.stdout).unwrap())
 }
@@ -56,7 +56,7 @@ fn kustomize(folder: &str) -> Vec<Value> {
 #[track_caller]
 fn assert_same(kustomize: Vec<Value>, chart: Vec<Value>) {
     let (mut kustomize, chart) = (by_name(kustomize), by_name(chart));
-    // helm makes no namespace of its own, but with --create-namespace
+    // helm makes a namespace only with --create-namespace
     let namespace = kustomize.remove("Namespace /stagecoach-system").unwrap();
     assert_eq!(namespace["metadata"]["labels"]["pod-security.kubernetes.io/enforce"], "restricted");
     assert_eq!(kustomize.keys().collect::<Vec<_>>(), chart.keys().collect::<Vec<_>>());
@@ -66,7 +66,7 @@ fn assert_same(kustomize: Vec<Value>, chart: Vec<Value>) {
     }
 }
 
-/// The objects in substance: without what only helm reads, and with variables in the order of their names.
+/// The objects in substance: without fields that only helm reads, and with variables sorted by name.
 fn by_name(objects: Vec<Value>) -> BTreeMap<String, Value> {
     let named = |mut object: Value| {
         let template = "/spec/template/metadata/labels";
@@ -92,11 +92,11 @@ fn by_name(objects: Vec<Value>) -> BTreeMap<String, Value> {
     objects.into_iter().map(named).collect()
 }
 
-/// The first difference of two objects, and its path.
+/// The first difference between two objects, with its path.
 fn difference(one: &Value, other: &Value) -> Option<String> {
     let below = |at: String, inner: Option<String>| inner.map(|inner| format!("/{at}{inner}"));
     match (one, other) {
-        // a number is written with or without its zero
+        // a number may be written with or without its zero
         _ if one == other || (one.is_number() && one.as_f64() == other.as_f64()) => None,
         (Value::Object(a), Value::Object(b)) if a.keys().all(|key| b.contains_key(key)) && a.len() == b.len() => {
             a.iter().find_map(|(key, value)| below(key.clone(), difference(value, &b[key])))

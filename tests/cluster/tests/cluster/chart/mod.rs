@@ -1,4 +1,5 @@
-//! The chart: what it renders, refuses and may do, before helm, kustomize and a real API server.
+//! The chart: what it renders and refuses, and the rights that it grants, checked with helm, kustomize and a real API
+//! server.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -13,7 +14,7 @@ mod rights;
 mod server;
 mod values;
 
-/// Set, what a test compares with is written instead.
+/// If this variable is set, a test writes the file with which it would compare.
 const UPDATE: &str = "STAGECOACH_UPDATE";
 
 /// A path within the repository.
@@ -44,7 +45,7 @@ fn assert_is_file(path: &str, text: &str) {
     );
 }
 
-/// Every option, most unlike its default.
+/// Every option, with a value that differs from its default.
 fn everything() -> Value {
     let peer = json!({"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "monitoring"}}});
     json!({
@@ -118,7 +119,7 @@ fn lint_has_no_complaint() {
 #[test]
 fn the_crd_is_the_generated_one_and_stays() {
     let generated = read("manifests/crd/pipelinejobs.yaml");
-    // `make manifests` copies it
+    // `make manifests` copies this file
     assert_is_file("charts/stagecoach/files/pipelinejobs.yaml", &generated);
     let mut expected = chart::parse(&generated).remove(0);
     expected["metadata"]["annotations"] = json!({"helm.sh/resource-policy": "keep"});
@@ -132,7 +133,7 @@ fn the_crd_is_the_generated_one_and_stays() {
 fn images_are_named_by_tag_or_digest() {
     let digest = format!("sha256:{}", "0".repeat(64));
     let [ours, trainers] = ["operator", "trainer"].map(|image| format!("ghcr.io/stagecoach-dev/stagecoach-{image}"));
-    // a release has one version for the crates, the chart and the image
+    // the crates, the chart and the image have the same version in a release
     let released = |image: &str| format!("{image}:{}", env!("CARGO_PKG_VERSION"));
     let rows = [
         (json!({}), released(&ours), released(&trainers)),
@@ -169,7 +170,7 @@ fn every_rule_has_its_reason() {
         let rules: Vec<usize> = (0..lines.len()).filter(|line| lines[*line].starts_with("- apiGroups")).collect();
         assert!(rules.len() >= 10, "{path}");
         for rule in rules {
-            // what people may do is explained where it starts
+            // the comment on users' rights is at the beginning of their rules
             let is_of_people = lines[rule + 1].contains("pipelinejobs") && lines[rule - 1] == "rules:";
             assert!(
                 is_of_people || lines[rule - 1].starts_with("# "),
@@ -183,7 +184,7 @@ fn every_rule_has_its_reason() {
     }
 }
 
-/// The metrics of the operator and the trainer: tests of both compare these tables with the registered metrics.
+/// The metrics of the operator and the trainer. Tests of both compare these tables with the registered metrics.
 fn exported() -> BTreeSet<&'static str> {
     let text = include_str!("../../../../../docs/REFERENCE.md");
     let (_, tables) = text.split_once("\n## Metrics\n").unwrap();
@@ -197,7 +198,7 @@ fn panels(dashboard: &Value) -> impl Iterator<Item = &Value> {
     dashboard["panels"].as_array().into_iter().flatten()
 }
 
-/// Metrics without a panel and an alert: another metric shows the same by the second.
+/// Metrics without a panel and an alert, since another metric shows the same by the second.
 const SEEN_ELSEWHERE: [&str; 2] = ["stagecoach_tokens_total", "stagecoach_memory_checkpoint_sent_bytes_total"];
 
 #[test]

@@ -1,5 +1,5 @@
-//! What the operator's account may do: every resource that the API server knows is asked about with every verb, and the
-//! answers are exactly the table.
+//! The rights of the operator's account. The test asks for every verb on every resource of the API server, and the
+//! granted rights must be exactly those of the table.
 
 use std::collections::BTreeSet;
 
@@ -10,7 +10,7 @@ use stagecoach_cluster::{Client, ControlPlane, until};
 const VERBS: [&str; 9] =
     ["get", "list", "watch", "create", "update", "patch", "delete", "deletecollection", "impersonate"];
 
-/// Group, resource and verbs, where jobs are run.
+/// Group, resource and verbs in namespaces with jobs.
 const JOBS: [(&str, &str, &[&str]); 12] = [
     ("stagecoach.dev", "pipelinejobs", &["get", "list", "watch", "delete"]),
     ("stagecoach.dev", "pipelinejobs/status", &["update", "patch"]),
@@ -26,7 +26,7 @@ const JOBS: [(&str, &str, &[&str]); 12] = [
     ("events.k8s.io", "events", &["create"]),
 ];
 
-/// In the operator's own namespace.
+/// Group, resource and verbs in the operator's own namespace.
 const LEADER: (&str, &str, &[&str]) = ("coordination.k8s.io", "leases", &["get", "list", "watch", "create", "update"]);
 
 /// `verb resource.group`
@@ -57,10 +57,10 @@ fn the_account_may_do_what_the_operator_does_and_nothing_else() {
     let (jobs, leader) = (rights(&JOBS), rights(&[LEADER]));
     let both = jobs.union(&leader).cloned().collect();
     let rows = [
-        // one operator for all
+        // one operator for all namespaces
         ("stagecoach-system", "team", &jobs),
         ("stagecoach-system", "stagecoach-system", &both),
-        // one for a namespace
+        // one operator for one namespace
         ("narrow", "team", &jobs),
         ("narrow", "narrow", &leader),
         ("narrow", "other", &Rights::new()),
@@ -105,7 +105,7 @@ fn people(plane: &ControlPlane) {
     let rows = [
         ("edit", "delete", "pipelinejobs", true),
         ("edit", "patch", "pipelinejobs/scale", true),
-        // the status is the operator's
+        // only the operator writes the status
         ("edit", "update", "pipelinejobs/status", false),
         ("view", "get", "pipelinejobs/status", true),
         ("view", "create", "pipelinejobs", false),
@@ -126,7 +126,7 @@ fn install(plane: &ControlPlane, namespace: &str, values: &Value) {
     plane.apply(&list.to_string());
 }
 
-/// Whether the authorizer allows it to the user alone, without what every account may.
+/// Whether the authorizer allows this to the user alone, without the rights that every account has.
 fn may(client: &Client, user: &str, namespace: &str, verb: &str, group: &str, resource: &str) -> bool {
     let (resource, subresource) = resource.split_once('/').unwrap_or((resource, ""));
     let attributes = json!({
@@ -137,7 +137,8 @@ fn may(client: &Client, user: &str, namespace: &str, verb: &str, group: &str, re
     answer["status"]["allowed"] == true
 }
 
-/// Every resource and subresource that the API server serves, by group, and those that are only there with an add-on.
+/// Every resource and subresource that the API server serves, by group, and the resources of the table that only an
+/// add-on serves.
 fn resources(client: &Client) -> BTreeSet<(String, String)> {
     let text = |value: &Value| value.as_str().unwrap().to_owned();
     let groups = client.get("/apis").unwrap();

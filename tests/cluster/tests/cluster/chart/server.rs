@@ -1,5 +1,5 @@
-//! The chart before a real API server: everything is accepted, the operator's pod passes restricted pod security, and
-//! an installation comes, is upgraded, and goes without taking the jobs along.
+//! The chart on a real API server: the server accepts every object, the operator's pod passes restricted pod security,
+//! and an installation is made, upgraded and removed without removing the jobs.
 
 use serde_json::{Value, json};
 use stagecoach_cluster::chart::{self, find, helm, render, try_render};
@@ -10,7 +10,7 @@ use super::{everything, narrow, read, single};
 const CRD: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/pipelinejobs.stagecoach.dev";
 const JOBS: &str = "/apis/stagecoach.dev/v1alpha1/namespaces/team-a/pipelinejobs";
 
-/// The kinds of the Prometheus operator: only their names, since its schemas are not available here.
+/// The kinds of the Prometheus operator. Only their names are real, since its schemas are not available here.
 fn monitor(kind: &str) -> Value {
     let plural = format!("{}s", kind.to_lowercase());
     let schema = json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true});
@@ -40,13 +40,13 @@ fn the_api_server_accepts_all_of_it() {
         let file = file.display().to_string();
         let output = plane.kubectl(&["apply", "--dry-run=server", "--validate=strict", "--filename", &file]);
         assert!(output.status.success(), "{values}: {}", String::from_utf8_lossy(&output.stderr));
-        // a pod that breaks restricted pod security, or a deprecated field, is a warning
+        // the server warns of a pod that breaks restricted pod security, and of a deprecated field
         assert_eq!(String::from_utf8_lossy(&output.stderr), "", "{values}");
     }
     pod_security(client);
 }
 
-/// A Deployment's pods are not checked before they are made: make one.
+/// Creates the operator's pod, since the API server does not check a Deployment's pods before they are created.
 fn pod_security(client: &Client) {
     let objects = render("stagecoach-system", &Value::Null);
     let account = find(&objects, "ServiceAccount", "stagecoach-operator");
@@ -61,7 +61,7 @@ fn pod_security(client: &Client) {
     let pod = make(template).unwrap();
     let mounts = &pod["spec"]["containers"][0]["volumeMounts"];
     assert_eq!(mounts[0]["mountPath"], "/var/run/secrets/kubernetes.io/serviceaccount", "without a token: {mounts}");
-    // the namespace does refuse others
+    // the namespace refuses pods that break the standard
     for field in ["/spec/securityContext", "/spec/containers/0/securityContext"] {
         let mut lax = template.clone();
         *lax.pointer_mut(field).unwrap() = json!({});
@@ -109,7 +109,7 @@ fn an_installation_comes_is_upgraded_and_goes_without_the_jobs() {
     assert!(plane.get("/apis/rbac.authorization.k8s.io/v1/clusterroles/stagecoach-operator").is_none());
     assert_eq!(plane.client().list(JOBS).len(), 1, "the job went with the chart");
 
-    // and can be installed again over what stayed
+    // the chart can be installed again over the objects that stayed
     run(&["install", "stagecoach", &chart::folder().display().to_string()]);
     assert_eq!(described(), Some(json!("A summary of the job's state.")));
 }

@@ -1,4 +1,4 @@
-//! Wrong values are refused before anything is installed, with words that name the place.
+//! Wrong values are refused before anything is installed, with a message that names the place.
 
 use serde_json::{Value, json};
 use stagecoach_cluster::chart::try_render;
@@ -36,7 +36,7 @@ fn wrong_values_are_refused() {
         (json!({"nodeSelector": {"gpu": true}}), "/nodeSelector/gpu': got boolean, want string"),
         (json!({"podAnnotations": {"a": 1}}), "/podAnnotations/a': got number, want string"),
         (json!({"imagePullSecrets": ["registry"]}), "/imagePullSecrets/0': got string, want object"),
-        // what is out of bounds
+        // values out of bounds
         (json!({"replicas": 0}), "/replicas': minimum: got 0"),
         (json!({"workers": 0}), "/workers': minimum: got 0"),
         (json!({"workers": 257}), "/workers': maximum: got 257"),
@@ -57,9 +57,9 @@ fn wrong_values_are_refused() {
             "/monitoring/podMonitor/interval': '30' does not match",
         ),
         (json!({"tolerations": [{"effect": "Never"}]}), "/tolerations/0/effect': value must be one of"),
-        // an empty peer is everybody, in a policy that is to keep nearly everybody out
+        // an empty peer means everyone, in a policy that must keep nearly everyone out
         (json!({"scrapers": [{}]}), "/scrapers/0': minProperties"),
-        // two operators that both think they lead
+        // two operators would both act as the leader
         (json!({"leaderElection": false}), "/leaderElection': value must be true"),
         (json!({"replicas": 3, "leaderElection": false}), "/leaderElection': value must be true"),
         (json!({"trainerImage": {"repository": ""}}), "/trainerImage/repository': minLength"),
@@ -73,7 +73,7 @@ fn wrong_values_are_refused() {
     assert!(wrong.is_empty(), "{} rows:\n{}", wrong.len(), wrong.join("\n"));
 }
 
-/// A subchart is given `global`, and null takes a default away.
+/// helm gives `global` to a subchart, and null removes a default.
 #[test]
 fn unusual_values_are_taken() {
     for values in

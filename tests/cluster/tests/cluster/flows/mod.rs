@@ -1,4 +1,4 @@
-//! Allowed connections: the policies of the operator and of its jobs, evaluated, since the nodes of tests enforce none.
+//! Allowed connections: evaluates the policies of the operator and of its jobs, since the nodes of tests enforce none.
 
 use std::collections::BTreeMap;
 
@@ -16,7 +16,7 @@ const CLOSED: bool = false;
 const HTTP: (&str, u16) = ("TCP", HTTP_PORT);
 const METRICS: (&str, u16) = ("TCP", 8080);
 const RENDEZVOUS: (&str, u16) = ("TCP", MASTER_PORT);
-/// Links between stages listen where the kernel puts them.
+/// A link between stages. It listens at a port that the kernel chooses.
 const LINK: (&str, u16) = ("TCP", 41234);
 const DNS: (&str, u16) = ("UDP", 53);
 const DNS_TCP: (&str, u16) = ("TCP", 53);
@@ -39,8 +39,8 @@ fn pod(namespace: &str, number: u8, labels: Labels) -> End {
     End::Pod(Pod { namespace: namespace.into(), labels, address: [10, 244, 0, number].into(), ports: BTreeMap::new() })
 }
 
-/// The cluster that the tables are about: two jobs of one namespace, a namesake of the first in another, the operator
-/// as the chart with `values` runs it, and some who have no business with them.
+/// The cluster of the tables: two jobs of one namespace, a job with the same name as the first in another namespace,
+/// the operator as the chart with `values` runs it, and pods that have no business with any of these.
 fn cluster(values: &Value) -> (Network, Ends) {
     let objects = chart::render("stagecoach-system", values);
     let template = &chart::find(&objects, "Deployment", "stagecoach-operator")["spec"]["template"];
@@ -54,7 +54,7 @@ fn cluster(values: &Value) -> (Network, Ends) {
         network = network.namespace(namespace, Labels::new());
     }
     let (a, b, namesake) = (job("a", "team"), job("b", "team"), job("a", "other"));
-    // one that keeps no policy: what is closed to it is closed by others
+    // this job has no policy of its own, so only other policies can close a connection to it
     let open = job("open", "team");
     for job in [&a, &b, &namesake] {
         network = network.policy(serde_json::to_value(network_policy(job, peers)).unwrap());
@@ -91,7 +91,7 @@ fn cluster(values: &Value) -> (Network, Ends) {
     (network, ends)
 }
 
-/// The operator's environment from the Deployment, as the kubelet expands it.
+/// A variable of the operator from the Deployment, expanded as the kubelet does it.
 fn expanded(template: &Value, variable: &str, namespace: &str) -> String {
     let env = template["spec"]["containers"][0]["env"].as_array().unwrap();
     let at = |name: &str| env.iter().position(|variable| variable["name"] == name).unwrap();
@@ -120,13 +120,13 @@ fn a_job_talks_to_itself_and_is_read_by_few() {
     assert_flows(
         &scraped(),
         &[
-            // among themselves, at every port, also while the last attempt leaves
+            // connections within the job, at every port, also from the last attempt while it leaves
             ("a/1", "a/0", RENDEZVOUS, OPEN),
             ("a/0", "a/1", LINK, OPEN),
             ("a/1", "a/0", LINK, OPEN),
             ("a/1", "a/0", HTTP, OPEN),
             ("a/1 of the last attempt", "a/0", RENDEZVOUS, OPEN),
-            // other jobs, also of the same name, and whoever calls himself one of them
+            // other jobs, also one of the same name, and pods with copied labels
             ("b/0", "a/0", RENDEZVOUS, CLOSED),
             ("b/0", "a/0", HTTP, CLOSED),
             ("a/0", "b/0", LINK, CLOSED),
@@ -135,7 +135,7 @@ fn a_job_talks_to_itself_and_is_read_by_few() {
             ("notebook", "a/0", RENDEZVOUS, CLOSED),
             ("notebook", "a/0", HTTP, CLOSED),
             ("a/0", "notebook", HTTPS, CLOSED),
-            // names, over UDP and TCP, of the cluster's servers alone; nothing else of them
+            // DNS over UDP and TCP, from the cluster's servers alone, and no other port of these
             ("a/0", "dns", DNS, OPEN),
             ("a/0", "dns", DNS_TCP, OPEN),
             ("a/0", "dns on the node", DNS, OPEN),
@@ -144,16 +144,16 @@ fn a_job_talks_to_itself_and_is_read_by_few() {
             ("a/0", "neighbour of dns", DNS_TCP, CLOSED),
             ("a/0", "dns", METRICS, CLOSED),
             ("dns", "a/0", HTTP, CLOSED),
-            // no way out
+            // other connections out are closed
             ("a/0", "internet", HTTPS, CLOSED),
             ("a/0", "open/0", RENDEZVOUS, CLOSED),
             ("a/0", "api server", API, CLOSED),
             ("a/0", "api server", HTTPS, CLOSED),
             ("a/0", "operator", METRICS, CLOSED),
-            // and no way in
+            // connections in from outside are closed
             ("internet", "a/0", HTTP, CLOSED),
             ("api server", "a/0", RENDEZVOUS, CLOSED),
-            // the status port for the operator's replicas and the scraper, and only that port
+            // the operator's replicas and the scraper reach the status port, and only that port
             ("operator", "a/0", HTTP, OPEN),
             ("operator 2", "a/1", HTTP, OPEN),
             ("operator", "namesake/0", HTTP, OPEN),
@@ -162,7 +162,7 @@ fn a_job_talks_to_itself_and_is_read_by_few() {
             ("prometheus", "a/0", HTTP, OPEN),
             ("prometheus", "namesake/0", HTTP, OPEN),
             ("prometheus", "a/0", RENDEZVOUS, CLOSED),
-            // the operator's labels in another namespace are not the operator, and its namespace alone is not it either
+            // neither the operator's labels in another namespace nor its namespace alone make a pod the operator
             ("impostor", "a/0", HTTP, CLOSED),
             ("neighbour of the operator", "a/0", HTTP, CLOSED),
             ("neighbour of prometheus", "a/0", HTTP, CLOSED),
@@ -179,7 +179,7 @@ fn the_operator_talks_to_the_api_and_to_trainers() {
             ("operator", "api server", API, OPEN),
             ("operator", "api server", HTTPS, OPEN),
             ("operator", "api server", ETCD, CLOSED),
-            // nobody told the chart where the API server is
+            // the values don't name the API server's address
             ("operator", "internet", HTTPS, OPEN),
             ("operator", "dns", DNS, OPEN),
             ("operator", "dns on the node", DNS_TCP, OPEN),
@@ -196,7 +196,7 @@ fn the_operator_talks_to_the_api_and_to_trainers() {
             ("a/0", "operator", HTTP, CLOSED),
             ("notebook", "operator", METRICS, CLOSED),
             ("internet", "operator", METRICS, CLOSED),
-            // who is not the operator's pod is not held by its policy
+            // the operator's policy does not restrict other pods of its namespace
             ("neighbour of the operator", "internet", HTTPS, OPEN),
         ],
     );

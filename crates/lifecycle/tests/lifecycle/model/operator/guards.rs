@@ -1,15 +1,15 @@
-//! The switches of each guard.
+//! Switches that disable single guards.
 
 use stagecoach_lifecycle::*;
 
 use crate::model::cluster_state::NOW;
 
-/// The guards that maintain an invariant; each can be disabled.
+/// The guards that maintain the invariants. Each of them can be disabled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Guard {
     /// The record replaces only the version that was read.
     CompareAndSwap,
-    /// The record is written back even if unchanged before any action, so that no action follows from a stale version.
+    /// The record is written before any action even if it is unchanged, so that no action follows from a stale version.
     ConfirmTheRead,
     /// The same confirmation for decisions that only delete pods.
     ConfirmBeforeDeleting,
@@ -17,7 +17,7 @@ pub(crate) enum Guard {
     RecordFirst,
     /// No pod is created while instances of older attempts remain.
     WaitForOlder,
-    /// A new attempt's number is above those of all pods, not only above the recorded one.
+    /// The number of a new attempt is above the numbers of all pods, not only above the recorded number.
     NumberAbovePods,
     /// Pods are listed by a consistent read, not from a cache.
     LiveList,
@@ -27,11 +27,11 @@ pub(crate) enum Guard {
     Fence,
     /// The operator waits for terminating pods only until a timeout.
     TerminationTimeout,
-    /// A restart that counts is taken from the budget.
+    /// A restart that counts uses up the budget.
     Budget,
-    /// The replacement of a lost stage is another incarnation.
+    /// The replacement of a lost stage has another incarnation.
     Incarnations,
-    /// The incarnation of a replacement is not one that a spare may have taken unobserved.
+    /// The incarnation of a replacement is not one that a spare may have taken without being observed.
     SpareIncarnations,
     /// A takeover counts as a replacement.
     TakeoverCounts,
@@ -41,13 +41,13 @@ pub(crate) enum Guard {
     RemoveSpares,
     /// No spare is created while a stage waits to be scheduled.
     StagesFirst,
-    /// After a takeover, only stages under another replacement are created.
+    /// After a takeover, only stages with another pending replacement are created.
     NothingToCreate,
     /// A group forms only with `restart.minDataParallel` replicas.
     EnoughReplicas,
-    /// If replicas may be missing, a job is complete when the first one is done.
+    /// If replicas may be missing, a job is complete when the first replica is done.
     OneReplicaCompletes,
-    /// An instance that waits for a replica which a complete job lacked is removed.
+    /// An instance is removed if it waits for a replica that a complete job lacked.
     RemoveWaiting,
 }
 
@@ -109,7 +109,7 @@ pub(super) fn decide_without(observed: &Observed, disabled_guard: Option<Guard>)
     decision
 }
 
-/// Starts spares also while a stage waits to be scheduled.
+/// Starts spares even while a stage waits to be scheduled.
 fn start_spares_early(observed: &mut Observed, decision: &mut Decision) {
     observed
         .instances
@@ -125,7 +125,7 @@ fn start_spares_early(observed: &mut Observed, decision: &mut Decision) {
     }
 }
 
-/// Replaces stages by the next incarnation, which a spare may have.
+/// Replaces stages by the next incarnation, which a spare may already have.
 fn ignore_spares_incarnations(observed: &Observed, decision: &mut Decision) {
     let next = |rank: u32| observed.state.incarnation(rank) + 1;
     let replaced: Vec<u32> =

@@ -15,7 +15,7 @@ use super::cluster_state::{
 use super::pods::is_heard_to_train_without;
 use super::time::canonical;
 
-/// The restart budget. It is smaller with spares, where one failure has many more consequences.
+/// The restart budget. It is smaller with spares, because a failure then has many more consequences.
 pub(crate) const fn max_restarts(spares: u32) -> u32 {
     if spares > 0 { 1 } else { 2 }
 }
@@ -100,7 +100,7 @@ pub(crate) fn observe(cluster: &mut ClusterState, stale_cache: bool, disabled_gu
         plan.insert(at, Write::Record(Box::new(record)));
     }
     plan.reverse();
-    // After a stale read, the operator must still observe the newer version.
+    // after a stale read, the operator must still observe the newer version
     cluster.operator = ModelOperator {
         has_unobserved_change: stale_cache,
         wake_at: decision.wake_at,
@@ -113,13 +113,13 @@ pub(crate) fn observe(cluster: &mut ClusterState, stale_cache: bool, disabled_gu
 fn reported_loss(cluster: &ClusterState, attempt: u64) -> Option<LostInstance> {
     let pod = cluster.of(attempt).find(|pod| pod.unnoticed.is_some())?;
     let (rank, incarnation) = pod.place()?;
-    // with spares, `decide` waits for a promotion, so the time of the loss must age
+    // with spares, `decide` waits for a promotion, so the time since the loss must advance
     let since = if cluster.spares > 0 { pod.at } else { NOW };
     Some(LostInstance { rank, incarnation, since, has_ended: true })
 }
 
-/// Whether a counted failure turns out not to count: a process that was reported as ended exits after a request to
-/// terminate.
+/// Whether a counted failure turns out not to count: a process that was reported as ended exits in response to a
+/// termination request.
 fn is_given_back(before: &JobState, instances: &[StageInstance]) -> bool {
     let drained = InstanceState::Exited(Exit::with_code(143));
     before.outcome().is_none()
@@ -132,7 +132,7 @@ fn is_given_back(before: &JobState, instances: &[StageInstance]) -> bool {
         })
 }
 
-/// Whether as many instances of an attempt as make a replica are in this state.
+/// Whether a replica's worth of instances of an attempt, one for each stage, is in this state.
 fn a_replica_is(state: &InstanceState, recorded: &JobState, instances: &[StageInstance]) -> bool {
     let is_in_state = |rank| {
         let place = (recorded.attempt.number, rank, recorded.incarnation(rank));
@@ -156,8 +156,8 @@ fn record(job: &JobObject, decision: &Decision, instances: &[StageInstance], oth
         gives_back: is_given_back(&job.recorded, instances),
         counted: (starts_attempt || replaces)
             && failure.is_some_and(|failure| {
-                // an instance that gave up waiting for a replacement ends because of a failure that was counted, or
-                // beside a group that continues
+                // an instance that gave up waiting for a replacement ends because of a failure that was already
+                // counted, or beside a group that continues
                 let was_counted = failure.reason == FailureReason::PeerLost
                     && (others_train || !job.recorded.replaced_without_progress.is_empty());
                 failure.reason.counts_against_budget() && !was_counted
@@ -167,7 +167,7 @@ fn record(job: &JobObject, decision: &Decision, instances: &[StageInstance], oth
     }
 }
 
-/// The actions as writes, for the observed pods.
+/// The writes that perform the actions on the observed pods.
 fn writes(decision: &Decision, pods: &[ModelPod]) -> Vec<Write> {
     let mut writes = Vec::new();
     for action in &decision.actions {
@@ -207,7 +207,7 @@ fn writes(decision: &Decision, pods: &[ModelPod]) -> Vec<Write> {
                 };
                 writes.extend(pods.iter().filter(is_removed).map(|pod| Write::Delete(pod.name)));
             }
-            // The kubelet kills the processes.
+            // the kubelet kills the processes
             AttemptAction::KillInstances { .. } => {}
         }
     }

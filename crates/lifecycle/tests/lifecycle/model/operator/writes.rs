@@ -1,4 +1,4 @@
-//! Writes to the API server, and the invariants of each.
+//! Writes to the API server, and the invariants of each write.
 
 use stagecoach_api::contract::Mesh;
 use stagecoach_lifecycle::*;
@@ -8,7 +8,7 @@ use super::max_restarts;
 use crate::model::cluster_state::{ClusterState, ModelPod, ModelProcess, NOW, Name, Record, StaleCache, Write};
 use crate::model::properties::BrokenInvariant;
 
-/// Makes the next write of the plan. With `unseen`, the watch's cache keeps the version that this write replaces.
+/// Makes the next write of the plan. With `unseen`, the watch's cache keeps the version that the write replaces.
 pub(crate) fn write(cluster: &mut ClusterState, unseen: bool, disabled_guard: Option<Guard>) {
     let Some(next) = cluster.operator.plan.pop() else { return };
     match next {

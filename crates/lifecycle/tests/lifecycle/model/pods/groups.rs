@@ -1,4 +1,4 @@
-//! Groups: the processes that can form one, lead it, train in it, or have lost it.
+//! Groups: the processes that can form a group, lead it, train in it, or have lost it.
 
 use std::ops::Range;
 
@@ -8,8 +8,8 @@ use super::FINAL_CHECKPOINT_STEP;
 use crate::model::cluster_state::{ClusterState, ModelGroup, ModelPod, ModelProcess, Name};
 use crate::model::operator::Guard;
 
-/// Whether a process takes the next fence. One that has lost a group is replaced if another stage 0 has taken a fence
-/// since.
+/// Whether a process takes the next fence. A process that has lost a group is replaced as leader if another stage 0 has
+/// taken a fence since.
 pub(super) fn may_lead(cluster: &ClusterState, pod: &ModelPod) -> bool {
     let Some((rank, _)) = pod.place() else { return false };
     let led_last = cluster.volume.holder == Some(pod.name);
@@ -20,12 +20,12 @@ pub(super) fn may_lead(cluster: &ClusterState, pod: &ModelPod) -> bool {
     (if pod.is_survivor { led_last } else { rank == leader }) || succeeds_leader(cluster, pod)
 }
 
-/// Whether the process that led the last group has ended, and this one is the next to lead: of the second replica, or
-/// beside the only one.
+/// Whether the last group's leader has ended and this process leads next: stage 0 of the second replica, or a stage 0
+/// that waits beside the only replica.
 fn succeeds_leader(cluster: &ClusterState, pod: &ModelPod) -> bool {
     let Some(group) = cluster.group().filter(|group| group.attempt == pod.name.attempt) else { return false };
     let is_leader = |other: &&ModelPod| other.is_of(group.leader) && group.has(other);
-    // nobody knows whether a process on a lost node has ended
+    // it is unknown whether a process on a lost node has ended
     let may_live = |other: &ModelPod| other.is_alive() || !other.is_reachable();
     let has_ended = !cluster.of(group.attempt).filter(is_leader).any(may_live);
     let is_next = match group.successor {
@@ -35,13 +35,14 @@ fn succeeds_leader(cluster: &ClusterState, pod: &ModelPod) -> bool {
     has_ended && cluster.volume.holder.is_none() && is_next
 }
 
-/// The living process of each of these stages of an attempt, if all are in the same state: of two of one stage the
-/// newer one, since a group takes no older one in.
+/// The living processes of these stages of an attempt, if all are in the state `process`. If a stage has two processes,
+/// the newer one is used, because a group does not take in the older one.
 fn members(cluster: &ClusterState, attempt: u64, ranks: Range<u32>, process: ModelProcess) -> Option<Vec<&ModelPod>> {
     ranks.map(|rank| newest(cluster, attempt, rank).filter(|pod| pod.process == process)).collect()
 }
 
-/// The stages that can form a group, the leader first: all, or as many of each as there are of all, if they are enough.
+/// The stages that can form a group, the leader first: all stages, or, with missing replicas, the largest equal number
+/// of processes of every stage, if that number is enough.
 pub(super) fn forming_members(
     cluster: &ClusterState,
     attempt: u64,
@@ -68,7 +69,7 @@ fn needed_replicas(cluster: &ClusterState, mesh: Mesh) -> usize {
     cluster.min_data_parallel.min(mesh.data_parallel) as usize
 }
 
-/// The processes that wait for a group as this stage of any replica.
+/// The processes of any replica that wait for a group as this stage.
 fn waiting(cluster: &ClusterState, attempt: u64, mesh: Mesh, stage: u32) -> Vec<&ModelPod> {
     let ranks = (0..mesh.data_parallel).map(|replica| replica * mesh.stages + stage);
     ranks
@@ -77,7 +78,7 @@ fn waiting(cluster: &ClusterState, attempt: u64, mesh: Mesh, stage: u32) -> Vec<
         .collect()
 }
 
-/// Whether a group is about to form: enough stages wait, and one of them leads or is about to.
+/// Whether a group is about to form: enough stages wait, and one of them leads or is about to lead.
 fn is_forming(cluster: &ClusterState, attempt: u64, mesh: Mesh) -> bool {
     if !cluster.may_lack_replicas() {
         return forming_members(cluster, attempt, None).is_some();
@@ -87,7 +88,7 @@ fn is_forming(cluster: &ClusterState, attempt: u64, mesh: Mesh) -> bool {
     (0..mesh.stages).all(is_enough) && waiting(cluster, attempt, mesh, 0).iter().any(leads)
 }
 
-/// The stages of every group that trains, of each the stage 0 first.
+/// The stages of every group that trains, each group with its stage 0 first.
 pub(super) fn training_groups(cluster: &ClusterState) -> Vec<Vec<&ModelPod>> {
     if cluster.may_lack_replicas() {
         return cluster.groups.iter().filter_map(|group| training_members(cluster, group)).collect();
@@ -116,26 +117,27 @@ fn trains_without_a_replica(cluster: &ClusterState, attempt: u64) -> bool {
     cluster.groups.iter().filter(lacks).any(|group| training_members(cluster, group).is_some())
 }
 
-/// Whether the operator learns that an attempt trains without some of its replicas: a stage 0 on a lost node does not
-/// answer.
+/// Whether the operator can learn that an attempt trains without some of its replicas. A stage 0 on a lost node does
+/// not answer.
 pub(crate) fn is_heard_to_train_without(cluster: &ClusterState, attempt: u64) -> bool {
     let lacks = |group: &&ModelGroup| group.attempt == attempt && group.lacks_a_replica();
     let members = cluster.groups.iter().filter(lacks).filter_map(|group| training_members(cluster, group));
     members.into_iter().any(|members| are_prompt(cluster, &members))
 }
 
-/// Whether the processes that wait for the next group of this leader make up one more replica.
+/// Whether the processes that wait for this leader's next group form one more replica.
 pub(super) fn replica_is_back(cluster: &ClusterState, leader: &ModelPod) -> bool {
     let (attempt, mesh) = (leader.name.attempt, leader.mesh);
     cluster.may_lack_replicas() && (0..mesh.stages).all(|stage| !waiting(cluster, attempt, mesh, stage).is_empty())
 }
 
-/// Whether a process is prompt: it makes its transitions at once.
+/// Whether a process is prompt, which means that it makes its transitions at once.
 fn is_prompt(pod: &ModelPod) -> bool {
     pod.is_reachable() && pod.deleted_at.is_none()
 }
 
-/// Whether all stages of a group are prompt. If no replica may be missing, replaced stages that still exist count too.
+/// Whether all stages of a group are prompt. If no replica may be missing, replaced stages that still exist must be
+/// prompt too.
 pub(super) fn are_prompt(cluster: &ClusterState, members: &[&ModelPod]) -> bool {
     match cluster.may_lack_replicas() {
         true => members.iter().all(|pod| is_prompt(pod)),
@@ -153,7 +155,7 @@ pub(super) fn holds(cluster: &ClusterState, stage_0: Name, disabled_guard: Optio
     cluster.volume.holder == Some(stage_0) || disabled_guard == Some(Guard::Fence)
 }
 
-/// Whether a process was in a group of which another stage is gone, or has started again.
+/// Whether a process was in a group that has lost another stage, or of which another stage has started again.
 pub(super) fn has_lost_its_group(cluster: &ClusterState, pod: &ModelPod, disabled_guard: Option<Guard>) -> bool {
     if pod.process != ModelProcess::Ready || pod.place().is_none() {
         return false;
@@ -187,13 +189,13 @@ fn is_done(cluster: &ClusterState, pod: &ModelPod, disabled_guard: Option<Guard>
     is_trained && (holds_fence || peers(cluster, pod).any(|peer| peer.process == ModelProcess::Ended(0)))
 }
 
-/// Whether two processes are in one group. If no replica may be missing, all processes of an attempt are.
+/// Whether two processes are in the same group. If no replica may be missing, all processes of an attempt are.
 fn are_together(cluster: &ClusterState, pod: &ModelPod, other: &ModelPod) -> bool {
     let groups = [pod, other].map(|pod| cluster.group_of(pod).map(std::ptr::from_ref));
     !cluster.may_lack_replicas() || groups[0] == groups[1]
 }
 
-/// The other stages of the attempt in the group of a process, whatever their state.
+/// The other stages of the attempt in the same group as a process, in any state.
 fn peers<'c>(cluster: &'c ClusterState, pod: &ModelPod) -> impl Iterator<Item = &'c ModelPod> + Clone {
     let pod = pod.clone();
     cluster.of(pod.name.attempt).filter(move |peer| {
@@ -212,7 +214,7 @@ pub(crate) fn stands_by(pod: &ModelPod) -> bool {
     pod.place().is_none() && pod.process == ModelProcess::Ready && pod.deleted_at.is_none()
 }
 
-/// Whether the stage 0 of an attempt's group lives, and another stage that might lose it.
+/// Whether stage 0 of an attempt's group is alive, and another stage that could lose it is alive too.
 pub(crate) fn leads_a_group(cluster: &ClusterState, attempt: u64) -> bool {
     let Some(group) = cluster.group() else { return false };
     let is_member = |pod: &&ModelPod| pod.process == ModelProcess::Ready && group.has(pod);
@@ -220,8 +222,8 @@ pub(crate) fn leads_a_group(cluster: &ClusterState, attempt: u64) -> bool {
     members().any(|pod| pod.is_of(0)) && members().any(|pod| !pod.is_of(0))
 }
 
-/// The stages whose places a spare may be given: members of its group that have ended, as the others notice, while no
-/// other has joined in their place.
+/// The stages whose places a spare may take: members of the spare's group that have ended, which the other members
+/// notice, and in whose place no other process has joined.
 pub(super) fn lost_places(cluster: &ClusterState, pod: &ModelPod) -> Vec<u32> {
     let attempt = pod.name.attempt;
     let group = cluster.group().filter(|group| group.attempt == attempt && stands_by(pod));
@@ -236,7 +238,7 @@ pub(super) fn lost_places(cluster: &ClusterState, pod: &ModelPod) -> Vec<u32> {
     stages.filter(|rank| somebody_gives && running(*rank).next().is_none()).collect()
 }
 
-/// Whether a process that waits for the next group may give up: another stage is not there.
+/// Whether a process that waits for the next group may give up, because another stage is absent.
 pub(super) fn gives_up(cluster: &ClusterState, pod: &ModelPod) -> bool {
     let attempt = pod.name.attempt;
     let is_missing = |rank| newest(cluster, attempt, rank).is_none();
@@ -244,7 +246,7 @@ pub(super) fn gives_up(cluster: &ClusterState, pod: &ModelPod) -> bool {
     waits && !is_forming(cluster, attempt, pod.mesh) && !trains_without_a_replica(cluster, attempt)
 }
 
-/// The code with which a process is about to exit; `None` if it is not.
+/// The code with which a process is about to exit; `None` if the process is not about to exit.
 pub(super) fn exit_code(cluster: &ClusterState, pod: &ModelPod, disabled_guard: Option<Guard>) -> Option<i32> {
     let formed = match pod.process {
         ModelProcess::Starting => false,
@@ -266,7 +268,7 @@ pub(super) fn exit_code(cluster: &ClusterState, pod: &ModelPod, disabled_guard: 
     let fenced_off = formed && !holds(cluster, pod.name, disabled_guard) && leads;
     let drained_by_peer = formed && ends.clone().any(|code| code == 143);
     let was_replaced = newest(cluster, attempt, rank).is_some_and(|newer| newer.name != pod.name);
-    // by a newer attempt, or by another stage 0 where no other can lead
+    // superseded by a newer attempt, or by another stage 0 if no other rank can lead
     let is_other = |holder: Name| rank == 0 && holder != pod.name && !cluster.may_lack_replicas();
     let superseded =
         pod.is_survivor && cluster.volume.holder.is_some_and(|holder| holder.attempt > attempt || is_other(holder));

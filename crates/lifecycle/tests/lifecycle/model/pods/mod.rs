@@ -1,4 +1,4 @@
-//! Transitions of pods, their nodes and the volume.
+//! Transitions of pods, of their nodes, and of the volume.
 
 mod groups;
 
@@ -18,15 +18,15 @@ pub(crate) enum PodTransition {
     Start(Name),
     /// A stage 0 takes the next fence.
     TakeFence(Name),
-    /// A process has lost its group, and waits for the next.
+    /// A process has lost its group and waits for the next one.
     Survive(Name),
     /// An attempt's group forms.
     Form(u64),
     /// The group of this stage 0 commits its next checkpoint.
     Commit(Name),
-    /// A process exits, because of the state of its group.
+    /// A process exits because of the state of its group.
     End(Name, i32),
-    /// A spare takes the place of a lost stage, as its group decides.
+    /// A spare takes the place of a lost stage, as its group has decided.
     TakePlace(Name, u32),
     /// The API shows the takeover.
     ShowTakeover(Name),
@@ -36,7 +36,7 @@ pub(crate) enum PodTransition {
     Remove(Name),
 }
 
-/// The enabled transitions, and whether each is immediate: a process on a partitioned node may take any time.
+/// The enabled transitions, and whether each is immediate. A process on a partitioned node may take any time.
 pub(crate) fn enabled_transitions(cluster: &ClusterState, disabled_guard: Option<Guard>) -> Vec<(PodTransition, bool)> {
     let mut enabled_transitions = Vec::new();
     let mut attempts: Vec<_> = cluster.pods.iter().map(|pod| pod.name.attempt).collect();
@@ -46,7 +46,7 @@ pub(crate) fn enabled_transitions(cluster: &ClusterState, disabled_guard: Option
             && members[0].fenced
             && cluster.volume.holder == Some(members[0].name)
         {
-            // the group waits for a while for a replica of unknown state
+            // the group waits some time for a replica of unknown state
             let is_immediate = are_prompt(cluster, &members) && members.len() as u32 == members[0].mesh.ranks();
             enabled_transitions.push((PodTransition::Form(attempt), is_immediate));
         }
@@ -63,7 +63,7 @@ pub(crate) fn enabled_transitions(cluster: &ClusterState, disabled_guard: Option
     }
     for pod in &cluster.pods {
         let name = pod.name;
-        // A terminating process has its grace period.
+        // a terminating process has its grace period
         let is_immediate = pod.is_reachable() && pod.deleted_at.is_none();
         if pod.process == ModelProcess::Pending && pod.is_reachable() && pod.deleted_at.is_none() {
             enabled_transitions.push((PodTransition::Start(name), true));
@@ -89,7 +89,7 @@ pub(crate) fn enabled_transitions(cluster: &ClusterState, disabled_guard: Option
         if pod.unnoticed.is_some() {
             enabled_transitions.push((PodTransition::Notice(name), false));
         }
-        // the exit code of a spare that was asked to exit does not affect any decision
+        // the exit code of a spare that was asked to exit affects no decision
         let stopped = matches!(pod.process, ModelProcess::Pending | ModelProcess::Ended(_)) || pod.place().is_none();
         if pod.is_reachable() && pod.deleted_at.is_some() && stopped {
             enabled_transitions.push((PodTransition::Remove(name), false));
@@ -129,7 +129,7 @@ pub(crate) fn apply(cluster: &mut ClusterState, transition: PodTransition, disab
         PodTransition::Notice(name) => cluster.change(name, |pod| (pod.unnoticed, pod.at) = (None, NOW)),
         PodTransition::Remove(name) => {
             cluster.pods.retain(|pod| pod.name != name);
-            // Deletions carry the UID.
+            // deletions carry the UID, so that a pending deletion of the removed pod has no effect
             cluster.operator.plan.retain(|write| *write != Write::Delete(name));
             cluster.operator.job_is_current |= cluster.operator.plan.is_empty();
             cluster.operator.has_unobserved_change = true;
@@ -164,7 +164,7 @@ fn form(cluster: &mut ClusterState, attempt: u64, disabled_guard: Option<Guard>)
     }
 }
 
-/// A spare becomes a stage, as the incarnation after the one that its group knew.
+/// A spare becomes a stage, with the incarnation after the one that its group knew.
 pub(crate) fn take_place(cluster: &mut ClusterState, name: Name, rank: u32) {
     let group = cluster.groups.last_mut();
     let Some(incarnation) = group.and_then(|group| group.incarnations[rank as usize].as_mut()) else { return };

@@ -1,4 +1,4 @@
-//! The number of spares that are created and removed, and the actions that wait until they are gone.
+//! The number of spares that are created and removed, and the actions that wait until the spares are gone.
 
 use std::collections::BTreeMap;
 
@@ -79,7 +79,7 @@ fn one_that_exited_is_made_again_later_and_is_no_failure() {
     assert_eq!(decision.wake_at, Some(UnixMillis::from_seconds(1005)));
     let decision = decide(&observed, UnixMillis::from_seconds(1005));
     assert_eq!((&decision.state, decision.actions), (&observed.state, vec![remove_spares(&[0]), start_spares(&[2])]));
-    // nor is one that never starts
+    // a spare that never starts is not replaced either
     observed.spares = vec![spare(0, InstanceState::Pending, 0), spare(1, InstanceState::Starting, 0)];
     let decision = decide(&observed, NOW.plus_seconds(1_000_000));
     assert_eq!((decision.state, decision.actions, decision.wake_at), (observed.state, vec![], None));
@@ -113,7 +113,7 @@ fn a_drain_and_the_next_attempt_wait_for_spares() {
     );
     observed.spares.clear();
     assert_eq!(actions(&observed), [crate::rules::start(2, 3)]);
-    // the attempt number of the remaining spare is not used again
+    // the attempt number of the remaining spare is not reused
     observed.state = JobState::default();
     observed.spares = vec![SpareInstance { attempt: 4, ..waits(0) }];
     assert_eq!(decide(&observed, NOW).state.attempt.number, 5);

@@ -1,4 +1,4 @@
-//! Spares: their number, the consequences of a takeover, and the actions that wait for one.
+//! Spares: their number, the consequences of a takeover, and the actions that wait for a takeover.
 
 mod count;
 mod replacement;
@@ -8,7 +8,7 @@ use stagecoach_lifecycle::*;
 
 use super::{NOW, instance, ready, running};
 
-/// Attempt 1 of three stages, beside which `spares` spares wait.
+/// Attempt 1 of three stages, with the spares `spares`.
 fn with_spares(instances: Vec<StageInstance>, spares: Vec<SpareInstance>) -> Observed {
     let mut observed = running(instances);
     observed.policy.replaces_stages = true;
@@ -25,12 +25,12 @@ fn waits(number: u32) -> SpareInstance {
     spare(number, InstanceState::Ready, 900)
 }
 
-/// Spare 0 after it took a stage's place.
+/// Spare 0 after it has taken a stage's place.
 fn taker(rank: u32, incarnation: u32) -> StageInstance {
     StageInstance { incarnation, spare: Some(0), ..instance(rank, InstanceState::Starting, 999) }
 }
 
-/// Spare 0 after it took the place of stage 1; `lost` is the remaining instance of that stage.
+/// Spare 0 after it has taken the place of stage 1. `lost` is the remaining instance of that stage.
 fn taken(lost: Option<StageInstance>) -> Observed {
     let mut observed = with_spares(vec![ready(0), ready(2), taker(1, 1)], vec![]);
     observed.policy.spares = 1;

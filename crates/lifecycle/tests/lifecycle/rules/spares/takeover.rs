@@ -54,7 +54,7 @@ fn how_the_lost_stage_exited_is_told_later() {
     observed.instances[3] = exited_by_external_cause(1, ExternalCause::Evicted);
     let told = decide(&observed, NOW.plus_seconds(1)).state;
     assert_eq!((told.last_failure.unwrap().reason, told.budget.counted), (FailureReason::Evicted, 0));
-    // a stage that may still run on a lost node fails as `NodeLost` at once
+    // a stage that may still run on a lost node fails at once, as `NodeLost`
     let mut observed = taken(Some(ready(1)));
     observed.progress.lost = Some(LostInstance { rank: 1, incarnation: 0, since: NOW, has_ended: false });
     let after = decide(&observed, NOW).state;
@@ -108,7 +108,7 @@ fn several_takeovers_are_recorded_one_by_one() {
     observed.state = decide(&observed, NOW).state;
     assert_eq!(observed.state.incarnations, BTreeMap::from([(1, 1), (2, 1)]));
     assert_eq!((observed.state.budget.total, observed.state.budget.replaced), (2, 2));
-    // of one stage, each has a failure before it, and the second is one without progress
+    // two takeovers of the same stage: each follows a failure, and the second failure is one without progress
     let mut observed = taken(Some(exited(1, 137, 990)));
     observed.instances[2] = StageInstance { spare: Some(0), incarnation: 1, ..exited(1, 137, 995) };
     observed.instances.push(StageInstance { spare: Some(1), ..taker(1, 2) });
@@ -130,7 +130,7 @@ fn a_spare_that_comes_too_late_is_one_that_was_replaced() {
         let is_removed = decision.actions.iter().any(|action| matches!(action, AttemptAction::RemoveReplaced { .. }));
         assert_eq!(is_removed, incarnation == 1);
     }
-    // an instance that is ahead but never was a spare still means that the state is older
+    // an instance that is ahead but never was a spare still shows that the state is out of date
     let observed = taken(Some(StageInstance { spare: None, ..taker(0, 1) }));
     assert_eq!(decide(&observed, NOW).state.attempt.number, 2);
 }
@@ -147,7 +147,7 @@ fn a_takeover_while_another_stage_is_replaced_leaves_only_that_to_create() {
     assert_eq!(decision.state.incarnations, BTreeMap::from([(1, 1), (2, 2)]));
     let incarnations = BTreeMap::from([(2, 2)]);
     assert!(decision.actions.contains(&AttemptAction::ReplaceStages { attempt: 1, incarnations }), "{decision:?}");
-    // and nothing is created where it was only not recorded yet that the group was whole
+    // if only the record of the whole group was missing, nothing is created
     let mut observed = taken(Some(exited(1, 137, 995)));
     observed.state.attempt_phase = not_all;
     let decision = decide(&observed, NOW);
@@ -173,7 +173,7 @@ fn a_job_that_a_spare_completed_is_complete() {
     assert_eq!((decision.actions, decision.wake_at), (vec![], Some(UnixMillis::from_seconds(1110))));
     let kill = AttemptAction::KillInstances { attempt: 1 };
     assert_eq!(decide(&observed, UnixMillis::from_seconds(1110)).actions, [kill]);
-    // nor does the stage continue that the others had lost
+    // a stage that the group had lost does not continue either
     assert_eq!(observed.state.incarnations, BTreeMap::from([(1, 1)]));
     observed.instances[3] = ready(1);
     let remove = AttemptAction::RemoveReplaced { attempt: 1, incarnations: BTreeMap::from([(1, 1)]) };

@@ -45,7 +45,7 @@ fn main() {
     if what != "gpu" && !parts.is_empty() {
         usage();
     }
-    let file = ReportFile::new(what, Path::new(results));
+    let file = ReportFile::new(if what == "gpu" { gpu::report_name() } else { what }, Path::new(results));
     let report = match what.as_str() {
         "agreement" => agreement::measure(),
         "audit" => in_scratch(workspace, audit::measure),

@@ -29,6 +29,11 @@ impl Gpu {
     }
 }
 
+/// Whether the driver shows this process a GPU.
+pub(super) fn has_gpu() -> bool {
+    Gpu::find().is_some()
+}
+
 pub(super) struct GpuRun<'a> {
     folder: &'a Path,
     /// Gets the whole output of all that fails.

@@ -76,6 +76,11 @@ fn select(names: &[String]) -> Vec<&'static Part> {
     PARTS.iter().filter(|part| names.is_empty() || names.iter().any(|name| name == part.name)).collect()
 }
 
+/// The report's name: a rehearsal does not replace the figures of a GPU.
+pub(crate) fn report_name() -> &'static str {
+    if gpu_run::has_gpu() { "gpu" } else { "gpu-rehearsal" }
+}
+
 /// Measures the parts with these names, or all of them. The parts that are not named keep what an earlier call on this
 /// model of GPU measured at this commit.
 pub(crate) fn measure(folder: &Path, file: &ReportFile, names: &[String]) -> Value {

@@ -125,11 +125,14 @@ fn blocked_scheduling(status: &PipelineJobStatus) -> Option<&Condition> {
     scheduled.filter(|condition| condition.reason != condition_reason::NOT_WANTED && !is_normal_startup(condition))
 }
 
+/// The largest note that the API accepts.
+const MAX_NOTE_BYTES: usize = 1024;
+
 impl JobEvent {
-    /// The event in the form that the API expects. The note is truncated to 900 characters (the API allows 1,024
-    /// bytes).
+    /// The event in the form that the API expects.
     pub(crate) fn to_api(&self) -> kube::runtime::events::Event {
-        let note: String = visible(&self.note).chars().take(900).collect();
+        let mut note = visible(&self.note).into_owned();
+        note.truncate(note.floor_char_boundary(MAX_NOTE_BYTES));
         kube::runtime::events::Event {
             type_: if self.is_warning { EventType::Warning } else { EventType::Normal },
             reason: self.reason.into(),
@@ -149,5 +152,17 @@ pub(crate) fn object_reference(job: &JobReference) -> ObjectReference {
         namespace: Some(job.namespace.clone()),
         uid: Some(job.uid.clone()),
         ..ObjectReference::default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_note_has_as_many_bytes_as_the_api_accepts() {
+        let note = |text: String| warning("Failed", text).to_api().note.unwrap();
+        assert_eq!(note("\u{e9}".repeat(600)), "\u{e9}".repeat(512));
+        assert_eq!(note("a".repeat(1025)).len(), 1024);
     }
 }

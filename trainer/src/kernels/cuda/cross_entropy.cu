@@ -25,11 +25,11 @@ __device__ void cross_entropy(const float* logits, const i64* targets, T* dlogit
       float before = largest;
       for (int i = 0; i < GROUP; ++i) largest = fmaxf(largest, group.at[i]);
       if (largest > before) exponentials *= expf(before - largest);
-      for (int i = 0; i < GROUP; ++i) exponentials += expf(group.at[i] - largest);
+      float origin = largest == -INFINITY ? 0.f : largest;  // logits that are all minus infinity add nothing
+      for (int i = 0; i < GROUP; ++i) exponentials += expf(group.at[i] - origin);
     }
     float shift = block_max(largest);
-    // a thread without logits adds nothing
-    float total = block_sum(first_column() < columns ? exponentials * expf(largest - shift) : 0.f);
+    float total = block_sum(exponentials * expf(largest - shift));
     // all threads have read `target_logit`
     if (threadIdx.x == 0) losses[row] = log((double)total) + ((double)shift - (double)target_logit);
     if (!dlogits) continue;

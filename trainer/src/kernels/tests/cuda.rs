@@ -231,6 +231,24 @@ fn cross_entropy_is_as_the_reference() {
     }
 }
 
+/// Logits of which whole groups are minus infinity, and one is not a number.
+#[test]
+fn cross_entropy_of_logits_that_are_not_finite_is_as_the_reference() {
+    let (rows, vocab) = (3, 40);
+    let logits = values(&[rows, vocab], Kind::Float, 1);
+    let _ = logits.narrow(0, 0, 2).narrow(1, 8, 24).fill_(f64::NEG_INFINITY);
+    let _ = logits.narrow(0, 1, 1).narrow(1, 9, 1).fill_(f64::NAN);
+    let (logits, targets) = (guarded(&logits), guarded(&Tensor::from_slice(&[0i64, 1, 2])));
+    let [gradient, expected] = [0; 2].map(|_| Tensor::zeros([rows, vocab], (Kind::Float, Device::Cpu)));
+    let [loss, gradient] = in_any_order(|on| {
+        let gradient = guarded(&gradient);
+        [operations::cross_entropy(on, &logits, &targets, Some(&gradient), 0.25), gradient]
+    });
+    let expected_loss = reference::cross_entropy(&logits, &targets, Some(&expected), 0.25);
+    assert_close("loss", &loss, &expected_loss, 1e-6);
+    assert_close_to_scale("dlogits", &gradient, &expected, tolerance(Kind::Float), 0.25);
+}
+
 #[test]
 fn sums_are_as_the_reference() {
     for (kind, rows, width) in

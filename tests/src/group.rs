@@ -100,10 +100,9 @@ impl Group {
         self.stages.iter_mut().all(|stage| stage.try_wait().unwrap().is_none())
     }
 
-    /// The output of each stage so far.
-    pub fn logs(&self) -> Vec<String> {
-        let read = |rank| std::fs::read_to_string(log(&self.folder, rank)).unwrap_or_default();
-        (0..self.stages.len()).map(read).collect()
+    /// The file with the output of each stage.
+    pub fn logs(&self) -> Vec<PathBuf> {
+        (0..self.stages.len()).map(|rank| log(&self.folder, rank)).collect()
     }
 
     /// Stops all stages (SIGSTOP).

@@ -244,8 +244,8 @@ impl Outcome {
     }
 }
 
-/// Process ids of a launcher's stages by rank, as the kernel knows them. Spares that have taken the place of a stage
-/// come last, except in the place of stage 0.
+/// Process ids of a launcher's stages by rank, as the kernel knows them. A spare that replaced stage 0 comes first;
+/// other spares that replaced a stage come last.
 pub fn stages(launcher: u32) -> Vec<u32> {
     let rank_of = |pid, spare: bool, rank: Option<usize>| match has_thread(pid, "group-accept") {
         true => Some(0),

@@ -34,7 +34,7 @@ pub struct Soak<'a> {
     newest: u64,
     /// Kills by phase.
     pub kills: BTreeMap<Phase, usize>,
-    /// Those of the kills that hit the launcher.
+    /// Kills that hit the launcher.
     pub launcher_kills: usize,
     /// Spares that were killed together with a stage.
     pub spare_kills: usize,

@@ -46,9 +46,9 @@ impl Default for GenerationConfig {
 ///
 /// # Errors
 /// If there is no model, or its architecture is not supported.
-pub(crate) fn parameters(path: &Path) -> Result<u64> {
-    let architecture = Llama::new(LlamaConfig::from_hugging_face(&find_model(Path::new(""), path)?)?, Device::Cpu);
-    Ok(architecture.all_parameter_specs().iter().map(|spec| spec.numel()).sum())
+pub(crate) fn parameter_count(path: &Path) -> Result<u64> {
+    let config = LlamaConfig::from_hugging_face(&find_model(Path::new(""), path)?)?;
+    Ok(Llama::new(config, Device::Cpu).parameter_count())
 }
 
 /// Returns `prompt` and its continuation by the model at `path`: a Hugging Face model directory, a checkpoint's folder,

@@ -1,8 +1,6 @@
 //! The same job in several ways, all of which must end with the hashes of one stage: stages, transports, a resume,
 //! schedules.
 
-use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-
 use serde_json::{Value, json};
 use stagecoach_tests::{Hashes, TestJob};
 
@@ -112,14 +110,13 @@ fn train(run: &GpuRun, part: &str, precision: &'static str, way: &Way) -> Hashes
             ..TestJob::default()
         };
         let mut group = run.start_group(&own, &job, attempt as u64 + 1);
-        let ended = catch_unwind(AssertUnwindSafe(|| group.finish(run.at_most(ATTEMPT_SECONDS))));
-        if !ended.as_ref().is_ok_and(|stages| stages.iter().all(|stage| stage.code == Some(0))) {
-            run.keep_output(&format!("{part}, {precision}, {}", way.name), &group.logs().join("\n"));
-        }
-        for stage in ended.unwrap_or_else(|late| resume_unwind(late)) {
-            let last = stage.log.lines().last().unwrap_or_default();
-            assert!(stage.code == Some(0), "a stage left with {:?}: {last}", stage.code);
-        }
+        let what = format!("{part}, {precision}, {}", way.name);
+        run.or_keep_output(&what, &group.logs(), || {
+            for stage in group.finish(run.at_most(ATTEMPT_SECONDS)) {
+                let last = stage.log.lines().last().unwrap_or_default();
+                assert!(stage.code == Some(0), "a stage left with {:?}: {last}", stage.code);
+            }
+        });
     }
     let result = std::fs::read_to_string(own.join("bits/result.json")).unwrap();
     Hashes::of(&serde_json::from_str(&result).unwrap())

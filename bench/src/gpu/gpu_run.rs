@@ -40,6 +40,8 @@ pub(super) struct GpuRun<'a> {
     failures: PathBuf,
     gpu: Option<Gpu>,
     deadline: Instant,
+    /// The part that is measured now.
+    part: Mutex<Option<&'static str>>,
     not_measured: Mutex<Vec<Value>>,
     wrong: Mutex<Vec<String>>,
 }
@@ -53,14 +55,21 @@ impl GpuRun<'_> {
     /// attention has the work that MFU counts, and that PyTorch does.
     pub(super) fn begin(folder: &Path, failures: PathBuf, deadline: Instant) -> GpuRun<'_> {
         std::fs::write(folder.join("corpus/long.jsonl"), corpus::jsonl(60, 4000, 7)).unwrap();
-        let (not_measured, wrong) = (Mutex::default(), Mutex::default());
-        GpuRun { folder, failures, gpu: Gpu::find(), deadline, not_measured, wrong }
+        let (part, not_measured, wrong) = Default::default();
+        GpuRun { folder, failures, gpu: Gpu::find(), deadline, part, not_measured, wrong }
     }
 
-    /// Begins with what an earlier report says is wrong.
-    pub(super) fn keep_earlier(&self, report: &Value) {
-        let earlier = report["wrong"].as_array().into_iter().flatten().filter_map(|wrong| wrong.as_str());
-        lock(&self.wrong).extend(earlier.map(str::to_owned));
+    /// Begins with the findings of an earlier report, but for those of the parts that are measured again.
+    pub(super) fn keep_earlier(&self, report: &Value, again: &[&str]) {
+        let all = |field: &str| report[field].as_array().cloned().unwrap_or_default();
+        let stays = |entry: &Value| entry["part"].as_str().is_some_and(|part| !again.contains(&part));
+        lock(&self.not_measured).extend(all("notMeasured").into_iter().filter(stays));
+        lock(&self.wrong).extend(all("wrong").iter().filter_map(Value::as_str).map(str::to_owned));
+    }
+
+    /// Begins a part: it is named beside what is not measured.
+    pub(super) fn begin_part(&self, part: &'static str) {
+        *lock(&self.part) = Some(part);
     }
 
     /// Appends the output of something that failed to a file beside the report, which has room for its end only.
@@ -102,7 +111,8 @@ impl GpuRun<'_> {
 
     pub(super) fn not_measured(&self, what: &str, why: &str) {
         line(what, "not measured".into(), why);
-        lock(&self.not_measured).push(json!({ "what": what, "why": why }));
+        let part = *lock(&self.part);
+        lock(&self.not_measured).push(json!({ "part": part, "what": what, "why": why }));
     }
 
     /// Makes the whole run fail at its end.
@@ -155,18 +165,24 @@ impl GpuRun<'_> {
         Group::start_program(&stagecoach(), &environment, workspace, job, "gpu", attempt)
     }
 
+    /// Does something that may panic. If it does, these files are kept.
+    pub(super) fn or_keep_output<T>(&self, what: &str, files: &[PathBuf], work: impl FnOnce() -> T) -> T {
+        catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|panic| {
+            self.keep_output(what, &read_all(files));
+            resume_unwind(panic)
+        })
+    }
+
     /// Waits for the end of a job.
     ///
     /// # Panics
     /// If it takes longer than so many seconds, or fails.
     pub(super) fn finish(&self, launched: Launched, workspace: &Path, seconds: u64) -> Outcome {
-        let outcome = catch_unwind(AssertUnwindSafe(|| launched.finish_within(self.at_most(seconds), workspace)));
-        if !outcome.as_ref().is_ok_and(|outcome| outcome.status.success()) {
-            self.keep_output(&workspace.display().to_string(), &launcher_output(workspace));
-        }
-        let outcome = outcome.unwrap_or_else(|late| resume_unwind(late));
-        assert!(outcome.status.success(), "{}", launcher_said(workspace));
-        outcome
+        self.or_keep_output(&workspace.display().to_string(), &launcher_files(workspace), || {
+            let outcome = launched.finish_within(self.at_most(seconds), workspace);
+            assert!(outcome.status.success(), "{}", launcher_said(workspace));
+            outcome
+        })
     }
 
     /// Runs a program that may take so many seconds; whether it succeeded, and what it printed.
@@ -208,14 +224,17 @@ pub(super) fn measured_or_failure(what: &str, work: impl FnOnce() -> Value) -> V
 }
 
 /// The output of the last launcher in this workspace.
-fn launcher_output(workspace: &Path) -> String {
-    let read = |name: &str| std::fs::read_to_string(workspace.join(name)).unwrap_or_default();
-    read("stdout") + &read("stderr")
+fn launcher_files(workspace: &Path) -> [PathBuf; 2] {
+    ["stdout", "stderr"].map(|name| workspace.join(name))
+}
+
+fn read_all(files: &[PathBuf]) -> String {
+    files.iter().map(|file| std::fs::read_to_string(file).unwrap_or_default()).collect()
 }
 
 /// The events that do not describe a step or a save, as a report has them.
 fn launcher_said(workspace: &Path) -> String {
-    let said = launcher_output(workspace);
+    let said = read_all(&launcher_files(workspace));
     let is_told = |line: &&str| !["page ", "prep ", "step ", "saved "].iter().any(|usual| line.starts_with(usual));
     shortened(&said.lines().filter(is_told).collect::<Vec<_>>().join("\n"))
 }

@@ -102,8 +102,9 @@ pub(crate) fn measure(folder: &Path, file: &ReportFile, names: &[String]) -> Val
     });
     let earlier = file.read().filter(|report| !names.is_empty() && report["gpu"] == described["gpu"]);
     let mut report = earlier.unwrap_or_else(|| described.clone());
-    run.keep_earlier(&report);
+    run.keep_earlier(&report, &parts.iter().map(|part| part.name).collect::<Vec<_>>());
     for Part { name, seconds, measure } in parts {
+        run.begin_part(name);
         if run.has_time_for(name, *seconds) {
             println!("{name}");
             let started = Instant::now();

@@ -17,6 +17,8 @@ pub(super) struct Model {
     /// Rows of a step, and its microbatches.
     pub(super) rows: u64,
     microbatches: u64,
+    /// Its speed is measured only while so many seconds are left.
+    pub(super) seconds: u64,
 }
 
 /// That of manifests/samples/llama-12-layers.yaml.
@@ -31,6 +33,7 @@ const TWELVE_LAYERS: Model = Model {
     length: 2048,
     rows: 64,
     microbatches: 4,
+    seconds: 20,
 };
 
 /// The first is also split into stages, and saved.
@@ -45,6 +48,7 @@ pub(super) const MODELS: [Model; 3] = [
         intermediate: 8192,
         rows: 32,
         microbatches: 8,
+        seconds: 40,
         ..TWELVE_LAYERS
     },
     Model { name: "llama-12-layers-512", length: 512, rows: 256, ..TWELVE_LAYERS },
@@ -77,7 +81,7 @@ impl Model {
     }
 
     fn shrunk(&self) -> Model {
-        let Model { name, heads, kv_heads, length, .. } = *self;
+        let Model { name, heads, kv_heads, length, seconds, .. } = *self;
         Model {
             name,
             heads,
@@ -89,6 +93,7 @@ impl Model {
             length: length / 32,
             rows: 8,
             microbatches: 4,
+            seconds,
         }
     }
 

@@ -32,7 +32,7 @@ pub(super) fn measure_stages(run: &GpuRun) -> Value {
 /// `None` if there is no time for it.
 fn measure(run: &GpuRun, model: &Model, layout: &Layout) -> Option<Value> {
     let name = model.job_name(layout);
-    if !run.has_time_for(&format!("speed of {name}"), if model.name == MODELS[1].name { 40 } else { 20 }) {
+    if !run.has_time_for(&format!("speed of {name}"), model.seconds) {
         return None;
     }
     let mut told = measured_or_failure(&name, || {

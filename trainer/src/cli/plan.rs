@@ -19,7 +19,7 @@ use super::page::{PagePort, serve_until_killed};
 use crate::model::ParameterBytes;
 use crate::page::{Planner, serve_planner};
 use crate::plan::{
-    Alternative, Component, JobConfig, MeshPlan, ModuleSeconds, PipelineLayout, PlannedStage, Profile, Roofline,
+    Alternative, JobConfig, MeshPlan, ModuleSeconds, OperationCost, PipelineLayout, PlannedStage, Profile, Roofline,
     StageBytes, every_mesh, gpu_names, measured_speeds, plan_pipeline,
 };
 use crate::profile::measure_profile;
@@ -166,25 +166,25 @@ fn given_speeds(given: &[f64], stages: usize) -> Result<RankSpeeds, StageError> 
     RankSpeeds::new(given).map_err(|e| StageError::invalid(format!("--speeds: {e}")))
 }
 
-/// The predicted step, and what each operation takes of it.
+/// The predicted step, and the share of each operation.
 fn prediction_table(roofline: &Roofline, layout: &PipelineLayout, replicas: u32) -> String {
-    let Roofline { gpu, components, peak_flops, step_flops, step_tokens, update_seconds, .. } = roofline;
+    let Roofline { gpu, costs, peak_flops, step_flops, step_tokens, update_seconds, .. } = roofline;
     let gpus = f64::from(replicas) * layout.memory.len() as f64;
     let seconds = layout.timeline.makespan + update_seconds / gpus;
-    let all: f64 = components.values().map(|component| component.seconds).sum();
-    let row = |(name, component): (&&str, &Component)| {
-        let Component { seconds, flops, bytes, is_bound_by_memory } = component;
+    let all: f64 = costs.values().map(|cost| cost.seconds).sum();
+    let row = |(name, cost): (&&str, &OperationCost)| {
+        let OperationCost { seconds, flops, bytes, .. } = cost;
         vec![
             (*name).to_owned(),
             format!("{:.1} ms", 1e3 * seconds),
             format!("{:.1}%", 100.0 * seconds / all),
             format!("{:.1}", flops / 1e12),
             format!("{:.1}", bytes / 1e9),
-            if *is_bound_by_memory { "memory" } else { "arithmetic" }.to_owned(),
+            if cost.is_bound_by_memory() { "memory" } else { "arithmetic" }.to_owned(),
         ]
     };
     let header = ["a step computes", "time", "", "TFLOP", "GB", "bound by"];
-    let mut sorted: Vec<_> = components.iter().collect();
+    let mut sorted: Vec<_> = costs.iter().collect();
     sorted.sort_by(|(_, one), (_, other)| other.seconds.total_cmp(&one.seconds));
     let table = table(Some(&header), &[1, 2, 3, 4], sorted.into_iter().map(row).collect());
     let largest = layout.largest_stage();

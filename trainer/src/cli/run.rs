@@ -14,7 +14,7 @@ use super::job_args::JobArgs;
 use super::output::{print_error, print_line};
 use super::page::PagePort;
 use crate::folder::{FolderError, JobFolder, write_file};
-use crate::generate::{GenerationConfig, generate_text, parameters};
+use crate::generate::{GenerationConfig, generate_text, parameter_count};
 use crate::launch::{
     JobLock, LaunchConfig, LaunchError, LauncherState, PreviousRun, RunOutcome, StageExecutable, rules_for_pods,
     supervise,
@@ -296,7 +296,7 @@ fn print_sample(model: &Path) -> anyhow::Result<()> {
     const WORK: u64 = 4_000_000_000;
     const FEWEST_TOKENS: u64 = 16;
     let usual = GenerationConfig::default();
-    let tokens = WORK / parameters(model)?.max(1);
+    let tokens = WORK / parameter_count(model)?.max(1);
     if tokens < FEWEST_TOKENS {
         print_line(format!(
             "  sample           stagecoach generate {}",

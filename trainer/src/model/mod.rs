@@ -259,6 +259,11 @@ pub trait Architecture: std::fmt::Debug {
         specs
     }
 
+    /// The number of parameters; tied ones count once.
+    fn parameter_count(&self) -> u64 {
+        self.all_parameter_specs().iter().map(ParameterSpec::numel).sum()
+    }
+
     /// The names of all parameters, sorted.
     fn parameter_names(&self) -> Vec<String> {
         self.all_parameter_specs().into_iter().map(|spec| spec.name).collect()

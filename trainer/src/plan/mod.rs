@@ -38,7 +38,7 @@ pub(crate) use pipeline_layout::{
 };
 pub(crate) use profile::{ModuleSeconds, Profile};
 pub(crate) use receipt::{Receipt, StepFacts};
-pub(crate) use roofline::{Component, Roofline, gpu_names};
+pub(crate) use roofline::{OperationCost, Roofline, gpu_names};
 pub(crate) use speeds::{attempt_speeds, measured_speeds};
 pub(crate) use trainer_state::{TrainerState, keep_audit_difference};
 

@@ -50,14 +50,21 @@ fn reached(kind: OperationKind) -> f64 {
 /// gradients again for their norm.
 const UPDATE_BYTES: f64 = 34.0;
 
-/// The predicted time of one operation, over a whole step of all layers.
+/// The predicted work and time of the operations with one name, over a step of all layers.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub(crate) struct Component {
+pub(crate) struct OperationCost {
     pub(crate) seconds: f64,
+    /// Seconds of the operations whose bytes take longer than their FLOPs.
+    memory_seconds: f64,
     pub(crate) flops: f64,
     pub(crate) bytes: f64,
+}
+
+impl OperationCost {
     /// Whether memory, not arithmetic, takes most of the time.
-    pub(crate) is_bound_by_memory: bool,
+    pub(crate) fn is_bound_by_memory(&self) -> bool {
+        2.0 * self.memory_seconds > self.seconds
+    }
 }
 
 /// A job's predicted times on a model of GPU.
@@ -66,8 +73,8 @@ pub(crate) struct Roofline {
     pub(crate) gpu: GpuModel,
     /// The times of modules, from which a plan simulates the pipeline.
     pub(crate) profile: Profile,
-    /// What a step of one pipeline computes, by operation.
-    pub(crate) components: BTreeMap<&'static str, Component>,
+    /// The work of a step of one pipeline, by the name of the operation.
+    pub(crate) costs: BTreeMap<&'static str, OperationCost>,
     /// Peak FLOP/s of one GPU.
     pub(crate) peak_flops: f64,
     /// FLOPs of a step that count for MFU.
@@ -126,22 +133,22 @@ impl Roofline {
             link_seconds: cost.boundary_bytes as f64 / gpu.link_bandwidth,
         };
         let microbatches = f64::from(config.training.microbatches);
-        let mut components: BTreeMap<&'static str, Component> = BTreeMap::new();
+        let mut costs: BTreeMap<&'static str, OperationCost> = BTreeMap::new();
         let layers = architecture.num_layers() as f64;
         let of_modules = [(&operations.embedding, 1.0), (&operations.layer, layers), (&operations.head, 1.0)];
         for (operation, modules) in of_modules.iter().flat_map(|(all, modules)| all.iter().map(|one| (one, *modules))) {
             let ((computing, moving), times) = (seconds(operation), modules * microbatches);
-            let component = components.entry(operation.name).or_default();
-            component.seconds += times * computing.max(moving);
-            component.flops += times * operation.flops;
-            component.bytes += times * operation.bytes;
-            component.is_bound_by_memory |= moving > computing;
+            let total = costs.entry(operation.name).or_default();
+            total.seconds += times * computing.max(moving);
+            total.flops += times * operation.flops;
+            total.bytes += times * operation.bytes;
+            total.memory_seconds += if moving > computing { times * moving } else { 0.0 };
         }
-        let parameters: u64 = architecture.all_parameter_specs().iter().map(|spec| spec.numel()).sum();
+        let parameters = architecture.parameter_count();
         Ok(Roofline {
             gpu,
             profile,
-            components,
+            costs,
             peak_flops,
             step_flops: microbatches * cost.work(),
             step_tokens: microbatches * microbatch.tokens as f64,
@@ -181,13 +188,13 @@ mod tests {
     #[test]
     fn operations_add_up_to_the_model() {
         let (roofline, layers, microbatches) = roofline(&[("training.precision", "BFloat16")]).unwrap();
-        let all: Vec<Component> = roofline.components.values().copied().collect();
-        let flops: f64 = all.iter().map(|component| component.flops).sum();
+        let all: Vec<OperationCost> = roofline.costs.values().copied().collect();
+        let flops: f64 = all.iter().map(|cost| cost.flops).sum();
         // MFU counts two products of attention's backward pass for each of the forward pass; there are 2.5
-        let attention = roofline.components["attention"].flops;
+        let attention = roofline.costs["attention"].flops;
         let counted = flops - attention + attention * 3.0 / 3.5;
         assert!((counted / roofline.step_flops - 1.0).abs() < 1e-9, "{counted} of {}", roofline.step_flops);
-        let seconds: f64 = all.iter().map(|component| component.seconds).sum();
+        let seconds: f64 = all.iter().map(|cost| cost.seconds).sum();
         let of = |times: &ModuleSeconds| times.forward + times.backward_input + times.backward_weight;
         let Profile { embedding, layer, head, .. } = &roofline.profile;
         let modules = of(embedding) + layers * of(&layer["None"]) + of(head);

@@ -52,6 +52,13 @@ pub(super) fn environment(config: &JobConfig, device: tch::Device) -> Value {
     let forced = DISPATCH_VARIABLES.iter().chain(gpu_variables);
     let forced = forced.filter_map(|name| Some(format!("{name}={}", std::env::var(name).ok()?)));
     let processor = processor_model();
+    let (gpu, multiprocessors, nvrtc, cu_blas) = match device {
+        tch::Device::Cuda(index) => {
+            let nvrtc = kernels::compiler_version(index).unwrap_or_default();
+            (gpu_model(index), gpu_multiprocessors(index), nvrtc, cublas_version())
+        }
+        _ => Default::default(),
+    };
     json!({
         "version": env!("CARGO_PKG_VERSION"),
         "kernels": kernels::version(device),
@@ -63,19 +70,10 @@ pub(super) fn environment(config: &JobConfig, device: tch::Device) -> Value {
         "products": products(config.training.kernels, kind(config.training.precision), device, &processor),
         "processor": processor,
         "device": if device.is_cuda() { "Cuda" } else { "Cpu" },
-        "gpu": match device {
-            tch::Device::Cuda(index) => gpu_model(index),
-            _ => String::new(),
-        },
-        "multiprocessors": match device {
-            tch::Device::Cuda(index) => gpu_multiprocessors(index),
-            _ => 0,
-        },
-        "nvrtc": match device {
-            tch::Device::Cuda(index) => kernels::compiler_version(index).unwrap_or_default(),
-            _ => "",
-        },
-        "cuBlas": if device.is_cuda() { cublas_version() } else { String::new() },
+        "gpu": gpu,
+        "multiprocessors": multiprocessors,
+        "nvrtc": nvrtc,
+        "cuBlas": cu_blas,
         "threads": config.training.threads,
         "deterministic": kernels::is_deterministic(),
     })

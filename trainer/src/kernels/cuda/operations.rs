@@ -13,7 +13,7 @@ use crate::kernels::{AdamWOptions, AdamWParameter, Heads, RmsNormGradients};
 const THREADS: u32 = 256;
 /// Neighbouring elements that a thread reads at a time (`block.cuh`).
 const GROUP: i64 = 8;
-/// Positions of a piece of an embedding's gradient (`embedding.cu`).
+/// Positions of a piece of an embedding's gradient.
 const EMBEDDING_PIECE: i64 = 64;
 /// The fewest rows of a piece of a sum over rows.
 const MIN_ROWS_PER_PIECE: i64 = 16;
@@ -285,6 +285,6 @@ pub(in crate::kernels) fn accumulate_embedding(
     let [accumulator, partial] = [accumulator, &partial].map(|sums| data(on, sums, Kind::Float));
     let grid = of_rows(on, tokens, width);
     launch!(on, of_kind!("embedding_backward", kind), grid;
-        accumulator, partial, sorted, order, data(on, dy, kind), tokens, width);
-    launch!(on, "embedding_pieces", grid; accumulator, partial, sorted, tokens, width);
+        accumulator, partial, sorted, order, data(on, dy, kind), tokens, width, EMBEDDING_PIECE);
+    launch!(on, "embedding_pieces", grid; accumulator, partial, sorted, tokens, width, EMBEDDING_PIECE);
 }

@@ -24,20 +24,19 @@ __device__ void column_sums(const T* __restrict__ x, float* __restrict__ partial
 COLUMN_SUMS(column_sums_f32, float)
 COLUMN_SUMS(column_sums_bf16, bf16)
 
-// sums[column] = the sum of partial[pieces, width] over its rows. A block of 512 threads takes 32 columns at a time: each of
-// its 16 warps adds every sixteenth piece, and the first warp adds the sums of the warps in their order.
+// sums[column] = the sum of partial[pieces, width] over its rows. A block of at most 512 threads takes 32 columns at a time:
+// its warps share the pieces, and the first warp adds the sums of the warps in their order.
 KERNEL(sum_pieces, (const float* partial, float* sums, i64 pieces, i64 width)) {
-  constexpr unsigned WARPS = 16;
-  __shared__ float of_warps[WARPS][32];
-  unsigned lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  __shared__ float of_warps[16][32];
+  unsigned lane = threadIdx.x % 32, warp = threadIdx.x / 32, warps = blockDim.x / 32;
   for (i64 start = 32 * (i64)blockIdx.x; start < width; start += 32 * (i64)gridDim.x) {
     i64 column = start + lane;
     float sum = 0.f;
 #pragma unroll 8
-    for (i64 piece = warp; column < width && piece < pieces; piece += WARPS) sum += partial[piece * width + column];
+    for (i64 piece = warp; column < width && piece < pieces; piece += warps) sum += partial[piece * width + column];
     of_warps[warp][lane] = sum;
     __syncthreads();
-    for (unsigned other = 1; warp == 0 && other < WARPS; ++other) sum += of_warps[other][lane];
+    for (unsigned other = 1; warp == 0 && other < warps; ++other) sum += of_warps[other][lane];
     if (warp == 0 && column < width) sums[column] = sum;
     __syncthreads();  // the next columns write `of_warps`
   }

@@ -15,7 +15,7 @@ use tch::Tensor;
 use super::super::receiver::ArrivedTensor;
 use super::super::{Interrupt, LinkError, LinkId};
 use super::communicator::{Communicator, CommunicatorEnd};
-use super::turn::{Signal, TransferSlot, Turn, read_signal, write_signal};
+use super::turn::{Signal, SlotGuard, TransferSlot, read_signal, write_signal};
 use crate::sys::{CudaContext, CudaError, CudaEvent, CudaStream, Timestamp};
 
 /// The shortest and the longest interval between polls of an event. A poll comes after a sixteenth of the time waited so
@@ -183,7 +183,7 @@ impl ChannelThread {
 
     /// Waits until both ends are ready, and takes the slots of both stages: the lower rank's first, so that no stages
     /// wait for each other in a circle.
-    fn take_turn(&mut self) -> Result<Turn, LinkError> {
+    fn take_turn(&mut self) -> Result<SlotGuard, LinkError> {
         self.write(Signal::Ready)?;
         self.read(Signal::Ready)?;
         let is_lower = self.config.rank < self.config.peer;

@@ -14,7 +14,7 @@ use std::net::TcpStream;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
-/// What one end of a channel tells the other.
+/// A signal from one end of a channel to the other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Signal {
     /// The message can be transferred.
@@ -51,16 +51,16 @@ pub(super) struct TransferSlot {
     freed: Condvar,
 }
 
-/// The slot, until it is dropped.
+/// The taken slot. Its drop frees the slot.
 #[derive(Debug)]
-pub(super) struct Turn(Arc<TransferSlot>);
+pub(super) struct SlotGuard(Arc<TransferSlot>);
 
 impl TransferSlot {
     /// Waits for the slot. Calls `watch` every millisecond, and gives up with its error.
     pub(super) fn take<E>(
         self: &Arc<Self>,
         mut watch: impl FnMut() -> std::result::Result<(), E>,
-    ) -> std::result::Result<Turn, E> {
+    ) -> std::result::Result<SlotGuard, E> {
         let mut is_taken = self.is_taken.lock().unwrap_or_else(PoisonError::into_inner);
         while *is_taken {
             let waited = self.freed.wait_timeout(is_taken, Duration::from_millis(1));
@@ -68,11 +68,11 @@ impl TransferSlot {
             watch()?;
         }
         *is_taken = true;
-        Ok(Turn(Arc::clone(self)))
+        Ok(SlotGuard(Arc::clone(self)))
     }
 }
 
-impl Drop for Turn {
+impl Drop for SlotGuard {
     fn drop(&mut self) {
         *self.0.is_taken.lock().unwrap_or_else(PoisonError::into_inner) = false;
         self.0.freed.notify_one();

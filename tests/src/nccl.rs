@@ -26,8 +26,9 @@ pub fn loader_path() -> String {
         assert!(built.is_file(), "{} is not built: run `cargo build --workspace` first", built.display());
         let folder = built.with_file_name("nccl-stand-in");
         std::fs::create_dir_all(&folder).unwrap();
-        for name in ["libnccl.so.2", "libcuda.so.1"] {
-            // both names link to one file, so that the loader maps it once; another test may have made the links
+        // the driver's library is opened by both of its names
+        for name in ["libnccl.so.2", "libcuda.so", "libcuda.so.1"] {
+            // all names link to one file, so that the loader maps it once; another test may have made the links
             // meanwhile
             match symlink(&built, folder.join(name)) {
                 Err(error) if error.kind() != ErrorKind::AlreadyExists => panic!("{error}"),

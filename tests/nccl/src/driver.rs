@@ -2,6 +2,7 @@
 
 use std::cell::Cell;
 use std::ffi::{c_char, c_int, c_uint, c_void};
+use std::ptr::null_mut;
 use std::sync::atomic::{AtomicI32, Ordering};
 use std::sync::{Arc, Condvar, LazyLock, Mutex, mpsc};
 use std::time::Instant;
@@ -13,6 +14,7 @@ pub(crate) const INVALID_VALUE: c_int = 1;
 const DEVICE_UNAVAILABLE: c_int = 46;
 const INVALID_CONTEXT: c_int = 201;
 const NOT_READY: c_int = 600;
+const NOT_SUPPORTED: c_int = 801;
 const HOST_MEMORY: c_uint = 1;
 const DEVICE_MEMORY: c_uint = 2;
 
@@ -170,6 +172,14 @@ unsafe extern "C" fn cuDeviceGet(device: *mut c_int, index: c_int) -> c_int {
     SUCCESS
 }
 
+/// The device has none of the properties that its attributes describe.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn cuDeviceGetAttribute(value: *mut c_int, _attribute: c_int, _device: c_int) -> c_int {
+    // SAFETY: the pointer is the caller's.
+    unsafe { *value = 0 };
+    SUCCESS
+}
+
 #[unsafe(no_mangle)]
 unsafe extern "C" fn cuDevicePrimaryCtxRetain(context: *mut *mut c_void, device: c_int) -> c_int {
     if crate::fault::is_busy() {
@@ -182,18 +192,25 @@ unsafe extern "C" fn cuDevicePrimaryCtxRetain(context: *mut *mut c_void, device:
 }
 
 thread_local! {
-    static HAS_CONTEXT: Cell<bool> = const { Cell::new(false) };
+    static CONTEXT: Cell<*mut c_void> = const { Cell::new(null_mut()) };
 }
 
 #[unsafe(no_mangle)]
 extern "C" fn cuCtxSetCurrent(context: *mut c_void) -> c_int {
-    HAS_CONTEXT.set(!context.is_null());
+    CONTEXT.set(context);
+    SUCCESS
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn cuCtxGetCurrent(context: *mut *mut c_void) -> c_int {
+    // SAFETY: the pointer is the caller's.
+    unsafe { *context = CONTEXT.get() };
     SUCCESS
 }
 
 /// Calls `function` if this thread has a context, which most functions of the driver need.
 pub(crate) fn in_context(function: impl FnOnce() -> c_int) -> c_int {
-    if HAS_CONTEXT.get() { function() } else { INVALID_CONTEXT }
+    if CONTEXT.get().is_null() { INVALID_CONTEXT } else { function() }
 }
 
 #[unsafe(no_mangle)]
@@ -321,6 +338,22 @@ unsafe extern "C" fn cuPointerGetAttribute(data: *mut c_void, attribute: c_int, 
     // SAFETY: the pointer is the caller's; for this attribute it points to an unsigned integer.
     unsafe { *data.cast::<c_uint>() = if is_pinned(address as usize) { HOST_MEMORY } else { DEVICE_MEMORY } };
     SUCCESS
+}
+
+/// The device runs no kernels.
+#[unsafe(no_mangle)]
+extern "C" fn cuModuleLoadData(_module: *mut *mut c_void, _image: *const c_void) -> c_int {
+    NOT_SUPPORTED
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cuModuleGetFunction(_function: *mut *mut c_void, _module: *mut c_void, _name: *const c_char) -> c_int {
+    NOT_SUPPORTED
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cuLaunchKernel(_function: *mut c_void) -> c_int {
+    NOT_SUPPORTED
 }
 
 #[unsafe(no_mangle)]

@@ -21,6 +21,24 @@ pub(crate) fn open(name: &str) -> Result<Library, LibraryError> {
         .map_err(|error| LibraryError::Missing { name: name.to_owned(), why: loader_message(&error) })
 }
 
+/// Looks for functions in a library.
+///
+/// # Errors
+/// If one is missing.
+pub(crate) fn check_functions(
+    name: &str,
+    library: &libloading::Library,
+    functions: &[&'static str],
+) -> Result<(), LibraryError> {
+    for function in functions {
+        // SAFETY: the function is not called.
+        if unsafe { library.get::<*const ()>(*function) }.is_err() {
+            return Err(LibraryError::TooOld { name: name.to_owned(), function });
+        }
+    }
+    Ok(())
+}
+
 /// The loader's message: the error itself only names the call.
 pub(super) fn loader_message(error: &libloading::Error) -> String {
     std::error::Error::source(error).map_or_else(|| error.to_string(), ToString::to_string)

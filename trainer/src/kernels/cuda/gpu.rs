@@ -1,7 +1,7 @@
 //! The kernels on the GPU of this process.
 
 use std::collections::HashMap;
-use std::ffi::{CString, c_void};
+use std::ffi::c_void;
 use std::sync::{PoisonError, RwLock};
 
 use tch::{Device, Kind, Tensor};
@@ -78,11 +78,8 @@ impl Gpu {
         let (major, minor) = properties.capability;
         let compiled = nvrtc.compile(&SOURCES, &format!("sm_{major}{minor}"))?;
         tracing::debug!("NVRTC {} has compiled the kernels: {}", nvrtc.version(), compiled.log);
-        let module = CudaModule::load(context, &compiled.cubin)?;
-        let function = |name: &'static str| {
-            let function = module.function(&CString::new(name).unwrap_or_default())?;
-            Ok::<_, CudaError>((name, function))
-        };
+        let module = CudaModule::load(context, compiled.cubin)?;
+        let function = |name: &'static str| Ok::<_, CudaError>((name, module.function(name)?));
         let functions = KERNELS.into_iter().map(function).collect::<Result<_, _>>()?;
         Ok(Gpu {
             index,
@@ -119,8 +116,8 @@ impl Launcher for Gpu {
 
     #[track_caller]
     #[allow(clippy::panic, reason = "a failing operation panics, as libtorch's do")]
-    unsafe fn launch(&self, kernel: &str, Grid { x, y, threads }: Grid, arguments: &[*mut c_void]) {
-        let function = self.functions[kernel];
+    unsafe fn launch(&self, kernel: &str, Grid { x, y, threads }: Grid, arguments: &mut [*mut c_void]) {
+        let function = &self.functions[kernel];
         // SAFETY: the caller upholds the contract; libtorch reuses freed memory only for later work on the same stream.
         if let Err(error) = unsafe { self.module.launch(function, ((x, y), threads), arguments) } {
             panic!("the kernel {kernel} does not run: {error}");

@@ -90,5 +90,5 @@ pub(super) trait Launcher {
     /// # Safety
     /// The arguments have the types of the kernel's parameters, and the device memory to which they point is large
     /// enough.
-    unsafe fn launch(&self, kernel: &str, grid: Grid, arguments: &[*mut c_void]);
+    unsafe fn launch(&self, kernel: &str, grid: Grid, arguments: &mut [*mut c_void]);
 }

@@ -3,52 +3,35 @@
 //!
 //! Source: the NVRTC user guide of CUDA 13.
 
-use std::ffi::{CString, c_char, c_int, c_void};
+use std::ffi::{CStr, CString, c_char, c_int};
 use std::path::Path;
 use std::ptr;
 
+use cudarc::nvrtc::{result, sys};
 use libloading::os::unix::Library;
 
-use crate::sys::{LibraryError, c_functions, open_library};
+use crate::sys::{LibraryError, check_functions, open_library};
 
 /// The library of CUDA 13, the version of libtorch's own libraries.
 const LIBRARY: &str = "libnvrtc.so.13";
 /// The library that NVRTC opens by this name when it compiles.
 const BUILTINS: &str = "libnvrtc-builtins.so.13.0";
+/// The oldest major version.
+const MIN_MAJOR: c_int = 13;
 
-const SUCCESS: c_int = 0;
-/// `NVRTC_ERROR_INVALID_OPTION`: only the architecture can be invalid among the options that this module passes.
-const INVALID_OPTION: c_int = 5;
-/// `NVRTC_ERROR_COMPILATION`.
-const COMPILATION: c_int = 6;
-/// `NVRTC_ERROR_BUILTIN_OPERATION_FAILURE`.
-const NO_BUILTINS: c_int = 7;
-
-/// `nvrtcProgram`.
-type RawProgram = *mut c_void;
-
-c_functions! {
-    NvrtcFunctions {
-        version: "nvrtcVersion" (*mut c_int, *mut c_int),
-        create: "nvrtcCreateProgram" (
-            *mut RawProgram, *const c_char, *const c_char, c_int, *const *const c_char, *const *const c_char
-        ),
-        compile: "nvrtcCompileProgram" (RawProgram, c_int, *const *const c_char),
-        log_size: "nvrtcGetProgramLogSize" (RawProgram, *mut usize),
-        log: "nvrtcGetProgramLog" (RawProgram, *mut c_char),
-        cubin_size: "nvrtcGetCUBINSize" (RawProgram, *mut usize),
-        cubin: "nvrtcGetCUBIN" (RawProgram, *mut c_char),
-        destroy: "nvrtcDestroyProgram" (*mut RawProgram),
-    } returns c_int
-}
-
-#[cfg(test)]
-c_functions! {
-    PtxFunctions {
-        size: "nvrtcGetPTXSize" (RawProgram, *mut usize),
-        ptx: "nvrtcGetPTX" (RawProgram, *mut c_char),
-    } returns c_int
-}
+/// The functions of NVRTC that this module calls.
+const FUNCTIONS: [&str; 10] = [
+    "nvrtcVersion",
+    "nvrtcCompileProgram",
+    "nvrtcCreateProgram",
+    "nvrtcDestroyProgram",
+    "nvrtcGetCUBIN",
+    "nvrtcGetCUBINSize",
+    "nvrtcGetPTX",
+    "nvrtcGetPTXSize",
+    "nvrtcGetProgramLog",
+    "nvrtcGetProgramLogSize",
+];
 
 /// The reason that there are no kernels.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -57,14 +40,26 @@ pub(crate) enum NvrtcError {
     Missing(LibraryError),
     #[error("{0}: NVRTC 13.0 or newer is needed")]
     TooOld(LibraryError),
+    #[error(
+        "the loader finds NVRTC {version} by the name libnvrtc.so before it looks for {LIBRARY}: lay a link libnvrtc.so to {LIBRARY} into a \
+         folder at the start of LD_LIBRARY_PATH"
+    )]
+    Shadowed { version: String },
     #[error("NVRTC {version} does not know this GPU's architecture {architecture}: a newer one is needed")]
     UnknownArchitecture { version: String, architecture: String },
     #[error("NVRTC can't load {BUILTINS}, which comes with it and has to be in the same folder")]
     NoBuiltins,
     #[error("NVRTC {version} does not compile the kernels for {architecture}: {log}")]
     Compilation { version: String, architecture: String, log: String },
-    #[error("{call}: error {code} of NVRTC")]
-    Failed { call: &'static str, code: c_int },
+    #[error("{call}: {code:?}")]
+    Failed { call: &'static str, code: sys::nvrtcResult },
+}
+
+impl NvrtcError {
+    /// The error of the function `call`.
+    fn of(call: &'static str) -> impl FnOnce(result::NvrtcError) -> NvrtcError {
+        move |result::NvrtcError(code)| NvrtcError::Failed { call, code }
+    }
 }
 
 /// A file of a program.
@@ -83,12 +78,11 @@ pub(crate) struct Compiled {
     pub(crate) log: String,
 }
 
-/// NVRTC.
+/// NVRTC, by `cudarc`, which panics where the library or a function of it is missing: they are looked for first.
 #[derive(Debug)]
 pub(crate) struct Nvrtc {
-    functions: NvrtcFunctions,
     version: String,
-    /// Kept open, so that NVRTC finds the library in any folder: NVRTC's own search does not include the folder of this
+    /// Kept open, so that NVRTC finds its part in any folder: NVRTC's own search does not include the folder of this
     /// program's libraries.
     _builtins: Option<Library>,
 }
@@ -100,16 +94,22 @@ impl Nvrtc {
     /// If it is missing or too old.
     pub(crate) fn open(folder: Option<&Path>) -> Result<Nvrtc, NvrtcError> {
         let in_folder = |name: &str| folder.map_or(name.to_owned(), |folder| folder.join(name).display().to_string());
-        let functions = NvrtcFunctions::open(&in_folder(LIBRARY)).map_err(|error| match error {
-            LibraryError::Missing { .. } => NvrtcError::Missing(error),
-            LibraryError::TooOld { .. } => NvrtcError::TooOld(error),
-        })?;
-        // if the library is missing, NVRTC reports it on compilation
+        let name = in_folder(LIBRARY);
+        let library = open_library(&name).map_err(NvrtcError::Missing)?.into();
+        check_functions(&name, &library, &FUNCTIONS).map_err(NvrtcError::TooOld)?;
+        // `cudarc` opens the library by several names. The library that is open has one of them
+        // SAFETY: the library is there, and its initialisers only set it up.
+        check_functions("libnvrtc.so", unsafe { sys::culib() }, &FUNCTIONS).map_err(NvrtcError::TooOld)?;
+        // if the part is missing, NVRTC reports it on compilation
         let builtins = open_library(&in_folder(BUILTINS)).ok();
         let (mut major, mut minor) = (0, 0);
         // SAFETY: writes two integers.
-        check("nvrtcVersion", unsafe { (functions.version)(&mut major, &mut minor) })?;
-        Ok(Nvrtc { functions, version: format!("{major}.{minor}"), _builtins: builtins })
+        unsafe { sys::nvrtcVersion(&mut major, &mut minor) }.result().map_err(NvrtcError::of("nvrtcVersion"))?;
+        let version = format!("{major}.{minor}");
+        match major >= MIN_MAJOR {
+            true => Ok(Nvrtc { version, _builtins: builtins }),
+            false => Err(NvrtcError::Shadowed { version }),
+        }
     }
 
     /// NVRTC's version, such as `13.0`.
@@ -127,41 +127,31 @@ impl Nvrtc {
         Ok(Compiled { cubin: program.cubin()?, log: program.log()? })
     }
 
-    /// The intermediate code for an architecture such as `compute_90`, by the library in this folder.
+    /// The intermediate code for an architecture such as `compute_90`.
     #[cfg(test)]
-    pub(crate) fn ptx(&self, folder: &Path, files: &[SourceFile], architecture: &str) -> Result<String, NvrtcError> {
-        let program = self.compiled(files, architecture)?;
-        let functions = PtxFunctions::open(&folder.join(LIBRARY).display().to_string()).map_err(NvrtcError::TooOld)?;
-        let bytes = program.read("nvrtcGetPTX", functions.size, functions.ptx)?;
-        Ok(String::from_utf8_lossy(&bytes).into_owned())
+    pub(crate) fn ptx(&self, files: &[SourceFile], architecture: &str) -> Result<String, NvrtcError> {
+        self.compiled(files, architecture)?.ptx()
     }
 
-    fn compiled(&self, files: &[SourceFile], architecture: &str) -> Result<Program<'_>, NvrtcError> {
-        let program = Program::new(&self.functions, files)?;
-        let options = [
-            c_string(&format!("--gpu-architecture={architecture}")),
-            c_string("--std=c++17"),
-            // the log shows the registers and spills of each kernel
-            c_string("--ptxas-options=-v"),
-        ];
-        let options = options.each_ref().map(|option| option.as_ptr());
-        // SAFETY: the count is that of the options, which end with null bytes.
-        let result = unsafe { (self.functions.compile)(program.raw, options.len() as c_int, options.as_ptr()) };
+    fn compiled(&self, files: &[SourceFile], architecture: &str) -> Result<Program, NvrtcError> {
+        use sys::nvrtcResult::{NVRTC_ERROR_BUILTIN_OPERATION_FAILURE, NVRTC_ERROR_COMPILATION, NVRTC_ERROR_INVALID_OPTION};
+        let program = Program::new(files)?;
+        // the log shows the registers and spills of each kernel
+        let options = [&format!("--gpu-architecture={architecture}"), "--std=c++17", "--ptxas-options=-v"];
+        // SAFETY: the program is not destroyed.
+        let result = unsafe { result::compile_program(program.0, &options) };
         let (version, architecture) = (self.version.clone(), architecture.to_owned());
-        match result {
-            SUCCESS => Ok(program),
-            INVALID_OPTION => Err(NvrtcError::UnknownArchitecture { version, architecture }),
-            NO_BUILTINS => Err(NvrtcError::NoBuiltins),
-            COMPILATION => {
+        match result.map_err(|result::NvrtcError(code)| code) {
+            Ok(()) => Ok(program),
+            // only the architecture can be invalid among these options
+            Err(NVRTC_ERROR_INVALID_OPTION) => Err(NvrtcError::UnknownArchitecture { version, architecture }),
+            Err(NVRTC_ERROR_BUILTIN_OPERATION_FAILURE) => Err(NvrtcError::NoBuiltins),
+            Err(NVRTC_ERROR_COMPILATION) => {
                 Err(NvrtcError::Compilation { version, architecture, log: program.log()?.trim().to_owned() })
             }
-            code => Err(NvrtcError::Failed { call: "nvrtcCompileProgram", code }),
+            Err(code) => Err(NvrtcError::Failed { call: "nvrtcCompileProgram", code }),
         }
     }
-}
-
-fn check(call: &'static str, code: c_int) -> Result<(), NvrtcError> {
-    if code == SUCCESS { Ok(()) } else { Err(NvrtcError::Failed { call, code }) }
 }
 
 /// The C string of one of this program's own texts, which contain no null byte.
@@ -170,13 +160,10 @@ fn c_string(text: &str) -> CString {
 }
 
 /// A program of NVRTC.
-struct Program<'a> {
-    functions: &'a NvrtcFunctions,
-    raw: RawProgram,
-}
+struct Program(sys::nvrtcProgram);
 
-impl Program<'_> {
-    fn new<'a>(functions: &'a NvrtcFunctions, files: &[SourceFile]) -> Result<Program<'a>, NvrtcError> {
+impl Program {
+    fn new(files: &[SourceFile]) -> Result<Program, NvrtcError> {
         let kernels = files.iter().filter(|file| file.name.ends_with(".cu"));
         let main = c_string(&kernels.map(|file| format!("#include \"{}\"\n", file.name)).collect::<String>());
         let strings = |of: fn(&SourceFile) -> &str| files.iter().map(|file| c_string(of(file))).collect::<Vec<_>>();
@@ -185,41 +172,47 @@ impl Program<'_> {
         let (text_addresses, name_addresses) = (addresses(&texts), addresses(&names));
         let mut raw = ptr::null_mut();
         // SAFETY: writes one handle, and copies the strings, which end with null bytes; the count is theirs.
-        check("nvrtcCreateProgram", unsafe {
+        let created = unsafe {
             let (count, texts, names) = (files.len() as c_int, text_addresses.as_ptr(), name_addresses.as_ptr());
-            (functions.create)(&mut raw, main.as_ptr(), c"kernels.cu".as_ptr(), count, texts, names)
-        })?;
-        Ok(Program { functions, raw })
+            sys::nvrtcCreateProgram(&mut raw, main.as_ptr(), c"kernels.cu".as_ptr(), count, texts, names)
+        };
+        created.result().map_err(NvrtcError::of("nvrtcCreateProgram"))?;
+        Ok(Program(raw))
     }
 
     fn log(&self) -> Result<String, NvrtcError> {
-        let bytes = self.read("nvrtcGetProgramLog", self.functions.log_size, self.functions.log)?;
-        Ok(String::from_utf8_lossy(&bytes).trim_end_matches('\0').to_owned())
+        // SAFETY: the program is not destroyed.
+        Ok(text(&unsafe { result::get_program_log(self.0) }.map_err(NvrtcError::of("nvrtcGetProgramLog"))?))
+    }
+
+    #[cfg(test)]
+    fn ptx(&self) -> Result<String, NvrtcError> {
+        // SAFETY: the program is compiled, and not destroyed.
+        Ok(text(&unsafe { result::get_ptx(self.0) }.map_err(NvrtcError::of("nvrtcGetPTX"))?))
     }
 
     fn cubin(&self) -> Result<Vec<u8>, NvrtcError> {
-        self.read("nvrtcGetCUBIN", self.functions.cubin_size, self.functions.cubin)
-    }
-
-    fn read(
-        &self,
-        call: &'static str,
-        size: unsafe extern "C" fn(RawProgram, *mut usize) -> c_int,
-        write: unsafe extern "C" fn(RawProgram, *mut c_char) -> c_int,
-    ) -> Result<Vec<u8>, NvrtcError> {
         let mut bytes = 0;
         // SAFETY: writes one number; the program is not destroyed.
-        check(call, unsafe { size(self.raw, &mut bytes) })?;
-        let mut read = vec![0u8; bytes];
+        unsafe { sys::nvrtcGetCUBINSize(self.0, &mut bytes) }.result().map_err(NvrtcError::of("nvrtcGetCUBINSize"))?;
+        let mut cubin = vec![0u8; bytes];
         // SAFETY: writes as many bytes as the size function has returned.
-        check(call, unsafe { write(self.raw, read.as_mut_ptr().cast()) })?;
-        Ok(read)
+        unsafe { sys::nvrtcGetCUBIN(self.0, cubin.as_mut_ptr().cast()) }
+            .result()
+            .map_err(NvrtcError::of("nvrtcGetCUBIN"))?;
+        Ok(cubin)
     }
 }
 
-impl Drop for Program<'_> {
+/// The text of a C string in a buffer.
+fn text(buffer: &[c_char]) -> String {
+    let bytes = buffer.iter().map(|&byte| byte as u8).collect::<Vec<_>>();
+    CStr::from_bytes_until_nul(&bytes).map(CStr::to_string_lossy).unwrap_or_default().into_owned()
+}
+
+impl Drop for Program {
     fn drop(&mut self) {
         // SAFETY: the program is not used again.
-        unsafe { (self.functions.destroy)(&mut self.raw) };
+        let _ = unsafe { result::destroy_program(self.0) };
     }
 }

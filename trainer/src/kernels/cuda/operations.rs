@@ -34,7 +34,7 @@ macro_rules! launch {
     ($on:expr, $kernel:expr, $grid:expr; $($argument:expr),*) => {
         // SAFETY: the types are those of the kernel's parameters; `data` and the shapes ensure that the memory is large
         // enough.
-        unsafe { $on.launch($kernel, $grid, &[$(from_ref(&$argument).cast_mut().cast::<c_void>()),*]) }
+        unsafe { $on.launch($kernel, $grid, &mut [$(from_ref(&$argument).cast_mut().cast::<c_void>()),*]) }
     };
 }
 

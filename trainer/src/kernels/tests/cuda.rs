@@ -79,7 +79,7 @@ impl Launcher for Host {
     }
 
     #[track_caller]
-    unsafe fn launch(&self, kernel: &str, Grid { x, y, threads }: Grid, arguments: &[*mut c_void]) {
+    unsafe fn launch(&self, kernel: &str, Grid { x, y, threads }: Grid, arguments: &mut [*mut c_void]) {
         // the fault handler is per process, and serves one kernel at a time
         static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
         assert!(KERNELS.contains(&kernel), "{kernel} is not in the list of kernels");
@@ -356,7 +356,7 @@ fn an_access_outside_of_a_buffer_is_told() {
     let arguments = [from_ref(&gate_up).cast(), from_ref(&out).cast(), from_ref(&rows).cast(), from_ref(&width).cast()];
     let grid = Grid { x: 1, y: 1, threads: 64 };
     // SAFETY: the memory has one row too few, but the launcher notices that before it uses the memory.
-    let told = failure(|| unsafe { Host::forwards().launch("swiglu_f32", grid, &arguments.map(address)) });
+    let told = failure(|| unsafe { Host::forwards().launch("swiglu_f32", grid, &mut arguments.map(address)) });
     let told = told.expect("nothing is told");
     assert!(told.starts_with("swiglu_f32: a thread reads or writes outside of a buffer"), "{told}");
 }

@@ -78,7 +78,7 @@ fn every_kernel_is_compiled_for_every_architecture_without_spills() {
 /// The elementwise kernels are as fast as memory only if a thread moves 16 bytes at a time.
 #[test]
 fn rows_are_read_and_written_in_vectors() {
-    let ptx = Nvrtc::open(Some(&folder())).unwrap().ptx(&folder(), &SOURCES, "compute_90").unwrap();
+    let ptx = Nvrtc::open(Some(&folder())).unwrap().ptx(&SOURCES, "compute_90").unwrap();
     let kernels: BTreeMap<&str, &str> =
         ptx.split(".entry ").skip(1).filter_map(|text| Some((text.split('(').next()?.trim(), text))).collect();
     assert!(kernels.keys().copied().eq(KERNELS));

@@ -1,57 +1,51 @@
-//! CUDA's driver API: its functions, its errors, and the context of a device.
+//! The CUDA driver by `cudarc`: its library, its errors, and the context of a device.
 //!
-//! Source: the CUDA driver API reference.
+//! `cudarc` panics where the library or a function of it is missing, so this module looks for them first.
 
-use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
-use std::ptr;
-use std::sync::OnceLock;
+use std::ffi::{c_int, c_void};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
+use cudarc::driver::sys::{CUdevice_attribute, CUpointer_attribute};
+use cudarc::driver::{self, DriverError, result, sys};
 use tch::Tensor;
 
-use crate::sys::library::{LibraryError, c_functions};
+use crate::sys::library::{LibraryError, check_functions, open};
 
 /// The driver's library, which is installed with the driver, not with CUDA.
-pub(super) const LIBRARY: &str = "libcuda.so.1";
+const LIBRARY: &str = "libcuda.so.1";
 
-pub(super) type Handle = *mut c_void;
-
-pub(super) const SUCCESS: c_int = 0;
-/// `CUDA_ERROR_DEVICE_UNAVAILABLE`.
-const DEVICE_UNAVAILABLE: c_int = 46;
-/// `CUDA_ERROR_NO_DEVICE`.
-const NO_DEVICES: c_int = 100;
-/// `CU_POINTER_ATTRIBUTE_MEMORY_TYPE`.
-const MEMORY_TYPE: c_int = 2;
-/// `CU_MEMORYTYPE_DEVICE`.
-const DEVICE_MEMORY: c_uint = 2;
-
-c_functions! {
-    DriverFunctions {
-        init: "cuInit" (c_uint),
-        device_get_count: "cuDeviceGetCount" (*mut c_int),
-        device_get: "cuDeviceGet" (*mut c_int, c_int),
-        device_get_name: "cuDeviceGetName" (*mut c_char, c_int, c_int),
-        get_version: "cuDriverGetVersion" (*mut c_int),
-        retain_primary_context: "cuDevicePrimaryCtxRetain" (*mut Handle, c_int),
-        set_current_context: "cuCtxSetCurrent" (Handle),
-        stream_create: "cuStreamCreate" (*mut Handle, c_uint),
-        stream_destroy: "cuStreamDestroy_v2" (Handle),
-        stream_synchronize: "cuStreamSynchronize" (Handle),
-        stream_wait_event: "cuStreamWaitEvent" (Handle, Handle, c_uint),
-        event_create: "cuEventCreate" (*mut Handle, c_uint),
-        event_destroy: "cuEventDestroy_v2" (Handle),
-        event_record: "cuEventRecord" (Handle, Handle),
-        event_query: "cuEventQuery" (Handle),
-        event_synchronize: "cuEventSynchronize" (Handle),
-        event_elapsed_time: "cuEventElapsedTime_v2" (*mut f32, Handle, Handle),
-        host_register: "cuMemHostRegister_v2" (*mut c_void, usize, c_uint),
-        host_unregister: "cuMemHostUnregister" (*mut c_void),
-        copy_to_host: "cuMemcpyDtoHAsync_v2" (*mut c_void, u64, usize, Handle),
-        copy_to_device: "cuMemcpyHtoDAsync_v2" (u64, *const c_void, usize, Handle),
-        pointer_get_attribute: "cuPointerGetAttribute" (*mut c_void, c_int, u64),
-        get_error_string: "cuGetErrorString" (c_int, *mut *const c_char),
-    } returns c_int
-}
+/// The functions of the driver that `cudarc` calls for this program. The stand-in for the driver (`tests/nccl`) has
+/// exactly these, and a test compares the two.
+const FUNCTIONS: [&str; 28] = [
+    "cuInit",
+    "cuCtxGetCurrent",
+    "cuCtxSetCurrent",
+    "cuDeviceGet",
+    "cuDeviceGetAttribute",
+    "cuDeviceGetCount",
+    "cuDeviceGetName",
+    "cuDevicePrimaryCtxRetain",
+    "cuDriverGetVersion",
+    "cuEventCreate",
+    "cuEventDestroy_v2",
+    "cuEventElapsedTime_v2",
+    "cuEventQuery",
+    "cuEventRecord",
+    "cuEventSynchronize",
+    "cuGetErrorString",
+    "cuLaunchKernel",
+    "cuMemHostRegister_v2",
+    "cuMemHostUnregister",
+    "cuMemcpyDtoHAsync_v2",
+    "cuMemcpyHtoDAsync_v2",
+    "cuModuleGetFunction",
+    "cuModuleLoadData",
+    "cuPointerGetAttribute",
+    "cuStreamCreate",
+    "cuStreamDestroy_v2",
+    "cuStreamSynchronize",
+    "cuStreamWaitEvent",
+];
 
 /// The reason that the driver can't be used, or its error.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -76,33 +70,31 @@ pub(crate) enum CudaError {
     Failed { call: &'static str, why: String },
 }
 
-impl DriverFunctions {
-    pub(super) fn check(&self, call: &'static str, result: c_int) -> Result<(), CudaError> {
-        match result {
-            SUCCESS => return Ok(()),
-            NO_DEVICES => return Err(CudaError::NoDevices),
-            DEVICE_UNAVAILABLE => return Err(CudaError::Busy),
-            _ => {}
+impl CudaError {
+    /// The error of the driver's function `call`.
+    pub(super) fn of(call: &'static str) -> impl FnOnce(DriverError) -> CudaError {
+        move |error| match error.0 {
+            sys::CUresult::CUDA_ERROR_NO_DEVICE => CudaError::NoDevices,
+            sys::CUresult::CUDA_ERROR_DEVICE_UNAVAILABLE => CudaError::Busy,
+            code => {
+                let text = error.error_string().map(|text| text.to_string_lossy().into_owned());
+                CudaError::Failed { call, why: text.unwrap_or_else(|_| format!("error {}", code as u32)) }
+            }
         }
-        let mut text = ptr::null();
-        // SAFETY: writes one pointer, to a string that is never freed.
-        let known = unsafe { (self.get_error_string)(result, &mut text) } == SUCCESS && !text.is_null();
-        // SAFETY: a null-terminated string of the library.
-        let why = known.then(|| unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned());
-        Err(CudaError::Failed { call, why: why.unwrap_or_else(|| format!("error {result}")) })
     }
 }
 
-/// The driver, opened once.
-fn driver() -> Result<&'static DriverFunctions, CudaError> {
-    static DRIVER: OnceLock<Result<DriverFunctions, CudaError>> = OnceLock::new();
-    let opened = DRIVER.get_or_init(|| {
-        let functions = DriverFunctions::open(LIBRARY)?;
-        // SAFETY: takes no pointer; may be called any number of times.
-        functions.check("cuInit", unsafe { (functions.init)(0) })?;
-        Ok(functions)
+/// Opens the driver, once.
+fn open_driver() -> Result<(), CudaError> {
+    static OPENED: OnceLock<Result<(), CudaError>> = OnceLock::new();
+    let opened = OPENED.get_or_init(|| {
+        // fails with the loader's reason; kept open until `cudarc` has opened it too
+        let _library = open(LIBRARY)?;
+        // SAFETY: the library is there, and its initialisers only set it up.
+        check_functions(LIBRARY, unsafe { sys::culib() }, &FUNCTIONS)?;
+        result::init().map_err(CudaError::of("cuInit"))
     });
-    opened.as_ref().map_err(Clone::clone)
+    opened.clone()
 }
 
 /// The CUDA version that the driver supports, such as 13000 for 13.0, and the number of devices.
@@ -110,27 +102,29 @@ fn driver() -> Result<&'static DriverFunctions, CudaError> {
 /// # Errors
 /// If there is no driver.
 pub(super) fn version_and_devices() -> Result<(c_int, c_int), CudaError> {
-    let driver = driver()?;
-    let (mut version, mut count) = (0, 0);
+    open_driver()?;
+    let mut version = 0;
     // SAFETY: writes one integer.
-    driver.check("cuDriverGetVersion", unsafe { (driver.get_version)(&mut version) })?;
-    // SAFETY: as above.
-    driver.check("cuDeviceGetCount", unsafe { (driver.device_get_count)(&mut count) })?;
-    Ok((version, count))
+    unsafe { sys::cuDriverGetVersion(&mut version) }.result().map_err(CudaError::of("cuDriverGetVersion"))?;
+    Ok((version, device_count()?))
 }
 
-/// The context of a GPU that libtorch uses as well (the device's primary context).
+fn device_count() -> Result<c_int, CudaError> {
+    result::device::get_count().map_err(CudaError::of("cuDeviceGetCount"))
+}
+
+/// The device properties that determine the compilation and the launches of kernels.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct DeviceProperties {
+    /// Compute capability: 9 and 0 on an H100.
+    pub(crate) capability: (u32, u32),
+    /// Streaming multiprocessors: the number of concurrent blocks is a multiple of it.
+    pub(crate) multiprocessors: u32,
+}
+
+/// The context of a GPU that libtorch uses as well (the device's primary context), retained until the process ends.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct CudaContext {
-    driver: &'static DriverFunctions,
-    device: c_int,
-    context: Handle,
-}
-
-// SAFETY: the driver's functions may be called on any thread with a current context.
-unsafe impl Send for CudaContext {}
-// SAFETY: as above.
-unsafe impl Sync for CudaContext {}
+pub(crate) struct CudaContext(&'static Arc<driver::CudaContext>);
 
 impl CudaContext {
     /// The context of device `index`, made current on this thread.
@@ -138,52 +132,61 @@ impl CudaContext {
     /// # Errors
     /// If there is no driver or no such device.
     pub(crate) fn of_device(index: usize) -> Result<CudaContext, CudaError> {
-        let driver = driver()?;
-        let (mut count, mut device, mut context) = (0, 0, ptr::null_mut());
-        // SAFETY: writes one integer.
-        driver.check("cuDeviceGetCount", unsafe { (driver.device_get_count)(&mut count) })?;
-        if index >= count.max(0) as usize {
-            return Err(CudaError::NoDevice { index, count: count.max(0) as usize });
+        static CONTEXTS: Mutex<Vec<CudaContext>> = Mutex::new(Vec::new());
+        open_driver()?;
+        let count = device_count()?.max(0) as usize;
+        if index >= count {
+            return Err(CudaError::NoDevice { index, count });
         }
-        // SAFETY: writes one integer.
-        driver.check("cuDeviceGet", unsafe { (driver.device_get)(&mut device, index as c_int) })?;
-        // SAFETY: writes one handle of a context that is retained until the process ends.
-        let retained = unsafe { (driver.retain_primary_context)(&mut context, device) };
-        driver.check("cuDevicePrimaryCtxRetain", retained)?;
-        let context = CudaContext { driver, device, context };
+        let mut contexts = CONTEXTS.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = contexts.iter().find(|context| context.0.ordinal() == index).copied();
+        let context = match known {
+            Some(context) => context,
+            None => {
+                let context = CudaContext::retain(index)?;
+                contexts.push(context);
+                context
+            }
+        };
         context.make_current()?;
         Ok(context)
     }
 
+    fn retain(index: usize) -> Result<CudaContext, CudaError> {
+        let context = driver::CudaContext::new(index).map_err(CudaError::of("cuDevicePrimaryCtxRetain"))?;
+        // SAFETY: tensors are libtorch's, and no `CudaSlice` is made. With tracking, the first stream would wait for all
+        // work of the device.
+        unsafe { context.disable_event_tracking() };
+        Ok(CudaContext(Box::leak(Box::new(context))))
+    }
+
     /// The device's model, by the driver's name.
     pub(crate) fn device_name(&self) -> Result<String, CudaError> {
-        let mut name: [c_char; 256] = [0; 256];
-        // SAFETY: writes at most as many bytes as the length says, of which the last is null.
-        let result = unsafe { (self.driver.device_get_name)(name.as_mut_ptr(), name.len() as c_int, self.device) };
-        self.driver.check("cuDeviceGetName", result)?;
-        // SAFETY: it has written a null-terminated string, or left the array of nulls.
-        Ok(unsafe { CStr::from_ptr(name.as_ptr()) }.to_string_lossy().into_owned())
+        self.0.name().map_err(CudaError::of("cuDeviceGetName"))
     }
 
-    /// The driver's number of the context's device.
-    pub(super) fn device(&self) -> c_int {
-        self.device
+    /// The properties of the context's device.
+    pub(crate) fn properties(&self) -> Result<DeviceProperties, CudaError> {
+        let attribute = |attribute| {
+            let value = self.0.attribute(attribute).map_err(CudaError::of("cuDeviceGetAttribute"))?;
+            Ok::<_, CudaError>(value.max(0) as u32)
+        };
+        Ok(DeviceProperties {
+            capability: (
+                attribute(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?,
+                attribute(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?,
+            ),
+            multiprocessors: attribute(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?,
+        })
     }
 
-    /// The driver's result of `call`.
-    pub(super) fn check(&self, call: &'static str, result: c_int) -> Result<(), CudaError> {
-        self.driver.check(call, result)
+    /// `cudarc`'s context, made current on this thread: libtorch may have made another device's current.
+    pub(super) fn current(&self) -> Result<&'static Arc<driver::CudaContext>, CudaError> {
+        self.make_current().map(|()| self.0)
     }
 
-    /// The driver's functions, with this context made current on the thread.
-    pub(super) fn current(&self) -> Result<&'static DriverFunctions, CudaError> {
-        self.make_current().map(|()| self.driver)
-    }
-
-    /// Makes this context the current one of the thread.
-    pub(super) fn make_current(&self) -> Result<(), CudaError> {
-        // SAFETY: the context is retained.
-        self.driver.check("cuCtxSetCurrent", unsafe { (self.driver.set_current_context)(self.context) })
+    fn make_current(&self) -> Result<(), CudaError> {
+        self.0.bind_to_thread().map_err(CudaError::of("cuCtxSetCurrent"))
     }
 
     /// Whether a tensor is in the memory of a GPU.
@@ -193,10 +196,29 @@ impl CudaContext {
 
     /// Whether an address is in the memory of a GPU.
     pub(crate) fn is_device_memory(&self, address: *const c_void) -> bool {
-        let mut kind: c_uint = 0;
-        let kind_ptr = (&raw mut kind).cast();
+        let mut kind: u32 = 0;
+        let attribute = CUpointer_attribute::CU_POINTER_ATTRIBUTE_MEMORY_TYPE;
         // SAFETY: writes one unsigned integer; for memory that is unknown to the driver it returns an error.
-        let result = unsafe { (self.driver.pointer_get_attribute)(kind_ptr, MEMORY_TYPE, address as u64) };
-        result == SUCCESS && kind == DEVICE_MEMORY
+        let result = unsafe { sys::cuPointerGetAttribute((&raw mut kind).cast(), attribute, address as u64) };
+        result.result().is_ok() && kind == sys::CUmemorytype::CU_MEMORYTYPE_DEVICE as u32
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    /// A function that `cudarc` calls and that is not looked for would panic on an old driver. Tests over the stand-in
+    /// call all functions but those of kernels, and the stand-in panics in the same way.
+    #[test]
+    fn the_functions_that_are_looked_for_are_those_of_the_stand_in() {
+        let stand_in =
+            [include_str!("../../../../tests/nccl/src/driver.rs"), include_str!("../../../../tests/nccl/src/copies.rs")];
+        let declared = stand_in.iter().flat_map(|file| file.lines());
+        let names = declared.filter_map(|line| line.split_once("extern \"C\" fn ")?.1.split_once('(').map(|(name, _)| name));
+        let of_driver = names.filter(|name| name.starts_with("cu") && !name.starts_with("cuda"));
+        assert_eq!(of_driver.collect::<BTreeSet<_>>(), BTreeSet::from(FUNCTIONS));
     }
 }

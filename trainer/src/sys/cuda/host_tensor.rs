@@ -1,8 +1,8 @@
 //! Host memory for copies to and from a GPU that run concurrently with both.
 
-use std::ffi::c_void;
 use std::ops::Deref;
 
+use cudarc::driver::sys;
 use tch::{Device, Kind, Tensor};
 
 use super::driver::{CudaContext, CudaError};
@@ -34,10 +34,10 @@ impl HostTensor {
         let all = Tensor::zeros([((pinned_bytes + PAGE_BYTES) / element_bytes) as i64], (kind, Device::Cpu));
         let offset = (all.data_ptr() as usize).next_multiple_of(PAGE_BYTES) - all.data_ptr() as usize;
         let tensor = all.narrow(0, (offset / element_bytes) as i64, numel).view(size);
-        let driver = context.current()?;
+        context.current()?;
         // SAFETY: whole pages of a tensor that is kept until they are unregistered.
-        let result = unsafe { (driver.host_register)(start(&tensor), pinned_bytes, 0) };
-        driver.check("cuMemHostRegister", result).map_err(|error| match error {
+        let result = unsafe { sys::cuMemHostRegister_v2(tensor.data_ptr(), pinned_bytes, 0) };
+        result.result().map_err(CudaError::of("cuMemHostRegister")).map_err(|error| match error {
             CudaError::Failed { call, why } => {
                 CudaError::Failed { call, why: format!("{why}: {pinned_bytes} bytes of the host can't be pinned") }
             }
@@ -45,11 +45,6 @@ impl HostTensor {
         })?;
         Ok(HostTensor { tensor, pinned_for: Some(context) })
     }
-}
-
-/// The start of a tensor's memory.
-fn start(tensor: &Tensor) -> *mut c_void {
-    tensor.data_ptr().cast()
 }
 
 /// Wraps a tensor on the CPU without pinning it.
@@ -70,9 +65,11 @@ impl Deref for HostTensor {
 
 impl Drop for HostTensor {
     fn drop(&mut self) {
-        let Some(driver) = self.pinned_for.and_then(|context| context.current().ok()) else { return };
-        // SAFETY: the memory is registered at this address, and not unregistered before; the owner of a running copy
-        // keeps the tensor.
-        unsafe { (driver.host_unregister)(start(&self.tensor)) };
+        let Some(context) = self.pinned_for else { return };
+        if context.current().is_ok() {
+            // SAFETY: the memory is registered at this address, and not unregistered before; the owner of a running copy
+            // keeps the tensor.
+            let _ = unsafe { sys::cuMemHostUnregister(self.tensor.data_ptr()) };
+        }
     }
 }

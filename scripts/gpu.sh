@@ -13,7 +13,7 @@ pack() {
     tests=$(cargo test --workspace --lib --no-run --message-format=json | python3 -c '
 import json, sys
 built = [json.loads(line) for line in sys.stdin]  # all of it: cargo fails if nobody reads on
-print(next(b["executable"] for b in built if b.get("executable") and b["target"]["name"] == "stagecoach" and "lib" in b["target"]["kind"]))')
+print(next(b["executable"] for b in built if b.get("executable") and b["target"]["name"] == "stagecoach_kernels" and "lib" in b["target"]["kind"]))')
     strip -o "$folder/kernel-tests" "$tests"
     # without a GPU the stand-in takes the place of NCCL and of the driver
     for name in stagecoach stagecoach-bench libhost_waits.so libnccl_stand_in.so; do strip -o "$folder/$name" "target/debug/$name"; done

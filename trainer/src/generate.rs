@@ -10,8 +10,8 @@ use stagecoach_pipeline::{Partition, Placement, Replica};
 use tch::{Device, Kind, Tensor};
 
 use crate::execute::{Stage, StageConfig};
-use crate::model::{Architecture, CuSeqlens, ForwardContext, Llama, LlamaConfig};
 use crate::state_dict::{InitialWeights, find_model};
+use stagecoach_model::{Architecture, CuSeqlens, ForwardContext, Llama, LlamaConfig};
 
 /// The settings of text generation.
 #[derive(Clone, Copy, Debug)]

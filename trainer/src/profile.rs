@@ -11,10 +11,10 @@ use stagecoach_pipeline::{Partition, Placement, Replica};
 use tch::{Device, Kind, Tensor};
 
 use crate::execute::{Chunk, ChunkOutput, LossInputs, Stage, StageConfig, kind};
-use crate::links::{Interrupt, LinkError, Links, LinksConfig, link_ids, open_links};
-use crate::model::{Architecture, CuSeqlens, ForwardContext, MicrobatchCost, WeightGradient};
 use crate::plan::{JobConfig, ModuleSeconds, Profile};
 use crate::stage_error::StageError;
+use stagecoach_model::{Architecture, CuSeqlens, ForwardContext, MicrobatchCost, WeightGradient};
+use stagecoach_transport::{Interrupt, LinkError, Links, LinksConfig, link_ids, open_links};
 
 /// The number of measured runs of a module, of which the median counts; they follow the warm-up runs.
 const RUNS: usize = 15;

@@ -7,9 +7,9 @@ use stagecoach_group::GroupError;
 
 use crate::execute::StepError;
 use crate::folder::FolderError;
-use crate::links::LinkError;
 use crate::observe::MetricsError;
-use crate::sys::CudaError;
+use stagecoach_kernels::device::CudaError;
+use stagecoach_transport::LinkError;
 
 /// An error that ends a stage.
 #[derive(Clone, Debug, thiserror::Error)]

@@ -1,4 +1,4 @@
-//! The trainer's own tests of its kernels on a GPU, and what it times there. A rehearsal lists them.
+//! The tests of the crate `kernels` on a GPU, and what it times there. A rehearsal lists them.
 
 use std::process::Command;
 
@@ -7,13 +7,13 @@ use serde_json::{Value, json};
 use super::gpu_run::{GpuRun, shortened};
 use crate::stats::line;
 
-/// Names the binary of the trainer's unit tests.
+/// Names the binary of the unit tests of the crate `kernels`.
 const KERNEL_TESTS: &str = "STAGECOACH_KERNEL_TESTS";
-const TESTS: &str = "kernels::tests::gpu::";
+const TESTS: &str = "tests::gpu::";
 /// One thread: flash attention's backward sets a flag of the whole process.
 const ARGUMENTS: [&str; 2] = ["--nocapture", "--test-threads=1"];
-const OPERATIONS: &str = "kernels::tests::speed::";
-const TIMES: &str = "kernels::tests::determinism::";
+const OPERATIONS: &str = "tests::speed::";
+const TIMES: &str = "tests::determinism::";
 
 pub(super) fn measure_tests(run: &GpuRun) -> Value {
     let Some((passed, stdout)) = run_tests(run, TESTS) else { return list(run, TESTS) };

@@ -10,16 +10,16 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use stagecoach::execute::{Executor, Stage, StageConfig, StepControl, StepInputs};
-use stagecoach::links::{Interrupt, LinksConfig, link_ids, open_links};
-use stagecoach::model::Architecture;
 use stagecoach_api::job::{AdamWSpec, Encryption, Precision, Recompute, Transport};
 use stagecoach_data::MicrobatchLayout;
 use stagecoach_group::{StepRules, StepVote};
+use stagecoach_model::Architecture;
 use stagecoach_pipeline::{
     Costs, GradientBlocks, Partition, Programs, Replica, Schedule, gpipe, interleaved_one_f_one_b,
     interleaved_zero_bubble, lower, one_f_one_b, simulate, zbv_zero_bubble,
 };
 use stagecoach_tests::{InProcessStage, TIMEOUT, in_process_group};
+use stagecoach_transport::{Interrupt, LinksConfig, link_ids, open_links};
 use tch::{Device, Tensor};
 
 use crate::stats::median;

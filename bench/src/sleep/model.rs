@@ -6,7 +6,7 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use serde_json::json;
-use stagecoach::model::{
+use stagecoach_model::{
     Accumulate, Architecture, Backward, ForwardContext, Layer, Llama, LlamaConfig, MicrobatchCost, ModelPart,
     ParameterSpec, Parameters, WeightGradient,
 };

@@ -11,8 +11,8 @@ use tch::{Device, Kind, Tensor};
 
 use super::Subject;
 use crate::execute::{Chunk, ChunkOutput, LossInputs, Stage, StageConfig};
-use crate::kernels;
-use crate::model::{CuSeqlens, ForwardContext, Parameter, WeightGradient};
+use stagecoach_kernels as kernels;
+use stagecoach_model::{CuSeqlens, ForwardContext, Parameter, WeightGradient};
 
 /// The loss and gradient of one document in a step.
 #[derive(Clone, Debug, PartialEq)]

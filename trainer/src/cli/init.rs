@@ -15,7 +15,8 @@ use crate::folder::JobFolder;
 use crate::init::{Facts, MIN_CORPUS_BYTES, propose};
 use crate::plan::{JobConfig, plan_pipeline};
 use crate::stage_error::StageError;
-use crate::sys::{cuda_devices, memory_bytes};
+use crate::sys::memory_bytes;
+use stagecoach_kernels::device::cuda_devices;
 
 /// The folder that is searched for texts first, relative to the workspace.
 const CORPUS: &str = "corpus";

@@ -16,7 +16,6 @@ use stagecoach_pipeline::{
 use super::job_args::JobArgs;
 use super::output::{print_line, write_file};
 use super::page::{PagePort, serve_until_killed};
-use crate::model::ParameterBytes;
 use crate::page::{Planner, serve_planner};
 use crate::plan::{
     Alternative, JobConfig, MeshPlan, ModuleSeconds, OperationCost, PipelineLayout, PlannedStage, Profile, Roofline,
@@ -24,6 +23,7 @@ use crate::plan::{
 };
 use crate::profile::measure_profile;
 use crate::stage_error::StageError;
+use stagecoach_model::ParameterBytes;
 
 /// Show how a job would run: partition, timeline, bubble, memory.
 #[derive(Debug, Args)]

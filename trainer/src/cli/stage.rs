@@ -40,7 +40,7 @@ pub(super) fn main(command: StageCommand, open_volume: VolumeOpener) -> i32 {
         Ok(config)
     });
     crate::sys::keep_freed_memory();
-    crate::kernels::use_malloc();
+    stagecoach_kernels::use_malloc();
     let monitor = StageMonitor::new(&env);
     exit_on_panic(&monitor);
     stagecoach_data::hide_caught_panics();

@@ -10,8 +10,8 @@ use tch::{Device, Kind, Tensor};
 use super::gradient_sums::AccumulatorGroup;
 use super::sequences::sequence_bounds;
 use super::{ChunkOutput, LossInputs, Stage};
-use crate::model::{Architecture, CuSeqlens, ForwardContext, ModelPart, WeightGradient};
-use crate::tensor_bytes::bytes_of;
+use stagecoach_kernels::bytes_of;
+use stagecoach_model::{Architecture, CuSeqlens, ForwardContext, ModelPart, WeightGradient};
 
 /// The inputs of a work item besides its layout: tensors on the CPU that are never written to.
 #[derive(Debug)]

@@ -7,7 +7,7 @@ use std::rc::Rc;
 use stagecoach_api::job::Recompute;
 use tch::Tensor;
 
-use crate::model::{Backward, Embedding, ForwardContext, Head, Layer, WeightGradient};
+use stagecoach_model::{Backward, Embedding, ForwardContext, Head, Layer, WeightGradient};
 
 /// The layers of one pipeline chunk (torch: a virtual stage), with embedding and head where it has them.
 #[derive(Debug)]

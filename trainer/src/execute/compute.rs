@@ -9,8 +9,8 @@ use tch::Tensor;
 use super::executor::StepState;
 use super::gradient_sums::AccumulatorGroup;
 use super::{ChunkOutput, Executor, LossInputs, Stage, StepError, StepInputs, StepTimer};
-use crate::links::LinkId;
-use crate::model::WeightGradient;
+use stagecoach_model::WeightGradient;
+use stagecoach_transport::LinkId;
 
 impl Executor<'_> {
     pub(super) fn forward(

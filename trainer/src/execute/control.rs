@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::links::LinkError;
+use stagecoach_transport::LinkError;
 
 /// Whether a step must stop, and how soon.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -11,7 +11,7 @@ use stagecoach_pipeline::Partition;
 use tch::{Device, Tensor};
 
 use super::Stage;
-use crate::model::{Backward, ForwardContext, Layer, Parameter, WeightGradient};
+use stagecoach_model::{Backward, ForwardContext, Layer, Parameter, WeightGradient};
 
 /// The tensors that a stage dumps, and their destination.
 #[derive(Clone, Debug, Serialize, Deserialize)]

@@ -5,8 +5,9 @@ use stagecoach_pipeline::Action;
 use tch::{Device, Tensor};
 
 use super::{Executor, StageGpu, StepError, StepInputs, StepMeasurements, StepTimer, StopRequest};
-use crate::kernels;
-use crate::sys::{Timestamp, peak_resident_bytes};
+use crate::sys::peak_resident_bytes;
+use stagecoach_kernels as kernels;
+use stagecoach_kernels::device::Timestamp;
 
 impl Executor<'_> {
     /// Ends the step's timing, waits for everything that the vote promises, votes, and waits for the group's decision.

@@ -10,8 +10,8 @@ use tch::Tensor;
 use super::end_of_step::copy_to_host;
 use super::gradient_sums::AccumulatorGroup;
 use super::{SavedActivations, Stage, StageGpu, StepError, StepInputs, StepOutput, StepTimer, StopRequest, is_timed};
-use crate::links::{LinkError, Links};
-use crate::sys::{DeviceClock, Timestamp};
+use stagecoach_kernels::device::{DeviceClock, Timestamp};
+use stagecoach_transport::{LinkError, Links};
 
 /// Executes programs on a stage.
 #[derive(Debug)]

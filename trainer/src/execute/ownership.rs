@@ -2,7 +2,7 @@
 
 use std::cmp::Reverse;
 
-use crate::model::{ParameterSpec, names};
+use stagecoach_model::{ParameterSpec, names};
 
 /// For each parameter of a stage, the replica that owns it (as in ZeRO-1). The owner adds up the parameter's gradients,
 /// updates it, and sends the new weights to the other replicas. Each replica owns whole tensors, so that all own about

@@ -9,8 +9,8 @@ use tch::{Kind, Tensor, no_grad};
 use super::executor::StepState;
 use super::gradient_sums::ReplicaSums;
 use super::{Executor, Stage, StepError, StepInputs};
-use crate::links::{LinkError, LinkId, Links};
-use crate::sys::Timestamp;
+use stagecoach_kernels::device::Timestamp;
+use stagecoach_transport::{LinkError, LinkId, Links};
 
 impl Executor<'_> {
     /// Starts to send this replica's sums of a chunk's gradients to the owners of its parameters, and to receive the

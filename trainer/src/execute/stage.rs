@@ -16,10 +16,10 @@ use super::ownership::owners;
 use super::stage_gpu::StageGpu;
 use super::tied_embedding::TiedEmbedding;
 use super::weight_grad_store::WeightGradStore;
-use crate::kernels;
-use crate::model::{Architecture, Embedding, Head, ModelPart, Parameters};
 use crate::optimize::AdamW;
-use crate::sys::{CudaContext, CudaError, Timestamp};
+use stagecoach_kernels as kernels;
+use stagecoach_kernels::device::{CudaContext, CudaError, Timestamp};
+use stagecoach_model::{Architecture, Embedding, Head, ModelPart, Parameters};
 
 /// Configuration from which every rank builds its stage.
 #[derive(Debug)]

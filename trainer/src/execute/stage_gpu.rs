@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use tch::Tensor;
 
-use crate::sys::{CudaContext, CudaError, CudaEvent, CudaStream, DeviceClock, Timestamp};
+use stagecoach_kernels::device::{CudaContext, CudaError, CudaEvent, CudaStream, DeviceClock, Timestamp};
 
 /// The GPU whose memory holds a stage's tensors.
 #[derive(Debug)]

@@ -8,8 +8,8 @@ use stagecoach_pipeline::{Action, ReplicaBlocks};
 use tch::Tensor;
 
 use super::StepControl;
-use crate::links::LinkError;
-use crate::sys::CudaError;
+use stagecoach_kernels::device::CudaError;
+use stagecoach_transport::LinkError;
 
 /// Error of a step.
 #[derive(Debug, thiserror::Error)]

@@ -4,8 +4,8 @@ use stagecoach_pipeline::Placement;
 use tch::{Kind, Tensor};
 
 use super::{Executor, StepError};
-use crate::links::LinkId;
-use crate::model::{Parameters, names};
+use stagecoach_model::{Parameters, names};
+use stagecoach_transport::LinkId;
 
 /// A tied embedding weight on this stage. Embedding and head accumulate into separate gradients, even when both are on
 /// one stage.

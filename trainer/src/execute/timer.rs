@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use stagecoach_pipeline::Action;
 
-use crate::sys::{DeviceClock, Timestamp};
+use stagecoach_kernels::device::{DeviceClock, Timestamp};
 
 /// Whether the time of an action is recorded: computations, REDUCE and GATHER, and the actions that end the step. Other
 /// threads send and receive messages; UPDATE comes after the vote that carries the times.

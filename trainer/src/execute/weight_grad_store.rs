@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use stagecoach_pipeline::WorkItem;
 
-use crate::model::WeightGradient;
+use stagecoach_model::WeightGradient;
 
 /// Weight gradients by chunk and microbatch. Gradients of different microbatches are never merged, because a merge
 /// would change the order of summation.

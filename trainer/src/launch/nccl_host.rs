@@ -4,7 +4,8 @@
 use stagecoach_api::contract::StageEnv;
 use stagecoach_api::job::{Device, PipelineJobSpec, Transport};
 
-use crate::sys::{driver_devices, hostname};
+use crate::sys::hostname;
+use stagecoach_kernels::device::driver_devices;
 
 /// The variable by which NCCL tells hosts apart.
 pub(super) const NCCL_HOST_ID: &str = "NCCL_HOSTID";

@@ -3,8 +3,8 @@
 use stagecoach_api::job::AdamWSpec;
 use tch::Tensor;
 
-use crate::kernels::{self, AdamWOptions, AdamWParameter};
-use crate::model::{Parameter, Parameters};
+use stagecoach_kernels::{self as kernels, AdamWOptions, AdamWParameter};
+use stagecoach_model::{Parameter, Parameters};
 
 /// The moments of one parameter: fp32, of the parameter's shape.
 #[derive(Debug)]

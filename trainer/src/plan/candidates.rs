@@ -8,8 +8,8 @@ use stagecoach_pipeline::{
 };
 
 use super::job_config::JobConfig;
-use crate::model::Architecture;
 use crate::stage_error::StageError;
+use stagecoach_model::Architecture;
 
 /// The most chunks per stage that `Auto` tries: each further chunk sends every microbatch over every link once more.
 const MAX_CHUNKS_PER_STAGE: usize = 4;

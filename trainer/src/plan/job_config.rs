@@ -16,11 +16,11 @@ use stagecoach_pipeline::GradientBlocks;
 use super::memory::{is_on_gpu, parameter_copies};
 use super::profile::Profile;
 use super::trainer_state::TrainerState;
-use crate::model::{Architecture, Llama, LlamaConfig, MicrobatchCost, SourceConfig};
 use crate::optimize::LearningRate;
 use crate::stage_error::StageError;
 use crate::state_dict::find_model;
 use crate::sys::is_in_cluster;
+use stagecoach_model::{Architecture, Llama, LlamaConfig, MicrobatchCost, SourceConfig};
 
 /// The file of a Hugging Face model directory with the settings of text generation.
 pub(crate) const GENERATION_CONFIG_FILE: &str = "generation_config.json";
@@ -299,7 +299,7 @@ impl JobConfig {
         let gpus = match self.training.device {
             Device::Cpu => return Ok(tch::Device::Cpu),
             Device::Auto if self.training.kernels == Kernels::Portable => return Ok(tch::Device::Cpu),
-            Device::Auto | Device::Cuda => crate::sys::cuda_devices(),
+            Device::Auto | Device::Cuda => stagecoach_kernels::device::cuda_devices(),
         };
         match (self.training.device, gpus) {
             (Device::Cuda, Err(why)) => Err(StageError::invalid(format!(
@@ -307,14 +307,14 @@ impl JobConfig {
             ))),
             (_, Err(why)) => {
                 // a machine without a driver needs no warning
-                if why != crate::sys::NoGpu::NoDriver {
+                if why != stagecoach_kernels::device::NoGpu::NoDriver {
                     tracing::warn!("stage {rank} computes on the CPU: {why}");
                 }
                 Ok(tch::Device::Cpu)
             }
             (_, Ok(gpus)) => {
                 let gpu = rank % gpus;
-                crate::kernels::load_on_gpu(gpu).map_err(|error| {
+                stagecoach_kernels::load_on_gpu(gpu).map_err(|error| {
                     StageError::invalid(format!("stage {rank} can't compute on GPU {gpu}: {error}"))
                 })?;
                 Ok(tch::Device::Cuda(gpu))

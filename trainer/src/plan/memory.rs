@@ -1,14 +1,12 @@
 //! The memory of a stage's process beside the costs of its layers, and all of its memory by purpose.
 
-use std::iter::Sum;
-
 use stagecoach_api::job::{CheckpointMode, Device};
 use stagecoach_pipeline::{ModelCost, Partition, Placement, RankCost, ReplicaBlocks, Schedule, StageMemory};
 
 use super::job_config::JobConfig;
 use super::pipeline_layout::PARTS_PER_STAGE;
-use crate::links::{CopyRing, LinkId, held_bytes, link_ids};
-use crate::model::{Architecture, ModelPart, ParameterBytes, ParameterCopies, names};
+use stagecoach_model::{Architecture, ModelPart, ParameterBytes, ParameterCopies, names};
+use stagecoach_transport::{CopyRing, LinkId, held_bytes, link_ids};
 
 /// Resident bytes of a stage besides the memory that depends on its model and data, as measured. A process with a
 /// minimal model has 145 MiB. Half of it is pages of the files of libtorch and of this program; the rest is their data,
@@ -160,18 +158,6 @@ pub(super) fn stage_bytes(
     };
     let memory = partition.memory(cost, schedule).into_iter().enumerate();
     memory.map(|(rank, parts)| StageBytes { parameters: of_rank(rank), parts }).collect()
-}
-
-impl Sum for ParameterBytes {
-    fn sum<I: Iterator<Item = ParameterBytes>>(parts: I) -> ParameterBytes {
-        parts.fold(ParameterBytes::default(), |all, part| ParameterBytes {
-            weights: all.weights + part.weights,
-            gradients: all.gradients + part.gradients,
-            optimizer: all.optimizer + part.optimizer,
-            snapshot: all.snapshot + part.snapshot,
-            memory_checkpoints: all.memory_checkpoints + part.memory_checkpoints,
-        })
-    }
 }
 
 #[cfg(test)]

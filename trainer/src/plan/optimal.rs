@@ -4,8 +4,8 @@ use stagecoach_pipeline::{OptimalSchedule, lower, optimal_schedule, simulate};
 
 use super::memory::stage_bytes;
 use super::{JobConfig, PipelineLayout, StageBytes};
-use crate::model::Architecture;
 use crate::stage_error::StageError;
+use stagecoach_model::Architecture;
 
 /// The most work items for which a complete search is feasible.
 const MAX_WORK_ITEMS: usize = 64;

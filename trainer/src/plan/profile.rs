@@ -10,9 +10,9 @@ use stagecoach_files::write_atomically;
 use stagecoach_pipeline::{ModelCost, ModuleCost};
 
 use super::JobConfig;
-use crate::kernels;
-use crate::model::{Architecture, MicrobatchCost};
 use crate::stage_error::StageError;
+use stagecoach_kernels as kernels;
+use stagecoach_model::{Architecture, MicrobatchCost};
 
 /// Seconds of a module for one microbatch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]

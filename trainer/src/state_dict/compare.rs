@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use stagecoach_checkpoint::{Dtype, Manifest};
 
 use super::tensors::{FIRST_MOMENT, SECOND_MOMENT};
-use crate::model::ParameterSpec;
+use stagecoach_model::ParameterSpec;
 
 /// Describes the first tensor, by name, whose presence, shape or dtype differs between the model and the checkpoint.
 pub(crate) fn first_difference(model: &[ParameterSpec], manifest: &Manifest) -> Option<String> {
@@ -34,7 +34,7 @@ mod tests {
     use stagecoach_checkpoint::{CheckpointMetadata, FORMAT_VERSION, TensorEntry};
 
     use super::*;
-    use crate::model::Initializer;
+    use stagecoach_model::Initializer;
 
     fn checkpoint(tensors: &[(&str, Dtype, [usize; 2])]) -> Manifest {
         let entry = |(name, dtype, shape): &(&str, Dtype, [usize; 2])| TensorEntry {

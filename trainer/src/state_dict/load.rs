@@ -9,8 +9,8 @@ use tch::{Device, Kind, Tensor};
 use super::Snapshot;
 use super::tensors::{FIRST_MOMENT, SECOND_MOMENT};
 use crate::execute::Stage;
-use crate::model::ParameterSpec;
-use crate::tensor_bytes::bytes_of;
+use stagecoach_kernels::bytes_of;
+use stagecoach_model::ParameterSpec;
 
 /// The suffixes of a parameter's tensors.
 const SUFFIXES: [&str; 3] = ["", FIRST_MOMENT, SECOND_MOMENT];

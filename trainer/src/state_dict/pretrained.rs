@@ -7,7 +7,7 @@ use stagecoach_checkpoint::{CheckpointError, ModelFiles, is_float};
 
 use super::load::copy_from_bytes;
 use crate::execute::Stage;
-use crate::model::{Architecture, names};
+use stagecoach_model::{Architecture, names};
 
 /// Suffix of buffers that old versions of Hugging Face's Llama saved; this trainer computes them.
 const ROTARY_BUFFER: &str = ".rotary_emb.inv_freq";
@@ -94,7 +94,7 @@ mod tests {
 
     use super::*;
     use crate::execute::StageConfig;
-    use crate::model::{Llama, LlamaConfig, ModelPart};
+    use stagecoach_model::{Llama, LlamaConfig, ModelPart};
 
     type Tensors = BTreeMap<String, (Dtype, Vec<usize>, Vec<u8>)>;
 
@@ -122,7 +122,7 @@ mod tests {
     fn tensors(model: &Llama) -> Tensors {
         let whole = ModelPart { layers: 0..model.num_layers(), has_embedding: true, has_head: true };
         let kinds = [Dtype::F32, Dtype::F16, Dtype::BF16, Dtype::F64];
-        let tensor = |(at, spec): (usize, crate::model::ParameterSpec)| {
+        let tensor = |(at, spec): (usize, stagecoach_model::ParameterSpec)| {
             let count = spec.shape.iter().product::<i64>() as usize;
             let values = (0..count).map(|i| (i % 200) as f32 / 64.0 - at as f32);
             let dtype = kinds[at % 4];

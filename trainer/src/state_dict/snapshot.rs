@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::tensors::{NamedTensor, StageTensor, named_moments, named_weights};
 use crate::execute::{CopyToHost, Stage};
-use crate::sys::CudaError;
+use stagecoach_kernels::device::CudaError;
 
 /// The number of bytes that a thread copies at a time.
 const COPY_BYTES: usize = 4 << 20;

@@ -4,8 +4,8 @@ use tch::{Device, Tensor};
 
 use super::TensorHash;
 use crate::execute::Stage;
-use crate::sys::{CudaError, HostTensor};
-use crate::tensor_bytes::bytes_of;
+use stagecoach_kernels::bytes_of;
+use stagecoach_kernels::device::{CudaError, HostTensor};
 
 /// Suffix of a weight's name for the running average of its gradient.
 pub(crate) const FIRST_MOMENT: &str = ".exp_avg";

@@ -10,10 +10,10 @@ use super::collective::{all_gather, topic};
 use super::evaluate::evaluate_held_out;
 use super::group::link_failure;
 use super::training_loop::{StepStart, TrainingLoop};
-use crate::links::LinkError;
 use crate::observe::{AuditRecord, StepRecord, TrainingEvent};
 use crate::plan::keep_audit_difference;
 use crate::stage_error::StageError;
+use stagecoach_transport::LinkError;
 
 impl TrainingLoop<'_, '_, '_, '_, '_> {
     /// Ends the audit of the previous step, and begins the audit of the finished step if another one follows.

@@ -13,9 +13,9 @@ use super::monitor::StageMonitor;
 use super::replayed::ReplayOptions;
 use super::stale_fences::StaleFenceRemoval;
 use crate::execute::Stage;
-use crate::links::Links;
 use crate::observe::{EventWriter, TrainingEvent};
 use crate::plan::{JobConfig, Plan, VerifiedPlan};
+use stagecoach_transport::Links;
 
 /// Context of a stage: its environment, its configuration, and the destinations of its reports.
 #[derive(Clone, Copy)]

@@ -7,9 +7,9 @@ use stagecoach_pipeline::Placement;
 use tch::{Device, Tensor};
 
 use super::context::StageContext;
-use crate::kernels::upload;
 use crate::plan::Plan;
 use crate::stage_error::StageError;
+use stagecoach_kernels::upload;
 
 /// Data loader of this rank.
 pub(super) struct DataLoader {

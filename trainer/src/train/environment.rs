@@ -8,10 +8,11 @@ use tch::Kind;
 
 use super::collective::{all_gather, topic};
 use crate::execute::kind;
-use crate::kernels;
 use crate::plan::{JobConfig, TrainerState};
 use crate::stage_error::StageError;
-use crate::sys::{cublas_version, gpu_model, gpu_multiprocessors, processor_model};
+use crate::sys::processor_model;
+use stagecoach_kernels as kernels;
+use stagecoach_kernels::device::{cublas_version, gpu_model, gpu_multiprocessors};
 
 /// The compared fields, with their names for users. `version` is recorded as well, but has no effect beyond that of
 /// `kernels`.

@@ -16,10 +16,10 @@ use super::on_failure::FailureHandler;
 use super::setup::GroupSetup;
 use super::{StageOutcome, finish, resume, training_loop};
 use crate::execute::StageGpu;
-use crate::links::{Interrupt, LinkError};
-use crate::model::Architecture;
 use crate::observe::TrainingEvent;
 use crate::stage_error::StageError;
+use stagecoach_model::Architecture;
+use stagecoach_transport::{Interrupt, LinkError};
 
 /// The time to wait, after a link breaks, until the group reports the root cause.
 const ROOT_CAUSE_TIMEOUT: Duration = Duration::from_secs(4);

@@ -9,7 +9,7 @@ use super::memory::StateCopies;
 use crate::execute::Stage;
 use crate::plan::{JobConfig, Plan, VerifiedPlan};
 use crate::state_dict::Snapshot;
-use crate::sys::CudaError;
+use stagecoach_kernels::device::CudaError;
 
 /// The kept state of a stage.
 #[derive(Debug, Default)]

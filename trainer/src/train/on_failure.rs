@@ -10,8 +10,8 @@ use stagecoach_group::{GroupFailure, Roster};
 
 use super::StageMonitor;
 use super::context::StageContext;
-use crate::links::Interrupt;
 use crate::observe::{EventWriter, TrainingEvent};
+use stagecoach_transport::Interrupt;
 
 /// Handles the failure of one group, on the thread that receives the group's messages.
 pub(super) struct FailureHandler {

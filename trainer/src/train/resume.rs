@@ -18,11 +18,11 @@ use super::environment::compare_with_checkpoint;
 use super::kept::HeldSnapshot;
 use super::rendezvous::living_other_job;
 use crate::execute::Stage;
-use crate::model::Architecture;
 use crate::observe::{TrainingEvent, has_launcher};
 use crate::plan::{JobConfig, Plan, TrainerState};
 use crate::stage_error::StageError;
 use crate::state_dict::{InitialWeights, checkpoint_tensors, first_difference, load_checkpoint};
+use stagecoach_model::Architecture;
 
 /// The checkpoint that stage 0 chose.
 #[derive(Debug)]

@@ -16,12 +16,12 @@ use super::memory::{HeldByGroup, MemoryCheckpoints, StateCopies};
 use super::transports;
 use crate::execute::{Stage, StageConfig, gather_weights, kind};
 use crate::folder::METRICS;
-use crate::links::{CopyRing, Interrupt, LinkId, Links, LinksConfig, open_links, replicated_link_ids};
-use crate::model::Architecture;
 use crate::observe::{StartRecord, TrainingEvent, read_metrics};
 use crate::plan::{Plan, VerifiedPlan};
 use crate::stage_error::StageError;
 use crate::state_dict::StateCopy;
+use stagecoach_model::Architecture;
+use stagecoach_transport::{CopyRing, Interrupt, LinkId, Links, LinksConfig, open_links, replicated_link_ids};
 
 /// The data from which the parts of a stage are set up.
 pub(super) struct GroupSetup<'a> {

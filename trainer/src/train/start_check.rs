@@ -8,9 +8,9 @@ use stagecoach_data::check_sources;
 use stagecoach_pipeline::RankSpeeds;
 
 use super::prepare::resolve_initial_weights;
-use crate::model::{Architecture, ParameterSpec};
 use crate::plan::{JobConfig, plan_pipeline};
 use crate::stage_error::StageError;
+use stagecoach_model::{Architecture, ParameterSpec};
 
 /// Bytes of a parameter in a checkpoint: its weight and both moments, as F32.
 const BYTES_PER_PARAMETER: u64 = 12;

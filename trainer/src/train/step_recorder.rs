@@ -7,11 +7,11 @@ use stagecoach_pipeline::{ModelCost, Programs};
 use super::context::RunningStage;
 use super::measured_step::MeasuredStep;
 use crate::folder::METRICS;
-use crate::model::Architecture;
 use crate::observe::{
     FlopsUtilization, MetricsError, MetricsFile, StepRecord, TimelineRecord, TrainingEvent, total_peak_flops,
 };
 use crate::stage_error::StageError;
+use stagecoach_model::Architecture;
 
 /// The metrics file, and the state that a record takes from earlier steps.
 pub(super) struct StepRecorder {

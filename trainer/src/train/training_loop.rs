@@ -19,10 +19,10 @@ use super::replayed::write_dump;
 use super::resume::set_aside_from;
 use super::step_recorder::StepRecorder;
 use crate::execute::{Executor, StepControl, StepError, StepInputs, StepOutput, finish_gathers, longest_wait};
-use crate::model::Architecture;
 use crate::observe::TrainingEvent;
 use crate::plan::TrainerState;
 use crate::stage_error::StageError;
+use stagecoach_model::Architecture;
 
 /// Trains to the end, or until the step after which the group drains. In the latter case `state.step` is less than the
 /// plan's, or the last held-out loss is due. Also returns whether the group drained to form again.

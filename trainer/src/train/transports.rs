@@ -6,8 +6,8 @@ use stagecoach_group::{Member, Roster};
 
 use super::collective::{all_gather, topic};
 use super::context::StageContext;
-use crate::links::Links;
 use crate::stage_error::StageError;
+use stagecoach_transport::Links;
 
 /// The reasons that a stage lacks a carrier.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]

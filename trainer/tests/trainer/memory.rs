@@ -4,10 +4,10 @@
 use std::process::Command;
 
 use stagecoach::execute::{LossInputs, Stage, StageConfig};
-use stagecoach::model::{
+use stagecoach_api::job::{AdamWSpec, ModelType, Precision, Recompute};
+use stagecoach_model::{
     Architecture, CuSeqlens, ForwardContext, Llama, LlamaConfig, MicrobatchCost, ParameterCopies, WeightGradient,
 };
-use stagecoach_api::job::{AdamWSpec, ModelType, Precision, Recompute};
 use stagecoach_pipeline::{Partition, Placement, Replica};
 use tch::{Device, Kind, Tensor};
 

@@ -13,9 +13,9 @@ use stagecoach_files::read_if_exists;
 use super::super::output::{print_json, print_line};
 use crate::folder::JobFolder;
 use crate::launch::JobLock;
-use crate::model::{Architecture, Llama, LlamaConfig};
 use crate::plan::{GENERATION_CONFIG_FILE, TrainerState};
 use crate::state_dict::{check_model, check_tied_head};
+use stagecoach_model::{Architecture, Llama, LlamaConfig};
 
 /// Import a Hugging Face model directory as the first checkpoint of a new folder.
 #[derive(Debug, Args)]

@@ -9,8 +9,8 @@ use super::super::machines::Machines;
 use super::super::profile::Profile;
 use super::lay_out::LayoutContext;
 use super::{Alternative, PipelineLayout};
-use crate::model::Architecture;
 use crate::stage_error::StageError;
+use stagecoach_model::Architecture;
 
 /// Plans the pipeline of a job over `stages` stages of these speeds: takes the candidate with the shortest simulated
 /// step.

@@ -12,7 +12,7 @@ use super::super::memory::{rank_costs, stage_bytes};
 use super::super::meshes::data_parallel_bytes;
 use super::super::profile::Profile;
 use super::PipelineLayout;
-use crate::model::Architecture;
+use stagecoach_model::Architecture;
 
 /// Assumed throughput of hardware without measurements: fp32 FLOP/s of a CPU core, and bytes/s of a local link.
 const FLOPS_PER_SECOND: f64 = 5e10;

@@ -12,11 +12,11 @@ use stagecoach_pipeline::{
 use super::candidates::{Candidate, candidates};
 use super::job_config::JobConfig;
 use super::memory::StageBytes;
-use crate::model::Architecture;
 use crate::stage_error::StageError;
 pub(crate) use choose::{plan_pipeline, plan_pipeline_on};
 pub(super) use lay_out::PARTS_PER_STAGE;
 use lay_out::programs_in_parts;
+use stagecoach_model::Architecture;
 
 /// Microbatches of an evaluation's window, per stage. A stage with several chunks runs one chunk after the other, and
 /// holds the inputs of the next one for a whole window. With fewer microbatches than stages it would wait.

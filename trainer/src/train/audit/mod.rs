@@ -23,11 +23,11 @@ use super::collective::{all_gather, topic};
 use super::environment;
 use super::group::link_failure;
 use crate::execute::{Stage, StageConfig, WorkInputs, WorkResult, work_numel};
-use crate::links::{LinkError, LinkId, Links, Receiver, Sender};
-use crate::model::ModelPart;
 use crate::observe::{AuditDifference, AuditRecord};
 use crate::plan::VerifiedPlan;
 use crate::stage_error::StageError;
+use stagecoach_model::ModelPart;
+use stagecoach_transport::{LinkError, LinkId, Links, Receiver, Sender};
 
 use choice::{AuditedItem, audited_item, auditor};
 use suspects::{Suspects, suspects};

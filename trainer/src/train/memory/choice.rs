@@ -2,8 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::links::CopyRing;
 use crate::plan::TrainerState;
+use stagecoach_transport::CopyRing;
 
 /// The copies that a stage has in memory, as it reports them to the others.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]

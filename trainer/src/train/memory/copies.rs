@@ -3,10 +3,10 @@
 //! last.
 
 use super::choice::HeldCopies;
-use crate::links::CopyRing;
 use crate::plan::TrainerState;
 use crate::state_dict::StateCopy;
-use crate::sys::{CudaContext, CudaError};
+use stagecoach_kernels::device::{CudaContext, CudaError};
+use stagecoach_transport::CopyRing;
 
 /// The number of copies of one stage that are held.
 const GENERATIONS: usize = 2;

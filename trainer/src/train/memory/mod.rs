@@ -18,13 +18,13 @@ use tch::Tensor;
 
 use super::collective::{all_gather, topic};
 use crate::execute::{Stage, owners};
-use crate::links::{CopyRing, LinkError, LinkId, Links, Receiver, Sender};
-use crate::model::ParameterSpec;
 use crate::observe::MemoryCheckpointRecord;
 use crate::plan::TrainerState;
 use crate::stage_error::StageError;
 use crate::state_dict::StateCopy;
-use crate::sys::CudaError;
+use stagecoach_kernels::device::CudaError;
+use stagecoach_model::ParameterSpec;
+use stagecoach_transport::{CopyRing, LinkError, LinkId, Links, Receiver, Sender};
 
 use choice::{HeldCopies, MemoryCheckpoint, Source, newest_complete};
 pub(super) use copies::StateCopies;

@@ -11,10 +11,10 @@ use std::sync::LazyLock;
 use std::time::Duration;
 
 use rustix::fs::{FlockOperation, flock};
-use stagecoach::links::{Interrupt, LinkId, LinkPayload, Links, LinksConfig, link_ids, open_links};
 use stagecoach_api::job::{Encryption, Transport};
 use stagecoach_group::GroupSecret;
 use stagecoach_pipeline::{Placement, SENDS_IN_FLIGHT};
+use stagecoach_transport::{Interrupt, LinkId, LinkPayload, Links, LinksConfig, link_ids, open_links};
 use tch::{Device, Kind, Tensor};
 
 const FORWARD: LinkId = LinkId { from: 0, to: 1, payload: LinkPayload::Forward { boundary: 0 } };

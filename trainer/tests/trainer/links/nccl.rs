@@ -3,10 +3,10 @@
 use std::sync::{LazyLock, mpsc};
 use std::time::Duration;
 
-use stagecoach::links::{LinkId, LinkPayload, Links, LinksConfig, link_ids};
 use stagecoach_api::job::Transport;
 use stagecoach_pipeline::Placement;
 use stagecoach_tests::nccl::{is_here, is_here_with};
+use stagecoach_transport::{LinkId, LinkPayload, Links, LinksConfig, link_ids};
 use tch::{Device, Kind, Tensor};
 
 use super::{BACKWARD, FORWARD, group, group_of, tensor};
@@ -115,7 +115,7 @@ fn a_sender_ends_with_its_peer_and_with_the_group() {
         return;
     }
     for by_interrupt in [false, true] {
-        let interrupt = stagecoach::links::Interrupt::default();
+        let interrupt = stagecoach_transport::Interrupt::default();
         let mut links = group_of(2, false, |config| LinksConfig {
             transport: Transport::Nccl,
             interrupt: interrupt.clone(),

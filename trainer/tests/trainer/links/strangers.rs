@@ -7,11 +7,11 @@ use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use stagecoach::links::{LinkId, LinkPayload, Links, LinksConfig, link_ids, open_links};
 use stagecoach_api::job::Transport;
 use stagecoach_group::frame::encode_frame;
 use stagecoach_group::{GroupSecret, HANDSHAKE_BYTES, Handshake, Session};
 use stagecoach_pipeline::Placement;
+use stagecoach_transport::{LinkId, LinkPayload, Links, LinksConfig, link_ids, open_links};
 use tch::Kind;
 
 use super::{FORWARD, SECRET, config, tensor};

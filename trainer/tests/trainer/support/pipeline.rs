@@ -4,13 +4,13 @@ use std::collections::BTreeMap;
 use std::time::Instant;
 
 use stagecoach::execute::{Executor, Stage, StageConfig, StepControl, StepInputs, StepOutput};
-use stagecoach::links::{Interrupt, Links, LinksConfig, link_ids, open_links};
-use stagecoach::model::{Architecture, Llama, LlamaConfig, Parameter};
 use stagecoach_api::job::{AdamWSpec, Encryption, Precision, Recompute, Transport};
 use stagecoach_data::MicrobatchLayout;
 use stagecoach_group::{Member, StepRules, StepVote, Verdict};
+use stagecoach_model::{Architecture, Llama, LlamaConfig, Parameter};
 use stagecoach_pipeline::{Action, GradientBlocks, Partition, Placement, Programs, Replica, Schedule, lower};
 use stagecoach_tests::{InProcessStage, TIMEOUT, in_process_group};
+use stagecoach_transport::{Interrupt, Links, LinksConfig, link_ids, open_links};
 use tch::{Device, Tensor};
 
 /// The model, with the settings of its training and partition.

@@ -4,10 +4,10 @@ use std::path::PathBuf;
 
 use safetensors::SafeTensors;
 use serde::Deserialize;
-use stagecoach::model::LlamaConfig;
 use stagecoach::optimize::LearningRate;
 use stagecoach_api::job::{AdamWSpec, LearningRateSchedule, LearningRateSpec};
 use stagecoach_data::{IGNORE_INDEX, MicrobatchLayout};
+use stagecoach_model::LlamaConfig;
 
 use crate::support::pipeline::{MicrobatchData, StepData, Trained, Weights};
 

@@ -1,0 +1,51 @@
+//! Operations for which libtorch's own GPU code is better than the reference form: flash attention, and bf16 products
+//! with fp32 sums.
+
+use tch::{Kind, Tensor};
+
+use super::gpu::Gpu;
+use crate::{Heads, Sequences, ffi, reference};
+
+/// The largest head size of flash attention. Head sizes are multiples of 8.
+const WIDEST_HEAD: i64 = 256;
+
+fn is_flash(on: &Gpu, qkv: &Tensor, heads: Heads) -> bool {
+    let head_fits = heads.head_dim <= WIDEST_HEAD && heads.head_dim % 8 == 0;
+    on.has_flash_attention() && qkv.kind() == Kind::BFloat16 && head_fits && qkv.numel() > 0
+}
+
+pub(crate) fn attention(on: &Gpu, qkv: &Tensor, sequences: Sequences, heads: Heads) -> (Tensor, Tensor) {
+    match is_flash(on, qkv, heads) {
+        true => ffi::flash_attention(qkv, sequences, heads),
+        false => reference::attention(qkv, sequences, heads),
+    }
+}
+
+pub(crate) fn attention_backward(
+    on: &Gpu,
+    dout: &Tensor,
+    qkv: &Tensor,
+    saved: (&Tensor, &Tensor),
+    sequences: Sequences,
+    heads: Heads,
+) -> Tensor {
+    match is_flash(on, qkv, heads) {
+        true => ffi::flash_attention_backward(dout, qkv, saved, sequences, heads, true),
+        false => reference::attention_backward(dout, qkv, saved, sequences, heads),
+    }
+}
+
+pub(crate) fn linear_to_float(x: &Tensor, weight: &Tensor, y: &Tensor) {
+    match x.kind() {
+        Kind::BFloat16 => drop(x.mm_dtype_out(y, &weight.tr(), Kind::Float)),
+        _ => reference::linear_to_float(x, weight, y),
+    }
+}
+
+/// Adds the product to the accumulator within the GEMM, in fp32.
+pub(crate) fn accumulate_linear(accumulator: &Tensor, dy: &Tensor, x: &Tensor) {
+    match x.kind() {
+        Kind::BFloat16 => drop(accumulator.addmm_dtype_out(accumulator, &dy.tr(), x, Kind::Float)),
+        _ => reference::accumulate_linear(accumulator, dy, x),
+    }
+}

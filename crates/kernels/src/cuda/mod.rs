@@ -1,0 +1,94 @@
+//! The operations on GPUs, by this project's own kernels. Their sources are part of the binary. A stage compiles them
+//! for its GPU when it starts ([`load`]). The code that chooses the blocks of a launch is the same for a GPU and for
+//! the tests, which run the same sources on the host ([`Launcher`]).
+
+mod gpu;
+mod library_calls;
+mod nvrtc;
+mod operations;
+
+use std::ffi::c_void;
+
+use tch::{Device, Kind, Tensor};
+
+pub(super) use nvrtc::SourceFile;
+
+pub(super) use gpu::loaded;
+pub use gpu::{compiler_version, load};
+pub(super) use library_calls::{accumulate_linear, attention, attention_backward, linear_to_float};
+#[cfg(test)]
+pub(super) use nvrtc::{Nvrtc, NvrtcError};
+pub(super) use operations::*;
+
+macro_rules! source_files {
+    ($($name:literal),*) => { [$(SourceFile { name: $name, text: include_str!($name) }),*] };
+}
+
+/// All files of the kernels.
+pub(super) const SOURCES: [SourceFile; 8] = source_files!(
+    "block.cuh",
+    "adamw.cu",
+    "cross_entropy.cu",
+    "embedding.cu",
+    "rms_norm.cu",
+    "rotary.cu",
+    "sums.cu",
+    "swiglu.cu"
+);
+
+/// The names of all kernels, as [`Launcher::launch`] accepts them.
+pub(super) const KERNELS: [&str; 21] = [
+    "adamw",
+    "column_sums_bf16",
+    "column_sums_f32",
+    "cross_entropy_bf16",
+    "cross_entropy_f32",
+    "embedding_backward_bf16",
+    "embedding_backward_f32",
+    "embedding_pieces",
+    "rms_norm_backward_bf16",
+    "rms_norm_backward_f32",
+    "rms_norm_bf16",
+    "rms_norm_f32",
+    "rotary_bf16",
+    "rotary_f32",
+    "row_sums_f64",
+    "squared_norms",
+    "sum_pieces",
+    "swiglu_backward_bf16",
+    "swiglu_backward_f32",
+    "swiglu_bf16",
+    "swiglu_f32",
+];
+
+/// The blocks of a launch, in two dimensions, and the threads of each.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Grid {
+    pub(super) x: u32,
+    pub(super) y: u32,
+    /// A multiple of 32, at most 512: with more, some kernels have too few registers.
+    pub(super) threads: u32,
+}
+
+/// Runs kernels, in the order of their launches.
+pub(super) trait Launcher {
+    /// The device of the tensors that kernels read and write.
+    fn device(&self) -> Device;
+
+    /// The largest useful number of blocks in one dimension if each block processes several items. The number never
+    /// changes a bit of the results.
+    fn max_blocks(&self) -> u32;
+
+    /// Uninitialised memory for results.
+    fn empty(&self, size: &[i64], kind: Kind) -> Tensor;
+
+    /// A copy of a table that a kernel reads. The host does not wait for the copy.
+    fn upload(&self, table: &[i64]) -> Tensor;
+
+    /// Launches a kernel with the addresses of its arguments. The method reads the arguments before it returns.
+    ///
+    /// # Safety
+    /// The arguments have the types of the kernel's parameters, and the device memory to which they point is large
+    /// enough.
+    unsafe fn launch(&self, kernel: &str, grid: Grid, arguments: &mut [*mut c_void]);
+}

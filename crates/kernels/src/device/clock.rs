@@ -1,0 +1,59 @@
+//! Points in time of the host or of a GPU. The host runs ahead of the GPU, and learns the GPU's times later.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use super::stream::CudaEvent;
+
+/// A point in time: an instant on the host, or the time at which a GPU completes the work queued so far.
+#[derive(Clone, Debug)]
+pub enum Timestamp {
+    /// On the host.
+    Host(Instant),
+    /// On a GPU.
+    Device(Arc<CudaEvent>),
+}
+
+impl Timestamp {
+    /// The current time on the host.
+    pub fn now() -> Timestamp {
+        Timestamp::Host(Instant::now())
+    }
+
+    /// Waits until the point has passed. Returns whether it has.
+    pub fn wait(&self) -> bool {
+        match self {
+            Timestamp::Host(_) => true,
+            Timestamp::Device(event) => event.synchronize().is_ok(),
+        }
+    }
+
+    /// The point on the host's clock; `None` if a GPU has not reached it, or there is no clock for it.
+    pub fn instant(&self, clock: Option<&DeviceClock>) -> Option<Instant> {
+        match self {
+            Timestamp::Host(at) => Some(*at),
+            Timestamp::Device(event) => clock?.instant(event),
+        }
+    }
+}
+
+/// Relates the events of a GPU to the clock of the host.
+#[derive(Clone, Debug)]
+pub struct DeviceClock {
+    zero: Arc<CudaEvent>,
+    at: Instant,
+}
+
+impl DeviceClock {
+    /// The clock for which the event `zero` was complete at `at`.
+    pub fn new(zero: CudaEvent, at: Instant) -> DeviceClock {
+        DeviceClock { zero: Arc::new(zero), at }
+    }
+
+    /// The time at which an event was complete; `None` if it is not complete.
+    fn instant(&self, event: &CudaEvent) -> Option<Instant> {
+        let seconds = event.seconds_since(&self.zero)?;
+        let distance = Duration::try_from_secs_f64(seconds.abs()).ok()?;
+        if seconds < 0.0 { self.at.checked_sub(distance) } else { self.at.checked_add(distance) }
+    }
+}

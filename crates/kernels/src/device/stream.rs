@@ -1,0 +1,122 @@
+//! CUDA's streams and events. Copies and messages run on streams concurrently with the computation, and events time the
+//! computation. libtorch computes on the default stream, whose handle is null, so that ordering work against it needs
+//! nothing from libtorch.
+
+use std::ffi::c_void;
+use std::sync::Arc;
+
+use cudarc::driver::{self, result, sys};
+use tch::Tensor;
+
+use super::driver::{CudaContext, CudaError};
+
+/// A thread that waits for the event sleeps. The event's time is recorded too.
+const EVENT_FLAGS: Option<sys::CUevent_flags> = Some(sys::CUevent_flags::CU_EVENT_BLOCKING_SYNC);
+
+impl CudaContext {
+    /// A new stream, which neither waits for the default stream nor makes it wait.
+    pub fn stream(&self) -> Result<CudaStream, CudaError> {
+        let stream = self.current()?.new_stream().map_err(CudaError::of("cuStreamCreate"))?;
+        Ok(CudaStream(stream))
+    }
+
+    /// An event after all work queued so far on the default stream, which libtorch uses.
+    pub fn record_default_stream(&self) -> Result<CudaEvent, CudaError> {
+        record(&self.current()?.default_stream())
+    }
+}
+
+fn record(stream: &driver::CudaStream) -> Result<CudaEvent, CudaError> {
+    stream.record_event(EVENT_FLAGS).map(CudaEvent).map_err(CudaError::of("cuEventRecord"))
+}
+
+fn make_wait(stream: &driver::CudaStream, event: &CudaEvent) -> Result<(), CudaError> {
+    stream.wait(&event.0).map_err(CudaError::of("cuStreamWaitEvent"))
+}
+
+/// A stream of a GPU. When it is dropped, the driver frees it after its work is done.
+#[derive(Debug)]
+pub struct CudaStream(Arc<driver::CudaStream>);
+
+impl CudaStream {
+    /// The driver's handle, which is also the runtime's.
+    pub fn raw(&self) -> *mut c_void {
+        self.0.cu_stream().cast()
+    }
+
+    /// Makes work that is queued on the stream from now on run after the event.
+    pub fn wait(&self, event: &CudaEvent) -> Result<(), CudaError> {
+        make_wait(&self.0, event)
+    }
+
+    /// An event after all work queued so far on the stream.
+    pub fn record(&self) -> Result<CudaEvent, CudaError> {
+        record(&self.0)
+    }
+
+    /// Waits until all work queued on the stream is done.
+    pub fn synchronize(&self) -> Result<(), CudaError> {
+        self.0.synchronize().map_err(CudaError::of("cuStreamSynchronize"))
+    }
+
+    /// Copies a tensor in GPU memory into a host tensor, whose memory should be pinned: otherwise the copy blocks the
+    /// host. The caller keeps both tensors, does not write to the source and does not read the target until an event
+    /// after the copy is complete.
+    pub fn copy_to_host(&self, to: &Tensor, from: &Tensor) -> Result<(), CudaError> {
+        let bytes = self.begin_copy(to, from)?;
+        // SAFETY: both are contiguous and have so many bytes; the caller keeps them.
+        unsafe { sys::cuMemcpyDtoHAsync_v2(to.data_ptr(), from.data_ptr() as u64, bytes, self.0.cu_stream()) }
+            .result()
+            .map_err(CudaError::of("cuMemcpyDtoHAsync"))
+    }
+
+    /// The same from host memory to GPU memory.
+    pub fn copy_to_device(&self, to: &Tensor, from: &Tensor) -> Result<(), CudaError> {
+        let bytes = self.begin_copy(to, from)?;
+        // SAFETY: both are contiguous and have so many bytes; the caller keeps them.
+        unsafe { sys::cuMemcpyHtoDAsync_v2(to.data_ptr() as u64, from.data_ptr(), bytes, self.0.cu_stream()) }
+            .result()
+            .map_err(CudaError::of("cuMemcpyHtoDAsync"))
+    }
+
+    /// Makes the context current. Returns the number of bytes to copy.
+    fn begin_copy(&self, to: &Tensor, from: &Tensor) -> Result<usize, CudaError> {
+        debug_assert!(
+            to.is_contiguous() && from.is_contiguous() && to.kind() == from.kind() && to.numel() == from.numel()
+        );
+        self.0.context().bind_to_thread().map_err(CudaError::of("cuCtxSetCurrent"))?;
+        Ok(from.numel() * from.kind().elt_size_in_bytes())
+    }
+}
+
+/// A point in the work of a stream. Several threads may use it at the same time, since none records it again. Threads
+/// that wait for it continue to wait when it is dropped.
+#[derive(Debug)]
+pub struct CudaEvent(driver::CudaEvent);
+
+impl CudaEvent {
+    /// Makes computations of libtorch from now on run after the event.
+    pub fn make_default_stream_wait(&self) -> Result<(), CudaError> {
+        make_wait(&self.0.context().default_stream(), self)
+    }
+
+    /// Whether all work before the event is done.
+    pub fn is_complete(&self) -> Result<bool, CudaError> {
+        self.0.context().bind_to_thread().map_err(CudaError::of("cuCtxSetCurrent"))?;
+        self.0.try_is_complete().map_err(CudaError::of("cuEventQuery"))
+    }
+
+    /// Waits until all work before the event is done. The thread sleeps meanwhile.
+    pub fn synchronize(&self) -> Result<(), CudaError> {
+        self.0.synchronize().map_err(CudaError::of("cuEventSynchronize"))
+    }
+
+    /// Seconds on the device from `earlier` to this event, negative if this event came first; `None` if either is not
+    /// complete. Accurate to half a microsecond for intervals of seconds.
+    pub fn seconds_since(&self, earlier: &CudaEvent) -> Option<f64> {
+        self.0.context().bind_to_thread().ok()?;
+        // SAFETY: both handles are valid. `cudarc`'s own method would wait for both events.
+        let milliseconds = unsafe { result::event::elapsed(earlier.0.cu_event(), self.0.cu_event()) }.ok()?;
+        Some(f64::from(milliseconds) / 1e3)
+    }
+}

@@ -1,0 +1,286 @@
+//! The operations of training, forward and backward, without autograd: the layers of models call them. Each operation
+//! has a kernel for the CPU (`cpu/`) and one for GPUs (`cuda/`), or is composed of libtorch's operations
+//! ([`reference`]), which are also the reference for the kernels' tests. Matrices are `[rows, columns]` and contiguous.
+//! Activations have the type of their input, fp32 or bf16; statistics, weights of norms and sums are fp32 either way.
+//! Losses and squared norms are f64 tensors on the device that computed them: a read waits for the GPU.
+
+mod cuda;
+pub mod device;
+mod ffi;
+pub mod library;
+mod reference;
+mod tensor_bytes;
+#[cfg(test)]
+mod tests;
+
+use tch::{Device, Kind, Tensor};
+
+pub use cuda::{compiler_version, load as load_on_gpu};
+pub use ffi::{
+    cpu_capability, has_products, is_deterministic, mkl, one_dnn, peak_device_bytes, torch_version, use_malloc,
+};
+pub use tensor_bytes::bytes_of;
+
+/// Version of the kernels' results on a device. Every change that alters bits there increments it, so that a resume can
+/// report a change of version.
+pub fn version(device: Device) -> u32 {
+    if device.is_cuda() { 2 } else { 1 }
+}
+
+/// Numbers of heads of one token, whose queries, keys and values are adjacent: `[(heads + 2 kv_heads) * head_dim]`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(C)]
+pub struct Heads {
+    /// Number of query heads, a multiple of `kv_heads`: consecutive query heads share a head of keys and values.
+    pub heads: i64,
+    /// Number of heads of keys and of values.
+    pub kv_heads: i64,
+    /// Width of a head, an even number.
+    pub head_dim: i64,
+}
+
+/// The bounds of sequences, `i64[sequences + 1]`: sequence i has the rows from bound i to bound i + 1. Kernels read the
+/// bounds on the device. Code that loops over sequences reads them on the host, and need not wait for the device.
+#[derive(Debug)]
+pub struct CuSeqlens {
+    on_host: Vec<i64>,
+    on_device: Tensor,
+}
+
+impl CuSeqlens {
+    /// Creates the bounds on the host and on `device`.
+    pub fn new(bounds: &[i64], device: Device) -> CuSeqlens {
+        CuSeqlens { on_host: bounds.to_vec(), on_device: upload(&Tensor::from_slice(bounds), device) }
+    }
+
+    /// The same bounds, sharing the memory on the device.
+    pub fn shallow_clone(&self) -> CuSeqlens {
+        CuSeqlens { on_host: self.on_host.clone(), on_device: self.on_device.shallow_clone() }
+    }
+}
+
+/// The rows that attend to each other.
+#[derive(Clone, Copy, Debug)]
+pub struct Sequences<'a> {
+    /// The bounds of each sequence.
+    pub cu_seqlens: &'a CuSeqlens,
+    /// The length of the longest sequence, or more.
+    pub max_length: i64,
+}
+
+/// A parameter for AdamW. All tensors have its shape and are fp32, except `compute`.
+#[derive(Clone, Copy, Debug)]
+pub struct AdamWParameter<'a> {
+    /// The weights.
+    pub value: &'a Tensor,
+    /// Their gradient.
+    pub gradient: &'a Tensor,
+    /// Running average of the gradient.
+    pub exp_avg: &'a Tensor,
+    /// Running average of its square.
+    pub exp_avg_sq: &'a Tensor,
+    /// Receives a copy of the weights in bf16.
+    pub compute: Option<&'a Tensor>,
+    /// Decoupled weight decay.
+    pub weight_decay: f64,
+}
+
+/// Hyperparameters of one AdamW update.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct AdamWOptions {
+    /// Learning rate.
+    pub lr: f64,
+    /// Decay of the gradient's running average.
+    pub beta1: f64,
+    /// Decay of the squared gradient's running average.
+    pub beta2: f64,
+    /// Added to the denominator.
+    pub eps: f64,
+    /// Number of this update, from 1.
+    pub step: f64,
+    /// The factor by which the gradient is multiplied first.
+    pub clip: f64,
+}
+
+/// Results of [`rms_norm_backward`].
+#[derive(Debug)]
+pub struct RmsNormGradients {
+    /// Gradient of the input.
+    pub dx: Tensor,
+    /// `f32[width]`: gradient of the weight.
+    pub dweight: Tensor,
+    /// The norm's output, recomputed.
+    pub y: Tensor,
+}
+
+/// Calls an operation's kernel or its reference, depending on a device.
+macro_rules! on_device {
+    ($device:expr, $operation:ident($($argument:expr),*)) => {
+        match $device {
+            Device::Cpu => ffi::$operation($($argument),*),
+            Device::Cuda(index) => cuda::$operation(cuda::loaded(index), $($argument),*),
+            _ => reference::$operation($($argument),*),
+        }
+    };
+}
+
+/// The same, depending on the device of the first argument.
+macro_rules! by_device {
+    ($operation:ident($first:expr $(, $argument:expr)*)) => {
+        on_device!($first.device(), $operation($first $(, $argument)*))
+    };
+}
+
+/// The same for a product with `weight[out, in]`. Calls the reference also where the processor has no products of this
+/// type, or of these sizes.
+macro_rules! dispatch_gemm {
+    ($operation:ident($($argument:expr),*), $rows:expr, $weight:expr) => {
+        match multiplies($rows, $weight) {
+            true => ffi::$operation($($argument),*),
+            false => reference::$operation($($argument),*),
+        }
+    };
+}
+
+/// Whether there is a kernel that multiplies `rows` by `weight`, or by a matrix of its shape. Bf16 values are
+/// multiplied in pairs.
+fn multiplies(rows: &Tensor, weight: &Tensor) -> bool {
+    let kind = rows.kind();
+    let sizes_fit = kind == Kind::Float || weight.size().iter().all(|size| size % 2 == 0);
+    rows.device() == Device::Cpu && sizes_fit && rows.numel() > 0 && has_products(kind)
+}
+
+/// The sum of all rows of `x[rows, width]`, `f32[width]`: the gradient of a vector that is added to each row.
+pub fn column_sums(x: &Tensor) -> Tensor {
+    by_device!(column_sums(x))
+}
+
+/// Root-mean-square norm of each row, times `weight`, `f32[width]` (Zhang and Sennrich 2019). Returns the result and,
+/// for the backward pass, the factor of each row, `f32[rows]`.
+pub fn rms_norm(x: &Tensor, weight: &Tensor, eps: f64) -> (Tensor, Tensor) {
+    by_device!(rms_norm(x, weight, eps))
+}
+
+/// Gradients of [`rms_norm`]. `residual_gradient`, which flows around the norm, is added to the input's gradient.
+pub fn rms_norm_backward(
+    dy: &Tensor,
+    x: &Tensor,
+    weight: &Tensor,
+    rstd: &Tensor,
+    residual_gradient: Option<&Tensor>,
+) -> RmsNormGradients {
+    by_device!(rms_norm_backward(dy, x, weight, rstd, residual_gradient))
+}
+
+/// `silu(gate) * up` (Shazeer 2020) of `gate_up[rows, 2 width]`, which holds gate and up side by side.
+pub fn swiglu(gate_up: &Tensor) -> Tensor {
+    by_device!(swiglu(gate_up))
+}
+
+/// Gradient of [`swiglu`], and its recomputed output. The gradient reuses the memory of `gate_up`.
+pub fn swiglu_backward(dout: &Tensor, gate_up: Tensor) -> (Tensor, Tensor) {
+    let out = by_device!(swiglu_backward(dout, &gate_up));
+    (gate_up, out)
+}
+
+/// Rotates the queries and keys of `qkv[rows, width]` in place by their position (Su et al. 2021), which is the row
+/// modulo `length`. `cos` and `sin` are `f32[positions, head_dim / 2]`. The pairs are those of Hugging Face: `(x[i],
+/// x[i + head_dim / 2])`. `inverse` rotates back, as the gradient requires.
+pub fn rotary(qkv: &Tensor, cos: &Tensor, sin: &Tensor, length: i64, heads: Heads, inverse: bool) {
+    by_device!(rotary(qkv, cos, sin, length, heads, inverse));
+}
+
+/// Causal attention of every sequence to itself. Returns `[rows, heads * head_dim]` and the logarithms of the softmax's
+/// denominators, `f32[rows, heads]`. Memory is linear in the length of a sequence, except for fp32 on GPUs.
+pub fn attention(qkv: &Tensor, sequences: Sequences, heads: Heads) -> (Tensor, Tensor) {
+    by_device!(attention(qkv, sequences, heads))
+}
+
+/// Gradient of `qkv` through [`attention`], whose results were `out` and `lse`.
+pub fn attention_backward(
+    dout: &Tensor,
+    qkv: &Tensor,
+    (out, lse): (&Tensor, &Tensor),
+    sequences: Sequences,
+    heads: Heads,
+) -> Tensor {
+    by_device!(attention_backward(dout, qkv, (out, lse), sequences, heads))
+}
+
+/// The sum of the cross-entropies, in nats, of `logits`, `f32[rows, vocab]`, where `targets[rows]` is not negative:
+/// `f64[]`.
+pub fn cross_entropy(logits: &Tensor, targets: &Tensor) -> Tensor {
+    by_device!(cross_entropy(logits, targets, None, 1.0))
+}
+
+/// [`cross_entropy`], and the gradient of that sum times `scale` as `kind`; fp32 gradients reuse the memory of
+/// `logits`.
+pub fn cross_entropy_with_gradient(logits: Tensor, targets: &Tensor, scale: f64, kind: Kind) -> (Tensor, Tensor) {
+    let gradient = match kind {
+        Kind::Float => logits.shallow_clone(),
+        _ => Tensor::empty(logits.size(), (kind, logits.device())),
+    };
+    let loss = by_device!(cross_entropy(&logits, targets, Some(&gradient), scale));
+    (loss, gradient)
+}
+
+/// The sum of the squares of each of `tensors`, fp32 tensors on `device`: `f64[tensors]`.
+pub fn squared_norms(tensors: &[&Tensor], device: Device) -> Tensor {
+    on_device!(device, squared_norms(tensors))
+}
+
+/// Updates values and moments of parameters on `device` in place (Loshchilov and Hutter 2019).
+pub fn adamw(parameters: &[AdamWParameter], options: AdamWOptions, device: Device) {
+    on_device!(device, adamw(parameters, options));
+}
+
+/// `accumulator[token_ids[i]] += dy[i]`, summed in fp32: the gradient of an embedding's weight.
+pub fn accumulate_embedding(accumulator: &Tensor, token_ids: &Tensor, dy: &Tensor) {
+    match accumulator.device() {
+        Device::Cuda(index) => cuda::accumulate_embedding(cuda::loaded(index), accumulator, token_ids, dy),
+        _ => reference::accumulate_embedding(accumulator, token_ids, dy),
+    }
+}
+
+/// A copy of a host tensor on `device`, ordered after the work that the device has queued; the host does not wait for
+/// it.
+pub fn upload(tensor: &Tensor, device: Device) -> Tensor {
+    match device {
+        // libtorch keeps the pinned memory until the copy is done
+        Device::Cuda(_) => ffi::pin_memory(tensor).to_device_(device, tensor.kind(), true, false),
+        _ => tensor.to_device(device),
+    }
+}
+
+/// Bytes that a thread keeps for the operands of products with a weight `[outputs, inputs]` and its gradient: tiles of
+/// 64 columns of the weight, and 1,024 tokens of the input (`cpu/gemm.h`).
+pub fn packed_bytes(inputs: usize, outputs: usize, element: usize) -> usize {
+    (64 * inputs.max(outputs) + 1024 * (inputs + 64)) * element
+}
+
+/// `x[rows, in] weight[out, in]^T + residual[rows, out]`.
+pub fn linear(x: &Tensor, weight: &Tensor, residual: Option<&Tensor>) -> Tensor {
+    dispatch_gemm!(linear(x, weight, residual), x, weight)
+}
+
+/// Writes `x weight^T` to `y`, `f32[rows, out]`, for either type of the operands.
+pub fn linear_to_float(x: &Tensor, weight: &Tensor, y: &Tensor) {
+    match x.device() {
+        Device::Cuda(_) => cuda::linear_to_float(x, weight, y),
+        _ => dispatch_gemm!(linear_to_float(x, weight, y), x, weight),
+    }
+}
+
+/// Gradient of a linear layer's input: `dy[rows, out] weight[out, in]`.
+pub fn linear_backward(dy: &Tensor, weight: &Tensor) -> Tensor {
+    dispatch_gemm!(linear_backward(dy, weight), dy, weight)
+}
+
+/// `accumulator[out, in] += dy[rows, out]^T x[rows, in]`, summed in fp32 for either type of `dy` and `x`. This function
+/// sums every gradient of a linear layer's weight.
+pub fn accumulate_linear(accumulator: &Tensor, dy: &Tensor, x: &Tensor) {
+    match x.device() {
+        Device::Cuda(_) => cuda::accumulate_linear(accumulator, dy, x),
+        _ => dispatch_gemm!(accumulate_linear(accumulator, dy, x), x, accumulator),
+    }
+}

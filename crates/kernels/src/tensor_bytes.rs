@@ -1,0 +1,13 @@
+//! A tensor's memory as bytes.
+
+use tch::{Device, Tensor};
+
+/// The memory of a contiguous CPU tensor. Code that converts it to a reference must rule out conflicting reads and
+/// writes.
+pub fn bytes_of(tensor: &Tensor) -> *mut [u8] {
+    debug_assert!(tensor.is_contiguous() && tensor.device() == Device::Cpu);
+    let bytes = tensor.numel() * tensor.kind().elt_size_in_bytes();
+    // an empty tensor has no memory: its pointer is null, which no reference may be
+    let start = if bytes == 0 { std::ptr::dangling_mut() } else { tensor.data_ptr().cast() };
+    std::ptr::slice_from_raw_parts_mut(start, bytes)
+}

@@ -1,0 +1,409 @@
+//! Tests of the GPU operations against the reference ones, on the host. The launch code is the one that a GPU runs, and
+//! `cuda/host.h` simulates a block's threads.
+
+use std::ffi::{CStr, c_char, c_void};
+use std::path::Path;
+use std::process::Command;
+use std::ptr::{from_ref, null_mut};
+use std::sync::{Mutex, OnceLock, PoisonError};
+
+use libloading::Library;
+
+use super::*;
+use crate::cuda::{self as operations, Grid, KERNELS, Launcher, SOURCES};
+
+type Kernel = unsafe extern "C" fn(u32, u32, u32, *const *mut c_void, bool) -> *const c_char;
+
+/// The kernels, compiled for the host.
+struct Host {
+    library: &'static Library,
+    max_blocks: u32,
+    /// Whether the threads of a block run in the opposite order.
+    backwards: bool,
+}
+
+impl Host {
+    /// Compiles all sources, without the `removed`-th of their shared barriers if it is set.
+    fn compile(removed: Option<usize>) -> Library {
+        let folder = tempfile::tempdir().unwrap();
+        let host = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/cuda/host.h");
+        std::fs::copy(host, folder.path().join("host.h")).unwrap();
+        let mut main = String::new();
+        for file in &SOURCES {
+            let mut text = file.text.to_owned();
+            if let (true, Some(removed)) = (file.name == "block.cuh", removed) {
+                let (at, barrier) = text.match_indices("__syncthreads();").nth(removed).unwrap();
+                text.replace_range(at..at + barrier.len(), "");
+            }
+            std::fs::write(folder.path().join(file.name), text).unwrap();
+            if file.name.ends_with(".cu") {
+                main += &format!("#include \"{}\"\n", file.name);
+            }
+        }
+        let (source, library) = (folder.path().join("kernels.cpp"), folder.path().join("kernels.so"));
+        std::fs::write(&source, main).unwrap();
+        let flags = ["-std=c++17", "-O1", "-ffp-contract=off", "-shared", "-fPIC"];
+        let mut compiler = Command::new("c++");
+        assert!(compiler.args(flags).arg(&source).arg("-o").arg(&library).status().unwrap().success());
+        // SAFETY: a library of functions without initialisers.
+        unsafe { Library::new(&library) }.unwrap()
+    }
+
+    /// A host with fewer blocks than rows, so that each block takes several rows.
+    fn forwards() -> Host {
+        static LIBRARY: OnceLock<Library> = OnceLock::new();
+        Host { library: LIBRARY.get_or_init(|| Host::compile(None)), max_blocks: 3, backwards: false }
+    }
+
+    /// A host with as many blocks as requested, whose threads run in the opposite order.
+    fn backwards() -> Host {
+        Host { max_blocks: 1 << 20, backwards: true, ..Host::forwards() }
+    }
+}
+
+impl Launcher for Host {
+    fn device(&self) -> Device {
+        Device::Cpu
+    }
+
+    fn max_blocks(&self) -> u32 {
+        self.max_blocks
+    }
+
+    fn empty(&self, size: &[i64], kind: Kind) -> Tensor {
+        guarded(&Tensor::full(size, f64::NAN, (kind, Device::Cpu)))
+    }
+
+    fn upload(&self, table: &[i64]) -> Tensor {
+        guarded(&Tensor::from_slice(table))
+    }
+
+    #[track_caller]
+    unsafe fn launch(&self, kernel: &str, Grid { x, y, threads }: Grid, arguments: &mut [*mut c_void]) {
+        // the fault handler is per process, and serves one kernel at a time
+        static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+        assert!(KERNELS.contains(&kernel), "{kernel} is not in the list of kernels");
+        assert!(x > 0 && (1..=65_535).contains(&y) && threads.is_multiple_of(32) && (32..=512).contains(&threads));
+        let failure = {
+            let _lock = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
+            // SAFETY: every kernel has this type on the host, and the caller guarantees its arguments.
+            unsafe {
+                let function = self.library.get::<Kernel>(kernel.as_bytes()).unwrap();
+                let failure = function(x, y, threads, arguments.as_ptr(), self.backwards);
+                (!failure.is_null()).then(|| CStr::from_ptr(failure).to_string_lossy().into_owned())
+            }
+        };
+        if let Some(failure) = failure {
+            panic!("{failure}");
+        }
+    }
+}
+
+/// A copy of `tensor` that ends where accessible memory ends: an access after it faults. The copy stays for the whole
+/// test.
+fn guarded(tensor: &Tensor) -> Tensor {
+    let (page, bytes) = (4096, tensor.numel() * tensor.kind().elt_size_in_bytes());
+    let data = bytes.next_multiple_of(page);
+    // SAFETY: the mapping is new and stays; the tensor has the last `bytes` of its accessible part.
+    unsafe {
+        let map =
+            libc::mmap(null_mut(), data + 2 * page, libc::PROT_NONE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1, 0);
+        let begin = map.cast::<u8>().add(page);
+        assert!(map != libc::MAP_FAILED && (data == 0 || libc::mprotect(begin.cast(), data, 3) == 0));
+        let at = begin.add(data - bytes);
+        let options = (tensor.kind(), Device::Cpu);
+        let strides: Vec<i64> = (0..tensor.dim()).map(|d| tensor.size()[d + 1..].iter().product()).collect();
+        let mut copy = Tensor::from_blob(at, &tensor.size(), &strides, options.0, options.1);
+        copy.copy_(tensor);
+        copy
+    }
+}
+
+/// The results of an operation. Asserts that neither the order of threads nor the number of blocks changes them.
+#[track_caller]
+fn in_any_order<const N: usize>(operation: impl Fn(&dyn Launcher) -> [Tensor; N]) -> [Tensor; N] {
+    let [results, others] = [Host::forwards(), Host::backwards()].map(|host| operation(&host));
+    for (result, other) in results.iter().zip(&others) {
+        let bits = |tensor: &Tensor| list(tensor).into_iter().map(f64::to_bits).collect::<Vec<_>>();
+        assert!(bits(result) == bits(other), "another order gives other bits");
+    }
+    results
+}
+
+const KINDS: [Kind; 2] = [Kind::Float, Kind::BFloat16];
+
+#[test]
+fn swiglu_is_as_the_reference() {
+    for kind in KINDS {
+        for (rows, width) in [(1, 1), (7, 33), (5, 256), (0, 3), (9, 700), (2, 4500), (2, 4504)] {
+            let gate_up = guarded(&(values(&[rows, 2 * width], kind, 1) * 3.0));
+            let dout = guarded(&values(&[rows, width], kind, 2));
+            let [out] = in_any_order(|on| [operations::swiglu(on, &gate_up)]);
+            assert_close("out", &out, &reference::swiglu(&gate_up), tolerance(kind));
+            let [out, dgate_up] = in_any_order(|on| {
+                let gate_up = guarded(&gate_up);
+                [operations::swiglu_backward(on, &dout, &gate_up), gate_up]
+            });
+            let reference = gate_up.copy();
+            assert_close("out again", &out, &reference::swiglu_backward(&dout, &reference), tolerance(kind));
+            assert_close("dgate_up", &dgate_up, &reference, tolerance(kind));
+        }
+    }
+}
+
+#[test]
+fn rotary_is_as_the_reference() {
+    for kind in KINDS {
+        for (rows, length, half, inverse) in
+            [(6i64, 3i64, 5i64, false), (9, 9, 32, true), (1, 1, 1, false), (4, 2, 20, false)]
+        {
+            let heads = Heads { heads: 4, kv_heads: 2, head_dim: 2 * half };
+            let qkv = values(&[rows, 8 * heads.head_dim], kind, 3);
+            let [cos, sin] = [4, 5].map(|seed| guarded(&values(&[length, half], Kind::Float, seed)));
+            let [rotated] = in_any_order(|on| {
+                let qkv = guarded(&qkv);
+                operations::rotary(on, &qkv, &cos, &sin, length, heads, inverse);
+                [qkv]
+            });
+            reference::rotary(&qkv, &cos, &sin, length, heads, inverse);
+            assert_close("qkv", &rotated, &qkv, tolerance(kind));
+        }
+    }
+}
+
+#[test]
+fn rms_norm_is_as_the_reference() {
+    let shapes = [(11, 77), (5, 64), (1, 1), (0, 4), (150, 33), (3, 2500), (18, 4500), (2, 9000)];
+    for (kind, (rows, width)) in KINDS.into_iter().flat_map(|kind| shapes.map(|shape| (kind, shape))) {
+        let [dy, x, residual] = [1, 2, 3].map(|seed| guarded(&values(&[rows, width], kind, seed)));
+        let weight = guarded(&values(&[width], Kind::Float, 4));
+        let [y, rstd] = in_any_order(|on| operations::rms_norm(on, &x, &weight, 1e-5).into());
+        let (expected_y, expected_rstd) = reference::rms_norm(&x, &weight, 1e-5);
+        assert_close("y", &y, &expected_y, tolerance(kind));
+        assert_close("rstd", &rstd, &expected_rstd, tolerance(Kind::Float));
+        for residual in [None, Some(&residual)] {
+            let [dx, dweight, y] = in_any_order(|on| {
+                let RmsNormGradients { dx, dweight, y } =
+                    operations::rms_norm_backward(on, &dy, &x, &weight, &rstd, residual);
+                [dx, dweight, y]
+            });
+            let expected = reference::rms_norm_backward(&dy, &x, &weight, &rstd, residual);
+            // an element is a difference of terms of the factor's size
+            let scale = expected_rstd.numel().min(1) as f64 * list(&expected_rstd).into_iter().fold(1.0, f64::max);
+            assert_close_to_scale("dx", &dx, &expected.dx, tolerance(kind), 4.0 * scale);
+            assert_close("y again", &y, &expected.y, tolerance(kind));
+            assert_close_to_scale("dweight", &dweight, &expected.dweight, 1e-5, (rows as f64).sqrt());
+        }
+    }
+}
+
+#[test]
+fn cross_entropy_is_as_the_reference() {
+    for (kind, rows, vocab) in [
+        (Kind::Float, 7, 1),
+        (Kind::Float, 8, 99),
+        (Kind::BFloat16, 5, 3000),
+        (Kind::Float, 0, 4),
+        (Kind::BFloat16, 4, 9000),
+    ] {
+        let logits = guarded(&(values(&[rows, vocab], Kind::Float, 1) * 4.0));
+        let target = |row: i64| if row % 3 == 1 { -100 } else { row * 7919 % vocab };
+        let targets = guarded(&Tensor::from_slice(&(0..rows).map(target).collect::<Vec<_>>()));
+        let nothing = guarded(&Tensor::full([rows, vocab], f64::NAN, (kind, Device::Cpu)));
+        let [loss, gradient] = in_any_order(|on| {
+            let gradient = guarded(&nothing);
+            [operations::cross_entropy(on, &logits, &targets, Some(&gradient), 0.25), gradient]
+        });
+        let reference = Tensor::zeros([rows, vocab], (kind, Device::Cpu));
+        let expected_loss = reference::cross_entropy(&logits, &targets, Some(&reference), 0.25);
+        assert_close_to_scale("loss", &loss, &expected_loss, tolerance(Kind::Float), 10.0);
+        assert_close_to_scale("dlogits", &gradient, &reference, tolerance(kind), 0.25);
+        let [alone] = in_any_order(|on| [operations::cross_entropy(on, &logits, &targets, None, 1.0)]);
+        assert_eq!(list(&alone), list(&loss));
+        if kind == Kind::Float {
+            let [in_place] = in_any_order(|on| {
+                let logits = guarded(&logits);
+                let _ = operations::cross_entropy(on, &logits, &targets, Some(&logits), 0.25);
+                [logits]
+            });
+            assert_eq!(list(&in_place), list(&gradient));
+        }
+    }
+}
+
+/// Logits of which whole groups are minus infinity, and one is not a number.
+#[test]
+fn cross_entropy_of_logits_that_are_not_finite_is_as_the_reference() {
+    let (rows, vocab) = (3, 40);
+    let logits = values(&[rows, vocab], Kind::Float, 1);
+    let _ = logits.narrow(0, 0, 2).narrow(1, 8, 24).fill_(f64::NEG_INFINITY);
+    let _ = logits.narrow(0, 1, 1).narrow(1, 9, 1).fill_(f64::NAN);
+    let (logits, targets) = (guarded(&logits), guarded(&Tensor::from_slice(&[0i64, 1, 2])));
+    let [gradient, expected] = [0; 2].map(|_| Tensor::zeros([rows, vocab], (Kind::Float, Device::Cpu)));
+    let [loss, gradient] = in_any_order(|on| {
+        let gradient = guarded(&gradient);
+        [operations::cross_entropy(on, &logits, &targets, Some(&gradient), 0.25), gradient]
+    });
+    let expected_loss = reference::cross_entropy(&logits, &targets, Some(&expected), 0.25);
+    assert_close("loss", &loss, &expected_loss, 1e-6);
+    assert_close_to_scale("dlogits", &gradient, &expected, tolerance(Kind::Float), 0.25);
+}
+
+#[test]
+fn sums_are_as_the_reference() {
+    for (kind, rows, width) in
+        [(Kind::Float, 10, 70), (Kind::BFloat16, 200, 5), (Kind::Float, 0, 3), (Kind::Float, 40_000, 3)]
+    {
+        let x = guarded(&values(&[rows, width], kind, 1));
+        let [sums] = in_any_order(|on| [operations::column_sums(on, &x)]);
+        assert_close_to_scale("column sums", &sums, &reference::column_sums(&x), 1e-6, rows as f64);
+    }
+    let lists = [1000, 0, 1, 65, 40_000].map(|size| guarded(&values(&[size], Kind::Float, 2)));
+    let lists = lists.each_ref();
+    let [norms] = in_any_order(|on| [operations::squared_norms(on, &lists)]);
+    assert_close("norms", &norms, &reference::squared_norms(&lists), 1e-14);
+    let [alone] = in_any_order(|on| [operations::squared_norms(on, &[lists[3]])]);
+    assert_eq!(list(&alone)[0], list(&norms)[3], "a norm depends on the lists beside it");
+    assert_eq!(operations::squared_norms(&Host::forwards(), &[]).size(), [0]);
+}
+
+#[test]
+fn an_update_of_a_list_of_parameters_is_as_the_reference() {
+    type Stored = ([Tensor; 4], Option<Tensor>, f64);
+    let stored = || -> Vec<Stored> {
+        let sizes = [(200i64, 0.1, true), (1, 0.0, false), (0, 0.1, true), (3300, 0.1, false)];
+        let parameter = |(size, weight_decay, has_compute): (i64, f64, bool)| {
+            let [value, gradient, exp_avg] = [1, 2, 3].map(|seed| guarded(&values(&[size], Kind::Float, seed)));
+            let exp_avg_sq = guarded(&values(&[size], Kind::Float, 4).square());
+            let compute = guarded(&Tensor::zeros([size], (Kind::BFloat16, Device::Cpu)));
+            ([value, gradient, exp_avg, exp_avg_sq], has_compute.then_some(compute), weight_decay)
+        };
+        sizes.map(parameter).into()
+    };
+    fn parameter(([value, gradient, exp_avg, exp_avg_sq], compute, weight_decay): &Stored) -> AdamWParameter<'_> {
+        let compute = compute.as_ref();
+        AdamWParameter { value, gradient, exp_avg, exp_avg_sq, compute, weight_decay: *weight_decay }
+    }
+    let parameters = |stored: &'_ [Stored], update: &dyn Fn(&[AdamWParameter])| {
+        update(&stored.iter().map(parameter).collect::<Vec<_>>());
+    };
+    let options = AdamWOptions { lr: 1e-2, beta1: 0.9, beta2: 0.95, eps: 1e-8, step: 3.0, clip: 0.5 };
+    let all = |stored: &[Stored], kind: Kind| {
+        let tensors = stored.iter().flat_map(|(tensors, compute, _)| tensors.iter().chain(compute));
+        Tensor::cat(&tensors.filter(|tensor| tensor.kind() == kind).collect::<Vec<_>>(), 0)
+    };
+    let updated = in_any_order(|on| {
+        let stored = stored();
+        parameters(&stored, &|list| operations::adamw(on, list, options));
+        KINDS.map(|kind| all(&stored, kind))
+    });
+    let expected = stored();
+    parameters(&expected, &|list| reference::adamw(list, options));
+    for (kind, updated) in KINDS.into_iter().zip(updated) {
+        assert_close("update", &updated, &all(&expected, kind), tolerance(kind));
+    }
+    operations::adamw(&Host::forwards(), &[], options);
+}
+
+#[test]
+fn the_gradient_of_an_embedding_is_as_the_reference() {
+    for (kind, width) in [(Kind::Float, 70), (Kind::BFloat16, 70), (Kind::Float, 1), (Kind::BFloat16, 2500)] {
+        let ids = guarded(&Tensor::from_slice(&[3i64, 0, 3, 5, 3, 0, 1, 5, 3]));
+        let dy = guarded(&values(&[9, width], kind, 1));
+        let start = values(&[6, width], Kind::Float, 2);
+        let [sum] = in_any_order(|on| {
+            let accumulator = guarded(&start);
+            operations::accumulate_embedding(on, &accumulator, &ids, &dy);
+            [accumulator]
+        });
+        reference::accumulate_embedding(&start, &ids, &dy);
+        // on one thread libtorch adds in the order of the rows, too
+        assert_eq!(list(&sum), list(&start));
+    }
+}
+
+/// Tokens whose rows are in several pieces: they begin and end at the bounds of pieces, and between them.
+#[test]
+fn frequent_tokens_add_to_an_embedding_by_pieces() {
+    let counts: [usize; 8] = [64, 1, 63, 200, 20, 108, 0, 3];
+    let ids: Vec<i64> = counts.iter().zip(0..).flat_map(|(&count, id)| vec![id; count]).collect();
+    let shuffled: Vec<i64> = (0..ids.len()).map(|at| ids[at * 7919 % ids.len()]).collect();
+    for (ids, (kind, width)) in [&ids, &shuffled].into_iter().flat_map(|ids| KINDS.map(|kind| (ids, (kind, 21)))) {
+        let (tokens, rows) = (ids.len() as i64, counts.len() as i64);
+        let (token_ids, dy) = (guarded(&Tensor::from_slice(ids)), guarded(&values(&[tokens, width], kind, 1)));
+        let start = values(&[rows, width], Kind::Float, 2);
+        let [sum] = in_any_order(|on| {
+            let accumulator = guarded(&start);
+            operations::accumulate_embedding(on, &accumulator, &token_ids, &dy);
+            [accumulator]
+        });
+        reference::accumulate_embedding(&start, &token_ids, &dy);
+        assert_close_to_scale("sum", &sum, &start, 1e-6, 20.0);
+    }
+}
+
+/// The panic message of a computation.
+fn failure(run: impl FnOnce()) -> Option<String> {
+    let panic = std::panic::catch_unwind(std::panic::AssertUnwindSafe(run)).err()?;
+    panic.downcast_ref::<String>().cloned().or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_owned()))
+}
+
+#[test]
+fn an_access_outside_of_a_buffer_is_told() {
+    let (gate_up, out) = (guarded(&values(&[2, 6], Kind::Float, 1)), guarded(&values(&[2, 3], Kind::Float, 1)));
+    let (gate_up, out, rows, width) = (gate_up.data_ptr(), out.data_ptr(), 3i64, 3i64);
+    let address = |value: *const c_void| value.cast_mut();
+    let arguments = [from_ref(&gate_up).cast(), from_ref(&out).cast(), from_ref(&rows).cast(), from_ref(&width).cast()];
+    let grid = Grid { x: 1, y: 1, threads: 64 };
+    // SAFETY: the memory has one row too few, but the launcher notices that before it uses the memory.
+    let told = failure(|| unsafe { Host::forwards().launch("swiglu_f32", grid, &mut arguments.map(address)) });
+    let told = told.expect("nothing is told");
+    assert!(told.starts_with("swiglu_f32: a thread reads or writes outside of a buffer"), "{told}");
+}
+
+#[test]
+fn what_does_not_fit_is_not_launched() {
+    let host = Host::forwards();
+    let (x, weight) = (values(&[3, 4], Kind::Float, 1), values(&[5], Kind::Float, 1));
+    assert!(
+        failure(|| drop(operations::rms_norm(&host, &x, &weight, 1e-5)))
+            .unwrap()
+            .starts_with("shapes do not fit [3, 4]")
+    );
+    assert!(
+        failure(|| drop(operations::swiglu(&host, &x.tr())))
+            .unwrap()
+            .starts_with("a kernel takes contiguous Float tensors")
+    );
+}
+
+/// Removes each barrier in turn: with some order of threads the results differ. The last barrier separates two
+/// consecutive maxima, which no kernel has.
+#[test]
+fn each_barrier_is_needed() {
+    let (x, weight) = (values(&[11, 770], Kind::Float, 1), values(&[770], Kind::Float, 2));
+    let targets = Tensor::from_slice(&(0..11).collect::<Vec<i64>>());
+    for removed in 0..3 {
+        let library = Box::leak(Box::new(Host::compile(Some(removed))));
+        let results = |backwards| {
+            let host = Host { library, max_blocks: 3, backwards };
+            let mut results = Vec::new();
+            let told = failure(|| {
+                let (y, rstd) = operations::rms_norm(&host, &x, &weight, 1e-5);
+                let dlogits = x.zeros_like();
+                let loss = operations::cross_entropy(&host, &(&x * 4.0), &targets, Some(&dlogits), 1.0);
+                results.extend([y, rstd, loss, dlogits]);
+            });
+            (told, results)
+        };
+        let dlogits = x.zeros_like();
+        let (y, rstd) = reference::rms_norm(&x, &weight, 1e-5);
+        let loss = reference::cross_entropy(&(&x * 4.0), &targets, Some(&dlogits), 1.0);
+        let expected = [y, rstd, loss, dlogits];
+        let is_right = |(told, results): (Option<String>, Vec<Tensor>)| {
+            let near = |(a, b): (f64, f64)| (a - b).abs() <= 1e-4;
+            told.is_none() && results.iter().zip(&expected).all(|(a, b)| list(a).into_iter().zip(list(b)).all(near))
+        };
+        assert!(![false, true].into_iter().all(|backwards| is_right(results(backwards))), "{removed} is not missed");
+    }
+}

@@ -1,0 +1,158 @@
+//! Tests of GPU results against the reference operations on the same GPU: kernels, flash attention and products, by the
+//! same calls that layers make. `make gpu` runs them; without a GPU only the error messages are tested.
+
+use std::os::unix::fs::symlink;
+use std::process::Command;
+
+use super::*;
+
+pub(super) const GPU: Device = Device::Cuda(0);
+const KINDS: [Kind; 2] = [Kind::Float, Kind::BFloat16];
+
+/// Makes the GPU usable.
+///
+/// # Panics
+/// If there is none.
+pub(super) fn begin() {
+    crate::device::cuda_devices().unwrap();
+    load_on_gpu(0).unwrap();
+}
+
+fn on_gpu(shape: &[i64], kind: Kind, seed: u64) -> Tensor {
+    values(shape, kind, seed).to_device(GPU)
+}
+
+#[test]
+#[ignore = "needs a GPU: see `make gpu`"]
+fn kernels_are_as_the_reference() {
+    begin();
+    for (kind, (rows, width)) in
+        KINDS.into_iter().flat_map(|kind| [(1, 1), (1000, 333), (4096, 2048)].map(|s| (kind, s)))
+    {
+        let [x, dy, residual] = [1, 2, 3].map(|seed| on_gpu(&[rows, width], kind, seed));
+        let weight = on_gpu(&[width], Kind::Float, 4);
+        let ((y, rstd), (expected_y, expected_rstd)) =
+            (rms_norm(&x, &weight, 1e-5), reference::rms_norm(&x, &weight, 1e-5));
+        assert_close("y", &y, &expected_y, tolerance(kind));
+        assert_close("rstd", &rstd, &expected_rstd, tolerance(Kind::Float));
+        let kernel = rms_norm_backward(&dy, &x, &weight, &rstd, Some(&residual));
+        let reference = reference::rms_norm_backward(&dy, &x, &weight, &rstd, Some(&residual));
+        // of a row of one column, the terms of dx cancel
+        assert_close_to_scale("dx", &kernel.dx, &reference.dx, tolerance(kind), 1.0);
+        assert_close("y again", &kernel.y, &reference.y, tolerance(kind));
+        assert_close_to_scale("dweight", &kernel.dweight, &reference.dweight, 1e-5, (rows as f64).sqrt());
+        assert_close_to_scale("column sums", &column_sums(&x), &reference::column_sums(&x), 1e-6, rows as f64);
+        let gate_up = on_gpu(&[rows, 2 * width], kind, 5);
+        assert_close("SwiGLU", &swiglu(&gate_up), &reference::swiglu(&gate_up), tolerance(kind));
+        let again = gate_up.copy();
+        let (expected_out, (dgate_up, out)) = (reference::swiglu_backward(&dy, &again), swiglu_backward(&dy, gate_up));
+        assert_close("SwiGLU again", &out, &expected_out, tolerance(kind));
+        assert_close("dgate_up", &dgate_up, &again, tolerance(kind));
+        let targets = Tensor::from_slice(
+            &(0..rows).map(|row| if row % 3 == 1 { -100 } else { row % width }).collect::<Vec<i64>>(),
+        );
+        let (logits, targets) = (x.to_kind(Kind::Float), targets.to_device(GPU));
+        let dlogits = Tensor::zeros([rows, width], (kind, GPU));
+        let expected_loss = reference::cross_entropy(&logits, &targets, Some(&dlogits), 0.25);
+        let (loss, gradient) = cross_entropy_with_gradient(logits, &targets, 0.25, kind);
+        assert_close_to_scale("loss", &loss, &expected_loss, tolerance(Kind::Float), 10.0 * rows as f64);
+        assert_close_to_scale("dlogits", &gradient, &dlogits, tolerance(kind), 0.25);
+        let ids = Tensor::from_slice(&(0..rows).map(|row| row * 7919 % 50).collect::<Vec<i64>>()).to_device(GPU);
+        let [sum, expected_sum] = [6, 6].map(|seed| on_gpu(&[50, width], Kind::Float, seed));
+        accumulate_embedding(&sum, &ids, &dy);
+        reference::accumulate_embedding(&expected_sum, &ids, &dy);
+        assert_close_to_scale("embedding", &sum, &expected_sum, 1e-5, (rows as f64).sqrt());
+        let lists = [&sum, &weight];
+        assert_close("norms", &squared_norms(&lists, GPU), &reference::squared_norms(&lists), 1e-12);
+    }
+}
+
+#[test]
+#[ignore = "needs a GPU: see `make gpu`"]
+fn adamw_and_rotary_are_as_the_reference() {
+    begin();
+    let update = |update: &dyn Fn(&[AdamWParameter], AdamWOptions)| {
+        let [value, gradient, exp_avg] = [1, 2, 3].map(|seed| on_gpu(&[300, 70], Kind::Float, seed));
+        let (exp_avg_sq, compute) =
+            (on_gpu(&[300, 70], Kind::Float, 4).square(), Tensor::zeros([300, 70], (Kind::BFloat16, GPU)));
+        let (value, gradient, exp_avg, exp_avg_sq) = (&value, &gradient, &exp_avg, &exp_avg_sq);
+        let parameter =
+            AdamWParameter { value, gradient, exp_avg, exp_avg_sq, compute: Some(&compute), weight_decay: 0.1 };
+        update(&[parameter], AdamWOptions { lr: 1e-2, beta1: 0.9, beta2: 0.95, eps: 1e-8, step: 3.0, clip: 0.5 });
+        [value.copy(), exp_avg.copy(), exp_avg_sq.copy(), compute]
+    };
+    let (kernel, reference) = (update(&|list, options| adamw(list, options, GPU)), update(&reference::adamw));
+    for (kernel, reference) in kernel.iter().zip(&reference) {
+        assert_close("update", kernel, reference, tolerance(kernel.kind()));
+    }
+    for kind in KINDS {
+        let heads = Heads { heads: 4, kv_heads: 2, head_dim: 64 };
+        let [qkv, reference] = [1, 1].map(|seed| on_gpu(&[60, 512], kind, seed));
+        let [cos, sin] = [2, 3].map(|seed| on_gpu(&[30, 32], Kind::Float, seed));
+        rotary(&qkv, &cos, &sin, 30, heads, true);
+        reference::rotary(&reference, &cos, &sin, 30, heads, true);
+        assert_close("qkv", &qkv, &reference, tolerance(kind));
+    }
+}
+
+#[test]
+#[ignore = "needs a GPU: see `make gpu`"]
+fn attention_is_as_the_reference_and_has_the_same_bits_again() {
+    begin();
+    let bounds = CuSeqlens::new(&[0, 1, 200, 200, 712], GPU);
+    let sequences = Sequences { cu_seqlens: &bounds, max_length: 600 };
+    for (kind, head_dim) in [(Kind::BFloat16, 64), (Kind::BFloat16, 128), (Kind::BFloat16, 12), (Kind::Float, 64)] {
+        let heads = Heads { heads: 8, kv_heads: 2, head_dim };
+        let (qkv, dout) = (on_gpu(&[712, 12 * head_dim], kind, 1), on_gpu(&[712, 8 * head_dim], kind, 2));
+        let both = || {
+            let (out, lse) = attention(&qkv, sequences, heads);
+            let dqkv = attention_backward(&dout, &qkv, (&out, &lse), sequences, heads);
+            [out, lse, dqkv]
+        };
+        let (out, lse) = reference::attention(&qkv, sequences, heads);
+        let dqkv = reference::attention_backward(&dout, &qkv, (&out, &lse), sequences, heads);
+        let ([ours, lses, gradient], again) = (both(), both());
+        assert_close("out", &ours, &out, 3.0 * tolerance(kind));
+        assert_close("lse", &lses, &lse, 1e-4);
+        assert_close("dqkv", &gradient, &dqkv, 3.0 * tolerance(kind));
+        for (first, again) in [ours, lses, gradient].iter().zip(&again) {
+            assert!(list(first) == list(again), "a second time there are other bits");
+        }
+    }
+}
+
+#[test]
+#[ignore = "needs a GPU: see `make gpu`"]
+fn products_are_summed_in_fp32() {
+    begin();
+    for kind in KINDS {
+        let (dy, x) = (on_gpu(&[1000, 192], kind, 1), on_gpu(&[1000, 320], kind, 2));
+        let accumulator = on_gpu(&[192, 320], Kind::Float, 3);
+        let double = |tensor: &Tensor| tensor.to_kind(Kind::Double);
+        let exact = double(&accumulator) + double(&dy).tr().matmul(&double(&x));
+        accumulate_linear(&accumulator, &dy, &x);
+        assert_close("accumulator", &double(&accumulator), &exact, 2e-6);
+        let (weight, y) = (on_gpu(&[500, 320], kind, 4), Tensor::zeros([1000, 500], (Kind::Float, GPU)));
+        linear_to_float(&x, &weight, &y);
+        assert_close("y", &double(&y), &double(&x).matmul(&double(&weight).tr()), 2e-6);
+    }
+}
+
+/// Runs in a process whose loader finds another library under the driver's name.
+#[test]
+fn a_gpu_that_can_t_get_the_kernels_is_told() {
+    const IN_CHILD: &str = "STAGECOACH_WITHOUT_DRIVER";
+    if std::env::var_os(IN_CHILD).is_some() {
+        let told = load_on_gpu(0).unwrap_err().to_string();
+        assert_eq!(told, "there is no usable NVIDIA driver: libcuda.so.1 has no cuInit");
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    symlink(c_library(), folder.path().join("libcuda.so.1")).unwrap();
+    let mut child = Command::new(std::env::current_exe().unwrap());
+    let test = "tests::gpu::a_gpu_that_can_t_get_the_kernels_is_told";
+    let child = child.args([test, "--exact", "--nocapture"]).env(IN_CHILD, "1").env("LD_LIBRARY_PATH", folder.path());
+    let output = child.output().unwrap();
+    let said = format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success() && said.contains("1 passed"), "{said}");
+}

@@ -1,0 +1,133 @@
+//! Tests of the kernels with NVIDIA's own compiler, for the GPUs that they support, and of the errors without it. They
+//! need no GPU.
+
+use std::collections::BTreeMap;
+use std::os::unix::fs::symlink;
+use std::path::PathBuf;
+use std::process::Command;
+
+use super::c_library;
+use crate::cuda::{KERNELS, Nvrtc, NvrtcError, SOURCES, SourceFile};
+
+/// The variable that names the folder of NVRTC.
+const FOLDER: &str = "STAGECOACH_NVRTC";
+
+fn folder() -> PathBuf {
+    let folder = std::env::var_os(FOLDER).map(PathBuf::from);
+    folder.unwrap_or_else(|| panic!("{FOLDER} names no folder: run `make nvrtc`, and set it to what that prints"))
+}
+
+/// The resources of a kernel, by the assembler's report.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Resources {
+    registers: u32,
+    spilled_bytes: u32,
+}
+
+/// The number before `unit`, such as 40 in "Used 40 registers, used 1 barriers".
+fn number_before(line: &str, unit: &str) -> Option<u32> {
+    line.split(unit).next()?.rsplit(' ').next()?.parse().ok()
+}
+
+/// The kernels in a log, with their resources.
+fn resources(log: &str) -> BTreeMap<&str, Resources> {
+    let mut kernels = BTreeMap::new();
+    let mut current = None;
+    for line in log.lines() {
+        if let Some((_, rest)) = line.split_once("Compiling entry function '") {
+            current = rest.split('\'').next();
+        }
+        let Some(kernel) = current else { continue };
+        let of_kernel: &mut Resources = kernels.entry(kernel).or_default();
+        for unit in [" bytes spill stores", " bytes spill loads"].into_iter().filter(|unit| line.contains(unit)) {
+            of_kernel.spilled_bytes += number_before(line, unit).unwrap();
+        }
+        if line.contains(" registers") {
+            of_kernel.registers = number_before(line, " registers").unwrap();
+        }
+    }
+    kernels
+}
+
+#[test]
+fn the_report_of_the_assembler_is_understood() {
+    let log = "ptxas info    : Compiling entry function 'one' for 'sm_90'\n\
+               ptxas         .     8 bytes stack frame, 4 bytes spill stores, 12 bytes spill loads\n\
+               ptxas info    : Used 40 registers, used 1 barriers, 256 bytes smem\n";
+    assert_eq!(resources(log), BTreeMap::from([("one", Resources { registers: 40, spilled_bytes: 16 })]));
+}
+
+/// With 512 threads, a block has 128 registers for each thread.
+#[test]
+fn every_kernel_is_compiled_for_every_architecture_without_spills() {
+    let nvrtc = Nvrtc::open(Some(&folder())).unwrap();
+    for architecture in ["sm_80", "sm_90", "sm_100"] {
+        let compiled = nvrtc.compile(&SOURCES, architecture).unwrap();
+        assert!(compiled.cubin.starts_with(b"\x7fELF"));
+        let resources = resources(&compiled.log);
+        println!("NVRTC {} for {architecture}:", nvrtc.version());
+        for (kernel, Resources { registers, spilled_bytes }) in &resources {
+            println!("  {kernel:24} {registers:3} registers, {spilled_bytes} bytes spilled");
+        }
+        assert!(resources.keys().copied().eq(KERNELS), "{:?} are listed, {:?} compiled", KERNELS, resources.keys());
+        let fits = |resources: &Resources| (1..=128).contains(&resources.registers) && resources.spilled_bytes == 0;
+        assert!(resources.values().all(fits), "for {architecture} some take too much");
+    }
+}
+
+/// The elementwise kernels are as fast as memory only if a thread moves 16 bytes at a time.
+#[test]
+fn rows_are_read_and_written_in_vectors() {
+    let ptx = Nvrtc::open(Some(&folder())).unwrap().ptx(&SOURCES, "compute_90").unwrap();
+    let kernels: BTreeMap<&str, &str> =
+        ptx.split(".entry ").skip(1).filter_map(|text| Some((text.split('(').next()?.trim(), text))).collect();
+    assert!(kernels.keys().copied().eq(KERNELS));
+    // the others have tables or double precision, or are measured to be as fast as memory
+    let in_vectors = |kernel: &str| !["adamw", "row_sums_f64", "squared_norms", "sum_pieces"].contains(&kernel);
+    for (kernel, text) in kernels.into_iter().filter(|(kernel, _)| in_vectors(kernel)) {
+        for access in ["ld.global", "st.global"] {
+            let is_vector = |line: &str| line.contains(access) && line.contains(".v4.");
+            assert!(text.lines().any(is_vector), "{kernel} has no {access} of 16 bytes");
+        }
+    }
+}
+
+#[test]
+fn what_nvrtc_does_not_compile_is_told() {
+    let nvrtc = Nvrtc::open(Some(&folder())).unwrap();
+    let old = nvrtc.compile(&SOURCES, "sm_20").unwrap_err().to_string();
+    assert_eq!(old, "NVRTC 13.0 does not know this GPU's architecture sm_20: a newer one is needed");
+    let wrong = SourceFile { name: "wrong.cu", text: "KERNEL(x, ()) { no_such_function(); }" };
+    let told = nvrtc.compile(&[SOURCES[0], wrong], "sm_90").unwrap_err().to_string();
+    assert!(told.starts_with("NVRTC 13.0 does not compile the kernels for sm_90: wrong.cu(1): error: "), "{told}");
+}
+
+#[test]
+fn a_library_that_is_missing_or_another_one_is_told_by_name() {
+    let folder = tempfile::tempdir().unwrap();
+    let open = || Nvrtc::open(Some(folder.path())).unwrap_err().to_string();
+    let missing = open();
+    assert!(missing.contains("/libnvrtc.so.13 can't be loaded: "), "{missing}");
+    assert!(missing.ends_with("; NVRTC, which compiles the kernels, comes with the image trainer-cuda"), "{missing}");
+    symlink(c_library(), folder.path().join("libnvrtc.so.13")).unwrap();
+    let other = open();
+    assert!(other.ends_with("/libnvrtc.so.13 has no nvrtcVersion: NVRTC 13.0 or newer is needed"), "{other}");
+}
+
+/// Runs in a process of its own, because another test may already have opened the missing part.
+#[test]
+fn a_missing_part_of_nvrtc_is_told() {
+    const IN_CHILD: &str = "STAGECOACH_NVRTC_WITHOUT_BUILTINS";
+    if let Some(folder) = std::env::var_os(IN_CHILD) {
+        let nvrtc = Nvrtc::open(Some(&PathBuf::from(folder))).unwrap();
+        assert_eq!(nvrtc.compile(&SOURCES, "sm_90").unwrap_err(), NvrtcError::NoBuiltins);
+        return;
+    }
+    let alone = tempfile::tempdir().unwrap();
+    symlink(folder().join("libnvrtc.so.13"), alone.path().join("libnvrtc.so.13")).unwrap();
+    let test = "tests::nvrtc::a_missing_part_of_nvrtc_is_told";
+    let mut child = Command::new(std::env::current_exe().unwrap());
+    let output = child.args([test, "--exact", "--nocapture"]).env(IN_CHILD, alone.path()).output().unwrap();
+    let said = format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success() && said.contains("1 passed"), "{said}");
+}

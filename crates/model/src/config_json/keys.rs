@@ -1,0 +1,276 @@
+//! The keys that a `config.json` may have, with their roles in this trainer. An unlisted key selects a feature that
+//! this trainer lacks, unless its value is null or false, or its name begins with `_`.
+
+use serde_json::{Map, Value, json};
+
+use super::{ConfigJson, Family};
+
+/// The role of a key for this trainer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Role {
+    /// Read into the model's configuration, or written from it: a checkpoint has the model's own value.
+    Used,
+    /// Without effect on training: a checkpoint keeps the value of its source.
+    Kept,
+    /// As [`Role::Kept`], but only with the one number that this trainer supports.
+    Only(i64),
+    /// As [`Role::Only`], for a boolean.
+    OnlyIf(bool),
+    /// Selects a feature that this trainer lacks.
+    Refused,
+}
+
+use Role::{Kept, Only, OnlyIf, Refused, Used};
+
+const USED: &str = "
+    architectures dtype head_dim hidden_act hidden_size initializer_range intermediate_size layer_types
+    max_position_embeddings mlp_bias attention_bias model_type num_attention_heads num_hidden_layers
+    num_key_value_heads original_max_position_embeddings rms_norm_eps rope_parameters rope_scaling rope_theta
+    sliding_window tie_word_embeddings torch_dtype use_sliding_window vocab_size";
+
+/// The tokens and names that other tools read, and settings of those tools.
+const KEPT: &str = "
+    bos_token_id eos_token_id pad_token_id sep_token_id tokenizer_class model_max_length transformers_version
+    transformers.js_config unsloth_fixed unsloth_version use_cache use_bfloat16 output_attentions
+    output_hidden_states return_dict torchscript is_decoder is_llama_config max_window_layers id2label label2id
+    problem_type finetuning_task task_specific_params prefix gradient_checkpointing name_or_path
+    tokenizer_model_max_length tokenizer_padding_side neftune_noise_alpha";
+
+/// Settings of text generation, which older versions of transformers write here.
+const GENERATION: &str = "
+    max_length max_new_tokens min_length min_new_tokens early_stopping max_time stop_strings do_sample num_beams
+    num_beam_groups penalty_alpha dola_layers cache_implementation cache_config max_cache_len return_legacy_cache
+    temperature top_k top_p min_p top_h typical_p epsilon_cutoff eta_cutoff diversity_penalty repetition_penalty
+    encoder_repetition_penalty length_penalty no_repeat_ngram_size encoder_no_repeat_ngram_size bad_words_ids
+    force_words_ids renormalize_logits constraints forced_bos_token_id forced_eos_token_id forced_decoder_ids
+    remove_invalid_values exponential_decay_length_penalty suppress_tokens begin_suppress_tokens sequence_bias
+    token_healing guidance_scale low_memory watermarking_config num_return_sequences output_scores output_logits
+    return_dict_in_generate decoder_start_token_id is_assistant num_assistant_tokens num_assistant_tokens_schedule
+    assistant_confidence_threshold prompt_lookup_num_tokens max_matching_ngram_size assistant_early_exit
+    assistant_lookbehind target_lookbehind assistant_ensemble_weight speculation_type compile_config disable_compile
+    continuous_batching_config prefill_chunk_size use_mtp";
+
+const NUMBERS: [(&str, i64); 9] = [
+    ("attention_dropout", 0),
+    ("attn_pdrop", 0),
+    ("chunk_size_feed_forward", 0),
+    ("embd_pdrop", 0),
+    ("hidden_dropout", 0),
+    ("resid_pdrop", 0),
+    ("dropout", 0),
+    ("partial_rotary_factor", 1),
+    ("pretraining_tp", 1),
+];
+
+const TRUTHS: [(&str, bool); 8] = [
+    ("add_cross_attention", false),
+    ("is_causal", true),
+    ("is_encoder_decoder", false),
+    ("rope_interleaved", false),
+    ("tie_encoder_decoder", false),
+    ("use_bidirectional_attention", false),
+    ("use_mrope", false),
+    ("use_qk_norm", false),
+];
+
+/// The role of a key; [`Role::Refused`] for unknown keys.
+pub(super) fn role(key: &str) -> Role {
+    let (number, truth) = (NUMBERS.iter().find(|(name, _)| *name == key), TRUTHS.iter().find(|(name, _)| *name == key));
+    match (number, truth) {
+        (Some((_, number)), _) => Only(*number),
+        (_, Some((_, truth))) => OnlyIf(*truth),
+        _ if has(USED, key) => Used,
+        _ if has(KEPT, key) || has(GENERATION, key) || key.starts_with('_') => Kept,
+        _ => Refused,
+    }
+}
+
+fn has(keys: &str, key: &str) -> bool {
+    keys.split_whitespace().any(|known| known == key)
+}
+
+impl ConfigJson {
+    /// Refuses every key whose value selects a variant that this trainer does not implement.
+    pub(super) fn check_keys(&self, family: Family) -> Result<(), String> {
+        self.only("hidden_act", &[json!("silu"), json!("swish")])?; // two names of one function
+        if family != Family::Qwen2 {
+            self.only("attention_bias", &[json!(false)])?; // of a Qwen 2 it says nothing
+        }
+        self.only("mlp_bias", &[json!(false)])?;
+        if let Some(found) = self.get("quantization_config") {
+            return Err(format!("quantization_config is {found}, and this trainer reads plain weights only"));
+        }
+        self.0.iter().try_for_each(|(key, value)| match role(key) {
+            Only(number) => self.only(key, &[json!(number)]),
+            OnlyIf(truth) => self.only(key, &[json!(truth)]),
+            Refused if !is_nothing(value) => Err(format!(
+                "{key} is {value}, and this trainer has no such thing: if nothing that the model computes depends on it, \
+                 remove it"
+            )),
+            Used | Kept | Refused => Ok(()),
+        })
+    }
+
+    /// Refuses a value other than the first of `expected`; the others are its synonyms.
+    pub(super) fn only(&self, field: &str, expected: &[Value]) -> Result<(), String> {
+        let is_same = |found: &Value, expected: &Value| {
+            found == expected || found.as_f64().is_some_and(|found| Some(found) == expected.as_f64())
+        };
+        match (self.get(field), expected) {
+            (Some(found), [first, ..]) if !expected.iter().any(|expected| is_same(found, expected)) => {
+                Err(format!("{field} is {found}, and this trainer has {first} only"))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// A value that selects nothing.
+fn is_nothing(value: &Value) -> bool {
+    [json!(null), json!(false), json!({}), json!([])].contains(value)
+}
+
+/// Fields that limit the length of a text, and that give the same result when they are read again.
+const WINDOW: [&str; 3] = ["layer_types", "sliding_window", "use_sliding_window"];
+
+/// The `config.json` of a checkpoint: the kept fields of `source`, the pretrained model's file, then the model's `own`
+/// fields.
+pub fn with_kept_fields(source: Option<&Map<String, Value>>, own: Value) -> Value {
+    let (Some(source), Value::Object(own)) = (source, &own) else { return own };
+    // a Mistral is written as a Llama, which computes the same on texts that fit into its window
+    let is_same_model = source.get("model_type") == own.get("model_type");
+    let is_kept = |key: &str| role(key) != Used || is_same_model && WINDOW.contains(&key);
+    let kept = source.iter().filter(|(key, _)| is_kept(key)).chain(own);
+    Value::Object(kept.map(|(key, value)| (key.clone(), value.clone())).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The keys that transformers writes into every `config.json`, in addition to [`GENERATION`].
+    const COMMON: &str = "
+        _name_or_path architectures chunk_size_feed_forward dtype id2label is_encoder_decoder label2id model_type
+        output_attentions output_hidden_states problem_type return_dict torch_dtype transformers_version use_cache
+        bos_token_id eos_token_id pad_token_id tie_word_embeddings vocab_size initializer_range";
+    /// The keys of the models that this trainer reads.
+    const SUPPORTED: [(&str, &str); 4] = [
+        ("llama", "attention_bias attention_dropout head_dim hidden_act hidden_size intermediate_size max_position_embeddings
+            mlp_bias num_attention_heads num_hidden_layers num_key_value_heads pretraining_tp rms_norm_eps rope_parameters
+            rope_scaling rope_theta"),
+        ("mistral", "attention_dropout head_dim hidden_act hidden_size intermediate_size max_position_embeddings
+            num_attention_heads num_hidden_layers num_key_value_heads rms_norm_eps rope_parameters rope_theta
+            sliding_window"),
+        ("qwen2", "attention_dropout hidden_act hidden_size intermediate_size layer_types max_position_embeddings
+            max_window_layers num_attention_heads num_hidden_layers num_key_value_heads rms_norm_eps rope_parameters
+            rope_scaling rope_theta sliding_window use_mrope use_sliding_window"),
+        ("qwen3", "attention_bias attention_dropout head_dim hidden_act hidden_size intermediate_size layer_types
+            max_position_embeddings max_window_layers num_attention_heads num_hidden_layers num_key_value_heads
+            rms_norm_eps rope_parameters rope_scaling rope_theta sliding_window use_sliding_window"),
+    ];
+    /// The keys that occur only in models that this trainer does not read.
+    const OTHERS: [(&str, &str); 4] = [
+        (
+            "gpt2",
+            "activation_function layer_norm_epsilon n_ctx n_embd n_head n_inner n_layer n_positions
+            reorder_and_upcast_attn scale_attn_by_inverse_layer_idx scale_attn_weights summary_activation
+            summary_first_dropout summary_proj_to_labels summary_type summary_use_proj",
+        ),
+        (
+            "gemma",
+            "attn_logit_softcapping final_logit_softcapping hidden_activation query_pre_attn_scalar
+            rope_local_base_freq sliding_window_pattern",
+        ),
+        ("phi3", "auto_map embed_dropout"),
+        (
+            "deepseek_v3",
+            "aux_loss_alpha ep_size first_k_dense_replace kv_lora_rank moe_intermediate_size moe_layer_freq
+            n_group n_routed_experts n_shared_experts norm_topk_prob num_experts_per_tok num_nextn_predict_layers
+            output_router_logits q_lora_rank qk_head_dim qk_nope_head_dim qk_rope_head_dim quantization_config
+            rope_interleave routed_scaling_factor scoring_func seq_aux topk_group topk_method v_head_dim",
+        ),
+    ];
+
+    #[test]
+    fn every_key_has_a_role() {
+        let supported = SUPPORTED.iter().flat_map(|(_, keys)| keys.split_whitespace());
+        for key in COMMON.split_whitespace().chain(GENERATION.split_whitespace()).chain(supported) {
+            assert_ne!(role(key), Refused, "{key}");
+        }
+        for key in OTHERS.iter().flat_map(|(_, keys)| keys.split_whitespace()) {
+            assert_eq!(role(key), Refused, "{key}");
+        }
+        for (model, _) in OTHERS {
+            let config = ConfigJson([("model_type".to_owned(), json!(model))].into_iter().collect());
+            assert!(config.parse().unwrap_err().contains("model_type is"), "{model}");
+        }
+    }
+
+    /// A key in two lists would have two roles.
+    #[test]
+    fn no_key_has_two_roles() {
+        let names = NUMBERS.iter().map(|(name, _)| *name).chain(TRUTHS.iter().map(|(name, _)| *name));
+        let mut keys: Vec<&str> =
+            [USED, KEPT, GENERATION].iter().flat_map(|keys| keys.split_whitespace()).chain(names).collect();
+        let all = keys.len();
+        keys.sort_unstable();
+        keys.dedup();
+        assert_eq!(keys.len(), all);
+    }
+
+    /// The configurations are those that the models' authors published.
+    #[test]
+    fn configs_of_real_models_pass() {
+        let llama = json!({
+            "architectures": ["LlamaForCausalLM"], "attention_bias": false, "attention_dropout": 0.0, "bos_token_id": 128000,
+            "eos_token_id": [128001, 128008, 128009], "head_dim": 64, "hidden_act": "silu", "hidden_size": 2048,
+            "initializer_range": 0.02, "intermediate_size": 8192, "max_position_embeddings": 131072, "mlp_bias": false,
+            "model_type": "llama", "num_attention_heads": 32, "num_hidden_layers": 16, "num_key_value_heads": 8,
+            "pretraining_tp": 1, "rms_norm_eps": 1e-5, "rope_scaling": {"factor": 32.0, "high_freq_factor": 4.0,
+            "low_freq_factor": 1.0, "original_max_position_embeddings": 8192, "rope_type": "llama3"}, "rope_theta": 5e5,
+            "tie_word_embeddings": true, "torch_dtype": "bfloat16", "transformers_version": "4.45.0", "use_cache": true,
+            "vocab_size": 128256,
+        });
+        let small_llama = json!({
+            "architectures": ["LlamaForCausalLM"], "attention_bias": false, "attention_dropout": 0.0, "bos_token_id": 1,
+            "eos_token_id": 2, "hidden_act": "silu", "hidden_size": 576, "initializer_range": 0.0416, "intermediate_size": 1536,
+            "is_llama_config": true, "max_position_embeddings": 8192, "mlp_bias": false, "model_type": "llama",
+            "num_attention_heads": 9, "num_hidden_layers": 30, "num_key_value_heads": 3, "pad_token_id": 2,
+            "pretraining_tp": 1, "rms_norm_eps": 1e-5, "rope_interleaved": false, "rope_scaling": null, "rope_theta": 1e5,
+            "tie_word_embeddings": true, "torch_dtype": "bfloat16", "transformers.js_config": {"dtype": "q4"},
+            "transformers_version": "4.42.3", "use_cache": true, "vocab_size": 49152,
+        });
+        let mistral = json!({
+            "architectures": ["MistralForCausalLM"], "attention_dropout": 0.0, "bos_token_id": 1, "eos_token_id": 2,
+            "hidden_act": "silu", "hidden_size": 4096, "initializer_range": 0.02, "intermediate_size": 14336,
+            "max_position_embeddings": 32768, "model_type": "mistral", "num_attention_heads": 32, "num_hidden_layers": 32,
+            "num_key_value_heads": 8, "rms_norm_eps": 1e-5, "rope_theta": 1e6, "sliding_window": null,
+            "tie_word_embeddings": false, "torch_dtype": "bfloat16", "transformers_version": "4.42.0", "use_cache": true,
+            "vocab_size": 32768,
+        });
+        let qwen2 = json!({
+            "architectures": ["Qwen2ForCausalLM"], "attention_dropout": 0.0, "bos_token_id": 151643, "eos_token_id": 151643,
+            "hidden_act": "silu", "hidden_size": 1536, "initializer_range": 0.02, "intermediate_size": 8960,
+            "max_position_embeddings": 131072, "max_window_layers": 28, "model_type": "qwen2", "num_attention_heads": 12,
+            "num_hidden_layers": 28, "num_key_value_heads": 2, "rms_norm_eps": 1e-6, "rope_theta": 1e6,
+            "sliding_window": 131072, "tie_word_embeddings": true, "torch_dtype": "bfloat16",
+            "transformers_version": "4.40.1", "use_cache": true, "use_mrope": false, "use_sliding_window": false,
+            "vocab_size": 151936,
+        });
+        let qwen3 = json!({
+            "architectures": ["Qwen3ForCausalLM"], "attention_bias": false, "attention_dropout": 0.0, "bos_token_id": null,
+            "dtype": "bfloat16", "eos_token_id": 151645, "head_dim": 128, "hidden_act": "silu", "hidden_size": 1024,
+            "initializer_range": 0.02, "intermediate_size": 3072, "layer_types": vec!["full_attention"; 28],
+            "max_position_embeddings": 40960, "max_window_layers": 28, "model_type": "qwen3", "num_attention_heads": 16,
+            "num_hidden_layers": 28, "num_key_value_heads": 8, "pad_token_id": null, "rms_norm_eps": 1e-6,
+            "rope_parameters": {"rope_theta": 1000000, "rope_type": "default"}, "sliding_window": null,
+            "tie_word_embeddings": true, "transformers_version": "5.0.0", "use_cache": true, "use_sliding_window": false,
+            "vocab_size": 151936,
+        });
+        for config in [llama, small_llama, mistral, qwen2, qwen3] {
+            ConfigJson(config.as_object().unwrap().clone())
+                .parse()
+                .unwrap_or_else(|problem| panic!("{problem}: {config}"));
+        }
+    }
+}

@@ -1,0 +1,73 @@
+//! The rotation in a `config.json`, with its fields in transformers' order of precedence.
+
+use serde_json::{Value, json};
+
+use super::ConfigJson;
+use crate::config::RopeScaling;
+
+/// The objects that may hold the rotation; the first that exists counts. Transformers 5 writes the second.
+const SECTIONS: [&str; 2] = ["rope_scaling", "rope_parameters"];
+/// The `rope_type` of [`RopeScaling`], and its other fields.
+const LLAMA_3: &str = "llama3";
+const LLAMA_3_FIELDS: [&str; 4] = ["factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"];
+/// Fields of every rotation.
+const FIELDS: [&str; 4] = ["rope_type", "type", "rope_theta", "partial_rotary_factor"];
+/// Base of the rotary frequencies if a file names none.
+const DEFAULT_THETA: f64 = 10_000.0;
+
+impl ConfigJson {
+    /// The base of the rotary frequencies, and Llama 3's scaling of them.
+    pub(super) fn rope(&self) -> Result<(f64, Option<RopeScaling>), String> {
+        let theta = self.optional("rope_theta", Self::positive_number, DEFAULT_THETA)?;
+        let is_there = |value: &&Value| **value != json!({});
+        let found = SECTIONS.iter().find_map(|name| Some((*name, self.get(name).filter(is_there)?)));
+        let Some((name, value)) = found else { return Ok((theta, None)) };
+        let fields =
+            ConfigJson(value.as_object().cloned().ok_or_else(|| format!("{name} is {value}, expected an object"))?);
+        let is_llama3 = fields.is_llama3(name)?;
+        fields.only("partial_rotary_factor", &[json!(1)]).map_err(|problem| format!("{name}.{problem}"))?;
+        let is_known = |key: &str| FIELDS.contains(&key) || is_llama3 && LLAMA_3_FIELDS.contains(&key);
+        if let Some(unknown) = fields.0.keys().find(|key| !is_known(key)) {
+            let kind = if is_llama3 { "llama3's" } else { "the default" };
+            return Err(format!("{name} is {value}, and {kind} rotation has no {unknown}"));
+        }
+        let theta = fields.optional("rope_theta", Self::positive_number, theta);
+        let scaling = is_llama3.then(|| fields.llama3(self)).transpose();
+        let read = theta.and_then(|theta| Ok((theta, scaling?)));
+        read.map_err(|problem| format!("{name}: {problem}"))
+    }
+
+    /// Whether these fields scale the rotation as Llama 3 does. Older versions of `config.json` call the field `type`.
+    fn is_llama3(&self, section: &str) -> Result<bool, String> {
+        let found = ["rope_type", "type"].iter().find_map(|field| Some((*field, self.get(field)?)));
+        match found {
+            None => Ok(false),
+            Some((_, kind)) if kind == "default" => Ok(false),
+            Some((_, kind)) if kind == LLAMA_3 => Ok(true),
+            Some((field, kind)) => {
+                Err(format!("{section}.{field} is {kind}, and this trainer has \"default\" and \"{LLAMA_3}\" only"))
+            }
+        }
+    }
+
+    fn llama3(&self, config: &ConfigJson) -> Result<RopeScaling, String> {
+        const LENGTH: &str = "original_max_position_embeddings";
+        let scaling = RopeScaling {
+            factor: self.positive_number("factor")?,
+            low_freq_factor: self.positive_number("low_freq_factor")?,
+            high_freq_factor: self.positive_number("high_freq_factor")?,
+            original_max_position_embeddings: self.positive_integer(LENGTH)?,
+        };
+        let RopeScaling {
+            low_freq_factor: low, high_freq_factor: high, original_max_position_embeddings: here, ..
+        } = scaling;
+        if low >= high {
+            return Err(format!("low_freq_factor is {low}, expected a number below the high_freq_factor {high}"));
+        }
+        let outside = config.optional(LENGTH, Self::positive_integer, here)?;
+        if outside != here {
+            return Err(format!("{LENGTH} is {here}, and {outside} outside of it: leave one of them"));
+        }
+        Ok(scaling)
+    }
+}

@@ -1,0 +1,283 @@
+use serde_json::json;
+
+use super::*;
+use crate::config::RopeScaling;
+use crate::{Architecture, Llama};
+
+/// Parses the smallest `config.json` of a Llama with `changes`.
+fn parse(changes: Value) -> Result<LlamaConfig, String> {
+    let Value::Object(mut fields) = json!({
+        "model_type": "llama", "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4,
+        "intermediate_size": 48, "vocab_size": 64,
+    }) else {
+        unreachable!()
+    };
+    fields.extend(changes.as_object().unwrap().clone());
+    ConfigJson(fields).parse()
+}
+
+fn llama3(low: f64, high: f64) -> Value {
+    json!({"rope_type": "llama3", "factor": 8.0, "low_freq_factor": low, "high_freq_factor": high,
+           "original_max_position_embeddings": 8192})
+}
+
+#[test]
+fn a_mistral_is_a_llama_whose_texts_fit_into_its_window() {
+    let mistral = |mut changes: Value| {
+        changes["model_type"] = json!("mistral");
+        changes["num_attention_heads"] = json!(16);
+        parse(changes).unwrap()
+    };
+    let llama = parse(json!({"num_attention_heads": 16, "num_key_value_heads": 8})).unwrap();
+    for (changes, positions) in [
+        (json!({}), 4096),
+        (json!({"sliding_window": null}), 131_072),
+        (json!({"sliding_window": null, "max_position_embeddings": 32_768}), 32_768),
+        (json!({"sliding_window": 512, "max_position_embeddings": 32_768}), 512),
+    ] {
+        assert_eq!(mistral(changes), LlamaConfig { max_position_embeddings: positions, ..llama.clone() });
+    }
+}
+
+#[test]
+fn qwens_differ_in_their_attention_and_in_their_defaults() {
+    let qwen = |mut changes: Value, model_type: &str| {
+        changes["model_type"] = json!(model_type);
+        changes["num_attention_heads"] = json!(32);
+        changes["hidden_size"] = json!(64);
+        parse(changes).unwrap()
+    };
+    let llama = parse(json!({"num_attention_heads": 32, "hidden_size": 64})).unwrap();
+    let expected = LlamaConfig { max_position_embeddings: 32_768, model_type: ModelType::Qwen2, ..llama };
+    assert_eq!(qwen(json!({}), "qwen2"), expected);
+    // Qwen 2's files have these fields
+    let written =
+        json!({"attention_bias": true, "use_sliding_window": false, "sliding_window": 16, "num_key_value_heads": null});
+    assert_eq!(qwen(written, "qwen2"), expected);
+    let windowed = json!({"use_sliding_window": true, "sliding_window": 512});
+    assert_eq!(qwen(windowed, "qwen2"), LlamaConfig { max_position_embeddings: 512, ..expected.clone() });
+    let expected = LlamaConfig { head_dim: 128, model_type: ModelType::Qwen3, ..expected };
+    assert_eq!(qwen(json!({}), "qwen3"), expected);
+    assert_eq!(qwen(json!({"head_dim": 16}), "qwen3"), LlamaConfig { head_dim: 16, ..expected });
+}
+
+#[test]
+fn llama_3s_rotation_is_read_from_both_places() {
+    let expected = RopeScaling {
+        factor: 8.0,
+        low_freq_factor: 1.0,
+        high_freq_factor: 4.0,
+        original_max_position_embeddings: 8192,
+    };
+    let mut newer = llama3(1.0, 4.0);
+    newer["rope_theta"] = json!(5e5);
+    let mut older = llama3(1.0, 4.0);
+    older["type"] = older["rope_type"].take();
+    for (changes, theta) in [
+        (json!({"rope_scaling": llama3(1.0, 4.0), "rope_theta": 5e5}), 5e5),
+        (json!({"rope_parameters": newer}), 5e5),
+        (json!({"rope_scaling": older}), 1e4),
+    ] {
+        let config = parse(changes).unwrap();
+        assert_eq!((config.rope_scaling, config.rope_theta), (Some(expected), theta));
+    }
+}
+
+#[test]
+fn absent_fields_have_hugging_faces_defaults() {
+    let defaults = LlamaConfig {
+        model_type: ModelType::Llama,
+        hidden_size: 32,
+        num_hidden_layers: 2,
+        num_attention_heads: 4,
+        num_key_value_heads: 4,
+        head_dim: 8,
+        intermediate_size: 48,
+        vocab_size: 64,
+        max_position_embeddings: 2048,
+        rope_theta: 10_000.0,
+        rope_scaling: None,
+        rms_norm_eps: 1e-6,
+        tie_word_embeddings: false,
+        initializer_range: 0.02,
+    };
+    assert_eq!(parse(json!({})).unwrap(), defaults);
+    // the spelling of other versions
+    let same = json!({
+        "head_dim": null, "rope_scaling": null, "hidden_act": "silu", "attention_bias": false, "pretraining_tp": 1,
+        "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0}, "torch_dtype": "bfloat16",
+    });
+    assert_eq!(parse(same).unwrap(), defaults);
+    let unused = json!({"attention_dropout": 0, "logit_scale": null, "qk_layernorm": false, "_name_or_path": "/a", "top_p": 0.9});
+    assert_eq!(parse(unused).unwrap(), defaults);
+    assert_eq!(parse(json!({"num_key_value_heads": 2})).unwrap().num_key_value_heads, 2);
+}
+
+/// Expects the precedence of transformers 5.24.
+#[test]
+fn the_base_of_the_rotation_is_read_in_transformers_order() {
+    let section = |theta: f64| json!({"rope_type": "default", "rope_theta": theta});
+    for (changes, theta) in [
+        (json!({"rope_theta": 1.0}), 1.0),
+        (json!({"rope_theta": 1.0, "rope_parameters": {"rope_type": "default", "rope_theta": 2}}), 2.0),
+        (json!({"rope_theta": 1.0, "rope_scaling": section(3.0)}), 3.0),
+        (json!({"rope_scaling": section(3.0), "rope_parameters": section(2.0)}), 3.0),
+        (json!({"rope_scaling": {"rope_type": "default"}, "rope_parameters": section(2.0), "rope_theta": 1.0}), 1.0),
+        (json!({"rope_scaling": {}, "rope_parameters": section(2.0)}), 2.0),
+        (json!({"rope_scaling": null, "rope_parameters": {"rope_type": "default"}}), 1e4),
+    ] {
+        assert_eq!(parse(changes.clone()).unwrap().rope_theta, theta, "{changes}");
+    }
+    let mut scaled = llama3(1.0, 4.0);
+    scaled["rope_theta"] = json!(5e5);
+    let config = parse(json!({"rope_scaling": scaled, "rope_theta": 1.0})).unwrap();
+    assert_eq!((config.rope_theta, config.rope_scaling.is_some()), (5e5, true));
+}
+
+#[test]
+fn unsupported_values_are_refused_with_their_field() {
+    for (changes, expected) in [
+        (
+            json!({"model_type": "gpt2"}),
+            "model_type is \"gpt2\", and this trainer has \"llama\", \"mistral\", \"qwen2\"",
+        ),
+        (json!({"model_type": "qwen3", "attention_bias": true}), "attention_bias is true"),
+        (json!({"model_type": "qwen3", "use_sliding_window": 1}), "use_sliding_window is 1"),
+        (json!({"model_type": "mistral", "num_key_value_heads": 4, "sliding_window": 0}), "sliding_window is 0"),
+        (json!({"model_type": null}), "model_type is absent"),
+        (json!({"hidden_act": "gelu"}), "hidden_act is \"gelu\""),
+        (json!({"attention_bias": true}), "attention_bias is true"),
+        (json!({"mlp_bias": true}), "mlp_bias is true"),
+        (json!({"pretraining_tp": 2}), "pretraining_tp is 2"),
+        (json!({"rope_scaling": {"type": "linear", "factor": 2.0}}), "rope_scaling.type is \"linear\""),
+        (json!({"rope_scaling": {"factor": 2.0}}), "rope_scaling is {\"factor\":2.0}"),
+        (json!({"rope_parameters": {"rope_type": "yarn"}}), "rope_parameters.rope_type is \"yarn\""),
+        (
+            json!({"rope_scaling": {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64}}),
+            "rope_scaling.rope_type is \"yarn\", and this trainer has \"default\" and \"llama3\" only",
+        ),
+        (json!({"rope_scaling": 2}), "rope_scaling is 2, expected an object"),
+        (json!({"rope_scaling": {"rope_type": "default", "rope_theta": "big"}}), "rope_scaling: rope_theta is \"big\""),
+        (
+            json!({"rope_scaling": {"rope_theta": 5e5, "partial_rotary_factor": 0.5}}),
+            "rope_scaling.partial_rotary_factor",
+        ),
+        (
+            json!({"rope_scaling": llama3(1.0, 4.0), "original_max_position_embeddings": 4096}),
+            "original_max_position_embeddings is 8192, and 4096 outside of it",
+        ),
+        (json!({"layer_types": ["full_attention", "sliding_attention"]}), "layer_types has \"sliding_attention\""),
+        (json!({"layer_types": "full_attention"}), "layer_types is \"full_attention\", expected a list"),
+        (json!({"attention_dropout": 0.1}), "attention_dropout is 0.1, and this trainer has 0 only"),
+        (json!({"logit_scale": 0.5}), "logit_scale is 0.5, and this trainer has no such thing"),
+        (json!({"auto_map": {"AutoModel": "m.Model"}}), "auto_map is {"),
+        (json!({"rope_parameters": {"rope_type": "llama3"}}), "rope_parameters: lacks factor"),
+        (json!({"rope_scaling": {"rope_type": "llama3", "beta": 1}}), "llama3's rotation has no beta"),
+        (json!({"rope_scaling": llama3(4.0, 4.0)}), "rope_scaling: low_freq_factor is 4, expected a number below"),
+        (json!({"partial_rotary_factor": 0.5}), "partial_rotary_factor is 0.5"),
+        (json!({"quantization_config": {"bits": 4}}), "quantization_config is"),
+        (json!({"hidden_size": null}), "lacks hidden_size"),
+        (json!({"hidden_size": -1}), "hidden_size is -1"),
+        (json!({"num_attention_heads": 0}), "num_attention_heads is 0"),
+        (json!({"num_key_value_heads": 3}), "num_key_value_heads is 3"),
+        (json!({"head_dim": 7}), "head_dim is 7"),
+        (json!({"rms_norm_eps": "small"}), "rms_norm_eps is \"small\""),
+        (json!({"tie_word_embeddings": 1}), "tie_word_embeddings is 1"),
+    ] {
+        let error = parse(changes).unwrap_err();
+        assert!(error.contains(expected), "{error}");
+    }
+}
+
+#[test]
+fn every_field_that_changes_the_computation_is_a_difference() {
+    let ours = parse(json!({})).unwrap();
+    assert_eq!(ours.differences(&ours), Vec::<String>::new());
+    for (changes, expected) in [
+        (json!({"model_type": "qwen2", "num_key_value_heads": 4}), &["modelType is Llama here and Qwen2 there"][..]),
+        (json!({"hidden_size": 64, "head_dim": 8}), &["hiddenSize is 32 here and 64 there"]),
+        (json!({"num_hidden_layers": 3}), &["numHiddenLayers is 2 here and 3 there"]),
+        (json!({"num_key_value_heads": 2}), &["numKeyValueHeads is 4 here and 2 there"]),
+        (json!({"head_dim": 16}), &["headDim is 8 here and 16 there"]),
+        (json!({"intermediate_size": 24}), &["intermediateSize is 48 here and 24 there"]),
+        (json!({"vocab_size": 65}), &["vocabSize is 64 here and 65 there"]),
+        (json!({"rope_theta": 5e5}), &["ropeTheta is 10000 here and 500000 there"]),
+        (
+            json!({"rope_scaling": llama3(1.0, 4.0)}),
+            &["rope_scaling is none here and llama3 (factor 8, 1 to 4, from 8192) there"],
+        ),
+        (json!({"rms_norm_eps": 1e-5}), &["rmsNormEps is 0.000001 here and 0.00001 there"]),
+        (json!({"tie_word_embeddings": true}), &["tieWordEmbeddings is false here and true there"]),
+        (json!({"max_position_embeddings": 16, "initializer_range": 0.1}), &[]),
+        // differences that leave the shapes of the tensors
+        (
+            json!({"num_attention_heads": 8}),
+            &[
+                "numAttentionHeads is 4 here and 8 there",
+                "numKeyValueHeads is 4 here and 8 there",
+                "headDim is 8 here and 4 there",
+            ],
+        ),
+    ] {
+        assert_eq!(ours.differences(&parse(changes).unwrap()), expected);
+    }
+}
+
+#[test]
+fn a_written_config_is_parsed_back() {
+    let config = LlamaConfig { tie_word_embeddings: true, rope_theta: 5e5, ..parse(json!({})).unwrap() };
+    let models = [
+        json!({"rope_scaling": llama3(1.0, 4.0)}),
+        json!({"model_type": "qwen2", "num_key_value_heads": 2}),
+        json!({"model_type": "qwen3", "num_key_value_heads": 2}),
+    ];
+    for config in models.map(|changes| parse(changes).unwrap()).into_iter().chain([config]) {
+        let Value::Object(written) = Llama::new(config.clone(), tch::Device::Cpu).config_json() else { unreachable!() };
+        assert_eq!(ConfigJson(written).parse().unwrap(), config);
+    }
+}
+
+#[test]
+fn a_checkpoints_config_keeps_what_its_source_says() {
+    let source = json!({
+        "model_type": "qwen2", "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4,
+        "intermediate_size": 48, "vocab_size": 64, "num_key_value_heads": 2, "architectures": ["Other"],
+        "bos_token_id": 7, "eos_token_id": [3, 5], "pad_token_id": null, "attention_dropout": 0.0, "use_cache": true,
+        "transformers_version": "4.51.0", "dtype": "bfloat16", "torch_dtype": "bfloat16", "sliding_window": 16,
+        "use_sliding_window": true, "rope_parameters": {"rope_type": "default", "rope_theta": 5e5}, "_name_or_path": "x",
+    });
+    let json = ConfigJson(source.as_object().unwrap().clone());
+    let config = json.parse().unwrap();
+    let written = with_kept_fields(Some(&json.0), Llama::new(config.clone(), tch::Device::Cpu).config_json());
+    for kept in
+        ["bos_token_id", "eos_token_id", "pad_token_id", "attention_dropout", "use_cache", "transformers_version"]
+    {
+        assert_eq!(written.get(kept), source.get(kept), "{kept}");
+    }
+    assert_eq!(written["architectures"], json!(["Qwen2ForCausalLM"]));
+    assert_eq!((&written["torch_dtype"], written.get("dtype")), (&json!("float32"), None));
+    assert_eq!((&written["rope_theta"], written.get("rope_parameters")), (&json!(5e5), None));
+    assert_eq!(ConfigJson(written.as_object().unwrap().clone()).parse().unwrap(), config);
+    // a Mistral becomes a Llama, which has no window
+    let mistral = json!({
+        "model_type": "mistral", "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 8, "sliding_window": 16,
+        "layer_types": ["sliding_attention", "sliding_attention"], "intermediate_size": 48, "vocab_size": 64,
+    });
+    let json = ConfigJson(mistral.as_object().unwrap().clone());
+    let config = json.parse().unwrap();
+    let written = with_kept_fields(Some(&json.0), Llama::new(config.clone(), tch::Device::Cpu).config_json());
+    assert_eq!((written.get("sliding_window"), written.get("layer_types")), (None, None));
+    assert_eq!(ConfigJson(written.as_object().unwrap().clone()).parse().unwrap(), config);
+    let own = Llama::new(config, tch::Device::Cpu).config_json();
+    assert_eq!(with_kept_fields(None, own.clone()), own);
+}
+
+#[test]
+fn lengths_are_written_as_whole_numbers() {
+    // the spelling of earlier versions
+    let mut earlier = llama3(1.0, 4.0);
+    earlier["original_max_position_embeddings"] = json!(8192.0);
+    let config = parse(json!({"rope_scaling": earlier})).unwrap();
+    let written = Llama::new(config, tch::Device::Cpu).config_json();
+    assert_eq!(written["rope_scaling"]["original_max_position_embeddings"].to_string(), "8192");
+}

@@ -1,0 +1,270 @@
+//! Models: architectures behind one trait, and their common parts (parameters, embedding, head). An architecture lists
+//! its parameters and costs and builds the layers of any range; `execute` runs the forward and backward passes through
+//! the layers.
+
+mod config;
+mod config_json;
+mod decoder_layer;
+mod embedding;
+mod head;
+mod head_norms;
+mod initializer;
+mod linear;
+mod llama;
+mod parameters;
+mod rms_norm;
+mod rotary;
+mod weight_gradient;
+
+use std::ops::Range;
+use std::rc::Rc;
+
+use stagecoach_api::job::{Precision, Recompute};
+use stagecoach_pipeline::{ModelCost, Partition, Placement};
+use tch::Tensor;
+
+pub use stagecoach_kernels::CuSeqlens;
+use stagecoach_kernels::Sequences;
+
+pub use config::LlamaConfig;
+pub use config_json::{SourceConfig, with_kept_fields};
+pub use embedding::Embedding;
+pub use head::Head;
+pub use initializer::Initializer;
+pub use llama::Llama;
+pub use parameters::{Parameter, ParameterBytes, ParameterSpec, Parameters};
+pub use weight_gradient::{Accumulate, WeightGradient};
+
+/// The context that the layers of a microbatch need besides its activations.
+#[derive(Debug)]
+pub struct ForwardContext {
+    /// Tokens of a row, padding included. A token's position is its index modulo this length, plus `first_position`.
+    pub length: i64,
+    /// Position of a row's first token: 0, unless a document is computed without the documents before it in its row.
+    pub first_position: i64,
+    /// The bounds of the sequences: a token attends to the tokens before it in the same sequence.
+    pub cu_seqlens: CuSeqlens,
+    /// The activations that are kept.
+    pub recompute: Recompute,
+}
+
+impl ForwardContext {
+    /// The tokens that attend to each other.
+    pub(crate) fn sequences(&self) -> Sequences<'_> {
+        Sequences { cu_seqlens: &self.cu_seqlens, max_length: self.length }
+    }
+
+    /// The positions of a row's tokens.
+    pub(crate) fn positions(&self) -> Range<i64> {
+        self.first_position..self.first_position + self.length
+    }
+
+    /// The same for a forward pass that is directly followed by a backward pass.
+    pub fn keeping_all(&self) -> ForwardContext {
+        ForwardContext {
+            length: self.length,
+            first_position: self.first_position,
+            cu_seqlens: self.cu_seqlens.shallow_clone(),
+            recompute: Recompute::None,
+        }
+    }
+}
+
+/// A layer: a function of hidden states with weights.
+pub trait Layer: std::fmt::Debug {
+    /// `x[tokens, hidden]` -> `[tokens, hidden]`, and the state for the backward pass.
+    fn forward(self: Rc<Self>, x: Tensor, ctx: &ForwardContext) -> (Tensor, Box<dyn Backward>);
+}
+
+/// The activations that a layer kept of its forward pass.
+pub trait Backward: std::fmt::Debug {
+    /// The gradient of the layer's input, from `dy`, the gradient of its output. Passes on one gradient of each weight.
+    fn backward(
+        self: Box<Self>,
+        dy: Tensor,
+        ctx: &ForwardContext,
+        weight_gradients: &mut dyn FnMut(WeightGradient),
+    ) -> Tensor;
+}
+
+/// The contiguous part of a model that one chunk holds.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ModelPart {
+    /// Decoder layers by index; may be empty.
+    pub layers: Range<usize>,
+    /// Whether it contains the token embedding.
+    pub has_embedding: bool,
+    /// Whether it contains the final norm and the head.
+    pub has_head: bool,
+}
+
+impl ModelPart {
+    /// The part of `chunk`.
+    pub fn of_chunk(placement: &Placement, partition: &Partition, chunk: usize) -> ModelPart {
+        ModelPart {
+            layers: partition.range(chunk),
+            has_embedding: placement.is_first(chunk),
+            has_head: placement.is_last(chunk),
+        }
+    }
+}
+
+/// The parameters of a stage, in the order of its chunks. A tied weight occurs once if both of its ends are on the
+/// stage.
+pub fn stage_parameter_specs(
+    architecture: &dyn Architecture,
+    placement: &Placement,
+    partition: &Partition,
+    stage: usize,
+) -> Vec<ParameterSpec> {
+    let parts = placement.chunks_of(stage).map(|chunk| ModelPart::of_chunk(placement, partition, chunk));
+    let mut specs: Vec<ParameterSpec> = Vec::new();
+    for spec in parts.flat_map(|part| architecture.parameter_specs(&part)) {
+        if specs.iter().all(|other| other.name != spec.name) {
+            specs.push(spec);
+        }
+    }
+    specs
+}
+
+/// Hugging Face's parameter names that all decoders share.
+pub mod names {
+    /// The token embedding; also the head's weight if the two are tied.
+    pub const EMBEDDING: &str = "model.embed_tokens.weight";
+    /// The head's weight unless tied to the embedding.
+    pub const HEAD: &str = "lm_head.weight";
+}
+
+/// The properties, besides the model, on which the cost of a microbatch depends.
+#[derive(Clone, Copy, Debug)]
+pub struct MicrobatchCost {
+    /// Tokens of the microbatch, padding included.
+    pub tokens: usize,
+    /// Tokens of a row.
+    pub length: usize,
+    /// Type of activations.
+    pub precision: Precision,
+    /// The activations that are recomputed.
+    pub recompute: Recompute,
+    /// Whether the planned memory is a GPU's.
+    pub on_gpu: bool,
+    /// The copies of weights and moments that the planned memory includes.
+    pub copies: ParameterCopies,
+}
+
+/// A pass of a microbatch through a module.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pass {
+    /// F.
+    Forward,
+    /// I: the gradient of the input.
+    BackwardInput,
+    /// W: the gradients of the weights.
+    BackwardWeight,
+}
+
+/// The resource that an operation uses most.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OperationKind {
+    /// A product of matrices.
+    Product,
+    /// The forward pass of attention.
+    Attention,
+    /// The backward pass of attention.
+    AttentionBackward,
+    /// An operation that moves memory.
+    Elementwise,
+}
+
+/// One operation of a microbatch on a GPU.
+#[derive(Clone, Copy, Debug)]
+pub struct Operation {
+    /// The name, which operations of several passes and modules may share.
+    pub name: &'static str,
+    /// The pass that it belongs to.
+    pub pass: Pass,
+    /// The resource that it uses most.
+    pub kind: OperationKind,
+    /// Floating-point operations.
+    pub flops: f64,
+    /// The fewest bytes of memory that it moves.
+    pub bytes: f64,
+}
+
+/// The operations of each module.
+#[derive(Clone, Debug, Default)]
+pub struct ModelOperations {
+    /// The embedding.
+    pub embedding: Vec<Operation>,
+    /// One decoder layer.
+    pub layer: Vec<Operation>,
+    /// Final norm, head and loss.
+    pub head: Vec<Operation>,
+}
+
+/// The copies of parameters that stages hold besides the parameters themselves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ParameterCopies {
+    /// The copy from which a checkpoint is written.
+    pub snapshot: bool,
+    /// The copies for checkpoints in memory: two of a stage's own state, and two of the state of the stage before it.
+    pub memory_checkpoints: bool,
+    /// Number of sums of gradient blocks that wait to be added, besides the accumulators.
+    pub partial_sums: usize,
+    /// Number of sums that the owner of a parameter receives from the other replicas.
+    pub received_sums: usize,
+    /// Replicas of the pipeline. They share the moments, and the copies of moments and weights.
+    pub replicas: usize,
+}
+
+impl Default for ParameterCopies {
+    fn default() -> ParameterCopies {
+        ParameterCopies { snapshot: false, memory_checkpoints: false, partial_sums: 0, received_sums: 0, replicas: 1 }
+    }
+}
+
+/// A model architecture. To add one, implement this trait and construct it in `JobConfig`.
+pub trait Architecture: std::fmt::Debug {
+    /// Number of decoder layers.
+    fn num_layers(&self) -> usize;
+    /// Width of the residual stream.
+    fn hidden_size(&self) -> usize;
+    /// Rows of embedding and head.
+    fn vocab_size(&self) -> usize;
+    /// Whether the head shares the embedding's weight.
+    fn tie_word_embeddings(&self) -> bool;
+    /// The parameters of `part`, in the order in which it uses them: the weight of the head last.
+    fn parameter_specs(&self, part: &ModelPart) -> Vec<ParameterSpec>;
+    /// Builds the layers of `part`, including the final norm if it has the head.
+    fn build_layers(&self, part: &ModelPart, parameters: &Parameters) -> Vec<Rc<dyn Layer>>;
+    /// FLOPs and bytes of a microbatch. The bytes of a weight that embedding and head share are in neither.
+    fn cost(&self, microbatch: MicrobatchCost) -> ModelCost;
+    /// The operations of a microbatch on a GPU, in bf16 and without recomputation.
+    /// None by default: then their times can't be predicted.
+    fn operations(&self, _microbatch: MicrobatchCost) -> ModelOperations {
+        ModelOperations::default()
+    }
+    /// Bytes of a chunk that are in no layer's cost, such as tables of positions.
+    fn chunk_bytes(&self) -> u64;
+    /// The content of Hugging Face's `config.json`.
+    fn config_json(&self) -> serde_json::Value;
+
+    /// Every parameter once, sorted by name: the order of norms and hashes under every partition.
+    fn all_parameter_specs(&self) -> Vec<ParameterSpec> {
+        let whole = ModelPart { layers: 0..self.num_layers(), has_embedding: true, has_head: true };
+        let mut specs = self.parameter_specs(&whole);
+        specs.sort_by(|a, b| a.name.cmp(&b.name));
+        specs.dedup_by(|a, b| a.name == b.name);
+        specs
+    }
+
+    /// The number of parameters; tied ones count once.
+    fn parameter_count(&self) -> u64 {
+        self.all_parameter_specs().iter().map(ParameterSpec::numel).sum()
+    }
+
+    /// The names of all parameters, sorted.
+    fn parameter_names(&self) -> Vec<String> {
+        self.all_parameter_specs().into_iter().map(|spec| spec.name).collect()
+    }
+}

@@ -1,0 +1,176 @@
+//! FLOPs and memory of a Llama's modules, for the partition and the plan.
+
+use stagecoach_api::job::{ModelType, Precision, Recompute};
+use stagecoach_pipeline::{ModelCost, ModuleCost};
+
+use super::super::{Architecture, MicrobatchCost, ModelPart, ParameterBytes, ParameterSpec, head, names};
+use super::Llama;
+use stagecoach_kernels::packed_bytes;
+
+/// Multiprocessors of an H100 and an H200, for the plan of a GPU's memory.
+const MULTIPROCESSORS: usize = 132;
+
+/// Elements per token, in the type of activations.
+struct LayerElements {
+    /// Elements that are kept from the forward to the backward pass.
+    kept: usize,
+    /// The most elements that the forward or backward pass holds in addition.
+    temporaries: usize,
+}
+
+impl Llama {
+    /// The tensors that `DecoderLayer` holds. Only this function and the layer itself know them.
+    fn layer_elements(&self, recompute: Recompute) -> LayerElements {
+        let c = &self.config;
+        let (h, intermediate) = (c.hidden_size, c.intermediate_size);
+        let (q, kv) = (c.num_attention_heads * c.head_dim, c.num_key_value_heads * c.head_dim);
+        let (qkv, gate_up) = (q + 2 * kv, 2 * intermediate);
+        // x, qkv, attention, h and gate_up; in addition the forward pass has the outputs of both norms, of SwiGLU and
+        // of the layer
+        let all = 2 * h + qkv + q + gate_up;
+        // with norms of heads, queries, keys and values exist twice, and either queries or keys once more before and
+        // after their norm, at a time when neither h nor gate_up exists yet
+        let normed = if c.model_type == ModelType::Qwen3 { qkv } else { 0 };
+        let at_norms = if normed > 0 { (h + normed + 2 * q).saturating_sub(h + q + gate_up) } else { 0 };
+        let forward = (3 * h + intermediate).max(at_norms);
+        // Backward pass, besides the kept tensors. At SwiGLU: dy, and the gradient of its output with that recomputed
+        // output. At the following norm: dy, dnormed, dh and normed. At the end: the same without normed, and
+        // dattention, dqkv, and dnormed, dx and normed of the input's norm, when gate_up and attention are freed.
+        let at_swiglu = h + 2 * intermediate;
+        let at_norm = 4 * h;
+        // The backward pass of the norms of heads has dy, dnormed, dh, dattention, dqkv, and for either queries or keys
+        // the norm's input and its gradients; also the input of attention, whose memory is hardly reused.
+        let at_heads = if normed > 0 { 3 * h + q + qkv + normed + 4 * q } else { 0 };
+        let at_end = (6 * h + q + qkv).max(at_heads);
+        let (kept, temporaries) = match recompute {
+            Recompute::None => (all, forward.max(at_swiglu).max(at_norm).max((at_end - q).saturating_sub(gate_up))),
+            // plus the tensors that the forward pass frees between tensors that stay, because their memory is hardly
+            // reused
+            Recompute::Selective => (
+                2 * h + q,
+                (forward + qkv + gate_up).max(at_swiglu + gate_up).max(at_norm + gate_up).max(at_end - q + qkv)
+                    + (qkv + gate_up),
+            ),
+            // dy waits during the second forward pass
+            Recompute::Full => {
+                (h, (all - h) + (h + forward).max(at_swiglu).max(at_norm).max((at_end - q).saturating_sub(gate_up)))
+            }
+        };
+        LayerElements { kept, temporaries }
+    }
+
+    pub(super) fn model_cost(&self, microbatch: MicrobatchCost) -> ModelCost {
+        let element = match microbatch.precision {
+            Precision::Float32 => 4,
+            Precision::BFloat16 => 2,
+        };
+        ModelCost {
+            embedding: self.embedding_cost(microbatch, element),
+            layers: (0..self.config.num_hidden_layers)
+                .map(|layer| self.layer_cost(layer, microbatch, element))
+                .collect(),
+            head: self.head_cost(microbatch, element),
+            boundary_bytes: (element * microbatch.tokens * self.config.hidden_size) as u64,
+            ranks: Vec::new(),
+        }
+    }
+
+    /// The cost of a decoder layer, whose activations have `element` bytes each.
+    fn layer_cost(&self, layer: usize, microbatch: MicrobatchCost, element: usize) -> ModuleCost {
+        let MicrobatchCost { tokens, length, recompute, on_gpu, .. } = microbatch;
+        let c = &self.config;
+        let (h, intermediate, t) = (c.hidden_size, c.intermediate_size, tokens as f64);
+        let (q, kv) = (c.num_attention_heads * c.head_dim, c.num_key_value_heads * c.head_dim);
+        let (qkv, gate_up) = (h * (q + 2 * kv), 2 * h * intermediate);
+        let matrices = (qkv + h * q + gate_up + h * intermediate) as f64;
+        // causal: a query attends to half of the keys on average; for scores and values, a multiply-add is 2 FLOPs
+        let attention = (length * q) as f64;
+        let forward = 2.0 * t * (matrices + attention);
+        // FLOPs that a layer recomputes in the backward pass
+        let again = match recompute {
+            Recompute::None => 0.0,
+            Recompute::Selective => 2.0 * t * (qkv + gate_up) as f64,
+            Recompute::Full => forward,
+        };
+        let statistics = 4 * (c.num_attention_heads + 2);
+        let LayerElements { kept, temporaries } = self.layer_elements(recompute);
+        let parameters = self.parameter_bytes(&self.layer_specs(layer), microbatch);
+        ModuleCost {
+            name: format!("model.layers.{layer}"),
+            forward,
+            backward_input: 2.0 * t * (matrices + 2.0 * attention) + again,
+            backward_weight: 2.0 * t * matrices,
+            parameter_bytes: parameters.total(),
+            copied_bytes: parameters.memory_checkpoints,
+            activation_bytes: (tokens * (element * kept + statistics)) as u64,
+            // the input and the output's gradient of each product
+            weight_gradient_bytes: (tokens * element * (4 * h + 3 * intermediate + 2 * q + 2 * kv)) as u64,
+            temporary_bytes: (tokens * element * temporaries
+                + match on_gpu {
+                    true => self.gpu_attention_bytes(tokens, length, element),
+                    false => packed_bytes(h.max(intermediate), 2 * intermediate, element),
+                }) as u64,
+        }
+    }
+
+    /// Bytes that the backward pass of attention holds on a GPU besides its operands and results. Flash attention (bf16)
+    /// sums the gradient of queries in fp32, in as many parts as fill the multiprocessors in a fixed order, and with
+    /// grouped queries has gradients of keys and values for each query head. In fp32, scores, probabilities and their
+    /// gradients of all sequences exist.
+    fn gpu_attention_bytes(&self, tokens: usize, length: usize, element: usize) -> usize {
+        let c = &self.config;
+        let q = c.num_attention_heads * c.head_dim;
+        if element == 4 {
+            return 3 * 4 * tokens * length * c.num_attention_heads;
+        }
+        let parts = MULTIPROCESSORS.div_ceil((tokens / length.max(1)).max(1) * c.num_attention_heads);
+        let expanded = if c.num_attention_heads == c.num_key_value_heads { 0 } else { 2 * element };
+        tokens * q * (4 * parts + expanded)
+    }
+
+    fn embedding_cost(&self, microbatch: MicrobatchCost, element: usize) -> ModuleCost {
+        let (tokens, h) = (microbatch.tokens, self.config.hidden_size);
+        let part = ModelPart { layers: 0..0, has_embedding: true, has_head: false };
+        let parameters = self.parameter_bytes(&self.parameter_specs(&part), microbatch);
+        ModuleCost {
+            name: "model.embed_tokens".into(),
+            forward: 0.0,
+            backward_input: 0.0,
+            backward_weight: 0.0,
+            parameter_bytes: parameters.total(),
+            copied_bytes: parameters.memory_checkpoints,
+            activation_bytes: (8 * tokens) as u64,
+            weight_gradient_bytes: (tokens * (8 + element * h)) as u64,
+            // the output's gradient, and its copy in fp32
+            temporary_bytes: (tokens * h * (element + if element == 4 { 0 } else { 4 })) as u64,
+        }
+    }
+
+    /// The cost of final norm, head and loss. The head computes its backward pass during its forward pass. The norm's
+    /// input and the gradient of its output are kept.
+    fn head_cost(&self, microbatch: MicrobatchCost, element: usize) -> ModuleCost {
+        let (tokens, h, vocab_size) = (microbatch.tokens, self.config.hidden_size, self.config.vocab_size);
+        let part = ModelPart { layers: 0..0, has_embedding: false, has_head: true };
+        let parameters = self.parameter_bytes(&self.parameter_specs(&part), microbatch);
+        ModuleCost {
+            name: "lm_head".into(),
+            forward: 6.0 * tokens as f64 * (h * vocab_size) as f64,
+            backward_input: 0.0,
+            backward_weight: 0.0,
+            parameter_bytes: parameters.total(),
+            copied_bytes: parameters.memory_checkpoints,
+            activation_bytes: (tokens * (element * 2 * h + 4)) as u64,
+            weight_gradient_bytes: 0,
+            temporary_bytes: (tokens * h * element
+                + head::temporary_bytes(tokens, h, vocab_size, element, microbatch.on_gpu))
+                as u64,
+        }
+    }
+
+    /// The bytes of these parameters, except a tied embedding, which is counted by rank.
+    fn parameter_bytes(&self, specs: &[ParameterSpec], microbatch: MicrobatchCost) -> ParameterBytes {
+        let is_shared = |spec: &&ParameterSpec| self.config.tie_word_embeddings && spec.name == names::EMBEDDING;
+        let numel = specs.iter().filter(|spec| !is_shared(spec)).map(ParameterSpec::numel).sum();
+        ParameterBytes::of(numel, microbatch.precision, microbatch.copies)
+    }
+}

@@ -1,0 +1,67 @@
+//! RMSNorm as a module: a part of each layer, and the model's last layer.
+
+use std::rc::Rc;
+
+use tch::Tensor;
+
+use super::{Backward, ForwardContext, Layer, Parameter, WeightGradient};
+use stagecoach_kernels::{self as kernels, RmsNormGradients};
+
+/// Root-mean-square norm with a learned scale.
+#[derive(Debug)]
+pub(super) struct RmsNorm {
+    /// `f32[hidden]`.
+    weight: Tensor,
+    gradient: Tensor,
+    eps: f64,
+}
+
+impl RmsNorm {
+    pub(crate) fn new(parameter: &Parameter, eps: f64) -> RmsNorm {
+        RmsNorm { weight: parameter.value.shallow_clone(), gradient: parameter.gradient.shallow_clone(), eps }
+    }
+
+    /// The norm of `x[rows, hidden]`, and the factors of its rows for the backward pass.
+    pub(super) fn apply(&self, x: &Tensor) -> (Tensor, Tensor) {
+        kernels::rms_norm(x, &self.weight, self.eps)
+    }
+
+    /// Gradient of the input plus `residual_gradient`, and the norm's recomputed output.
+    pub(super) fn gradients(
+        &self,
+        dy: &Tensor,
+        (x, rstd): (&Tensor, &Tensor),
+        residual_gradient: Option<&Tensor>,
+        weight_gradients: &mut dyn FnMut(WeightGradient),
+    ) -> (Tensor, Tensor) {
+        let RmsNormGradients { dx, dweight, y } =
+            kernels::rms_norm_backward(dy, x, &self.weight, rstd, residual_gradient);
+        weight_gradients(WeightGradient::Sum { accumulator: self.gradient.shallow_clone(), gradient: dweight });
+        (dx, y)
+    }
+}
+
+#[derive(Debug)]
+struct RmsNormActivations {
+    norm: Rc<RmsNorm>,
+    x: Tensor,
+    rstd: Tensor,
+}
+
+impl Layer for RmsNorm {
+    fn forward(self: Rc<Self>, x: Tensor, _: &ForwardContext) -> (Tensor, Box<dyn Backward>) {
+        let (y, rstd) = self.apply(&x);
+        (y, Box::new(RmsNormActivations { norm: self, x, rstd }))
+    }
+}
+
+impl Backward for RmsNormActivations {
+    fn backward(
+        self: Box<Self>,
+        dy: Tensor,
+        _: &ForwardContext,
+        weight_gradients: &mut dyn FnMut(WeightGradient),
+    ) -> Tensor {
+        self.norm.gradients(&dy, (&self.x, &self.rstd), None, weight_gradients).0
+    }
+}

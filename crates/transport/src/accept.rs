@@ -1,0 +1,211 @@
+//! Accepts the links that end at this stage. Connections are read concurrently, so that a silent one delays no other. A
+//! connection whose peer is not the sender of a missing link is closed without an answer.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::net::TcpListener;
+use std::time::Instant;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use stagecoach_api::job::Transport;
+use stagecoach_group::local_shortage;
+
+use super::carrier::Incoming;
+use super::config::{LinksConfig, LinksGpu, ring_bytes};
+use super::greeting::{Greeting, PendingConnection};
+use super::nccl::{NewCommunicator, UniqueId};
+use super::shm::{RingIdentity, RingLookup, RingReader};
+use super::{LinkError, LinkId, Receiver};
+use stagecoach_kernels::device::CudaContext;
+
+/// The receiver's answer: the stream, the ring in shared memory, or the communicator carries payloads.
+pub(super) const INLINE: u8 = 0;
+pub(super) const SHARED: u8 = 1;
+pub(super) const COMMUNICATOR: u8 = 2;
+
+/// The number of connections whose greeting is pending at the same time; beyond it the oldest is closed. A sender
+/// greets at once; other peers may never do.
+const MAX_PENDING_CONNECTIONS: usize = 64;
+
+/// The links that end at this stage.
+#[derive(Debug, Default)]
+pub(super) struct Accepted {
+    /// The open receivers.
+    pub(super) receivers: BTreeMap<LinkId, Receiver>,
+    /// The links over communicators, which are not connected yet.
+    pub(super) communicators: Vec<NewCommunicator>,
+}
+
+impl Accepted {
+    fn len(&self) -> usize {
+        self.receivers.len() + self.communicators.len()
+    }
+
+    fn has(&self, link: LinkId) -> bool {
+        self.receivers.contains_key(&link) || self.communicators.iter().any(|new| new.link == link)
+    }
+}
+
+/// The carrier of a link's payloads.
+enum Carrier {
+    Incoming(Incoming),
+    Communicator(UniqueId),
+}
+
+/// Waits until all links that end at this stage are connected: over NCCL if both this stage's GPU and the sender have
+/// it.
+pub(super) fn accept(
+    config: &LinksConfig,
+    gpu: Option<&LinksGpu>,
+    expected: usize,
+    deadline: Instant,
+) -> Result<Accepted, LinkError> {
+    let has_nccl = gpu.is_some_and(|gpu| gpu.endpoint.is_some());
+    let context = gpu.map(|gpu| gpu.context);
+    let mut accepted = Accepted::default();
+    let failed = |e: io::Error| LinkError::of_io(format_args!("stage {} could not accept a link", config.rank), &e);
+    // the peer causes any other error
+    let unless_own = |error: io::Error| if local_shortage(&error).is_some() { Err(failed(error)) } else { Ok(()) };
+    config.listener.set_nonblocking(true).map_err(failed)?;
+    config.interrupt.add(&config.listener).map_err(failed)?;
+    let mut pending: Vec<PendingConnection> = Vec::new();
+    while accepted.len() < expected {
+        if config.interrupt.is_triggered() {
+            return Err(ended(config));
+        }
+        if Instant::now() >= deadline {
+            return Err(late(config, &accepted));
+        }
+        wait_readable(&config.listener, &pending, deadline).map_err(failed)?;
+        match config.listener.accept().and_then(|(stream, _)| PendingConnection::new(stream)) {
+            Ok(connection) => {
+                if pending.len() == MAX_PENDING_CONNECTIONS {
+                    pending.remove(0);
+                    (config.on_rejected)();
+                }
+                pending.push(connection);
+            }
+            Err(error) => unless_own(error)?,
+        }
+        for mut connection in std::mem::take(&mut pending) {
+            match connection.read_greeting(config.security()) {
+                Ok(None) if Instant::now() < connection.deadline => pending.push(connection),
+                Ok(Some(greeting)) => match admit(config, has_nccl, &greeting, &accepted) {
+                    // the control plane reports a sender that has disconnected
+                    Ok(carrier) => {
+                        start(config, context, greeting.link, connection, carrier, &mut accepted).or_else(unless_own)?
+                    }
+                    Err(why) => {
+                        (config.on_rejected)();
+                        tracing::warn!("closed a connection that is no link of this group: {why}");
+                    }
+                },
+                Ok(None) => (config.on_rejected)(),
+                Err(error) => {
+                    unless_own(error)?;
+                    (config.on_rejected)();
+                }
+            }
+        }
+    }
+    Ok(accepted)
+}
+
+/// Checks a greeting, and opens the carrier of its link's payloads.
+///
+/// # Errors
+/// The reason why the peer is not the sender of a missing link.
+fn admit(config: &LinksConfig, has_nccl: bool, greeting: &Greeting, accepted: &Accepted) -> Result<Carrier, String> {
+    let Greeting { link, ring, communicator } = greeting;
+    if !config.link_ids.contains(link) || link.to != config.rank {
+        return Err(format!("it brings {link}, which does not end here"));
+    }
+    if accepted.has(*link) {
+        return Err(format!("it brings {link}, which is connected already"));
+    }
+    let id = communicator.as_ref().map(|bytes| UniqueId::from_bytes(bytes).ok_or("its NCCL identifier is none"));
+    let announced = match (ring, id.transpose()?, config.transport) {
+        (None, Some(id), Transport::Nccl | Transport::Auto) if link.payload.is_on_device() => {
+            return Ok(if has_nccl { Carrier::Communicator(id) } else { Carrier::Incoming(Incoming::Stream) });
+        }
+        (Some(announced), None, Transport::Shm | Transport::Auto) => announced,
+        (Some(announced), None, Transport::Nccl) if !link.payload.is_on_device() => announced,
+        (None, None, Transport::Nccl) if !link.payload.is_on_device() => {
+            return Ok(Carrier::Incoming(Incoming::Stream));
+        }
+        (None, None, Transport::Tcp | Transport::Auto) => return Ok(Carrier::Incoming(Incoming::Stream)),
+        (ring, id, transport) => {
+            let brings = match (ring, id) {
+                (_, Some(_)) => "a communicator",
+                (Some(_), None) => "shared memory",
+                (None, None) => "no shared memory",
+            };
+            return Err(format!("it brings {brings} for {link}, and the transport is {transport:?}"));
+        }
+    };
+    let bytes = ring_bytes(config, *link);
+    if announced.bytes != bytes {
+        return Err(format!("it brings {} bytes of shared memory for {link}, which takes {bytes}", announced.bytes));
+    }
+    match RingReader::open(&RingIdentity { group: &config.group, link: *link, nonce: &announced.nonce, bytes }) {
+        RingLookup::Ring(ring) => Ok(Carrier::Incoming(Incoming::Ring(ring))),
+        RingLookup::None => Ok(Carrier::Incoming(Incoming::Stream)),
+        RingLookup::Other(why) => Err(format!("its shared memory for {link} is not the sender's: {why}")),
+    }
+}
+
+/// Answers the greeting and starts to receive.
+///
+/// # Errors
+/// If the sender has disconnected, or this process may open no more files.
+fn start(
+    config: &LinksConfig,
+    gpu: Option<CudaContext>,
+    link: LinkId,
+    connection: PendingConnection,
+    carrier: Carrier,
+    accepted: &mut Accepted,
+) -> io::Result<()> {
+    let answer = match carrier {
+        Carrier::Incoming(Incoming::Stream) => INLINE,
+        Carrier::Incoming(Incoming::Ring(_)) => SHARED,
+        Carrier::Communicator(_) => COMMUNICATOR,
+    };
+    let (socket, stream) = connection.answer(answer, config.security())?;
+    config.interrupt.add(&socket)?;
+    match carrier {
+        Carrier::Incoming(incoming) => {
+            let receiver = Receiver::start(link, config.device, socket, stream, incoming, gpu);
+            accepted.receivers.insert(link, receiver);
+        }
+        Carrier::Communicator(id) => accepted.communicators.push(NewCommunicator { link, id, socket }),
+    }
+    Ok(())
+}
+
+/// The error of a group that fails while its links are opened.
+fn ended(config: &LinksConfig) -> LinkError {
+    LinkError::Broken(format!("stage {} opens no links any more: the group has ended", config.rank))
+}
+
+fn late(config: &LinksConfig, accepted: &Accepted) -> LinkError {
+    let missing = config.link_ids.iter().filter(|e| e.to == config.rank && !accepted.has(**e));
+    let names: Vec<String> = missing.map(ToString::to_string).collect();
+    LinkError::Broken(format!("stage {} waited {:?} for {}", config.rank, config.timeout, names.join("; ")))
+}
+
+/// Blocks until a connection can be accepted or read, a greeting is overdue, or the deadline has passed.
+fn wait_readable(listener: &TcpListener, pending: &[PendingConnection], deadline: Instant) -> io::Result<()> {
+    let until = pending.iter().map(|connection| connection.deadline).fold(deadline, Instant::min);
+    let left = Timespec::try_from(until.saturating_duration_since(Instant::now())).map_err(io::Error::other)?;
+    let streams = pending.iter().map(|connection| PollFd::new(&connection.stream, PollFlags::IN));
+    let mut polled: Vec<PollFd> = std::iter::once(PollFd::new(listener, PollFlags::IN)).chain(streams).collect();
+    match poll(&mut polled, Some(&left)) {
+        Ok(_) | Err(Errno::INTR) => Ok(()),
+        Err(error) => Err(error.into()),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,143 @@
+//! Configuration of the links of one stage.
+
+use std::net::TcpListener;
+use std::time::Duration;
+
+use stagecoach_api::job::{Encryption, Transport};
+use stagecoach_group::GroupSecret;
+use tch::Device;
+
+use super::greeting::LinkSecurity;
+use super::link_id::STATE_PART_ELEMENTS;
+use super::nccl::Endpoint;
+use super::{Interrupt, LinkError, LinkId, LinkPayload};
+use stagecoach_kernels::device::CudaContext;
+
+/// Configuration from which a stage opens its links.
+pub struct LinksConfig<'a> {
+    /// Rank of this stage.
+    pub rank: usize,
+    /// Identifies the group in the names of its shared memory.
+    pub group: String,
+    /// The group's secret: connections of peers without it are refused.
+    pub secret: &'a GroupSecret,
+    /// Called for every connection that was closed because its peer is not the sender of a missing link.
+    pub on_rejected: &'a (dyn Fn() + Sync),
+    /// Listens at `addresses[rank]`.
+    pub listener: TcpListener,
+    /// The address at which each rank listens, by rank.
+    pub addresses: &'a [String],
+    /// All links of the plan.
+    pub link_ids: &'a [LinkId],
+    /// The carrier of payloads.
+    pub transport: Transport,
+    /// The device on which the stage computes.
+    pub device: Device,
+    /// Whether payloads in a stream are encrypted.
+    pub encryption: Encryption,
+    /// Size of the largest activation or gradient between two chunks, in bytes.
+    pub boundary_bytes: usize,
+    /// Size of a tied weight's gradient, in bytes.
+    pub tied_bytes: usize,
+    /// Ends all waiting once the group has failed.
+    pub interrupt: Interrupt,
+    /// Time limit for opening all links.
+    pub timeout: Duration,
+}
+
+impl LinksConfig<'_> {
+    pub(super) fn security(&self) -> LinkSecurity<'_> {
+        LinkSecurity { secret: self.secret, encryption: self.encryption }
+    }
+
+    /// The GPU whose memory holds the stage's tensors; `None` if they are in host memory.
+    ///
+    /// # Errors
+    /// If the driver does not know the GPU, or the transport is Nccl and something is missing.
+    pub(super) fn gpu(&self) -> Result<Option<LinksGpu>, LinkError> {
+        let (endpoint, without_nccl) = self.endpoint()?;
+        let context = match (self.device, &endpoint) {
+            (_, Some(endpoint)) => endpoint.context(),
+            (Device::Cuda(index), None) => {
+                CudaContext::of_device(index).map_err(|error| LinkError::Unavailable(error.to_string()))?
+            }
+            _ => return Ok(None),
+        };
+        Ok(Some(LinksGpu { context, endpoint, without_nccl }))
+    }
+
+    /// The endpoint for links over NCCL, if the stage can use NCCL. Otherwise, with the transport Auto and a GPU, the
+    /// reason that it can't.
+    ///
+    /// # Errors
+    /// If the transport is Nccl and something is missing.
+    fn endpoint(&self) -> Result<(Option<Endpoint>, Option<String>), LinkError> {
+        let has_any =
+            self.link_ids.iter().any(|link| link.payload.is_on_device() && [link.from, link.to].contains(&self.rank));
+        let is_wanted = has_any
+            && match self.transport {
+                Transport::Nccl => true,
+                // NCCL does not encrypt
+                Transport::Auto => self.device.is_cuda() && self.encryption == Encryption::None,
+                Transport::Tcp | Transport::Shm => false,
+            };
+        match is_wanted.then(|| Endpoint::open(self.device)) {
+            None => Ok((None, None)),
+            Some(Ok(endpoint)) => Ok((Some(endpoint), None)),
+            Some(Err(why)) if self.transport == Transport::Nccl => Err(LinkError::Unavailable(format!(
+                "spec.pipeline.transport is Nccl, and stage {} can't use NCCL: {why}; set Auto or Tcp, or give the stage a GPU",
+                self.rank
+            ))),
+            Some(Err(why)) => Ok((None, Some(why))),
+        }
+    }
+}
+
+/// A GPU as its stage's links use it. Its memory holds the stage's tensors.
+#[derive(Clone, Debug)]
+pub(super) struct LinksGpu {
+    pub(super) context: CudaContext,
+    /// Set if NCCL is used.
+    pub(super) endpoint: Option<Endpoint>,
+    /// The reason that NCCL is not used, with the transport Auto.
+    pub(super) without_nccl: Option<String>,
+}
+
+/// The number of boundary tensors, or parts of a state, that fit into a ring, so that a sender rarely waits for its
+/// receiver.
+const PAYLOADS_IN_RING: usize = 4;
+
+/// The size of a link's ring in bytes, a multiple of the page size. Both ends compute it.
+pub(super) fn ring_bytes(config: &LinksConfig, link: LinkId) -> usize {
+    ring_size(link, config.boundary_bytes, config.tied_bytes)
+}
+
+fn ring_size(link: LinkId, boundary_bytes: usize, tied_bytes: usize) -> usize {
+    let parts_bytes = STATE_PART_ELEMENTS as usize * size_of::<f32>() * PAYLOADS_IN_RING;
+    let bytes = match link.payload {
+        LinkPayload::Tied => tied_bytes.min(parts_bytes),
+        LinkPayload::Forward { .. } | LinkPayload::Backward { .. } => boundary_bytes * PAYLOADS_IN_RING,
+        LinkPayload::Replicas | LinkPayload::StateCopy | LinkPayload::HeldCopy | LinkPayload::Audit => parts_bytes,
+    };
+    bytes.next_multiple_of(4096)
+}
+
+/// Bytes that either end of a link holds: the ring, unless the transport is TCP, and a tensor that waits to be sent or
+/// has been received. The gradient of a tied weight exists at the end of a step only, and is not counted.
+pub fn held_bytes(link: LinkId, transport: Transport, boundary_bytes: u64, tied_bytes: u64) -> u64 {
+    let ring = match transport {
+        Transport::Tcp => 0,
+        Transport::Nccl if link.payload.is_on_device() => 0,
+        Transport::Shm | Transport::Auto | Transport::Nccl => {
+            ring_size(link, boundary_bytes as usize, tied_bytes as usize) as u64
+        }
+    };
+    match link.payload {
+        LinkPayload::Tied
+        | LinkPayload::Replicas
+        | LinkPayload::StateCopy
+        | LinkPayload::HeldCopy
+        | LinkPayload::Audit => ring,
+        LinkPayload::Forward { .. } | LinkPayload::Backward { .. } => ring + boundary_bytes,
+    }
+}

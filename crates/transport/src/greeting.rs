@@ -1,0 +1,155 @@
+//! The start of a link. A handshake proves to both ends that the other belongs to the group. Then one encrypted frame
+//! identifies the link, and an encrypted byte is the answer.
+
+use std::io::{self, ErrorKind, Read, Write};
+use std::net::TcpStream;
+use std::time::{Duration, Instant};
+
+use serde::{Deserialize, Serialize};
+use stagecoach_api::job::Encryption;
+use stagecoach_group::frame::{FrameReader, encode_frame};
+use stagecoach_group::{GroupSecret, HANDSHAKE_BYTES, Handshake, SecureReader, SecureWriter, Session};
+
+use super::LinkId;
+use super::stream::LinkStream;
+
+/// The time limit for a connection's greeting.
+const GREETING_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// The size limit of a greeting.
+const MAX_GREETING_BYTES: usize = 4096;
+
+/// The link that a connection is for.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) struct Greeting {
+    pub(super) link: LinkId,
+    /// Shared memory that the sender has created, if any.
+    pub(super) ring: Option<AnnouncedRing>,
+    /// The identifier of the NCCL communicator for all tensors from the sender to this rank, if the sender has a GPU.
+    pub(super) communicator: Option<Vec<u8>>,
+}
+
+/// An announced ring. The greeting has neither name nor path, since both ends derive them.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) struct AnnouncedRing {
+    /// Distinguishes it from all other rings of this link.
+    pub(super) nonce: String,
+    /// Its size.
+    pub(super) bytes: usize,
+}
+
+impl Greeting {
+    /// Greets the receiver on a new connection. Returns the receiver's answer, and the connection's stream for
+    /// payloads. Reads wait until the socket's timeout.
+    pub(super) fn send(&self, socket: &TcpStream, security: LinkSecurity) -> io::Result<(u8, LinkStream)> {
+        let (handshake, message) = Handshake::begin(security.secret, security.purpose())?;
+        (&mut &*socket).write_all(&message)?;
+        let mut answer = [0; HANDSHAKE_BYTES];
+        (&mut &*socket).read_exact(&mut answer)?;
+        let session = handshake.finish(&answer)?;
+        let (mut reader, mut writer) = (session.reader(socket.try_clone()?), session.writer(socket.try_clone()?));
+        writer.write_all(&encode_frame(self, MAX_GREETING_BYTES).map_err(io::Error::other)?)?;
+        let mut answer = [0];
+        reader.read_exact(&mut answer)?;
+        Ok((answer[0], security.stream(socket, reader, writer)?))
+    }
+}
+
+/// The settings on which both ends of a link must agree before either learns anything about the other.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct LinkSecurity<'a> {
+    pub(super) secret: &'a GroupSecret,
+    pub(super) encryption: Encryption,
+}
+
+impl LinkSecurity<'_> {
+    /// The purpose that distinguishes these handshakes from those of control connections, and of links with other
+    /// encryption.
+    fn purpose(self) -> &'static str {
+        match self.encryption {
+            Encryption::None => "stagecoach link",
+            Encryption::Required => "stagecoach encrypted link",
+        }
+    }
+
+    fn stream(
+        self,
+        socket: &TcpStream,
+        reader: SecureReader<TcpStream>,
+        writer: SecureWriter<TcpStream>,
+    ) -> io::Result<LinkStream> {
+        Ok(match self.encryption {
+            Encryption::None => LinkStream::Clear(socket.try_clone()?),
+            Encryption::Required => LinkStream::Encrypted(reader, writer),
+        })
+    }
+}
+
+/// An accepted connection whose greeting has not arrived completely.
+#[derive(Debug)]
+pub(super) struct PendingConnection {
+    pub(super) stream: TcpStream,
+    state: GreetingState,
+    /// The time at which the connection is closed.
+    pub(super) deadline: Instant,
+}
+
+#[derive(Debug)]
+enum GreetingState {
+    /// The first message of the handshake, and the number of bytes of it that have arrived.
+    Handshake([u8; HANDSHAKE_BYTES], usize),
+    Greeting(Session, SecureReader<TcpStream>, FrameReader),
+}
+
+impl PendingConnection {
+    pub(crate) fn new(stream: TcpStream) -> io::Result<PendingConnection> {
+        stream.set_nonblocking(true)?;
+        stream.set_nodelay(true)?;
+        let state = GreetingState::Handshake([0; HANDSHAKE_BYTES], 0);
+        Ok(PendingConnection { stream, state, deadline: Instant::now() + GREETING_TIMEOUT })
+    }
+
+    /// Reads the bytes that have arrived, and none beyond the greeting; `None` if the greeting is incomplete.
+    ///
+    /// # Errors
+    /// If the peer has disconnected or does not belong to the group.
+    pub(super) fn read_greeting(&mut self, security: LinkSecurity) -> io::Result<Option<Greeting>> {
+        let read = loop {
+            match &mut self.state {
+                GreetingState::Handshake(message, received) if *received < HANDSHAKE_BYTES => {
+                    match self.stream.read(&mut message[*received..]) {
+                        Ok(0) => break Err(ErrorKind::UnexpectedEof.into()),
+                        Ok(bytes) => *received += bytes,
+                        Err(error) => break Err(error),
+                    }
+                }
+                GreetingState::Handshake(message, _) => {
+                    let (session, answer) = Handshake::respond(security.secret, security.purpose(), message)?;
+                    // these are the first bytes sent: the socket's buffer has room for them
+                    self.stream.write_all(&answer)?;
+                    let reader = session.reader(self.stream.try_clone()?);
+                    self.state = GreetingState::Greeting(session, reader, FrameReader::new(MAX_GREETING_BYTES));
+                }
+                GreetingState::Greeting(_, reader, frame) => break frame.read(reader),
+            }
+        };
+        match read {
+            Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => Ok(None),
+            read => read.map(Some),
+        }
+    }
+
+    /// Answers the greeting. Returns the socket, and the stream on which payloads follow.
+    ///
+    /// # Errors
+    /// If the peer has disconnected.
+    pub(super) fn answer(self, answer: u8, security: LinkSecurity) -> io::Result<(TcpStream, LinkStream)> {
+        let PendingConnection { stream: socket, state, .. } = self;
+        let GreetingState::Greeting(session, reader, _) = state else { return Err(ErrorKind::NotConnected.into()) };
+        socket.set_nonblocking(false)?;
+        let mut writer = session.writer(socket.try_clone()?);
+        writer.write_all(&[answer])?;
+        let stream = security.stream(&socket, reader, writer)?;
+        Ok((socket, stream))
+    }
+}

@@ -1,0 +1,272 @@
+//! The messages from one rank to another, at one of the two ends. A thread passes the messages of all links between the
+//! two to their communicator, one at a time, in the order in which the program handed them over.
+
+use std::io::ErrorKind;
+use std::net::TcpStream;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock, mpsc};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, Shutdown, recv, shutdown};
+use tch::Tensor;
+
+use super::super::receiver::ArrivedTensor;
+use super::super::{Interrupt, LinkError, LinkId};
+use super::communicator::{Communicator, CommunicatorEnd};
+use super::turn::{Signal, SlotGuard, TransferSlot, read_signal, write_signal};
+use stagecoach_kernels::device::{CudaContext, CudaError, CudaEvent, CudaStream, Timestamp};
+
+/// The shortest and the longest interval between polls of an event. A poll comes after a sixteenth of the time waited so
+/// far, which bounds both the delay and the work of polling.
+const POLL_INTERVALS: [Duration; 2] = [Duration::from_micros(20), Duration::from_micros(200)];
+
+/// Interval between checks for failures while a thread waits for a signal.
+const SIGNAL_TIMEOUT: Duration = Duration::from_millis(1);
+
+/// The time for a message to complete after the other end has closed its connection, having sent or received it.
+const PEER_CLOSED_GRACE: Duration = Duration::from_millis(500);
+
+/// The time limit for a communicator to send its remaining messages, once they are done on the device.
+const FINISH_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// A tensor to be sent, or to be filled.
+#[derive(Debug)]
+pub(crate) struct Message {
+    pub(crate) link: LinkId,
+    pub(crate) microbatch: usize,
+    pub(crate) tensor: Tensor,
+    /// The channel that receives the tensor of a receive.
+    pub(crate) arrivals: Option<mpsc::Sender<Result<ArrivedTensor, LinkError>>>,
+}
+
+/// The handle of a channel's thread. When the last handle is dropped, the thread sends its remaining messages, or
+/// abandons its remaining receives.
+#[derive(Debug)]
+pub(crate) struct Channel {
+    context: CudaContext,
+    messages: Option<mpsc::Sender<(Message, CudaEvent)>>,
+    failure: Arc<OnceLock<LinkError>>,
+    /// Whether the handle was dropped.
+    is_abandoned: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// Configuration from which a channel starts.
+#[derive(Debug)]
+pub(super) struct ChannelConfig {
+    pub(super) context: CudaContext,
+    pub(super) communicator: Communicator,
+    pub(super) end: CommunicatorEnd,
+    /// Rank of this end.
+    pub(super) rank: usize,
+    /// Rank of the other end.
+    pub(super) peer: usize,
+    /// Closed by the other end when it is gone. The first one carries the signals of both ends ([`super::turn`]).
+    pub(super) sockets: Vec<TcpStream>,
+    /// The slot that all channels of the stage share.
+    pub(super) slot: Arc<TransferSlot>,
+    /// Ends the thread once the group has failed.
+    pub(super) interrupt: Interrupt,
+}
+
+impl Channel {
+    pub(super) fn start(config: ChannelConfig) -> Result<Channel, CudaError> {
+        let (messages, handed_over) = mpsc::channel();
+        let failure: Arc<OnceLock<LinkError>> = Arc::default();
+        let is_abandoned: Arc<AtomicBool> = Arc::default();
+        let (context, stream) = (config.context, config.context.stream()?);
+        let worker = ChannelThread {
+            config,
+            stream,
+            is_abandoned: Arc::clone(&is_abandoned),
+            current: None,
+            peer_closed_at: None,
+        };
+        let failed = failure.clone();
+        let thread = Some(std::thread::spawn(move || worker.run(&handed_over, &failed)));
+        Ok(Channel { context, messages: Some(messages), failure, is_abandoned, thread })
+    }
+
+    /// Hands a message over, to run after the work that libtorch has queued so far.
+    pub(crate) fn enqueue(&self, message: Message) -> Result<(), LinkError> {
+        let ready = self.context.record_default_stream()?;
+        let link = message.link;
+        let messages = self.messages.as_ref().and_then(|messages| messages.send((message, ready)).ok());
+        messages.ok_or_else(|| LinkError::Broken(format!("the link for {link} is closed")))?;
+        self.failure().map_or(Ok(()), Err)
+    }
+
+    /// The reason that an earlier message failed. In that case, tensors received before may be wrong.
+    pub(crate) fn failure(&self) -> Option<LinkError> {
+        self.failure.get().cloned()
+    }
+}
+
+impl Drop for Channel {
+    fn drop(&mut self) {
+        self.messages = None;
+        self.is_abandoned.store(true, Ordering::Release);
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+struct ChannelThread {
+    config: ChannelConfig,
+    stream: CudaStream,
+    is_abandoned: Arc<AtomicBool>,
+    /// The message whose turn it is. The communicator uses its memory until it is done.
+    current: Option<Message>,
+    /// The time at which the other end was first observed to be gone.
+    peer_closed_at: Option<Instant>,
+}
+
+impl ChannelThread {
+    fn run(mut self, handed_over: &mpsc::Receiver<(Message, CudaEvent)>, failure: &OnceLock<LinkError>) {
+        // ends when the handle is dropped and all messages are done
+        let ended = handed_over.iter().try_for_each(|(message, ready)| self.transfer(message, &ready));
+        let ChannelThread { config, stream, current, .. } = self;
+        let ChannelConfig { communicator, end, peer, sockets, .. } = config;
+        if let Err(why) = ended {
+            let link = current.as_ref().map(|message| message.link.to_string());
+            let (from_or_to, way) = match end {
+                CommunicatorEnd::Sender => ("to", "send"),
+                CommunicatorEnd::Receiver => ("from", "receive"),
+            };
+            let what = link.unwrap_or_else(|| format!("what goes {from_or_to} stage {peer}"));
+            let error = match why {
+                device @ LinkError::Device(_) => device,
+                why => LinkError::Broken(format!("could not {way} {what}: {why}")),
+            };
+            // set before the abort, which lets the device continue with tensors that have not arrived
+            let _ = failure.set(error.clone());
+            drop(communicator);
+            let _ = stream.synchronize();
+            close(&sockets);
+            for message in current.into_iter().chain(handed_over.iter().map(|(message, _)| message)) {
+                message.arrivals.map(|arrivals| arrivals.send(Err(error.clone())));
+            }
+            return;
+        }
+        communicator.finish(Instant::now() + FINISH_TIMEOUT);
+        close(&sockets);
+    }
+
+    /// Passes a message to the communicator once both ends are ready for it, and returns when it is done.
+    fn transfer(&mut self, message: Message, ready: &CudaEvent) -> Result<(), LinkError> {
+        let message = &*self.current.insert(message);
+        let (microbatch, arrivals) = (message.microbatch, message.arrivals.clone());
+        let tensor = message.tensor.shallow_clone();
+        self.wait_until_complete(ready)?;
+        // an empty tensor has no memory, and both ends know that it is empty
+        let turn = if tensor.numel() > 0 { Some(self.take_turn()?) } else { None };
+        if turn.is_some() {
+            let give_up = || match self.config.interrupt.is_triggered() {
+                true => Err("the group has ended".to_owned()),
+                false => Ok(()),
+            };
+            self.config.communicator.transfer(&tensor, &self.stream, &give_up).map_err(LinkError::Broken)?;
+        }
+        let done = Arc::new(self.stream.record()?);
+        if let Some(arrivals) = arrivals {
+            let arrival = ArrivedTensor { microbatch, tensor, at: Timestamp::Device(Arc::clone(&done)) };
+            // the receiver of the arrival may have been dropped
+            let _ = arrivals.send(Ok(arrival));
+        }
+        self.wait_until_complete(&done)?;
+        self.current = None;
+        Ok(())
+    }
+
+    /// Waits until both ends are ready, and takes the slots of both stages: the lower rank's first, so that no stages
+    /// wait for each other in a circle.
+    fn take_turn(&mut self) -> Result<SlotGuard, LinkError> {
+        self.write(Signal::Ready)?;
+        self.read(Signal::Ready)?;
+        let is_lower = self.config.rank < self.config.peer;
+        if !is_lower {
+            self.read(Signal::Go)?;
+        }
+        let slot = Arc::clone(&self.config.slot);
+        let turn = slot.take(|| self.watch())?;
+        self.write(Signal::Go)?;
+        if is_lower {
+            self.read(Signal::Go)?;
+        }
+        Ok(turn)
+    }
+
+    fn write(&self, signal: Signal) -> Result<(), LinkError> {
+        write_signal(&self.config.sockets[0], signal).map_err(|error| self.closed(&error))
+    }
+
+    fn read(&mut self, signal: Signal) -> Result<(), LinkError> {
+        loop {
+            let received = read_signal(&self.config.sockets[0], SIGNAL_TIMEOUT).map_err(|error| self.closed(&error))?;
+            match received {
+                Some(received) if received == signal as u8 => return Ok(()),
+                Some(other) => return Err(broken(format!("stage {} sent the signal {other}", self.config.peer))),
+                None => self.watch()?,
+            }
+        }
+    }
+
+    fn closed(&self, error: &std::io::Error) -> LinkError {
+        match self.config.interrupt.is_triggered() {
+            true => broken("the group has ended"),
+            false if error.kind() == ErrorKind::UnexpectedEof => {
+                broken(format!("stage {} has closed its connection", self.config.peer))
+            }
+            false => broken(format!("the connection with stage {} is lost: {error}", self.config.peer)),
+        }
+    }
+
+    fn wait_until_complete(&mut self, event: &CudaEvent) -> Result<(), LinkError> {
+        let started = Instant::now();
+        while !event.is_complete()? {
+            self.watch()?;
+            std::thread::sleep((started.elapsed() / 16).clamp(POLL_INTERVALS[0], POLL_INTERVALS[1]));
+        }
+        Ok(())
+    }
+
+    /// Checks for failures that would keep the current message from completing.
+    fn watch(&mut self) -> Result<(), LinkError> {
+        self.config.communicator.is_ready().map_err(LinkError::Broken)?;
+        if self.config.interrupt.is_triggered() {
+            return Err(broken("the group has ended"));
+        }
+        if self.config.end == CommunicatorEnd::Receiver && self.is_abandoned.load(Ordering::Acquire) {
+            return Err(broken("nobody waits for it any more"));
+        }
+        if self.config.sockets.iter().any(is_closed) {
+            let peer_closed_at = *self.peer_closed_at.get_or_insert_with(Instant::now);
+            if peer_closed_at.elapsed() > PEER_CLOSED_GRACE {
+                return Err(broken(format!("stage {} has closed its connection", self.config.peer)));
+            }
+        }
+        Ok(())
+    }
+}
+
+fn broken(why: impl Into<String>) -> LinkError {
+    LinkError::Broken(why.into())
+}
+
+/// Whether the other end has closed a connection. Signals that it sent before are not read.
+fn is_closed(socket: &TcpStream) -> bool {
+    match recv(socket, &mut [0_u8], RecvFlags::PEEK | RecvFlags::DONTWAIT) {
+        Ok((_, bytes)) => bytes == 0,
+        Err(error) => !matches!(error, Errno::AGAIN | Errno::INTR),
+    }
+}
+
+/// Shuts the sockets down. The interrupt has clones of them, so that closing alone would not notify the other end.
+fn close(sockets: &[TcpStream]) {
+    for socket in sockets {
+        let _ = shutdown(socket, Shutdown::Both);
+    }
+}

@@ -1,0 +1,134 @@
+//! Connecting the communicators of a stage, after the handshakes of its links have exchanged the unique ids.
+
+use std::collections::BTreeMap;
+use std::ffi::c_void;
+use std::net::TcpStream;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use tch::{Device, Kind, Tensor};
+
+use super::super::{Interrupt, LinkError, LinkId};
+use super::channel::{Channel, ChannelConfig, Message};
+use super::communicator::{Communicator, CommunicatorEnd, UniqueId};
+use super::library::Nccl;
+use super::remedy::remedy;
+use super::turn::TransferSlot;
+use stagecoach_kernels::device::CudaContext;
+
+/// Interval between polls of communicators that connect.
+const POLL_INTERVAL: Duration = Duration::from_millis(5);
+
+/// The resources of a stage for NCCL.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Endpoint {
+    nccl: &'static Nccl,
+    context: CudaContext,
+    device: Device,
+}
+
+impl Endpoint {
+    /// Opens NCCL and the driver for a stage whose tensors are on `device`.
+    ///
+    /// # Errors
+    /// A sentence that says what is missing.
+    pub(crate) fn open(device: Device) -> Result<Endpoint, String> {
+        let index = match device {
+            Device::Cuda(index) => index,
+            _ => 0,
+        };
+        let context = CudaContext::of_device(index).map_err(|error| error.to_string())?;
+        let nccl = Nccl::get()?;
+        let probe = Tensor::zeros([64], (Kind::Float, device));
+        match context.is_device_memory(probe.data_ptr().cast::<c_void>()) {
+            true => Ok(Endpoint { nccl, context, device }),
+            false => Err("this stage computes on the CPU, in whose memory NCCL does not send".into()),
+        }
+    }
+
+    /// The context of the GPU.
+    pub(crate) fn context(&self) -> CudaContext {
+        self.context
+    }
+
+    /// The identifier of a new communicator.
+    pub(crate) fn new_id(&self) -> Result<UniqueId, String> {
+        UniqueId::generate(self.nccl)
+    }
+}
+
+/// A link over the communicator of this identifier.
+#[derive(Debug)]
+pub(crate) struct NewCommunicator {
+    pub(crate) link: LinkId,
+    pub(crate) id: UniqueId,
+    pub(crate) socket: TcpStream,
+}
+
+/// The links from one rank to another, which share a communicator.
+struct Pair {
+    id: UniqueId,
+    links: Vec<LinkId>,
+    sockets: Vec<TcpStream>,
+}
+
+/// Connects the communicators of all links of stage `rank`. Returns the channel of each link.
+pub(crate) fn connect(
+    endpoint: Endpoint,
+    rank: usize,
+    links: Vec<NewCommunicator>,
+    interrupt: &Interrupt,
+    deadline: Instant,
+) -> Result<BTreeMap<LinkId, Arc<Channel>>, LinkError> {
+    let mut pairs: BTreeMap<(usize, usize), Pair> = BTreeMap::new();
+    for NewCommunicator { link, id, socket } in links {
+        let new = || Pair { id: id.clone(), links: Vec::new(), sockets: Vec::new() };
+        let pair = pairs.entry((link.from, link.to)).or_insert_with(new);
+        if pair.id != id {
+            return Err(LinkError::Mismatch(format!("{link} comes with another NCCL communicator than its siblings")));
+        }
+        pair.links.push(link);
+        pair.sockets.push(socket);
+    }
+    let broken = |peer: usize, why: &str, is_usage: bool, sockets: &[TcpStream]| {
+        let address = sockets.first().and_then(|socket| socket.peer_addr().ok()).map(|address| address.ip());
+        let at = address.map_or_else(String::new, |address| format!(" at {address}"));
+        let remedy = remedy(why, is_usage, address);
+        let message = format!("NCCL does not connect stage {rank} with stage {peer}{at}: {why}; {remedy}");
+        // NCCL would reject the next group as well
+        if is_usage { LinkError::Unavailable(message) } else { LinkError::Broken(message) }
+    };
+    // all communicators start before the first wait: whichever another stage waits for first is among them
+    let mut begun = Vec::new();
+    let slot = Arc::new(TransferSlot::default());
+    for ((from, to), Pair { id, links, sockets }) in pairs {
+        let (end, peer) = if from == rank { (CommunicatorEnd::Sender, to) } else { (CommunicatorEnd::Receiver, from) };
+        let communicator =
+            Communicator::begin(endpoint.nccl, &id, end).map_err(|why| broken(peer, &why, false, &sockets))?;
+        let (context, interrupt, slot) = (endpoint.context, interrupt.clone(), Arc::clone(&slot));
+        begun.push((links, ChannelConfig { context, communicator, end, rank, peer, sockets, slot, interrupt }));
+    }
+    for (_, config) in &begun {
+        let broken = |why: &str| broken(config.peer, why, config.communicator.is_used_wrong(), &config.sockets);
+        while !config.communicator.is_ready().map_err(|why| broken(&why))? {
+            if interrupt.is_triggered() {
+                return Err(LinkError::Broken(format!("stage {rank} opens no links any more: the group has ended")));
+            }
+            if Instant::now() >= deadline {
+                return Err(broken("it has taken too long"));
+            }
+            std::thread::sleep(POLL_INTERVAL);
+        }
+    }
+    let mut channels = BTreeMap::new();
+    for (links, config) in begun {
+        let peer = config.peer;
+        let channel = Channel::start(config).map_err(|error| broken(peer, &error.to_string(), false, &[]))?;
+        let channel = Arc::new(channel);
+        // the first message makes NCCL connect its transports, before training waits for one
+        let tensor = Tensor::zeros([1], (Kind::Float, endpoint.device));
+        channel.enqueue(Message { link: links[0], microbatch: 0, tensor, arrivals: None })?;
+        channels.extend(links.into_iter().map(|link| (link, Arc::clone(&channel))));
+    }
+    Ok(channels)
+}

@@ -1,0 +1,55 @@
+//! Tensors that have arrived over a link. The program may request them in another order.
+
+use std::sync::mpsc;
+
+use tch::Tensor;
+
+use super::super::{LinkError, LinkId};
+use stagecoach_kernels::device::Timestamp;
+
+/// A posted tensor, and the time at which it was filled: for a GPU possibly an event that is not complete yet.
+#[derive(Debug)]
+pub(in super::super) struct ArrivedTensor {
+    pub(in super::super) microbatch: usize,
+    pub(in super::super) tensor: Tensor,
+    pub(in super::super) at: Timestamp,
+}
+
+impl ArrivedTensor {
+    /// The tensor, and the time at which it was filled. Later computations of libtorch run after that time.
+    fn into_parts(self) -> Result<(Tensor, Timestamp), LinkError> {
+        if let Timestamp::Device(filled) = &self.at {
+            filled.make_default_stream_wait()?;
+        }
+        Ok((self.tensor, self.at))
+    }
+}
+
+/// Arrivals, by microbatch.
+#[derive(Debug)]
+pub(super) struct Arrivals {
+    arrived: mpsc::Receiver<Result<ArrivedTensor, LinkError>>,
+    /// Tensors that arrived before they were requested.
+    early: Vec<ArrivedTensor>,
+}
+
+impl Arrivals {
+    pub(crate) fn new(arrived: mpsc::Receiver<Result<ArrivedTensor, LinkError>>) -> Arrivals {
+        Arrivals { arrived, early: Vec::new() }
+    }
+
+    /// Waits for the tensor of a microbatch, and makes later computations of libtorch wait until it is filled.
+    pub(super) fn wait(&mut self, link: LinkId, microbatch: usize) -> Result<(Tensor, Timestamp), LinkError> {
+        if let Some(at) = self.early.iter().position(|early| early.microbatch == microbatch) {
+            return self.early.swap_remove(at).into_parts();
+        }
+        loop {
+            match self.arrived.recv() {
+                Ok(Ok(arrival)) if arrival.microbatch == microbatch => return arrival.into_parts(),
+                Ok(Ok(other)) => self.early.push(other),
+                Ok(Err(error)) => return Err(error),
+                Err(_) => return Err(LinkError::Broken(format!("the link for {link} is closed"))),
+            }
+        }
+    }
+}

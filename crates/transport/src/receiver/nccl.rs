@@ -1,0 +1,57 @@
+//! Receives from GPU to GPU.
+
+use std::collections::HashMap;
+use std::sync::{Arc, mpsc};
+
+use tch::{Device, Tensor, no_grad};
+
+use super::super::nccl::{Channel, Message};
+use super::super::{LinkError, LinkId};
+use super::arrivals::{Arrivals, ArrivedTensor};
+use stagecoach_kernels::device::Timestamp;
+
+/// Receives posted to NCCL, which fills memory of the GPU.
+#[derive(Debug)]
+pub(super) struct NcclReceiver {
+    channel: Arc<Channel>,
+    /// The sender to this receiver itself, for arrived tensors.
+    sender: mpsc::Sender<Result<ArrivedTensor, LinkError>>,
+    arrivals: Arrivals,
+    /// The final destinations of tensors that were posted in other memory, by microbatch.
+    destinations: HashMap<usize, Tensor>,
+}
+
+impl NcclReceiver {
+    pub(crate) fn new(channel: Arc<Channel>) -> NcclReceiver {
+        let (sender, arrived) = mpsc::channel();
+        NcclReceiver { channel, sender, arrivals: Arrivals::new(arrived), destinations: HashMap::new() }
+    }
+
+    /// The reason that a posted receive failed, as far as it is known.
+    pub(super) fn failure(&self) -> Option<LinkError> {
+        self.channel.failure()
+    }
+
+    pub(super) fn post(&mut self, link: LinkId, device: Device, microbatch: usize, mut tensor: Tensor) {
+        if tensor.device() != device {
+            let here = Tensor::empty(tensor.size(), (tensor.kind(), device));
+            self.destinations.insert(microbatch, std::mem::replace(&mut tensor, here));
+        }
+        let message = Message { link, microbatch, tensor, arrivals: Some(self.sender.clone()) };
+        if let Err(error) = self.channel.enqueue(message) {
+            let _ = self.sender.send(Err(error)); // for `wait`
+        }
+    }
+
+    pub(super) fn wait(&mut self, link: LinkId, microbatch: usize) -> Result<(Tensor, Timestamp), LinkError> {
+        let (arrived, at) = self.arrivals.wait(link, microbatch)?;
+        let tensor = match self.destinations.remove(&microbatch) {
+            None => arrived,
+            Some(destination) => {
+                no_grad(|| destination.shallow_clone().copy_(&arrived));
+                destination
+            }
+        };
+        Ok((tensor, at))
+    }
+}

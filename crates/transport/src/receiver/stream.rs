@@ -1,0 +1,145 @@
+//! Receives from a stream, by a thread that fills the tensors.
+
+use std::io::Read;
+use std::net::TcpStream;
+use std::sync::{Arc, mpsc};
+use std::thread::JoinHandle;
+
+use tch::Tensor;
+
+use super::super::carrier::Incoming;
+use super::super::header::{HEADER_BYTES, Header, parts};
+use super::super::pinned_buffer::PinnedBuffer;
+use super::super::stream::LinkStream;
+use super::super::{LinkError, LinkId};
+use super::arrivals::{Arrivals, ArrivedTensor};
+use stagecoach_kernels::bytes_of;
+use stagecoach_kernels::device::{CudaContext, CudaError, CudaEvent, Timestamp};
+
+/// A receive on a stream.
+#[derive(Debug)]
+struct Posted {
+    microbatch: u32,
+    tensor: Tensor,
+    /// For a tensor in GPU memory, an event after all earlier uses of this memory.
+    free: Option<Result<CudaEvent, CudaError>>,
+}
+
+/// Receives posted on a stream, whose bytes arrive in host memory.
+#[derive(Debug)]
+pub(super) struct StreamReceiver {
+    gpu: Option<CudaContext>,
+    socket: TcpStream,
+    posts: Option<mpsc::Sender<Posted>>,
+    arrivals: Arrivals,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl StreamReceiver {
+    pub(super) fn start(
+        link: LinkId,
+        socket: TcpStream,
+        stream: LinkStream,
+        carrier: Incoming,
+        gpu: Option<CudaContext>,
+    ) -> StreamReceiver {
+        let (posts, posted) = mpsc::channel::<Posted>();
+        let (done, arrived) = mpsc::channel();
+        let work = move || {
+            let mut filler = Filler { link, stream, carrier, gpu, buffer: None };
+            for Posted { microbatch, tensor, free } in posted {
+                let free = free.transpose().map_err(LinkError::from);
+                let result = free.and_then(|free| filler.fill(microbatch, &tensor, free.as_ref()));
+                let stop = result.is_err();
+                let filled = |at| ArrivedTensor { microbatch: microbatch as usize, tensor, at };
+                if done.send(result.map(filled)).is_err() || stop {
+                    return;
+                }
+            }
+        };
+        let thread = Some(std::thread::spawn(work));
+        let arrivals = Arrivals::new(arrived);
+        StreamReceiver { gpu, socket, posts: Some(posts), arrivals, thread }
+    }
+
+    pub(super) fn post(&self, microbatch: usize, tensor: Tensor) {
+        let Some(posts) = &self.posts else { return };
+        let free = self.gpu.filter(|gpu| gpu.holds(&tensor)).map(|gpu| gpu.record_default_stream());
+        let _ = posts.send(Posted { microbatch: microbatch as u32, tensor, free });
+    }
+
+    pub(super) fn wait(&mut self, link: LinkId, microbatch: usize) -> Result<(Tensor, Timestamp), LinkError> {
+        self.arrivals.wait(link, microbatch)
+    }
+}
+
+/// The source from which a receiver's thread fills tensors.
+struct Filler {
+    link: LinkId,
+    stream: LinkStream,
+    carrier: Incoming,
+    gpu: Option<CudaContext>,
+    buffer: Option<PinnedBuffer>,
+}
+
+impl Filler {
+    /// Fills a tensor: of the GPU if there is an event at which it is `free`, otherwise of the host. Returns the time
+    /// at which it is filled.
+    fn fill(&mut self, microbatch: u32, tensor: &Tensor, free: Option<&CudaEvent>) -> Result<Timestamp, LinkError> {
+        let mut filled = None;
+        for part in parts(tensor, self.link.payload) {
+            match (self.gpu, free) {
+                (Some(gpu), Some(free)) => filled = Some(self.fill_on_gpu(gpu, microbatch, &part, free)?),
+                _ => self.receive(microbatch, &part)?,
+            }
+        }
+        Ok(filled.map_or_else(Timestamp::now, Timestamp::Device))
+    }
+
+    fn fill_on_gpu(
+        &mut self,
+        gpu: CudaContext,
+        microbatch: u32,
+        part: &Tensor,
+        free: &CudaEvent,
+    ) -> Result<Arc<CudaEvent>, LinkError> {
+        let mut buffer = match self.buffer.take() {
+            Some(buffer) => buffer,
+            None => PinnedBuffer::new(gpu)?,
+        };
+        let on_host = buffer.memory_for(part)?;
+        self.receive(microbatch, &on_host)?;
+        let filled = buffer.write(part, &on_host, free)?;
+        self.buffer = Some(buffer);
+        Ok(filled)
+    }
+
+    /// Fills a tensor of the host.
+    fn receive(&mut self, microbatch: u32, tensor: &Tensor) -> Result<(), LinkError> {
+        let Filler { link, stream, carrier, .. } = self;
+        let expected = Header::of(microbatch, tensor);
+        let broken = |error| LinkError::of_io(format_args!("could not receive {expected}, {link}"), &error);
+        let mut bytes = [0; HEADER_BYTES];
+        stream.read_exact(&mut bytes).map_err(broken)?;
+        let found = Header::decode(&bytes)?;
+        if found != expected {
+            let LinkId { from, to, .. } = link;
+            return Err(LinkError::Mismatch(format!(
+                "stage {to} expected {expected} from stage {from}, got {found}: both must run the same plan"
+            )));
+        }
+        // SAFETY: the tensor is for this receive alone, and is passed on only after it is filled.
+        carrier.take(stream, unsafe { &mut *bytes_of(tensor) }).map_err(broken)
+    }
+}
+
+impl Drop for StreamReceiver {
+    fn drop(&mut self) {
+        self.posts = None;
+        // wakes the thread if it still waits for bytes
+        let _ = self.socket.shutdown(std::net::Shutdown::Both);
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}

@@ -1,0 +1,169 @@
+//! Sends to a stream: a short queue, and the thread that empties it.
+
+use std::net::{Shutdown, TcpStream};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock, mpsc};
+use std::thread::JoinHandle;
+
+use stagecoach_pipeline::SENDS_IN_FLIGHT;
+use tch::Tensor;
+
+use super::super::carrier::Outgoing;
+use super::super::header::{Header, parts};
+use super::super::pinned_buffer::PinnedBuffer;
+use super::super::stream::LinkStream;
+use super::super::{LinkError, LinkId, LinkPayload};
+use stagecoach_kernels::bytes_of;
+use stagecoach_kernels::device::{CudaContext, CudaError, CudaEvent};
+
+/// A queue of tensors to write to a stream, and the thread that writes them.
+#[derive(Debug)]
+pub(super) struct StreamSender {
+    gpu: Option<CudaContext>,
+    tensors: Option<TensorQueue>,
+    thread: Option<JoinHandle<()>>,
+    failure: Arc<OnceLock<LinkError>>,
+}
+
+/// A tensor to be written.
+#[derive(Debug)]
+struct Outbound {
+    microbatch: u32,
+    tensor: Tensor,
+    /// The GPU whose memory holds the tensor; `None` if it is in host memory.
+    gpu: Option<CudaContext>,
+    /// The event at which the tensor is complete.
+    complete: Option<Arc<CudaEvent>>,
+}
+
+/// The queue to the thread: bounded, or unbounded for all tensors of a step.
+#[derive(Debug)]
+enum TensorQueue {
+    Bounded(mpsc::SyncSender<Outbound>),
+    Unbounded(mpsc::Sender<Outbound>),
+}
+
+impl TensorQueue {
+    fn new(payload: LinkPayload) -> (TensorQueue, mpsc::Receiver<Outbound>) {
+        match payload {
+            LinkPayload::Replicas => {
+                let (sender, jobs) = mpsc::channel();
+                (TensorQueue::Unbounded(sender), jobs)
+            }
+            _ => {
+                // the thread itself holds one more
+                let (sender, jobs) = mpsc::sync_channel(SENDS_IN_FLIGHT - 1);
+                (TensorQueue::Bounded(sender), jobs)
+            }
+        }
+    }
+
+    /// Queues a tensor; `None` if the thread has ended.
+    fn send(&self, job: Outbound) -> Option<()> {
+        match self {
+            TensorQueue::Bounded(jobs) => jobs.send(job).ok(),
+            TensorQueue::Unbounded(jobs) => jobs.send(job).ok(),
+        }
+    }
+}
+
+/// The destination to which a sender's thread writes tensors.
+struct Writer {
+    link: LinkId,
+    stream: LinkStream,
+    carrier: Outgoing,
+    buffer: Option<PinnedBuffer>,
+    /// Payload bytes sent so far.
+    sent: Arc<AtomicU64>,
+}
+
+impl Writer {
+    fn write(&mut self, outbound: &Outbound) -> Result<(), LinkError> {
+        for part in parts(&outbound.tensor, self.link.payload) {
+            let header = Header::of(outbound.microbatch, &part);
+            let part = self.on_host(outbound, part)?;
+            // SAFETY: a boundary tensor is never written again once it has been handed over. A copy of a state, or a
+            // tensor between replicas, is not written before its receiver has it.
+            let written = self.carrier.put(&mut self.stream, &header.encode(), unsafe { &*bytes_of(&part) });
+            let link = self.link;
+            written.map_err(|error| LinkError::of_io(format_args!("could not send {header}, {link}"), &error))?;
+            self.sent.fetch_add(header.bytes() as u64, Ordering::Relaxed);
+        }
+        Ok(())
+    }
+
+    /// A part of a tensor in host memory, once it is complete.
+    fn on_host(&mut self, outbound: &Outbound, part: Tensor) -> Result<Tensor, CudaError> {
+        let Some(complete) = &outbound.complete else { return Ok(part) };
+        let Some(gpu) = outbound.gpu else {
+            complete.synchronize()?;
+            return Ok(part);
+        };
+        let buffer = match &mut self.buffer {
+            Some(buffer) => buffer,
+            none => none.insert(PinnedBuffer::new(gpu)?),
+        };
+        buffer.read(&part, complete)
+    }
+}
+
+impl StreamSender {
+    pub(super) fn start(
+        link: LinkId,
+        socket: TcpStream,
+        stream: LinkStream,
+        carrier: Outgoing,
+        sent: Arc<AtomicU64>,
+        gpu: Option<CudaContext>,
+    ) -> StreamSender {
+        let (tensors, jobs) = TensorQueue::new(link.payload);
+        let failure: Arc<OnceLock<LinkError>> = Arc::default();
+        let failed = failure.clone();
+        let work = move || {
+            let mut writer = Writer { link, stream, carrier, buffer: None, sent };
+            for outbound in jobs {
+                if let Err(error) = writer.write(&outbound) {
+                    let _ = failed.set(error);
+                    // notifies the receiver, which waits for the remaining tensors
+                    let _ = socket.shutdown(Shutdown::Both);
+                    return;
+                }
+            }
+            let _ = socket.shutdown(Shutdown::Write);
+        };
+        StreamSender { gpu, tensors: Some(tensors), thread: Some(std::thread::spawn(work)), failure }
+    }
+
+    pub(super) fn send(
+        &self,
+        link: LinkId,
+        microbatch: usize,
+        tensor: Tensor,
+        complete: Option<Arc<CudaEvent>>,
+    ) -> Result<(), LinkError> {
+        let gpu = self.gpu.filter(|gpu| gpu.holds(&tensor));
+        let complete = match (complete, gpu) {
+            (None, Some(gpu)) => Some(Arc::new(gpu.record_default_stream()?)),
+            (complete, _) => complete,
+        };
+        let outbound = Outbound { microbatch: microbatch as u32, tensor, gpu, complete };
+        match self.tensors.as_ref().and_then(|tensors| tensors.send(outbound)) {
+            Some(()) => Ok(()),
+            None => Err(self.failure().unwrap_or_else(|| LinkError::Broken(format!("the link for {link} is closed")))),
+        }
+    }
+
+    /// The error that ended the thread early.
+    pub(super) fn failure(&self) -> Option<LinkError> {
+        self.failure.get().cloned()
+    }
+}
+
+impl Drop for StreamSender {
+    fn drop(&mut self) {
+        self.tensors = None;
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}

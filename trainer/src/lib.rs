@@ -3,18 +3,10 @@
 
 mod blame;
 pub mod cli;
-pub mod execute;
-mod folder;
-mod generate;
 mod init;
-mod launch;
-mod observe;
-pub mod optimize;
 mod page;
 mod plan;
 mod profile;
 mod replay;
 mod stage_error;
-mod state_dict;
-mod sys;
 mod train;

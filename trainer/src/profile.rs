@@ -10,9 +10,9 @@ use stagecoach_group::GroupSecret;
 use stagecoach_pipeline::{Partition, Placement, Replica};
 use tch::{Device, Kind, Tensor};
 
-use crate::execute::{Chunk, ChunkOutput, LossInputs, Stage, StageConfig, kind};
 use crate::plan::{JobConfig, ModuleSeconds, Profile};
 use crate::stage_error::StageError;
+use stagecoach_engine::execute::{Chunk, ChunkOutput, LossInputs, Stage, StageConfig, kind};
 use stagecoach_model::{Architecture, CuSeqlens, ForwardContext, MicrobatchCost, WeightGradient};
 use stagecoach_transport::{Interrupt, LinkError, Links, LinksConfig, link_ids, open_links};
 

@@ -4,11 +4,12 @@ use stagecoach_api::contract::FailureKind;
 use stagecoach_checkpoint::CheckpointError;
 use stagecoach_data::DataError;
 use stagecoach_group::GroupError;
+use stagecoach_os::PortableError;
 
-use crate::execute::StepError;
-use crate::folder::FolderError;
-use crate::observe::MetricsError;
+use stagecoach_engine::execute::StepError;
 use stagecoach_kernels::device::CudaError;
+use stagecoach_launcher::FolderError;
+use stagecoach_telemetry::MetricsError;
 use stagecoach_transport::LinkError;
 
 /// An error that ends a stage.
@@ -78,6 +79,12 @@ impl From<CudaError> for StageError {
 impl From<GroupError> for StageError {
     fn from(error: GroupError) -> StageError {
         StepError::from(error).into()
+    }
+}
+
+impl From<PortableError> for StageError {
+    fn from(error: PortableError) -> StageError {
+        StageError::invalid(error.to_string())
     }
 }
 

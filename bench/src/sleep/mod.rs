@@ -9,9 +9,9 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
-use stagecoach::execute::{Executor, Stage, StageConfig, StepControl, StepInputs};
 use stagecoach_api::job::{AdamWSpec, Encryption, Precision, Recompute, Transport};
 use stagecoach_data::MicrobatchLayout;
+use stagecoach_engine::execute::{Executor, Stage, StageConfig, StepControl, StepInputs};
 use stagecoach_group::{StepRules, StepVote};
 use stagecoach_model::Architecture;
 use stagecoach_pipeline::{

@@ -40,7 +40,7 @@ impl RotaryEmbedding {
     }
 
     /// Bytes of the tables.
-    pub(super) fn bytes(dim: usize, positions: usize) -> usize {
+    pub(crate) fn bytes(dim: usize, positions: usize) -> usize {
         2 * 4 * positions * (dim / 2)
     }
 

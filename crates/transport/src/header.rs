@@ -32,7 +32,7 @@ impl Header {
     }
 
     /// Payload size in bytes.
-    pub(super) fn bytes(&self) -> usize {
+    pub(crate) fn bytes(&self) -> usize {
         self.shape.iter().product::<i64>() as usize * self.kind.elt_size_in_bytes()
     }
 

@@ -48,7 +48,7 @@ impl PinnedBuffer {
     }
 
     /// Copies the memory to a tensor of the GPU once that tensor is `free`. Returns an event after the copy.
-    pub(super) fn write(
+    pub(crate) fn write(
         &mut self,
         tensor: &Tensor,
         on_host: &Tensor,

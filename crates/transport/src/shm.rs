@@ -124,7 +124,7 @@ pub(super) struct NamedRing {
 
 impl NamedRing {
     /// Creates `ring`.
-    pub(super) fn create(ring: &RingIdentity) -> io::Result<NamedRing> {
+    pub(crate) fn create(ring: &RingIdentity) -> io::Result<NamedRing> {
         let path = ring.path();
         let (file, name) = loop {
             let file = OpenOptions::new().read(true).write(true).create_new(true).mode(FILE_MODE).open(&path)?;
@@ -205,7 +205,7 @@ pub(super) enum RingLookup {
 impl RingReader {
     /// Maps `ring`, if the file under its name is the one that its sender created. The checks use the open file, which
     /// can't be replaced meanwhile.
-    pub(super) fn open(ring: &RingIdentity) -> RingLookup {
+    pub(crate) fn open(ring: &RingIdentity) -> RingLookup {
         let file = match open_existing(&ring.path()) {
             Ok(file) => file,
             Err(e) if e.kind() == io::ErrorKind::NotFound => return RingLookup::None,

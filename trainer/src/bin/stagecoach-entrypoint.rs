@@ -10,7 +10,7 @@ use std::path::Path;
 use std::process::{Command, ExitCode};
 use std::{env, io};
 
-#[path = "../sys/termination_mask.rs"]
+#[path = "../../../crates/os/src/termination_mask.rs"]
 mod termination_mask;
 
 /// A shell's exit code for a program that can't be started.

@@ -10,7 +10,7 @@ use stagecoach_pipeline::{Partition, Placement, Replica};
 use tch::{Device, Kind, Tensor};
 
 use super::Subject;
-use crate::execute::{Chunk, ChunkOutput, LossInputs, Stage, StageConfig};
+use stagecoach_engine::execute::{Chunk, ChunkOutput, LossInputs, Stage, StageConfig};
 use stagecoach_kernels as kernels;
 use stagecoach_model::{CuSeqlens, ForwardContext, Parameter, WeightGradient};
 

@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use crate::observe::StepRecord;
+use stagecoach_telemetry::StepRecord;
 
 /// The rule by which a step is a spike.
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -6,11 +6,11 @@ use stagecoach_files::random_hex;
 
 use super::output::print_line;
 use super::replay::{RunArgs, differs, note_environments};
-use crate::observe::ProgressDisplay;
 use crate::replay::{
     Difference, Interval, ReplayConfig, RunRecord, check_chain, compare_checkpoints, compare_results, compare_steps,
     intervals, replay, sample,
 };
+use stagecoach_telemetry::ProgressDisplay;
 
 /// Train parts of a run again, and say whether each checkpoint follows from the one before, bit for bit.
 ///

@@ -8,11 +8,11 @@ use stagecoach_checkpoint::differences;
 
 use super::output::print_line;
 use super::replay::differs;
-use crate::observe::ProgressDisplay;
 use crate::replay::{
     Difference, ReplayConfig, Replayed, RunRecord, compare_steps, compare_tensors, environment_differences,
     first_parted, first_parted_tensor, replay, stage_of,
 };
+use stagecoach_telemetry::ProgressDisplay;
 
 /// Find the first step and the first tensor at which two runs differ.
 ///
@@ -90,7 +90,7 @@ impl DiffCommand {
 }
 
 /// The lines up to a step.
-fn until(record: &RunRecord, last: u64) -> Vec<crate::observe::StepRecord> {
+fn until(record: &RunRecord, last: u64) -> Vec<stagecoach_telemetry::StepRecord> {
     record.steps.iter().filter(|line| line.step <= last).cloned().collect()
 }
 

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::Args;
 
 use super::output::{print_data, print_error};
-use crate::generate::{GeneratedText, GenerationConfig, generate_text};
+use stagecoach_engine::generate::{GeneratedText, GenerationConfig, generate_text};
 
 /// Continue a prompt with a trained model.
 #[derive(Debug, Args)]

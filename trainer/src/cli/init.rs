@@ -11,12 +11,12 @@ use stagecoach_files::write_atomically;
 use stagecoach_pipeline::RankSpeeds;
 
 use super::output::print_line;
-use crate::folder::JobFolder;
 use crate::init::{Facts, MIN_CORPUS_BYTES, propose};
 use crate::plan::{JobConfig, plan_pipeline};
 use crate::stage_error::StageError;
-use crate::sys::memory_bytes;
 use stagecoach_kernels::device::cuda_devices;
+use stagecoach_launcher::JobFolder;
+use stagecoach_os::memory_bytes;
 
 /// The folder that is searched for texts first, relative to the workspace.
 const CORPUS: &str = "corpus";

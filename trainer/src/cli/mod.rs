@@ -26,10 +26,10 @@ use clap::{Parser, Subcommand};
 use stagecoach_api::contract::ExitCode;
 use stagecoach_checkpoint::{CheckpointError, FileSystemVolume, Volume};
 
-use crate::folder::FolderError;
-use crate::launch::LaunchError;
 use crate::stage_error::StageError;
 use output::print_error;
+use stagecoach_launcher::FolderError;
+use stagecoach_launcher::LaunchError;
 
 /// Trains language models through a pipeline of stages: as pods on Kubernetes, or as processes on this machine.
 #[derive(Debug, Parser)]

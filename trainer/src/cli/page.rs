@@ -7,9 +7,9 @@ use anyhow::Context;
 use clap::Args;
 
 use super::output::print_line;
-use crate::folder::JobFolder;
 use crate::page::{StatusSource, serve};
 use crate::stage_error::StageError;
+use stagecoach_launcher::JobFolder;
 
 /// Serve a job's page for a browser on this machine, until Ctrl-C: curves, timeline, memory, checkpoints, recoveries.
 ///

@@ -71,13 +71,13 @@ impl PlanCommand {
     pub(super) fn main(self) -> anyhow::Result<()> {
         let mut config = JobConfig::new(self.job.read()?, &self.job.workspace)?;
         if config.training.kernels == Kernels::Portable {
-            crate::sys::pin_instruction_set()?; // stages measure with this instruction set, as earlier runs did
+            stagecoach_os::pin_instruction_set()?; // stages measure with this instruction set, as earlier runs did
         }
         let stages = config.job.spec.stages as usize;
         let vocab_size = config.vocab_size(config.planned_vocab_size()?)?;
         let architecture = config.architecture(vocab_size, tch::Device::Cpu);
         if self.profile {
-            crate::sys::keep_freed_memory(); // as in a stage
+            stagecoach_os::keep_freed_memory(); // as in a stage
             let profile = measure_profile(&config, architecture.as_ref())?;
             let file = profile.save(&config, architecture.as_ref())?;
             print_line(format!("{}\nwrote {}\n", profile_table(&profile), file.display()));

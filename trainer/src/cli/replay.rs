@@ -10,11 +10,11 @@ use stagecoach_pipeline::{Panel, timeline_trace};
 use tch::Tensor;
 
 use super::output::{print_line, write_file};
-use crate::observe::{ProgressDisplay, StepRecord};
 use crate::replay::{
     Difference, RecordedCheckpoint, ReplayConfig, Replayed, RunRecord, compare_steps, environment_differences, replay,
 };
 use crate::stage_error::StageError;
+use stagecoach_telemetry::{ProgressDisplay, StepRecord};
 
 /// Train steps of a run again, and compare them bit for bit with the record.
 ///

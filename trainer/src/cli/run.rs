@@ -8,22 +8,25 @@ use stagecoach_api::PipelineJob;
 use stagecoach_api::contract::ExitCode;
 use stagecoach_api::job::TrainingLength;
 use stagecoach_checkpoint::{FileSystemVolume, list};
+use stagecoach_kernels::device::driver_devices;
 use stagecoach_lifecycle::{JobOutcome, JobState};
 
 use super::job_args::JobArgs;
 use super::output::{print_error, print_line};
 use super::page::PagePort;
-use crate::folder::{FolderError, JobFolder, write_file};
-use crate::generate::{GenerationConfig, generate_text, parameter_count};
-use crate::launch::{
-    JobLock, LaunchConfig, LaunchError, LauncherState, PreviousRun, RunOutcome, StageExecutable, rules_for_pods,
-    supervise,
-};
-use crate::observe::{ProgressDisplay, RunReport, RunSummary, StepRecord, advice, curve, format_sample, read_metrics};
 use crate::page;
 use crate::plan::JobConfig;
 use crate::stage_error::StageError;
 use crate::train::{check_extension, check_start};
+use stagecoach_engine::generate::{GenerationConfig, generate_text, parameter_count};
+use stagecoach_launcher::{FolderError, JobFolder, write_file};
+use stagecoach_launcher::{
+    JobLock, LaunchConfig, LaunchError, LauncherState, PreviousRun, RunOutcome, StageExecutable, rules_for_pods,
+    supervise,
+};
+use stagecoach_telemetry::{
+    ProgressDisplay, RunReport, RunSummary, StepRecord, advice, curve, format_sample, read_metrics,
+};
 
 /// Train a job on this machine, one process per stage.
 #[derive(Debug, Args)]
@@ -176,7 +179,7 @@ fn train(job: &PipelineJob, folder: &JobFolder, workspace: &Path, port: PagePort
         Err(error) => print_error(format!("the job has no page: port {} of 127.0.0.1: {error}", port.page_port)),
     }
     let mut display = ProgressDisplay::stdout();
-    let config = LaunchConfig { job, workspace, folder, executable: &executable };
+    let config = LaunchConfig { job, workspace, folder, executable: &executable, count_gpus: driver_devices };
     let outcome = supervise(config, &mut state, &mut display);
     drop(display);
     // the stages refused the job, or were stopped before they began

@@ -9,10 +9,10 @@ use stagecoach_api::job::Kernels;
 use super::VolumeOpener;
 use super::job_args::read_job;
 use super::output::print_error;
-use crate::observe::{EventWriter, export, http_port, serve};
 use crate::plan::JobConfig;
 use crate::stage_error::StageError;
 use crate::train::{self, ReplayOptions, StageMonitor, StageOutcome, write_termination_message};
+use stagecoach_telemetry::{EventWriter, export, http_port, serve};
 
 /// Arguments of a stage in a replay, besides a pod's contract.
 #[derive(Debug, Args)]
@@ -27,7 +27,7 @@ fn parse_replay(text: &str) -> Result<ReplayOptions, String> {
 }
 
 pub(super) fn main(command: StageCommand, open_volume: VolumeOpener) -> i32 {
-    crate::sys::hold_termination();
+    stagecoach_os::hold_termination();
     let env = match StageEnv::from_vars(std::env::vars()) {
         Ok(env) => env,
         Err(error) => return report_contract_error(&error),
@@ -35,16 +35,16 @@ pub(super) fn main(command: StageCommand, open_volume: VolumeOpener) -> i32 {
     let config = read_config(&env).and_then(|config| {
         // before any computation, and before other threads start: the call may restart this process
         if config.training.kernels == Kernels::Portable {
-            crate::sys::pin_instruction_set()?;
+            stagecoach_os::pin_instruction_set()?;
         }
         Ok(config)
     });
-    crate::sys::keep_freed_memory();
+    stagecoach_os::keep_freed_memory();
     stagecoach_kernels::use_malloc();
     let monitor = StageMonitor::new(&env);
     exit_on_panic(&monitor);
     stagecoach_data::hide_caught_panics();
-    if let Err(error) = crate::sys::on_terminate({
+    if let Err(error) = stagecoach_os::on_terminate({
         let monitor = monitor.clone();
         move || monitor.request_stop()
     }) {

@@ -9,8 +9,8 @@ use anyhow::{Context, bail};
 use clap::Args;
 
 use super::output::print_line;
-use crate::folder::METRICS;
-use crate::observe::{EventFile, read_metrics};
+use stagecoach_launcher::METRICS;
+use stagecoach_telemetry::{EventFile, read_metrics};
 
 /// Write runs in TensorBoard's format: `tensorboard --logdir DIR` then shows them side by side.
 #[derive(Debug, Args)]

@@ -10,8 +10,8 @@ use stagecoach_pipeline::{
 };
 
 use super::output::{print_line, write_file};
-use crate::folder::METRICS;
-use crate::observe::{TimelineRecord, advice, read_metrics};
+use stagecoach_launcher::METRICS;
+use stagecoach_telemetry::{TimelineRecord, advice, read_metrics};
 
 /// Show a trained step's timeline of every stage, above a simulation of it.
 ///

@@ -8,9 +8,9 @@ use clap::Args;
 use stagecoach_display::{top, watch};
 
 use super::output::print_line;
-use crate::folder::JobFolder;
-use crate::launch::top_row;
 use crate::stage_error::StageError;
+use stagecoach_launcher::JobFolder;
+use stagecoach_launcher::top_row;
 
 /// Show the jobs of a workspace, one line each: phase, steps, loss, speed, stages, restarts, checkpoint, slowest stage.
 #[derive(Debug, Args)]

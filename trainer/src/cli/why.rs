@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::Args;
 
 use super::output::print_line;
-use crate::launch::History;
+use stagecoach_launcher::History;
 
 /// Explain a run's last failure, its consequences and the remedy.
 #[derive(Debug, Args)]

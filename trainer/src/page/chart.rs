@@ -5,7 +5,7 @@ use std::fmt::Write;
 use maud::{Markup, html};
 
 use super::series::Column;
-use crate::observe::curve::{labels, step_label, ticks, whole_ticks};
+use stagecoach_telemetry::curve::{labels, step_label, ticks, whole_ticks};
 
 const HEIGHT: f64 = 260.0;
 const LEFT: f64 = 56.0;

@@ -13,9 +13,9 @@ use stagecoach_lifecycle::UnixMillis;
 use super::metrics_tail::MetricsTail;
 use super::model::{Checkpoint, Checkpoints, Failure, PageModel, phases};
 use super::step_timeline::StepTimeline;
-use crate::folder::JobFolder;
-use crate::launch::{History, Recovery};
-use crate::observe::{GroupRecovery, StageTelemetry};
+use stagecoach_launcher::JobFolder;
+use stagecoach_launcher::{History, Recovery};
+use stagecoach_telemetry::{GroupRecovery, StageTelemetry};
 
 /// The minimum age of a model before the next one is read. A longer age keeps reading below a tenth of the time.
 const MIN_MODEL_AGE: Duration = Duration::from_millis(500);

@@ -21,7 +21,7 @@ use super::job_reader::{JobReader, StatusSource};
 use super::model::PageModel;
 use super::server::{LIMITS, Site, file, serve_site};
 use super::view::{View, ViewQuery};
-use crate::folder::JobFolder;
+use stagecoach_launcher::JobFolder;
 
 /// Interval between polls of the job, for a stream.
 const UPDATE_INTERVAL: Duration = Duration::from_secs(1);

@@ -7,7 +7,7 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 
 use super::series::Series;
-use crate::observe::TimelineRecord;
+use stagecoach_telemetry::TimelineRecord;
 
 /// The number of the newest timelines that are kept: as many as the advice is based on.
 const MAX_TIMELINES: usize = 10;

@@ -2,7 +2,7 @@
 
 use stagecoach_pipeline::{Costs, Panel, breakdown, simulate, timeline_svg_unstyled};
 
-use crate::observe::{TimelineRecord, advice};
+use stagecoach_telemetry::{TimelineRecord, advice};
 
 /// The most bars that are drawn: for larger pipelines a page has only the table.
 const MAX_BARS: usize = 1500;
@@ -98,7 +98,7 @@ mod tests {
     fn record(stages: usize, microbatches: usize) -> TimelineRecord {
         let programs = lower(&one_f_one_b(stages, microbatches), false).unwrap();
         let mut timeline = simulate(&programs, &Costs::uniform(stages));
-        timeline.spans.iter_mut().for_each(|spans| spans.retain(|span| crate::execute::is_timed(span.action)));
+        timeline.spans.iter_mut().for_each(|spans| spans.retain(|span| span.action.is_timed()));
         let model = ModelCost {
             embedding: module(0.0),
             layers: vec![module(1.0); 2 * stages],

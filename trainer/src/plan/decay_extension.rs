@@ -4,7 +4,7 @@
 use stagecoach_api::job::LearningRateSchedule;
 
 use super::trainer_state::{DecayExtension, TrainerState};
-use crate::optimize::LearningRate;
+use stagecoach_engine::optimize::LearningRate;
 
 const FIELD: &str = "spec.training.learningRate.decaySteps";
 

@@ -7,6 +7,8 @@ use serde_json::Value;
 use stagecoach_api::job::ChangeEffect;
 use stagecoach_data::PreparedCorpus;
 
+use stagecoach_telemetry::flatten_json;
+
 use super::JobConfig;
 
 /// The fields of an identity's `data` that are known once the corpus has been read.
@@ -71,29 +73,8 @@ impl JobConfig {
     pub(crate) fn agreement(&self) -> BTreeMap<String, String> {
         let mut fields = BTreeMap::new();
         let read_by_stages = [ChangeEffect::Identity, ChangeEffect::Extension, ChangeEffect::Attempt];
-        flatten("spec", &self.job.spec.select(&read_by_stages), &mut fields);
+        flatten_json("spec", &self.job.spec.select(&read_by_stages), &mut fields);
         fields
-    }
-}
-
-/// The leaves of a value by their paths, as JSON.
-pub(super) fn by_path(value: &Value) -> BTreeMap<String, String> {
-    let mut leaves = BTreeMap::new();
-    flatten("", value, &mut leaves);
-    leaves
-}
-
-fn flatten(path: &str, value: &Value, into: &mut BTreeMap<String, String>) {
-    match value {
-        Value::Object(map) => {
-            for (key, value) in map {
-                let inner = if path.is_empty() { key.clone() } else { format!("{path}.{key}") };
-                flatten(&inner, value, into);
-            }
-        }
-        leaf => {
-            into.insert(path.to_owned(), leaf.to_string());
-        }
     }
 }
 

@@ -167,9 +167,9 @@ mod tests {
     use stagecoach_pipeline::Replica;
 
     use super::*;
-    use crate::execute::{Stage, StageConfig};
     use crate::plan::plan_pipeline;
-    use crate::state_dict::Snapshot;
+    use stagecoach_engine::execute::{Stage, StageConfig};
+    use stagecoach_engine::state_dict::Snapshot;
 
     /// The two sums have different terms: one adds modules and the ranks' costs, the other the parameters by name, as a
     /// stage allocates them.

@@ -13,7 +13,6 @@ mod meshes;
 mod optimal;
 mod pipeline_layout;
 mod profile;
-mod receipt;
 mod roofline;
 mod speeds;
 mod trainer_state;
@@ -37,10 +36,9 @@ pub(crate) use pipeline_layout::{
     Alternative, PipelineLayout, PlannedStage, plan_pipeline, plan_pipeline_on, smaller_programs,
 };
 pub(crate) use profile::{ModuleSeconds, Profile};
-pub(crate) use receipt::{Receipt, StepFacts};
 pub(crate) use roofline::{OperationCost, Roofline, gpu_names};
 pub(crate) use speeds::{attempt_speeds, measured_speeds};
-pub(crate) use trainer_state::{TrainerState, keep_audit_difference};
+pub(crate) use trainer_state::TrainerState;
 
 use crate::stage_error::StageError;
 

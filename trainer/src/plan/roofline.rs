@@ -7,9 +7,9 @@ use stagecoach_api::job::{Precision, Recompute};
 
 use super::JobConfig;
 use super::profile::{ModuleSeconds, Profile};
-use crate::observe::peak_flops;
 use crate::stage_error::StageError;
 use stagecoach_model::{Architecture, Operation, OperationKind, Pass};
+use stagecoach_telemetry::peak_flops;
 
 /// A model of GPU, by NVIDIA's data sheets.
 #[derive(Clone, Copy, Debug)]

@@ -6,8 +6,8 @@ use stagecoach_checkpoint::{CheckpointError, Fence, Volume};
 use stagecoach_pipeline::RankSpeeds;
 
 use super::JobConfig;
-use crate::folder::{METRICS, SPEEDS};
-use crate::observe::{read_metrics, speeds};
+use stagecoach_launcher::{METRICS, SPEEDS};
+use stagecoach_telemetry::{read_metrics, speeds};
 
 /// The speeds of a job's stages in the last measured steps, if it has run with as many stages; otherwise all are equal.
 /// Metrics that can't be read count as missing: the step recorder, which appends to them, reports the problem.

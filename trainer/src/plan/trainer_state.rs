@@ -3,8 +3,8 @@
 use serde::{Deserialize, Serialize};
 use stagecoach_group::{StepOutcome, Verdict};
 
-use super::receipt::{Receipt, StepFacts};
-use crate::observe::StepRecord;
+use stagecoach_telemetry::StepRecord;
+use stagecoach_telemetry::{Receipt, StepFacts};
 
 /// State of training after a step. Serialised as `progress` in a checkpoint's manifest.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -65,15 +65,6 @@ pub(crate) struct DecayExtension {
     pub(crate) from: u64,
     /// The step at which it ends.
     pub(crate) decay_steps: u64,
-}
-
-/// The number of differences found by audits that are kept; the metrics have all.
-const MAX_AUDIT_DIFFERENCES: usize = 8;
-
-/// Adds a difference found by an audit to the last ones.
-pub(crate) fn keep_audit_difference(differences: &mut Vec<String>, message: &str) {
-    differences.push(message.to_owned());
-    differences.drain(..differences.len().saturating_sub(MAX_AUDIT_DIFFERENCES));
 }
 
 impl TrainerState {

@@ -6,8 +6,9 @@ use stagecoach_checkpoint::differences;
 
 use super::compare::Difference;
 use super::record::{RecordedCheckpoint, RunRecord};
-use crate::observe::{RunSummary, StepRecord};
-use crate::plan::{CheckpointLink, Receipt, StepFacts};
+use crate::plan::CheckpointLink;
+use stagecoach_telemetry::{Receipt, StepFacts};
+use stagecoach_telemetry::{RunSummary, StepRecord};
 
 /// The first contradiction within a record: lines that are missing or out of order, checkpoints of different jobs, or a
 /// receipt, a checkpoint's link or a result that contradicts the rest.

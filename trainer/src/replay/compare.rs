@@ -5,8 +5,8 @@ use std::fmt;
 
 use stagecoach_checkpoint::{Manifest, TensorEntry};
 
-use crate::observe::{RunSummary, StepRecord};
 use crate::plan::TrainerState;
+use stagecoach_telemetry::{RunSummary, StepRecord};
 
 /// The first difference, located.
 #[derive(Clone, Debug, PartialEq)]

@@ -8,9 +8,9 @@ use stagecoach_checkpoint::{
     CheckpointError, CheckpointLocation, Damage, FileSystemVolume, Manifest, Volume, list, paths, read_manifest, verify,
 };
 
-use crate::folder::{JobFolder, METRICS, RESULT};
-use crate::observe::{RunSummary, StepRecord, read_metrics};
 use crate::plan::TrainerState;
+use stagecoach_launcher::{JobFolder, METRICS, RESULT};
+use stagecoach_telemetry::{RunSummary, StepRecord, read_metrics};
 
 /// A checkpoint of the run.
 #[derive(Clone, Debug)]

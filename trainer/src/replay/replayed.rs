@@ -10,19 +10,20 @@ use stagecoach_api::contract::FailureKind;
 use stagecoach_api::job::{ChangeEffect, PartitionSpec, RestartSpec, ScheduleSpec, change_effect};
 use stagecoach_checkpoint::{FileSystemVolume, Manifest, differences, read_manifest};
 use stagecoach_data::Dataset;
+use stagecoach_kernels::device::driver_devices;
 use tch::Tensor;
 
 use super::compare::Difference;
 use super::dump::read_dump;
 use super::record::{RecordedCheckpoint, RunRecord};
 use super::scratch::Scratch;
-use crate::execute::DumpConfig;
-use crate::folder::write_file;
-use crate::launch::{LaunchConfig, LauncherState, RunOutcome, StageExecutable, supervise};
-use crate::observe::{ProgressDisplay, RunSummary, StepRecord, TrainingEvent, read_metrics};
 use crate::plan::{JobConfig, TrainerState, recorded_gradient_blocks};
 use crate::stage_error::StageError;
 use crate::train::{ReplayOptions, environment_changes};
+use stagecoach_engine::execute::DumpConfig;
+use stagecoach_launcher::write_file;
+use stagecoach_launcher::{LaunchConfig, LauncherState, RunOutcome, StageExecutable, supervise};
+use stagecoach_telemetry::{ProgressDisplay, RunSummary, StepRecord, TrainingEvent, read_metrics};
 
 /// The settings of a replay.
 #[derive(Clone, Debug, Default)]
@@ -108,7 +109,13 @@ pub(crate) fn replay(
     let options = ReplayOptions { dump, without: config.without.clone() };
     executable.arguments.extend(["--replay".into(), serde_json::to_string(&options)?.into()]);
     let mut state = LauncherState::load(&scratch.folder)?;
-    let launch = LaunchConfig { job, workspace: &workspace, folder: &scratch.folder, executable: &executable };
+    let launch = LaunchConfig {
+        job,
+        workspace: &workspace,
+        folder: &scratch.folder,
+        executable: &executable,
+        count_gpus: driver_devices,
+    };
     let result = match supervise(launch, &mut state, display)? {
         RunOutcome::Complete(Some(result)) => result,
         RunOutcome::Stopped | RunOutcome::Killed => {

@@ -10,8 +10,8 @@ use stagecoach_checkpoint::{Manifest, paths};
 use stagecoach_files::random_hex;
 
 use super::record::RecordedCheckpoint;
-use crate::folder::JobFolder;
-use crate::launch::JobLock;
+use stagecoach_launcher::JobFolder;
+use stagecoach_launcher::JobLock;
 
 /// The folder of the scratch folders. It is hidden, so that no pattern of a corpus matches it.
 const SCRATCH: &str = ".replay";

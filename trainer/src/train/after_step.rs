@@ -10,9 +10,9 @@ use super::collective::{all_gather, topic};
 use super::evaluate::evaluate_held_out;
 use super::group::link_failure;
 use super::training_loop::{StepStart, TrainingLoop};
-use crate::observe::{AuditRecord, StepRecord, TrainingEvent};
-use crate::plan::keep_audit_difference;
 use crate::stage_error::StageError;
+use stagecoach_telemetry::keep_audit_difference;
+use stagecoach_telemetry::{AuditRecord, StepRecord, TrainingEvent};
 use stagecoach_transport::LinkError;
 
 impl TrainingLoop<'_, '_, '_, '_, '_> {

@@ -12,9 +12,9 @@ use super::kept::HeldSnapshot;
 use super::monitor::StageMonitor;
 use super::replayed::ReplayOptions;
 use super::stale_fences::StaleFenceRemoval;
-use crate::execute::Stage;
-use crate::observe::{EventWriter, TrainingEvent};
 use crate::plan::{JobConfig, Plan, VerifiedPlan};
+use stagecoach_engine::execute::Stage;
+use stagecoach_telemetry::{EventWriter, TrainingEvent};
 use stagecoach_transport::Links;
 
 /// Context of a stage: its environment, its configuration, and the destinations of its reports.

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use crate::execute::StopRequest;
+use stagecoach_engine::execute::StopRequest;
 
 /// The part of the grace period within which the checkpoint must be saved; the rest is for leaving.
 const SAVE_FRACTION_OF_GRACE: f64 = 0.8;

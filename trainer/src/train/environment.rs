@@ -7,12 +7,12 @@ use stagecoach_group::Member;
 use tch::Kind;
 
 use super::collective::{all_gather, topic};
-use crate::execute::kind;
 use crate::plan::{JobConfig, TrainerState};
 use crate::stage_error::StageError;
-use crate::sys::processor_model;
+use stagecoach_engine::execute::kind;
 use stagecoach_kernels as kernels;
 use stagecoach_kernels::device::{cublas_version, gpu_model, gpu_multiprocessors};
+use stagecoach_os::processor_model;
 
 /// The compared fields, with their names for users. `version` is recorded as well, but has no effect beyond that of
 /// `kernels`.

@@ -11,8 +11,8 @@ use super::collective::{all_gather, topic};
 use super::context::RunningStage;
 use super::data_loader::BatchTensors;
 use super::training_loop::run_programs;
-use crate::execute::{StepControl, StepInputs};
 use crate::stage_error::StageError;
+use stagecoach_engine::execute::{StepControl, StepInputs};
 
 /// The held-out loss, in nats per token, known to every rank; NaN if there are no held-out sequences. The microbatches'
 /// losses are added in their order, so that the size of a window changes no bit. `None` if a stage was requested to

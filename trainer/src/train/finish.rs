@@ -5,11 +5,11 @@ use stagecoach_checkpoint::paths;
 
 use super::collective::{all_gather, topic};
 use super::context::RunningStage;
-use crate::folder::RESULT;
-use crate::observe::{RunSummary, TrainingEvent};
 use crate::plan::TrainerState;
 use crate::stage_error::StageError;
-use crate::state_dict::{self, TensorHash};
+use stagecoach_engine::state_dict::{self, TensorHash};
+use stagecoach_launcher::RESULT;
+use stagecoach_telemetry::{RunSummary, TrainingEvent};
 
 pub(super) fn finish(running: &mut RunningStage, state: &TrainerState) -> Result<(), StageError> {
     running.context.monitor.set_activity("hashing the weights");

@@ -15,10 +15,10 @@ use super::memory::MemoryCheckpoints;
 use super::on_failure::FailureHandler;
 use super::setup::GroupSetup;
 use super::{StageOutcome, finish, resume, training_loop};
-use crate::execute::StageGpu;
-use crate::observe::TrainingEvent;
 use crate::stage_error::StageError;
+use stagecoach_engine::execute::StageGpu;
 use stagecoach_model::Architecture;
+use stagecoach_telemetry::TrainingEvent;
 use stagecoach_transport::{Interrupt, LinkError};
 
 /// The time to wait, after a link breaks, until the group reports the root cause.

@@ -13,7 +13,7 @@ use super::lead::{LedGroup, lead, turn};
 use super::rendezvous::Finder;
 use crate::plan::{JobConfig, Plan, VerifiedPlan};
 use crate::stage_error::StageError;
-use crate::sys::hostname;
+use stagecoach_os::hostname;
 
 /// A stage in a group, with its plan.
 pub(super) struct JoinedGroup {

@@ -6,9 +6,9 @@ use stagecoach_checkpoint::Fence;
 use stagecoach_pipeline::{Partition, Placement, Replica};
 
 use super::memory::StateCopies;
-use crate::execute::Stage;
 use crate::plan::{JobConfig, Plan, VerifiedPlan};
-use crate::state_dict::Snapshot;
+use stagecoach_engine::execute::Stage;
+use stagecoach_engine::state_dict::Snapshot;
 use stagecoach_kernels::device::CudaError;
 
 /// The kept state of a stage.

@@ -1,9 +1,9 @@
 //! Combines the measurements of a step of all stages, on stage 0.
 
 use stagecoach_group::Verdict;
-use stagecoach_pipeline::{Programs, RankBreakdown, Span, Timeline, breakdown};
+use stagecoach_pipeline::{Action, Programs, RankBreakdown, Span, Timeline, breakdown};
 
-use crate::execute::{StepMeasurements, is_timed};
+use stagecoach_engine::execute::StepMeasurements;
 
 /// A step as all stages measured it.
 pub(super) struct MeasuredStep {
@@ -27,7 +27,7 @@ impl MeasuredStep {
         let begins = stages.iter().flat_map(|stage| &stage.spans).map(|(begin, _)| *begin);
         let first = begins.fold(f64::INFINITY, f64::min);
         let spans = |(program, stage): (&Vec<_>, &StepMeasurements)| {
-            let timed = program.iter().copied().filter(|action| is_timed(*action));
+            let timed = program.iter().copied().filter(|action: &Action| action.is_timed());
             if timed.clone().count() != stage.spans.len() {
                 return Vec::new();
             }

@@ -44,11 +44,11 @@ use std::sync::Arc;
 use stagecoach_api::contract::{PAGE_NOTE, PAGE_PORT, StageEnv};
 use stagecoach_checkpoint::Volume;
 
-use crate::folder::JobFolder;
-use crate::observe::{EventWriter, TrainingEvent, http_port};
 use crate::page::{self, StatusSource};
 use crate::plan::JobConfig;
 use crate::stage_error::StageError;
+use stagecoach_launcher::JobFolder;
+use stagecoach_telemetry::{EventWriter, TrainingEvent, http_port};
 
 use context::StageContext;
 use kept::Kept;

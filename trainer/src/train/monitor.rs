@@ -10,7 +10,7 @@ use stagecoach_api::contract::{FailureKind, StageEnv, StagePhase, TerminationMes
 use stagecoach_group::Activity;
 
 use super::out_of_memory::explain;
-use crate::observe::{StageTelemetry, flush};
+use stagecoach_telemetry::{StageTelemetry, flush};
 
 /// A stage's state, shared by its threads.
 #[derive(Clone, Debug)]

@@ -10,7 +10,7 @@ use stagecoach_group::{GroupFailure, Roster};
 
 use super::StageMonitor;
 use super::context::StageContext;
-use crate::observe::{EventWriter, TrainingEvent};
+use stagecoach_telemetry::{EventWriter, TrainingEvent};
 use stagecoach_transport::Interrupt;
 
 /// Handles the failure of one group, on the thread that receives the group's messages.

@@ -13,12 +13,12 @@ use stagecoach_pipeline::Programs;
 use super::context::{StageContext, emit};
 use super::resume::{choose_checkpoint, recorded_identity};
 use super::start_check::check_space;
-use crate::observe::TrainingEvent;
 use crate::plan::{JobConfig, Plan, attempt_speeds, plan_pipeline, smaller_programs};
 use crate::stage_error::StageError;
-use crate::state_dict::{InitialWeights, find_model};
+use stagecoach_engine::state_dict::{InitialWeights, find_model};
 use stagecoach_kernels as kernels;
 use stagecoach_model::{Architecture, LlamaConfig};
+use stagecoach_telemetry::TrainingEvent;
 
 /// Minimum interval between progress reports.
 const REPORT_INTERVAL: Duration = Duration::from_millis(200);

@@ -6,8 +6,8 @@ use serde::{Deserialize, Serialize};
 use stagecoach_api::contract::FailureKind;
 use tch::Tensor;
 
-use crate::execute::{DumpConfig, Stage};
 use crate::stage_error::StageError;
+use stagecoach_engine::execute::{DumpConfig, Stage};
 
 /// Options of a stage in a replay, besides a pod's contract.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]

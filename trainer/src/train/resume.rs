@@ -17,12 +17,12 @@ use super::context::{StageContext, emit};
 use super::environment::compare_with_checkpoint;
 use super::kept::HeldSnapshot;
 use super::rendezvous::living_other_job;
-use crate::execute::Stage;
-use crate::observe::{TrainingEvent, has_launcher};
 use crate::plan::{JobConfig, Plan, TrainerState};
 use crate::stage_error::StageError;
-use crate::state_dict::{InitialWeights, checkpoint_tensors, first_difference, load_checkpoint};
+use stagecoach_engine::execute::Stage;
+use stagecoach_engine::state_dict::{InitialWeights, checkpoint_tensors, first_difference, load_checkpoint};
 use stagecoach_model::Architecture;
+use stagecoach_telemetry::{TrainingEvent, has_launcher};
 
 /// The checkpoint that stage 0 chose.
 #[derive(Debug)]

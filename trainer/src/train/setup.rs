@@ -14,13 +14,13 @@ use super::join::group_timeouts;
 use super::kept::Kept;
 use super::memory::{HeldByGroup, MemoryCheckpoints, StateCopies};
 use super::transports;
-use crate::execute::{Stage, StageConfig, gather_weights, kind};
-use crate::folder::METRICS;
-use crate::observe::{StartRecord, TrainingEvent, read_metrics};
 use crate::plan::{Plan, VerifiedPlan};
 use crate::stage_error::StageError;
-use crate::state_dict::StateCopy;
+use stagecoach_engine::execute::{Stage, StageConfig, gather_weights, kind};
+use stagecoach_engine::state_dict::StateCopy;
+use stagecoach_launcher::METRICS;
 use stagecoach_model::Architecture;
+use stagecoach_telemetry::{StartRecord, TrainingEvent, read_metrics};
 use stagecoach_transport::{CopyRing, Interrupt, LinkId, Links, LinksConfig, open_links, replicated_link_ids};
 
 /// The data from which the parts of a stage are set up.

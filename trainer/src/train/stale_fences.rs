@@ -8,7 +8,7 @@ use stagecoach_api::job::CheckpointMode;
 use stagecoach_checkpoint::{Volume, remove_stale_fences};
 
 use super::context::StageContext;
-use crate::observe::TrainingEvent;
+use stagecoach_telemetry::TrainingEvent;
 
 /// The removal, for all groups in which a stage 0 takes part. A process that must leave does not wait for it: the next
 /// one removes the rest.

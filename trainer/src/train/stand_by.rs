@@ -9,9 +9,9 @@ use tch::{Device, Kind, Tensor};
 use super::StageMonitor;
 use super::join::{group_timeouts, hello};
 use super::rendezvous::Finder;
-use crate::observe::{EventWriter, TrainingEvent};
 use crate::plan::{JobConfig, Plan};
 use crate::stage_error::StageError;
+use stagecoach_telemetry::{EventWriter, TrainingEvent};
 
 /// Waits as the spare with this number. Returns the environment of the stage that it replaces. Exits when all stages
 /// have left.

@@ -6,12 +6,12 @@ use stagecoach_pipeline::{ModelCost, Programs};
 
 use super::context::RunningStage;
 use super::measured_step::MeasuredStep;
-use crate::folder::METRICS;
-use crate::observe::{
+use crate::stage_error::StageError;
+use stagecoach_launcher::METRICS;
+use stagecoach_model::Architecture;
+use stagecoach_telemetry::{
     FlopsUtilization, MetricsError, MetricsFile, StepRecord, TimelineRecord, TrainingEvent, total_peak_flops,
 };
-use crate::stage_error::StageError;
-use stagecoach_model::Architecture;
 
 /// The metrics file, and the state that a record takes from earlier steps.
 pub(super) struct StepRecorder {

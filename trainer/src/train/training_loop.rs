@@ -18,11 +18,13 @@ use super::memory::MemoryCheckpoints;
 use super::replayed::write_dump;
 use super::resume::set_aside_from;
 use super::step_recorder::StepRecorder;
-use crate::execute::{Executor, StepControl, StepError, StepInputs, StepOutput, finish_gathers, longest_wait};
-use crate::observe::TrainingEvent;
 use crate::plan::TrainerState;
 use crate::stage_error::StageError;
+use stagecoach_engine::execute::{
+    Executor, StepControl, StepError, StepInputs, StepOutput, finish_gathers, longest_wait,
+};
 use stagecoach_model::Architecture;
+use stagecoach_telemetry::TrainingEvent;
 
 /// Trains to the end, or until the step after which the group drains. In the latter case `state.step` is less than the
 /// plan's, or the last held-out loss is due. Also returns whether the group drained to form again.

@@ -4,9 +4,9 @@
 use std::collections::BTreeSet;
 
 use crate::support::pipeline::{MicrobatchData, Setup, StepData, Weights, build, train};
-use stagecoach::execute::{ChunkOutput, LossInputs, Stage};
 use stagecoach_api::job::{AdamWSpec, Encryption, ModelType, Precision, Recompute, Transport};
 use stagecoach_data::{IGNORE_INDEX, MicrobatchLayout};
+use stagecoach_engine::execute::{ChunkOutput, LossInputs, Stage};
 use stagecoach_model::{Architecture, CuSeqlens, ForwardContext, Llama, LlamaConfig, WeightGradient, names};
 use stagecoach_pipeline::{
     Action, Schedule, WorkItem, from_csv, gpipe, interleaved_one_f_one_b, interleaved_zero_bubble, one_f_one_b,

@@ -3,8 +3,8 @@
 
 use std::process::Command;
 
-use stagecoach::execute::{LossInputs, Stage, StageConfig};
 use stagecoach_api::job::{AdamWSpec, ModelType, Precision, Recompute};
+use stagecoach_engine::execute::{LossInputs, Stage, StageConfig};
 use stagecoach_model::{
     Architecture, CuSeqlens, ForwardContext, Llama, LlamaConfig, MicrobatchCost, ParameterCopies, WeightGradient,
 };

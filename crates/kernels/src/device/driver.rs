@@ -191,7 +191,7 @@ impl CudaContext {
     }
 
     /// `cudarc`'s context, made current on this thread: libtorch may have made another device's current.
-    pub(super) fn current(&self) -> Result<&'static Arc<driver::CudaContext>, CudaError> {
+    pub fn current(&self) -> Result<&'static Arc<driver::CudaContext>, CudaError> {
         self.make_current().map(|()| self.0)
     }
 

@@ -115,6 +115,12 @@ impl Action {
         matches!(self, Action::Reduce(_) | Action::Gather(_))
     }
 
+    /// Whether the action's time is recorded: computations, REDUCE and GATHER, and the actions that end the step. Other
+    /// threads send and receive messages; UPDATE comes after the vote that carries the times.
+    pub fn is_timed(self) -> bool {
+        self.is_compute() || self.is_between_replicas() || matches!(self, Action::ReduceTied | Action::Exchange)
+    }
+
     /// Whether the action completes the weight gradients of its item (B or W).
     pub fn completes_weight_gradient(self) -> bool {
         matches!(self, Action::FullBackward(_) | Action::BackwardWeight(_))

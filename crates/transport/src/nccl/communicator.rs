@@ -77,7 +77,7 @@ unsafe impl Send for Communicator {}
 
 impl Communicator {
     /// Starts to connect; [`Communicator::is_ready`] returns whether the connection is complete.
-    pub(super) fn begin(nccl: &'static Nccl, id: &UniqueId, end: CommunicatorEnd) -> Result<Communicator, String> {
+    pub(crate) fn begin(nccl: &'static Nccl, id: &UniqueId, end: CommunicatorEnd) -> Result<Communicator, String> {
         let (mut raw, mut config) = (ptr::null_mut(), Config::non_blocking());
         // SAFETY: writes one handle; the configuration is copied.
         let result = unsafe { (nccl.functions.init)(&mut raw, 2, id.raw(), end as c_int, &mut config) };

@@ -39,7 +39,7 @@ impl Arrivals {
     }
 
     /// Waits for the tensor of a microbatch, and makes later computations of libtorch wait until it is filled.
-    pub(super) fn wait(&mut self, link: LinkId, microbatch: usize) -> Result<(Tensor, Timestamp), LinkError> {
+    pub(crate) fn wait(&mut self, link: LinkId, microbatch: usize) -> Result<(Tensor, Timestamp), LinkError> {
         if let Some(at) = self.early.iter().position(|early| early.microbatch == microbatch) {
             return self.early.swap_remove(at).into_parts();
         }

@@ -43,7 +43,7 @@ impl NcclReceiver {
         }
     }
 
-    pub(super) fn wait(&mut self, link: LinkId, microbatch: usize) -> Result<(Tensor, Timestamp), LinkError> {
+    pub(crate) fn wait(&mut self, link: LinkId, microbatch: usize) -> Result<(Tensor, Timestamp), LinkError> {
         let (arrived, at) = self.arrivals.wait(link, microbatch)?;
         let tensor = match self.destinations.remove(&microbatch) {
             None => arrived,

@@ -68,7 +68,7 @@ impl StreamReceiver {
         let _ = posts.send(Posted { microbatch: microbatch as u32, tensor, free });
     }
 
-    pub(super) fn wait(&mut self, link: LinkId, microbatch: usize) -> Result<(Tensor, Timestamp), LinkError> {
+    pub(crate) fn wait(&mut self, link: LinkId, microbatch: usize) -> Result<(Tensor, Timestamp), LinkError> {
         self.arrivals.wait(link, microbatch)
     }
 }

@@ -14,8 +14,8 @@ use stagecoach_data::{DocumentName, DocumentPart, PartText};
 use super::output::{print_json, print_line};
 use super::replay::{RunArgs, differs, equal, note_environments, replaying};
 use crate::blame::{RankBy, Spike, SpikeRule, StepBlame, Subject, TENSORS, document_gradients, find_spikes};
-use crate::observe::ProgressDisplay;
 use crate::replay::{Difference, RecordedCheckpoint, ReplayConfig, Replayed, RunRecord, compare_steps, replay};
+use stagecoach_telemetry::ProgressDisplay;
 
 /// Show which documents made a step's loss and its gradient.
 ///

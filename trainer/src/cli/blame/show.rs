@@ -3,7 +3,7 @@
 use stagecoach_display::table;
 
 use crate::blame::{DocumentBlame, PartBlame, Spike, SpikeRule, StepBlame};
-use crate::observe::StepRecord;
+use stagecoach_telemetry::StepRecord;
 
 /// The number of characters shown of a document's text.
 const TEXT: usize = 40;

@@ -11,10 +11,10 @@ use stagecoach_data::TOKENIZER_FILES;
 use stagecoach_files::read_if_exists;
 
 use super::super::output::{print_json, print_line};
-use crate::folder::JobFolder;
-use crate::launch::JobLock;
 use crate::plan::{GENERATION_CONFIG_FILE, TrainerState};
-use crate::state_dict::{check_model, check_tied_head};
+use stagecoach_engine::state_dict::{check_model, check_tied_head};
+use stagecoach_launcher::JobFolder;
+use stagecoach_launcher::JobLock;
 use stagecoach_model::{Architecture, Llama, LlamaConfig};
 
 /// Import a Hugging Face model directory as the first checkpoint of a new folder.

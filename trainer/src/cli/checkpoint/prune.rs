@@ -8,8 +8,8 @@ use stagecoach_checkpoint::{Fence, RetentionPolicy, VerifyLevel, open_newest, pr
 
 use super::super::output::{print_error, print_json, print_line};
 use super::target::{JobCheckpoints, JobFolderArg};
-use crate::folder::JobFolder;
-use crate::launch::JobLock;
+use stagecoach_launcher::JobFolder;
+use stagecoach_launcher::JobLock;
 
 /// Remove old checkpoints, never the newest intact one.
 #[derive(Debug, Args)]

@@ -5,9 +5,9 @@ use std::time::Instant;
 use tempfile::TempDir;
 
 use super::*;
-use crate::folder::JobFolder;
 use crate::page::job_reader::StatusSource;
 use crate::page::live::site;
+use stagecoach_launcher::JobFolder;
 
 /// A generous time limit for events that must happen; the tests measure no time.
 const DEADLINE: Duration = Duration::from_secs(60);

@@ -22,11 +22,11 @@ use tch::{Kind, Tensor};
 use super::collective::{all_gather, topic};
 use super::environment;
 use super::group::link_failure;
-use crate::execute::{Stage, StageConfig, WorkInputs, WorkResult, work_numel};
-use crate::observe::{AuditDifference, AuditRecord};
 use crate::plan::VerifiedPlan;
 use crate::stage_error::StageError;
+use stagecoach_engine::execute::{Stage, StageConfig, WorkInputs, WorkResult, work_numel};
 use stagecoach_model::ModelPart;
+use stagecoach_telemetry::{AuditDifference, AuditRecord};
 use stagecoach_transport::{LinkError, LinkId, Links, Receiver, Sender};
 
 use choice::{AuditedItem, audited_item, auditor};
@@ -318,7 +318,7 @@ impl<'a> Audits<'a> {
         let part = self.part(audited.item.chunk);
         let tokens = (layout.rows * layout.length) as i64;
         let hidden = self.config.architecture.hidden_size() as i64;
-        let kind = crate::execute::kind(self.config.precision);
+        let kind = stagecoach_engine::execute::kind(self.config.precision);
         let tensor = |is_of_tokens| if is_of_tokens { (tokens, Kind::Int64) } else { (tokens * hidden, kind) };
         let parameters = (work_numel(self.config.architecture, &part), Kind::Float);
         let messages = [tensor(part.has_embedding), tensor(part.has_head), parameters];

@@ -11,14 +11,14 @@ use stagecoach_lifecycle::Policy;
 
 use super::thread::CheckpointThread;
 use super::writer::CheckpointWriter;
-use crate::execute::Stage;
-use crate::observe::{SaveRecord, TrainingEvent};
 use crate::plan::{JobConfig, TrainerState};
 use crate::stage_error::StageError;
-use crate::state_dict::Snapshot;
 use crate::train::StageMonitor;
 use crate::train::drain::{DrainEstimate, drain_timeout};
 use crate::train::kept::HeldSnapshot;
+use stagecoach_engine::execute::Stage;
+use stagecoach_engine::state_dict::Snapshot;
+use stagecoach_telemetry::{SaveRecord, TrainingEvent};
 
 /// A rank's vote about saving after a step.
 #[derive(Clone, Copy, Debug, Default)]

@@ -10,13 +10,13 @@ use stagecoach_api::contract::FailureKind;
 use stagecoach_group::name_thread;
 
 use super::writer::CheckpointWriter;
-use crate::execute::Stage;
-use crate::observe::SaveRecord;
 use crate::plan::TrainerState;
 use crate::stage_error::StageError;
-use crate::state_dict::Snapshot;
 use crate::train::kept::HeldSnapshot;
 use crate::train::monitor::StageMonitor;
+use stagecoach_engine::execute::Stage;
+use stagecoach_engine::state_dict::Snapshot;
+use stagecoach_telemetry::SaveRecord;
 
 /// The thread that writes checkpoints in the background, seen from the main thread.
 pub(in crate::train) struct CheckpointThread {

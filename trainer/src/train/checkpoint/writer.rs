@@ -15,13 +15,13 @@ use stagecoach_checkpoint::{
 };
 use stagecoach_group::Member;
 
-use crate::observe::{SaveRecord, TrainingEvent};
 use crate::plan::{CheckpointLink, JobConfig, Plan, TrainerState};
 use crate::stage_error::StageError;
-use crate::state_dict::{NamedTensor, Snapshot};
 use crate::train::collective::{all_gather, topic};
 use crate::train::context::{RunningStage, StageContext, emit};
+use stagecoach_engine::state_dict::{NamedTensor, Snapshot};
 use stagecoach_model::{Architecture, with_kept_fields};
+use stagecoach_telemetry::{SaveRecord, TrainingEvent};
 
 /// Longest delay between retries of the final save.
 const MAX_RETRY_DELAY: Duration = Duration::from_secs(5);

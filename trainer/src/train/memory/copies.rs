@@ -4,7 +4,7 @@
 
 use super::choice::HeldCopies;
 use crate::plan::TrainerState;
-use crate::state_dict::StateCopy;
+use stagecoach_engine::state_dict::StateCopy;
 use stagecoach_kernels::device::{CudaContext, CudaError};
 use stagecoach_transport::CopyRing;
 

@@ -17,13 +17,13 @@ use stagecoach_group::Member;
 use tch::Tensor;
 
 use super::collective::{all_gather, topic};
-use crate::execute::{Stage, owners};
-use crate::observe::MemoryCheckpointRecord;
 use crate::plan::TrainerState;
 use crate::stage_error::StageError;
-use crate::state_dict::StateCopy;
+use stagecoach_engine::execute::{Stage, owners};
+use stagecoach_engine::state_dict::StateCopy;
 use stagecoach_kernels::device::CudaError;
 use stagecoach_model::ParameterSpec;
+use stagecoach_telemetry::MemoryCheckpointRecord;
 use stagecoach_transport::{CopyRing, LinkError, LinkId, Links, Receiver, Sender};
 
 use choice::{HeldCopies, MemoryCheckpoint, Source, newest_complete};

@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 use std::time::Instant;
 
-use stagecoach::execute::{Executor, Stage, StageConfig, StepControl, StepInputs, StepOutput};
 use stagecoach_api::job::{AdamWSpec, Encryption, Precision, Recompute, Transport};
 use stagecoach_data::MicrobatchLayout;
+use stagecoach_engine::execute::{Executor, Stage, StageConfig, StepControl, StepInputs, StepOutput};
 use stagecoach_group::{Member, StepRules, StepVote, Verdict};
 use stagecoach_model::{Architecture, Llama, LlamaConfig, Parameter};
 use stagecoach_pipeline::{Action, GradientBlocks, Partition, Placement, Programs, Replica, Schedule, lower};

@@ -4,9 +4,9 @@ use std::path::PathBuf;
 
 use safetensors::SafeTensors;
 use serde::Deserialize;
-use stagecoach::optimize::LearningRate;
 use stagecoach_api::job::{AdamWSpec, LearningRateSchedule, LearningRateSpec};
 use stagecoach_data::{IGNORE_INDEX, MicrobatchLayout};
+use stagecoach_engine::optimize::LearningRate;
 use stagecoach_model::LlamaConfig;
 
 use crate::support::pipeline::{MicrobatchData, StepData, Trained, Weights};

@@ -1,0 +1,167 @@
+//! Dumps tensors of a step while the step is computed. A dump wraps the layers, so that a stage without a dump has no
+//! overhead.
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::rc::Rc;
+
+use serde::{Deserialize, Serialize};
+use stagecoach_pipeline::Partition;
+use tch::{Device, Tensor};
+
+use super::Stage;
+use stagecoach_model::{Backward, ForwardContext, Layer, Parameter, WeightGradient};
+
+/// The tensors that a stage dumps, and their destination.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct DumpConfig {
+    /// Names, with `*` for any characters: `layer.*.output`.
+    pub patterns: Vec<String>,
+    /// The steps.
+    pub steps: Vec<u64>,
+    /// The folder for one file of each step and stage.
+    pub folder: PathBuf,
+}
+
+/// The tensors of a step.
+#[derive(Debug)]
+pub(crate) struct TensorDump {
+    patterns: Vec<String>,
+    is_active: Cell<bool>,
+    microbatch: Cell<usize>,
+    /// The tensors by name and microbatch.
+    tensors: RefCell<BTreeMap<String, BTreeMap<usize, Tensor>>>,
+}
+
+impl TensorDump {
+    /// Stores a copy of the tensor if its name matches. A copy is needed because layers may reuse the memory.
+    fn add(&self, name: &str, what: &str, tensor: &Tensor) {
+        if !self.is_active.get() {
+            return;
+        }
+        let name = format!("{name}.{what}");
+        if self.patterns.iter().any(|pattern| matches(pattern, &name)) {
+            let copy = tensor.to_device(Device::Cpu).copy();
+            self.tensors.borrow_mut().entry(name).or_default().insert(self.microbatch.get(), copy);
+        }
+    }
+}
+
+impl Stage {
+    /// Wraps the layers, so that their tensors can be dumped.
+    pub fn prepare_dump(&mut self, config: &DumpConfig, partition: &Partition) {
+        let dump = Rc::new(TensorDump {
+            patterns: config.patterns.clone(),
+            is_active: Cell::new(false),
+            microbatch: Cell::new(0),
+            tensors: RefCell::default(),
+        });
+        for (index, chunk) in &mut self.chunks {
+            let decoder_layers = partition.range(*index);
+            let names = decoder_layers.map(|layer| format!("layer.{layer}")).chain(std::iter::once("norm".to_owned()));
+            for (layer, name) in chunk.layers.iter_mut().zip(names) {
+                *layer = Rc::new(DumpedLayer { layer: layer.clone(), name, dump: dump.clone() });
+            }
+        }
+        self.dump = Some(dump);
+    }
+
+    /// Sets whether the next program's tensors are dumped. If so, copies the weights now.
+    pub fn set_dumping(&self, is_active: bool) {
+        let Some(dump) = &self.dump else { return };
+        dump.is_active.set(is_active);
+        self.dump_parameters(dump, "value", |parameter| &parameter.value);
+    }
+
+    fn dump_parameters(&self, dump: &TensorDump, what: &str, tensor: fn(&Parameter) -> &Tensor) {
+        dump.microbatch.set(0);
+        for (_, parameter) in self.parameters.iter().enumerate().filter(|(p, _)| self.is_responsible_for(*p)) {
+            dump.add(&parameter.spec.name, what, tensor(parameter));
+        }
+    }
+
+    /// Sets the microbatch of the next tensors.
+    pub(super) fn set_dumped_microbatch(&self, microbatch: usize) {
+        if let Some(dump) = &self.dump {
+            dump.microbatch.set(microbatch);
+        }
+    }
+
+    /// Returns the dumped tensors: outputs of layers and their gradients, `[tokens, hidden]` over the microbatches in
+    /// their order, weights before the update, and their gradients, summed over microbatches, before clipping.
+    pub fn take_dump(&self) -> Vec<(String, Tensor)> {
+        let Some(dump) = &self.dump else { return Vec::new() };
+        self.dump_parameters(dump, "gradient", |parameter| &parameter.gradient);
+        dump.is_active.set(false);
+        let whole = |(name, microbatches): (String, BTreeMap<usize, Tensor>)| {
+            (name, Tensor::cat(&microbatches.into_values().collect::<Vec<_>>(), 0))
+        };
+        dump.tensors.take().into_iter().map(whole).collect()
+    }
+}
+
+/// A layer whose output and output gradient are dumped.
+#[derive(Debug)]
+struct DumpedLayer {
+    layer: Rc<dyn Layer>,
+    name: String,
+    dump: Rc<TensorDump>,
+}
+
+#[derive(Debug)]
+struct DumpedBackward {
+    backward: Box<dyn Backward>,
+    layer: Rc<DumpedLayer>,
+}
+
+impl Layer for DumpedLayer {
+    fn forward(self: Rc<Self>, x: Tensor, ctx: &ForwardContext) -> (Tensor, Box<dyn Backward>) {
+        let (y, backward) = self.layer.clone().forward(x, ctx);
+        self.dump.add(&self.name, "output", &y);
+        (y, Box::new(DumpedBackward { backward, layer: self }))
+    }
+}
+
+impl Backward for DumpedBackward {
+    fn backward(
+        self: Box<Self>,
+        dy: Tensor,
+        ctx: &ForwardContext,
+        weight_gradients: &mut dyn FnMut(WeightGradient),
+    ) -> Tensor {
+        self.layer.dump.add(&self.layer.name, "output.gradient", &dy);
+        self.backward.backward(dy, ctx, weight_gradients)
+    }
+}
+
+/// Whether `name` matches `pattern`, in which `*` stands for any characters.
+fn matches(pattern: &str, name: &str) -> bool {
+    match pattern.split_once('*') {
+        None => pattern == name,
+        Some((before, after)) => name.strip_prefix(before).is_some_and(|rest| {
+            rest.char_indices().map(|(at, _)| at).chain([rest.len()]).any(|at| matches(after, &rest[at..]))
+        }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_star_stands_for_any_characters() {
+        for (pattern, name, expected) in [
+            ("layer.*.output", "layer.3.output", true),
+            ("layer.*.output", "layer.3.output.gradient", false),
+            ("layer.*.output*", "layer.3.output.gradient", true),
+            ("*", "norm.output", true),
+            ("norm.output", "norm.output", true),
+            ("norm.output", "norm", false),
+            ("*.gradient", "model.layers.0.mlp.up_proj.weight.gradient", true),
+            ("layer.1.*", "layer.11.output", false),
+        ] {
+            assert_eq!(matches(pattern, name), expected, "{pattern} {name}");
+        }
+    }
+}

@@ -1,0 +1,83 @@
+//! The end of a step: norms and losses go to the group as this rank's vote, and its verdict comes back.
+
+use stagecoach_group::{BlockLosses, StepVote, Verdict};
+use stagecoach_pipeline::Action;
+use tch::{Device, Tensor};
+
+use super::{Executor, StageGpu, StepError, StepInputs, StepMeasurements, StepTimer, StopRequest};
+use stagecoach_kernels as kernels;
+use stagecoach_kernels::device::Timestamp;
+use stagecoach_os::peak_resident_bytes;
+
+impl Executor<'_> {
+    /// Ends the step's timing, waits for everything that the vote promises, votes, and waits for the group's decision.
+    pub(super) fn exchange(
+        &mut self,
+        program: &[Action],
+        inputs: &StepInputs,
+        losses: &[Tensor],
+        timer: &mut StepTimer,
+    ) -> Result<Verdict, StepError> {
+        self.stage.set_activity(self.activity, "EXCHANGE", None);
+        let (parameters, squared_norms) = self.stage.squared_norms();
+        // the only point of a step at which the host waits for a GPU, unless the step is audited or dumped
+        let mut losses_and_norms = copy_to_host(losses.iter().chain([&squared_norms]));
+        let squared_norms = losses_and_norms.split_off(losses.len());
+        let has_head = self.stage.chunks.values().any(|chunk| chunk.head.is_some());
+        let losses = has_head.then(|| BlockLosses {
+            blocks: inputs.blocks.all().count() as u32,
+            target_count: inputs.target_count,
+            sums: (inputs.blocks.first() as u32..).zip(losses_and_norms).collect(),
+        });
+        let all_finite = squared_norms.iter().all(|square| square.is_finite());
+        let squared_norms = parameters.into_iter().zip(squared_norms).collect();
+        // the norms and losses have arrived, so that the device has finished everything that they depend on
+        self.links.check()?;
+        timer.end(Timestamp::now());
+        let measurements = StepMeasurements {
+            bytes_sent: self.links.bytes_sent() as f64,
+            peak_bytes: peak_bytes(self.stage.device) as f64,
+            // only the first replica's timeline is recorded: the other replicas do the same, and are many
+            spans: if self.stage.replica.index == 0 { timer.spans(program) } else { Vec::new() },
+        };
+        let measurements = measurements.to_vec();
+        self.stage.gpu.iter_mut().for_each(StageGpu::set_clock);
+        (inputs.control.before_vote)()?;
+        let step = inputs.step.unwrap_or_default();
+        let vote = StepVote { step, losses, squared_norms, all_finite, measurements, ..inputs.vote.clone() };
+        self.vote(vote, inputs)
+    }
+
+    /// Abandons the step. Stages that wait for this stage's tensors notice it by their links, which this stage closes.
+    pub(super) fn give_up(&mut self, inputs: &StepInputs) -> Result<Verdict, StepError> {
+        self.links.close();
+        let vote = StepVote { step: inputs.step.unwrap_or_default(), unfinished: true, ..inputs.vote.clone() };
+        self.vote(vote, inputs)
+    }
+
+    /// Votes, with the current stop request, and waits for the group's decision.
+    pub(super) fn vote(&self, vote: StepVote, inputs: &StepInputs) -> Result<Verdict, StepError> {
+        self.activity.set("EXCHANGE", None);
+        Ok(self.member.vote(StepVote { stop_requested: (inputs.control.stop)() != StopRequest::None, ..vote })?)
+    }
+}
+
+/// The peak number of bytes that this stage has held so far: of its GPU's memory, or of its process.
+fn peak_bytes(device: Device) -> u64 {
+    match device {
+        Device::Cuda(gpu) => kernels::peak_device_bytes(gpu),
+        _ => peak_resident_bytes(),
+    }
+}
+
+/// Copies scalar tensors to the host, which waits for the GPU.
+pub(super) fn copy_to_host<'t>(scalars: impl IntoIterator<Item = &'t Tensor>) -> Vec<f64> {
+    let scalars: Vec<Tensor> = scalars.into_iter().map(|scalar| scalar.view([-1])).collect();
+    if scalars.is_empty() {
+        return Vec::new();
+    }
+    let all = Tensor::cat(&scalars, 0);
+    let mut read = vec![0.0; all.numel()];
+    all.copy_data(&mut read, all.numel());
+    read
+}

@@ -1,0 +1,188 @@
+//! Executes a rank's list of pipeline actions: the same list that `stagecoach_pipeline` verifies, simulates and draws.
+
+use std::collections::HashMap;
+use std::time::Instant;
+
+use stagecoach_group::{Activity, Member, StepOutcome, Verdict};
+use stagecoach_pipeline::{Action, Placement, WorkItem};
+use tch::Tensor;
+
+use super::end_of_step::copy_to_host;
+use super::gradient_sums::AccumulatorGroup;
+use super::{SavedActivations, Stage, StageGpu, StepError, StepInputs, StepOutput, StepTimer, StopRequest};
+use stagecoach_kernels::device::{DeviceClock, Timestamp};
+use stagecoach_transport::{LinkError, Links};
+
+/// Executes programs on a stage.
+#[derive(Debug)]
+pub struct Executor<'a> {
+    /// The stage.
+    pub stage: &'a mut Stage,
+    /// Links to other stages.
+    pub links: &'a mut Links,
+    /// Membership in the group: votes and decisions.
+    pub member: &'a Member,
+    /// Receives the current activity, which heartbeats report.
+    pub activity: &'a Activity,
+    /// Mapping of chunks to stages. It calls the stage numbers ranks, as torch does within one pipeline.
+    pub placement: &'a Placement,
+}
+
+/// State of one program's execution.
+#[derive(Debug)]
+pub(super) struct StepState {
+    pub(super) saved: HashMap<WorkItem, SavedActivations>,
+    /// Outputs not yet consumed by a SEND or by the next chunk on this rank, keyed by the consuming work item.
+    pub(super) activations: HashMap<WorkItem, Tensor>,
+    /// Input gradients not yet consumed by a SEND or by the previous chunk on this rank, keyed by the consuming work
+    /// item.
+    pub(super) gradients: HashMap<WorkItem, Tensor>,
+    /// Sums by block, `f64[]`, on the stage's device.
+    pub(super) losses: Vec<Tensor>,
+    verdict: Option<Verdict>,
+    decided_at: Option<Instant>,
+    broken_link: Option<String>,
+    pub(super) timer: StepTimer,
+    /// The chunks whose gradients are being reduced, with the start time of each, in order of start.
+    pub(super) reductions: Vec<(usize, Timestamp)>,
+}
+
+impl StepState {
+    fn new(origin: Instant, clock: Option<DeviceClock>) -> StepState {
+        StepState {
+            saved: HashMap::new(),
+            activations: HashMap::new(),
+            gradients: HashMap::new(),
+            losses: Vec::new(),
+            verdict: None,
+            decided_at: None,
+            broken_link: None,
+            timer: StepTimer::new(origin, clock),
+            reductions: Vec::new(),
+        }
+    }
+
+    /// Adds a microbatch's loss to its block.
+    pub(super) fn add_loss(&mut self, loss: Tensor, item: WorkItem, inputs: &StepInputs) {
+        let sum = match self.losses.pop() {
+            None => loss + inputs.loss_so_far,
+            Some(before) if inputs.blocks.is_first_of_block(item.microbatch) => {
+                self.losses.push(before);
+                loss
+            }
+            Some(sum) => sum + loss,
+        };
+        self.losses.push(sum);
+    }
+}
+
+impl Executor<'_> {
+    /// Executes `program` on `inputs`. In a training step, a broken link or a request to stop at once makes this stage
+    /// vote that the step is unfinished. The output then has that verdict.
+    ///
+    /// # Errors
+    /// When the group fails or ends the attempt, an action's input is missing, or a link breaks in an evaluation or
+    /// after the vote.
+    pub fn run(&mut self, program: &[Action], inputs: &StepInputs) -> Result<StepOutput, StepError> {
+        if inputs.step.is_some() {
+            self.stage.zero_grad();
+        }
+        let mut state = StepState::new(inputs.origin, self.stage.gpu.as_ref().map(StageGpu::clock));
+        for (index, &action) in program.iter().enumerate() {
+            let is_decided = state.verdict.is_some();
+            if inputs.step.is_some() && !is_decided && (inputs.control.stop)() == StopRequest::Immediately {
+                state.verdict = Some(self.give_up(inputs)?);
+                break;
+            }
+            let is_longest_wait = inputs.control.idle_before == Some(index);
+            let idle_work =
+                if is_longest_wait { (inputs.control.when_idle)().map_err(StepError::from) } else { Ok(()) };
+            match idle_work.and_then(|()| self.execute(action, program, inputs, &mut state)) {
+                // a stage abandoned the step, or died: the group knows
+                Err(StepError::Link(LinkError::Broken(why))) if inputs.step.is_some() && !is_decided => {
+                    self.links.check_device()?;
+                    state.verdict = Some(self.give_up(inputs)?);
+                    state.broken_link = Some(why);
+                    break;
+                }
+                executed => executed?,
+            }
+        }
+        self.stage.hold_activity(self.activity);
+        let StepState { verdict, decided_at, losses, broken_link, timer, .. } = state;
+        // the losses of a training step are in the vote
+        let losses = if inputs.step.is_none() { copy_to_host(&losses) } else { Vec::new() };
+        Ok(StepOutput { verdict, decided_at, losses, broken_link, spans: timer.spans(program) })
+    }
+
+    fn execute(
+        &mut self,
+        action: Action,
+        program: &[Action],
+        inputs: &StepInputs,
+        state: &mut StepState,
+    ) -> Result<(), StepError> {
+        match action {
+            Action::RecvForward(item) | Action::RecvBackward(item) => self.post_receive(action, item, inputs)?,
+            Action::SendForward(item) => self.send(action, item, &mut state.activations)?,
+            Action::SendBackward(item) => self.send(action, item, &mut state.gradients)?,
+            Action::Forward(item) => self.forward(action, item, inputs, state)?,
+            Action::FullBackward(item) | Action::BackwardInput(item) => self.backward(action, item, state)?,
+            Action::BackwardWeight(item) => {
+                self.begin(action, item, &mut state.timer);
+                self.stage.record_accumulators(item);
+                self.stage.weight_grad_store.accumulate(item);
+            }
+            Action::Reduce(chunk) => {
+                state.reductions.push((chunk, self.stage.timestamp()));
+                self.begin_reduction(chunk, inputs.blocks)?;
+            }
+            Action::ReduceTied => {
+                self.finish_reductions(inputs, state)?;
+                state.timer.begin(self.stage.timestamp());
+                self.reduce_tied()?;
+            }
+            Action::Exchange => {
+                self.finish_reductions(inputs, state)?;
+                state.timer.begin(self.stage.timestamp());
+                state.verdict = Some(self.exchange(program, inputs, &state.losses, &mut state.timer)?);
+                state.decided_at = Some(Instant::now());
+            }
+            Action::Update => {
+                let Some(verdict) = &state.verdict else {
+                    return Err(self.invalid(action, "no EXCHANGE before it"));
+                };
+                match &verdict.outcome {
+                    StepOutcome::Apply { clip } => {
+                        self.stage.set_activity(self.activity, "UPDATE", None);
+                        self.stage.wait_for_copies()?;
+                        self.stage.optimizer.step(&self.stage.parameters, inputs.learning_rate, *clip);
+                    }
+                    StepOutcome::Skip | StepOutcome::Drop => {}
+                    StepOutcome::Abort { reason } => return Err(StepError::aborted(reason, verdict)),
+                }
+            }
+            Action::Gather(chunk) => {
+                if let Some(StepOutcome::Apply { .. }) = state.verdict.as_ref().map(|verdict| &verdict.outcome) {
+                    self.begin_gather(chunk)?;
+                }
+            }
+            // There is nothing to execute: after it, the caller may copy the weights for a checkpoint.
+            Action::Snapshot => {}
+        }
+        if let (true, Some(item)) = (action.completes_weight_gradient(), action.item()) {
+            self.stage.record_weight_gradients(item);
+            self.stage.gradient_sums.finish_block_after(AccumulatorGroup::Chunk(item.chunk), item, inputs.blocks);
+        }
+        // EXCHANGE has ended its span itself, as the vote carries the span; REDUCE and GATHER end when a computation
+        // needs their results
+        if action.is_timed() && action != Action::Exchange && !action.is_between_replicas() {
+            state.timer.end(self.stage.timestamp());
+        }
+        Ok(())
+    }
+
+    pub(super) fn invalid(&self, action: Action, why: &str) -> StepError {
+        StepError::InvalidProgram { stage: self.stage.index, action, why: why.to_owned() }
+    }
+}

@@ -1,0 +1,93 @@
+//! Sums of a stage's weight gradients over the blocks of a step. A block is a run of consecutive microbatches, which
+//! are added in their order. The sums of blocks are added pairwise as a binary tree, whose nodes are `Subtree`s. The
+//! result therefore does not depend on the number of replicas.
+
+use std::collections::{BTreeMap, HashMap};
+
+use stagecoach_pipeline::{ReplicaBlocks, Subtree, WorkItem};
+use tch::Tensor;
+
+/// The accumulators to which one action adds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(super) enum AccumulatorGroup {
+    /// The accumulators of a chunk except the head's, to which B or W adds.
+    Chunk(usize),
+    /// The accumulator of the head, to which F adds.
+    Head,
+}
+
+/// Adds blocks pairwise as the tree of [`ReplicaBlocks`]. The accumulators hold the current block, and after the
+/// replica's last block the last subtree.
+#[derive(Debug, Default)]
+pub(super) struct GradientSums {
+    /// The accumulators of each group, with the index of their parameter.
+    accumulators: BTreeMap<AccumulatorGroup, Vec<(usize, Tensor)>>,
+    /// Sums that wait for their sibling: copies of the accumulators.
+    partial: HashMap<(AccumulatorGroup, Subtree), Vec<Tensor>>,
+}
+
+/// An accumulator, and the sums of a replica for it after the replica's last microbatch.
+pub(super) struct ReplicaSums<'a> {
+    /// Its index among all accumulators of the stage; the same in all replicas.
+    pub(super) index: usize,
+    /// Index of its parameter.
+    pub(super) parameter: usize,
+    /// The accumulator.
+    pub(super) accumulator: &'a Tensor,
+    /// The sums, in the order of [`ReplicaBlocks::subtrees`]; the last one is the accumulator.
+    pub(super) sums: Vec<&'a Tensor>,
+}
+
+impl GradientSums {
+    pub(crate) fn new(accumulators: BTreeMap<AccumulatorGroup, Vec<(usize, Tensor)>>) -> GradientSums {
+        GradientSums { accumulators, partial: HashMap::new() }
+    }
+
+    /// The accumulators of `group`, with the index of their parameter; empty if the stage does not hold them.
+    pub(super) fn accumulators(&self, group: AccumulatorGroup) -> &[(usize, Tensor)] {
+        self.accumulators.get(&group).map_or(&[], Vec::as_slice)
+    }
+
+    /// If a block ends with `item`, whose gradients the accumulators of `group` hold: adds the preceding blocks as far
+    /// as the tree allows, and zeroes the accumulators for the next block.
+    pub(super) fn finish_block_after(&mut self, group: AccumulatorGroup, item: WorkItem, blocks: &ReplicaBlocks) {
+        let Some(mut sum) = blocks.ending_with(item) else { return };
+        let Some(accumulators) = self.accumulators.get(&group) else { return };
+        while let Some(other) = self.partial.remove(&(group, sum.sibling())) {
+            for ((_, accumulator), other) in accumulators.iter().zip(&other) {
+                let _ = accumulator.shallow_clone().g_add_(other);
+            }
+            sum = sum.parent();
+        }
+        if !blocks.is_end(sum) {
+            self.partial.insert((group, sum), accumulators.iter().map(|(_, tensor)| tensor.copy()).collect());
+            for (_, accumulator) in accumulators {
+                let _ = accumulator.shallow_clone().zero_();
+            }
+        }
+    }
+
+    /// The accumulators of a chunk in a fixed order, with this replica's sums for each.
+    pub(super) fn of_chunk(&self, chunk: usize, has_head: bool, subtrees: &[Subtree]) -> Vec<ReplicaSums<'_>> {
+        let earlier = &subtrees[..subtrees.len().saturating_sub(1)];
+        let (mut all, mut first) = (Vec::new(), 0);
+        for (group, accumulators) in &self.accumulators {
+            let is_of_chunk = match group {
+                AccumulatorGroup::Chunk(other) => *other == chunk,
+                AccumulatorGroup::Head => has_head,
+            };
+            let partial: Vec<_> = earlier.iter().filter_map(|sum| self.partial.get(&(*group, *sum))).collect();
+            for (at, (parameter, accumulator)) in accumulators.iter().enumerate().filter(|_| is_of_chunk) {
+                let sums = partial.iter().map(|tensors| &tensors[at]).chain([accumulator]).collect();
+                all.push(ReplicaSums { index: first + at, parameter: *parameter, accumulator, sums });
+            }
+            first += accumulators.len();
+        }
+        all
+    }
+
+    /// Discards the sums of an unfinished step.
+    pub(super) fn clear(&mut self) {
+        self.partial.clear();
+    }
+}

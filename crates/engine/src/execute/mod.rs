@@ -1,0 +1,36 @@
+//! Executes one stage: [`Chunk`] runs the forward and backward passes of its layers, [`Executor`] runs the stage's list
+//! of pipeline actions.
+
+mod audited;
+mod chunk;
+mod compute;
+mod control;
+mod dump;
+mod end_of_step;
+mod executor;
+mod gradient_sums;
+mod measurements;
+mod ownership;
+mod reduce_and_gather;
+mod sequences;
+mod stage;
+mod stage_gpu;
+mod step;
+mod tied_embedding;
+mod timer;
+mod weight_grad_store;
+
+pub use audited::{WorkInputs, WorkResult, work_numel};
+pub use chunk::{Chunk, ChunkOutput, LossInputs, SavedActivations};
+pub use control::{StepControl, StopRequest};
+pub use dump::DumpConfig;
+pub use executor::Executor;
+pub use measurements::StepMeasurements;
+pub use ownership::owners;
+pub use reduce_and_gather::{finish_gathers, gather_weights};
+pub use stage::kind;
+pub use stage::{Stage, StageConfig};
+pub use stage_gpu::{CopyToHost, StageGpu};
+pub use step::{StepError, StepInputs, StepOutput};
+use timer::StepTimer;
+pub use timer::longest_wait;

@@ -1,0 +1,262 @@
+//! The state of a stage: its chunks, their parameters and the optimizer state.
+
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+use stagecoach_api::job::{AdamWSpec, Precision, Recompute};
+use stagecoach_group::Activity;
+use stagecoach_pipeline::{Partition, Placement, Replica};
+use tch::{Device, Kind, Tensor};
+
+use super::Chunk;
+use super::audited::WorkRecorder;
+use super::dump::TensorDump;
+use super::gradient_sums::{AccumulatorGroup, GradientSums};
+use super::ownership::owners;
+use super::stage_gpu::StageGpu;
+use super::tied_embedding::TiedEmbedding;
+use super::weight_grad_store::WeightGradStore;
+use crate::optimize::AdamW;
+use stagecoach_kernels as kernels;
+use stagecoach_kernels::device::{CudaContext, CudaError, Timestamp};
+use stagecoach_model::{Architecture, Embedding, Head, ModelPart, Parameters};
+
+/// Configuration from which every rank builds its stage.
+#[derive(Debug)]
+pub struct StageConfig<'a> {
+    /// The model.
+    pub architecture: &'a dyn Architecture,
+    /// Mapping of chunks to stages. It calls the stage numbers ranks, as torch does within one pipeline.
+    pub placement: &'a Placement,
+    /// Mapping of layers to chunks.
+    pub partition: &'a Partition,
+    /// Seed of the initial weights; `None` if weights are loaded, which are zero until then.
+    pub seed: Option<u64>,
+    /// AdamW hyperparameters.
+    pub optimizer: AdamWSpec,
+    /// The activations that the backward pass recomputes.
+    pub recompute: Recompute,
+    /// Type of activations and of the weights that layers read.
+    pub precision: Precision,
+    /// Device of parameters and activations.
+    pub device: Device,
+    /// The replica of the pipeline that contains the stage.
+    pub replica: Replica,
+}
+
+/// Model chunks, parameters and optimizer of one stage of one replica.
+#[derive(Debug)]
+pub struct Stage {
+    /// The stage's number in its replica: in a job without replicas its rank.
+    pub index: usize,
+    /// The replica.
+    pub replica: Replica,
+    /// The replica that owns each parameter.
+    pub owners: Vec<usize>,
+    /// The chunk with which each parameter is gathered: the first one that reads it.
+    pub(super) chunk_of: Vec<usize>,
+    /// The chunks whose weights are being gathered, with the start time of each.
+    pub(super) gathers: BTreeMap<usize, Timestamp>,
+    /// Chunks by chunk index.
+    pub chunks: BTreeMap<usize, Chunk>,
+    /// Parameters of all chunks.
+    pub parameters: Parameters,
+    /// For each parameter, its index among all the model's parameter names, sorted.
+    pub(crate) global_index: Vec<u32>,
+    /// AdamW with its moments.
+    pub(crate) optimizer: AdamW,
+    /// Set if embeddings are tied and this rank holds the embedding or the head.
+    pub tied_embedding: Option<TiedEmbedding>,
+    /// Weight gradients not yet accumulated, until their W action.
+    pub(super) weight_grad_store: WeightGradStore,
+    /// The sums over the blocks of a step.
+    pub(super) gradient_sums: GradientSums,
+    /// The activations that the backward pass recomputes.
+    pub(super) recompute: Recompute,
+    /// Type of activations.
+    pub(super) kind: Kind,
+    /// Hidden size: last dimension of the tensors passed between stages.
+    pub hidden_size: i64,
+    /// Device of parameters and activations.
+    pub(crate) device: Device,
+    /// The GPU whose memory holds the stage's tensors; set once its links are open.
+    pub gpu: Option<StageGpu>,
+    /// Set if tensors of a step are dumped.
+    pub(super) dump: Option<Rc<TensorDump>>,
+    /// Set in a step with an audited work item.
+    pub(super) recorder: Option<WorkRecorder>,
+}
+
+impl Stage {
+    /// Builds a stage of the pipeline by its number.
+    pub fn build(index: usize, config: &StageConfig) -> Stage {
+        let StageConfig { architecture, placement, partition, device, .. } = *config;
+        let part = |chunk| (chunk, ModelPart::of_chunk(placement, partition, chunk));
+        let parts: Vec<(usize, ModelPart)> = placement.chunks_of(index).map(part).collect();
+        let specs = parts.iter().flat_map(|(_, part)| architecture.parameter_specs(part)).collect();
+        let kind = kind(config.precision);
+        let parameters = Parameters::new(specs, config.seed, kind, device);
+        let tie = architecture.tie_word_embeddings();
+        let tied_embedding = tie.then(|| TiedEmbedding::of_stage(index, placement, &parameters)).flatten();
+        let both_ends_here = tied_embedding.as_ref().filter(|tied| tied.peer.is_none());
+        let head_accumulator = both_ends_here.map(|tied| &tied.other_gradient);
+        let chunk = |part: &ModelPart| Chunk {
+            embedding: part.has_embedding.then(|| Embedding::new(&parameters)),
+            layers: architecture.build_layers(part, &parameters),
+            head: part.has_head.then(|| Head::new(tie, &parameters, head_accumulator)),
+        };
+        let specs: Vec<_> = parameters.iter().map(|parameter| &parameter.spec).collect();
+        let owners = owners(&specs, config.replica.count);
+        Stage {
+            index,
+            replica: config.replica,
+            chunks: parts.iter().map(|(index, part)| (*index, chunk(part))).collect(),
+            global_index: global_indices(architecture, &parameters),
+            optimizer: AdamW::new(config.optimizer, &parameters, |p| owners[p] == config.replica.index),
+            owners,
+            chunk_of: first_chunks(architecture, &parts, &parameters),
+            gathers: BTreeMap::new(),
+            weight_grad_store: WeightGradStore::default(),
+            gradient_sums: GradientSums::new(accumulators(architecture, &parts, &parameters, head_accumulator)),
+            tied_embedding,
+            recompute: config.recompute,
+            kind,
+            hidden_size: architecture.hidden_size() as i64,
+            device,
+            gpu: None,
+            dump: None,
+            recorder: None,
+            parameters,
+        }
+    }
+
+    /// Whether this rank reports `parameter` in norms, hashes and checkpoints. A tied weight is reported by the rank
+    /// with the head.
+    pub(crate) fn is_responsible_for(&self, parameter: usize) -> bool {
+        let is_others = |tied: &TiedEmbedding| tied.parameter == parameter && !tied.has_head;
+        self.owns(parameter) && !self.tied_embedding.as_ref().is_some_and(is_others)
+    }
+
+    /// Whether this replica updates `parameter`.
+    pub fn owns(&self, parameter: usize) -> bool {
+        self.owners[parameter] == self.replica.index
+    }
+
+    /// The current time, after the work that the stage has queued so far.
+    pub(super) fn timestamp(&self) -> Timestamp {
+        self.gpu.as_ref().map_or_else(Timestamp::now, StageGpu::timestamp)
+    }
+
+    /// Sets the activity from now on, after the work that the stage has queued so far. Returns the time at which it
+    /// begins.
+    pub(super) fn set_activity(
+        &self,
+        activity: &Activity,
+        text: impl Into<String>,
+        waits_for: Option<usize>,
+    ) -> Timestamp {
+        let now = self.timestamp();
+        match now.clone() {
+            Timestamp::Host(_) => activity.set(text, waits_for),
+            device => activity.set_after(text, waits_for, move || device.wait()),
+        }
+        now
+    }
+
+    /// Delays the next activity until the stage has completed the work that it has queued so far.
+    pub(super) fn hold_activity(&self, activity: &Activity) {
+        if let device @ Timestamp::Device(_) = self.timestamp() {
+            activity.hold_until(move || device.wait());
+        }
+    }
+
+    /// Makes later computations, which may write to the stage's parameters, run after the copies of the parameters to
+    /// the host, which run concurrently.
+    pub(crate) fn wait_for_copies(&self) -> Result<(), CudaError> {
+        self.gpu.as_ref().map_or(Ok(()), StageGpu::wait_for_copies)
+    }
+
+    /// The context of the stage's GPU, if it has one: for memory that is copied to or from the GPU.
+    pub fn gpu_context(&self) -> Option<CudaContext> {
+        self.gpu.as_ref().map(StageGpu::context)
+    }
+
+    /// Discards the state of an unfinished step. Afterwards its memory may be written to.
+    ///
+    /// # Errors
+    /// If the GPU's driver fails.
+    pub fn discard_step(&mut self) -> Result<(), CudaError> {
+        self.wait_for_copies()?;
+        self.weight_grad_store = WeightGradStore::default();
+        self.gradient_sums.clear();
+        self.gathers.clear();
+        self.recorder = None;
+        Ok(())
+    }
+
+    /// Zeroes every gradient accumulator; called at the start of a step.
+    pub fn zero_grad(&self) {
+        self.parameters.zero_grad();
+        if let Some(tied) = &self.tied_embedding {
+            let _ = tied.other_gradient.shallow_clone().zero_();
+        }
+    }
+
+    /// The gradients that this rank reports: their global indices, and their squared L2 norms, `f64[gradients]`, on the
+    /// stage's device.
+    pub(crate) fn squared_norms(&self) -> (Vec<u32>, Tensor) {
+        let reported = (0..self.parameters.len()).filter(|&p| self.is_responsible_for(p));
+        let (indices, gradients): (Vec<u32>, Vec<&Tensor>) =
+            reported.map(|p| (self.global_index[p], &self.parameters[p].gradient)).unzip();
+        (indices, kernels::squared_norms(&gradients, self.device))
+    }
+}
+
+/// For each parameter, its index among all the model's parameter names, sorted.
+fn global_indices(architecture: &dyn Architecture, parameters: &Parameters) -> Vec<u32> {
+    let all = architecture.all_parameter_specs();
+    let index = |name: &str| all.binary_search_by(|spec| spec.name.as_str().cmp(name)).ok();
+    parameters.iter().filter_map(|parameter| index(&parameter.spec.name)).map(|index| index as u32).collect()
+}
+
+/// For each parameter, the first chunk that reads it.
+fn first_chunks(architecture: &dyn Architecture, parts: &[(usize, ModelPart)], parameters: &Parameters) -> Vec<usize> {
+    let mut first = vec![0; parameters.len()];
+    for (chunk, part) in parts.iter().rev() {
+        architecture.parameter_specs(part).iter().for_each(|spec| first[parameters.index(&spec.name)] = *chunk);
+    }
+    first
+}
+
+/// The gradient accumulators, with the index of their parameter, by the actions that add to them.
+fn accumulators(
+    architecture: &dyn Architecture,
+    parts: &[(usize, ModelPart)],
+    parameters: &Parameters,
+    head_accumulator: Option<&Tensor>,
+) -> BTreeMap<AccumulatorGroup, Vec<(usize, Tensor)>> {
+    let mut accumulators: BTreeMap<AccumulatorGroup, Vec<(usize, Tensor)>> = BTreeMap::new();
+    for (chunk, part) in parts {
+        let specs = architecture.parameter_specs(part);
+        // a tied weight is both the first and the last parameter
+        let head = part.has_head.then(|| specs.len().saturating_sub(1));
+        for (at, spec) in specs.iter().enumerate() {
+            let index = parameters.index(&spec.name);
+            let gradient = &parameters[index].gradient;
+            let (group, gradient) = match head == Some(at) {
+                true => (AccumulatorGroup::Head, head_accumulator.unwrap_or(gradient)),
+                false => (AccumulatorGroup::Chunk(*chunk), gradient),
+            };
+            accumulators.entry(group).or_default().push((index, gradient.shallow_clone()));
+        }
+    }
+    accumulators
+}
+
+/// The type of activations.
+pub fn kind(precision: Precision) -> Kind {
+    match precision {
+        Precision::Float32 => Kind::Float,
+        Precision::BFloat16 => Kind::BFloat16,
+    }
+}

@@ -1,0 +1,125 @@
+//! A stage's GPU beside libtorch's computations: its clock, and concurrent copies of the stage's state to the host.
+
+use std::cell::RefCell;
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
+
+use tch::Tensor;
+
+use stagecoach_kernels::device::{CudaContext, CudaError, CudaEvent, CudaStream, DeviceClock, Timestamp};
+
+/// The GPU whose memory holds a stage's tensors.
+#[derive(Debug)]
+pub struct StageGpu {
+    context: CudaContext,
+    /// The stream on which state is copied, after the computations queued so far.
+    copy_stream: CudaStream,
+    /// Copies for which no update has waited yet.
+    copies: RefCell<Vec<Arc<CopyToHost>>>,
+    clock: DeviceClock,
+}
+
+impl StageGpu {
+    /// The GPU with this context. Call [`start_clock`](Self::start_clock) before the first step.
+    pub fn new(context: CudaContext) -> Result<StageGpu, CudaError> {
+        let clock = clock_of_idle(context)?;
+        Ok(StageGpu { context, copy_stream: context.stream()?, copies: RefCell::default(), clock })
+    }
+
+    /// Its context.
+    pub(super) fn context(&self) -> CudaContext {
+        self.context
+    }
+
+    /// The time at which the GPU has completed the work that libtorch has queued so far.
+    pub(super) fn timestamp(&self) -> Timestamp {
+        let event = self.context.record_default_stream();
+        // a failure shows at libtorch's next call
+        event.map_or_else(|_| Timestamp::now(), |event| Timestamp::Device(Arc::new(event)))
+    }
+
+    /// The GPU's clock, for events of this step.
+    pub(super) fn clock(&self) -> DeviceClock {
+        self.clock.clone()
+    }
+
+    /// Waits for all work that libtorch has queued, and sets the clock.
+    pub fn start_clock(&mut self) -> Result<(), CudaError> {
+        self.context.record_default_stream()?.synchronize()?;
+        self.clock = clock_of_idle(self.context)?;
+        Ok(())
+    }
+
+    /// Sets the clock. The GPU must be idle: the host has waited for all work that libtorch has queued.
+    pub(super) fn set_clock(&mut self) {
+        if let Ok(clock) = clock_of_idle(self.context) {
+            self.clock = clock;
+        }
+    }
+
+    /// Starts to copy tensors of the stage, as they are after the work that libtorch has queued so far, into pinned
+    /// tensors of the host. The GPU continues to compute meanwhile, up to the next update.
+    pub(crate) fn copy_to_host<'t>(
+        &self,
+        mut pairs: impl Iterator<Item = (&'t Tensor, &'t Tensor)>,
+    ) -> Result<Arc<CopyToHost>, CudaError> {
+        self.copy_stream.wait(&self.context.record_default_stream()?)?;
+        let begun = pairs.try_for_each(|(to, from)| self.copy_stream.copy_to_host(to, from));
+        let done = begun.and_then(|()| self.copy_stream.record()).inspect_err(|_| {
+            let _ = self.copy_stream.synchronize(); // no other code knows the copies that have started
+        })?;
+        let copy = Arc::new(CopyToHost { done: Arc::new(done), waited: OnceLock::new() });
+        self.copies.borrow_mut().push(Arc::clone(&copy));
+        Ok(copy)
+    }
+
+    /// Makes the work that libtorch queues from now on run after the pending copies, because it may write to tensors
+    /// that are being copied.
+    pub(crate) fn wait_for_copies(&self) -> Result<(), CudaError> {
+        for copying in self.copies.take() {
+            let _ = copying.waited.set(self.context.record_default_stream()?);
+            copying.done.make_default_stream_wait()?;
+        }
+        Ok(())
+    }
+}
+
+/// The clock of an idle GPU: an event is complete as soon as it is recorded.
+fn clock_of_idle(context: CudaContext) -> Result<DeviceClock, CudaError> {
+    // before the event: the host's time at which a step ends must not be before the GPU's
+    let now = Instant::now();
+    Ok(DeviceClock::new(context.record_default_stream()?, now))
+}
+
+/// Waits for pending copies, so that the next owner of the memory does not write to it while it is copied.
+impl Drop for StageGpu {
+    fn drop(&mut self) {
+        let _ = self.wait_for_copies();
+    }
+}
+
+/// A started copy of a stage's state to the host.
+#[derive(Debug)]
+pub struct CopyToHost {
+    done: Arc<CudaEvent>,
+    /// The event at which the GPU began to wait for the copy, if it does.
+    waited: OnceLock<CudaEvent>,
+}
+
+impl CopyToHost {
+    /// The event that completes when everything is copied.
+    pub(crate) fn done(&self) -> Arc<CudaEvent> {
+        Arc::clone(&self.done)
+    }
+
+    /// Waits until everything is copied.
+    pub fn wait(&self) -> Result<(), CudaError> {
+        self.done.synchronize()
+    }
+
+    /// The time for which the copy held up an update; known once the copy is done, zero if no update has been reached.
+    pub fn stall(&self) -> Duration {
+        let seconds = self.waited.get().and_then(|waited| self.done.seconds_since(waited));
+        Duration::try_from_secs_f64(seconds.unwrap_or_default()).unwrap_or_default()
+    }
+}

@@ -1,0 +1,102 @@
+//! The inputs and results of a step.
+
+use std::time::Instant;
+
+use stagecoach_data::MicrobatchLayout;
+use stagecoach_group::{GroupError, StepVote, Verdict};
+use stagecoach_pipeline::{Action, ReplicaBlocks};
+use tch::Tensor;
+
+use super::StepControl;
+use stagecoach_kernels::device::CudaError;
+use stagecoach_transport::LinkError;
+
+/// Error of a step.
+#[derive(Debug, thiserror::Error)]
+pub enum StepError {
+    /// A link to another stage failed.
+    #[error(transparent)]
+    Link(#[from] LinkError),
+    /// The connection to the group was lost.
+    #[error(transparent)]
+    Group(#[from] GroupError),
+    /// The GPU or its driver failed.
+    #[error("{0}")]
+    Device(String),
+    /// The group decided to end the attempt.
+    #[error("{reason}")]
+    Aborted {
+        /// Why.
+        reason: String,
+        /// Whether losses or gradients that were not finite are the reason; otherwise the stages do not agree.
+        is_non_finite: bool,
+    },
+    /// An action's input is missing; the verifier should have rejected this program.
+    #[error("stage {stage} cannot run {action}: {why}")]
+    InvalidProgram {
+        /// The stage's number.
+        stage: usize,
+        /// The action that could not run.
+        action: Action,
+        /// The missing input.
+        why: String,
+    },
+}
+
+impl From<CudaError> for StepError {
+    fn from(error: CudaError) -> StepError {
+        StepError::Device(error.to_string())
+    }
+}
+
+impl StepError {
+    /// The error of an attempt that the group ends by this verdict.
+    pub fn aborted(reason: &str, verdict: &Verdict) -> StepError {
+        // only steps with non-finite values count as skipped
+        StepError::Aborted { reason: reason.to_owned(), is_non_finite: verdict.consecutive_skips > 0 }
+    }
+}
+
+/// Inputs of one step on this rank.
+#[derive(Debug)]
+pub struct StepInputs<'a> {
+    /// Shape and document boundaries of each microbatch of this replica; present on every rank.
+    pub layouts: &'a [MicrobatchLayout],
+    /// Token ids of each microbatch, `i64[rows * length]`; empty except on the first stage.
+    pub token_ids: Vec<Tensor>,
+    /// Targets of each microbatch, `i64[rows * length]`; empty except on the last stage.
+    pub targets: Vec<Tensor>,
+    /// Number of targets in the global batch that count towards the loss; used on the last stage.
+    pub target_count: u64,
+    /// The order in which the microbatches' losses and gradients are added; for an evaluation's losses, one block.
+    pub blocks: &'a ReplicaBlocks,
+    /// The sum of the cross-entropies to start from: of the finished windows of an evaluation, otherwise 0.
+    pub loss_so_far: f64,
+    /// Number of the step, counted from 1; `None` runs a window of an evaluation.
+    pub step: Option<u64>,
+    /// The learning rate of the step.
+    pub learning_rate: f64,
+    /// The last instant at which the whole group was at the same point, such as the last step's verdict. The times that
+    /// stages measure count from it.
+    pub origin: Instant,
+    /// The fields of this rank's vote that do not come from the step itself, such as that a save is due.
+    pub vote: StepVote,
+    /// The callbacks of the running step.
+    pub control: StepControl<'a>,
+}
+
+/// Result of executing a program.
+#[derive(Debug)]
+pub struct StepOutput {
+    /// The group's decision; `None` in evaluation.
+    pub verdict: Option<Verdict>,
+    /// When the decision arrived.
+    pub decided_at: Option<Instant>,
+    /// Begin and end of each timed action, in seconds since [`StepInputs::origin`].
+    pub spans: Vec<(f64, f64)>,
+    /// In evaluation, the sum of this rank's cross-entropies, in nats, with [`StepInputs::loss_so_far`]; empty except
+    /// on the last stage.
+    pub losses: Vec<f64>,
+    /// The reason that this rank abandoned the step, if a link of its own failed.
+    pub broken_link: Option<String>,
+}

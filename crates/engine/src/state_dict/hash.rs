@@ -1,0 +1,35 @@
+//! The hash of a model's weights, independent of how they are distributed over stages.
+
+use serde::{Deserialize, Serialize};
+
+use super::tensors::NamedTensor;
+
+/// BLAKE3 of one tensor's shape and bytes, with its name.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct TensorHash {
+    /// Hugging Face's name.
+    name: String,
+    hash: String,
+}
+
+impl TensorHash {
+    /// The hash of one tensor.
+    pub fn of(tensor: &NamedTensor) -> TensorHash {
+        let mut hasher = blake3::Hasher::new();
+        for dim in tensor.shape() {
+            hasher.update(&(*dim as u64).to_le_bytes());
+        }
+        let hash = hasher.update(tensor.bytes()).finalize().to_hex().to_string();
+        TensorHash { name: tensor.name.clone(), hash }
+    }
+
+    /// The hash of a model from the hashes of all its tensors, in hex.
+    pub fn combine(mut tensors: Vec<TensorHash>) -> String {
+        tensors.sort();
+        let mut hasher = blake3::Hasher::new();
+        for TensorHash { name, hash } in &tensors {
+            hasher.update(name.as_bytes()).update(&[0]).update(hash.as_bytes()).update(&[0]);
+        }
+        hasher.finalize().to_hex().to_string()
+    }
+}

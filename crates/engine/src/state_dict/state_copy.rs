@@ -1,0 +1,122 @@
+//! A copy of the state that a stage's updates change, in one buffer.
+
+use std::sync::Arc;
+
+use stagecoach_pipeline::{Partition, Placement};
+use tch::{Kind, Tensor, no_grad};
+
+use super::snapshot::copy_all;
+use crate::execute::{CopyToHost, Stage, owners};
+use stagecoach_kernels::bytes_of;
+use stagecoach_kernels::device::{CudaContext, CudaError, CudaEvent, HostTensor};
+use stagecoach_model::{Architecture, Parameter, stage_parameter_specs};
+
+/// The values and moments of all parameters of a stage that its replica owns, including a tied weight on both of its
+/// stages. The values are fp32 on the CPU, parameter by parameter in the stage's order.
+#[derive(Debug)]
+pub struct StateCopy {
+    memory: HostTensor,
+    /// The copy from the GPU into this memory, which may still run.
+    copying: Option<Arc<CopyToHost>>,
+}
+
+impl StateCopy {
+    /// The number of values in a copy of the stage of `rank`, with this number of replicas.
+    pub fn numel(
+        architecture: &dyn Architecture,
+        placement: &Placement,
+        partition: &Partition,
+        replicas: usize,
+        rank: usize,
+    ) -> usize {
+        let (stage, replica) = (rank % placement.ranks(), rank / placement.ranks());
+        let specs = stage_parameter_specs(architecture, placement, partition, stage);
+        let owners = owners(&specs.iter().collect::<Vec<_>>(), replicas);
+        let owned = specs.iter().zip(owners).filter(|(_, owner)| *owner == replica);
+        3 * owned.map(|(spec, _)| spec.numel()).sum::<u64>() as usize
+    }
+
+    /// A buffer for `numel` values, pinned if it is copied from a GPU.
+    ///
+    /// # Errors
+    /// If the GPU's driver can't pin the memory.
+    pub fn zeros(numel: usize, gpu: Option<CudaContext>) -> Result<StateCopy, CudaError> {
+        Ok(StateCopy { memory: HostTensor::zeros(&[numel as i64], Kind::Float, gpu)?, copying: None })
+    }
+
+    /// Its number of values.
+    pub fn len(&self) -> usize {
+        self.memory.numel()
+    }
+
+    /// The same memory for a send. The send must wait for the event, if there is one.
+    pub fn to_send(&self) -> (Tensor, Option<Arc<CudaEvent>>) {
+        (self.memory.shallow_clone(), self.copying.as_ref().map(|copying| copying.done()))
+    }
+
+    /// The same memory for a read or receive. Waits for a copy into it.
+    ///
+    /// # Errors
+    /// If the GPU's driver fails.
+    pub fn tensor(&self) -> Result<Tensor, CudaError> {
+        self.copying.as_ref().map_or(Ok(()), |copying| copying.wait())?;
+        Ok(self.memory.shallow_clone())
+    }
+
+    /// Copies the state of `stage` into this buffer, which has the state's size. A GPU continues to compute meanwhile.
+    ///
+    /// # Errors
+    /// If the GPU's driver fails.
+    pub fn copy_from(&mut self, stage: &Stage) -> Result<(), CudaError> {
+        let of_stage = state(stage);
+        let pieces = pieces(&self.tensor()?, &of_stage);
+        let Some(gpu) = &stage.gpu else {
+            // SAFETY: contiguous fp32 on the CPU; the pieces don't overlap, and nothing else uses either side at a step
+            // boundary.
+            let bytes = |(to, from)| unsafe { (&mut *bytes_of(to), &*bytes_of(from)) };
+            copy_all(pieces.iter().zip(&of_stage).map(bytes));
+            return Ok(());
+        };
+        let flat: Vec<Tensor> = of_stage.iter().map(|tensor| tensor.view([-1])).collect();
+        self.copying = Some(gpu.copy_to_host(pieces.iter().zip(&flat))?);
+        Ok(())
+    }
+
+    /// Makes this copy the state of `stage`, after `updates` updates.
+    ///
+    /// # Errors
+    /// If the GPU's driver fails.
+    pub fn load_into(&self, stage: &mut Stage, updates: u64) -> Result<(), CudaError> {
+        stage.wait_for_copies()?;
+        let of_stage = state(stage);
+        let pieces = pieces(&self.tensor()?, &of_stage);
+        no_grad(|| {
+            pieces.iter().zip(&of_stage).for_each(|(from, to)| to.shallow_clone().copy_(&from.view_as(to)));
+        });
+        stage.parameters.update_compute();
+        stage.optimizer.set_updates(updates);
+        Ok(())
+    }
+}
+
+/// Waits for a copy into the memory before the memory is freed.
+impl Drop for StateCopy {
+    fn drop(&mut self) {
+        let _ = self.copying.take().map(|copying| copying.wait());
+    }
+}
+
+/// The parts of a buffer for each of these tensors.
+fn pieces(buffer: &Tensor, tensors: &[Tensor]) -> Vec<Tensor> {
+    let sizes: Vec<i64> = tensors.iter().map(|tensor| tensor.numel() as i64).collect();
+    buffer.split_with_sizes(sizes, 0)
+}
+
+/// The tensors that updates change, in the order of the parameters: the value and both moments.
+fn state(stage: &Stage) -> Vec<Tensor> {
+    let of_parameter = |(index, parameter): (usize, &Parameter)| {
+        let moments = stage.optimizer.moments(index)?;
+        Some([&parameter.value, &moments.exp_avg, &moments.exp_avg_sq].map(Tensor::shallow_clone))
+    };
+    stage.parameters.iter().enumerate().filter_map(of_parameter).flatten().collect()
+}

@@ -1,0 +1,144 @@
+//! The files that earlier runs created in a job's folder. They are removed by name, so that other files beside them
+//! stay.
+
+use std::fmt;
+use std::fs;
+use std::io::ErrorKind;
+
+use stagecoach_checkpoint::VolumeContents;
+use stagecoach_files::temporary_target;
+
+use super::{
+    FolderError, JobFolder, LAUNCHER_STATE, LOCK, LOGS, LOSS_CURVE, METRICS, PLOTS, RESOLVED_JOB, RESULT, SPEEDS,
+    TERMINATION,
+};
+
+/// Files of the folder itself in the order of their removal. The result is first: without it the job counts as
+/// unfinished if the removal is interrupted.
+const FILES: [&str; 5] = [RESULT, METRICS, LAUNCHER_STATE, RESOLVED_JOB, SPEEDS];
+
+/// Everything that runs of a job created, except the lock file, which this process holds.
+#[derive(Debug)]
+pub struct RunArtifacts {
+    /// The file names by folder; the job's folder itself is "".
+    files: Vec<(&'static str, Vec<String>)>,
+    contents: VolumeContents,
+}
+
+impl JobFolder {
+    /// Finds the artifacts of earlier runs.
+    ///
+    /// # Errors
+    /// If the volume fails.
+    pub fn artifacts(&self) -> Result<RunArtifacts, FolderError> {
+        let files = ["", LOGS, PLOTS, TERMINATION].map(|folder| Ok((folder, self.job_files(folder)?)));
+        let files = files.into_iter().collect::<Result<_, FolderError>>()?;
+        Ok(RunArtifacts { files, contents: VolumeContents::find(&self.volume())? })
+    }
+
+    /// Removes the artifacts, and folders that are empty afterwards.
+    ///
+    /// # Errors
+    /// If the volume fails.
+    pub fn remove(&self, artifacts: &RunArtifacts) -> Result<(), FolderError> {
+        for (folder, names) in &artifacts.files {
+            self.remove_files(folder, names)?;
+            if !folder.is_empty() {
+                // fails if other files are left in it, or if it is a link
+                let _ = fs::remove_dir(self.root.join(folder));
+            }
+        }
+        Ok(artifacts.contents.remove(&self.volume())?)
+    }
+
+    pub(super) fn remove_logs_and_result(&self) -> Result<(), FolderError> {
+        let mut result = self.job_files("")?;
+        result.retain(|name| name == RESULT);
+        self.remove_files("", &result)?;
+        [LOGS, TERMINATION].into_iter().try_for_each(|folder| self.remove_files(folder, &self.job_files(folder)?))
+    }
+
+    fn remove_files(&self, folder: &str, names: &[String]) -> Result<(), FolderError> {
+        for path in names.iter().map(|name| self.root.join(folder).join(name)) {
+            fs::remove_file(&path).map_err(FolderError::storage("remove", &path))?;
+        }
+        Ok(())
+    }
+
+    /// The names of the files that jobs create in a folder; empty if the folder doesn't exist.
+    fn job_files(&self, folder: &str) -> Result<Vec<String>, FolderError> {
+        let path = self.root.join(folder);
+        let entries = match fs::read_dir(&path) {
+            Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => {
+                return Ok(Vec::new());
+            }
+            listed => listed.map_err(FolderError::storage("list", &path))?,
+        };
+        let mut names = Vec::new();
+        for entry in entries {
+            let entry = entry.map_err(FolderError::storage("list", &path))?;
+            let is_folder = entry.file_type().is_ok_and(|kind| kind.is_dir());
+            let name = entry.file_name().into_string().ok().filter(|name| !is_folder && is_job_file(folder, name));
+            names.extend(name.filter(|name| name != LOCK));
+        }
+        names.sort_by_key(|name| (FILES.iter().position(|file| file == name), name.clone()));
+        Ok(names)
+    }
+}
+
+/// Whether jobs create a file of this name in this folder.
+pub(super) fn is_job_file(folder: &str, name: &str) -> bool {
+    let name = temporary_target(name).unwrap_or(name);
+    let is_of_a_stage = |extension: &str| {
+        let numbered = ["stage-", "spare-"].iter().find_map(|prefix| name.strip_prefix(prefix));
+        let number = numbered.and_then(|rest| rest.strip_suffix(extension));
+        number.is_some_and(|number| number.parse::<u32>().is_ok_and(|parsed| parsed.to_string() == number))
+    };
+    match folder {
+        "" => name == LOCK || FILES.contains(&name),
+        LOGS => is_of_a_stage(".log"),
+        TERMINATION => is_of_a_stage(".json"),
+        PLOTS => name == LOSS_CURVE,
+        _ => false,
+    }
+}
+
+impl RunArtifacts {
+    /// The bytes that a job can write once the artifacts are removed; `None` if the volume does not report its free
+    /// space.
+    pub fn available_bytes_without(&self, folder: &JobFolder) -> Option<u64> {
+        self.contents.available_bytes_without(&folder.volume())
+    }
+
+    /// Whether there are no artifacts.
+    pub fn is_empty(&self) -> bool {
+        self.contents == VolumeContents::default() && self.files.iter().all(|(_, names)| names.is_empty())
+    }
+}
+
+/// A list for the user.
+impl fmt::Display for RunArtifacts {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let VolumeContents { checkpoints, damaged, fences } = &self.contents;
+        let mut parts = Vec::new();
+        match checkpoints.as_slice() {
+            [] => {}
+            [step] => parts.push(format!("1 checkpoint (of step {step})")),
+            [newest, ..] => parts.push(format!("{} checkpoints (up to step {newest})", checkpoints.len())),
+        }
+        match damaged.len() {
+            0 => {}
+            1 => parts.push("1 damaged checkpoint".into()),
+            more => parts.push(format!("{more} damaged checkpoints")),
+        }
+        for (folder, names) in &self.files {
+            match (*folder, names.is_empty()) {
+                ("", _) => parts.extend(names.iter().cloned()),
+                (folder, false) => parts.push(folder.into()),
+                (_, true) => {}
+            }
+        }
+        parts.extend((!fences.is_empty()).then(|| "fences".into()));
+        f.write_str(&parts.join(", "))
+    }
+}

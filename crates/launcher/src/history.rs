@@ -1,0 +1,228 @@
+//! The facts that a job's folder records about its last failure. The module only reads the folder.
+
+use std::fs::File;
+use std::io::{self, Read, Seek, SeekFrom};
+use std::path::{Path, PathBuf};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use stagecoach_api::job::{RestartSpec, TrainingLength};
+use stagecoach_display::{Replicas, Successor};
+use stagecoach_lifecycle::{AttemptFailure, InstanceId, JobState, UnixMillis};
+
+use super::LaunchError;
+use super::job_lock::is_locked;
+use super::launcher_state::{EarlierFailure, LauncherState, Recovery};
+use super::stage_process::{SEPARATOR, place_line, start_line};
+use crate::folder::{FolderError, JobFolder};
+use stagecoach_telemetry::StepRecord;
+
+/// The number of bytes that are read from the end of a log, or of the metrics.
+const TAIL_BYTES: u64 = 16 << 20;
+
+/// A job's last failure, its consequences, and the job's current status; displayed as sentences.
+#[derive(Clone, Debug)]
+pub struct History {
+    /// The job's folder as the user wrote it.
+    pub(super) folder: PathBuf,
+    /// The launcher's record; `None` if no launcher has run the job.
+    pub(super) state: Option<JobState>,
+    /// The consequences of the last failure, as far as a launcher has observed them.
+    pub(super) recovery: Option<Recovery>,
+    /// The number of training replicas.
+    pub(super) training_replicas: u32,
+    /// The failures before the last one, the newest last.
+    pub(super) earlier: Vec<EarlierFailure>,
+    /// The log of the process that failed.
+    pub(super) log: Option<Log>,
+    /// The process that replaced it.
+    pub(super) successor: Option<Successor>,
+    /// `restart.maxRestarts`.
+    pub(super) max_restarts: u32,
+    /// The job's steps, unless it has epochs.
+    pub(super) steps: Option<u64>,
+    /// The last recorded step that was finished.
+    pub(super) trained: Option<u64>,
+    /// The description of the last difference that an audit found.
+    pub(super) audit_difference: Option<String>,
+    /// Whether `result.json` is there.
+    pub(super) is_finished: bool,
+    /// Whether a launcher holds the lock, and its process id if that is known.
+    pub(super) running: Option<Option<u32>>,
+    /// When the folder was read.
+    pub(super) now: UnixMillis,
+}
+
+/// The output of one process.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Log {
+    pub(super) path: PathBuf,
+    pub(super) text: String,
+}
+
+impl History {
+    /// Reads a job's folder.
+    ///
+    /// # Errors
+    /// If the folder belongs to no job, or can't be read.
+    pub fn read(path: &Path) -> Result<History, LaunchError> {
+        let Some(folder) = JobFolder::existing(path)? else {
+            let found = if path.exists() { "is no job's folder" } else { "does not exist" };
+            return Err(FolderError::NotAJob { folder: path.to_owned(), found }.into());
+        };
+        let trained = last_record(&folder).map(|record| record.step);
+        let history = History::without_logs(&folder, path.to_owned(), trained)?;
+        let failure = history.last_failure();
+        let (log, successor) = (
+            failure.and_then(|failure| log_of(&folder, failure)),
+            failure.and_then(|failure| successor_of(&folder, failure)),
+        );
+        let audit_difference = last_audit_difference(&folder);
+        Ok(History { log, successor, audit_difference, ..history })
+    }
+
+    /// The facts that are known without the stages' logs, for a run whose last recorded step is `trained`.
+    ///
+    /// # Errors
+    /// If the folder can't be read.
+    pub fn without_logs(folder: &JobFolder, shown_as: PathBuf, trained: Option<u64>) -> Result<History, LaunchError> {
+        // read before the state: a run that ends in between is reported as running, not as one whose launcher died
+        let running = is_locked(folder)?.then(|| folder.lock_holder());
+        let stored = LauncherState::stored(folder)?;
+        let (recovery, earlier) = stored.as_ref().map_or((None, Vec::new()), |s| (s.recovery, s.earlier.clone()));
+        let training_replicas = stored.as_ref().map_or(0, |stored| stored.training_replicas);
+        let state = stored.map(|stored| stored.state);
+        let failed_at = state.as_ref().and_then(|state| Some(state.last_failure.as_ref()?.failed_at));
+        let job = folder.stored_job();
+        let restart = job.as_ref().map_or_else(RestartSpec::default, |job| job.spec.restart.clone());
+        let length = job.as_ref().and_then(|job| job.spec.training.as_ref()?.length());
+        let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        Ok(History {
+            folder: shown_as,
+            log: None,
+            successor: None,
+            recovery: recovery.filter(|recovery| failed_at == Some(recovery.failed_at)),
+            training_replicas,
+            earlier,
+            max_restarts: restart.max_restarts,
+            steps: length.and_then(|length| match length {
+                TrainingLength::Steps(steps) => Some(steps),
+                TrainingLength::Epochs(_) => None,
+            }),
+            trained,
+            audit_difference: None,
+            is_finished: folder.summary().is_some(),
+            running,
+            now: UnixMillis(u64::try_from(since_epoch.as_millis()).unwrap_or(u64::MAX)),
+            state,
+        })
+    }
+
+    /// The replicas of a job that has several.
+    pub(super) fn replicas(&self) -> Option<Replicas> {
+        Replicas::of(self.state.as_ref()?.attempt.mesh, self.training_replicas)
+    }
+
+    /// The last failure's root cause.
+    fn last_failure(&self) -> Option<&AttemptFailure> {
+        self.state.as_ref()?.last_failure.as_ref()
+    }
+
+    /// The last failures of all runs, the newest first, with the consequences of each as far as a launcher has observed
+    /// them.
+    pub fn failures(&self) -> impl Iterator<Item = (&AttemptFailure, Option<&Recovery>)> {
+        let last = self.last_failure().map(|failure| (failure, self.recovery.as_ref()));
+        last.into_iter().chain(self.earlier.iter().rev().map(|earlier| (&earlier.failure, Some(&earlier.recovery))))
+    }
+}
+
+/// The output of the failed process: in its stage's log, or in the log of its spare if it was one.
+fn log_of(folder: &JobFolder, failure: &AttemptFailure) -> Option<Log> {
+    let (attempt, rank, incarnation) = (failure.attempt, failure.rank?, failure.incarnation);
+    let path = folder.log(&format!("stage-{rank}"));
+    if let Some(text) = part_after(&end_of_file(&path).ok()?, &start_line(attempt, incarnation)) {
+        return Some(Log { path, text });
+    }
+    let line = place_line(attempt, InstanceId { rank, incarnation });
+    spare_logs(folder).into_iter().find_map(|(_, path)| {
+        let text = part_after(&end_of_file(&path).ok()?, &line)?;
+        Some(Log { path, text })
+    })
+}
+
+/// The process after the failed one: the next incarnation that has a log.
+fn successor_of(folder: &JobFolder, failure: &AttemptFailure) -> Option<Successor> {
+    let rank = failure.rank?;
+    let later = |line: &str, prefix: &str| {
+        let incarnation: u32 = line.strip_prefix(prefix)?.strip_suffix(" ---")?.parse().ok()?;
+        (incarnation > failure.incarnation).then_some(incarnation)
+    };
+    let own = end_of_file(&folder.log(&format!("stage-{rank}"))).unwrap_or_default();
+    let own_prefix = format!("{SEPARATOR}{}, incarnation ", failure.attempt);
+    let processes = own.lines().filter_map(|line| Some((later(line, &own_prefix)?, Successor::Restarted)));
+    let mut found: Vec<(u32, Successor)> = processes.collect();
+    let spare_prefix = format!("--- rank {rank}, attempt {}, incarnation ", failure.attempt);
+    for (number, path) in spare_logs(folder) {
+        let text = end_of_file(&path).unwrap_or_default();
+        found.extend(text.lines().filter_map(|line| Some((later(line, &spare_prefix)?, Successor::Spare(number)))));
+    }
+    found.into_iter().min_by_key(|(incarnation, _)| *incarnation).map(|(_, successor)| successor)
+}
+
+/// The spares' numbers and logs, ascending.
+fn spare_logs(folder: &JobFolder) -> Vec<(u32, PathBuf)> {
+    let entries = std::fs::read_dir(folder.logs()).into_iter().flatten().flatten();
+    let numbered = entries.filter_map(|entry| {
+        let name = entry.file_name().into_string().ok()?;
+        let number = name.strip_prefix("spare-")?.strip_suffix(".log")?.parse().ok()?;
+        Some((number, entry.path()))
+    });
+    let mut logs: Vec<(u32, PathBuf)> = numbered.collect();
+    logs.sort_unstable();
+    logs
+}
+
+/// The last part of a log after `line`, up to where the next process begins.
+fn part_after(log: &str, line: &str) -> Option<String> {
+    let lines: Vec<&str> = log.lines().collect();
+    let begin = lines.iter().rposition(|found| *found == line)? + 1;
+    let own = lines[begin..].iter().take_while(|line| !line.starts_with(SEPARATOR));
+    Some(own.fold(String::new(), |text, line| text + line + "\n"))
+}
+
+/// The last step's line of the metrics. The line at the end of the file may be incomplete.
+pub(super) fn last_record(folder: &JobFolder) -> Option<StepRecord> {
+    end_of_file(&folder.metrics()).ok()?.lines().rev().find_map(|line| serde_json::from_str(line).ok())
+}
+
+/// The last difference that an audit has found.
+fn last_audit_difference(folder: &JobFolder) -> Option<String> {
+    let metrics = end_of_file(&folder.metrics()).ok()?;
+    let found = metrics.lines().rev().filter(|line| line.contains("\"difference\""));
+    let record = found.filter_map(|line| serde_json::from_str::<StepRecord>(line).ok());
+    record.filter_map(|record| Some(record.audit?.difference?.message)).next()
+}
+
+/// The end of a file: its last [`TAIL_BYTES`].
+fn end_of_file(path: &Path) -> io::Result<String> {
+    let mut file = File::open(path)?;
+    let end = file.metadata()?.len();
+    file.seek(SeekFrom::Start(end.saturating_sub(TAIL_BYTES)))?;
+    let mut bytes = Vec::new();
+    file.take(TAIL_BYTES).read_to_end(&mut bytes)?;
+    Ok(String::from_utf8_lossy(&bytes).into_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_has_its_part_of_the_log() {
+        let log = "--- attempt 1 ---\na\n--- attempt 1, incarnation 1 ---\nb\nc\n--- attempt 2 ---\nd\n";
+        let part = |line: &str| part_after(log, line);
+        assert_eq!(part(&start_line(1, 0)).as_deref(), Some("a\n"));
+        assert_eq!(part(&start_line(1, 1)).as_deref(), Some("b\nc\n"));
+        assert_eq!(part(&start_line(2, 0)).as_deref(), Some("d\n"));
+        assert_eq!(part(&start_line(3, 0)), None);
+    }
+}

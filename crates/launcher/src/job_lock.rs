@@ -1,0 +1,92 @@
+//! Excludes a second run of a job on this machine with a lock of the operating system. The system releases the lock
+//! when the process ends, however it ends.
+
+use std::fs::{File, TryLockError};
+use std::io::Write;
+use std::time::Duration;
+
+use super::LaunchError;
+use crate::folder::JobFolder;
+
+/// The longest time for which a process that only checks the lock holds it.
+const CHECK_DURATION: Duration = Duration::from_millis(10);
+/// The number of times that a starting run assumes that the lock's holder only checks it.
+const MAX_CHECKS: u32 = 3;
+
+/// Whether a run holds the lock of a job's folder. The check writes nothing.
+///
+/// # Errors
+/// If the volume fails.
+pub(super) fn is_locked(folder: &JobFolder) -> Result<bool, LaunchError> {
+    let path = folder.lock();
+    let file = match File::open(&path) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(false),
+        opened => opened.map_err(LaunchError::storage("open the lock", &path))?,
+    };
+    // the lock is held only during this call, and a starting run waits for it
+    match file.try_lock_shared() {
+        Ok(()) => Ok(false),
+        Err(TryLockError::WouldBlock) => Ok(true),
+        Err(TryLockError::Error(source)) => Err(LaunchError::storage("look at the lock", &path)(source)),
+    }
+}
+
+/// The lock of a job's folder, held until this value is dropped.
+#[derive(Debug)]
+pub struct JobLock {
+    _file: File,
+}
+
+impl JobLock {
+    /// Locks the folder.
+    ///
+    /// # Errors
+    /// `Locked` by another run; or if the volume fails.
+    pub fn acquire(folder: &JobFolder) -> Result<Self, LaunchError> {
+        let path = folder.lock();
+        let open = File::options().create(true).truncate(false).read(true).write(true).open(&path);
+        let mut file = open.map_err(LaunchError::storage("open the lock", &path))?;
+        let mut locked = file.try_lock();
+        for _ in 0..MAX_CHECKS {
+            if !matches!(locked, Err(TryLockError::WouldBlock)) {
+                break;
+            }
+            std::thread::sleep(CHECK_DURATION);
+            locked = file.try_lock();
+        }
+        match locked {
+            Ok(()) => {}
+            Err(TryLockError::WouldBlock) => {
+                return Err(LaunchError::Locked { folder: folder.root().to_owned(), pid: folder.lock_holder() });
+            }
+            Err(TryLockError::Error(source)) => return Err(LaunchError::storage("lock", &path)(source)),
+        }
+        // The process id is for the error message above, and marks the folder as a job's. Written before the old
+        // content is truncated, so that the file is never empty in between.
+        let pid = format!("{}\n", std::process::id());
+        let written = file.write_all(pid.as_bytes()).and_then(|()| file.set_len(pid.len() as u64));
+        written.map_err(LaunchError::storage("write", &path))?;
+        Ok(Self { _file: file })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_second_run_is_refused_with_the_first_ones_process_id() {
+        let workspace = tempfile::tempdir().unwrap();
+        let folder = JobFolder::open(workspace.path(), None).unwrap();
+        assert!(!is_locked(&folder).unwrap());
+        let first = JobLock::acquire(&folder).unwrap();
+        assert!(is_locked(&folder).unwrap());
+        let refused = JobLock::acquire(&folder).unwrap_err();
+        assert!(refused.to_string().contains(&format!("(process {})", std::process::id())), "{refused}");
+        assert_eq!(refused.exit_code().code(), 1);
+        drop(first);
+        std::fs::write(folder.lock(), "4294967295\n").unwrap();
+        JobLock::acquire(&folder).unwrap();
+        assert_eq!(std::fs::read_to_string(folder.lock()).unwrap(), format!("{}\n", std::process::id()));
+    }
+}

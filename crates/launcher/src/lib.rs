@@ -1,0 +1,30 @@
+//! The local launcher: a job's stages as processes of this machine, under the same restart policy as pods. `job_lock`
+//! locks the job's folder. `stage_process` is one stage, `stage_processes` are all of them, and `supervisor` is the
+//! loop around `lifecycle::decide`. `nccl_host` supports stages that share a GPU. `report` has the launcher's messages,
+//! `launcher_state` the state between runs, and `previous_run` the results of an earlier run. `history` collects the
+//! facts about a run's last failure, `why` explains them, and `top` is a job's line in the list of jobs.
+
+mod error;
+mod folder;
+mod history;
+mod job_lock;
+mod launcher_state;
+mod nccl_host;
+mod previous_run;
+mod report;
+mod stage_process;
+mod stage_processes;
+mod supervisor;
+mod top;
+mod why;
+
+pub use error::LaunchError;
+pub use folder::{FolderError, JobFolder, METRICS, RESULT, SPEEDS, write_file};
+pub use history::History;
+pub use job_lock::JobLock;
+pub use launcher_state::{LauncherState, Recovery};
+pub use previous_run::PreviousRun;
+pub use report::rules_for_pods;
+pub use stage_process::StageExecutable;
+pub use supervisor::{LaunchConfig, RunOutcome, supervise};
+pub use top::top_row;

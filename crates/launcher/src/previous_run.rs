@@ -1,0 +1,120 @@
+//! The results of an earlier run in the job's folder, and whether this job may continue from them.
+
+use stagecoach_api::PipelineJob;
+use stagecoach_api::job::ChangeEffect;
+use stagecoach_checkpoint::{Difference, differences};
+
+use crate::folder::JobFolder;
+use stagecoach_telemetry::RunSummary;
+
+/// The earlier run in the job's folder.
+#[derive(Clone, Debug, PartialEq)]
+pub enum PreviousRun {
+    /// There is no run of this job.
+    Nothing,
+    /// An unfinished run of this job, of this or another length.
+    Unfinished,
+    /// The result of this very job.
+    Finished(RunSummary),
+    /// The result of this job with another number of steps.
+    OtherLength(RunSummary),
+    /// The result of a job with other settings; the field that differs.
+    OtherJob(String),
+}
+
+impl PreviousRun {
+    /// Looks into the folder.
+    pub fn inspect(folder: &JobFolder, job: &PipelineJob) -> Self {
+        // an earlier version wrote it there; a person may have a job file of this name, too
+        let older = folder.resolved_job().with_file_name("job.yaml");
+        let text = std::fs::read_to_string(folder.resolved_job()).or_else(|_| std::fs::read_to_string(older)).ok();
+        let old = text.and_then(|text| stagecoach_api::parse(&text, "job").ok());
+        let length = |job: &PipelineJob| job.spec.training.as_ref().and_then(|training| training.length());
+        let same_length = old.as_ref().is_some_and(|old| length(old) == length(job));
+        let difference = match &old {
+            Some(old) => difference(old, job, same_length),
+            None => Some(format!("{} can't be read", folder.resolved_job().display())),
+        };
+        match (folder.summary(), difference) {
+            (None, Some(_)) => Self::Nothing, // stage 0 compares the job with the checkpoints, if there are any
+            (None, None) => Self::Unfinished,
+            (Some(_), Some(difference)) => Self::OtherJob(difference),
+            (Some(summary), None) if same_length => Self::Finished(summary),
+            (Some(summary), None) => Self::OtherLength(summary),
+        }
+    }
+}
+
+/// The first differing field that changes the results of a job. A job of another length may have another decay; the
+/// checkpoint determines whether this decay is allowed.
+fn difference(old: &PipelineJob, new: &PipelineJob, same_length: bool) -> Option<String> {
+    let effects: &[ChangeEffect] =
+        if same_length { &[ChangeEffect::Identity, ChangeEffect::Extension] } else { &[ChangeEffect::Identity] };
+    let [old, new] = [old, new].map(|job| job.spec.select(effects));
+    let Difference { path, ours, theirs } = differences(&new, &old).into_iter().next()?;
+    let [was, now] = [theirs, ours].map(|value| value.unwrap_or_default());
+    Some(format!("spec.{path} was {was}, now {now}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::supervisor::tests::job;
+    use super::*;
+    use crate::folder::write_file;
+
+    #[test]
+    fn a_result_is_known_by_the_settings_that_decide_it() {
+        let workspace = tempfile::tempdir().unwrap();
+        let folder = JobFolder::open(workspace.path(), None).unwrap();
+        let job = |set: &[(&str, &str)]| job(set);
+        assert_eq!(PreviousRun::inspect(&folder, &job(&[])), PreviousRun::Nothing);
+        let summary = RunSummary {
+            steps: 20,
+            loss: Some(1.5),
+            evaluation_loss: None,
+            unigram_entropy: None,
+            losses_hash: "aa".into(),
+            evaluation_losses_hash: String::new(),
+            weights_hash: "bb".into(),
+            skipped: 0,
+            receipt: Default::default(),
+            model: "mine/model".into(),
+        };
+        write_file(&folder.result(), &serde_json::to_string(&summary).unwrap()).unwrap();
+        assert!(matches!(PreviousRun::inspect(&folder, &job(&[])), PreviousRun::OtherJob(_)));
+        write_file(&folder.resolved_job(), &job(&[]).to_yaml().unwrap()).unwrap();
+        let decay = ("training.learningRate.decaySteps", "40");
+        let free = [
+            ("stages", "1"),
+            ("pipeline.schedule.type", "GPipe"),
+            ("training.threads", "2"),
+            ("checkpoint.everySteps", "7"),
+        ];
+        for same in free {
+            assert_eq!(
+                PreviousRun::inspect(&folder, &job(&[same])),
+                PreviousRun::Finished(summary.clone()),
+                "{same:?}"
+            );
+        }
+        for longer in [&[("training.steps", "21")][..], &[("training.steps", "40"), decay]] {
+            assert_eq!(PreviousRun::inspect(&folder, &job(longer)), PreviousRun::OtherLength(summary.clone()));
+        }
+        let other = PreviousRun::inspect(&folder, &job(&[decay]));
+        assert_eq!(other, PreviousRun::OtherJob("spec.training.learningRate.decaySteps was null, now 40".into()));
+        for (path, value) in [("data.evaluation.fraction", "0.25"), ("checkpoint.initFrom.path", "other")] {
+            let other = PreviousRun::inspect(&folder, &job(&[(path, value)]));
+            assert!(matches!(&other, PreviousRun::OtherJob(field) if field.starts_with("spec.")), "{path}: {other:?}");
+        }
+        std::fs::rename(folder.resolved_job(), folder.root().join("job.yaml")).unwrap();
+        let other = PreviousRun::inspect(&folder, &job(&[("training.learningRate.peak", "2e-3")]));
+        assert_eq!(other, PreviousRun::OtherJob("spec.training.learningRate.peak was 0.001, now 0.002".into()));
+
+        std::fs::remove_file(folder.result()).unwrap();
+        assert_eq!(PreviousRun::inspect(&folder, &job(&[("training.steps", "21")])), PreviousRun::Unfinished);
+        assert_eq!(
+            PreviousRun::inspect(&folder, &job(&[("training.learningRate.peak", "2e-3")])),
+            PreviousRun::Nothing
+        );
+    }
+}

@@ -1,0 +1,274 @@
+//! One stage, or spare, as a process: started, watched and terminated.
+
+use std::ffi::OsString;
+use std::fs::File;
+use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom, Write};
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdout, Command, Stdio};
+use std::sync::mpsc::Sender;
+use std::thread;
+
+use rustix::io::Errno;
+use rustix::process::{
+    Pid, Signal, WaitId, WaitIdOptions, getpid, getppid, kill_process, kill_process_group,
+    set_parent_process_death_signal, waitid,
+};
+use stagecoach_api::contract::{CONTAINER_ARGS, StageEnv, TerminationMessage, env};
+use stagecoach_lifecycle::{Exit, InstanceId, InstanceState, UnixMillis};
+
+use super::LaunchError;
+use super::nccl_host::NCCL_HOST_ID;
+use super::supervisor::SupervisorMessage;
+use crate::folder::JobFolder;
+use stagecoach_telemetry::{EVENTS_ENV, TrainingEvent};
+
+/// The number of bytes that are read from the end of a log.
+const LOG_TAIL_BYTES: u64 = 16 * 1024;
+
+/// The program of the stages.
+#[derive(Clone, Debug)]
+pub struct StageExecutable {
+    pub(crate) path: PathBuf,
+    /// Its arguments.
+    pub arguments: Vec<OsString>,
+}
+
+impl StageExecutable {
+    /// This program, with the arguments of a pod's container. The path is the kernel's link to the running executable,
+    /// so that all attempts run the same version even if the file is replaced meanwhile.
+    pub fn current() -> Self {
+        Self { path: "/proc/self/exe".into(), arguments: CONTAINER_ARGS.map(Into::into).into() }
+    }
+}
+
+/// A stage's process. Dropping it kills the process.
+#[derive(Debug)]
+pub(super) struct StageProcess {
+    pub(super) attempt: u64,
+    /// The stage that the process is; `None` for a waiting spare.
+    pub(super) instance: Option<InstanceId>,
+    /// The number of a spare, also after it has replaced a stage.
+    pub(super) spare: Option<u32>,
+    pub(super) state: InstanceState,
+    /// When the process entered `state`.
+    pub(super) since: UnixMillis,
+    child: Child,
+    termination_message: PathBuf,
+    log: PathBuf,
+    /// The offset in the log at which the output of this process, as this stage, begins.
+    log_start: u64,
+}
+
+impl StageProcess {
+    /// Starts a stage or a spare. `sender` receives its events and its exit. `nccl_host` becomes its NCCL host ID,
+    /// unless this process has the variable.
+    ///
+    /// Call this from a thread that lives as long as the launcher: the kernel kills the stage when the **thread** that
+    /// started it ends (PR_SET_PDEATHSIG).
+    pub(super) fn start(
+        executable: &StageExecutable,
+        stage_env: &StageEnv,
+        nccl_host: Option<String>,
+        folder: &JobFolder,
+        sender: Sender<SupervisorMessage>,
+        now: UnixMillis,
+    ) -> Result<Self, LaunchError> {
+        let StageEnv { rank, attempt, incarnation, spare, .. } = *stage_env;
+        let name = spare.map_or_else(|| format!("stage-{rank}"), |spare| format!("spare-{spare}"));
+        let log_path = folder.log(&name);
+        let (log, log_start) = open_log(&log_path, attempt, incarnation)?;
+        let termination_message = folder.termination_message(&name);
+        match std::fs::remove_file(&termination_message) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                return Err(LaunchError::storage("remove", &termination_message)(error));
+            }
+            _ => {}
+        }
+        let clone_log = || log.try_clone().map_err(LaunchError::storage("open the log", &log_path));
+        let mut command = Command::new(&executable.path);
+        command
+            .arg0(env!("CARGO_PKG_NAME"))
+            .args(&executable.arguments)
+            .envs(stage_env.to_vars())
+            .env(EVENTS_ENV, "json")
+            .env(env::TERMINATION_LOG, &termination_message)
+            // no HTTP server: stages of this machine would compete for the port, and the launcher reads their events
+            .env(env::HTTP_PORT, "0")
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(clone_log()?)
+            // not in the terminal's foreground group: Ctrl-C reaches the launcher only, which terminates the stages
+            .process_group(0);
+        if let (Some(host), None) = (nccl_host, std::env::var_os(NCCL_HOST_ID)) {
+            command.env(NCCL_HOST_ID, host);
+        }
+        kill_when_launcher_dies(&mut command);
+        let operation = format!("start {name} ({})", executable.path.display());
+        let mut child = command.spawn().map_err(LaunchError::system(operation))?;
+        let (pid, stdout) = (Pid::from_child(&child), child.stdout.take());
+        let process = Self {
+            attempt,
+            instance: spare.is_none().then_some(InstanceId { rank, incarnation }),
+            spare,
+            state: InstanceState::Starting,
+            since: now,
+            child,
+            termination_message,
+            log: log_path,
+            log_start,
+        };
+        let watch = move || {
+            if let Some(stdout) = stdout {
+                forward_events(stdout, log, attempt, &sender);
+            }
+            wait_for_exit(pid);
+            // fails if the run has ended
+            let _ = sender.send(SupervisorMessage::Exited { pid });
+        };
+        let spawned = thread::Builder::new().name(name).spawn(watch);
+        spawned.map_err(LaunchError::system("start a thread"))?;
+        Ok(process)
+    }
+
+    pub(super) fn is_alive(&self) -> bool {
+        !matches!(self.state, InstanceState::Exited(_))
+    }
+
+    pub(super) fn pid(&self) -> Pid {
+        Pid::from_child(&self.child)
+    }
+
+    pub(super) fn set_state(&mut self, state: InstanceState, now: UnixMillis) {
+        (self.state, self.since) = (state, now);
+    }
+
+    /// Sends SIGTERM to the stage. Returns false if the stage has already received it, or has exited.
+    pub(super) fn terminate(&mut self, now: UnixMillis) -> bool {
+        let terminates = self.is_alive() && self.state != InstanceState::Terminating;
+        if terminates {
+            // to the stage alone, as in Kubernetes; the call can't fail while the process has not been reaped
+            let _ = kill_process(Pid::from_child(&self.child), Signal::TERM);
+            self.set_state(InstanceState::Terminating, now);
+        }
+        terminates
+    }
+
+    /// Sends SIGKILL to the stage and all processes that it has started.
+    pub(super) fn kill(&self) {
+        if self.is_alive() {
+            let _ = kill_process_group(Pid::from_child(&self.child), Signal::KILL);
+        }
+    }
+
+    /// Makes a spare a stage, and records that in its log. On a full volume the line may be missing.
+    pub(super) fn take_place(&mut self, instance: InstanceId) {
+        let line = format!("{}\n", place_line(self.attempt, instance));
+        let write = || -> io::Result<u64> {
+            let mut log = File::options().append(true).open(&self.log)?;
+            log.write_all(line.as_bytes())?;
+            Ok(log.metadata()?.len())
+        };
+        self.log_start = write().unwrap_or(self.log_start);
+        self.instance = Some(instance);
+    }
+
+    /// Reaps the exited process and reads its termination message.
+    pub(super) fn reap(&mut self, now: UnixMillis) {
+        let status = self.child.wait().ok();
+        let message = std::fs::read_to_string(&self.termination_message).ok();
+        let message = message.and_then(|text| TerminationMessage::from_json(&text));
+        let exit = Exit {
+            code: status.and_then(|status| status.code()),
+            signal: status.and_then(|status| status.signal()),
+            external_cause: None,
+            message: None,
+            termination: message.as_ref().map(Into::into),
+        };
+        self.set_state(InstanceState::Exited(exit), now);
+    }
+
+    /// The end of this attempt's log.
+    pub(super) fn log_tail(&self) -> String {
+        let read = || -> io::Result<String> {
+            let mut file = File::open(&self.log)?;
+            let end = file.metadata()?.len();
+            file.seek(SeekFrom::Start(self.log_start.max(end.saturating_sub(LOG_TAIL_BYTES))))?;
+            let mut bytes = Vec::new();
+            file.take(LOG_TAIL_BYTES).read_to_end(&mut bytes)?;
+            Ok(String::from_utf8_lossy(&bytes).into_owned())
+        };
+        read().unwrap_or_default()
+    }
+}
+
+impl Drop for StageProcess {
+    fn drop(&mut self) {
+        if self.is_alive() {
+            self.kill();
+            let _ = self.child.wait();
+        }
+    }
+}
+
+/// The beginning of the line that separates the processes in a log.
+pub(super) const SEPARATOR: &str = "--- attempt ";
+
+/// The line before the output of a stage's process.
+pub(super) fn start_line(attempt: u64, incarnation: u32) -> String {
+    let replaced = if incarnation > 0 { format!(", incarnation {incarnation}") } else { String::new() };
+    format!("{SEPARATOR}{attempt}{replaced} ---")
+}
+
+/// The line at which a spare became a stage.
+pub(super) fn place_line(attempt: u64, InstanceId { rank, incarnation }: InstanceId) -> String {
+    format!("--- rank {rank}, attempt {attempt}, incarnation {incarnation} ---")
+}
+
+/// Opens a log for appending, writes a line that separates its processes, and returns the offset after it. On a full
+/// volume the line may be missing, which must not prevent the start.
+fn open_log(path: &Path, attempt: u64, incarnation: u32) -> Result<(File, u64), LaunchError> {
+    let open = || -> io::Result<(File, u64)> {
+        let mut file = File::options().create(true).append(true).open(path)?;
+        let _ = writeln!(file, "{}", start_line(attempt, incarnation));
+        let start = file.metadata()?.len();
+        Ok((file, start))
+    };
+    open().map_err(LaunchError::storage("open the log", path))
+}
+
+/// Forwards the events until stdout is closed. Writes other lines to the log.
+fn forward_events(stdout: ChildStdout, mut log: File, attempt: u64, sender: &Sender<SupervisorMessage>) {
+    for line in BufReader::new(stdout).split(b'\n').map_while(Result::ok) {
+        match serde_json::from_slice::<TrainingEvent>(&line) {
+            Ok(event) => {
+                let _ = sender.send(SupervisorMessage::Event { attempt, event: Box::new(event) });
+            }
+            Err(_) => {
+                let _ = log.write_all(&[line.as_slice(), b"\n"].concat());
+            }
+        }
+    }
+}
+
+/// Makes the kernel kill the stage when the launcher dies, so that no stage is orphaned.
+fn kill_when_launcher_dies(command: &mut Command) {
+    let launcher = getpid();
+    let set_death_signal = move || {
+        set_parent_process_death_signal(Some(Signal::KILL))?;
+        if getppid() != Some(launcher) {
+            // the launcher died between fork and prctl: the signal will not come
+            return Err(io::ErrorKind::NotConnected.into());
+        }
+        Ok(())
+    };
+    // SAFETY: only async-signal-safe calls are allowed between fork and exec. prctl and getppid are, and neither the
+    // closure nor its errors allocate.
+    unsafe { command.pre_exec(set_death_signal) };
+}
+
+/// Waits until the process has exited without reaping it, so that its pid is not reused before [`StageProcess::reap`].
+fn wait_for_exit(pid: Pid) {
+    let options = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
+    while waitid(WaitId::Pid(pid), options).is_err_and(|error| error == Errno::INTR) {}
+}

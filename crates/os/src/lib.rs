@@ -1,0 +1,14 @@
+//! The operating system.
+
+mod allocator;
+mod machine;
+mod memory;
+mod portable;
+mod signals;
+mod termination_mask;
+
+pub use allocator::keep_freed_memory;
+pub use machine::{hostname, is_in_cluster, processor_model};
+pub use memory::{memory_bytes, peak_resident_bytes};
+pub use portable::{PortableError, pin_instruction_set};
+pub use signals::{hold_termination, on_terminate};

@@ -1,0 +1,68 @@
+//! `training.kernels: Portable`: one instruction set on every x86-64 processor that supports it.
+
+use std::env;
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+
+/// The variables that select the dispatch of libtorch's libraries, with their values under `Portable`; variables
+/// without a value must not be set. MKL has kernels for Intel's processors. COMPATIBLE is its only branch that is also
+/// meant for other processors.
+const PINNED: [(&str, Option<&str>); 9] = [
+    ("ATEN_CPU_CAPABILITY", Some("avx2")),
+    ("MKL_CBWR", Some("COMPATIBLE")),
+    // otherwise MKL would use fewer threads on a processor with fewer cores
+    ("MKL_DYNAMIC", Some("FALSE")),
+    ("ONEDNN_MAX_CPU_ISA", Some("AVX2")),
+    ("DNNL_MAX_CPU_ISA", Some("AVX2")),
+    ("ONEDNN_DEFAULT_FPMATH_MODE", Some("STRICT")),
+    ("MKL_ENABLE_INSTRUCTIONS", None),
+    ("MKL_DEBUG_CPU_TYPE", None),
+    ("GLIBC_TUNABLES", None),
+];
+
+/// The reason that this process can't compute with the portable instruction set.
+#[derive(Debug, thiserror::Error)]
+pub enum PortableError {
+    /// The processor lacks an instruction set.
+    #[error(
+        "spec.training.kernels is Portable, and this processor lacks AVX2 or FMA: take another node, or Fastest in a new job"
+    )]
+    NoAvx2,
+    /// The process was not replaced.
+    #[error("spec.training.kernels is Portable, and this program could not start itself again: {0}")]
+    Restart(std::io::Error),
+}
+
+/// Makes the libraries of this process dispatch to AVX2, for any environment. The libraries read their variables once.
+/// Unless all are right, this call therefore replaces the process by itself, and must come before any computation.
+///
+/// # Errors
+/// If the processor has no AVX2 or FMA, or the program can't be restarted.
+pub fn pin_instruction_set() -> Result<(), PortableError> {
+    if !has_baseline() {
+        return Err(PortableError::NoAvx2);
+    }
+    if PINNED.iter().all(|(name, value)| env::var_os(name).as_deref() == value.map(AsRef::as_ref)) {
+        return Ok(());
+    }
+    let mut arguments = env::args_os();
+    let mut command = Command::new("/proc/self/exe");
+    command.arg0(arguments.next().unwrap_or_default()).args(arguments);
+    for (name, value) in PINNED {
+        match value {
+            Some(value) => command.env(name, value),
+            None => command.env_remove(name),
+        };
+    }
+    Err(PortableError::Restart(command.exec()))
+}
+
+#[cfg(target_arch = "x86_64")]
+fn has_baseline() -> bool {
+    is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma")
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+fn has_baseline() -> bool {
+    false
+}

@@ -1,0 +1,27 @@
+//! JSON values by the paths of their leaves.
+
+use std::collections::BTreeMap;
+
+use serde_json::Value;
+
+/// The leaves of a value by their paths, as JSON.
+pub(crate) fn json_by_path(value: &Value) -> BTreeMap<String, String> {
+    let mut leaves = BTreeMap::new();
+    flatten_json("", value, &mut leaves);
+    leaves
+}
+
+/// Adds the leaves of `value`, whose own path is `path`, by their paths.
+pub fn flatten_json(path: &str, value: &Value, into: &mut BTreeMap<String, String>) {
+    match value {
+        Value::Object(map) => {
+            for (key, value) in map {
+                let inner = if path.is_empty() { key.clone() } else { format!("{path}.{key}") };
+                flatten_json(&inner, value, into);
+            }
+        }
+        leaf => {
+            into.insert(path.to_owned(), leaf.to_string());
+        }
+    }
+}

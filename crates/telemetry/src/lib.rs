@@ -1,0 +1,35 @@
+//! The output of a run for users: events, metrics, progress, the loss curve, the final report. The module makes no
+//! decisions. `event` defines the events of stage 0; `event_writer` writes them; `event_formatter` and
+//! `progress_display` show them; `metrics_file` stores them. `export` serves the cluster and collectors. `curve` and
+//! `run_report` are shown at the end.
+
+pub mod curve;
+mod eta;
+mod event;
+mod event_formatter;
+mod event_writer;
+mod export;
+mod json_paths;
+mod metrics_file;
+mod mfu;
+mod progress_display;
+mod receipt;
+mod run_report;
+mod save_failures;
+mod tensorboard;
+mod timeline_record;
+
+pub use event::{
+    AuditDifference, AuditRecord, MemoryCheckpointRecord, RunSummary, SaveRecord, StartRecord, StepRecord,
+    TrainingEvent, keep_audit_difference,
+};
+pub use event_writer::{EVENTS_ENV, EventWriter, has_launcher};
+pub use export::{GroupRecovery, StageTelemetry, export, flush, http_port, serve};
+pub use json_paths::flatten_json;
+pub use metrics_file::{MetricsError, MetricsFile, read_metrics};
+pub use mfu::{FlopsUtilization, peak_flops, total_peak_flops};
+pub use progress_display::ProgressDisplay;
+pub use receipt::{Receipt, StepFacts};
+pub use run_report::{RunReport, format_sample};
+pub use tensorboard::EventFile;
+pub use timeline_record::{TimelineRecord, advice, speeds};

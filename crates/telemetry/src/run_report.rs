@@ -1,0 +1,171 @@
+//! The report at the end of a run.
+
+use std::fmt;
+use std::path::Path;
+
+use stagecoach_api::visible;
+use stagecoach_display::{duration, nats};
+use stagecoach_pipeline::Advice;
+
+use super::RunSummary;
+
+/// Results, files and duration of a run; displayed as lines, each with its line feed.
+#[derive(Clone, Copy, Debug)]
+pub struct RunReport<'a> {
+    /// The job's name.
+    pub job: &'a str,
+    /// Stage 0's result.
+    pub summary: &'a RunSummary,
+    /// Number of restarts of the group.
+    pub restarts: u32,
+    /// Wall seconds of the run; `None` for the result of an earlier run.
+    pub seconds: Option<f64>,
+    /// The advice for shorter steps.
+    pub advice: Option<&'a Advice>,
+    /// The folder of the trained model.
+    pub model: &'a Path,
+    /// The SVG of the loss curve.
+    pub loss_curve: &'a Path,
+    /// The path of `metrics.jsonl`.
+    pub metrics: &'a Path,
+}
+
+impl fmt::Display for RunReport<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let summary = self.summary;
+        write!(f, "{}: {} steps", self.job, summary.steps)?;
+        if let Some(seconds) = self.seconds {
+            write!(f, " in {}", duration(seconds))?;
+        }
+        match self.restarts {
+            0 => {}
+            1 => f.write_str(", 1 restart")?,
+            restarts => write!(f, ", {restarts} restarts")?,
+        }
+        match summary.skipped {
+            0 => {}
+            1 => f.write_str(", 1 update skipped")?,
+            skipped => write!(f, ", {skipped} updates skipped")?,
+        }
+        f.write_str("\n")?;
+        let mut row = |name: &str, value: &dyn fmt::Display| writeln!(f, "  {name:<16} {value}");
+        row("training loss", &format!("{} nats per token (last step)", nats(summary.loss.map(f64::from))))?;
+        if let Some(loss) = summary.evaluation_loss {
+            let comparison = compare_to_entropy(loss, summary.unigram_entropy);
+            row("held-out loss", &format!("{} nats per token{comparison}", nats(Some(loss))))?;
+        }
+        if let Some(entropy) = summary.unigram_entropy {
+            row("unigram entropy", &format!("{entropy:.4} nats per token (of the held-out tokens)"))?;
+        }
+        if let Some(advice) = self.advice {
+            row("balance", advice)?;
+        }
+        row("losses hash", &summary.losses_hash)?;
+        if !summary.evaluation_losses_hash.is_empty() {
+            row("held-out hash", &summary.evaluation_losses_hash)?;
+        }
+        row("weights hash", &summary.weights_hash)?;
+        if !summary.receipt.is_missing() {
+            row("receipt", &summary.receipt.head)?;
+        }
+        row("model", &self.model.display())?;
+        row("loss curve", &self.loss_curve.display())?;
+        row("metrics", &self.metrics.display())
+    }
+}
+
+/// The difference between a held-out loss and the unigram entropy, the loss of a model that knows only token
+/// frequencies.
+fn compare_to_entropy(loss: f64, entropy: Option<f64>) -> String {
+    match entropy.map(|entropy| entropy - loss).filter(|gain| gain.is_finite()) {
+        Some(gain) if gain >= 0.0 => format!(", {gain:.4} below the unigram entropy"),
+        Some(gain) => format!(", {:.4} above the unigram entropy", -gain),
+        None => String::new(),
+    }
+}
+
+/// Generated text as an indented block, made [`visible`].
+pub fn format_sample(text: &str) -> String {
+    let mut block = String::from("generated sample:\n");
+    for line in text.trim_end().lines() {
+        block += &format!("  | {}\n", visible(line));
+    }
+    block
+}
+
+#[cfg(test)]
+mod tests {
+    use stagecoach_pipeline::Partition;
+
+    use crate::Receipt;
+
+    use super::*;
+
+    fn summary() -> RunSummary {
+        RunSummary {
+            steps: 600,
+            loss: Some(4.3217),
+            evaluation_loss: Some(4.5102),
+            unigram_entropy: Some(6.0321),
+            losses_hash: "aa".into(),
+            evaluation_losses_hash: "cc".into(),
+            weights_hash: "bb".into(),
+            skipped: 0,
+            receipt: Receipt { after: 0, head: "dd".into() },
+            model: "shakespeare/model".into(),
+        }
+    }
+
+    fn report(summary: &RunSummary, restarts: u32, seconds: Option<f64>) -> String {
+        let [model, loss_curve, metrics] = ["w/model", "w/plots/loss.svg", "w/metrics.jsonl"].map(Path::new);
+        let advice = Advice {
+            rank: 2,
+            imbalance: 1.31,
+            saving: 0.11,
+            partition: Partition { layers: vec![5, 6, 1] },
+            better: Some((Partition { layers: vec![5, 5, 2] }, 0.07)),
+        };
+        let advice = Some(&advice).filter(|_| restarts > 0);
+        RunReport { job: "shakespeare", summary, restarts, seconds, advice, model, loss_curve, metrics }.to_string()
+    }
+
+    #[test]
+    fn a_report_has_results_hashes_and_files() {
+        let expected = "\
+shakespeare: 600 steps in 3m 12s, 1 restart
+  training loss    4.3217 nats per token (last step)
+  held-out loss    4.5102 nats per token, 1.5219 below the unigram entropy
+  unigram entropy  6.0321 nats per token (of the held-out tokens)
+  balance          stage 2 takes 1.31x its share: the step would be 11 % shorter if it took 1.0x; 5/6/1 -> 5/5/2 would bring 7 %
+  losses hash      aa
+  held-out hash    cc
+  weights hash     bb
+  receipt          dd
+  model            w/model
+  loss curve       w/plots/loss.svg
+  metrics          w/metrics.jsonl
+";
+        assert_eq!(report(&summary(), 1, Some(192.0)), expected);
+    }
+
+    #[test]
+    fn what_was_not_measured_is_left_out() {
+        let bare = RunSummary {
+            loss: None,
+            evaluation_loss: None,
+            evaluation_losses_hash: String::new(),
+            unigram_entropy: None,
+            skipped: 3,
+            ..summary()
+        };
+        let text = report(&bare, 0, None);
+        assert!(text.starts_with("shakespeare: 600 steps, 3 updates skipped\n  training loss    not finite"), "{text}");
+        assert!(!text.contains("held-out") && !text.contains("entropy"), "{text}");
+        assert_eq!(compare_to_entropy(7.0, Some(6.0)), ", 1.0000 above the unigram entropy");
+    }
+
+    #[test]
+    fn a_sample_cannot_drive_the_terminal() {
+        assert_eq!(format_sample("To be\u{1b}[2J,\nor not\n\n"), "generated sample:\n  | To be^[[2J,\n  | or not\n");
+    }
+}

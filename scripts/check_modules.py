@@ -1,0 +1,103 @@
+#!/usr/bin/env python3
+"""Finds circles between the folders of a crate, and crates that link libtorch without being listed here.
+
+A module is a file or folder directly in `src`. It uses another one where its code, tests aside, has a path into it:
+`crate::other`, or `super::other` as far up. Cargo itself refuses circles between crates.
+"""
+import json
+import pathlib
+import re
+import subprocess
+import sys
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+# all others build without libtorch
+WITH_LIBTORCH = {"stagecoach", "stagecoach-bench", "stagecoach-engine", "stagecoach-kernels", "stagecoach-model",
+                 "stagecoach-tests", "stagecoach-transport"}
+PATH = re.compile(r"\b(crate|super(?:::super)*)::(?:\{([^;]*?)\}|(\w+))", re.S)
+
+
+def code(file):
+    """A file's code without comments, texts and tests."""
+    text = re.sub(r"//[^\n]*|\"(?:[^\"\\]|\\.)*\"", "", file.read_text())
+    return text.split("#[cfg(test)]\nmod tests", 1)[0].split("#[cfg(test)]\npub(super) mod tests", 1)[0]
+
+
+def first_names(group):
+    """The first names of the paths in `a::{b, c}, d`."""
+    names, depth = [], 0
+    for part in re.split(r"([{},])", group):
+        depth += (part == "{") - (part == "}")
+        if depth == 0 and part not in "{},":
+            names.append(part.strip().split("::")[0])
+    return names
+
+
+def uses(source):
+    """For each module of a crate the modules that it uses, with the file that does."""
+    modules = {path.stem for path in source.iterdir() if path.suffix == ".rs" or path.is_dir()} - {"lib", "main", "bin"}
+    found = {module: {} for module in sorted(modules)}
+    for file in sorted(source.rglob("*.rs")):
+        inner = file.relative_to(source)
+        module = inner.parts[0].removesuffix(".rs")
+        if module not in modules or "tests" in inner.with_suffix("").parts:
+            continue
+        # the names of the module that the file's code is in
+        depth = len(inner.parts) - (file.name == "mod.rs")
+        for start, group, name in PATH.findall(code(file)):
+            if start == "crate" or start.count("super") == depth:
+                for other in first_names(group) if group else [name]:
+                    if other in modules and other != module:
+                        found[module].setdefault(other, file.relative_to(ROOT))
+    return found
+
+
+def circle(graph):
+    """A circle of the graph, if there is one."""
+    state, stack = {}, []
+
+    def visit(node):
+        state[node] = "open"
+        stack.append(node)
+        for other in graph[node]:
+            if state.get(other) == "open":
+                return stack[stack.index(other):] + [other]
+            if other not in state and (found := visit(other)):
+                return found
+        state[node] = "done"
+        stack.pop()
+
+    return next((found for node in graph if node not in state and (found := visit(node))), None)
+
+
+def main():
+    wrong = []
+    metadata = json.loads(subprocess.check_output(["cargo", "metadata", "--format-version=1", "--locked",
+                                                   "--filter-platform=x86_64-unknown-linux-gnu"], cwd=ROOT))
+    packages = {package["id"]: package for package in metadata["packages"]}
+    resolved = {node["id"]: node for node in metadata["resolve"]["nodes"]}
+
+    def is_normal(dependency):
+        return any(kind["kind"] in (None, "build") for kind in dependency["dep_kinds"])
+
+    def links_libtorch(identifier, seen):
+        if packages[identifier]["name"] == "torch-sys":
+            return True
+        others = [d["pkg"] for d in resolved[identifier]["deps"] if is_normal(d) and d["pkg"] not in seen]
+        seen.update(others)
+        return any(links_libtorch(other, seen) for other in others)
+
+    for identifier in metadata["workspace_members"]:
+        name = packages[identifier]["name"]
+        if links_libtorch(identifier, set()) != (name in WITH_LIBTORCH):
+            wrong.append(f"{name}: whether it links libtorch differs from the list in {pathlib.Path(__file__).name}")
+        source = pathlib.Path(packages[identifier]["manifest_path"]).parent / "src"
+        graph = uses(source) if source.is_dir() else {}
+        if found := circle(graph):
+            steps = [f"{a} uses {b} ({graph[a][b]})" for a, b in zip(found, found[1:])]
+            wrong.append(f"{name}: modules use each other in a circle: {', '.join(steps)}")
+    print("\n".join(wrong), file=sys.stderr) if wrong else None
+    sys.exit(bool(wrong))
+
+
+main()

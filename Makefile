@@ -174,9 +174,10 @@ manifests: tools ## the CRD from the types of crates/api, for kubectl and for th
 	mv manifests/crd/pipelinejobs.yaml.new manifests/crd/pipelinejobs.yaml
 	cp manifests/crd/pipelinejobs.yaml charts/stagecoach/files/pipelinejobs.yaml
 
-lint: libtorch tools deny ## formatting, lints and licences
+lint: libtorch tools deny ## formatting, lints, licences, and the order of crates and modules
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets --quiet -- -D warnings
+	python3 scripts/check_modules.py
 
 deny: tools $(DENY)
 	@$(DENY) --log-level error check licenses bans sources

@@ -17,7 +17,6 @@ mod report_file;
 mod save;
 mod scaling;
 mod sleep;
-mod slow_volume;
 mod stats;
 mod training;
 

@@ -8,8 +8,6 @@ use crate::observe::ObservedPods;
 
 /// The interval at which an unfinished job is reconciled although nothing changed.
 const RESYNC_INTERVAL: Duration = Duration::from_secs(300);
-/// Minimum seconds between two reconciles, and between two status writes, that change nothing but progress.
-pub(crate) const PROGRESS_INTERVAL_SECONDS: u64 = 15;
 /// Delay of the reconcile that writes a new rejection, or a repair that does not last, to the status.
 pub(crate) const NEW_REJECTION_DELAY: Duration = Duration::from_millis(50);
 /// Retry delay while a pod that was created as a spare has not answered yet whether it is a stage.

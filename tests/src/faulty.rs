@@ -15,12 +15,9 @@ use rustix::process::{Signal, getpid, kill_process};
 use stagecoach_checkpoint::{FileSystemVolume, Volume, paths};
 use stagecoach_test_volumes::{ENOSPC, EROFS, FaultInjector, FaultyVolume, VolumeCall, VolumeFault};
 
+pub use crate::hold::FAULT_VARIABLE;
 use crate::hold::{HOLD, Hold};
 
-/// The variable that holds a [`StageFault`] or a [`Hold`] as text, or a mode of all calls: `trace` records the calls,
-/// `full` fails every write to a checkpoint, `read-only` fails every call that changes something, and `rate=N` limits
-/// the reads of all stages together to N bytes a second.
-pub const FAULT_VARIABLE: &str = "STAGECOACH_FAULT";
 /// The variable that names the folder for the trace and for the record of a fault that has happened.
 pub const RECORDS_VARIABLE: &str = "STAGECOACH_FAULT_RECORDS";
 

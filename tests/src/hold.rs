@@ -10,9 +10,13 @@ use std::time::Duration;
 use rustix::process::getpid;
 use rustix::thread::gettid;
 
-use crate::faulty::FAULT_VARIABLE;
 use crate::phases::Phase;
 use crate::until;
+
+/// The variable that holds a [`StageFault`] or a [`Hold`] as text, or a mode of all calls: `trace` records the calls,
+/// `full` fails every write to a checkpoint, `read-only` fails every call that changes something, and `rate=N` limits
+/// the reads of all stages together to N bytes a second.
+pub const FAULT_VARIABLE: &str = "STAGECOACH_FAULT";
 
 /// The prefix of a hold as text.
 pub(crate) const HOLD: &str = "hold=";

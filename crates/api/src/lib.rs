@@ -9,6 +9,7 @@ mod string_enum;
 pub mod contract;
 pub mod crd;
 pub mod job;
+mod mesh;
 mod parse;
 mod validate;
 mod versions;

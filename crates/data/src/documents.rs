@@ -193,7 +193,7 @@ type OnPiece<'a> = dyn FnMut(&DocumentPiece) -> Result<bool, DataError> + 'a;
 
 impl Walk {
     fn begin(config: &DataConfig, prepared: &PreparedCorpus) -> Result<Walk, DataError> {
-        Ok(Walk { corpus: Corpus::find(config)?, tokenizer: Tokenizer::of(config, prepared)? })
+        Ok(Walk { corpus: Corpus::find(config)?, tokenizer: prepared.tokenizer(config)? })
     }
 
     /// Passes on every piece. Documents are counted as the cache counts them: a document without tokens does not count.

@@ -7,7 +7,6 @@ use stagecoach_files::read_if_exists;
 use crate::config::{DataConfig, TokenizerSource};
 use crate::error::DataError;
 use crate::prepared::{PreparedCorpus, TOKENIZER_FILE};
-use crate::tokenizer::Tokenizer;
 
 const TOKENIZER_CONFIG_FILE: &str = "tokenizer_config.json";
 
@@ -31,7 +30,7 @@ pub fn tokenizer_files(config: &DataConfig, prepared: &PreparedCorpus) -> Result
         }
     }
     if files.iter().all(|(name, _)| name != TOKENIZER_CONFIG_FILE) {
-        let written = format!("{:#}\n", Tokenizer::of(config, prepared)?.config());
+        let written = format!("{:#}\n", prepared.tokenizer(config)?.config());
         files.push((TOKENIZER_CONFIG_FILE.to_owned(), written.into_bytes()));
     }
     Ok(files)

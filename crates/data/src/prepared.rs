@@ -4,9 +4,10 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-use crate::config::DataConfig;
+use crate::config::{DataConfig, TokenizerSource};
+use crate::error::DataError;
 use crate::findings::Findings;
-use crate::tokenizer::SpecialTokenIds;
+use crate::tokenizer::{SpecialTokenIds, Tokenizer};
 
 pub(crate) const TOKEN_IDS_FILE: &str = "ids.bin";
 pub(crate) const DOCUMENTS_FILE: &str = "documents.bin";
@@ -51,5 +52,22 @@ impl PreparedCorpus {
     /// The `tokenizer.json` in the cache.
     pub fn tokenizer_file(&self, config: &DataConfig) -> PathBuf {
         config.cache_root.join(&self.folder).join(TOKENIZER_FILE)
+    }
+
+    /// The tokenizer of the corpus.
+    ///
+    /// # Errors
+    /// Fails if the tokenizer's file can't be read any more, or is not the file that the corpus was tokenised with.
+    pub(crate) fn tokenizer(&self, config: &DataConfig) -> Result<Tokenizer, DataError> {
+        let path = match &config.tokenizer {
+            TokenizerSource::File { path } => config.volume_root.join(path),
+            TokenizerSource::Train { .. } => self.tokenizer_file(config),
+        };
+        let (tokenizer, _) = Tokenizer::read(&path, config.parse_special_tokens)?;
+        if tokenizer.hash() != self.tokenizer_hash {
+            let problem = "it is another than the one that the corpus was tokenised with: put that one back".into();
+            return Err(DataError::Tokenizer { path, problem });
+        }
+        Ok(tokenizer)
     }
 }

@@ -15,6 +15,7 @@ mod report;
 mod stage_process;
 mod stage_processes;
 mod supervisor;
+mod supervisor_message;
 mod top;
 mod why;
 

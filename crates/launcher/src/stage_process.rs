@@ -19,8 +19,8 @@ use stagecoach_lifecycle::{Exit, InstanceId, InstanceState, UnixMillis};
 
 use super::LaunchError;
 use super::nccl_host::NCCL_HOST_ID;
-use super::supervisor::SupervisorMessage;
 use crate::folder::JobFolder;
+use crate::supervisor_message::SupervisorMessage;
 use stagecoach_telemetry::{EVENTS_ENV, TrainingEvent};
 
 /// The number of bytes that are read from the end of a log.

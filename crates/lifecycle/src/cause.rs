@@ -1,8 +1,9 @@
 //! Root-cause analysis: a failing stage may make others exit too. This module picks the first cause from exits, reports
 //! of peers, refusals and timeouts.
 
-use stagecoach_api::contract::{ExitCode, FailureKind};
+use stagecoach_api::contract::ExitCode;
 
+use crate::cause_order::{CauseOrder, cause_order};
 use crate::failure::{AttemptFailure, FailureReason};
 use crate::instance::{Exit, StageInstance};
 use crate::observed::Observed;
@@ -18,41 +19,6 @@ pub(crate) const GONE: &str = "the pod or process is gone and its exit was not o
 
 /// The message of a failure whose pods or processes were all deleted.
 const ALL_GONE: &str = "all pods or processes are gone and their exits were not observed: they were deleted";
-
-/// The likelihood that an exit is the root cause, the most likely first.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum CauseOrder {
-    /// The stage failed by itself.
-    RootCause,
-    /// The stage exited after SIGTERM.
-    Drained,
-    /// The stage exited because it lost a peer.
-    Secondary,
-}
-
-/// The likelihood that an exit is the root cause. Not meant for an exit with the code of `Done`. While the cluster has
-/// not started a stage (`has_unstarted_stage`), the other stages can't form a group.
-fn cause_order(exit: &Exit, has_unstarted_stage: bool) -> CauseOrder {
-    let reported_kind = exit.termination.as_ref().map(|report| report.kind);
-    match exit.contract_code() {
-        _ if exit.external_cause.is_some() => CauseOrder::RootCause,
-        _ if has_unstarted_stage && reported_kind == Some(FailureKind::StartupTimeout) => CauseOrder::Secondary,
-        Some(ExitCode::PeerLost) => CauseOrder::Secondary,
-        Some(ExitCode::Drained) => CauseOrder::Drained,
-        _ if reported_kind == Some(FailureKind::PeerLost) => CauseOrder::Secondary,
-        _ => CauseOrder::RootCause,
-    }
-}
-
-/// Whether a stage exited by a failure of its own: not because it was done, was asked to stop, or lost a peer.
-pub(crate) fn failed_by_itself(exit: &Exit) -> bool {
-    exit.contract_code() != Some(ExitCode::Done) && cause_order(exit, false) == CauseOrder::RootCause
-}
-
-/// Whether a stage exited because it had finished or was asked to stop.
-pub(crate) fn exited_gracefully(exit: &Exit) -> bool {
-    exit.contract_code() == Some(ExitCode::Done) || cause_order(exit, false) == CauseOrder::Drained
-}
 
 /// The root cause, if the attempt has failed and enough exits were observed to determine it.
 pub(crate) fn root_cause(observed: &Observed, all_created: bool, clock: &mut DeadlineClock) -> Option<AttemptFailure> {

@@ -30,7 +30,8 @@ use std::time::Duration;
 use stagecoach_api::contract::ExitCode;
 use stagecoach_api::job::{BackoffSpec, JobPhase};
 
-use crate::actions::{self, AttemptAction};
+use crate::actions;
+use crate::attempt_action::AttemptAction;
 use crate::instance::{InstanceState, StageInstance};
 use crate::observed::Observed;
 use crate::policy::RestartDecision;

@@ -16,9 +16,11 @@
 
 mod actions;
 mod advice;
+mod attempt_action;
 mod backoff;
 mod budget;
 mod cause;
+mod cause_order;
 mod decide;
 mod failure;
 mod instance;
@@ -32,7 +34,8 @@ mod state;
 mod time;
 mod timeouts;
 
-pub use actions::{AttemptAction, MIN_GRACE_SECONDS};
+pub use actions::MIN_GRACE_SECONDS;
+pub use attempt_action::AttemptAction;
 pub use backoff::{BACKOFF_JITTER_PERCENT, backoff_delay, jittered};
 pub use budget::RestartBudget;
 pub use decide::{Decision, decide};

@@ -7,7 +7,7 @@ use crate::instance::InstanceState;
 use crate::observed::Observed;
 use crate::state::{AttemptPhase, JobState};
 use crate::time::UnixMillis;
-use crate::{AttemptFailure, cause};
+use crate::{AttemptFailure, cause_order};
 
 /// The stages whose replacement is enough after `failure`. Empty if all stages have to start again: no live instance
 /// would remain, another stage terminates or exited without a failure of its own, the failure needs a new attempt, or a
@@ -28,7 +28,7 @@ pub(crate) fn replaceable_stages(observed: &Observed, failure: &AttemptFailure, 
             _ if Some(instance) == reported && failure.rank == Some(instance.rank) => {
                 lost.insert(instance.rank);
             }
-            InstanceState::Exited(exit) if cause::failed_by_itself(exit) => drop(lost.insert(instance.rank)),
+            InstanceState::Exited(exit) if cause_order::failed_by_itself(exit) => drop(lost.insert(instance.rank)),
             // enough replicas train without this instance: its end broke no group
             InstanceState::Exited(_) | InstanceState::Terminating if trains && failure.rank == Some(instance.rank) => {
                 lost.insert(instance.rank);

@@ -7,12 +7,12 @@ use std::collections::BTreeSet;
 
 use stagecoach_api::contract::ExitCode;
 
-use crate::actions::AttemptAction;
+use crate::attempt_action::AttemptAction;
 use crate::instance::{InstanceState, SpareInstance, StageInstance};
 use crate::observed::Observed;
 use crate::state::{AttemptPhase, JobState};
 use crate::time::{DeadlineClock, UnixMillis};
-use crate::{AttemptFailure, FailureReason, cause, peer_loss};
+use crate::{AttemptFailure, FailureReason, cause, cause_order, peer_loss};
 
 /// The time, in seconds, within which the group must promote a spare to a lost stage. After that, another instance is
 /// created for the stage.
@@ -92,7 +92,7 @@ pub(crate) fn group_goes_on(observed: &Observed, promoted: &StageInstance, failu
     observed.policy.replaces_stages
         && !failure.needs_new_attempt()
         && !observed.state.replaced_without_progress.contains(&promoted.rank)
-        && !lost.and_then(StageInstance::exit).is_some_and(cause::exited_gracefully)
+        && !lost.and_then(StageInstance::exit).is_some_and(cause_order::exited_gracefully)
 }
 
 /// Records that a spare became this incarnation of `rank`. The group was whole before, so only the stages that `decide`

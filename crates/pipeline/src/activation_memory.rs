@@ -1,9 +1,10 @@
 //! Activation memory per rank. A forward keeps its activations; a full backward frees them. A split backward frees them
 //! in I, which keeps the inputs of the weight gradients for W.
 
-use crate::action::{Action, WorkItem};
+use crate::action::Action;
+use crate::costs::{ChunkCosts, Costs};
 use crate::placement::Placement;
-use crate::simulate::{ChunkCosts, Costs};
+use crate::work_item::WorkItem;
 use rustc_hash::FxHashSet;
 use std::collections::BTreeSet;
 

@@ -2,10 +2,11 @@
 
 use std::fmt;
 
+use crate::costs::Costs;
 use crate::measured::breakdown;
 use crate::partition::{ModelCost, Partition};
 use crate::program::Programs;
-use crate::simulate::{Costs, simulate};
+use crate::simulate::simulate;
 use crate::timeline::Timeline;
 
 /// The slowest rank and a remedy. Its `Display` is one sentence.

@@ -2,11 +2,12 @@
 //!
 //! Each time is a maximum of earlier times plus a cost, so the order in which ranks are visited changes nothing.
 
-use crate::action::{Action, Edge, WorkItem};
+use crate::action::{Action, Edge};
+use crate::costs::Costs;
+use crate::program::ActionLocation;
 use crate::program::Programs;
-use crate::simulate::Costs;
 use crate::timeline::Span;
-use crate::verify::ActionLocation;
+use crate::work_item::WorkItem;
 use rustc_hash::FxHashMap;
 
 /// The result of a simulation.

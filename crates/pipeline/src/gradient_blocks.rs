@@ -2,7 +2,7 @@
 //! consecutive microbatches, then the blocks as a binary tree by index. The order, and so the bits of the sum, do not
 //! depend on the replica that computes each block.
 
-use crate::action::WorkItem;
+use crate::work_item::WorkItem;
 use std::ops::Range;
 
 /// The blocks of a step: a power of two, of equally many consecutive microbatches each.

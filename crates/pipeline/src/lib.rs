@@ -6,6 +6,7 @@
 mod action;
 mod activation_memory;
 mod advice;
+mod costs;
 mod csv;
 mod discrete_event;
 mod draw;
@@ -23,9 +24,11 @@ mod speeds;
 mod split;
 mod timeline;
 mod verify;
+mod work_item;
 
-pub use action::{Action, ActionError, Edge, WorkItem};
+pub use action::{Action, ActionError, Edge};
 pub use advice::{Advice, advise};
+pub use costs::{ChunkCosts, Costs, SENDS_IN_FLIGHT};
 pub use csv::{CsvError, from_csv, to_csv};
 pub use draw::{Panel, seconds, timeline_css, timeline_svg, timeline_svg_unstyled, timeline_text, timeline_trace};
 pub use gradient_blocks::{GradientBlocks, ReplicaBlocks, Subtree};
@@ -37,12 +40,11 @@ pub use partition::{
     explicit_partition,
 };
 pub use placement::{Placement, PlacementError};
-pub use program::{ProgramTextError, Programs};
+pub use program::{ActionLocation, ProgramTextError, Programs};
 pub use replica::{Replica, ReplicaLinks};
 pub use schedule::{Schedule, gpipe, interleaved_one_f_one_b, interleaved_zero_bubble, one_f_one_b, zbv_zero_bubble};
-pub use simulate::{ChunkCosts, Costs, simulate};
+pub use simulate::simulate;
 pub use speeds::{RankSpeeds, SpeedError};
 pub use timeline::{Span, Timeline};
-pub use verify::{
-    ActionLocation, BlockedActions, Limits, SENDS_IN_FLIGHT, VerifyReport, Violation, verify, verify_evaluation,
-};
+pub use verify::{BlockedActions, Limits, VerifyReport, Violation, verify, verify_evaluation};
+pub use work_item::WorkItem;

@@ -1,10 +1,12 @@
 //! From a schedule to programs: adds the communication and the actions that end a step.
 
-use crate::action::{Action, WorkItem};
+use crate::action::Action;
 use crate::placement::Placement;
+use crate::program::ActionLocation;
 use crate::program::Programs;
 use crate::schedule::Schedule;
-use crate::verify::{ActionLocation, BlockedActions, ProgramKind, Violation, check_ranks};
+use crate::verify::{BlockedActions, ProgramKind, Violation, check_ranks};
+use crate::work_item::WorkItem;
 use rustc_hash::FxHashSet;
 
 /// A schedule that can't be executed. Positions count in the schedule's own lists, from 0.

@@ -3,10 +3,11 @@
 
 use std::collections::HashMap;
 
-use crate::action::{Action, WorkItem};
+use crate::action::Action;
+use crate::costs::{ChunkCosts, Costs};
 use crate::placement::Placement;
-use crate::simulate::{ChunkCosts, Costs};
 use crate::timeline::{Span, Timeline};
+use crate::work_item::WorkItem;
 
 /// The use of a rank's time in a step: `compute_seconds` and `bubble_seconds` add up to the timeline's makespan.
 #[derive(Copy, Clone, Debug, Default, PartialEq)]

@@ -1,6 +1,6 @@
 //! The placement of chunks on ranks.
 
-use crate::action::WorkItem;
+use crate::work_item::WorkItem;
 
 /// The rank of every chunk. Chunks are numbered in the order in which the layers follow each other.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]

@@ -2,7 +2,24 @@
 
 use crate::action::{Action, ActionError};
 use crate::placement::{Placement, PlacementError};
-use std::fmt::Write;
+use std::fmt::{self, Write};
+
+/// One action of one rank. The position counts from 0 in that rank's list.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub struct ActionLocation {
+    /// The rank.
+    pub rank: usize,
+    /// The position in its list.
+    pub position: usize,
+    /// The action there.
+    pub action: Action,
+}
+
+impl fmt::Display for ActionLocation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} (rank {}, position {})", self.action, self.rank, self.position)
+    }
+}
 
 /// Every rank's actions for one step, communication included.
 #[derive(Clone, Debug, PartialEq, Eq)]

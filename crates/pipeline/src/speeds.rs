@@ -2,10 +2,9 @@
 
 use std::fmt;
 
+use crate::costs::Costs;
 use crate::measured::compute_seconds;
-use crate::partition::{ModelCost, Partition};
 use crate::placement::Placement;
-use crate::simulate::Costs;
 use crate::timeline::Timeline;
 
 /// The measured speed, relative to the fastest rank, from which a rank counts as equally fast. The modules' costs are
@@ -49,23 +48,17 @@ impl RankSpeeds {
         Ok(RankSpeeds { thousandths: if is_equal { Vec::new() } else { thousandths } })
     }
 
-    /// The speeds of `placement`'s ranks in measured steps: for each rank, the median of its modules' work per second.
-    /// Speeds that differ from the fastest by no more than noise count as equal to it. `None` without measured steps,
+    /// The speeds of ranks in measured steps: for each rank the median of its work per second, where `work` has the work
+    /// of each rank in a step. Speeds that differ from the fastest by no more than noise count as equal to it. `None` without measured steps,
     /// or if a rank has no work.
-    pub fn measured(
-        timelines: &[Timeline],
-        placement: &Placement,
-        model: &ModelCost,
-        partition: &Partition,
-    ) -> Option<RankSpeeds> {
-        let median = |rank: usize| {
-            let work: f64 = placement.chunks_of(rank).map(|chunk| partition.work(model, chunk)).sum();
+    pub fn measured(timelines: &[Timeline], work: &[f64]) -> Option<RankSpeeds> {
+        let median = |(rank, work): (usize, &f64)| {
             let speed = |timeline: &Timeline| timeline.spans.get(rank).map(|spans| work / compute_seconds(spans));
             let mut speeds = timelines.iter().map(speed).collect::<Option<Vec<f64>>>()?;
             speeds.sort_by(f64::total_cmp);
             speeds.get(speeds.len() / 2).copied()
         };
-        let speeds = (0..placement.ranks()).map(median).collect::<Option<Vec<f64>>>()?;
+        let speeds = work.iter().enumerate().map(median).collect::<Option<Vec<f64>>>()?;
         let mut measured = RankSpeeds::new(&speeds).ok()?;
         let least = (EQUAL_SPEED_RATIO * f64::from(FASTEST)) as u16;
         measured.thousandths.iter_mut().filter(|speed| **speed >= least).for_each(|speed| *speed = FASTEST);

@@ -1,11 +1,12 @@
 //! Programs whose chunks are divided into parts, so that replicas exchange one part while they compute the others.
 
-use crate::action::{Action, WorkItem};
+use crate::action::Action;
 use crate::activation_memory::{self, Held};
+use crate::costs::{ChunkCosts, Costs};
 use crate::partition::Partition;
 use crate::placement::Placement;
 use crate::program::Programs;
-use crate::simulate::{ChunkCosts, Costs};
+use crate::work_item::WorkItem;
 
 impl Programs {
     /// The programs with each chunk divided into `parts[chunk]` consecutive chunks of the same rank; chunks beyond the

@@ -123,15 +123,6 @@ pub(super) fn format_start(started: &StartRecord) -> String {
     line
 }
 
-/// One sentence about a failed save.
-pub(super) fn format_save_failure(save: &SaveRecord) -> String {
-    let why = save.error.as_deref().unwrap_or("no reason was reported");
-    format!(
-        "the checkpoint of step {} failed: {why}; older ones are kept, and the next one is saved on schedule",
-        save.step
-    )
-}
-
 fn format_summary(summary: &RunSummary) -> String {
     let mut line = format!("done   {} steps  loss {}", summary.steps, nats(summary.loss.map(f64::from)));
     if let Some(loss) = summary.evaluation_loss {

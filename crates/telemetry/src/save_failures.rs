@@ -1,7 +1,6 @@
 //! Messages about failed saves: the first failure, then the number of failures so far, and the first successful save.
 
 use super::SaveRecord;
-use super::event_formatter::format_save_failure;
 
 /// Consecutive failed saves.
 #[derive(Clone, Debug, Default)]
@@ -32,6 +31,15 @@ impl SaveFailures {
             count => Some(format!("{count} before it failed")),
         }
     }
+}
+
+/// One sentence about a failed save.
+pub(crate) fn format_save_failure(save: &SaveRecord) -> String {
+    let why = save.error.as_deref().unwrap_or("no reason was reported");
+    format!(
+        "the checkpoint of step {} failed: {why}; older ones are kept, and the next one is saved on schedule",
+        save.step
+    )
 }
 
 #[cfg(test)]

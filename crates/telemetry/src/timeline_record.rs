@@ -149,7 +149,7 @@ pub fn advice<'a>(records: impl DoubleEndedIterator<Item = &'a TimelineRecord>) 
 pub fn speeds<'a>(records: impl DoubleEndedIterator<Item = &'a TimelineRecord>, stages: usize) -> Option<RankSpeeds> {
     let Newest { programs, timelines, model, partition, parts: _ } = newest(records)?;
     let is_usable = programs.placement.ranks() == stages && timelines.len() >= MIN_SPEED_RECORDS;
-    is_usable.then(|| RankSpeeds::measured(&timelines, &programs.placement, &model, &partition))?
+    is_usable.then(|| RankSpeeds::measured(&timelines, &partition.rank_work(&model, &programs.placement)))?
 }
 
 /// The newest measured steps of one partition and schedule.

@@ -5,6 +5,7 @@
 //! tensors on the stage's device. Where a carrier needs host memory, the link copies the tensors itself.
 
 mod accept;
+mod arrivals;
 mod carrier;
 mod config;
 mod greeting;

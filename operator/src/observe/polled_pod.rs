@@ -7,7 +7,9 @@ use stagecoach_api::job::ProgressStatus;
 use stagecoach_lifecycle::{InstanceId, UnixMillis};
 
 use super::now;
-use crate::requeue::PROGRESS_INTERVAL_SECONDS;
+
+/// Minimum seconds between two reconciles, and between two status writes, that change nothing but progress.
+pub(crate) const PROGRESS_INTERVAL_SECONDS: u64 = 15;
 
 /// The longest wait for the first response of a ready spare. After this time, the operator decides without knowing
 /// whether the spare is a stage by now.

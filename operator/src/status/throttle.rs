@@ -9,7 +9,7 @@ use stagecoach_api::job::{AttemptStatus, Condition, JobPhase, LastFailureStatus}
 use stagecoach_lifecycle::{AttemptPhase, JobState, UnixMillis};
 
 use super::conditions::is_normal_startup;
-use crate::requeue::PROGRESS_INTERVAL_SECONDS;
+use crate::observe::PROGRESS_INTERVAL_SECONDS;
 
 /// Minimum time between writes that change nothing but pod counts.
 const POD_COUNT_INTERVAL: Duration = Duration::from_secs(1);

@@ -1,11 +1,16 @@
 //! The driver's pinned memory, and copies from and to it, which are as late as those of a GPU may be.
 
 use std::collections::BTreeMap;
-use std::ffi::{c_int, c_void};
+use std::ffi::{c_int, c_uint, c_void};
 use std::sync::{LazyLock, Mutex};
 
 use crate::driver::{INVALID_VALUE, SUCCESS, in_context, run_on_default_stream, stream};
 use crate::fault;
+
+/// `CU_MEMORYTYPE_HOST`.
+const HOST_MEMORY: c_uint = 1;
+/// `CU_MEMORYTYPE_DEVICE`.
+const DEVICE_MEMORY: c_uint = 2;
 
 /// `CUDA_ERROR_OUT_OF_MEMORY`.
 const OUT_OF_MEMORY: c_int = 2;
@@ -54,7 +59,7 @@ extern "C" fn cuMemHostUnregister(start: *mut c_void) -> c_int {
     })
 }
 
-pub(crate) fn is_pinned(address: usize) -> bool {
+fn is_pinned(address: usize) -> bool {
     PINNED.lock().unwrap().range(..=address).next_back().is_some_and(|(_, pinned)| address < pinned.end)
 }
 
@@ -100,4 +105,15 @@ unsafe extern "C" fn cuMemcpyDtoHAsync_v2(to: *mut c_void, from: u64, bytes: usi
 unsafe extern "C" fn cuMemcpyHtoDAsync_v2(to: u64, from: *const c_void, bytes: usize, stream: *mut c_void) -> c_int {
     // SAFETY: the caller's contract is that of `copy`.
     in_context(|| unsafe { copy(to as usize, from as usize, from as usize, bytes, stream) })
+}
+
+/// Reports all memory as the device's, except for pinned memory.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn cuPointerGetAttribute(data: *mut c_void, attribute: c_int, address: u64) -> c_int {
+    if attribute != 2 {
+        return INVALID_VALUE;
+    }
+    // SAFETY: the pointer is the caller's; for this attribute it points to an unsigned integer.
+    unsafe { *data.cast::<c_uint>() = if is_pinned(address as usize) { HOST_MEMORY } else { DEVICE_MEMORY } };
+    SUCCESS
 }

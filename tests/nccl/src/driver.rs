@@ -7,16 +7,12 @@ use std::sync::atomic::{AtomicI32, Ordering};
 use std::sync::{Arc, Condvar, LazyLock, Mutex, mpsc};
 use std::time::Instant;
 
-use crate::copies::is_pinned;
-
 pub(crate) const SUCCESS: c_int = 0;
 pub(crate) const INVALID_VALUE: c_int = 1;
 const DEVICE_UNAVAILABLE: c_int = 46;
 const INVALID_CONTEXT: c_int = 201;
 const NOT_READY: c_int = 600;
 const NOT_SUPPORTED: c_int = 801;
-const HOST_MEMORY: c_uint = 1;
-const DEVICE_MEMORY: c_uint = 2;
 
 /// The device whose context was retained last.
 static DEVICE: AtomicI32 = AtomicI32::new(0);
@@ -327,17 +323,6 @@ unsafe extern "C" fn cuEventElapsedTime_v2(milliseconds: *mut f32, start: *mut c
         unsafe { *milliseconds = (1e3 * seconds) as f32 };
         SUCCESS
     })
-}
-
-/// Reports all memory as the device's, except for pinned memory.
-#[unsafe(no_mangle)]
-unsafe extern "C" fn cuPointerGetAttribute(data: *mut c_void, attribute: c_int, address: u64) -> c_int {
-    if attribute != 2 {
-        return INVALID_VALUE;
-    }
-    // SAFETY: the pointer is the caller's; for this attribute it points to an unsigned integer.
-    unsafe { *data.cast::<c_uint>() = if is_pinned(address as usize) { HOST_MEMORY } else { DEVICE_MEMORY } };
-    SUCCESS
 }
 
 /// The device runs no kernels.

@@ -4,9 +4,19 @@
 use std::collections::{BTreeMap, HashSet};
 use std::io::{self, ErrorKind};
 
-use crate::memory::PowerLoss;
-
 pub(crate) const ROOT: usize = 0;
+
+/// The part of the unsynced data that survives a power cut.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PowerLoss {
+    /// Nothing survives: entries and content are as they were last synced.
+    Lost,
+    /// All entries survive, with the second half of unsynced content zeroed, as with a journal that is ahead of the
+    /// data.
+    Kept,
+    /// Either of these, chosen by this seed for each folder and file.
+    Mixed(u64),
+}
 
 /// All inodes. An inode without a name is kept, since a file may be open.
 #[derive(Clone, Debug)]

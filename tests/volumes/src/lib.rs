@@ -9,7 +9,8 @@ mod nfs_client;
 mod one_fault;
 
 pub use faulty::{FaultInjector, FaultyVolume, VolumeCall, VolumeFault};
-pub use memory::{MemoryVolume, PowerLoss};
+pub use inodes::PowerLoss;
+pub use memory::MemoryVolume;
 pub use one_fault::{Crashed, OneFault};
 
 /// No such file or directory.

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use stagecoach_checkpoint::{DirEntry, FileReader, FileWriter, Volume};
 
-use crate::inodes::{InodeTable, ROOT};
+use crate::inodes::{InodeTable, PowerLoss, ROOT};
 use crate::nfs_client::LookupCache;
 
 /// A volume in memory. Clones share its content. Open files survive renames and removals, as on Unix.
@@ -16,18 +16,6 @@ pub struct MemoryVolume {
     table: Arc<Mutex<InodeTable>>,
     /// The names that the client of a network file system caches; `None` without such a client.
     cache: Option<Arc<Mutex<LookupCache>>>,
-}
-
-/// The part of the unsynced data that survives a power cut.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum PowerLoss {
-    /// Nothing survives: entries and content are as they were last synced.
-    Lost,
-    /// All entries survive, with the second half of unsynced content zeroed, as with a journal that is ahead of the
-    /// data.
-    Kept,
-    /// Either of these, chosen by this seed for each folder and file.
-    Mixed(u64),
 }
 
 impl MemoryVolume {

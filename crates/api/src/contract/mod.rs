@@ -5,18 +5,17 @@
 mod environment;
 mod exit;
 mod labels;
-mod mesh;
 mod node_affinity;
 mod notes;
 mod status;
 mod termination;
 
+pub use crate::mesh::Mesh;
 pub use environment::{ContractError, StageEnv, env};
 pub use exit::ExitCode;
 pub use labels::{
     ATTEMPT_LABEL, INCARNATION_LABEL, JOB_LABEL, JOB_UID_LABEL, RANK_LABEL, REPLICA_LABEL, SPARE_LABEL, STAGE_LABEL,
 };
-pub use mesh::Mesh;
 pub use node_affinity::keep_off_nodes;
 pub use notes::{PAGE_NOTE, SPARE_TOOK_PLACE, takeover_note, taker};
 pub use status::{AuditStatus, GroupStatus, LostStage, StagePhase, StageStatus, StatusQuery, SuspectedStage};

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::contract::Mesh;
+use crate::mesh::Mesh;
 
 use super::{
     AuditSpec, CheckpointSpec, DataSpec, MemoryCheckpointSpec, ModelSpec, NetworkPolicySpec, PipelineJobStatus,

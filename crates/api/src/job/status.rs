@@ -5,7 +5,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::Value;
 
-use crate::contract::Mesh;
+use crate::mesh::Mesh;
 
 use super::number::{count, optional_count};
 use super::{Condition, FloatString};

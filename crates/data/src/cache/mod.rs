@@ -117,7 +117,7 @@ fn prepare_in_parts(
     // the cache of an older version does not record them
     let special_tokens = match &tokenizer {
         ResolvedTokenizer::File { tokenizer, .. } => tokenizer.special_tokens().clone(),
-        ResolvedTokenizer::Train { .. } => Tokenizer::of(config, &prepared)?.special_tokens().clone(),
+        ResolvedTokenizer::Train { .. } => prepared.tokenizer(config)?.special_tokens().clone(),
     };
     let prepared = PreparedCorpus { special_tokens, ..prepared };
     Dataset::open(config, &prepared)?; // reports a corpus that is too short before the stages start

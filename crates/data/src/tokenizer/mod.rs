@@ -13,11 +13,9 @@ use aho_corasick::{AhoCorasick, MatchKind};
 use serde_json::{Value, json};
 
 use crate::catch_panic::catch_panic;
-use crate::config::{DataConfig, TokenizerSource};
 use crate::corpus::Split;
 use crate::error::DataError;
 use crate::findings::Findings;
-use crate::prepared::PreparedCorpus;
 #[cfg(test)]
 pub(crate) use definition::LLAMA_3_PATTERN;
 pub(crate) use special_tokens::SPECIAL_TOKENS;
@@ -64,23 +62,6 @@ impl Tokenizer {
     /// Like [`load`](Self::load).
     pub fn load_parsing(path: &Path) -> Result<Tokenizer, DataError> {
         Tokenizer::read(path, true).map(|(tokenizer, _)| tokenizer)
-    }
-
-    /// The tokenizer of a prepared corpus.
-    ///
-    /// # Errors
-    /// Fails if the tokenizer's file can't be read any more, or is not the file that the corpus was tokenised with.
-    pub(crate) fn of(config: &DataConfig, prepared: &PreparedCorpus) -> Result<Tokenizer, DataError> {
-        let path = match &config.tokenizer {
-            TokenizerSource::File { path } => config.volume_root.join(path),
-            TokenizerSource::Train { .. } => prepared.tokenizer_file(config),
-        };
-        let (tokenizer, _) = Tokenizer::read(&path, config.parse_special_tokens)?;
-        if tokenizer.hash != prepared.tokenizer_hash {
-            let problem = "it is another than the one that the corpus was tokenised with: put that one back".into();
-            return Err(DataError::Tokenizer { path, problem });
-        }
-        Ok(tokenizer)
     }
 
     /// The tokenizer, and the bytes of its file. `parse`: special tokens in a text are encoded as tokens.

@@ -5,6 +5,7 @@ use std::time::Duration;
 use stagecoach_api::contract::Mesh;
 
 use crate::names::numbers;
+use crate::wire::disconnect::format_seconds;
 
 /// The activity of one stage, and its duration.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -84,12 +85,6 @@ fn follow(stages: &[StageActivity], start: usize) -> Chain {
 /// The rank that `rank` waits for; `None` if it does not wait, or if there is no such rank.
 fn waited_for_rank(stages: &[StageActivity], rank: usize) -> Option<usize> {
     stages[rank].waits_for.filter(|&next| next < stages.len())
-}
-
-/// Formats a duration in seconds with the unit: `0.4 s`, `41 s`.
-pub(crate) fn format_seconds(duration: Duration) -> String {
-    let seconds = duration.as_secs_f64();
-    if seconds < 9.95 { format!("{seconds:.1} s") } else { format!("{seconds:.0} s") }
 }
 
 #[cfg(test)]

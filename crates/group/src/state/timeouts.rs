@@ -3,8 +3,9 @@
 
 use std::time::{Duration, Instant};
 
-use crate::state::hang::{StageActivity, find_hang, format_seconds};
+use crate::state::hang::{StageActivity, find_hang};
 use crate::state::{GroupPhase, GroupState, MemberSlot};
+use crate::wire::disconnect::format_seconds;
 use crate::wire::messages::CoordinatorMessage;
 
 impl GroupState {

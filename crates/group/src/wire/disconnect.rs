@@ -4,7 +4,6 @@ use std::io;
 use std::time::Duration;
 
 use crate::GroupFailure;
-use crate::state::hang::format_seconds;
 use crate::wire::frame;
 
 /// The end of a control connection.
@@ -52,4 +51,10 @@ impl Disconnect {
         };
         GroupFailure { root_cause_rank: Some(rank), rank: 0, message, has_ended }
     }
+}
+
+/// Formats a duration in seconds with the unit: `0.4 s`, `41 s`.
+pub(crate) fn format_seconds(duration: Duration) -> String {
+    let seconds = duration.as_secs_f64();
+    if seconds < 9.95 { format!("{seconds:.1} s") } else { format!("{seconds:.0} s") }
 }

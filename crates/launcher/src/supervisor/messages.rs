@@ -2,8 +2,9 @@
 
 use stagecoach_lifecycle::{InstanceId, LostInstance, UnixMillis};
 
+use super::Supervisor;
 use super::recovery::LastStart;
-use super::{Supervisor, SupervisorMessage};
+use crate::supervisor_message::SupervisorMessage;
 use stagecoach_telemetry::TrainingEvent;
 
 impl Supervisor<'_> {

@@ -14,7 +14,6 @@ use std::path::Path;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::Duration;
 
-use rustix::process::Pid;
 use stagecoach_api::PipelineJob;
 use stagecoach_api::contract::ExitCode;
 use stagecoach_lifecycle::{
@@ -25,10 +24,11 @@ use stagecoach_lifecycle::{
 use super::stage_processes::StageProcesses;
 use super::{LaunchError, LauncherState, StageExecutable, report};
 use crate::folder::JobFolder;
+use crate::supervisor_message::SupervisorMessage;
 use clock::Clock;
 use recovery::LastStart;
 use signals::forward_signals;
-use stagecoach_telemetry::{ProgressDisplay, RunSummary, TrainingEvent};
+use stagecoach_telemetry::{ProgressDisplay, RunSummary};
 
 /// A run's job, folders and executable.
 #[derive(Clone, Copy, Debug)]
@@ -56,17 +56,6 @@ pub enum RunOutcome {
     Killed,
     /// The job failed; the root cause's exit code.
     Failed(i32),
-}
-
-/// A message to the loop.
-#[derive(Debug)]
-pub(super) enum SupervisorMessage {
-    /// Stage 0 emitted an event.
-    Event { attempt: u64, event: Box<TrainingEvent> },
-    /// A process has exited; it is not reaped yet, so that its id is not reused.
-    Exited { pid: Pid },
-    /// The launcher received a signal to stop.
-    StopRequested,
 }
 
 /// Runs a job until it completes, fails, or is stopped by SIGINT, SIGTERM or SIGHUP; a second signal kills the stages.

@@ -9,7 +9,7 @@ use signal_hook::iterator::Signals;
 use signal_hook::low_level::emulate_default_handler;
 
 use super::super::LaunchError;
-use super::SupervisorMessage;
+use crate::supervisor_message::SupervisorMessage;
 
 /// Sends SIGINT, SIGTERM and SIGHUP to the current run. SIGHUP stays ignored if it was ignored at the start, as under
 /// `nohup`. A process may have several consecutive runs: one thread serves all of them.

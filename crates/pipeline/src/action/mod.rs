@@ -3,16 +3,8 @@
 mod text;
 
 use crate::placement::Placement;
+use crate::work_item::WorkItem;
 pub use text::ActionError;
-
-/// One microbatch in one chunk. `chunk` is torch's `stage_index`: a virtual stage, counted over the whole pipeline.
-#[derive(Copy, Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct WorkItem {
-    /// Chunk index, from 0 at the embedding.
-    pub chunk: usize,
-    /// Microbatch index, from 0.
-    pub microbatch: usize,
-}
 
 /// One action of a rank (torch's `_Action`). A rank's actions for one step, in order, are its program.
 ///

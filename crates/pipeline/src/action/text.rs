@@ -1,6 +1,7 @@
 //! The text form of actions, the same as that of torch's `_Action`.
 
-use super::{Action, WorkItem};
+use super::Action;
+use crate::work_item::WorkItem;
 use std::fmt;
 use std::str::FromStr;
 

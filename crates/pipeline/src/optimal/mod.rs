@@ -12,10 +12,11 @@ mod state;
 
 use crate::action::Action;
 use crate::activation_memory;
+use crate::costs::{ChunkCosts, Costs};
 use crate::lower::lower;
 use crate::placement::Placement;
 use crate::schedule::{Schedule, gpipe, interleaved_zero_bubble, one_f_one_b};
-use crate::simulate::{ChunkCosts, Costs, simulate};
+use crate::simulate::simulate;
 use search::Search;
 use state::SearchProblem;
 

@@ -1,7 +1,8 @@
 //! The actions that the ranks have executed, the possible next actions, and a lower bound of the remaining time.
 
-use crate::action::{Action, WorkItem};
-use crate::simulate::ChunkCosts;
+use crate::action::Action;
+use crate::costs::ChunkCosts;
+use crate::work_item::WorkItem;
 
 /// The problem for which a schedule is searched.
 pub(super) struct SearchProblem<'a> {

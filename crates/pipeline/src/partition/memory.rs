@@ -5,8 +5,8 @@ use std::fmt;
 use super::{ModelCost, Partition};
 use crate::action::Action;
 use crate::activation_memory;
+use crate::costs::Costs;
 use crate::schedule::Schedule;
-use crate::simulate::Costs;
 
 /// Bytes that a rank holds independent of its layers.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]

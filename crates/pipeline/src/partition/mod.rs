@@ -3,6 +3,7 @@
 //! normal.
 
 mod balanced;
+mod costs;
 mod interval;
 mod memory;
 
@@ -109,6 +110,12 @@ impl Partition {
     /// The work of one microbatch in `chunk`.
     pub fn work(&self, model: &ModelCost, chunk: usize) -> f64 {
         self.modules_of(model, chunk).map(ModuleCost::work).sum()
+    }
+
+    /// The work of one microbatch in the chunks of each rank.
+    pub fn rank_work(&self, model: &ModelCost, placement: &Placement) -> Vec<f64> {
+        let of_rank = |rank| placement.chunks_of(rank).map(|chunk| self.work(model, chunk)).sum();
+        (0..placement.ranks()).map(of_rank).collect()
     }
 
     /// The peak number of bytes that each rank holds under `schedule`.

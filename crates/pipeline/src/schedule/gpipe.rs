@@ -1,6 +1,7 @@
 use super::Schedule;
-use crate::action::{Action, WorkItem};
+use crate::action::Action;
 use crate::placement::Placement;
+use crate::work_item::WorkItem;
 
 /// All forwards, then all backwards, one chunk per rank (Huang et al. 2019, arXiv:1811.06965; torch's `ScheduleGPipe`).
 /// Every rank holds the activations of all microbatches.

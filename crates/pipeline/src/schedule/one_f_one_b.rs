@@ -1,6 +1,7 @@
 use super::Schedule;
-use crate::action::{Action, WorkItem};
+use crate::action::Action;
 use crate::placement::Placement;
+use crate::work_item::WorkItem;
 
 /// One forward, one backward, one chunk per rank (Narayanan et al. 2021, arXiv:2104.04473; torch's `Schedule1F1B`).
 /// Each rank runs just enough warm-up forwards to be busy when the first gradient arrives, so stage `s` of `p` holds

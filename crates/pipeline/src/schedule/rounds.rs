@@ -3,7 +3,7 @@
 
 use std::ops::Range;
 
-use crate::action::WorkItem;
+use crate::work_item::WorkItem;
 
 /// A rank's work items, in the order of its forwards and in that of its backwards.
 pub(super) struct Rounds {

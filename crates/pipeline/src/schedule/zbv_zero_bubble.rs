@@ -1,6 +1,7 @@
 use super::Schedule;
-use crate::action::{Action, WorkItem};
+use crate::action::Action;
 use crate::placement::Placement;
+use crate::work_item::WorkItem;
 
 /// Two chunks a rank, laid out as a V: a microbatch comes back down the ranks that it went up, and its backward begins
 /// where its forward ends (ZB-V: Qi et al. 2024, arXiv:2401.10241, section 6; torch's `ScheduleZBVZeroBubble`). If F, I

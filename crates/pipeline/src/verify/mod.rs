@@ -14,18 +14,14 @@ mod order;
 mod pairing;
 mod violation;
 
-pub use violation::{ActionLocation, BlockedActions, Violation};
+pub use violation::{BlockedActions, Violation};
 
 pub(crate) use order::{ProgramKind, check_ranks};
 
 use crate::activation_memory::{self, Held};
+use crate::costs::{Costs, SENDS_IN_FLIGHT};
 use crate::discrete_event;
-use crate::program::Programs;
-use crate::simulate::Costs;
-
-/// The number of messages that may wait on a link before a further SEND blocks. Links enforce it, and the verifier
-/// assumes it.
-pub const SENDS_IN_FLIGHT: usize = 2;
+use crate::program::{ActionLocation, Programs};
 
 /// Limits of the executor.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -1,8 +1,10 @@
 //! Checks of one rank's list in isolation.
 
-use super::violation::{ActionLocation, Violation};
-use crate::action::{Action, WorkItem};
+use super::violation::Violation;
+use crate::action::Action;
 use crate::placement::Placement;
+use crate::program::ActionLocation;
+use crate::work_item::WorkItem;
 use rustc_hash::FxHashMap;
 
 /// The kind of list that is checked.

@@ -2,7 +2,8 @@
 //! posted in that order too. A connection for each edge would require less, but NCCL has one communicator for each pair
 //! of ranks.
 
-use super::violation::{ActionLocation, Violation};
+use super::violation::Violation;
+use crate::program::ActionLocation;
 use std::collections::BTreeMap;
 
 use crate::action::Action;

@@ -1,22 +1,7 @@
-use crate::action::Action;
 use std::fmt;
 
-/// One action of one rank. The position counts from 0 in that rank's list.
-#[derive(Copy, Clone, Debug, PartialEq, Eq)]
-pub struct ActionLocation {
-    /// The rank.
-    pub rank: usize,
-    /// The position in its list.
-    pub position: usize,
-    /// The action there.
-    pub action: Action,
-}
-
-impl fmt::Display for ActionLocation {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} (rank {}, position {})", self.action, self.rank, self.position)
-    }
-}
+use crate::action::Action;
+use crate::program::ActionLocation;
 
 /// The action at which each blocked rank waits.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -41,7 +41,7 @@ fn step(layers: &[usize], speeds: &RankSpeeds) -> Timeline {
 
 fn measured(layers: &[usize], timelines: &[Timeline]) -> Option<RankSpeeds> {
     let partition = Partition { layers: layers.to_vec() };
-    RankSpeeds::measured(timelines, &Placement::linear(layers.len()), &model(), &partition)
+    RankSpeeds::measured(timelines, &partition.rank_work(&model(), &Placement::linear(layers.len())))
 }
 
 #[test]

@@ -3,9 +3,9 @@
 use stagecoach_api::contract::{AuditStatus, LostStage, StagePhase, StageStatus};
 use stagecoach_api::job::{CheckpointStatus, FloatString, ProgressStatus};
 
-use super::super::event_formatter::format_save_failure;
 use super::super::{StartRecord, StepRecord, TrainingEvent};
 use crate::keep_audit_difference;
+use crate::save_failures::format_save_failure;
 
 /// Updates the status by an event.
 pub(crate) fn record(status: &mut StageStatus, event: &TrainingEvent) {

@@ -12,10 +12,10 @@ use rustix::io::Errno;
 use rustix::net::{RecvFlags, Shutdown, recv, shutdown};
 use tch::Tensor;
 
-use super::super::receiver::ArrivedTensor;
 use super::super::{Interrupt, LinkError, LinkId};
 use super::communicator::{Communicator, CommunicatorEnd};
 use super::turn::{Signal, SlotGuard, TransferSlot, read_signal, write_signal};
+use crate::arrivals::ArrivedTensor;
 use stagecoach_kernels::device::{CudaContext, CudaError, CudaEvent, CudaStream, Timestamp};
 
 /// The shortest and the longest interval between polls of an event. A poll comes after a sixteenth of the time waited so

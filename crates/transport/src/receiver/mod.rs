@@ -1,6 +1,5 @@
 //! The receiving end of a link: posted receives, which are filled in order.
 
-mod arrivals;
 mod nccl;
 mod stream;
 
@@ -9,7 +8,6 @@ use std::sync::Arc;
 
 use tch::{Device, Kind, Tensor};
 
-pub(super) use arrivals::ArrivedTensor;
 use nccl::NcclReceiver;
 use stream::StreamReceiver;
 

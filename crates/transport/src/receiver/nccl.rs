@@ -7,7 +7,7 @@ use tch::{Device, Tensor, no_grad};
 
 use super::super::nccl::{Channel, Message};
 use super::super::{LinkError, LinkId};
-use super::arrivals::{Arrivals, ArrivedTensor};
+use crate::arrivals::{Arrivals, ArrivedTensor};
 use stagecoach_kernels::device::Timestamp;
 
 /// Receives posted to NCCL, which fills memory of the GPU.

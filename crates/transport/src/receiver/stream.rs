@@ -12,7 +12,7 @@ use super::super::header::{HEADER_BYTES, Header, parts};
 use super::super::pinned_buffer::PinnedBuffer;
 use super::super::stream::LinkStream;
 use super::super::{LinkError, LinkId};
-use super::arrivals::{Arrivals, ArrivedTensor};
+use crate::arrivals::{Arrivals, ArrivedTensor};
 use stagecoach_kernels::bytes_of;
 use stagecoach_kernels::device::{CudaContext, CudaError, CudaEvent, Timestamp};
 

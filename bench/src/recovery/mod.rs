@@ -1,5 +1,7 @@
 //! Recovery: from the kill of a stage to the first step of the next attempt.
 
+mod slow_volume;
+
 use std::path::Path;
 use std::time::Instant;
 
@@ -7,7 +9,6 @@ use serde_json::{Value, json};
 use stagecoach_tests::{Launched, signal, until};
 
 use crate::job::{BenchJob, Model};
-use crate::slow_volume;
 use crate::stats::{line, median, worst};
 
 const KILLS: usize = 20;

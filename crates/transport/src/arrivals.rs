@@ -4,15 +4,16 @@ use std::sync::mpsc;
 
 use tch::Tensor;
 
-use super::super::{LinkError, LinkId};
 use stagecoach_kernels::device::Timestamp;
+
+use crate::{LinkError, LinkId};
 
 /// A posted tensor, and the time at which it was filled: for a GPU possibly an event that is not complete yet.
 #[derive(Debug)]
-pub(in super::super) struct ArrivedTensor {
-    pub(in super::super) microbatch: usize,
-    pub(in super::super) tensor: Tensor,
-    pub(in super::super) at: Timestamp,
+pub(crate) struct ArrivedTensor {
+    pub(crate) microbatch: usize,
+    pub(crate) tensor: Tensor,
+    pub(crate) at: Timestamp,
 }
 
 impl ArrivedTensor {
@@ -27,7 +28,7 @@ impl ArrivedTensor {
 
 /// Arrivals, by microbatch.
 #[derive(Debug)]
-pub(super) struct Arrivals {
+pub(crate) struct Arrivals {
     arrived: mpsc::Receiver<Result<ArrivedTensor, LinkError>>,
     /// Tensors that arrived before they were requested.
     early: Vec<ArrivedTensor>,

@@ -7,8 +7,8 @@ use serde_json::{Value, json};
 use stagecoach_tests::faulty::{FAULT_VARIABLE, RECORDS_VARIABLE, tensor_bytes_read};
 use stagecoach_tests::{stagecoach, until};
 
+use super::{end, kill_to_first_step};
 use crate::job::{BenchJob, Model};
-use crate::recovery::{end, kill_to_first_step};
 use crate::stats::line;
 
 /// The largest number of bytes that all stages together read per second.

@@ -1,0 +1,15 @@
+//! What wakes the loop of the supervisor.
+
+use rustix::process::Pid;
+use stagecoach_telemetry::TrainingEvent;
+
+/// A message to the loop.
+#[derive(Debug)]
+pub(crate) enum SupervisorMessage {
+    /// Stage 0 emitted an event.
+    Event { attempt: u64, event: Box<TrainingEvent> },
+    /// A process has exited; it is not reaped yet, so that its id is not reused.
+    Exited { pid: Pid },
+    /// The launcher received a signal to stop.
+    StopRequested,
+}

@@ -15,7 +15,7 @@ use stagecoach_api::job::{Condition, JobPhase, condition_reason, condition_type}
 use stagecoach_api::{PipelineJob, StoredSpec};
 
 use crate::build::{self, JobReference};
-use crate::job::{self, RawPipelineJob};
+use crate::job::{self, FolderTaken, RawPipelineJob};
 use crate::sync::lock;
 
 /// The time for which the pods of a job that has left a folder keep other jobs out of it. On a dead node, such pods may
@@ -54,15 +54,6 @@ struct State {
     of_job: HashMap<String, (i64, Folder)>,
     /// The UIDs of the jobs in the list that is in progress, by watched namespace; `""` stands for all namespaces.
     listing: HashMap<String, HashSet<String>>,
-}
-
-/// The reason why a job waits for its folder.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct FolderTaken {
-    /// A sentence that names the other job.
-    pub message: String,
-    /// Whether the other job has left the folder, and only its pods are still there.
-    pub is_leaving: bool,
 }
 
 impl Folders {

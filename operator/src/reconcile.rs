@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use kube::runtime::controller::Action;
 use kube::{Resource, ResourceExt};
+use stagecoach_api::PipelineJobStatus;
 use stagecoach_lifecycle::{AttemptAction, AttemptPhase, Decision, UnixMillis, decide};
 
 use crate::apply::{ApplyContext, ApplyError, Repair, apply, delete_lingering_pods, repair, repairs};
@@ -90,7 +91,7 @@ async fn reconcile_valid_job(
         since_last_write: context.write_cache.age(&job.reference.uid),
     };
     let StatusUpdate { status, write_after } = status::next_status(&inputs);
-    let apply_context = ApplyContext::new(context, clients, &job, &pods, &decision, &status);
+    let apply_context = apply_context(context, clients, &job, &pods, &decision, &status);
     let mut repairs = repairs(&apply_context, &decision.state);
     context.with_cache(&job.reference.uid, |cache| cache.repairs.remove_waiting(&mut repairs, pods.observed_at));
     let writes_objects = has_actions(&decision) || !repairs.is_empty();
@@ -168,6 +169,29 @@ fn contested_objects(job: &ParsedJob, now: UnixMillis, context: &Context) -> Vec
         cache.repairs.forget_quiet(now);
         cache.repairs.contested().cloned().collect()
     })
+}
+
+/// The inputs for the pods and objects of `job`, according to `decision` and the new `status`.
+fn apply_context<'a>(
+    context: &'a Context,
+    clients: &'a Clients,
+    job: &'a ParsedJob,
+    pods: &'a ObservedPods,
+    decision: &'a Decision,
+    status: &'a PipelineJobStatus,
+) -> ApplyContext<'a> {
+    ApplyContext {
+        job,
+        pods,
+        clients,
+        pod_group_discovery: &context.pod_group_discovery,
+        owned_objects: &context.owned_objects,
+        log_tails: &context.log_tails,
+        peers: context.config.peers(),
+        default_image: &context.config.trainer_image,
+        kept_image: status.attempt.as_ref().and_then(|attempt| attempt.image.as_deref()),
+        excluded_nodes: &decision.state.excluded_nodes,
+    }
 }
 
 /// Caches the completed repairs. Returns when to reconcile again because of repairs.

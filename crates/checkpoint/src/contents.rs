@@ -2,9 +2,9 @@
 
 use std::io::ErrorKind;
 
-use crate::error::{CheckpointError, volume_io};
+use crate::error::CheckpointError;
 use crate::paths::{self, CHECKPOINTS_DIR, DAMAGED_DIR, FENCES_DIR, MANIFEST_FILE};
-use crate::volume::{DirEntry, Volume, remove_tree};
+use crate::volume::{DirEntry, Volume, remove_tree, volume_io};
 
 /// The folders that groups have made in a job's folder.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -1,8 +1,8 @@
 //! The folder `damaged/`, and the names of checkpoints on their way there.
 
-use crate::error::{CheckpointError, volume_io};
+use crate::error::CheckpointError;
 use crate::paths::{self, DAMAGED_DIR};
-use crate::volume::{Volume, ensure_dir, rename_idempotent, sync_dir, target_exists};
+use crate::volume::{Volume, ensure_dir, rename_idempotent, sync_dir, target_exists, volume_io};
 
 /// Moves the damaged checkpoint `from` into `damaged/` under a free name. Returns the new path.
 pub(crate) fn move_to_damaged(volume: &dyn Volume, from: &str, step: u64) -> Result<String, CheckpointError> {

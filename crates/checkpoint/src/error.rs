@@ -5,9 +5,8 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use crate::fence::FenceOwner;
+use crate::fence_owner::FenceOwner;
 use crate::identity::Difference;
-use crate::volume::Volume;
 
 /// Why a checkpoint could not be written or read.
 #[derive(Debug, thiserror::Error)]
@@ -145,16 +144,6 @@ impl fmt::Display for Warning {
 /// Context for `map_err`: the operation and its path.
 pub(crate) fn io(operation: &'static str, path: &Path) -> impl FnOnce(std::io::Error) -> CheckpointError {
     move |source| CheckpointError::Io { operation, path: path.to_owned(), source }
-}
-
-/// Like [`io`], for a path on a volume.
-pub(crate) fn volume_io(
-    volume: &dyn Volume,
-    operation: &'static str,
-    path: &str,
-) -> impl FnOnce(std::io::Error) -> CheckpointError + use<> {
-    let path = volume.display(path);
-    move |source| CheckpointError::Io { operation, path, source }
 }
 
 /// The consequence for a group that is fenced off.

@@ -3,10 +3,10 @@
 use std::collections::HashSet;
 use std::io::ErrorKind;
 
-use crate::error::{CheckpointError, Damage, Warning, volume_io};
+use crate::error::{CheckpointError, Damage, Warning};
 use crate::paths::{self, CHECKPOINTS_DIR};
 use crate::reader::{CheckpointReader, open_files};
-use crate::volume::Volume;
+use crate::volume::{Volume, volume_io};
 
 /// The entries of `checkpoints/`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -33,7 +33,7 @@ pub enum VerifyLevel {
 pub struct NewestCheckpoint {
     /// `None` if there is no checkpoint at all.
     pub checkpoint: Option<CheckpointReader>,
-    /// The damage of newer checkpoints, for [`crate::set_aside`].
+    /// The damage of newer checkpoints, for [`crate::quarantine`].
     pub damage: Vec<Damage>,
     /// Entries that do not belong to this crate. They are left alone.
     pub foreign: Vec<Warning>,

@@ -2,11 +2,11 @@
 
 use std::io::ErrorKind;
 
-use crate::error::{CheckpointError, volume_io};
+use crate::error::CheckpointError;
 use crate::fence::Fence;
 use crate::load::list;
 use crate::paths::{self, CHECKPOINTS_DIR};
-use crate::volume::{Volume, remove_tree, rename_idempotent, sync_dir};
+use crate::volume::{Volume, remove_tree, rename_idempotent, sync_dir, volume_io};
 
 /// The rule that decides which checkpoints are kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

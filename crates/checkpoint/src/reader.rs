@@ -3,10 +3,10 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::io::{self, ErrorKind};
 
-use crate::error::{CheckpointError, Damage, io, volume_io};
+use crate::error::{CheckpointError, Damage, io};
 use crate::manifest::{FileEntry, Manifest, TensorEntry};
 use crate::paths::{self, MANIFEST_FILE};
-use crate::volume::{FileReader, Volume, read_file};
+use crate::volume::{FileReader, Volume, read_file, volume_io};
 
 /// Bytes per read while hashing a file.
 const READ_CHUNK_BYTES: usize = 1 << 20;

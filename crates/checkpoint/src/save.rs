@@ -13,13 +13,13 @@ use ::safetensors::View;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::error::{CheckpointError, volume_io};
+use crate::error::CheckpointError;
 use crate::fence::Fence;
 use crate::identity::differences;
 use crate::manifest::{CheckpointMetadata, FORMAT_VERSION, FileEntry, Manifest};
 use crate::paths::{self, CHECKPOINTS_DIR, MANIFEST_FILE, WEIGHTS_INDEX_FILE};
 use crate::safetensors::{CancelCheck, WrittenShard, write_file, write_shard_cancellable};
-use crate::volume::{Volume, make_dir_idempotent, read_file, sync_dir, target_exists};
+use crate::volume::{Volume, make_dir_idempotent, read_file, sync_dir, target_exists, volume_io};
 
 /// A checkpoint that is being written; the same on every stage.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -3,11 +3,11 @@
 
 use std::io::ErrorKind;
 
-use crate::error::{CheckpointError, volume_io};
+use crate::error::CheckpointError;
 use crate::manifest::FileEntry;
 use crate::paths;
 use crate::reader::{hash_file, open_file, read_manifest};
-use crate::volume::Volume;
+use crate::volume::{Volume, volume_io};
 
 /// A progress event of [`verify`].
 #[derive(Clone, Debug, PartialEq, Eq)]

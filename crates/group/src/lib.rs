@@ -31,7 +31,7 @@ pub use failure::GroupFailure;
 pub use hello::{GroupTimeouts, Hello, Roster};
 pub use member::Member;
 pub use member::join::answers;
-pub use member::stand_by::{StandByEnd, stand_by};
+pub use member::wait_as_spare::{SpareOutcome, wait_as_spare};
 pub use rendezvous::{NotFound, Rendezvous};
 pub use shortage::local_shortage;
 pub use state::admission::{FieldMismatch, Refusal};

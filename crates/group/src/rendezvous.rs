@@ -29,7 +29,7 @@ impl Rendezvous {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NotFound {
     /// The group may still appear. The text is the reason why it is not there yet.
-    Yet(String),
+    NotReady(String),
     /// A newer group has begun. The text names it.
     Superseded(String),
     /// The holder of this group's fence has ended: it did not publish its address for a long time. This stage leads

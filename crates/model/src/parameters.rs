@@ -194,6 +194,11 @@ impl Parameters {
         self.0.len()
     }
 
+    /// Whether there are no parameters.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
     /// Zeroes every gradient accumulator.
     pub fn zero_grad(&self) {
         for parameter in &self.0 {

@@ -54,7 +54,8 @@ pub enum TrainingEvent {
         spare: u32,
     },
     /// A spare replaces a stage whose process has ended.
-    TookPlace {
+    #[serde(rename = "tookPlace")]
+    Promoted {
         /// The spare's number.
         spare: u32,
         /// The stage that it replaces.

@@ -47,7 +47,7 @@ impl EventFormatter {
             TrainingEvent::AuditDiffers(difference) => Some(format!("audit  {}", difference.message)),
             TrainingEvent::StageLost { message, .. } => Some(format!("lost   {}", message.replace('\n', " "))),
             TrainingEvent::StandingBy { spare } => Some(format!("spare  spare {spare} stands by")),
-            TrainingEvent::TookPlace { spare, stage, .. } => {
+            TrainingEvent::Promoted { spare, stage, .. } => {
                 Some(format!("spare  spare {spare} takes the place of stage {stage}"))
             }
             TrainingEvent::Note { message } => Some(format!("note   {}", message.replace('\n', " "))),

@@ -108,7 +108,7 @@ impl ProgressDisplay {
             TrainingEvent::AuditDiffers(difference) => self.print_line(&difference.message),
             TrainingEvent::Note { message } => self.print_line(message),
             // the launcher prints its reaction
-            TrainingEvent::StageLost { .. } | TrainingEvent::StandingBy { .. } | TrainingEvent::TookPlace { .. } => {}
+            TrainingEvent::StageLost { .. } | TrainingEvent::StandingBy { .. } | TrainingEvent::Promoted { .. } => {}
             TrainingEvent::Finished(_) => self.clear(),
         }
     }

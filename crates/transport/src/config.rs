@@ -117,7 +117,7 @@ fn ring_size(link: LinkId, boundary_bytes: usize, tied_bytes: usize) -> usize {
     let bytes = match link.payload {
         LinkPayload::Tied => tied_bytes.min(parts_bytes),
         LinkPayload::Forward { .. } | LinkPayload::Backward { .. } => boundary_bytes * PAYLOADS_IN_RING,
-        LinkPayload::Replicas | LinkPayload::StateCopy | LinkPayload::HeldCopy | LinkPayload::Audit => parts_bytes,
+        LinkPayload::Replicas | LinkPayload::PeerCopy | LinkPayload::HeldCopy | LinkPayload::Audit => parts_bytes,
     };
     bytes.next_multiple_of(4096)
 }
@@ -135,7 +135,7 @@ pub fn held_bytes(link: LinkId, transport: Transport, boundary_bytes: u64, tied_
     match link.payload {
         LinkPayload::Tied
         | LinkPayload::Replicas
-        | LinkPayload::StateCopy
+        | LinkPayload::PeerCopy
         | LinkPayload::HeldCopy
         | LinkPayload::Audit => ring,
         LinkPayload::Forward { .. } | LinkPayload::Backward { .. } => ring + boundary_bytes,

@@ -23,7 +23,7 @@ mod stream;
 pub use config::LinksConfig;
 pub use config::held_bytes;
 pub use interrupt::Interrupt;
-pub use link_id::{CopyRing, LinkId, LinkPayload, link_ids, replicated_link_ids};
+pub use link_id::{LinkId, LinkPayload, PeerRing, link_ids, replicated_link_ids};
 pub use open::{Links, open_links};
 pub use receiver::Receiver;
 pub use sender::Sender;

@@ -23,7 +23,7 @@ pub enum LinkPayload {
     /// Between replicas of a stage: sums of gradients to the owner of a parameter, and new weights from the owner.
     Replicas,
     /// Copies of the sender's state, which the receiver holds.
-    StateCopy,
+    PeerCopy,
     /// The sender's copy of the receiver's state, returned to the receiver.
     HeldCopy,
     /// The inputs of the sender's work that the receiver recomputes to audit it.
@@ -37,7 +37,7 @@ impl LinkPayload {
             LinkPayload::Forward { .. } | LinkPayload::Backward { .. } | LinkPayload::Tied | LinkPayload::Replicas => {
                 true
             }
-            LinkPayload::StateCopy | LinkPayload::HeldCopy | LinkPayload::Audit => false,
+            LinkPayload::PeerCopy | LinkPayload::HeldCopy | LinkPayload::Audit => false,
         }
     }
 
@@ -47,7 +47,7 @@ impl LinkPayload {
             LinkPayload::Forward { .. } | LinkPayload::Backward { .. } => None,
             LinkPayload::Tied
             | LinkPayload::Replicas
-            | LinkPayload::StateCopy
+            | LinkPayload::PeerCopy
             | LinkPayload::HeldCopy
             | LinkPayload::Audit => Some(STATE_PART_ELEMENTS),
         }
@@ -81,12 +81,12 @@ impl LinkId {
     }
 
     /// The link on which a rank sends copies of its state to their holder.
-    pub fn state_copy(rank: usize, ring: CopyRing) -> LinkId {
-        LinkId { from: rank, to: ring.holder(rank), payload: LinkPayload::StateCopy }
+    pub fn state_copy(rank: usize, ring: PeerRing) -> LinkId {
+        LinkId { from: rank, to: ring.holder(rank), payload: LinkPayload::PeerCopy }
     }
 
     /// The link on which the copy of the state of `rank` returns to it.
-    pub fn held_copy(rank: usize, ring: CopyRing) -> LinkId {
+    pub fn held_copy(rank: usize, ring: PeerRing) -> LinkId {
         LinkId { from: ring.holder(rank), to: rank, payload: LinkPayload::HeldCopy }
     }
 
@@ -124,7 +124,7 @@ impl fmt::Display for LinkId {
             }
             LinkPayload::Tied => write!(f, "the tied embedding's gradient from stage {from} to stage {to}"),
             LinkPayload::Replicas => write!(f, "gradients and weights from stage {from} to stage {to}"),
-            LinkPayload::StateCopy => write!(f, "copies of the state of stage {from} for stage {to}"),
+            LinkPayload::PeerCopy => write!(f, "copies of the state of stage {from} for stage {to}"),
             LinkPayload::HeldCopy => write!(f, "the copy that stage {from} holds of the state of stage {to}"),
             LinkPayload::Audit => write!(f, "the work of stage {from} that stage {to} audits"),
         }
@@ -162,14 +162,14 @@ pub fn replicated_link_ids(placement: &Placement, tied: bool, replicas: usize) -
 /// Assigns the holder of each rank's state copies: the same stage of the next replica, so that a whole replica may be
 /// lost. With a single replica, the next stage is the holder. The first holds the copies of the last.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct CopyRing {
+pub struct PeerRing {
     /// Stages of a replica.
     pub stages: usize,
     /// Replicas.
     pub replicas: usize,
 }
 
-impl CopyRing {
+impl PeerRing {
     /// The number of ranks.
     pub fn ranks(self) -> usize {
         self.stages * self.replicas

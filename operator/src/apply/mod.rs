@@ -9,16 +9,14 @@ use std::collections::BTreeSet;
 
 use futures::future::try_join_all;
 use kube::api::{DeleteParams, Preconditions};
-use stagecoach_api::PipelineJobStatus;
 use stagecoach_api::job::condition_reason;
-use stagecoach_lifecycle::{AttemptAction, Decision, InstanceId, MIN_GRACE_SECONDS};
+use stagecoach_lifecycle::{AttemptAction, InstanceId, MIN_GRACE_SECONDS};
 
 pub(crate) use pod_group_discovery::PodGroupDiscovery;
 pub(crate) use repair::{Repair, repair, repairs};
 
 use crate::build::{BuildError, PolicyPeers};
 use crate::clients::Clients;
-use crate::context::Context;
 use crate::job::ParsedJob;
 use crate::observe::{BlockingReason, KnownObject, LogTails, ObservedPod, ObservedPods, OwnedObject, OwnedObjects};
 use crate::rejection::CreationResults;
@@ -67,30 +65,7 @@ pub(crate) struct ApplyContext<'a> {
     pub excluded_nodes: &'a BTreeSet<String>,
 }
 
-impl<'a> ApplyContext<'a> {
-    /// The inputs for the pods and objects of `job`, according to `decision` and the new `status`.
-    pub(crate) fn new(
-        context: &'a Context,
-        clients: &'a Clients,
-        job: &'a ParsedJob,
-        pods: &'a ObservedPods,
-        decision: &'a Decision,
-        status: &'a PipelineJobStatus,
-    ) -> ApplyContext<'a> {
-        ApplyContext {
-            job,
-            pods,
-            clients,
-            pod_group_discovery: &context.pod_group_discovery,
-            owned_objects: &context.owned_objects,
-            log_tails: &context.log_tails,
-            peers: context.config.peers(),
-            default_image: &context.config.trainer_image,
-            kept_image: status.attempt.as_ref().and_then(|attempt| attempt.image.as_deref()),
-            excluded_nodes: &decision.state.excluded_nodes,
-        }
-    }
-
+impl ApplyContext<'_> {
     /// The known state of an object that the API server returned.
     fn known(&self, stored: &impl OwnedObject) -> KnownObject {
         KnownObject::new(stored, self.clients.field_manager())

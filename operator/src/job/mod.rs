@@ -13,7 +13,6 @@ use stagecoach_lifecycle::{AttemptPhase, Desired, JobState};
 pub(crate) use raw::RawPipelineJob;
 
 use crate::build::{self, JobReference};
-use crate::folders::FolderTaken;
 
 /// The default of `spec.managedBy`.
 pub(crate) const MANAGER: &str = "stagecoach.dev/operator";
@@ -37,6 +36,15 @@ pub(crate) struct ParsedJob {
     pub runs: bool,
     /// Hash of the fields of the spec whose change starts a new attempt.
     revision: u64,
+}
+
+/// The reason why a job waits for its folder.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct FolderTaken {
+    /// A sentence that names the other job.
+    pub message: String,
+    /// Whether the other job has left the folder, and only its pods are still there.
+    pub is_leaving: bool,
 }
 
 /// The reason why a job can't be reconciled.

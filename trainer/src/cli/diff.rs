@@ -10,7 +10,7 @@ use super::output::print_line;
 use super::replay::differs;
 use crate::replay::{
     Difference, ReplayConfig, Replayed, RunRecord, compare_steps, compare_tensors, environment_differences,
-    first_parted, first_parted_tensor, replay, stage_of,
+    first_divergence, first_divergent_tensor, replay, stage_of,
 };
 use stagecoach_telemetry::ProgressDisplay;
 
@@ -47,7 +47,7 @@ impl DiffCommand {
         let common: Vec<u64> = one.checkpoints.iter().map(|checkpoint| checkpoint.manifest.step).collect();
         let common: Vec<u64> = common.into_iter().filter(|step| other.checkpoint(*step).is_some()).collect();
         let tensors = |step| compare_tensors(&one.checkpoint(step)?.manifest, &other.checkpoint(step)?.manifest);
-        let checkpoint = first_parted(&common, |step| tensors(step).is_none());
+        let checkpoint = first_divergence(&common, |step| tensors(step).is_none());
         let step = match (&line, checkpoint) {
             (None, None) => {
                 print_line(format!("equal: {last} steps and {} checkpoints of both", common.len()));
@@ -63,7 +63,7 @@ impl DiffCommand {
             print_line(format!("the runs part at the checkpoint of step {step}, and their records do not"));
         }
         let [ours, theirs] = [self.train(&one, step)?, self.train(&other, step)?];
-        let parted = first_parted_tensor(&ours.tensors(step)?, &theirs.tensors(step)?);
+        let parted = first_divergent_tensor(&ours.tensors(step)?, &theirs.tensors(step)?);
         let what = match &parted {
             Some(tensor) => {
                 let stage = one.checkpoints.iter().find_map(|checkpoint| stage_of(&checkpoint.manifest, &tensor.name));

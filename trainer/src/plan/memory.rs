@@ -6,7 +6,7 @@ use stagecoach_pipeline::{ModelCost, Partition, Placement, RankCost, ReplicaBloc
 use super::job_config::JobConfig;
 use super::pipeline_layout::PARTS_PER_STAGE;
 use stagecoach_model::{Architecture, ModelPart, ParameterBytes, ParameterCopies, names};
-use stagecoach_transport::{CopyRing, LinkId, held_bytes, link_ids};
+use stagecoach_transport::{LinkId, PeerRing, held_bytes, link_ids};
 
 /// Resident bytes of a stage besides the memory that depends on its model and data, as measured. A process with a
 /// minimal model has 145 MiB. Half of it is pages of the files of libtorch and of this program; the rest is their data,
@@ -57,7 +57,7 @@ pub(super) fn rank_costs(
     if parameter_copies(config).memory_checkpoints {
         // with two replicas each rank has as many links as with more
         let replicas = config.job.spec.data_parallel.min(2) as usize;
-        links.extend(CopyRing { stages: placement.ranks(), replicas }.link_ids());
+        links.extend(PeerRing { stages: placement.ranks(), replicas }.link_ids());
     }
     if config.training.audit.is_some() {
         // one link to the next rank and one from the previous rank, for any number of ranks

@@ -5,16 +5,16 @@
 
 mod chain;
 mod compare;
+mod divergence;
 mod dump;
 mod intervals;
-mod parting;
 mod record;
 mod replayed;
 mod scratch;
 
 pub(crate) use chain::check_chain;
 pub(crate) use compare::{Difference, compare_checkpoints, compare_results, compare_steps, compare_tensors};
+pub(crate) use divergence::{first_divergence, first_divergent_tensor, stage_of};
 pub(crate) use intervals::{Interval, intervals, sample};
-pub(crate) use parting::{first_parted, first_parted_tensor, stage_of};
 pub(crate) use record::{RecordedCheckpoint, RunRecord};
 pub(crate) use replayed::{ReplayConfig, Replayed, environment_differences, replay};

@@ -31,7 +31,7 @@ impl TrainingLoop<'_, '_, '_, '_, '_> {
                 return Err(error);
             }
         }
-        let is_last = verdict.stop || verdict.form_again || begun.step == running.plan.steps;
+        let is_last = verdict.stop || verdict.regroup || begun.step == running.plan.steps;
         let StepAnnouncement { layouts, tokens, .. } = &begun.announced;
         if !is_last {
             let sent = audits.end_step(begun.step, &mut running.stage, layouts, *tokens);

@@ -7,8 +7,8 @@ use stagecoach_api::contract::StageEnv;
 use stagecoach_checkpoint::Volume;
 use stagecoach_group::{Hello, Member};
 
+use super::carry_over::LastSnapshot;
 use super::data_loader::DataLoader;
-use super::kept::HeldSnapshot;
 use super::monitor::StageMonitor;
 use super::replayed::ReplayOptions;
 use super::stale_fences::StaleFenceRemoval;
@@ -52,7 +52,7 @@ pub(super) struct RunningStage<'a> {
     /// Set on the first and the last stage.
     pub(super) data_loader: Option<DataLoader>,
     /// The last copy for a save, while no thread writes from it.
-    pub(super) snapshot: Option<HeldSnapshot>,
+    pub(super) snapshot: Option<LastSnapshot>,
 }
 
 impl StageContext<'_> {

@@ -7,10 +7,10 @@ use stagecoach_api::contract::{FailureKind, StagePhase};
 use stagecoach_group::{Coordinator, GroupError, Member, Roster};
 
 use super::audit::Audits;
+use super::carry_over::{CarryOver, Layout};
 use super::context::{RunningStage, StageContext, emit};
 use super::data_loader::DataLoader;
 use super::join::{Assignment, JoinedGroup, join_group};
-use super::kept::{Kept, Layout};
 use super::memory::MemoryCheckpoints;
 use super::on_failure::FailureHandler;
 use super::setup::GroupSetup;
@@ -29,7 +29,7 @@ const ROOT_CAUSE_TIMEOUT: Duration = Duration::from_secs(4);
 ///
 /// # Errors
 /// An error that ends the stage, or the group: in the latter case [`StageError::is_group_lost`].
-pub(super) fn run_group(context: &StageContext, kept: &mut Kept) -> Result<Option<StageOutcome>, StageError> {
+pub(super) fn run_group(context: &StageContext, kept: &mut CarryOver) -> Result<Option<StageOutcome>, StageError> {
     let monitor = context.monitor;
     monitor.set_forming();
     if monitor.stop_requested_at().is_some() {
@@ -99,7 +99,7 @@ fn load_and_train(
     context: &StageContext,
     member: &Member,
     assignment: Assignment,
-    kept: &mut Kept,
+    kept: &mut CarryOver,
     interrupt: &Interrupt,
 ) -> Result<Option<StageOutcome>, StageError> {
     let StageContext { config, device, monitor, .. } = *context;
@@ -168,9 +168,9 @@ fn train_and_finish(
     memory: Option<&mut MemoryCheckpoints>,
     audits: Option<Audits>,
 ) -> Result<Option<StageOutcome>, StageError> {
-    let (state, forms_again) = training_loop::train(running, architecture, memory, audits)?;
+    let (state, regroups) = training_loop::train(running, architecture, memory, audits)?;
     if state.step < running.plan.steps || state.evaluation_due {
-        return Ok((!forms_again).then_some(StageOutcome::Drained));
+        return Ok((!regroups).then_some(StageOutcome::Drained));
     }
     finish::finish(running, &state)?;
     Ok(Some(StageOutcome::Done))

@@ -7,10 +7,10 @@ use stagecoach_api::contract::{FailureKind, StageEnv};
 use stagecoach_checkpoint::Damage;
 use stagecoach_group::{Coordinator, GroupError, GroupFailure, GroupTimeouts, Hello, Member, Roster};
 
+use super::carry_over::CarryOver;
 use super::context::StageContext;
-use super::kept::Kept;
-use super::lead::{LedGroup, lead, turn};
-use super::rendezvous::Finder;
+use super::lead::{LeaderSession, claim_lead, lead};
+use super::rendezvous::RendezvousWatcher;
 use crate::plan::{JobConfig, Plan, VerifiedPlan};
 use crate::stage_error::StageError;
 use stagecoach_os::hostname;
@@ -54,7 +54,7 @@ pub(super) fn group_timeouts(config: &JobConfig) -> GroupTimeouts {
 /// If no group is released in time, or the group refuses this stage.
 pub(super) fn join_group(
     context: &StageContext,
-    kept: &mut Kept,
+    kept: &mut CarryOver,
     on_failure: impl Fn(GroupFailure) + Send + Sync + 'static,
 ) -> Result<Option<JoinedGroup>, StageError> {
     let StageContext { env, config, device, volume, monitor, .. } = *context;
@@ -64,13 +64,13 @@ pub(super) fn join_group(
     if let (Some(_), Some(timeout)) = (kept.epoch, context.reform_timeout()) {
         timeouts.startup_timeout = timeout;
     }
-    let mut finder = Finder::new(volume, env, kept.epoch, kept.leads_after);
-    let led = match turn(context, kept, &finder, timeouts.startup_timeout)? {
+    let mut finder = RendezvousWatcher::new(volume, env, kept.epoch, kept.leads_after);
+    let led = match claim_lead(context, kept, &finder, timeouts.startup_timeout)? {
         Some(turn) => lead(context, kept, turn, &hello, timeouts)?,
         None => None,
     };
     let (coordinator, own, damage, notes) = match led {
-        Some(LedGroup { coordinator, at, damage, notes }) => (Some(coordinator), Some(at), damage, notes),
+        Some(LeaderSession { coordinator, at, damage, notes }) => (Some(coordinator), Some(at), damage, notes),
         None => {
             kept.fence = None;
             (None, None, Vec::new(), Vec::new())

@@ -10,17 +10,17 @@ use stagecoach_group::{
     Coordinator, GroupError, GroupSecret, GroupTimeouts, Hello, NotFound, Quorum, RETRY_DELAY, Rendezvous,
 };
 
+use super::carry_over::CarryOver;
 use super::context::StageContext;
 use super::join::listen;
-use super::kept::Kept;
 use super::prepare::{PlannedRun, decision_rules, prepare_and_plan};
-use super::rendezvous::{Finder, LastLeader, PUBLISH_TIMEOUT, published_name};
+use super::rendezvous::{LastLeader, PUBLISH_TIMEOUT, RendezvousWatcher, encode_endpoint};
 use super::resume::{acquire_fence, check_folder};
 use super::serve_page;
 use crate::stage_error::StageError;
 
 /// A group that this stage leads, with a released plan.
-pub(super) struct LedGroup {
+pub(super) struct LeaderSession {
     /// The coordinator, which must outlive the members.
     pub(super) coordinator: Coordinator,
     /// The rendezvous of the group.
@@ -33,7 +33,7 @@ pub(super) struct LedGroup {
 
 /// The right to begin the next group, unless another stage takes the fence first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Turn {
+pub(super) struct LeadClaim {
     /// The newest fence that this stage has seen; `None` where no other stage may lead.
     after: Option<u64>,
 }
@@ -41,7 +41,7 @@ pub(super) struct Turn {
 /// A stage's decision about the next group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Decision {
-    Lead(Turn),
+    Lead(LeadClaim),
     Join,
     /// A stage has acquired the fence, and has not published its rank yet.
     Wait,
@@ -54,16 +54,16 @@ enum Decision {
 ///
 /// # Errors
 /// If a newer attempt has begun, or the volume can't be read.
-pub(super) fn turn(
+pub(super) fn claim_lead(
     context: &StageContext,
-    kept: &mut Kept,
-    finder: &Finder,
+    kept: &mut CarryOver,
+    finder: &RendezvousWatcher,
     timeout: Duration,
-) -> Result<Option<Turn>, StageError> {
+) -> Result<Option<LeadClaim>, StageError> {
     let rank = context.env.rank;
     let leaderless = kept.leaderless_group.take();
     if !context.may_lack_replicas() || !rank.is_multiple_of(context.env.mesh.stages) {
-        return Ok((rank == 0).then_some(Turn { after: None }));
+        return Ok((rank == 0).then_some(LeadClaim { after: None }));
     }
     // a member of the last group that did not lead it leaves the decision to others: after a suspension, a replacement
     // may have taken its place
@@ -73,19 +73,19 @@ pub(super) fn turn(
     let began = Instant::now();
     loop {
         match decide(rank, leaderless, finder, began.elapsed()) {
-            Ok(Decision::Lead(turn)) => return Ok(Some(turn)),
+            Ok(Decision::Lead(claim)) => return Ok(Some(claim)),
             Ok(Decision::Join) => return Ok(None),
             Ok(Decision::Wait) => {}
             Err(NotFound::Superseded(newer)) => {
                 return Err(GroupError::Superseded { name: context.env.mesh.name(rank), newer }.into());
             }
-            Err(NotFound::Yet(reason)) if began.elapsed() >= timeout => {
+            Err(NotFound::NotReady(reason)) if began.elapsed() >= timeout => {
                 return Err(StageError::new(
                     FailureKind::Storage,
                     format!("could not find out who leads the group: {reason}"),
                 ));
             }
-            Err(NotFound::Yet(_) | NotFound::Leaderless(_)) => {}
+            Err(NotFound::NotReady(_) | NotFound::Leaderless(_)) => {}
         }
         std::thread::sleep(RETRY_DELAY);
     }
@@ -96,7 +96,12 @@ pub(super) fn turn(
 ///
 /// # Errors
 /// If the last leader is not known.
-fn decide(rank: u32, leaderless: Option<u64>, finder: &Finder, waited: Duration) -> Result<Decision, NotFound> {
+fn decide(
+    rank: u32,
+    leaderless: Option<u64>,
+    finder: &RendezvousWatcher,
+    waited: Duration,
+) -> Result<Decision, NotFound> {
     let last = finder.last_leader()?;
     let decision = decide_after(rank, leaderless, last);
     if decision != Decision::Wait || waited < PUBLISH_TIMEOUT {
@@ -105,12 +110,12 @@ fn decide(rank: u32, leaderless: Option<u64>, finder: &Finder, waited: Duration)
     // a stage that acquires a fence soon publishes that it leads, or has ended; in the latter case the previous leader
     // leads
     let before = finder.leader_before().unwrap_or(0);
-    let turn = Turn { after: last.map(|last| last.epoch) };
-    Ok(if before == rank { Decision::Lead(turn) } else { Decision::Join })
+    let claim = LeadClaim { after: last.map(|last| last.epoch) };
+    Ok(if before == rank { Decision::Lead(claim) } else { Decision::Join })
 }
 
 fn decide_after(rank: u32, leaderless: Option<u64>, last: Option<LastLeader>) -> Decision {
-    let lead_after = |after| Decision::Lead(Turn { after });
+    let lead_after = |after| Decision::Lead(LeadClaim { after });
     match last {
         None if rank == 0 => lead_after(None),
         Some(LastLeader { epoch, .. }) if leaderless == Some(epoch) => lead_after(Some(epoch)),
@@ -126,12 +131,12 @@ fn decide_after(rank: u32, leaderless: Option<u64>, last: Option<LastLeader>) ->
 /// If the group can't be planned, or too few stages join in time.
 pub(super) fn lead(
     context: &StageContext,
-    kept: &mut Kept,
-    turn: Turn,
+    kept: &mut CarryOver,
+    claim: LeadClaim,
     hello: &Hello,
     timeouts: GroupTimeouts,
-) -> Result<Option<LedGroup>, StageError> {
-    match begin(context, kept, turn, hello, timeouts) {
+) -> Result<Option<LeaderSession>, StageError> {
+    match begin(context, kept, claim, hello, timeouts) {
         // the members of this group, if there are any, look for the newer group when they lose this one
         Err(error) if error.is_group_lost && context.may_lack_replicas() => {
             tracing::warn!("{}: another stage leads", error.message);
@@ -143,11 +148,11 @@ pub(super) fn lead(
 
 fn begin(
     context: &StageContext,
-    kept: &mut Kept,
-    turn: Turn,
+    kept: &mut CarryOver,
+    claim: LeadClaim,
     hello: &Hello,
     timeouts: GroupTimeouts,
-) -> Result<LedGroup, StageError> {
+) -> Result<LeaderSession, StageError> {
     let StageContext { env, config, volume, monitor, .. } = *context;
     if !std::mem::replace(&mut kept.serves_page, true) {
         serve_page(context)?;
@@ -155,7 +160,7 @@ fn begin(
     let (control, address) = listen(&env.pod_ip)?;
     let owner = FenceOwner::new(&env.job, &env.job_uid);
     let seen = if kept.fence.is_none() { Some(check_folder(context, &owner)?) } else { None };
-    let fence = acquire_fence(volume, &owner, kept.fence.as_ref(), turn.after.or(seen))?;
+    let fence = acquire_fence(volume, &owner, kept.fence.as_ref(), claim.after.or(seen))?;
     kept.fence = Some(fence.clone());
     let secret = GroupSecret::generate(fence.number())
         .map_err(|e| StageError::new(FailureKind::Error, format!("no random numbers for the group's key: {e}")))?;
@@ -165,13 +170,13 @@ fn begin(
         Quorum::new(env.mesh, config.job.spec.min_data_parallel() as usize).awaiting_lost(!context.may_lack_replicas());
     let coordinator = Coordinator::start(control, hello.clone(), timeouts, secret.clone(), quorum, on_rejected)?;
     let at = Rendezvous::new(address, secret);
-    fence.publish(volume, &published_name(env, &at))?;
+    fence.publish(volume, &encode_endpoint(env, &at))?;
     monitor.telemetry().set_leader(fence.number());
     let planned = plan_for_members(context, &fence, &coordinator);
     match planned.and_then(|planned| Ok((planned.plan.to_bytes()?, planned))) {
         Ok((bytes, PlannedRun { damage, notes, .. })) => {
             coordinator.release(bytes, decision_rules(config));
-            Ok(LedGroup { coordinator, at, damage, notes })
+            Ok(LeaderSession { coordinator, at, damage, notes })
         }
         Err(error) => {
             if !(error.is_group_lost && context.may_lack_replicas()) {
@@ -219,7 +224,7 @@ mod tests {
 
     #[test]
     fn who_led_last_leads_or_who_succeeds_it() {
-        let lead_after = |after| Decision::Lead(Turn { after });
+        let lead_after = |after| Decision::Lead(LeadClaim { after });
         let named = |rank| Some(LastLeader { epoch: 7, rank });
         for (rank, leaderless, last, expected) in [
             (0, None, None, lead_after(None)),
@@ -253,7 +258,7 @@ mod tests {
             let fence = acquire_fence(volume, &FenceOwner::new("a", "u"), None, after)?;
             let secret = GroupSecret::generate(fence.number()).unwrap();
             let at = Rendezvous::new("10.0.0.7:1".into(), secret);
-            fence.publish(volume, &published_name(&env(rank), &at))?;
+            fence.publish(volume, &encode_endpoint(&env(rank), &at))?;
             Ok::<u64, StageError>(fence.number())
         };
         let prepared = || {
@@ -271,21 +276,21 @@ mod tests {
             let handle = FaultyVolume::failing(Arc::new(volume.clone()), at, fault);
             let succeeded = lead(&handle, 1, Some(lost)).is_ok();
             let (first, second) = (env(0), env(1));
-            let finder = Finder::new(&volume, &first, None, None);
+            let finder = RendezvousWatcher::new(&volume, &first, None, None);
             match decide(0, None, &finder, PUBLISH_TIMEOUT).unwrap() {
-                Decision::Lead(turn) => {
+                Decision::Lead(claim) => {
                     assert!(!succeeded, "call {at}: two lead");
                     assert_eq!(
-                        turn.after.map(|after| lead(&volume, 0, Some(after)).unwrap()),
-                        turn.after.map(|n| n + 1)
+                        claim.after.map(|after| lead(&volume, 0, Some(after)).unwrap()),
+                        claim.after.map(|n| n + 1)
                     );
                     led += 1;
                 }
                 Decision::Join => {
                     // the successor had published that it leads: after a restart, it leads the next group
-                    let finder = Finder::new(&volume, &second, None, None);
+                    let finder = RendezvousWatcher::new(&volume, &second, None, None);
                     let again = decide(1, None, &finder, Duration::ZERO).unwrap();
-                    assert_eq!(again, Decision::Lead(Turn { after: Some(lost + 1) }), "call {at}, {fault:?}");
+                    assert_eq!(again, Decision::Lead(LeadClaim { after: Some(lost + 1) }), "call {at}, {fault:?}");
                     joined += 1;
                 }
                 Decision::Wait => panic!("call {at}, {fault:?}: nobody leads"),
@@ -308,9 +313,9 @@ mod tests {
                 let (rank, leaderless) = claimants[claimant];
                 match decisions[claimant] {
                     None => decisions[claimant] = Some(decide_after(rank, leaderless, Some(last))),
-                    Some(Decision::Lead(turn)) => {
+                    Some(Decision::Lead(claim)) => {
                         decisions[claimant] = Some(Decision::Join);
-                        if let Ok(fence) = acquire_fence(&volume, &FenceOwner::new("a", "u"), None, turn.after) {
+                        if let Ok(fence) = acquire_fence(&volume, &FenceOwner::new("a", "u"), None, claim.after) {
                             led.push((claimant, fence.number()));
                             last = LastLeader { epoch: fence.number(), rank: Some(rank) };
                         }

@@ -3,6 +3,7 @@
 mod after_step;
 mod announcement;
 mod audit;
+mod carry_over;
 mod checkpoint;
 mod collective;
 mod context;
@@ -13,7 +14,6 @@ mod evaluate;
 mod finish;
 mod group;
 mod join;
-mod kept;
 mod lead;
 mod measured_step;
 mod memory;
@@ -26,11 +26,11 @@ mod replayed;
 mod resume;
 mod setup;
 mod stale_fences;
-mod stand_by;
 mod start_check;
 mod step_recorder;
 mod training_loop;
 mod transports;
+mod wait_as_spare;
 
 pub(crate) use environment::differences as environment_changes;
 pub(crate) use monitor::{StageMonitor, write_termination_message};
@@ -50,8 +50,8 @@ use crate::stage_error::StageError;
 use stagecoach_launcher::JobFolder;
 use stagecoach_telemetry::{EventWriter, TrainingEvent, http_port};
 
+use carry_over::CarryOver;
 use context::StageContext;
-use kept::Kept;
 use stale_fences::StaleFenceRemoval;
 
 /// Successful end of a stage.
@@ -83,7 +83,7 @@ pub(crate) fn run_stage(
     tch::set_num_interop_threads(1);
     let mut env = env.clone();
     if let Some(number) = env.spare {
-        env = stand_by::stand_by(&env, number, config, &*mount(&config.folder()), monitor, event_writer)?;
+        env = wait_as_spare::wait_as_spare(&env, number, config, &*mount(&config.folder()), monitor, event_writer)?;
     }
     let env = &env;
     let rank = env.rank as usize;
@@ -106,7 +106,7 @@ pub(crate) fn run_stage(
         event_writer,
         replay,
     };
-    let mut kept = Kept::default();
+    let mut kept = CarryOver::default();
     let (mut groups_lost, mut highest_step) = (0, 0);
     loop {
         let ended = group::run_group(&context, &mut kept);

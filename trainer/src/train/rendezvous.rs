@@ -19,7 +19,7 @@ const PREFIX: &str = "rendezvous,";
 
 /// The name that the leader publishes, with comma-separated fields: version of the control protocol, the job (a hash of
 /// its UID), attempt, rank, address (`:` as `_`, which every file system accepts) and key.
-pub(super) fn published_name(env: &StageEnv, at: &Rendezvous) -> String {
+pub(super) fn encode_endpoint(env: &StageEnv, at: &Rendezvous) -> String {
     let Rendezvous { address, protocol_version, secret, .. } = at;
     let (job, address) = (job_hash(env), address.replace(':', "_"));
     format!("{PREFIX}{protocol_version},{job},{},{},{address},{}", env.attempt, env.rank, secret.key_hex())
@@ -50,7 +50,7 @@ pub(super) struct LastLeader {
 }
 
 /// Finds the group of a stage's attempt.
-pub(super) struct Finder<'a> {
+pub(super) struct RendezvousWatcher<'a> {
     volume: &'a dyn Volume,
     env: &'a StageEnv,
     /// The last group of this stage, which is over.
@@ -63,7 +63,7 @@ pub(super) struct Finder<'a> {
     unpublished: Option<(u64, Instant)>,
 }
 
-impl<'a> Finder<'a> {
+impl<'a> RendezvousWatcher<'a> {
     /// A finder for a newer group than `over`, the last group of this stage. `succeeds` is the rank that this stage
     /// succeeds if its process ends.
     pub(super) fn new(
@@ -71,8 +71,8 @@ impl<'a> Finder<'a> {
         env: &'a StageEnv,
         over: Option<u64>,
         succeeds: Option<u32>,
-    ) -> Finder<'a> {
-        Finder { volume, env, over, succeeds, first_epoch: over, unpublished: None }
+    ) -> RendezvousWatcher<'a> {
+        RendezvousWatcher { volume, env, over, succeeds, first_epoch: over, unpublished: None }
     }
 
     /// Finds the leader of the last group of this attempt; `None` if there was no group.
@@ -114,9 +114,9 @@ impl<'a> Finder<'a> {
     /// # Errors
     /// If there is no leader, and whether one may still come.
     pub(super) fn find(&mut self) -> Result<Rendezvous, NotFound> {
-        let Finder { volume, env, over, succeeds, .. } = *self;
+        let RendezvousWatcher { volume, env, over, succeeds, .. } = *self;
         let folder = volume.display(paths::FENCES_DIR);
-        let yet = |reason: String| NotFound::Yet(format!("{reason} in {}", folder.display()));
+        let yet = |reason: String| NotFound::NotReady(format!("{reason} in {}", folder.display()));
         let newest = newest(volume)?;
         if let Some((epoch, None)) = newest
             && self.is_leaderless(epoch, Instant::now())
@@ -148,7 +148,7 @@ impl<'a> Finder<'a> {
 
 /// The newest fence, and the name that its group has published.
 fn newest(volume: &dyn Volume) -> Result<Option<(u64, Option<String>)>, NotFound> {
-    newest_published(volume, PREFIX).map_err(|error| NotFound::Yet(error.to_string()))
+    newest_published(volume, PREFIX).map_err(|error| NotFound::NotReady(error.to_string()))
 }
 
 /// The published fields of a group.
@@ -162,7 +162,7 @@ struct Published {
 }
 
 impl Published {
-    /// Parses the name that [`published_name`] wrote in fence `epoch`; `None` for any other content.
+    /// Parses the name that [`encode_endpoint`] wrote in fence `epoch`; `None` for any other content.
     fn parse(epoch: u64, name: &str) -> Option<Published> {
         let fields: Vec<&str> = name.strip_prefix(PREFIX)?.split(',').collect();
         let [version, job, attempt, rank, address, key] = fields[..] else { return None };
@@ -196,10 +196,10 @@ mod tests {
     fn what_is_published_is_found_by_this_attempt_until_a_newer_fence_is_taken() {
         let folder = tempfile::tempdir().unwrap();
         let volume = FileSystemVolume::new(folder.path());
-        let find = |uid, attempt| Finder::new(&volume, &env(uid, attempt), None, None).find();
+        let find = |uid, attempt| RendezvousWatcher::new(&volume, &env(uid, attempt), None, None).find();
         let not_yet = |uid, attempt, expected: &str| {
             let found = find(uid, attempt);
-            assert!(matches!(&found, Err(NotFound::Yet(reason)) if reason.contains(expected)), "{found:?}");
+            assert!(matches!(&found, Err(NotFound::NotReady(reason)) if reason.contains(expected)), "{found:?}");
         };
         not_yet("a", 3, "no group has begun in");
         let mut published = Vec::new();
@@ -209,25 +209,25 @@ mod tests {
             not_yet("a", 3, "no group has begun in");
             let secret = GroupSecret::generate(fence.number()).unwrap();
             let at = Rendezvous::new(address.into(), secret);
-            let name = published_name(&env("a", attempt), &at);
+            let name = encode_endpoint(&env("a", attempt), &at);
             assert!(name.len() < 200, "{name}");
             fence.publish(&volume, &name).unwrap();
-            let found_by = |succeeds| Finder::new(&volume, &env("a", attempt), None, succeeds).find();
+            let found_by = |succeeds| RendezvousWatcher::new(&volume, &env("a", attempt), None, succeeds).find();
             assert_eq!((found_by(None), found_by(Some(2))), (Ok(at.clone()), Ok(at.clone())));
             assert_eq!(found_by(Some(1)), Ok(Rendezvous { succeeds_leader: true, ..at }));
             published.push((fence, name));
         }
         assert_eq!(find("a", 3), Err(NotFound::Superseded("attempt 4".to_owned())));
-        let over = |epoch| Finder::new(&volume, &env("a", 4), Some(epoch), None).find();
+        let over = |epoch| RendezvousWatcher::new(&volume, &env("a", 4), Some(epoch), None).find();
         assert!(over(1).is_ok());
-        assert!(matches!(over(2), Err(NotFound::Yet(reason)) if reason.contains("group 2 is over")));
-        let of_other_job = Finder::new(&volume, &env("b", 4), Some(1), None).find();
+        assert!(matches!(over(2), Err(NotFound::NotReady(reason)) if reason.contains("group 2 is over")));
+        let of_other_job = RendezvousWatcher::new(&volume, &env("b", 4), Some(1), None).find();
         assert_eq!(of_other_job, Err(NotFound::Superseded("another job of this name".to_owned())));
         not_yet("a", 5, "attempt 4 is still the newest, and this is attempt 5 in");
         not_yet("b", 4, "is of another job");
         let env = env("b", 4);
-        let mut other_job = Finder::new(&volume, &env, None, None);
-        assert!(matches!(other_job.find(), Err(NotFound::Yet(_))));
+        let mut other_job = RendezvousWatcher::new(&volume, &env, None, None);
+        assert!(matches!(other_job.find(), Err(NotFound::NotReady(_))));
         let (older, name) = &published[0];
         let error = older.publish(&volume, name).unwrap_err().to_string();
         assert!(error.contains("a newer group took fence 2") && !error.contains("rendezvous"), "{error}");
@@ -243,20 +243,20 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let volume = FileSystemVolume::new(folder.path());
         let (this, next, other) = (env("a", 3), env("a", 4), env("b", 3));
-        let of = |env| Finder::new(&volume, env, None, None).last_leader();
+        let of = |env| RendezvousWatcher::new(&volume, env, None, None).last_leader();
         assert_eq!(of(&this), Ok(None));
         let publish = |env: &StageEnv| {
             let fence = Fence::acquire(&volume).unwrap();
             let secret = GroupSecret::generate(fence.number()).unwrap();
             let at = Rendezvous::new("10.0.0.7:1234".into(), secret);
-            fence.publish(&volume, &published_name(env, &at)).unwrap();
+            fence.publish(&volume, &encode_endpoint(env, &at)).unwrap();
         };
         publish(&this);
         assert_eq!(of(&this), Ok(Some(LastLeader { epoch: 1, rank: Some(1) })));
         assert_eq!((of(&next), of(&other)), (Ok(None), Ok(None)), "of an older attempt, of another job");
         Fence::acquire(&volume).unwrap();
         assert_eq!(of(&this), Ok(Some(LastLeader { epoch: 2, rank: None })));
-        let before = |env| Finder::new(&volume, env, None, None).leader_before();
+        let before = |env| RendezvousWatcher::new(&volume, env, None, None).leader_before();
         assert_eq!((before(&this), before(&next), before(&other)), (Some(1), None, None));
         publish(&next);
         assert_eq!(of(&this), Err(NotFound::Superseded("attempt 4".to_owned())));
@@ -269,7 +269,7 @@ mod tests {
         let (env, now) = (env("a", 3), Instant::now());
         let late = now + PUBLISH_TIMEOUT;
         let is_leaderless = |succeeds, epochs: [u64; 2]| {
-            let mut finder = Finder::new(&volume, &env, Some(6), succeeds);
+            let mut finder = RendezvousWatcher::new(&volume, &env, Some(6), succeeds);
             assert!(!finder.is_leaderless(epochs[0], now));
             finder.is_leaderless(epochs[1], late)
         };
@@ -278,8 +278,8 @@ mod tests {
         assert!(!is_leaderless(Some(0), [7, 8]), "another one has taken the next");
         assert!(!is_leaderless(Some(0), [6, 6]), "the last group");
         Fence::acquire(&volume).unwrap();
-        let mut finder = Finder::new(&volume, &env, None, Some(0));
-        assert!(matches!(finder.find(), Err(NotFound::Yet(_))));
+        let mut finder = RendezvousWatcher::new(&volume, &env, None, Some(0));
+        assert!(matches!(finder.find(), Err(NotFound::NotReady(_))));
         finder.unpublished = now.checked_sub(PUBLISH_TIMEOUT).map(|long_ago| (1, long_ago));
         assert_eq!(finder.find(), Err(NotFound::Leaderless(1)));
     }

@@ -8,14 +8,14 @@ use serde_json::Value;
 use stagecoach_api::job::{ChangeEffect, change_effect};
 use stagecoach_checkpoint::{
     CheckpointError, CheckpointReader, Damage, Fence, FenceOwner, NewestCheckpoint, VerifyLevel, Volume, differences,
-    list, newest_fence, open_newest, open_tensors, paths, read_manifest, set_aside,
+    list, newest_fence, open_newest, open_tensors, paths, quarantine, read_manifest,
 };
 use stagecoach_group::Member;
 
+use super::carry_over::LastSnapshot;
 use super::collective::{all_gather, topic};
 use super::context::{StageContext, emit};
 use super::environment::compare_with_checkpoint;
-use super::kept::HeldSnapshot;
 use super::rendezvous::living_other_job;
 use crate::plan::{JobConfig, Plan, TrainerState};
 use crate::stage_error::StageError;
@@ -160,15 +160,15 @@ fn read_trainer_state(loaded: &CheckpointReader) -> Result<TrainerState, StageEr
 ///
 /// # Errors
 /// If a newer group has begun, or the volume fails.
-pub(super) fn set_aside_from(volume: &dyn Volume, fence: &Fence, step: u64) -> Result<Vec<String>, CheckpointError> {
+pub(super) fn quarantine_from(volume: &dyn Volume, fence: &Fence, step: u64) -> Result<Vec<String>, CheckpointError> {
     let damage = |saved: u64| Damage {
         step: saved,
         file: paths::checkpoint_path(saved),
         reason: format!("was saved after step {step}, of which an audit has found a result wrong"),
     };
     let steps = list(volume)?.steps.into_iter().filter(|saved| *saved >= step);
-    let set_aside = set_aside(volume, fence, &steps.map(damage).collect::<Vec<_>>())?;
-    Ok(set_aside.iter().map(ToString::to_string).collect())
+    let quarantine = quarantine(volume, fence, &steps.map(damage).collect::<Vec<_>>())?;
+    Ok(quarantine.iter().map(ToString::to_string).collect())
 }
 
 /// The error with which stage 0 would refuse the learning rate of this job, which has begun on `volume`. The launcher
@@ -250,8 +250,8 @@ pub(super) fn finish_in_memory(
     }
     let (step, seconds) = (plan.trainer_state.step, started.elapsed().as_secs_f64());
     let loaded = format!("going on after step {step}, which was in memory and was loaded in {seconds:.2}s");
-    let set_aside = set_aside(context.volume, &plan.fence, damage)?;
-    Ok(std::iter::once(loaded).chain(set_aside.iter().map(ToString::to_string)).collect())
+    let quarantine = quarantine(context.volume, &plan.fence, damage)?;
+    Ok(std::iter::once(loaded).chain(quarantine.iter().map(ToString::to_string)).collect())
 }
 
 /// Loads `stage` from the checkpoint that stage 0 has chosen, or from an older one if any stage finds that one damaged.
@@ -267,7 +267,7 @@ pub(super) fn load_weights(
     architecture: &dyn Architecture,
     stage: &mut Stage,
     mut damage: Vec<Damage>,
-    held: Option<&HeldSnapshot>,
+    held: Option<&LastSnapshot>,
 ) -> Result<Vec<String>, StageError> {
     let StageContext { config, volume, .. } = *context;
     let mut notes = Vec::new();
@@ -314,7 +314,7 @@ pub(super) fn load_weights(
         notes.extend(
             (step > 0).then(|| format!("going on after step {step}, whose checkpoint was loaded in {seconds:.2}s")),
         );
-        notes.extend(set_aside(volume, &plan.fence, &damage)?.iter().map(ToString::to_string));
+        notes.extend(quarantine(volume, &plan.fence, &damage)?.iter().map(ToString::to_string));
     }
     Ok(notes)
 }

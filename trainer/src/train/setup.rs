@@ -7,21 +7,21 @@ use stagecoach_api::job::Transport;
 use stagecoach_group::{Member, Roster};
 
 use super::audit::Audits;
+use super::carry_over::CarryOver;
 use super::context::{StageContext, emit};
 use super::environment::compare_stages;
 use super::group::link_failure;
 use super::join::group_timeouts;
-use super::kept::Kept;
-use super::memory::{HeldByGroup, MemoryCheckpoints, StateCopies};
+use super::memory::{MemoryCheckpoints, PeerCheckpoints, StateCopies};
 use super::transports;
 use crate::plan::{Plan, VerifiedPlan};
 use crate::stage_error::StageError;
 use stagecoach_engine::execute::{Stage, StageConfig, gather_weights, kind};
-use stagecoach_engine::state_dict::StateCopy;
+use stagecoach_engine::state_dict::PeerCopy;
 use stagecoach_launcher::METRICS;
 use stagecoach_model::Architecture;
 use stagecoach_telemetry::{StartRecord, TrainingEvent, read_metrics};
-use stagecoach_transport::{CopyRing, Interrupt, LinkId, Links, LinksConfig, open_links, replicated_link_ids};
+use stagecoach_transport::{Interrupt, LinkId, Links, LinksConfig, PeerRing, open_links, replicated_link_ids};
 
 /// The data from which the parts of a stage are set up.
 pub(super) struct GroupSetup<'a> {
@@ -40,14 +40,14 @@ impl<'a> GroupSetup<'a> {
         &self,
         plan: &mut Plan,
         copies: &StateCopies,
-    ) -> Result<Option<HeldByGroup>, StageError> {
+    ) -> Result<Option<PeerCheckpoints>, StageError> {
         let StageContext { env, config, .. } = *self.context;
         if config.job.spec.memory_checkpoints().is_none() {
             return Ok(None);
         }
         let is_replicated = env.mesh.data_parallel > 1;
         let recorded = (self.context.is_leader() && is_replicated).then(|| self.last_recorded_step());
-        let held = HeldByGroup::agree(self.member, copies, self.copy_ring(), plan.trainer_state.step, recorded)?;
+        let held = PeerCheckpoints::agree(self.member, copies, self.copy_ring(), plan.trainer_state.step, recorded)?;
         if let Some(state) = held.state() {
             plan.trainer_state = state.clone();
         }
@@ -74,7 +74,12 @@ impl<'a> GroupSetup<'a> {
 
     /// Builds the stage. Reuses the memory of the last group's stage if that had the same tensors and all of them are
     /// loaded again.
-    pub(super) fn build_stage(&self, config: &StageConfig, plan: &Plan, kept: &mut Kept) -> Result<Stage, StageError> {
+    pub(super) fn build_stage(
+        &self,
+        config: &StageConfig,
+        plan: &Plan,
+        kept: &mut CarryOver,
+    ) -> Result<Stage, StageError> {
         let dump = self.context.replay.dump.as_ref();
         let is_reused = plan.trainer_state.step > 0 && dump.is_none();
         let reused = if is_reused { kept.take_stage()? } else { None };
@@ -123,7 +128,7 @@ impl<'a> GroupSetup<'a> {
     }
 
     /// Reports once, on the leader, the faster carriers of links that are missing.
-    pub(super) fn report_missing_transports(&self, links: &Links, kept: &mut Kept) -> Result<(), StageError> {
+    pub(super) fn report_missing_transports(&self, links: &Links, kept: &mut CarryOver) -> Result<(), StageError> {
         if self.context.config.job.spec.pipeline.transport != Transport::Auto {
             return Ok(());
         }
@@ -144,7 +149,7 @@ impl<'a> GroupSetup<'a> {
     /// Begins checkpoints in memory, and loads `stage` from the agreed one.
     pub(super) fn begin_memory_checkpoints<'c>(
         &self,
-        held: Option<HeldByGroup>,
+        held: Option<PeerCheckpoints>,
         links: &mut Links,
         copies: &'c mut StateCopies,
         stage: &mut Stage,
@@ -152,7 +157,7 @@ impl<'a> GroupSetup<'a> {
         let StageContext { config, group_rank, .. } = *self.context;
         let (Some(spec), Some(held)) = (config.job.spec.memory_checkpoints(), held) else { return Ok(None) };
         let VerifiedPlan { training, partition, replica, .. } = self.verified;
-        let numel = |rank| StateCopy::numel(self.architecture, &training.placement, partition, replica.count, rank);
+        let numel = |rank| PeerCopy::numel(self.architecture, &training.placement, partition, replica.count, rank);
         let ring = self.copy_ring();
         let numels = [numel(group_rank), numel(ring.held_by(group_rank))];
         let begun = MemoryCheckpoints::begin(spec, held, (group_rank, ring), numels, links, copies, stage);
@@ -221,8 +226,8 @@ impl<'a> GroupSetup<'a> {
     }
 
     /// The assignment of the holders of state copies.
-    fn copy_ring(&self) -> CopyRing {
-        CopyRing { stages: self.stages(), replicas: self.verified.replica.count }
+    fn copy_ring(&self) -> PeerRing {
+        PeerRing { stages: self.stages(), replicas: self.verified.replica.count }
     }
 
     /// The last step in the metrics; 0 if there is none.

@@ -16,7 +16,7 @@ use super::evaluate::evaluate_held_out;
 use super::group::link_failure;
 use super::memory::MemoryCheckpoints;
 use super::replayed::write_dump;
-use super::resume::set_aside_from;
+use super::resume::quarantine_from;
 use super::step_recorder::StepRecorder;
 use crate::plan::TrainerState;
 use crate::stage_error::StageError;
@@ -71,25 +71,25 @@ pub(super) fn train(
             last_step: None,
             is_copying: true,
             environment_differences,
-            forms_again: false,
+            regroups: false,
             wrong_step: None,
         };
         let trained = training.run();
-        let TrainingLoop { running, state, save_schedule, forms_again, wrong_step, .. } = training;
+        let TrainingLoop { running, state, save_schedule, regroups, wrong_step, .. } = training;
         running.snapshot = save_schedule.into_held();
         if let Some(step) = wrong_step {
-            set_aside_wrong_checkpoints(running, step);
+            quarantine_wrong_checkpoints(running, step);
         }
-        trained.map(|()| (state, forms_again))
+        trained.map(|()| (state, regroups))
     })
 }
 
 /// Sets aside the checkpoints with the wrong result of `step`, on the leader, and waits for that. An error does not
 /// hide the reason for the stage's end.
-fn set_aside_wrong_checkpoints(running: &RunningStage, step: u64) {
+fn quarantine_wrong_checkpoints(running: &RunningStage, step: u64) {
     if running.context.is_leader() {
         let failed = |error| vec![format!("what was saved after step {step} stays, and may be wrong: {error}")];
-        let messages = set_aside_from(running.context.volume, &running.plan.fence, step).unwrap_or_else(failed);
+        let messages = quarantine_from(running.context.volume, &running.plan.fence, step).unwrap_or_else(failed);
         messages.into_iter().for_each(|message| running.emit(&TrainingEvent::Note { message }));
     }
     // no stage leaves before that: a group that falls apart may end the leader
@@ -118,7 +118,7 @@ pub(super) struct TrainingLoop<'t, 'g, 'm, 's, 'a> {
     /// The differences for the first record.
     pub(super) environment_differences: Vec<String>,
     /// Whether the group ends to form again with a replica that has returned.
-    pub(super) forms_again: bool,
+    pub(super) regroups: bool,
     /// The step with a wrong result, if the group ends for that reason.
     pub(super) wrong_step: Option<u64>,
 }
@@ -154,7 +154,7 @@ impl TrainingLoop<'_, '_, '_, '_, '_> {
         let Some(verdict) = output.verdict else {
             return Err(StageError::invalid("stage 0's plan is wrong: a step without EXCHANGE"));
         };
-        if verdict.outcome == StepOutcome::Drop {
+        if verdict.outcome == StepOutcome::Discard {
             self.drop_step(&begun, &verdict, output.broken_link)?;
             return Ok(true);
         }
@@ -173,12 +173,12 @@ impl TrainingLoop<'_, '_, '_, '_, '_> {
         }
         self.state.unwritten_record = Some(Box::new(record));
         let is_trained = begun.step == self.running.plan.steps;
-        self.forms_again = verdict.form_again && !is_trained;
-        if self.forms_again && self.running.context.is_leader() {
+        self.regroups = verdict.regroup && !is_trained;
+        if self.regroups && self.running.context.is_leader() {
             let message = format!("a lost replica is back: all form a group with it after step {}", begun.step);
             self.running.emit(&TrainingEvent::Note { message });
         }
-        let is_last = verdict.stop || self.forms_again || self.state.evaluation_due || is_trained;
+        let is_last = verdict.stop || self.regroups || self.state.evaluation_due || is_trained;
         if is_last {
             let RunningStage { stage, links, verified, member, .. } = &mut *self.running;
             finish_gathers(stage, links, verified.training.placement.ranks(), &member.activity())

@@ -2,11 +2,12 @@
 
 use std::io::ErrorKind;
 
-use super::{Fence, FenceOwner, fences, list_or_none, newest_fence};
-use crate::error::{CheckpointError, volume_io};
+use super::probe::probe_folder_rename;
+use super::{Fence, fences, list_or_none, newest_fence};
+use crate::error::CheckpointError;
+use crate::fence_owner::FenceOwner;
 use crate::paths::{self, CHECKPOINTS_DIR, FENCES_DIR};
-use crate::probe::probe_folder_rename;
-use crate::volume::{Volume, ensure_dir, ignore_not_found, make_dir_idempotent, sync_dir, target_exists};
+use crate::volume::{Volume, ensure_dir, ignore_not_found, make_dir_idempotent, sync_dir, target_exists, volume_io};
 
 /// Maximum attempts to claim a fence number, and to remove the folder of a fence.
 const MAX_ATTEMPTS: u32 = 100;

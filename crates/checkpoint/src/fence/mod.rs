@@ -11,7 +11,8 @@
 //! another folder and removes the holder's folder. Its handle is then invalid for every client that has cached it.
 
 mod acquire;
-mod owner;
+mod newest;
+mod probe;
 mod published;
 mod stale;
 
@@ -19,11 +20,12 @@ use std::io::ErrorKind;
 
 use serde::{Deserialize, Serialize};
 
-use crate::error::{CheckpointError, volume_io};
+use crate::error::CheckpointError;
+use crate::fence_owner::FenceOwner;
 use crate::paths::{self, FENCES_DIR};
 use crate::safetensors::write_file;
-use crate::volume::{DirEntry, Volume, ignore_not_found, sync_dir};
-pub use owner::{FenceOwner, newest_fence, newest_owner};
+use crate::volume::{DirEntry, Volume, ignore_not_found, sync_dir, volume_io};
+pub use newest::{newest_fence, newest_owner};
 pub use published::{last_published, newest_published};
 use stale::empty_dir;
 pub use stale::remove_stale_fences;

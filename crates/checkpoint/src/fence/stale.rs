@@ -2,9 +2,9 @@
 
 use super::{fences, list_or_none};
 use crate::damaged::{move_to_damaged, parse_damaged_entry_name};
-use crate::error::{CheckpointError, volume_io};
+use crate::error::CheckpointError;
 use crate::paths::{self, CHECKPOINTS_DIR, FENCES_DIR};
-use crate::volume::{Volume, remove_tree};
+use crate::volume::{Volume, remove_tree, volume_io};
 
 /// Removes the files of fenced-off groups, and of groups that ended while they were starting. The call may take long,
 /// because the files may have many gigabytes.

@@ -1,12 +1,12 @@
 //! Export of a checkpoint's weights as a model directory, or as one file. Every tensor is verified.
 
-use crate::error::{CheckpointError, volume_io};
+use crate::error::CheckpointError;
 use crate::manifest::TensorEntry;
 use crate::paths::{SINGLE_WEIGHTS_FILE, WEIGHTS_INDEX_FILE, is_weights_file};
 use crate::reader::CheckpointReader;
 use crate::safetensors::{TensorReader, WrittenShard, write_file, write_shard};
 use crate::save::{StageFiles, weights_index_json};
-use crate::volume::{Volume, make_dir_idempotent, remove_tree, rename_idempotent, sync_dir};
+use crate::volume::{Volume, make_dir_idempotent, remove_tree, rename_idempotent, sync_dir, volume_io};
 
 /// The format of an export.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -8,9 +8,9 @@ use ::safetensors::tensor::{Metadata, TensorInfo};
 use blake3::{Hash, Hasher};
 use serde::{Deserialize, Serialize};
 
-use crate::error::{CheckpointError, volume_io};
+use crate::error::CheckpointError;
 use crate::manifest::{FileEntry, TensorEntry};
-use crate::volume::{FileWriter, Volume};
+use crate::volume::{FileWriter, Volume, volume_io};
 
 /// Bytes per write, and per update of the hashes.
 const WRITE_CHUNK_BYTES: usize = 1 << 20;

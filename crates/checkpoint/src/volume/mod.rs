@@ -13,7 +13,7 @@ use std::path::PathBuf;
 pub use file_system::FileSystemVolume;
 pub(crate) use operations::{
     ensure_dir, ignore_not_found, make_dir_idempotent, read_file, remove_tree, rename_idempotent, sync_dir,
-    target_exists,
+    target_exists, volume_io,
 };
 
 /// An entry of a folder.

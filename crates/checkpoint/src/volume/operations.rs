@@ -3,7 +3,17 @@
 use std::io::{self, ErrorKind};
 
 use super::Volume;
-use crate::error::{CheckpointError, volume_io};
+use crate::error::CheckpointError;
+
+/// Context for `map_err`: the operation and its path on a volume.
+pub(crate) fn volume_io(
+    volume: &dyn Volume,
+    operation: &'static str,
+    path: &str,
+) -> impl FnOnce(std::io::Error) -> CheckpointError + use<> {
+    let path = volume.display(path);
+    move |source| CheckpointError::Io { operation, path, source }
+}
 
 /// Removes a folder and its entries, one entry at a time. A missing folder is not an error.
 pub(crate) fn remove_tree(volume: &dyn Volume, path: &str) -> io::Result<()> {

@@ -25,7 +25,7 @@ fn assert_resumes_from_older(volume: &MemoryVolume, file: &str, reason: &str) {
     assert_eq!(found.damage[0].file, format!("{NEWEST}/{file}"));
     assert!(found.damage[0].reason.contains(reason), "{}", found.damage[0]);
     let fence = Fence::acquire(volume).unwrap();
-    let warnings = set_aside(volume, &fence, &found.damage).unwrap();
+    let warnings = quarantine(volume, &fence, &found.damage).unwrap();
     assert!(warnings[0].to_string().contains(file) && warnings[0].reason.contains("damaged/step-00000003"));
     let kept = volume.files("damaged/step-00000003");
     assert!(kept.contains(&"damaged/step-00000003/reason.txt".to_owned()), "{kept:?}");

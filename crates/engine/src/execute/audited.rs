@@ -39,7 +39,7 @@ pub fn work_numel(architecture: &dyn Architecture, part: &ModelPart) -> i64 {
 
 /// BLAKE3 hashes of the results of a work item, in hex.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct WorkResult {
+pub struct ItemDigest {
     /// Hidden states; on the last chunk the loss and the head's accumulator.
     output: String,
     /// The gradient of the input; the hash of no data on the first chunk.
@@ -48,9 +48,9 @@ pub struct WorkResult {
     weight_gradients: String,
 }
 
-impl WorkResult {
+impl ItemDigest {
     /// The first result, in order of computation, that differs; `None` if none does.
-    pub fn first_difference(&self, other: &WorkResult) -> Option<&'static str> {
+    pub fn first_difference(&self, other: &ItemDigest) -> Option<&'static str> {
         let differs = [
             ("output", self.output != other.output),
             ("gradient of the input", self.input_gradient != other.input_gradient),
@@ -67,7 +67,7 @@ pub(crate) struct WorkRecorder {
     input: Option<Tensor>,
     target_or_gradient: Option<Tensor>,
     parameters: Tensor,
-    result: WorkResult,
+    result: ItemDigest,
 }
 
 impl Stage {
@@ -89,25 +89,25 @@ impl Stage {
             input: None,
             target_or_gradient: None,
             parameters,
-            result: WorkResult::default(),
+            result: ItemDigest::default(),
         });
     }
 
     /// The recorded inputs and results; `None` if the step was abandoned before they were complete.
-    pub fn take_recorded_work(&mut self) -> Option<(WorkInputs, WorkResult)> {
+    pub fn take_recorded_work(&mut self) -> Option<(WorkInputs, ItemDigest)> {
         let WorkRecorder { input, target_or_gradient, parameters, result, .. } = self.recorder.take()?;
         Some((WorkInputs { input: input?, target_or_gradient: target_or_gradient?, parameters }, result))
     }
 
     /// Computes a work item of `chunk` from the inputs that another stage has recorded. The method overwrites weights
     /// and accumulators: call it only on a stage that is built for audits alone.
-    pub fn compute_again(
+    pub fn recompute(
         &mut self,
         chunk: usize,
         inputs: &WorkInputs,
         layout: &MicrobatchLayout,
         target_count: u64,
-    ) -> WorkResult {
+    ) -> ItemDigest {
         let weights = self.chunk_weights(chunk);
         let tensors =
             weights.iter().map(|weight| &weight.value).chain(weights.iter().map(|weight| &weight.accumulator));
@@ -128,7 +128,7 @@ impl Stage {
         let output = self.output_hash(&output);
         let dy = layers.head.is_none().then_some(target_or_gradient);
         let dx = layers.backward(saved, dy, &mut WeightGradient::accumulate);
-        WorkResult { output, input_gradient: hash(&dx), weight_gradients: self.weight_gradients_hash(chunk) }
+        ItemDigest { output, input_gradient: hash(&dx), weight_gradients: self.weight_gradients_hash(chunk) }
     }
 
     /// If `item` is recorded, copies the input, targets, weights and the head's accumulators, to which the forward pass

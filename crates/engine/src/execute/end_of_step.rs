@@ -49,7 +49,7 @@ impl Executor<'_> {
     }
 
     /// Abandons the step. Stages that wait for this stage's tensors notice it by their links, which this stage closes.
-    pub(super) fn give_up(&mut self, inputs: &StepInputs) -> Result<Verdict, StepError> {
+    pub(super) fn abort_step(&mut self, inputs: &StepInputs) -> Result<Verdict, StepError> {
         self.links.close();
         let vote = StepVote { step: inputs.step.unwrap_or_default(), unfinished: true, ..inputs.vote.clone() };
         self.vote(vote, inputs)

@@ -91,7 +91,7 @@ impl Executor<'_> {
         for (index, &action) in program.iter().enumerate() {
             let is_decided = state.verdict.is_some();
             if inputs.step.is_some() && !is_decided && (inputs.control.stop)() == StopRequest::Immediately {
-                state.verdict = Some(self.give_up(inputs)?);
+                state.verdict = Some(self.abort_step(inputs)?);
                 break;
             }
             let is_longest_wait = inputs.control.idle_before == Some(index);
@@ -101,7 +101,7 @@ impl Executor<'_> {
                 // a stage abandoned the step, or died: the group knows
                 Err(StepError::Link(LinkError::Broken(why))) if inputs.step.is_some() && !is_decided => {
                     self.links.check_device()?;
-                    state.verdict = Some(self.give_up(inputs)?);
+                    state.verdict = Some(self.abort_step(inputs)?);
                     state.broken_link = Some(why);
                     break;
                 }
@@ -158,7 +158,7 @@ impl Executor<'_> {
                         self.stage.wait_for_copies()?;
                         self.stage.optimizer.step(&self.stage.parameters, inputs.learning_rate, *clip);
                     }
-                    StepOutcome::Skip | StepOutcome::Drop => {}
+                    StepOutcome::Skip | StepOutcome::Discard => {}
                     StepOutcome::Abort { reason } => return Err(StepError::aborted(reason, verdict)),
                 }
             }

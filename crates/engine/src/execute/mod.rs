@@ -20,7 +20,7 @@ mod tied_embedding;
 mod timer;
 mod weight_grad_store;
 
-pub use audited::{WorkInputs, WorkResult, work_numel};
+pub use audited::{ItemDigest, WorkInputs, work_numel};
 pub use chunk::{Chunk, ChunkOutput, LossInputs, SavedActivations};
 pub use control::{StepControl, StopRequest};
 pub use dump::DumpConfig;

@@ -4,16 +4,16 @@ mod compare;
 mod hash;
 mod initial_weights;
 mod load;
+mod peer_copy;
 mod pretrained;
 mod snapshot;
-mod state_copy;
 mod tensors;
 
 pub use compare::first_difference;
 pub use hash::TensorHash;
 pub use initial_weights::{InitialWeights, find_model};
 pub use load::{checkpoint_tensors, load_checkpoint};
+pub use peer_copy::PeerCopy;
 pub use pretrained::{check_model, check_tied_head};
 pub use snapshot::Snapshot;
-pub use state_copy::StateCopy;
 pub use tensors::{NamedTensor, weight_hashes};

@@ -70,7 +70,7 @@ impl Inbox {
             | CoordinatorMessage::Refused(_)
             | CoordinatorMessage::Released { .. } => {}
             // sent only to spares
-            CoordinatorMessage::NextInLine { .. } | CoordinatorMessage::TakePlace { .. } => {}
+            CoordinatorMessage::NextInLine { .. } | CoordinatorMessage::Promote { .. } => {}
         }
         self.changed.notify_all();
         Ok(())

@@ -168,7 +168,7 @@ pub(crate) fn join(
                 let reason = "it does not say where it is".to_owned();
                 return Err(GroupError::LeaderEnded { name: name.to_owned(), group, is_member: true, reason });
             }
-            Err(NotFound::Yet(reason)) => reason,
+            Err(NotFound::NotReady(reason)) => reason,
         };
         let waited = progress.last_progress_at.elapsed();
         if waited >= timeouts.startup_timeout {

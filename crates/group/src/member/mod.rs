@@ -3,7 +3,7 @@
 mod control_stream;
 mod inbox;
 pub(crate) mod join;
-pub(crate) mod stand_by;
+pub(crate) mod wait_as_spare;
 
 use std::convert::Infallible;
 use std::sync::Arc;

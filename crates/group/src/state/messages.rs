@@ -65,7 +65,7 @@ impl GroupState {
     /// Sends the verdict on a step to all members, and the measurements only to the leader.
     fn decide(&mut self, votes: &[StepVote]) {
         let mut verdict = decide_step(votes, &self.rules, &|group_rank| self.name(self.global_rank(group_rank)));
-        verdict.form_again = !verdict.stop && self.may_grow();
+        verdict.regroup = !verdict.stop && self.may_grow();
         let leader = self.leader();
         self.send(self.conns(|rank| rank == leader), CoordinatorMessage::Verdict(verdict.clone()));
         verdict.measurements.clear();

@@ -76,7 +76,7 @@ fn is_final(message: &CoordinatorMessage) -> bool {
         CoordinatorMessage::GroupEnded(_)
             | CoordinatorMessage::Refused(_)
             | CoordinatorMessage::LeaveAcknowledged
-            | CoordinatorMessage::TakePlace { .. }
+            | CoordinatorMessage::Promote { .. }
     )
 }
 
@@ -205,7 +205,7 @@ fn a_timed_out_stage_is_notified_but_not_waited_for() {
 /// The messages that only spares receive, with their connections.
 fn sent_to_spares(effects: &[Effect]) -> Vec<(ConnectionId, CoordinatorMessage)> {
     let of_spare = |message: &CoordinatorMessage| {
-        matches!(message, CoordinatorMessage::NextInLine { .. } | CoordinatorMessage::TakePlace { .. })
+        matches!(message, CoordinatorMessage::NextInLine { .. } | CoordinatorMessage::Promote { .. })
     };
     let sent = effects.iter().filter_map(|effect| match effect {
         Effect::Send(conns, message) if of_spare(message) => Some((conns[0], message.clone())),
@@ -218,13 +218,13 @@ fn sent_to_spares(effects: &[Effect]) -> Vec<(ConnectionId, CoordinatorMessage)>
 fn one_spare_after_the_other_is_next_in_line() {
     let now = Instant::now();
     let mut group = running(now);
-    let stand_by = |group: &mut GroupState, conn: ConnectionId| {
+    let wait_as_spare = |group: &mut GroupState, conn: ConnectionId| {
         sent_to_spares(&group.handle(now, GroupEvent::StandBy(conn, hello(conn as usize, 3, 0))))
     };
     let next = |conn| vec![(conn, CoordinatorMessage::NextInLine { incarnation: 0 })];
-    assert_eq!(stand_by(&mut group, 10), next(10));
-    assert_eq!(stand_by(&mut group, 11), []);
-    assert_eq!(stand_by(&mut group, 12), []);
+    assert_eq!(wait_as_spare(&mut group, 10), next(10));
+    assert_eq!(wait_as_spare(&mut group, 11), []);
+    assert_eq!(wait_as_spare(&mut group, 12), []);
     let died = group.handle(now, GroupEvent::Disconnected(10, Disconnect::Closed));
     assert_eq!(sent_to_spares(&died), next(11));
     assert_eq!(group.failure(), None, "a spare is no member");
@@ -233,7 +233,7 @@ fn one_spare_after_the_other_is_next_in_line() {
     // the silent spare may still read, and must not mistake the closed connection for the end of stage 0
     assert!(matches!(&silent[0], Effect::Send(conns, CoordinatorMessage::Refused(_)) if *conns == [11]), "{silent:?}");
     let lost = group.handle(now, GroupEvent::Disconnected(2, Disconnect::Closed));
-    assert_eq!(sent_to_spares(&lost), [(12, CoordinatorMessage::TakePlace { rank: 2, incarnation: 1 })]);
+    assert_eq!(sent_to_spares(&lost), [(12, CoordinatorMessage::Promote { rank: 2, incarnation: 1 })]);
 }
 
 /// The spare that takes the place joins the group that is still forming.
@@ -246,7 +246,7 @@ fn a_stage_that_dies_before_the_group_has_formed_is_replaced_by_a_spare_in_it() 
     }
     group.handle(now, GroupEvent::StandBy(10, hello(10, 3, 0)));
     let died = group.handle(now, GroupEvent::Disconnected(1, Disconnect::Closed));
-    assert_eq!(sent_to_spares(&died), [(10, CoordinatorMessage::TakePlace { rank: 1, incarnation: 1 })]);
+    assert_eq!(sent_to_spares(&died), [(10, CoordinatorMessage::Promote { rank: 1, incarnation: 1 })]);
     group.handle(now, GroupEvent::Disconnected(10, Disconnect::Closed));
     let taker = Hello { incarnation: 1, pod_uid: "spare".to_owned(), ..hello(1, 3, 0) };
     group.handle(now, GroupEvent::Hello(11, taker.clone()));
@@ -265,7 +265,7 @@ fn a_stage_that_leaves_with_an_error_of_its_own_is_replaced_by_a_spare() {
         let mut group = running(now);
         group.handle(now, GroupEvent::StandBy(10, hello(10, 3, 0)));
         let left = group.handle(now, GroupEvent::Message(rank as ConnectionId, MemberMessage::Leave { code }));
-        let expected = followed.then_some((10, CoordinatorMessage::TakePlace { rank, incarnation: 1 }));
+        let expected = followed.then_some((10, CoordinatorMessage::Promote { rank, incarnation: 1 }));
         assert_eq!(sent_to_spares(&left), Vec::from_iter(expected), "stage {rank} left with {code}");
         assert!(group.failure().is_some());
     }

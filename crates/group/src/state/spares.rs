@@ -68,7 +68,7 @@ impl GroupState {
         let incarnation = self.slots[rank].hello.as_ref()?.incarnation.checked_add(1)?;
         let spare = *self.spares.0.first()?;
         self.spares.remove(spare);
-        self.send_and_close(spare, CoordinatorMessage::TakePlace { rank, incarnation });
+        self.send_and_close(spare, CoordinatorMessage::Promote { rank, incarnation });
         self.notify_next_in_line();
         Some(spare)
     }

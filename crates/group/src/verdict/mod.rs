@@ -68,7 +68,7 @@ pub struct Verdict {
     pub stop: bool,
     /// Whether all ranks leave at this step boundary to form the next group, because a replica that this group lacks
     /// has returned.
-    pub form_again: bool,
+    pub regroup: bool,
     /// The number of consecutive skipped steps, including this one. Checkpoints store it.
     pub consecutive_skips: u32,
     /// Every member's measurements, by group rank. Only the leader receives them; the other members receive an empty
@@ -93,7 +93,7 @@ pub enum StepOutcome {
     },
     /// A rank abandoned the step: no rank updates its weights, and the step does not count. If no rank was asked to
     /// stop, a link is broken and the group can't continue.
-    Drop,
+    Discard,
 }
 
 /// Decides a step from the votes of all members, by group rank. `name` returns the name of a group rank for messages.
@@ -109,14 +109,14 @@ pub fn decide_step(votes: &[StepVote], rules: &StepRules, name: &dyn Fn(usize) -
         norm: f64::NAN,
         save: votes.iter().any(|vote| vote.save_due) && !votes.iter().any(|vote| vote.save_in_progress),
         stop: votes.iter().any(|vote| vote.stop_requested),
-        form_again: false,
+        regroup: false,
         consecutive_skips: 0,
         measurements: votes.iter().map(|vote| vote.measurements.clone()).collect(),
     };
     if votes.iter().any(|vote| vote.unfinished) {
         decided.save = false;
         decided.consecutive_skips = votes.iter().map(|vote| vote.consecutive_skips).max().unwrap_or(0);
-        return Verdict { outcome: StepOutcome::Drop, ..decided };
+        return Verdict { outcome: StepOutcome::Discard, ..decided };
     }
     let losses = || votes.iter().enumerate().filter_map(|(group_rank, vote)| Some((group_rank, vote.losses.as_ref()?)));
     let sums = check(votes, name).and_then(|()| Ok((mean_loss(losses(), step, name)?, global_norm(votes, name)?)));

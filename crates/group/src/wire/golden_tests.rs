@@ -40,7 +40,7 @@ fn verdict(outcome: StepOutcome) -> CoordinatorMessage {
         norm: 0.5,
         save: true,
         stop: false,
-        form_again: true,
+        regroup: true,
         consecutive_skips: 4,
         measurements: vec![vec![1.0], vec![]],
     })
@@ -101,7 +101,7 @@ fn messages_of_the_coordinator() {
         "1e00000007090100002040000000000000e03f010001040201000000000000f03f00"
     );
     assert_eq!(
-        hex(&verdict(StepOutcome::Drop)),
+        hex(&verdict(StepOutcome::Discard)),
         "1e00000007090300002040000000000000e03f010001040201000000000000f03f00"
     );
     assert_eq!(
@@ -110,7 +110,7 @@ fn messages_of_the_coordinator() {
     );
     assert_eq!(hex(&CoordinatorMessage::LeaveAcknowledged), "0100000008");
     assert_eq!(hex(&CoordinatorMessage::NextInLine { incarnation: 3 }), "020000000a03");
-    assert_eq!(hex(&CoordinatorMessage::TakePlace { rank: 1, incarnation: 3 }), "030000000b0103");
+    assert_eq!(hex(&CoordinatorMessage::Promote { rank: 1, incarnation: 3 }), "030000000b0103");
     let waiting = CoordinatorMessage::Waiting { progress: "p".to_owned(), succeeds_leader: true };
     assert_eq!(hex(&waiting), "040000000c017001");
 }

@@ -77,7 +77,7 @@ pub(crate) enum CoordinatorMessage {
         incarnation: u32,
     },
     /// The last message to a spare, which takes the place of a stage whose process has ended.
-    TakePlace {
+    Promote {
         /// A global rank.
         rank: usize,
         incarnation: u32,

@@ -212,7 +212,7 @@ fn a_step_that_any_rank_gave_up_is_dropped_by_all() {
     for stop_requested in [true, false] {
         let votes = [finished.clone(), StepVote { stop_requested, ..given_up.clone() }, given_up.clone()];
         let verdict = decide_step(&votes, &StepRules::default());
-        assert_eq!(verdict.outcome, StepOutcome::Drop);
+        assert_eq!(verdict.outcome, StepOutcome::Discard);
         assert_eq!((verdict.stop, verdict.save, verdict.consecutive_skips), (stop_requested, false, 2));
     }
 }

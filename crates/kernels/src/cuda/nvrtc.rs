@@ -82,7 +82,7 @@ pub(crate) struct Compiled {
 #[derive(Debug)]
 pub(crate) struct Nvrtc {
     version: String,
-    /// Kept open, so that NVRTC finds its part in any folder: NVRTC's own search does not include the folder of this
+    /// CarryOver open, so that NVRTC finds its part in any folder: NVRTC's own search does not include the folder of this
     /// program's libraries.
     _builtins: Option<Library>,
 }

@@ -37,7 +37,7 @@ impl GroupRecoveries {
         match event {
             // all losses before the next group trains belong to one recovery
             TrainingEvent::StageLost { message, .. } if self.under_way().is_none() => self.begin(now, message.clone()),
-            TrainingEvent::TookPlace { stage, .. } => {
+            TrainingEvent::Promoted { stage, .. } => {
                 self.begin(now, format!("stage {stage} was lost, and this spare took its place"));
             }
             _ => {}

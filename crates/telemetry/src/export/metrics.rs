@@ -107,7 +107,7 @@ impl StageMetrics {
             | TrainingEvent::Note { .. }
             | TrainingEvent::StageLost { .. }
             | TrainingEvent::StandingBy { .. }
-            | TrainingEvent::TookPlace { .. }
+            | TrainingEvent::Promoted { .. }
             | TrainingEvent::Finished(_) => {}
         }
     }

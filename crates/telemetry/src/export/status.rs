@@ -36,7 +36,7 @@ pub(crate) fn record(status: &mut StageStatus, event: &TrainingEvent) {
             status.message.clone_from(message);
         }
         TrainingEvent::StandingBy { .. } => status.phase = StagePhase::StandingBy,
-        TrainingEvent::TookPlace { stage, incarnation, .. } => {
+        TrainingEvent::Promoted { stage, incarnation, .. } => {
             (status.stage, status.incarnation, status.spare) = (*stage, *incarnation, None);
             status.phase = StagePhase::Preparing;
         }

@@ -24,7 +24,7 @@ use super::environment;
 use super::group::link_failure;
 use crate::plan::VerifiedPlan;
 use crate::stage_error::StageError;
-use stagecoach_engine::execute::{Stage, StageConfig, WorkInputs, WorkResult, work_numel};
+use stagecoach_engine::execute::{ItemDigest, Stage, StageConfig, WorkInputs, work_numel};
 use stagecoach_model::ModelPart;
 use stagecoach_telemetry::{AuditDifference, AuditRecord};
 use stagecoach_transport::{LinkError, LinkId, Links, Receiver, Sender};
@@ -58,7 +58,7 @@ struct PendingAudit {
     /// The inputs of the computation: set on the audited stage, and on the auditor from the time at which it computes.
     inputs: Option<WorkInputs>,
     /// The result of this stage.
-    result: Option<WorkResult>,
+    result: Option<ItemDigest>,
     /// Seconds that the auditor computed.
     seconds: f64,
 }
@@ -66,7 +66,7 @@ struct PendingAudit {
 /// A stage's message to the others about a work item.
 #[derive(Default, Serialize, Deserialize)]
 struct AuditResult {
-    result: Option<WorkResult>,
+    result: Option<ItemDigest>,
     seconds: f64,
 }
 
@@ -76,7 +76,7 @@ struct Recomputed {
     /// The hash of its inputs, if it is one of the two.
     inputs_hash: Option<String>,
     /// All of its results.
-    results: Vec<WorkResult>,
+    results: Vec<ItemDigest>,
 }
 
 impl<'a> Audits<'a> {
@@ -162,7 +162,7 @@ impl<'a> Audits<'a> {
         let Some(mut pending) = self.pending.take_if(is_due) else { return Ok(()) };
         let inputs = self.receive()?;
         let started = Instant::now();
-        pending.result = Some(self.compute_again(&pending, &inputs));
+        pending.result = Some(self.recompute(&pending, &inputs));
         pending.seconds = started.elapsed().as_secs_f64();
         pending.inputs = Some(inputs);
         self.pending = Some(pending);
@@ -214,7 +214,7 @@ impl<'a> Audits<'a> {
         &mut self,
         member: &Member,
         pending: &PendingAudit,
-        audited: Option<WorkResult>,
+        audited: Option<ItemDigest>,
         what: &str,
     ) -> Result<AuditDifference, StageError> {
         let (rank, by) = (pending.audited.rank, self.auditor(pending.audited));
@@ -227,12 +227,12 @@ impl<'a> Audits<'a> {
                 self.send(inputs).map_err(broken)?;
             }
             inputs_hash = Some(inputs.hash());
-            again = Some(self.compute_again(pending, inputs));
+            again = Some(self.recompute(pending, inputs));
         }
         if third == Some(self.rank) {
             self.post_receives(pending.audited, &pending.layout);
             let inputs = self.receive().map_err(broken)?;
-            again = Some(self.compute_again(pending, &inputs));
+            again = Some(self.recompute(pending, &inputs));
         }
         let first = if self.rank == rank { audited } else { pending.result.clone() };
         let own = Recomputed { inputs_hash, results: first.into_iter().chain(again).collect() };
@@ -335,13 +335,13 @@ impl<'a> Audits<'a> {
         Ok(WorkInputs { input: shaped(next(0)?), target_or_gradient: shaped(next(1)?), parameters: next(2)? })
     }
 
-    fn compute_again(&self, pending: &PendingAudit, inputs: &WorkInputs) -> WorkResult {
+    fn recompute(&self, pending: &PendingAudit, inputs: &WorkInputs) -> ItemDigest {
         let chunk = pending.audited.item.chunk;
         // each chunk on a rank of its own, so that only this chunk is built
         let placement = Placement::linear(self.verified.training.placement.chunks());
         // a replica that owns no parameter has no moments
         let replica = Replica { index: 1, count: 1 };
         let config = StageConfig { placement: &placement, seed: None, replica, ..*self.config };
-        Stage::build(chunk, &config).compute_again(chunk, inputs, &pending.layout, pending.target_count)
+        Stage::build(chunk, &config).recompute(chunk, inputs, &pending.layout, pending.target_count)
     }
 }

@@ -14,8 +14,8 @@ use super::writer::CheckpointWriter;
 use crate::plan::{JobConfig, TrainerState};
 use crate::stage_error::StageError;
 use crate::train::StageMonitor;
+use crate::train::carry_over::LastSnapshot;
 use crate::train::drain::{DrainEstimate, drain_timeout};
-use crate::train::kept::HeldSnapshot;
 use stagecoach_engine::execute::Stage;
 use stagecoach_engine::state_dict::Snapshot;
 use stagecoach_telemetry::{SaveRecord, TrainingEvent};
@@ -56,7 +56,7 @@ impl<'s> SaveSchedule<'s> {
         monitor: &'s StageMonitor,
         config: &JobConfig,
         stage: &Stage,
-        held: Option<HeldSnapshot>,
+        held: Option<LastSnapshot>,
     ) -> Result<SaveSchedule<'s>, StageError> {
         let spec = &config.job.spec;
         let every = spec.checkpoint.every_steps;
@@ -188,7 +188,7 @@ impl<'s> SaveSchedule<'s> {
     }
 
     /// Ends the background saves. Returns the last copy, if there is one.
-    pub(in crate::train) fn into_held(self) -> Option<HeldSnapshot> {
+    pub(in crate::train) fn into_held(self) -> Option<LastSnapshot> {
         self.thread?.into_held()
     }
 

@@ -12,7 +12,7 @@ use stagecoach_group::name_thread;
 use super::writer::CheckpointWriter;
 use crate::plan::TrainerState;
 use crate::stage_error::StageError;
-use crate::train::kept::HeldSnapshot;
+use crate::train::carry_over::LastSnapshot;
 use crate::train::monitor::StageMonitor;
 use stagecoach_engine::execute::Stage;
 use stagecoach_engine::state_dict::Snapshot;
@@ -51,7 +51,7 @@ impl CheckpointThread {
         scope: &'scope Scope<'scope, 's>,
         writer: &'s CheckpointWriter<'s>,
         stage: &Stage,
-        held: Option<HeldSnapshot>,
+        held: Option<LastSnapshot>,
     ) -> Result<CheckpointThread, StageError> {
         let (requests, inbox) = channel::<SaveRequest>();
         let (outbox, done) = channel();
@@ -154,12 +154,12 @@ impl CheckpointThread {
     }
 
     /// Ends the thread, which finishes or abandons its write. Returns the last copy, if there is one.
-    pub(in crate::train) fn into_held(self) -> Option<HeldSnapshot> {
+    pub(in crate::train) fn into_held(self) -> Option<LastSnapshot> {
         drop(self.requests);
         let staging = self.staging.or_else(|| Some(self.done.recv().ok()?.staging));
         let (step, snapshot) = self.held_step.zip(staging)?;
         snapshot.wait().ok()?; // an incomplete copy is of no use
-        Some(HeldSnapshot { step, snapshot })
+        Some(LastSnapshot { step, snapshot })
     }
 
     fn receive_done(&mut self, SaveDone { staging, result }: SaveDone) -> Result<SaveRecord, StageError> {

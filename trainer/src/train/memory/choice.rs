@@ -3,14 +3,14 @@
 use serde::{Deserialize, Serialize};
 
 use crate::plan::TrainerState;
-use stagecoach_transport::CopyRing;
+use stagecoach_transport::PeerRing;
 
 /// The copies that a stage has in memory, as it reports them to the others.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(super) struct HeldCopies {
     /// The group whose ranks owned the state in the copies, and this stage's rank in it. The group may have had other
     /// replicas.
-    pub(super) group: Option<(usize, CopyRing)>,
+    pub(super) group: Option<(usize, PeerRing)>,
     /// The steps after which it has a copy of its own state, each with the state of training at that time.
     pub(super) own: Vec<TrainerState>,
     /// The steps after which it has a complete copy of the state of the rank whose copies it holds.
@@ -40,7 +40,7 @@ pub(super) struct MemoryCheckpoint {
     /// The state of training, including the step.
     pub(super) state: TrainerState,
     /// The group that made the checkpoint.
-    pub(super) ring: CopyRing,
+    pub(super) ring: PeerRing,
     /// The sources, by rank in that group.
     pub(super) sources: Vec<Source>,
     /// Whether every rank of the new group has its own copy, or the holder of its copies has it.
@@ -49,12 +49,12 @@ pub(super) struct MemoryCheckpoint {
 
 /// The newest checkpoint that is available for every stage, from the copies of each stage of a group `now`, by rank. A
 /// function of its arguments alone, so that all stages choose the same.
-pub(super) fn newest_complete(held: &[HeldCopies], now: CopyRing) -> Option<MemoryCheckpoint> {
+pub(super) fn newest_complete(held: &[HeldCopies], now: PeerRing) -> Option<MemoryCheckpoint> {
     let candidates = held.iter().flat_map(|held| {
         let ring = held.group.map(|(_, ring)| ring);
         held.own.iter().filter_map(move |state| Some((state, ring?)))
     });
-    let mut candidates: Vec<(&TrainerState, CopyRing)> = candidates.collect();
+    let mut candidates: Vec<(&TrainerState, PeerRing)> = candidates.collect();
     // among checkpoints of one step, the first stage's, which has the most measurements
     candidates.sort_by_key(|(state, _)| std::cmp::Reverse(state.step));
     candidates.into_iter().find_map(|(state, ring)| {
@@ -71,7 +71,7 @@ pub(super) fn newest_complete(held: &[HeldCopies], now: CopyRing) -> Option<Memo
 
 /// Whether the stage that has rank `at` now was `rank` of the group `ring` and has a copy after `step`: of its own
 /// state if `is_own`, otherwise of the state that it held for another rank.
-fn has(held: &[HeldCopies], ring: CopyRing, (at, rank): (usize, usize), is_own: bool, step: u64) -> bool {
+fn has(held: &[HeldCopies], ring: PeerRing, (at, rank): (usize, usize), is_own: bool, step: u64) -> bool {
     let of_step = match is_own {
         true => held[at].own.iter().any(|state| state.step == step),
         false => held[at].previous.contains(&step),
@@ -80,7 +80,7 @@ fn has(held: &[HeldCopies], ring: CopyRing, (at, rank): (usize, usize), is_own: 
 }
 
 /// The source of the copy of `rank` after `step`, if it is this rank itself or the holder of its copies.
-fn source_in_place(held: &[HeldCopies], ring: CopyRing, rank: usize, step: u64) -> Option<Source> {
+fn source_in_place(held: &[HeldCopies], ring: PeerRing, rank: usize, step: u64) -> Option<Source> {
     let holder = ring.holder(rank);
     let own = has(held, ring, (rank, rank), true, step).then_some(Source { rank, is_own: true });
     own.or_else(|| has(held, ring, (holder, holder), false, step).then_some(Source { rank: holder, is_own: false }))
@@ -88,7 +88,7 @@ fn source_in_place(held: &[HeldCopies], ring: CopyRing, rank: usize, step: u64) 
 
 /// The source of the copy of `rank` of the group `ring` after `step`, independent of the source's rank now. The copy
 /// goes to other replicas of that stage, so that the source must be one of them.
-fn source(held: &[HeldCopies], now: CopyRing, ring: CopyRing, rank: usize, step: u64) -> Option<Source> {
+fn source(held: &[HeldCopies], now: PeerRing, ring: PeerRing, rank: usize, step: u64) -> Option<Source> {
     let of_stage = || (0..held.len()).filter(|at| at % now.stages.max(1) == rank % now.stages.max(1));
     let own = of_stage().find(|&at| has(held, ring, (at, rank), true, step)).map(|rank| Source { rank, is_own: true });
     let holder = || of_stage().find(|&at| has(held, ring, (at, ring.holder(rank)), false, step));
@@ -101,15 +101,15 @@ mod tests {
 
     use super::*;
 
-    const PIPELINE: CopyRing = CopyRing { stages: 3, replicas: 1 };
+    const PIPELINE: PeerRing = PeerRing { stages: 3, replicas: 1 };
 
-    fn held(group: (usize, CopyRing), own: &[u64], previous: &[u64]) -> HeldCopies {
+    fn held(group: (usize, PeerRing), own: &[u64], previous: &[u64]) -> HeldCopies {
         let state = |&step| TrainerState { step, ..TrainerState::default() };
         HeldCopies { group: Some(group), own: own.iter().map(state).collect(), previous: previous.to_vec() }
     }
 
     /// The step, and for each rank the rank that has its copy.
-    fn chosen(held: &[HeldCopies], now: CopyRing) -> Option<(u64, Vec<usize>)> {
+    fn chosen(held: &[HeldCopies], now: PeerRing) -> Option<(u64, Vec<usize>)> {
         let ranks = |sources: Vec<Source>| sources.into_iter().map(|source| source.rank).collect();
         newest_complete(held, now).map(|chosen| (chosen.state.step, ranks(chosen.sources)))
     }
@@ -137,13 +137,13 @@ mod tests {
 
     #[test]
     fn the_others_have_the_copies_of_a_lost_replica_and_those_of_fewer_serve_more() {
-        let (two, three) = (CopyRing { stages: 2, replicas: 2 }, CopyRing { stages: 2, replicas: 3 });
+        let (two, three) = (PeerRing { stages: 2, replicas: 2 }, PeerRing { stages: 2, replicas: 3 });
         let of =
             |ring, ranks: &[usize]| -> Vec<_> { ranks.iter().map(|&rank| held((rank, ring), &[7], &[7])).collect() };
         // ranks 2 and 3 are lost: the third replica, which is the second now, has their copies
         assert_eq!(chosen(&of(three, &[0, 1, 4, 5]), two), Some((7, vec![0, 1, 2, 3, 2, 3])));
         // state that two lost neighbours held is lost
-        let one = CopyRing { stages: 2, replicas: 1 };
+        let one = PeerRing { stages: 2, replicas: 1 };
         assert_eq!(chosen(&of(three, &[0, 1]), one), None);
         // a replica returns to one that continued alone; the returned replica's own copies are older
         let mut group = of(one, &[0, 1]);
@@ -159,7 +159,7 @@ mod tests {
     /// ranks.
     #[test]
     fn a_copy_is_of_the_rank_that_its_stage_had() {
-        let three = CopyRing { stages: 1, replicas: 3 };
+        let three = PeerRing { stages: 1, replicas: 3 };
         let was = |rank| held((rank, three), &[7], &[7]);
         let group = [was(0), HeldCopies::default(), was(1)];
         let chosen = newest_complete(&group, three).unwrap();
@@ -175,7 +175,7 @@ mod tests {
         fn it_is_the_newest_of_all(
             steps in prop::collection::vec((prop::collection::vec(0u64..4, 0..3), prop::collection::vec(0u64..4, 0..3)), 1..6)
         ) {
-            let ring = CopyRing { stages: steps.len(), replicas: 1 };
+            let ring = PeerRing { stages: steps.len(), replicas: 1 };
             let group: Vec<_> =
                 steps.iter().enumerate().map(|(rank, (own, previous))| held((rank, ring), own, previous)).collect();
             let has = |rank: usize, step: u64| {

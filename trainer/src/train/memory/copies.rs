@@ -4,9 +4,9 @@
 
 use super::choice::HeldCopies;
 use crate::plan::TrainerState;
-use stagecoach_engine::state_dict::StateCopy;
+use stagecoach_engine::state_dict::PeerCopy;
 use stagecoach_kernels::device::{CudaContext, CudaError};
-use stagecoach_transport::CopyRing;
+use stagecoach_transport::PeerRing;
 
 /// The number of copies of one stage that are held.
 const GENERATIONS: usize = 2;
@@ -15,26 +15,26 @@ const GENERATIONS: usize = 2;
 #[derive(Debug, Default)]
 pub(in crate::train) struct StateCopies {
     /// The group whose ranks own the state in the copies, and this stage's rank in it.
-    group: Option<(usize, CopyRing)>,
+    group: Option<(usize, PeerRing)>,
     /// The copies of its own state, oldest first.
-    own: Vec<(TrainerState, StateCopy)>,
+    own: Vec<(TrainerState, PeerCopy)>,
     /// Spare buffers for copies of its own state.
-    free: Vec<StateCopy>,
+    free: Vec<PeerCopy>,
     /// Complete copies of the previous stage's state, by their steps, oldest first.
-    previous: Vec<(u64, StateCopy)>,
+    previous: Vec<(u64, PeerCopy)>,
 }
 
 impl StateCopies {
     /// Begins with a group in which this stage has `rank`. Copies of a group with other ranks are dropped, because
     /// other ranks owned their state.
-    pub(super) fn set_group(&mut self, rank: usize, ring: CopyRing) {
+    pub(super) fn set_group(&mut self, rank: usize, ring: PeerRing) {
         if self.group != Some((rank, ring)) {
             self.begin_anew(rank, ring);
         }
     }
 
     /// Begins with a group in which this stage has `rank`, and drops all copies.
-    pub(super) fn begin_anew(&mut self, rank: usize, ring: CopyRing) {
+    pub(super) fn begin_anew(&mut self, rank: usize, ring: PeerRing) {
         *self = StateCopies { group: Some((rank, ring)), ..StateCopies::default() };
     }
 
@@ -48,45 +48,45 @@ impl StateCopies {
     }
 
     /// The copy of this stage after `step`.
-    pub(super) fn own(&self, step: u64) -> Option<&StateCopy> {
+    pub(super) fn own(&self, step: u64) -> Option<&PeerCopy> {
         self.own.iter().find(|(state, _)| state.step == step).map(|(_, copy)| copy)
     }
 
     /// The copy of the previous stage after `step`.
-    pub(super) fn previous(&self, step: u64) -> Option<&StateCopy> {
+    pub(super) fn previous(&self, step: u64) -> Option<&PeerCopy> {
         self.previous.iter().find(|(of, _)| *of == step).map(|(_, copy)| copy)
     }
 
     /// A buffer for a copy of this stage: the oldest copy's once there are enough, otherwise a new one, pinned for the
     /// stage's GPU.
-    pub(super) fn take_own_buffer(&mut self, numel: usize, gpu: Option<CudaContext>) -> Result<StateCopy, CudaError> {
+    pub(super) fn take_own_buffer(&mut self, numel: usize, gpu: Option<CudaContext>) -> Result<PeerCopy, CudaError> {
         let oldest = if self.own.len() == GENERATIONS { Some(self.own.remove(0).1) } else { self.free.pop() };
-        oldest.filter(|copy| copy.len() == numel).map_or_else(|| StateCopy::zeros(numel, gpu), Ok)
+        oldest.filter(|copy| copy.element_count() == numel).map_or_else(|| PeerCopy::zeros(numel, gpu), Ok)
     }
 
     /// Creates all buffers for copies of this stage. None is then pinned during training, when the driver may have to
     /// wait for the GPU.
     pub(super) fn reserve_own(&mut self, numel: usize, gpu: CudaContext) -> Result<(), CudaError> {
-        self.free.retain(|copy| copy.len() == numel);
+        self.free.retain(|copy| copy.element_count() == numel);
         while self.own.len() + self.free.len() < GENERATIONS {
-            self.free.push(StateCopy::zeros(numel, Some(gpu))?);
+            self.free.push(PeerCopy::zeros(numel, Some(gpu))?);
         }
         Ok(())
     }
 
     /// The same for the previous stage.
-    pub(super) fn take_previous_buffer(&mut self, numel: usize) -> Result<StateCopy, CudaError> {
+    pub(super) fn take_previous_buffer(&mut self, numel: usize) -> Result<PeerCopy, CudaError> {
         let oldest = (self.previous.len() == GENERATIONS).then(|| self.previous.remove(0).1);
-        oldest.filter(|copy| copy.len() == numel).map_or_else(|| StateCopy::zeros(numel, None), Ok)
+        oldest.filter(|copy| copy.element_count() == numel).map_or_else(|| PeerCopy::zeros(numel, None), Ok)
     }
 
     /// Holds a copy of this stage.
-    pub(super) fn hold_own(&mut self, state: TrainerState, copy: StateCopy) {
+    pub(super) fn hold_own(&mut self, state: TrainerState, copy: PeerCopy) {
         self.own.push((state, copy));
     }
 
     /// Holds a complete copy of the previous stage.
-    pub(super) fn hold_previous(&mut self, step: u64, copy: StateCopy) {
+    pub(super) fn hold_previous(&mut self, step: u64, copy: PeerCopy) {
         self.previous.push((step, copy));
     }
 

@@ -20,11 +20,11 @@ use super::collective::{all_gather, topic};
 use crate::plan::TrainerState;
 use crate::stage_error::StageError;
 use stagecoach_engine::execute::{Stage, owners};
-use stagecoach_engine::state_dict::StateCopy;
+use stagecoach_engine::state_dict::PeerCopy;
 use stagecoach_kernels::device::CudaError;
 use stagecoach_model::ParameterSpec;
 use stagecoach_telemetry::MemoryCheckpointRecord;
-use stagecoach_transport::{CopyRing, LinkError, LinkId, Links, Receiver, Sender};
+use stagecoach_transport::{LinkError, LinkId, Links, PeerRing, Receiver, Sender};
 
 use choice::{HeldCopies, MemoryCheckpoint, Source, newest_complete};
 pub(super) use copies::StateCopies;
@@ -34,12 +34,12 @@ use reshard::{Owners, Transfer, transfers};
 /// The copies that the stages of a group hold at its start, by rank, and the memory checkpoint from which they resume,
 /// if there is one.
 #[derive(Debug)]
-pub(super) struct HeldByGroup {
+pub(super) struct PeerCheckpoints {
     held: Vec<HeldCopies>,
     chosen: Option<MemoryCheckpoint>,
 }
 
-impl HeldByGroup {
+impl PeerCheckpoints {
     /// Reports this stage's copies to the other stages, and chooses the newest checkpoint that is available for all, if
     /// there is one after step `saved` or later. All stages call this together, and all choose the same. Where replicas
     /// may be missing, stage 0 passes the last `recorded` step. A copy of a step after the next one, whose record the
@@ -50,10 +50,10 @@ impl HeldByGroup {
     pub(super) fn agree(
         member: &Member,
         copies: &StateCopies,
-        ring: CopyRing,
+        ring: PeerRing,
         saved: u64,
         recorded: Option<u64>,
-    ) -> Result<HeldByGroup, StageError> {
+    ) -> Result<PeerCheckpoints, StageError> {
         let told: Vec<(HeldCopies, Option<u64>)> = all_gather(member, topic::MEMORY, &(copies.held(), recorded))?;
         let recorded = told.first().and_then(|(_, recorded)| *recorded);
         let mut held: Vec<HeldCopies> = told.into_iter().map(|(held, _)| held).collect();
@@ -61,7 +61,7 @@ impl HeldByGroup {
             held.iter_mut().for_each(|held| held.drop_after(recorded + 1));
         }
         let chosen = newest_complete(&held, ring).filter(|chosen| chosen.state.step >= saved);
-        Ok(HeldByGroup { held, chosen })
+        Ok(PeerCheckpoints { held, chosen })
     }
 
     /// The state of training from which all stages resume, if it is in memory.
@@ -73,7 +73,7 @@ impl HeldByGroup {
 /// The checkpoints in memory of a stage in one group.
 pub(super) struct MemoryCheckpoints<'a> {
     rank: usize,
-    ring: CopyRing,
+    ring: PeerRing,
     copies: &'a mut StateCopies,
     links: CopyLinks,
     interval: CheckpointInterval,
@@ -83,7 +83,7 @@ pub(super) struct MemoryCheckpoints<'a> {
     own_numel: usize,
     previous_numel: usize,
     /// The step of the copy that is being received.
-    receiving: Option<(u64, StateCopy)>,
+    receiving: Option<(u64, PeerCopy)>,
     /// The time for which training has waited for copies since the last record.
     stall: Duration,
     /// Bytes sent up to the last record.
@@ -102,7 +102,7 @@ struct CopyLinks {
 
 impl CopyLinks {
     /// Takes the links out of `links`; `None` if this group has none.
-    fn take(links: &mut Links, rank: usize, ring: CopyRing) -> Option<CopyLinks> {
+    fn take(links: &mut Links, rank: usize, ring: PeerRing) -> Option<CopyLinks> {
         let previous = ring.held_by(rank);
         Some(CopyLinks {
             to_next: links.senders.remove(&LinkId::state_copy(rank, ring))?,
@@ -114,7 +114,7 @@ impl CopyLinks {
 }
 
 impl<'a> MemoryCheckpoints<'a> {
-    /// The memory checkpoints of a stage, with `links` that were opened with [`CopyRing::link_ids`] (`None` without
+    /// The memory checkpoints of a stage, with `links` that were opened with [`PeerRing::link_ids`] (`None` without
     /// such links). Loads the chosen checkpoint into `stage`. The two numbers are the values in a copy of this stage,
     /// and in a copy of the rank whose copies it holds.
     ///
@@ -122,14 +122,14 @@ impl<'a> MemoryCheckpoints<'a> {
     /// If the group fails meanwhile.
     pub(super) fn begin(
         spec: &MemoryCheckpointSpec,
-        group: HeldByGroup,
-        (rank, ring): (usize, CopyRing),
+        group: PeerCheckpoints,
+        (rank, ring): (usize, PeerRing),
         [own_numel, previous_numel]: [usize; 2],
         links: &mut Links,
         copies: &'a mut StateCopies,
         stage: &mut Stage,
     ) -> Result<Option<MemoryCheckpoints<'a>>, LinkError> {
-        let HeldByGroup { held, chosen } = group;
+        let PeerCheckpoints { held, chosen } = group;
         let Some(copy_links) = CopyLinks::take(links, rank, ring) else { return Ok(None) };
         // state that other ranks owned does not count
         let previous = |(rank, held): (usize, &HeldCopies)| match held.group == Some((rank, ring)) {
@@ -197,10 +197,10 @@ impl<'a> MemoryCheckpoints<'a> {
         let owners = Owners { numels: &numels, before: &owners(&specs, ring.replicas), now: &stage.owners };
         let of_stage: Vec<Source> = (0..ring.replicas).map(|replica| sources[replica * stages + stage.index]).collect();
         let transfers = transfers(owners, &of_stage);
-        let part = |copy: &StateCopy, offset: i64, numel: i64| -> Result<Tensor, CudaError> {
+        let part = |copy: &PeerCopy, offset: i64, numel: i64| -> Result<Tensor, CudaError> {
             Ok(copy.tensor()?.narrow(0, offset, numel))
         };
-        let own = StateCopy::zeros(self.own_numel, stage.gpu_context())?;
+        let own = PeerCopy::zeros(self.own_numel, stage.gpu_context())?;
         let is_here = |transfer: &&Transfer| transfer.source.rank == self.rank;
         let arriving: Vec<&Transfer> =
             transfers.iter().filter(|transfer| transfer.owner == replica && !is_here(transfer)).collect();
@@ -312,7 +312,7 @@ impl<'a> MemoryCheckpoints<'a> {
     }
 
     fn send(&self, step: u64) -> Result<(), LinkError> {
-        let Some((tensor, complete)) = self.copies.own(step).map(StateCopy::to_send) else { return Ok(()) };
+        let Some((tensor, complete)) = self.copies.own(step).map(PeerCopy::to_send) else { return Ok(()) };
         self.links.to_next.send_when(step as usize, tensor, complete)
     }
 }

@@ -147,7 +147,7 @@ fn what_does_not_go_over_nccl_passes_through_pinned_memory() {
     if !is_here("links::nccl::what_does_not_go_over_nccl_passes_through_pinned_memory") {
         return;
     }
-    const COPY: LinkId = LinkId { from: 0, to: 1, payload: LinkPayload::StateCopy };
+    const COPY: LinkId = LinkId { from: 0, to: 1, payload: LinkPayload::PeerCopy };
     let ids = &[FORWARD, COPY];
     let mut links = group_of(2, false, |config| LinksConfig { transport: Transport::Nccl, link_ids: ids, ..config });
     let [sending, receiving] = &mut links[..] else { unreachable!() };
@@ -182,7 +182,7 @@ fn a_sender_that_fails_by_itself_leaves_nobody_waiting() {
     if !is_here_with("links::nccl::a_sender_that_fails_by_itself_leaves_nobody_waiting", &environment) {
         return;
     }
-    const COPY: LinkId = LinkId { from: 0, to: 1, payload: LinkPayload::StateCopy };
+    const COPY: LinkId = LinkId { from: 0, to: 1, payload: LinkPayload::PeerCopy };
     let ids = &[FORWARD, COPY];
     let mut links = group_of(2, false, |config| LinksConfig { transport: Transport::Nccl, link_ids: ids, ..config });
     // the sender's thread holds the first tensor and fails; the later ones wait until then

@@ -145,7 +145,7 @@ impl TestGroup {
                 Err(CheckpointError::Damaged(damage)) => known.push(damage),
                 read => {
                     let state = read?.into_iter().flatten().collect();
-                    self.warnings.extend(set_aside(&*self.volumes[0], fence, &found.damage)?);
+                    self.warnings.extend(quarantine(&*self.volumes[0], fence, &found.damage)?);
                     self.resumed = step;
                     return Ok(state);
                 }

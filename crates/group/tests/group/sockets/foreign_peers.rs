@@ -217,7 +217,7 @@ fn a_coordinator_that_is_not_found_or_reached_is_reported_after_the_timeout() {
         assert!(matches!(error, GroupError::Unreachable { .. }), "{error}");
         assert!(error.to_string().contains(address), "{error}");
     }
-    let nowhere = || Err(NotFound::Yet("no group has begun in /jobs/a".to_owned()));
+    let nowhere = || Err(NotFound::NotReady("no group has begun in /jobs/a".to_owned()));
     let error = Member::join(nowhere, hello(1, 2), Mesh::pipeline(2), short, |_| {}, |_| {}).unwrap_err();
     assert!(error.to_string().contains("(no group has begun in /jobs/a)"), "{error}");
     let superseded = || Err(NotFound::Superseded("attempt 4".to_owned()));

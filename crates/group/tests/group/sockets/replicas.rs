@@ -90,14 +90,14 @@ fn a_group_goes_on_without_a_lost_replica_and_takes_it_back() {
         form(&stages);
         let gathered = on_all(&stages, |rank, member| member.all_gather(7, vec![rank as u8]).unwrap());
         assert_eq!(gathered, [[[0], [1]], [[0], [1]]]);
-        assert!(vote(&stages, 1).iter().all(|verdict| !verdict.form_again));
+        assert!(vote(&stages, 1).iter().all(|verdict| !verdict.regroup));
         let fourth = scope.spawn(move || wait(3));
         let mut step = 1;
         loop {
             let is_back = coordinator.waiting_ranks() == [2, 3];
             step += 1;
             let verdicts = vote(&stages, step);
-            if verdicts.iter().all(|verdict| verdict.form_again) {
+            if verdicts.iter().all(|verdict| verdict.regroup) {
                 break;
             }
             assert!(!is_back, "replica 1 is back, and step {step} does not say so: {verdicts:?}");
@@ -131,7 +131,7 @@ fn stages_of_two_replicas_train_led_by_the_second_stage_0() {
         refused.to_string(),
         "stage 1 of replica 0 tried to broadcast: only stage 0 of replica 1 may, which leads the group"
     );
-    assert!(vote(&stages, 1).iter().all(|verdict| !verdict.form_again));
+    assert!(vote(&stages, 1).iter().all(|verdict| !verdict.regroup));
     // the leader's process ends
     let follower = stages.remove(1);
     drop((stages, coordinator));
@@ -188,7 +188,7 @@ fn the_loss_of_a_stage_without_a_group_ends_nothing() {
         while coordinator.waiting_ranks().contains(&3) {
             thread::yield_now();
         }
-        assert!(vote(&stages, 1).iter().all(|verdict| !verdict.form_again));
+        assert!(vote(&stages, 1).iter().all(|verdict| !verdict.regroup));
         assert_eq!(coordinator.failure(), None);
         leave_all(stages, |member| member.leave(0));
         assert!(third.join().unwrap().is_err() && fourth.join().unwrap().is_err());

@@ -3,7 +3,7 @@
 use std::sync::mpsc::{Receiver, channel};
 use std::thread::{self, JoinHandle};
 
-use stagecoach_group::{Coordinator, GroupError, Hello, NotFound, Refusal, StandByEnd, StepRules, stand_by};
+use stagecoach_group::{Coordinator, GroupError, Hello, NotFound, Refusal, SpareOutcome, StepRules, wait_as_spare};
 
 use super::support::{
     ControlProxy, TEST_TIMEOUT, TestStage, coordinator, form, hello, join_at, leave, rendezvous, timeouts,
@@ -11,7 +11,7 @@ use super::support::{
 
 /// A spare on a thread, which finds only one group.
 struct Spare {
-    thread: JoinHandle<Result<StandByEnd, GroupError>>,
+    thread: JoinHandle<Result<SpareOutcome, GroupError>>,
     plans: Receiver<Vec<u8>>,
 }
 
@@ -21,7 +21,7 @@ impl Spare {
         let mut found = Some(rendezvous(address));
         let find = move || found.take().ok_or_else(|| NotFound::Superseded("attempt 4".to_owned()));
         let (sender, plans) = channel();
-        let work = move || stand_by(find, &hello, timeouts(), |plan| drop(sender.send(plan.to_vec())));
+        let work = move || wait_as_spare(find, &hello, timeouts(), |plan| drop(sender.send(plan.to_vec())));
         Spare { thread: thread::spawn(work), plans }
     }
 
@@ -31,7 +31,7 @@ impl Spare {
         self
     }
 
-    fn end(self) -> Result<StandByEnd, GroupError> {
+    fn end(self) -> Result<SpareOutcome, GroupError> {
         self.thread.join().unwrap()
     }
 
@@ -62,7 +62,7 @@ fn the_first_spare_takes_the_place_of_a_stage_whose_process_has_ended() {
     let (_coordinator, mut stages, [first, second]) = group();
     // dropping a member closes its connection, as the death of its process does
     drop(stages.pop());
-    assert_eq!(first.end().unwrap(), StandByEnd::TakePlace { rank: 2, incarnation: 1 });
+    assert_eq!(first.end().unwrap(), SpareOutcome::Promoted { rank: 2, incarnation: 1 });
     second.looked_for_the_next_group();
     for stage in stages {
         assert_eq!(stage.only_failure().root_cause_rank, Some(2));
@@ -78,7 +78,7 @@ fn the_first_spare_takes_the_place_of_stage_0() {
     let spare = Spare::start(&proxy.address, Hello { world_size: 1, ..number(0) }).standing_by();
     // closes the connection, as the death of stage 0's process does
     proxy.disconnect();
-    assert_eq!(spare.end().unwrap(), StandByEnd::TakePlace { rank: 0, incarnation: 1 });
+    assert_eq!(spare.end().unwrap(), SpareOutcome::Promoted { rank: 0, incarnation: 1 });
     assert_eq!(coordinator.failure(), None, "a spare is no member");
     drop(stages);
 }
@@ -88,7 +88,7 @@ fn spares_are_dismissed_when_all_stages_leave() {
     let (_coordinator, stages, spares) = group();
     assert!(leave(stages, 0).into_iter().all(|left| left.is_ok()));
     for spare in spares {
-        assert_eq!(spare.end().unwrap(), StandByEnd::Dismissed);
+        assert_eq!(spare.end().unwrap(), SpareOutcome::Dismissed);
     }
 }
 

@@ -27,7 +27,7 @@ pub(crate) enum PodTransition {
     /// A process exits because of the state of its group.
     End(Name, i32),
     /// A spare takes the place of a lost stage, as its group has decided.
-    TakePlace(Name, u32),
+    Promote(Name, u32),
     /// The API shows the takeover.
     ShowTakeover(Name),
     /// A node notices that a process has ended.
@@ -78,7 +78,7 @@ pub(crate) fn enabled_transitions(cluster: &ClusterState, disabled_guard: Option
             enabled_transitions.push((PodTransition::Survive(name), is_immediate));
         }
         for rank in lost_places(cluster, pod) {
-            enabled_transitions.push((PodTransition::TakePlace(name, rank), false));
+            enabled_transitions.push((PodTransition::Promote(name, rank), false));
         }
         if pod.takes.is_some() && !pod.takeover_shows && pod.is_reachable() && is_current(cluster, pod) {
             enabled_transitions.push((PodTransition::ShowTakeover(name), false));
@@ -124,7 +124,7 @@ pub(crate) fn apply(cluster: &mut ClusterState, transition: PodTransition, disab
             cluster.operator.has_unobserved_change = true;
         }
         PodTransition::End(name, code) => cluster.change(name, |pod| pod.enter(ModelProcess::Ended(code))),
-        PodTransition::TakePlace(name, rank) => take_place(cluster, name, rank),
+        PodTransition::Promote(name, rank) => take_place(cluster, name, rank),
         PodTransition::ShowTakeover(name) => cluster.change(name, |pod| pod.takeover_shows = true),
         PodTransition::Notice(name) => cluster.change(name, |pod| (pod.unnoticed, pod.at) = (None, NOW)),
         PodTransition::Remove(name) => {

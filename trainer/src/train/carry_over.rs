@@ -13,7 +13,7 @@ use stagecoach_kernels::device::CudaError;
 
 /// The kept state of a stage.
 #[derive(Debug, Default)]
-pub(super) struct Kept {
+pub(super) struct CarryOver {
     /// The number of the fence of the stage's last group.
     pub(super) epoch: Option<u64>,
     /// The fence that it acquired for that group; only on the leader.
@@ -33,14 +33,14 @@ pub(super) struct Kept {
     layout: Option<Layout>,
     /// The last group's stage, with arbitrary values.
     pub(super) stage: Option<Stage>,
-    pub(super) snapshot: Option<HeldSnapshot>,
+    pub(super) snapshot: Option<LastSnapshot>,
     pub(super) copies: StateCopies,
 }
 
 /// A copy of the state that this stage saved, or was about to save, after a step. It is a function of job and step
 /// alone, and equals the content of that step's checkpoint, independent of its writer.
 #[derive(Debug)]
-pub(super) struct HeldSnapshot {
+pub(super) struct LastSnapshot {
     /// Number of finished steps.
     pub(super) step: u64,
     pub(super) snapshot: Snapshot,
@@ -77,7 +77,7 @@ impl Layout {
     }
 }
 
-impl Kept {
+impl CarryOver {
     /// Begins with a group of this layout. State of another layout is dropped.
     pub(super) fn set_layout(&mut self, layout: Layout) {
         let before = self.layout.replace(layout.clone());

@@ -4,18 +4,18 @@ use std::collections::BTreeMap;
 use std::io::ErrorKind;
 
 use crate::damaged::{damaged_entry_name, move_to_damaged};
-use crate::error::{CheckpointError, Damage, Warning, volume_io};
+use crate::error::{CheckpointError, Damage, Warning};
 use crate::fence::Fence;
 use crate::paths::{self, CHECKPOINTS_DIR, REASON_FILE};
 use crate::safetensors::write_file;
-use crate::volume::{Volume, rename_idempotent, sync_dir};
+use crate::volume::{Volume, rename_idempotent, sync_dir, volume_io};
 
 /// Moves each damaged checkpoint to `damaged/` through the fence's folder, so that a fenced-off group can't move a
 /// newer group's checkpoint.
 ///
 /// # Errors
 /// `FencedOff`, or if the volume fails.
-pub fn set_aside(volume: &dyn Volume, fence: &Fence, damage: &[Damage]) -> Result<Vec<Warning>, CheckpointError> {
+pub fn quarantine(volume: &dyn Volume, fence: &Fence, damage: &[Damage]) -> Result<Vec<Warning>, CheckpointError> {
     let mut steps: BTreeMap<u64, Vec<&Damage>> = BTreeMap::new();
     for one in damage {
         steps.entry(one.step).or_default().push(one);

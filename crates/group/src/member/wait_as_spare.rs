@@ -12,9 +12,9 @@ use crate::{Activity, GroupError, GroupTimeouts, Hello, NotFound, Refusal, Rende
 
 /// The result of waiting as a spare.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum StandByEnd {
+pub enum SpareOutcome {
     /// The spare takes the place of a stage whose process has ended, and joins the next group as that stage.
-    TakePlace {
+    Promoted {
         /// The stage's global rank.
         rank: usize,
         /// The incarnation that the spare has as this stage.
@@ -30,12 +30,12 @@ pub enum StandByEnd {
 ///
 /// # Errors
 /// If the group refuses this spare, or if a newer group than those of its attempt has begun.
-pub fn stand_by(
+pub fn wait_as_spare(
     mut find: impl FnMut() -> Result<Rendezvous, NotFound>,
     hello: &Hello,
     timeouts: GroupTimeouts,
     mut on_standing_by: impl FnMut(&[u8]),
-) -> Result<StandByEnd, GroupError> {
+) -> Result<SpareOutcome, GroupError> {
     let name = || format!("spare {}", hello.rank);
     let frame = encode_message(&MemberMessage::StandBy(hello.clone()))?;
     loop {
@@ -51,7 +51,7 @@ pub fn stand_by(
                 })
             }
             Err(NotFound::Superseded(newer)) => return Err(GroupError::Superseded { name: name(), newer }),
-            Err(NotFound::Yet(reason)) => Err(JoinError::Retry(reason)),
+            Err(NotFound::NotReady(reason)) => Err(JoinError::Retry(reason)),
             // a leader that is missing is no error for a spare, because a spare is not expected to lead
             Err(NotFound::Leaderless(group)) => Err(JoinError::Retry(format!("group {group} has no leader"))),
         };
@@ -71,7 +71,7 @@ fn wait_in_group(
     stream: &ControlStream,
     name: &str,
     on_standing_by: &mut impl FnMut(&[u8]),
-) -> Result<StandByEnd, JoinError> {
+) -> Result<SpareOutcome, JoinError> {
     // the incarnation with which this spare would take the leader's place, if the spare is the first in line
     let mut leader_incarnation = None;
     let lost = |error: io::Error| JoinError::Retry(error.to_string());
@@ -79,10 +79,10 @@ fn wait_in_group(
         match stream.receive() {
             Ok(CoordinatorMessage::Released { plan, .. }) => on_standing_by(&plan),
             Ok(CoordinatorMessage::NextInLine { incarnation }) => leader_incarnation = incarnation.checked_add(1),
-            Ok(CoordinatorMessage::TakePlace { rank, incarnation }) => {
-                return Ok(StandByEnd::TakePlace { rank, incarnation });
+            Ok(CoordinatorMessage::Promote { rank, incarnation }) => {
+                return Ok(SpareOutcome::Promoted { rank, incarnation });
             }
-            Ok(CoordinatorMessage::LeaveAcknowledged) => return Ok(StandByEnd::Dismissed),
+            Ok(CoordinatorMessage::LeaveAcknowledged) => return Ok(SpareOutcome::Dismissed),
             Ok(CoordinatorMessage::GroupEnded(failure)) => return Err(JoinError::Retry(failure.message)),
             Ok(CoordinatorMessage::Refused(refusal @ Refusal::GroupEnded { .. })) => {
                 return Err(JoinError::Retry(refusal.describe(name)));
@@ -93,7 +93,7 @@ fn wait_in_group(
             Ok(_) => {}
             Err(error) => match (Disconnect::of(&error), leader_incarnation) {
                 // a group that ends in any other way sends a message first
-                (Disconnect::Closed, Some(incarnation)) => return Ok(StandByEnd::TakePlace { rank: 0, incarnation }),
+                (Disconnect::Closed, Some(incarnation)) => return Ok(SpareOutcome::Promoted { rank: 0, incarnation }),
                 _ => return Err(lost(error)),
             },
         }

@@ -3,12 +3,12 @@
 use stagecoach_api::contract::{FailureKind, StageEnv};
 use stagecoach_checkpoint::Volume;
 use stagecoach_data::Dataset;
-use stagecoach_group::{Hello, StandByEnd};
+use stagecoach_group::{Hello, SpareOutcome};
 use tch::{Device, Kind, Tensor};
 
 use super::StageMonitor;
 use super::join::{group_timeouts, hello};
-use super::rendezvous::Finder;
+use super::rendezvous::RendezvousWatcher;
 use crate::plan::{JobConfig, Plan};
 use crate::stage_error::StageError;
 use stagecoach_telemetry::{EventWriter, TrainingEvent};
@@ -18,7 +18,7 @@ use stagecoach_telemetry::{EventWriter, TrainingEvent};
 ///
 /// # Errors
 /// If it can't be a spare of this group, or its attempt is over.
-pub(super) fn stand_by(
+pub(super) fn wait_as_spare(
     env: &StageEnv,
     number: u32,
     config: &JobConfig,
@@ -34,7 +34,7 @@ pub(super) fn stand_by(
         event_writer.emit(event);
     };
     let hello = Hello { rank: number as usize, ..hello(env, config, device, String::new()) };
-    let mut finder = Finder::new(volume, env, None, None);
+    let mut finder = RendezvousWatcher::new(volume, env, None, None);
     let mut has_reported = false;
     let on_standing_by = |plan: &[u8]| {
         open_tokens(config, plan);
@@ -42,12 +42,12 @@ pub(super) fn stand_by(
             emit(&TrainingEvent::StandingBy { spare: number });
         }
     };
-    let end = stagecoach_group::stand_by(|| finder.find(), &hello, group_timeouts(config), on_standing_by)?;
-    let StandByEnd::TakePlace { rank, incarnation } = end else {
+    let end = stagecoach_group::wait_as_spare(|| finder.find(), &hello, group_timeouts(config), on_standing_by)?;
+    let SpareOutcome::Promoted { rank, incarnation } = end else {
         monitor.exit(FailureKind::Done, "all stages have left: no spare is needed")
     };
     let of_stage = StageEnv { rank: rank as u32, incarnation, ..env.clone() };
-    emit(&TrainingEvent::TookPlace { spare: number, stage: of_stage.rank, incarnation });
+    emit(&TrainingEvent::Promoted { spare: number, stage: of_stage.rank, incarnation });
     Ok(of_stage)
 }
 

@@ -9,27 +9,30 @@ use tch::{Kind, Tensor};
 
 /// The first of `steps`, ascending, at which two runs have parted, found by bisection: runs that have parted stay
 /// different. `None` if they are equal at the last step.
-pub(crate) fn first_parted(steps: &[u64], mut is_equal: impl FnMut(u64) -> bool) -> Option<u64> {
+pub(crate) fn first_divergence(steps: &[u64], mut is_equal: impl FnMut(u64) -> bool) -> Option<u64> {
     steps.get(steps.partition_point(|step| is_equal(*step))).copied()
 }
 
 /// Two tensors with the same name and different content.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct PartedTensor {
+pub(crate) struct DivergentTensor {
     /// Its name.
     pub(crate) name: String,
     /// The difference.
     what: String,
 }
 
-impl fmt::Display for PartedTensor {
+impl fmt::Display for DivergentTensor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}, {}", self.name, self.what)
     }
 }
 
 /// The first tensor, in the order of computation, that is not bit-identical.
-pub(crate) fn first_parted_tensor(ones: &[(String, Tensor)], others: &[(String, Tensor)]) -> Option<PartedTensor> {
+pub(crate) fn first_divergent_tensor(
+    ones: &[(String, Tensor)],
+    others: &[(String, Tensor)],
+) -> Option<DivergentTensor> {
     let others: BTreeMap<&str, &Tensor> = others.iter().map(|(name, tensor)| (&**name, tensor)).collect();
     let mut ones: Vec<&(String, Tensor)> = ones.iter().collect();
     ones.sort_by_key(|(name, _)| moment(name));
@@ -38,7 +41,7 @@ pub(crate) fn first_parted_tensor(ones: &[(String, Tensor)], others: &[(String, 
             None => "which the other run has not".to_owned(),
             Some(other) => difference(one, other)?,
         };
-        Some(PartedTensor { name: name.clone(), what })
+        Some(DivergentTensor { name: name.clone(), what })
     })
 }
 
@@ -100,14 +103,14 @@ mod tests {
         let steps: Vec<u64> = (1..=100).map(|n| 10 * n).collect();
         for parted in [1, 10, 11, 500, 999, 1000, 1001] {
             let mut asked = 0;
-            let found = first_parted(&steps, |step| {
+            let found = first_divergence(&steps, |step| {
                 asked += 1;
                 step < parted
             });
             assert_eq!(found, steps.iter().copied().find(|step| *step >= parted), "{parted}");
             assert!(asked <= 8, "{asked} comparisons");
         }
-        assert_eq!(first_parted(&[], |_| true), None);
+        assert_eq!(first_divergence(&[], |_| true), None);
     }
 
     #[test]
@@ -126,7 +129,7 @@ mod tests {
         let all = |value: f32| names.map(|name| (name.to_owned(), tensor(value)));
         let (ones, mut others) = (all(2.0), all(f32::from_bits(2.0f32.to_bits() + 1)));
         for expected in names.iter().rev() {
-            let found = first_parted_tensor(&ones, &others).unwrap();
+            let found = first_divergent_tensor(&ones, &others).unwrap();
             assert_eq!(&found.name, expected);
             assert!(
                 found.to_string().ends_with(", 1 of 2 values differ; the first is 2 and 2.0000002, 1 bit apart"),
@@ -134,6 +137,6 @@ mod tests {
             );
             others.iter_mut().find(|(name, _)| name == expected).unwrap().1 = tensor(2.0);
         }
-        assert_eq!(first_parted_tensor(&ones, &others), None);
+        assert_eq!(first_divergent_tensor(&ones, &others), None);
     }
 }

@@ -14,13 +14,13 @@ use stagecoach_model::{Architecture, Parameter, stage_parameter_specs};
 /// The values and moments of all parameters of a stage that its replica owns, including a tied weight on both of its
 /// stages. The values are fp32 on the CPU, parameter by parameter in the stage's order.
 #[derive(Debug)]
-pub struct StateCopy {
+pub struct PeerCopy {
     memory: HostTensor,
     /// The copy from the GPU into this memory, which may still run.
     copying: Option<Arc<CopyToHost>>,
 }
 
-impl StateCopy {
+impl PeerCopy {
     /// The number of values in a copy of the stage of `rank`, with this number of replicas.
     pub fn numel(
         architecture: &dyn Architecture,
@@ -40,12 +40,12 @@ impl StateCopy {
     ///
     /// # Errors
     /// If the GPU's driver can't pin the memory.
-    pub fn zeros(numel: usize, gpu: Option<CudaContext>) -> Result<StateCopy, CudaError> {
-        Ok(StateCopy { memory: HostTensor::zeros(&[numel as i64], Kind::Float, gpu)?, copying: None })
+    pub fn zeros(numel: usize, gpu: Option<CudaContext>) -> Result<PeerCopy, CudaError> {
+        Ok(PeerCopy { memory: HostTensor::zeros(&[numel as i64], Kind::Float, gpu)?, copying: None })
     }
 
     /// Its number of values.
-    pub fn len(&self) -> usize {
+    pub fn element_count(&self) -> usize {
         self.memory.numel()
     }
 
@@ -100,7 +100,7 @@ impl StateCopy {
 }
 
 /// Waits for a copy into the memory before the memory is freed.
-impl Drop for StateCopy {
+impl Drop for PeerCopy {
     fn drop(&mut self) {
         let _ = self.copying.take().map(|copying| copying.wait());
     }

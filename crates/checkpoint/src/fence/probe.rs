@@ -2,10 +2,10 @@
 
 use std::io::{self, ErrorKind};
 
-use crate::error::{CheckpointError, volume_io};
-use crate::fence::Fence;
+use super::Fence;
+use crate::error::CheckpointError;
 use crate::paths::{self, CHECKPOINTS_DIR, FENCES_DIR};
-use crate::volume::{Volume, make_dir_idempotent, remove_tree, rename_idempotent};
+use crate::volume::{Volume, make_dir_idempotent, remove_tree, rename_idempotent, volume_io};
 
 /// EPERM and EMFILE: some file systems over object stores return these errors instead of "unsupported".
 const NOT_PERMITTED: i32 = 1;

@@ -6,15 +6,15 @@ use std::net::TcpListener;
 use std::time::{Duration, Instant};
 
 use stagecoach_api::job::{Encryption, Recompute, Transport};
+use stagecoach_engine::execute::{Chunk, ChunkOutput, LossInputs, Stage, StageConfig, kind};
 use stagecoach_group::GroupSecret;
+use stagecoach_model::{Architecture, CuSeqlens, ForwardContext, MicrobatchCost, WeightGradient};
 use stagecoach_pipeline::{Partition, Placement, Replica};
+use stagecoach_transport::{Interrupt, LinkError, Links, LinksConfig, link_ids, open_links};
 use tch::{Device, Kind, Tensor};
 
 use crate::plan::{JobConfig, ModuleSeconds, Profile};
 use crate::stage_error::StageError;
-use stagecoach_engine::execute::{Chunk, ChunkOutput, LossInputs, Stage, StageConfig, kind};
-use stagecoach_model::{Architecture, CuSeqlens, ForwardContext, MicrobatchCost, WeightGradient};
-use stagecoach_transport::{Interrupt, LinkError, Links, LinksConfig, link_ids, open_links};
 
 /// The number of measured runs of a module, of which the median counts; they follow the warm-up runs.
 const RUNS: usize = 15;

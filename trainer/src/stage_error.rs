@@ -3,12 +3,11 @@
 use stagecoach_api::contract::FailureKind;
 use stagecoach_checkpoint::CheckpointError;
 use stagecoach_data::DataError;
-use stagecoach_group::GroupError;
-use stagecoach_os::PortableError;
-
 use stagecoach_engine::execute::StepError;
+use stagecoach_group::GroupError;
 use stagecoach_kernels::device::CudaError;
 use stagecoach_launcher::FolderError;
+use stagecoach_os::PortableError;
 use stagecoach_telemetry::MetricsError;
 use stagecoach_transport::LinkError;
 

@@ -6,12 +6,12 @@ use std::path::Path;
 use anyhow::{Result, ensure};
 use stagecoach_api::job::{AdamWSpec, Precision, Recompute};
 use stagecoach_data::Tokenizer;
+use stagecoach_model::{Architecture, CuSeqlens, ForwardContext, Llama, LlamaConfig};
 use stagecoach_pipeline::{Partition, Placement, Replica};
 use tch::{Device, Kind, Tensor};
 
 use crate::execute::{Stage, StageConfig};
 use crate::state_dict::{InitialWeights, find_model};
-use stagecoach_model::{Architecture, CuSeqlens, ForwardContext, Llama, LlamaConfig};
 
 /// The settings of text generation.
 #[derive(Clone, Copy, Debug)]

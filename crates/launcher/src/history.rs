@@ -8,13 +8,13 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use stagecoach_api::job::{RestartSpec, TrainingLength};
 use stagecoach_display::{Replicas, Successor};
 use stagecoach_lifecycle::{AttemptFailure, InstanceId, JobState, UnixMillis};
+use stagecoach_telemetry::StepRecord;
 
 use super::LaunchError;
 use super::job_lock::is_locked;
 use super::launcher_state::{EarlierFailure, LauncherState, Recovery};
 use super::stage_process::{SEPARATOR, place_line, start_line};
 use crate::folder::{FolderError, JobFolder};
-use stagecoach_telemetry::StepRecord;
 
 /// The number of bytes that are read from the end of a log, or of the metrics.
 const TAIL_BYTES: u64 = 16 << 20;

@@ -3,7 +3,6 @@
 
 use stagecoach_api::contract::StageEnv;
 use stagecoach_api::job::{Device, PipelineJobSpec, Transport};
-
 use stagecoach_os::hostname;
 
 /// The variable by which NCCL tells hosts apart.

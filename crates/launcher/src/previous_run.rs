@@ -3,9 +3,9 @@
 use stagecoach_api::PipelineJob;
 use stagecoach_api::job::ChangeEffect;
 use stagecoach_checkpoint::{Difference, differences};
+use stagecoach_telemetry::RunSummary;
 
 use crate::folder::JobFolder;
-use stagecoach_telemetry::RunSummary;
 
 /// The earlier run in the job's folder.
 #[derive(Clone, Debug, PartialEq)]

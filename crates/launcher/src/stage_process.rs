@@ -16,12 +16,12 @@ use rustix::process::{
 };
 use stagecoach_api::contract::{CONTAINER_ARGS, StageEnv, TerminationMessage, env};
 use stagecoach_lifecycle::{Exit, InstanceId, InstanceState, UnixMillis};
+use stagecoach_telemetry::{EVENTS_ENV, TrainingEvent};
 
 use super::LaunchError;
 use super::nccl_host::NCCL_HOST_ID;
 use crate::folder::JobFolder;
 use crate::supervisor_message::SupervisorMessage;
-use stagecoach_telemetry::{EVENTS_ENV, TrainingEvent};
 
 /// The number of bytes that are read from the end of a log.
 const LOG_TAIL_BYTES: u64 = 16 * 1024;

@@ -4,11 +4,11 @@ use std::path::PathBuf;
 
 use stagecoach_display::{Slowest, TopRow};
 use stagecoach_lifecycle::{AttemptPhase, JobOutcome, JobState};
+use stagecoach_telemetry::StepRecord;
 
 use super::LaunchError;
 use super::history::{History, last_record};
 use crate::folder::JobFolder;
-use stagecoach_telemetry::StepRecord;
 
 /// The line of the job in this folder.
 ///

@@ -3,6 +3,8 @@
 
 use std::rc::Rc;
 
+use stagecoach_api::job::Recompute;
+use stagecoach_kernels::{self as kernels, Heads};
 use tch::Tensor;
 
 use super::head_norms::{HeadNormActivations, HeadNorms};
@@ -10,8 +12,6 @@ use super::linear::{Bias, Linear};
 use super::rms_norm::RmsNorm;
 use super::rotary::RotaryEmbedding;
 use super::{Backward, ForwardContext, Layer, WeightGradient};
-use stagecoach_api::job::Recompute;
-use stagecoach_kernels::{self as kernels, Heads};
 
 /// Weights of one layer. Tensors are `[tokens, columns]`.
 #[derive(Debug)]

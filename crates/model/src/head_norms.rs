@@ -1,10 +1,10 @@
 //! The per-head norms of queries and keys, which Qwen 3 applies before the rotation.
 
+use stagecoach_kernels::Heads;
 use tch::Tensor;
 
 use super::WeightGradient;
 use super::rms_norm::RmsNorm;
-use stagecoach_kernels::Heads;
 
 /// One norm for all heads of queries, and one for all heads of keys.
 #[derive(Debug)]

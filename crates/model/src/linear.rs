@@ -1,9 +1,9 @@
 //! A linear layer over one weight or several adjacent weights, and its bias, if it has one.
 
+use stagecoach_kernels as kernels;
 use tch::Tensor;
 
 use super::WeightGradient;
-use stagecoach_kernels as kernels;
 
 /// `y = x weight^T`. With the weights of several layers of the same input, their outputs are side by side.
 #[derive(Debug)]

@@ -2,10 +2,10 @@
 
 use std::rc::Rc;
 
+use stagecoach_kernels::{self as kernels, RmsNormGradients};
 use tch::Tensor;
 
 use super::{Backward, ForwardContext, Layer, Parameter, WeightGradient};
-use stagecoach_kernels::{self as kernels, RmsNormGradients};
 
 /// Root-mean-square norm with a learned scale.
 #[derive(Debug)]

@@ -3,10 +3,10 @@
 use std::f64::consts::TAU;
 use std::ops::Range;
 
+use stagecoach_kernels::{self as kernels, Heads};
 use tch::{Device, Kind, Tensor};
 
 use super::config::RopeScaling;
-use stagecoach_kernels::{self as kernels, Heads};
 
 /// Tables for positions `0..positions`, each `f32[positions, dim / 2]`. The tables are computed, never read from a
 /// checkpoint.

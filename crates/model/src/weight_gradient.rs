@@ -1,8 +1,7 @@
 //! Gradients of weights, not yet accumulated.
 
-use tch::Tensor;
-
 use stagecoach_kernels::{accumulate_embedding, accumulate_linear};
+use tch::Tensor;
 
 /// A contribution of one microbatch to a weight's gradient. Backward passes hand it over as soon as its inputs exist;
 /// the schedule decides when it is accumulated.

@@ -1,4 +1,4 @@
-//! The operating system.
+//! The services of the operating system that stages use: signals, the allocator, sizes of memory, names of the machine.
 
 mod allocator;
 mod machine;

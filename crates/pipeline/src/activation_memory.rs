@@ -1,12 +1,14 @@
 //! Activation memory per rank. A forward keeps its activations; a full backward frees them. A split backward frees them
 //! in I, which keeps the inputs of the weight gradients for W.
 
+use std::collections::BTreeSet;
+
+use rustc_hash::FxHashSet;
+
 use crate::action::Action;
 use crate::costs::{ChunkCosts, Costs};
 use crate::placement::Placement;
 use crate::work_item::WorkItem;
-use rustc_hash::FxHashSet;
-use std::collections::BTreeSet;
 
 /// The activations that a work item, or a rank, holds, as counts or bytes.
 #[derive(Copy, Clone, Debug, Default)]

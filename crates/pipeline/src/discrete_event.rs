@@ -2,13 +2,14 @@
 //!
 //! Each time is a maximum of earlier times plus a cost, so the order in which ranks are visited changes nothing.
 
+use rustc_hash::FxHashMap;
+
 use crate::action::{Action, Edge};
 use crate::costs::Costs;
 use crate::program::ActionLocation;
 use crate::program::Programs;
 use crate::timeline::Span;
 use crate::work_item::WorkItem;
-use rustc_hash::FxHashMap;
 
 /// The result of a simulation.
 pub(crate) struct SimulationResult {

@@ -2,8 +2,9 @@
 //! consecutive microbatches, then the blocks as a binary tree by index. The order, and so the bits of the sum, do not
 //! depend on the replica that computes each block.
 
-use crate::work_item::WorkItem;
 use std::ops::Range;
+
+use crate::work_item::WorkItem;
 
 /// The blocks of a step: a power of two, of equally many consecutive microbatches each.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]

@@ -1,5 +1,7 @@
 //! From a schedule to programs: adds the communication and the actions that end a step.
 
+use rustc_hash::FxHashSet;
+
 use crate::action::Action;
 use crate::placement::Placement;
 use crate::program::ActionLocation;
@@ -7,7 +9,6 @@ use crate::program::Programs;
 use crate::schedule::Schedule;
 use crate::verify::{BlockedActions, ProgramKind, Violation, check_ranks};
 use crate::work_item::WorkItem;
-use rustc_hash::FxHashSet;
 
 /// A schedule that can't be executed. Positions count in the schedule's own lists, from 0.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

@@ -1,8 +1,9 @@
 //! Lowered programs, which are verified, simulated, drawn and executed, and their text form.
 
+use std::fmt::{self, Write};
+
 use crate::action::{Action, ActionError};
 use crate::placement::{Placement, PlacementError};
-use std::fmt::{self, Write};
 
 /// One action of one rank. The position counts from 0 in that rank's list.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]

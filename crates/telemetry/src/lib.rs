@@ -1,4 +1,4 @@
-//! The output of a run for users: events, metrics, progress, the loss curve, the final report. The module makes no
+//! The output of a run for users: events, metrics, progress, the loss curve, the final report. The crate makes no
 //! decisions. `event` defines the events of stage 0; `event_writer` writes them; `event_formatter` and
 //! `progress_display` show them; `metrics_file` stores them. `export` serves the cluster and collectors. `curve` and
 //! `run_report` are shown at the end.

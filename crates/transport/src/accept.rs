@@ -10,6 +10,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use stagecoach_api::job::Transport;
 use stagecoach_group::local_shortage;
+use stagecoach_kernels::device::CudaContext;
 
 use super::carrier::Incoming;
 use super::config::{LinksConfig, LinksGpu, ring_bytes};
@@ -17,7 +18,6 @@ use super::greeting::{Greeting, PendingConnection};
 use super::nccl::{NewCommunicator, UniqueId};
 use super::shm::{RingIdentity, RingLookup, RingReader};
 use super::{LinkError, LinkId, Receiver};
-use stagecoach_kernels::device::CudaContext;
 
 /// The receiver's answer: the stream, the ring in shared memory, or the communicator carries payloads.
 pub(super) const INLINE: u8 = 0;

@@ -2,9 +2,8 @@
 
 use std::sync::mpsc;
 
-use tch::Tensor;
-
 use stagecoach_kernels::device::Timestamp;
+use tch::Tensor;
 
 use crate::{LinkError, LinkId};
 

@@ -5,13 +5,13 @@ use std::time::Duration;
 
 use stagecoach_api::job::{Encryption, Transport};
 use stagecoach_group::GroupSecret;
+use stagecoach_kernels::device::CudaContext;
 use tch::Device;
 
 use super::greeting::LinkSecurity;
 use super::link_id::STATE_PART_ELEMENTS;
 use super::nccl::Endpoint;
 use super::{Interrupt, LinkError, LinkId, LinkPayload};
-use stagecoach_kernels::device::CudaContext;
 
 /// Configuration from which a stage opens its links.
 pub struct LinksConfig<'a> {

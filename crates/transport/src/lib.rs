@@ -29,7 +29,6 @@ pub use receiver::Receiver;
 pub use sender::Sender;
 
 use stagecoach_group::local_shortage;
-
 use stagecoach_kernels::device::CudaError;
 
 /// The reason that a link failed. The text names both ends where both are known.

@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 
 use stagecoach_api::job::Transport;
 use stagecoach_group::{RETRY_DELAY, local_shortage};
+use stagecoach_kernels::device::CudaContext;
 
 use super::accept::{Accepted, COMMUNICATOR, SHARED, accept};
 use super::carrier::Outgoing;
@@ -20,7 +21,6 @@ use super::greeting::{AnnouncedRing, Greeting};
 use super::nccl::{self, NewCommunicator, UniqueId};
 use super::shm::{NamedRing, RingIdentity, remove_abandoned};
 use super::{Interrupt, LinkError, LinkId, Receiver, Sender};
-use stagecoach_kernels::device::CudaContext;
 
 /// The time limit to reach a stage that has joined the group, and therefore listens. It is longer than the default
 /// heartbeat timeout, which detects a lost node.

@@ -3,9 +3,8 @@
 
 use std::sync::Arc;
 
-use tch::{Kind, Tensor};
-
 use stagecoach_kernels::device::{CudaContext, CudaError, CudaEvent, CudaStream, HostTensor};
+use tch::{Kind, Tensor};
 
 /// Pinned memory for one tensor at a time, and the stream of its copies.
 #[derive(Debug)]

@@ -6,13 +6,13 @@ use std::collections::BTreeMap;
 use anyhow::{Context, ensure};
 use stagecoach_api::job::Recompute;
 use stagecoach_data::{DocumentPart, IGNORE_INDEX};
+use stagecoach_engine::execute::{Chunk, ChunkOutput, LossInputs, Stage, StageConfig};
+use stagecoach_kernels as kernels;
+use stagecoach_model::{CuSeqlens, ForwardContext, Parameter, WeightGradient};
 use stagecoach_pipeline::{Partition, Placement, Replica};
 use tch::{Device, Kind, Tensor};
 
 use super::Subject;
-use stagecoach_engine::execute::{Chunk, ChunkOutput, LossInputs, Stage, StageConfig};
-use stagecoach_kernels as kernels;
-use stagecoach_model::{CuSeqlens, ForwardContext, Parameter, WeightGradient};
 
 /// The loss and gradient of one document in a step.
 #[derive(Clone, Debug, PartialEq)]

@@ -1,7 +1,6 @@
 //! Steps whose loss or gradient norm is far above that of the steps before.
 
 use serde::Serialize;
-
 use stagecoach_telemetry::StepRecord;
 
 /// The rule by which a step is a spike.

@@ -3,11 +3,11 @@
 use std::path::Path;
 
 use stagecoach_data::{DataError, Dataset, DocumentName, DocumentPart, PartText, PrepareProgress, PreparedCorpus};
+use stagecoach_telemetry::{ProgressDisplay, TrainingEvent};
 
 use crate::plan::JobConfig;
 use crate::replay::RunRecord;
 use crate::stage_error::StageError;
-use stagecoach_telemetry::{ProgressDisplay, TrainingEvent};
 
 /// A job and its documents.
 pub(crate) struct Subject {

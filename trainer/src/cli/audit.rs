@@ -3,6 +3,7 @@
 use anyhow::bail;
 use clap::Args;
 use stagecoach_files::random_hex;
+use stagecoach_telemetry::ProgressDisplay;
 
 use super::output::print_line;
 use super::replay::{RunArgs, differs, note_environments};
@@ -10,7 +11,6 @@ use crate::replay::{
     Difference, Interval, ReplayConfig, RunRecord, check_chain, compare_checkpoints, compare_results, compare_steps,
     intervals, replay, sample,
 };
-use stagecoach_telemetry::ProgressDisplay;
 
 /// Train parts of a run again, and say whether each checkpoint follows from the one before, bit for bit.
 ///

@@ -3,9 +3,9 @@
 use std::path::PathBuf;
 
 use clap::Args;
+use stagecoach_engine::generate::{GeneratedText, GenerationConfig, generate_text};
 
 use super::output::{print_data, print_error};
-use stagecoach_engine::generate::{GeneratedText, GenerationConfig, generate_text};
 
 /// Continue a prompt with a trained model.
 #[derive(Debug, Args)]

@@ -8,15 +8,15 @@ use anyhow::Context;
 use clap::Args;
 use stagecoach_data::{Texts, find_texts};
 use stagecoach_files::write_atomically;
+use stagecoach_kernels::device::cuda_devices;
+use stagecoach_launcher::JobFolder;
+use stagecoach_os::memory_bytes;
 use stagecoach_pipeline::RankSpeeds;
 
 use super::output::print_line;
 use crate::init::{Facts, MIN_CORPUS_BYTES, propose};
 use crate::plan::{JobConfig, plan_pipeline};
 use crate::stage_error::StageError;
-use stagecoach_kernels::device::cuda_devices;
-use stagecoach_launcher::JobFolder;
-use stagecoach_os::memory_bytes;
 
 /// The folder that is searched for texts first, relative to the workspace.
 const CORPUS: &str = "corpus";

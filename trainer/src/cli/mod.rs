@@ -25,11 +25,11 @@ use std::sync::Arc;
 use clap::{Parser, Subcommand};
 use stagecoach_api::contract::ExitCode;
 use stagecoach_checkpoint::{CheckpointError, FileSystemVolume, Volume};
+use stagecoach_launcher::FolderError;
+use stagecoach_launcher::LaunchError;
 
 use crate::stage_error::StageError;
 use output::print_error;
-use stagecoach_launcher::FolderError;
-use stagecoach_launcher::LaunchError;
 
 /// Trains language models through a pipeline of stages: as pods on Kubernetes, or as processes on this machine.
 #[derive(Debug, Parser)]

@@ -8,6 +8,7 @@ use indicatif::HumanBytes;
 use stagecoach_api::contract::Mesh;
 use stagecoach_api::job::{Device, Kernels};
 use stagecoach_display::table;
+use stagecoach_model::ParameterBytes;
 use stagecoach_pipeline::{
     Limits, PartitionError, RankSpeeds, StageMemory, balance_ratio, timeline_svg, timeline_text, timeline_trace,
     to_csv, verify,
@@ -23,7 +24,6 @@ use crate::plan::{
 };
 use crate::profile::measure_profile;
 use crate::stage_error::StageError;
-use stagecoach_model::ParameterBytes;
 
 /// Show how a job would run: partition, timeline, bubble, memory.
 #[derive(Debug, Args)]

@@ -7,6 +7,7 @@ use clap::Args;
 use stagecoach_api::contract::FailureKind;
 use stagecoach_display::table;
 use stagecoach_pipeline::{Panel, timeline_trace};
+use stagecoach_telemetry::{ProgressDisplay, StepRecord};
 use tch::Tensor;
 
 use super::output::{print_line, write_file};
@@ -14,7 +15,6 @@ use crate::replay::{
     Difference, RecordedCheckpoint, ReplayConfig, Replayed, RunRecord, compare_steps, environment_differences, replay,
 };
 use crate::stage_error::StageError;
-use stagecoach_telemetry::{ProgressDisplay, StepRecord};
 
 /// Train steps of a run again, and compare them bit for bit with the record.
 ///

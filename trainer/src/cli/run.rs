@@ -8,8 +8,17 @@ use stagecoach_api::PipelineJob;
 use stagecoach_api::contract::ExitCode;
 use stagecoach_api::job::TrainingLength;
 use stagecoach_checkpoint::{FileSystemVolume, list};
+use stagecoach_engine::generate::{GenerationConfig, generate_text, parameter_count};
 use stagecoach_kernels::device::driver_devices;
+use stagecoach_launcher::{FolderError, JobFolder, write_file};
+use stagecoach_launcher::{
+    JobLock, LaunchConfig, LaunchError, LauncherState, PreviousRun, RunOutcome, StageExecutable, rules_for_pods,
+    supervise,
+};
 use stagecoach_lifecycle::{JobOutcome, JobState};
+use stagecoach_telemetry::{
+    ProgressDisplay, RunReport, RunSummary, StepRecord, advice, curve, format_sample, read_metrics,
+};
 
 use super::job_args::JobArgs;
 use super::output::{print_error, print_line};
@@ -18,15 +27,6 @@ use crate::page;
 use crate::plan::JobConfig;
 use crate::stage_error::StageError;
 use crate::train::{check_extension, check_start};
-use stagecoach_engine::generate::{GenerationConfig, generate_text, parameter_count};
-use stagecoach_launcher::{FolderError, JobFolder, write_file};
-use stagecoach_launcher::{
-    JobLock, LaunchConfig, LaunchError, LauncherState, PreviousRun, RunOutcome, StageExecutable, rules_for_pods,
-    supervise,
-};
-use stagecoach_telemetry::{
-    ProgressDisplay, RunReport, RunSummary, StepRecord, advice, curve, format_sample, read_metrics,
-};
 
 /// Train a job on this machine, one process per stage.
 #[derive(Debug, Args)]

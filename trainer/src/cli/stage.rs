@@ -5,6 +5,7 @@ use std::path::Path;
 use clap::Args;
 use stagecoach_api::contract::{ContractError, FailureKind, StageEnv, TerminationMessage, env};
 use stagecoach_api::job::Kernels;
+use stagecoach_telemetry::{EventWriter, export, http_port, serve};
 
 use super::VolumeOpener;
 use super::job_args::read_job;
@@ -12,7 +13,6 @@ use super::output::print_error;
 use crate::plan::JobConfig;
 use crate::stage_error::StageError;
 use crate::train::{self, ReplayOptions, StageMonitor, StageOutcome, write_termination_message};
-use stagecoach_telemetry::{EventWriter, export, http_port, serve};
 
 /// Arguments of a stage in a replay, besides a pod's contract.
 #[derive(Debug, Args)]

@@ -7,10 +7,10 @@ use std::time::{Duration, Instant, UNIX_EPOCH};
 
 use anyhow::{Context, bail};
 use clap::Args;
-
-use super::output::print_line;
 use stagecoach_launcher::METRICS;
 use stagecoach_telemetry::{EventFile, read_metrics};
+
+use super::output::print_line;
 
 /// Write runs in TensorBoard's format: `tensorboard --logdir DIR` then shows them side by side.
 #[derive(Debug, Args)]

@@ -5,13 +5,13 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, anyhow, bail};
 use clap::Args;
 use stagecoach_display::table;
+use stagecoach_launcher::METRICS;
 use stagecoach_pipeline::{
     Costs, Panel, Placement, RankBreakdown, Timeline, breakdown, simulate, timeline_svg, timeline_text, timeline_trace,
 };
+use stagecoach_telemetry::{TimelineRecord, advice, read_metrics};
 
 use super::output::{print_line, write_file};
-use stagecoach_launcher::METRICS;
-use stagecoach_telemetry::{TimelineRecord, advice, read_metrics};
 
 /// Show a trained step's timeline of every stage, above a simulation of it.
 ///

@@ -3,9 +3,9 @@
 use std::path::PathBuf;
 
 use clap::Args;
+use stagecoach_launcher::History;
 
 use super::output::print_line;
-use stagecoach_launcher::History;
 
 /// Explain a run's last failure, its consequences and the remedy.
 #[derive(Debug, Args)]

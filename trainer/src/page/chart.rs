@@ -3,9 +3,9 @@
 use std::fmt::Write;
 
 use maud::{Markup, html};
+use stagecoach_telemetry::curve::{labels, step_label, ticks, whole_ticks};
 
 use super::series::Column;
-use stagecoach_telemetry::curve::{labels, step_label, ticks, whole_ticks};
 
 const HEIGHT: f64 = 260.0;
 const LEFT: f64 = 56.0;

@@ -8,14 +8,14 @@ use stagecoach_api::PipelineJob;
 use stagecoach_api::job::TrainingLength;
 use stagecoach_checkpoint::{CheckpointError, list, open, paths};
 use stagecoach_display::describe_failure;
+use stagecoach_launcher::JobFolder;
+use stagecoach_launcher::{History, Recovery};
 use stagecoach_lifecycle::UnixMillis;
+use stagecoach_telemetry::{GroupRecovery, StageTelemetry};
 
 use super::metrics_tail::MetricsTail;
 use super::model::{Checkpoint, Checkpoints, Failure, PageModel, phases};
 use super::step_timeline::StepTimeline;
-use stagecoach_launcher::JobFolder;
-use stagecoach_launcher::{History, Recovery};
-use stagecoach_telemetry::{GroupRecovery, StageTelemetry};
 
 /// The minimum age of a model before the next one is read. A longer age keeps reading below a tenth of the time.
 const MIN_MODEL_AGE: Duration = Duration::from_millis(500);

@@ -14,6 +14,7 @@ use axum::response::sse::{Event, KeepAlive, Sse};
 use axum::response::{Html, IntoResponse, Response};
 use axum::routing::get;
 use futures::Stream;
+use stagecoach_launcher::JobFolder;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::html::{fragments, page};
@@ -21,7 +22,6 @@ use super::job_reader::{JobReader, StatusSource};
 use super::model::PageModel;
 use super::server::{LIMITS, Site, file, serve_site};
 use super::view::{View, ViewQuery};
-use stagecoach_launcher::JobFolder;
 
 /// Interval between polls of the job, for a stream.
 const UPDATE_INTERVAL: Duration = Duration::from_secs(1);

@@ -5,9 +5,9 @@ use std::collections::VecDeque;
 
 use serde::Deserialize;
 use serde_json::value::RawValue;
+use stagecoach_telemetry::TimelineRecord;
 
 use super::series::Series;
-use stagecoach_telemetry::TimelineRecord;
 
 /// The number of the newest timelines that are kept: as many as the advice is based on.
 const MAX_TIMELINES: usize = 10;

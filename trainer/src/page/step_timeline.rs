@@ -1,7 +1,6 @@
 //! A measured step above its simulation, with each stage's shares of time. Pure.
 
 use stagecoach_pipeline::{Costs, Panel, breakdown, simulate, timeline_svg_unstyled};
-
 use stagecoach_telemetry::{TimelineRecord, advice};
 
 /// The most bars that are drawn: for larger pipelines a page has only the table.

@@ -2,6 +2,7 @@
 //! number of chunks and recomputation.
 
 use stagecoach_api::job::{Recompute, ScheduleSpec};
+use stagecoach_model::Architecture;
 use stagecoach_pipeline::{
     Programs, Schedule, from_csv, gpipe, interleaved_one_f_one_b, interleaved_zero_bubble, lower, one_f_one_b,
     zbv_zero_bubble,
@@ -9,7 +10,6 @@ use stagecoach_pipeline::{
 
 use super::job_config::JobConfig;
 use crate::stage_error::StageError;
-use stagecoach_model::Architecture;
 
 /// The most chunks per stage that `Auto` tries: each further chunk sends every microbatch over every link once more.
 const MAX_CHUNKS_PER_STAGE: usize = 4;

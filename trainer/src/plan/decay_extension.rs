@@ -2,9 +2,9 @@
 //! steps train at the floor unless the job specifies a decay for them.
 
 use stagecoach_api::job::LearningRateSchedule;
+use stagecoach_engine::optimize::LearningRate;
 
 use super::trainer_state::{DecayExtension, TrainerState};
-use stagecoach_engine::optimize::LearningRate;
 
 const FIELD: &str = "spec.training.learningRate.decaySteps";
 

@@ -6,7 +6,6 @@ use std::collections::BTreeMap;
 use serde_json::Value;
 use stagecoach_api::job::ChangeEffect;
 use stagecoach_data::PreparedCorpus;
-
 use stagecoach_telemetry::flatten_json;
 
 use super::JobConfig;

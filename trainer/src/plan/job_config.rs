@@ -10,17 +10,17 @@ use stagecoach_api::job::{
     SpecialTokens, TOKEN_CACHE, TokenizerSpec, TrainingLength, TrainingSpec,
 };
 use stagecoach_data::{DataConfig, Tokenizer, TokenizerSource};
+use stagecoach_engine::optimize::LearningRate;
+use stagecoach_engine::state_dict::find_model;
 use stagecoach_files::read_if_exists;
+use stagecoach_model::{Architecture, Llama, LlamaConfig, MicrobatchCost, SourceConfig};
+use stagecoach_os::is_in_cluster;
 use stagecoach_pipeline::GradientBlocks;
 
 use super::memory::{is_on_gpu, parameter_copies};
 use super::profile::Profile;
 use super::trainer_state::TrainerState;
 use crate::stage_error::StageError;
-use stagecoach_engine::optimize::LearningRate;
-use stagecoach_engine::state_dict::find_model;
-use stagecoach_model::{Architecture, Llama, LlamaConfig, MicrobatchCost, SourceConfig};
-use stagecoach_os::is_in_cluster;
 
 /// The file of a Hugging Face model directory with the settings of text generation.
 pub(crate) const GENERATION_CONFIG_FILE: &str = "generation_config.json";

@@ -1,12 +1,12 @@
 //! The memory of a stage's process beside the costs of its layers, and all of its memory by purpose.
 
 use stagecoach_api::job::{CheckpointMode, Device};
+use stagecoach_model::{Architecture, ModelPart, ParameterBytes, ParameterCopies, names};
 use stagecoach_pipeline::{ModelCost, Partition, Placement, RankCost, ReplicaBlocks, Schedule, StageMemory};
+use stagecoach_transport::{LinkId, PeerRing, held_bytes, link_ids};
 
 use super::job_config::JobConfig;
 use super::pipeline_layout::PARTS_PER_STAGE;
-use stagecoach_model::{Architecture, ModelPart, ParameterBytes, ParameterCopies, names};
-use stagecoach_transport::{LinkId, PeerRing, held_bytes, link_ids};
 
 /// Resident bytes of a stage besides the memory that depends on its model and data, as measured. A process with a
 /// minimal model has 145 MiB. Half of it is pages of the files of libtorch and of this program; the rest is their data,

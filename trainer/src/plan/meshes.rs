@@ -3,13 +3,13 @@
 use std::collections::BTreeSet;
 
 use stagecoach_api::contract::Mesh;
+use stagecoach_engine::execute::kind;
+use stagecoach_model::{Architecture, ModelPart};
 use stagecoach_pipeline::{Partition, Placement, RankSpeeds};
 
 use super::job_config::JobConfig;
 use super::pipeline_layout::{PipelineLayout, plan_pipeline};
 use crate::stage_error::StageError;
-use stagecoach_engine::execute::kind;
-use stagecoach_model::{Architecture, ModelPart};
 
 /// A job's plan with a mesh, or the reason that the mesh is impossible.
 #[derive(Debug)]

@@ -1,11 +1,11 @@
 //! `stagecoach plan --optimal`: compares a layout's schedule with the best one.
 
+use stagecoach_model::Architecture;
 use stagecoach_pipeline::{OptimalSchedule, lower, optimal_schedule, simulate};
 
 use super::memory::stage_bytes;
 use super::{JobConfig, PipelineLayout, StageBytes};
 use crate::stage_error::StageError;
-use stagecoach_model::Architecture;
 
 /// The most work items for which a complete search is feasible.
 const MAX_WORK_ITEMS: usize = 64;

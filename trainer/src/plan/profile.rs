@@ -7,12 +7,12 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use stagecoach_api::job::{Recompute, TOKEN_CACHE};
 use stagecoach_files::write_atomically;
+use stagecoach_kernels as kernels;
+use stagecoach_model::{Architecture, MicrobatchCost};
 use stagecoach_pipeline::{ModelCost, ModuleCost};
 
 use super::JobConfig;
 use crate::stage_error::StageError;
-use stagecoach_kernels as kernels;
-use stagecoach_model::{Architecture, MicrobatchCost};
 
 /// Seconds of a module for one microbatch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]

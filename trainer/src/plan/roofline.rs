@@ -4,12 +4,12 @@
 use std::collections::BTreeMap;
 
 use stagecoach_api::job::{Precision, Recompute};
+use stagecoach_model::{Architecture, Operation, OperationKind, Pass};
+use stagecoach_telemetry::peak_flops;
 
 use super::JobConfig;
 use super::profile::{ModuleSeconds, Profile};
 use crate::stage_error::StageError;
-use stagecoach_model::{Architecture, Operation, OperationKind, Pass};
-use stagecoach_telemetry::peak_flops;
 
 /// A model of GPU, by NVIDIA's data sheets.
 #[derive(Clone, Copy, Debug)]

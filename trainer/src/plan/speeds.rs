@@ -3,11 +3,11 @@
 use serde::{Deserialize, Serialize};
 use stagecoach_api::contract::StageEnv;
 use stagecoach_checkpoint::{CheckpointError, Fence, Volume};
+use stagecoach_launcher::{METRICS, SPEEDS};
 use stagecoach_pipeline::RankSpeeds;
+use stagecoach_telemetry::{read_metrics, speeds};
 
 use super::JobConfig;
-use stagecoach_launcher::{METRICS, SPEEDS};
-use stagecoach_telemetry::{read_metrics, speeds};
 
 /// The speeds of a job's stages in the last measured steps, if it has run with as many stages; otherwise all are equal.
 /// Metrics that can't be read count as missing: the step recorder, which appends to them, reports the problem.

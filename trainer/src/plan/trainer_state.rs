@@ -2,7 +2,6 @@
 
 use serde::{Deserialize, Serialize};
 use stagecoach_group::{StepOutcome, Verdict};
-
 use stagecoach_telemetry::StepRecord;
 use stagecoach_telemetry::{Receipt, StepFacts};
 

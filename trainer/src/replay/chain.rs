@@ -3,12 +3,12 @@
 
 use stagecoach_api::job::{ChangeEffect, change_effect};
 use stagecoach_checkpoint::differences;
+use stagecoach_telemetry::{Receipt, StepFacts};
+use stagecoach_telemetry::{RunSummary, StepRecord};
 
 use super::compare::Difference;
 use super::record::{RecordedCheckpoint, RunRecord};
 use crate::plan::CheckpointLink;
-use stagecoach_telemetry::{Receipt, StepFacts};
-use stagecoach_telemetry::{RunSummary, StepRecord};
 
 /// The first contradiction within a record: lines that are missing or out of order, checkpoints of different jobs, or a
 /// receipt, a checkpoint's link or a result that contradicts the rest.

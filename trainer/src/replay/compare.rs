@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use stagecoach_checkpoint::{Manifest, TensorEntry};
+use stagecoach_telemetry::{RunSummary, StepRecord};
 
 use crate::plan::TrainerState;
-use stagecoach_telemetry::{RunSummary, StepRecord};
 
 /// The first difference, located.
 #[derive(Clone, Debug, PartialEq)]

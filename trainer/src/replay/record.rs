@@ -7,10 +7,10 @@ use stagecoach_api::PipelineJob;
 use stagecoach_checkpoint::{
     CheckpointError, CheckpointLocation, Damage, FileSystemVolume, Manifest, Volume, list, paths, read_manifest, verify,
 };
-
-use crate::plan::TrainerState;
 use stagecoach_launcher::{JobFolder, METRICS, RESULT};
 use stagecoach_telemetry::{RunSummary, StepRecord, read_metrics};
+
+use crate::plan::TrainerState;
 
 /// A checkpoint of the run.
 #[derive(Clone, Debug)]

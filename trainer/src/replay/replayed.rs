@@ -10,7 +10,11 @@ use stagecoach_api::contract::FailureKind;
 use stagecoach_api::job::{ChangeEffect, PartitionSpec, RestartSpec, ScheduleSpec, change_effect};
 use stagecoach_checkpoint::{FileSystemVolume, Manifest, differences, read_manifest};
 use stagecoach_data::Dataset;
+use stagecoach_engine::execute::DumpConfig;
 use stagecoach_kernels::device::driver_devices;
+use stagecoach_launcher::write_file;
+use stagecoach_launcher::{LaunchConfig, LauncherState, RunOutcome, StageExecutable, supervise};
+use stagecoach_telemetry::{ProgressDisplay, RunSummary, StepRecord, TrainingEvent, read_metrics};
 use tch::Tensor;
 
 use super::compare::Difference;
@@ -20,10 +24,6 @@ use super::scratch::Scratch;
 use crate::plan::{JobConfig, TrainerState, recorded_gradient_blocks};
 use crate::stage_error::StageError;
 use crate::train::{ReplayOptions, environment_changes};
-use stagecoach_engine::execute::DumpConfig;
-use stagecoach_launcher::write_file;
-use stagecoach_launcher::{LaunchConfig, LauncherState, RunOutcome, StageExecutable, supervise};
-use stagecoach_telemetry::{ProgressDisplay, RunSummary, StepRecord, TrainingEvent, read_metrics};
 
 /// The settings of a replay.
 #[derive(Clone, Debug, Default)]

@@ -8,10 +8,10 @@ use std::path::{Path, PathBuf};
 use anyhow::Context;
 use stagecoach_checkpoint::{Manifest, paths};
 use stagecoach_files::random_hex;
-
-use super::record::RecordedCheckpoint;
 use stagecoach_launcher::JobFolder;
 use stagecoach_launcher::JobLock;
+
+use super::record::RecordedCheckpoint;
 
 /// The folder of the scratch folders. It is hidden, so that no pattern of a corpus matches it.
 const SCRATCH: &str = ".replay";

@@ -7,7 +7,7 @@ use stagecoach_group::Member;
 use crate::stage_error::StageError;
 
 /// Topics of collective messages; each is ordered separately.
-pub(super) mod topic {
+pub(in crate::train) mod topic {
     /// Broadcasts of stage 0: announcements of steps, one step ahead.
     pub(in crate::train) const STEP: u32 = 1;
     /// The held-out loss.
@@ -29,7 +29,7 @@ pub(super) mod topic {
 }
 
 /// Gathers a value from every rank, in rank order.
-pub(super) fn all_gather<T: Serialize + DeserializeOwned>(
+pub(in crate::train) fn all_gather<T: Serialize + DeserializeOwned>(
     member: &Member,
     topic: u32,
     own: &T,

@@ -1,35 +1,38 @@
 //! The life of a stage in one group, from joining to its end.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use stagecoach_api::contract::{FailureKind, StagePhase};
-use stagecoach_group::{Coordinator, GroupError, Member, Roster};
-
-use super::audit::Audits;
-use super::carry_over::{CarryOver, Layout};
-use super::context::{RunningStage, StageContext, emit};
-use super::data_loader::DataLoader;
-use super::join::{Assignment, JoinedGroup, join_group};
-use super::memory::MemoryCheckpoints;
-use super::on_failure::FailureHandler;
-use super::setup::GroupSetup;
-use super::{StageOutcome, finish, resume, training_loop};
-use crate::stage_error::StageError;
 use stagecoach_engine::execute::StageGpu;
+use stagecoach_group::{Coordinator, GroupError, Member, Roster};
 use stagecoach_model::Architecture;
 use stagecoach_telemetry::TrainingEvent;
-use stagecoach_transport::{Interrupt, LinkError};
+use stagecoach_transport::Interrupt;
 
-/// The time to wait, after a link breaks, until the group reports the root cause.
-const ROOT_CAUSE_TIMEOUT: Duration = Duration::from_secs(4);
+use crate::stage_error::StageError;
+use crate::train::StageOutcome;
+use crate::train::context::{RunningStage, StageContext, emit};
+use crate::train::join::{Assignment, JoinedGroup, join_group};
+use crate::train::recover::carry_over::{CarryOver, Layout};
+use crate::train::recover::on_failure::FailureHandler;
+use crate::train::save::finish;
+use crate::train::save::memory::MemoryCheckpoints;
+use crate::train::setup::GroupSetup;
+use crate::train::setup::resume;
+use crate::train::step;
+use crate::train::step::audit::Audits;
+use crate::train::step::data_loader::DataLoader;
 
 /// Runs the stage in the next group, unless it was requested to stop. `None` if that group ended to form again, with a
 /// returned replica or led by this stage.
 ///
 /// # Errors
 /// An error that ends the stage, or the group: in the latter case [`StageError::is_group_lost`].
-pub(super) fn run_group(context: &StageContext, kept: &mut CarryOver) -> Result<Option<StageOutcome>, StageError> {
+pub(in crate::train) fn run_group(
+    context: &StageContext,
+    carry_over: &mut CarryOver,
+) -> Result<Option<StageOutcome>, StageError> {
     let monitor = context.monitor;
     monitor.set_forming();
     if monitor.stop_requested_at().is_some() {
@@ -46,7 +49,8 @@ pub(super) fn run_group(context: &StageContext, kept: &mut CarryOver) -> Result<
         move |failure| handler.handle(failure)
     };
     // a failure before the group's release would recur in another group
-    let joined = join_group(context, kept, on_failure).map_err(|error| StageError { is_group_lost: false, ..error });
+    let joined =
+        join_group(context, carry_over, on_failure).map_err(|error| StageError { is_group_lost: false, ..error });
     let Some(JoinedGroup { member, coordinator, assignment, notes }) = joined? else { return Ok(None) };
     let roster = assignment.roster.clone();
     handler.set_roster(&roster);
@@ -54,7 +58,7 @@ pub(super) fn run_group(context: &StageContext, kept: &mut CarryOver) -> Result<
     let group_rank = roster.group_rank(context.env.rank as usize).unwrap_or_default();
     let config = &context.config.with_replicas_of(roster.members.len());
     let in_group = StageContext { group_rank, config, ..*context };
-    let mut outcome = load_and_train(&in_group, &member, assignment, kept, &interrupt);
+    let mut outcome = load_and_train(&in_group, &member, assignment, carry_over, &interrupt);
     handler.leave();
     let left = match &outcome {
         Ok(Some(StageOutcome::Done)) => member.leave(FailureKind::Done.exit_code().code()),
@@ -70,12 +74,13 @@ pub(super) fn run_group(context: &StageContext, kept: &mut CarryOver) -> Result<
         (failure, _) => failure,
     };
     let lost = failure.and_then(|failure| failure.root_cause_rank);
-    kept.lost_ranks = Some(lost_ranks(context, &roster, lost, coordinator.as_ref()));
+    carry_over.lost_ranks = Some(lost_ranks(context, &roster, lost, coordinator.as_ref()));
     // the first stage of the second replica leads the next group if the leader's process has ended
     let deputy = roster.members.get(context.env.mesh.stages as usize).filter(|_| context.may_lack_replicas());
-    kept.leads_after = deputy.filter(|deputy| deputy.rank == context.env.rank as usize).map(|_| roster.leader() as u32);
+    carry_over.leads_after =
+        deputy.filter(|deputy| deputy.rank == context.env.rank as usize).map(|_| roster.leader() as u32);
     let has_leader_ended = failure.is_some_and(|failure| failure.has_ended && lost == Some(roster.leader()));
-    kept.leaderless_group = kept.epoch.filter(|_| kept.leads_after.is_some() && has_leader_ended);
+    carry_over.leaderless_group = carry_over.epoch.filter(|_| carry_over.leads_after.is_some() && has_leader_ended);
     if outcome.is_ok() {
         outcome = left.map_err(StageError::from).and(outcome);
     }
@@ -99,7 +104,7 @@ fn load_and_train(
     context: &StageContext,
     member: &Member,
     assignment: Assignment,
-    kept: &mut CarryOver,
+    carry_over: &mut CarryOver,
     interrupt: &Interrupt,
 ) -> Result<Option<StageOutcome>, StageError> {
     let StageContext { config, device, monitor, .. } = *context;
@@ -110,24 +115,24 @@ fn load_and_train(
     monitor.telemetry().set_phase(StagePhase::Forming);
     monitor.set_activity("building the stage");
     monitor.set_planned_bytes(plan.stage_bytes.get(setup.stage_index()).copied());
-    kept.set_layout(Layout::of(config, &plan, &verified));
+    carry_over.set_layout(Layout::of(config, &plan, &verified));
     let step_on_volume = plan.trainer_state.step;
-    let held = setup.agree_on_memory_checkpoint(&mut plan, &kept.copies)?;
+    let held = setup.agree_on_memory_checkpoint(&mut plan, &carry_over.copies)?;
     let is_in_memory = held.as_ref().is_some_and(|held| held.state().is_some());
     let stage_config = setup.stage_config(&plan);
-    let mut stage = setup.build_stage(&stage_config, &plan, kept)?;
+    let mut stage = setup.build_stage(&stage_config, &plan, carry_over)?;
     monitor.set_activity("opening links");
     let mut links = setup.open_links(listener, interrupt)?;
     stage.gpu = links.gpu.map(StageGpu::new).transpose()?;
-    setup.report_missing_transports(&links, kept)?;
+    setup.report_missing_transports(&links, carry_over)?;
     let mut audits = setup.begin_audits(&stage_config, &mut links);
     monitor.set_activity("loading");
     let started = Instant::now();
-    let mut memory = setup.begin_memory_checkpoints(held, &mut links, &mut kept.copies, &mut stage)?;
+    let mut memory = setup.begin_memory_checkpoints(held, &mut links, &mut carry_over.copies, &mut stage)?;
     let notes = match is_in_memory {
         true => resume::finish_in_memory(context, &plan, started, &damage)?,
         false => {
-            let snapshot = kept.snapshot.as_ref();
+            let snapshot = carry_over.snapshot.as_ref();
             resume::load_weights(context, member, &mut plan, architecture, &mut stage, damage, snapshot)?
         }
     };
@@ -150,7 +155,7 @@ fn load_and_train(
         stage,
         links,
         data_loader,
-        snapshot: kept.snapshot.take(),
+        snapshot: carry_over.snapshot.take(),
     };
     let trained = train_and_finish(&mut running, architecture, memory.as_mut(), audits);
     if let (Some(memory), Err(_)) = (&mut memory, &trained) {
@@ -158,7 +163,7 @@ fn load_and_train(
         interrupt.trigger();
         let _ = memory.wait();
     }
-    (kept.stage, kept.snapshot) = (Some(running.stage), running.snapshot);
+    (carry_over.stage, carry_over.snapshot) = (Some(running.stage), running.snapshot);
     trained
 }
 
@@ -168,21 +173,10 @@ fn train_and_finish(
     memory: Option<&mut MemoryCheckpoints>,
     audits: Option<Audits>,
 ) -> Result<Option<StageOutcome>, StageError> {
-    let (state, regroups) = training_loop::train(running, architecture, memory, audits)?;
+    let (state, regroups) = step::train(running, architecture, memory, audits)?;
     if state.step < running.plan.steps || state.evaluation_due {
         return Ok((!regroups).then_some(StageOutcome::Drained));
     }
     finish::finish(running, &state)?;
     Ok(Some(StageOutcome::Done))
-}
-
-/// The error of a broken link: the group knows the root cause a moment later.
-pub(super) fn link_failure(member: &Member, error: LinkError) -> StageError {
-    match error {
-        LinkError::Broken(_) | LinkError::Unreachable(_) => match member.wait_for_failure(ROOT_CAUSE_TIMEOUT) {
-            Some(failure) => GroupError::GroupFailed(Box::new(failure)).into(),
-            None => error.into(),
-        },
-        LinkError::Mismatch(_) | LinkError::Unavailable(_) | LinkError::Device(_) | LinkError::Local(_) => error.into(),
-    }
 }

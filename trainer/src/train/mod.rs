@@ -1,58 +1,35 @@
 //! Runs a stage: it joins a group, trains with it, and joins the next group when the group has lost another stage.
 
-mod after_step;
-mod announcement;
-mod audit;
-mod carry_over;
-mod checkpoint;
 mod collective;
 mod context;
-mod data_loader;
-mod drain;
-mod environment;
-mod evaluate;
-mod finish;
 mod group;
 mod join;
-mod lead;
-mod measured_step;
-mod memory;
 mod monitor;
-mod on_failure;
-mod out_of_memory;
-mod prepare;
-mod rendezvous;
-mod replayed;
-mod resume;
+mod recover;
+mod save;
 mod setup;
-mod stale_fences;
-mod start_check;
-mod step_recorder;
-mod training_loop;
-mod transports;
-mod wait_as_spare;
+mod step;
 
-pub(crate) use environment::differences as environment_changes;
+pub(crate) use join::start_check::check_start;
 pub(crate) use monitor::{StageMonitor, write_termination_message};
-pub(crate) use replayed::ReplayOptions;
-pub(crate) use resume::check_extension;
-pub(crate) use start_check::check_start;
+pub(crate) use setup::environment::differences as environment_changes;
+pub(crate) use setup::replayed::ReplayOptions;
+pub(crate) use setup::resume::check_extension;
 
 use std::path::Path;
 use std::sync::Arc;
 
 use stagecoach_api::contract::{PAGE_NOTE, PAGE_PORT, StageEnv};
 use stagecoach_checkpoint::Volume;
+use stagecoach_launcher::JobFolder;
+use stagecoach_telemetry::{EventWriter, TrainingEvent, http_port};
 
 use crate::page::{self, StatusSource};
 use crate::plan::JobConfig;
 use crate::stage_error::StageError;
-use stagecoach_launcher::JobFolder;
-use stagecoach_telemetry::{EventWriter, TrainingEvent, http_port};
-
-use carry_over::CarryOver;
 use context::StageContext;
-use stale_fences::StaleFenceRemoval;
+use join::stale_fences::StaleFenceRemoval;
+use recover::carry_over::CarryOver;
 
 /// Successful end of a stage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -83,7 +60,8 @@ pub(crate) fn run_stage(
     tch::set_num_interop_threads(1);
     let mut env = env.clone();
     if let Some(number) = env.spare {
-        env = wait_as_spare::wait_as_spare(&env, number, config, &*mount(&config.folder()), monitor, event_writer)?;
+        env =
+            join::wait_as_spare::wait_as_spare(&env, number, config, &*mount(&config.folder()), monitor, event_writer)?;
     }
     let env = &env;
     let rank = env.rank as usize;
@@ -93,7 +71,7 @@ pub(crate) fn run_stage(
     }
     let mounted = mount(&config.folder());
     let (volume, stale_fences) = (&*mounted, &StaleFenceRemoval::of(&mounted));
-    let environment = &environment::environment(config, device);
+    let environment = &setup::environment::environment(config, device);
     let context = StageContext {
         env,
         group_rank: rank,
@@ -106,10 +84,10 @@ pub(crate) fn run_stage(
         event_writer,
         replay,
     };
-    let mut kept = CarryOver::default();
+    let mut carry_over = CarryOver::default();
     let (mut groups_lost, mut highest_step) = (0, 0);
     loop {
-        let ended = group::run_group(&context, &mut kept);
+        let ended = group::run_group(&context, &mut carry_over);
         let lost = match ended {
             Ok(None) => continue,
             Err(error) if error.is_not_needed => return Ok(StageOutcome::Done),

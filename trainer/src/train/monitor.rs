@@ -8,9 +8,9 @@ use std::time::Instant;
 
 use stagecoach_api::contract::{FailureKind, StageEnv, StagePhase, TerminationMessage, env};
 use stagecoach_group::Activity;
-
-use super::out_of_memory::explain;
 use stagecoach_telemetry::{StageTelemetry, flush};
+
+use crate::train::recover::out_of_memory::explain;
 
 /// A stage's state, shared by its threads.
 #[derive(Clone, Debug)]

@@ -3,7 +3,6 @@
 
 use std::collections::BTreeSet;
 
-use crate::support::pipeline::{MicrobatchData, Setup, StepData, Weights, build, train};
 use stagecoach_api::job::{AdamWSpec, Encryption, ModelType, Precision, Recompute, Transport};
 use stagecoach_data::{IGNORE_INDEX, MicrobatchLayout};
 use stagecoach_engine::execute::{ChunkOutput, LossInputs, Stage};
@@ -13,6 +12,8 @@ use stagecoach_pipeline::{
     zbv_zero_bubble,
 };
 use tch::{Device, Tensor};
+
+use crate::support::pipeline::{MicrobatchData, Setup, StepData, Weights, build, train};
 
 const VOCAB_SIZE: i64 = 50;
 

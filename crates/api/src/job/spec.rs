@@ -5,12 +5,11 @@ use std::collections::BTreeMap;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::mesh::Mesh;
-
 use super::{
     AuditSpec, CheckpointSpec, DataSpec, MemoryCheckpointSpec, ModelSpec, NetworkPolicySpec, PipelineJobStatus,
     PipelineSpec, PodTemplate, RestartSpec, SchedulingSpec, StorageSpec, TrainingSpec, default_number,
 };
+use crate::mesh::Mesh;
 
 /// The API's group and version, as `apiVersion` has it.
 pub const API_VERSION: &str = "stagecoach.dev/v1alpha1";

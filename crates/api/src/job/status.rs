@@ -5,10 +5,9 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::Value;
 
-use crate::mesh::Mesh;
-
 use super::number::{count, optional_count};
 use super::{Condition, FloatString};
+use crate::mesh::Mesh;
 
 /// The observed state of a PipelineJob.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]

@@ -3,9 +3,10 @@
 
 use std::sync::Arc;
 
-use crate::common::*;
 use stagecoach_checkpoint::*;
 use stagecoach_test_volumes::*;
+
+use crate::common::*;
 
 /// A scenario before the attempt with faults. The scenarios together enumerate starting, loading, setting aside,
 /// removing stale fences, saving and pruning.

@@ -3,10 +3,11 @@
 
 use std::sync::Arc;
 
-use crate::common::*;
 use proptest::prelude::*;
 use stagecoach_checkpoint::*;
 use stagecoach_test_volumes::*;
+
+use crate::common::*;
 
 const NEWEST: &str = "checkpoints/step-00000003";
 

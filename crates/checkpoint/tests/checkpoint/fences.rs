@@ -3,9 +3,10 @@
 
 use std::sync::{Arc, Mutex};
 
-use crate::common::*;
 use stagecoach_checkpoint::*;
 use stagecoach_test_volumes::*;
+
+use crate::common::*;
 
 const BEFORE: u64 = 3;
 const UNTIL: u64 = 6;

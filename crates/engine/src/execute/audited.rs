@@ -4,14 +4,14 @@
 
 use serde::{Deserialize, Serialize};
 use stagecoach_data::MicrobatchLayout;
+use stagecoach_kernels::bytes_of;
+use stagecoach_model::{Architecture, CuSeqlens, ForwardContext, ModelPart, WeightGradient};
 use stagecoach_pipeline::WorkItem;
 use tch::{Device, Kind, Tensor};
 
 use super::gradient_sums::AccumulatorGroup;
 use super::sequences::sequence_bounds;
 use super::{ChunkOutput, LossInputs, Stage};
-use stagecoach_kernels::bytes_of;
-use stagecoach_model::{Architecture, CuSeqlens, ForwardContext, ModelPart, WeightGradient};
 
 /// The inputs of a work item besides its layout: tensors on the CPU that are never written to.
 #[derive(Debug)]

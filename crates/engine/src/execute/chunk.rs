@@ -5,9 +5,8 @@
 use std::rc::Rc;
 
 use stagecoach_api::job::Recompute;
-use tch::Tensor;
-
 use stagecoach_model::{Backward, Embedding, ForwardContext, Head, Layer, WeightGradient};
+use tch::Tensor;
 
 /// The layers of one pipeline chunk (torch: a virtual stage), with embedding and head where it has them.
 #[derive(Debug)]

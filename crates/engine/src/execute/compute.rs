@@ -3,14 +3,14 @@
 
 use std::collections::HashMap;
 
+use stagecoach_model::WeightGradient;
 use stagecoach_pipeline::{Action, WorkItem};
+use stagecoach_transport::LinkId;
 use tch::Tensor;
 
 use super::executor::StepState;
 use super::gradient_sums::AccumulatorGroup;
 use super::{ChunkOutput, Executor, LossInputs, Stage, StepError, StepInputs, StepTimer};
-use stagecoach_model::WeightGradient;
-use stagecoach_transport::LinkId;
 
 impl Executor<'_> {
     pub(super) fn forward(

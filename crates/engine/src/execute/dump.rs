@@ -7,11 +7,11 @@ use std::path::PathBuf;
 use std::rc::Rc;
 
 use serde::{Deserialize, Serialize};
+use stagecoach_model::{Backward, ForwardContext, Layer, Parameter, WeightGradient};
 use stagecoach_pipeline::Partition;
 use tch::{Device, Tensor};
 
 use super::Stage;
-use stagecoach_model::{Backward, ForwardContext, Layer, Parameter, WeightGradient};
 
 /// The tensors that a stage dumps, and their destination.
 #[derive(Clone, Debug, Serialize, Deserialize)]

@@ -1,13 +1,13 @@
 //! The end of a step: norms and losses go to the group as this rank's vote, and its verdict comes back.
 
 use stagecoach_group::{BlockLosses, StepVote, Verdict};
+use stagecoach_kernels as kernels;
+use stagecoach_kernels::device::Timestamp;
+use stagecoach_os::peak_resident_bytes;
 use stagecoach_pipeline::Action;
 use tch::{Device, Tensor};
 
 use super::{Executor, StageGpu, StepError, StepInputs, StepMeasurements, StepTimer, StopRequest};
-use stagecoach_kernels as kernels;
-use stagecoach_kernels::device::Timestamp;
-use stagecoach_os::peak_resident_bytes;
 
 impl Executor<'_> {
     /// Ends the step's timing, waits for everything that the vote promises, votes, and waits for the group's decision.

@@ -4,14 +4,14 @@ use std::collections::HashMap;
 use std::time::Instant;
 
 use stagecoach_group::{Activity, Member, StepOutcome, Verdict};
+use stagecoach_kernels::device::{DeviceClock, Timestamp};
 use stagecoach_pipeline::{Action, Placement, WorkItem};
+use stagecoach_transport::{LinkError, Links};
 use tch::Tensor;
 
 use super::end_of_step::copy_to_host;
 use super::gradient_sums::AccumulatorGroup;
 use super::{SavedActivations, Stage, StageGpu, StepError, StepInputs, StepOutput, StepTimer, StopRequest};
-use stagecoach_kernels::device::{DeviceClock, Timestamp};
-use stagecoach_transport::{LinkError, Links};
 
 /// Executes programs on a stage.
 #[derive(Debug)]

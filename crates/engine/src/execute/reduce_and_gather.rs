@@ -3,14 +3,14 @@
 //! computations.
 
 use stagecoach_group::Activity;
+use stagecoach_kernels::device::Timestamp;
 use stagecoach_pipeline::{Action, Replica, ReplicaBlocks, Subtree};
+use stagecoach_transport::{LinkError, LinkId, Links};
 use tch::{Kind, Tensor, no_grad};
 
 use super::executor::StepState;
 use super::gradient_sums::ReplicaSums;
 use super::{Executor, Stage, StepError, StepInputs};
-use stagecoach_kernels::device::Timestamp;
-use stagecoach_transport::{LinkError, LinkId, Links};
 
 impl Executor<'_> {
     /// Starts to send this replica's sums of a chunk's gradients to the owners of its parameters, and to receive the

@@ -5,6 +5,9 @@ use std::rc::Rc;
 
 use stagecoach_api::job::{AdamWSpec, Precision, Recompute};
 use stagecoach_group::Activity;
+use stagecoach_kernels as kernels;
+use stagecoach_kernels::device::{CudaContext, CudaError, Timestamp};
+use stagecoach_model::{Architecture, Embedding, Head, ModelPart, Parameters};
 use stagecoach_pipeline::{Partition, Placement, Replica};
 use tch::{Device, Kind, Tensor};
 
@@ -17,9 +20,6 @@ use super::stage_gpu::StageGpu;
 use super::tied_embedding::TiedEmbedding;
 use super::weight_grad_store::WeightGradStore;
 use crate::optimize::AdamW;
-use stagecoach_kernels as kernels;
-use stagecoach_kernels::device::{CudaContext, CudaError, Timestamp};
-use stagecoach_model::{Architecture, Embedding, Head, ModelPart, Parameters};
 
 /// Configuration from which every rank builds its stage.
 #[derive(Debug)]

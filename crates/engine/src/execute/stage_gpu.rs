@@ -4,9 +4,8 @@ use std::cell::RefCell;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-use tch::Tensor;
-
 use stagecoach_kernels::device::{CudaContext, CudaError, CudaEvent, CudaStream, DeviceClock, Timestamp};
+use tch::Tensor;
 
 /// The GPU whose memory holds a stage's tensors.
 #[derive(Debug)]

@@ -4,12 +4,12 @@ use std::time::Instant;
 
 use stagecoach_data::MicrobatchLayout;
 use stagecoach_group::{GroupError, StepVote, Verdict};
+use stagecoach_kernels::device::CudaError;
 use stagecoach_pipeline::{Action, ReplicaBlocks};
+use stagecoach_transport::LinkError;
 use tch::Tensor;
 
 use super::StepControl;
-use stagecoach_kernels::device::CudaError;
-use stagecoach_transport::LinkError;
 
 /// Error of a step.
 #[derive(Debug, thiserror::Error)]

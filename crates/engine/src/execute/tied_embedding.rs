@@ -1,11 +1,11 @@
 //! A weight that embedding and head share, whose gradients come from both ends of the pipeline.
 
+use stagecoach_model::{Parameters, names};
 use stagecoach_pipeline::Placement;
+use stagecoach_transport::LinkId;
 use tch::{Kind, Tensor};
 
 use super::{Executor, StepError};
-use stagecoach_model::{Parameters, names};
-use stagecoach_transport::LinkId;
 
 /// A tied embedding weight on this stage. Embedding and head accumulate into separate gradients, even when both are on
 /// one stage.

@@ -3,9 +3,8 @@
 use std::collections::BTreeMap;
 use std::time::Instant;
 
-use stagecoach_pipeline::Action;
-
 use stagecoach_kernels::device::{DeviceClock, Timestamp};
+use stagecoach_pipeline::Action;
 
 /// Records the timed actions of one step.
 #[derive(Clone, Debug)]

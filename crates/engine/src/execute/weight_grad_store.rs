@@ -2,9 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use stagecoach_pipeline::WorkItem;
-
 use stagecoach_model::WeightGradient;
+use stagecoach_pipeline::WorkItem;
 
 /// Weight gradients by chunk and microbatch. Gradients of different microbatches are never merged, because a merge
 /// would change the order of summation.

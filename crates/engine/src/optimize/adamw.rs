@@ -1,10 +1,9 @@
 //! AdamW. Each parameter is updated by itself: the result does not depend on which other parameters share its stage.
 
 use stagecoach_api::job::AdamWSpec;
-use tch::Tensor;
-
 use stagecoach_kernels::{self as kernels, AdamWOptions, AdamWParameter};
 use stagecoach_model::{Parameter, Parameters};
+use tch::Tensor;
 
 /// The moments of one parameter: fp32, of the parameter's shape.
 #[derive(Debug)]

@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 
 use stagecoach_checkpoint::{Dtype, Manifest};
+use stagecoach_model::ParameterSpec;
 
 use super::tensors::{FIRST_MOMENT, SECOND_MOMENT};
-use stagecoach_model::ParameterSpec;
 
 /// Describes the first tensor, by name, whose presence, shape or dtype differs between the model and the checkpoint.
 pub fn first_difference(model: &[ParameterSpec], manifest: &Manifest) -> Option<String> {

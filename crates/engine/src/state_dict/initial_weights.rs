@@ -7,11 +7,11 @@ use stagecoach_checkpoint::{
     CheckpointError, CheckpointLocation, CheckpointReader, FileSystemVolume, ModelFiles, NewestCheckpoint, VerifyLevel,
     open, open_newest, paths, refuse_adapter,
 };
+use stagecoach_model::Architecture;
 
 use super::load::{find_tensor, read_into};
 use super::pretrained::{check_model, check_tied_head, load_model};
 use crate::execute::Stage;
-use stagecoach_model::Architecture;
 
 /// The model directory at `path`, relative to `root`: `path` itself, or the newest checkpoint if it is a job's folder.
 /// The result is also relative to `root`, which other processes may mount at another path.

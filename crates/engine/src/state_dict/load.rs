@@ -4,13 +4,13 @@
 use std::collections::HashSet;
 
 use stagecoach_checkpoint::{CheckpointError, CheckpointReader, Dtype, TensorEntry};
+use stagecoach_kernels::bytes_of;
+use stagecoach_model::ParameterSpec;
 use tch::{Device, Kind, Tensor};
 
 use super::Snapshot;
 use super::tensors::{FIRST_MOMENT, SECOND_MOMENT};
 use crate::execute::Stage;
-use stagecoach_kernels::bytes_of;
-use stagecoach_model::ParameterSpec;
 
 /// The suffixes of a parameter's tensors.
 const SUFFIXES: [&str; 3] = ["", FIRST_MOMENT, SECOND_MOMENT];

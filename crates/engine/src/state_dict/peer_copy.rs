@@ -2,14 +2,14 @@
 
 use std::sync::Arc;
 
+use stagecoach_kernels::bytes_of;
+use stagecoach_kernels::device::{CudaContext, CudaError, CudaEvent, HostTensor};
+use stagecoach_model::{Architecture, Parameter, stage_parameter_specs};
 use stagecoach_pipeline::{Partition, Placement};
 use tch::{Kind, Tensor, no_grad};
 
 use super::snapshot::copy_all;
 use crate::execute::{CopyToHost, Stage, owners};
-use stagecoach_kernels::bytes_of;
-use stagecoach_kernels::device::{CudaContext, CudaError, CudaEvent, HostTensor};
-use stagecoach_model::{Architecture, Parameter, stage_parameter_specs};
 
 /// The values and moments of all parameters of a stage that its replica owns, including a tied weight on both of its
 /// stages. The values are fp32 on the CPU, parameter by parameter in the stage's order.

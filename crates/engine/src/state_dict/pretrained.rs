@@ -4,10 +4,10 @@
 use std::collections::BTreeMap;
 
 use stagecoach_checkpoint::{CheckpointError, ModelFiles, is_float};
+use stagecoach_model::{Architecture, names};
 
 use super::load::copy_from_bytes;
 use crate::execute::Stage;
-use stagecoach_model::{Architecture, names};
 
 /// Suffix of buffers that old versions of Hugging Face's Llama saved; this trainer computes them.
 const ROTARY_BUFFER: &str = ".rotary_emb.inv_freq";

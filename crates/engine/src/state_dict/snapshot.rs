@@ -3,9 +3,10 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use stagecoach_kernels::device::CudaError;
+
 use super::tensors::{NamedTensor, StageTensor, named_moments, named_weights};
 use crate::execute::{CopyToHost, Stage};
-use stagecoach_kernels::device::CudaError;
 
 /// The number of bytes that a thread copies at a time.
 const COPY_BYTES: usize = 4 << 20;

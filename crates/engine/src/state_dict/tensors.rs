@@ -1,11 +1,11 @@
 //! The tensors for which a stage is responsible: its weights, and the optimizer's moments.
 
+use stagecoach_kernels::bytes_of;
+use stagecoach_kernels::device::{CudaError, HostTensor};
 use tch::{Device, Tensor};
 
 use super::TensorHash;
 use crate::execute::Stage;
-use stagecoach_kernels::bytes_of;
-use stagecoach_kernels::device::{CudaError, HostTensor};
 
 /// Suffix of a weight's name for the running average of its gradient.
 pub(crate) const FIRST_MOMENT: &str = ".exp_avg";

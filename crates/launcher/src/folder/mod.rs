@@ -11,7 +11,6 @@ use std::path::{Path, PathBuf};
 use stagecoach_api::PipelineJob;
 use stagecoach_checkpoint::{FileSystemVolume, is_used, paths};
 use stagecoach_files::{create_durable_dir, write_atomically};
-
 use stagecoach_telemetry::RunSummary;
 
 pub use error::FolderError;

@@ -1,11 +1,11 @@
 //! Handles messages of processes and signals to the loop.
 
 use stagecoach_lifecycle::{InstanceId, LostInstance, UnixMillis};
+use stagecoach_telemetry::TrainingEvent;
 
 use super::Supervisor;
 use super::recovery::LastStart;
 use crate::supervisor_message::SupervisorMessage;
-use stagecoach_telemetry::TrainingEvent;
 
 impl Supervisor<'_> {
     pub(super) fn handle_message(&mut self, message: SupervisorMessage) {

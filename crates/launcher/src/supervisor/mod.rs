@@ -20,6 +20,7 @@ use stagecoach_lifecycle::{
     AttemptPhase, Decision, Desired, JobFailureReason, JobOutcome, Observed, ObservedProgress, Policy, UnixMillis,
     decide,
 };
+use stagecoach_telemetry::{ProgressDisplay, RunSummary};
 
 use super::stage_processes::StageProcesses;
 use super::{LaunchError, LauncherState, StageExecutable, report};
@@ -28,7 +29,6 @@ use crate::supervisor_message::SupervisorMessage;
 use clock::Clock;
 use recovery::LastStart;
 use signals::forward_signals;
-use stagecoach_telemetry::{ProgressDisplay, RunSummary};
 
 /// A run's job, folders and executable.
 #[derive(Clone, Copy, Debug)]

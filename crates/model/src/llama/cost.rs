@@ -1,11 +1,11 @@
 //! FLOPs and memory of a Llama's modules, for the partition and the plan.
 
 use stagecoach_api::job::{ModelType, Precision, Recompute};
+use stagecoach_kernels::packed_bytes;
 use stagecoach_pipeline::{ModelCost, ModuleCost};
 
 use super::super::{Architecture, MicrobatchCost, ModelPart, ParameterBytes, ParameterSpec, head, names};
 use super::Llama;
-use stagecoach_kernels::packed_bytes;
 
 /// Multiprocessors of an H100 and an H200, for the plan of a GPU's memory.
 const MULTIPROCESSORS: usize = 132;

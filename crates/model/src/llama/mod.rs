@@ -8,6 +8,7 @@ mod operations;
 use std::rc::Rc;
 
 use stagecoach_api::job::ModelType;
+use stagecoach_kernels::Heads;
 use stagecoach_pipeline::ModelCost;
 
 use super::config::LlamaConfig;
@@ -17,7 +18,6 @@ use super::initializer::Initializer;
 use super::rms_norm::RmsNorm;
 use super::rotary::RotaryEmbedding;
 use super::{Architecture, Layer, MicrobatchCost, ModelOperations, ModelPart, ParameterSpec, Parameters, names};
-use stagecoach_kernels::Heads;
 
 /// The Llama architecture, or one of its variants by its configuration, on a device.
 #[derive(Debug)]

@@ -1,9 +1,10 @@
 //! The text form of actions, the same as that of torch's `_Action`.
 
-use super::Action;
-use crate::work_item::WorkItem;
 use std::fmt;
 use std::str::FromStr;
+
+use super::Action;
+use crate::work_item::WorkItem;
 
 impl Action {
     /// torch's `_ComputationType` as text, such as `F`, `SEND_B` or `EXCHANGE`: the text form without its numbers.

@@ -10,10 +10,11 @@ mod memory;
 pub use balanced::balanced_partition;
 pub use memory::{RankCost, StageMemory};
 
+use std::ops::Range;
+
 use crate::placement::Placement;
 use crate::schedule::Schedule;
 use crate::speeds::RankSpeeds;
-use std::ops::Range;
 
 /// Costs of one module of the model: embedding, layer or head. Work is in FLOPs or in measured seconds, the same
 /// throughout a model.

@@ -1,11 +1,12 @@
 //! Checks of one rank's list in isolation.
 
+use rustc_hash::FxHashMap;
+
 use super::violation::Violation;
 use crate::action::Action;
 use crate::placement::Placement;
 use crate::program::ActionLocation;
 use crate::work_item::WorkItem;
-use rustc_hash::FxHashMap;
 
 /// The kind of list that is checked.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]

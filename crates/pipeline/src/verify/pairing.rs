@@ -2,12 +2,12 @@
 //! posted in that order too. A connection for each edge would require less, but NCCL has one communicator for each pair
 //! of ranks.
 
-use super::violation::Violation;
-use crate::program::ActionLocation;
 use std::collections::BTreeMap;
 
+use super::violation::Violation;
 use crate::action::Action;
 use crate::placement::Placement;
+use crate::program::ActionLocation;
 
 /// Expects lists that passed `check_ranks`: every send and receive appears once.
 pub(super) fn check(placement: &Placement, ranks: &[Vec<Action>]) -> Result<(), Violation> {

@@ -10,13 +10,13 @@ use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, Shutdown, recv, shutdown};
+use stagecoach_kernels::device::{CudaContext, CudaError, CudaEvent, CudaStream, Timestamp};
 use tch::Tensor;
 
 use super::super::{Interrupt, LinkError, LinkId};
 use super::communicator::{Communicator, CommunicatorEnd};
 use super::turn::{Signal, SlotGuard, TransferSlot, read_signal, write_signal};
 use crate::arrivals::ArrivedTensor;
-use stagecoach_kernels::device::{CudaContext, CudaError, CudaEvent, CudaStream, Timestamp};
 
 /// The shortest and the longest interval between polls of an event. A poll comes after a sixteenth of the time waited so
 /// far, which bounds both the delay and the work of polling.

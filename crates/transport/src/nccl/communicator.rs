@@ -4,10 +4,10 @@ use std::ffi::{CStr, c_char, c_int};
 use std::ptr;
 use std::time::{Duration, Instant};
 
+use stagecoach_kernels::device::CudaStream;
 use tch::Tensor;
 
 use super::library::{Config, IN_PROGRESS, INVALID_USAGE, Nccl, RawCommunicator, RawUniqueId, SUCCESS, UINT8};
-use stagecoach_kernels::device::CudaStream;
 
 /// The identifier with which both ends of a communicator find each other; it contains an address.
 #[derive(Clone, PartialEq, Eq)]

@@ -6,6 +6,7 @@ use std::net::TcpStream;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use stagecoach_kernels::device::CudaContext;
 use tch::{Device, Kind, Tensor};
 
 use super::super::{Interrupt, LinkError, LinkId};
@@ -14,7 +15,6 @@ use super::communicator::{Communicator, CommunicatorEnd, UniqueId};
 use super::library::Nccl;
 use super::remedy::remedy;
 use super::turn::TransferSlot;
-use stagecoach_kernels::device::CudaContext;
 
 /// Interval between polls of communicators that connect.
 const POLL_INTERVAL: Duration = Duration::from_millis(5);

@@ -6,16 +6,15 @@ mod stream;
 use std::net::TcpStream;
 use std::sync::Arc;
 
+use stagecoach_kernels::device::{CudaContext, Timestamp};
 use tch::{Device, Kind, Tensor};
-
-use nccl::NcclReceiver;
-use stream::StreamReceiver;
 
 use super::carrier::Incoming;
 use super::nccl::Channel;
 use super::stream::LinkStream;
 use super::{LinkError, LinkId};
-use stagecoach_kernels::device::{CudaContext, Timestamp};
+use nccl::NcclReceiver;
+use stream::StreamReceiver;
 
 /// Receives tensors over one link, in the order in which they were posted.
 #[derive(Debug)]

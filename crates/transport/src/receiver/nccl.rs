@@ -3,12 +3,12 @@
 use std::collections::HashMap;
 use std::sync::{Arc, mpsc};
 
+use stagecoach_kernels::device::Timestamp;
 use tch::{Device, Tensor, no_grad};
 
 use super::super::nccl::{Channel, Message};
 use super::super::{LinkError, LinkId};
 use crate::arrivals::{Arrivals, ArrivedTensor};
-use stagecoach_kernels::device::Timestamp;
 
 /// Receives posted to NCCL, which fills memory of the GPU.
 #[derive(Debug)]

@@ -5,6 +5,8 @@ use std::net::TcpStream;
 use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
 
+use stagecoach_kernels::bytes_of;
+use stagecoach_kernels::device::{CudaContext, CudaError, CudaEvent, Timestamp};
 use tch::Tensor;
 
 use super::super::carrier::Incoming;
@@ -13,8 +15,6 @@ use super::super::pinned_buffer::PinnedBuffer;
 use super::super::stream::LinkStream;
 use super::super::{LinkError, LinkId};
 use crate::arrivals::{Arrivals, ArrivedTensor};
-use stagecoach_kernels::bytes_of;
-use stagecoach_kernels::device::{CudaContext, CudaError, CudaEvent, Timestamp};
 
 /// A receive on a stream.
 #[derive(Debug)]

@@ -6,15 +6,14 @@ use std::net::TcpStream;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use stagecoach_kernels::device::{CudaContext, CudaEvent};
 use tch::{Device, Tensor};
-
-use stream::StreamSender;
 
 use super::carrier::Outgoing;
 use super::nccl::{Channel, Message};
 use super::stream::LinkStream;
 use super::{LinkError, LinkId};
-use stagecoach_kernels::device::{CudaContext, CudaEvent};
+use stream::StreamSender;
 
 /// Sends tensors over one link, in order.
 #[derive(Debug)]

@@ -5,6 +5,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, mpsc};
 use std::thread::JoinHandle;
 
+use stagecoach_kernels::bytes_of;
+use stagecoach_kernels::device::{CudaContext, CudaError, CudaEvent};
 use stagecoach_pipeline::SENDS_IN_FLIGHT;
 use tch::Tensor;
 
@@ -13,8 +15,6 @@ use super::super::header::{Header, parts};
 use super::super::pinned_buffer::PinnedBuffer;
 use super::super::stream::LinkStream;
 use super::super::{LinkError, LinkId, LinkPayload};
-use stagecoach_kernels::bytes_of;
-use stagecoach_kernels::device::{CudaContext, CudaError, CudaEvent};
 
 /// A queue of tensors to write to a stream, and the thread that writes them.
 #[derive(Debug)]

@@ -1,9 +1,9 @@
 //! The text output for steps and their documents.
 
 use stagecoach_display::table;
+use stagecoach_telemetry::StepRecord;
 
 use crate::blame::{DocumentBlame, PartBlame, Spike, SpikeRule, StepBlame};
-use stagecoach_telemetry::StepRecord;
 
 /// The number of characters shown of a document's text.
 const TEXT: usize = 40;

@@ -8,14 +8,14 @@ use indicatif::HumanBytes;
 use serde_json::{Map, Value, json};
 use stagecoach_checkpoint::{CheckpointMetadata, FileSystemVolume, ModelFiles, import, paths, refuse_adapter};
 use stagecoach_data::TOKENIZER_FILES;
-use stagecoach_files::read_if_exists;
-
-use super::super::output::{print_json, print_line};
-use crate::plan::{GENERATION_CONFIG_FILE, TrainerState};
 use stagecoach_engine::state_dict::{check_model, check_tied_head};
+use stagecoach_files::read_if_exists;
 use stagecoach_launcher::JobFolder;
 use stagecoach_launcher::JobLock;
 use stagecoach_model::{Architecture, Llama, LlamaConfig};
+
+use super::super::output::{print_json, print_line};
+use crate::plan::{GENERATION_CONFIG_FILE, TrainerState};
 
 /// Import a Hugging Face model directory as the first checkpoint of a new folder.
 #[derive(Debug, Args)]

@@ -5,11 +5,11 @@ use clap::Args;
 use indicatif::HumanBytes;
 use serde::Serialize;
 use stagecoach_checkpoint::{Fence, RetentionPolicy, VerifyLevel, open_newest, prune, remove_stale_fences, to_prune};
+use stagecoach_launcher::JobFolder;
+use stagecoach_launcher::JobLock;
 
 use super::super::output::{print_error, print_json, print_line};
 use super::target::{JobCheckpoints, JobFolderArg};
-use stagecoach_launcher::JobFolder;
-use stagecoach_launcher::JobLock;
 
 /// Remove old checkpoints, never the newest intact one.
 #[derive(Debug, Args)]

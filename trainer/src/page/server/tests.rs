@@ -2,12 +2,12 @@ use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::Instant;
 
+use stagecoach_launcher::JobFolder;
 use tempfile::TempDir;
 
 use super::*;
 use crate::page::job_reader::StatusSource;
 use crate::page::live::site;
-use stagecoach_launcher::JobFolder;
 
 /// A generous time limit for events that must happen; the tests measure no time.
 const DEADLINE: Duration = Duration::from_secs(60);

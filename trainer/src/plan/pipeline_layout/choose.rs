@@ -1,6 +1,7 @@
 //! The choice of a plan among its candidates.
 
 use stagecoach_api::job::ScheduleSpec;
+use stagecoach_model::Architecture;
 use stagecoach_pipeline::{PartitionError, RankSpeeds, Schedule};
 
 use super::super::candidates::{candidates, recomputations};
@@ -10,7 +11,6 @@ use super::super::profile::Profile;
 use super::lay_out::LayoutContext;
 use super::{Alternative, PipelineLayout};
 use crate::stage_error::StageError;
-use stagecoach_model::Architecture;
 
 /// Plans the pipeline of a job over `stages` stages of these speeds: takes the candidate with the shortest simulated
 /// step.

@@ -1,6 +1,7 @@
 //! The layout of one candidate: its partition, programs, costs, memory and simulated step.
 
 use stagecoach_api::job::Recompute;
+use stagecoach_model::Architecture;
 use stagecoach_pipeline::{
     Costs, ModelCost, Partition, PartitionError, Programs, Schedule, balanced_partition, explicit_partition, simulate,
 };
@@ -12,7 +13,6 @@ use super::super::memory::{rank_costs, stage_bytes};
 use super::super::meshes::data_parallel_bytes;
 use super::super::profile::Profile;
 use super::PipelineLayout;
-use stagecoach_model::Architecture;
 
 /// Assumed throughput of hardware without measurements: fp32 FLOP/s of a CPU core, and bytes/s of a local link.
 const FLOPS_PER_SECOND: f64 = 5e10;

@@ -1,0 +1,284 @@
+//! The work of stage 0 before the group forms: tokenisation, then the plan.
+
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use stagecoach_api::contract::FailureKind;
+use stagecoach_api::job::{LearningRateSpec, Precision, TrainingLength};
+use stagecoach_checkpoint::{CheckpointError, Damage, Fence, VolumeContents};
+use stagecoach_data::{DataConfig, Dataset, PrepareProgress, PreparedCorpus};
+use stagecoach_engine::state_dict::{InitialWeights, find_model};
+use stagecoach_group::{Coordinator, StepRules};
+use stagecoach_kernels as kernels;
+use stagecoach_model::{Architecture, LlamaConfig};
+use stagecoach_pipeline::Programs;
+use stagecoach_telemetry::TrainingEvent;
+
+use crate::plan::{JobConfig, Plan, attempt_speeds, plan_pipeline, smaller_programs};
+use crate::stage_error::StageError;
+use crate::train::context::{StageContext, emit};
+use crate::train::join::start_check::check_space;
+use crate::train::setup::resume::{choose_checkpoint, recorded_identity};
+
+/// Minimum interval between progress reports.
+const REPORT_INTERVAL: Duration = Duration::from_millis(200);
+
+/// A plan, and messages for the user.
+pub(in crate::train) struct PlannedRun {
+    pub(in crate::train) plan: Plan,
+    /// Damaged checkpoints.
+    pub(in crate::train) damage: Vec<Damage>,
+    pub(in crate::train) notes: Vec<String>,
+}
+
+/// Rules of the group's step decisions.
+pub(in crate::train) fn decision_rules(config: &JobConfig) -> StepRules {
+    StepRules { clip_norm: config.training.gradient_clip_norm, ..StepRules::default() }
+}
+
+/// A warning if bf16 saves memory but no time on this device.
+fn bf16_warning(config: &JobConfig, device: tch::Device) -> Option<String> {
+    let slow = config.training.precision == Precision::BFloat16
+        && device == tch::Device::Cpu
+        && !kernels::has_products(tch::Kind::BFloat16);
+    slow.then(|| {
+        format!(
+            "this processor ({}) has neither AMX nor AVX512-BF16: BFloat16 is slower on it than Float32",
+            kernels::cpu_capability()
+        )
+    })
+}
+
+/// Messages about settings of the job that have no effect here.
+fn ignored_settings(config: &JobConfig, device: tch::Device) -> Vec<String> {
+    let spec = &config.job.spec;
+    let memory = spec.checkpoint.memory.is_some() && spec.memory_checkpoints().is_none();
+    let audit = config.training.audit.is_some() && spec.audit().is_none();
+    let memory = memory
+        .then(|| "no checkpoints in memory: they need a second stage, and restart.reformTimeoutSeconds above 0".into());
+    let audit = audit.then(|| {
+        "nothing is audited: training.audit needs a second stage, which computes again what another has".into()
+    });
+    bf16_warning(config, device).into_iter().chain(memory).chain(audit).collect()
+}
+
+/// Messages about a length of training that its author may not have meant.
+fn length_notes(config: &JobConfig, training_sequences: u64) -> Vec<String> {
+    let (steps, training) = (config.steps(training_sequences), &config.training);
+    let read = steps * u64::from(training.global_batch_size);
+    let mut notes = Vec::new();
+    if let Some(TrainingLength::Epochs(epochs)) = training.length()
+        && let Some(repeated @ 1..) = read.checked_sub(u64::from(epochs) * training_sequences)
+    {
+        notes.push(format!(
+            "{epochs} x {training_sequences} sequences do not fill {steps} batches of {}: the last one is filled with {repeated} of \
+             the next epoch",
+            training.global_batch_size
+        ));
+    }
+    let LearningRateSpec { warmup_steps, .. } = training.learning_rate;
+    if warmup_steps >= steps {
+        notes.push(format!(
+            "training.learningRate.warmupSteps is {warmup_steps}, and training has {steps} steps: the learning rate never reaches \
+             its peak"
+        ));
+    }
+    notes
+}
+
+/// Tokenises the corpus, unless the token cache has it, and reports progress a few times a second.
+fn prepare_corpus(
+    context: &StageContext,
+    data_config: &DataConfig,
+    coordinator: &Coordinator,
+) -> Result<PreparedCorpus, StageError> {
+    let monitor = context.monitor;
+    monitor.set_activity("preparing the corpus");
+    let mut shown: Option<(&str, Instant)> = None;
+    let prepared = stagecoach_data::prepare(data_config, &mut |progress| {
+        // `prepare` reports every piece of text
+        let due = shown.is_none_or(|(phase, at)| phase != progress.phase || at.elapsed() > REPORT_INTERVAL);
+        if !due && progress.bytes_done < progress.bytes_total {
+            return;
+        }
+        shown = Some((progress.phase, Instant::now()));
+        if let Some(failure) = coordinator.failure() {
+            monitor.exit(FailureKind::PeerLost, &failure.message); // the tokens so far are kept
+        }
+        let PrepareProgress { phase, bytes_done, bytes_total } = progress;
+        coordinator.report_progress(&format!("{phase}, {bytes_done} of {bytes_total} bytes"));
+        emit(context, &TrainingEvent::Preparing { what: phase.to_owned(), done: bytes_done, total: bytes_total });
+    });
+    Ok(prepared?)
+}
+
+/// Prepares the corpus and plans for the whole group, on its leader.
+pub(in crate::train) fn prepare_and_plan(
+    context: &StageContext,
+    fence: Fence,
+    coordinator: &Coordinator,
+) -> Result<PlannedRun, StageError> {
+    let StageContext { env, volume, monitor, device, .. } = *context;
+    let begun = recorded_identity(volume);
+    let config = &begun.map_or_else(|| Ok(context.config.clone()), |identity| context.config.resuming(&identity))?;
+    let data_config = config.data_config();
+    let prepared = prepare_corpus(context, &data_config, coordinator)?;
+    monitor.set_activity("planning");
+    let vocab_size = config.vocab_size(prepared.vocab_size)?;
+    let architecture = config.architecture(vocab_size, tch::Device::Cpu);
+    let stages = config.job.spec.stages as usize;
+    let speeds = attempt_speeds(config, env, volume, &fence)?;
+    let layout = plan_pipeline(config, architecture.as_ref(), stages, &speeds)?;
+    let programs: Vec<Programs> = std::iter::once(layout.programs.clone())
+        .chain(smaller_programs(config, architecture.as_ref(), &layout)?)
+        .collect();
+    let dataset = Dataset::open(&data_config, &prepared)?;
+    let held_out = dataset.evaluation_plan(config.microbatch_size());
+    let has_held_out = !held_out.layouts.is_empty();
+    let steps = config.steps(dataset.training_sequences());
+    let identity = config.identity(&prepared, dataset.training_sequences());
+    monitor.set_activity("choosing the checkpoint");
+    let length = length_notes(config, dataset.training_sequences());
+    let mut notes = [prepared.notes.clone(), layout.notes.clone(), ignored_settings(config, device), length].concat();
+    let chosen = choose_checkpoint(context, &identity, steps, architecture.as_ref(), &[])?;
+    notes.extend(chosen.notes);
+    let trainer_state = chosen.trainer_state;
+    let mut initial_weights = None;
+    if trainer_state.step == 0 {
+        check_room_for_first_checkpoint(context, architecture.as_ref())?;
+        let tokenizer = prepared.tokenizer_file(&data_config);
+        initial_weights = resolve_initial_weights(config, Some(vocab_size), Some(&tokenizer), &mut notes)?;
+        notes.extend(initial_weights.as_ref().map(|path| format!("starting from the weights in {}", path.display())));
+    }
+    // preparation may have taken long: no stage finds a group that is fenced off
+    fence.check(volume)?;
+    let plan = Plan {
+        vocab_size,
+        steps,
+        identity,
+        fence,
+        trainer_state,
+        initial_weights,
+        schedule: layout.schedule.name.clone(),
+        partition: layout.program_partition().layers,
+        parts: layout.parts.clone(),
+        recompute: layout.recompute,
+        in_flight: layout.programs.in_flight(),
+        stage_bytes: layout.memory.iter().map(|stage| stage.parts.total()).collect(),
+        gradient_blocks: config.gradient_blocks,
+        data_parallel: config.job.spec.data_parallel as usize,
+        microbatches: config.training.microbatches as usize,
+        programs: programs.iter().map(Programs::to_text).collect(),
+        evaluation: layout.evaluation_programs(held_out.layouts.len()).iter().map(Programs::to_text).collect(),
+        evaluation_layouts: held_out.layouts,
+        expected_bubble: layout.bubble(),
+        training_tokens: dataset.training_tokens(),
+        unigram_entropy: has_held_out.then(|| dataset.evaluation_unigram_entropy()),
+        prepared,
+    };
+    Ok(PlannedRun { plan, damage: chosen.damage, notes })
+}
+
+/// As [`check_space`], unless the stages may have a checkpoint in memory, from which training can resume without one on
+/// the volume.
+fn check_room_for_first_checkpoint(context: &StageContext, architecture: &dyn Architecture) -> Result<(), StageError> {
+    let StageContext { env, config, volume, monitor, .. } = *context;
+    let is_first_group = env.incarnation == 0 && monitor.step().is_none();
+    if config.job.spec.memory_checkpoints().is_some() && !is_first_group {
+        return Ok(());
+    }
+    // the space of older groups' files counts as available, because they are removed while this group trains
+    let available = || VolumeContents::find(volume).ok()?.fences_only().available_bytes_without(volume);
+    check_space(config, architecture, available)
+}
+
+/// The model directory to start from, if the job names one. The check precedes the loading on any stage. If
+/// `vocab_size` and the file of the `tokenizer` are not known yet, those of the model count.
+pub(in crate::train) fn resolve_initial_weights(
+    config: &JobConfig,
+    vocab_size: Option<usize>,
+    tokenizer: Option<&Path>,
+    notes: &mut Vec<String>,
+) -> Result<Option<PathBuf>, StageError> {
+    let Some(path) = &config.initial_weights else { return Ok(None) };
+    let field = match config.job.spec.checkpoint.init_from {
+        Some(_) => "spec.checkpoint.initFrom.path",
+        None => "spec.model.pretrained.path",
+    };
+    let unusable = |error: CheckpointError| match error {
+        // a missing file would not appear on a retry
+        CheckpointError::Io { .. } if !error.is_not_found() => StageError::from(error),
+        other => StageError::invalid(format!("{field}: could not start from {}: {other}", path.display())),
+    };
+    let path = find_model(&config.workspace, path).map_err(unusable)?;
+    let folder = config.workspace.join(&path);
+    let weights = InitialWeights::open(&folder).map_err(unusable)?;
+    let theirs = folder.join("tokenizer.json");
+    let read = |path: &Path| -> Option<serde_json::Value> { serde_json::from_slice(&std::fs::read(path).ok()?).ok() };
+    if let (Some(theirs_read), Some(ours)) = (read(&theirs), tokenizer.and_then(read))
+        && theirs_read != ours
+    {
+        return Err(StageError::invalid(format!(
+            "the weights in {} were trained with another tokenizer than this job's: set spec.data.tokenizer to \
+             {{type: File, file: {{path: {}}}}}",
+            folder.display(),
+            path.join("tokenizer.json").display()
+        )));
+    }
+    let theirs = LlamaConfig::from_hugging_face(&folder).map_err(|e| StageError::invalid(format!("{field}: {e}")))?;
+    let vocab_size = vocab_size.unwrap_or(theirs.vocab_size);
+    let ours = LlamaConfig { vocab_size, ..config.model.clone() };
+    let different = ours.differences(&theirs);
+    if !different.is_empty() {
+        let remedy = match theirs.rope_scaling {
+            None => "set spec.model.llama to theirs".to_owned(),
+            Some(_) => format!(
+                "spec.model.llama has no rope_scaling, so set spec.model to {{type: Pretrained, pretrained: {{path: {}}}}} \
+                 and leave out spec.checkpoint.initFrom",
+                path.display()
+            ),
+        };
+        return Err(StageError::invalid(format!(
+            "{field}: the weights in {} are another model's than this job's: {}; {remedy}",
+            folder.display(),
+            different.join(", ")
+        )));
+    }
+    weights.check(config.architecture(vocab_size, tch::Device::Cpu).as_ref()).map_err(unusable)?;
+    notes.extend(weights.note());
+    Ok(Some(path))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+
+    fn notes(set: &[(&str, &str)], training_sequences: u64) -> Vec<String> {
+        let set: Vec<_> = set.iter().map(|(path, value)| ((*path).to_owned(), (*value).to_owned())).collect();
+        let sample = include_str!("../../../../manifests/samples/shakespeare.yaml");
+        let job = stagecoach_api::parse_with(sample, "shakespeare.yaml", &set).unwrap();
+        length_notes(&JobConfig::new(job, Path::new("/tmp")).unwrap(), training_sequences)
+    }
+
+    #[test]
+    fn a_length_that_its_author_may_not_have_meant_has_a_note() {
+        let epoch = [("training.steps", "null"), ("training.epochs", "1"), ("training.globalBatchSize", "8")];
+        let short = [&epoch[..], &[("training.learningRate.warmupSteps", "0")]].concat();
+        let filled = notes(&short, 7);
+        assert!(filled[0].contains("1 x 7 sequences do not fill 1 batches of 8: the last one is filled with 1 of"));
+        assert_eq!((filled.len(), notes(&short, 8).len()), (1, 0));
+        let warmup = |steps: &str| {
+            let steps = ("training.steps", steps);
+            notes(
+                &[steps, ("training.learningRate.warmupSteps", "1000"), ("training.learningRate.decaySteps", "2000")],
+                9,
+            )
+        };
+        assert_eq!(warmup("1001"), Vec::<String>::new());
+        assert!(
+            warmup("5")[0].contains("warmupSteps is 1000, and training has 5 steps: the learning rate never reaches")
+        );
+    }
+}

@@ -1,0 +1,299 @@
+//! The rendezvous of an attempt's stages. The leader publishes its address and the group's key in its fence, whose
+//! folder only its owner can read. A process may join if it runs as that user and can read the job's folder; no other
+//! process can.
+
+use std::cmp::Ordering;
+use std::time::{Duration, Instant};
+
+use stagecoach_api::contract::StageEnv;
+use stagecoach_checkpoint::{
+    CheckpointError, FenceOwner, Volume, last_published, newest_owner, newest_published, paths,
+};
+use stagecoach_group::{GroupSecret, NotFound, Rendezvous, answers};
+
+/// The time to wait until a stage that has acquired a fence publishes that it leads.
+pub(in crate::train) const PUBLISH_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// The prefix of the published name.
+const PREFIX: &str = "rendezvous,";
+
+/// The name that the leader publishes, with comma-separated fields: version of the control protocol, the job (a hash of
+/// its UID), attempt, rank, address (`:` as `_`, which every file system accepts) and key.
+pub(in crate::train) fn encode_endpoint(env: &StageEnv, at: &Rendezvous) -> String {
+    let Rendezvous { address, protocol_version, secret, .. } = at;
+    let (job, address) = (job_hash(env), address.replace(':', "_"));
+    format!("{PREFIX}{protocol_version},{job},{},{},{address},{}", env.attempt, env.rank, secret.key_hex())
+}
+
+fn job_hash(env: &StageEnv) -> String {
+    blake3::hash(env.job_uid.as_bytes()).to_hex()[..16].to_owned()
+}
+
+/// The job whose group holds the newest fence, if its name is not `own` and its leader answers. A job of the same name
+/// with another UID was deleted and created again: its group is about to end, and is fenced off.
+///
+/// # Errors
+/// If the volume fails.
+pub(in crate::train) fn living_other_job(
+    volume: &dyn Volume,
+    own: &FenceOwner,
+) -> Result<Option<FenceOwner>, CheckpointError> {
+    let Some(owner) = newest_owner(volume)?.filter(|owner| owner.job != own.job) else { return Ok(None) };
+    let Some((epoch, Some(name))) = newest_published(volume, PREFIX)? else { return Ok(None) };
+    Ok(Published::parse(epoch, &name).is_some_and(|published| answers(&published.at)).then_some(owner))
+}
+
+/// The leader of the last group of a stage's attempt.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::train) struct LastLeader {
+    /// The number of the newest fence.
+    pub(in crate::train) epoch: u64,
+    /// The rank of its holder; `None` if the holder has not published it.
+    pub(in crate::train) rank: Option<u32>,
+}
+
+/// Finds the group of a stage's attempt.
+pub(in crate::train) struct RendezvousWatcher<'a> {
+    volume: &'a dyn Volume,
+    env: &'a StageEnv,
+    /// The last group of this stage, which is over.
+    over: Option<u64>,
+    /// The rank that this stage succeeds if its process ends.
+    succeeds: Option<u32>,
+    /// The newest group that existed before this stage started to wait.
+    first_epoch: Option<u64>,
+    /// The newest fence whose holder has not published its address, and the time at which this stage first saw it.
+    unpublished: Option<(u64, Instant)>,
+}
+
+impl<'a> RendezvousWatcher<'a> {
+    /// A finder for a newer group than `over`, the last group of this stage. `succeeds` is the rank that this stage
+    /// succeeds if its process ends.
+    pub(in crate::train) fn new(
+        volume: &'a dyn Volume,
+        env: &'a StageEnv,
+        over: Option<u64>,
+        succeeds: Option<u32>,
+    ) -> RendezvousWatcher<'a> {
+        RendezvousWatcher { volume, env, over, succeeds, first_epoch: over, unpublished: None }
+    }
+
+    /// Finds the leader of the last group of this attempt; `None` if there was no group.
+    ///
+    /// # Errors
+    /// If the leader can't be determined, or a newer attempt has begun.
+    pub(in crate::train) fn last_leader(&self) -> Result<Option<LastLeader>, NotFound> {
+        let Some((epoch, name)) = newest(self.volume)? else { return Ok(None) };
+        let Some(name) = name else { return Ok(Some(LastLeader { epoch, rank: None })) };
+        let Some(Published { job, attempt, rank, .. }) = Published::parse(epoch, &name) else { return Ok(None) };
+        match attempt.cmp(&self.env.attempt) {
+            _ if job != job_hash(self.env) => Ok(None),
+            Ordering::Less => Ok(None),
+            Ordering::Equal => Ok(Some(LastLeader { epoch, rank: Some(rank) })),
+            Ordering::Greater => Err(NotFound::Superseded(format!("attempt {attempt}"))),
+        }
+    }
+
+    /// The leader before the newest fence was acquired, in this attempt, if the volume still records it.
+    pub(in crate::train) fn leader_before(&self) -> Option<u32> {
+        let (epoch, name) = last_published(self.volume, PREFIX).ok().flatten()?;
+        let Published { job, attempt, rank, .. } = Published::parse(epoch, &name)?;
+        (job == job_hash(self.env) && attempt == self.env.attempt).then_some(rank)
+    }
+
+    /// Whether this stage leads instead of a stage that has acquired a fence without publishing its address. Only the
+    /// successor of the last leader does, because no other stage leads by then.
+    fn is_leaderless(&mut self, epoch: u64, now: Instant) -> bool {
+        let is_newer = self.over.is_none_or(|over| epoch > over);
+        let (_, since) = *match &mut self.unpublished {
+            Some(unpublished) if unpublished.0 == epoch => unpublished,
+            other => other.insert((epoch, now)),
+        };
+        self.succeeds.is_some() && is_newer && now.saturating_duration_since(since) >= PUBLISH_TIMEOUT
+    }
+
+    /// Finds the leader of the next group.
+    ///
+    /// # Errors
+    /// If there is no leader, and whether one may still come.
+    pub(in crate::train) fn find(&mut self) -> Result<Rendezvous, NotFound> {
+        let RendezvousWatcher { volume, env, over, succeeds, .. } = *self;
+        let folder = volume.display(paths::FENCES_DIR);
+        let yet = |reason: String| NotFound::NotReady(format!("{reason} in {}", folder.display()));
+        let newest = newest(volume)?;
+        if let Some((epoch, None)) = newest
+            && self.is_leaderless(epoch, Instant::now())
+        {
+            return Err(NotFound::Leaderless(epoch));
+        }
+        let (epoch, name) = newest
+            .and_then(|(epoch, name)| Some((epoch, name?)))
+            .ok_or_else(|| yet("no group has begun".to_owned()))?;
+        if over.is_some_and(|over| epoch <= over) {
+            return Err(yet(format!("group {epoch} is over, and no other has begun")));
+        }
+        let is_newer = epoch > *self.first_epoch.get_or_insert(epoch);
+        let published = Published::parse(epoch, &name);
+        let Published { job, attempt, rank, at } =
+            published.ok_or_else(|| yet(format!("group {epoch} is of another version")))?;
+        match attempt.cmp(&env.attempt) {
+            // a group that existed before this stage may belong to an older job of this name
+            _ if job != job_hash(env) && is_newer => Err(NotFound::Superseded("another job of this name".to_owned())),
+            _ if job != job_hash(env) => Err(yet("the newest group is of another job of this name".to_owned())),
+            Ordering::Less => {
+                Err(yet(format!("attempt {attempt} is still the newest, and this is attempt {}", env.attempt)))
+            }
+            Ordering::Greater => Err(NotFound::Superseded(format!("attempt {attempt}"))),
+            Ordering::Equal => Ok(Rendezvous { succeeds_leader: succeeds == Some(rank), ..at }),
+        }
+    }
+}
+
+/// The newest fence, and the name that its group has published.
+fn newest(volume: &dyn Volume) -> Result<Option<(u64, Option<String>)>, NotFound> {
+    newest_published(volume, PREFIX).map_err(|error| NotFound::NotReady(error.to_string()))
+}
+
+/// The published fields of a group.
+struct Published {
+    /// The job's hash, see [`job_hash`].
+    job: String,
+    attempt: u64,
+    /// The leader's rank.
+    rank: u32,
+    at: Rendezvous,
+}
+
+impl Published {
+    /// Parses the name that [`encode_endpoint`] wrote in fence `epoch`; `None` for any other content.
+    fn parse(epoch: u64, name: &str) -> Option<Published> {
+        let fields: Vec<&str> = name.strip_prefix(PREFIX)?.split(',').collect();
+        let [version, job, attempt, rank, address, key] = fields[..] else { return None };
+        let (address, secret) = (address.replace('_', ":"), GroupSecret::from_key_hex(epoch, key)?);
+        let at = Rendezvous { address, protocol_version: version.parse().ok()?, secret, succeeds_leader: false };
+        Some(Published { job: job.to_owned(), attempt: attempt.parse().ok()?, rank: rank.parse().ok()?, at })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use stagecoach_checkpoint::{Fence, FileSystemVolume};
+
+    use super::*;
+
+    fn env(job_uid: &str, attempt: u64) -> StageEnv {
+        let vars = [
+            ("RANK", "1"),
+            ("WORLD_SIZE", "2"),
+            ("STAGECOACH_JOB", "a"),
+            ("STAGECOACH_JOB_UID", job_uid),
+            ("STAGECOACH_ATTEMPT", &attempt.to_string()),
+            ("MASTER_ADDR", "a"),
+            ("POD_IP", "127.0.0.1"),
+            ("POD_UID", "p"),
+        ];
+        StageEnv::from_vars(vars).unwrap()
+    }
+
+    #[test]
+    fn what_is_published_is_found_by_this_attempt_until_a_newer_fence_is_taken() {
+        let folder = tempfile::tempdir().unwrap();
+        let volume = FileSystemVolume::new(folder.path());
+        let find = |uid, attempt| RendezvousWatcher::new(&volume, &env(uid, attempt), None, None).find();
+        let not_yet = |uid, attempt, expected: &str| {
+            let found = find(uid, attempt);
+            assert!(matches!(&found, Err(NotFound::NotReady(reason)) if reason.contains(expected)), "{found:?}");
+        };
+        not_yet("a", 3, "no group has begun in");
+        let mut published = Vec::new();
+        for (attempt, address) in [(3, "10.0.0.7:1234"), (4, "[fd00::7]:1234")] {
+            let fence = Fence::acquire(&volume).unwrap();
+            // the older group can't be found any more
+            not_yet("a", 3, "no group has begun in");
+            let secret = GroupSecret::generate(fence.number()).unwrap();
+            let at = Rendezvous::new(address.into(), secret);
+            let name = encode_endpoint(&env("a", attempt), &at);
+            assert!(name.len() < 200, "{name}");
+            fence.publish(&volume, &name).unwrap();
+            let found_by = |succeeds| RendezvousWatcher::new(&volume, &env("a", attempt), None, succeeds).find();
+            assert_eq!((found_by(None), found_by(Some(2))), (Ok(at.clone()), Ok(at.clone())));
+            assert_eq!(found_by(Some(1)), Ok(Rendezvous { succeeds_leader: true, ..at }));
+            published.push((fence, name));
+        }
+        assert_eq!(find("a", 3), Err(NotFound::Superseded("attempt 4".to_owned())));
+        let over = |epoch| RendezvousWatcher::new(&volume, &env("a", 4), Some(epoch), None).find();
+        assert!(over(1).is_ok());
+        assert!(matches!(over(2), Err(NotFound::NotReady(reason)) if reason.contains("group 2 is over")));
+        let of_other_job = RendezvousWatcher::new(&volume, &env("b", 4), Some(1), None).find();
+        assert_eq!(of_other_job, Err(NotFound::Superseded("another job of this name".to_owned())));
+        not_yet("a", 5, "attempt 4 is still the newest, and this is attempt 5 in");
+        not_yet("b", 4, "is of another job");
+        let env = env("b", 4);
+        let mut other_job = RendezvousWatcher::new(&volume, &env, None, None);
+        assert!(matches!(other_job.find(), Err(NotFound::NotReady(_))));
+        let (older, name) = &published[0];
+        let error = older.publish(&volume, name).unwrap_err().to_string();
+        assert!(error.contains("a newer group took fence 2") && !error.contains("rendezvous"), "{error}");
+        Fence::acquire(&volume).unwrap().publish(&volume, "rendezvous,4,of,another,version").unwrap();
+        not_yet("a", 4, "group 3 is of another version");
+        // a group that did not exist at the first look has begun since
+        Fence::acquire(&volume).unwrap().publish(&volume, &published[1].1).unwrap();
+        assert_eq!(other_job.find(), Err(NotFound::Superseded("another job of this name".to_owned())));
+    }
+
+    #[test]
+    fn who_led_last_is_known_also_if_the_next_one_has_not_said_so() {
+        let folder = tempfile::tempdir().unwrap();
+        let volume = FileSystemVolume::new(folder.path());
+        let (this, next, other) = (env("a", 3), env("a", 4), env("b", 3));
+        let of = |env| RendezvousWatcher::new(&volume, env, None, None).last_leader();
+        assert_eq!(of(&this), Ok(None));
+        let publish = |env: &StageEnv| {
+            let fence = Fence::acquire(&volume).unwrap();
+            let secret = GroupSecret::generate(fence.number()).unwrap();
+            let at = Rendezvous::new("10.0.0.7:1234".into(), secret);
+            fence.publish(&volume, &encode_endpoint(env, &at)).unwrap();
+        };
+        publish(&this);
+        assert_eq!(of(&this), Ok(Some(LastLeader { epoch: 1, rank: Some(1) })));
+        assert_eq!((of(&next), of(&other)), (Ok(None), Ok(None)), "of an older attempt, of another job");
+        Fence::acquire(&volume).unwrap();
+        assert_eq!(of(&this), Ok(Some(LastLeader { epoch: 2, rank: None })));
+        let before = |env| RendezvousWatcher::new(&volume, env, None, None).leader_before();
+        assert_eq!((before(&this), before(&next), before(&other)), (Some(1), None, None));
+        publish(&next);
+        assert_eq!(of(&this), Err(NotFound::Superseded("attempt 4".to_owned())));
+    }
+
+    #[test]
+    fn who_succeeds_a_leader_does_not_wait_for_ever_for_one_that_has_taken_the_fence() {
+        let folder = tempfile::tempdir().unwrap();
+        let volume = FileSystemVolume::new(folder.path());
+        let (env, now) = (env("a", 3), Instant::now());
+        let late = now + PUBLISH_TIMEOUT;
+        let is_leaderless = |succeeds, epochs: [u64; 2]| {
+            let mut finder = RendezvousWatcher::new(&volume, &env, Some(6), succeeds);
+            assert!(!finder.is_leaderless(epochs[0], now));
+            finder.is_leaderless(epochs[1], late)
+        };
+        assert!(is_leaderless(Some(0), [7, 7]));
+        assert!(!is_leaderless(None, [7, 7]), "somebody else succeeds");
+        assert!(!is_leaderless(Some(0), [7, 8]), "another one has taken the next");
+        assert!(!is_leaderless(Some(0), [6, 6]), "the last group");
+        Fence::acquire(&volume).unwrap();
+        let mut finder = RendezvousWatcher::new(&volume, &env, None, Some(0));
+        assert!(matches!(finder.find(), Err(NotFound::NotReady(_))));
+        finder.unpublished = now.checked_sub(PUBLISH_TIMEOUT).map(|long_ago| (1, long_ago));
+        assert_eq!(finder.find(), Err(NotFound::Leaderless(1)));
+    }
+
+    #[test]
+    fn nobody_else_can_read_the_key() {
+        use std::os::unix::fs::PermissionsExt;
+        let folder = tempfile::tempdir().unwrap();
+        let volume = FileSystemVolume::new(folder.path());
+        Fence::acquire(&volume).unwrap();
+        let mode = std::fs::metadata(folder.path().join("fences/0001")).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o700);
+    }
+}

@@ -1,0 +1,93 @@
+//! Checks for which stage 0 would refuse a job before it trains, as far as they are possible without reading a text.
+//! The launcher runs them before it removes anything. Stage 0 calls the same functions.
+
+use std::path::PathBuf;
+
+use stagecoach_api::job::TokenizerSpec;
+use stagecoach_data::check_sources;
+use stagecoach_model::{Architecture, ParameterSpec};
+use stagecoach_pipeline::RankSpeeds;
+
+use crate::plan::{JobConfig, plan_pipeline};
+use crate::stage_error::StageError;
+use crate::train::join::prepare::resolve_initial_weights;
+
+/// Bytes of a parameter in a checkpoint: its weight and both moments, as F32.
+const BYTES_PER_PARAMETER: u64 = 12;
+
+/// Checks the paths of the corpus, the tokenizer and the initial weights, the plan, and that a checkpoint fits into the
+/// `available_bytes` of the volume. The vocabulary of a tokenizer that is still to be trained is not known, and counts
+/// as empty.
+///
+/// # Errors
+/// The first reason for which stage 0 would refuse the job.
+pub(crate) fn check_start(config: &JobConfig, available_bytes: Option<u64>) -> Result<(), StageError> {
+    let of_tokenizer = check_sources(&config.data_config())?;
+    let tokenizer: Option<PathBuf> = match &config.data.tokenizer {
+        TokenizerSpec::File(file) => Some(config.workspace.join(&file.path)),
+        TokenizerSpec::Train(_) => None,
+    };
+    let vocab_size = match of_tokenizer {
+        Some(size) => Some(config.vocab_size(size)?),
+        None => config.model_vocab_size,
+    };
+    let plan = |vocab_size| {
+        let architecture = config.architecture(vocab_size, tch::Device::Cpu);
+        let stages = config.job.spec.stages as usize;
+        plan_pipeline(config, architecture.as_ref(), stages, &RankSpeeds::default()).map(drop)
+    };
+    let architecture = config.architecture(vocab_size.unwrap_or(1), tch::Device::Cpu);
+    if let Err(refusal) = plan(vocab_size.unwrap_or(1)) {
+        // the refusal's figures are for a vocabulary of one token; stage 0 reports the figures of the largest one
+        return plan(config.planned_vocab_size()?).and(Err(refusal));
+    }
+    resolve_initial_weights(config, vocab_size, tokenizer.as_deref(), &mut Vec::new())?;
+    check_space(config, architecture.as_ref(), || available_bytes)
+}
+
+/// Checks that the volume has room for one checkpoint. Without that room, the end of training would lose all results.
+///
+/// # Errors
+/// If the volume has no room, with both figures.
+pub(in crate::train) fn check_space(
+    config: &JobConfig,
+    architecture: &dyn Architecture,
+    available_bytes: impl FnOnce() -> Option<u64>,
+) -> Result<(), StageError> {
+    let needed = BYTES_PER_PARAMETER * architecture.all_parameter_specs().iter().map(ParameterSpec::numel).sum::<u64>();
+    match available_bytes() {
+        Some(available) if available < needed => Err(StageError::invalid(format!(
+            "a checkpoint of this job has {needed} bytes, and its volume has {available} bytes free in {}: make room, or give \
+             the job a larger volume",
+            config.folder().display()
+        ))),
+        _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use stagecoach_api::contract::FailureKind;
+
+    use super::*;
+
+    #[test]
+    fn a_volume_without_room_for_one_checkpoint_is_refused_with_both_figures() {
+        let sample = include_str!("../../../../manifests/samples/shakespeare.yaml");
+        let job = stagecoach_api::parse_with(sample, "shakespeare.yaml", &[]).unwrap();
+        let config = JobConfig::new(job, Path::new("/workspace")).unwrap();
+        let architecture = config.architecture(4096, tch::Device::Cpu);
+        let check = |available| check_space(&config, architecture.as_ref(), || available);
+        let parameters: i64 =
+            architecture.all_parameter_specs().iter().map(|spec| spec.shape.iter().product::<i64>()).sum();
+        let needed = 12 * parameters as u64;
+        assert!([None, Some(needed), Some(u64::MAX)].into_iter().all(|available| check(available).is_ok()));
+        let refused = check(Some(needed - 1)).unwrap_err();
+        assert_eq!(refused.kind, FailureKind::InvalidConfig);
+        for words in [needed.to_string(), (needed - 1).to_string(), "/workspace/".to_owned()] {
+            assert!(refused.message.contains(&words), "{}", refused.message);
+        }
+    }
+}

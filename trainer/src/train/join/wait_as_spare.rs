@@ -1,0 +1,68 @@
+//! A spare: a process without a stage. It has done the slow part of loading, and waits to replace a lost stage.
+
+use stagecoach_api::contract::{FailureKind, StageEnv};
+use stagecoach_checkpoint::Volume;
+use stagecoach_data::Dataset;
+use stagecoach_group::{Hello, SpareOutcome};
+use stagecoach_telemetry::{EventWriter, TrainingEvent};
+use tch::{Device, Kind, Tensor};
+
+use crate::plan::{JobConfig, Plan};
+use crate::stage_error::StageError;
+use crate::train::StageMonitor;
+use crate::train::join::rendezvous::RendezvousWatcher;
+use crate::train::join::{group_timeouts, hello};
+
+/// Waits as the spare with this number. Returns the environment of the stage that it replaces. Exits when all stages
+/// have left.
+///
+/// # Errors
+/// If it can't be a spare of this group, or its attempt is over.
+pub(in crate::train) fn wait_as_spare(
+    env: &StageEnv,
+    number: u32,
+    config: &JobConfig,
+    volume: &dyn Volume,
+    monitor: &StageMonitor,
+    event_writer: &EventWriter,
+) -> Result<StageEnv, StageError> {
+    monitor.set_activity("standing by");
+    let device = config.device((env.mesh.ranks() + number) as usize)?;
+    warm_up(device);
+    let emit = |event: &TrainingEvent| {
+        monitor.telemetry().record(event);
+        event_writer.emit(event);
+    };
+    let hello = Hello { rank: number as usize, ..hello(env, config, device, String::new()) };
+    let mut finder = RendezvousWatcher::new(volume, env, None, None);
+    let mut has_reported = false;
+    let on_standing_by = |plan: &[u8]| {
+        open_tokens(config, plan);
+        if !std::mem::replace(&mut has_reported, true) {
+            emit(&TrainingEvent::StandingBy { spare: number });
+        }
+    };
+    let end = stagecoach_group::wait_as_spare(|| finder.find(), &hello, group_timeouts(config), on_standing_by)?;
+    let SpareOutcome::Promoted { rank, incarnation } = end else {
+        monitor.exit(FailureKind::Done, "all stages have left: no spare is needed")
+    };
+    let of_stage = StageEnv { rank: rank as u32, incarnation, ..env.clone() };
+    emit(&TrainingEvent::Promoted { spare: number, stage: of_stage.rank, incarnation });
+    Ok(of_stage)
+}
+
+/// Computes a first tensor, because a CUDA context and its libraries take seconds to load.
+fn warm_up(device: Device) {
+    let one = Tensor::ones([8, 8], (Kind::Float, device));
+    let _ = one.matmul(&one).double_value(&[0, 0]);
+}
+
+/// Opens the tokens, so that the volume caches the first data. A failure here recurs, and is reported, when a stage
+/// opens them.
+fn open_tokens(config: &JobConfig, plan: &[u8]) {
+    if let Ok((plan, _)) = Plan::from_bytes(plan, 0)
+        && let Err(error) = Dataset::open(&config.data_config(), &plan.prepared)
+    {
+        tracing::debug!("the tokens can't be opened yet: {error}");
+    }
+}

@@ -1,0 +1,73 @@
+//! Decides whether a step can finish after a stop request, from the durations of steps and saves.
+
+use std::time::{Duration, Instant};
+
+use stagecoach_engine::execute::StopRequest;
+
+/// The part of the grace period within which the checkpoint must be saved; the rest is for leaving.
+const SAVE_FRACTION_OF_GRACE: f64 = 0.8;
+
+/// The data that decides whether a step can finish in time.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::train) struct DrainEstimate {
+    /// The time after the request within which the checkpoint must be saved.
+    pub(in crate::train) timeout: Duration,
+    /// When the step began.
+    pub(in crate::train) step_started: Instant,
+    /// The duration of the last step; `None` before the first.
+    pub(in crate::train) step: Option<Duration>,
+    /// The duration of the last save; `None` before the first.
+    pub(in crate::train) save: Option<Duration>,
+    /// Whether a save is in progress, which must finish before the next one.
+    pub(in crate::train) is_saving: bool,
+}
+
+/// The time after the request within which the checkpoint must be saved, with a grace period of `grace`.
+pub(in crate::train) fn drain_timeout(grace: Duration) -> Duration {
+    grace.mul_f64(SAVE_FRACTION_OF_GRACE)
+}
+
+impl DrainEstimate {
+    /// The stop request for the step at `now`, if the stage received a request to stop. Without a measurement, the
+    /// estimate is a quarter of the time for a save, and zero for the rest of a step. The step is therefore abandoned
+    /// when only the save's time is left.
+    pub(in crate::train) fn stop(&self, requested_at: Option<Instant>, now: Instant) -> StopRequest {
+        let Some(requested_at) = requested_at else { return StopRequest::None };
+        let rest = self.step.map_or(Duration::ZERO, |step| step.saturating_sub(now - self.step_started));
+        let save = self.save.unwrap_or(self.timeout / 4) * if self.is_saving { 2 } else { 1 };
+        if now + rest + save > requested_at + self.timeout { StopRequest::Immediately } else { StopRequest::AfterStep }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_step_is_given_up_when_its_rest_and_the_save_take_longer_than_is_left() {
+        let started = Instant::now();
+        let seconds = Duration::from_secs;
+        // steps of 20 s, and a grace period of 30 s, of which 24 s are for step and save
+        let estimate = DrainEstimate {
+            timeout: drain_timeout(seconds(30)),
+            step_started: started,
+            step: Some(seconds(20)),
+            save: Some(seconds(3)),
+            is_saving: false,
+        };
+        let stop = |estimate: DrainEstimate, requested, now| {
+            estimate.stop(Some(started + seconds(requested)), started + seconds(now))
+        };
+        assert_eq!(estimate.stop(None, started), StopRequest::None);
+        assert_eq!(stop(estimate, 0, 0), StopRequest::AfterStep);
+        assert_eq!(stop(DrainEstimate { is_saving: true, ..estimate }, 0, 0), StopRequest::Immediately);
+        assert_eq!(stop(DrainEstimate { step: Some(seconds(40)), ..estimate }, 2, 2), StopRequest::Immediately);
+        assert_eq!(stop(DrainEstimate { step: Some(seconds(40)), ..estimate }, 30, 30), StopRequest::AfterStep);
+        // slower than the previous step
+        assert_eq!(stop(estimate, 10, 31), StopRequest::AfterStep);
+        assert_eq!(stop(estimate, 10, 32), StopRequest::Immediately);
+        // without measurements
+        let first = DrainEstimate { step: None, save: None, ..estimate };
+        assert_eq!((stop(first, 1, 19), stop(first, 1, 20)), (StopRequest::AfterStep, StopRequest::Immediately));
+    }
+}

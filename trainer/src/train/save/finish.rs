@@ -1,0 +1,37 @@
+//! The end of training: the hash of the weights over all stages, and the result. The model is the last step's
+//! checkpoint.
+
+use stagecoach_checkpoint::paths;
+use stagecoach_engine::state_dict::{self, TensorHash};
+use stagecoach_launcher::RESULT;
+use stagecoach_telemetry::{RunSummary, TrainingEvent};
+
+use crate::plan::TrainerState;
+use crate::stage_error::StageError;
+use crate::train::collective::{all_gather, topic};
+use crate::train::context::RunningStage;
+
+pub(in crate::train) fn finish(running: &mut RunningStage, state: &TrainerState) -> Result<(), StageError> {
+    running.context.monitor.set_activity("hashing the weights");
+    let hashes = state_dict::weight_hashes(&running.stage);
+    let by_rank = all_gather(running.member, topic::FINISH, &hashes)?;
+    if running.context.is_leader() {
+        let summary = RunSummary {
+            steps: state.step,
+            loss: state.loss,
+            evaluation_loss: state.evaluation_loss,
+            unigram_entropy: running.plan.unigram_entropy,
+            losses_hash: state.losses.clone(),
+            evaluation_losses_hash: state.evaluation_losses.clone(),
+            weights_hash: TensorHash::combine(by_rank.concat()),
+            skipped: state.skipped,
+            receipt: state.receipt.clone(),
+            model: format!("{}/{}", running.context.config.job.folder(), paths::checkpoint_path(state.step)),
+        };
+        let text = serde_json::to_vec_pretty(&summary).map_err(|e| StageError::invalid(e.to_string()))?;
+        running.plan.fence.write_job_file(running.context.volume, RESULT, &text)?;
+        running.emit(&TrainingEvent::Finished(summary));
+    }
+    all_gather(running.member, topic::FINISH, &())?; // no stage leaves before the result has been written
+    Ok(())
+}

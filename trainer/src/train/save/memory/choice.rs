@@ -1,0 +1,190 @@
+//! The choice of the memory checkpoint from which a group resumes: the newest one that is available for every stage.
+
+use serde::{Deserialize, Serialize};
+use stagecoach_transport::PeerRing;
+
+use crate::plan::TrainerState;
+
+/// The copies that a stage has in memory, as it reports them to the others.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub(super) struct HeldCopies {
+    /// The group whose ranks owned the state in the copies, and this stage's rank in it. The group may have had other
+    /// replicas.
+    pub(super) group: Option<(usize, PeerRing)>,
+    /// The steps after which it has a copy of its own state, each with the state of training at that time.
+    pub(super) own: Vec<TrainerState>,
+    /// The steps after which it has a complete copy of the state of the rank whose copies it holds.
+    pub(super) previous: Vec<u64>,
+}
+
+impl HeldCopies {
+    /// Drops the copies of steps after `step`.
+    pub(super) fn drop_after(&mut self, step: u64) {
+        self.own.retain(|state| state.step <= step);
+        self.previous.retain(|of| *of <= step);
+    }
+}
+
+/// The location of the copy of a rank's state.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Source {
+    /// The rank, in the new group, of the stage that has the copy.
+    pub(super) rank: usize,
+    /// Whether the copy is that stage's own, and not the one that it holds for another.
+    pub(super) is_own: bool,
+}
+
+/// A checkpoint in memory that is available for every stage.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct MemoryCheckpoint {
+    /// The state of training, including the step.
+    pub(super) state: TrainerState,
+    /// The group that made the checkpoint.
+    pub(super) ring: PeerRing,
+    /// The sources, by rank in that group.
+    pub(super) sources: Vec<Source>,
+    /// Whether every rank of the new group has its own copy, or the holder of its copies has it.
+    pub(super) is_in_place: bool,
+}
+
+/// The newest checkpoint that is available for every stage, from the copies of each stage of a group `now`, by rank. A
+/// function of its arguments alone, so that all stages choose the same.
+pub(super) fn newest_complete(held: &[HeldCopies], now: PeerRing) -> Option<MemoryCheckpoint> {
+    let candidates = held.iter().flat_map(|held| {
+        let ring = held.group.map(|(_, ring)| ring);
+        held.own.iter().filter_map(move |state| Some((state, ring?)))
+    });
+    let mut candidates: Vec<(&TrainerState, PeerRing)> = candidates.collect();
+    // among checkpoints of one step, the first stage's, which has the most measurements
+    candidates.sort_by_key(|(state, _)| std::cmp::Reverse(state.step));
+    candidates.into_iter().find_map(|(state, ring)| {
+        let checkpoint = |is_in_place, sources: Option<Vec<Source>>| {
+            Some(MemoryCheckpoint { state: state.clone(), ring, sources: sources?, is_in_place })
+        };
+        let ranks = || 0..ring.ranks();
+        let in_place = || ranks().map(|rank| source_in_place(held, ring, rank, state.step)).collect();
+        let anywhere = || ranks().map(|rank| source(held, now, ring, rank, state.step)).collect();
+        let found = if ring == now { checkpoint(true, in_place()) } else { None };
+        found.or_else(|| checkpoint(false, anywhere()))
+    })
+}
+
+/// Whether the stage that has rank `at` now was `rank` of the group `ring` and has a copy after `step`: of its own
+/// state if `is_own`, otherwise of the state that it held for another rank.
+fn has(held: &[HeldCopies], ring: PeerRing, (at, rank): (usize, usize), is_own: bool, step: u64) -> bool {
+    let of_step = match is_own {
+        true => held[at].own.iter().any(|state| state.step == step),
+        false => held[at].previous.contains(&step),
+    };
+    of_step && held[at].group == Some((rank, ring))
+}
+
+/// The source of the copy of `rank` after `step`, if it is this rank itself or the holder of its copies.
+fn source_in_place(held: &[HeldCopies], ring: PeerRing, rank: usize, step: u64) -> Option<Source> {
+    let holder = ring.holder(rank);
+    let own = has(held, ring, (rank, rank), true, step).then_some(Source { rank, is_own: true });
+    own.or_else(|| has(held, ring, (holder, holder), false, step).then_some(Source { rank: holder, is_own: false }))
+}
+
+/// The source of the copy of `rank` of the group `ring` after `step`, independent of the source's rank now. The copy
+/// goes to other replicas of that stage, so that the source must be one of them.
+fn source(held: &[HeldCopies], now: PeerRing, ring: PeerRing, rank: usize, step: u64) -> Option<Source> {
+    let of_stage = || (0..held.len()).filter(|at| at % now.stages.max(1) == rank % now.stages.max(1));
+    let own = of_stage().find(|&at| has(held, ring, (at, rank), true, step)).map(|rank| Source { rank, is_own: true });
+    let holder = || of_stage().find(|&at| has(held, ring, (at, ring.holder(rank)), false, step));
+    own.or_else(|| holder().map(|rank| Source { rank, is_own: false }))
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const PIPELINE: PeerRing = PeerRing { stages: 3, replicas: 1 };
+
+    fn held(group: (usize, PeerRing), own: &[u64], previous: &[u64]) -> HeldCopies {
+        let state = |&step| TrainerState { step, ..TrainerState::default() };
+        HeldCopies { group: Some(group), own: own.iter().map(state).collect(), previous: previous.to_vec() }
+    }
+
+    /// The step, and for each rank the rank that has its copy.
+    fn chosen(held: &[HeldCopies], now: PeerRing) -> Option<(u64, Vec<usize>)> {
+        let ranks = |sources: Vec<Source>| sources.into_iter().map(|source| source.rank).collect();
+        newest_complete(held, now).map(|chosen| (chosen.state.step, ranks(chosen.sources)))
+    }
+
+    #[test]
+    fn a_lost_stage_has_the_copy_of_the_next_one() {
+        let whole: Vec<_> = (0..3).map(|rank| held((rank, PIPELINE), &[6, 7], &[6, 7])).collect();
+        assert_eq!(chosen(&whole, PIPELINE), Some((7, vec![0, 1, 2])));
+        for lost in 0..3 {
+            let mut group = whole.clone();
+            group[lost] = HeldCopies::default();
+            let mut sources = vec![0, 1, 2];
+            sources[lost] = (lost + 1) % 3;
+            assert_eq!(chosen(&group, PIPELINE), Some((7, sources.clone())));
+            // its last copy was in transit
+            let next = (lost + 1) % 3;
+            group[next] = held((next, PIPELINE), &[6, 7], &[6]);
+            assert_eq!(chosen(&group, PIPELINE), Some((6, sources)));
+        }
+        let mut neighbours = whole.clone();
+        (neighbours[0], neighbours[1]) = (HeldCopies::default(), HeldCopies::default());
+        assert_eq!(chosen(&neighbours, PIPELINE), None);
+        assert_eq!(chosen(&[HeldCopies::default(), HeldCopies::default(), HeldCopies::default()], PIPELINE), None);
+    }
+
+    #[test]
+    fn the_others_have_the_copies_of_a_lost_replica_and_those_of_fewer_serve_more() {
+        let (two, three) = (PeerRing { stages: 2, replicas: 2 }, PeerRing { stages: 2, replicas: 3 });
+        let of =
+            |ring, ranks: &[usize]| -> Vec<_> { ranks.iter().map(|&rank| held((rank, ring), &[7], &[7])).collect() };
+        // ranks 2 and 3 are lost: the third replica, which is the second now, has their copies
+        assert_eq!(chosen(&of(three, &[0, 1, 4, 5]), two), Some((7, vec![0, 1, 2, 3, 2, 3])));
+        // state that two lost neighbours held is lost
+        let one = PeerRing { stages: 2, replicas: 1 };
+        assert_eq!(chosen(&of(three, &[0, 1]), one), None);
+        // a replica returns to one that continued alone; the returned replica's own copies are older
+        let mut group = of(one, &[0, 1]);
+        group.extend([held((2, two), &[5], &[5]), HeldCopies::default()]);
+        assert_eq!(chosen(&group, two), Some((7, vec![0, 1])));
+        // the next stage has the copies of a stage without other replicas, and does not send them to a third stage
+        group[0] = HeldCopies::default();
+        assert_eq!(chosen(&group, two), None);
+        assert_eq!(chosen(&group[..2], one), Some((7, vec![1, 1])));
+    }
+
+    /// A group with as many replicas, but not the same: the first of three is followed by two that now have other
+    /// ranks.
+    #[test]
+    fn a_copy_is_of_the_rank_that_its_stage_had() {
+        let three = PeerRing { stages: 1, replicas: 3 };
+        let was = |rank| held((rank, three), &[7], &[7]);
+        let group = [was(0), HeldCopies::default(), was(1)];
+        let chosen = newest_complete(&group, three).unwrap();
+        let found: Vec<_> = chosen.sources.iter().map(|source| (source.rank, source.is_own)).collect();
+        // the first one has the copies of the third
+        assert_eq!((found, chosen.is_in_place), (vec![(0, true), (2, true), (0, false)], false));
+        assert!(newest_complete(&[was(0), was(1), HeldCopies::default()], three).unwrap().is_in_place);
+    }
+
+    proptest! {
+        /// Compares the choice with a search over all steps.
+        #[test]
+        fn it_is_the_newest_of_all(
+            steps in prop::collection::vec((prop::collection::vec(0u64..4, 0..3), prop::collection::vec(0u64..4, 0..3)), 1..6)
+        ) {
+            let ring = PeerRing { stages: steps.len(), replicas: 1 };
+            let group: Vec<_> =
+                steps.iter().enumerate().map(|(rank, (own, previous))| held((rank, ring), own, previous)).collect();
+            let has = |rank: usize, step: u64| {
+                steps[rank].0.contains(&step) || steps[(rank + 1) % steps.len()].1.contains(&step)
+            };
+            // some stage must know the state of training
+            let is_known = |step| steps.iter().any(|(own, _)| own.contains(&step));
+            let newest = (0..4).rev().find(|&step| is_known(step) && (0..steps.len()).all(|rank| has(rank, step)));
+            prop_assert_eq!(chosen(&group, ring).map(|(step, _)| step), newest);
+        }
+    }
+}

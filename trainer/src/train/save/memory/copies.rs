@@ -1,0 +1,101 @@
+//! The copies that a stage holds in memory, of its own state and of the state of the stage before it. They persist from
+//! one group to the next. The stage holds two of each: the last one, and the one before it until every stage has the
+//! last.
+
+use stagecoach_engine::state_dict::PeerCopy;
+use stagecoach_kernels::device::{CudaContext, CudaError};
+use stagecoach_transport::PeerRing;
+
+use super::choice::HeldCopies;
+use crate::plan::TrainerState;
+
+/// The number of copies of one stage that are held.
+const GENERATIONS: usize = 2;
+
+/// The copies that a stage holds.
+#[derive(Debug, Default)]
+pub(in crate::train) struct StateCopies {
+    /// The group whose ranks own the state in the copies, and this stage's rank in it.
+    group: Option<(usize, PeerRing)>,
+    /// The copies of its own state, oldest first.
+    own: Vec<(TrainerState, PeerCopy)>,
+    /// Spare buffers for copies of its own state.
+    free: Vec<PeerCopy>,
+    /// Complete copies of the previous stage's state, by their steps, oldest first.
+    previous: Vec<(u64, PeerCopy)>,
+}
+
+impl StateCopies {
+    /// Begins with a group in which this stage has `rank`. Copies of a group with other ranks are dropped, because
+    /// other ranks owned their state.
+    pub(super) fn set_group(&mut self, rank: usize, ring: PeerRing) {
+        if self.group != Some((rank, ring)) {
+            self.begin_anew(rank, ring);
+        }
+    }
+
+    /// Begins with a group in which this stage has `rank`, and drops all copies.
+    pub(super) fn begin_anew(&mut self, rank: usize, ring: PeerRing) {
+        *self = StateCopies { group: Some((rank, ring)), ..StateCopies::default() };
+    }
+
+    /// The report to the other stages.
+    pub(super) fn held(&self) -> HeldCopies {
+        HeldCopies {
+            group: self.group,
+            own: self.own.iter().map(|(state, _)| state.clone()).collect(),
+            previous: self.previous.iter().map(|(step, _)| *step).collect(),
+        }
+    }
+
+    /// The copy of this stage after `step`.
+    pub(super) fn own(&self, step: u64) -> Option<&PeerCopy> {
+        self.own.iter().find(|(state, _)| state.step == step).map(|(_, copy)| copy)
+    }
+
+    /// The copy of the previous stage after `step`.
+    pub(super) fn previous(&self, step: u64) -> Option<&PeerCopy> {
+        self.previous.iter().find(|(of, _)| *of == step).map(|(_, copy)| copy)
+    }
+
+    /// A buffer for a copy of this stage: the oldest copy's once there are enough, otherwise a new one, pinned for the
+    /// stage's GPU.
+    pub(super) fn take_own_buffer(&mut self, numel: usize, gpu: Option<CudaContext>) -> Result<PeerCopy, CudaError> {
+        let oldest = if self.own.len() == GENERATIONS { Some(self.own.remove(0).1) } else { self.free.pop() };
+        oldest.filter(|copy| copy.element_count() == numel).map_or_else(|| PeerCopy::zeros(numel, gpu), Ok)
+    }
+
+    /// Creates all buffers for copies of this stage. None is then pinned during training, when the driver may have to
+    /// wait for the GPU.
+    pub(super) fn reserve_own(&mut self, numel: usize, gpu: CudaContext) -> Result<(), CudaError> {
+        self.free.retain(|copy| copy.element_count() == numel);
+        while self.own.len() + self.free.len() < GENERATIONS {
+            self.free.push(PeerCopy::zeros(numel, Some(gpu))?);
+        }
+        Ok(())
+    }
+
+    /// The same for the previous stage.
+    pub(super) fn take_previous_buffer(&mut self, numel: usize) -> Result<PeerCopy, CudaError> {
+        let oldest = (self.previous.len() == GENERATIONS).then(|| self.previous.remove(0).1);
+        oldest.filter(|copy| copy.element_count() == numel).map_or_else(|| PeerCopy::zeros(numel, None), Ok)
+    }
+
+    /// Holds a copy of this stage.
+    pub(super) fn hold_own(&mut self, state: TrainerState, copy: PeerCopy) {
+        self.own.push((state, copy));
+    }
+
+    /// Holds a complete copy of the previous stage.
+    pub(super) fn hold_previous(&mut self, step: u64, copy: PeerCopy) {
+        self.previous.push((step, copy));
+    }
+
+    /// Drops copies that are newer than `step`, from which all stages resume: the repeated steps may have other results
+    /// on other machines.
+    pub(super) fn drop_after(&mut self, step: u64) {
+        let newer = self.own.extract_if(.., |(state, _)| state.step > step);
+        self.free.extend(newer.map(|(_, copy)| copy));
+        self.previous.retain(|(of, _)| *of <= step);
+    }
+}

@@ -1,0 +1,199 @@
+//! When to save: asynchronously at a step boundary, or synchronously. At most one save is in state; a save due
+//! meanwhile is deferred to the first boundary at which no stage is writing.
+
+use std::thread::Scope;
+use std::time::{Duration, Instant};
+
+use stagecoach_api::contract::FailureKind;
+use stagecoach_api::job::CheckpointMode;
+use stagecoach_engine::execute::Stage;
+use stagecoach_engine::state_dict::Snapshot;
+use stagecoach_group::Verdict;
+use stagecoach_lifecycle::Policy;
+use stagecoach_telemetry::{SaveRecord, TrainingEvent};
+
+use super::thread::CheckpointThread;
+use super::writer::CheckpointWriter;
+use crate::plan::{JobConfig, TrainerState};
+use crate::stage_error::StageError;
+use crate::train::StageMonitor;
+use crate::train::recover::carry_over::LastSnapshot;
+use crate::train::save::drain::{DrainEstimate, drain_timeout};
+
+/// A rank's vote about saving after a step.
+#[derive(Clone, Copy, Debug, Default)]
+pub(in crate::train) struct SaveVote {
+    /// Whether a save is due.
+    pub(in crate::train) due: bool,
+    /// Whether this rank is still writing the previous one.
+    pub(in crate::train) in_progress: bool,
+}
+
+/// Decides at each step boundary, from the group's verdict, whether to save.
+pub(in crate::train) struct SaveSchedule<'s> {
+    writer: &'s CheckpointWriter<'s>,
+    monitor: &'s StageMonitor,
+    every: u64,
+    /// The time after a stop request within which its checkpoint must be saved.
+    drain_timeout: Duration,
+    /// Retry limit of the save at the end of training.
+    final_save_timeout: Duration,
+    /// Writes in the background, if the job is configured so.
+    thread: Option<CheckpointThread>,
+    /// The step of a deferred save.
+    deferred_step: Option<u64>,
+    /// Result of the last save, until recorded in the metrics.
+    record: Option<SaveRecord>,
+    /// The duration of the last save.
+    last_save: Option<Duration>,
+}
+
+impl<'s> SaveSchedule<'s> {
+    /// The schedule of `stage`; a thread of `scope` writes asynchronous saves.
+    pub(in crate::train) fn start<'scope>(
+        scope: &'scope Scope<'scope, 's>,
+        writer: &'s CheckpointWriter<'s>,
+        monitor: &'s StageMonitor,
+        config: &JobConfig,
+        stage: &Stage,
+        held: Option<LastSnapshot>,
+    ) -> Result<SaveSchedule<'s>, StageError> {
+        let spec = &config.job.spec;
+        let every = spec.checkpoint.every_steps;
+        let thread = match spec.checkpoint.mode {
+            CheckpointMode::Async if every > 0 => Some(CheckpointThread::start(scope, writer, stage, held)?),
+            _ => None,
+        };
+        let drain_timeout = drain_timeout(Duration::from_secs(Policy::for_processes(spec).grace_seconds));
+        let final_save_timeout = Duration::from_secs(spec.restart.stall_timeout_seconds.into());
+        Ok(SaveSchedule {
+            writer,
+            monitor,
+            every,
+            drain_timeout,
+            final_save_timeout,
+            thread,
+            deferred_step: None,
+            record: None,
+            last_save: None,
+        })
+    }
+
+    /// Whether a save is due after `step`, and whether this rank is still writing one, for the step vote.
+    ///
+    /// # Errors
+    /// An error of a background save that must end the stage.
+    pub(in crate::train) fn save_vote(&mut self, step: u64) -> Result<SaveVote, StageError> {
+        let in_progress = match &mut self.thread {
+            Some(thread) => {
+                if let Some(done) = thread.poll()? {
+                    self.last_save = Duration::try_from_secs_f64(done.seconds).ok();
+                    self.record = Some(done);
+                }
+                thread.is_writing()
+            }
+            None => false,
+        };
+        Ok(SaveVote { due: self.due_step(step).is_some(), in_progress })
+    }
+
+    /// The estimate by which a step that began at `step_started` is finished or abandoned if a stop is requested. The
+    /// step before it took `step`.
+    pub(in crate::train) fn drain_estimate(&self, step_started: Instant, step: Option<Duration>) -> DrainEstimate {
+        let is_saving = self.thread.as_ref().is_some_and(CheckpointThread::is_writing);
+        DrainEstimate { timeout: self.drain_timeout, step_started, step, save: self.last_save, is_saving }
+    }
+
+    /// Takes the result of the last save.
+    pub(in crate::train) fn take_record(&mut self) -> Option<SaveRecord> {
+        self.record.take()
+    }
+
+    /// Saves after step `state.step`, or starts a background save, if the group has decided to.
+    ///
+    /// # Errors
+    /// If the group has failed, or a newer group has acquired the fence.
+    pub(in crate::train) fn on_step_boundary(
+        &mut self,
+        verdict: &Verdict,
+        stage: &Stage,
+        state: &TrainerState,
+    ) -> Result<(), StageError> {
+        let Some(due) = self.due_step(state.step) else { return Ok(()) };
+        if !verdict.save {
+            if self.deferred_step.replace(due).is_none() {
+                let message =
+                    format!("the checkpoint due at step {due} is deferred: the previous one is still being written");
+                self.writer.emit(&TrainingEvent::Note { message });
+            }
+            return Ok(());
+        }
+        self.deferred_step = None;
+        let record = SaveRecord { step: state.step, due, ..SaveRecord::default() };
+        let started = Instant::now();
+        match &mut self.thread {
+            Some(thread) => {
+                self.monitor.set_activity("SNAPSHOT");
+                thread.write(stage, state, record, started)?;
+            }
+            None => {
+                let on_activity = |what: &str| self.monitor.set_activity(what);
+                let mut record = self.writer.save(&Snapshot::of(stage), state, &on_activity, record, started)?;
+                record.stall_seconds = record.seconds;
+                self.last_save = Duration::try_from_secs_f64(record.seconds).ok();
+                self.record = Some(record);
+            }
+        }
+        Ok(())
+    }
+
+    /// Saves at the end of this group's training, retrying until the deadline. `drained` if the stage was requested to
+    /// stop.
+    ///
+    /// # Errors
+    /// As [`SaveSchedule::on_step_boundary`], and if the save did not succeed in time.
+    pub(in crate::train) fn save_final(
+        &mut self,
+        stage: &Stage,
+        state: &TrainerState,
+        drained: bool,
+    ) -> Result<(), StageError> {
+        let started = Instant::now();
+        let deadline = match self.monitor.stop_requested_at().filter(|_| drained) {
+            Some(requested_at) => requested_at + self.drain_timeout,
+            None => started + if drained { self.drain_timeout } else { self.final_save_timeout },
+        };
+        if let Some(thread) = &mut self.thread {
+            thread.wait(self.monitor)?;
+        }
+        let on_activity = |what: &str| self.monitor.set_activity(what);
+        let of_stage;
+        let snapshot = match &mut self.thread {
+            // the host's memory has room for one copy of what a GPU holds
+            Some(thread) if stage.gpu.is_some() => thread.stage_now(stage, state.step)?,
+            _ => {
+                of_stage = Snapshot::of(stage);
+                &of_stage
+            }
+        };
+        let saved = self.writer.save_until(snapshot, state, &on_activity, deadline)?;
+        if let Err(why) = saved {
+            let message = format!("the checkpoint of step {} could not be saved: {why}", state.step);
+            return Err(StageError::new(FailureKind::Storage, message));
+        }
+        let stall_seconds = started.elapsed().as_secs_f64();
+        let record = SaveRecord { step: state.step, due: state.step, stall_seconds, ..SaveRecord::default() };
+        self.writer.report_result(record, started, saved);
+        Ok(())
+    }
+
+    /// Ends the background saves. Returns the last copy, if there is one.
+    pub(in crate::train) fn into_held(self) -> Option<LastSnapshot> {
+        self.thread?.into_held()
+    }
+
+    /// The step at which the save after `step` became due, if a save is due.
+    fn due_step(&self, step: u64) -> Option<u64> {
+        self.deferred_step.or((self.every > 0 && step.is_multiple_of(self.every)).then_some(step))
+    }
+}

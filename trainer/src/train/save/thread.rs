@@ -1,0 +1,173 @@
+//! The background checkpoint thread and its staging buffer.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, TryRecvError, channel};
+use std::thread::{Builder, Scope};
+use std::time::{Duration, Instant};
+
+use stagecoach_api::contract::FailureKind;
+use stagecoach_engine::execute::Stage;
+use stagecoach_engine::state_dict::Snapshot;
+use stagecoach_group::name_thread;
+use stagecoach_telemetry::SaveRecord;
+
+use super::writer::CheckpointWriter;
+use crate::plan::TrainerState;
+use crate::stage_error::StageError;
+use crate::train::monitor::StageMonitor;
+use crate::train::recover::carry_over::LastSnapshot;
+
+/// The thread that writes checkpoints in the background, seen from the main thread.
+pub(in crate::train) struct CheckpointThread {
+    requests: Sender<SaveRequest>,
+    done: Receiver<SaveDone>,
+    /// Incremented with each activity of the thread.
+    activity_count: Arc<AtomicU64>,
+    /// The staging buffer to copy into; `None` while the thread writes from it.
+    staging: Option<Snapshot>,
+    /// The step after which the staging buffer was last filled.
+    held_step: Option<u64>,
+}
+
+/// A staged copy to be written.
+struct SaveRequest {
+    snapshot: Snapshot,
+    state: TrainerState,
+    record: SaveRecord,
+    started: Instant,
+}
+
+/// The staging buffer and the result of the save.
+struct SaveDone {
+    staging: Snapshot,
+    result: Result<SaveRecord, StageError>,
+}
+
+impl CheckpointThread {
+    /// Starts the thread in `scope`, with a staging buffer for the tensors of `stage`: the buffer of `held`, from an
+    /// earlier thread of this stage, if there is one.
+    pub(in crate::train) fn start<'scope, 's>(
+        scope: &'scope Scope<'scope, 's>,
+        writer: &'s CheckpointWriter<'s>,
+        stage: &Stage,
+        held: Option<LastSnapshot>,
+    ) -> Result<CheckpointThread, StageError> {
+        let (requests, inbox) = channel::<SaveRequest>();
+        let (outbox, done) = channel();
+        let activity_count = Arc::new(AtomicU64::new(0));
+        let counter = Arc::clone(&activity_count);
+        let work = move || {
+            let activity = |what: &str| {
+                name_thread(what);
+                counter.fetch_add(1, Ordering::Relaxed);
+            };
+            for SaveRequest { snapshot, state, record, started } in inbox {
+                let copied = snapshot.wait().map_err(StageError::from);
+                let result = copied.and_then(|()| writer.try_save(&snapshot, &state, &activity)).map(|saved| {
+                    let stall_seconds = record.stall_seconds + snapshot.stall().as_secs_f64();
+                    writer.report_result(SaveRecord { stall_seconds, ..record }, started, saved)
+                });
+                activity("saver");
+                if outbox.send(SaveDone { staging: snapshot, result }).is_err() {
+                    break; // the stage is ending
+                }
+            }
+        };
+        let spawned = Builder::new().name("saver".into()).spawn_scoped(scope, work);
+        spawned
+            .map_err(|e| StageError::new(FailureKind::Error, format!("could not start the checkpoint thread: {e}")))?;
+        let held_step = held.as_ref().map(|held| held.step);
+        let staging = held.map_or_else(|| Snapshot::empty_buffer(stage), |held| Ok(held.snapshot));
+        let staging = Some(staging?);
+        Ok(CheckpointThread { requests, done, activity_count, staging, held_step })
+    }
+
+    /// Whether the last copy is still being written, as far as [`CheckpointThread::poll`] knows.
+    pub(in crate::train) fn is_writing(&self) -> bool {
+        self.staging.is_none()
+    }
+
+    /// Copies the tensors of `stage` and starts the thread's write.
+    pub(in crate::train) fn write(
+        &mut self,
+        stage: &Stage,
+        state: &TrainerState,
+        mut record: SaveRecord,
+        started: Instant,
+    ) -> Result<(), StageError> {
+        // the group decides to save only if no stage is writing
+        let Some(mut snapshot) = self.staging.take() else { return Err(thread_ended_error()) };
+        snapshot.copy_from(stage)?;
+        self.held_step = Some(state.step);
+        record.stall_seconds = started.elapsed().as_secs_f64();
+        self.requests
+            .send(SaveRequest { snapshot, state: state.clone(), record, started })
+            .map_err(|_| thread_ended_error())
+    }
+
+    /// The result of the save in progress, if it has finished.
+    ///
+    /// # Errors
+    /// An error of the save that must end the stage.
+    pub(in crate::train) fn poll(&mut self) -> Result<Option<SaveRecord>, StageError> {
+        match self.done.try_recv() {
+            Ok(done) => self.receive_done(done).map(Some),
+            Err(TryRecvError::Empty) => Ok(None),
+            Err(TryRecvError::Disconnected) => Err(thread_ended_error()),
+        }
+    }
+
+    /// Waits for the save in progress, if there is one. Reports progress in heartbeats, so that the wait is not
+    /// mistaken for a hang.
+    ///
+    /// # Errors
+    /// As [`CheckpointThread::poll`].
+    pub(in crate::train) fn wait(&mut self, monitor: &StageMonitor) -> Result<(), StageError> {
+        let mut last_seen = None;
+        while self.staging.is_none() {
+            match self.done.recv_timeout(Duration::from_secs(1)) {
+                Ok(done) => drop(self.receive_done(done)?),
+                Err(RecvTimeoutError::Timeout) => {
+                    let count = self.activity_count.load(Ordering::Relaxed);
+                    if last_seen.replace(count) != Some(count) {
+                        monitor.set_activity("waiting for the checkpoint in flight");
+                    }
+                }
+                Err(RecvTimeoutError::Disconnected) => return Err(thread_ended_error()),
+            }
+        }
+        Ok(())
+    }
+
+    /// Fills the staging buffer with the tensors of `stage` after `step`, and returns it once the copy is complete. The
+    /// thread writes nothing meanwhile.
+    ///
+    /// # Errors
+    /// If the GPU's driver fails.
+    pub(in crate::train) fn stage_now(&mut self, stage: &Stage, step: u64) -> Result<&Snapshot, StageError> {
+        let Some(snapshot) = self.staging.as_mut() else { return Err(thread_ended_error()) };
+        snapshot.copy_from(stage)?;
+        snapshot.wait()?;
+        self.held_step = Some(step);
+        Ok(snapshot)
+    }
+
+    /// Ends the thread, which finishes or abandons its write. Returns the last copy, if there is one.
+    pub(in crate::train) fn into_held(self) -> Option<LastSnapshot> {
+        drop(self.requests);
+        let staging = self.staging.or_else(|| Some(self.done.recv().ok()?.staging));
+        let (step, snapshot) = self.held_step.zip(staging)?;
+        snapshot.wait().ok()?; // an incomplete copy is of no use
+        Some(LastSnapshot { step, snapshot })
+    }
+
+    fn receive_done(&mut self, SaveDone { staging, result }: SaveDone) -> Result<SaveRecord, StageError> {
+        self.staging = Some(staging);
+        result
+    }
+}
+
+fn thread_ended_error() -> StageError {
+    StageError::new(FailureKind::Error, "the checkpoint thread exited unexpectedly: this is a bug")
+}

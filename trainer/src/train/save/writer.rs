@@ -1,0 +1,332 @@
+//! One save: every stage writes its shards, stage 0 commits by one rename. All stages run the same code, on the main
+//! thread or in the background, and all stages receive the result.
+
+use std::io;
+use std::iter::Sum;
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+use stagecoach_api::job::OnDifference;
+use stagecoach_checkpoint::{
+    CheckpointError, CheckpointMetadata, Dtype, RetentionPolicy, StageFiles, View, prune, read_manifest,
+};
+use stagecoach_engine::state_dict::{NamedTensor, Snapshot};
+use stagecoach_group::Member;
+use stagecoach_model::{Architecture, with_kept_fields};
+use stagecoach_telemetry::{SaveRecord, TrainingEvent};
+
+use crate::plan::{CheckpointLink, JobConfig, Plan, TrainerState};
+use crate::stage_error::StageError;
+use crate::train::collective::{all_gather, topic};
+use crate::train::context::{RunningStage, StageContext, emit};
+
+/// Longest delay between retries of the final save.
+const MAX_RETRY_DELAY: Duration = Duration::from_secs(5);
+
+/// Result of one stage; the error is its message.
+pub(in crate::train) type StageResult<T> = Result<T, String>;
+
+/// Cost of a save; zero if the checkpoint was already there.
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
+pub(in crate::train) struct SaveCost {
+    /// Bytes of the whole checkpoint.
+    bytes: u64,
+    /// CPU seconds of all stages.
+    cpu_seconds: f64,
+}
+
+impl Sum for SaveCost {
+    fn sum<I: Iterator<Item = SaveCost>>(parts: I) -> SaveCost {
+        parts.fold(SaveCost::default(), |all, part| SaveCost {
+            bytes: all.bytes + part.bytes,
+            cpu_seconds: all.cpu_seconds + part.cpu_seconds,
+        })
+    }
+}
+
+/// Saves checkpoints of one stage.
+pub(in crate::train) struct CheckpointWriter<'a> {
+    context: StageContext<'a>,
+    plan: &'a Plan,
+    member: &'a Member,
+    /// Name and content of the small files beside the weights; only on stage 0.
+    small_files: Vec<(String, Vec<u8>)>,
+    /// The checkpoint before the next one, of this attempt or an earlier one; only on stage 0.
+    previous: Mutex<Option<CheckpointLink>>,
+}
+
+impl<'a> CheckpointWriter<'a> {
+    /// Creates the writer of `running`.
+    pub(in crate::train) fn new(
+        running: &RunningStage<'a>,
+        architecture: &dyn Architecture,
+    ) -> Result<CheckpointWriter<'a>, StageError> {
+        let RunningStage { context, plan, member, saved_step, .. } = *running;
+        let is_leader = context.is_leader();
+        let small_files = if is_leader {
+            small_files(running, architecture, context.config.source_config.as_ref())?
+        } else {
+            Vec::new()
+        };
+        let saved = Some(saved_step).filter(|step| is_leader && *step > 0);
+        let previous = saved.map(|step| read_manifest(context.volume, step)).transpose()?;
+        let previous = Mutex::new(previous.as_ref().map(CheckpointLink::to).transpose()?);
+        Ok(CheckpointWriter { context, plan, member, small_files, previous })
+    }
+
+    /// Saves once and reports the result.
+    ///
+    /// # Errors
+    /// As [`CheckpointWriter::try_save`].
+    pub(in crate::train) fn save(
+        &self,
+        snapshot: &Snapshot,
+        state: &TrainerState,
+        on_activity: &dyn Fn(&str),
+        record: SaveRecord,
+        started: Instant,
+    ) -> Result<SaveRecord, StageError> {
+        let saved = self.try_save(snapshot, state, on_activity)?;
+        Ok(self.report_result(record, started, saved))
+    }
+
+    /// Reports the result of a save that began at `started`.
+    pub(in crate::train) fn report_result(
+        &self,
+        mut record: SaveRecord,
+        started: Instant,
+        saved: StageResult<SaveCost>,
+    ) -> SaveRecord {
+        record.seconds = started.elapsed().as_secs_f64();
+        match saved {
+            Ok(SaveCost { bytes, cpu_seconds }) => {
+                (record.bytes, record.cpu_seconds) = (bytes, cpu_seconds);
+                self.emit(&TrainingEvent::Saved(record.clone()));
+            }
+            Err(why) => {
+                record.error = Some(why);
+                self.emit(&TrainingEvent::SaveFailed(record.clone()));
+            }
+        }
+        record
+    }
+
+    /// Saves `snapshot` as the checkpoint of `state`; `on_activity` receives the current operation. `Ok(Err(why))` is a
+    /// failed save; earlier checkpoints are unaffected.
+    ///
+    /// # Errors
+    /// If the group has failed, or a newer group has acquired the fence.
+    pub(in crate::train) fn try_save(
+        &self,
+        snapshot: &Snapshot,
+        state: &TrainerState,
+        on_activity: &dyn Fn(&str),
+    ) -> Result<StageResult<SaveCost>, StageError> {
+        let before = cpu_seconds();
+        let (volume, is_leader) = (self.context.volume, self.context.is_leader());
+        let save = self.plan.fence.pending_checkpoint(state.step);
+        on_activity("save");
+        let started_save = if is_leader { save.begin(volume, &self.plan.identity) } else { Ok(true) };
+        match leader_result(self.gather_results(started_save)?) {
+            Ok(true) => {}
+            Ok(false) => return Ok(Ok(SaveCost::default())),
+            Err(why) => return Ok(Err(why)),
+        }
+        let (weights, moments) = (tracked(&snapshot.weights, on_activity), tracked(&snapshot.moments, on_activity));
+        // a save that is unfinished at the group's end is abandoned, because no stage waits for it before the next
+        // group
+        let go_on = || match self.member.wait_for_failure(Duration::ZERO) {
+            Some(_) => Err(io::Error::other("the group is over")),
+            None => Ok(()),
+        };
+        let written = save.write_stage_cancellable(volume, self.context.group_rank, &weights, &moments, &go_on);
+        on_activity("save: others");
+        let parts: Vec<StageResult<StageFiles>> = self.gather_results(written)?;
+        let files: StageResult<Vec<StageFiles>> = parts.into_iter().collect();
+        let committed = match (&files, is_leader) {
+            (Ok(files), true) => {
+                on_activity("commit");
+                save.commit(volume, self.checkpoint_metadata(state), files, &self.small_files).map(|manifest| {
+                    *self.previous.lock().unwrap_or_else(PoisonError::into_inner) = CheckpointLink::to(&manifest).ok();
+                    manifest.bytes()
+                })
+            }
+            _ => Ok(0),
+        };
+        on_activity("save: others");
+        let each: Vec<StageResult<SaveCost>> =
+            self.gather_results(committed.map(|bytes| SaveCost { bytes, cpu_seconds: cpu_seconds() - before }))?;
+        let saved = files.and_then(|_| each.into_iter().sum());
+        if is_leader {
+            on_activity("prune");
+            self.remove_obsolete(state.step, saved.is_ok())?;
+        }
+        Ok(saved)
+    }
+
+    /// Saves, retrying until it succeeds or `deadline` has passed.
+    ///
+    /// # Errors
+    /// As [`CheckpointWriter::try_save`].
+    pub(in crate::train) fn save_until(
+        &self,
+        snapshot: &Snapshot,
+        state: &TrainerState,
+        on_activity: &dyn Fn(&str),
+        deadline: Instant,
+    ) -> Result<StageResult<SaveCost>, StageError> {
+        let mut delay = Duration::from_millis(100);
+        let mut is_told = false;
+        loop {
+            let why = match self.try_save(snapshot, state, on_activity)? {
+                Err(why) => why,
+                saved => return Ok(saved),
+            };
+            if leader_result(self.gather_results(Ok(Instant::now() + delay < deadline))?) != Ok(true) {
+                return Ok(Err(why));
+            }
+            if self.context.is_leader() {
+                if !std::mem::replace(&mut is_told, true) {
+                    let message = format!("the checkpoint of step {} failed and is tried again: {why}", state.step);
+                    self.emit(&TrainingEvent::Note { message });
+                }
+                std::thread::sleep(delay); // the others wait for stage 0
+            }
+            delay = (2 * delay).min(MAX_RETRY_DELAY);
+        }
+    }
+
+    /// Emits an event, on stage 0 only.
+    pub(in crate::train) fn emit(&self, event: &TrainingEvent) {
+        if self.context.is_leader() {
+            emit(&self.context, event);
+        }
+    }
+
+    /// Removes obsolete files: after a commit older checkpoints, after a failed save its unfinished files, to free
+    /// space for the next save. A failure here is reported and otherwise ignored, but a lost fence ends the stage.
+    fn remove_obsolete(&self, step: u64, saved: bool) -> Result<(), StageError> {
+        let fence = &self.plan.fence;
+        let JobConfig { job, training, .. } = self.context.config;
+        let spec = &job.spec.checkpoint;
+        // the newest checkpoint may turn out to be wrong
+        let is_set_aside = training.audit.is_some_and(|audit| audit.on_difference == OnDifference::Restart);
+        let keep_last = if is_set_aside { spec.keep_last.max(2) } else { spec.keep_last } as usize;
+        let policy = RetentionPolicy { keep_last, keep_every: spec.keep_every };
+        let removed = if saved {
+            prune(self.context.volume, fence, policy, step).map(|_| ())
+        } else {
+            fence.remove_unfinished(self.context.volume)
+        };
+        match removed {
+            Err(fenced @ CheckpointError::FencedOff { .. }) => return Err(fenced.into()),
+            Err(error) => {
+                let message = format!("could not remove obsolete files after the save of step {step}: {error}");
+                self.emit(&TrainingEvent::Note { message });
+            }
+            Ok(()) => {}
+        }
+        Ok(())
+    }
+
+    /// Gathers the result of every stage, by rank. A lost fence ends the stage: a newer group works on this job.
+    fn gather_results<T: Serialize + DeserializeOwned>(
+        &self,
+        own: Result<T, CheckpointError>,
+    ) -> Result<Vec<StageResult<T>>, StageError> {
+        let own: StageResult<T> = match own {
+            Err(fenced @ CheckpointError::FencedOff { .. }) => return Err(fenced.into()),
+            other => other.map_err(|e| e.to_string()),
+        };
+        all_gather(self.member, topic::SAVE, &own)
+    }
+
+    fn checkpoint_metadata(&self, state: &TrainerState) -> CheckpointMetadata {
+        let batch = u64::from(self.context.config.training.global_batch_size);
+        let mut progress = serde_json::json!(state);
+        progress["sequences"] = (state.step * batch).into();
+        if let Some(previous) = &*self.previous.lock().unwrap_or_else(PoisonError::into_inner) {
+            progress["previous"] = serde_json::json!(previous);
+        }
+        CheckpointMetadata {
+            attempt: self.context.env.attempt,
+            identity: self.plan.identity.clone(),
+            plan: serde_json::json!({ "schedule": self.plan.schedule, "partition": self.plan.schedule_partition().layers }),
+            environment: self.context.environment.clone(),
+            progress,
+            job: serde_json::json!(self.context.config.job.spec),
+        }
+    }
+}
+
+/// CPU time of this thread; writeback is not included.
+fn cpu_seconds() -> f64 {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+    time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
+}
+
+/// Result of stage 0.
+fn leader_result<T>(parts: Vec<StageResult<T>>) -> StageResult<T> {
+    parts.into_iter().next().unwrap_or_else(|| Err("stage 0 sent no result".into()))
+}
+
+/// Hugging Face's files beside the weights.
+fn small_files(
+    running: &RunningStage,
+    architecture: &dyn Architecture,
+    source_config: Option<&Map<String, Value>>,
+) -> Result<Vec<(String, Vec<u8>)>, StageError> {
+    let mut config = with_kept_fields(source_config, architecture.config_json());
+    let prepared = &running.plan.prepared;
+    // tools that generate text read the tokenizer's special tokens from this file
+    for (name, id) in prepared.special_tokens.by_name() {
+        let kept = &mut config[format!("{name}_id")];
+        if kept.is_null() {
+            *kept = id.into();
+        }
+    }
+    let mut files = stagecoach_data::tokenizer_files(&running.context.config.data_config(), prepared)?;
+    files.extend(running.context.config.generation_config()?);
+    files.push(("config.json".to_owned(), format!("{config:#}\n").into_bytes()));
+    Ok(files)
+}
+
+/// A tensor that reports its index when it is written.
+struct TrackedTensor<'a> {
+    tensor: &'a NamedTensor,
+    activity: String,
+    on_activity: &'a dyn Fn(&str),
+}
+
+/// The tensors by name, in the form that `stagecoach_checkpoint` accepts.
+fn tracked<'a>(tensors: &'a [NamedTensor], on_activity: &'a dyn Fn(&str)) -> Vec<(String, TrackedTensor<'a>)> {
+    let all = tensors.len();
+    let activity = |at: usize| format!("write {} of {all}", at + 1);
+    tensors
+        .iter()
+        .enumerate()
+        .map(|(at, tensor)| (tensor.name.clone(), TrackedTensor { tensor, activity: activity(at), on_activity }))
+        .collect()
+}
+
+impl View for TrackedTensor<'_> {
+    fn dtype(&self) -> Dtype {
+        Dtype::F32
+    }
+
+    fn shape(&self) -> &[usize] {
+        self.tensor.shape()
+    }
+
+    fn data(&self) -> std::borrow::Cow<'_, [u8]> {
+        (self.on_activity)(&self.activity);
+        std::borrow::Cow::Borrowed(self.tensor.bytes())
+    }
+
+    fn data_len(&self) -> usize {
+        self.tensor.bytes().len()
+    }
+}

@@ -1,0 +1,273 @@
+//! The setup of a stage for one group before it trains: its layers, links, checkpoints in memory and audits.
+
+pub(in crate::train) mod environment;
+pub(in crate::train) mod replayed;
+pub(in crate::train) mod resume;
+pub(in crate::train) mod transports;
+
+use std::net::TcpListener;
+
+use serde_json::Value;
+use stagecoach_api::job::Transport;
+use stagecoach_engine::execute::{Stage, StageConfig, gather_weights, kind};
+use stagecoach_engine::state_dict::PeerCopy;
+use stagecoach_group::{Member, Roster};
+use stagecoach_launcher::METRICS;
+use stagecoach_model::Architecture;
+use stagecoach_telemetry::{StartRecord, TrainingEvent, read_metrics};
+use stagecoach_transport::{Interrupt, LinkId, Links, LinksConfig, PeerRing, open_links, replicated_link_ids};
+
+use crate::plan::{Plan, VerifiedPlan};
+use crate::stage_error::StageError;
+use crate::train::context::{StageContext, emit};
+use crate::train::join::group_timeouts;
+use crate::train::recover::carry_over::CarryOver;
+use crate::train::recover::link_failure;
+use crate::train::save::memory::{MemoryCheckpoints, PeerCheckpoints, StateCopies};
+use crate::train::setup::environment::compare_stages;
+use crate::train::step::audit::Audits;
+
+/// The data from which the parts of a stage are set up.
+pub(in crate::train) struct GroupSetup<'a> {
+    /// The context of a stage in its group.
+    pub(in crate::train) context: &'a StageContext<'a>,
+    pub(in crate::train) member: &'a Member,
+    pub(in crate::train) roster: &'a Roster,
+    pub(in crate::train) verified: &'a VerifiedPlan,
+    pub(in crate::train) architecture: &'a dyn Architecture,
+}
+
+impl<'a> GroupSetup<'a> {
+    /// Agrees with the other stages on the newest checkpoint in memory. If there is one, training resumes from its
+    /// state. `None` if the job has no checkpoints in memory.
+    pub(in crate::train) fn agree_on_memory_checkpoint(
+        &self,
+        plan: &mut Plan,
+        copies: &StateCopies,
+    ) -> Result<Option<PeerCheckpoints>, StageError> {
+        let StageContext { env, config, .. } = *self.context;
+        if config.job.spec.memory_checkpoints().is_none() {
+            return Ok(None);
+        }
+        let is_replicated = env.mesh.data_parallel > 1;
+        let recorded = (self.context.is_leader() && is_replicated).then(|| self.last_recorded_step());
+        let held = PeerCheckpoints::agree(self.member, copies, self.copy_ring(), plan.trainer_state.step, recorded)?;
+        if let Some(state) = held.state() {
+            plan.trainer_state = state.clone();
+        }
+        Ok(Some(held))
+    }
+
+    /// The configuration from which the stage is built.
+    pub(in crate::train) fn stage_config(&self, plan: &Plan) -> StageConfig<'a> {
+        let StageContext { config, device, .. } = *self.context;
+        // a fallback from a damaged checkpoint is an older one, never a fresh start
+        let is_fresh = plan.trainer_state.step == 0 && plan.initial_weights.is_none();
+        StageConfig {
+            architecture: self.architecture,
+            placement: &self.verified.training.placement,
+            partition: &self.verified.partition,
+            seed: is_fresh.then_some(config.training.seed),
+            optimizer: config.adamw(),
+            recompute: plan.recompute,
+            precision: config.training.precision,
+            device,
+            replica: self.verified.replica,
+        }
+    }
+
+    /// Builds the stage. Reuses the memory of the last group's stage if that had the same tensors and all of them are
+    /// loaded again.
+    pub(in crate::train) fn build_stage(
+        &self,
+        config: &StageConfig,
+        plan: &Plan,
+        carry_over: &mut CarryOver,
+    ) -> Result<Stage, StageError> {
+        let dump = self.context.replay.dump.as_ref();
+        let is_reused = plan.trainer_state.step > 0 && dump.is_none();
+        let reused = if is_reused { carry_over.take_stage()? } else { None };
+        let mut stage = reused.unwrap_or_else(|| Stage::build(self.stage_index(), config));
+        if let Some(dump) = dump {
+            stage.prepare_dump(dump, &self.verified.partition);
+        }
+        Ok(stage)
+    }
+
+    /// Opens the links to other stages, including those for copies and audits if the job has them.
+    pub(in crate::train) fn open_links(
+        &self,
+        listener: TcpListener,
+        interrupt: &Interrupt,
+    ) -> Result<Links, StageError> {
+        let StageContext { env, config, device, monitor, group_rank, .. } = *self.context;
+        let spec = &config.job.spec;
+        let (placement, architecture) = (&self.verified.training.placement, self.architecture);
+        let addresses: Vec<String> = self.roster.members.iter().map(|hello| hello.data_address.clone()).collect();
+        let ranks = addresses.len();
+        let mut link_ids =
+            replicated_link_ids(placement, architecture.tie_word_embeddings(), self.verified.replica.count);
+        if spec.memory_checkpoints().is_some() {
+            link_ids.extend(self.copy_ring().link_ids());
+        }
+        if spec.audit().is_some() {
+            link_ids.extend((0..ranks).map(|rank| LinkId::audit(rank, ranks)));
+        }
+        let opened = open_links(LinksConfig {
+            rank: group_rank,
+            group: format!("{}/{}", env.job_uid, env.attempt),
+            secret: self.member.secret(),
+            on_rejected: &|| monitor.telemetry().count_rejected_connection(),
+            listener,
+            addresses: &addresses,
+            link_ids: &link_ids,
+            transport: spec.pipeline.transport,
+            device,
+            encryption: spec.pipeline.encryption,
+            boundary_bytes: kind(config.training.precision).elt_size_in_bytes()
+                * config.microbatch_size()
+                * config.data.sequence_length as usize
+                * architecture.hidden_size(),
+            tied_bytes: 4 * architecture.vocab_size() * architecture.hidden_size(),
+            interrupt: interrupt.clone(),
+            timeout: group_timeouts(config).startup_timeout,
+        });
+        opened.map_err(|error| link_failure(self.member, error))
+    }
+
+    /// Reports once, on the leader, the faster carriers of links that are missing.
+    pub(in crate::train) fn report_missing_transports(
+        &self,
+        links: &Links,
+        carry_over: &mut CarryOver,
+    ) -> Result<(), StageError> {
+        if self.context.config.job.spec.pipeline.transport != Transport::Auto {
+            return Ok(());
+        }
+        let missing = transports::missing(self.context, self.member, self.roster, links)?;
+        if self.context.is_leader()
+            && !std::mem::replace(&mut carry_over.reported_missing_transports, !missing.is_empty())
+        {
+            self.report(missing);
+        }
+        Ok(())
+    }
+
+    /// The audits of this stage, if the job has them.
+    pub(in crate::train) fn begin_audits(&self, config: &'a StageConfig<'a>, links: &mut Links) -> Option<Audits<'a>> {
+        let StageContext { config: job, group_rank, .. } = *self.context;
+        let seed = job.training.seed;
+        Audits::begin(job.job.spec.audit()?, seed, (group_rank, self.roster), self.verified, config, links)
+    }
+
+    /// Begins checkpoints in memory, and loads `stage` from the agreed one.
+    pub(in crate::train) fn begin_memory_checkpoints<'c>(
+        &self,
+        held: Option<PeerCheckpoints>,
+        links: &mut Links,
+        copies: &'c mut StateCopies,
+        stage: &mut Stage,
+    ) -> Result<Option<MemoryCheckpoints<'c>>, StageError> {
+        let StageContext { config, group_rank, .. } = *self.context;
+        let (Some(spec), Some(held)) = (config.job.spec.memory_checkpoints(), held) else { return Ok(None) };
+        let VerifiedPlan { training, partition, replica, .. } = self.verified;
+        let numel = |rank| PeerCopy::numel(self.architecture, &training.placement, partition, replica.count, rank);
+        let ring = self.copy_ring();
+        let numels = [numel(group_rank), numel(ring.held_by(group_rank))];
+        let begun = MemoryCheckpoints::begin(spec, held, (group_rank, ring), numels, links, copies, stage);
+        begun.map_err(|error| link_failure(self.member, error))
+    }
+
+    /// Gathers the loaded weights: each replica has loaded the parameters that it owns.
+    pub(in crate::train) fn gather_loaded_weights(
+        &self,
+        plan: &Plan,
+        stage: &mut Stage,
+        links: &mut Links,
+    ) -> Result<(), StageError> {
+        if plan.trainer_state.step == 0 {
+            return Ok(());
+        }
+        let gathered = gather_weights(stage, links, self.stages(), &self.member.activity());
+        gathered.map_err(|error| link_failure(self.member, error))
+    }
+
+    /// Compares the environments of all stages, and reports the differences on the leader. Returns the environments by
+    /// group rank.
+    pub(in crate::train) fn compare_environments(
+        &self,
+        plan: &mut Plan,
+        audits: Option<&mut Audits>,
+    ) -> Result<Vec<Value>, StageError> {
+        let names: Vec<String> = self.roster.members.iter().map(|hello| self.context.name_of(hello)).collect();
+        let own = self.context.environment;
+        let (different, environments) = compare_stages(self.member, &names, &mut plan.trainer_state, own)?;
+        let has_unaudited = audits.is_some_and(|audits| audits.set_environments(environments.clone()));
+        let unaudited = has_unaudited.then(|| "stages in different environments do not audit each other".to_owned());
+        if self.context.is_leader() {
+            self.report(different.into_iter().chain(unaudited));
+        }
+        Ok(environments)
+    }
+
+    /// Reports on the leader that training starts, or that there is nothing left to train.
+    pub(in crate::train) fn report_start(&self, plan: &Plan) {
+        if !self.context.is_leader() {
+            return;
+        }
+        let record = self.start_record(plan);
+        let step = plan.trainer_state.step;
+        match record.first_step > record.steps {
+            true => self.report([format!(
+                "step {step} is trained, and the job has {} steps: nothing is left to train",
+                plan.steps
+            )]),
+            false => emit(self.context, &TrainingEvent::Started(record)),
+        }
+    }
+
+    fn report(&self, messages: impl IntoIterator<Item = String>) {
+        messages.into_iter().for_each(|message| emit(self.context, &TrainingEvent::Note { message }));
+    }
+
+    /// The stage's number in its replica.
+    pub(in crate::train) fn stage_index(&self) -> usize {
+        self.context.group_rank % self.stages()
+    }
+
+    fn stages(&self) -> usize {
+        self.verified.training.placement.ranks()
+    }
+
+    /// The assignment of the holders of state copies.
+    fn copy_ring(&self) -> PeerRing {
+        PeerRing { stages: self.stages(), replicas: self.verified.replica.count }
+    }
+
+    /// The last step in the metrics; 0 if there is none.
+    fn last_recorded_step(&self) -> u64 {
+        let records = read_metrics(&self.context.config.folder().join(METRICS)).unwrap_or_default();
+        records.last().map_or(0, |record| record.step)
+    }
+
+    fn start_record(&self, plan: &Plan) -> StartRecord {
+        let config = self.context.config;
+        let specs = self.architecture.all_parameter_specs();
+        StartRecord {
+            stages: config.job.spec.stages as usize,
+            schedule: plan.schedule.clone(),
+            partition: plan.schedule_partition().layers,
+            microbatches: config.training.microbatches as usize,
+            first_step: plan.trainer_state.step + 1,
+            steps: plan.steps,
+            parameters: specs.iter().map(|s| s.shape.iter().product::<i64>() as u64).sum(),
+            tokens: plan.training_tokens,
+            vocab_size: plan.vocab_size,
+            expected_bubble: plan.expected_bubble,
+            unigram_entropy: plan.unigram_entropy,
+            environment_differences: plan.trainer_state.environment_differences.clone(),
+            audit_differences: plan.trainer_state.audit_differences.clone(),
+            incarnations: self.roster.incarnations(),
+        }
+    }
+}

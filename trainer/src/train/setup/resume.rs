@@ -1,0 +1,324 @@
+//! Resumes training: stage 0 acquires the fence, then chooses the newest checkpoint of this job. Every stage verifies
+//! the bytes that it loads, and all stages skip a checkpoint that any stage finds damaged.
+
+use std::path::Path;
+use std::time::Instant;
+
+use serde_json::Value;
+use stagecoach_api::job::{ChangeEffect, change_effect};
+use stagecoach_checkpoint::{
+    CheckpointError, CheckpointReader, Damage, Fence, FenceOwner, NewestCheckpoint, VerifyLevel, Volume, differences,
+    list, newest_fence, open_newest, open_tensors, paths, quarantine, read_manifest,
+};
+use stagecoach_engine::execute::Stage;
+use stagecoach_engine::state_dict::{InitialWeights, checkpoint_tensors, first_difference, load_checkpoint};
+use stagecoach_group::Member;
+use stagecoach_model::Architecture;
+use stagecoach_telemetry::{TrainingEvent, has_launcher};
+
+use crate::plan::{JobConfig, Plan, TrainerState};
+use crate::stage_error::StageError;
+use crate::train::collective::{all_gather, topic};
+use crate::train::context::{StageContext, emit};
+use crate::train::join::rendezvous::living_other_job;
+use crate::train::recover::carry_over::LastSnapshot;
+use crate::train::setup::environment::compare_with_checkpoint;
+
+/// The checkpoint that stage 0 chose.
+#[derive(Debug)]
+pub(in crate::train) struct ResumePoint {
+    pub(in crate::train) trainer_state: TrainerState,
+    /// Newer checkpoints that can't be used. They are set aside once another one has been loaded.
+    pub(in crate::train) damage: Vec<Damage>,
+    /// Messages for the user.
+    pub(in crate::train) notes: Vec<String>,
+}
+
+/// Acquires the next fence on `volume` for the job `owner`. `last` is the fence of the group that this stage has led:
+/// if another stage has acquired a newer one, it has replaced this stage. With `after`, the call fails if another stage
+/// has acquired a fence after that one.
+///
+/// # Errors
+/// If a newer group is starting or has begun, or the volume fails.
+pub(in crate::train) fn acquire_fence(
+    volume: &dyn Volume,
+    owner: &FenceOwner,
+    last: Option<&Fence>,
+    after: Option<u64>,
+) -> Result<Fence, StageError> {
+    last.map_or(Ok(()), |last| last.check(volume))?;
+    Ok(Fence::acquire_for(volume, owner, after)?)
+}
+
+/// Refuses a folder of another job before acquiring its fence, which would end the other job's group. The check fails
+/// if another job's group leads there, or if the newest checkpoint has another identity, as far as that is known before
+/// the corpus has been read. Returns the newest fence that it saw: a stage that acquires the next fence has checked the
+/// current content.
+///
+/// # Errors
+/// `InvalidConfig` names the other job, or the fields that differ; or if the volume fails.
+pub(in crate::train) fn check_folder(context: &StageContext, own: &FenceOwner) -> Result<u64, StageError> {
+    let StageContext { config, volume, .. } = *context;
+    let seen = newest_fence(volume)?;
+    if let Some(other) = living_other_job(volume, own)? {
+        return Err(StageError::invalid(format!(
+            "{other} trains in {}, and a folder is of one job: give each its own spec.storage.path",
+            volume.display("").display()
+        )));
+    }
+    let newest = list(volume)?.steps.first().copied();
+    // damage of the checkpoint is reported when it is chosen
+    if let Some(Ok(manifest)) = newest.map(|step| read_manifest(volume, step)) {
+        let recorded = &manifest.metadata.identity;
+        let identity = config.resuming(recorded)?.identity_over_corpus_of(recorded);
+        refuse_other_job(volume, other_fields(&identity, recorded))?;
+    }
+    Ok(seen)
+}
+
+/// Chooses the newest checkpoint without `known` damage, for training up to step `steps`. Its content is verified when
+/// it is loaded.
+///
+/// # Errors
+/// If there are checkpoints and none can be used, or the newest one is of another job or another model, or its learning
+/// rate can't continue as the job specifies; or if the volume fails.
+pub(in crate::train) fn choose_checkpoint(
+    context: &StageContext,
+    identity: &Value,
+    steps: u64,
+    architecture: &dyn Architecture,
+    known: &[Damage],
+) -> Result<ResumePoint, StageError> {
+    let StageContext { config, volume, environment, .. } = *context;
+    let NewestCheckpoint { checkpoint, damage, foreign } = open_newest(volume, VerifyLevel::Sizes, known)?;
+    let mut notes: Vec<String> = foreign.iter().map(ToString::to_string).collect();
+    let mut trainer_state = TrainerState::default();
+    if let Some(checkpoint) = checkpoint {
+        same_job(volume, &checkpoint, identity, architecture)?;
+        trainer_state = read_trainer_state(&checkpoint)?;
+        let before = &checkpoint.manifest().metadata.environment;
+        notes.extend(compare_with_checkpoint(&mut trainer_state, before, environment));
+    }
+    notes.extend(config.fix_decay(&mut trainer_state, steps)?);
+    Ok(ResumePoint { trainer_state, damage, notes })
+}
+
+/// Refuses a checkpoint of another job, and names the fields that differ.
+fn same_job(
+    volume: &dyn Volume,
+    loaded: &CheckpointReader,
+    identity: &Value,
+    architecture: &dyn Architecture,
+) -> Result<(), StageError> {
+    let recorded = &loaded.manifest().metadata.identity;
+    let mut different = other_fields(identity, recorded);
+    if identity["data"]["specialTokenIds"] != recorded["data"]["specialTokenIds"] {
+        different.push(
+            "documents begin and end with the tokens that tokenizer_config.json and config.json name, and in the checkpoints with \
+             words of the vocabulary that an earlier version took for them"
+                .to_owned(),
+        );
+    }
+    different.extend(first_difference(&architecture.all_parameter_specs(), loaded.manifest()));
+    refuse_other_job(volume, different)
+}
+
+/// The fields in which a job's identity differs from the `recorded` one. An extension may have another decay, which
+/// `fix_decay` checks.
+fn other_fields(identity: &Value, recorded: &Value) -> Vec<String> {
+    let different = differences(identity, recorded).into_iter();
+    let different = different.filter(|difference| change_effect(&difference.path) != Some(ChangeEffect::Extension));
+    different.map(|difference| difference.to_string()).collect()
+}
+
+fn refuse_other_job(volume: &dyn Volume, different: Vec<String>) -> Result<(), StageError> {
+    if different.is_empty() {
+        return Ok(());
+    }
+    Err(StageError::invalid(format!(
+        "the checkpoints in {} are another job's: {}; set spec.storage.path to another folder{}",
+        volume.display("").display(),
+        different.join(", "),
+        // a pod has no such argument
+        if has_launcher() { ", or start over with --fresh" } else { "" }
+    )))
+}
+
+/// The identity of the newest checkpoint, if the job has one that can be read.
+pub(in crate::train) fn recorded_identity(volume: &dyn Volume) -> Option<Value> {
+    let newest = open_newest(volume, VerifyLevel::Sizes, &[]).ok()?;
+    Some(newest.checkpoint?.manifest().metadata.identity.clone())
+}
+
+fn read_trainer_state(loaded: &CheckpointReader) -> Result<TrainerState, StageError> {
+    serde_json::from_value(loaded.manifest().metadata.progress.clone())
+        .map_err(|e| StageError::storage("understand the progress in", loaded.folder().as_ref(), e))
+}
+
+/// Sets aside the checkpoints that contain the result of `step`, which an audit has found wrong, so that the next
+/// attempt resumes from an earlier one.
+///
+/// # Errors
+/// If a newer group has begun, or the volume fails.
+pub(in crate::train) fn quarantine_from(
+    volume: &dyn Volume,
+    fence: &Fence,
+    step: u64,
+) -> Result<Vec<String>, CheckpointError> {
+    let damage = |saved: u64| Damage {
+        step: saved,
+        file: paths::checkpoint_path(saved),
+        reason: format!("was saved after step {step}, of which an audit has found a result wrong"),
+    };
+    let steps = list(volume)?.steps.into_iter().filter(|saved| *saved >= step);
+    let quarantine = quarantine(volume, fence, &steps.map(damage).collect::<Vec<_>>())?;
+    Ok(quarantine.iter().map(ToString::to_string).collect())
+}
+
+/// The error with which stage 0 would refuse the learning rate of this job, which has begun on `volume`. The launcher
+/// calls this before it changes anything. Stage 0 reports all other problems of the volume.
+///
+/// # Errors
+/// If the learning rate can't continue as the job specifies.
+pub(crate) fn check_extension(config: &JobConfig, volume: &dyn Volume) -> Result<(), StageError> {
+    let Ok(NewestCheckpoint { checkpoint: Some(checkpoint), .. }) = open_newest(volume, VerifyLevel::Sizes, &[]) else {
+        return Ok(());
+    };
+    let sequences = checkpoint.manifest().metadata.identity["data"]["trainingSequences"].as_u64();
+    match (read_trainer_state(&checkpoint), sequences) {
+        (Ok(mut trainer_state), Some(sequences)) => {
+            config.fix_decay(&mut trainer_state, config.steps(sequences)).map(drop)
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Loads the weights of `stage` from a model directory. Damage in a model directory is an error.
+fn load_initial_weights(
+    folder: &Path,
+    architecture: &dyn Architecture,
+    stage: &Stage,
+    on_read: &mut dyn FnMut(u64),
+) -> Result<(), CheckpointError> {
+    let loaded = InitialWeights::open(folder).and_then(|weights| weights.load(architecture, stage, on_read));
+    loaded.map_err(|error| match error {
+        CheckpointError::Damaged(damage) => {
+            CheckpointError::Content { path: folder.to_owned(), problem: format!("is damaged: {damage}") }
+        }
+        other => other,
+    })
+}
+
+/// The progress of loading. Every tensor is a separate activity, so that a large stage on a slow volume is not mistaken
+/// for a hang.
+struct LoadProgress<'a> {
+    context: &'a StageContext<'a>,
+    tensors: (usize, usize),
+    bytes: (u64, u64),
+}
+
+impl<'a> LoadProgress<'a> {
+    /// The progress of loading `stage`, with or without its moments.
+    fn new(context: &'a StageContext, stage: &Stage, with_moments: bool) -> LoadProgress<'a> {
+        let each = if with_moments { 3 } else { 1 };
+        let owned = || stage.parameters.iter().enumerate().filter(|(index, _)| !with_moments || stage.owns(*index));
+        let bytes: u64 = owned().map(|(_, parameter)| 4 * parameter.spec.numel()).sum();
+        LoadProgress { context, tensors: (0, each * owned().count()), bytes: (0, each as u64 * bytes) }
+    }
+
+    /// Records that one more tensor was read.
+    fn add(&mut self, bytes: u64) {
+        self.tensors.0 += 1;
+        self.bytes.0 += bytes;
+        let ((tensors, all), (done, total)) = (self.tensors, self.bytes);
+        self.context.monitor.set_activity(&format!("loading {tensors} of {all} tensors, {done} of {total} bytes"));
+        if self.context.is_leader() {
+            emit(self.context, &TrainingEvent::Preparing { what: "loading".into(), done, total });
+        }
+    }
+}
+
+/// Finishes the loading of a checkpoint in memory that began at `started`: sets damaged checkpoints on the volume
+/// aside. Returns messages for the user.
+///
+/// # Errors
+/// If the volume fails.
+pub(in crate::train) fn finish_in_memory(
+    context: &StageContext,
+    plan: &Plan,
+    started: Instant,
+    damage: &[Damage],
+) -> Result<Vec<String>, StageError> {
+    if !context.is_leader() {
+        return Ok(Vec::new());
+    }
+    let (step, seconds) = (plan.trainer_state.step, started.elapsed().as_secs_f64());
+    let loaded = format!("going on after step {step}, which was in memory and was loaded in {seconds:.2}s");
+    let quarantine = quarantine(context.volume, &plan.fence, damage)?;
+    Ok(std::iter::once(loaded).chain(quarantine.iter().map(ToString::to_string)).collect())
+}
+
+/// Loads `stage` from the checkpoint that stage 0 has chosen, or from an older one if any stage finds that one damaged.
+/// In the latter case `plan.trainer_state` changes, equally on all stages. Tensors of that checkpoint in `held` are not
+/// read again. Returns messages for the user.
+///
+/// # Errors
+/// If no intact checkpoint is left, the group fails, or the volume fails.
+pub(in crate::train) fn load_weights(
+    context: &StageContext,
+    member: &Member,
+    plan: &mut Plan,
+    architecture: &dyn Architecture,
+    stage: &mut Stage,
+    mut damage: Vec<Damage>,
+    held: Option<&LastSnapshot>,
+) -> Result<Vec<String>, StageError> {
+    let StageContext { config, volume, .. } = *context;
+    let mut notes = Vec::new();
+    let started = Instant::now();
+    loop {
+        let mut progress = LoadProgress::new(context, stage, plan.trainer_state.step > 0);
+        let mut on_read = |bytes| progress.add(bytes);
+        let own = match plan.trainer_state.step {
+            0 => plan.initial_weights.as_ref().map_or(Ok(()), |path| {
+                load_initial_weights(&config.workspace.join(path), architecture, stage, &mut on_read)
+            }),
+            step => {
+                let held = held.filter(|held| held.step == step).map(|held| &held.snapshot);
+                let names = checkpoint_tensors(stage, held);
+                // a stage whose tensors are all held needs no file
+                let checkpoint = (!names.is_empty()).then(|| open_tensors(volume, step, &names)).transpose();
+                checkpoint.and_then(|checkpoint| {
+                    load_checkpoint(checkpoint.as_ref(), held, stage, plan.trainer_state.updates, &mut on_read)
+                })
+            }
+        };
+        let own: Option<Damage> = match own {
+            Err(CheckpointError::Damaged(damage)) => Some(damage),
+            loaded => loaded.map(|()| None)?,
+        };
+        let found: Vec<Damage> = all_gather(member, topic::LOAD, &own)?.into_iter().flatten().collect();
+        if found.is_empty() {
+            break;
+        }
+        if context.is_leader() {
+            damage.extend(found);
+            let again = choose_checkpoint(context, &plan.identity, plan.steps, architecture, &damage)?;
+            (damage, notes) = (again.damage, again.notes);
+            let trainer_state =
+                serde_json::to_vec(&again.trainer_state).map_err(|e| StageError::invalid(e.to_string()))?;
+            member.broadcast(topic::LOAD, trainer_state)?;
+        }
+        plan.trainer_state = serde_json::from_slice(&member.receive_broadcast(topic::LOAD)?).map_err(|e| {
+            StageError::invalid(format!("stage 0's choice can't be read ({e}): all stages must run one version"))
+        })?;
+    }
+    if context.is_leader() {
+        let (step, seconds) = (plan.trainer_state.step, started.elapsed().as_secs_f64());
+        notes.extend(
+            (step > 0).then(|| format!("going on after step {step}, whose checkpoint was loaded in {seconds:.2}s")),
+        );
+        notes.extend(quarantine(volume, &plan.fence, &damage)?.iter().map(ToString::to_string));
+    }
+    Ok(notes)
+}

@@ -1,0 +1,86 @@
+//! Reports that stages pass their tensors more slowly than possible, because a resource is missing: shared memory on a
+//! host, or NCCL on a GPU.
+
+use serde::{Deserialize, Serialize};
+use stagecoach_group::{Member, Roster};
+use stagecoach_transport::Links;
+
+use crate::stage_error::StageError;
+use crate::train::collective::{all_gather, topic};
+use crate::train::context::StageContext;
+
+/// The reasons that a stage lacks a carrier.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+struct Lacking {
+    shared_memory: Option<String>,
+    nccl: Option<String>,
+}
+
+/// Sentences for users, one for each carrier that any stage lacks. All stages call this together.
+///
+/// # Errors
+/// If the group has failed.
+pub(in crate::train) fn missing(
+    context: &StageContext,
+    member: &Member,
+    roster: &Roster,
+    links: &Links,
+) -> Result<Vec<String>, StageError> {
+    let rank = context.group_rank;
+    let host = |rank: usize| roster.members.get(rank).map(|hello| &hello.host);
+    // a ring to another host is impossible, and not missing
+    let ring = links.without_ring.iter().find(|(link, _)| host(link.to) == host(rank)).map(|(_, why)| why.clone());
+    let own = Lacking { shared_memory: ring, nccl: links.without_nccl.clone() };
+    Ok(sentences(&all_gather(member, topic::CARRIERS, &own)?))
+}
+
+fn sentences(of_stages: &[Lacking]) -> Vec<String> {
+    let lacking = |carrier: fn(&Lacking) -> &Option<String>| {
+        let lacking: Vec<(usize, &String)> = of_stages
+            .iter()
+            .enumerate()
+            .filter_map(|(stage, lacking)| Some((stage, carrier(lacking).as_ref()?)))
+            .collect();
+        let stages: Vec<String> = lacking.iter().map(|(stage, _)| stage.to_string()).collect();
+        lacking.first().map(|(_, why)| (stages.join(", "), (*why).clone()))
+    };
+    let shared_memory = lacking(|lacking| &lacking.shared_memory).map(|(stages, why)| {
+        format!(
+            "stages send over TCP to others on their host ({stages}), since no shared memory could be made in /dev/shm ({why}): \
+             enlarge it, or set spec.pipeline.transport to Tcp"
+        )
+    });
+    let nccl = lacking(|lacking| &lacking.nccl).map(|(stages, why)| {
+        format!(
+            "stages with GPUs send through the memory of the host ({stages}), since NCCL can't be used: {why}; to have it so, set \
+             spec.pipeline.transport to Tcp"
+        )
+    });
+    shared_memory.into_iter().chain(nccl).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_sentence_for_each_carrier_names_all_stages_without_it() {
+        let full = || Lacking { shared_memory: Some("No space left on device".to_owned()), nccl: None };
+        let no_nccl = || Lacking { shared_memory: None, nccl: Some("libnccl.so.2 can't be loaded".to_owned()) };
+        assert_eq!(sentences(&[Lacking::default(), Lacking::default()]), [""; 0]);
+        assert_eq!(
+            sentences(&[full(), Lacking::default(), full()]),
+            [
+                "stages send over TCP to others on their host (0, 2), since no shared memory could be made in /dev/shm (No space left \
+              on device): enlarge it, or set spec.pipeline.transport to Tcp"
+            ]
+        );
+        assert_eq!(
+            sentences(&[Lacking::default(), no_nccl()]),
+            [
+                "stages with GPUs send through the memory of the host (1), since NCCL can't be used: libnccl.so.2 can't be loaded; to have \
+              it so, set spec.pipeline.transport to Tcp"
+            ]
+        );
+    }
+}

@@ -1,0 +1,145 @@
+//! The work after the program of a step: its audit, its record, the held-out loss, and copies of the state.
+
+use std::mem::take;
+use std::time::Instant;
+
+use stagecoach_group::{StepOutcome, Verdict};
+use stagecoach_telemetry::keep_audit_difference;
+use stagecoach_telemetry::{AuditRecord, StepRecord, TrainingEvent};
+use stagecoach_transport::LinkError;
+
+use crate::stage_error::StageError;
+use crate::train::collective::{all_gather, topic};
+use crate::train::recover::link_failure;
+use crate::train::step::announcement::StepAnnouncement;
+use crate::train::step::evaluate::evaluate_held_out;
+use crate::train::step::{StepStart, TrainingLoop};
+
+impl TrainingLoop<'_, '_, '_, '_, '_> {
+    /// Ends the audit of the previous step, and begins the audit of the finished step if another one follows.
+    pub(in crate::train) fn audit(
+        &mut self,
+        begun: &StepStart,
+        verdict: &Verdict,
+    ) -> Result<Option<AuditRecord>, StageError> {
+        let Some(audits) = self.audits.get_mut() else { return Ok(None) };
+        let running = &mut *self.running;
+        let record = audits.compare(running.member)?;
+        if let Some(difference) = record.as_ref().and_then(|record| record.difference.as_ref()) {
+            keep_audit_difference(&mut self.state.audit_differences, &difference.message);
+            if running.context.is_leader() {
+                running.emit(&TrainingEvent::AuditDiffers(difference.clone()));
+            }
+            if let Some(error) = audits.failure_to_leave_with(difference) {
+                self.wrong_step = record.map(|record| record.step);
+                return Err(error);
+            }
+        }
+        let is_last = verdict.stop || verdict.regroup || begun.step == running.plan.steps;
+        let StepAnnouncement { layouts, tokens, .. } = &begun.announced;
+        if !is_last {
+            let sent = audits.end_step(begun.step, &mut running.stage, layouts, *tokens);
+            sent.map_err(|error| link_failure(running.member, error))?;
+        }
+        Ok(record)
+    }
+
+    /// The record of a finished step, with the measurements since the last one. The next step's times count from the
+    /// verdict.
+    pub(in crate::train) fn record(&mut self, begun: &StepStart, verdict: &Verdict, decided_at: Instant) -> StepRecord {
+        let memory_checkpoint = self.memory.borrow_mut().as_mut().map(|memory| {
+            memory.add_step(decided_at.saturating_duration_since(self.origin), self.is_copying);
+            memory.take_record()
+        });
+        self.origin = decided_at;
+        let (tokens, seconds) = (begun.announced.tokens, begun.at.elapsed().as_secs_f64());
+        StepRecord {
+            step: begun.step,
+            loss: self.state.loss,
+            gradient_norm: verdict.norm.is_finite().then_some(verdict.norm),
+            learning_rate: begun.learning_rate,
+            tokens,
+            tokens_per_second: tokens as f64 / seconds,
+            seconds,
+            skipped: matches!(verdict.outcome, StepOutcome::Skip),
+            environment_differences: take(&mut self.environment_differences),
+            checkpoint: self.save_schedule.take_record(),
+            memory_checkpoint,
+            ..StepRecord::default()
+        }
+    }
+
+    /// The held-out loss, if it is due and no stop is requested. If it is due and was not computed, `evaluation_due`
+    /// stays set.
+    pub(in crate::train) fn evaluate(&mut self, verdict: &Verdict) -> Result<Option<f64>, StageError> {
+        let (step, every) = (self.state.step, self.running.context.config.evaluation_interval());
+        let has_held_out = !self.running.verified.evaluation.is_empty();
+        let is_due = has_held_out && (step == self.running.plan.steps || (every > 0 && step.is_multiple_of(every)));
+        self.state.evaluation_due = is_due;
+        if !is_due {
+            return Ok(None);
+        }
+        let loss = if verdict.stop { None } else { evaluate_held_out(self.running)? };
+        self.origin = Instant::now();
+        if let Some(loss) = loss {
+            self.state.record_evaluation(loss);
+        }
+        Ok(loss)
+    }
+
+    /// Takes a memory checkpoint if this step `has_checkpoint`. The step's record is written once all stages hold the
+    /// copies: now if it is the last step, otherwise after the next one. Without a checkpoint it is written now.
+    pub(in crate::train) fn copy_state(&mut self, has_checkpoint: bool, is_last: bool) -> Result<(), StageError> {
+        self.is_copying = has_checkpoint;
+        let running = &*self.running;
+        if let (Some(memory), true) = (&mut *self.memory.borrow_mut(), has_checkpoint) {
+            running.context.monitor.set_activity("SNAPSHOT");
+            let copied = memory.checkpoint(&running.stage, &self.state);
+            let copied = copied.and_then(|()| if is_last { memory.wait() } else { Ok(()) });
+            copied.map_err(|error| link_failure(running.member, error))?;
+            if !is_last {
+                return Ok(());
+            }
+            all_gather(running.member, topic::MEMORY, &())?;
+        }
+        self.write_record();
+        Ok(())
+    }
+
+    /// Writes the pending record, if there is one.
+    pub(in crate::train) fn write_record(&mut self) {
+        let record = self.state.unwritten_record.take();
+        if let (Some(recorder), Some(record)) = (&mut self.recorder, record) {
+            recorder.write(self.running, *record);
+        }
+    }
+
+    /// Abandons the current step. If the group stops, saves the last boundary instead, unless it is saved already.
+    ///
+    /// # Errors
+    /// Always if the group does not stop: a link is broken.
+    pub(in crate::train) fn drop_step(
+        &mut self,
+        begun: &StepStart,
+        verdict: &Verdict,
+        broken_link: Option<String>,
+    ) -> Result<(), StageError> {
+        let (running, state) = (&*self.running, &self.state);
+        running.context.monitor.set_step(state.step);
+        if !verdict.stop {
+            let why = broken_link.unwrap_or_else(|| "another stage lost a link".into());
+            return Err(LinkError::Broken(format!("step {} is given up: {why}", begun.step)).into());
+        }
+        if running.context.is_leader() {
+            let message = format!(
+                "step {} is given up: the grace period is too short for it and the save; step {} is saved instead",
+                begun.step, state.step
+            );
+            running.emit(&TrainingEvent::Note { message });
+        }
+        if state.step == running.saved_step {
+            return Ok(());
+        }
+        self.save_schedule.save_final(&running.stage, state, true)
+    }
+}

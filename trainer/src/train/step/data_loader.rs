@@ -1,0 +1,84 @@
+//! Builds input and target tensors: token ids on the first stage, targets on the last, none elsewhere.
+
+use std::ops::Range;
+
+use stagecoach_data::{BatchPlan, Dataset};
+use stagecoach_kernels::upload;
+use stagecoach_pipeline::Placement;
+use tch::{Device, Tensor};
+
+use crate::plan::Plan;
+use crate::stage_error::StageError;
+use crate::train::context::StageContext;
+
+/// Data loader of this rank.
+pub(in crate::train) struct DataLoader {
+    dataset: Dataset,
+    has_embedding: bool,
+    has_head: bool,
+    rows: usize,
+    seed: u64,
+    global_batch_size: usize,
+    microbatches: usize,
+    device: Device,
+}
+
+/// Tensors of one step, or of one window of an evaluation.
+#[derive(Debug, Default)]
+pub(in crate::train) struct BatchTensors {
+    pub(in crate::train) token_ids: Vec<Tensor>,
+    pub(in crate::train) targets: Vec<Tensor>,
+}
+
+impl DataLoader {
+    /// Opens the token cache if `rank` holds the first or the last chunk.
+    pub(in crate::train) fn open(
+        context: &StageContext,
+        plan: &Plan,
+        rank: usize,
+        placement: &Placement,
+    ) -> Result<Option<DataLoader>, StageError> {
+        let StageContext { config, device, replay, .. } = *context;
+        let has_embedding = placement.first_rank() == rank;
+        let has_head = placement.last_rank() == rank;
+        if !has_embedding && !has_head {
+            return Ok(None);
+        }
+        Ok(Some(DataLoader {
+            dataset: Dataset::open(&config.data_config(), &plan.prepared)?.without(replay.without.clone()),
+            has_embedding,
+            has_head,
+            rows: config.microbatch_size(),
+            seed: config.training.seed,
+            global_batch_size: config.training.global_batch_size as usize,
+            microbatches: config.training.microbatches as usize,
+            device,
+        }))
+    }
+
+    /// The batch of step `index` (from 0): a function of seed and position only.
+    pub(in crate::train) fn step_plan(&self, index: u64) -> BatchPlan {
+        let position = index * self.global_batch_size as u64;
+        self.dataset.step_plan(self.seed, position, self.global_batch_size, self.microbatches)
+    }
+
+    /// The held-out sequences.
+    pub(in crate::train) fn evaluation_plan(&self) -> BatchPlan {
+        self.dataset.evaluation_plan(self.rows)
+    }
+
+    /// The tensors of these microbatches of `plan` that this rank needs.
+    pub(in crate::train) fn tensors(&self, plan: &BatchPlan, microbatches: Range<usize>) -> BatchTensors {
+        let mut tensors = BatchTensors::default();
+        for index in microbatches {
+            let microbatch = self.dataset.microbatch(plan, index);
+            if self.has_embedding {
+                tensors.token_ids.push(upload(&Tensor::from_slice(&microbatch.inputs), self.device));
+            }
+            if self.has_head {
+                tensors.targets.push(upload(&Tensor::from_slice(&microbatch.targets), self.device));
+            }
+        }
+        tensors
+    }
+}

@@ -1,0 +1,298 @@
+//! The training loop: a step's data, its program, its record.
+
+pub(in crate::train) mod after_step;
+pub(in crate::train) mod announcement;
+pub(in crate::train) mod audit;
+pub(in crate::train) mod data_loader;
+pub(in crate::train) mod evaluate;
+pub(in crate::train) mod measured_step;
+pub(in crate::train) mod step_recorder;
+
+use std::cell::RefCell;
+use std::time::{Duration, Instant};
+
+use stagecoach_engine::execute::{
+    Executor, StepControl, StepError, StepInputs, StepOutput, finish_gathers, longest_wait,
+};
+use stagecoach_group::{StepOutcome, StepVote};
+use stagecoach_model::Architecture;
+use stagecoach_pipeline::Programs;
+use stagecoach_telemetry::TrainingEvent;
+
+use crate::plan::TrainerState;
+use crate::stage_error::StageError;
+use crate::train::collective::{all_gather, topic};
+use crate::train::context::RunningStage;
+use crate::train::recover::link_failure;
+use crate::train::save::memory::MemoryCheckpoints;
+use crate::train::save::{CheckpointWriter, SaveSchedule};
+use crate::train::setup::replayed::write_dump;
+use crate::train::setup::resume::quarantine_from;
+use crate::train::step::announcement::StepAnnouncement;
+use crate::train::step::audit::Audits;
+use crate::train::step::data_loader::BatchTensors;
+use crate::train::step::evaluate::evaluate_held_out;
+use crate::train::step::step_recorder::StepRecorder;
+
+/// Trains to the end, or until the step after which the group drains. In the latter case `state.step` is less than the
+/// plan's, or the last held-out loss is due. Also returns whether the group drained to form again.
+pub(in crate::train) fn train(
+    running: &mut RunningStage,
+    architecture: &dyn Architecture,
+    mut memory: Option<&mut MemoryCheckpoints>,
+    audits: Option<Audits>,
+) -> Result<(TrainerState, bool), StageError> {
+    let mut state = running.plan.trainer_state.clone();
+    state.unwritten_record = None;
+    state.begin_receipt(&running.plan.identity);
+    let mut evaluation_loss = None;
+    if state.evaluation_due {
+        evaluation_loss = evaluate_held_out(running)?;
+        let Some(loss) = evaluation_loss else { return Ok((state, false)) };
+        state.record_evaluation(loss);
+    }
+    let recorder = match running.context.is_leader() {
+        true => Some(StepRecorder::open(running, architecture, evaluation_loss)?),
+        false => None,
+    };
+    if let Some(memory) = &mut memory {
+        memory.begin_training(&running.stage, &state).map_err(|error| link_failure(running.member, error))?;
+    }
+    if running.context.is_leader() {
+        running.context.stale_fences.begin(&running.context);
+    }
+    let writer = CheckpointWriter::new(running, architecture)?;
+    std::thread::scope(|scope| {
+        let (monitor, config) = (running.context.monitor, running.context.config);
+        let held = running.snapshot.take();
+        let save_schedule = SaveSchedule::start(scope, &writer, monitor, config, &running.stage, held)?;
+        let environment_differences = state.environment_differences.clone();
+        let mut training = TrainingLoop {
+            running,
+            state,
+            save_schedule,
+            recorder,
+            memory: RefCell::new(memory),
+            audits: RefCell::new(audits),
+            idle_before: None,
+            origin: Instant::now(),
+            last_step: None,
+            is_copying: true,
+            environment_differences,
+            regroups: false,
+            wrong_step: None,
+        };
+        let trained = training.run();
+        let TrainingLoop { running, state, save_schedule, regroups, wrong_step, .. } = training;
+        running.snapshot = save_schedule.into_held();
+        if let Some(step) = wrong_step {
+            quarantine_wrong_checkpoints(running, step);
+        }
+        trained.map(|()| (state, regroups))
+    })
+}
+
+/// Sets aside the checkpoints with the wrong result of `step`, on the leader, and waits for that. An error does not
+/// hide the reason for the stage's end.
+fn quarantine_wrong_checkpoints(running: &RunningStage, step: u64) {
+    if running.context.is_leader() {
+        let failed = |error| vec![format!("what was saved after step {step} stays, and may be wrong: {error}")];
+        let messages = quarantine_from(running.context.volume, &running.plan.fence, step).unwrap_or_else(failed);
+        messages.into_iter().for_each(|message| running.emit(&TrainingEvent::Note { message }));
+    }
+    // no stage leaves before that: a group that falls apart may end the leader
+    let _ = all_gather(running.member, topic::AUDIT, &());
+}
+
+/// The training of one group.
+pub(in crate::train) struct TrainingLoop<'t, 'g, 'm, 's, 'a> {
+    pub(in crate::train) running: &'t mut RunningStage<'g>,
+    pub(in crate::train) state: TrainerState,
+    pub(in crate::train) save_schedule: SaveSchedule<'s>,
+    /// Set on the leader.
+    pub(in crate::train) recorder: Option<StepRecorder>,
+    /// Memory checkpoints. In a cell, because the running step uses them too.
+    pub(in crate::train) memory: RefCell<Option<&'t mut MemoryCheckpoints<'m>>>,
+    /// Audits. In a cell for the same reason.
+    pub(in crate::train) audits: RefCell<Option<Audits<'a>>>,
+    /// The action before which this stage waited longest in the last step.
+    pub(in crate::train) idle_before: Option<usize>,
+    /// The last instant at which the whole group was at the same point.
+    pub(in crate::train) origin: Instant,
+    /// The duration of the last step.
+    pub(in crate::train) last_step: Option<Duration>,
+    /// Whether copies of the state are in transit during the step.
+    pub(in crate::train) is_copying: bool,
+    /// The differences for the first record.
+    pub(in crate::train) environment_differences: Vec<String>,
+    /// Whether the group ends to form again with a replica that has returned.
+    pub(in crate::train) regroups: bool,
+    /// The step with a wrong result, if the group ends for that reason.
+    pub(in crate::train) wrong_step: Option<u64>,
+}
+
+/// The start of a step.
+pub(in crate::train) struct StepStart {
+    pub(in crate::train) step: u64,
+    pub(in crate::train) at: Instant,
+    pub(in crate::train) learning_rate: f64,
+    pub(in crate::train) announced: StepAnnouncement,
+}
+
+impl TrainingLoop<'_, '_, '_, '_, '_> {
+    /// Trains step by step to the end, or until the group drains.
+    fn run(&mut self) -> Result<(), StageError> {
+        let steps = self.running.plan.steps;
+        if self.state.step == steps && self.state.step > self.running.saved_step {
+            // only memory had the last step
+            self.save_schedule.save_final(&self.running.stage, &self.state, false)?;
+        }
+        self.announce(self.state.step)?;
+        let mut is_over = false;
+        while self.state.step < steps && !is_over {
+            is_over = self.step()?;
+        }
+        Ok(())
+    }
+
+    /// Trains one step and does the work after it. Returns true if it was the last step of this group.
+    fn step(&mut self) -> Result<bool, StageError> {
+        let begun = self.begin()?;
+        let output = self.execute(&begun)?;
+        let Some(verdict) = output.verdict else {
+            return Err(StageError::invalid("stage 0's plan is wrong: a step without EXCHANGE"));
+        };
+        if verdict.outcome == StepOutcome::Discard {
+            self.drop_step(&begun, &verdict, output.broken_link)?;
+            return Ok(true);
+        }
+        self.running.context.monitor.telemetry().group_finished_step(begun.step, begun.at.elapsed());
+        let audit = self.audit(&begun, &verdict)?;
+        // the verdict implies that every stage has the copies of the previous step
+        self.write_record();
+        let config = self.running.context.config;
+        self.state.record_step(&verdict, begun.learning_rate, u64::from(config.training.global_batch_size));
+        self.last_step = Some(begun.at.elapsed());
+        let mut record = self.record(&begun, &verdict, output.decided_at.unwrap_or(begun.at));
+        record.audit = audit.map(Box::new);
+        record.evaluation_loss = self.evaluate(&verdict)?;
+        if let Some(recorder) = &mut self.recorder {
+            record = recorder.complete(self.running, &verdict, record);
+        }
+        self.state.unwritten_record = Some(Box::new(record));
+        let is_trained = begun.step == self.running.plan.steps;
+        self.regroups = verdict.regroup && !is_trained;
+        if self.regroups && self.running.context.is_leader() {
+            let message = format!("a lost replica is back: all form a group with it after step {}", begun.step);
+            self.running.emit(&TrainingEvent::Note { message });
+        }
+        let is_last = verdict.stop || self.regroups || self.state.evaluation_due || is_trained;
+        if is_last {
+            let RunningStage { stage, links, verified, member, .. } = &mut *self.running;
+            finish_gathers(stage, links, verified.training.placement.ranks(), &member.activity())
+                .map_err(|error| link_failure(member, error))?;
+        }
+        self.copy_state(begun.announced.memory_checkpoint && !verdict.stop, is_last)?;
+        if is_last {
+            let drained = begun.step < self.running.plan.steps || self.state.evaluation_due;
+            self.save_schedule.save_final(&self.running.stage, &self.state, drained)?;
+        } else {
+            self.save_schedule.on_step_boundary(&verdict, &self.running.stage, &self.state)?;
+        }
+        Ok(is_last)
+    }
+
+    /// Begins the next step: the leader announces the step after it, and all stages receive this step's layouts.
+    fn begin(&mut self) -> Result<StepStart, StageError> {
+        let at = Instant::now();
+        let RunningStage { context, .. } = *self.running;
+        let index = self.state.step;
+        context.monitor.set_step(index + 1);
+        context.monitor.set_activity("DATA");
+        self.announce(index + 1)?;
+        let announced = StepAnnouncement::receive(self.running)?;
+        let learning_rate = context.config.learning_rate(self.state.decay_steps_at(index)).at(index);
+        Ok(StepStart { step: index + 1, at, learning_rate, announced })
+    }
+
+    /// Announces step `index` (from 0) on the leader, one step before the others need it.
+    fn announce(&self, index: u64) -> Result<(), StageError> {
+        let is_due = |step| self.memory.borrow_mut().as_mut().is_some_and(|memory| memory.is_due(step));
+        StepAnnouncement::send(self.running, index, is_due)
+    }
+
+    /// Loads the step's batch and executes its program; audits and dumps begin and end with it.
+    fn execute(&mut self, begun: &StepStart) -> Result<StepOutput, StageError> {
+        let Self { running, state, save_schedule, memory, audits, .. } = self;
+        let monitor = running.context.monitor;
+        let plan = running.data_loader.as_ref().map(|data_loader| data_loader.step_plan(state.step));
+        let microbatches = running.verified.blocks.microbatches();
+        let BatchTensors { token_ids, targets } = match (&running.data_loader, &plan) {
+            (Some(data_loader), Some(plan)) => data_loader.tensors(plan, microbatches.clone()),
+            _ => BatchTensors::default(),
+        };
+        let save = save_schedule.save_vote(begun.step)?;
+        let vote = StepVote {
+            save_due: save.due,
+            save_in_progress: save.in_progress,
+            consecutive_skips: state.skips_in_a_row,
+            ..StepVote::default()
+        };
+        let drain = save_schedule.drain_estimate(begun.at, self.last_step);
+        let stop = || drain.stop(monitor.stop_requested_at(), Instant::now());
+        if let Some(audits) = audits.get_mut() {
+            audits.begin_step(begun.step, &mut running.stage);
+        }
+        let compute_audit = || audits.borrow_mut().as_mut().map_or(Ok(()), Audits::compute);
+        let before_vote = || {
+            compute_audit()?;
+            memory.borrow_mut().as_mut().map_or(Ok(()), |memory| memory.wait())
+        };
+        let inputs = StepInputs {
+            layouts: &begun.announced.layouts[microbatches],
+            token_ids,
+            targets,
+            target_count: begun.announced.tokens,
+            blocks: &running.verified.blocks,
+            loss_so_far: 0.0,
+            step: Some(begun.step),
+            learning_rate: begun.learning_rate,
+            origin: self.origin,
+            vote,
+            control: StepControl {
+                stop: &stop,
+                before_vote: &before_vote,
+                idle_before: self.idle_before,
+                when_idle: &compute_audit,
+            },
+        };
+        let dump = running.context.replay.dump.as_ref().filter(|dump| dump.steps.contains(&begun.step));
+        running.stage.set_dumping(dump.is_some());
+        let output = run_programs(running, &running.verified.training, &inputs)?;
+        if let Some(dump) = dump {
+            write_dump(dump, &running.stage, begun.step)?;
+        }
+        if self.audits.get_mut().is_some() {
+            let decided = output.decided_at.map_or(0.0, |at| at.saturating_duration_since(self.origin).as_secs_f64());
+            let program = &running.verified.training.ranks[running.stage.index];
+            self.idle_before = longest_wait(program, &output.spans, decided);
+        }
+        Ok(output)
+    }
+}
+
+/// Executes this stage's program on `inputs`.
+pub(in crate::train) fn run_programs(
+    running: &mut RunningStage,
+    programs: &Programs,
+    inputs: &StepInputs,
+) -> Result<StepOutput, StageError> {
+    let program = &programs.ranks[running.stage.index];
+    let activity = &running.member.activity();
+    let (stage, links, placement) = (&mut running.stage, &mut running.links, &programs.placement);
+    let ran = Executor { stage, links, member: running.member, activity, placement }.run(program, inputs);
+    ran.map_err(|error| match error {
+        StepError::Link(error) => link_failure(running.member, error),
+        other => other.into(),
+    })
+}

@@ -1,0 +1,132 @@
+//! Writes each step's record, on stage 0: a line of `metrics.jsonl`, and an event.
+
+use stagecoach_api::job::Recompute;
+use stagecoach_group::Verdict;
+use stagecoach_launcher::METRICS;
+use stagecoach_model::Architecture;
+use stagecoach_pipeline::{ModelCost, Programs};
+use stagecoach_telemetry::{
+    FlopsUtilization, MetricsError, MetricsFile, StepRecord, TimelineRecord, TrainingEvent, total_peak_flops,
+};
+
+use crate::stage_error::StageError;
+use crate::train::context::RunningStage;
+use crate::train::step::measured_step::MeasuredStep;
+
+/// The metrics file, and the state that a record takes from earlier steps.
+pub(in crate::train) struct StepRecorder {
+    metrics: MetricsFile,
+    model_cost: ModelCost,
+    /// Set on GPUs whose peak is known.
+    utilization: Option<FlopsUtilization>,
+    timeline_interval: u64,
+    /// Payload bytes that all stages had sent at the last record.
+    bytes_sent: u64,
+}
+
+impl StepRecorder {
+    /// Opens the recorder under the fence: a group that has lost its fence must not modify the files of a newer one.
+    /// `evaluation_loss` is the held-out loss after the last step, if the group that trained it had no time for it.
+    ///
+    /// # Errors
+    /// If the metrics of earlier steps can't be read or kept. A full volume is no error: lines wait until there is
+    /// space.
+    pub(in crate::train) fn open(
+        running: &RunningStage,
+        architecture: &dyn Architecture,
+        evaluation_loss: Option<f64>,
+    ) -> Result<StepRecorder, StageError> {
+        let config = running.context.config;
+        let (folder, fence) = (config.folder(), &running.plan.fence);
+        let step = running.plan.trainer_state.step;
+        let mut metrics =
+            MetricsFile::new(&folder.join(METRICS), &folder.join(fence.work_dir()), step, evaluation_loss)?;
+        let unwritten = running.plan.trainer_state.unwritten_record.as_deref();
+        let unwritten = unwritten.filter(|record| metrics.last_step() < Some(record.step));
+        let kept = metrics.flush().and_then(|()| unwritten.map_or(Ok(()), |record| metrics.append(record)));
+        if let Err(error) = kept {
+            fence.check(running.context.volume)?;
+            if !error.is_volume_full() {
+                return Err(error.into());
+            }
+            report_metrics_error(running, &error);
+        }
+        if let Some(record) = unwritten {
+            running.emit(&TrainingEvent::Step(record.clone()));
+        }
+        Ok(StepRecorder {
+            metrics,
+            model_cost: architecture.cost(config.microbatch_cost(running.plan.recompute)),
+            utilization: utilization(running, architecture),
+            timeline_interval: timeline_interval(&running.verified.training),
+            bytes_sent: 0,
+        })
+    }
+
+    /// Completes the record with the group's measurements.
+    pub(in crate::train) fn complete(
+        &mut self,
+        running: &RunningStage,
+        verdict: &Verdict,
+        record: StepRecord,
+    ) -> StepRecord {
+        let measured = MeasuredStep::new(verdict, &running.verified.training);
+        let is_sampled = record.step.is_multiple_of(self.timeline_interval) || record.step == running.plan.steps;
+        let parts = &running.plan.parts;
+        let timeline = || TimelineRecord {
+            parts: if parts.iter().all(|&count| count == 1) { Vec::new() } else { parts.clone() },
+            ..TimelineRecord::new(&measured.timeline, &running.verified.partition, &self.model_cost)
+        };
+        let bytes_sent = measured.bytes_sent - std::mem::replace(&mut self.bytes_sent, measured.bytes_sent);
+        StepRecord {
+            mfu: self.utilization.map(|utilization| utilization.of_step(record.seconds)),
+            bubble: measured.shares(|stage| stage.bubble_seconds),
+            exposed_communication: measured.shares(|stage| stage.exposed_communication_seconds),
+            imbalance: measured.imbalance(),
+            bytes_sent,
+            timeline: is_sampled.then(|| Box::new(timeline())),
+            peak_bytes: measured.peak_bytes,
+            ..record
+        }
+    }
+
+    /// Writes a record, and emits it.
+    pub(in crate::train) fn write(&mut self, running: &RunningStage, record: StepRecord) {
+        let had_pending_lines = self.metrics.has_pending_lines();
+        if let (Err(error), false) = (self.metrics.append(&record), had_pending_lines) {
+            report_metrics_error(running, &error);
+        }
+        let (step, is_skipped) = (record.step, record.skipped);
+        running.emit(&TrainingEvent::Step(record));
+        if is_skipped {
+            let message = format!("step {step} was skipped: its loss or gradient is not finite");
+            running.emit(&TrainingEvent::Note { message });
+        }
+    }
+}
+
+/// The peak of the group's GPUs in a step, if each rank has its own GPU. `None` if the peak of one is unknown, as on
+/// processors, and for sequences that are not packed, whose lengths differ.
+fn utilization(running: &RunningStage, architecture: &dyn Architecture) -> Option<FlopsUtilization> {
+    let config = running.context.config;
+    if !config.data.packing {
+        return None;
+    }
+    let gpus = running.environments.iter().map(|environment| environment["gpu"].as_str().unwrap_or_default());
+    let peak_flops = total_peak_flops(gpus, config.training.precision)?;
+    let microbatch_flops = architecture.cost(config.microbatch_cost(Recompute::None)).work();
+    Some(FlopsUtilization { step_flops: f64::from(config.training.microbatches) * microbatch_flops, peak_flops })
+}
+
+/// The interval of steps whose whole timeline is recorded: every tenth step, and for large pipelines so rarely that at
+/// most a hundred actions are written per step.
+fn timeline_interval(programs: &Programs) -> u64 {
+    let actions: usize = programs.ranks.iter().map(Vec::len).sum();
+    (actions as u64 / 100).max(10)
+}
+
+/// Reports that metrics could not be written. A full volume does not stop training: lines are buffered and one message
+/// is printed.
+fn report_metrics_error(running: &RunningStage, error: &MetricsError) {
+    running.emit(&TrainingEvent::Note { message: format!("{error}; training goes on") });
+}

@@ -337,6 +337,11 @@ extern "C" fn cuModuleGetFunction(_function: *mut *mut c_void, _module: *mut c_v
 }
 
 #[unsafe(no_mangle)]
+extern "C" fn cuModuleUnload(_module: *mut c_void) -> c_int {
+    NOT_SUPPORTED
+}
+
+#[unsafe(no_mangle)]
 extern "C" fn cuLaunchKernel(_function: *mut c_void) -> c_int {
     NOT_SUPPORTED
 }

@@ -13,7 +13,7 @@ pub enum PowerLoss {
     Lost,
     /// All entries survive, with the second half of unsynced content zeroed, as with a journal that is ahead of the
     /// data.
-    CarryOver,
+    Kept,
     /// Either of these, chosen by this seed for each folder and file.
     Mixed(u64),
 }
@@ -173,7 +173,7 @@ impl InodeTable {
         for (number, node) in self.inodes.iter_mut().enumerate() {
             let kept = match loss {
                 PowerLoss::Lost => false,
-                PowerLoss::CarryOver => true,
+                PowerLoss::Kept => true,
                 PowerLoss::Mixed(seed) => (seed ^ number as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 63 == 1,
             };
             match node {

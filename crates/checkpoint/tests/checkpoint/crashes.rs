@@ -82,7 +82,7 @@ impl CrashScenario {
                 for fault in [VolumeFault::CrashBefore, VolumeFault::CrashAfter, VolumeFault::CrashDuring] {
                     crashes += 1;
                     let mixed = PowerLoss::Mixed(crashes);
-                    for loss in [None, Some(PowerLoss::Lost), Some(PowerLoss::CarryOver), Some(mixed)] {
+                    for loss in [None, Some(PowerLoss::Lost), Some(PowerLoss::Kept), Some(mixed)] {
                         let context = format!("stage {rank}, call {at} {call:?}, crash {crashes}, {loss:?}");
                         let volume = prepared.deep_copy();
                         let faulty = FaultyVolume::failing(self.mount.volume(&volume), at, fault);

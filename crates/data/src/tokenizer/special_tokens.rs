@@ -1,6 +1,6 @@
 //! The tokens that begin, end and pad documents. `tokenizer_config.json` and `config.json` beside a `tokenizer.json`
-//! name them. Without a name, a special token of `added_tokens` with a usual name is used. An ordinary word of the
-//! vocabulary is never used.
+//! name them. Without a name, a special token of `added_tokens` with a usual name is used. Only `tokenizer_config.json`
+//! can name an ordinary word of the vocabulary.
 
 use std::collections::BTreeMap;
 use std::path::Path;

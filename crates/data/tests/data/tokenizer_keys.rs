@@ -14,12 +14,12 @@ enum Effect {
     /// Texts get other ids, or documents begin, end or are padded with other tokens.
     Used,
     /// Nothing changes. A checkpoint has the key as the source has it.
-    CarryOver,
+    Kept,
     /// The tokenizer is refused with this message.
     Refused(&'static str),
 }
 
-use Effect::{CarryOver, Refused, Used};
+use Effect::{Kept, Refused, Used};
 
 /// A text in which a change of any key of the tokenizer would show.
 const TEXT: &str = "Caf\u{e9} na\u{ef}ve  x<a> y <s> \u{6f22}";
@@ -72,7 +72,7 @@ fn outcome(tokenizer: &Value, configs: &[(&str, Value)]) -> Result<String, Strin
 fn effect(before: &str, after: &Result<String, String>, expected: Effect) -> bool {
     match (after, expected) {
         (Ok(after), Used) => after != before,
-        (Ok(after), CarryOver) => after == before,
+        (Ok(after), Kept) => after == before,
         (Err(after), Refused(words)) => after.contains(words),
         _ => false,
     }
@@ -89,16 +89,16 @@ fn of_tokenizer() -> Vec<(&'static str, Value, Effect)> {
     vec![
         ("version", json!("2.0"), Refused("no tokenizer.json that can be read")),
         // the job sets the length of a text
-        ("truncation", truncation, CarryOver),
-        ("padding", padding, CarryOver),
+        ("truncation", truncation, Kept),
+        ("padding", padding, Kept),
         ("added_tokens/2/content", json!("<b>"), Used),
         // the library numbers the tokens itself, after the vocabulary
-        ("added_tokens/2/id", json!(304), CarryOver),
+        ("added_tokens/2/id", json!(304), Kept),
         ("added_tokens/2/special", json!(true), Used),
-        ("added_tokens/2/lstrip", json!(true), CarryOver),
+        ("added_tokens/2/lstrip", json!(true), Kept),
         ("added_tokens/2/rstrip", json!(true), Used),
         ("added_tokens/2/single_word", json!(true), Used),
-        ("added_tokens/2/normalized", json!(true), CarryOver),
+        ("added_tokens/2/normalized", json!(true), Kept),
         ("normalizer", json!({"type": "Lowercase"}), Used),
         (
             "pre_tokenizer",
@@ -106,18 +106,18 @@ fn of_tokenizer() -> Vec<(&'static str, Value, Effect)> {
             Used,
         ),
         // documents begin with the token that the configurations name
-        ("post_processor", template, CarryOver),
-        ("decoder", json!({"type": "Fuse"}), CarryOver),
+        ("post_processor", template, Kept),
+        ("decoder", json!({"type": "Fuse"}), Kept),
         ("model/type", json!("WordLevel"), Refused("no tokenizer.json that can be read")),
         ("model/dropout", json!(0.1), Refused("model.dropout is 0.1")),
-        ("model/dropout", json!(0.0), CarryOver),
+        ("model/dropout", json!(0.0), Kept),
         // every byte has a token
-        ("model/unk_token", json!("<a>"), CarryOver),
-        ("model/fuse_unk", json!(true), CarryOver),
-        ("model/byte_fallback", json!(true), CarryOver),
+        ("model/unk_token", json!("<a>"), Kept),
+        ("model/fuse_unk", json!(true), Kept),
+        ("model/byte_fallback", json!(true), Kept),
         ("model/continuing_subword_prefix", json!("##"), Refused("no tokenizer.json that can be read")),
         ("model/end_of_word_suffix", json!("</w>"), Used),
-        ("model/ignore_merges", json!(true), CarryOver),
+        ("model/ignore_merges", json!(true), Kept),
         ("model/vocab/y", json!(299), Used),
         ("model/merges", json!([]), Used),
     ]
@@ -129,63 +129,63 @@ fn of_tokenizer_config() -> Vec<(&'static str, Value, Effect)> {
     vec![
         ("bos_token", json!("</s>"), Used),
         ("bos_token", json!(null), Used),
-        ("bos_token", token("<s>"), CarryOver),
+        ("bos_token", token("<s>"), Kept),
         ("bos_token", json!("<missing>"), Refused("names <missing> as bos_token")),
         ("eos_token", json!("<a>"), Used),
         ("eos_token", json!("<missing>"), Refused("names <missing> as eos_token")),
         ("pad_token", json!("<a>"), Used),
         ("add_bos_token", json!(false), Used),
-        ("add_bos_token", json!(true), CarryOver),
+        ("add_bos_token", json!(true), Kept),
         // a document always ends with the token
-        ("add_eos_token", json!(false), CarryOver),
-        ("added_tokens_decoder", json!({"261": token("<a>")}), CarryOver),
+        ("add_eos_token", json!(false), Kept),
+        ("added_tokens_decoder", json!({"261": token("<a>")}), Kept),
         ("added_tokens_decoder", json!({"5": token("<a>")}), Refused("has it with the id 261")),
         ("added_tokens_decoder", json!({"400": token("<new>")}), Refused("has no such token")),
         // these keys are in tokenizer.json
-        ("add_prefix_space", json!(false), CarryOver),
-        ("additional_special_tokens", json!(["<a>"]), CarryOver),
-        ("extra_special_tokens", json!({}), CarryOver),
-        ("unk_token", json!("<a>"), CarryOver),
-        ("mask_token", json!("<a>"), CarryOver),
-        ("sep_token", json!("<a>"), CarryOver),
-        ("cls_token", json!("<a>"), CarryOver),
-        ("legacy", json!(false), CarryOver),
-        ("sp_model_kwargs", json!({}), CarryOver),
-        ("from_slow", json!(true), CarryOver),
+        ("add_prefix_space", json!(false), Kept),
+        ("additional_special_tokens", json!(["<a>"]), Kept),
+        ("extra_special_tokens", json!({}), Kept),
+        ("unk_token", json!("<a>"), Kept),
+        ("mask_token", json!("<a>"), Kept),
+        ("sep_token", json!("<a>"), Kept),
+        ("cls_token", json!("<a>"), Kept),
+        ("legacy", json!(false), Kept),
+        ("sp_model_kwargs", json!({}), Kept),
+        ("from_slow", json!(true), Kept),
         // the job decides this with data.specialTokens
-        ("split_special_tokens", json!(true), CarryOver),
+        ("split_special_tokens", json!(true), Kept),
         // the job sets the length of a text
-        ("model_max_length", json!(2), CarryOver),
-        ("max_length", json!(2), CarryOver),
-        ("stride", json!(1), CarryOver),
-        ("truncation_side", json!("left"), CarryOver),
-        ("truncation_strategy", json!("longest_first"), CarryOver),
-        ("padding_side", json!("left"), CarryOver),
-        ("pad_to_multiple_of", json!(8), CarryOver),
-        ("pad_token_type_id", json!(0), CarryOver),
+        ("model_max_length", json!(2), Kept),
+        ("max_length", json!(2), Kept),
+        ("stride", json!(1), Kept),
+        ("truncation_side", json!("left"), Kept),
+        ("truncation_strategy", json!("longest_first"), Kept),
+        ("padding_side", json!("left"), Kept),
+        ("pad_to_multiple_of", json!(8), Kept),
+        ("pad_token_type_id", json!(0), Kept),
         // keys for decoding, for conversations, and for other tools
-        ("clean_up_tokenization_spaces", json!(true), CarryOver),
-        ("spaces_between_special_tokens", json!(false), CarryOver),
-        ("errors", json!("replace"), CarryOver),
-        ("chat_template", json!("{{ messages }}"), CarryOver),
-        ("use_default_system_prompt", json!(false), CarryOver),
-        ("auto_map", json!({}), CarryOver),
-        ("backend", json!("tokenizers"), CarryOver),
-        ("is_local", json!(true), CarryOver),
-        ("model_input_names", json!(["input_ids"]), CarryOver),
-        ("name_or_path", json!("x"), CarryOver),
-        ("processor_class", json!("X"), CarryOver),
-        ("tokenizer_class", json!("LlamaTokenizer"), CarryOver),
-        ("tokenizer_file", json!(null), CarryOver),
-        ("model_specific_special_tokens", json!({}), CarryOver),
-        ("return_token_type_ids", json!(false), CarryOver),
-        ("trust_remote_code", json!(false), CarryOver),
-        ("tool_parser_type", json!("x"), CarryOver),
+        ("clean_up_tokenization_spaces", json!(true), Kept),
+        ("spaces_between_special_tokens", json!(false), Kept),
+        ("errors", json!("replace"), Kept),
+        ("chat_template", json!("{{ messages }}"), Kept),
+        ("use_default_system_prompt", json!(false), Kept),
+        ("auto_map", json!({}), Kept),
+        ("backend", json!("tokenizers"), Kept),
+        ("is_local", json!(true), Kept),
+        ("model_input_names", json!(["input_ids"]), Kept),
+        ("name_or_path", json!("x"), Kept),
+        ("processor_class", json!("X"), Kept),
+        ("tokenizer_class", json!("LlamaTokenizer"), Kept),
+        ("tokenizer_file", json!(null), Kept),
+        ("model_specific_special_tokens", json!({}), Kept),
+        ("return_token_type_ids", json!(false), Kept),
+        ("trust_remote_code", json!(false), Kept),
+        ("tool_parser_type", json!("x"), Kept),
     ]
 }
 
 fn of_generation_config() -> Vec<(&'static str, Value, Effect)> {
-    let mut rows = vec![("eos_token_id", json!([260, 261]), Used), ("eos_token_id", json!(260), CarryOver)];
+    let mut rows = vec![("eos_token_id", json!([260, 261]), Used), ("eos_token_id", json!(260), Kept)];
     let kept = [
         "_from_model_config",
         "bos_token_id",
@@ -200,7 +200,7 @@ fn of_generation_config() -> Vec<(&'static str, Value, Effect)> {
         "top_p",
         "transformers_version",
     ];
-    rows.extend(kept.map(|key| (key, json!(1), CarryOver)));
+    rows.extend(kept.map(|key| (key, json!(1), Kept)));
     rows
 }
 

@@ -17,7 +17,7 @@ pub(super) use gpu::loaded;
 pub use gpu::{compiler_version, load};
 pub(super) use library_calls::{accumulate_linear, attention, attention_backward, linear_to_float};
 #[cfg(test)]
-pub(super) use nvrtc::{Nvrtc, NvrtcError};
+pub(super) use nvrtc::{FUNCTIONS as NVRTC_FUNCTIONS, Nvrtc, NvrtcError};
 pub(super) use operations::*;
 
 macro_rules! source_files {

@@ -20,7 +20,7 @@ const BUILTINS: &str = "libnvrtc-builtins.so.13.0";
 const MIN_MAJOR: c_int = 13;
 
 /// The functions of NVRTC that this module calls.
-const FUNCTIONS: [&str; 10] = [
+pub(crate) const FUNCTIONS: [&str; 10] = [
     "nvrtcVersion",
     "nvrtcCompileProgram",
     "nvrtcCreateProgram",
@@ -82,7 +82,7 @@ pub(crate) struct Compiled {
 #[derive(Debug)]
 pub(crate) struct Nvrtc {
     version: String,
-    /// CarryOver open, so that NVRTC finds its part in any folder: NVRTC's own search does not include the folder of this
+    /// Kept open, so that NVRTC finds its part in any folder: NVRTC's own search does not include the folder of this
     /// program's libraries.
     _builtins: Option<Library>,
 }

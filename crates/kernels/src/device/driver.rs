@@ -16,7 +16,7 @@ const LIBRARY: &str = "libcuda.so.1";
 
 /// The functions of the driver that `cudarc` calls for this program. The stand-in for the driver (`tests/nccl`) has
 /// exactly these, and a test compares the two.
-const FUNCTIONS: [&str; 28] = [
+const FUNCTIONS: [&str; 29] = [
     "cuInit",
     "cuCtxGetCurrent",
     "cuCtxSetCurrent",
@@ -40,6 +40,7 @@ const FUNCTIONS: [&str; 28] = [
     "cuMemcpyHtoDAsync_v2",
     "cuModuleGetFunction",
     "cuModuleLoadData",
+    "cuModuleUnload",
     "cuPointerGetAttribute",
     "cuStreamCreate",
     "cuStreamDestroy_v2",

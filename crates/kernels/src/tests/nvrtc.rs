@@ -3,11 +3,11 @@
 
 use std::collections::BTreeMap;
 use std::os::unix::fs::symlink;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use super::c_library;
-use crate::cuda::{KERNELS, Nvrtc, NvrtcError, SOURCES, SourceFile};
+use crate::cuda::{KERNELS, NVRTC_FUNCTIONS, Nvrtc, NvrtcError, SOURCES, SourceFile};
 
 /// The variable that names the folder of NVRTC.
 const FOLDER: &str = "STAGECOACH_NVRTC";
@@ -114,7 +114,14 @@ fn a_library_that_is_missing_or_another_one_is_told_by_name() {
     assert!(other.ends_with("/libnvrtc.so.13 has no nvrtcVersion: NVRTC 13.0 or newer is needed"), "{other}");
 }
 
-/// Runs in a process of its own, because another test may already have opened the missing part.
+/// Runs the test of this name in a process of its own, because another test may already have opened a library there.
+fn run_in_child(test: &str, environment: [(&str, &Path); 2]) {
+    let mut child = Command::new(std::env::current_exe().unwrap());
+    let output = child.args([test, "--exact", "--nocapture"]).envs(environment).output().unwrap();
+    let said = format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success() && said.contains("1 passed"), "{said}");
+}
+
 #[test]
 fn a_missing_part_of_nvrtc_is_told() {
     const IN_CHILD: &str = "STAGECOACH_NVRTC_WITHOUT_BUILTINS";
@@ -126,8 +133,26 @@ fn a_missing_part_of_nvrtc_is_told() {
     let alone = tempfile::tempdir().unwrap();
     symlink(folder().join("libnvrtc.so.13"), alone.path().join("libnvrtc.so.13")).unwrap();
     let test = "tests::nvrtc::a_missing_part_of_nvrtc_is_told";
-    let mut child = Command::new(std::env::current_exe().unwrap());
-    let output = child.args([test, "--exact", "--nocapture"]).env(IN_CHILD, alone.path()).output().unwrap();
-    let said = format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-    assert!(output.status.success() && said.contains("1 passed"), "{said}");
+    run_in_child(test, [(IN_CHILD, alone.path()), (FOLDER, &folder())]);
+}
+
+/// The loader finds the library of an older toolkit by the name that `cudarc` tries first.
+#[test]
+fn an_older_nvrtc_that_the_loader_finds_first_is_an_error() {
+    const IN_CHILD: &str = "STAGECOACH_NVRTC_SHADOWED";
+    if std::env::var_os(IN_CHILD).is_some() {
+        let error = Nvrtc::open(Some(&folder())).unwrap_err();
+        assert_eq!(error, NvrtcError::Shadowed { version: "12.4".to_owned() });
+        return;
+    }
+    let older = tempfile::tempdir().unwrap();
+    let (source, library) = (older.path().join("nvrtc.c"), older.path().join("libnvrtc.so"));
+    let others = NVRTC_FUNCTIONS.iter().filter(|name| **name != "nvrtcVersion");
+    let others = others.map(|name| format!("int {name}(void) {{ return 1; }}\n")).collect::<String>();
+    let version = "int nvrtcVersion(int *major, int *minor) { *major = 12; *minor = 4; return 0; }\n";
+    std::fs::write(&source, format!("{version}{others}")).unwrap();
+    let mut compiler = Command::new("cc");
+    assert!(compiler.args(["-shared", "-fPIC", "-o"]).args([&library, &source]).status().unwrap().success());
+    let test = "tests::nvrtc::an_older_nvrtc_that_the_loader_finds_first_is_an_error";
+    run_in_child(test, [(IN_CHILD, older.path()), ("LD_LIBRARY_PATH", older.path())]);
 }

@@ -11,8 +11,8 @@ pub(super) enum Role {
     /// Read into the model's configuration, or written from it: a checkpoint has the model's own value.
     Used,
     /// Without effect on training: a checkpoint keeps the value of its source.
-    CarryOver,
-    /// As [`Role::CarryOver`], but only with the one number that this trainer supports.
+    Kept,
+    /// As [`Role::Kept`], but only with the one number that this trainer supports.
     Only(i64),
     /// As [`Role::Only`], for a boolean.
     OnlyIf(bool),
@@ -20,7 +20,7 @@ pub(super) enum Role {
     Refused,
 }
 
-use Role::{CarryOver, Only, OnlyIf, Refused, Used};
+use Role::{Kept, Only, OnlyIf, Refused, Used};
 
 const USED: &str = "
     architectures dtype head_dim hidden_act hidden_size initializer_range intermediate_size layer_types
@@ -80,7 +80,7 @@ pub(super) fn role(key: &str) -> Role {
         (Some((_, number)), _) => Only(*number),
         (_, Some((_, truth))) => OnlyIf(*truth),
         _ if has(USED, key) => Used,
-        _ if has(KEPT, key) || has(GENERATION, key) || key.starts_with('_') => CarryOver,
+        _ if has(KEPT, key) || has(GENERATION, key) || key.starts_with('_') => Kept,
         _ => Refused,
     }
 }
@@ -107,7 +107,7 @@ impl ConfigJson {
                 "{key} is {value}, and this trainer has no such thing: if nothing that the model computes depends on it, \
                  remove it"
             )),
-            Used | CarryOver | Refused => Ok(()),
+            Used | Kept | Refused => Ok(()),
         })
     }
 

@@ -209,12 +209,14 @@ impl Launched {
 
     /// Waits until a spare whose process is none of `others` stands by. Returns its process id.
     pub fn wait_for_spare(&self, workspace: &Path, others: &[u32]) -> u32 {
-        until("a spare that stands by", 60, || {
+        let standing_by = || {
             let said = std::fs::read_to_string(workspace.join("stdout")).unwrap();
             let standing = said.matches(" stands by").count();
             let spare = self.waiting_spares().into_iter().find(|spare| !others.contains(spare))?;
             (standing > others.len()).then_some(spare)
-        })
+        };
+        let details = || standstill(self.child.id(), &self.folder, workspace);
+        until_or_tell("a spare that stands by", 60, standing_by, details)
     }
 }
 

@@ -15,8 +15,8 @@ use crate::time::{DeadlineClock, UnixMillis};
 use crate::{AttemptFailure, FailureReason, cause, cause_order, peer_loss};
 
 /// The time, in seconds, within which the group must promote a spare to a lost stage. After that, another instance is
-/// created for the stage.
-const PROMOTION_TIMEOUT_SECONDS: u64 = 2;
+/// created for the stage, which takes much longer to start. A promotion takes milliseconds, and seconds on a busy node.
+const PROMOTION_TIMEOUT_SECONDS: u64 = 5;
 
 /// The time, in seconds, for which an exited spare is kept and not replaced. Without it, a spare that crashes at its
 /// start would be created again without pause.

@@ -13,8 +13,8 @@ fn a_lost_stage_is_not_replaced_while_a_spare_may_take_its_place() {
     let mut observed = with_spares(vec![ready(0), exited(1, 137, 999), ready(2)], vec![waits(0)]);
     let decision = decide(&observed, NOW);
     assert_eq!((&decision.state, &decision.actions), (&observed.state, &vec![]));
-    assert_eq!(decision.wake_at, Some(UnixMillis::from_seconds(1001)));
-    let replaced = decide(&observed, UnixMillis::from_seconds(1001)).state;
+    assert_eq!(decision.wake_at, Some(UnixMillis::from_seconds(1004)));
+    let replaced = decide(&observed, UnixMillis::from_seconds(1004)).state;
     assert_eq!((replaced.incarnation(1), replaced.budget.replaced), (2, 1));
     let not_held = |what: &str, change: &dyn Fn(&mut Observed)| {
         let mut observed = observed.clone();
@@ -36,7 +36,7 @@ fn a_lost_stage_is_not_replaced_while_a_spare_may_take_its_place() {
     let since = UnixMillis::from_seconds(999);
     observed.progress.lost = Some(LostInstance { rank: 1, incarnation: 0, since, has_ended: true });
     assert_eq!(decide(&observed, NOW).state, observed.state);
-    assert_eq!(decide(&observed, NOW.plus_seconds(1)).state.incarnation(1), 2);
+    assert_eq!(decide(&observed, NOW.plus_seconds(4)).state.incarnation(1), 2);
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! The operations of training, forward and backward, without autograd: the layers of models call them. Each operation
 //! has a kernel for the CPU (`cpu/`) and one for GPUs (`cuda/`), or is composed of libtorch's operations
-//! ([`reference`]), which are also the reference for the kernels' tests. Matrices are `[rows, columns]` and contiguous.
+//! (`reference`), which are also the reference for the kernels' tests. Matrices are `[rows, columns]` and contiguous.
 //! Activations have the type of their input, fp32 or bf16; statistics, weights of norms and sums are fp32 either way.
 //! Losses and squared norms are f64 tensors on the device that computed them: a read waits for the GPU.
 

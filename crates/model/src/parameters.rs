@@ -138,7 +138,7 @@ impl Parameters {
     /// Index of the parameter `name`.
     ///
     /// # Panics
-    /// As [`Parameters::get`].
+    /// As `Parameters::get`.
     #[allow(clippy::expect_used, reason = "an architecture that disagrees with itself is a bug, not input")]
     pub fn index(&self, name: &str) -> usize {
         let index = self.0.iter().position(|p| p.spec.name == name);
@@ -148,7 +148,7 @@ impl Parameters {
     /// A linear layer over the adjacent parameters `names`, in their order.
     ///
     /// # Panics
-    /// As [`Parameters::get`], and if they are not adjacent.
+    /// As `Parameters::get`, and if they are not adjacent.
     pub(super) fn linear(&self, names: &[String]) -> Linear {
         let (first, rows) = self.adjacent(names);
         let columns = first.spec.shape[1];

@@ -15,7 +15,7 @@ pub(crate) const SECOND_MOMENT: &str = ".exp_avg_sq";
 /// A contiguous fp32 tensor on the CPU, with its global name.
 #[derive(Debug)]
 pub struct NamedTensor {
-    /// Hugging Face's name; with the suffix [`FIRST_MOMENT`] or [`SECOND_MOMENT`] for a moment.
+    /// Hugging Face's name; with the suffix `FIRST_MOMENT` or `SECOND_MOMENT` for a moment.
     pub name: String,
     shape: Vec<usize>,
     tensor: HostTensor,
@@ -69,7 +69,7 @@ impl NamedTensor {
         Ok(NamedTensor { name: name.clone(), shape: shape(tensor), tensor: memory })
     }
 
-    /// The memory of a [`buffer`](Self::buffer).
+    /// The memory of a `buffer`.
     pub fn tensor(&self) -> &Tensor {
         &self.tensor
     }
@@ -85,7 +85,7 @@ impl NamedTensor {
         unsafe { &*bytes_of(&self.tensor) }
     }
 
-    /// The values of a [`buffer`](Self::buffer), to be overwritten. A plain memory copy takes a third of the time of
+    /// The values of a `buffer`, to be overwritten. A plain memory copy takes a third of the time of
     /// torch's `copy_`.
     pub(super) fn bytes_mut(&mut self) -> &mut [u8] {
         // SAFETY: contiguous and on the CPU by construction; nothing else refers to the tensor of a buffer.

@@ -111,8 +111,7 @@ def main():
         if found := circle(graph):
             steps = [f"{a} uses {b} ({graph[a][b]})" for a, b in zip(found, found[1:])]
             wrong.append(f"{name}: modules use each other in a circle: {', '.join(steps)}")
-    print("\n".join(wrong), file=sys.stderr) if wrong else None
-    sys.exit(bool(wrong))
+    sys.exit("\n".join(wrong) or 0)
 
 
 main()

@@ -1,4 +1,5 @@
-//! One stage of a model on its device: the execution of its program, the update of its weights, and its tensors by name.
+//! One stage of a model on its device: the execution of its program, the update of its weights, its tensors by name,
+//! and text from a trained model.
 
 pub mod execute;
 pub mod generate;

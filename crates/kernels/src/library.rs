@@ -39,7 +39,7 @@ pub fn open(name: &str) -> Result<Library, LibraryError> {
 ///
 /// # Errors
 /// If one is missing.
-pub fn check_functions(
+pub(crate) fn check_functions(
     name: &str,
     library: &libloading::Library,
     functions: &[&'static str],

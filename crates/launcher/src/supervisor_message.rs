@@ -1,4 +1,4 @@
-//! What wakes the loop of the supervisor.
+//! Messages to the loop of the supervisor.
 
 use rustix::process::Pid;
 use stagecoach_telemetry::TrainingEvent;

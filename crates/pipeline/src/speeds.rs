@@ -48,9 +48,9 @@ impl RankSpeeds {
         Ok(RankSpeeds { thousandths: if is_equal { Vec::new() } else { thousandths } })
     }
 
-    /// The speeds of ranks in measured steps: for each rank the median of its work per second, where `work` has the work
-    /// of each rank in a step. Speeds that differ from the fastest by no more than noise count as equal to it. `None` without measured steps,
-    /// or if a rank has no work.
+    /// The speeds of ranks in measured steps: for each rank the median of its work per second. `work` has the work of
+    /// each rank in a step. Speeds that differ from the fastest by no more than noise count as equal to it. `None`
+    /// without measured steps, or if a rank has no work.
     pub fn measured(timelines: &[Timeline], work: &[f64]) -> Option<RankSpeeds> {
         let median = |(rank, work): (usize, &f64)| {
             let speed = |timeline: &Timeline| timeline.spans.get(rank).map(|spans| work / compute_seconds(spans));

@@ -22,7 +22,7 @@ impl Interrupt {
     ///
     /// # Errors
     /// If no more files can be opened.
-    pub fn add(&self, socket: &impl AsFd) -> io::Result<()> {
+    pub(crate) fn add(&self, socket: &impl AsFd) -> io::Result<()> {
         let socket = socket.as_fd().try_clone_to_owned()?;
         let mut sockets = self.sockets();
         if sockets.is_triggered {

@@ -58,7 +58,7 @@ fn own_parameters(stage: &Stage) -> impl Iterator<Item = usize> {
 
 impl NamedTensor {
     /// The tensor itself if it is on the CPU, otherwise a copy.
-    pub fn of((name, tensor): &StageTensor) -> NamedTensor {
+    pub(crate) fn of((name, tensor): &StageTensor) -> NamedTensor {
         let on_cpu = tensor.to_device(Device::Cpu).contiguous();
         NamedTensor { name: name.clone(), shape: shape(tensor), tensor: on_cpu.into() }
     }
@@ -70,7 +70,7 @@ impl NamedTensor {
     }
 
     /// The memory of a `buffer`.
-    pub fn tensor(&self) -> &Tensor {
+    pub(crate) fn tensor(&self) -> &Tensor {
         &self.tensor
     }
 
@@ -85,8 +85,7 @@ impl NamedTensor {
         unsafe { &*bytes_of(&self.tensor) }
     }
 
-    /// The values of a `buffer`, to be overwritten. A plain memory copy takes a third of the time of
-    /// torch's `copy_`.
+    /// The values of a `buffer`, to be overwritten. A plain memory copy takes a third of the time of torch's `copy_`.
     pub(super) fn bytes_mut(&mut self) -> &mut [u8] {
         // SAFETY: contiguous and on the CPU by construction; nothing else refers to the tensor of a buffer.
         unsafe { &mut *bytes_of(&self.tensor) }

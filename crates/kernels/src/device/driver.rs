@@ -83,7 +83,7 @@ pub enum CudaError {
 
 impl CudaError {
     /// The error of the driver's function `call`.
-    pub fn of(call: &'static str) -> impl FnOnce(DriverError) -> CudaError {
+    pub(super) fn of(call: &'static str) -> impl FnOnce(DriverError) -> CudaError {
         move |error| match error.0 {
             sys::CUresult::CUDA_ERROR_NO_DEVICE => CudaError::NoDevices,
             sys::CUresult::CUDA_ERROR_DEVICE_UNAVAILABLE => CudaError::Busy,
@@ -124,6 +124,11 @@ fn device_count() -> Result<c_int, CudaError> {
     result::device::get_count().map_err(CudaError::of("cuDeviceGetCount"))
 }
 
+/// Makes a context the current one of this thread.
+pub(super) fn make_current(context: &driver::CudaContext) -> Result<(), CudaError> {
+    context.bind_to_thread().map_err(CudaError::of("cuCtxSetCurrent"))
+}
+
 /// The device properties that determine the compilation and the launches of kernels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DeviceProperties {
@@ -159,7 +164,7 @@ impl CudaContext {
                 context
             }
         };
-        context.make_current()?;
+        make_current(context.0)?;
         Ok(context)
     }
 
@@ -172,7 +177,7 @@ impl CudaContext {
     }
 
     /// The device's model, by the driver's name.
-    pub fn device_name(&self) -> Result<String, CudaError> {
+    pub(crate) fn device_name(&self) -> Result<String, CudaError> {
         self.0.name().map_err(CudaError::of("cuDeviceGetName"))
     }
 
@@ -192,12 +197,8 @@ impl CudaContext {
     }
 
     /// `cudarc`'s context, made current on this thread: libtorch may have made another device's current.
-    pub fn current(&self) -> Result<&'static Arc<driver::CudaContext>, CudaError> {
-        self.make_current().map(|()| self.0)
-    }
-
-    fn make_current(&self) -> Result<(), CudaError> {
-        self.0.bind_to_thread().map_err(CudaError::of("cuCtxSetCurrent"))
+    pub(super) fn current(&self) -> Result<&'static Arc<driver::CudaContext>, CudaError> {
+        make_current(self.0).map(|()| self.0)
     }
 
     /// Whether a tensor is in the memory of a GPU.

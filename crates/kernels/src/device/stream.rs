@@ -8,7 +8,7 @@ use std::sync::Arc;
 use cudarc::driver::{self, result, sys};
 use tch::Tensor;
 
-use super::driver::{CudaContext, CudaError};
+use super::driver::{CudaContext, CudaError, make_current};
 
 /// A thread that waits for the event sleeps. The event's time is recorded too.
 const EVENT_FLAGS: Option<sys::CUevent_flags> = Some(sys::CUevent_flags::CU_EVENT_BLOCKING_SYNC);
@@ -84,7 +84,7 @@ impl CudaStream {
         debug_assert!(
             to.is_contiguous() && from.is_contiguous() && to.kind() == from.kind() && to.numel() == from.numel()
         );
-        self.0.context().bind_to_thread().map_err(CudaError::of("cuCtxSetCurrent"))?;
+        make_current(self.0.context())?;
         Ok(from.numel() * from.kind().elt_size_in_bytes())
     }
 }
@@ -102,7 +102,7 @@ impl CudaEvent {
 
     /// Whether all work before the event is done.
     pub fn is_complete(&self) -> Result<bool, CudaError> {
-        self.0.context().bind_to_thread().map_err(CudaError::of("cuCtxSetCurrent"))?;
+        make_current(self.0.context())?;
         self.0.try_is_complete().map_err(CudaError::of("cuEventQuery"))
     }
 
@@ -114,7 +114,7 @@ impl CudaEvent {
     /// Seconds on the device from `earlier` to this event, negative if this event came first; `None` if either is not
     /// complete. Accurate to half a microsecond for intervals of seconds.
     pub fn seconds_since(&self, earlier: &CudaEvent) -> Option<f64> {
-        self.0.context().bind_to_thread().ok()?;
+        make_current(self.0.context()).ok()?;
         // SAFETY: both handles are valid. `cudarc`'s own method would wait for both events.
         let milliseconds = unsafe { result::event::elapsed(earlier.0.cu_event(), self.0.cu_event()) }.ok()?;
         Some(f64::from(milliseconds) / 1e3)

@@ -356,9 +356,9 @@ fn an_access_outside_of_a_buffer_is_told() {
     let arguments = [from_ref(&gate_up).cast(), from_ref(&out).cast(), from_ref(&rows).cast(), from_ref(&width).cast()];
     let grid = Grid { x: 1, y: 1, threads: 64 };
     // SAFETY: the memory has one row too few, but the launcher notices that before it uses the memory.
-    let told = failure(|| unsafe { Host::forwards().launch("swiglu_f32", grid, &mut arguments.map(address)) });
-    let told = told.expect("nothing is told");
-    assert!(told.starts_with("swiglu_f32: a thread reads or writes outside of a buffer"), "{told}");
+    let message = failure(|| unsafe { Host::forwards().launch("swiglu_f32", grid, &mut arguments.map(address)) });
+    let message = message.expect("the launch fails");
+    assert!(message.starts_with("swiglu_f32: a thread reads or writes outside of a buffer"), "{message}");
 }
 
 #[test]

@@ -171,8 +171,8 @@ pub(in crate::train) fn quarantine_from(
         reason: format!("was saved after step {step}, of which an audit has found a result wrong"),
     };
     let steps = list(volume)?.steps.into_iter().filter(|saved| *saved >= step);
-    let quarantine = quarantine(volume, fence, &steps.map(damage).collect::<Vec<_>>())?;
-    Ok(quarantine.iter().map(ToString::to_string).collect())
+    let quarantined = quarantine(volume, fence, &steps.map(damage).collect::<Vec<_>>())?;
+    Ok(quarantined.iter().map(ToString::to_string).collect())
 }
 
 /// The error with which stage 0 would refuse the learning rate of this job, which has begun on `volume`. The launcher
@@ -254,8 +254,8 @@ pub(in crate::train) fn finish_in_memory(
     }
     let (step, seconds) = (plan.trainer_state.step, started.elapsed().as_secs_f64());
     let loaded = format!("going on after step {step}, which was in memory and was loaded in {seconds:.2}s");
-    let quarantine = quarantine(context.volume, &plan.fence, damage)?;
-    Ok(std::iter::once(loaded).chain(quarantine.iter().map(ToString::to_string)).collect())
+    let quarantined = quarantine(context.volume, &plan.fence, damage)?;
+    Ok(std::iter::once(loaded).chain(quarantined.iter().map(ToString::to_string)).collect())
 }
 
 /// Loads `stage` from the checkpoint that stage 0 has chosen, or from an older one if any stage finds that one damaged.

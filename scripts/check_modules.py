@@ -13,8 +13,8 @@ import sys
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 # all others build without libtorch
-WITH_LIBTORCH = {"stagecoach", "stagecoach-bench", "stagecoach-engine", "stagecoach-kernels", "stagecoach-model",
-                 "stagecoach-tests", "stagecoach-transport"}
+WITH_LIBTORCH = {"stagecoach", "stagecoach-bench", "stagecoach-dashboard", "stagecoach-engine", "stagecoach-kernels",
+                 "stagecoach-model", "stagecoach-planner", "stagecoach-replay", "stagecoach-tests", "stagecoach-transport"}
 PATH = re.compile(r"\b(crate|super(?:::super)*)::(?:\{([^;]*?)\}|(\w+))", re.S)
 
 

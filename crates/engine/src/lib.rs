@@ -4,4 +4,7 @@
 pub mod execute;
 pub mod generate;
 pub mod optimize;
+mod stage_error;
 pub mod state_dict;
+
+pub use stage_error::StageError;

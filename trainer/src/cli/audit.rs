@@ -3,14 +3,14 @@
 use anyhow::bail;
 use clap::Args;
 use stagecoach_files::random_hex;
+use stagecoach_replay::{
+    Difference, Interval, ReplayConfig, RunRecord, check_chain, compare_checkpoints, compare_results, compare_steps,
+    intervals, replay, sample,
+};
 use stagecoach_telemetry::ProgressDisplay;
 
 use super::output::print_line;
 use super::replay::{RunArgs, differs, note_environments};
-use crate::replay::{
-    Difference, Interval, ReplayConfig, RunRecord, check_chain, compare_checkpoints, compare_results, compare_steps,
-    intervals, replay, sample,
-};
 
 /// Train parts of a run again, and say whether each checkpoint follows from the one before, bit for bit.
 ///

@@ -5,14 +5,14 @@ use std::path::PathBuf;
 use anyhow::bail;
 use clap::Args;
 use stagecoach_checkpoint::differences;
+use stagecoach_replay::{
+    Difference, ReplayConfig, Replayed, RunRecord, compare_steps, compare_tensors, environment_differences,
+    first_divergence, first_divergent_tensor, replay, stage_of,
+};
 use stagecoach_telemetry::ProgressDisplay;
 
 use super::output::print_line;
 use super::replay::differs;
-use crate::replay::{
-    Difference, ReplayConfig, Replayed, RunRecord, compare_steps, compare_tensors, environment_differences,
-    first_divergence, first_divergent_tensor, replay, stage_of,
-};
 
 /// Find the first step and the first tensor at which two runs differ.
 ///

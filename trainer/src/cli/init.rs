@@ -7,16 +7,16 @@ use std::path::{Path, PathBuf};
 use anyhow::Context;
 use clap::Args;
 use stagecoach_data::{Texts, find_texts};
+use stagecoach_engine::StageError;
 use stagecoach_files::write_atomically;
 use stagecoach_kernels::device::cuda_devices;
 use stagecoach_launcher::JobFolder;
 use stagecoach_os::memory_bytes;
 use stagecoach_pipeline::RankSpeeds;
+use stagecoach_planner::init::{Facts, MIN_CORPUS_BYTES, propose};
+use stagecoach_planner::{JobConfig, plan_pipeline};
 
 use super::output::print_line;
-use crate::init::{Facts, MIN_CORPUS_BYTES, propose};
-use crate::plan::{JobConfig, plan_pipeline};
-use crate::stage_error::StageError;
 
 /// The folder that is searched for texts first, relative to the workspace.
 const CORPUS: &str = "corpus";

@@ -4,8 +4,7 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 use stagecoach_api::PipelineJob;
-
-use crate::stage_error::StageError;
+use stagecoach_engine::StageError;
 
 /// The job file and its overrides.
 #[derive(Clone, Debug, Args)]

@@ -28,8 +28,8 @@ use stagecoach_checkpoint::{CheckpointError, FileSystemVolume, Volume};
 use stagecoach_launcher::FolderError;
 use stagecoach_launcher::LaunchError;
 
-use crate::stage_error::StageError;
 use output::print_error;
+use stagecoach_engine::StageError;
 
 /// Trains language models through a pipeline of stages: as pods on Kubernetes, or as processes on this machine.
 #[derive(Debug, Parser)]

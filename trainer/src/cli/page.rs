@@ -5,11 +5,11 @@ use std::path::PathBuf;
 
 use anyhow::Context;
 use clap::Args;
+use stagecoach_dashboard::{StatusSource, serve};
+use stagecoach_engine::StageError;
 use stagecoach_launcher::JobFolder;
 
 use super::output::print_line;
-use crate::page::{StatusSource, serve};
-use crate::stage_error::StageError;
 
 /// Serve a job's page for a browser on this machine, until Ctrl-C: curves, timeline, memory, checkpoints, recoveries.
 ///

@@ -7,23 +7,23 @@ use clap::Args;
 use indicatif::HumanBytes;
 use stagecoach_api::contract::Mesh;
 use stagecoach_api::job::{Device, Kernels};
+use stagecoach_dashboard::{Planner, serve_planner};
 use stagecoach_display::table;
+use stagecoach_engine::StageError;
 use stagecoach_model::ParameterBytes;
 use stagecoach_pipeline::{
     Limits, PartitionError, RankSpeeds, StageMemory, balance_ratio, timeline_svg, timeline_text, timeline_trace,
     to_csv, verify,
 };
+use stagecoach_planner::measure_profile;
+use stagecoach_planner::{
+    Alternative, JobConfig, MeshPlan, ModuleSeconds, OperationCost, PipelineLayout, PlannedStage, Profile, Roofline,
+    StageBytes, every_mesh, gpu_names, measured_speeds, plan_pipeline,
+};
 
 use super::job_args::JobArgs;
 use super::output::{print_line, write_file};
 use super::page::{PagePort, serve_until_killed};
-use crate::page::{Planner, serve_planner};
-use crate::plan::{
-    Alternative, JobConfig, MeshPlan, ModuleSeconds, OperationCost, PipelineLayout, PlannedStage, Profile, Roofline,
-    StageBytes, every_mesh, gpu_names, measured_speeds, plan_pipeline,
-};
-use crate::profile::measure_profile;
-use crate::stage_error::StageError;
 
 /// Show how a job would run: partition, timeline, bubble, memory.
 #[derive(Debug, Args)]

@@ -6,15 +6,15 @@ use anyhow::{Context, bail, ensure};
 use clap::Args;
 use stagecoach_api::contract::FailureKind;
 use stagecoach_display::table;
+use stagecoach_engine::StageError;
 use stagecoach_pipeline::{Panel, timeline_trace};
+use stagecoach_replay::{
+    Difference, RecordedCheckpoint, ReplayConfig, Replayed, RunRecord, compare_steps, environment_differences, replay,
+};
 use stagecoach_telemetry::{ProgressDisplay, StepRecord};
 use tch::Tensor;
 
 use super::output::{print_line, write_file};
-use crate::replay::{
-    Difference, RecordedCheckpoint, ReplayConfig, Replayed, RunRecord, compare_steps, environment_differences, replay,
-};
-use crate::stage_error::StageError;
 
 /// Train steps of a run again, and compare them bit for bit with the record.
 ///

@@ -8,6 +8,8 @@ use stagecoach_api::PipelineJob;
 use stagecoach_api::contract::ExitCode;
 use stagecoach_api::job::TrainingLength;
 use stagecoach_checkpoint::{FileSystemVolume, list};
+use stagecoach_dashboard as page;
+use stagecoach_engine::StageError;
 use stagecoach_engine::generate::{GenerationConfig, generate_text, parameter_count};
 use stagecoach_kernels::device::driver_devices;
 use stagecoach_launcher::{FolderError, JobFolder, write_file};
@@ -16,6 +18,7 @@ use stagecoach_launcher::{
     supervise,
 };
 use stagecoach_lifecycle::{JobOutcome, JobState};
+use stagecoach_planner::JobConfig;
 use stagecoach_telemetry::{
     ProgressDisplay, RunReport, RunSummary, StepRecord, advice, curve, format_sample, read_metrics,
 };
@@ -23,9 +26,6 @@ use stagecoach_telemetry::{
 use super::job_args::JobArgs;
 use super::output::{print_error, print_line};
 use super::page::PagePort;
-use crate::page;
-use crate::plan::JobConfig;
-use crate::stage_error::StageError;
 use crate::train::{check_extension, check_start};
 
 /// Train a job on this machine, one process per stage.

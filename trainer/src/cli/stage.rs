@@ -5,14 +5,15 @@ use std::path::Path;
 use clap::Args;
 use stagecoach_api::contract::{ContractError, FailureKind, StageEnv, TerminationMessage, env};
 use stagecoach_api::job::Kernels;
+use stagecoach_engine::StageError;
+use stagecoach_planner::JobConfig;
+use stagecoach_replay::ReplayOptions;
 use stagecoach_telemetry::{EventWriter, export, http_port, serve};
 
 use super::VolumeOpener;
 use super::job_args::read_job;
 use super::output::print_error;
-use crate::plan::JobConfig;
-use crate::stage_error::StageError;
-use crate::train::{self, ReplayOptions, StageMonitor, StageOutcome, write_termination_message};
+use crate::train::{self, StageMonitor, StageOutcome, write_termination_message};
 
 /// Arguments of a stage in a replay, besides a pod's contract.
 #[derive(Debug, Args)]
@@ -104,7 +105,7 @@ fn exit_on_panic(monitor: &StageMonitor) {
     std::panic::set_hook(Box::new(move |info| {
         default(info);
         let thread = std::thread::current();
-        if thread.name().is_some_and(|name| [crate::page::THREAD, stagecoach_otlp::THREAD].contains(&name)) {
+        if thread.name().is_some_and(|name| [stagecoach_dashboard::THREAD, stagecoach_otlp::THREAD].contains(&name)) {
             return; // no computation depends on these threads
         }
         monitor.exit_after_panic(&info.to_string());

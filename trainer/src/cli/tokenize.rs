@@ -2,10 +2,10 @@
 
 use clap::Args;
 use indicatif::HumanCount;
+use stagecoach_planner::JobConfig;
 
 use super::job_args::JobArgs;
 use super::output::{byte_progress_bar, print_line};
-use crate::plan::JobConfig;
 
 /// Fill the token cache for a job.
 #[derive(Debug, Args)]
@@ -24,7 +24,7 @@ impl TokenizeCommand {
             bar.set_length(progress.bytes_total);
             bar.set_position(progress.bytes_done);
         })
-        .map_err(crate::stage_error::StageError::from)?;
+        .map_err(stagecoach_engine::StageError::from)?;
         bar.finish_and_clear();
         prepared.notes.iter().for_each(|note| print_line(format!("note: {note}")));
         print_line(format!(

@@ -6,11 +6,11 @@ use std::path::{Path, PathBuf};
 use anyhow::Context;
 use clap::Args;
 use stagecoach_display::{top, watch};
+use stagecoach_engine::StageError;
 use stagecoach_launcher::JobFolder;
 use stagecoach_launcher::top_row;
 
 use super::output::print_line;
-use crate::stage_error::StageError;
 
 /// Show the jobs of a workspace, one line each: phase, steps, loss, speed, stages, restarts, checkpoint, slowest stage.
 #[derive(Debug, Args)]

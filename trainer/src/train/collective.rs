@@ -2,9 +2,10 @@
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use stagecoach_engine::StageError;
 use stagecoach_group::Member;
 
-use crate::stage_error::StageError;
+use crate::train::leave::LeaveReason;
 
 /// Topics of collective messages; each is ordered separately.
 pub(in crate::train) mod topic {
@@ -33,10 +34,11 @@ pub(in crate::train) fn all_gather<T: Serialize + DeserializeOwned>(
     member: &Member,
     topic: u32,
     own: &T,
-) -> Result<Vec<T>, StageError> {
+) -> Result<Vec<T>, LeaveReason> {
     let bytes = serde_json::to_vec(own).map_err(|e| StageError::invalid(e.to_string()))?;
     let all = member.all_gather(topic, bytes)?;
-    all.iter().map(|bytes| serde_json::from_slice(bytes)).collect::<Result<_, _>>().map_err(|e| {
+    let read = all.iter().map(|bytes| serde_json::from_slice(bytes)).collect::<Result<_, _>>();
+    Ok(read.map_err(|e| {
         StageError::invalid(format!("a stage's report can't be read ({e}): all stages must run one version"))
-    })
+    })?)
 }

@@ -7,14 +7,14 @@ use stagecoach_api::contract::StageEnv;
 use stagecoach_checkpoint::Volume;
 use stagecoach_engine::execute::Stage;
 use stagecoach_group::{Hello, Member};
+use stagecoach_planner::{JobConfig, Plan, VerifiedPlan};
+use stagecoach_replay::ReplayOptions;
 use stagecoach_telemetry::{EventWriter, TrainingEvent};
 use stagecoach_transport::Links;
 
-use crate::plan::{JobConfig, Plan, VerifiedPlan};
 use crate::train::join::stale_fences::StaleFenceRemoval;
 use crate::train::monitor::StageMonitor;
 use crate::train::recover::carry_over::LastSnapshot;
-use crate::train::setup::replayed::ReplayOptions;
 use crate::train::step::data_loader::DataLoader;
 
 /// Context of a stage: its environment, its configuration, and the destinations of its reports.

@@ -4,16 +4,17 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use stagecoach_api::contract::{FailureKind, StagePhase};
+use stagecoach_engine::StageError;
 use stagecoach_engine::execute::StageGpu;
 use stagecoach_group::{Coordinator, GroupError, Member, Roster};
 use stagecoach_model::Architecture;
 use stagecoach_telemetry::TrainingEvent;
 use stagecoach_transport::Interrupt;
 
-use crate::stage_error::StageError;
 use crate::train::StageOutcome;
 use crate::train::context::{RunningStage, StageContext, emit};
 use crate::train::join::{Assignment, JoinedGroup, join_group};
+use crate::train::leave::LeaveReason;
 use crate::train::recover::carry_over::{CarryOver, Layout};
 use crate::train::recover::on_failure::FailureHandler;
 use crate::train::save::finish;
@@ -24,21 +25,40 @@ use crate::train::step;
 use crate::train::step::audit::Audits;
 use crate::train::step::data_loader::DataLoader;
 
-/// Runs the stage in the next group, unless it was requested to stop. `None` if that group ended to form again, with a
-/// returned replica or led by this stage.
+/// What a stage does when it has left a group.
+#[derive(Debug)]
+pub(in crate::train) enum AfterGroup {
+    /// It exits.
+    Exit(StageOutcome),
+    /// It joins the next group: all stages left in order to form it, or the leader's process ended before the group.
+    Regroup,
+    /// It joins the next group if stages may be replaced; otherwise it exits with the error.
+    Recover(StageError),
+}
+
+/// Runs the stage in the next group, unless a stop was requested.
 ///
 /// # Errors
-/// An error that ends the stage, or the group: in the latter case [`StageError::is_group_lost`].
+/// The error that ends this stage.
 pub(in crate::train) fn run_group(
     context: &StageContext,
     carry_over: &mut CarryOver,
-) -> Result<Option<StageOutcome>, StageError> {
+) -> Result<AfterGroup, StageError> {
+    match join_and_train(context, carry_over) {
+        Ok(after) => Ok(after),
+        Err(LeaveReason::NotNeeded) => Ok(AfterGroup::Exit(StageOutcome::Done)),
+        Err(LeaveReason::GroupLost(error)) => Ok(AfterGroup::Recover(error)),
+        Err(LeaveReason::Failed(error)) => Err(error),
+    }
+}
+
+fn join_and_train(context: &StageContext, carry_over: &mut CarryOver) -> Result<AfterGroup, LeaveReason> {
     let monitor = context.monitor;
     monitor.set_forming();
     if monitor.stop_requested_at().is_some() {
         // the group that ended to form again has saved; the other stages may have ended already, and a new group would
         // wait for them
-        return Ok(Some(StageOutcome::Drained));
+        return Ok(AfterGroup::Exit(StageOutcome::Drained));
     }
     let interrupt = Interrupt::default();
     // dropped when this function returns
@@ -48,10 +68,8 @@ pub(in crate::train) fn run_group(
         let handler = Arc::clone(&handler);
         move |failure| handler.handle(failure)
     };
-    // a failure before the group's release would recur in another group
-    let joined =
-        join_group(context, carry_over, on_failure).map_err(|error| StageError { is_group_lost: false, ..error });
-    let Some(JoinedGroup { member, coordinator, assignment, notes }) = joined? else { return Ok(None) };
+    let joined = join_group(context, carry_over, on_failure).map_err(LeaveReason::before_release)?;
+    let Some(JoinedGroup { member, coordinator, assignment, notes }) = joined else { return Ok(AfterGroup::Regroup) };
     let roster = assignment.roster.clone();
     handler.set_roster(&roster);
     notes.into_iter().for_each(|message| emit(context, &TrainingEvent::Note { message }));
@@ -61,12 +79,12 @@ pub(in crate::train) fn run_group(
     let mut outcome = load_and_train(&in_group, &member, assignment, carry_over, &interrupt);
     handler.leave();
     let left = match &outcome {
-        Ok(Some(StageOutcome::Done)) => member.leave(FailureKind::Done.exit_code().code()),
-        Ok(Some(StageOutcome::Drained)) => member.leave(FailureKind::Drained.exit_code().code()),
-        Ok(None) => member.leave_for_next_group(),
-        Err(StageError { kind: FailureKind::WrongResult | FailureKind::Drained, .. }) => member.leave_for_good(),
-        // the exit code reports the cause to the other stages
-        Err(error) => member.leave(error.kind.exit_code().code()),
+        Ok(AfterGroup::Exit(outcome)) => member.leave(outcome.kind().exit_code().code()),
+        Ok(AfterGroup::Regroup | AfterGroup::Recover(_)) => member.leave_for_next_group(),
+        Err(reason) => match reason.kind() {
+            FailureKind::WrongResult | FailureKind::Drained => member.leave_for_good(),
+            kind => member.leave(kind.exit_code().code()),
+        },
     };
     // a failure while all stages leave shows only in the result of leaving
     let failure = match (handler.failure(), &left) {
@@ -82,7 +100,7 @@ pub(in crate::train) fn run_group(
     let has_leader_ended = failure.is_some_and(|failure| failure.has_ended && lost == Some(roster.leader()));
     carry_over.leaderless_group = carry_over.epoch.filter(|_| carry_over.leads_after.is_some() && has_leader_ended);
     if outcome.is_ok() {
-        outcome = left.map_err(StageError::from).and(outcome);
+        outcome = left.map_err(LeaveReason::from).and(outcome);
     }
     outcome
 }
@@ -106,7 +124,7 @@ fn load_and_train(
     assignment: Assignment,
     carry_over: &mut CarryOver,
     interrupt: &Interrupt,
-) -> Result<Option<StageOutcome>, StageError> {
+) -> Result<AfterGroup, LeaveReason> {
     let StageContext { config, device, monitor, .. } = *context;
     let Assignment { roster, mut plan, verified, listener, damage } = assignment;
     let architecture = &*config.architecture(plan.vocab_size, device);
@@ -172,11 +190,11 @@ fn train_and_finish(
     architecture: &dyn Architecture,
     memory: Option<&mut MemoryCheckpoints>,
     audits: Option<Audits>,
-) -> Result<Option<StageOutcome>, StageError> {
+) -> Result<AfterGroup, LeaveReason> {
     let (state, regroups) = step::train(running, architecture, memory, audits)?;
     if state.step < running.plan.steps || state.evaluation_due {
-        return Ok((!regroups).then_some(StageOutcome::Drained));
+        return Ok(if regroups { AfterGroup::Regroup } else { AfterGroup::Exit(StageOutcome::Drained) });
     }
     finish::finish(running, &state)?;
-    Ok(Some(StageOutcome::Done))
+    Ok(AfterGroup::Exit(StageOutcome::Done))
 }

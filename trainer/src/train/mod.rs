@@ -4,6 +4,7 @@ mod collective;
 mod context;
 mod group;
 mod join;
+mod leave;
 mod monitor;
 mod recover;
 mod save;
@@ -12,24 +13,25 @@ mod step;
 
 pub(crate) use join::start_check::check_start;
 pub(crate) use monitor::{StageMonitor, write_termination_message};
-pub(crate) use setup::environment::differences as environment_changes;
-pub(crate) use setup::replayed::ReplayOptions;
 pub(crate) use setup::resume::check_extension;
 
 use std::path::Path;
 use std::sync::Arc;
 
-use stagecoach_api::contract::{PAGE_NOTE, PAGE_PORT, StageEnv};
+use stagecoach_api::contract::{FailureKind, PAGE_NOTE, PAGE_PORT, StageEnv};
 use stagecoach_checkpoint::Volume;
 use stagecoach_launcher::JobFolder;
 use stagecoach_telemetry::{EventWriter, TrainingEvent, http_port};
 
-use crate::page::{self, StatusSource};
-use crate::plan::JobConfig;
-use crate::stage_error::StageError;
 use context::StageContext;
+use group::AfterGroup;
 use join::stale_fences::StaleFenceRemoval;
+use leave::LeaveReason;
 use recover::carry_over::CarryOver;
+use stagecoach_dashboard::{self as page, StatusSource};
+use stagecoach_engine::StageError;
+use stagecoach_planner::{JobConfig, environment};
+use stagecoach_replay::ReplayOptions;
 
 /// Successful end of a stage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,6 +40,16 @@ pub(crate) enum StageOutcome {
     Done,
     /// Requested to stop; all stages stopped after the same step.
     Drained,
+}
+
+impl StageOutcome {
+    /// The kind of this end in termination message and exit code.
+    pub(crate) fn kind(self) -> FailureKind {
+        match self {
+            StageOutcome::Done => FailureKind::Done,
+            StageOutcome::Drained => FailureKind::Drained,
+        }
+    }
 }
 
 /// The number of consecutive groups that a stage may lose without finishing a step beyond all earlier ones. A failure
@@ -67,11 +79,12 @@ pub(crate) fn run_stage(
     let rank = env.rank as usize;
     let device = config.device(rank)?;
     if rank == 0 {
-        JobFolder::open(&config.folder(), None)?;
+        let opened = JobFolder::open(&config.folder(), None);
+        opened.map_err(|error| StageError::new(error.kind(), error.to_string()))?;
     }
     let mounted = mount(&config.folder());
     let (volume, stale_fences) = (&*mounted, &StaleFenceRemoval::of(&mounted));
-    let environment = &setup::environment::environment(config, device);
+    let environment = &environment(config, device);
     let context = StageContext {
         env,
         group_rank: rank,
@@ -87,18 +100,16 @@ pub(crate) fn run_stage(
     let mut carry_over = CarryOver::default();
     let (mut groups_lost, mut highest_step) = (0, 0);
     loop {
-        let ended = group::run_group(&context, &mut carry_over);
-        let lost = match ended {
-            Ok(None) => continue,
-            Err(error) if error.is_not_needed => return Ok(StageOutcome::Done),
-            Err(error) if error.is_group_lost && context.reform_timeout().is_some() => error,
-            Ok(Some(outcome)) => {
+        let lost = match group::run_group(&context, &mut carry_over)? {
+            AfterGroup::Regroup => continue,
+            AfterGroup::Recover(error) if context.reform_timeout().is_some() => error,
+            AfterGroup::Recover(error) => return Err(error),
+            AfterGroup::Exit(outcome) => {
                 if outcome == StageOutcome::Done {
                     stale_fences.wait(); // no other group removes them later
                 }
                 return Ok(outcome);
             }
-            Err(error) => return Err(error),
         };
         let step = monitor.step().unwrap_or(0);
         groups_lost = if step > highest_step { 1 } else { groups_lost + 1 };
@@ -112,7 +123,7 @@ pub(crate) fn run_stage(
 
 /// Serves the job's page on the loopback of the leader's pod, and prints the address in the pod's log, the only place
 /// that has the token. Training continues if the page can't be served.
-fn serve_page(context: &StageContext) -> Result<(), StageError> {
+fn serve_page(context: &StageContext) -> Result<(), LeaveReason> {
     let StageContext { config, monitor, event_writer, .. } = *context;
     let Ok(Some(_)) = http_port() else { return Ok(()) };
     let folder = JobFolder::open(&config.folder(), None)?;

@@ -10,12 +10,14 @@ use anyhow::{Context, bail, ensure};
 use clap::Args;
 use serde::Serialize;
 use stagecoach_data::{DocumentName, DocumentPart, PartText};
+use stagecoach_replay::blame::{
+    RankBy, Spike, SpikeRule, StepBlame, Subject, TENSORS, document_gradients, find_spikes,
+};
+use stagecoach_replay::{Difference, RecordedCheckpoint, ReplayConfig, Replayed, RunRecord, compare_steps, replay};
 use stagecoach_telemetry::ProgressDisplay;
 
 use super::output::{print_json, print_line};
 use super::replay::{RunArgs, differs, equal, note_environments, replaying};
-use crate::blame::{RankBy, Spike, SpikeRule, StepBlame, Subject, TENSORS, document_gradients, find_spikes};
-use crate::replay::{Difference, RecordedCheckpoint, ReplayConfig, Replayed, RunRecord, compare_steps, replay};
 
 /// Show which documents made a step's loss and its gradient.
 ///

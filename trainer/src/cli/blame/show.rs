@@ -1,9 +1,8 @@
 //! The text output for steps and their documents.
 
 use stagecoach_display::table;
+use stagecoach_replay::blame::{DocumentBlame, PartBlame, Spike, SpikeRule, StepBlame};
 use stagecoach_telemetry::StepRecord;
-
-use crate::blame::{DocumentBlame, PartBlame, Spike, SpikeRule, StepBlame};
 
 /// The number of characters shown of a document's text.
 const TEXT: usize = 40;

@@ -6,13 +6,13 @@ use anyhow::{Context, bail, ensure};
 use serde::Serialize;
 use stagecoach_data::DocumentName;
 use stagecoach_display::table;
+use stagecoach_replay::blame::Subject;
+use stagecoach_replay::{ReplayConfig, RunRecord, compare_steps, replay};
 use stagecoach_telemetry::{ProgressDisplay, StepRecord, curve};
 
 use super::BlameCommand;
-use crate::blame::Subject;
 use crate::cli::output::print_json;
 use crate::cli::replay::{differs, replaying};
-use crate::replay::{ReplayConfig, RunRecord, compare_steps, replay};
 
 /// The fewest steps that the plot shows, if so many were trained.
 const MIN_DRAWN: u64 = 50;

@@ -13,9 +13,9 @@ use stagecoach_files::read_if_exists;
 use stagecoach_launcher::JobFolder;
 use stagecoach_launcher::JobLock;
 use stagecoach_model::{Architecture, Llama, LlamaConfig};
+use stagecoach_planner::{GENERATION_CONFIG_FILE, TrainerState};
 
 use super::super::output::{print_json, print_line};
-use crate::plan::{GENERATION_CONFIG_FILE, TrainerState};
 
 /// Import a Hugging Face model directory as the first checkpoint of a new folder.
 #[derive(Debug, Args)]

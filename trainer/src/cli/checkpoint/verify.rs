@@ -6,10 +6,10 @@ use indicatif::{HumanBytes, ProgressBar};
 use serde::Serialize;
 use stagecoach_api::contract::FailureKind;
 use stagecoach_checkpoint::{CheckpointError, VerifyEvent, read_manifest, verify};
+use stagecoach_engine::StageError;
 
 use super::super::output::{byte_progress_bar, print_json, print_line};
 use super::target::{CheckpointArgs, JobCheckpoints, NoCheckpoints};
-use crate::stage_error::StageError;
 
 /// Verify the hash of every file; exit code 74 if one differs, or there is no checkpoint.
 #[derive(Debug, Args)]

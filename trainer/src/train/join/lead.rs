@@ -6,15 +6,16 @@ use std::time::{Duration, Instant};
 use stagecoach_api::contract::FailureKind;
 use stagecoach_checkpoint::{Damage, Fence, FenceOwner};
 use stagecoach_display::Replicas;
+use stagecoach_engine::StageError;
 use stagecoach_group::{
     Coordinator, GroupError, GroupSecret, GroupTimeouts, Hello, NotFound, Quorum, RETRY_DELAY, Rendezvous,
 };
 
-use crate::stage_error::StageError;
 use crate::train::context::StageContext;
 use crate::train::join::listen;
 use crate::train::join::prepare::{PlannedRun, decision_rules, prepare_and_plan};
 use crate::train::join::rendezvous::{LastLeader, PUBLISH_TIMEOUT, RendezvousWatcher, encode_endpoint};
+use crate::train::leave::LeaveReason;
 use crate::train::recover::carry_over::CarryOver;
 use crate::train::serve_page;
 use crate::train::setup::resume::{acquire_fence, check_folder};
@@ -59,7 +60,7 @@ pub(in crate::train) fn claim_lead(
     carry_over: &mut CarryOver,
     finder: &RendezvousWatcher,
     timeout: Duration,
-) -> Result<Option<LeadClaim>, StageError> {
+) -> Result<Option<LeadClaim>, LeaveReason> {
     let rank = context.env.rank;
     let leaderless = carry_over.leaderless_group.take();
     if !context.may_lack_replicas() || !rank.is_multiple_of(context.env.mesh.stages) {
@@ -83,7 +84,8 @@ pub(in crate::train) fn claim_lead(
                 return Err(StageError::new(
                     FailureKind::Storage,
                     format!("could not find out who leads the group: {reason}"),
-                ));
+                )
+                .into());
             }
             Err(NotFound::NotReady(_) | NotFound::Leaderless(_)) => {}
         }
@@ -135,11 +137,11 @@ pub(in crate::train) fn lead(
     claim: LeadClaim,
     hello: &Hello,
     timeouts: GroupTimeouts,
-) -> Result<Option<LeaderSession>, StageError> {
+) -> Result<Option<LeaderSession>, LeaveReason> {
     match begin(context, carry_over, claim, hello, timeouts) {
         // the members of this group, if there are any, look for the newer group when they lose this one
-        Err(error) if error.is_group_lost && context.may_lack_replicas() => {
-            tracing::warn!("{}: another stage leads", error.message);
+        Err(LeaveReason::GroupLost(error)) if context.may_lack_replicas() => {
+            tracing::warn!("{error}: another stage leads");
             Ok(None)
         }
         begun => begun.map(Some),
@@ -152,7 +154,7 @@ fn begin(
     claim: LeadClaim,
     hello: &Hello,
     timeouts: GroupTimeouts,
-) -> Result<LeaderSession, StageError> {
+) -> Result<LeaderSession, LeaveReason> {
     let StageContext { env, config, volume, monitor, .. } = *context;
     if !std::mem::replace(&mut carry_over.serves_page, true) {
         serve_page(context)?;
@@ -178,11 +180,13 @@ fn begin(
             coordinator.release(bytes, decision_rules(config));
             Ok(LeaderSession { coordinator, at, damage, notes })
         }
-        Err(error) => {
-            if !(error.is_group_lost && context.may_lack_replicas()) {
-                coordinator.reject(&error.message);
+        Err(reason) => {
+            match &reason {
+                LeaveReason::GroupLost(_) if context.may_lack_replicas() => {}
+                LeaveReason::GroupLost(error) | LeaveReason::Failed(error) => coordinator.reject(&error.message),
+                LeaveReason::NotNeeded => {}
             }
-            Err(error)
+            Err(reason)
         }
     }
 }
@@ -192,14 +196,14 @@ fn plan_for_members(
     context: &StageContext,
     fence: &Fence,
     coordinator: &Coordinator,
-) -> Result<PlannedRun, StageError> {
+) -> Result<PlannedRun, LeaveReason> {
     let mut planned = prepare_and_plan(context, fence.clone(), coordinator)?;
     let members = match coordinator.wait_for_members() {
         Ok(members) => members,
         Err(error) => {
             // either another stage leads, or too few stages have joined
             fence.check(context.volume)?;
-            return Err(StageError { is_group_lost: false, ..error.into() });
+            return Err(LeaveReason::from(error).before_release());
         }
     };
     if members.len() < context.env.mesh.ranks() as usize {
@@ -259,7 +263,7 @@ mod tests {
             let secret = GroupSecret::generate(fence.number()).unwrap();
             let at = Rendezvous::new("10.0.0.7:1".into(), secret);
             fence.publish(volume, &encode_endpoint(&env(rank), &at))?;
-            Ok::<u64, StageError>(fence.number())
+            Ok::<u64, LeaveReason>(fence.number())
         };
         let prepared = || {
             let volume = MemoryVolume::new();

@@ -12,14 +12,15 @@ use std::time::Duration;
 
 use stagecoach_api::contract::{FailureKind, StageEnv};
 use stagecoach_checkpoint::Damage;
+use stagecoach_engine::StageError;
 use stagecoach_group::{Coordinator, GroupError, GroupFailure, GroupTimeouts, Hello, Member, Roster};
 use stagecoach_os::hostname;
+use stagecoach_planner::{JobConfig, Plan, VerifiedPlan};
 
-use crate::plan::{JobConfig, Plan, VerifiedPlan};
-use crate::stage_error::StageError;
 use crate::train::context::StageContext;
 use crate::train::join::lead::{LeaderSession, claim_lead, lead};
 use crate::train::join::rendezvous::RendezvousWatcher;
+use crate::train::leave::LeaveReason;
 use crate::train::recover::carry_over::CarryOver;
 
 /// A stage in a group, with its plan.
@@ -63,7 +64,7 @@ pub(in crate::train) fn join_group(
     context: &StageContext,
     carry_over: &mut CarryOver,
     on_failure: impl Fn(GroupFailure) + Send + Sync + 'static,
-) -> Result<Option<JoinedGroup>, StageError> {
+) -> Result<Option<JoinedGroup>, LeaveReason> {
     let StageContext { env, config, device, volume, monitor, .. } = *context;
     let (listener, data_address) = listen(&env.pod_ip)?;
     let hello = Hello { lost_ranks: carry_over.lost_ranks.clone(), ..hello(env, config, device, data_address) };

@@ -7,17 +7,18 @@ use stagecoach_api::contract::FailureKind;
 use stagecoach_api::job::{LearningRateSpec, Precision, TrainingLength};
 use stagecoach_checkpoint::{CheckpointError, Damage, Fence, VolumeContents};
 use stagecoach_data::{DataConfig, Dataset, PrepareProgress, PreparedCorpus};
+use stagecoach_engine::StageError;
 use stagecoach_engine::state_dict::{InitialWeights, find_model};
 use stagecoach_group::{Coordinator, StepRules};
 use stagecoach_kernels as kernels;
 use stagecoach_model::{Architecture, LlamaConfig};
 use stagecoach_pipeline::Programs;
+use stagecoach_planner::{JobConfig, Plan, attempt_speeds, plan_pipeline, smaller_programs};
 use stagecoach_telemetry::TrainingEvent;
 
-use crate::plan::{JobConfig, Plan, attempt_speeds, plan_pipeline, smaller_programs};
-use crate::stage_error::StageError;
 use crate::train::context::{StageContext, emit};
 use crate::train::join::start_check::check_space;
+use crate::train::leave::LeaveReason;
 use crate::train::setup::resume::{choose_checkpoint, recorded_identity};
 
 /// Minimum interval between progress reports.
@@ -91,7 +92,7 @@ fn prepare_corpus(
     context: &StageContext,
     data_config: &DataConfig,
     coordinator: &Coordinator,
-) -> Result<PreparedCorpus, StageError> {
+) -> Result<PreparedCorpus, LeaveReason> {
     let monitor = context.monitor;
     monitor.set_activity("preparing the corpus");
     let mut shown: Option<(&str, Instant)> = None;
@@ -117,7 +118,7 @@ pub(in crate::train) fn prepare_and_plan(
     context: &StageContext,
     fence: Fence,
     coordinator: &Coordinator,
-) -> Result<PlannedRun, StageError> {
+) -> Result<PlannedRun, LeaveReason> {
     let StageContext { env, volume, monitor, device, .. } = *context;
     let begun = recorded_identity(volume);
     let config = &begun.map_or_else(|| Ok(context.config.clone()), |identity| context.config.resuming(&identity))?;

@@ -5,11 +5,11 @@ use std::path::PathBuf;
 
 use stagecoach_api::job::TokenizerSpec;
 use stagecoach_data::check_sources;
+use stagecoach_engine::StageError;
 use stagecoach_model::{Architecture, ParameterSpec};
 use stagecoach_pipeline::RankSpeeds;
+use stagecoach_planner::{JobConfig, plan_pipeline};
 
-use crate::plan::{JobConfig, plan_pipeline};
-use crate::stage_error::StageError;
 use crate::train::join::prepare::resolve_initial_weights;
 
 /// Bytes of a parameter in a checkpoint: its weight and both moments, as F32.

@@ -3,12 +3,12 @@
 use stagecoach_api::contract::{FailureKind, StageEnv};
 use stagecoach_checkpoint::Volume;
 use stagecoach_data::Dataset;
+use stagecoach_engine::StageError;
 use stagecoach_group::{Hello, SpareOutcome};
+use stagecoach_planner::{JobConfig, Plan};
 use stagecoach_telemetry::{EventWriter, TrainingEvent};
 use tch::{Device, Kind, Tensor};
 
-use crate::plan::{JobConfig, Plan};
-use crate::stage_error::StageError;
 use crate::train::StageMonitor;
 use crate::train::join::rendezvous::RendezvousWatcher;
 use crate::train::join::{group_timeouts, hello};

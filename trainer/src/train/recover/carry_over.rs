@@ -7,8 +7,8 @@ use stagecoach_engine::execute::Stage;
 use stagecoach_engine::state_dict::Snapshot;
 use stagecoach_kernels::device::CudaError;
 use stagecoach_pipeline::{Partition, Placement, Replica};
+use stagecoach_planner::{JobConfig, Plan, VerifiedPlan};
 
-use crate::plan::{JobConfig, Plan, VerifiedPlan};
 use crate::train::save::memory::StateCopies;
 
 /// The kept state of a stage.

@@ -9,13 +9,13 @@ use std::time::Duration;
 use stagecoach_group::{GroupError, Member};
 use stagecoach_transport::LinkError;
 
-use crate::stage_error::StageError;
+use crate::train::leave::LeaveReason;
 
 /// The time to wait, after a link breaks, until the group reports the root cause.
 const ROOT_CAUSE_TIMEOUT: Duration = Duration::from_secs(4);
 
 /// The error of a broken link: the group knows the root cause a moment later.
-pub(in crate::train) fn link_failure(member: &Member, error: LinkError) -> StageError {
+pub(in crate::train) fn link_failure(member: &Member, error: LinkError) -> LeaveReason {
     match error {
         LinkError::Broken(_) | LinkError::Unreachable(_) => match member.wait_for_failure(ROOT_CAUSE_TIMEOUT) {
             Some(failure) => GroupError::GroupFailed(Box::new(failure)).into(),

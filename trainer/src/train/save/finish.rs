@@ -2,16 +2,17 @@
 //! checkpoint.
 
 use stagecoach_checkpoint::paths;
+use stagecoach_engine::StageError;
 use stagecoach_engine::state_dict::{self, TensorHash};
 use stagecoach_launcher::RESULT;
+use stagecoach_planner::TrainerState;
 use stagecoach_telemetry::{RunSummary, TrainingEvent};
 
-use crate::plan::TrainerState;
-use crate::stage_error::StageError;
 use crate::train::collective::{all_gather, topic};
 use crate::train::context::RunningStage;
+use crate::train::leave::LeaveReason;
 
-pub(in crate::train) fn finish(running: &mut RunningStage, state: &TrainerState) -> Result<(), StageError> {
+pub(in crate::train) fn finish(running: &mut RunningStage, state: &TrainerState) -> Result<(), LeaveReason> {
     running.context.monitor.set_activity("hashing the weights");
     let hashes = state_dict::weight_hashes(&running.stage);
     let by_rank = all_gather(running.member, topic::FINISH, &hashes)?;

@@ -6,17 +6,18 @@ use std::time::{Duration, Instant};
 
 use stagecoach_api::contract::FailureKind;
 use stagecoach_api::job::CheckpointMode;
+use stagecoach_engine::StageError;
 use stagecoach_engine::execute::Stage;
 use stagecoach_engine::state_dict::Snapshot;
 use stagecoach_group::Verdict;
 use stagecoach_lifecycle::Policy;
+use stagecoach_planner::{JobConfig, TrainerState};
 use stagecoach_telemetry::{SaveRecord, TrainingEvent};
 
 use super::thread::CheckpointThread;
 use super::writer::CheckpointWriter;
-use crate::plan::{JobConfig, TrainerState};
-use crate::stage_error::StageError;
 use crate::train::StageMonitor;
+use crate::train::leave::LeaveReason;
 use crate::train::recover::carry_over::LastSnapshot;
 use crate::train::save::drain::{DrainEstimate, drain_timeout};
 
@@ -57,7 +58,7 @@ impl<'s> SaveSchedule<'s> {
         config: &JobConfig,
         stage: &Stage,
         held: Option<LastSnapshot>,
-    ) -> Result<SaveSchedule<'s>, StageError> {
+    ) -> Result<SaveSchedule<'s>, LeaveReason> {
         let spec = &config.job.spec;
         let every = spec.checkpoint.every_steps;
         let thread = match spec.checkpoint.mode {
@@ -83,7 +84,7 @@ impl<'s> SaveSchedule<'s> {
     ///
     /// # Errors
     /// An error of a background save that must end the stage.
-    pub(in crate::train) fn save_vote(&mut self, step: u64) -> Result<SaveVote, StageError> {
+    pub(in crate::train) fn save_vote(&mut self, step: u64) -> Result<SaveVote, LeaveReason> {
         let in_progress = match &mut self.thread {
             Some(thread) => {
                 if let Some(done) = thread.poll()? {
@@ -118,7 +119,7 @@ impl<'s> SaveSchedule<'s> {
         verdict: &Verdict,
         stage: &Stage,
         state: &TrainerState,
-    ) -> Result<(), StageError> {
+    ) -> Result<(), LeaveReason> {
         let Some(due) = self.due_step(state.step) else { return Ok(()) };
         if !verdict.save {
             if self.deferred_step.replace(due).is_none() {
@@ -157,7 +158,7 @@ impl<'s> SaveSchedule<'s> {
         stage: &Stage,
         state: &TrainerState,
         drained: bool,
-    ) -> Result<(), StageError> {
+    ) -> Result<(), LeaveReason> {
         let started = Instant::now();
         let deadline = match self.monitor.stop_requested_at().filter(|_| drained) {
             Some(requested_at) => requested_at + self.drain_timeout,
@@ -179,7 +180,7 @@ impl<'s> SaveSchedule<'s> {
         let saved = self.writer.save_until(snapshot, state, &on_activity, deadline)?;
         if let Err(why) = saved {
             let message = format!("the checkpoint of step {} could not be saved: {why}", state.step);
-            return Err(StageError::new(FailureKind::Storage, message));
+            return Err(StageError::new(FailureKind::Storage, message).into());
         }
         let stall_seconds = started.elapsed().as_secs_f64();
         let record = SaveRecord { step: state.step, due: state.step, stall_seconds, ..SaveRecord::default() };

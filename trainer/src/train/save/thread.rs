@@ -7,14 +7,15 @@ use std::thread::{Builder, Scope};
 use std::time::{Duration, Instant};
 
 use stagecoach_api::contract::FailureKind;
+use stagecoach_engine::StageError;
 use stagecoach_engine::execute::Stage;
 use stagecoach_engine::state_dict::Snapshot;
 use stagecoach_group::name_thread;
+use stagecoach_planner::TrainerState;
 use stagecoach_telemetry::SaveRecord;
 
 use super::writer::CheckpointWriter;
-use crate::plan::TrainerState;
-use crate::stage_error::StageError;
+use crate::train::leave::LeaveReason;
 use crate::train::monitor::StageMonitor;
 use crate::train::recover::carry_over::LastSnapshot;
 
@@ -41,7 +42,7 @@ struct SaveRequest {
 /// The staging buffer and the result of the save.
 struct SaveDone {
     staging: Snapshot,
-    result: Result<SaveRecord, StageError>,
+    result: Result<SaveRecord, LeaveReason>,
 }
 
 impl CheckpointThread {
@@ -52,7 +53,7 @@ impl CheckpointThread {
         writer: &'s CheckpointWriter<'s>,
         stage: &Stage,
         held: Option<LastSnapshot>,
-    ) -> Result<CheckpointThread, StageError> {
+    ) -> Result<CheckpointThread, LeaveReason> {
         let (requests, inbox) = channel::<SaveRequest>();
         let (outbox, done) = channel();
         let activity_count = Arc::new(AtomicU64::new(0));
@@ -63,7 +64,7 @@ impl CheckpointThread {
                 counter.fetch_add(1, Ordering::Relaxed);
             };
             for SaveRequest { snapshot, state, record, started } in inbox {
-                let copied = snapshot.wait().map_err(StageError::from);
+                let copied = snapshot.wait().map_err(LeaveReason::from);
                 let result = copied.and_then(|()| writer.try_save(&snapshot, &state, &activity)).map(|saved| {
                     let stall_seconds = record.stall_seconds + snapshot.stall().as_secs_f64();
                     writer.report_result(SaveRecord { stall_seconds, ..record }, started, saved)
@@ -95,7 +96,7 @@ impl CheckpointThread {
         state: &TrainerState,
         mut record: SaveRecord,
         started: Instant,
-    ) -> Result<(), StageError> {
+    ) -> Result<(), LeaveReason> {
         // the group decides to save only if no stage is writing
         let Some(mut snapshot) = self.staging.take() else { return Err(thread_ended_error()) };
         snapshot.copy_from(stage)?;
@@ -110,7 +111,7 @@ impl CheckpointThread {
     ///
     /// # Errors
     /// An error of the save that must end the stage.
-    pub(in crate::train) fn poll(&mut self) -> Result<Option<SaveRecord>, StageError> {
+    pub(in crate::train) fn poll(&mut self) -> Result<Option<SaveRecord>, LeaveReason> {
         match self.done.try_recv() {
             Ok(done) => self.receive_done(done).map(Some),
             Err(TryRecvError::Empty) => Ok(None),
@@ -123,7 +124,7 @@ impl CheckpointThread {
     ///
     /// # Errors
     /// As [`CheckpointThread::poll`].
-    pub(in crate::train) fn wait(&mut self, monitor: &StageMonitor) -> Result<(), StageError> {
+    pub(in crate::train) fn wait(&mut self, monitor: &StageMonitor) -> Result<(), LeaveReason> {
         let mut last_seen = None;
         while self.staging.is_none() {
             match self.done.recv_timeout(Duration::from_secs(1)) {
@@ -145,7 +146,7 @@ impl CheckpointThread {
     ///
     /// # Errors
     /// If the GPU's driver fails.
-    pub(in crate::train) fn stage_now(&mut self, stage: &Stage, step: u64) -> Result<&Snapshot, StageError> {
+    pub(in crate::train) fn stage_now(&mut self, stage: &Stage, step: u64) -> Result<&Snapshot, LeaveReason> {
         let Some(snapshot) = self.staging.as_mut() else { return Err(thread_ended_error()) };
         snapshot.copy_from(stage)?;
         snapshot.wait()?;
@@ -162,12 +163,12 @@ impl CheckpointThread {
         Some(LastSnapshot { step, snapshot })
     }
 
-    fn receive_done(&mut self, SaveDone { staging, result }: SaveDone) -> Result<SaveRecord, StageError> {
+    fn receive_done(&mut self, SaveDone { staging, result }: SaveDone) -> Result<SaveRecord, LeaveReason> {
         self.staging = Some(staging);
         result
     }
 }
 
-fn thread_ended_error() -> StageError {
-    StageError::new(FailureKind::Error, "the checkpoint thread exited unexpectedly: this is a bug")
+fn thread_ended_error() -> LeaveReason {
+    StageError::new(FailureKind::Error, "the checkpoint thread exited unexpectedly: this is a bug").into()
 }

@@ -16,12 +16,12 @@ use stagecoach_checkpoint::{
 use stagecoach_engine::state_dict::{NamedTensor, Snapshot};
 use stagecoach_group::Member;
 use stagecoach_model::{Architecture, with_kept_fields};
+use stagecoach_planner::{CheckpointLink, JobConfig, Plan, TrainerState};
 use stagecoach_telemetry::{SaveRecord, TrainingEvent};
 
-use crate::plan::{CheckpointLink, JobConfig, Plan, TrainerState};
-use crate::stage_error::StageError;
 use crate::train::collective::{all_gather, topic};
 use crate::train::context::{RunningStage, StageContext, emit};
+use crate::train::leave::LeaveReason;
 
 /// Longest delay between retries of the final save.
 const MAX_RETRY_DELAY: Duration = Duration::from_secs(5);
@@ -63,7 +63,7 @@ impl<'a> CheckpointWriter<'a> {
     pub(in crate::train) fn new(
         running: &RunningStage<'a>,
         architecture: &dyn Architecture,
-    ) -> Result<CheckpointWriter<'a>, StageError> {
+    ) -> Result<CheckpointWriter<'a>, LeaveReason> {
         let RunningStage { context, plan, member, saved_step, .. } = *running;
         let is_leader = context.is_leader();
         let small_files = if is_leader {
@@ -88,7 +88,7 @@ impl<'a> CheckpointWriter<'a> {
         on_activity: &dyn Fn(&str),
         record: SaveRecord,
         started: Instant,
-    ) -> Result<SaveRecord, StageError> {
+    ) -> Result<SaveRecord, LeaveReason> {
         let saved = self.try_save(snapshot, state, on_activity)?;
         Ok(self.report_result(record, started, saved))
     }
@@ -124,7 +124,7 @@ impl<'a> CheckpointWriter<'a> {
         snapshot: &Snapshot,
         state: &TrainerState,
         on_activity: &dyn Fn(&str),
-    ) -> Result<StageResult<SaveCost>, StageError> {
+    ) -> Result<StageResult<SaveCost>, LeaveReason> {
         let before = cpu_seconds();
         let (volume, is_leader) = (self.context.volume, self.context.is_leader());
         let save = self.plan.fence.pending_checkpoint(state.step);
@@ -177,7 +177,7 @@ impl<'a> CheckpointWriter<'a> {
         state: &TrainerState,
         on_activity: &dyn Fn(&str),
         deadline: Instant,
-    ) -> Result<StageResult<SaveCost>, StageError> {
+    ) -> Result<StageResult<SaveCost>, LeaveReason> {
         let mut delay = Duration::from_millis(100);
         let mut is_told = false;
         loop {
@@ -208,7 +208,7 @@ impl<'a> CheckpointWriter<'a> {
 
     /// Removes obsolete files: after a commit older checkpoints, after a failed save its unfinished files, to free
     /// space for the next save. A failure here is reported and otherwise ignored, but a lost fence ends the stage.
-    fn remove_obsolete(&self, step: u64, saved: bool) -> Result<(), StageError> {
+    fn remove_obsolete(&self, step: u64, saved: bool) -> Result<(), LeaveReason> {
         let fence = &self.plan.fence;
         let JobConfig { job, training, .. } = self.context.config;
         let spec = &job.spec.checkpoint;
@@ -236,7 +236,7 @@ impl<'a> CheckpointWriter<'a> {
     fn gather_results<T: Serialize + DeserializeOwned>(
         &self,
         own: Result<T, CheckpointError>,
-    ) -> Result<Vec<StageResult<T>>, StageError> {
+    ) -> Result<Vec<StageResult<T>>, LeaveReason> {
         let own: StageResult<T> = match own {
             Err(fenced @ CheckpointError::FencedOff { .. }) => return Err(fenced.into()),
             other => other.map_err(|e| e.to_string()),
@@ -278,7 +278,7 @@ fn small_files(
     running: &RunningStage,
     architecture: &dyn Architecture,
     source_config: Option<&Map<String, Value>>,
-) -> Result<Vec<(String, Vec<u8>)>, StageError> {
+) -> Result<Vec<(String, Vec<u8>)>, LeaveReason> {
     let mut config = with_kept_fields(source_config, architecture.config_json());
     let prepared = &running.plan.prepared;
     // tools that generate text read the tokenizer's special tokens from this file

@@ -1,7 +1,6 @@
 //! The setup of a stage for one group before it trains: its layers, links, checkpoints in memory and audits.
 
 pub(in crate::train) mod environment;
-pub(in crate::train) mod replayed;
 pub(in crate::train) mod resume;
 pub(in crate::train) mod transports;
 
@@ -14,13 +13,13 @@ use stagecoach_engine::state_dict::PeerCopy;
 use stagecoach_group::{Member, Roster};
 use stagecoach_launcher::METRICS;
 use stagecoach_model::Architecture;
+use stagecoach_planner::{Plan, VerifiedPlan};
 use stagecoach_telemetry::{StartRecord, TrainingEvent, read_metrics};
 use stagecoach_transport::{Interrupt, LinkId, Links, LinksConfig, PeerRing, open_links, replicated_link_ids};
 
-use crate::plan::{Plan, VerifiedPlan};
-use crate::stage_error::StageError;
 use crate::train::context::{StageContext, emit};
 use crate::train::join::group_timeouts;
+use crate::train::leave::LeaveReason;
 use crate::train::recover::carry_over::CarryOver;
 use crate::train::recover::link_failure;
 use crate::train::save::memory::{MemoryCheckpoints, PeerCheckpoints, StateCopies};
@@ -44,7 +43,7 @@ impl<'a> GroupSetup<'a> {
         &self,
         plan: &mut Plan,
         copies: &StateCopies,
-    ) -> Result<Option<PeerCheckpoints>, StageError> {
+    ) -> Result<Option<PeerCheckpoints>, LeaveReason> {
         let StageContext { env, config, .. } = *self.context;
         if config.job.spec.memory_checkpoints().is_none() {
             return Ok(None);
@@ -83,7 +82,7 @@ impl<'a> GroupSetup<'a> {
         config: &StageConfig,
         plan: &Plan,
         carry_over: &mut CarryOver,
-    ) -> Result<Stage, StageError> {
+    ) -> Result<Stage, LeaveReason> {
         let dump = self.context.replay.dump.as_ref();
         let is_reused = plan.trainer_state.step > 0 && dump.is_none();
         let reused = if is_reused { carry_over.take_stage()? } else { None };
@@ -99,7 +98,7 @@ impl<'a> GroupSetup<'a> {
         &self,
         listener: TcpListener,
         interrupt: &Interrupt,
-    ) -> Result<Links, StageError> {
+    ) -> Result<Links, LeaveReason> {
         let StageContext { env, config, device, monitor, group_rank, .. } = *self.context;
         let spec = &config.job.spec;
         let (placement, architecture) = (&self.verified.training.placement, self.architecture);
@@ -140,7 +139,7 @@ impl<'a> GroupSetup<'a> {
         &self,
         links: &Links,
         carry_over: &mut CarryOver,
-    ) -> Result<(), StageError> {
+    ) -> Result<(), LeaveReason> {
         if self.context.config.job.spec.pipeline.transport != Transport::Auto {
             return Ok(());
         }
@@ -167,7 +166,7 @@ impl<'a> GroupSetup<'a> {
         links: &mut Links,
         copies: &'c mut StateCopies,
         stage: &mut Stage,
-    ) -> Result<Option<MemoryCheckpoints<'c>>, StageError> {
+    ) -> Result<Option<MemoryCheckpoints<'c>>, LeaveReason> {
         let StageContext { config, group_rank, .. } = *self.context;
         let (Some(spec), Some(held)) = (config.job.spec.memory_checkpoints(), held) else { return Ok(None) };
         let VerifiedPlan { training, partition, replica, .. } = self.verified;
@@ -184,7 +183,7 @@ impl<'a> GroupSetup<'a> {
         plan: &Plan,
         stage: &mut Stage,
         links: &mut Links,
-    ) -> Result<(), StageError> {
+    ) -> Result<(), LeaveReason> {
         if plan.trainer_state.step == 0 {
             return Ok(());
         }
@@ -198,7 +197,7 @@ impl<'a> GroupSetup<'a> {
         &self,
         plan: &mut Plan,
         audits: Option<&mut Audits>,
-    ) -> Result<Vec<Value>, StageError> {
+    ) -> Result<Vec<Value>, LeaveReason> {
         let names: Vec<String> = self.roster.members.iter().map(|hello| self.context.name_of(hello)).collect();
         let own = self.context.environment;
         let (different, environments) = compare_stages(self.member, &names, &mut plan.trainer_state, own)?;

@@ -10,17 +10,18 @@ use stagecoach_checkpoint::{
     CheckpointError, CheckpointReader, Damage, Fence, FenceOwner, NewestCheckpoint, VerifyLevel, Volume, differences,
     list, newest_fence, open_newest, open_tensors, paths, quarantine, read_manifest,
 };
+use stagecoach_engine::StageError;
 use stagecoach_engine::execute::Stage;
 use stagecoach_engine::state_dict::{InitialWeights, checkpoint_tensors, first_difference, load_checkpoint};
 use stagecoach_group::Member;
 use stagecoach_model::Architecture;
+use stagecoach_planner::{JobConfig, Plan, TrainerState};
 use stagecoach_telemetry::{TrainingEvent, has_launcher};
 
-use crate::plan::{JobConfig, Plan, TrainerState};
-use crate::stage_error::StageError;
 use crate::train::collective::{all_gather, topic};
 use crate::train::context::{StageContext, emit};
 use crate::train::join::rendezvous::living_other_job;
+use crate::train::leave::LeaveReason;
 use crate::train::recover::carry_over::LastSnapshot;
 use crate::train::setup::environment::compare_with_checkpoint;
 
@@ -45,7 +46,7 @@ pub(in crate::train) fn acquire_fence(
     owner: &FenceOwner,
     last: Option<&Fence>,
     after: Option<u64>,
-) -> Result<Fence, StageError> {
+) -> Result<Fence, LeaveReason> {
     last.map_or(Ok(()), |last| last.check(volume))?;
     Ok(Fence::acquire_for(volume, owner, after)?)
 }
@@ -57,14 +58,15 @@ pub(in crate::train) fn acquire_fence(
 ///
 /// # Errors
 /// `InvalidConfig` names the other job, or the fields that differ; or if the volume fails.
-pub(in crate::train) fn check_folder(context: &StageContext, own: &FenceOwner) -> Result<u64, StageError> {
+pub(in crate::train) fn check_folder(context: &StageContext, own: &FenceOwner) -> Result<u64, LeaveReason> {
     let StageContext { config, volume, .. } = *context;
     let seen = newest_fence(volume)?;
     if let Some(other) = living_other_job(volume, own)? {
         return Err(StageError::invalid(format!(
             "{other} trains in {}, and a folder is of one job: give each its own spec.storage.path",
             volume.display("").display()
-        )));
+        ))
+        .into());
     }
     let newest = list(volume)?.steps.first().copied();
     // damage of the checkpoint is reported when it is chosen
@@ -88,7 +90,7 @@ pub(in crate::train) fn choose_checkpoint(
     steps: u64,
     architecture: &dyn Architecture,
     known: &[Damage],
-) -> Result<ResumePoint, StageError> {
+) -> Result<ResumePoint, LeaveReason> {
     let StageContext { config, volume, environment, .. } = *context;
     let NewestCheckpoint { checkpoint, damage, foreign } = open_newest(volume, VerifyLevel::Sizes, known)?;
     let mut notes: Vec<String> = foreign.iter().map(ToString::to_string).collect();
@@ -248,7 +250,7 @@ pub(in crate::train) fn finish_in_memory(
     plan: &Plan,
     started: Instant,
     damage: &[Damage],
-) -> Result<Vec<String>, StageError> {
+) -> Result<Vec<String>, LeaveReason> {
     if !context.is_leader() {
         return Ok(Vec::new());
     }
@@ -272,7 +274,7 @@ pub(in crate::train) fn load_weights(
     stage: &mut Stage,
     mut damage: Vec<Damage>,
     held: Option<&LastSnapshot>,
-) -> Result<Vec<String>, StageError> {
+) -> Result<Vec<String>, LeaveReason> {
     let StageContext { config, volume, .. } = *context;
     let mut notes = Vec::new();
     let started = Instant::now();

@@ -5,9 +5,9 @@ use serde::{Deserialize, Serialize};
 use stagecoach_group::{Member, Roster};
 use stagecoach_transport::Links;
 
-use crate::stage_error::StageError;
 use crate::train::collective::{all_gather, topic};
 use crate::train::context::StageContext;
+use crate::train::leave::LeaveReason;
 
 /// The reasons that a stage lacks a carrier.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
@@ -25,7 +25,7 @@ pub(in crate::train) fn missing(
     member: &Member,
     roster: &Roster,
     links: &Links,
-) -> Result<Vec<String>, StageError> {
+) -> Result<Vec<String>, LeaveReason> {
     let rank = context.group_rank;
     let host = |rank: usize| roster.members.get(rank).map(|hello| &hello.host);
     // a ring to another host is impossible, and not missing

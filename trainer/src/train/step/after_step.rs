@@ -8,8 +8,8 @@ use stagecoach_telemetry::keep_audit_difference;
 use stagecoach_telemetry::{AuditRecord, StepRecord, TrainingEvent};
 use stagecoach_transport::LinkError;
 
-use crate::stage_error::StageError;
 use crate::train::collective::{all_gather, topic};
+use crate::train::leave::LeaveReason;
 use crate::train::recover::link_failure;
 use crate::train::step::announcement::StepAnnouncement;
 use crate::train::step::evaluate::evaluate_held_out;
@@ -21,7 +21,7 @@ impl TrainingLoop<'_, '_, '_, '_, '_> {
         &mut self,
         begun: &StepStart,
         verdict: &Verdict,
-    ) -> Result<Option<AuditRecord>, StageError> {
+    ) -> Result<Option<AuditRecord>, LeaveReason> {
         let Some(audits) = self.audits.get_mut() else { return Ok(None) };
         let running = &mut *self.running;
         let record = audits.compare(running.member)?;
@@ -32,7 +32,7 @@ impl TrainingLoop<'_, '_, '_, '_, '_> {
             }
             if let Some(error) = audits.failure_to_leave_with(difference) {
                 self.wrong_step = record.map(|record| record.step);
-                return Err(error);
+                return Err(error.into());
             }
         }
         let is_last = verdict.stop || verdict.regroup || begun.step == running.plan.steps;
@@ -71,7 +71,7 @@ impl TrainingLoop<'_, '_, '_, '_, '_> {
 
     /// The held-out loss, if it is due and no stop is requested. If it is due and was not computed, `evaluation_due`
     /// stays set.
-    pub(in crate::train) fn evaluate(&mut self, verdict: &Verdict) -> Result<Option<f64>, StageError> {
+    pub(in crate::train) fn evaluate(&mut self, verdict: &Verdict) -> Result<Option<f64>, LeaveReason> {
         let (step, every) = (self.state.step, self.running.context.config.evaluation_interval());
         let has_held_out = !self.running.verified.evaluation.is_empty();
         let is_due = has_held_out && (step == self.running.plan.steps || (every > 0 && step.is_multiple_of(every)));
@@ -89,7 +89,7 @@ impl TrainingLoop<'_, '_, '_, '_, '_> {
 
     /// Takes a memory checkpoint if this step `has_checkpoint`. The step's record is written once all stages hold the
     /// copies: now if it is the last step, otherwise after the next one. Without a checkpoint it is written now.
-    pub(in crate::train) fn copy_state(&mut self, has_checkpoint: bool, is_last: bool) -> Result<(), StageError> {
+    pub(in crate::train) fn copy_state(&mut self, has_checkpoint: bool, is_last: bool) -> Result<(), LeaveReason> {
         self.is_copying = has_checkpoint;
         let running = &*self.running;
         if let (Some(memory), true) = (&mut *self.memory.borrow_mut(), has_checkpoint) {
@@ -123,7 +123,7 @@ impl TrainingLoop<'_, '_, '_, '_, '_> {
         begun: &StepStart,
         verdict: &Verdict,
         broken_link: Option<String>,
-    ) -> Result<(), StageError> {
+    ) -> Result<(), LeaveReason> {
         let (running, state) = (&*self.running, &self.state);
         running.context.monitor.set_step(state.step);
         if !verdict.stop {

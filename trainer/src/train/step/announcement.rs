@@ -2,10 +2,11 @@
 
 use serde::{Deserialize, Serialize};
 use stagecoach_data::MicrobatchLayout;
+use stagecoach_engine::StageError;
 
-use crate::stage_error::StageError;
 use crate::train::collective::topic;
 use crate::train::context::RunningStage;
+use crate::train::leave::LeaveReason;
 
 /// The facts about a step that every stage needs.
 #[derive(Serialize, Deserialize)]
@@ -26,7 +27,7 @@ impl StepAnnouncement {
         running: &RunningStage,
         index: u64,
         is_checkpoint_due: impl FnOnce(u64) -> bool,
-    ) -> Result<(), StageError> {
+    ) -> Result<(), LeaveReason> {
         match &running.data_loader {
             Some(data_loader) if running.context.is_leader() && index < running.plan.steps => {
                 let plan = data_loader.step_plan(index);
@@ -47,11 +48,11 @@ impl StepAnnouncement {
     ///
     /// # Errors
     /// If the group has failed, or stage 0 runs another version.
-    pub(in crate::train) fn receive(running: &RunningStage) -> Result<StepAnnouncement, StageError> {
+    pub(in crate::train) fn receive(running: &RunningStage) -> Result<StepAnnouncement, LeaveReason> {
         let bytes = running.member.receive_broadcast(topic::STEP)?;
-        serde_json::from_slice(&bytes).map_err(|e| {
+        Ok(serde_json::from_slice(&bytes).map_err(|e| {
             let problem = format!("stage 0's announcement of a step can't be read ({e})");
             StageError::invalid(format!("{problem}: all stages must run one version"))
-        })
+        })?)
     }
 }

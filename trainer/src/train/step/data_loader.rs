@@ -5,11 +5,11 @@ use std::ops::Range;
 use stagecoach_data::{BatchPlan, Dataset};
 use stagecoach_kernels::upload;
 use stagecoach_pipeline::Placement;
+use stagecoach_planner::Plan;
 use tch::{Device, Tensor};
 
-use crate::plan::Plan;
-use crate::stage_error::StageError;
 use crate::train::context::StageContext;
+use crate::train::leave::LeaveReason;
 
 /// Data loader of this rank.
 pub(in crate::train) struct DataLoader {
@@ -37,7 +37,7 @@ impl DataLoader {
         plan: &Plan,
         rank: usize,
         placement: &Placement,
-    ) -> Result<Option<DataLoader>, StageError> {
+    ) -> Result<Option<DataLoader>, LeaveReason> {
         let StageContext { config, device, replay, .. } = *context;
         let has_embedding = placement.first_rank() == rank;
         let has_head = placement.last_rank() == rank;

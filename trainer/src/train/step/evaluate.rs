@@ -4,20 +4,21 @@
 use std::time::Instant;
 
 use stagecoach_data::{BatchPlan, MicrobatchLayout};
+use stagecoach_engine::StageError;
 use stagecoach_engine::execute::{StepControl, StepInputs};
 use stagecoach_group::StepVote;
 use stagecoach_pipeline::{GradientBlocks, Programs};
 
-use crate::stage_error::StageError;
 use crate::train::collective::{all_gather, topic};
 use crate::train::context::RunningStage;
+use crate::train::leave::LeaveReason;
 use crate::train::step::data_loader::BatchTensors;
 use crate::train::step::run_programs;
 
 /// The held-out loss, in nats per token, known to every rank; NaN if there are no held-out sequences. The microbatches'
 /// losses are added in their order, so that the size of a window changes no bit. `None` if a stage was requested to
 /// stop: all stages end the evaluation at the same window.
-pub(in crate::train) fn evaluate_held_out(running: &mut RunningStage) -> Result<Option<f64>, StageError> {
+pub(in crate::train) fn evaluate_held_out(running: &mut RunningStage) -> Result<Option<f64>, LeaveReason> {
     let (verified, plan) = (running.verified, running.plan);
     let Some(whole) = verified.evaluation.first() else { return Ok(Some(f64::NAN)) };
     let batch = running.data_loader.as_ref().map(|data_loader| data_loader.evaluation_plan());
@@ -57,7 +58,7 @@ fn evaluate_window(
     batch: Option<&BatchPlan>,
     first: usize,
     loss_so_far: f64,
-) -> Result<f64, StageError> {
+) -> Result<f64, LeaveReason> {
     let BatchTensors { token_ids, targets } = match (&running.data_loader, batch) {
         (Some(data_loader), Some(batch)) => data_loader.tensors(batch, first..first + layouts.len()),
         _ => BatchTensors::default(),

@@ -11,22 +11,23 @@ pub(in crate::train) mod step_recorder;
 use std::cell::RefCell;
 use std::time::{Duration, Instant};
 
+use stagecoach_engine::StageError;
 use stagecoach_engine::execute::{
     Executor, StepControl, StepError, StepInputs, StepOutput, finish_gathers, longest_wait,
 };
 use stagecoach_group::{StepOutcome, StepVote};
 use stagecoach_model::Architecture;
 use stagecoach_pipeline::Programs;
+use stagecoach_planner::TrainerState;
+use stagecoach_replay::write_dump;
 use stagecoach_telemetry::TrainingEvent;
 
-use crate::plan::TrainerState;
-use crate::stage_error::StageError;
 use crate::train::collective::{all_gather, topic};
 use crate::train::context::RunningStage;
+use crate::train::leave::LeaveReason;
 use crate::train::recover::link_failure;
 use crate::train::save::memory::MemoryCheckpoints;
 use crate::train::save::{CheckpointWriter, SaveSchedule};
-use crate::train::setup::replayed::write_dump;
 use crate::train::setup::resume::quarantine_from;
 use crate::train::step::announcement::StepAnnouncement;
 use crate::train::step::audit::Audits;
@@ -41,7 +42,7 @@ pub(in crate::train) fn train(
     architecture: &dyn Architecture,
     mut memory: Option<&mut MemoryCheckpoints>,
     audits: Option<Audits>,
-) -> Result<(TrainerState, bool), StageError> {
+) -> Result<(TrainerState, bool), LeaveReason> {
     let mut state = running.plan.trainer_state.clone();
     state.unwritten_record = None;
     state.begin_receipt(&running.plan.identity);
@@ -141,7 +142,7 @@ pub(in crate::train) struct StepStart {
 
 impl TrainingLoop<'_, '_, '_, '_, '_> {
     /// Trains step by step to the end, or until the group drains.
-    fn run(&mut self) -> Result<(), StageError> {
+    fn run(&mut self) -> Result<(), LeaveReason> {
         let steps = self.running.plan.steps;
         if self.state.step == steps && self.state.step > self.running.saved_step {
             // only memory had the last step
@@ -156,11 +157,11 @@ impl TrainingLoop<'_, '_, '_, '_, '_> {
     }
 
     /// Trains one step and does the work after it. Returns true if it was the last step of this group.
-    fn step(&mut self) -> Result<bool, StageError> {
+    fn step(&mut self) -> Result<bool, LeaveReason> {
         let begun = self.begin()?;
         let output = self.execute(&begun)?;
         let Some(verdict) = output.verdict else {
-            return Err(StageError::invalid("stage 0's plan is wrong: a step without EXCHANGE"));
+            return Err(StageError::invalid("stage 0's plan is wrong: a step without EXCHANGE").into());
         };
         if verdict.outcome == StepOutcome::Discard {
             self.drop_step(&begun, &verdict, output.broken_link)?;
@@ -203,7 +204,7 @@ impl TrainingLoop<'_, '_, '_, '_, '_> {
     }
 
     /// Begins the next step: the leader announces the step after it, and all stages receive this step's layouts.
-    fn begin(&mut self) -> Result<StepStart, StageError> {
+    fn begin(&mut self) -> Result<StepStart, LeaveReason> {
         let at = Instant::now();
         let RunningStage { context, .. } = *self.running;
         let index = self.state.step;
@@ -216,13 +217,13 @@ impl TrainingLoop<'_, '_, '_, '_, '_> {
     }
 
     /// Announces step `index` (from 0) on the leader, one step before the others need it.
-    fn announce(&self, index: u64) -> Result<(), StageError> {
+    fn announce(&self, index: u64) -> Result<(), LeaveReason> {
         let is_due = |step| self.memory.borrow_mut().as_mut().is_some_and(|memory| memory.is_due(step));
         StepAnnouncement::send(self.running, index, is_due)
     }
 
     /// Loads the step's batch and executes its program; audits and dumps begin and end with it.
-    fn execute(&mut self, begun: &StepStart) -> Result<StepOutput, StageError> {
+    fn execute(&mut self, begun: &StepStart) -> Result<StepOutput, LeaveReason> {
         let Self { running, state, save_schedule, memory, audits, .. } = self;
         let monitor = running.context.monitor;
         let plan = running.data_loader.as_ref().map(|data_loader| data_loader.step_plan(state.step));
@@ -286,7 +287,7 @@ pub(in crate::train) fn run_programs(
     running: &mut RunningStage,
     programs: &Programs,
     inputs: &StepInputs,
-) -> Result<StepOutput, StageError> {
+) -> Result<StepOutput, LeaveReason> {
     let program = &programs.ranks[running.stage.index];
     let activity = &running.member.activity();
     let (stage, links, placement) = (&mut running.stage, &mut running.links, &programs.placement);

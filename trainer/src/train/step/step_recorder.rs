@@ -9,8 +9,8 @@ use stagecoach_telemetry::{
     FlopsUtilization, MetricsError, MetricsFile, StepRecord, TimelineRecord, TrainingEvent, total_peak_flops,
 };
 
-use crate::stage_error::StageError;
 use crate::train::context::RunningStage;
+use crate::train::leave::LeaveReason;
 use crate::train::step::measured_step::MeasuredStep;
 
 /// The metrics file, and the state that a record takes from earlier steps.
@@ -35,7 +35,7 @@ impl StepRecorder {
         running: &RunningStage,
         architecture: &dyn Architecture,
         evaluation_loss: Option<f64>,
-    ) -> Result<StepRecorder, StageError> {
+    ) -> Result<StepRecorder, LeaveReason> {
         let config = running.context.config;
         let (folder, fence) = (config.folder(), &running.plan.fence);
         let step = running.plan.trainer_state.step;

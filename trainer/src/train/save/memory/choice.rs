@@ -1,9 +1,8 @@
 //! The choice of the memory checkpoint from which a group resumes: the newest one that is available for every stage.
 
 use serde::{Deserialize, Serialize};
+use stagecoach_planner::TrainerState;
 use stagecoach_transport::PeerRing;
-
-use crate::plan::TrainerState;
 
 /// The copies that a stage has in memory, as it reports them to the others.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]

@@ -4,10 +4,10 @@
 
 use stagecoach_engine::state_dict::PeerCopy;
 use stagecoach_kernels::device::{CudaContext, CudaError};
+use stagecoach_planner::TrainerState;
 use stagecoach_transport::PeerRing;
 
 use super::choice::HeldCopies;
-use crate::plan::TrainerState;
 
 /// The number of copies of one stage that are held.
 const GENERATIONS: usize = 2;

@@ -22,13 +22,13 @@ use stagecoach_telemetry::MemoryCheckpointRecord;
 use stagecoach_transport::{LinkError, LinkId, Links, PeerRing, Receiver, Sender};
 use tch::Tensor;
 
-use crate::plan::TrainerState;
-use crate::stage_error::StageError;
 use crate::train::collective::{all_gather, topic};
+use crate::train::leave::LeaveReason;
 use choice::{HeldCopies, MemoryCheckpoint, Source, newest_complete};
 pub(in crate::train) use copies::StateCopies;
 use interval::CheckpointInterval;
 use reshard::{Owners, Transfer, transfers};
+use stagecoach_planner::TrainerState;
 
 /// The copies that the stages of a group hold at its start, by rank, and the memory checkpoint from which they resume,
 /// if there is one.
@@ -52,7 +52,7 @@ impl PeerCheckpoints {
         ring: PeerRing,
         saved: u64,
         recorded: Option<u64>,
-    ) -> Result<PeerCheckpoints, StageError> {
+    ) -> Result<PeerCheckpoints, LeaveReason> {
         let told: Vec<(HeldCopies, Option<u64>)> = all_gather(member, topic::MEMORY, &(copies.held(), recorded))?;
         let recorded = told.first().and_then(|(_, recorded)| *recorded);
         let mut held: Vec<HeldCopies> = told.into_iter().map(|(held, _)| held).collect();

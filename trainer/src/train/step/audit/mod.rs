@@ -15,19 +15,20 @@ use serde_json::Value;
 use stagecoach_api::contract::{FailureKind, SuspectedStage};
 use stagecoach_api::job::{AuditSpec, OnDifference};
 use stagecoach_data::MicrobatchLayout;
+use stagecoach_engine::StageError;
 use stagecoach_engine::execute::{ItemDigest, Stage, StageConfig, WorkInputs, work_numel};
 use stagecoach_group::{Member, Roster};
 use stagecoach_model::ModelPart;
 use stagecoach_pipeline::{Placement, Replica};
+use stagecoach_planner::VerifiedPlan;
+use stagecoach_planner::environment_differences;
 use stagecoach_telemetry::{AuditDifference, AuditRecord};
 use stagecoach_transport::{LinkError, LinkId, Links, Receiver, Sender};
 use tch::{Kind, Tensor};
 
-use crate::plan::VerifiedPlan;
-use crate::stage_error::StageError;
 use crate::train::collective::{all_gather, topic};
+use crate::train::leave::LeaveReason;
 use crate::train::recover::link_failure;
-use crate::train::setup::environment;
 use choice::{AuditedItem, audited_item, auditor};
 use suspects::{Suspects, suspects};
 
@@ -115,7 +116,7 @@ impl<'a> Audits<'a> {
 
     fn is_comparable(&self, one: usize, other: usize) -> bool {
         let [one, other] = [one, other].map(|rank| self.environments.get(rank).unwrap_or(&Value::Null));
-        environment::differences(one, other).is_empty()
+        environment_differences(one, other).is_empty()
     }
 
     /// Begins a step. If the audited item belongs to this stage, the stage records it.
@@ -173,7 +174,7 @@ impl<'a> Audits<'a> {
     ///
     /// # Errors
     /// If the group fails meanwhile.
-    pub(in crate::train) fn compare(&mut self, member: &Member) -> Result<Option<AuditRecord>, StageError> {
+    pub(in crate::train) fn compare(&mut self, member: &Member) -> Result<Option<AuditRecord>, LeaveReason> {
         let Some(pending) = self.pending.take() else { return Ok(None) };
         let own = AuditResult { result: pending.result.clone(), seconds: pending.seconds };
         let all: Vec<AuditResult> = all_gather(member, topic::AUDIT, &own)?;
@@ -183,7 +184,8 @@ impl<'a> Audits<'a> {
             _ => {
                 return Err(StageError::invalid(
                     "a stage has not computed what is audited: all stages must run one version",
-                ));
+                )
+                .into());
             }
         };
         let difference =
@@ -215,7 +217,7 @@ impl<'a> Audits<'a> {
         pending: &PendingAudit,
         audited: Option<ItemDigest>,
         what: &str,
-    ) -> Result<AuditDifference, StageError> {
+    ) -> Result<AuditDifference, LeaveReason> {
         let (rank, by) = (pending.audited.rank, self.auditor(pending.audited));
         let third = auditor(by, self.ranks());
         let third = Some(third).filter(|third| *third != rank && self.is_comparable(rank, *third));

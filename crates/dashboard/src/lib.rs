@@ -1,0 +1,27 @@
+//! Pages for a browser on this machine. `server` serves them at an address that contains a token. The pages only read,
+//! and do nothing while they have no reader.
+//!
+//! The live page of a job: `job_reader` reads the job's folder into a `model`, `html` and `chart` draw the model, and
+//! `live` keeps the page up to date. The `planner` plans a job again with its reader's changes.
+//!
+//! `metrics_tail` reads `metrics.jsonl` as it grows into `metrics`, whose curves are a `series` each, in bounded
+//! memory. `view` is the part of the run that a reader looks at.
+
+mod chart;
+mod html;
+mod job_reader;
+mod live;
+mod metrics;
+mod metrics_tail;
+mod model;
+mod planner;
+mod series;
+mod server;
+mod step_timeline;
+mod token;
+mod view;
+
+pub use job_reader::StatusSource;
+pub use live::serve;
+pub use planner::{Planner, serve_planner};
+pub use server::THREAD;

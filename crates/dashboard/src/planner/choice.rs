@@ -1,0 +1,225 @@
+//! The choices of a reader: parsed from a query, applied to the job, and written as lines of a job file. Pure.
+
+use std::ops::RangeInclusive;
+
+use serde::Deserialize;
+use stagecoach_api::PipelineJob;
+use stagecoach_api::job::{PipelineSpec, Recompute, ScheduleSpec};
+use stagecoach_pipeline::RankSpeeds;
+
+use stagecoach_planner::{JobConfig, Machines};
+
+/// The range of factors by which a stage may be made faster or slower.
+const SPEEDS: RangeInclusive<f64> = 0.01..=100.0;
+/// The range of link bandwidths, in Gbit/s.
+const BANDWIDTHS: RangeInclusive<f64> = 0.001..=100_000.0;
+/// Bytes a second.
+const GIGABIT: f64 = 1e9 / 8.0;
+
+/// The query as received; empty fields are as in the job.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub(super) struct PlannerQuery {
+    pub(super) stages: String,
+    pub(super) microbatches: String,
+    pub(super) schedule: String,
+    pub(super) virtual_stages: String,
+    pub(super) recompute: String,
+    /// The stage with another speed.
+    pub(super) stage: String,
+    pub(super) speed: String,
+    pub(super) bandwidth: String,
+}
+
+impl PlannerQuery {
+    /// The fields with their names.
+    fn fields(&mut self) -> [(&'static str, &mut String); 8] {
+        let PlannerQuery { stages, microbatches, schedule, virtual_stages, recompute, stage, speed, bandwidth } = self;
+        [
+            ("stages", stages),
+            ("microbatches", microbatches),
+            ("schedule", schedule),
+            ("virtualStages", virtual_stages),
+            ("recompute", recompute),
+            ("stage", stage),
+            ("speed", speed),
+            ("bandwidth", bandwidth),
+        ]
+    }
+
+    /// The same query, with empty fields replaced by those of `own`.
+    pub(super) fn or(&self, own: &Choice) -> PlannerQuery {
+        let (mut all, mut own) = (self.clone(), PlannerQuery::from(own));
+        for ((_, field), (_, own)) in all.fields().into_iter().zip(own.fields()) {
+            if field.trim().is_empty() {
+                *field = std::mem::take(own);
+            }
+        }
+        all
+    }
+}
+
+impl From<&Choice> for PlannerQuery {
+    fn from(choice: &Choice) -> PlannerQuery {
+        let Choice { stages, microbatches, schedule, virtual_stages, recompute, stage, speed, bandwidth } = choice;
+        PlannerQuery {
+            stages: stages.to_string(),
+            microbatches: microbatches.to_string(),
+            schedule: schedule.tag().to_string(),
+            virtual_stages: virtual_stages.to_string(),
+            recompute: recompute.to_string(),
+            stage: stage.to_string(),
+            speed: speed.to_string(),
+            bandwidth: bandwidth.map_or_else(String::new, |gigabits| gigabits.to_string()),
+        }
+    }
+}
+
+/// The job's fields in a plan, and the assumptions about its machines.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Choice {
+    pub(super) stages: u32,
+    pub(super) microbatches: u32,
+    pub(super) schedule: ScheduleSpec,
+    pub(super) virtual_stages: u32,
+    pub(super) recompute: Recompute,
+    /// The stage that is `speed` times as fast as it really is.
+    pub(super) stage: u32,
+    pub(super) speed: f64,
+    /// The bandwidth of every link, in Gbit/s; as measured or assumed if `None`.
+    pub(super) bandwidth: Option<f64>,
+}
+
+impl Choice {
+    /// The choice that matches the job.
+    pub(super) fn of(config: &JobConfig) -> Choice {
+        let spec = &config.job.spec;
+        Choice {
+            stages: spec.stages,
+            microbatches: config.training.microbatches,
+            schedule: spec.pipeline.schedule.clone(),
+            virtual_stages: spec.pipeline.virtual_stages(),
+            recompute: spec.pipeline.recompute,
+            stage: 0,
+            speed: 1.0,
+            bandwidth: None,
+        }
+    }
+
+    /// Parses a query without empty fields, for a job that matches `own`.
+    ///
+    /// # Errors
+    /// The first field whose value is invalid.
+    pub(super) fn read(query: &PlannerQuery, own: &Choice) -> Result<Choice, String> {
+        let named = |name: &str, text: &str| format!("{name}: `{text}` is none of those that can be chosen");
+        let schedule = own.schedules().into_iter().find(|schedule| schedule.tag().as_str() == query.schedule);
+        let recompute = RECOMPUTES.into_iter().find(|recompute| recompute.as_str() == query.recompute);
+        Ok(Choice {
+            stages: whole("stages", &query.stages)?,
+            microbatches: whole("microbatches", &query.microbatches)?,
+            schedule: schedule.ok_or_else(|| named("schedule", &query.schedule))?,
+            virtual_stages: whole("chunks a stage", &query.virtual_stages)?,
+            recompute: recompute.ok_or_else(|| named("recompute", &query.recompute))?,
+            stage: whole("stage", &query.stage)?,
+            speed: within("speed of a stage", &query.speed, &SPEEDS)?,
+            bandwidth: match query.bandwidth.trim() {
+                "" => None,
+                text => Some(within("link bandwidth", text, &BANDWIDTHS)?),
+            },
+        })
+    }
+
+    /// The schedules that a job may have. A schedule from a file is among them only if the job has one.
+    pub(super) fn schedules(&self) -> Vec<ScheduleSpec> {
+        let mut all = SCHEDULES.to_vec();
+        if let ScheduleSpec::Csv(_) = self.schedule {
+            all.push(self.schedule.clone());
+        }
+        all
+    }
+
+    /// Applies the choice to the job.
+    pub(super) fn apply(&self, job: &mut PipelineJob) {
+        job.spec.stages = self.stages;
+        if let Some(training) = &mut job.spec.training {
+            training.microbatches = self.microbatches;
+        }
+        let pipeline = &mut job.spec.pipeline;
+        pipeline.schedule = self.schedule.clone();
+        pipeline.virtual_stages = Some(self.virtual_stages);
+        pipeline.recompute = self.recompute;
+    }
+
+    /// The machines, with their known speeds.
+    ///
+    /// # Errors
+    /// If the stage whose speed is chosen does not exist.
+    pub(super) fn machines(&self, known: &RankSpeeds) -> Result<Machines, String> {
+        let mut speeds: Vec<f64> = (0..self.stages as usize).map(|rank| known.of(rank)).collect();
+        match speeds.get_mut(self.stage as usize) {
+            Some(speed) => *speed *= self.speed,
+            None if self.speed == 1.0 => {}
+            None => {
+                return Err(format!("stage: there is no stage {}, the last one is {}", self.stage, self.stages - 1));
+            }
+        }
+        let bandwidth = self.bandwidth.map(|gigabits| gigabits * GIGABIT);
+        Machines::new(&speeds, bandwidth).map_err(|error| error.to_string())
+    }
+
+    /// The lines of a job file that change the job of `own` into this choice; `None` if there is nothing to change. The
+    /// lines have no machines, because a job has none.
+    pub(super) fn yaml(&self, own: &Choice) -> Option<String> {
+        let line =
+            |differs: bool, name: &str, value: &dyn std::fmt::Display| differs.then(|| format!("{name}: {value}"));
+        let schedule = format!("{{type: {}}}", self.schedule.tag());
+        let is_other_number = self.virtual_stages != own.virtual_stages;
+        // the job may have no number of its own: then the schedule decides
+        let without_number = PipelineSpec { schedule: self.schedule.clone(), ..PipelineSpec::default() };
+        let is_other_without = self.schedule != own.schedule && self.virtual_stages != without_number.virtual_stages();
+        let pipeline: Vec<String> = [
+            line(self.schedule != own.schedule, "    schedule", &schedule),
+            line(is_other_number || is_other_without, "    virtualStages", &self.virtual_stages),
+            line(self.recompute != own.recompute, "    recompute", &self.recompute),
+        ]
+        .into_iter()
+        .flatten()
+        .collect();
+        let microbatches = line(self.microbatches != own.microbatches, "    microbatches", &self.microbatches);
+        let mut lines = vec!["spec:".to_owned()];
+        lines.extend(line(self.stages != own.stages, "  stages", &self.stages));
+        lines.extend(microbatches.into_iter().flat_map(|line| ["  training:".to_owned(), line]));
+        if !pipeline.is_empty() {
+            lines.push("  pipeline:".to_owned());
+            lines.extend(pipeline);
+        }
+        (lines.len() > 1).then(|| lines.join("\n") + "\n")
+    }
+
+    /// The query of its address, with the question mark. Numbers and names of schedules need no escapes.
+    pub(super) fn address(&self) -> String {
+        let mut query = PlannerQuery::from(self);
+        let parts: Vec<String> = query.fields().into_iter().map(|(name, text)| format!("{name}={text}")).collect();
+        format!("?{}", parts.join("&"))
+    }
+}
+
+const SCHEDULES: [ScheduleSpec; 6] = [
+    ScheduleSpec::GPipe,
+    ScheduleSpec::OneFOneB,
+    ScheduleSpec::InterleavedOneFOneB,
+    ScheduleSpec::InterleavedZeroBubble,
+    ScheduleSpec::ZbvZeroBubble,
+    ScheduleSpec::Auto,
+];
+
+pub(super) const RECOMPUTES: [Recompute; 3] = [Recompute::None, Recompute::Selective, Recompute::Full];
+
+fn whole(name: &str, text: &str) -> Result<u32, String> {
+    text.trim().parse().map_err(|_| format!("{name}: `{}` is no whole number", text.trim()))
+}
+
+fn within(name: &str, text: &str, range: &RangeInclusive<f64>) -> Result<f64, String> {
+    let number = text.trim().parse().ok().filter(|number| range.contains(number));
+    number.ok_or_else(|| format!("{name}: `{}` is no number from {} to {}", text.trim(), range.start(), range.end()))
+}

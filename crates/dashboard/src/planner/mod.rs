@@ -1,0 +1,61 @@
+//! The planner as a page: a form whose fields are the query of its address, and the plan of the job with these values.
+//! `choice` has the changeable fields, `model` plans the job with them as `stagecoach plan` does, and `html` shows the
+//! plan.
+//!
+//! The page works without a script: a button submits the form. With scripts, `planner.js` requests only the plan on
+//! every change, and replaces that part.
+
+mod choice;
+mod html;
+mod model;
+
+use std::io;
+use std::sync::Arc;
+
+use axum::Router;
+use axum::extract::rejection::QueryRejection;
+use axum::extract::{Query, State};
+use axum::http::StatusCode;
+use axum::response::{Html, IntoResponse};
+use axum::routing::{MethodRouter, get};
+
+use choice::PlannerQuery;
+pub use model::Planner;
+
+use super::server::{LIMITS, Limits, Site, file, serve_site};
+
+/// The number of concurrent plans: a slow one, such as a plan of the schedule Auto, does not delay the next.
+const WORKERS: usize = 2;
+
+/// Serves the planner of a job at a port of 127.0.0.1, any free port if it is 0, until the process exits. Returns the
+/// address, with the token.
+///
+/// # Errors
+/// If the port is taken, or the system has no thread or no randomness.
+pub fn serve_planner(planner: Planner, port: u16) -> io::Result<String> {
+    serve_site(site(planner), port, Limits { workers: WORKERS, ..LIMITS })
+}
+
+fn site(planner: Planner) -> Site {
+    let router = Router::new()
+        .route("/{token}/", drawn(html::page))
+        .route("/{token}/plan", drawn(html::plan))
+        .route("/{token}/auto", drawn(html::auto))
+        .route("/{token}/planner.js", file("text/javascript; charset=utf-8", include_str!("../planner.js")))
+        .with_state(Arc::new(planner));
+    Site { router, form_action: "'self'" }
+}
+
+/// Draws the answer to a query. An invalid query, such as one with a field twice, gives the job itself.
+fn drawn(draw: fn(&Planner, &PlannerQuery) -> String) -> MethodRouter<Arc<Planner>> {
+    get(move |State(planner): State<Arc<Planner>>, query: Result<Query<PlannerQuery>, QueryRejection>| async move {
+        let query = query.map(|Query(query)| query).unwrap_or_default();
+        match tokio::task::spawn_blocking(move || draw(&planner, &query)).await {
+            Ok(html) => Html(html).into_response(),
+            Err(_) => StatusCode::INTERNAL_SERVER_ERROR.into_response(),
+        }
+    })
+}
+
+#[cfg(test)]
+mod tests;

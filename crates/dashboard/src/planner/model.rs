@@ -1,0 +1,125 @@
+//! The plan of a job with a reader's choices, by the functions of `stagecoach plan`.
+
+use indicatif::HumanCount;
+use stagecoach_api::job::ScheduleSpec;
+use stagecoach_pipeline::{Limits, RankSpeeds, verify};
+use stagecoach_planner::{JobConfig, PipelineLayout, plan_pipeline_on};
+
+use super::choice::{Choice, PlannerQuery};
+
+/// The most microbatches, over all chunks together, that are simulated while a reader waits.
+const MAX_WORK_ITEMS: u64 = 1 << 16;
+
+/// A job, and the data to plan it.
+#[derive(Debug)]
+pub struct Planner {
+    config: JobConfig,
+    vocab_size: usize,
+    /// The speeds of the job's own stages.
+    speeds: RankSpeeds,
+    /// The choice that matches the job.
+    pub(super) own: Choice,
+    /// The job's simulated step, or the reason that it can't be planned.
+    pub(super) own_step: Result<Step, String>,
+}
+
+/// A simulated step.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Step {
+    pub(super) seconds: f64,
+    /// Mean of all stages, 0 to 1.
+    pub(super) bubble: f64,
+    /// The peak bytes of the largest stage.
+    pub(super) bytes: u64,
+}
+
+impl Step {
+    pub(super) fn of(layout: &PipelineLayout) -> Step {
+        Step { seconds: layout.timeline.makespan, bubble: layout.bubble(), bytes: layout.largest_stage() }
+    }
+}
+
+/// A choice and its plan.
+#[derive(Debug)]
+pub(super) struct PlannerModel {
+    /// The fields of the query; missing ones are as in the job.
+    pub(super) fields: PlannerQuery,
+    /// The plan, or the sentence that says why it is impossible.
+    pub(super) planned: Result<Planned, String>,
+}
+
+/// A possible choice and its layout.
+#[derive(Debug)]
+pub(super) struct Planned {
+    pub(super) choice: Choice,
+    pub(super) layout: PipelineLayout,
+}
+
+impl Planner {
+    /// The planner of a job whose model has a vocabulary of this size, and whose stages have these speeds.
+    pub fn new(config: JobConfig, vocab_size: usize, speeds: RankSpeeds) -> Planner {
+        let own = Choice::of(&config);
+        let mut planner = Planner { config, vocab_size, speeds, own, own_step: Err(String::new()) };
+        planner.own_step = planner.plan(&planner.own).map(|layout| Step::of(&layout));
+        planner
+    }
+
+    /// The job's name.
+    pub(super) fn name(&self) -> &str {
+        &self.config.job.metadata.name
+    }
+
+    /// `pipeline.memoryLimit`, in bytes.
+    pub(super) fn memory_limit(&self) -> Option<u64> {
+        self.config.job.spec.pipeline.memory_limit.as_ref()?.bytes()
+    }
+
+    /// Tokens of a step. They are the same for every choice.
+    pub(super) fn tokens(&self) -> u64 {
+        u64::from(self.config.training.global_batch_size) * u64::from(self.config.data.sequence_length)
+    }
+
+    /// The plan for a query.
+    pub(super) fn model(&self, query: &PlannerQuery) -> PlannerModel {
+        let planned = self.choice(query).and_then(|choice| self.planned(choice));
+        PlannerModel { fields: query.or(&self.own), planned }
+    }
+
+    /// The plan with the schedule `Auto`, for any schedule in the query.
+    pub(super) fn auto(&self, query: &PlannerQuery) -> Result<Planned, String> {
+        self.planned(Choice { schedule: ScheduleSpec::Auto, virtual_stages: 1, ..self.choice(query)? })
+    }
+
+    /// The choice of a query; missing fields are as in the job.
+    pub(super) fn choice(&self, query: &PlannerQuery) -> Result<Choice, String> {
+        Choice::read(&query.or(&self.own), &self.own)
+    }
+
+    fn planned(&self, choice: Choice) -> Result<Planned, String> {
+        self.plan(&choice).map(|layout| Planned { choice, layout })
+    }
+
+    fn plan(&self, choice: &Choice) -> Result<PipelineLayout, String> {
+        let mut job = self.config.job.clone();
+        choice.apply(&mut job);
+        let config = JobConfig::new(job, &self.config.workspace).map_err(|error| error.message)?;
+        let Choice { stages, microbatches, virtual_stages, .. } = *choice;
+        let work_items = u64::from(stages) * u64::from(virtual_stages) * u64::from(microbatches);
+        if work_items > MAX_WORK_ITEMS {
+            return Err(format!(
+                "this page simulates up to {} microbatches in all chunks together, and these are {}: choose fewer, or let \
+                 `stagecoach plan` simulate them",
+                HumanCount(MAX_WORK_ITEMS),
+                HumanCount(work_items)
+            ));
+        }
+        // the measured speeds are those of the job's own number of stages
+        let equal = RankSpeeds::default();
+        let machines = choice.machines(if stages == self.own.stages { &self.speeds } else { &equal })?;
+        let architecture = config.architecture(self.vocab_size, tch::Device::Cpu);
+        let layout = plan_pipeline_on(&config, architecture.as_ref(), stages as usize, &machines);
+        let layout = layout.map_err(|error| error.message)?;
+        verify(&layout.programs, &Limits::default()).map_err(|error| error.to_string())?;
+        Ok(layout)
+    }
+}

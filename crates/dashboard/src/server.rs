@@ -1,0 +1,197 @@
+//! Serves a page on this machine's loopback, from a thread of low priority. The resources of its readers are bounded:
+//! the number of connections, the time for a request's head and for a reader that accepts no data, and the number of
+//! threads that compute answers. A panic in one of these threads ends only a connection.
+
+use std::io;
+use std::net::{Ipv4Addr, TcpListener};
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use axum::extract::{Path, Request, State};
+use axum::http::header::{CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, HeaderName};
+use axum::http::{HeaderValue, StatusCode};
+use axum::middleware::{Next, from_fn_with_state};
+use axum::response::{IntoResponse, Redirect, Response};
+use axum::routing::{MethodRouter, get};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::service::TowerToHyperService;
+use stagecoach_pipeline::timeline_css;
+use tokio::sync::Semaphore;
+
+use super::token::Token;
+
+/// The name of the threads that serve the page.
+pub const THREAD: &str = "page";
+/// The nice value of these threads: a lower priority than training.
+const NICE: i32 = 10;
+/// The delay after connections could not be accepted.
+const ACCEPT_RETRY: Duration = Duration::from_secs(1);
+/// The size of a connection's buffer, which limits a request's head.
+const CONNECTION_BUFFER_BYTES: usize = 64 << 10;
+
+/// Limits on the resources of all readers together.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Limits {
+    /// Concurrent connections; further ones wait in the kernel.
+    pub(super) connections: usize,
+    /// The time limit for the head of a request, including later requests of a connection.
+    pub(super) head_timeout: Duration,
+    /// The time after which the kernel closes the connection of a reader that accepts no data.
+    pub(super) stalled_reader: Duration,
+    /// Threads that may wait for the volume, or compute.
+    pub(super) workers: usize,
+}
+
+pub(super) const LIMITS: Limits = Limits {
+    connections: 64,
+    head_timeout: Duration::from_secs(10),
+    stalled_reader: Duration::from_secs(30),
+    workers: 1,
+};
+
+const SECURITY_HEADERS: [(HeaderName, &str); 5] = [
+    (HeaderName::from_static("x-content-type-options"), "nosniff"),
+    (HeaderName::from_static("referrer-policy"), "no-referrer"),
+    (HeaderName::from_static("cross-origin-opener-policy"), "same-origin"),
+    (HeaderName::from_static("cross-origin-resource-policy"), "same-origin"),
+    (CACHE_CONTROL, "no-store"),
+];
+
+/// The content served below the token.
+pub(super) struct Site {
+    /// Its own addresses, each below `/{token}/`; all sites share style sheet and icon.
+    pub(super) router: Router,
+    /// The addresses to which its forms may be sent, as in a content security policy.
+    pub(super) form_action: &'static str,
+}
+
+impl Site {
+    fn content_security_policy(&self) -> String {
+        format!(
+            "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self'; base-uri 'none'; \
+             form-action {}; frame-ancestors 'none'",
+            self.form_action
+        )
+    }
+}
+
+/// A file of a site.
+pub(super) fn file<S: Clone + Send + Sync + 'static>(
+    kind: &'static str,
+    content: impl Into<String>,
+) -> MethodRouter<S> {
+    let content = content.into();
+    get(move || async move { ([(CONTENT_TYPE, kind)], content) })
+}
+
+/// Serves a site at a port of 127.0.0.1, any free port if it is 0, until the process exits. Returns the address, with
+/// the token.
+///
+/// # Errors
+/// If the port is taken, or the system has no thread or no randomness.
+pub(super) fn serve_site(site: Site, port: u16, limits: Limits) -> io::Result<String> {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, port))?;
+    let (address, token) = (listener.local_addr()?, Token::draw()?);
+    let url = format!("http://{address}/{}/", token.reveal());
+    start(listener, router(site, token)?, limits)?;
+    Ok(url)
+}
+
+fn start(listener: TcpListener, router: Router, limits: Limits) -> io::Result<()> {
+    listener.set_nonblocking(true)?;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .max_blocking_threads(limits.workers)
+        .thread_name(THREAD)
+        .build()?;
+    let serve = move || {
+        lower_priority();
+        runtime.block_on(async {
+            match tokio::net::TcpListener::from_std(listener) {
+                Ok(listener) => accept(listener, router, limits).await,
+                Err(error) => tracing::warn!("the page can't be served: {error}"),
+            }
+        });
+    };
+    std::thread::Builder::new().name(THREAD.into()).spawn(serve)?;
+    Ok(())
+}
+
+/// Lowers the priority of the calling thread, and of the threads that it starts. If that fails, priorities stay equal.
+fn lower_priority() {
+    let _ = rustix::process::nice(NICE);
+}
+
+async fn accept(listener: tokio::net::TcpListener, router: Router, limits: Limits) {
+    let connections = Arc::new(Semaphore::new(limits.connections));
+    loop {
+        // the semaphore is never closed
+        let Ok(permit) = connections.clone().acquire_owned().await else { return };
+        let stream = match listener.accept().await {
+            Ok((stream, _)) => stream,
+            Err(_) => {
+                // the usual cause: no file descriptor is left
+                tokio::time::sleep(ACCEPT_RETRY).await;
+                continue;
+            }
+        };
+        let _ = rustix::net::sockopt::set_tcp_user_timeout(&stream, limits.stalled_reader.as_millis() as u32);
+        let service = TowerToHyperService::new(router.clone());
+        let mut http = hyper::server::conn::http1::Builder::new();
+        http.timer(TokioTimer::new()).header_read_timeout(limits.head_timeout).max_buf_size(CONNECTION_BUFFER_BYTES);
+        tokio::spawn(async move {
+            // the server ignores the way in which a connection ends
+            let _ = http.serve_connection(TokioIo::new(stream), service).await;
+            drop(permit);
+        });
+    }
+}
+
+/// The router for requests: `site` below the token, and health.
+fn router(site: Site, token: Token) -> io::Result<Router> {
+    let css = format!("{}\n.timeline {{{}.paper{{fill:none}}}}\n", include_str!("page.css"), timeline_css());
+    let policy = HeaderValue::from_str(&site.content_security_policy()).map_err(io::Error::other)?;
+    let with_token = site
+        .router
+        .route("/{token}/page.css", file("text/css; charset=utf-8", css))
+        .route("/{token}/icon.svg", file("image/svg+xml", include_str!("icon.svg")))
+        .route("/{token}", get(to_page))
+        .layer(from_fn_with_state(token, check_token));
+    Ok(Router::new()
+        .route("/healthz", get(|| async { "ok\n" }))
+        .merge(with_token)
+        .fallback(unknown)
+        .layer(from_fn_with_state(policy, add_headers)))
+}
+
+/// Accepts only requests whose path begins with the token.
+async fn check_token(State(token): State<Token>, request: Request, next: Next) -> Response {
+    let guess = request.uri().path().split('/').nth(1).unwrap_or_default();
+    match token.is(guess) {
+        true => next.run(request).await,
+        false => unknown().await.into_response(),
+    }
+}
+
+/// Redirects an address without its last `/`, which the page's relative addresses require.
+async fn to_page(Path(token): Path<String>) -> Redirect {
+    Redirect::permanent(&format!("/{token}/"))
+}
+
+async fn unknown() -> impl IntoResponse {
+    (StatusCode::NOT_FOUND, "nothing is shown without the whole address, which was printed with its token\n")
+}
+
+async fn add_headers(State(policy): State<HeaderValue>, request: Request, next: Next) -> Response {
+    let mut response = next.run(request).await;
+    let headers = response.headers_mut();
+    headers.insert(CONTENT_SECURITY_POLICY, policy);
+    for (name, value) in SECURITY_HEADERS {
+        headers.insert(name, HeaderValue::from_static(value));
+    }
+    response
+}
+
+#[cfg(test)]
+mod tests;

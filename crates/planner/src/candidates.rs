@@ -1,0 +1,139 @@
+//! The pipeline layouts among which a plan chooses: the one that the job specifies or, for `Auto`, every schedule,
+//! number of chunks and recomputation.
+
+use stagecoach_api::job::{Recompute, ScheduleSpec};
+use stagecoach_engine::StageError;
+use stagecoach_model::Architecture;
+use stagecoach_pipeline::{
+    Programs, Schedule, from_csv, gpipe, interleaved_one_f_one_b, interleaved_zero_bubble, lower, one_f_one_b,
+    zbv_zero_bubble,
+};
+
+use super::job_config::JobConfig;
+
+/// The most chunks per stage that `Auto` tries: each further chunk sends every microbatch over every link once more.
+const MAX_CHUNKS_PER_STAGE: usize = 4;
+
+/// The largest number of chunks times microbatches for which `Auto` tries several chunks per stage. A longer step hides
+/// its bubble anyway, and its plan takes long to compute and to send.
+const MAX_WORK_ITEMS: usize = 1 << 16;
+
+/// A schedule to choose from.
+#[derive(Clone, Debug)]
+pub(super) struct Candidate {
+    pub(super) schedule: Schedule,
+    /// The schedule with its communication, for a pipeline without replicas.
+    pub(super) programs: Programs,
+}
+
+/// The schedules of a job over `stages` stages for a replica's `microbatches`, at least one. Of two with the same time,
+/// the plan takes the first.
+///
+/// # Errors
+/// If the schedule's CSV is invalid or another job's.
+pub(super) fn candidates(
+    config: &JobConfig,
+    architecture: &dyn Architecture,
+    stages: usize,
+    microbatches: usize,
+) -> Result<Vec<Candidate>, StageError> {
+    let lowered = |schedule: Schedule| {
+        let programs = lower(&schedule, architecture.tie_word_embeddings());
+        let programs = programs.map_err(|e| StageError::invalid(e.to_string()))?;
+        Ok(Candidate { programs, schedule })
+    };
+    schedules(config, architecture, stages, microbatches)?.into_iter().map(lowered).collect()
+}
+
+/// The kinds of recomputation to try: the one that the job specifies; for `Auto` within a memory limit also those that
+/// keep less.
+pub(super) fn recomputations(config: &JobConfig) -> Vec<Recompute> {
+    let pipeline = &config.job.spec.pipeline;
+    let given = pipeline.recompute;
+    match (&pipeline.schedule, &pipeline.memory_limit) {
+        (ScheduleSpec::Auto, Some(_)) => {
+            let by_memory = [Recompute::None, Recompute::Selective, Recompute::Full];
+            by_memory.into_iter().skip_while(|mode| *mode != given).collect()
+        }
+        _ => vec![given],
+    }
+}
+
+fn schedules(
+    config: &JobConfig,
+    architecture: &dyn Architecture,
+    stages: usize,
+    microbatches: usize,
+) -> Result<Vec<Schedule>, StageError> {
+    let pipeline = &config.job.spec.pipeline;
+    let chunks = pipeline.virtual_stages() as usize;
+    Ok(match &pipeline.schedule {
+        ScheduleSpec::GPipe => vec![gpipe(stages, microbatches)],
+        ScheduleSpec::OneFOneB => vec![one_f_one_b(stages, microbatches)],
+        ScheduleSpec::InterleavedOneFOneB => vec![interleaved_one_f_one_b(stages, chunks, microbatches)],
+        ScheduleSpec::InterleavedZeroBubble => vec![interleaved_zero_bubble(stages, chunks, microbatches)],
+        ScheduleSpec::ZbvZeroBubble => vec![zbv_zero_bubble(stages, microbatches)],
+        ScheduleSpec::Csv(file) => vec![read_csv(config, &file.path, stages, microbatches)?],
+        ScheduleSpec::Auto => {
+            let is_replicated = config.job.spec.data_parallel > 1;
+            let mut all = every_schedule(stages, architecture.num_layers(), microbatches, is_replicated);
+            let fits = |schedule: &Schedule| pipeline.explicit_layers(schedule.placement.chunks()).is_some();
+            if all.iter().any(fits) {
+                all.retain(fits);
+            }
+            all
+        }
+    })
+}
+
+/// Every schedule, with several chunks per stage if each can have a layer; the simplest first.
+fn every_schedule(stages: usize, layers: usize, microbatches: usize, is_replicated: bool) -> Vec<Schedule> {
+    let mut all = vec![one_f_one_b(stages, microbatches), gpipe(stages, microbatches)];
+    if stages == 1 && !is_replicated {
+        return all; // without neighbours and replicas there is no communication to wait for
+    }
+    let most = (MAX_WORK_ITEMS / (stages * microbatches).max(1)).min(layers / stages);
+    for chunks in 1..=most.clamp(1, MAX_CHUNKS_PER_STAGE) {
+        all.push(interleaved_zero_bubble(stages, chunks, microbatches));
+        if chunks > 1 {
+            all.push(interleaved_one_f_one_b(stages, chunks, microbatches));
+        }
+        if chunks == 2 {
+            all.push(zbv_zero_bubble(stages, microbatches));
+        }
+    }
+    all
+}
+
+/// Reads the schedule of a job with `stages` stages.
+fn read_csv(config: &JobConfig, path: &str, stages: usize, microbatches: usize) -> Result<Schedule, StageError> {
+    let file = config.workspace.join(path);
+    let invalid =
+        |what: String| StageError::invalid(format!("spec.pipeline.schedule.csv.path: {}: {what}", file.display()));
+    let text = std::fs::read_to_string(&file).map_err(|e| invalid(format!("could not be read: {e}")))?;
+    let schedule = from_csv(&text, stages).map_err(|e| invalid(e.to_string()))?;
+    let chunks = schedule.placement.chunks();
+    let virtual_stages = config.job.spec.pipeline.virtual_stages() as usize;
+    if schedule.microbatches != microbatches {
+        return Err(invalid(format!(
+            "it is for {} microbatches, and {}",
+            schedule.microbatches,
+            match config.job.spec.data_parallel {
+                1 => format!("spec.training.microbatches is {microbatches}: set that to {}", schedule.microbatches),
+                replicas =>
+                    format!("a replica of {replicas} has {microbatches}: all must have as many as the schedule"),
+            }
+        )));
+    }
+    if chunks != stages * virtual_stages {
+        let remedy = match chunks % stages {
+            0 => format!("set that to {}", chunks / stages),
+            _ => "write it with the same number of chunks for every stage".to_owned(),
+        };
+        return Err(invalid(format!(
+            "it has {chunks} chunks, and {stages} stages with spec.pipeline.virtualStages {virtual_stages} have {}: {remedy}",
+            stages * virtual_stages
+        )));
+    }
+    Ok(schedule)
+}

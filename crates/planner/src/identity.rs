@@ -1,0 +1,162 @@
+//! The identity of jobs: the fields of a job that checkpoints record, and the fields on which all stages must agree.
+//! Both are selections of the spec's fields by the effect of a change (`api`'s table).
+
+use std::collections::BTreeMap;
+
+use serde_json::Value;
+use stagecoach_api::job::ChangeEffect;
+use stagecoach_data::PreparedCorpus;
+use stagecoach_telemetry::flatten_json;
+
+use super::JobConfig;
+
+/// The fields of an identity's `data` that are known once the corpus has been read.
+const OF_CORPUS: [&str; 4] = ["corpus", "tokenizer", "specialTokenIds", "trainingSequences"];
+
+impl JobConfig {
+    /// The identity: the fields that determine the numerical results, which may not change once training has begun. It
+    /// identifies the corpus and its split by their content, so that a file may be renamed.
+    pub fn identity(&self, prepared: &PreparedCorpus, training_sequences: u64) -> Value {
+        let values = [
+            prepared.corpus_hash.clone().into(),
+            prepared.tokenizer_hash.clone().into(),
+            prepared.special_tokens.identity().unwrap_or_default(),
+            training_sequences.into(),
+        ];
+        self.identity_over(OF_CORPUS.into_iter().zip(values))
+    }
+
+    /// The identity with these fields of `data`; a field whose value is null is left out.
+    fn identity_over(&self, corpus: impl Iterator<Item = (&'static str, Value)>) -> Value {
+        let mut identity = self.job.spec.select(&[ChangeEffect::Identity, ChangeEffect::Extension]);
+        if let Some(data) = identity["data"].as_object_mut() {
+            data.retain(|field, _| !["paths", "textField", "evaluation", "tokenizer"].contains(&field.as_str()));
+        }
+        if let Some(max) = self.data.evaluation.as_ref().and_then(|evaluation| evaluation.max_sequences) {
+            identity["data"]["evaluation"] = serde_json::json!({ "maxSequences": max });
+        }
+        for (field, value) in corpus {
+            if !value.is_null() {
+                identity["data"][field] = value;
+            }
+        }
+        identity["training"]["gradientBlocks"] = self.gradient_blocks.into();
+        // fields at their defaults are left out, as in checkpoints of versions without them
+        let defaults: [(&str, &str, Value); 4] = [
+            ("/model/llama", "modelType", "Llama".into()),
+            ("/data", "specialTokens", "Text".into()),
+            ("/training", "kernels", "Fastest".into()),
+            ("/training", "gradientBlocks", 1.into()),
+        ];
+        for (pointer, field, default) in defaults {
+            if let Some(Value::Object(fields)) = identity.pointer_mut(pointer) {
+                fields.retain(|name, value| name != field || *value != default);
+            }
+        }
+        // the absence of clipping is recorded as null
+        identity["training"]["gradientClipNorm"] = self.training.gradient_clip_norm.into();
+        let init_from = identity.as_object_mut().and_then(|identity| identity.remove("checkpoint"));
+        if let Some(checkpoint) = init_from {
+            identity["initFrom"] = checkpoint["initFrom"]["path"].clone();
+        }
+        identity
+    }
+
+    /// The identity of this job over the corpus and the tokenizer of `recorded`, before its own have been read.
+    pub fn identity_over_corpus_of(&self, recorded: &Value) -> Value {
+        self.identity_over(OF_CORPUS.into_iter().map(|field| (field, recorded["data"][field].clone())))
+    }
+
+    /// The fields on which all stages must agree, by path: a mismatch is refused with their names. Fields that only
+    /// operator and launcher use may differ.
+    pub fn agreement(&self) -> BTreeMap<String, String> {
+        let mut fields = BTreeMap::new();
+        let read_by_stages = [ChangeEffect::Identity, ChangeEffect::Extension, ChangeEffect::Attempt];
+        flatten_json("spec", &self.job.spec.select(&read_by_stages), &mut fields);
+        fields
+    }
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use std::path::Path;
+
+    use serde_json::json;
+
+    use super::*;
+
+    /// The sample job with the changes `set`.
+    pub(crate) fn config(set: &[(&str, &str)]) -> JobConfig {
+        let set: Vec<_> = set.iter().map(|(path, value)| ((*path).to_owned(), (*value).to_owned())).collect();
+        let sample = include_str!("../../../manifests/samples/shakespeare.yaml");
+        JobConfig::new(stagecoach_api::parse_with(sample, "shakespeare.yaml", &set).unwrap(), Path::new("/tmp"))
+            .unwrap()
+    }
+
+    fn prepared() -> PreparedCorpus {
+        PreparedCorpus {
+            folder: "tokens".into(),
+            corpus_hash: "c".into(),
+            tokenizer_hash: "t".into(),
+            tokens: 1,
+            documents: 1,
+            empty_documents: 0,
+            vocab_size: 4096,
+            id_bytes: 2,
+            padding: 0,
+            special_tokens: Default::default(),
+            findings: Default::default(),
+            notes: Vec::new(),
+        }
+    }
+
+    /// Expects the form of earlier versions: a difference would make their checkpoints unusable.
+    #[test]
+    fn the_identity_is_what_checkpoints_have() {
+        let mut identity = json!({
+            "model": {"type": "Llama", "llama": {
+                "hiddenSize": 192, "numHiddenLayers": 6, "numAttentionHeads": 6, "numKeyValueHeads": 2,
+                "intermediateSize": 512, "maxPositionEmbeddings": 128, "ropeTheta": 10000.0, "rmsNormEps": 1e-5,
+                "tieWordEmbeddings": false, "initializerRange": 0.02,
+            }},
+            "data": {
+                "corpus": "c", "tokenizer": "t", "sequenceLength": 128, "packing": true, "trainingSequences": 12648,
+            },
+            "training": {
+                "globalBatchSize": 32, "microbatches": 8, "seed": 42, "precision": "Float32", "gradientClipNorm": 1.0,
+                "optimizer": {"type": "AdamW", "adamW": {
+                    "beta1": 0.9, "beta2": 0.95, "epsilon": 1e-8, "weightDecay": 0.1, "decayNormsAndEmbeddings": false,
+                }},
+                "learningRate": {
+                    "peak": 0.003, "warmupSteps": 50, "warmupStart": 0.0, "schedule": "Cosine", "decayFraction": 0.2,
+                    "floor": 0.0003,
+                },
+            },
+        });
+        assert_eq!(config(&[]).identity(&prepared(), 12648), identity);
+        assert_eq!(config(&[("training.gradientBlocks", "1")]).identity(&prepared(), 12648), identity);
+        identity["training"]["gradientClipNorm"] = Value::Null;
+        identity["training"]["learningRate"]["decaySteps"] = 500.into();
+        identity["data"]["evaluation"] = json!({"maxSequences": 7});
+        identity["initFrom"] = "older".into();
+        identity["training"]["gradientBlocks"] = 4.into();
+        let other = config(&[
+            ("training.gradientBlocks", "4"),
+            ("data.evaluation.maxSequences", "7"),
+            ("training.gradientClipNorm", "null"),
+            ("training.learningRate.decaySteps", "500"),
+            ("checkpoint.initFrom.path", "older"),
+        ]);
+        assert_eq!(other.identity(&prepared(), 12648), identity);
+    }
+
+    #[test]
+    fn stages_agree_on_what_they_read() {
+        let fields = config(&[("restart.maxRestarts", "3"), ("networkPolicy.mode", "None")]).agreement();
+        for path in ["spec.stages", "spec.training.threads", "spec.training.steps", "spec.data.evaluation.everySteps"] {
+            assert!(fields.contains_key(path), "{path} is missing from {:?}", fields.keys());
+        }
+        let unread = |path: &&String| path.starts_with("spec.restart") || path.starts_with("spec.networkPolicy");
+        assert_eq!(fields.keys().find(unread), None);
+    }
+}

@@ -1,0 +1,172 @@
+//! The job file, with a comment that explains each number.
+
+use std::fmt::Write;
+
+use indicatif::{DecimalBytes, HumanBytes};
+use stagecoach_display::duration;
+
+use super::sizes::{SECONDS, Sizes};
+use super::{Facts, MEMORY_SHARE};
+
+/// The job as YAML.
+pub(super) fn job_file(facts: &Facts, sizes: &Sizes) -> String {
+    let mut text = String::new();
+    // writing to a string can't fail
+    let _ = write!(text, "{}{}{}{}", head(facts, sizes), model(sizes), data(facts, sizes), training(facts, sizes));
+    text
+}
+
+fn head(facts: &Facts, sizes: &Sizes) -> String {
+    let gpus = facts.gpus;
+    format!(
+        "# Written by `stagecoach init` for {corpus}, about {tokens} tokens,
+# and for {machine}.
+# The rule: the largest of nine models that has in its layers at most two parameters for each token of the corpus, trains
+# 200 steps within {minutes}, and whose stages are planned to use at most {share:.0}% of the memory. Estimates are rough: change
+# what you know better. `stagecoach plan` shows partition, timeline and memory.
+apiVersion: stagecoach.dev/v1alpha1
+kind: PipelineJob
+metadata:
+  name: {name}  # also its folder in the workspace: checkpoints, metrics, logs
+spec:
+  stages: {stages}  # {why_stages}
+",
+        corpus = facts.corpus(),
+        machine = facts.machine(),
+        tokens = count(sizes.tokens),
+        minutes = duration(SECONDS),
+        share = 100.0 * MEMORY_SHARE,
+        name = quoted(&facts.name),
+        stages = sizes.stages,
+        why_stages = match (facts.stages, gpus) {
+            (Some(_), _) => "as was asked for by --stages".to_owned(),
+            (None, 2..) => "one for each GPU, if the memory has room for as many processes".to_owned(),
+            (None, _) =>
+                "without two GPUs: 2, or 3 from three processors on, if the memory has room for as many processes".to_owned(),
+        },
+    )
+}
+
+fn model(sizes: &Sizes) -> String {
+    format!(
+        "  model:
+    type: Llama
+    llama:  # about {parameters} parameters, embedding and head included
+      hiddenSize: {hidden}  # a multiple of the heads; by the rule above
+      numHiddenLayers: {layers}  # grows with the hidden size; at least one for each stage
+      numAttentionHeads: {heads}  # heads of {head_dim}
+      numKeyValueHeads: {kv_heads}  # one for two query heads: less memory for keys and values
+      intermediateSize: {intermediate}  # 8/3 of the hidden size, rounded up to whole vectors of 32
+      maxPositionEmbeddings: {length}  # as long as the sequences
+",
+        parameters = count(sizes.parameters),
+        hidden = sizes.shape.hidden_size,
+        layers = sizes.layers,
+        heads = sizes.shape.heads,
+        head_dim = sizes.shape.hidden_size / sizes.shape.heads,
+        kv_heads = sizes.shape.heads / 2,
+        intermediate = sizes.intermediate_size,
+        length = sizes.sequence_length,
+    )
+}
+
+fn data(facts: &Facts, sizes: &Sizes) -> String {
+    let mut text = "  data:\n    paths:  # below the workspace\n".to_owned();
+    for pattern in &facts.texts.patterns {
+        let _ = writeln!(text, "      - {}", quoted(pattern));
+    }
+    if let Some(field) = &facts.texts.field {
+        let _ = writeln!(text, "    textField: {}  # the field or column of the documents' text", quoted(field));
+    }
+    let _ = write!(
+        text,
+        "    sequenceLength: {length}  # the longest of which the corpus has a thousand; 16 at least, at most 128 on CPUs, 512 on GPUs
+    evaluation:
+      fraction: {fraction}  # held out to measure the model on: less of a larger corpus
+      everySteps: {interval}  # five times in the run
+      maxSequences: 256  # so that measuring takes little of the time
+    tokenizer:
+      type: Train
+      train:
+        vocabSize: {vocab}  # grows with the corpus, and with the model: embedding and head have a row for each token
+",
+        length = sizes.sequence_length,
+        fraction = sizes.evaluation_fraction,
+        interval = sizes.interval,
+        vocab = sizes.vocab_size,
+    );
+    text
+}
+
+fn training(facts: &Facts, sizes: &Sizes) -> String {
+    format!(
+        "  training:
+    steps: {steps}  # about {seconds}, by estimate; 50 to 2000, and at most 20 passes over the corpus
+    globalBatchSize: {batch}  # sequences of a step: {rows} for each microbatch
+    microbatches: {microbatches}  # at least two for each stage, and eight, so that the pipeline is filled
+    threads: {threads}  # {why_threads}
+    gradientClipNorm: 1.0  # keeps a single batch from throwing the model off
+    learningRate:
+      peak: {peak}  # the wider the model, the lower
+      warmupSteps: {warmup}  # a tenth of the steps
+      schedule: Cosine
+      floor: {floor}  # a tenth of the peak
+  pipeline:
+    schedule: {{type: 1F1B}}  # memory for as many microbatches as there are stages; Auto lets the planner choose
+  checkpoint:
+    everySteps: {interval}  # so that a stop or a crash costs a fifth of the run at most
+    keepLast: 2  # the newest, and one before it
+",
+        steps = sizes.steps,
+        seconds = duration(sizes.seconds),
+        batch = sizes.batch,
+        rows = sizes.batch / sizes.microbatches,
+        microbatches = sizes.microbatches,
+        threads = sizes.threads,
+        why_threads = match facts.processors >= 2 * sizes.stages as usize {
+            true => "processors by stages, at most 4",
+            false => "fewer than two processors for each stage",
+        },
+        peak = sizes.shape.learning_rate,
+        warmup = sizes.warmup_steps,
+        floor = float(sizes.shape.learning_rate / 10.0),
+        interval = sizes.interval,
+    )
+}
+
+impl Facts {
+    /// The corpus, in words.
+    pub fn corpus(&self) -> String {
+        format!("{} of text in {}", DecimalBytes(self.texts.bytes), plural(self.texts.files, "file"))
+    }
+
+    /// The machine's hardware, in words.
+    pub fn machine(&self) -> String {
+        let Facts { gpus, processors, memory_bytes, .. } = self;
+        let memory = HumanBytes(*memory_bytes);
+        format!("{}, {} and {memory} of memory", plural(*processors, "processor"), plural(*gpus, "GPU"))
+    }
+}
+
+pub(super) fn plural(number: usize, noun: &str) -> String {
+    format!("{number} {noun}{}", if number == 1 { "" } else { "s" })
+}
+
+/// A string as YAML, whatever its content: JSON's strings are YAML's.
+fn quoted(text: &str) -> String {
+    serde_json::Value::from(text).to_string()
+}
+
+/// A number with at most two significant digits.
+fn float(value: f64) -> String {
+    format!("{value:.1e}")
+}
+
+/// A number in words, rounded for users.
+fn count(number: f64) -> String {
+    match number {
+        number if number >= 1e9 => format!("{:.1} billion", number / 1e9),
+        number if number >= 1e6 => format!("{:.1} million", number / 1e6),
+        number => format!("{:.0} thousand", (number / 1e3).max(1.0)),
+    }
+}

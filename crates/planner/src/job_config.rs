@@ -1,0 +1,336 @@
+//! The trainer's form of a job. Structs are destructured by field, so that a new field cannot be forgotten here.
+
+use std::path::{Path, PathBuf};
+
+use serde_json::{Map, Value};
+use stagecoach_api::PipelineJob;
+use stagecoach_api::contract::Mesh;
+use stagecoach_api::job::{
+    AdamWSpec, BuiltIn, DataSpec, Device, EvaluationSpec, Kernels, ModelSpec, OptimizerSpec, PretrainedSpec, Recompute,
+    SpecialTokens, TOKEN_CACHE, TokenizerSpec, TrainingLength, TrainingSpec,
+};
+use stagecoach_data::{DataConfig, Tokenizer, TokenizerSource};
+use stagecoach_engine::StageError;
+use stagecoach_engine::optimize::LearningRate;
+use stagecoach_engine::state_dict::find_model;
+use stagecoach_files::read_if_exists;
+use stagecoach_model::{Architecture, Llama, LlamaConfig, MicrobatchCost, SourceConfig};
+use stagecoach_os::is_in_cluster;
+use stagecoach_pipeline::GradientBlocks;
+
+use super::memory::{is_on_gpu, parameter_copies};
+use super::profile::Profile;
+use super::trainer_state::TrainerState;
+
+/// The file of a Hugging Face model directory with the settings of text generation.
+pub const GENERATION_CONFIG_FILE: &str = "generation_config.json";
+
+/// Configuration of a job that this trainer can run.
+#[derive(Clone, Debug)]
+pub struct JobConfig {
+    /// The job as it was parsed.
+    pub job: PipelineJob,
+    /// Root of the volume.
+    pub workspace: PathBuf,
+    /// The model; its `vocab_size` is a placeholder until [`JobConfig::vocab_size`] is known.
+    pub model: LlamaConfig,
+    /// The `config.json` of the pretrained model, if the job has one.
+    pub source_config: Option<Map<String, Value>>,
+    /// Vocabulary size, if the job or the pretrained model specifies one.
+    pub model_vocab_size: Option<usize>,
+    /// The model directory with the weights of step 0, relative to the volume's root; randomly initialised if `None`.
+    pub initial_weights: Option<PathBuf>,
+    /// Corpus and tokenizer.
+    pub data: DataSpec,
+    /// Batch, optimizer and learning rate.
+    pub training: TrainingSpec,
+    /// The number of blocks in which a step's gradients are added. Once stage 0 knows it, the number with which the job
+    /// began.
+    pub gradient_blocks: usize,
+    /// The times of modules that a plan assumes; without them it looks for measured ones.
+    pub assumed_profile: Option<Profile>,
+}
+
+impl JobConfig {
+    /// The configuration of a valid job.
+    ///
+    /// # Errors
+    /// All validation errors; otherwise the mismatches with the model that the job reads.
+    pub fn new(job: PipelineJob, workspace: &Path) -> Result<JobConfig, StageError> {
+        let problems: Vec<String> = job.validate().iter().map(ToString::to_string).collect();
+        if !problems.is_empty() {
+            return Err(StageError::invalid(problems.join("; ")));
+        }
+        let Some(BuiltIn { model, data, training }) = job.spec.built_in() else {
+            return Err(StageError::invalid(
+                "spec.trainer.type is Custom: this is the built-in trainer, run your own command",
+            ));
+        };
+        let from = job.spec.checkpoint.init_from.as_ref().map(|from| PathBuf::from(&from.path));
+        let (model, source_config, model_vocab_size, initial_weights) = match model {
+            ModelSpec::Llama(llama) => {
+                (LlamaConfig::from_spec(llama), None, llama.vocab_size.map(|size| size as usize), from)
+            }
+            ModelSpec::Pretrained(pretrained) => {
+                let SourceConfig { config, fields } = pretrained_config(workspace, pretrained)?;
+                let vocab_size = config.vocab_size;
+                (config, Some(fields), Some(vocab_size), Some(pretrained.path.clone().into()))
+            }
+        };
+        if data.sequence_length as usize > model.max_position_embeddings {
+            return Err(StageError::invalid(format!(
+                "spec.data.sequenceLength is {}, and the model is made for {} at most",
+                data.sequence_length, model.max_position_embeddings
+            )));
+        }
+        let (data, training) = (data.clone(), training.clone());
+        let workspace = workspace.to_owned();
+        let gradient_blocks = training.gradient_blocks(job.spec.data_parallel) as usize;
+        Ok(JobConfig {
+            job,
+            workspace,
+            model,
+            source_config,
+            model_vocab_size,
+            initial_weights,
+            data,
+            training,
+            gradient_blocks,
+            assumed_profile: None,
+        })
+    }
+
+    /// The job's folder.
+    pub fn folder(&self) -> PathBuf {
+        self.workspace.join(self.job.folder())
+    }
+
+    /// Configuration of the data pipeline.
+    pub fn data_config(&self) -> DataConfig {
+        let DataSpec { paths, text_field, special_tokens, sequence_length, packing, evaluation, tokenizer } =
+            self.data.clone();
+        DataConfig {
+            volume_root: self.workspace.clone(),
+            cache_root: self.workspace.join(TOKEN_CACHE),
+            paths,
+            text_field,
+            sequence_length: sequence_length as usize,
+            packing,
+            evaluation_fraction: evaluation.as_ref().map_or(0.0, |EvaluationSpec { fraction, .. }| *fraction),
+            evaluation_max_sequences: evaluation.and_then(|evaluation| evaluation.max_sequences).map(u64::from),
+            tokenizer: match tokenizer {
+                TokenizerSpec::Train(train) => TokenizerSource::Train { vocab_size: train.vocab_size as usize },
+                TokenizerSpec::File(file) => TokenizerSource::File { path: file.path.into() },
+            },
+            parse_special_tokens: special_tokens == SpecialTokens::Parse,
+            // in a pod, the files are not those of the job's author
+            follow_links_out: !is_in_cluster(),
+        }
+    }
+
+    /// `generation_config.json` of the model directory from which the job starts, with its name, if it exists.
+    ///
+    /// # Errors
+    /// If it can't be read.
+    pub fn generation_config(&self) -> Result<Option<(String, Vec<u8>)>, StageError> {
+        let Some(folder) = &self.initial_weights else { return Ok(None) };
+        let Ok(folder) = find_model(&self.workspace, folder) else { return Ok(None) };
+        let path = self.workspace.join(folder).join(GENERATION_CONFIG_FILE);
+        let bytes = read_if_exists(&path).map_err(|error| StageError::storage("read", &path, error))?;
+        Ok(bytes.map(|bytes| (GENERATION_CONFIG_FILE.to_owned(), bytes)))
+    }
+
+    /// Steps between two evaluations; 0 if no sequences are held out.
+    pub fn evaluation_interval(&self) -> u64 {
+        self.data.evaluation.as_ref().map_or(0, |e| u64::from(e.every_steps))
+    }
+
+    /// The job's number of steps; an epoch has `training_sequences` sequences.
+    pub fn steps(&self, training_sequences: u64) -> u64 {
+        match self.training.length() {
+            Some(TrainingLength::Steps(steps)) => steps,
+            Some(TrainingLength::Epochs(epochs)) => {
+                (u64::from(epochs) * training_sequences).div_ceil(u64::from(self.training.global_batch_size))
+            }
+            None => 0, // refused by validation
+        }
+    }
+
+    /// Rows of a microbatch.
+    pub fn microbatch_size(&self) -> usize {
+        self.training.microbatch_size() as usize
+    }
+
+    /// This job with the fixed settings of a begun job, whose checkpoints have this identity.
+    ///
+    /// # Errors
+    /// If the job now has more replicas than blocks.
+    pub fn resuming(&self, recorded: &Value) -> Result<JobConfig, StageError> {
+        let mut config = self.clone();
+        if self.training.gradient_blocks.is_none() {
+            config.gradient_blocks = recorded_gradient_blocks(recorded);
+        }
+        let (replicas, blocks) = (config.job.spec.data_parallel, config.gradient_blocks);
+        if replicas as usize > blocks {
+            return Err(StageError::invalid(format!(
+                "spec.dataParallel is {replicas}, and this job began with {blocks} gradient block{}: set it to {blocks} at \
+                 most, or begin a new job with training.gradientBlocks {}",
+                if blocks == 1 { "" } else { "s" },
+                replicas.next_power_of_two()
+            )));
+        }
+        Ok(config)
+    }
+
+    /// This job with the replicas of a group of `group_size` stages, in the same gradient blocks.
+    pub fn with_replicas_of(&self, group_size: usize) -> JobConfig {
+        self.with_data_parallel(group_size as u32 / self.job.spec.stages.max(1))
+    }
+
+    fn with_data_parallel(&self, data_parallel: u32) -> JobConfig {
+        let mut config = self.clone();
+        config.job.spec.data_parallel = data_parallel;
+        config
+    }
+
+    /// This job as if it began with this mesh: with as many gradient blocks as the mesh requires, unless the job
+    /// specifies a number.
+    pub fn with_mesh(&self, mesh: Mesh) -> JobConfig {
+        let mut config = self.with_data_parallel(mesh.data_parallel);
+        config.job.spec.stages = mesh.stages;
+        config.gradient_blocks = config.training.gradient_blocks(mesh.data_parallel) as usize;
+        config
+    }
+
+    /// The blocks of a step's microbatches.
+    ///
+    /// # Errors
+    /// If the microbatches can't be divided into them.
+    pub fn blocks(&self) -> Result<GradientBlocks, StageError> {
+        let (blocks, microbatches) = (self.gradient_blocks, self.training.microbatches as usize);
+        GradientBlocks::new(blocks, microbatches).ok_or_else(|| {
+            StageError::invalid(format!(
+                "spec.training.microbatches {microbatches} can't be divided into {blocks} gradient blocks"
+            ))
+        })
+    }
+
+    /// The microbatches of each replica.
+    ///
+    /// # Errors
+    /// As [`JobConfig::blocks`].
+    pub fn microbatches_of_replicas(&self) -> Result<Vec<usize>, StageError> {
+        let (blocks, replicas) = (self.blocks()?, self.job.spec.data_parallel as usize);
+        Ok((0..replicas).map(|replica| blocks.of_replica(replica, replicas).microbatches().len()).collect())
+    }
+
+    /// The model with `vocab_size` rows in embedding and head.
+    pub fn architecture(&self, vocab_size: usize, device: tch::Device) -> Box<dyn Architecture> {
+        Box::new(Llama::new(LlamaConfig { vocab_size, ..self.model.clone() }, device))
+    }
+
+    /// Vocabulary size of the tokenizer, as far as it is known before the corpus has been read. For a tokenizer that is
+    /// still to be trained, the largest possible size. For a tokenizer in a file, the model's size if that is known.
+    ///
+    /// # Errors
+    /// If the tokenizer is a file that can't be read.
+    pub fn planned_vocab_size(&self) -> Result<usize, StageError> {
+        match &self.data.tokenizer {
+            TokenizerSpec::Train(train) => Ok(train.vocab_size as usize),
+            TokenizerSpec::File(file) => match self.model_vocab_size {
+                Some(size) => Ok(size),
+                None => Ok(Tokenizer::load(&self.workspace.join(&file.path))?.vocab_size()),
+            },
+        }
+    }
+
+    /// The model's vocabulary size: the specified one, or the tokenizer's.
+    ///
+    /// # Errors
+    /// If the specified vocabulary is smaller than the tokenizer's.
+    pub fn vocab_size(&self, tokenizer: usize) -> Result<usize, StageError> {
+        match (self.model_vocab_size, &self.job.spec.model) {
+            (Some(size), Some(ModelSpec::Pretrained(from))) if size < tokenizer => Err(StageError::invalid(format!(
+                "the vocabulary of the model in {} has {size} tokens and the tokenizer's {tokenizer}: set \
+                 spec.data.tokenizer to the model's own",
+                from.path
+            ))),
+            (Some(size), _) if size < tokenizer => Err(StageError::invalid(format!(
+                "spec.model.llama.vocabSize is {size}, and the tokenizer's vocabulary has {tokenizer} tokens: raise it or \
+                 leave it out"
+            ))),
+            (size, _) => Ok(size.unwrap_or(tokenizer)),
+        }
+    }
+
+    /// AdamW's hyperparameters.
+    pub fn adamw(&self) -> AdamWSpec {
+        let OptimizerSpec::AdamW(adamw) = self.training.optimizer;
+        adamw
+    }
+
+    /// The learning rate of every step, whose decay ends at step `decay_steps`.
+    pub fn learning_rate(&self, decay_steps: u64) -> LearningRate {
+        LearningRate { spec: self.training.learning_rate, decay_steps }
+    }
+
+    /// The microbatch whose costs plan the pipeline.
+    pub fn microbatch_cost(&self, recompute: Recompute) -> MicrobatchCost {
+        let length = self.data.sequence_length as usize;
+        let tokens = self.microbatch_size() * length;
+        let precision = self.training.precision;
+        MicrobatchCost { tokens, length, precision, recompute, on_gpu: is_on_gpu(self), copies: parameter_copies(self) }
+    }
+
+    /// [`TrainerState::fix_decay`] with this job's settings.
+    ///
+    /// # Errors
+    /// If the learning rate can't continue as the job specifies.
+    pub fn fix_decay(&self, progress: &mut TrainerState, steps: u64) -> Result<Option<String>, StageError> {
+        let asked = self.training.learning_rate.decay_steps;
+        progress.fix_decay(steps, asked, self.learning_rate(steps)).map_err(StageError::invalid)
+    }
+
+    /// The device of `rank`. Loads the kernels on a GPU, once per process.
+    ///
+    /// # Errors
+    /// If the job requires a GPU and none is usable, or the kernels can't be loaded on a GPU.
+    pub fn device(&self, rank: usize) -> Result<tch::Device, StageError> {
+        let gpus = match self.training.device {
+            Device::Cpu => return Ok(tch::Device::Cpu),
+            Device::Auto if self.training.kernels == Kernels::Portable => return Ok(tch::Device::Cpu),
+            Device::Auto | Device::Cuda => stagecoach_kernels::device::cuda_devices(),
+        };
+        match (self.training.device, gpus) {
+            (Device::Cuda, Err(why)) => Err(StageError::invalid(format!(
+                "spec.training.device is Cuda and stage {rank} finds no usable GPU ({why}): give it one, or set device to Auto"
+            ))),
+            (_, Err(why)) => {
+                // a machine without a driver needs no warning
+                if why != stagecoach_kernels::device::NoGpu::NoDriver {
+                    tracing::warn!("stage {rank} computes on the CPU: {why}");
+                }
+                Ok(tch::Device::Cpu)
+            }
+            (_, Ok(gpus)) => {
+                let gpu = rank % gpus;
+                stagecoach_kernels::load_on_gpu(gpu).map_err(|error| {
+                    StageError::invalid(format!("stage {rank} can't compute on GPU {gpu}: {error}"))
+                })?;
+                Ok(tch::Device::Cuda(gpu))
+            }
+        }
+    }
+}
+
+/// The gradient blocks in the identity of a checkpoint.
+pub fn recorded_gradient_blocks(identity: &Value) -> usize {
+    identity["training"]["gradientBlocks"].as_u64().map_or(1, |blocks| blocks as usize)
+}
+
+/// The configuration of a pretrained model.
+fn pretrained_config(workspace: &Path, from: &PretrainedSpec) -> Result<SourceConfig, StageError> {
+    let invalid = |e: &dyn std::fmt::Display| StageError::invalid(format!("spec.model.pretrained.path: {e}"));
+    let path = find_model(workspace, Path::new(&from.path)).map_err(|e| invalid(&e))?;
+    SourceConfig::read(&workspace.join(&path)).map_err(|e| invalid(&e))
+}

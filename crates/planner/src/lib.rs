@@ -1,0 +1,39 @@
+//! The decisions before the first step: numbers that a job leaves open (steps, vocabulary size), the partition, and the
+//! programs. [`JobConfig`] is the trainer's form of the job, [`plan_pipeline`] chooses schedule and partition, and stage
+//! 0 sends the [`Plan`] to the other stages. [`measure_profile`] and [`Roofline`] give the times for the choice.
+//! [`init`] proposes a job.
+
+mod candidates;
+mod checkpoint_link;
+mod decay_extension;
+mod environment;
+mod identity;
+pub mod init;
+mod job_config;
+mod machines;
+mod memory;
+mod meshes;
+mod optimal;
+mod pipeline_layout;
+mod plan;
+mod profile;
+mod profiler;
+mod roofline;
+mod speeds;
+mod trainer_state;
+
+pub use checkpoint_link::CheckpointLink;
+pub use environment::{environment, environment_differences};
+pub use job_config::{GENERATION_CONFIG_FILE, JobConfig, recorded_gradient_blocks};
+pub use machines::Machines;
+pub use memory::StageBytes;
+pub use meshes::{MeshPlan, every_mesh};
+pub use pipeline_layout::{
+    Alternative, PipelineLayout, PlannedStage, plan_pipeline, plan_pipeline_on, smaller_programs,
+};
+pub use plan::{Plan, VerifiedPlan};
+pub use profile::{ModuleSeconds, Profile};
+pub use profiler::measure_profile;
+pub use roofline::{OperationCost, Roofline, gpu_names};
+pub use speeds::{attempt_speeds, measured_speeds};
+pub use trainer_state::TrainerState;

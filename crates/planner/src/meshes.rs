@@ -1,0 +1,131 @@
+//! The ways to divide a number of GPUs between stages and replicas.
+
+use std::collections::BTreeSet;
+
+use stagecoach_api::contract::Mesh;
+use stagecoach_engine::StageError;
+use stagecoach_engine::execute::kind;
+use stagecoach_model::{Architecture, ModelPart};
+use stagecoach_pipeline::{Partition, Placement, RankSpeeds};
+
+use super::job_config::JobConfig;
+use super::pipeline_layout::{PipelineLayout, plan_pipeline};
+
+/// A job's plan with a mesh, or the reason that the mesh is impossible.
+#[derive(Debug)]
+pub struct MeshPlan {
+    /// Stages and replicas.
+    pub mesh: Mesh,
+    /// The plan, or the reason.
+    pub layout: Result<PipelineLayout, StageError>,
+}
+
+impl MeshPlan {
+    /// Seconds of a simulated step; infinite if the mesh is impossible.
+    pub fn seconds(&self) -> f64 {
+        self.layout.as_ref().map_or(f64::INFINITY, |layout| layout.timeline.makespan)
+    }
+}
+
+/// The plans of all meshes of `gpus` processes with one GPU each: the shortest step first, impossible meshes last. All
+/// stages are equally fast.
+pub fn every_mesh(config: &JobConfig, architecture: &dyn Architecture, gpus: u32) -> Vec<MeshPlan> {
+    let meshes = (1..=gpus).filter(|stages| gpus.is_multiple_of(*stages));
+    let meshes = meshes.map(|stages| Mesh { stages, data_parallel: gpus / stages });
+    let mut plans: Vec<MeshPlan> =
+        meshes.map(|mesh| MeshPlan { mesh, layout: plan_mesh(config, architecture, mesh) }).collect();
+    plans.sort_by(|a, b| a.seconds().total_cmp(&b.seconds()));
+    plans
+}
+
+fn plan_mesh(config: &JobConfig, architecture: &dyn Architecture, mesh: Mesh) -> Result<PipelineLayout, StageError> {
+    let config = config.with_mesh(mesh);
+    let (replicas, blocks) = (mesh.data_parallel as usize, config.gradient_blocks);
+    if replicas > blocks {
+        return Err(StageError::invalid(format!(
+            "spec.training.gradientBlocks is {blocks}: {replicas} replicas need a block each"
+        )));
+    }
+    plan_pipeline(&config, architecture, mesh.stages as usize, &RankSpeeds::default())
+}
+
+/// Bytes that each rank of a replica sends to the other replicas in REDUCE and in GATHER, by chunk. REDUCE sends the
+/// gradient of each parameter to its owner, and GATHER the new values of the rank's own parameters to all others. The
+/// rank receives as many bytes. A weight that embedding and head share counts in the first chunk that reads it.
+pub(super) fn data_parallel_bytes(
+    config: &JobConfig,
+    architecture: &dyn Architecture,
+    placement: &Placement,
+    partition: &Partition,
+) -> Vec<[f64; 2]> {
+    let replicas = f64::from(config.job.spec.data_parallel.max(1));
+    let read_bytes = kind(config.training.precision).elt_size_in_bytes() as f64;
+    let specs = |chunk| architecture.parameter_specs(&ModelPart::of_chunk(placement, partition, chunk));
+    let of_chunk = |chunk: usize| {
+        let mut seen: BTreeSet<String> = BTreeSet::new();
+        let earlier = placement.chunks_of(placement.rank_of(chunk)).take_while(|other| *other < chunk);
+        seen.extend(earlier.flat_map(specs).map(|spec| spec.name));
+        let numel: u64 =
+            specs(chunk).iter().filter(|spec| seen.insert(spec.name.clone())).map(|spec| spec.numel()).sum();
+        let sent = numel as f64 * (replicas - 1.0) / replicas;
+        [4.0 * sent, read_bytes * sent]
+    };
+    (0..placement.chunks()).map(of_chunk).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Machines;
+    use super::super::identity::tests::config;
+    use super::super::pipeline_layout::plan_pipeline_on;
+    use super::*;
+
+    fn plans(set: &[(&str, &str)], gpus: u32) -> Vec<MeshPlan> {
+        let config = config(set);
+        every_mesh(&config, config.architecture(4096, tch::Device::Cpu).as_ref(), gpus)
+    }
+
+    #[test]
+    fn all_meshes_are_planned_and_the_shortest_step_comes_first() {
+        let plans = plans(&[("training.microbatches", "8"), ("model.llama.numHiddenLayers", "12")], 4);
+        let mut meshes: Vec<_> = plans.iter().map(|plan| (plan.mesh.stages, plan.mesh.data_parallel)).collect();
+        assert!(plans.iter().all(|plan| plan.layout.is_ok()) && plans.is_sorted_by_key(MeshPlan::seconds));
+        meshes.sort_unstable();
+        assert_eq!(meshes, [(1, 4), (2, 2), (4, 1)]);
+        // a replica has its share of the microbatches
+        let microbatches = |plan: &MeshPlan| plan.layout.as_ref().unwrap().programs.microbatches;
+        assert!(plans.iter().all(|plan| microbatches(plan) == 8 / plan.mesh.data_parallel as usize));
+    }
+
+    #[test]
+    fn what_is_impossible_comes_last_and_says_why() {
+        let set =
+            [("training.microbatches", "4"), ("training.globalBatchSize", "16"), ("training.gradientBlocks", "2")];
+        let plans = plans(&set, 4);
+        let last = plans.last().unwrap();
+        assert_eq!((last.mesh.data_parallel, last.seconds()), (4, f64::INFINITY));
+        let error = last.layout.as_ref().unwrap_err().to_string();
+        assert_eq!(error, "spec.training.gradientBlocks is 2: 4 replicas need a block each");
+    }
+
+    #[test]
+    fn slow_links_make_replicas_dear() {
+        let config = config(&[("stages", "1"), ("training.microbatches", "8")]);
+        let architecture = config.architecture(4096, tch::Device::Cpu);
+        let seconds = |data_parallel: u32, bandwidth: f64| {
+            let config = config.with_mesh(Mesh { stages: 1, data_parallel });
+            let machines = Machines { link_bytes_per_second: Some(bandwidth), ..Machines::default() };
+            plan_pipeline_on(&config, architecture.as_ref(), 1, &machines).unwrap().timeline.makespan
+        };
+        assert_eq!(seconds(1, 1e9), seconds(1, 1e3), "one replica exchanges nothing");
+        assert!(seconds(2, 1e12) < seconds(1, 1e9));
+        assert!(seconds(2, 1e3) > seconds(1, 1e9));
+        // 4 bytes for each gradient and 4 for each weight, for half of them
+        let numel: u64 = architecture.parameter_count();
+        let exchanged = seconds(2, 1e6) - seconds(2, 1e15);
+        let whole = numel as f64 * 4.0 / 1e6;
+        // the part hidden behind computations is no longer than they are
+        let hidden = whole - exchanged;
+        assert!(hidden > 0.0 && hidden < seconds(2, 1e15), "{hidden} of {whole}");
+    }
+}

@@ -1,0 +1,159 @@
+//! The layout of one candidate: its partition, programs, costs, memory and simulated step.
+
+use stagecoach_api::job::Recompute;
+use stagecoach_model::Architecture;
+use stagecoach_pipeline::{
+    Costs, ModelCost, Partition, PartitionError, Programs, Schedule, balanced_partition, explicit_partition, simulate,
+};
+
+use super::super::candidates::Candidate;
+use super::super::job_config::JobConfig;
+use super::super::machines::Machines;
+use super::super::memory::{rank_costs, stage_bytes};
+use super::super::meshes::data_parallel_bytes;
+use super::super::profile::Profile;
+use super::PipelineLayout;
+
+/// Assumed throughput of hardware without measurements: fp32 FLOP/s of a CPU core, and bytes/s of a local link.
+const FLOPS_PER_SECOND: f64 = 5e10;
+const LINK_BYTES_PER_SECOND: f64 = 2e9;
+
+/// The number of chunks into which replicas divide all chunks of a stage together.
+pub(crate) const PARTS_PER_STAGE: usize = 8;
+
+/// The common inputs of all candidates of a plan.
+pub(super) struct LayoutContext<'a> {
+    pub(super) config: &'a JobConfig,
+    pub(super) architecture: &'a dyn Architecture,
+    /// Measured times, if there are any.
+    pub(super) profile: Option<&'a Profile>,
+    pub(super) machines: &'a Machines,
+}
+
+/// The rate at which the work of a [`ModelCost`] is done.
+struct Throughput {
+    work_per_second: f64,
+    link_bytes_per_second: f64,
+}
+
+impl LayoutContext<'_> {
+    /// Partitions the model for a candidate and simulates a step.
+    pub(super) fn lay_out(
+        &self,
+        candidate: &Candidate,
+        recompute: Recompute,
+    ) -> Result<PipelineLayout, PartitionError> {
+        let &LayoutContext { config, architecture, .. } = self;
+        let Candidate { schedule, programs } = candidate;
+        let mut notes = Vec::new();
+        let mut cost = architecture.cost(config.microbatch_cost(recompute));
+        cost.ranks = rank_costs(config, architecture, &schedule.placement, cost.boundary_bytes);
+        let throughput = self.throughput(&mut cost, recompute, &mut notes);
+        let partition = self.partition(&cost, schedule, &mut notes)?;
+        let parts = self.parts(schedule, &partition);
+        let programs = programs_in_parts(programs, &parts, self.is_replicated());
+        let costs = self.costs(&cost, &programs, &partition.split(&parts), &throughput);
+        let timeline = simulate(&programs, &costs);
+        let memory = stage_bytes(config, architecture, schedule, &partition, &cost);
+        let (schedule, alternatives) = (schedule.clone(), Vec::new());
+        Ok(PipelineLayout {
+            schedule,
+            partition,
+            parts,
+            programs,
+            recompute,
+            cost,
+            costs,
+            timeline,
+            memory,
+            alternatives,
+            notes,
+        })
+    }
+
+    fn is_replicated(&self) -> bool {
+        self.config.job.spec.data_parallel > 1
+    }
+
+    /// The measured throughput, in which case the work of `cost` becomes the measured seconds; otherwise the assumed
+    /// one.
+    fn throughput(&self, cost: &mut ModelCost, recompute: Recompute, notes: &mut Vec<String>) -> Throughput {
+        let (work_per_second, link_bytes_per_second) = match self.profile {
+            Some(profile) => {
+                profile.apply(cost, recompute);
+                if self.config.assumed_profile.is_none() {
+                    let measured =
+                        "the plan uses the times that `stagecoach plan --profile` measured on this kind of machine";
+                    notes.push(measured.into());
+                }
+                (1.0, cost.boundary_bytes as f64 / profile.link_seconds.max(f64::MIN_POSITIVE))
+            }
+            None => (FLOPS_PER_SECOND, LINK_BYTES_PER_SECOND),
+        };
+        Throughput {
+            work_per_second: work_per_second * self.machines.fastest,
+            link_bytes_per_second: self.machines.link_bytes_per_second.unwrap_or(link_bytes_per_second),
+        }
+    }
+
+    /// The partition that the job specifies for this number of chunks, or a balanced one.
+    fn partition(
+        &self,
+        cost: &ModelCost,
+        schedule: &Schedule,
+        notes: &mut Vec<String>,
+    ) -> Result<Partition, PartitionError> {
+        let (pipeline, speeds) = (&self.config.job.spec.pipeline, &self.machines.speeds);
+        let chunks = schedule.placement.chunks();
+        let limit = pipeline.memory_limit.as_ref().and_then(|limit| limit.bytes());
+        let partition = match pipeline.explicit_layers(chunks) {
+            Some(layers) => {
+                let layers: Vec<usize> = layers.iter().map(|&count| count as usize).collect();
+                explicit_partition(cost, &layers, schedule, limit)?
+            }
+            None => {
+                notes.extend(pipeline.unfitting_partition(chunks));
+                balanced_partition(cost, schedule, limit, speeds)?
+            }
+        };
+        if !speeds.is_equal() {
+            let layers: Vec<String> = partition.layers.iter().map(usize::to_string).collect();
+            notes.push(format!(
+                "the stages are {speeds} times as fast as the fastest: their layers are {}",
+                layers.join("/")
+            ));
+        }
+        Ok(partition)
+    }
+
+    /// The number of parts into which each chunk is divided. With replicas, only the exchange of the last part of the
+    /// gradients and of the first part of the weights has no computation of the stage to overlap with.
+    fn parts(&self, schedule: &Schedule, partition: &Partition) -> Vec<usize> {
+        let placement = &schedule.placement;
+        if !self.is_replicated() {
+            return vec![1; placement.chunks()];
+        }
+        let most = |chunk: usize| PARTS_PER_STAGE / placement.chunks_of(placement.rank_of(chunk)).count();
+        partition.layers.iter().enumerate().map(|(chunk, &layers)| layers.clamp(1, most(chunk).max(1))).collect()
+    }
+
+    /// Seconds of the chunks of `programs`, whose layers are `partition`, and of the messages between them.
+    fn costs(&self, cost: &ModelCost, programs: &Programs, partition: &Partition, throughput: &Throughput) -> Costs {
+        let &Throughput { work_per_second, link_bytes_per_second } = throughput;
+        let costs = Costs::estimate(cost, partition, work_per_second, link_bytes_per_second);
+        let mut costs = costs.at_speeds(&programs.placement, &self.machines.speeds);
+        if self.is_replicated() {
+            let bytes = data_parallel_bytes(self.config, self.architecture, &programs.placement, partition);
+            let seconds = |of: usize| bytes.iter().map(|bytes: &[f64; 2]| bytes[of] / link_bytes_per_second).collect();
+            (costs.reduce_seconds, costs.gather_seconds) = (seconds(0), seconds(1));
+        }
+        costs
+    }
+}
+
+/// The programs of a pipeline without replicas, with chunks divided into `parts`, and with the exchange between
+/// replicas.
+pub(super) fn programs_in_parts(programs: &Programs, parts: &[usize], is_replicated: bool) -> Programs {
+    let programs = programs.split(parts);
+    if is_replicated { programs.replicate() } else { programs }
+}

@@ -1,0 +1,172 @@
+//! Planning the pipeline: `choose` takes the candidate with the shortest simulated step, `lay_out` partitions the model
+//! for a candidate.
+
+mod choose;
+mod lay_out;
+
+use stagecoach_api::job::Recompute;
+use stagecoach_pipeline::{
+    Costs, ModelCost, Partition, PartitionError, Programs, Schedule, Timeline, forward_only_programs,
+};
+
+use super::candidates::{Candidate, candidates};
+use super::job_config::JobConfig;
+use super::memory::StageBytes;
+pub use choose::{plan_pipeline, plan_pipeline_on};
+pub(super) use lay_out::PARTS_PER_STAGE;
+use lay_out::programs_in_parts;
+use stagecoach_engine::StageError;
+use stagecoach_model::Architecture;
+
+/// Microbatches of an evaluation's window, per stage. A stage with several chunks runs one chunk after the other, and
+/// holds the inputs of the next one for a whole window. With fewer microbatches than stages it would wait.
+const EVALUATION_WINDOW_PER_STAGE: usize = 4;
+
+/// A planned pipeline.
+#[derive(Clone, Debug)]
+pub struct PipelineLayout {
+    /// The order of computations on each rank, without communication.
+    pub schedule: Schedule,
+    /// Layers of each chunk.
+    pub partition: Partition,
+    /// The number of parts into which the programs divide each chunk.
+    pub parts: Vec<usize>,
+    /// The programs of a training step: the schedule with its communication.
+    pub programs: Programs,
+    /// The activations that are recomputed.
+    pub recompute: Recompute,
+    /// The model's costs per microbatch.
+    pub cost: ModelCost,
+    /// The costs for the simulation.
+    pub costs: Costs,
+    /// The simulated step.
+    pub timeline: Timeline,
+    /// The peak memory of each stage.
+    pub memory: Vec<StageBytes>,
+    /// The alternatives of `Auto`, including this layout; otherwise empty.
+    pub alternatives: Vec<Alternative>,
+    /// Messages for the user.
+    pub notes: Vec<String>,
+}
+
+/// An alternative of `Auto`.
+#[derive(Clone, Debug)]
+pub struct Alternative {
+    /// The schedule's name.
+    pub schedule: String,
+    /// Chunks per stage.
+    pub chunks_per_stage: usize,
+    /// The activations that are recomputed.
+    pub recompute: Recompute,
+    /// Seconds of a simulated step, and the peak bytes of the largest stage; or the reason that the alternative is
+    /// impossible.
+    pub step: Result<(f64, u64), PartitionError>,
+}
+
+/// A stage of a planned pipeline.
+#[derive(Clone, Debug, PartialEq)]
+pub struct PlannedStage {
+    /// The number of layers of each of its chunks.
+    pub layers: Vec<usize>,
+    /// Its share of the model's work, 0 to 1.
+    pub work: f64,
+    /// The most work items between their F and their B or W.
+    pub in_flight: usize,
+    /// Its peak bytes.
+    pub bytes: u64,
+    /// The part of the simulated step in which it does not compute, 0 to 1.
+    pub bubble: f64,
+}
+
+impl PlannedStage {
+    /// The numbers of layers as `3+2`.
+    pub fn layers_text(&self) -> String {
+        self.layers.iter().map(usize::to_string).collect::<Vec<String>>().join("+")
+    }
+}
+
+/// The programs of the replicas that have fewer microbatches than the first one, for which `layout` was planned; empty
+/// if all have as many.
+///
+/// # Errors
+/// If the schedule's CSV is for another number of microbatches.
+pub fn smaller_programs(
+    config: &JobConfig,
+    architecture: &dyn Architecture,
+    layout: &PipelineLayout,
+) -> Result<Option<Programs>, StageError> {
+    let all = config.microbatches_of_replicas()?;
+    let Some(&fewer) = all.iter().find(|&&microbatches| Some(&microbatches) != all.first()) else { return Ok(None) };
+    let placement = &layout.schedule.placement;
+    let candidates = candidates(config, architecture, placement.ranks(), fewer)?;
+    let same = |candidate: &Candidate| {
+        candidate.schedule.name == layout.schedule.name && candidate.programs.placement == *placement
+    };
+    let found = candidates.into_iter().find(same).map(|candidate| layout.in_parts(&candidate.programs));
+    let name = &layout.schedule.name;
+    found.map(Some).ok_or_else(|| {
+        StageError::invalid(format!(
+            "spec.pipeline.schedule: {name} is not possible with a replica's {fewer} microbatches: name one"
+        ))
+    })
+}
+
+impl PipelineLayout {
+    /// Converts the programs of a pipeline without replicas, for this layout's chunks, to the executed form: in its
+    /// parts, and with its replicas.
+    pub(super) fn in_parts(&self, programs: &Programs) -> Programs {
+        programs_in_parts(programs, &self.parts, self.programs.replicated())
+    }
+
+    /// The layers of each chunk of the programs.
+    pub fn program_partition(&self) -> Partition {
+        self.partition.split(&self.parts)
+    }
+
+    /// The forward-only programs of an evaluation on `microbatches` microbatches, by the size of its windows: for a
+    /// whole window and, if there is a remainder, for the last one.
+    pub fn evaluation_programs(&self, microbatches: usize) -> Vec<Programs> {
+        let placement = &self.programs.placement;
+        let window = (EVALUATION_WINDOW_PER_STAGE * placement.ranks()).min(microbatches);
+        let sizes = [window, microbatches.checked_rem(window).unwrap_or(0)].into_iter().filter(|&size| size > 0);
+        sizes.map(|size| forward_only_programs(placement, size)).collect()
+    }
+
+    /// The peak bytes of the largest stage.
+    pub fn largest_stage(&self) -> u64 {
+        self.memory.iter().map(|stage| stage.parts.total()).max().unwrap_or(0)
+    }
+
+    /// All alternatives of `Auto`, the fastest first, and impossible ones last.
+    pub fn ranked_alternatives(&self) -> Vec<&Alternative> {
+        let mut alternatives: Vec<&Alternative> = self.alternatives.iter().collect();
+        let seconds = |alternative: &Alternative| alternative.step.as_ref().map_or(f64::INFINITY, |step| step.0);
+        alternatives.sort_by(|a, b| seconds(a).total_cmp(&seconds(b)));
+        alternatives
+    }
+
+    /// The stages in their order.
+    pub fn stages(&self) -> impl Iterator<Item = PlannedStage> {
+        let PipelineLayout { partition, schedule, cost, timeline, memory, .. } = self;
+        let in_flight = schedule.in_flight();
+        (0..schedule.placement.ranks()).map(move |rank| {
+            let chunks: Vec<usize> = schedule.placement.chunks_of(rank).collect();
+            let work: f64 = chunks.iter().map(|&chunk| partition.work(cost, chunk)).sum();
+            PlannedStage {
+                layers: chunks.iter().map(|&chunk| partition.range(chunk).len()).collect(),
+                work: work / cost.work(),
+                in_flight: in_flight.get(rank).copied().unwrap_or(0),
+                bytes: memory.get(rank).map_or(0, |stage| stage.parts.total()),
+                bubble: timeline.bubble.get(rank).copied().unwrap_or(0.0),
+            }
+        })
+    }
+
+    /// Mean over stages of the simulated bubble, 0 to 1.
+    pub fn bubble(&self) -> f64 {
+        self.timeline.mean_bubble()
+    }
+}
+
+#[cfg(test)]
+mod tests;

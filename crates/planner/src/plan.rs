@@ -1,0 +1,155 @@
+//! The plan of a group: stage 0 makes it, and every stage verifies it.
+
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+use stagecoach_api::job::Recompute;
+use stagecoach_checkpoint::Fence;
+use stagecoach_data::{MicrobatchLayout, PreparedCorpus};
+use stagecoach_engine::StageError;
+use stagecoach_pipeline::{
+    GradientBlocks, Limits, Partition, Programs, Replica, ReplicaBlocks, verify, verify_evaluation,
+};
+
+use crate::trainer_state::TrainerState;
+
+/// The plan of a group, which stage 0 creates and sends to every stage. Everything else that a stage needs is in the
+/// job, which it reads itself.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Plan {
+    /// The tokenized corpus.
+    pub prepared: PreparedCorpus,
+    /// Rows of embedding and head.
+    pub vocab_size: usize,
+    /// Number of steps, including those already trained.
+    pub steps: u64,
+    /// The identity: everything that determines the numerical results. Checkpoints contain it, and a resume must match
+    /// it.
+    pub identity: serde_json::Value,
+    /// The right to commit checkpoints, until a newer group acquires the next one.
+    pub fence: Fence,
+    /// The state to resume from: the checkpoint of its step, or initial weights at step 0.
+    #[serde(rename = "progress")]
+    pub trainer_state: TrainerState,
+    /// The Hugging Face model directory, relative to the volume's root, with the weights of step 0; randomly
+    /// initialised if `None`.
+    #[serde(rename = "initial")]
+    pub initial_weights: Option<PathBuf>,
+    /// The schedule's name.
+    pub schedule: String,
+    /// Layers of each chunk of the programs.
+    pub partition: Vec<usize>,
+    /// The number of the programs' chunks in each chunk of the schedule.
+    pub parts: Vec<usize>,
+    /// The activations that are recomputed.
+    pub recompute: Recompute,
+    /// For each stage, the number of work items in flight for which its memory was planned. Its program may not have
+    /// more.
+    pub in_flight: Vec<usize>,
+    /// The planned peak bytes of each stage.
+    pub stage_bytes: Vec<u64>,
+    /// The blocks in which a step's gradients are added.
+    pub gradient_blocks: usize,
+    /// Replicas of the pipeline.
+    pub data_parallel: usize,
+    /// Microbatches of a step, over all replicas.
+    pub microbatches: usize,
+    /// The programs of a training step, in the text form of [`Programs`]: for the replicas with the most microbatches
+    /// and, if there are any, for the replicas with fewer.
+    pub programs: Vec<String>,
+    /// The programs of an evaluation's windows: for a whole window and, if the last is shorter, for the last; empty if
+    /// there are no held-out sequences.
+    pub evaluation: Vec<String>,
+    /// The microbatches of an evaluation, over all windows.
+    pub evaluation_layouts: Vec<MicrobatchLayout>,
+    /// The simulated bubble, 0 to 1, averaged over stages.
+    pub expected_bubble: f64,
+    /// Number of tokens in the training sequences, for display.
+    pub training_tokens: u64,
+    /// Unigram entropy of the held-out tokens, in nats.
+    pub unigram_entropy: Option<f64>,
+}
+
+/// A plan's programs, parsed and verified.
+#[derive(Clone, Debug)]
+pub struct VerifiedPlan {
+    /// The replica of the pipeline that the plan is for.
+    pub replica: Replica,
+    /// Programs of a training step of this replica.
+    pub training: Programs,
+    /// The blocks that this replica computes.
+    pub blocks: ReplicaBlocks,
+    /// Programs of an evaluation's windows, one for each size; a whole window's comes first.
+    pub evaluation: Vec<Programs>,
+    /// Layers of each chunk.
+    pub partition: Partition,
+}
+
+impl Plan {
+    /// Layers of each chunk of the schedule.
+    pub fn schedule_partition(&self) -> Partition {
+        Partition { layers: self.partition.clone() }.merge(&self.parts)
+    }
+
+    /// Serialises the plan for the other stages.
+    ///
+    /// # Errors
+    /// None in practice: the plan contains no map keys or numbers that JSON cannot represent.
+    pub fn to_bytes(&self) -> Result<Vec<u8>, StageError> {
+        serde_json::to_vec(self).map_err(|e| StageError::invalid(format!("the plan can't be written: {e}")))
+    }
+
+    /// Deserialises and verifies the plan that stage 0 sent, for the stage of `rank`.
+    ///
+    /// # Errors
+    /// If it is not a plan of this version, or its programs are incorrect.
+    pub fn from_bytes(bytes: &[u8], rank: usize) -> Result<(Plan, VerifiedPlan), StageError> {
+        let plan: Plan = serde_json::from_slice(bytes).map_err(|e| {
+            StageError::invalid(format!("stage 0's plan can't be read ({e}): all stages must run one version"))
+        })?;
+        let verified = plan.verify(rank)?;
+        Ok((plan, verified))
+    }
+
+    /// Parses and verifies the programs for the stage of `rank`; every stage does so before its first step.
+    ///
+    /// # Errors
+    /// The first violation, with the action.
+    pub fn verify(&self, rank: usize) -> Result<VerifiedPlan, StageError> {
+        let read =
+            |text: &str| Programs::from_text(text).map_err(|e| StageError::invalid(format!("stage 0's plan: {e}")));
+        let limits = Limits { max_in_flight: Some(self.in_flight.clone()), ..Limits::default() };
+        let wrong = |e| StageError::invalid(format!("stage 0's plan is wrong: {e}"));
+        let all = self.programs.iter().map(|text| read(text)).collect::<Result<Vec<Programs>, StageError>>()?;
+        for programs in &all {
+            verify(programs, &limits).map_err(wrong)?;
+        }
+        let stages = all.first().map_or(1, |programs| programs.placement.ranks());
+        let replica = Replica { index: rank / stages, count: self.data_parallel };
+        let (blocks, microbatches) = (self.gradient_blocks, self.microbatches);
+        let blocks = GradientBlocks::new(blocks, microbatches).filter(|blocks| replica.count <= blocks.count());
+        let blocks = blocks.map(|blocks| blocks.of_replica(replica.index, replica.count)).ok_or_else(|| {
+            StageError::invalid(format!(
+                "stage 0's plan is wrong: {} gradient blocks of {microbatches} microbatches for {} replicas",
+                self.gradient_blocks, self.data_parallel
+            ))
+        })?;
+        let own = all.into_iter().find(|programs| programs.microbatches == blocks.microbatches().len());
+        let training = own.filter(|programs| programs.replicated() == (replica.count > 1)).ok_or_else(|| {
+            StageError::invalid(format!("stage 0's plan is wrong: it has no programs for replica {}", replica.index))
+        })?;
+        let evaluation =
+            self.evaluation.iter().map(|text| read(text)).collect::<Result<Vec<Programs>, StageError>>()?;
+        for window in &evaluation {
+            verify_evaluation(window, &limits).map_err(wrong)?;
+        }
+        Ok(VerifiedPlan {
+            replica,
+            training,
+            blocks,
+            evaluation,
+            partition: Partition { layers: self.partition.clone() },
+        })
+    }
+}

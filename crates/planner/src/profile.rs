@@ -1,0 +1,112 @@
+//! Measured costs of a model's modules on this machine, kept beside the token cache for later plans of the same model.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+use stagecoach_api::job::{Recompute, TOKEN_CACHE};
+use stagecoach_engine::StageError;
+use stagecoach_files::write_atomically;
+use stagecoach_kernels as kernels;
+use stagecoach_model::{Architecture, MicrobatchCost};
+use stagecoach_pipeline::{ModelCost, ModuleCost};
+
+use super::JobConfig;
+
+/// Seconds of a module for one microbatch.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ModuleSeconds {
+    /// F; for the head including the gradient of the loss, which it computes in the same pass.
+    pub forward: f64,
+    /// I.
+    pub backward_input: f64,
+    /// W.
+    pub backward_weight: f64,
+}
+
+/// The measurements of `stagecoach plan --profile`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Profile {
+    /// The embedding.
+    pub embedding: ModuleSeconds,
+    /// A decoder layer, by the kind of recomputation.
+    pub layer: BTreeMap<String, ModuleSeconds>,
+    /// Final norm, head and loss.
+    pub head: ModuleSeconds,
+    /// The transfer of one boundary tensor between two stages on this machine.
+    pub link_seconds: f64,
+}
+
+impl Profile {
+    /// Replaces the estimated work by the measured seconds.
+    pub(super) fn apply(&self, cost: &mut ModelCost, recompute: Recompute) {
+        let Some(layer) = self.layer.get(&recompute.to_string()) else { return };
+        let set = |module: &mut ModuleCost, seconds: &ModuleSeconds| {
+            module.forward = seconds.forward;
+            module.backward_input = seconds.backward_input;
+            module.backward_weight = seconds.backward_weight;
+        };
+        set(&mut cost.embedding, &self.embedding);
+        cost.layers.iter_mut().for_each(|module| set(module, layer));
+        set(&mut cost.head, &self.head);
+    }
+
+    /// The profile of this model on this kind of machine, if there is one. A file that can't be read counts as missing.
+    pub(super) fn find(config: &JobConfig, architecture: &dyn Architecture) -> Option<Profile> {
+        let text = std::fs::read_to_string(path(config, architecture)).ok()?;
+        let mut stored: Value = serde_json::from_str(&text).ok()?;
+        serde_json::from_value(stored["profile"].take()).ok()
+    }
+
+    /// Stores the profile. Returns its file.
+    ///
+    /// # Errors
+    /// If the volume fails.
+    pub fn save(&self, config: &JobConfig, architecture: &dyn Architecture) -> Result<PathBuf, StageError> {
+        let path = path(config, architecture);
+        let content = json!({ "of": key(config, architecture), "profile": self });
+        let written = match path.parent().map_or(Ok(()), std::fs::create_dir_all) {
+            Ok(()) => write_atomically(&path, format!("{content:#}\n").as_bytes()),
+            failed => failed,
+        };
+        written.map_err(|error| StageError::storage("write", &path, error))?;
+        Ok(path)
+    }
+}
+
+/// Everything that affects the times.
+fn key(config: &JobConfig, architecture: &dyn Architecture) -> Value {
+    let MicrobatchCost { tokens, length, precision, recompute: _, on_gpu: _, copies: _ } =
+        config.microbatch_cost(Recompute::None);
+    let mut model = architecture.config_json();
+    if let Some(model) = model.as_object_mut() {
+        // all layers take the same time
+        model.remove("num_hidden_layers");
+    }
+    json!({
+        "model": model,
+        "microbatch": [tokens / length, length],
+        "precision": precision,
+        "threads": config.training.threads,
+        "transport": config.job.spec.pipeline.transport,
+        "encryption": config.job.spec.pipeline.encryption,
+        "processor": processor(),
+        "kernels": kernels::version(tch::Device::Cpu),
+        "isa": kernels::cpu_capability(),
+    })
+}
+
+/// The processor's name.
+fn processor() -> Option<String> {
+    let info = std::fs::read_to_string("/proc/cpuinfo").ok()?;
+    let name = info.lines().find_map(|line| line.strip_prefix("model name")?.split_once(':'))?;
+    Some(name.1.trim().to_owned())
+}
+
+fn path(config: &JobConfig, architecture: &dyn Architecture) -> PathBuf {
+    let hash = blake3::hash(key(config, architecture).to_string().as_bytes()).to_hex();
+    config.workspace.join(TOKEN_CACHE).join("profiles").join(format!("{}.json", &hash[..16]))
+}

@@ -1,0 +1,147 @@
+//! The state of training that a checkpoint contains besides tensors.
+
+use serde::{Deserialize, Serialize};
+use stagecoach_group::{StepOutcome, Verdict};
+use stagecoach_telemetry::StepRecord;
+use stagecoach_telemetry::{Receipt, StepFacts};
+
+/// State of training after a step. Serialised as `progress` in a checkpoint's manifest.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct TrainerState {
+    /// Completed steps, including skipped ones. The data position is this times the global batch size.
+    pub step: u64,
+    /// Applied optimizer updates.
+    pub updates: u64,
+    /// Steps whose update was skipped.
+    pub skipped: u64,
+    /// Length of the current run of skipped steps.
+    pub skips_in_a_row: u32,
+    /// Chained BLAKE3 hash of the losses' f32 bits by step, in hex; empty before the first step.
+    pub losses: String,
+    /// Loss of the last step, in nats per token.
+    pub loss: Option<f32>,
+    /// Most recent held-out loss, in nats per token.
+    pub evaluation_loss: Option<f64>,
+    /// Chained BLAKE3 hash of the held-out losses' f64 bits by step, in hex; empty before the first evaluation, and in
+    /// checkpoints that did not record it.
+    #[serde(default)]
+    pub evaluation_losses: String,
+    /// Whether the evaluation after the last step is due: a stop did not wait for it, and the next group makes up for
+    /// it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub evaluation_due: bool,
+    /// The step at which the learning rate's decay ends, as fixed by the first attempt.
+    pub decay_steps: u64,
+    /// The job's number of steps when its last decay was fixed; 0 in checkpoints that did not record it.
+    #[serde(default)]
+    pub length: u64,
+    /// The decays of added steps, in order.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub extensions: Vec<DecayExtension>,
+    /// The hash chain over all steps. If a checkpoint did not record it, the chain begins where that checkpoint is
+    /// loaded.
+    #[serde(default, skip_serializing_if = "Receipt::is_missing")]
+    pub receipt: Receipt,
+    /// The differences between the environments in which this run was trained, each once. After a difference, the run's
+    /// numbers may differ from those of a run in one environment.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub environment_differences: Vec<String>,
+    /// The last differences found by audits. After the first, the weights may differ from the job's correct result.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub audit_differences: Vec<String>,
+    /// The record of the last step, if it may not be in the metrics yet: with checkpoints in memory, a step is recorded
+    /// once it can't be lost any more.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unwritten_record: Option<Box<StepRecord>>,
+}
+
+/// The learning rate's decay for steps that were added to a job.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct DecayExtension {
+    /// The first step to which it applies, counted from 0.
+    pub from: u64,
+    /// The step at which it ends.
+    pub decay_steps: u64,
+}
+
+impl TrainerState {
+    /// The step at which the decay that applies to `step`, counted from 0, ends.
+    pub fn decay_steps_at(&self, step: u64) -> u64 {
+        let extension = self.extensions.iter().rev().find(|extension| extension.from <= step);
+        extension.map_or(self.decay_steps, |extension| extension.decay_steps)
+    }
+
+    /// Begins the receipt, unless the checkpoint has one.
+    pub fn begin_receipt(&mut self, identity: &serde_json::Value) {
+        if self.receipt.is_missing() {
+            self.receipt = Receipt::begin(identity, self.step);
+        }
+    }
+
+    /// Updates the state after a step of `sequences` sequences.
+    pub fn record_step(&mut self, verdict: &Verdict, learning_rate: f64, sequences: u64) {
+        self.step = verdict.step;
+        match verdict.outcome {
+            StepOutcome::Apply { .. } => self.updates += 1,
+            _ => self.skipped += 1,
+        }
+        self.skips_in_a_row = verdict.consecutive_skips;
+        self.losses = chained_hash(&self.losses, &verdict.loss.to_le_bytes());
+        self.loss = verdict.loss.is_finite().then_some(verdict.loss);
+        self.receipt.add(&StepFacts {
+            step: verdict.step,
+            sequences,
+            learning_rate,
+            loss: self.loss,
+            gradient_norm: verdict.norm.is_finite().then_some(verdict.norm),
+            skipped: !matches!(verdict.outcome, StepOutcome::Apply { .. }),
+        });
+    }
+
+    /// Records a difference of environments.
+    pub fn add_environment_difference(&mut self, difference: String) {
+        if !self.environment_differences.contains(&difference) {
+            self.environment_differences.push(difference);
+        }
+    }
+
+    /// Updates the state after an evaluation that follows the last step.
+    pub fn record_evaluation(&mut self, loss: f64) {
+        self.evaluation_due = false;
+        self.evaluation_losses = chained_hash(&self.evaluation_losses, &loss.to_le_bytes());
+        self.evaluation_loss = Some(loss);
+    }
+}
+
+/// The hash of a sequence, in hex, from the hash of all but its last element.
+fn chained_hash(before: &str, last: &[u8]) -> String {
+    blake3::Hasher::new().update(before.as_bytes()).update(last).finalize().to_hex().to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn checkpoints_without_a_hash_of_held_out_losses_are_read() {
+        let mut written =
+            serde_json::json!(TrainerState { step: 7, evaluation_loss: Some(2.5), ..TrainerState::default() });
+        written.as_object_mut().unwrap().remove("evaluationLosses").unwrap();
+        let read: TrainerState = serde_json::from_value(written).unwrap();
+        assert_eq!((read.step, read.evaluation_loss, read.evaluation_losses.as_str()), (7, Some(2.5), ""));
+    }
+
+    #[test]
+    fn every_held_out_loss_and_their_order_change_the_hash() {
+        let hash = |losses: &[f64]| {
+            let mut state = TrainerState::default();
+            losses.iter().for_each(|loss| state.record_evaluation(*loss));
+            state.evaluation_losses
+        };
+        let next = f64::from_bits(2.5f64.to_bits() + 1);
+        let hashes = [&[][..], &[2.5], &[next], &[2.5, 2.0], &[2.0, 2.5], &[next, 2.0]].map(hash);
+        assert_eq!(std::collections::BTreeSet::from(hashes.clone()).len(), hashes.len());
+    }
+}

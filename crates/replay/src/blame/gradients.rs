@@ -1,0 +1,160 @@
+//! The loss and the gradient of each document of a step. A document attends only to itself. Its gradient is therefore
+//! computed alone, at the positions that the document has in its row, with the weights from before the step.
+
+use std::collections::BTreeMap;
+
+use anyhow::{Context, ensure};
+use stagecoach_api::job::Recompute;
+use stagecoach_data::{DocumentPart, IGNORE_INDEX};
+use stagecoach_engine::execute::{Chunk, ChunkOutput, LossInputs, Stage, StageConfig};
+use stagecoach_kernels as kernels;
+use stagecoach_model::{CuSeqlens, ForwardContext, Parameter, WeightGradient};
+use stagecoach_pipeline::{Partition, Placement, Replica};
+use tch::{Device, Kind, Tensor};
+
+use super::Subject;
+
+/// The loss and gradient of one document in a step.
+#[derive(Clone, Debug, PartialEq)]
+pub struct DocumentGradient {
+    /// Index of the document.
+    pub document: u64,
+    /// Indices of its parts among those of the step.
+    pub parts: Vec<usize>,
+    /// Its targets.
+    pub targets: u64,
+    /// The sum of its cross-entropies, in nats.
+    pub loss: f64,
+    /// The square of its gradient's norm.
+    pub squared_norm: f64,
+    /// The dot product of its gradient and the step's.
+    pub projection: f64,
+}
+
+/// The loss and gradient contributions of all documents of a step.
+#[derive(Clone, Debug, PartialEq)]
+pub struct StepGradients {
+    /// The documents, in the order in which they occur in the step.
+    pub documents: Vec<DocumentGradient>,
+    /// Targets of the step.
+    pub targets: u64,
+    /// The square of the norm of the step's gradient.
+    pub squared_norm: f64,
+}
+
+/// The tensors of a step that [`document_gradients`] reads, as a replay dumps them.
+pub const TENSORS: [&str; 2] = ["*.weight.*", "*.bias.*"];
+
+/// Computes the loss and gradient of each document with `parts` in a step. `tensors` are the weights before the step
+/// and their gradients, by name. The computation runs as one stage on the CPU. The stage holds the weights, the step's
+/// gradient, a document's gradient, and the activations of one part.
+///
+/// # Errors
+/// If a tensor is missing, or has a shape other than this model's.
+pub fn document_gradients(
+    subject: &Subject,
+    tensors: Vec<(String, Tensor)>,
+    parts: &[DocumentPart],
+    targets: u64,
+) -> anyhow::Result<StepGradients> {
+    let mut tensors: BTreeMap<String, Tensor> = tensors.into_iter().collect();
+    let config = &subject.config;
+    tch::set_num_threads(config.training.threads as i32);
+    let architecture = config.architecture(config.vocab_size(subject.prepared.vocab_size)?, Device::Cpu);
+    let stage = Stage::build(
+        0,
+        &StageConfig {
+            architecture: architecture.as_ref(),
+            placement: &Placement::linear(1),
+            partition: &Partition { layers: vec![architecture.num_layers()] },
+            seed: None,
+            optimizer: config.adamw(),
+            recompute: Recompute::None,
+            precision: config.training.precision,
+            device: Device::Cpu,
+            replica: Replica::ONLY,
+        },
+    );
+    let mut take = |parameter: &Parameter, what: &str| -> anyhow::Result<Tensor> {
+        let name = format!("{}.{what}", parameter.spec.name);
+        let tensor = tensors.remove(&name).with_context(|| format!("the replay has no {name}"))?;
+        let (found, expected) = (tensor.size(), &parameter.spec.shape);
+        ensure!(found == *expected, "the replay has {name} as {found:?}, and this model as {expected:?}");
+        Ok(tensor)
+    };
+    let mut step_gradient = Vec::with_capacity(stage.parameters.len());
+    for parameter in stage.parameters.iter() {
+        parameter.value.shallow_clone().copy_(&take(parameter, "value")?);
+        step_gradient.push(take(parameter, "gradient")?);
+    }
+    stage.parameters.update_compute();
+    let chunk = stage.chunks.get(&0).context("a model of one stage has no chunk: this is a bug")?;
+
+    let documents = parts_by_document(parts).into_iter().map(|(document, indices)| {
+        stage.zero_grad();
+        let loss = indices.iter().map(|&index| backward(chunk, &parts[index], 1.0 / targets as f64)).sum();
+        let (squared_norm, projection) = products(&stage, &step_gradient);
+        let own = indices.iter().flat_map(|&index| &parts[index].targets);
+        let targets = own.filter(|&&target| target != IGNORE_INDEX).count() as u64;
+        DocumentGradient { document, parts: indices, targets, loss, squared_norm, projection }
+    });
+    Ok(StepGradients {
+        documents: documents.collect(),
+        targets,
+        squared_norm: step_gradient.iter().map(squared_norm).sum(),
+    })
+}
+
+/// The documents in the order of their first parts, with the indices of their parts.
+fn parts_by_document(parts: &[DocumentPart]) -> Vec<(u64, Vec<usize>)> {
+    let mut documents: Vec<(u64, Vec<usize>)> = Vec::new();
+    let mut positions: BTreeMap<u64, usize> = BTreeMap::new();
+    for (index, part) in parts.iter().enumerate() {
+        let position = *positions.entry(part.document).or_insert_with(|| {
+            documents.push((part.document, Vec::new()));
+            documents.len() - 1
+        });
+        documents[position].1.push(index);
+    }
+    documents
+}
+
+/// Adds the gradient of a part to the accumulators and returns the sum of the part's cross-entropies, in nats. `scale`
+/// is 1 / (number of targets of the step).
+fn backward(chunk: &Chunk, part: &DocumentPart, scale: f64) -> f64 {
+    let length = part.inputs.len() as i64;
+    let ctx = ForwardContext {
+        length,
+        first_position: part.position as i64,
+        cu_seqlens: CuSeqlens::new(&[0, length], Device::Cpu),
+        recompute: Recompute::None,
+    };
+    let targets = Tensor::from_slice(&part.targets);
+    let loss_inputs = LossInputs { targets: &targets, scale };
+    let (output, saved) = chunk.forward(Tensor::from_slice(&part.inputs), ctx, Some(loss_inputs));
+    chunk.backward(saved, None, &mut WeightGradient::accumulate);
+    match output {
+        ChunkOutput::Loss(loss) => loss.double_value(&[]),
+        ChunkOutput::Activations(_) => f64::NAN, // a whole model has a loss
+    }
+}
+
+fn squared_norm(gradient: &Tensor) -> f64 {
+    kernels::squared_norms(&[gradient], gradient.device()).double_value(&[0])
+}
+
+/// The square of the norm of the gradient in the accumulators, and its dot product with the step's.
+fn products(stage: &Stage, step_gradient: &[Tensor]) -> (f64, f64) {
+    let double = |tensor: &Tensor| tensor.flatten(0, -1).to_kind(Kind::Double);
+    let of_parameter = |(index, (parameter, whole)): (usize, (&Parameter, &Tensor))| {
+        // a weight that embedding and head share has one accumulator for each of them
+        let tied = stage.tied_embedding.as_ref().filter(|tied| tied.parameter == index);
+        if let Some(tied) = tied {
+            let _ = parameter.gradient.shallow_clone().g_add_(&tied.other_gradient);
+        }
+        let own = &parameter.gradient;
+        (squared_norm(own), double(own).dot(&double(whole)).double_value(&[]))
+    };
+    let products = stage.parameters.iter().zip(step_gradient).enumerate().map(of_parameter);
+    products.fold((0.0, 0.0), |sums, one| (sums.0 + one.0, sums.1 + one.1))
+}

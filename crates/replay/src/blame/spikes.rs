@@ -1,0 +1,148 @@
+//! Steps whose loss or gradient norm is far above that of the steps before.
+
+use serde::Serialize;
+use stagecoach_telemetry::StepRecord;
+
+/// The rule by which a step is a spike.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct SpikeRule {
+    /// The number of preceding steps with which a step is compared.
+    pub window: usize,
+    /// The number of deviations above their median from which a step is a spike.
+    pub deviations: f64,
+}
+
+/// The fewest preceding steps with which a step is compared.
+const MIN_STEPS: usize = 8;
+/// A deviation is at least this share of the median, so that a step just above steps that hardly differ is no spike.
+const MIN_DEVIATION: f64 = 0.01;
+/// Scales the median of absolute deviations of a normal distribution to its standard deviation.
+const NORMAL: f64 = 1.4826;
+
+/// A step that is a spike.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Spike {
+    /// The step.
+    pub step: u64,
+    /// The number of deviations of the loss above the median of the steps before; infinite (null) if the loss is not
+    /// finite.
+    pub loss_deviations: f64,
+    /// The same for the gradient norm.
+    pub norm_deviations: f64,
+}
+
+impl Spike {
+    /// Whether the gradient norm is farther above its median than the loss.
+    pub fn is_of_norm(&self) -> bool {
+        self.norm_deviations > self.loss_deviations
+    }
+
+    /// The larger of the two deviations.
+    pub fn deviations(&self) -> f64 {
+        self.loss_deviations.max(self.norm_deviations)
+    }
+}
+
+/// Returns the spikes among `steps`, ascending. A step is a spike if its loss or gradient norm is not finite, or above
+/// `median + deviations * D` of the `window` steps before it. D is 1.4826 times the median of the absolute deviations
+/// of these steps from their median, and at least 1 % of that median. Only finite steps count among the preceding
+/// steps, and at least eight are required.
+pub fn find_spikes(steps: &[StepRecord], rule: SpikeRule) -> Vec<Spike> {
+    let losses: Vec<Option<f64>> = steps.iter().map(|step| step.loss.map(f64::from)).collect();
+    let norms: Vec<Option<f64>> = steps.iter().map(|step| step.gradient_norm).collect();
+    let spikes = steps.iter().enumerate().map(|(at, step)| Spike {
+        step: step.step,
+        loss_deviations: above(&losses, at, rule.window),
+        norm_deviations: above(&norms, at, rule.window),
+    });
+    spikes.filter(|spike| spike.deviations() > rule.deviations).collect()
+}
+
+/// The number of deviations of value `at` above the median of the `window` values before it; 0 if these are too few.
+fn above(values: &[Option<f64>], at: usize, window: usize) -> f64 {
+    let Some(value) = values[at].filter(|value| value.is_finite()) else { return f64::INFINITY };
+    let before = values[at.saturating_sub(window)..at].iter().flatten().copied().filter(|value| value.is_finite());
+    let before: Vec<f64> = before.collect();
+    if before.len() < MIN_STEPS.min(window) {
+        return 0.0;
+    }
+    let middle = median(before.clone());
+    let deviation = NORMAL * median(before.into_iter().map(|value| (value - middle).abs()).collect());
+    (value - middle) / deviation.max(MIN_DEVIATION * middle.abs()).max(f64::MIN_POSITIVE)
+}
+
+/// The median of at least one value; the mean of the two in the middle of an even number.
+fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_by(f64::total_cmp);
+    let middle = values.len() / 2;
+    match values.len() % 2 {
+        1 => values[middle],
+        _ => f64::midpoint(values[middle - 1], values[middle]),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const RULE: SpikeRule = SpikeRule { window: 50, deviations: 6.0 };
+
+    fn records(losses: &[f64]) -> Vec<StepRecord> {
+        let record = |(index, &loss): (usize, &f64)| StepRecord {
+            step: 1 + index as u64,
+            loss: loss.is_finite().then_some(loss as f32),
+            gradient_norm: Some(0.5),
+            ..StepRecord::default()
+        };
+        losses.iter().enumerate().map(record).collect()
+    }
+
+    fn found(losses: &[f64]) -> Vec<u64> {
+        find_spikes(&records(losses), RULE).iter().map(|spike| spike.step).collect()
+    }
+
+    /// A value between -1 and 1.
+    fn noise(index: usize) -> f64 {
+        (index as f64 * 1.618_033_988_75).fract() * 2.0 - 1.0
+    }
+
+    #[test]
+    fn what_is_far_above_the_steps_before_is_found_and_a_fall_is_not() {
+        let mut losses: Vec<f64> = (0..200).map(|i| 3.0 + 4.0 * (-(i as f64) / 30.0).exp() + 0.05 * noise(i)).collect();
+        assert!(found(&losses).is_empty());
+        losses[120] = 4.5;
+        losses[121] = 4.2;
+        losses[160] = f64::NAN;
+        assert_eq!(found(&losses), [121, 122, 161]);
+        let mut steps = records(&losses);
+        steps[60].gradient_norm = Some(9.0);
+        let spikes = find_spikes(&steps, RULE);
+        assert_eq!((spikes[0].step, spikes[0].loss_deviations < 6.0), (61, true));
+        assert!(spikes[0].is_of_norm() && !spikes[1].is_of_norm());
+        assert!(spikes[0].deviations() > 100.0 && spikes[3].deviations() == f64::INFINITY);
+    }
+
+    #[test]
+    fn too_few_steps_and_none_have_no_spike() {
+        assert!(found(&[]).is_empty());
+        assert!(found(&[1.0, 1.0, 1.0, 900.0]).is_empty());
+        assert!(found(&[3.0; 60]).is_empty());
+    }
+
+    proptest! {
+        #[test]
+        fn scale_and_shift_change_nothing_and_one_spike_hides_no_other(
+            at in 60usize..90, scale in 0.1..100f64, height in 1.0..50f64,
+        ) {
+            let losses = |spikes: &[usize]| -> Vec<f64> {
+                let height = |i| if spikes.contains(&i) { height } else { 0.0 };
+                (0..100).map(|i| scale * (2.0 + 0.02 * noise(i) + height(i))).collect()
+            };
+            prop_assert_eq!(found(&losses(&[])), Vec::<u64>::new());
+            prop_assert_eq!(found(&losses(&[at])), vec![at as u64 + 1]);
+            prop_assert_eq!(found(&losses(&[at, at + 5])), vec![at as u64 + 1, at as u64 + 6]);
+        }
+    }
+}

@@ -1,0 +1,73 @@
+//! The job whose steps are examined, with its corpus from the token cache.
+
+use std::path::Path;
+
+use stagecoach_data::{DataError, Dataset, DocumentName, DocumentPart, PartText, PrepareProgress, PreparedCorpus};
+use stagecoach_engine::StageError;
+use stagecoach_planner::JobConfig;
+use stagecoach_telemetry::{ProgressDisplay, TrainingEvent};
+
+use crate::RunRecord;
+
+/// A job and its documents.
+pub struct Subject {
+    /// The job.
+    pub config: JobConfig,
+    /// Its corpus.
+    pub prepared: PreparedCorpus,
+    /// Its sequences.
+    pub dataset: Dataset,
+}
+
+impl Subject {
+    /// Opens the job of `record`, whose corpus is below `workspace`. Documents that the token cache lacks are
+    /// tokenised.
+    ///
+    /// # Errors
+    /// If the job or its corpus can't be used here.
+    pub fn open(record: &RunRecord, workspace: &Path) -> Result<Subject, StageError> {
+        let config = JobConfig::new(record.job.clone(), &std::path::absolute(workspace).unwrap_or(workspace.into()))?;
+        let data_config = config.data_config();
+        let mut display = ProgressDisplay::notes();
+        let prepared = stagecoach_data::prepare(&data_config, &mut |progress| show(&mut display, progress))?;
+        let dataset = Dataset::open(&data_config, &prepared)?;
+        Ok(Subject { config, prepared, dataset })
+    }
+
+    /// The parts of documents in `step`, counted from 1.
+    pub fn document_parts(&self, step: u64) -> Vec<DocumentPart> {
+        let training = &self.config.training;
+        let batch = training.global_batch_size as usize;
+        let position = step.saturating_sub(1) * batch as u64;
+        let plan = self.dataset.step_plan(training.seed, position, batch, training.microbatches as usize);
+        self.dataset.document_parts(&plan)
+    }
+
+    /// The origins of parts of documents.
+    ///
+    /// # Errors
+    /// If the corpus can't be read.
+    pub fn part_texts(&self, parts: &[DocumentPart]) -> Result<Vec<PartText>, StageError> {
+        let (config, mut display) = (self.config.data_config(), ProgressDisplay::notes());
+        Ok(stagecoach_data::part_texts(&config, &self.prepared, parts, &mut |progress| show(&mut display, progress))?)
+    }
+
+    /// The indices of documents.
+    ///
+    /// # Errors
+    /// If the corpus lacks one, or can't be read.
+    pub fn document_indices(&self, names: &[DocumentName]) -> anyhow::Result<Vec<u64>> {
+        let (config, mut display) = (self.config.data_config(), ProgressDisplay::notes());
+        let progress = &mut |progress| show(&mut display, progress);
+        stagecoach_data::document_indices(&config, &self.prepared, names, progress).map_err(|error| match error {
+            // the request is wrong, not the job
+            DataError::NoDocument { .. } => error.into(),
+            error => StageError::from(error).into(),
+        })
+    }
+}
+
+fn show(display: &mut ProgressDisplay, progress: PrepareProgress) {
+    let PrepareProgress { phase, bytes_done, bytes_total } = progress;
+    display.update(&TrainingEvent::Preparing { what: phase.to_owned(), done: bytes_done, total: bytes_total });
+}

@@ -1,0 +1,118 @@
+//! Checks a record against its own receipts, without training a step. A record that passes may still contain wrong
+//! results; only a replay can show that.
+
+use stagecoach_api::job::{ChangeEffect, change_effect};
+use stagecoach_checkpoint::differences;
+use stagecoach_planner::CheckpointLink;
+use stagecoach_telemetry::{Receipt, StepFacts};
+use stagecoach_telemetry::{RunSummary, StepRecord};
+
+use super::compare::Difference;
+use super::record::{RecordedCheckpoint, RunRecord};
+
+/// The first contradiction within a record: lines that are missing or out of order, checkpoints of different jobs, or a
+/// receipt, a checkpoint's link or a result that contradicts the rest.
+pub fn check_chain(record: &RunRecord) -> Option<Difference> {
+    // receipts are computed from the lines in their order
+    if let Some(unexpected) = first_unexpected_line(&record.steps, record.last_step()) {
+        return Some(unexpected);
+    }
+    let checkpoints = record.checkpoints.windows(2).find_map(|pair| contradiction(&pair[0], &pair[1]));
+    let receipts = first_unproven(record);
+    // the earliest difference is reported
+    let found = [checkpoints, receipts].into_iter().flatten().min_by_key(|difference| difference.step);
+    found.or_else(|| result_difference(record.result.as_ref()?, record.checkpoints.last()?))
+}
+
+/// The first line that breaks the sequence of steps 1, 2, 3 and so on to the last known step.
+fn first_unexpected_line(steps: &[StepRecord], last: u64) -> Option<Difference> {
+    let expected = (1..=last).zip(steps.iter().map(Some).chain(std::iter::repeat(None)));
+    let mut wrong = expected.filter(|(step, line)| line.is_none_or(|line| line.step != *step));
+    let (step, line) = wrong.next()?;
+    let what = match line {
+        Some(line) => format!("line {step} of metrics.jsonl is of step {}, expected step {step}", line.step),
+        None => format!("metrics.jsonl has no line of step {step}, and the run has {last} steps"),
+    };
+    Some(Difference { step, what })
+}
+
+/// A contradiction between two consecutive checkpoints.
+fn contradiction(before: &RecordedCheckpoint, after: &RecordedCheckpoint) -> Option<Difference> {
+    let [from, step] = [before, after].map(|checkpoint| checkpoint.manifest.step);
+    let different = differences(&after.manifest.metadata.identity, &before.manifest.metadata.identity);
+    // a job with more steps may have another decay
+    let different = different.into_iter().find(|d| change_effect(&d.path) != Some(ChangeEffect::Extension));
+    if let Some(d) = different {
+        let text = |value: Option<serde_json::Value>| value.map_or_else(|| "absent".into(), |value| value.to_string());
+        let what = format!(
+            "the checkpoint of step {step} is of another job than that of step {from}: {} is {} and was {}",
+            d.path,
+            text(d.ours),
+            text(d.theirs)
+        );
+        return Some(Difference { step, what });
+    }
+    let link = CheckpointLink::of(&after.manifest).filter(|link| link.step == from)?;
+    let is_other = CheckpointLink::to(&before.manifest).ok()? != link;
+    is_other.then(|| Difference {
+        step: from,
+        what: format!("the checkpoint of step {from} is not the one that was there when that of step {step} was saved"),
+    })
+}
+
+/// The first checkpoint whose receipt differs from the one computed from the lines. Checkpoints without a receipt are
+/// not checked.
+fn first_unproven(record: &RunRecord) -> Option<Difference> {
+    let with_receipt = |checkpoint: &&RecordedCheckpoint| !checkpoint.state.receipt.is_missing();
+    let first = record.checkpoints.iter().find(with_receipt)?;
+    let sequences = record.job.spec.training.as_ref().map_or(0, |training| u64::from(training.global_batch_size));
+    let after = first.state.receipt.after;
+    let mut receipt = Receipt::begin(&first.manifest.metadata.identity, after);
+    let mut lines = record.steps.iter().filter(|line| line.step > after).peekable();
+    let mut begins = after;
+    for RecordedCheckpoint { manifest, state, .. } in record.checkpoints.iter().filter(with_receipt) {
+        while let Some(line) = lines.next_if(|line| line.step <= manifest.step) {
+            receipt.add(&StepFacts {
+                step: line.step,
+                sequences,
+                learning_rate: line.learning_rate,
+                loss: line.loss,
+                gradient_norm: line.gradient_norm,
+                skipped: line.skipped,
+            });
+        }
+        if receipt != state.receipt {
+            let step = manifest.step;
+            let what = format!(
+                "the lines of steps {} to {step} in metrics.jsonl do not come to the receipt in the checkpoint of step {step}",
+                begins + 1
+            );
+            return Some(Difference { step: begins + 1, what });
+        }
+        begins = manifest.step;
+    }
+    None
+}
+
+/// The first difference between the result and the last checkpoint.
+fn result_difference(result: &RunSummary, last: &RecordedCheckpoint) -> Option<Difference> {
+    let state = &last.state;
+    let step = last.manifest.step;
+    let text = |theirs: String, ours: String, name: &str| {
+        (theirs != ours).then(|| Difference {
+            step,
+            what: format!("result.json has the {name} {theirs}, and the checkpoint of step {step} {ours}"),
+        })
+    };
+    text(result.steps.to_string(), state.step.to_string(), "number of steps")
+        .or_else(|| text(result.losses_hash.clone(), state.losses.clone(), "losses hash"))
+        .or_else(|| {
+            text(result.evaluation_losses_hash.clone(), state.evaluation_losses.clone(), "held-out losses hash")
+        })
+        .or_else(|| text(result.receipt.head.clone(), state.receipt.head.clone(), "receipt"))
+        .or_else(|| text(format!("{:?}", result.loss), format!("{:?}", state.loss), "loss"))
+        .or_else(|| {
+            text(format!("{:?}", result.evaluation_loss), format!("{:?}", state.evaluation_loss), "held-out loss")
+        })
+        .or_else(|| text(result.skipped.to_string(), state.skipped.to_string(), "number of skipped updates"))
+}

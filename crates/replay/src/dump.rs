@@ -1,0 +1,51 @@
+//! The tensors of a replayed step: each stage writes its own, and a reader gets the tensors of all stages.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, bail};
+use stagecoach_engine::StageError;
+use stagecoach_engine::execute::{DumpConfig, Stage};
+use tch::Tensor;
+
+/// The file of a stage's tensors of a step; [`read_dump`] reads the files of all stages.
+fn dump_file(folder: &Path, step: u64, stage: usize) -> PathBuf {
+    folder.join(format!("step-{step}.stage-{stage}.safetensors"))
+}
+
+/// Writes the dumped tensors of a step as a file of this stage, if there are any.
+///
+/// # Errors
+/// If the file can't be written.
+pub fn write_dump(config: &DumpConfig, stage: &Stage, step: u64) -> Result<(), StageError> {
+    let tensors = stage.take_dump();
+    if tensors.is_empty() {
+        return Ok(());
+    }
+    let path = dump_file(&config.folder, step, stage.index);
+    Tensor::write_safetensors(&tensors, &path).map_err(|error| StageError::storage("write", &path, error))
+}
+
+/// The tensors of `step` in the stages' files in `folder`, by name. The result does not depend on the assignment of
+/// layers to stages.
+///
+/// # Errors
+/// If a file can't be read, or the dump has no tensor of the step.
+pub(super) fn read_dump(folder: &Path, step: u64) -> anyhow::Result<Vec<(String, Tensor)>> {
+    let mut tensors = Vec::new();
+    for entry in std::fs::read_dir(folder)? {
+        let entry = entry?;
+        if !entry.file_name().to_string_lossy().starts_with(&format!("step-{step}.")) {
+            continue;
+        }
+        let path = entry.path();
+        tensors.extend(Tensor::read_safetensors(&path).with_context(|| format!("could not read {}", path.display()))?);
+    }
+    tensors.sort_by(|(one, _), (other, _)| one.cmp(other));
+    if tensors.is_empty() {
+        bail!(
+            "no tensor of the step is called so: there are layer.N.output and layer.N.output.gradient for every layer, \
+             norm.output, norm.output.gradient, and WEIGHT.value and WEIGHT.gradient for every weight in the checkpoint"
+        );
+    }
+    Ok(tensors)
+}

@@ -1,0 +1,22 @@
+//! Replays steps of a run, and compares the results with the record. `record` reads a run's folder, `scratch` is the
+//! folder of a replay, and `replay` trains the steps in it. `compare`, `chain` and `intervals` are pure: the first
+//! difference between two records, the check of a record against its receipts, and the choice of intervals for an
+//! audit. [`blame`] finds the documents that made a step's loss and gradient.
+
+pub mod blame;
+mod chain;
+mod compare;
+mod divergence;
+mod dump;
+mod intervals;
+mod record;
+mod replayed;
+mod scratch;
+
+pub use chain::check_chain;
+pub use compare::{Difference, compare_checkpoints, compare_results, compare_steps, compare_tensors};
+pub use divergence::{first_divergence, first_divergent_tensor, stage_of};
+pub use dump::write_dump;
+pub use intervals::{Interval, intervals, sample};
+pub use record::{RecordedCheckpoint, RunRecord};
+pub use replayed::{ReplayConfig, ReplayOptions, Replayed, environment_differences, replay};

@@ -1,0 +1,168 @@
+//! The record of a run: its job, checkpoints, metrics and result. The module writes nothing.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, bail};
+use stagecoach_api::PipelineJob;
+use stagecoach_checkpoint::{
+    CheckpointError, CheckpointLocation, Damage, FileSystemVolume, Manifest, Volume, list, paths, read_manifest, verify,
+};
+use stagecoach_launcher::{JobFolder, METRICS, RESULT};
+use stagecoach_telemetry::{RunSummary, StepRecord, read_metrics};
+
+use stagecoach_planner::TrainerState;
+
+/// A checkpoint of the run.
+#[derive(Clone, Debug)]
+pub struct RecordedCheckpoint {
+    /// Its folder.
+    pub folder: PathBuf,
+    /// Its manifest.
+    pub manifest: Manifest,
+    /// The state of training in the manifest.
+    pub state: TrainerState,
+}
+
+/// The record in a run's folder, or in a partial copy of it.
+#[derive(Debug)]
+pub struct RunRecord {
+    /// The job's folder.
+    pub folder: PathBuf,
+    /// The volume with the checkpoints.
+    volume: FileSystemVolume,
+    /// The checkpoints whose manifest can be read, ascending by step.
+    pub checkpoints: Vec<RecordedCheckpoint>,
+    /// The checkpoints whose manifest can't be read.
+    pub damage: Vec<Damage>,
+    /// The lines of the metrics, as they are in the file; empty if there is no file.
+    pub steps: Vec<StepRecord>,
+    /// The result, if the run is finished.
+    pub result: Option<RunSummary>,
+    /// The job of the last training.
+    pub job: PipelineJob,
+}
+
+impl RunRecord {
+    /// Reads a job's folder, or the single checkpoint that `path` names with the files beside it.
+    ///
+    /// # Errors
+    /// If neither a checkpoint nor a resolved job specifies the job, a file has invalid content, or the volume fails.
+    pub fn open(path: &Path) -> anyhow::Result<RunRecord> {
+        let location = CheckpointLocation::resolve(path)?;
+        let volume = location.volume();
+        let CheckpointLocation { job_folder, step, .. } = location;
+        let mut steps = list(&volume)?.steps;
+        steps.retain(|listed| step.is_none_or(|step| step == *listed));
+        steps.reverse();
+        let (mut checkpoints, mut damage) = (Vec::new(), Vec::new());
+        for step in steps {
+            match read_manifest(&volume, step) {
+                Ok(manifest) => {
+                    let folder = volume.display(&paths::checkpoint_path(step));
+                    let state = serde_json::from_value(manifest.metadata.progress.clone())
+                        .with_context(|| format!("could not understand the progress in {}", folder.display()))?;
+                    checkpoints.push(RecordedCheckpoint { folder, manifest, state });
+                }
+                Err(CheckpointError::Damaged(found)) => damage.push(found),
+                Err(error) => return Err(error.into()),
+            }
+        }
+        let job = read_job(&job_folder, checkpoints.last())?;
+        let read_result = |path: &Path| -> anyhow::Result<Option<RunSummary>> {
+            match std::fs::read(path) {
+                Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
+                read => Ok(Some(serde_json::from_slice(&read?)?)),
+            }
+        };
+        let result_path = job_folder.join(RESULT);
+        let result = read_result(&result_path)
+            .with_context(|| format!("could not read the result {}", result_path.display()))?;
+        Ok(RunRecord {
+            checkpoints,
+            damage,
+            steps: read_metrics(&job_folder.join(METRICS))?,
+            result,
+            job,
+            folder: job_folder,
+            volume,
+        })
+    }
+
+    /// The name of its folder, which is the job's name.
+    pub fn name(&self) -> String {
+        let folder = self.folder.canonicalize().unwrap_or_else(|_| self.folder.clone());
+        folder.file_name().unwrap_or_default().display().to_string()
+    }
+
+    /// Checks that `step` is trained, as far as the record shows.
+    ///
+    /// # Errors
+    /// If the record ends before it.
+    pub fn check_trained(&self, step: u64) -> anyhow::Result<()> {
+        match self.steps.iter().map(|line| line.step).max() {
+            Some(last) if last < step => {
+                bail!("step {step} is not trained yet: the record in {} ends at step {last}", self.folder.display())
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// The workspace that contains the job's folder.
+    pub fn workspace(&self) -> PathBuf {
+        let depth = self.job.spec.storage.path.as_deref().map(|path| Path::new(path).components().count());
+        self.folder.ancestors().nth(depth.unwrap_or(1)).unwrap_or(&self.folder).to_owned()
+    }
+
+    /// The newest checkpoint before `step`, from 1; `None` if the step was trained from the initial weights.
+    pub fn newest_before(&self, step: u64) -> Option<&RecordedCheckpoint> {
+        self.checkpoints.iter().rev().find(|checkpoint| checkpoint.manifest.step < step)
+    }
+
+    /// The checkpoint of `step`.
+    pub fn checkpoint(&self, step: u64) -> Option<&RecordedCheckpoint> {
+        self.checkpoints.iter().find(|checkpoint| checkpoint.manifest.step == step)
+    }
+
+    /// The last step of which the record has any trace.
+    pub fn last_step(&self) -> u64 {
+        let recorded = self.steps.iter().map(|record| record.step).max();
+        recorded.max(self.checkpoints.last().map(|checkpoint| checkpoint.manifest.step)).unwrap_or(0)
+    }
+
+    /// Verifies the hash of every file of the checkpoint of `step`; returns the damage, if there is any.
+    ///
+    /// # Errors
+    /// If the volume fails.
+    pub fn verify(&self, step: u64) -> anyhow::Result<Option<Damage>> {
+        let mut damage = None;
+        let verified = verify(&self.volume, step, &mut |event| {
+            if let stagecoach_checkpoint::VerifyEvent::FileChecked(file, Some(reason)) = event {
+                let file = format!("{}/{}", paths::checkpoint_path(step), file.name);
+                damage.get_or_insert(Damage { step, file, reason });
+            }
+        });
+        match verified {
+            Err(CheckpointError::Damaged(found)) => Ok(Some(found)),
+            Err(error) => Err(error.into()),
+            Ok(_) => Ok(damage),
+        }
+    }
+}
+
+/// The job of the newest checkpoint, or the one that the launcher resolved.
+fn read_job(folder: &Path, newest: Option<&RecordedCheckpoint>) -> anyhow::Result<PipelineJob> {
+    if let Some(RecordedCheckpoint { folder, manifest, .. }) = newest {
+        let spec = serde_json::from_value(manifest.metadata.job.clone())
+            .with_context(|| format!("could not understand the job in {}", folder.display()))?;
+        return Ok(PipelineJob::new("replay", spec));
+    }
+    let resolved = JobFolder::resolved_job_in(folder);
+    match std::fs::read_to_string(&resolved) {
+        Ok(text) => Ok(stagecoach_api::parse(&text, &resolved.display().to_string())?),
+        Err(_) => bail!(
+            "{} has neither a checkpoint nor {}: expected a job's folder, such as workspace/NAME, or a copy of one",
+            folder.display(),
+            resolved.file_name().unwrap_or_default().display()
+        ),
+    }
+}

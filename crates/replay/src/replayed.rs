@@ -1,0 +1,246 @@
+//! Trains steps of a run again, with the ordinary launcher and the ordinary stages, in a scratch folder.
+
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+
+use anyhow::{bail, ensure};
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+use stagecoach_api::PipelineJob;
+use stagecoach_api::contract::FailureKind;
+use stagecoach_api::job::{ChangeEffect, PartitionSpec, RestartSpec, ScheduleSpec, change_effect};
+use stagecoach_checkpoint::{FileSystemVolume, Manifest, differences, read_manifest};
+use stagecoach_data::Dataset;
+use stagecoach_engine::StageError;
+use stagecoach_engine::execute::DumpConfig;
+use stagecoach_kernels::device::driver_devices;
+use stagecoach_launcher::write_file;
+use stagecoach_launcher::{LaunchConfig, LauncherState, RunOutcome, StageExecutable, supervise};
+use stagecoach_planner::{JobConfig, TrainerState, recorded_gradient_blocks};
+use stagecoach_telemetry::{ProgressDisplay, RunSummary, StepRecord, TrainingEvent, read_metrics};
+use tch::Tensor;
+
+use super::compare::Difference;
+use super::dump::read_dump;
+use super::record::{RecordedCheckpoint, RunRecord};
+use super::scratch::Scratch;
+
+/// Options of a stage in a replay, besides a pod's contract: the argument `--replay` of `stagecoach stage`.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct ReplayOptions {
+    /// Tensors to write.
+    pub dump: Option<DumpConfig>,
+    /// Documents, by index, whose tokens are no targets in training.
+    pub without: BTreeSet<u64>,
+}
+
+/// The settings of a replay.
+#[derive(Clone, Debug, Default)]
+pub struct ReplayConfig {
+    /// The folder that contains corpus, token cache and other jobs.
+    pub workspace: PathBuf,
+    /// The number of stages; the run's own if `None`.
+    pub stages: Option<u32>,
+    /// The names of the tensors to dump.
+    pub dump: Vec<String>,
+    /// The steps whose tensors are dumped; the last one if empty.
+    pub dump_steps: Vec<u64>,
+    /// Documents, by index, to train without ([`Dataset::without`]).
+    pub without: BTreeSet<u64>,
+}
+
+/// The folder of the stages' dumps in the scratch folder.
+const DUMP: &str = "dump";
+
+/// The results of the replayed steps.
+#[derive(Debug)]
+pub struct Replayed {
+    /// The steps that were trained.
+    pub steps: Vec<StepRecord>,
+    /// The checkpoint after the last step.
+    pub manifest: Manifest,
+    /// Its state of training.
+    pub state: TrainerState,
+    /// The result.
+    pub result: RunSummary,
+    /// The scratch folder, removed with this value.
+    scratch: Scratch,
+}
+
+impl Replayed {
+    /// The dumped tensors of `step`, by name.
+    ///
+    /// # Errors
+    /// If there are none, or they can't be read.
+    pub fn tensors(&self, step: u64) -> anyhow::Result<Vec<(String, Tensor)>> {
+        read_dump(&self.scratch.folder.root().join(DUMP), step)
+    }
+}
+
+/// Trains the steps after `base` (after the initial weights if `None`) up to and including `until` again. Returns
+/// `Ok(Err(difference))` if the corpus or the tokenizer here is not the run's.
+///
+/// # Errors
+/// If the steps can't be trained here, or a signal stopped them.
+pub fn replay(
+    record: &RunRecord,
+    base: Option<&RecordedCheckpoint>,
+    until: u64,
+    config: &ReplayConfig,
+    display: &mut ProgressDisplay,
+) -> anyhow::Result<Result<Replayed, Difference>> {
+    let workspace = std::path::absolute(&config.workspace)?;
+    ensure!(
+        workspace.is_dir(),
+        "the workspace {} is no folder: --workspace names the one below which the corpus is",
+        workspace.display()
+    );
+    let newest = record.checkpoints.last();
+    let scratch = Scratch::create(&workspace)?;
+    let job = replayed_job(record, base, until, config.stages, &scratch.path)?;
+    let job_config = JobConfig::new(job, &workspace)?;
+    if let Some(newest) = newest
+        && let Some(difference) = other_identity(&job_config, &newest.manifest, base, display)?
+    {
+        return Ok(Err(difference));
+    }
+    if let Some(base) = base {
+        scratch.link_checkpoint(base, &with_decays_of(base, newest.unwrap_or(base)))?;
+    }
+    let job = &job_config.job;
+    write_file(&scratch.folder.resolved_job(), &job.to_yaml()?)?;
+    let mut executable = StageExecutable::current();
+    let folder = scratch.folder.root().join(DUMP);
+    std::fs::create_dir(&folder)?;
+    let steps = if config.dump_steps.is_empty() { vec![until] } else { config.dump_steps.clone() };
+    let dump = DumpConfig { patterns: config.dump.clone(), steps, folder };
+    let dump = (!config.dump.is_empty()).then_some(dump);
+    let options = ReplayOptions { dump, without: config.without.clone() };
+    executable.arguments.extend(["--replay".into(), serde_json::to_string(&options)?.into()]);
+    let mut state = LauncherState::load(&scratch.folder)?;
+    let launch = LaunchConfig {
+        job,
+        workspace: &workspace,
+        folder: &scratch.folder,
+        executable: &executable,
+        count_gpus: driver_devices,
+    };
+    let result = match supervise(launch, &mut state, display)? {
+        RunOutcome::Complete(Some(result)) => result,
+        RunOutcome::Stopped | RunOutcome::Killed => {
+            bail!(StageError::new(FailureKind::Drained, "stopped by a signal: nothing was compared"))
+        }
+        RunOutcome::Complete(None) | RunOutcome::Failed(_) => {
+            let failure = state.state.last_failure;
+            let kind = failure.as_ref().and_then(|failure| failure.kind).unwrap_or(FailureKind::Error);
+            let message = failure.map_or_else(|| "the stages reported no result".into(), |failure| failure.message);
+            bail!(StageError::new(kind, format!("the steps could not be trained again: {message}")))
+        }
+    };
+    let manifest = read_manifest(&FileSystemVolume::new(scratch.folder.root()), until)?;
+    let state = serde_json::from_value(manifest.metadata.progress.clone())?;
+    Ok(Ok(Replayed { steps: read_metrics(&scratch.folder.metrics())?, manifest, state, result, scratch }))
+}
+
+/// The run's job as it is replayed: it ends with step `until`, saves only that step, and has `stages` stages.
+fn replayed_job(
+    record: &RunRecord,
+    base: Option<&RecordedCheckpoint>,
+    until: u64,
+    stages: Option<u32>,
+    folder: &str,
+) -> anyhow::Result<PipelineJob> {
+    let mut spec = record.job.spec.clone();
+    spec.suspend = false;
+    spec.active_deadline_seconds = None;
+    // a step that fails would fail again
+    spec.restart = RestartSpec { max_restarts: 0, ..spec.restart };
+    spec.storage = Default::default();
+    spec.storage.path = Some(folder.to_owned());
+    spec.checkpoint.every_steps = 0;
+    spec.checkpoint.memory = None;
+    spec.pipeline.memory_limit = None;
+    spec.data_parallel = 1;
+    if let Some(stages) = stages.filter(|stages| *stages != spec.stages) {
+        spec.stages = stages;
+        spec.pipeline.schedule = ScheduleSpec::OneFOneB;
+        spec.pipeline.partition = PartitionSpec::default();
+        spec.pipeline.virtual_stages = None;
+    }
+    if let Some(training) = &mut spec.training {
+        training.audit = None;
+        (training.steps, training.epochs) = (Some(until), None);
+        if let Some(RecordedCheckpoint { manifest, .. }) = record.checkpoints.last() {
+            training.gradient_blocks = Some(recorded_gradient_blocks(&manifest.metadata.identity) as u32);
+        }
+        let rate = &mut training.learning_rate;
+        match (base, record.checkpoints.last()) {
+            // the checkpoint has the decay
+            (Some(_), _) => rate.decay_steps = None,
+            (None, Some(RecordedCheckpoint { state, .. })) => {
+                if let Some(extension) = state.extensions.iter().find(|extension| extension.from < until) {
+                    bail!(
+                        "the steps after step {} were added with another decay of the learning rate, so a replay of them \
+                         begins at a checkpoint of that step or a later one: there is none before step {until}",
+                        extension.from
+                    );
+                }
+                // a decay that ends within the warm-up ends with it
+                rate.decay_steps = Some(state.decay_steps.max(rate.warmup_steps));
+            }
+            (None, None) => {
+                let steps = record.job.spec.training.as_ref().and_then(|training| training.steps);
+                rate.decay_steps = rate.decay_steps.or(steps.map(|steps| steps.max(rate.warmup_steps)));
+            }
+        }
+    }
+    Ok(PipelineJob { spec, ..PipelineJob::new("replay", record.job.spec.clone()) })
+}
+
+/// The manifest of `base` with the learning rate's later decays, so that steps that were added after it have their
+/// decay.
+fn with_decays_of(base: &RecordedCheckpoint, newest: &RecordedCheckpoint) -> Manifest {
+    let state = TrainerState {
+        decay_steps: newest.state.decay_steps,
+        length: newest.state.length,
+        extensions: newest.state.extensions.clone(),
+        ..base.state.clone()
+    };
+    let mut manifest = base.manifest.clone();
+    manifest.metadata.progress = json!(state);
+    manifest
+}
+
+/// The first difference between the job here and the recorded one: the corpus or the tokenizer.
+fn other_identity(
+    config: &JobConfig,
+    recorded: &Manifest,
+    base: Option<&RecordedCheckpoint>,
+    display: &mut ProgressDisplay,
+) -> anyhow::Result<Option<Difference>> {
+    let data_config = config.data_config();
+    let prepared = stagecoach_data::prepare(&data_config, &mut |progress| {
+        display.update(&TrainingEvent::Preparing {
+            what: progress.phase.to_owned(),
+            done: progress.bytes_done,
+            total: progress.bytes_total,
+        });
+    })
+    .map_err(StageError::from)?;
+    let dataset = Dataset::open(&data_config, &prepared).map_err(StageError::from)?;
+    let here: Value = config.identity(&prepared, dataset.training_sequences());
+    // the newest checkpoint, whose job is replayed, and the one from which the replay starts
+    let found = [Some(recorded), base.map(|base| &base.manifest)].into_iter().flatten().find_map(|manifest| {
+        let different = differences(&here, &manifest.metadata.identity);
+        let different = different.into_iter().find(|d| change_effect(&d.path) != Some(ChangeEffect::Extension))?;
+        let what = format!("the run is not what its job comes to here: {different} of step {}", manifest.step);
+        Some(Difference { step: manifest.step, what })
+    });
+    Ok(found)
+}
+
+/// The differences of the replay's environment from the environment of `recorded`, for users; empty if none changes
+/// bits.
+pub fn environment_differences(recorded: &Manifest, replayed: &Manifest) -> Vec<String> {
+    stagecoach_planner::environment_differences(&recorded.metadata.environment, &replayed.metadata.environment)
+}

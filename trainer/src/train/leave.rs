@@ -1,0 +1,105 @@
+//! The reasons for which a stage leaves its group early.
+
+use stagecoach_api::contract::FailureKind;
+use stagecoach_checkpoint::CheckpointError;
+use stagecoach_data::DataError;
+use stagecoach_engine::StageError;
+use stagecoach_engine::execute::StepError;
+use stagecoach_group::GroupError;
+use stagecoach_kernels::device::CudaError;
+use stagecoach_launcher::FolderError;
+use stagecoach_telemetry::MetricsError;
+use stagecoach_transport::LinkError;
+
+/// Why a stage leaves its group before the end of training, or does not get into one.
+#[derive(Clone, Debug)]
+pub(in crate::train) enum LeaveReason {
+    /// The group has lost another stage, so that this one may join the next group.
+    GroupLost(StageError),
+    /// The group trained to the end without this stage, so that it has nothing left to do.
+    NotNeeded,
+    /// An error that ends this stage.
+    Failed(StageError),
+}
+
+impl LeaveReason {
+    /// The kind that determines the exit code, which reports the cause to the other stages.
+    pub(in crate::train) fn kind(&self) -> FailureKind {
+        match self {
+            LeaveReason::GroupLost(error) | LeaveReason::Failed(error) => error.kind,
+            LeaveReason::NotNeeded => FailureKind::Done,
+        }
+    }
+
+    /// The same reason before the group is released: the loss would recur in another group.
+    pub(in crate::train) fn before_release(self) -> LeaveReason {
+        match self {
+            LeaveReason::GroupLost(error) => LeaveReason::Failed(error),
+            LeaveReason::NotNeeded | LeaveReason::Failed(_) => self,
+        }
+    }
+}
+
+impl From<StageError> for LeaveReason {
+    fn from(error: StageError) -> LeaveReason {
+        LeaveReason::Failed(error)
+    }
+}
+
+impl From<StepError> for LeaveReason {
+    fn from(error: StepError) -> LeaveReason {
+        match error {
+            StepError::Group(GroupError::AllLeft { .. }) => LeaveReason::NotNeeded,
+            StepError::Link(LinkError::Broken(_)) | StepError::Group(GroupError::GroupFailed(_)) => {
+                LeaveReason::GroupLost(error.into())
+            }
+            _ => LeaveReason::Failed(error.into()),
+        }
+    }
+}
+
+impl From<LinkError> for LeaveReason {
+    fn from(error: LinkError) -> LeaveReason {
+        StepError::from(error).into()
+    }
+}
+
+impl From<GroupError> for LeaveReason {
+    fn from(error: GroupError) -> LeaveReason {
+        StepError::from(error).into()
+    }
+}
+
+impl From<CheckpointError> for LeaveReason {
+    fn from(error: CheckpointError) -> LeaveReason {
+        match error {
+            // a newer group of the job holds the fence
+            CheckpointError::FencedOff { by: None, .. } => LeaveReason::GroupLost(error.into()),
+            _ => LeaveReason::Failed(error.into()),
+        }
+    }
+}
+
+impl From<CudaError> for LeaveReason {
+    fn from(error: CudaError) -> LeaveReason {
+        LeaveReason::Failed(error.into())
+    }
+}
+
+impl From<DataError> for LeaveReason {
+    fn from(error: DataError) -> LeaveReason {
+        LeaveReason::Failed(error.into())
+    }
+}
+
+impl From<FolderError> for LeaveReason {
+    fn from(error: FolderError) -> LeaveReason {
+        LeaveReason::Failed(StageError::new(error.kind(), error.to_string()))
+    }
+}
+
+impl From<MetricsError> for LeaveReason {
+    fn from(error: MetricsError) -> LeaveReason {
+        LeaveReason::Failed(StageError::new(FailureKind::Storage, error.to_string()))
+    }
+}

@@ -6,19 +6,18 @@ use serde_json::{Map, Value};
 use stagecoach_api::PipelineJob;
 use stagecoach_api::contract::Mesh;
 use stagecoach_api::job::{
-    AdamWSpec, BuiltIn, DataSpec, Device, EvaluationSpec, Kernels, ModelSpec, OptimizerSpec, PretrainedSpec, Recompute,
-    SpecialTokens, TOKEN_CACHE, TokenizerSpec, TrainingLength, TrainingSpec,
+    AdamWSpec, BuiltIn, CheckpointMode, DataSpec, Device, EvaluationSpec, Kernels, ModelSpec, OptimizerSpec,
+    PretrainedSpec, Recompute, SpecialTokens, TOKEN_CACHE, TokenizerSpec, TrainingLength, TrainingSpec,
 };
 use stagecoach_data::{DataConfig, Tokenizer, TokenizerSource};
 use stagecoach_engine::StageError;
 use stagecoach_engine::optimize::LearningRate;
 use stagecoach_engine::state_dict::find_model;
 use stagecoach_files::read_if_exists;
-use stagecoach_model::{Architecture, Llama, LlamaConfig, MicrobatchCost, SourceConfig};
+use stagecoach_model::{Architecture, Llama, LlamaConfig, MicrobatchCost, ParameterCopies, SourceConfig};
 use stagecoach_os::is_in_cluster;
-use stagecoach_pipeline::GradientBlocks;
+use stagecoach_pipeline::{GradientBlocks, ReplicaBlocks};
 
-use super::memory::{is_on_gpu, parameter_copies};
 use super::profile::Profile;
 use super::trainer_state::TrainerState;
 
@@ -279,7 +278,40 @@ impl JobConfig {
         let length = self.data.sequence_length as usize;
         let tokens = self.microbatch_size() * length;
         let precision = self.training.precision;
-        MicrobatchCost { tokens, length, precision, recompute, on_gpu: is_on_gpu(self), copies: parameter_copies(self) }
+        MicrobatchCost {
+            tokens,
+            length,
+            precision,
+            recompute,
+            on_gpu: self.is_on_gpu(),
+            copies: self.parameter_copies(),
+        }
+    }
+
+    /// Whether the job is certain to compute on GPUs. In that case the planned memory is the GPU's, which holds no copy
+    /// for checkpoints and no buffers of links.
+    pub(crate) fn is_on_gpu(&self) -> bool {
+        self.training.device == Device::Cuda
+    }
+
+    /// The copies of parameters that stages hold in the planned memory.
+    pub(crate) fn parameter_copies(&self) -> ParameterCopies {
+        let spec = &self.job.spec;
+        let checkpoint = &spec.checkpoint;
+        let snapshot = checkpoint.mode == CheckpointMode::Async && checkpoint.every_steps > 0;
+        let memory_checkpoints = spec.memory_checkpoints().is_some();
+        let replicas = spec.data_parallel as usize;
+        let blocks = self.blocks().map(|blocks| blocks.of_replica(0, replicas));
+        let partial_sums = blocks.as_ref().map_or(0, ReplicaBlocks::partial_sums);
+        // from all other replicas together, on the replica where the number is largest
+        let received_sums = blocks.as_ref().map_or(0, |blocks| {
+            let sums = (0..replicas).map(|replica| blocks.all().of_replica(replica, replicas).subtrees().len());
+            sums.clone().sum::<usize>() - sums.min().unwrap_or(0)
+        });
+        match self.is_on_gpu() {
+            true => ParameterCopies { partial_sums, received_sums, replicas, ..ParameterCopies::default() },
+            false => ParameterCopies { snapshot, memory_checkpoints, partial_sums, received_sums, replicas },
+        }
     }
 
     /// [`TrainerState::fix_decay`] with this job's settings.

@@ -1,12 +1,10 @@
 //! The memory of a stage's process beside the costs of its layers, and all of its memory by purpose.
 
-use stagecoach_api::job::{CheckpointMode, Device};
 use stagecoach_model::{Architecture, ModelPart, ParameterBytes, ParameterCopies, names};
-use stagecoach_pipeline::{ModelCost, Partition, Placement, RankCost, ReplicaBlocks, Schedule, StageMemory};
+use stagecoach_pipeline::{ModelCost, Partition, Placement, RankCost, Schedule, StageMemory};
 use stagecoach_transport::{LinkId, PeerRing, held_bytes, link_ids};
 
 use super::job_config::JobConfig;
-use super::pipeline_layout::PARTS_PER_STAGE;
 
 /// Resident bytes of a stage besides the memory that depends on its model and data, as measured. A process with a
 /// minimal model has 145 MiB. Half of it is pages of the files of libtorch and of this program; the rest is their data,
@@ -19,31 +17,8 @@ const PROCESS_BYTES: u64 = 157 << 20;
 /// rest is the workspace of products, and memory that the allocator holds between tensors. Buffers of NCCL come on top.
 const GPU_PROCESS_BYTES: u64 = 1 << 30;
 
-/// Whether the job is certain to compute on GPUs. In that case the planned memory is the GPU's, which holds no copy for
-/// checkpoints and no buffers of links.
-pub(super) fn is_on_gpu(config: &JobConfig) -> bool {
-    config.training.device == Device::Cuda
-}
-
-/// The copies of parameters that stages hold in the planned memory.
-pub(super) fn parameter_copies(config: &JobConfig) -> ParameterCopies {
-    let spec = &config.job.spec;
-    let checkpoint = &spec.checkpoint;
-    let snapshot = checkpoint.mode == CheckpointMode::Async && checkpoint.every_steps > 0;
-    let memory_checkpoints = spec.memory_checkpoints().is_some();
-    let replicas = spec.data_parallel as usize;
-    let blocks = config.blocks().map(|blocks| blocks.of_replica(0, replicas));
-    let partial_sums = blocks.as_ref().map_or(0, ReplicaBlocks::partial_sums);
-    // from all other replicas together, on the replica where the number is largest
-    let received_sums = blocks.as_ref().map_or(0, |blocks| {
-        let sums = (0..replicas).map(|replica| blocks.all().of_replica(replica, replicas).subtrees().len());
-        sums.clone().sum::<usize>() - sums.min().unwrap_or(0)
-    });
-    match is_on_gpu(config) {
-        true => ParameterCopies { partial_sums, received_sums, replicas, ..ParameterCopies::default() },
-        false => ParameterCopies { snapshot, memory_checkpoints, partial_sums, received_sums, replicas },
-    }
-}
+/// The number of chunks into which replicas divide all chunks of a stage together.
+pub(super) const PARTS_PER_STAGE: usize = 8;
 
 /// The memory that each rank holds independently of its layers, with boundary tensors of `boundary_bytes`.
 pub(super) fn rank_costs(
@@ -54,7 +29,7 @@ pub(super) fn rank_costs(
 ) -> Vec<RankCost> {
     let tied_bytes = if architecture.tie_word_embeddings() { 4 * embedding_numel(architecture) } else { 0 };
     let mut links = link_ids(placement, architecture.tie_word_embeddings());
-    if parameter_copies(config).memory_checkpoints {
+    if config.parameter_copies().memory_checkpoints {
         // with two replicas each rank has as many links as with more
         let replicas = config.job.spec.data_parallel.min(2) as usize;
         links.extend(PeerRing { stages: placement.ranks(), replicas }.link_ids());
@@ -80,7 +55,7 @@ pub(super) fn rank_costs(
             _ => placement.chunks_of(rank).count().max(PARTS_PER_STAGE),
         };
         let (link_bytes, process_bytes) =
-            if is_on_gpu(config) { (0, GPU_PROCESS_BYTES) } else { (links, PROCESS_BYTES) };
+            if config.is_on_gpu() { (0, GPU_PROCESS_BYTES) } else { (links, PROCESS_BYTES) };
         RankCost {
             parameter_bytes: tied.total(),
             copied_bytes: tied.memory_checkpoints,
@@ -109,7 +84,7 @@ fn tied_parameters(
     if !architecture.tie_word_embeddings() || !placement.first_and_last_ranks().contains(&rank) {
         return ParameterBytes::default();
     }
-    let copies = parameter_copies(config);
+    let copies = config.parameter_copies();
     // only the rank with the head saves the weight
     let copies = ParameterCopies { snapshot: copies.snapshot && placement.last_rank() == rank, ..copies };
     let numel = embedding_numel(architecture);
@@ -150,7 +125,7 @@ pub(super) fn stage_bytes(
         let is_tied = |name: &str| architecture.tie_word_embeddings() && name == names::EMBEDDING;
         let specs = architecture.parameter_specs(&part);
         let numel = specs.iter().filter(|spec| !is_tied(&spec.name)).map(|spec| spec.numel()).sum();
-        ParameterBytes::of(numel, config.training.precision, parameter_copies(config))
+        ParameterBytes::of(numel, config.training.precision, config.parameter_copies())
     };
     let of_rank = |rank| {
         let tied = tied_parameters(config, architecture, placement, rank);

@@ -1,12 +1,9 @@
 //! The ways to divide a number of GPUs between stages and replicas.
 
-use std::collections::BTreeSet;
-
 use stagecoach_api::contract::Mesh;
 use stagecoach_engine::StageError;
-use stagecoach_engine::execute::kind;
-use stagecoach_model::{Architecture, ModelPart};
-use stagecoach_pipeline::{Partition, Placement, RankSpeeds};
+use stagecoach_model::Architecture;
+use stagecoach_pipeline::RankSpeeds;
 
 use super::job_config::JobConfig;
 use super::pipeline_layout::{PipelineLayout, plan_pipeline};
@@ -47,30 +44,6 @@ fn plan_mesh(config: &JobConfig, architecture: &dyn Architecture, mesh: Mesh) ->
         )));
     }
     plan_pipeline(&config, architecture, mesh.stages as usize, &RankSpeeds::default())
-}
-
-/// Bytes that each rank of a replica sends to the other replicas in REDUCE and in GATHER, by chunk. REDUCE sends the
-/// gradient of each parameter to its owner, and GATHER the new values of the rank's own parameters to all others. The
-/// rank receives as many bytes. A weight that embedding and head share counts in the first chunk that reads it.
-pub(super) fn data_parallel_bytes(
-    config: &JobConfig,
-    architecture: &dyn Architecture,
-    placement: &Placement,
-    partition: &Partition,
-) -> Vec<[f64; 2]> {
-    let replicas = f64::from(config.job.spec.data_parallel.max(1));
-    let read_bytes = kind(config.training.precision).elt_size_in_bytes() as f64;
-    let specs = |chunk| architecture.parameter_specs(&ModelPart::of_chunk(placement, partition, chunk));
-    let of_chunk = |chunk: usize| {
-        let mut seen: BTreeSet<String> = BTreeSet::new();
-        let earlier = placement.chunks_of(placement.rank_of(chunk)).take_while(|other| *other < chunk);
-        seen.extend(earlier.flat_map(specs).map(|spec| spec.name));
-        let numel: u64 =
-            specs(chunk).iter().filter(|spec| seen.insert(spec.name.clone())).map(|spec| spec.numel()).sum();
-        let sent = numel as f64 * (replicas - 1.0) / replicas;
-        [4.0 * sent, read_bytes * sent]
-    };
-    (0..placement.chunks()).map(of_chunk).collect()
 }
 
 #[cfg(test)]

@@ -1,8 +1,8 @@
-//! Planning the pipeline: `choose` takes the candidate with the shortest simulated step, `lay_out` partitions the model
+//! Planning the pipeline: `select` takes the candidate with the shortest simulated step, `evaluate` partitions the model
 //! for a candidate.
 
-mod choose;
-mod lay_out;
+mod evaluate;
+mod select;
 
 use stagecoach_api::job::Recompute;
 use stagecoach_pipeline::{
@@ -12,9 +12,8 @@ use stagecoach_pipeline::{
 use super::candidates::{Candidate, candidates};
 use super::job_config::JobConfig;
 use super::memory::StageBytes;
-pub use choose::{plan_pipeline, plan_pipeline_on};
-pub(super) use lay_out::PARTS_PER_STAGE;
-use lay_out::programs_in_parts;
+use evaluate::programs_in_parts;
+pub use select::{plan_pipeline, plan_pipeline_on};
 use stagecoach_engine::StageError;
 use stagecoach_model::Architecture;
 

@@ -9,7 +9,7 @@ use super::super::candidates::{candidates, recomputations};
 use super::super::job_config::JobConfig;
 use super::super::machines::Machines;
 use super::super::profile::Profile;
-use super::lay_out::LayoutContext;
+use super::evaluate::LayoutContext;
 use super::{Alternative, PipelineLayout};
 
 /// Plans the pipeline of a job over `stages` stages of these speeds: takes the candidate with the shortest simulated
@@ -47,7 +47,7 @@ pub fn plan_pipeline_on(
     let all =
         recomputations.iter().flat_map(|&recompute| candidates.iter().map(move |candidate| (candidate, recompute)));
     for (candidate, recompute) in all {
-        let step = match context.lay_out(candidate, recompute) {
+        let step = match context.evaluate(candidate, recompute) {
             Ok(layout) => {
                 let step = (layout.timeline.makespan, layout.largest_stage());
                 if best.as_ref().is_none_or(|best| step.0 < best.timeline.makespan) {

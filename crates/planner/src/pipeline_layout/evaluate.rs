@@ -1,25 +1,25 @@
 //! The layout of one candidate: its partition, programs, costs, memory and simulated step.
 
+use std::collections::BTreeSet;
+
 use stagecoach_api::job::Recompute;
-use stagecoach_model::Architecture;
+use stagecoach_engine::execute::kind;
+use stagecoach_model::{Architecture, ModelPart};
 use stagecoach_pipeline::{
-    Costs, ModelCost, Partition, PartitionError, Programs, Schedule, balanced_partition, explicit_partition, simulate,
+    Costs, ModelCost, Partition, PartitionError, Placement, Programs, Schedule, balanced_partition, explicit_partition,
+    simulate,
 };
 
 use super::super::candidates::Candidate;
 use super::super::job_config::JobConfig;
 use super::super::machines::Machines;
-use super::super::memory::{rank_costs, stage_bytes};
-use super::super::meshes::data_parallel_bytes;
+use super::super::memory::{PARTS_PER_STAGE, rank_costs, stage_bytes};
 use super::super::profile::Profile;
 use super::PipelineLayout;
 
 /// Assumed throughput of hardware without measurements: fp32 FLOP/s of a CPU core, and bytes/s of a local link.
 const FLOPS_PER_SECOND: f64 = 5e10;
 const LINK_BYTES_PER_SECOND: f64 = 2e9;
-
-/// The number of chunks into which replicas divide all chunks of a stage together.
-pub(crate) const PARTS_PER_STAGE: usize = 8;
 
 /// The common inputs of all candidates of a plan.
 pub(super) struct LayoutContext<'a> {
@@ -38,7 +38,7 @@ struct Throughput {
 
 impl LayoutContext<'_> {
     /// Partitions the model for a candidate and simulates a step.
-    pub(super) fn lay_out(
+    pub(super) fn evaluate(
         &self,
         candidate: &Candidate,
         recompute: Recompute,
@@ -156,4 +156,28 @@ impl LayoutContext<'_> {
 pub(super) fn programs_in_parts(programs: &Programs, parts: &[usize], is_replicated: bool) -> Programs {
     let programs = programs.split(parts);
     if is_replicated { programs.replicate() } else { programs }
+}
+
+/// Bytes that each rank of a replica sends to the other replicas in REDUCE and in GATHER, by chunk. REDUCE sends the
+/// gradient of each parameter to its owner, and GATHER the new values of the rank's own parameters to all others. The
+/// rank receives as many bytes. A weight that embedding and head share counts in the first chunk that reads it.
+fn data_parallel_bytes(
+    config: &JobConfig,
+    architecture: &dyn Architecture,
+    placement: &Placement,
+    partition: &Partition,
+) -> Vec<[f64; 2]> {
+    let replicas = f64::from(config.job.spec.data_parallel.max(1));
+    let read_bytes = kind(config.training.precision).elt_size_in_bytes() as f64;
+    let specs = |chunk| architecture.parameter_specs(&ModelPart::of_chunk(placement, partition, chunk));
+    let of_chunk = |chunk: usize| {
+        let mut seen: BTreeSet<String> = BTreeSet::new();
+        let earlier = placement.chunks_of(placement.rank_of(chunk)).take_while(|other| *other < chunk);
+        seen.extend(earlier.flat_map(specs).map(|spec| spec.name));
+        let numel: u64 =
+            specs(chunk).iter().filter(|spec| seen.insert(spec.name.clone())).map(|spec| spec.numel()).sum();
+        let sent = numel as f64 * (replicas - 1.0) / replicas;
+        [4.0 * sent, read_bytes * sent]
+    };
+    (0..placement.chunks()).map(of_chunk).collect()
 }

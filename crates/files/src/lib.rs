@@ -1,5 +1,4 @@
-//! Files that may be absent, and atomic replacement of a file: readers see the old content or the new, also after a
-//! crash or a power failure.
+#![doc = include_str!("../README.md")]
 #![forbid(unsafe_code)]
 
 mod name;

@@ -8,6 +8,7 @@ use crate::volume::{DirEntry, Volume, remove_tree, volume_io};
 
 /// The folders that groups have made in a job's folder.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct VolumeContents {
     /// Steps of committed checkpoints, newest first.
     pub checkpoints: Vec<u64>,

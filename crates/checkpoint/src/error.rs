@@ -10,6 +10,7 @@ use crate::identity::Difference;
 
 /// Why a checkpoint could not be written or read.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum CheckpointError {
     /// An operation on a file failed.
     #[error("could not {operation} {}: {source}", .path.display())]

@@ -6,6 +6,7 @@ const MAX_UID: usize = 64;
 
 /// The job whose group holds a fence.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct FenceOwner {
     /// The job's name.
     pub job: String,

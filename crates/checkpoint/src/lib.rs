@@ -1,6 +1,4 @@
-//! Crash-safe checkpoints: one rename commits a checkpoint, a fencing token guards it, and hashes verify it. All I/O
-//! uses the [`Volume`] trait, so that tests can inject a failure or a crash at every operation. Tensors are passed as
-//! named views.
+#![doc = include_str!("../README.md")]
 #![forbid(unsafe_code)]
 
 mod contents;
@@ -32,11 +30,11 @@ pub use hugging_face::{ExportFormat, ExportSummary, ModelFiles, TensorType, expo
 pub use identity::{Difference, differences};
 pub use load::{Listing, NewestCheckpoint, VerifyLevel, list, open, open_newest, open_tensors};
 pub use location::CheckpointLocation;
-pub use manifest::{CheckpointMetadata, FORMAT_VERSION, FileEntry, Manifest, TensorEntry};
+pub use manifest::{CheckpointMetadata, FORMAT_VERSION, FileEntry, Manifest, ManifestError, TensorEntry};
 pub use prune::{RetentionPolicy, prune, to_prune};
 pub use quarantine::quarantine;
 pub use reader::{CheckpointReader, read_manifest};
-pub use safetensors::{CancelCheck, WrittenShard, is_float, to_f32, write_shard};
+pub use safetensors::{CancelCheck, WrittenShard, is_float, write_shard};
 pub use save::{PendingCheckpoint, StageFiles};
 pub use verify::{VerifyEvent, verify};
 pub use volume::{DirEntry, FileReader, FileSystemVolume, FileWriter, Volume};

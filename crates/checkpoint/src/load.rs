@@ -10,6 +10,7 @@ use crate::volume::{Volume, volume_io};
 
 /// The entries of `checkpoints/`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Listing {
     /// Committed steps, newest first; their content is not checked.
     pub steps: Vec<u64>,
@@ -21,6 +22,7 @@ pub struct Listing {
 
 /// The thoroughness of a check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum VerifyLevel {
     /// The manifest and the size of every file. Damaged content is found only when a tensor is read.
     Sizes,
@@ -30,6 +32,7 @@ pub enum VerifyLevel {
 
 /// The newest intact checkpoint, and the skipped ones.
 #[derive(Debug)]
+#[non_exhaustive]
 pub struct NewestCheckpoint {
     /// `None` if there is no checkpoint at all.
     pub checkpoint: Option<CheckpointReader>,

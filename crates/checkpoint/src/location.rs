@@ -5,12 +5,13 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use crate::error::{CheckpointError, io};
-use crate::manifest::Manifest;
+use crate::manifest::{Manifest, ManifestError};
 use crate::paths::{self, CHECKPOINTS_DIR, MANIFEST_FILE};
 use crate::volume::FileSystemVolume;
 
 /// A job's folder, and optionally one of its checkpoints.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct CheckpointLocation {
     /// The job's folder, absolute.
     pub job_folder: PathBuf,
@@ -62,7 +63,8 @@ impl CheckpointLocation {
 fn copied_step(folder: &Path) -> Result<Option<u64>, CheckpointError> {
     let path = folder.join(MANIFEST_FILE);
     let Some(bytes) = stagecoach_files::read_if_exists(&path).map_err(io("read", &path))? else { return Ok(None) };
-    let manifest = Manifest::parse(&bytes).map_err(|problem| CheckpointError::Content { path, problem })?;
+    let wrong = |error: ManifestError| CheckpointError::Content { path, problem: error.to_string() };
+    let manifest = Manifest::parse(&bytes).map_err(wrong)?;
     Ok(Some(manifest.step))
 }
 

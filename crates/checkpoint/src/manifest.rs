@@ -36,6 +36,7 @@ pub struct CheckpointMetadata {
 
 /// The manifest of a committed checkpoint.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[non_exhaustive]
 pub struct Manifest {
     /// See [`FORMAT_VERSION`]. A version may gain fields.
     pub format_version: u32,
@@ -56,6 +57,7 @@ pub struct Manifest {
 
 /// A file of a checkpoint.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
 pub struct FileEntry {
     /// Name of the file in the folder.
     pub name: String,
@@ -68,6 +70,7 @@ pub struct FileEntry {
 /// A tensor of a checkpoint. The entry has the location and hash of the tensor's bytes, so that a part of a file can be
 /// read and verified.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
 pub struct TensorEntry {
     /// Global name of the tensor.
     pub name: String,
@@ -84,6 +87,11 @@ pub struct TensorEntry {
     /// BLAKE3 of the bytes, hexadecimal.
     pub blake3: String,
 }
+
+/// Why a manifest can't be used, as the rest of a sentence that begins with the file's name.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct ManifestError(String);
 
 impl Manifest {
     /// Size of all files except the manifest, bytes.
@@ -118,8 +126,12 @@ impl Manifest {
     /// Parses and validates a manifest.
     ///
     /// # Errors
-    /// The reason why the manifest can't be used, as the rest of a sentence that begins with the file's name.
-    pub fn parse(bytes: &[u8]) -> Result<Manifest, String> {
+    /// If the bytes do not match their digest, a newer version wrote them, or the entries contradict each other.
+    pub fn parse(bytes: &[u8]) -> Result<Manifest, ManifestError> {
+        Manifest::read(bytes).map_err(ManifestError)
+    }
+
+    fn read(bytes: &[u8]) -> Result<Manifest, String> {
         #[derive(Deserialize)]
         struct Version {
             format_version: u32,
@@ -225,7 +237,7 @@ mod tests {
             m.insert("format_version".into(), json!(FORMAT_VERSION + 1));
             m.remove("tensors");
         }));
-        assert!(newer.unwrap_err().contains("format version 2"));
+        assert!(newer.unwrap_err().to_string().contains("format version 2"));
     }
 
     #[test]
@@ -233,7 +245,7 @@ mod tests {
         let refused = |change: &dyn Fn(&mut Manifest)| {
             let mut m = manifest();
             change(&mut m);
-            Manifest::parse(&m.to_bytes().unwrap()).unwrap_err()
+            Manifest::parse(&m.to_bytes().unwrap()).unwrap_err().to_string()
         };
         assert!(refused(&|m| m.files[0].name = "../../passwd".into()).contains("no file of a checkpoint"));
         assert!(refused(&|m| m.tensors[0].bytes = 5).contains("outside"));

@@ -19,7 +19,7 @@ pub const MANIFEST_FILE: &str = "manifest.json";
 /// Hugging Face's index: the shard of each tensor.
 pub const WEIGHTS_INDEX_FILE: &str = "model.safetensors.index.json";
 /// The weights of a model directory without shards.
-pub const SINGLE_WEIGHTS_FILE: &str = "model.safetensors";
+pub(crate) const SINGLE_WEIGHTS_FILE: &str = "model.safetensors";
 /// Why a checkpoint was set aside.
 pub const REASON_FILE: &str = "reason.txt";
 
@@ -41,7 +41,7 @@ pub fn parse_step_dir_name(name: &str) -> Option<u64> {
 }
 
 /// The step in the name of a folder in `damaged/`; `None` if the name has another form.
-pub fn parse_damaged_dir_name(name: &str) -> Option<u64> {
+pub(crate) fn parse_damaged_dir_name(name: &str) -> Option<u64> {
     let (step, again) = name.split_once('.').unwrap_or((name, "2"));
     let is_count = again.parse::<u64>().is_ok_and(|count| count > 1 && count.to_string() == again);
     parse_step_dir_name(step).filter(|_| is_count)

@@ -28,7 +28,7 @@ pub fn read_manifest(volume: &dyn Volume, step: u64) -> Result<Manifest, Checkpo
     let path = format!("{}/{MANIFEST_FILE}", paths::checkpoint_path(step));
     let bytes = read_file(volume, &path).map_err(|e| missing_as_damage(volume, step, &path, e))?;
     let damaged = |reason| CheckpointError::Damaged(Damage { step, file: path.clone(), reason });
-    let manifest = Manifest::parse(&bytes).map_err(damaged)?;
+    let manifest = Manifest::parse(&bytes).map_err(|error| damaged(error.to_string()))?;
     if manifest.step == step { Ok(manifest) } else { Err(damaged(format!("is of step {}", manifest.step))) }
 }
 

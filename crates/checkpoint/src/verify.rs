@@ -11,6 +11,7 @@ use crate::volume::{Volume, volume_io};
 
 /// A progress event of [`verify`].
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum VerifyEvent<'a> {
     /// The number of bytes that were read since the last event.
     BytesRead(u64),

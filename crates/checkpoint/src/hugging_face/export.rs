@@ -10,6 +10,7 @@ use crate::volume::{Volume, make_dir_idempotent, remove_tree, rename_idempotent,
 
 /// The format of an export.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum ExportFormat {
     /// A directory in Hugging Face's layout: configuration, tokenizer, and weights.
     HuggingFace,
@@ -19,6 +20,7 @@ pub enum ExportFormat {
 
 /// The result of an export.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct ExportSummary {
     /// Names of the files.
     pub files: Vec<String>,

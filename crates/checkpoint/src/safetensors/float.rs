@@ -2,14 +2,14 @@
 
 use ::safetensors::Dtype;
 
-/// Whether [`to_f32`] supports `dtype`.
+/// Whether `dtype` is a type of floating-point values that converts to fp32: F16, BF16, F32 or F64.
 pub fn is_float(dtype: Dtype) -> bool {
     matches!(dtype, Dtype::F32 | Dtype::F16 | Dtype::BF16 | Dtype::F64)
 }
 
 /// Converts little-endian values of `dtype` to little-endian fp32. F16 and BF16 are converted exactly; F64 is rounded
 /// to the nearest value. `None` if `dtype` is not supported.
-pub fn to_f32(dtype: Dtype, bytes: Vec<u8>) -> Option<Vec<u8>> {
+pub(crate) fn to_f32(dtype: Dtype, bytes: Vec<u8>) -> Option<Vec<u8>> {
     match dtype {
         Dtype::F32 => Some(bytes),
         Dtype::BF16 => Some(convert_each(&bytes, |b| f32::from_bits(u32::from(u16::from_le_bytes(b)) << 16))),

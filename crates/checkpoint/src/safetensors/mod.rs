@@ -5,7 +5,8 @@ mod header;
 mod lazy;
 mod write;
 
-pub use float::{is_float, to_f32};
+pub use float::is_float;
+pub(crate) use float::to_f32;
 pub(crate) use header::read_header;
 pub(crate) use lazy::{LazyTensor, TensorReader};
 pub use write::{CancelCheck, WrittenShard, write_shard};

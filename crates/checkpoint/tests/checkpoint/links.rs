@@ -42,7 +42,7 @@ fn a_copied_checkpoint_is_one_under_any_name() {
             std::fs::copy(file.path(), copy.join(file.file_name())).unwrap();
         }
         let location = CheckpointLocation::resolve(&copy).unwrap();
-        assert_eq!(location, CheckpointLocation { job_folder: copy.clone(), step: Some(3), is_copy: true });
+        assert_eq!((location.job_folder.as_path(), location.step, location.is_copy), (copy.as_path(), Some(3), true));
         let volume = location.volume();
         assert_eq!(list(&volume).unwrap().steps, [3]);
         assert_eq!(volume.display("checkpoints/step-00000003/manifest.json"), copy.join("manifest.json"));

@@ -119,7 +119,7 @@ impl RunArtifacts {
 /// A list for the user.
 impl fmt::Display for RunArtifacts {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let VolumeContents { checkpoints, damaged, fences } = &self.contents;
+        let VolumeContents { checkpoints, damaged, fences, .. } = &self.contents;
         let mut parts = Vec::new();
         match checkpoints.as_slice() {
             [] => {}

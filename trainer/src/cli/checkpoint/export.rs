@@ -51,7 +51,7 @@ impl ExportCommand {
         };
         let result = export(&reader, format, &FileSystemVolume::new(parent), name, &|bytes| bar.inc(bytes));
         bar.finish_and_clear();
-        let ExportSummary { files, tensors, bytes } = result?;
+        let ExportSummary { files, tensors, bytes, .. } = result?;
         if json {
             return print_json(&json!({
                 "step": step, "output": output, "files": files, "tensors": tensors, "bytes": bytes,

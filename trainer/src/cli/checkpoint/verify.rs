@@ -89,6 +89,7 @@ fn verify_checkpoint(
             intact: reason.is_none(),
             reason,
         }),
+        _ => {}
     });
     match verified {
         Ok(_) => Ok(()),

@@ -92,7 +92,7 @@ pub(in crate::train) fn choose_checkpoint(
     known: &[Damage],
 ) -> Result<ResumePoint, LeaveReason> {
     let StageContext { config, volume, environment, .. } = *context;
-    let NewestCheckpoint { checkpoint, damage, foreign } = open_newest(volume, VerifyLevel::Sizes, known)?;
+    let NewestCheckpoint { checkpoint, damage, foreign, .. } = open_newest(volume, VerifyLevel::Sizes, known)?;
     let mut notes: Vec<String> = foreign.iter().map(ToString::to_string).collect();
     let mut trainer_state = TrainerState::default();
     if let Some(checkpoint) = checkpoint {

@@ -11,6 +11,7 @@ use std::collections::BTreeMap;
 /// Error of parsing a schedule. Lines and columns count from 1; a missing action is reported after the line's last
 /// cell.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum CsvError {
     /// A cell is not an action.
     #[error("line {line}, column {column}: {error}")]

@@ -33,6 +33,9 @@ impl GradientBlocks {
 
     /// The consecutive blocks of `replica`, one of `replicas`. If the blocks can't be divided evenly, the first
     /// replicas have one more block than the others.
+    ///
+    /// # Panics
+    /// If `replicas` is 0.
     pub fn of_replica(self, replica: usize, replicas: usize) -> ReplicaBlocks {
         let (each, more) = (self.count / replicas, self.count % replicas);
         let first = |replica: usize| replica * each + replica.min(more);
@@ -42,11 +45,6 @@ impl GradientBlocks {
     /// All blocks, for one replica.
     pub fn whole(self) -> ReplicaBlocks {
         self.of_replica(0, 1)
-    }
-
-    /// Whether `subtree` is the sum of all blocks.
-    pub fn is_root(self, subtree: Subtree) -> bool {
-        subtree.blocks == self.count
     }
 }
 
@@ -227,7 +225,7 @@ mod tests {
             }
             let of_block = |block| (0..block_size).map(|m| format!("{},", block * block_size + m)).collect::<String>();
             let (root, total) = partial.pop_first().unwrap();
-            prop_assert!(partial.is_empty() && blocks.is_root(root));
+            prop_assert_eq!((root, partial.len()), (Subtree { first: 0, blocks: count }, 0));
             prop_assert_eq!(total, tree(&(0..count).map(of_block).collect::<Vec<_>>()));
         }
     }

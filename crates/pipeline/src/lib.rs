@@ -1,6 +1,4 @@
-//! One step of a pipeline as data. A schedule is the order in which each rank computes; lowering adds the
-//! communication. The resulting list of actions is verified, simulated and drawn here, and executed by the trainer.
-//! This crate also finds the partition of layers into chunks. Everything is pure: no files, no clocks, no threads.
+#![doc = include_str!("../README.md")]
 #![forbid(unsafe_code)]
 
 mod action;

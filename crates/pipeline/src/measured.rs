@@ -11,6 +11,7 @@ use crate::work_item::WorkItem;
 
 /// The use of a rank's time in a step: `compute_seconds` and `bubble_seconds` add up to the timeline's makespan.
 #[derive(Copy, Clone, Debug, Default, PartialEq)]
+#[non_exhaustive]
 pub struct RankBreakdown {
     /// Seconds of computation.
     pub compute_seconds: f64,

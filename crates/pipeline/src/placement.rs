@@ -11,6 +11,7 @@ pub struct Placement {
 
 /// Error of building a placement.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum PlacementError {
     /// The list is empty.
     #[error("a placement needs at least one chunk, got an empty list")]
@@ -77,17 +78,26 @@ impl Placement {
         self.rank_of.get(chunk).copied()
     }
 
-    /// The rank that holds `chunk`, which must be less than [`chunks`](Self::chunks).
+    /// The rank that holds `chunk`.
+    ///
+    /// # Panics
+    /// If `chunk` is not less than [`chunks`](Self::chunks).
     pub fn rank_of(&self, chunk: usize) -> usize {
         self.rank_of[chunk]
     }
 
     /// The rank of the first chunk, which holds the embedding.
+    ///
+    /// # Panics
+    /// If there is no chunk.
     pub fn first_rank(&self) -> usize {
         self.rank_of[0]
     }
 
     /// The rank of the last chunk, which holds the head.
+    ///
+    /// # Panics
+    /// If there is no chunk.
     pub fn last_rank(&self) -> usize {
         self.rank_of[self.chunks() - 1]
     }
@@ -123,7 +133,7 @@ impl Placement {
     }
 
     /// Whether both chunks exist and are on different ranks, so that data between them needs a message.
-    pub fn crosses_ranks(&self, chunk: usize, neighbour: usize) -> bool {
+    pub(crate) fn crosses_ranks(&self, chunk: usize, neighbour: usize) -> bool {
         matches!((self.get_rank(chunk), self.get_rank(neighbour)), (Some(a), Some(b)) if a != b)
     }
 

@@ -35,6 +35,7 @@ pub struct Programs {
 
 /// Error of parsing a program. Lines count from 1.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum ProgramTextError {
     /// The first line is not a header.
     #[error("line 1: expected `placement 0,1,2 microbatches 4`, got `{found}`")]

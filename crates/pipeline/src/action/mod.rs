@@ -154,7 +154,7 @@ impl Action {
 
     /// The send that passes the result of a computation to another rank: SEND_F for F, SEND_B for B and I. It is in no
     /// program where the result is consumed on the same rank.
-    pub fn output_send(self) -> Option<Action> {
+    pub(crate) fn output_send(self) -> Option<Action> {
         match self {
             Action::Forward(item) => Some(Action::SendForward(item)),
             Action::FullBackward(item) | Action::BackwardInput(item) => Some(Action::SendBackward(item)),

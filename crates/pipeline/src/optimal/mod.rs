@@ -22,6 +22,7 @@ use state::SearchProblem;
 
 /// The result of a search.
 #[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
 pub struct OptimalSchedule {
     /// The best schedule found.
     pub schedule: Schedule,

@@ -127,6 +127,7 @@ impl Partition {
 
 /// Error of partitioning.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[non_exhaustive]
 pub enum PartitionError {
     /// Zero chunks.
     #[error("a partition needs at least one chunk, got 0")]

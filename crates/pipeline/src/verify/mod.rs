@@ -40,6 +40,7 @@ impl Default for Limits {
 
 /// Result of verification.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct VerifyReport {
     /// For each rank, the peak number of work items between their F and their B or W.
     pub peak_in_flight: Vec<usize>,

@@ -19,6 +19,7 @@ impl fmt::Display for BlockedActions {
 
 /// Reason to reject programs.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum Violation {
     /// No chunk or no microbatch.
     #[error("a pipeline needs at least one chunk and one microbatch, got {chunks} and {microbatches}")]

@@ -40,7 +40,10 @@ pub use partition::{
 pub use placement::{Placement, PlacementError};
 pub use program::{ActionLocation, ProgramTextError, Programs};
 pub use replica::{Replica, ReplicaLinks};
-pub use schedule::{Schedule, gpipe, interleaved_one_f_one_b, interleaved_zero_bubble, one_f_one_b, zbv_zero_bubble};
+pub use schedule::{
+    ChunkRule, INTERLEAVED_ONE_F_ONE_B, ONE_F_ONE_B, SCHEDULES, Schedule, ScheduleType, gpipe, interleaved_one_f_one_b,
+    interleaved_zero_bubble, one_f_one_b, zbv_zero_bubble,
+};
 pub use simulate::simulate;
 pub use speeds::{RankSpeeds, SpeedError};
 pub use timeline::{Span, Timeline};

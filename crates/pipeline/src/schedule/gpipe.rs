@@ -1,7 +1,15 @@
-use super::Schedule;
+use super::{ChunkRule, Schedule, ScheduleType};
 use crate::action::Action;
 use crate::placement::Placement;
 use crate::work_item::WorkItem;
+
+/// `GPipe` in jobs.
+pub(super) const GPIPE: ScheduleType = ScheduleType {
+    name: "GPipe",
+    description: "All forward passes, then all backward passes.",
+    chunks: ChunkRule::One,
+    build: |ranks, _, microbatches| gpipe(ranks, microbatches),
+};
 
 /// All forwards, then all backwards, one chunk per rank (Huang et al. 2019, arXiv:1811.06965; torch's `ScheduleGPipe`).
 /// Every rank holds the activations of all microbatches.
@@ -11,7 +19,7 @@ pub fn gpipe(stages: usize, microbatches: usize) -> Schedule {
         items.clone().map(Action::Forward).chain(items.map(Action::FullBackward)).collect()
     };
     Schedule {
-        name: "GPipe".to_owned(),
+        name: GPIPE.name.to_owned(),
         placement: Placement::linear(stages),
         microbatches,
         ranks: (0..stages).map(rank).collect(),

@@ -1,7 +1,15 @@
-use super::Schedule;
 use super::rounds::Rounds;
+use super::{ChunkRule, Schedule, ScheduleType};
 use crate::action::Action;
 use crate::placement::Placement;
+
+/// `Interleaved1F1B` in jobs.
+pub const INTERLEAVED_ONE_F_ONE_B: ScheduleType = ScheduleType {
+    name: "Interleaved1F1B",
+    description: "1F1B over several chunks a stage.",
+    chunks: ChunkRule::Any,
+    build: interleaved_one_f_one_b,
+};
 
 /// 1F1B with several chunks a rank (Narayanan et al. 2021, arXiv:2104.04473, section 2.2; torch's
 /// `ScheduleInterleaved1F1B`): with `v` chunks a rank the bubble is that of 1F1B over `v`. Rank `r` of `p` runs `(v -
@@ -20,7 +28,7 @@ pub fn interleaved_one_f_one_b(ranks: usize, chunks_per_rank: usize, microbatche
         ahead.chain(pairs).chain(rest.iter().map(|item| Action::FullBackward(*item))).collect()
     };
     Schedule {
-        name: "Interleaved1F1B".to_owned(),
+        name: INTERLEAVED_ONE_F_ONE_B.name.to_owned(),
         placement: Placement::looped(ranks, chunks_per_rank),
         microbatches,
         ranks: (0..ranks).map(rank).collect(),

@@ -1,7 +1,15 @@
-use super::Schedule;
 use super::rounds::Rounds;
+use super::{ChunkRule, Schedule, ScheduleType};
 use crate::action::Action;
 use crate::placement::Placement;
+
+/// `InterleavedZeroBubble` in jobs.
+pub(super) const INTERLEAVED_ZERO_BUBBLE: ScheduleType = ScheduleType {
+    name: "InterleavedZeroBubble",
+    description: "Interleaved with the weight gradient split off; ZB-H1 with one chunk a stage.",
+    chunks: ChunkRule::Any,
+    build: interleaved_zero_bubble,
+};
 
 /// Interleaved 1F1B whose backward is split, so that W fills the wait for gradients; with one chunk a rank it is ZB-H1
 /// (Qi et al. 2024, arXiv:2401.10241; torch's `ScheduleInterleavedZeroBubble`). Rank `r` runs fewer forwards ahead than
@@ -25,7 +33,7 @@ pub fn interleaved_zero_bubble(ranks: usize, chunks_per_rank: usize, microbatche
         actions
     };
     Schedule {
-        name: "InterleavedZeroBubble".to_owned(),
+        name: INTERLEAVED_ZERO_BUBBLE.name.to_owned(),
         placement: Placement::looped(ranks, chunks_per_rank),
         microbatches,
         ranks: (0..ranks).map(rank).collect(),

@@ -1,7 +1,15 @@
-use super::Schedule;
+use super::{ChunkRule, Schedule, ScheduleType};
 use crate::action::Action;
 use crate::placement::Placement;
 use crate::work_item::WorkItem;
+
+/// `1F1B` in jobs.
+pub const ONE_F_ONE_B: ScheduleType = ScheduleType {
+    name: "1F1B",
+    description: "One forward, one backward, after a warm-up.",
+    chunks: ChunkRule::One,
+    build: |ranks, _, microbatches| one_f_one_b(ranks, microbatches),
+};
 
 /// One forward, one backward, one chunk per rank (Narayanan et al. 2021, arXiv:2104.04473; torch's `Schedule1F1B`).
 /// Each rank runs just enough warm-up forwards to be busy when the first gradient arrives, so stage `s` of `p` holds
@@ -17,7 +25,7 @@ pub fn one_f_one_b(stages: usize, microbatches: usize) -> Schedule {
         warm_up.chain(steady).chain(cool_down).collect()
     };
     Schedule {
-        name: "1F1B".to_owned(),
+        name: ONE_F_ONE_B.name.to_owned(),
         placement: Placement::linear(stages),
         microbatches,
         ranks: (0..stages).map(rank).collect(),

@@ -1,7 +1,15 @@
-use super::Schedule;
+use super::{ChunkRule, Schedule, ScheduleType};
 use crate::action::Action;
 use crate::placement::Placement;
 use crate::work_item::WorkItem;
+
+/// `ZBVZeroBubble` in jobs.
+pub(super) const ZBV_ZERO_BUBBLE: ScheduleType = ScheduleType {
+    name: "ZBVZeroBubble",
+    description: "Two chunks a stage, laid out as a V, with the weight gradient split off.",
+    chunks: ChunkRule::Two,
+    build: |ranks, _, microbatches| zbv_zero_bubble(ranks, microbatches),
+};
 
 /// Two chunks a rank, laid out as a V: a microbatch comes back down the ranks that it went up, and its backward begins
 /// where its forward ends (ZB-V: Qi et al. 2024, arXiv:2401.10241, section 6; torch's `ScheduleZBVZeroBubble`). If F, I
@@ -17,7 +25,7 @@ pub fn zbv_zero_bubble(ranks: usize, microbatches: usize) -> Schedule {
         actions
     };
     Schedule {
-        name: "ZBVZeroBubble".to_owned(),
+        name: ZBV_ZERO_BUBBLE.name.to_owned(),
         placement: Placement::v_shaped(ranks),
         microbatches,
         ranks: (0..ranks).map(rank).collect(),

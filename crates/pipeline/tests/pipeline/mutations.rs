@@ -2,10 +2,7 @@
 //! executor can execute.
 
 use proptest::prelude::*;
-use stagecoach_pipeline::{
-    Action, Limits, Programs, gpipe, interleaved_one_f_one_b, interleaved_zero_bubble, lower, one_f_one_b, verify,
-    zbv_zero_bubble,
-};
+use stagecoach_pipeline::{Action, Limits, Programs, SCHEDULES, lower, verify};
 
 use crate::reference_executor::ReferenceExecutor;
 
@@ -68,15 +65,9 @@ fn mutate(programs: &mut Programs, mutation: &Mutation) {
 }
 
 fn base() -> impl Strategy<Value = Programs> {
-    let chosen = (0..5usize, 1..5usize, 1..6usize, any::<bool>(), any::<bool>());
-    chosen.prop_map(|(kind, ranks, microbatches, tied, replicated)| {
-        let schedule = match kind {
-            0 => gpipe(ranks, microbatches),
-            1 => one_f_one_b(ranks, microbatches),
-            2 => zbv_zero_bubble(ranks, microbatches),
-            3 => interleaved_one_f_one_b(ranks, 2, microbatches),
-            _ => interleaved_zero_bubble(ranks, 1 + microbatches % 2, microbatches),
-        };
+    let chosen = (prop::sample::select(SCHEDULES), 1..5usize, 1..6usize, any::<bool>(), any::<bool>());
+    chosen.prop_map(|(schedule, ranks, microbatches, tied, replicated)| {
+        let schedule = schedule.schedule(ranks, 1 + microbatches % 2, microbatches);
         let programs = lower(&schedule, tied).unwrap();
         if replicated { programs.replicate() } else { programs }
     })

@@ -2,10 +2,27 @@
 //! text.
 
 use stagecoach_pipeline::{
-    Action, Costs, Limits, Partition, Placement, Programs, Schedule, WorkItem, forward_only_programs, from_csv, gpipe,
-    interleaved_one_f_one_b, interleaved_zero_bubble, lower, one_f_one_b, simulate, to_csv, verify, verify_evaluation,
-    zbv_zero_bubble,
+    Action, Costs, Limits, Partition, Placement, Programs, SCHEDULES, Schedule, WorkItem, forward_only_programs,
+    from_csv, gpipe, interleaved_one_f_one_b, interleaved_zero_bubble, lower, one_f_one_b, simulate, to_csv, verify,
+    verify_evaluation, zbv_zero_bubble,
 };
+
+#[test]
+fn the_documentation_has_a_row_for_every_schedule() {
+    let (_, table) = include_str!("../../../../docs/design/schedules.md").split_once("| `schedule.type` |").unwrap();
+    let rows = table.lines().skip(2).map_while(|row| row.strip_prefix("| `")?.split('`').next());
+    let names = SCHEDULES.iter().map(|schedule| schedule.name).chain(["Csv"]);
+    assert_eq!(rows.collect::<Vec<_>>(), names.collect::<Vec<_>>());
+}
+
+#[test]
+fn a_schedule_has_the_name_and_the_chunks_of_its_type() {
+    for schedule in SCHEDULES {
+        let built = schedule.schedule(3, schedule.chunks.fixed().unwrap_or(2), 4);
+        assert_eq!(built.name, schedule.name);
+        assert!((1..=4).any(|chunks| schedule.chunks.allows(chunks) && built.placement.chunks() == 3 * chunks));
+    }
+}
 
 fn every_size(check: impl Fn(usize, usize)) {
     for stages in 1..=8 {
@@ -21,16 +38,8 @@ fn both(stages: usize, microbatches: usize) -> [Schedule; 2] {
 
 /// Every schedule with `chunks_per_rank` chunks per rank.
 fn every_schedule(ranks: usize, chunks_per_rank: usize, microbatches: usize) -> Vec<Schedule> {
-    let mut schedules = vec![
-        interleaved_one_f_one_b(ranks, chunks_per_rank, microbatches),
-        interleaved_zero_bubble(ranks, chunks_per_rank, microbatches),
-    ];
-    match chunks_per_rank {
-        1 => schedules.extend(both(ranks, microbatches)),
-        2 => schedules.push(zbv_zero_bubble(ranks, microbatches)),
-        _ => {}
-    }
-    schedules
+    let fitting = SCHEDULES.iter().filter(|schedule| schedule.chunks.allows(chunks_per_rank));
+    fitting.map(|schedule| schedule.schedule(ranks, chunks_per_rank, microbatches)).collect()
 }
 
 /// Checks 1 to 16 ranks, 1 to 4 chunks and 1 to 64 microbatches. Only numbers of microbatches around multiples of the
@@ -286,14 +295,10 @@ fn schedules_that_cannot_work_are_not_lowered() {
 
 #[test]
 fn chunks_in_parts_do_the_same_work() {
-    let schedules = [
-        gpipe(1, 3),
-        one_f_one_b(3, 5),
-        interleaved_one_f_one_b(2, 2, 4),
-        interleaved_zero_bubble(2, 2, 4),
-        zbv_zero_bubble(3, 6),
-    ];
-    for (schedule, tied) in schedules.into_iter().flat_map(|schedule| [(schedule.clone(), false), (schedule, true)]) {
+    let sizes = [(1, 3), (2, 4), (3, 5)].into_iter();
+    let schedules =
+        sizes.flat_map(|(ranks, microbatches)| SCHEDULES.iter().map(move |s| s.schedule(ranks, 2, microbatches)));
+    for (schedule, tied) in schedules.flat_map(|schedule| [(schedule.clone(), false), (schedule, true)]) {
         let whole = lower(&schedule, tied).unwrap();
         let chunks = whole.placement.chunks();
         assert_eq!(whole.split(&vec![1; chunks]), whole);

@@ -5,8 +5,7 @@ use stagecoach_api::job::{Recompute, ScheduleSpec};
 use stagecoach_engine::StageError;
 use stagecoach_model::Architecture;
 use stagecoach_pipeline::{
-    Programs, Schedule, from_csv, gpipe, interleaved_one_f_one_b, interleaved_zero_bubble, lower, one_f_one_b,
-    zbv_zero_bubble,
+    ChunkRule, INTERLEAVED_ONE_F_ONE_B, Programs, SCHEDULES, Schedule, ScheduleType, from_csv, lower,
 };
 
 use super::job_config::JobConfig;
@@ -68,11 +67,7 @@ fn schedules(
     let pipeline = &config.job.spec.pipeline;
     let chunks = pipeline.virtual_stages() as usize;
     Ok(match &pipeline.schedule {
-        ScheduleSpec::GPipe => vec![gpipe(stages, microbatches)],
-        ScheduleSpec::OneFOneB => vec![one_f_one_b(stages, microbatches)],
-        ScheduleSpec::InterleavedOneFOneB => vec![interleaved_one_f_one_b(stages, chunks, microbatches)],
-        ScheduleSpec::InterleavedZeroBubble => vec![interleaved_zero_bubble(stages, chunks, microbatches)],
-        ScheduleSpec::ZbvZeroBubble => vec![zbv_zero_bubble(stages, microbatches)],
+        ScheduleSpec::Named(named) => vec![named.schedule(stages, chunks, microbatches)],
         ScheduleSpec::Csv(file) => vec![read_csv(config, &file.path, stages, microbatches)?],
         ScheduleSpec::Auto => {
             let is_replicated = config.job.spec.data_parallel > 1;
@@ -88,21 +83,24 @@ fn schedules(
 
 /// Every schedule, with several chunks per stage if each can have a layer; the simplest first.
 fn every_schedule(stages: usize, layers: usize, microbatches: usize, is_replicated: bool) -> Vec<Schedule> {
-    let mut all = vec![one_f_one_b(stages, microbatches), gpipe(stages, microbatches)];
+    let mut types: Vec<ScheduleType> = SCHEDULES.iter().rev().copied().collect();
+    types.sort_by_key(|schedule| schedule.chunks);
     if stages == 1 && !is_replicated {
-        return all; // without neighbours and replicas there is no communication to wait for
+        // without neighbours and replicas there is no communication to wait for
+        types.retain(|schedule| schedule.chunks == ChunkRule::One);
     }
     let most = (MAX_WORK_ITEMS / (stages * microbatches).max(1)).min(layers / stages);
+    let mut all = Vec::new();
     for chunks in 1..=most.clamp(1, MAX_CHUNKS_PER_STAGE) {
-        all.push(interleaved_zero_bubble(stages, chunks, microbatches));
-        if chunks > 1 {
-            all.push(interleaved_one_f_one_b(stages, chunks, microbatches));
-        }
-        if chunks == 2 {
-            all.push(zbv_zero_bubble(stages, microbatches));
-        }
+        let tried = types.iter().filter(|schedule| is_tried(schedule, chunks));
+        all.extend(tried.map(|schedule| schedule.schedule(stages, chunks, microbatches)));
     }
     all
+}
+
+/// Interleaved 1F1B with one chunk takes as long as 1F1B, and holds more.
+fn is_tried(schedule: &ScheduleType, chunks: usize) -> bool {
+    schedule.chunks.allows(chunks) && (chunks > 1 || *schedule != INTERLEAVED_ONE_F_ONE_B)
 }
 
 /// Reads the schedule of a job with `stages` stages.

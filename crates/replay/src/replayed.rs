@@ -163,7 +163,7 @@ fn replayed_job(
     spec.data_parallel = 1;
     if let Some(stages) = stages.filter(|stages| *stages != spec.stages) {
         spec.stages = stages;
-        spec.pipeline.schedule = ScheduleSpec::OneFOneB;
+        spec.pipeline.schedule = ScheduleSpec::default();
         spec.pipeline.partition = PartitionSpec::default();
         spec.pipeline.virtual_stages = None;
     }

@@ -6,7 +6,7 @@ use std::borrow::Cow;
 
 use serde_json::{Value, json};
 
-use crate::job::{ChangeEffect, paths_with};
+use crate::job::{ChangeEffect, FixedChunks, ScheduleSpec, paths_with};
 
 /// A validation rule of the schema.
 struct Rule {
@@ -45,7 +45,39 @@ fn all() -> Vec<Rule> {
         message: message.into(),
         is_expression: false,
     });
-    fixed.chain([unchanged()]).collect()
+    fixed.chain(fixed_chunks()).chain([unchanged()]).collect()
+}
+
+/// A rule for all schedules with the same number of chunks a stage, where a schedule leaves no choice.
+fn fixed_chunks() -> impl Iterator<Item = Rule> {
+    let mut groups: Vec<(FixedChunks, Vec<&str>)> = Vec::new();
+    for schedule in ScheduleSpec::all() {
+        let Some(fixed) = schedule.fixed_chunks() else { continue };
+        match groups.iter_mut().find(|(of_group, _)| *of_group == fixed) {
+            Some((_, names)) => names.push(schedule.name()),
+            None => groups.push((fixed, vec![schedule.name()])),
+        }
+    }
+    groups.into_iter().map(|(FixedChunks { chunks, predicate }, names)| {
+        let is_other = if chunks == 1 { "more than 1".to_owned() } else { format!("not {chunks}") };
+        let names_and_predicate = match (names.as_slice(), predicate.strip_prefix("has ")) {
+            ([head @ .., last], Some(rest)) if !head.is_empty() => {
+                format!("{} and {last} have {rest}", head.join(", "))
+            }
+            _ => format!("{} {predicate}", names.concat()),
+        };
+        Rule {
+            at: "spec.pipeline",
+            field: ".virtualStages".into(),
+            rule: format!(
+                "!(self.schedule.type in ['{}']) || !has(self.virtualStages) || self.virtualStages == {chunks}",
+                names.join("', '")
+            )
+            .into(),
+            message: format!("is {is_other}, but {names_and_predicate}").into(),
+            is_expression: false,
+        }
+    })
 }
 
 /// Schema path, field, rule, message.
@@ -204,24 +236,6 @@ const FIXED: &[(&str, &str, &str, &str)] = &[
         ".warmupSteps",
         "!has(self.decaySteps) || self.warmupSteps <= self.decaySteps",
         "is more than decaySteps, which include the warm-up: shorten the one or raise the other",
-    ),
-    (
-        "spec.pipeline",
-        ".virtualStages",
-        "!(self.schedule.type in ['GPipe', '1F1B']) || !has(self.virtualStages) || self.virtualStages == 1",
-        "is more than 1, but GPipe and 1F1B have one chunk a stage: set it to 1 or use Interleaved1F1B",
-    ),
-    (
-        "spec.pipeline",
-        ".virtualStages",
-        "self.schedule.type != 'ZBVZeroBubble' || !has(self.virtualStages) || self.virtualStages == 2",
-        "is not 2, but ZBVZeroBubble has two chunks a stage: leave it out or set it to 2",
-    ),
-    (
-        "spec.pipeline",
-        ".virtualStages",
-        "self.schedule.type != 'Auto' || !has(self.virtualStages) || self.virtualStages == 1",
-        "is more than 1, but Auto chooses how many chunks a stage has: leave it out, or name the schedule",
     ),
     (
         "spec.pipeline.partition",

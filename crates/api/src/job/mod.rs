@@ -12,6 +12,7 @@ mod path;
 mod pipeline;
 mod pod_failure_policy;
 mod restart;
+mod schedule;
 mod spec;
 mod status;
 mod training;
@@ -29,15 +30,14 @@ pub use data::{
 };
 pub use model::{LlamaSpec, ModelSpec, ModelTag, ModelType, PretrainedSpec};
 pub use number::{FloatString, Quantity};
-pub use pipeline::{
-    CsvFile, Encryption, PartitionSpec, PartitionStrategy, PipelineSpec, Recompute, ScheduleSpec, ScheduleTag,
-    Transport,
-};
+pub use pipeline::{Encryption, PartitionSpec, PartitionStrategy, PipelineSpec, Recompute, Transport};
 pub use pod_failure_policy::{
     ConditionStatus, ExitCodeOperator, FailureLabel, OnExitCodes, OnPodCondition, PodFailurePolicyAction,
     PodFailurePolicyRule, PodFailurePolicySpec,
 };
 pub use restart::{BackoffSpec, ExitAction, ExitCodeRule, RestartSpec};
+pub(crate) use schedule::FixedChunks;
+pub use schedule::{CsvFile, ScheduleSpec};
 pub use spec::{API_VERSION, KIND, TOKEN_CACHE};
 pub use spec::{BuiltIn, Metadata, PipelineJob, PipelineJobSpec, TrainerSpec, TrainerType};
 pub use status::{

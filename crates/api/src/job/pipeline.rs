@@ -3,9 +3,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::Quantity;
-use super::path::VolumePath;
-use crate::string_enum::Payload;
+use super::{Quantity, ScheduleSpec};
 
 /// Schedule, partition and transport.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
@@ -17,8 +15,8 @@ pub struct PipelineSpec {
     /// Which layers each chunk holds.
     #[serde(default)]
     pub partition: PartitionSpec,
-    /// Chunks a stage holds. Without it 2 for ZBVZeroBubble, which has no other number, else 1. GPipe and 1F1B have 1, a
-    /// Csv as many as its table has, and Auto chooses how many.
+    /// Chunks a stage holds. Without it 2 for a schedule of two chunks, which has no other number, else 1. A schedule that
+    /// is not for several chunks has 1, a Csv as many as its table has, and Auto chooses how many.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 64))]
     pub virtual_stages: Option<u32>,
@@ -45,7 +43,7 @@ pub struct PipelineSpec {
 impl PipelineSpec {
     /// Chunks a stage holds.
     pub fn virtual_stages(&self) -> u32 {
-        self.virtual_stages.unwrap_or(if self.schedule == ScheduleSpec::ZbvZeroBubble { 2 } else { 1 })
+        self.virtual_stages.or(self.schedule.fixed_chunks().map(|fixed| fixed.chunks)).unwrap_or(1)
     }
 
     /// The layers of each chunk, if they are given and there are so many of them. A list that no longer fits, because the
@@ -107,44 +105,6 @@ impl Default for PipelineSpec {
         }
     }
 }
-
-union! {
-    /// The order of forward and backward passes, by torch's names.
-    pub enum ScheduleSpec (ScheduleTag, ScheduleFields) {
-        /// All forward passes, then all backward passes.
-        GPipe = "GPipe" {}
-        /// One forward, one backward, after a warm-up.
-        OneFOneB = "1F1B" {}
-        /// 1F1B over several chunks a stage.
-        InterleavedOneFOneB = "Interleaved1F1B" {}
-        /// Interleaved with the weight gradient split off; ZB-H1 with one chunk a stage.
-        InterleavedZeroBubble = "InterleavedZeroBubble" {}
-        /// Two chunks a stage, laid out as a V, with the weight gradient split off.
-        ZbvZeroBubble = "ZBVZeroBubble" {}
-        /// A table of your own, in torch's text form.
-        Csv = "Csv" { csv as "csv": CsvFile }
-        /// The fastest of them by simulation, with up to four chunks a stage, within the memory.
-        Auto = "Auto" {}
-    }
-}
-
-#[expect(clippy::derivable_impls, reason = "the macro's variants carry documentation only")]
-impl Default for ScheduleSpec {
-    fn default() -> Self {
-        Self::OneFOneB
-    }
-}
-
-/// A schedule in a file.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub struct CsvFile {
-    /// The file, relative to the volume's root.
-    #[schemars(with = "VolumePath")]
-    pub path: String,
-}
-
-impl Payload for CsvFile {}
 
 /// Which layers each chunk holds.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]

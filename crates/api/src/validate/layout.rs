@@ -1,6 +1,6 @@
 //! Whether partition, schedule and virtual stages fit the model and each other.
 
-use crate::job::{ModelSpec, PartitionStrategy, PipelineJobSpec, ScheduleSpec, ScheduleTag};
+use crate::job::{ModelSpec, PartitionStrategy, PipelineJobSpec, ScheduleSpec};
 
 use super::{Problems, names::volume_path};
 
@@ -17,25 +17,16 @@ pub(super) fn check(spec: &PipelineJobSpec, problems: &mut Problems) {
 
 fn check_virtual_stages(spec: &PipelineJobSpec, problems: &mut Problems) {
     const FIELD: &str = "spec.pipeline.virtualStages";
-    let chunks = spec.pipeline.virtual_stages();
-    let tag = spec.pipeline.schedule.tag();
-    match tag {
-        ScheduleTag::GPipe | ScheduleTag::OneFOneB => problems.require(chunks == 1, FIELD, || {
-            format!("is {chunks}, but {tag} has one chunk a stage: set it to 1 or use Interleaved1F1B")
-        }),
-        ScheduleTag::ZbvZeroBubble => problems.require(chunks == 2, FIELD, || {
-            format!("is {chunks}, but {tag} has two chunks a stage: leave it out or set it to 2")
-        }),
-        ScheduleTag::Auto => problems.require(chunks == 1, FIELD, || {
-            format!("is {chunks}, but Auto chooses how many chunks a stage has: leave it out, or name the schedule")
-        }),
-        ScheduleTag::InterleavedOneFOneB | ScheduleTag::InterleavedZeroBubble | ScheduleTag::Csv => {
-            problems.require(chunks >= 1, FIELD, || "is 0; it must be at least 1".into());
-            problems.require(chunks <= MAX_VIRTUAL_STAGES, FIELD, || {
-                format!("is {chunks}; a stage has {MAX_VIRTUAL_STAGES} chunks at most")
-            });
-        }
+    let (chunks, schedule) = (spec.pipeline.virtual_stages(), &spec.pipeline.schedule);
+    if let Some(fixed) = schedule.fixed_chunks() {
+        return problems.require(chunks == fixed.chunks, FIELD, || {
+            format!("is {chunks}, but {} {}", schedule.name(), fixed.predicate)
+        });
     }
+    problems.require(chunks >= 1, FIELD, || "is 0; it must be at least 1".into());
+    problems.require(chunks <= MAX_VIRTUAL_STAGES, FIELD, || {
+        format!("is {chunks}; a stage has {MAX_VIRTUAL_STAGES} chunks at most")
+    });
 }
 
 /// A list that adds up wrong is refused. One whose length no longer fits the stages gives way to Auto when a job was

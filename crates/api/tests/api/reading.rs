@@ -4,6 +4,8 @@ use proptest::prelude::*;
 use stagecoach_api::job::*;
 use stagecoach_api::{PipelineJob, parse, parse_with};
 
+use stagecoach_pipeline::SCHEDULES;
+
 use crate::jobs::{CUSTOM, FULL, MINIMAL, with};
 
 #[test]
@@ -26,7 +28,7 @@ fn defaults_are_as_documented() {
     assert_eq!(built_in.training.microbatch_size(), 2);
     assert_eq!(built_in.training.learning_rate.schedule, LearningRateSchedule::Cosine);
     assert_eq!(job.spec.pipeline, PipelineSpec::default());
-    assert_eq!(job.spec.pipeline.schedule, ScheduleSpec::OneFOneB);
+    assert_eq!(job.spec.pipeline.schedule.name(), "1F1B");
     assert_eq!(job.spec.restart.max_restarts, 10);
     assert_eq!(job.folder(), "tiny");
     assert!(built_in.data.packing && !job.spec.suspend);
@@ -108,8 +110,8 @@ fn a_bad_file_is_refused_with_place_field_and_remedy() {
         ),
         (
             "stages: 2",
-            "pipeline: {schedule: {type: 1F1C}}",
-            "6:31: spec.pipeline.schedule.type: found `1F1C`; did you mean `1F1B`? Allowed: `GPipe`, `1F1B`, `Interleaved1F1B`, `InterleavedZeroBubble`, `ZBVZeroBubble`, `Csv` or `Auto`",
+            "pipeline: {recompute: Fall}",
+            "6:25: spec.pipeline.recompute: found `Fall`; did you mean `Full`? Allowed: `None`, `Selective` or `Full`",
         ),
         (
             "stages: 2",
@@ -165,12 +167,24 @@ fn overrides_change_the_job() {
     assert_eq!(training(set("training.steps", "5").unwrap()).steps, Some(5));
     assert_eq!(training(set("spec.training.learningRate.floor", "1e-5").unwrap()).learning_rate.floor, 1e-5);
     assert_eq!(set("metadata.name", "other").unwrap().metadata.name, "other");
-    assert_eq!(set("pipeline.schedule", "{type: GPipe}").unwrap().spec.pipeline.schedule, ScheduleSpec::GPipe);
-    assert_eq!(set("pipeline.schedule.type", "GPipe").unwrap().spec.pipeline.schedule, ScheduleSpec::GPipe);
+    assert_eq!(set("pipeline.schedule", "{type: GPipe}").unwrap().spec.pipeline.schedule.name(), "GPipe");
+    assert_eq!(set("pipeline.schedule.type", "GPipe").unwrap().spec.pipeline.schedule.name(), "GPipe");
     for path in ["data.paths[1]", "data.paths.1"] {
         assert_eq!(set(path, "b.txt").unwrap().spec.data.unwrap().paths, ["a.txt", "b.txt"]);
     }
     assert_eq!(with(MINIMAL, &[("stages", "3"), ("stages", "4")]).unwrap().spec.stages, 4);
+}
+
+/// The names are those of a table, so that serde doesn't derive the refusals.
+#[test]
+fn a_schedule_that_does_not_exist_is_refused_as_any_other_word() {
+    let refused =
+        |value| set("pipeline.schedule.type", value).unwrap_err().split_once(": found ").unwrap().1.to_owned();
+    let names: Vec<String> = SCHEDULES.iter().map(|schedule| format!("`{}`", schedule.name)).collect();
+    let all = format!("{}, `Csv` or `Auto`", names.join(", "));
+    assert_eq!(refused("1F1C"), format!("`1F1C`; did you mean `1F1B`? Allowed: {all}"));
+    assert_eq!(refused("nothing-near-it"), format!("`nothing-near-it`; expected {all}"));
+    assert_eq!(refused("3"), format!("`3`; expected {all}"));
 }
 
 #[test]
@@ -179,9 +193,9 @@ fn a_bad_override_names_itself() {
         ("training.step", "5", "spec.training.step: unknown field; did you mean `steps`?"),
         ("training.steps", "x", "spec.training.steps: found the text \"x\", expected a whole number, not negative"),
         (
-            "pipeline.schedule.type",
-            "1F1C",
-            "spec.pipeline.schedule.type: found `1F1C`; did you mean `1F1B`? Allowed: `GPipe`, `1F1B`, `Interleaved1F1B`, `InterleavedZeroBubble`, `ZBVZeroBubble`, `Csv` or `Auto`",
+            "pipeline.recompute",
+            "Fall",
+            "spec.pipeline.recompute: found `Fall`; did you mean `Full`? Allowed: `None`, `Selective` or `Full`",
         ),
         ("trainig.steps", "5", "spec.trainig: unknown field; did you mean `training`?"),
         ("stages.x", "5", "spec.stages: found `2`, which has no field `x`"),

@@ -65,7 +65,7 @@ impl From<&Choice> for PlannerQuery {
         PlannerQuery {
             stages: stages.to_string(),
             microbatches: microbatches.to_string(),
-            schedule: schedule.tag().to_string(),
+            schedule: schedule.name().to_owned(),
             virtual_stages: virtual_stages.to_string(),
             recompute: recompute.to_string(),
             stage: stage.to_string(),
@@ -112,7 +112,7 @@ impl Choice {
     /// The first field whose value is invalid.
     pub(super) fn read(query: &PlannerQuery, own: &Choice) -> Result<Choice, String> {
         let named = |name: &str, text: &str| format!("{name}: `{text}` is none of those that can be chosen");
-        let schedule = own.schedules().into_iter().find(|schedule| schedule.tag().as_str() == query.schedule);
+        let schedule = own.schedules().into_iter().find(|schedule| schedule.name() == query.schedule);
         let recompute = RECOMPUTES.into_iter().find(|recompute| recompute.as_str() == query.recompute);
         Ok(Choice {
             stages: whole("stages", &query.stages)?,
@@ -131,7 +131,7 @@ impl Choice {
 
     /// The schedules that a job may have. A schedule from a file is among them only if the job has one.
     pub(super) fn schedules(&self) -> Vec<ScheduleSpec> {
-        let mut all = SCHEDULES.to_vec();
+        let mut all: Vec<ScheduleSpec> = ScheduleSpec::all().collect();
         if let ScheduleSpec::Csv(_) = self.schedule {
             all.push(self.schedule.clone());
         }
@@ -172,7 +172,7 @@ impl Choice {
     pub(super) fn yaml(&self, own: &Choice) -> Option<String> {
         let line =
             |differs: bool, name: &str, value: &dyn std::fmt::Display| differs.then(|| format!("{name}: {value}"));
-        let schedule = format!("{{type: {}}}", self.schedule.tag());
+        let schedule = format!("{{type: {}}}", self.schedule.name());
         let is_other_number = self.virtual_stages != own.virtual_stages;
         // the job may have no number of its own: then the schedule decides
         let without_number = PipelineSpec { schedule: self.schedule.clone(), ..PipelineSpec::default() };
@@ -203,15 +203,6 @@ impl Choice {
         format!("?{}", parts.join("&"))
     }
 }
-
-const SCHEDULES: [ScheduleSpec; 6] = [
-    ScheduleSpec::GPipe,
-    ScheduleSpec::OneFOneB,
-    ScheduleSpec::InterleavedOneFOneB,
-    ScheduleSpec::InterleavedZeroBubble,
-    ScheduleSpec::ZbvZeroBubble,
-    ScheduleSpec::Auto,
-];
 
 pub(super) const RECOMPUTES: [Recompute; 3] = [Recompute::None, Recompute::Selective, Recompute::Full];
 

@@ -64,7 +64,7 @@ fn form(planner: &Planner, fields: &PlannerQuery) -> Markup {
             }
         }
     };
-    let schedules: Vec<&str> = planner.own.schedules().iter().map(|schedule| schedule.tag().as_str()).collect();
+    let schedules: Vec<&str> = planner.own.schedules().iter().map(|schedule| schedule.name()).collect();
     html! {
         form method="get" autocomplete="off" {
             fieldset {
@@ -204,7 +204,7 @@ fn chosen_by_auto(planner: &Planner, query: &PlannerQuery) -> Markup {
     };
     let row = |alternative: &Alternative| {
         let Alternative { schedule, chunks_per_stage, recompute, step } = alternative;
-        let named = planner.own.schedules().into_iter().find(|known| known.tag().as_str() == schedule);
+        let named = planner.own.schedules().into_iter().find(|known| known.name() == schedule);
         let named = Choice {
             schedule: named.unwrap_or_else(|| choice.schedule.clone()),
             virtual_stages: u32::try_from(*chunks_per_stage).unwrap_or(u32::MAX),

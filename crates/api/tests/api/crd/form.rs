@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
 use stagecoach_api::crd::{custom_resource_definition, manifest};
+use stagecoach_pipeline::SCHEDULES;
 
 use super::rows::job;
 use super::schema::{properties, root, under, walk};
@@ -97,8 +98,7 @@ fn every_column_and_scale_path_is_a_field() {
 
 #[test]
 fn every_word_is_spelled_as_in_the_types() {
-    let schedules =
-        ["GPipe", "1F1B", "Interleaved1F1B", "InterleavedZeroBubble", "ZBVZeroBubble", "Csv", "Auto"].as_slice();
+    let schedules: Vec<&str> = SCHEDULES.iter().map(|schedule| schedule.name).chain(["Csv", "Auto"]).collect();
     let phases =
         ["Pending", "Starting", "Running", "Draining", "Suspended", "Restarting", "Complete", "Failed"].as_slice();
     let reasons = [
@@ -134,7 +134,7 @@ fn every_word_is_spelled_as_in_the_types() {
         ("spec.training.audit.onDifference", &["Report", "Restart"]),
         ("spec.training.optimizer.type", &["AdamW"]),
         ("spec.training.learningRate.schedule", &["Cosine", "Linear", "Constant", "WSD"]),
-        ("spec.pipeline.schedule.type", schedules),
+        ("spec.pipeline.schedule.type", &schedules),
         ("spec.pipeline.partition.strategy", &["Auto", "Explicit"]),
         ("spec.pipeline.recompute", &["None", "Selective", "Full"]),
         ("spec.pipeline.transport", &["Auto", "Tcp", "Shm", "Nccl"]),

@@ -1,0 +1,190 @@
+//! `spec.pipeline.schedule`: a schedule of `stagecoach_pipeline`, a table in a file, or a choice by time. A union as the
+//! macro `union!` makes it, whose members are the entries of `SCHEDULES` and two more.
+
+use std::borrow::Cow;
+use std::fmt;
+
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use serde::de::{self, EnumAccess, VariantAccess};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use stagecoach_pipeline::{ChunkRule, ONE_F_ONE_B, SCHEDULES, ScheduleType};
+
+use super::path::VolumePath;
+use crate::string_enum::member_rules;
+
+/// The order of forward and backward passes.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(try_from = "ScheduleFields", into = "ScheduleFields")]
+pub enum ScheduleSpec {
+    /// A schedule with a name of its own.
+    Named(ScheduleType),
+    /// A table of your own, in torch's text form.
+    Csv(CsvFile),
+    /// The fastest of those with a name.
+    Auto,
+}
+
+/// A schedule in a file.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct CsvFile {
+    /// The file, relative to the volume's root.
+    #[schemars(with = "VolumePath")]
+    pub path: String,
+}
+
+/// The order of forward and backward passes, by torch's names.
+#[derive(Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct ScheduleFields {
+    /// Which one; what it needs stands in the field named after it.
+    #[serde(rename = "type")]
+    name: ScheduleName,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    csv: Option<CsvFile>,
+}
+
+/// A value of `type`.
+struct ScheduleName(&'static str);
+
+const CSV: &str = "Csv";
+const AUTO: &str = "Auto";
+
+/// All values of `type`.
+const NAMES: &[&str] = &{
+    let mut names = [CSV; SCHEDULES.len() + 2];
+    let mut index = 0;
+    while index < SCHEDULES.len() {
+        names[index] = SCHEDULES[index].name;
+        index += 1;
+    }
+    names[index + 1] = AUTO;
+    names
+};
+
+impl ScheduleSpec {
+    /// All schedules that need no file.
+    pub fn all() -> impl Iterator<Item = Self> {
+        SCHEDULES.iter().copied().map(Self::Named).chain([Self::Auto])
+    }
+
+    /// The value of `type`.
+    pub const fn name(&self) -> &'static str {
+        match self {
+            Self::Named(schedule) => schedule.name,
+            Self::Csv(_) => CSV,
+            Self::Auto => AUTO,
+        }
+    }
+
+    /// The only number of chunks a stage; none if there is a choice.
+    pub(crate) fn fixed_chunks(&self) -> Option<FixedChunks> {
+        let (chunks, predicate) = match self {
+            Self::Named(schedule) => (
+                schedule.chunks.fixed()?,
+                match schedule.chunks {
+                    ChunkRule::Two => "has two chunks a stage: leave it out or set it to 2",
+                    _ => "has one chunk a stage: set it to 1 or use Interleaved1F1B",
+                },
+            ),
+            Self::Csv(_) => return None,
+            Self::Auto => (1, "chooses how many chunks a stage has: leave it out, or name the schedule"),
+        };
+        Some(FixedChunks { chunks: chunks as u32, predicate })
+    }
+}
+
+/// A number of chunks a stage without a choice: the default of `virtualStages`, and the refusal of other numbers.
+#[derive(Clone, Copy, PartialEq)]
+pub(crate) struct FixedChunks {
+    pub(crate) chunks: u32,
+    /// What the schedule does, and the remedy; follows the schedule's name.
+    pub(crate) predicate: &'static str,
+}
+
+impl Default for ScheduleSpec {
+    fn default() -> Self {
+        Self::Named(ONE_F_ONE_B)
+    }
+}
+
+impl TryFrom<ScheduleFields> for ScheduleSpec {
+    type Error = String;
+
+    fn try_from(ScheduleFields { name: ScheduleName(name), csv }: ScheduleFields) -> Result<Self, String> {
+        match (name, csv) {
+            (CSV, Some(csv)) => Ok(Self::Csv(csv)),
+            (CSV, None) => Err("`type` is Csv, but `csv` is missing: add `csv: {...}`".into()),
+            (_, Some(_)) => Err(format!("`type` is {name}, but `csv` is given too: remove `csv` or write `type: Csv`")),
+            _ => Ok(SCHEDULES.iter().find(|schedule| schedule.name == name).map_or(Self::Auto, |s| Self::Named(*s))),
+        }
+    }
+}
+
+impl From<ScheduleSpec> for ScheduleFields {
+    fn from(schedule: ScheduleSpec) -> Self {
+        let name = ScheduleName(schedule.name());
+        Self { name, csv: if let ScheduleSpec::Csv(csv) = schedule { Some(csv) } else { None } }
+    }
+}
+
+impl JsonSchema for ScheduleSpec {
+    fn schema_name() -> Cow<'static, str> {
+        "ScheduleSpec".into()
+    }
+
+    fn json_schema(generator: &mut SchemaGenerator) -> Schema {
+        let mut schema = ScheduleFields::json_schema(generator);
+        let rules: Vec<_> = member_rules(CSV, "csv", true, false).collect();
+        schema.insert("x-kubernetes-validations".into(), rules.into());
+        schema
+    }
+}
+
+impl Serialize for ScheduleName {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(self.0)
+    }
+}
+
+impl<'de> Deserialize<'de> for ScheduleName {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Visitor;
+        impl<'de> de::Visitor<'de> for Visitor {
+            type Value = ScheduleName;
+
+            fn expecting(&self, f: &mut fmt::Formatter) -> fmt::Result {
+                f.write_str("enum ScheduleName")
+            }
+
+            fn visit_enum<A: EnumAccess<'de>>(self, access: A) -> Result<ScheduleName, A::Error> {
+                let (name, variant): (Cow<'de, str>, _) = access.variant()?;
+                variant.unit_variant()?;
+                let known = NAMES.iter().find(|known| **known == name);
+                known.map(|name| ScheduleName(name)).ok_or_else(|| de::Error::unknown_variant(&name, NAMES))
+            }
+        }
+        deserializer.deserialize_enum("ScheduleName", NAMES, Visitor)
+    }
+}
+
+impl JsonSchema for ScheduleName {
+    fn inline_schema() -> bool {
+        true
+    }
+
+    fn schema_name() -> Cow<'static, str> {
+        "ScheduleName".into()
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        let more = [
+            (CSV, "A table of your own, in torch's text form."),
+            (AUTO, "The fastest of them by simulation, with up to four chunks a stage, within the memory."),
+        ];
+        let all = SCHEDULES.iter().map(|schedule| (schedule.name, schedule.description)).chain(more);
+        let choices: Vec<_> =
+            all.map(|(name, description)| json_schema!({ "enum": [name], "description": description })).collect();
+        json_schema!({ "oneOf": choices })
+    }
+}

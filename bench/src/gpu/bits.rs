@@ -2,6 +2,7 @@
 //! schedules.
 
 use serde_json::{Value, json};
+use stagecoach_pipeline::{ONE_F_ONE_B, SCHEDULES};
 use stagecoach_tests::{Hashes, TestJob};
 
 use super::gpu_run::{GpuRun, attempt};
@@ -37,14 +38,16 @@ const TCP: [Way; 3] = [
     of_schedule("ZBVZeroBubble", 2, &[(2, "Tcp", STEPS)]),
 ];
 
-const NCCL: [Way; 6] = [
-    of_layout("2-Nccl", &[(2, "Nccl", STEPS)]),
-    of_layout("3-Nccl-resumed-by-2", &[(3, "Nccl", STEPS / 2), (2, "Nccl", STEPS)]),
-    of_schedule("GPipe", 1, &[(2, "Nccl", STEPS)]),
-    of_schedule("Interleaved1F1B", 2, &[(2, "Nccl", STEPS)]),
-    of_schedule("InterleavedZeroBubble", 2, &[(2, "Nccl", STEPS)]),
-    of_schedule("ZBVZeroBubble", 2, &[(2, "Nccl", STEPS)]),
-];
+/// 1F1B with several layouts, and all other schedules.
+fn nccl() -> Vec<Way> {
+    let layouts = [
+        of_layout("2-Nccl", &[(2, "Nccl", STEPS)]),
+        of_layout("3-Nccl-resumed-by-2", &[(3, "Nccl", STEPS / 2), (2, "Nccl", STEPS)]),
+    ];
+    let others = SCHEDULES.iter().filter(|schedule| **schedule != ONE_F_ONE_B);
+    let others = others.map(|s| of_schedule(s.name, s.chunks.fixed().unwrap_or(2), &[(2, "Nccl", STEPS)]));
+    layouts.into_iter().chain(others).collect()
+}
 
 /// The longest that one attempt may take. Most of it is its start.
 const ATTEMPT_SECONDS: u64 = 30;
@@ -54,7 +57,7 @@ pub(super) fn measure_tcp(run: &GpuRun) -> Value {
 }
 
 pub(super) fn measure_nccl(run: &GpuRun) -> Value {
-    measure(run, "nccl", &NCCL)
+    measure(run, "nccl", &nccl())
 }
 
 /// Both precisions at once: these jobs mostly start.

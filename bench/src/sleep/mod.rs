@@ -15,8 +15,7 @@ use stagecoach_engine::execute::{Executor, Stage, StageConfig, StepControl, Step
 use stagecoach_group::{StepRules, StepVote};
 use stagecoach_model::Architecture;
 use stagecoach_pipeline::{
-    Costs, GradientBlocks, Partition, Programs, Replica, Schedule, gpipe, interleaved_one_f_one_b,
-    interleaved_zero_bubble, lower, one_f_one_b, simulate, zbv_zero_bubble,
+    Costs, GradientBlocks, INTERLEAVED_ONE_F_ONE_B, Partition, Programs, Replica, SCHEDULES, lower, simulate,
 };
 use stagecoach_tests::{InProcessStage, TIMEOUT, in_process_group};
 use stagecoach_transport::{Interrupt, LinksConfig, link_ids, open_links};
@@ -30,17 +29,6 @@ const RANK_SECONDS: f64 = 0.02;
 const WARM_UP: usize = 1;
 const TIMED_STEPS: usize = 5;
 const TOKENS: usize = 8;
-
-/// PyTorch's name of a schedule, its chunks per rank, and the schedule as a function of (ranks, microbatches).
-type Entry = (&'static str, usize, fn(usize, usize) -> Schedule);
-
-const SCHEDULES: [Entry; 5] = [
-    ("GPipe", 1, gpipe),
-    ("1F1B", 1, one_f_one_b),
-    ("Interleaved1F1B", 2, |ranks, microbatches| interleaved_one_f_one_b(ranks, 2, microbatches)),
-    ("InterleavedZeroBubble", 1, |ranks, microbatches| interleaved_zero_bubble(ranks, 1, microbatches)),
-    ("ZBVZeroBubble", 2, zbv_zero_bubble),
-];
 
 /// Seconds of each timed step, and the share of it in which the ranks did not sleep.
 struct Measured {
@@ -66,8 +54,11 @@ pub(crate) fn measure(folder: &Path) -> Value {
     let mut rows = Vec::new();
     for ranks in [2, 4, 8] {
         let microbatches = 2 * ranks;
-        for (name, chunks, schedule) in SCHEDULES {
-            let programs = lower(&schedule(ranks, microbatches), false).unwrap();
+        for schedule in SCHEDULES {
+            // with one chunk a rank, the zero-bubble schedule is ZB-H1
+            let choice = if *schedule == INTERLEAVED_ONE_F_ONE_B { 2 } else { 1 };
+            let (name, chunks) = (schedule.name, schedule.chunks.fixed().unwrap_or(choice));
+            let programs = lower(&schedule.schedule(ranks, chunks, microbatches), false).unwrap();
             let theory = simulate(&programs, &costs(&programs, chunks)).mean_bubble();
             let (ours, torch) = (run_ours(&programs, chunks), run_torch(folder, name, chunks, ranks, microbatches));
             let percent = |bubble: f64| format!("{:5.1} %", 100.0 * bubble);

@@ -11,7 +11,12 @@ use crate::PipelineJob;
 /// The schema of a pod's template; `scripts/pod_template.py` writes it.
 const POD_TEMPLATE: &str = include_str!("pod_template.json");
 
-/// The structural schema of `T`.
+/// The keyword for the end of a refusal's sentence: the range of a number, or the remedy for an empty text or list.
+pub(crate) const EXPECTED: &str = "x-expected";
+/// The keyword of a path on the volume.
+pub(crate) const VOLUME_PATH: &str = "x-volume-path";
+
+/// The structural schema of `T`, with the keywords that only this crate knows.
 pub(crate) fn schema_of<T: JsonSchema>() -> Value {
     let settings = SchemaSettings::openapi3().with(|settings| settings.inline_subschemas = true);
     settings.with_transform(RecursiveTransform(make_structural)).into_generator().into_root_schema_for::<T>().to_value()
@@ -30,6 +35,7 @@ pub(super) fn schema() -> Value {
         template["properties"]["stages"] = stages;
     }
     without_defaults(&mut schema["properties"]["status"]);
+    without_own_keywords(&mut schema);
     schema
 }
 
@@ -116,6 +122,17 @@ fn whole_numbers(schema: &mut Schema) {
     }
     if format.starts_with("uint") {
         schema.insert("format".into(), "int64".into());
+    }
+}
+
+fn without_own_keywords(schema: &mut Value) {
+    match schema {
+        Value::Object(fields) => {
+            fields.retain(|key, _| ![EXPECTED, VOLUME_PATH].contains(&key.as_str()));
+            fields.values_mut().for_each(without_own_keywords);
+        }
+        Value::Array(items) => items.iter_mut().for_each(without_own_keywords),
+        _ => {}
     }
 }
 

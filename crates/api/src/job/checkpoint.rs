@@ -12,7 +12,10 @@ pub struct CheckpointSpec {
     /// Steps between two checkpoints; the last step and a graceful stop save too. 0 saves only then.
     pub every_steps: u64,
     /// How many of the newest stay.
-    #[schemars(range(min = 1))]
+    #[schemars(
+        range(min = 1),
+        extend("x-expected" = "at least 1 checkpoint must stay, or a restart would begin again")
+    )]
     pub keep_last: u32,
     /// The first checkpoint at or after every multiple of so many steps stays for good; 0 keeps none for good.
     pub keep_every: u64,
@@ -159,6 +162,6 @@ pub struct StorageSpec {
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct PersistentVolumeClaim {
     /// The claim's name.
-    #[schemars(length(min = 1, max = 253))]
+    #[schemars(length(min = 1, max = 253), extend("x-expected" = "name a claim in the job's namespace"))]
     pub claim_name: String,
 }

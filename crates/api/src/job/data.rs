@@ -12,17 +12,24 @@ use crate::string_enum::Payload;
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct DataSpec {
     /// Files or globs (`**` too), relative to the volume's root: .txt, .jsonl, .parquet or token files.
-    #[schemars(with = "Vec<VolumePath>", length(min = 1, max = 1000))]
+    #[schemars(
+        with = "Vec<VolumePath>",
+        length(min = 1, max = 1000),
+        extend("x-expected" = "name at least one file or glob")
+    )]
     pub paths: Vec<String>,
     /// The field (.jsonl) or column (.parquet) that holds the text.
     #[serde(default = "text_field")]
-    #[schemars(length(min = 1))]
+    #[schemars(length(min = 1), extend("x-expected" = "name the field or column that holds the text"))]
     pub text_field: String,
     /// Whether text that looks like a special token of the tokenizer, such as `<|im_start|>`, is that token.
     #[serde(default)]
     pub special_tokens: SpecialTokens,
     /// Tokens of one training sequence.
-    #[schemars(range(min = 2))]
+    #[schemars(
+        range(min = 2),
+        extend("x-expected" = "a sequence needs at least 2 tokens, one to read and one to predict")
+    )]
     pub sequence_length: u32,
     /// Puts documents one after another into full sequences; false gives each document its own, padded ones.
     #[serde(default = "default_true")]
@@ -52,7 +59,12 @@ string_enum! {
 pub struct EvaluationSpec {
     /// Its share of the corpus, above 0 and below 1.
     #[serde(default = "evaluation_fraction")]
-    #[schemars(extend("minimum" = 0, "exclusiveMinimum" = true, "maximum" = 1, "exclusiveMaximum" = true))]
+    #[schemars(
+        extend(
+            "minimum" = 0, "exclusiveMinimum" = true, "maximum" = 1, "exclusiveMaximum" = true,
+            "x-expected" = "the held-out share lies above 0 and below 1 (remove `evaluation` to hold nothing out)"
+        )
+    )]
     pub fraction: f64,
     /// Steps between two evaluations.
     #[serde(default = "default_number::<100>")]
@@ -79,7 +91,7 @@ union! {
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct TokenizerTrainingSpec {
     /// Size of the vocabulary, special tokens included.
-    #[schemars(range(min = 259))]
+    #[schemars(range(min = 259), extend("x-expected" = "256 bytes and 3 special tokens make 259 tokens the least"))]
     pub vocab_size: u32,
 }
 

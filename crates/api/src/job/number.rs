@@ -74,6 +74,29 @@ pub(crate) fn optional_count<'de, D: Deserializer<'de>>(deserializer: D) -> Resu
     Ok(Option::<Count>::deserialize(deserializer)?.map(|Count(count)| count))
 }
 
+/// The schema of an exit code of a failure.
+pub(super) struct ExitCode;
+
+impl JsonSchema for ExitCode {
+    fn inline_schema() -> bool {
+        true
+    }
+
+    fn schema_name() -> std::borrow::Cow<'static, str> {
+        "ExitCode".into()
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        json_schema!({
+            "type": "integer",
+            "format": "int32",
+            "minimum": 1,
+            "maximum": 255,
+            "x-expected": "exit codes of a failure are 1 to 255",
+        })
+    }
+}
+
 /// An amount of memory as Kubernetes writes it: `40Gi`, `500M`, `"1073741824"`. A number is read as text.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(transparent)]

@@ -1,4 +1,5 @@
-//! The schema of a path on the volume; `validate::names` has the same rules in Rust.
+//! The schema of a path on the volume. Its rules in CEL are in Rust in `validate::names`, for fields with the mark
+//! `x-volume-path`.
 
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 
@@ -14,6 +15,8 @@ impl JsonSchema for VolumePath {
         json_schema!({
             "type": "string",
             "minLength": 1,
+            "x-expected": "give a path relative to the volume's root",
+            "x-volume-path": true,
             // Linux' PATH_MAX; the rules' cost is reckoned from it.
             "maxLength": 4096,
             "x-kubernetes-validations": [

@@ -18,7 +18,7 @@ pub struct PipelineSpec {
     /// Chunks a stage holds. Without it 2 for a schedule of two chunks, which has no other number, else 1. A schedule that
     /// is not for several chunks has 1, a Csv as many as its table has, and Auto chooses how many.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(range(min = 1, max = 64))]
+    #[schemars(range(min = 1, max = 64), extend("x-expected" = "a stage has 1 to 64 chunks"))]
     pub virtual_stages: Option<u32>,
     /// Which activations are computed again in the backward pass instead of kept. With the schedule Auto and a `memoryLimit`,
     /// more of them where what fits by that is fastest.
@@ -115,7 +115,7 @@ pub struct PartitionSpec {
     pub strategy: PartitionStrategy,
     /// Layers of each chunk in the model's order, for Explicit; 0 is allowed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(length(min = 1, max = 16384))]
+    #[schemars(length(min = 1, max = 16384), extend("x-expected" = "list the layers of each chunk"))]
     pub layers: Option<Vec<u32>>,
 }
 

@@ -4,12 +4,14 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::number::ExitCode;
+
 /// Rules for failures. The first that matches decides; without one, what each reason means by itself.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct PodFailurePolicySpec {
     /// The rules, in order.
-    #[schemars(length(min = 1, max = 20))]
+    #[schemars(length(min = 1, max = 20), extend("x-expected" = "give at least one rule, or remove podFailurePolicy"))]
     pub rules: Vec<PodFailurePolicyRule>,
 }
 
@@ -43,7 +45,11 @@ pub struct OnExitCodes {
     /// Whether the rule is for these codes or for all others.
     pub operator: ExitCodeOperator,
     /// Exit codes, 1 to 255.
-    #[schemars(length(min = 1, max = 255), inner(range(min = 1, max = 255)))]
+    #[schemars(
+        with = "Vec<ExitCode>",
+        length(min = 1, max = 255),
+        extend("x-expected" = "list at least one exit code")
+    )]
     pub values: Vec<i32>,
 }
 
@@ -53,7 +59,7 @@ pub struct OnExitCodes {
 pub struct OnPodCondition {
     /// The condition's type, such as `DisruptionTarget`.
     #[serde(rename = "type")]
-    #[schemars(length(min = 1, max = 316))]
+    #[schemars(length(min = 1, max = 316), extend("x-expected" = "name a condition"))]
     pub condition_type: String,
     /// The status that it must have.
     #[serde(default)]

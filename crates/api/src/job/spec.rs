@@ -9,6 +9,7 @@ use super::{
     AuditSpec, CheckpointSpec, DataSpec, MemoryCheckpointSpec, ModelSpec, NetworkPolicySpec, PipelineJobStatus,
     PipelineSpec, PodTemplate, RestartSpec, SchedulingSpec, StorageSpec, TrainingSpec, default_number,
 };
+use crate::contract::{MAX_SPARES, MAX_STAGES};
 use crate::mesh::Mesh;
 
 /// The API's group and version, as `apiVersion` has it.
@@ -86,17 +87,17 @@ pub struct Metadata {
 pub struct PipelineJobSpec {
     /// Stages of the pipeline, 1 to 256: one pod each. 1 is plain single-device training.
     #[serde(default = "default_number::<1>")]
-    #[schemars(range(min = 1, max = 256))]
+    #[schemars(range(min = 1, max = MAX_STAGES), extend("x-expected" = "a job has 1 to 256 stages"))]
     pub stages: u32,
     /// Replicas of the pipeline, each with `stages` pods of its own, which share a step's gradient blocks; at most as many as
     /// there are. All numbers are the same for any number of them.
     #[serde(default = "default_number::<1>")]
-    #[schemars(range(min = 1, max = 256))]
+    #[schemars(range(min = 1, max = MAX_STAGES), extend("x-expected" = "a job has 1 to 256 replicas of its pipeline"))]
     pub data_parallel: u32,
     /// Spares, 0 to 8: pods of their own that wait, with everything loaded, to take the place of a lost stage at once. Each needs
     /// what a stage needs, a GPU for example; it is made without `template.stages`.
     #[serde(default)]
-    #[schemars(range(max = 8))]
+    #[schemars(range(max = MAX_SPARES), extend("x-expected" = "a job has at most 8 spares"))]
     pub spares: u32,
     /// Saves, stops and keeps stopped; false resumes.
     #[serde(default)]

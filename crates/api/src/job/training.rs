@@ -29,7 +29,10 @@ pub struct TrainingSpec {
     /// as a binary tree. A power of two that divides `microbatches`; if absent, the smallest one that is at least the first
     /// attempt's `dataParallel`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(range(min = 1, max = 1024))]
+    #[schemars(
+        range(min = 1, max = 1024),
+        extend("x-expected" = "blocks are added as a binary tree, so give a power of two, 1024 at most")
+    )]
     pub gradient_blocks: Option<u32>,
     /// Seed of the initial weights and of the data's order.
     #[serde(default = "seed")]
@@ -39,7 +42,12 @@ pub struct TrainingSpec {
     pub precision: Precision,
     /// The largest norm of the whole gradient; larger ones are scaled down. Not clipped if absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(extend("minimum" = 0, "exclusiveMinimum" = true))]
+    #[schemars(
+        extend(
+            "minimum" = 0, "exclusiveMinimum" = true,
+            "x-expected" = "give a norm above 0, or remove it to clip nothing"
+        )
+    )]
     pub gradient_clip_norm: Option<f64>,
     /// Where stages compute.
     #[serde(default)]
@@ -213,7 +221,7 @@ pub struct LearningRateSpec {
     pub warmup_steps: u64,
     /// Where the warm-up starts, as a fraction of the peak.
     #[serde(default)]
-    #[schemars(extend("minimum" = 0, "maximum" = 1))]
+    #[schemars(extend("x-expected" = "it is a fraction of the peak, 0 to 1", "minimum" = 0, "maximum" = 1))]
     pub warmup_start: f64,
     /// The step at which the floor is reached, warm-up included; the number of steps at the first attempt if absent. It stays
     /// once training began, except that a job which gets more steps may have another one for those added.
@@ -225,7 +233,12 @@ pub struct LearningRateSpec {
     pub schedule: LearningRateSchedule,
     /// WSD only: the last part of `decaySteps` in which the rate falls, as a fraction.
     #[serde(default = "decay_fraction")]
-    #[schemars(extend("minimum" = 0, "exclusiveMinimum" = true, "maximum" = 1))]
+    #[schemars(
+        extend(
+            "minimum" = 0, "exclusiveMinimum" = true, "maximum" = 1,
+            "x-expected" = "the decay's share of decaySteps lies above 0 and is at most 1"
+        )
+    )]
     pub decay_fraction: f64,
     /// The lowest rate after the warm-up.
     #[serde(default)]

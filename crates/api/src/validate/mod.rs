@@ -1,10 +1,10 @@
 //! The rules of a spec beyond its types. One function; its messages say what was found and what to change.
 
+mod bounds;
 mod combinations;
 mod folder;
 mod layout;
 mod names;
-mod numbers;
 mod template;
 
 use std::fmt;
@@ -55,10 +55,10 @@ impl PipelineJobSpec {
     pub fn validate(&self) -> Vec<Problem> {
         let mut problems = Problems::default();
         trainer_matches(self, &mut problems);
-        numbers::check(self, &mut problems);
+        bounds::check(self, &mut problems);
+        combinations::check(self, &mut problems);
         layout::check(self, &mut problems);
         template::check(self, &mut problems);
-        combinations::check(self, &mut problems);
         problems.0
     }
 }

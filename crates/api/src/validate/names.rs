@@ -40,9 +40,8 @@ fn is_dns_1035(name: &str) -> bool {
     name.starts_with(|first: char| first.is_ascii_lowercase()) && name.bytes().all(inner) && !name.ends_with('-')
 }
 
-/// A path on the volume: relative, inside it, not empty.
+/// A path on the volume: relative and inside it.
 pub(super) fn volume_path(path: &str, field: &str, problems: &mut Problems) {
-    problems.require(!path.is_empty(), field, || "is empty: give a path relative to the volume's root".into());
     problems.require(!path.starts_with('/'), field, || {
         format!("\"{}\" is absolute: give a path relative to the volume's root", path.escape_debug())
     });

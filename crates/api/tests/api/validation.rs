@@ -47,7 +47,7 @@ fn each_rule_has_its_sentence() {
         (
             "training.gradientClipNorm",
             ".inf",
-            "spec.training.gradientClipNorm: is inf; give a norm above 0, or remove it to clip nothing",
+            "spec.training.gradientClipNorm: is infinite or no number; give a norm above 0, or remove it to clip nothing",
         ),
         (
             "training.optimizer",
@@ -65,7 +65,11 @@ fn each_rule_has_its_sentence() {
             "spec.training.optimizer.adamW.weightDecay: is -1; it must be 0 or more",
         ),
         ("training.learningRate.peak", "0", "spec.training.learningRate.peak: is 0; it must be a number above 0"),
-        ("training.learningRate.peak", ".nan", "spec.training.learningRate.peak: is NaN; it must be a number above 0"),
+        (
+            "training.learningRate.peak",
+            ".nan",
+            "spec.training.learningRate.peak: is infinite or no number; it must be a number above 0",
+        ),
         (
             "training.learningRate.floor",
             "1",
@@ -227,7 +231,7 @@ fn each_rule_has_its_sentence() {
         (
             "restart.exitCodes",
             "[{codes: [0], action: Fail}]",
-            "spec.restart.exitCodes[0].codes: lists 0; exit codes of a failure are 1 to 255",
+            "spec.restart.exitCodes[0].codes[0]: is 0; exit codes of a failure are 1 to 255",
         ),
         ("activeDeadlineSeconds", "0", "spec.activeDeadlineSeconds: is 0; it must be at least 1"),
         (
@@ -286,6 +290,19 @@ fn each_rule_has_its_sentence() {
         let found = problems(MINIMAL, &[(path, value)]);
         assert!(found.iter().any(|problem| problem == expected), "{path}={value}: {found:#?}");
     }
+}
+
+#[test]
+fn what_is_too_long_says_how_long_it_may_be() {
+    let list = format!("[{}]", vec!["a"; 1001].join(", "));
+    let text = format!("\"{}\"", "1".repeat(65));
+    assert_eq!(
+        problems(MINIMAL, &[("data.paths", &list), ("pipeline.memoryLimit", &text)]),
+        [
+            "spec.data.paths: has 1001 items; at most 1000 are possible",
+            "spec.pipeline.memoryLimit: has 65 characters; at most 64 are possible",
+        ]
+    );
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use stagecoach_api::job::{CHANGES, change_effect};
+use stagecoach_api::job::CHANGES;
 
 use super::schema;
 
@@ -27,20 +27,20 @@ fn every_field_of_the_spec_has_a_row() {
 fn the_documentation_lists_the_fields_by_what_their_change_does() {
     let (_, section) = DOCUMENTATION.split_once("\n## Effect of a change\n").unwrap();
     let lines: Vec<&str> = section.lines().skip_while(|line| !line.starts_with("|")).collect();
-    let mut documented = BTreeSet::new();
-    for line in lines.iter().take_while(|line| line.starts_with("|")).skip(2) {
-        let effect = line.split('|').nth(1).unwrap().trim();
-        for path in line.split('|').nth(2).unwrap().split('`').skip(1).step_by(2) {
-            let found = change_effect(path);
-            assert_eq!(found.map(|effect| format!("{effect:?}")).as_deref(), Some(effect), "{path}");
-            documented.extend(
-                CHANGES.iter().map(|(field, _)| *field).filter(|field| {
-                    field.strip_prefix(path).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
-                }),
-            );
-        }
+    let rows = lines.iter().take_while(|line| line.starts_with("|")).skip(2);
+    let documented: Vec<(&str, &str)> = rows
+        .flat_map(|row| {
+            let cells: Vec<&str> = row.split('|').map(str::trim).collect();
+            cells[2].split('`').skip(1).step_by(2).map(move |path| (path, cells[1]))
+        })
+        .collect();
+    for (field, effect) in CHANGES {
+        let covers = |path: &str| field.strip_prefix(path).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'));
+        let closest = documented.iter().filter(|(path, _)| covers(path)).max_by_key(|(path, _)| path.len());
+        assert_eq!(closest.map(|(_, effect)| *effect), Some(format!("{effect:?}").as_str()), "{field}");
     }
-    let missing: Vec<&str> =
-        CHANGES.iter().map(|(field, _)| *field).filter(|field| !documented.contains(field)).collect();
-    assert!(missing.is_empty(), "docs/REFERENCE.md does not say what a change of these does: {missing:?}");
+    for (path, _) in &documented {
+        let is_field = CHANGES.iter().any(|(field, _)| field.starts_with(path));
+        assert!(is_field, "{path} is no field");
+    }
 }

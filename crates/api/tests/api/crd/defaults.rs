@@ -4,24 +4,7 @@ use serde_json::{Value, json};
 use stagecoach_api::parse;
 
 use super::rows::{job, rows};
-use super::schema::{broken, properties, root, walk};
-
-/// The API server's defaulting: an absent field gets its default first, and then the fields within it get theirs.
-fn fill_in(schema: &Value, value: &mut Value) {
-    for (name, below) in properties(schema) {
-        if let (Some(object), Some(default)) = (value.as_object_mut(), below.get("default"))
-            && !object.contains_key(name)
-        {
-            object.insert(name.clone(), default.clone());
-        }
-        if let Some(value) = value.get_mut(name) {
-            fill_in(below, value);
-        }
-    }
-    if let Some(items) = schema.get("items") {
-        value.as_array_mut().into_iter().flatten().for_each(|item| fill_in(items, item));
-    }
-}
+use super::schema::{broken, fill_in, root, walk};
 
 /// Turns all numbers into floats, so that 1 equals 1.0.
 fn floats(value: &Value) -> Value {

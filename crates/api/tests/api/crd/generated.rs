@@ -1,34 +1,83 @@
-//! Rows for the long and uniform parts of the schema, one for each of their demands: the pod template, which comes from
-//! Kubernetes, and the status, which only the operator writes.
+//! Rows for the uniform parts of the schema, one for each of their demands: the pod template, which comes from
+//! Kubernetes; the status, which only the operator writes; and the bounds of the rest of the spec.
+
+use std::collections::BTreeSet;
 
 use serde_json::{Value, json};
 
 use super::rows::{Row, job, put};
-use super::schema;
+use super::schema::{self, BOUNDS, Demand};
 
-/// One row for every demand below `spec.template` and `status`.
+/// One row for every demand below `spec.template` and `status`, and for every bound of the rest of the spec.
 pub(super) fn rows() -> Vec<Row> {
     let root = schema::root();
-    let mut rows = Vec::new();
+    let mut rows = bounds();
     for (path, pointer) in [("spec.template", "/properties/spec/properties/template"), ("status", "/properties/status")]
     {
         let mut minimal = job("minimal");
-        let broken = |value: Value, server: String| {
+        let broken = |value: Value, demand: Demand, server: String| {
             put(&mut minimal, path, Some(value));
             let why = "only an API server reads this part field by field".to_owned();
-            let changed = vec![path.to_owned()];
-            rows.push(Row {
-                manifest: minimal.clone(),
-                changed,
-                parse: None,
-                validate: None,
-                server: Some(server),
-                why: Some(why),
-            });
+            rows.push(Row { why: Some(why), ..row(minimal.clone(), path, demand, server) });
         };
-        Breaker { broken }.everything_in(root.pointer(pointer).unwrap(), path, &|value| value);
+        Breaker { broken }.everything_in(root.pointer(pointer).unwrap(), path, path, &|value| value);
     }
     rows
+}
+
+fn row(manifest: Value, changed: &str, breaks: Demand, server: String) -> Row {
+    let (changed, breaks, server) = (vec![changed.to_owned()], Some(breaks), Some(server));
+    Row { manifest, changed, parse: None, validate: None, server, why: None, breaks }
+}
+
+/// One row for every bound of the spec outside the template: a value just outside of it.
+pub(super) fn bounds() -> Vec<Row> {
+    let root = schema::root();
+    let mut pretrained = job("minimal");
+    put(&mut pretrained, "spec.model", Some(json!({"type": "Pretrained", "pretrained": {"path": "a"}})));
+    let (mut rows, mut known) = (Vec::new(), BTreeSet::new());
+    // with their defaults, they have every field together
+    for mut manifest in [job("full"), job("minimal"), pretrained] {
+        schema::fill_in(&root, &mut manifest);
+        let spec = &manifest["spec"];
+        schema::walk_value(&root["properties"]["spec"], spec, ["spec", "spec"], &mut |schema, value, [path, at]| {
+            for key in BOUNDS.iter().filter(|key| !path.starts_with("spec.template") && schema.get(**key).is_some()) {
+                let demand = (path.to_owned(), (*key).to_owned());
+                if known.insert(demand.clone()) {
+                    let mut manifest = manifest.clone();
+                    let (outside, words) = outside(schema, key, value);
+                    put(&mut manifest, at, Some(outside));
+                    rows.push(row(manifest, at, demand, format!("{at}: {words}")));
+                }
+            }
+        });
+    }
+    rows
+}
+
+/// A value just outside a bound, for one that is inside, and the API server's words about it.
+fn outside(schema: &Value, key: &str, inside: &Value) -> (Value, String) {
+    let bound = &schema[key];
+    let size = || bound.as_u64().unwrap() as usize;
+    let beyond = |by: i64| match schema["type"] == "number" {
+        true => json!(bound.as_f64().unwrap() + by as f64),
+        false => json!(bound.as_i64().unwrap() + by),
+    };
+    let in_body = |words: &str| format!("Invalid value: … in body {words}");
+    match key {
+        "minimum" if schema["exclusiveMinimum"] == true => (bound.clone(), in_body("should be greater than")),
+        "maximum" if schema["exclusiveMaximum"] == true => (bound.clone(), in_body("should be less than")),
+        "minimum" => (beyond(-1), in_body("should be greater than or equal to")),
+        "maximum" => (beyond(1), in_body("should be less than or equal to")),
+        "minLength" => (json!(""), in_body("should be at least 1 chars long")),
+        "maxLength" => (json!("1".repeat(size() + 1)), format!("Too long: may not be more than {bound} bytes")),
+        "minItems" => (json!([]), in_body("should have at least 1 items")),
+        "maxItems" => {
+            let items = vec![inside[0].clone(); size() + 1];
+            (items.into(), format!("Too many: {}: must have at most {bound} items", size() + 1))
+        }
+        _ => (json!("no such word"), in_body("should match")),
+    }
 }
 
 /// Breaks one demand at a time, and passes on the value of the whole part with the expected words of its refusal.
@@ -36,12 +85,12 @@ struct Breaker<F> {
     broken: F,
 }
 
-impl<F: FnMut(Value, String)> Breaker<F> {
-    /// `within` puts a value of this schema into the whole part.
-    fn everything_in(&mut self, schema: &Value, at: &str, within: &dyn Fn(Value) -> Value) {
-        for (_, demand) in schema::demands(schema).iter().filter(|(path, _)| path.is_empty()) {
-            let (value, words) = broken(schema, demand, at);
-            (self.broken)(within(value), words);
+impl<F: FnMut(Value, Demand, String)> Breaker<F> {
+    /// `path` is the schema's, `at` the value's, and `within` puts a value of this schema into the whole part.
+    fn everything_in(&mut self, schema: &Value, path: &str, at: &str, within: &dyn Fn(Value) -> Value) {
+        for (_, demand) in schema::demands(schema).into_iter().filter(|(path, _)| path.is_empty()) {
+            let (value, words) = broken(schema, &demand, at);
+            (self.broken)(within(value), (path.to_owned(), demand), words);
         }
         let sample = schema::sample(schema);
         for (name, below) in schema::properties(schema) {
@@ -50,13 +99,15 @@ impl<F: FnMut(Value, String)> Breaker<F> {
                 object[name] = value;
                 within(object)
             };
-            self.everything_in(below, &schema::under(at, name), &in_object);
+            self.everything_in(below, &schema::under(path, name), &schema::under(at, name), &in_object);
         }
         if let Some(items) = schema.get("items") {
-            self.everything_in(items, &format!("{at}[0]"), &|value| within(json!([value])));
+            self.everything_in(items, &format!("{path}[]"), &format!("{at}[0]"), &|value| within(json!([value])));
         }
         if let Some(values) = schema.get("additionalProperties") {
-            self.everything_in(values, &format!("{at}.key"), &|value| within(json!({"key": value})));
+            self.everything_in(values, &format!("{path}{{}}"), &format!("{at}.key"), &|value| {
+                within(json!({"key": value}))
+            });
         }
     }
 }
@@ -64,7 +115,6 @@ impl<F: FnMut(Value, String)> Breaker<F> {
 /// A value that breaks this demand and no other, and the API server's words about it.
 fn broken(schema: &Value, demand: &str, at: &str) -> (Value, String) {
     let mut sample = schema::sample(schema);
-    let number = |key: &str| schema[key].as_i64().unwrap();
     match demand.split_once(' ').unwrap_or((demand, "")) {
         ("typo", _) => {
             sample["typo"] = json!(1);
@@ -75,18 +125,14 @@ fn broken(schema: &Value, demand: &str, at: &str) -> (Value, String) {
             (sample, format!("{at}.{name}: Required value"))
         }
         ("enum", _) => (json!("Nonsense"), format!("{at}: Unsupported value: \"Nonsense\"")),
-        ("minimum", _) => {
-            (json!(number("minimum") - 1), format!("{at}: Invalid value: … in body should be greater than or equal to"))
-        }
-        ("maximum", _) => {
-            (json!(number("maximum") + 1), format!("{at}: Invalid value: … in body should be less than or equal to"))
-        }
-        ("pattern", _) => (json!("4 GiB"), format!("{at}: Invalid value: … in body should match")),
         ("date-time", _) => (json!("yesterday"), format!("{at}: Invalid value: … in body must be of type date-time")),
         ("duplicate", _) => {
             let item = schema::sample(&schema["items"]);
             (json!([item, item]), format!("{at}[1]: Duplicate value"))
         }
-        other => panic!("{at}: no value breaks {other:?} yet"),
+        (key, _) => {
+            let (value, words) = outside(schema, key, &sample);
+            (value, format!("{at}: {words}"))
+        }
     }
 }

@@ -3,8 +3,9 @@
 use serde_json::Value;
 use stagecoach_api::{Problem, parse};
 
+use super::generated::bounds;
 use super::rows::{Row, job, put, rows, says, transitions};
-use super::schema::{broken, root};
+use super::schema::{BOUNDS, broken, root, walk};
 
 fn read(manifest: &Value) -> Result<Vec<String>, String> {
     let job = parse(&manifest.to_string(), "row").map_err(|error| error.to_string())?;
@@ -26,6 +27,45 @@ fn every_row_is_refused_in_rust_with_its_words() {
         let only_one_side = (parse.is_some() || validate.is_some()) != row.server.is_some();
         assert_eq!(row.why.is_some(), only_one_side, "{changed:?}: `why` is for rows that only one side refuses");
     }
+}
+
+/// The bounds are written once, in the schema: reading a job or validating it refuses what is outside, and names the place.
+#[test]
+fn every_bound_of_the_spec_holds_in_rust() {
+    let rows = bounds();
+    assert!(rows.len() > 90, "{}", rows.len());
+    for Row { manifest, changed, .. } in rows {
+        let refused = read(&manifest).unwrap_or_else(|error| vec![error]);
+        // an empty list is none, so that the refusal names the rule that lacks one
+        let rule = changed[0].rsplit_once('.').map(|(rule, _)| format!("{rule}: a rule has exactly one"));
+        let is_named = |refusal: &String| {
+            refusal.contains(&format!("{}: ", changed[0])) || rule.as_ref().is_some_and(|rule| refusal.contains(rule))
+        };
+        assert!(refused.iter().any(is_named), "{changed:?}: {refused:#?}");
+    }
+}
+
+/// What a schema may say beyond this, only an API server would check.
+#[test]
+fn the_spec_has_no_other_keywords() {
+    const BY_READING: [&str; 10] = [
+        "type",
+        "format",
+        "properties",
+        "items",
+        "required",
+        "enum",
+        "default",
+        "description",
+        "x-kubernetes-int-or-string",
+        "pattern",
+    ];
+    let exclusive = ["exclusiveMinimum", "exclusiveMaximum", "x-kubernetes-validations"];
+    walk(&root()["properties"]["spec"], "spec", &mut |path, schema| {
+        let known = |key: &str| [BY_READING.as_slice(), &BOUNDS, &exclusive].concat().contains(&key);
+        let other: Vec<&String> = schema.as_object().unwrap().keys().filter(|key| !known(key)).collect();
+        assert!(other.is_empty() || path.starts_with("spec.template"), "{path}: {other:?}");
+    });
 }
 
 #[test]

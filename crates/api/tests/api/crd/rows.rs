@@ -18,6 +18,8 @@ pub(super) struct Row {
     pub(super) server: Option<String>,
     /// The reason why only one side refuses it.
     pub(super) why: Option<String>,
+    /// For a generated row: the place and the kind of the demand of the schema that it breaks.
+    pub(super) breaks: Option<(String, String)>,
 }
 
 /// A change of an existing job.
@@ -91,7 +93,7 @@ fn expand(written: &Written) -> Vec<Row> {
     let row = |manifest: Value, path: &str, changed: Vec<String>| {
         let words = |text: &Option<String>| text.as_ref().map(|text| text.replace("{path}", path));
         let (parse, validate, server) = (words(&written.parse), words(&written.validate), words(&written.server));
-        Row { manifest, changed, parse, validate, server, why: written.why.clone() }
+        Row { manifest, changed, parse, validate, server, why: written.why.clone(), breaks: None }
     };
     if written.each.is_empty() {
         return vec![row(manifest, "", written.set.keys().chain(&written.remove).cloned().collect())];

@@ -1,4 +1,4 @@
-//! Reads a structural schema: its demands, the demands that a value breaks, and the smallest value that it accepts.
+//! Reads a structural schema: its demands, those that a value breaks, and the smallest value that it accepts.
 
 use serde_json::{Value, json};
 
@@ -6,7 +6,8 @@ use serde_json::{Value, json};
 pub(super) type Demand = (String, String);
 
 /// The keywords that bound a number, a text or a list.
-const BOUNDS: [&str; 7] = ["minimum", "maximum", "minLength", "maxLength", "minItems", "maxItems", "pattern"];
+pub(super) const BOUNDS: [&str; 7] =
+    ["minimum", "maximum", "minLength", "maxLength", "minItems", "maxItems", "pattern"];
 
 /// The schema of the CRD.
 pub(super) fn root() -> Value {
@@ -24,6 +25,24 @@ pub(super) fn walk<'a>(schema: &'a Value, path: &str, visit: &mut impl FnMut(&st
         if let Some(below) = schema.get(key) {
             walk(below, &format!("{path}{}", brackets(key)), visit);
         }
+    }
+}
+
+/// Calls `visit` for a value and all values below it, with their schemas, and with the paths of schema and value.
+pub(super) fn walk_value<'a>(
+    schema: &'a Value,
+    value: &'a Value,
+    [path, at]: [&str; 2],
+    visit: &mut impl FnMut(&'a Value, &'a Value, [&str; 2]),
+) {
+    visit(schema, value, [path, at]);
+    for (name, below) in properties(schema) {
+        if let Some(value) = value.get(name) {
+            walk_value(below, value, [&under(path, name), &under(at, name)], visit);
+        }
+    }
+    for (index, item) in value.as_array().into_iter().flatten().enumerate() {
+        walk_value(&schema["items"], item, [&format!("{path}[]"), &format!("{at}[{index}]")], visit);
     }
 }
 
@@ -65,7 +84,7 @@ pub(super) fn demands(schema: &Value) -> Vec<Demand> {
     found
 }
 
-/// The demands that a value breaks; `type` if the value has another type.
+/// The demands that a value breaks, bounds apart; `type` if the value has another type.
 pub(super) fn broken(schema: &Value, value: &Value) -> Vec<Demand> {
     let mut found = Vec::new();
     check(schema, value, "", &mut found);
@@ -74,7 +93,6 @@ pub(super) fn broken(schema: &Value, value: &Value) -> Vec<Demand> {
 
 fn check(schema: &Value, value: &Value, path: &str, found: &mut Vec<Demand>) {
     let mut demand = |what: &str| found.push((path.to_owned(), what.to_owned()));
-    let number = |key: &str| schema[key].as_f64().unwrap_or_else(|| panic!("{path}: {key}"));
     let is_of_type = match schema["type"].as_str() {
         Some("object") => value.is_object(),
         Some("array") => value.is_array(),
@@ -88,28 +106,6 @@ fn check(schema: &Value, value: &Value, path: &str, found: &mut Vec<Demand>) {
     };
     if !is_of_type {
         return demand("type");
-    }
-    let size = match value {
-        Value::String(text) => text.len(),
-        Value::Array(items) => items.len(),
-        _ => 0,
-    } as f64;
-    for key in BOUNDS.into_iter().filter(|key| schema.get(*key).is_some()) {
-        let holds = match (key, value.as_f64()) {
-            ("minimum", Some(value)) if schema["exclusiveMinimum"] == true => value > number(key),
-            ("maximum", Some(value)) if schema["exclusiveMaximum"] == true => value < number(key),
-            ("minimum", Some(value)) => value >= number(key),
-            ("maximum", Some(value)) => value <= number(key),
-            ("minLength" | "minItems", _) => size >= number(key),
-            ("maxLength" | "maxItems", _) => size <= number(key),
-            ("pattern", _) if schema[key] == "^Auto$" => value.as_str().is_none_or(|text| text == "Auto"),
-            // the only other pattern is that of a quantity, which begins with a sign, a digit or a point
-            ("pattern", _) => !value.as_str().is_some_and(|text| text.contains(' ')),
-            _ => true,
-        };
-        if !holds {
-            demand(key);
-        }
     }
     if schema.get("enum").is_some_and(|words| !words.as_array().unwrap().contains(value)) {
         demand("enum");
@@ -142,6 +138,23 @@ fn check(schema: &Value, value: &Value, path: &str, found: &mut Vec<Demand>) {
     }
     for item in value.as_array().into_iter().flatten() {
         check(&schema["items"], item, &format!("{path}[]"), found);
+    }
+}
+
+/// The API server's defaulting: an absent field gets its default first, and then the fields within it get theirs.
+pub(super) fn fill_in(schema: &Value, value: &mut Value) {
+    for (name, below) in properties(schema) {
+        if let (Some(object), Some(default)) = (value.as_object_mut(), below.get("default"))
+            && !object.contains_key(name)
+        {
+            object.insert(name.clone(), default.clone());
+        }
+        if let Some(value) = value.get_mut(name) {
+            fill_in(below, value);
+        }
+    }
+    if let Some(items) = schema.get("items") {
+        value.as_array_mut().into_iter().flatten().for_each(|item| fill_in(items, item));
     }
 }
 

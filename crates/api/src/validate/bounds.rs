@@ -1,0 +1,126 @@
+//! The bounds of the schema, on numbers, texts and lists. The API server checks the same ones, and everything else that
+//! the schema says, reading a job does.
+
+use std::fmt;
+use std::sync::LazyLock;
+
+use serde_json::{Number, Value};
+
+use super::{Problems, names::volume_path};
+use crate::crd::{EXPECTED, VOLUME_PATH, schema_of};
+use crate::job::PipelineJobSpec;
+
+/// The schema of a spec, made once.
+static SPEC: LazyLock<Value> = LazyLock::new(schema_of::<PipelineJobSpec>);
+
+pub(super) fn check(spec: &PipelineJobSpec, problems: &mut Problems) {
+    let spec = serde_json::to_value(spec).unwrap_or_default();
+    walk(&SPEC, &spec, "spec", problems);
+}
+
+/// Checks a value and everything below it.
+fn walk(schema: &Value, value: &Value, path: &str, problems: &mut Problems) {
+    let expected = |otherwise: String| schema[EXPECTED].as_str().map_or(otherwise, str::to_owned);
+    let size = |key: &str| schema[key].as_u64();
+    match value {
+        Value::Number(number) => {
+            let bounds = Bounds::of(schema);
+            problems.require(bounds.hold(number), path, || match number.as_f64().filter(|_| number.is_f64()) {
+                Some(found) => format!("is {found}; {}", expected(bounds.to_string())),
+                None => format!("is {number}; {}", expected(bounds.to_string())),
+            });
+            let fits = number.is_f64() || number.is_i64();
+            problems.require(fits, path, || format!("is {number}; the largest is {}", i64::MAX));
+        }
+        // JSON has neither infinity nor NaN; an absent field is not written
+        Value::Null => problems.require(schema["type"] != "number", path, || {
+            format!("is infinite or no number; {}", expected(Bounds::of(schema).to_string()))
+        }),
+        Value::String(text) => {
+            let characters = text.chars().count() as u64;
+            problems.require(size("minLength").is_none_or(|least| characters >= least), path, || {
+                format!("is empty: {}", expected("give at least one character".into()))
+            });
+            problems.require(size("maxLength").is_none_or(|most| characters <= most), path, || {
+                format!("has {characters} characters; at most {} are possible", schema["maxLength"])
+            });
+            if schema[VOLUME_PATH] == true {
+                volume_path(text, path, problems);
+            }
+        }
+        Value::Array(items) => {
+            let count = items.len() as u64;
+            problems.require(size("minItems").is_none_or(|least| count >= least), path, || {
+                format!("is empty: {}", expected("give at least one item".into()))
+            });
+            problems.require(size("maxItems").is_none_or(|most| count <= most), path, || {
+                format!("has {count} items; at most {} are possible", schema["maxItems"])
+            });
+            for (index, item) in items.iter().enumerate() {
+                walk(&schema["items"], item, &format!("{path}[{index}]"), problems);
+            }
+        }
+        Value::Object(fields) => {
+            for (name, value) in fields {
+                walk(&schema["properties"][name], value, &format!("{path}.{name}"), problems);
+            }
+        }
+        Value::Bool(_) => {}
+    }
+}
+
+/// The range of a number.
+struct Bounds {
+    least: Option<Bound>,
+    most: Option<Bound>,
+    is_whole: bool,
+}
+
+struct Bound {
+    value: f64,
+    /// Whether the bound itself is outside.
+    is_exclusive: bool,
+}
+
+impl Bounds {
+    fn of(schema: &Value) -> Self {
+        let bound = |key: &str, exclusive: &str| {
+            schema[key].as_f64().map(|value| Bound { value, is_exclusive: schema[exclusive] == true })
+        };
+        let (least, most) = (bound("minimum", "exclusiveMinimum"), bound("maximum", "exclusiveMaximum"));
+        // the largest number of 32 bits is a bound of the type
+        let most = most.filter(|most| most.value != f64::from(u32::MAX));
+        Self { least, most, is_whole: schema["type"] == "integer" }
+    }
+
+    fn hold(&self, number: &Number) -> bool {
+        let value = number.as_f64().unwrap_or(f64::NAN);
+        let above = |bound: &Bound| if bound.is_exclusive { value > bound.value } else { value >= bound.value };
+        let below = |bound: &Bound| if bound.is_exclusive { value < bound.value } else { value <= bound.value };
+        self.least.as_ref().is_none_or(above) && self.most.as_ref().is_none_or(below)
+    }
+}
+
+/// The end of a sentence about a number outside.
+impl fmt::Display for Bounds {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (&self.least, &self.most) {
+            (Some(least), Some(most)) => {
+                let (from, least_value, most_value) =
+                    (if least.is_exclusive { "above" } else { "from" }, least.value, most.value);
+                let to = match (least.is_exclusive, most.is_exclusive) {
+                    (true, true) => "and below",
+                    (true, false) => "and is at most",
+                    (false, true) => "to below",
+                    (false, false) => "to",
+                };
+                write!(f, "it lies {from} {least_value} {to} {most_value}")
+            }
+            (Some(Bound { value, is_exclusive: true }), None) => write!(f, "it must be a number above {value}"),
+            (Some(Bound { value, .. }), None) if self.is_whole => write!(f, "it must be at least {value}"),
+            (Some(Bound { value, .. }), None) => write!(f, "it must be {value} or more"),
+            (None, Some(most)) => write!(f, "it must be at most {}", most.value),
+            (None, None) => f.write_str("it must be a finite number"),
+        }
+    }
+}

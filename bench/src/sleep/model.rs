@@ -5,9 +5,9 @@ use std::fmt;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use serde_json::json;
+use stagecoach_api::job::ModelType;
 use stagecoach_model::{
-    Accumulate, Architecture, Backward, ForwardContext, Layer, Llama, LlamaConfig, MicrobatchCost, ModelPart,
+    Accumulate, Architecture, Backward, ForwardContext, Layer, LlamaConfig, MicrobatchCost, ModelConfig, ModelPart,
     ParameterSpec, Parameters, WeightGradient,
 };
 use stagecoach_pipeline::ModelCost;
@@ -36,20 +36,30 @@ impl Sleeper {
 /// A Llama whose layers only sleep, once in F, in I and in W. Its embedding and head are so small that their time is
 /// negligible.
 pub(super) struct SleepingModel {
-    llama: Llama,
+    llama: Box<dyn Architecture>,
     sleeper: Sleeper,
 }
 
 impl SleepingModel {
     pub(super) fn new(layers: usize, duration: Duration) -> SleepingModel {
-        let config: LlamaConfig = serde_json::from_value(json!({
-            "hidden_size": 8, "num_hidden_layers": layers, "num_attention_heads": 1, "num_key_value_heads": 1, "head_dim": 8,
-            "intermediate_size": 8, "vocab_size": 16, "max_position_embeddings": 8, "rope_theta": 1e4, "rms_norm_eps": 1e-5,
-            "tie_word_embeddings": false, "initializer_range": 0.02,
-        }))
-        .unwrap();
+        let config = LlamaConfig {
+            model_type: ModelType::Llama,
+            hidden_size: 8,
+            num_hidden_layers: layers,
+            num_attention_heads: 1,
+            num_key_value_heads: 1,
+            head_dim: 8,
+            intermediate_size: 8,
+            vocab_size: 16,
+            max_position_embeddings: 8,
+            rope_theta: 1e4,
+            rope_scaling: None,
+            rms_norm_eps: 1e-5,
+            tie_word_embeddings: false,
+            initializer_range: 0.02,
+        };
         let sleeper = Sleeper { duration, slept: Rc::default() };
-        SleepingModel { llama: Llama::new(config, Device::Cpu), sleeper }
+        SleepingModel { llama: config.architecture(Device::Cpu), sleeper }
     }
 
     pub(super) fn sleeper(&self) -> &Sleeper {

@@ -11,6 +11,9 @@ macro_rules! string_enum {
         }
 
         impl $name {
+            /// All values.
+            pub const ALL: &'static [Self] = &[$(Self::$variant,)+];
+
             /// The string in a job file.
             pub const fn as_str(self) -> &'static str {
                 match self { $(Self::$variant => $spelling,)+ }

@@ -6,7 +6,7 @@ use std::path::Path;
 use anyhow::{Result, ensure};
 use stagecoach_api::job::{AdamWSpec, Precision, Recompute};
 use stagecoach_data::Tokenizer;
-use stagecoach_model::{Architecture, CuSeqlens, ForwardContext, Llama, LlamaConfig};
+use stagecoach_model::{CuSeqlens, ForwardContext, SourceConfig};
 use stagecoach_pipeline::{Partition, Placement, Replica};
 use tch::{Device, Kind, Tensor};
 
@@ -48,8 +48,8 @@ impl Default for GenerationConfig {
 /// # Errors
 /// If there is no model, or its architecture is not supported.
 pub fn parameter_count(path: &Path) -> Result<u64> {
-    let config = LlamaConfig::from_hugging_face(&find_model(Path::new(""), path)?)?;
-    Ok(Llama::new(config, Device::Cpu).parameter_count())
+    let SourceConfig { config, .. } = SourceConfig::read(&find_model(Path::new(""), path)?)?;
+    Ok(config.architecture(Device::Cpu).parameter_count())
 }
 
 /// Returns `prompt` and its continuation by the model at `path`: a Hugging Face model directory, a checkpoint's folder,
@@ -59,20 +59,20 @@ pub fn parameter_count(path: &Path) -> Result<u64> {
 /// If there is no model, it is damaged, or its architecture is not supported.
 pub fn generate_text(path: &Path, prompt: &str, generation: GenerationConfig) -> Result<GeneratedText> {
     let folder = find_model(Path::new(""), path)?;
-    let config = LlamaConfig::from_hugging_face(&folder)?;
-    let context_length = config.max_position_embeddings;
+    let SourceConfig { config, .. } = SourceConfig::read(&folder)?;
+    let context_length = config.max_position_embeddings();
     let tokenizer = folder.join("tokenizer.json");
     ensure!(tokenizer.exists(), "{} is missing: generating text needs the model's tokenizer", tokenizer.display());
     let load = if generation.parse_special_tokens { Tokenizer::load_parsing } else { Tokenizer::load };
     let tokenizer = load(&tokenizer)?;
     let spelled: BTreeSet<String> = tokenizer.special_as_text(prompt).map(str::to_owned).collect();
-    let (tokens, rows) = (tokenizer.vocab_size(), config.vocab_size);
+    let architecture = config.architecture(Device::Cpu);
+    let (tokens, rows) = (tokenizer.vocab_size(), architecture.vocab_size());
     ensure!(tokens <= rows, "{}: the tokenizer's vocabulary has {tokens} tokens, the model's {rows}", folder.display());
-    let architecture = Llama::new(config, Device::Cpu);
     let stage = Stage::build(
         0,
         &StageConfig {
-            architecture: &architecture,
+            architecture: architecture.as_ref(),
             placement: &Placement::linear(1),
             partition: &Partition { layers: vec![architecture.num_layers()] },
             seed: None,
@@ -84,8 +84,8 @@ pub fn generate_text(path: &Path, prompt: &str, generation: GenerationConfig) ->
         },
     );
     let weights = InitialWeights::open(&folder)?;
-    weights.check(&architecture)?;
-    weights.load(&architecture, &stage, &mut |_| {})?;
+    weights.check(architecture.as_ref())?;
+    weights.load(architecture.as_ref(), &stage, &mut |_| {})?;
     let special = tokenizer.special_tokens();
     let prompt = tokenizer.encode(prompt)?;
     let bos = tokenizer.bos_before(&prompt);

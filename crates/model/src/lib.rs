@@ -2,16 +2,15 @@
 //! its parameters and costs and builds the layers of any range; `execute` runs the forward and backward passes through
 //! the layers.
 
-mod config;
 mod config_json;
-mod decoder_layer;
 mod embedding;
 mod head;
-mod head_norms;
 mod initializer;
 mod linear;
 mod llama;
+mod model_config;
 mod parameters;
+mod registry;
 mod rms_norm;
 mod rotary;
 mod weight_gradient;
@@ -26,13 +25,14 @@ use tch::Tensor;
 pub use stagecoach_kernels::CuSeqlens;
 use stagecoach_kernels::Sequences;
 
-pub use config::LlamaConfig;
-pub use config_json::{SourceConfig, with_kept_fields};
+pub use config_json::with_kept_fields;
 pub use embedding::Embedding;
 pub use head::Head;
 pub use initializer::Initializer;
-pub use llama::Llama;
+pub use llama::LlamaConfig;
+pub use model_config::ModelConfig;
 pub use parameters::{Parameter, ParameterBytes, ParameterSpec, Parameters};
+pub use registry::{ConfigError, SourceConfig, SpecifiedModel, model_types};
 pub use weight_gradient::{Accumulate, WeightGradient};
 
 /// The context that the layers of a microbatch need besides its activations.
@@ -185,6 +185,8 @@ pub struct Operation {
     pub pass: Pass,
     /// The resource that it uses most.
     pub kind: OperationKind,
+    /// Whether selective recomputation computes it again, if it belongs to the forward pass.
+    pub is_selective: bool,
     /// Floating-point operations.
     pub flops: f64,
     /// The fewest bytes of memory that it moves.
@@ -223,7 +225,7 @@ impl Default for ParameterCopies {
     }
 }
 
-/// A model architecture. To add one, implement this trait and construct it in `JobConfig`.
+/// A model architecture. A [`ModelConfig`] constructs it.
 pub trait Architecture: std::fmt::Debug {
     /// Number of decoder layers.
     fn num_layers(&self) -> usize;

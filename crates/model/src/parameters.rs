@@ -26,6 +26,23 @@ pub struct ParameterSpec {
 }
 
 impl ParameterSpec {
+    /// A matrix `[rows, columns]` with weight decay, whose initial values have this standard deviation.
+    pub(crate) fn matrix(name: String, rows: usize, columns: usize, deviation: f64) -> ParameterSpec {
+        let (shape, initializer) = (vec![rows as i64, columns as i64], Initializer::Normal(deviation));
+        ParameterSpec { name, shape, initializer, has_weight_decay: true, adjacent_to_previous: false }
+    }
+
+    /// A vector without weight decay.
+    pub(crate) fn vector(name: String, width: usize, initializer: Initializer) -> ParameterSpec {
+        let shape = vec![width as i64];
+        ParameterSpec { name, shape, initializer, has_weight_decay: false, adjacent_to_previous: false }
+    }
+
+    /// The same parameter, whose rows directly follow those of the previous one.
+    pub(crate) fn adjacent(self) -> ParameterSpec {
+        ParameterSpec { adjacent_to_previous: true, ..self }
+    }
+
     /// Number of values.
     pub fn numel(&self) -> u64 {
         self.shape.iter().product::<i64>() as u64

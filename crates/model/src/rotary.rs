@@ -6,7 +6,7 @@ use std::ops::Range;
 use stagecoach_kernels::{self as kernels, Heads};
 use tch::{Device, Kind, Tensor};
 
-use super::config::RopeScaling;
+use super::config_json::RopeScaling;
 
 /// Tables for positions `0..positions`, each `f32[positions, dim / 2]`. The tables are computed, never read from a
 /// checkpoint.

@@ -1,6 +1,7 @@
 //! The trainer's form of a job. Structs are destructured by field, so that a new field cannot be forgotten here.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use serde_json::{Map, Value};
 use stagecoach_api::PipelineJob;
@@ -14,7 +15,7 @@ use stagecoach_engine::StageError;
 use stagecoach_engine::optimize::LearningRate;
 use stagecoach_engine::state_dict::find_model;
 use stagecoach_files::read_if_exists;
-use stagecoach_model::{Architecture, Llama, LlamaConfig, MicrobatchCost, ParameterCopies, SourceConfig};
+use stagecoach_model::{Architecture, MicrobatchCost, ModelConfig, ParameterCopies, SourceConfig, SpecifiedModel};
 use stagecoach_os::is_in_cluster;
 use stagecoach_pipeline::{GradientBlocks, ReplicaBlocks};
 
@@ -31,12 +32,10 @@ pub struct JobConfig {
     pub job: PipelineJob,
     /// Root of the volume.
     pub workspace: PathBuf,
-    /// The model; its `vocab_size` is a placeholder until [`JobConfig::vocab_size`] is known.
-    pub model: LlamaConfig,
+    /// The model; without a `vocab_size` if the tokenizer determines it.
+    pub model: Arc<dyn ModelConfig>,
     /// The `config.json` of the pretrained model, if the job has one.
     pub source_config: Option<Map<String, Value>>,
-    /// Vocabulary size, if the job or the pretrained model specifies one.
-    pub model_vocab_size: Option<usize>,
     /// The model directory with the weights of step 0, relative to the volume's root; randomly initialised if `None`.
     pub initial_weights: Option<PathBuf>,
     /// Corpus and tokenizer.
@@ -66,20 +65,18 @@ impl JobConfig {
             ));
         };
         let from = job.spec.checkpoint.init_from.as_ref().map(|from| PathBuf::from(&from.path));
-        let (model, source_config, model_vocab_size, initial_weights) = match model {
-            ModelSpec::Llama(llama) => {
-                (LlamaConfig::from_spec(llama), None, llama.vocab_size.map(|size| size as usize), from)
-            }
-            ModelSpec::Pretrained(pretrained) => {
+        let (model, source_config, initial_weights) = match SpecifiedModel::of(model) {
+            SpecifiedModel::Config(config) => (config, None, from),
+            SpecifiedModel::Pretrained(pretrained) => {
                 let SourceConfig { config, fields } = pretrained_config(workspace, pretrained)?;
-                let vocab_size = config.vocab_size;
-                (config, Some(fields), Some(vocab_size), Some(pretrained.path.clone().into()))
+                (config, Some(fields), Some(pretrained.path.clone().into()))
             }
         };
-        if data.sequence_length as usize > model.max_position_embeddings {
+        if data.sequence_length as usize > model.max_position_embeddings() {
             return Err(StageError::invalid(format!(
                 "spec.data.sequenceLength is {}, and the model is made for {} at most",
-                data.sequence_length, model.max_position_embeddings
+                data.sequence_length,
+                model.max_position_embeddings()
             )));
         }
         let (data, training) = (data.clone(), training.clone());
@@ -90,7 +87,6 @@ impl JobConfig {
             workspace,
             model,
             source_config,
-            model_vocab_size,
             initial_weights,
             data,
             training,
@@ -225,7 +221,7 @@ impl JobConfig {
 
     /// The model with `vocab_size` rows in embedding and head.
     pub fn architecture(&self, vocab_size: usize, device: tch::Device) -> Box<dyn Architecture> {
-        Box::new(Llama::new(LlamaConfig { vocab_size, ..self.model.clone() }, device))
+        self.model.with_vocab_size(vocab_size).architecture(device)
     }
 
     /// Vocabulary size of the tokenizer, as far as it is known before the corpus has been read. For a tokenizer that is
@@ -236,7 +232,7 @@ impl JobConfig {
     pub fn planned_vocab_size(&self) -> Result<usize, StageError> {
         match &self.data.tokenizer {
             TokenizerSpec::Train(train) => Ok(train.vocab_size as usize),
-            TokenizerSpec::File(file) => match self.model_vocab_size {
+            TokenizerSpec::File(file) => match self.model.vocab_size() {
                 Some(size) => Ok(size),
                 None => Ok(Tokenizer::load(&self.workspace.join(&file.path))?.vocab_size()),
             },
@@ -248,15 +244,16 @@ impl JobConfig {
     /// # Errors
     /// If the specified vocabulary is smaller than the tokenizer's.
     pub fn vocab_size(&self, tokenizer: usize) -> Result<usize, StageError> {
-        match (self.model_vocab_size, &self.job.spec.model) {
+        match (self.model.vocab_size(), &self.job.spec.model) {
             (Some(size), Some(ModelSpec::Pretrained(from))) if size < tokenizer => Err(StageError::invalid(format!(
                 "the vocabulary of the model in {} has {size} tokens and the tokenizer's {tokenizer}: set \
                  spec.data.tokenizer to the model's own",
                 from.path
             ))),
             (Some(size), _) if size < tokenizer => Err(StageError::invalid(format!(
-                "spec.model.llama.vocabSize is {size}, and the tokenizer's vocabulary has {tokenizer} tokens: raise it or \
-                 leave it out"
+                "spec.model.{}.vocabSize is {size}, and the tokenizer's vocabulary has {tokenizer} tokens: raise it or \
+                 leave it out",
+                self.model.spec_member()
             ))),
             (size, _) => Ok(size.unwrap_or(tokenizer)),
         }

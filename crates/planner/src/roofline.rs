@@ -166,7 +166,7 @@ impl Roofline {
 fn is_recomputed(operation: &Operation, recompute: Recompute) -> bool {
     match recompute {
         Recompute::None => false,
-        Recompute::Selective => ["norms", "qkv", "rotary", "gate and up"].contains(&operation.name),
+        Recompute::Selective => operation.is_selective,
         Recompute::Full => true,
     }
 }

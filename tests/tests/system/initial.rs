@@ -5,6 +5,7 @@ use std::path::Path;
 use std::process::Command;
 
 use serde_json::{Value, json};
+use stagecoach_api::job::ModelType;
 use stagecoach_tests::{Launched, Outcome, TestJob, corpus, hugging_face, saved, says, signal, stagecoach, until};
 
 /// A job of the tiny model's shape that saves every 4 steps.
@@ -137,20 +138,18 @@ fn the_same_weights_give_the_same_run_whatever_they_come_in() {
     }
 }
 
-/// Qwens are llamas whose queries, keys and values have biases, or whose queries and keys have norms. They train from
-/// fresh weights and from their own checkpoints.
+/// Each family of Llama's trains from fresh weights and from its own checkpoints.
 #[test]
 fn relatives_of_llama_go_on_from_what_they_wrote() {
     let workspace = workspace();
     let path = workspace.path();
-    for (model_type, tensor) in [("Qwen2", "self_attn.k_proj.bias"), ("Qwen3", "self_attn.q_norm.weight")] {
+    for model_type in ModelType::ALL.iter().filter(|&&model_type| model_type != ModelType::Llama) {
+        let model_type = model_type.as_str();
         let fresh =
             fresh().replace("llama: {", &format!("llama: {{modelType: {model_type}, tieWordEmbeddings: true, "));
         let first = job(&format!("first-{}", model_type.to_lowercase()));
         run(path, &first, &yaml(&first, &fresh)).hashes();
         let checkpoint = format!("{}/checkpoints/step-00000020", first.name);
-        let index = std::fs::read_to_string(path.join(&checkpoint).join("model.safetensors.index.json")).unwrap();
-        assert!(index.contains(tensor), "{index}");
         let from = |name: &str, from: &str, stages: usize, model: &str| {
             let job = TestJob { name: name.into(), stages, ..job("") };
             let extra = job.extra.replace("everySteps: 4", &format!("everySteps: 4, initFrom: {{path: {from}}}"));

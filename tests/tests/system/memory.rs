@@ -4,6 +4,7 @@
 use std::path::Path;
 use std::process::Command;
 
+use stagecoach_api::job::ModelType;
 use stagecoach_tests::{Launched, corpus, peak_bytes, stagecoach};
 
 use crate::portable::has_avx512;
@@ -14,8 +15,7 @@ const BELOW: f64 = 5.0;
 
 /// The fields of a job that determine its memory.
 struct Shape {
-    /// `modelType`, and the fields that only this model has.
-    model_type: &'static str,
+    model_type: ModelType,
     stages: usize,
     pipeline: &'static str,
     /// Layers, hidden size, heads, heads of keys and values, intermediate size, vocabulary size.
@@ -28,12 +28,12 @@ struct Shape {
     copies: bool,
 }
 
-const LLAMA: &str = "modelType: Llama";
+const LLAMA: ModelType = ModelType::Llama;
 const FLOAT: &str = "Float32";
 const BFLOAT: &str = "BFloat16";
 
 #[rustfmt::skip]
-const SHAPES: [Shape; 13] = [
+const SHAPES: [Shape; 12] = [
     Shape { model_type: LLAMA, stages: 3, pipeline: "schedule: {type: 1F1B}", model: [6, 384, 6, 2, 1024, 4096], tied: true, precision: FLOAT, batch: [4, 4, 128], copies: true },
     Shape { model_type: LLAMA, stages: 3, pipeline: "schedule: {type: 1F1B}", model: [6, 256, 4, 4, 704, 4096], tied: true, precision: BFLOAT, batch: [6, 8, 128], copies: false },
     Shape { model_type: LLAMA, stages: 2, pipeline: "schedule: {type: InterleavedZeroBubble}, virtualStages: 2", model: [8, 256, 4, 2, 704, 4096], tied: false, precision: FLOAT, batch: [4, 8, 128], copies: false },
@@ -45,9 +45,19 @@ const SHAPES: [Shape; 13] = [
     Shape { model_type: LLAMA, stages: 2, pipeline: "schedule: {type: ZBVZeroBubble}, virtualStages: 2", model: [8, 256, 4, 2, 704, 4096], tied: true, precision: BFLOAT, batch: [4, 8, 128], copies: false },
     Shape { model_type: LLAMA, stages: 1, pipeline: "schedule: {type: GPipe}, recompute: Full", model: [6, 384, 6, 2, 1024, 4096], tied: false, precision: BFLOAT, batch: [4, 16, 128], copies: false },
     Shape { model_type: LLAMA, stages: 4, pipeline: "schedule: {type: 1F1B}", model: [4, 512, 8, 8, 1376, 2048], tied: true, precision: FLOAT, batch: [8, 2, 256], copies: false },
-    Shape { model_type: "modelType: Qwen2", stages: 2, pipeline: "schedule: {type: 1F1B}", model: [6, 256, 4, 2, 704, 4096], tied: true, precision: BFLOAT, batch: [4, 16, 128], copies: false },
-    Shape { model_type: "modelType: Qwen3, headDim: 64", stages: 2, pipeline: "schedule: {type: 1F1B}", model: [6, 256, 8, 4, 768, 4096], tied: false, precision: FLOAT, batch: [4, 16, 128], copies: false },
+    Shape { model_type: ModelType::Qwen2, stages: 2, pipeline: "schedule: {type: 1F1B}", model: [6, 256, 4, 2, 704, 4096], tied: true, precision: BFLOAT, batch: [4, 16, 128], copies: false },
 ];
+
+/// The shape of a relative of Llama, besides those in [`SHAPES`].
+#[rustfmt::skip]
+const fn relative(model_type: ModelType) -> Shape {
+    Shape { model_type, stages: 2, pipeline: "schedule: {type: 1F1B}", model: [6, 256, 8, 4, 768, 4096], tied: false, precision: FLOAT, batch: [4, 16, 128], copies: false }
+}
+
+/// `modelType`, and for relatives of Llama, some of which have another default, `headDim`.
+fn family(model_type: ModelType) -> String {
+    format!("modelType: {model_type}{}", if model_type == LLAMA { "" } else { ", headDim: 64" })
+}
 
 /// A job of four steps, each of which has a checkpoint behind training, and two evaluations.
 fn yaml(shape: &Shape) -> String {
@@ -65,7 +75,7 @@ spec:
     type: Llama
     llama: {{hiddenSize: {hidden}, numHiddenLayers: {layers}, numAttentionHeads: {heads}, numKeyValueHeads: {kv_heads},
             intermediateSize: {intermediate}, vocabSize: {vocabulary}, maxPositionEmbeddings: {length},
-            tieWordEmbeddings: {tied}, {model_type}}}
+            tieWordEmbeddings: {tied}, {}}}
   data:
     paths: [corpus/small.jsonl]
     sequenceLength: {length}
@@ -81,6 +91,7 @@ spec:
   pipeline: {{{pipeline}}}
   checkpoint: {{everySteps: 1, keepLast: 1{memory}}}
 ",
+        family(*model_type),
         microbatches * rows
     )
 }
@@ -102,7 +113,9 @@ fn the_plan_says_what_each_stage_holds() {
     std::fs::write(workspace.join("corpus/small.jsonl"), corpus::jsonl(6_000, 40, 7)).unwrap();
     let all = std::env::var("STAGECOACH_MEMORY").is_ok_and(|v| v == "all");
     let mut wrong = Vec::new();
-    for shape in &SHAPES[..if all { SHAPES.len() } else { 4 }] {
+    let relatives = ModelType::ALL.iter().filter(|&&model_type| model_type != LLAMA);
+    let shapes = SHAPES.into_iter().chain(relatives.map(|&model_type| relative(model_type)));
+    for shape in &shapes.take(if all { usize::MAX } else { 4 }).collect::<Vec<_>>() {
         let Shape {
             model_type,
             stages,
@@ -132,7 +145,7 @@ fn the_plan_says_what_each_stage_holds() {
         let measured: Vec<f64> = peaks.iter().map(|&bytes| bytes as f64 / f64::from(1 << 20)).collect();
         let off: Vec<f64> = planned.iter().zip(&measured).map(|(plan, peak)| 100.0 * (plan / peak - 1.0)).collect();
         let round = |values: &[f64]| values.iter().map(|v| format!("{v:.0}")).collect::<Vec<_>>().join(" / ");
-        let model = model_type.strip_prefix(LLAMA).map_or_else(|| format!(", {model_type}"), str::to_owned);
+        let model = if *model_type == LLAMA { String::new() } else { format!(", {}", family(*model_type)) };
         let tied = if *tied { ", tied" } else { "" };
         let copies = if *copies { ", copies" } else { "" };
         let line = format!(

@@ -5,6 +5,7 @@
 use std::path::Path;
 use std::process::{Command, Output};
 
+use stagecoach_model::model_types;
 use stagecoach_tests::{Launched, TestJob, corpus, hugging_face, stagecoach};
 
 /// Several prompts, since the most likely token may be the one that ends a text.
@@ -44,7 +45,7 @@ fn continue_alike(folder: &Path) -> Vec<String> {
 fn transformers_and_this_trainer_open_each_others_models() {
     let workspace = corpus::workspace();
     let path = workspace.path();
-    for model_type in ["llama", "mistral", "qwen2", "qwen3"] {
+    for model_type in model_types() {
         let written = path.join(model_type);
         python(&["make", model_type, &hugging_face().display().to_string(), &written.display().to_string()]);
         let before = continue_alike(&written);

@@ -2,11 +2,12 @@
 //! microbatches. The rotary tables are those of the paper.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use stagecoach_api::job::{AdamWSpec, Encryption, ModelType, Precision, Recompute, Transport};
 use stagecoach_data::{IGNORE_INDEX, MicrobatchLayout};
 use stagecoach_engine::execute::{ChunkOutput, LossInputs, Stage};
-use stagecoach_model::{Architecture, CuSeqlens, ForwardContext, Llama, LlamaConfig, WeightGradient, names};
+use stagecoach_model::{CuSeqlens, ForwardContext, LlamaConfig, ModelConfig, WeightGradient, names};
 use stagecoach_pipeline::{
     Action, Schedule, WorkItem, from_csv, gpipe, interleaved_one_f_one_b, interleaved_zero_bubble, one_f_one_b,
     zbv_zero_bubble,
@@ -38,7 +39,7 @@ fn config(tied: bool) -> LlamaConfig {
 
 fn setup(tied: bool, layers: &[usize]) -> Setup {
     Setup {
-        config: config(tied),
+        config: Arc::new(config(tied)),
         layers: layers.to_vec(),
         schedule: one_f_one_b,
         transport: Transport::Tcp,
@@ -88,7 +89,7 @@ fn every_parameter_has_a_finite_gradient_that_is_not_zero() {
     for tied in [false, true] {
         let steps = [step(0)];
         let gradients = train(&setup(tied, &[1, 0, 1]), &steps).gradients;
-        let expected = Llama::new(config(tied), Device::Cpu).parameter_names();
+        let expected = config(tied).architecture(Device::Cpu).parameter_names();
         assert!(gradients.keys().eq(&expected), "{:?}", gradients.keys());
         for (name, gradient) in &gradients {
             assert!(gradient.iter().all(|g| g.is_finite()), "{name}");
@@ -113,7 +114,7 @@ fn rows_with_a_gradient(embedding: &[f32]) -> BTreeSet<i64> {
 /// Tests both ends on one stage, and over a link.
 #[test]
 fn the_gradient_of_a_tied_embedding_is_the_sum_of_embedding_and_head() {
-    let names = Llama::new(config(true), Device::Cpu).parameter_names();
+    let names = config(true).architecture(Device::Cpu).parameter_names();
     let mut weights: Weights = fresh_weights(true);
     assert!(weights.keys().eq(&names));
     weights.insert(names::HEAD.into(), weights[names::EMBEDDING].clone());
@@ -133,7 +134,7 @@ fn fresh_weights(tied: bool) -> Weights {
 
 fn one_stage(setup: &Setup) -> Stage {
     tch::set_num_threads(1);
-    build(setup, &Llama::new(setup.config.clone(), Device::Cpu), 0)
+    build(setup, 0)
 }
 
 #[test]
@@ -382,7 +383,7 @@ fn forward_backward(stage: &Stage, microbatch: &MicrobatchData, scale: f64) {
 fn the_gradient_sent_to_the_previous_chunk_is_the_derivative_of_the_loss() {
     let setup = setup(false, &[0, 2]);
     tch::set_num_threads(1);
-    let stage = build(&setup, &Llama::new(setup.config.clone(), Device::Cpu), 1);
+    let stage = build(&setup, 1);
     let chunk = &stage.chunks[&1];
     let wave = |f: fn(f64) -> f64| {
         let values: Vec<f32> = (0..2 * 5 * 24).map(|at| f(f64::from(at) * 1.7) as f32).collect();
@@ -428,7 +429,7 @@ fn rotary_tables_are_those_of_the_formula() {
         rms_norm_eps: 0.0,
         ..config(false)
     };
-    let mut setup = Setup { config, ..setup(false, &[1]) };
+    let mut setup = Setup { config: Arc::new(config), ..setup(false, &[1]) };
     // token t is e_0 + e_(1+t); the output of its norm is that times `scale`
     let scale = (hidden as f64 / 2.0).sqrt() as f32;
     let x = Tensor::eye(length as i64, (tch::Kind::Float, Device::Cpu));

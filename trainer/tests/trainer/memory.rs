@@ -6,7 +6,7 @@ use std::process::Command;
 use stagecoach_api::job::{AdamWSpec, ModelType, Precision, Recompute};
 use stagecoach_engine::execute::{LossInputs, Stage, StageConfig};
 use stagecoach_model::{
-    Architecture, CuSeqlens, ForwardContext, Llama, LlamaConfig, MicrobatchCost, ParameterCopies, WeightGradient,
+    CuSeqlens, ForwardContext, LlamaConfig, MicrobatchCost, ModelConfig, ParameterCopies, WeightGradient,
 };
 use stagecoach_pipeline::{Partition, Placement, Replica};
 use tch::{Device, Kind, Tensor};
@@ -104,8 +104,9 @@ fn measure(vocab_size: usize, tokens: i64) {
 
 /// The second stage of a model, with these numbers of layers on the stages.
 fn second_stage(config: LlamaConfig, layers: Vec<usize>) -> Stage {
+    let architecture = config.architecture(Device::Cpu);
     let stage_config = StageConfig {
-        architecture: &Llama::new(config, Device::Cpu),
+        architecture: architecture.as_ref(),
         placement: &Placement::linear(layers.len()),
         partition: &Partition { layers },
         seed: Some(1),
@@ -159,7 +160,7 @@ fn a_layer_holds_what_the_cost_model_says_between_f_and_i_and_between_i_and_w() 
         recompute: Recompute::None,
         copies: ParameterCopies::default(),
     };
-    let model = Llama::new(layer_config(), Device::Cpu).cost(microbatch);
+    let model = layer_config().architecture(Device::Cpu).cost(microbatch);
     let layer = &model.layers[0];
     let (activations, inputs) = (layer.activation_bytes as f64, layer.weight_gradient_bytes as f64);
     println!(

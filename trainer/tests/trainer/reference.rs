@@ -4,12 +4,11 @@
 use crate::support::pipeline::{Setup, Trained, Weights, train};
 use crate::support::reference_data::{BFloat16Errors, Reference, tensors};
 use stagecoach_api::job::{Encryption, Precision, Recompute, Transport};
+use stagecoach_model::{SourceConfig, model_types};
 use stagecoach_pipeline::{Schedule, gpipe, one_f_one_b};
 
 /// Largest |a - b| / largest |b|. PyTorch's own float32 deviates from float64 by up to 5e-6 here (`reference.json`).
 const TOLERANCE: f64 = 1e-5;
-
-const CASES: [&str; 7] = ["padded", "tied", "packed", "llama3", "mistral", "qwen2", "qwen3"];
 
 type Scheduler = fn(usize, usize) -> Schedule;
 
@@ -18,7 +17,7 @@ fn setup(reference: &Reference, name: &str, layers: &[usize], schedule: Schedule
     let case = reference.case(name);
     let (initial, expected) = tensors(name, case);
     let setup = Setup {
-        config: case.config.clone(),
+        config: case.source.config.clone(),
         layers: layers.to_vec(),
         schedule,
         transport: Transport::Tcp,
@@ -73,54 +72,28 @@ fn distances(ours: &Weights, reference: &Weights) -> Vec<(f64, String)> {
 
 /// Tests one stage, with every number of microbatches that divides the batch, and with both schedules where they may
 /// differ.
-fn on_one_stage(name: &str, layers: usize) {
-    for microbatches in [1, 2, 4, 8] {
-        reproduce(name, &[layers], one_f_one_b, microbatches, Transport::Tcp);
+#[test]
+fn every_model_on_one_stage() {
+    let reference = Reference::read();
+    for name in reference.names() {
+        let layers = [reference.case(name).layers()];
+        for microbatches in [1, 2, 4, 8] {
+            reproduce(name, &layers, one_f_one_b, microbatches, Transport::Tcp);
+        }
+        reproduce(name, &layers, gpipe, 4, Transport::Tcp);
     }
-    reproduce(name, &[layers], gpipe, 4, Transport::Tcp);
 }
 
 #[test]
-fn padded_rows_in_any_number_of_microbatches() {
-    on_one_stage("padded", 2);
-}
-
-#[test]
-fn a_tied_embedding_and_a_head_dim_of_its_own() {
-    on_one_stage("tied", 2);
-}
-
-#[test]
-fn llama_3s_rotary_frequencies() {
-    on_one_stage("llama3", 2);
-    // the rotations differ from the plain ones
+fn llama_3s_rotary_frequencies_differ_from_the_plain_ones() {
     let reference = Reference::read();
     let (mut setup, expected) = setup(&reference, "llama3", &[2], one_f_one_b);
-    setup.config.rope_scaling = None;
+    let mut fields = reference.case("llama3").source.fields.clone();
+    fields.remove("rope_scaling");
+    setup.config = SourceConfig::parse(fields).unwrap().config;
     let plain = train(&setup, &reference.steps(reference.case("llama3"), 4));
     let off = distances(&plain.gradients, &expected.gradients).into_iter().map(|(off, _)| off).fold(0.0, f64::max);
     assert!(off > 100.0 * TOLERANCE, "{off}");
-}
-
-/// These three references were computed by the models of Hugging Face's transformers.
-#[test]
-fn a_mistral_is_the_llama_that_computes_the_same() {
-    on_one_stage("mistral", 2);
-}
-
-#[test]
-fn qwen_2s_biases_and_its_tied_embedding() {
-    on_one_stage("qwen2", 2);
-}
-
-#[test]
-fn qwen_3s_norms_of_queries_and_keys() {
-    on_one_stage("qwen3", 2);
-}
-
-#[test]
-fn packed_documents_that_do_not_see_each_other() {
-    on_one_stage("packed", 3);
 }
 
 #[test]
@@ -143,18 +116,20 @@ fn several_stages_and_both_schedules() {
     assert!(one == reproduce("padded", &[2, 0], gpipe, 4, Transport::Shm));
     let one = reproduce("tied", &[2], one_f_one_b, 8, Transport::Tcp);
     assert!(one == reproduce("tied", &[1, 1], gpipe, 8, Transport::Shm));
-    for name in ["qwen2", "qwen3"] {
-        let one = reproduce(name, &[2], gpipe, 4, Transport::Tcp);
-        assert!(one == reproduce(name, &[1, 1], one_f_one_b, 4, Transport::Tcp));
-        let reference = Reference::read();
+    let one = reproduce("packed", &[3], one_f_one_b, 8, Transport::Tcp);
+    assert!(one == reproduce("packed", &[1, 1, 1], one_f_one_b, 8, Transport::Tcp));
+    let reference = Reference::read();
+    for name in reference.names() {
+        let case = reference.case(name);
+        let (all, each) = ([case.layers()], vec![1; case.layers()]);
+        let one = reproduce(name, &all, gpipe, 4, Transport::Tcp);
+        assert!(one == reproduce(name, &each, one_f_one_b, 4, Transport::Tcp), "{name}");
         for recompute in [Recompute::Selective, Recompute::Full] {
-            let (setup, _) = setup(&reference, name, &[1, 1], one_f_one_b);
-            let again = train(&Setup { recompute, ..setup }, &reference.steps(reference.case(name), 4));
+            let (setup, _) = setup(&reference, name, &each, one_f_one_b);
+            let again = train(&Setup { recompute, ..setup }, &reference.steps(case, 4));
             assert!(one == again, "{name} with {recompute} recomputation");
         }
     }
-    let one = reproduce("packed", &[3], one_f_one_b, 8, Transport::Tcp);
-    assert!(one == reproduce("packed", &[1, 1, 1], one_f_one_b, 8, Transport::Tcp));
 }
 
 /// |a - b| / |b|, all tensors as one vector.
@@ -173,9 +148,9 @@ fn relative_error(ours: &Weights, reference: &Weights) -> f64 {
 #[test]
 fn bf16_strays_no_further_than_pytorch_does() {
     let reference = Reference::read();
-    for (name, layers) in [("padded", 2), ("tied", 2), ("packed", 3), ("qwen2", 2), ("qwen3", 2)] {
-        let (setup, expected) = setup(&reference, name, &[layers], one_f_one_b);
+    for name in reference.names() {
         let case = reference.case(name);
+        let (setup, expected) = setup(&reference, name, &[case.layers()], one_f_one_b);
         let worst = |error: fn(&BFloat16Errors) -> f64| case.bfloat16.iter().map(error).fold(0.0, f64::max);
         for microbatches in [1, 8] {
             let setup = Setup { precision: Precision::BFloat16, ..setup.clone() };
@@ -201,7 +176,7 @@ fn bf16_strays_no_further_than_pytorch_does() {
 #[test]
 fn learning_rates_are_those_of_torch() {
     let reference = Reference::read();
-    for name in CASES {
+    for name in reference.names() {
         for (step, &expected) in reference.case(name).learning_rates.iter().enumerate() {
             let ours = reference.learning_rate().at(step as u64);
             assert!((ours - expected).abs() <= 1e-12 * expected, "step {step}: {ours}, torch has {expected}");
@@ -213,11 +188,10 @@ fn learning_rates_are_those_of_torch() {
 #[test]
 fn the_reference_has_what_it_is_meant_to_have() {
     let reference = Reference::read();
-    for name in CASES {
+    for name in reference.names() {
         let case = reference.case(name);
         let clipped = case.norms.iter().filter(|&&norm| norm > case.clip).count();
         assert!((1..case.norms.len()).contains(&clipped), "{name}: {clipped} steps are clipped");
-        assert_eq!(case.config.tie_word_embeddings, ["tied", "qwen2"].contains(&name));
         let steps = reference.steps(case, 4);
         let counts: Vec<_> =
             steps[0].microbatches.iter().map(|m| m.targets.iter().filter(|&&t| t >= 0).count()).collect();
@@ -227,6 +201,12 @@ fn the_reference_has_what_it_is_meant_to_have() {
             _ => assert!(counts.contains(&0) && counts.iter().max() > Some(&18), "{name}: {counts:?}"),
         }
     }
-    let explicit = &reference.case("tied").config;
-    assert_ne!(explicit.head_dim, explicit.hidden_size / explicit.num_attention_heads);
+    for model_type in model_types() {
+        let is_of = |name: &str| name == model_type || reference.case(name).source.fields["model_type"] == model_type;
+        assert!(reference.names().any(is_of), "{model_type} has no case");
+    }
+    let is_tied = |name: &str| reference.case(name).source.fields["tie_word_embeddings"] == true;
+    assert!(is_tied("tied") && !is_tied("padded"));
+    let explicit = |field: &str| reference.case("tied").source.fields[field].as_u64().unwrap();
+    assert_ne!(explicit("head_dim"), explicit("hidden_size") / explicit("num_attention_heads"));
 }

@@ -94,11 +94,11 @@ mod tests {
 
     use super::*;
     use crate::execute::StageConfig;
-    use stagecoach_model::{Llama, LlamaConfig, ModelPart};
+    use stagecoach_model::{LlamaConfig, ModelConfig, ModelPart};
 
     type Tensors = BTreeMap<String, (Dtype, Vec<usize>, Vec<u8>)>;
 
-    fn llama(tied: bool) -> Llama {
+    fn llama(tied: bool) -> Box<dyn Architecture> {
         let config = LlamaConfig {
             model_type: ModelType::Llama,
             hidden_size: 8,
@@ -115,11 +115,11 @@ mod tests {
             tie_word_embeddings: tied,
             initializer_range: 0.02,
         };
-        Llama::new(config, Device::Cpu)
+        config.architecture(Device::Cpu)
     }
 
     /// The model's tensors in four dtypes, with values that all four represent exactly.
-    fn tensors(model: &Llama) -> Tensors {
+    fn tensors(model: &dyn Architecture) -> Tensors {
         let whole = ModelPart { layers: 0..model.num_layers(), has_embedding: true, has_head: true };
         let kinds = [Dtype::F32, Dtype::F16, Dtype::BF16, Dtype::F64];
         let tensor = |(at, spec): (usize, stagecoach_model::ParameterSpec)| {
@@ -156,7 +156,7 @@ mod tests {
         (folder, files)
     }
 
-    fn stage(model: &Llama, rank: usize, layers: &[usize]) -> Stage {
+    fn stage(model: &dyn Architecture, rank: usize, layers: &[usize]) -> Stage {
         let config = StageConfig {
             architecture: model,
             placement: &Placement::linear(layers.len()),
@@ -171,7 +171,7 @@ mod tests {
         Stage::build(rank, &config)
     }
 
-    fn refusal(model: &Llama, change: impl FnOnce(&mut Tensors)) -> String {
+    fn refusal(model: &dyn Architecture, change: impl FnOnce(&mut Tensors)) -> String {
         let mut tensors = tensors(model);
         change(&mut tensors);
         check_model(&files(&tensors).1, model).unwrap_err().to_string()
@@ -181,11 +181,11 @@ mod tests {
     fn every_stage_loads_its_own_weights_as_fp32() {
         for tied in [false, true] {
             let model = llama(tied);
-            let tensors = tensors(&model);
+            let tensors = tensors(model.as_ref());
             let (_folder, files) = files(&tensors);
             for (rank, layers) in [(0, &[2][..]), (0, &[1, 1]), (1, &[1, 1]), (2, &[1, 1, 0])] {
-                let stage = stage(&model, rank, layers);
-                load_model(&files, &model, &stage, &mut |_| {}).unwrap();
+                let stage = stage(model.as_ref(), rank, layers);
+                load_model(&files, model.as_ref(), &stage, &mut |_| {}).unwrap();
                 for parameter in stage.parameters.iter() {
                     let (dtype, shape, bytes) = &tensors[&parameter.spec.name];
                     let kind = match dtype {
@@ -207,32 +207,32 @@ mod tests {
         let (untied, tied) = (llama(false), llama(true));
         let first = "lm_head.weight";
         let second = "model.embed_tokens.weight";
-        let error = refusal(&untied, |t| drop((t.remove(second), t.remove(first))));
+        let error = refusal(untied.as_ref(), |t| drop((t.remove(second), t.remove(first))));
         assert!(error.contains("has no tensor lm_head.weight, which this model has as [10, 8]"), "{error}");
-        let error = refusal(&untied, |t| t.get_mut(second).unwrap().1 = vec![8, 10]);
+        let error = refusal(untied.as_ref(), |t| t.get_mut(second).unwrap().1 = vec![8, 10]);
         assert!(error.contains(second) && error.contains("[8, 10]") && error.contains("F32[10, 8]"), "{error}");
-        let error = refusal(&tied, |t| drop(t.insert(second.into(), (Dtype::U8, vec![10, 8], vec![0; 80]))));
+        let error = refusal(tied.as_ref(), |t| drop(t.insert(second.into(), (Dtype::U8, vec![10, 8], vec![0; 80]))));
         assert!(error.contains("U8[10, 8]"), "{error}");
         let bias = "model.layers.1.self_attn.q_proj.bias";
-        let error = refusal(&tied, |t| drop(t.insert(bias.into(), (Dtype::F32, vec![1], vec![0; 4]))));
+        let error = refusal(tied.as_ref(), |t| drop(t.insert(bias.into(), (Dtype::F32, vec![1], vec![0; 4]))));
         assert!(error.contains(&format!("has a tensor {bias}, which this architecture has no place for")), "{error}");
     }
 
     #[test]
     fn known_extra_tensors_are_ignored() {
         let model = llama(true);
-        let mut tensors = tensors(&model);
+        let mut tensors = tensors(model.as_ref());
         tensors.insert(names::HEAD.into(), tensors[names::EMBEDDING].clone());
         tensors.insert("model.layers.0.self_attn.rotary_emb.inv_freq".into(), (Dtype::F32, vec![1], vec![0; 4]));
         let files = files(&tensors).1;
-        check_model(&files, &model).unwrap();
-        check_tied_head(&files, &model).unwrap();
+        check_model(&files, model.as_ref()).unwrap();
+        check_tied_head(&files, model.as_ref()).unwrap();
     }
 
     #[test]
     fn a_head_of_its_own_beside_a_tied_embedding_is_refused() {
-        let mut tensors = tensors(&llama(false));
-        let check = |tensors: &Tensors, tied| check_tied_head(&files(tensors).1, &llama(tied));
+        let mut tensors = tensors(llama(false).as_ref());
+        let check = |tensors: &Tensors, tied| check_tied_head(&files(tensors).1, llama(tied).as_ref());
         check(&tensors, false).unwrap();
         let mut head = tensors[names::EMBEDDING].clone();
         *head.2.last_mut().unwrap() ^= 1;

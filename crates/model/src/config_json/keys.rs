@@ -3,11 +3,12 @@
 
 use serde_json::{Map, Value, json};
 
-use super::{ConfigJson, Family};
+use super::ConfigJson;
+use crate::registry::family;
 
 /// The role of a key for this trainer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Role {
+pub(crate) enum Role {
     /// Read into the model's configuration, or written from it: a checkpoint has the model's own value.
     Used,
     /// Without effect on training: a checkpoint keeps the value of its source.
@@ -21,12 +22,6 @@ pub(super) enum Role {
 }
 
 use Role::{Kept, Only, OnlyIf, Refused, Used};
-
-const USED: &str = "
-    architectures dtype head_dim hidden_act hidden_size initializer_range intermediate_size layer_types
-    max_position_embeddings mlp_bias attention_bias model_type num_attention_heads num_hidden_layers
-    num_key_value_heads original_max_position_embeddings rms_norm_eps rope_parameters rope_scaling rope_theta
-    sliding_window tie_word_embeddings torch_dtype use_sliding_window vocab_size";
 
 /// The tokens and names that other tools read, and settings of those tools.
 const KEPT: &str = "
@@ -73,13 +68,13 @@ const TRUTHS: [(&str, bool); 8] = [
     ("use_qk_norm", false),
 ];
 
-/// The role of a key; [`Role::Refused`] for unknown keys.
-pub(super) fn role(key: &str) -> Role {
+/// The role of a key in the models that use the keys `used`; [`Role::Refused`] for unknown keys.
+pub(crate) fn role(key: &str, used: &str) -> Role {
     let (number, truth) = (NUMBERS.iter().find(|(name, _)| *name == key), TRUTHS.iter().find(|(name, _)| *name == key));
     match (number, truth) {
+        _ if has(used, key) => Used,
         (Some((_, number)), _) => Only(*number),
         (_, Some((_, truth))) => OnlyIf(*truth),
-        _ if has(USED, key) => Used,
         _ if has(KEPT, key) || has(GENERATION, key) || key.starts_with('_') => Kept,
         _ => Refused,
     }
@@ -90,17 +85,12 @@ fn has(keys: &str, key: &str) -> bool {
 }
 
 impl ConfigJson {
-    /// Refuses every key whose value selects a variant that this trainer does not implement.
-    pub(super) fn check_keys(&self, family: Family) -> Result<(), String> {
-        self.only("hidden_act", &[json!("silu"), json!("swish")])?; // two names of one function
-        if family != Family::Qwen2 {
-            self.only("attention_bias", &[json!(false)])?; // of a Qwen 2 it says nothing
-        }
-        self.only("mlp_bias", &[json!(false)])?;
+    /// Refuses every key besides `used` whose value selects a variant that this trainer does not implement.
+    pub(crate) fn check_keys(&self, used: &str) -> Result<(), String> {
         if let Some(found) = self.get("quantization_config") {
             return Err(format!("quantization_config is {found}, and this trainer reads plain weights only"));
         }
-        self.0.iter().try_for_each(|(key, value)| match role(key) {
+        self.0.iter().try_for_each(|(key, value)| match role(key, used) {
             Only(number) => self.only(key, &[json!(number)]),
             OnlyIf(truth) => self.only(key, &[json!(truth)]),
             Refused if !is_nothing(value) => Err(format!(
@@ -112,7 +102,7 @@ impl ConfigJson {
     }
 
     /// Refuses a value other than the first of `expected`; the others are its synonyms.
-    pub(super) fn only(&self, field: &str, expected: &[Value]) -> Result<(), String> {
+    pub(crate) fn only(&self, field: &str, expected: &[Value]) -> Result<(), String> {
         let is_same = |found: &Value, expected: &Value| {
             found == expected || found.as_f64().is_some_and(|found| Some(found) == expected.as_f64())
         };
@@ -139,7 +129,8 @@ pub fn with_kept_fields(source: Option<&Map<String, Value>>, own: Value) -> Valu
     let (Some(source), Value::Object(own)) = (source, &own) else { return own };
     // a Mistral is written as a Llama, which computes the same on texts that fit into its window
     let is_same_model = source.get("model_type") == own.get("model_type");
-    let is_kept = |key: &str| role(key) != Used || is_same_model && WINDOW.contains(&key);
+    let used = family(source.get("model_type")).map_or("", |family| family.keys());
+    let is_kept = |key: &str| role(key, used) != Used || is_same_model && WINDOW.contains(&key);
     let kept = source.iter().filter(|(key, _)| is_kept(key)).chain(own);
     Value::Object(kept.map(|(key, value)| (key.clone(), value.clone())).collect())
 }
@@ -147,28 +138,14 @@ pub fn with_kept_fields(source: Option<&Map<String, Value>>, own: Value) -> Valu
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::registry::families;
 
     /// The keys that transformers writes into every `config.json`, in addition to [`GENERATION`].
     const COMMON: &str = "
         _name_or_path architectures chunk_size_feed_forward dtype id2label is_encoder_decoder label2id model_type
         output_attentions output_hidden_states problem_type return_dict torch_dtype transformers_version use_cache
         bos_token_id eos_token_id pad_token_id tie_word_embeddings vocab_size initializer_range";
-    /// The keys of the models that this trainer reads.
-    const SUPPORTED: [(&str, &str); 4] = [
-        ("llama", "attention_bias attention_dropout head_dim hidden_act hidden_size intermediate_size max_position_embeddings
-            mlp_bias num_attention_heads num_hidden_layers num_key_value_heads pretraining_tp rms_norm_eps rope_parameters
-            rope_scaling rope_theta"),
-        ("mistral", "attention_dropout head_dim hidden_act hidden_size intermediate_size max_position_embeddings
-            num_attention_heads num_hidden_layers num_key_value_heads rms_norm_eps rope_parameters rope_theta
-            sliding_window"),
-        ("qwen2", "attention_dropout hidden_act hidden_size intermediate_size layer_types max_position_embeddings
-            max_window_layers num_attention_heads num_hidden_layers num_key_value_heads rms_norm_eps rope_parameters
-            rope_scaling rope_theta sliding_window use_mrope use_sliding_window"),
-        ("qwen3", "attention_bias attention_dropout head_dim hidden_act hidden_size intermediate_size layer_types
-            max_position_embeddings max_window_layers num_attention_heads num_hidden_layers num_key_value_heads
-            rms_norm_eps rope_parameters rope_scaling rope_theta sliding_window use_sliding_window"),
-    ];
-    /// The keys that occur only in models that this trainer does not read.
+    /// The keys that occur in other models than Llamas only.
     const OTHERS: [(&str, &str); 4] = [
         (
             "gpt2",
@@ -193,84 +170,29 @@ mod tests {
 
     #[test]
     fn every_key_has_a_role() {
-        let supported = SUPPORTED.iter().flat_map(|(_, keys)| keys.split_whitespace());
-        for key in COMMON.split_whitespace().chain(GENERATION.split_whitespace()).chain(supported) {
-            assert_ne!(role(key), Refused, "{key}");
+        for used in families().map(|family| family.keys()) {
+            for key in COMMON.split_whitespace().chain(GENERATION.split_whitespace()) {
+                assert_ne!(role(key, used), Refused, "{key}");
+            }
         }
+        let used = family(Some(&json!("llama"))).unwrap().keys();
         for key in OTHERS.iter().flat_map(|(_, keys)| keys.split_whitespace()) {
-            assert_eq!(role(key), Refused, "{key}");
-        }
-        for (model, _) in OTHERS {
-            let config = ConfigJson([("model_type".to_owned(), json!(model))].into_iter().collect());
-            assert!(config.parse().unwrap_err().contains("model_type is"), "{model}");
+            assert_eq!(role(key, used), Refused, "{key}");
         }
     }
 
     /// A key in two lists would have two roles.
     #[test]
     fn no_key_has_two_roles() {
-        let names = NUMBERS.iter().map(|(name, _)| *name).chain(TRUTHS.iter().map(|(name, _)| *name));
-        let mut keys: Vec<&str> =
-            [USED, KEPT, GENERATION].iter().flat_map(|keys| keys.split_whitespace()).chain(names).collect();
-        let all = keys.len();
-        keys.sort_unstable();
-        keys.dedup();
-        assert_eq!(keys.len(), all);
-    }
-
-    /// The configurations are those that the models' authors published.
-    #[test]
-    fn configs_of_real_models_pass() {
-        let llama = json!({
-            "architectures": ["LlamaForCausalLM"], "attention_bias": false, "attention_dropout": 0.0, "bos_token_id": 128000,
-            "eos_token_id": [128001, 128008, 128009], "head_dim": 64, "hidden_act": "silu", "hidden_size": 2048,
-            "initializer_range": 0.02, "intermediate_size": 8192, "max_position_embeddings": 131072, "mlp_bias": false,
-            "model_type": "llama", "num_attention_heads": 32, "num_hidden_layers": 16, "num_key_value_heads": 8,
-            "pretraining_tp": 1, "rms_norm_eps": 1e-5, "rope_scaling": {"factor": 32.0, "high_freq_factor": 4.0,
-            "low_freq_factor": 1.0, "original_max_position_embeddings": 8192, "rope_type": "llama3"}, "rope_theta": 5e5,
-            "tie_word_embeddings": true, "torch_dtype": "bfloat16", "transformers_version": "4.45.0", "use_cache": true,
-            "vocab_size": 128256,
-        });
-        let small_llama = json!({
-            "architectures": ["LlamaForCausalLM"], "attention_bias": false, "attention_dropout": 0.0, "bos_token_id": 1,
-            "eos_token_id": 2, "hidden_act": "silu", "hidden_size": 576, "initializer_range": 0.0416, "intermediate_size": 1536,
-            "is_llama_config": true, "max_position_embeddings": 8192, "mlp_bias": false, "model_type": "llama",
-            "num_attention_heads": 9, "num_hidden_layers": 30, "num_key_value_heads": 3, "pad_token_id": 2,
-            "pretraining_tp": 1, "rms_norm_eps": 1e-5, "rope_interleaved": false, "rope_scaling": null, "rope_theta": 1e5,
-            "tie_word_embeddings": true, "torch_dtype": "bfloat16", "transformers.js_config": {"dtype": "q4"},
-            "transformers_version": "4.42.3", "use_cache": true, "vocab_size": 49152,
-        });
-        let mistral = json!({
-            "architectures": ["MistralForCausalLM"], "attention_dropout": 0.0, "bos_token_id": 1, "eos_token_id": 2,
-            "hidden_act": "silu", "hidden_size": 4096, "initializer_range": 0.02, "intermediate_size": 14336,
-            "max_position_embeddings": 32768, "model_type": "mistral", "num_attention_heads": 32, "num_hidden_layers": 32,
-            "num_key_value_heads": 8, "rms_norm_eps": 1e-5, "rope_theta": 1e6, "sliding_window": null,
-            "tie_word_embeddings": false, "torch_dtype": "bfloat16", "transformers_version": "4.42.0", "use_cache": true,
-            "vocab_size": 32768,
-        });
-        let qwen2 = json!({
-            "architectures": ["Qwen2ForCausalLM"], "attention_dropout": 0.0, "bos_token_id": 151643, "eos_token_id": 151643,
-            "hidden_act": "silu", "hidden_size": 1536, "initializer_range": 0.02, "intermediate_size": 8960,
-            "max_position_embeddings": 131072, "max_window_layers": 28, "model_type": "qwen2", "num_attention_heads": 12,
-            "num_hidden_layers": 28, "num_key_value_heads": 2, "rms_norm_eps": 1e-6, "rope_theta": 1e6,
-            "sliding_window": 131072, "tie_word_embeddings": true, "torch_dtype": "bfloat16",
-            "transformers_version": "4.40.1", "use_cache": true, "use_mrope": false, "use_sliding_window": false,
-            "vocab_size": 151936,
-        });
-        let qwen3 = json!({
-            "architectures": ["Qwen3ForCausalLM"], "attention_bias": false, "attention_dropout": 0.0, "bos_token_id": null,
-            "dtype": "bfloat16", "eos_token_id": 151645, "head_dim": 128, "hidden_act": "silu", "hidden_size": 1024,
-            "initializer_range": 0.02, "intermediate_size": 3072, "layer_types": vec!["full_attention"; 28],
-            "max_position_embeddings": 40960, "max_window_layers": 28, "model_type": "qwen3", "num_attention_heads": 16,
-            "num_hidden_layers": 28, "num_key_value_heads": 8, "pad_token_id": null, "rms_norm_eps": 1e-6,
-            "rope_parameters": {"rope_theta": 1000000, "rope_type": "default"}, "sliding_window": null,
-            "tie_word_embeddings": true, "transformers_version": "5.0.0", "use_cache": true, "use_sliding_window": false,
-            "vocab_size": 151936,
-        });
-        for config in [llama, small_llama, mistral, qwen2, qwen3] {
-            ConfigJson(config.as_object().unwrap().clone())
-                .parse()
-                .unwrap_or_else(|problem| panic!("{problem}: {config}"));
+        let names: Vec<&str> =
+            NUMBERS.iter().map(|(name, _)| *name).chain(TRUTHS.iter().map(|(name, _)| *name)).collect();
+        for used in families().map(|family| family.keys()) {
+            let lists = [used, KEPT, GENERATION].into_iter().flat_map(str::split_whitespace);
+            let mut keys: Vec<&str> = lists.chain(names.iter().copied()).collect();
+            let all = keys.len();
+            keys.sort_unstable();
+            keys.dedup();
+            assert_eq!(keys.len(), all);
         }
     }
 }

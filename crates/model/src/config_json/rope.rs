@@ -1,9 +1,11 @@
 //! The rotation in a `config.json`, with its fields in transformers' order of precedence.
 
+use std::fmt::Display;
+
+use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::ConfigJson;
-use crate::config::RopeScaling;
 
 /// The objects that may hold the rotation; the first that exists counts. Transformers 5 writes the second.
 const SECTIONS: [&str; 2] = ["rope_scaling", "rope_parameters"];
@@ -15,9 +17,37 @@ const FIELDS: [&str; 4] = ["rope_type", "type", "rope_theta", "partial_rotary_fa
 /// Base of the rotary frequencies if a file names none.
 const DEFAULT_THETA: f64 = 10_000.0;
 
+/// Rotary frequencies for texts longer than a model's original length, with the names of Hugging Face's `config.json`.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[serde(tag = "rope_type", rename = "llama3")]
+pub struct RopeScaling {
+    /// The factor by which pairs turn slower if they turn fewer than `low_freq_factor` times within the original
+    /// length.
+    pub factor: f64,
+    /// See `factor`.
+    pub low_freq_factor: f64,
+    /// Pairs that turn more often than this within the original length keep their frequency; pairs between the two
+    /// bounds are interpolated.
+    pub high_freq_factor: f64,
+    /// The original length, in tokens.
+    pub original_max_position_embeddings: usize,
+}
+
+impl Display for RopeScaling {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let RopeScaling {
+            factor,
+            low_freq_factor: low,
+            high_freq_factor: high,
+            original_max_position_embeddings: length,
+        } = self;
+        write!(f, "llama3 (factor {factor}, {low} to {high}, from {length})")
+    }
+}
+
 impl ConfigJson {
     /// The base of the rotary frequencies, and Llama 3's scaling of them.
-    pub(super) fn rope(&self) -> Result<(f64, Option<RopeScaling>), String> {
+    pub(crate) fn rope(&self) -> Result<(f64, Option<RopeScaling>), String> {
         let theta = self.optional("rope_theta", Self::positive_number, DEFAULT_THETA)?;
         let is_there = |value: &&Value| **value != json!({});
         let found = SECTIONS.iter().find_map(|name| Some((*name, self.get(name).filter(is_there)?)));

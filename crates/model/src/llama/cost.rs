@@ -1,11 +1,11 @@
 //! FLOPs and memory of a Llama's modules, for the partition and the plan.
 
-use stagecoach_api::job::{ModelType, Precision, Recompute};
+use stagecoach_api::job::{Precision, Recompute};
 use stagecoach_kernels::packed_bytes;
 use stagecoach_pipeline::{ModelCost, ModuleCost};
 
-use super::super::{Architecture, MicrobatchCost, ModelPart, ParameterBytes, ParameterSpec, head, names};
 use super::Llama;
+use crate::{Architecture, MicrobatchCost, ModelPart, ParameterBytes, ParameterSpec, head, names};
 
 /// Multiprocessors of an H100 and an H200, for the plan of a GPU's memory.
 const MULTIPROCESSORS: usize = 132;
@@ -28,20 +28,18 @@ impl Llama {
         // x, qkv, attention, h and gate_up; in addition the forward pass has the outputs of both norms, of SwiGLU and
         // of the layer
         let all = 2 * h + qkv + q + gate_up;
-        // with norms of heads, queries, keys and values exist twice, and either queries or keys once more before and
-        // after their norm, at a time when neither h nor gate_up exists yet
-        let normed = if c.model_type == ModelType::Qwen3 { qkv } else { 0 };
-        let at_norms = if normed > 0 { (h + normed + 2 * q).saturating_sub(h + q + gate_up) } else { 0 };
-        let forward = (3 * h + intermediate).max(at_norms);
+        // the family's step, at a time when neither attention, h nor gate_up exists yet
+        let step = self.family().qkv.elements(q, kv);
+        let forward = (3 * h + intermediate).max((h + step.forward).saturating_sub(h + q + gate_up));
         // Backward pass, besides the kept tensors. At SwiGLU: dy, and the gradient of its output with that recomputed
         // output. At the following norm: dy, dnormed, dh and normed. At the end: the same without normed, and
         // dattention, dqkv, and dnormed, dx and normed of the input's norm, when gate_up and attention are freed.
         let at_swiglu = h + 2 * intermediate;
         let at_norm = 4 * h;
-        // The backward pass of the norms of heads has dy, dnormed, dh, dattention, dqkv, and for either queries or keys
-        // the norm's input and its gradients; also the input of attention, whose memory is hardly reused.
-        let at_heads = if normed > 0 { 3 * h + q + qkv + normed + 4 * q } else { 0 };
-        let at_end = (6 * h + q + qkv).max(at_heads);
+        // The backward pass of the family's step has dy, dnormed, dh, dattention and dqkv; also the input of attention,
+        // whose memory is hardly reused.
+        let at_step = 3 * h + q + qkv + step.backward;
+        let at_end = (6 * h + q + qkv).max(at_step);
         let (kept, temporaries) = match recompute {
             Recompute::None => (all, forward.max(at_swiglu).max(at_norm).max((at_end - q).saturating_sub(gate_up))),
             // plus the tensors that the forward pass frees between tensors that stay, because their memory is hardly

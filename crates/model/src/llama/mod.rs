@@ -1,76 +1,66 @@
 //! Llama (Touvron et al. 2023) with Hugging Face's names and shapes: grouped-query attention, rotary position
-//! embedding, RMSNorm before each block, SwiGLU. Qwen 2 and 3 are the same, with biases or with norms in their
-//! attention.
+//! embedding, RMSNorm before each block, SwiGLU. Its families differ in the defaults of their `config.json`, or in a
+//! step of their attention.
 
+mod config;
+mod config_json;
 mod cost;
+mod decoder_layer;
+mod families;
 mod operations;
+mod qkv;
 
 use std::rc::Rc;
 
-use stagecoach_api::job::ModelType;
 use stagecoach_kernels::Heads;
 use stagecoach_pipeline::ModelCost;
 
-use super::config::LlamaConfig;
-use super::decoder_layer::DecoderLayer;
-use super::head_norms::HeadNorms;
-use super::initializer::Initializer;
-use super::rms_norm::RmsNorm;
-use super::rotary::RotaryEmbedding;
-use super::{Architecture, Layer, MicrobatchCost, ModelOperations, ModelPart, ParameterSpec, Parameters, names};
+pub use config::LlamaConfig;
+pub(crate) use families::FAMILIES;
 
-/// The Llama architecture, or one of its variants by its configuration, on a device.
+use crate::initializer::Initializer;
+use crate::rms_norm::RmsNorm;
+use crate::rotary::RotaryEmbedding;
+use crate::{Architecture, Layer, MicrobatchCost, ModelOperations, ModelPart, ParameterSpec, Parameters, names};
+use decoder_layer::DecoderLayer;
+use families::Family;
+
+/// The Llama architecture, or that of another of its families, on a device.
 #[derive(Debug)]
-pub struct Llama {
+struct Llama {
     config: LlamaConfig,
     device: tch::Device,
 }
 
 impl Llama {
-    /// Creates the architecture without allocations; [`Architecture::build_layers`] allocates.
-    pub fn new(config: LlamaConfig, device: tch::Device) -> Llama {
-        Llama { config, device }
+    fn family(&self) -> Family {
+        Family::of(self.config.model_type)
     }
 
     fn matrix_spec(&self, name: String, rows: usize, columns: usize) -> ParameterSpec {
-        let initializer = Initializer::Normal(self.config.initializer_range);
-        let shape = vec![rows as i64, columns as i64];
-        ParameterSpec { name, shape, initializer, has_weight_decay: true, adjacent_to_previous: false }
-    }
-
-    fn vector_spec(&self, name: String, width: usize, initializer: Initializer) -> ParameterSpec {
-        let shape = vec![width as i64];
-        ParameterSpec { name, shape, initializer, has_weight_decay: false, adjacent_to_previous: false }
+        ParameterSpec::matrix(name, rows, columns, self.config.initializer_range)
     }
 
     fn norm_spec(&self, name: String) -> ParameterSpec {
-        self.vector_spec(name, self.config.hidden_size, Initializer::Ones)
+        ParameterSpec::vector(name, self.config.hidden_size, Initializer::Ones)
     }
 
     fn layer_specs(&self, layer: usize) -> Vec<ParameterSpec> {
         let c = &self.config;
-        let name = |module: &str| weight_name(layer, module);
+        let name = |module: &str| parameter_name(layer, module, "weight");
         let (h, q, kv) = (c.hidden_size, c.num_attention_heads * c.head_dim, c.num_key_value_heads * c.head_dim);
-        let adjacent = |spec| ParameterSpec { adjacent_to_previous: true, ..spec };
-        let bias = |module: &str, rows| self.vector_spec(bias_name(layer, module), rows, Initializer::Zeros);
-        let head_norm = |module: &str| self.vector_spec(name(module), c.head_dim, Initializer::Ones);
-        let attention = match c.model_type {
-            ModelType::Llama => vec![],
-            ModelType::Qwen2 => vec![bias(QKV[0], q), adjacent(bias(QKV[1], kv)), adjacent(bias(QKV[2], kv))],
-            ModelType::Qwen3 => vec![head_norm(Q_NORM), head_norm(K_NORM)],
-        };
         let mut specs = vec![
             self.norm_spec(name("input_layernorm")),
             self.matrix_spec(name(QKV[0]), q, h),
-            adjacent(self.matrix_spec(name(QKV[1]), kv, h)),
-            adjacent(self.matrix_spec(name(QKV[2]), kv, h)),
+            self.matrix_spec(name(QKV[1]), kv, h).adjacent(),
+            self.matrix_spec(name(QKV[2]), kv, h).adjacent(),
         ];
-        specs.extend(attention);
+        specs.extend(self.family().qkv.parameter_specs(c, layer));
         specs.extend([
             self.matrix_spec(name("self_attn.o_proj"), h, q),
             self.norm_spec(name("post_attention_layernorm")),
             self.matrix_spec(name("mlp.gate_proj"), c.intermediate_size, h),
-            adjacent(self.matrix_spec(name("mlp.up_proj"), c.intermediate_size, h)),
+            self.matrix_spec(name("mlp.up_proj"), c.intermediate_size, h).adjacent(),
             self.matrix_spec(name("mlp.down_proj"), h, c.intermediate_size),
         ]);
         specs
@@ -80,15 +70,9 @@ impl Llama {
 const FINAL_NORM: &str = "model.norm.weight";
 /// Modules of a layer that are computed together.
 const QKV: [&str; 3] = ["self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"];
-const Q_NORM: &str = "self_attn.q_norm";
-const K_NORM: &str = "self_attn.k_norm";
 
-fn weight_name(layer: usize, module: &str) -> String {
-    format!("model.layers.{layer}.{module}.weight")
-}
-
-fn bias_name(layer: usize, module: &str) -> String {
-    format!("model.layers.{layer}.{module}.bias")
+fn parameter_name(layer: usize, module: &str, parameter: &str) -> String {
+    format!("model.layers.{layer}.{module}.{parameter}")
 }
 
 impl Architecture for Llama {
@@ -144,16 +128,13 @@ impl Architecture for Llama {
             head_dim: c.head_dim as i64,
         };
         let decoder_layer = |layer: usize| -> Rc<dyn Layer> {
-            let name = |module: &str| weight_name(layer, module);
+            let name = |module: &str| parameter_name(layer, module, "weight");
             let linear = |modules: &[&str]| parameters.linear(&modules.iter().map(|m| name(m)).collect::<Vec<_>>());
             let norm = |module: &str| RmsNorm::new(parameters.get(&name(module)), c.rms_norm_eps);
             Rc::new(DecoderLayer {
                 input_layernorm: norm("input_layernorm"),
                 qkv_proj: linear(&QKV),
-                qkv_bias: (c.model_type == ModelType::Qwen2)
-                    .then(|| parameters.bias(&QKV.map(|module| bias_name(layer, module)))),
-                head_norms: (c.model_type == ModelType::Qwen3)
-                    .then(|| HeadNorms { query: norm(Q_NORM), key: norm(K_NORM) }),
+                qkv_step: self.family().qkv.build(c, layer, parameters),
                 rotary: rotary.clone(),
                 heads,
                 o_proj: linear(&["self_attn.o_proj"]),
@@ -182,23 +163,6 @@ impl Architecture for Llama {
     }
 
     fn config_json(&self) -> serde_json::Value {
-        let model_type = self.config.model_type;
-        let mut config = serde_json::json!({
-            "architectures": [format!("{model_type}ForCausalLM")],
-            "hidden_act": "silu",
-            "torch_dtype": "float32",
-        });
-        if model_type != ModelType::Qwen2 {
-            config["attention_bias"] = false.into(); // a Qwen 2 always has its biases
-        }
-        if model_type == ModelType::Llama {
-            config["mlp_bias"] = false.into();
-        }
-        if let (Some(all), Ok(serde_json::Value::Object(own))) =
-            (config.as_object_mut(), serde_json::to_value(&self.config))
-        {
-            all.extend(own);
-        }
-        config
+        self.config.to_json()
     }
 }

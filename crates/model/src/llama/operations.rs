@@ -1,7 +1,7 @@
 //! The operations of a Llama's modules on a GPU, in bf16, for a prediction of their times.
 
-use super::super::{MicrobatchCost, ModelOperations, Operation, OperationKind, Pass};
 use super::Llama;
+use crate::{MicrobatchCost, ModelOperations, Operation, OperationKind, Pass};
 
 /// Bytes of an activation in bf16.
 const ACTIVATION: f64 = 2.0;
@@ -15,7 +15,7 @@ impl Llama {
     pub(super) fn model_operations(&self, microbatch: MicrobatchCost) -> ModelOperations {
         let (t, h) = (microbatch.tokens as f64, self.config.hidden_size as f64);
         let vocab = self.config.vocab_size as f64;
-        let mut head = product("head", t, h, vocab);
+        let mut head = product("head", t, h, vocab).to_vec();
         head.push(moved("norms", Pass::Forward, (2.0 + 5.0) * ACTIVATION * t * h));
         // logits in fp32: written, read twice, and their gradients written
         head.push(moved("loss", Pass::Forward, (3.0 * 4.0 + ACTIVATION) * t * vocab));
@@ -37,10 +37,11 @@ impl Llama {
         let (h, intermediate) = (c.hidden_size as f64, c.intermediate_size as f64);
         let heads = [c.num_attention_heads, c.num_key_value_heads].map(|heads| (heads * c.head_dim) as f64);
         let [q, kv] = heads;
+        let selective = |operation| Operation { is_selective: true, ..operation };
         let products = [
-            product("qkv", t, h, q + 2.0 * kv),
+            product("qkv", t, h, q + 2.0 * kv).map(selective),
             product("output", t, q, h),
-            product("gate and up", t, h, 2.0 * intermediate),
+            product("gate and up", t, h, 2.0 * intermediate).map(selective),
             product("down", t, intermediate, h),
         ];
         // causal: a query attends to half of the keys; scores and values
@@ -54,9 +55,9 @@ impl Llama {
                 kind: OperationKind::AttentionBackward,
                 ..computed("attention", Pass::BackwardInput, 2.5 * attention)
             },
-            moved("norms", Pass::Forward, 2.0 * 2.0 * ACTIVATION * t * h),
+            selective(moved("norms", Pass::Forward, 2.0 * 2.0 * ACTIVATION * t * h)),
             moved("norms", Pass::BackwardInput, 2.0 * 5.0 * ACTIVATION * t * h),
-            moved("rotary", Pass::Forward, rotated),
+            selective(moved("rotary", Pass::Forward, rotated)),
             // and the gradients of queries, keys and values side by side
             moved("rotary", Pass::BackwardInput, rotated + 2.0 * ACTIVATION * t * (q + 2.0 * kv)),
             moved("SwiGLU", Pass::Forward, 3.0 * ACTIVATION * t * intermediate),
@@ -67,20 +68,20 @@ impl Llama {
 }
 
 /// A product with a weight, and its two gradients. The weight's gradient is added to an accumulator.
-fn product(name: &'static str, tokens: f64, inputs: f64, outputs: f64) -> Vec<Operation> {
+fn product(name: &'static str, tokens: f64, inputs: f64, outputs: f64) -> [Operation; 3] {
     let flops = FLOPS * tokens * inputs * outputs;
     let activations = ACTIVATION * tokens * (inputs + outputs);
     let of = |pass, weight_bytes: f64| Operation {
         bytes: activations + weight_bytes * inputs * outputs,
         ..computed(name, pass, flops)
     };
-    vec![of(Pass::Forward, ACTIVATION), of(Pass::BackwardInput, ACTIVATION), of(Pass::BackwardWeight, ACCUMULATION)]
+    [of(Pass::Forward, ACTIVATION), of(Pass::BackwardInput, ACTIVATION), of(Pass::BackwardWeight, ACCUMULATION)]
 }
 
 fn computed(name: &'static str, pass: Pass, flops: f64) -> Operation {
-    Operation { name, pass, kind: OperationKind::Product, flops, bytes: 0.0 }
+    Operation { name, pass, kind: OperationKind::Product, is_selective: false, flops, bytes: 0.0 }
 }
 
 fn moved(name: &'static str, pass: Pass, bytes: f64) -> Operation {
-    Operation { name, pass, kind: OperationKind::Elementwise, flops: 0.0, bytes }
+    Operation { name, pass, kind: OperationKind::Elementwise, is_selective: false, flops: 0.0, bytes }
 }

@@ -12,7 +12,7 @@ use stagecoach_engine::state_dict::{check_model, check_tied_head};
 use stagecoach_files::read_if_exists;
 use stagecoach_launcher::JobFolder;
 use stagecoach_launcher::JobLock;
-use stagecoach_model::{Architecture, Llama, LlamaConfig};
+use stagecoach_model::SourceConfig;
 use stagecoach_planner::{GENERATION_CONFIG_FILE, TrainerState};
 
 use super::super::output::{print_json, print_line};
@@ -30,11 +30,10 @@ pub(super) struct ImportCommand {
 impl ImportCommand {
     pub(super) fn main(self, json: bool) -> anyhow::Result<()> {
         refuse_adapter(&self.from)?;
-        let config = LlamaConfig::from_hugging_face(&self.from)?;
-        let architecture = Llama::new(config, tch::Device::Cpu);
+        let architecture = SourceConfig::read(&self.from)?.config.architecture(tch::Device::Cpu);
         let model = ModelFiles::open(&self.from)?;
-        check_model(&model, &architecture)?;
-        check_tied_head(&model, &architecture)?;
+        check_model(&model, architecture.as_ref())?;
+        check_tied_head(&model, architecture.as_ref())?;
         let other_files = config_and_optional_files(&self.from)?;
         let folder = JobFolder::open(&self.folder, None)?;
         let _lock = JobLock::acquire(&folder)?;

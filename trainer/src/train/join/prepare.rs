@@ -11,7 +11,7 @@ use stagecoach_engine::StageError;
 use stagecoach_engine::state_dict::{InitialWeights, find_model};
 use stagecoach_group::{Coordinator, StepRules};
 use stagecoach_kernels as kernels;
-use stagecoach_model::{Architecture, LlamaConfig};
+use stagecoach_model::{Architecture, SourceConfig};
 use stagecoach_pipeline::Programs;
 use stagecoach_planner::{JobConfig, Plan, attempt_speeds, plan_pipeline, smaller_programs};
 use stagecoach_telemetry::TrainingEvent;
@@ -226,15 +226,16 @@ pub(in crate::train) fn resolve_initial_weights(
             path.join("tokenizer.json").display()
         )));
     }
-    let theirs = LlamaConfig::from_hugging_face(&folder).map_err(|e| StageError::invalid(format!("{field}: {e}")))?;
-    let vocab_size = vocab_size.unwrap_or(theirs.vocab_size);
-    let ours = LlamaConfig { vocab_size, ..config.model.clone() };
-    let different = ours.differences(&theirs);
+    let source = SourceConfig::read(&folder).map_err(|e| StageError::invalid(format!("{field}: {e}")))?;
+    let theirs = source.config.architecture(tch::Device::Cpu);
+    let vocab_size = vocab_size.unwrap_or(theirs.vocab_size());
+    let different = config.model.with_vocab_size(vocab_size).differences(source.config.as_ref());
     if !different.is_empty() {
-        let remedy = match theirs.rope_scaling {
-            None => "set spec.model.llama to theirs".to_owned(),
-            Some(_) => format!(
-                "spec.model.llama has no rope_scaling, so set spec.model to {{type: Pretrained, pretrained: {{path: {}}}}} \
+        let member = source.config.spec_member();
+        let remedy = match source.config.unspecifiable_field() {
+            None => format!("set spec.model.{member} to theirs"),
+            Some(missing) => format!(
+                "spec.model.{member} has no {missing}, so set spec.model to {{type: Pretrained, pretrained: {{path: {}}}}} \
                  and leave out spec.checkpoint.initFrom",
                 path.display()
             ),

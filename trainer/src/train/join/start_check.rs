@@ -29,7 +29,7 @@ pub(crate) fn check_start(config: &JobConfig, available_bytes: Option<u64>) -> R
     };
     let vocab_size = match of_tokenizer {
         Some(size) => Some(config.vocab_size(size)?),
-        None => config.model_vocab_size,
+        None => config.model.vocab_size(),
     };
     let plan = |vocab_size| {
         let architecture = config.architecture(vocab_size, tch::Device::Cpu);

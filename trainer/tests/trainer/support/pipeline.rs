@@ -1,13 +1,14 @@
-//! Trains a small Llama in this process, one thread per stage, with the real control plane, links and programs.
+//! Trains a small model in this process, one thread per stage, with the real control plane, links and programs.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Instant;
 
 use stagecoach_api::job::{AdamWSpec, Encryption, Precision, Recompute, Transport};
 use stagecoach_data::MicrobatchLayout;
 use stagecoach_engine::execute::{Executor, Stage, StageConfig, StepControl, StepInputs, StepOutput};
 use stagecoach_group::{Member, StepRules, StepVote, Verdict};
-use stagecoach_model::{Architecture, Llama, LlamaConfig, Parameter};
+use stagecoach_model::{ModelConfig, Parameter};
 use stagecoach_pipeline::{Action, GradientBlocks, Partition, Placement, Programs, Replica, Schedule, lower};
 use stagecoach_tests::{InProcessStage, TIMEOUT, in_process_group};
 use stagecoach_transport::{Interrupt, Links, LinksConfig, link_ids, open_links};
@@ -16,7 +17,7 @@ use tch::{Device, Tensor};
 /// The model, with the settings of its training and partition.
 #[derive(Clone, Debug)]
 pub(crate) struct Setup {
-    pub(crate) config: LlamaConfig,
+    pub(crate) config: Arc<dyn ModelConfig>,
     /// Layers of each chunk.
     pub(crate) layers: Vec<usize>,
     /// Returns the schedule for a number of chunks and microbatches.
@@ -101,8 +102,8 @@ fn stage(setup: &Setup, steps: &[StepData], joined: &mut InProcessStage) -> Trai
     tch::set_num_threads(1);
     let placement = setup.placement();
     let (rank, member) = (joined.rank, &joined.member);
-    let architecture = Llama::new(setup.config.clone(), Device::Cpu);
-    let mut stage = build(setup, &architecture, rank);
+    let architecture = setup.config.architecture(Device::Cpu);
+    let mut stage = build(setup, rank);
     let mut links = open_links(LinksConfig {
         rank,
         group: "test".into(),
@@ -115,7 +116,7 @@ fn stage(setup: &Setup, steps: &[StepData], joined: &mut InProcessStage) -> Trai
         device: Device::Cpu,
         encryption: setup.encryption,
         boundary_bytes: 1 << 16,
-        tied_bytes: 4 * setup.config.vocab_size * setup.config.hidden_size,
+        tied_bytes: 4 * architecture.vocab_size() * architecture.hidden_size(),
         interrupt: Interrupt::default(),
         timeout: TIMEOUT,
     })
@@ -143,11 +144,11 @@ fn stage(setup: &Setup, steps: &[StepData], joined: &mut InProcessStage) -> Trai
 }
 
 /// Builds the stage of `rank` with the setup's weights.
-pub(crate) fn build(setup: &Setup, architecture: &dyn Architecture, rank: usize) -> Stage {
+pub(crate) fn build(setup: &Setup, rank: usize) -> Stage {
     let stage = Stage::build(
         rank,
         &StageConfig {
-            architecture,
+            architecture: setup.config.architecture(Device::Cpu).as_ref(),
             placement: &setup.placement(),
             partition: &Partition { layers: setup.layers.clone() },
             seed: Some(7),

@@ -3,11 +3,13 @@
 use std::path::PathBuf;
 
 use safetensors::SafeTensors;
-use serde::Deserialize;
+use serde::{Deserialize, Deserializer};
+use serde_json::Map;
 use stagecoach_api::job::{AdamWSpec, LearningRateSchedule, LearningRateSpec};
 use stagecoach_data::{IGNORE_INDEX, MicrobatchLayout};
 use stagecoach_engine::optimize::LearningRate;
-use stagecoach_model::LlamaConfig;
+use stagecoach_model::SourceConfig;
+use tch::Device;
 
 use crate::support::pipeline::{MicrobatchData, StepData, Trained, Weights};
 
@@ -39,7 +41,9 @@ struct ReferenceLearningRate {
 /// One model on one stream of data.
 #[derive(Debug, Deserialize)]
 pub(crate) struct ReferenceCase {
-    pub(crate) config: LlamaConfig,
+    /// The fields of the model's `config.json`.
+    #[serde(deserialize_with = "source_config")]
+    pub(crate) source: SourceConfig,
     /// The gradient norm to which larger gradients are clipped.
     pub(crate) clip: f64,
     pub(crate) learning_rates: Vec<f64>,
@@ -66,13 +70,32 @@ struct ReferenceRow {
     documents: Vec<u32>,
 }
 
+/// Reads the configuration of a Llama, unless it has another `model_type`.
+fn source_config<'de, D: Deserializer<'de>>(deserializer: D) -> Result<SourceConfig, D::Error> {
+    let mut fields = Map::deserialize(deserializer)?;
+    fields.entry("model_type").or_insert_with(|| "llama".into());
+    SourceConfig::parse(fields).map_err(serde::de::Error::custom)
+}
+
 fn folder() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../tests/reference")
+}
+
+impl ReferenceCase {
+    /// Number of layers of the model.
+    pub(crate) fn layers(&self) -> usize {
+        self.source.config.architecture(Device::Cpu).num_layers()
+    }
 }
 
 impl Reference {
     pub(crate) fn read() -> Reference {
         serde_json::from_slice(&std::fs::read(folder().join("reference.json")).unwrap()).unwrap()
+    }
+
+    /// The names of all cases.
+    pub(crate) fn names(&self) -> impl Iterator<Item = &str> {
+        self.cases.keys().map(String::as_str)
     }
 
     pub(crate) fn case(&self, name: &str) -> &ReferenceCase {

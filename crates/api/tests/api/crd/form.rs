@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
 use stagecoach_api::crd::{custom_resource_definition, manifest};
+use stagecoach_api::job::ModelType;
 use stagecoach_pipeline::SCHEDULES;
 
 use super::rows::job;
@@ -122,10 +123,11 @@ fn every_word_is_spelled_as_in_the_types() {
         "Unschedulable",
     ]
     .as_slice();
+    let model_types: Vec<&str> = ModelType::ALL.iter().map(|model_type| model_type.as_str()).collect();
     let expected = BTreeMap::from([
         ("spec.trainer.type", ["BuiltIn", "Custom"].as_slice()),
         ("spec.model.type", &["Llama", "Pretrained"]),
-        ("spec.model.llama.modelType", &["Llama", "Qwen2", "Qwen3"]),
+        ("spec.model.llama.modelType", &model_types),
         ("spec.data.specialTokens", &["Text", "Parse"]),
         ("spec.data.tokenizer.type", &["Train", "File"]),
         ("spec.training.precision", &["Float32", "BFloat16"]),

@@ -7,11 +7,11 @@ use stagecoach_api::job::Recompute;
 use stagecoach_kernels::{self as kernels, Heads};
 use tch::Tensor;
 
-use super::head_norms::{HeadNormActivations, HeadNorms};
-use super::linear::{Bias, Linear};
-use super::rms_norm::RmsNorm;
-use super::rotary::RotaryEmbedding;
-use super::{Backward, ForwardContext, Layer, WeightGradient};
+use super::qkv::{QkvActivations, QkvStep};
+use crate::linear::Linear;
+use crate::rms_norm::RmsNorm;
+use crate::rotary::RotaryEmbedding;
+use crate::{Backward, ForwardContext, Layer, WeightGradient};
 
 /// Weights of one layer. Tensors are `[tokens, columns]`.
 #[derive(Debug)]
@@ -19,9 +19,8 @@ pub(super) struct DecoderLayer {
     pub(super) input_layernorm: RmsNorm,
     /// Queries, keys and values in one product.
     pub(super) qkv_proj: Linear,
-    /// The biases of queries, keys and values.
-    pub(super) qkv_bias: Option<Bias>,
-    pub(super) head_norms: Option<HeadNorms>,
+    /// The step of the model's family before the rotation, if it has one.
+    pub(super) qkv_step: Option<Box<dyn QkvStep>>,
     pub(super) rotary: Rc<RotaryEmbedding>,
     pub(super) heads: Heads,
     pub(super) o_proj: Linear,
@@ -37,8 +36,8 @@ struct DecoderActivations {
     layer: Rc<DecoderLayer>,
     x: Tensor,
     input_rstd: Tensor,
-    /// Queries, keys and values: rotated, or as they were before their norms. `None` if they are recomputed.
-    qkv: Option<Tensor>,
+    /// `None` if they are recomputed.
+    qkv: Option<KeptQkv>,
     attention: Tensor,
     lse: Tensor,
     h: Tensor,
@@ -47,49 +46,44 @@ struct DecoderActivations {
     gate_up: Option<Tensor>,
 }
 
+/// The queries, keys and values from which a backward pass derives the rest.
+#[derive(Debug)]
+enum KeptQkv {
+    /// As attention reads them.
+    Rotated(Tensor),
+    /// As they were before the family's step.
+    Projected(Tensor),
+}
+
 /// Queries, keys and values as attention reads them.
 struct AttentionInput {
     qkv: Tensor,
-    norms: Option<HeadNormActivations>,
+    step: Option<QkvActivations>,
 }
 
 impl AttentionInput {
-    /// The tensor from which a backward pass derives the rest.
-    fn kept(&self) -> Tensor {
-        self.norms.as_ref().map_or(&self.qkv, |norms| &norms.projected).shallow_clone()
+    fn into_kept(self) -> KeptQkv {
+        self.step.map_or(KeptQkv::Rotated(self.qkv), |step| KeptQkv::Projected(step.projected))
     }
 }
 
 impl DecoderLayer {
-    /// Queries, keys and values of the layer's normed input.
-    fn project(&self, normed: &Tensor) -> Tensor {
-        let qkv = self.qkv_proj.forward(normed);
-        if let Some(bias) = &self.qkv_bias {
-            bias.add_to(&qkv);
-        }
-        qkv
-    }
-
-    /// Applies the norms of heads, if the model has them, and the rotation. Without norms, the result is in the memory
-    /// of `projected`.
+    /// Applies the family's step, if it has one, and the rotation.
     fn attention_input(&self, projected: Tensor, ctx: &ForwardContext) -> AttentionInput {
-        let (qkv, norms) = match &self.head_norms {
-            Some(norms) => {
-                let (normed, activations) = norms.apply(projected, self.heads);
-                (normed, Some(activations))
-            }
+        let (qkv, step) = match &self.qkv_step {
+            Some(step) => step.forward(projected, self.heads),
             None => (projected, None),
         };
         self.rotary.rotate(&qkv, ctx.positions(), self.heads);
-        AttentionInput { qkv, norms }
+        AttentionInput { qkv, step }
     }
 
     /// The same from the kept tensor, if there is one, otherwise from the layer's input.
-    fn attention_input_again(&self, kept: Option<Tensor>, x: &Tensor, ctx: &ForwardContext) -> AttentionInput {
+    fn attention_input_again(&self, kept: Option<KeptQkv>, x: &Tensor, ctx: &ForwardContext) -> AttentionInput {
         match kept {
-            Some(qkv) if self.head_norms.is_none() => AttentionInput { qkv, norms: None },
-            Some(projected) => self.attention_input(projected, ctx),
-            None => self.attention_input(self.project(&self.input_layernorm.apply(x).0), ctx),
+            Some(KeptQkv::Rotated(qkv)) => AttentionInput { qkv, step: None },
+            Some(KeptQkv::Projected(projected)) => self.attention_input(projected, ctx),
+            None => self.attention_input(self.qkv_proj.forward(&self.input_layernorm.apply(x).0), ctx),
         }
     }
 }
@@ -97,18 +91,17 @@ impl DecoderLayer {
 impl Layer for DecoderLayer {
     fn forward(self: Rc<Self>, x: Tensor, ctx: &ForwardContext) -> (Tensor, Box<dyn Backward>) {
         let (normed, input_rstd) = self.input_layernorm.apply(&x);
-        let input = self.attention_input(self.project(&normed), ctx);
+        let input = self.attention_input(self.qkv_proj.forward(&normed), ctx);
         let (attention, lse) = kernels::attention(&input.qkv, ctx.sequences(), self.heads);
-        let qkv = input.kept();
-        drop(input);
+        let qkv = input.into_kept();
         let h = self.o_proj.forward_add(&attention, &x);
 
         let (normed, post_attention_rstd) = self.post_attention_layernorm.apply(&h);
         let gate_up = self.gate_up_proj.forward(&normed);
         let y = self.down_proj.forward_add(&kernels::swiglu(&gate_up), &h);
 
-        let keep = |tensor: Tensor| (ctx.recompute == Recompute::None).then_some(tensor);
-        let (qkv, gate_up) = (keep(qkv), keep(gate_up));
+        let keeps_all = ctx.recompute == Recompute::None;
+        let (qkv, gate_up) = (keeps_all.then_some(qkv), keeps_all.then_some(gate_up));
         let saved =
             DecoderActivations { layer: self, x, input_rstd, qkv, attention, lse, h, post_attention_rstd, gate_up };
         (y, Box::new(saved))
@@ -133,17 +126,14 @@ impl Backward for DecoderActivations {
             layer.post_attention_layernorm.gradients(&dnormed, (&h, &post_attention_rstd), Some(&dy), weight_gradients);
         weight_gradients(layer.gate_up_proj.weight_gradient(dgate_up, normed));
 
-        let AttentionInput { qkv, norms } = layer.attention_input_again(qkv, &x, ctx);
+        let AttentionInput { qkv, step } = layer.attention_input_again(qkv, &x, ctx);
         let dattention = layer.o_proj.backward(&dh);
         let dqkv = kernels::attention_backward(&dattention, &qkv, (&attention, &lse), ctx.sequences(), layer.heads);
         weight_gradients(layer.o_proj.weight_gradient(dh.shallow_clone(), attention));
         drop(qkv);
         layer.rotary.rotate_back(&dqkv, ctx.positions(), layer.heads);
-        if let (Some(head_norms), Some(activations)) = (&layer.head_norms, norms) {
-            head_norms.gradients(&dqkv, activations, layer.heads, weight_gradients);
-        }
-        if let Some(bias) = &layer.qkv_bias {
-            weight_gradients(bias.gradient(&dqkv));
+        if let Some(qkv_step) = &layer.qkv_step {
+            qkv_step.backward(&dqkv, step, layer.heads, weight_gradients);
         }
         let dnormed = layer.qkv_proj.backward(&dqkv);
         let (dx, normed) = layer.input_layernorm.gradients(&dnormed, (&x, &input_rstd), Some(&dh), weight_gradients);

@@ -1,11 +1,12 @@
-use serde_json::json;
+use serde_json::Map;
+use stagecoach_api::job::ModelType;
 
+use super::super::families::FAMILIES;
 use super::*;
-use crate::config::RopeScaling;
-use crate::{Architecture, Llama};
+use crate::config_json::{RopeScaling, with_kept_fields};
 
 /// Parses the smallest `config.json` of a Llama with `changes`.
-fn parse(changes: Value) -> Result<LlamaConfig, String> {
+pub(in super::super) fn parse(changes: Value) -> Result<LlamaConfig, String> {
     let Value::Object(mut fields) = json!({
         "model_type": "llama", "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4,
         "intermediate_size": 48, "vocab_size": 64,
@@ -13,52 +14,18 @@ fn parse(changes: Value) -> Result<LlamaConfig, String> {
         unreachable!()
     };
     fields.extend(changes.as_object().unwrap().clone());
-    ConfigJson(fields).parse()
+    parse_all(&fields)
+}
+
+/// Parses a whole `config.json`.
+fn parse_all(fields: &Map<String, Value>) -> Result<LlamaConfig, String> {
+    let family = FAMILIES.iter().find(|family| fields["model_type"] == family.name).unwrap();
+    family.parse(&ConfigJson(fields.clone()))
 }
 
 fn llama3(low: f64, high: f64) -> Value {
     json!({"rope_type": "llama3", "factor": 8.0, "low_freq_factor": low, "high_freq_factor": high,
            "original_max_position_embeddings": 8192})
-}
-
-#[test]
-fn a_mistral_is_a_llama_whose_texts_fit_into_its_window() {
-    let mistral = |mut changes: Value| {
-        changes["model_type"] = json!("mistral");
-        changes["num_attention_heads"] = json!(16);
-        parse(changes).unwrap()
-    };
-    let llama = parse(json!({"num_attention_heads": 16, "num_key_value_heads": 8})).unwrap();
-    for (changes, positions) in [
-        (json!({}), 4096),
-        (json!({"sliding_window": null}), 131_072),
-        (json!({"sliding_window": null, "max_position_embeddings": 32_768}), 32_768),
-        (json!({"sliding_window": 512, "max_position_embeddings": 32_768}), 512),
-    ] {
-        assert_eq!(mistral(changes), LlamaConfig { max_position_embeddings: positions, ..llama.clone() });
-    }
-}
-
-#[test]
-fn qwens_differ_in_their_attention_and_in_their_defaults() {
-    let qwen = |mut changes: Value, model_type: &str| {
-        changes["model_type"] = json!(model_type);
-        changes["num_attention_heads"] = json!(32);
-        changes["hidden_size"] = json!(64);
-        parse(changes).unwrap()
-    };
-    let llama = parse(json!({"num_attention_heads": 32, "hidden_size": 64})).unwrap();
-    let expected = LlamaConfig { max_position_embeddings: 32_768, model_type: ModelType::Qwen2, ..llama };
-    assert_eq!(qwen(json!({}), "qwen2"), expected);
-    // Qwen 2's files have these fields
-    let written =
-        json!({"attention_bias": true, "use_sliding_window": false, "sliding_window": 16, "num_key_value_heads": null});
-    assert_eq!(qwen(written, "qwen2"), expected);
-    let windowed = json!({"use_sliding_window": true, "sliding_window": 512});
-    assert_eq!(qwen(windowed, "qwen2"), LlamaConfig { max_position_embeddings: 512, ..expected.clone() });
-    let expected = LlamaConfig { head_dim: 128, model_type: ModelType::Qwen3, ..expected };
-    assert_eq!(qwen(json!({}), "qwen3"), expected);
-    assert_eq!(qwen(json!({"head_dim": 16}), "qwen3"), LlamaConfig { head_dim: 16, ..expected });
 }
 
 #[test]
@@ -137,14 +104,9 @@ fn the_base_of_the_rotation_is_read_in_transformers_order() {
 #[test]
 fn unsupported_values_are_refused_with_their_field() {
     for (changes, expected) in [
-        (
-            json!({"model_type": "gpt2"}),
-            "model_type is \"gpt2\", and this trainer has \"llama\", \"mistral\", \"qwen2\"",
-        ),
         (json!({"model_type": "qwen3", "attention_bias": true}), "attention_bias is true"),
         (json!({"model_type": "qwen3", "use_sliding_window": 1}), "use_sliding_window is 1"),
         (json!({"model_type": "mistral", "num_key_value_heads": 4, "sliding_window": 0}), "sliding_window is 0"),
-        (json!({"model_type": null}), "model_type is absent"),
         (json!({"hidden_act": "gelu"}), "hidden_act is \"gelu\""),
         (json!({"attention_bias": true}), "attention_bias is true"),
         (json!({"mlp_bias": true}), "mlp_bias is true"),
@@ -226,14 +188,10 @@ fn every_field_that_changes_the_computation_is_a_difference() {
 #[test]
 fn a_written_config_is_parsed_back() {
     let config = LlamaConfig { tie_word_embeddings: true, rope_theta: 5e5, ..parse(json!({})).unwrap() };
-    let models = [
-        json!({"rope_scaling": llama3(1.0, 4.0)}),
-        json!({"model_type": "qwen2", "num_key_value_heads": 2}),
-        json!({"model_type": "qwen3", "num_key_value_heads": 2}),
-    ];
-    for config in models.map(|changes| parse(changes).unwrap()).into_iter().chain([config]) {
-        let Value::Object(written) = Llama::new(config.clone(), tch::Device::Cpu).config_json() else { unreachable!() };
-        assert_eq!(ConfigJson(written).parse().unwrap(), config);
+    let families = FAMILIES.iter().map(|family| json!({"model_type": family.name, "num_key_value_heads": 2}));
+    let models = families.chain([json!({"rope_scaling": llama3(1.0, 4.0)})]);
+    for config in models.map(|changes| parse(changes).unwrap()).chain([config]) {
+        assert_eq!(parse_all(config.to_json().as_object().unwrap()).unwrap(), config);
     }
 }
 
@@ -246,9 +204,9 @@ fn a_checkpoints_config_keeps_what_its_source_says() {
         "transformers_version": "4.51.0", "dtype": "bfloat16", "torch_dtype": "bfloat16", "sliding_window": 16,
         "use_sliding_window": true, "rope_parameters": {"rope_type": "default", "rope_theta": 5e5}, "_name_or_path": "x",
     });
-    let json = ConfigJson(source.as_object().unwrap().clone());
-    let config = json.parse().unwrap();
-    let written = with_kept_fields(Some(&json.0), Llama::new(config.clone(), tch::Device::Cpu).config_json());
+    let fields = source.as_object().unwrap();
+    let config = parse_all(fields).unwrap();
+    let written = with_kept_fields(Some(fields), config.to_json());
     for kept in
         ["bos_token_id", "eos_token_id", "pad_token_id", "attention_dropout", "use_cache", "transformers_version"]
     {
@@ -257,18 +215,18 @@ fn a_checkpoints_config_keeps_what_its_source_says() {
     assert_eq!(written["architectures"], json!(["Qwen2ForCausalLM"]));
     assert_eq!((&written["torch_dtype"], written.get("dtype")), (&json!("float32"), None));
     assert_eq!((&written["rope_theta"], written.get("rope_parameters")), (&json!(5e5), None));
-    assert_eq!(ConfigJson(written.as_object().unwrap().clone()).parse().unwrap(), config);
+    assert_eq!(parse_all(written.as_object().unwrap()).unwrap(), config);
     // a Mistral becomes a Llama, which has no window
     let mistral = json!({
         "model_type": "mistral", "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 8, "sliding_window": 16,
         "layer_types": ["sliding_attention", "sliding_attention"], "intermediate_size": 48, "vocab_size": 64,
     });
-    let json = ConfigJson(mistral.as_object().unwrap().clone());
-    let config = json.parse().unwrap();
-    let written = with_kept_fields(Some(&json.0), Llama::new(config.clone(), tch::Device::Cpu).config_json());
+    let fields = mistral.as_object().unwrap();
+    let config = parse_all(fields).unwrap();
+    let written = with_kept_fields(Some(fields), config.to_json());
     assert_eq!((written.get("sliding_window"), written.get("layer_types")), (None, None));
-    assert_eq!(ConfigJson(written.as_object().unwrap().clone()).parse().unwrap(), config);
-    let own = Llama::new(config, tch::Device::Cpu).config_json();
+    assert_eq!(parse_all(written.as_object().unwrap()).unwrap(), config);
+    let own = config.to_json();
     assert_eq!(with_kept_fields(None, own.clone()), own);
 }
 
@@ -278,6 +236,6 @@ fn lengths_are_written_as_whole_numbers() {
     let mut earlier = llama3(1.0, 4.0);
     earlier["original_max_position_embeddings"] = json!(8192.0);
     let config = parse(json!({"rope_scaling": earlier})).unwrap();
-    let written = Llama::new(config, tch::Device::Cpu).config_json();
+    let written = config.to_json();
     assert_eq!(written["rope_scaling"]["original_max_position_embeddings"].to_string(), "8192");
 }

@@ -1,0 +1,39 @@
+//! The configuration of a model, whatever its architecture.
+
+use std::fmt::Debug;
+use std::sync::Arc;
+
+use tch::Device;
+
+use super::Architecture;
+
+/// The configuration of a model: its shapes and constants, from a job or from Hugging Face's `config.json`.
+pub trait ModelConfig: Debug + Send + Sync {
+    /// The member of a job's `spec.model` that specifies such a model.
+    fn spec_member(&self) -> &'static str;
+    /// The fields whose difference gives weights another shape or another function, by their names in a job. All models
+    /// of the same member have the same names.
+    fn fields(&self) -> Vec<(&'static str, String)>;
+    /// A field that this model has and that no job can specify.
+    fn unspecifiable_field(&self) -> Option<&'static str>;
+    /// Rows of embedding and head; `None` if a job leaves them to the tokenizer.
+    fn vocab_size(&self) -> Option<usize>;
+    /// Tokens of the longest sequence.
+    fn max_position_embeddings(&self) -> usize;
+    /// The same model with `vocab_size` rows in embedding and head.
+    fn with_vocab_size(&self, vocab_size: usize) -> Arc<dyn ModelConfig>;
+    /// The model on a device, without allocations.
+    fn architecture(&self, device: Device) -> Box<dyn Architecture>;
+
+    /// The [`fields`](Self::fields) in which another model differs, with both values. Only models of the same member have
+    /// fields to compare.
+    fn differences(&self, theirs: &dyn ModelConfig) -> Vec<String> {
+        let (our_member, their_member) = (self.spec_member(), theirs.spec_member());
+        if our_member != their_member {
+            return vec![format!("type is {our_member} here and {their_member} there")];
+        }
+        let pairs = self.fields().into_iter().zip(theirs.fields());
+        let different = pairs.filter(|((_, ours), (_, theirs))| ours != theirs);
+        different.map(|((name, ours), (_, theirs))| format!("{name} is {ours} here and {theirs} there")).collect()
+    }
+}

@@ -5,7 +5,7 @@ use serde_json::{Map, Value};
 mod keys;
 mod rope;
 
-pub use keys::with_kept_fields;
+pub(crate) use keys::with_kept_fields;
 #[cfg(test)]
 pub(crate) use keys::{Role, role};
 pub(crate) use rope::RopeScaling;

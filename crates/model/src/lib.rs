@@ -25,14 +25,13 @@ use tch::Tensor;
 pub use stagecoach_kernels::CuSeqlens;
 use stagecoach_kernels::Sequences;
 
-pub use config_json::with_kept_fields;
 pub use embedding::Embedding;
 pub use head::Head;
 pub use initializer::Initializer;
 pub use llama::LlamaConfig;
 pub use model_config::ModelConfig;
 pub use parameters::{Parameter, ParameterBytes, ParameterSpec, Parameters};
-pub use registry::{ConfigError, SourceConfig, SpecifiedModel, model_types};
+pub use registry::{ConfigError, SourceConfig, SpecifiedModel, model_types, with_kept_fields};
 pub use weight_gradient::{Accumulate, WeightGradient};
 
 /// The context that the layers of a microbatch need besides its activations.

@@ -1,4 +1,4 @@
-//! The configuration of a model, whatever its architecture.
+//! The configuration of a model, whatever its architecture, and its reader.
 
 use std::fmt::Debug;
 use std::sync::Arc;
@@ -6,6 +6,7 @@ use std::sync::Arc;
 use tch::Device;
 
 use super::Architecture;
+use super::config_json::ConfigJson;
 
 /// The configuration of a model: its shapes and constants, from a job or from Hugging Face's `config.json`.
 pub trait ModelConfig: Debug + Send + Sync {
@@ -36,4 +37,17 @@ pub trait ModelConfig: Debug + Send + Sync {
         let different = pairs.filter(|((_, ours), (_, theirs))| ours != theirs);
         different.map(|((name, ours), (_, theirs))| format!("{name} is {ours} here and {theirs} there")).collect()
     }
+}
+
+/// The models with one `model_type` of Hugging Face.
+pub(crate) trait ModelFamily: Sync {
+    /// The `model_type`.
+    fn model_type(&self) -> &'static str;
+    /// The keys of `config.json` that [`read`](Self::read) reads or the architecture writes, separated by white space.
+    fn keys(&self) -> &'static str;
+    /// The configuration in a `config.json`. Absent fields have Hugging Face's defaults.
+    ///
+    /// # Errors
+    /// If a field has a value that this trainer does not support.
+    fn read(&self, json: &ConfigJson) -> Result<Arc<dyn ModelConfig>, String>;
 }

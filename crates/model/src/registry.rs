@@ -6,22 +6,9 @@ use std::sync::Arc;
 use serde_json::{Map, Value};
 use stagecoach_api::job::{ModelSpec, PretrainedSpec};
 
-use super::config_json::ConfigJson;
+use super::config_json::{self, ConfigJson};
 use super::llama::{self, LlamaConfig};
-use super::model_config::ModelConfig;
-
-/// The models with one `model_type` of Hugging Face.
-pub(crate) trait ModelFamily: Sync {
-    /// The `model_type`.
-    fn model_type(&self) -> &'static str;
-    /// The keys of `config.json` that [`read`](Self::read) reads or the architecture writes, separated by white space.
-    fn keys(&self) -> &'static str;
-    /// The configuration in a `config.json`. Absent fields have Hugging Face's defaults.
-    ///
-    /// # Errors
-    /// If a field has a value that this trainer does not support.
-    fn read(&self, json: &ConfigJson) -> Result<Arc<dyn ModelConfig>, String>;
-}
+use super::model_config::{ModelConfig, ModelFamily};
 
 /// All families, by architecture.
 pub(crate) fn families() -> impl Iterator<Item = &'static dyn ModelFamily> {
@@ -52,8 +39,17 @@ pub fn model_types() -> Vec<&'static str> {
     families().map(ModelFamily::model_type).collect()
 }
 
-pub(crate) fn family(model_type: Option<&Value>) -> Option<&'static dyn ModelFamily> {
+fn family(model_type: Option<&Value>) -> Option<&'static dyn ModelFamily> {
     families().find(|family| model_type.is_some_and(|name| name == family.model_type()))
+}
+
+/// The `config.json` of a checkpoint: the kept fields of `source`, the pretrained model's file, then the model's `own`
+/// fields.
+pub fn with_kept_fields(source: Option<&Map<String, Value>>, own: Value) -> Value {
+    match source.map(|source| (source, family(source.get("model_type")))) {
+        Some((source, Some(family))) => config_json::with_kept_fields(source, own, family.keys()),
+        _ => own,
+    }
 }
 
 /// The reason that a model directory's configuration cannot be used.

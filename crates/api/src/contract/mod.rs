@@ -10,7 +10,7 @@ mod notes;
 mod status;
 mod termination;
 
-pub use crate::mesh::Mesh;
+pub use crate::mesh::{MAX_SPARES, MAX_STAGES, Mesh};
 pub use environment::{ContractError, StageEnv, env};
 pub use exit::ExitCode;
 pub use labels::{
@@ -39,7 +39,3 @@ pub const GPU_RESOURCE: &str = "nvidia.com/gpu";
 pub const CONTAINER_ARGS: [&str; 1] = ["stage"];
 /// Termination grace period of a stage in seconds, unless the pod template sets another.
 pub const DEFAULT_TERMINATION_GRACE_SECONDS: u64 = 120;
-/// The largest number of stages of a job.
-pub const MAX_STAGES: u32 = 256;
-/// The largest number of spares of a job.
-pub const MAX_SPARES: u32 = 8;

@@ -9,8 +9,7 @@ use super::{
     AuditSpec, CheckpointSpec, DataSpec, MemoryCheckpointSpec, ModelSpec, NetworkPolicySpec, PipelineJobStatus,
     PipelineSpec, PodTemplate, RestartSpec, SchedulingSpec, StorageSpec, TrainingSpec, default_number,
 };
-use crate::contract::{MAX_SPARES, MAX_STAGES};
-use crate::mesh::Mesh;
+use crate::mesh::{MAX_SPARES, MAX_STAGES, Mesh};
 
 /// The API's group and version, as `apiVersion` has it.
 pub const API_VERSION: &str = "stagecoach.dev/v1alpha1";

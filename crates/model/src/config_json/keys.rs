@@ -4,7 +4,6 @@
 use serde_json::{Map, Value, json};
 
 use super::ConfigJson;
-use crate::registry::family;
 
 /// The role of a key for this trainer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -123,13 +122,11 @@ fn is_nothing(value: &Value) -> bool {
 /// Fields that limit the length of a text, and that give the same result when they are read again.
 const WINDOW: [&str; 3] = ["layer_types", "sliding_window", "use_sliding_window"];
 
-/// The `config.json` of a checkpoint: the kept fields of `source`, the pretrained model's file, then the model's `own`
-/// fields.
-pub fn with_kept_fields(source: Option<&Map<String, Value>>, own: Value) -> Value {
-    let (Some(source), Value::Object(own)) = (source, &own) else { return own };
+/// The kept fields of `source`, a file whose model uses the keys `used`, then a model's `own` fields.
+pub(crate) fn with_kept_fields(source: &Map<String, Value>, own: Value, used: &str) -> Value {
+    let Value::Object(own) = &own else { return own };
     // a Mistral is written as a Llama, which computes the same on texts that fit into its window
     let is_same_model = source.get("model_type") == own.get("model_type");
-    let used = family(source.get("model_type")).map_or("", |family| family.keys());
     let is_kept = |key: &str| role(key, used) != Used || is_same_model && WINDOW.contains(&key);
     let kept = source.iter().filter(|(key, _)| is_kept(key)).chain(own);
     Value::Object(kept.map(|(key, value)| (key.clone(), value.clone())).collect())
@@ -175,7 +172,7 @@ mod tests {
                 assert_ne!(role(key, used), Refused, "{key}");
             }
         }
-        let used = family(Some(&json!("llama"))).unwrap().keys();
+        let used = families().find(|family| family.model_type() == "llama").unwrap().keys();
         for key in OTHERS.iter().flat_map(|(_, keys)| keys.split_whitespace()) {
             assert_eq!(role(key, used), Refused, "{key}");
         }

@@ -9,7 +9,7 @@ use super::families::{Family, Window};
 use super::qkv::QkvVariant;
 use crate::ModelConfig;
 use crate::config_json::ConfigJson;
-use crate::registry::ModelFamily;
+use crate::model_config::ModelFamily;
 
 pub(super) const KEYS: &str = "
     architectures dtype head_dim hidden_act hidden_size initializer_range intermediate_size layer_types

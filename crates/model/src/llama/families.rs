@@ -113,7 +113,7 @@ mod tests {
     #[test]
     fn no_key_of_a_family_is_refused() {
         for Family { name, .. } in FAMILIES {
-            let (_, keys) = SUPPORTED.iter().find(|(family, _)| *family == name).unwrap();
+            let (_, keys) = SUPPORTED.iter().find(|(family, _)| *family == name).expect(name);
             for key in keys.split_whitespace() {
                 assert_ne!(role(key, KEYS), Role::Refused, "{name}: {key}");
             }

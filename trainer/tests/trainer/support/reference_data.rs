@@ -42,7 +42,7 @@ struct ReferenceLearningRate {
 #[derive(Debug, Deserialize)]
 pub(crate) struct ReferenceCase {
     /// The fields of the model's `config.json`.
-    #[serde(deserialize_with = "source_config")]
+    #[serde(rename = "config", deserialize_with = "source_config")]
     pub(crate) source: SourceConfig,
     /// The gradient norm to which larger gradients are clipped.
     pub(crate) clip: f64,

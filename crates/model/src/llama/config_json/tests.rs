@@ -3,7 +3,8 @@ use stagecoach_api::job::ModelType;
 
 use super::super::families::FAMILIES;
 use super::*;
-use crate::config_json::{RopeScaling, with_kept_fields};
+use crate::config_json::RopeScaling;
+use crate::with_kept_fields;
 
 /// Parses the smallest `config.json` of a Llama with `changes`.
 pub(in super::super) fn parse(changes: Value) -> Result<LlamaConfig, String> {

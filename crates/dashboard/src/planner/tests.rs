@@ -86,7 +86,7 @@ fn an_impossible_choice_shows_its_sentence_and_keeps_the_fields() {
             "spec.pipeline.virtualStages: is 1, but ZBVZeroBubble has two chunks a stage: leave it out or set it to 2.",
         ),
         ("schedule=Csv", "schedule: `Csv` is none of those that can be chosen."),
-        ("schedule=Interleaved1F1B&virtualStages=65", "a stage has 64 chunks at most."),
+        ("schedule=Interleaved1F1B&virtualStages=65", "is 65; a stage has 1 to 64 chunks."),
         ("recompute=All", "recompute: `All` is none of those that can be chosen."),
         ("stage=3&speed=0.5", "stage: there is no stage 3, the last one is 2."),
         ("speed=0", "speed of a stage: `0` is no number from 0.01 to 100."),

@@ -66,6 +66,8 @@ test: build texts nvrtc ## all tests that need no root
 	cargo test --workspace --no-run
 	@echo "tests without Kubernetes (1 of 3)"
 	WORKSPACE=$(WORKSPACE) STAGECOACH_NVRTC=$(NVRTC) cargo test --workspace --lib --bins $(addprefix --test ,$(TEST_BINARIES))
+	@# the examples of the crates that others can use
+	cargo test --workspace --doc --quiet
 	@echo "tests of whole jobs that are disturbed (2 of 3)"
 	@# these wait for timeouts as long as they compute: more of them than cores
 	cargo test --workspace --test system -- --test-threads=$$((2 * $$(nproc)))

@@ -12,8 +12,10 @@ use base64::Engine;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
+use crate::LOAD_FACTOR;
+
 /// The time limit for an answer, and for the state that a page reaches in the end.
-const DEADLINE: Duration = Duration::from_secs(60);
+const DEADLINE: Duration = Duration::from_secs(60 * LOAD_FACTOR);
 
 /// A browser with one page. The browser ends when this is dropped.
 #[derive(Debug)]

@@ -25,10 +25,13 @@ fn built(name: &str) -> PathBuf {
     built.find(|path| path.is_file()).unwrap_or_else(|| panic!("{name} is not built: run `cargo build` first"))
 }
 
+/// The factor by which a busy machine may be slower than the one for which a test states its seconds.
+pub const LOAD_FACTOR: u64 = 4;
+
 /// Waits until `condition` holds.
 ///
 /// # Panics
-/// If `condition` does not hold after `seconds`. The message names `what`.
+/// If `condition` does not hold after [`LOAD_FACTOR`] times `seconds`. The message names `what`.
 pub fn until<T>(what: &str, seconds: u64, condition: impl FnMut() -> Option<T>) -> T {
     until_or_tell(what, seconds, condition, String::new)
 }
@@ -40,6 +43,7 @@ fn until_or_tell<T>(
     mut condition: impl FnMut() -> Option<T>,
     details: impl Fn() -> String,
 ) -> T {
+    let seconds = LOAD_FACTOR * seconds;
     let deadline = Instant::now() + Duration::from_secs(seconds);
     loop {
         if let Some(value) = condition() {

@@ -24,7 +24,8 @@ pub use hashes::Hashes;
 pub use in_process::{InProcessStage, TIMEOUT, in_process_group};
 pub use job::TestJob;
 pub use launched::{
-    Launched, Outcome, checkpoints, entrypoint, is_gone, only_child, saved, says, signal, stagecoach, stages, until,
+    LOAD_FACTOR, Launched, Outcome, checkpoints, entrypoint, is_gone, only_child, saved, says, signal, stagecoach,
+    stages, until,
 };
 pub use undisturbed::undisturbed;
 

@@ -5,8 +5,10 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
+use crate::LOAD_FACTOR;
+
 /// The time limit for an answer, and for the content of a stream.
-const DEADLINE: Duration = Duration::from_secs(60);
+const DEADLINE: Duration = Duration::from_secs(60 * LOAD_FACTOR);
 
 /// The address of a page.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -9,14 +9,14 @@ use std::time::{Duration, Instant};
 
 use crate::corpus::Draws;
 use crate::phases::{Phase, send, stop_in};
-use crate::{Launched, Outcome, TestJob, is_gone, saved, until};
+use crate::{LOAD_FACTOR, Launched, Outcome, TestJob, is_gone, saved, until};
 
 /// The number of kills that each phase needs before phases are drawn at random.
 pub const ENOUGH: usize = 3;
 /// The time for which a stage is watched for a phase before another stage is.
 const PATIENCE: Duration = Duration::from_secs(4);
 /// The time after which a job that makes no progress has failed.
-const NO_PROGRESS: Duration = Duration::from_secs(60);
+const NO_PROGRESS: Duration = Duration::from_secs(60 * LOAD_FACTOR);
 
 /// A soak in progress.
 #[derive(Debug)]

@@ -28,4 +28,4 @@ pub use plane::ControlPlane;
 pub use process::{Process, run};
 pub use proxy::{Fate, Proxy, Seen};
 pub use tools::tool;
-pub use wait::{attempt, until};
+pub use wait::{LOAD_FACTOR, attempt, until};

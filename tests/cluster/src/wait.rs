@@ -2,13 +2,16 @@
 
 use std::time::{Duration, Instant};
 
+/// The factor by which a busy machine may be slower than the one for which a test states its seconds.
+pub const LOAD_FACTOR: u64 = 4;
+
 /// Waits until `condition` returns a value.
 ///
 /// # Panics
-/// If there is no value after `seconds`. The message names `what`.
+/// If there is no value after [`LOAD_FACTOR`] times `seconds`. The message names `what`.
 #[track_caller]
 pub fn until<T>(what: &str, seconds: u64, mut condition: impl FnMut() -> Option<T>) -> T {
-    match attempt(what, Duration::from_secs(seconds), || Ok(condition())) {
+    match attempt(what, Duration::from_secs(LOAD_FACTOR * seconds), || Ok(condition())) {
         Ok(value) => value,
         Err(error) => panic!("{error}"),
     }

@@ -11,7 +11,7 @@ use std::time::Duration;
 use stagecoach_tests::faulty::{FAULT_VARIABLE, RECORDS_VARIABLE};
 use stagecoach_tests::hold::{self, Hold};
 use stagecoach_tests::phases::{Phase, stop_in};
-use stagecoach_tests::{Ended, Group, Hashes, TestJob, corpus, saved, undisturbed, until};
+use stagecoach_tests::{Ended, Group, Hashes, LOAD_FACTOR, TestJob, corpus, saved, undisturbed, until};
 
 /// The time at which the older group continues.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -166,7 +166,10 @@ fn caught(case: AttemptCase) -> Caught {
     }
     match hold {
         Some(_) => hold::held(&records, || group.is_whole()),
-        None => assert!(stop_in(group.pids()[case.rank], case.phase, Duration::from_secs(60)), "never in {case:?}"),
+        None => assert!(
+            stop_in(group.pids()[case.rank], case.phase, Duration::from_secs(60 * LOAD_FACTOR)),
+            "never in {case:?}"
+        ),
     }
     if hold.is_none() || case.when != When::Fenced {
         group.stop();

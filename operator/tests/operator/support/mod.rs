@@ -10,7 +10,9 @@ use serde_json::{Value, json};
 use stagecoach_api::contract::{StagePhase, StageStatus};
 use stagecoach_api::job::ProgressStatus;
 pub use stagecoach_cluster::condition_of;
-use stagecoach_cluster::{ControlPlane, Process, Settings, TestKubelet, chart, merge, pipeline_job, until};
+use stagecoach_cluster::{
+    ControlPlane, LOAD_FACTOR, Process, Settings, TestKubelet, chart, merge, pipeline_job, until,
+};
 
 /// The operator's namespace.
 const OPERATOR_NAMESPACE: &str = "stagecoach-system";
@@ -211,7 +213,7 @@ impl TestCluster {
     /// otherwise.
     #[track_caller]
     pub fn wait(&self, name: &str, what: &str, wanted: impl Fn(&Value) -> bool) -> Value {
-        let deadline = std::time::Instant::now() + std::time::Duration::from_secs(TIMEOUT_SECONDS);
+        let deadline = std::time::Instant::now() + std::time::Duration::from_secs(LOAD_FACTOR * TIMEOUT_SECONDS);
         loop {
             let job = self.job(name).unwrap_or_else(|| panic!("{name} was deleted while waiting for it to be {what}"));
             if wanted(&job) {

@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
-use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
+use stagecoach_test_wait::{until, until_or_tell};
 
 use crate::{Hashes, TestJob};
 
@@ -23,35 +23,6 @@ fn built(name: &str) -> PathBuf {
     let own = std::env::current_exe().unwrap();
     let mut built = own.ancestors().skip(1).take(2).map(|folder| folder.join(name));
     built.find(|path| path.is_file()).unwrap_or_else(|| panic!("{name} is not built: run `cargo build` first"))
-}
-
-/// The factor by which a busy machine may be slower than the one for which a test states its seconds.
-pub const LOAD_FACTOR: u64 = 4;
-
-/// Waits until `condition` holds.
-///
-/// # Panics
-/// If `condition` does not hold after [`LOAD_FACTOR`] times `seconds`. The message names `what`.
-pub fn until<T>(what: &str, seconds: u64, condition: impl FnMut() -> Option<T>) -> T {
-    until_or_tell(what, seconds, condition, String::new)
-}
-
-/// As [`until`]. The message of the panic ends with `details`.
-fn until_or_tell<T>(
-    what: &str,
-    seconds: u64,
-    mut condition: impl FnMut() -> Option<T>,
-    details: impl Fn() -> String,
-) -> T {
-    let seconds = LOAD_FACTOR * seconds;
-    let deadline = Instant::now() + Duration::from_secs(seconds);
-    loop {
-        if let Some(value) = condition() {
-            return value;
-        }
-        assert!(Instant::now() < deadline, "waited {seconds} s for {what}{}", details());
-        std::thread::sleep(Duration::from_millis(10));
-    }
 }
 
 /// The last output of a launcher and its stages, and the position of each stage's threads.

@@ -24,9 +24,9 @@ pub use hashes::Hashes;
 pub use in_process::{InProcessStage, TIMEOUT, in_process_group};
 pub use job::TestJob;
 pub use launched::{
-    LOAD_FACTOR, Launched, Outcome, checkpoints, entrypoint, is_gone, only_child, saved, says, signal, stagecoach,
-    stages, until,
+    Launched, Outcome, checkpoints, entrypoint, is_gone, only_child, saved, says, signal, stagecoach, stages,
 };
+pub use stagecoach_test_wait::{LOAD_FACTOR, until};
 pub use undisturbed::undisturbed;
 
 /// A tiny Llama of two layers in the format of Hugging Face's tools, with a tokenizer for the corpus of [`corpus`].

@@ -16,7 +16,6 @@ mod process;
 mod proxy;
 mod scratch;
 pub mod tools;
-mod wait;
 
 pub use certificates::{Authority, control_plane};
 pub use client::{ApiRefusal, Client, connect};
@@ -27,5 +26,5 @@ pub use object::{condition_of, merge, pipeline_job};
 pub use plane::ControlPlane;
 pub use process::{Process, run};
 pub use proxy::{Fate, Proxy, Seen};
+pub use stagecoach_test_wait::{attempt, until, until_or_tell};
 pub use tools::tool;
-pub use wait::{LOAD_FACTOR, attempt, until};

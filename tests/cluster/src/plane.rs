@@ -15,7 +15,7 @@ use crate::components::{Component, Settings, Site, command};
 use crate::kubectl::Kubectl;
 use crate::process::Process;
 use crate::scratch::Scratch;
-use crate::wait::until;
+use crate::until;
 
 /// The time limit in seconds for a component's first answer. A busy machine needs several seconds.
 const READY_SECONDS: u64 = 60;

@@ -11,7 +11,7 @@ use stagecoach_api::contract::{StagePhase, StageStatus};
 use stagecoach_api::job::ProgressStatus;
 pub use stagecoach_cluster::condition_of;
 use stagecoach_cluster::{
-    ControlPlane, LOAD_FACTOR, Process, Settings, TestKubelet, chart, merge, pipeline_job, until,
+    ControlPlane, Process, Settings, TestKubelet, chart, merge, pipeline_job, until, until_or_tell,
 };
 
 /// The operator's namespace.
@@ -213,23 +213,14 @@ impl TestCluster {
     /// otherwise.
     #[track_caller]
     pub fn wait(&self, name: &str, what: &str, wanted: impl Fn(&Value) -> bool) -> Value {
-        let deadline = std::time::Instant::now() + std::time::Duration::from_secs(LOAD_FACTOR * TIMEOUT_SECONDS);
-        loop {
-            let job = self.job(name).unwrap_or_else(|| panic!("{name} was deleted while waiting for it to be {what}"));
-            if wanted(&job) {
-                return job;
-            }
-            if std::time::Instant::now() > deadline {
-                let pods = self
-                    .pods(name)
-                    .iter()
-                    .map(|pod| format!("{} {}", pod["metadata"]["name"], pod["status"]))
-                    .collect::<Vec<_>>()
-                    .join("\n");
-                panic!("{name} never was {what}: {:#}\n{pods}\n{}", job["status"], self.log_tail(name));
-            }
-            std::thread::sleep(std::time::Duration::from_millis(20));
-        }
+        let job = || self.job(name).unwrap_or_else(|| panic!("{name} was deleted while waiting for it to be {what}"));
+        let details = || {
+            let pods = self.pods(name);
+            let pods = pods.iter().map(|pod| format!("{} {}", pod["metadata"]["name"], pod["status"]));
+            format!(": {:#}\n{}\n{}", job()["status"], pods.collect::<Vec<_>>().join("\n"), self.log_tail(name))
+        };
+        let as_wanted = || Some(job()).filter(|job| wanted(job));
+        until_or_tell(&format!("{name} to be {what}"), TIMEOUT_SECONDS, as_wanted, details)
     }
 
     /// Waits for a phase.

@@ -10,10 +10,21 @@ pub const LOAD_FACTOR: u64 = 4;
 /// # Panics
 /// If there is no value after [`LOAD_FACTOR`] times `seconds`. The message names `what`.
 #[track_caller]
-pub fn until<T>(what: &str, seconds: u64, mut condition: impl FnMut() -> Option<T>) -> T {
+pub fn until<T>(what: &str, seconds: u64, condition: impl FnMut() -> Option<T>) -> T {
+    until_or_tell(what, seconds, condition, String::new)
+}
+
+/// As [`until`]. The message of the panic ends with `details`.
+#[track_caller]
+pub fn until_or_tell<T>(
+    what: &str,
+    seconds: u64,
+    mut condition: impl FnMut() -> Option<T>,
+    details: impl FnOnce() -> String,
+) -> T {
     match attempt(what, Duration::from_secs(LOAD_FACTOR * seconds), || Ok(condition())) {
         Ok(value) => value,
-        Err(error) => panic!("{error}"),
+        Err(error) => panic!("{error}{}", details()),
     }
 }
 
@@ -32,6 +43,6 @@ pub fn attempt<T>(
             return Ok(value);
         }
         anyhow::ensure!(Instant::now() < deadline, "waited {} s for {what}", limit.as_secs());
-        std::thread::sleep(Duration::from_millis(20));
+        std::thread::sleep(Duration::from_millis(10));
     }
 }

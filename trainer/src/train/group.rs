@@ -25,7 +25,7 @@ use crate::train::step;
 use crate::train::step::audit::Audits;
 use crate::train::step::data_loader::DataLoader;
 
-/// What a stage does when it has left a group.
+/// The next action of a stage that has left a group.
 #[derive(Debug)]
 pub(in crate::train) enum AfterGroup {
     /// It exits.
@@ -45,20 +45,22 @@ pub(in crate::train) fn run_group(
     carry_over: &mut CarryOver,
 ) -> Result<AfterGroup, StageError> {
     match join_and_train(context, carry_over) {
-        Ok(after) => Ok(after),
+        Ok(Some(outcome)) => Ok(AfterGroup::Exit(outcome)),
+        Ok(None) => Ok(AfterGroup::Regroup),
         Err(LeaveReason::NotNeeded) => Ok(AfterGroup::Exit(StageOutcome::Done)),
         Err(LeaveReason::GroupLost(error)) => Ok(AfterGroup::Recover(error)),
         Err(LeaveReason::Failed(error)) => Err(error),
     }
 }
 
-fn join_and_train(context: &StageContext, carry_over: &mut CarryOver) -> Result<AfterGroup, LeaveReason> {
+/// Runs the stage in one group. `None` if the stage joins the next one without a loss; see [`AfterGroup::Regroup`].
+fn join_and_train(context: &StageContext, carry_over: &mut CarryOver) -> Result<Option<StageOutcome>, LeaveReason> {
     let monitor = context.monitor;
     monitor.set_forming();
     if monitor.stop_requested_at().is_some() {
         // the group that ended to form again has saved; the other stages may have ended already, and a new group would
         // wait for them
-        return Ok(AfterGroup::Exit(StageOutcome::Drained));
+        return Ok(Some(StageOutcome::Drained));
     }
     let interrupt = Interrupt::default();
     // dropped when this function returns
@@ -69,7 +71,7 @@ fn join_and_train(context: &StageContext, carry_over: &mut CarryOver) -> Result<
         move |failure| handler.handle(failure)
     };
     let joined = join_group(context, carry_over, on_failure).map_err(LeaveReason::before_release)?;
-    let Some(JoinedGroup { member, coordinator, assignment, notes }) = joined else { return Ok(AfterGroup::Regroup) };
+    let Some(JoinedGroup { member, coordinator, assignment, notes }) = joined else { return Ok(None) };
     let roster = assignment.roster.clone();
     handler.set_roster(&roster);
     notes.into_iter().for_each(|message| emit(context, &TrainingEvent::Note { message }));
@@ -79,8 +81,8 @@ fn join_and_train(context: &StageContext, carry_over: &mut CarryOver) -> Result<
     let mut outcome = load_and_train(&in_group, &member, assignment, carry_over, &interrupt);
     handler.leave();
     let left = match &outcome {
-        Ok(AfterGroup::Exit(outcome)) => member.leave(outcome.kind().exit_code().code()),
-        Ok(AfterGroup::Regroup | AfterGroup::Recover(_)) => member.leave_for_next_group(),
+        Ok(Some(outcome)) => member.leave(outcome.kind().exit_code().code()),
+        Ok(None) => member.leave_for_next_group(),
         Err(reason) => match reason.kind() {
             FailureKind::WrongResult | FailureKind::Drained => member.leave_for_good(),
             kind => member.leave(kind.exit_code().code()),
@@ -124,7 +126,7 @@ fn load_and_train(
     assignment: Assignment,
     carry_over: &mut CarryOver,
     interrupt: &Interrupt,
-) -> Result<AfterGroup, LeaveReason> {
+) -> Result<Option<StageOutcome>, LeaveReason> {
     let StageContext { config, device, monitor, .. } = *context;
     let Assignment { roster, mut plan, verified, listener, damage } = assignment;
     let architecture = &*config.architecture(plan.vocab_size, device);
@@ -190,11 +192,11 @@ fn train_and_finish(
     architecture: &dyn Architecture,
     memory: Option<&mut MemoryCheckpoints>,
     audits: Option<Audits>,
-) -> Result<AfterGroup, LeaveReason> {
+) -> Result<Option<StageOutcome>, LeaveReason> {
     let (state, regroups) = step::train(running, architecture, memory, audits)?;
     if state.step < running.plan.steps || state.evaluation_due {
-        return Ok(if regroups { AfterGroup::Regroup } else { AfterGroup::Exit(StageOutcome::Drained) });
+        return Ok((!regroups).then_some(StageOutcome::Drained));
     }
     finish::finish(running, &state)?;
-    Ok(AfterGroup::Exit(StageOutcome::Done))
+    Ok(Some(StageOutcome::Done))
 }

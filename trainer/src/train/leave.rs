@@ -92,9 +92,14 @@ impl From<DataError> for LeaveReason {
     }
 }
 
+/// An error of the job's folder, as the error that ends the stage.
+pub(in crate::train) fn folder_error(error: FolderError) -> StageError {
+    StageError::new(error.kind(), error.to_string())
+}
+
 impl From<FolderError> for LeaveReason {
     fn from(error: FolderError) -> LeaveReason {
-        LeaveReason::Failed(StageError::new(error.kind(), error.to_string()))
+        LeaveReason::Failed(folder_error(error))
     }
 }
 

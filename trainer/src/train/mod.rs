@@ -26,7 +26,7 @@ use stagecoach_telemetry::{EventWriter, TrainingEvent, http_port};
 use context::StageContext;
 use group::AfterGroup;
 use join::stale_fences::StaleFenceRemoval;
-use leave::LeaveReason;
+use leave::{LeaveReason, folder_error};
 use recover::carry_over::CarryOver;
 use stagecoach_dashboard::{self as page, StatusSource};
 use stagecoach_engine::StageError;
@@ -79,8 +79,7 @@ pub(crate) fn run_stage(
     let rank = env.rank as usize;
     let device = config.device(rank)?;
     if rank == 0 {
-        let opened = JobFolder::open(&config.folder(), None);
-        opened.map_err(|error| StageError::new(error.kind(), error.to_string()))?;
+        JobFolder::open(&config.folder(), None).map_err(folder_error)?;
     }
     let mounted = mount(&config.folder());
     let (volume, stale_fences) = (&*mounted, &StaleFenceRemoval::of(&mounted));

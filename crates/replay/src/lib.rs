@@ -19,4 +19,4 @@ pub use divergence::{first_divergence, first_divergent_tensor, stage_of};
 pub use dump::write_dump;
 pub use intervals::{Interval, intervals, sample};
 pub use record::{RecordedCheckpoint, RunRecord};
-pub use replayed::{ReplayConfig, ReplayOptions, Replayed, environment_differences, replay};
+pub use replayed::{ReplayConfig, ReplayOptions, Replayed, replay};

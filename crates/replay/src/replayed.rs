@@ -238,9 +238,3 @@ fn other_identity(
     });
     Ok(found)
 }
-
-/// The differences of the replay's environment from the environment of `recorded`, for users; empty if none changes
-/// bits.
-pub fn environment_differences(recorded: &Manifest, replayed: &Manifest) -> Vec<String> {
-    stagecoach_planner::environment_differences(&recorded.metadata.environment, &replayed.metadata.environment)
-}

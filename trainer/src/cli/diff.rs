@@ -5,9 +5,10 @@ use std::path::PathBuf;
 use anyhow::bail;
 use clap::Args;
 use stagecoach_checkpoint::differences;
+use stagecoach_planner::environment_differences;
 use stagecoach_replay::{
-    Difference, ReplayConfig, Replayed, RunRecord, compare_steps, compare_tensors, environment_differences,
-    first_divergence, first_divergent_tensor, replay, stage_of,
+    Difference, ReplayConfig, Replayed, RunRecord, compare_steps, compare_tensors, first_divergence,
+    first_divergent_tensor, replay, stage_of,
 };
 use stagecoach_telemetry::ProgressDisplay;
 
@@ -130,7 +131,7 @@ fn not_here(one: &RunRecord, other: &RunRecord, step: u64) -> String {
         after.or(record.checkpoints.last()).map(|checkpoint| checkpoint.manifest.clone())
     };
     let changed = match (manifest(one), manifest(other)) {
-        (Some(one), Some(other)) => environment_differences(&one, &other),
+        (Some(one), Some(other)) => environment_differences(&one.metadata.environment, &other.metadata.environment),
         _ => Vec::new(),
     };
     let why = match changed.is_empty() {

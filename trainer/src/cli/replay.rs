@@ -8,9 +8,8 @@ use stagecoach_api::contract::FailureKind;
 use stagecoach_display::table;
 use stagecoach_engine::StageError;
 use stagecoach_pipeline::{Panel, timeline_trace};
-use stagecoach_replay::{
-    Difference, RecordedCheckpoint, ReplayConfig, Replayed, RunRecord, compare_steps, environment_differences, replay,
-};
+use stagecoach_planner::environment_differences;
+use stagecoach_replay::{Difference, RecordedCheckpoint, ReplayConfig, Replayed, RunRecord, compare_steps, replay};
 use stagecoach_telemetry::{ProgressDisplay, StepRecord};
 use tch::Tensor;
 
@@ -126,7 +125,8 @@ pub(super) fn differs(difference: &Difference) -> StageError {
 pub(super) fn note_environments(record: &RunRecord, replayed: &Replayed, until: u64) -> &'static str {
     let trained = record.checkpoints.iter().find(|checkpoint| checkpoint.manifest.step >= until);
     let Some(trained) = trained.or(record.checkpoints.last()) else { return "" };
-    let changed = environment_differences(&trained.manifest, &replayed.manifest);
+    let [before, now] = [&trained.manifest, &replayed.manifest].map(|manifest| &manifest.metadata.environment);
+    let changed = environment_differences(before, now);
     if changed.is_empty() {
         return "";
     }

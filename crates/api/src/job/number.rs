@@ -75,15 +75,15 @@ pub(crate) fn optional_count<'de, D: Deserializer<'de>>(deserializer: D) -> Resu
 }
 
 /// The schema of an exit code of a failure.
-pub(super) struct ExitCode;
+pub(super) struct FailureExitCode;
 
-impl JsonSchema for ExitCode {
+impl JsonSchema for FailureExitCode {
     fn inline_schema() -> bool {
         true
     }
 
     fn schema_name() -> std::borrow::Cow<'static, str> {
-        "ExitCode".into()
+        "FailureExitCode".into()
     }
 
     fn json_schema(_: &mut SchemaGenerator) -> Schema {

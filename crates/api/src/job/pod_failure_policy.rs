@@ -4,7 +4,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::number::ExitCode;
+use super::number::FailureExitCode;
 
 /// Rules for failures. The first that matches decides; without one, what each reason means by itself.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -46,7 +46,7 @@ pub struct OnExitCodes {
     pub operator: ExitCodeOperator,
     /// Exit codes, 1 to 255.
     #[schemars(
-        with = "Vec<ExitCode>",
+        with = "Vec<FailureExitCode>",
         length(min = 1, max = 255),
         extend("x-expected" = "list at least one exit code")
     )]

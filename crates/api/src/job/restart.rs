@@ -3,7 +3,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::number::ExitCode;
+use super::number::FailureExitCode;
 use super::{PodFailurePolicyAction, PodFailurePolicySpec};
 
 /// How often, how soon, and after which failures the group starts again.
@@ -83,7 +83,7 @@ impl Default for BackoffSpec {
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct ExitCodeRule {
     /// Exit codes of the stage that failed first, 1 to 255.
-    #[schemars(with = "Vec<ExitCode>", length(min = 1), extend("x-expected" = "list at least one exit code"))]
+    #[schemars(with = "Vec<FailureExitCode>", length(min = 1), extend("x-expected" = "list at least one exit code"))]
     pub codes: Vec<i32>,
     /// What happens then.
     pub action: ExitAction,

@@ -98,7 +98,7 @@ impl ScheduleSpec {
 #[derive(Clone, Copy, PartialEq)]
 pub(crate) struct FixedChunks {
     pub(crate) chunks: u32,
-    /// What the schedule does, and the remedy; follows the schedule's name.
+    /// The rest of a sentence that begins with the schedule's name: its chunks, and the remedy.
     pub(crate) predicate: &'static str,
 }
 

@@ -1,5 +1,5 @@
-//! The bounds of the schema, on numbers, texts and lists. The API server checks the same ones, and everything else that
-//! the schema says, reading a job does.
+//! The bounds of the schema, on numbers, texts and lists. The API server checks the same bounds. Reading a job checks
+//! the schema's other keywords.
 
 use std::fmt;
 use std::sync::LazyLock;

@@ -34,13 +34,14 @@ fn the_documentation_lists_the_fields_by_what_their_change_does() {
             cells[2].split('`').skip(1).step_by(2).map(move |path| (path, cells[1]))
         })
         .collect();
+    let covers =
+        |path: &str, field: &str| field.strip_prefix(path).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'));
     for (field, effect) in CHANGES {
-        let covers = |path: &str| field.strip_prefix(path).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'));
-        let closest = documented.iter().filter(|(path, _)| covers(path)).max_by_key(|(path, _)| path.len());
+        let closest = documented.iter().filter(|(path, _)| covers(path, field)).max_by_key(|(path, _)| path.len());
         assert_eq!(closest.map(|(_, effect)| *effect), Some(format!("{effect:?}").as_str()), "{field}");
     }
     for (path, _) in &documented {
-        let is_field = CHANGES.iter().any(|(field, _)| field.starts_with(path));
+        let is_field = CHANGES.iter().any(|(field, _)| covers(path, field));
         assert!(is_field, "{path} is no field");
     }
 }

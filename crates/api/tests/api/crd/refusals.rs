@@ -45,7 +45,7 @@ fn every_bound_of_the_spec_holds_in_rust() {
     }
 }
 
-/// What a schema may say beyond this, only an API server would check.
+/// No part of this crate checks a keyword beyond these: only an API server would.
 #[test]
 fn the_spec_has_no_other_keywords() {
     const BY_READING: [&str; 10] = [

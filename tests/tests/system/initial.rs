@@ -150,6 +150,11 @@ fn relatives_of_llama_go_on_from_what_they_wrote() {
         let first = job(&format!("first-{}", model_type.to_lowercase()));
         run(path, &first, &yaml(&first, &fresh)).hashes();
         let checkpoint = format!("{}/checkpoints/step-00000020", first.name);
+        let index = std::fs::read_to_string(path.join(&checkpoint).join("model.safetensors.index.json")).unwrap();
+        let own = [("Qwen2", "self_attn.k_proj.bias"), ("Qwen3", "self_attn.q_norm.weight")];
+        for (_, tensor) in own.iter().filter(|(of, _)| *of == model_type) {
+            assert!(index.contains(tensor), "{index}");
+        }
         let from = |name: &str, from: &str, stages: usize, model: &str| {
             let job = TestJob { name: name.into(), stages, ..job("") };
             let extra = job.extra.replace("everySteps: 4", &format!("everySteps: 4, initFrom: {{path: {from}}}"));

@@ -5,19 +5,21 @@
 use std::collections::HashMap;
 use std::path::Path;
 
-use stagecoach_pipeline::{ChunkRule, SCHEDULES};
+use stagecoach_pipeline::{INTERLEAVED_ONE_F_ONE_B, SCHEDULES, ScheduleType};
 use stagecoach_tests::{Hashes, Launched, TestJob, corpus, cover};
 
 const LAYERS: usize = 4;
 const STAGES: [usize; 5] = [1, 2, 3, 4, 6];
 
-/// Every schedule, with one and with three chunks a stage where it leaves the choice.
+/// Every schedule, with two numbers of chunks a stage where it leaves the choice.
 fn schedules() -> Vec<(&'static str, usize)> {
-    let chunks = |rule: ChunkRule| rule.fixed().map_or(vec![1, 3], |fixed| vec![fixed]);
-    SCHEDULES
-        .iter()
-        .flat_map(|schedule| chunks(schedule.chunks).into_iter().map(|chunks| (schedule.name, chunks)))
-        .collect()
+    let chunks = |schedule: &ScheduleType| match schedule.chunks.fixed() {
+        Some(fixed) => vec![fixed],
+        // with one chunk it is 1F1B
+        None if *schedule == INTERLEAVED_ONE_F_ONE_B => vec![2, 3],
+        None => vec![1, 2],
+    };
+    SCHEDULES.iter().flat_map(|schedule| chunks(schedule).into_iter().map(|chunks| (schedule.name, chunks))).collect()
 }
 
 /// Three partitions for any number of chunks: the planner's, all layers in the first chunk, and all layers in the last

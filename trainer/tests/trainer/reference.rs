@@ -206,7 +206,9 @@ fn the_reference_has_what_it_is_meant_to_have() {
         assert!(reference.names().any(is_of), "{model_type} has no case");
     }
     let is_tied = |name: &str| reference.case(name).source.fields["tie_word_embeddings"] == true;
-    assert!(is_tied("tied") && !is_tied("padded"));
+    for name in ["padded", "tied", "packed", "llama3", "mistral", "qwen2", "qwen3"] {
+        assert_eq!(is_tied(name), ["tied", "qwen2"].contains(&name), "{name}");
+    }
     let explicit = |field: &str| reference.case("tied").source.fields[field].as_u64().unwrap();
     assert_ne!(explicit("head_dim"), explicit("hidden_size") / explicit("num_attention_heads"));
 }

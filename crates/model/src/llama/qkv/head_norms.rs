@@ -9,18 +9,18 @@ use crate::llama::{LlamaConfig, parameter_name};
 use crate::rms_norm::RmsNorm;
 use crate::{ParameterSpec, Parameters, WeightGradient};
 
-/// The norms of queries and of keys.
-const NORMS: [&str; 2] = ["self_attn.q_norm", "self_attn.k_norm"];
-
 pub(super) fn parameter_specs(config: &LlamaConfig, layer: usize) -> Vec<ParameterSpec> {
-    let names = NORMS.map(|module| parameter_name(layer, module, "weight"));
-    names.map(|name| ParameterSpec::vector(name, config.head_dim, Initializer::Ones)).into()
+    names(layer).map(|name| ParameterSpec::vector(name, config.head_dim, Initializer::Ones)).into()
 }
 
 pub(super) fn build(config: &LlamaConfig, layer: usize, parameters: &Parameters) -> Box<dyn QkvStep> {
-    let names = NORMS.map(|module| parameter_name(layer, module, "weight"));
-    let [query, key] = names.map(|name| RmsNorm::new(parameters.get(&name), config.rms_norm_eps));
+    let [query, key] = names(layer).map(|name| RmsNorm::new(parameters.get(&name), config.rms_norm_eps));
     Box::new(HeadNorms { query, key })
+}
+
+/// The weights of the norms of queries and of keys.
+fn names(layer: usize) -> [String; 2] {
+    ["self_attn.q_norm", "self_attn.k_norm"].map(|module| parameter_name(layer, module, "weight"))
 }
 
 /// Queries, keys and values exist twice, and either queries or keys once more before and after their norm; in the

@@ -20,6 +20,7 @@ mod order;
 mod parquet_file;
 mod prepared;
 mod sequences;
+mod source;
 mod texts;
 mod tokenizer;
 mod tokenizer_training;

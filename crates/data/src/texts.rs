@@ -5,12 +5,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use glob::Pattern;
 use serde_json::{Map, Value};
 
-use crate::corpus::{BYTE_ORDER_MARK, FileFormat, parquet_text_columns};
+use crate::corpus::{BYTE_ORDER_MARK, CorpusFile, FileFormat, parquet_text_columns};
 use crate::error::DataError;
+use crate::source::{LocalFiles, Source};
 
 /// Bytes of a `.jsonl` file after which its fields are no longer measured.
 const SAMPLE_BYTES: u64 = 1 << 20;
@@ -49,8 +51,8 @@ struct Found {
     fields: Option<BTreeMap<String, u64>>,
 }
 
-#[derive(Default)]
 struct Search {
+    source: Arc<LocalFiles>,
     found: Vec<Found>,
     skipped: Vec<String>,
     /// The extensions of files that a pattern must not match. Patterns with these extensions name single files.
@@ -65,21 +67,20 @@ struct Search {
 /// # Errors
 /// Fails if a folder can't be listed.
 pub fn find_texts(volume_root: &Path, folder: &Path, is_excluded: &dyn Fn(&Path) -> bool) -> Result<Texts, DataError> {
-    let root = fs::canonicalize(volume_root).map_err(DataError::io("open", volume_root))?;
-    let mut search = Search::default();
-    search.visit(&root, folder, is_excluded, 0)?;
+    let mut search = Search {
+        source: Arc::new(LocalFiles::below(volume_root)?),
+        found: Vec::new(),
+        skipped: Vec::new(),
+        left_out: BTreeSet::new(),
+        has_left_out_folder: false,
+    };
+    search.visit(folder, is_excluded, 0)?;
     Ok(search.into_texts(folder))
 }
 
 impl Search {
-    fn visit(
-        &mut self,
-        root: &Path,
-        folder: &Path,
-        is_excluded: &dyn Fn(&Path) -> bool,
-        depth: usize,
-    ) -> Result<(), DataError> {
-        let path = root.join(folder);
+    fn visit(&mut self, folder: &Path, is_excluded: &dyn Fn(&Path) -> bool, depth: usize) -> Result<(), DataError> {
+        let path = self.source.real_root().join(folder);
         let mut entries = fs::read_dir(&path)
             .and_then(Iterator::collect::<Result<Vec<fs::DirEntry>, _>>)
             .map_err(DataError::io("list", &path))?;
@@ -98,29 +99,37 @@ impl Search {
             let is_link = entry.file_type().is_ok_and(|kind| kind.is_symlink());
             match path.is_dir() {
                 true if is_link || is_excluded(&path) || depth == MAX_DEPTH => self.has_left_out_folder = true,
-                true => self.visit(root, &folder.join(&name), is_excluded, depth + 1)?,
-                false => self.add(root, folder, name, &path),
+                true => self.visit(&folder.join(&name), is_excluded, depth + 1)?,
+                false => self.add(folder, name, &path),
             }
         }
         Ok(())
     }
 
-    fn add(&mut self, root: &Path, folder: &Path, name: String, path: &Path) {
-        let (extension, fields) = match FileFormat::of(path) {
-            Some(FileFormat::Text) => ("txt", Ok(None)),
-            Some(FileFormat::JsonLines) => ("jsonl", json_fields(path).map(Some)),
-            Some(FileFormat::Parquet) => ("parquet", parquet_text_columns(path).map(Some)),
-            // token ids need the tokenizer that made them
-            Some(FileFormat::Ids32 | FileFormat::Ids16) | None => return,
+    fn add(&mut self, folder: &Path, name: String, path: &Path) {
+        let Some(format) = FileFormat::of(path) else { return };
+        let source: Arc<dyn Source> = self.source.clone();
+        let file = match self.source.file(path).and_then(|file| CorpusFile::new(&source, file)) {
+            Ok(file) => file,
+            Err(DataError::LeavesVolume { .. }) => return self.leave_out(path, "is a link out of the workspace"),
+            Err(DataError::DanglingLink { .. }) => {
+                return self.leave_out(path, "is a link to a file that does not exist");
+            }
+            Err(error) => return self.leave_out(path, &format!("can't be used: {error}")),
         };
-        match (fs::canonicalize(path), fs::metadata(path), fields) {
-            (Ok(real), ..) if !real.starts_with(root) => self.leave_out(path, "is a link out of the workspace"),
-            (Ok(_), Ok(metadata), Ok(fields)) => {
-                let (folder, bytes) = (folder.to_owned(), metadata.len());
+        let (extension, fields) = match format {
+            FileFormat::Text => ("txt", Ok(None)),
+            FileFormat::JsonLines => ("jsonl", json_fields(&file).map(Some)),
+            FileFormat::Parquet => ("parquet", parquet_text_columns(&file).map(Some)),
+            // token ids need the tokenizer that made them
+            FileFormat::Ids32 | FileFormat::Ids16 => return,
+        };
+        match fields {
+            Ok(fields) => {
+                let (folder, bytes) = (folder.to_owned(), file.stamp.size);
                 self.found.push(Found { folder, name, extension, bytes, fields });
             }
-            (_, _, Err(problem)) => self.leave_out(path, &problem),
-            (Err(error), ..) | (_, Err(error), _) => self.leave_out(path, &format!("can't be read: {error}")),
+            Err(problem) => self.leave_out(path, &problem),
         }
     }
 
@@ -202,10 +211,9 @@ fn field_bytes(files: &[Found]) -> Vec<(String, u64)> {
 
 /// The text fields in the first objects of a `.jsonl` file, each with an estimate of its bytes in the whole file. The
 /// estimate takes the rest of the file to be like these objects.
-fn json_fields(path: &Path) -> Result<BTreeMap<String, u64>, String> {
+fn json_fields(corpus_file: &CorpusFile) -> Result<BTreeMap<String, u64>, String> {
     let unreadable = |error: std::io::Error| format!("can't be read: {error}");
-    let file = fs::File::open(path).map_err(unreadable)?;
-    let size = file.metadata().map_err(unreadable)?.len();
+    let file = corpus_file.open_at(0).map_err(unreadable)?;
     let mut reader = BufReader::new(file.take(MAX_READ_BYTES));
     let (mut fields, mut bytes_read, mut line) = (BTreeMap::new(), 0, Vec::new());
     let mut is_first = true;
@@ -229,7 +237,7 @@ fn json_fields(path: &Path) -> Result<BTreeMap<String, u64>, String> {
     if is_first {
         return Err("is empty".into());
     }
-    let scale = size as f64 / bytes_read as f64;
+    let scale = corpus_file.stamp.size as f64 / bytes_read as f64;
     Ok(fields.into_iter().map(|(name, bytes)| (name, (bytes as f64 * scale) as u64)).collect())
 }
 

@@ -1,7 +1,7 @@
 //! `meta.json`: the contents of a finished cache, and the files that it was made from.
 
 use std::collections::HashMap;
-use std::fs::{self, File};
+use std::fs;
 use std::io::Read;
 use std::path::Path;
 
@@ -9,9 +9,10 @@ use serde::{Deserialize, Serialize};
 
 use super::atomic_file::write_bytes_atomically;
 use crate::config::PrepareProgress;
-use crate::corpus::{BYTE_ORDER_MARK, Corpus, CorpusFile, FileFormat, FileStamp};
+use crate::corpus::{BYTE_ORDER_MARK, Corpus, CorpusFile, FileFormat};
 use crate::error::DataError;
 use crate::prepared::{DOCUMENTS_FILE, PreparedCorpus, TOKEN_IDS_FILE, TOKENIZER_FILE};
+use crate::source::FileStamp;
 
 const META_FILE: &str = "meta.json";
 
@@ -120,7 +121,7 @@ fn hash_bytes(bytes: &[u8]) -> String {
 
 fn hash_file(corpus_file: &CorpusFile, on_bytes_read: &mut dyn FnMut(u64)) -> Result<FileHash, DataError> {
     let failed = || DataError::io("read", &corpus_file.path);
-    let mut file = File::open(&corpus_file.path).map_err(failed())?;
+    let mut file = corpus_file.open_at(0).map_err(failed())?;
     let mut hasher = blake3::Hasher::new();
     let mut buffer = vec![0; 1 << 20];
     let mut byte_order_mark = false;
@@ -143,16 +144,23 @@ fn hash_file(corpus_file: &CorpusFile, on_bytes_read: &mut dyn FnMut(u64)) -> Re
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use super::*;
+    use crate::source::{LocalFiles, Source, SourceFile};
 
     /// Checkpoints of older versions carry this hash. A job would refuse them if the same corpus gave another hash.
     #[test]
     fn corpus_hash_is_stable_across_versions() {
-        let formats =
-            [FileFormat::Text, FileFormat::JsonLines, FileFormat::Parquet, FileFormat::Ids32, FileFormat::Ids16];
+        let source: Arc<dyn Source> = Arc::new(LocalFiles::below(Path::new("/")).unwrap());
         let stamp = FileStamp::default();
-        let file = |format| CorpusFile { path: "/v/a".into(), name: "a".into(), format, stamp };
-        let corpus = Corpus { files: formats.map(file).to_vec(), text_field: "text".into(), ..Corpus::default() };
+        let file = |extension: &str| {
+            let name = format!("a.{extension}");
+            let file = SourceFile { path: name.clone().into(), matched: name.clone(), name, stamp };
+            CorpusFile::new(&source, file).unwrap()
+        };
+        let files = ["txt", "jsonl", "parquet", "tokens", "u16"].map(file).to_vec();
+        let corpus = Corpus { files, text_field: "text".into(), ..Corpus::default() };
         let hash = |blake3: &str| FileHash { path: "a".into(), stamp, blake3: blake3.into(), byte_order_mark: false };
         let hashed = "Text \"\" 0a\nJsonLines \"text\" 0b\nParquet \"text\" 0c\nIds32 \"\" 0d\nIds16 \"\" 0e\n";
         let expected = blake3::hash(hashed.as_bytes()).to_hex().to_string();

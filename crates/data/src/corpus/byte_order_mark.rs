@@ -1,7 +1,6 @@
 //! The byte order mark at the start of a file, which shows the file's encoding. In UTF-8 the mark is not part of the
 //! text (RFC 3629, section 6).
 
-use std::fs::File;
 use std::io::Read;
 
 use super::CorpusFile;
@@ -21,7 +20,7 @@ const OTHERS: [(&[u8], &str); 4] =
 pub(super) fn length(corpus_file: &CorpusFile) -> Result<u64, DataError> {
     let failed = || DataError::io("read", &corpus_file.path);
     let mut start = Vec::new();
-    File::open(&corpus_file.path).and_then(|file| file.take(4).read_to_end(&mut start)).map_err(failed())?;
+    corpus_file.open_at(0).and_then(|file| file.take(4).read_to_end(&mut start)).map_err(failed())?;
     match OTHERS.iter().find(|(mark, _)| start.starts_with(mark)) {
         Some((_, encoding)) => Err(DataError::OtherEncoding { path: corpus_file.path.clone(), encoding }),
         None if start.starts_with(BYTE_ORDER_MARK) => Ok(BYTE_ORDER_MARK.len() as u64),

@@ -1,7 +1,6 @@
 //! `.jsonl`: every line is a JSON object, and one of its fields holds a document.
 
-use std::fs::File;
-use std::io::{BufRead, BufReader, Read, Seek, SeekFrom};
+use std::io::{BufRead, BufReader, Read};
 
 use serde_json::{Map, Value};
 
@@ -27,8 +26,7 @@ pub(super) fn read(
     if from.offset == 0 {
         position.offset = byte_order_mark::length(corpus_file)?;
     }
-    let mut file = BufReader::new(File::open(&corpus_file.path).map_err(failed())?);
-    file.seek(SeekFrom::Start(position.offset)).map_err(failed())?;
+    let mut file = BufReader::new(corpus_file.open_at(position.offset).map_err(failed())?);
     let mut line = Vec::new();
     loop {
         line.clear();

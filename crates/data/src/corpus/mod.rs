@@ -14,10 +14,12 @@ mod token_ids;
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
 use crate::error::DataError;
+use crate::source::{FileStamp, Source};
 pub(crate) use byte_order_mark::BYTE_ORDER_MARK;
 pub(crate) use parquet_rows::text_columns as parquet_text_columns;
 pub(crate) use pieces::Split;
@@ -36,28 +38,13 @@ pub(crate) struct Corpus {
 /// A file of the corpus.
 #[derive(Clone, Debug)]
 pub(crate) struct CorpusFile {
+    /// See [`SourceFile::path`](crate::source::SourceFile::path).
     pub(crate) path: PathBuf,
     /// Relative to the volume's root.
     pub(crate) name: String,
     pub(crate) format: FileFormat,
     pub(crate) stamp: FileStamp,
-}
-
-/// Attributes that change when a file gets other contents. Tools can set the size and the modification time as they
-/// like, but not all of these attributes.
-#[derive(Serialize, Deserialize, Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub(crate) struct FileStamp {
-    /// Bytes.
-    pub(crate) size: u64,
-    /// Time of the last modification, in nanoseconds since 1970.
-    pub(crate) modified: u64,
-    /// Time of the last change of the file or of its metadata, in nanoseconds since 1970; 0 in caches of earlier
-    /// versions.
-    #[serde(default)]
-    pub(crate) changed: u64,
-    /// The number of the file in its file system.
-    #[serde(default)]
-    pub(crate) inode: u64,
+    source: Arc<dyn Source>,
 }
 
 /// Format of a file, by its extension. The corpus hash covers the variants' `Debug` names: they must never change.

@@ -1,15 +1,15 @@
 //! `.parquet`: every row is a document, in one column of text.
 
 use std::collections::BTreeMap;
-use std::fs::File;
+use std::io::{BufReader, Read};
 use std::ops::Range;
-use std::path::Path;
 
+use bytes::Bytes;
 use parquet::basic::Type;
 use parquet::column::reader::ColumnReader;
 use parquet::errors::ParquetError;
 use parquet::file::metadata::ParquetMetaData;
-use parquet::file::reader::{FileReader, RowGroupReader, SerializedFileReader};
+use parquet::file::reader::{ChunkReader, FileReader, Length, RowGroupReader, SerializedFileReader};
 use parquet::schema::types::ColumnDescPtr;
 
 use super::pieces::Split;
@@ -33,8 +33,9 @@ pub(super) fn read(
     on_piece: &mut PieceHandler,
 ) -> Result<(), DataError> {
     let bad = |problem: String| DataError::Parquet { path: corpus_file.path.clone(), problem };
-    let file = File::open(&corpus_file.path).map_err(DataError::io("read", &corpus_file.path))?;
-    let reader = library(|| SerializedFileReader::new(file)).map_err(bad)?;
+    // the library would report a failing volume as damage of the file
+    corpus_file.open_at(0).map_err(DataError::io("read", &corpus_file.path))?;
+    let reader = library(|| SerializedFileReader::new(corpus_file.clone())).map_err(bad)?;
     let column = TextColumn::find(reader.metadata(), corpus_file, field)?;
     check_row_groups(reader.metadata(), column.index, corpus_file.stamp.size).map_err(bad)?;
     let total_rows = reader.metadata().file_metadata().num_rows().max(1) as u64;
@@ -49,6 +50,29 @@ pub(super) fn read(
         row = if end <= from.record { end } else { column.read_group(&*group, row..end, from.record, &mut on_text)? };
     }
     Ok(())
+}
+
+impl Length for CorpusFile {
+    fn len(&self) -> u64 {
+        self.stamp.size
+    }
+}
+
+impl ChunkReader for CorpusFile {
+    type T = BufReader<Box<dyn Read + Send>>;
+
+    fn get_read(&self, start: u64) -> Result<Self::T, ParquetError> {
+        Ok(BufReader::new(self.open_at(start)?))
+    }
+
+    fn get_bytes(&self, start: u64, length: usize) -> Result<Bytes, ParquetError> {
+        let mut bytes = Vec::new();
+        self.open(start..start.saturating_add(length as u64))?.read_to_end(&mut bytes)?;
+        match bytes.len() == length {
+            true => Ok(bytes.into()),
+            false => Err(ParquetError::EOF(format!("it has {} of {length} bytes from byte {start} on", bytes.len()))),
+        }
+    }
 }
 
 /// The column of a file that holds its documents.
@@ -135,24 +159,23 @@ impl TextColumn<'_> {
 ///
 /// # Errors
 /// The reason why the file can't be read.
-pub(crate) fn text_columns(path: &Path) -> Result<BTreeMap<String, u64>, String> {
-    let file = File::open(path).map_err(|error| format!("can't be read: {error}"))?;
-    let size = file.metadata().map_err(|error| format!("can't be read: {error}"))?.len();
+pub(crate) fn text_columns(corpus_file: &CorpusFile) -> Result<BTreeMap<String, u64>, String> {
+    corpus_file.open_at(0).map_err(|error| format!("can't be read: {error}"))?;
     let failed = |e: String| format!("can't be read as Parquet: {e}");
-    let reader = library(|| SerializedFileReader::new(file)).map_err(failed)?;
+    let reader = library(|| SerializedFileReader::new(corpus_file.clone())).map_err(failed)?;
     let metadata = reader.metadata();
     let columns = metadata.file_metadata().schema_descr().columns().iter().enumerate();
     let texts = columns
         .filter(|(_, column)| column.max_rep_level() == 0 && column.physical_type() == Type::BYTE_ARRAY)
         .map(|(index, column)| {
-            check_row_groups(metadata, index, size)?;
+            check_row_groups(metadata, index, corpus_file.stamp.size)?;
             Ok(text_bytes(&reader, index)?.map(|bytes| (column.path().string(), bytes)))
         });
     texts.filter_map(Result::transpose).collect::<Result<_, String>>().map_err(failed)
 }
 
 /// Estimate of the bytes of a column, from its first rows; `None` if those are not text, such as images.
-fn text_bytes(reader: &SerializedFileReader<File>, index: usize) -> Result<Option<u64>, String> {
+fn text_bytes(reader: &SerializedFileReader<CorpusFile>, index: usize) -> Result<Option<u64>, String> {
     let rows = reader.metadata().file_metadata().num_rows();
     if reader.num_row_groups() == 0 || rows <= 0 {
         return Ok(Some(0));

@@ -1,11 +1,17 @@
 //! Reading from any cursor gives the rest of the corpus.
 
+use std::collections::BTreeMap;
 use std::fs;
+use std::io::{self, Read};
+use std::ops::Range;
+use std::path::Path;
+use std::sync::Mutex;
 
 use tempfile::TempDir;
 
 use super::*;
 use crate::config::{DataConfig, TokenizerSource};
+use crate::source::{Listing, SourceFile};
 
 /// Contents of a piece, whether its document ends, where reading can resume, and the bytes read.
 type ReadPiece = (String, bool, Option<Cursor>, u64);
@@ -20,8 +26,8 @@ fn read(corpus: &Corpus, from: Cursor, split: Split) -> Vec<ReadPiece> {
     pieces
 }
 
-#[test]
-fn reading_resumes_at_every_cursor() {
+/// A folder with files of every format.
+fn files() -> TempDir {
     let folder = TempDir::new().unwrap();
     let write = |name: &str, contents: &[u8]| fs::write(folder.path().join(name), contents).unwrap();
     let long = "one two  three\r\n".repeat(20_000);
@@ -34,7 +40,12 @@ fn reading_resumes_at_every_cursor() {
     let rows: Vec<String> = (0..7).map(|row| format!("row {row}")).collect();
     let rows: Vec<Option<&str>> = rows.iter().map(|row| Some(row.as_str())).collect();
     crate::parquet_file::parquet(&folder.path().join("d.parquet"), "text", &rows);
+    folder
+}
 
+#[test]
+fn reading_resumes_at_every_cursor() {
+    let folder = files();
     let corpus = corpus_of(&folder, "*");
     for split in [Split::BeforeWhitespace, Split::BeforeSpaces, Split::Never] {
         let all = read(&corpus, Cursor::default(), split);
@@ -54,8 +65,8 @@ fn reading_resumes_at_every_cursor() {
     }
 }
 
-fn corpus_of(folder: &TempDir, name: &str) -> Corpus {
-    let config = DataConfig {
+fn config_of(folder: &TempDir, name: &str) -> DataConfig {
+    DataConfig {
         volume_root: folder.path().to_owned(),
         cache_root: folder.path().join("cache"),
         paths: vec![name.into()],
@@ -67,8 +78,69 @@ fn corpus_of(folder: &TempDir, name: &str) -> Corpus {
         tokenizer: TokenizerSource::Train { vocab_size: 300 },
         parse_special_tokens: false,
         follow_links_out: false,
+    }
+}
+
+fn corpus_of(folder: &TempDir, name: &str) -> Corpus {
+    Corpus::find(&config_of(folder, name)).unwrap()
+}
+
+/// Files in memory by their URIs, each version with a stamp of its own.
+#[derive(Debug, Default)]
+struct InMemory(Mutex<BTreeMap<PathBuf, (FileStamp, Vec<u8>)>>);
+
+impl InMemory {
+    fn write(&self, path: PathBuf, contents: Vec<u8>) {
+        let mut files = self.0.lock().unwrap();
+        let changed = files.get(&path).map_or(0, |(stamp, _)| stamp.changed + 1);
+        files.insert(path, (FileStamp { size: contents.len() as u64, changed, ..FileStamp::default() }, contents));
+    }
+}
+
+impl Source for InMemory {
+    fn list(&self, pattern: &str) -> Result<Listing, DataError> {
+        let files = self.0.lock().unwrap();
+        let file = |(path, (stamp, _)): (&PathBuf, &(FileStamp, Vec<u8>))| {
+            let name = path.display().to_string();
+            SourceFile { path: path.clone(), matched: name.clone(), name, stamp: *stamp }
+        };
+        let matching = files.iter().filter(|(path, _)| path.starts_with(pattern));
+        Ok(Listing { files: matching.map(file).collect(), folders: Vec::new() })
+    }
+
+    fn stamp(&self, path: &Path) -> Result<FileStamp, DataError> {
+        Ok(self.0.lock().unwrap()[path].0)
+    }
+
+    fn open(&self, path: &Path, bytes: Range<u64>) -> io::Result<Box<dyn Read + Send>> {
+        let contents = &self.0.lock().unwrap()[path].1;
+        let end = contents.len().min(bytes.end as usize);
+        Ok(Box::new(io::Cursor::new(contents[(bytes.start as usize).min(end)..end].to_vec())))
+    }
+}
+
+/// No reader bypasses the source: these files are on no volume.
+#[test]
+fn a_corpus_is_the_same_from_any_source() {
+    let folder = files();
+    let local = corpus_of(&folder, "*");
+    let source = Arc::new(InMemory::default());
+    for file in &local.files {
+        source.write(Path::new("memory://texts").join(&file.name), fs::read(&file.path).unwrap());
+    }
+    let corpus = Corpus::of(source.clone(), &config_of(&folder, "memory://texts")).unwrap();
+    let contents = |corpus: &Corpus, split| -> Vec<String> {
+        // the contents of a file of token ids name the file
+        let file = |text: &str| text.split("file: ").next().unwrap_or_default().to_owned();
+        read(corpus, Cursor::default(), split).iter().map(|(text, ..)| file(text)).collect()
     };
-    Corpus::find(&config).unwrap()
+    for split in [Split::BeforeWhitespace, Split::Never] {
+        assert!(contents(&corpus, split) == contents(&local, split), "{split:?}");
+    }
+    let first = &corpus.files[0];
+    first.check_unchanged().unwrap();
+    source.write(first.path.clone(), b"other".to_vec());
+    assert!(matches!(first.check_unchanged(), Err(DataError::Changed { .. })));
 }
 
 #[test]

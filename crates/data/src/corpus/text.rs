@@ -1,7 +1,6 @@
 //! `.txt`: a file is one document, kept byte for byte, with its line ends and without a byte order mark.
 
-use std::fs::File;
-use std::io::{Read, Seek, SeekFrom};
+use std::io::Read;
 
 use super::pieces::{MAX_PIECE_BYTES, PIECE_BYTES, Split, check_length, last_split};
 use super::{Content, CorpusFile, Cursor, Piece, PieceHandler, byte_order_mark};
@@ -15,8 +14,7 @@ pub(super) fn read(
 ) -> Result<(), DataError> {
     let failed = || DataError::io("read", &corpus_file.path);
     let mut offset = if from.offset == 0 { byte_order_mark::length(corpus_file)? } else { from.offset };
-    let mut file = File::open(&corpus_file.path).map_err(failed())?;
-    file.seek(SeekFrom::Start(offset)).map_err(failed())?;
+    let mut file = corpus_file.open_at(offset).map_err(failed())?;
     let mut buffer = Vec::new();
     loop {
         // The buffer is filled up to one piece, so that the splits depend on the offset alone and not on where reading

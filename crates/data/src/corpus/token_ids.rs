@@ -1,7 +1,6 @@
 //! `.tokens` and `.u16`: token ids produced by another tool, little-endian, without a header.
 
-use std::fs::File;
-use std::io::{Read, Seek, SeekFrom};
+use std::io::Read;
 
 use super::pieces::PIECE_BYTES;
 use super::{Content, CorpusFile, Cursor, Piece, PieceHandler};
@@ -22,8 +21,7 @@ pub(super) fn read(
             width: width as u64,
         });
     }
-    let mut file = File::open(&corpus_file.path).map_err(failed())?;
-    file.seek(SeekFrom::Start(from.offset)).map_err(failed())?;
+    let mut file = corpus_file.open_at(from.offset).map_err(failed())?;
     let mut offset = from.offset;
     let mut buffer = Vec::new();
     loop {

@@ -1,0 +1,136 @@
+//! Files on the job's volume, which glob patterns match.
+
+use std::fs::{self, File};
+use std::io::{self, ErrorKind, Read, Seek, SeekFrom};
+use std::ops::Range;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use glob::{MatchOptions, Pattern};
+
+use super::{FileStamp, Listing, Source, SourceFile};
+use crate::config::DataConfig;
+use crate::error::DataError;
+
+const OPTIONS: MatchOptions =
+    MatchOptions { case_sensitive: true, require_literal_separator: true, require_literal_leading_dot: true };
+
+/// The files of a volume. The path of a file is its real path, so that a file counts once, however many links lead to
+/// it.
+#[derive(Debug)]
+pub(crate) struct LocalFiles {
+    volume_root: PathBuf,
+    real_root: PathBuf,
+    /// The folder of the token caches, which holds no corpus files.
+    cache_root: Option<PathBuf>,
+    follow_links_out: bool,
+}
+
+impl LocalFiles {
+    /// The files below `volume_root`.
+    ///
+    /// # Errors
+    /// Fails if the folder can't be opened.
+    pub(crate) fn below(volume_root: &Path) -> Result<LocalFiles, DataError> {
+        let real_root = fs::canonicalize(volume_root).map_err(DataError::io("open", volume_root))?;
+        Ok(LocalFiles { volume_root: volume_root.to_owned(), real_root, cache_root: None, follow_links_out: false })
+    }
+
+    /// The files of a job's volume.
+    ///
+    /// # Errors
+    /// Fails if the root of the volume can't be opened.
+    pub(crate) fn of_job(config: &DataConfig) -> Result<LocalFiles, DataError> {
+        Ok(LocalFiles {
+            cache_root: Some(config.cache_root.clone()),
+            follow_links_out: config.follow_links_out,
+            ..LocalFiles::below(&config.volume_root)?
+        })
+    }
+
+    /// The real path of the volume's root.
+    pub(crate) fn real_root(&self) -> &Path {
+        &self.real_root
+    }
+
+    /// The file at `path`, after all links.
+    ///
+    /// # Errors
+    /// `LeavesVolume` or `DanglingLink` for such a link. Also fails if the file can't be read.
+    pub(crate) fn file(&self, path: &Path) -> Result<SourceFile, DataError> {
+        let real = match fs::canonicalize(path) {
+            Ok(real) if self.follow_links_out || real.starts_with(&self.real_root) => real,
+            Ok(target) => return Err(DataError::LeavesVolume { path: path.to_owned(), target }),
+            Err(error) if error.kind() == ErrorKind::NotFound => {
+                return Err(DataError::DanglingLink { path: path.to_owned() });
+            }
+            Err(error) => return Err(DataError::io("read", path)(error)),
+        };
+        let matched = name_below(path, &self.volume_root);
+        // a file outside of the volume has the name of the link
+        let is_inside = real.starts_with(&self.real_root);
+        let name = if is_inside { name_below(&real, &self.real_root) } else { matched.clone() };
+        Ok(SourceFile { stamp: self.stamp(&real)?, path: real, name, matched })
+    }
+
+    /// The files and folders that `pattern` matches, except token caches.
+    fn matching_paths(&self, pattern: &str) -> Result<Vec<PathBuf>, DataError> {
+        let bad = |error: glob::PatternError| DataError::BadPattern {
+            pattern: pattern.to_owned(),
+            reason: error.msg.to_owned(),
+        };
+        let root = Pattern::escape(&self.volume_root.to_string_lossy());
+        let absolute = Path::new(&root).join(pattern);
+        let mut paths = Vec::new();
+        for path in glob::glob_with(&absolute.to_string_lossy(), OPTIONS).map_err(bad)? {
+            let path = path.map_err(|error| {
+                let path = error.path().to_owned();
+                DataError::io("list", path)(error.into())
+            })?;
+            // a path with more links than the system follows is skipped: a shorter path to the same file matches too
+            let is_missing = || matches!(fs::metadata(&path), Err(error) if error.kind() == ErrorKind::NotFound);
+            let leads_nowhere = path.is_symlink() && is_missing();
+            let is_cache = self.cache_root.as_ref().is_some_and(|cache_root| path.starts_with(cache_root));
+            if (path.is_file() || path.is_dir() || leads_nowhere) && !is_cache {
+                paths.push(path);
+            }
+        }
+        Ok(paths)
+    }
+}
+
+impl Source for LocalFiles {
+    fn list(&self, pattern: &str) -> Result<Listing, DataError> {
+        let (folders, files): (Vec<_>, Vec<_>) =
+            self.matching_paths(pattern)?.into_iter().partition(|path| path.is_dir());
+        if files.is_empty() {
+            return Err(DataError::NoMatch { pattern: pattern.to_owned(), root: self.volume_root.clone() });
+        }
+        Ok(Listing {
+            files: files.iter().map(|path| self.file(path)).collect::<Result<_, _>>()?,
+            folders: folders.iter().map(|path| name_below(path, &self.volume_root)).collect(),
+        })
+    }
+
+    fn stamp(&self, path: &Path) -> Result<FileStamp, DataError> {
+        let metadata = fs::metadata(path).map_err(DataError::io("read", path))?;
+        let nanoseconds = |seconds: i64, rest: i64| u64::try_from(seconds * 1_000_000_000 + rest).unwrap_or_default();
+        Ok(FileStamp {
+            size: metadata.len(),
+            modified: nanoseconds(metadata.mtime(), metadata.mtime_nsec()),
+            changed: nanoseconds(metadata.ctime(), metadata.ctime_nsec()),
+            inode: metadata.ino(),
+        })
+    }
+
+    fn open(&self, path: &Path, bytes: Range<u64>) -> io::Result<Box<dyn Read + Send>> {
+        let mut file = File::open(path)?;
+        file.seek(SeekFrom::Start(bytes.start))?;
+        Ok(Box::new(file.take(bytes.end.saturating_sub(bytes.start))))
+    }
+}
+
+/// `path` relative to `folder`.
+fn name_below(path: &Path, folder: &Path) -> String {
+    path.strip_prefix(folder).unwrap_or(path).to_string_lossy().into_owned()
+}

@@ -12,7 +12,7 @@ pub struct DataConfig {
     /// Glob patterns (`*`, `?`, `[a-z]`, `**`) of the corpus files. Hidden files match only a pattern that names the
     /// dot.
     pub paths: Vec<String>,
-    /// The field of a `.jsonl` line, or the column of a `.parquet` file, that holds the text.
+    /// The field or column that holds the text, in files of formats that have fields.
     pub text_field: String,
     /// The largest number of input tokens of a sequence. The target of each input is the token after it.
     pub sequence_length: usize,

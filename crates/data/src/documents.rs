@@ -7,7 +7,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use crate::config::{DataConfig, PrepareProgress};
-use crate::corpus::{Content, Corpus, CorpusFile, Cursor, FileFormat, few};
+use crate::corpus::{Content, Corpus, CorpusFile, Cursor, few};
 use crate::dataset::DocumentPart;
 use crate::error::DataError;
 use crate::prepared::PreparedCorpus;
@@ -18,8 +18,8 @@ use crate::tokenizer::Tokenizer;
 pub struct DocumentName {
     /// Path of the file, relative to the volume's root.
     pub file: String,
-    /// The line of a `.jsonl` file, from 1; the row of a `.parquet` file, from 0; the document of a file of token ids,
-    /// from 1; and 1 for a `.txt` file.
+    /// The number of the document's [`unit`](crate::Format::unit) in the file, from
+    /// [`first_unit`](crate::Format::first_unit) on.
     pub number: u64,
 }
 
@@ -206,7 +206,7 @@ impl Walk {
             self.corpus.read_file(from, self.tokenizer.split(), &mut |piece| {
                 match piece.content {
                     Content::Text(text) => reader.text(text, piece.record, piece.is_last, on_piece)?,
-                    Content::Ids { ids, .. } => reader.ids(ids, piece.is_last, on_piece)?,
+                    Content::Ids { ids, width, .. } => reader.ids(ids, width, piece.is_last, on_piece)?,
                 }
                 let bytes_done = bytes_before + piece.bytes_read.min(file.stamp.size);
                 progress(PrepareProgress { phase: "finding documents", bytes_done, bytes_total });
@@ -237,7 +237,7 @@ struct FileWalk<'a> {
 
 impl FileWalk<'_> {
     fn text(&mut self, text: &str, record: u64, is_last: bool, on_piece: &mut OnPiece) -> Result<(), DataError> {
-        let number = if self.file.format == FileFormat::Parquet { record - 1 } else { record };
+        let number = self.file.format.first_unit + record - 1;
         // letters and digits are in every vocabulary; for other text, only the tokenizer knows whether it has tokens
         let has_tokens = || match text.contains(char::is_alphanumeric) {
             true => Ok(true),
@@ -253,9 +253,8 @@ impl FileWalk<'_> {
     }
 
     /// Passes on token ids. Documents end at end-of-text tokens and at begin-of-text tokens.
-    fn ids(&mut self, ids: &[u32], is_last: bool, on_piece: &mut OnPiece) -> Result<(), DataError> {
+    fn ids(&mut self, ids: &[u32], width: usize, is_last: bool, on_piece: &mut OnPiece) -> Result<(), DataError> {
         let special = self.walk.tokenizer.special_tokens();
-        let width = if self.file.format == FileFormat::Ids16 { 2 } else { 4 };
         let mut rest = ids;
         while !rest.is_empty() {
             let end = rest.iter().position(|&id| special.separates(id));

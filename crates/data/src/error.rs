@@ -30,12 +30,14 @@ pub enum DataError {
     },
     /// A matched file has an extension that is not one of the known formats.
     #[error(
-        "{} is not a .txt, .jsonl, .parquet, .tokens or .u16 file: narrow data.paths so that it matches corpus files only",
+        "{} is not a {known} file: narrow data.paths so that it matches corpus files only",
         path.display()
     )]
     UnknownFormat {
         /// The file.
         path: PathBuf,
+        /// The extensions of the known formats.
+        known: String,
     },
     /// A matched link leads out of the volume.
     #[error(

@@ -11,13 +11,13 @@ mod corpus;
 mod dataset;
 mod documents;
 mod error;
+#[cfg(test)]
+#[path = "../tests/data/common/examples.rs"]
+mod examples;
 mod findings;
 mod mapped;
 mod model_files;
 mod order;
-#[cfg(test)]
-#[path = "../tests/data/common/parquet_file.rs"]
-mod parquet_file;
 mod prepared;
 mod sequences;
 mod source;
@@ -28,6 +28,7 @@ mod tokenizer_training;
 pub use cache::{check_sources, prepare};
 pub use catch_panic::hide_caught_panics;
 pub use config::{DataConfig, PrepareProgress, TokenizerSource};
+pub use corpus::{FORMATS, Format, document_numbers, text_formats};
 pub use dataset::{BatchPlan, Dataset, DocumentPart, IGNORE_INDEX, Microbatch, MicrobatchLayout};
 pub use documents::{DocumentName, PartText, document_indices, part_texts};
 pub use error::DataError;

@@ -3,22 +3,14 @@
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
-use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use glob::Pattern;
-use serde_json::{Map, Value};
 
-use crate::corpus::{BYTE_ORDER_MARK, CorpusFile, FileFormat, parquet_text_columns};
+use crate::corpus::{Contents, CorpusFile, Format};
 use crate::error::DataError;
 use crate::source::{LocalFiles, Source};
-
-/// Bytes of a `.jsonl` file after which its fields are no longer measured.
-const SAMPLE_BYTES: u64 = 1 << 20;
-
-/// The largest number of bytes that are read of a `.jsonl` file, whose first line may be long.
-const MAX_READ_BYTES: u64 = 16 << 20;
 
 /// The depth of nested folders down to which files are searched.
 const MAX_DEPTH: usize = 32;
@@ -61,7 +53,7 @@ struct Search {
     has_left_out_folder: bool,
 }
 
-/// The texts (`.txt`, `.jsonl`, `.parquet`) below `folder`, a path relative to `volume_root`, which may be empty.
+/// The texts, in files of the formats that hold text, below `folder`, a path relative to `volume_root`, which may be empty.
 /// Hidden files, links to folders, and folders for which `is_excluded` holds are skipped.
 ///
 /// # Errors
@@ -88,7 +80,7 @@ impl Search {
         for entry in entries {
             let path = entry.path();
             let Ok(name) = entry.file_name().into_string() else {
-                if FileFormat::of(&path).is_some() {
+                if Format::of(&path).is_some() {
                     self.leave_out(&path, "has a name that is not UTF-8");
                 }
                 continue;
@@ -107,7 +99,7 @@ impl Search {
     }
 
     fn add(&mut self, folder: &Path, name: String, path: &Path) {
-        let Some(format) = FileFormat::of(path) else { return };
+        let Some(format) = Format::of(path).filter(|format| format.is_text()) else { return };
         let source: Arc<dyn Source> = self.source.clone();
         let file = match self.source.file(path).and_then(|file| CorpusFile::new(&source, file)) {
             Ok(file) => file,
@@ -117,17 +109,15 @@ impl Search {
             }
             Err(error) => return self.leave_out(path, &format!("can't be used: {error}")),
         };
-        let (extension, fields) = match format {
-            FileFormat::Text => ("txt", Ok(None)),
-            FileFormat::JsonLines => ("jsonl", json_fields(&file).map(Some)),
-            FileFormat::Parquet => ("parquet", parquet_text_columns(&file).map(Some)),
-            // token ids need the tokenizer that made them
-            FileFormat::Ids32 | FileFormat::Ids16 => return,
+        let fields = match file.format.contents {
+            Contents::PlainText => Ok(None),
+            Contents::Fields(find_fields) => find_fields(&file).map(Some),
+            Contents::TokenIds => return,
         };
         match fields {
             Ok(fields) => {
                 let (folder, bytes) = (folder.to_owned(), file.stamp.size);
-                self.found.push(Found { folder, name, extension, bytes, fields });
+                self.found.push(Found { folder, name, extension: format.extension, bytes, fields });
             }
             Err(problem) => self.leave_out(path, &problem),
         }
@@ -207,46 +197,6 @@ fn field_bytes(files: &[Found]) -> Vec<(String, u64)> {
     let mut bytes: Vec<(String, u64)> = bytes.into_iter().map(|(field, bytes)| (field.to_owned(), bytes)).collect();
     bytes.sort_by_key(|(_, bytes)| Reverse(*bytes));
     bytes
-}
-
-/// The text fields in the first objects of a `.jsonl` file, each with an estimate of its bytes in the whole file. The
-/// estimate takes the rest of the file to be like these objects.
-fn json_fields(corpus_file: &CorpusFile) -> Result<BTreeMap<String, u64>, String> {
-    let unreadable = |error: std::io::Error| format!("can't be read: {error}");
-    let file = corpus_file.open_at(0).map_err(unreadable)?;
-    let mut reader = BufReader::new(file.take(MAX_READ_BYTES));
-    let (mut fields, mut bytes_read, mut line) = (BTreeMap::new(), 0, Vec::new());
-    let mut is_first = true;
-    while bytes_read < SAMPLE_BYTES {
-        line.clear();
-        match reader.read_until(b'\n', &mut line).map_err(unreadable)? {
-            0 => break,
-            bytes => bytes_read += bytes as u64,
-        }
-        let json = line.strip_prefix(BYTE_ORDER_MARK).unwrap_or(&line);
-        if json.iter().all(u8::is_ascii_whitespace) {
-            continue;
-        }
-        match serde_json::from_slice(json) {
-            Ok(Value::Object(record)) => count_text(record, &mut fields),
-            _ if is_first => return Err("has a first line that is no JSON object".into()),
-            _ => {} // training refuses such a line and reports its number
-        }
-        is_first = false;
-    }
-    if is_first {
-        return Err("is empty".into());
-    }
-    let scale = corpus_file.stamp.size as f64 / bytes_read as f64;
-    Ok(fields.into_iter().map(|(name, bytes)| (name, (bytes as f64 * scale) as u64)).collect())
-}
-
-fn count_text(record: Map<String, Value>, fields: &mut BTreeMap<String, u64>) {
-    for (name, value) in record {
-        if let Value::String(text) = value {
-            *fields.entry(name).or_default() += text.len() as u64;
-        }
-    }
 }
 
 #[cfg(test)]

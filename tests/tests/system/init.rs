@@ -74,7 +74,7 @@ fn without_a_corpus_or_with_a_bad_name_it_says_what_to_do() {
     let workspace = tempfile::tempdir().unwrap();
     let path = workspace.path();
     let corpus_folder = path.join("corpus").display().to_string();
-    refused(path, &[], &["there is no text below", "put .txt files, .jsonl files", &corpus_folder]);
+    refused(path, &[], &["there is no text below", "put .txt files (one document), .jsonl files", &corpus_folder]);
     std::fs::create_dir(path.join("corpus")).unwrap();
     std::fs::write(path.join("corpus/measured.jsonl"), "{\"step\": 1}\n").unwrap();
     refused(path, &[], &["no text that can be trained on (corpus/measured.jsonl has no field of text)"]);

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 use clap::Args;
-use stagecoach_data::{Texts, find_texts};
+use stagecoach_data::{Texts, find_texts, text_formats};
 use stagecoach_engine::StageError;
 use stagecoach_files::write_atomically;
 use stagecoach_kernels::device::cuda_devices;
@@ -104,10 +104,7 @@ impl InitCommand {
 
 /// The texts in the workspace's folder `corpus`; if there are none, all texts in the workspace that no job created.
 fn find_corpus(workspace: &Path) -> anyhow::Result<Texts> {
-    let remedy = format!(
-        "put .txt files, .jsonl files (a JSON object with a text a line) or .parquet files below {}",
-        workspace.join(CORPUS).display()
-    );
+    let remedy = format!("put {} below {}", text_formats(), workspace.join(CORPUS).display());
     if !workspace.is_dir() {
         return Err(StageError::invalid(format!(
             "the workspace {} is no folder: make it and {remedy}, or name another one with --workspace",

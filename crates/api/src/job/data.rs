@@ -11,14 +11,14 @@ use crate::string_enum::Payload;
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct DataSpec {
-    /// Files or globs (`**` too), relative to the volume's root: .txt, .jsonl, .parquet or token files.
+    /// Files or globs (`**` too), relative to the volume's root. The extension of a file selects its format.
     #[schemars(
         with = "Vec<VolumePath>",
         length(min = 1, max = 1000),
         extend("x-expected" = "name at least one file or glob")
     )]
     pub paths: Vec<String>,
-    /// The field (.jsonl) or column (.parquet) that holds the text.
+    /// The field or column that holds the text, in files that have fields or columns.
     #[serde(default = "text_field")]
     #[schemars(length(min = 1), extend("x-expected" = "name the field or column that holds the text"))]
     pub text_field: String,

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use super::atomic_file::write_bytes_atomically;
 use crate::config::PrepareProgress;
-use crate::corpus::{BYTE_ORDER_MARK, Corpus, CorpusFile, FileFormat};
+use crate::corpus::{BYTE_ORDER_MARK, Contents, Corpus, CorpusFile};
 use crate::error::DataError;
 use crate::prepared::{DOCUMENTS_FILE, PreparedCorpus, TOKEN_IDS_FILE, TOKENIZER_FILE};
 use crate::source::FileStamp;
@@ -93,14 +93,14 @@ pub(super) fn hash_files(
 pub(super) fn corpus_hash(corpus: &Corpus, hashes: &[FileHash]) -> String {
     let mut hasher = blake3::Hasher::new();
     for (file, hash) in corpus.files.iter().zip(hashes) {
-        let field = match file.format {
-            FileFormat::JsonLines | FileFormat::Parquet => corpus.text_field.as_str(),
-            FileFormat::Text | FileFormat::Ids32 | FileFormat::Ids16 => "",
-        };
+        let format = file.format;
+        let field = if let Contents::Fields(_) = format.contents { corpus.text_field.as_str() } else { "" };
         // earlier versions trained on the byte order mark of a text
-        let without =
-            if hash.byte_order_mark && file.format == FileFormat::Text { " without its byte order mark" } else { "" };
-        hasher.update(format!("{:?} {field:?} {}{without}\n", file.format, hash.blake3).as_bytes());
+        let without = match format.contents {
+            Contents::PlainText if hash.byte_order_mark => " without its byte order mark",
+            _ => "",
+        };
+        hasher.update(format!("{} {field:?} {}{without}\n", format.hashed_name, hash.blake3).as_bytes());
     }
     hasher.finalize().to_hex().to_string()
 }
@@ -147,6 +147,8 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
+    use crate::corpus::FORMATS;
+    use crate::examples::example;
     use crate::source::{LocalFiles, Source, SourceFile};
 
     /// Checkpoints of older versions carry this hash. A job would refuse them if the same corpus gave another hash.
@@ -159,6 +161,9 @@ mod tests {
             let file = SourceFile { path: name.clone().into(), matched: name.clone(), name, stamp };
             CorpusFile::new(&source, file).unwrap()
         };
+        for format in &FORMATS {
+            assert_eq!(format.hashed_name, example(format.extension).hashed_name);
+        }
         let files = ["txt", "jsonl", "parquet", "tokens", "u16"].map(file).to_vec();
         let corpus = Corpus { files, text_field: "text".into(), ..Corpus::default() };
         let hash = |blake3: &str| FileHash { path: "a".into(), stamp, blake3: blake3.into(), byte_order_mark: false };

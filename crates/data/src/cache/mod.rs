@@ -14,7 +14,7 @@ use std::fs;
 use std::path::PathBuf;
 
 use crate::config::{DataConfig, PrepareProgress, TokenizerSource};
-use crate::corpus::{Corpus, FileFormat};
+use crate::corpus::Corpus;
 use crate::dataset::Dataset;
 use crate::error::DataError;
 use crate::prepared::PreparedCorpus;
@@ -137,7 +137,7 @@ fn resolve_tokenizer(config: &DataConfig, corpus: &Corpus) -> Result<ResolvedTok
             if vocab_size < MIN_VOCAB_SIZE {
                 return Err(DataError::VocabularyTooSmall { found: vocab_size, least: MIN_VOCAB_SIZE });
             }
-            match corpus.files.iter().find(|file| matches!(file.format, FileFormat::Ids16 | FileFormat::Ids32)) {
+            match corpus.files.iter().find(|file| !file.format.is_text()) {
                 Some(file) => Err(DataError::IdsWithoutTokenizer { path: file.path.clone() }),
                 None => Ok(ResolvedTokenizer::Train { vocab_size, parse: config.parse_special_tokens }),
             }

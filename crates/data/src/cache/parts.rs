@@ -101,7 +101,7 @@ impl<'a> PartWriter<'a> {
     /// Adds the contents of a token file: documents end at end-of-text tokens, which stay as they are, and before
     /// begin-of-text tokens.
     pub(super) fn push_token_ids(&mut self, content: &Content) -> Result<(), DataError> {
-        let Content::Ids { ids, file, first_index } = content else { return Ok(()) };
+        let Content::Ids { ids, file, first_index, .. } = content else { return Ok(()) };
         let vocab_size = self.tokenizer.vocab_size();
         for (index, &id) in (*first_index..).zip(*ids) {
             if id as usize >= vocab_size {

@@ -6,10 +6,11 @@ use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 
-use super::{Corpus, CorpusFile, FileFormat};
+use super::formats::{Format, extensions};
+use super::{Corpus, CorpusFile};
 use crate::config::DataConfig;
 use crate::error::DataError;
-use crate::source::{Listing, LocalFiles, Source, SourceFile};
+use crate::source::{LocalFiles, Source, SourceFile};
 
 impl Corpus {
     /// The files that `config.paths` match, sorted by their paths.
@@ -30,7 +31,7 @@ impl Corpus {
         }
         let (mut files, mut folders, mut repeated) = (BTreeMap::new(), BTreeSet::new(), BTreeSet::new());
         for pattern in &config.paths {
-            let listing: Listing = source.list(pattern)?;
+            let listing = source.list(pattern)?;
             for file in listing.files {
                 let file = CorpusFile::new(&source, file)?;
                 if let Some(file) = files.insert(file.path.clone(), file) {
@@ -38,7 +39,7 @@ impl Corpus {
                 }
             }
             // `**` matches every folder, so only a folder with the extension of a corpus file is reported
-            folders.extend(listing.folders.into_iter().filter(|name| FileFormat::of(Path::new(name)).is_some()));
+            folders.extend(listing.folders.into_iter().filter(|name| Format::of(Path::new(name)).is_some()));
         }
         Ok(Corpus { files: files.into_values().collect(), text_field: config.text_field.clone(), folders, repeated })
     }
@@ -52,8 +53,8 @@ impl CorpusFile {
     pub(crate) fn new(source: &Arc<dyn Source>, file: SourceFile) -> Result<CorpusFile, DataError> {
         let SourceFile { path, name, matched, stamp } = file;
         // a link may have the extension that its target lacks
-        let format = FileFormat::of(&path).or_else(|| FileFormat::of(Path::new(&matched)));
-        let format = format.ok_or_else(|| DataError::UnknownFormat { path: path.clone() })?;
+        let format = Format::of(&path).or_else(|| Format::of(Path::new(&matched)));
+        let format = format.ok_or_else(|| DataError::UnknownFormat { path: path.clone(), known: extensions() })?;
         Ok(CorpusFile { path, name, format, stamp, source: Arc::clone(source) })
     }
 
@@ -81,19 +82,6 @@ impl CorpusFile {
         match self.source.stamp(&self.path)? == self.stamp {
             true => Ok(()),
             false => Err(DataError::Changed { path: self.path.clone() }),
-        }
-    }
-}
-
-impl FileFormat {
-    pub(crate) fn of(path: &Path) -> Option<FileFormat> {
-        match path.extension()?.to_str()? {
-            "txt" => Some(FileFormat::Text),
-            "jsonl" => Some(FileFormat::JsonLines),
-            "parquet" => Some(FileFormat::Parquet),
-            "tokens" => Some(FileFormat::Ids32),
-            "u16" => Some(FileFormat::Ids16),
-            _ => None,
         }
     }
 }

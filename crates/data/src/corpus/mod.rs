@@ -4,13 +4,10 @@
 
 mod byte_order_mark;
 mod find;
-mod json_lines;
-mod parquet_rows;
+mod formats;
 mod pieces;
 #[cfg(test)]
 mod tests;
-mod text;
-mod token_ids;
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -21,7 +18,8 @@ use serde::{Deserialize, Serialize};
 use crate::error::DataError;
 use crate::source::{FileStamp, Source};
 pub(crate) use byte_order_mark::BYTE_ORDER_MARK;
-pub(crate) use parquet_rows::text_columns as parquet_text_columns;
+pub(crate) use formats::Contents;
+pub use formats::{FORMATS, Format, document_numbers, text_formats};
 pub(crate) use pieces::Split;
 
 /// The files of a job, in order.
@@ -42,24 +40,9 @@ pub(crate) struct CorpusFile {
     pub(crate) path: PathBuf,
     /// Relative to the volume's root.
     pub(crate) name: String,
-    pub(crate) format: FileFormat,
+    pub(crate) format: &'static Format,
     pub(crate) stamp: FileStamp,
     source: Arc<dyn Source>,
-}
-
-/// Format of a file, by its extension. The corpus hash covers the variants' `Debug` names: they must never change.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum FileFormat {
-    /// `.txt`: one document, kept byte for byte.
-    Text,
-    /// `.jsonl`: one document per line, in the text field.
-    JsonLines,
-    /// `.parquet`: one document per row, in the text column.
-    Parquet,
-    /// `.tokens`: 32-bit little-endian token ids, one document unless end-of-text ids split it.
-    Ids32,
-    /// `.u16`: the same with 16-bit ids.
-    Ids16,
 }
 
 /// A position in the corpus at which reading can start. Stored in the parts' headers.
@@ -91,6 +74,8 @@ pub(crate) enum Content<'a> {
     Text(&'a str),
     Ids {
         ids: &'a [u32],
+        /// Bytes per id in the file.
+        width: usize,
         file: &'a CorpusFile,
         /// Index of the first id in the file.
         first_index: u64,
@@ -145,13 +130,7 @@ impl Corpus {
     /// file.
     pub(crate) fn read_file(&self, from: Cursor, split: Split, on_piece: &mut PieceHandler) -> Result<(), DataError> {
         let file = &self.files[from.file];
-        match file.format {
-            FileFormat::Text => text::read(file, from, split, on_piece),
-            FileFormat::JsonLines => json_lines::read(file, &self.text_field, from, split, on_piece),
-            FileFormat::Parquet => parquet_rows::read(file, &self.text_field, from, split, on_piece),
-            FileFormat::Ids32 => token_ids::read(file, 4, from, on_piece),
-            FileFormat::Ids16 => token_ids::read(file, 2, from, on_piece),
-        }
+        (file.format.read)(file, &self.text_field, from, split, on_piece)
     }
 }
 

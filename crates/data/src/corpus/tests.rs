@@ -11,6 +11,7 @@ use tempfile::TempDir;
 
 use super::*;
 use crate::config::{DataConfig, TokenizerSource};
+use crate::examples::example;
 use crate::source::{Listing, SourceFile};
 
 /// Contents of a piece, whether its document ends, where reading can resume, and the bytes read.
@@ -26,30 +27,33 @@ fn read(corpus: &Corpus, from: Cursor, split: Split) -> Vec<ReadPiece> {
     pieces
 }
 
-/// A folder with files of every format.
-fn files() -> TempDir {
+/// A folder with files of every format, and the number of their documents.
+fn files() -> (TempDir, usize) {
     let folder = TempDir::new().unwrap();
     let write = |name: &str, contents: &[u8]| fs::write(folder.path().join(name), contents).unwrap();
     let long = "one two  three\r\n".repeat(20_000);
-    write("a.txt", long.as_bytes());
-    write("b.txt", "x".repeat(200_000).as_bytes());
-    write("c.jsonl", format!("{{\"text\": \"é\"}}\n\n{{\"text\": {long:?}}}\n{{\"text\": \"end\"}}").as_bytes());
-    write("e.tokens", &vec![7; 100_000]);
-    write("f.u16", &[1, 2, 3, 4]);
-    write("g.txt", b"");
-    let rows: Vec<String> = (0..7).map(|row| format!("row {row}")).collect();
-    let rows: Vec<Option<&str>> = rows.iter().map(|row| Some(row.as_str())).collect();
-    crate::parquet_file::parquet(&folder.path().join("d.parquet"), "text", &rows);
-    folder
+    write("no-white-space.txt", "x".repeat(200_000).as_bytes());
+    write("empty.txt", b"");
+    write("last.jsonl", format!("\n{{\"text\": {long:?}}}\n\n").as_bytes());
+    let mut documents = 3;
+    let texts = ["row", &long, "", "é", "end"];
+    for format in &FORMATS {
+        for (index, contents) in (example(format.extension).files)(&texts).iter().enumerate() {
+            write(&format!("{}-{index}.{}", format.hashed_name, format.extension), contents);
+        }
+        // only a tokenizer knows the documents in a file of token ids
+        documents += if format.is_text() { texts.len() } else { 1 };
+    }
+    (folder, documents)
 }
 
 #[test]
 fn reading_resumes_at_every_cursor() {
-    let folder = files();
+    let (folder, documents) = files();
     let corpus = corpus_of(&folder, "*");
     for split in [Split::BeforeWhitespace, Split::BeforeSpaces, Split::Never] {
         let all = read(&corpus, Cursor::default(), split);
-        assert_eq!(all.iter().filter(|(_, is_last, ..)| *is_last).count(), 2 + 3 + 7 + 2 + 1);
+        assert_eq!(all.iter().filter(|(_, is_last, ..)| *is_last).count(), documents);
         assert_eq!(all.last().unwrap().3, corpus.size());
         assert!(all.is_sorted_by_key(|(.., bytes_read)| *bytes_read));
         for (index, (_, is_last, resume_at, _)) in all.iter().enumerate() {
@@ -122,7 +126,7 @@ impl Source for InMemory {
 /// No reader bypasses the source: these files are on no volume.
 #[test]
 fn a_corpus_is_the_same_from_any_source() {
-    let folder = files();
+    let (folder, _) = files();
     let local = corpus_of(&folder, "*");
     let source = Arc::new(InMemory::default());
     for file in &local.files {

@@ -1,4 +1,6 @@
 use super::*;
+use crate::corpus::FORMATS;
+use crate::examples::{example, parquet};
 
 fn write(root: &Path, path: &str, content: &str) {
     let path = root.join(path);
@@ -51,7 +53,7 @@ fn the_field_with_most_bytes_is_taken() {
     write(root.path(), "web.jsonl", &format!("{{\"content\": \"\", \"url\": \"x\"}}\n{}", line(1)));
     assert_eq!(find(root.path(), "").field.as_deref(), Some("content"));
     // only the first part of this file is read
-    let lines = 3 * SAMPLE_BYTES as usize / line(7).len();
+    let lines = (3 << 20) / line(7).len();
     write(root.path(), "web.jsonl", &line(7).repeat(lines));
     let expected = 78 * lines as u64 + 5;
     assert!(find(root.path(), "").bytes.abs_diff(expected) < 100, "{expected}");
@@ -73,10 +75,32 @@ fn a_folder_with_characters_of_patterns_is_escaped_and_another_field_is_taken() 
 #[test]
 fn a_parquet_column_is_measured_by_its_rows() {
     let root = tempfile::tempdir().unwrap();
+    let write_parquet =
+        |texts: &[Option<&str>]| fs::write(root.path().join("a.parquet"), parquet("body", texts)).unwrap();
     let text = "a".repeat(5000); // Parquet compresses this to a few bytes
-    crate::parquet_file::parquet(&root.path().join("a.parquet"), "body", &[Some(text.as_str()); 7]);
+    write_parquet(&[Some(text.as_str()); 7]);
     let texts = find(root.path(), "");
     assert_eq!((texts.field.as_deref(), texts.bytes, texts.other_fields), (Some("body"), 35_000, Vec::new()));
-    crate::parquet_file::parquet(&root.path().join("a.parquet"), "body", &[]);
+    write_parquet(&[]);
     assert_eq!(find(root.path(), "").bytes, 0);
+}
+
+#[test]
+fn texts_are_found_in_every_format_of_text() {
+    for format in &FORMATS {
+        let root = tempfile::tempdir().unwrap();
+        let files = (example(format.extension).files)(&["one", "two"]);
+        for (index, contents) in files.iter().enumerate() {
+            fs::write(root.path().join(format!("{index}.{}", format.extension)), contents).unwrap();
+        }
+        let texts = find(root.path(), "");
+        if format.is_text() {
+            let has_fields = matches!(format.contents, Contents::Fields(_));
+            assert_eq!(texts.patterns, [format!("*.{}", format.extension)]);
+            assert_eq!((texts.files, texts.bytes, texts.skipped.len()), (files.len(), 6, 0), "{format:?}");
+            assert_eq!(texts.field.is_some(), has_fields, "{format:?}");
+        } else {
+            assert_eq!(texts, Texts::default(), "{format:?}");
+        }
+    }
 }

@@ -3,9 +3,8 @@
 use std::fs;
 use std::os::unix::fs::symlink;
 
-use crate::common::parquet_file::parquet;
 use crate::common::*;
-use stagecoach_data::{Dataset, TokenizerSource};
+use stagecoach_data::{Dataset, FORMATS, TokenizerSource};
 
 /// Checks that a corpus of `files` is refused with the message `expected`, and that the cache is empty afterwards.
 #[track_caller]
@@ -43,9 +42,14 @@ fn patterns() {
     );
     volume.config.paths = vec![];
     refused_by(&volume, "data.paths is empty: name at least one file or pattern, such as \"corpus/**/*.txt\"");
+    let extensions: Vec<String> = FORMATS.iter().map(|format| format!(".{}", format.extension)).collect();
+    let (last, others) = extensions.split_last().unwrap();
     refused(
         &[("x.md", b"a")],
-        "VOLUME/corpus/x.md is not a .txt, .jsonl, .parquet, .tokens or .u16 file: narrow data.paths so that it matches corpus files only",
+        &format!(
+            "VOLUME/corpus/x.md is not a {} or {last} file: narrow data.paths so that it matches corpus files only",
+            others.join(", ")
+        ),
     );
 }
 
@@ -154,13 +158,12 @@ fn lines() {
 #[test]
 fn rows() {
     let volume = TestVolume::new(&[]);
-    let path = volume.folder.path().join("corpus/x.parquet");
-    parquet(&path, "content", &[Some("a")]);
+    let path = volume.write("corpus/x.parquet", &parquet("content", &[Some("a")]));
     refused_by(
         &volume,
         "VOLUME/corpus/x.parquet has no column \"text\", only number, content: set data.textField to the one that holds the text",
     );
-    parquet(&path, "text", &[Some("a"), Some("b"), Some("c"), None]);
+    fs::write(&path, parquet("text", &[Some("a"), Some("b"), Some("c"), None])).unwrap();
     refused_by(&volume, "VOLUME/corpus/x.parquet, row 3: \"text\" is null: put it right or remove the row");
     fs::write(&path, &fs::read(&path).unwrap()[..100]).unwrap();
     refused_by(
@@ -168,7 +171,7 @@ fn rows() {
         "VOLUME/corpus/x.parquet can't be read as Parquet: Parquet error: Invalid Parquet file. Corrupt footer",
     );
     let mut volume = volume;
-    parquet(&path, "text", &[Some("a")]);
+    fs::write(&path, parquet("text", &[Some("a")])).unwrap();
     volume.config.text_field = "number".into();
     refused_by(
         &volume,

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::common::*;
 use proptest::prelude::*;
 use stagecoach_data::{
-    DataError, Dataset, DocumentName, DocumentPart, IGNORE_INDEX, PartText, document_indices, part_texts,
+    DataError, Dataset, DocumentName, DocumentPart, FORMATS, IGNORE_INDEX, PartText, document_indices, part_texts,
 };
 
 /// The parts of one epoch, in the order of the corpus, and their origins.
@@ -57,7 +57,7 @@ fn documents_of_every_format_are_found_by_their_names_again() {
         ("e.txt", b"d c b a"),
     ]);
     let rows = [Some("a a a"), Some(""), Some("d d")];
-    parquet_file::parquet(&volume.folder.path().join("corpus/b.parquet"), "text", &rows);
+    volume.write("corpus/b.parquet", &parquet("text", &rows));
     for packing in [false, true] {
         volume.config.packing = packing;
         let parts = epoch(&volume);
@@ -101,6 +101,22 @@ fn documents_of_every_format_are_found_by_their_names_again() {
         assert_eq!(error.to_string(), format!("{name} is no document of the corpus: {problem}"));
     }
     assert!("corpus/a.jsonl".parse::<DocumentName>().is_err() && ":3".parse::<DocumentName>().is_err());
+}
+
+#[test]
+fn documents_of_every_format_are_numbered_as_the_table_says() {
+    for format in &FORMATS {
+        let mut volume = TestVolume::of_format(format.extension, &["a b", "c d", "b b"]);
+        volume.config.packing = false;
+        let parts = epoch(&volume);
+        assert_eq!(parts.len(), 3);
+        for (index, (part, text)) in parts.iter().enumerate() {
+            // each `.txt` is a document, and in another format a file has all
+            let unit = if text.name.file.starts_with("corpus/0.") { index as u64 } else { 0 };
+            assert_eq!(text.name.number, format.first_unit + unit, "{format:?}");
+            assert_eq!(indices(&volume, &[&text.name.to_string()]).unwrap(), [part.document], "{format:?}");
+        }
+    }
 }
 
 /// Documents of 1 to 11 words, and the settings that split them.

@@ -2,8 +2,8 @@
 
 use std::os::unix::fs::symlink;
 
-use crate::common::parquet_file::parquet;
 use crate::common::*;
+use stagecoach_data::FORMATS;
 
 const TWO_DOCUMENTS: [u32; 7] = [BOS, A, B, EOS, BOS, C, EOS];
 
@@ -25,10 +25,21 @@ fn a_line_of_jsonl_is_a_document() {
 }
 
 #[test]
-fn a_row_of_parquet_is_a_document() {
-    let volume = TestVolume::new(&[]);
-    parquet(&volume.folder.path().join("corpus/x.parquet"), "text", &[Some("a b"), Some(""), Some("c")]);
-    assert_eq!(volume.ids(), TWO_DOCUMENTS);
+fn documents_have_the_same_ids_in_every_format() {
+    for format in &FORMATS {
+        let volume = TestVolume::of_format(format.extension, &["a b", "", "c"]);
+        assert_eq!(volume.ids(), TWO_DOCUMENTS, "{format:?}");
+    }
+}
+
+#[test]
+fn the_documentation_has_a_row_for_every_format() {
+    let (_, table) = include_str!("../../../../docs/COMMANDS.md").split_once("| extension |").unwrap();
+    let rows = table.lines().skip(2).take_while(|row| row.starts_with("| `."));
+    let row = |format: &stagecoach_data::Format| {
+        format!("| `.{}` | {} | {}, from {} |", format.extension, format.description, format.unit, format.first_unit)
+    };
+    assert_eq!(rows.collect::<Vec<_>>(), FORMATS.iter().map(row).collect::<Vec<_>>());
 }
 
 #[test]
@@ -144,18 +155,12 @@ fn vocabularies_above_65536_use_four_byte_ids() {
 #[test]
 fn a_long_document_is_the_same_in_every_format() {
     let text = "Coach and horses, \"coach\u{3000}and six\".\r\n  The mail\u{e9}\t".repeat(6_000);
-    let line = serde_json::json!({ "text": text }).to_string();
-    let tokenizer =
-        TestVolume::new(&[("x.txt", text.as_bytes())]).train(300).tokenizer_files()["tokenizer.json"].clone();
-    let ids = |volume: TestVolume| {
-        volume.write("letters/tokenizer.json", &tokenizer);
-        volume.ids()
-    };
-    let plain = ids(TestVolume::new(&[("x.txt", text.as_bytes())]));
-    let whole = TestVolume::new(&[("x.txt", text.as_bytes())]).train(300).tokenizer();
-    assert!(plain[1..plain.len() - 1] == whole.encode(&text).unwrap());
-    assert!(ids(TestVolume::new(&[("x.jsonl", line.as_bytes())])) == plain);
-    let rows = TestVolume::new(&[]);
-    parquet(&rows.folder.path().join("corpus/x.parquet"), "text", &[Some(&text)]);
-    assert!(ids(rows) == plain);
+    let trained = TestVolume::of_format("txt", &[&text]).train(300);
+    let whole = trained.tokenizer().encode(&text).unwrap();
+    for format in FORMATS.iter().filter(|format| format.is_text()) {
+        let volume = TestVolume::of_format(format.extension, &[&text]);
+        volume.write("letters/tokenizer.json", &trained.tokenizer_files()["tokenizer.json"]);
+        let ids = volume.ids();
+        assert!(ids[1..ids.len() - 1] == whole, "{format:?}");
+    }
 }

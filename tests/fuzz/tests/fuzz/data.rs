@@ -3,12 +3,14 @@
 use std::fs;
 use std::path::Path;
 
-use parquet::data_type::{ByteArray, ByteArrayType};
-use parquet::file::writer::SerializedFileWriter;
 use serde_json::json;
-use stagecoach_data::{DataConfig, Tokenizer, TokenizerSource, prepare};
+use stagecoach_data::{DataConfig, FORMATS, Tokenizer, TokenizerSource, prepare};
 
 use crate::fuzz;
+
+#[path = "../../../../crates/data/tests/data/common/examples.rs"]
+mod examples;
+use examples::example;
 
 /// A byte-level BPE with a few merges.
 fn tokenizer() -> Vec<u8> {
@@ -51,22 +53,6 @@ fn tokenizers() {
     });
 }
 
-fn parquet() -> Vec<u8> {
-    let schema = parquet::schema::parser::parse_message_type("message rows { optional binary text (utf8); }").unwrap();
-    let mut bytes = Vec::new();
-    let mut writer = SerializedFileWriter::new(&mut bytes, schema.into(), Default::default()).unwrap();
-    for _ in 0..2 {
-        let mut rows = writer.next_row_group().unwrap();
-        let mut column = rows.next_column().unwrap().unwrap();
-        let values: Vec<ByteArray> = ["abc cab", "a b c", ""].map(ByteArray::from).to_vec();
-        column.typed::<ByteArrayType>().write_batch(&values, Some(&[1, 1, 1]), None).unwrap();
-        column.close().unwrap();
-        rows.close().unwrap();
-    }
-    writer.close().unwrap();
-    bytes
-}
-
 /// Fuzzes the reader of a corpus file with this name.
 fn corpus(name: &str, cases: u32, valid: &[u8]) {
     let folder = tempfile::tempdir().unwrap();
@@ -95,22 +81,10 @@ fn corpus(name: &str, cases: u32, valid: &[u8]) {
 }
 
 #[test]
-fn parquet_files() {
+fn corpus_files() {
     stagecoach_data::hide_caught_panics();
-    corpus("text.parquet", 1000, &parquet());
-}
-
-#[test]
-fn json_lines() {
-    corpus(
-        "text.jsonl",
-        150,
-        b"{\"text\": \"abc cab\"}\n{\"text\": \"a b c\", \"n\": [1, {}]}\n\n{\"text\": \"\\u00e9\"}\n",
-    );
-}
-
-#[test]
-fn texts_and_token_ids() {
-    corpus("text.txt", 100, "abc cab a b c é\n\nabc".as_bytes());
-    corpus("text.tokens", 100, &[3, 0, 0, 0, 4, 0, 0, 0, 1, 0, 0, 0, 7, 0, 0, 0]);
+    for format in &FORMATS {
+        let valid = (example(format.extension).files)(&["abc cab", "a b c", ""]);
+        corpus(&format!("text.{}", format.extension), 1000, &valid[0]);
+    }
 }

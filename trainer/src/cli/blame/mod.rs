@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use anyhow::{Context, bail, ensure};
 use clap::Args;
 use serde::Serialize;
-use stagecoach_data::{DocumentName, DocumentPart, PartText};
+use stagecoach_data::{DocumentName, DocumentPart, PartText, document_numbers};
 use stagecoach_replay::blame::{
     RankBy, Spike, SpikeRule, StepBlame, Subject, TENSORS, document_gradients, find_spikes,
 };
@@ -55,11 +55,7 @@ pub(in crate::cli) struct BlameCommand {
     /// The number of deviations above their median from which a step is a spike.
     #[arg(long, value_name = "K", default_value_t = 6.0, requires = "spikes", value_parser = parse_deviations)]
     deviations: f64,
-    /// Also train the steps from the checkpoint on without this document, and show both losses; may be repeated. A
-    /// document is a line of a .jsonl file (from 1), a row of a .parquet file (from 0), a document of a file of token
-    /// ids (from 1) or a .txt file (1). Its tokens are no targets, and a step's loss is the mean over the remaining
-    /// targets. All other documents stay in their places.
-    #[arg(long, value_name = "FILE:DOC", requires = "step")]
+    #[arg(long, value_name = "FILE:DOC", requires = "step", help = without_help())]
     without: Vec<DocumentName>,
     /// Write the losses with and without the documents as SVG.
     #[arg(long, value_name = "FILE", requires = "without")]
@@ -73,6 +69,16 @@ pub(in crate::cli) struct BlameCommand {
     /// Print JSON.
     #[arg(long)]
     json: bool,
+}
+
+/// The help of `--without`, which depends on the formats of texts.
+fn without_help() -> String {
+    format!(
+        "Also train the steps from the checkpoint on without this document, and show both losses; may be repeated. DOC is \
+         {}. The document's tokens are no targets, and a step's loss is the mean over the remaining targets. All other \
+         documents stay in their places",
+        document_numbers()
+    )
 }
 
 /// The JSON output.

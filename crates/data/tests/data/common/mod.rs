@@ -1,6 +1,6 @@
 //! A volume in a temporary folder, and a tokenizer whose vocabulary is single letters.
 
-pub mod parquet_file;
+pub mod examples;
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -9,6 +9,8 @@ use std::path::PathBuf;
 use serde_json::{Value, json};
 use stagecoach_data::{DataConfig, DataError, Dataset, PreparedCorpus, Tokenizer, TokenizerSource};
 use tempfile::TempDir;
+
+pub use examples::{example, little_endian, parquet};
 
 pub const BOS: u32 = 0;
 pub const EOS: u32 = 1;
@@ -48,6 +50,15 @@ impl TestVolume {
             volume.write(&format!("corpus/{name}"), contents);
         }
         volume.write("letters/tokenizer.json", letters().to_string().as_bytes());
+        volume
+    }
+
+    /// A volume whose corpus is files of one format, named `0.txt`, `1.txt` and so on, with `texts` as its documents.
+    pub fn of_format(extension: &str, texts: &[&str]) -> TestVolume {
+        let volume = TestVolume::new(&[]);
+        for (index, contents) in (example(extension).files)(texts).iter().enumerate() {
+            volume.write(&format!("corpus/{index}.{extension}"), contents);
+        }
         volume
     }
 
@@ -117,9 +128,4 @@ pub fn letters() -> Value {
         "normalizer": null, "pre_tokenizer": {"type": "WhitespaceSplit"}, "post_processor": null, "decoder": null,
         "model": {"type": "WordLevel", "vocab": vocabulary, "unk_token": "[UNK]"},
     })
-}
-
-/// Bytes of little-endian ids, `width` bytes each.
-pub fn little_endian(ids: &[u32], width: usize) -> Vec<u8> {
-    ids.iter().flat_map(|id| id.to_le_bytes()[..width].to_vec()).collect()
 }

@@ -12,10 +12,21 @@ use parquet::file::metadata::ParquetMetaData;
 use parquet::file::reader::{ChunkReader, FileReader, Length, RowGroupReader, SerializedFileReader};
 use parquet::schema::types::ColumnDescPtr;
 
-use super::pieces::Split;
-use super::{CorpusFile, Cursor, PieceHandler, pieces};
+use super::{Contents, Format};
 use crate::catch_panic::catch_panic;
+use crate::corpus::pieces::Split;
+use crate::corpus::{CorpusFile, Cursor, PieceHandler, pieces};
 use crate::error::DataError;
+
+pub(super) const PARQUET: Format = Format {
+    extension: "parquet",
+    description: "a document in each row, in a column of text",
+    unit: "row",
+    first_unit: 0,
+    hashed_name: "Parquet",
+    contents: Contents::Fields(text_columns),
+    read,
+};
 
 /// Rows per read. The number bounds the memory.
 const ROWS_PER_READ: usize = 256;
@@ -25,7 +36,7 @@ const ROWS_PER_READ: usize = 256;
 /// # Errors
 /// Fails if the file can't be read or is damaged, if the file has no text column `field`, if a row has no text, or if
 /// `on_piece` fails.
-pub(super) fn read(
+fn read(
     corpus_file: &CorpusFile,
     field: &str,
     from: Cursor,
@@ -159,7 +170,7 @@ impl TextColumn<'_> {
 ///
 /// # Errors
 /// The reason why the file can't be read.
-pub(crate) fn text_columns(corpus_file: &CorpusFile) -> Result<BTreeMap<String, u64>, String> {
+fn text_columns(corpus_file: &CorpusFile) -> Result<BTreeMap<String, u64>, String> {
     corpus_file.open_at(0).map_err(|error| format!("can't be read: {error}"))?;
     let failed = |e: String| format!("can't be read as Parquet: {e}");
     let reader = library(|| SerializedFileReader::new(corpus_file.clone())).map_err(failed)?;

@@ -1,20 +1,38 @@
 //! `.jsonl`: every line is a JSON object, and one of its fields holds a document.
 
-use std::io::{BufRead, BufReader, Read};
+use std::collections::BTreeMap;
+use std::io::{self, BufRead, BufReader, Read};
 
 use serde_json::{Map, Value};
 
-use super::pieces::Split;
-use super::{CorpusFile, Cursor, PieceHandler, byte_order_mark, pieces};
+use super::{Contents, Format};
+use crate::corpus::pieces::Split;
+use crate::corpus::{BYTE_ORDER_MARK, CorpusFile, Cursor, PieceHandler, byte_order_mark, pieces};
 use crate::error::DataError;
+
+pub(super) const JSON_LINES: Format = Format {
+    extension: "jsonl",
+    description: "a JSON object in each line, with a document in a field",
+    unit: "line",
+    first_unit: 1,
+    hashed_name: "JsonLines",
+    contents: Contents::Fields(text_fields),
+    read,
+};
 
 /// The largest size of a line in bytes. A whole line is held in memory.
 const MAX_LINE_BYTES: usize = 64 << 20;
 
+/// Bytes of a `.jsonl` file after which its fields are no longer measured.
+const SAMPLE_BYTES: u64 = 1 << 20;
+
+/// The largest number of bytes that are read of a `.jsonl` file, whose first line may be long.
+const MAX_READ_BYTES: u64 = 16 << 20;
+
 /// Fields in which data sets hold conversations.
 const CONVERSATIONS: [&str; 3] = ["messages", "conversations", "conversation"];
 
-pub(super) fn read(
+fn read(
     corpus_file: &CorpusFile,
     field: &str,
     from: Cursor,
@@ -170,5 +188,45 @@ fn json_type_name(value: &Value) -> &'static str {
         Value::String(_) => "text",
         Value::Array(_) => "a list",
         Value::Object(_) => "an object",
+    }
+}
+
+/// The text fields in the first objects of a `.jsonl` file, each with an estimate of its bytes in the whole file. The
+/// estimate takes the rest of the file to be like these objects.
+fn text_fields(corpus_file: &CorpusFile) -> Result<BTreeMap<String, u64>, String> {
+    let unreadable = |error: io::Error| format!("can't be read: {error}");
+    let file = corpus_file.open_at(0).map_err(unreadable)?;
+    let mut reader = BufReader::new(file.take(MAX_READ_BYTES));
+    let (mut fields, mut bytes_read, mut line) = (BTreeMap::new(), 0, Vec::new());
+    let mut is_first = true;
+    while bytes_read < SAMPLE_BYTES {
+        line.clear();
+        match reader.read_until(b'\n', &mut line).map_err(unreadable)? {
+            0 => break,
+            bytes => bytes_read += bytes as u64,
+        }
+        let json = line.strip_prefix(BYTE_ORDER_MARK).unwrap_or(&line);
+        if json.iter().all(u8::is_ascii_whitespace) {
+            continue;
+        }
+        match serde_json::from_slice(json) {
+            Ok(Value::Object(record)) => count_text(record, &mut fields),
+            _ if is_first => return Err("has a first line that is no JSON object".into()),
+            _ => {} // training refuses such a line and reports its number
+        }
+        is_first = false;
+    }
+    if is_first {
+        return Err("is empty".into());
+    }
+    let scale = corpus_file.stamp.size as f64 / bytes_read as f64;
+    Ok(fields.into_iter().map(|(name, bytes)| (name, (bytes as f64 * scale) as u64)).collect())
+}
+
+fn count_text(record: Map<String, Value>, fields: &mut BTreeMap<String, u64>) {
+    for (name, value) in record {
+        if let Value::String(text) = value {
+            *fields.entry(name).or_default() += text.len() as u64;
+        }
     }
 }

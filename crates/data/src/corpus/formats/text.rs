@@ -2,12 +2,24 @@
 
 use std::io::Read;
 
-use super::pieces::{MAX_PIECE_BYTES, PIECE_BYTES, Split, check_length, last_split};
-use super::{Content, CorpusFile, Cursor, Piece, PieceHandler, byte_order_mark};
+use super::{Contents, Format};
+use crate::corpus::pieces::{MAX_PIECE_BYTES, PIECE_BYTES, Split, check_length, last_split};
+use crate::corpus::{Content, CorpusFile, Cursor, Piece, PieceHandler, byte_order_mark};
 use crate::error::DataError;
 
-pub(super) fn read(
+pub(super) const TEXT: Format = Format {
+    extension: "txt",
+    description: "one document",
+    unit: "document",
+    first_unit: 1,
+    hashed_name: "Text",
+    contents: Contents::PlainText,
+    read,
+};
+
+fn read(
     corpus_file: &CorpusFile,
+    _field: &str,
     from: Cursor,
     split: Split,
     on_piece: &mut PieceHandler,

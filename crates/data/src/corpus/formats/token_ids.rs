@@ -2,17 +2,31 @@
 
 use std::io::Read;
 
-use super::pieces::PIECE_BYTES;
-use super::{Content, CorpusFile, Cursor, Piece, PieceHandler};
+use super::{Contents, Format};
+use crate::corpus::pieces::PIECE_BYTES;
+use crate::corpus::{Content, CorpusFile, Cursor, Piece, PieceHandler};
 use crate::error::DataError;
 
+pub(super) const IDS_32: Format = Format {
+    extension: "tokens",
+    description: "32-bit little-endian token ids",
+    unit: "document",
+    first_unit: 1,
+    hashed_name: "Ids32",
+    contents: Contents::TokenIds,
+    read: |file, _, from, _, on_piece| read(file, 4, from, on_piece),
+};
+
+pub(super) const IDS_16: Format = Format {
+    extension: "u16",
+    description: "16-bit little-endian token ids",
+    hashed_name: "Ids16",
+    read: |file, _, from, _, on_piece| read(file, 2, from, on_piece),
+    ..IDS_32
+};
+
 /// Reads the ids of a file. `width` is the number of bytes per id, 2 or 4.
-pub(super) fn read(
-    corpus_file: &CorpusFile,
-    width: usize,
-    from: Cursor,
-    on_piece: &mut PieceHandler,
-) -> Result<(), DataError> {
+fn read(corpus_file: &CorpusFile, width: usize, from: Cursor, on_piece: &mut PieceHandler) -> Result<(), DataError> {
     let failed = || DataError::io("read", &corpus_file.path);
     if !corpus_file.stamp.size.is_multiple_of(width as u64) {
         return Err(DataError::TruncatedIds {
@@ -33,7 +47,7 @@ pub(super) fn read(
         let is_last = ids.is_empty();
         let resume_at =
             if is_last { Cursor { file: from.file + 1, ..Cursor::default() } } else { Cursor { offset, ..from } };
-        let content = Content::Ids { ids: &ids, file: corpus_file, first_index };
+        let content = Content::Ids { ids: &ids, width, file: corpus_file, first_index };
         on_piece(Piece { content, record: 1, is_last, resume_at: Some(resume_at), bytes_read: offset })?;
         if is_last {
             return Ok(());

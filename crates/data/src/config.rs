@@ -31,6 +31,32 @@ pub struct DataConfig {
     pub follow_links_out: bool,
 }
 
+impl DataConfig {
+    /// A configuration with the defaults of a job file: the text is in the field `text`, sequences of `sequence_length`
+    /// tokens are packed, and nothing is held out. The token caches are in the folder `cache` of the volume.
+    pub fn new(
+        volume_root: impl Into<PathBuf>,
+        pattern: &str,
+        sequence_length: usize,
+        tokenizer: TokenizerSource,
+    ) -> DataConfig {
+        let volume_root = volume_root.into();
+        DataConfig {
+            cache_root: volume_root.join("cache"),
+            volume_root,
+            paths: vec![pattern.to_owned()],
+            text_field: "text".to_owned(),
+            sequence_length,
+            packing: true,
+            evaluation_fraction: 0.0,
+            evaluation_max_sequences: None,
+            tokenizer,
+            parse_special_tokens: false,
+            follow_links_out: false,
+        }
+    }
+}
+
 /// The source of the tokenizer.
 #[derive(Clone, Debug)]
 pub enum TokenizerSource {

@@ -29,19 +29,8 @@ fn volume() -> (TempDir, DataConfig) {
 }
 
 fn data_config(root: PathBuf) -> DataConfig {
-    DataConfig {
-        cache_root: root.join("cache"),
-        paths: vec!["corpus/*".into()],
-        text_field: "text".into(),
-        sequence_length: 64,
-        packing: true,
-        evaluation_fraction: 0.1,
-        evaluation_max_sequences: None,
-        tokenizer: TokenizerSource::Train { vocab_size: 320 },
-        parse_special_tokens: false,
-        follow_links_out: false,
-        volume_root: root,
-    }
+    let tokenizer = TokenizerSource::Train { vocab_size: 320 };
+    DataConfig { evaluation_fraction: 0.1, ..DataConfig::new(root, "corpus/*", 64, tokenizer) }
 }
 
 fn text(seed: u64, bytes: usize) -> String {

@@ -70,19 +70,7 @@ fn reading_resumes_at_every_cursor() {
 }
 
 fn config_of(folder: &TempDir, name: &str) -> DataConfig {
-    DataConfig {
-        volume_root: folder.path().to_owned(),
-        cache_root: folder.path().join("cache"),
-        paths: vec![name.into()],
-        text_field: "text".into(),
-        sequence_length: 8,
-        packing: true,
-        evaluation_fraction: 0.0,
-        evaluation_max_sequences: None,
-        tokenizer: TokenizerSource::Train { vocab_size: 300 },
-        parse_special_tokens: false,
-        follow_links_out: false,
-    }
+    DataConfig::new(folder.path(), name, 8, TokenizerSource::Train { vocab_size: 300 })
 }
 
 fn corpus_of(folder: &TempDir, name: &str) -> Corpus {

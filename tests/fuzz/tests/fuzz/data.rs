@@ -58,19 +58,8 @@ fn corpus(name: &str, cases: u32, valid: &[u8]) {
     let folder = tempfile::tempdir().unwrap();
     let root = folder.path();
     fs::write(root.join("tokenizer.json"), tokenizer()).unwrap();
-    let config = DataConfig {
-        cache_root: root.join("cache"),
-        paths: vec![name.to_owned()],
-        text_field: "text".into(),
-        sequence_length: 4,
-        packing: true,
-        evaluation_fraction: 0.0,
-        evaluation_max_sequences: None,
-        tokenizer: TokenizerSource::File { path: "tokenizer.json".into() },
-        parse_special_tokens: false,
-        follow_links_out: false,
-        volume_root: root.to_owned(),
-    };
+    let tokenizer = TokenizerSource::File { path: "tokenizer.json".into() };
+    let config = DataConfig::new(root, name, 4, tokenizer);
     fuzz(cases, &[valid.to_vec()], 200, |bytes| {
         fs::write(root.join(name), bytes).unwrap();
         let prepared = prepare(&config, &mut |_| {});

@@ -31,20 +31,8 @@ impl TestVolume {
     /// out, and the tokenizer comes from [`letters`].
     pub fn new(files: &[(&str, &[u8])]) -> TestVolume {
         let folder = TempDir::new().unwrap();
-        let root = folder.path().to_owned();
-        let config = DataConfig {
-            cache_root: root.join("cache"),
-            paths: vec!["corpus/**/*".into()],
-            text_field: "text".into(),
-            sequence_length: 4,
-            packing: true,
-            evaluation_fraction: 0.0,
-            evaluation_max_sequences: None,
-            tokenizer: TokenizerSource::File { path: "letters/tokenizer.json".into() },
-            parse_special_tokens: false,
-            follow_links_out: false,
-            volume_root: root,
-        };
+        let tokenizer = TokenizerSource::File { path: "letters/tokenizer.json".into() };
+        let config = DataConfig::new(folder.path(), "corpus/**/*", 4, tokenizer);
         let volume = TestVolume { folder, config };
         for (name, contents) in files {
             volume.write(&format!("corpus/{name}"), contents);

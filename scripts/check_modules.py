@@ -17,7 +17,6 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 WITH_LIBTORCH = {"stagecoach", "stagecoach-bench", "stagecoach-dashboard", "stagecoach-engine", "stagecoach-kernels",
                  "stagecoach-model", "stagecoach-planner", "stagecoach-replay", "stagecoach-tests", "stagecoach-transport"}
 PATH = re.compile(r"\b(crate|super(?:::super)*)::(?:\{([^;]*?)\}|(\w+))", re.S)
-
 # a module in a file of its own, with the path of the file if the module names it
 MOD = re.compile(r'(?:#\[path = "([^"]+)"\]\s*)?^\s*(?:pub(?:\([^)]*\))? )?mod (\w+);', re.M)
 

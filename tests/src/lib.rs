@@ -4,6 +4,7 @@
 pub mod browser;
 pub mod corpus;
 pub mod cover;
+mod each;
 pub mod faulty;
 pub mod filling;
 mod group;
@@ -19,6 +20,7 @@ pub mod scene;
 pub mod soak;
 mod undisturbed;
 
+pub use each::each;
 pub use group::{Ended, Group};
 pub use hashes::Hashes;
 pub use in_process::{InProcessStage, TIMEOUT, in_process_group};

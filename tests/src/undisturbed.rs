@@ -9,7 +9,6 @@ use crate::{Hashes, Launched, TestJob, corpus};
 ///
 /// # Panics
 /// If the job does not finish.
-/// If it does not finish.
 pub fn undisturbed(job: &TestJob) -> Hashes {
     static KNOWN: OnceLock<Mutex<HashMap<String, Arc<OnceLock<Hashes>>>>> = OnceLock::new();
     let known = KNOWN.get_or_init(Mutex::default);
@@ -21,6 +20,7 @@ pub fn undisturbed(job: &TestJob) -> Hashes {
         virtual_stages: 1,
         partition: None,
         transport: "Auto",
+        recompute: "None",
         extra: "  checkpoint: {everySteps: 0}\n".into(),
         ..job.clone()
     };

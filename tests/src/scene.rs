@@ -166,7 +166,7 @@ pub fn finish(command: &mut Command, notes: &Path) -> Outcome {
     command.stdin(Stdio::null()).stdout(log("stdout")).stderr(log("stderr"));
     let mut child = command.spawn().unwrap();
     let ended = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-        until("the launcher's end", 120, || child.try_wait().unwrap())
+        until("the launcher's end", || child.try_wait().unwrap())
     }));
     let read = |name: &str| fs::read_to_string(notes.join(name)).unwrap_or_default();
     let Ok(status) = ended else {

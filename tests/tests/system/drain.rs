@@ -69,10 +69,10 @@ fn one_stage_that_is_asked_to_stop_takes_all_with_it_at_this_boundary() {
         let job = slow(grace, 0);
         let before = metrics(path).len();
         let mut group = Group::start(path, &job, "kept", attempt);
-        until("two steps", 60, || (metrics(path).len() >= before + 2).then_some(()));
+        until("two steps", || (metrics(path).len() >= before + 2).then_some(()));
         let (trained, pids) = (metrics(path).len(), group.pids());
         signal(pids[1], libc::SIGTERM);
-        for stage in group.finish(60) {
+        for stage in group.finish() {
             assert_eq!(stage.code, Some(143), "{stage:?}");
         }
         // the step during which the signal arrived is the last; with little grace the step before it is
@@ -99,9 +99,9 @@ fn an_evaluation_is_left_to_whoever_goes_on() {
     let pid = group.pids()[0];
     signal(pid, libc::SIGTERM);
     let process = PathBuf::from(format!("/proc/{pid}"));
-    until("the signal to arrive", 60, || (!has_signal(&process, "ShdPnd:")).then_some(()));
+    until("the signal to arrive", || (!has_signal(&process, "ShdPnd:")).then_some(()));
     hold::release(&records);
-    for stage in group.finish(60) {
+    for stage in group.finish() {
         assert_eq!(stage.code, Some(143), "{stage:?}");
     }
     assert_eq!(metrics(path).len(), 10);
@@ -179,11 +179,11 @@ fn a_stage_that_is_asked_to_stop_while_it_starts_leaves_as_drained() {
         for (attempt, (moment, has_come)) in (1..).zip(MOMENTS.iter().filter(is_possible)) {
             let mut group = Group::start_program(&program, &[], path, &job, "starting", attempt);
             let shell = group.pids()[0];
-            let pid = if is_first { until("the first process", 60, || only_child(shell)) } else { shell };
+            let pid = if is_first { until("the first process", || only_child(shell)) } else { shell };
             let process = PathBuf::from(format!("/proc/{pid}"));
-            until(moment, 60, || has_come(&process).then_some(()));
+            until(moment, || has_come(&process).then_some(()));
             signal(pid, libc::SIGTERM);
-            let ended = group.finish(120).remove(0);
+            let ended = group.finish().remove(0);
             assert_eq!(ended.code, Some(143), "{moment}: {ended:?}");
             assert_eq!(ended.words["kind"], "Drained", "{moment}: {ended:?}");
         }

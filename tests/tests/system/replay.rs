@@ -125,7 +125,7 @@ fn the_pages_commands_run() {
     let (workspace, elsewhere) = (corpus::workspace(), corpus::workspace());
     each("runs", &[("shakespeare", 2, &workspace), ("again", 1, &elsewhere)], |_, (name, stages, workspace)| {
         let job = TestJob { name: (*name).into(), stages: *stages, ..job.clone() };
-        Launched::start(workspace.path(), &job, &[]).finish_within(300, workspace.path()).hashes();
+        Launched::start(workspace.path(), &job, &[]).finish(workspace.path()).hashes();
     });
     copy(&elsewhere.path().join("again"), &workspace.path().join("again"));
     let page = include_str!("../../../docs/REPLAY.md");
@@ -237,7 +237,7 @@ fn steps_that_were_added_replay_with_their_own_decay() {
 fn ctrl_c_ends_a_replay_and_removes_what_it_made() {
     let workspace = corpus::workspace();
     let long = TestJob { extra: "  checkpoint: {everySteps: 0}\n".into(), ..job(400) };
-    Launched::start(workspace.path(), &long, &[]).finish_within(300, workspace.path()).hashes();
+    Launched::start(workspace.path(), &long, &[]).finish(workspace.path()).hashes();
     let folder = workspace.path().join("small");
     let scratch = workspace.path().join(".replay");
     let steps = || -> usize {
@@ -248,14 +248,14 @@ fn ctrl_c_ends_a_replay_and_removes_what_it_made() {
     let mut command = Command::new(stagecoach());
     command.args(["replay", text(&folder), "--step", "400"]).stdout(Stdio::null()).stderr(Stdio::null());
     let mut child = command.spawn().unwrap();
-    until("the replay to train", 60, || (steps() > 2).then_some(()));
+    until("the replay to train", || (steps() > 2).then_some(()));
     signal(child.id(), libc::SIGINT);
-    let status = until("the replay to leave", 60, || child.try_wait().unwrap());
+    let status = until("the replay to leave", || child.try_wait().unwrap());
     assert_eq!(status.code(), Some(143));
     assert!(!scratch.exists());
     // a replay that was killed leaves its folder, and the next replay removes it
     let mut child = command.spawn().unwrap();
-    until("the replay to train", 60, || (steps() > 2).then_some(()));
+    until("the replay to train", || (steps() > 2).then_some(()));
     child.kill().unwrap();
     child.wait().unwrap();
     assert!(scratch.exists());

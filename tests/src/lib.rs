@@ -42,3 +42,11 @@ pub fn peak_bytes(folder: &std::path::Path) -> Vec<u64> {
     let last: serde_json::Value = serde_json::from_str(metrics.lines().last().unwrap()).unwrap();
     last["peakBytes"].as_array().unwrap().iter().map(|bytes| bytes.as_u64().unwrap()).collect()
 }
+
+/// Whether this processor can imitate one with AVX512, and multiplies bf16 without emulation.
+pub fn has_avx512() -> bool {
+    #[cfg(target_arch = "x86_64")]
+    return is_x86_feature_detected!("avx512bw");
+    #[cfg(not(target_arch = "x86_64"))]
+    false
+}

@@ -1,6 +1,6 @@
 //! The first half of the promise: stages, replicas, schedule, partition, transport and recomputation change no bit of
 //! losses or weights, in fp32 and in bf16. By default the test runs a pairwise covering set; `STAGECOACH_PARITY=all`
-//! runs the full product (`make test-all`).
+//! runs the full product (`make test-exhaustive`).
 
 use std::collections::BTreeMap;
 use std::path::Path;

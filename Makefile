@@ -28,22 +28,22 @@ STAGECOACH := target/debug/stagecoach
 CLUSTER_TEST_BINARIES := cluster operator
 NODE_TEST_BINARIES := node product
 NEXT_VERSION := $(CURDIR)/target/next-version
-TEST_BINARIES := $(filter-out system $(CLUSTER_TEST_BINARIES) $(NODE_TEST_BINARIES), \
+TEST_BINARIES := $(filter-out system slow $(CLUSTER_TEST_BINARIES) $(NODE_TEST_BINARIES), \
 	$(notdir $(patsubst %/main.rs,%,$(wildcard operator/tests/*/main.rs trainer/tests/*/main.rs crates/*/tests/*/main.rs \
 	tests/tests/*/main.rs tests/*/tests/*/main.rs))))
 
-.PHONY: help run trainer test test-all gpu soak crashes model strace page transformers tensorboard collector grafana bench manifests e2e e2e-report cluster-up cluster-down lint deny build release reproducible libtorch nvrtc torch texts cluster-tools tools clean
+.PHONY: help run trainer test test-slow test-kubernetes test-all test-exhaustive gpu soak crashes model strace page transformers tensorboard collector grafana bench manifests e2e e2e-report cluster-up cluster-down lint deny build release reproducible libtorch nvrtc torch texts cluster-tools tools clean
 
 # The targets of the help, by group. A target that is in no group is shown at the end.
 HELP_FIRST := run test lint e2e bench
-HELP_TESTS := test-all soak crashes model strace page transformers tensorboard collector grafana
+HELP_TESTS := test-slow test-kubernetes test-all test-exhaustive soak crashes model strace page transformers tensorboard collector grafana
 HELP_CLUSTER := cluster-up cluster-down e2e-report cluster-tools
 HELP_BUILD := trainer build manifests release reproducible clean
 HELP_FETCH := libtorch nvrtc torch texts
 HELP_GPU := gpu
 
 define help_of
-for target in $(1); do sed -nE "s/^($$target):.*## (.*)/\1\t\2/p" $(MAKEFILE_LIST); done | awk -F'\t' '{ printf "  make %-14s %s\n", $$1, $$2 }'
+for target in $(1); do sed -nE "s/^($$target):.*## (.*)/\1\t\2/p" $(MAKEFILE_LIST); done | awk -F'\t' '{ printf "  make %-16s %s\n", $$1, $$2 }'
 endef
 
 help:
@@ -61,29 +61,36 @@ help:
 run: trainer texts ## train the sample job on this machine, three stages as processes
 	$(STAGECOACH) run $(JOB) --workspace $(WORKSPACE) $(if $(FRESH),--fresh)
 
-test: build texts nvrtc ## all tests that need no root
+test: build texts nvrtc ## the tests of every crate and of whole jobs, without root, Go and Kubernetes
 	@echo "building the tests (2 of 2 builds)"
 	cargo test --workspace --no-run
-	@echo "tests without Kubernetes (1 of 3)"
+	@echo "tests of the crates (1 of 2)"
 	WORKSPACE=$(WORKSPACE) STAGECOACH_NVRTC=$(NVRTC) cargo test --workspace --lib --bins $(addprefix --test ,$(TEST_BINARIES))
 	@# the examples of the crates that others can use
 	cargo test --workspace --doc --quiet
-	@echo "tests of whole jobs that are disturbed (2 of 3)"
+	@echo "tests of whole jobs (2 of 2)"
 	@# these wait for timeouts as long as they compute: more of them than cores
 	cargo test --workspace --test system -- --test-threads=$$((2 * $$(nproc)))
+
+test-slow: build texts ## whole jobs that are disturbed in every way, and the state machine under more faults
+	cargo test --workspace --test slow -- --test-threads=$$((2 * $$(nproc)))
+	cargo test --workspace --test lifecycle -- --ignored model::
+
+test-kubernetes: build ## operator, kubectl plugin and chart before a Kubernetes API server; builds it once, needs Go
 	@tests/cluster/tools.sh $(CACHE) >/dev/null
 	@tests/next_version.sh $(NEXT_VERSION)
-	@echo "tests before a Kubernetes API server (3 of 3)"
 	@# these wait more than they compute: more of them than cores
 	STAGECOACH_CLUSTER_TOOLS=$$(tests/cluster/tools.sh $(CACHE)) STAGECOACH_NEXT_VERSION=$(NEXT_VERSION) \
 		cargo test --workspace $(addprefix --test ,$(CLUSTER_TEST_BINARIES)) -- --test-threads=6
 
-test-all: build texts ## schedules of every size, the parity tests' full product instead of the covering set, memory of all jobs, transformers, TensorBoard, an OpenTelemetry collector, Grafana's schema
+test-all: test test-slow test-kubernetes ## the three above: everything that needs no root
+
+test-exhaustive: build texts ## schedules of every size, the parity tests' full product instead of the covering set, memory of all jobs, transformers, TensorBoard, an OpenTelemetry collector, Grafana's schema
 	STAGECOACH_SCHEDULES=all cargo test --workspace --test pipeline --quiet schedules::
 	STAGECOACH_PARITY=all cargo test --workspace --test system parity:: -- --nocapture
-	STAGECOACH_MEMORY=all cargo test --workspace --test system memory:: -- --nocapture
+	STAGECOACH_MEMORY=all cargo test --workspace --test slow memory:: -- --nocapture
 	@# messages over NCCL once more, where each holds up all later work of its GPU
-	NCCL_STAND_IN_ONE_QUEUE=1 cargo test --workspace --test system --quiet -- nccl:: soak::so_it_does_over_nccl parity::
+	NCCL_STAND_IN_ONE_QUEUE=1 cargo test --workspace --test system --test slow --quiet -- nccl:: soak::so_it_does_over_nccl parity::
 	$(MAKE) transformers tensorboard collector grafana
 
 e2e: build texts ## the product on a real node: images, chart, jobs, faults; needs root and Linux
@@ -105,7 +112,7 @@ cluster-down: ## ends it and takes back all it did to the machine
 	target/debug/stagecoach-node down $(NODE)
 
 soak: build ## one job, killed N times in every phase while its number of stages changes (make soak N=1000)
-	STAGECOACH_KILLS=$(or $(N),50) cargo test --workspace --test system --quiet soak:: -- --nocapture
+	STAGECOACH_KILLS=$(or $(N),50) cargo test --workspace --test slow --quiet soak:: -- --nocapture
 
 bench: build torch ## training beside PyTorch, what checkpoints cost, what 500 jobs cost the operator; figures in bench/results/
 	PYTHONPATH=$(TORCH) target/debug/stagecoach-bench training $(WORKSPACE) bench/results
@@ -128,33 +135,33 @@ gpu: build torch ## what has to be seen on a GPU, or a rehearsal of it on the CP
 	PYTHONPATH=$(TORCH) scripts/gpu.sh run $(CACHE)/gpu
 
 crashes: build ## a stage killed, or its disk full, at every operation on the shared folder
-	STAGECOACH_CRASHES=all cargo test --workspace --test system --quiet -- crashes:: storage:: --nocapture
+	STAGECOACH_CRASHES=all cargo test --workspace --test slow --quiet -- crashes:: storage:: --nocapture
 
-model: ## the state machine in larger worlds than `make test` explores
-	STAGECOACH_MODEL=all cargo test --workspace --test lifecycle --quiet model:: -- --nocapture
+model: ## the state machine in larger worlds than `make test-all` explores
+	STAGECOACH_MODEL=all cargo test --workspace --test lifecycle --quiet model:: -- --include-ignored --nocapture
 
 strace: build ## stages and launcher killed at system calls drawn by STAGECOACH_SEED; needs the right to trace
 	@command -v strace >/dev/null || { echo "strace is missing: install it (Debian: apt-get install strace)" >&2; exit 1; }
-	cargo test --workspace --test system --quiet strace:: -- --ignored --nocapture
+	cargo test --workspace --test slow --quiet strace:: -- --ignored --nocapture
 
 page: build ## the live page, the planner and what commands print in a real browser, Chromium; writes their pictures in docs/
 	@command -v $(CHROMIUM) >/dev/null || { echo "$(CHROMIUM) is missing: install it (Debian: apt-get install chromium)" >&2; exit 1; }
 	STAGECOACH_CHROMIUM=$(CHROMIUM) STAGECOACH_PICTURES=$(abspath $(PICTURES)) \
-		cargo test --workspace --test system --quiet page:: -- --ignored --nocapture
+		cargo test --workspace --test slow --quiet page:: -- --ignored --nocapture
 
 transformers: build torch $(TRANSFORMERS) ## Hugging Face's transformers and the trainer open each other's models
 	STAGECOACH_TRANSFORMERS=$(TRANSFORMERS)/bin/python PYTHONPATH=$(TORCH) \
-		cargo test --workspace --test system --quiet transformers:: -- --ignored --nocapture
+		cargo test --workspace --test slow --quiet transformers:: -- --ignored --nocapture
 	STAGECOACH_TRANSFORMERS=$(TRANSFORMERS)/bin/python \
 		cargo test --workspace --test data --quiet families:: -- --ignored --nocapture
 
 tensorboard: build $(TENSORBOARD) ## TensorBoard reads what `stagecoach tensorboard` writes
 	STAGECOACH_TENSORBOARD=$(TENSORBOARD)/bin/python \
-		cargo test --workspace --test system --quiet tensorboard:: -- --ignored --nocapture
+		cargo test --workspace --test slow --quiet tensorboard:: -- --ignored --nocapture
 
 collector: build ## a real OpenTelemetry collector gets metrics and traces of a run; builds it once, needs Go
 	STAGECOACH_CLUSTER_TOOLS=$$(tests/cluster/tools.sh $(CACHE) otelcol) \
-		cargo test --workspace --test system --quiet collector:: -- --ignored --nocapture
+		cargo test --workspace --test slow --quiet collector:: -- --ignored --nocapture
 
 grafana: ## the chart's dashboard is what Grafana's own schema says; needs Node.js
 	@tests/grafana/check.sh $(CACHE)

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """Checks the order of crates and modules: circles between the modules of a crate, crates that link libtorch without
-being listed here, and crates that use one of a lower row in the table of docs/ARCHITECTURE.md.
+being listed here, crates that use one of a lower row in the table of docs/ARCHITECTURE.md, and files of test binaries
+that no `mod` declares, whose tests would never run.
 
 A module is a file or folder directly in `src`. It uses another one where its code, tests aside, has a path into it:
 `crate::other`, or `super::other` as far up. Cargo itself refuses circles between crates.
@@ -16,6 +17,8 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 WITH_LIBTORCH = {"stagecoach", "stagecoach-bench", "stagecoach-dashboard", "stagecoach-engine", "stagecoach-kernels",
                  "stagecoach-model", "stagecoach-planner", "stagecoach-replay", "stagecoach-tests", "stagecoach-transport"}
 PATH = re.compile(r"\b(crate|super(?:::super)*)::(?:\{([^;]*?)\}|(\w+))", re.S)
+# a module in a file of its own, with the path of the file if the module names it
+MOD = re.compile(r'(?:#\[path = "([^"]+)"\]\s*)?^\s*(?:pub(?:\([^)]*\))? )?mod (\w+);', re.M)
 
 
 def code(file):
@@ -71,6 +74,20 @@ def circle(graph):
     return next((found for node in graph if node not in state and (found := visit(node))), None)
 
 
+def undeclared(root):
+    """The files in the folder of a test binary's root that no `mod` declares, directly or through other modules."""
+    declared, open_files = {root}, [root]
+    while open_files:
+        file = open_files.pop()
+        folder = file.parent if file.name in ("main.rs", "mod.rs") else file.with_suffix("")
+        for path, name in MOD.findall(file.read_text()):
+            others = [file.parent / path] if path else [folder / f"{name}.rs", folder / name / "mod.rs"]
+            found = [other for other in others if other.is_file() and other not in declared]
+            declared.update(found)
+            open_files += found
+    return sorted(set(root.parent.rglob("*.rs")) - declared)
+
+
 def rows():
     """The crates of docs/ARCHITECTURE.md, by package, with the numbers of their rows."""
     table = (ROOT / "docs/ARCHITECTURE.md").read_text().split("Modules of", 1)[0]
@@ -106,6 +123,9 @@ def main():
             wrong.append(f"{name} is above {', '.join(below)} in docs/ARCHITECTURE.md, and uses them")
         if name not in order and "crates" in manifest.parts:
             wrong.append(f"{name} is in no row of docs/ARCHITECTURE.md")
+        for root in sorted(manifest.parent.glob("tests/*/main.rs")):
+            names = [str(file.relative_to(ROOT)) for file in undeclared(root)]
+            wrong += [f"{file}: no `mod` of its test binary declares it, so that its tests never run" for file in names]
         source = manifest.parent / "src"
         graph = uses(source) if source.is_dir() else {}
         if found := circle(graph):

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use serde_json::Value;
-use stagecoach_tests::{Launched, stagecoach, until};
+use stagecoach_tests::{Launched, stagecoach, until_within};
 
 /// A Llama, by its number of parameters.
 #[derive(Clone, Copy)]
@@ -115,7 +115,7 @@ spec:
     pub(crate) fn run(&self, folder: &Path) -> u64 {
         let mut launched = self.start(folder);
         let mut peak = 0;
-        let status = until("the end of a job", 600, || {
+        let status = until_within("the end of a job", 600, || {
             peak = peak.max(launched.stages().into_iter().map(peak_bytes).sum());
             launched.child.try_wait().unwrap()
         });

@@ -6,16 +6,13 @@ use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use base64::Engine;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use crate::LOAD_FACTOR;
-
-/// The time limit for an answer, and for the state that a page reaches in the end.
-const DEADLINE: Duration = Duration::from_secs(60 * LOAD_FACTOR);
+use crate::Deadline;
 
 /// A browser with one page. The browser ends when this is dropped.
 #[derive(Debug)]
@@ -81,7 +78,10 @@ impl Browser {
         }
         self.requests.write_all(format!("{request}\0").as_bytes()).unwrap();
         loop {
-            let message = self.messages.recv_timeout(DEADLINE).unwrap_or_else(|_| panic!("no answer to {method}"));
+            let message = self
+                .messages
+                .recv_timeout(Deadline::start().limit())
+                .unwrap_or_else(|_| panic!("no answer to {method}"));
             if message["id"] == json!(self.next_id) {
                 assert!(message["error"].is_null(), "{method}: {}", message["error"]);
                 return message["result"].clone();
@@ -110,11 +110,11 @@ impl Browser {
     /// Waits until an expression in the page is true.
     ///
     /// # Panics
-    /// If the expression is not true after a minute. The message names `what`.
+    /// If the expression is not true at the deadline. The message names `what`.
     pub fn wait(&mut self, what: &str, expression: &str) {
-        let deadline = Instant::now() + DEADLINE;
+        let deadline = Deadline::start();
         while self.value(expression) != json!(true) {
-            assert!(Instant::now() < deadline, "waited for {what}: {}", self.value("document.body.innerText"));
+            assert!(!deadline.is_over(), "waited for {what}: {}", self.value("document.body.innerText"));
             std::thread::sleep(Duration::from_millis(20));
         }
     }

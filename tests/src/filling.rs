@@ -93,7 +93,7 @@ impl Filling {
         collect_output(child.stdout.take().unwrap(), &output);
         collect_output(child.stderr.take().unwrap(), &output);
         let inside = Path::new("/proc").join(child.id().to_string()).join("cwd");
-        let workspace = until("the workspace", 30, || {
+        let workspace = until("the workspace", || {
             fs::metadata(inside.join("job.yaml")).ok()?;
             File::open(&inside).ok()
         });
@@ -146,7 +146,7 @@ impl Filling {
     /// # Panics
     /// If the launcher ends before, or after a minute.
     pub fn wait(&mut self, what: &str, condition: impl Fn(&str) -> bool) {
-        until(what, 60, || {
+        until(what, || {
             let ended = self.child.try_wait().unwrap();
             let said = self.said();
             assert!(ended.is_none() || condition(&said), "the launcher ended ({ended:?}) before {what}:\n{said}");
@@ -162,7 +162,7 @@ impl Filling {
     /// Stops the launcher by Ctrl-C and waits for its end.
     pub fn interrupt(&mut self) -> ExitStatus {
         signal(self.child.id(), libc::SIGINT);
-        until("the launcher's end", 120, || self.child.try_wait().unwrap())
+        until("the launcher's end", || self.child.try_wait().unwrap())
     }
 }
 

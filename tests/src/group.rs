@@ -4,8 +4,10 @@
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
+use stagecoach_test_wait::until_deadline;
+
 use crate::phases::{send, stop};
-use crate::{TestJob, stagecoach, until};
+use crate::{Deadline, TestJob, stagecoach};
 
 /// Stages that run. Dropping it kills them.
 #[derive(Debug)]
@@ -118,12 +120,23 @@ impl Group {
     /// Waits until every stage has ended by itself.
     ///
     /// # Panics
-    /// If a stage still runs after `seconds`.
-    pub fn finish(&mut self, seconds: u64) -> Vec<Ended> {
+    /// If a stage still runs at the deadline.
+    pub fn finish(&mut self) -> Vec<Ended> {
+        self.finish_before(Deadline::start())
+    }
+
+    /// As [`Group::finish`], with the test's own deadline.
+    pub fn finish_before(&mut self, deadline: Deadline) -> Vec<Ended> {
         let folder = self.folder.clone();
         let read = |path: PathBuf| std::fs::read_to_string(path).unwrap_or_default();
         let end = |(rank, stage): (usize, &mut Child)| Ended {
-            code: until(&format!("the end of stage {rank}"), seconds, || stage.try_wait().unwrap()).code(),
+            code: until_deadline(
+                &format!("the end of stage {rank}"),
+                deadline,
+                || stage.try_wait().unwrap(),
+                String::new,
+            )
+            .code(),
             words: serde_json::from_str(&read(words(&folder, rank))).unwrap_or_default(),
             log: read(log(&folder, rank)),
         };

@@ -99,9 +99,9 @@ pub fn arm(records: &Path) {
 /// Waits until the stage is held up.
 ///
 /// # Panics
-/// If the stage is not held up within a minute, or if `is_there` no longer holds.
+/// If the stage is not held up, or if `is_there` no longer holds.
 pub fn held(records: &Path, mut is_there: impl FnMut() -> bool) {
-    until("the stage to be held up", 60, || {
+    until("the stage to be held up", || {
         assert!(is_there(), "the group ended before a stage was held up");
         records.join(HELD).exists().then_some(())
     });

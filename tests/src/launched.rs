@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 
 use rustix::process::{Pid, Signal, kill_process};
-use stagecoach_test_wait::{until, until_or_tell};
+use stagecoach_test_wait::{Deadline, until, until_deadline, until_or_tell};
 
 use crate::{Hashes, TestJob};
 
@@ -117,17 +117,17 @@ impl Launched {
 
     /// Waits for the launcher's end.
     pub fn finish(self, workspace: &Path) -> Outcome {
-        self.finish_within(120, workspace)
+        self.finish_before(Deadline::start(), workspace)
     }
 
     /// Waits for the launcher's end.
     ///
     /// # Panics
-    /// If the launcher still runs after `seconds`.
-    pub fn finish_within(mut self, seconds: u64, workspace: &Path) -> Outcome {
+    /// If the launcher still runs at the deadline.
+    pub fn finish_before(mut self, deadline: Deadline, workspace: &Path) -> Outcome {
         let (pid, folder) = (self.child.id(), &self.folder);
         let details = || standstill(pid, folder, workspace);
-        let status = until_or_tell("the launcher's end", seconds, || self.child.try_wait().unwrap(), details);
+        let status = until_deadline("the launcher's end", deadline, || self.child.try_wait().unwrap(), details);
         let read = |path: PathBuf| std::fs::read_to_string(path).unwrap_or_default();
         let result = serde_json::from_str(&read(self.folder.join("result.json"))).ok();
         Outcome { status, stdout: read(workspace.join("stdout")), stderr: read(workspace.join("stderr")), result }
@@ -135,7 +135,7 @@ impl Launched {
 
     /// Waits until the metrics contain step `step`.
     pub fn wait_for_step(&mut self, step: u64) {
-        until(&format!("step {step}"), 60, || {
+        until(&format!("step {step}"), || {
             assert!(self.child.try_wait().unwrap().is_none(), "the launcher ended before step {step}");
             (self.steps() >= step).then_some(())
         });
@@ -148,7 +148,7 @@ impl Launched {
 
     /// Waits until the job has trained a step after a failure, in the group that formed again or in another attempt.
     pub fn wait_for_restart(&mut self, workspace: &Path) {
-        until("the next attempt to train", 60, || {
+        until("the next attempt to train", || {
             assert!(self.child.try_wait().unwrap().is_none(), "the launcher ended before the next attempt trained");
             let said = std::fs::read_to_string(workspace.join("stdout")).unwrap();
             let (_, restarted) = said.rsplit_once(" restarts left; ")?;
@@ -174,7 +174,7 @@ impl Launched {
 
     /// Waits until `count` stages run, and so until each lost stage is replaced. Returns their process ids by rank.
     pub fn wait_for_stages(&self, count: usize) -> Vec<u32> {
-        until("all stages", 60, || Some(self.stages()).filter(|stages| stages.len() == count))
+        until("all stages", || Some(self.stages()).filter(|stages| stages.len() == count))
     }
 
     /// Process ids of the waiting spares.
@@ -191,7 +191,7 @@ impl Launched {
             (standing > others.len()).then_some(spare)
         };
         let details = || standstill(self.child.id(), &self.folder, workspace);
-        until_or_tell("a spare that stands by", 60, standing_by, details)
+        until_or_tell("a spare that stands by", standing_by, details)
     }
 }
 

@@ -4,6 +4,7 @@
 pub mod browser;
 pub mod corpus;
 pub mod cover;
+mod each;
 pub mod faulty;
 pub mod filling;
 mod group;
@@ -19,6 +20,7 @@ pub mod scene;
 pub mod soak;
 mod undisturbed;
 
+pub use each::each;
 pub use group::{Ended, Group};
 pub use hashes::Hashes;
 pub use in_process::{InProcessStage, TIMEOUT, in_process_group};
@@ -26,7 +28,7 @@ pub use job::TestJob;
 pub use launched::{
     Launched, Outcome, checkpoints, entrypoint, is_gone, only_child, saved, says, signal, stagecoach, stages,
 };
-pub use stagecoach_test_wait::{LOAD_FACTOR, until};
+pub use stagecoach_test_wait::{Deadline, until, until_within};
 pub use undisturbed::undisturbed;
 
 /// A tiny Llama of two layers in the format of Hugging Face's tools, with a tokenizer for the corpus of [`corpus`].
@@ -39,4 +41,12 @@ pub fn peak_bytes(folder: &std::path::Path) -> Vec<u64> {
     let metrics = std::fs::read_to_string(folder.join("metrics.jsonl")).unwrap();
     let last: serde_json::Value = serde_json::from_str(metrics.lines().last().unwrap()).unwrap();
     last["peakBytes"].as_array().unwrap().iter().map(|bytes| bytes.as_u64().unwrap()).collect()
+}
+
+/// Whether this processor can imitate one with AVX512, and multiplies bf16 without emulation.
+pub fn has_avx512() -> bool {
+    #[cfg(target_arch = "x86_64")]
+    return is_x86_feature_detected!("avx512bw");
+    #[cfg(not(target_arch = "x86_64"))]
+    false
 }

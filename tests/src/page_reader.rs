@@ -3,12 +3,8 @@
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
-use std::time::{Duration, Instant};
 
-use crate::LOAD_FACTOR;
-
-/// The time limit for an answer, and for the content of a stream.
-const DEADLINE: Duration = Duration::from_secs(60 * LOAD_FACTOR);
+use crate::Deadline;
 
 /// The address of a page.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -35,7 +31,7 @@ impl PageAddress {
 
     fn request(&self, path: &str) -> TcpStream {
         let mut stream = TcpStream::connect(&self.host).unwrap();
-        stream.set_read_timeout(Some(DEADLINE)).unwrap();
+        stream.set_read_timeout(Some(Deadline::start().limit())).unwrap();
         write!(stream, "GET {path} HTTP/1.1\r\nHost: {}\r\nConnection: close\r\n\r\n", self.host).unwrap();
         stream
     }
@@ -69,14 +65,14 @@ impl Follower {
     /// Reads the stream until `condition` returns a value for the parts of the page. Returns that value.
     ///
     /// # Panics
-    /// If that takes more than a minute. The message names `what`.
+    /// If there is none at the deadline. The message names `what`.
     pub fn until<T>(&mut self, what: &str, mut condition: impl FnMut(&BTreeMap<String, String>) -> Option<T>) -> T {
-        let deadline = Instant::now() + DEADLINE;
+        let deadline = Deadline::start();
         loop {
             if let Some(value) = condition(&self.parts) {
                 return value;
             }
-            assert!(Instant::now() < deadline, "waited for {what}: {:#?}", self.parts);
+            assert!(!deadline.is_over(), "waited for {what}: {:#?}", self.parts);
             self.read_event(what);
         }
     }

@@ -5,7 +5,6 @@ use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 use stagecoach_checkpoint::{FileSystemVolume, list, open, paths};
 use stagecoach_test_volumes::VolumeFault;
@@ -167,7 +166,7 @@ pub fn finish(command: &mut Command, notes: &Path) -> Outcome {
     command.stdin(Stdio::null()).stdout(log("stdout")).stderr(log("stderr"));
     let mut child = command.spawn().unwrap();
     let ended = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-        until("the launcher's end", 120, || child.try_wait().unwrap())
+        until("the launcher's end", || child.try_wait().unwrap())
     }));
     let read = |name: &str| fs::read_to_string(notes.join(name)).unwrap_or_default();
     let Ok(status) = ended else {
@@ -244,31 +243,6 @@ impl Drop for Ran {
             let _ = fs::remove_dir_all(folder);
         }
     }
-}
-
-/// Runs `check` on every item, a few at a time, and prints a line of progress now and then.
-///
-/// # Panics
-/// After the last item, if a check failed.
-pub fn each<T: Sync>(what: &str, threads: usize, items: &[T], check: impl Fn(usize, &T) + Sync) {
-    let (next, failed) = (AtomicUsize::new(0), AtomicUsize::new(0));
-    std::thread::scope(|scope| {
-        for _ in 0..threads {
-            scope.spawn(|| {
-                loop {
-                    let at = next.fetch_add(1, Ordering::SeqCst);
-                    let Some(item) = items.get(at) else { return };
-                    if at % 50 == 0 {
-                        println!("{what}: {at} of {}", items.len());
-                    }
-                    let checked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| check(at, item)));
-                    failed.fetch_add(usize::from(checked.is_err()), Ordering::SeqCst);
-                }
-            });
-        }
-    });
-    let failed = failed.into_inner();
-    assert_eq!(failed, 0, "{what}: {failed} of {} failed, see above", items.len());
 }
 
 /// The seed of random choices. STAGECOACH_SEED changes it.

@@ -5,18 +5,16 @@ use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use crate::corpus::Draws;
 use crate::phases::{Phase, send, stop_in};
-use crate::{LOAD_FACTOR, Launched, Outcome, TestJob, is_gone, saved, until};
+use crate::{Deadline, Launched, Outcome, TestJob, is_gone, saved, until};
 
 /// The number of kills that each phase needs before phases are drawn at random.
 pub const ENOUGH: usize = 3;
 /// The time for which a stage is watched for a phase before another stage is.
 const PATIENCE: Duration = Duration::from_secs(4);
-/// The time after which a job that makes no progress has failed.
-const NO_PROGRESS: Duration = Duration::from_secs(60 * LOAD_FACTOR);
 
 /// A soak in progress.
 #[derive(Debug)]
@@ -84,15 +82,15 @@ impl<'a> Soak<'a> {
 
     /// Waits until the job has reached `step` and has a checkpoint.
     pub fn wait_for(&mut self, step: u64) {
-        let mut best = (self.step(), Instant::now());
+        let mut best = (self.step(), Deadline::start());
         while best.0 < step || saved(&self.folder()) == 0 {
             self.check();
             std::thread::sleep(Duration::from_millis(5));
             let now = self.step();
             if now > best.0 {
-                best = (now, Instant::now());
+                best = (now, Deadline::start());
             }
-            assert!(best.1.elapsed() < NO_PROGRESS, "no step beyond {} in {NO_PROGRESS:?}: {}", best.0, self.said());
+            assert!(!best.1.is_over(), "no step beyond {}: {}", best.0, self.said());
         }
     }
 
@@ -149,7 +147,7 @@ impl<'a> Soak<'a> {
         if phase != Phase::Load {
             self.wait_for(step);
         }
-        let started = Instant::now();
+        let deadline = Deadline::start();
         loop {
             let stages = self.group();
             let rank = if phase.is_of_stage_0() { 0 } else { self.draws.below(stages.len() as u64) as usize };
@@ -157,7 +155,7 @@ impl<'a> Soak<'a> {
                 self.dead = stages.clone();
                 return (phase, stages[rank]);
             }
-            assert!(started.elapsed() < NO_PROGRESS, "no stage was caught in {phase:?}: {}", self.said());
+            assert!(!deadline.is_over(), "no stage was caught in {phase:?}: {}", self.said());
             phase = self.draw(false);
         }
     }
@@ -173,7 +171,7 @@ impl<'a> Soak<'a> {
 
     /// The stages of the living group, once all of them run.
     fn group(&mut self) -> Vec<u32> {
-        let started = Instant::now();
+        let deadline = Deadline::start();
         loop {
             self.check();
             let stages = self.launched.as_ref().unwrap().stages();
@@ -182,19 +180,13 @@ impl<'a> Soak<'a> {
             {
                 return stages;
             }
-            assert!(
-                started.elapsed() < NO_PROGRESS,
-                "{} stages instead of {}: {}",
-                stages.len(),
-                of_each * replicas,
-                self.said()
-            );
+            assert!(!deadline.is_over(), "{} stages instead of {}: {}", stages.len(), of_each * replicas, self.said());
             std::thread::sleep(Duration::from_millis(1));
         }
     }
 
     fn wait_for_the_dead(&self) {
-        until("the end of what was killed", 60, || self.dead.iter().all(|&pid| is_gone(pid)).then_some(()));
+        until("the end of what was killed", || self.dead.iter().all(|&pid| is_gone(pid)).then_some(()));
     }
 
     /// Asserts that the launcher has not ended by itself.

@@ -3,13 +3,12 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
-use crate::{Hashes, Launched, TestJob, corpus};
+use crate::{Deadline, Hashes, Launched, TestJob, corpus};
 
 /// The hashes of `job` over its own corpus, on one stage, under 1F1B and without saves: none of these changes a bit.
 ///
 /// # Panics
 /// If the job does not finish.
-/// If it does not finish.
 pub fn undisturbed(job: &TestJob) -> Hashes {
     static KNOWN: OnceLock<Mutex<HashMap<String, Arc<OnceLock<Hashes>>>>> = OnceLock::new();
     let known = KNOWN.get_or_init(Mutex::default);
@@ -21,6 +20,7 @@ pub fn undisturbed(job: &TestJob) -> Hashes {
         virtual_stages: 1,
         partition: None,
         transport: "Auto",
+        recompute: "None",
         extra: "  checkpoint: {everySteps: 0}\n".into(),
         ..job.clone()
     };
@@ -28,8 +28,9 @@ pub fn undisturbed(job: &TestJob) -> Hashes {
     let hashes = Arc::clone(known.lock().unwrap_or_else(PoisonError::into_inner).entry(job.yaml()).or_default());
     let train = || {
         let workspace = corpus::workspace();
-        // no machine takes as long as a second a step
-        Launched::start(workspace.path(), job, &[]).finish_within(120 + job.steps, workspace.path()).hashes()
+        let launched = Launched::start(workspace.path(), job, &[]);
+        // the job of a soak has thousands of steps, and no machine takes as long as a second for one
+        launched.finish_before(Deadline::after(240 + job.steps), workspace.path()).hashes()
     };
     hashes.get_or_init(train).clone()
 }

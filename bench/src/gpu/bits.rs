@@ -115,7 +115,7 @@ fn train(run: &GpuRun, part: &str, precision: &'static str, way: &Way) -> Hashes
         let mut group = run.start_group(&own, &job, attempt as u64 + 1);
         let what = format!("{part}, {precision}, {}", way.name);
         run.or_keep_output(&what, &group.logs(), || {
-            for stage in group.finish(run.at_most(ATTEMPT_SECONDS)) {
+            for stage in group.finish_before(run.deadline(ATTEMPT_SECONDS)) {
                 let last = stage.log.lines().last().unwrap_or_default();
                 assert!(stage.code == Some(0), "a stage left with {:?}: {last}", stage.code);
             }

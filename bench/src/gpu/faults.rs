@@ -5,7 +5,7 @@ use std::path::Path;
 use std::time::Instant;
 
 use serde_json::{Value, json};
-use stagecoach_tests::{Ended, Hashes, TestJob, saved, signal, undisturbed, until};
+use stagecoach_tests::{Ended, Hashes, TestJob, saved, signal, undisturbed, until_within};
 
 use super::gpu_run::{GpuRun, attempt_in};
 use crate::recovery::kill_to_first_step;
@@ -84,16 +84,16 @@ fn next_attempt(run: &GpuRun, transport: &'static str, own: &Path) -> Value {
     let job = job(run, transport, "reformTimeoutSeconds: 0");
     let folder = own.join("killed");
     let mut group = run.start_group(own, &job.endless(), 1);
-    until("a checkpoint", run.at_most(60), || (!group.is_whole() || saved(&folder) >= 8).then_some(()));
-    assert!(group.is_whole(), "a stage left before it was killed: {}", group.finish(run.at_most(60))[0].log);
+    until_within("a checkpoint", run.at_most(60), || (!group.is_whole() || saved(&folder) >= 8).then_some(()));
+    assert!(group.is_whole(), "a stage left before it was killed: {}", group.finish_before(run.deadline(60))[0].log);
     signal(group.pids()[1], libc::SIGKILL);
     let killed = Instant::now();
     let codes = |ended: &[Ended]| ended.iter().map(|ended| ended.code).collect::<Vec<_>>();
-    let left = group.finish(run.at_most(60));
+    let left = group.finish_before(run.deadline(60));
     let seconds = killed.elapsed().as_secs_f64();
     line(&format!("stage 1 killed, {transport}"), format!("{seconds:.2} s"), "until all have left");
     let rest = job.ending_after(saved(&folder));
-    let ended = run.start_group(own, &rest, 2).finish(run.at_most(120));
+    let ended = run.start_group(own, &rest, 2).finish_before(run.deadline(120));
     compare(run, &format!("{transport}, next attempt"), &rest, own);
     json!({ "secondsUntilAllHaveLeft": seconds, "codes": codes(&left), "said": left[0].words["message"],
             "codesOfNextAttempt": codes(&ended) })

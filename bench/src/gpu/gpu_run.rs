@@ -9,7 +9,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use serde_json::{Value, json};
-use stagecoach_tests::{Group, Launched, Outcome, TestJob, corpus, nccl, stagecoach, until};
+use stagecoach_tests::{Deadline, Group, Launched, Outcome, TestJob, corpus, nccl, stagecoach, until_within};
 
 use crate::stats::line;
 
@@ -173,13 +173,18 @@ impl GpuRun<'_> {
         })
     }
 
+    /// The deadline of work that may take so many seconds.
+    pub(super) fn deadline(&self, seconds: u64) -> Deadline {
+        Deadline::after(self.at_most(seconds))
+    }
+
     /// Waits for the end of a job.
     ///
     /// # Panics
     /// If it takes longer than so many seconds, or fails.
     pub(super) fn finish(&self, launched: Launched, workspace: &Path, seconds: u64) -> Outcome {
         self.or_keep_output(&workspace.display().to_string(), &launcher_files(workspace), || {
-            let outcome = launched.finish_within(self.at_most(seconds), workspace);
+            let outcome = launched.finish_before(self.deadline(seconds), workspace);
             assert!(outcome.status.success(), "{}", launcher_said(workspace));
             outcome
         })
@@ -193,8 +198,9 @@ impl GpuRun<'_> {
         let [out, err] = ["program.out", "program.err"].map(|name| self.folder.join(name));
         let [to_out, to_err] = [&out, &err].map(|path| std::fs::File::create(path).unwrap());
         let mut child = command.stdin(Stdio::null()).stdout(to_out).stderr(to_err).spawn().unwrap();
-        let ended =
-            attempt(|| until("the end of a program", self.at_most(seconds), || child.try_wait().unwrap()).success());
+        let ended = attempt(|| {
+            until_within("the end of a program", self.at_most(seconds), || child.try_wait().unwrap()).success()
+        });
         let _ = child.kill();
         let _ = child.wait();
         let read = |path| String::from_utf8_lossy(&std::fs::read(path).unwrap_or_default()).into_owned();

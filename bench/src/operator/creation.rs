@@ -24,7 +24,7 @@ pub(crate) fn measure() -> Value {
     (JOBSET.install)(&cluster.plane);
     let server = cluster.plane.process_id(Component::ApiServer).unwrap();
     // the API server takes a while to process new definitions
-    until("the API server to be idle", 120, || {
+    until("the API server to be idle", || {
         let before = processor_seconds(server);
         std::thread::sleep(Duration::from_secs(2));
         (processor_seconds(server) - before < 0.1).then_some(())

@@ -50,7 +50,7 @@ fn start(plane: &ControlPlane) -> Process {
     let mut command = Command::new(tool("jobset"));
     command.arg("--kubeconfig").arg(plane.kubeconfig()).arg("--config").arg(file).arg("--zap-log-level=error");
     let process = Process::start(command, &folder.join("jobset.log")).unwrap();
-    until("JobSet's webhooks", 60, || TcpStream::connect(("127.0.0.1", port)).ok().map(drop));
+    until("JobSet's webhooks", || TcpStream::connect(("127.0.0.1", port)).ok().map(drop));
     register(plane, port);
     process
 }

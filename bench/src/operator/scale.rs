@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
-use stagecoach_cluster::{Component, merge, pipeline_job, until};
+use stagecoach_cluster::{Component, merge, pipeline_job, until_within};
 
 use super::SETTLE;
 use super::answers::Answers;
@@ -37,7 +37,7 @@ pub(crate) fn measure() -> Value {
         cluster.pods.wait_ready(&format!("job-{n}"), STAGECOACH.first_attempt, STAGES);
     }
     let start_lists = audit.lists() - listed;
-    until("all jobs to run", PATIENCE_SECONDS, || (phases(&cluster, "Running") == running).then_some(()));
+    until_within("all jobs to run", PATIENCE_SECONDS, || (phases(&cluster, "Running") == running).then_some(()));
     assert_eq!(phases(&cluster, "Complete"), finished + 1, "a job that was over has begun again");
     std::thread::sleep(10 * SETTLE);
     let (listed, peak) = (audit.lists(), cluster.memory("VmHWM:"));
@@ -102,7 +102,7 @@ impl Complete {
         let client = cluster.plane.client();
         client.create(jobs, &job).unwrap_or_else(|refusal| panic!("{refusal}"));
         let path = format!("{jobs}/{}", Complete::NAME);
-        let job = until("a job to be complete", PATIENCE_SECONDS, || {
+        let job = until_within("a job to be complete", PATIENCE_SECONDS, || {
             client.get(&path).filter(|job| job["status"]["phase"] == "Complete")
         });
         let pod = client.get(&format!("{PODS}/{}-0-1", Complete::NAME)).unwrap();

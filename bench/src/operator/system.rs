@@ -105,7 +105,7 @@ fn start(plane: &ControlPlane) -> Process {
 
 /// Waits until the API server serves the system's jobs.
 pub(super) fn wait_served(plane: &ControlPlane, system: &System) {
-    until(&format!("{} to be served", system.jobs), 60, || {
+    until(&format!("{} to be served", system.jobs), || {
         plane.client().request(http::Method::GET, system.jobs, None).ok().map(drop)
     });
 }

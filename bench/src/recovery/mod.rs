@@ -6,7 +6,7 @@ use std::path::Path;
 use std::time::Instant;
 
 use serde_json::{Value, json};
-use stagecoach_tests::{Launched, signal, until};
+use stagecoach_tests::{Launched, signal, until, until_within};
 
 use crate::job::{BenchJob, Model};
 use crate::stats::{line, median, worst};
@@ -37,10 +37,10 @@ fn with(folder: &Path, source: &str, checkpoint: &'static str, spares: u32) -> V
     for kill in 0..KILLS {
         if spares > 0 {
             let standing = || lines("spare ") > 2 * kill;
-            until("a spare that stands by", 120, || standing().then_some(()));
+            until("a spare that stands by", || standing().then_some(()));
         }
         let saved = lines("saved");
-        until("a checkpoint", 120, || (lines("saved") > saved).then_some(()));
+        until("a checkpoint", || (lines("saved") > saved).then_some(()));
         seconds.push(kill_to_first_step(&launched, folder, kill % 3, 600));
     }
     end(&mut launched);
@@ -68,7 +68,7 @@ fn replica(folder: &Path) -> Value {
     for kill in 0..KILLS {
         let state = || std::fs::read_to_string(folder.join(job.name).join("state.json")).unwrap_or_default();
         let training = || serde_json::from_str::<Value>(&state()).ok()?["trainingReplicas"].as_u64();
-        until("both replicas to train", 120, || (training() == Some(2)).then_some(()));
+        until("both replicas to train", || (training() == Some(2)).then_some(()));
         launched.wait_for_step(launched.steps() + 5);
         let metrics = job.metrics(folder);
         let last = metrics.iter().rev().take(5).filter_map(|line| line["seconds"].as_f64());
@@ -99,14 +99,14 @@ pub(crate) fn kill_to_first_step(launched: &Launched, folder: &Path, stage: usiz
     let (pid, starts) = (launched.stages()[stage], lines(folder, "start "));
     let started = Instant::now();
     signal(pid, libc::SIGKILL);
-    until("the next group", limit, || (lines(folder, "start ") > starts).then_some(()));
+    until_within("the next group", limit, || (lines(folder, "start ") > starts).then_some(()));
     let steps = lines(folder, "step ");
-    until("its first step", limit, || (lines(folder, "step ") > steps).then_some(()));
+    until_within("its first step", limit, || (lines(folder, "step ") > steps).then_some(()));
     started.elapsed().as_secs_f64()
 }
 
 /// Ends a launcher by Ctrl-C.
 pub(crate) fn end(launched: &mut Launched) {
     signal(launched.child.id(), libc::SIGINT);
-    until("the launcher's end", 600, || launched.child.try_wait().unwrap());
+    until_within("the launcher's end", 600, || launched.child.try_wait().unwrap());
 }

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use serde_json::{Value, json};
 use stagecoach_tests::faulty::{FAULT_VARIABLE, RECORDS_VARIABLE, tensor_bytes_read};
-use stagecoach_tests::{stagecoach, until};
+use stagecoach_tests::{stagecoach, until_within};
 
 use super::{end, kill_to_first_step};
 use crate::job::{BenchJob, Model};
@@ -46,7 +46,7 @@ fn lose(folder: &Path, what: &str, checkpoint: &'static str, reform_timeout_seco
     let environment = [(FAULT_VARIABLE, rate.as_str()), (RECORDS_VARIABLE, records.to_str().unwrap())];
     let mut launched = job.start_program(&stagecoach().with_file_name("faulty"), folder, &environment);
     let job_folder = folder.join(job.name);
-    until("a checkpoint", 600, || (!stagecoach_tests::checkpoints(&job_folder).is_empty()).then_some(()));
+    until_within("a checkpoint", 600, || (!stagecoach_tests::checkpoints(&job_folder).is_empty()).then_some(()));
     launched.wait_for_stages(STAGES);
     let seconds = kill_to_first_step(&launched, folder, 1, 600);
     end(&mut launched);

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 use stagecoach_api::job::{AdamWSpec, Encryption, Precision, Recompute, Transport};
 use stagecoach_data::MicrobatchLayout;
-use stagecoach_engine::execute::{Executor, Stage, StageConfig, StepControl, StepInputs};
+use stagecoach_engine::execute::{Executor, Stage, StageConfig, StepInputs, Uncontrolled};
 use stagecoach_group::{StepRules, StepVote};
 use stagecoach_model::Architecture;
 use stagecoach_pipeline::{
@@ -149,11 +149,11 @@ fn stage(programs: &Programs, sleep: Duration, joined: &mut InProcessStage) -> V
             learning_rate: 1e-3,
             origin: Instant::now(),
             vote: StepVote::default(),
-            control: StepControl::NONE,
         };
         let began = Instant::now();
         let activity = &member.activity();
-        let mut executor = Executor { stage: &mut stage, links: &mut links, member, activity, placement };
+        let (stage, links, control, probes) = (&mut stage, &mut links, &mut Uncontrolled, Vec::new());
+        let mut executor = Executor { stage, links, member, activity, placement, control, probes };
         executor.run(&programs.ranks[rank], &inputs).unwrap();
         steps.push((began.elapsed().as_secs_f64(), model.sleeper().take_seconds()));
     }

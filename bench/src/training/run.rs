@@ -4,7 +4,7 @@ use std::path::Path;
 use std::time::Instant;
 
 use serde_json::{Value, json};
-use stagecoach_tests::until;
+use stagecoach_tests::until_within;
 
 use super::WARM_UP;
 use crate::machine::{memory, processor_seconds};
@@ -35,7 +35,7 @@ impl Run {
         mut processes: impl FnMut() -> Vec<u32>,
     ) -> Run {
         let mut wait = |count: usize| {
-            until(&format!("step {count} in {}", metrics.display()), 900, || {
+            until_within(&format!("step {count} in {}", metrics.display()), 900, || {
                 let _ = processes(); // panics if a process has ended
                 (lines(metrics).len() >= count).then_some(())
             });

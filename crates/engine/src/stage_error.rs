@@ -3,7 +3,7 @@
 use stagecoach_api::contract::FailureKind;
 use stagecoach_checkpoint::CheckpointError;
 use stagecoach_data::DataError;
-use stagecoach_group::GroupError;
+use stagecoach_group::{AbortKind, GroupError};
 use stagecoach_kernels::device::CudaError;
 use stagecoach_os::PortableError;
 use stagecoach_transport::LinkError;
@@ -45,8 +45,8 @@ impl From<StepError> for StageError {
             StepError::Link(LinkError::Local(_) | LinkError::Unreachable(_))
             | StepError::Group(GroupError::Io { .. }) => FailureKind::Error,
             StepError::Link(LinkError::Broken(_)) | StepError::Group(_) => FailureKind::PeerLost,
-            StepError::Aborted { is_non_finite: true, .. } => FailureKind::NonFinite,
-            StepError::Aborted { is_non_finite: false, .. } => FailureKind::Mismatch,
+            StepError::Aborted { kind: AbortKind::NonFinite, .. } => FailureKind::NonFinite,
+            StepError::Aborted { kind: AbortKind::Mismatch, .. } => FailureKind::Mismatch,
             StepError::Link(LinkError::Device(_)) | StepError::Device(_) | StepError::InvalidProgram { .. } => {
                 FailureKind::Error
             }
@@ -99,30 +99,5 @@ impl From<CheckpointError> for StageError {
             _ => FailureKind::Storage,
         };
         StageError::new(kind, error.to_string())
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use stagecoach_group::{BlockLosses, StepOutcome, StepRules, StepVote, Verdict, decide_step};
-
-    use super::*;
-
-    #[test]
-    fn an_abort_is_non_finite_only_if_a_loss_or_gradient_was() {
-        let vote = |step, loss| StepVote {
-            step,
-            losses: Some(BlockLosses { blocks: 1, target_count: 1, sums: vec![(0, loss)] }),
-            consecutive_skips: 9,
-            all_finite: true,
-            ..StepVote::default()
-        };
-        let kind = |votes: &[StepVote]| {
-            let verdict: Verdict = decide_step(votes, &StepRules::default(), &|_| String::new());
-            let StepOutcome::Abort { reason } = &verdict.outcome else { panic!("{verdict:?}") };
-            StageError::from(StepError::aborted(reason, &verdict)).kind
-        };
-        assert_eq!(kind(&[vote(10, f64::NAN)]), FailureKind::NonFinite);
-        assert_eq!(kind(&[vote(10, 1.0), vote(11, 1.0)]), FailureKind::Mismatch);
     }
 }

@@ -36,7 +36,7 @@ pub use rendezvous::{NotFound, Rendezvous};
 pub use shortage::local_shortage;
 pub use state::admission::{FieldMismatch, Refusal};
 pub use state::quorum::Quorum;
-pub use verdict::{BlockLosses, StepOutcome, StepRules, StepVote, Verdict, decide_step};
+pub use verdict::{AbortKind, BlockLosses, StepOutcome, StepRules, StepVote, Verdict, decide_step};
 pub use wire::connect::{RETRY_DELAY, connect};
 pub use wire::frame;
 pub use wire::messages::PROTOCOL_VERSION;

@@ -9,7 +9,7 @@ use std::ptr::null_mut;
 use tch::{Kind, Tensor};
 use torch_sys::C_tensor;
 
-use super::{AdamWOptions, AdamWParameter, Heads, RmsNormGradients, Sequences};
+use super::{AdamWOptions, AdamWParameter, Heads, RmsNormGradients, Rotation, Sequences};
 
 /// A live tensor, as the shim takes it.
 #[repr(transparent)]
@@ -132,7 +132,9 @@ unsafe extern "C" {
         max_length: i64,
         heads: Heads,
         is_deterministic: bool,
-        dqkv: &mut TensorOut,
+        dq: &mut TensorOut,
+        dk: &mut TensorOut,
+        dv: &mut TensorOut,
     ) -> c_int;
     safe fn sc_cross_entropy(
         logits: TensorRef,
@@ -263,7 +265,7 @@ pub(super) fn swiglu_backward(dout: &Tensor, gate_up: &Tensor) -> Tensor {
     out.take()
 }
 
-pub(super) fn rotary(qkv: &Tensor, cos: &Tensor, sin: &Tensor, length: i64, heads: Heads, inverse: bool) {
+pub(super) fn rotary(qkv: &Tensor, Rotation { cos, sin, length }: Rotation, heads: Heads, inverse: bool) {
     check(sc_rotary(qkv.into(), cos.into(), sin.into(), length, heads, inverse));
 }
 
@@ -279,11 +281,14 @@ pub(super) fn attention_backward(
     (out, lse): (&Tensor, &Tensor),
     sequences: Sequences,
     heads: Heads,
+    rotation: Rotation,
 ) -> Tensor {
     let mut dqkv = TensorOut::null();
     let (out, lse, cu_seqlens) = (out.into(), lse.into(), (&sequences.cu_seqlens.on_device).into());
     check(sc_attention_backward(dout.into(), qkv.into(), out, lse, cu_seqlens, heads, &mut dqkv));
-    dqkv.take()
+    let dqkv = dqkv.take();
+    rotary(&dqkv, rotation, heads, true);
+    dqkv
 }
 
 /// Flash attention for bf16 on a GPU.
@@ -293,8 +298,8 @@ pub(super) fn flash_attention(qkv: &Tensor, sequences: Sequences, heads: Heads) 
     (out.take(), lse.take())
 }
 
-/// The backward pass for bf16 on a GPU. Sums are in a fixed order if `is_deterministic`, as in training, otherwise in
-/// any order.
+/// The gradients of queries, keys and values, for bf16 on a GPU. Sums are in a fixed order if `is_deterministic`, as in
+/// training, otherwise in any order.
 pub(super) fn flash_attention_backward(
     dout: &Tensor,
     qkv: &Tensor,
@@ -302,12 +307,22 @@ pub(super) fn flash_attention_backward(
     Sequences { cu_seqlens, max_length }: Sequences,
     heads: Heads,
     is_deterministic: bool,
-) -> Tensor {
-    let mut dqkv = TensorOut::null();
-    let (dout, qkv, out, lse, cu_seqlens) =
-        (dout.into(), qkv.into(), out.into(), lse.into(), (&cu_seqlens.on_device).into());
-    check(sc_flash_attention_backward(dout, qkv, out, lse, cu_seqlens, max_length, heads, is_deterministic, &mut dqkv));
-    dqkv.take()
+) -> [Tensor; 3] {
+    let [mut dq, mut dk, mut dv] = [TensorOut::null(), TensorOut::null(), TensorOut::null()];
+    check(sc_flash_attention_backward(
+        dout.into(),
+        qkv.into(),
+        out.into(),
+        lse.into(),
+        (&cu_seqlens.on_device).into(),
+        max_length,
+        heads,
+        is_deterministic,
+        &mut dq,
+        &mut dk,
+        &mut dv,
+    ));
+    [dq.take(), dk.take(), dv.take()]
 }
 
 pub(super) fn cross_entropy(logits: &Tensor, targets: &Tensor, dlogits: Option<&Tensor>, scale: f64) -> Tensor {

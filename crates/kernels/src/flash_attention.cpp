@@ -63,7 +63,7 @@ int sc_flash_attention(Tensor* qkv, Tensor* cu_seqlens, int64_t max_length, Head
 }
 
 int sc_flash_attention_backward(Tensor* dout, Tensor* qkv, Tensor* out, Tensor* lse, Tensor* cu_seqlens, int64_t max_length,
-                                Heads heads, bool is_deterministic, Tensor** dqkv) {
+                                Heads heads, bool is_deterministic, Tensor** dq, Tensor** dk, Tensor** dv) {
   return stagecoach::guarded([&] {
     std::optional<Deterministic> deterministic;
     if (is_deterministic) deterministic.emplace();
@@ -72,10 +72,12 @@ int sc_flash_attention_backward(Tensor* dout, Tensor* qkv, Tensor* out, Tensor* 
     auto by_head = [&](const Tensor& x) { return x.view({-1, heads.heads, heads.head_dim}); };
     // the state of a random generator, which nothing reads without dropout
     Tensor state = at::empty({2}, qkv->options().dtype(at::kUInt64)), unused = at::empty({}, state.options());
-    auto [dq, dk, dv] = at::_flash_attention_backward(by_head(*dout), parts.q, parts.k, parts.v, by_head(*out),
-                                                      lse->transpose(0, 1), bounds, bounds, bound(max_length),
-                                                      bound(max_length), 0., true, state, unused);
-    *dqkv = new Tensor(at::cat({dq, dk, dv}, 1).view(qkv->sizes()));
+    auto gradients = at::_flash_attention_backward(by_head(*dout), parts.q, parts.k, parts.v, by_head(*out),
+                                                   lse->transpose(0, 1), bounds, bounds, bound(max_length),
+                                                   bound(max_length), 0., true, state, unused);
+    *dq = new Tensor(std::get<0>(gradients).contiguous());
+    *dk = new Tensor(std::get<1>(gradients).contiguous());
+    *dv = new Tensor(std::get<2>(gradients).contiguous());
   });
 }
 }

@@ -24,7 +24,7 @@ pub use tensor_bytes::bytes_of;
 /// Version of the kernels' results on a device. Every change that alters bits there increments it, so that a resume can
 /// report a change of version.
 pub fn version(device: Device) -> u32 {
-    if device.is_cuda() { 2 } else { 1 }
+    if device.is_cuda() { 3 } else { 1 }
 }
 
 /// Numbers of heads of one token, whose queries, keys and values are adjacent: `[(heads + 2 kv_heads) * head_dim]`.
@@ -66,6 +66,17 @@ pub struct Sequences<'a> {
     pub cu_seqlens: &'a CuSeqlens,
     /// The length of the longest sequence, or more.
     pub max_length: i64,
+}
+
+/// The rotation of queries and keys by their position, which is the row modulo `length`.
+#[derive(Clone, Copy, Debug)]
+pub struct Rotation<'a> {
+    /// `f32[length, head_dim / 2]`: cosines of the angles by position.
+    pub cos: &'a Tensor,
+    /// Their sines.
+    pub sin: &'a Tensor,
+    /// Number of positions.
+    pub length: i64,
 }
 
 /// A parameter for AdamW. All tensors have its shape and are fp32, except `compute`.
@@ -183,11 +194,10 @@ pub fn swiglu_backward(dout: &Tensor, gate_up: Tensor) -> (Tensor, Tensor) {
     (gate_up, out)
 }
 
-/// Rotates the queries and keys of `qkv[rows, width]` in place by their position (Su et al. 2021), which is the row
-/// modulo `length`. `cos` and `sin` are `f32[positions, head_dim / 2]`. The pairs are those of Hugging Face: `(x[i],
-/// x[i + head_dim / 2])`. `inverse` rotates back, as the gradient requires.
-pub fn rotary(qkv: &Tensor, cos: &Tensor, sin: &Tensor, length: i64, heads: Heads, inverse: bool) {
-    by_device!(rotary(qkv, cos, sin, length, heads, inverse));
+/// Rotates the queries and keys of `qkv[rows, width]` in place by their position (Su et al. 2021). The pairs are those of
+/// Hugging Face: `(x[i], x[i + head_dim / 2])`.
+pub fn rotary(qkv: &Tensor, rotation: Rotation, heads: Heads) {
+    by_device!(rotary(qkv, rotation, heads, false));
 }
 
 /// Causal attention of every sequence to itself. Returns `[rows, heads * head_dim]` and the logarithms of the softmax's
@@ -196,15 +206,17 @@ pub fn attention(qkv: &Tensor, sequences: Sequences, heads: Heads) -> (Tensor, T
     by_device!(attention(qkv, sequences, heads))
 }
 
-/// Gradient of `qkv` through [`attention`], whose results were `out` and `lse`.
+/// Gradient through [`rotary`] and [`attention`], whose results were `qkv` and `saved`: of queries, keys and values
+/// before the rotation.
 pub fn attention_backward(
     dout: &Tensor,
     qkv: &Tensor,
-    (out, lse): (&Tensor, &Tensor),
+    saved: (&Tensor, &Tensor),
     sequences: Sequences,
     heads: Heads,
+    rotation: Rotation,
 ) -> Tensor {
-    by_device!(attention_backward(dout, qkv, (out, lse), sequences, heads))
+    by_device!(attention_backward(dout, qkv, saved, sequences, heads, rotation))
 }
 
 /// The sum of the cross-entropies, in nats, of `logits`, `f32[rows, vocab]`, where `targets[rows]` is not negative:

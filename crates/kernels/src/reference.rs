@@ -3,7 +3,7 @@
 
 use tch::{Device, Kind, Tensor};
 
-use super::{AdamWOptions, AdamWParameter, Heads, RmsNormGradients, Sequences};
+use super::{AdamWOptions, AdamWParameter, Heads, RmsNormGradients, Rotation, Sequences};
 
 fn float(tensor: &Tensor) -> Tensor {
     tensor.to_kind(Kind::Float)
@@ -62,7 +62,7 @@ pub(super) fn swiglu_backward(dout: &Tensor, gate_up: &Tensor) -> Tensor {
     out
 }
 
-pub(super) fn rotary(qkv: &Tensor, cos: &Tensor, sin: &Tensor, length: i64, heads: Heads, inverse: bool) {
+pub(super) fn rotary(qkv: &Tensor, Rotation { cos, sin, length }: Rotation, heads: Heads, inverse: bool) {
     let Heads { heads, kv_heads, head_dim } = heads;
     let table = |table: &Tensor| table.narrow(0, 0, length).view([1, length, 1, head_dim / 2]);
     let (cos, sin) = (table(cos), if inverse { -table(sin) } else { table(sin) });
@@ -120,6 +120,7 @@ pub(super) fn attention_backward(
     (out, lse): (&Tensor, &Tensor),
     sequences: Sequences,
     heads: Heads,
+    rotation: Rotation,
 ) -> Tensor {
     let Heads { heads: query_heads, kv_heads, head_dim } = heads;
     let by_head = |x: &Tensor, row: i64, length: i64| {
@@ -146,7 +147,9 @@ pub(super) fn attention_backward(
             (sum_group(dscores.transpose(1, 2).matmul(&q)), sum_group(weights.transpose(1, 2).matmul(&dout)));
         rows.push(merge_heads(&Tensor::cat(&[dq, dk, dv], 0)));
     }
-    Tensor::cat(&rows, 0).to_kind(qkv.kind())
+    let dqkv = Tensor::cat(&rows, 0).to_kind(qkv.kind());
+    rotary(&dqkv, rotation, heads, true);
+    dqkv
 }
 
 pub(super) fn cross_entropy(logits: &Tensor, targets: &Tensor, dlogits: Option<&Tensor>, scale: f64) -> Tensor {

@@ -6,6 +6,7 @@ mod determinism;
 mod gpu;
 mod nvrtc;
 mod speed;
+mod traffic;
 
 use proptest::prelude::*;
 use tch::{Device, Kind, Tensor};
@@ -22,6 +23,23 @@ fn values(shape: &[i64], kind: Kind, seed: u64) -> Tensor {
     let normal = |b: &[u8]| (-2.0 * uniform(&b[..4]).ln()).sqrt() * (std::f64::consts::TAU * uniform(&b[4..])).cos();
     let values: Vec<f64> = bytes.chunks_exact(8).map(normal).collect();
     Tensor::from_slice(&values).reshape(shape).to_kind(kind)
+}
+
+/// Tables of a rotation, of factors that are no cosines and sines.
+struct RotationTables {
+    cos: Tensor,
+    sin: Tensor,
+}
+
+impl RotationTables {
+    fn new(length: i64, half: i64, seed: u64, device: Device) -> RotationTables {
+        let [cos, sin] = [seed, seed ^ 1024].map(|seed| values(&[length, half], Kind::Float, seed).to_device(device));
+        RotationTables { cos, sin }
+    }
+
+    fn rotation(&self) -> Rotation<'_> {
+        Rotation { cos: &self.cos, sin: &self.sin, length: self.cos.size()[0] }
+    }
 }
 
 fn list(tensor: &Tensor) -> Vec<f64> {
@@ -131,10 +149,11 @@ proptest! {
     ) {
         let heads = Heads { heads: heads * kv_heads, kv_heads, head_dim: 2 * half };
         let qkv = values(&[rows * length, (heads.heads + 2 * kv_heads) * heads.head_dim], kind, seed);
-        let (cos, sin) = (values(&[length + 3, half], Kind::Float, seed ^ 1), values(&[length + 3, half], Kind::Float, seed ^ 2));
+        let tables = RotationTables::new(length + 3, half, seed ^ 1, Device::Cpu);
+        let rotation = Rotation { length, ..tables.rotation() };
         let (kernel, reference) = (qkv.copy(), qkv.copy());
-        ffi::rotary(&kernel, &cos, &sin, length, heads, inverse);
-        reference::rotary(&reference, &cos, &sin, length, heads, inverse);
+        ffi::rotary(&kernel, rotation, heads, inverse);
+        reference::rotary(&reference, rotation, heads, inverse);
         assert_close("qkv", &kernel, &reference, tolerance(kind));
     }
 
@@ -149,11 +168,12 @@ proptest! {
         let (rows, cu_seqlens) = (bounds[bounds.len() - 1], CuSeqlens::new(&bounds, Device::Cpu));
         let sequences = Sequences { cu_seqlens: &cu_seqlens, max_length: 150 };
         let qkv = values(&[rows, (heads.heads + 2 * kv_heads) * heads.head_dim], kind, seed);
+        let tables = RotationTables::new(rows.max(1), half, seed ^ 2, Device::Cpu);
         if poisoned && rows > 0 {
             let bad = (seed % rows as u64) as i64;
             let _ = qkv.narrow(0, bad, 1).fill_(f64::NAN);
             let (out, lse) = ffi::attention(&qkv, sequences, heads);
-            let dqkv = ffi::attention_backward(&out, &qkv, (&out, &lse), sequences, heads);
+            let dqkv = ffi::attention_backward(&out, &qkv, (&out, &lse), sequences, heads, tables.rotation());
             for tensor in [&out, &lse, &dqkv] {
                 assert!(list(&tensor.narrow(0, bad, 1)).iter().all(|x| x.is_nan()));
             }
@@ -166,8 +186,9 @@ proptest! {
         assert_close("lse", &lse, &expected_lse, tolerance(Kind::Float));
         let dout = values(&[rows, heads.heads * heads.head_dim], kind, seed ^ 1);
         let saved = (&expected_out, &expected_lse);
-        let dqkv = ffi::attention_backward(&dout, &qkv, saved, sequences, heads);
-        let expected_dqkv = reference::attention_backward(&dout, &qkv, saved, sequences, heads);
+        let rotation = tables.rotation();
+        let dqkv = ffi::attention_backward(&dout, &qkv, saved, sequences, heads, rotation);
+        let expected_dqkv = reference::attention_backward(&dout, &qkv, saved, sequences, heads, rotation);
         assert_close("dqkv", &dqkv, &expected_dqkv, 3.0 * tolerance(kind));
     }
 
@@ -292,7 +313,8 @@ fn nothing_is_left_of_values_that_are_not_finite() {
             let cu_seqlens = CuSeqlens::new(&cu_seqlens, Device::Cpu);
             let sequences = Sequences { cu_seqlens: &cu_seqlens, max_length: tokens };
             let (out, lse) = attention(&qkv, sequences, heads);
-            let dqkv = attention_backward(&out, &qkv, (&out, &lse), sequences, heads);
+            let tables = RotationTables::new(tokens, 2, 3, Device::Cpu);
+            let dqkv = attention_backward(&out, &qkv, (&out, &lse), sequences, heads, tables.rotation());
             [accumulator, out, lse, dqkv, linear(&dy, &values(&[34, 70], kind, 2), None)]
         };
         assert!(products(48, f64::NAN).iter().all(|tensor| list(tensor).iter().any(|x| x.is_nan())));

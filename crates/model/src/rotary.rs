@@ -3,7 +3,7 @@
 use std::f64::consts::TAU;
 use std::ops::Range;
 
-use stagecoach_kernels::{self as kernels, Heads};
+use stagecoach_kernels::Rotation;
 use tch::{Device, Kind, Tensor};
 
 use super::config_json::RopeScaling;
@@ -44,20 +44,11 @@ impl RotaryEmbedding {
         2 * 4 * positions * (dim / 2)
     }
 
-    /// Rotates the queries and keys of `qkv`, rows of tokens at these positions, in place; position 0 is unchanged.
-    pub(super) fn rotate(&self, qkv: &Tensor, positions: Range<i64>, heads: Heads) {
-        self.apply(qkv, positions, heads, false);
-    }
-
-    /// The inverse of [`rotate`](Self::rotate), which is also its transpose: its effect on a gradient.
-    pub(super) fn rotate_back(&self, dqkv: &Tensor, positions: Range<i64>, heads: Heads) {
-        self.apply(dqkv, positions, heads, true);
-    }
-
-    fn apply(&self, qkv: &Tensor, positions: Range<i64>, heads: Heads, inverse: bool) {
+    /// Calls `kernel` with the rotation of rows of tokens at these positions; at position 0 it changes nothing.
+    pub(super) fn at<R>(&self, positions: Range<i64>, kernel: impl FnOnce(Rotation) -> R) -> R {
         let length = positions.end - positions.start;
         let [cos, sin] = [&self.cos, &self.sin].map(|table| table.narrow(0, positions.start, length));
-        kernels::rotary(qkv, &cos, &sin, length, heads, inverse);
+        kernel(Rotation { cos: &cos, sin: &sin, length })
     }
 }
 
@@ -74,6 +65,8 @@ fn scaled(frequency: f64, scaling: RopeScaling) -> f64 {
 
 #[cfg(test)]
 mod tests {
+    use stagecoach_kernels::{Heads, rotary};
+
     use super::*;
 
     #[test]
@@ -83,7 +76,7 @@ mod tests {
         let row = [1.0f32, 2.0, 3.0, 4.0].repeat(3);
         let qkv = Tensor::from_slice(&[row.clone(), row].concat()).view([2, 12]);
         let heads = Heads { heads: 1, kv_heads: 1, head_dim: 4 };
-        rope.rotate(&qkv, 0..2, heads);
+        rope.at(0..2, |rotation| rotary(&qkv, rotation, heads));
         let y: Vec<f32> = Vec::<f32>::try_from(qkv.view([-1])).unwrap();
         assert_eq!(y[..12], [1.0, 2.0, 3.0, 4.0].repeat(3));
         assert_eq!(y[20..], [1.0, 2.0, 3.0, 4.0]);
@@ -96,7 +89,7 @@ mod tests {
         }
         // a row that begins at position 1
         let alone = Tensor::from_slice(&[1.0f32, 2.0, 3.0, 4.0].repeat(3)).view([1, 12]);
-        rope.rotate(&alone, 1..2, heads);
+        rope.at(1..2, |rotation| rotary(&alone, rotation, heads));
         assert_eq!(Vec::<f32>::try_from(alone.view([-1])).unwrap(), y[12..]);
     }
 }

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
 use stagecoach_engine::StageError;
-use stagecoach_engine::execute::{DumpConfig, Stage};
+use stagecoach_engine::execute::{DumpConfig, Stage, TensorDump};
 use tch::Tensor;
 
 /// The file of a stage's tensors of a step; [`read_dump`] reads the files of all stages.
@@ -12,12 +12,12 @@ fn dump_file(folder: &Path, step: u64, stage: usize) -> PathBuf {
     folder.join(format!("step-{step}.stage-{stage}.safetensors"))
 }
 
-/// Writes the dumped tensors of a step as a file of this stage, if there are any.
+/// Ends the dump of a step and writes its tensors as a file of this stage, if there are any.
 ///
 /// # Errors
 /// If the file can't be written.
-pub fn write_dump(config: &DumpConfig, stage: &Stage, step: u64) -> Result<(), StageError> {
-    let tensors = stage.take_dump();
+pub fn write_dump(config: &DumpConfig, dump: &TensorDump, stage: &Stage, step: u64) -> Result<(), StageError> {
+    let tensors = dump.end(stage);
     if tensors.is_empty() {
         return Ok(());
     }

@@ -41,8 +41,8 @@ pub enum LinkError {
     #[error("{0}")]
     Mismatch(String),
     /// The GPU of this stage or its driver failed: a new group would not help.
-    #[error("{0}")]
-    Device(String),
+    #[error(transparent)]
+    Device(#[from] CudaError),
     /// This machine lacks what the transport needs.
     #[error("{0}")]
     Unavailable(String),
@@ -61,11 +61,5 @@ impl LinkError {
             Some(remedy) => LinkError::Local(format!("{what}: {error}; {remedy}")),
             None => LinkError::Broken(format!("{what}: {error}")),
         }
-    }
-}
-
-impl From<CudaError> for LinkError {
-    fn from(error: CudaError) -> LinkError {
-        LinkError::Device(error.to_string())
     }
 }

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use stagecoach_api::job::Transport;
 use stagecoach_group::{RETRY_DELAY, local_shortage};
-use stagecoach_kernels::device::CudaContext;
+use stagecoach_kernels::device::{CudaContext, CudaError};
 
 use super::accept::{Accepted, COMMUNICATOR, SHARED, accept};
 use super::carrier::Outgoing;
@@ -72,8 +72,9 @@ impl Links {
     }
 
     /// Fails if this stage's GPU failed: in that case its links break without a fault of another stage.
-    pub fn check_device(&self) -> Result<(), LinkError> {
-        self.failures().find(|failure| matches!(failure, LinkError::Device(_))).map_or(Ok(()), Err)
+    pub fn check_device(&self) -> Result<(), CudaError> {
+        let device_error = |failure| if let LinkError::Device(error) = failure { Some(error) } else { None };
+        self.failures().find_map(device_error).map_or(Ok(()), Err)
     }
 
     fn failures(&self) -> impl Iterator<Item = LinkError> {

@@ -30,7 +30,7 @@ fn a_sidecar_keeps_no_pod_of_a_finished_job() {
     cluster.wait_running("meshed", 1);
     cluster.finish("meshed", 1, 2);
     cluster.wait_phase("meshed", "Complete");
-    until("the pods to go", 60, || cluster.pods("meshed").is_empty().then_some(()));
+    until("the pods to go", || cluster.pods("meshed").is_empty().then_some(()));
     assert_eq!(cluster.job("meshed").unwrap()["status"]["phase"], "Complete");
     // the same happens after a final failure
     cluster.create("broken", json!({"template": {"spec": sidecar}, "restart": {"maxRestarts": 0}}));
@@ -40,7 +40,7 @@ fn a_sidecar_keeps_no_pod_of_a_finished_job() {
     cluster.wait_phase("broken", "Failed");
     let read = |job: &Value| job["status"]["lastFailure"]["logTail"] == "the last words\n";
     cluster.wait("broken", "read", read);
-    until("the pods to go", 60, || cluster.pods("broken").is_empty().then_some(()));
+    until("the pods to go", || cluster.pods("broken").is_empty().then_some(()));
 }
 
 #[test]
@@ -51,7 +51,7 @@ fn a_native_sidecar_ends_by_itself_and_its_pod_stays() {
     cluster.wait_running("shipped", 1);
     cluster.finish("shipped", 1, 2);
     cluster.wait_phase("shipped", "Complete");
-    until("the sidecars to end", 60, || {
+    until("the sidecars to end", || {
         let pods = cluster.pods("shipped");
         assert_eq!(pods.len(), 2, "a pod was deleted while its sidecar ended");
         let is_over =
@@ -92,7 +92,7 @@ fn a_job_stays_out_of_a_mesh_or_ends_in_spite_of_it() {
         cluster.pods(job).iter().map(|pod| pod["spec"]["containers"].as_array().unwrap().len()).collect()
     };
     let probe = json!({"metadata": {"name": "probe", "labels": {"mesh": "on"}}, "spec": {"containers": [{"name": "c", "image": "i"}], "nodeName": "nowhere"}});
-    until("the policy to hold", 60, || {
+    until("the policy to hold", || {
         let pods = "/api/v1/namespaces/default/pods?dryRun=All";
         let pod = cluster.plane.client().create(pods, &probe).unwrap();
         (pod["spec"]["containers"].as_array().unwrap().len() == 2).then_some(())
@@ -110,5 +110,5 @@ fn a_job_stays_out_of_a_mesh_or_ends_in_spite_of_it() {
     cluster.wait_running("inside", 2);
     cluster.finish("inside", 2, 2);
     cluster.wait_phase("inside", "Complete");
-    until("the pods to go", 60, || cluster.pods("inside").is_empty().then_some(()));
+    until("the pods to go", || cluster.pods("inside").is_empty().then_some(()));
 }

@@ -36,7 +36,7 @@ fn operators_with_other_settings_find_each_other_and_back_off() {
     let began = Instant::now();
     let generation = || cluster.plane.get(&network_policy("disputed/demo"))?["metadata"]["generation"].as_u64();
     let before = generation().unwrap();
-    until("four more repairs", 240, || generation().filter(|now| *now >= before.max(12) + 4));
+    until("four more repairs", || generation().filter(|now| *now >= before.max(12) + 4));
     assert!(began.elapsed() > Duration::from_secs(1), "{before}: repairs do not back off");
     cluster.plane.client().delete(&path("disputed/demo"));
 }
@@ -68,7 +68,7 @@ fn a_client_that_undoes_repairs_is_named() {
     cluster.create("undone", json!({}));
     cluster.wait_running("undone", 1);
     let change = json!({"spec": {"egress": [{}]}});
-    let contested = until("the condition to name the client", 120, || {
+    let contested = until("the condition to name the client", || {
         // the API server refuses this change while the operator writes the object
         drop(cluster.plane.client().patch(&network_policy("undone"), &change));
         let job = cluster.job("undone")?;
@@ -97,7 +97,7 @@ fn a_repair_that_is_refused_is_no_dispute() {
     }
     cluster.plane.client().delete(&network_policy("occupied"));
     let is_own = |policy: Value| policy["metadata"]["ownerReferences"].is_array().then_some(());
-    until("the job's own policy", 60, || cluster.plane.get(&network_policy("occupied")).and_then(is_own));
+    until("the job's own policy", || cluster.plane.get(&network_policy("occupied")).and_then(is_own));
 }
 
 /// A policy of the API server that adds a rule to each NetworkPolicy of the namespace `mutated`.
@@ -120,7 +120,7 @@ fn what_admission_changes_is_not_repaired() {
     let probe = json!({"apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy",
         "metadata": {"name": "probe", "namespace": "mutated"}, "spec": {"podSelector": {}, "policyTypes": ["Ingress"]}});
     let policies = "/apis/networking.k8s.io/v1/namespaces/mutated/networkpolicies";
-    until("admission to change policies", 60, || {
+    until("admission to change policies", || {
         cluster.plane.client().delete(&network_policy("mutated/probe"));
         let created = cluster.plane.client().create(policies, &probe).ok()?;
         (created["spec"]["policyTypes"] == json!(["Egress"])).then_some(())
@@ -138,9 +138,7 @@ fn what_admission_changes_is_not_repaired() {
     // the change of another client is still repaired
     let change = json!({"spec": {"podSelector": {"matchLabels": {"app": "nobody"}}}});
     cluster.plane.client().patch(&network_policy("mutated/demo"), &change).unwrap();
-    until("the change to be undone", 60, || {
-        stored()["spec"]["podSelector"]["matchLabels"]["app"].is_null().then_some(())
-    });
+    until("the change to be undone", || stored()["spec"]["podSelector"]["matchLabels"]["app"].is_null().then_some(()));
     (3610..3615).for_each(reconcile_again);
     assert_eq!(repairs(), 1, "{}", operator.log());
     assert!(has_condition(&cluster.job(job).unwrap(), "ObjectsInSync", "True", "InSync"));

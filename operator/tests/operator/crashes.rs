@@ -2,17 +2,14 @@
 //! same.
 
 use std::sync::Mutex;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use crate::support::{OperatorProcess, TestCluster, shared};
 use serde_json::{Value, json};
-use stagecoach_cluster::{Fate, Proxy, merge, until};
+use stagecoach_cluster::{Deadline, Fate, Proxy, merge, until};
 
 /// Number of parallel runs. Each run has its own namespace and its own operator, which mostly wait.
 const PARALLEL_RUNS: usize = 4;
-
-/// The time limit for reaching the end, on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(60);
 
 /// The life of a job: a setup, an action during which the operator crashes, and the expected end.
 struct Scenario {
@@ -83,9 +80,9 @@ impl ScenarioRun<'_> {
 
     /// Waits until all objects are in their final state. Nothing is left to write then.
     fn wait_for(&self, end: &Value) {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Deadline::start();
         let mut now = self.end();
-        while now != *end && Instant::now() < deadline {
+        while now != *end && !deadline.is_over() {
             std::thread::sleep(Duration::from_millis(20));
             now = self.end();
         }
@@ -118,7 +115,7 @@ fn run(cluster: &TestCluster, scenario: &Scenario, namespace: String, crash: Opt
     (scenario.action)(&run);
     if let Some(crash) = crash {
         let write = format!("write {crash} of {}", scenario.name);
-        until(&write, 60, || (proxy.writes().len() >= before + crash || run.end() == scenario.end).then_some(()));
+        until(&write, || (proxy.writes().len() >= before + crash || run.end() == scenario.end).then_some(()));
         drop(run.operator.lock().unwrap().take());
         proxy.rule(|_| Fate::Pass);
         run.start_operator();

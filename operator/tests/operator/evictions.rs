@@ -31,7 +31,7 @@ fn preemptions_and_evictions_are_not_counted() {
             "priorityClassName": "urgent", "terminationGracePeriodSeconds": 0,
             "containers": [{"name": "a", "image": "a", "resources": gpus()}]}});
         // admission learns of the class from a watch of its own
-        until("admission to know the class", 30, || match client.create(pods, &pod) {
+        until("admission to know the class", || match client.create(pods, &pod) {
             Ok(_) => Some(()),
             Err(refusal) if refusal.message.contains("no PriorityClass") => None,
             Err(refusal) => panic!("{refusal:?}"),

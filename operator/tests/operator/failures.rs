@@ -64,7 +64,7 @@ fn the_root_cause_is_reported_and_no_secondary_failure() {
     let tail = read["status"]["lastFailure"]["logTail"].as_str().unwrap();
     assert!(tail.ends_with("the last words of stage 1\n") && tail.len() <= 2048, "{tail}");
     // each event has the words of its own attempt
-    until("the events of both attempts", 30, || {
+    until("the events of both attempts", || {
         let events = cluster.plane.client().list("/apis/events.k8s.io/v1/namespaces/default/events");
         let told =
             |note: &str| events.iter().any(|event| event["regarding"]["name"] == "culprit" && event["note"] == note);
@@ -151,7 +151,7 @@ fn a_dead_node_delays_a_restart_by_its_timeout_at_most() {
     let job = cluster.wait("orphaned", "at attempt 2", |job| job["status"]["attempt"]["number"] == 2);
     assert_eq!(last_failure(&job)["reason"], "NodeLost");
     // the lost pod can't be deleted, and the new pods are created all the same
-    until("the pods of attempt 2", 60, || {
+    until("the pods of attempt 2", || {
         let new = |pod: &&Value| pod["metadata"]["labels"]["stagecoach.dev/attempt"] == "2";
         (cluster.pods("orphaned").iter().filter(new).count() == 2).then_some(())
     });

@@ -59,7 +59,7 @@ fn an_operator_with_another_default_image_does_not_mix_versions() {
     own.proxy.rule(after_one_pod());
     let first = own.operator(&[]);
     shared().create(&own.job(), json!({}));
-    until("the first pod", 60, || (pods_of(&own) == 1).then_some(()));
+    until("the first pod", || (pods_of(&own) == 1).then_some(()));
     drop(first);
     own.proxy.rule(|_| Fate::Pass);
     let second = own.operator(&[("STAGECOACH_TRAINER_IMAGE", "example.com/trainer:2")]);
@@ -87,7 +87,7 @@ fn a_spec_edited_between_two_pods_applies_to_the_next_attempt() {
     let _operator = own.operator(&[]);
     let version = |version: &str| json!({"template": {"metadata": {"labels": {"version": version}}}});
     shared().create(&own.job(), version("old"));
-    until("the first pod", 60, || (pods_of(&own) == 1).then_some(()));
+    until("the first pod", || (pods_of(&own) == 1).then_some(()));
     shared().edit(&own.job(), version("new"));
     own.proxy.rule(|_| Fate::Pass);
     let job = shared().wait(&own.job(), "running the new version", |job| {
@@ -144,9 +144,7 @@ fn the_second_replica_takes_over_the_lease() {
     };
     let lease = || shared().plane.get("/apis/coordination.k8s.io/v1/namespaces/stagecoach-system/leases/replicas");
     let holder = |name: &str| {
-        until(&format!("{name} to lead"), 90, || {
-            lease().filter(|lease| lease["spec"]["holderIdentity"] == name).map(drop)
-        });
+        until(&format!("{name} to lead"), || lease().filter(|lease| lease["spec"]["holderIdentity"] == name).map(drop));
     };
     let first = with("first");
     holder("first");
@@ -183,7 +181,7 @@ fn the_lease_survives_clocks_that_differ_and_is_taken_once_it_is_released() {
     // the holder's clock is a minute late: a Lease that it renews is not taken, although it seems expired
     held("late", -60, 15);
     let mut operator = with("late");
-    until("the operator to wait for it", 60, || operator.log().contains("waiting for the Lease").then_some(()));
+    until("the operator to wait for it", || operator.log().contains("waiting for the Lease").then_some(()));
     for _ in 0..200 {
         let renewal = json!({"spec": {"renewTime": renewed(-60)}});
         shared().plane.client().patch(&format!("{leases}/late"), &renewal).unwrap();
@@ -196,7 +194,7 @@ fn the_lease_survives_clocks_that_differ_and_is_taken_once_it_is_released() {
         .client()
         .patch(&format!("{leases}/late"), &json!({"spec": {"holderIdentity": null, "leaseDurationSeconds": 3600}}))
         .unwrap();
-    until("it to be taken", 30, || (holder("late") == "ours").then_some(()));
+    until("it to be taken", || (holder("late") == "ours").then_some(()));
     shared().create(&own.job(), json!({}));
     shared().wait_running(&own.job(), 1);
     // a client annotates the Lease, and the operator renews it all the same
@@ -207,17 +205,17 @@ fn the_lease_survives_clocks_that_differ_and_is_taken_once_it_is_released() {
         .patch(&format!("{leases}/late"), &json!({"metadata": {"annotations": {"a": "b"}}}))
         .unwrap();
     let before = renewal();
-    until("it to be renewed", 60, || (renewal() != before).then_some(()));
+    until("it to be renewed", || (renewal() != before).then_some(()));
     // a client that takes the Lease by force ends the operator
     shared().plane.client().patch(&format!("{leases}/late"), &json!({"spec": {"holderIdentity": "theirs"}})).unwrap();
-    until("the operator to end", 60, || operator.ended());
+    until("the operator to end", || operator.ended());
     assert!(operator.log().contains("the Lease is lost"), "{}", operator.log());
 
     // the holder is gone, and its clock was an hour early: a Lease that is valid for two seconds is taken after two
     // seconds
     held("early", 3600, 2);
     let _operator = with("early");
-    until("it to be taken", 30, || (holder("early") == "ours").then_some(()));
+    until("it to be taken", || (holder("early") == "ours").then_some(()));
 }
 
 /// A pod with the labels of stage 0 of `attempt` of this job, and with `changes` merged into it.
@@ -287,7 +285,7 @@ fn an_unreadable_status_is_left_alone() {
     cluster.plane.client().patch(crd, &json!([{"op": "add", "path": phases, "value": "Archived"}])).unwrap();
     let status = format!("{}/status", path("unreadable"));
     let archived = json!({"status": {"phase": "Archived"}});
-    until("the new phase to be served", 60, || cluster.plane.client().patch(&status, &archived).ok());
+    until("the new phase to be served", || cluster.plane.client().patch(&status, &archived).ok());
     cluster.run_operator(&[]);
     let job = cluster.wait("unreadable", "refused", |job| has_condition(job, "Accepted", "False", "UnknownStatus"));
     let sentence = condition_of(&job, "Accepted").unwrap()["message"].to_string();

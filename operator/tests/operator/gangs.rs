@@ -9,7 +9,7 @@ use crate::support::{TestCluster, condition_of, exclusive, has_condition};
 fn install(cluster: &TestCluster, file: &str, name: &str) {
     let crd = tool("controller-gen").canonicalize().unwrap().with_file_name(file);
     cluster.plane.apply(&std::fs::read_to_string(crd).unwrap());
-    until(&format!("{name} to be served"), 60, || {
+    until(&format!("{name} to be served"), || {
         let crd = cluster.plane.get(&format!("/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{name}"))?;
         condition_of(&crd, "Established").filter(|condition| condition["status"] == "True")
     });
@@ -24,7 +24,7 @@ fn restart(cluster: &TestCluster, api: &str, job: &str) {
     cluster.kubelet.pod(&format!("{job}-1-1")).exit(1, "");
     cluster.wait_running(job, 2);
     assert_eq!(pod_group(cluster, api, &format!("{job}-2")).unwrap()["spec"]["minMember"], 2);
-    until("the old PodGroup to go", 60, || pod_group(cluster, api, &format!("{job}-1")).is_none().then_some(()));
+    until("the old PodGroup to go", || pod_group(cluster, api, &format!("{job}-1")).is_none().then_some(()));
 }
 
 #[test]
@@ -71,7 +71,7 @@ fn pod_groups_of_volcano_and_coscheduling_fit_their_crds() {
 
     // a job without these settings gets Volcano's scheduler and the CRD's own defaults
     cluster.create("plain", gang("Volcano"));
-    until("its pods", 60, || (cluster.pods("plain").len() == 2).then_some(()));
+    until("its pods", || (cluster.pods("plain").len() == 2).then_some(()));
     assert!(cluster.pods("plain").iter().all(|pod| pod["spec"]["schedulerName"] == "volcano"));
     assert_eq!(pod_group(&cluster, VOLCANO, "plain-1").unwrap()["spec"], json!({"minMember": 2, "queue": "default"}));
 

@@ -17,11 +17,11 @@ fn a_job_runs_and_completes() {
     let job = cluster.wait_phase("plain", "Complete");
     assert!(has_condition(&job, "Complete", "True", "Complete"));
     assert!(job["status"]["completionTime"].is_string());
-    until("its events", 10, || (cluster.events("plain") == ["AttemptStarted", "Running", "Complete"]).then_some(()));
+    until("its events", || (cluster.events("plain") == ["AttemptStarted", "Running", "Complete"]).then_some(()));
     // the job's pods are kept for their logs, and are deleted with the job
     assert_eq!(cluster.pods("plain").len(), 2);
     cluster.plane.client().delete(&path("plain"));
-    until("the pods to go with their job", 60, || cluster.pods("plain").is_empty().then_some(()));
+    until("the pods to go with their job", || cluster.pods("plain").is_empty().then_some(()));
 }
 
 #[test]
@@ -65,7 +65,7 @@ fn scaling_drains_the_job_and_starts_an_attempt_with_the_new_stages() {
     let pods: Vec<Value> = cluster.pods("scaled").iter().map(|pod| pod["metadata"]["name"].clone()).collect();
     assert_eq!(pods, ["scaled-0-2", "scaled-1-2", "scaled-2-2"]);
     // only the newest blueprint is kept
-    until("the old ConfigMap to go", 30, || {
+    until("the old ConfigMap to go", || {
         cluster.plane.get("/api/v1/namespaces/default/configmaps/scaled-1").is_none().then_some(())
     });
     assert!(cluster.plane.get("/apis/scheduling.k8s.io/v1alpha2/namespaces/default/podgroups/scaled-1").is_none());
@@ -88,7 +88,7 @@ fn a_stage_that_was_still_starting_holds_up_no_restart() {
     // the pod that is ready gets time to write down how it ends
     for (name, grace_seconds) in [("starting-1-1", 1), ("starting-2-1", 10)] {
         let pod = cluster.kubelet.pod(name);
-        assert_eq!(until("its end to be asked for", 30, || pod.grace_seconds()), grace_seconds, "{name}");
+        assert_eq!(until("its end to be asked for", || pod.grace_seconds()), grace_seconds, "{name}");
         pod.exit(143, "");
     }
     cluster.wait_running("starting", 2);
@@ -106,7 +106,7 @@ fn a_drain_has_the_grace_period_that_its_attempt_was_started_with() {
     });
     cluster.edit("graceful", json!({"template": {"spec": {"terminationGracePeriodSeconds": 1}}}));
     cluster.wait_phase("graceful", "Draining");
-    let pod = until("its pod to terminate", 30, || {
+    let pod = until("its pod to terminate", || {
         cluster.pods("graceful").into_iter().find(|pod| pod["metadata"]["deletionTimestamp"].is_string())
     });
     assert_eq!(pod["metadata"]["deletionGracePeriodSeconds"], 777);
@@ -129,7 +129,7 @@ fn a_job_created_suspended_waits_and_its_template_may_be_edited() {
     // when suspended again, the job saves and terminates
     cluster.edit("queued", json!({"suspend": true}));
     cluster.wait_phase("queued", "Suspended");
-    until("the pods to go", 60, || cluster.pods("queued").is_empty().then_some(()));
+    until("the pods to go", || cluster.pods("queued").is_empty().then_some(()));
     cluster.edit("queued", json!({"suspend": false}));
     let job = cluster.wait_running("queued", 2);
     assert_eq!(job["status"]["restarts"]["total"], 0);
@@ -144,8 +144,8 @@ fn a_finished_job_is_deleted_after_its_ttl() {
     cluster.wait_phase("brief", "Complete");
     // the job stays until the test has seen its end, and by now it has been finished for long enough
     cluster.edit("brief", json!({"ttlSecondsAfterFinished": 0}));
-    until("the job to go", 60, || cluster.job("brief").is_none().then_some(()));
-    until("its pods to go", 60, || cluster.pods("brief").is_empty().then_some(()));
+    until("the job to go", || cluster.job("brief").is_none().then_some(()));
+    until("its pods to go", || cluster.pods("brief").is_empty().then_some(()));
 }
 
 #[test]
@@ -154,7 +154,7 @@ fn a_deadline_ends_a_job() {
     cluster.create("late", json!({"activeDeadlineSeconds": 3}));
     let job = cluster.wait_phase("late", "Failed");
     assert!(has_condition(&job, "Failed", "True", "DeadlineExceeded"));
-    until("the pods to be deleted", 60, || cluster.pods("late").is_empty().then_some(()));
+    until("the pods to be deleted", || cluster.pods("late").is_empty().then_some(()));
 }
 
 #[test]

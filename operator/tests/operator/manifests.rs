@@ -45,7 +45,7 @@ fn no_manifest_makes_the_operator_log_errors_in_a_loop() {
     // each accepted job has pods, or a condition with the reason for their absence: by then, every retried action was
     // tried
     for (name, _) in names.iter().filter(|(_, row)| row.validate.is_none()) {
-        until(&format!("{name} to settle"), 60, || {
+        until(&format!("{name} to settle"), || {
             let job = cluster.job(name)?;
             let phase = job["status"]["phase"].as_str().unwrap_or_default().to_owned();
             let settled = ["Running", "Suspended", "Complete", "Failed"].contains(&phase.as_str());

@@ -42,14 +42,14 @@ fn a_drain_that_takes_the_operator_too_is_a_drain() {
     for pod in ["job-0-1", "job-1-1"] {
         cluster.plane.client().delete(&format!("/api/v1/namespaces/drained/pods/{pod}"));
     }
-    until("the pods to go", 60, || cluster.pods(job).is_empty().then_some(()));
+    until("the pods to go", || cluster.pods(job).is_empty().then_some(()));
     let second = operator();
     let drained = cluster.wait_running(job, 2);
     assert_eq!(drained["status"]["lastFailure"]["reason"], "Drained");
     // delete one of the pods, by force
     drop(second);
     cluster.plane.client().delete("/api/v1/namespaces/drained/pods/job-1-2?gracePeriodSeconds=0");
-    until("the pod to go", 60, || (cluster.pods(job).len() == 1).then_some(()));
+    until("the pod to go", || (cluster.pods(job).len() == 1).then_some(()));
     let _third = operator();
     let deleted = cluster.wait_running(job, 3);
     assert_eq!(deleted["status"]["lastFailure"]["reason"], "Unknown");

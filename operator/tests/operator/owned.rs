@@ -34,7 +34,7 @@ fn what_another_client_changes_or_deletes_is_repaired() {
     };
     for (path, before) in objects.iter().zip(&before) {
         cluster.plane.client().delete(path);
-        until(&format!("{path} to be made again"), 60, || is_as_before(path, before));
+        until(&format!("{path} to be made again"), || is_as_before(path, before));
     }
     let changes = [
         (0, json!({"spec": {"selector": {"stagecoach.dev/attempt": "7"}}})),
@@ -47,7 +47,7 @@ fn what_another_client_changes_or_deletes_is_repaired() {
     ];
     for (object, change) in changes {
         patch(cluster, &objects[object], change.clone());
-        until(&format!("{change} to be undone"), 60, || is_as_before(&objects[object], &before[object]));
+        until(&format!("{change} to be undone"), || is_as_before(&objects[object], &before[object]));
     }
     // a field that the operator does not set belongs to others
     patch(cluster, &objects[1], json!({"metadata": {"annotations": {"example.com/note": "seen"}}}));
@@ -64,9 +64,9 @@ fn the_policy_follows_its_mode_while_the_job_runs() {
     let is_there = |wanted: bool| (cluster.plane.get(&network_policy("opened")).is_some() == wanted).then_some(());
     is_there(true).unwrap();
     cluster.edit("opened", json!({"networkPolicy": {"mode": "None"}}));
-    until("the policy to go", 60, || is_there(false));
+    until("the policy to go", || is_there(false));
     cluster.edit("opened", json!({"networkPolicy": {"mode": "Restricted"}}));
-    until("the policy to come back", 60, || is_there(true));
+    until("the policy to come back", || is_there(true));
     assert_eq!(cluster.job("opened").unwrap()["status"]["attempt"]["number"], 1, "no attempt was started for it");
     // a policy of that name that belongs to another client stays
     cluster.create("theirs", json!({"networkPolicy": {"mode": "None"}}));
@@ -85,7 +85,7 @@ fn the_policy_follows_its_mode_while_the_job_runs() {
 fn a_job_that_is_over_or_suspended_holds_no_address() {
     let cluster = shared();
     let has_service = |name: &str| cluster.plane.get(&service(name)).is_some();
-    let gone = |name: &str| until("the Service to go", 60, || (!has_service(name)).then_some(()));
+    let gone = |name: &str| until("the Service to go", || (!has_service(name)).then_some(()));
     cluster.create("released", json!({}));
     cluster.wait_running("released", 1);
     cluster.edit("released", json!({"suspend": true}));

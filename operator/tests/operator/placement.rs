@@ -81,5 +81,5 @@ fn claims_are_passed_through_and_each_stage_gets_a_device() {
     // claims are deleted with their pods, so that the next attempt finds the devices free
     cluster.kubelet.pod("claiming-1-1").exit(1, "");
     cluster.wait_running("claiming", 2);
-    until("the claims of the first attempt to go", 60, || (devices().len() == 2).then_some(()));
+    until("the claims of the first attempt to go", || (devices().len() == 2).then_some(()));
 }

@@ -100,7 +100,7 @@ fn a_job_that_failed_is_told_from_cause_to_consequence() {
     let screen = Screen::default();
     let mut own = screen.clone();
     let following = thread::spawn(move || run(cluster, &["logs", "told", "--follow"], &mut own));
-    let shows = |line: &str| until(line, 60, || screen.text().ends_with(line).then_some(()));
+    let shows = |line: &str| until(line, || screen.text().ends_with(line).then_some(()));
     shows("stage 1 | three\n");
     pod(1).log("four");
     shows("stage 1 | four\n");
@@ -158,7 +158,7 @@ fn a_replay_runs_in_a_job_of_its_own_that_goes_with_it() {
     let jobs = || cluster.plane.client().list("/apis/stagecoach.dev/v1alpha1/namespaces/default/pipelinejobs");
     let name = |job: &serde_json::Value| job["metadata"]["name"].as_str().unwrap().to_owned();
     let is_made = |job: &serde_json::Value| name(job).starts_with("proven-replay-");
-    let made = until("its job", 60, || jobs().into_iter().find(|job| is_made(job)));
+    let made = until("its job", || jobs().into_iter().find(|job| is_made(job)));
     let pod = cluster.kubelet.pod(&format!("{}-0-1", name(&made)));
     pod.view();
     let object = cluster.pods(&name(&made)).remove(0);
@@ -169,13 +169,13 @@ fn a_replay_runs_in_a_job_of_its_own_that_goes_with_it() {
     assert!(mounts.iter().any(|mount| mount["mountPath"] == "/workspace"), "{mounts:?}");
     assert_eq!(object["spec"]["priorityClassName"], "system-node-critical");
     pod.log("step 3: equal");
-    until("its log", 60, || (screen.text() == "step 3: equal\n").then_some(()));
+    until("its log", || (screen.text() == "step 3: equal\n").then_some(()));
     pod.log("step 4 differs");
     pod.exit(74, "");
     let refused = replaying.join().unwrap().unwrap_err();
     assert_eq!(refused, format!("stagecoach ended with exit code 74 in the pod of job {}", name(&made)));
     assert_eq!(screen.text(), "step 3: equal\nstep 4 differs\n");
-    until("its job to go", 60, || (!jobs().iter().any(is_made)).then_some(()));
+    until("its job to go", || (!jobs().iter().any(is_made)).then_some(()));
     let proven = cluster.wait_phase("proven", "Running");
     assert_eq!(proven["status"]["attempt"]["number"], 1);
 }

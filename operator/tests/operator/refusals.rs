@@ -18,7 +18,7 @@ fn a_quota_that_is_full_half_way_is_no_failure_and_holds_nothing_for_ever() {
         ]},
     }});
     cluster.plane.client().create(quota, &of_stage_1).unwrap();
-    until("the quota to be counted", 60, || {
+    until("the quota to be counted", || {
         cluster.plane.get(&format!("{quota}/one"))?["status"]["used"]["pods"].is_string().then_some(())
     });
     let _operator = cluster.operator(cluster.kubeconfig(), &[("STAGECOACH_NAMESPACES", "half")]);
@@ -34,7 +34,7 @@ fn a_quota_that_is_full_half_way_is_no_failure_and_holds_nothing_for_ever() {
     let attempt_of =
         |pod: &Value| -> Option<u64> { pod["metadata"]["labels"]["stagecoach.dev/attempt"].as_str()?.parse().ok() };
     // the operator tries again within a minute
-    let pod = until("a pod of attempt 2", 240, || cluster.pods(job).into_iter().find(|pod| attempt_of(pod) >= Some(2)));
+    let pod = until("a pod of attempt 2", || cluster.pods(job).into_iter().find(|pod| attempt_of(pod) >= Some(2)));
     cluster.kubelet.pod(&format!("half/{}", pod["metadata"]["name"].as_str().unwrap())).exit(75, "");
     let is_later = |job: &Value| job["status"]["attempt"]["number"].as_u64() > attempt_of(&pod);
     let left = cluster.wait(job, "at attempt 3", is_later);

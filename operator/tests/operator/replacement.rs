@@ -28,7 +28,7 @@ fn whole_again(cluster: &TestCluster, name: &str, restarts: u64) -> Value {
         status["restarts"]["total"] == restarts && status["phase"] == "Running" && status["readyStages"] == 3
     };
     let job = cluster.wait(name, "whole again", is_whole);
-    until("the removal of what was replaced", 30, || (cluster.pods(name).len() == 3).then_some(()));
+    until("the removal of what was replaced", || (cluster.pods(name).len() == 3).then_some(()));
     job
 }
 
@@ -49,9 +49,7 @@ fn a_pod_that_failed_or_was_deleted_by_force_is_replaced_and_the_others_stay() {
     assert_eq!(replaced["metadata"]["labels"]["stagecoach.dev/incarnation"], "1");
     let variables = replaced["spec"]["containers"][0]["env"].as_array().unwrap();
     assert!(variables.contains(&json!({"name": env::INCARNATION, "value": "1"})), "{variables:?}");
-    until("the event", 30, || {
-        cluster.events("replaced").iter().any(|event| event.contains("StageReplaced")).then_some(())
-    });
+    until("the event", || cluster.events("replaced").iter().any(|event| event.contains("StageReplaced")).then_some(()));
 
     cluster.plane.client().delete("/api/v1/namespaces/default/pods/replaced-2-1?gracePeriodSeconds=0");
     let job = whole_again(cluster, "replaced", 2);

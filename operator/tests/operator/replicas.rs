@@ -27,7 +27,7 @@ fn a_disruption_budget_with_a_number_counts_all_replicas() {
     let budget = json!({"apiVersion": "policy/v1", "kind": "PodDisruptionBudget", "metadata": {"name": "budgeted"},
         "spec": {"minAvailable": 4, "selector": selector}});
     cluster.plane.client().create(budgets, &budget).unwrap();
-    let status = until("the budget to be counted", 60, || {
+    let status = until("the budget to be counted", || {
         let budget = cluster.plane.get(&format!("{budgets}/budgeted"))?;
         (budget["status"]["currentHealthy"] == 4).then(|| budget["status"].clone())
     });
@@ -61,11 +61,11 @@ fn replicas_have_pods_of_their_own_and_one_that_is_lost_is_replaced() {
         (&failure["stage"], &failure["replica"], &failure["pod"]),
         (&json!(0), &json!(1), &json!("replicas-1-0-1"))
     );
-    until("the removal of what was replaced", 30, || {
+    until("the removal of what was replaced", || {
         let pods = cluster.pods("replicas");
         (names(&pods) == ["replicas-0-0-1", "replicas-0-1-1", "replicas-1-0-1-1", "replicas-1-1-1"]).then_some(())
     });
-    until("the events", 30, || {
+    until("the events", || {
         let said = |words: &str| cluster.event_notes("replicas").iter().any(|note| note.contains(words));
         (said("attempt 1 with 2 replicas of 2 stages")
             && said("attempt 1: stage 0 of replica 1: ")
@@ -105,7 +105,7 @@ fn a_job_runs_without_a_replica_that_it_may_lack_and_says_so() {
     assert_eq!((&job["status"]["phase"], &job["status"]["readyStages"]), (&json!("Running"), &json!(3)));
     assert!(has_condition(&job, "Running", "True", "ReplicasMissing"), "{job:#}");
     assert!(has_condition(&job, "Ready", "True", "Running"), "{job:#}");
-    until("the event", 30, || {
+    until("the event", || {
         let notes = cluster.event_notes("bereft");
         notes.iter().any(|note| note.contains("training with 1 of 2 replicas until all are back")).then_some(())
     });

@@ -68,7 +68,7 @@ fn the_first_restart_is_immediate_and_the_second_is_not() {
     cluster.wait_running("prompt", 2);
     cluster.kubelet.pod("prompt-1-2").exit(1, "");
     cluster.wait_phase("prompt", "Restarting");
-    until("its pods to go", 60, || cluster.pods("prompt").is_empty().then_some(()));
+    until("its pods to go", || cluster.pods("prompt").is_empty().then_some(()));
     let is_held_back = |job: &Value| {
         let scheduled = condition_of(job, "Scheduled").unwrap_or_default();
         let message = scheduled["message"].as_str().unwrap_or_default();

@@ -78,7 +78,7 @@ fn an_exceeded_quota_is_reported_and_retried() {
     cluster.create_namespace("small");
     let quota = json!({"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "none"}, "spec": {"hard": {"pods": "0"}}});
     cluster.plane.client().create("/api/v1/namespaces/small/resourcequotas", &quota).unwrap();
-    until("the quota to be counted", 60, || {
+    until("the quota to be counted", || {
         let quota = cluster.plane.get("/api/v1/namespaces/small/resourcequotas/none")?;
         quota["status"]["used"]["pods"].is_string().then_some(())
     });

@@ -26,7 +26,7 @@ pub fn ask(address: &str, request: &str, body: &str) -> String {
 
 /// The address of an operator that writes its log as JSON.
 pub fn address(operator: &OperatorProcess) -> String {
-    until("the operator to serve", 60, || {
+    until("the operator to serve", || {
         let log = operator.log();
         let mut lines = log.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
         lines.find_map(|line| line["fields"]["address"].as_str().map(str::to_owned))
@@ -58,7 +58,7 @@ fn it_serves_metrics_and_log_level_and_releases_the_lease_on_sigterm() {
     cluster.kubelet.pod("serving/job-0-1").exit(1, "");
     cluster.wait_running("serving/job", 2);
     let wait_for_metric = |wanted: &str| {
-        until(wanted, 30, || ask(&address, "GET /metrics", "").contains(wanted).then_some(()));
+        until(wanted, || ask(&address, "GET /metrics", "").contains(wanted).then_some(()));
     };
     wait_for_metric("stagecoach_jobs{phase=\"Running\"} 1");
     wait_for_metric("stagecoach_restarts_total{reason=\"Error\"} 1");
@@ -81,10 +81,10 @@ fn it_serves_metrics_and_log_level_and_releases_the_lease_on_sigterm() {
     cluster.kubelet.pod("serving/job-0-2").exit(1, "");
     cluster.wait_running("serving/job", 3);
     wait_for_metric("stagecoach_steps_lost_total 5");
-    until("a line at debug level", 30, || (debug(&lines()) > 0).then_some(()));
+    until("a line at debug level", || (debug(&lines()) > 0).then_some(()));
     // SIGTERM: the operator releases the Lease and exits with 0
     operator.signal(15);
-    let status = until("the operator to exit", 30, || operator.ended());
+    let status = until("the operator to exit", || operator.ended());
     assert!(status.success(), "{status}");
     let lease = cluster
         .plane

@@ -32,7 +32,7 @@ fn uids(cluster: &TestCluster, name: &str) -> BTreeMap<String, Value> {
 
 /// Waits until the job has exactly these pods. Returns their UIDs.
 fn wait_pods(cluster: &TestCluster, name: &str, pods: &[&str]) -> BTreeMap<String, Value> {
-    until(&format!("the pods {pods:?}"), 60, || {
+    until(&format!("the pods {pods:?}"), || {
         Some(uids(cluster, name)).filter(|uids| uids.keys().map(String::as_str).eq(pods.iter().copied()))
     })
 }
@@ -101,7 +101,7 @@ fn a_spare_takes_the_place_of_a_stage_and_the_next_one_is_made() {
     let pods = ["spared-0-1", "spared-1-1", "spared-spare-1-1", "spared-spare-2-1"];
     let last = wait_pods(cluster, "spared", &pods);
     assert!(pods[..3].iter().all(|pod| last[*pod] == after[*pod]), "{after:?} became {last:?}");
-    let events = until("the events", 30, || {
+    let events = until("the events", || {
         let events = cluster.events("spared");
         (events.iter().filter(|reason| *reason == "SpareTookPlace").count() == 2).then_some(events)
     });
@@ -141,9 +141,7 @@ fn an_operator_that_was_away_asks_who_is_which_stage() {
     take_place(cluster, "away/job-spare-0-1", 2, 1);
     cluster.kubelet.pod("away/job-2-1").exit(137, "");
     let lost_at = Instant::now();
-    until("the loss to be older than a spare may take", 30, || {
-        (lost_at.elapsed() > Duration::from_secs(4)).then_some(())
-    });
+    until("the loss to be older than a spare may take", || (lost_at.elapsed() > Duration::from_secs(4)).then_some(()));
     let operator = start();
     wait_replaced(cluster, job, 1);
     let pods = ["job-0-1", "job-1-1", "job-spare-0-1", "job-spare-1-1"];
@@ -165,7 +163,7 @@ fn pod_quota(cluster: &TestCluster, namespace: &str, pods: u32) {
     let quotas = format!("/api/v1/namespaces/{namespace}/resourcequotas");
     let quota = json!({"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "pods"}, "spec": {"hard": {"pods": pods.to_string()}}});
     cluster.plane.client().create(&quotas, &quota).unwrap();
-    until("the quota to be counted", 60, || {
+    until("the quota to be counted", || {
         cluster.plane.get(&format!("{quotas}/pods"))?["status"]["used"]["pods"].is_string().then_some(())
     });
 }
@@ -208,7 +206,7 @@ fn a_rejected_spare_is_told_although_a_repair_is_rejected_too() {
     // the Service no longer belongs to the job, so it can't be restored
     let orphaned = json!({"metadata": {"ownerReferences": null}});
     cluster.plane.client().patch("/api/v1/namespaces/crowded/services/job", &orphaned).unwrap();
-    until("the repair to be rejected", 60, || operator.log().contains("does not belong to this job").then_some(()));
+    until("the repair to be rejected", || operator.log().contains("does not belong to this job").then_some(()));
     cluster.edit(job, json!({"spares": 1}));
     let told = cluster.wait(job, "told", tells_spare_quota);
     assert_eq!(told["status"]["phase"], "Running");

@@ -91,7 +91,7 @@ fn a_job_is_running_while_its_group_trains_and_a_pod_is_not_ready() {
     cluster.kubelet.pod("away-1-1").set_ready(false);
     let is_unready = |pod: Value| (condition_of(&pod, "Ready")?["status"] == "False").then_some(());
     let pod = "/api/v1/namespaces/default/pods/away-1-1";
-    until("the pod to be unready", 60, || cluster.plane.get(pod).and_then(is_unready));
+    until("the pod to be unready", || cluster.plane.get(pod).and_then(is_unready));
     let job = cluster.edit_and_wait("away", json!({"ttlSecondsAfterFinished": 3600}));
     assert_eq!((&job["status"]["phase"], &job["status"]["readyStages"]), (&json!("Running"), &json!(2)));
 }
@@ -167,7 +167,7 @@ fn failing_saves_are_reported_and_restart_nothing() {
     let job =
         cluster.wait("unsaved", "healthy again", |job| has_condition(job, "CheckpointsHealthy", "True", "Committed"));
     assert_eq!(job["status"]["attempt"]["number"], 1);
-    until("both events", 30, || {
+    until("both events", || {
         let events = cluster.events("unsaved");
         ["SavingFails", "SavingWorksAgain"].iter().all(|reason| events.iter().any(|e| e == reason)).then_some(())
     });

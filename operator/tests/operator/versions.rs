@@ -31,7 +31,7 @@ fn a_newer_crd_stops_no_older_operator() {
     let newer = json!({"type": "integer", "default": 7});
     client.patch(crd, &json!([{"op": "add", "path": at, "value": newer}])).unwrap();
     let is_newer = |job: &Value| job["spec"]["pipeline"]["ofANewerVersion"] == 7;
-    until("the newer CRD to be served", 60, || cluster.job("before").filter(is_newer));
+    until("the newer CRD to be served", || cluster.job("before").filter(is_newer));
     // a job that ran before: its failure is handled, and a change that needs no new attempt starts none
     cluster.kubelet.pod("before-1-1").exit(1, "");
     cluster.wait_running("before", 2);
@@ -51,7 +51,7 @@ fn a_newer_crd_stops_no_older_operator() {
     assert_eq!(job_file(&cluster, "after", 1)["spec"]["pipeline"], Value::Null);
 
     client.patch(crd, &json!([{"op": "remove", "path": at}])).unwrap();
-    until("the CRD of before to be served", 60, || cluster.job("before").filter(|job| !is_newer(job)));
+    until("the CRD of before to be served", || cluster.job("before").filter(|job| !is_newer(job)));
     cluster.kubelet.pod("before-1-2").exit(1, "");
     cluster.wait_running("before", 3);
     for job in ["before", "after"] {
@@ -119,7 +119,7 @@ fn this_version_and_the_next_take_turns_at_jobs_that_train() {
     let own_crd = stagecoach_api::crd::manifest().unwrap();
     cluster.plane.apply(&std::fs::read_to_string(next_version("crd.yaml")).unwrap());
     let is_newer = |job: &Value| job["spec"]["pipeline"]["ofNextVersion"] == 7;
-    until("the next version's CRD to be served", 60, || cluster.job("rolling").filter(is_newer));
+    until("the next version's CRD to be served", || cluster.job("rolling").filter(is_newer));
     cluster.kubelet.pod("rolling-1-1").exit(1, "");
     cluster.wait_running("rolling", 2);
     cluster.train_to("rolling", 2, 2);
@@ -180,7 +180,7 @@ fn this_version_and_the_next_take_turns_at_jobs_that_train() {
     }
     cluster.plane.apply(&own_crd);
     cluster.create("after", json!({}));
-    until("the CRD of before to be served", 60, || cluster.job("after").filter(|job| !is_newer(job)));
+    until("the CRD of before to be served", || cluster.job("after").filter(|job| !is_newer(job)));
     cluster.plane.client().delete(&path("after"));
 }
 

@@ -42,7 +42,7 @@ fn an_operator_that_starts_lists_the_pods_of_all_jobs_once() {
     let second = cluster.operator(proxy.kubeconfig(), &env);
     let address = address(&second);
     // each job is reconciled for its objects and for the report of its stage 0
-    until("all jobs to be reconciled twice", 60, || {
+    until("all jobs to be reconciled twice", || {
         (metric(&address, "stagecoach_reconcile_seconds_count") >= 2 * JOBS as u64).then_some(())
     });
     assert_eq!(lists.load(Ordering::Relaxed), 1);
@@ -65,7 +65,7 @@ fn a_watch_that_fails_is_counted_told_and_begun_again() {
     let operator = cluster.operator(proxy.kubeconfig(), &env);
     let address = address(&operator);
     cluster.create("watches/job", json!({}));
-    until("the failure to be counted", 60, || {
+    until("the failure to be counted", || {
         (metric(&address, "stagecoach_watch_errors_total{kind=\"Pod\"}") > 0).then_some(())
     });
     assert!(operator.log().contains("the watch of Pods failed and begins again"), "{}", operator.log());

@@ -17,8 +17,6 @@ use crate::process::Process;
 use crate::scratch::Scratch;
 use crate::until;
 
-/// The time limit in seconds for a component's first answer. A busy machine needs several seconds.
-const READY_SECONDS: u64 = 60;
 /// The number of lines that a failure shows of each log.
 const TAIL: usize = 15;
 
@@ -208,7 +206,7 @@ impl ControlPlane {
 
     /// Waits for a condition, and fails as soon as a process ends.
     fn wait_for(&self, what: &str, mut condition: impl FnMut() -> Option<()>) {
-        until(what, READY_SECONDS, || {
+        until(what, || {
             for (component, process) in self.processes.lock().unwrap().iter_mut() {
                 if let Some(status) = process.ended() {
                     panic!("{} ended ({status}) before {what} was ready", component.program());

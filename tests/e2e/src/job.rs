@@ -4,13 +4,10 @@ use std::path::PathBuf;
 
 use http::Method;
 use serde_json::{Value, json};
-use stagecoach_cluster::merge;
+use stagecoach_cluster::{Deadline, merge};
 use stagecoach_node::Container;
 
 use crate::{Hashes, NAMESPACE, Product};
-
-/// The time limit in seconds for a job's next change, on a machine with more stages than cores.
-const PATIENCE: u64 = 240;
 
 /// The manifest of all jobs: a small Llama that three stages train on three plays, with a checkpoint every 20 steps.
 pub fn spec(name: &str, namespace: &str) -> Value {
@@ -79,7 +76,7 @@ impl<'p> E2eJob<'p> {
     #[track_caller]
     pub fn wait(&self, what: &str, mut wanted: impl FnMut(&Value) -> bool) -> Value {
         let what = format!("{} to be {what}", self.name);
-        let deadline = std::time::Instant::now() + std::time::Duration::from_secs(PATIENCE);
+        let deadline = Deadline::start();
         loop {
             // a missing answer is not an error, since some tests stop the API server
             let job = self.product.node.client().request(Method::GET, &self.path(), None);
@@ -88,12 +85,9 @@ impl<'p> E2eJob<'p> {
             {
                 return job.clone();
             }
-            if std::time::Instant::now() > deadline {
+            if deadline.is_over() {
                 let pods = self.product.kubectl(&["get", "pods", "-o", "wide"]);
-                panic!(
-                    "waited {PATIENCE} s for {what}: {:#}\n{pods}",
-                    job.map(|job| job["status"].clone()).unwrap_or_default()
-                );
+                panic!("waited for {what}: {:#}\n{pods}", job.map(|job| job["status"].clone()).unwrap_or_default());
             }
             std::thread::sleep(std::time::Duration::from_millis(100));
         }

@@ -18,8 +18,6 @@ pub const SYSTEM: &str = "stagecoach-system";
 const OPERATOR_PODS: &str = "app.kubernetes.io/name=stagecoach,app.kubernetes.io/component=operator";
 /// The plays on which jobs train.
 const PLAYS: [&str; 3] = ["hamlet.txt", "macbeth.txt", "othello.txt"];
-/// The time limit in seconds for an operation that takes seconds on a quiet machine.
-const PATIENCE: u64 = 180;
 
 /// The installed product.
 pub struct Product {
@@ -79,7 +77,7 @@ impl Product {
     #[track_caller]
     pub fn helm_uninstall(&self) {
         self.helm(&["uninstall", "--wait", chart::RELEASE], &Value::Null);
-        until("the operator's pods to go", PATIENCE, || self.operator_pods().is_empty().then_some(()));
+        until("the operator's pods to go", || self.operator_pods().is_empty().then_some(()));
     }
 
     #[track_caller]

@@ -39,8 +39,6 @@ pub use self::volumes::SmallDisk;
 const FOLDER: &str = "STAGECOACH_NODE";
 /// The variable with the folder of the images, for tests.
 const IMAGES: &str = "STAGECOACH_IMAGES";
-/// The time in seconds within which a restarted part must answer.
-const READY_SECONDS: u64 = 90;
 
 /// A running node. Dropping this value ends nothing.
 #[derive(Debug)]
@@ -120,7 +118,7 @@ impl TestNode {
         let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": metadata});
         self.client.create("/api/v1/namespaces", &namespace).unwrap_or_else(|refusal| panic!("{name}: {refusal}"));
         let account = format!("/api/v1/namespaces/{name}/serviceaccounts/default");
-        until(&format!("the default account of {name}"), READY_SECONDS, || self.client.get(&account));
+        until(&format!("the default account of {name}"), || self.client.get(&account));
     }
 
     /// Imports the images of an OCI archive to the node, under the names that the archive contains.
@@ -153,8 +151,8 @@ impl TestNode {
     pub fn start_kubelet(&self) {
         expect(self.daemon(agents::KUBELET).start_again(&self.place));
         let health = format!("/api/v1/nodes/{NAME}/proxy/healthz");
-        until("the kubelet", READY_SECONDS, || self.client.request(Method::GET, &health, None).ok());
-        until("the node to be ready", READY_SECONDS, || up::is_ready(&self.client).then_some(()));
+        until("the kubelet", || self.client.request(Method::GET, &health, None).ok());
+        until("the node to be ready", || up::is_ready(&self.client).then_some(()));
     }
 
     /// Ends containerd and starts it again. Returns when it answers. Containers continue.
@@ -163,7 +161,7 @@ impl TestNode {
         let daemon = self.daemon(agents::CONTAINERD);
         expect(daemon.stop());
         expect(daemon.start_again(&self.place));
-        until("containerd", READY_SECONDS, || ctr::answers(&self.place).then_some(()));
+        until("containerd", || ctr::answers(&self.place).then_some(()));
     }
 
     /// Kills the API server and starts it again. Returns when it answers.
@@ -172,7 +170,7 @@ impl TestNode {
         let daemon = self.daemon(Component::ApiServer.program());
         expect(daemon.kill());
         expect(daemon.start_again(&self.place));
-        until("the API server", READY_SECONDS, || self.client.request(Method::GET, "/readyz", None).ok());
+        until("the API server", || self.client.request(Method::GET, "/readyz", None).ok());
     }
 
     /// Advertises `count` GPUs (`nvidia.com/gpu`) as a device plugin would; `None` withdraws them.

@@ -114,7 +114,7 @@ impl TestNode {
         });
         let claims = format!("/api/v1/namespaces/{namespace}/persistentvolumeclaims");
         self.client.create(&claims, &request).unwrap_or_else(|refusal| panic!("{claim}: {refusal}"));
-        until(&format!("the claim {claim} to be bound"), 60, || {
+        until(&format!("the claim {claim} to be bound"), || {
             (self.client.get(&format!("{claims}/{claim}"))?["status"]["phase"] == "Bound").then_some(())
         });
     }

@@ -52,7 +52,7 @@ fn a_folder_that_is_not_a_jobs_is_refused_and_left_as_it_is() {
     }
     // a pod's stage refuses the folder too
     let mut group = Group::start(workspace.path(), &TestJob { stages: 1, ..job }, "a", 1);
-    let ended = &group.finish(60)[0];
+    let ended = &group.finish()[0];
     assert_eq!((ended.code, &ended.words["kind"]), (Some(78), &"InvalidConfig".into()), "{}", ended.log);
     assert!(ended.words["message"].as_str().unwrap().contains("is not a job's folder"), "{}", ended.words);
     assert_eq!(content(&folder), before);
@@ -145,7 +145,7 @@ fn what_pods_have_made_is_a_jobs_folder_and_removed_afresh() {
     let job = TestJob { steps: 100_000, extra: "  checkpoint: {everySteps: 3}\n".into(), ..TestJob::default() };
     let mut group = Group::start(workspace.path(), &job, "a", 1);
     let folder = workspace.path().join("small");
-    stagecoach_tests::until("a checkpoint", 60, || {
+    stagecoach_tests::until("a checkpoint", || {
         (group.is_whole() && folder.join("checkpoints/step-00000003").exists()).then_some(())
     });
     group.pids().into_iter().for_each(|pid| signal(pid, libc::SIGKILL));

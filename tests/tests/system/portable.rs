@@ -3,7 +3,7 @@
 
 use std::path::Path;
 
-use stagecoach_tests::{Launched, Outcome, TestJob, corpus, stagecoach};
+use stagecoach_tests::{Launched, Outcome, TestJob, corpus, has_avx512, stagecoach};
 
 /// The settings that imitate other processors. None of these has more instruction sets than this machine.
 const PROCESSORS: [&[(&str, &str)]; 4] = [
@@ -12,14 +12,6 @@ const PROCESSORS: [&[(&str, &str)]; 4] = [
     &[("ATEN_CPU_CAPABILITY", "avx2"), ("MKL_ENABLE_INSTRUCTIONS", "AVX2"), ("DNNL_MAX_CPU_ISA", "AVX2")],
     &[("ATEN_CPU_CAPABILITY", "default"), ("MKL_ENABLE_INSTRUCTIONS", "SSE4_2"), ("DNNL_MAX_CPU_ISA", "SSE41")],
 ];
-
-/// Whether this processor can imitate one with AVX512, and multiplies bf16 without emulation.
-pub(crate) fn has_avx512() -> bool {
-    #[cfg(target_arch = "x86_64")]
-    return is_x86_feature_detected!("avx512bw");
-    #[cfg(not(target_arch = "x86_64"))]
-    false
-}
 
 fn run(workspace: &Path, name: &str, training: &str, environment: &[(&str, &str)]) -> Outcome {
     let job = TestJob { name: name.into(), stages: 2, layers: 2, ..TestJob::default() };

@@ -18,7 +18,7 @@ fn held(workspace: &Path) -> BTreeSet<String> {
 
 fn training(workspace: &Path) -> Group {
     let mut first = Group::start(workspace, &job("one"), "one-uid", 1);
-    until("a checkpoint", 60, || (first.is_whole() && saved(&workspace.join("shared")) > 0).then_some(()));
+    until("a checkpoint", || (first.is_whole() && saved(&workspace.join("shared")) > 0).then_some(()));
     first
 }
 
@@ -34,14 +34,14 @@ fn a_job_in_the_folder_of_one_that_trains_is_refused_and_costs_it_nothing() {
     let mut first = training(workspace.path());
     let fences = held(workspace.path());
     let mut second = Group::start(workspace.path(), &job("two"), "two-uid", 1);
-    is_refused(&second.finish(60)[0], "the job one (UID one-uid) trains in");
+    is_refused(&second.finish()[0], "the job one (UID one-uid) trains in");
     // the job is created again under the same name, with another seed
     let other = job("one").yaml().replace("    steps:", "    seed: 7\n    steps:");
     let mut copy = Group::start_yaml(workspace.path(), &job("one"), &other, "copy-uid", 1);
-    is_refused(&copy.finish(60)[0], "training.seed is 7 here");
+    is_refused(&copy.finish()[0], "training.seed is 7 here");
     assert_eq!(held(workspace.path()), fences);
     let before = saved(&workspace.path().join("shared"));
-    until("another checkpoint", 60, || {
+    until("another checkpoint", || {
         (first.is_whole() && saved(&workspace.path().join("shared")) > before).then_some(())
     });
 }
@@ -54,11 +54,11 @@ fn a_job_that_lost_its_folder_to_another_says_to_which() {
     // a stopped job does not answer
     first.stop();
     let mut second = Group::start(workspace.path(), &job("two"), "two-uid", 1);
-    until("the second job's fence", 60, || {
+    until("the second job's fence", || {
         let now = held(workspace.path());
         (second.is_whole() && !now.is_empty() && now.is_disjoint(&fences)).then_some(())
     });
     first.go_on();
-    is_refused(&first.finish(60)[0], "the job two (UID two-uid) holds it");
+    is_refused(&first.finish()[0], "the job two (UID two-uid) holds it");
     assert!(second.is_whole());
 }

@@ -21,7 +21,7 @@ fn says(folder: &Path, words: &[&str]) -> String {
 
 /// The output of `why` as soon as it contains all `words`.
 fn told(folder: &Path, words: &[&str]) -> String {
-    until(&format!("{words:?} from why"), 30, || {
+    until(&format!("{words:?} from why"), || {
         let (_, said) = why(folder);
         words.iter().all(|words| said.contains(words)).then_some(said)
     })

@@ -2,27 +2,88 @@
 
 use std::time::{Duration, Instant};
 
-/// The factor by which a busy machine may be slower than the one for which a test states its seconds.
-pub const LOAD_FACTOR: u64 = 4;
+/// The variable whose value, in seconds, replaces the time that a test waits for a condition.
+pub const VARIABLE: &str = "STAGECOACH_TEST_DEADLINE";
+
+/// The seconds that a test waits for a condition on a machine with one busy process a core at most.
+const SECONDS: u64 = 240;
+/// The bounds of the factor by which a busy machine is slower.
+const FACTORS: (f64, f64) = (1.0, 5.0);
+
+/// The end of the time that a test waits for a condition. A busy machine moves it, as long as the load lasts.
+#[derive(Clone, Copy, Debug)]
+pub struct Deadline {
+    began: Instant,
+    seconds: u64,
+}
+
+impl Deadline {
+    /// The deadline of a condition for which a test begins to wait now.
+    pub fn start() -> Deadline {
+        Deadline::after(SECONDS)
+    }
+
+    /// The deadline of work that takes up to `seconds` on a machine that does nothing else.
+    pub fn after(seconds: u64) -> Deadline {
+        Deadline { began: Instant::now(), seconds }
+    }
+
+    /// The whole time until the deadline, at the load of this moment.
+    pub fn limit(&self) -> Duration {
+        limit(self.seconds, load(), std::env::var(VARIABLE).ok().as_deref())
+    }
+
+    /// Whether the deadline has passed.
+    pub fn is_over(&self) -> bool {
+        self.began.elapsed() >= self.limit()
+    }
+}
+
+/// The processes that run or wait for a core, a core, on an average of a minute.
+fn load() -> f64 {
+    let average = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
+    let processes = average.split(' ').next().and_then(|first| first.parse::<f64>().ok()).unwrap_or(1.0);
+    processes / std::thread::available_parallelism().map_or(1.0, |cores| cores.get() as f64)
+}
+
+fn limit(seconds: u64, load: f64, replacement: Option<&str>) -> Duration {
+    match replacement.map(|text| text.parse().unwrap_or_else(|_| panic!("{VARIABLE} is {text:?}, not a whole number")))
+    {
+        Some(seconds) => Duration::from_secs(seconds),
+        None => Duration::from_secs_f64(seconds as f64 * load.clamp(FACTORS.0, FACTORS.1)),
+    }
+}
 
 /// Waits until `condition` returns a value.
 ///
 /// # Panics
-/// If there is no value after [`LOAD_FACTOR`] times `seconds`. The message names `what`.
+/// If there is no value before the [`Deadline`]. The message names `what`.
 #[track_caller]
-pub fn until<T>(what: &str, seconds: u64, condition: impl FnMut() -> Option<T>) -> T {
-    until_or_tell(what, seconds, condition, String::new)
+pub fn until<T>(what: &str, condition: impl FnMut() -> Option<T>) -> T {
+    until_or_tell(what, condition, String::new)
 }
 
 /// As [`until`]. The message of the panic ends with `details`.
 #[track_caller]
-pub fn until_or_tell<T>(
+pub fn until_or_tell<T>(what: &str, condition: impl FnMut() -> Option<T>, details: impl FnOnce() -> String) -> T {
+    until_deadline(what, Deadline::start(), condition, details)
+}
+
+/// As [`until`], for work that takes up to `seconds` on a machine that does nothing else.
+#[track_caller]
+pub fn until_within<T>(what: &str, seconds: u64, condition: impl FnMut() -> Option<T>) -> T {
+    until_deadline(what, Deadline::after(seconds), condition, String::new)
+}
+
+/// As [`until_or_tell`], up to the test's own deadline.
+#[track_caller]
+pub fn until_deadline<T>(
     what: &str,
-    seconds: u64,
+    deadline: Deadline,
     mut condition: impl FnMut() -> Option<T>,
     details: impl FnOnce() -> String,
 ) -> T {
-    match attempt(what, Duration::from_secs(LOAD_FACTOR * seconds), || Ok(condition())) {
+    match poll(what, &deadline, Deadline::is_over, || Ok(condition())) {
         Ok(value) => value,
         Err(error) => panic!("{error}{}", details()),
     }
@@ -31,18 +92,48 @@ pub fn until_or_tell<T>(
 /// Waits until `condition` returns a value.
 ///
 /// # Errors
-/// If there is no value after `limit`; the message names `what`. An error of the condition is returned at once.
+/// If there is no value before the [`Deadline`] of `limit`; the message names `what`. An error of the condition is
+/// returned at once.
 pub fn attempt<T>(
     what: &str,
     limit: Duration,
+    condition: impl FnMut() -> anyhow::Result<Option<T>>,
+) -> anyhow::Result<T> {
+    poll(what, &Deadline::after(limit.as_secs()), Deadline::is_over, condition)
+}
+
+fn poll<T>(
+    what: &str,
+    deadline: &Deadline,
+    is_over: impl Fn(&Deadline) -> bool,
     mut condition: impl FnMut() -> anyhow::Result<Option<T>>,
 ) -> anyhow::Result<T> {
-    let deadline = Instant::now() + limit;
     loop {
         if let Some(value) = condition()? {
             return Ok(value);
         }
-        anyhow::ensure!(Instant::now() < deadline, "waited {} s for {what}", limit.as_secs());
+        let waited = deadline.began.elapsed();
+        anyhow::ensure!(!is_over(deadline), "waited {} s for {what}", waited.as_secs());
         std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_load_scales_the_deadline_within_bounds() {
+        let seconds = |load| limit(100, load, None).as_secs();
+        assert_eq!([0.0, 0.3, 1.0, 2.5, 5.0, 80.0].map(seconds), [100, 100, 100, 250, 500, 500]);
+        assert_eq!(limit(100, 3.0, Some("7")), Duration::from_secs(7));
+    }
+
+    #[test]
+    fn a_condition_that_never_holds_is_named() {
+        let over = |_: &Deadline| true;
+        let said = poll("a miracle", &Deadline::start(), over, || Ok(None::<()>)).unwrap_err().to_string();
+        assert_eq!(said, "waited 0 s for a miracle");
+        assert_eq!(poll("a value", &Deadline::start(), over, || Ok(Some(7))).unwrap(), 7);
     }
 }

@@ -1,11 +1,12 @@
 //! Types that the modules of `train` share.
 
+use std::rc::Rc;
 use std::time::Duration;
 
 use serde_json::Value;
 use stagecoach_api::contract::StageEnv;
 use stagecoach_checkpoint::Volume;
-use stagecoach_engine::execute::Stage;
+use stagecoach_engine::execute::{Stage, TensorDump};
 use stagecoach_group::{Hello, Member};
 use stagecoach_planner::{JobConfig, Plan, VerifiedPlan};
 use stagecoach_replay::ReplayOptions;
@@ -48,6 +49,8 @@ pub(in crate::train) struct RunningStage<'a> {
     /// The environments by group rank, as checkpoints record them.
     pub(in crate::train) environments: &'a [Value],
     pub(in crate::train) stage: Stage,
+    /// Set if a replay dumps tensors.
+    pub(in crate::train) dump: Option<Rc<TensorDump>>,
     pub(in crate::train) links: Links,
     /// Set on the first and the last stage.
     pub(in crate::train) data_loader: Option<DataLoader>,

@@ -140,7 +140,7 @@ fn load_and_train(
     let held = setup.agree_on_memory_checkpoint(&mut plan, &carry_over.copies)?;
     let is_in_memory = held.as_ref().is_some_and(|held| held.state().is_some());
     let stage_config = setup.stage_config(&plan);
-    let mut stage = setup.build_stage(&stage_config, &plan, carry_over)?;
+    let (mut stage, dump) = setup.build_stage(&stage_config, &plan, carry_over)?;
     monitor.set_activity("opening links");
     let mut links = setup.open_links(listener, interrupt)?;
     stage.gpu = links.gpu.map(StageGpu::new).transpose()?;
@@ -173,6 +173,7 @@ fn load_and_train(
         member,
         environments: &environments,
         stage,
+        dump,
         links,
         data_loader,
         snapshot: carry_over.snapshot.take(),
@@ -187,11 +188,11 @@ fn load_and_train(
     trained
 }
 
-fn train_and_finish(
-    running: &mut RunningStage,
+fn train_and_finish<'g>(
+    running: &mut RunningStage<'g>,
     architecture: &dyn Architecture,
-    memory: Option<&mut MemoryCheckpoints>,
-    audits: Option<Audits>,
+    memory: Option<&mut MemoryCheckpoints<'g>>,
+    audits: Option<Audits<'g>>,
 ) -> Result<Option<StageOutcome>, LeaveReason> {
     let (state, regroups) = step::train(running, architecture, memory, audits)?;
     if state.step < running.plan.steps || state.evaluation_due {

@@ -11,7 +11,7 @@ use tch::{Device, Kind, Tensor};
 
 use super::gradient_sums::AccumulatorGroup;
 use super::sequences::sequence_bounds;
-use super::{ChunkOutput, LossInputs, Stage};
+use super::{ChunkOutput, LossInputs, Stage, StepProbe};
 
 /// The inputs of a work item besides its layout: tensors on the CPU that are never written to.
 #[derive(Debug)]
@@ -62,12 +62,79 @@ impl ItemDigest {
 
 /// Records a work item while it is computed.
 #[derive(Debug)]
-pub(crate) struct WorkRecorder {
+pub struct WorkRecorder {
     item: WorkItem,
     input: Option<Tensor>,
     target_or_gradient: Option<Tensor>,
     parameters: Tensor,
     result: ItemDigest,
+}
+
+impl WorkRecorder {
+    /// Records `item` in the step of `stage` that begins.
+    pub fn new(item: WorkItem, stage: &Stage) -> WorkRecorder {
+        let parameters = Tensor::empty([2 * numel(&stage.chunk_weights(item.chunk))], (Kind::Float, Device::Cpu));
+        WorkRecorder { item, input: None, target_or_gradient: None, parameters, result: ItemDigest::default() }
+    }
+
+    /// The recorded inputs and results; `None` if the step was abandoned before they were complete.
+    pub fn finish(self) -> Option<(WorkInputs, ItemDigest)> {
+        let WorkRecorder { input, target_or_gradient, parameters, result, .. } = self;
+        Some((WorkInputs { input: input?, target_or_gradient: target_or_gradient?, parameters }, result))
+    }
+}
+
+impl StepProbe for WorkRecorder {
+    /// Copies the input, targets, weights and the head's accumulators, to which the forward pass adds, to the host.
+    fn forward_begins(&mut self, stage: &Stage, item: WorkItem, input: &Tensor, targets: Option<&Tensor>) {
+        if item != self.item {
+            return;
+        }
+        let weights = stage.chunk_weights(item.chunk);
+        let (numel, heads) = (numel(&weights), numel(weights.iter().filter(|weight| weight.is_head)));
+        self.input = Some(on_cpu(input));
+        if stage.chunks[&item.chunk].head.is_some() {
+            self.target_or_gradient = targets.map(on_cpu);
+        }
+        let values = weights.iter().map(|weight| &weight.value);
+        copy_into(&self.parameters.narrow(0, 0, numel), values);
+        let head = weights.iter().filter(|weight| weight.is_head).map(|weight| &weight.accumulator);
+        copy_into(&self.parameters.narrow(0, 2 * numel - heads, heads), head);
+    }
+
+    fn forward_ends(&mut self, stage: &Stage, item: WorkItem, output: &ChunkOutput) {
+        if item == self.item {
+            self.result.output = stage.output_hash(output);
+        }
+    }
+
+    fn backward_begins(&mut self, _: &Stage, item: WorkItem, dy: Option<&Tensor>) {
+        if let (true, Some(dy)) = (item == self.item, dy) {
+            self.target_or_gradient = Some(on_cpu(dy));
+        }
+    }
+
+    fn backward_ends(&mut self, _: &Stage, item: WorkItem, dx: Option<&Tensor>) {
+        if item == self.item {
+            self.result.input_gradient = hash(dx);
+        }
+    }
+
+    /// Copies the accumulators before the weight gradients are added.
+    fn accumulation_begins(&mut self, stage: &Stage, item: WorkItem) {
+        if item == self.item {
+            let weights = stage.chunk_weights(item.chunk);
+            let numel = numel(&weights);
+            let sums = weights.iter().filter(|weight| !weight.is_head).map(|weight| &weight.accumulator);
+            copy_into(&self.parameters.narrow(0, numel, numel), sums);
+        }
+    }
+
+    fn accumulation_ends(&mut self, stage: &Stage, item: WorkItem) {
+        if item == self.item {
+            self.result.weight_gradients = stage.weight_gradients_hash(item.chunk);
+        }
+    }
 }
 
 impl Stage {
@@ -79,24 +146,6 @@ impl Stage {
             cu_seqlens: CuSeqlens::new(&sequence_bounds(layout), self.device),
             recompute: self.recompute,
         }
-    }
-
-    /// Records `item` in the step that begins.
-    pub fn record_work(&mut self, item: WorkItem) {
-        let parameters = Tensor::empty([2 * numel(&self.chunk_weights(item.chunk))], (Kind::Float, Device::Cpu));
-        self.recorder = Some(WorkRecorder {
-            item,
-            input: None,
-            target_or_gradient: None,
-            parameters,
-            result: ItemDigest::default(),
-        });
-    }
-
-    /// The recorded inputs and results; `None` if the step was abandoned before they were complete.
-    pub fn take_recorded_work(&mut self) -> Option<(WorkInputs, ItemDigest)> {
-        let WorkRecorder { input, target_or_gradient, parameters, result, .. } = self.recorder.take()?;
-        Some((WorkInputs { input: input?, target_or_gradient: target_or_gradient?, parameters }, result))
     }
 
     /// Computes a work item of `chunk` from the inputs that another stage has recorded. The method overwrites weights
@@ -129,81 +178,6 @@ impl Stage {
         let dy = layers.head.is_none().then_some(target_or_gradient);
         let dx = layers.backward(saved, dy, &mut WeightGradient::accumulate);
         ItemDigest { output, input_gradient: hash(&dx), weight_gradients: self.weight_gradients_hash(chunk) }
-    }
-
-    /// If `item` is recorded, copies the input, targets, weights and the head's accumulators, to which the forward pass
-    /// adds, to the host.
-    pub(super) fn record_input(&mut self, item: WorkItem, input: &Tensor, targets: Option<&Tensor>) {
-        if !self.is_recorded(item) {
-            return;
-        }
-        let weights = self.chunk_weights(item.chunk);
-        let (numel, heads) = (numel(&weights), numel(weights.iter().filter(|weight| weight.is_head)));
-        let has_head = self.chunks[&item.chunk].head.is_some();
-        let Some(recorder) = &mut self.recorder else { return };
-        recorder.input = Some(on_cpu(input));
-        if has_head {
-            recorder.target_or_gradient = targets.map(on_cpu);
-        }
-        let values = weights.iter().map(|weight| &weight.value);
-        copy_into(&recorder.parameters.narrow(0, 0, numel), values);
-        let head = weights.iter().filter(|weight| weight.is_head).map(|weight| &weight.accumulator);
-        copy_into(&recorder.parameters.narrow(0, 2 * numel - heads, heads), head);
-    }
-
-    /// Stores the hash of the output.
-    pub(super) fn record_output(&mut self, item: WorkItem, output: &ChunkOutput) {
-        if self.is_recorded(item) {
-            let output = self.output_hash(output);
-            if let Some(recorder) = &mut self.recorder {
-                recorder.result.output = output;
-            }
-        }
-    }
-
-    /// Copies the gradient of the output.
-    pub(super) fn record_output_gradient(&mut self, item: WorkItem, dy: Option<&Tensor>) {
-        if let (Some(recorder), Some(dy)) = (self.recorder_of(item), dy) {
-            recorder.target_or_gradient = Some(on_cpu(dy));
-        }
-    }
-
-    /// Stores the hash of the input gradient.
-    pub(super) fn record_input_gradient(&mut self, item: WorkItem, dx: Option<&Tensor>) {
-        if let Some(recorder) = self.recorder_of(item) {
-            recorder.result.input_gradient = hash(dx);
-        }
-    }
-
-    /// Copies the accumulators before the weight gradients are added.
-    pub(super) fn record_accumulators(&mut self, item: WorkItem) {
-        if !self.is_recorded(item) {
-            return;
-        }
-        let weights = self.chunk_weights(item.chunk);
-        let numel = numel(&weights);
-        if let Some(recorder) = &self.recorder {
-            let sums = weights.iter().filter(|weight| !weight.is_head).map(|weight| &weight.accumulator);
-            copy_into(&recorder.parameters.narrow(0, numel, numel), sums);
-        }
-    }
-
-    /// Stores the hash of the weight gradients.
-    pub(super) fn record_weight_gradients(&mut self, item: WorkItem) {
-        if self.is_recorded(item) {
-            let gradients = self.weight_gradients_hash(item.chunk);
-            if let Some(recorder) = &mut self.recorder {
-                recorder.result.weight_gradients = gradients;
-            }
-        }
-    }
-
-    fn recorder_of(&mut self, item: WorkItem) -> Option<&mut WorkRecorder> {
-        self.recorder.as_mut().filter(|recorder| recorder.item == item)
-    }
-
-    fn is_recorded(&self, item: WorkItem) -> bool {
-        self.recorder.as_ref().is_some_and(|recorder| recorder.item == item)
     }
 
     /// The weights of a chunk in a fixed order, the head's last.

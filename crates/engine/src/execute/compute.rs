@@ -12,7 +12,7 @@ use super::executor::StepState;
 use super::gradient_sums::AccumulatorGroup;
 use super::{ChunkOutput, Executor, LossInputs, Stage, StepError, StepInputs, StepTimer};
 
-impl Executor<'_> {
+impl Executor<'_, '_> {
     pub(super) fn forward(
         &mut self,
         action: Action,
@@ -31,9 +31,8 @@ impl Executor<'_> {
         }
         self.begin(action, item, &mut state.timer);
         let targets = inputs.targets.get(item.microbatch);
-        self.stage.record_input(item, &input, targets);
+        self.observe(|probe, stage| probe.forward_begins(stage, item, &input, targets));
         let stage = &*self.stage;
-        stage.set_dumped_microbatch(item.microbatch);
         let ctx = stage.forward_context(&inputs.layouts[item.microbatch]);
         let chunk = &stage.chunks[&item.chunk];
         let output = if inputs.step.is_some() {
@@ -45,7 +44,7 @@ impl Executor<'_> {
         } else {
             chunk.evaluate(&input, &ctx, targets)
         };
-        self.stage.record_output(item, &output);
+        self.observe(|probe, stage| probe.forward_ends(stage, item, &output));
         match (output, action.consumer(self.placement)) {
             (ChunkOutput::Loss(loss), _) => {
                 state.add_loss(loss, item, inputs);
@@ -67,12 +66,11 @@ impl Executor<'_> {
             Some(self.receive_input(action, item, local)?)
         };
         self.begin(action, item, &mut state.timer);
-        self.stage.record_output_gradient(item, dy.as_ref());
+        self.observe(|probe, stage| probe.backward_begins(stage, item, dy.as_ref()));
         if let Action::FullBackward(_) = action {
-            self.stage.record_accumulators(item);
+            self.observe(|probe, stage| probe.accumulation_begins(stage, item));
         }
         let saved = state.saved.remove(&item).ok_or_else(|| self.invalid(action, "its F has not run"))?;
-        self.stage.set_dumped_microbatch(item.microbatch);
         let Stage { chunks, weight_grad_store, .. } = &mut *self.stage;
         let chunk = &chunks[&item.chunk];
         let dx = match action {
@@ -82,7 +80,7 @@ impl Executor<'_> {
             }
             _ => chunk.backward(saved, dy, &mut WeightGradient::accumulate),
         };
-        self.stage.record_input_gradient(item, dx.as_ref());
+        self.observe(|probe, stage| probe.backward_ends(stage, item, dx.as_ref()));
         if let (Some(dx), Some(consumer)) = (dx, action.consumer(self.placement)) {
             state.gradients.insert(consumer, dx);
         }

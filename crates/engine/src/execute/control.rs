@@ -1,8 +1,10 @@
-//! The callbacks of a running step.
+//! The callers of a running step: the party that controls it, and the probes that observe it.
 
-use std::fmt;
-
+use stagecoach_pipeline::WorkItem;
 use stagecoach_transport::LinkError;
+use tch::Tensor;
+
+use super::{ChunkOutput, Stage};
 
 /// Whether a step must stop, and how soon.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -15,27 +17,59 @@ pub enum StopRequest {
     Immediately,
 }
 
-/// Functions that a step calls while it runs.
-#[derive(Clone, Copy)]
-pub struct StepControl<'a> {
+/// Controls a running step. The default methods never request a stop, and never wait.
+pub trait StepControl {
     /// Returns whether the step must stop. The step calls it between its actions, and when it votes.
-    pub stop: &'a dyn Fn() -> StopRequest,
-    /// Called before the step votes: waits for everything that the vote promises to the group.
-    pub before_vote: &'a dyn Fn() -> Result<(), LinkError>,
-    /// The index in the program of the action before which `when_idle` is called: where the stage is expected to wait.
-    pub idle_before: Option<usize>,
-    /// Called before action `idle_before`, for work that can be done at any time.
-    pub when_idle: &'a dyn Fn() -> Result<(), LinkError>,
-}
-
-impl StepControl<'_> {
-    /// Never requests a stop, and never waits.
-    pub const NONE: StepControl<'static> =
-        StepControl { stop: &|| StopRequest::None, before_vote: &|| Ok(()), idle_before: None, when_idle: &|| Ok(()) };
-}
-
-impl fmt::Debug for StepControl<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "StepControl({:?})", (self.stop)())
+    fn stop(&self) -> StopRequest {
+        StopRequest::None
     }
+
+    /// Called before the step votes: waits for everything that the vote promises to the group.
+    ///
+    /// # Errors
+    /// If a link fails.
+    fn before_vote(&mut self) -> Result<(), LinkError> {
+        Ok(())
+    }
+
+    /// The index in the program of the action before which `when_idle` is called: where the stage is expected to wait.
+    fn idle_before(&self) -> Option<usize> {
+        None
+    }
+
+    /// Called before action `idle_before`, for work that can be done at any time.
+    ///
+    /// # Errors
+    /// If a link fails.
+    fn when_idle(&mut self) -> Result<(), LinkError> {
+        Ok(())
+    }
+}
+
+/// The control of a step that runs to its end.
+#[derive(Debug)]
+pub struct Uncontrolled;
+
+impl StepControl for Uncontrolled {}
+
+/// Observes the computations of a step. Layers may reuse the memory of a tensor after the call that shows it. The default
+/// methods do nothing.
+pub trait StepProbe {
+    /// The forward pass of `item` begins, with targets where the chunk has the head.
+    fn forward_begins(&mut self, _stage: &Stage, _item: WorkItem, _input: &Tensor, _targets: Option<&Tensor>) {}
+
+    /// The forward pass of `item` has ended.
+    fn forward_ends(&mut self, _stage: &Stage, _item: WorkItem, _output: &ChunkOutput) {}
+
+    /// The backward pass of `item` begins, with the gradient of its output unless the chunk has the head.
+    fn backward_begins(&mut self, _stage: &Stage, _item: WorkItem, _dy: Option<&Tensor>) {}
+
+    /// The backward pass of `item` has ended, with the gradient of its input unless the chunk has the embedding.
+    fn backward_ends(&mut self, _stage: &Stage, _item: WorkItem, _dx: Option<&Tensor>) {}
+
+    /// The stage is about to add the weight gradients of `item` to their accumulators.
+    fn accumulation_begins(&mut self, _stage: &Stage, _item: WorkItem) {}
+
+    /// The accumulators have the weight gradients of `item`.
+    fn accumulation_ends(&mut self, _stage: &Stage, _item: WorkItem) {}
 }

@@ -8,10 +8,10 @@ use std::rc::Rc;
 
 use serde::{Deserialize, Serialize};
 use stagecoach_model::{Backward, ForwardContext, Layer, Parameter, WeightGradient};
-use stagecoach_pipeline::Partition;
+use stagecoach_pipeline::{Partition, WorkItem};
 use tch::{Device, Tensor};
 
-use super::Stage;
+use super::{Stage, StepProbe};
 
 /// The tensors that a stage dumps, and their destination.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -24,9 +24,9 @@ pub struct DumpConfig {
     pub folder: PathBuf,
 }
 
-/// The tensors of a step.
+/// The dumped tensors of a stage's steps. Its layers share it.
 #[derive(Debug)]
-pub(crate) struct TensorDump {
+pub struct TensorDump {
     patterns: Vec<String>,
     is_active: Cell<bool>,
     microbatch: Cell<usize>,
@@ -46,11 +46,35 @@ impl TensorDump {
             self.tensors.borrow_mut().entry(name).or_default().insert(self.microbatch.get(), copy);
         }
     }
+
+    /// Dumps the tensors of the next program. Copies the weights now.
+    pub fn begin(&self, stage: &Stage) {
+        self.is_active.set(true);
+        self.add_parameters(stage, "value", |parameter| &parameter.value);
+    }
+
+    /// Ends the dump. Returns outputs of layers and their gradients, `[tokens, hidden]` over the microbatches in their
+    /// order, weights before the update, and their gradients, summed over microbatches, before clipping.
+    pub fn end(&self, stage: &Stage) -> Vec<(String, Tensor)> {
+        self.add_parameters(stage, "gradient", |parameter| &parameter.gradient);
+        self.is_active.set(false);
+        let whole = |(name, microbatches): (String, BTreeMap<usize, Tensor>)| {
+            (name, Tensor::cat(&microbatches.into_values().collect::<Vec<_>>(), 0))
+        };
+        self.tensors.take().into_iter().map(whole).collect()
+    }
+
+    fn add_parameters(&self, stage: &Stage, what: &str, tensor: fn(&Parameter) -> &Tensor) {
+        self.microbatch.set(0);
+        for (_, parameter) in stage.parameters.iter().enumerate().filter(|(p, _)| stage.is_responsible_for(*p)) {
+            self.add(&parameter.spec.name, what, tensor(parameter));
+        }
+    }
 }
 
 impl Stage {
     /// Wraps the layers, so that their tensors can be dumped.
-    pub fn prepare_dump(&mut self, config: &DumpConfig, partition: &Partition) {
+    pub fn prepare_dump(&mut self, config: &DumpConfig, partition: &Partition) -> Rc<TensorDump> {
         let dump = Rc::new(TensorDump {
             patterns: config.patterns.clone(),
             is_active: Cell::new(false),
@@ -64,40 +88,18 @@ impl Stage {
                 *layer = Rc::new(DumpedLayer { layer: layer.clone(), name, dump: dump.clone() });
             }
         }
-        self.dump = Some(dump);
+        dump
+    }
+}
+
+/// Tells the layers the microbatch of their next tensors.
+impl StepProbe for Rc<TensorDump> {
+    fn forward_begins(&mut self, _: &Stage, item: WorkItem, _: &Tensor, _: Option<&Tensor>) {
+        self.microbatch.set(item.microbatch);
     }
 
-    /// Sets whether the next program's tensors are dumped. If so, copies the weights now.
-    pub fn set_dumping(&self, is_active: bool) {
-        let Some(dump) = &self.dump else { return };
-        dump.is_active.set(is_active);
-        self.dump_parameters(dump, "value", |parameter| &parameter.value);
-    }
-
-    fn dump_parameters(&self, dump: &TensorDump, what: &str, tensor: fn(&Parameter) -> &Tensor) {
-        dump.microbatch.set(0);
-        for (_, parameter) in self.parameters.iter().enumerate().filter(|(p, _)| self.is_responsible_for(*p)) {
-            dump.add(&parameter.spec.name, what, tensor(parameter));
-        }
-    }
-
-    /// Sets the microbatch of the next tensors.
-    pub(super) fn set_dumped_microbatch(&self, microbatch: usize) {
-        if let Some(dump) = &self.dump {
-            dump.microbatch.set(microbatch);
-        }
-    }
-
-    /// Returns the dumped tensors: outputs of layers and their gradients, `[tokens, hidden]` over the microbatches in
-    /// their order, weights before the update, and their gradients, summed over microbatches, before clipping.
-    pub fn take_dump(&self) -> Vec<(String, Tensor)> {
-        let Some(dump) = &self.dump else { return Vec::new() };
-        self.dump_parameters(dump, "gradient", |parameter| &parameter.gradient);
-        dump.is_active.set(false);
-        let whole = |(name, microbatches): (String, BTreeMap<usize, Tensor>)| {
-            (name, Tensor::cat(&microbatches.into_values().collect::<Vec<_>>(), 0))
-        };
-        dump.tensors.take().into_iter().map(whole).collect()
+    fn backward_begins(&mut self, _: &Stage, item: WorkItem, _: Option<&Tensor>) {
+        self.microbatch.set(item.microbatch);
     }
 }
 

@@ -9,7 +9,7 @@ use tch::{Device, Tensor};
 
 use super::{Executor, StageGpu, StepError, StepInputs, StepMeasurements, StepTimer, StopRequest};
 
-impl Executor<'_> {
+impl Executor<'_, '_> {
     /// Ends the step's timing, waits for everything that the vote promises, votes, and waits for the group's decision.
     pub(super) fn exchange(
         &mut self,
@@ -42,23 +42,23 @@ impl Executor<'_> {
         };
         let measurements = measurements.to_vec();
         self.stage.gpu.iter_mut().for_each(StageGpu::set_clock);
-        (inputs.control.before_vote)()?;
+        self.control.before_vote()?;
         let step = inputs.step.unwrap_or_default();
         let vote = StepVote { step, losses, squared_norms, all_finite, measurements, ..inputs.vote.clone() };
-        self.vote(vote, inputs)
+        self.vote(vote)
     }
 
     /// Abandons the step. Stages that wait for this stage's tensors notice it by their links, which this stage closes.
     pub(super) fn abort_step(&mut self, inputs: &StepInputs) -> Result<Verdict, StepError> {
         self.links.close();
         let vote = StepVote { step: inputs.step.unwrap_or_default(), unfinished: true, ..inputs.vote.clone() };
-        self.vote(vote, inputs)
+        self.vote(vote)
     }
 
     /// Votes, with the current stop request, and waits for the group's decision.
-    pub(super) fn vote(&self, vote: StepVote, inputs: &StepInputs) -> Result<Verdict, StepError> {
+    pub(super) fn vote(&self, vote: StepVote) -> Result<Verdict, StepError> {
         self.activity.set("EXCHANGE", None);
-        Ok(self.member.vote(StepVote { stop_requested: (inputs.control.stop)() != StopRequest::None, ..vote })?)
+        Ok(self.member.vote(StepVote { stop_requested: self.control.stop() != StopRequest::None, ..vote })?)
     }
 }
 

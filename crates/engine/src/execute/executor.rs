@@ -11,11 +11,13 @@ use tch::Tensor;
 
 use super::end_of_step::copy_to_host;
 use super::gradient_sums::AccumulatorGroup;
-use super::{SavedActivations, Stage, StageGpu, StepError, StepInputs, StepOutput, StepTimer, StopRequest};
+use super::{
+    SavedActivations, Stage, StageGpu, StepControl, StepError, StepInputs, StepOutput, StepProbe, StepTimer,
+    StopRequest,
+};
 
 /// Executes programs on a stage.
-#[derive(Debug)]
-pub struct Executor<'a> {
+pub struct Executor<'a, 'p> {
     /// The stage.
     pub stage: &'a mut Stage,
     /// Links to other stages.
@@ -26,6 +28,10 @@ pub struct Executor<'a> {
     pub activity: &'a Activity,
     /// Mapping of chunks to stages. It calls the stage numbers ranks, as torch does within one pipeline.
     pub placement: &'a Placement,
+    /// Controls the step.
+    pub control: &'a mut dyn StepControl,
+    /// Observe its computations.
+    pub probes: Vec<&'p mut (dyn StepProbe + 'p)>,
 }
 
 /// State of one program's execution.
@@ -76,7 +82,7 @@ impl StepState {
     }
 }
 
-impl Executor<'_> {
+impl Executor<'_, '_> {
     /// Executes `program` on `inputs`. In a training step, a broken link or a request to stop at once makes this stage
     /// vote that the step is unfinished. The output then has that verdict.
     ///
@@ -90,13 +96,12 @@ impl Executor<'_> {
         let mut state = StepState::new(inputs.origin, self.stage.gpu.as_ref().map(StageGpu::clock));
         for (index, &action) in program.iter().enumerate() {
             let is_decided = state.verdict.is_some();
-            if inputs.step.is_some() && !is_decided && (inputs.control.stop)() == StopRequest::Immediately {
+            if inputs.step.is_some() && !is_decided && self.control.stop() == StopRequest::Immediately {
                 state.verdict = Some(self.abort_step(inputs)?);
                 break;
             }
-            let is_longest_wait = inputs.control.idle_before == Some(index);
-            let idle_work =
-                if is_longest_wait { (inputs.control.when_idle)().map_err(StepError::from) } else { Ok(()) };
+            let is_longest_wait = self.control.idle_before() == Some(index);
+            let idle_work = if is_longest_wait { self.control.when_idle().map_err(StepError::from) } else { Ok(()) };
             match idle_work.and_then(|()| self.execute(action, program, inputs, &mut state)) {
                 // a stage abandoned the step, or died: the group knows
                 Err(StepError::Link(LinkError::Broken(why))) if inputs.step.is_some() && !is_decided => {
@@ -130,7 +135,7 @@ impl Executor<'_> {
             Action::FullBackward(item) | Action::BackwardInput(item) => self.backward(action, item, state)?,
             Action::BackwardWeight(item) => {
                 self.begin(action, item, &mut state.timer);
-                self.stage.record_accumulators(item);
+                self.observe(|probe, stage| probe.accumulation_begins(stage, item));
                 self.stage.weight_grad_store.accumulate(item);
             }
             Action::Reduce(chunk) => {
@@ -159,7 +164,9 @@ impl Executor<'_> {
                         self.stage.optimizer.step(&self.stage.parameters, inputs.learning_rate, *clip);
                     }
                     StepOutcome::Skip | StepOutcome::Discard => {}
-                    StepOutcome::Abort { reason } => return Err(StepError::aborted(reason, verdict)),
+                    StepOutcome::Abort { kind, reason } => {
+                        return Err(StepError::Aborted { kind: *kind, reason: reason.clone() });
+                    }
                 }
             }
             Action::Gather(chunk) => {
@@ -171,7 +178,7 @@ impl Executor<'_> {
             Action::Snapshot => {}
         }
         if let (true, Some(item)) = (action.completes_weight_gradient(), action.item()) {
-            self.stage.record_weight_gradients(item);
+            self.observe(|probe, stage| probe.accumulation_ends(stage, item));
             self.stage.gradient_sums.finish_block_after(AccumulatorGroup::Chunk(item.chunk), item, inputs.blocks);
         }
         // EXCHANGE has ended its span itself, as the vote carries the span; REDUCE and GATHER end when a computation
@@ -180,6 +187,11 @@ impl Executor<'_> {
             state.timer.end(self.stage.timestamp());
         }
         Ok(())
+    }
+
+    /// Shows every probe an event on this stage.
+    pub(super) fn observe(&mut self, event: impl Fn(&mut dyn StepProbe, &Stage)) {
+        self.probes.iter_mut().for_each(|probe| event(*probe, self.stage));
     }
 
     pub(super) fn invalid(&self, action: Action, why: &str) -> StepError {

@@ -20,10 +20,10 @@ mod tied_embedding;
 mod timer;
 mod weight_grad_store;
 
-pub use audited::{ItemDigest, WorkInputs, work_numel};
+pub use audited::{ItemDigest, WorkInputs, WorkRecorder, work_numel};
 pub use chunk::{Chunk, ChunkOutput, LossInputs, SavedActivations};
-pub use control::{StepControl, StopRequest};
-pub use dump::DumpConfig;
+pub use control::{StepControl, StepProbe, StopRequest, Uncontrolled};
+pub use dump::{DumpConfig, TensorDump};
 pub use executor::Executor;
 pub use measurements::StepMeasurements;
 pub use ownership::owners;

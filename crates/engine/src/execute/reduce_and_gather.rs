@@ -12,7 +12,7 @@ use super::executor::StepState;
 use super::gradient_sums::ReplicaSums;
 use super::{Executor, Stage, StepError, StepInputs};
 
-impl Executor<'_> {
+impl Executor<'_, '_> {
     /// Starts to send this replica's sums of a chunk's gradients to the owners of its parameters, and to receive the
     /// sums of all replicas for this replica's own parameters.
     pub(super) fn begin_reduction(&mut self, chunk: usize, blocks: &ReplicaBlocks) -> Result<(), StepError> {

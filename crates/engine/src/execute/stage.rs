@@ -1,7 +1,6 @@
 //! The state of a stage: its chunks, their parameters and the optimizer state.
 
 use std::collections::BTreeMap;
-use std::rc::Rc;
 
 use stagecoach_api::job::{AdamWSpec, Precision, Recompute};
 use stagecoach_group::Activity;
@@ -12,8 +11,6 @@ use stagecoach_pipeline::{Partition, Placement, Replica};
 use tch::{Device, Kind, Tensor};
 
 use super::Chunk;
-use super::audited::WorkRecorder;
-use super::dump::TensorDump;
 use super::gradient_sums::{AccumulatorGroup, GradientSums};
 use super::ownership::owners;
 use super::stage_gpu::StageGpu;
@@ -81,10 +78,6 @@ pub struct Stage {
     pub(crate) device: Device,
     /// The GPU whose memory holds the stage's tensors; set once its links are open.
     pub gpu: Option<StageGpu>,
-    /// Set if tensors of a step are dumped.
-    pub(super) dump: Option<Rc<TensorDump>>,
-    /// Set in a step with an audited work item.
-    pub(super) recorder: Option<WorkRecorder>,
 }
 
 impl Stage {
@@ -124,8 +117,6 @@ impl Stage {
             hidden_size: architecture.hidden_size() as i64,
             device,
             gpu: None,
-            dump: None,
-            recorder: None,
             parameters,
         }
     }
@@ -190,7 +181,6 @@ impl Stage {
         self.weight_grad_store = WeightGradStore::default();
         self.gradient_sums.clear();
         self.gathers.clear();
-        self.recorder = None;
         Ok(())
     }
 

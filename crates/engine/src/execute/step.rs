@@ -3,13 +3,11 @@
 use std::time::Instant;
 
 use stagecoach_data::MicrobatchLayout;
-use stagecoach_group::{GroupError, StepVote, Verdict};
+use stagecoach_group::{AbortKind, GroupError, StepVote, Verdict};
 use stagecoach_kernels::device::CudaError;
 use stagecoach_pipeline::{Action, ReplicaBlocks};
 use stagecoach_transport::LinkError;
 use tch::Tensor;
-
-use super::StepControl;
 
 /// Error of a step.
 #[derive(Debug, thiserror::Error)]
@@ -21,15 +19,15 @@ pub enum StepError {
     #[error(transparent)]
     Group(#[from] GroupError),
     /// The GPU or its driver failed.
-    #[error("{0}")]
-    Device(String),
+    #[error(transparent)]
+    Device(#[from] CudaError),
     /// The group decided to end the attempt.
     #[error("{reason}")]
     Aborted {
-        /// Why.
+        /// The kind of failure.
+        kind: AbortKind,
+        /// The reason, in one sentence.
         reason: String,
-        /// Whether losses or gradients that were not finite are the reason; otherwise the stages do not agree.
-        is_non_finite: bool,
     },
     /// An action's input is missing; the verifier should have rejected this program.
     #[error("stage {stage} cannot run {action}: {why}")]
@@ -41,20 +39,6 @@ pub enum StepError {
         /// The missing input.
         why: String,
     },
-}
-
-impl From<CudaError> for StepError {
-    fn from(error: CudaError) -> StepError {
-        StepError::Device(error.to_string())
-    }
-}
-
-impl StepError {
-    /// The error of an attempt that the group ends by this verdict.
-    pub fn aborted(reason: &str, verdict: &Verdict) -> StepError {
-        // only steps with non-finite values count as skipped
-        StepError::Aborted { reason: reason.to_owned(), is_non_finite: verdict.consecutive_skips > 0 }
-    }
 }
 
 /// Inputs of one step on this rank.
@@ -81,8 +65,6 @@ pub struct StepInputs<'a> {
     pub origin: Instant,
     /// The fields of this rank's vote that do not come from the step itself, such as that a save is due.
     pub vote: StepVote,
-    /// The callbacks of the running step.
-    pub control: StepControl<'a>,
 }
 
 /// Result of executing a program.

@@ -37,7 +37,7 @@ impl TiedEmbedding {
     }
 }
 
-impl Executor<'_> {
+impl Executor<'_, '_> {
     /// Sums the embedding's and the head's gradient of a tied weight on both stages.
     pub(super) fn reduce_tied(&mut self) -> Result<(), StepError> {
         let (index, replica, stages) = (self.stage.index, self.stage.replica, self.placement.ranks());

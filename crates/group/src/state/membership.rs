@@ -249,7 +249,7 @@ mod tests {
                 .flat_map(|(conn, vote)| group.handle(now, GroupEvent::Message(conn, MemberMessage::Vote(vote))));
             let abort = |effect| match effect {
                 Effect::Send(_, CoordinatorMessage::Verdict(verdict)) => match verdict.outcome {
-                    StepOutcome::Abort { reason } => Some(reason),
+                    StepOutcome::Abort { reason, .. } => Some(reason),
                     _ => None,
                 },
                 _ => None,

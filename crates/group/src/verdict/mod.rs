@@ -88,12 +88,23 @@ pub enum StepOutcome {
     Skip,
     /// End the job.
     Abort {
+        /// The kind of failure.
+        kind: AbortKind,
         /// The reason, in one sentence.
         reason: String,
     },
     /// A rank abandoned the step: no rank updates its weights, and the step does not count. If no rank was asked to
     /// stop, a link is broken and the group can't continue.
     Discard,
+}
+
+/// Why a group ends its job.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum AbortKind {
+    /// Too many steps in a row had a loss or gradient that was not finite.
+    NonFinite,
+    /// The votes do not fit together.
+    Mismatch,
 }
 
 /// Decides a step from the votes of all members, by group rank. `name` returns the name of a group rank for messages.
@@ -120,25 +131,26 @@ pub fn decide_step(votes: &[StepVote], rules: &StepRules, name: &dyn Fn(usize) -
     }
     let losses = || votes.iter().enumerate().filter_map(|(group_rank, vote)| Some((group_rank, vote.losses.as_ref()?)));
     let sums = check(votes, name).and_then(|()| Ok((mean_loss(losses(), step, name)?, global_norm(votes, name)?)));
-    let outcome = sums.and_then(|(loss, norm)| {
+    let outcome = sums.map(|(loss, norm)| {
         (decided.loss, decided.norm) = (loss, norm);
         let finite = norm.is_finite() && decided.loss.is_finite() && votes.iter().all(|vote| vote.all_finite);
         if finite {
             let clip = rules.clip_norm.map_or(1.0, |max_norm| (max_norm / (norm + 1e-6)).min(1.0));
-            return Ok(StepOutcome::Apply { clip });
+            return StepOutcome::Apply { clip };
         }
         let before = votes.iter().map(|vote| vote.consecutive_skips).max().unwrap_or(0);
         decided.consecutive_skips = before.saturating_add(1);
         if decided.consecutive_skips < rules.max_consecutive_skips {
-            return Ok(StepOutcome::Skip);
+            return StepOutcome::Skip;
         }
-        Err(format!(
+        let reason = format!(
             "step {step} is the last of {} in a row whose loss or gradient was not finite (loss {}, norm {norm}): \
              lower the learning rate, or look at the data of these steps",
             decided.consecutive_skips, decided.loss
-        ))
+        );
+        StepOutcome::Abort { kind: AbortKind::NonFinite, reason }
     });
-    decided.outcome = outcome.unwrap_or_else(|reason| StepOutcome::Abort { reason });
+    decided.outcome = outcome.unwrap_or_else(|reason| StepOutcome::Abort { kind: AbortKind::Mismatch, reason });
     if matches!(decided.outcome, StepOutcome::Abort { .. }) {
         // the weights are not worth a checkpoint, and the last good checkpoint stays
         (decided.save, decided.stop) = (false, true);

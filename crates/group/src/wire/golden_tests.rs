@@ -9,7 +9,9 @@ use serde::Serialize;
 
 use crate::activity::Heartbeat;
 use crate::wire::messages::{CoordinatorMessage, MemberMessage, PROTOCOL_VERSION, encode_message, preamble};
-use crate::{BlockLosses, FieldMismatch, GroupFailure, Hello, Refusal, Roster, StepOutcome, StepVote, Verdict};
+use crate::{
+    AbortKind, BlockLosses, FieldMismatch, GroupFailure, Hello, Refusal, Roster, StepOutcome, StepVote, Verdict,
+};
 
 /// Formats the frame in hexadecimal.
 fn hex<T: Serialize>(frame: &T) -> String {
@@ -48,8 +50,8 @@ fn verdict(outcome: StepOutcome) -> CoordinatorMessage {
 
 #[test]
 fn the_preamble_is_the_magic_and_the_version() {
-    assert_eq!(PROTOCOL_VERSION, 10);
-    assert_eq!(preamble(), *b"stgcoach\x0a\0\0\0");
+    assert_eq!(PROTOCOL_VERSION, 11);
+    assert_eq!(preamble(), *b"stgcoach\x0b\0\0\0");
 }
 
 #[test]
@@ -105,8 +107,8 @@ fn messages_of_the_coordinator() {
         "1e00000007090300002040000000000000e03f010001040201000000000000f03f00"
     );
     assert_eq!(
-        hex(&verdict(StepOutcome::Abort { reason: "r".to_owned() })),
-        "20000000070902017200002040000000000000e03f010001040201000000000000f03f00"
+        hex(&verdict(StepOutcome::Abort { kind: AbortKind::Mismatch, reason: "r".to_owned() })),
+        "2100000007090201017200002040000000000000e03f010001040201000000000000f03f00"
     );
     assert_eq!(hex(&CoordinatorMessage::LeaveAcknowledged), "0100000008");
     assert_eq!(hex(&CoordinatorMessage::NextInLine { incarnation: 3 }), "020000000a03");

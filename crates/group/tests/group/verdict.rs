@@ -2,7 +2,7 @@
 //! votes.
 
 use proptest::prelude::*;
-use stagecoach_group::{BlockLosses, StepOutcome, StepRules, StepVote, Verdict};
+use stagecoach_group::{AbortKind, BlockLosses, StepOutcome, StepRules, StepVote, Verdict};
 
 const CLIP: StepRules = StepRules { clip_norm: Some(1.0), max_consecutive_skips: 10 };
 
@@ -39,7 +39,7 @@ fn reason(votes: &[StepVote]) -> String {
     let decided = decide_step(votes, &CLIP);
     assert!(decided.stop && !decided.save, "an aborted job stops and keeps its last good checkpoint");
     match decided.outcome {
-        StepOutcome::Abort { reason } => reason,
+        StepOutcome::Abort { kind: AbortKind::Mismatch, reason } => reason,
         other => format!("not aborted: {other:?}"),
     }
 }
@@ -146,7 +146,7 @@ fn ten_skips_in_a_row_abort_and_a_good_step_resets_the_count() {
     assert!(decide_step(&all, &CLIP).save);
     all[0].consecutive_skips = 9;
     let last = decide_step(&all, &CLIP);
-    let StepOutcome::Abort { reason } = &last.outcome else { panic!("{last:?}") };
+    let StepOutcome::Abort { kind: AbortKind::NonFinite, reason } = &last.outcome else { panic!("{last:?}") };
     assert!(reason.starts_with("step 5 is the last of 10 in a row whose loss or gradient was not finite"), "{reason}");
     assert!(last.stop && !last.save);
     let mut good = votes(&[1.0], &[0], 1, 1.0);

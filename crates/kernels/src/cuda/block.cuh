@@ -61,15 +61,31 @@ __device__ static inline unsigned to_bits(float value) {
   return word.bits;
 }
 
-__device__ static inline Group load_vectors(const float* from) {
-  const uint4* vectors = (const uint4*)from;
-  uint4 a = vectors[0], b = vectors[1];
+// A group as memory holds it: a load that nothing converts can be under way while the thread computes.
+template <typename T>
+struct Packed {
+  uint4 vectors[sizeof(T) * GROUP / sizeof(uint4)];
+};
+
+__device__ static inline Packed<float> pack(const float (&v)[GROUP]) {
+  return {{{to_bits(v[0]), to_bits(v[1]), to_bits(v[2]), to_bits(v[3])},
+           {to_bits(v[4]), to_bits(v[5]), to_bits(v[6]), to_bits(v[7])}}};
+}
+
+__device__ static inline Packed<bf16> pack(const bf16 (&v)[GROUP]) {
+  unsigned words[4];
+  for (int i = 0; i < 4; ++i) words[i] = (unsigned)v[2 * i + 1].bits << 16 | v[2 * i].bits;
+  return {{{words[0], words[1], words[2], words[3]}}};
+}
+
+__device__ static inline Group unpack(const Packed<float>& packed) {
+  uint4 a = packed.vectors[0], b = packed.vectors[1];
   return {{from_bits(a.x), from_bits(a.y), from_bits(a.z), from_bits(a.w), from_bits(b.x), from_bits(b.y), from_bits(b.z),
            from_bits(b.w)}};
 }
 
-__device__ static inline Group load_vectors(const bf16* from) {
-  uint4 pairs = *(const uint4*)from;
+__device__ static inline Group unpack(const Packed<bf16>& packed) {
+  uint4 pairs = packed.vectors[0];
   unsigned words[4] = {pairs.x, pairs.y, pairs.z, pairs.w};
   Group group;
   for (int i = 0; i < 4; ++i) {
@@ -79,13 +95,28 @@ __device__ static inline Group load_vectors(const bf16* from) {
   return group;
 }
 
-// The elements from `from` on, of which the row has `count`; the others are `missing`.
+// The elements from `from` on, of which the row has `count`, or none; the others are `missing`.
+template <typename T>
+__device__ static inline Packed<T> load_packed(const T* from, int count, float missing = 0.f) {
+  if (count >= GROUP && is_aligned(from)) {
+    Packed<T> packed;
+    for (int i = 0; i < (int)(sizeof packed / sizeof(uint4)); ++i) packed.vectors[i] = ((const uint4*)from)[i];
+    return packed;
+  }
+  T elements[GROUP];
+  for (int i = 0; i < GROUP; ++i) {
+    if (i < count) {
+      elements[i] = from[i];
+    } else {
+      store(missing, elements + i);
+    }
+  }
+  return pack(elements);
+}
+
 template <typename T>
 __device__ static inline Group load_group(const T* from, int count, float missing = 0.f) {
-  if (count >= GROUP && is_aligned(from)) return load_vectors(from);
-  Group group;
-  for (int i = 0; i < GROUP; ++i) group.at[i] = i < count ? load(from + i) : missing;
-  return group;
+  return unpack(load_packed(from, count, missing));
 }
 
 // The compiler splits an assignment of four words where it does not know that nothing else refers to them.

@@ -4,7 +4,8 @@
 use tch::{Kind, Tensor};
 
 use super::gpu::Gpu;
-use crate::{Heads, Sequences, ffi, reference};
+use super::operations::rotate_back;
+use crate::{Heads, Rotation, Sequences, ffi, reference};
 
 /// The largest head size of flash attention. Head sizes are multiples of 8.
 const WIDEST_HEAD: i64 = 256;
@@ -28,11 +29,13 @@ pub(crate) fn attention_backward(
     saved: (&Tensor, &Tensor),
     sequences: Sequences,
     heads: Heads,
+    rotation: Rotation,
 ) -> Tensor {
-    match is_flash(on, qkv, heads) {
-        true => ffi::flash_attention_backward(dout, qkv, saved, sequences, heads, true),
-        false => reference::attention_backward(dout, qkv, saved, sequences, heads),
+    if is_flash(on, qkv, heads) {
+        let gradients = ffi::flash_attention_backward(dout, qkv, saved, sequences, heads, true);
+        return rotate_back(on, gradients.each_ref(), rotation, heads);
     }
+    reference::attention_backward(dout, qkv, saved, sequences, heads, rotation)
 }
 
 pub(crate) fn linear_to_float(x: &Tensor, weight: &Tensor, y: &Tensor) {

@@ -7,7 +7,7 @@ use std::ptr::{from_ref, null_mut};
 use tch::{Kind, Tensor};
 
 use super::{Grid, Launcher};
-use crate::{AdamWOptions, AdamWParameter, Heads, RmsNormGradients};
+use crate::{AdamWOptions, AdamWParameter, Heads, RmsNormGradients, Rotation};
 
 /// Threads of a block in which each thread processes elements or columns.
 const THREADS: u32 = 256;
@@ -16,7 +16,7 @@ const GROUP: i64 = 8;
 /// Positions of a piece of an embedding's gradient.
 const EMBEDDING_PIECE: i64 = 64;
 /// The fewest rows of a piece of a sum over rows.
-const MIN_ROWS_PER_PIECE: i64 = 16;
+const MIN_ROWS_PER_PIECE: i64 = 32;
 /// The most pieces of a sum over rows. The pieces are then added sequentially.
 const MAX_PIECES: i64 = 512;
 /// Pieces of each list of squares.
@@ -171,23 +171,46 @@ pub(crate) fn swiglu_backward(on: &dyn Launcher, dout: &Tensor, gate_up: &Tensor
     out
 }
 
-pub(crate) fn rotary(
+pub(crate) fn rotary(on: &dyn Launcher, qkv: &Tensor, rotation: Rotation, heads: Heads, inverse: bool) {
+    let (width, size) = (matrix(qkv).1, qkv.kind().elt_size_in_bytes());
+    let q = data(on, qkv, qkv.kind());
+    let k = q.wrapping_byte_add(size * (heads.heads * heads.head_dim) as usize);
+    launch_rotary(on, [q, k, null_mut()], [width; 2], qkv, rotation, heads, inverse);
+}
+
+/// The gradients of queries, keys and values side by side, those of queries and keys rotated back.
+pub(crate) fn rotate_back(on: &dyn Launcher, gradients: [&Tensor; 3], rotation: Rotation, heads: Heads) -> Tensor {
+    let [dq, dk, dv] = gradients;
+    let (q_width, kv_width) = (heads.heads * heads.head_dim, heads.kv_heads * heads.head_dim);
+    let elements = |x: &Tensor| x.numel() as i64;
+    let rows = elements(dq) / q_width;
+    check(elements(dq) == rows * q_width && [dk, dv].map(elements) == [rows * kv_width; 2], dq);
+    let dqkv = on.empty(&[rows, q_width + 2 * kv_width], dq.kind());
+    let from = gradients.map(|gradient| data(on, gradient, dq.kind()));
+    launch_rotary(on, from, [q_width, kv_width], &dqkv, rotation, heads, true);
+    dqkv
+}
+
+/// Rotates queries and keys of `from` into `qkv`, and copies the values, unless their address is null. `widths` are the
+/// distances between rows of queries, and of keys and values.
+fn launch_rotary(
     on: &dyn Launcher,
+    from: [*mut c_void; 3],
+    widths: [i64; 2],
     qkv: &Tensor,
-    cos: &Tensor,
-    sin: &Tensor,
-    length: i64,
+    Rotation { cos, sin, length }: Rotation,
     Heads { heads, kv_heads, head_dim }: Heads,
     inverse: bool,
 ) {
-    let ((rows, width), kind) = (matrix(qkv), qkv.kind());
-    let (rotated, all, half) = (heads + kv_heads, heads + 2 * kv_heads, head_dim / 2);
+    let ((rows, width), kind, half) = (matrix(qkv), qkv.kind(), head_dim / 2);
     let table_fits = |table: &Tensor| table.numel() as i64 >= length * half;
-    check(width == all * head_dim && length > 0 && table_fits(cos) && table_fits(sin), qkv);
+    let width_fits = width == (heads + 2 * kv_heads) * head_dim;
+    check(width_fits && length > 0 && table_fits(cos) && table_fits(sin), qkv);
     let [cos, sin] = [cos, sin].map(|table| data(on, table, Kind::Float));
     let sign = if inverse { -1f32 } else { 1f32 };
-    launch!(on, of_kind!("rotary", kind), of_rows(on, rows, rotated * half);
-        data(on, qkv, kind), cos, sin, rows, length, rotated, all, half, sign);
+    let ([q, k, v], [q_width, kv_width]) = (from, widths);
+    launch!(on, of_kind!("rotary", kind), of_rows(on, rows, (heads + kv_heads) * half);
+        q, k, v, q_width, kv_width, data(on, qkv, kind), cos, sin, rows, length, heads, kv_heads, half, sign);
 }
 
 /// The sum of the cross-entropies, `f64[]`. `dlogits` may be the logits themselves.

@@ -1,4 +1,5 @@
-// Root-mean-square norm of rows. A row is read from memory once: what follows its sum reads it again from the cache.
+// Root-mean-square norm of rows. A thread reads its first group of a row once; further groups, of rows wider than the block,
+// are read again from the cache after the sum over the row.
 #include "block.cuh"
 
 template <typename T>
@@ -22,45 +23,79 @@ __device__ void rms_norm(const T* __restrict__ x, const float* __restrict__ weig
   }
 }
 
-// A block takes a piece of the rows: partial[piece, column] is the gradient of the weight from these rows, for `sum_pieces`.
-// Each thread has the sums of its first group of columns in registers, and of further groups in `partial`. `residual` may be
-// null.
+// What the backward pass reads.
 template <typename T>
-__device__ void rms_norm_backward(const T* __restrict__ dy, const T* __restrict__ x, const float* __restrict__ weight,
-                                  const float* __restrict__ rstd, const T* __restrict__ residual, T* __restrict__ dx,
-                                  T* __restrict__ y, float* __restrict__ partial, i64 rows, i64 width, i64 rows_per_piece) {
-  int columns = (int)width, first = first_column();
+struct RmsNormInput {
+  const T *__restrict__ dy, *__restrict__ x;
+  const float *__restrict__ weight, *__restrict__ rstd;
+  const T* __restrict__ residual;  // may be null
+};
+
+// Groups of a row, at the same columns.
+template <typename T>
+struct RowGroups {
+  Packed<T> dy, x, residual;
+
+  __device__ RowGroups() : dy{}, x{}, residual{} {}
+
+  __device__ RowGroups(const RmsNormInput<T>& in, i64 offset, int count) : residual{} {
+    dy = load_packed(in.dy + offset, count), x = load_packed(in.x + offset, count);
+    if (in.residual) residual = load_packed(in.residual + offset, count);
+  }
+
+  // The part of these columns in the sum over the row.
+  __device__ float products(const Group& weight, float scale) const {
+    Group d = unpack(dy), in = unpack(x);
+    float sum = 0.f;
+    for (int i = 0; i < GROUP; ++i) sum += d.at[i] * weight.at[i] * (in.at[i] * scale);
+    return sum;
+  }
+
+  // Writes the input's gradient and the norm's output, and adds the row to the gradient of the weight.
+  __device__ void finish(const Group& weight, float scale, float mean, Group& sums, T* dx_at, T* y_at, int count) const {
+    Group d = unpack(dy), in = unpack(x), around = unpack(residual), gradient, again;
+    for (int i = 0; i < GROUP; ++i) {
+      float xhat = in.at[i] * scale;
+      gradient.at[i] = (d.at[i] * weight.at[i] - xhat * mean) * scale + around.at[i];
+      again.at[i] = xhat * weight.at[i];
+      sums.at[i] += d.at[i] * xhat;
+    }
+    store_group(gradient, dx_at, count);
+    store_group(again, y_at, count);
+  }
+};
+
+// A block takes a piece of the rows: partial[piece, column] is the gradient of the weight from these rows, for `sum_pieces`.
+// Each thread has the sums of its first group of columns in registers, and of further groups in `partial`. It loads its first
+// groups of the next row before the sum over this one, so that memory is busy while the block waits.
+template <typename T>
+__device__ void rms_norm_backward(const RmsNormInput<T>& in, T* __restrict__ dx, T* __restrict__ y,
+                                  float* __restrict__ partial, i64 rows, i64 width, i64 rows_per_piece) {
+  int columns = (int)width, first = first_column(), further = first + column_step();
   i64 begin = blockIdx.x * rows_per_piece, end = begin + rows_per_piece < rows ? begin + rows_per_piece : rows;
   float* sums = partial + blockIdx.x * width;
-  Group first_sums = {};
-  for (int at = first + column_step(); at < columns; at += column_step()) store_group(first_sums, sums + at, columns - at);
+  Group first_sums = {}, first_weight = load_group(in.weight + first, columns - first);
+  for (int at = further; at < columns; at += column_step()) store_group(Group{}, sums + at, columns - at);
+  RowGroups<T> next;
+  float next_scale = 0.f;
+  if (begin < end) next = RowGroups<T>(in, begin * width + first, columns - first), next_scale = in.rstd[begin];
   for (i64 row = begin; row < end; ++row) {
     i64 start = row * width;
-    float scale = rstd[row], products = 0.f;
-    for (int at = first; at < columns; at += column_step()) {
-      Group d = load_group(dy + start + at, columns - at), in = load_group(x + start + at, columns - at);
-      Group w = load_group(weight + at, columns - at);
-      for (int i = 0; i < GROUP; ++i) products += d.at[i] * w.at[i] * (in.at[i] * scale);
+    RowGroups<T> groups = next;
+    float scale = next_scale;
+    if (row + 1 < end) next = RowGroups<T>(in, start + width + first, columns - first), next_scale = in.rstd[row + 1];
+    float products = groups.products(first_weight, scale);
+    for (int at = further; at < columns; at += column_step()) {
+      Group weight = load_group(in.weight + at, columns - at);
+      products += RowGroups<T>(in, start + at, columns - at).products(weight, scale);
     }
     float mean = block_sum(products) / width;
-    for (int at = first; at < columns; at += column_step()) {
-      Group d = load_group(dy + start + at, columns - at), in = load_group(x + start + at, columns - at);
-      Group w = load_group(weight + at, columns - at), around = {}, gradient, again;
-      if (residual) around = load_group(residual + start + at, columns - at);
-      Group so_far = at == first ? first_sums : load_group(sums + at, columns - at);
-      for (int i = 0; i < GROUP; ++i) {
-        float xhat = in.at[i] * scale;
-        gradient.at[i] = (d.at[i] * w.at[i] - xhat * mean) * scale + around.at[i];
-        again.at[i] = xhat * w.at[i];
-        so_far.at[i] += d.at[i] * xhat;
-      }
-      store_group(gradient, dx + start + at, columns - at);
-      store_group(again, y + start + at, columns - at);
-      if (at == first) {
-        first_sums = so_far;
-      } else {
-        store_group(so_far, sums + at, columns - at);
-      }
+    groups.finish(first_weight, scale, mean, first_sums, dx + start + first, y + start + first, columns - first);
+    for (int at = further; at < columns; at += column_step()) {
+      Group weight = load_group(in.weight + at, columns - at), so_far = load_group(sums + at, columns - at);
+      RowGroups<T> again(in, start + at, columns - at);
+      again.finish(weight, scale, mean, so_far, dx + start + at, y + start + at, columns - at);
+      store_group(so_far, sums + at, columns - at);
     }
   }
   store_group(first_sums, sums + first, columns - first);
@@ -72,7 +107,7 @@ __device__ void rms_norm_backward(const T* __restrict__ dy, const T* __restrict_
   }                                                                                                                       \
   KERNEL(rms_norm_backward_##SUFFIX, (const T* dy, const T* x, const float* weight, const float* rstd, const T* residual, \
                                       T* dx, T* y, float* partial, i64 rows, i64 width, i64 rows_per_piece)) {            \
-    rms_norm_backward(dy, x, weight, rstd, residual, dx, y, partial, rows, width, rows_per_piece);                        \
+    rms_norm_backward(RmsNormInput<T>{dy, x, weight, rstd, residual}, dx, y, partial, rows, width, rows_per_piece);       \
   }
 RMS_NORM(f32, float)
 RMS_NORM(bf16, bf16)

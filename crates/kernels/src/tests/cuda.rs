@@ -2,7 +2,7 @@
 //! `cuda/host.h` simulates a block's threads.
 
 use std::ffi::{CStr, c_char, c_void};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::ptr::{from_ref, null_mut};
 use std::sync::{Mutex, OnceLock, PoisonError};
@@ -14,20 +14,24 @@ use crate::cuda::{self as operations, Grid, KERNELS, Launcher, SOURCES};
 
 type Kernel = unsafe extern "C" fn(u32, u32, u32, *const *mut c_void, bool) -> *const c_char;
 
+fn cuda_source(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("src/cuda").join(name)
+}
+
 /// The kernels, compiled for the host.
-struct Host {
-    library: &'static Library,
-    max_blocks: u32,
+pub(super) struct Host {
+    pub(super) library: &'static Library,
+    pub(super) max_blocks: u32,
     /// Whether the threads of a block run in the opposite order.
-    backwards: bool,
+    pub(super) backwards: bool,
 }
 
 impl Host {
-    /// Compiles all sources, without the `removed`-th of their shared barriers if it is set.
-    fn compile(removed: Option<usize>) -> Library {
+    /// Compiles all sources, without the `removed`-th of their shared barriers if it is set. With `counts`, the library
+    /// counts what they read and write (`host_traffic.cpp`).
+    pub(super) fn compile(removed: Option<usize>, counts: bool) -> Library {
         let folder = tempfile::tempdir().unwrap();
-        let host = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/cuda/host.h");
-        std::fs::copy(host, folder.path().join("host.h")).unwrap();
+        std::fs::copy(cuda_source("host.h"), folder.path().join("host.h")).unwrap();
         let mut main = String::new();
         for file in &SOURCES {
             let mut text = file.text.to_owned();
@@ -42,17 +46,27 @@ impl Host {
         }
         let (source, library) = (folder.path().join("kernels.cpp"), folder.path().join("kernels.so"));
         std::fs::write(&source, main).unwrap();
-        let flags = ["-std=c++17", "-O1", "-ffp-contract=off", "-shared", "-fPIC"];
         let mut compiler = Command::new("c++");
-        assert!(compiler.args(flags).arg(&source).arg("-o").arg(&library).status().unwrap().success());
-        // SAFETY: a library of functions without initialisers.
+        compiler.args(["-std=c++17", "-O1", "-ffp-contract=off", "-fPIC"]);
+        if counts {
+            // the compiler calls a function for each access, and the linker takes ours
+            let object = folder.path().join("kernels.o");
+            let mut counted = Command::new("c++");
+            counted.args(compiler.get_args()).args(["-fsanitize=thread", "-c"]).arg(&source).arg("-o").arg(&object);
+            assert!(counted.status().unwrap().success());
+            compiler.arg(&object).arg(cuda_source("host_traffic.cpp"));
+        } else {
+            compiler.arg(&source);
+        }
+        assert!(compiler.arg("-shared").arg("-o").arg(&library).status().unwrap().success());
+        // SAFETY: a library of functions without initialisers that matter to this process.
         unsafe { Library::new(&library) }.unwrap()
     }
 
     /// A host with fewer blocks than rows, so that each block takes several rows.
     fn forwards() -> Host {
         static LIBRARY: OnceLock<Library> = OnceLock::new();
-        Host { library: LIBRARY.get_or_init(|| Host::compile(None)), max_blocks: 3, backwards: false }
+        Host { library: LIBRARY.get_or_init(|| Host::compile(None, false)), max_blocks: 3, backwards: false }
     }
 
     /// A host with as many blocks as requested, whose threads run in the opposite order.
@@ -101,7 +115,7 @@ impl Launcher for Host {
 
 /// A copy of `tensor` that ends where accessible memory ends: an access after it faults. The copy stays for the whole
 /// test.
-fn guarded(tensor: &Tensor) -> Tensor {
+pub(super) fn guarded(tensor: &Tensor) -> Tensor {
     let (page, bytes) = (4096, tensor.numel() * tensor.kind().elt_size_in_bytes());
     let data = bytes.next_multiple_of(page);
     // SAFETY: the mapping is new and stays; the tensor has the last `bytes` of its accessible part.
@@ -160,13 +174,20 @@ fn rotary_is_as_the_reference() {
             let heads = Heads { heads: 4, kv_heads: 2, head_dim: 2 * half };
             let qkv = values(&[rows, 8 * heads.head_dim], kind, 3);
             let [cos, sin] = [4, 5].map(|seed| guarded(&values(&[length, half], Kind::Float, seed)));
+            let rotation = Rotation { cos: &cos, sin: &sin, length };
             let [rotated] = in_any_order(|on| {
                 let qkv = guarded(&qkv);
-                operations::rotary(on, &qkv, &cos, &sin, length, heads, inverse);
+                operations::rotary(on, &qkv, rotation, heads, inverse);
                 [qkv]
             });
-            reference::rotary(&qkv, &cos, &sin, length, heads, inverse);
+            let parts = qkv.view([rows, 8, heads.head_dim]);
+            let gradients = [(0, 4), (4, 2), (6, 2)].map(|(first, count)| guarded(&parts.narrow(1, first, count)));
+            let [back] = in_any_order(|on| [operations::rotate_back(on, gradients.each_ref(), rotation, heads)]);
+            let expected_back = qkv.copy();
+            reference::rotary(&qkv, rotation, heads, inverse);
             assert_close("qkv", &rotated, &qkv, tolerance(kind));
+            reference::rotary(&expected_back, rotation, heads, true);
+            assert_close("dqkv", &back, &expected_back, tolerance(kind));
         }
     }
 }
@@ -384,7 +405,7 @@ fn each_barrier_is_needed() {
     let (x, weight) = (values(&[11, 770], Kind::Float, 1), values(&[770], Kind::Float, 2));
     let targets = Tensor::from_slice(&(0..11).collect::<Vec<i64>>());
     for removed in 0..3 {
-        let library = Box::leak(Box::new(Host::compile(Some(removed))));
+        let library = Box::leak(Box::new(Host::compile(Some(removed), false)));
         let results = |backwards| {
             let host = Host { library, max_blocks: 3, backwards };
             let mut results = Vec::new();

@@ -27,7 +27,7 @@ fn on_gpu(shape: &[i64], kind: Kind, seed: u64) -> Tensor {
 fn kernels_are_as_the_reference() {
     begin();
     for (kind, (rows, width)) in
-        KINDS.into_iter().flat_map(|kind| [(1, 1), (1000, 333), (4096, 2048)].map(|s| (kind, s)))
+        KINDS.into_iter().flat_map(|kind| [(1, 1), (288, 32), (1000, 333), (4096, 2048)].map(|s| (kind, s)))
     {
         let [x, dy, residual] = [1, 2, 3].map(|seed| on_gpu(&[rows, width], kind, seed));
         let weight = on_gpu(&[width], Kind::Float, 4);
@@ -88,9 +88,9 @@ fn adamw_and_rotary_are_as_the_reference() {
     for kind in KINDS {
         let heads = Heads { heads: 4, kv_heads: 2, head_dim: 64 };
         let [qkv, reference] = [1, 1].map(|seed| on_gpu(&[60, 512], kind, seed));
-        let [cos, sin] = [2, 3].map(|seed| on_gpu(&[30, 32], Kind::Float, seed));
-        rotary(&qkv, &cos, &sin, 30, heads, true);
-        reference::rotary(&reference, &cos, &sin, 30, heads, true);
+        let tables = RotationTables::new(30, 32, 2, GPU);
+        rotary(&qkv, tables.rotation(), heads);
+        reference::rotary(&reference, tables.rotation(), heads, false);
         assert_close("qkv", &qkv, &reference, tolerance(kind));
     }
 }
@@ -101,16 +101,20 @@ fn attention_is_as_the_reference_and_has_the_same_bits_again() {
     begin();
     let bounds = CuSeqlens::new(&[0, 1, 200, 200, 712], GPU);
     let sequences = Sequences { cu_seqlens: &bounds, max_length: 600 };
-    for (kind, head_dim) in [(Kind::BFloat16, 64), (Kind::BFloat16, 128), (Kind::BFloat16, 12), (Kind::Float, 64)] {
+    let dims =
+        [(Kind::BFloat16, 8), (Kind::BFloat16, 64), (Kind::BFloat16, 128), (Kind::BFloat16, 12), (Kind::Float, 64)];
+    for (kind, head_dim) in dims {
         let heads = Heads { heads: 8, kv_heads: 2, head_dim };
         let (qkv, dout) = (on_gpu(&[712, 12 * head_dim], kind, 1), on_gpu(&[712, 8 * head_dim], kind, 2));
+        let tables = RotationTables::new(712, head_dim / 2, 3, GPU);
+        let rotation = tables.rotation();
         let both = || {
             let (out, lse) = attention(&qkv, sequences, heads);
-            let dqkv = attention_backward(&dout, &qkv, (&out, &lse), sequences, heads);
+            let dqkv = attention_backward(&dout, &qkv, (&out, &lse), sequences, heads, rotation);
             [out, lse, dqkv]
         };
         let (out, lse) = reference::attention(&qkv, sequences, heads);
-        let dqkv = reference::attention_backward(&dout, &qkv, (&out, &lse), sequences, heads);
+        let dqkv = reference::attention_backward(&dout, &qkv, (&out, &lse), sequences, heads, rotation);
         let ([ours, lses, gradient], again) = (both(), both());
         assert_close("out", &ours, &out, 3.0 * tolerance(kind));
         assert_close("lse", &lses, &lse, 1e-4);

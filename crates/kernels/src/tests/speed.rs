@@ -88,8 +88,13 @@ fn elementwise() {
     let columns = HEADS.heads + 2 * HEADS.kv_heads;
     let qkv = random(&[TOKENS, columns * HEADS.head_dim]);
     let [cos, sin] = [0; 2].map(|_| zeros(&[LENGTH, HEADS.head_dim / 2]));
+    let rotation = Rotation { cos: &cos, sin: &sin, length: LENGTH };
     let rotated = 2 * TOKENS * (HEADS.heads + HEADS.kv_heads) * HEADS.head_dim;
-    time("rotary", Work::Bytes(2 * rotated), || rotary(&qkv, &cos, &sin, LENGTH, HEADS, false));
+    time("rotary", Work::Bytes(2 * rotated), || rotary(&qkv, rotation, HEADS));
+    let gradients =
+        [HEADS.heads, HEADS.kv_heads, HEADS.kv_heads].map(|heads| random(&[TOKENS, heads * HEADS.head_dim]));
+    let back = || drop(crate::cuda::rotate_back(crate::cuda::loaded(0), gradients.each_ref(), rotation, HEADS));
+    time("rotary, backward", Work::Bytes(4 * TOKENS * columns * HEADS.head_dim), back);
     time("column sums", Work::Bytes(matrix), || drop(column_sums(&x)));
     let ids: Vec<i64> = (0..TOKENS).map(|token| token * token % 7919 * 31 % VOCABULARY).collect();
     let ids = Tensor::from_slice(&ids).to_device(GPU);
@@ -112,7 +117,8 @@ fn attention_and_products() {
     // half of two products, which are causal
     let flops = 2 * TOKENS * LENGTH * HEADS.heads * HEADS.head_dim;
     time("attention", Work::Flops(flops), || drop(attention(&qkv, sequences, HEADS)));
-    let backward = || drop(attention_backward(&dout, &qkv, (&out, &lse), sequences, HEADS));
+    let saved = (&out, &lse);
+    let backward = || drop(ffi::flash_attention_backward(&dout, &qkv, saved, sequences, HEADS, true));
     time("attention, backward", Work::Flops(5 * flops / 2), backward);
     for (inputs, outputs) in [(HIDDEN, 4096), (HIDDEN, HIDDEN), (HIDDEN, 2 * INTERMEDIATE), (INTERMEDIATE, HIDDEN)] {
         let (x, dy, weight) = (random(&[TOKENS, inputs]), random(&[TOKENS, outputs]), random(&[outputs, inputs]));

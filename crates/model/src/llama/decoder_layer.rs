@@ -74,7 +74,7 @@ impl DecoderLayer {
             Some(step) => step.forward(projected, self.heads),
             None => (projected, None),
         };
-        self.rotary.rotate(&qkv, ctx.positions(), self.heads);
+        self.rotary.at(ctx.positions(), |rotation| kernels::rotary(&qkv, rotation, self.heads));
         AttentionInput { qkv, step }
     }
 
@@ -128,10 +128,12 @@ impl Backward for DecoderActivations {
 
         let AttentionInput { qkv, step } = layer.attention_input_again(qkv, &x, ctx);
         let dattention = layer.o_proj.backward(&dh);
-        let dqkv = kernels::attention_backward(&dattention, &qkv, (&attention, &lse), ctx.sequences(), layer.heads);
+        let (saved, sequences, heads) = ((&attention, &lse), ctx.sequences(), layer.heads);
+        let dqkv = layer.rotary.at(ctx.positions(), |rotation| {
+            kernels::attention_backward(&dattention, &qkv, saved, sequences, heads, rotation)
+        });
         weight_gradients(layer.o_proj.weight_gradient(dh.shallow_clone(), attention));
         drop(qkv);
-        layer.rotary.rotate_back(&dqkv, ctx.positions(), layer.heads);
         if let Some(qkv_step) = &layer.qkv_step {
             qkv_step.backward(&dqkv, step, layer.heads, weight_gradients);
         }

@@ -58,8 +58,8 @@ impl Llama {
             selective(moved("norms", Pass::Forward, 2.0 * 2.0 * ACTIVATION * t * h)),
             moved("norms", Pass::BackwardInput, 2.0 * 5.0 * ACTIVATION * t * h),
             selective(moved("rotary", Pass::Forward, rotated)),
-            // and the gradients of queries, keys and values side by side
-            moved("rotary", Pass::BackwardInput, rotated + 2.0 * ACTIVATION * t * (q + 2.0 * kv)),
+            // the gradients of queries, keys and values become adjacent
+            moved("rotary", Pass::BackwardInput, 2.0 * ACTIVATION * t * (q + 2.0 * kv)),
             moved("SwiGLU", Pass::Forward, 3.0 * ACTIVATION * t * intermediate),
             moved("SwiGLU", Pass::BackwardInput, 6.0 * ACTIVATION * t * intermediate),
         ]);

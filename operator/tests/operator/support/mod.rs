@@ -16,8 +16,6 @@ use stagecoach_cluster::{
 
 /// The operator's namespace.
 const OPERATOR_NAMESPACE: &str = "stagecoach-system";
-/// The time limit of every wait, for a busy machine.
-const TIMEOUT_SECONDS: u64 = 60;
 
 /// A cluster with the operator in it.
 pub struct TestCluster {
@@ -84,7 +82,7 @@ pub fn exclusive() -> MutexGuard<'static, TestCluster> {
     };
     // the remains of a failed test must not fail the next one
     let cluster = CLUSTER.get_or_init(start).lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-    until("all nodes to be in order", TIMEOUT_SECONDS, || {
+    until("all nodes to be in order", || {
         let nodes = cluster.plane.client().list("/api/v1/nodes");
         let in_order = |node: &Value| {
             node["spec"]["taints"].is_null()
@@ -111,7 +109,7 @@ impl TestCluster {
             objects.iter().filter(|object| needed.iter().any(|kind| object["kind"] == *kind)).collect();
         plane.apply(&json!({"apiVersion": "v1", "kind": "List", "items": installed}).to_string());
         let crd = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/pipelinejobs.stagecoach.dev";
-        until("the CRD to be served", TIMEOUT_SECONDS, || {
+        until("the CRD to be served", || {
             let crd = plane.get(crd)?;
             condition_of(&crd, "Established").filter(|condition| condition["status"] == "True")
         });
@@ -220,7 +218,7 @@ impl TestCluster {
             format!(": {:#}\n{}\n{}", job()["status"], pods.collect::<Vec<_>>().join("\n"), self.log_tail(name))
         };
         let as_wanted = || Some(job()).filter(|job| wanted(job));
-        until_or_tell(&format!("{name} to be {what}"), TIMEOUT_SECONDS, as_wanted, details)
+        until_or_tell(&format!("{name} to be {what}"), as_wanted, details)
     }
 
     /// Waits for a phase.

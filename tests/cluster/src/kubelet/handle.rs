@@ -144,7 +144,7 @@ impl PodHandle {
 
     #[track_caller]
     fn started(&self) -> Arc<Started> {
-        until(&format!("pod {}/{} to start", self.namespace, self.name), 30, || {
+        until(&format!("pod {}/{} to start", self.namespace, self.name), || {
             self.shared.started(&self.namespace, &self.name)
         })
     }

@@ -75,7 +75,7 @@ impl TestKubelet {
         runtime.spawn(watch::pods(shared.clone()));
         for name in &names {
             let path = format!("/api/v1/nodes/{name}");
-            until(&format!("{name} to be schedulable"), 60, || {
+            until(&format!("{name} to be schedulable"), || {
                 let node = plane.get(&path)?;
                 node["spec"]["taints"].as_array().is_none_or(Vec::is_empty).then_some(())
             });

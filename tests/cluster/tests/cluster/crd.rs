@@ -58,7 +58,7 @@ fn an_object_that_breaks_every_rule_can_be_reported_on() {
     client.patch(&path, &json!({"spec": real["spec"]})).unwrap();
     // the new rules are in force once another such job is refused
     rows::put(&mut old, "metadata.name", Some(json!("newer")));
-    until("the rules to be in force", 30, || client.create(&format!("{JOBS}?dryRun=All"), &old).err());
+    until("the rules to be in force", || client.create(&format!("{JOBS}?dryRun=All"), &old).err());
 
     let status = json!({"status": {"phase": "Failed", "attempt": {"number": 1, "stages": 2, "podsCreated": true}}});
     client.patch(&format!("{JOBS}/tiny/status"), &status).unwrap();
@@ -80,7 +80,7 @@ fn without_rules(schema: &mut Value) {
 }
 
 fn wait_until_served(client: &Client) {
-    until("the CRD to be served", 30, || client.get(JOBS));
+    until("the CRD to be served", || client.get(JOBS));
 }
 
 fn assert_all(wrong: Vec<String>) {

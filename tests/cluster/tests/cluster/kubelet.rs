@@ -48,7 +48,7 @@ fn delete(name: &str) {
 /// Waits until the pod fulfils `wanted`, and returns it.
 #[track_caller]
 fn wait(name: &str, what: &str, wanted: impl Fn(&Value) -> bool) -> Value {
-    until(&format!("{name} to be {what}"), 30, || get(name).filter(&wanted))
+    until(&format!("{name} to be {what}"), || get(name).filter(&wanted))
 }
 
 fn is_ready(pod: &Value) -> bool {
@@ -64,7 +64,7 @@ fn terminated(pod: &Value) -> Value {
 }
 
 fn wait_gone(name: &str) {
-    until(&format!("{name} to go"), 30, || get(name).is_none().then_some(()));
+    until(&format!("{name} to go"), || get(name).is_none().then_some(()));
 }
 
 #[test]
@@ -278,14 +278,14 @@ fn a_silent_node_keeps_its_pods() {
         let mut pod = pod(name, "run");
         pod["spec"]["nodeName"] = json!(node);
         plane.client().create(PODS, &pod).unwrap();
-        until("a ready pod", 30, || plane.get(&path(name)).filter(is_ready));
+        until("a ready pod", || plane.get(&path(name)).filter(is_ready));
     }
     kubelet.stop_node("node-0");
     kubelet.pod("lost").exit(1, "");
     plane.client().delete(&path("lost"));
     plane.client().delete(&path("kept"));
-    until("the other pod to go", 30, || plane.get(&path("kept")).is_none().then_some(()));
-    until("the node to be given up", 30, || {
+    until("the other pod to go", || plane.get(&path("kept")).is_none().then_some(()));
+    until("the node to be given up", || {
         let node = plane.get("/api/v1/nodes/node-0")?;
         (condition_of(&node, "Ready")?["status"] == "Unknown").then_some(())
     });
@@ -293,5 +293,5 @@ fn a_silent_node_keeps_its_pods() {
     assert!(lost["metadata"]["deletionTimestamp"].is_string(), "{lost}");
     assert_eq!((&lost["status"]["phase"], &terminated(&lost)), (&json!("Running"), &Value::Null));
     kubelet.resume_node("node-0");
-    until("the lost pod to go", 30, || plane.get(&path("lost")).is_none().then_some(()));
+    until("the lost pod to go", || plane.get(&path("lost")).is_none().then_some(()));
 }

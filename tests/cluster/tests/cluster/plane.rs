@@ -28,16 +28,16 @@ fn restarts_and_leaves_nothing_behind() {
     plane.kill(Component::ApiServer);
     kubelet.pod("a").exit(3, "");
     plane.restart_api_server();
-    until("the exit to be reported", 30, || {
+    until("the exit to be reported", || {
         let pod = plane.get("/api/v1/namespaces/default/pods/a")?;
         (pod["status"]["containerStatuses"][0]["state"]["terminated"]["exitCode"] == 3).then_some(())
     });
 
     let scheduler = pids[3];
     plane.stop(Component::Scheduler);
-    until("the scheduler to stop", 10, || (state(scheduler) == Some('T')).then_some(()));
+    until("the scheduler to stop", || (state(scheduler) == Some('T')).then_some(()));
     plane.resume(Component::Scheduler);
-    until("the scheduler to go on", 10, || (state(scheduler) != Some('T')).then_some(()));
+    until("the scheduler to go on", || (state(scheduler) != Some('T')).then_some(()));
 
     let all: Vec<u32> = pids.into_iter().chain(plane.process_ids()).collect();
     drop(kubelet);
@@ -57,8 +57,8 @@ fn a_killed_test_leaves_nothing_behind() {
     let (folder, pids) = line.split_once(' ').unwrap();
     let pids: Vec<u32> = pids.split(' ').map(|pid| pid.parse().unwrap()).collect();
     assert_eq!(pids.len(), 4);
-    until("the processes to end", 10, || pids.iter().all(|pid| is_gone(*pid)).then_some(()));
-    until("the folder to go", 20, || (!Path::new(folder).exists()).then_some(()));
+    until("the processes to end", || pids.iter().all(|pid| is_gone(*pid)).then_some(()));
+    until("the folder to go", || (!Path::new(folder).exists()).then_some(()));
 }
 
 #[test]
@@ -96,7 +96,7 @@ subjects: [{kind: ServiceAccount, name: operator, namespace: team}]
 ",
     );
     let account = Client::new(&plane.service_account_kubeconfig("team", "operator"));
-    until("the role to count", 10, || account.request(http::Method::GET, "/api/v1/namespaces/team/pods", None).ok());
+    until("the role to count", || account.request(http::Method::GET, "/api/v1/namespaces/team/pods", None).ok());
     let refused = account.request(http::Method::GET, "/api/v1/namespaces/default/pods", None).unwrap_err();
     assert_eq!((refused.code, refused.reason.as_str()), (403, "Forbidden"));
 

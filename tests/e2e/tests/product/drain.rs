@@ -21,7 +21,7 @@ fn a_drained_node_loses_no_step() {
         });
         // the kubelet writes a container's exit before it deletes the pod
         let mut ends: BTreeMap<String, Value> = BTreeMap::new();
-        until("all stages to end", 120, || {
+        until("all stages to end", || {
             for pod in job.all_pods() {
                 let ended = &pod["status"]["containerStatuses"][0]["state"]["terminated"];
                 if !ended.is_null() {

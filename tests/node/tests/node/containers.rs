@@ -79,7 +79,7 @@ impl Smoke {
 
     /// The status of a pod's container, once it fulfils `accepted`.
     fn container(&self, pod: &str, what: &str, accepted: impl Fn(&Value) -> bool) -> Value {
-        until(&format!("{pod} to be {what}"), 90, || {
+        until(&format!("{pod} to be {what}"), || {
             let status = self.get(pod)["status"]["containerStatuses"][0].clone();
             accepted(&status).then_some(status)
         })
@@ -104,7 +104,7 @@ impl Smoke {
 
         self.create(&pod("web", &["serve"], json!({}), json!({}))).unwrap();
         self.running("web");
-        until("the log", 30, || self.kubectl(&["logs", "web"]).contains("listening on").then_some(()));
+        until("the log", || self.kubectl(&["logs", "web"]).contains("listening on").then_some(()));
     }
 
     fn names_resolve(&self) {
@@ -148,13 +148,13 @@ impl Smoke {
         container.kill();
         let status = self.container("web", "started again", |status| status["restartCount"] == 1);
         assert_eq!(status["lastState"]["terminated"]["exitCode"], 137);
-        until("the first container to be cleared away", 30, || container.is_gone().then_some(()));
+        until("the first container to be cleared away", || container.is_gone().then_some(()));
     }
 
     fn a_lowered_limit_kills(&self) {
         let limits = json!({"resources": {"limits": {"memory": "256Mi"}}});
         let uid = self.create(&pod("eater", &["eat", "64"], limits, json!({"restartPolicy": "Never"}))).unwrap();
-        until("the memory to be taken", 60, || self.get_log("eater").contains("holding").then_some(()));
+        until("the memory to be taken", || self.get_log("eater").contains("holding").then_some(()));
         let container = self.node.container(&uid, "main");
         assert!(container.memory_used().unwrap() > 64 * MIB);
         let before = self.node.container(&uid, "main").memory_limit();
@@ -176,7 +176,7 @@ impl Smoke {
         let wish = json!({"resources": {"limits": {"nvidia.com/gpu": 2}}});
         self.create(&pod("gpus", &["sleep"], wish, json!({}))).unwrap();
         let pending = || (condition_of(&self.get("gpus"), "PodScheduled")?["reason"] == "Unschedulable").then_some(());
-        until("the pod to wait for GPUs", 60, pending);
+        until("the pod to wait for GPUs", pending);
         self.node.set_gpus(Some(2));
         self.running("gpus");
         self.node.set_gpus(None);

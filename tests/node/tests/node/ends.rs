@@ -70,7 +70,7 @@ impl Machine {
     /// Asserts that only logs are left, and that no process in `ids` lives.
     #[track_caller]
     fn expect_nothing_left(&self, ids: &[i32]) {
-        until("the links of pods to go", 10, || {
+        until("the links of pods to go", || {
             traces().difference(&self.before).all(|line| !line.starts_with("link")).then_some(())
         });
         let now = traces();
@@ -126,7 +126,7 @@ fn nothing_is_left_however_a_node_ends() {
     node.import(&machine.images.join("probe.tar"));
     let run = ["run", "a", "--image=localhost/stagecoach-probe:e2e", "--", "sleep"];
     assert!(node.kubectl(&run, "").status.success());
-    let container = until("a pod to run", 60, || {
+    let container = until("a pod to run", || {
         let pod = node.get("/api/v1/namespaces/default/pods/a")?;
         let running = !pod["status"]["containerStatuses"][0]["state"]["running"].is_null();
         running.then(|| node.container(pod["metadata"]["uid"].as_str().unwrap(), "a"))
@@ -151,7 +151,7 @@ fn nothing_is_left_however_a_node_ends() {
     for (name, how) in [("etcd", libc::SIGINT), ("kubelet", libc::SIGKILL)] {
         let child = machine.up(&folder);
         let record = folder.join(format!("processes/{name}.json"));
-        until("a part to be started", 60, || record.exists().then_some(()));
+        until("a part to be started", || record.exists().then_some(()));
         let ids = processes();
         signal(&child, how);
         let output = child.wait_with_output().unwrap();

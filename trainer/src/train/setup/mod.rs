@@ -5,10 +5,11 @@ pub(in crate::train) mod resume;
 pub(in crate::train) mod transports;
 
 use std::net::TcpListener;
+use std::rc::Rc;
 
 use serde_json::Value;
 use stagecoach_api::job::Transport;
-use stagecoach_engine::execute::{Stage, StageConfig, gather_weights, kind};
+use stagecoach_engine::execute::{Stage, StageConfig, TensorDump, gather_weights, kind};
 use stagecoach_engine::state_dict::PeerCopy;
 use stagecoach_group::{Member, Roster};
 use stagecoach_launcher::METRICS;
@@ -75,22 +76,20 @@ impl<'a> GroupSetup<'a> {
         }
     }
 
-    /// Builds the stage. Reuses the memory of the last group's stage if that had the same tensors and all of them are
-    /// loaded again.
+    /// Builds the stage, and its dump if a replay has one. Reuses the memory of the last group's stage if that had the
+    /// same tensors and all of them are loaded again.
     pub(in crate::train) fn build_stage(
         &self,
         config: &StageConfig,
         plan: &Plan,
         carry_over: &mut CarryOver,
-    ) -> Result<Stage, LeaveReason> {
+    ) -> Result<(Stage, Option<Rc<TensorDump>>), LeaveReason> {
         let dump = self.context.replay.dump.as_ref();
         let is_reused = plan.trainer_state.step > 0 && dump.is_none();
         let reused = if is_reused { carry_over.take_stage()? } else { None };
         let mut stage = reused.unwrap_or_else(|| Stage::build(self.stage_index(), config));
-        if let Some(dump) = dump {
-            stage.prepare_dump(dump, &self.verified.partition);
-        }
-        Ok(stage)
+        let dump = dump.map(|dump| stage.prepare_dump(dump, &self.verified.partition));
+        Ok((stage, dump))
     }
 
     /// Opens the links to other stages, including those for copies and audits if the job has them.

@@ -15,14 +15,14 @@ use crate::train::step::announcement::StepAnnouncement;
 use crate::train::step::evaluate::evaluate_held_out;
 use crate::train::step::{StepStart, TrainingLoop};
 
-impl TrainingLoop<'_, '_, '_, '_, '_> {
+impl TrainingLoop<'_, '_, '_> {
     /// Ends the audit of the previous step, and begins the audit of the finished step if another one follows.
     pub(in crate::train) fn audit(
         &mut self,
         begun: &StepStart,
         verdict: &Verdict,
     ) -> Result<Option<AuditRecord>, LeaveReason> {
-        let Some(audits) = self.audits.get_mut() else { return Ok(None) };
+        let Some(audits) = &mut self.audits else { return Ok(None) };
         let running = &mut *self.running;
         let record = audits.compare(running.member)?;
         if let Some(difference) = record.as_ref().and_then(|record| record.difference.as_ref()) {
@@ -38,7 +38,7 @@ impl TrainingLoop<'_, '_, '_, '_, '_> {
         let is_last = verdict.stop || verdict.regroup || begun.step == running.plan.steps;
         let StepAnnouncement { layouts, tokens, .. } = &begun.announced;
         if !is_last {
-            let sent = audits.end_step(begun.step, &mut running.stage, layouts, *tokens);
+            let sent = audits.end_step(begun.step, layouts, *tokens);
             sent.map_err(|error| link_failure(running.member, error))?;
         }
         Ok(record)
@@ -47,7 +47,7 @@ impl TrainingLoop<'_, '_, '_, '_, '_> {
     /// The record of a finished step, with the measurements since the last one. The next step's times count from the
     /// verdict.
     pub(in crate::train) fn record(&mut self, begun: &StepStart, verdict: &Verdict, decided_at: Instant) -> StepRecord {
-        let memory_checkpoint = self.memory.borrow_mut().as_mut().map(|memory| {
+        let memory_checkpoint = self.memory.as_mut().map(|memory| {
             memory.add_step(decided_at.saturating_duration_since(self.origin), self.is_copying);
             memory.take_record()
         });
@@ -92,7 +92,7 @@ impl TrainingLoop<'_, '_, '_, '_, '_> {
     pub(in crate::train) fn copy_state(&mut self, has_checkpoint: bool, is_last: bool) -> Result<(), LeaveReason> {
         self.is_copying = has_checkpoint;
         let running = &*self.running;
-        if let (Some(memory), true) = (&mut *self.memory.borrow_mut(), has_checkpoint) {
+        if let (Some(memory), true) = (&mut self.memory, has_checkpoint) {
             running.context.monitor.set_activity("SNAPSHOT");
             let copied = memory.checkpoint(&running.stage, &self.state);
             let copied = copied.and_then(|()| if is_last { memory.wait() } else { Ok(()) });

@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use stagecoach_data::{BatchPlan, MicrobatchLayout};
 use stagecoach_engine::StageError;
-use stagecoach_engine::execute::{StepControl, StepInputs};
+use stagecoach_engine::execute::{StepInputs, Uncontrolled};
 use stagecoach_group::StepVote;
 use stagecoach_pipeline::{GradientBlocks, Programs};
 
@@ -74,7 +74,10 @@ fn evaluate_window(
         learning_rate: 0.0,
         origin: Instant::now(),
         vote: StepVote::default(),
-        control: StepControl::NONE,
     };
-    Ok(run_programs(running, programs, &inputs)?.losses.first().copied().unwrap_or(loss_so_far))
+    Ok(run_programs(running, programs, &inputs, &mut Uncontrolled, Vec::new())?
+        .losses
+        .first()
+        .copied()
+        .unwrap_or(loss_so_far))
 }

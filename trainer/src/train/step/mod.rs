@@ -8,12 +8,11 @@ pub(in crate::train) mod evaluate;
 pub(in crate::train) mod measured_step;
 pub(in crate::train) mod step_recorder;
 
-use std::cell::RefCell;
 use std::time::{Duration, Instant};
 
 use stagecoach_engine::StageError;
 use stagecoach_engine::execute::{
-    Executor, StepControl, StepError, StepInputs, StepOutput, finish_gathers, longest_wait,
+    Executor, StepControl, StepError, StepInputs, StepOutput, StepProbe, StopRequest, finish_gathers, longest_wait,
 };
 use stagecoach_group::{StepOutcome, StepVote};
 use stagecoach_model::Architecture;
@@ -21,11 +20,14 @@ use stagecoach_pipeline::Programs;
 use stagecoach_planner::TrainerState;
 use stagecoach_replay::write_dump;
 use stagecoach_telemetry::TrainingEvent;
+use stagecoach_transport::LinkError;
 
 use crate::train::collective::{all_gather, topic};
 use crate::train::context::RunningStage;
 use crate::train::leave::LeaveReason;
+use crate::train::monitor::StageMonitor;
 use crate::train::recover::link_failure;
+use crate::train::save::drain::DrainEstimate;
 use crate::train::save::memory::MemoryCheckpoints;
 use crate::train::save::{CheckpointWriter, SaveSchedule};
 use crate::train::setup::resume::quarantine_from;
@@ -37,11 +39,11 @@ use crate::train::step::step_recorder::StepRecorder;
 
 /// Trains to the end, or until the step after which the group drains. In the latter case `state.step` is less than the
 /// plan's, or the last held-out loss is due. Also returns whether the group drained to form again.
-pub(in crate::train) fn train(
-    running: &mut RunningStage,
+pub(in crate::train) fn train<'g>(
+    running: &mut RunningStage<'g>,
     architecture: &dyn Architecture,
-    mut memory: Option<&mut MemoryCheckpoints>,
-    audits: Option<Audits>,
+    mut memory: Option<&mut MemoryCheckpoints<'g>>,
+    audits: Option<Audits<'g>>,
 ) -> Result<(TrainerState, bool), LeaveReason> {
     let mut state = running.plan.trainer_state.clone();
     state.unwritten_record = None;
@@ -73,8 +75,8 @@ pub(in crate::train) fn train(
             state,
             save_schedule,
             recorder,
-            memory: RefCell::new(memory),
-            audits: RefCell::new(audits),
+            memory,
+            audits,
             idle_before: None,
             origin: Instant::now(),
             last_step: None,
@@ -106,16 +108,16 @@ fn quarantine_wrong_checkpoints(running: &RunningStage, step: u64) {
 }
 
 /// The training of one group.
-pub(in crate::train) struct TrainingLoop<'t, 'g, 'm, 's, 'a> {
+pub(in crate::train) struct TrainingLoop<'t, 'g, 's> {
     pub(in crate::train) running: &'t mut RunningStage<'g>,
     pub(in crate::train) state: TrainerState,
     pub(in crate::train) save_schedule: SaveSchedule<'s>,
     /// Set on the leader.
     pub(in crate::train) recorder: Option<StepRecorder>,
-    /// Memory checkpoints. In a cell, because the running step uses them too.
-    pub(in crate::train) memory: RefCell<Option<&'t mut MemoryCheckpoints<'m>>>,
-    /// Audits. In a cell for the same reason.
-    pub(in crate::train) audits: RefCell<Option<Audits<'a>>>,
+    /// Set if the job has memory checkpoints.
+    pub(in crate::train) memory: Option<&'t mut MemoryCheckpoints<'g>>,
+    /// Set if the job has audits.
+    pub(in crate::train) audits: Option<Audits<'g>>,
     /// The action before which this stage waited longest in the last step.
     pub(in crate::train) idle_before: Option<usize>,
     /// The last instant at which the whole group was at the same point.
@@ -140,7 +142,7 @@ pub(in crate::train) struct StepStart {
     pub(in crate::train) announced: StepAnnouncement,
 }
 
-impl TrainingLoop<'_, '_, '_, '_, '_> {
+impl TrainingLoop<'_, '_, '_> {
     /// Trains step by step to the end, or until the group drains.
     fn run(&mut self) -> Result<(), LeaveReason> {
         let steps = self.running.plan.steps;
@@ -217,9 +219,10 @@ impl TrainingLoop<'_, '_, '_, '_, '_> {
     }
 
     /// Announces step `index` (from 0) on the leader, one step before the others need it.
-    fn announce(&self, index: u64) -> Result<(), LeaveReason> {
-        let is_due = |step| self.memory.borrow_mut().as_mut().is_some_and(|memory| memory.is_due(step));
-        StepAnnouncement::send(self.running, index, is_due)
+    fn announce(&mut self, index: u64) -> Result<(), LeaveReason> {
+        let Self { running, memory, .. } = self;
+        let is_due = |step| memory.as_mut().is_some_and(|memory| memory.is_due(step));
+        StepAnnouncement::send(running, index, is_due)
     }
 
     /// Loads the step's batch and executes its program; audits and dumps begin and end with it.
@@ -239,16 +242,6 @@ impl TrainingLoop<'_, '_, '_, '_, '_> {
             consecutive_skips: state.skips_in_a_row,
             ..StepVote::default()
         };
-        let drain = save_schedule.drain_estimate(begun.at, self.last_step);
-        let stop = || drain.stop(monitor.stop_requested_at(), Instant::now());
-        if let Some(audits) = audits.get_mut() {
-            audits.begin_step(begun.step, &mut running.stage);
-        }
-        let compute_audit = || audits.borrow_mut().as_mut().map_or(Ok(()), Audits::compute);
-        let before_vote = || {
-            compute_audit()?;
-            memory.borrow_mut().as_mut().map_or(Ok(()), |memory| memory.wait())
-        };
         let inputs = StepInputs {
             layouts: &begun.announced.layouts[microbatches],
             token_ids,
@@ -260,20 +253,26 @@ impl TrainingLoop<'_, '_, '_, '_, '_> {
             learning_rate: begun.learning_rate,
             origin: self.origin,
             vote,
-            control: StepControl {
-                stop: &stop,
-                before_vote: &before_vote,
-                idle_before: self.idle_before,
-                when_idle: &compute_audit,
-            },
         };
-        let dump = running.context.replay.dump.as_ref().filter(|dump| dump.steps.contains(&begun.step));
-        running.stage.set_dumping(dump.is_some());
-        let output = run_programs(running, &running.verified.training, &inputs)?;
-        if let Some(dump) = dump {
-            write_dump(dump, &running.stage, begun.step)?;
+        let mut recorder = audits.as_ref().and_then(|audits| audits.begin_step(begun.step, &running.stage));
+        let dumped = running.context.replay.dump.as_ref().filter(|dump| dump.steps.contains(&begun.step));
+        let mut dump = running.dump.clone().filter(|_| dumped.is_some());
+        dump.iter().for_each(|dump| dump.begin(&running.stage));
+        let probes = recorder.iter_mut().map(|recorder| recorder as &mut dyn StepProbe);
+        let probes = probes.chain(dump.iter_mut().map(|dump| dump as &mut dyn StepProbe)).collect();
+        let mut control = RunningStep {
+            monitor,
+            drain: save_schedule.drain_estimate(begun.at, self.last_step),
+            memory: memory.as_deref_mut(),
+            audits: audits.as_mut(),
+            idle_before: self.idle_before,
+        };
+        let output = run_programs(running, &running.verified.training, &inputs, &mut control, probes)?;
+        if let (Some(config), Some(dump)) = (dumped, &dump) {
+            write_dump(config, dump, &running.stage, begun.step)?;
         }
-        if self.audits.get_mut().is_some() {
+        if let Some(audits) = audits {
+            audits.keep(recorder);
             let decided = output.decided_at.map_or(0.0, |at| at.saturating_duration_since(self.origin).as_secs_f64());
             let program = &running.verified.training.ranks[running.stage.index];
             self.idle_before = longest_wait(program, &output.spans, decided);
@@ -282,16 +281,48 @@ impl TrainingLoop<'_, '_, '_, '_, '_> {
     }
 }
 
+/// Controls the program of a step.
+struct RunningStep<'t, 'g> {
+    monitor: &'t StageMonitor,
+    drain: DrainEstimate,
+    memory: Option<&'t mut MemoryCheckpoints<'g>>,
+    audits: Option<&'t mut Audits<'g>>,
+    idle_before: Option<usize>,
+}
+
+impl StepControl for RunningStep<'_, '_> {
+    fn stop(&self) -> StopRequest {
+        self.drain.stop(self.monitor.stop_requested_at(), Instant::now())
+    }
+
+    /// The vote promises that the audit is computed, and that this stage has its peer's copy.
+    fn before_vote(&mut self) -> Result<(), LinkError> {
+        self.when_idle()?;
+        self.memory.as_mut().map_or(Ok(()), |memory| memory.wait())
+    }
+
+    fn idle_before(&self) -> Option<usize> {
+        self.idle_before
+    }
+
+    fn when_idle(&mut self) -> Result<(), LinkError> {
+        self.audits.as_mut().map_or(Ok(()), |audits| audits.compute())
+    }
+}
+
 /// Executes this stage's program on `inputs`.
 pub(in crate::train) fn run_programs(
     running: &mut RunningStage,
     programs: &Programs,
     inputs: &StepInputs,
+    control: &mut dyn StepControl,
+    probes: Vec<&mut dyn StepProbe>,
 ) -> Result<StepOutput, LeaveReason> {
     let program = &programs.ranks[running.stage.index];
     let activity = &running.member.activity();
     let (stage, links, placement) = (&mut running.stage, &mut running.links, &programs.placement);
-    let ran = Executor { stage, links, member: running.member, activity, placement }.run(program, inputs);
+    let mut executor = Executor { stage, links, member: running.member, activity, placement, control, probes };
+    let ran = executor.run(program, inputs);
     ran.map_err(|error| match error {
         StepError::Link(error) => link_failure(running.member, error),
         other => other.into(),

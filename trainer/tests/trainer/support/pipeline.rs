@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use stagecoach_api::job::{AdamWSpec, Encryption, Precision, Recompute, Transport};
 use stagecoach_data::MicrobatchLayout;
-use stagecoach_engine::execute::{Executor, Stage, StageConfig, StepControl, StepInputs, StepOutput};
+use stagecoach_engine::execute::{Executor, Stage, StageConfig, StepInputs, StepOutput, Uncontrolled};
 use stagecoach_group::{Member, StepRules, StepVote, Verdict};
 use stagecoach_model::{ModelConfig, Parameter};
 use stagecoach_pipeline::{Action, GradientBlocks, Partition, Placement, Programs, Replica, Schedule, lower};
@@ -193,10 +193,11 @@ fn run(
         learning_rate: step.learning_rate,
         origin: Instant::now(),
         vote: StepVote::default(),
-        control: StepControl::NONE,
     };
     let (activity, placement, rank) = (&member.activity(), &programs.placement, stage.index);
-    Executor { stage, links, member, activity, placement }.run(&programs.ranks[rank], &inputs).unwrap()
+    let (control, probes) = (&mut Uncontrolled, Vec::new());
+    let mut executor = Executor { stage, links, member, activity, placement, control, probes };
+    executor.run(&programs.ranks[rank], &inputs).unwrap()
 }
 
 fn values(stage: &Stage, tensor: impl Fn(&Parameter) -> &Tensor) -> Weights {

@@ -1,6 +1,6 @@
 //! Votes, broadcasts and all-gathers through the coordinator, in order.
 
-use stagecoach_group::{GroupError, StepOutcome, StepRules, StepVote};
+use stagecoach_group::{AbortKind, GroupError, StepOutcome, StepRules, StepVote};
 
 use super::support::{formed_group, leave, on_all, timeouts};
 use crate::verdict::one_block;
@@ -110,6 +110,6 @@ fn non_finite_steps_are_skipped_up_to_the_limit() {
     let (last, before) = outcomes[0].split_last().unwrap();
     let skip = || StepOutcome::Skip;
     assert_eq!(before, [skip(), skip(), StepOutcome::Apply { clip: 1.0 }, skip(), skip()]);
-    let StepOutcome::Abort { reason } = last else { panic!("{last:?}") };
+    let StepOutcome::Abort { kind: AbortKind::NonFinite, reason } = last else { panic!("{last:?}") };
     assert!(reason.contains("the last of 3 in a row"), "{reason}");
 }

@@ -75,11 +75,11 @@ impl Cluster {
             .filter(|object| kinds.iter().any(|kind| object["kind"] == *kind))
             .collect();
         self.plane.apply(&json!({"apiVersion": "v1", "kind": "List", "items": objects}).to_string());
-        until("the CRD to be served", 60, || self.plane.get("/apis/stagecoach.dev/v1alpha1"));
-        until("the policy to count", 60, || {
+        until("the CRD to be served", || self.plane.get("/apis/stagecoach.dev/v1alpha1"));
+        until("the policy to count", || {
             self.create("team", forbidden).is_err_and(|refusal| refusal.message.contains(words)).then_some(())
         });
-        until("its expressions to be checked", 60, || {
+        until("its expressions to be checked", || {
             let policy = self.plane.get(POLICY)?;
             let is_checked = policy["status"]["observedGeneration"] == policy["metadata"]["generation"];
             is_checked.then(|| assert_eq!(policy["status"]["typeChecking"]["expressionWarnings"], Value::Null))
@@ -128,7 +128,7 @@ fn templates_are_held_to_what_the_values_allow() {
 
     // a job that exists already can be suspended and changed to an allowed template, but not to another forbidden one
     cluster.apply(&Value::Null, &host, "uses the node's network");
-    until("the exception to be over", 60, || cluster.create("free", &host).err());
+    until("the exception to be over", || cluster.create("free", &host).err());
     let path = format!(
         "/apis/stagecoach.dev/v1alpha1/namespaces/free/pipelinejobs/{}",
         exempt["metadata"]["name"].as_str().unwrap()

@@ -68,7 +68,7 @@ fn the_account_may_do_what_the_operator_does_and_nothing_else() {
     for (account, namespace, expected) in rows {
         let user = format!("system:serviceaccount:{account}:stagecoach-operator");
         let expected_one = expected.first().cloned();
-        until("the roles to count", 30, || match &expected_one {
+        until("the roles to count", || match &expected_one {
             Some(right) => {
                 let (verb, resource) = right.split_once(' ').unwrap();
                 let (resource, group) = resource.split_once('.').unwrap();
@@ -100,8 +100,8 @@ fn people(plane: &ControlPlane) {
         client.create("/apis/rbac.authorization.k8s.io/v1/namespaces/team/rolebindings", &binding).unwrap();
     }
     let may = |user: &str, verb: &str, resource: &str| may(client, user, "team", verb, "stagecoach.dev", resource);
-    until("the role edit to have grown", 30, || may("edit", "create", "pipelinejobs").then_some(()));
-    until("the role view to have grown", 30, || may("view", "list", "pipelinejobs").then_some(()));
+    until("the role edit to have grown", || may("edit", "create", "pipelinejobs").then_some(()));
+    until("the role view to have grown", || may("view", "list", "pipelinejobs").then_some(()));
     let rows = [
         ("edit", "delete", "pipelinejobs", true),
         ("edit", "patch", "pipelinejobs/scale", true),

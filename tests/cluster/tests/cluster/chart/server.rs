@@ -31,8 +31,8 @@ fn the_api_server_accepts_all_of_it() {
     plane.apply(&read("manifests/base/namespace.yaml"));
     ["team-a", "team-b"].iter().for_each(|namespace| plane.create_namespace(namespace));
     ["PodMonitor", "PrometheusRule"].iter().for_each(|kind| plane.apply(&monitor(kind).to_string()));
-    until("the monitors to be served", 30, || client.get("/apis/monitoring.coreos.com/v1/podmonitors"));
-    until("the rules to be served", 30, || client.get("/apis/monitoring.coreos.com/v1/prometheusrules"));
+    until("the monitors to be served", || client.get("/apis/monitoring.coreos.com/v1/podmonitors"));
+    until("the rules to be served", || client.get("/apis/monitoring.coreos.com/v1/prometheusrules"));
 
     for values in [Value::Null, everything(), narrow(), single()] {
         let file = plane.folder().join("rendered.yaml");
@@ -86,7 +86,7 @@ fn an_installation_comes_is_upgraded_and_goes_without_the_jobs() {
     let phase = "/spec/versions/0/additionalPrinterColumns/0/description";
     let described = || plane.get(CRD).unwrap().pointer(phase).cloned();
     assert_eq!(described(), Some(json!("A summary of the job's state.")));
-    until("the CRD to be served", 30, || plane.get(JOBS));
+    until("the CRD to be served", || plane.get(JOBS));
     let deployment = "/apis/apps/v1/namespaces/stagecoach-system/deployments/stagecoach-operator";
     assert_eq!(plane.get(deployment).unwrap()["spec"]["replicas"], 2);
 

@@ -16,7 +16,7 @@ use stagecoach_api::contract::{FailureKind, SuspectedStage};
 use stagecoach_api::job::{AuditSpec, OnDifference};
 use stagecoach_data::MicrobatchLayout;
 use stagecoach_engine::StageError;
-use stagecoach_engine::execute::{ItemDigest, Stage, StageConfig, WorkInputs, work_numel};
+use stagecoach_engine::execute::{ItemDigest, Stage, StageConfig, WorkInputs, WorkRecorder, work_numel};
 use stagecoach_group::{Member, Roster};
 use stagecoach_model::ModelPart;
 use stagecoach_pipeline::{Placement, Replica};
@@ -45,6 +45,8 @@ pub(in crate::train) struct Audits<'a> {
     from_previous: Receiver,
     /// The environment of each rank; results must be bit-identical only between equal environments.
     environments: Vec<Value>,
+    /// The recorded work item of the current step.
+    recorder: Option<WorkRecorder>,
     /// The audit that ends with the current step.
     pending: Option<PendingAudit>,
 }
@@ -104,6 +106,7 @@ impl<'a> Audits<'a> {
             to_next,
             from_previous,
             environments: Vec::new(),
+            recorder: None,
             pending: None,
         })
     }
@@ -119,11 +122,15 @@ impl<'a> Audits<'a> {
         environment_differences(one, other).is_empty()
     }
 
-    /// Begins a step. If the audited item belongs to this stage, the stage records it.
-    pub(in crate::train) fn begin_step(&self, step: u64, stage: &mut Stage) {
-        if let Some(audited) = self.audited_item(step).filter(|audited| audited.rank == self.rank) {
-            stage.record_work(audited.item);
-        }
+    /// Begins a step. Returns the recorder of the audited item if it belongs to this stage.
+    pub(in crate::train) fn begin_step(&self, step: u64, stage: &Stage) -> Option<WorkRecorder> {
+        let audited = self.audited_item(step).filter(|audited| audited.rank == self.rank)?;
+        Some(WorkRecorder::new(audited.item, stage))
+    }
+
+    /// Keeps the recorder of a program that has run until its step ends.
+    pub(in crate::train) fn keep(&mut self, recorder: Option<WorkRecorder>) {
+        self.recorder = recorder;
     }
 
     /// Ends the program of a step that another step follows: sends the recorded inputs to the auditor. `layouts` are
@@ -134,13 +141,13 @@ impl<'a> Audits<'a> {
     pub(in crate::train) fn end_step(
         &mut self,
         step: u64,
-        stage: &mut Stage,
         layouts: &[MicrobatchLayout],
         target_count: u64,
     ) -> Result<(), LinkError> {
+        let recorded = self.recorder.take().and_then(WorkRecorder::finish);
         let Some(audited) = self.audited_item(step) else { return Ok(()) };
         let Some(layout) = layouts.get(audited.microbatch).cloned() else { return Ok(()) };
-        let (inputs, result) = stage.take_recorded_work().unzip();
+        let (inputs, result) = recorded.unzip();
         if let Some(inputs) = &inputs {
             self.send(inputs)?;
         }

@@ -106,11 +106,11 @@ fn attempt(scene: &Scene, case: &Case, traced: u32, log: &Path, point: Option<&P
     };
     let (mut one, mut other) = (start(traced), start(1 - traced));
     let ended = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-        let status = until("the end of a stage", 120, || one.try_wait().unwrap());
+        let status = until("the end of a stage", || one.try_wait().unwrap());
         if status.signal().is_some() {
             signal(other.id(), libc::SIGTERM); // the other stage may wait for a peer that never comes
         }
-        until("the end of its peer", 30, || other.try_wait().unwrap());
+        until("the end of its peer", || other.try_wait().unwrap());
         status
     }));
     [one, other].iter_mut().for_each(|stage| drop((stage.kill(), stage.wait())));

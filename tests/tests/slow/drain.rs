@@ -5,12 +5,18 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use serde_json::Value;
+use stagecoach_tests::faulty::{FAULT_VARIABLE, RECORDS_VARIABLE};
+use stagecoach_tests::hold::{self, Hold};
+use stagecoach_tests::phases::Phase;
 use stagecoach_tests::{
-    Group, Launched, Outcome, TestJob, corpus, entrypoint, only_child, saved, says, signal, undisturbed, until,
+    Group, Launched, Outcome, TestJob, corpus, each, entrypoint, only_child, saved, says, signal, undisturbed, until,
 };
+
+use crate::replay::text;
 
 /// A job whose steps are so long that a signal arrives within one. The grace period is `grace` seconds.
 fn slow(grace: u32, every_steps: u32) -> TestJob {
@@ -35,10 +41,9 @@ fn goes_on(workspace: &Path, job: &TestJob) -> Outcome {
 
 #[test]
 fn a_step_that_does_not_fit_into_the_grace_period_is_given_up() {
-    let mut given_up = 0;
-    for (schedule, virtual_stages, transport, third) in
-        [("1F1B", 1, "Tcp", 0), ("InterleavedZeroBubble", 2, "Shm", 1), ("ZBVZeroBubble", 2, "Auto", 2)]
-    {
+    let given_up = AtomicUsize::new(0);
+    let rows = [("1F1B", 1, "Tcp", 0), ("InterleavedZeroBubble", 2, "Shm", 1), ("ZBVZeroBubble", 2, "Auto", 2)];
+    each("layouts", &rows, |_, &(schedule, virtual_stages, transport, third)| {
         let workspace = corpus::workspace();
         let path = workspace.path();
         let job = TestJob { schedule, virtual_stages, transport, ..slow(1, third) };
@@ -49,10 +54,11 @@ fn a_step_that_does_not_fit_into_the_grace_period_is_given_up() {
         std::thread::sleep(Duration::from_secs_f64(step * f64::from(third) / 3.0));
         let outcome = launched.interrupt(path);
         assert!(saved(&path.join("kept")) >= 2, "{}", outcome.stdout);
-        given_up += outcome.stdout.matches("is given up: the grace period is too short").count();
+        let count = outcome.stdout.matches("is given up: the grace period is too short").count();
+        given_up.fetch_add(count, Ordering::SeqCst);
         goes_on(path, &job);
-    }
-    assert!(given_up > 0, "no step was given up: steps are too short for this test");
+    });
+    assert!(given_up.into_inner() > 0, "no step was given up: steps are too short for this test");
 }
 
 #[test]
@@ -63,10 +69,10 @@ fn one_stage_that_is_asked_to_stop_takes_all_with_it_at_this_boundary() {
         let job = slow(grace, 0);
         let before = metrics(path).len();
         let mut group = Group::start(path, &job, "kept", attempt);
-        until("two steps", 60, || (metrics(path).len() >= before + 2).then_some(()));
+        until("two steps", || (metrics(path).len() >= before + 2).then_some(()));
         let (trained, pids) = (metrics(path).len(), group.pids());
         signal(pids[1], libc::SIGTERM);
-        for stage in group.finish(60) {
+        for stage in group.finish() {
             assert_eq!(stage.code, Some(143), "{stage:?}");
         }
         // the step during which the signal arrived is the last; with little grace the step before it is
@@ -78,23 +84,31 @@ fn one_stage_that_is_asked_to_stop_takes_all_with_it_at_this_boundary() {
 
 #[test]
 fn an_evaluation_is_left_to_whoever_goes_on() {
-    let job = TestJob { steps: 20, global_batch_size: 1200, ..slow(120, 0) };
-    for _ in 0..5 {
-        let workspace = corpus::workspace();
-        let path = workspace.path();
-        let mut launched = Launched::start(path, &job, &[]);
-        launched.wait_for_step(9);
-        launched.interrupt(path);
-        if metrics(path).len() != 10 {
-            continue; // the signal came too late for step 10
-        }
-        assert!(metrics(path)[9]["evaluationLoss"].is_null(), "{}", metrics(path)[9]);
-        let outcome = goes_on(path, &job);
-        says(&outcome, "going on after step 10");
-        assert!(metrics(path)[9]["evaluationLoss"].is_number(), "{}", metrics(path)[9]);
-        return;
+    let extra = "  checkpoint: {everySteps: 9, mode: Sync}\n".into();
+    let job = TestJob { steps: 12, global_batch_size: 240, extra, ..slow(120, 0) };
+    let workspace = corpus::workspace();
+    let path = workspace.path();
+    let records = path.join("records");
+    fs::create_dir(&records).unwrap();
+    // stage 0 is held up in the save of step 9, so that the signal falls into step 10, which an evaluation follows
+    let hold = Hold::new(0, Phase::LastSave).unwrap().to_string();
+    let environment = [(FAULT_VARIABLE, hold.as_str()), (RECORDS_VARIABLE, text(&records))];
+    hold::arm(&records);
+    let mut group = Group::start_program(Path::new(env!("CARGO_BIN_EXE_faulty")), &environment, path, &job, "kept", 1);
+    hold::held(&records, || group.is_whole());
+    let pid = group.pids()[0];
+    signal(pid, libc::SIGTERM);
+    let process = PathBuf::from(format!("/proc/{pid}"));
+    until("the signal to arrive", || (!has_signal(&process, "ShdPnd:")).then_some(()));
+    hold::release(&records);
+    for stage in group.finish() {
+        assert_eq!(stage.code, Some(143), "{stage:?}");
     }
-    panic!("the signal never fell into step 10: steps are too short for this test");
+    assert_eq!(metrics(path).len(), 10);
+    assert!(metrics(path)[9]["evaluationLoss"].is_null(), "{}", metrics(path)[9]);
+    let outcome = goes_on(path, &job);
+    says(&outcome, "going on after step 10");
+    assert!(metrics(path)[9]["evaluationLoss"].is_number(), "{}", metrics(path)[9]);
 }
 
 /// The options of `unshare` that make a program the first process of a PID namespace, as in a container.
@@ -155,22 +169,24 @@ fn can_be_portable() -> bool {
 
 #[test]
 fn a_stage_that_is_asked_to_stop_while_it_starts_leaves_as_drained() {
-    let workspace = corpus::workspace();
-    let path = workspace.path();
-    let (program, is_first) = contained(path);
     let kernels = if can_be_portable() { "Portable" } else { "Fastest" };
     let job = TestJob { stages: 1, decay_steps: Some(20), kernels, ..slow(120, 0) }.endless();
     let is_possible = |(moment, _): &&(&str, _)| can_be_portable() || *moment != "the pinned instruction set";
-    for (attempt, (moment, has_come)) in (1..).zip(MOMENTS.iter().filter(is_possible).cycle().take(3 * MOMENTS.len())) {
-        let mut group = Group::start_program(&program, &[], path, &job, "starting", attempt);
-        let shell = group.pids()[0];
-        let pid = if is_first { until("the first process", 60, || only_child(shell)) } else { shell };
-        let process = PathBuf::from(format!("/proc/{pid}"));
-        until(moment, 60, || has_come(&process).then_some(()));
-        signal(pid, libc::SIGTERM);
-        let ended = group.finish(120).remove(0);
-        assert_eq!(ended.code, Some(143), "{moment}: {ended:?}");
-        assert_eq!(ended.words["kind"], "Drained", "{moment}: {ended:?}");
-    }
-    assert_eq!(saved(&path.join("kept")), metrics(path).len() as u64, "what is trained is saved");
+    each("series", &[1, 2, 3], |_, _| {
+        let workspace = corpus::workspace();
+        let path = workspace.path();
+        let (program, is_first) = contained(path);
+        for (attempt, (moment, has_come)) in (1..).zip(MOMENTS.iter().filter(is_possible)) {
+            let mut group = Group::start_program(&program, &[], path, &job, "starting", attempt);
+            let shell = group.pids()[0];
+            let pid = if is_first { until("the first process", || only_child(shell)) } else { shell };
+            let process = PathBuf::from(format!("/proc/{pid}"));
+            until(moment, || has_come(&process).then_some(()));
+            signal(pid, libc::SIGTERM);
+            let ended = group.finish().remove(0);
+            assert_eq!(ended.code, Some(143), "{moment}: {ended:?}");
+            assert_eq!(ended.words["kind"], "Drained", "{moment}: {ended:?}");
+        }
+        assert_eq!(saved(&path.join("kept")), metrics(path).len() as u64, "what is trained is saved");
+    });
 }

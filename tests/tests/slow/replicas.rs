@@ -6,7 +6,7 @@ use std::path::Path;
 use stagecoach_tests::faulty::{FAULT_VARIABLE, RECORDS_VARIABLE};
 use stagecoach_tests::hold::{self, Hold};
 use stagecoach_tests::phases::Phase;
-use stagecoach_tests::{Launched, TestJob, corpus, saved, says, signal, undisturbed, until};
+use stagecoach_tests::{Launched, TestJob, corpus, each, saved, says, signal, undisturbed, until};
 
 /// A job that saves every 4 steps and has four blocks of two microbatches.
 fn job() -> TestJob {
@@ -29,7 +29,7 @@ fn folder(workspace: &Path) -> std::path::PathBuf {
 /// Starts a job without an end, and waits for its first checkpoint.
 fn begin(workspace: &Path, job: &TestJob) -> Launched {
     let launched = Launched::start(workspace, &job.endless(), &[]);
-    until("a checkpoint", 60, || (saved(&folder(workspace)) > 0).then_some(()));
+    until("a checkpoint", || (saved(&folder(workspace)) > 0).then_some(()));
     launched
 }
 
@@ -43,7 +43,7 @@ fn end(launched: Launched, workspace: &Path, job: &TestJob, what: &str) {
 
 #[test]
 fn the_number_of_replicas_may_change_half_way() {
-    for (tied, precision) in [(false, "BFloat16"), (true, "Float32")] {
+    each("jobs", &[(false, "BFloat16"), (true, "Float32")], |_, &(tied, precision)| {
         let job = TestJob { tied, precision, ..job() };
         let workspace = corpus::workspace();
         let workspace = workspace.path();
@@ -61,12 +61,12 @@ fn the_number_of_replicas_may_change_half_way() {
         let last = TestJob { stages: 1, data_parallel: 2, ..rest.clone() };
         let outcome = Launched::start(workspace, &last, &[]).finish(workspace);
         assert_eq!(outcome.hashes(), undisturbed(&rest), "tied: {tied}, {precision}");
-    }
+    });
 }
 
 #[test]
 fn a_stage_of_any_replica_may_be_killed() {
-    for memory in ["", MEMORY] {
+    each("checkpoints", &["", MEMORY], |_, memory| {
         // the other stages wait for the replacement of the lost one
         let mut job = with_checkpoint(may_lose_replicas(2, 2), memory);
         job.extra = job.extra.replace("restart: {", "restart: {minDataParallel: 2, ");
@@ -77,13 +77,13 @@ fn a_stage_of_any_replica_may_be_killed() {
             let before = launched.wait_for_stages(4);
             signal(before[rank], libc::SIGKILL);
             let is_replaced = |now: &Vec<u32>| now.len() == 4 && now[rank] != before[rank];
-            let now = until("the stage to be replaced", 60, || Some(launched.stages()).filter(is_replaced));
+            let now = until("the stage to be replaced", || Some(launched.stages()).filter(is_replaced));
             assert!((0..4).all(|other| (now[other] == before[other]) == (other != rank)), "{before:?} became {now:?}");
             let step = launched.steps() + 5;
             launched.wait_for_step(step);
         }
         end(launched, workspace, &job, &format!("memory: {memory:?}"));
-    }
+    });
 }
 
 const MEMORY: &str = ", memory: {everySteps: 1}";
@@ -127,7 +127,7 @@ fn a_job_goes_on_without_a_lost_replica_until_it_is_back() {
         // one stage of each replica: the stages that are left form one replica
         (2, 2, &[0, 3], MEMORY),
     ];
-    for (stages, data_parallel, lost, memory) in cases {
+    each("losses", &cases, |_, &(stages, data_parallel, lost, memory)| {
         let job = with_checkpoint(may_lose_replicas(stages, data_parallel), memory);
         let workspace = corpus::workspace();
         let workspace = workspace.path();
@@ -138,11 +138,11 @@ fn a_job_goes_on_without_a_lost_replica_until_it_is_back() {
         launched.wait_for_step(launched.steps() + 10);
         signal(launched.child.id(), libc::SIGCONT);
         let said = || std::fs::read_to_string(workspace.join("stdout")).unwrap();
-        until("the replica to be taken back", 60, || said().contains("a lost replica is back").then_some(()));
+        until("the replica to be taken back", || said().contains("a lost replica is back").then_some(()));
         launched.wait_for_stages(stages * data_parallel);
         let state = || std::fs::read(folder(workspace).join("state.json")).unwrap();
         let training = || serde_json::from_slice::<serde_json::Value>(&state()).unwrap()["trainingReplicas"].as_u64();
-        until("all replicas to train", 60, || (training() == Some(data_parallel as u64)).then_some(()));
+        until("all replicas to train", || (training() == Some(data_parallel as u64)).then_some(()));
         launched.wait_for_step(launched.steps() + 5);
         let outcome = launched.interrupt(workspace);
         says(&outcome, &format!("training with {} of {data_parallel} replicas until all are back", data_parallel - 1));
@@ -153,22 +153,22 @@ fn a_job_goes_on_without_a_lost_replica_until_it_is_back() {
         let rest = job.ending_after(saved(&folder(workspace)));
         let outcome = Launched::start(workspace, &rest, &[]).finish(workspace);
         assert_eq!(outcome.hashes(), undisturbed(&rest), "{stages} x {data_parallel} without {lost:?}{memory}");
-    }
+    });
 }
 
 #[test]
 fn a_job_ends_without_a_lost_replica() {
-    for lost in [&[2][..], &[0]] {
+    each("losses", &[2, 0], |_, &lost| {
         let job = TestJob { steps: 60, ..may_lose_replicas(2, 2) };
         let workspace = corpus::workspace();
         let workspace = workspace.path();
         let mut launched = Launched::start(workspace, &job, &[]);
-        until("a checkpoint", 60, || (saved(&folder(workspace)) > 0).then_some(()));
-        lose_for_good(&launched, lost, 4);
+        until("a checkpoint", || (saved(&folder(workspace)) > 0).then_some(()));
+        lose_for_good(&launched, &[lost], 4);
         launched.wait_for_step(job.steps);
         signal(launched.child.id(), libc::SIGCONT);
         assert_eq!(launched.finish(workspace).hashes(), undisturbed(&job), "without {lost:?}");
-    }
+    });
 }
 
 /// Three leaders are lost: the first one, its successor, and the leader of a group that has not begun. No stage takes
@@ -186,7 +186,7 @@ fn leadership_is_passed_on_more_than_once() {
     let before = newest_fence(workspace);
     signal(stages[2], libc::SIGSTOP);
     signal(stages[3], libc::SIGKILL);
-    until("the next group to begin", 60, || (newest_fence(workspace) > before).then_some(()));
+    until("the next group to begin", || (newest_fence(workspace) > before).then_some(()));
     signal(stages[1], libc::SIGKILL);
     signal(stages[2], libc::SIGCONT);
     launched.wait_for_step(launched.steps() + 5);
@@ -215,7 +215,7 @@ fn who_waits_beside_the_last_replica_leads_in_its_place() {
 /// back.
 #[test]
 fn a_leader_may_be_lost_while_the_group_forms_again() {
-    for memory in ["", MEMORY] {
+    each("checkpoints", &["", MEMORY], |_, memory| {
         let job = with_checkpoint(may_lose_replicas(1, 3), memory);
         let workspace = corpus::workspace();
         let workspace = workspace.path();
@@ -225,12 +225,12 @@ fn a_leader_may_be_lost_while_the_group_forms_again() {
         launched.wait_for_step(launched.steps() + 5);
         signal(launched.child.id(), libc::SIGCONT);
         let said = || std::fs::read_to_string(workspace.join("stdout")).unwrap();
-        until("the replica to be taken back", 60, || said().contains("a lost replica is back").then_some(()));
+        until("the replica to be taken back", || said().contains("a lost replica is back").then_some(()));
         signal(stages[0], libc::SIGKILL);
         launched.wait_for_stages(3);
         launched.wait_for_step(launched.steps() + 10);
         end(launched, workspace, &job, &format!("memory: {memory:?}"));
-    }
+    });
 }
 
 /// The leader is asked to stop while the group saves to form again with a replica that is back. The leader then waits
@@ -249,7 +249,7 @@ fn a_leader_may_be_stopped_while_the_group_forms_again() {
     let faulty = Path::new(env!("CARGO_BIN_EXE_faulty"));
     hold::arm(&records);
     let mut launched = Launched::start_program(faulty, workspace, &file, folder(workspace), &[], &environment);
-    until("a checkpoint", 60, || (saved(&folder(workspace)) > 0).then_some(()));
+    until("a checkpoint", || (saved(&folder(workspace)) > 0).then_some(()));
     lose_for_good(&launched, &[1], 3);
     launched.wait_for_step(launched.steps() + 5);
     signal(launched.child.id(), libc::SIGCONT);
@@ -258,7 +258,7 @@ fn a_leader_may_be_stopped_while_the_group_forms_again() {
     signal(stages[1], libc::SIGSTOP);
     signal(stages[0], libc::SIGTERM);
     hold::release(&records);
-    until("the leader's end", 60, || (launched.stages().first() != Some(&stages[0])).then_some(()));
+    until("the leader's end", || (launched.stages().first() != Some(&stages[0])).then_some(()));
     signal(stages[1], libc::SIGCONT);
     launched.interrupt(workspace);
     let rest = job.ending_after(saved(&folder(workspace)));
@@ -277,7 +277,7 @@ fn newest_fence(workspace: &Path) -> u64 {
 /// wakes up first.
 #[test]
 fn a_leader_that_was_suspended_leads_again_or_is_replaced() {
-    for launcher_sleeps in [false, true] {
+    each("launchers", &[false, true], |_, &launcher_sleeps| {
         let mut job = may_lose_replicas(2, 2);
         job.extra = job.extra.replace("restart: {", "restart: {heartbeatTimeoutSeconds: 2, ");
         let workspace = corpus::workspace();
@@ -289,7 +289,7 @@ fn a_leader_that_was_suspended_leads_again_or_is_replaced() {
         }
         signal(stages[0], libc::SIGSTOP);
         let logs = || (1..4).all(|rank| log(workspace, rank).contains("stage 0 of replica 0 has sent no heartbeat"));
-        until("the others to lose the leader", 60, || logs().then_some(()));
+        until("the others to lose the leader", || logs().then_some(()));
         if launcher_sleeps {
             signal(stages[0], libc::SIGCONT);
         }
@@ -299,7 +299,7 @@ fn a_leader_that_was_suspended_leads_again_or_is_replaced() {
         assert!(launcher_sleeps || now[0] != stages[0], "{stages:?} became {now:?}");
         launched.wait_for_step(launched.steps() + 5);
         end(launched, workspace, &job, &format!("the launcher sleeps: {launcher_sleeps}"));
-    }
+    });
 }
 
 fn log(workspace: &Path, rank: usize) -> String {

@@ -6,8 +6,9 @@ use std::fs;
 use stagecoach_checkpoint::{Manifest, paths};
 use stagecoach_test_volumes::{EIO, ENOSPC, VolumeFault};
 use stagecoach_tests::corpus::Draws;
+use stagecoach_tests::each;
 use stagecoach_tests::faulty::{StageCall, StageFault};
-use stagecoach_tests::scene::{COMMITTED, Case, STEPS, Scene, each, seed};
+use stagecoach_tests::scene::{COMMITTED, Case, STEPS, Scene, seed};
 
 /// The job continues after step 3 and saves at step 4 and at its end.
 const CHECKPOINT: &str = "{everySteps: 2, keepLast: 3, mode: Sync}";
@@ -91,7 +92,7 @@ fn a_save_that_fails_costs_a_checkpoint_and_nothing_else() {
     let scene = crate::scene();
     let failures = failures(calls(&scene));
     println!("{} failures, seed {}", failures.len(), seed());
-    each("failures", 3, &failures, |at, failure| run(&scene, at, failure));
+    each("failures", &failures, |at, failure| run(&scene, at, failure));
 }
 
 /// A checkpoint may be hundreds of times as large as the part that one stage holds.

@@ -5,7 +5,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use stagecoach_checkpoint::{FileSystemVolume, Manifest, read_manifest};
-use stagecoach_tests::{Launched, TestJob, checkpoints, corpus, signal, stagecoach, until};
+use stagecoach_tests::scene::copy;
+use stagecoach_tests::{Launched, TestJob, checkpoints, corpus, each, signal, stagecoach, until};
 
 /// The exit code and the whole output of a command.
 pub fn run(arguments: &[&str]) -> (Option<i32>, String) {
@@ -119,26 +120,26 @@ fn a_hundred_steps_of_three_jobs_with_hard_lives_replay_equal() {
 /// Runs the page's commands on a job with the number of steps and the name that the page uses.
 #[test]
 fn the_pages_commands_run() {
-    let workspace = corpus::workspace();
     let extra = "  checkpoint: {everySteps: 100}\n".into();
-    let job = TestJob { name: "shakespeare".into(), stages: 2, steps: 400, extra, ..TestJob::default() };
-    Launched::start(workspace.path(), &job, &[]).finish_within(300, workspace.path()).hashes();
-    let again = TestJob { name: "again".into(), stages: 1, ..job.clone() };
-    Launched::start(workspace.path(), &again, &[]).finish_within(300, workspace.path()).hashes();
+    let job = TestJob { steps: 400, layers: 2, global_batch_size: 6, microbatches: 2, extra, ..TestJob::default() };
+    let (workspace, elsewhere) = (corpus::workspace(), corpus::workspace());
+    each("runs", &[("shakespeare", 2, &workspace), ("again", 1, &elsewhere)], |_, (name, stages, workspace)| {
+        let job = TestJob { name: (*name).into(), stages: *stages, ..job.clone() };
+        Launched::start(workspace.path(), &job, &[]).finish(workspace.path()).hashes();
+    });
+    copy(&elsewhere.path().join("again"), &workspace.path().join("again"));
     let page = include_str!("../../../docs/REPLAY.md");
-    let commands =
-        page.lines().filter(|line| line.starts_with("stagecoach ") && line.contains("workspace/shakespeare"));
-    let mut count = 0;
-    for command in commands {
+    let is_command = |line: &&str| line.starts_with("stagecoach ") && line.contains("workspace/shakespeare");
+    let commands: Vec<&str> = page.lines().filter(is_command).collect();
+    assert!(commands.len() >= 13, "{} commands", commands.len());
+    each("commands", &commands, |_, command| {
         let command = command.split(" #").next().unwrap().trim_end();
         let line = command.replacen("stagecoach", text(&stagecoach()), 1).replace("workspace/", "");
         let line = line.replace("corpus/shakespeare/noise.txt", "corpus/small.jsonl");
         let output = Command::new("sh").args(["-c", &line]).current_dir(workspace.path()).output().unwrap();
         let said = String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
         assert!(output.status.success(), "{command}\n{said}");
-        count += 1;
-    }
-    assert!(count >= 13, "{count} commands");
+    });
 }
 
 #[test]
@@ -236,7 +237,7 @@ fn steps_that_were_added_replay_with_their_own_decay() {
 fn ctrl_c_ends_a_replay_and_removes_what_it_made() {
     let workspace = corpus::workspace();
     let long = TestJob { extra: "  checkpoint: {everySteps: 0}\n".into(), ..job(400) };
-    Launched::start(workspace.path(), &long, &[]).finish_within(300, workspace.path()).hashes();
+    Launched::start(workspace.path(), &long, &[]).finish(workspace.path()).hashes();
     let folder = workspace.path().join("small");
     let scratch = workspace.path().join(".replay");
     let steps = || -> usize {
@@ -247,14 +248,14 @@ fn ctrl_c_ends_a_replay_and_removes_what_it_made() {
     let mut command = Command::new(stagecoach());
     command.args(["replay", text(&folder), "--step", "400"]).stdout(Stdio::null()).stderr(Stdio::null());
     let mut child = command.spawn().unwrap();
-    until("the replay to train", 60, || (steps() > 2).then_some(()));
+    until("the replay to train", || (steps() > 2).then_some(()));
     signal(child.id(), libc::SIGINT);
-    let status = until("the replay to leave", 60, || child.try_wait().unwrap());
+    let status = until("the replay to leave", || child.try_wait().unwrap());
     assert_eq!(status.code(), Some(143));
     assert!(!scratch.exists());
     // a replay that was killed leaves its folder, and the next replay removes it
     let mut child = command.spawn().unwrap();
-    until("the replay to train", 60, || (steps() > 2).then_some(()));
+    until("the replay to train", || (steps() > 2).then_some(()));
     child.kill().unwrap();
     child.wait().unwrap();
     assert!(scratch.exists());

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use serde_json::Value;
 use stagecoach_checkpoint::{FileSystemVolume, Manifest, read_manifest};
 use stagecoach_tests::scene::copy;
-use stagecoach_tests::{Launched, TestJob, checkpoints, corpus};
+use stagecoach_tests::{Launched, TestJob, checkpoints, corpus, each};
 
 use crate::replay::{change_manifest, change_metrics, disturbed, job, run, text};
 
@@ -265,14 +265,17 @@ impl Forge {
 fn forgeries(count: usize, seed: u64) {
     let forge = Forge::new();
     let mut draws = corpus::Draws(seed);
-    for (index, kind) in KINDS.into_iter().cycle().take(count).enumerate() {
+    let kinds = KINDS.into_iter().cycle().take(count).enumerate();
+    let forged = kinds.map(|(index, kind)| {
         let without_receipts = (index / KINDS.len()).is_multiple_of(2);
-        let (folder, said) = forge.forge(&format!("forged-{index}"), kind, without_receipts, &mut draws);
-        let (code, words) = run(&["audit", text(&folder), "--all"]);
+        (kind, forge.forge(&format!("forged-{index}"), kind, without_receipts, &mut draws))
+    });
+    each("forgeries", &forged.collect::<Vec<_>>(), |index, (kind, (folder, said))| {
+        let (code, words) = run(&["audit", text(folder), "--all"]);
         let place = said.iter().find(|place| !words.contains(*place));
         assert!(code == Some(74) && place.is_none(), "{index}, {kind:?}: {code:?}, no {place:?} in\n{words}");
         std::fs::remove_dir_all(folder).unwrap();
-    }
+    });
 }
 
 #[test]

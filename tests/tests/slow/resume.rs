@@ -36,7 +36,7 @@ fn run_on(workspace: &Path, job: &TestJob, steps: u64) {
 
 /// Waits for a checkpoint. Saves run behind training, so the save of step 4 may be committed any number of steps later.
 fn wait_for_a_checkpoint(workspace: &Path) {
-    until("a checkpoint", 60, || (saved(workspace) > 0).then_some(()));
+    until("a checkpoint", || (saved(workspace) > 0).then_some(()));
 }
 
 /// The step of the newest checkpoint; 0 if there is none.
@@ -56,12 +56,12 @@ fn killed_stages_go_on_from_the_last_checkpoint() {
         wait_for_a_checkpoint(workspace.path());
         let stages = launched.stages();
         signal(stages[rank], libc::SIGKILL);
-        until("its end", 30, || is_gone(stages[rank]).then_some(()));
+        until("its end", || is_gone(stages[rank]).then_some(()));
         // the lost group's save may be committed until the next group forms
         launched.wait_for_restart(workspace.path());
         let now = launched.wait_for_stages(3);
         let before = saved(workspace.path());
-        until("a checkpoint of the next group", 60, || (saved(workspace.path()) > before).then_some(()));
+        until("a checkpoint of the next group", || (saved(workspace.path()) > before).then_some(()));
         assert!((0..3).all(|other| (now[other] == stages[other]) == (other != rank)), "{stages:?} became {now:?}");
         says(&launched.interrupt(workspace.path()), "training resumes from the checkpoint of step");
         let rest = to_its_end(workspace.path(), &job());
@@ -103,7 +103,7 @@ fn a_launcher_that_is_killed_loses_nothing_that_was_saved() {
     let stages = launched.stages();
     launched.child.kill().unwrap();
     launched.child.wait().unwrap();
-    until("the stages' end", 30, || stages.iter().all(|&pid| is_gone(pid)).then_some(()));
+    until("the stages' end", || stages.iter().all(|&pid| is_gone(pid)).then_some(()));
     let rest = to_its_end(workspace.path(), &job());
     let outcome = run(workspace.path(), &rest);
     assert_eq!(outcome.hashes(), undisturbed(&rest));
@@ -269,7 +269,7 @@ fn stages_in_different_environments_are_told() {
     std::fs::write(&trainer, script).unwrap();
     std::fs::set_permissions(&trainer, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
     let job = TestJob { steps: 2, stages: 2, ..job() };
-    let ended = Group::start_program(&trainer, &[], path, &job, "mixed", 1).finish(60);
+    let ended = Group::start_program(&trainer, &[], path, &job, "mixed", 1).finish();
     assert!(ended.iter().all(|stage| stage.code == Some(0)), "{ended:?}");
     assert!(ended[0].log.contains("stage 1 has CPU DEFAULT"), "{}", ended[0].log);
     assert_eq!(environment_differences(path)[0].0, 1);

@@ -35,7 +35,7 @@ service:
         let mut command = Command::new(Path::new(&tools).join("otelcol"));
         command.arg("--config").arg(&file).stdout(Stdio::null()).stderr(log);
         let collector = Collector { child: command.spawn().unwrap(), port, output };
-        until("the collector", 60, || collector.wrote().contains("Everything is ready").then_some(()));
+        until("the collector", || collector.wrote().contains("Everything is ready").then_some(()));
         collector
     }
 
@@ -111,7 +111,7 @@ fn a_collector_gets_metrics_and_traces() {
     let extra = "  checkpoint: {everySteps: 50}\n  restart: {backoff: {initialSeconds: 0}}\n";
     let job = TestJob { name: "job".into(), steps: 600, extra: extra.into(), ..TestJob::default() };
     let outcome = run(&job, &format!("http://127.0.0.1:{}", collector.port), |launched, workspace| {
-        until("a checkpoint", 60, || (!checkpoints(&workspace.join("job")).is_empty()).then_some(()));
+        until("a checkpoint", || (!checkpoints(&workspace.join("job")).is_empty()).then_some(()));
         signal(launched.wait_for_stages(3)[1], libc::SIGKILL);
         launched.wait_for_restart(workspace);
     });

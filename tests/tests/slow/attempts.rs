@@ -6,12 +6,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use stagecoach_tests::faulty::{FAULT_VARIABLE, RECORDS_VARIABLE};
 use stagecoach_tests::hold::{self, Hold};
 use stagecoach_tests::phases::{Phase, stop_in};
-use stagecoach_tests::{Ended, Group, Hashes, LOAD_FACTOR, TestJob, corpus, saved, undisturbed, until};
+use stagecoach_tests::{Deadline, Ended, Group, Hashes, TestJob, corpus, saved, undisturbed, until};
 
 /// The time at which the older group continues.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -143,7 +142,7 @@ fn caught(case: AttemptCase) -> Caught {
     let records = workspace.path().join("records");
     std::fs::create_dir(&records).unwrap();
     let trains = |group: &mut Group| {
-        until("checkpoints", 60, || (group.is_whole() && checkpoints(&folder).len() > 1).then_some(()));
+        until("checkpoints", || (group.is_whole() && checkpoints(&folder).len() > 1).then_some(()));
     };
     if case.phase == Phase::Load {
         trains(&mut Group::start(workspace.path(), &job(2).endless(), "a", FIRST));
@@ -166,10 +165,7 @@ fn caught(case: AttemptCase) -> Caught {
     }
     match hold {
         Some(_) => hold::held(&records, || group.is_whole()),
-        None => assert!(
-            stop_in(group.pids()[case.rank], case.phase, Duration::from_secs(60 * LOAD_FACTOR)),
-            "never in {case:?}"
-        ),
+        None => assert!(stop_in(group.pids()[case.rank], case.phase, Deadline::start().limit()), "never in {case:?}"),
     }
     if hold.is_none() || case.when != When::Fenced {
         group.stop();
@@ -185,24 +181,24 @@ fn met(case: AttemptCase) {
     let newer_job = if case.ends() { job(1000) } else { job(1000).ending_after(saved(&folder)) };
     let mut newer = Group::start(workspace, &newer_job, if case.anew { "b" } else { "a" }, NEWER);
     match case.when {
-        When::Fenced => until("the newer fence", 60, || {
+        When::Fenced => until("the newer fence", || {
             let held = fences(&folder);
             (newer.is_whole() && !held.is_empty() && held.is_disjoint(&older_fence)).then_some(())
         }),
-        When::Committed => until("a newer checkpoint", 60, || {
-            checkpoints(&folder).values().any(|&attempt| attempt == NEWER).then_some(())
-        }),
-        When::Done => all_done(case, &newer.finish(120)),
+        When::Committed => {
+            until("a newer checkpoint", || checkpoints(&folder).values().any(|&attempt| attempt == NEWER).then_some(()))
+        }
+        When::Done => all_done(case, &newer.finish()),
     }
     let (before, committed) = (checkpoint_files(&folder), checkpoints(&folder));
     // only in this case no other group works in the folder
     let everything = (case.when == When::Done).then(|| relied_on(&folder));
     older.go_on();
-    let ended = older.group.finish(60);
+    let ended = older.group.finish();
     report(case, &ended);
     match everything {
         Some(everything) => assert_eq!(changed(&everything, &relied_on(&folder)), BTreeSet::new(), "{case:?}"),
-        None => all_done(case, &newer.finish(120)),
+        None => all_done(case, &newer.finish()),
     }
 
     let result: serde_json::Value =
@@ -305,11 +301,11 @@ fn what_older_groups_left_is_removed_behind_training() {
     let faulty = Path::new(env!("CARGO_BIN_EXE_faulty"));
     let mut group = Group::start_program(faulty, &env, workspace.path(), &job(2), "a", FIRST);
     hold::held(&records, || group.is_whole());
-    until("the end of training", 60, || folder.join("result.json").exists().then_some(()));
+    until("the end of training", || folder.join("result.json").exists().then_some(()));
     assert!(files(&folder.join("fences")).keys().any(|path| path.ends_with("stage-0.model.safetensors")));
     hold::release(&records);
     // a group that trains to its end leaves no leftovers for others
-    group.finish(60).iter().for_each(|ended| assert_eq!(ended.code, Some(0), "{}", ended.log));
+    group.finish().iter().for_each(|ended| assert_eq!(ended.code, Some(0), "{}", ended.log));
     assert!(!folder.join("fences/0000.fenced").exists());
 }
 
@@ -325,10 +321,10 @@ fn a_result_told_late_changes_nothing() {
     let (workspace, folder) = (older.workspace.path(), older.folder());
     // the job is created again with more steps to train, and all of the older group's steps are committed
     let longer = TestJob { steps: STEPS + 40, ..job(1000) };
-    all_done(case, &Group::start(workspace, &longer, "b", NEWER).finish(120));
+    all_done(case, &Group::start(workspace, &longer, "b", NEWER).finish());
     let everything = relied_on(&folder);
     older.go_on();
-    report(case, &older.group.finish(60));
+    report(case, &older.group.finish());
     assert_eq!(changed(&everything, &relied_on(&folder)), BTreeSet::new());
     assert_eq!(steps_in(&folder.join("metrics.jsonl")), (1..=STEPS + 40).collect::<Vec<_>>());
 }

@@ -19,7 +19,7 @@ fn job() -> TestJob {
 
 /// The page's address in a run's output.
 fn printed(file: &Path) -> PageAddress {
-    until("the page's address", 60, || PageAddress::find(&std::fs::read_to_string(file).ok()?))
+    until("the page's address", || PageAddress::find(&std::fs::read_to_string(file).ok()?))
 }
 
 /// A command that serves a page. Dropping this ends it.
@@ -72,7 +72,7 @@ fn a_run_prints_the_address_of_a_page_that_follows_it_through_a_recovery() {
             let step: u64 = figure(figures, "step")?.replace(',', "").parse().ok()?;
             (step >= least).then(|| (step, figure(figures, "loss").unwrap()))
         });
-        let recorded = until("the step's line", 30, || recorded_loss(&folder, step));
+        let recorded = until("the step's line", || recorded_loss(&folder, step));
         assert_eq!(loss, format!("{recorded:.4}"), "step {step}");
     }
     follower

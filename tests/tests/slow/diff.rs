@@ -4,7 +4,8 @@
 use std::path::{Path, PathBuf};
 
 use serde_json::Value;
-use stagecoach_tests::{Launched, TestJob, corpus};
+use stagecoach_tests::scene::copy;
+use stagecoach_tests::{Launched, TestJob, corpus, each};
 
 use crate::audit::flip;
 use crate::replay::{job, run, text};
@@ -75,44 +76,60 @@ fn the_tensors_of_a_step_are_the_same_over_any_stages() {
     assert!(said.contains("no tensor of the step is called so: there are layer.N.output"), "{said}");
 }
 
+/// Trains another run beside `one` in a workspace of its own, and compares both. Returns the exit code and the output.
+fn diff_with(one: &Path, train_other: impl FnOnce(&Path) -> PathBuf) -> (Option<i32>, String) {
+    let workspace = tempfile::tempdir().unwrap();
+    copy(one.parent().unwrap(), workspace.path());
+    let other = train_other(workspace.path());
+    run(&["diff", text(&workspace.path().join("one")), text(&other), "--stages", "1"])
+}
+
 #[test]
 fn runs_that_part_are_told_apart_by_step_and_tensor() {
     let workspace = corpus::workspace();
-    let workspace = workspace.path();
-    let one = train(workspace, "one", job(30), &[]);
-    let diff = |other: &Path| run(&["diff", text(&one), text(other), "--stages", "1"]);
+    let one = train(workspace.path(), "one", job(30), &[]);
     let same = TestJob { stages: 2, schedule: "ZBVZeroBubble", virtual_stages: 2, ..job(30) };
-    let (code, said) = diff(&train(workspace, "same", same, &[]));
-    assert_eq!((code, said.contains("equal: 30 steps and 3 checkpoints of both")), (Some(0), true), "{said}");
     // the first tensor that is compared differs first
-    for (name, set, words) in [
+    let runs: [(TestJob, &[&str], i32, &[&str]); 5] = [
+        (same, &[], 0, &["equal: 30 steps and 3 checkpoints of both"]),
         (
-            "seed",
-            "training.seed=7",
-            &["training.seed is 42 and 7", "part at step 1: loss", "weight.value, ", "bits apart"][..],
+            job(30),
+            &["training.seed=7"],
+            74,
+            &["training.seed is 42 and 7", "part at step 1: loss", "weight.value, ", "bits apart"],
         ),
         (
-            "precision",
-            "training.precision=BFloat16",
+            job(30),
+            &["training.precision=BFloat16"],
+            74,
             &["part at step 1", "layer.0.output, Float[288, 32] and BFloat16[288, 32]"],
         ),
         (
-            "peak",
-            "training.learningRate.warmupSteps=4",
+            job(30),
+            &["training.learningRate.warmupSteps=4"],
+            74,
             &["part at step 2", "the update of step 2 is the first that differs"],
         ),
-        ("clip", "training.gradientClipNorm=0.2", &["training.gradientClipNorm is 0.7 and 0.2", "step"]),
-    ] {
-        let (code, said) = diff(&train(workspace, name, job(30), &[set]));
-        assert_eq!(code, Some(74), "{name}\n{said}");
+        (job(30), &["training.gradientClipNorm=0.2"], 74, &["training.gradientClipNorm is 0.7 and 0.2", "step"]),
+    ];
+    each("runs", &runs, |_, (job, set, expected, words)| {
+        let (code, said) = diff_with(&one, |workspace| train(workspace, "other", job.clone(), set));
+        assert_eq!(code, Some(*expected), "{set:?}\n{said}");
         let missing = words.iter().find(|words| !said.contains(**words));
-        assert_eq!(missing, None, "{name}\n{said}");
-    }
-    // a bit that flipped in a checkpoint, which no step caused
-    let flipped = train(workspace, "flipped", job(20), &[]);
-    flip(&flipped, 20, "", &mut corpus::Draws(3));
-    train(workspace, "flipped", job(30), &[]);
-    let (code, said) = diff(&flipped);
+        assert_eq!(missing, None, "{set:?}\n{said}");
+    });
+}
+
+/// No step caused the bit that flipped in a checkpoint.
+#[test]
+fn a_bit_that_flipped_in_a_checkpoint_is_told_apart_from_a_step() {
+    let workspace = corpus::workspace();
+    let one = train(workspace.path(), "one", job(30), &[]);
+    let (code, said) = diff_with(&one, |workspace| {
+        let flipped = train(workspace, "flipped", job(20), &[]);
+        flip(&flipped, 20, "", &mut corpus::Draws(3));
+        train(workspace, "flipped", job(30), &[])
+    });
     assert_eq!(code, Some(74), "{said}");
     assert!(said.contains("the runs part at the checkpoint of step 20, and their records do not"), "{said}");
     assert!(said.contains("step 20 of both is equal when it is trained here"), "{said}");

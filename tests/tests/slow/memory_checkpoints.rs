@@ -48,7 +48,7 @@ fn killed(workspace: &Path, job: &TestJob, kills: &[&[usize]]) -> Outcome {
 fn kill(launched: &Launched, ranks: &[usize]) {
     let before = launched.stages();
     ranks.iter().for_each(|&rank| signal(before[rank], libc::SIGKILL));
-    let now = until("their replacements", 60, || {
+    let now = until("their replacements", || {
         let now = launched.stages();
         (now.len() == before.len() && ranks.iter().all(|&rank| now[rank] != before[rank])).then_some(now)
     });
@@ -95,9 +95,8 @@ fn neighbours_lost_together_go_on_from_the_volume() {
     let workspace = corpus::workspace();
     let memory = saving("everySteps: 4, memory: {everySteps: 1}");
     let mut launched = Launched::start(workspace.path(), &memory.endless(), &[]);
-    let saved = until("a checkpoint on the volume", 60, || {
-        Some(saved(&workspace.path().join("remembered"))).filter(|&s| s > 0)
-    });
+    let saved =
+        until("a checkpoint on the volume", || Some(saved(&workspace.path().join("remembered"))).filter(|&s| s > 0));
     kill(&launched, &[0, 1]);
     launched.wait_for_restart(workspace.path());
     launched.wait_for_step(saved + 10);
@@ -116,7 +115,7 @@ fn a_stage_lost_while_another_is_replaced_costs_no_finished_step() {
         let before = launched.stages();
         signal(before[first], libc::SIGKILL);
         // the place of the first stage is taken, and the group has not formed again
-        until("a replacement", 60, || {
+        until("a replacement", || {
             launched
                 .stages()
                 .get(first)

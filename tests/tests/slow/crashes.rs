@@ -6,8 +6,9 @@ use std::collections::BTreeMap;
 use stagecoach_checkpoint::paths;
 use stagecoach_test_volumes::VolumeFault;
 use stagecoach_tests::corpus::Draws;
+use stagecoach_tests::each;
 use stagecoach_tests::faulty::{StageCall, StageFault};
-use stagecoach_tests::scene::{COMMITTED, Case, Scene, each, seed};
+use stagecoach_tests::scene::{COMMITTED, Case, Scene, seed};
 
 const SYNC: &str = "{everySteps: 2, keepLast: 1, mode: Sync}";
 const ASYNC: &str = "{everySteps: 2, keepLast: 1, mode: Async}";
@@ -111,7 +112,7 @@ fn every_operation_may_be_the_last() {
         deaths = sample(deaths);
     }
     told(&deaths, of);
-    each("deaths", 3, &deaths, |at, death| {
+    each("deaths", &deaths, |at, death| {
         let traced = if death.from_mess { &calls } else { &scene.afresh };
         assert_eq!(run(&scene, SYNC, at, death), Some(survives(traced, death)), "went on after another step");
     });

@@ -110,7 +110,7 @@ fn a_spare_that_takes_a_place_too_late_goes() {
     signal(stages[1], libc::SIGKILL);
     launched.wait_for_restart(workspace.path());
     signal(spare, libc::SIGCONT);
-    until("the end of the spare that was late", 60, || is_gone(spare).then_some(()));
+    until("the end of the spare that was late", || is_gone(spare).then_some(()));
     let step = state(workspace.path())["bestStep"].as_u64().unwrap();
     launched.wait_for_step(step + 20);
     launched.wait_for_stages(3);

@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use stagecoach_checkpoint::{Manifest, paths};
-use stagecoach_tests::scene::{COMMITTED, Case, Ran, Scene, each, files, finish, flip};
-use stagecoach_tests::{says, stagecoach};
+use stagecoach_tests::scene::{COMMITTED, Case, Ran, Scene, files, finish, flip};
+use stagecoach_tests::{each, says, stagecoach};
 
 const CHECKPOINT: &str = "{everySteps: 2, keepLast: 9, mode: Sync}";
 
@@ -123,7 +123,7 @@ fn link_for(file: &Path) {
 #[test]
 fn damage_costs_a_few_steps_and_never_a_bit() {
     let scene = scene();
-    each("damages", 2, DAMAGES, |at, damage| {
+    each("damages", DAMAGES, |at, damage| {
         println!("{}", damage.name);
         let name = &format!("case-{at}");
         let folder = scene.stopped(name);
@@ -204,7 +204,7 @@ fn a_folder_that_cannot_be_used_is_named() {
             &["metrics.jsonl"],
         ),
     ];
-    each("folders", 2, cases, |at, (what, act, code, words)| {
+    each("folders", cases, |at, (what, act, code, words)| {
         println!("{what}");
         let name = &format!("case-{at}");
         act(&scene.path(name));

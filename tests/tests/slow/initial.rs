@@ -92,7 +92,7 @@ fn a_model_directory_trains_alike_on_any_number_of_stages_and_over_a_kill() {
     let killed = TestJob { decay_steps: Some(20), ..job("killed") };
     let mut launched = start(path, &killed, &yaml(&killed.endless(), &pretrained("tiny")));
     launched.wait_for_step(2);
-    signal(until("two stages", 30, || launched.stages().get(1).copied()), libc::SIGKILL);
+    signal(until("two stages", || launched.stages().get(1).copied()), libc::SIGKILL);
     launched.wait_for_restart(path);
     launched.interrupt(path);
     let rest = killed.ending_after(saved(&path.join("killed")));

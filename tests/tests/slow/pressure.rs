@@ -19,7 +19,7 @@ fn a_save_that_falls_due_while_one_is_written_waits() {
         let running = scope.spawn(|| scene.run(&case));
         // the save of step 4 is not done when that of step 5 is due
         let said = || std::fs::read_to_string(notes.join("stdout")).unwrap_or_default();
-        until("the save to be deferred", 60, || (running.is_finished() || said().contains(deferred)).then_some(()));
+        until("the save to be deferred", || (running.is_finished() || said().contains(deferred)).then_some(()));
         hold::release(&notes);
         running.join().unwrap()
     });

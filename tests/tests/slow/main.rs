@@ -1,0 +1,37 @@
+//! Tests across crates that take minutes: the real trainer as processes, disturbed in every way, and compared with an
+//! undisturbed run.
+
+mod attempts;
+mod audit;
+mod blame;
+mod collector;
+mod crashes;
+mod damage;
+mod diff;
+mod drain;
+mod evaluation;
+mod full_volume;
+mod initial;
+mod memory;
+mod memory_checkpoints;
+mod nccl;
+mod page;
+mod pressure;
+mod replay;
+mod replicas;
+mod resume;
+mod silent_corruption;
+mod soak;
+mod spares;
+mod storage;
+mod strace;
+mod tensorboard;
+mod transformers;
+mod unequal;
+
+use stagecoach_tests::scene::Scene;
+
+/// A job that was stopped half-way, for tests that continue it.
+fn scene() -> Scene {
+    Scene::new(env!("CARGO_BIN_EXE_faulty"), env!("CARGO_TARGET_TMPDIR"))
+}

@@ -135,7 +135,7 @@ fn status_text(job: &Job, status: &PipelineJobStatus, state: Option<&JobState>) 
     };
     match (status.phase.unwrap_or_default(), state.and_then(JobState::outcome)) {
         (JobPhase::Failed, Some(JobOutcome::Failed(reason))) => format!(
-            "It has failed for good, since {}: {trained}; deleted and made again with the same name and storage.path, it goes on \
+            "It has failed for good, since {}: {trained}; deleted and made again with the same name and storage.path, it continues \
              from {checkpoint}.",
             reason.explanation()
         ),
@@ -147,7 +147,7 @@ fn status_text(job: &Job, status: &PipelineJobStatus, state: Option<&JobState>) 
         (phase, _) => {
             let ready = status.ready_stages.unwrap_or_default();
             let stages = job.spec.stages.unwrap_or(1);
-            format!("It is {phase}: {trained}, {ready} of {stages} stages are ready; it goes on from {checkpoint}.")
+            format!("It is {phase}: {trained}, {ready} of {stages} stages are ready; it continues from {checkpoint}.")
         }
     }
 }
@@ -271,7 +271,7 @@ mod tests {
         assert!(
             told.contains(
                 "It has failed for good, since restart.maxRestarts is used up: 57 of 100 steps are trained; deleted and made \
-                 again with the same name and storage.path, it goes on from the checkpoint of step 40."
+                 again with the same name and storage.path, it continues from the checkpoint of step 40."
             ),
             "{told}"
         );
@@ -285,7 +285,7 @@ mod tests {
         let told = tell(&job(json!({"conditions": conditions})), &Ok(Vec::new()), NOW).unwrap();
         assert_eq!(
             told,
-            "small: no stage of this job has failed. It is Pending: no step is trained yet, 0 of 3 stages are ready; it goes on \
+            "small: no stage of this job has failed. It is Pending: no step is trained yet, 0 of 3 stages are ready; it continues \
              from the first step, since there is no checkpoint.
   also:   Accepted is False (InvalidSpec): no stages"
         );

@@ -110,7 +110,7 @@ impl FailureSummary<'_> {
         }
         if failure.attempt < state.attempt.number {
             let next = failure.attempt + 1;
-            return format!("all stages were stopped, and started anew as attempt {next}; {left}.");
+            return format!("all stages were stopped, and started again as attempt {next}; {left}.");
         }
         match (is_replaced, self.successor) {
             (true, Some(Successor::Spare(number))) => {

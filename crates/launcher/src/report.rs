@@ -38,7 +38,7 @@ pub(super) fn restarting_or_giving_up(
             state.budget.remaining(policy.restart.max_restarts),
             policy.restart.max_restarts,
             match is_in_memory {
-                true => "training goes on from the newest checkpoint in memory that all can have".into(),
+                true => "training continues from the newest checkpoint in memory that all can have".into(),
                 false => starting_point(state),
             },
         ),
@@ -176,7 +176,7 @@ pub(super) mod tests {
         );
         assert!(
             restarting_or_giving_up(&decision(&replaced), &policy, true, UnixMillis(500))
-                .ends_with("training goes on from the newest checkpoint in memory that all can have")
+                .ends_with("training continues from the newest checkpoint in memory that all can have")
         );
         let trains = Decision { training_replicas: 1, ..decision(&replaced) };
         let sentence = restarting_or_giving_up(&trains, &policy, false, UnixMillis(500));

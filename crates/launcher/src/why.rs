@@ -52,7 +52,7 @@ impl History {
             return format!("It is finished: {trained}.");
         }
         let next = match self.state.as_ref().and_then(|state| state.checkpoint_step) {
-            Some(step) => format!("the next `stagecoach run` goes on from the checkpoint of step {step}"),
+            Some(step) => format!("the next `stagecoach run` continues from the checkpoint of step {step}"),
             None => "the next `stagecoach run` begins at the first step, since there is no checkpoint".into(),
         };
         match self.state.as_ref().map(|state| &state.attempt_phase) {
@@ -178,7 +178,10 @@ mod tests {
             let told = history.to_string();
             words.iter().for_each(|words| assert!(told.contains(words), "no {words:?} in {told}"));
         };
-        says(with_state(|state| state.attempt.number = 2), &["all stages were stopped, and started anew as attempt 2"]);
+        says(
+            with_state(|state| state.attempt.number = 2),
+            &["all stages were stopped, and started again as attempt 2"],
+        );
         says(with_state(|state| state.incarnations.clear()), &["nothing was started again yet"]);
         let without = with_state(|state| state.attempt.mesh = Mesh { stages: 3, data_parallel: 2 });
         says(without, &["now:    It runs with 1 of 2 replicas (process 12): 57 of 100 steps are trained."]);
@@ -236,7 +239,7 @@ mod tests {
         let begin = "workspace/small: no stage of this job has failed. ";
         assert_eq!(quiet(|_| ()).to_string(), format!("{begin}It runs (process 12): 57 of 100 steps are trained."));
         let ended = |change| History { running: None, ..quiet(change) }.to_string();
-        let rest = "57 of 100 steps are trained; the next `stagecoach run` goes on from the checkpoint of step 40.";
+        let rest = "57 of 100 steps are trained; the next `stagecoach run` continues from the checkpoint of step 40.";
         assert_eq!(
             ended(|_| ()),
             format!("{begin}It does not run: its launcher was killed, and the stages with it: {rest}")

@@ -54,7 +54,7 @@ impl EventWriter {
         // a single write, so that output of other threads and processes to the same pipe can't land inside the line
         let written = writer.write_all(format!("{text}\n").as_bytes()).and_then(|()| writer.flush());
         if let Err(error) = written {
-            tracing::warn!("the reader of this stage's events has closed the pipe ({error}); training goes on");
+            tracing::warn!("the reader of this stage's events has closed the pipe ({error}); training continues");
             output.writer = None;
         }
     }

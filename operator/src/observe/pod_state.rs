@@ -151,7 +151,7 @@ mod tests {
         let mut unready = ready.clone();
         unready["status"]["conditions"] =
             json!([{"type": "Ready", "status": "False", "lastTransitionTime": "2026-01-01T00:10:05Z"}]);
-        assert_eq!(state(&unready), (InstanceState::Starting, at(605)), "the start-up timeout starts anew");
+        assert_eq!(state(&unready), (InstanceState::Starting, at(605)), "the start-up timeout starts again");
         // deleted at second 6 with a grace period of 30
         let mut terminating = ready.clone();
         terminating["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:36Z".into();

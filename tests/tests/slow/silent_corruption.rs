@@ -143,7 +143,7 @@ fn the_attempt_ends_if_asked_and_the_next_one_ends_with_the_undisturbed_bits() {
     for words in [
         "stage 1 failed first",
         "reason: WrongResult, exit code 1: audit of step 1: stage 1 on ",
-        "all stages were stopped, and started anew as attempt 2",
+        "all stages were stopped, and started again as attempt 2",
         "to do:  test the memory and the processor",
     ] {
         assert!(why.contains(words), "no {words:?} in\n{why}");
@@ -178,7 +178,7 @@ fn neither_a_spare_nor_a_copy_in_memory_keeps_what_may_be_wrong() {
     let outcome = trained_with(&flip, workspace, &job, &RESTARTING);
     assert_eq!(outcome.hashes(), undisturbed(&job));
     let why = why(workspace);
-    for words in ["stage 1 failed first", "reason: WrongResult", "started anew as attempt 2"] {
+    for words in ["stage 1 failed first", "reason: WrongResult", "started again as attempt 2"] {
         assert!(why.contains(words), "no {words:?} in\n{why}");
     }
 }

@@ -69,7 +69,7 @@ fn a_killed_stage_is_told_while_the_job_runs_and_afterwards() {
     let line = top(workspace.path());
     assert_eq!([&line[0], &line[1], &line[4], &line[5]], ["why", "Stopped", "-", "0/2"], "{line:?}");
     let stopped =
-        says(&folder, &["stage 1 failed first", "now:    It is stopped: ", "goes on from the checkpoint of step"]);
+        says(&folder, &["stage 1 failed first", "now:    It is stopped: ", "continues from the checkpoint of step"]);
     let state = std::fs::read(folder.join("state.json")).unwrap();
     assert_eq!(without_age(&why(&folder).1), without_age(&stopped), "asking changes nothing");
     assert_eq!(std::fs::read(folder.join("state.json")).unwrap(), state);

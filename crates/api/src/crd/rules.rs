@@ -311,7 +311,7 @@ const RATE_ZERO: &str = "spec.training can't be changed to more steps or epochs 
 const KEPT: &str = "can't be changed once training began, since it decides the numbers: make a new job (its checkpoint.initFrom can take this one's weights along)";
 
 /// The condition that a field of the spec, which may be absent, has not changed. CEL's optional values would be
-/// shorter, but the API server can't reckon what comparing them costs.
+/// shorter, but the API server can't compute the cost of comparing them.
 fn same(path: &str) -> String {
     let is_given = |object: &str| -> String {
         let ends = path.match_indices('.').map(|(at, _)| at).chain([path.len()]);

@@ -19,7 +19,7 @@ pub struct CheckpointSpec {
     pub keep_last: u32,
     /// The first checkpoint at or after every multiple of so many steps stays for good; 0 keeps none for good.
     pub keep_every: u64,
-    /// Whether training goes on while a checkpoint is written.
+    /// Whether training continues while a checkpoint is written.
     pub mode: CheckpointMode,
     /// Checkpoints in the memory of the stages, for what a lost stage would cost otherwise; none if absent.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -124,7 +124,7 @@ impl JsonSchema for StepInterval {
 }
 
 string_enum! {
-    /// Whether training goes on while a checkpoint is written.
+    /// Whether training continues while a checkpoint is written.
     #[derive(Default)]
     pub enum CheckpointMode {
         /// Copied at the step's boundary, written behind training.

@@ -17,7 +17,7 @@ impl JsonSchema for VolumePath {
             "minLength": 1,
             "x-expected": "give a path relative to the volume's root",
             "x-volume-path": true,
-            // Linux' PATH_MAX; the rules' cost is reckoned from it.
+            // Linux' PATH_MAX; the rules' cost is computed from it.
             "maxLength": 4096,
             "x-kubernetes-validations": [
                 {"rule": "!self.startsWith('/')", "message": "is absolute: give a path relative to the volume's root"},

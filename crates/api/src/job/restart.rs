@@ -18,7 +18,7 @@ pub struct RestartSpec {
     #[schemars(range(min = 1))]
     pub startup_timeout_seconds: u32,
     /// Seconds that the other stages wait for one that was lost and is replaced, if they can't train without it; then the whole group
-    /// starts anew. 0: it does so at once. A custom trainer's group always does.
+    /// starts again. 0: it does so at once. A custom trainer's group always does.
     pub reform_timeout_seconds: u32,
     /// With how few replicas the group trains on when others are lost, whichever these are; it takes them in again when they are back.
     /// Absent: 1. As many as `dataParallel`: it waits for all. Without effect where a lost stage ends the group: with

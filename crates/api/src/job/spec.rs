@@ -172,7 +172,7 @@ impl PipelineJobSpec {
         }
     }
 
-    /// Whether the other stages go on when one is lost. Otherwise the whole group starts anew, as a custom trainer's does.
+    /// Whether the other stages continue when one is lost. Otherwise the whole group starts again, as a custom trainer's does.
     pub fn replaces_stages(&self) -> bool {
         self.restart.reform_timeout_seconds > 0 && self.training.is_some()
     }

@@ -86,7 +86,7 @@ string_enum! {
     /// What follows a difference that an audit has found.
     #[derive(Default)]
     pub enum OnDifference {
-        /// It is reported, and training goes on.
+        /// It is reported, and training continues.
         #[default]
         Report = "Report",
         /// The attempt ends, and the next one begins at the newest checkpoint; in a cluster without the nodes of the stages that are

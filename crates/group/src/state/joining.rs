@@ -37,7 +37,7 @@ impl GroupState {
             Succession::StartedAnew => {
                 // the previous process is the root cause, and the new one may join the next group
                 self.send_and_close(conn, CoordinatorMessage::Refused(Refusal::AlreadyFormed { rank }));
-                return self.fail(now, Some(rank), format!("{name} has started anew on {}", hello.host));
+                return self.fail(now, Some(rank), format!("{name} has started again on {}", hello.host));
             }
             Succession::TwoPods { message } => {
                 let failure =

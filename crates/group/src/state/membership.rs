@@ -284,8 +284,8 @@ mod tests {
             failure(GroupEvent::Message(3, MemberMessage::Hello(hello_of(3, WORLD_SIZE)))),
             "stage 1 of replica 1 sent a message that this rank may not send: this is a bug of the trainer"
         );
-        let anew = Hello { incarnation: 1, host: "h".to_owned(), ..hello_of(3, WORLD_SIZE) };
-        assert_eq!(failure(GroupEvent::Hello(9, anew)), "stage 1 of replica 1 has started anew on h");
+        let restarted = Hello { incarnation: 1, host: "h".to_owned(), ..hello_of(3, WORLD_SIZE) };
+        assert_eq!(failure(GroupEvent::Hello(9, restarted)), "stage 1 of replica 1 has started again on h");
         let mut group = second_replica(now);
         group.handle(now, GroupEvent::Message(2, MemberMessage::Vote(vote(5))));
         group.handle(now + GroupTimeouts::default().stall_timeout, GroupEvent::Tick);

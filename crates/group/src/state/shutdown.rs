@@ -107,7 +107,7 @@ impl GroupState {
     /// Fails the group: `rank` continues although another member has left.
     pub(crate) fn fail_early_leave(&mut self, now: Instant, rank: usize) {
         let Some((leaver, code)) = self.first_leaver() else { return };
-        let message = format!("{} left with exit code {code}, but {} goes on", self.name(leaver), self.name(rank));
+        let message = format!("{} left with exit code {code}, but {} continues", self.name(leaver), self.name(rank));
         self.fail(now, Some(leaver), message);
     }
 

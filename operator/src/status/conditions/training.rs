@@ -20,9 +20,7 @@ pub(super) fn progressing(inputs: &StatusInputs) -> ConditionValue {
         };
     };
     match (polled.is_reachable, polled.is_training()) {
-        (false, _) => {
-            value("Unknown", reason::STATUS_UNREACHABLE, "stage 0 does not answer: training may go on all the same")
-        }
+        (false, _) => value("Unknown", reason::STATUS_UNREACHABLE, "stage 0 does not answer: training may continue"),
         (true, true) => value("True", StagePhase::Training.as_str(), "steps are being trained"),
         (true, false) => {
             let stage_phase = polled.status.phase.as_str();

@@ -128,5 +128,5 @@ fn timeline_interval(programs: &Programs) -> u64 {
 /// Reports that metrics could not be written. A full volume does not stop training: lines are buffered and one message
 /// is printed.
 fn report_metrics_error(running: &RunningStage, error: &MetricsError) {
-    running.emit(&TrainingEvent::Note { message: format!("{error}; training goes on") });
+    running.emit(&TrainingEvent::Note { message: format!("{error}; training continues") });
 }

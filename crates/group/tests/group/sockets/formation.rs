@@ -210,7 +210,7 @@ fn one_that_was_replaced_is_kept_out() {
     let failure = |member: &Member| member.wait_for_failure(TEST_TIMEOUT).unwrap();
     assert!(failure(&second).is_root_cause());
     let failure = failure(&zero.member);
-    assert_eq!((failure.root_cause_rank, failure.message.as_str()), (Some(1), "stage 1 has started anew on host-1"));
+    assert_eq!((failure.root_cause_rank, failure.message.as_str()), (Some(1), "stage 1 has started again on host-1"));
     drop(coordinator);
     let waited = third.join().unwrap().unwrap_err();
     assert!(matches!(waited, GroupError::Unreachable { .. }), "{waited}");

@@ -204,7 +204,7 @@ fn one_that_has_ended_is_replaced_before_its_exit_is_observed() {
         let failure = decision.state.last_failure.clone().unwrap();
         assert!(failure.is_same(observed.state.last_failure.as_ref().unwrap()));
         let repeated = Observed { state: decision.state.clone(), ..observed };
-        assert_eq!(decide(&repeated, NOW.plus_seconds(2)).state, decision.state, "it is told once");
+        assert_eq!(decide(&repeated, NOW.plus_seconds(2)).state, decision.state, "it is reported once");
         (decision, failure)
     };
     let (decision, failure) = with_exit(exited(1, 137, 1001));

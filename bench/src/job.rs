@@ -115,7 +115,7 @@ spec:
     pub(crate) fn run(&self, folder: &Path) -> u64 {
         let mut launched = self.start(folder);
         let mut peak = 0;
-        let status = until_within("the end of a job", 600, || {
+        let status = until_within("the end of a job", 2400, || {
             peak = peak.max(launched.stages().into_iter().map(peak_bytes).sum());
             launched.child.try_wait().unwrap()
         });

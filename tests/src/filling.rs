@@ -144,7 +144,7 @@ impl Filling {
     /// Waits until the launcher's output fulfils `condition`.
     ///
     /// # Panics
-    /// If the launcher ends before, or after a minute.
+    /// If the launcher ends before, or at the deadline of tests.
     pub fn wait(&mut self, what: &str, condition: impl Fn(&str) -> bool) {
         until(what, || {
             let ended = self.child.try_wait().unwrap();

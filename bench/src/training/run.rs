@@ -35,7 +35,7 @@ impl Run {
         mut processes: impl FnMut() -> Vec<u32>,
     ) -> Run {
         let mut wait = |count: usize| {
-            until_within(&format!("step {count} in {}", metrics.display()), 900, || {
+            until_within(&format!("step {count} in {}", metrics.display()), 3600, || {
                 let _ = processes(); // panics if a process has ended
                 (lines(metrics).len() >= count).then_some(())
             });

@@ -194,8 +194,8 @@ pub fn swiglu_backward(dout: &Tensor, gate_up: Tensor) -> (Tensor, Tensor) {
     (gate_up, out)
 }
 
-/// Rotates the queries and keys of `qkv[rows, width]` in place by their position (Su et al. 2021). The pairs are those of
-/// Hugging Face: `(x[i], x[i + head_dim / 2])`.
+/// Rotates the queries and keys of `qkv[rows, width]` in place by their position (Su et al. 2021). The pairs are those
+/// of Hugging Face: `(x[i], x[i + head_dim / 2])`.
 pub fn rotary(qkv: &Tensor, rotation: Rotation, heads: Heads) {
     by_device!(rotary(qkv, rotation, heads, false));
 }

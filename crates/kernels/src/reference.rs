@@ -122,6 +122,19 @@ pub(super) fn attention_backward(
     heads: Heads,
     rotation: Rotation,
 ) -> Tensor {
+    let dqkv = rotated_gradients(dout, qkv, (out, lse), sequences, heads);
+    rotary(&dqkv, rotation, heads, true);
+    dqkv
+}
+
+/// The gradients of queries and keys after their rotation, and of values.
+pub(super) fn rotated_gradients(
+    dout: &Tensor,
+    qkv: &Tensor,
+    (out, lse): (&Tensor, &Tensor),
+    sequences: Sequences,
+    heads: Heads,
+) -> Tensor {
     let Heads { heads: query_heads, kv_heads, head_dim } = heads;
     let by_head = |x: &Tensor, row: i64, length: i64| {
         float(x).narrow(0, row, length).view([length, query_heads, head_dim]).transpose(0, 1)
@@ -147,9 +160,7 @@ pub(super) fn attention_backward(
             (sum_group(dscores.transpose(1, 2).matmul(&q)), sum_group(weights.transpose(1, 2).matmul(&dout)));
         rows.push(merge_heads(&Tensor::cat(&[dq, dk, dv], 0)));
     }
-    let dqkv = Tensor::cat(&rows, 0).to_kind(qkv.kind());
-    rotary(&dqkv, rotation, heads, true);
-    dqkv
+    Tensor::cat(&rows, 0).to_kind(qkv.kind())
 }
 
 pub(super) fn cross_entropy(logits: &Tensor, targets: &Tensor, dlogits: Option<&Tensor>, scale: f64) -> Tensor {

@@ -1,5 +1,6 @@
 //! Waits for conditions, and never for a fixed time.
 
+use std::cell::Cell;
 use std::time::{Duration, Instant};
 
 /// The variable whose value, in seconds, replaces the time that a test waits for a condition.
@@ -11,10 +12,12 @@ const SECONDS: u64 = 240;
 const FACTORS: (f64, f64) = (1.0, 5.0);
 
 /// The end of the time that a test waits for a condition. A busy machine moves it, as long as the load lasts.
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 pub struct Deadline {
     began: Instant,
     seconds: u64,
+    /// The latest that the deadline has been: less load does not move it back.
+    latest: Cell<Duration>,
 }
 
 impl Deadline {
@@ -25,12 +28,14 @@ impl Deadline {
 
     /// The deadline of work that takes up to `seconds` on a machine that does nothing else.
     pub fn after(seconds: u64) -> Deadline {
-        Deadline { began: Instant::now(), seconds }
+        Deadline { began: Instant::now(), seconds, latest: Cell::default() }
     }
 
-    /// The whole time until the deadline, at the load of this moment.
+    /// The whole time until the deadline, at the highest load so far.
     pub fn limit(&self) -> Duration {
-        limit(self.seconds, load(), std::env::var(VARIABLE).ok().as_deref())
+        let limit = limit(self.seconds, load(), std::env::var(VARIABLE).ok().as_deref());
+        self.latest.set(self.latest.get().max(limit));
+        self.latest.get()
     }
 
     /// Whether the deadline has passed.
@@ -39,7 +44,7 @@ impl Deadline {
     }
 }
 
-/// The processes that run or wait for a core, a core, on an average of a minute.
+/// The number of processes that run or wait for a core, divided by the number of cores, as an average of a minute.
 fn load() -> f64 {
     let average = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
     let processes = average.split(' ').next().and_then(|first| first.parse::<f64>().ok()).unwrap_or(1.0);
@@ -92,14 +97,14 @@ pub fn until_deadline<T>(
 /// Waits until `condition` returns a value.
 ///
 /// # Errors
-/// If there is no value before the [`Deadline`] of `limit`; the message names `what`. An error of the condition is
-/// returned at once.
+/// If there is no value within `limit`; the message names `what`. An error of the condition is returned at once.
 pub fn attempt<T>(
     what: &str,
     limit: Duration,
     condition: impl FnMut() -> anyhow::Result<Option<T>>,
 ) -> anyhow::Result<T> {
-    poll(what, &Deadline::after(limit.as_secs()), Deadline::is_over, condition)
+    let deadline = Deadline::start();
+    poll(what, &deadline, |deadline| deadline.began.elapsed() >= limit, condition)
 }
 
 fn poll<T>(
@@ -127,6 +132,13 @@ mod tests {
         let seconds = |load| limit(100, load, None).as_secs();
         assert_eq!([0.0, 0.3, 1.0, 2.5, 5.0, 80.0].map(seconds), [100, 100, 100, 250, 500, 500]);
         assert_eq!(limit(100, 3.0, Some("7")), Duration::from_secs(7));
+    }
+
+    #[test]
+    fn less_load_does_not_move_a_deadline_back() {
+        let deadline = Deadline::start();
+        deadline.latest.set(Duration::from_secs(9999));
+        assert_eq!(deadline.limit(), Duration::from_secs(9999));
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! The callers of a running step: the party that controls it, and the probes that observe it.
+//! The objects that a running step calls: its control, and the probes that observe it.
 
 use stagecoach_pipeline::WorkItem;
 use stagecoach_transport::LinkError;
@@ -52,10 +52,10 @@ pub struct Uncontrolled;
 
 impl StepControl for Uncontrolled {}
 
-/// Observes the computations of a step. Layers may reuse the memory of a tensor after the call that shows it. The default
-/// methods do nothing.
+/// Observes the computations of a step. Layers may reuse the memory of a tensor after the call that shows it. The
+/// default methods do nothing.
 pub trait StepProbe {
-    /// The forward pass of `item` begins, with targets where the chunk has the head.
+    /// The forward pass of `item` begins, with targets if the stage has the head.
     fn forward_begins(&mut self, _stage: &Stage, _item: WorkItem, _input: &Tensor, _targets: Option<&Tensor>) {}
 
     /// The forward pass of `item` has ended.

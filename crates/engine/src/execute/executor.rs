@@ -30,7 +30,7 @@ pub struct Executor<'a, 'p> {
     pub placement: &'a Placement,
     /// Controls the step.
     pub control: &'a mut dyn StepControl,
-    /// Observe its computations.
+    /// The observers of its computations.
     pub probes: Vec<&'p mut (dyn StepProbe + 'p)>,
 }
 

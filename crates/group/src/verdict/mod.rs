@@ -98,7 +98,7 @@ pub enum StepOutcome {
     Discard,
 }
 
-/// Why a group ends its job.
+/// The kind of failure for which a group ends its job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum AbortKind {
     /// Too many steps in a row had a loss or gradient that was not finite.

@@ -1,6 +1,6 @@
-// Counts the bytes that kernels read and write in watched memory, on the host. A compiler that is asked for ThreadSanitizer calls
-// a function before each access of the kernels; these are the functions. It sees each access that a thread makes, also those that
-// a GPU serves from a cache or from registers of a warp.
+// Counts the bytes that kernels read and write in watched memory, on the host. A compiler that prepares for ThreadSanitizer
+// calls a function before each access of the kernels, and this file has these functions. The count includes accesses that a
+// GPU serves from a cache.
 #include <cstddef>
 #include <vector>
 
@@ -17,7 +17,7 @@ std::vector<Memory>& watched() {
   return all;
 }
 
-// Of all accesses, and of the bytes that they touch, each once for reads and once for writes.
+// The bytes of all accesses, and the number of bytes that were read plus the number that were written.
 long long moved, least;
 
 void access(const void* address, size_t bytes, bool writes) {

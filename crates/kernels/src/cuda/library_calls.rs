@@ -4,7 +4,7 @@
 use tch::{Kind, Tensor};
 
 use super::gpu::Gpu;
-use super::operations::rotate_back;
+use super::operations::{rotary, rotate_back};
 use crate::{Heads, Rotation, Sequences, ffi, reference};
 
 /// The largest head size of flash attention. Head sizes are multiples of 8.
@@ -35,7 +35,9 @@ pub(crate) fn attention_backward(
         let gradients = ffi::flash_attention_backward(dout, qkv, saved, sequences, heads, true);
         return rotate_back(on, gradients.each_ref(), rotation, heads);
     }
-    reference::attention_backward(dout, qkv, saved, sequences, heads, rotation)
+    let dqkv = reference::rotated_gradients(dout, qkv, saved, sequences, heads);
+    rotary(on, &dqkv, rotation, heads, true);
+    dqkv
 }
 
 pub(crate) fn linear_to_float(x: &Tensor, weight: &Tensor, y: &Tensor) {

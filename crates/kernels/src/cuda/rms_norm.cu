@@ -1,5 +1,5 @@
-// Root-mean-square norm of rows. A thread reads its first group of a row once; further groups, of rows wider than the block,
-// are read again from the cache after the sum over the row.
+// Root-mean-square norm of rows. After the sum over a row, the forward pass reads the row again from the cache. The backward
+// pass does so only for rows that are wider than the block.
 #include "block.cuh"
 
 template <typename T>
@@ -23,7 +23,7 @@ __device__ void rms_norm(const T* __restrict__ x, const float* __restrict__ weig
   }
 }
 
-// What the backward pass reads.
+// The operands of the backward pass.
 template <typename T>
 struct RmsNormInput {
   const T *__restrict__ dy, *__restrict__ x;

@@ -194,7 +194,7 @@ fn rotary_is_as_the_reference() {
 
 #[test]
 fn rms_norm_is_as_the_reference() {
-    let shapes = [(11, 77), (5, 64), (1, 1), (0, 4), (150, 33), (3, 2500), (18, 4500), (2, 9000)];
+    let shapes = [(11, 77), (5, 64), (1, 1), (0, 4), (150, 33), (3, 2500), (34, 4500), (2, 9000)];
     for (kind, (rows, width)) in KINDS.into_iter().flat_map(|kind| shapes.map(|shape| (kind, shape))) {
         let [dy, x, residual] = [1, 2, 3].map(|seed| guarded(&values(&[rows, width], kind, seed)));
         let weight = guarded(&values(&[width], Kind::Float, 4));

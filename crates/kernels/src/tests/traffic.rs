@@ -1,5 +1,5 @@
-//! The bytes that each kernel reads and writes, counted on the host, beside the fewest that it can: each byte that it
-//! needs read once, and each byte of its results written once.
+//! The bytes that each kernel reads and writes, counted on the host. A kernel moves the fewest bytes if it reads each
+//! byte of its input once and writes each byte of its results once.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;

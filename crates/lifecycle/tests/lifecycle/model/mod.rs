@@ -37,8 +37,8 @@
 //! Times are multiples of ten seconds, with timeouts as close together as possible. Exits within the same ten seconds
 //! are simultaneous.
 //!
-//! `make test-slow` also explores clusters with more faults. `STAGECOACH_MODEL=all` also explores larger clusters, which
-//! takes minutes and two gigabytes of memory.
+//! `make test-slow` also explores clusters with more faults. `STAGECOACH_MODEL=all` also explores larger clusters,
+//! which takes minutes and two gigabytes of memory.
 
 use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher};

@@ -129,6 +129,7 @@ impl Group {
     pub fn finish_before(&mut self, deadline: Deadline) -> Vec<Ended> {
         let folder = self.folder.clone();
         let read = |path: PathBuf| std::fs::read_to_string(path).unwrap_or_default();
+        let deadline = &deadline;
         let end = |(rank, stage): (usize, &mut Child)| Ended {
             code: until_deadline(
                 &format!("the end of stage {rank}"),

@@ -127,7 +127,7 @@ impl Launched {
     pub fn finish_before(mut self, deadline: Deadline, workspace: &Path) -> Outcome {
         let (pid, folder) = (self.child.id(), &self.folder);
         let details = || standstill(pid, folder, workspace);
-        let status = until_deadline("the launcher's end", deadline, || self.child.try_wait().unwrap(), details);
+        let status = until_deadline("the launcher's end", &deadline, || self.child.try_wait().unwrap(), details);
         let read = |path: PathBuf| std::fs::read_to_string(path).unwrap_or_default();
         let result = serde_json::from_str(&read(self.folder.join("result.json"))).ok();
         Outcome { status, stdout: read(workspace.join("stdout")), stderr: read(workspace.join("stderr")), result }

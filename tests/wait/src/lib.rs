@@ -71,24 +71,24 @@ pub fn until<T>(what: &str, condition: impl FnMut() -> Option<T>) -> T {
 /// As [`until`]. The message of the panic ends with `details`.
 #[track_caller]
 pub fn until_or_tell<T>(what: &str, condition: impl FnMut() -> Option<T>, details: impl FnOnce() -> String) -> T {
-    until_deadline(what, Deadline::start(), condition, details)
+    until_deadline(what, &Deadline::start(), condition, details)
 }
 
 /// As [`until`], for work that takes up to `seconds` on a machine that does nothing else.
 #[track_caller]
 pub fn until_within<T>(what: &str, seconds: u64, condition: impl FnMut() -> Option<T>) -> T {
-    until_deadline(what, Deadline::after(seconds), condition, String::new)
+    until_deadline(what, &Deadline::after(seconds), condition, String::new)
 }
 
 /// As [`until_or_tell`], up to the test's own deadline.
 #[track_caller]
 pub fn until_deadline<T>(
     what: &str,
-    deadline: Deadline,
+    deadline: &Deadline,
     mut condition: impl FnMut() -> Option<T>,
     details: impl FnOnce() -> String,
 ) -> T {
-    match poll(what, &deadline, Deadline::is_over, || Ok(condition())) {
+    match poll(what, deadline, Deadline::is_over, || Ok(condition())) {
         Ok(value) => value,
         Err(error) => panic!("{error}{}", details()),
     }

@@ -67,6 +67,8 @@ pub(super) struct ChannelConfig {
     pub(super) sockets: Vec<TcpStream>,
     /// The slot that all channels of the stage share.
     pub(super) slot: Arc<TransferSlot>,
+    /// The first failure of the stage's channels, which they share too. The other channels fail in consequence.
+    pub(super) first_failure: Arc<OnceLock<LinkError>>,
     /// Ends the thread once the group has failed.
     pub(super) interrupt: Interrupt,
 }
@@ -129,7 +131,7 @@ impl ChannelThread {
         // ends when the handle is dropped and all messages are done
         let ended = handed_over.iter().try_for_each(|(message, ready)| self.transfer(message, &ready));
         let ChannelThread { config, stream, current, .. } = self;
-        let ChannelConfig { communicator, end, peer, sockets, .. } = config;
+        let ChannelConfig { communicator, end, peer, sockets, first_failure, .. } = config;
         if let Err(why) = ended {
             let link = current.as_ref().map(|message| message.link.to_string());
             let (from_or_to, way) = match end {
@@ -139,7 +141,10 @@ impl ChannelThread {
             let what = link.unwrap_or_else(|| format!("what goes {from_or_to} stage {peer}"));
             let error = match why {
                 device @ LinkError::Device(_) => device,
-                why => LinkError::Broken(format!("could not {way} {what}: {why}")),
+                why => {
+                    let broken = || LinkError::Broken(format!("could not {way} {what}: {why}"));
+                    first_failure.get_or_init(broken).clone()
+                }
             };
             // set before the abort, which lets the device continue with tensors that have not arrived
             let _ = failure.set(error.clone());

@@ -100,13 +100,23 @@ pub(crate) fn connect(
     };
     // all communicators start before the first wait: whichever another stage waits for first is among them
     let mut begun = Vec::new();
-    let slot = Arc::new(TransferSlot::default());
+    let (slot, first_failure) = (Arc::new(TransferSlot::default()), Arc::default());
     for ((from, to), Pair { id, links, sockets }) in pairs {
         let (end, peer) = if from == rank { (CommunicatorEnd::Sender, to) } else { (CommunicatorEnd::Receiver, from) };
         let communicator =
             Communicator::begin(endpoint.nccl, &id, end).map_err(|why| broken(peer, &why, false, &sockets))?;
-        let (context, interrupt, slot) = (endpoint.context, interrupt.clone(), Arc::clone(&slot));
-        begun.push((links, ChannelConfig { context, communicator, end, rank, peer, sockets, slot, interrupt }));
+        let config = ChannelConfig {
+            context: endpoint.context,
+            communicator,
+            end,
+            rank,
+            peer,
+            sockets,
+            slot: Arc::clone(&slot),
+            first_failure: Arc::clone(&first_failure),
+            interrupt: interrupt.clone(),
+        };
+        begun.push((links, config));
     }
     for (_, config) in &begun {
         let broken = |why: &str| broken(config.peer, why, config.communicator.is_used_wrong(), &config.sockets);

@@ -171,12 +171,12 @@ fn a_flood_of_half_open_connections_keeps_no_stage_out() {
 }
 
 /// The error of joining a server that sends `bytes`.
-fn join_a_server_that_sends(bytes: &'static [u8]) -> String {
+fn join_a_server_that_sends(bytes: Vec<u8>) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap().to_string();
     let server = thread::spawn(move || {
         let (mut stream, _) = listener.accept().unwrap();
-        stream.write_all(bytes).unwrap();
+        stream.write_all(&bytes).unwrap();
         // the socket stays open until the member has read the bytes: a reset could overtake them
         let _ = stream.read_to_end(&mut Vec::new());
     });
@@ -189,20 +189,26 @@ fn join_a_server_that_sends(bytes: &'static [u8]) -> String {
 
 #[test]
 fn what_a_foreign_server_says_is_told_and_tried_again() {
-    let error = join_a_server_that_sends(b"HTTP/1.1 400 Bad Request\r\n\r\n");
+    let error = join_a_server_that_sends(b"HTTP/1.1 400 Bad Request\r\n\r\n".to_vec());
     assert!(error.contains("it began with \"HTTP/1.1 400\""), "{error}");
-    let error = join_a_server_that_sends(b"stgcoach\x0b\0\0\0");
-    assert!(error.contains("version 11 of the control protocol, this stage version 10"), "{error}");
-    let error = join_a_server_that_sends(b"stgcoach\x0a\0\0\0 48 bytes that only somebody with the key could know");
+    let error = join_a_server_that_sends(preamble(PROTOCOL_VERSION + 1));
+    let versions =
+        format!("version {} of the control protocol, this stage version {PROTOCOL_VERSION}", PROTOCOL_VERSION + 1);
+    assert!(error.contains(&versions), "{error}");
+    let no_key = b" 48 bytes that only somebody with the key could know".to_vec();
+    let error = join_a_server_that_sends([preamble(PROTOCOL_VERSION), no_key].concat());
     assert!(error.contains("it does not have this group's key"), "{error}");
 }
 
 #[test]
 fn another_version_is_told_before_anything_is_sent() {
-    let find = || Ok(Rendezvous { protocol_version: 11, ..find("127.0.0.1:9")().unwrap() });
+    let find = || Ok(Rendezvous { protocol_version: PROTOCOL_VERSION + 1, ..find("127.0.0.1:9")().unwrap() });
     let error = Member::join(find, hello(1, 2), Mesh::pipeline(2), timeouts(), |_| {}, |_| {}).unwrap_err();
-    let expected =
-        "stage 1 speaks version 10 of the control protocol and stage 0 version 11: all stages must run one image";
+    let expected = format!(
+        "stage 1 speaks version {PROTOCOL_VERSION} of the control protocol and stage 0 version {}: all stages must run \
+         one image",
+        PROTOCOL_VERSION + 1
+    );
     assert_eq!(error.to_string(), expected);
 }
 

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
 use stagecoach_engine::StageError;
-use stagecoach_engine::execute::{DumpConfig, Stage, TensorDump};
+use stagecoach_engine::execute::{Stage, TensorDump};
 use tch::Tensor;
 
 /// The file of a stage's tensors of a step; [`read_dump`] reads the files of all stages.
@@ -16,12 +16,12 @@ fn dump_file(folder: &Path, step: u64, stage: usize) -> PathBuf {
 ///
 /// # Errors
 /// If the file can't be written.
-pub fn write_dump(config: &DumpConfig, dump: &TensorDump, stage: &Stage, step: u64) -> Result<(), StageError> {
+pub fn write_dump(dump: &TensorDump, stage: &Stage, step: u64) -> Result<(), StageError> {
     let tensors = dump.end(stage);
     if tensors.is_empty() {
         return Ok(());
     }
-    let path = dump_file(&config.folder, step, stage.index);
+    let path = dump_file(&dump.config.folder, step, stage.index);
     Tensor::write_safetensors(&tensors, &path).map_err(|error| StageError::storage("write", &path, error))
 }
 

@@ -27,7 +27,8 @@ pub struct DumpConfig {
 /// The dumped tensors of a stage's steps. Its layers share it.
 #[derive(Debug)]
 pub struct TensorDump {
-    patterns: Vec<String>,
+    /// The configuration.
+    pub config: DumpConfig,
     is_active: Cell<bool>,
     microbatch: Cell<usize>,
     /// The tensors by name and microbatch.
@@ -41,7 +42,7 @@ impl TensorDump {
             return;
         }
         let name = format!("{name}.{what}");
-        if self.patterns.iter().any(|pattern| matches(pattern, &name)) {
+        if self.config.patterns.iter().any(|pattern| matches(pattern, &name)) {
             let copy = tensor.to_device(Device::Cpu).copy();
             self.tensors.borrow_mut().entry(name).or_default().insert(self.microbatch.get(), copy);
         }
@@ -76,7 +77,7 @@ impl Stage {
     /// Wraps the layers, so that their tensors can be dumped.
     pub fn prepare_dump(&mut self, config: &DumpConfig, partition: &Partition) -> Rc<TensorDump> {
         let dump = Rc::new(TensorDump {
-            patterns: config.patterns.clone(),
+            config: config.clone(),
             is_active: Cell::new(false),
             microbatch: Cell::new(0),
             tensors: RefCell::default(),

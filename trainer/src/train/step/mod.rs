@@ -255,8 +255,7 @@ impl TrainingLoop<'_, '_, '_> {
             vote,
         };
         let mut recorder = audits.as_ref().and_then(|audits| audits.begin_step(begun.step, &running.stage));
-        let dumped = running.context.replay.dump.as_ref().filter(|dump| dump.steps.contains(&begun.step));
-        let mut dump = running.dump.clone().filter(|_| dumped.is_some());
+        let mut dump = running.dump.clone().filter(|dump| dump.config.steps.contains(&begun.step));
         dump.iter().for_each(|dump| dump.begin(&running.stage));
         let probes = recorder.iter_mut().map(|recorder| recorder as &mut dyn StepProbe);
         let probes = probes.chain(dump.iter_mut().map(|dump| dump as &mut dyn StepProbe)).collect();
@@ -268,8 +267,8 @@ impl TrainingLoop<'_, '_, '_> {
             idle_before: self.idle_before,
         };
         let output = run_programs(running, &running.verified.training, &inputs, &mut control, probes)?;
-        if let (Some(config), Some(dump)) = (dumped, &dump) {
-            write_dump(config, dump, &running.stage, begun.step)?;
+        if let Some(dump) = &dump {
+            write_dump(dump, &running.stage, begun.step)?;
         }
         if let Some(audits) = audits {
             audits.keep(recorder);

@@ -13,11 +13,14 @@ pub(crate) const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 const OTHERS: [(&[u8], &str); 4] =
     [(b"\xff\xfe\0\0", "UTF-32"), (b"\0\0\xfe\xff", "UTF-32"), (b"\xff\xfe", "UTF-16"), (b"\xfe\xff", "UTF-16")];
 
-/// Length in bytes of the mark at the start of a file; 0 if the file has none.
+/// Where reading begins that starts at `offset`: at the start of a file, after its mark.
 ///
 /// # Errors
 /// `OtherEncoding` if the mark belongs to an encoding other than UTF-8, or an I/O error if the file can't be read.
-pub(super) fn length(corpus_file: &CorpusFile) -> Result<u64, DataError> {
+pub(super) fn skip(corpus_file: &CorpusFile, offset: u64) -> Result<u64, DataError> {
+    if offset > 0 {
+        return Ok(offset);
+    }
     let failed = || DataError::io("read", &corpus_file.path);
     let mut start = Vec::new();
     corpus_file.open_at(0).and_then(|file| file.take(4).read_to_end(&mut start)).map_err(failed())?;

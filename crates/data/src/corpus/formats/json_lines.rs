@@ -40,10 +40,7 @@ fn read(
     on_piece: &mut PieceHandler,
 ) -> Result<(), DataError> {
     let failed = || DataError::io("read", &corpus_file.path);
-    let mut position = from;
-    if from.offset == 0 {
-        position.offset = byte_order_mark::length(corpus_file)?;
-    }
+    let mut position = Cursor { offset: byte_order_mark::skip(corpus_file, from.offset)?, ..from };
     let mut file = BufReader::new(corpus_file.open_at(position.offset).map_err(failed())?);
     let mut line = Vec::new();
     loop {

@@ -25,7 +25,7 @@ fn read(
     on_piece: &mut PieceHandler,
 ) -> Result<(), DataError> {
     let failed = || DataError::io("read", &corpus_file.path);
-    let mut offset = if from.offset == 0 { byte_order_mark::length(corpus_file)? } else { from.offset };
+    let mut offset = byte_order_mark::skip(corpus_file, from.offset)?;
     let mut file = corpus_file.open_at(offset).map_err(failed())?;
     let mut buffer = Vec::new();
     loop {

@@ -88,7 +88,7 @@ pub fn until_deadline<T>(
     mut condition: impl FnMut() -> Option<T>,
     details: impl FnOnce() -> String,
 ) -> T {
-    match poll(what, deadline, Deadline::is_over, || Ok(condition())) {
+    match poll(what, deadline.began, || deadline.is_over(), || Ok(condition())) {
         Ok(value) => value,
         Err(error) => panic!("{error}{}", details()),
     }
@@ -103,22 +103,21 @@ pub fn attempt<T>(
     limit: Duration,
     condition: impl FnMut() -> anyhow::Result<Option<T>>,
 ) -> anyhow::Result<T> {
-    let deadline = Deadline::start();
-    poll(what, &deadline, |deadline| deadline.began.elapsed() >= limit, condition)
+    let began = Instant::now();
+    poll(what, began, || began.elapsed() >= limit, condition)
 }
 
 fn poll<T>(
     what: &str,
-    deadline: &Deadline,
-    is_over: impl Fn(&Deadline) -> bool,
+    began: Instant,
+    is_over: impl Fn() -> bool,
     mut condition: impl FnMut() -> anyhow::Result<Option<T>>,
 ) -> anyhow::Result<T> {
     loop {
         if let Some(value) = condition()? {
             return Ok(value);
         }
-        let waited = deadline.began.elapsed();
-        anyhow::ensure!(!is_over(deadline), "waited {} s for {what}", waited.as_secs());
+        anyhow::ensure!(!is_over(), "waited {} s for {what}", began.elapsed().as_secs());
         std::thread::sleep(Duration::from_millis(10));
     }
 }
@@ -143,9 +142,8 @@ mod tests {
 
     #[test]
     fn a_condition_that_never_holds_is_named() {
-        let over = |_: &Deadline| true;
-        let said = poll("a miracle", &Deadline::start(), over, || Ok(None::<()>)).unwrap_err().to_string();
+        let said = poll("a miracle", Instant::now(), || true, || Ok(None::<()>)).unwrap_err().to_string();
         assert_eq!(said, "waited 0 s for a miracle");
-        assert_eq!(poll("a value", &Deadline::start(), over, || Ok(Some(7))).unwrap(), 7);
+        assert_eq!(poll("a value", Instant::now(), || true, || Ok(Some(7))).unwrap(), 7);
     }
 }

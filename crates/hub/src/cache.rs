@@ -1,0 +1,101 @@
+//! The hub's cache, as `huggingface_hub` writes it: `datasets--OWNER--NAME/{refs/REVISION, snapshots/COMMIT/PATH}`.
+
+use std::fs::{self, File};
+use std::io::{self, ErrorKind, Read};
+use std::path::{Component, Path, PathBuf};
+
+use crate::digest::{Digest, Hasher};
+use crate::error::HubError;
+use crate::file::HubFile;
+use crate::repo::Repo;
+
+/// A cache, which is only read.
+#[derive(Debug)]
+pub(crate) struct Cache {
+    pub(crate) root: PathBuf,
+}
+
+impl Cache {
+    /// The commit that a revision was when it was last asked for; `None` if the cache doesn't know.
+    pub(crate) fn commit(&self, repo: &Repo, revision: &str) -> Result<Option<String>, HubError> {
+        if !is_inside(revision) {
+            return Ok(None);
+        }
+        let path = self.root.join(repo.cache_folder()).join("refs").join(revision);
+        match fs::read_to_string(&path) {
+            Ok(commit) => Ok(Some(commit.trim().to_owned())),
+            Err(error) if is_missing(&error) => Ok(self.snapshot(repo, revision).is_dir().then(|| revision.to_owned())),
+            Err(error) => Err(HubError::file("read", &path, &error)),
+        }
+    }
+
+    /// The path of a file of the size in the listing.
+    pub(crate) fn file(&self, repo: &Repo, commit: &str, file: &HubFile) -> Option<PathBuf> {
+        let path = self.snapshot(repo, commit).join(&file.path);
+        let is_same =
+            is_inside(&file.path) && fs::metadata(&path).is_ok_and(|it| it.is_file() && it.len() == file.size);
+        is_same.then_some(path)
+    }
+
+    /// The paths within the repository of the files that the cache has of a commit; `None` if it doesn't know the
+    /// commit.
+    pub(crate) fn paths(&self, repo: &Repo, commit: &str) -> Result<Option<Vec<String>>, HubError> {
+        let root = self.snapshot(repo, commit);
+        if !root.is_dir() {
+            return Ok(None);
+        }
+        let (mut folders, mut paths) = (vec![root.clone()], Vec::new());
+        while let Some(folder) = folders.pop() {
+            let failed = |error: io::Error| HubError::file("list", &folder, &error);
+            for entry in fs::read_dir(&folder).map_err(failed)? {
+                let entry = entry.map_err(failed)?;
+                if entry.file_type().map_err(failed)?.is_dir() {
+                    folders.push(entry.path());
+                } else if let Some(path) = entry.path().strip_prefix(&root).ok().and_then(Path::to_str) {
+                    paths.push(path.to_owned());
+                }
+            }
+        }
+        paths.sort();
+        Ok(Some(paths))
+    }
+
+    /// The file at a path that [`Cache::paths`] gave. Its digest is the name of the blob to which it is a link. A file
+    /// that isn't a link is read for its SHA-256.
+    pub(crate) fn describe(&self, repo: &Repo, commit: &str, path: &str) -> Result<HubFile, HubError> {
+        let real = self.snapshot(repo, commit).join(path);
+        let failed = |error: io::Error| HubError::file("read", &real, &error);
+        let size = fs::metadata(&real).map_err(failed)?.len();
+        let blob = fs::read_link(&real).ok();
+        let digest = match blob.as_ref().and_then(|blob| Digest::from_hex(blob.file_name()?.to_str()?)) {
+            Some(digest) => digest,
+            None => sha256(&real).map_err(failed)?,
+        };
+        Ok(HubFile { path: path.to_owned(), size, digest })
+    }
+
+    fn snapshot(&self, repo: &Repo, commit: &str) -> PathBuf {
+        self.root.join(repo.cache_folder()).join("snapshots").join(commit)
+    }
+}
+
+fn sha256(path: &Path) -> io::Result<Digest> {
+    let mut file = File::open(path)?;
+    let mut hasher = Hasher::like(&Digest::Sha256(String::new()), 0);
+    let mut buffer = vec![0; 1 << 16];
+    loop {
+        match file.read(&mut buffer)? {
+            0 => return Ok(hasher.finish()),
+            count => hasher.update(&buffer[..count]),
+        }
+    }
+}
+
+/// Whether a path stays within the folder to which it is joined.
+fn is_inside(path: &str) -> bool {
+    !path.is_empty() && Path::new(path).components().all(|component| matches!(component, Component::Normal(_)))
+}
+
+fn is_missing(error: &io::Error) -> bool {
+    matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory | ErrorKind::IsADirectory)
+}

@@ -1,0 +1,118 @@
+//! The client.
+
+use std::io::{self, Read};
+use std::ops::Range;
+use std::path::Path;
+use std::sync::Arc;
+use std::thread;
+
+use stagecoach_files::AtomicFile;
+
+use crate::digest::Digest;
+use crate::environment::Environment;
+use crate::error::HubError;
+use crate::file::{CommitFile, HubFile};
+use crate::hub::Hub;
+use crate::listing::Revision;
+use crate::pattern::FilePattern;
+use crate::reader::FileReader;
+use crate::repo::{Repo, encode_segment};
+use crate::retry::{Limits, Notice, Patience, Pause};
+use crate::status::Subject;
+use crate::verified::Verified;
+
+/// A client of one hub. Clones share connections.
+#[derive(Clone, Debug)]
+pub struct HubClient {
+    hub: Arc<Hub>,
+}
+
+impl HubClient {
+    /// The client that the process's environment describes. `notice` receives sentences about waits.
+    ///
+    /// # Errors
+    /// `HubError::Environment` or `HubError::File` if the environment can't be used.
+    pub fn from_environment(notice: Notice) -> Result<HubClient, HubError> {
+        let environment = Environment::read(|name| std::env::var(name).ok())?;
+        HubClient::new(environment, Limits::default(), Arc::new(thread::sleep), notice)
+    }
+
+    /// A client with its own limits, which waits by `pause`.
+    ///
+    /// # Errors
+    /// `HubError::Environment` if the endpoint is not a URL.
+    pub fn new(environment: Environment, limits: Limits, pause: Pause, notice: Notice) -> Result<HubClient, HubError> {
+        Ok(HubClient { hub: Arc::new(Hub::new(environment, Patience { limits, pause, notice })?) })
+    }
+
+    /// The commit that a branch, a tag, a reference or a commit is now. Offline, it is the one that the cache knows.
+    ///
+    /// # Errors
+    /// If there is no such revision, or it can't be asked for.
+    pub fn commit(&self, repo: &Repo, revision: &str) -> Result<String, HubError> {
+        if self.hub.is_offline {
+            let cached = self.hub.cache.as_ref().map_or(Ok(None), |cache| cache.commit(repo, revision))?;
+            return cached.ok_or_else(|| self.hub.not_cached(format!("revision \"{revision}\" of the {repo}")));
+        }
+        let url = self.hub.http.url(&format!("{}/revision/{}", repo.api_path(), encode_segment(revision)))?;
+        let (Revision { sha }, _) = self.hub.ask(&url, Subject { repo, revision, path: "" })?;
+        match sha.bytes().all(|byte| byte.is_ascii_hexdigit()) && !sha.is_empty() {
+            true => Ok(sha),
+            false => Err(HubError::Protocol { url: url.public(), reason: "its commit is not one".to_owned() }),
+        }
+    }
+
+    /// The files of a commit that a pattern matches, by path. The pattern is one of paths within the repository, with
+    /// `*`, `?`, `[a-z]` and `**`; an empty one matches all files without a leading dot. Offline, they are the files
+    /// that the cache has of the commit.
+    ///
+    /// # Errors
+    /// `HubError::NoMatch` if there is no such file. Also fails if the listing can't be read.
+    pub fn files(&self, repo: &Repo, commit: &str, pattern: &str) -> Result<Vec<HubFile>, HubError> {
+        let glob = FilePattern::parse(pattern)?;
+        let mut found = self.hub.find(repo, commit, &glob)?;
+        if found.files.is_empty() {
+            let (repo, commit, pattern) = (repo.clone(), commit.to_owned(), pattern.to_owned());
+            return Err(HubError::NoMatch { repo, commit, pattern, nearest: found.nearest() });
+        }
+        found.files.sort_by(|one, other| one.path.cmp(&other.path));
+        Ok(found.files)
+    }
+
+    /// A reader of some bytes of a file. Nothing is asked for before the first read. The reader resumes by itself after
+    /// a broken connection, and reads from the cache if that has the file.
+    ///
+    /// The bytes of a whole file are verified: if their digest differs, the last ones don't come, but an error with
+    /// `HubError::Differs`. Those of a part can't be: the hub only confirms that its file has the digest of the listing.
+    ///
+    /// Errors of the reader hold a [`HubError`], see [`HubError::within`].
+    pub fn open(&self, repo: &Repo, commit: &str, file: &HubFile, bytes: Range<u64>) -> Box<dyn Read + Send> {
+        let range = bytes.start.min(file.size)..bytes.end.min(file.size);
+        let is_whole = range == (0..file.size);
+        let source = CommitFile { repo: repo.clone(), commit: commit.to_owned(), file: file.clone() };
+        let reader = FileReader::new(self.hub.clone(), source.clone(), range);
+        if !is_whole {
+            return Box::new(reader);
+        }
+        let differs = move |reader: &FileReader, found: &Digest| {
+            let (file, place, found) = (Box::new(source.clone()), reader.place(), found.clone());
+            HubError::Differs { file, place, found }.into()
+        };
+        Box::new(Verified::new(reader, &file.digest, file.size, differs))
+    }
+
+    /// Reads a file into `to`, which is replaced once all bytes are verified. The folder of `to` exists.
+    ///
+    /// # Errors
+    /// If the file can't be read or written.
+    pub fn download(&self, repo: &Repo, commit: &str, file: &HubFile, to: &Path) -> Result<(), HubError> {
+        let failed = |error: io::Error| match HubError::within(&error) {
+            Some(error) => error.clone(),
+            None => HubError::file("write", to, &error),
+        };
+        let mut target = AtomicFile::create(to).map_err(failed)?;
+        io::copy(&mut self.open(repo, commit, file, 0..file.size), &mut target).map_err(failed)?;
+        target.commit().map_err(failed)?;
+        Ok(())
+    }
+}

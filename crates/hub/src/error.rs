@@ -1,0 +1,271 @@
+//! Errors of reading from the hub. Each message names what was found and where, what was expected, and what to do.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use crate::digest::Digest;
+use crate::file::CommitFile;
+use crate::repo::{Repo, RepoKind};
+
+/// The reason why something can't be read from the hub.
+#[derive(Clone, Debug, thiserror::Error)]
+pub enum HubError {
+    /// A URI doesn't name files of the hub.
+    #[error("\"{uri}\" is not the URI of files on the hub, hf://datasets/OWNER/NAME[@REVISION]/PATH: {reason}")]
+    Uri {
+        /// The URI as written.
+        uri: String,
+        /// What is wrong.
+        reason: String,
+    },
+    /// A pattern is invalid.
+    #[error("\"{pattern}\" is not a valid pattern: {reason}")]
+    Pattern {
+        /// The pattern as written.
+        pattern: String,
+        /// The message of the pattern's parser.
+        reason: String,
+    },
+    /// A variable of the environment, or the token's file, can't be used.
+    #[error("{variable}: {reason}")]
+    Environment {
+        /// The variable or the file.
+        variable: String,
+        /// What is wrong, and what to do.
+        reason: String,
+    },
+    /// The repository does not exist, or may not be seen. The hub doesn't tell one from the other.
+    #[error("{endpoint} has no {repo}, or it is private: check the spelling{}, or {}", other_kind(repo), match token {
+        Some(token) => format!("use the token of an account that may read it (this one is from {token})"),
+        None => "set HF_TOKEN to a token that may read it".to_owned(),
+    })]
+    NoRepository {
+        /// The repository.
+        repo: Repo,
+        /// The hub.
+        endpoint: String,
+        /// Where the token is from that was sent.
+        token: Option<String>,
+    },
+    /// The repository is gated, and its conditions are not accepted.
+    #[error("the {repo} is gated: accept its conditions at {page}, {}", match token {
+        Some(token) => format!("with the account of the token (it is from {token})"),
+        None => "and set HF_TOKEN to a token of the account that did".to_owned(),
+    })]
+    Gated {
+        /// The repository.
+        repo: Repo,
+        /// Its page.
+        page: String,
+        /// Where the token is from that was sent.
+        token: Option<String>,
+    },
+    /// The hub doesn't know the token.
+    #[error(
+        "{endpoint} doesn't know the token from {token} (invalid credentials): set HF_TOKEN to a valid one, or to none for public repositories"
+    )]
+    WrongToken {
+        /// The hub.
+        endpoint: String,
+        /// Where the token is from.
+        token: String,
+    },
+    /// The hub knows who asks and refuses.
+    #[error("{endpoint} refuses to give the {repo}: {reason}: check what the token from {} may do", match token {
+        Some(token) => token,
+        None => "HF_TOKEN (none is set)",
+    })]
+    Forbidden {
+        /// The hub.
+        endpoint: String,
+        /// The repository.
+        repo: Repo,
+        /// The hub's own words, or the status.
+        reason: String,
+        /// Where the token is from that was sent.
+        token: Option<String>,
+    },
+    /// The repository has no such revision.
+    #[error(
+        "the {repo} has no revision \"{revision}\": name one of its branches, tags or commits after the @ (main without one)"
+    )]
+    NoRevision {
+        /// The repository.
+        repo: Repo,
+        /// The revision.
+        revision: String,
+    },
+    /// The commit has no such file or folder.
+    #[error("the {repo} has no \"{path}\" at commit {commit}: check the spelling")]
+    NoFile {
+        /// The repository.
+        repo: Repo,
+        /// The commit.
+        commit: String,
+        /// The path within the repository.
+        path: String,
+    },
+    /// A pattern matches no file.
+    #[error("no file of the {repo} matches \"{pattern}\" at commit {commit}: {nearest}")]
+    NoMatch {
+        /// The repository.
+        repo: Repo,
+        /// The commit.
+        commit: String,
+        /// The pattern.
+        pattern: String,
+        /// What the nearest folder holds, as a sentence.
+        nearest: String,
+    },
+    /// A download is not of the listed file.
+    #[error(
+        "{file} is listed with {listed} and downloaded with {found}: check what HF_ENDPOINT and proxies do, and try again"
+    )]
+    Contradicts {
+        /// The file.
+        file: Box<CommitFile>,
+        /// What the listing says.
+        listed: String,
+        /// What the download says.
+        found: String,
+    },
+    /// The bytes of a file are not those of the listing.
+    #[error(
+        "{file} is damaged: {place} gave bytes with {found} instead of {}: {}", file.file.digest,
+        if place.starts_with('/') { "remove the file from the cache" } else { "try again, and check proxies if it stays" }
+    )]
+    Differs {
+        /// The file, with the expected digest.
+        file: Box<CommitFile>,
+        /// The host or the file of the cache that gave the bytes.
+        place: String,
+        /// The digest of the bytes.
+        found: Digest,
+    },
+    /// Only the cache may be used, and something is not there.
+    #[error(
+        "{what} is not in the cache {}, and HF_HUB_OFFLINE is set: download it on a machine that reaches the hub (hf download), or unset HF_HUB_OFFLINE",
+        cache.display()
+    )]
+    NotCached {
+        /// What is missing.
+        what: String,
+        /// The folder of the cache.
+        cache: PathBuf,
+    },
+    /// A file of this machine can't be read or written.
+    #[error("can't {action} {}: {reason}", path.display())]
+    File {
+        /// What was tried.
+        action: String,
+        /// The file.
+        path: PathBuf,
+        /// The system's message.
+        reason: String,
+    },
+    /// An answer is not one that a hub gives.
+    #[error("{url} does not answer as a Hugging Face hub does: {reason}: check HF_ENDPOINT and proxies")]
+    Protocol {
+        /// The URL without its query.
+        url: String,
+        /// What is wrong.
+        reason: String,
+    },
+    /// No connection comes about.
+    #[error(
+        "can't connect to {host}: {reason}: check the network (in a cluster, a NetworkPolicy may forbid it and a proxy may be needed, HTTPS_PROXY), or set HF_HUB_OFFLINE=1 with a filled cache"
+    )]
+    Unreachable {
+        /// The host.
+        host: String,
+        /// The system's message.
+        reason: String,
+    },
+    /// A connection broke, again and again.
+    #[error("the connection to {host} broke: {reason}: try again, and check the network if it stays")]
+    Interrupted {
+        /// The host.
+        host: String,
+        /// What happened.
+        reason: String,
+    },
+    /// A server can't answer now.
+    #[error("{url} answered {status}: try again later (https://status.huggingface.co tells of outages)")]
+    Unavailable {
+        /// The URL without its query.
+        url: String,
+        /// The status.
+        status: u16,
+    },
+    /// The hub limits requests for too long.
+    #[error(
+        "{host} limits requests, and {} s of waiting were not enough: use fewer readers at a time, or set HF_TOKEN (its account has higher limits)",
+        waited.as_secs()
+    )]
+    RateLimited {
+        /// The host.
+        host: String,
+        /// The time spent waiting without any progress.
+        waited: Duration,
+    },
+    /// The CDN refuses URLs that the hub has just signed.
+    #[error(
+        "{host} answered {status} to a URL that the hub has just signed: check proxies and this machine's clock, and try again"
+    )]
+    SignatureRefused {
+        /// The host of the CDN.
+        host: String,
+        /// The status.
+        status: u16,
+    },
+}
+
+impl HubError {
+    /// Whether the same request may succeed later, without anything that a user changes.
+    pub fn is_temporary(&self) -> bool {
+        matches!(
+            self,
+            HubError::Unreachable { .. }
+                | HubError::Interrupted { .. }
+                | HubError::Unavailable { .. }
+                | HubError::RateLimited { .. }
+                | HubError::SignatureRefused { .. }
+        )
+    }
+
+    /// The error within an error of a reader.
+    pub fn within(error: &io::Error) -> Option<&HubError> {
+        error.get_ref()?.downcast_ref()
+    }
+
+    pub(crate) fn file(action: &str, path: &Path, error: &io::Error) -> HubError {
+        HubError::File { action: action.to_owned(), path: path.to_owned(), reason: error.to_string() }
+    }
+}
+
+impl From<HubError> for io::Error {
+    fn from(error: HubError) -> io::Error {
+        io::Error::other(error)
+    }
+}
+
+/// A URI without a kind is a model's, and its writer may have meant a data set.
+fn other_kind(repo: &Repo) -> String {
+    match repo.kind {
+        RepoKind::Model => format!(" (a dataset is written as hf://datasets/{})", repo.id),
+        RepoKind::Dataset => String::new(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_error_of_a_reader_can_be_told_apart() {
+        let error = io::Error::from(HubError::Unavailable { url: "https://hub/x".into(), status: 503 });
+        assert!(HubError::within(&error).unwrap().is_temporary());
+        assert!(HubError::within(&io::Error::other("something else")).is_none());
+    }
+}

@@ -1,0 +1,178 @@
+//! Requests to the hub and to its CDN.
+
+use std::io::ErrorKind;
+use std::ops::Range;
+use std::sync::Arc;
+
+use serde::de::DeserializeOwned;
+use ureq::http::header::{AUTHORIZATION, HeaderName, LOCATION, RANGE};
+use ureq::http::{HeaderMap, HeaderValue};
+use ureq::tls::{RootCerts, TlsConfig};
+use ureq::{Agent, Body, Error, Timeout};
+
+use crate::environment::{Environment, Token};
+use crate::error::HubError;
+use crate::retry::Limits;
+use crate::url::Url;
+
+/// The longest answer of the API that is read: a page of a listing has some hundreds of kilobytes.
+const LARGEST_DOCUMENT: u64 = 64 << 20;
+
+/// The connections to one hub.
+#[derive(Debug)]
+pub(crate) struct Http {
+    agent: Agent,
+    pub(crate) endpoint: String,
+    origin: String,
+    token: Option<Token>,
+    redirects: u32,
+}
+
+/// An answer, after all redirects.
+#[derive(Debug)]
+pub(crate) struct Answer {
+    pub(crate) url: Url,
+    pub(crate) status: u16,
+    pub(crate) headers: HeaderMap,
+    /// Whether the hub itself answered, and not a server to which it led.
+    pub(crate) is_hub: bool,
+    /// The last headers of the hub itself, with what it knows about a file. `None` if it wasn't asked.
+    pub(crate) hub_headers: Option<HeaderMap>,
+    pub(crate) body: Body,
+}
+
+impl Http {
+    pub(crate) fn new(environment: &Environment, limits: &Limits) -> Result<Http, HubError> {
+        let endpoint = environment.endpoint.trim_end_matches('/').to_owned();
+        let Some(url) = Url::parse(&endpoint) else {
+            let reason = "it is not a URL".to_owned();
+            return Err(HubError::Environment { variable: "HF_ENDPOINT".to_owned(), reason });
+        };
+        // the machine's own certificate store, which its other programs use too
+        let tls = TlsConfig::builder()
+            .root_certs(RootCerts::PlatformVerifier)
+            .unversioned_rustls_crypto_provider(Arc::new(rustls::crypto::ring::default_provider()))
+            .build();
+        // a body may take as long as it flows; redirects are followed here, since only the hub gets the token
+        let agent = Agent::config_builder()
+            .tls_config(tls)
+            .timeout_resolve(Some(limits.connect))
+            .timeout_connect(Some(limits.connect))
+            .timeout_recv_response(Some(limits.silence))
+            .timeout_per_read(Some(limits.silence))
+            .http_status_as_error(false)
+            .max_redirects(0)
+            .accept_encoding("identity")
+            .user_agent(concat!("stagecoach/", env!("CARGO_PKG_VERSION")))
+            .build()
+            .new_agent();
+        let origin = url.origin().to_owned();
+        Ok(Http { agent, endpoint, origin, token: environment.token.clone(), redirects: limits.redirects })
+    }
+
+    /// The URL of a path on the hub, which is encoded already.
+    pub(crate) fn url(&self, path: &str) -> Result<Url, HubError> {
+        let text = format!("{}/{path}", self.endpoint);
+        Url::parse(&text).ok_or_else(|| HubError::Protocol { url: text, reason: "it is not a URL".to_owned() })
+    }
+
+    /// Where the token is from.
+    pub(crate) fn token_source(&self) -> Option<String> {
+        self.token.as_ref().map(|token| token.source().to_owned())
+    }
+
+    /// A server's own words about a failure, unless they are odd or hold the token.
+    pub(crate) fn words<'a>(&self, headers: &'a HeaderMap) -> Option<&'a str> {
+        let words = header(headers, "x-error-message")?;
+        let holds_token = self.token.as_ref().is_some_and(|token| words.contains(token.secret()));
+        (!holds_token && words.len() < 300).then_some(words.trim_end_matches('.'))
+    }
+
+    /// Asks for a URL, and follows redirects.
+    ///
+    /// # Errors
+    /// If there is no answer. An answer of any status is one.
+    pub(crate) fn get(&self, url: &Url, range: Option<&Range<u64>>) -> Result<Answer, HubError> {
+        let mut url = url.clone();
+        let mut hub_headers = None;
+        for _ in 0..=self.redirects {
+            let is_hub = url.origin() == self.origin;
+            let mut request = self.agent.get(url.to_string());
+            if is_hub && let Some(authorization) = self.authorization() {
+                request = request.header(AUTHORIZATION, authorization);
+            }
+            if let Some(range) = range {
+                request = request.header(RANGE, format!("bytes={}-{}", range.start, range.end.saturating_sub(1)));
+            }
+            let answer = request.call().map_err(|error| no_answer(&url, &error))?;
+            let (parts, body) = answer.into_parts();
+            let (status, headers) = (parts.status.as_u16(), parts.headers);
+            if is_hub {
+                hub_headers = Some(headers.clone());
+            }
+            let is_redirect = matches!(status, 301 | 302 | 303 | 307 | 308);
+            let Some(location) = headers.get(LOCATION).filter(|_| is_redirect) else {
+                return Ok(Answer { url, status, headers, is_hub, hub_headers, body });
+            };
+            let target = location.to_str().ok().and_then(|location| url.join(location));
+            url = target.ok_or_else(|| odd(&url, "it redirects to something that is not a URL"))?;
+        }
+        Err(odd(&url, "it redirects in circles"))
+    }
+
+    fn authorization(&self) -> Option<HeaderValue> {
+        let mut value = HeaderValue::from_str(&format!("Bearer {}", self.token.as_ref()?.secret())).ok()?;
+        value.set_sensitive(true);
+        Some(value)
+    }
+}
+
+impl Answer {
+    /// The answer's document.
+    ///
+    /// # Errors
+    /// If the body breaks off, or is not such a document.
+    pub(crate) fn into_json<T: DeserializeOwned>(self) -> Result<T, HubError> {
+        let text = self.body.into_with_config().limit(LARGEST_DOCUMENT).read_to_vec();
+        let text = text.map_err(|error| no_answer(&self.url, &error))?;
+        serde_json::from_slice(&text).map_err(|error| odd(&self.url, &format!("{error}")))
+    }
+}
+
+/// The value of a header, if it is text.
+pub(crate) fn header<'a>(headers: &'a HeaderMap, name: &'static str) -> Option<&'a str> {
+    headers.get(HeaderName::from_static(name))?.to_str().ok()
+}
+
+fn odd(url: &Url, reason: &str) -> HubError {
+    HubError::Protocol { url: url.public(), reason: reason.to_owned() }
+}
+
+/// Which error a failed exchange is. Messages of `ureq` that may hold a URL are left out.
+fn no_answer(url: &Url, error: &Error) -> HubError {
+    use ErrorKind::{ConnectionRefused, HostUnreachable, NetworkUnreachable, PermissionDenied};
+    let host = url.host().to_owned();
+    match error {
+        Error::HostNotFound => HubError::Unreachable { host, reason: "its name is unknown here".to_owned() },
+        Error::Timeout(Timeout::Resolve | Timeout::Connect) => {
+            HubError::Unreachable { host, reason: "there is no answer in time".to_owned() }
+        }
+        Error::Io(io)
+            if matches!(io.kind(), ConnectionRefused | HostUnreachable | NetworkUnreachable | PermissionDenied) =>
+        {
+            HubError::Unreachable { host, reason: io.to_string() }
+        }
+        Error::ConnectionFailed | Error::ConnectProxyFailed(_) | Error::InvalidProxyUrl => {
+            HubError::Unreachable { host, reason: error.to_string() }
+        }
+        Error::Tls(_) | Error::Rustls(_) | Error::Pem(_) => {
+            let reason = format!("{error} (a proxy that inspects TLS needs its certificate in this machine's store)");
+            HubError::Unreachable { host, reason }
+        }
+        Error::Timeout(_) => HubError::Interrupted { host, reason: "no byte came for too long".to_owned() },
+        Error::Io(io) => HubError::Interrupted { host, reason: io.to_string() },
+        Error::Protocol(_) | Error::BodyStalled => HubError::Interrupted { host, reason: error.to_string() },
+        Error::BodyExceedsLimit(_) | Error::LargeResponseHeader(..) => odd(url, &error.to_string()),
+        _ => odd(url, "the request can't be made"),
+    }
+}

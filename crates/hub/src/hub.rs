@@ -1,0 +1,77 @@
+//! What all readers and listings of one hub share.
+
+use std::fmt;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use serde::de::DeserializeOwned;
+
+use crate::cache::Cache;
+use crate::environment::Environment;
+use crate::error::HubError;
+use crate::headers::next_link;
+use crate::http::{Http, header};
+use crate::retry::{Failure, Patience, Retry};
+use crate::signed::SignedUrls;
+use crate::status::{self, Subject};
+use crate::url::Url;
+
+/// One hub.
+pub(crate) struct Hub {
+    pub(crate) http: Http,
+    pub(crate) cache: Option<Cache>,
+    /// Whether only the cache is used.
+    pub(crate) is_offline: bool,
+    pub(crate) signed: SignedUrls,
+    patience: Arc<Patience>,
+}
+
+impl fmt::Debug for Hub {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut debug = formatter.debug_struct("Hub");
+        debug.field("endpoint", &self.http.endpoint).field("is_offline", &self.is_offline).finish_non_exhaustive()
+    }
+}
+
+impl Hub {
+    pub(crate) fn new(environment: Environment, patience: Patience) -> Result<Hub, HubError> {
+        let http = Http::new(&environment, &patience.limits)?;
+        let cache = environment.cache.map(|root| Cache { root });
+        let (is_offline, signed, patience) = (environment.offline, SignedUrls::default(), Arc::new(patience));
+        Ok(Hub { http, cache, is_offline, signed, patience })
+    }
+
+    pub(crate) fn retry(&self) -> Retry {
+        Retry::new(self.patience.clone())
+    }
+
+    /// The error for something that the cache doesn't have, where only the cache is used.
+    pub(crate) fn not_cached(&self, what: String) -> HubError {
+        let cache = self.cache.as_ref().map_or_else(PathBuf::new, |cache| cache.root.clone());
+        HubError::NotCached { what, cache }
+    }
+
+    /// A document of the API, and the URL of the next page.
+    pub(crate) fn ask<T: DeserializeOwned>(
+        &self,
+        url: &Url,
+        subject: Subject<'_>,
+    ) -> Result<(T, Option<Url>), HubError> {
+        let mut retry = self.retry();
+        loop {
+            match self.ask_once(url, subject) {
+                Ok(answer) => return Ok(answer),
+                Err(failure) => retry.wait(failure)?,
+            }
+        }
+    }
+
+    fn ask_once<T: DeserializeOwned>(&self, url: &Url, subject: Subject<'_>) -> Result<(T, Option<Url>), Failure> {
+        let answer = self.http.get(url, None)?;
+        if answer.status != 200 {
+            return Err(status::failure(&self.http, &answer, subject));
+        }
+        let next = header(&answer.headers, "link").and_then(next_link).and_then(|link| answer.url.join(link));
+        Ok((answer.into_json()?, next))
+    }
+}

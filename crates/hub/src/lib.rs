@@ -1,0 +1,37 @@
+//! Reading from the Hugging Face hub.
+//!
+//! A [`HubUri`] names files of a repository. A [`HubClient`] resolves its revision to a commit, lists the files of the
+//! commit that a pattern matches, and reads them: as streams that resume where a connection broke, or into a file.
+//! Bytes of a whole file are verified against the digest in the listing.
+#![deny(unsafe_code)]
+
+mod cache;
+mod client;
+mod digest;
+mod environment;
+mod error;
+mod file;
+mod headers;
+mod http;
+mod hub;
+mod listing;
+mod pattern;
+mod reader;
+mod remote;
+mod repo;
+mod retry;
+mod signed;
+mod status;
+mod tree;
+mod uri;
+mod url;
+mod verified;
+
+pub use client::HubClient;
+pub use digest::Digest;
+pub use environment::{Environment, Token};
+pub use error::HubError;
+pub use file::{CommitFile, HubFile};
+pub use repo::{Repo, RepoKind};
+pub use retry::{Limits, Notice, Pause};
+pub use uri::HubUri;

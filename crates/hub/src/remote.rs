@@ -1,0 +1,172 @@
+//! A range of a file on the hub, as a stream that goes on where a connection broke.
+
+use std::io::{self, Read};
+use std::ops::Range;
+use std::sync::Arc;
+
+use ureq::BodyReader;
+use ureq::http::HeaderMap;
+
+use crate::digest::Digest;
+use crate::error::HubError;
+use crate::file::CommitFile;
+use crate::headers::{content_range, etag};
+use crate::http::{Answer, header};
+use crate::hub::Hub;
+use crate::retry::{Failure, Retry};
+use crate::status::{self, Subject};
+
+/// The reader of a range.
+pub(crate) struct Remote {
+    hub: Arc<Hub>,
+    source: CommitFile,
+    rest: Range<u64>,
+    body: Option<OpenBody>,
+    retry: Retry,
+}
+
+/// A body that is being received.
+struct OpenBody {
+    bytes: BodyReader<'static>,
+    host: String,
+    /// The bytes before those asked for, which a server sent that ignores ranges.
+    skip: u64,
+}
+
+impl Remote {
+    pub(crate) fn new(hub: Arc<Hub>, source: CommitFile, range: Range<u64>) -> Remote {
+        let retry = hub.retry();
+        Remote { hub, source, rest: range, body: None, retry }
+    }
+
+    /// The server that gave the last bytes.
+    pub(crate) fn host(&self) -> String {
+        self.body.as_ref().map_or_else(|| self.hub.http.endpoint.clone(), |body| body.host.clone())
+    }
+
+    /// Reads some bytes, one at least.
+    fn receive(&mut self, buffer: &mut [u8]) -> Result<usize, Failure> {
+        let body = match &mut self.body {
+            Some(body) => body,
+            None => {
+                let body = self.connect()?;
+                self.body.insert(body)
+            }
+        };
+        let broke = |reason: String| HubError::Interrupted { host: body.host.clone(), reason };
+        while body.skip > 0 {
+            match io::copy(&mut (&mut body.bytes).take(body.skip), &mut io::sink()) {
+                Ok(0) => return Err(broke("it ended early".to_owned()).into()),
+                Ok(count) => body.skip -= count,
+                Err(error) => return Err(broke(error.to_string()).into()),
+            }
+        }
+        let wanted = buffer.len().min(usize::try_from(self.rest.end - self.rest.start).unwrap_or(usize::MAX));
+        match body.bytes.read(&mut buffer[..wanted]) {
+            Ok(0) => Err(broke(format!("it ended at byte {} of {}", self.rest.start, self.source.file.path)).into()),
+            Ok(count) => Ok(count),
+            Err(error) => Err(broke(error.to_string()).into()),
+        }
+    }
+
+    /// Asks the CDN by the URL that is known, or else the hub.
+    fn connect(&self) -> Result<OpenBody, Failure> {
+        let path = self.source.url_path();
+        let signed = self.hub.signed.get(&path);
+        let url = match &signed {
+            Some(url) => url.clone(),
+            None => self.hub.http.url(&path)?,
+        };
+        let answer = match self.hub.http.get(&url, Some(&self.rest)) {
+            Ok(answer) => answer,
+            Err(error) => {
+                self.hub.signed.forget(&path);
+                return Err(error.into());
+            }
+        };
+        if !matches!(answer.status, 200 | 206 | 416) {
+            self.hub.signed.forget(&path);
+            let CommitFile { repo, commit, file } = &self.source;
+            let subject = Subject { repo, revision: commit, path: &file.path };
+            return Err(status::failure(&self.hub.http, &answer, subject));
+        }
+        if let Some(headers) = &answer.hub_headers {
+            check(&self.source, headers)?;
+        }
+        if !answer.is_hub {
+            self.hub.signed.remember(path, &answer.url);
+        }
+        self.body_of(answer)
+    }
+
+    /// The body of an answer, once its range is as it should be.
+    fn body_of(&self, answer: Answer) -> Result<OpenBody, Failure> {
+        let size = self.source.file.size;
+        let (listed, found) = match answer.status {
+            206 => {
+                let range = header(&answer.headers, "content-range").and_then(content_range);
+                let Some(range) = range.filter(|range| range.start == self.rest.start) else {
+                    let reason = format!("it answers bytes from {} on with others", self.rest.start);
+                    return Err(HubError::Protocol { url: answer.url.public(), reason }.into());
+                };
+                (size, range.size.unwrap_or(size))
+            }
+            200 => {
+                let length = header(&answer.headers, "content-length").and_then(|length| length.parse().ok());
+                (size, length.unwrap_or(size))
+            }
+            // the file ends before the range
+            _ => (size, self.rest.start),
+        };
+        if listed != found {
+            return Err(contradiction(&self.source, format!("{listed} bytes"), format!("{found} bytes")).into());
+        }
+        let skip = if answer.status == 200 { self.rest.start } else { 0 };
+        Ok(OpenBody { host: answer.url.host().to_owned(), skip, bytes: answer.body.into_reader() })
+    }
+}
+
+impl Read for Remote {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        if buffer.is_empty() || self.rest.is_empty() {
+            return Ok(0);
+        }
+        loop {
+            match self.receive(buffer) {
+                Ok(count) => {
+                    self.rest.start += count as u64;
+                    self.retry.progressed();
+                    return Ok(count);
+                }
+                Err(failure) => {
+                    self.body = None;
+                    self.retry.wait(failure)?;
+                }
+            }
+        }
+    }
+}
+
+/// Compares what the hub says about a file with the listing.
+fn check(source: &CommitFile, headers: &HeaderMap) -> Result<(), HubError> {
+    let compare = |what: &str, listed: String, found: &str| match listed == found {
+        true => Ok(()),
+        false => Err(contradiction(source, format!("{what} {listed}"), format!("{what} {}", found.escape_debug()))),
+    };
+    if let Some(commit) = header(headers, "x-repo-commit") {
+        compare("the commit", source.commit.clone(), commit)?;
+    }
+    // a mirror may have tags of its own, which are no digests and say nothing
+    let tag = header(headers, "x-linked-etag").or_else(|| header(headers, "etag")).map(etag);
+    if let Some(digest) = tag.and_then(Digest::from_hex) {
+        compare("the digest", source.file.digest.to_string(), &digest.to_string())?;
+    }
+    if let Some(size) = header(headers, "x-linked-size") {
+        compare("the size", source.file.size.to_string(), size.trim())?;
+    }
+    Ok(())
+}
+
+fn contradiction(source: &CommitFile, listed: String, found: String) -> HubError {
+    HubError::Contradicts { file: Box::new(source.clone()), listed, found }
+}

@@ -1,0 +1,230 @@
+//! When a request is made again, and after which time.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::error::HubError;
+
+/// Receives sentences about waits, such as "the hub limits requests: waiting 56 s".
+pub type Notice = Arc<dyn Fn(&str) + Send + Sync>;
+
+/// Waits for a time. Tests count it instead.
+pub type Pause = Arc<dyn Fn(Duration) + Send + Sync>;
+
+/// The patience of a client.
+#[derive(Clone, Debug)]
+pub struct Limits {
+    /// Failures in a row, without any byte in between, after which the last one is returned.
+    pub attempts: u32,
+    /// The longest wait after the first failure. It doubles with every failure.
+    pub first_wait: Duration,
+    /// The longest wait after a failure.
+    pub longest_wait: Duration,
+    /// The longest sum of waits without any byte in between, those for a limit of requests included.
+    pub without_progress: Duration,
+    /// The longest time to connect.
+    pub connect: Duration,
+    /// The longest time without a byte, of an answer or within it.
+    pub silence: Duration,
+    /// The longest chain of redirects.
+    pub redirects: u32,
+}
+
+impl Default for Limits {
+    fn default() -> Limits {
+        Limits {
+            attempts: 7,
+            first_wait: Duration::from_secs(1),
+            longest_wait: Duration::from_secs(60),
+            without_progress: Duration::from_secs(3600),
+            connect: Duration::from_secs(20),
+            silence: Duration::from_secs(60),
+            redirects: 10,
+        }
+    }
+}
+
+/// How a request failed.
+#[derive(Debug)]
+pub(crate) enum Failure {
+    /// The same request would fail again.
+    Final(HubError),
+    /// The same request may succeed later.
+    Temporary(HubError),
+    /// The CDN refuses a signed URL, which may have expired.
+    Expired(HubError),
+    /// The host limits requests, for so long as it says.
+    Limited { host: String, wait: Option<Duration> },
+}
+
+impl From<HubError> for Failure {
+    fn from(error: HubError) -> Failure {
+        if error.is_temporary() { Failure::Temporary(error) } else { Failure::Final(error) }
+    }
+}
+
+/// What all requests of a client share.
+#[derive(Clone)]
+pub(crate) struct Patience {
+    pub(crate) limits: Limits,
+    pub(crate) pause: Pause,
+    pub(crate) notice: Notice,
+}
+
+impl fmt::Debug for Patience {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.limits.fmt(formatter)
+    }
+}
+
+/// The failures of one piece of work since it last got anywhere.
+#[derive(Debug)]
+pub(crate) struct Retry {
+    patience: Arc<Patience>,
+    failures: u32,
+    refusals: u32,
+    limited: u32,
+    waited: Duration,
+}
+
+impl Retry {
+    pub(crate) fn new(patience: Arc<Patience>) -> Retry {
+        Retry { patience, failures: 0, refusals: 0, limited: 0, waited: Duration::ZERO }
+    }
+
+    /// Bytes have come: failures count anew.
+    pub(crate) fn progressed(&mut self) {
+        (self.failures, self.refusals, self.limited, self.waited) = (0, 0, 0, Duration::ZERO);
+    }
+
+    /// Waits until the request should be made again.
+    ///
+    /// # Errors
+    /// The failure, if it shouldn't.
+    pub(crate) fn wait(&mut self, failure: Failure) -> Result<(), HubError> {
+        let limits = &self.patience.limits;
+        match failure {
+            Failure::Final(error) => Err(error),
+            Failure::Expired(error) => {
+                self.refusals += 1;
+                // a new signature costs no wait
+                if self.refusals < 2 { Ok(()) } else { Err(error) }
+            }
+            Failure::Temporary(error) => {
+                self.failures += 1;
+                let wait = backoff(limits, self.failures, random());
+                if self.failures >= limits.attempts || self.waited + wait > limits.without_progress {
+                    return Err(error);
+                }
+                let seconds = wait.as_secs_f64().ceil();
+                let (next, attempts) = (self.failures + 1, limits.attempts);
+                self.pause(&format!("{error}: attempt {next} of {attempts} in {seconds} s"), wait);
+                Ok(())
+            }
+            Failure::Limited { host, wait } => {
+                self.limited += 1;
+                let wait = wait.unwrap_or_else(|| backoff(limits, self.limited, random()));
+                if self.waited.saturating_add(wait) > limits.without_progress {
+                    return Err(HubError::RateLimited { host, waited: self.waited });
+                }
+                let notice = format!("the hub limits requests: waiting {} s", wait.as_secs());
+                // so that not all who wait ask in the same moment
+                self.pause(&notice, wait + Duration::from_secs(1).mul_f64(random()));
+                Ok(())
+            }
+        }
+    }
+
+    fn pause(&mut self, notice: &str, wait: Duration) {
+        (self.patience.notice)(notice);
+        (self.patience.pause)(wait);
+        self.waited += wait;
+    }
+}
+
+/// The wait after so many failures: at least half of what doubles, and the rest by `chance` from 0 to 1.
+fn backoff(limits: &Limits, failures: u32, chance: f64) -> Duration {
+    let doubled = limits.first_wait.saturating_mul(2_u32.saturating_pow(failures.saturating_sub(1)));
+    doubled.min(limits.longest_wait).mul_f64(0.5 + chance / 2.0)
+}
+
+/// A random number from 0 to 1.
+fn random() -> f64 {
+    // a system without randomness waits as long as it may
+    f64::from(getrandom::u32().unwrap_or(u32::MAX)) / f64::from(u32::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    type Log = Arc<Mutex<Vec<String>>>;
+
+    fn retry(limits: Limits) -> (Retry, Log) {
+        let log = Log::default();
+        let (notices, pauses) = (log.clone(), log.clone());
+        let notice: Notice = Arc::new(move |text| notices.lock().unwrap().push(text.to_owned()));
+        let pause: Pause = Arc::new(move |wait| pauses.lock().unwrap().push(format!("{} s", wait.as_secs())));
+        (Retry::new(Arc::new(Patience { limits, pause, notice })), log)
+    }
+
+    fn unavailable() -> HubError {
+        HubError::Unavailable { url: "https://hub/x".to_owned(), status: 503 }
+    }
+
+    fn limited(seconds: u64) -> Failure {
+        Failure::Limited { host: "hub".to_owned(), wait: Some(Duration::from_secs(seconds)) }
+    }
+
+    #[test]
+    fn failures_count_anew_after_progress() {
+        let (mut retry, log) = retry(Limits { attempts: 3, ..Limits::default() });
+        for _ in 0..4 {
+            retry.progressed();
+            (0..2).for_each(|_| retry.wait(unavailable().into()).unwrap());
+        }
+        assert!(matches!(retry.wait(unavailable().into()), Err(HubError::Unavailable { .. })));
+        assert_eq!(log.lock().unwrap().len(), 4 * 2 * 2);
+        assert!(log.lock().unwrap()[0].ends_with(": attempt 2 of 3 in 1 s"));
+    }
+
+    #[test]
+    fn limited_requests_are_no_failures_and_end_after_an_hour() {
+        let (mut retry, log) = retry(Limits::default());
+        for _ in 0..60 {
+            retry.wait(limited(56)).unwrap();
+        }
+        assert_eq!(log.lock().unwrap()[0], "the hub limits requests: waiting 56 s");
+        assert_eq!(retry.failures, 0);
+        let error = (0..10).find_map(|_| retry.wait(limited(56)).err()).unwrap();
+        assert!(matches!(error, HubError::RateLimited { .. }), "{error}");
+        assert!(matches!(retry.wait(limited(u64::MAX)), Err(HubError::RateLimited { .. })));
+    }
+
+    #[test]
+    fn a_signature_is_renewed_once_without_a_wait() {
+        let (mut retry, log) = retry(Limits::default());
+        let expired = || Failure::Expired(HubError::SignatureRefused { host: "cdn".to_owned(), status: 403 });
+        for _ in 0..2 {
+            retry.progressed();
+            retry.wait(expired()).unwrap();
+        }
+        assert!(retry.wait(expired()).is_err());
+        assert!(log.lock().unwrap().is_empty());
+    }
+
+    proptest! {
+        #[test]
+        fn waits_double_up_to_a_bound(failures in 1_u32..100, chance in 0.0..=1.0) {
+            let limits = Limits::default();
+            let wait = backoff(&limits, failures, chance);
+            let longest = limits.longest_wait.min(Duration::from_secs(1 << (failures - 1).min(6)));
+            prop_assert!(longest / 2 <= wait && wait <= longest);
+        }
+    }
+}

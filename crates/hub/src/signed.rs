@@ -1,0 +1,36 @@
+//! URLs that the hub signs, by which the CDN gives files for a time.
+
+use std::collections::HashMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use crate::url::Url;
+
+/// The signed URLs of files, by the path of the file on the hub.
+#[derive(Debug, Default)]
+pub(crate) struct SignedUrls(Mutex<HashMap<String, Url>>);
+
+impl SignedUrls {
+    /// More than any reader has open at a time; a URL that is dropped is signed again.
+    const MOST: usize = 256;
+
+    pub(crate) fn get(&self, path: &str) -> Option<Url> {
+        self.lock().get(path).cloned()
+    }
+
+    pub(crate) fn remember(&self, path: String, url: &Url) {
+        let mut urls = self.lock();
+        if urls.len() >= SignedUrls::MOST {
+            urls.clear();
+        }
+        urls.insert(path, url.clone());
+    }
+
+    pub(crate) fn forget(&self, path: &str) {
+        self.lock().remove(path);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<String, Url>> {
+        // a map is whole after every operation
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

@@ -1,0 +1,111 @@
+//! The little that the client needs to know about URLs.
+
+use std::fmt::{self, Display};
+
+/// An http or https URL, split where its path begins.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Url {
+    /// Scheme and host with port, in lower case and without the scheme's own port. Equal texts are the same server.
+    origin: String,
+    /// Path and query. It begins with a slash.
+    target: String,
+}
+
+impl Url {
+    /// `None` if the text isn't such a URL, or has a user in front of its host.
+    pub(crate) fn parse(text: &str) -> Option<Url> {
+        let (scheme, rest) = text.split_once("://")?;
+        let (scheme, own_port) = match scheme.to_ascii_lowercase().as_str() {
+            "http" => ("http", ":80"),
+            "https" => ("https", ":443"),
+            _ => return None,
+        };
+        let (host, target) = rest.split_at(rest.find(['/', '?', '#']).unwrap_or(rest.len()));
+        let is_odd = |letter: char| letter == '@' || letter.is_whitespace() || letter.is_control();
+        if host.is_empty() || host.contains(is_odd) || target.contains(char::is_control) {
+            return None;
+        }
+        let host = host.to_ascii_lowercase();
+        let host = host.strip_suffix(own_port).unwrap_or(&host);
+        let target = target.split('#').next().unwrap_or_default();
+        let slash = if target.starts_with('/') { "" } else { "/" };
+        Some(Url { origin: format!("{scheme}://{host}"), target: format!("{slash}{target}") })
+    }
+
+    /// The URL to which `location`, absolute or relative, leads from this one.
+    pub(crate) fn join(&self, location: &str) -> Option<Url> {
+        if location.starts_with("//") {
+            let scheme = self.origin.split("//").next()?;
+            Url::parse(&format!("{scheme}{location}"))
+        } else if location.starts_with('/') {
+            Url::parse(&format!("{}{location}", self.origin))
+        } else if location.contains("://") {
+            Url::parse(location)
+        } else if location.starts_with('?') {
+            Url::parse(&format!("{}{}{location}", self.origin, self.path()))
+        } else {
+            let folder = &self.path()[..=self.path().rfind('/')?];
+            Url::parse(&format!("{}{folder}{location}", self.origin))
+        }
+    }
+
+    pub(crate) fn origin(&self) -> &str {
+        &self.origin
+    }
+
+    /// Host with port.
+    pub(crate) fn host(&self) -> &str {
+        self.origin.split("//").last().unwrap_or_default()
+    }
+
+    /// The URL without its query, which may hold a signature that nobody else should see.
+    pub(crate) fn public(&self) -> String {
+        format!("{}{}", self.origin, self.path())
+    }
+
+    fn path(&self) -> &str {
+        self.target.split('?').next().unwrap_or_default()
+    }
+}
+
+impl Display for Url {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "{}{}", self.origin, self.target)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_origin_has_one_spelling() {
+        let origin = |text| Url::parse(text).unwrap().origin;
+        assert_eq!(origin("HTTPS://Hub.Example:443/a"), "https://hub.example");
+        assert_eq!(origin("http://hub.example:443"), "http://hub.example:443");
+        for text in ["hub.example", "ftp://a/b", "https://", "https://user:word@host/a", "https://a b/c", "http://a/\n"]
+        {
+            assert_eq!(Url::parse(text), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn locations_are_absolute_or_relative() {
+        let from = Url::parse("https://hub/a/b?c=d").unwrap();
+        let cases = [
+            ("/x?y", "https://hub/x?y"),
+            ("x", "https://hub/a/x"),
+            ("?page=2", "https://hub/a/b?page=2"),
+            ("//cdn/x", "https://cdn/x"),
+            ("http://cdn/x?y=https://z", "http://cdn/x?y=https://z"),
+        ];
+        for (location, expected) in cases {
+            assert_eq!(from.join(location).unwrap().to_string(), expected);
+        }
+    }
+
+    #[test]
+    fn the_public_url_has_no_query() {
+        assert_eq!(Url::parse("https://cdn/x?Signature=s").unwrap().public(), "https://cdn/x");
+    }
+}

@@ -1,0 +1,1 @@
+//! A Hugging Face hub for tests, on this machine, hostile on demand.

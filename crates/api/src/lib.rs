@@ -8,6 +8,7 @@ mod string_enum;
 
 pub mod contract;
 pub mod crd;
+pub mod explain;
 pub mod job;
 mod mesh;
 mod parse;

@@ -1,9 +1,10 @@
-//! Texts about a job for people: the table of `top`, the last failure from cause to consequence, and quantities as
-//! text. `stagecoach` for a folder and `kubectl stagecoach` for a cluster print the same words. All functions are pure
-//! except `watch`, which prints.
+//! Texts about a job for people: the table of `top`, the last failure from cause to consequence, the documentation of
+//! fields, and quantities as text. `stagecoach` for a folder and `kubectl stagecoach` for a cluster print the same
+//! words. All functions are pure except `watch`, which prints.
 
 #![forbid(unsafe_code)]
 
+mod explain;
 mod failure;
 mod failure_summary;
 mod format;
@@ -11,7 +12,9 @@ mod replicas;
 mod table;
 mod top;
 mod watch;
+mod wrap;
 
+pub use explain::{explain, explain_recursively};
 pub use failure::{describe_failure, log_tail};
 pub use failure_summary::{FailureSummary, LogTail, Successor};
 pub use format::{duration, nats, percent, time};

@@ -4,6 +4,7 @@ mod audit;
 mod blame;
 mod checkpoint;
 mod diff;
+mod explain;
 mod generate;
 mod init;
 mod job_args;
@@ -43,6 +44,8 @@ struct Cli {
 enum CliCommand {
     /// Write a job file for the texts in the workspace and for this machine.
     Init(init::InitCommand),
+    /// Show what a field of a job file means and may be, as `kubectl explain` does.
+    Explain(explain::ExplainCommand),
     /// Train a job on this machine, one process per stage.
     Run(run::RunCommand),
     /// Run one stage: the entry point of a pod, configured by environment variables.
@@ -97,6 +100,7 @@ pub fn main(open_volume: VolumeOpener) -> i32 {
         CliCommand::Stage(command) => stage::main(command, open_volume),
         CliCommand::Plan(command) => to_exit_code(command.main()),
         CliCommand::Init(command) => to_exit_code(command.main()),
+        CliCommand::Explain(command) => to_exit_code(command.main()),
         CliCommand::Top(command) => to_exit_code(command.main()),
         CliCommand::Why(command) => to_exit_code(command.main()),
         CliCommand::Page(command) => to_exit_code(command.main()),

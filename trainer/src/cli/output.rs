@@ -28,6 +28,14 @@ pub(super) fn print_error(text: impl Display) {
     let _ = writeln!(std::io::stderr(), "stagecoach: {}", visible(&text.to_string()));
 }
 
+/// Columns of the terminal that stdout is; 80 if it is none, or one without a size.
+pub(super) fn terminal_width() -> usize {
+    match rustix::termios::tcgetwinsize(std::io::stdout()) {
+        Ok(size) if size.ws_col > 0 => size.ws_col.into(),
+        _ => 80,
+    }
+}
+
 /// Prints indented JSON to stdout.
 pub(super) fn print_json(value: &impl Serialize) -> anyhow::Result<()> {
     print_data(&serde_json::to_string_pretty(value)?);

@@ -58,6 +58,13 @@ pub fn manifest() -> Result<String, serde_saphyr::SerializeError> {
     Ok(format!("# Made from the types in crates/api by `make manifests`: change those instead.\n{yaml}"))
 }
 
+/// The schema with all that people are told of a field.
+pub(crate) fn documented_schema() -> Value {
+    let mut schema = structural::documented();
+    rules::insert(&mut schema);
+    schema
+}
+
 /// The columns of `kubectl get pipelinejobs` after the name.
 fn columns() -> Vec<Value> {
     [

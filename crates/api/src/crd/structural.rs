@@ -24,10 +24,17 @@ pub(crate) fn schema_of<T: JsonSchema>() -> Value {
 
 /// The structural schema of a PipelineJob, without the rules that `super::rules` adds.
 pub(super) fn schema() -> Value {
-    let mut schema = schema_of::<PipelineJob>();
+    let mut schema = documented();
     // The API server knows what metadata is; the name is here for the rules that speak of it.
     schema["properties"]["metadata"] = json!({"type": "object", "properties": {"name": {"type": "string"}}});
     schema["required"] = json!(["spec"]);
+    without_own_keywords(&mut schema);
+    schema
+}
+
+/// The same for people: with the metadata that a job file may have, and the keywords that only this crate knows.
+pub(super) fn documented() -> Value {
+    let mut schema = schema_of::<PipelineJob>();
     if let Value::Object(template) = &mut schema["properties"]["spec"]["properties"]["template"] {
         template.remove("x-kubernetes-preserve-unknown-fields");
         template.extend(pod_template());
@@ -35,7 +42,6 @@ pub(super) fn schema() -> Value {
         template["properties"]["stages"] = stages;
     }
     without_defaults(&mut schema["properties"]["status"]);
-    without_own_keywords(&mut schema);
     schema
 }
 

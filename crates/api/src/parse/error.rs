@@ -177,7 +177,7 @@ fn suggest(f: &mut fmt::Formatter<'_>, found: &str, names: &[&str]) -> fmt::Resu
 }
 
 /// The name that a typo or another case most likely stands for: at most a third of its letters differ.
-fn nearest<'a>(found: &str, names: &[&'a str]) -> Option<&'a str> {
+pub(crate) fn nearest<'a>(found: &str, names: &[&'a str]) -> Option<&'a str> {
     let found = found.trim_matches('`').to_lowercase();
     let (distance, name) = names
         .iter()
@@ -186,7 +186,8 @@ fn nearest<'a>(found: &str, names: &[&'a str]) -> Option<&'a str> {
     (distance * 3 <= name.len().max(3)).then_some(name)
 }
 
-fn list(f: &mut fmt::Formatter<'_>, names: &[&str]) -> fmt::Result {
+/// Names as a choice: `a`, `b` or `c`.
+pub(crate) fn list(f: &mut fmt::Formatter<'_>, names: &[&str]) -> fmt::Result {
     match names {
         [] => f.write_str("no field at all"),
         [one] => write!(f, "`{one}`"),

@@ -8,6 +8,7 @@ mod overrides;
 mod tree;
 
 pub use error::{Location, ParseError};
+pub(crate) use error::{list, nearest};
 
 use crate::job::PipelineJob;
 use error::{DecodeError, LocatedError};

@@ -4,6 +4,7 @@
 mod changes;
 mod coverage;
 mod defaults;
+mod explain;
 mod form;
 mod generated;
 mod refusals;

@@ -1,0 +1,82 @@
+//! A field by its path, and what is said of a path that leads to none.
+
+use std::fmt;
+
+use super::Field;
+use crate::job::KIND;
+use crate::parse::{list, nearest};
+
+/// The resource, which kubectl wants before a path: its singular, plural and short name.
+const RESOURCE: [&str; 3] = ["pipelinejob", "pipelinejobs", "pj"];
+
+/// A path that leads to no field.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UnknownField {
+    /// The last object on the path.
+    pub object: String,
+    /// The name that the object has no field of.
+    pub name: String,
+    /// The path that was most likely meant.
+    pub nearest: Option<String>,
+    /// The names of the object's fields.
+    pub known: Vec<String>,
+}
+
+impl std::error::Error for UnknownField {}
+
+impl fmt::Display for UnknownField {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let object = if self.object.is_empty() { KIND } else { &self.object };
+        write!(f, "`{object}` has no field `{}`: ", self.name)?;
+        if self.known.is_empty() {
+            return f.write_str("the schema lists none");
+        }
+        match &self.nearest {
+            Some(nearest) => write!(f, "did you mean `{nearest}`? Expected ")?,
+            None => f.write_str("expected ")?,
+        }
+        list(f, &self.known.iter().map(String::as_str).collect::<Vec<_>>())
+    }
+}
+
+impl Field {
+    /// The field at a path below this one, the PipelineJob: `spec.data.paths`. The resource may stand before it, as in
+    /// `pipelinejob.spec.data.paths`, and the index of an item in it, as in `spec.data.paths[0]`.
+    ///
+    /// # Errors
+    /// A name on the path that is no field.
+    pub fn find(&self, path: &str) -> Result<&Self, UnknownField> {
+        let names = path.split('.').map(|name| name.split_once('[').map_or(name, |(name, _)| name));
+        let names: Vec<&str> = names.filter(|name| !name.is_empty()).collect();
+        let is_resource = |name: &&str| RESOURCE.iter().any(|resource| resource.eq_ignore_ascii_case(name));
+        let mut names = &names[usize::from(names.first().is_some_and(is_resource))..];
+        let mut field = self;
+        while let [name, below @ ..] = names {
+            let named = field.fields.iter().find(|field| field.name() == *name);
+            field = named.ok_or_else(|| field.unknown(name, names))?;
+            names = below;
+        }
+        Ok(field)
+    }
+
+    /// Says of the first of `names` that it is no field here.
+    fn unknown(&self, name: &str, names: &[&str]) -> UnknownField {
+        let known: Vec<&str> = self.fields.iter().map(Self::name).collect();
+        let path_of = |name: &str| self.fields.iter().find(|field| field.name() == name).map(|field| &field.path);
+        let near = nearest(name, &known).and_then(path_of);
+        let near = near.or_else(|| self.deeper(&names.join("."))).or_else(|| self.deeper(name));
+        UnknownField {
+            object: self.path.clone(),
+            name: name.to_owned(),
+            nearest: near.cloned(),
+            known: known.into_iter().map(str::to_owned).collect(),
+        }
+    }
+
+    /// The shortest path below that ends so: the beginning of a path is what people leave out.
+    fn deeper(&self, end: &str) -> Option<&String> {
+        let end = format!(".{end}");
+        let paths = self.all().map(|field| &field.path).filter(|path| path.ends_with(&end));
+        paths.min_by_key(|path| path.split('.').count())
+    }
+}

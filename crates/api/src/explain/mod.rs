@@ -1,0 +1,173 @@
+//! The documentation of every field, read from the schema: what `kubectl explain` tells, and what the schema knows
+//! beyond, such as defaults, limits, and the sentences with which a value is refused.
+
+mod find;
+mod limits;
+
+pub use find::UnknownField;
+
+use serde_json::Value;
+
+use crate::crd::documented_schema;
+use crate::job::{ChangeEffect, change_effect};
+
+/// A field of a PipelineJob and all fields below it.
+#[derive(Clone, Debug)]
+pub struct Field {
+    /// The path: `spec.restart.exitCodes.codes`. Items of lists have no part in it. Empty for the PipelineJob itself.
+    pub path: String,
+    /// The type as kubectl writes it: `string`, `[]string`, `map[string]string`, `Object`.
+    pub kind: String,
+    /// Whether an object without the field is refused.
+    pub is_required: bool,
+    /// The meaning, a paragraph a line. A value of a choice is a paragraph that begins with `- `.
+    pub description: String,
+    /// The values that a string may have; none if it may have any.
+    pub choices: Vec<String>,
+    /// The value of an absent field, as a job file has it.
+    pub default: Option<String>,
+    /// The range of a number, and the length of a text or list.
+    pub limits: Vec<String>,
+    /// The sentences with which rules refuse a value.
+    pub refusals: Vec<String>,
+    /// What a change does to a job that exists.
+    pub change: Option<ChangeEffect>,
+    /// The fields of the object, or of each item or value, in the order of a job file.
+    pub fields: Vec<Field>,
+}
+
+impl Field {
+    /// The whole PipelineJob.
+    pub fn pipeline_job() -> Self {
+        Self::read(&documented_schema(), String::new(), false, &mut Vec::new())
+    }
+
+    /// The last part of the path.
+    pub fn name(&self) -> &str {
+        name(&self.path)
+    }
+
+    /// The field and all fields below it, each before those below it.
+    pub fn all(&self) -> impl Iterator<Item = &Self> {
+        let mut next = vec![self];
+        std::iter::from_fn(move || {
+            let field = next.pop()?;
+            next.extend(field.fields.iter().rev());
+            Some(field)
+        })
+    }
+
+    /// `refusals` has the rules of the objects around the field, which may be about it.
+    fn read(schema: &Value, path: String, is_required: bool, refusals: &mut Vec<Refusal>) -> Self {
+        let content = content(schema);
+        refusals.extend(Refusal::of(schema, &path, name(&path)));
+        if let Some(items) = schema.get("items") {
+            refusals.extend(Refusal::of(items, &path, &format!("an item of {}", name(&path))));
+        }
+        let fields = properties(content).map(|(name, below)| {
+            let path = if path.is_empty() { name.clone() } else { format!("{path}.{name}") };
+            let is_required = array(&content["required"]).any(|required| required == name);
+            Self::read(below, path, is_required, refusals)
+        });
+        let fields = fields.collect();
+        let of_field = refusals.iter().filter(|refusal| refusal.path == path);
+        Self {
+            kind: kind(schema),
+            is_required,
+            description: description(schema, &path),
+            choices: array(&content["enum"]).filter_map(Value::as_str).map(str::to_owned).collect(),
+            default: schema.get("default").map(yaml),
+            limits: limits::limits(schema),
+            refusals: of_field.map(|refusal| refusal.sentence.clone()).collect(),
+            change: path.strip_prefix("spec.").and_then(change_effect),
+            fields,
+            path,
+        }
+    }
+}
+
+fn name(path: &str) -> &str {
+    path.rsplit('.').next().unwrap_or(path)
+}
+
+/// The schema of a value inside of all lists and maps.
+fn content(schema: &Value) -> &Value {
+    inside(schema).map_or(schema, content)
+}
+
+/// The schema of the items of a list, or of the values of a map.
+fn inside(schema: &Value) -> Option<&Value> {
+    schema.get("items").or_else(|| schema.get("additionalProperties"))
+}
+
+fn properties(schema: &Value) -> impl Iterator<Item = (&String, &Value)> {
+    schema.get("properties").and_then(Value::as_object).into_iter().flatten()
+}
+
+fn array(value: &Value) -> impl Iterator<Item = &Value> {
+    value.as_array().into_iter().flatten()
+}
+
+fn kind(schema: &Value) -> String {
+    match (inside(schema), schema["type"].as_str()) {
+        (Some(inside), Some("array")) => format!("[]{}", kind(inside)),
+        (Some(inside), _) => format!("map[string]{}", kind(inside)),
+        (None, Some("object")) => "Object".into(),
+        (None, Some(other)) => other.into(),
+        (None, None) => "IntOrString".into(),
+    }
+}
+
+/// A value as YAML in one line.
+fn yaml(value: &Value) -> String {
+    let list = |items: Vec<String>| items.join(", ");
+    match value {
+        Value::Object(fields) => {
+            format!("{{{}}}", list(fields.iter().map(|(name, value)| format!("{name}: {}", yaml(value))).collect()))
+        }
+        Value::Array(items) => format!("[{}]", list(items.iter().map(yaml).collect())),
+        Value::String(text) if !text.is_empty() => text.clone(),
+        other => other.to_string(),
+    }
+}
+
+/// The description, and that of the items. The CRD does not describe the fields of a pod: Kubernetes does.
+fn description(schema: &Value, path: &str) -> String {
+    let own = [schema].into_iter().chain(inside(schema).map(content));
+    let texts: Vec<String> = own.filter_map(|schema| schema["description"].as_str()).map(paragraphs).collect();
+    if !texts.is_empty() {
+        return texts.join("\n");
+    }
+    let of_pod = ["spec.template.stages.", "spec.template.", ""].into_iter().find_map(|base| path.strip_prefix(base));
+    format!("Kubernetes' own: `kubectl explain pod.{}` describes it.", of_pod.unwrap_or(path))
+}
+
+/// A paragraph a line: comments of types are broken at the width of source code.
+fn paragraphs(text: &str) -> String {
+    text.split("\n- ").map(|paragraph| paragraph.replace('\n', " ")).collect::<Vec<_>>().join("\n- ")
+}
+
+/// A rule's sentence about a field.
+struct Refusal {
+    path: String,
+    sentence: String,
+}
+
+impl Refusal {
+    /// The rules of a schema at `path`, whose value is called `subject`. The rule with an expression for its message is
+    /// about changes, which [`Field::change`] tells.
+    fn of(schema: &Value, path: &str, subject: &str) -> Vec<Self> {
+        let rules = array(&schema["x-kubernetes-validations"]);
+        let refusals = rules.filter_map(|rule| {
+            let message = rule["message"].as_str()?;
+            let below = rule["fieldPath"].as_str().unwrap_or_default();
+            let path = format!("{path}{below}").trim_start_matches('.').to_owned();
+            let subject = if below.is_empty() { subject } else { name(&path) };
+            // a message is a whole sentence, or one without its subject
+            let is_whole = message.starts_with('`');
+            let sentence = if is_whole { message.to_owned() } else { format!("{subject} {message}") };
+            Some(Self { path, sentence })
+        });
+        refusals.collect()
+    }
+}

@@ -1,0 +1,116 @@
+use super::*;
+
+fn explained(path: &str) -> String {
+    explain(Field::pipeline_job().find(path).unwrap(), 80)
+}
+
+/// The text below the lines that all texts begin with.
+fn below_version(text: &str) -> &str {
+    text.strip_prefix("GROUP:      stagecoach.dev\nKIND:       PipelineJob\nVERSION:    v1alpha1\n\n").unwrap()
+}
+
+#[test]
+fn an_object_lists_its_fields() {
+    let expected = "\
+FIELD: evaluation <Object>
+
+DESCRIPTION:
+    The part held out to measure the model on.
+
+FIELDS:
+  fraction\t<number>
+  default: 0.01
+    Its share of the corpus, above 0 and below 1.
+
+  everySteps\t<integer>
+  default: 100
+    Steps between two evaluations.
+
+  maxSequences\t<integer>
+    Sequences of it that an evaluation reads at most, the first ones; absent:
+    all of them.";
+    assert_eq!(below_version(&explained("spec.data.evaluation")), expected);
+}
+
+#[test]
+fn a_list_has_the_limits_and_rules_of_its_items() {
+    let expected = "\
+FIELD: paths <[]string> -required-
+LIMITS:
+    - 1 to 1000 items; name at least one file or glob
+    - each item: 1 to 4096 characters; give a path relative to the volume's root
+
+DESCRIPTION:
+    Files or globs (`**` too), relative to the volume's root. The extension of a
+    file selects its format.
+
+REFUSALS:
+    - an item of paths is absolute: give a path relative to the volume's root
+    - an item of paths leaves the volume by `..`: give a path inside it
+    - an item of paths holds a NUL character, which no path can
+
+CHANGE:
+    A change is refused once training began, since the field decides the
+    numbers.";
+    assert_eq!(below_version(&explained("pipelinejob.spec.data.paths")), expected);
+}
+
+#[test]
+fn a_choice_has_its_values_and_its_default() {
+    let expected = "\
+FIELD: specialTokens <string>
+ENUM:
+    Text
+    Parse
+DEFAULT:
+    Text
+
+DESCRIPTION:
+    Whether text that looks like a special token of the tokenizer, such as
+    `<|im_start|>`, is that token.
+    - Text: It stays text, so that a document can't forge a token. Documents
+      begin and end with special tokens all the same.
+    - Parse: It is the token, as in texts that a chat template wrote.
+
+CHANGE:
+    A change is refused once training began, since the field decides the
+    numbers.";
+    assert_eq!(below_version(&explained("spec.data.specialTokens")), expected);
+}
+
+#[test]
+fn the_job_itself_is_no_field() {
+    let text = explained("");
+    let text = below_version(&text);
+    assert!(text.starts_with("DESCRIPTION:\n    One training job: a model trained"), "{text}");
+    assert!(text.contains("  spec\t<Object> -required-\n    The desired state: "), "{text}");
+}
+
+#[test]
+fn a_tree_has_names_types_and_values() {
+    let text = explain_recursively(Field::pipeline_job().find("spec.data.tokenizer").unwrap(), 80);
+    let (_, fields) = text.split_once("\n\nFIELDS:\n").unwrap();
+    let expected = "  \
+  type\t<string> -required-
+  enum: Train, File
+  train\t<Object>
+    vocabSize\t<integer> -required-
+  file\t<Object>
+    path\t<string> -required-";
+    assert_eq!(fields, expected);
+}
+
+#[test]
+fn sentences_on_every_field_fit_into_the_width() {
+    let job = Field::pipeline_job();
+    for width in [40, 80, 200] {
+        for field in job.all() {
+            let text = explain(field, width);
+            for line in text.lines().filter(|line| line.chars().count() > width && !line.contains('\t')) {
+                let words = line.trim_start_matches([' ', '-']).split(' ').count();
+                let is_path = line.starts_with("FIELD: ") || words == 1;
+                assert!(is_path, "{} at {width}: {line}", field.path);
+            }
+        }
+    }
+}

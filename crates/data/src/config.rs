@@ -2,6 +2,8 @@
 
 use std::path::PathBuf;
 
+use crate::surroundings::{OnWait, Variables};
+
 /// Data configuration of a job.
 #[derive(Clone, Debug)]
 pub struct DataConfig {
@@ -9,11 +11,8 @@ pub struct DataConfig {
     pub volume_root: PathBuf,
     /// The folder of the token caches, with one folder per corpus and tokenizer. Jobs share it.
     pub cache_root: PathBuf,
-    /// Glob patterns (`*`, `?`, `[a-z]`, `**`) of the corpus files. Hidden files match only a pattern that names the
-    /// dot.
-    pub paths: Vec<String>,
-    /// The field or column that holds the text, in files of formats that have fields.
-    pub text_field: String,
+    /// The sources of the corpus. At least one.
+    pub sources: Vec<CorpusSource>,
     /// The largest number of input tokens of a sequence. The target of each input is the token after it.
     pub sequence_length: usize,
     /// True: documents are concatenated and split every `sequence_length` tokens. False: a row holds one document, or a
@@ -29,6 +28,12 @@ pub struct DataConfig {
     pub parse_special_tokens: bool,
     /// True: a link may lead to a file outside of the volume, as on a machine whose user owns both.
     pub follow_links_out: bool,
+    /// The file that records the job's remote files when it begins. `None`: each call lists the sources.
+    pub remote_files: Option<PathBuf>,
+    /// The environment variables with which users configure the clients of remote sources, such as `HF_TOKEN`.
+    pub variables: Variables,
+    /// Receives a sentence when a remote source makes its reader wait.
+    pub on_wait: OnWait,
 }
 
 impl DataConfig {
@@ -44,8 +49,7 @@ impl DataConfig {
         DataConfig {
             cache_root: volume_root.join("cache"),
             volume_root,
-            paths: vec![pattern.to_owned()],
-            text_field: "text".to_owned(),
+            sources: vec![CorpusSource::new(pattern)],
             sequence_length,
             packing: true,
             evaluation_fraction: 0.0,
@@ -53,6 +57,40 @@ impl DataConfig {
             tokenizer,
             parse_special_tokens: false,
             follow_links_out: false,
+            remote_files: None,
+            variables: Variables::default(),
+            on_wait: OnWait::default(),
+        }
+    }
+}
+
+/// Files of a corpus that a job trains on in a proportion of its own.
+#[derive(Clone, Debug)]
+pub struct CorpusSource {
+    /// The name, for messages; empty for a corpus that has no other source.
+    pub name: String,
+    /// Glob patterns (`*`, `?`, `[a-z]`, `**`) of the files: paths below [`DataConfig::volume_root`], or URIs. Hidden
+    /// files match only a pattern that names the dot.
+    pub paths: Vec<String>,
+    /// The field or column that holds the text, in files of formats that have fields.
+    pub text_field: String,
+    /// Weights, each with the position from which it applies, in ascending order and from 0 on. A source's share of the
+    /// sequences is its weight divided by the sum of all sources' weights.
+    pub weights: Vec<(u64, u64)>,
+    /// True: training ends before it would read a sequence of this source a second time. False: the source repeats, in
+    /// another order.
+    pub stops: bool,
+}
+
+impl CorpusSource {
+    /// The one source of a corpus with the defaults of a job file.
+    pub fn new(pattern: &str) -> CorpusSource {
+        CorpusSource {
+            name: String::new(),
+            paths: vec![pattern.to_owned()],
+            text_field: "text".to_owned(),
+            weights: vec![(0, 1)],
+            stops: false,
         }
     }
 }

@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use crate::config::DataConfig;
 use crate::error::DataError;
 use crate::mapped::{DocumentOffsets, TokenIds};
+use crate::mixture::Mixture;
 use crate::order;
 use crate::prepared::{DOCUMENTS_FILE, PreparedCorpus, TOKEN_IDS_FILE};
 use crate::sequences::{Sequences, TokenRange};
@@ -20,12 +21,30 @@ pub const IGNORE_INDEX: i64 = -100;
 pub struct Dataset {
     token_ids: TokenIds,
     documents: DocumentOffsets,
-    sequences: Sequences,
+    sources: Vec<SourceSequences>,
+    mixture: Mixture,
     /// Documents whose tokens are not targets in training.
     without: BTreeSet<u64>,
-    /// Number of held-out sequences that an evaluation reads.
+    /// The largest number of held-out sequences that an evaluation reads.
     evaluated: u64,
     pad_token_id: i64,
+}
+
+/// The sequences of a source.
+struct SourceSequences {
+    sequences: Sequences,
+    /// Its documents among the documents of the corpus.
+    documents: Range<u64>,
+    stops: bool,
+}
+
+/// A sequence of a dataset.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct SequenceId {
+    /// Index of the source.
+    source: usize,
+    /// Index among the sequences of the source.
+    index: u64,
 }
 
 /// Shape of a microbatch, and the document boundaries for its attention mask.
@@ -48,7 +67,7 @@ pub struct BatchPlan {
     /// Number of targets over all microbatches that aren't [`IGNORE_INDEX`]: the divisor of the loss.
     pub target_count: u64,
     /// Per microbatch, the sequence in each row.
-    sequences: Vec<Vec<u64>>,
+    sequences: Vec<Vec<SequenceId>>,
 }
 
 /// Inputs and targets of a microbatch, row by row.
@@ -85,11 +104,15 @@ impl Dataset {
     pub fn open(config: &DataConfig, prepared: &PreparedCorpus) -> Result<Dataset, DataError> {
         let folder = config.cache_root.join(&prepared.folder);
         let documents = DocumentOffsets::open(&folder.join(DOCUMENTS_FILE), prepared.documents)?;
-        let sequences = Sequences::new(config, &documents)?;
+        let sources = prepared.documents_of_sources().into_iter().zip(&config.sources).map(|(range, source)| {
+            let sequences = Sequences::new(config, &source.name, &documents, range.clone())?;
+            Ok(SourceSequences { sequences, documents: range, stops: source.stops })
+        });
         Ok(Dataset {
             token_ids: TokenIds::open(&folder.join(TOKEN_IDS_FILE), prepared.tokens, prepared.id_bytes)?,
-            evaluated: sequences.held_out.min(config.evaluation_max_sequences.unwrap_or(u64::MAX)),
-            sequences,
+            evaluated: config.evaluation_max_sequences.unwrap_or(u64::MAX),
+            sources: sources.collect::<Result<_, DataError>>()?,
+            mixture: Mixture::of(&config.sources),
             without: BTreeSet::new(),
             documents,
             pad_token_id: i64::from(prepared.padding),
@@ -103,29 +126,52 @@ impl Dataset {
         Dataset { without: documents, ..self }
     }
 
-    /// Sequences per epoch.
+    /// Sequences to train on, of all sources together.
     pub fn training_sequences(&self) -> u64 {
-        self.sequences.training
+        self.epoch_lengths().iter().sum()
     }
 
-    /// Tokens before the held-out sequences.
+    /// Sequences per epoch of each source.
+    pub fn epoch_lengths(&self) -> Vec<u64> {
+        self.sources.iter().map(|source| source.sequences.training).collect()
+    }
+
+    /// The number of sequences of each source that training reads up to `position`.
+    pub fn sequences_read(&self, position: u64) -> Vec<u64> {
+        self.mixture.counts(position)
+    }
+
+    /// The number of sequences after which training ends because a source that stops is exhausted, with the index of
+    /// the source. `None` if that is not before `end`.
+    pub fn exhausted_before(&self, end: u64) -> Option<(u64, usize)> {
+        let stopping = self.sources.iter().enumerate().filter(|(_, source)| source.stops);
+        let exhausted = stopping.filter_map(|(index, source)| {
+            let epoch = source.sequences.training;
+            let is_within = |position: u64| self.mixture.counts(position)[index] <= epoch;
+            (!is_within(end)).then(|| (last_where(end, is_within), index))
+        });
+        exhausted.min()
+    }
+
+    /// Tokens before the held-out sequences of all sources.
     pub fn training_tokens(&self) -> u64 {
-        match self.sequences.held_out {
-            0 => self.documents.start(self.documents.count()),
-            _ => self.token_range(self.sequences.training).start,
-        }
+        self.sources.iter().map(|source| source.sequences.training_tokens(&self.documents, &source.documents)).sum()
     }
 
-    /// Sequences held out for evaluation: the last ones of the corpus, which are never trained on.
+    /// Sequences held out for evaluation: the last ones of each source, which are never trained on.
     pub fn evaluation_sequences(&self) -> u64 {
-        self.sequences.held_out
+        self.sources.iter().map(|source| source.sequences.held_out).sum()
     }
 
-    /// The plan of the step that starts after `position` sequences: `global_batch` sequences in the order of `seed`,
-    /// the first ones in the first microbatch. If `microbatches` doesn't divide `global_batch`, the microbatches'
+    /// The plan of the step that starts after `position` sequences: `global_batch` sequences of the sources in their
+    /// proportions, and of each source in the order of `seed`, the first ones in the first microbatch. If `microbatches` doesn't divide `global_batch`, the microbatches'
     /// numbers of rows differ by one.
     pub fn step_plan(&self, seed: u64, position: u64, global_batch: usize, microbatches: usize) -> BatchPlan {
-        let at = |row: usize| order::sequence_at(seed, position + row as u64, self.sequences.training);
+        let at = |row: usize| {
+            let (source, before) = self.mixture.at(position + row as u64);
+            let seed = order::seed_of_source(seed, source);
+            SequenceId { source, index: order::sequence_at(seed, before, self.sources[source].sequences.training) }
+        };
         let first_row = |microbatch: usize| microbatch * global_batch / microbatches;
         self.plan((0..microbatches).map(|m| (first_row(m)..first_row(m + 1)).map(at).collect()).collect())
     }
@@ -133,9 +179,12 @@ impl Dataset {
     /// The plan of an evaluation: the held-out sequences that it reads, in the order of the corpus. Each microbatch has
     /// `rows` rows, and the last one has the remainder. The plan has no microbatches if nothing is held out.
     pub fn evaluation_plan(&self, rows: usize) -> BatchPlan {
-        let first = self.sequences.training;
-        let evaluated: Vec<u64> = (first..first + self.evaluated).collect();
-        self.plan(evaluated.chunks(rows.max(1)).map(<[u64]>::to_vec).collect())
+        let held_out = self.sources.iter().enumerate().flat_map(|(source, SourceSequences { sequences, .. })| {
+            let first = sequences.training;
+            (first..first + sequences.held_out).map(move |index| SequenceId { source, index })
+        });
+        let evaluated: Vec<SequenceId> = held_out.take(usize::try_from(self.evaluated).unwrap_or(usize::MAX)).collect();
+        self.plan(evaluated.chunks(rows.max(1)).map(<[SequenceId]>::to_vec).collect())
     }
 
     /// Microbatch `index` of `plan`.
@@ -210,8 +259,8 @@ impl Dataset {
         counts.iter().filter(|&&count| count > 0).map(share).map(|share| -share * share.ln()).sum()
     }
 
-    fn token_range(&self, sequence: u64) -> TokenRange {
-        self.sequences.token_range(sequence, &self.documents)
+    fn token_range(&self, sequence: SequenceId) -> TokenRange {
+        self.sources[sequence.source].sequences.token_range(sequence.index, &self.documents)
     }
 
     /// The starts of documents among the targets of `range`, as offsets from its first input: 1 to `length`.
@@ -222,8 +271,8 @@ impl Dataset {
 
     /// The inputs of a sequence whose targets belong to a document that training leaves out, as offsets from the first
     /// input.
-    fn left_out(&self, sequence: u64, range: TokenRange) -> Vec<Range<usize>> {
-        if self.without.is_empty() || sequence >= self.sequences.training {
+    fn left_out(&self, sequence: SequenceId, range: TokenRange) -> Vec<Range<usize>> {
+        if self.without.is_empty() || sequence.index >= self.sources[sequence.source].sequences.training {
             return Vec::new();
         }
         let (start, end) = (range.start, range.start + range.length as u64);
@@ -236,7 +285,7 @@ impl Dataset {
         self.without.range(of_range).map(inputs).collect()
     }
 
-    fn plan(&self, sequences: Vec<Vec<u64>>) -> BatchPlan {
+    fn plan(&self, sequences: Vec<Vec<SequenceId>>) -> BatchPlan {
         let mut target_count = 0;
         let layouts = sequences.iter().map(|rows| {
             let ranges: Vec<TokenRange> = rows.iter().map(|&sequence| self.token_range(sequence)).collect();
@@ -253,4 +302,14 @@ impl Dataset {
         });
         BatchPlan { layouts: layouts.collect(), target_count, sequences }
     }
+}
+
+/// The largest number up to `end` for which `holds` holds. It holds for 0, and for all numbers below that one.
+fn last_where(end: u64, holds: impl Fn(u64) -> bool) -> u64 {
+    let (mut low, mut high) = (0, end);
+    while low < high {
+        let middle = low + (high - low).div_ceil(2);
+        if holds(middle) { low = middle } else { high = middle - 1 }
+    }
+    low
 }

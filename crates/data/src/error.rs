@@ -3,6 +3,8 @@
 use std::io;
 use std::path::PathBuf;
 
+use stagecoach_hub::HubError;
+
 /// The reason why the data can't be used.
 #[derive(Debug, thiserror::Error)]
 pub enum DataError {
@@ -16,6 +18,39 @@ pub enum DataError {
         pattern: String,
         /// The message of the pattern's parser.
         reason: String,
+    },
+    /// Two sources have a file in common.
+    #[error(
+        "data.sources: {file} belongs to {} and to {}: keep it in one of them, and set `weight` to read it more often",
+        sources[0],
+        sources[1]
+    )]
+    FileOfTwoSources {
+        /// The name of the file.
+        file: String,
+        /// The names of the sources.
+        sources: [String; 2],
+    },
+    /// A pattern is a URI with a scheme that no source has.
+    #[error(
+        "data.paths: \"{pattern}\" has the scheme {scheme}://, and hf:// is the only one: copy the files to the volume"
+    )]
+    UnknownScheme {
+        /// The pattern as written in the job.
+        pattern: String,
+        /// Its scheme.
+        scheme: String,
+    },
+    /// The record of a job's remote files is damaged.
+    #[error(
+        "{} is no record of remote files ({problem}): remove it, and the job lists its sources again; it resumes only if they still have the same files",
+        path.display()
+    )]
+    RemoteFiles {
+        /// The record.
+        path: PathBuf,
+        /// The finding.
+        problem: String,
     },
     /// A pattern matches no file.
     #[error(
@@ -210,11 +245,13 @@ pub enum DataError {
         /// The known names of such a token.
         known: Vec<String>,
     },
-    /// The corpus has too little text for a training sequence beside the held-out part.
+    /// The corpus, or one of its sources, has too little text for a training sequence beside the held-out part.
     #[error(
-        "the corpus is too short: {tokens} tokens in {documents} documents make {sequences} sequences of {sequence_length} tokens, of which {held_out} held out, and none is left to train on: add text, or lower data.sequenceLength or data.evaluation.fraction"
+        "{subject} is too short: {tokens} tokens in {documents} documents make {sequences} sequences of {sequence_length} tokens, of which {held_out} held out, and none is left to train on: add text, or lower data.sequenceLength or data.evaluation.fraction"
     )]
     TooShort {
+        /// The corpus or the source.
+        subject: String,
         /// Tokens of the corpus.
         tokens: u64,
         /// Documents of the corpus.
@@ -267,6 +304,9 @@ pub enum DataError {
         /// Size in bytes that was found.
         found: u64,
     },
+    /// The hub refuses a request or can't be reached, or its files are not the listed ones.
+    #[error(transparent)]
+    Hub(#[from] HubError),
     /// A file-system call failed.
     #[error("can't {action} {}: {source}", path.display())]
     Io {
@@ -280,14 +320,21 @@ pub enum DataError {
 }
 
 impl DataError {
-    /// Whether the volume failed, so that a retry may help. All other errors need a change by the user.
+    /// Whether the volume or a remote source failed, so that a retry may help. All other errors need a change by the user.
     pub fn is_storage(&self) -> bool {
-        matches!(self, DataError::Io { .. } | DataError::WrongSize { .. })
+        match self {
+            DataError::Io { .. } | DataError::WrongSize { .. } => true,
+            DataError::Hub(error) => error.is_temporary(),
+            _ => false,
+        }
     }
 
-    /// For `map_err`: wraps the error of `action` on `path`.
+    /// For `map_err`: wraps the error of `action` on `path`. An error of a remote source names its file by itself.
     pub(crate) fn io(action: &'static str, path: impl Into<PathBuf>) -> impl FnOnce(io::Error) -> DataError {
         let path = path.into();
-        move |source| DataError::Io { action, path, source }
+        move |source| match HubError::within(&source) {
+            Some(error) => DataError::Hub(error.clone()),
+            None => DataError::Io { action, path, source },
+        }
     }
 }

@@ -21,6 +21,15 @@ pub(crate) fn sequence_at(seed: u64, position: u64, count: u64) -> u64 {
     index
 }
 
+/// The seed of a source's order, by the index of the source. The first source has the seed of the job, as a corpus with
+/// one source has.
+pub(crate) fn seed_of_source(seed: u64, source: usize) -> u64 {
+    match source {
+        0 => seed,
+        _ => splitmix64(seed ^ splitmix64(source as u64)),
+    }
+}
+
 /// A bijection on `0..4^half_bits`.
 fn permute(index: u64, key: u64, half_bits: u32) -> u64 {
     let mask = (1 << half_bits) - 1;

@@ -1,5 +1,6 @@
 //! A finished token cache: its files, and the data that every process needs to open it.
 
+use std::ops::Range;
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
@@ -28,6 +29,9 @@ pub struct PreparedCorpus {
     pub tokens: u64,
     /// Documents with at least one token of text.
     pub documents: u64,
+    /// The part of each source, in the order of the sources. Empty in the cache of a corpus with one source.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub sources: Vec<PreparedSource>,
     /// Documents left out because they are empty.
     pub empty_documents: u64,
     /// The actual size of the tokenizer's vocabulary. A small corpus does not fill the requested size.
@@ -48,7 +52,31 @@ pub struct PreparedCorpus {
     pub notes: Vec<String>,
 }
 
+/// The part of a tokenised corpus that comes from one source.
+#[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq)]
+#[serde(rename_all = "camelCase")]
+pub struct PreparedSource {
+    /// Documents with at least one token of text.
+    pub documents: u64,
+    /// Tokens, including the tokens that begin and end documents.
+    pub tokens: u64,
+}
+
 impl PreparedCorpus {
+    /// The range of documents of each source.
+    pub(crate) fn documents_of_sources(&self) -> Vec<Range<u64>> {
+        if self.sources.is_empty() {
+            return vec![0..self.documents];
+        }
+        let mut end = 0;
+        let ranges = self.sources.iter().map(|source| {
+            let start = end;
+            end += source.documents;
+            start..end
+        });
+        ranges.collect()
+    }
+
     /// The `tokenizer.json` in the cache.
     pub fn tokenizer_file(&self, config: &DataConfig) -> PathBuf {
         config.cache_root.join(&self.folder).join(TOKENIZER_FILE)

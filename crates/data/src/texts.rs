@@ -101,7 +101,7 @@ impl Search {
     fn add(&mut self, folder: &Path, name: String, path: &Path) {
         let Some(format) = Format::of(path).filter(|format| format.is_text()) else { return };
         let source: Arc<dyn Source> = self.source.clone();
-        let file = match self.source.file(path).and_then(|file| CorpusFile::new(&source, file)) {
+        let file = match self.source.file(path).and_then(|file| CorpusFile::new(&source, file, "")) {
             Ok(file) => file,
             Err(DataError::LeavesVolume { .. }) => return self.leave_out(path, "is a link out of the workspace"),
             Err(DataError::DanglingLink { .. }) => {

@@ -3,34 +3,50 @@
 
 use std::collections::BTreeMap;
 
-use serde_json::Value;
+use serde_json::{Value, json};
 use stagecoach_api::job::ChangeEffect;
-use stagecoach_data::PreparedCorpus;
+use stagecoach_data::{Dataset, PreparedCorpus};
 use stagecoach_telemetry::flatten_json;
 
 use super::JobConfig;
 
 /// The fields of an identity's `data` that are known once the corpus has been read.
-const OF_CORPUS: [&str; 4] = ["corpus", "tokenizer", "specialTokenIds", "trainingSequences"];
+const OF_CORPUS: [&str; 5] = ["corpus", "tokenizer", "specialTokenIds", "trainingSequences", "sources"];
 
 impl JobConfig {
     /// The identity: the fields that determine the numerical results, which may not change once training has begun. It
     /// identifies the corpus and its split by their content, so that a file may be renamed.
-    pub fn identity(&self, prepared: &PreparedCorpus, training_sequences: u64) -> Value {
+    pub fn identity(&self, prepared: &PreparedCorpus, dataset: &Dataset) -> Value {
+        self.identity_of(prepared, &dataset.epoch_lengths())
+    }
+
+    /// [`JobConfig::identity`] with these sequences per epoch of each source.
+    fn identity_of(&self, prepared: &PreparedCorpus, epoch_lengths: &[u64]) -> Value {
         let values = [
             prepared.corpus_hash.clone().into(),
             prepared.tokenizer_hash.clone().into(),
             prepared.special_tokens.identity().unwrap_or_default(),
-            training_sequences.into(),
+            epoch_lengths.iter().sum::<u64>().into(),
+            self.identity_of_sources(epoch_lengths),
         ];
         self.identity_over(OF_CORPUS.into_iter().zip(values))
+    }
+
+    /// The proportions of the sources; null for a corpus with one source. Names and files may change.
+    fn identity_of_sources(&self, epoch_lengths: &[u64]) -> Value {
+        let sources = self.data.sources.iter().flatten().zip(epoch_lengths);
+        let sources = sources.map(|(source, sequences)| {
+            json!({"weights": source.weights(), "onExhausted": source.on_exhausted, "trainingSequences": sequences})
+        });
+        Some(sources.collect::<Vec<Value>>()).filter(|sources| !sources.is_empty()).into()
     }
 
     /// The identity with these fields of `data`; a field whose value is null is left out.
     fn identity_over(&self, corpus: impl Iterator<Item = (&'static str, Value)>) -> Value {
         let mut identity = self.job.spec.select(&[ChangeEffect::Identity, ChangeEffect::Extension]);
         if let Some(data) = identity["data"].as_object_mut() {
-            data.retain(|field, _| !["paths", "textField", "evaluation", "tokenizer"].contains(&field.as_str()));
+            let by_content = ["paths", "sources", "textField", "evaluation", "tokenizer"];
+            data.retain(|field, _| !by_content.contains(&field.as_str()));
         }
         if let Some(max) = self.data.evaluation.as_ref().and_then(|evaluation| evaluation.max_sequences) {
             identity["data"]["evaluation"] = serde_json::json!({ "maxSequences": max });
@@ -81,8 +97,6 @@ impl JobConfig {
 pub(super) mod tests {
     use std::path::Path;
 
-    use serde_json::json;
-
     use super::*;
 
     /// The sample job with the changes `set`.
@@ -100,6 +114,7 @@ pub(super) mod tests {
             tokenizer_hash: "t".into(),
             tokens: 1,
             documents: 1,
+            sources: Vec::new(),
             empty_documents: 0,
             vocab_size: 4096,
             id_bytes: 2,
@@ -133,8 +148,8 @@ pub(super) mod tests {
                 },
             },
         });
-        assert_eq!(config(&[]).identity(&prepared(), 12648), identity);
-        assert_eq!(config(&[("training.gradientBlocks", "1")]).identity(&prepared(), 12648), identity);
+        assert_eq!(config(&[]).identity_of(&prepared(), &[12648]), identity);
+        assert_eq!(config(&[("training.gradientBlocks", "1")]).identity_of(&prepared(), &[12648]), identity);
         identity["training"]["gradientClipNorm"] = Value::Null;
         identity["training"]["learningRate"]["decaySteps"] = 500.into();
         identity["data"]["evaluation"] = json!({"maxSequences": 7});
@@ -147,7 +162,7 @@ pub(super) mod tests {
             ("training.learningRate.decaySteps", "500"),
             ("checkpoint.initFrom.path", "older"),
         ]);
-        assert_eq!(other.identity(&prepared(), 12648), identity);
+        assert_eq!(other.identity_of(&prepared(), &[12648]), identity);
     }
 
     #[test]

@@ -7,14 +7,15 @@ use serde_json::{Map, Value};
 use stagecoach_api::PipelineJob;
 use stagecoach_api::contract::Mesh;
 use stagecoach_api::job::{
-    AdamWSpec, BuiltIn, CheckpointMode, DataSpec, Device, EvaluationSpec, Kernels, ModelSpec, OptimizerSpec,
-    PretrainedSpec, Recompute, SpecialTokens, TOKEN_CACHE, TokenizerSpec, TrainingLength, TrainingSpec,
+    AdamWSpec, BuiltIn, CheckpointMode, DataSource, DataSpec, Device, EvaluationSpec, Kernels, ModelSpec, OnExhausted,
+    OptimizerSpec, PretrainedSpec, Recompute, SpecialTokens, TOKEN_CACHE, TokenizerSpec, TrainingLength, TrainingSpec,
 };
-use stagecoach_data::{DataConfig, Tokenizer, TokenizerSource};
+use stagecoach_data::{CorpusSource, DataConfig, OnWait, Tokenizer, TokenizerSource, Variables};
 use stagecoach_engine::StageError;
 use stagecoach_engine::optimize::LearningRate;
 use stagecoach_engine::state_dict::find_model;
 use stagecoach_files::read_if_exists;
+use stagecoach_launcher::REMOTE_FILES;
 use stagecoach_model::{Architecture, MicrobatchCost, ModelConfig, ParameterCopies, SourceConfig, SpecifiedModel};
 use stagecoach_os::is_in_cluster;
 use stagecoach_pipeline::{GradientBlocks, ReplicaBlocks};
@@ -45,6 +46,8 @@ pub struct JobConfig {
     /// The number of blocks in which a step's gradients are added. Once stage 0 knows it, the number with which the job
     /// began.
     pub gradient_blocks: usize,
+    /// The record of the job's remote files, in the job's folder.
+    pub remote_files: PathBuf,
     /// The times of modules that a plan assumes; without them it looks for measured ones.
     pub assumed_profile: Option<Profile>,
 }
@@ -82,6 +85,7 @@ impl JobConfig {
         let (data, training) = (data.clone(), training.clone());
         let workspace = workspace.to_owned();
         let gradient_blocks = training.gradient_blocks(job.spec.data_parallel) as usize;
+        let remote_files = workspace.join(job.folder()).join(REMOTE_FILES);
         Ok(JobConfig {
             job,
             workspace,
@@ -91,6 +95,7 @@ impl JobConfig {
             data,
             training,
             gradient_blocks,
+            remote_files,
             assumed_profile: None,
         })
     }
@@ -102,13 +107,29 @@ impl JobConfig {
 
     /// Configuration of the data pipeline.
     pub fn data_config(&self) -> DataConfig {
-        let DataSpec { paths, text_field, special_tokens, sequence_length, packing, evaluation, tokenizer } =
-            self.data.clone();
+        let sources = self.data.all_sources();
+        let DataSpec {
+            paths: _,
+            sources: _,
+            text_field,
+            special_tokens,
+            sequence_length,
+            packing,
+            evaluation,
+            tokenizer,
+        } = self.data.clone();
+        let batch = u64::from(self.training.global_batch_size);
+        let source = |source: DataSource| CorpusSource {
+            weights: source.weights().into_iter().map(|(step, weight)| (step * batch, weight)).collect(),
+            stops: source.on_exhausted == OnExhausted::Stop,
+            name: source.name,
+            paths: source.paths,
+            text_field: source.text_field.unwrap_or_else(|| text_field.clone()),
+        };
         DataConfig {
             volume_root: self.workspace.clone(),
             cache_root: self.workspace.join(TOKEN_CACHE),
-            paths,
-            text_field,
+            sources: sources.into_iter().map(source).collect(),
             sequence_length: sequence_length as usize,
             packing,
             evaluation_fraction: evaluation.as_ref().map_or(0.0, |EvaluationSpec { fraction, .. }| *fraction),
@@ -120,6 +141,9 @@ impl JobConfig {
             parse_special_tokens: special_tokens == SpecialTokens::Parse,
             // in a pod, the files are not those of the job's author
             follow_links_out: !is_in_cluster(),
+            remote_files: Some(self.remote_files.clone()),
+            variables: Variables::of_process(),
+            on_wait: OnWait::default(),
         }
     }
 

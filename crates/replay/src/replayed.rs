@@ -97,6 +97,7 @@ pub fn replay(
     );
     let newest = record.checkpoints.last();
     let scratch = Scratch::create(&workspace)?;
+    scratch.copy_remote_files(&record.folder)?;
     let job = replayed_job(record, base, until, config.stages, &scratch.path)?;
     let job_config = JobConfig::new(job, &workspace)?;
     if let Some(newest) = newest
@@ -228,7 +229,7 @@ fn other_identity(
     })
     .map_err(StageError::from)?;
     let dataset = Dataset::open(&data_config, &prepared).map_err(StageError::from)?;
-    let here: Value = config.identity(&prepared, dataset.training_sequences());
+    let here: Value = config.identity(&prepared, &dataset);
     // the newest checkpoint, whose job is replayed, and the one from which the replay starts
     let found = [Some(recorded), base.map(|base| &base.manifest)].into_iter().flatten().find_map(|manifest| {
         let different = differences(&here, &manifest.metadata.identity);

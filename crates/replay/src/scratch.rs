@@ -7,9 +7,8 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 use stagecoach_checkpoint::{Manifest, paths};
-use stagecoach_files::random_hex;
-use stagecoach_launcher::JobFolder;
-use stagecoach_launcher::JobLock;
+use stagecoach_files::{random_hex, read_if_exists};
+use stagecoach_launcher::{JobFolder, JobLock, REMOTE_FILES};
 
 use super::record::RecordedCheckpoint;
 
@@ -45,6 +44,19 @@ impl Scratch {
             format!("a replay needs room below the workspace {}, beside its jobs", workspace.display())
         })?;
         Ok(Scratch { folder, path, parent, _lock: lock })
+    }
+
+    /// Copies the record of the job's remote files, if it has one, so that the replay reads the files of the job.
+    ///
+    /// # Errors
+    /// If the record can't be copied.
+    pub(super) fn copy_remote_files(&self, job_folder: &Path) -> anyhow::Result<()> {
+        let record = job_folder.join(REMOTE_FILES);
+        let Some(bytes) = read_if_exists(&record).with_context(|| format!("can't read {}", record.display()))? else {
+            return Ok(());
+        };
+        let copy = self.folder.root().join(REMOTE_FILES);
+        fs::write(&copy, bytes).with_context(|| format!("can't write {}", copy.display()))
     }
 
     /// Makes `checkpoint` the one from which training resumes, with `manifest` instead of its own.

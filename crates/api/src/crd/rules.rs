@@ -205,6 +205,14 @@ const FIXED: &[(&str, &str, &str, &str)] = &[
         "(has(self.headDim) ? self.headDim : self.numAttentionHeads < 1 ? 0 : self.hiddenSize / self.numAttentionHeads) % 2 == 0",
         "(or hiddenSize / numAttentionHeads, if it is absent) is odd; rotary embeddings turn pairs, so it must be even",
     ),
+    ("spec.data", "", "has(self.paths) || has(self.sources)", "has neither paths nor sources: give one of them"),
+    ("spec.data", "", "!has(self.paths) || !has(self.sources)", "has both paths and sources: remove one of them"),
+    (
+        "spec",
+        ".training.epochs",
+        "!has(self.data) || !has(self.data.sources) || !has(self.training) || !has(self.training.epochs)",
+        "is given with data.sources, which have epochs of their own: give steps",
+    ),
     ("spec.training", "", "has(self.steps) || has(self.epochs)", "has neither steps nor epochs: give one of them"),
     ("spec.training", "", "!has(self.steps) || !has(self.epochs)", "has both steps and epochs: remove one of them"),
     (

@@ -47,6 +47,7 @@ pub const CHANGES: &[(&str, ChangeEffect)] = &[
     ("model.llama.initializerRange", Identity),
     ("model.pretrained.path", Identity),
     ("data.paths", Identity),
+    ("data.sources", Identity),
     ("data.textField", Identity),
     ("data.specialTokens", Identity),
     ("data.sequenceLength", Identity),

@@ -3,21 +3,39 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::path::VolumePath;
-use super::{default_number, default_true};
+use super::path::{SourcePath, VolumePath};
+use super::{DataSource, OnExhausted, default_number, default_true};
 use crate::string_enum::Payload;
 
 /// The corpus and how it is cut into sequences.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct DataSpec {
-    /// Files or globs (`**` too), relative to the volume's root. The extension of a file selects its format.
+    /// Files or globs (`**` too): paths relative to the volume's root, or `hf://datasets/OWNER/NAME[@REVISION]/GLOB` for
+    /// files of the Hugging Face hub. The extension of a file selects its format. Either this or `sources`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(
-        with = "Vec<VolumePath>",
+        with = "Option<Vec<SourcePath>>",
         length(min = 1, max = 1000),
         extend("x-expected" = "name at least one file or glob")
     )]
-    pub paths: Vec<String>,
+    pub paths: Option<Vec<String>>,
+    /// The parts of a mixture, each with its share of the sequences. Either this or `paths`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(
+        length(min = 1, max = 32),
+        extend("x-expected" = "name at least one source", "x-kubernetes-validations" = [
+            {
+                "rule": "self.all(one, self.exists_one(other, other.name == one.name))",
+                "message": "has two sources of one name: give each a name of its own",
+            },
+            {
+                "rule": "self.exists(source, source.weight > 0)",
+                "message": "has no weight above 0 from step 1 on: nothing would be left to train on",
+            },
+        ])
+    )]
+    pub sources: Option<Vec<DataSource>>,
     /// The field or column that holds the text, in files that have fields or columns.
     #[serde(default = "text_field")]
     #[schemars(length(min = 1), extend("x-expected" = "name the field or column that holds the text"))]
@@ -102,6 +120,34 @@ pub struct TokenizerFile {
     /// The `tokenizer.json`, relative to the volume's root.
     #[schemars(with = "VolumePath")]
     pub path: String,
+}
+
+impl DataSpec {
+    /// The sources. The files of `paths` are one source without a name.
+    pub fn all_sources(&self) -> Vec<DataSource> {
+        let of_paths = self.paths.iter().map(|paths| DataSource {
+            name: String::new(),
+            paths: paths.clone(),
+            text_field: None,
+            weight: 1,
+            weight_schedule: Vec::new(),
+            on_exhausted: OnExhausted::Repeat,
+        });
+        of_paths.chain(self.sources.iter().flatten().cloned()).collect()
+    }
+
+    /// All patterns, each with its place, such as `spec.data.paths[0]`.
+    pub(crate) fn patterns(&self) -> Vec<(String, &str)> {
+        let plain = self.paths.iter().map(|paths| ("spec.data".to_owned(), paths));
+        let sources = self.sources.iter().flatten().enumerate();
+        let of_sources = sources.map(|(index, source)| (format!("spec.data.sources[{index}]"), &source.paths));
+        let mut patterns = Vec::new();
+        for (at, paths) in plain.chain(of_sources) {
+            let pattern = |(index, pattern): (usize, _)| (format!("{at}.paths[{index}]"), String::as_str(pattern));
+            patterns.extend(paths.iter().enumerate().map(pattern));
+        }
+        patterns
+    }
 }
 
 impl Payload for TokenizerTrainingSpec {}

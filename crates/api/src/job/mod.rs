@@ -13,6 +13,7 @@ mod pipeline;
 mod pod_failure_policy;
 mod restart;
 mod schedule;
+mod source;
 mod spec;
 mod status;
 mod training;
@@ -30,6 +31,8 @@ pub use data::{
 };
 pub use model::{LlamaSpec, ModelSpec, ModelTag, ModelType, PretrainedSpec};
 pub use number::{FloatString, Quantity};
+pub use path::SOURCE_SCHEMES;
+pub(crate) use path::list_of_schemes;
 pub use pipeline::{Encryption, PartitionSpec, PartitionStrategy, PipelineSpec, Recompute, Transport};
 pub use pod_failure_policy::{
     ConditionStatus, ExitCodeOperator, FailureLabel, OnExitCodes, OnPodCondition, PodFailurePolicyAction,
@@ -38,6 +41,7 @@ pub use pod_failure_policy::{
 pub use restart::{BackoffSpec, ExitAction, ExitCodeRule, RestartSpec};
 pub(crate) use schedule::FixedChunks;
 pub use schedule::{CsvFile, ScheduleSpec};
+pub use source::{DataSource, OnExhausted, ScheduledWeight};
 pub use spec::{API_VERSION, KIND, TOKEN_CACHE};
 pub use spec::{BuiltIn, Metadata, PipelineJob, PipelineJobSpec, TrainerSpec, TrainerType};
 pub use status::{

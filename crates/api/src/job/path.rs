@@ -1,10 +1,16 @@
-//! The schema of a path on the volume. Its rules in CEL are in Rust in `validate::names`, for fields with the mark
-//! `x-volume-path`.
+//! The schemas of paths on the volume and of URIs. Their rules in CEL are in Rust in `validate::names`, for fields with the
+//! marks `x-volume-path` and `x-source-path`.
 
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 
+/// The schemes of the URIs that name files of a corpus outside the volume.
+pub const SOURCE_SCHEMES: [&str; 1] = ["hf"];
+
 /// The schema of a path on the volume: relative, inside it, not empty. The fields themselves are plain strings.
 pub(super) struct VolumePath;
+
+/// The schema of a path on the volume or of a URI with a scheme of [`SOURCE_SCHEMES`].
+pub(super) struct SourcePath;
 
 impl JsonSchema for VolumePath {
     fn schema_name() -> std::borrow::Cow<'static, str> {
@@ -12,18 +18,46 @@ impl JsonSchema for VolumePath {
     }
 
     fn json_schema(_: &mut SchemaGenerator) -> Schema {
-        json_schema!({
-            "type": "string",
-            "minLength": 1,
-            "x-expected": "give a path relative to the volume's root",
-            "x-volume-path": true,
-            // Linux' PATH_MAX; the rules' cost is computed from it.
-            "maxLength": 4096,
-            "x-kubernetes-validations": [
-                {"rule": "!self.startsWith('/')", "message": "is absolute: give a path relative to the volume's root"},
-                {"rule": "!self.matches('(^|/)[.][.](/|$)')", "message": "leaves the volume by `..`: give a path inside it"},
-                {"rule": "!self.contains('\\x00')", "message": "holds a NUL character, which no path can"},
-            ],
-        })
+        let rule = "!self.contains('://')";
+        path_schema("x-volume-path", rule, "is a URI: give a path relative to the volume's root")
     }
+}
+
+impl JsonSchema for SourcePath {
+    fn schema_name() -> std::borrow::Cow<'static, str> {
+        "SourcePath".into()
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        let rule = format!("!self.contains('://') || self.matches('^({})://')", SOURCE_SCHEMES.join("|"));
+        let message = format!("is a URI of another scheme than {}", list_of_schemes());
+        path_schema("x-source-path", &rule, &message)
+    }
+}
+
+/// The schemes, such as `hf:// and s3://`.
+pub(crate) fn list_of_schemes() -> String {
+    let schemes = SOURCE_SCHEMES.map(|scheme| format!("{scheme}://"));
+    match schemes.split_last() {
+        Some((last, rest @ [_, ..])) => format!("{} and {last}", rest.join(", ")),
+        _ => schemes.concat(),
+    }
+}
+
+fn path_schema(mark: &str, uri_rule: &str, uri_message: &str) -> Schema {
+    let mut schema = json_schema!({
+        "type": "string",
+        "minLength": 1,
+        "x-expected": "give a path relative to the volume's root",
+        // Linux' PATH_MAX; the rules' cost is computed from it.
+        "maxLength": 4096,
+        "x-kubernetes-validations": [
+            {"rule": "!self.startsWith('/')", "message": "is absolute: give a path relative to the volume's root"},
+            {"rule": "!self.matches('(^|/)[.][.](/|$)')", "message": "leaves the volume by `..`: give a path inside it"},
+            {"rule": "!self.contains('\\x00')", "message": "holds a NUL character, which no path can"},
+            {"rule": uri_rule, "message": uri_message},
+        ],
+    });
+    schema.insert(mark.to_owned(), true.into());
+    schema
 }

@@ -6,8 +6,8 @@ use std::sync::LazyLock;
 
 use serde_json::{Number, Value};
 
-use super::{Problems, names::volume_path};
-use crate::crd::{EXPECTED, VOLUME_PATH, schema_of};
+use super::{Problems, names};
+use crate::crd::{EXPECTED, SOURCE_PATH, VOLUME_PATH, schema_of};
 use crate::job::PipelineJobSpec;
 
 /// The schema of a spec, made once.
@@ -45,7 +45,10 @@ fn walk(schema: &Value, value: &Value, path: &str, problems: &mut Problems) {
                 format!("has {characters} characters; at most {} are possible", schema["maxLength"])
             });
             if schema[VOLUME_PATH] == true {
-                volume_path(text, path, problems);
+                names::volume_path(text, path, problems);
+            }
+            if schema[SOURCE_PATH] == true {
+                names::source_path(text, path, problems);
             }
         }
         Value::Array(items) => {

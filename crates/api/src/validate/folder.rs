@@ -19,10 +19,10 @@ pub(super) fn check(job: &PipelineJob, problems: &mut Problems) {
             "\"{path}\" is the token cache's, which all jobs share: give the job another folder by spec.storage.path"
         )
     });
-    for (index, pattern) in data.paths.iter().enumerate() {
+    for (at, pattern) in data.patterns().into_iter().filter(|(_, pattern)| !pattern.contains("://")) {
         problems.require(folder.is_empty() || !overlap(&folder, &parts(pattern)), field, || {
             format!(
-                "\"{path}\" is where spec.data.paths[{index}], \"{}\", looks for text: give the job another folder by spec.storage.path",
+                "\"{path}\" is where {at}, \"{}\", looks for text: give the job another folder by spec.storage.path",
                 pattern.escape_debug()
             )
         });

@@ -5,6 +5,7 @@ mod combinations;
 mod folder;
 mod layout;
 mod names;
+mod sources;
 mod template;
 
 use std::fmt;
@@ -57,6 +58,7 @@ impl PipelineJobSpec {
         trainer_matches(self, &mut problems);
         bounds::check(self, &mut problems);
         combinations::check(self, &mut problems);
+        sources::check(self, &mut problems);
         layout::check(self, &mut problems);
         template::check(self, &mut problems);
         problems.0

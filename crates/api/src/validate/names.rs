@@ -1,7 +1,7 @@
 //! Names that become names of pods, services and folders.
 
 use super::Problems;
-use crate::job::PipelineJobSpec;
+use crate::job::{PipelineJobSpec, SOURCE_SCHEMES, list_of_schemes};
 
 /// Longest hostname.
 const HOSTNAME: usize = 63;
@@ -40,8 +40,30 @@ fn is_dns_1035(name: &str) -> bool {
     name.starts_with(|first: char| first.is_ascii_lowercase()) && name.bytes().all(inner) && !name.ends_with('-')
 }
 
+/// A label of DNS as of RFC 1123, which may begin with a digit.
+pub(super) fn is_dns_label(name: &str) -> bool {
+    let inner = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
+    !name.is_empty() && name.bytes().all(inner) && !name.starts_with('-') && !name.ends_with('-')
+}
+
 /// A path on the volume: relative and inside it.
 pub(super) fn volume_path(path: &str, field: &str, problems: &mut Problems) {
+    relative_path(path, field, problems);
+    problems.require(!path.contains("://"), field, || {
+        format!("\"{}\" is a URI: give a path relative to the volume's root", path.escape_debug())
+    });
+}
+
+/// A path on the volume, or a URI of a source.
+pub(super) fn source_path(path: &str, field: &str, problems: &mut Problems) {
+    relative_path(path, field, problems);
+    let is_known = |scheme| SOURCE_SCHEMES.contains(&scheme);
+    problems.require(path.split_once("://").is_none_or(|(scheme, _)| is_known(scheme)), field, || {
+        format!("\"{}\" is a URI of another scheme than {}", path.escape_debug(), list_of_schemes())
+    });
+}
+
+fn relative_path(path: &str, field: &str, problems: &mut Problems) {
     problems.require(!path.starts_with('/'), field, || {
         format!("\"{}\" is absolute: give a path relative to the volume's root", path.escape_debug())
     });

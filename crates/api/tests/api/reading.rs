@@ -170,7 +170,7 @@ fn overrides_change_the_job() {
     assert_eq!(set("pipeline.schedule", "{type: GPipe}").unwrap().spec.pipeline.schedule.name(), "GPipe");
     assert_eq!(set("pipeline.schedule.type", "GPipe").unwrap().spec.pipeline.schedule.name(), "GPipe");
     for path in ["data.paths[1]", "data.paths.1"] {
-        assert_eq!(set(path, "b.txt").unwrap().spec.data.unwrap().paths, ["a.txt", "b.txt"]);
+        assert_eq!(set(path, "b.txt").unwrap().spec.data.unwrap().paths.unwrap(), ["a.txt", "b.txt"]);
     }
     assert_eq!(with(MINIMAL, &[("stages", "3"), ("stages", "4")]).unwrap().spec.stages, 4);
 }

@@ -7,10 +7,10 @@ use std::path::{Path, PathBuf};
 use super::atomic_file::{write_atomically, write_bytes_atomically};
 use super::parts::{PartHeader, PartReader, PartStart, PartWriter};
 use crate::config::PrepareProgress;
-use crate::corpus::{Content, Corpus};
+use crate::corpus::{Content, Corpus, Cursor};
 use crate::error::DataError;
 use crate::findings::Findings;
-use crate::prepared::{DOCUMENTS_FILE, TOKEN_IDS_FILE, TOKENIZER_FILE};
+use crate::prepared::{DOCUMENTS_FILE, PreparedSource, TOKEN_IDS_FILE, TOKENIZER_FILE};
 use crate::tokenizer::Tokenizer;
 use crate::tokenizer_training;
 
@@ -39,6 +39,7 @@ pub(super) enum ResolvedTokenizer {
 pub(super) struct CacheContents {
     pub(super) tokenizer: Tokenizer,
     pub(super) eos_token_id: u32,
+    pub(super) sources: Vec<PreparedSource>,
     pub(super) tokens: u64,
     pub(super) documents: u64,
     pub(super) empty_documents: u64,
@@ -61,6 +62,7 @@ impl CacheBuilder<'_> {
         let contents = CacheContents {
             eos_token_id: tokenizer.require_eos_token()?,
             tokenizer,
+            sources: self.sources(&headers),
             tokens: sum(|part| part.tokens),
             documents: sum(|part| part.documents),
             empty_documents: sum(|part| part.empty),
@@ -125,9 +127,27 @@ impl CacheBuilder<'_> {
         let Some(from) = start else { return Ok(headers) };
 
         let bytes_total = self.corpus.size();
+        let mut start = Some(from);
+        while let Some(from) = start {
+            start = self.tokenise_source(tokenizer, from, &mut headers, progress)?;
+        }
+        progress(PrepareProgress { phase: "tokenising", bytes_done: bytes_total, bytes_total });
+        Ok(headers)
+    }
+
+    /// Writes the parts from `from` to the end of its source. Returns the start of the next source's first part.
+    fn tokenise_source(
+        &self,
+        tokenizer: &Tokenizer,
+        from: PartStart,
+        headers: &mut Vec<PartHeader>,
+        progress: &mut dyn FnMut(PrepareProgress),
+    ) -> Result<Option<PartStart>, DataError> {
+        let bytes_total = self.corpus.size();
+        let end = self.corpus.source_ends[self.corpus.source_at(from.cursor)];
         let mut part = PartWriter::new(tokenizer, from)?;
         let mut batch = TextBatch::default();
-        self.corpus.read(from.cursor, tokenizer.split(), &mut |piece| {
+        self.corpus.read_until(from.cursor, end, tokenizer.split(), &mut |piece| {
             match piece.content {
                 Content::Text(text) => batch.add(text, piece.is_last),
                 Content::Ids { .. } => {
@@ -145,7 +165,8 @@ impl CacheBuilder<'_> {
             if batch.bytes == 0 {
                 progress(PrepareProgress { phase: "tokenising", bytes_done: piece.bytes_read, bytes_total });
             }
-            if let (true, Some(cursor)) = (full, piece.resume_at) {
+            // the last part of a source ends with it
+            if let (true, Some(cursor)) = (full, piece.resume_at.filter(|cursor| cursor.file < end)) {
                 let next = part.next_start(cursor, piece.bytes_read);
                 let finished = std::mem::replace(&mut part, PartWriter::new(tokenizer, next)?);
                 headers.push(finished.finish(&self.part_path(headers.len()), Some(next))?);
@@ -153,9 +174,23 @@ impl CacheBuilder<'_> {
             Ok(())
         })?;
         batch.flush(&mut part, tokenizer)?;
-        headers.push(part.finish(&self.part_path(headers.len()), None)?);
-        progress(PrepareProgress { phase: "tokenising", bytes_done: bytes_total, bytes_total });
-        Ok(headers)
+        let next = (end < self.corpus.files.len()).then(|| {
+            let cursor = Cursor { file: end, ..Cursor::default() };
+            part.next_start(cursor, self.corpus.bytes_before(end))
+        });
+        headers.push(part.finish(&self.part_path(headers.len()), next)?);
+        Ok(next)
+    }
+
+    /// The documents and tokens of each source.
+    fn sources(&self, headers: &[PartHeader]) -> Vec<PreparedSource> {
+        let mut sources = vec![PreparedSource::default(); self.corpus.source_ends.len()];
+        for header in headers {
+            let source = &mut sources[self.corpus.source_at(header.from.cursor)];
+            source.documents += header.documents;
+            source.tokens += header.tokens;
+        }
+        sources
     }
 
     /// Concatenates the parts into the files that training maps.

@@ -30,10 +30,18 @@ pub(super) struct FileHash {
     path: String,
     #[serde(flatten)]
     stamp: FileStamp,
+    /// BLAKE3 of the contents in hexadecimal, or the digest that the source states.
     blake3: String,
-    /// Whether the file begins with a byte order mark, which is not part of its text.
+    /// Whether the file begins with a byte order mark, which is not part of its text. Always false for a file whose
+    /// source states a digest.
     #[serde(default)]
     byte_order_mark: bool,
+}
+
+impl FileHash {
+    fn of(file: &CorpusFile, hash: String, byte_order_mark: bool) -> FileHash {
+        FileHash { path: file.name.clone(), stamp: file.stamp, blake3: hash, byte_order_mark }
+    }
 }
 
 impl Meta {
@@ -75,9 +83,10 @@ pub(super) fn hash_files(
         .files
         .iter()
         .map(|file| {
-            let hash = match known.get(&(file.name.clone(), file.stamp)) {
-                Some(hash) => hash.clone(),
-                None => hash_file(file, &mut |read| {
+            let hash = match (&file.digest, known.get(&(file.name.clone(), file.stamp))) {
+                (Some(digest), _) => FileHash::of(file, digest.clone(), false),
+                (None, Some(hash)) => hash.clone(),
+                (None, None) => hash_file(file, &mut |read| {
                     let bytes_done = (done + read).min(bytes_total);
                     progress(PrepareProgress { phase: "hashing the corpus", bytes_done, bytes_total });
                 })?,
@@ -94,7 +103,7 @@ pub(super) fn corpus_hash(corpus: &Corpus, hashes: &[FileHash]) -> String {
     let mut hasher = blake3::Hasher::new();
     for (file, hash) in corpus.files.iter().zip(hashes) {
         let format = file.format;
-        let field = if let Contents::Fields(_) = format.contents { corpus.text_field.as_str() } else { "" };
+        let field = if let Contents::Fields(_) = format.contents { file.text_field.as_str() } else { "" };
         // earlier versions trained on the byte order mark of a text
         let without = match format.contents {
             Contents::PlainText if hash.byte_order_mark => " without its byte order mark",
@@ -134,12 +143,7 @@ fn hash_file(corpus_file: &CorpusFile, on_bytes_read: &mut dyn FnMut(u64)) -> Re
         hasher.update(&buffer[..bytes]);
         on_bytes_read(hasher.count());
     }
-    Ok(FileHash {
-        path: corpus_file.name.clone(),
-        stamp: corpus_file.stamp,
-        blake3: hasher.finalize().to_hex().to_string(),
-        byte_order_mark,
-    })
+    Ok(FileHash::of(corpus_file, hasher.finalize().to_hex().to_string(), byte_order_mark))
 }
 
 #[cfg(test)]
@@ -158,14 +162,14 @@ mod tests {
         let stamp = FileStamp::default();
         let file = |extension: &str| {
             let name = format!("a.{extension}");
-            let file = SourceFile { path: name.clone().into(), matched: name.clone(), name, stamp };
-            CorpusFile::new(&source, file).unwrap()
+            let file = SourceFile { path: name.clone().into(), matched: name.clone(), name, stamp, digest: None };
+            CorpusFile::new(&source, file, "text").unwrap()
         };
         for format in &FORMATS {
             assert_eq!(format.hashed_name, example(format.extension).hashed_name);
         }
         let files = ["txt", "jsonl", "parquet", "tokens", "u16"].map(file).to_vec();
-        let corpus = Corpus { files, text_field: "text".into(), ..Corpus::default() };
+        let corpus = Corpus { files, ..Corpus::default() };
         let hash = |blake3: &str| FileHash { path: "a".into(), stamp, blake3: blake3.into(), byte_order_mark: false };
         let hashed = "Text \"\" 0a\nJsonLines \"text\" 0b\nParquet \"text\" 0c\nIds32 \"\" 0d\nIds16 \"\" 0e\n";
         let expected = blake3::hash(hashed.as_bytes()).to_hex().to_string();

@@ -69,7 +69,7 @@ fn prepare_in_parts(
     let (corpus, tokenizer) = find_sources(config)?;
     let hashes = meta::hash_files(&corpus, &config.cache_root, progress)?;
     let corpus_hash = meta::corpus_hash(&corpus, &hashes);
-    let folder = PathBuf::from(cache_key(&corpus_hash, &tokenizer, config.parse_special_tokens));
+    let folder = PathBuf::from(cache_key(&corpus_hash, &corpus, &tokenizer, config.parse_special_tokens));
     let path = config.cache_root.join(&folder);
 
     let prepared = match Meta::load(&path) {
@@ -84,6 +84,7 @@ fn prepare_in_parts(
                     folder,
                     corpus_hash,
                     tokenizer_hash: contents.tokenizer.hash().to_owned(),
+                    sources: if config.sources.len() > 1 { contents.sources } else { Vec::new() },
                     tokens: contents.tokens,
                     documents: contents.documents,
                     empty_documents: contents.empty_documents,
@@ -147,7 +148,7 @@ fn resolve_tokenizer(config: &DataConfig, corpus: &Corpus) -> Result<ResolvedTok
 
 /// Name of the cache's folder: 32 hexadecimal digits, which depend on everything that decides the ids. A setting with
 /// which the ids are those of older versions is left out, so that their caches keep their names.
-fn cache_key(corpus_hash: &str, tokenizer: &ResolvedTokenizer, parse_special_tokens: bool) -> String {
+fn cache_key(corpus_hash: &str, corpus: &Corpus, tokenizer: &ResolvedTokenizer, parse_special_tokens: bool) -> String {
     let mut tokenizer = match tokenizer {
         ResolvedTokenizer::Train { vocab_size, .. } => format!("train {TRAINING_VERSION} {vocab_size}"),
         ResolvedTokenizer::File { tokenizer, .. } => match tokenizer.special_tokens().identity() {
@@ -157,6 +158,9 @@ fn cache_key(corpus_hash: &str, tokenizer: &ResolvedTokenizer, parse_special_tok
     };
     if parse_special_tokens {
         tokenizer += " parse";
+    }
+    if corpus.source_ends.len() > 1 {
+        tokenizer += &format!(" sources {:?}", corpus.source_ends);
     }
     let hash =
         blake3::hash(format!("stagecoach tokens {CACHE_FORMAT_VERSION}\n{corpus_hash}\n{tokenizer}\n").as_bytes());

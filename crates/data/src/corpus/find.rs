@@ -1,69 +1,91 @@
 //! Finds the files of a corpus.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::io::{self, Read};
 use std::ops::Range;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::formats::{Format, extensions};
 use super::{Corpus, CorpusFile};
 use crate::config::DataConfig;
 use crate::error::DataError;
-use crate::source::{LocalFiles, Source, SourceFile};
+use crate::source::{Listing, Source, SourceFile, Sources};
 
 impl Corpus {
-    /// The files that `config.paths` match, sorted by their paths.
+    /// The files of a job's sources.
     ///
     /// # Errors
     /// Like [`Corpus::of`].
     pub(crate) fn find(config: &DataConfig) -> Result<Corpus, DataError> {
-        Corpus::of(Arc::new(LocalFiles::of_job(config)?), config)
+        let mut sources = Sources::of_job(config)?;
+        Corpus::of(config, |pattern| sources.list(pattern))
     }
 
-    /// The files of `source` that `config.paths` match, sorted by their paths. Each file appears once.
+    /// The files of a job's sources, whose patterns match what `list` returns.
     ///
     /// # Errors
-    /// Fails if there is no pattern, if the source can't list one, or if a file has an unknown format.
-    pub(super) fn of(source: Arc<dyn Source>, config: &DataConfig) -> Result<Corpus, DataError> {
-        if config.paths.is_empty() {
-            return Err(DataError::NoPaths);
-        }
-        let (mut files, mut folders, mut repeated) = (BTreeMap::new(), BTreeSet::new(), BTreeSet::new());
-        for pattern in &config.paths {
-            let listing = source.list(pattern)?;
-            for file in listing.files {
-                let file = CorpusFile::new(&source, file)?;
-                if let Some(file) = files.insert(file.path.clone(), file) {
-                    repeated.insert(file.name);
-                }
+    /// Fails if a source has no pattern, if `list` fails, if a file has an unknown format, or if two sources have a file
+    /// in common.
+    pub(super) fn of(
+        config: &DataConfig,
+        mut list: impl FnMut(&str) -> Result<(Arc<dyn Source>, Listing), DataError>,
+    ) -> Result<Corpus, DataError> {
+        let mut corpus = Corpus::default();
+        let mut owners: BTreeMap<PathBuf, &str> = BTreeMap::new();
+        for source in &config.sources {
+            if source.paths.is_empty() {
+                return Err(DataError::NoPaths);
             }
-            // `**` matches every folder, so only a folder with the extension of a corpus file is reported
-            folders.extend(listing.folders.into_iter().filter(|name| Format::of(Path::new(name)).is_some()));
+            let mut files = BTreeMap::new();
+            for pattern in &source.paths {
+                let (place, listing) = list(pattern)?;
+                for file in listing.files {
+                    let file = CorpusFile::new(&place, file, &source.text_field)?;
+                    if let Some(owner) = owners.get(&file.path) {
+                        let (file, sources) = (file.name.clone(), [(*owner).to_owned(), source.name.clone()]);
+                        return Err(DataError::FileOfTwoSources { file, sources });
+                    }
+                    if let Some(file) = files.insert(file.path.clone(), file) {
+                        corpus.repeated.insert(file.name.clone());
+                    }
+                }
+                // `**` matches every folder, so only a folder with the extension of a corpus file is reported
+                let folders = listing.folders.into_iter().filter(|name| Format::of(Path::new(name)).is_some());
+                corpus.folders.extend(folders);
+            }
+            owners.extend(files.keys().map(|path| (path.clone(), source.name.as_str())));
+            corpus.files.extend(files.into_values());
+            corpus.source_ends.push(corpus.files.len());
         }
-        Ok(Corpus { files: files.into_values().collect(), text_field: config.text_field.clone(), folders, repeated })
+        Ok(corpus)
     }
 }
 
 impl CorpusFile {
-    /// A file of `source`.
+    /// A file of `source`, whose text is in the field `text_field`.
     ///
     /// # Errors
     /// `UnknownFormat` if no format has the extension of the file.
-    pub(crate) fn new(source: &Arc<dyn Source>, file: SourceFile) -> Result<CorpusFile, DataError> {
-        let SourceFile { path, name, matched, stamp } = file;
+    pub(crate) fn new(source: &Arc<dyn Source>, file: SourceFile, text_field: &str) -> Result<CorpusFile, DataError> {
         // a link may have the extension that its target lacks
-        let format = Format::of(&path).or_else(|| Format::of(Path::new(&matched)));
-        let format = format.ok_or_else(|| DataError::UnknownFormat { path: path.clone(), known: extensions() })?;
-        Ok(CorpusFile { path, name, format, stamp, source: Arc::clone(source) })
+        let format = Format::of(&file.path).or_else(|| Format::of(Path::new(&file.matched)));
+        let format = format.ok_or_else(|| DataError::UnknownFormat { path: file.path.clone(), known: extensions() })?;
+        Ok(CorpusFile { file, format, text_field: text_field.to_owned(), source: Arc::clone(source) })
     }
 
-    /// Opens the file for reading from `offset` on.
+    /// Opens the file for reading from `offset` to its end.
     ///
     /// # Errors
     /// Fails if the source can't be read.
     pub(crate) fn open_at(&self, offset: u64) -> io::Result<Box<dyn Read + Send>> {
-        self.open(offset..self.stamp.size)
+        if self.digest.is_none() {
+            return self.open(offset..self.stamp.size);
+        }
+        // the source can only verify the bytes of a whole file
+        let mut file = self.open(0..self.stamp.size)?;
+        io::copy(&mut file.by_ref().take(offset), &mut io::sink())?;
+        Ok(file)
     }
 
     /// Opens these bytes of the file for reading.
@@ -71,15 +93,15 @@ impl CorpusFile {
     /// # Errors
     /// Fails if the source can't be read.
     pub(super) fn open(&self, bytes: Range<u64>) -> io::Result<Box<dyn Read + Send>> {
-        self.source.open(&self.path, bytes)
+        self.source.open(&self.file, bytes)
     }
 
     /// Checks that the file has not changed since it was found.
     ///
     /// # Errors
-    /// `Changed` if its stamp differs.
+    /// `Changed` if it has changed.
     pub(crate) fn check_unchanged(&self) -> Result<(), DataError> {
-        match self.source.stamp(&self.path)? == self.stamp {
+        match self.source.is_unchanged(&self.file)? {
             true => Ok(()),
             false => Err(DataError::Changed { path: self.path.clone() }),
         }

@@ -10,39 +10,46 @@ mod pieces;
 mod tests;
 
 use std::collections::BTreeSet;
-use std::path::PathBuf;
+use std::ops::Deref;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
 use crate::error::DataError;
-use crate::source::{FileStamp, Source};
+use crate::source::{Source, SourceFile};
 pub(crate) use byte_order_mark::BYTE_ORDER_MARK;
 pub(crate) use formats::Contents;
 pub use formats::{FORMATS, Format, document_numbers, text_formats};
 pub(crate) use pieces::Split;
 
-/// The files of a job, in order.
+/// The files of a job, in order: source by source, and each source by the paths of its files.
 #[derive(Default)]
 pub(crate) struct Corpus {
     pub(crate) files: Vec<CorpusFile>,
-    pub(crate) text_field: String,
+    /// The number of files before the end of each source.
+    pub(crate) source_ends: Vec<usize>,
     /// Folders that a pattern matches and that have the extension of a corpus file, relative to the volume's root.
     pub(crate) folders: BTreeSet<String>,
     /// Files that the patterns match more than once, relative to the volume's root.
     pub(crate) repeated: BTreeSet<String>,
 }
 
-/// A file of the corpus.
+/// A file of the corpus: a file of a source whose format is known.
 #[derive(Clone, Debug)]
 pub(crate) struct CorpusFile {
-    /// See [`SourceFile::path`](crate::source::SourceFile::path).
-    pub(crate) path: PathBuf,
-    /// Relative to the volume's root.
-    pub(crate) name: String,
+    file: SourceFile,
     pub(crate) format: &'static Format,
-    pub(crate) stamp: FileStamp,
+    /// The field that holds the text.
+    pub(crate) text_field: String,
     source: Arc<dyn Source>,
+}
+
+impl Deref for CorpusFile {
+    type Target = SourceFile;
+
+    fn deref(&self) -> &SourceFile {
+        &self.file
+    }
 }
 
 /// A position in the corpus at which reading can start. Stored in the parts' headers.
@@ -88,7 +95,7 @@ type PieceHandler<'a> = dyn FnMut(Piece) -> Result<(), DataError> + 'a;
 impl Corpus {
     /// Bytes of all files.
     pub(crate) fn size(&self) -> u64 {
-        self.files.iter().map(|file| file.stamp.size).sum()
+        self.bytes_before(self.files.len())
     }
 
     /// Sentences for people about the matches of the patterns that add no text.
@@ -108,14 +115,36 @@ impl Corpus {
         .collect()
     }
 
+    /// Index of the source that `cursor` is in. A cursor at the end of the corpus is in the last source.
+    pub(crate) fn source_at(&self, cursor: Cursor) -> usize {
+        let source = self.source_ends.partition_point(|&end| end <= cursor.file);
+        source.min(self.source_ends.len().saturating_sub(1))
+    }
+
+    /// Bytes of the first `files` files.
+    pub(crate) fn bytes_before(&self, files: usize) -> u64 {
+        self.files.iter().take(files).map(|file| file.stamp.size).sum()
+    }
+
     /// Calls `on_piece` with every piece from `from` on, in order. `split` gives the positions at which a long text may
     /// be split into pieces.
     ///
     /// # Errors
     /// Fails if a file is invalid or can't be read, or if `on_piece` fails.
     pub(crate) fn read(&self, from: Cursor, split: Split, on_piece: &mut PieceHandler) -> Result<(), DataError> {
-        let mut bytes_before: u64 = self.files.iter().take(from.file).map(|file| file.stamp.size).sum();
-        for (index, file) in self.files.iter().enumerate().skip(from.file) {
+        self.read_until(from, self.files.len(), split, on_piece)
+    }
+
+    /// Like [`Corpus::read`], but only the files before `end`.
+    pub(crate) fn read_until(
+        &self,
+        from: Cursor,
+        end: usize,
+        split: Split,
+        on_piece: &mut PieceHandler,
+    ) -> Result<(), DataError> {
+        let mut bytes_before = self.bytes_before(from.file);
+        for (index, file) in self.files.iter().enumerate().take(end).skip(from.file) {
             let start = if index == from.file { from } else { Cursor { file: index, ..Cursor::default() } };
             let on_piece = &mut |piece: Piece| {
                 on_piece(Piece { bytes_read: bytes_before + piece.bytes_read.min(file.stamp.size), ..piece })
@@ -130,7 +159,7 @@ impl Corpus {
     /// file.
     pub(crate) fn read_file(&self, from: Cursor, split: Split, on_piece: &mut PieceHandler) -> Result<(), DataError> {
         let file = &self.files[from.file];
-        (file.format.read)(file, &self.text_field, from, split, on_piece)
+        (file.format.read)(file, &file.text_field, from, split, on_piece)
     }
 }
 

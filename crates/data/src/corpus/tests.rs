@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::io::{self, Read};
 use std::ops::Range;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
 use tempfile::TempDir;
@@ -12,7 +12,7 @@ use tempfile::TempDir;
 use super::*;
 use crate::config::{DataConfig, TokenizerSource};
 use crate::examples::example;
-use crate::source::{Listing, SourceFile};
+use crate::source::{FileStamp, Listing, SourceFile};
 
 /// Contents of a piece, whether its document ends, where reading can resume, and the bytes read.
 type ReadPiece = (String, bool, Option<Cursor>, u64);
@@ -94,18 +94,18 @@ impl Source for InMemory {
         let files = self.0.lock().unwrap();
         let file = |(path, (stamp, _)): (&PathBuf, &(FileStamp, Vec<u8>))| {
             let name = path.display().to_string();
-            SourceFile { path: path.clone(), matched: name.clone(), name, stamp: *stamp }
+            SourceFile { path: path.clone(), matched: name.clone(), name, stamp: *stamp, digest: None }
         };
         let matching = files.iter().filter(|(path, _)| path.starts_with(pattern));
         Ok(Listing { files: matching.map(file).collect(), folders: Vec::new() })
     }
 
-    fn stamp(&self, path: &Path) -> Result<FileStamp, DataError> {
-        Ok(self.0.lock().unwrap()[path].0)
+    fn is_unchanged(&self, file: &SourceFile) -> Result<bool, DataError> {
+        Ok(self.0.lock().unwrap()[&file.path].0 == file.stamp)
     }
 
-    fn open(&self, path: &Path, bytes: Range<u64>) -> io::Result<Box<dyn Read + Send>> {
-        let contents = &self.0.lock().unwrap()[path].1;
+    fn open(&self, file: &SourceFile, bytes: Range<u64>) -> io::Result<Box<dyn Read + Send>> {
+        let contents = &self.0.lock().unwrap()[&file.path].1;
         let end = contents.len().min(bytes.end as usize);
         Ok(Box::new(io::Cursor::new(contents[(bytes.start as usize).min(end)..end].to_vec())))
     }
@@ -120,7 +120,8 @@ fn a_corpus_is_the_same_from_any_source() {
     for file in &local.files {
         source.write(Path::new("memory://texts").join(&file.name), fs::read(&file.path).unwrap());
     }
-    let corpus = Corpus::of(source.clone(), &config_of(&folder, "memory://texts")).unwrap();
+    let config = config_of(&folder, "memory://texts");
+    let corpus = Corpus::of(&config, |pattern| Ok((source.clone(), source.list(pattern)?))).unwrap();
     let contents = |corpus: &Corpus, split| -> Vec<String> {
         // the contents of a file of token ids name the file
         let file = |text: &str| text.split("file: ").next().unwrap_or_default().to_owned();

@@ -70,7 +70,7 @@ impl LocalFiles {
         // a file outside of the volume has the name of the link
         let is_inside = real.starts_with(&self.real_root);
         let name = if is_inside { name_below(&real, &self.real_root) } else { matched.clone() };
-        Ok(SourceFile { stamp: self.stamp(&real)?, path: real, name, matched })
+        Ok(SourceFile { stamp: stamp(&real)?, path: real, name, matched, digest: None })
     }
 
     /// The files and folders that `pattern` matches, except token caches.
@@ -112,22 +112,26 @@ impl Source for LocalFiles {
         })
     }
 
-    fn stamp(&self, path: &Path) -> Result<FileStamp, DataError> {
-        let metadata = fs::metadata(path).map_err(DataError::io("read", path))?;
-        let nanoseconds = |seconds: i64, rest: i64| u64::try_from(seconds * 1_000_000_000 + rest).unwrap_or_default();
-        Ok(FileStamp {
-            size: metadata.len(),
-            modified: nanoseconds(metadata.mtime(), metadata.mtime_nsec()),
-            changed: nanoseconds(metadata.ctime(), metadata.ctime_nsec()),
-            inode: metadata.ino(),
-        })
+    fn is_unchanged(&self, file: &SourceFile) -> Result<bool, DataError> {
+        Ok(stamp(&file.path)? == file.stamp)
     }
 
-    fn open(&self, path: &Path, bytes: Range<u64>) -> io::Result<Box<dyn Read + Send>> {
-        let mut file = File::open(path)?;
+    fn open(&self, file: &SourceFile, bytes: Range<u64>) -> io::Result<Box<dyn Read + Send>> {
+        let mut file = File::open(&file.path)?;
         file.seek(SeekFrom::Start(bytes.start))?;
         Ok(Box::new(file.take(bytes.end.saturating_sub(bytes.start))))
     }
+}
+
+fn stamp(path: &Path) -> Result<FileStamp, DataError> {
+    let metadata = fs::metadata(path).map_err(DataError::io("read", path))?;
+    let nanoseconds = |seconds: i64, rest: i64| u64::try_from(seconds * 1_000_000_000 + rest).unwrap_or_default();
+    Ok(FileStamp {
+        size: metadata.len(),
+        modified: nanoseconds(metadata.mtime(), metadata.mtime_nsec()),
+        changed: nanoseconds(metadata.ctime(), metadata.ctime_nsec()),
+        inode: metadata.ino(),
+    })
 }
 
 /// `path` relative to `folder`.

@@ -1,17 +1,24 @@
 //! Sources: where the files of a corpus are, and how their bytes are read. The rest of the crate knows corpus files
-//! only through [`Source`].
+//! only through [`Source`]. The scheme of a pattern selects the source; a pattern without a scheme matches files of the
+//! volume.
 
+mod hub;
 mod local;
+mod remote_files;
 
 use std::fmt::Debug;
 use std::io::{self, Read};
 use std::ops::Range;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
+use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
+use crate::config::DataConfig;
 use crate::error::DataError;
+use hub::HubFiles;
 pub(crate) use local::LocalFiles;
+use remote_files::RemoteFiles;
 
 /// A place that holds corpus files.
 pub(crate) trait Source: Debug + Send + Sync {
@@ -21,17 +28,18 @@ pub(crate) trait Source: Debug + Send + Sync {
     /// Fails if the pattern is invalid or matches no file, or if the source can't be listed.
     fn list(&self, pattern: &str) -> Result<Listing, DataError>;
 
-    /// The present stamp of the file at `path`.
+    /// Whether the file still has the contents that it was listed with.
     ///
     /// # Errors
     /// Fails if the source has no such file or can't be read.
-    fn stamp(&self, path: &Path) -> Result<FileStamp, DataError>;
+    fn is_unchanged(&self, file: &SourceFile) -> Result<bool, DataError>;
 
     /// Opens a file for reading. The reader ends after these bytes, or with the file if the file is shorter.
     ///
     /// # Errors
-    /// Fails if the source has no such file or can't be read.
-    fn open(&self, path: &Path, bytes: Range<u64>) -> io::Result<Box<dyn Read + Send>>;
+    /// Fails if the source has no such file or can't be read. The reader fails if the source knows that the bytes are
+    /// not those of the listed file.
+    fn open(&self, file: &SourceFile, bytes: Range<u64>) -> io::Result<Box<dyn Read + Send>>;
 }
 
 /// The matches of a pattern.
@@ -42,8 +50,8 @@ pub(crate) struct Listing {
     pub(crate) folders: Vec<String>,
 }
 
-/// A file of a source.
-#[derive(Clone, Debug)]
+/// A file of a source. Serialised in the record of a job's remote files.
+#[derive(Serialize, Deserialize, Clone, Debug, PartialEq)]
 pub(crate) struct SourceFile {
     /// The identity of the file: two matches with the same path are the same file. A corpus is in the order of the paths.
     pub(crate) path: PathBuf,
@@ -51,7 +59,11 @@ pub(crate) struct SourceFile {
     pub(crate) name: String,
     /// The name that a pattern matched. It differs from `name` for a link.
     pub(crate) matched: String,
+    #[serde(flatten)]
     pub(crate) stamp: FileStamp,
+    /// The digest of the contents that the source states, such as `sha256:...`. Without it, the contents are hashed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) digest: Option<String>,
 }
 
 /// Attributes that change when a file gets other contents. Tools can set the size and the modification time as they
@@ -69,4 +81,72 @@ pub(crate) struct FileStamp {
     /// The number of the file in its file system.
     #[serde(default)]
     pub(crate) inode: u64,
+}
+
+/// The sources of a job.
+pub(crate) struct Sources<'a> {
+    config: &'a DataConfig,
+    remote_files: RemoteFiles,
+    local: Option<Arc<LocalFiles>>,
+    hub: Option<Arc<HubFiles>>,
+}
+
+impl<'a> Sources<'a> {
+    /// The sources of a job, which are opened when a pattern needs them.
+    ///
+    /// # Errors
+    /// Fails if the record of the job's remote files can't be read.
+    pub(crate) fn of_job(config: &'a DataConfig) -> Result<Sources<'a>, DataError> {
+        let remote_files = RemoteFiles::read(config.remote_files.as_deref())?;
+        Ok(Sources { config, remote_files, local: None, hub: None })
+    }
+
+    /// The files that `pattern` matches, and their source. A remote source is listed once in the life of a job: later
+    /// calls return the same files, and so a branch that moves changes no job that has begun.
+    ///
+    /// # Errors
+    /// Fails if the scheme is unknown, or as [`Source::list`] and [`RemoteFiles::record`].
+    pub(crate) fn list(&mut self, pattern: &str) -> Result<(Arc<dyn Source>, Listing), DataError> {
+        let source = match scheme(pattern) {
+            None => {
+                let local = self.local()?;
+                let listing = local.list(pattern)?;
+                return Ok((local, listing));
+            }
+            Some("hf") => self.hub()?,
+            Some(scheme) => {
+                return Err(DataError::UnknownScheme { pattern: pattern.to_owned(), scheme: scheme.to_owned() });
+            }
+        };
+        let files = match self.remote_files.of(pattern) {
+            Some(files) => files.to_vec(),
+            None => {
+                let files = source.list(pattern)?.files;
+                self.remote_files.record(pattern, &files)?;
+                files
+            }
+        };
+        Ok((source, Listing { files, folders: Vec::new() }))
+    }
+
+    fn local(&mut self) -> Result<Arc<LocalFiles>, DataError> {
+        let local = match self.local.take() {
+            Some(local) => local,
+            None => Arc::new(LocalFiles::of_job(self.config)?),
+        };
+        Ok(self.local.insert(local).clone())
+    }
+
+    fn hub(&mut self) -> Result<Arc<HubFiles>, DataError> {
+        let hub = match self.hub.take() {
+            Some(hub) => hub,
+            None => Arc::new(HubFiles::of_job(self.config)?),
+        };
+        Ok(self.hub.insert(hub).clone())
+    }
+}
+
+/// The scheme of a pattern that is a URI, such as `hf`.
+fn scheme(pattern: &str) -> Option<&str> {
+    pattern.split_once("://").map(|(scheme, _)| scheme)
 }

@@ -25,22 +25,22 @@ fn refused_by(volume: &TestVolume, expected: &str) {
 #[test]
 fn patterns() {
     let mut volume = TestVolume::new(&[("x.txt", b"a b c d")]);
-    volume.config.paths = vec!["corpus/*.txt".into(), "corpse/*.txt".into()];
+    volume.config.sources[0].paths = vec!["corpus/*.txt".into(), "corpse/*.txt".into()];
     refused_by(
         &volume,
         "data.paths: no file matches \"corpse/*.txt\" below VOLUME: check the spelling, and that the files are on the volume (a folder is matched by \"folder/**/*.txt\")",
     );
-    volume.config.paths = vec!["corpus".into()];
+    volume.config.sources[0].paths = vec!["corpus".into()];
     refused_by(
         &volume,
         "data.paths: no file matches \"corpus\" below VOLUME: check the spelling, and that the files are on the volume (a folder is matched by \"folder/**/*.txt\")",
     );
-    volume.config.paths = vec!["corpus/***".into()];
+    volume.config.sources[0].paths = vec!["corpus/***".into()];
     refused_by(
         &volume,
         "data.paths: \"corpus/***\" is not a valid pattern: wildcards are either regular `*` or recursive `**`",
     );
-    volume.config.paths = vec![];
+    volume.config.sources[0].paths = vec![];
     refused_by(&volume, "data.paths is empty: name at least one file or pattern, such as \"corpus/**/*.txt\"");
     let extensions: Vec<String> = FORMATS.iter().map(|format| format!(".{}", format.extension)).collect();
     let (last, others) = extensions.split_last().unwrap();
@@ -172,7 +172,7 @@ fn rows() {
     );
     let mut volume = volume;
     fs::write(&path, parquet("text", &[Some("a")])).unwrap();
-    volume.config.text_field = "number".into();
+    volume.config.sources[0].text_field = "number".into();
     refused_by(
         &volume,
         "VOLUME/corpus/x.parquet can't be read as Parquet: the column \"number\" is INT64, not text: set data.textField to one that holds text",

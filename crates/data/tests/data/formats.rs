@@ -90,11 +90,11 @@ fn overlapping_patterns_take_a_file_once() {
     let mut volume = TestVolume::new(&[("b.txt", b"b"), ("a.txt", b"a")]);
     volume.write("corpus/.hidden.txt", b"c");
     volume.write("cache/old/d.txt", b"d");
-    volume.config.paths = vec!["corpus/b.txt".into(), "corpus/*.txt".into()];
+    volume.config.sources[0].paths = vec!["corpus/b.txt".into(), "corpus/*.txt".into()];
     assert_eq!(volume.ids(), [BOS, A, EOS, BOS, B, EOS]);
     let repeated = "data.paths matches files more than once, and each is trained on once: corpus/b.txt";
     assert_eq!(volume.prepare().unwrap().notes, [repeated]);
-    volume.config.paths.push("**/*.txt".into());
+    volume.config.sources[0].paths.push("**/*.txt".into());
     assert_eq!(volume.ids(), [BOS, A, EOS, BOS, B, EOS]);
     assert_eq!(volume.prepare().unwrap().notes, [repeated.replace(": corpus/b.txt", ": corpus/a.txt, corpus/b.txt")]);
 }
@@ -125,7 +125,7 @@ fn a_nested_field_is_named_alike_in_every_format() {
     let lines = br#"{"doc": {"text": "a b"}}
 {"doc.text": "c", "doc": {"text": "d"}}"#;
     let mut volume = TestVolume::new(&[("x.jsonl", lines)]);
-    volume.config.text_field = "doc.text".into();
+    volume.config.sources[0].text_field = "doc.text".into();
     assert_eq!(volume.ids(), TWO_DOCUMENTS);
 }
 

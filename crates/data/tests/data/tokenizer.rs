@@ -179,7 +179,7 @@ fn configurations_that_fit_no_tokenizer_are_refused() {
     volume.write("letters/tokenizer.json", letters().to_string().as_bytes());
     let prepared = volume.prepare().unwrap();
     volume.write("letters/tokenizer.json", format!("{} ", letters()).as_bytes());
-    volume.config.paths = vec!["corpus/x.txt".into()];
+    volume.config.sources[0].paths = vec!["corpus/x.txt".into()];
     let error = stagecoach_data::document_indices(&volume.config, &prepared, &[], &mut |_| {}).unwrap_err();
     assert!(error.to_string().contains("it is another than the one that the corpus was tokenised with"), "{error}");
 }

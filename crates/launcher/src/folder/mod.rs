@@ -21,6 +21,8 @@ pub const METRICS: &str = "metrics.jsonl";
 pub const RESULT: &str = "result.json";
 /// The speeds with which the last attempt was planned.
 pub const SPEEDS: &str = "speeds.json";
+/// The files that the remote patterns of `data.paths` matched when the job began.
+pub const REMOTE_FILES: &str = "remote-files.json";
 const LOCK: &str = "lock";
 const LAUNCHER_STATE: &str = "state.json";
 /// This is not `job.yaml`, because a user's own job file may have that name.

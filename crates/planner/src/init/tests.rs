@@ -65,7 +65,7 @@ fn what_was_asked_for_is_kept_and_strings_are_quoted() {
     facts.texts.field = Some("true".into());
     let job = read(&proposed(&facts));
     let data = job.spec.data.unwrap();
-    assert_eq!((job.spec.stages, data.paths, data.text_field), (5, facts.texts.patterns, "true".to_owned()));
+    assert_eq!((job.spec.stages, data.paths.unwrap(), data.text_field), (5, facts.texts.patterns, "true".to_owned()));
 }
 
 #[test]

@@ -4,6 +4,7 @@ use std::path::Path;
 
 use stagecoach_data::{DataError, Dataset, DocumentName, DocumentPart, PartText, PrepareProgress, PreparedCorpus};
 use stagecoach_engine::StageError;
+use stagecoach_launcher::REMOTE_FILES;
 use stagecoach_planner::JobConfig;
 use stagecoach_telemetry::{ProgressDisplay, TrainingEvent};
 
@@ -26,7 +27,9 @@ impl Subject {
     /// # Errors
     /// If the job or its corpus can't be used here.
     pub fn open(record: &RunRecord, workspace: &Path) -> Result<Subject, StageError> {
-        let config = JobConfig::new(record.job.clone(), &std::path::absolute(workspace).unwrap_or(workspace.into()))?;
+        let workspace = std::path::absolute(workspace).unwrap_or(workspace.into());
+        let remote_files = record.folder.join(REMOTE_FILES);
+        let config = JobConfig { remote_files, ..JobConfig::new(record.job.clone(), &workspace)? };
         let data_config = config.data_config();
         let mut display = ProgressDisplay::notes();
         let prepared = stagecoach_data::prepare(&data_config, &mut |progress| show(&mut display, progress))?;

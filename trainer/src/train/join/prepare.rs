@@ -87,6 +87,27 @@ fn length_notes(config: &JobConfig, training_sequences: u64) -> Vec<String> {
     notes
 }
 
+/// The number of steps, which ends where a source that stops is exhausted, and messages about the epochs of the sources.
+fn mixture_length(config: &JobConfig, dataset: &Dataset) -> (u64, Vec<String>) {
+    let (steps, batch) = (config.steps(dataset.training_sequences()), u64::from(config.training.global_batch_size));
+    let Some(sources) = &config.data.sources else { return (steps, Vec::new()) };
+    let exhausted = dataset.exhausted_before(steps * batch);
+    let end = exhausted.map_or(steps, |(position, _)| position / batch);
+    let mut notes = Vec::new();
+    if let Some((_, index)) = exhausted {
+        let name = &sources[index].name;
+        notes.push(format!("the source {name} is exhausted after step {end} of {steps}, and training ends there"));
+    }
+    let epochs = sources.iter().zip(dataset.sequences_read(end * batch)).zip(dataset.epoch_lengths());
+    let epochs: Vec<String> = epochs
+        .map(|((source, read), epoch)| {
+            format!("{} {:.2} epochs of {epoch} sequences", source.name, read as f64 / epoch as f64)
+        })
+        .collect();
+    notes.push(format!("{end} steps read of the sources: {}", epochs.join(", ")));
+    (end, notes)
+}
+
 /// Tokenises the corpus, unless the token cache has it, and reports progress a few times a second.
 fn prepare_corpus(
     context: &StageContext,
@@ -136,10 +157,10 @@ pub(in crate::train) fn prepare_and_plan(
     let dataset = Dataset::open(&data_config, &prepared)?;
     let held_out = dataset.evaluation_plan(config.microbatch_size());
     let has_held_out = !held_out.layouts.is_empty();
-    let steps = config.steps(dataset.training_sequences());
-    let identity = config.identity(&prepared, dataset.training_sequences());
+    let (steps, source_notes) = mixture_length(config, &dataset);
+    let identity = config.identity(&prepared, &dataset);
     monitor.set_activity("choosing the checkpoint");
-    let length = length_notes(config, dataset.training_sequences());
+    let length = [length_notes(config, dataset.training_sequences()), source_notes].concat();
     let mut notes = [prepared.notes.clone(), layout.notes.clone(), ignored_settings(config, device), length].concat();
     let chosen = choose_checkpoint(context, &identity, steps, architecture.as_ref(), &[])?;
     notes.extend(chosen.notes);

@@ -1,0 +1,93 @@
+//! `spec.data.sources`: the parts of a mixture.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::default_number;
+use super::path::SourcePath;
+
+/// A part of a mixture: files, and their share of the training sequences.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct DataSource {
+    /// The name of the source, for messages and metrics: lower-case letters, digits and `-`.
+    #[schemars(
+        length(min = 1, max = 63),
+        extend("x-expected" = "name the source", "x-kubernetes-validations" = [{
+            "rule": "self.matches('^[a-z0-9]([-a-z0-9]*[a-z0-9])?$')",
+            "message": "is no name: use lower-case letters, digits and `-`, begin and end with a letter or digit",
+        }])
+    )]
+    pub name: String,
+    /// Files or globs, as in `data.paths`. No file may belong to two sources.
+    #[schemars(
+        with = "Vec<SourcePath>",
+        length(min = 1, max = 100),
+        extend("x-expected" = "name at least one file or glob")
+    )]
+    pub paths: Vec<String>,
+    /// The field or column that holds the text. Absent: `data.textField`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1), extend("x-expected" = "name the field or column that holds the text"))]
+    pub text_field: Option<String>,
+    /// The share of the sequences: this weight divided by the sum of all sources' weights. The shares hold to within one sequence
+    /// at every step.
+    #[serde(default = "default_number::<1>")]
+    #[schemars(range(min = 0, max = 1_000_000))]
+    pub weight: u32,
+    /// Other weights from later steps on, such as for a phase of annealing.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(
+        length(max = 20),
+        extend("x-kubernetes-validations" = [{
+            "rule": "self.all(one, self.exists_one(other, other.fromStep == one.fromStep))",
+            "message": "has two weights from one step on: keep one of them",
+        }])
+    )]
+    pub weight_schedule: Vec<ScheduledWeight>,
+    /// What happens when all sequences of the source have been read.
+    #[serde(default)]
+    pub on_exhausted: OnExhausted,
+}
+
+/// A weight from a step on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct ScheduledWeight {
+    /// The first step with this weight, from 1.
+    #[schemars(range(min = 2))]
+    pub from_step: u32,
+    /// The weight.
+    #[schemars(range(min = 0, max = 1_000_000))]
+    pub weight: u32,
+}
+
+string_enum! {
+    /// What happens when all sequences of a source have been read.
+    #[derive(Default)]
+    pub enum OnExhausted {
+        /// The source repeats, in another order.
+        #[default]
+        Repeat = "Repeat",
+        /// Training ends before the step that needs more of it.
+        Stop = "Stop",
+    }
+}
+
+impl DataSource {
+    /// The weights, each with the index (from 0) of the first step to which it applies, in ascending order.
+    pub fn weights(&self) -> Vec<(u64, u64)> {
+        let mut later: Vec<(u64, u64)> = self
+            .weight_schedule
+            .iter()
+            .map(|scheduled| (u64::from(scheduled.from_step) - 1, scheduled.weight.into()))
+            .collect();
+        later.sort_unstable();
+        [(0, self.weight.into())].into_iter().chain(later).collect()
+    }
+
+    /// The weight of the step `index`, from 0.
+    pub(crate) fn weight_at(&self, index: u64) -> u64 {
+        self.weights().iter().rev().find(|(from, _)| *from <= index).map_or(0, |(_, weight)| *weight)
+    }
+}

@@ -1,0 +1,63 @@
+//! Files of the Hugging Face hub. A corpus reads the files of one commit, whatever its branch does later.
+
+use std::io::{self, Read};
+use std::ops::Range;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::thread;
+
+use stagecoach_hub::{Environment, HubClient, HubFile, HubUri, Limits};
+
+use super::{FileStamp, Listing, Source, SourceFile};
+use crate::config::DataConfig;
+use crate::error::DataError;
+
+/// The branch of a URI that names none.
+const MAIN: &str = "main";
+
+/// The files of all repositories of a hub. The path of a file is its URI at a commit.
+#[derive(Debug)]
+pub(super) struct HubFiles {
+    client: HubClient,
+}
+
+impl HubFiles {
+    /// The hub that the job's variables name.
+    ///
+    /// # Errors
+    /// Fails if a variable can't be used.
+    pub(super) fn of_job(config: &DataConfig) -> Result<HubFiles, DataError> {
+        let environment = Environment::read(|name| config.variables.get(name))?;
+        let pause = Arc::new(thread::sleep);
+        Ok(HubFiles { client: HubClient::new(environment, Limits::default(), pause, config.on_wait.receiver())? })
+    }
+}
+
+impl Source for HubFiles {
+    fn list(&self, pattern: &str) -> Result<Listing, DataError> {
+        let HubUri { repo, revision, path: glob } = pattern.parse()?;
+        let commit = self.client.commit(&repo, revision.as_deref().unwrap_or(MAIN))?;
+        let files = self.client.files(&repo, &commit, &glob)?.into_iter().map(|HubFile { path, size, digest }| {
+            let uri = |revision| HubUri { repo: repo.clone(), revision, path: path.clone() }.to_string();
+            SourceFile {
+                path: PathBuf::from(uri(Some(commit.clone()))),
+                name: uri(revision.clone()),
+                matched: path.clone(),
+                stamp: FileStamp { size, ..FileStamp::default() },
+                digest: Some(digest.to_string()),
+            }
+        });
+        Ok(Listing { files: files.collect(), folders: Vec::new() })
+    }
+
+    fn is_unchanged(&self, _: &SourceFile) -> Result<bool, DataError> {
+        Ok(true) // the files of a commit don't change
+    }
+
+    fn open(&self, file: &SourceFile, bytes: Range<u64>) -> io::Result<Box<dyn Read + Send>> {
+        let HubUri { repo, revision, path } = file.path.to_string_lossy().parse()?;
+        let digest = file.digest.as_deref().unwrap_or_default().parse()?;
+        let file = HubFile { path, size: file.stamp.size, digest };
+        Ok(self.client.open(&repo, revision.as_deref().unwrap_or(MAIN), &file, bytes))
+    }
+}

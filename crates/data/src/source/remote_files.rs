@@ -1,0 +1,60 @@
+//! The record of a job's remote files: the matches of each remote pattern when the job began. A restart reads the same
+//! files without listing a source again, even if a branch has moved or a bucket has got more files.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use super::SourceFile;
+use crate::error::DataError;
+
+/// The record, by pattern.
+#[derive(Default)]
+pub(super) struct RemoteFiles {
+    /// The file of the record; `None` if nothing is recorded.
+    path: Option<PathBuf>,
+    recorded: Recorded,
+}
+
+#[derive(Serialize, Deserialize, Default)]
+struct Recorded {
+    patterns: BTreeMap<String, Vec<SourceFile>>,
+}
+
+impl RemoteFiles {
+    /// The record in the file `path`, which is empty if there is no such file.
+    ///
+    /// # Errors
+    /// Fails if the file can't be read or is no such record.
+    pub(super) fn read(path: Option<&Path>) -> Result<RemoteFiles, DataError> {
+        let Some(path) = path else { return Ok(RemoteFiles::default()) };
+        let bytes = stagecoach_files::read_if_exists(path).map_err(DataError::io("read", path))?;
+        let recorded = match bytes {
+            None => Recorded::default(),
+            Some(bytes) => serde_json::from_slice(&bytes)
+                .map_err(|error| DataError::RemoteFiles { path: path.to_owned(), problem: error.to_string() })?,
+        };
+        Ok(RemoteFiles { path: Some(path.to_owned()), recorded })
+    }
+
+    /// The recorded matches of `pattern`.
+    pub(super) fn of(&self, pattern: &str) -> Option<&[SourceFile]> {
+        self.recorded.patterns.get(pattern).map(Vec::as_slice)
+    }
+
+    /// Records the matches of `pattern`.
+    ///
+    /// # Errors
+    /// Fails if the record can't be written.
+    pub(super) fn record(&mut self, pattern: &str, files: &[SourceFile]) -> Result<(), DataError> {
+        self.recorded.patterns.insert(pattern.to_owned(), files.to_vec());
+        // a command that only reads the job creates no folder for it
+        let Some(path) = self.path.as_ref().filter(|path| path.parent().is_some_and(Path::is_dir)) else {
+            return Ok(());
+        };
+        let failed = || DataError::io("write", path);
+        let json = serde_json::to_vec_pretty(&self.recorded).map_err(|error| failed()(error.into()))?;
+        stagecoach_files::write_atomically(path, &json).map_err(failed())
+    }
+}

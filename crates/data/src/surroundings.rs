@@ -1,0 +1,62 @@
+//! The surroundings of a job that its sources need: variables of the user, and a receiver of reports about waits.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::Arc;
+
+/// Environment variables. Values may be secrets, and so only the names are ever formatted.
+#[derive(Clone, Default)]
+pub struct Variables(BTreeMap<String, String>);
+
+impl Variables {
+    /// The variables of this process. Variables that are not UTF-8 are left out.
+    pub fn of_process() -> Variables {
+        std::env::vars_os()
+            .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
+            .collect()
+    }
+
+    /// The value of a variable; `None` if it is not set or empty.
+    pub fn get(&self, name: &str) -> Option<String> {
+        self.0.get(name).filter(|value| !value.is_empty()).cloned()
+    }
+}
+
+impl FromIterator<(String, String)> for Variables {
+    fn from_iter<T: IntoIterator<Item = (String, String)>>(variables: T) -> Variables {
+        Variables(variables.into_iter().collect())
+    }
+}
+
+impl fmt::Debug for Variables {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_set().entries(self.0.keys()).finish()
+    }
+}
+
+/// Receives a sentence when a remote source makes its reader wait, such as for a rate limit.
+#[derive(Clone)]
+pub struct OnWait(Arc<dyn Fn(&str) + Send + Sync>);
+
+impl OnWait {
+    /// Calls `receive` with each sentence, on the thread that waits.
+    pub fn new(receive: impl Fn(&str) + Send + Sync + 'static) -> OnWait {
+        OnWait(Arc::new(receive))
+    }
+
+    pub(crate) fn receiver(&self) -> Arc<dyn Fn(&str) + Send + Sync> {
+        Arc::clone(&self.0)
+    }
+}
+
+impl Default for OnWait {
+    fn default() -> OnWait {
+        OnWait::new(|_| {})
+    }
+}
+
+impl fmt::Debug for OnWait {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("OnWait")
+    }
+}

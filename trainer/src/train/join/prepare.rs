@@ -1,12 +1,14 @@
 //! The work of stage 0 before the group forms: tokenisation, then the plan.
 
 use std::path::{Path, PathBuf};
+use std::sync::mpsc;
+use std::thread;
 use std::time::{Duration, Instant};
 
 use stagecoach_api::contract::FailureKind;
 use stagecoach_api::job::{LearningRateSpec, Precision, TrainingLength};
 use stagecoach_checkpoint::{CheckpointError, Damage, Fence, VolumeContents};
-use stagecoach_data::{DataConfig, Dataset, PrepareProgress, PreparedCorpus};
+use stagecoach_data::{DataConfig, Dataset, OnWait, PrepareProgress, PreparedCorpus};
 use stagecoach_engine::StageError;
 use stagecoach_engine::state_dict::{InitialWeights, find_model};
 use stagecoach_group::{Coordinator, StepRules};
@@ -16,7 +18,7 @@ use stagecoach_pipeline::Programs;
 use stagecoach_planner::{JobConfig, Plan, attempt_speeds, plan_pipeline, smaller_programs};
 use stagecoach_telemetry::TrainingEvent;
 
-use crate::train::context::{StageContext, emit};
+use crate::train::context::StageContext;
 use crate::train::join::start_check::check_space;
 use crate::train::leave::LeaveReason;
 use crate::train::setup::resume::{choose_checkpoint, recorded_identity};
@@ -116,22 +118,37 @@ fn prepare_corpus(
 ) -> Result<PreparedCorpus, LeaveReason> {
     let monitor = context.monitor;
     monitor.set_activity("preparing the corpus");
-    let mut shown: Option<(&str, Instant)> = None;
-    let prepared = stagecoach_data::prepare(data_config, &mut |progress| {
-        // `prepare` reports every piece of text
-        let due = shown.is_none_or(|(phase, at)| phase != progress.phase || at.elapsed() > REPORT_INTERVAL);
-        if !due && progress.bytes_done < progress.bytes_total {
-            return;
-        }
-        shown = Some((progress.phase, Instant::now()));
+    let event_writer = context.event_writer;
+    let report = &|text: &str, what: &str, done: u64, total: u64| {
         if let Some(failure) = coordinator.failure() {
             monitor.exit(FailureKind::PeerLost, &failure.message); // the tokens so far are kept
         }
-        let PrepareProgress { phase, bytes_done, bytes_total } = progress;
-        coordinator.report_progress(&format!("{phase}, {bytes_done} of {bytes_total} bytes"));
-        emit(context, &TrainingEvent::Preparing { what: phase.to_owned(), done: bytes_done, total: bytes_total });
-    });
-    Ok(prepared?)
+        coordinator.report_progress(text);
+        let event = TrainingEvent::Preparing { what: what.to_owned(), done, total };
+        monitor.telemetry().record(&event);
+        event_writer.emit(&event);
+    };
+    let (waits, received) = mpsc::channel::<String>();
+    // a send fails only once nobody reports any more
+    let on_wait = OnWait::new(move |sentence| drop(waits.send(sentence.to_owned())));
+    let data_config = DataConfig { on_wait, ..data_config.clone() };
+    thread::scope(|scope| {
+        // this thread is the one that waits for a remote source, so another one reports the wait
+        scope.spawn(move || received.iter().for_each(|sentence| report(&sentence, &sentence, 0, 0)));
+        let data_config = data_config; // ends the other thread
+        let mut shown: Option<(&str, Instant)> = None;
+        let prepared = stagecoach_data::prepare(&data_config, &mut |progress| {
+            // `prepare` reports every piece of text
+            let due = shown.is_none_or(|(phase, at)| phase != progress.phase || at.elapsed() > REPORT_INTERVAL);
+            if !due && progress.bytes_done < progress.bytes_total {
+                return;
+            }
+            shown = Some((progress.phase, Instant::now()));
+            let PrepareProgress { phase, bytes_done, bytes_total } = progress;
+            report(&format!("{phase}, {bytes_done} of {bytes_total} bytes"), phase, bytes_done, bytes_total);
+        });
+        Ok(prepared?)
+    })
 }
 
 /// Prepares the corpus and plans for the whole group, on its leader.

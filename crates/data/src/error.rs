@@ -1,7 +1,9 @@
 //! Errors of the data pipeline. Each message names the place, what was expected and what to do.
 
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+
+use crate::corpus::Compression;
 
 /// The reason why the data can't be used.
 #[derive(Debug, thiserror::Error)]
@@ -30,7 +32,7 @@ pub enum DataError {
     },
     /// A matched file has an extension that is not one of the known formats.
     #[error(
-        "{} is not a {known} file: narrow data.paths so that it matches corpus files only",
+        "{} is not a {known} file ({compressible}): narrow data.paths so that it matches corpus files only",
         path.display()
     )]
     UnknownFormat {
@@ -38,6 +40,31 @@ pub enum DataError {
         path: PathBuf,
         /// The extensions of the known formats.
         known: String,
+        /// The formats that may be compressed.
+        compressible: String,
+    },
+    /// A matched file is a compressed file of a format that is only read uncompressed.
+    #[error(
+        "{path} is a compressed .{extension} file, which can't be read ({compressible}): decompress it ({command} {path}), or narrow data.paths",
+        path = path.display()
+    )]
+    NotCompressible {
+        /// The file.
+        path: PathBuf,
+        /// The extension of the format.
+        extension: &'static str,
+        /// The command that prints the contents of the file.
+        command: &'static str,
+        /// The formats that may be compressed.
+        compressible: String,
+    },
+    /// A compressed file is damaged.
+    #[error("{} can't be decompressed: {problem}: copy it or compress it again", path.display())]
+    Compressed {
+        /// The file.
+        path: PathBuf,
+        /// The finding.
+        problem: String,
     },
     /// A matched link leads out of the volume.
     #[error(
@@ -76,12 +103,13 @@ pub enum DataError {
     NotUtf8 {
         /// The file.
         path: PathBuf,
-        /// Bytes from the start of the file.
+        /// Bytes from the start of the file, decompressed.
         offset: u64,
     },
     /// A file is in UTF-16 or UTF-32 according to its byte order mark.
     #[error(
-        "{path} is {encoding}, by its byte order mark, and not UTF-8: convert it (iconv -f {encoding} -t utf-8 {path}) or leave it out of data.paths",
+        "{path} is {encoding}, by its byte order mark, and not UTF-8: convert it ({}) or leave it out of data.paths",
+        conversion(path, encoding, *compression),
         path = path.display()
     )]
     OtherEncoding {
@@ -89,6 +117,8 @@ pub enum DataError {
         path: PathBuf,
         /// The encoding as `iconv` spells it.
         encoding: &'static str,
+        /// The compression of the file.
+        compression: Option<Compression>,
     },
     /// Text that must be held in one piece is too long.
     #[error(
@@ -289,5 +319,13 @@ impl DataError {
     pub(crate) fn io(action: &'static str, path: impl Into<PathBuf>) -> impl FnOnce(io::Error) -> DataError {
         let path = path.into();
         move |source| DataError::Io { action, path, source }
+    }
+}
+
+/// The command that prints a text in UTF-8.
+fn conversion(path: &Path, encoding: &str, compression: Option<Compression>) -> String {
+    match compression {
+        Some(compression) => format!("{} {} | iconv -f {encoding} -t utf-8", compression.command(), path.display()),
+        None => format!("iconv -f {encoding} -t utf-8 {}", path.display()),
     }
 }

@@ -25,7 +25,8 @@ pub(super) struct CacheBuilder<'a> {
     pub(super) corpus: &'a Corpus,
     pub(super) tokenizer: &'a ResolvedTokenizer,
     pub(super) folder: &'a Path,
-    /// Bytes of the corpus per part.
+    /// Bytes of the corpus per part. A part of compressed text may end earlier, because it is held in memory: it has
+    /// about twice as many tokens at most.
     pub(super) part_bytes: u64,
 }
 
@@ -138,7 +139,7 @@ impl CacheBuilder<'_> {
                     }
                 }
             }
-            let full = piece.bytes_read - part.from().done >= self.part_bytes;
+            let full = piece.bytes_read - part.from().done >= self.part_bytes || part.tokens() >= 2 * self.part_bytes;
             if batch.bytes >= ENCODE_BATCH_BYTES || full {
                 batch.flush(&mut part, tokenizer)?;
             }

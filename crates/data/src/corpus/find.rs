@@ -6,7 +6,7 @@ use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 
-use super::formats::{Format, extensions};
+use super::formats::{Format, unknown_format, with_compression};
 use super::{Corpus, CorpusFile};
 use crate::config::DataConfig;
 use crate::error::DataError;
@@ -53,9 +53,14 @@ impl CorpusFile {
     pub(crate) fn new(source: &Arc<dyn Source>, file: SourceFile) -> Result<CorpusFile, DataError> {
         let SourceFile { path, name, matched, stamp } = file;
         // a link may have the extension that its target lacks
-        let format = Format::of(&path).or_else(|| Format::of(Path::new(&matched)));
-        let format = format.ok_or_else(|| DataError::UnknownFormat { path: path.clone(), known: extensions() })?;
-        Ok(CorpusFile { path, name, format, stamp, source: Arc::clone(source) })
+        let found = Format::of(&path).or_else(|| Format::of(Path::new(&matched)));
+        let (format, compression) = found.ok_or_else(|| unknown_format(&path))?;
+        Ok(CorpusFile { path, name, format, compression, stamp, source: Arc::clone(source) })
+    }
+
+    /// The name of the format and the compression in corpus hashes, such as `Text.gz`.
+    pub(crate) fn hashed_name(&self) -> String {
+        with_compression(self.format.hashed_name, self.compression)
     }
 
     /// Opens the file for reading from `offset` on.

@@ -3,11 +3,13 @@
 //! where it stopped.
 
 mod byte_order_mark;
+mod compression;
 mod find;
 mod formats;
 mod pieces;
 #[cfg(test)]
 mod tests;
+mod text_reader;
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -18,7 +20,8 @@ use serde::{Deserialize, Serialize};
 use crate::error::DataError;
 use crate::source::{FileStamp, Source};
 pub(crate) use byte_order_mark::BYTE_ORDER_MARK;
-pub(crate) use formats::Contents;
+pub use compression::Compression;
+pub(crate) use formats::{Contents, with_compression};
 pub use formats::{FORMATS, Format, document_numbers, text_formats};
 pub(crate) use pieces::Split;
 
@@ -41,6 +44,7 @@ pub(crate) struct CorpusFile {
     /// Relative to the volume's root.
     pub(crate) name: String,
     pub(crate) format: &'static Format,
+    pub(crate) compression: Option<Compression>,
     pub(crate) stamp: FileStamp,
     source: Arc<dyn Source>,
 }
@@ -50,7 +54,7 @@ pub(crate) struct CorpusFile {
 pub(crate) struct Cursor {
     /// Index of the file.
     pub(crate) file: usize,
-    /// Bytes of the file before the position; for `.parquet` always 0.
+    /// Bytes of the file before the position, decompressed; for `.parquet` always 0.
     pub(crate) offset: u64,
     /// Lines or rows of the file before the position.
     pub(crate) record: u64,

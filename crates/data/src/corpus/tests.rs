@@ -11,7 +11,7 @@ use tempfile::TempDir;
 
 use super::*;
 use crate::config::{DataConfig, TokenizerSource};
-use crate::examples::example;
+use crate::examples::{compressed, example};
 use crate::source::{Listing, SourceFile};
 
 /// Contents of a piece, whether its document ends, where reading can resume, and the bytes read.
@@ -38,11 +38,18 @@ fn files() -> (TempDir, usize) {
     let mut documents = 3;
     let texts = ["row", &long, "", "é", "end"];
     for format in &FORMATS {
-        for (index, contents) in (example(format.extension).files)(&texts).iter().enumerate() {
-            write(&format!("{}-{index}.{}", format.hashed_name, format.extension), contents);
+        let compressions = if format.may_be_compressed { Compression::ALL.map(Some).to_vec() } else { Vec::new() };
+        for compression in [None].into_iter().chain(compressions) {
+            for (index, contents) in (example(format.extension).files)(&texts).iter().enumerate() {
+                let name = format!("{}-{index}.{}", format.hashed_name, format.extension);
+                match compression.map(Compression::extension) {
+                    Some(extension) => write(&format!("{name}.{extension}"), &compressed(&[contents], extension)),
+                    None => write(&name, contents),
+                }
+            }
+            // only a tokenizer knows the documents in a file of token ids
+            documents += if format.is_text() { texts.len() } else { 1 };
         }
-        // only a tokenizer knows the documents in a file of token ids
-        documents += if format.is_text() { texts.len() } else { 1 };
     }
     (folder, documents)
 }

@@ -22,6 +22,9 @@ fn refused_by(volume: &TestVolume, expected: &str) {
     );
 }
 
+/// The formats that may be compressed.
+const COMPRESSIBLE: &str = ".txt or .jsonl";
+
 #[test]
 fn patterns() {
     let mut volume = TestVolume::new(&[("x.txt", b"a b c d")]);
@@ -44,11 +47,19 @@ fn patterns() {
     refused_by(&volume, "data.paths is empty: name at least one file or pattern, such as \"corpus/**/*.txt\"");
     let extensions: Vec<String> = FORMATS.iter().map(|format| format!(".{}", format.extension)).collect();
     let (last, others) = extensions.split_last().unwrap();
+    let also = format!("{COMPRESSIBLE} also with .gz or .zst");
     refused(
         &[("x.md", b"a")],
         &format!(
-            "VOLUME/corpus/x.md is not a {} or {last} file: narrow data.paths so that it matches corpus files only",
+            "VOLUME/corpus/x.md is not a {} or {last} file ({also}): narrow data.paths so that it matches corpus files only",
             others.join(", ")
+        ),
+    );
+    let path = "VOLUME/corpus/x.parquet.zst";
+    refused(
+        &[("x.parquet.zst", b"a")],
+        &format!(
+            "{path} is a compressed .parquet file, which can't be read ({also}): decompress it (zstd -dc {path}), or narrow data.paths"
         ),
     );
 }
@@ -106,6 +117,34 @@ fn invalid_utf8() {
             ),
         );
     }
+}
+
+#[test]
+fn compressed_files() {
+    let text = "a b c d ".repeat(50_000);
+    let text: Vec<u8> = text.bytes().enumerate().map(|(at, byte)| if at % 977 == 0 { b'e' } else { byte }).collect();
+    let problems = |name: &str, whole: &[u8], flipped: &str| {
+        let problem =
+            |what: &str| format!("VOLUME/corpus/{name} can't be decompressed: {what}: copy it or compress it again");
+        let other = ("a.txt", &b"a b"[..]);
+        for bytes in [0, 1, 5, whole.len() / 2, whole.len() - 1] {
+            refused(&[other, (name, &whole[..bytes])], &problem("it is cut off"));
+        }
+        refused(&[other, (name, &[whole, b"garbage garbage"].concat())], &problem(flipped));
+        let mut damaged = whole.to_vec();
+        let at = damaged.len() - 3; // in the checksum
+        damaged[at] ^= 1;
+        let volume = TestVolume::new(&[other, (name, &damaged)]);
+        let message = volume.error_message();
+        assert!(message.starts_with(&format!("VOLUME/corpus/{name} can't be decompressed: ")), "{message}");
+    };
+    problems("x.txt.gz", &compressed(&[&text], "gz"), "invalid gzip header");
+    problems("x.txt.zst", &compressed(&[&text], "zst"), "Unknown frame descriptor");
+    problems("x.txt.gz", &compressed(&[b"a", b"b c d e f g h"], "gz"), "invalid gzip header");
+    refused(
+        &[("x.jsonl.gz", &compressed(&[b"\xff\xfe{\0"], "gz"))],
+        "VOLUME/corpus/x.jsonl.gz is UTF-16, by its byte order mark, and not UTF-8: convert it (gzip -dc VOLUME/corpus/x.jsonl.gz | iconv -f UTF-16 -t utf-8) or leave it out of data.paths",
+    );
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use std::os::unix::fs::symlink;
 
 use crate::common::*;
-use stagecoach_data::FORMATS;
+use stagecoach_data::{Compression, FORMATS, Format};
 
 const TWO_DOCUMENTS: [u32; 7] = [BOS, A, B, EOS, BOS, C, EOS];
 
@@ -33,11 +33,41 @@ fn documents_have_the_same_ids_in_every_format() {
 }
 
 #[test]
+fn documents_have_the_same_ids_in_every_compression() {
+    for format in FORMATS.iter().filter(|format| format.may_be_compressed) {
+        for compression in Compression::ALL {
+            let volume = TestVolume::new(&[]);
+            for (index, contents) in (example(format.extension).files)(&["\u{feff}a b", "", "c"]).iter().enumerate() {
+                let name = format!("corpus/{index}.{}.{}", format.extension, compression.extension());
+                volume.write(&name, &compressed(&[contents], compression.extension()));
+            }
+            // a byte order mark in a string of JSON is text
+            let ids = if format.extension == "txt" { &TWO_DOCUMENTS[..] } else { &[BOS, 3, B, EOS, BOS, C, EOS] };
+            assert_eq!(volume.ids(), ids, "{format:?} {compression:?}");
+        }
+    }
+}
+
+#[test]
+fn a_file_of_several_compressed_streams_is_read_to_its_end() {
+    for extension in ["gz", "zst"] {
+        let volume = TestVolume::new(&[]);
+        volume.write(&format!("corpus/x.txt.{extension}"), &compressed(&[b"a b", b"", b" c"], extension));
+        assert_eq!(volume.ids(), [BOS, A, B, C, EOS], "{extension}");
+    }
+}
+
+#[test]
 fn the_documentation_has_a_row_for_every_format() {
     let (_, table) = include_str!("../../../../docs/COMMANDS.md").split_once("| extension |").unwrap();
     let rows = table.lines().skip(2).take_while(|row| row.starts_with("| `."));
-    let row = |format: &stagecoach_data::Format| {
-        format!("| `.{}` | {} | {}, from {} |", format.extension, format.description, format.unit, format.first_unit)
+    let compressed = |format: &Format| match format.may_be_compressed {
+        true => Compression::ALL.map(|by| format!("`.{}.{}`", format.extension, by.extension())).join(", "),
+        false => "no".to_owned(),
+    };
+    let row = |format: &Format| {
+        let (extension, number) = (format.extension, format!("{}, from {}", format.unit, format.first_unit));
+        format!("| `.{extension}` | {} | {number} | {} |", format.description, compressed(format))
     };
     assert_eq!(rows.collect::<Vec<_>>(), FORMATS.iter().map(row).collect::<Vec<_>>());
 }

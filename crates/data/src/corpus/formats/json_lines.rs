@@ -1,13 +1,14 @@
 //! `.jsonl`: every line is a JSON object, and one of its fields holds a document.
 
 use std::collections::BTreeMap;
-use std::io::{self, BufRead, BufReader, Read};
+use std::io::{BufRead, Read};
 
 use serde_json::{Map, Value};
 
 use super::{Contents, Format};
 use crate::corpus::pieces::Split;
-use crate::corpus::{BYTE_ORDER_MARK, CorpusFile, Cursor, PieceHandler, byte_order_mark, pieces};
+use crate::corpus::text_reader::unreadable;
+use crate::corpus::{CorpusFile, Cursor, PieceHandler, pieces};
 use crate::error::DataError;
 
 pub(super) const JSON_LINES: Format = Format {
@@ -15,6 +16,7 @@ pub(super) const JSON_LINES: Format = Format {
     description: "a JSON object in each line, with a document in a field",
     unit: "line",
     first_unit: 1,
+    may_be_compressed: true,
     hashed_name: "JsonLines",
     contents: Contents::Fields(text_fields),
     read,
@@ -39,15 +41,15 @@ fn read(
     split: Split,
     on_piece: &mut PieceHandler,
 ) -> Result<(), DataError> {
-    let failed = || DataError::io("read", &corpus_file.path);
-    let mut position = Cursor { offset: byte_order_mark::skip(corpus_file, from.offset)?, ..from };
-    let mut file = BufReader::new(corpus_file.open_at(position.offset).map_err(failed())?);
+    let mut reader = corpus_file.open_text(from.offset).map_err(corpus_file.read_failed())?;
+    let mut position = from;
     let mut line = Vec::new();
     loop {
         line.clear();
-        let start = position.offset;
-        position.offset +=
-            file.by_ref().take(MAX_LINE_BYTES as u64 + 1).read_until(b'\n', &mut line).map_err(failed())? as u64;
+        let start = reader.offset();
+        let limited = &mut reader.by_ref().take(MAX_LINE_BYTES as u64 + 1);
+        limited.read_until(b'\n', &mut line).map_err(corpus_file.read_failed())?;
+        position.offset = reader.offset();
         if line.len() > MAX_LINE_BYTES {
             let location = format!("{}, line {}", corpus_file.path.display(), position.record + 1);
             return Err(DataError::TooLong { location, limit: MAX_LINE_BYTES });
@@ -68,7 +70,8 @@ fn read(
                 line,
                 problem,
             })?;
-            pieces::emit_record(corpus_file, &text, split, position, position.offset, on_piece)?;
+            let bytes_read = reader.file_bytes(position.offset);
+            pieces::emit_record(corpus_file, &text, split, position, bytes_read, on_piece)?;
         }
     }
 }
@@ -191,22 +194,19 @@ fn json_type_name(value: &Value) -> &'static str {
 /// The text fields in the first objects of a `.jsonl` file, each with an estimate of its bytes in the whole file. The
 /// estimate takes the rest of the file to be like these objects.
 fn text_fields(corpus_file: &CorpusFile) -> Result<BTreeMap<String, u64>, String> {
-    let unreadable = |error: io::Error| format!("can't be read: {error}");
-    let file = corpus_file.open_at(0).map_err(unreadable)?;
-    let mut reader = BufReader::new(file.take(MAX_READ_BYTES));
-    let (mut fields, mut bytes_read, mut line) = (BTreeMap::new(), 0, Vec::new());
+    let mut reader = corpus_file.open_text(0).map_err(unreadable)?;
+    let (mut fields, mut line) = (BTreeMap::new(), Vec::new());
     let mut is_first = true;
-    while bytes_read < SAMPLE_BYTES {
+    while reader.offset() < SAMPLE_BYTES {
         line.clear();
-        match reader.read_until(b'\n', &mut line).map_err(unreadable)? {
-            0 => break,
-            bytes => bytes_read += bytes as u64,
+        let limited = &mut reader.by_ref().take(MAX_READ_BYTES);
+        if limited.read_until(b'\n', &mut line).map_err(unreadable)? == 0 {
+            break;
         }
-        let json = line.strip_prefix(BYTE_ORDER_MARK).unwrap_or(&line);
-        if json.iter().all(u8::is_ascii_whitespace) {
+        if line.iter().all(u8::is_ascii_whitespace) {
             continue;
         }
-        match serde_json::from_slice(json) {
+        match serde_json::from_slice(&line) {
             Ok(Value::Object(record)) => count_text(record, &mut fields),
             _ if is_first => return Err("has a first line that is no JSON object".into()),
             _ => {} // training refuses such a line and reports its number
@@ -216,7 +216,7 @@ fn text_fields(corpus_file: &CorpusFile) -> Result<BTreeMap<String, u64>, String
     if is_first {
         return Err("is empty".into());
     }
-    let scale = corpus_file.stamp.size as f64 / bytes_read as f64;
+    let scale = corpus_file.stamp.size as f64 / reader.file_bytes(reader.offset()).max(1) as f64;
     Ok(fields.into_iter().map(|(name, bytes)| (name, (bytes as f64 * scale) as u64)).collect())
 }
 

@@ -23,6 +23,7 @@ pub(super) const PARQUET: Format = Format {
     description: "a document in each row, in a column of text",
     unit: "row",
     first_unit: 0,
+    may_be_compressed: false,
     hashed_name: "Parquet",
     contents: Contents::Fields(text_columns),
     read,

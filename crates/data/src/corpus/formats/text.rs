@@ -4,7 +4,7 @@ use std::io::Read;
 
 use super::{Contents, Format};
 use crate::corpus::pieces::{MAX_PIECE_BYTES, PIECE_BYTES, Split, check_length, last_split};
-use crate::corpus::{Content, CorpusFile, Cursor, Piece, PieceHandler, byte_order_mark};
+use crate::corpus::{Content, CorpusFile, Cursor, Piece, PieceHandler};
 use crate::error::DataError;
 
 pub(super) const TEXT: Format = Format {
@@ -12,6 +12,7 @@ pub(super) const TEXT: Format = Format {
     description: "one document",
     unit: "document",
     first_unit: 1,
+    may_be_compressed: true,
     hashed_name: "Text",
     contents: Contents::PlainText,
     read,
@@ -24,9 +25,8 @@ fn read(
     split: Split,
     on_piece: &mut PieceHandler,
 ) -> Result<(), DataError> {
-    let failed = || DataError::io("read", &corpus_file.path);
-    let mut offset = byte_order_mark::skip(corpus_file, from.offset)?;
-    let mut file = corpus_file.open_at(offset).map_err(failed())?;
+    let mut reader = corpus_file.open_text(from.offset).map_err(corpus_file.read_failed())?;
+    let mut offset = reader.offset();
     let mut buffer = Vec::new();
     loop {
         // The buffer is filled up to one piece, so that the splits depend on the offset alone and not on where reading
@@ -37,7 +37,7 @@ fn read(
             (_, 0) => buffer.len() as u64,
             (_, missing) => missing as u64,
         };
-        let more = file.by_ref().take(wanted).read_to_end(&mut buffer).map_err(failed())?;
+        let more = reader.by_ref().take(wanted).read_to_end(&mut buffer).map_err(corpus_file.read_failed())?;
         let is_last = more == 0;
         let text = match std::str::from_utf8(&buffer) {
             Ok(text) => text,
@@ -63,7 +63,8 @@ fn read(
         let resume_at =
             if is_last { Cursor { file: from.file + 1, ..Cursor::default() } } else { Cursor { offset, ..from } };
         let content = Content::Text(piece);
-        on_piece(Piece { content, record: 1, is_last, resume_at: Some(resume_at), bytes_read: offset })?;
+        let bytes_read = reader.file_bytes(offset);
+        on_piece(Piece { content, record: 1, is_last, resume_at: Some(resume_at), bytes_read })?;
         if is_last {
             return Ok(());
         }

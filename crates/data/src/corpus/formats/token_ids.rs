@@ -12,6 +12,7 @@ pub(super) const IDS_32: Format = Format {
     description: "32-bit little-endian token ids",
     unit: "document",
     first_unit: 1,
+    may_be_compressed: false,
     hashed_name: "Ids32",
     contents: Contents::TokenIds,
     read: |file, _, from, _, on_piece| read(file, 4, from, on_piece),

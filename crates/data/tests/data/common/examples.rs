@@ -1,6 +1,8 @@
 //! An example of every format. The tests that iterate over the formats take their files from here.
 #![allow(clippy::unwrap_used, clippy::panic, unreachable_pub, dead_code)] // each crate of tests uses a part
 
+use std::io::Write;
+
 use parquet::data_type::{ByteArray, ByteArrayType, Int64Type};
 use parquet::file::writer::SerializedFileWriter;
 
@@ -45,6 +47,24 @@ pub fn example(extension: &str) -> &'static Example {
 /// Bytes of little-endian ids, `width` bytes each.
 pub fn little_endian(ids: &[u32], width: usize) -> Vec<u8> {
     ids.iter().flat_map(|id| id.to_le_bytes()[..width].to_vec()).collect()
+}
+
+/// A compressed file with one gzip member or Zstandard frame for each of `streams`.
+pub fn compressed(streams: &[&[u8]], extension: &str) -> Vec<u8> {
+    let stream = |text: &&[u8]| match extension {
+        "gz" => {
+            let mut encoder = flate2::write::GzEncoder::new(Vec::new(), Default::default());
+            encoder.write_all(text).unwrap();
+            encoder.finish().unwrap()
+        }
+        _ => {
+            let mut encoder = zstd::Encoder::new(Vec::new(), 0).unwrap();
+            encoder.include_checksum(true).unwrap();
+            encoder.write_all(text).unwrap();
+            encoder.finish().unwrap()
+        }
+    };
+    streams.iter().flat_map(stream).collect()
 }
 
 /// A Parquet file with a column of text and a column of numbers, and with two rows per row group. A text of `None` is

@@ -130,23 +130,23 @@ pub enum DataError {
         /// The limit in bytes.
         limit: usize,
     },
-    /// A line of a `.jsonl` file holds no text.
-    #[error("{}, line {line}: {problem}", path.display())]
-    Line {
-        /// The file.
-        path: PathBuf,
-        /// Line number, from 1.
-        line: u64,
-        /// The finding, and the remedy.
-        problem: String,
+    /// A record that must be held in memory is too long.
+    #[error("{location} has more than {limit} bytes, and a record is held in memory: split it into several")]
+    RecordTooLong {
+        /// The file, and the record in it.
+        location: String,
+        /// The limit in bytes.
+        limit: usize,
     },
-    /// A row of a `.parquet` file holds no text.
-    #[error("{}, row {row}: {problem}", path.display())]
-    Row {
+    /// A record of a file holds no text.
+    #[error("{}, {unit} {number}: {problem}", path.display())]
+    Record {
         /// The file.
         path: PathBuf,
-        /// Row number, from 0, as data-frame libraries count.
-        row: u64,
+        /// The unit in which the file's records are numbered, such as "line".
+        unit: &'static str,
+        /// The number of the record.
+        number: u64,
         /// The finding, and the remedy.
         problem: String,
     },

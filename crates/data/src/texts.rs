@@ -108,7 +108,7 @@ impl Search {
             Err(DataError::DanglingLink { .. }) => {
                 return self.leave_out(path, "is a link to a file that does not exist");
             }
-            Err(error) => return self.leave_out(path, &format!("can't be used: {error}")),
+            Err(error) => return self.leave_out_for(path, &error),
         };
         let text = match file.format.contents {
             Contents::PlainText => file.text_bytes().map(|bytes| (bytes, None)),
@@ -120,14 +120,18 @@ impl Search {
                 let (folder, extension) = (folder.to_owned(), with_compression(format.extension, compression));
                 self.found.push(Found { folder, name, extension, bytes, fields });
             }
-            Err(problem) => self.leave_out(path, &problem),
+            Err(error) => self.leave_out_for(path, &error),
         }
     }
 
     fn leave_out(&mut self, path: &Path, problem: &str) {
+        self.leave_out_for(path, &DataError::Invalid { problem: format!("{} {problem}", path.display()) });
+    }
+
+    fn leave_out_for(&mut self, path: &Path, error: &DataError) {
         let found = Format::of(path);
         self.left_out.extend(found.map(|(format, compression)| with_compression(format.extension, compression)));
-        self.skipped.push(format!("{} {problem}", path.display()));
+        self.skipped.push(error.to_string());
     }
 
     fn into_texts(mut self, folder: &Path) -> Texts {

@@ -10,7 +10,7 @@ use stagecoach_api::job::{
     AdamWSpec, BuiltIn, CheckpointMode, DataSpec, Device, EvaluationSpec, Kernels, ModelSpec, OptimizerSpec,
     PretrainedSpec, Recompute, SpecialTokens, TOKEN_CACHE, TokenizerSpec, TrainingLength, TrainingSpec,
 };
-use stagecoach_data::{DataConfig, Tokenizer, TokenizerSource};
+use stagecoach_data::{DataConfig, OnBadRecord, Tokenizer, TokenizerSource};
 use stagecoach_engine::StageError;
 use stagecoach_engine::optimize::LearningRate;
 use stagecoach_engine::state_dict::find_model;
@@ -118,6 +118,7 @@ impl JobConfig {
                 TokenizerSpec::File(file) => TokenizerSource::File { path: file.path.into() },
             },
             parse_special_tokens: special_tokens == SpecialTokens::Parse,
+            on_bad_record: OnBadRecord::Fail,
             // in a pod, the files are not those of the job's author
             follow_links_out: !is_in_cluster(),
         }

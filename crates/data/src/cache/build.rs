@@ -68,7 +68,10 @@ impl CacheBuilder<'_> {
             findings,
         };
         if contents.documents == 0 {
-            return Err(DataError::Empty { files: self.corpus.files.len(), notes: contents.findings.notes() });
+            return Err(DataError::Empty {
+                files: self.corpus.files.len(),
+                notes: contents.findings.notes(&self.corpus.file_names()),
+            });
         }
         self.concatenate_parts(&headers, contents.tokens)?;
         Ok(contents)
@@ -131,6 +134,8 @@ impl CacheBuilder<'_> {
         self.corpus.read(from.cursor, tokenizer.split(), &mut |piece| {
             match piece.content {
                 Content::Text(text) => batch.add(text, piece.is_last),
+                Content::LoneSurrogates(count) => part.findings.lone_surrogates += count,
+                Content::BadRecord(bad) => part.findings.bad_record(bad.file, bad.reason),
                 Content::Ids { .. } => {
                     batch.flush(&mut part, tokenizer)?;
                     part.push_token_ids(&piece.content)?;

@@ -23,7 +23,9 @@ fn volume() -> (TempDir, DataConfig) {
     for (file, bytes) in [15_000, 9_000, 170_000, 0, 30_000].into_iter().enumerate() {
         fs::write(root.join(format!("corpus/{file}.txt")), text(file as u64, bytes)).unwrap();
     }
-    let lines: String = (5..60).map(|line| format!("{{\"text\": \"{}\"}}\n", text(line, 700))).collect();
+    let mut lines: String = (5..60).map(|line| format!("{{\"text\": \"{} \\ud83d\"}}\n", text(line, 700))).collect();
+    lines.insert_str(lines.len() / 2, "\n{}\n{\"text\": null}\n{");
+    fs::write(root.join("corpus/invalid.txt"), [text(7, 30_000).as_bytes(), b"\xff"].concat()).unwrap();
     fs::write(root.join("corpus/z.jsonl"), &lines).unwrap();
     fs::write(root.join("corpus/z.jsonl.gz"), compressed(&[lines.as_bytes()], "gz")).unwrap();
     let config = data_config(root);
@@ -32,7 +34,8 @@ fn volume() -> (TempDir, DataConfig) {
 
 fn data_config(root: PathBuf) -> DataConfig {
     let tokenizer = TokenizerSource::Train { vocab_size: 320 };
-    DataConfig { evaluation_fraction: 0.1, ..DataConfig::new(root, "corpus/*", 64, tokenizer) }
+    let on_bad_record = OnBadRecord::Skip;
+    DataConfig { evaluation_fraction: 0.1, on_bad_record, ..DataConfig::new(root, "corpus/*", 64, tokenizer) }
 }
 
 fn text(seed: u64, bytes: usize) -> String {

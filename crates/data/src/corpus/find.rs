@@ -41,7 +41,13 @@ impl Corpus {
             // `**` matches every folder, so only a folder with the extension of a corpus file is reported
             folders.extend(listing.folders.into_iter().filter(|name| Format::of(Path::new(name)).is_some()));
         }
-        Ok(Corpus { files: files.into_values().collect(), text_field: config.text_field.clone(), folders, repeated })
+        Ok(Corpus {
+            files: files.into_values().collect(),
+            text_field: config.text_field.clone(),
+            on_bad_record: config.on_bad_record,
+            folders,
+            repeated,
+        })
     }
 }
 

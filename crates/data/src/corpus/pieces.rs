@@ -1,7 +1,7 @@
 //! Splits long texts at positions where the ids of the pieces equal the ids of the whole text. Limits the size of text
 //! that can't be split.
 
-use super::{Content, CorpusFile, Cursor, Piece, PieceHandler};
+use super::{BadRecord, BadRecordReason, Content, CorpusFile, Cursor, Piece, PieceHandler};
 use crate::error::DataError;
 
 /// The positions at which a text may be split such that the pieces have the ids of the whole text. At each of them,
@@ -68,9 +68,45 @@ pub(super) fn emit_record(
         on_piece(Piece { content, record: resume_at.record, is_last: false, resume_at: None, bytes_read })?;
         rest = &rest[at..];
     }
-    check_length(rest.len(), || format!("{}, document {}", corpus_file.path.display(), resume_at.record))?;
+    check_length(rest.len(), || {
+        let number = corpus_file.format.first_unit + resume_at.record - 1;
+        format!("{}, {} {number}", corpus_file.path.display(), corpus_file.format.unit)
+    })?;
     let content = Content::Text(rest);
     on_piece(Piece { content, record: resume_at.record, is_last: true, resume_at: Some(resume_at), bytes_read })
+}
+
+/// Passes on that the text of the record after these pieces has lost halves of surrogate pairs, if it has lost any.
+///
+/// # Errors
+/// The error of `on_piece`.
+pub(super) fn emit_lone_surrogates(
+    count: u64,
+    after_record: Cursor,
+    bytes_read: u64,
+    on_piece: &mut PieceHandler,
+) -> Result<(), DataError> {
+    if count == 0 {
+        return Ok(());
+    }
+    let content = Content::LoneSurrogates(count);
+    on_piece(Piece { content, record: after_record.record, is_last: false, resume_at: None, bytes_read })
+}
+
+/// Passes on a record of the file with index `file` that holds no document.
+///
+/// # Errors
+/// The error of `on_piece`.
+pub(super) fn emit_bad_record(
+    (reason, error): (BadRecordReason, DataError),
+    file: usize,
+    resume_at: Cursor,
+    bytes_read: u64,
+    on_piece: &mut PieceHandler,
+) -> Result<(), DataError> {
+    let content = Content::BadRecord(BadRecord { file, reason, error });
+    let record = resume_at.record.max(1);
+    on_piece(Piece { content, record, is_last: false, resume_at: Some(resume_at), bytes_read })
 }
 
 /// Refuses a text that is too long to be tokenised in one piece.

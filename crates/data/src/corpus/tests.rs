@@ -177,7 +177,7 @@ fn what_must_be_held_whole_and_is_too_long_is_refused() {
     fs::write(folder.path().join("none.txt"), "x".repeat(pieces::MAX_PIECE_BYTES + 1)).unwrap();
     for (name, split, place) in [
         ("spaces.txt", Split::Never, "spaces.txt has more than 16777216 bytes"),
-        ("spaces.jsonl", Split::Never, "spaces.jsonl, document 2 has more than 16777216 bytes"),
+        ("spaces.jsonl", Split::Never, "spaces.jsonl, line 2 has more than 16777216 bytes"),
         ("none.txt", Split::BeforeSpaces, "none.txt has more than 16777216 bytes"),
     ] {
         let message = refusal(name, split);
@@ -188,4 +188,10 @@ fn what_must_be_held_whole_and_is_too_long_is_refused() {
     line.set_len(1 << 33).unwrap();
     let message = refusal("endless.jsonl", Split::BeforeSpaces);
     assert!(message.contains("endless.jsonl, line 1 has more than 67108864 bytes"), "{message}");
+    // a gigabyte in a few hundred kilobytes
+    let block = compressed(&[&vec![b' '; 1 << 20]], "gz");
+    fs::write(folder.path().join("bomb.json.gz"), [compressed(&[b"[\""], "gz"), block.repeat(1 << 10)].concat())
+        .unwrap();
+    let message = refusal("bomb.json.gz", Split::BeforeSpaces);
+    assert!(message.contains("bomb.json.gz, element 0 has more than 67108864 bytes"), "{message}");
 }

@@ -55,8 +55,12 @@ impl CorpusFile {
     ///
     /// # Errors
     /// Fails if the source can't be read, if the file can't be decompressed, or if its byte order mark belongs to an
-    /// encoding other than UTF-8. [`CorpusFile::read_failed`] tells these apart.
-    pub(super) fn open_text(&self, offset: u64) -> io::Result<TextReader> {
+    /// encoding other than UTF-8.
+    pub(super) fn open_text(&self, offset: u64) -> Result<TextReader, DataError> {
+        self.try_open_text(offset).map_err(self.read_failed())
+    }
+
+    fn try_open_text(&self, offset: u64) -> io::Result<TextReader> {
         let (start, skipped) = if self.compression.is_some() { (0, offset) } else { (offset, 0) };
         let blocks = Blocks::new(Decoder::new(self.open_at(start)?, self.compression)?);
         let mut reader = TextReader { blocks, start };
@@ -85,25 +89,14 @@ impl CorpusFile {
     /// Bytes of the file's text. For a compressed file, this is an estimate from the first bytes.
     ///
     /// # Errors
-    /// The reason why the file can't be read.
-    pub(crate) fn text_bytes(&self) -> Result<u64, String> {
+    /// Like [`CorpusFile::open_text`].
+    pub(crate) fn text_bytes(&self) -> Result<u64, DataError> {
         if self.compression.is_none() {
             return Ok(self.stamp.size);
         }
-        let sample = || {
-            let mut reader = self.open_text(0)?;
-            reader.skip(SAMPLE_BYTES)?;
-            Ok((reader.offset(), reader.file_bytes(reader.offset())))
-        };
-        let (bytes, of_file) = sample().map_err(unreadable)?;
+        let mut reader = self.open_text(0)?;
+        reader.skip(SAMPLE_BYTES).map_err(self.read_failed())?;
+        let (bytes, of_file) = (reader.offset(), reader.file_bytes(reader.offset()));
         Ok((bytes as f64 * self.stamp.size as f64 / of_file.max(1) as f64) as u64)
-    }
-}
-
-/// The reason why a file can't be read, after the name of the file.
-pub(super) fn unreadable(error: io::Error) -> String {
-    match error.get_ref().is_some_and(|inner| inner.is::<NoText>()) {
-        true => error.to_string(),
-        false => format!("can't be read: {error}"),
     }
 }

@@ -106,7 +106,7 @@ fn compressed_texts_are_found_and_measured() {
     write("c.jsonl", b"{\"body\": \"three\"}\n");
     let texts = find(root.path(), "");
     assert_eq!(texts.patterns, ["*.jsonl", "a.jsonl.gz"]);
-    assert!(texts.skipped[0].ends_with("b.jsonl.gz can't be decompressed: it is cut off"), "{:?}", texts.skipped);
+    assert!(texts.skipped[0].contains("b.jsonl.gz can't be decompressed: it is cut off"), "{:?}", texts.skipped);
 }
 
 #[test]

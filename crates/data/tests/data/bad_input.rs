@@ -23,7 +23,7 @@ fn refused_by(volume: &TestVolume, expected: &str) {
 }
 
 /// The formats that may be compressed.
-const COMPRESSIBLE: &str = ".txt or .jsonl";
+const COMPRESSIBLE: &str = ".txt, .jsonl or .json";
 
 #[test]
 fn patterns() {
@@ -177,21 +177,57 @@ fn lines() {
         &format!("there is no field \"text\", only messages: a conversation can't be trained on as it is; {remedy}"),
     );
     second(&format!(r#"{{"text": {turns}}}"#), &format!("the field \"text\" holds a conversation, not text: {remedy}"));
-    for escape in [r"\ud83d", r"\ude00", r"\ud83d\ud83d"] {
-        let half = &escape[..6];
-        second(
-            &format!(r#"{{"text": "\ud83d\ude00 \\u {escape} b"}}"#),
-            &format!(
-                "{half} is half of a surrogate pair, and its other half is missing: no text can hold it; write \\ufffd for it"
-            ),
-        );
-    }
     for number in ["NaN", "Infinity", "-Infinity"] {
         second(
             &format!(r#"{{"title": "NaN \" ", "score": {number}, "text": "b"}}"#),
             &format!("JSON has no {number}, which Python's json.dumps writes for a number: write null for it"),
         );
     }
+}
+
+#[test]
+fn elements() {
+    let whole = |file: &str, problem: &str| {
+        refused(&[("x.json", file.as_bytes())], &format!("VOLUME/corpus/x.json{problem}"));
+    };
+    let object = r#"{"text": "a ],[\" b"}"#;
+    whole(
+        &format!("[{object}, {object},\n {{\"text\":\n 1}}]"),
+        ", element 2: the field \"text\" holds a number, not text: leave such elements out, as `jq 'map(select(.text | type == \"string\"))'` does",
+    );
+    whole(
+        &format!("[{object}, {{\"text\":\n x}}]"),
+        ", element 1: this is not JSON (expected value at line 2, column 2): every element must be an object such as {\"text\": \"...\"}",
+    );
+    for (comma, element) in [("[{},]", 1), ("[,{}]", 0), ("[{},,{}]", 1)] {
+        whole(
+            &comma.replace("{}", object),
+            &format!(
+                ", element {element}: this is not JSON (EOF while parsing a value at column 0): every element must be an object such as {{\"text\": \"...\"}}"
+            ),
+        );
+    }
+    whole("[[1]]", ", element 0: this is JSON, but no object: every element must be one such as {\"text\": \"...\"}");
+    let cut_off = |element| format!(" ends in element {element}, before the end of its array: copy or write it again");
+    for (file, element) in [("[", 0), ("[ {", 0), ("[{}", 0), ("[{},", 1), ("[{}, {\"text\": \"]", 1)] {
+        whole(&file.replace("{}", object), &cut_off(element));
+    }
+    whole(
+        &format!("[{object}]\n[{object}]"),
+        " goes on at byte 24, after the end of its array (elements: 1): remove the rest, or write all elements into one array",
+    );
+    for (file, found) in [(object, "an object"), ("\"a\"", "text"), ("7", "something else")] {
+        whole(
+            file,
+            &format!(
+                " begins with {found}, and an array of objects was expected: write [{{...}}, {{...}}], or one object in each line of a .jsonl file"
+            ),
+        );
+    }
+    refused(
+        &[("x.json", b"[]"), ("y.json", b" [ ] "), ("z.json", b"")],
+        "the corpus is empty: 3 files match data.paths, and none holds any text",
+    );
 }
 
 #[test]

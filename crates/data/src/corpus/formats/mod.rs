@@ -1,6 +1,6 @@
 //! The formats of corpus files. A row of the table [`FORMATS`] has all facts of a format.
 
-mod json_lines;
+mod json;
 mod parquet_rows;
 mod text;
 mod token_ids;
@@ -10,11 +10,12 @@ use std::path::Path;
 
 use super::pieces::Split;
 use super::{Compression, CorpusFile, Cursor, PieceHandler};
+use crate::config::OnBadRecord;
 use crate::error::DataError;
 
 /// All formats.
-pub static FORMATS: [Format; 5] =
-    [text::TEXT, json_lines::JSON_LINES, parquet_rows::PARQUET, token_ids::IDS_32, token_ids::IDS_16];
+pub static FORMATS: [Format; 6] =
+    [text::TEXT, json::JSON_LINES, json::JSON_ARRAY, parquet_rows::PARQUET, token_ids::IDS_32, token_ids::IDS_16];
 
 /// A format of corpus files.
 #[derive(Debug)]
@@ -47,17 +48,27 @@ pub(crate) enum Contents {
     TokenIds,
 }
 
-/// The fields of a file that may hold text, each with an estimate of its bytes, or the reason why the file can't be
-/// read.
-pub(crate) type FindFields = fn(&CorpusFile) -> Result<BTreeMap<String, u64>, String>;
-
-/// Reads the documents of a file from a cursor on. The arguments are the file, the field with the text, the cursor, the
-/// positions at which a long text may be split, and the receiver of the pieces. A reader holds one record in memory,
-/// never the whole file.
+/// The fields of a file that may hold text, each with an estimate of its bytes.
 ///
 /// # Errors
-/// Fails if the file can't be read or is damaged, if a record has no text, or if the receiver fails.
-type Read = fn(&CorpusFile, &str, Cursor, Split, &mut PieceHandler) -> Result<(), DataError>;
+/// Fails if the file can't be read or holds no text.
+pub(crate) type FindFields = fn(&CorpusFile) -> Result<BTreeMap<String, u64>, DataError>;
+
+/// How the documents of a file are read.
+pub(super) struct ReadOptions<'a> {
+    /// The field or column with the text.
+    pub(super) text_field: &'a str,
+    /// The positions at which a long text may be split.
+    pub(super) split: Split,
+    pub(super) on_bad_record: OnBadRecord,
+}
+
+/// Reads the documents of a file from a cursor on. The last argument receives the pieces, bad records among them. A
+/// reader holds one record in memory, never the whole file.
+///
+/// # Errors
+/// Fails if the file can't be read or is damaged, or if the receiver fails.
+type Read = fn(&CorpusFile, &ReadOptions, Cursor, &mut PieceHandler) -> Result<(), DataError>;
 
 impl Format {
     /// The format and the compression of the files that have the extensions of `path`, such as `.jsonl.gz`.

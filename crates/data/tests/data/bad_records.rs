@@ -50,9 +50,11 @@ fn a_long_text_that_is_not_utf8_is_left_out_whole() {
                 None => text.clone(),
             };
             let volume = skipping(&[(&format!("x.{extension}"), &contents), ("y.txt", b"\xef\xbb\xbfa \xc3\xa9 a")]);
-            assert_eq!(volume.ids(), [BOS, A, 3, A, EOS]);
+            // a tokenizer for which long texts are split
+            let volume = volume.train(300);
+            assert_eq!(volume.tokenizer().decode(&volume.ids()).unwrap(), "a é a");
             let note = format!("1 bad record is left out: 1 in invalid UTF-8; in corpus/x.{extension} (1)");
-            assert_eq!(volume.prepare().unwrap().notes[1], note);
+            assert_eq!(volume.prepare().unwrap().notes, [note]);
         }
     }
 }

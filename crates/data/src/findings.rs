@@ -171,3 +171,31 @@ impl Findings {
 fn count(count: u64, one: &str, several: &str) -> String {
     format!("{count} {}", if count == 1 { one } else { several })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The findings are in the headers of parts and in `meta.json`, which older versions wrote too.
+    #[test]
+    fn caches_without_losses_are_as_before() {
+        let json = r#"{"specialAsText":{},"dropped":0,"droppedExamples":[],"unknown":0,"withoutTokens":0}"#;
+        assert_eq!(serde_json::to_string(&Findings::default()).unwrap(), json);
+        assert_eq!(serde_json::from_str::<Findings>(json).unwrap(), Findings::default());
+    }
+
+    #[test]
+    fn bad_records_add_up_in_any_order() {
+        let (mut one, mut other) = (Findings::default(), Findings::default());
+        one.bad_record(3, BadRecordReason::Null);
+        one.bad_record(1, BadRecordReason::NotJson);
+        other.bad_record(1, BadRecordReason::Null);
+        other.bad_record(3, BadRecordReason::Null);
+        let [mut sum, mut reverse] = [one.clone(), other.clone()];
+        sum.add(&other);
+        reverse.add(&one);
+        assert_eq!(sum, reverse);
+        let note = "4 bad records are left out: 3 with null for text, 1 in invalid JSON; in b (2), d (2)";
+        assert_eq!(sum.notes(&["a", "b", "c", "d"]), [note]);
+    }
+}

@@ -156,3 +156,40 @@ impl<R: Read> Read for Blocks<R> {
         Ok(bytes)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::examples::compressed;
+
+    /// Fails when it is read, as a volume may.
+    struct Unreachable;
+
+    impl Read for Unreachable {
+        fn read(&mut self, _: &mut [u8]) -> io::Result<usize> {
+            Err(io::ErrorKind::TimedOut.into())
+        }
+    }
+
+    /// A retry helps against a failing volume and not against a damaged file.
+    #[test]
+    fn a_failing_volume_is_no_damage() {
+        for compression in Compression::ALL {
+            let whole = compressed(&[b"a b c d"], compression.extension());
+            for bytes in [0, 2, whole.len() / 2, whole.len()] {
+                let read = |file: SourceReader| {
+                    Decoder::new(file, Some(compression))
+                        .and_then(|mut decoder| io::copy(&mut decoder, &mut io::sink()))
+                };
+                let start = whole[..bytes].to_vec();
+                let failed = read(Box::new(io::Cursor::new(start.clone()).chain(Unreachable))).unwrap_err();
+                assert_eq!(failed.kind(), io::ErrorKind::TimedOut, "{compression:?} {bytes}: {failed}");
+                let cut_off = read(Box::new(io::Cursor::new(start)));
+                assert_eq!(cut_off.is_ok(), bytes == whole.len(), "{compression:?} {bytes}");
+                let message =
+                    cut_off.map_or_else(|error| error.to_string(), |_| "can't be decompressed: it is cut off".into());
+                assert_eq!(message, "can't be decompressed: it is cut off");
+            }
+        }
+    }
+}

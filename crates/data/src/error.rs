@@ -122,13 +122,15 @@ pub enum DataError {
     },
     /// Text that must be held in one piece is too long.
     #[error(
-        "{location} has more than {limit} bytes that can't be split (this tokenizer may need whole documents, or there is no white space): split it into several documents, such as lines of a .jsonl file"
+        "{location} has more than {limit} bytes that the tokenizer must get in one piece ({reason}): split it into several documents, such as lines of a .jsonl file"
     )]
     TooLong {
         /// The file, and the document in it.
         location: String,
         /// The limit in bytes.
         limit: usize,
+        /// The property of the tokenizer.
+        reason: &'static str,
     },
     /// A record that must be held in memory is too long.
     #[error("{location} has more than {limit} bytes, and a record is held in memory: split it into several")]

@@ -27,7 +27,7 @@ pub use compression::Compression;
 use formats::ReadOptions;
 pub(crate) use formats::{Contents, with_compression};
 pub use formats::{FORMATS, Format, document_numbers, text_formats};
-pub(crate) use pieces::Split;
+pub(crate) use pieces::{METASPACE, Split};
 
 /// The files of a job, in order.
 #[derive(Default)]

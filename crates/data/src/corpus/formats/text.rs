@@ -65,7 +65,7 @@ fn read(
             _ if is_last => text,
             Some(at) => &text[..at],
             None => {
-                check_length(buffer.len(), || corpus_file.path.display().to_string())?;
+                check_length(buffer.len(), split, || corpus_file.path.display().to_string())?;
                 continue;
             }
         };

@@ -26,6 +26,8 @@ pub struct DataConfig {
     pub tokenizer: TokenizerSource,
     /// True: text that looks like a special token is encoded as that token. False: it stays text.
     pub parse_special_tokens: bool,
+    /// What to do with a record that holds no text.
+    pub on_bad_record: OnBadRecord,
     /// True: a link may lead to a file outside of the volume, as on a machine whose user owns both.
     pub follow_links_out: bool,
     /// The file that records the job's remote files when it begins. `None`: each call lists the sources.
@@ -56,6 +58,7 @@ impl DataConfig {
             evaluation_max_sequences: None,
             tokenizer,
             parse_special_tokens: false,
+            on_bad_record: OnBadRecord::Fail,
             follow_links_out: false,
             remote_files: None,
             variables: Variables::default(),
@@ -93,6 +96,17 @@ impl CorpusSource {
             stops: false,
         }
     }
+}
+
+/// What to do with a record that holds no text: its text is null, missing or not text, or the record is invalid JSON or
+/// UTF-8. A file that is damaged as a whole is always refused.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum OnBadRecord {
+    /// The corpus is refused.
+    #[default]
+    Fail,
+    /// The record is left out, and a note has the number of such records.
+    Skip,
 }
 
 /// The source of the tokenizer.

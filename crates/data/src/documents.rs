@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::str::FromStr;
 
-use crate::config::{DataConfig, PrepareProgress};
+use crate::config::{DataConfig, OnBadRecord, PrepareProgress};
 use crate::corpus::{Content, Corpus, CorpusFile, Cursor, few};
 use crate::dataset::DocumentPart;
 use crate::error::DataError;
@@ -127,8 +127,7 @@ pub fn document_indices(
     let walk = Walk::begin(config, prepared)?;
     for name in names {
         if walk.corpus.files.iter().all(|file| file.name != name.file) {
-            let files: Vec<&str> = walk.corpus.files.iter().map(|file| file.name.as_str()).collect();
-            let problem = format!("data.paths matches {}", few(&files));
+            let problem = format!("data.paths matches {}", few(&walk.corpus.file_names()));
             return Err(DataError::NoDocument { name: name.to_string(), problem });
         }
     }
@@ -150,7 +149,10 @@ pub fn document_indices(
     })?;
     let missing = |name: &DocumentName| {
         let problem = match numbers.get(&*name.file) {
-            Some((first, last)) if (first..=last).contains(&&name.number) => "it is empty".to_owned(),
+            Some((first, last)) if (first..=last).contains(&&name.number) => match config.on_bad_record {
+                OnBadRecord::Fail => "it is empty".to_owned(),
+                OnBadRecord::Skip => "it is empty or holds no text".to_owned(),
+            },
             Some((first, last)) if first == last => format!("the file has one, {}:{first}", name.file),
             Some((first, last)) => format!("the file has {}:{first} to {}:{last}", name.file, name.file),
             None => "the file has none with any text".to_owned(),
@@ -207,6 +209,7 @@ impl Walk {
                 match piece.content {
                     Content::Text(text) => reader.text(text, piece.record, piece.is_last, on_piece)?,
                     Content::Ids { ids, width, .. } => reader.ids(ids, width, piece.is_last, on_piece)?,
+                    Content::LoneSurrogates(_) | Content::BadRecord(_) => {}
                 }
                 let bytes_done = bytes_before + piece.bytes_read.min(file.stamp.size);
                 progress(PrepareProgress { phase: "finding documents", bytes_done, bytes_total });

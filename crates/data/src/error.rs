@@ -1,7 +1,9 @@
 //! Errors of the data pipeline. Each message names the place, what was expected and what to do.
 
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+
+use crate::corpus::Compression;
 
 use stagecoach_hub::HubError;
 
@@ -65,7 +67,7 @@ pub enum DataError {
     },
     /// A matched file has an extension that is not one of the known formats.
     #[error(
-        "{} is not a {known} file: narrow data.paths so that it matches corpus files only",
+        "{} is not a {known} file ({compressible}): narrow data.paths so that it matches corpus files only",
         path.display()
     )]
     UnknownFormat {
@@ -73,6 +75,31 @@ pub enum DataError {
         path: PathBuf,
         /// The extensions of the known formats.
         known: String,
+        /// The formats that may be compressed.
+        compressible: String,
+    },
+    /// A matched file is a compressed file of a format that is only read uncompressed.
+    #[error(
+        "{path} is a compressed .{extension} file, which can't be read ({compressible}): decompress it ({command} {path}), or narrow data.paths",
+        path = path.display()
+    )]
+    NotCompressible {
+        /// The file.
+        path: PathBuf,
+        /// The extension of the format.
+        extension: &'static str,
+        /// The command that prints the contents of the file.
+        command: &'static str,
+        /// The formats that may be compressed.
+        compressible: String,
+    },
+    /// A compressed file is damaged.
+    #[error("{} can't be decompressed: {problem}: copy it or compress it again", path.display())]
+    Compressed {
+        /// The file.
+        path: PathBuf,
+        /// The finding.
+        problem: String,
     },
     /// A matched link leads out of the volume.
     #[error(
@@ -111,12 +138,13 @@ pub enum DataError {
     NotUtf8 {
         /// The file.
         path: PathBuf,
-        /// Bytes from the start of the file.
+        /// Bytes from the start of the file, decompressed.
         offset: u64,
     },
     /// A file is in UTF-16 or UTF-32 according to its byte order mark.
     #[error(
-        "{path} is {encoding}, by its byte order mark, and not UTF-8: convert it (iconv -f {encoding} -t utf-8 {path}) or leave it out of data.paths",
+        "{path} is {encoding}, by its byte order mark, and not UTF-8: convert it ({}) or leave it out of data.paths",
+        conversion(path, encoding, *compression),
         path = path.display()
     )]
     OtherEncoding {
@@ -124,34 +152,38 @@ pub enum DataError {
         path: PathBuf,
         /// The encoding as `iconv` spells it.
         encoding: &'static str,
+        /// The compression of the file.
+        compression: Option<Compression>,
     },
     /// Text that must be held in one piece is too long.
     #[error(
-        "{location} has more than {limit} bytes that can't be split (this tokenizer may need whole documents, or there is no white space): split it into several documents, such as lines of a .jsonl file"
+        "{location} has more than {limit} bytes that the tokenizer must get in one piece ({reason}): split it into several documents, such as lines of a .jsonl file"
     )]
     TooLong {
         /// The file, and the document in it.
         location: String,
         /// The limit in bytes.
         limit: usize,
+        /// The property of the tokenizer.
+        reason: &'static str,
     },
-    /// A line of a `.jsonl` file holds no text.
-    #[error("{}, line {line}: {problem}", path.display())]
-    Line {
+    /// A record that must be held in memory is too long.
+    #[error("{location} has more than {limit} bytes, and a record is held in memory: split it into several")]
+    RecordTooLong {
+        /// The file, and the record in it.
+        location: String,
+        /// The limit in bytes.
+        limit: usize,
+    },
+    /// A record of a file holds no text.
+    #[error("{}, {unit} {number}: {problem}", path.display())]
+    Record {
         /// The file.
         path: PathBuf,
-        /// Line number, from 1.
-        line: u64,
-        /// The finding, and the remedy.
-        problem: String,
-    },
-    /// A row of a `.parquet` file holds no text.
-    #[error("{}, row {row}: {problem}", path.display())]
-    Row {
-        /// The file.
-        path: PathBuf,
-        /// Row number, from 0, as data-frame libraries count.
-        row: u64,
+        /// The unit in which the file's records are numbered, such as "line".
+        unit: &'static str,
+        /// The number of the record.
+        number: u64,
         /// The finding, and the remedy.
         problem: String,
     },
@@ -336,5 +368,13 @@ impl DataError {
             Some(error) => DataError::Hub(error.clone()),
             None => DataError::Io { action, path, source },
         }
+    }
+}
+
+/// The command that prints a text in UTF-8.
+fn conversion(path: &Path, encoding: &str, compression: Option<Compression>) -> String {
+    match compression {
+        Some(compression) => format!("{} {} | iconv -f {encoding} -t utf-8", compression.command(), path.display()),
+        None => format!("iconv -f {encoding} -t utf-8 {}", path.display()),
     }
 }

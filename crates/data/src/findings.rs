@@ -4,6 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
+use crate::corpus::{BadRecordReason, few};
+
 /// The number of examples that a note names.
 const EXAMPLES: usize = 3;
 
@@ -20,6 +22,26 @@ pub struct Findings {
     pub(crate) unknown: u64,
     /// Documents that have text but no token at all.
     pub(crate) without_tokens: u64,
+    /// Halves of surrogate pairs in JSON, each of which became U+FFFD.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub(crate) lone_surrogates: u64,
+    /// Records that are left out, in the order of the files and reasons.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    bad_records: Vec<BadRecords>,
+}
+
+/// The bad records of a file that have the same reason. Caches are shared by corpora with the same contents, so that
+/// the file is known by its index and not by its name.
+#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
+struct BadRecords {
+    file: usize,
+    reason: BadRecordReason,
+    count: u64,
+}
+
+/// A cache without these losses has the bytes that older versions wrote.
+fn is_zero(count: &u64) -> bool {
+    *count == 0
 }
 
 impl Findings {
@@ -50,6 +72,19 @@ impl Findings {
         }
     }
 
+    /// Counts a record of the file with index `file`.
+    pub(crate) fn bad_record(&mut self, file: usize, reason: BadRecordReason) {
+        self.add_bad_records(&BadRecords { file, reason, count: 1 });
+    }
+
+    fn add_bad_records(&mut self, records: &BadRecords) {
+        match self.bad_records.binary_search_by_key(&(records.file, records.reason), |found| (found.file, found.reason))
+        {
+            Ok(at) => self.bad_records[at].count += records.count,
+            Err(at) => self.bad_records.insert(at, records.clone()),
+        }
+    }
+
     pub(crate) fn add(&mut self, other: &Findings) {
         for (name, count) in &other.special_as_text {
             *self.special_as_text.entry(name.clone()).or_default() += count;
@@ -59,10 +94,12 @@ impl Findings {
         self.dropped_examples.extend(other.dropped_examples.iter().take(missing));
         self.unknown += other.unknown;
         self.without_tokens += other.without_tokens;
+        self.lone_surrogates += other.lone_surrogates;
+        other.bad_records.iter().for_each(|records| self.add_bad_records(records));
     }
 
-    /// Sentences for people about the losses; empty if nothing was lost.
-    pub(crate) fn notes(&self) -> Vec<String> {
+    /// Sentences for people about the losses; empty if nothing was lost. `files` are the names of the corpus's files.
+    pub(crate) fn notes(&self, files: &[&str]) -> Vec<String> {
         let mut notes = Vec::new();
         if !self.special_as_text.is_empty() {
             let mut counts: Vec<(&String, &u64)> = self.special_as_text.iter().collect();
@@ -79,7 +116,7 @@ impl Findings {
             let examples: Vec<String> = self.dropped_examples.iter().map(|c| format!("{c:?}")).collect();
             notes.push(format!(
                 "the tokenizer has no token for {} of the corpus, such as {}: they are left out",
-                count(self.dropped, "character"),
+                count(self.dropped, "character", "characters"),
                 examples.join(", ")
             ));
         }
@@ -96,13 +133,69 @@ impl Findings {
         if self.without_tokens > 0 {
             notes.push(format!(
                 "{} with text has no token in this tokenizer and is left out",
-                count(self.without_tokens, "document")
+                count(self.without_tokens, "document", "documents")
             ));
         }
+        if self.lone_surrogates > 0 {
+            notes.push(format!(
+                "the texts have {} whose other half is missing: U+FFFD stands for each",
+                count(self.lone_surrogates, "half of a surrogate pair", "halves of surrogate pairs")
+            ));
+        }
+        notes.extend(self.bad_records_note(files));
         notes
+    }
+
+    fn bad_records_note(&self, files: &[&str]) -> Option<String> {
+        let (mut by_reason, mut by_file) = (BTreeMap::new(), BTreeMap::new());
+        for &BadRecords { file, reason, count } in &self.bad_records {
+            *by_reason.entry(reason).or_insert(0) += count;
+            *by_file.entry(file).or_insert(0) += count;
+        }
+        let total: u64 = by_reason.values().sum();
+        let reasons: Vec<String> =
+            by_reason.iter().map(|(reason, count)| format!("{count} {}", reason.description())).collect();
+        let of_file = |(&file, count): (&usize, &u64)| format!("{} ({count})", files.get(file).unwrap_or(&"?"));
+        let in_files: Vec<String> = by_file.iter().map(of_file).collect();
+        (total > 0).then(|| {
+            format!(
+                "{} left out: {}; in {}",
+                count(total, "bad record is", "bad records are"),
+                reasons.join(", "),
+                few(&in_files.iter().map(String::as_str).collect::<Vec<_>>())
+            )
+        })
     }
 }
 
-fn count(count: u64, what: &str) -> String {
-    format!("{count} {what}{}", if count == 1 { "" } else { "s" })
+fn count(count: u64, one: &str, several: &str) -> String {
+    format!("{count} {}", if count == 1 { one } else { several })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The findings are in the headers of parts and in `meta.json`, which older versions wrote too.
+    #[test]
+    fn caches_without_losses_are_as_before() {
+        let json = r#"{"specialAsText":{},"dropped":0,"droppedExamples":[],"unknown":0,"withoutTokens":0}"#;
+        assert_eq!(serde_json::to_string(&Findings::default()).unwrap(), json);
+        assert_eq!(serde_json::from_str::<Findings>(json).unwrap(), Findings::default());
+    }
+
+    #[test]
+    fn bad_records_add_up_in_any_order() {
+        let (mut one, mut other) = (Findings::default(), Findings::default());
+        one.bad_record(3, BadRecordReason::Null);
+        one.bad_record(1, BadRecordReason::NotJson);
+        other.bad_record(1, BadRecordReason::Null);
+        other.bad_record(3, BadRecordReason::Null);
+        let [mut sum, mut reverse] = [one.clone(), other.clone()];
+        sum.add(&other);
+        reverse.add(&one);
+        assert_eq!(sum, reverse);
+        let note = "4 bad records are left out: 3 with null for text, 1 in invalid JSON; in b (2), d (2)";
+        assert_eq!(sum.notes(&["a", "b", "c", "d"]), [note]);
+    }
 }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use glob::Pattern;
 
-use crate::corpus::{Contents, CorpusFile, Format};
+use crate::corpus::{Contents, CorpusFile, Format, with_compression};
 use crate::error::DataError;
 use crate::source::{LocalFiles, Source};
 
@@ -37,7 +37,8 @@ pub struct Texts {
 struct Found {
     folder: PathBuf,
     name: String,
-    extension: &'static str,
+    extension: String,
+    /// Bytes of plain text.
     bytes: u64,
     /// Fields that may hold the text, each with an estimate of its bytes; `None` for plain text.
     fields: Option<BTreeMap<String, u64>>,
@@ -99,7 +100,7 @@ impl Search {
     }
 
     fn add(&mut self, folder: &Path, name: String, path: &Path) {
-        let Some(format) = Format::of(path).filter(|format| format.is_text()) else { return };
+        let Some((format, compression)) = Format::of(path).filter(|(format, _)| format.is_text()) else { return };
         let source: Arc<dyn Source> = self.source.clone();
         let file = match self.source.file(path).and_then(|file| CorpusFile::new(&source, file, "")) {
             Ok(file) => file,
@@ -107,25 +108,30 @@ impl Search {
             Err(DataError::DanglingLink { .. }) => {
                 return self.leave_out(path, "is a link to a file that does not exist");
             }
-            Err(error) => return self.leave_out(path, &format!("can't be used: {error}")),
+            Err(error) => return self.leave_out_for(path, &error),
         };
-        let fields = match file.format.contents {
-            Contents::PlainText => Ok(None),
-            Contents::Fields(find_fields) => find_fields(&file).map(Some),
+        let text = match file.format.contents {
+            Contents::PlainText => file.text_bytes().map(|bytes| (bytes, None)),
+            Contents::Fields(find_fields) => find_fields(&file).map(|fields| (0, Some(fields))),
             Contents::TokenIds => return,
         };
-        match fields {
-            Ok(fields) => {
-                let (folder, bytes) = (folder.to_owned(), file.stamp.size);
-                self.found.push(Found { folder, name, extension: format.extension, bytes, fields });
+        match text {
+            Ok((bytes, fields)) => {
+                let (folder, extension) = (folder.to_owned(), with_compression(format.extension, compression));
+                self.found.push(Found { folder, name, extension, bytes, fields });
             }
-            Err(problem) => self.leave_out(path, &problem),
+            Err(error) => self.leave_out_for(path, &error),
         }
     }
 
     fn leave_out(&mut self, path: &Path, problem: &str) {
-        self.left_out.extend(path.extension().map(|extension| extension.to_string_lossy().into_owned()));
-        self.skipped.push(format!("{} {problem}", path.display()));
+        self.leave_out_for(path, &DataError::Invalid { problem: format!("{} {problem}", path.display()) });
+    }
+
+    fn leave_out_for(&mut self, path: &Path, error: &DataError) {
+        let found = Format::of(path);
+        self.left_out.extend(found.map(|(format, compression)| with_compression(format.extension, compression)));
+        self.skipped.push(error.to_string());
     }
 
     fn into_texts(mut self, folder: &Path) -> Texts {
@@ -144,7 +150,7 @@ impl Search {
         }
         let mut by_extension: BTreeMap<&str, Vec<&Found>> = BTreeMap::new();
         for file in &found {
-            by_extension.entry(file.extension).or_default().push(file);
+            by_extension.entry(&file.extension).or_default().push(file);
         }
         let patterns = by_extension.iter().flat_map(|(extension, files)| self.patterns(folder, extension, files));
         let patterns = patterns.collect();

@@ -10,7 +10,7 @@ use stagecoach_api::job::{
     AdamWSpec, BuiltIn, CheckpointMode, DataSource, DataSpec, Device, EvaluationSpec, Kernels, ModelSpec, OnExhausted,
     OptimizerSpec, PretrainedSpec, Recompute, SpecialTokens, TOKEN_CACHE, TokenizerSpec, TrainingLength, TrainingSpec,
 };
-use stagecoach_data::{CorpusSource, DataConfig, OnWait, Tokenizer, TokenizerSource, Variables};
+use stagecoach_data::{CorpusSource, DataConfig, OnBadRecord, OnWait, Tokenizer, TokenizerSource, Variables};
 use stagecoach_engine::StageError;
 use stagecoach_engine::optimize::LearningRate;
 use stagecoach_engine::state_dict::find_model;
@@ -139,6 +139,7 @@ impl JobConfig {
                 TokenizerSpec::File(file) => TokenizerSource::File { path: file.path.into() },
             },
             parse_special_tokens: special_tokens == SpecialTokens::Parse,
+            on_bad_record: OnBadRecord::Fail,
             // in a pod, the files are not those of the job's author
             follow_links_out: !is_in_cluster(),
             remote_files: Some(self.remote_files.clone()),

@@ -25,7 +25,8 @@ pub(super) struct CacheBuilder<'a> {
     pub(super) corpus: &'a Corpus,
     pub(super) tokenizer: &'a ResolvedTokenizer,
     pub(super) folder: &'a Path,
-    /// Bytes of the corpus per part.
+    /// Bytes of the corpus per part. A part of compressed text may end earlier, because it is held in memory: it has
+    /// about twice as many tokens at most.
     pub(super) part_bytes: u64,
 }
 
@@ -69,7 +70,10 @@ impl CacheBuilder<'_> {
             findings,
         };
         if contents.documents == 0 {
-            return Err(DataError::Empty { files: self.corpus.files.len(), notes: contents.findings.notes() });
+            return Err(DataError::Empty {
+                files: self.corpus.files.len(),
+                notes: contents.findings.notes(&self.corpus.file_names()),
+            });
         }
         self.concatenate_parts(&headers, contents.tokens)?;
         Ok(contents)
@@ -150,6 +154,8 @@ impl CacheBuilder<'_> {
         self.corpus.read_until(from.cursor, end, tokenizer.split(), &mut |piece| {
             match piece.content {
                 Content::Text(text) => batch.add(text, piece.is_last),
+                Content::LoneSurrogates(count) => part.findings.lone_surrogates += count,
+                Content::BadRecord(bad) => part.findings.bad_record(bad.file, bad.reason),
                 Content::Ids { .. } => {
                     batch.flush(&mut part, tokenizer)?;
                     part.push_token_ids(&piece.content)?;
@@ -158,7 +164,7 @@ impl CacheBuilder<'_> {
                     }
                 }
             }
-            let full = piece.bytes_read - part.from().done >= self.part_bytes;
+            let full = piece.bytes_read - part.from().done >= self.part_bytes || part.tokens() >= 2 * self.part_bytes;
             if batch.bytes >= ENCODE_BATCH_BYTES || full {
                 batch.flush(&mut part, tokenizer)?;
             }

@@ -109,7 +109,7 @@ pub(super) fn corpus_hash(corpus: &Corpus, hashes: &[FileHash]) -> String {
             Contents::PlainText if hash.byte_order_mark => " without its byte order mark",
             _ => "",
         };
-        hasher.update(format!("{} {field:?} {}{without}\n", format.hashed_name, hash.blake3).as_bytes());
+        hasher.update(format!("{} {field:?} {}{without}\n", file.hashed_name(), hash.blake3).as_bytes());
     }
     hasher.finalize().to_hex().to_string()
 }
@@ -168,6 +168,7 @@ mod tests {
         for format in &FORMATS {
             assert_eq!(format.hashed_name, example(format.extension).hashed_name);
         }
+        assert_eq!(["txt.gz", "jsonl.zst"].map(|name| file(name).hashed_name()), ["Text.gz", "JsonLines.zst"]);
         let files = ["txt", "jsonl", "parquet", "tokens", "u16"].map(file).to_vec();
         let corpus = Corpus { files, ..Corpus::default() };
         let hash = |blake3: &str| FileHash { path: "a".into(), stamp, blake3: blake3.into(), byte_order_mark: false };

@@ -13,7 +13,7 @@ mod tests;
 use std::fs;
 use std::path::PathBuf;
 
-use crate::config::{DataConfig, PrepareProgress, TokenizerSource};
+use crate::config::{DataConfig, OnBadRecord, PrepareProgress, TokenizerSource};
 use crate::corpus::Corpus;
 use crate::dataset::Dataset;
 use crate::error::DataError;
@@ -69,7 +69,7 @@ fn prepare_in_parts(
     let (corpus, tokenizer) = find_sources(config)?;
     let hashes = meta::hash_files(&corpus, &config.cache_root, progress)?;
     let corpus_hash = meta::corpus_hash(&corpus, &hashes);
-    let folder = PathBuf::from(cache_key(&corpus_hash, &corpus, &tokenizer, config.parse_special_tokens));
+    let folder = PathBuf::from(cache_key(&corpus_hash, &corpus, &tokenizer, config));
     let path = config.cache_root.join(&folder);
 
     let prepared = match Meta::load(&path) {
@@ -122,7 +122,7 @@ fn prepare_in_parts(
     };
     let prepared = PreparedCorpus { special_tokens, ..prepared };
     Dataset::open(config, &prepared)?; // reports a corpus that is too short before the stages start
-    let notes = [corpus.notes(), prepared.findings.notes()].concat();
+    let notes = [corpus.notes(), prepared.findings.notes(&corpus.file_names())].concat();
     Ok(PreparedCorpus { notes, ..prepared })
 }
 
@@ -148,7 +148,7 @@ fn resolve_tokenizer(config: &DataConfig, corpus: &Corpus) -> Result<ResolvedTok
 
 /// Name of the cache's folder: 32 hexadecimal digits, which depend on everything that decides the ids. A setting with
 /// which the ids are those of older versions is left out, so that their caches keep their names.
-fn cache_key(corpus_hash: &str, corpus: &Corpus, tokenizer: &ResolvedTokenizer, parse_special_tokens: bool) -> String {
+fn cache_key(corpus_hash: &str, corpus: &Corpus, tokenizer: &ResolvedTokenizer, config: &DataConfig) -> String {
     let mut tokenizer = match tokenizer {
         ResolvedTokenizer::Train { vocab_size, .. } => format!("train {TRAINING_VERSION} {vocab_size}"),
         ResolvedTokenizer::File { tokenizer, .. } => match tokenizer.special_tokens().identity() {
@@ -156,11 +156,14 @@ fn cache_key(corpus_hash: &str, corpus: &Corpus, tokenizer: &ResolvedTokenizer, 
             None => format!("file {}", tokenizer.hash()),
         },
     };
-    if parse_special_tokens {
+    if config.parse_special_tokens {
         tokenizer += " parse";
     }
     if corpus.source_ends.len() > 1 {
         tokenizer += &format!(" sources {:?}", corpus.source_ends);
+    }
+    if config.on_bad_record == OnBadRecord::Skip {
+        tokenizer += " skip";
     }
     let hash =
         blake3::hash(format!("stagecoach tokens {CACHE_FORMAT_VERSION}\n{corpus_hash}\n{tokenizer}\n").as_bytes());

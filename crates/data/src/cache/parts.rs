@@ -129,6 +129,11 @@ impl<'a> PartWriter<'a> {
         }
     }
 
+    /// The number of tokens so far.
+    pub(super) fn tokens(&self) -> u64 {
+        self.ids.len() as u64
+    }
+
     /// The beginning of the part.
     pub(super) fn from(&self) -> PartStart {
         self.from

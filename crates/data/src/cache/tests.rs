@@ -9,6 +9,7 @@ use std::time::{Duration, SystemTime};
 use tempfile::TempDir;
 
 use super::*;
+use crate::examples::compressed;
 
 /// Bytes of the corpus per part. The corpus below has a dozen parts.
 const PART_BYTES: u64 = 8_000;
@@ -22,15 +23,19 @@ fn volume() -> (TempDir, DataConfig) {
     for (file, bytes) in [15_000, 9_000, 170_000, 0, 30_000].into_iter().enumerate() {
         fs::write(root.join(format!("corpus/{file}.txt")), text(file as u64, bytes)).unwrap();
     }
-    let lines: String = (5..60).map(|line| format!("{{\"text\": \"{}\"}}\n", text(line, 700))).collect();
-    fs::write(root.join("corpus/z.jsonl"), lines).unwrap();
+    let mut lines: String = (5..60).map(|line| format!("{{\"text\": \"{} \\ud83d\"}}\n", text(line, 700))).collect();
+    lines.insert_str(lines.len() / 2, "\n{}\n{\"text\": null}\n{");
+    fs::write(root.join("corpus/invalid.txt"), [text(7, 30_000).as_bytes(), b"\xff"].concat()).unwrap();
+    fs::write(root.join("corpus/z.jsonl"), &lines).unwrap();
+    fs::write(root.join("corpus/z.jsonl.gz"), compressed(&[lines.as_bytes()], "gz")).unwrap();
     let config = data_config(root);
     (folder, config)
 }
 
 fn data_config(root: PathBuf) -> DataConfig {
     let tokenizer = TokenizerSource::Train { vocab_size: 320 };
-    DataConfig { evaluation_fraction: 0.1, ..DataConfig::new(root, "corpus/*", 64, tokenizer) }
+    let on_bad_record = OnBadRecord::Skip;
+    DataConfig { evaluation_fraction: 0.1, on_bad_record, ..DataConfig::new(root, "corpus/*", 64, tokenizer) }
 }
 
 fn text(seed: u64, bytes: usize) -> String {
@@ -121,6 +126,21 @@ fn an_interrupted_run_resumes_after_its_last_part() {
             );
         }
     }
+}
+
+#[test]
+fn a_part_of_compressed_text_is_bounded() {
+    let folder = TempDir::new().unwrap();
+    fs::create_dir(folder.path().join("corpus")).unwrap();
+    let text = compressed(&["coach ".repeat(400_000).as_bytes()], "zst");
+    fs::write(folder.path().join("corpus/a.txt.zst"), &text).unwrap();
+    let config = data_config(folder.path().to_owned());
+    let (corpus, tokenizer) = find_sources(&config).unwrap();
+    let cache = config.cache_root.join("key");
+    let builder = CacheBuilder { corpus: &corpus, tokenizer: &tokenizer, folder: &cache, part_bytes: PART_BYTES };
+    let tokens = builder.run(&mut |_| {}).unwrap().tokens;
+    assert!((text.len() as u64) < PART_BYTES && tokens > 20 * PART_BYTES);
+    assert_eq!(parts(&config), 3, "a part has the tokens of one batch of texts at least");
 }
 
 #[test]

@@ -6,7 +6,7 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::formats::{Format, extensions};
+use super::formats::{Format, unknown_format, with_compression};
 use super::{Corpus, CorpusFile};
 use crate::config::DataConfig;
 use crate::error::DataError;
@@ -31,7 +31,7 @@ impl Corpus {
         config: &DataConfig,
         mut list: impl FnMut(&str) -> Result<(Arc<dyn Source>, Listing), DataError>,
     ) -> Result<Corpus, DataError> {
-        let mut corpus = Corpus::default();
+        let mut corpus = Corpus { on_bad_record: config.on_bad_record, ..Corpus::default() };
         let mut owners: BTreeMap<PathBuf, &str> = BTreeMap::new();
         for source in &config.sources {
             if source.paths.is_empty() {
@@ -69,9 +69,14 @@ impl CorpusFile {
     /// `UnknownFormat` if no format has the extension of the file.
     pub(crate) fn new(source: &Arc<dyn Source>, file: SourceFile, text_field: &str) -> Result<CorpusFile, DataError> {
         // a link may have the extension that its target lacks
-        let format = Format::of(&file.path).or_else(|| Format::of(Path::new(&file.matched)));
-        let format = format.ok_or_else(|| DataError::UnknownFormat { path: file.path.clone(), known: extensions() })?;
-        Ok(CorpusFile { file, format, text_field: text_field.to_owned(), source: Arc::clone(source) })
+        let found = Format::of(&file.path).or_else(|| Format::of(Path::new(&file.matched)));
+        let (format, compression) = found.ok_or_else(|| unknown_format(&file.path))?;
+        Ok(CorpusFile { file, format, compression, text_field: text_field.to_owned(), source: Arc::clone(source) })
+    }
+
+    /// The name of the format and the compression in corpus hashes, such as `Text.gz`.
+    pub(crate) fn hashed_name(&self) -> String {
+        with_compression(self.format.hashed_name, self.compression)
     }
 
     /// Opens the file for reading from `offset` to its end.

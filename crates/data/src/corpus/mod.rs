@@ -2,12 +2,15 @@
 //! bounded pieces. Reading can start at any [`Cursor`] from an earlier read, so an interrupted tokenisation resumes
 //! where it stopped.
 
+mod bad_records;
 mod byte_order_mark;
+mod compression;
 mod find;
 mod formats;
 mod pieces;
 #[cfg(test)]
 mod tests;
+mod text_reader;
 
 use std::collections::BTreeSet;
 use std::ops::Deref;
@@ -15,12 +18,16 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
+use crate::config::OnBadRecord;
 use crate::error::DataError;
 use crate::source::{Source, SourceFile};
+pub(crate) use bad_records::{BadRecord, BadRecordReason};
 pub(crate) use byte_order_mark::BYTE_ORDER_MARK;
-pub(crate) use formats::Contents;
+pub use compression::Compression;
+use formats::ReadOptions;
+pub(crate) use formats::{Contents, with_compression};
 pub use formats::{FORMATS, Format, document_numbers, text_formats};
-pub(crate) use pieces::Split;
+pub(crate) use pieces::{METASPACE, Split};
 
 /// The files of a job, in order: source by source, and each source by the paths of its files.
 #[derive(Default)]
@@ -28,6 +35,7 @@ pub(crate) struct Corpus {
     pub(crate) files: Vec<CorpusFile>,
     /// The number of files before the end of each source.
     pub(crate) source_ends: Vec<usize>,
+    pub(crate) on_bad_record: OnBadRecord,
     /// Folders that a pattern matches and that have the extension of a corpus file, relative to the volume's root.
     pub(crate) folders: BTreeSet<String>,
     /// Files that the patterns match more than once, relative to the volume's root.
@@ -39,6 +47,7 @@ pub(crate) struct Corpus {
 pub(crate) struct CorpusFile {
     file: SourceFile,
     pub(crate) format: &'static Format,
+    pub(crate) compression: Option<Compression>,
     /// The field that holds the text.
     pub(crate) text_field: String,
     source: Arc<dyn Source>,
@@ -57,16 +66,16 @@ impl Deref for CorpusFile {
 pub(crate) struct Cursor {
     /// Index of the file.
     pub(crate) file: usize,
-    /// Bytes of the file before the position; for `.parquet` always 0.
+    /// Bytes of the file before the position, decompressed; for `.parquet` always 0.
     pub(crate) offset: u64,
-    /// Lines or rows of the file before the position.
+    /// Lines, elements or rows of the file before the position.
     pub(crate) record: u64,
 }
 
 /// A piece of a document, or all of it.
 pub(crate) struct Piece<'a> {
     pub(crate) content: Content<'a>,
-    /// Lines or rows of the file up to and including the document; 1 for a file that is one document.
+    /// Lines, elements or rows of the file up to and including the document; 1 for a file that is one document.
     pub(crate) record: u64,
     /// Whether the document ends with this piece.
     pub(crate) is_last: bool,
@@ -87,6 +96,10 @@ pub(crate) enum Content<'a> {
         /// Index of the first id in the file.
         first_index: u64,
     },
+    /// The number of halves of surrogate pairs that the text of the next pieces has lost. No piece of a document.
+    LoneSurrogates(u64),
+    /// A record that is left out. No piece of a document.
+    BadRecord(BadRecord),
 }
 
 /// Called with every piece, in order.
@@ -96,6 +109,11 @@ impl Corpus {
     /// Bytes of all files.
     pub(crate) fn size(&self) -> u64 {
         self.bytes_before(self.files.len())
+    }
+
+    /// The names of all files.
+    pub(crate) fn file_names(&self) -> Vec<&str> {
+        self.files.iter().map(|file| file.name.as_str()).collect()
     }
 
     /// Sentences for people about the matches of the patterns that add no text.
@@ -159,7 +177,11 @@ impl Corpus {
     /// file.
     pub(crate) fn read_file(&self, from: Cursor, split: Split, on_piece: &mut PieceHandler) -> Result<(), DataError> {
         let file = &self.files[from.file];
-        (file.format.read)(file, &file.text_field, from, split, on_piece)
+        let options = ReadOptions { text_field: &file.text_field, split, on_bad_record: self.on_bad_record };
+        (file.format.read)(file, &options, from, &mut |piece| match piece.content {
+            Content::BadRecord(bad) if self.on_bad_record == OnBadRecord::Fail => Err(bad.error),
+            _ => on_piece(piece),
+        })
     }
 }
 

@@ -11,7 +11,7 @@ use tempfile::TempDir;
 
 use super::*;
 use crate::config::{DataConfig, TokenizerSource};
-use crate::examples::example;
+use crate::examples::{compressed, example};
 use crate::source::{FileStamp, Listing, SourceFile};
 
 /// Contents of a piece, whether its document ends, where reading can resume, and the bytes read.
@@ -38,11 +38,18 @@ fn files() -> (TempDir, usize) {
     let mut documents = 3;
     let texts = ["row", &long, "", "é", "end"];
     for format in &FORMATS {
-        for (index, contents) in (example(format.extension).files)(&texts).iter().enumerate() {
-            write(&format!("{}-{index}.{}", format.hashed_name, format.extension), contents);
+        let compressions = if format.may_be_compressed { Compression::ALL.map(Some).to_vec() } else { Vec::new() };
+        for compression in [None].into_iter().chain(compressions) {
+            for (index, contents) in (example(format.extension).files)(&texts).iter().enumerate() {
+                let name = format!("{}-{index}.{}", format.hashed_name, format.extension);
+                match compression.map(Compression::extension) {
+                    Some(extension) => write(&format!("{name}.{extension}"), &compressed(&[contents], extension)),
+                    None => write(&name, contents),
+                }
+            }
+            // only a tokenizer knows the documents in a file of token ids
+            documents += if format.is_text() { texts.len() } else { 1 };
         }
-        // only a tokenizer knows the documents in a file of token ids
-        documents += if format.is_text() { texts.len() } else { 1 };
     }
     (folder, documents)
 }
@@ -171,7 +178,7 @@ fn what_must_be_held_whole_and_is_too_long_is_refused() {
     fs::write(folder.path().join("none.txt"), "x".repeat(pieces::MAX_PIECE_BYTES + 1)).unwrap();
     for (name, split, place) in [
         ("spaces.txt", Split::Never, "spaces.txt has more than 16777216 bytes"),
-        ("spaces.jsonl", Split::Never, "spaces.jsonl, document 2 has more than 16777216 bytes"),
+        ("spaces.jsonl", Split::Never, "spaces.jsonl, line 2 has more than 16777216 bytes"),
         ("none.txt", Split::BeforeSpaces, "none.txt has more than 16777216 bytes"),
     ] {
         let message = refusal(name, split);
@@ -182,4 +189,10 @@ fn what_must_be_held_whole_and_is_too_long_is_refused() {
     line.set_len(1 << 33).unwrap();
     let message = refusal("endless.jsonl", Split::BeforeSpaces);
     assert!(message.contains("endless.jsonl, line 1 has more than 67108864 bytes"), "{message}");
+    // a gigabyte in a few hundred kilobytes
+    let block = compressed(&[&vec![b' '; 1 << 20]], "gz");
+    fs::write(folder.path().join("bomb.json.gz"), [compressed(&[b"[\""], "gz"), block.repeat(1 << 10)].concat())
+        .unwrap();
+    let message = refusal("bomb.json.gz", Split::BeforeSpaces);
+    assert!(message.contains("bomb.json.gz, element 0 has more than 67108864 bytes"), "{message}");
 }

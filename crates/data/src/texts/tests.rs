@@ -1,6 +1,6 @@
 use super::*;
 use crate::corpus::FORMATS;
-use crate::examples::{example, parquet};
+use crate::examples::{compressed, example, parquet};
 
 fn write(root: &Path, path: &str, content: &str) {
     let path = root.join(path);
@@ -83,6 +83,30 @@ fn a_parquet_column_is_measured_by_its_rows() {
     assert_eq!((texts.field.as_deref(), texts.bytes, texts.other_fields), (Some("body"), 35_000, Vec::new()));
     write_parquet(&[]);
     assert_eq!(find(root.path(), "").bytes, 0);
+}
+
+#[test]
+fn compressed_texts_are_found_and_measured() {
+    let root = tempfile::tempdir().unwrap();
+    let write = |name: &str, contents: &[u8]| fs::write(root.path().join(name), contents).unwrap();
+    let text: String = (0..400_000).map(|at: u64| format!("{:x} ", at.wrapping_mul(0x9e37_79b9_7f4a_7c15))).collect();
+    for extension in ["gz", "zst"] {
+        write(&format!("a.txt.{extension}"), &compressed(&[text.as_bytes()], extension));
+        let texts = find(root.path(), "");
+        assert_eq!(texts.patterns, [format!("*.txt.{extension}")]);
+        assert!(texts.bytes.abs_diff(text.len() as u64) < text.len() as u64 / 20, "{texts:?}");
+        fs::remove_file(root.path().join(format!("a.txt.{extension}"))).unwrap();
+    }
+    let lines = compressed(&[b"{\"body\": \"three\"}\n"], "gz");
+    write("a.jsonl.gz", &lines);
+    let texts = find(root.path(), "");
+    assert_eq!((texts.patterns, texts.field.as_deref(), texts.bytes), (vec!["*.jsonl.gz".to_owned()], Some("body"), 5));
+    // the pattern of one extension says nothing about another
+    write("b.jsonl.gz", &lines[..lines.len() - 9]);
+    write("c.jsonl", b"{\"body\": \"three\"}\n");
+    let texts = find(root.path(), "");
+    assert_eq!(texts.patterns, ["*.jsonl", "a.jsonl.gz"]);
+    assert!(texts.skipped[0].contains("b.jsonl.gz can't be decompressed: it is cut off"), "{:?}", texts.skipped);
 }
 
 #[test]

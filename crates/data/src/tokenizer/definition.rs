@@ -3,7 +3,7 @@
 
 use serde_json::{Value, json};
 
-use crate::corpus::Split;
+use crate::corpus::{METASPACE, Split};
 
 /// Pre-tokens of Llama 3. White space is at their start, except for line ends after punctuation.
 pub(crate) const LLAMA_3_PATTERN: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
@@ -72,6 +72,9 @@ fn has_byte_level(pre_tokenizer: &Value) -> bool {
 /// one with a prefix or with an added token that takes white space. NFC joins nothing to the white space that follows
 /// it. `parse`: special tokens in a text are encoded as tokens.
 pub(super) fn split(definition: &Value, parse: bool) -> Split {
+    if splits_before_space(definition, parse) {
+        return Split::BeforeSpace;
+    }
     let normalizes = !definition["normalizer"].is_null() && definition["normalizer"]["type"] != "NFC";
     let pre_tokenizer = &definition["pre_tokenizer"];
     let is_matched = |token: &&Value| parse || token["special"] != true;
@@ -95,6 +98,61 @@ pub(super) fn split(definition: &Value, parse: bool) -> Split {
         }
         _ => Split::Never,
     }
+}
+
+/// Whether a tokenizer of SentencePiece gives the text before a space and the text from the space on the ids that they
+/// have in one text. It does if it adds no space before a text that begins with one, and if no token holds a space after
+/// another character. Words that are pre-tokens of their own meet the second condition in any model. A text that is one
+/// pre-token meets it in a BPE, whose merges at both sides of the space are then independent. It would not meet it for
+/// certain in a Unigram model, which compares sums of rounded numbers over the whole text.
+fn splits_before_space(definition: &Value, parse: bool) -> bool {
+    let (normalizer, pre_tokenizer) = (&definition["normalizer"], &definition["pre_tokenizer"]);
+    let metaspace = METASPACE.to_string();
+    let replaces_spaces = normalizer["type"] == "Replace"
+        && normalizer["pattern"]["String"] == " "
+        && normalizer["content"] == *metaspace;
+    let is_metaspace = pre_tokenizer["type"] == "Metaspace" && pre_tokenizer["replacement"] == *metaspace;
+    // a pattern of spaces finds nothing in a text without spaces
+    let finds_nothing = pre_tokenizer.is_null()
+        || pre_tokenizer["type"] == "Split"
+            && pre_tokenizer["pattern"]["String"] == " "
+            && pre_tokenizer["invert"] != true;
+    let keeps_words = normalizer.is_null() || normalizer["type"] == "NFC" || replaces_spaces;
+    let has_spaces_only = is_metaspace && keeps_words || replaces_spaces && finds_nothing;
+    let separates_words = is_metaspace && pre_tokenizer["split"] != false;
+    let is_matched = |token: &&Value| parse || token["special"] != true;
+    let mut matched = added_tokens(definition).iter().filter(is_matched);
+    has_spaces_only
+        && !matched.any(crosses_a_space_or_takes_one)
+        && (separates_words || merges_within_words(&definition["model"], &metaspace))
+}
+
+/// Whether no merge of a BPE joins a space to a character before it.
+fn merges_within_words(model: &Value, metaspace: &str) -> bool {
+    let is_empty = |text: &Value| text.is_null() || *text == "";
+    // a merge is `["a", "b"]`, or `"a b"` in older files
+    let joined = |merge: &Value| match (merge.as_str(), merge[0].as_str(), merge[1].as_str()) {
+        (Some(pair), ..) => Some(pair.replacen(' ', "", 1)),
+        (None, Some(first), Some(second)) => Some([first, second].concat()),
+        _ => None,
+    };
+    let keeps_to_words = |merge| joined(merge).is_some_and(|token| !crosses_a_space(&token));
+    model["ignore_merges"] != true
+        && is_empty(&model["continuing_subword_prefix"])
+        && is_empty(&model["end_of_word_suffix"])
+        // unknown characters at both sides of an unknown space could become one token
+        && !model["vocab"][metaspace].is_null()
+        && model["merges"].as_array().is_some_and(|merges| merges.iter().all(keeps_to_words))
+}
+
+fn crosses_a_space_or_takes_one(token: &Value) -> bool {
+    token["content"].as_str().is_none_or(crosses_a_space) || token["lstrip"] == true || token["rstrip"] == true
+}
+
+/// Whether a space follows another character.
+fn crosses_a_space(token: &str) -> bool {
+    let is_space = |character: char| character == ' ' || character == METASPACE;
+    token.trim_start_matches(is_space).contains(is_space)
 }
 
 fn is_byte_level(pre_tokenizer: &Value) -> bool {

@@ -22,6 +22,9 @@ fn refused_by(volume: &TestVolume, expected: &str) {
     );
 }
 
+/// The formats that may be compressed.
+const COMPRESSIBLE: &str = ".txt, .jsonl or .json";
+
 #[test]
 fn patterns() {
     let mut volume = TestVolume::new(&[("x.txt", b"a b c d")]);
@@ -44,11 +47,19 @@ fn patterns() {
     refused_by(&volume, "data.paths is empty: name at least one file or pattern, such as \"corpus/**/*.txt\"");
     let extensions: Vec<String> = FORMATS.iter().map(|format| format!(".{}", format.extension)).collect();
     let (last, others) = extensions.split_last().unwrap();
+    let also = format!("{COMPRESSIBLE} also with .gz or .zst");
     refused(
         &[("x.md", b"a")],
         &format!(
-            "VOLUME/corpus/x.md is not a {} or {last} file: narrow data.paths so that it matches corpus files only",
+            "VOLUME/corpus/x.md is not a {} or {last} file ({also}): narrow data.paths so that it matches corpus files only",
             others.join(", ")
+        ),
+    );
+    let path = "VOLUME/corpus/x.parquet.zst";
+    refused(
+        &[("x.parquet.zst", b"a")],
+        &format!(
+            "{path} is a compressed .parquet file, which can't be read ({also}): decompress it (zstd -dc {path}), or narrow data.paths"
         ),
     );
 }
@@ -109,6 +120,34 @@ fn invalid_utf8() {
 }
 
 #[test]
+fn compressed_files() {
+    let text = "a b c d ".repeat(50_000);
+    let text: Vec<u8> = text.bytes().enumerate().map(|(at, byte)| if at % 977 == 0 { b'e' } else { byte }).collect();
+    let problems = |name: &str, whole: &[u8], flipped: &str| {
+        let problem =
+            |what: &str| format!("VOLUME/corpus/{name} can't be decompressed: {what}: copy it or compress it again");
+        let other = ("a.txt", &b"a b"[..]);
+        for bytes in [0, 1, 5, whole.len() / 2, whole.len() - 1] {
+            refused(&[other, (name, &whole[..bytes])], &problem("it is cut off"));
+        }
+        refused(&[other, (name, &[whole, b"garbage garbage"].concat())], &problem(flipped));
+        let mut damaged = whole.to_vec();
+        let at = damaged.len() - 3; // in the checksum
+        damaged[at] ^= 1;
+        let volume = TestVolume::new(&[other, (name, &damaged)]);
+        let message = volume.error_message();
+        assert!(message.starts_with(&format!("VOLUME/corpus/{name} can't be decompressed: ")), "{message}");
+    };
+    problems("x.txt.gz", &compressed(&[&text], "gz"), "invalid gzip header");
+    problems("x.txt.zst", &compressed(&[&text], "zst"), "Unknown frame descriptor");
+    problems("x.txt.gz", &compressed(&[b"a", b"b c d e f g h"], "gz"), "invalid gzip header");
+    refused(
+        &[("x.jsonl.gz", &compressed(&[b"\xff\xfe{\0"], "gz"))],
+        "VOLUME/corpus/x.jsonl.gz is UTF-16, by its byte order mark, and not UTF-8: convert it (gzip -dc VOLUME/corpus/x.jsonl.gz | iconv -f UTF-16 -t utf-8) or leave it out of data.paths",
+    );
+}
+
+#[test]
 fn lines() {
     let second = |line: &str, problem: &str| {
         let lines = format!("{{\"text\": \"a\"}}\n{line}\n");
@@ -138,21 +177,57 @@ fn lines() {
         &format!("there is no field \"text\", only messages: a conversation can't be trained on as it is; {remedy}"),
     );
     second(&format!(r#"{{"text": {turns}}}"#), &format!("the field \"text\" holds a conversation, not text: {remedy}"));
-    for escape in [r"\ud83d", r"\ude00", r"\ud83d\ud83d"] {
-        let half = &escape[..6];
-        second(
-            &format!(r#"{{"text": "\ud83d\ude00 \\u {escape} b"}}"#),
-            &format!(
-                "{half} is half of a surrogate pair, and its other half is missing: no text can hold it; write \\ufffd for it"
-            ),
-        );
-    }
     for number in ["NaN", "Infinity", "-Infinity"] {
         second(
             &format!(r#"{{"title": "NaN \" ", "score": {number}, "text": "b"}}"#),
             &format!("JSON has no {number}, which Python's json.dumps writes for a number: write null for it"),
         );
     }
+}
+
+#[test]
+fn elements() {
+    let whole = |file: &str, problem: &str| {
+        refused(&[("x.json", file.as_bytes())], &format!("VOLUME/corpus/x.json{problem}"));
+    };
+    let object = r#"{"text": "a ],[\" b"}"#;
+    whole(
+        &format!("[{object}, {object},\n {{\"text\":\n 1}}]"),
+        ", element 2: the field \"text\" holds a number, not text: leave such elements out, as `jq 'map(select(.text | type == \"string\"))'` does",
+    );
+    whole(
+        &format!("[{object}, {{\"text\":\n x}}]"),
+        ", element 1: this is not JSON (expected value at line 2, column 2): every element must be an object such as {\"text\": \"...\"}",
+    );
+    for (comma, element) in [("[{},]", 1), ("[,{}]", 0), ("[{},,{}]", 1)] {
+        whole(
+            &comma.replace("{}", object),
+            &format!(
+                ", element {element}: this is not JSON (EOF while parsing a value at column 0): every element must be an object such as {{\"text\": \"...\"}}"
+            ),
+        );
+    }
+    whole("[[1]]", ", element 0: this is JSON, but no object: every element must be one such as {\"text\": \"...\"}");
+    let cut_off = |element| format!(" ends in element {element}, before the end of its array: copy or write it again");
+    for (file, element) in [("[", 0), ("[ {", 0), ("[{}", 0), ("[{},", 1), ("[{}, {\"text\": \"]", 1)] {
+        whole(&file.replace("{}", object), &cut_off(element));
+    }
+    whole(
+        &format!("[{object}]\n[{object}]"),
+        " goes on at byte 24, after the end of its array (elements: 1): remove the rest, or write all elements into one array",
+    );
+    for (file, found) in [(object, "an object"), ("\"a\"", "text"), ("7", "something else")] {
+        whole(
+            file,
+            &format!(
+                " begins with {found}, and an array of objects was expected: write [{{...}}, {{...}}], or one object in each line of a .jsonl file"
+            ),
+        );
+    }
+    refused(
+        &[("x.json", b"[]"), ("y.json", b" [ ] "), ("z.json", b"")],
+        "the corpus is empty: 3 files match data.paths, and none holds any text",
+    );
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use std::os::unix::fs::symlink;
 
 use crate::common::*;
-use stagecoach_data::FORMATS;
+use stagecoach_data::{Compression, FORMATS, Format};
 
 const TWO_DOCUMENTS: [u32; 7] = [BOS, A, B, EOS, BOS, C, EOS];
 
@@ -33,11 +33,41 @@ fn documents_have_the_same_ids_in_every_format() {
 }
 
 #[test]
+fn documents_have_the_same_ids_in_every_compression() {
+    for format in FORMATS.iter().filter(|format| format.may_be_compressed) {
+        for compression in Compression::ALL {
+            let volume = TestVolume::new(&[]);
+            for (index, contents) in (example(format.extension).files)(&["\u{feff}a b", "", "c"]).iter().enumerate() {
+                let name = format!("corpus/{index}.{}.{}", format.extension, compression.extension());
+                volume.write(&name, &compressed(&[contents], compression.extension()));
+            }
+            // a byte order mark in a string of JSON is text
+            let ids = if format.extension == "txt" { &TWO_DOCUMENTS[..] } else { &[BOS, 3, B, EOS, BOS, C, EOS] };
+            assert_eq!(volume.ids(), ids, "{format:?} {compression:?}");
+        }
+    }
+}
+
+#[test]
+fn a_file_of_several_compressed_streams_is_read_to_its_end() {
+    for extension in ["gz", "zst"] {
+        let volume = TestVolume::new(&[]);
+        volume.write(&format!("corpus/x.txt.{extension}"), &compressed(&[b"a b", b"", b" c"], extension));
+        assert_eq!(volume.ids(), [BOS, A, B, C, EOS], "{extension}");
+    }
+}
+
+#[test]
 fn the_documentation_has_a_row_for_every_format() {
     let (_, table) = include_str!("../../../../docs/COMMANDS.md").split_once("| extension |").unwrap();
     let rows = table.lines().skip(2).take_while(|row| row.starts_with("| `."));
-    let row = |format: &stagecoach_data::Format| {
-        format!("| `.{}` | {} | {}, from {} |", format.extension, format.description, format.unit, format.first_unit)
+    let compressed = |format: &Format| match format.may_be_compressed {
+        true => Compression::ALL.map(|by| format!("`.{}.{}`", format.extension, by.extension())).join(", "),
+        false => "no".to_owned(),
+    };
+    let row = |format: &Format| {
+        let (extension, number) = (format.extension, format!("{}, from {}", format.unit, format.first_unit));
+        format!("| `.{extension}` | {} | {number} | {} |", format.description, compressed(format))
     };
     assert_eq!(rows.collect::<Vec<_>>(), FORMATS.iter().map(row).collect::<Vec<_>>());
 }
@@ -122,11 +152,53 @@ fn links_out_of_the_volume_are_followed_where_they_may() {
 
 #[test]
 fn a_nested_field_is_named_alike_in_every_format() {
-    let lines = br#"{"doc": {"text": "a b"}}
-{"doc.text": "c", "doc": {"text": "d"}}"#;
-    let mut volume = TestVolume::new(&[("x.jsonl", lines)]);
-    volume.config.sources[0].text_field = "doc.text".into();
-    assert_eq!(volume.ids(), TWO_DOCUMENTS);
+    let nested = r#"{"doc": {"text": "a b"}}"#;
+    let named = r#"{"doc": {"text": "d"}, "doc.text": "c"}"#;
+    let null = r#"{"doc": null}"#;
+    let struct_of =
+        |columns: &str| format!("message rows {{ optional group doc {{ optional binary text (utf8); }} {columns} }}");
+    let a_column = "optional binary doc.text (utf8);";
+    for (name, documents) in [
+        ("x.jsonl", [nested, named].join("\n").into_bytes()),
+        ("x.json", format!("[{nested}, {named}]").into_bytes()),
+        ("x.parquet", parquet_columns(&struct_of(""), &[&[("a b", 2), ("c", 2)]])),
+        ("x.parquet", parquet_columns(&struct_of(a_column), &[&[("d", 2), ("d", 2)], &[("a b", 1), ("c", 1)]])),
+    ] {
+        let mut volume = TestVolume::new(&[(name, &documents)]);
+        volume.config.sources[0].text_field = "doc.text".into();
+        assert_eq!(volume.ids(), TWO_DOCUMENTS, "{name}");
+    }
+    // no text in a null struct or object
+    for (name, documents, expected) in [
+        ("x.jsonl", null.as_bytes().to_vec(), "line 1: the field \"doc.text\" holds null, not text: leave such"),
+        (
+            "x.json",
+            format!("[{null}]").into_bytes(),
+            "element 0: the field \"doc.text\" holds null, not text: leave such",
+        ),
+        ("x.parquet", parquet_columns(&struct_of(""), &[&[("", 0)]]), "row 0: \"doc.text\" is null: put it right"),
+    ] {
+        let mut volume = TestVolume::new(&[(name, &documents)]);
+        volume.config.sources[0].text_field = "doc.text".into();
+        let message = volume.error_message();
+        assert!(message.contains(&format!("/{name}, {expected}")), "{message}");
+        // a struct is no text
+        volume.config.sources[0].text_field = "doc".into();
+        let message = volume.error_message();
+        let what =
+            if name == "x.parquet" { "the column \"doc\" holds structs, not text" } else { "\"doc\" holds null" };
+        assert!(message.contains(what), "{message}");
+    }
+}
+
+#[test]
+fn a_column_of_lists_is_refused_by_its_name() {
+    let list =
+        "message rows { optional group text (LIST) { repeated group list { optional binary element (utf8); } } }";
+    let volume = TestVolume::new(&[("x.parquet", &parquet_columns(list, &[&[]]))]);
+    let expected = "VOLUME/corpus/x.parquet can't be read as Parquet: the column \"text\" holds lists, not text: set \
+                    data.textField to one that holds text";
+    assert_eq!(volume.error_message(), expected);
 }
 
 #[test]

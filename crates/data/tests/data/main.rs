@@ -2,6 +2,7 @@
 #![allow(unreachable_pub, clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod bad_input;
+mod bad_records;
 mod batches;
 mod common;
 mod documents;

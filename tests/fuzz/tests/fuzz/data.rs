@@ -4,13 +4,13 @@ use std::fs;
 use std::path::Path;
 
 use serde_json::json;
-use stagecoach_data::{DataConfig, FORMATS, Tokenizer, TokenizerSource, prepare};
+use stagecoach_data::{Compression, DataConfig, FORMATS, Tokenizer, TokenizerSource, prepare};
 
 use crate::fuzz;
 
 #[path = "../../../../crates/data/tests/data/common/examples.rs"]
 mod examples;
-use examples::example;
+use examples::{compressed, example};
 
 /// A byte-level BPE with a few merges.
 fn tokenizer() -> Vec<u8> {
@@ -75,5 +75,8 @@ fn corpus_files() {
     for format in &FORMATS {
         let valid = (example(format.extension).files)(&["abc cab", "a b c", ""]);
         corpus(&format!("text.{}", format.extension), 1000, &valid[0]);
+        for extension in Compression::ALL.map(Compression::extension).into_iter().filter(|_| format.may_be_compressed) {
+            corpus(&format!("text.{}.{extension}", format.extension), 300, &compressed(&[&valid[0]], extension));
+        }
     }
 }

@@ -1,6 +1,6 @@
 //! The formats of corpus files. A row of the table [`FORMATS`] has all facts of a format.
 
-mod json_lines;
+mod json;
 mod parquet_rows;
 mod text;
 mod token_ids;
@@ -9,12 +9,13 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use super::pieces::Split;
-use super::{CorpusFile, Cursor, PieceHandler};
+use super::{Compression, CorpusFile, Cursor, PieceHandler};
+use crate::config::OnBadRecord;
 use crate::error::DataError;
 
 /// All formats.
-pub static FORMATS: [Format; 5] =
-    [text::TEXT, json_lines::JSON_LINES, parquet_rows::PARQUET, token_ids::IDS_32, token_ids::IDS_16];
+pub static FORMATS: [Format; 6] =
+    [text::TEXT, json::JSON_LINES, json::JSON_ARRAY, parquet_rows::PARQUET, token_ids::IDS_32, token_ids::IDS_16];
 
 /// A format of corpus files.
 #[derive(Debug)]
@@ -27,6 +28,8 @@ pub struct Format {
     pub unit: &'static str,
     /// The number of a file's first unit, 0 or 1.
     pub first_unit: u64,
+    /// Whether the files may be compressed.
+    pub may_be_compressed: bool,
     /// The name in corpus hashes, which checkpoints record. It never changes once the format is released.
     pub(crate) hashed_name: &'static str,
     pub(crate) contents: Contents,
@@ -45,23 +48,44 @@ pub(crate) enum Contents {
     TokenIds,
 }
 
-/// The fields of a file that may hold text, each with an estimate of its bytes, or the reason why the file can't be
-/// read.
-pub(crate) type FindFields = fn(&CorpusFile) -> Result<BTreeMap<String, u64>, String>;
-
-/// Reads the documents of a file from a cursor on. The arguments are the file, the field with the text, the cursor, the
-/// positions at which a long text may be split, and the receiver of the pieces. A reader holds one record in memory,
-/// never the whole file.
+/// The fields of a file that may hold text, each with an estimate of its bytes.
 ///
 /// # Errors
-/// Fails if the file can't be read or is damaged, if a record has no text, or if the receiver fails.
-type Read = fn(&CorpusFile, &str, Cursor, Split, &mut PieceHandler) -> Result<(), DataError>;
+/// Fails if the file can't be read or holds no text.
+pub(crate) type FindFields = fn(&CorpusFile) -> Result<BTreeMap<String, u64>, DataError>;
+
+/// How the documents of a file are read.
+pub(super) struct ReadOptions<'a> {
+    /// The field or column with the text.
+    pub(super) text_field: &'a str,
+    /// The positions at which a long text may be split.
+    pub(super) split: Split,
+    pub(super) on_bad_record: OnBadRecord,
+}
+
+/// Reads the documents of a file from a cursor on. The last argument receives the pieces, bad records among them. A
+/// reader holds one record in memory, never the whole file.
+///
+/// # Errors
+/// Fails if the file can't be read or is damaged, or if the receiver fails.
+type Read = fn(&CorpusFile, &ReadOptions, Cursor, &mut PieceHandler) -> Result<(), DataError>;
 
 impl Format {
-    /// The format of the files that have the extension of `path`.
-    pub(crate) fn of(path: &Path) -> Option<&'static Format> {
+    /// The format and the compression of the files that have the extensions of `path`, such as `.jsonl.gz`.
+    pub(crate) fn of(path: &Path) -> Option<(&'static Format, Option<Compression>)> {
+        let (format, compression) = Format::named_by(path)?;
+        (compression.is_none() || format.may_be_compressed).then_some((format, compression))
+    }
+
+    /// Like [`Format::of`], but with compressions that the format does not allow.
+    fn named_by(path: &Path) -> Option<(&'static Format, Option<Compression>)> {
         let extension = path.extension()?;
-        FORMATS.iter().find(|format| extension == format.extension)
+        let compression = Compression::ALL.into_iter().find(|compression| extension == compression.extension());
+        let inner = match compression {
+            Some(_) => Path::new(path.file_stem()?).extension()?,
+            None => extension,
+        };
+        Some((FORMATS.iter().find(|format| inner == format.extension)?, compression))
     }
 
     /// Whether the files hold text, which any tokenizer can encode.
@@ -70,15 +94,48 @@ impl Format {
     }
 }
 
-/// The extensions of all formats, such as ".txt or .jsonl".
-pub(super) fn extensions() -> String {
-    list(FORMATS.iter().map(|format| format!(".{}", format.extension)))
+/// `name`, followed by the extension of the compression if there is one.
+pub(crate) fn with_compression(name: &str, compression: Option<Compression>) -> String {
+    match compression {
+        Some(compression) => format!("{name}.{}", compression.extension()),
+        None => name.to_owned(),
+    }
 }
 
-/// The formats of text, such as ".txt files (one document) or .parquet files (a document in each row)".
+/// The error of a file that is no corpus file, by its extensions.
+pub(super) fn unknown_format(path: &Path) -> DataError {
+    match Format::named_by(path) {
+        Some((format, Some(compression))) => DataError::NotCompressible {
+            path: path.to_owned(),
+            extension: format.extension,
+            command: compression.command(),
+            compressible: compressible(),
+        },
+        _ => DataError::UnknownFormat {
+            path: path.to_owned(),
+            known: extensions(FORMATS.iter()),
+            compressible: compressible(),
+        },
+    }
+}
+
+/// The extensions of `formats`, such as ".txt or .jsonl".
+fn extensions<'a>(formats: impl Iterator<Item = &'a Format>) -> String {
+    list(formats.map(|format| format!(".{}", format.extension)))
+}
+
+/// The compressed formats, such as ".txt or .jsonl also with .gz or .zst".
+fn compressible() -> String {
+    let compressions = list(Compression::ALL.map(|compression| format!(".{}", compression.extension())).into_iter());
+    format!("{} also with {compressions}", extensions(FORMATS.iter().filter(|format| format.may_be_compressed)))
+}
+
+/// The formats of text, such as ".txt files (one document) or .parquet files (a document in each row), .txt also with
+/// .gz or .zst".
 pub fn text_formats() -> String {
     let formats = FORMATS.iter().filter(|format| format.is_text());
-    list(formats.map(|format| format!(".{} files ({})", format.extension, format.description)))
+    let formats = list(formats.map(|format| format!(".{} files ({})", format.extension, format.description)));
+    format!("{formats}, {},", compressible())
 }
 
 /// The numbers of documents in their names, such as "the line of a .jsonl file (from 1) or the row of a .parquet file

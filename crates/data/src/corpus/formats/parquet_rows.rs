@@ -7,15 +7,15 @@ use std::ops::Range;
 use bytes::Bytes;
 use parquet::basic::Type;
 use parquet::column::reader::ColumnReader;
+use parquet::data_type::ByteArray;
 use parquet::errors::ParquetError;
 use parquet::file::metadata::ParquetMetaData;
 use parquet::file::reader::{ChunkReader, FileReader, Length, RowGroupReader, SerializedFileReader};
-use parquet::schema::types::ColumnDescPtr;
+use parquet::schema::types::{ColumnDescPtr, Type as SchemaType};
 
-use super::{Contents, Format};
+use super::{Contents, Format, ReadOptions};
 use crate::catch_panic::catch_panic;
-use crate::corpus::pieces::Split;
-use crate::corpus::{CorpusFile, Cursor, PieceHandler, pieces};
+use crate::corpus::{BadRecordReason, CorpusFile, Cursor, PieceHandler, pieces};
 use crate::error::DataError;
 
 pub(super) const PARQUET: Format = Format {
@@ -23,6 +23,7 @@ pub(super) const PARQUET: Format = Format {
     description: "a document in each row, in a column of text",
     unit: "row",
     first_unit: 0,
+    may_be_compressed: false,
     hashed_name: "Parquet",
     contents: Contents::Fields(text_columns),
     read,
@@ -34,31 +35,34 @@ const ROWS_PER_READ: usize = 256;
 /// Reads the rows of a file as documents, from the row that `from` names on.
 ///
 /// # Errors
-/// Fails if the file can't be read or is damaged, if the file has no text column `field`, if a row has no text, or if
-/// `on_piece` fails.
+/// Fails if the file can't be read or is damaged, if the file has no text column of the field's name, or if `on_piece`
+/// fails.
 fn read(
     corpus_file: &CorpusFile,
-    field: &str,
+    options: &ReadOptions,
     from: Cursor,
-    split: Split,
     on_piece: &mut PieceHandler,
 ) -> Result<(), DataError> {
     let bad = |problem: String| DataError::Parquet { path: corpus_file.path.clone(), problem };
     // the library would report a failing volume as damage of the file
     corpus_file.open_at(0).map_err(DataError::io("read", &corpus_file.path))?;
     let reader = library(|| SerializedFileReader::new(corpus_file.clone())).map_err(bad)?;
-    let column = TextColumn::find(reader.metadata(), corpus_file, field)?;
+    let column = TextColumn::find(reader.metadata(), corpus_file, options.text_field)?;
     check_row_groups(reader.metadata(), column.index, corpus_file.stamp.size).map_err(bad)?;
     let total_rows = reader.metadata().file_metadata().num_rows().max(1) as u64;
-    let mut on_text = |record: u64, text: &str| {
+    let mut on_row = |record: u64, text: Result<&str, (BadRecordReason, DataError)>| {
         let bytes_read = (corpus_file.stamp.size as f64 * record as f64 / total_rows as f64) as u64;
-        pieces::emit_record(corpus_file, text, split, Cursor { record, ..from }, bytes_read, on_piece)
+        let position = Cursor { record, ..from };
+        match text {
+            Ok(text) => pieces::emit_record(corpus_file, text, options.split, position, bytes_read, on_piece),
+            Err(bad) => pieces::emit_bad_record(bad, from.file, position, bytes_read, on_piece),
+        }
     };
     let mut row = 0u64; // index in the file of the next row
     for group in 0..reader.num_row_groups() {
         let group = library(|| reader.get_row_group(group)).map_err(bad)?;
         let end = row.saturating_add(group.metadata().num_rows() as u64);
-        row = if end <= from.record { end } else { column.read_group(&*group, row..end, from.record, &mut on_text)? };
+        row = if end <= from.record { end } else { column.read_group(&*group, row..end, from.record, &mut on_row)? };
     }
     Ok(())
 }
@@ -101,29 +105,39 @@ impl TextColumn<'_> {
         name: &'a str,
     ) -> Result<TextColumn<'a>, DataError> {
         let schema = metadata.file_metadata().schema_descr();
-        let columns: Vec<String> = schema.columns().iter().map(|column| column.path().string()).collect();
-        let index = columns.iter().position(|column| column == name).ok_or_else(|| DataError::NoColumn {
-            path: corpus_file.path.clone(),
-            column: name.to_owned(),
-            columns: columns.clone(),
-        })?;
-        let column = TextColumn { corpus_file, name, index, description: schema.column(index) };
-        if column.description.max_rep_level() > 0 { Err(column.no_text("holds lists".into())) } else { Ok(column) }
+        let no_text = |what: &str| no_text(corpus_file, name, what);
+        let Some((path, field)) = find_field(schema.root_schema(), name) else {
+            return Err(DataError::NoColumn {
+                path: corpus_file.path.clone(),
+                column: name.to_owned(),
+                columns: schema.columns().iter().map(|column| column.path().string()).collect(),
+            });
+        };
+        let of_field = |column: &ColumnDescPtr| column.path().parts().starts_with(&path);
+        let columns: Vec<usize> = (0..schema.num_columns()).filter(|&index| of_field(&schema.column(index))).collect();
+        match columns[..] {
+            [index, ..] if schema.column(index).max_rep_level() > 0 => Err(no_text("holds lists")),
+            [index] if field.is_primitive() => {
+                Ok(TextColumn { corpus_file, name, index, description: schema.column(index) })
+            }
+            _ => Err(no_text("holds structs")),
+        }
     }
 
-    /// Reads the rows of `group` from row `first` on. `rows` are the indices of the group's rows in the file. `on_text`
+    /// Reads the rows of `group` from row `first` on. `rows` are the indices of the group's rows in the file. `on_row`
     /// gets the number of rows up to and including each row. Returns the index of the first row that was not read.
     fn read_group(
         &self,
         group: &dyn RowGroupReader,
         rows: Range<u64>,
         first: u64,
-        on_text: &mut dyn FnMut(u64, &str) -> Result<(), DataError>,
+        on_row: &mut OnRow,
     ) -> Result<u64, DataError> {
         let bad = |problem: String| self.bad(problem);
         let column = library(|| group.get_column_reader(self.index)).map_err(bad)?;
         let ColumnReader::ByteArrayColumnReader(mut column) = column else {
-            return Err(self.no_text(format!("is {}", self.description.physical_type())));
+            let what = format!("is {}", self.description.physical_type());
+            return Err(no_text(self.corpus_file, self.name, &what));
         };
         let (mut row, end) = (rows.start, rows.end);
         if row < first {
@@ -142,10 +156,13 @@ impl TextColumn<'_> {
                 // Without optional fields there are no levels, and every row has a value.
                 let present = levels.get(index).is_none_or(|&level| level == self.description.max_def_level());
                 let value = if present { values.next() } else { None };
-                let value = value.ok_or_else(|| self.bad_row(row, "null: put it right"))?;
-                let text = value.as_utf8().map_err(|_| self.bad_row(row, "not valid UTF-8: convert it"))?;
+                let text = match value.map(ByteArray::as_utf8) {
+                    Some(Ok(text)) => Ok(text),
+                    Some(Err(_)) => Err((BadRecordReason::NotUtf8, self.bad_row(row, "not valid UTF-8: convert it"))),
+                    None => Err((BadRecordReason::Null, self.bad_row(row, "null: put it right"))),
+                };
                 row += 1;
-                on_text(row, text)?;
+                on_row(row, text)?;
             }
         }
         Ok(row)
@@ -155,24 +172,40 @@ impl TextColumn<'_> {
         DataError::Parquet { path: self.corpus_file.path.clone(), problem }
     }
 
-    fn no_text(&self, what: String) -> DataError {
-        self.bad(format!("the column \"{}\" {what}, not text: set data.textField to one that holds text", self.name))
-    }
-
     fn bad_row(&self, row: u64, what: &str) -> DataError {
         let problem = format!("\"{}\" is {what} or remove the row", self.name);
-        DataError::Row { path: self.corpus_file.path.clone(), row, problem }
+        DataError::Record { path: self.corpus_file.path.clone(), unit: PARQUET.unit, number: row, problem }
     }
+}
+
+/// Receives the text of each row, or the reason why the row has none.
+type OnRow<'a> = dyn FnMut(u64, Result<&str, (BadRecordReason, DataError)>) -> Result<(), DataError> + 'a;
+
+/// The field named `path` in a group of fields, and the names that lead to it. Without such a field, the part before the
+/// first dot names a struct, and the rest names a field in it, as in JSON.
+fn find_field<'a>(group: &'a SchemaType, path: &str) -> Option<(Vec<String>, &'a SchemaType)> {
+    let field = |name: &str| group.get_fields().iter().find(|field| field.name() == name);
+    if let Some(field) = field(path) {
+        return Some((vec![path.to_owned()], field));
+    }
+    let (name, rest) = path.split_once('.')?;
+    let (names, found) = find_field(field(name).filter(|field| field.is_group())?, rest)?;
+    Some(([vec![name.to_owned()], names].concat(), found))
+}
+
+fn no_text(corpus_file: &CorpusFile, column: &str, what: &str) -> DataError {
+    let problem = format!("the column \"{column}\" {what}, not text: set data.textField to one that holds text");
+    DataError::Parquet { path: corpus_file.path.clone(), problem }
 }
 
 /// The text columns that [`read`] accepts, each with an estimate of its bytes. The estimate takes all rows to be as
 /// long as the first ones.
 ///
 /// # Errors
-/// The reason why the file can't be read.
-fn text_columns(corpus_file: &CorpusFile) -> Result<BTreeMap<String, u64>, String> {
-    corpus_file.open_at(0).map_err(|error| format!("can't be read: {error}"))?;
-    let failed = |e: String| format!("can't be read as Parquet: {e}");
+/// Fails if the file can't be read.
+fn text_columns(corpus_file: &CorpusFile) -> Result<BTreeMap<String, u64>, DataError> {
+    corpus_file.open_at(0).map_err(DataError::io("read", &corpus_file.path))?;
+    let failed = |problem: String| DataError::Parquet { path: corpus_file.path.clone(), problem };
     let reader = library(|| SerializedFileReader::new(corpus_file.clone())).map_err(failed)?;
     let metadata = reader.metadata();
     let columns = metadata.file_metadata().schema_descr().columns().iter().enumerate();

@@ -2,9 +2,10 @@
 
 use std::io::Read;
 
-use super::{Contents, Format};
-use crate::corpus::pieces::{MAX_PIECE_BYTES, PIECE_BYTES, Split, check_length, last_split};
-use crate::corpus::{Content, CorpusFile, Cursor, Piece, PieceHandler, byte_order_mark};
+use super::{Contents, Format, ReadOptions};
+use crate::config::OnBadRecord;
+use crate::corpus::pieces::{self, MAX_PIECE_BYTES, PIECE_BYTES, Split, check_length, last_split};
+use crate::corpus::{BadRecordReason, Content, CorpusFile, Cursor, Piece, PieceHandler};
 use crate::error::DataError;
 
 pub(super) const TEXT: Format = Format {
@@ -12,6 +13,7 @@ pub(super) const TEXT: Format = Format {
     description: "one document",
     unit: "document",
     first_unit: 1,
+    may_be_compressed: true,
     hashed_name: "Text",
     contents: Contents::PlainText,
     read,
@@ -19,14 +21,23 @@ pub(super) const TEXT: Format = Format {
 
 fn read(
     corpus_file: &CorpusFile,
-    _field: &str,
+    options: &ReadOptions,
     from: Cursor,
-    split: Split,
     on_piece: &mut PieceHandler,
 ) -> Result<(), DataError> {
-    let failed = || DataError::io("read", &corpus_file.path);
-    let mut offset = byte_order_mark::skip(corpus_file, from.offset)?;
-    let mut file = corpus_file.open_at(offset).map_err(failed())?;
+    let split = options.split;
+    let next_file = Cursor { file: from.file + 1, ..Cursor::default() };
+    let not_utf8 = |offset| DataError::NotUtf8 { path: corpus_file.path.clone(), offset };
+    // the whole file is left out, so an invalid byte must be known before the first piece
+    if options.on_bad_record == OnBadRecord::Skip
+        && from.offset == 0
+        && let Some(offset) = find_invalid(corpus_file)?
+    {
+        let bad = (BadRecordReason::NotUtf8, not_utf8(offset));
+        return pieces::emit_bad_record(bad, from.file, next_file, corpus_file.stamp.size, on_piece);
+    }
+    let mut reader = corpus_file.open_text(from.offset)?;
+    let mut offset = reader.offset();
     let mut buffer = Vec::new();
     loop {
         // The buffer is filled up to one piece, so that the splits depend on the offset alone and not on where reading
@@ -37,7 +48,7 @@ fn read(
             (_, 0) => buffer.len() as u64,
             (_, missing) => missing as u64,
         };
-        let more = file.by_ref().take(wanted).read_to_end(&mut buffer).map_err(failed())?;
+        let more = reader.by_ref().take(wanted).read_to_end(&mut buffer).map_err(corpus_file.read_failed())?;
         let is_last = more == 0;
         let text = match std::str::from_utf8(&buffer) {
             Ok(text) => text,
@@ -46,28 +57,49 @@ fn read(
                 std::str::from_utf8(&buffer[..error.valid_up_to()]).unwrap_or_default()
             }
             Err(error) => {
-                let offset = offset + error.valid_up_to() as u64;
-                return Err(DataError::NotUtf8 { path: corpus_file.path.clone(), offset });
+                let bad = (BadRecordReason::NotUtf8, not_utf8(offset + error.valid_up_to() as u64));
+                return pieces::emit_bad_record(bad, from.file, next_file, corpus_file.stamp.size, on_piece);
             }
         };
         let piece = match last_split(text, split) {
             _ if is_last => text,
             Some(at) => &text[..at],
             None => {
-                check_length(buffer.len(), || corpus_file.path.display().to_string())?;
+                check_length(buffer.len(), split, || corpus_file.path.display().to_string())?;
                 continue;
             }
         };
         offset += piece.len() as u64;
         // After the last piece, reading resumes with the next file, not with an empty remainder of this one.
-        let resume_at =
-            if is_last { Cursor { file: from.file + 1, ..Cursor::default() } } else { Cursor { offset, ..from } };
+        let resume_at = if is_last { next_file } else { Cursor { offset, ..from } };
         let content = Content::Text(piece);
-        on_piece(Piece { content, record: 1, is_last, resume_at: Some(resume_at), bytes_read: offset })?;
+        let bytes_read = reader.file_bytes(offset);
+        on_piece(Piece { content, record: 1, is_last, resume_at: Some(resume_at), bytes_read })?;
         if is_last {
             return Ok(());
         }
         let emitted = piece.len();
         buffer.drain(..emitted);
+    }
+}
+
+/// The position of the first byte of a file that is not UTF-8.
+fn find_invalid(corpus_file: &CorpusFile) -> Result<Option<u64>, DataError> {
+    let mut reader = corpus_file.open_text(0)?;
+    let mut offset = reader.offset();
+    let mut buffer = Vec::new();
+    loop {
+        let more = reader.by_ref().take(PIECE_BYTES as u64).read_to_end(&mut buffer);
+        let is_last = more.map_err(corpus_file.read_failed())? == 0;
+        let valid = match std::str::from_utf8(&buffer) {
+            Ok(text) => text.len(),
+            Err(error) if error.error_len().is_none() && !is_last => error.valid_up_to(),
+            Err(error) => return Ok(Some(offset + error.valid_up_to() as u64)),
+        };
+        if is_last {
+            return Ok(None);
+        }
+        buffer.drain(..valid);
+        offset += valid as u64;
     }
 }

@@ -12,16 +12,17 @@ pub(super) const IDS_32: Format = Format {
     description: "32-bit little-endian token ids",
     unit: "document",
     first_unit: 1,
+    may_be_compressed: false,
     hashed_name: "Ids32",
     contents: Contents::TokenIds,
-    read: |file, _, from, _, on_piece| read(file, 4, from, on_piece),
+    read: |file, _, from, on_piece| read(file, 4, from, on_piece),
 };
 
 pub(super) const IDS_16: Format = Format {
     extension: "u16",
     description: "16-bit little-endian token ids",
     hashed_name: "Ids16",
-    read: |file, _, from, _, on_piece| read(file, 2, from, on_piece),
+    read: |file, _, from, on_piece| read(file, 2, from, on_piece),
     ..IDS_32
 };
 

@@ -1,6 +1,8 @@
 //! An example of every format. The tests that iterate over the formats take their files from here.
 #![allow(clippy::unwrap_used, clippy::panic, unreachable_pub, dead_code)] // each crate of tests uses a part
 
+use std::io::Write;
+
 use parquet::data_type::{ByteArray, ByteArrayType, Int64Type};
 use parquet::file::writer::SerializedFileWriter;
 
@@ -13,7 +15,7 @@ pub struct Example {
     pub files: fn(&[&str]) -> Vec<Vec<u8>>,
 }
 
-const EXAMPLES: [Example; 5] = [
+const EXAMPLES: [Example; 6] = [
     Example {
         extension: "txt",
         hashed_name: "Text",
@@ -25,6 +27,15 @@ const EXAMPLES: [Example; 5] = [
         files: |texts| {
             let lines = texts.iter().map(|text| format!("{}\n", serde_json::json!({ "text": text })));
             vec![lines.collect::<String>().into_bytes()]
+        },
+    },
+    Example {
+        extension: "json",
+        hashed_name: "JsonArray",
+        files: |texts| {
+            let elements: Vec<_> =
+                texts.iter().map(|text| serde_json::json!({ "text": text, "tags": ["]", {}] })).collect();
+            vec![serde_json::to_vec_pretty(&elements).unwrap()]
         },
     },
     Example {
@@ -47,6 +58,24 @@ pub fn little_endian(ids: &[u32], width: usize) -> Vec<u8> {
     ids.iter().flat_map(|id| id.to_le_bytes()[..width].to_vec()).collect()
 }
 
+/// A compressed file with one gzip member or Zstandard frame for each of `streams`.
+pub fn compressed(streams: &[&[u8]], extension: &str) -> Vec<u8> {
+    let stream = |text: &&[u8]| match extension {
+        "gz" => {
+            let mut encoder = flate2::write::GzEncoder::new(Vec::new(), Default::default());
+            encoder.write_all(text).unwrap();
+            encoder.finish().unwrap()
+        }
+        _ => {
+            let mut encoder = zstd::Encoder::new(Vec::new(), 0).unwrap();
+            encoder.include_checksum(true).unwrap();
+            encoder.write_all(text).unwrap();
+            encoder.finish().unwrap()
+        }
+    };
+    streams.iter().flat_map(stream).collect()
+}
+
 /// A Parquet file with a column of text and a column of numbers, and with two rows per row group. A text of `None` is
 /// null.
 pub fn parquet(column: &str, texts: &[Option<&str>]) -> Vec<u8> {
@@ -65,6 +94,26 @@ pub fn parquet(column: &str, texts: &[Option<&str>]) -> Vec<u8> {
         column.close().unwrap();
         rows.close().unwrap();
     }
+    writer.into_inner().unwrap()
+}
+
+/// A Parquet file with columns of text. Each value has its definition level, and values below the highest level of their
+/// column are null.
+pub fn parquet_columns(schema: &str, columns: &[&[(&str, i16)]]) -> Vec<u8> {
+    let schema = parquet::schema::parser::parse_message_type(schema).unwrap();
+    let mut writer = SerializedFileWriter::new(Vec::new(), schema.into(), Default::default()).unwrap();
+    let mut rows = writer.next_row_group().unwrap();
+    for rows_of_column in columns {
+        let mut column = rows.next_column().unwrap().unwrap();
+        let writer = column.typed::<ByteArrayType>();
+        let highest = writer.get_descriptor().max_def_level();
+        let present = rows_of_column.iter().filter(|(_, level)| *level == highest);
+        let values: Vec<ByteArray> = present.map(|(text, _)| (*text).into()).collect();
+        let levels: Vec<i16> = rows_of_column.iter().map(|(_, level)| *level).collect();
+        writer.write_batch(&values, Some(&levels), None).unwrap();
+        column.close().unwrap();
+    }
+    rows.close().unwrap();
     writer.into_inner().unwrap()
 }
 

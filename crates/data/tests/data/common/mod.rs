@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use stagecoach_data::{DataConfig, DataError, Dataset, PreparedCorpus, Tokenizer, TokenizerSource};
 use tempfile::TempDir;
 
-pub use examples::{example, little_endian, parquet};
+pub use examples::{compressed, example, little_endian, parquet, parquet_columns};
 
 pub const BOS: u32 = 0;
 pub const EOS: u32 = 1;

@@ -1,0 +1,195 @@
+//! Compressed corpus files: their extensions, and the decoders of their bytes.
+
+use std::io::{self, BufRead, Read};
+
+use flate2::bufread::MultiGzDecoder;
+use zstd::stream::read::Decoder as ZstdDecoder;
+
+/// A compression of corpus files.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Compression {
+    /// One or more gzip members (RFC 1952).
+    Gzip,
+    /// One or more Zstandard frames (RFC 8878).
+    Zstd,
+}
+
+impl Compression {
+    /// All compressions.
+    pub const ALL: [Compression; 2] = [Compression::Gzip, Compression::Zstd];
+
+    /// The extension of the files, without the dot. Corpus hashes contain it, so it never changes.
+    pub const fn extension(self) -> &'static str {
+        match self {
+            Compression::Gzip => "gz",
+            Compression::Zstd => "zst",
+        }
+    }
+
+    /// The command that prints the contents of a compressed file.
+    pub(crate) const fn command(self) -> &'static str {
+        match self {
+            Compression::Gzip => "gzip -dc",
+            Compression::Zstd => "zstd -dc",
+        }
+    }
+}
+
+/// The bytes of a file of a source.
+pub(super) type SourceReader = Box<dyn Read + Send>;
+
+/// Decodes the bytes of a file as they are read.
+pub(super) enum Decoder {
+    Plain(SourceReader),
+    Gzip(MultiGzDecoder<Blocks<SourceReader>>),
+    Zstd(ZstdDecoder<'static, Blocks<SourceReader>>),
+}
+
+impl Decoder {
+    pub(super) fn new(file: SourceReader, compression: Option<Compression>) -> io::Result<Decoder> {
+        Ok(match compression {
+            None => Decoder::Plain(file),
+            Some(Compression::Gzip) => Decoder::Gzip(MultiGzDecoder::new(Blocks::new(file))),
+            Some(Compression::Zstd) => Decoder::Zstd(ZstdDecoder::with_buffer(Blocks::new(file))?),
+        })
+    }
+
+    /// The compressed bytes; `None` for a file that is not compressed.
+    pub(super) fn compressed(&self) -> Option<&Blocks<SourceReader>> {
+        match self {
+            Decoder::Plain(_) => None,
+            Decoder::Gzip(decoder) => Some(decoder.get_ref()),
+            Decoder::Zstd(decoder) => Some(decoder.get_ref()),
+        }
+    }
+}
+
+impl Read for Decoder {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        let read = match self {
+            Decoder::Plain(file) => return file.read(into),
+            Decoder::Gzip(decoder) => decoder.read(into),
+            Decoder::Zstd(decoder) => decoder.read(into),
+        };
+        match read {
+            Err(error) if self.compressed().is_some_and(|blocks| !blocks.has_failed) => Err(damaged(&error)),
+            read => read,
+        }
+    }
+}
+
+/// The error of a file whose bytes can be read and not be decompressed.
+fn damaged(error: &io::Error) -> io::Error {
+    io::Error::other(NoText::Damaged(match error.kind() {
+        io::ErrorKind::UnexpectedEof => "it is cut off".to_owned(),
+        _ => error.to_string(),
+    }))
+}
+
+/// The reason why the bytes of a file are no text, as the inner error of an [`io::Error`].
+#[derive(Debug, thiserror::Error)]
+pub(super) enum NoText {
+    #[error("can't be decompressed: {0}")]
+    Damaged(String),
+    #[error("is {0}, by its byte order mark, and not UTF-8")]
+    OtherEncoding(&'static str),
+}
+
+/// Reads whole blocks. What a decoder has consumed at a position then depends on the position alone, and not on where
+/// reading began or on the sizes in which a source returns its bytes.
+pub(super) struct Blocks<R> {
+    pub(super) reader: R,
+    block: Vec<u8>,
+    /// Bytes of the block that are consumed.
+    at: usize,
+    /// Bytes consumed in all.
+    pub(super) consumed: u64,
+    has_failed: bool,
+}
+
+const BLOCK_BYTES: usize = 64 << 10;
+
+impl<R: Read> Blocks<R> {
+    pub(super) fn new(reader: R) -> Blocks<R> {
+        Blocks { reader, block: Vec::new(), at: 0, consumed: 0, has_failed: false }
+    }
+
+    fn read_block(&mut self) -> io::Result<()> {
+        self.at = 0;
+        self.block.resize(BLOCK_BYTES, 0);
+        let mut filled = 0;
+        while filled < BLOCK_BYTES {
+            match self.reader.read(&mut self.block[filled..]) {
+                Ok(0) => break,
+                Ok(bytes) => filled += bytes,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => {
+                    self.block.clear();
+                    self.has_failed = true;
+                    return Err(error);
+                }
+            }
+        }
+        self.block.truncate(filled);
+        Ok(())
+    }
+}
+
+impl<R: Read> BufRead for Blocks<R> {
+    fn fill_buf(&mut self) -> io::Result<&[u8]> {
+        if self.at == self.block.len() {
+            self.read_block()?;
+        }
+        Ok(&self.block[self.at..])
+    }
+
+    fn consume(&mut self, bytes: usize) {
+        self.at += bytes;
+        self.consumed += bytes as u64;
+    }
+}
+
+impl<R: Read> Read for Blocks<R> {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        let bytes = self.fill_buf()?.read(into)?;
+        self.consume(bytes);
+        Ok(bytes)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::examples::compressed;
+
+    /// Fails when it is read, as a volume may.
+    struct Unreachable;
+
+    impl Read for Unreachable {
+        fn read(&mut self, _: &mut [u8]) -> io::Result<usize> {
+            Err(io::ErrorKind::TimedOut.into())
+        }
+    }
+
+    /// A retry helps against a failing volume and not against a damaged file.
+    #[test]
+    fn a_failing_volume_is_no_damage() {
+        for compression in Compression::ALL {
+            let whole = compressed(&[b"a b c d"], compression.extension());
+            for bytes in [0, 2, whole.len() / 2, whole.len()] {
+                let read = |file: SourceReader| {
+                    Decoder::new(file, Some(compression))
+                        .and_then(|mut decoder| io::copy(&mut decoder, &mut io::sink()))
+                };
+                let start = whole[..bytes].to_vec();
+                let failed = read(Box::new(io::Cursor::new(start.clone()).chain(Unreachable))).unwrap_err();
+                assert_eq!(failed.kind(), io::ErrorKind::TimedOut, "{compression:?} {bytes}: {failed}");
+                let cut_off = read(Box::new(io::Cursor::new(start)));
+                assert_eq!(cut_off.is_ok(), bytes == whole.len(), "{compression:?} {bytes}");
+                let message =
+                    cut_off.map_or_else(|error| error.to_string(), |_| "can't be decompressed: it is cut off".into());
+                assert_eq!(message, "can't be decompressed: it is cut off");
+            }
+        }
+    }
+}

@@ -1,0 +1,122 @@
+//! Files of JSON objects, each with a document in one of its fields. The formats differ in where a record ends.
+
+mod array;
+mod lines;
+mod record;
+
+use std::collections::BTreeMap;
+
+use serde_json::{Map, Value};
+
+use super::ReadOptions;
+use crate::corpus::text_reader::TextReader;
+use crate::corpus::{BadRecordReason, CorpusFile, Cursor, PieceHandler, pieces};
+use crate::error::DataError;
+pub(super) use array::JSON_ARRAY;
+pub(super) use lines::JSON_LINES;
+
+/// The largest size of a record in bytes. A whole record is held in memory.
+const MAX_RECORD_BYTES: usize = 64 << 20;
+
+/// Bytes of text after which the fields of a file are no longer measured.
+const SAMPLE_BYTES: u64 = 1 << 20;
+
+/// Reads a file record by record.
+struct Records<'a> {
+    file: &'a CorpusFile,
+    reader: TextReader,
+    /// The position after `record`.
+    position: Cursor,
+    record: Vec<u8>,
+    /// The position of `record` in the file's text.
+    start: u64,
+}
+
+/// Reads the next record that is not blank. Returns false at the end of the file.
+type NextRecord = fn(&mut Records) -> Result<bool, DataError>;
+
+impl Records<'_> {
+    fn open(file: &CorpusFile, from: Cursor) -> Result<Records<'_>, DataError> {
+        Ok(Records { file, reader: file.open_text(from.offset)?, position: from, record: Vec::new(), start: 0 })
+    }
+
+    /// The number of the record after the position, for people.
+    fn next_number(&self) -> u64 {
+        self.file.format.first_unit + self.position.record
+    }
+
+    /// Refuses a record that is too long to be held in memory.
+    fn check_length(&self) -> Result<(), DataError> {
+        if self.record.len() <= MAX_RECORD_BYTES {
+            return Ok(());
+        }
+        let location = format!("{}, {} {}", self.file.path.display(), self.file.format.unit, self.next_number());
+        Err(DataError::RecordTooLong { location, limit: MAX_RECORD_BYTES })
+    }
+}
+
+fn read(
+    next_record: NextRecord,
+    corpus_file: &CorpusFile,
+    options: &ReadOptions,
+    from: Cursor,
+    on_piece: &mut PieceHandler,
+) -> Result<(), DataError> {
+    let unit = corpus_file.format.unit;
+    let mut records = Records::open(corpus_file, from)?;
+    while next_record(&mut records)? {
+        let position = records.position;
+        let bytes_read = records.reader.file_bytes(position.offset);
+        let document = match std::str::from_utf8(&records.record) {
+            Ok(json) => record::document(json.trim(), options.text_field, unit).map_err(|(reason, problem)| {
+                let number = records.next_number() - 1;
+                (reason, DataError::Record { path: corpus_file.path.clone(), unit, number, problem })
+            }),
+            Err(error) => {
+                let offset = records.start + error.valid_up_to() as u64;
+                Err((BadRecordReason::NotUtf8, DataError::NotUtf8 { path: corpus_file.path.clone(), offset }))
+            }
+        };
+        match document {
+            Ok(document) => {
+                pieces::emit_lone_surrogates(document.lone_surrogates, position, bytes_read, on_piece)?;
+                pieces::emit_record(corpus_file, &document.text, options.split, position, bytes_read, on_piece)?;
+            }
+            Err(bad) => pieces::emit_bad_record(bad, from.file, position, bytes_read, on_piece)?,
+        }
+    }
+    Ok(())
+}
+
+/// The text fields in the first objects of a file, each with an estimate of its bytes in the whole file. The estimate
+/// takes the rest of the file to be like these objects.
+fn text_fields(next_record: NextRecord, corpus_file: &CorpusFile) -> Result<BTreeMap<String, u64>, DataError> {
+    let problem = |what: &str| DataError::Invalid { problem: format!("{} {what}", corpus_file.path.display()) };
+    let mut records = Records::open(corpus_file, Cursor::default())?;
+    let mut fields = BTreeMap::new();
+    let mut is_first = true;
+    while records.position.offset < SAMPLE_BYTES && next_record(&mut records)? {
+        match serde_json::from_slice(&records.record) {
+            Ok(Value::Object(record)) => count_text(record, &mut fields),
+            _ if is_first => {
+                return Err(problem(&format!("has a first {} that is no JSON object", corpus_file.format.unit)));
+            }
+            _ => {} // training refuses such a record and reports its number
+        }
+        is_first = false;
+    }
+    if is_first {
+        return Err(problem("is empty"));
+    }
+    let bytes_read = records.reader.file_bytes(records.reader.offset());
+    let scale = corpus_file.stamp.size as f64 / bytes_read.max(1) as f64;
+    Ok(fields.into_iter().map(|(name, bytes)| (name, (bytes as f64 * scale) as u64)).collect())
+}
+
+fn count_text(record: Map<String, Value>, fields: &mut BTreeMap<String, u64>) {
+    for (name, value) in record {
+        if let Value::String(text) = value {
+            *fields.entry(name).or_default() += text.len() as u64;
+        }
+    }
+}

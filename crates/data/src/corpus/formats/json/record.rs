@@ -1,0 +1,204 @@
+//! The document in a JSON object.
+
+use serde_json::{Map, Value};
+
+use crate::corpus::BadRecordReason;
+
+/// Fields in which data sets hold conversations.
+const CONVERSATIONS: [&str; 3] = ["messages", "conversations", "conversation"];
+
+/// A document in a field.
+#[derive(Debug, PartialEq)]
+pub(super) struct Document {
+    pub(super) text: String,
+    /// Halves of surrogate pairs in the text. Each of them is U+FFFD now.
+    pub(super) lone_surrogates: u64,
+}
+
+/// The reason why a record holds no document, and a sentence for people with the finding and the remedy.
+pub(super) type Problem = (BadRecordReason, String);
+
+/// The document in the field `field` of a JSON object. The object is a `unit` of its file. An escape for half of a
+/// surrogate pair is read as U+FFFD, because no text can hold the half.
+pub(super) fn document(json: &str, field: &str, unit: &str) -> Result<Document, Problem> {
+    let problem = match text(json, field, unit) {
+        Ok(text) => return Ok(Document { text, lone_surrogates: 0 }),
+        Err(problem) => problem,
+    };
+    let Some(replaced) = replace_lone_surrogates(json, "\\ufffd") else { return Err(problem) };
+    let text_with = text(&replaced, field, unit)?;
+    // a half in another field is no loss of the text
+    let without = replace_lone_surrogates(json, "").and_then(|json| text(&json, field, unit).ok()).unwrap_or_default();
+    let lone_surrogates = text_with.chars().count().saturating_sub(without.chars().count()) as u64;
+    Ok(Document { text: text_with, lone_surrogates })
+}
+
+/// The text in the field `field` of a JSON object. If no field has that name, `field` may be a path such as `doc.text`.
+fn text(json: &str, field: &str, unit: &str) -> Result<String, Problem> {
+    let example = format!("{{\"{field}\": \"...\"}}");
+    let value: Value = serde_json::from_str(json)
+        .map_err(|error| (BadRecordReason::NotJson, not_json(json, &error, &example, unit)))?;
+    let Value::Object(fields) = value else {
+        let problem = format!("this is JSON, but no object: every {unit} must be one such as {example}");
+        return Err((BadRecordReason::NoField, problem));
+    };
+    let names = || fields.keys().map(String::as_str).collect::<Vec<_>>().join(", ");
+    let problem = match find_field(&fields, field) {
+        Some(Value::String(text)) => return Ok(text.clone()),
+        Some(Value::Null) => return Err((BadRecordReason::Null, no_text(field, &Value::Null, unit))),
+        Some(other) => return Err((BadRecordReason::NotText, no_text(field, other, unit))),
+        None if fields.is_empty() => format!("the object has no fields: it needs \"{field}\""),
+        None if CONVERSATIONS.iter().any(|name| fields.get(*name).is_some_and(Value::is_array)) => format!(
+            "there is no field \"{field}\", only {}: a conversation can't be trained on as it is; write it as one text with the \
+             tokenizer's chat template, and set data.specialTokens to Parse",
+            names()
+        ),
+        None => {
+            format!(
+                "there is no field \"{field}\", only {}: set data.textField to the one that holds the text",
+                names()
+            )
+        }
+    };
+    Err((BadRecordReason::NoField, problem))
+}
+
+/// The value of the field named `path`. Without such a field, the part before the first dot names an object, and the
+/// rest names a field in it. Every field of a null object is null, as in Parquet.
+fn find_field<'a>(fields: &'a Map<String, Value>, path: &str) -> Option<&'a Value> {
+    let nested = || {
+        let (name, rest) = path.split_once('.')?;
+        match fields.get(name)? {
+            Value::Object(object) => find_field(object, rest),
+            null @ Value::Null => Some(null),
+            _ => None,
+        }
+    };
+    fields.get(path).or_else(nested)
+}
+
+/// The reason why the value of the field can't be a document.
+fn no_text(field: &str, value: &Value, unit: &str) -> String {
+    let is_conversation = value.as_array().is_some_and(|turns| turns.first().is_some_and(Value::is_object));
+    if is_conversation {
+        return format!(
+            "the field \"{field}\" holds a conversation, not text: write it as one text with the tokenizer's chat template, and \
+             set data.specialTokens to Parse"
+        );
+    }
+    let select = format!("select(.{field} | type == \"string\")");
+    let command = if unit == "line" { format!("jq -c '{select}'") } else { format!("jq 'map({select})'") };
+    format!("the field \"{field}\" holds {}, not text: leave such {unit}s out, as `{command}` does", type_name(value))
+}
+
+/// The reason why a record is not JSON.
+fn not_json(json: &str, error: &serde_json::Error, example: &str, unit: &str) -> String {
+    if let Some(number) = bare_number(json) {
+        return format!("JSON has no {number}, which Python's json.dumps writes for a number: write null for it");
+    }
+    let message = error.to_string();
+    let cause = message.split(" at line ").next().unwrap_or_default();
+    // a line of a file has one line itself
+    let line = if error.line() > 1 { format!("line {}, ", error.line()) } else { String::new() };
+    let place = format!("{line}column {}", error.column());
+    format!("this is not JSON ({cause} at {place}): every {unit} must be an object such as {example}")
+}
+
+/// `json` with `replacement` for each `\u` escape of half a surrogate pair whose other half is missing; `None` if there
+/// is no such escape.
+fn replace_lone_surrogates(json: &str, replacement: &str) -> Option<String> {
+    let unit = |at: usize| {
+        let digits = json.get(at..at + 6)?.strip_prefix("\\u")?;
+        u16::from_str_radix(digits, 16).ok()
+    };
+    let (mut replaced, mut copied, mut at) = (String::new(), 0, 0);
+    // valid JSON has backslashes only in strings, where each begins an escape
+    while let Some(found) = json.get(at..).and_then(|rest| rest.find('\\')) {
+        at += found;
+        at += match (unit(at), unit(at + 6)) {
+            (Some(0xd800..=0xdbff), Some(0xdc00..=0xdfff)) => 12,
+            (Some(0xd800..=0xdfff), _) => {
+                replaced += &json[copied..at];
+                replaced += replacement;
+                copied = at + 6;
+                6
+            }
+            (Some(_), _) => 6,
+            (None, _) => 2,
+        };
+    }
+    (copied > 0).then(|| replaced + &json[copied..])
+}
+
+/// The first number outside of strings that JSON does not allow, such as `NaN`.
+fn bare_number(json: &str) -> Option<&'static str> {
+    let (mut in_string, mut is_escaped) = (false, false);
+    for (at, byte) in json.bytes().enumerate() {
+        let starts = |name: &&str| json.as_bytes()[at..].starts_with(name.as_bytes());
+        match byte {
+            _ if is_escaped => is_escaped = false,
+            b'\\' => is_escaped = in_string,
+            b'"' => in_string = !in_string,
+            _ if in_string => {}
+            _ => {
+                if let Some(name) = ["NaN", "-Infinity", "Infinity"].into_iter().find(starts) {
+                    return Some(name);
+                }
+            }
+        }
+    }
+    None
+}
+
+fn type_name(value: &Value) -> &'static str {
+    match value {
+        Value::Null => "null",
+        Value::Bool(_) => "a truth value",
+        Value::Number(_) => "a number",
+        Value::String(_) => "text",
+        Value::Array(_) => "a list",
+        Value::Object(_) => "an object",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(json: &str) -> (String, u64) {
+        let document = document(json, "text", "line").unwrap();
+        (document.text, document.lone_surrogates)
+    }
+
+    #[test]
+    fn half_a_surrogate_pair_is_read_as_a_replacement_character() {
+        assert_eq!(read(r#"{"text": "\ud83d\ude00 é"}"#), ("😀 é".into(), 0));
+        assert_eq!(read(r#"{"text": "a \ud83d"}"#), ("a \u{fffd}".into(), 1));
+        assert_eq!(
+            read(r#"{"text": "\uDE00\ud83d \ud83d\ud83d\ude00 \ufffd"}"#),
+            ("\u{fffd}\u{fffd} \u{fffd}😀 \u{fffd}".into(), 3)
+        );
+        // a backslash that is escaped itself begins no escape
+        assert_eq!(read(r#"{"text": "\\ud83d"}"#), (r"\ud83d".into(), 0));
+        assert_eq!(read(r#"{"text": "\\ud83d \\\ud83d"}"#), ("\\ud83d \\\u{fffd}".into(), 1));
+        // outside of the text
+        assert_eq!(read(r#"{"\ud83d": "\ud83d", "text": "b \ufffd"}"#), ("b \u{fffd}".into(), 0));
+        for invalid in [r#"{"text": "\ud83""#, r#"{"text": "\ud83d" \ud83d}"#, r#"{"text": "\ud83d"#, "\\", "\\é"] {
+            assert_eq!(document(invalid, "text", "line").unwrap_err().0, BadRecordReason::NotJson, "{invalid}");
+        }
+        assert_eq!(document(r#"{"a": "\ud83d", "text": null}"#, "text", "line").unwrap_err().0, BadRecordReason::Null);
+    }
+
+    #[test]
+    fn a_field_is_found_by_its_name_and_then_by_its_path() {
+        let found = |json: &str, path: &str| {
+            let fields: Map<String, Value> = serde_json::from_str(json).unwrap();
+            find_field(&fields, path).cloned()
+        };
+        assert_eq!(found(r#"{"a": {"b": 1}, "a.b": 2}"#, "a.b"), Some(2.into()));
+        assert_eq!(found(r#"{"a": {"b.c": 1, "b": {"c": 2}}}"#, "a.b.c"), Some(1.into()));
+        assert_eq!(found(r#"{"a": {"b": {"c": 2}}}"#, "a.b.c"), Some(2.into()));
+        assert_eq!(found(r#"{"a": null}"#, "a.b.c"), Some(Value::Null));
+        assert_eq!(found(r#"{"a": [{"b": 1}]}"#, "a.b"), None);
+    }
+}

@@ -1,6 +1,6 @@
 //! Requests to the hub and to its CDN.
 
-use std::io::ErrorKind;
+use std::io::{self, ErrorKind};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -142,6 +142,11 @@ impl Answer {
 /// The value of a header, if it is text.
 pub(crate) fn header<'a>(headers: &'a HeaderMap, name: &'static str) -> Option<&'a str> {
     headers.get(HeaderName::from_static(name))?.to_str().ok()
+}
+
+/// Which error a body is that breaks off.
+pub(crate) fn broken(url: &Url, error: io::Error) -> HubError {
+    no_answer(url, &Error::from(error))
 }
 
 fn odd(url: &Url, reason: &str) -> HubError {

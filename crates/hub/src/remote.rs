@@ -11,10 +11,11 @@ use crate::digest::Digest;
 use crate::error::HubError;
 use crate::file::CommitFile;
 use crate::headers::{content_range, etag};
-use crate::http::{Answer, header};
+use crate::http::{Answer, broken, header};
 use crate::hub::Hub;
 use crate::retry::{Failure, Retry};
 use crate::status::{self, Subject};
+use crate::url::Url;
 
 /// The reader of a range.
 pub(crate) struct Remote {
@@ -28,7 +29,7 @@ pub(crate) struct Remote {
 /// A body that is being received.
 struct OpenBody {
     bytes: BodyReader<'static>,
-    host: String,
+    url: Url,
     /// The bytes before those asked for, which a server sent that ignores ranges.
     skip: u64,
 }
@@ -41,7 +42,7 @@ impl Remote {
 
     /// The server that gave the last bytes.
     pub(crate) fn host(&self) -> String {
-        self.body.as_ref().map_or_else(|| self.hub.http.endpoint.clone(), |body| body.host.clone())
+        self.body.as_ref().map_or_else(|| self.hub.http.endpoint.clone(), |body| body.url.host().to_owned())
     }
 
     /// Reads some bytes, one at least.
@@ -53,19 +54,19 @@ impl Remote {
                 self.body.insert(body)
             }
         };
-        let broke = |reason: String| HubError::Interrupted { host: body.host.clone(), reason };
+        let broke = |reason: String| HubError::Interrupted { host: body.url.host().to_owned(), reason };
         while body.skip > 0 {
             match io::copy(&mut (&mut body.bytes).take(body.skip), &mut io::sink()) {
                 Ok(0) => return Err(broke("it ended early".to_owned()).into()),
                 Ok(count) => body.skip -= count,
-                Err(error) => return Err(broke(error.to_string()).into()),
+                Err(error) => return Err(broken(&body.url, error).into()),
             }
         }
         let wanted = buffer.len().min(usize::try_from(self.rest.end - self.rest.start).unwrap_or(usize::MAX));
         match body.bytes.read(&mut buffer[..wanted]) {
             Ok(0) => Err(broke(format!("it ended at byte {} of {}", self.rest.start, self.source.file.path)).into()),
             Ok(count) => Ok(count),
-            Err(error) => Err(broke(error.to_string()).into()),
+            Err(error) => Err(broken(&body.url, error).into()),
         }
     }
 
@@ -122,7 +123,7 @@ impl Remote {
             return Err(contradiction(&self.source, format!("{listed} bytes"), format!("{found} bytes")).into());
         }
         let skip = if answer.status == 200 { self.rest.start } else { 0 };
-        Ok(OpenBody { host: answer.url.host().to_owned(), skip, bytes: answer.body.into_reader() })
+        Ok(OpenBody { url: answer.url, skip, bytes: answer.body.into_reader() })
     }
 }
 

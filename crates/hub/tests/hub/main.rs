@@ -5,6 +5,7 @@ mod access;
 mod cache;
 mod listings;
 mod patience;
+mod python;
 mod streams;
 
 use std::io::Read;

@@ -17,13 +17,15 @@ use crate::url::Url;
 
 /// The longest answer of the API that is read: a page of a listing has some hundreds of kilobytes.
 const LARGEST_DOCUMENT: u64 = 64 << 20;
+/// The longest body of a redirect that is read.
+const LARGEST_REDIRECT: u64 = 64 << 10;
 
 /// The connections to one hub.
 #[derive(Debug)]
 pub(crate) struct Http {
     agent: Agent,
     pub(crate) endpoint: String,
-    origin: String,
+    origin: Url,
     token: Option<Token>,
     redirects: u32,
 }
@@ -66,8 +68,7 @@ impl Http {
             .user_agent(concat!("stagecoach/", env!("CARGO_PKG_VERSION")))
             .build()
             .new_agent();
-        let origin = url.origin().to_owned();
-        Ok(Http { agent, endpoint, origin, token: environment.token.clone(), redirects: limits.redirects })
+        Ok(Http { agent, endpoint, origin: url, token: environment.token.clone(), redirects: limits.redirects })
     }
 
     /// The URL of a path on the hub, which is encoded already.
@@ -96,7 +97,7 @@ impl Http {
         let mut url = url.clone();
         let mut hub_headers = None;
         for _ in 0..=self.redirects {
-            let is_hub = url.origin() == self.origin;
+            let is_hub = url.is_within(&self.origin);
             let mut request = self.agent.get(url.to_string());
             if is_hub && let Some(authorization) = self.authorization() {
                 request = request.header(AUTHORIZATION, authorization);
@@ -105,7 +106,7 @@ impl Http {
                 request = request.header(RANGE, format!("bytes={}-{}", range.start, range.end.saturating_sub(1)));
             }
             let answer = request.call().map_err(|error| no_answer(&url, &error))?;
-            let (parts, body) = answer.into_parts();
+            let (parts, mut body) = answer.into_parts();
             let (status, headers) = (parts.status.as_u16(), parts.headers);
             if is_hub {
                 hub_headers = Some(headers.clone());
@@ -114,6 +115,8 @@ impl Http {
             let Some(location) = headers.get(LOCATION).filter(|_| is_redirect) else {
                 return Ok(Answer { url, status, headers, is_hub, hub_headers, body });
             };
+            // a body that is read frees its connection for the next request
+            let _ = body.with_config().limit(LARGEST_REDIRECT).read_to_vec();
             let target = location.to_str().ok().and_then(|location| url.join(location));
             url = target.ok_or_else(|| odd(&url, "it redirects to something that is not a URL"))?;
         }
@@ -155,27 +158,25 @@ fn odd(url: &Url, reason: &str) -> HubError {
 
 /// Which error a failed exchange is. Messages of `ureq` that may hold a URL are left out.
 fn no_answer(url: &Url, error: &Error) -> HubError {
-    use ErrorKind::{ConnectionRefused, HostUnreachable, NetworkUnreachable, PermissionDenied};
+    use ErrorKind::{BrokenPipe, ConnectionAborted, ConnectionReset, InvalidData, UnexpectedEof};
     let host = url.host().to_owned();
     match error {
         Error::HostNotFound => HubError::Unreachable { host, reason: "its name is unknown here".to_owned() },
         Error::Timeout(Timeout::Resolve | Timeout::Connect) => {
             HubError::Unreachable { host, reason: "there is no answer in time".to_owned() }
         }
-        Error::Io(io)
-            if matches!(io.kind(), ConnectionRefused | HostUnreachable | NetworkUnreachable | PermissionDenied) =>
-        {
-            HubError::Unreachable { host, reason: io.to_string() }
+        Error::Io(io) if matches!(io.kind(), BrokenPipe | ConnectionAborted | ConnectionReset | UnexpectedEof) => {
+            HubError::Interrupted { host, reason: io.to_string() }
         }
         Error::ConnectionFailed | Error::ConnectProxyFailed(_) | Error::InvalidProxyUrl => {
             HubError::Unreachable { host, reason: error.to_string() }
         }
-        Error::Tls(_) | Error::Rustls(_) | Error::Pem(_) => {
+        Error::Io(io) if io.kind() != InvalidData => HubError::Unreachable { host, reason: io.to_string() },
+        Error::Io(_) | Error::Tls(_) | Error::Rustls(_) | Error::Pem(_) => {
             let reason = format!("{error} (a proxy that inspects TLS needs its certificate in this machine's store)");
             HubError::Unreachable { host, reason }
         }
         Error::Timeout(_) => HubError::Interrupted { host, reason: "no byte came for too long".to_owned() },
-        Error::Io(io) => HubError::Interrupted { host, reason: io.to_string() },
         Error::Protocol(_) | Error::BodyStalled => HubError::Interrupted { host, reason: error.to_string() },
         Error::BodyExceedsLimit(_) | Error::LargeResponseHeader(..) => odd(url, &error.to_string()),
         _ => odd(url, "the request can't be made"),

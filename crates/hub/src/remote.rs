@@ -23,6 +23,8 @@ pub(crate) struct Remote {
     source: CommitFile,
     rest: Range<u64>,
     body: Option<OpenBody>,
+    /// The server that gave the last bytes.
+    host: String,
     retry: Retry,
 }
 
@@ -32,17 +34,19 @@ struct OpenBody {
     url: Url,
     /// The bytes before those asked for, which a server sent that ignores ranges.
     skip: u64,
+    /// Whether the body ends with the range.
+    ends: bool,
 }
 
 impl Remote {
     pub(crate) fn new(hub: Arc<Hub>, source: CommitFile, range: Range<u64>) -> Remote {
         let retry = hub.retry();
-        Remote { hub, source, rest: range, body: None, retry }
+        Remote { hub, source, rest: range, body: None, host: String::new(), retry }
     }
 
     /// The server that gave the last bytes.
-    pub(crate) fn host(&self) -> String {
-        self.body.as_ref().map_or_else(|| self.hub.http.endpoint.clone(), |body| body.url.host().to_owned())
+    pub(crate) fn host(&self) -> &str {
+        &self.host
     }
 
     /// Reads some bytes, one at least.
@@ -51,6 +55,7 @@ impl Remote {
             Some(body) => body,
             None => {
                 let body = self.connect()?;
+                self.host = body.url.host().to_owned();
                 self.body.insert(body)
             }
         };
@@ -67,6 +72,13 @@ impl Remote {
             Ok(0) => Err(broke(format!("it ended at byte {} of {}", self.rest.start, self.source.file.path)).into()),
             Ok(count) => Ok(count),
             Err(error) => Err(broken(&body.url, error).into()),
+        }
+    }
+
+    /// Sees the end of the body, which frees its connection for the next range.
+    fn finish(&mut self) {
+        if let Some(mut body) = self.body.take().filter(|body| body.ends) {
+            let _ = body.bytes.read(&mut [0]);
         }
     }
 
@@ -87,9 +99,7 @@ impl Remote {
         };
         if !matches!(answer.status, 200 | 206 | 416) {
             self.hub.signed.forget(&path);
-            let CommitFile { repo, commit, file } = &self.source;
-            let subject = Subject { repo, revision: commit, path: &file.path };
-            return Err(status::failure(&self.hub.http, &answer, subject));
+            return Err(self.refused(&answer));
         }
         if let Some(headers) = &answer.hub_headers {
             check(&self.source, headers)?;
@@ -98,6 +108,17 @@ impl Remote {
             self.hub.signed.remember(path, &answer.url);
         }
         self.body_of(answer)
+    }
+
+    fn refused(&self, answer: &Answer) -> Failure {
+        let CommitFile { repo, commit, file } = &self.source;
+        match status::failure(&self.hub.http, answer, Subject { repo, revision: commit, path: &file.path }) {
+            Failure::Final(_) if !answer.is_hub => {
+                let host = answer.url.host().to_owned();
+                Failure::Expired(HubError::SignatureRefused { host, status: answer.status })
+            }
+            failure => failure,
+        }
     }
 
     /// The body of an answer, once its range is as it should be.
@@ -123,7 +144,7 @@ impl Remote {
             return Err(contradiction(&self.source, format!("{listed} bytes"), format!("{found} bytes")).into());
         }
         let skip = if answer.status == 200 { self.rest.start } else { 0 };
-        Ok(OpenBody { url: answer.url, skip, bytes: answer.body.into_reader() })
+        Ok(OpenBody { url: answer.url, skip, ends: answer.status == 206, bytes: answer.body.into_reader() })
     }
 }
 
@@ -137,6 +158,9 @@ impl Read for Remote {
                 Ok(count) => {
                     self.rest.start += count as u64;
                     self.retry.progressed();
+                    if self.rest.is_empty() {
+                        self.finish();
+                    }
                     return Ok(count);
                 }
                 Err(failure) => {

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 
 use axum::Router;
 use axum::body::to_bytes;
-use axum::extract::State;
+use axum::extract::{ConnectInfo, State};
 use axum::response::Response;
 use tokio::runtime::Runtime;
 
@@ -34,7 +34,7 @@ impl Servers {
             let router = Router::new().fallback(answer).with_state((port, shared.clone()));
             runtime.spawn(async move {
                 let listener = tokio::net::TcpListener::from_std(listener).expect("a socket");
-                axum::serve(listener, router).await
+                axum::serve(listener, router.into_make_service_with_connect_info::<SocketAddr>()).await
             });
             address
         };
@@ -63,7 +63,11 @@ impl Drop for Servers {
 
 type Served = (Port, Arc<Mutex<Shared>>);
 
-async fn answer(State((port, shared)): State<Served>, request: axum::extract::Request) -> Response {
+async fn answer(
+    State((port, shared)): State<Served>,
+    ConnectInfo(peer): ConnectInfo<SocketAddr>,
+    request: axum::extract::Request,
+) -> Response {
     let (parts, body) = request.into_parts();
     let body = to_bytes(body, LARGEST_BODY).await.unwrap_or_default();
     let host = parts.headers.get("host").and_then(|host| host.to_str().ok()).unwrap_or_default();
@@ -82,6 +86,7 @@ async fn answer(State((port, shared)): State<Served>, request: axum::extract::Re
         path: decode(&asked.path),
         range: asked.header("range").map(str::to_owned),
         has_authorization: asked.header("authorization").is_some(),
+        peer,
     });
     if shared.faults.unavailable > 0 {
         shared.faults.unavailable -= 1;

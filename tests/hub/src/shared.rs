@@ -1,5 +1,6 @@
 //! What both servers know, and how they answer.
 
+use std::net::SocketAddr;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use axum::body::Body;
@@ -43,6 +44,8 @@ pub struct Request {
     pub range: Option<String>,
     /// Whether it had the header `Authorization`.
     pub has_authorization: bool,
+    /// The client's end of the connection.
+    pub peer: SocketAddr,
 }
 
 /// A request, as the servers use it.

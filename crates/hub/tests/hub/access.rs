@@ -106,6 +106,14 @@ fn a_machine_without_a_way_to_the_hub_is_told_so() {
 }
 
 #[test]
+fn a_host_without_a_name_is_told_so() {
+    let limits = Limits { attempts: 1, ..Limits::default() };
+    let reader = Setup { limits, ..Setup::default() }.client("http://hub.invalid");
+    let error = reader.client.commit(&repo(), "main").unwrap_err();
+    assert!(matches!(&error, HubError::Unreachable { host, .. } if host == "hub.invalid"), "{error}");
+}
+
+#[test]
 fn a_server_that_is_no_hub_is_told_so() {
     let hub = Hub::start();
     let reader = Setup::default().client(&format!("http://{}", hub.cdn()));

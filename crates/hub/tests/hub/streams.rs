@@ -1,5 +1,6 @@
 //! Bytes of files, over connections that are cut, slow or wrong.
 
+use std::collections::HashSet;
 use std::fs;
 use std::time::Duration;
 
@@ -44,7 +45,10 @@ fn one_signature_serves_all_ranges_of_a_file() {
     for start in (0..10_000).step_by(1000) {
         assert_eq!(reader.bytes(&commit, &file, start..start + 1000).unwrap().len(), 1000);
     }
-    assert_eq!(ranges(&hub.take_requests(), |request| request.port == Port::Hub), ["bytes=0-999"]);
+    let requests = hub.take_requests();
+    assert_eq!(ranges(&requests, |request| request.port == Port::Hub), ["bytes=0-999"]);
+    let cdn = requests.iter().filter(|request| request.port == Port::Cdn);
+    assert_eq!(cdn.map(|request| request.peer).collect::<HashSet<_>>().len(), 1, "connections");
 }
 
 #[test]

@@ -1,5 +1,7 @@
 //! What goes wrong.
 
+use crate::port::Port;
+
 /// The faults of a hub. None is set at its start. A test may change them at any time.
 #[derive(Clone, Debug)]
 pub struct Faults {
@@ -13,10 +15,8 @@ pub struct Faults {
     pub truncations: u32,
     /// The offset of a byte that is flipped in every file that has it.
     pub flipped_byte: Option<u64>,
-    /// Answers that requests to the hub get in place of their own, the first one first.
-    pub limits: Vec<Limit>,
-    /// How many requests are answered by 503.
-    pub unavailable: u32,
+    /// Answers that requests get in place of their own, the first one first.
+    pub answers: Vec<Answer>,
     /// The number of entries on a page of a listing.
     pub page_size: usize,
     /// The number of bytes of a file's body after which no more come.
@@ -31,8 +31,31 @@ pub struct Faults {
     pub headers: Vec<(&'static str, String)>,
 }
 
-/// An answer by 429, with its header.
-pub type Limit = (&'static str, String);
+/// An answer without a body.
+#[derive(Clone, Debug)]
+pub struct Answer {
+    pub(crate) port: Port,
+    pub(crate) status: u16,
+    pub(crate) headers: Vec<(&'static str, String)>,
+}
+
+impl Answer {
+    /// An answer of the hub.
+    pub fn hub(status: u16) -> Answer {
+        Answer { port: Port::Hub, status, headers: Vec::new() }
+    }
+
+    /// An answer of the CDN.
+    pub fn cdn(status: u16) -> Answer {
+        Answer { port: Port::Cdn, ..Answer::hub(status) }
+    }
+
+    /// The answer with one more header.
+    pub fn with(mut self, name: &'static str, value: &str) -> Answer {
+        self.headers.push((name, value.to_owned()));
+        self
+    }
+}
 
 impl Default for Faults {
     fn default() -> Faults {
@@ -42,8 +65,7 @@ impl Default for Faults {
             truncate_at: None,
             truncations: u32::MAX,
             flipped_byte: None,
-            limits: Vec::new(),
-            unavailable: 0,
+            answers: Vec::new(),
             page_size: 1000,
             stall_at: None,
             stalls: u32::MAX,
@@ -55,6 +77,12 @@ impl Default for Faults {
 }
 
 impl Faults {
+    /// The answer for the next request to a port, unless it gets its own.
+    pub(crate) fn take_answer(&mut self, port: Port) -> Option<Answer> {
+        let next = self.answers.iter().position(|answer| answer.port == port)?;
+        Some(self.answers.remove(next))
+    }
+
     /// The bytes of a body of `length` after which it breaks.
     pub(crate) fn take_truncation(&mut self, length: u64) -> Option<u64> {
         take(self.truncate_at, &mut self.truncations, length)

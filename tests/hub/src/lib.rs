@@ -6,6 +6,7 @@ mod api;
 mod body;
 mod faults;
 mod file;
+mod port;
 mod resolve;
 mod server;
 mod shared;
@@ -14,9 +15,10 @@ mod store;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard};
 
-pub use faults::{Faults, Limit};
+pub use faults::{Answer, Faults};
 pub use file::File;
-pub use shared::{Port, Request};
+pub use port::Port;
+pub use shared::Request;
 
 use server::Servers;
 use shared::Shared;

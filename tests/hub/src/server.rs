@@ -9,7 +9,8 @@ use axum::extract::{ConnectInfo, State};
 use axum::response::Response;
 use tokio::runtime::Runtime;
 
-use crate::shared::{Asked, Port, Request, Shared, decode, lock, status};
+use crate::port::Port;
+use crate::shared::{Asked, Request, Shared, decode, lock, status};
 use crate::{api, resolve};
 
 /// The largest body of a request.
@@ -88,13 +89,9 @@ async fn answer(
         has_authorization: asked.header("authorization").is_some(),
         peer,
     });
-    if shared.faults.unavailable > 0 {
-        shared.faults.unavailable -= 1;
-        return status(503, &[]);
-    }
-    if port == Port::Hub && !shared.faults.limits.is_empty() {
-        let (name, value) = shared.faults.limits.remove(0);
-        return status(429, &[(name, &value)]);
+    if let Some(answer) = shared.faults.take_answer(port) {
+        let headers: Vec<_> = answer.headers.iter().map(|(name, value)| (*name, value.as_str())).collect();
+        return status(answer.status, &headers);
     }
     let answer = match port {
         Port::Cdn => resolve::cdn(&mut shared, &asked),

@@ -10,6 +10,7 @@ use axum::response::Response;
 use percent_encoding::percent_decode_str;
 
 use crate::faults::Faults;
+use crate::port::Port;
 use crate::store::{Refusal, Store};
 
 /// All that the servers know.
@@ -20,15 +21,6 @@ pub(crate) struct Shared {
     pub(crate) requests: Vec<Request>,
     /// The CDN, HOST:PORT.
     pub(crate) cdn: String,
-}
-
-/// One of the two ports.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Port {
-    /// The API, small files, and redirects to the CDN.
-    Hub,
-    /// Large files.
-    Cdn,
 }
 
 /// A request in the log.

@@ -3,7 +3,7 @@
 use std::net::TcpListener;
 
 use stagecoach_hub::{HubError, Limits, Token};
-use stagecoach_test_hub::{File, Hub};
+use stagecoach_test_hub::{Answer, File, Hub};
 
 use crate::{REPO, Reader, Setup, hub_with, named, noise, repo};
 
@@ -132,7 +132,7 @@ fn nobody_gets_to_see_the_token() {
     let refused = reader.text("data/*").unwrap_err();
     said.push(format!("{refused} {refused:?}"));
     hub.user(SECRET);
-    hub.faults(|faults| (faults.unavailable, faults.truncate_at) = (3, Some(0)));
+    hub.faults(|faults| (faults.answers, faults.truncate_at) = (vec![Answer::hub(503); 3], Some(0)));
     let broken = reader.text("data/*").unwrap_err();
     said.push(format!("{broken} {broken:?}"));
     said.extend(reader.notices());

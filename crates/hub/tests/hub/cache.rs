@@ -116,7 +116,8 @@ fn what_is_missing_offline_is_named() {
     let beginning =
         format!("revision \"v2\" of the dataset org/plays is not in the cache {cache}, and HF_HUB_OFFLINE is set: ");
     assert!(error.to_string().starts_with(&beginning), "{error}");
-    assert!(reader.client.commit(&repo(), "../../x").is_err());
+    scene.write("outside", scene.commit.as_bytes());
+    assert!(reader.client.commit(&repo(), "../outside").is_err());
     let error = reader.client.files(&repo(), "0123", "*").unwrap_err();
     assert!(matches!(error, HubError::NotCached { .. }) && !error.is_temporary(), "{error}");
     let (commit, file) = Reader::new(&scene.hub).file("README.md").unwrap();

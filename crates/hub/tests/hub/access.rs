@@ -134,6 +134,10 @@ fn nobody_gets_to_see_the_token() {
     hub.user(SECRET);
     hub.faults(|faults| (faults.answers, faults.truncate_at) = (vec![Answer::hub(503); 3], Some(0)));
     let broken = reader.text("data/*").unwrap_err();
+    let words = format!("{SECRET} may not read it");
+    hub.faults(|faults| faults.answers = vec![Answer::hub(403).with("x-error-message", &words)]);
+    let forbidden = reader.text("data/*").unwrap_err();
+    said.push(format!("{forbidden} {forbidden:?}"));
     said.push(format!("{broken} {broken:?}"));
     said.extend(reader.notices());
     assert!(said.len() > 6);

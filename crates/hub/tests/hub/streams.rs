@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 use stagecoach_hub::{HubError, Limits};
-use stagecoach_test_hub::{File, Hub, Port};
+use stagecoach_test_hub::{Answer, File, Hub, Port};
 
 use crate::{REPO, Reader, Setup, hub_with, noise, ranges, repo};
 
@@ -171,6 +171,24 @@ fn a_download_that_contradicts_the_listing_is_refused() {
     // tags of a mirror say nothing
     hub.faults(|faults| faults.headers = vec![("x-linked-etag", "W/\"5f2a-1234\"".to_owned())]);
     Reader::new(&hub).text("data/*").unwrap();
+}
+
+#[test]
+fn a_range_of_another_file_is_refused() {
+    let hub = hub_with(&noise(100));
+    let answers = [
+        Answer::cdn(206).with("content-range", "bytes 0-99/101"),
+        Answer::cdn(206).with("content-range", "bytes 1-99/100"),
+        Answer::cdn(206),
+        Answer::cdn(200).with("content-length", "101"),
+        Answer::cdn(416),
+    ];
+    for answer in answers {
+        hub.faults(|faults| faults.answers = vec![answer.clone()]);
+        let error = Reader::new(&hub).text("data/*").unwrap_err();
+        let is_refused = matches!(error, HubError::Contradicts { .. } | HubError::Protocol { .. });
+        assert!(is_refused && !error.is_temporary(), "{answer:?}: {error}");
+    }
 }
 
 #[test]

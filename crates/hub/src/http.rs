@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use serde::de::DeserializeOwned;
 use ureq::http::header::{AUTHORIZATION, HeaderName, LOCATION, RANGE};
-use ureq::http::{HeaderMap, HeaderValue};
+use ureq::http::{HeaderMap, HeaderValue, Uri};
 use ureq::tls::{RootCerts, TlsConfig};
 use ureq::{Agent, Body, Error, Timeout};
 
@@ -105,7 +105,7 @@ impl Http {
             if let Some(range) = range {
                 request = request.header(RANGE, format!("bytes={}-{}", range.start, range.end.saturating_sub(1)));
             }
-            let answer = request.call().map_err(|error| no_answer(&url, &error))?;
+            let answer = request.call().map_err(|error| self.by_proxy(&url, no_answer(&url, &error)))?;
             let (parts, mut body) = answer.into_parts();
             let (status, headers) = (parts.status.as_u16(), parts.headers);
             if is_hub {
@@ -121,6 +121,21 @@ impl Http {
             url = target.ok_or_else(|| odd(&url, "it redirects to something that is not a URL"))?;
         }
         Err(odd(&url, "it redirects in circles"))
+    }
+
+    /// Adds the proxy to an error about a host to which it should have led.
+    fn by_proxy(&self, url: &Url, error: HubError) -> HubError {
+        let proxy = self.agent.config().proxy().filter(|proxy| {
+            let target = url.to_string().parse::<Uri>();
+            target.is_ok_and(|target| !proxy.is_no_proxy(&target))
+        });
+        match (error, proxy) {
+            (HubError::Unreachable { host, reason }, Some(proxy)) => {
+                let host = format!("{host} by the proxy {}:{}", proxy.host(), proxy.port());
+                HubError::Unreachable { host, reason }
+            }
+            (error, _) => error,
+        }
     }
 
     fn authorization(&self) -> Option<HeaderValue> {

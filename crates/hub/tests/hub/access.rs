@@ -1,8 +1,10 @@
 //! Who may read what.
 
 use std::net::TcpListener;
+use std::process::Command;
+use std::sync::Arc;
 
-use stagecoach_hub::{HubError, Limits, Token};
+use stagecoach_hub::{Environment, HubClient, HubError, Limits, Token};
 use stagecoach_test_hub::{Answer, File, Hub};
 
 use crate::{REPO, Reader, Setup, hub_with, named, noise, repo};
@@ -103,6 +105,30 @@ fn a_machine_without_a_way_to_the_hub_is_told_so() {
         "{said}"
     );
     assert_eq!(reader.waits().len(), 2);
+}
+
+#[test]
+fn a_proxy_that_is_down_is_named() {
+    let proxy = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let said = |no_proxy: &str| {
+        let mut child = Command::new(std::env::current_exe().unwrap());
+        child.args(["--exact", "access::in_another_environment", "--ignored", "--nocapture"]).env_clear();
+        child.env("HF_ENDPOINT", "http://hub.invalid").env("HF_TOKEN", SECRET).env("NO_PROXY", no_proxy);
+        child.env("ALL_PROXY", format!("http://user:word@{proxy}"));
+        String::from_utf8(child.output().unwrap().stdout).unwrap()
+    };
+    let expected = format!("can't connect to hub.invalid by the proxy {proxy}: Connection refused");
+    assert!(said("").contains(&expected) && !said("").contains("word"), "{}", said(""));
+    assert!(said("hub.invalid").contains("can't connect to hub.invalid: "), "{}", said("hub.invalid"));
+}
+
+#[test]
+#[ignore = "a_proxy_that_is_down_is_named runs it"]
+fn in_another_environment() {
+    let environment = Environment::read(|name| std::env::var(name).ok()).unwrap();
+    let limits = Limits { attempts: 1, ..Limits::default() };
+    let client = HubClient::new(environment, limits, Arc::new(|_| ()), Arc::new(|_: &str| ())).unwrap();
+    println!("{}", client.commit(&repo(), "main").unwrap_err());
 }
 
 #[test]

@@ -180,7 +180,8 @@ pub enum HubError {
     },
     /// No connection comes about.
     #[error(
-        "can't connect to {host}: {reason}: check the network (in a cluster, a NetworkPolicy may forbid it and a proxy may be needed, HTTPS_PROXY), or set HF_HUB_OFFLINE=1 with a filled cache"
+        "{}: check the network (in a cluster, a NetworkPolicy may forbid it and a proxy may be needed, HTTPS_PROXY), or set HF_HUB_OFFLINE=1 with a filled cache",
+        unreachable(host, reason)
     )]
     Unreachable {
         /// The host.
@@ -189,7 +190,7 @@ pub enum HubError {
         reason: String,
     },
     /// A connection broke, again and again.
-    #[error("the connection to {host} broke: {reason}: try again, and check the network if it stays")]
+    #[error("{}: try again, and check the network if it stays", interrupted(host, reason))]
     Interrupted {
         /// The host.
         host: String,
@@ -197,7 +198,7 @@ pub enum HubError {
         reason: String,
     },
     /// A server can't answer now.
-    #[error("{url} answered {status}: try again later (https://status.huggingface.co tells of outages)")]
+    #[error("{}: try again later (https://status.huggingface.co tells of outages)", unavailable(url, *status))]
     Unavailable {
         /// The URL without its query.
         url: String,
@@ -245,6 +246,16 @@ impl HubError {
         error.get_ref()?.downcast_ref()
     }
 
+    /// What happened, without what to do.
+    pub(crate) fn cause(&self) -> String {
+        match self {
+            HubError::Unreachable { host, reason } => unreachable(host, reason),
+            HubError::Interrupted { host, reason } => interrupted(host, reason),
+            HubError::Unavailable { url, status } => unavailable(url, *status),
+            error => error.to_string(),
+        }
+    }
+
     pub(crate) fn file(action: &str, path: &Path, error: &io::Error) -> HubError {
         HubError::File { action: action.to_owned(), path: path.to_owned(), reason: error.to_string() }
     }
@@ -254,6 +265,18 @@ impl From<HubError> for io::Error {
     fn from(error: HubError) -> io::Error {
         io::Error::other(error)
     }
+}
+
+fn unreachable(host: &str, reason: &str) -> String {
+    format!("can't connect to {host}: {reason}")
+}
+
+fn interrupted(host: &str, reason: &str) -> String {
+    format!("the connection to {host} broke: {reason}")
+}
+
+fn unavailable(url: &str, status: u16) -> String {
+    format!("{url} answered {status}")
 }
 
 /// A URI without a kind is a model's, and its writer may have meant a data set.

@@ -1,12 +1,12 @@
 //! Requests to the hub and to its CDN.
 
-use std::io::ErrorKind;
+use std::io::{self, ErrorKind};
 use std::ops::Range;
 use std::sync::Arc;
 
 use serde::de::DeserializeOwned;
 use ureq::http::header::{AUTHORIZATION, HeaderName, LOCATION, RANGE};
-use ureq::http::{HeaderMap, HeaderValue};
+use ureq::http::{HeaderMap, HeaderValue, Uri};
 use ureq::tls::{RootCerts, TlsConfig};
 use ureq::{Agent, Body, Error, Timeout};
 
@@ -17,13 +17,15 @@ use crate::url::Url;
 
 /// The longest answer of the API that is read: a page of a listing has some hundreds of kilobytes.
 const LARGEST_DOCUMENT: u64 = 64 << 20;
+/// The longest body of a redirect that is read.
+const LARGEST_REDIRECT: u64 = 64 << 10;
 
 /// The connections to one hub.
 #[derive(Debug)]
 pub(crate) struct Http {
     agent: Agent,
     pub(crate) endpoint: String,
-    origin: String,
+    origin: Url,
     token: Option<Token>,
     redirects: u32,
 }
@@ -66,8 +68,7 @@ impl Http {
             .user_agent(concat!("stagecoach/", env!("CARGO_PKG_VERSION")))
             .build()
             .new_agent();
-        let origin = url.origin().to_owned();
-        Ok(Http { agent, endpoint, origin, token: environment.token.clone(), redirects: limits.redirects })
+        Ok(Http { agent, endpoint, origin: url, token: environment.token.clone(), redirects: limits.redirects })
     }
 
     /// The URL of a path on the hub, which is encoded already.
@@ -96,7 +97,7 @@ impl Http {
         let mut url = url.clone();
         let mut hub_headers = None;
         for _ in 0..=self.redirects {
-            let is_hub = url.origin() == self.origin;
+            let is_hub = url.is_within(&self.origin);
             let mut request = self.agent.get(url.to_string());
             if is_hub && let Some(authorization) = self.authorization() {
                 request = request.header(AUTHORIZATION, authorization);
@@ -104,8 +105,8 @@ impl Http {
             if let Some(range) = range {
                 request = request.header(RANGE, format!("bytes={}-{}", range.start, range.end.saturating_sub(1)));
             }
-            let answer = request.call().map_err(|error| no_answer(&url, &error))?;
-            let (parts, body) = answer.into_parts();
+            let answer = request.call().map_err(|error| self.by_proxy(&url, no_answer(&url, &error)))?;
+            let (parts, mut body) = answer.into_parts();
             let (status, headers) = (parts.status.as_u16(), parts.headers);
             if is_hub {
                 hub_headers = Some(headers.clone());
@@ -114,10 +115,27 @@ impl Http {
             let Some(location) = headers.get(LOCATION).filter(|_| is_redirect) else {
                 return Ok(Answer { url, status, headers, is_hub, hub_headers, body });
             };
+            // a body that is read frees its connection for the next request
+            let _ = body.with_config().limit(LARGEST_REDIRECT).read_to_vec();
             let target = location.to_str().ok().and_then(|location| url.join(location));
             url = target.ok_or_else(|| odd(&url, "it redirects to something that is not a URL"))?;
         }
         Err(odd(&url, "it redirects in circles"))
+    }
+
+    /// Adds the proxy to an error about a host to which it should have led.
+    fn by_proxy(&self, url: &Url, error: HubError) -> HubError {
+        let proxy = self.agent.config().proxy().filter(|proxy| {
+            let target = url.to_string().parse::<Uri>();
+            target.is_ok_and(|target| !proxy.is_no_proxy(&target))
+        });
+        match (error, proxy) {
+            (HubError::Unreachable { host, reason }, Some(proxy)) => {
+                let host = format!("{host} by the proxy {}:{}", proxy.host(), proxy.port());
+                HubError::Unreachable { host, reason }
+            }
+            (error, _) => error,
+        }
     }
 
     fn authorization(&self) -> Option<HeaderValue> {
@@ -144,33 +162,36 @@ pub(crate) fn header<'a>(headers: &'a HeaderMap, name: &'static str) -> Option<&
     headers.get(HeaderName::from_static(name))?.to_str().ok()
 }
 
+/// Which error a body is that breaks off.
+pub(crate) fn broken(url: &Url, error: io::Error) -> HubError {
+    no_answer(url, &Error::from(error))
+}
+
 fn odd(url: &Url, reason: &str) -> HubError {
     HubError::Protocol { url: url.public(), reason: reason.to_owned() }
 }
 
 /// Which error a failed exchange is. Messages of `ureq` that may hold a URL are left out.
 fn no_answer(url: &Url, error: &Error) -> HubError {
-    use ErrorKind::{ConnectionRefused, HostUnreachable, NetworkUnreachable, PermissionDenied};
+    use ErrorKind::{BrokenPipe, ConnectionAborted, ConnectionReset, InvalidData, UnexpectedEof};
     let host = url.host().to_owned();
     match error {
         Error::HostNotFound => HubError::Unreachable { host, reason: "its name is unknown here".to_owned() },
         Error::Timeout(Timeout::Resolve | Timeout::Connect) => {
             HubError::Unreachable { host, reason: "there is no answer in time".to_owned() }
         }
-        Error::Io(io)
-            if matches!(io.kind(), ConnectionRefused | HostUnreachable | NetworkUnreachable | PermissionDenied) =>
-        {
-            HubError::Unreachable { host, reason: io.to_string() }
+        Error::Io(io) if matches!(io.kind(), BrokenPipe | ConnectionAborted | ConnectionReset | UnexpectedEof) => {
+            HubError::Interrupted { host, reason: io.to_string() }
         }
         Error::ConnectionFailed | Error::ConnectProxyFailed(_) | Error::InvalidProxyUrl => {
             HubError::Unreachable { host, reason: error.to_string() }
         }
-        Error::Tls(_) | Error::Rustls(_) | Error::Pem(_) => {
+        Error::Io(io) if io.kind() != InvalidData => HubError::Unreachable { host, reason: io.to_string() },
+        Error::Io(_) | Error::Tls(_) | Error::Rustls(_) | Error::Pem(_) => {
             let reason = format!("{error} (a proxy that inspects TLS needs its certificate in this machine's store)");
             HubError::Unreachable { host, reason }
         }
         Error::Timeout(_) => HubError::Interrupted { host, reason: "no byte came for too long".to_owned() },
-        Error::Io(io) => HubError::Interrupted { host, reason: io.to_string() },
         Error::Protocol(_) | Error::BodyStalled => HubError::Interrupted { host, reason: error.to_string() },
         Error::BodyExceedsLimit(_) | Error::LargeResponseHeader(..) => odd(url, &error.to_string()),
         _ => odd(url, "the request can't be made"),

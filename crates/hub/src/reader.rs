@@ -36,7 +36,7 @@ impl FileReader {
         match &self.place {
             Place::Unknown => String::new(),
             Place::Cache(_, path) => path.display().to_string(),
-            Place::Hub(remote) => remote.host(),
+            Place::Hub(remote) => remote.host().to_owned(),
         }
     }
 

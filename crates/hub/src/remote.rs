@@ -11,10 +11,11 @@ use crate::digest::Digest;
 use crate::error::HubError;
 use crate::file::CommitFile;
 use crate::headers::{content_range, etag};
-use crate::http::{Answer, header};
+use crate::http::{Answer, broken, header};
 use crate::hub::Hub;
 use crate::retry::{Failure, Retry};
 use crate::status::{self, Subject};
+use crate::url::Url;
 
 /// The reader of a range.
 pub(crate) struct Remote {
@@ -22,26 +23,30 @@ pub(crate) struct Remote {
     source: CommitFile,
     rest: Range<u64>,
     body: Option<OpenBody>,
+    /// The server that gave the last bytes.
+    host: String,
     retry: Retry,
 }
 
 /// A body that is being received.
 struct OpenBody {
     bytes: BodyReader<'static>,
-    host: String,
+    url: Url,
     /// The bytes before those asked for, which a server sent that ignores ranges.
     skip: u64,
+    /// Whether the body ends with the range.
+    ends: bool,
 }
 
 impl Remote {
     pub(crate) fn new(hub: Arc<Hub>, source: CommitFile, range: Range<u64>) -> Remote {
         let retry = hub.retry();
-        Remote { hub, source, rest: range, body: None, retry }
+        Remote { hub, source, rest: range, body: None, host: String::new(), retry }
     }
 
     /// The server that gave the last bytes.
-    pub(crate) fn host(&self) -> String {
-        self.body.as_ref().map_or_else(|| self.hub.http.endpoint.clone(), |body| body.host.clone())
+    pub(crate) fn host(&self) -> &str {
+        &self.host
     }
 
     /// Reads some bytes, one at least.
@@ -50,22 +55,30 @@ impl Remote {
             Some(body) => body,
             None => {
                 let body = self.connect()?;
+                self.host = body.url.host().to_owned();
                 self.body.insert(body)
             }
         };
-        let broke = |reason: String| HubError::Interrupted { host: body.host.clone(), reason };
+        let broke = |reason: String| HubError::Interrupted { host: body.url.host().to_owned(), reason };
         while body.skip > 0 {
             match io::copy(&mut (&mut body.bytes).take(body.skip), &mut io::sink()) {
                 Ok(0) => return Err(broke("it ended early".to_owned()).into()),
                 Ok(count) => body.skip -= count,
-                Err(error) => return Err(broke(error.to_string()).into()),
+                Err(error) => return Err(broken(&body.url, error).into()),
             }
         }
         let wanted = buffer.len().min(usize::try_from(self.rest.end - self.rest.start).unwrap_or(usize::MAX));
         match body.bytes.read(&mut buffer[..wanted]) {
             Ok(0) => Err(broke(format!("it ended at byte {} of {}", self.rest.start, self.source.file.path)).into()),
             Ok(count) => Ok(count),
-            Err(error) => Err(broke(error.to_string()).into()),
+            Err(error) => Err(broken(&body.url, error).into()),
+        }
+    }
+
+    /// Sees the end of the body, which frees its connection for the next range.
+    fn finish(&mut self) {
+        if let Some(mut body) = self.body.take().filter(|body| body.ends) {
+            let _ = body.bytes.read(&mut [0]);
         }
     }
 
@@ -86,9 +99,7 @@ impl Remote {
         };
         if !matches!(answer.status, 200 | 206 | 416) {
             self.hub.signed.forget(&path);
-            let CommitFile { repo, commit, file } = &self.source;
-            let subject = Subject { repo, revision: commit, path: &file.path };
-            return Err(status::failure(&self.hub.http, &answer, subject));
+            return Err(self.refused(&answer));
         }
         if let Some(headers) = &answer.hub_headers {
             check(&self.source, headers)?;
@@ -97,6 +108,17 @@ impl Remote {
             self.hub.signed.remember(path, &answer.url);
         }
         self.body_of(answer)
+    }
+
+    fn refused(&self, answer: &Answer) -> Failure {
+        let CommitFile { repo, commit, file } = &self.source;
+        match status::failure(&self.hub.http, answer, Subject { repo, revision: commit, path: &file.path }) {
+            Failure::Final(_) if !answer.is_hub => {
+                let host = answer.url.host().to_owned();
+                Failure::Expired(HubError::SignatureRefused { host, status: answer.status })
+            }
+            failure => failure,
+        }
     }
 
     /// The body of an answer, once its range is as it should be.
@@ -122,7 +144,7 @@ impl Remote {
             return Err(contradiction(&self.source, format!("{listed} bytes"), format!("{found} bytes")).into());
         }
         let skip = if answer.status == 200 { self.rest.start } else { 0 };
-        Ok(OpenBody { host: answer.url.host().to_owned(), skip, bytes: answer.body.into_reader() })
+        Ok(OpenBody { url: answer.url, skip, ends: answer.status == 206, bytes: answer.body.into_reader() })
     }
 }
 
@@ -136,6 +158,9 @@ impl Read for Remote {
                 Ok(count) => {
                     self.rest.start += count as u64;
                     self.retry.progressed();
+                    if self.rest.is_empty() {
+                        self.finish();
+                    }
                     return Ok(count);
                 }
                 Err(failure) => {

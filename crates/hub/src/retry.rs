@@ -119,7 +119,7 @@ impl Retry {
                 }
                 let seconds = wait.as_secs_f64().ceil();
                 let (next, attempts) = (self.failures + 1, limits.attempts);
-                self.pause(&format!("{error}: attempt {next} of {attempts} in {seconds} s"), wait);
+                self.pause(&format!("{}: attempt {next} of {attempts} in {seconds} s", error.cause()), wait);
                 Ok(())
             }
             Failure::Limited { host, wait } => {

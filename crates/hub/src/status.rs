@@ -27,9 +27,6 @@ pub(crate) fn failure(http: &Http, answer: &Answer, subject: Subject<'_>) -> Fai
     match status {
         429 => Failure::Limited { host: answer.url.host().to_owned(), wait: limit(&answer.headers) },
         408 | 500.. => Failure::Temporary(HubError::Unavailable { url: answer.url.public(), status }),
-        400.. if !answer.is_hub => {
-            Failure::Expired(HubError::SignatureRefused { host: answer.url.host().to_owned(), status })
-        }
         _ => Failure::Final(refusal(http, answer, subject)),
     }
 }

@@ -49,8 +49,9 @@ impl Url {
         }
     }
 
-    pub(crate) fn origin(&self) -> &str {
-        &self.origin
+    /// Whether this is a URL of the same server as `origin`, at least as well protected.
+    pub(crate) fn is_within(&self, origin: &Url) -> bool {
+        self.host() == origin.host() && (self.origin.starts_with("https:") || origin.origin.starts_with("http:"))
     }
 
     /// Host with port.
@@ -102,6 +103,14 @@ mod tests {
         for (location, expected) in cases {
             assert_eq!(from.join(location).unwrap().to_string(), expected);
         }
+    }
+
+    #[test]
+    fn a_server_is_its_host_and_port() {
+        let is_within = |url, origin| Url::parse(url).unwrap().is_within(&Url::parse(origin).unwrap());
+        assert!(is_within("https://hub/a", "https://HUB:443/b") && is_within("https://hub/a", "http://hub/a"));
+        assert!(!is_within("http://hub/a", "https://hub/a"));
+        assert!(!is_within("https://hub:444/a", "https://hub/a") && !is_within("https://hub.evil/a", "https://hub/a"));
     }
 
     #[test]

@@ -1,1 +1,93 @@
-//! A Hugging Face hub for tests, on this machine, hostile on demand.
+//! A Hugging Face hub for tests: the API, the files and the CDN, on two ports of this machine. It is as hostile as a
+//! test wants, see [`Faults`].
+#![deny(unsafe_code)]
+
+mod api;
+mod body;
+mod faults;
+mod file;
+mod port;
+mod resolve;
+mod server;
+mod shared;
+mod store;
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard};
+
+pub use faults::{Answer, Faults};
+pub use file::File;
+pub use port::Port;
+pub use shared::Request;
+
+use server::Servers;
+use shared::Shared;
+
+/// A hub, until it is dropped.
+#[derive(Debug)]
+pub struct Hub {
+    servers: Servers,
+    shared: Arc<Mutex<Shared>>,
+}
+
+impl Hub {
+    /// Starts an empty hub.
+    ///
+    /// # Panics
+    /// If no port is free.
+    pub fn start() -> Hub {
+        let shared = Arc::new(Mutex::new(Shared::default()));
+        Hub { servers: Servers::start(&shared), shared }
+    }
+
+    /// The value for `HF_ENDPOINT`.
+    pub fn endpoint(&self) -> String {
+        self.servers.endpoint()
+    }
+
+    /// The address of the CDN, HOST:PORT.
+    pub fn cdn(&self) -> String {
+        self.servers.cdn()
+    }
+
+    /// Gives a branch new files, in place of all that it had. Returns the commit, which the same files always have.
+    /// `repo` is `datasets/OWNER/NAME` or `models/OWNER/NAME`.
+    pub fn put<'a>(&self, repo: &str, branch: &str, files: impl IntoIterator<Item = (&'a str, File)>) -> String {
+        let files: BTreeMap<_, _> = files.into_iter().map(|(path, file)| (path.to_owned(), file)).collect();
+        self.lock().store.put(repo, branch, files)
+    }
+
+    /// Renames a repository. Requests with the old name are redirected.
+    pub fn rename(&self, old: &str, new: &str) {
+        self.lock().store.rename(old, new);
+    }
+
+    /// Makes a repository's conditions something that only the user with this token has accepted.
+    pub fn gate(&self, repo: &str, token: &str) {
+        self.lock().store.gate(repo, token);
+    }
+
+    /// Makes a repository one that only the user with this token sees.
+    pub fn hide(&self, repo: &str, token: &str) {
+        self.lock().store.hide(repo, token);
+    }
+
+    /// Adds a user with this token.
+    pub fn user(&self, token: &str) {
+        self.lock().store.add_user(token);
+    }
+
+    /// Changes the faults.
+    pub fn faults(&self, change: impl FnOnce(&mut Faults)) {
+        change(&mut self.lock().faults);
+    }
+
+    /// Takes the log of requests.
+    pub fn take_requests(&self) -> Vec<Request> {
+        std::mem::take(&mut self.lock().requests)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Shared> {
+        shared::lock(&self.shared)
+    }
+}

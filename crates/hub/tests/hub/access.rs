@@ -1,0 +1,171 @@
+//! Who may read what.
+
+use std::net::TcpListener;
+use std::process::Command;
+use std::sync::Arc;
+
+use stagecoach_hub::{Environment, HubClient, HubError, Limits, Token};
+use stagecoach_test_hub::{Answer, File, Hub};
+
+use crate::{REPO, Reader, Setup, hub_with, named, noise, repo};
+
+const SECRET: &str = "hf_Secret123";
+
+fn no_repository(error: &HubError) -> bool {
+    matches!(error, HubError::NoRepository { .. }) && !error.is_temporary()
+}
+
+#[test]
+fn a_missing_repository_looks_like_a_private_one() {
+    let hub = Hub::start();
+    hub.user(SECRET);
+    let error = Reader::new(&hub).text("a").unwrap_err();
+    assert!(no_repository(&error), "{error}");
+    let expected = format!(
+        "{} has no dataset org/plays, or it is private: check the spelling, or set HF_TOKEN to a token that may read it",
+        hub.endpoint()
+    );
+    assert_eq!(error.to_string(), expected);
+    let error = Reader::with_token(&hub, SECRET).text("a").unwrap_err();
+    assert!(no_repository(&error), "{error}");
+    assert!(error.to_string().ends_with("use the token of an account that may read it (this one is from HF_TOKEN)"));
+    let error = Reader::new(&hub).client.commit(&named("models/org/plays"), "main").unwrap_err();
+    assert!(error.to_string().contains("(a dataset is written as hf://datasets/org/plays)"), "{error}");
+}
+
+#[test]
+fn a_private_repository_needs_its_owners_token() {
+    let hub = hub_with(&noise(100));
+    hub.hide(REPO, SECRET);
+    hub.user("hf_other");
+    assert!(no_repository(&Reader::new(&hub).text("data/*").unwrap_err()));
+    assert!(no_repository(&Reader::with_token(&hub, "hf_other").text("data/*").unwrap_err()));
+    assert_eq!(Reader::with_token(&hub, SECRET).text("data/*").unwrap(), noise(100));
+}
+
+#[test]
+fn a_token_that_the_hub_does_not_know_is_named() {
+    let hub = hub_with(&noise(100));
+    let reader = Reader::with_token(&hub, SECRET);
+    let error = reader.text("data/*").unwrap_err();
+    assert!(matches!(error, HubError::WrongToken { .. }) && !error.is_temporary(), "{error}");
+    assert!(error.to_string().contains("doesn't know the token from HF_TOKEN (invalid credentials)"), "{error}");
+    assert!(reader.notices().is_empty());
+}
+
+#[test]
+fn a_gated_repository_names_the_page_of_its_conditions() {
+    let hub = hub_with(&noise(100));
+    hub.gate(REPO, SECRET);
+    hub.user("hf_other");
+    let page = format!("{}/{REPO}", hub.endpoint());
+    for reader in [Reader::new(&hub), Reader::with_token(&hub, "hf_other")] {
+        let error = reader.text("data/*").unwrap_err();
+        assert!(matches!(error, HubError::Gated { .. }) && !error.is_temporary(), "{error}");
+        assert!(
+            error
+                .to_string()
+                .starts_with(&format!("the dataset org/plays is gated: accept its conditions at {page}, "))
+        );
+    }
+    Reader::with_token(&hub, SECRET).text("data/*").unwrap();
+}
+
+#[test]
+fn a_missing_revision_or_file_is_named() {
+    let hub = hub_with(&noise(100));
+    let reader = Reader::new(&hub);
+    let error = reader.client.commit(&repo(), "v2/x").unwrap_err();
+    assert!(error.to_string().starts_with("the dataset org/plays has no revision \"v2/x\": "), "{error}");
+    assert!(!error.is_temporary());
+    let (commit, mut file) = reader.file("data/*").unwrap();
+    file.path = "data/other".to_owned();
+    let error = reader.bytes(&commit, &file, 0..1).unwrap_err();
+    assert!(matches!(&error, HubError::NoFile { path, .. } if path == "data/other"), "{error}");
+}
+
+#[test]
+fn references_of_the_hub_are_revisions() {
+    let hub = Hub::start();
+    let commit = hub.put(REPO, "refs/convert/parquet", [("a", File::small("a"))]);
+    assert_eq!(Reader::new(&hub).client.commit(&repo(), "refs/convert/parquet").unwrap(), commit);
+}
+
+#[test]
+fn a_machine_without_a_way_to_the_hub_is_told_so() {
+    let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let reader = Setup { limits: Limits { attempts: 3, ..Limits::default() }, ..Setup::default() }
+        .client(&format!("http://{address}"));
+    let error = reader.client.commit(&repo(), "main").unwrap_err();
+    assert!(matches!(error, HubError::Unreachable { .. }) && error.is_temporary(), "{error}");
+    let said = error.to_string();
+    assert!(said.starts_with(&format!("can't connect to {address}: Connection refused")), "{said}");
+    assert!(
+        said.contains("NetworkPolicy") && said.contains("HTTPS_PROXY") && said.contains("HF_HUB_OFFLINE"),
+        "{said}"
+    );
+    assert_eq!(reader.waits().len(), 2);
+}
+
+#[test]
+fn a_proxy_that_is_down_is_named() {
+    let proxy = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let said = |no_proxy: &str| {
+        let mut child = Command::new(std::env::current_exe().unwrap());
+        child.args(["--exact", "access::in_another_environment", "--ignored", "--nocapture"]).env_clear();
+        child.env("HF_ENDPOINT", "http://hub.invalid").env("HF_TOKEN", SECRET).env("NO_PROXY", no_proxy);
+        child.env("ALL_PROXY", format!("http://user:word@{proxy}"));
+        String::from_utf8(child.output().unwrap().stdout).unwrap()
+    };
+    let expected = format!("can't connect to hub.invalid by the proxy {proxy}: Connection refused");
+    assert!(said("").contains(&expected) && !said("").contains("word"), "{}", said(""));
+    assert!(said("hub.invalid").contains("can't connect to hub.invalid: "), "{}", said("hub.invalid"));
+}
+
+#[test]
+#[ignore = "a_proxy_that_is_down_is_named runs it"]
+fn in_another_environment() {
+    let environment = Environment::read(|name| std::env::var(name).ok()).unwrap();
+    let limits = Limits { attempts: 1, ..Limits::default() };
+    let client = HubClient::new(environment, limits, Arc::new(|_| ()), Arc::new(|_: &str| ())).unwrap();
+    println!("{}", client.commit(&repo(), "main").unwrap_err());
+}
+
+#[test]
+fn a_host_without_a_name_is_told_so() {
+    let limits = Limits { attempts: 1, ..Limits::default() };
+    let reader = Setup { limits, ..Setup::default() }.client("http://hub.invalid");
+    let error = reader.client.commit(&repo(), "main").unwrap_err();
+    assert!(matches!(&error, HubError::Unreachable { host, .. } if host == "hub.invalid"), "{error}");
+}
+
+#[test]
+fn a_server_that_is_no_hub_is_told_so() {
+    let hub = Hub::start();
+    let reader = Setup::default().client(&format!("http://{}", hub.cdn()));
+    let error = reader.client.commit(&repo(), "main").unwrap_err();
+    assert!(!error.is_temporary(), "{error}");
+}
+
+#[test]
+fn nobody_gets_to_see_the_token() {
+    let hub = hub_with(&noise(10_000));
+    let mut said = Vec::new();
+    let reader = Reader::with_token(&hub, SECRET);
+    said.push(format!("{:?}", reader.client));
+    said.push(format!("{:?}", Token::parse(SECRET, "HF_TOKEN").unwrap()));
+    // a token that the hub doesn't know, and then one that it does
+    let refused = reader.text("data/*").unwrap_err();
+    said.push(format!("{refused} {refused:?}"));
+    hub.user(SECRET);
+    hub.faults(|faults| (faults.answers, faults.truncate_at) = (vec![Answer::hub(503); 3], Some(0)));
+    let broken = reader.text("data/*").unwrap_err();
+    let words = format!("{SECRET} may not read it");
+    hub.faults(|faults| faults.answers = vec![Answer::hub(403).with("x-error-message", &words)]);
+    let forbidden = reader.text("data/*").unwrap_err();
+    said.push(format!("{forbidden} {forbidden:?}"));
+    said.push(format!("{broken} {broken:?}"));
+    said.extend(reader.notices());
+    assert!(said.len() > 6);
+    assert!(said.iter().all(|text| !text.contains("Secret") && !text.contains("Signature")), "{said:#?}");
+}

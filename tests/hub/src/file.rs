@@ -1,0 +1,70 @@
+//! Files of the hub.
+
+use std::fmt;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use sha1::{Digest as _, Sha1};
+use sha2::Sha256;
+
+type Fill = Arc<dyn Fn(u64, &mut [u8]) + Send + Sync>;
+
+/// A file.
+#[derive(Clone)]
+pub struct File {
+    content: Content,
+    pub(crate) size: u64,
+    /// In hexadecimal digits: the blob's SHA-1 for a file within git, or else the SHA-256.
+    pub(crate) digest: String,
+    pub(crate) is_large: bool,
+}
+
+#[derive(Clone)]
+enum Content {
+    Bytes(Bytes),
+    Generated(Fill),
+}
+
+impl File {
+    /// A file within git, which the hub itself gives.
+    pub fn small(bytes: impl Into<Vec<u8>>) -> File {
+        let bytes = Bytes::from(bytes.into());
+        let mut hasher = Sha1::new_with_prefix(format!("blob {}\0", bytes.len()));
+        hasher.update(&bytes);
+        let (size, digest) = (bytes.len() as u64, format!("{:x}", hasher.finalize()));
+        File { content: Content::Bytes(bytes), size, digest, is_large: false }
+    }
+
+    /// A large file, which the CDN gives.
+    pub fn large(bytes: impl Into<Vec<u8>>) -> File {
+        let bytes = Bytes::from(bytes.into());
+        let (size, digest) = (bytes.len() as u64, format!("{:x}", Sha256::digest(&bytes)));
+        File { content: Content::Bytes(bytes), size, digest, is_large: true }
+    }
+
+    /// A large file that needs no memory. `fill` writes the bytes from an offset on into a buffer. `sha256` is the
+    /// digest of all bytes.
+    pub fn generated(size: u64, sha256: &str, fill: impl Fn(u64, &mut [u8]) + Send + Sync + 'static) -> File {
+        File { content: Content::Generated(Arc::new(fill)), size, digest: sha256.to_owned(), is_large: true }
+    }
+
+    /// The bytes from `offset` on, `count` at most.
+    pub(crate) fn read(&self, offset: u64, count: usize) -> Bytes {
+        let rest = usize::try_from(self.size.saturating_sub(offset)).unwrap_or(usize::MAX);
+        let count = count.min(rest);
+        match &self.content {
+            Content::Bytes(bytes) => bytes.slice(offset as usize..offset as usize + count),
+            Content::Generated(fill) => {
+                let mut buffer = vec![0; count];
+                fill(offset, &mut buffer);
+                buffer.into()
+            }
+        }
+    }
+}
+
+impl fmt::Debug for File {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "File({} bytes, {})", self.size, self.digest)
+    }
+}

@@ -1,0 +1,124 @@
+//! Repositories, users and signed URLs.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use sha1::{Digest as _, Sha1};
+
+use crate::file::File;
+
+pub(crate) type Files = BTreeMap<String, File>;
+
+/// All that the hub has. Repositories are named as in the API: `datasets/OWNER/NAME`, `models/OWNER/NAME`.
+#[derive(Debug, Default)]
+pub(crate) struct Store {
+    repos: BTreeMap<String, Repo>,
+    renamed: BTreeMap<String, String>,
+    users: BTreeSet<String>,
+    signed: BTreeMap<u64, Signed>,
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct Repo {
+    commits: BTreeMap<String, Files>,
+    pub(crate) branches: BTreeMap<String, String>,
+    /// The token of the only user who sees it.
+    hidden_for: Option<String>,
+    /// The token of the only user who accepted its conditions.
+    gated_for: Option<String>,
+}
+
+/// A file behind a signed URL.
+#[derive(Debug)]
+struct Signed {
+    file: File,
+    requests: u32,
+}
+
+/// Why a request is refused: status, code and message.
+pub(crate) type Refusal = (u16, &'static str, &'static str);
+
+impl Store {
+    pub(crate) fn put(&mut self, repo: &str, branch: &str, files: Files) -> String {
+        let mut hasher = Sha1::new();
+        for (path, file) in &files {
+            hasher.update(format!("{path}\0{}\0", file.digest));
+        }
+        let commit = format!("{:x}", hasher.finalize());
+        let repo = self.repos.entry(repo.to_owned()).or_default();
+        repo.commits.insert(commit.clone(), files);
+        repo.branches.insert(branch.to_owned(), commit.clone());
+        commit
+    }
+
+    pub(crate) fn rename(&mut self, old: &str, new: &str) {
+        let repo = self.repos.remove(old).unwrap_or_else(|| panic!("no {old}"));
+        self.repos.insert(new.to_owned(), repo);
+        self.renamed.insert(old.to_owned(), new.to_owned());
+    }
+
+    pub(crate) fn gate(&mut self, repo: &str, token: &str) {
+        self.repo_mut(repo).gated_for = Some(token.to_owned());
+        self.add_user(token);
+    }
+
+    pub(crate) fn hide(&mut self, repo: &str, token: &str) {
+        self.repo_mut(repo).hidden_for = Some(token.to_owned());
+        self.add_user(token);
+    }
+
+    pub(crate) fn add_user(&mut self, token: &str) {
+        self.users.insert(token.to_owned());
+    }
+
+    pub(crate) fn new_name(&self, repo: &str) -> Option<&str> {
+        self.renamed.get(repo).map(String::as_str)
+    }
+
+    /// The repository, for someone with this token.
+    pub(crate) fn repo(&self, name: &str, token: Option<&str>) -> Result<&Repo, Refusal> {
+        if token.is_some_and(|token| !self.users.contains(token)) {
+            return Err((401, "", "Invalid credentials in Authorization header"));
+        }
+        let is_seen = |repo: &&Repo| repo.hidden_for.as_deref().is_none_or(|owner| Some(owner) == token);
+        // whoever has no token can't tell a missing repository from a hidden one
+        let refusal = (if token.is_some() { 404 } else { 401 }, "RepoNotFound", "Repository not found");
+        self.repos.get(name).filter(is_seen).ok_or(refusal)
+    }
+
+    /// Signs the URL of a file.
+    pub(crate) fn sign(&mut self, file: File) -> u64 {
+        let signature = self.signed.len() as u64 + 1;
+        self.signed.insert(signature, Signed { file, requests: 0 });
+        signature
+    }
+
+    /// The file behind a signed URL, which serves so many requests.
+    pub(crate) fn signed(&mut self, signature: u64, requests: u32) -> Option<File> {
+        let signed = self.signed.get_mut(&signature)?;
+        signed.requests = signed.requests.saturating_add(1);
+        (signed.requests <= requests).then(|| signed.file.clone())
+    }
+
+    fn repo_mut(&mut self, repo: &str) -> &mut Repo {
+        self.repos.get_mut(repo).unwrap_or_else(|| panic!("no {repo}"))
+    }
+}
+
+impl Repo {
+    /// The commit that a revision is, and its files.
+    pub(crate) fn commit(&self, revision: &str) -> Result<(&str, &Files), Refusal> {
+        let commit = self.branches.get(revision).map_or(revision, String::as_str);
+        let found = self.commits.get_key_value(commit).map(|(commit, files)| (commit.as_str(), files));
+        found.ok_or((404, "RevisionNotFound", "Invalid rev id"))
+    }
+
+    /// Whether someone with this token gets files.
+    pub(crate) fn check_gate(&self, token: Option<&str>) -> Result<(), Refusal> {
+        match &self.gated_for {
+            Some(accepted) if token != Some(accepted) => {
+                Err((if token.is_some() { 403 } else { 401 }, "GatedRepo", "Access to this repository is restricted"))
+            }
+            _ => Ok(()),
+        }
+    }
+}

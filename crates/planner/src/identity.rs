@@ -58,9 +58,10 @@ impl JobConfig {
         }
         identity["training"]["gradientBlocks"] = self.gradient_blocks.into();
         // fields at their defaults are left out, as in checkpoints of versions without them
-        let defaults: [(&str, &str, Value); 4] = [
+        let defaults: [(&str, &str, Value); 5] = [
             ("/model/llama", "modelType", "Llama".into()),
             ("/data", "specialTokens", "Text".into()),
+            ("/data", "onBadRecord", "Fail".into()),
             ("/training", "kernels", "Fastest".into()),
             ("/training", "gradientBlocks", 1.into()),
         ];

@@ -7,10 +7,11 @@ use serde_json::{Map, Value};
 use stagecoach_api::PipelineJob;
 use stagecoach_api::contract::Mesh;
 use stagecoach_api::job::{
-    AdamWSpec, BuiltIn, CheckpointMode, DataSource, DataSpec, Device, EvaluationSpec, Kernels, ModelSpec, OnExhausted,
-    OptimizerSpec, PretrainedSpec, Recompute, SpecialTokens, TOKEN_CACHE, TokenizerSpec, TrainingLength, TrainingSpec,
+    AdamWSpec, BuiltIn, CheckpointMode, DataSource, DataSpec, Device, EvaluationSpec, Kernels, ModelSpec, OnBadRecord,
+    OnExhausted, OptimizerSpec, PretrainedSpec, Recompute, SpecialTokens, TOKEN_CACHE, TokenizerSpec, TrainingLength,
+    TrainingSpec,
 };
-use stagecoach_data::{CorpusSource, DataConfig, OnBadRecord, OnWait, Tokenizer, TokenizerSource, Variables};
+use stagecoach_data::{CorpusSource, DataConfig, OnWait, Tokenizer, TokenizerSource, Variables};
 use stagecoach_engine::StageError;
 use stagecoach_engine::optimize::LearningRate;
 use stagecoach_engine::state_dict::find_model;
@@ -113,6 +114,7 @@ impl JobConfig {
             sources: _,
             text_field,
             special_tokens,
+            on_bad_record,
             sequence_length,
             packing,
             evaluation,
@@ -139,7 +141,10 @@ impl JobConfig {
                 TokenizerSpec::File(file) => TokenizerSource::File { path: file.path.into() },
             },
             parse_special_tokens: special_tokens == SpecialTokens::Parse,
-            on_bad_record: OnBadRecord::Fail,
+            on_bad_record: match on_bad_record {
+                OnBadRecord::Fail => stagecoach_data::OnBadRecord::Fail,
+                OnBadRecord::Skip => stagecoach_data::OnBadRecord::Skip,
+            },
             // in a pod, the files are not those of the job's author
             follow_links_out: !is_in_cluster(),
             remote_files: Some(self.remote_files.clone()),

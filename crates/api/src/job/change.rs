@@ -50,6 +50,7 @@ pub const CHANGES: &[(&str, ChangeEffect)] = &[
     ("data.sources", Identity),
     ("data.textField", Identity),
     ("data.specialTokens", Identity),
+    ("data.onBadRecord", Identity),
     ("data.sequenceLength", Identity),
     ("data.packing", Identity),
     // decides which sequences are left for training

@@ -43,6 +43,9 @@ pub struct DataSpec {
     /// Whether text that looks like a special token of the tokenizer, such as `<|im_start|>`, is that token.
     #[serde(default)]
     pub special_tokens: SpecialTokens,
+    /// What happens with a record that has no text: without the field, with null, with invalid JSON or invalid UTF-8.
+    #[serde(default)]
+    pub on_bad_record: OnBadRecord,
     /// Tokens of one training sequence.
     #[schemars(
         range(min = 2),
@@ -68,6 +71,18 @@ string_enum! {
         Text = "Text",
         /// It is the token, as in texts that a chat template wrote.
         Parse = "Parse",
+    }
+}
+
+string_enum! {
+    /// What happens with a record that has no text.
+    #[derive(Default)]
+    pub enum OnBadRecord {
+        /// The job fails and names the record.
+        #[default]
+        Fail = "Fail",
+        /// The record is left out, and counted by file and reason.
+        Skip = "Skip",
     }
 }
 

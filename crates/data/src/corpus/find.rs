@@ -97,7 +97,7 @@ impl CorpusFile {
     ///
     /// # Errors
     /// Fails if the source can't be read.
-    pub(super) fn open(&self, bytes: Range<u64>) -> io::Result<Box<dyn Read + Send>> {
+    pub(in crate::corpus) fn open(&self, bytes: Range<u64>) -> io::Result<Box<dyn Read + Send>> {
         self.source.open(&self.file, bytes)
     }
 

@@ -1,7 +1,7 @@
 //! The formats of corpus files. A row of the table [`FORMATS`] has all facts of a format.
 
 mod json;
-mod parquet_rows;
+mod parquet;
 mod text;
 mod token_ids;
 
@@ -15,7 +15,7 @@ use crate::error::DataError;
 
 /// All formats.
 pub static FORMATS: [Format; 6] =
-    [text::TEXT, json::JSON_LINES, json::JSON_ARRAY, parquet_rows::PARQUET, token_ids::IDS_32, token_ids::IDS_16];
+    [text::TEXT, json::JSON_LINES, json::JSON_ARRAY, self::parquet::PARQUET, token_ids::IDS_32, token_ids::IDS_16];
 
 /// A format of corpus files.
 #[derive(Debug)]

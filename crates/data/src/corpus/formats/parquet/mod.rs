@@ -1,22 +1,21 @@
 //! `.parquet`: every row is a document, in one column of text.
 
+mod file;
+
 use std::collections::BTreeMap;
-use std::io::{BufReader, Read};
 use std::ops::Range;
 
-use bytes::Bytes;
 use parquet::basic::Type;
 use parquet::column::reader::ColumnReader;
 use parquet::data_type::ByteArray;
-use parquet::errors::ParquetError;
 use parquet::file::metadata::ParquetMetaData;
-use parquet::file::reader::{ChunkReader, FileReader, Length, RowGroupReader, SerializedFileReader};
+use parquet::file::reader::{FileReader, RowGroupReader, SerializedFileReader};
 use parquet::schema::types::{ColumnDescPtr, Type as SchemaType};
 
 use super::{Contents, Format, ReadOptions};
-use crate::catch_panic::catch_panic;
 use crate::corpus::{BadRecordReason, CorpusFile, Cursor, PieceHandler, pieces};
 use crate::error::DataError;
+use file::ParquetFile;
 
 pub(super) const PARQUET: Format = Format {
     extension: "parquet",
@@ -43,12 +42,10 @@ fn read(
     from: Cursor,
     on_piece: &mut PieceHandler,
 ) -> Result<(), DataError> {
-    let bad = |problem: String| DataError::Parquet { path: corpus_file.path.clone(), problem };
-    // the library would report a failing volume as damage of the file
-    corpus_file.open_at(0).map_err(DataError::io("read", &corpus_file.path))?;
-    let reader = library(|| SerializedFileReader::new(corpus_file.clone())).map_err(bad)?;
+    let file = ParquetFile::new(corpus_file);
+    let reader = file.call(|| SerializedFileReader::new(file.clone()))?;
     let column = TextColumn::find(reader.metadata(), corpus_file, options.text_field)?;
-    check_row_groups(reader.metadata(), column.index, corpus_file.stamp.size).map_err(bad)?;
+    let chunks = column_chunks(reader.metadata(), column.index, corpus_file)?;
     let total_rows = reader.metadata().file_metadata().num_rows().max(1) as u64;
     let mut on_row = |record: u64, text: Result<&str, (BadRecordReason, DataError)>| {
         let bytes_read = (corpus_file.stamp.size as f64 * record as f64 / total_rows as f64) as u64;
@@ -59,35 +56,16 @@ fn read(
         }
     };
     let mut row = 0u64; // index in the file of the next row
-    for group in 0..reader.num_row_groups() {
-        let group = library(|| reader.get_row_group(group)).map_err(bad)?;
+    for (group, chunk) in chunks.into_iter().enumerate() {
+        let group = file.call(|| reader.get_row_group(group))?;
         let end = row.saturating_add(group.metadata().num_rows() as u64);
-        row = if end <= from.record { end } else { column.read_group(&*group, row..end, from.record, &mut on_row)? };
+        if end > from.record {
+            file.expect_chunk(chunk);
+            column.read_group(&file, &*group, row..end, from.record, &mut on_row)?;
+        }
+        row = end;
     }
     Ok(())
-}
-
-impl Length for CorpusFile {
-    fn len(&self) -> u64 {
-        self.stamp.size
-    }
-}
-
-impl ChunkReader for CorpusFile {
-    type T = BufReader<Box<dyn Read + Send>>;
-
-    fn get_read(&self, start: u64) -> Result<Self::T, ParquetError> {
-        Ok(BufReader::new(self.open_at(start)?))
-    }
-
-    fn get_bytes(&self, start: u64, length: usize) -> Result<Bytes, ParquetError> {
-        let mut bytes = Vec::new();
-        self.open(start..start.saturating_add(length as u64))?.read_to_end(&mut bytes)?;
-        match bytes.len() == length {
-            true => Ok(bytes.into()),
-            false => Err(ParquetError::EOF(format!("it has {} of {length} bytes from byte {start} on", bytes.len()))),
-        }
-    }
 }
 
 /// The column of a file that holds its documents.
@@ -125,31 +103,30 @@ impl TextColumn<'_> {
     }
 
     /// Reads the rows of `group` from row `first` on. `rows` are the indices of the group's rows in the file. `on_row`
-    /// gets the number of rows up to and including each row. Returns the index of the first row that was not read.
+    /// gets the number of rows up to and including each row.
     fn read_group(
         &self,
+        file: &ParquetFile,
         group: &dyn RowGroupReader,
         rows: Range<u64>,
         first: u64,
         on_row: &mut OnRow,
-    ) -> Result<u64, DataError> {
-        let bad = |problem: String| self.bad(problem);
-        let column = library(|| group.get_column_reader(self.index)).map_err(bad)?;
+    ) -> Result<(), DataError> {
+        let column = file.call(|| group.get_column_reader(self.index))?;
         let ColumnReader::ByteArrayColumnReader(mut column) = column else {
             let what = format!("is {}", self.description.physical_type());
             return Err(no_text(self.corpus_file, self.name, &what));
         };
         let (mut row, end) = (rows.start, rows.end);
         if row < first {
-            library(|| column.skip_records((first - row) as usize)).map_err(bad)?;
+            file.call(|| column.skip_records((first - row) as usize))?;
             row = first;
         }
         while row < end {
             let (mut levels, mut values) = (Vec::new(), Vec::new());
-            let (count, ..) =
-                library(|| column.read_records(ROWS_PER_READ, Some(&mut levels), None, &mut values)).map_err(bad)?;
+            let (count, ..) = file.call(|| column.read_records(ROWS_PER_READ, Some(&mut levels), None, &mut values))?;
             if count == 0 {
-                return Err(bad(format!("it ends at row {row} of {end}: is it cut off?")));
+                return Err(damaged(self.corpus_file, format!("it ends at row {row} of {end}: is it cut off?")));
             }
             let mut values = values.iter();
             for index in 0..count {
@@ -165,11 +142,7 @@ impl TextColumn<'_> {
                 on_row(row, text)?;
             }
         }
-        Ok(row)
-    }
-
-    fn bad(&self, problem: String) -> DataError {
-        DataError::Parquet { path: self.corpus_file.path.clone(), problem }
+        Ok(())
     }
 
     fn bad_row(&self, row: u64, what: &str) -> DataError {
@@ -194,7 +167,10 @@ fn find_field<'a>(group: &'a SchemaType, path: &str) -> Option<(Vec<String>, &'a
 }
 
 fn no_text(corpus_file: &CorpusFile, column: &str, what: &str) -> DataError {
-    let problem = format!("the column \"{column}\" {what}, not text: set data.textField to one that holds text");
+    damaged(corpus_file, format!("the column \"{column}\" {what}, not text: set data.textField to one that holds text"))
+}
+
+fn damaged(corpus_file: &CorpusFile, problem: String) -> DataError {
     DataError::Parquet { path: corpus_file.path.clone(), problem }
 }
 
@@ -204,55 +180,61 @@ fn no_text(corpus_file: &CorpusFile, column: &str, what: &str) -> DataError {
 /// # Errors
 /// Fails if the file can't be read.
 fn text_columns(corpus_file: &CorpusFile) -> Result<BTreeMap<String, u64>, DataError> {
-    corpus_file.open_at(0).map_err(DataError::io("read", &corpus_file.path))?;
-    let failed = |problem: String| DataError::Parquet { path: corpus_file.path.clone(), problem };
-    let reader = library(|| SerializedFileReader::new(corpus_file.clone())).map_err(failed)?;
+    let file = ParquetFile::new(corpus_file);
+    let reader = file.call(|| SerializedFileReader::new(file.clone()))?;
     let metadata = reader.metadata();
     let columns = metadata.file_metadata().schema_descr().columns().iter().enumerate();
     let texts = columns
         .filter(|(_, column)| column.max_rep_level() == 0 && column.physical_type() == Type::BYTE_ARRAY)
         .map(|(index, column)| {
-            check_row_groups(metadata, index, corpus_file.stamp.size)?;
-            Ok(text_bytes(&reader, index)?.map(|bytes| (column.path().string(), bytes)))
+            let chunks = column_chunks(metadata, index, corpus_file)?;
+            Ok(text_bytes(&file, &reader, index, chunks)?.map(|bytes| (column.path().string(), bytes)))
         });
-    texts.filter_map(Result::transpose).collect::<Result<_, String>>().map_err(failed)
+    texts.filter_map(Result::transpose).collect()
 }
 
 /// Estimate of the bytes of a column, from its first rows; `None` if those are not text, such as images.
-fn text_bytes(reader: &SerializedFileReader<CorpusFile>, index: usize) -> Result<Option<u64>, String> {
+fn text_bytes(
+    file: &ParquetFile,
+    reader: &SerializedFileReader<ParquetFile>,
+    index: usize,
+    chunks: Vec<Range<u64>>,
+) -> Result<Option<u64>, DataError> {
     let rows = reader.metadata().file_metadata().num_rows();
-    if reader.num_row_groups() == 0 || rows <= 0 {
-        return Ok(Some(0));
-    }
-    let group = library(|| reader.get_row_group(0))?;
-    let ColumnReader::ByteArrayColumnReader(mut column) = library(|| group.get_column_reader(index))? else {
+    let Some(first) = chunks.into_iter().next().filter(|_| rows > 0) else { return Ok(Some(0)) };
+    file.expect_chunk(first);
+    let group = file.call(|| reader.get_row_group(0))?;
+    let ColumnReader::ByteArrayColumnReader(mut column) = file.call(|| group.get_column_reader(index))? else {
         return Ok(None);
     };
     let (mut levels, mut values) = (Vec::new(), Vec::new());
-    let (count, ..) = library(|| column.read_records(ROWS_PER_READ, Some(&mut levels), None, &mut values))?;
+    let (count, ..) = file.call(|| column.read_records(ROWS_PER_READ, Some(&mut levels), None, &mut values))?;
     let lengths = values.iter().map(|value| value.as_utf8().ok().map(str::len));
     let bytes: Option<usize> = lengths.sum();
     Ok(bytes.map(|bytes| (bytes as f64 / count.max(1) as f64 * rows as f64) as u64))
 }
 
-/// The result of a call of the Parquet library, which panics on some damaged files.
-fn library<T>(call: impl FnOnce() -> Result<T, ParquetError>) -> Result<T, String> {
-    let damaged = || Err(ParquetError::General("it is damaged, write or copy it again".to_owned()));
-    catch_panic(call).unwrap_or_else(damaged).map_err(|error| error.to_string())
-}
-
-/// Checks an assumption of the Parquet library: the counts and offsets in the metadata fit the file.
-fn check_row_groups(metadata: &ParquetMetaData, column: usize, file_bytes: u64) -> Result<(), String> {
-    for (at, group) in metadata.row_groups().iter().enumerate() {
-        let chunk = group.columns().get(column).ok_or_else(|| format!("its row group {at} lacks a column"))?;
+/// The bytes of a column in each row group. Checks an assumption of the Parquet library: the counts and offsets in the
+/// metadata fit the file.
+fn column_chunks(
+    metadata: &ParquetMetaData,
+    column: usize,
+    corpus_file: &CorpusFile,
+) -> Result<Vec<Range<u64>>, DataError> {
+    let file_bytes = corpus_file.stamp.size;
+    let groups = metadata.row_groups().iter().enumerate();
+    let chunks = groups.map(|(at, group)| {
+        let chunk = group.columns().get(column);
+        let chunk = chunk.ok_or_else(|| damaged(corpus_file, format!("its row group {at} lacks a column")))?;
         let first_page = chunk.dictionary_page_offset().unwrap_or_else(|| chunk.data_page_offset());
-        let end = u64::try_from(first_page).ok().zip(u64::try_from(chunk.compressed_size()).ok());
-        let end = end.and_then(|(start, bytes)| start.checked_add(bytes));
-        if group.num_rows() < 0 || end.is_none_or(|end| end > file_bytes) {
-            return Err(format!(
+        let bytes = u64::try_from(first_page).ok().zip(u64::try_from(chunk.compressed_size()).ok());
+        let bytes = bytes.and_then(|(start, bytes)| Some(start..start.checked_add(bytes)?));
+        bytes.filter(|bytes| group.num_rows() >= 0 && bytes.end <= file_bytes).ok_or_else(|| {
+            let problem = format!(
                 "its metadata puts row group {at} outside of its {file_bytes} bytes: it is damaged, write or copy it again"
-            ));
-        }
-    }
-    Ok(())
+            );
+            damaged(corpus_file, problem)
+        })
+    });
+    chunks.collect()
 }

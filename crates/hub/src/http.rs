@@ -188,7 +188,9 @@ fn no_answer(url: &Url, error: &Error) -> HubError {
         }
         Error::Io(io) if io.kind() != InvalidData => HubError::Unreachable { host, reason: io.to_string() },
         Error::Io(_) | Error::Tls(_) | Error::Rustls(_) | Error::Pem(_) => {
-            let reason = format!("{error} (a proxy that inspects TLS needs its certificate in this machine's store)");
+            let reason = error.to_string();
+            let reason = reason.trim_start_matches("io: ");
+            let reason = format!("{reason} (a proxy that inspects TLS needs its certificate in this machine's store)");
             HubError::Unreachable { host, reason }
         }
         Error::Timeout(_) => HubError::Interrupted { host, reason: "no byte came for too long".to_owned() },

@@ -3,42 +3,61 @@
 use axum::response::Response;
 
 use crate::body;
+use crate::file::File;
 use crate::shared::{Asked, Shared, decode, not_found, redirect, status};
 use crate::store::Refusal;
 
-/// Answers a request for `/datasets/OWNER/NAME/resolve/REVISION/PATH`, or for a model's `/OWNER/NAME/...`.
+/// Where small files are, below the API.
+pub(crate) const SMALL_FILES: &str = "/api/resolve-cache/";
+
+/// Answers a request for `/datasets/OWNER/NAME/resolve/REVISION/PATH`, or for a model's `/OWNER/NAME/...`: by the URL
+/// of the file.
 pub(crate) fn hub(shared: &mut Shared, asked: &Asked) -> Result<Response, Refusal> {
     let path = asked.path.trim_start_matches('/');
     let path = if path.starts_with("datasets/") { path.to_owned() } else { format!("models/{path}") };
-    let mut segments = path.split('/').map(decode);
-    let mut next = || segments.next().unwrap_or_default();
-    let name = format!("{}/{}/{}", next(), next(), next());
-    let (action, revision) = (next(), next());
-    let path = segments.collect::<Vec<_>>().join("/");
+    let parts: Vec<_> = path.splitn(6, '/').collect();
+    let [kind, owner, name, "resolve", revision, path] = parts[..] else { return Err(not_found()) };
+    let name = format!("{kind}/{owner}/{name}");
     if let Some(new) = shared.store.new_name(&name) {
         return Ok(redirect(shared, asked, &name, new));
     }
-    let repo = shared.store.repo(&name, asked.token())?;
-    repo.check_gate(asked.token())?;
-    let (commit, files) = repo.commit(&revision)?;
-    let file = files.get(&path).filter(|_| action == "resolve").ok_or_else(not_found)?.clone();
-    let (commit, etag) = (commit.to_owned(), format!("\"{}\"", file.digest));
-    let mut answer = if file.is_large {
-        let size = file.size.to_string();
-        let signature = shared.store.sign(file);
-        let location = format!("http://{}/{}?Expires=1&Signature={signature}", shared.cdn, etag.trim_matches('"'));
-        let headers = [("location", location.as_str()), ("x-linked-etag", &etag), ("x-linked-size", &size)];
-        status(302, &headers)
+    let (commit, file) = find(shared, asked, &name, &decode(revision), &decode(path))?;
+    let (size, etag) = (file.size.to_string(), format!("\"{}\"", file.digest));
+    let (number, location) = if file.is_large {
+        let (cdn, digest) = (shared.cdn.clone(), file.digest.clone());
+        (302, format!("http://{cdn}/{digest}?Expires=1&Signature={}", shared.store.sign(file)))
     } else {
-        body::file(&mut shared.faults, asked, &file, &etag)
+        (307, format!("{SMALL_FILES}{name}/{commit}/{path}"))
     };
+    let headers = [("location", location.as_str()), ("x-linked-etag", &etag), ("x-linked-size", &size)];
+    Ok(with_headers(shared, &commit, status(number, &headers)))
+}
+
+/// Answers a request for a small file of a commit.
+pub(crate) fn small(shared: &mut Shared, asked: &Asked) -> Result<Response, Refusal> {
+    let parts: Vec<_> = asked.path.trim_start_matches(SMALL_FILES).splitn(5, '/').collect();
+    let [kind, owner, name, commit, path] = parts[..] else { return Err(not_found()) };
+    let (commit, file) = find(shared, asked, &format!("{kind}/{owner}/{name}"), commit, &decode(path))?;
+    let answer = body::file(&mut shared.faults, asked, &file, &format!("\"{}\"", file.digest));
+    Ok(with_headers(shared, &commit, answer))
+}
+
+/// A file, and the commit that the revision is.
+fn find(shared: &Shared, asked: &Asked, name: &str, revision: &str, path: &str) -> Result<(String, File), Refusal> {
+    let repo = shared.store.repo(name, asked.token())?;
+    repo.check_gate(asked.token())?;
+    let (commit, files) = repo.commit(revision)?;
+    Ok((commit.to_owned(), files.get(path).ok_or_else(not_found)?.clone()))
+}
+
+fn with_headers(shared: &Shared, commit: &str, mut answer: Response) -> Response {
     let headers = answer.headers_mut();
     headers.insert("x-repo-commit", commit.parse().expect("a header"));
     headers.insert("accept-ranges", "bytes".parse().expect("a header"));
     for (name, value) in &shared.faults.headers {
         headers.insert(*name, value.parse().expect("a header"));
     }
-    Ok(answer)
+    answer
 }
 
 /// Answers a request with a signed URL.

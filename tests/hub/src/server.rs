@@ -95,6 +95,7 @@ async fn answer(
     }
     let answer = match port {
         Port::Cdn => resolve::cdn(&mut shared, &asked),
+        Port::Hub if asked.path.starts_with(resolve::SMALL_FILES) => resolve::small(&mut shared, &asked),
         Port::Hub if asked.path.starts_with("/api/") => api::answer(&shared, &asked),
         Port::Hub => resolve::hub(&mut shared, &asked),
     };

@@ -22,6 +22,7 @@ fn invalid_utf8() {
         ("x.txt", &b"\xff\xfea\0b\0"[..], "UTF-16"),
         ("x.txt", b"\xfe\xff\0a", "UTF-16"),
         ("x.jsonl", b"\xff\xfe{\0", "UTF-16"),
+        ("x.json", b"\0\0\xfe\xff\0\0\0[", "UTF-32"),
         ("x.txt", b"\xff\xfe\0\0a\0\0\0", "UTF-32"),
     ] {
         let path = format!("VOLUME/corpus/{name}");

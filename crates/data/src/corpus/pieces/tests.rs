@@ -107,6 +107,7 @@ fn of_sentence_piece(changes: serde_json::Value) -> serde_json::Value {
 static SENTENCE_PIECE: LazyLock<Vec<Tokenizer>> = LazyLock::new(|| {
     let spaces = serde_json::json!({"type": "Replace", "pattern": {"String": " "}, "content": "\u{2581}"});
     let mut changes = vec![
+        serde_json::json!({"/normalizer": {"type": "NFC"}}),
         // Gemma
         serde_json::json!({"/normalizer": spaces, "/pre_tokenizer":
             {"type": "Split", "pattern": {"String": " "}, "behavior": "MergedWithPrevious", "invert": false}}),

@@ -31,11 +31,16 @@ fn read(corpus: &Corpus, from: Cursor, split: Split) -> Vec<ReadPiece> {
 fn files() -> (TempDir, usize) {
     let folder = TempDir::new().unwrap();
     let write = |name: &str, contents: &[u8]| fs::write(folder.path().join(name), contents).unwrap();
-    let long = "one two  three\r\n".repeat(20_000);
-    write("no-white-space.txt", "x".repeat(200_000).as_bytes());
+    let long = "one two  three\r\n".repeat(9_000);
+    write("no-white-space.txt", "x".repeat(140_000).as_bytes());
     write("empty.txt", b"");
+    // more than a block of compressed bytes
+    let random: String = (1..9_000).map(|at: u64| format!("{:x}\n", at.wrapping_mul(0x9e37_79b9_7f4a_7c15))).collect();
+    for extension in ["gz", "zst"] {
+        write(&format!("long.txt.{extension}"), &compressed(&[random.as_bytes(), b"end"], extension));
+    }
     write("last.jsonl", format!("\n{{\"text\": {long:?}}}\n\n").as_bytes());
-    let mut documents = 3;
+    let mut documents = 5;
     let texts = ["row", &long, "", "é", "end"];
     for format in &FORMATS {
         let compressions = if format.may_be_compressed { Compression::ALL.map(Some).to_vec() } else { Vec::new() };
@@ -96,6 +101,16 @@ impl InMemory {
     }
 }
 
+/// Reads a few bytes at a time, as from a network.
+struct Short(io::Cursor<Vec<u8>>);
+
+impl Read for Short {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        let bytes = into.len().min(1000);
+        self.0.read(&mut into[..bytes])
+    }
+}
+
 impl Source for InMemory {
     fn list(&self, pattern: &str) -> Result<Listing, DataError> {
         let files = self.0.lock().unwrap();
@@ -114,7 +129,7 @@ impl Source for InMemory {
     fn open(&self, file: &SourceFile, bytes: Range<u64>) -> io::Result<Box<dyn Read + Send>> {
         let contents = &self.0.lock().unwrap()[&file.path].1;
         let end = contents.len().min(bytes.end as usize);
-        Ok(Box::new(io::Cursor::new(contents[(bytes.start as usize).min(end)..end].to_vec())))
+        Ok(Box::new(Short(io::Cursor::new(contents[(bytes.start as usize).min(end)..end].to_vec()))))
     }
 }
 
@@ -129,10 +144,11 @@ fn a_corpus_is_the_same_from_any_source() {
     }
     let config = config_of(&folder, "memory://texts");
     let corpus = Corpus::of(&config, |pattern| Ok((source.clone(), source.list(pattern)?))).unwrap();
-    let contents = |corpus: &Corpus, split| -> Vec<String> {
+    let contents = |corpus: &Corpus, split| -> Vec<ReadPiece> {
         // the contents of a file of token ids name the file
         let file = |text: &str| text.split("file: ").next().unwrap_or_default().to_owned();
-        read(corpus, Cursor::default(), split).iter().map(|(text, ..)| file(text)).collect()
+        let pieces = read(corpus, Cursor::default(), split).into_iter();
+        pieces.map(|(text, is_last, resume_at, bytes_read)| (file(&text), is_last, resume_at, bytes_read)).collect()
     };
     for split in [Split::BeforeWhitespace, Split::Never] {
         assert!(contents(&corpus, split) == contents(&local, split), "{split:?}");

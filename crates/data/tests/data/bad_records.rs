@@ -1,7 +1,7 @@
 //! Bad records, which a job refuses or leaves out, and text that JSON can spell and UTF-8 can't.
 
 use crate::common::*;
-use stagecoach_data::{DocumentName, FORMATS, OnBadRecord, document_indices};
+use stagecoach_data::{DocumentName, FORMATS, OnBadRecord, document_indices, part_texts};
 
 /// Lines, of which the third and the last are documents.
 const LINES: &[u8] = b"{\"text\": null}\n{\"texts\": \"d\"}\n{\"text\": \"a b\"}\n[1]\n{\"text\": 7}\n{\"text\": \"d\n\n{\"text\": \"\xff\"}\n{\"text\": \"c\"}\n";
@@ -91,6 +91,13 @@ fn documents_keep_their_names_beside_bad_records() {
     let indices =
         |names: &[DocumentName]| document_indices(&volume.config, &volume.prepare().unwrap(), names, &mut |_| {});
     assert_eq!(indices(&names).unwrap(), [0, 1, 2]);
+    let dataset = volume.open();
+    let parts = dataset.document_parts(&dataset.step_plan(1, 0, 1, 1));
+    let texts = part_texts(&volume.config, &volume.prepare().unwrap(), &parts, &mut |_| {}).unwrap();
+    assert!(!parts.is_empty());
+    for (part, text) in parts.iter().zip(texts) {
+        assert_eq!(text.name, names[part.document as usize]);
+    }
     let message = indices(&["corpus/a.jsonl:4".parse().unwrap()]).unwrap_err().to_string();
     assert_eq!(message, "corpus/a.jsonl:4 is no document of the corpus: it is empty or holds no text");
 }

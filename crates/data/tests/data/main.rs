@@ -1,6 +1,7 @@
 //! From corpus files to batches of token ids, through the public API.
 #![allow(unreachable_pub, clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+mod bad_files;
 mod bad_input;
 mod bad_records;
 mod batches;

@@ -29,6 +29,8 @@ pub struct TestJob {
     pub kernels: &'static str,
     /// `Float32` or `BFloat16`.
     pub precision: &'static str,
+    /// Where the corpus is: `paths` or `sources`, as YAML in one line.
+    pub corpus: String,
     /// Whether sequences are packed. Without packing, each row has one padded document.
     pub packing: bool,
     /// Whether head and embedding share one weight.
@@ -63,6 +65,7 @@ impl Default for TestJob {
             device: "Auto",
             kernels: "Fastest",
             precision: "Float32",
+            corpus: "paths: [corpus/small.jsonl]".into(),
             packing: true,
             tied: false,
             global_batch_size: 12,
@@ -108,7 +111,7 @@ impl TestJob {
     /// The job file.
     pub fn yaml(&self) -> String {
         let TestJob { name, stages, layers, schedule, partition, transport, recompute, precision, .. } = self;
-        let TestJob { virtual_stages, packing, tied, steps, decay_steps, extra, .. } = self;
+        let TestJob { virtual_stages, corpus, packing, tied, steps, decay_steps, extra, .. } = self;
         let TestJob { global_batch_size, microbatches, gradient_blocks, data_parallel, .. } = self;
         // tests count lines in jobs with one block and one replica that set neither device nor kernels
         let device = Some(self.device).filter(|device| *device != "Auto");
@@ -135,7 +138,7 @@ spec:
     llama: {{hiddenSize: 32, numHiddenLayers: {layers}, numAttentionHeads: 4, numKeyValueHeads: 2, intermediateSize: 48,
             maxPositionEmbeddings: 64, tieWordEmbeddings: {tied}, initializerRange: 0.1}}
   data:
-    paths: [corpus/small.jsonl]
+    {corpus}
     sequenceLength: 24
     packing: {packing}
     evaluation: {{fraction: 0.1, everySteps: 10}}

@@ -148,6 +148,7 @@ impl Dataset {
         let exhausted = stopping.filter_map(|(index, source)| {
             let epoch = source.sequences.training;
             let is_within = |position: u64| self.mixture.counts(position)[index] <= epoch;
+            let end = end.min(self.mixture.exceeds_before(index, epoch));
             (!is_within(end)).then(|| (last_where(end, is_within), index))
         });
         exhausted.min()

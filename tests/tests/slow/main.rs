@@ -22,6 +22,7 @@ mod replicas;
 mod resume;
 mod silent_corruption;
 mod soak;
+mod sources;
 mod spares;
 mod storage;
 mod strace;

@@ -63,7 +63,7 @@ fn a_file_of_several_compressed_streams_is_read_to_its_end() {
 
 #[test]
 fn the_documentation_has_a_row_for_every_format() {
-    let (_, table) = include_str!("../../../../docs/COMMANDS.md").split_once("| extension |").unwrap();
+    let (_, table) = include_str!("../../../../docs/DATA.md").split_once("| extension |").unwrap();
     let rows = table.lines().skip(2).take_while(|row| row.starts_with("| `."));
     let compressed = |format: &Format| match format.may_be_compressed {
         true => Compression::ALL.map(|by| format!("`.{}.{}`", format.extension, by.extension())).join(", "),

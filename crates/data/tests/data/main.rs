@@ -9,5 +9,7 @@ mod common;
 mod documents;
 mod families;
 mod formats;
+mod hub;
+mod mixtures;
 mod tokenizer;
 mod tokenizer_keys;

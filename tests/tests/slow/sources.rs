@@ -1,0 +1,111 @@
+//! Jobs that train on a mixture of files on a hub and on the volume: whatever happens to the hub, to stages and to the
+//! launcher, the results are those of the undisturbed run.
+
+use std::path::Path;
+
+use stagecoach_test_hub::{Answer, File, Hub};
+use stagecoach_tests::{Hashes, Launched, Outcome, TestJob, corpus, says, signal, stagecoach};
+
+const REPO: &str = "datasets/org/plays";
+
+/// A hub with texts in several files.
+fn hub() -> Hub {
+    let hub = Hub::start();
+    let texts: Vec<String> = (0..4).map(|file| corpus::jsonl(150, 40, 20 + file)).collect();
+    let names = ["data/0.jsonl", "data/1.jsonl", "data/2.jsonl", "data/3.jsonl"];
+    hub.put(REPO, "main", names.into_iter().zip(texts).map(|(name, text)| (name, File::large(text))));
+    hub
+}
+
+/// A job whose first source is on the hub, and whose weights change at step 20.
+fn job() -> TestJob {
+    let sources = "sources: [{name: plays, paths: [\"hf://datasets/org/plays/data/*\"], weight: 3, weightSchedule: \
+                   [{fromStep: 20, weight: 1}]}, {name: small, paths: [corpus/small.jsonl]}]";
+    TestJob {
+        name: "mixed".into(),
+        corpus: sources.into(),
+        steps: 40,
+        extra: "  checkpoint: {everySteps: 5, keepLast: 100}\n  restart: {backoff: {initialSeconds: 0}}\n".into(),
+        ..TestJob::default()
+    }
+}
+
+fn start(hub: &Hub, workspace: &Path, job: &TestJob) -> Launched {
+    let endpoint = hub.endpoint();
+    let variables = [("HF_ENDPOINT", endpoint.as_str()), ("HF_HUB_CACHE", "/nowhere"), ("HF_TOKEN", "hf_planted")];
+    hub.user("hf_planted");
+    Launched::start_with(workspace, job, &[], &variables)
+}
+
+fn undisturbed() -> Hashes {
+    let (hub, workspace) = (hub(), corpus::workspace());
+    let outcome = start(&hub, workspace.path(), &TestJob { stages: 1, ..job() }).finish(workspace.path());
+    outcome.hashes()
+}
+
+#[test]
+fn the_results_do_not_depend_on_the_hub_nor_on_what_dies() {
+    let expected = undisturbed();
+    let (hub, workspace) = (hub(), corpus::workspace());
+    let workspace = workspace.path();
+    hub.faults(|faults| {
+        faults.requests_per_signature = 3;
+        faults.truncate_at = Some(1000);
+        faults.truncations = 3;
+        faults.answers = vec![Answer::hub(429).with("ratelimit", "\"resolvers\";r=0;t=0"), Answer::cdn(503)];
+    });
+    let mut launched = start(&hub, workspace, &job());
+    launched.wait_for_step(7);
+    // the branch moves, and the hub is gone for the rest of this run
+    hub.put(REPO, "main", [("data/0.jsonl", File::large(corpus::jsonl(100, 40, 99)))]);
+    hub.faults(|faults| faults.answers = (0..1000).map(|_| Answer::hub(503)).collect());
+    let stages = launched.wait_for_stages(3);
+    signal(stages[0], libc::SIGKILL);
+    launched.wait_for_restart(workspace);
+    launched.wait_for_step(12);
+    launched.interrupt(workspace);
+    // a cold cache, another number of stages, and the hub is back
+    std::fs::remove_dir_all(workspace.join("cache")).unwrap();
+    hub.faults(|faults| faults.answers.clear());
+    let outcome = start(&hub, workspace, &TestJob { stages: 2, ..job() }).finish(workspace);
+    assert_eq!(outcome.hashes(), expected);
+    for file in ["mixed/resolved-job.yaml", "mixed/remote-files.json", "stdout", "stderr", "mixed/logs/stage-0.log"] {
+        let text = std::fs::read_to_string(workspace.join(file)).unwrap_or_default();
+        assert!(!text.contains("planted"), "{file}");
+    }
+
+    let job = workspace.join("mixed");
+    let endpoint = hub.endpoint();
+    let command = |arguments: &[&str]| {
+        let output = std::process::Command::new(stagecoach())
+            .args(arguments)
+            .arg("--workspace")
+            .arg(workspace)
+            .env("HF_ENDPOINT", &endpoint)
+            .env("HF_HUB_CACHE", "/nowhere")
+            .output()
+            .unwrap();
+        let said = String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{arguments:?}: {said}");
+        said
+    };
+    let folder = job.display().to_string();
+    // the commit of the job is replayed, though its branch has moved
+    command(&["replay", &folder, "--step", "30"]);
+    let blamed = command(&["blame", &folder, "--step", "6"]);
+    assert!(blamed.contains("hf://datasets/org/plays/data/"), "{blamed}");
+}
+
+#[test]
+fn a_source_that_stops_ends_the_job() {
+    let workspace = corpus::workspace();
+    std::fs::write(workspace.path().join("corpus/few.jsonl"), corpus::jsonl(12, 40, 3)).unwrap();
+    let sources = "sources: [{name: few, paths: [corpus/few.jsonl], onExhausted: Stop}, {name: small, paths: \
+                   [corpus/small.jsonl], weight: 9}]";
+    let job = TestJob { name: "stops".into(), corpus: sources.into(), steps: 1000, ..TestJob::default() };
+    let outcome: Outcome = Launched::start(workspace.path(), &job, &[]).finish(workspace.path());
+    says(&outcome, "the source few is exhausted after step");
+    let result = outcome.result.unwrap();
+    let step = result["step"].as_u64().or(result["steps"].as_u64()).unwrap();
+    assert!((1..1000).contains(&step), "{result}");
+}

@@ -142,6 +142,7 @@ fn stage(programs: &Programs, sleep: Duration, joined: &mut InProcessStage) -> V
             layouts: &vec![layout.clone(); programs.microbatches],
             token_ids: tokens(),
             targets: tokens(),
+            rows: Vec::new(),
             target_count: (programs.microbatches * TOKENS) as u64,
             blocks: &GradientBlocks::one(programs.microbatches).whole(),
             loss_so_far: 0.0,

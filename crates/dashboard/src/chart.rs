@@ -25,6 +25,8 @@ pub(super) struct Chart<'a> {
     /// The width, in pixels.
     pub(super) width: u32,
     pub(super) columns: &'a [Column],
+    /// Lines beside the main one, such as the losses of sources. Their classes are `other` and [`other_class`].
+    pub(super) others: &'a [Vec<Column>],
     /// Values that are measured at few steps.
     pub(super) points: &'a [Column],
     /// A value for comparison.
@@ -56,6 +58,9 @@ impl Chart<'_> {
                 path.band d=(plot.band(self.columns)) {}
                 path.line d=(plot.line(self.columns)) {}
                 @if let [alone] = self.columns { (plot.dot("single", alone)) }
+                @for (index, other) in self.others.iter().enumerate() {
+                    path class={ "other " (other_class(index)) } d=(plot.line(other)) {}
+                }
                 path.pointline d=(plot.line(self.points)) {}
                 @for point in self.points { (plot.dot("point", point)) }
             }
@@ -64,7 +69,7 @@ impl Chart<'_> {
 
     /// The range of the values, with a margin; `None` without values.
     fn values(&self) -> Option<(f64, f64)> {
-        let all = || self.columns.iter().chain(self.points);
+        let all = || self.columns.iter().chain(self.points).chain(self.others.iter().flatten());
         let low = all().map(|column| column.low).chain(self.reference).reduce(f64::min)?;
         let high = all().map(|column| column.high).chain(self.reference).reduce(f64::max)?;
         all().next()?;
@@ -72,6 +77,11 @@ impl Chart<'_> {
         let margin = if high > low { 0.06 * (high - low) } else { 0.05 * high.abs().max(0.1) };
         Some((if self.from_zero { low } else { low - margin }, high + margin))
     }
+}
+
+/// The class of a line beside the main one, which has its colour. There are five colours.
+pub(super) fn other_class(index: usize) -> String {
+    format!("other-{}", index % 5)
 }
 
 struct Plot {
@@ -152,6 +162,7 @@ mod tests {
             steps,
             width,
             columns,
+            others: &[],
             points,
             reference: None,
             from_zero: false,

@@ -1,7 +1,7 @@
 //! The part of `metrics.jsonl` that a page keeps: curves in bounded memory, the last step, and the newest timelines.
 //! Pure.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 
 use serde::Deserialize;
 use serde_json::value::RawValue;
@@ -11,6 +11,8 @@ use super::series::Series;
 
 /// The number of the newest timelines that are kept: as many as the advice is based on.
 const MAX_TIMELINES: usize = 10;
+/// The number of sources whose curves are kept: as many as a job can have.
+const MAX_SOURCES: usize = 32;
 /// The number of recent steps over which the time of a step is averaged.
 const RECENT_STEPS: usize = 20;
 
@@ -25,6 +27,8 @@ pub(super) struct StepLine {
     pub(super) loss: Option<f64>,
     /// The held-out loss, in nats per token.
     pub(super) evaluation_loss: Option<f64>,
+    /// The training loss of each source, in nats per token.
+    pub(super) source_losses: BTreeMap<String, f64>,
     /// The gradient norm before clipping.
     pub(super) gradient_norm: Option<f64>,
     pub(super) learning_rate: f64,
@@ -48,6 +52,8 @@ pub(super) struct Metrics {
     pub(super) loss: Series,
     /// The held-out loss, in nats per token.
     pub(super) held_out: Series,
+    /// The training loss of each source, in nats per token.
+    pub(super) sources: BTreeMap<String, Series>,
     /// Target tokens per second.
     pub(super) speed: Series,
     /// The last step.
@@ -77,6 +83,11 @@ impl Metrics {
         };
         self.loss.push(record.step, record.loss.unwrap_or(f64::NAN));
         self.speed.push(record.step, record.tokens_per_second);
+        for (source, loss) in &record.source_losses {
+            if self.sources.contains_key(source) || self.sources.len() < MAX_SOURCES {
+                self.sources.entry(source.clone()).or_default().push(record.step, *loss);
+            }
+        }
         if let Some(loss) = record.evaluation_loss {
             self.held_out.push(record.step, loss);
             self.last_held_out = Some((record.step, loss));

@@ -70,6 +70,15 @@ pub struct BatchPlan {
     sequences: Vec<Vec<SequenceId>>,
 }
 
+/// The source of a row of a microbatch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RowSource {
+    /// Index of the source.
+    pub source: usize,
+    /// Number of targets in the row that aren't [`IGNORE_INDEX`].
+    pub targets: u64,
+}
+
 /// Inputs and targets of a microbatch, row by row.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Microbatch {
@@ -207,6 +216,19 @@ impl Dataset {
             }
         }
         Microbatch { layout, inputs, targets }
+    }
+
+    /// The sources of the rows of `microbatch`, which is number `index` of `plan`; empty if the corpus has one source.
+    pub fn row_sources(&self, plan: &BatchPlan, index: usize, microbatch: &Microbatch) -> Vec<RowSource> {
+        if self.sources.len() == 1 {
+            return Vec::new();
+        }
+        let rows = microbatch.targets.chunks(microbatch.layout.length.max(1));
+        let row = |(sequence, targets): (&SequenceId, &[i64])| {
+            let targets = targets.iter().filter(|&&target| target != IGNORE_INDEX).count() as u64;
+            RowSource { source: sequence.source, targets }
+        };
+        plan.sequences[index].iter().zip(rows).map(row).collect()
     }
 
     /// The parts of documents that have targets in `plan`, in its order: the rows of its microbatches from the first to

@@ -31,7 +31,7 @@ pub use cache::{check_sources, prepare};
 pub use catch_panic::hide_caught_panics;
 pub use config::{CorpusSource, DataConfig, OnBadRecord, PrepareProgress, TokenizerSource};
 pub use corpus::{Compression, FORMATS, Format, document_numbers, text_formats};
-pub use dataset::{BatchPlan, Dataset, DocumentPart, IGNORE_INDEX, Microbatch, MicrobatchLayout};
+pub use dataset::{BatchPlan, Dataset, DocumentPart, IGNORE_INDEX, Microbatch, MicrobatchLayout, RowSource};
 pub use documents::{DocumentName, PartText, document_indices, part_texts};
 pub use error::DataError;
 pub use findings::Findings;

@@ -6,10 +6,10 @@ use std::ffi::{CStr, c_char, c_int};
 use std::marker::PhantomData;
 use std::ptr::null_mut;
 
-use tch::{Kind, Tensor};
+use tch::{Device, Kind, Tensor};
 use torch_sys::C_tensor;
 
-use super::{AdamWOptions, AdamWParameter, Heads, RmsNormGradients, Rotation, Sequences};
+use super::{AdamWOptions, AdamWParameter, CrossEntropy, Heads, RmsNormGradients, Rotation, Sequences};
 
 /// A live tensor, as the shim takes it.
 #[repr(transparent)]
@@ -140,6 +140,7 @@ unsafe extern "C" {
         logits: TensorRef,
         targets: TensorRef,
         dlogits: OptionalTensorRef,
+        losses: TensorRef,
         scale: f64,
         loss: &mut f64,
     ) -> c_int;
@@ -325,10 +326,11 @@ pub(super) fn flash_attention_backward(
     [dq.take(), dk.take(), dv.take()]
 }
 
-pub(super) fn cross_entropy(logits: &Tensor, targets: &Tensor, dlogits: Option<&Tensor>, scale: f64) -> Tensor {
-    let mut loss = 0.0;
-    check(sc_cross_entropy(logits.into(), targets.into(), dlogits.into(), scale, &mut loss));
-    loss.into()
+pub(super) fn cross_entropy(logits: &Tensor, targets: &Tensor, dlogits: Option<&Tensor>, scale: f64) -> CrossEntropy {
+    let of_rows = Tensor::empty([targets.numel() as i64], (Kind::Double, Device::Cpu));
+    let mut sum = 0.0;
+    check(sc_cross_entropy(logits.into(), targets.into(), dlogits.into(), (&of_rows).into(), scale, &mut sum));
+    CrossEntropy { sum: sum.into(), of_rows }
 }
 
 pub(super) fn squared_norms(tensors: &[&Tensor]) -> Tensor {

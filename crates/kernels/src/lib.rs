@@ -219,15 +219,23 @@ pub fn attention_backward(
     by_device!(attention_backward(dout, qkv, saved, sequences, heads, rotation))
 }
 
-/// The sum of the cross-entropies, in nats, of `logits`, `f32[rows, vocab]`, where `targets[rows]` is not negative:
-/// `f64[]`.
-pub fn cross_entropy(logits: &Tensor, targets: &Tensor) -> Tensor {
+/// Cross-entropies, in nats.
+#[derive(Debug)]
+pub struct CrossEntropy {
+    /// Their sum, `f64[]`.
+    pub sum: Tensor,
+    /// The cross-entropy of each row, `f64[rows]`; 0 for a row that doesn't count.
+    pub of_rows: Tensor,
+}
+
+/// The cross-entropies of `logits`, `f32[rows, vocab]`, where `targets[rows]` is not negative.
+pub fn cross_entropy(logits: &Tensor, targets: &Tensor) -> CrossEntropy {
     by_device!(cross_entropy(logits, targets, None, 1.0))
 }
 
-/// [`cross_entropy`], and the gradient of that sum times `scale` as `kind`; fp32 gradients reuse the memory of
+/// [`cross_entropy`], and the gradient of their sum times `scale` as `kind`; fp32 gradients reuse the memory of
 /// `logits`.
-pub fn cross_entropy_with_gradient(logits: Tensor, targets: &Tensor, scale: f64, kind: Kind) -> (Tensor, Tensor) {
+pub fn cross_entropy_with_gradient(logits: Tensor, targets: &Tensor, scale: f64, kind: Kind) -> (CrossEntropy, Tensor) {
     let gradient = match kind {
         Kind::Float => logits.shallow_clone(),
         _ => Tensor::empty(logits.size(), (kind, logits.device())),

@@ -3,7 +3,7 @@
 
 use tch::{Device, Kind, Tensor};
 
-use super::{AdamWOptions, AdamWParameter, Heads, RmsNormGradients, Rotation, Sequences};
+use super::{AdamWOptions, AdamWParameter, CrossEntropy, Heads, RmsNormGradients, Rotation, Sequences};
 
 fn float(tensor: &Tensor) -> Tensor {
     tensor.to_kind(Kind::Float)
@@ -163,7 +163,7 @@ pub(super) fn rotated_gradients(
     Tensor::cat(&rows, 0).to_kind(qkv.kind())
 }
 
-pub(super) fn cross_entropy(logits: &Tensor, targets: &Tensor, dlogits: Option<&Tensor>, scale: f64) -> Tensor {
+pub(super) fn cross_entropy(logits: &Tensor, targets: &Tensor, dlogits: Option<&Tensor>, scale: f64) -> CrossEntropy {
     let counts = targets.ge(0).to_kind(Kind::Float).unsqueeze(1);
     let targets = targets.clamp_min(0).unsqueeze(1);
     let log_sum_exp = logits.logsumexp([-1i64].as_slice(), true);
@@ -174,7 +174,7 @@ pub(super) fn cross_entropy(logits: &Tensor, targets: &Tensor, dlogits: Option<&
         let gradient = (gradient * scale).where_self(&counts.gt(0.0), &counts.zeros_like());
         dlogits.shallow_clone().copy_(&gradient);
     }
-    losses.sum(Kind::Double)
+    CrossEntropy { sum: losses.sum(Kind::Double), of_rows: losses.to_kind(Kind::Double).squeeze_dim(1) }
 }
 
 pub(super) fn squared_norms(tensors: &[&Tensor]) -> Tensor {

@@ -283,14 +283,14 @@ int sc_attention_backward(Tensor* dout, Tensor* qkv, Tensor* out, Tensor* lse, T
 }
 
 // dlogits may be null, the logits themselves, or a BFloat16 tensor of their shape.
-int sc_cross_entropy(Tensor* logits, Tensor* targets, Tensor* dlogits, double scale, double* loss) {
+int sc_cross_entropy(Tensor* logits, Tensor* targets, Tensor* dlogits, Tensor* losses, double scale, double* loss) {
   return guarded([&] {
-    TORCH_CHECK(targets->numel() == rows(*logits) && (!dlogits || dlogits->sizes() == logits->sizes()),
+    TORCH_CHECK(targets->numel() == rows(*logits) && losses->numel() == rows(*logits) && (!dlogits || dlogits->sizes() == logits->sizes()),
                 "shapes do not fit ", logits->sizes());
     dispatch(dlogits ? *dlogits : *logits, [&](const auto& kernels, auto type) {
       using T = decltype(type);
-      *loss = kernels.cross_entropy(data<float>(*logits), data<int64_t>(*targets), data_or_null<T>(dlogits), rows(*logits),
-                                    width(*logits), scale);
+      *loss = kernels.cross_entropy(data<float>(*logits), data<int64_t>(*targets), data_or_null<T>(dlogits),
+                                    data<double>(*losses), rows(*logits), width(*logits), scale);
     });
   });
 }

@@ -201,11 +201,12 @@ proptest! {
         let target = |row: i64| if (row + seed as i64 % 3) % 3 == 0 { -100 } else { (row * 7919 + (seed % 97) as i64) % vocab };
         let targets = Tensor::from_slice(&(0..rows).map(target).collect::<Vec<_>>());
         let gradients = [(); 2].map(|()| Tensor::zeros([rows, vocab], (kind, Device::Cpu)));
-        let loss = ffi::cross_entropy(&logits, &targets, Some(&gradients[0]), 0.25);
-        let expected_loss = reference::cross_entropy(&logits, &targets, Some(&gradients[1]), 0.25);
+        let losses = ffi::cross_entropy(&logits, &targets, Some(&gradients[0]), 0.25);
+        let expected = reference::cross_entropy(&logits, &targets, Some(&gradients[1]), 0.25);
         // a loss is a difference of logits, which are of this size
-        assert_close_to_scale("loss", &loss, &expected_loss, tolerance(Kind::Float), 10.0);
-        assert_close("loss alone", &ffi::cross_entropy(&logits, &targets, None, 1.0), &loss, 0.0);
+        assert_close_to_scale("loss", &losses.sum, &expected.sum, tolerance(Kind::Float), 10.0);
+        assert_close_to_scale("losses of rows", &losses.of_rows, &expected.of_rows, tolerance(Kind::Float), 10.0);
+        assert_close("loss alone", &ffi::cross_entropy(&logits, &targets, None, 1.0).sum, &losses.sum, 0.0);
         for row in 0..rows {
             let [kernel, expected] = [0, 1].map(|at| gradients[at].narrow(0, row, 1));
             match list(&logits.narrow(0, row, 1)).iter().all(|x| x.is_finite() || *x == f64::NEG_INFINITY) {

@@ -3,8 +3,8 @@
 
 use std::cell::RefCell;
 
-use stagecoach_kernels as kernels;
-use tch::{Device, Kind, Tensor};
+use stagecoach_kernels::{self as kernels, CrossEntropy};
+use tch::{Kind, Tensor};
 
 use super::linear::Linear;
 use super::{Parameters, names};
@@ -39,8 +39,8 @@ pub(super) fn temporary_bytes(tokens: usize, hidden: usize, vocab: usize, elemen
 /// Output of the head for one microbatch in training.
 #[derive(Debug)]
 pub struct HeadOutput {
-    /// `f64[]`: sum of the cross-entropies of all targets except those with the ignore index, in nats.
-    pub loss: Tensor,
+    /// The cross-entropies of all targets except those with the ignore index.
+    pub loss: CrossEntropy,
     /// d(loss x scale) / d(hidden), in the shape of hidden.
     pub hidden_gradient: Tensor,
 }
@@ -58,7 +58,7 @@ impl Head {
     /// 1 / (number of targets in the global batch); the weight's gradient is accumulated at once.
     pub fn forward_backward(&self, hidden: &Tensor, targets: &Tensor, scale: f64) -> HeadOutput {
         let hidden_gradient = hidden.empty_like();
-        let mut loss = zero(hidden.device());
+        let mut loss = empty_losses(hidden);
         for (start, length) in blocks(hidden) {
             let x = hidden.narrow(0, start, length);
             let (block_loss, dlogits) = kernels::cross_entropy_with_gradient(
@@ -67,20 +67,24 @@ impl Head {
                 scale,
                 hidden.kind(),
             );
-            loss += block_loss;
+            loss.sum += block_loss.sum;
+            loss.of_rows.narrow(0, start, length).copy_(&block_loss.of_rows);
             hidden_gradient.narrow(0, start, length).copy_(&self.linear.backward(&dlogits));
             self.linear.weight_gradient(dlogits, x).accumulate();
         }
         HeadOutput { loss, hidden_gradient }
     }
 
-    /// The loss without gradients, `f64[]`: the sum of the cross-entropies, in nats.
-    pub fn loss(&self, hidden: &Tensor, targets: &Tensor) -> Tensor {
-        let block_loss = |(start, length)| {
+    /// The loss without gradients.
+    pub fn loss(&self, hidden: &Tensor, targets: &Tensor) -> CrossEntropy {
+        let mut loss = empty_losses(hidden);
+        for (start, length) in blocks(hidden) {
             let logits = self.block_logits(&hidden.narrow(0, start, length));
-            kernels::cross_entropy(&logits, &targets.narrow(0, start, length))
-        };
-        blocks(hidden).map(block_loss).fold(zero(hidden.device()), |sum, loss| sum + loss)
+            let block_loss = kernels::cross_entropy(&logits, &targets.narrow(0, start, length));
+            loss.sum = loss.sum + block_loss.sum;
+            loss.of_rows.narrow(0, start, length).copy_(&block_loss.of_rows);
+        }
+        loss
     }
 
     /// The logits of a block, `f32[tokens, vocab]`, in the memory that all blocks share: valid until the next call.
@@ -105,9 +109,10 @@ impl Head {
     }
 }
 
-/// `f64[]`: the initial value of a sum of losses.
-fn zero(device: Device) -> Tensor {
-    Tensor::zeros([0i64; 0], (Kind::Double, device))
+/// A sum of 0, and room for the losses of the tokens of `hidden`.
+fn empty_losses(hidden: &Tensor) -> CrossEntropy {
+    let on_device = (Kind::Double, hidden.device());
+    CrossEntropy { sum: Tensor::zeros([0i64; 0], on_device), of_rows: Tensor::empty([hidden.size()[0]], on_device) }
 }
 
 /// `(start, length)` of each block of tokens.

@@ -1,6 +1,8 @@
 //! The events that stages, mostly stage 0, emit during a run: log lines in a pod, JSON lines on stdout under the
 //! launcher.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 use stagecoach_api::contract::SuspectedStage;
 
@@ -158,6 +160,10 @@ pub struct StepRecord {
     /// Held-out loss after this step, in nats per token, if it was evaluated.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub evaluation_loss: Option<f64>,
+    /// Mean cross-entropy of each source's targets, in nats per token, by the name of the source; empty in a job with one
+    /// source.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub source_losses: BTreeMap<String, f64>,
     /// Global gradient norm before clipping.
     pub gradient_norm: Option<f64>,
     /// Learning rate.

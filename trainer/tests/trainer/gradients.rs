@@ -392,7 +392,7 @@ fn the_gradient_sent_to_the_previous_chunk_is_the_derivative_of_the_loss() {
     let (x, direction) = (wave(f64::sin), wave(|at| (at * at).cos()));
     let targets = Tensor::from_slice(&[3i64, 1, 4, 1, 5, 9, 2, 6, -100, 5]);
     let loss = |x: Tensor| match chunk.evaluate(&x, &context(2, 5), Some(&targets)) {
-        ChunkOutput::Loss(loss) => loss.double_value(&[]),
+        ChunkOutput::Loss(loss) => loss.sum.double_value(&[]),
         ChunkOutput::Activations(_) => panic!("the last chunk computes the loss"),
     };
     let h = 2e-3;

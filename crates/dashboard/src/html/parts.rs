@@ -5,7 +5,7 @@ use maud::{Markup, PreEscaped, html};
 use stagecoach_display::{duration, nats, percent};
 use stagecoach_lifecycle::UnixMillis;
 
-use super::super::chart::Chart;
+use super::super::chart::{Chart, other_class};
 use super::super::model::{Checkpoint, Failure, PageModel};
 use super::super::step_timeline::{StageShare, StepTimeline};
 use super::super::view::{View, Zoom};
@@ -56,6 +56,8 @@ pub(super) fn loss(model: &PageModel, view: &View) -> Markup {
     let (first, last) = view.range(newest);
     let columns = model.metrics.loss.columns(first, last, view.width as usize / 2);
     let points = model.metrics.held_out.columns(first, last, view.width as usize / 8);
+    let sources = &model.metrics.sources;
+    let others: Vec<_> = sources.values().map(|loss| loss.columns(first, last, view.width as usize / 8)).collect();
     let range = format!("Steps {} to {}", HumanCount(first), HumanCount(last));
     let description = format!("Training and held-out loss by step. {range}.");
     let zooms = zooms(view, newest);
@@ -64,6 +66,7 @@ pub(super) fn loss(model: &PageModel, view: &View) -> Markup {
         steps: (first, last),
         width: view.width,
         columns: &columns,
+        others: &others,
         points: &points,
         reference: model.unigram_entropy,
         from_zero: false,
@@ -74,6 +77,9 @@ pub(super) fn loss(model: &PageModel, view: &View) -> Markup {
         figcaption {
             span { (range) ", nats per token:" }
             span.key.line { "training loss, its range shaded" }
+            @for (index, name) in sources.keys().enumerate() {
+                span class={ "key " (other_class(index)) } { (name) }
+            }
             @if !points.is_empty() { span.key.point { "held-out loss" } }
             @if model.unigram_entropy.is_some() { span.key.reference { "unigram entropy" } }
         }
@@ -90,6 +96,7 @@ pub(super) fn speed(model: &PageModel, view: &View) -> Markup {
         steps: (first, last),
         width: view.width,
         columns: &columns,
+        others: &[],
         points: &[],
         reference: None,
         from_zero: true,

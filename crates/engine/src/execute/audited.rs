@@ -203,7 +203,7 @@ impl Stage {
             ChunkOutput::Activations(y) => hash([y]),
             ChunkOutput::Loss(loss) => {
                 let head = self.gradient_sums.accumulators(AccumulatorGroup::Head).iter().map(|(_, sum)| sum);
-                hash(std::iter::once(loss).chain(head))
+                hash(std::iter::once(&loss.sum).chain(head))
             }
         }
     }

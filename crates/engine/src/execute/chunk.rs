@@ -5,6 +5,7 @@
 use std::rc::Rc;
 
 use stagecoach_api::job::Recompute;
+use stagecoach_kernels::CrossEntropy;
 use stagecoach_model::{Backward, Embedding, ForwardContext, Head, Layer, WeightGradient};
 use tch::Tensor;
 
@@ -51,8 +52,8 @@ pub struct LossInputs<'a> {
 pub enum ChunkOutput {
     /// `[tokens, hidden]` for the next chunk.
     Activations(Tensor),
-    /// `f64[]`: the sum of the cross-entropies, in nats, on the stage's device.
-    Loss(Tensor),
+    /// The cross-entropies of the tokens, on the stage's device.
+    Loss(CrossEntropy),
 }
 
 impl Chunk {

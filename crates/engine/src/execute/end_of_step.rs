@@ -16,13 +16,16 @@ impl Executor<'_, '_> {
         program: &[Action],
         inputs: &StepInputs,
         losses: &[Tensor],
+        token_losses: &[(usize, Tensor)],
         timer: &mut StepTimer,
     ) -> Result<Verdict, StepError> {
         self.stage.set_activity(self.activity, "EXCHANGE", None);
         let (parameters, squared_norms) = self.stage.squared_norms();
         // the only point of a step at which the host waits for a GPU, unless the step is audited or dumped
-        let mut losses_and_norms = copy_to_host(losses.iter().chain([&squared_norms]));
-        let squared_norms = losses_and_norms.split_off(losses.len());
+        let of_tokens = token_losses.iter().map(|(_, losses)| losses);
+        let mut losses_and_norms = copy_to_host(losses.iter().chain([&squared_norms]).chain(of_tokens));
+        let mut squared_norms = losses_and_norms.split_off(losses.len());
+        let of_tokens = squared_norms.split_off(parameters.len());
         let has_head = self.stage.chunks.values().any(|chunk| chunk.head.is_some());
         let losses = has_head.then(|| BlockLosses {
             blocks: inputs.blocks.all().count() as u32,
@@ -38,6 +41,7 @@ impl Executor<'_, '_> {
             bytes_sent: self.links.bytes_sent() as f64,
             peak_bytes: peak_bytes(self.stage.device) as f64,
             // only the first replica's timeline is recorded: the other replicas do the same, and are many
+            source_losses: source_losses(inputs, token_losses.iter().map(|(microbatch, _)| *microbatch), &of_tokens),
             spans: if self.stage.replica.index == 0 { timer.spans(program) } else { Vec::new() },
         };
         let measurements = measurements.to_vec();
@@ -60,6 +64,28 @@ impl Executor<'_, '_> {
         self.activity.set("EXCHANGE", None);
         Ok(self.member.vote(StepVote { stop_requested: self.control.stop() != StopRequest::None, ..vote })?)
     }
+}
+
+/// The sum of the losses of each source and the number of its targets. `losses` are the losses of the tokens of these
+/// microbatches.
+fn source_losses(
+    inputs: &StepInputs,
+    microbatches: impl Iterator<Item = usize>,
+    mut losses: &[f64],
+) -> Vec<(f64, f64)> {
+    let mut sums: Vec<(f64, f64)> = Vec::new();
+    for microbatch in microbatches {
+        let length = inputs.layouts[microbatch].length;
+        for row in &inputs.rows[microbatch] {
+            let (of_row, rest) = losses.split_at(length.min(losses.len()));
+            losses = rest;
+            sums.resize(sums.len().max(row.source + 1), (0.0, 0.0));
+            let (loss, targets) = &mut sums[row.source];
+            *loss += of_row.iter().sum::<f64>();
+            *targets += row.targets as f64;
+        }
+    }
+    sums
 }
 
 /// The peak number of bytes that this stage has held so far: of its GPU's memory, or of its process.

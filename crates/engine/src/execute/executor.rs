@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::time::Instant;
 
 use stagecoach_group::{Activity, Member, StepOutcome, Verdict};
+use stagecoach_kernels::CrossEntropy;
 use stagecoach_kernels::device::{DeviceClock, Timestamp};
 use stagecoach_pipeline::{Action, Placement, WorkItem};
 use stagecoach_transport::{LinkError, Links};
@@ -45,6 +46,8 @@ pub(super) struct StepState {
     pub(super) gradients: HashMap<WorkItem, Tensor>,
     /// Sums by block, `f64[]`, on the stage's device.
     pub(super) losses: Vec<Tensor>,
+    /// The losses of the tokens of each microbatch, if [`StepInputs::rows`] asks for the losses of sources.
+    pub(super) token_losses: Vec<(usize, Tensor)>,
     verdict: Option<Verdict>,
     decided_at: Option<Instant>,
     broken_link: Option<String>,
@@ -60,6 +63,7 @@ impl StepState {
             activations: HashMap::new(),
             gradients: HashMap::new(),
             losses: Vec::new(),
+            token_losses: Vec::new(),
             verdict: None,
             decided_at: None,
             broken_link: None,
@@ -69,7 +73,11 @@ impl StepState {
     }
 
     /// Adds a microbatch's loss to its block.
-    pub(super) fn add_loss(&mut self, loss: Tensor, item: WorkItem, inputs: &StepInputs) {
+    pub(super) fn add_loss(&mut self, loss: CrossEntropy, item: WorkItem, inputs: &StepInputs) {
+        let CrossEntropy { sum: loss, of_rows } = loss;
+        if inputs.rows.len() > item.microbatch {
+            self.token_losses.push((item.microbatch, of_rows));
+        }
         let sum = match self.losses.pop() {
             None => loss + inputs.loss_so_far,
             Some(before) if inputs.blocks.is_first_of_block(item.microbatch) => {
@@ -150,7 +158,7 @@ impl Executor<'_, '_> {
             Action::Exchange => {
                 self.finish_reductions(inputs, state)?;
                 state.timer.begin(self.stage.timestamp());
-                state.verdict = Some(self.exchange(program, inputs, &state.losses, &mut state.timer)?);
+                state.verdict = Some(self.exchange(program, inputs, &state.losses, &state.token_losses, &mut state.timer)?);
                 state.decided_at = Some(Instant::now());
             }
             Action::Update => {

@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use stagecoach_data::MicrobatchLayout;
+use stagecoach_data::{MicrobatchLayout, RowSource};
 use stagecoach_group::{AbortKind, GroupError, StepVote, Verdict};
 use stagecoach_kernels::device::CudaError;
 use stagecoach_pipeline::{Action, ReplicaBlocks};
@@ -50,6 +50,8 @@ pub struct StepInputs<'a> {
     pub token_ids: Vec<Tensor>,
     /// Targets of each microbatch, `i64[rows * length]`; empty except on the last stage.
     pub targets: Vec<Tensor>,
+    /// The rows of each microbatch, if the losses of a mixture's sources are wanted; empty except on the last stage.
+    pub rows: Vec<Vec<RowSource>>,
     /// Number of targets in the global batch that count towards the loss; used on the last stage.
     pub target_count: u64,
     /// The order in which the microbatches' losses and gradients are added; for an evaluation's losses, one block.

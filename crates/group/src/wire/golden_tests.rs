@@ -50,8 +50,8 @@ fn verdict(outcome: StepOutcome) -> CoordinatorMessage {
 
 #[test]
 fn the_preamble_is_the_magic_and_the_version() {
-    assert_eq!(PROTOCOL_VERSION, 11);
-    assert_eq!(preamble(), *b"stgcoach\x0b\0\0\0");
+    assert_eq!(PROTOCOL_VERSION, 12);
+    assert_eq!(preamble(), *b"stgcoach\x0c\0\0\0");
 }
 
 #[test]

@@ -12,7 +12,7 @@ use crate::{GroupError, GroupFailure, Hello, Refusal, Roster, StepVote, Verdict}
 /// The first bytes that each side sends.
 pub(crate) const MAGIC: [u8; 8] = *b"stgcoach";
 /// Version of the control protocol, incremented with every change of its messages.
-pub const PROTOCOL_VERSION: u32 = 11;
+pub const PROTOCOL_VERSION: u32 = 12;
 /// Replaces the exit code of a leaving member that joins the next group.
 pub(crate) const JOINS_NEXT_GROUP: i32 = -1;
 /// Replaces the exit code of a leaving member if all members leave and no group follows.

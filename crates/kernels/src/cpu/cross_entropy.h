@@ -1,20 +1,20 @@
 #pragma once
 
 #include <cmath>
-#include <vector>
 
 #include "vec.h"
 
 namespace stagecoach::CPU_CAPABILITY {
 
 template <typename T>
-double cross_entropy(const float* logits, const int64_t* targets, T* dlogits, int64_t rows, int64_t vocab, double scale) {
-  std::vector<double> losses(rows, 0.0);
+double cross_entropy(const float* logits, const int64_t* targets, T* dlogits, double* losses, int64_t rows,
+                     int64_t vocab, double scale) {
   for_each_row(rows, vocab, [&](int64_t row) {
     const float* in = logits + row * vocab;
     T* out = dlogits ? dlogits + row * vocab : nullptr;
     int64_t target = targets[row];
     if (target < 0) {
+      losses[row] = 0.0;
       if (out) std::fill(out, out + vocab, T(0.f));
       return;
     }
@@ -40,7 +40,7 @@ double cross_entropy(const float* logits, const int64_t* targets, T* dlogits, in
     out[target] = T((float)((std::exp((double)target_logit - shift) / total - 1.0) * scale));
   });
   double loss = 0.0;
-  for (double row_loss : losses) loss += row_loss;
+  for (int64_t row = 0; row < rows; ++row) loss += losses[row];
   return loss;
 }
 

@@ -56,10 +56,10 @@ struct Kernels {
   // Rotates queries and keys in place by position, which is the row's index modulo `length` (Su et al. 2021); by the
   // opposite angle if `inverse`. cos and sin are [length, head_dim / 2].
   void (*rotary)(T* qkv, const float* cos, const float* sin, int64_t rows, int64_t length, Heads heads, bool inverse);
-  // The sum of the cross-entropies of rows whose target is not negative. dlogits, unless null, becomes the gradient of
-  // that sum times `scale`; it may be logits itself.
-  double (*cross_entropy)(const float* logits, const int64_t* targets, T* dlogits, int64_t rows, int64_t vocab,
-                          double scale);
+  // The sum of the cross-entropies of rows whose target is not negative. losses becomes the cross-entropy of each row,
+  // 0 for the others. dlogits, unless null, becomes the gradient of that sum times `scale`; it may be logits itself.
+  double (*cross_entropy)(const float* logits, const int64_t* targets, T* dlogits, double* losses, int64_t rows,
+                          int64_t vocab, double scale);
   // One update (Loshchilov and Hutter 2019); compute, unless null, becomes a copy of value as T.
   void (*adamw)(float* value, const float* gradient, float* exp_avg, float* exp_avg_sq, T* compute, int64_t size,
                 CpuAdamWOptions options);

@@ -7,7 +7,7 @@ use std::ptr::{from_ref, null_mut};
 use tch::{Kind, Tensor};
 
 use super::{Grid, Launcher};
-use crate::{AdamWOptions, AdamWParameter, Heads, RmsNormGradients, Rotation};
+use crate::{AdamWOptions, AdamWParameter, CrossEntropy, Heads, RmsNormGradients, Rotation};
 
 /// Threads of a block in which each thread processes elements or columns.
 const THREADS: u32 = 256;
@@ -213,14 +213,14 @@ fn launch_rotary(
         q, k, v, q_width, kv_width, data(on, qkv, kind), cos, sin, rows, length, heads, kv_heads, half, sign);
 }
 
-/// The sum of the cross-entropies, `f64[]`. `dlogits` may be the logits themselves.
+/// The cross-entropies. `dlogits` may be the logits themselves.
 pub(crate) fn cross_entropy(
     on: &dyn Launcher,
     logits: &Tensor,
     targets: &Tensor,
     dlogits: Option<&Tensor>,
     scale: f64,
-) -> Tensor {
+) -> CrossEntropy {
     let (rows, vocab) = matrix(logits);
     let kind = dlogits.map_or(Kind::Float, Tensor::kind);
     let fits = dlogits.is_none_or(|dlogits| dlogits.numel() == logits.numel());
@@ -229,7 +229,7 @@ pub(crate) fn cross_entropy(
     launch!(on, of_kind!("cross_entropy", kind), of_rows(on, rows, vocab);
         data(on, logits, Kind::Float), data(on, targets, Kind::Int64), data_or_null(on, dlogits, kind),
         data(on, &losses, Kind::Double), rows, vocab, scale);
-    row_sums(on, &losses).squeeze()
+    CrossEntropy { sum: row_sums(on, &losses).squeeze(), of_rows: losses.squeeze_dim(0) }
 }
 
 /// The squared norms, `f64[tensors]`.

@@ -231,15 +231,17 @@ fn cross_entropy_is_as_the_reference() {
         let target = |row: i64| if row % 3 == 1 { -100 } else { row * 7919 % vocab };
         let targets = guarded(&Tensor::from_slice(&(0..rows).map(target).collect::<Vec<_>>()));
         let nothing = guarded(&Tensor::full([rows, vocab], f64::NAN, (kind, Device::Cpu)));
-        let [loss, gradient] = in_any_order(|on| {
+        let [loss, of_rows, gradient] = in_any_order(|on| {
             let gradient = guarded(&nothing);
-            [operations::cross_entropy(on, &logits, &targets, Some(&gradient), 0.25), gradient]
+            let losses = operations::cross_entropy(on, &logits, &targets, Some(&gradient), 0.25);
+            [losses.sum, losses.of_rows, gradient]
         });
         let reference = Tensor::zeros([rows, vocab], (kind, Device::Cpu));
-        let expected_loss = reference::cross_entropy(&logits, &targets, Some(&reference), 0.25);
-        assert_close_to_scale("loss", &loss, &expected_loss, tolerance(Kind::Float), 10.0);
+        let expected = reference::cross_entropy(&logits, &targets, Some(&reference), 0.25);
+        assert_close_to_scale("loss", &loss, &expected.sum, tolerance(Kind::Float), 10.0);
+        assert_close_to_scale("losses of rows", &of_rows, &expected.of_rows, tolerance(Kind::Float), 10.0);
         assert_close_to_scale("dlogits", &gradient, &reference, tolerance(kind), 0.25);
-        let [alone] = in_any_order(|on| [operations::cross_entropy(on, &logits, &targets, None, 1.0)]);
+        let [alone] = in_any_order(|on| [operations::cross_entropy(on, &logits, &targets, None, 1.0).sum]);
         assert_eq!(list(&alone), list(&loss));
         if kind == Kind::Float {
             let [in_place] = in_any_order(|on| {
@@ -263,9 +265,9 @@ fn cross_entropy_of_logits_that_are_not_finite_is_as_the_reference() {
     let [gradient, expected] = [0; 2].map(|_| Tensor::zeros([rows, vocab], (Kind::Float, Device::Cpu)));
     let [loss, gradient] = in_any_order(|on| {
         let gradient = guarded(&gradient);
-        [operations::cross_entropy(on, &logits, &targets, Some(&gradient), 0.25), gradient]
+        [operations::cross_entropy(on, &logits, &targets, Some(&gradient), 0.25).sum, gradient]
     });
-    let expected_loss = reference::cross_entropy(&logits, &targets, Some(&expected), 0.25);
+    let expected_loss = reference::cross_entropy(&logits, &targets, Some(&expected), 0.25).sum;
     assert_close("loss", &loss, &expected_loss, 1e-6);
     assert_close_to_scale("dlogits", &gradient, &expected, tolerance(Kind::Float), 0.25);
 }
@@ -412,14 +414,14 @@ fn each_barrier_is_needed() {
             let told = failure(|| {
                 let (y, rstd) = operations::rms_norm(&host, &x, &weight, 1e-5);
                 let dlogits = x.zeros_like();
-                let loss = operations::cross_entropy(&host, &(&x * 4.0), &targets, Some(&dlogits), 1.0);
+                let loss = operations::cross_entropy(&host, &(&x * 4.0), &targets, Some(&dlogits), 1.0).sum;
                 results.extend([y, rstd, loss, dlogits]);
             });
             (told, results)
         };
         let dlogits = x.zeros_like();
         let (y, rstd) = reference::rms_norm(&x, &weight, 1e-5);
-        let loss = reference::cross_entropy(&(&x * 4.0), &targets, Some(&dlogits), 1.0);
+        let loss = reference::cross_entropy(&(&x * 4.0), &targets, Some(&dlogits), 1.0).sum;
         let expected = [y, rstd, loss, dlogits];
         let is_right = |(told, results): (Option<String>, Vec<Tensor>)| {
             let near = |(a, b): (f64, f64)| (a - b).abs() <= 1e-4;

@@ -134,7 +134,7 @@ fn backward(chunk: &Chunk, part: &DocumentPart, scale: f64) -> f64 {
     let (output, saved) = chunk.forward(Tensor::from_slice(&part.inputs), ctx, Some(loss_inputs));
     chunk.backward(saved, None, &mut WeightGradient::accumulate);
     match output {
-        ChunkOutput::Loss(loss) => loss.double_value(&[]),
+        ChunkOutput::Loss(loss) => loss.sum.double_value(&[]),
         ChunkOutput::Activations(_) => f64::NAN, // a whole model has a loss
     }
 }

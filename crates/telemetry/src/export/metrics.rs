@@ -31,6 +31,7 @@ struct StepMetrics {
     step: Gauge,
     loss: FloatGauge,
     evaluation_loss: FloatGauge,
+    source_loss: Family<[(&'static str, String); 1], FloatGauge>,
     gradient_norm: FloatGauge,
     tokens_per_second: FloatGauge,
     mfu: FloatGauge,
@@ -123,6 +124,7 @@ impl StepMetrics {
             step: register(all, "step", "Steps complete"),
             loss: register(all, "loss", "Training loss of the last step, in nats per token"),
             evaluation_loss: register(all, "evaluation_loss", "Held-out loss, in nats per token"),
+            source_loss: register(all, "source_loss", "Training loss of a source in the last step with it, in nats per token"),
             gradient_norm: register(all, "gradient_norm", "Gradient norm of the last step, before clipping"),
             tokens_per_second: register(all, "tokens_per_second", "Target tokens per second"),
             mfu: register_in(Unit::Ratios, all, "mfu", mfu),
@@ -140,6 +142,9 @@ impl StepMetrics {
         self.loss.set(record.loss.map_or(f64::NAN, f64::from));
         if let Some(loss) = record.evaluation_loss {
             self.evaluation_loss.set(loss);
+        }
+        for (source, loss) in &record.source_losses {
+            self.source_loss.get_or_create(&[("source", source.clone())]).set(*loss);
         }
         self.gradient_norm.set(record.gradient_norm.unwrap_or(f64::NAN));
         self.tokens_per_second.set(record.tokens_per_second);

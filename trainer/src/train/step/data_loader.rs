@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use stagecoach_data::{BatchPlan, Dataset};
+use stagecoach_data::{BatchPlan, Dataset, RowSource};
 use stagecoach_kernels::upload;
 use stagecoach_pipeline::Placement;
 use stagecoach_planner::Plan;
@@ -28,6 +28,8 @@ pub(in crate::train) struct DataLoader {
 pub(in crate::train) struct BatchTensors {
     pub(in crate::train) token_ids: Vec<Tensor>,
     pub(in crate::train) targets: Vec<Tensor>,
+    /// The sources of the rows of each microbatch with targets, in a job with several sources.
+    pub(in crate::train) rows: Vec<Vec<RowSource>>,
 }
 
 impl DataLoader {
@@ -76,6 +78,8 @@ impl DataLoader {
                 tensors.token_ids.push(upload(&Tensor::from_slice(&microbatch.inputs), self.device));
             }
             if self.has_head {
+                let rows = self.dataset.row_sources(plan, index, &microbatch);
+                tensors.rows.extend(Some(rows).filter(|rows| !rows.is_empty()));
                 tensors.targets.push(upload(&Tensor::from_slice(&microbatch.targets), self.device));
             }
         }

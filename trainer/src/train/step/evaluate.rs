@@ -59,7 +59,7 @@ fn evaluate_window(
     first: usize,
     loss_so_far: f64,
 ) -> Result<f64, LeaveReason> {
-    let BatchTensors { token_ids, targets } = match (&running.data_loader, batch) {
+    let BatchTensors { token_ids, targets, rows: _ } = match (&running.data_loader, batch) {
         (Some(data_loader), Some(batch)) => data_loader.tensors(batch, first..first + layouts.len()),
         _ => BatchTensors::default(),
     };
@@ -67,6 +67,7 @@ fn evaluate_window(
         layouts,
         token_ids,
         targets,
+        rows: Vec::new(),
         target_count: batch.map_or(0, |batch| batch.target_count),
         blocks: &GradientBlocks::one(layouts.len()).whole(),
         loss_so_far,

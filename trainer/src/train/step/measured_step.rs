@@ -15,6 +15,9 @@ pub(in crate::train) struct MeasuredStep {
     pub(in crate::train) bytes_sent: u64,
     /// The peak resident bytes of each stage.
     pub(in crate::train) peak_bytes: Vec<u64>,
+    /// The mean loss of each source's targets; `None` for a source without targets in the step. Empty in a job with one
+    /// source.
+    pub(in crate::train) source_losses: Vec<Option<f64>>,
 }
 
 impl MeasuredStep {
@@ -39,6 +42,7 @@ impl MeasuredStep {
             timeline,
             bytes_sent: stages.iter().map(|stage| stage.bytes_sent as u64).sum(),
             peak_bytes: stages.iter().map(|stage| stage.peak_bytes as u64).collect(),
+            source_losses: source_losses(&stages),
         }
     }
 
@@ -52,6 +56,18 @@ impl MeasuredStep {
     pub(in crate::train) fn imbalance(&self) -> Vec<f64> {
         self.breakdown.iter().map(|rank| rounded(rank.imbalance)).collect()
     }
+}
+
+/// The mean loss of each source over the stages that have the head, in the order of their ranks.
+fn source_losses(stages: &[StepMeasurements]) -> Vec<Option<f64>> {
+    let mut sums: Vec<(f64, f64)> = Vec::new();
+    for stage in stages {
+        sums.resize(sums.len().max(stage.source_losses.len()), (0.0, 0.0));
+        for ((loss, targets), of_stage) in sums.iter_mut().zip(&stage.source_losses) {
+            (*loss, *targets) = (*loss + of_stage.0, *targets + of_stage.1);
+        }
+    }
+    sums.into_iter().map(|(loss, targets)| (targets > 0.0).then_some(loss / targets)).collect()
 }
 
 fn rounded(value: f64) -> f64 {
@@ -74,7 +90,7 @@ mod tests {
         let vote = |(rank, (bytes_sent, spans)): (usize, (f64, Vec<(f64, f64)>))| StepVote {
             step: 1,
             losses: (rank == 1).then(|| BlockLosses { blocks: 1, target_count: 1, sums: vec![(0, 1.0)] }),
-            measurements: StepMeasurements { bytes_sent, peak_bytes: 7.0, spans }.to_vec(),
+            measurements: StepMeasurements { bytes_sent, peak_bytes: 7.0, source_losses: Vec::new(), spans }.to_vec(),
             ..StepVote::default()
         };
         let votes: Vec<StepVote> = measured.into_iter().enumerate().map(vote).collect();

@@ -231,7 +231,7 @@ impl TrainingLoop<'_, '_, '_> {
         let monitor = running.context.monitor;
         let plan = running.data_loader.as_ref().map(|data_loader| data_loader.step_plan(state.step));
         let microbatches = running.verified.blocks.microbatches();
-        let BatchTensors { token_ids, targets } = match (&running.data_loader, &plan) {
+        let BatchTensors { token_ids, targets, rows } = match (&running.data_loader, &plan) {
             (Some(data_loader), Some(plan)) => data_loader.tensors(plan, microbatches.clone()),
             _ => BatchTensors::default(),
         };
@@ -246,6 +246,7 @@ impl TrainingLoop<'_, '_, '_> {
             layouts: &begun.announced.layouts[microbatches],
             token_ids,
             targets,
+            rows,
             target_count: begun.announced.tokens,
             blocks: &running.verified.blocks,
             loss_so_far: 0.0,

@@ -77,6 +77,8 @@ impl StepRecorder {
             parts: if parts.iter().all(|&count| count == 1) { Vec::new() } else { parts.clone() },
             ..TimelineRecord::new(&measured.timeline, &running.verified.partition, &self.model_cost)
         };
+        let sources = running.context.config.data.sources.iter().flatten();
+        let names = sources.map(|source| source.name.clone());
         let bytes_sent = measured.bytes_sent - std::mem::replace(&mut self.bytes_sent, measured.bytes_sent);
         StepRecord {
             mfu: self.utilization.map(|utilization| utilization.of_step(record.seconds)),
@@ -86,6 +88,7 @@ impl StepRecorder {
             bytes_sent,
             timeline: is_sampled.then(|| Box::new(timeline())),
             peak_bytes: measured.peak_bytes,
+            source_losses: names.zip(measured.source_losses).filter_map(|(name, loss)| Some((name, loss?))).collect(),
             ..record
         }
     }

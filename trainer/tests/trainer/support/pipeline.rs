@@ -185,6 +185,7 @@ fn run(
     let inputs = StepInputs {
         layouts: &layouts,
         token_ids: step.microbatches.iter().map(|m| Tensor::from_slice(&m.inputs)).collect(),
+        rows: Vec::new(),
         targets: step.microbatches.iter().map(|m| Tensor::from_slice(&m.targets)).collect(),
         target_count: step.target_count.unwrap_or_else(|| step.own_targets()),
         blocks: &blocks.of_replica(0, 1),

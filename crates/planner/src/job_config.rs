@@ -111,6 +111,7 @@ impl JobConfig {
         let DataSpec {
             paths: _,
             sources: _,
+            credentials: _,
             text_field,
             special_tokens,
             sequence_length,

@@ -48,6 +48,7 @@ pub const CHANGES: &[(&str, ChangeEffect)] = &[
     ("model.pretrained.path", Identity),
     ("data.paths", Identity),
     ("data.sources", Identity),
+    ("data.credentials.secretName", Attempt),
     ("data.textField", Identity),
     ("data.specialTokens", Identity),
     ("data.sequenceLength", Identity),

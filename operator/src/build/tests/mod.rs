@@ -7,7 +7,7 @@ mod pods;
 use serde::Serialize;
 use serde_json::{Value, json};
 use stagecoach_api::contract::{Mesh, StageEnv};
-use stagecoach_api::job::{Device, PersistentVolumeClaim, PodTemplate, TrainerType};
+use stagecoach_api::job::{CredentialsSpec, Device, PersistentVolumeClaim, PodTemplate, TrainerType};
 use stagecoach_api::{PipelineJob, parse_with};
 use stagecoach_lifecycle::{Attempt, InstanceId};
 

@@ -121,6 +121,7 @@ pub const CHANGES: &[(&str, ChangeEffect)] = &[
     ("scheduling.gang", Cluster),
     ("scheduling.timeoutSeconds", Cluster),
     ("networkPolicy.mode", Cluster),
+    ("networkPolicy.egressCIDRs", Cluster),
     ("activeDeadlineSeconds", Live),
     ("ttlSecondsAfterFinished", Cluster),
     ("template", Attempt),

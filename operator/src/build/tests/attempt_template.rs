@@ -30,6 +30,7 @@ fn the_job_file_has_what_the_trainer_needs_and_nothing_at_its_default() {
     job.spec.restart = serde_json::from_value(timeouts.clone()).unwrap();
     job.spec.restart.max_restarts = 3;
     job.spec.data.as_mut().unwrap().credentials = Some(CredentialsSpec { secret_name: "hub".into() });
+    job.spec.network_policy.egress_cidrs.push("0.0.0.0/0".into());
     (job.spec.active_deadline_seconds, job.spec.scheduling.timeout_seconds) = (Some(9), 7);
     let file: Value = serde_json::from_str(&AttemptTemplate::new(&job, NUMBER_3, "a", None).unwrap().job_file).unwrap();
     let mut fields: Vec<&String> = file["spec"].as_object().unwrap().keys().collect();

@@ -79,7 +79,7 @@ fn custom_job() -> PipelineJob {
 #[test]
 fn the_objects_of_an_attempt_equal_the_golden_ones() {
     let readers = [serde_json::from_value(json!({"podSelector": {}})).unwrap()];
-    let peers = PolicyPeers { readers: &readers, dns: &[] };
+    let peers = PolicyPeers { readers: &readers, ..PolicyPeers::default() };
     let objects = |job: &PipelineJob, api: Option<PodGroupApi>, peers: Option<PolicyPeers<'_>>| {
         let attempt = AttemptTemplate::new(
             job,

@@ -70,9 +70,9 @@ pub struct OperatorConfig {
 }
 
 impl OperatorConfig {
-    /// The peers in the jobs' NetworkPolicies.
+    /// The peers in every job's NetworkPolicy.
     pub fn peers(&self) -> PolicyPeers<'_> {
-        PolicyPeers { readers: &self.readers.0, dns: &self.dns.0 }
+        PolicyPeers { readers: &self.readers.0, dns: &self.dns.0, egress_cidrs: &[] }
     }
 
     /// The field manager of the operator's writes.

@@ -9,6 +9,7 @@ use stagecoach_api::PipelineJobStatus;
 use stagecoach_lifecycle::{AttemptAction, AttemptPhase, Decision, UnixMillis, decide};
 
 use crate::apply::{ApplyContext, ApplyError, Repair, apply, delete_lingering_pods, repair, repairs};
+use crate::build::PolicyPeers;
 use crate::clients::Clients;
 use crate::context::Context;
 use crate::errors::{RECONCILE_TIMEOUT, ReconcileError, catch_panic};
@@ -187,7 +188,7 @@ fn apply_context<'a>(
         pod_group_discovery: &context.pod_group_discovery,
         owned_objects: &context.owned_objects,
         log_tails: &context.log_tails,
-        peers: context.config.peers(),
+        peers: PolicyPeers { egress_cidrs: &job.manifest.spec.network_policy.egress_cidrs, ..context.config.peers() },
         default_image: &context.config.trainer_image,
         kept_image: status.attempt.as_ref().and_then(|attempt| attempt.image.as_deref()),
         excluded_nodes: &decision.state.excluded_nodes,

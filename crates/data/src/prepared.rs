@@ -31,7 +31,7 @@ pub struct PreparedCorpus {
     pub documents: u64,
     /// The part of each source, in the order of the sources. Empty in the cache of a corpus with one source.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub sources: Vec<PreparedSource>,
+    pub by_source: Vec<PreparedSource>,
     /// Documents left out because they are empty.
     pub empty_documents: u64,
     /// The actual size of the tokenizer's vocabulary. A small corpus does not fill the requested size.
@@ -65,11 +65,11 @@ pub struct PreparedSource {
 impl PreparedCorpus {
     /// The range of documents of each source.
     pub(crate) fn documents_of_sources(&self) -> Vec<Range<u64>> {
-        if self.sources.is_empty() {
+        if self.by_source.is_empty() {
             return vec![0..self.documents];
         }
         let mut end = 0;
-        let ranges = self.sources.iter().map(|source| {
+        let ranges = self.by_source.iter().map(|source| {
             let start = end;
             end += source.documents;
             start..end

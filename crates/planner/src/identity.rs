@@ -115,7 +115,7 @@ pub(super) mod tests {
             tokenizer_hash: "t".into(),
             tokens: 1,
             documents: 1,
-            sources: Vec::new(),
+            by_source: Vec::new(),
             empty_documents: 0,
             vocab_size: 4096,
             id_bytes: 2,

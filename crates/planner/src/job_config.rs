@@ -112,6 +112,7 @@ impl JobConfig {
         let DataSpec {
             paths: _,
             sources: _,
+            credentials: _,
             text_field,
             special_tokens,
             on_bad_record,

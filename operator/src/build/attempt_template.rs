@@ -33,6 +33,8 @@ pub(crate) struct AttemptTemplate {
     pub(crate) job_file: String,
     /// The PersistentVolumeClaim of the workspace; `None` if the pod template mounts its own volume.
     pub(crate) claim: Option<String>,
+    /// The Secret with environment variables for the pods that read the corpus; `None` if the job names no Secret.
+    pub(crate) credentials: Option<String>,
     /// The API of the attempt's PodGroup; `None` if pods are scheduled one by one.
     pub(crate) pod_group_api: Option<PodGroupApi>,
     /// The nodes on which the attempt's pods must not run, because a stage on them has computed a wrong result.
@@ -67,6 +69,7 @@ impl AttemptTemplate {
             job_file: job_file::new(job, attempt.mesh)
                 .map_err(|e| BuildError(format!("the job can't be written as JSON: {e}")))?,
             claim: job.spec.storage.persistent_volume_claim.as_ref().map(|claim| claim.claim_name.clone()),
+            credentials: job.spec.data.as_ref().and_then(|data| Some(data.credentials.as_ref()?.secret_name.clone())),
             pod_group_api,
             excluded_nodes: BTreeSet::new(),
             pod_template,
@@ -94,6 +97,9 @@ impl AttemptTemplate {
         });
         if let Some(mesh) = self.mesh.if_replicated() {
             template["dataParallel"] = mesh.data_parallel.into();
+        }
+        if let Some(secret) = &self.credentials {
+            template["credentials"] = secret.as_str().into();
         }
         if !self.excluded_nodes.is_empty() {
             template["excludedNodes"] = json!(self.excluded_nodes);
@@ -139,6 +145,7 @@ impl AttemptTemplate {
             built_in: stored["builtIn"].as_bool().ok_or_else(|| wrong("names no trainer"))?,
             job_file: text(JOB_FILE_KEY)?.clone(),
             claim: stored["claim"].as_str().map(str::to_owned),
+            credentials: stored["credentials"].as_str().map(str::to_owned),
             pod_group_api: stored["gang"].as_str().and_then(PodGroupApi::from_api_version),
             excluded_nodes: nodes.filter_map(|node| node.as_str().map(str::to_owned)).collect(),
             pod_template,

@@ -1,8 +1,8 @@
 //! The trainer's container: environment and paths of the contract, and restricted security by default.
 
 use k8s_openapi::api::core::v1::{
-    Capabilities, ContainerPort, EnvVar, EnvVarSource, HTTPGetAction, ObjectFieldSelector, Probe, SecurityContext,
-    VolumeMount,
+    Capabilities, ContainerPort, EnvFromSource, EnvVar, EnvVarSource, HTTPGetAction, ObjectFieldSelector, Probe,
+    SecretEnvSource, SecurityContext, VolumeMount,
 };
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use serde_json::{Map, Value};
@@ -24,6 +24,11 @@ pub(super) fn trainer_container(
     let mut variables = array(container.get("env"));
     variables.extend(environment(job, attempt, role).iter().map(to_json));
     container.insert("env".into(), variables.into());
+    if let Some(secret) = attempt.credentials.as_ref().filter(|_| reads_corpus(attempt, role)) {
+        let mut sources = array(container.get("envFrom"));
+        sources.push(to_json(&all_keys_of(secret)));
+        container.insert("envFrom".into(), sources.into());
+    }
     let mut mounts = array(container.get("volumeMounts"));
     let mut ports = array(container.get("ports"));
     if attempt.built_in {
@@ -43,6 +48,20 @@ pub(super) fn trainer_container(
     let security = with_defaults(container.get("securityContext"), &security_context());
     container.insert("securityContext".into(), security);
     container.into()
+}
+
+/// Whether the pod may read the corpus: stage 0 of any replica may lead its group, and a spare may become stage 0.
+fn reads_corpus(attempt: &AttemptTemplate, role: PodRole) -> bool {
+    match role {
+        PodRole::Stage(InstanceId { rank, .. }) => attempt.mesh.stage(rank) == 0,
+        PodRole::Spare(_) => true,
+    }
+}
+
+/// All keys of a Secret as environment variables. Variables of `env` take precedence over them.
+fn all_keys_of(secret: &str) -> EnvFromSource {
+    let secret = SecretEnvSource { name: secret.to_owned(), optional: None };
+    EnvFromSource { secret_ref: Some(secret), ..EnvFromSource::default() }
 }
 
 fn mount(volume: &str, path: &str) -> VolumeMount {

@@ -6,7 +6,7 @@
 use serde_json::{Map, Value, json};
 use stagecoach_api::PipelineJob;
 use stagecoach_api::contract::Mesh;
-use stagecoach_api::job::{NetworkPolicySpec, PipelineJobSpec, PodTemplate, RestartSpec, SchedulingSpec};
+use stagecoach_api::job::{DataSpec, NetworkPolicySpec, PipelineJobSpec, PodTemplate, RestartSpec, SchedulingSpec};
 
 /// The fields of the spec that may differ between two attempts of one revision.
 const PER_ATTEMPT_FIELDS: [&str; 3] = ["stages", "dataParallel", "restart"];
@@ -22,6 +22,8 @@ pub(super) fn new(job: &PipelineJob, mesh: Mesh) -> serde_json::Result<String> {
         stages: mesh.stages,
         data_parallel: mesh.data_parallel,
         suspend: false,
+        // the pods have the Secret's variables
+        data: job.spec.data.clone().map(|data| DataSpec { credentials: None, ..data }),
         restart: RestartSpec {
             startup_timeout_seconds,
             reform_timeout_seconds,

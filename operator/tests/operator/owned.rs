@@ -82,6 +82,26 @@ fn the_policy_follows_its_mode_while_the_job_runs() {
 }
 
 #[test]
+fn the_policy_follows_the_cidrs_while_the_job_runs() {
+    let cluster = shared();
+    let with = |cidrs: Value| json!({"networkPolicy": {"egressCIDRs": cidrs}});
+    cluster.create("reaching", with(json!(["203.0.113.0/24"])));
+    cluster.wait_running("reaching", 1);
+    let cidrs = || {
+        let policy = cluster.plane.get(&network_policy("reaching")).unwrap();
+        let peers = policy["spec"]["egress"].as_array().unwrap().iter().flat_map(|rule| rule["to"].as_array());
+        let blocks = peers.flatten().filter_map(|peer| peer["ipBlock"]["cidr"].as_str());
+        blocks.map(str::to_owned).collect::<Vec<_>>()
+    };
+    assert_eq!(cidrs(), ["203.0.113.0/24"]);
+    for wanted in [vec!["0.0.0.0/0", "::/0"], vec![]] {
+        cluster.edit("reaching", with(json!(wanted)));
+        until("the policy to follow", || (cidrs() == wanted).then_some(()));
+    }
+    assert_eq!(cluster.job("reaching").unwrap()["status"]["attempt"]["number"], 1, "no attempt was started for it");
+}
+
+#[test]
 fn a_job_that_is_over_or_suspended_holds_no_address() {
     let cluster = shared();
     let has_service = |name: &str| cluster.plane.get(&service(name)).is_some();

@@ -21,6 +21,26 @@ fn an_image_pull_error_is_reported_at_once() {
 }
 
 #[test]
+fn a_missing_secret_is_named_until_it_exists() {
+    let cluster = shared();
+    cluster.create("tokenless", json!({"data": {"credentials": {"secretName": "hub"}}}));
+    let job = cluster.wait("tokenless", "without its Secret", |job| {
+        has_condition(job, "Scheduled", "False", "CreateContainerConfigError")
+    });
+    assert_eq!(condition_of(&job, "Scheduled").unwrap()["message"], "pod tokenless-0-1: secret \"hub\" not found");
+    let secret =
+        json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "hub"}, "stringData": {"HF_TOKEN": "t"}});
+    cluster.plane.client().create("/api/v1/namespaces/default/secrets", &secret).unwrap();
+    cluster.wait_running("tokenless", 1);
+    let token = |stage: u32| cluster.kubelet.pod(&format!("tokenless-{stage}-1")).view().env.get("HF_TOKEN").cloned();
+    assert_eq!([token(0), token(1)], [Some("t".to_owned()), None]);
+    // a change is for the next attempt
+    cluster.edit("tokenless", json!({"data": {"credentials": null}}));
+    cluster.wait_running("tokenless", 2);
+    assert_eq!(cluster.kubelet.pod("tokenless-0-2").view().env.get("HF_TOKEN"), None);
+}
+
+#[test]
 fn an_unschedulable_pod_is_reported_at_once() {
     let cluster = shared();
     cluster.create(

@@ -37,19 +37,49 @@ string_enum! {
     }
 }
 
-/// Which traffic the pods accept.
+/// The traffic of the pods.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct NetworkPolicySpec {
     /// Whether a policy is created.
     pub mode: NetworkPolicyMode,
+    /// Addresses outside the job to which its pods may connect, on any port: CIDRs such as `203.0.113.0/24`.
+    /// `0.0.0.0/0` and `::/0` are all addresses. Without effect with mode None.
+    #[serde(rename = "egressCIDRs", skip_serializing_if = "Vec::is_empty")]
+    #[schemars(with = "Vec<Cidr>", length(max = 100))]
+    pub egress_cidrs: Vec<String>,
+}
+
+/// The schema of a CIDR. Its rule is also in `validate::cluster`, which knows more: Kubernetes 1.30 has no `isCIDR`.
+struct Cidr;
+
+impl JsonSchema for Cidr {
+    fn schema_name() -> std::borrow::Cow<'static, str> {
+        "Cidr".into()
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        const V4: &str = "[0-9]{1,3}([.][0-9]{1,3}){3}/(3[0-2]|[12]?[0-9])";
+        const V6: &str = "[0-9a-fA-F]*:[0-9a-fA-F:.]*/(12[0-8]|1[01][0-9]|[1-9]?[0-9])";
+        json_schema!({
+            "type": "string",
+            "minLength": 1,
+            // the longest: six groups of an IPv6 address and an IPv4 address
+            "maxLength": 49,
+            "x-expected": "give a CIDR, such as 203.0.113.0/24",
+            "x-kubernetes-validations": [{
+                "rule": format!("self.matches('^({V4}|{V6})$')"),
+                "message": "is no CIDR: write an address and the length of its prefix, such as 203.0.113.0/24 or 2001:db8::/32",
+            }],
+        })
+    }
 }
 
 string_enum! {
     /// Whether a network policy is created.
     #[derive(Default)]
     pub enum NetworkPolicyMode {
-        /// The job's own pods, DNS, the operator and the scraper.
+        /// The job's own pods, DNS, the operator, the scraper, and `egressCIDRs`.
         #[default]
         Restricted = "Restricted",
         /// No policy: what the namespace allows.

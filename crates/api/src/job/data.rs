@@ -11,8 +11,8 @@ use crate::string_enum::Payload;
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct DataSpec {
-    /// Files or globs (`**` too): paths relative to the volume's root, or `hf://datasets/OWNER/NAME[@REVISION]/GLOB` for
-    /// files of the Hugging Face hub. The extension of a file selects its format. Either this or `sources`.
+    /// Files or globs (`**` too): paths relative to the volume's root, or `hf://datasets/OWNER/NAME[@REVISION]/GLOB`
+    /// for files of the Hugging Face hub. The extension of a file selects its format. Either this or `sources`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(
         with = "Option<Vec<SourcePath>>",
@@ -36,6 +36,10 @@ pub struct DataSpec {
         ])
     )]
     pub sources: Option<Vec<DataSource>>,
+    /// Environment variables for sources outside the volume, such as `HF_TOKEN`: in a cluster, for stage 0 of each
+    /// replica and for spares. On one machine the trainer has the shell's variables.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub credentials: Option<CredentialsSpec>,
     /// The field or column that holds the text, in files that have fields or columns.
     #[serde(default = "text_field")]
     #[schemars(length(min = 1), extend("x-expected" = "name the field or column that holds the text"))]
@@ -60,6 +64,21 @@ pub struct DataSpec {
     pub evaluation: Option<EvaluationSpec>,
     /// Where the tokenizer comes from.
     pub tokenizer: TokenizerSpec,
+}
+
+/// A Secret in the job's namespace.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct CredentialsSpec {
+    /// The Secret's name. Each of its keys becomes an environment variable.
+    #[schemars(
+        length(min = 1, max = 253),
+        extend("x-expected" = "name a Secret in the job's namespace", "x-kubernetes-validations" = [{
+            "rule": "self.matches('^[a-z0-9]([-a-z0-9]*[a-z0-9])?([.][a-z0-9]([-a-z0-9]*[a-z0-9])?)*$')",
+            "message": "is no name of a Secret: use lower-case letters, digits, `-` and `.`, begin and end with a letter or digit",
+        }])
+    )]
+    pub secret_name: String,
 }
 
 string_enum! {

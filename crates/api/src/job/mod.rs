@@ -27,7 +27,7 @@ pub use checkpoint::{
 pub use cluster::{GangScheduling, NetworkPolicyMode, NetworkPolicySpec, PodTemplate, SchedulingSpec};
 pub use condition::{Condition, condition_reason, condition_type};
 pub use data::{
-    DataSpec, EvaluationSpec, OnBadRecord, SpecialTokens, TokenizerFile, TokenizerSpec, TokenizerTag,
+    CredentialsSpec, DataSpec, EvaluationSpec, OnBadRecord, SpecialTokens, TokenizerFile, TokenizerSpec, TokenizerTag,
     TokenizerTrainingSpec,
 };
 pub use model::{LlamaSpec, ModelSpec, ModelTag, ModelType, PretrainedSpec};

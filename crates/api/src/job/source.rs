@@ -30,8 +30,8 @@ pub struct DataSource {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1), extend("x-expected" = "name the field or column that holds the text"))]
     pub text_field: Option<String>,
-    /// The share of the sequences: this weight divided by the sum of all sources' weights. The shares hold to within one sequence
-    /// at every step.
+    /// The share of the sequences: this weight divided by the sum of all sources' weights. At every step a source has
+    /// had its share to within one sequence.
     #[serde(default = "default_number::<1>")]
     #[schemars(range(min = 0, max = 1_000_000))]
     pub weight: u32,
@@ -80,7 +80,7 @@ impl DataSource {
         let mut later: Vec<(u64, u64)> = self
             .weight_schedule
             .iter()
-            .map(|scheduled| (u64::from(scheduled.from_step) - 1, scheduled.weight.into()))
+            .map(|scheduled| (u64::from(scheduled.from_step).saturating_sub(1), scheduled.weight.into()))
             .collect();
         later.sort_unstable();
         [(0, self.weight.into())].into_iter().chain(later).collect()

@@ -131,7 +131,7 @@ pub struct PipelineJobSpec {
     /// How the pods are scheduled.
     #[serde(default)]
     pub scheduling: SchedulingSpec,
-    /// Which traffic the pods accept.
+    /// The traffic of the pods.
     #[serde(default)]
     pub network_policy: NetworkPolicySpec,
     /// Seconds that the job may take from its first start, restarts included.

@@ -1,6 +1,7 @@
 //! The rules of a spec beyond its types. One function; its messages say what was found and what to change.
 
 mod bounds;
+mod cluster;
 mod combinations;
 mod folder;
 mod layout;
@@ -60,6 +61,7 @@ impl PipelineJobSpec {
         combinations::check(self, &mut problems);
         sources::check(self, &mut problems);
         layout::check(self, &mut problems);
+        cluster::check(self, &mut problems);
         template::check(self, &mut problems);
         problems.0
     }

@@ -19,7 +19,7 @@ pub(super) fn check(spec: &PipelineJobSpec, problems: &mut Problems) {
     });
     for (index, source) in sources.iter().enumerate() {
         let at = |field: &str| format!("{AT}.sources[{index}].{field}");
-        problems.require(is_dns_label(&source.name), at("name"), || {
+        problems.require(source.name.is_empty() || is_dns_label(&source.name), at("name"), || {
             format!(
                 "\"{}\" is no name: use lower-case letters, digits and `-`, begin and end with a letter or digit",
                 source.name.escape_debug()

@@ -4,6 +4,7 @@ use stagecoach_api::{ParseError, PipelineJob, parse_with};
 
 pub(crate) const MINIMAL: &str = include_str!("../jobs/minimal.yaml");
 pub(crate) const FULL: &str = include_str!("../jobs/full.yaml");
+pub(crate) const MIXTURE: &str = include_str!("../jobs/mixture.yaml");
 pub(crate) const CUSTOM: &str = include_str!("../jobs/custom.yaml");
 
 /// A job with fields set as by `--set`.

@@ -6,11 +6,11 @@ use stagecoach_api::{PipelineJob, parse, parse_with};
 
 use stagecoach_pipeline::SCHEDULES;
 
-use crate::jobs::{CUSTOM, FULL, MINIMAL, with};
+use crate::jobs::{CUSTOM, FULL, MINIMAL, MIXTURE, with};
 
 #[test]
 fn the_examples_parse_and_validate() {
-    for (name, text) in [("minimal", MINIMAL), ("full", FULL), ("custom", CUSTOM)] {
+    for (name, text) in [("minimal", MINIMAL), ("full", FULL), ("mixture", MIXTURE), ("custom", CUSTOM)] {
         let job = parse(text, name).unwrap();
         assert_eq!(job.validate(), [], "{name}");
     }
@@ -36,7 +36,7 @@ fn defaults_are_as_documented() {
 
 #[test]
 fn yaml_and_json_bring_the_same_job_back() {
-    for text in [MINIMAL, FULL, CUSTOM] {
+    for text in [MINIMAL, FULL, MIXTURE, CUSTOM] {
         let job = parse(text, "x").unwrap();
         assert_eq!(parse(&job.to_yaml().unwrap(), "yaml").unwrap(), job);
         assert_eq!(parse(&job.to_json().unwrap(), "json").unwrap(), job);

@@ -84,7 +84,7 @@ fn prepare_in_parts(
                     folder,
                     corpus_hash,
                     tokenizer_hash: contents.tokenizer.hash().to_owned(),
-                    sources: if config.sources.len() > 1 { contents.sources } else { Vec::new() },
+                    by_source: if config.sources.len() > 1 { contents.sources } else { Vec::new() },
                     tokens: contents.tokens,
                     documents: contents.documents,
                     empty_documents: contents.empty_documents,

@@ -139,7 +139,10 @@ fn a_source_that_cannot_be_used_is_named() {
 fn a_tokenizer_is_trained_on_all_sources() {
     let volume = volume([20, 40, 9], [5, 3, 2]).train(300);
     let prepared = volume.prepare().unwrap();
-    assert_eq!(prepared.sources.iter().map(|source| source.documents).collect::<Vec<_>>(), [20, 40, 9]);
-    assert_eq!(prepared.sources.iter().map(|source| source.tokens).sum::<u64>(), prepared.tokens);
+    assert_eq!(prepared.by_source.iter().map(|source| source.documents).collect::<Vec<_>>(), [20, 40, 9]);
+    assert_eq!(prepared.by_source.iter().map(|source| source.tokens).sum::<u64>(), prepared.tokens);
     sources(&volume.open(), 1, 0);
+    let mut phases = Vec::new();
+    let again = stagecoach_data::prepare(&volume.config, &mut |progress| phases.push(progress.phase)).unwrap();
+    assert_eq!((again, phases), (prepared, Vec::new()), "the cache is found again");
 }

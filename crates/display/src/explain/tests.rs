@@ -35,19 +35,21 @@ FIELDS:
 #[test]
 fn a_list_has_the_limits_and_rules_of_its_items() {
     let expected = "\
-FIELD: paths <[]string> -required-
+FIELD: paths <[]string>
 LIMITS:
     - 1 to 1000 items; name at least one file or glob
     - each item: 1 to 4096 characters; give a path relative to the volume's root
 
 DESCRIPTION:
-    Files or globs (`**` too), relative to the volume's root. The extension of a
-    file selects its format.
+    Files or globs (`**` too): paths relative to the volume's root, or
+    `hf://datasets/OWNER/NAME[@REVISION]/GLOB` for files of the Hugging Face
+    hub. The extension of a file selects its format. Either this or `sources`.
 
 REFUSALS:
     - an item of paths is absolute: give a path relative to the volume's root
     - an item of paths leaves the volume by `..`: give a path inside it
     - an item of paths holds a NUL character, which no path can
+    - an item of paths is a URI of another scheme than hf://
 
 CHANGE:
     A change is refused once training began, since the field decides the

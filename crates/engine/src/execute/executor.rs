@@ -158,7 +158,8 @@ impl Executor<'_, '_> {
             Action::Exchange => {
                 self.finish_reductions(inputs, state)?;
                 state.timer.begin(self.stage.timestamp());
-                state.verdict = Some(self.exchange(program, inputs, &state.losses, &state.token_losses, &mut state.timer)?);
+                state.verdict =
+                    Some(self.exchange(program, inputs, &state.losses, &state.token_losses, &mut state.timer)?);
                 state.decided_at = Some(Instant::now());
             }
             Action::Update => {

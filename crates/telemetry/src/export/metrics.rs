@@ -124,7 +124,11 @@ impl StepMetrics {
             step: register(all, "step", "Steps complete"),
             loss: register(all, "loss", "Training loss of the last step, in nats per token"),
             evaluation_loss: register(all, "evaluation_loss", "Held-out loss, in nats per token"),
-            source_loss: register(all, "source_loss", "Training loss of a source in the last step with it, in nats per token"),
+            source_loss: register(
+                all,
+                "source_loss",
+                "Training loss of a source in the last step with it, in nats per token",
+            ),
             gradient_norm: register(all, "gradient_norm", "Gradient norm of the last step, before clipping"),
             tokens_per_second: register(all, "tokens_per_second", "Target tokens per second"),
             mfu: register_in(Unit::Ratios, all, "mfu", mfu),

@@ -29,12 +29,14 @@ fn the_job_file_has_what_the_trainer_needs_and_nothing_at_its_default() {
     let timeouts = json!({"startupTimeoutSeconds": 6, "reformTimeoutSeconds": 7, "heartbeatTimeoutSeconds": 8, "stallTimeoutSeconds": 9});
     job.spec.restart = serde_json::from_value(timeouts.clone()).unwrap();
     job.spec.restart.max_restarts = 3;
+    job.spec.data.as_mut().unwrap().credentials = Some(CredentialsSpec { secret_name: "hub".into() });
+    job.spec.network_policy.egress_cidrs.push("0.0.0.0/0".into());
     (job.spec.active_deadline_seconds, job.spec.scheduling.timeout_seconds) = (Some(9), 7);
     let file: Value = serde_json::from_str(&AttemptTemplate::new(&job, NUMBER_3, "a", None).unwrap().job_file).unwrap();
     let mut fields: Vec<&String> = file["spec"].as_object().unwrap().keys().collect();
     fields.sort();
     assert_eq!(fields, ["data", "model", "restart", "stages", "storage", "training"], "{file:#}");
-    assert_eq!(file["spec"]["restart"], timeouts);
+    assert_eq!((&file["spec"]["restart"], &file["spec"]["data"]["credentials"]), (&timeouts, &Value::Null));
     let read = parse_with(&file.to_string(), "job.yaml", &[]).unwrap();
     assert_eq!((&read.spec.model, &read.spec.training), (&job.spec.model, &job.spec.training));
 }
@@ -78,6 +80,7 @@ fn the_config_map_of_an_attempt_never_changes_its_form() {
         built_in: true,
         job_file: "the job".into(),
         claim: Some("training".into()),
+        credentials: None,
         pod_group_api: Some(PodGroupApi::Volcano),
         excluded_nodes: [].into(),
         pod_template: template.as_object().cloned().unwrap(),
@@ -86,6 +89,8 @@ fn the_config_map_of_an_attempt_never_changes_its_form() {
     assert_eq!(config_map(&attempt)["data"], data);
     let excluding = AttemptTemplate { excluded_nodes: ["a".to_owned()].into(), ..attempt.clone() };
     assert_eq!(read(&config_map(&excluding)).unwrap(), excluding);
+    let with_secret = AttemptTemplate { credentials: Some("hub".into()), ..attempt.clone() };
+    assert_eq!(read(&config_map(&with_secret)).unwrap(), with_secret);
     let versions: Vec<_> = PodGroupApi::ALL.into_iter().map(PodGroupApi::api_version).collect();
     assert_eq!(
         versions,

@@ -7,7 +7,7 @@ mod pods;
 use serde::Serialize;
 use serde_json::{Value, json};
 use stagecoach_api::contract::{Mesh, StageEnv};
-use stagecoach_api::job::{Device, PersistentVolumeClaim, PodTemplate, TrainerType};
+use stagecoach_api::job::{CredentialsSpec, Device, PersistentVolumeClaim, PodTemplate, TrainerType};
 use stagecoach_api::{PipelineJob, parse_with};
 use stagecoach_lifecycle::{Attempt, InstanceId};
 
@@ -79,7 +79,7 @@ fn custom_job() -> PipelineJob {
 #[test]
 fn the_objects_of_an_attempt_equal_the_golden_ones() {
     let readers = [serde_json::from_value(json!({"podSelector": {}})).unwrap()];
-    let peers = PolicyPeers { readers: &readers, dns: &[] };
+    let peers = PolicyPeers { readers: &readers, ..PolicyPeers::default() };
     let objects = |job: &PipelineJob, api: Option<PodGroupApi>, peers: Option<PolicyPeers<'_>>| {
         let attempt = AttemptTemplate::new(
             job,

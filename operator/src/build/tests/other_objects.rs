@@ -44,7 +44,7 @@ fn lets_in(policy: &Value, from: &Value, port: u64) -> bool {
 fn the_network_policy_allows_exactly_what_is_needed() {
     let operator = json!({"podSelector": {"matchLabels": {"app.kubernetes.io/name": "stagecoach-operator"}}});
     let readers = [serde_json::from_value(operator).unwrap()];
-    let peers = PolicyPeers { readers: &readers, dns: &[] };
+    let peers = PolicyPeers { readers: &readers, ..PolicyPeers::default() };
     let policy = to_value(&build(&reference(), &attempt(json!({})), Some(peers)).network_policy);
     let own = to_value(&labels(&reference(), Some(1)));
     let others = to_value(&labels(&JobReference { uid: "u-2".into(), ..reference() }, Some(1)));
@@ -63,9 +63,21 @@ fn the_network_policy_allows_exactly_what_is_needed() {
 }
 
 #[test]
+fn the_network_policy_allows_connections_to_the_cidrs_of_the_job() {
+    let egress = |egress_cidrs: &[String]| {
+        let peers = PolicyPeers { egress_cidrs, ..PolicyPeers::default() };
+        to_value(&build(&reference(), &attempt(json!({})), Some(peers)).network_policy)["spec"]["egress"].clone()
+    };
+    let (without, with) = (egress(&[]), egress(&["0.0.0.0/0".to_owned(), "2001:db8::/32".to_owned()]));
+    let added = json!({"to": [{"ipBlock": {"cidr": "0.0.0.0/0"}}, {"ipBlock": {"cidr": "2001:db8::/32"}}]});
+    assert_eq!(with, json!([without[0], without[1], added]));
+    assert_eq!(without.as_array().unwrap().len(), 2, "a rule without peers would allow all");
+}
+
+#[test]
 fn the_jobs_network_policy_covers_a_spare() {
     let attempt = attempt(json!({}));
-    let peers = PolicyPeers { readers: &[], dns: &[] };
+    let peers = PolicyPeers::default();
     let policy = to_value(&build(&reference(), &attempt, Some(peers)).network_policy);
     let labels = &pod_as(&attempt, PodRole::Spare(0))["metadata"]["labels"];
     let selector = policy["spec"]["podSelector"]["matchLabels"].as_object().unwrap();

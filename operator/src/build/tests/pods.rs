@@ -205,6 +205,30 @@ fn the_pods_of_replicas_are_named_and_labelled_by_replica_and_stage() {
     assert_eq!(stored, attempt);
 }
 
+/// Two replicas of three stages, and a spare.
+#[test]
+fn pods_that_read_the_corpus_get_the_variables_of_the_secret() {
+    let own = json!({"configMapRef": {"name": "proxy"}});
+    let mut job = job(json!({"spec": {"containers": [{"name": "trainer", "envFrom": [own]}, {"name": "sidecar"}]}}));
+    let mesh = Mesh { stages: 3, data_parallel: 2 };
+    let variables = |job: &PipelineJob| -> Vec<Value> {
+        let attempt = AttemptTemplate::new(job, Attempt { mesh, ..NUMBER_3 }, "a", None).unwrap();
+        let pods = (0..6).map(|rank| pod(&attempt, rank)).chain([pod_as(&attempt, PodRole::Spare(0))]);
+        pods.map(|pod| {
+            assert_eq!(pod["spec"]["containers"][1], json!({"name": "sidecar"}));
+            trainer(&pod)["envFrom"].clone()
+        })
+        .collect()
+    };
+    let without = json!([own]);
+    assert_eq!(variables(&job), vec![without.clone(); 7]);
+    let data = job.spec.data.as_mut().unwrap();
+    data.credentials = Some(CredentialsSpec { secret_name: "hub".into() });
+    let with = json!([own, {"secretRef": {"name": "hub"}}]);
+    let [first, other] = [&with, &without];
+    assert_eq!(variables(&job).iter().collect::<Vec<_>>(), [first, other, other, first, other, other, first]);
+}
+
 /// The differences between a spare's pod and a stage's, with a PodGroup of each API.
 #[test]
 fn a_spare_differs_from_a_stage_by_who_it_is_and_is_of_no_gang() {

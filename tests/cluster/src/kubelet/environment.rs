@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Duration;
 
-use k8s_openapi::api::core::v1::{ConfigMap, Container, EnvVarSource, Pod, Service, Volume};
+use k8s_openapi::api::core::v1::{ConfigMap, Container, EnvVarSource, Pod, Secret, Service, Volume};
 use kube::Api;
 use kube::api::ListParams;
 use tokio::time::sleep;
@@ -31,6 +31,26 @@ pub(super) async fn config_maps(client: &kube::Client, pod: &Pod) -> Maps {
         }
     }
     found
+}
+
+/// The names of the Secrets whose keys are variables of a container.
+pub(super) fn secrets(container: &Container) -> impl Iterator<Item = &str> {
+    container.env_from.iter().flatten().filter_map(|source| Some(source.secret_ref.as_ref()?.name.as_str()))
+}
+
+/// The variables that a container has from Secrets; `None` if one of these Secrets does not exist.
+pub(super) async fn from_secrets(
+    client: &kube::Client,
+    namespace: &str,
+    container: &Container,
+) -> Option<BTreeMap<String, String>> {
+    let api: Api<Secret> = Api::namespaced(client.clone(), namespace);
+    let mut found = BTreeMap::new();
+    for name in secrets(container) {
+        let keys = api.get(name).await.ok()?.data.unwrap_or_default();
+        found.extend(keys.into_iter().map(|(key, value)| (key, String::from_utf8_lossy(&value.0).into_owned())));
+    }
+    Some(found)
 }
 
 /// Writes the pod's ConfigMap volumes as files, and makes folders for its other volumes, under `folder`. Each volume
@@ -86,9 +106,15 @@ pub(super) async fn behind_service(client: &kube::Client, namespace: &str, host:
     }
 }
 
-/// The container's variables, with their sources resolved and `$(NAME)` replaced.
-pub(super) fn variables(pod: &Pod, container: &Container, address: &str, maps: &Maps) -> BTreeMap<String, String> {
-    let mut found: BTreeMap<String, String> = BTreeMap::new();
+/// The container's variables: those of `from_secrets`, and its own with their sources resolved and `$(NAME)` replaced.
+pub(super) fn variables(
+    pod: &Pod,
+    container: &Container,
+    address: &str,
+    maps: &Maps,
+    from_secrets: BTreeMap<String, String>,
+) -> BTreeMap<String, String> {
+    let mut found = from_secrets;
     for variable in container.env.iter().flatten() {
         let value = match (&variable.value, &variable.value_from) {
             (Some(value), _) => found.iter().fold(value.clone(), |text, (k, v)| text.replace(&format!("$({k})"), v)),
@@ -143,9 +169,11 @@ mod tests {
         .unwrap();
         let container = &pod.spec.as_ref().unwrap().containers[0];
         let maps = BTreeMap::from([("m".to_owned(), BTreeMap::from([("k".to_owned(), "v".to_owned())]))]);
-        let found = variables(&pod, container, "127.1.2.3", &maps);
-        let values = ["UID", "IP", "APP", "KEY", "BOTH"].map(|name| found[name].as_str());
-        assert_eq!(values, ["u-1", "127.1.2.3", "x", "v", "u-1-127.1.2.3"]);
+        let secret =
+            BTreeMap::from([("TOKEN", "t"), ("APP", "y")]).into_iter().map(|(k, v)| (k.to_owned(), v.to_owned()));
+        let found = variables(&pod, container, "127.1.2.3", &maps, secret.collect());
+        let values = ["UID", "IP", "APP", "KEY", "BOTH", "TOKEN"].map(|name| found[name].as_str());
+        assert_eq!(values, ["u-1", "127.1.2.3", "x", "v", "u-1-127.1.2.3", "t"]);
         assert_eq!(local(Path::new("/f"), &pod, container, "/etc/x/job.yaml"), "/f/u-1/config/job.yaml");
         assert_eq!(local(Path::new("/f"), &pod, container, "/etc/xyz"), "/etc/xyz");
     }

@@ -39,7 +39,7 @@ pub(super) async fn live(shared: Arc<KubeletState>, object: watch::Receiver<Pod>
 
 /// The containers of a pod that has started.
 struct Running {
-    /// The index of the container with the behaviour.
+    /// The index of the container with the behaviour: `trainer`, else the first.
     main: usize,
     /// The number of containers that are not init containers.
     count: usize,
@@ -82,7 +82,10 @@ impl Life {
         };
         environment::mount(&self.shared.folder, &pod, &maps);
         let address = Address::of(&pod).await;
-        let (main, mut view, behaviour) = self.view(&pod, &address.ip, &maps);
+        let main = spec.containers.iter().position(|container| container.name == CONTAINER_NAME).unwrap_or(0);
+        let Some(secrets) = self.secrets(&spec.containers[main], count).await else { return };
+        let variables = environment::variables(&pod, &spec.containers[main], &address.ip, &maps, secrets);
+        let (mut view, behaviour) = self.view(&pod, &address.ip, main, variables);
         if behaviour == Behaviour::ImagePullError {
             self.publish(Some(&address.ip), &vec![State::Waiting("ImagePullBackOff"); count]).await;
             return;
@@ -299,12 +302,24 @@ impl Life {
         }
     }
 
-    /// The index of the container with the behaviour (`trainer`, else the first), the view of the pod, and the
-    /// behaviour.
-    fn view(&self, pod: &Pod, address: &str, maps: &environment::Maps) -> (usize, PodView, Behaviour) {
-        let spec = pod.spec.as_ref().unwrap();
-        let main = spec.containers.iter().position(|container| container.name == CONTAINER_NAME).unwrap_or(0);
-        let container = &spec.containers[main];
+    /// The variables of the Secrets of a container. Waits until the Secrets exist. `None` if the pod is deleted before.
+    async fn secrets(&mut self, container: &Container, count: usize) -> Option<BTreeMap<String, String>> {
+        let (client, namespace) = (self.shared.client.clone(), self.namespace.clone());
+        loop {
+            if let Some(found) = environment::from_secrets(&client, &namespace, container).await {
+                return Some(found);
+            }
+            self.publish(None, &vec![State::Waiting("CreateContainerConfigError"); count]).await;
+            tokio::select! {
+                () = sleep(Duration::from_millis(100)) => {}
+                () = self.deletion() => return None,
+            }
+        }
+    }
+
+    /// The view of the pod, whose container `main` has the behaviour, and the behaviour.
+    fn view(&self, pod: &Pod, address: &str, main: usize, env: BTreeMap<String, String>) -> (PodView, Behaviour) {
+        let container = &pod.spec.as_ref().unwrap().containers[main];
         let view = PodView {
             namespace: self.namespace.clone(),
             name: self.name.clone(),
@@ -314,10 +329,10 @@ impl Life {
             labels: pod.metadata.labels.clone().unwrap_or_default(),
             annotations: pod.metadata.annotations.clone().unwrap_or_default(),
             image: container.image.clone().unwrap_or_default(),
-            env: environment::variables(pod, container, address, maps),
+            env,
         };
         let behaviour = self.shared.behaviour(&view);
-        (main, view, behaviour)
+        (view, behaviour)
     }
 }
 

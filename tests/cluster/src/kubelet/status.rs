@@ -4,6 +4,7 @@ use k8s_openapi::api::core::v1::{Container, Pod};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use serde_json::{Value, json};
 
+use super::environment::secrets;
 use super::handle::ContainerExit;
 
 /// The state of a container.
@@ -103,14 +104,13 @@ fn transition(pod: &Pod, kind: &str, holds: bool) -> Value {
 }
 
 fn container(of: &Container, state: &State) -> Value {
-    let image = of.image.clone().unwrap_or_default();
     let (ready, started) = match state {
         State::Running { ready, .. } => (*ready, true),
         _ => (false, false),
     };
     let id = format!("test://{}", of.name);
     let shown = match state {
-        State::Waiting(reason) => json!({"waiting": {"reason": reason, "message": waiting(reason, &image)}}),
+        State::Waiting(reason) => json!({"waiting": {"reason": reason, "message": waiting(reason, of)}}),
         State::Running { since, .. } => json!({"running": {"startedAt": since}}),
         State::Terminated { since, at, exit } => json!({"terminated": {
             "exitCode": exit.code, "reason": exit.reason, "message": exit.message,
@@ -118,15 +118,18 @@ fn container(of: &Container, state: &State) -> Value {
         }}),
     };
     json!({
-        "name": of.name, "image": image, "imageID": "", "restartCount": 0,
+        "name": of.name, "image": of.image, "imageID": "", "restartCount": 0,
         "ready": ready, "started": started, "state": shown, "lastState": {},
         "containerID": if matches!(state, State::Waiting(_)) { Value::Null } else { json!(id) },
     })
 }
 
-fn waiting(reason: &str, image: &str) -> String {
+fn waiting(reason: &str, of: &Container) -> String {
     match reason {
-        "ImagePullBackOff" => format!("Back-off pulling image \"{image}\""),
+        "ImagePullBackOff" => format!("Back-off pulling image \"{}\"", of.image.as_deref().unwrap_or_default()),
+        "CreateContainerConfigError" => {
+            format!("secret \"{}\" not found", secrets(of).collect::<Vec<_>>().join("\" or \""))
+        }
         _ => String::new(),
     }
 }

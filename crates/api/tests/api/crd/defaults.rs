@@ -19,7 +19,7 @@ fn floats(value: &Value) -> Value {
 #[test]
 fn the_defaults_are_those_of_the_types() {
     let root = root();
-    for name in ["minimal", "full", "custom"] {
+    for name in ["minimal", "full", "mixture", "custom"] {
         let job = job(name);
         let mut filled = job.clone();
         fill_in(&root, &mut filled);

@@ -62,7 +62,15 @@ fn explain_has_a_sentence_for_every_field_of_ours() {
             let own = path.strip_prefix("spec.template.stages").map(|below| !below.starts_with("[].metadata."));
             path.starts_with("spec.template.") && own != Some(true)
         };
-        let is_described_item = ["exitCodes[]", "rules[]", "onPodConditions[]", "onReasons[]", "conditions[]"];
+        let is_described_item = [
+            "data.sources[]",
+            "weightSchedule[]",
+            "exitCodes[]",
+            "rules[]",
+            "onPodConditions[]",
+            "onReasons[]",
+            "conditions[]",
+        ];
         let is_ours = !is_kubernetes(path) && !path.starts_with("metadata") && !path.ends_with("[]");
         assert_eq!(
             schema.get("description").is_some(),
@@ -128,6 +136,7 @@ fn every_word_is_spelled_as_in_the_types() {
         ("spec.trainer.type", ["BuiltIn", "Custom"].as_slice()),
         ("spec.model.type", &["Llama", "Pretrained"]),
         ("spec.model.llama.modelType", &model_types),
+        ("spec.data.sources[].onExhausted", &["Repeat", "Stop"]),
         ("spec.data.specialTokens", &["Text", "Parse"]),
         ("spec.data.tokenizer.type", &["Train", "File"]),
         ("spec.training.precision", &["Float32", "BFloat16"]),
@@ -173,8 +182,14 @@ fn the_types_and_the_schema_have_the_same_fields() {
     // the first rule is one for exit codes
     let rule = "spec.restart.podFailurePolicy.rules[]";
     let (conditions, reasons) = (format!("{rule}.onPodConditions"), format!("{rule}.onReasons"));
-    let not_chosen =
-        ["spec.model.pretrained", "spec.data.tokenizer.train", "spec.training.steps", &conditions, &reasons];
+    let not_chosen = [
+        "spec.model.pretrained",
+        "spec.data.sources",
+        "spec.data.tokenizer.train",
+        "spec.training.steps",
+        &conditions,
+        &reasons,
+    ];
     let not_given =
         ["status.completionTime", "status.conditions[].observedGeneration", "status.record", "status.trainingReplicas"];
     missing.retain(|path| !not_chosen.contains(&path.as_str()) && !not_given.contains(&path.as_str()));

@@ -37,7 +37,7 @@ pub(super) fn bounds() -> Vec<Row> {
     put(&mut pretrained, "spec.model", Some(json!({"type": "Pretrained", "pretrained": {"path": "a"}})));
     let (mut rows, mut known) = (Vec::new(), BTreeSet::new());
     // with their defaults, they have every field together
-    for mut manifest in [job("full"), job("minimal"), pretrained] {
+    for mut manifest in [job("full"), job("minimal"), job("mixture"), pretrained] {
         schema::fill_in(&root, &mut manifest);
         let spec = &manifest["spec"];
         schema::walk_value(&root["properties"]["spec"], spec, ["spec", "spec"], &mut |schema, value, [path, at]| {

@@ -72,6 +72,7 @@ pub(super) fn job(name: &str) -> Value {
     let text = match name {
         "minimal" => include_str!("../../jobs/minimal.yaml"),
         "full" => include_str!("../../jobs/full.yaml"),
+        "mixture" => include_str!("../../jobs/mixture.yaml"),
         "custom" => include_str!("../../jobs/custom.yaml"),
         other => panic!("there is no job called {other}"),
     };

@@ -39,7 +39,7 @@ fn pod(namespace: &str, number: u8, labels: Labels) -> End {
     End::Pod(Pod { namespace: namespace.into(), labels, address: [10, 244, 0, number].into(), ports: BTreeMap::new() })
 }
 
-/// The cluster of the tables: two jobs of one namespace, a job with the same name as the first in another namespace,
+/// The cluster of the tables: three jobs of one namespace, a job with the same name as the first in another namespace,
 /// the operator as the chart with `values` runs it, and pods that have no business with any of these.
 fn cluster(values: &Value) -> (Network, Ends) {
     let objects = chart::render("stagecoach-system", values);
@@ -47,7 +47,7 @@ fn cluster(values: &Value) -> (Network, Ends) {
     let operator = text(&template["metadata"]["labels"]);
     let [readers, dns] = ["STAGECOACH_READERS", "STAGECOACH_DNS"]
         .map(|variable| serde_json::from_str::<Vec<_>>(&expanded(template, variable, "stagecoach-system")).unwrap());
-    let peers = PolicyPeers { readers: &readers, dns: &dns };
+    let peers = PolicyPeers { readers: &readers, dns: &dns, ..PolicyPeers::default() };
 
     let mut network = Network::default();
     for namespace in ["stagecoach-system", "team", "other", "monitoring", "kube-system"] {
@@ -59,6 +59,10 @@ fn cluster(values: &Value) -> (Network, Ends) {
     for job in [&a, &b, &namesake] {
         network = network.policy(serde_json::to_value(network_policy(job, peers)).unwrap());
     }
+    let reaching = job("reaching", "team");
+    let allowed = ["203.0.113.0/24".to_owned()];
+    let peers = PolicyPeers { egress_cidrs: &allowed, ..peers };
+    network = network.policy(serde_json::to_value(network_policy(&reaching, peers)).unwrap());
     network = network.policy(chart::find(&objects, "NetworkPolicy", "stagecoach-operator").clone());
 
     let stage = |job: &JobReference, stage: u32, attempt: u64, number: u8| {
@@ -74,6 +78,7 @@ fn cluster(values: &Value) -> (Network, Ends) {
         ("b/0", stage(&b, 0, 1, 4)),
         ("namesake/0", stage(&namesake, 0, 1, 5)),
         ("open/0", stage(&open, 0, 1, 18)),
+        ("reaching/0", stage(&reaching, 0, 1, 20)),
         ("operator", pod("stagecoach-system", 6, operator.clone())),
         ("operator 2", pod("stagecoach-system", 7, operator.clone())),
         ("neighbour of the operator", pod("stagecoach-system", 8, Labels::new())),
@@ -150,6 +155,13 @@ fn a_job_talks_to_itself_and_is_read_by_few() {
             ("a/0", "api server", API, CLOSED),
             ("a/0", "api server", HTTPS, CLOSED),
             ("a/0", "operator", METRICS, CLOSED),
+            // a job's own list opens connections out to these addresses, and no others
+            ("reaching/0", "internet", HTTPS, OPEN),
+            ("reaching/0", "internet", LINK, OPEN),
+            ("reaching/0", "api server", API, CLOSED),
+            ("reaching/0", "a/0", LINK, CLOSED),
+            ("reaching/0", "dns", DNS, OPEN),
+            ("internet", "reaching/0", HTTP, CLOSED),
             // connections in from outside are closed
             ("internet", "a/0", HTTP, CLOSED),
             ("api server", "a/0", RENDEZVOUS, CLOSED),

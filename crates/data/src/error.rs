@@ -3,8 +3,6 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
-use crate::corpus::Compression;
-
 use stagecoach_hub::HubError;
 
 /// The reason why the data can't be used.
@@ -144,7 +142,7 @@ pub enum DataError {
     /// A file is in UTF-16 or UTF-32 according to its byte order mark.
     #[error(
         "{path} is {encoding}, by its byte order mark, and not UTF-8: convert it ({}) or leave it out of data.paths",
-        conversion(path, encoding, *compression),
+        conversion(path, encoding, *decompress),
         path = path.display()
     )]
     OtherEncoding {
@@ -152,8 +150,8 @@ pub enum DataError {
         path: PathBuf,
         /// The encoding as `iconv` spells it.
         encoding: &'static str,
-        /// The compression of the file.
-        compression: Option<Compression>,
+        /// The command that prints the contents of a compressed file.
+        decompress: Option<&'static str>,
     },
     /// Text that must be held in one piece is too long.
     #[error(
@@ -372,9 +370,9 @@ impl DataError {
 }
 
 /// The command that prints a text in UTF-8.
-fn conversion(path: &Path, encoding: &str, compression: Option<Compression>) -> String {
-    match compression {
-        Some(compression) => format!("{} {} | iconv -f {encoding} -t utf-8", compression.command(), path.display()),
+fn conversion(path: &Path, encoding: &str, decompress: Option<&str>) -> String {
+    match decompress {
+        Some(command) => format!("{command} {} | iconv -f {encoding} -t utf-8", path.display()),
         None => format!("iconv -f {encoding} -t utf-8 {}", path.display()),
     }
 }

@@ -1,12 +1,9 @@
 //! Digests by which the hub names the bytes of files.
 
 use std::fmt::{self, Display};
-use std::str::FromStr;
 
 use sha1::Sha1;
 use sha2::{Digest as _, Sha256};
-
-use crate::error::HubError;
 
 /// The digest of a file's bytes, in lower-case hexadecimal digits.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -18,6 +15,12 @@ pub enum Digest {
 }
 
 impl Digest {
+    /// The digest that a display has written; `None` if the text is no digest.
+    pub fn parse(text: &str) -> Option<Digest> {
+        let digest = text.split_once(':').and_then(|(_, hex)| Digest::from_hex(hex));
+        digest.filter(|digest| digest.to_string() == text)
+    }
+
     /// The digest that these digits are, by their number.
     pub(crate) fn from_hex(hex: &str) -> Option<Digest> {
         let is_hex = hex.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));
@@ -35,20 +38,6 @@ impl Display for Digest {
             Digest::Sha256(hex) => write!(formatter, "sha256:{hex}"),
             Digest::GitBlob(hex) => write!(formatter, "git-blob:{hex}"),
         }
-    }
-}
-
-impl FromStr for Digest {
-    type Err = HubError;
-
-    /// Reads what the display writes.
-    ///
-    /// # Errors
-    /// `HubError::Digest` if the text is no digest.
-    fn from_str(text: &str) -> Result<Digest, HubError> {
-        let digest = text.split_once(':').and_then(|(_, hex)| Digest::from_hex(hex));
-        let digest = digest.filter(|digest| digest.to_string() == text);
-        digest.ok_or_else(|| HubError::Digest { text: text.to_owned() })
     }
 }
 

@@ -19,12 +19,6 @@ pub enum HubError {
         /// What is wrong.
         reason: String,
     },
-    /// A text is no digest.
-    #[error("\"{text}\" is not a digest, sha256:HEX or git-blob:HEX")]
-    Digest {
-        /// The text.
-        text: String,
-    },
     /// A pattern is invalid.
     #[error("\"{pattern}\" is not a valid pattern: {reason}")]
     Pattern {

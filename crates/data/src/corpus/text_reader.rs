@@ -2,7 +2,7 @@
 
 use std::io::{self, BufRead, Read};
 
-use super::compression::{Blocks, Decoder, NoText};
+use super::compression::{Blocks, Compression, Decoder, NoText};
 use super::{CorpusFile, byte_order_mark};
 use crate::error::DataError;
 
@@ -79,9 +79,11 @@ impl CorpusFile {
             Some(NoText::Damaged(problem)) => {
                 DataError::Compressed { path: self.path.clone(), problem: problem.clone() }
             }
-            Some(NoText::OtherEncoding(encoding)) => {
-                DataError::OtherEncoding { path: self.path.clone(), encoding, compression: self.compression }
-            }
+            Some(NoText::OtherEncoding(encoding)) => DataError::OtherEncoding {
+                path: self.path.clone(),
+                encoding,
+                decompress: self.compression.map(Compression::command),
+            },
             None => DataError::io("read", &self.path)(error),
         }
     }

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use stagecoach_hub::{Environment, HubClient, HubFile, HubUri, Limits};
+use stagecoach_hub::{Digest, Environment, HubClient, HubFile, HubUri, Limits};
 
 use super::{FileStamp, Listing, Source, SourceFile};
 use crate::config::DataConfig;
@@ -74,7 +74,8 @@ impl Source for HubFiles {
 
     fn open(&self, file: &SourceFile, bytes: Range<u64>) -> io::Result<Box<dyn Read + Send>> {
         let HubUri { repo, revision, path } = file.path.to_string_lossy().parse()?;
-        let digest = file.digest.as_deref().unwrap_or_default().parse()?;
+        let digest = file.digest.as_deref().and_then(Digest::parse);
+        let digest = digest.ok_or_else(|| io::Error::other("its record names no digest of the hub"))?;
         let file = HubFile { path, size: file.stamp.size, digest };
         Ok(self.client.open(&repo, revision.as_deref().unwrap_or(MAIN), &file, bytes))
     }

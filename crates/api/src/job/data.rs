@@ -12,7 +12,8 @@ use crate::string_enum::Payload;
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct DataSpec {
     /// Files or globs (`**` too): paths relative to the volume's root, or `hf://datasets/OWNER/NAME[@REVISION]/GLOB` for
-    /// files of the Hugging Face hub. The extension of a file selects its format. Either this or `sources`.
+    /// files of the Hugging Face hub, or `s3://BUCKET/GLOB`, `gs://BUCKET/GLOB`, `az://CONTAINER/GLOB` for files of object
+    /// stores. The extension of a file selects its format. Either this or `sources`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(
         with = "Option<Vec<SourcePath>>",

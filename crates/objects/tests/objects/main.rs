@@ -3,6 +3,7 @@
 
 mod listings;
 mod moto;
+mod providers;
 mod refusals;
 mod streams;
 

@@ -21,6 +21,8 @@ TRANSFORMERS := $(CACHE)/transformers-$(TRANSFORMERS_VERSION)
 DATASETS_VERSION := 5.2.0
 HUGGINGFACE_HUB_VERSION := 2.4.0
 DATASETS := $(CACHE)/datasets-$(DATASETS_VERSION)-$(HUGGINGFACE_HUB_VERSION)
+MOTO_VERSION := 5.2.5
+OBJECT_STORES := $(CACHE)/moto-$(MOTO_VERSION)
 TENSORBOARD_VERSION := 2.21.0
 TENSORBOARD := $(CACHE)/tensorboard-$(TENSORBOARD_VERSION)
 DENY_VERSION := 0.20.2
@@ -35,11 +37,11 @@ TEST_BINARIES := $(filter-out system slow $(CLUSTER_TEST_BINARIES) $(NODE_TEST_B
 	$(notdir $(patsubst %/main.rs,%,$(wildcard operator/tests/*/main.rs trainer/tests/*/main.rs crates/*/tests/*/main.rs \
 	tests/tests/*/main.rs tests/*/tests/*/main.rs))))
 
-.PHONY: help run trainer test test-slow test-kubernetes test-all test-exhaustive gpu soak crashes model strace page transformers datasets tensorboard collector grafana bench manifests e2e e2e-report cluster-up cluster-down lint deny build release reproducible libtorch nvrtc torch texts cluster-tools tools clean
+.PHONY: help run trainer test test-slow test-kubernetes test-all test-exhaustive gpu soak crashes model strace page transformers datasets object-stores tensorboard collector grafana bench manifests e2e e2e-report cluster-up cluster-down lint deny build release reproducible libtorch nvrtc torch texts cluster-tools tools clean
 
 # The targets of the help, by group. A target that is in no group is shown at the end.
 HELP_FIRST := run test lint e2e bench
-HELP_TESTS := test-slow test-kubernetes test-all test-exhaustive soak crashes model strace page transformers datasets tensorboard collector grafana
+HELP_TESTS := test-slow test-kubernetes test-all test-exhaustive soak crashes model strace page transformers datasets object-stores tensorboard collector grafana
 HELP_CLUSTER := cluster-up cluster-down e2e-report cluster-tools
 HELP_BUILD := trainer build manifests release reproducible clean
 HELP_FETCH := libtorch nvrtc torch texts
@@ -88,13 +90,13 @@ test-kubernetes: build ## operator, kubectl plugin and chart before a Kubernetes
 
 test-all: test test-slow test-kubernetes ## the three above: everything that needs no root
 
-test-exhaustive: build texts ## schedules of every size, the parity tests' full product instead of the covering set, memory of all jobs, transformers, datasets, TensorBoard, an OpenTelemetry collector, Grafana's schema
+test-exhaustive: build texts ## schedules of every size, the parity tests' full product instead of the covering set, memory of all jobs, transformers, datasets, object stores, TensorBoard, an OpenTelemetry collector, Grafana's schema
 	STAGECOACH_SCHEDULES=all cargo test --workspace --test pipeline --quiet schedules::
 	STAGECOACH_PARITY=all cargo test --workspace --test system parity:: -- --nocapture
 	STAGECOACH_MEMORY=all cargo test --workspace --test slow memory:: -- --nocapture
 	@# messages over NCCL once more, where each holds up all later work of its GPU
 	NCCL_STAND_IN_ONE_QUEUE=1 cargo test --workspace --test system --test slow --quiet -- nccl:: soak::so_it_does_over_nccl parity::
-	$(MAKE) transformers datasets tensorboard collector grafana
+	$(MAKE) transformers datasets object-stores tensorboard collector grafana
 
 e2e: build texts ## the product on a real node: images, chart, jobs, faults; needs root and Linux
 	tests/e2e/run.sh $(CACHE) tests/e2e/all.sh $(TESTS)
@@ -162,6 +164,10 @@ datasets: build $(DATASETS) ## Hugging Face's huggingface_hub and datasets read 
 	STAGECOACH_DATASETS=$(DATASETS)/bin/python \
 		cargo test --workspace --test hub --quiet python:: -- --ignored --nocapture
 
+object-stores: build $(OBJECT_STORES) ## moto, an S3 store that others wrote, is listed and read as it should
+	STAGECOACH_OBJECT_STORES=$(OBJECT_STORES)/bin/python \
+		cargo test --workspace --test objects --quiet moto:: -- --ignored --nocapture
+
 tensorboard: build $(TENSORBOARD) ## TensorBoard reads what `stagecoach tensorboard` writes
 	STAGECOACH_TENSORBOARD=$(TENSORBOARD)/bin/python \
 		cargo test --workspace --test slow --quiet tensorboard:: -- --ignored --nocapture
@@ -177,6 +183,12 @@ $(TENSORBOARD):
 	@echo "installing TensorBoard $(TENSORBOARD_VERSION) into a virtual environment (once, into $@)"
 	@python3 -m venv $@.new
 	@$@.new/bin/python -m pip install --quiet tensorboard==$(TENSORBOARD_VERSION)
+	@mv $@.new $@
+
+$(OBJECT_STORES):
+	@echo "installing moto $(MOTO_VERSION) into a virtual environment (once, into $@)"
+	@python3 -m venv $@.new
+	@$@.new/bin/python -m pip install --quiet 'moto[server]==$(MOTO_VERSION)'
 	@mv $@.new $@
 
 $(TRANSFORMERS):

@@ -4,6 +4,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use stagecoach_hub::HubError;
+use stagecoach_objects::ObjectError;
 
 /// The reason why the data can't be used.
 #[derive(Debug, thiserror::Error)]
@@ -33,7 +34,7 @@ pub enum DataError {
     },
     /// A pattern is a URI with a scheme that no source has.
     #[error(
-        "data.paths: \"{pattern}\" has the scheme {scheme}://, and hf:// is the only one: copy the files to the volume"
+        "data.paths: \"{pattern}\" has the scheme {scheme}://, which is none of hf, s3, gs and az: copy the files to the volume"
     )]
     UnknownScheme {
         /// The pattern as written in the job.
@@ -337,6 +338,9 @@ pub enum DataError {
     /// The hub refuses a request or can't be reached, or its files are not the listed ones.
     #[error(transparent)]
     Hub(#[from] HubError),
+    /// An object store refuses a request or can't be reached, or its objects are not the listed ones.
+    #[error(transparent)]
+    Objects(#[from] ObjectError),
     /// A file-system call failed.
     #[error("can't {action} {}: {source}", path.display())]
     Io {
@@ -355,6 +359,7 @@ impl DataError {
         match self {
             DataError::Io { .. } | DataError::WrongSize { .. } => true,
             DataError::Hub(error) => error.is_temporary(),
+            DataError::Objects(error) => error.is_temporary(),
             _ => false,
         }
     }
@@ -362,9 +367,10 @@ impl DataError {
     /// For `map_err`: wraps the error of `action` on `path`. An error of a remote source names its file by itself.
     pub(crate) fn io(action: &'static str, path: impl Into<PathBuf>) -> impl FnOnce(io::Error) -> DataError {
         let path = path.into();
-        move |source| match HubError::within(&source) {
-            Some(error) => DataError::Hub(error.clone()),
-            None => DataError::Io { action, path, source },
+        move |source| match (HubError::within(&source), ObjectError::within(&source)) {
+            (Some(error), _) => DataError::Hub(error.clone()),
+            (_, Some(error)) => DataError::Objects(error.clone()),
+            (None, None) => DataError::Io { action, path, source },
         }
     }
 }

@@ -20,6 +20,11 @@ impl Variables {
     pub fn get(&self, name: &str) -> Option<String> {
         self.0.get(name).filter(|value| !value.is_empty()).cloned()
     }
+
+    /// All names and values.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (String, String)> {
+        self.0.iter().map(|(name, value)| (name.clone(), value.clone()))
+    }
 }
 
 impl FromIterator<(String, String)> for Variables {

@@ -11,8 +11,9 @@ use crate::string_enum::Payload;
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct DataSpec {
-    /// Files or globs (`**` too): paths relative to the volume's root, or `hf://datasets/OWNER/NAME[@REVISION]/GLOB`
-    /// for files of the Hugging Face hub. The extension of a file selects its format. Either this or `sources`.
+    /// Files or globs (`**` too): paths relative to the volume's root, `hf://datasets/OWNER/NAME[@REVISION]/GLOB` for files
+    /// of the Hugging Face hub, or `s3://BUCKET/GLOB`, `gs://BUCKET/GLOB` and `az://CONTAINER/GLOB` for files of object
+    /// stores. The extension of a file selects its format. Either this or `sources`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(
         with = "Option<Vec<SourcePath>>",

@@ -4,7 +4,7 @@
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 
 /// The schemes of the URIs that name files of a corpus outside the volume.
-pub const SOURCE_SCHEMES: [&str; 1] = ["hf"];
+pub const SOURCE_SCHEMES: [&str; 4] = ["hf", "s3", "gs", "az"];
 
 /// The schema of a path on the volume: relative, inside it, not empty. The fields themselves are plain strings.
 pub(super) struct VolumePath;

@@ -159,6 +159,49 @@ fn a_corpus_is_the_same_from_any_source() {
     assert!(matches!(first.check_unchanged(), Err(DataError::Changed { .. })));
 }
 
+/// A source that records which bytes are asked for.
+#[derive(Debug)]
+struct Recorded {
+    verifies: bool,
+    opened: Mutex<Vec<Range<u64>>>,
+}
+
+impl Source for Recorded {
+    fn list(&self, pattern: &str) -> Result<Listing, DataError> {
+        let stamp = FileStamp { size: 9, ..FileStamp::default() };
+        let digest = Some("etag:9:\"a\"".to_owned());
+        let file = SourceFile { path: pattern.into(), name: pattern.into(), matched: pattern.into(), stamp, digest };
+        Ok(Listing { files: vec![file], folders: Vec::new() })
+    }
+
+    fn is_unchanged(&self, _: &SourceFile) -> Result<bool, DataError> {
+        Ok(true)
+    }
+
+    fn open(&self, _: &SourceFile, bytes: Range<u64>) -> io::Result<Box<dyn Read + Send>> {
+        self.opened.lock().unwrap().push(bytes.clone());
+        Ok(Box::new(&b"one\ntwo\n\n"[bytes.start as usize..bytes.end as usize]))
+    }
+
+    fn verifies_whole_files(&self) -> bool {
+        self.verifies
+    }
+}
+
+#[test]
+fn only_a_source_that_verifies_files_reads_them_from_their_beginning() {
+    for (verifies, asked) in [(true, 0..9), (false, 4..9)] {
+        let recorded = Arc::new(Recorded { verifies, opened: Mutex::default() });
+        let source: Arc<dyn Source> = recorded.clone();
+        let file = source.list("memory://a.txt").unwrap().files.remove(0);
+        let file = CorpusFile::new(&source, file, "text").unwrap();
+        let mut text = String::new();
+        file.open_at(4).unwrap().read_to_string(&mut text).unwrap();
+        assert_eq!(text, "two\n\n");
+        assert_eq!(*recorded.opened.lock().unwrap(), [asked]);
+    }
+}
+
 #[test]
 fn a_long_text_is_read_in_bounded_pieces() {
     let folder = TempDir::new().unwrap();

@@ -3,18 +3,13 @@
 use std::io::{self, Read};
 use std::ops::Range;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError};
-use std::thread;
-use std::time::{Duration, Instant};
 
 use stagecoach_hub::{Digest, Environment, HubClient, HubFile, HubUri, Limits};
 
+use super::waits::Waits;
 use super::{FileStamp, Listing, Source, SourceFile};
 use crate::config::DataConfig;
 use crate::error::DataError;
-
-/// Time between two reports of one wait.
-const REPORT_INTERVAL: Duration = Duration::from_secs(10);
 
 /// The branch of a URI that names none.
 const MAIN: &str = "main";
@@ -32,21 +27,7 @@ impl HubFiles {
     /// Fails if a variable can't be used.
     pub(super) fn of_job(config: &DataConfig) -> Result<HubFiles, DataError> {
         let environment = Environment::read(|name| config.variables.get(name))?;
-        let reported = Arc::new(Mutex::new(String::new()));
-        let (on_wait, last) = (config.on_wait.receiver(), Arc::clone(&reported));
-        let notice = Arc::new(move |sentence: &str| {
-            on_wait(sentence);
-            sentence.clone_into(&mut last.lock().unwrap_or_else(PoisonError::into_inner));
-        });
-        let on_wait = config.on_wait.receiver();
-        // a long wait is reported again and again, so that nobody takes it for a hang
-        let pause = Arc::new(move |wait: Duration| {
-            let end = Instant::now() + wait;
-            while let Some(left) = end.checked_duration_since(Instant::now()).filter(|left| !left.is_zero()) {
-                thread::sleep(left.min(REPORT_INTERVAL));
-                on_wait(&reported.lock().unwrap_or_else(PoisonError::into_inner));
-            }
-        });
+        let Waits { pause, notice } = Waits::reported_to(&config.on_wait);
         Ok(HubFiles { client: HubClient::new(environment, Limits::default(), pause, notice)? })
     }
 }
@@ -78,5 +59,9 @@ impl Source for HubFiles {
         let digest = digest.ok_or_else(|| io::Error::other("its record names no digest of the hub"))?;
         let file = HubFile { path, size: file.stamp.size, digest };
         Ok(self.client.open(&repo, revision.as_deref().unwrap_or(MAIN), &file, bytes))
+    }
+
+    fn verifies_whole_files(&self) -> bool {
+        true
     }
 }

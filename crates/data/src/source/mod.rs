@@ -4,7 +4,9 @@
 
 mod hub;
 mod local;
+mod objects;
 mod remote_files;
+mod waits;
 
 use std::fmt::Debug;
 use std::io::{self, Read};
@@ -18,6 +20,7 @@ use crate::config::DataConfig;
 use crate::error::DataError;
 use hub::HubFiles;
 pub(crate) use local::LocalFiles;
+use objects::ObjectFiles;
 use remote_files::RemoteFiles;
 
 /// A place that holds corpus files.
@@ -40,6 +43,12 @@ pub(crate) trait Source: Debug + Send + Sync {
     /// Fails if the source has no such file or can't be read. The reader fails if the source knows that the bytes are
     /// not those of the listed file.
     fn open(&self, file: &SourceFile, bytes: Range<u64>) -> io::Result<Box<dyn Read + Send>>;
+
+    /// Whether the source compares the bytes of a file with its digest, which needs all of them. Such a file is read from
+    /// its beginning, even if only a later part is needed.
+    fn verifies_whole_files(&self) -> bool {
+        false
+    }
 }
 
 /// The matches of a pattern.
@@ -61,7 +70,7 @@ pub(crate) struct SourceFile {
     pub(crate) matched: String,
     #[serde(flatten)]
     pub(crate) stamp: FileStamp,
-    /// The digest of the contents that the source states, such as `sha256:...`. Without it, the contents are hashed.
+    /// The identity of the contents that the source states, such as `sha256:...`. Without it, the contents are hashed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) digest: Option<String>,
 }
@@ -89,6 +98,7 @@ pub(crate) struct Sources<'a> {
     remote_files: RemoteFiles,
     local: Option<Arc<LocalFiles>>,
     hub: Option<Arc<HubFiles>>,
+    objects: Option<Arc<ObjectFiles>>,
 }
 
 impl<'a> Sources<'a> {
@@ -98,7 +108,7 @@ impl<'a> Sources<'a> {
     /// Fails if the record of the job's remote files can't be read.
     pub(crate) fn of_job(config: &'a DataConfig) -> Result<Sources<'a>, DataError> {
         let remote_files = RemoteFiles::read(config.remote_files.as_deref())?;
-        Ok(Sources { config, remote_files, local: None, hub: None })
+        Ok(Sources { config, remote_files, local: None, hub: None, objects: None })
     }
 
     /// The files that `pattern` matches, and their source. A remote source is listed once in the life of a job: later
@@ -107,13 +117,14 @@ impl<'a> Sources<'a> {
     /// # Errors
     /// Fails if the scheme is unknown, or as [`Source::list`] and [`RemoteFiles::record`].
     pub(crate) fn list(&mut self, pattern: &str) -> Result<(Arc<dyn Source>, Listing), DataError> {
-        let source = match scheme(pattern) {
+        let source: Arc<dyn Source> = match scheme(pattern) {
             None => {
                 let local = self.local()?;
                 let listing = local.list(pattern)?;
                 return Ok((local, listing));
             }
             Some("hf") => self.hub()?,
+            Some("s3" | "gs" | "az") => self.objects()?,
             Some(scheme) => {
                 return Err(DataError::UnknownScheme { pattern: pattern.to_owned(), scheme: scheme.to_owned() });
             }
@@ -143,6 +154,14 @@ impl<'a> Sources<'a> {
             None => Arc::new(HubFiles::of_job(self.config)?),
         };
         Ok(self.hub.insert(hub).clone())
+    }
+
+    fn objects(&mut self) -> Result<Arc<ObjectFiles>, DataError> {
+        let objects = match self.objects.take() {
+            Some(objects) => objects,
+            None => Arc::new(ObjectFiles::of_job(self.config)?),
+        };
+        Ok(self.objects.insert(objects).clone())
     }
 }
 

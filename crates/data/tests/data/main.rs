@@ -11,5 +11,6 @@ mod families;
 mod formats;
 mod hub;
 mod mixtures;
+mod objects;
 mod tokenizer;
 mod tokenizer_keys;

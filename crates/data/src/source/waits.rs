@@ -1,0 +1,39 @@
+//! Waits of the clients of remote sources, and what people see of them.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crate::surroundings::OnWait;
+
+/// Time between two reports of one wait.
+const REPORT_INTERVAL: Duration = Duration::from_secs(10);
+
+/// What a client calls when it waits.
+pub(super) struct Waits {
+    /// Waits for a time.
+    pub(super) pause: Arc<dyn Fn(Duration) + Send + Sync>,
+    /// Receives the reason for the next wait.
+    pub(super) notice: Arc<dyn Fn(&str) + Send + Sync>,
+}
+
+impl Waits {
+    /// Waits that are reported, the long ones again and again, so that nobody takes one for a hang.
+    pub(super) fn reported_to(on_wait: &OnWait) -> Waits {
+        let reported = Arc::new(Mutex::new(String::new()));
+        let (receive, last) = (on_wait.receiver(), Arc::clone(&reported));
+        let notice = Arc::new(move |sentence: &str| {
+            receive(sentence);
+            sentence.clone_into(&mut last.lock().unwrap_or_else(PoisonError::into_inner));
+        });
+        let receive = on_wait.receiver();
+        let pause = Arc::new(move |wait: Duration| {
+            let end = Instant::now() + wait;
+            while let Some(left) = end.checked_duration_since(Instant::now()).filter(|left| !left.is_zero()) {
+                thread::sleep(left.min(REPORT_INTERVAL));
+                receive(&reported.lock().unwrap_or_else(PoisonError::into_inner));
+            }
+        });
+        Waits { pause, notice }
+    }
+}

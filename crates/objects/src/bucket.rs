@@ -1,0 +1,149 @@
+//! An open bucket, and requests to it that are made again until they succeed or can't.
+
+use std::borrow::Cow;
+use std::fmt;
+use std::future::Future;
+use std::sync::Arc;
+
+use futures::stream::BoxStream;
+use object_store::list::{PaginatedListOptions, PaginatedListResult};
+use object_store::path::Path;
+use object_store::{GetOptions, GetRange, ObjectMeta};
+use tokio::runtime::Runtime;
+
+use crate::error::ObjectError;
+use crate::object::Object;
+use crate::retry::{Patience, Retry};
+use crate::settings::{Settings, Store};
+use crate::uri::{ObjectUri, UriError};
+use crate::verdict::{refusal, verdict};
+
+/// What all buckets of a client share.
+#[derive(Debug)]
+pub(crate) struct Shared {
+    pub(crate) settings: Settings,
+    pub(crate) patience: Arc<Patience>,
+    pub(crate) runtime: Runtime,
+}
+
+/// A bucket.
+pub(crate) struct Bucket {
+    /// The URI of the bucket, without a key.
+    pub(crate) uri: ObjectUri,
+    store: Arc<dyn Store>,
+    shared: Arc<Shared>,
+}
+
+impl fmt::Debug for Bucket {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // the store has credentials
+        self.uri.fmt(formatter)
+    }
+}
+
+/// The bytes of an object, in chunks.
+pub(crate) type Chunks = BoxStream<'static, object_store::Result<bytes::Bytes>>;
+
+impl Bucket {
+    pub(crate) fn open(shared: &Arc<Shared>, uri: ObjectUri) -> Result<Bucket, ObjectError> {
+        let store = shared.settings.open(&uri, &shared.patience.limits)?;
+        Ok(Bucket { uri, store, shared: Arc::clone(shared) })
+    }
+
+    pub(crate) fn retry(&self) -> Retry {
+        Retry::new(Arc::clone(&self.shared.patience))
+    }
+
+    /// Waits for a future.
+    pub(crate) fn wait_for<T>(&self, future: impl Future<Output = T>) -> T {
+        self.shared.runtime.block_on(future)
+    }
+
+    /// The error of a request for the object `key`, or for a listing if the key is empty.
+    pub(crate) fn verdict(&self, error: &object_store::Error, key: &str) -> ObjectError {
+        verdict(error, &self.uri.with_key(key), &self.shared.settings)
+    }
+
+    /// A page of the keys that begin with `prefix`.
+    ///
+    /// # Errors
+    /// If it can't be read, after all retries.
+    pub(crate) fn page(
+        &self,
+        prefix: &str,
+        is_deep: bool,
+        page_token: Option<String>,
+    ) -> Result<PaginatedListResult, ObjectError> {
+        let delimiter = (!is_deep).then_some(Cow::Borrowed("/"));
+        let options = PaginatedListOptions { delimiter, page_token, ..PaginatedListOptions::default() };
+        let prefix = Some(prefix).filter(|prefix| !prefix.is_empty());
+        self.again("", || self.store.list_paginated(prefix, options.clone()))
+    }
+
+    /// What the store says about an object now.
+    ///
+    /// # Errors
+    /// If there is no such object, or it can't be asked for.
+    pub(crate) fn head(&self, key: &str) -> Result<Object, ObjectError> {
+        let path = self.path(key)?;
+        let meta = self.again(key, || self.head_with_reason(&path))?;
+        Ok(Object::new(&self.uri, meta))
+    }
+
+    /// Only the answer to a GET has a body with the reason of a refusal.
+    async fn head_with_reason(&self, path: &Path) -> object_store::Result<ObjectMeta> {
+        let options = GetOptions { head: true, ..GetOptions::default() };
+        match self.store.get_opts(path, options).await {
+            Ok(answer) => Ok(answer.meta),
+            Err(error) => match refusal(&error) {
+                Some(refusal) if refusal.code.is_empty() && matches!(refusal.status, 400 | 403) => {
+                    Ok(self.store.get_opts(path, GetOptions::default()).await?.meta)
+                }
+                _ => Err(error),
+            },
+        }
+    }
+
+    /// Asks once for the bytes of an object from `start` to `end`.
+    ///
+    /// # Errors
+    /// `ObjectError::Changed` if it is another than the listed one. Also fails if it can't be read.
+    pub(crate) fn chunks(&self, object: &Object, start: u64, end: u64) -> Result<Chunks, ObjectError> {
+        let key = object.uri.key.as_str();
+        let range = Some(GetRange::Bounded(start..end));
+        let options = GetOptions { range, if_match: object.etag.clone(), ..GetOptions::default() };
+        let path = self.path(key)?;
+        let answer =
+            self.wait_for(self.store.get_opts(&path, options)).map_err(|error| match self.verdict(&error, key) {
+                ObjectError::NoObject { uri } => ObjectError::Changed { uri },
+                error => error,
+            })?;
+        let found = Object::new(&self.uri, answer.meta.clone());
+        match found.has_contents_of(object) {
+            true => Ok(answer.into_stream()),
+            false => Err(ObjectError::Changed { uri: object.uri.clone() }),
+        }
+    }
+
+    /// Makes a request until it succeeds.
+    fn again<T, F>(&self, key: &str, mut request: impl FnMut() -> F) -> Result<T, ObjectError>
+    where
+        F: Future<Output = object_store::Result<T>>,
+    {
+        let mut retry = self.retry();
+        loop {
+            match self.wait_for(request()) {
+                Ok(answer) => return Ok(answer),
+                Err(error) => retry.wait(self.verdict(&error, key))?,
+            }
+        }
+    }
+
+    fn path(&self, key: &str) -> Result<Path, ObjectError> {
+        let bad = |error: object_store::path::Error| UriError {
+            uri: self.uri.with_key(key).to_string(),
+            reason: error.to_string(),
+        };
+        Ok(Path::parse(key).map_err(bad)?)
+    }
+}

@@ -1,0 +1,265 @@
+//! Errors of reading from object stores. Each message names what was found and where, what was expected, and what to do.
+
+use std::io;
+
+use crate::provider::Provider;
+use crate::uri::{ObjectUri, UriError};
+
+/// The reason why something can't be read from an object store.
+#[derive(Clone, Debug, thiserror::Error)]
+pub enum ObjectError {
+    /// A URI doesn't name objects.
+    #[error(transparent)]
+    Uri(#[from] UriError),
+    /// A pattern is invalid.
+    #[error("\"{pattern}\" is not a valid pattern: {reason}")]
+    Pattern {
+        /// The pattern as written.
+        pattern: String,
+        /// The message of the pattern's parser.
+        reason: String,
+    },
+    /// A variable with the URL of a server can't be used.
+    #[error("{variable} is not the URL of a server, such as https://minio.example.org:9000: {reason}")]
+    Endpoint {
+        /// The variable.
+        variable: String,
+        /// What is wrong.
+        reason: String,
+    },
+    /// A variable can't be used, or one is missing.
+    #[error(
+        "the variables {}* don't describe a store of {}:// files: {reason}",
+        provider.prefix(),
+        provider.scheme()
+    )]
+    Settings {
+        /// The kind of store.
+        provider: Provider,
+        /// What is wrong.
+        reason: String,
+    },
+    /// The runtime of the client can't be started.
+    #[error("can't start the client of object stores: {reason}")]
+    Runtime {
+        /// The system's message.
+        reason: String,
+    },
+    /// The store has no such bucket.
+    #[error(
+        "{host} has no {} {}: check the spelling, and that {} names the right store",
+        uri.provider.bucket(),
+        uri.bucket,
+        uri.provider.endpoint_variables()[0]
+    )]
+    NoBucket {
+        /// The server.
+        host: String,
+        /// The URI of the bucket, or of something in it.
+        uri: ObjectUri,
+    },
+    /// The bucket has no such object.
+    #[error("there is no {uri}: check the spelling, and that nobody has removed it")]
+    NoObject {
+        /// The URI.
+        uri: ObjectUri,
+    },
+    /// A pattern matches no object.
+    #[error("no object matches {uri}: {nearest}")]
+    NoMatch {
+        /// The URI with the pattern.
+        uri: ObjectUri,
+        /// What is there instead, as a sentence.
+        nearest: String,
+    },
+    /// There are no credentials.
+    #[error(
+        "there are no credentials to read {uri}: {}, or set {}=true if everybody may read it ({tried})",
+        uri.provider.credential_advice(),
+        uri.provider.skip_signature()
+    )]
+    NoCredentials {
+        /// The URI.
+        uri: ObjectUri,
+        /// Where credentials were looked for last, and what came of it.
+        tried: String,
+    },
+    /// A service that gives credentials refuses.
+    #[error("{host} gives no credentials, it answered {answer}: check {}", or_own(variables))]
+    CredentialsRefused {
+        /// The service.
+        host: String,
+        /// Its answer.
+        answer: String,
+        /// The names of the variables with credentials.
+        variables: String,
+    },
+    /// The store doesn't accept the credentials.
+    #[error(
+        "{host} doesn't accept the credentials, it answered {answer}: check {}, or set {}=true if everybody may read",
+        or_own(variables),
+        provider.skip_signature()
+    )]
+    WrongCredentials {
+        /// The server.
+        host: String,
+        /// Its answer.
+        answer: String,
+        /// The kind of store.
+        provider: Provider,
+        /// The names of the variables with credentials.
+        variables: String,
+    },
+    /// The store knows who asks and refuses.
+    #[error(
+        "{host} refuses access to {uri}, it answered {answer}: give {} {}, or use the credentials of an account that has them",
+        or_own(variables),
+        uri.provider.permissions()
+    )]
+    AccessDenied {
+        /// The server.
+        host: String,
+        /// Its answer.
+        answer: String,
+        /// The URI.
+        uri: Box<ObjectUri>,
+        /// The names of the variables with credentials.
+        variables: String,
+    },
+    /// The bucket is in another region than the one that is asked.
+    #[error("{host} does not serve the region of the bucket {}: set AWS_REGION{}", uri.bucket, match region {
+        Some(region) => format!("={region}"),
+        None => " to the region of the bucket".to_owned(),
+    })]
+    OtherRegion {
+        /// The server that was asked.
+        host: String,
+        /// The URI.
+        uri: ObjectUri,
+        /// The region of the bucket, if the server says it.
+        region: Option<String>,
+    },
+    /// The clock of this machine is wrong.
+    #[error("{host} refuses requests, since the clock of this machine differs from its own: set the clock (NTP)")]
+    ClockSkew {
+        /// The server.
+        host: String,
+    },
+    /// An object has other contents than when it was listed.
+    #[error(
+        "{uri} has changed or is gone since it was listed: leave the objects of a corpus as they are, or start a new job with those that are there now"
+    )]
+    Changed {
+        /// The URI.
+        uri: ObjectUri,
+    },
+    /// An answer is not one that an object store gives.
+    #[error("{uri} can't be read: {reason}: check the endpoint, proxies and the variables {}*", uri.provider.prefix())]
+    Unreadable {
+        /// The URI.
+        uri: ObjectUri,
+        /// What is wrong.
+        reason: String,
+    },
+    /// This machine doesn't trust the server's certificate.
+    #[error(
+        "the certificate of {host} is not trusted ({reason}): add its CA to the image's certificates, or set SSL_CERT_FILE to a file with it"
+    )]
+    Untrusted {
+        /// The server.
+        host: String,
+        /// What is wrong with the certificate.
+        reason: String,
+    },
+    /// No connection comes about.
+    #[error(
+        "{}: check the network (in a cluster, networkPolicy.egressCIDRs of the job must allow it, and a proxy may be needed, HTTPS_PROXY)",
+        unreachable(host, reason)
+    )]
+    Unreachable {
+        /// The server.
+        host: String,
+        /// The system's message.
+        reason: String,
+    },
+    /// A connection broke, again and again.
+    #[error("{}: try again, and check the network if it stays", interrupted(host, reason))]
+    Interrupted {
+        /// The server.
+        host: String,
+        /// What happened.
+        reason: String,
+    },
+    /// A server can't answer now.
+    #[error("{}: try again later", unavailable(host, answer))]
+    Unavailable {
+        /// The server.
+        host: String,
+        /// Its answer.
+        answer: String,
+    },
+}
+
+impl ObjectError {
+    /// Whether the same request may succeed later, without anything that a user changes.
+    pub fn is_temporary(&self) -> bool {
+        matches!(
+            self,
+            ObjectError::Unreachable { .. } | ObjectError::Interrupted { .. } | ObjectError::Unavailable { .. }
+        )
+    }
+
+    /// The error within an error of a reader.
+    pub fn within(error: &io::Error) -> Option<&ObjectError> {
+        error.get_ref()?.downcast_ref()
+    }
+
+    /// What happened, without what to do.
+    pub(crate) fn cause(&self) -> String {
+        match self {
+            ObjectError::Unreachable { host, reason } => unreachable(host, reason),
+            ObjectError::Interrupted { host, reason } => interrupted(host, reason),
+            ObjectError::Unavailable { host, answer } => unavailable(host, answer),
+            ObjectError::NoCredentials { tried, .. } => format!("no credentials yet ({tried})"),
+            error => error.to_string(),
+        }
+    }
+}
+
+impl From<ObjectError> for io::Error {
+    fn from(error: ObjectError) -> io::Error {
+        io::Error::other(error)
+    }
+}
+
+fn unreachable(host: &str, reason: &str) -> String {
+    format!("can't connect to {host}: {reason}")
+}
+
+fn interrupted(host: &str, reason: &str) -> String {
+    format!("the connection to {host} broke: {reason}")
+}
+
+fn unavailable(host: &str, answer: &str) -> String {
+    format!("{host} answered {answer}")
+}
+
+/// The names of variables with credentials, or whose credentials are used without them.
+fn or_own(variables: &str) -> String {
+    match variables {
+        "" => "the account of this machine or pod (no variable names another)".to_owned(),
+        names => format!("the account of {names}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_error_of_a_reader_can_be_told_apart() {
+        let error = io::Error::from(ObjectError::Unavailable { host: "s3".into(), answer: "503".into() });
+        assert!(ObjectError::within(&error).unwrap().is_temporary());
+        assert!(ObjectError::within(&io::Error::other("something else")).is_none());
+    }
+}

@@ -1,0 +1,189 @@
+//! Requests that came to nothing, as they are seen on the wire.
+
+use std::error::Error;
+use std::fmt::{self, Display};
+
+use http::{HeaderMap, Method, Uri};
+
+/// The longest text of a server that an error repeats.
+const LONGEST_WORDS: usize = 200;
+
+/// Whom a request asked.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Asked {
+    /// HOST or HOST:PORT.
+    pub(crate) host: String,
+    pub(crate) purpose: Purpose,
+    /// Whether it asked for a page of a listing.
+    pub(crate) is_listing: bool,
+}
+
+/// What a request is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Purpose {
+    /// The listing or the contents of a bucket.
+    Objects,
+    /// Credentials of this machine or pod, which has none unless somebody has set that up.
+    OwnCredentials,
+    /// Credentials of a configured account or role.
+    Credentials,
+}
+
+impl Asked {
+    pub(crate) fn by(method: &Method, uri: &Uri) -> Asked {
+        let name = uri.host().unwrap_or_default();
+        let is_own = name.starts_with("169.254.") || name.starts_with("[fd00:ec2:") || name.starts_with("metadata.");
+        // a bucket is only read
+        let purpose = match *method {
+            Method::PUT => Purpose::OwnCredentials,
+            _ if is_own => Purpose::OwnCredentials,
+            Method::GET | Method::HEAD => Purpose::Objects,
+            _ => Purpose::Credentials,
+        };
+        let host = match uri.port_u16() {
+            Some(port) => format!("{name}:{port}"),
+            None => name.to_owned(),
+        };
+        // the query of S3 and Google is list-type=2, and that of Azure is comp=list
+        let is_listing = purpose == Purpose::Objects && uri.query().is_some_and(|query| query.contains("list"));
+        Asked { host, purpose, is_listing }
+    }
+}
+
+/// The reason why a request came to nothing.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Failure {
+    /// The server refuses.
+    Refused(Asked, Refusal),
+    /// The server can't be connected to.
+    Unreachable(Asked, String),
+    /// The server's certificate is not one that this machine trusts.
+    Untrusted(Asked, String),
+    /// A connection broke or fell silent.
+    Interrupted(Asked, String),
+}
+
+/// An answer that is no success.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct Refusal {
+    pub(crate) status: u16,
+    /// The name of the error in the store's protocol, such as `NoSuchKey`. Empty if the answer has none.
+    pub(crate) code: String,
+    /// The server's own words.
+    pub(crate) words: String,
+    /// The region that the answer names.
+    pub(crate) region: Option<String>,
+}
+
+impl Refusal {
+    /// The refusal that a page of another kind is: a console, say, or the login of a network.
+    pub(crate) fn other_page(status: u16, headers: &HeaderMap) -> Option<Refusal> {
+        let kind = headers.get(http::header::CONTENT_TYPE).map(|kind| String::from_utf8_lossy(kind.as_bytes()));
+        let kind = kind.filter(|kind| !kind.contains("xml"))?;
+        Some(Refusal { status, words: short(&format!("{kind} is no listing")), ..Refusal::default() })
+    }
+
+    /// Reads an answer. The one to a HEAD has no body.
+    pub(crate) fn read(status: u16, headers: &HeaderMap, body: &[u8]) -> Refusal {
+        let header = |name: &str| headers.get(name).and_then(|value| value.to_str().ok()).map(str::to_owned);
+        let body = String::from_utf8_lossy(body);
+        let code = element(&body, "Code").or_else(|| header("x-ms-error-code"));
+        let region = header("x-amz-bucket-region").or_else(|| element(&body, "Region"));
+        let words = match element(&body, "Message") {
+            Some(words) => words,
+            None if body.trim_start().starts_with('<') => String::new(),
+            None => body.into_owned(),
+        };
+        Refusal {
+            status,
+            code: short(&code.unwrap_or_default()),
+            words: short(&words),
+            region: region.filter(|region| is_region(region)),
+        }
+    }
+}
+
+impl Display for Refusal {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "{}", self.status)?;
+        match (self.code.as_str(), self.words.trim_end_matches('.')) {
+            ("", "") => Ok(()),
+            ("", words) => write!(formatter, " ({words})"),
+            (code, _) => write!(formatter, " ({code})"),
+        }
+    }
+}
+
+impl Display for Failure {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Failure::Refused(asked, refusal) => write!(formatter, "{} answered {refusal}", asked.host),
+            Failure::Unreachable(asked, reason)
+            | Failure::Untrusted(asked, reason)
+            | Failure::Interrupted(asked, reason) => write!(formatter, "{}: {reason}", asked.host),
+        }
+    }
+}
+
+impl Error for Failure {}
+
+/// The text of the first element with this name in XML.
+fn element(xml: &str, name: &str) -> Option<String> {
+    let (_, rest) = xml.split_once(&format!("<{name}>"))?;
+    Some(rest.split_once(&format!("</{name}>"))?.0.trim().to_owned())
+}
+
+/// A text of a server in one line that is not too long.
+fn short(text: &str) -> String {
+    let line = text.split_whitespace().collect::<Vec<_>>().join(" ");
+    line.chars().filter(|letter| !letter.is_control()).take(LONGEST_WORDS).collect()
+}
+
+fn is_region(text: &str) -> bool {
+    !text.is_empty() && text.len() < 64 && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-')
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn refusals_are_read_from_bodies_and_headers() {
+        let body = b"<?xml version=\"1.0\"?>\n<Error><Code>NoSuchKey</Code><Message>The specified key\n does not exist.</Message></Error>";
+        let refusal = Refusal::read(404, &HeaderMap::new(), body);
+        assert_eq!((refusal.code.as_str(), refusal.words.as_str()), ("NoSuchKey", "The specified key does not exist."));
+        assert_eq!(refusal.to_string(), "404 (NoSuchKey)");
+
+        let mut headers = HeaderMap::new();
+        headers.insert("x-ms-error-code", "BlobNotFound".parse().unwrap());
+        headers.insert("x-amz-bucket-region", "eu-west-1".parse().unwrap());
+        let refusal = Refusal::read(301, &headers, b"");
+        assert_eq!((refusal.code.as_str(), refusal.region.as_deref()), ("BlobNotFound", Some("eu-west-1")));
+
+        assert_eq!(Refusal::read(502, &HeaderMap::new(), b"<html>Bad gateway</html>").to_string(), "502");
+        assert_eq!(
+            Refusal::read(400, &HeaderMap::new(), b"no such\x1b[31m user.").to_string(),
+            "400 (no such[31m user)"
+        );
+    }
+
+    #[test]
+    fn the_purpose_of_a_request_is_known_by_its_method_and_host() {
+        let purpose = |method, uri: &str| Asked::by(&method, &uri.parse().unwrap()).purpose;
+        assert_eq!(purpose(Method::GET, "https://s3.eu-west-1.amazonaws.com/bucket"), Purpose::Objects);
+        assert_eq!(purpose(Method::HEAD, "http://minio:9000/bucket/key"), Purpose::Objects);
+        assert_eq!(purpose(Method::GET, "http://169.254.170.2/v2/credentials"), Purpose::OwnCredentials);
+        assert_eq!(purpose(Method::PUT, "http://127.0.0.1:1/latest/api/token"), Purpose::OwnCredentials);
+        assert_eq!(purpose(Method::POST, "https://sts.eu-west-1.amazonaws.com/"), Purpose::Credentials);
+    }
+
+    proptest! {
+        #[test]
+        fn any_answer_is_one_short_line(status in 300_u16..600, body in proptest::collection::vec(any::<u8>(), 0..600)) {
+            let text = Refusal::read(status, &HeaderMap::new(), &body).to_string();
+            prop_assert!(!text.chars().any(char::is_control) && text.chars().count() <= LONGEST_WORDS + 8);
+        }
+    }
+}

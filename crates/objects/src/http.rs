@@ -1,0 +1,82 @@
+//! The connections of a bucket. `object_store` makes the requests; what they come to is seen here, where headers and
+//! causes are still at hand.
+
+use std::error::Error;
+use std::io;
+
+use async_trait::async_trait;
+use http_body_util::{BodyExt, Limited};
+use object_store::ClientOptions;
+use object_store::client::{
+    HttpClient, HttpConnector, HttpError, HttpErrorKind, HttpRequest, HttpResponse, HttpResponseBody, HttpService,
+    ReqwestConnector,
+};
+
+use crate::causes::causes;
+use crate::failure::{Asked, Failure, Refusal};
+
+/// The longest body of a refusal that is read.
+const LONGEST_REFUSAL: usize = 64 << 10;
+
+/// Makes connections that return each failure as a [`Failure`].
+#[derive(Debug, Default)]
+pub(crate) struct Connector;
+
+#[derive(Debug)]
+struct Connections(HttpClient);
+
+impl HttpConnector for Connector {
+    fn connect(&self, options: &ClientOptions) -> object_store::Result<HttpClient> {
+        // the workspace has one implementation of cryptography, and an error only says that it is set already
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        Ok(HttpClient::new(Connections(ReqwestConnector::default().connect(options)?)))
+    }
+}
+
+#[async_trait]
+impl HttpService for Connections {
+    async fn call(&self, request: HttpRequest) -> Result<HttpResponse, HttpError> {
+        let asked = Asked::by(request.method(), request.uri());
+        // how `object_store` gets a token of an instance depends on how this request is refused
+        let is_judged_there = request.method() == http::Method::PUT;
+        let answer = self.0.execute(request).await.map_err(|error| failed(&asked, &error))?;
+        let (parts, body) = answer.into_parts();
+        let status = parts.status.as_u16();
+        if parts.status.is_success() || is_judged_there {
+            if let Some(refusal) = Refusal::other_page(status, &parts.headers).filter(|_| asked.is_listing) {
+                return Err(final_error(Failure::Refused(asked, refusal)));
+            }
+            let body = body.map_err(move |error| failed(&asked, &error));
+            return Ok(HttpResponse::from_parts(parts, HttpResponseBody::new(body)));
+        }
+        let body = Limited::new(body, LONGEST_REFUSAL).collect().await;
+        let body = body.map(|body| body.to_bytes()).unwrap_or_default();
+        let refusal = Refusal::read(status, &parts.headers, &body);
+        Err(final_error(Failure::Refused(asked, refusal)))
+    }
+}
+
+/// An error that `object_store` passes on.
+fn final_error(failure: Failure) -> HttpError {
+    HttpError::new(HttpErrorKind::Unknown, failure)
+}
+
+fn failed(asked: &Asked, error: &HttpError) -> HttpError {
+    let asked = asked.clone();
+    let causes = causes(error);
+    let reason = causes.last().map(ToString::to_string).unwrap_or_default();
+    let is_untrusted =
+        |cause: &&(dyn Error + 'static)| matches!(cause.downcast_ref(), Some(rustls::Error::InvalidCertificate(_)));
+    let is_refused = |cause: &&(dyn Error + 'static)| {
+        cause.downcast_ref().is_some_and(|error: &io::Error| error.kind() == io::ErrorKind::ConnectionRefused)
+    };
+    final_error(if causes.iter().any(is_untrusted) {
+        Failure::Untrusted(asked, reason)
+    } else if error.kind() == HttpErrorKind::Connect || causes.iter().any(is_refused) {
+        Failure::Unreachable(asked, reason)
+    } else if error.kind() == HttpErrorKind::Timeout {
+        Failure::Interrupted(asked, "it fell silent".to_owned())
+    } else {
+        Failure::Interrupted(asked, reason)
+    })
+}

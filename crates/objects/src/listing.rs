@@ -1,0 +1,96 @@
+//! Which objects of a bucket a pattern matches.
+
+use std::collections::HashSet;
+
+use crate::bucket::Bucket;
+use crate::error::ObjectError;
+use crate::object::Object;
+use crate::pattern::KeyPattern;
+
+/// The keys that an error names.
+const NAMED_KEYS: usize = 3;
+
+impl Bucket {
+    /// The objects that the pattern `text` matches, by key.
+    ///
+    /// # Errors
+    /// `ObjectError::NoMatch` if there is none. Also fails if the bucket can't be listed.
+    pub(crate) fn matches(&self, text: &str) -> Result<Vec<Object>, ObjectError> {
+        let pattern = KeyPattern::parse(text)?;
+        let objects = match pattern.is_literal {
+            true => self.find(text)?,
+            false => self.list(&pattern)?,
+        };
+        if objects.is_empty() {
+            let nearest = self.nearest(&pattern.prefix)?;
+            return Err(ObjectError::NoMatch { uri: self.uri.with_key(text), nearest });
+        }
+        Ok(objects)
+    }
+
+    fn find(&self, key: &str) -> Result<Vec<Object>, ObjectError> {
+        match self.head(key) {
+            Ok(object) => Ok(vec![object]),
+            Err(ObjectError::NoObject { .. }) => Ok(Vec::new()),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn list(&self, pattern: &KeyPattern) -> Result<Vec<Object>, ObjectError> {
+        let (mut found, mut folders) = (Vec::new(), HashSet::new());
+        let mut page_token = None;
+        loop {
+            let page = self.page(&pattern.prefix, pattern.is_deep, page_token)?;
+            folders.extend(page.result.common_prefixes.iter().map(ToString::to_string));
+            for meta in page.result.objects {
+                let key = meta.location.as_ref();
+                folders.extend(key.match_indices('/').map(|(end, _)| key[..end].to_owned()));
+                if pattern.matches(key) {
+                    found.push(Object::new(&self.uri, meta));
+                }
+            }
+            page_token = page.page_token;
+            if page_token.is_none() {
+                break;
+            }
+        }
+        // consoles make a folder visible by an empty object of its name, whose slash `object_store` takes away
+        found.retain(|object| object.size > 0 || !folders.contains(&object.uri.key));
+        found.sort_by(|one, other| one.uri.key.cmp(&other.uri.key));
+        found.dedup_by(|one, other| one.uri == other.uri);
+        Ok(found)
+    }
+
+    /// What is in the deepest folder of `prefix` that has something in it, as a sentence.
+    fn nearest(&self, prefix: &str) -> Result<String, ObjectError> {
+        let mut folder = prefix;
+        loop {
+            folder = &folder[..folder.rfind('/').map_or(0, |end| end + 1)];
+            let page = self.page(folder, false, None)?;
+            let objects = page.result.objects.iter().map(|object| object.location.to_string());
+            let folders = page.result.common_prefixes.iter().map(|folder| format!("{folder}/"));
+            let mut names: Vec<_> =
+                objects.chain(folders).filter(|name| name != folder.trim_end_matches('/')).collect();
+            names.sort();
+            let place = match folder.trim_end_matches('/') {
+                "" => format!("the {}", self.uri.provider.bucket()),
+                folder => format!("its folder {folder}"),
+            };
+            match (names.is_empty(), folder.is_empty()) {
+                (true, true) => return Ok(format!("{place} is empty")),
+                (true, false) => folder = folder.trim_end_matches('/'),
+                (false, _) => return Ok(format!("{place} holds {}", some_of(&names, page.page_token.is_some()))),
+            }
+        }
+    }
+}
+
+/// The first names, and how many others there are at least.
+fn some_of(names: &[String], has_more: bool) -> String {
+    let named = &names[..names.len().min(NAMED_KEYS)];
+    match (names.len() - named.len(), has_more) {
+        (0, false) => named.join(", "),
+        (others, false) => format!("{} and {others} more", named.join(", ")),
+        (_, true) => format!("{} and more", named.join(", ")),
+    }
+}

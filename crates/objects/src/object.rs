@@ -1,0 +1,43 @@
+//! What a listing says about an object.
+
+use object_store::ObjectMeta;
+
+use crate::uri::ObjectUri;
+
+/// An object of a bucket, as it was when it was listed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Object {
+    /// Its URI.
+    pub uri: ObjectUri,
+    /// Bytes.
+    pub size: u64,
+    /// The time of the last modification, in seconds since 1970.
+    pub modified: u64,
+    /// The tag of its contents, with its quotes. Other contents have another tag.
+    pub etag: Option<String>,
+    /// Its version, in a bucket that keeps versions and a store that lists them.
+    pub version: Option<String>,
+}
+
+impl Object {
+    pub(crate) fn new(bucket: &ObjectUri, meta: ObjectMeta) -> Object {
+        Object {
+            uri: bucket.with_key(meta.location.as_ref()),
+            size: meta.size,
+            // a listing may be finer than the headers of an object
+            modified: u64::try_from(meta.last_modified.timestamp()).unwrap_or_default(),
+            // a weak tag doesn't tell contents apart
+            etag: meta.e_tag.filter(|etag| !etag.is_empty() && !etag.starts_with("W/")),
+            version: meta.version,
+        }
+    }
+
+    /// Whether `self` and `other` have the same contents, as far as the store says.
+    pub(crate) fn has_contents_of(&self, other: &Object) -> bool {
+        let same_tag = match (&self.etag, &other.etag) {
+            (Some(one), Some(other)) => one == other,
+            _ => self.modified == other.modified,
+        };
+        same_tag && self.size == other.size
+    }
+}

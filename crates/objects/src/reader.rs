@@ -1,0 +1,76 @@
+//! Readers of objects, which resume where a connection broke.
+
+use std::io::{self, Read};
+use std::ops::Range;
+use std::sync::Arc;
+
+use bytes::{Buf, Bytes};
+use futures::StreamExt;
+
+use crate::bucket::{Bucket, Chunks};
+use crate::error::ObjectError;
+use crate::object::Object;
+use crate::retry::Retry;
+
+/// A reader of some bytes of an object. Nothing is asked for before the first read.
+pub(crate) struct ObjectReader {
+    bucket: Arc<Bucket>,
+    object: Object,
+    /// The bytes that have not come yet.
+    range: Range<u64>,
+    /// The connection that gives them; `None` before the first one and after a broken one.
+    chunks: Option<Chunks>,
+    /// Bytes that have come and were not read yet.
+    chunk: Bytes,
+    retry: Retry,
+}
+
+impl ObjectReader {
+    pub(crate) fn new(bucket: Arc<Bucket>, object: Object, range: Range<u64>) -> ObjectReader {
+        let retry = bucket.retry();
+        ObjectReader { bucket, object, range, chunks: None, chunk: Bytes::new(), retry }
+    }
+
+    /// The next bytes.
+    fn next_chunk(&mut self) -> Result<Bytes, ObjectError> {
+        let Range { start, end } = self.range;
+        let chunks = match self.chunks.take() {
+            Some(chunks) => chunks,
+            None => self.bucket.chunks(&self.object, start, end)?,
+        };
+        let next = self.bucket.wait_for(self.chunks.insert(chunks).next());
+        let odd = |reason: &str| ObjectError::Unreadable { uri: self.object.uri.clone(), reason: reason.to_owned() };
+        match next {
+            Some(Ok(chunk)) if chunk.len() as u64 > end - start => Err(odd("more bytes came than the object has")),
+            Some(Ok(chunk)) => Ok(chunk),
+            Some(Err(error)) => Err(self.bucket.verdict(&error, &self.object.uri.key)),
+            None => Err(ObjectError::Interrupted {
+                host: self.bucket.uri.to_string(),
+                reason: format!("{} bytes before the end", end - start),
+            }),
+        }
+    }
+}
+
+impl Read for ObjectReader {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        while self.chunk.is_empty() && !self.range.is_empty() && !buffer.is_empty() {
+            match self.next_chunk() {
+                Ok(chunk) => {
+                    if !chunk.is_empty() {
+                        self.retry.progressed();
+                    }
+                    self.range.start += chunk.len() as u64;
+                    self.chunk = chunk;
+                }
+                Err(error) => {
+                    self.chunks = None;
+                    self.retry.wait(error)?;
+                }
+            }
+        }
+        let count = self.chunk.len().min(buffer.len());
+        self.chunk.copy_to_slice(&mut buffer[..count]);
+        Ok(count)
+    }
+}

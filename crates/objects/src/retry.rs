@@ -1,0 +1,164 @@
+//! When a request is made again, and after which time. `object_store` has retries of its own, which are off: they tell
+//! nobody, and they end five minutes after the start of a stream, however many bytes have come since.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::error::ObjectError;
+
+/// Receives sentences about waits, such as "s3.amazonaws.com answered 503 (SlowDown): trying again in 2 s".
+pub type Notice = Arc<dyn Fn(&str) + Send + Sync>;
+
+/// Waits for a time. Tests count it instead.
+pub type Pause = Arc<dyn Fn(Duration) + Send + Sync>;
+
+/// The patience of a client.
+#[derive(Clone, Debug)]
+pub struct Limits {
+    /// The longest wait after the first failure. It doubles with every failure.
+    pub first_wait: Duration,
+    /// The longest wait after a failure.
+    pub longest_wait: Duration,
+    /// The longest sum of waits without any byte in between, after which the last failure is returned.
+    pub without_progress: Duration,
+    /// Failures to get credentials from the machine, where there may be none, after which the last one is returned.
+    pub credential_attempts: u32,
+    /// The longest time to connect.
+    pub connect: Duration,
+    /// The longest time without a byte, of an answer or within it.
+    pub silence: Duration,
+}
+
+impl Default for Limits {
+    fn default() -> Limits {
+        Limits {
+            first_wait: Duration::from_secs(1),
+            longest_wait: Duration::from_secs(30),
+            without_progress: Duration::from_secs(300),
+            credential_attempts: 3,
+            connect: Duration::from_secs(20),
+            silence: Duration::from_secs(60),
+        }
+    }
+}
+
+/// What all requests of a client share.
+#[derive(Clone)]
+pub(crate) struct Patience {
+    pub(crate) limits: Limits,
+    pub(crate) pause: Pause,
+    pub(crate) notice: Notice,
+}
+
+impl fmt::Debug for Patience {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.limits.fmt(formatter)
+    }
+}
+
+/// The failures of one piece of work since it last got anywhere.
+#[derive(Debug)]
+pub(crate) struct Retry {
+    patience: Arc<Patience>,
+    failures: u32,
+    waited: Duration,
+}
+
+impl Retry {
+    pub(crate) fn new(patience: Arc<Patience>) -> Retry {
+        Retry { patience, failures: 0, waited: Duration::ZERO }
+    }
+
+    /// Bytes have come: failures count anew.
+    pub(crate) fn progressed(&mut self) {
+        (self.failures, self.waited) = (0, Duration::ZERO);
+    }
+
+    /// Waits until the request should be made again.
+    ///
+    /// # Errors
+    /// `error`, if it shouldn't.
+    pub(crate) fn wait(&mut self, error: ObjectError) -> Result<(), ObjectError> {
+        let Patience { limits, pause, notice } = &*self.patience;
+        self.failures += 1;
+        let wait = backoff(limits, self.failures, random());
+        let may_help = match error {
+            ObjectError::NoCredentials { .. } => self.failures < limits.credential_attempts,
+            _ => error.is_temporary() && self.waited + wait <= limits.without_progress,
+        };
+        if !may_help {
+            return Err(error);
+        }
+        notice(&format!("{}: trying again in {} s", error.cause(), wait.as_secs_f64().ceil()));
+        pause(wait);
+        self.waited += wait;
+        Ok(())
+    }
+}
+
+/// The wait after so many failures: at least half of what doubles, and the rest by `chance` from 0 to 1.
+fn backoff(limits: &Limits, failures: u32, chance: f64) -> Duration {
+    let doubled = limits.first_wait.saturating_mul(2_u32.saturating_pow(failures.saturating_sub(1)));
+    doubled.min(limits.longest_wait).mul_f64(0.5 + chance / 2.0)
+}
+
+/// A random number from 0 to 1.
+fn random() -> f64 {
+    // a system without randomness waits as long as it may
+    f64::from(getrandom::u32().unwrap_or(u32::MAX)) / f64::from(u32::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    type Log = Arc<Mutex<Vec<String>>>;
+
+    fn retry() -> (Retry, Log) {
+        let log = Log::default();
+        let (notices, pauses) = (log.clone(), log.clone());
+        let notice: Notice = Arc::new(move |text| notices.lock().unwrap().push(text.to_owned()));
+        let pause: Pause = Arc::new(move |wait| pauses.lock().unwrap().push(format!("{} s", wait.as_secs())));
+        (Retry::new(Arc::new(Patience { limits: Limits::default(), pause, notice })), log)
+    }
+
+    fn unavailable() -> ObjectError {
+        ObjectError::Unavailable { host: "s3".to_owned(), answer: "503 (SlowDown)".to_owned() }
+    }
+
+    #[test]
+    fn failures_count_anew_after_progress() {
+        let (mut retry, log) = retry();
+        for _ in 0..20 {
+            retry.progressed();
+            (0..5).for_each(|_| retry.wait(unavailable()).unwrap());
+        }
+        assert_eq!(log.lock().unwrap()[0], "s3 answered 503 (SlowDown): trying again in 1 s");
+        retry.progressed();
+        let error = (0..100).find_map(|_| retry.wait(unavailable()).err()).unwrap();
+        assert!(matches!(error, ObjectError::Unavailable { .. }));
+        assert!(retry.waited <= Duration::from_secs(300) && retry.waited > Duration::from_secs(250));
+    }
+
+    #[test]
+    fn what_no_wait_mends_is_returned_at_once() {
+        let (mut retry, log) = retry();
+        assert!(retry.wait(ObjectError::ClockSkew { host: "s3".to_owned() }).is_err());
+        assert!(log.lock().unwrap().is_empty());
+    }
+
+    proptest! {
+        #[test]
+        fn waits_double_up_to_a_bound(failures in 1_u32..100, chance in 0.0..=1.0) {
+            let limits = Limits::default();
+            let wait = backoff(&limits, failures, chance);
+            let longest = limits.longest_wait.min(Duration::from_secs(1 << (failures - 1).min(6)));
+            prop_assert!(longest / 2 <= wait && wait <= longest);
+        }
+    }
+}

@@ -1,0 +1,85 @@
+//! What a failed request means to its user.
+
+use crate::causes::{causes, reason};
+use crate::error::ObjectError;
+use crate::failure::{Failure, Purpose, Refusal};
+use crate::settings::Settings;
+use crate::uri::ObjectUri;
+
+/// The error of a request for `uri`, whose key is empty for a listing.
+pub(crate) fn verdict(error: &object_store::Error, uri: &ObjectUri, settings: &Settings) -> ObjectError {
+    let failure = causes(error).into_iter().find_map(|cause| cause.downcast_ref::<Failure>());
+    match failure {
+        Some(failure) => of_failure(failure, uri, settings),
+        None => ObjectError::Unreadable { uri: uri.clone(), reason: settings.redacted(&reason(error)) },
+    }
+}
+
+/// The refusal within an error.
+pub(crate) fn refusal(error: &object_store::Error) -> Option<&Refusal> {
+    causes(error).into_iter().find_map(|cause| match cause.downcast_ref()? {
+        Failure::Refused(_, refusal) => Some(refusal),
+        _ => None,
+    })
+}
+
+fn of_failure(failure: &Failure, uri: &ObjectUri, settings: &Settings) -> ObjectError {
+    let provider = uri.provider;
+    let asked = match failure {
+        Failure::Refused(asked, _)
+        | Failure::Unreachable(asked, _)
+        | Failure::Untrusted(asked, _)
+        | Failure::Interrupted(asked, _) => asked,
+    };
+    let host = asked.host.clone();
+    if asked.purpose == Purpose::OwnCredentials {
+        return ObjectError::NoCredentials { uri: uri.clone(), tried: settings.redacted(&failure.to_string()) };
+    }
+    match failure {
+        Failure::Refused(_, refusal) => {
+            let answer = settings.redacted(&refusal.to_string());
+            let is_temporary = matches!(refusal.status, 408 | 429 | 500 | 502..)
+                || matches!(refusal.code.as_str(), "SlowDown" | "RequestTimeout" | "ServerBusy" | "InternalError");
+            match asked.purpose {
+                _ if is_temporary => ObjectError::Unavailable { host, answer },
+                Purpose::Objects => of_refusal(refusal, host, answer, uri, settings),
+                _ => ObjectError::CredentialsRefused { host, answer, variables: settings.credentials(provider) },
+            }
+        }
+        Failure::Unreachable(_, reason) => ObjectError::Unreachable { host, reason: reason.clone() },
+        Failure::Untrusted(_, reason) => ObjectError::Untrusted { host, reason: reason.clone() },
+        Failure::Interrupted(_, reason) => ObjectError::Interrupted { host, reason: reason.clone() },
+    }
+}
+
+fn of_refusal(refusal: &Refusal, host: String, answer: String, uri: &ObjectUri, settings: &Settings) -> ObjectError {
+    let uri = uri.clone();
+    let variables = settings.credentials(uri.provider);
+    match (refusal.status, refusal.code.as_str()) {
+        (_, "NoSuchBucket" | "ContainerNotFound") => ObjectError::NoBucket { host, uri },
+        (_, "NoSuchKey" | "BlobNotFound") => ObjectError::NoObject { uri },
+        (_, "RequestTimeTooSkewed" | "RequestExpired") => ObjectError::ClockSkew { host },
+        // Azure has no code of its own for it
+        (403, "AuthenticationFailed") if refusal.words.contains("Date") => ObjectError::ClockSkew { host },
+        (301 | 307, _)
+        | (_, "AuthorizationHeaderMalformed" | "PermanentRedirect" | "IllegalLocationConstraintException") => {
+            ObjectError::OtherRegion { uri, host, region: refusal.region.clone() }
+        }
+        (
+            _,
+            "InvalidAccessKeyId"
+            | "SignatureDoesNotMatch"
+            | "InvalidToken"
+            | "ExpiredToken"
+            | "TokenRefreshRequired"
+            | "AuthenticationFailed"
+            | "InvalidAuthenticationInfo",
+        )
+        | (401, _) => ObjectError::WrongCredentials { host, answer, provider: uri.provider, variables },
+        (403 | 409, _) => ObjectError::AccessDenied { host, answer, uri: Box::new(uri), variables },
+        (412 | 416, _) => ObjectError::Changed { uri },
+        (404, _) if uri.key.is_empty() => ObjectError::NoBucket { host, uri },
+        (404, _) => ObjectError::NoObject { uri },
+        _ => ObjectError::Unreadable { uri, reason: format!("{host} answered {answer}") },
+    }
+}

@@ -1,0 +1,102 @@
+//! The client before moto, a store that others wrote. `make object-stores` runs this test with the Python that it needs.
+
+use std::io::{BufRead, BufReader};
+use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use stagecoach_objects::ObjectError;
+
+use crate::{Reader, SECRET};
+
+const SIZE: usize = 12 << 20;
+
+/// Writes what the test reads, and prints the ETag of an object of two parts.
+const FILL: &str = r#"
+import boto3, sys
+s3 = boto3.client("s3", endpoint_url=sys.argv[1], region_name="us-east-1", aws_access_key_id="x", aws_secret_access_key="x")
+s3.create_bucket(Bucket="corpus")
+for index in range(1005):
+    s3.put_object(Bucket="corpus", Key=f"many/{index:04} é+%20.txt", Body=b"text %d" % index)
+body = bytes(index * index // 7 % 251 for index in range(int(sys.argv[2])))
+upload = s3.create_multipart_upload(Bucket="corpus", Key="large.bin")["UploadId"]
+parts = [body[:6 << 20], body[6 << 20:]]
+tags = [s3.upload_part(Bucket="corpus", Key="large.bin", UploadId=upload, PartNumber=n + 1, Body=part)["ETag"] for n, part in enumerate(parts)]
+s3.complete_multipart_upload(Bucket="corpus", Key="large.bin", UploadId=upload, MultipartUpload={"Parts": [{"ETag": tag, "PartNumber": n + 1} for n, tag in enumerate(tags)]})
+print(s3.head_object(Bucket="corpus", Key="large.bin")["ETag"])
+"#;
+
+/// The store, until it is dropped.
+struct Moto {
+    process: Child,
+    endpoint: String,
+}
+
+fn python() -> String {
+    std::env::var("STAGECOACH_OBJECT_STORES").expect("the Python with moto: see `make object-stores`")
+}
+
+impl Moto {
+    fn start() -> Moto {
+        let port = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap().local_addr().unwrap().port();
+        let mut command = Command::new(python());
+        command.args(["-m", "moto.server", "-H", "127.0.0.1", "-p", &port.to_string()]);
+        let process = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+        let moto = Moto { process, endpoint: format!("http://127.0.0.1:{port}") };
+        let deadline = Instant::now() + Duration::from_secs(60);
+        while TcpStream::connect((Ipv4Addr::LOCALHOST, port)).is_err() {
+            assert!(Instant::now() < deadline, "moto does not listen");
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        moto
+    }
+
+    /// Writes the objects. Returns the ETag of the large one.
+    fn fill(&self) -> String {
+        let output = Command::new(python()).args(["-c", FILL, &self.endpoint, &SIZE.to_string()]).output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        BufReader::new(&*output.stdout).lines().next().unwrap().unwrap()
+    }
+}
+
+impl Drop for Moto {
+    fn drop(&mut self) {
+        self.process.kill().ok();
+        self.process.wait().ok();
+    }
+}
+
+#[test]
+#[ignore = "needs a Python with moto: make object-stores"]
+fn another_store_is_read() {
+    let moto = Moto::start();
+    let etag = moto.fill();
+    let reader = Reader::with(&[
+        ("AWS_ENDPOINT_URL", &moto.endpoint),
+        ("AWS_ACCESS_KEY_ID", "AKIAPLANTED"),
+        ("AWS_SECRET_ACCESS_KEY", SECRET),
+        ("AWS_DEFAULT_REGION", "us-east-1"),
+    ]);
+    let many = reader.list("s3://corpus/many/*.txt").unwrap();
+    assert_eq!(many.len(), 1005);
+    assert_eq!(many[7].uri.to_string(), "s3://corpus/many/0007 é+%20.txt");
+    assert_eq!(reader.bytes(&many[7], 0..100).unwrap(), b"text 7");
+
+    let large = reader.list("s3://corpus/large.bin").unwrap().remove(0);
+    assert!(reader.list("s3://corpus/*").unwrap() == std::slice::from_ref(&large));
+    assert!(large.size == SIZE as u64 && large.etag == Some(etag) && reader.client.is_unchanged(&large).unwrap());
+    let expected: Vec<u8> = (0..SIZE).map(|at| (at * at / 7 % 251) as u8).collect();
+    assert!(reader.bytes(&large, 0..u64::MAX).unwrap() == expected);
+    assert_eq!(reader.bytes(&large, 5_000_000..5_000_009).unwrap(), expected[5_000_000..5_000_009]);
+
+    assert!(matches!(reader.list("s3://nobody/*"), Err(ObjectError::NoBucket { .. })));
+    assert!(matches!(reader.list("s3://nobody/a"), Err(ObjectError::NoBucket { .. })));
+    let nearest = reader.refused("s3://corpus/many.txt");
+    assert_eq!(nearest, "no object matches s3://corpus/many.txt: the bucket holds large.bin, many/");
+
+    let changed = "import boto3, sys; boto3.client('s3', endpoint_url=sys.argv[1], region_name='us-east-1', \
+                   aws_access_key_id='x', aws_secret_access_key='x').put_object(Bucket='corpus', Key='large.bin', Body=b'x')";
+    assert!(Command::new(python()).args(["-c", changed, &moto.endpoint]).status().unwrap().success());
+    assert!(matches!(reader.bytes(&large, 0..10), Err(ObjectError::Changed { .. })));
+    assert!(!reader.client.is_unchanged(&large).unwrap());
+}

@@ -1,0 +1,50 @@
+//! Google's and Azure's stores, as far as their protocols are alike.
+
+use stagecoach_objects::ObjectError;
+use stagecoach_test_objects::{Fault, Store};
+
+use crate::{Reader, SECRET};
+
+#[test]
+fn google_is_listed_and_read() {
+    let store = Store::start();
+    store.put("data/a.txt", "text");
+    let reader = Reader::with(&[("GOOGLE_BASE_URL", &store.endpoint()), ("GOOGLE_SKIP_SIGNATURE", "true")]);
+    let object = reader.list("gs://bucket/data/*.txt").unwrap().remove(0);
+    assert_eq!(object.uri.to_string(), "gs://bucket/data/a.txt");
+    assert_eq!(reader.bytes(&object, 1..3).unwrap(), b"ex");
+    store.put("data/a.txt", "TEXT");
+    assert!(matches!(reader.bytes(&object, 1..3), Err(ObjectError::Changed { .. })));
+    assert!(reader.refused("gs://other/*").contains("no bucket other: check the spelling, and that GOOGLE_BASE_URL"));
+}
+
+#[test]
+fn azure_is_listed_and_its_refusals_are_read() {
+    let store = Store::start();
+    let key = "cGxhbnRlZC1zZWNyZXQ=";
+    let reader = Reader::with(&[
+        ("AZURE_STORAGE_ENDPOINT", &store.endpoint()),
+        ("AZURE_STORAGE_ACCOUNT_NAME", "account"),
+        ("AZURE_STORAGE_ACCOUNT_KEY", key),
+        ("AZURE_STORAGE_TOKEN", SECRET),
+    ]);
+    let listing = "<EnumerationResults><Blobs><Blob><Name>data/a.txt</Name><Properties>\
+                   <Last-Modified>Fri, 02 Jan 2026 03:04:05 GMT</Last-Modified><Content-Length>4</Content-Length>\
+                   <Content-Type>text/plain</Content-Type><Etag>\"0x8D\"</Etag></Properties></Blob></Blobs>\
+                   <NextMarker /></EnumerationResults>";
+    store.faults([
+        Fault::Answer(200, vec![("content-type", "application/xml".to_owned())], listing.to_owned()),
+        Fault::error(404, "ContainerNotFound"),
+        Fault::error(403, "AuthorizationPermissionMismatch"),
+        Fault::error(403, "AuthenticationFailed"),
+    ]);
+    assert_eq!(reader.keys("az://container/data/*"), ["data/a.txt"]);
+    for words in [
+        "has no container container: check the spelling, and that AZURE_STORAGE_ENDPOINT names the right store",
+        "(AuthorizationPermissionMismatch): give the account of AZURE_STORAGE_ACCOUNT_KEY, AZURE_STORAGE_TOKEN the role",
+        "doesn't accept the credentials, it answered 403 (AuthenticationFailed): check the account of AZURE_STORAGE_",
+    ] {
+        let text = reader.refused("az://container/data/*");
+        assert!(text.contains(words) && !text.contains(key), "{text}");
+    }
+}

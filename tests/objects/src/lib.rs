@@ -1,0 +1,166 @@
+//! An S3 store for tests: one bucket, on a port of this machine. It lists, in pages, and gives objects and ranges of
+//! them. It is as hostile as a test wants, see [`Fault`]. It checks no signatures.
+#![deny(unsafe_code)]
+
+mod answers;
+
+use std::collections::{BTreeMap, VecDeque};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use axum::Router;
+use axum::extract::State;
+use axum::http::{HeaderMap, Method};
+use axum::response::Response;
+use percent_encoding::percent_decode_str;
+use tokio::runtime::Runtime;
+
+/// The name of the bucket.
+pub const BUCKET: &str = "bucket";
+
+/// An object store, until it is dropped.
+#[derive(Debug)]
+pub struct Store {
+    runtime: Option<Runtime>,
+    address: SocketAddr,
+    shared: Arc<Mutex<Shared>>,
+}
+
+/// What the store does to one request in place of what it should.
+#[derive(Clone, Debug)]
+pub enum Fault {
+    /// Answers with a status, headers and a body.
+    Answer(u16, Vec<(&'static str, String)>, String),
+    /// Breaks the connection after so many bytes of the body.
+    Break(usize),
+    /// Answers as if the request had no such header.
+    Ignore(&'static str),
+}
+
+impl Fault {
+    /// The answer with an error of S3.
+    pub fn error(status: u16, code: &str) -> Fault {
+        Fault::Answer(status, Vec::new(), answers::error(code, ""))
+    }
+}
+
+/// A request that the store got.
+#[derive(Clone, Debug)]
+pub struct Request {
+    /// `GET` and the like.
+    pub method: Method,
+    /// The path, decoded.
+    pub path: String,
+    /// The query, decoded.
+    pub query: BTreeMap<String, String>,
+    /// The headers.
+    pub headers: HeaderMap,
+}
+
+impl Request {
+    /// A header as text.
+    pub fn header(&self, name: &str) -> Option<&str> {
+        self.headers.get(name)?.to_str().ok()
+    }
+}
+
+#[derive(Debug, Default)]
+struct Shared {
+    objects: BTreeMap<String, Object>,
+    faults: VecDeque<Fault>,
+    requests: Vec<Request>,
+    page_size: Option<usize>,
+    has_no_tags: bool,
+}
+
+#[derive(Clone, Debug)]
+struct Object {
+    bytes: bytes::Bytes,
+    etag: String,
+}
+
+impl Store {
+    /// Starts a store with an empty bucket.
+    ///
+    /// # Panics
+    /// If no port is free.
+    pub fn start() -> Store {
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
+        let runtime = runtime.expect("a runtime");
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port");
+        let address = listener.local_addr().expect("an address");
+        listener.set_nonblocking(true).expect("a non-blocking socket");
+        let shared = Arc::new(Mutex::new(Shared::default()));
+        let router = Router::new().fallback(answer).with_state(Arc::clone(&shared));
+        runtime.spawn(async move {
+            let listener = tokio::net::TcpListener::from_std(listener).expect("a socket");
+            axum::serve(listener, router).await
+        });
+        Store { runtime: Some(runtime), address, shared }
+    }
+
+    /// The value for `AWS_ENDPOINT_URL`.
+    pub fn endpoint(&self) -> String {
+        format!("http://{}", self.address)
+    }
+
+    /// Writes an object, in place of one that has the key.
+    pub fn put(&self, key: &str, bytes: impl Into<Vec<u8>>) {
+        let bytes = bytes::Bytes::from(bytes.into());
+        let object = Object { etag: answers::etag(&bytes), bytes };
+        self.lock().objects.insert(key.to_owned(), object);
+    }
+
+    /// Removes an object.
+    pub fn remove(&self, key: &str) {
+        self.lock().objects.remove(key);
+    }
+
+    /// What the next requests get, one after the other.
+    pub fn faults(&self, faults: impl IntoIterator<Item = Fault>) {
+        self.lock().faults.extend(faults);
+    }
+
+    /// Lists in pages of so many keys.
+    pub fn page_size(&self, keys: usize) {
+        self.lock().page_size = Some(keys);
+    }
+
+    /// Gives no object an ETag.
+    pub fn without_tags(&self) {
+        self.lock().has_no_tags = true;
+    }
+
+    /// Takes the log of requests.
+    pub fn take_requests(&self) -> Vec<Request> {
+        std::mem::take(&mut self.lock().requests)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Shared> {
+        lock(&self.shared)
+    }
+}
+
+impl Drop for Store {
+    fn drop(&mut self) {
+        if let Some(runtime) = self.runtime.take() {
+            runtime.shutdown_background();
+        }
+    }
+}
+
+fn lock(shared: &Mutex<Shared>) -> MutexGuard<'_, Shared> {
+    shared.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+async fn answer(State(shared): State<Arc<Mutex<Shared>>>, request: axum::extract::Request) -> Response {
+    let (parts, _) = request.into_parts();
+    let decode = |text: &str| percent_decode_str(text).decode_utf8_lossy().into_owned();
+    let pairs = parts.uri.query().unwrap_or_default().split('&').filter_map(|pair| pair.split_once('='));
+    let query = pairs.map(|(name, value)| (decode(name), decode(&value.replace('+', " ")))).collect();
+    let request = Request { method: parts.method, path: decode(parts.uri.path()), query, headers: parts.headers };
+    let mut shared = lock(&shared);
+    shared.requests.push(request.clone());
+    let fault = shared.faults.pop_front();
+    answers::answer(&shared, request, fault)
+}

@@ -138,6 +138,7 @@ fn every_word_is_spelled_as_in_the_types() {
         ("spec.model.llama.modelType", &model_types),
         ("spec.data.sources[].onExhausted", &["Repeat", "Stop"]),
         ("spec.data.specialTokens", &["Text", "Parse"]),
+        ("spec.data.onBadRecord", &["Fail", "Skip"]),
         ("spec.data.tokenizer.type", &["Train", "File"]),
         ("spec.training.precision", &["Float32", "BFloat16"]),
         ("spec.training.device", &["Auto", "Cpu", "Cuda"]),

@@ -174,7 +174,7 @@ pub enum HubError {
     },
     /// No connection comes about.
     #[error(
-        "{}: check the network (in a cluster, a NetworkPolicy may forbid it and a proxy may be needed, HTTPS_PROXY), or set HF_HUB_OFFLINE=1 with a filled cache",
+        "{}: check the network (in a cluster, networkPolicy.egressCIDRs of the job must allow it, and a proxy may be needed, HTTPS_PROXY), or set HF_HUB_OFFLINE=1 with a filled cache",
         unreachable(host, reason)
     )]
     Unreachable {

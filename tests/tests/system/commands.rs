@@ -3,7 +3,10 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use parquet::data_type::{ByteArray, ByteArrayType};
+use parquet::file::writer::SerializedFileWriter;
 use serde_json::Value;
+use stagecoach_test_hub::{File, Hub};
 use stagecoach_tests::{Launched, TestJob, corpus, stagecoach};
 
 fn succeeds(arguments: &[&str]) -> String {
@@ -30,7 +33,7 @@ fn every_sample_can_be_planned() {
         assert!(said.contains("balance") && said.contains("stage 0 |"), "{said}");
         seen += 1;
     }
-    assert_eq!(seen, 5);
+    assert_eq!(seen, 6);
 }
 
 /// Trains the samples as they are, except for another corpus and a smaller number of steps.
@@ -51,6 +54,57 @@ fn samples_that_a_small_machine_can_train_are_trained() {
         assert!(result["evaluationLoss"].as_f64().is_some_and(f64::is_finite), "{sample}: {result}");
         assert!(folder.join("checkpoints").join(format!("step-{steps:08}")).join("config.json").exists(), "{sample}");
     }
+}
+
+/// Trains the sample on FineWeb, shrunk, with files of FineWeb's form on a hub of this machine.
+#[test]
+fn the_sample_on_the_hub_is_trained() {
+    let table = |seed| {
+        let schema = "message rows { required binary text (utf8); required binary id (utf8); }";
+        let schema = parquet::schema::parser::parse_message_type(schema).unwrap();
+        let mut writer = SerializedFileWriter::new(Vec::new(), schema.into(), Default::default()).unwrap();
+        let texts = corpus::jsonl(150, 40, seed);
+        let texts: Vec<ByteArray> = texts.lines().map(ByteArray::from).collect();
+        for texts in texts.chunks(50) {
+            let mut rows = writer.next_row_group().unwrap();
+            while let Some(mut column) = rows.next_column().unwrap() {
+                column.typed::<ByteArrayType>().write_batch(texts, None, None).unwrap();
+                column.close().unwrap();
+            }
+            rows.close().unwrap();
+        }
+        File::large(writer.into_inner().unwrap())
+    };
+    let hub = Hub::start();
+    let files = ["sample/10BT/000_00000.parquet", "sample/10BT/001_00000.parquet"];
+    hub.put("datasets/HuggingFaceFW/fineweb", "main", files.into_iter().zip([1, 2].map(table)));
+    let workspace = tempfile::tempdir().unwrap();
+    let shrunk = [
+        "model.llama.hiddenSize=48",
+        "model.llama.intermediateSize=96",
+        "data.sequenceLength=32",
+        "data.evaluation.everySteps=2",
+        "data.tokenizer.train.vocabSize=400",
+        "training.epochs=null",
+        "training.steps=4",
+        "training.globalBatchSize=8",
+        "training.learningRate.warmupSteps=1",
+    ];
+    let arguments: Vec<&str> = shrunk.into_iter().flat_map(|field| ["--set", field]).collect();
+    let (file, folder) = (samples().join("fineweb-12-layer.yaml"), workspace.path().join("fineweb-12-layer"));
+    let endpoint = hub.endpoint();
+    let variables = [("HF_ENDPOINT", endpoint.as_str()), ("HF_HUB_CACHE", "/nowhere"), ("HF_TOKEN", "")];
+    let launched =
+        Launched::start_program(&stagecoach(), workspace.path(), &file, folder.clone(), &arguments, &variables);
+    let outcome = launched.finish(workspace.path());
+    assert_eq!(outcome.result.as_ref().unwrap_or_else(|| panic!("{outcome:?}"))["steps"], 4);
+    assert!(folder.join("remote-files.json").exists());
+}
+
+#[test]
+fn a_field_is_explained() {
+    let said = succeeds(&["explain", "pipelinejob.spec.data.sources.weight"]);
+    assert!(said.contains("FIELD: weight <integer>") && said.contains("DEFAULT"), "{said}");
 }
 
 #[test]

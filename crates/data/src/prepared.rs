@@ -65,11 +65,10 @@ pub struct PreparedSource {
 impl PreparedCorpus {
     /// The range of documents of each source.
     pub(crate) fn documents_of_sources(&self) -> Vec<Range<u64>> {
-        if self.by_source.is_empty() {
-            return vec![0..self.documents];
-        }
+        let of_one = PreparedSource { documents: self.documents, tokens: self.tokens };
+        let sources = if self.by_source.is_empty() { &[of_one][..] } else { &self.by_source };
         let mut end = 0;
-        let ranges = self.by_source.iter().map(|source| {
+        let ranges = sources.iter().map(|source| {
             let start = end;
             end += source.documents;
             start..end

@@ -81,7 +81,7 @@ impl Head {
         for (start, length) in blocks(hidden) {
             let logits = self.block_logits(&hidden.narrow(0, start, length));
             let block_loss = kernels::cross_entropy(&logits, &targets.narrow(0, start, length));
-            loss.sum = loss.sum + block_loss.sum;
+            loss.sum += block_loss.sum;
             loss.of_rows.narrow(0, start, length).copy_(&block_loss.of_rows);
         }
         loss

@@ -41,15 +41,18 @@ LIMITS:
     - each item: 1 to 4096 characters; give a path relative to the volume's root
 
 DESCRIPTION:
-    Files or globs (`**` too): paths relative to the volume's root, or
+    Files or globs (`**` too): paths relative to the volume's root,
     `hf://datasets/OWNER/NAME[@REVISION]/GLOB` for files of the Hugging Face
-    hub. The extension of a file selects its format. Either this or `sources`.
+    hub, or `s3://BUCKET/GLOB`, `gs://BUCKET/GLOB` and `az://CONTAINER/GLOB` for
+    files of object stores. The extension of a file selects its format. Either
+    this or `sources`.
 
 REFUSALS:
     - an item of paths is absolute: give a path relative to the volume's root
     - an item of paths leaves the volume by `..`: give a path inside it
     - an item of paths holds a NUL character, which no path can
-    - an item of paths is a URI of another scheme than hf://
+    - an item of paths is a URI of another scheme than hf://, s3://, gs:// and
+      az://
 
 CHANGE:
     A change is refused once training began, since the field decides the

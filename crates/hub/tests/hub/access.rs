@@ -101,7 +101,7 @@ fn a_machine_without_a_way_to_the_hub_is_told_so() {
     let said = error.to_string();
     assert!(said.starts_with(&format!("can't connect to {address}: Connection refused")), "{said}");
     assert!(
-        said.contains("NetworkPolicy") && said.contains("HTTPS_PROXY") && said.contains("HF_HUB_OFFLINE"),
+        said.contains("networkPolicy.egressCIDRs") && said.contains("HTTPS_PROXY") && said.contains("HF_HUB_OFFLINE"),
         "{said}"
     );
     assert_eq!(reader.waits().len(), 2);

@@ -229,6 +229,7 @@ mod tests {
             bubble: shares.clone(),
             exposed_communication: shares.clone(),
             imbalance: shares,
+            source_losses: [("web".to_owned(), 2.5)].into(),
             ..record(1)
         };
         metrics.record(&TrainingEvent::Step(measured));
@@ -237,8 +238,9 @@ mod tests {
         let registered: BTreeSet<String> = types
             .map(|(name, kind)| {
                 let name = if kind == "counter" { format!("{name}_total") } else { name.to_owned() };
-                let labels = if text.contains(&format!("\n{name}{{stage=")) { "{stage}" } else { "" };
-                name + labels
+                let has = |label: &&str| text.contains(&format!("\n{name}{{{label}="));
+                let label = ["stage", "source"].into_iter().find(has);
+                label.map_or(name.clone(), |label| format!("{name}{{{label}}}"))
             })
             .collect();
         let page = include_str!("../../../../docs/REFERENCE.md");

@@ -1,4 +1,4 @@
-//! A range of a file on the hub, as a stream that goes on where a connection broke.
+//! A range of a file on the hub, as a stream that resumes where a connection broke.
 
 use std::io::{self, Read};
 use std::ops::Range;

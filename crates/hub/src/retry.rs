@@ -93,7 +93,7 @@ impl Retry {
         Retry { patience, failures: 0, refusals: 0, limited: 0, waited: Duration::ZERO }
     }
 
-    /// Bytes have come: failures count anew.
+    /// Bytes have come: the count of failures restarts.
     pub(crate) fn progressed(&mut self) {
         (self.failures, self.refusals, self.limited, self.waited) = (0, 0, 0, Duration::ZERO);
     }
@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn failures_count_anew_after_progress() {
+    fn the_count_of_failures_restarts_after_progress() {
         let (mut retry, log) = retry(Limits { attempts: 3, ..Limits::default() });
         for _ in 0..4 {
             retry.progressed();

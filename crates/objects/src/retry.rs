@@ -70,7 +70,7 @@ impl Retry {
         Retry { patience, failures: 0, waited: Duration::ZERO }
     }
 
-    /// Bytes have come: failures count anew.
+    /// Bytes have come: the count of failures restarts.
     pub(crate) fn progressed(&mut self) {
         (self.failures, self.waited) = (0, Duration::ZERO);
     }
@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn failures_count_anew_after_progress() {
+    fn the_count_of_failures_restarts_after_progress() {
         let (mut retry, log) = retry();
         for _ in 0..20 {
             retry.progressed();

@@ -1,4 +1,4 @@
-//! A field by its path, and what is said of a path that leads to none.
+//! Finds a field by its path, and describes a path that leads to none.
 
 use std::fmt;
 

@@ -122,6 +122,8 @@ fn prepare_in_parts(
     };
     let prepared = PreparedCorpus { special_tokens, ..prepared };
     Dataset::open(config, &prepared)?; // reports a corpus that is too short before the stages start
+    // a job that can't begin may find other files when it is started again
+    corpus.remote_files.write()?;
     let notes = [corpus.notes(), prepared.findings.notes(&corpus.file_names())].concat();
     Ok(PreparedCorpus { notes, ..prepared })
 }

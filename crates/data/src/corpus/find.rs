@@ -19,7 +19,8 @@ impl Corpus {
     /// Like [`Corpus::of`].
     pub(crate) fn find(config: &DataConfig) -> Result<Corpus, DataError> {
         let mut sources = Sources::of_job(config)?;
-        Corpus::of(config, |pattern| sources.list(pattern))
+        let corpus = Corpus::of(config, |pattern| sources.list(pattern))?;
+        Ok(Corpus { remote_files: sources.into_remote_files(), ..corpus })
     }
 
     /// The files of a job's sources, whose patterns match what `list` returns.

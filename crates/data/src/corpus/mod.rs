@@ -20,7 +20,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::config::OnBadRecord;
 use crate::error::DataError;
-use crate::source::{Source, SourceFile};
+use crate::source::{RemoteFiles, Source, SourceFile};
 pub(crate) use bad_records::{BadRecord, BadRecordReason};
 pub(crate) use byte_order_mark::BYTE_ORDER_MARK;
 pub use compression::Compression;
@@ -36,6 +36,8 @@ pub(crate) struct Corpus {
     /// The number of files before the end of each source.
     pub(crate) source_ends: Vec<usize>,
     pub(crate) on_bad_record: OnBadRecord,
+    /// The files of remote sources, by pattern.
+    pub(crate) remote_files: RemoteFiles,
     /// Folders that a pattern matches and that have the extension of a corpus file, relative to the volume's root.
     pub(crate) folders: BTreeSet<String>,
     /// Files that the patterns match more than once, relative to the volume's root.

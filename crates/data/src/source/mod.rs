@@ -21,7 +21,7 @@ use crate::error::DataError;
 use hub::HubFiles;
 pub(crate) use local::LocalFiles;
 use objects::ObjectFiles;
-use remote_files::RemoteFiles;
+pub(crate) use remote_files::RemoteFiles;
 
 /// A place that holds corpus files.
 pub(crate) trait Source: Debug + Send + Sync {
@@ -115,7 +115,7 @@ impl<'a> Sources<'a> {
     /// calls return the same files, and so a branch that moves changes no job that has begun.
     ///
     /// # Errors
-    /// Fails if the scheme is unknown, or as [`Source::list`] and [`RemoteFiles::record`].
+    /// Fails if the scheme is unknown, or as [`Source::list`].
     pub(crate) fn list(&mut self, pattern: &str) -> Result<(Arc<dyn Source>, Listing), DataError> {
         let source: Arc<dyn Source> = match scheme(pattern) {
             None => {
@@ -133,11 +133,16 @@ impl<'a> Sources<'a> {
             Some(files) => files.to_vec(),
             None => {
                 let files = source.list(pattern)?.files;
-                self.remote_files.record(pattern, &files)?;
+                self.remote_files.add(pattern, &files);
                 files
             }
         };
         Ok((source, Listing { files, folders: Vec::new() }))
+    }
+
+    /// The record of the job's remote files, with those that were listed now.
+    pub(crate) fn into_remote_files(self) -> RemoteFiles {
+        self.remote_files
     }
 
     fn local(&mut self) -> Result<Arc<LocalFiles>, DataError> {

@@ -11,10 +11,11 @@ use crate::error::DataError;
 
 /// The record, by pattern.
 #[derive(Default)]
-pub(super) struct RemoteFiles {
+pub(crate) struct RemoteFiles {
     /// The file of the record; `None` if nothing is recorded.
     path: Option<PathBuf>,
     recorded: Recorded,
+    is_changed: bool,
 }
 
 #[derive(Serialize, Deserialize, Default)]
@@ -35,7 +36,7 @@ impl RemoteFiles {
             Some(bytes) => serde_json::from_slice(&bytes)
                 .map_err(|error| DataError::RemoteFiles { path: path.to_owned(), problem: error.to_string() })?,
         };
-        Ok(RemoteFiles { path: Some(path.to_owned()), recorded })
+        Ok(RemoteFiles { path: Some(path.to_owned()), recorded, is_changed: false })
     }
 
     /// The recorded matches of `pattern`.
@@ -43,16 +44,19 @@ impl RemoteFiles {
         self.recorded.patterns.get(pattern).map(Vec::as_slice)
     }
 
-    /// Records the matches of `pattern`.
+    /// Adds the matches of `pattern`.
+    pub(super) fn add(&mut self, pattern: &str, files: &[SourceFile]) {
+        self.recorded.patterns.insert(pattern.to_owned(), files.to_vec());
+        self.is_changed = true;
+    }
+
+    /// Writes the record, if it has changed and the job has a folder: a command that only reads a job creates none.
     ///
     /// # Errors
     /// Fails if the record can't be written.
-    pub(super) fn record(&mut self, pattern: &str, files: &[SourceFile]) -> Result<(), DataError> {
-        self.recorded.patterns.insert(pattern.to_owned(), files.to_vec());
-        // a command that only reads the job creates no folder for it
-        let Some(path) = self.path.as_ref().filter(|path| path.parent().is_some_and(Path::is_dir)) else {
-            return Ok(());
-        };
+    pub(crate) fn write(&self) -> Result<(), DataError> {
+        let has_folder = |path: &&PathBuf| path.parent().is_some_and(Path::is_dir);
+        let Some(path) = self.path.as_ref().filter(has_folder).filter(|_| self.is_changed) else { return Ok(()) };
         let failed = || DataError::io("write", path);
         let json = serde_json::to_vec_pretty(&self.recorded).map_err(|error| failed()(error.into()))?;
         stagecoach_files::write_atomically(path, &json).map_err(failed())

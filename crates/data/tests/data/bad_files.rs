@@ -130,7 +130,7 @@ fn elements() {
     }
     whole(
         &format!("[{object}]\n[{object}]"),
-        " goes on at byte 24, after the end of its array (elements: 1): remove the rest, or write all elements into one array",
+        " continues at byte 24, after the end of its array (elements: 1): remove the rest, or write all elements into one array",
     );
     for (file, found) in [(object, "an object"), ("\"a\"", "text"), ("7", "something else")] {
         whole(

@@ -157,6 +157,7 @@ fn what_cannot_be_read_is_one_sentence_and_leaves_nothing() {
         assert!(message.contains(expected), "{message}");
         assert!(!message.contains("planted"), "{message}");
         let left = std::fs::read_dir(&job.config.cache_root).map_or(0, Iterator::count);
-        assert_eq!(left, 0, "{pattern}");
+        let record = job.config.remote_files.as_ref().unwrap();
+        assert!(left == 0 && !record.exists(), "{pattern}");
     }
 }

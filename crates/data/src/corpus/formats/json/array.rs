@@ -107,7 +107,7 @@ fn end(records: &mut Records) -> Result<bool, DataError> {
             Err(bad(
                 records,
                 format!(
-                    "goes on at byte {offset}, after the end of its array (elements: {elements}): remove the rest, or write all \
+                    "continues at byte {offset}, after the end of its array (elements: {elements}): remove the rest, or write all \
                  elements into one array"
                 ),
             ))

@@ -4,7 +4,7 @@
 use std::cell::RefCell;
 
 use stagecoach_kernels::{self as kernels, CrossEntropy};
-use tch::{Kind, Tensor};
+use tch::{Device, Kind, Tensor};
 
 use super::linear::Linear;
 use super::{Parameters, names};
@@ -36,11 +36,20 @@ pub(super) fn temporary_bytes(tokens: usize, hidden: usize, vocab: usize, elemen
     block * vocab * (4 + dlogits) + block * hidden * element + packed
 }
 
+/// The cross-entropies of a microbatch, in nats, on the stage's device.
+#[derive(Debug)]
+pub struct HeadLoss {
+    /// Their sum, `f64[]`.
+    pub sum: Tensor,
+    /// The cross-entropies of the tokens of each block, `f64[tokens]`; 0 for a token that doesn't count.
+    pub of_tokens: Vec<Tensor>,
+}
+
 /// Output of the head for one microbatch in training.
 #[derive(Debug)]
 pub struct HeadOutput {
     /// The cross-entropies of all targets except those with the ignore index.
-    pub loss: CrossEntropy,
+    pub loss: HeadLoss,
     /// d(loss x scale) / d(hidden), in the shape of hidden.
     pub hidden_gradient: Tensor,
 }
@@ -58,7 +67,7 @@ impl Head {
     /// 1 / (number of targets in the global batch); the weight's gradient is accumulated at once.
     pub fn forward_backward(&self, hidden: &Tensor, targets: &Tensor, scale: f64) -> HeadOutput {
         let hidden_gradient = hidden.empty_like();
-        let mut loss = empty_losses(hidden);
+        let mut loss = HeadLoss::zero(hidden.device());
         for (start, length) in blocks(hidden) {
             let x = hidden.narrow(0, start, length);
             let (block_loss, dlogits) = kernels::cross_entropy_with_gradient(
@@ -67,8 +76,7 @@ impl Head {
                 scale,
                 hidden.kind(),
             );
-            loss.sum += block_loss.sum;
-            loss.of_rows.narrow(0, start, length).copy_(&block_loss.of_rows);
+            loss.add(block_loss);
             hidden_gradient.narrow(0, start, length).copy_(&self.linear.backward(&dlogits));
             self.linear.weight_gradient(dlogits, x).accumulate();
         }
@@ -76,13 +84,12 @@ impl Head {
     }
 
     /// The loss without gradients.
-    pub fn loss(&self, hidden: &Tensor, targets: &Tensor) -> CrossEntropy {
-        let mut loss = empty_losses(hidden);
+    pub fn loss(&self, hidden: &Tensor, targets: &Tensor) -> HeadLoss {
+        let mut loss = HeadLoss::zero(hidden.device());
         for (start, length) in blocks(hidden) {
             let logits = self.block_logits(&hidden.narrow(0, start, length));
             let block_loss = kernels::cross_entropy(&logits, &targets.narrow(0, start, length));
-            loss.sum += block_loss.sum;
-            loss.of_rows.narrow(0, start, length).copy_(&block_loss.of_rows);
+            loss.add(block_loss);
         }
         loss
     }
@@ -109,10 +116,15 @@ impl Head {
     }
 }
 
-/// A sum of 0, and room for the losses of the tokens of `hidden`.
-fn empty_losses(hidden: &Tensor) -> CrossEntropy {
-    let on_device = (Kind::Double, hidden.device());
-    CrossEntropy { sum: Tensor::zeros([0i64; 0], on_device), of_rows: Tensor::empty([hidden.size()[0]], on_device) }
+impl HeadLoss {
+    fn zero(device: Device) -> HeadLoss {
+        HeadLoss { sum: Tensor::zeros([0i64; 0], (Kind::Double, device)), of_tokens: Vec::new() }
+    }
+
+    fn add(&mut self, block: CrossEntropy) {
+        self.sum += block.sum;
+        self.of_tokens.push(block.of_rows);
+    }
 }
 
 /// `(start, length)` of each block of tokens.

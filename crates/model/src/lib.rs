@@ -26,7 +26,7 @@ pub use stagecoach_kernels::CuSeqlens;
 use stagecoach_kernels::Sequences;
 
 pub use embedding::Embedding;
-pub use head::Head;
+pub use head::{Head, HeadLoss};
 pub use initializer::Initializer;
 pub use llama::LlamaConfig;
 pub use model_config::ModelConfig;

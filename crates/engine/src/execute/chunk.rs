@@ -5,8 +5,7 @@
 use std::rc::Rc;
 
 use stagecoach_api::job::Recompute;
-use stagecoach_kernels::CrossEntropy;
-use stagecoach_model::{Backward, Embedding, ForwardContext, Head, Layer, WeightGradient};
+use stagecoach_model::{Backward, Embedding, ForwardContext, Head, HeadLoss, Layer, WeightGradient};
 use tch::Tensor;
 
 /// The layers of one pipeline chunk (torch: a virtual stage), with embedding and head where it has them.
@@ -53,7 +52,7 @@ pub enum ChunkOutput {
     /// `[tokens, hidden]` for the next chunk.
     Activations(Tensor),
     /// The cross-entropies of the tokens, on the stage's device.
-    Loss(CrossEntropy),
+    Loss(HeadLoss),
 }
 
 impl Chunk {

@@ -16,13 +16,13 @@ impl Executor<'_, '_> {
         program: &[Action],
         inputs: &StepInputs,
         losses: &[Tensor],
-        token_losses: &[(usize, Tensor)],
+        token_losses: &[(usize, Vec<Tensor>)],
         timer: &mut StepTimer,
     ) -> Result<Verdict, StepError> {
         self.stage.set_activity(self.activity, "EXCHANGE", None);
         let (parameters, squared_norms) = self.stage.squared_norms();
         // the only point of a step at which the host waits for a GPU, unless the step is audited or dumped
-        let of_tokens = token_losses.iter().map(|(_, losses)| losses);
+        let of_tokens = token_losses.iter().flat_map(|(_, losses)| losses);
         let mut losses_and_norms = copy_to_host(losses.iter().chain([&squared_norms]).chain(of_tokens));
         let mut squared_norms = losses_and_norms.split_off(losses.len());
         let of_tokens = squared_norms.split_off(parameters.len());

@@ -4,8 +4,8 @@ use std::collections::HashMap;
 use std::time::Instant;
 
 use stagecoach_group::{Activity, Member, StepOutcome, Verdict};
-use stagecoach_kernels::CrossEntropy;
 use stagecoach_kernels::device::{DeviceClock, Timestamp};
+use stagecoach_model::HeadLoss;
 use stagecoach_pipeline::{Action, Placement, WorkItem};
 use stagecoach_transport::{LinkError, Links};
 use tch::Tensor;
@@ -47,7 +47,7 @@ pub(super) struct StepState {
     /// Sums by block, `f64[]`, on the stage's device.
     pub(super) losses: Vec<Tensor>,
     /// The losses of the tokens of each microbatch, if [`StepInputs::rows`] asks for the losses of sources.
-    pub(super) token_losses: Vec<(usize, Tensor)>,
+    pub(super) token_losses: Vec<(usize, Vec<Tensor>)>,
     verdict: Option<Verdict>,
     decided_at: Option<Instant>,
     broken_link: Option<String>,
@@ -73,10 +73,10 @@ impl StepState {
     }
 
     /// Adds a microbatch's loss to its block.
-    pub(super) fn add_loss(&mut self, loss: CrossEntropy, item: WorkItem, inputs: &StepInputs) {
-        let CrossEntropy { sum: loss, of_rows } = loss;
+    pub(super) fn add_loss(&mut self, loss: HeadLoss, item: WorkItem, inputs: &StepInputs) {
+        let HeadLoss { sum: loss, of_tokens } = loss;
         if inputs.rows.len() > item.microbatch {
-            self.token_losses.push((item.microbatch, of_rows));
+            self.token_losses.push((item.microbatch, of_tokens));
         }
         let sum = match self.losses.pop() {
             None => loss + inputs.loss_so_far,

@@ -119,12 +119,12 @@ impl<'a> Sources<'a> {
     pub(crate) fn list(&mut self, pattern: &str) -> Result<(Arc<dyn Source>, Listing), DataError> {
         let source: Arc<dyn Source> = match scheme(pattern) {
             None => {
-                let local = self.local()?;
+                let local = opened(&mut self.local, || LocalFiles::of_job(self.config))?;
                 let listing = local.list(pattern)?;
                 return Ok((local, listing));
             }
-            Some("hf") => self.hub()?,
-            Some("s3" | "gs" | "az") => self.objects()?,
+            Some("hf") => opened(&mut self.hub, || HubFiles::of_job(self.config))?,
+            Some("s3" | "gs" | "az") => opened(&mut self.objects, || ObjectFiles::of_job(self.config))?,
             Some(scheme) => {
                 return Err(DataError::UnknownScheme { pattern: pattern.to_owned(), scheme: scheme.to_owned() });
             }
@@ -144,30 +144,15 @@ impl<'a> Sources<'a> {
     pub(crate) fn into_remote_files(self) -> RemoteFiles {
         self.remote_files
     }
+}
 
-    fn local(&mut self) -> Result<Arc<LocalFiles>, DataError> {
-        let local = match self.local.take() {
-            Some(local) => local,
-            None => Arc::new(LocalFiles::of_job(self.config)?),
-        };
-        Ok(self.local.insert(local).clone())
-    }
-
-    fn hub(&mut self) -> Result<Arc<HubFiles>, DataError> {
-        let hub = match self.hub.take() {
-            Some(hub) => hub,
-            None => Arc::new(HubFiles::of_job(self.config)?),
-        };
-        Ok(self.hub.insert(hub).clone())
-    }
-
-    fn objects(&mut self) -> Result<Arc<ObjectFiles>, DataError> {
-        let objects = match self.objects.take() {
-            Some(objects) => objects,
-            None => Arc::new(ObjectFiles::of_job(self.config)?),
-        };
-        Ok(self.objects.insert(objects).clone())
-    }
+/// The source in `slot`, which is opened when it is first needed.
+fn opened<S>(slot: &mut Option<Arc<S>>, open: impl FnOnce() -> Result<S, DataError>) -> Result<Arc<S>, DataError> {
+    let source = match slot.take() {
+        Some(source) => source,
+        None => Arc::new(open()?),
+    };
+    Ok(Arc::clone(slot.insert(source)))
 }
 
 /// The scheme of a pattern that is a URI, such as `hf`.

@@ -26,7 +26,7 @@ pub struct DataConfig {
     pub tokenizer: TokenizerSource,
     /// True: text that looks like a special token is encoded as that token. False: it stays text.
     pub parse_special_tokens: bool,
-    /// What to do with a record that holds no text.
+    /// The treatment of a record that holds no text.
     pub on_bad_record: OnBadRecord,
     /// True: a link may lead to a file outside of the volume, as on a machine whose user owns both.
     pub follow_links_out: bool,
@@ -98,7 +98,7 @@ impl CorpusSource {
     }
 }
 
-/// What to do with a record that holds no text: its text is null, missing or not text, or the record is invalid JSON or
+/// The treatment of a record that holds no text: its text is null, missing or not text, or the record is invalid JSON or
 /// UTF-8. A file that is damaged as a whole is always refused.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum OnBadRecord {

@@ -16,7 +16,7 @@ pub enum HubError {
     Uri {
         /// The URI as written.
         uri: String,
-        /// What is wrong.
+        /// The problem.
         reason: String,
     },
     /// A pattern is invalid.
@@ -32,7 +32,7 @@ pub enum HubError {
     Environment {
         /// The variable or the file.
         variable: String,
-        /// What is wrong, and what to do.
+        /// The problem, and the remedy.
         reason: String,
     },
     /// The repository does not exist, or may not be seen. The hub doesn't tell one from the other.
@@ -115,7 +115,7 @@ pub enum HubError {
         commit: String,
         /// The pattern.
         pattern: String,
-        /// What the nearest folder holds, as a sentence.
+        /// The entries of the nearest folder, as a sentence.
         nearest: String,
     },
     /// A download is not of the listed file.
@@ -125,9 +125,9 @@ pub enum HubError {
     Contradicts {
         /// The file.
         file: Box<CommitFile>,
-        /// What the listing says.
+        /// The value in the listing.
         listed: String,
-        /// What the download says.
+        /// The value in the answer.
         found: String,
     },
     /// The bytes of a file are not those of the listing.
@@ -149,7 +149,7 @@ pub enum HubError {
         cache.display()
     )]
     NotCached {
-        /// What is missing.
+        /// The missing thing.
         what: String,
         /// The folder of the cache.
         cache: PathBuf,
@@ -157,7 +157,7 @@ pub enum HubError {
     /// A file of this machine can't be read or written.
     #[error("can't {action} {}: {reason}", path.display())]
     File {
-        /// What was tried.
+        /// The attempted operation.
         action: String,
         /// The file.
         path: PathBuf,
@@ -169,7 +169,7 @@ pub enum HubError {
     Protocol {
         /// The URL without its query.
         url: String,
-        /// What is wrong.
+        /// The problem.
         reason: String,
     },
     /// No connection comes about.
@@ -188,7 +188,7 @@ pub enum HubError {
     Interrupted {
         /// The host.
         host: String,
-        /// What happened.
+        /// The cause.
         reason: String,
     },
     /// A server can't answer now.
@@ -240,7 +240,7 @@ impl HubError {
         error.get_ref()?.downcast_ref()
     }
 
-    /// What happened, without what to do.
+    /// The cause, without the remedy.
     pub(crate) fn cause(&self) -> String {
         match self {
             HubError::Unreachable { host, reason } => unreachable(host, reason),

@@ -1,4 +1,4 @@
-//! What all readers and listings of one hub share.
+//! The state that all readers and listings of one hub share.
 
 use std::fmt;
 use std::path::PathBuf;

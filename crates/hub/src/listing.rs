@@ -34,7 +34,7 @@ impl Entry {
     /// The entry as a file; `None` if it is something else.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// The problem.
     pub(crate) fn into_file(self) -> Result<Option<HubFile>, String> {
         if self.kind != "file" {
             return Ok(None);

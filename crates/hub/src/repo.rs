@@ -8,7 +8,7 @@ use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 const OUTSIDE_A_SEGMENT: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
 const LONGEST_NAME: usize = 96;
 
-/// What a repository holds.
+/// The kind of a repository.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum RepoKind {
     /// A data set.
@@ -30,7 +30,7 @@ impl RepoKind {
 /// A repository of the hub. Its display is "dataset OWNER/NAME" or "model OWNER/NAME".
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Repo {
-    /// What the repository holds.
+    /// The kind of the repository.
     pub kind: RepoKind,
     /// OWNER/NAME.
     pub id: String,

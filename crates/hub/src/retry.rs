@@ -64,7 +64,7 @@ impl From<HubError> for Failure {
     }
 }
 
-/// What all requests of a client share.
+/// The settings that all requests of a client share.
 #[derive(Clone)]
 pub(crate) struct Patience {
     pub(crate) limits: Limits,

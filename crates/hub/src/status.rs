@@ -1,4 +1,4 @@
-//! What the statuses of answers mean.
+//! The meanings of the statuses of answers.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use crate::http::{Answer, Http, header};
 use crate::repo::Repo;
 use crate::retry::Failure;
 
-/// What a request asks for.
+/// The subject of a request.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Subject<'a> {
     pub(crate) repo: &'a Repo,

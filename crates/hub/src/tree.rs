@@ -13,7 +13,7 @@ use crate::status::Subject;
 /// The entries of a folder that an error names.
 const NAMED_ENTRIES: usize = 3;
 
-/// What was found for a pattern.
+/// The matches of a pattern, and the folder that it leads to.
 pub(crate) struct Found {
     /// The folder that was listed. The root is empty.
     pub(crate) folder: String,
@@ -24,7 +24,7 @@ pub(crate) struct Found {
 }
 
 impl Found {
-    /// What the folder holds, as a sentence for an error.
+    /// The entries of the folder, as a sentence for an error.
     pub(crate) fn nearest(&self) -> String {
         let place = match self.folder.as_str() {
             "" => "the repository".to_owned(),
@@ -75,7 +75,7 @@ impl Hub {
         Ok(Found { folder, paths, files })
     }
 
-    /// What a folder holds, from all pages of its listing.
+    /// The entries of a folder, from all pages of its listing.
     fn entries(&self, repo: &Repo, commit: &str, folder: &str, is_deep: bool) -> Result<Vec<Entry>, HubError> {
         let slash = if folder.is_empty() { "" } else { "/" };
         let tree = format!("{}/tree/{}{slash}{}", repo.api_path(), encode_segment(commit), encode_path(folder));

@@ -16,7 +16,7 @@ const SCHEME: &str = "hf://";
 /// - A repository has an owner. The names without one that the hub once gave (`squad`) are refused.
 /// - A slash in a revision is written as `%2F`. The references `refs/pr/N` and `refs/convert/NAME` may be written as
 ///   they are.
-/// - The path is taken as it is written: `%20` is not a space. It may be a pattern.
+/// - The path is taken as it is written: `%20` is not a space. The text may be a pattern.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct HubUri {
     /// The repository.

@@ -18,7 +18,7 @@ use crate::settings::{Settings, Store};
 use crate::uri::{ObjectUri, UriError};
 use crate::verdict::{refusal, verdict};
 
-/// What all buckets of a client share.
+/// The state that all buckets of a client share.
 #[derive(Debug)]
 pub(crate) struct Shared {
     pub(crate) settings: Settings,
@@ -80,7 +80,7 @@ impl Bucket {
         self.again("", || self.store.list_paginated(prefix, options.clone()))
     }
 
-    /// What the store says about an object now.
+    /// The present facts about an object in the store.
     ///
     /// # Errors
     /// If there is no such object, or it can't be asked for.

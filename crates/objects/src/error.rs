@@ -24,7 +24,7 @@ pub enum ObjectError {
     Endpoint {
         /// The variable.
         variable: String,
-        /// What is wrong.
+        /// The problem.
         reason: String,
     },
     /// A variable can't be used, or one is missing.
@@ -36,7 +36,7 @@ pub enum ObjectError {
     Settings {
         /// The kind of store.
         provider: Provider,
-        /// What is wrong.
+        /// The problem.
         reason: String,
     },
     /// The runtime of the client can't be started.
@@ -69,7 +69,7 @@ pub enum ObjectError {
     NoMatch {
         /// The URI with the pattern.
         uri: ObjectUri,
-        /// What is there instead, as a sentence.
+        /// The objects that exist instead, as a sentence.
         nearest: String,
     },
     /// There are no credentials.
@@ -158,7 +158,7 @@ pub enum ObjectError {
     Unreadable {
         /// The URI.
         uri: ObjectUri,
-        /// What is wrong.
+        /// The problem.
         reason: String,
     },
     /// This machine doesn't trust the server's certificate.
@@ -168,7 +168,7 @@ pub enum ObjectError {
     Untrusted {
         /// The server.
         host: String,
-        /// What is wrong with the certificate.
+        /// The problem of the certificate.
         reason: String,
     },
     /// No connection comes about.
@@ -187,7 +187,7 @@ pub enum ObjectError {
     Interrupted {
         /// The server.
         host: String,
-        /// What happened.
+        /// The cause.
         reason: String,
     },
     /// A server can't answer now.
@@ -214,7 +214,7 @@ impl ObjectError {
         error.get_ref()?.downcast_ref()
     }
 
-    /// What happened, without what to do.
+    /// The cause, without the remedy.
     pub(crate) fn cause(&self) -> String {
         match self {
             ObjectError::Unreachable { host, reason } => unreachable(host, reason),

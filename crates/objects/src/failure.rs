@@ -18,7 +18,7 @@ pub(crate) struct Asked {
     pub(crate) is_listing: bool,
 }
 
-/// What a request is for.
+/// The purpose of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Purpose {
     /// The listing or the contents of a bucket.

@@ -1,4 +1,4 @@
-//! What a listing says about an object.
+//! An object as a listing describes it.
 
 use object_store::ObjectMeta;
 

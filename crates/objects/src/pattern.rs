@@ -11,7 +11,7 @@ const OPTIONS: MatchOptions =
 #[derive(Debug)]
 pub(crate) struct KeyPattern {
     pattern: Pattern,
-    /// What all keys that match begin with.
+    /// The beginning of all keys that match.
     pub(crate) prefix: String,
     /// Whether a slash may follow the prefix in a key that matches.
     pub(crate) is_deep: bool,

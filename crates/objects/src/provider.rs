@@ -32,7 +32,7 @@ impl Provider {
         }
     }
 
-    /// What the names of all its variables begin with.
+    /// The beginning of the names of all its variables.
     pub(crate) fn prefix(self) -> &'static str {
         match self {
             Provider::S3 => "AWS_",

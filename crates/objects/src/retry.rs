@@ -43,7 +43,7 @@ impl Default for Limits {
     }
 }
 
-/// What all requests of a client share.
+/// The settings that all requests of a client share.
 #[derive(Clone)]
 pub(crate) struct Patience {
     pub(crate) limits: Limits,

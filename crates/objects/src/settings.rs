@@ -18,7 +18,7 @@ use crate::provider::Provider;
 use crate::retry::Limits;
 use crate::uri::ObjectUri;
 
-/// What can list and read the objects of a bucket.
+/// A reader of the objects of a bucket, which also lists them.
 pub(crate) trait Store: ObjectStore + PaginatedListStore {}
 
 impl<T: ObjectStore + PaginatedListStore> Store for T {}
@@ -34,7 +34,7 @@ impl fmt::Debug for Settings {
 }
 
 impl Settings {
-    /// Those of `variables` that are about object stores and not empty.
+    /// The `variables` that are about object stores and not empty.
     pub(crate) fn new(variables: impl IntoIterator<Item = (String, String)>) -> Settings {
         let is_used = |name: &str| Provider::ALL.iter().any(|provider| name.starts_with(provider.prefix()));
         Settings(variables.into_iter().filter(|(name, value)| is_used(name) && !value.is_empty()).collect())

@@ -6,7 +6,7 @@ use std::str::FromStr;
 use crate::provider::Provider;
 
 /// `s3://BUCKET/KEY`, `gs://BUCKET/KEY` or `az://CONTAINER/KEY`. The key is taken as it is written: `%20` is not a space.
-/// It may be a pattern.
+/// The text may be a pattern.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct ObjectUri {
     /// The kind of store.
@@ -23,7 +23,7 @@ pub struct ObjectUri {
 pub struct UriError {
     /// The URI as written.
     pub uri: String,
-    /// What is wrong.
+    /// The problem.
     pub reason: String,
 }
 

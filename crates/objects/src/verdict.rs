@@ -1,4 +1,4 @@
-//! What a failed request means to its user.
+//! The meaning of a failed request to its user.
 
 use crate::causes::{causes, reason};
 use crate::error::ObjectError;

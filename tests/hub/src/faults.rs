@@ -1,4 +1,4 @@
-//! What goes wrong.
+//! Failures of a corpus in a bucket.
 
 use crate::port::Port;
 

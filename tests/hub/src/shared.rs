@@ -1,4 +1,4 @@
-//! What both servers know, and how they answer.
+//! The state of both servers, and their answers.
 
 use std::net::SocketAddr;
 use std::sync::{Mutex, MutexGuard, PoisonError};

@@ -26,7 +26,7 @@ pub struct Store {
     shared: Arc<Mutex<Shared>>,
 }
 
-/// What the store does to one request in place of what it should.
+/// A fault that the store applies to one request.
 #[derive(Clone, Debug)]
 pub enum Fault {
     /// Answers with a status, headers and a body.
@@ -116,7 +116,7 @@ impl Store {
         self.lock().objects.remove(key);
     }
 
-    /// What the next requests get, one after the other.
+    /// The answers to the next requests, one after the other.
     pub fn faults(&self, faults: impl IntoIterator<Item = Fault>) {
         self.lock().faults.extend(faults);
     }

@@ -58,7 +58,7 @@ pub fn manifest() -> Result<String, serde_saphyr::SerializeError> {
     Ok(format!("# Made from the types in crates/api by `make manifests`: change those instead.\n{yaml}"))
 }
 
-/// The schema with all that people are told of a field.
+/// The schema with all facts about a field that `explain` prints.
 pub(crate) fn documented_schema() -> Value {
     let mut schema = structural::documented();
     rules::insert(&mut schema);

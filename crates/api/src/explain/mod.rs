@@ -30,7 +30,7 @@ pub struct Field {
     pub limits: Vec<String>,
     /// The sentences with which rules refuse a value.
     pub refusals: Vec<String>,
-    /// What a change does to a job that exists.
+    /// The effect of a change on a job that exists.
     pub change: Option<ChangeEffect>,
     /// The fields of the object, or of each item or value, in the order of a job file.
     pub fields: Vec<Field>,

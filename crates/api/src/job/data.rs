@@ -48,7 +48,7 @@ pub struct DataSpec {
     /// Whether text that looks like a special token of the tokenizer, such as `<|im_start|>`, is that token.
     #[serde(default)]
     pub special_tokens: SpecialTokens,
-    /// What happens with a record that has no text: without the field, with null, with invalid JSON or invalid UTF-8.
+    /// The treatment of a record that has no text: without the field, with null, with invalid JSON or invalid UTF-8.
     #[serde(default)]
     pub on_bad_record: OnBadRecord,
     /// Tokens of one training sequence.
@@ -95,7 +95,7 @@ string_enum! {
 }
 
 string_enum! {
-    /// What happens with a record that has no text.
+    /// The treatment of a record that has no text.
     #[derive(Default)]
     pub enum OnBadRecord {
         /// The job fails and names the record.

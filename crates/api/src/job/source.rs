@@ -45,7 +45,7 @@ pub struct DataSource {
         }])
     )]
     pub weight_schedule: Vec<ScheduledWeight>,
-    /// What happens when all sequences of the source have been read.
+    /// The effect of reading all sequences of the source.
     #[serde(default)]
     pub on_exhausted: OnExhausted,
 }
@@ -63,7 +63,7 @@ pub struct ScheduledWeight {
 }
 
 string_enum! {
-    /// What happens when all sequences of a source have been read.
+    /// The effect of reading all sequences of a source.
     #[derive(Default)]
     pub enum OnExhausted {
         /// The source repeats, in another order.

@@ -1,4 +1,4 @@
-//! What only a cluster has: the Secret with credentials, and the addresses that a NetworkPolicy allows.
+//! Fields that only a cluster uses: the Secret with credentials, and the addresses that a NetworkPolicy allows.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 

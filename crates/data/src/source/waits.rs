@@ -9,7 +9,7 @@ use crate::surroundings::OnWait;
 /// Time between two reports of one wait.
 const REPORT_INTERVAL: Duration = Duration::from_secs(10);
 
-/// What a client calls when it waits.
+/// The functions that a client calls when it waits.
 pub(super) struct Waits {
     /// Waits for a time.
     pub(super) pause: Arc<dyn Fn(Duration) + Send + Sync>,

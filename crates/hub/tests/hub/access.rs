@@ -1,4 +1,4 @@
-//! Who may read what.
+//! Tests of the rights to read.
 
 use std::net::TcpListener;
 use std::process::Command;

@@ -14,7 +14,7 @@ use tempfile::TempDir;
 
 use crate::{Reader, Setup, named};
 
-/// What the Python clients found in a data set.
+/// The results of the Python clients for a data set.
 #[derive(Deserialize)]
 struct Found {
     /// The SHA-256 of the bytes of all files.

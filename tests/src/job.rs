@@ -31,6 +31,8 @@ pub struct TestJob {
     pub precision: &'static str,
     /// Where the corpus is: `paths` or `sources`, as YAML in one line.
     pub corpus: String,
+    /// The held-out part, as YAML in one line.
+    pub evaluation: String,
     /// Whether sequences are packed. Without packing, each row has one padded document.
     pub packing: bool,
     /// Whether head and embedding share one weight.
@@ -66,6 +68,7 @@ impl Default for TestJob {
             kernels: "Fastest",
             precision: "Float32",
             corpus: "paths: [corpus/small.jsonl]".into(),
+            evaluation: "{fraction: 0.1, everySteps: 10}".into(),
             packing: true,
             tied: false,
             global_batch_size: 12,
@@ -111,7 +114,7 @@ impl TestJob {
     /// The job file.
     pub fn yaml(&self) -> String {
         let TestJob { name, stages, layers, schedule, partition, transport, recompute, precision, .. } = self;
-        let TestJob { virtual_stages, corpus, packing, tied, steps, decay_steps, extra, .. } = self;
+        let TestJob { virtual_stages, corpus, evaluation, packing, tied, steps, decay_steps, extra, .. } = self;
         let TestJob { global_batch_size, microbatches, gradient_blocks, data_parallel, .. } = self;
         // tests count lines in jobs with one block and one replica that set neither device nor kernels
         let device = Some(self.device).filter(|device| *device != "Auto");
@@ -141,7 +144,7 @@ spec:
     {corpus}
     sequenceLength: 24
     packing: {packing}
-    evaluation: {{fraction: 0.1, everySteps: 10}}
+    evaluation: {evaluation}
     tokenizer: {{type: Train, train: {{vocabSize: 300}}}}
   training:
     steps: {steps}

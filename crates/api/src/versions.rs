@@ -44,6 +44,11 @@ impl PipelineJobSpec {
         let mut spec = self.clone();
         // the number of chunks without one depends on the schedule; earlier versions always had one, with the default 1
         spec.pipeline.virtual_stages = Some(spec.pipeline.virtual_stages()).filter(|chunks| *chunks != 1);
+        // the fraction without one depends on the other fields; earlier versions always had one, with the default 0.01
+        if let Some(evaluation) = spec.data.as_mut().and_then(|data| data.evaluation.as_mut()) {
+            let default = evaluation.default_fraction();
+            evaluation.fraction = evaluation.fraction.filter(|fraction| *fraction != default);
+        }
         let mut value = serde_json::to_value(&spec).unwrap_or_default();
         drop_defaults(&mut value, &SPEC);
         value

@@ -16,6 +16,8 @@ pub struct RetentionPolicy {
     /// Also keeps the first checkpoint at or after every multiple of this number of steps, because a deferred save is
     /// not at a multiple. 0 disables the rule.
     pub keep_every: u64,
+    /// Also keeps the checkpoint of this step.
+    pub best: Option<u64>,
 }
 
 /// The steps of `steps` to remove, oldest first. The newest step is always kept.
@@ -28,7 +30,7 @@ pub fn to_prune(steps: &[u64], policy: RetentionPolicy) -> Vec<u64> {
         let last = step.checked_div(policy.keep_every).unwrap_or(0);
         std::mem::replace(&mut multiple, last) < last
     };
-    let kept: Vec<bool> = steps.iter().map(|&step| first_after_a_multiple(step)).collect();
+    let kept: Vec<bool> = steps.iter().map(|&step| first_after_a_multiple(step) || policy.best == Some(step)).collect();
     let old = steps.len().saturating_sub(policy.keep_last.max(1));
     steps.into_iter().zip(kept).take(old).filter(|(_, kept)| !kept).map(|(step, _)| step).collect()
 }
@@ -85,14 +87,15 @@ mod tests {
 
     #[test]
     fn kept_steps_are_not_pruned() {
-        let pruned =
-            |keep_last, keep_every| to_prune(&[300, 100, 200, 400, 500], RetentionPolicy { keep_last, keep_every });
+        let pruned = |keep_last, keep_every| {
+            to_prune(&[300, 100, 200, 400, 500], RetentionPolicy { keep_last, keep_every, best: None })
+        };
         assert_eq!(pruned(3, 0), [100, 200]);
         assert_eq!(pruned(2, 200), [100, 300]);
         assert_eq!(pruned(0, 0), [100, 200, 300, 400]);
         // the save due at step 200 was deferred to 201, and a stop saved step 210
         assert_eq!(
-            to_prune(&[100, 201, 210, 300, 301, 400], RetentionPolicy { keep_last: 1, keep_every: 100 }),
+            to_prune(&[100, 201, 210, 300, 301, 400], RetentionPolicy { keep_last: 1, keep_every: 100, best: None }),
             [210, 301]
         );
         assert_eq!(pruned(9, 0), [0; 0]);
@@ -104,7 +107,7 @@ mod tests {
             steps in prop::collection::btree_set(0u64..2000, 0..20), keep_last in 0usize..5, keep_every in 0u64..7
         ) {
             let steps: Vec<u64> = steps.into_iter().collect();
-            let pruned = to_prune(&steps, RetentionPolicy { keep_last, keep_every });
+            let pruned = to_prune(&steps, RetentionPolicy { keep_last, keep_every, best: None });
             for (at, step) in steps.iter().enumerate() {
                 let newest = steps.len() - at <= keep_last.max(1);
                 let before = at.checked_sub(1).map_or(0, |before| steps[before]);

@@ -13,6 +13,8 @@ use super::series::Series;
 const MAX_TIMELINES: usize = 10;
 /// The number of sources whose curves are kept: as many as a job can have.
 const MAX_SOURCES: usize = 32;
+/// The same of held-out sets.
+const MAX_SETS: usize = 16;
 /// The number of recent steps over which the time of a step is averaged.
 const RECENT_STEPS: usize = 20;
 
@@ -27,6 +29,8 @@ pub(super) struct StepLine {
     pub(super) loss: Option<f64>,
     /// The held-out loss, in nats per token.
     pub(super) evaluation_loss: Option<f64>,
+    /// The loss on each held-out set, in nats per token.
+    pub(super) evaluation_set_losses: BTreeMap<String, f64>,
     /// The training loss of each source, in nats per token.
     pub(super) source_losses: BTreeMap<String, f64>,
     /// The gradient norm before clipping.
@@ -52,6 +56,8 @@ pub(super) struct Metrics {
     pub(super) loss: Series,
     /// The held-out loss, in nats per token.
     pub(super) held_out: Series,
+    /// The loss on each held-out set, in nats per token.
+    pub(super) held_out_sets: BTreeMap<String, Series>,
     /// The training loss of each source, in nats per token.
     pub(super) sources: BTreeMap<String, Series>,
     /// Target tokens per second.
@@ -83,11 +89,8 @@ impl Metrics {
         };
         self.loss.push(record.step, record.loss.unwrap_or(f64::NAN));
         self.speed.push(record.step, record.tokens_per_second);
-        for (source, loss) in &record.source_losses {
-            if self.sources.contains_key(source) || self.sources.len() < MAX_SOURCES {
-                self.sources.entry(source.clone()).or_default().push(record.step, *loss);
-            }
-        }
+        push_named(&mut self.sources, record.step, &record.source_losses, MAX_SOURCES);
+        push_named(&mut self.held_out_sets, record.step, &record.evaluation_set_losses, MAX_SETS);
         if let Some(loss) = record.evaluation_loss {
             self.held_out.push(record.step, loss);
             self.last_held_out = Some((record.step, loss));
@@ -115,6 +118,15 @@ impl Metrics {
     pub(super) fn timelines(&self) -> Vec<(u64, TimelineRecord)> {
         let parse = |(step, raw): &(u64, Box<RawValue>)| Some((*step, serde_json::from_str(raw.get()).ok()?));
         self.timelines.iter().filter_map(parse).collect()
+    }
+}
+
+/// Adds the losses of a step to the curves of their names, of which at most `most` are kept.
+fn push_named(curves: &mut BTreeMap<String, Series>, step: u64, losses: &BTreeMap<String, f64>, most: usize) {
+    for (name, loss) in losses {
+        if curves.contains_key(name) || curves.len() < most {
+            curves.entry(name.clone()).or_default().push(step, *loss);
+        }
     }
 }
 
@@ -152,5 +164,19 @@ mod tests {
             (MAX_TIMELINES, 50, Some(50))
         );
         assert!((metrics.seconds_per_step().unwrap() - 0.475).abs() < 1e-9);
+    }
+
+    #[test]
+    fn sources_and_held_out_sets_have_curves_up_to_a_number() {
+        let mut metrics = Metrics::default();
+        for step in 1..=100u64 {
+            let losses = format!("{{\"a\":2.5,\"name-{step}\":3.5}}");
+            let line = format!("{{\"step\":{step},\"sourceLosses\":{losses},\"evaluationSetLosses\":{losses}}}");
+            metrics.add(line.as_bytes());
+        }
+        assert_eq!((metrics.unreadable, metrics.sources.len()), (0, MAX_SOURCES));
+        assert_eq!(metrics.held_out_sets.len(), MAX_SETS);
+        let columns = metrics.held_out_sets["a"].columns(1, 100, 200);
+        assert_eq!((columns.len(), columns[99].mean), (100, 2.5));
     }
 }

@@ -18,10 +18,14 @@ pub struct DataConfig {
     /// True: documents are concatenated and split every `sequence_length` tokens. False: a row holds one document, or a
     /// window of it, padded on the right.
     pub packing: bool,
-    /// The share of the sequences, taken from the end, that is held out for evaluation: from 0 (none) to below 1.
-    pub evaluation_fraction: f64,
-    /// The largest number of held-out sequences that an evaluation reads, from the first one on; `None` for all.
+    /// The part of each source that is held out for evaluation.
+    pub held_out: HeldOut,
+    /// Files that are held out as a whole. A source that has such a file does not train on it.
+    pub held_out_files: Vec<HeldOutFiles>,
+    /// The largest number of sequences of a held-out set that an evaluation reads; `None` for all.
     pub evaluation_max_sequences: Option<u64>,
+    /// The seed by which documents and sequences are drawn for evaluation.
+    pub seed: u64,
     /// The source of the tokenizer.
     pub tokenizer: TokenizerSource,
     /// True: text that looks like a special token is encoded as that token. False: it stays text.
@@ -54,8 +58,10 @@ impl DataConfig {
             sources: vec![CorpusSource::new(pattern)],
             sequence_length,
             packing: true,
-            evaluation_fraction: 0.0,
+            held_out: HeldOut::Nothing,
+            held_out_files: Vec::new(),
             evaluation_max_sequences: None,
+            seed: 0,
             tokenizer,
             parse_special_tokens: false,
             on_bad_record: OnBadRecord::Fail,
@@ -86,6 +92,11 @@ pub struct CorpusSource {
 }
 
 impl CorpusSource {
+    /// The source in a message.
+    pub(crate) fn subject(&self) -> String {
+        if self.name.is_empty() { "the corpus".to_owned() } else { format!("the source {}", self.name) }
+    }
+
     /// The one source of a corpus with the defaults of a job file.
     pub fn new(pattern: &str) -> CorpusSource {
         CorpusSource {
@@ -94,6 +105,40 @@ impl CorpusSource {
             text_field: "text".to_owned(),
             weights: vec![(0, 1)],
             stops: false,
+        }
+    }
+}
+
+/// The part of each source that is held out. Fractions lie above 0 and below 1.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum HeldOut {
+    /// Nothing.
+    Nothing,
+    /// This share of the documents, drawn by seed and content. Of a source that has few documents, this share of the
+    /// tokens: the last document in the order of the draw is then held out in part.
+    Documents(f64),
+    /// This share of the sequences, from the end of the source: the rule of jobs that older versions began.
+    LastSequences(f64),
+}
+
+/// Files that are held out as a whole, as a set with a loss of its own.
+#[derive(Clone, Debug)]
+pub struct HeldOutFiles {
+    /// The name of the set; empty for the set whose loss is the job's held-out loss.
+    pub name: String,
+    /// Patterns, as in [`CorpusSource::paths`].
+    pub paths: Vec<String>,
+    /// The field or column that holds the text, in files of formats that have fields.
+    pub text_field: String,
+}
+
+impl HeldOutFiles {
+    /// The set in a message.
+    pub(crate) fn subject(&self) -> String {
+        if self.name.is_empty() {
+            "data.evaluation.paths".to_owned()
+        } else {
+            format!("the held-out set {}", self.name)
         }
     }
 }

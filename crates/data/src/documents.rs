@@ -8,7 +8,7 @@ use std::str::FromStr;
 
 use crate::config::{DataConfig, OnBadRecord, PrepareProgress};
 use crate::corpus::{Content, Corpus, CorpusFile, Cursor, few};
-use crate::dataset::DocumentPart;
+use crate::dataset::{DocumentPart, IGNORE_INDEX};
 use crate::error::DataError;
 use crate::prepared::PreparedCorpus;
 use crate::tokenizer::Tokenizer;
@@ -86,7 +86,9 @@ pub fn part_texts(
         for &index in of_document {
             let part = &parts[index];
             let begin = part.tokens.start.max(tokens);
-            let end = (part.tokens.end + 1).min(tokens + ids.len() as u64);
+            // a part of a document may end before the document, and then its last input has no target
+            let has_target = part.targets.last().is_some_and(|&target| target != IGNORE_INDEX);
+            let end = (part.tokens.end + u64::from(has_target)).min(tokens + ids.len() as u64);
             let name = || DocumentName { file: piece.file.name.clone(), number: piece.number };
             let Some((first, last)) = (begin..end).next().zip((begin..end).next_back()) else { continue };
             let [first, last] = [first, last].map(|token| (token - tokens) as usize);

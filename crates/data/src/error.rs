@@ -32,6 +32,14 @@ pub enum DataError {
         /// The names of the sources.
         sources: [String; 2],
     },
+    /// Two held-out sets have a file in common.
+    #[error("data.evaluation: {file} belongs to {} and to {}: keep it in one of them", sets[0], sets[1])]
+    FileOfTwoSets {
+        /// The name of the file.
+        file: String,
+        /// The sets.
+        sets: [String; 2],
+    },
     /// A pattern is a URI with a scheme that no source has.
     #[error(
         "data.paths: \"{pattern}\" has the scheme {scheme}://, which is none of hf, s3, gs and az: copy the files to the volume"
@@ -293,6 +301,24 @@ pub enum DataError {
         sequence_length: usize,
         /// Sequences kept for evaluation.
         held_out: u64,
+    },
+    /// A held-out set has too little text for a sequence.
+    #[error(
+        "{subject} is too short: {tokens} tokens make no sequence of {sequence_length} tokens to evaluate: add text, or lower data.sequenceLength"
+    )]
+    HeldOutTooShort {
+        /// The set.
+        subject: String,
+        /// Its tokens.
+        tokens: u64,
+        /// Tokens per sequence.
+        sequence_length: usize,
+    },
+    /// All files of a source are held out.
+    #[error("data.evaluation holds out all files of {subject}: leave it a file to train on")]
+    AllHeldOut {
+        /// The source.
+        subject: String,
     },
     /// A document that the corpus doesn't have.
     #[error("{name} is no document of the corpus: {problem}")]

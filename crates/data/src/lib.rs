@@ -9,12 +9,14 @@ mod catch_panic;
 mod config;
 mod corpus;
 mod dataset;
+mod document_hashes;
 mod documents;
 mod error;
 #[cfg(test)]
 #[path = "../tests/data/common/examples.rs"]
 mod examples;
 mod findings;
+mod held_out;
 mod mapped;
 mod mixture;
 mod model_files;
@@ -22,6 +24,7 @@ mod order;
 mod prepared;
 mod sequences;
 mod source;
+mod stream;
 mod surroundings;
 mod texts;
 mod tokenizer;
@@ -29,9 +32,11 @@ mod tokenizer_training;
 
 pub use cache::{check_sources, prepare};
 pub use catch_panic::hide_caught_panics;
-pub use config::{CorpusSource, DataConfig, OnBadRecord, PrepareProgress, TokenizerSource};
+pub use config::{CorpusSource, DataConfig, HeldOut, HeldOutFiles, OnBadRecord, PrepareProgress, TokenizerSource};
 pub use corpus::{Compression, FORMATS, Format, document_numbers, text_formats};
-pub use dataset::{BatchPlan, Dataset, DocumentPart, IGNORE_INDEX, Microbatch, MicrobatchLayout, RowSource};
+pub use dataset::{
+    BatchPlan, Dataset, DocumentPart, EvaluationSet, IGNORE_INDEX, Microbatch, MicrobatchLayout, RowSource,
+};
 pub use documents::{DocumentName, PartText, document_indices, part_texts};
 pub use error::DataError;
 pub use findings::Findings;

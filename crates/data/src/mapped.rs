@@ -59,11 +59,6 @@ impl DocumentOffsets {
         self.first_from(token + 1) - 1
     }
 
-    /// The starts of the documents within `first..=last`, in order.
-    pub(crate) fn starts_within(&self, first: u64, last: u64) -> impl Iterator<Item = u64> + '_ {
-        (self.first_from(first)..self.count()).map(|index| self.start(index)).take_while(move |&start| start <= last)
-    }
-
     /// The first document that starts at `token` or later; `count()` if there is none.
     fn first_from(&self, token: u64) -> u64 {
         let (mut low, mut high) = (0, self.count());
@@ -76,7 +71,7 @@ impl DocumentOffsets {
 }
 
 #[allow(unsafe_code)]
-fn map_file(path: &Path, expected: u64) -> Result<Mmap, DataError> {
+pub(crate) fn map_file(path: &Path, expected: u64) -> Result<Mmap, DataError> {
     let file = File::open(path).map_err(DataError::io("open", path))?;
     // SAFETY: the file must not shrink or change while it is mapped. Cache files are renamed into place once complete
     // and are never written to afterwards. Replacing a file leaves the mapped inode as it is.
@@ -84,5 +79,23 @@ fn map_file(path: &Path, expected: u64) -> Result<Mmap, DataError> {
     match map.len() as u64 {
         found if found == expected => Ok(map),
         found => Err(DataError::WrongSize { path: path.into(), expected, found }),
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+
+    /// Documents of these lengths, whose ids count from 0.
+    pub(crate) fn mapped(lengths: &[u64]) -> (TokenIds, DocumentOffsets) {
+        let folder = tempfile::tempdir().unwrap();
+        let [ids, documents] = ["ids", "documents"].map(|name| folder.path().join(name));
+        let mut starts = vec![0u64];
+        lengths.iter().for_each(|length| starts.push(starts[starts.len() - 1] + length));
+        let tokens = starts[lengths.len()];
+        std::fs::write(&ids, (0..tokens as u32).flat_map(u32::to_le_bytes).collect::<Vec<u8>>()).unwrap();
+        std::fs::write(&documents, starts.iter().flat_map(|start| start.to_le_bytes()).collect::<Vec<u8>>()).unwrap();
+        let offsets = DocumentOffsets::open(&documents, lengths.len() as u64).unwrap();
+        (TokenIds::open(&ids, tokens, 4).unwrap(), offsets)
     }
 }

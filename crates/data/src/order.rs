@@ -41,7 +41,7 @@ fn permute(index: u64, key: u64, half_bits: u32) -> u64 {
 }
 
 /// Spreads every bit of `value` over all 64 (the output function of SplitMix64; Steele, Lea and Flood, 2014).
-fn splitmix64(value: u64) -> u64 {
+pub(crate) fn splitmix64(value: u64) -> u64 {
     let value = value.wrapping_add(0x9e37_79b9_7f4a_7c15);
     let value = (value ^ value >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     let value = (value ^ value >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);

@@ -29,7 +29,8 @@ pub struct PreparedCorpus {
     pub tokens: u64,
     /// Documents with at least one token of text.
     pub documents: u64,
-    /// The part of each source, in the order of the sources. Empty in the cache of a corpus with one source.
+    /// The part of each source, in the order of the sources, and then of each set of held-out files. Empty in the cache
+    /// of a corpus with one source and no such files.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub by_source: Vec<PreparedSource>,
     /// Documents left out because they are empty.
@@ -52,7 +53,7 @@ pub struct PreparedCorpus {
     pub notes: Vec<String>,
 }
 
-/// The part of a tokenised corpus that comes from one source.
+/// The part of a tokenised corpus that comes from one source, or from one set of held-out files.
 #[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct PreparedSource {
@@ -63,8 +64,8 @@ pub struct PreparedSource {
 }
 
 impl PreparedCorpus {
-    /// The range of documents of each source.
-    pub(crate) fn documents_of_sources(&self) -> Vec<Range<u64>> {
+    /// The range of documents of each source, and of each set of held-out files.
+    pub(crate) fn documents_of_parts(&self) -> Vec<Range<u64>> {
         let of_one = PreparedSource { documents: self.documents, tokens: self.tokens };
         let sources = if self.by_source.is_empty() { &[of_one][..] } else { &self.by_source };
         let mut end = 0;

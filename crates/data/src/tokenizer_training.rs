@@ -24,7 +24,7 @@ pub(crate) const TRAINING_VERSION: u32 = 1;
 /// Texts queued between the reader and the counting threads. The number bounds the memory.
 const QUEUED_TEXTS: usize = 64;
 
-/// The bytes of a trained `tokenizer.json` with at most `vocab_size` tokens. `path`, the file's later place, appears in
+/// The bytes of a `tokenizer.json`, trained on the files of the sources, with at most `vocab_size` tokens. `path`, the file's later place, appears in
 /// errors only. The same corpus gives the same bytes: pre-tokens are counted in any order, but pairs merge by count,
 /// then by the lower ids. `on_bytes_read` gets the number of bytes read so far.
 ///
@@ -43,7 +43,7 @@ pub(crate) fn train(
     thread::scope(|scope| {
         let (sender, receiver) = mpsc::sync_channel::<String>(QUEUED_TEXTS);
         let counting = scope.spawn(move || train_bpe(vocab_size, receiver.into_iter()));
-        corpus.read(Cursor::default(), Split::BeforeWhitespace, &mut |piece| {
+        corpus.read_until(Cursor::default(), corpus.training_files, Split::BeforeWhitespace, &mut |piece| {
             if let Content::Text(text) = piece.content {
                 // Fails only if the counting ended early. The counting's own error is then returned below.
                 sender.send(text.to_owned()).ok();

@@ -46,6 +46,8 @@ pub struct History {
     pub(super) audit_difference: Option<String>,
     /// Whether `result.json` is there.
     pub(super) is_finished: bool,
+    /// The reason in it that training ended before its last step.
+    pub(super) ended_early: Option<String>,
     /// Whether a launcher holds the lock, and its process id if that is known.
     pub(super) running: Option<Option<u32>>,
     /// When the folder was read.
@@ -95,6 +97,7 @@ impl History {
         let job = folder.stored_job();
         let restart = job.as_ref().map_or_else(RestartSpec::default, |job| job.spec.restart.clone());
         let length = job.as_ref().and_then(|job| job.spec.training.as_ref()?.length());
+        let summary = folder.summary();
         let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         Ok(History {
             folder: shown_as,
@@ -110,7 +113,8 @@ impl History {
             }),
             trained,
             audit_difference: None,
-            is_finished: folder.summary().is_some(),
+            is_finished: summary.is_some(),
+            ended_early: summary.and_then(|summary| summary.ended_early),
             running,
             now: UnixMillis(u64::try_from(since_epoch.as_millis()).unwrap_or(u64::MAX)),
             state,

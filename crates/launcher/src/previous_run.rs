@@ -1,5 +1,6 @@
 //! The results of an earlier run in the job's folder, and whether this job may continue from them.
 
+use serde::Serialize;
 use stagecoach_api::PipelineJob;
 use stagecoach_api::job::ChangeEffect;
 use stagecoach_checkpoint::{Difference, differences};
@@ -16,7 +17,7 @@ pub enum PreviousRun {
     Unfinished,
     /// The result of this very job.
     Finished(RunSummary),
-    /// The result of this job with another number of steps.
+    /// The result of this job with another number of steps, or another patience, by which it may end before its last step.
     OtherLength(RunSummary),
     /// The result of a job with other settings; the field that differs.
     OtherJob(String),
@@ -29,7 +30,10 @@ impl PreviousRun {
         let older = folder.resolved_job().with_file_name("job.yaml");
         let text = std::fs::read_to_string(folder.resolved_job()).or_else(|_| std::fs::read_to_string(older)).ok();
         let old = text.and_then(|text| stagecoach_api::parse(&text, "job").ok());
-        let length = |job: &PipelineJob| job.spec.training.as_ref().and_then(|training| training.length());
+        let length = |job: &PipelineJob| {
+            let steps = job.spec.training.as_ref().and_then(|training| training.length());
+            (steps, patience(&job.spec))
+        };
         let same_length = old.as_ref().is_some_and(|old| length(old) == length(job));
         let difference = match &old {
             Some(old) => difference(old, job, same_length),
@@ -43,6 +47,11 @@ impl PreviousRun {
             (Some(summary), None) => Self::OtherLength(summary),
         }
     }
+}
+
+/// `data.evaluation.patience`: `None` if the job trains all steps.
+fn patience(spec: &impl Serialize) -> Option<u64> {
+    serde_json::to_value(spec).ok()?.pointer("/data/evaluation/patience")?.as_u64()
 }
 
 /// The first differing field that changes the results of a job. A job of another length may have another decay; the
@@ -63,6 +72,13 @@ mod tests {
     use crate::folder::write_file;
 
     #[test]
+    fn the_patience_is_that_of_the_held_out_part() {
+        let of = |evaluation| patience(&serde_json::json!({ "data": { "evaluation": evaluation } }));
+        assert_eq!(of(serde_json::json!({ "everySteps": 10, "patience": 3 })), Some(3));
+        assert_eq!((of(serde_json::json!({ "everySteps": 10 })), of(serde_json::Value::Null)), (None, None));
+    }
+
+    #[test]
     fn a_result_is_known_by_the_settings_that_decide_it() {
         let workspace = tempfile::tempdir().unwrap();
         let folder = JobFolder::open(workspace.path(), None).unwrap();
@@ -71,14 +87,10 @@ mod tests {
         let summary = RunSummary {
             steps: 20,
             loss: Some(1.5),
-            evaluation_loss: None,
-            unigram_entropy: None,
             losses_hash: "aa".into(),
-            evaluation_losses_hash: String::new(),
             weights_hash: "bb".into(),
-            skipped: 0,
-            receipt: Default::default(),
             model: "mine/model".into(),
+            ..RunSummary::default()
         };
         write_file(&folder.result(), &serde_json::to_string(&summary).unwrap()).unwrap();
         assert!(matches!(PreviousRun::inspect(&folder, &job(&[])), PreviousRun::OtherJob(_)));

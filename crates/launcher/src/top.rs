@@ -106,6 +106,7 @@ mod tests {
             steps: Some(100),
             trained: Some(57),
             is_finished: false,
+            ended_early: None,
             running: Some(None),
             now: UnixMillis(0),
         }

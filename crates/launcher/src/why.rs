@@ -49,7 +49,9 @@ impl History {
             return format!("It runs{replicas}{launcher}: {trained}.");
         }
         if self.is_finished {
-            return format!("It is finished: {trained}.");
+            let reason = self.ended_early.as_ref();
+            let early = reason.map_or_else(String::new, |reason| format!(" It ended early: {reason}."));
+            return format!("It is finished: {trained}.{early}");
         }
         let next = match self.state.as_ref().and_then(|state| state.checkpoint_step) {
             Some(step) => format!("the next `stagecoach run` continues from the checkpoint of step {step}"),
@@ -132,6 +134,7 @@ mod tests {
             trained: Some(57),
             audit_difference: None,
             is_finished: false,
+            ended_early: None,
             running: Some(Some(12)),
             now: NOW,
             state: Some(state),
@@ -247,6 +250,17 @@ mod tests {
         assert_eq!(ended(|state| state.attempt_phase = AttemptPhase::Idle), format!("{begin}It is stopped: {rest}"));
         let finished = |state: &mut JobState| state.attempt_phase = AttemptPhase::Finished(JobOutcome::Complete);
         assert_eq!(ended(finished), format!("{begin}It is finished: 57 of 100 steps are trained."));
+        let early = History {
+            running: None,
+            is_finished: true,
+            ended_early: Some("the held-out loss has not improved in 5 evaluations since step 40".into()),
+            ..quiet(finished)
+        };
+        assert_eq!(
+            early.status_text(),
+            "It is finished: 57 of 100 steps are trained. It ended early: the held-out loss has not improved in 5 \
+             evaluations since step 40."
+        );
         let new = History { state: None, trained: None, running: None, ..history() };
         assert_eq!(
             new.to_string(),

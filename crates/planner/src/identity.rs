@@ -11,23 +11,25 @@ use stagecoach_telemetry::flatten_json;
 use super::JobConfig;
 
 /// The fields of an identity's `data` that are known once the corpus has been read.
-const OF_CORPUS: [&str; 5] = ["corpus", "tokenizer", "specialTokenIds", "trainingSequences", "sources"];
+const OF_CORPUS: [&str; 6] = ["corpus", "tokenizer", "specialTokenIds", "trainingSequences", "sources", "heldOutFiles"];
 
 impl JobConfig {
     /// The identity: the fields that determine the numerical results, which may not change once training has begun. It
     /// identifies the corpus and its split by their content, so that a file may be renamed.
     pub fn identity(&self, prepared: &PreparedCorpus, dataset: &Dataset) -> Value {
-        self.identity_of(prepared, &dataset.epoch_lengths())
+        let files = dataset.held_out_files().map(|(name, sequences)| json!({"name": name, "sequences": sequences}));
+        self.identity_of(prepared, &dataset.epoch_lengths(), files.collect())
     }
 
     /// [`JobConfig::identity`] with these sequences per epoch of each source.
-    fn identity_of(&self, prepared: &PreparedCorpus, epoch_lengths: &[u64]) -> Value {
+    fn identity_of(&self, prepared: &PreparedCorpus, epoch_lengths: &[u64], held_out_files: Vec<Value>) -> Value {
         let values = [
             prepared.corpus_hash.clone().into(),
             prepared.tokenizer_hash.clone().into(),
             prepared.special_tokens.identity().unwrap_or_default(),
             epoch_lengths.iter().sum::<u64>().into(),
             self.identity_of_sources(epoch_lengths),
+            Some(held_out_files).filter(|files| !files.is_empty()).into(),
         ];
         self.identity_over(OF_CORPUS.into_iter().zip(values))
     }
@@ -48,8 +50,14 @@ impl JobConfig {
             let by_content = ["paths", "sources", "textField", "evaluation", "tokenizer"];
             data.retain(|field, _| !by_content.contains(&field.as_str()));
         }
-        if let Some(max) = self.data.evaluation.as_ref().and_then(|evaluation| evaluation.max_sequences) {
-            identity["data"]["evaluation"] = serde_json::json!({ "maxSequences": max });
+        if let Some(evaluation) = &self.data.evaluation {
+            if let Some(max) = evaluation.max_sequences {
+                identity["data"]["evaluation"]["maxSequences"] = max.into();
+            }
+            // without this field, a fraction of the sequences is held out
+            if evaluation.held_out_fraction() > 0.0 && !self.holds_out_last_sequences {
+                identity["data"]["evaluation"]["heldOut"] = "Documents".into();
+            }
         }
         for (field, value) in corpus {
             if !value.is_null() {
@@ -97,6 +105,8 @@ impl JobConfig {
 #[cfg(test)]
 pub(super) mod tests {
     use std::path::Path;
+
+    use stagecoach_data::HeldOut;
 
     use super::*;
 
@@ -149,21 +159,38 @@ pub(super) mod tests {
                 },
             },
         });
-        assert_eq!(config(&[]).identity_of(&prepared(), &[12648]), identity);
-        assert_eq!(config(&[("training.gradientBlocks", "1")]).identity_of(&prepared(), &[12648]), identity);
+        let of = |set: &[(&str, &str)], recorded: &Value| {
+            config(set).resuming(recorded).unwrap().identity_of(&prepared(), &[12648], Vec::new())
+        };
+        assert_eq!(of(&[], &identity), identity);
+        assert_eq!(of(&[("training.gradientBlocks", "1")], &identity), identity);
         identity["training"]["gradientClipNorm"] = Value::Null;
         identity["training"]["learningRate"]["decaySteps"] = 500.into();
         identity["data"]["evaluation"] = json!({"maxSequences": 7});
         identity["initFrom"] = "older".into();
         identity["training"]["gradientBlocks"] = 4.into();
-        let other = config(&[
+        let other = [
             ("training.gradientBlocks", "4"),
             ("data.evaluation.maxSequences", "7"),
             ("training.gradientClipNorm", "null"),
             ("training.learningRate.decaySteps", "500"),
             ("checkpoint.initFrom.path", "older"),
-        ]);
-        assert_eq!(other.identity_of(&prepared(), &[12648]), identity);
+        ];
+        assert_eq!(of(&other, &identity), identity);
+    }
+
+    #[test]
+    fn a_job_that_begins_draws_documents_and_says_so() {
+        let files = vec![json!({"name": "code", "sequences": 7})];
+        let begun = config(&[]).identity_of(&prepared(), &[12648], files.clone());
+        assert_eq!(begun["data"]["evaluation"], json!({"heldOut": "Documents"}));
+        assert_eq!(begun["data"]["heldOutFiles"], json!(files));
+        let resumed = config(&[]).resuming(&begun).unwrap();
+        assert_eq!(resumed.identity_of(&prepared(), &[12648], files), begun);
+        assert_eq!(resumed.data_config().held_out, HeldOut::Documents(0.02));
+        let paths = config(&[("data.evaluation", "{paths: [corpus/held-out.txt]}")]);
+        assert_eq!(paths.data_config().held_out, HeldOut::Nothing);
+        assert_eq!(paths.identity_of(&prepared(), &[1], Vec::new())["data"].get("evaluation"), None);
     }
 
     #[test]

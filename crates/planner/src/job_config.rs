@@ -11,7 +11,7 @@ use stagecoach_api::job::{
     OnExhausted, OptimizerSpec, PretrainedSpec, Recompute, SpecialTokens, TOKEN_CACHE, TokenizerSpec, TrainingLength,
     TrainingSpec,
 };
-use stagecoach_data::{CorpusSource, DataConfig, OnWait, Tokenizer, TokenizerSource, Variables};
+use stagecoach_data::{CorpusSource, DataConfig, HeldOut, HeldOutFiles, OnWait, Tokenizer, TokenizerSource, Variables};
 use stagecoach_engine::StageError;
 use stagecoach_engine::optimize::LearningRate;
 use stagecoach_engine::state_dict::find_model;
@@ -47,6 +47,8 @@ pub struct JobConfig {
     /// The number of blocks in which a step's gradients are added. Once stage 0 knows it, the number with which the job
     /// began.
     pub gradient_blocks: usize,
+    /// Whether the job holds out the last sequences of each source. Versions that did not draw documents began it.
+    pub holds_out_last_sequences: bool,
     /// The record of the job's remote files, in the job's folder.
     pub remote_files: PathBuf,
     /// The times of modules that a plan assumes; without them it looks for measured ones.
@@ -96,6 +98,7 @@ impl JobConfig {
             data,
             training,
             gradient_blocks,
+            holds_out_last_sequences: false,
             remote_files,
             assumed_profile: None,
         })
@@ -135,8 +138,14 @@ impl JobConfig {
             sources: sources.into_iter().map(source).collect(),
             sequence_length: sequence_length as usize,
             packing,
-            evaluation_fraction: evaluation.as_ref().map_or(0.0, |EvaluationSpec { fraction, .. }| *fraction),
-            evaluation_max_sequences: evaluation.and_then(|evaluation| evaluation.max_sequences).map(u64::from),
+            held_out: match evaluation.as_ref().map_or(0.0, EvaluationSpec::held_out_fraction) {
+                0.0 => HeldOut::Nothing,
+                fraction if self.holds_out_last_sequences => HeldOut::LastSequences(fraction),
+                fraction => HeldOut::Documents(fraction),
+            },
+            evaluation_max_sequences: evaluation.as_ref().and_then(|it| it.max_sequences).map(u64::from),
+            held_out_files: evaluation.map_or_else(Vec::new, |evaluation| held_out_files(evaluation, &text_field)),
+            seed: self.training.seed,
             tokenizer: match tokenizer {
                 TokenizerSpec::Train(train) => TokenizerSource::Train { vocab_size: train.vocab_size as usize },
                 TokenizerSpec::File(file) => TokenizerSource::File { path: file.path.into() },
@@ -164,6 +173,18 @@ impl JobConfig {
         let path = self.workspace.join(folder).join(GENERATION_CONFIG_FILE);
         let bytes = read_if_exists(&path).map_err(|error| StageError::storage("read", &path, error))?;
         Ok(bytes.map(|bytes| (GENERATION_CONFIG_FILE.to_owned(), bytes)))
+    }
+
+    /// Whether training ends before its last step, because the held-out loss no longer improves.
+    pub fn has_stopped_improving(&self, state: &TrainerState) -> bool {
+        let patience = self.data.evaluation.as_ref().and_then(|evaluation| evaluation.patience);
+        let since = state.best_evaluation.map_or(0, |best| best.evaluations_since);
+        patience.is_some_and(|patience| since >= patience)
+    }
+
+    /// Whether the checkpoint with the lowest held-out loss is kept.
+    pub fn keeps_best(&self) -> bool {
+        self.data.evaluation.as_ref().is_some_and(|evaluation| evaluation.keep_best)
     }
 
     /// Steps between two evaluations; 0 if no sequences are held out.
@@ -196,6 +217,7 @@ impl JobConfig {
         if self.training.gradient_blocks.is_none() {
             config.gradient_blocks = recorded_gradient_blocks(recorded);
         }
+        config.holds_out_last_sequences = recorded_last_sequences(recorded);
         let (replicas, blocks) = (config.job.spec.data_parallel, config.gradient_blocks);
         if replicas as usize > blocks {
             return Err(StageError::invalid(format!(
@@ -386,6 +408,23 @@ impl JobConfig {
 /// The gradient blocks in the identity of a checkpoint.
 pub fn recorded_gradient_blocks(identity: &Value) -> usize {
     identity["training"]["gradientBlocks"].as_u64().map_or(1, |blocks| blocks as usize)
+}
+
+/// Whether a job with this identity holds out the last sequences of each source, if it holds out a fraction.
+pub fn recorded_last_sequences(identity: &Value) -> bool {
+    identity["data"]["evaluation"]["heldOut"].is_null()
+}
+
+/// The held-out files of `evaluation`: `paths` are a set without a name.
+fn held_out_files(evaluation: EvaluationSpec, text_field: &str) -> Vec<HeldOutFiles> {
+    let of_paths = evaluation.paths.map(|paths| (String::new(), paths, None));
+    let of_sets = evaluation.sets.into_iter().map(|set| (set.name, set.paths, set.text_field));
+    let files = |(name, paths, field): (String, Vec<String>, Option<String>)| HeldOutFiles {
+        name,
+        paths,
+        text_field: field.unwrap_or_else(|| text_field.to_owned()),
+    };
+    of_paths.into_iter().chain(of_sets).map(files).collect()
 }
 
 /// The configuration of a pretrained model.

@@ -24,16 +24,16 @@ mod trainer_state;
 
 pub use checkpoint_link::CheckpointLink;
 pub use environment::{environment, environment_differences};
-pub use job_config::{GENERATION_CONFIG_FILE, JobConfig, recorded_gradient_blocks};
+pub use job_config::{GENERATION_CONFIG_FILE, JobConfig, recorded_gradient_blocks, recorded_last_sequences};
 pub use machines::Machines;
 pub use memory::StageBytes;
 pub use meshes::{MeshPlan, every_mesh};
 pub use pipeline_layout::{
     Alternative, PipelineLayout, PlannedStage, plan_pipeline, plan_pipeline_on, smaller_programs,
 };
-pub use plan::{Plan, VerifiedPlan};
+pub use plan::{Plan, PlannedSet, VerifiedPlan};
 pub use profile::{ModuleSeconds, Profile};
 pub use profiler::measure_profile;
 pub use roofline::{OperationCost, Roofline, gpu_names};
 pub use speeds::{attempt_speeds, measured_speeds};
-pub use trainer_state::TrainerState;
+pub use trainer_state::{HeldOutLosses, TrainerState};

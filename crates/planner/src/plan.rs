@@ -58,17 +58,30 @@ pub struct Plan {
     /// The programs of a training step, in the text form of [`Programs`]: for the replicas with the most microbatches
     /// and, if there are any, for the replicas with fewer.
     pub programs: Vec<String>,
-    /// The programs of an evaluation's windows: for a whole window and, if the last is shorter, for the last; empty if
-    /// there are no held-out sequences.
+    /// The programs of an evaluation's windows, one for each number of microbatches, the largest first; empty if there
+    /// are no held-out sequences.
     pub evaluation: Vec<String>,
-    /// The microbatches of an evaluation, over all windows.
-    pub evaluation_layouts: Vec<MicrobatchLayout>,
+    /// The held-out sets.
+    pub evaluation_sets: Vec<PlannedSet>,
     /// The simulated bubble, 0 to 1, averaged over stages.
     pub expected_bubble: f64,
     /// Number of tokens in the training sequences, for display.
     pub training_tokens: u64,
     /// Unigram entropy of the held-out tokens, in nats.
     pub unigram_entropy: Option<f64>,
+}
+
+/// A held-out set.
+#[derive(Serialize, Deserialize, Clone, Debug, PartialEq)]
+pub struct PlannedSet {
+    /// The name of the set or of the source; empty for a held-out part without a name.
+    pub name: String,
+    /// Whether its targets count towards the job's held-out loss.
+    pub counts: bool,
+    /// Its microbatches, over all windows.
+    pub layouts: Vec<MicrobatchLayout>,
+    /// Number of targets.
+    pub target_count: u64,
 }
 
 /// A plan's programs, parsed and verified.
@@ -80,7 +93,7 @@ pub struct VerifiedPlan {
     pub training: Programs,
     /// The blocks that this replica computes.
     pub blocks: ReplicaBlocks,
-    /// Programs of an evaluation's windows, one for each size; a whole window's comes first.
+    /// Programs of an evaluation's windows, one for each number of microbatches, the largest first.
     pub evaluation: Vec<Programs>,
     /// Layers of each chunk.
     pub partition: Partition,

@@ -1,8 +1,10 @@
 //! The state of training that a checkpoint contains besides tensors.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 use stagecoach_group::{StepOutcome, Verdict};
-use stagecoach_telemetry::StepRecord;
+use stagecoach_telemetry::{BestEvaluation, EvaluationRecord, StepRecord};
 use stagecoach_telemetry::{Receipt, StepFacts};
 
 /// State of training after a step. Serialised as `progress` in a checkpoint's manifest.
@@ -23,8 +25,14 @@ pub struct TrainerState {
     pub loss: Option<f32>,
     /// Most recent held-out loss, in nats per token.
     pub evaluation_loss: Option<f64>,
-    /// Chained BLAKE3 hash of the held-out losses' f64 bits by step, in hex; empty before the first evaluation, and in
-    /// checkpoints that did not record it.
+    /// Most recent loss of each named held-out set, in nats per token.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub evaluation_set_losses: BTreeMap<String, Option<f64>>,
+    /// The evaluation with the lowest held-out loss so far.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub best_evaluation: Option<BestEvaluation>,
+    /// Chained BLAKE3 hash of the held-out losses' f64 bits by step, in hex, the losses of named sets included; empty
+    /// before the first evaluation, and in checkpoints that did not record it.
     #[serde(default)]
     pub evaluation_losses: String,
     /// Whether the evaluation after the last step is due: a stop did not wait for it, and the next group makes up for
@@ -54,6 +62,15 @@ pub struct TrainerState {
     /// once it can't be lost any more.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unwritten_record: Option<Box<StepRecord>>,
+}
+
+/// The losses of an evaluation, in nats per token.
+#[derive(Clone, Debug, PartialEq)]
+pub struct HeldOutLosses {
+    /// The job's held-out loss.
+    pub loss: f64,
+    /// The loss of each named held-out set.
+    pub by_set: BTreeMap<String, f64>,
 }
 
 /// The learning rate's decay for steps that were added to a job.
@@ -108,10 +125,21 @@ impl TrainerState {
     }
 
     /// Updates the state after an evaluation that follows the last step.
-    pub fn record_evaluation(&mut self, loss: f64) {
+    pub fn record_evaluation(&mut self, losses: &HeldOutLosses) {
         self.evaluation_due = false;
-        self.evaluation_losses = chained_hash(&self.evaluation_losses, &loss.to_le_bytes());
-        self.evaluation_loss = Some(loss);
+        for loss in [losses.loss].iter().chain(losses.by_set.values()) {
+            self.evaluation_losses = chained_hash(&self.evaluation_losses, &loss.to_le_bytes());
+        }
+        self.evaluation_loss = Some(losses.loss);
+        // JSON has no other numbers
+        let finite = |(name, loss): (&String, &f64)| (name.clone(), Some(*loss).filter(|loss| loss.is_finite()));
+        self.evaluation_set_losses = losses.by_set.iter().map(finite).collect();
+        self.best_evaluation = BestEvaluation::after(self.best_evaluation, self.step, losses.loss);
+    }
+
+    /// The last evaluation, for the record of the last step.
+    pub fn evaluation_record(&self, losses: HeldOutLosses) -> EvaluationRecord {
+        EvaluationRecord { loss: losses.loss, set_losses: losses.by_set, best: self.best_evaluation }
     }
 }
 
@@ -137,7 +165,7 @@ mod tests {
     fn every_held_out_loss_and_their_order_change_the_hash() {
         let hash = |losses: &[f64]| {
             let mut state = TrainerState::default();
-            losses.iter().for_each(|loss| state.record_evaluation(*loss));
+            losses.iter().for_each(|&loss| state.record_evaluation(&HeldOutLosses { loss, by_set: BTreeMap::new() }));
             state.evaluation_losses
         };
         let next = f64::from_bits(2.5f64.to_bits() + 1);

@@ -32,6 +32,9 @@ pub struct ReplayOptions {
     pub dump: Option<DumpConfig>,
     /// Documents, by index, whose tokens are no targets in training.
     pub without: BTreeSet<u64>,
+    /// Whether the replayed job holds out the last sequences of each source.
+    #[serde(default)]
+    pub holds_out_last_sequences: bool,
 }
 
 /// The settings of a replay.
@@ -99,7 +102,8 @@ pub fn replay(
     let scratch = Scratch::create(&workspace)?;
     scratch.copy_remote_files(&record.folder)?;
     let job = replayed_job(record, base, until, config.stages, &scratch.path)?;
-    let job_config = JobConfig::new(job, &workspace)?;
+    let holds_out_last_sequences = record.holds_out_last_sequences();
+    let job_config = JobConfig { holds_out_last_sequences, ..JobConfig::new(job, &workspace)? };
     if let Some(newest) = newest
         && let Some(difference) = other_identity(&job_config, &newest.manifest, base, display)?
     {
@@ -116,7 +120,7 @@ pub fn replay(
     let steps = if config.dump_steps.is_empty() { vec![until] } else { config.dump_steps.clone() };
     let dump = DumpConfig { patterns: config.dump.clone(), steps, folder };
     let dump = (!config.dump.is_empty()).then_some(dump);
-    let options = ReplayOptions { dump, without: config.without.clone() };
+    let options = ReplayOptions { dump, without: config.without.clone(), holds_out_last_sequences };
     executable.arguments.extend(["--replay".into(), serde_json::to_string(&options)?.into()]);
     let mut state = LauncherState::load(&scratch.folder)?;
     let launch = LaunchConfig {
@@ -127,7 +131,7 @@ pub fn replay(
         count_gpus: driver_devices,
     };
     let result = match supervise(launch, &mut state, display)? {
-        RunOutcome::Complete(Some(result)) => result,
+        RunOutcome::Complete(Some(result)) => *result,
         RunOutcome::Stopped | RunOutcome::Killed => {
             bail!(StageError::new(FailureKind::Drained, "stopped by a signal: nothing was compared"))
         }
@@ -167,6 +171,9 @@ fn replayed_job(
         spec.pipeline.schedule = ScheduleSpec::default();
         spec.pipeline.partition = PartitionSpec::default();
         spec.pipeline.virtual_stages = None;
+    }
+    if let Some(evaluation) = spec.data.as_mut().and_then(|data| data.evaluation.as_mut()) {
+        (evaluation.keep_best, evaluation.patience) = (false, None);
     }
     if let Some(training) = &mut spec.training {
         training.audit = None;

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Serialize, Serializer};
 use stagecoach_api::contract::SuspectedStage;
 
 use super::TimelineRecord;
@@ -160,9 +160,16 @@ pub struct StepRecord {
     /// Held-out loss after this step, in nats per token, if it was evaluated.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub evaluation_loss: Option<f64>,
+    /// Loss on each held-out set after this step, in nats per token, by the name of the set; empty if it was not
+    /// evaluated. JSON leaves out losses that are not finite.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty", serialize_with = "finite_losses")]
+    pub evaluation_set_losses: BTreeMap<String, f64>,
+    /// The best evaluation so far, in the record of a step that was evaluated.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub best_evaluation: Option<BestEvaluation>,
     /// Mean cross-entropy of each source's targets, in nats per token, by the name of the source; empty in a job with one
-    /// source.
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    /// source. JSON leaves out losses that are not finite.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty", serialize_with = "finite_losses")]
     pub source_losses: BTreeMap<String, f64>,
     /// Global gradient norm before clipping.
     pub gradient_norm: Option<f64>,
@@ -211,6 +218,13 @@ pub struct StepRecord {
 }
 
 impl StepRecord {
+    /// Adds the evaluation after the step.
+    pub fn set_evaluation(&mut self, evaluation: EvaluationRecord) {
+        self.evaluation_loss = Some(evaluation.loss);
+        self.evaluation_set_losses = evaluation.set_losses;
+        self.best_evaluation = evaluation.best;
+    }
+
     /// The bubble averaged over stages; `None` if it was not measured.
     pub(crate) fn mean_bubble(&self) -> Option<f64> {
         mean(&self.bubble)
@@ -229,6 +243,52 @@ impl StepRecord {
 
 fn mean(shares: &[f64]) -> Option<f64> {
     (!shares.is_empty()).then(|| shares.iter().sum::<f64>() / shares.len() as f64)
+}
+
+/// Writes the losses that are finite: JSON has no others, and a null would make the line unreadable.
+fn finite_losses<S: Serializer>(losses: &BTreeMap<String, f64>, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_map(losses.iter().filter(|(_, loss)| loss.is_finite()))
+}
+
+/// An evaluation on the held-out sequences.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct EvaluationRecord {
+    /// Held-out loss, in nats per token.
+    pub loss: f64,
+    /// Loss on each held-out set, in nats per token, by the name of the set.
+    pub set_losses: BTreeMap<String, f64>,
+    /// The best evaluation so far, this one included.
+    pub best: Option<BestEvaluation>,
+}
+
+/// The evaluation with the lowest held-out loss so far.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct BestEvaluation {
+    /// The step after which it was made.
+    pub step: u64,
+    /// Its held-out loss, in nats per token: finite.
+    pub loss: f64,
+    /// The number of evaluations since then.
+    pub evaluations_since: u32,
+}
+
+impl BestEvaluation {
+    /// Whether it is not the last evaluation.
+    pub(crate) fn is_earlier(&self) -> bool {
+        self.evaluations_since > 0
+    }
+
+    /// The best evaluation after another one: the new one if its loss is lower than all before. A loss that is not
+    /// finite is never the best.
+    pub fn after(best: Option<BestEvaluation>, step: u64, loss: f64) -> Option<BestEvaluation> {
+        match best {
+            Some(best) if !loss.is_finite() || loss >= best.loss => {
+                Some(BestEvaluation { evaluations_since: best.evaluations_since.saturating_add(1), ..best })
+            }
+            _ => loss.is_finite().then_some(BestEvaluation { step, loss, evaluations_since: 0 }),
+        }
+    }
 }
 
 /// The result of a save.
@@ -253,7 +313,7 @@ pub struct SaveRecord {
 }
 
 /// The result of a run; also `result.json` in the job's folder.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct RunSummary {
     /// Steps trained.
@@ -262,6 +322,16 @@ pub struct RunSummary {
     pub loss: Option<f32>,
     /// Held-out loss at the end, in nats per token.
     pub evaluation_loss: Option<f64>,
+    /// Loss on each held-out set at the end, in nats per token, by the name of the set. JSON leaves out losses that are
+    /// not finite.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty", serialize_with = "finite_losses")]
+    pub evaluation_set_losses: BTreeMap<String, f64>,
+    /// The best evaluation; `None` if no held-out loss was finite.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub best_evaluation: Option<BestEvaluation>,
+    /// The reason that training ended before its last step, as a sentence without a full stop; `None` if it did not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ended_early: Option<String>,
     /// Unigram entropy of the held-out tokens, in nats per token.
     pub unigram_entropy: Option<f64>,
     /// BLAKE3 of the losses' f32 bits, in step order.
@@ -287,4 +357,62 @@ const MAX_AUDIT_DIFFERENCES: usize = 8;
 pub fn keep_audit_difference(differences: &mut Vec<String>, message: &str) {
     differences.push(message.to_owned());
     differences.drain(..differences.len().saturating_sub(MAX_AUDIT_DIFFERENCES));
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn best(step: u64, loss: f64, evaluations_since: u32) -> Option<BestEvaluation> {
+        Some(BestEvaluation { step, loss, evaluations_since })
+    }
+
+    #[test]
+    fn the_lowest_held_out_loss_is_the_best_and_the_first_of_equal_ones() {
+        let losses = [f64::NAN, f64::INFINITY, 3.0, 2.5, 2.5, 2.75, f64::NAN, f64::NEG_INFINITY, 2.0];
+        let mut found = Vec::new();
+        for (evaluation, loss) in (1..).zip(losses) {
+            found.push(BestEvaluation::after(found.last().copied().flatten(), evaluation * 100, loss));
+        }
+        let of_400 = |evaluations_since| best(400, 2.5, evaluations_since);
+        let expected = [None, None, best(300, 3.0, 0), of_400(0), of_400(1), of_400(2), of_400(3), of_400(4)];
+        assert_eq!(found[..8], expected);
+        assert_eq!(found[8], best(900, 2.0, 0));
+        assert_eq!(BestEvaluation::after(best(1, 2.0, u32::MAX), 2, 2.0), best(1, 2.0, u32::MAX));
+    }
+
+    #[test]
+    fn losses_that_are_not_finite_are_left_out_of_json() {
+        let losses = BTreeMap::from([("code".to_owned(), f64::NAN), ("web".to_owned(), 2.5)]);
+        let infinite = BTreeMap::from([("code".to_owned(), f64::INFINITY)]);
+        let record = StepRecord {
+            evaluation_set_losses: losses.clone(),
+            best_evaluation: best(400, 2.5, 3),
+            source_losses: infinite,
+            ..StepRecord::default()
+        };
+        let written = serde_json::to_value(&record).unwrap();
+        assert_eq!(written["evaluationSetLosses"], json!({"web": 2.5}));
+        assert_eq!(written["bestEvaluation"], json!({"step": 400, "loss": 2.5, "evaluationsSince": 3}));
+        let read: StepRecord = serde_json::from_value(written).unwrap();
+        assert_eq!(read.evaluation_set_losses, BTreeMap::from([("web".to_owned(), 2.5)]));
+        assert_eq!((read.best_evaluation, read.source_losses.len()), (record.best_evaluation, 0));
+
+        let summary = RunSummary { evaluation_set_losses: losses, ..RunSummary::default() };
+        let text = serde_json::to_string(&summary).unwrap();
+        let read: RunSummary = serde_json::from_str(&text).unwrap();
+        assert_eq!(read.evaluation_set_losses, BTreeMap::from([("web".to_owned(), 2.5)]));
+    }
+
+    #[test]
+    fn a_record_without_an_evaluation_has_none_of_its_fields() {
+        let record = serde_json::to_string(&StepRecord::default()).unwrap();
+        let summary = serde_json::to_string(&RunSummary::default()).unwrap();
+        for field in ["evaluationSetLosses", "bestEvaluation", "endedEarly"] {
+            assert!(!record.contains(field) && !summary.contains(field), "{field} in {record} or {summary}");
+        }
+        assert_eq!(serde_json::from_str::<StepRecord>(&record).unwrap(), StepRecord::default());
+    }
 }

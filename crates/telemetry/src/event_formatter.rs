@@ -1,11 +1,13 @@
 //! Events as aligned lines of text, one event per line.
 
+use std::collections::BTreeMap;
+
 use indicatif::{HumanBytes, HumanCount};
 use stagecoach_display::{duration, nats, percent};
 
 use super::eta::EtaEstimator;
 use super::save_failures::SaveFailures;
-use super::{RunSummary, SaveRecord, StartRecord, StepRecord, TrainingEvent};
+use super::{BestEvaluation, RunSummary, SaveRecord, StartRecord, StepRecord, TrainingEvent};
 
 /// Formats a run's events in order. The state of the formatter is the run's number of steps, the step times for the
 /// ETA, and the last reported tenth of the preparation.
@@ -73,7 +75,7 @@ impl EventFormatter {
             line += &format!("  eta {}", duration(eta));
         }
         if let Some(loss) = record.evaluation_loss {
-            line += &format!("  held-out {}", nats(Some(loss)));
+            line += &format!("  {}", format_evaluation(loss, &record.evaluation_set_losses));
         }
         if record.skipped {
             line += "  skipped (loss or gradient is not finite)";
@@ -100,6 +102,18 @@ fn format_measurements(record: &StepRecord) -> String {
     )
 }
 
+/// The held-out loss, and in parentheses the losses on held-out sets.
+fn format_evaluation(loss: f64, sets: &BTreeMap<String, f64>) -> String {
+    let sets = if sets.is_empty() { String::new() } else { format!(" ({})", format_losses(sets)) };
+    format!("held-out {}{sets}", nats(Some(loss)))
+}
+
+/// Losses, each after its name.
+pub(super) fn format_losses(losses: &BTreeMap<String, f64>) -> String {
+    let losses: Vec<String> = losses.iter().map(|(name, loss)| format!("{name} {}", nats(Some(*loss)))).collect();
+    losses.join(", ")
+}
+
 /// A run's configuration in one line.
 pub(super) fn format_start(started: &StartRecord) -> String {
     let layers: Vec<String> = started.partition.iter().map(usize::to_string).collect();
@@ -124,9 +138,17 @@ pub(super) fn format_start(started: &StartRecord) -> String {
 }
 
 fn format_summary(summary: &RunSummary) -> String {
-    let mut line = format!("done   {} steps  loss {}", summary.steps, nats(summary.loss.map(f64::from)));
+    let mut line = format!("done   {} steps", summary.steps);
+    if let Some(reason) = &summary.ended_early {
+        line += &format!(", ended early: {reason}");
+    }
+    line += &format!("  loss {}", nats(summary.loss.map(f64::from)));
     if let Some(loss) = summary.evaluation_loss {
-        line += &format!("  held-out {}", nats(Some(loss)));
+        line += &format!("  {}", format_evaluation(loss, &summary.evaluation_set_losses));
+    }
+    // if the last one is the best, its loss is already in the line
+    if let Some(best) = summary.best_evaluation.filter(BestEvaluation::is_earlier) {
+        line += &format!("  best held-out {} at step {}", nats(Some(best.loss)), best.step);
     }
     if let Some(entropy) = summary.unigram_entropy {
         line += &format!("  unigram entropy {entropy:.4}");
@@ -201,6 +223,38 @@ pub(super) mod tests {
         let line = formatter.format(&TrainingEvent::Step(special)).unwrap();
         assert!(line.contains("loss not finite") && line.contains("norm -") && line.contains("bubble   -"), "{line}");
         assert!(line.ends_with("held-out 4.5000  skipped (loss or gradient is not finite)"), "{line}");
+    }
+
+    /// A held-out set that is finite, and one that is not.
+    pub(crate) fn set_losses() -> BTreeMap<String, f64> {
+        BTreeMap::from([("code".to_owned(), f64::NAN), ("web".to_owned(), 2.25)])
+    }
+
+    #[test]
+    fn held_out_sets_follow_the_held_out_loss() {
+        let evaluated = StepRecord { evaluation_loss: Some(4.5), evaluation_set_losses: set_losses(), ..record(121) };
+        let line = EventFormatter::default().format(&TrainingEvent::Step(evaluated)).unwrap();
+        assert!(line.ends_with("  held-out 4.5000 (code not finite, web 2.2500)"), "{line}");
+    }
+
+    #[test]
+    fn a_summary_has_the_best_evaluation_and_the_reason_for_an_early_end() {
+        let best = |evaluations_since| Some(BestEvaluation { step: 400, loss: 4.25, evaluations_since });
+        let summary = RunSummary {
+            steps: 900,
+            loss: Some(3.5),
+            evaluation_loss: Some(4.5),
+            evaluation_set_losses: set_losses(),
+            best_evaluation: best(5),
+            ended_early: Some("the held-out loss has not improved in 5 evaluations since step 400".into()),
+            ..RunSummary::default()
+        };
+        let line = format_summary(&summary);
+        let begin = "done   900 steps, ended early: the held-out loss has not improved in 5 evaluations since step 400  \
+                     loss 3.5000  held-out 4.5000 (code not finite, web 2.2500)  best held-out 4.2500 at step 400  losses";
+        assert!(line.starts_with(begin), "{line}");
+        let line = format_summary(&RunSummary { best_evaluation: best(0), ended_early: None, ..summary });
+        assert!(line.starts_with("done   900 steps  loss 3.5000") && !line.contains("best"), "{line}");
     }
 
     #[test]

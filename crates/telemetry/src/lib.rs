@@ -20,8 +20,8 @@ mod tensorboard;
 mod timeline_record;
 
 pub use event::{
-    AuditDifference, AuditRecord, MemoryCheckpointRecord, RunSummary, SaveRecord, StartRecord, StepRecord,
-    TrainingEvent, keep_audit_difference,
+    AuditDifference, AuditRecord, BestEvaluation, EvaluationRecord, MemoryCheckpointRecord, RunSummary, SaveRecord,
+    StartRecord, StepRecord, TrainingEvent, keep_audit_difference,
 };
 pub use event_writer::{EVENTS_ENV, EventWriter, has_launcher};
 pub use export::{GroupRecovery, StageTelemetry, export, flush, http_port, serve};

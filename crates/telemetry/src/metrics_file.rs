@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use stagecoach_files::AtomicFile;
 
-use super::StepRecord;
+use super::{EvaluationRecord, StepRecord};
 
 /// A failure to write or read the metrics.
 #[derive(Debug, thiserror::Error)]
@@ -59,9 +59,9 @@ pub struct MetricsFile {
 
 impl MetricsFile {
     /// Creates a file with the lines of the old one up to `from_step`, so that a resume keeps the steps before it. The
-    /// last line gets `evaluation_loss`, if it is set. The first [`MetricsFile::flush`] creates the file in
-    /// `temporary_folder` and renames it to `path`. A crash therefore leaves the old file or the new one. A group that
-    /// is fenced off, whose folder no longer exists, can't replace the file of a newer group.
+    /// last line gets `evaluation`, if it is set. The first [`MetricsFile::flush`] creates the file in `temporary_folder`
+    /// and renames it to `path`. A crash therefore leaves the old file or the new one. A group that is fenced off, whose
+    /// folder no longer exists, can't replace the file of a newer group.
     ///
     /// # Errors
     /// If the old file can't be read, or a line before its last is not a record.
@@ -69,13 +69,13 @@ impl MetricsFile {
         path: &Path,
         temporary_folder: &Path,
         from_step: u64,
-        evaluation_loss: Option<f64>,
+        evaluation: Option<EvaluationRecord>,
     ) -> Result<Self, MetricsError> {
         let (mut pending, mut last_step) = (String::new(), None);
         if from_step > 0 {
             for mut record in read_metrics(path)?.into_iter().filter(|record| record.step <= from_step) {
                 if record.step == from_step {
-                    record.evaluation_loss = evaluation_loss.or(record.evaluation_loss);
+                    evaluation.iter().for_each(|evaluation| record.set_evaluation(evaluation.clone()));
                 }
                 pending += &to_line(&record);
                 last_step = Some(record.step);
@@ -167,7 +167,8 @@ pub fn read_metrics(path: &Path) -> Result<Vec<StepRecord>, MetricsError> {
     Ok(records)
 }
 
-/// A record as a line. Serialisation can't fail: a record has no maps, and numbers that are not finite become null.
+/// A record as a line. Serialisation can't fail: the keys of all maps are strings, and numbers that are not finite become
+/// null or are left out.
 fn to_line(record: &StepRecord) -> String {
     serde_json::to_string(record).unwrap_or_default() + "\n"
 }
@@ -176,6 +177,7 @@ fn to_line(record: &StepRecord) -> String {
 mod tests {
     use super::super::event_formatter::tests::record;
     use super::*;
+    use crate::BestEvaluation;
 
     #[test]
     fn a_resume_keeps_the_steps_before_it() {
@@ -198,6 +200,33 @@ mod tests {
         assert_eq!(steps, [1, 2, 3, 4]);
         open(0);
         assert_eq!(read_metrics(&path).unwrap(), []);
+    }
+
+    #[test]
+    fn the_last_line_gets_an_evaluation_that_its_group_had_no_time_for() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("metrics.jsonl");
+        fs::write(&path, (1..=4).map(|step| to_line(&record(step))).collect::<String>()).unwrap();
+        let evaluation = EvaluationRecord {
+            loss: 2.5,
+            set_losses: [("web".to_owned(), 2.25), ("code".to_owned(), f64::NAN)].into(),
+            best: BestEvaluation::after(None, 3, 2.5),
+        };
+        let evaluations = || -> Vec<StepRecord> {
+            let lines = read_metrics(&path).unwrap();
+            lines.into_iter().filter(|line| line.evaluation_loss.is_some()).collect()
+        };
+        MetricsFile::new(&path, folder.path(), 3, Some(evaluation)).unwrap().flush().unwrap();
+        let expected = StepRecord {
+            evaluation_loss: Some(2.5),
+            evaluation_set_losses: [("web".to_owned(), 2.25)].into(),
+            best_evaluation: Some(BestEvaluation { step: 3, loss: 2.5, evaluations_since: 0 }),
+            ..record(3)
+        };
+        let expected = [expected];
+        assert_eq!(evaluations(), expected);
+        MetricsFile::new(&path, folder.path(), 3, None).unwrap().flush().unwrap();
+        assert_eq!(evaluations(), expected, "a line keeps the evaluation that it has");
     }
 
     #[test]

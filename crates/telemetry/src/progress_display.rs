@@ -9,7 +9,7 @@ use stagecoach_display::{duration, nats, percent};
 
 use super::event_formatter::{EventFormatter, format_start};
 use super::save_failures::SaveFailures;
-use super::{StepRecord, TrainingEvent};
+use super::{BestEvaluation, StepRecord, TrainingEvent};
 
 const STEPS: &str = "{bar:20.cyan/dim} {pos}/{len}  {wide_msg}";
 const BYTES: &str =
@@ -23,6 +23,7 @@ pub struct ProgressDisplay {
     save_failures: SaveFailures,
     /// The last held-out loss, in nats per token.
     evaluation_loss: Option<f64>,
+    best_evaluation: Option<BestEvaluation>,
     restarts: u32,
 }
 
@@ -62,6 +63,7 @@ impl ProgressDisplay {
             formatter: EventFormatter::default(),
             save_failures: SaveFailures::default(),
             evaluation_loss: None,
+            best_evaluation: None,
             restarts: 0,
         }
     }
@@ -89,6 +91,7 @@ impl ProgressDisplay {
             }
             TrainingEvent::Step(record) => {
                 self.evaluation_loss = record.evaluation_loss.or(self.evaluation_loss);
+                self.best_evaluation = record.best_evaluation.or(self.best_evaluation);
                 let message = self.bar_message(record);
                 if let DisplayMode::Bar { bar, .. } = &self.mode {
                     let steps = bar.length().unwrap_or(record.step);
@@ -169,7 +172,9 @@ impl ProgressDisplay {
     fn bar_message(&self, record: &StepRecord) -> String {
         let mut text = format!("loss {}", nats(record.loss.map(f64::from)));
         if let Some(loss) = self.evaluation_loss {
-            text += &format!(" (held-out {})", nats(Some(loss)));
+            let best = self.best_evaluation.filter(BestEvaluation::is_earlier);
+            let best = best.map_or_else(String::new, |best| format!(", best {}", nats(Some(best.loss))));
+            text += &format!(" (held-out {}{best})", nats(Some(loss)));
         }
         // a narrow terminal truncates the line: the most important values come first
         if let Some(eta) = self.formatter.eta_seconds(record.step) {
@@ -210,6 +215,11 @@ mod tests {
         assert_eq!((bar.position(), bar.length()), (120, Some(1000)));
         let message = "loss 5.1234 (held-out 5.2500)  eta 3m 40s  4,812 tok/s  bubble 18%  2 restarts";
         assert_eq!(bar.message(), message);
+        let best_evaluation = BestEvaluation::after(BestEvaluation::after(None, 119, 5.25), 121, 5.5);
+        display.update(&TrainingEvent::Step(StepRecord { evaluation_loss: Some(5.5), best_evaluation, ..record(121) }));
+        let DisplayMode::Bar { bar, .. } = &display.mode else { unreachable!() };
+        let message = bar.message();
+        assert!(message.starts_with("loss 5.1234 (held-out 5.5000, best 5.2500)  eta"), "{message}");
     }
 
     #[test]

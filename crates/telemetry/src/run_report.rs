@@ -7,7 +7,8 @@ use stagecoach_api::visible;
 use stagecoach_display::{duration, nats};
 use stagecoach_pipeline::Advice;
 
-use super::RunSummary;
+use super::event_formatter::format_losses;
+use super::{BestEvaluation, RunSummary};
 
 /// Results, files and duration of a run; displayed as lines, each with its line feed.
 #[derive(Clone, Copy, Debug)]
@@ -49,10 +50,20 @@ impl fmt::Display for RunReport<'_> {
         }
         f.write_str("\n")?;
         let mut row = |name: &str, value: &dyn fmt::Display| writeln!(f, "  {name:<16} {value}");
+        if let Some(reason) = &summary.ended_early {
+            row("ended early", reason)?;
+        }
         row("training loss", &format!("{} nats per token (last step)", nats(summary.loss.map(f64::from))))?;
         if let Some(loss) = summary.evaluation_loss {
             let comparison = compare_to_entropy(loss, summary.unigram_entropy);
             row("held-out loss", &format!("{} nats per token{comparison}", nats(Some(loss))))?;
+        }
+        if !summary.evaluation_set_losses.is_empty() {
+            row("held-out sets", &format!("{} nats per token", format_losses(&summary.evaluation_set_losses)))?;
+        }
+        // if the last one is the best, the report has its loss already
+        if let Some(best) = summary.best_evaluation.filter(BestEvaluation::is_earlier) {
+            row("best held-out", &format!("{} nats per token, after step {}", nats(Some(best.loss)), best.step))?;
         }
         if let Some(entropy) = summary.unigram_entropy {
             row("unigram entropy", &format!("{entropy:.4} nats per token (of the held-out tokens)"))?;
@@ -110,9 +121,9 @@ mod tests {
             losses_hash: "aa".into(),
             evaluation_losses_hash: "cc".into(),
             weights_hash: "bb".into(),
-            skipped: 0,
             receipt: Receipt { after: 0, head: "dd".into() },
             model: "shakespeare/model".into(),
+            ..RunSummary::default()
         }
     }
 
@@ -146,6 +157,28 @@ shakespeare: 600 steps in 3m 12s, 1 restart
   metrics          w/metrics.jsonl
 ";
         assert_eq!(report(&summary(), 1, Some(192.0)), expected);
+    }
+
+    #[test]
+    fn an_early_end_and_what_led_to_it_have_rows() {
+        let ended = RunSummary {
+            steps: 500,
+            evaluation_set_losses: [("code".to_owned(), 3.1), ("web".to_owned(), 4.2)].into(),
+            best_evaluation: Some(BestEvaluation { step: 400, loss: 4.5, evaluations_since: 1 }),
+            ended_early: Some("the held-out loss has not improved in 1 evaluation since step 400".into()),
+            ..summary()
+        };
+        let expected = "\
+shakespeare: 500 steps
+  ended early      the held-out loss has not improved in 1 evaluation since step 400
+  training loss    4.3217 nats per token (last step)
+  held-out loss    4.5102 nats per token, 1.5219 below the unigram entropy
+  held-out sets    code 3.1000, web 4.2000 nats per token
+  best held-out    4.5000 nats per token, after step 400
+  unigram entropy  6.0321 nats per token (of the held-out tokens)
+";
+        let text = report(&ended, 0, None);
+        assert!(text.starts_with(expected), "{text}");
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! Event files for TensorBoard: TFRecord frames of `Event` messages (tensorflow/core/util/event.proto and
 //! tensorflow/core/framework/summary.proto), of which this module writes only scalars.
 
+use std::borrow::Cow;
 use std::io::{self, Write};
 
 use crc::{CRC_32_ISCSI, Crc};
@@ -56,7 +57,7 @@ impl<W: Write> EventFile<W> {
         let mut summary = Vec::new();
         for (tag, value) in scalars(record) {
             let mut of_tag = Vec::new();
-            text(&mut of_tag, 1, tag);
+            text(&mut of_tag, 1, &tag);
             float(&mut of_tag, 2, value);
             bytes(&mut summary, 1, &of_tag);
         }
@@ -83,8 +84,10 @@ impl<W: Write> EventFile<W> {
 }
 
 /// The scalars of a step, by their tags; scalars that were not measured are left out.
-fn scalars(record: &StepRecord) -> impl Iterator<Item = (&'static str, f32)> {
-    [
+fn scalars(record: &StepRecord) -> impl Iterator<Item = (Cow<'static, str>, f32)> {
+    let sets = record.evaluation_set_losses.iter();
+    let sets = sets.map(|(set, loss)| (Cow::Owned(format!("loss/held-out/{set}")), *loss as f32));
+    let measured = [
         ("loss/train", record.loss),
         ("loss/held-out", record.evaluation_loss.map(|loss| loss as f32)),
         ("gradient_norm", record.gradient_norm.map(|norm| norm as f32)),
@@ -95,9 +98,8 @@ fn scalars(record: &StepRecord) -> impl Iterator<Item = (&'static str, f32)> {
         ("pipeline/exposed_communication", record.mean_exposed_communication().map(|share| share as f32)),
         ("pipeline/imbalance", record.largest_imbalance().map(|ratio| ratio as f32)),
         ("memory/peak_bytes", record.peak_bytes.iter().max().map(|bytes| *bytes as f32)),
-    ]
-    .into_iter()
-    .filter_map(|(tag, value)| Some((tag, value?)))
+    ];
+    measured.into_iter().filter_map(|(tag, value)| Some((Cow::Borrowed(tag), value?))).chain(sets)
 }
 
 /// A TFRecord: length, its checksum, the message, its checksum.
@@ -149,6 +151,18 @@ fn text(into: &mut Vec<u8>, field: u64, value: &str) {
 mod tests {
     use super::super::event_formatter::tests::record;
     use super::*;
+
+    #[test]
+    fn held_out_sets_have_scalars_of_their_own() {
+        let evaluated = StepRecord {
+            evaluation_loss: Some(2.5),
+            evaluation_set_losses: [("code".to_owned(), 3.0), ("web".to_owned(), 2.25)].into(),
+            ..record(300)
+        };
+        let of_sets: Vec<_> = scalars(&evaluated).filter(|(tag, _)| tag.starts_with("loss/held-out")).collect();
+        let tags = of_sets.iter().map(|(tag, loss)| (&**tag, *loss));
+        assert!(tags.eq([("loss/held-out", 2.5), ("loss/held-out/code", 3.0), ("loss/held-out/web", 2.25)]));
+    }
 
     /// The messages of a file. Asserts that their checksums are right.
     fn messages(mut file: &[u8]) -> Vec<Vec<u8>> {

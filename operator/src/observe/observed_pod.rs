@@ -4,10 +4,11 @@ use std::net::IpAddr;
 use std::time::Instant;
 
 use stagecoach_api::contract::{CONTAINER_NAME, StagePhase};
+use stagecoach_api::job::ProgressStatus;
 use stagecoach_lifecycle::{InstanceId, InstanceState, SpareInstance, StageInstance, UnixMillis};
 
 use super::PartialPod;
-use super::pod_exit::{ends_by_itself, failed_init_container};
+use super::pod_exit::{ends_by_itself, failed_init_container, last_progress};
 use super::pod_state::{BlockingReason, blocking_reason, conditions, role, state};
 use super::polled_pod::PolledPod;
 use super::{now, parse_resource_version};
@@ -27,6 +28,8 @@ pub(crate) struct ObservedPod {
     pub state: InstanceState,
     /// The time at which the pod entered this state.
     pub since: UnixMillis,
+    /// The last progress of a trainer that has exited; only a stage that led its group reports it.
+    pub last_progress: Option<ProgressStatus>,
     /// Types and statuses of the pod's conditions.
     pub conditions: Vec<(String, String)>,
     /// `metadata.name`
@@ -73,6 +76,7 @@ impl ObservedPod {
             attempt,
             state,
             since,
+            last_progress: last_progress(object),
             conditions: conditions(object),
             name: metadata.name.clone().unwrap_or_default(),
             uid: metadata.uid.clone().unwrap_or_default(),

@@ -1,7 +1,8 @@
 //! The exit of a pod's trainer, and its cause outside the job, if there is one.
 
 use k8s_openapi::api::core::v1::{ContainerStateTerminated, ContainerStatus, PodCondition};
-use stagecoach_api::contract::{ExitCode, FailureKind, TerminationMessage};
+use stagecoach_api::contract::{CONTAINER_NAME, ExitCode, FailureKind, TerminationMessage};
+use stagecoach_api::job::ProgressStatus;
 use stagecoach_api::visible;
 use stagecoach_lifecycle::{Exit, ExternalCause, TerminationReport};
 
@@ -9,7 +10,7 @@ use super::PartialPod;
 
 /// The trainer's exit. `ended` is the terminated state of the trainer's container, if there is one.
 pub(super) fn exit(pod: &PartialPod, ended: Option<&ContainerStateTerminated>) -> Exit {
-    let message = ended.and_then(|ended| TerminationMessage::from_json(ended.message.as_deref()?));
+    let message = ended.and_then(termination_message);
     let mut report = message.as_ref().map(TerminationReport::from);
     if ended.is_some_and(|ended| ended.reason.as_deref() == Some("OOMKilled")) {
         let message = "the kernel ended the trainer because its memory limit was reached: raise it, or use more stages";
@@ -31,6 +32,17 @@ pub(super) fn exit(pod: &PartialPod, ended: Option<&ContainerStateTerminated>) -
         message: pod.status.message.as_deref().map(|message| visible(message).into_owned()),
         termination: report,
     }
+}
+
+/// The last progress of a trainer that has exited, if its termination message has it.
+pub(super) fn last_progress(pod: &PartialPod) -> Option<ProgressStatus> {
+    let mut containers = pod.status.container_statuses.iter().flatten();
+    let trainer = containers.find(|container| container.name == CONTAINER_NAME)?;
+    termination_message(trainer.state.as_ref()?.terminated.as_ref()?)?.progress
+}
+
+fn termination_message(ended: &ContainerStateTerminated) -> Option<TerminationMessage> {
+    TerminationMessage::from_json(ended.message.as_deref()?)
 }
 
 /// Whether the kubelet evicted the pod because the pod exceeded its own storage limit. A pod that the kubelet evicts

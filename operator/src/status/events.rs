@@ -90,7 +90,14 @@ fn phase_event(inputs: &StatusInputs, new: &PipelineJobStatus) -> Option<JobEven
         }),
         JobPhase::Draining => Some(normal(phase.as_str(), "all stages save and exit")),
         JobPhase::Suspended => Some(normal(phase.as_str(), "the job is suspended")),
-        JobPhase::Complete => Some(normal(phase.as_str(), "training is complete")),
+        JobPhase::Complete => {
+            let complete = new.condition(condition_type::COMPLETE);
+            let ended_early = complete.filter(|complete| complete.reason == condition_reason::NO_IMPROVEMENT);
+            Some(match ended_early {
+                Some(early) => normal(condition_reason::NO_IMPROVEMENT, &early.message),
+                None => normal(phase.as_str(), "training is complete"),
+            })
+        }
         JobPhase::Failed => {
             let failed = new.condition(condition_type::FAILED);
             Some(warning(phase.as_str(), failed.map(|failed| failed.message.clone()).unwrap_or_default()))

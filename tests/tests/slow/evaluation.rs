@@ -25,7 +25,7 @@ fn evaluation_loss(outcome: &Outcome) -> f64 {
 const EVALUATION: &str = "{fraction: 0.1, everySteps: 10}";
 
 #[test]
-fn a_limit_on_held_out_sequences_takes_the_first_ones_under_every_layout() {
+fn a_limit_on_held_out_sequences_takes_the_same_ones_under_every_layout() {
     let workspace = corpus::workspace();
     let workspace = workspace.path();
     let loss = |stages, schedule, virtual_stages, evaluation| {

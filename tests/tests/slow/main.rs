@@ -11,6 +11,7 @@ mod diff;
 mod drain;
 mod evaluation;
 mod full_volume;
+mod held_out;
 mod initial;
 mod memory;
 mod memory_checkpoints;

@@ -8,7 +8,7 @@ use stagecoach_api::contract::StageEnv;
 use stagecoach_checkpoint::Volume;
 use stagecoach_engine::execute::{Stage, TensorDump};
 use stagecoach_group::{Hello, Member};
-use stagecoach_planner::{JobConfig, Plan, VerifiedPlan};
+use stagecoach_planner::{JobConfig, Plan, TrainerState, VerifiedPlan};
 use stagecoach_replay::ReplayOptions;
 use stagecoach_telemetry::{EventWriter, TrainingEvent};
 use stagecoach_transport::Links;
@@ -82,6 +82,11 @@ impl StageContext<'_> {
 }
 
 impl RunningStage<'_> {
+    /// Whether no step is left to train after `state`.
+    pub(in crate::train) fn has_trained(&self, state: &TrainerState) -> bool {
+        state.step >= self.plan.steps || self.context.config.has_stopped_improving(state)
+    }
+
     pub(in crate::train) fn emit(&self, event: &TrainingEvent) {
         emit(&self.context, event);
     }

@@ -195,7 +195,7 @@ fn train_and_finish<'g>(
     audits: Option<Audits<'g>>,
 ) -> Result<Option<StageOutcome>, LeaveReason> {
     let (state, regroups) = step::train(running, architecture, memory, audits)?;
-    if state.step < running.plan.steps || state.evaluation_due {
+    if !running.has_trained(&state) || state.evaluation_due {
         return Ok((!regroups).then_some(StageOutcome::Drained));
     }
     finish::finish(running, &state)?;

@@ -68,6 +68,8 @@ pub(crate) fn run_stage(
     event_writer: &EventWriter,
     replay: &ReplayOptions,
 ) -> Result<StageOutcome, StageError> {
+    let holds_out_last_sequences = replay.holds_out_last_sequences;
+    let config = &JobConfig { holds_out_last_sequences, ..config.clone() };
     tch::set_num_threads(config.training.threads as i32);
     tch::set_num_interop_threads(1);
     let mut env = env.clone();

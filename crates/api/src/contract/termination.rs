@@ -120,6 +120,9 @@ impl TerminationMessage {
     pub fn from_json(text: &str) -> Option<Self> {
         let read: Self = serde_json::from_str(text).ok()?;
         let shown = |text: &str| visible(text).into_owned();
-        Some(Self { message: shown(&read.message), action: read.action.as_deref().map(shown), ..read })
+        let progress = read
+            .progress
+            .map(|progress| ProgressStatus { ended_early: progress.ended_early.as_deref().map(shown), ..progress });
+        Some(Self { message: shown(&read.message), action: read.action.as_deref().map(shown), progress, ..read })
     }
 }

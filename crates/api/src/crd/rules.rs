@@ -208,6 +208,12 @@ const FIXED: &[(&str, &str, &str, &str)] = &[
     ("spec.data", "", "has(self.paths) || has(self.sources)", "has neither paths nor sources: give one of them"),
     ("spec.data", "", "!has(self.paths) || !has(self.sources)", "has both paths and sources: remove one of them"),
     (
+        "spec.data.evaluation",
+        "",
+        "!has(self.fraction) || !has(self.paths)",
+        "has both fraction and paths: remove one of them",
+    ),
+    (
         "spec",
         ".training.epochs",
         "!has(self.data) || !has(self.data.sources) || !has(self.training) || !has(self.training.epochs)",
@@ -280,18 +286,23 @@ const FIXED: &[(&str, &str, &str, &str)] = &[
 fn unchanged() -> Rule {
     const STATUS: &str = "has(self.status) && has(oldSelf.status) && self.status != oldSelf.status";
     const BEGAN: &str = "has(oldSelf.status) && has(oldSelf.status.attempt) && has(oldSelf.status.attempt.number) && oldSelf.status.attempt.number > 0";
-    let all_same = |paths: &[String]| paths.iter().map(|path| same(path)).collect::<Vec<_>>().join(" && ");
-    let fixed = paths_with(ChangeEffect::Identity);
+    let identity = paths_with(ChangeEffect::Identity);
+    let mut fixed: Vec<(&str, String)> = identity.iter().map(|path| (path.as_str(), same(path))).collect();
+    // without any of its fields it holds out the default fraction
+    let evaluation = ["self", "oldSelf"].map(|object| format!("({})", is_given(object, EVALUATION)));
+    fixed.push((EVALUATION, evaluation.join(" == ")));
+    let none_changed: Vec<&str> = fixed.iter().map(|(_, is_same)| is_same.as_str()).collect();
     let first_changed = fixed
         .iter()
-        .rfold("'spec'".to_owned(), |otherwise, path| format!("!({}) ? 'spec.{path}' : {otherwise}", same(path)));
-    let decay_fits = format!("({} || {LONGER})", all_same(&paths_with(ChangeEffect::Extension)));
+        .rfold("'spec'".to_owned(), |otherwise, (path, is_same)| format!("!({is_same}) ? 'spec.{path}' : {otherwise}"));
+    let same_decay: Vec<String> = paths_with(ChangeEffect::Extension).iter().map(|path| same(path)).collect();
+    let decay_fits = format!("({} || {LONGER})", same_decay.join(" && "));
     let rate_left = format!("(!({LONGER}) || {RATE_LEFT})");
     let blocks_left = format!("({BLOCKS_LEFT})");
     Rule {
         at: "",
         field: ".spec".into(),
-        rule: format!("{STATUS} || !({BEGAN}) || {} && {decay_fits} && {rate_left} && {blocks_left}", all_same(&fixed)).into(),
+        rule: format!("{STATUS} || !({BEGAN}) || {} && {decay_fits} && {rate_left} && {blocks_left}", none_changed.join(" && ")).into(),
         message: format!(
             "!{decay_fits} ? \"{OTHER_DECAY}\" : !{rate_left} ? \"{RATE_ZERO}\" : !{blocks_left} ? \"{MORE_REPLICAS}\" : ({first_changed}) + \" {KEPT}\""
         )
@@ -299,6 +310,9 @@ fn unchanged() -> Rule {
         is_expression: true,
     }
 }
+
+/// The object whose presence decides the numbers.
+const EVALUATION: &str = "data.evaluation";
 
 /// More steps than before. Whether epochs are more than steps only the corpus knows.
 const LONGER: &str = "has(self.spec.training) && has(oldSelf.spec.training) && (has(self.spec.training.steps) && has(oldSelf.spec.training.steps) && self.spec.training.steps > oldSelf.spec.training.steps || has(self.spec.training.epochs) && has(oldSelf.spec.training.epochs) && self.spec.training.epochs > oldSelf.spec.training.epochs)";
@@ -321,10 +335,12 @@ const KEPT: &str = "can't be changed once training began, since it decides the n
 /// The condition that a field of the spec, which may be absent, has not changed. CEL's optional values would be
 /// shorter, but the API server can't compute the cost of comparing them.
 fn same(path: &str) -> String {
-    let is_given = |object: &str| -> String {
-        let ends = path.match_indices('.').map(|(at, _)| at).chain([path.len()]);
-        ends.map(|end| format!("has({object}.spec.{})", &path[..end])).collect::<Vec<_>>().join(" && ")
-    };
-    let (now, before) = (is_given("self"), is_given("oldSelf"));
+    let (now, before) = (is_given("self", path), is_given("oldSelf", path));
     format!("({now}) == ({before}) && (!({now}) || self.spec.{path} == oldSelf.spec.{path})")
+}
+
+/// The condition that an object has a field of the spec, and all objects around it.
+fn is_given(object: &str, path: &str) -> String {
+    let ends = path.match_indices('.').map(|(at, _)| at).chain([path.len()]);
+    ends.map(|end| format!("has({object}.spec.{})", &path[..end])).collect::<Vec<_>>().join(" && ")
 }

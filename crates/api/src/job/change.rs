@@ -4,7 +4,7 @@
 
 use serde_json::Value;
 
-use super::PipelineJobSpec;
+use super::{EvaluationSpec, PipelineJobSpec};
 
 /// What a change of a field does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,9 +56,13 @@ pub const CHANGES: &[(&str, ChangeEffect)] = &[
     ("data.packing", Identity),
     // decides which sequences are left for training
     ("data.evaluation.fraction", Identity),
+    ("data.evaluation.paths", Identity),
+    ("data.evaluation.sets", Identity),
     ("data.evaluation.everySteps", Attempt),
     // decides the held-out loss
     ("data.evaluation.maxSequences", Identity),
+    ("data.evaluation.keepBest", Attempt),
+    ("data.evaluation.patience", Attempt),
     ("data.tokenizer.type", Identity),
     ("data.tokenizer.train.vocabSize", Identity),
     ("data.tokenizer.file.path", Identity),
@@ -168,6 +172,11 @@ impl PipelineJobSpec {
     /// Those fields of the spec, as JSON, whose change has one of `effects`. An object of which nothing is left is left out.
     pub fn select(&self, effects: &[ChangeEffect]) -> Value {
         let mut spec = serde_json::to_value(self).unwrap_or_default();
+        let evaluation = self.data.as_ref().and_then(|data| data.evaluation.as_ref());
+        // a fraction that is not given decides the numbers too
+        if let Some(fraction) = evaluation.map(EvaluationSpec::held_out_fraction).filter(|fraction| *fraction > 0.0) {
+            spec["data"]["evaluation"]["fraction"] = fraction.into();
+        }
         retain(&mut spec, "", effects);
         spec
     }
@@ -216,5 +225,20 @@ mod tests {
             let is_part = fields.contains(&path.split('.').next().unwrap()) || OF_THE_MESH.contains(path);
             assert_eq!(is_part, !matches!(effect, Live | Cluster), "{path}: its neighbours have other effects");
         }
+    }
+
+    /// Without a fraction a job holds out the default, which the identity of its checkpoints has to say.
+    #[test]
+    fn what_decides_the_numbers_has_the_fraction_that_is_held_out() {
+        let job = include_str!("../../tests/jobs/minimal.yaml");
+        let fraction = |evaluation: &str| {
+            let set = [("data.evaluation".to_owned(), evaluation.to_owned())];
+            let job = crate::parse_with(job, "minimal.yaml", &set).unwrap();
+            job.spec.select(&[Identity])["data"]["evaluation"]["fraction"].as_f64()
+        };
+        assert_eq!(fraction("null"), None);
+        assert_eq!((fraction("{}"), fraction("{fraction: 0.01}")), (Some(0.01), Some(0.01)));
+        assert_eq!((fraction("{paths: [b.txt]}"), fraction("{sets: [{name: a, paths: [b.txt]}]}")), (None, None));
+        assert_eq!(fraction("{fraction: 0.2, sets: [{name: a, paths: [b.txt]}]}"), Some(0.2));
     }
 }

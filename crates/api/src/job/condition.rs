@@ -153,6 +153,10 @@ pub mod condition_reason {
     /// Stages are being started or stopped.
     pub const PROGRESSING: &str = "Progressing";
 
+    // of Complete
+    /// Training ended before its last step, since the held-out loss did not become lower.
+    pub const NO_IMPROVEMENT: &str = "NoImprovement";
+
     // of Suspended, Complete, Failed and Stalled, where they are False
     /// The job is not suspended.
     pub const NOT_SUSPENDED: &str = "NotSuspended";

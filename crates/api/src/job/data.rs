@@ -4,6 +4,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::path::{SourcePath, VolumePath};
+use super::source::SourceName;
 use super::{DataSource, OnExhausted, default_number, default_true};
 use crate::string_enum::Payload;
 
@@ -110,23 +111,71 @@ string_enum! {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct EvaluationSpec {
-    /// Its share of the corpus, above 0 and below 1.
-    #[serde(default = "evaluation_fraction")]
+    /// The share of the documents of each source that is held out, drawn by seed and content. Absent: 0.01 if neither
+    /// `paths` nor `sets` is given, else none. Either this or `paths`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(
         extend(
             "minimum" = 0, "exclusiveMinimum" = true, "maximum" = 1, "exclusiveMaximum" = true,
             "x-expected" = "the held-out share lies above 0 and below 1 (remove `evaluation` to hold nothing out)"
         )
     )]
-    pub fraction: f64,
+    pub fraction: Option<f64>,
+    /// Files that are held out as a whole: files or globs, as in `data.paths`. Either this or `fraction`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(
+        with = "Option<Vec<SourcePath>>",
+        length(min = 1, max = 1000),
+        extend("x-expected" = "name at least one file or glob")
+    )]
+    pub paths: Option<Vec<String>>,
+    /// Further held-out sets, each with a curve of its own.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(
+        length(max = 16),
+        extend("x-kubernetes-validations" = [{
+            "rule": "self.all(one, self.exists_one(other, other.name == one.name))",
+            "message": "has two sets of one name: give each a name of its own",
+        }])
+    )]
+    pub sets: Vec<EvaluationSet>,
     /// Steps between two evaluations.
     #[serde(default = "default_number::<100>")]
     #[schemars(range(min = 1))]
     pub every_steps: u32,
-    /// Sequences of it that an evaluation reads at most, the first ones; absent: all of them.
+    /// Sequences of each set that an evaluation reads at most; absent: all of them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1))]
     pub max_sequences: Option<u32>,
+    /// Whether the checkpoint with the lowest held-out loss is kept, besides those of `checkpoint.keepLast`. The loss
+    /// is that of `fraction` or `paths`, or of the first of `sets` if neither is given.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub keep_best: bool,
+    /// Evaluations in a row without a lower held-out loss after which the job ends; absent: it trains all steps.
+    /// The loss is the one that `keepBest` follows.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1))]
+    pub patience: Option<u32>,
+}
+
+/// A held-out set with a curve of its own.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct EvaluationSet {
+    /// The name of the set, for messages and metrics: lower-case letters, digits and `-`.
+    #[schemars(with = "SourceName", extend("x-expected" = "name the set"))]
+    pub name: String,
+    /// Files or globs, as in `data.paths`.
+    #[schemars(
+        with = "Vec<SourcePath>",
+        length(min = 1, max = 100),
+        extend("x-expected" = "name at least one file or glob")
+    )]
+    pub paths: Vec<String>,
+    /// The field or column that holds the text. Absent: `data.textField`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1), extend("x-expected" = "name the field or column that holds the text"))]
+    pub text_field: Option<String>,
 }
 
 union! {
@@ -171,17 +220,33 @@ impl DataSpec {
         of_paths.chain(self.sources.iter().flatten().cloned()).collect()
     }
 
-    /// All patterns, each with its place, such as `spec.data.paths[0]`.
+    /// All patterns, those of held-out files included, each with its place, such as `spec.data.paths[0]`.
     pub(crate) fn patterns(&self) -> Vec<(String, &str)> {
+        let evaluation = self.evaluation.as_ref();
         let plain = self.paths.iter().map(|paths| ("spec.data".to_owned(), paths));
         let sources = self.sources.iter().flatten().enumerate();
         let of_sources = sources.map(|(index, source)| (format!("spec.data.sources[{index}]"), &source.paths));
+        let held_out = evaluation.and_then(|evaluation| evaluation.paths.as_ref());
+        let held_out = held_out.map(|paths| ("spec.data.evaluation".to_owned(), paths));
+        let sets = evaluation.into_iter().flat_map(|evaluation| &evaluation.sets).enumerate();
+        let of_sets = sets.map(|(index, set)| (format!("spec.data.evaluation.sets[{index}]"), &set.paths));
         let mut patterns = Vec::new();
-        for (at, paths) in plain.chain(of_sources) {
+        for (at, paths) in plain.chain(of_sources).chain(held_out).chain(of_sets) {
             let pattern = |(index, pattern): (usize, _)| (format!("{at}.paths[{index}]"), String::as_str(pattern));
             patterns.extend(paths.iter().enumerate().map(pattern));
         }
         patterns
+    }
+}
+
+impl EvaluationSpec {
+    /// The share of the documents of each source that is held out: 0 if only whole files are.
+    pub fn held_out_fraction(&self) -> f64 {
+        self.fraction.unwrap_or_else(|| self.default_fraction())
+    }
+
+    pub(crate) fn default_fraction(&self) -> f64 {
+        if self.paths.is_none() && self.sets.is_empty() { 0.01 } else { 0.0 }
     }
 }
 
@@ -190,8 +255,4 @@ impl Payload for TokenizerFile {}
 
 fn text_field() -> String {
     "text".into()
-}
-
-fn evaluation_fraction() -> f64 {
-    0.01
 }

@@ -1,6 +1,6 @@
 //! `spec.data.sources`: the parts of a mixture.
 
-use schemars::JsonSchema;
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize};
 
 use super::default_number;
@@ -11,13 +11,7 @@ use super::path::SourcePath;
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct DataSource {
     /// The name of the source, for messages and metrics: lower-case letters, digits and `-`.
-    #[schemars(
-        length(min = 1, max = 63),
-        extend("x-expected" = "name the source", "x-kubernetes-validations" = [{
-            "rule": "self.matches('^[a-z0-9]([-a-z0-9]*[a-z0-9])?$')",
-            "message": "is no name: use lower-case letters, digits and `-`, begin and end with a letter or digit",
-        }])
-    )]
+    #[schemars(with = "SourceName", extend("x-expected" = "name the source"))]
     pub name: String,
     /// Files or globs, as in `data.paths`. No file may belong to two sources.
     #[schemars(
@@ -71,6 +65,27 @@ string_enum! {
         Repeat = "Repeat",
         /// Training ends before the step that needs more of it.
         Stop = "Stop",
+    }
+}
+
+/// The schema of the name of a source, and of a held-out set. The rule in CEL is in Rust in `validate::sources`.
+pub(super) struct SourceName;
+
+impl JsonSchema for SourceName {
+    fn schema_name() -> std::borrow::Cow<'static, str> {
+        "SourceName".into()
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        json_schema!({
+            "type": "string",
+            "minLength": 1,
+            "maxLength": 63,
+            "x-kubernetes-validations": [{
+                "rule": "self.matches('^[a-z0-9]([-a-z0-9]*[a-z0-9])?$')",
+                "message": "is no name: use lower-case letters, digits and `-`, begin and end with a letter or digit",
+            }],
+        })
     }
 }
 

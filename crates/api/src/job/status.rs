@@ -147,6 +147,12 @@ pub struct ProgressStatus {
     /// Loss on the held-out part, in nats per token.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub evaluation_loss: Option<FloatString>,
+    /// The lowest loss on the held-out part so far, in nats per token.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub best_evaluation_loss: Option<FloatString>,
+    /// The step after which it was measured.
+    #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "optional_count")]
+    pub best_evaluation_step: Option<u64>,
     /// Target tokens per second.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tokens_per_second: Option<FloatString>,
@@ -168,6 +174,9 @@ pub struct ProgressStatus {
     /// Seconds to the end.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub eta: Option<FloatString>,
+    /// A sentence: why training ended before its last step.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ended_early: Option<String>,
     /// When this was measured.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub updated_at: Option<String>,

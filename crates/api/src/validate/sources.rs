@@ -1,14 +1,18 @@
-//! Where the corpus is: in `data.paths`, or in the sources of a mixture.
+//! Where the corpus is: in `data.paths`, or in the sources of a mixture; and the files of the held-out part.
 
 use std::collections::BTreeSet;
 
 use super::Problems;
 use super::names::is_dns_label;
-use crate::job::{DataSource, PipelineJobSpec};
+use crate::job::{DataSource, EvaluationSpec, PipelineJobSpec};
+
+const AT: &str = "spec.data";
 
 pub(super) fn check(spec: &PipelineJobSpec, problems: &mut Problems) {
     let Some(data) = &spec.data else { return };
-    const AT: &str = "spec.data";
+    if let Some(evaluation) = &data.evaluation {
+        check_evaluation(evaluation, problems);
+    }
     let Some(sources) = &data.sources else {
         return problems.require(data.paths.is_some(), AT, || "has neither paths nor sources: give one of them".into());
     };
@@ -18,26 +22,42 @@ pub(super) fn check(spec: &PipelineJobSpec, problems: &mut Problems) {
         "is given with data.sources, which have epochs of their own: give steps".into()
     });
     for (index, source) in sources.iter().enumerate() {
-        let at = |field: &str| format!("{AT}.sources[{index}].{field}");
-        problems.require(source.name.is_empty() || is_dns_label(&source.name), at("name"), || {
-            format!(
-                "\"{}\" is no name: use lower-case letters, digits and `-`, begin and end with a letter or digit",
-                source.name.escape_debug()
-            )
-        });
         let steps: BTreeSet<u32> = source.weight_schedule.iter().map(|weight| weight.from_step).collect();
-        problems.require(steps.len() == source.weight_schedule.len(), at("weightSchedule"), || {
+        let is_unique = steps.len() == source.weight_schedule.len();
+        problems.require(is_unique, format!("{AT}.sources[{index}].weightSchedule"), || {
             "has two weights from one step on: keep one of them".into()
         });
     }
-    let names: BTreeSet<&str> = sources.iter().map(|source| source.name.as_str()).collect();
-    problems.require(names.len() == sources.len(), format!("{AT}.sources"), || {
-        "has two sources of one name: give each a name of its own".into()
-    });
+    let names: Vec<&str> = sources.iter().map(|source| source.name.as_str()).collect();
+    check_names(&names, &format!("{AT}.sources"), "sources", problems);
     let changes: BTreeSet<u64> = sources.iter().flat_map(DataSource::weights).map(|(from, _)| from).collect();
     let without = changes.into_iter().find(|&index| sources.iter().all(|source| source.weight_at(index) == 0));
     problems.require(without.is_none(), format!("{AT}.sources"), || {
         let step = without.unwrap_or_default() + 1;
         format!("has no weight above 0 from step {step} on: nothing would be left to train on")
+    });
+}
+
+fn check_evaluation(evaluation: &EvaluationSpec, problems: &mut Problems) {
+    let at = format!("{AT}.evaluation");
+    let names: Vec<&str> = evaluation.sets.iter().map(|set| set.name.as_str()).collect();
+    check_names(&names, &format!("{at}.sets"), "sets", problems);
+    let is_one = evaluation.fraction.is_none() || evaluation.paths.is_none();
+    problems.require(is_one, at, || "has both fraction and paths: remove one of them".into());
+}
+
+/// Checks the names of `what`, in the list `at`.
+fn check_names(names: &[&str], at: &str, what: &str, problems: &mut Problems) {
+    for (index, name) in names.iter().enumerate() {
+        problems.require(name.is_empty() || is_dns_label(name), format!("{at}[{index}].name"), || {
+            format!(
+                "\"{}\" is no name: use lower-case letters, digits and `-`, begin and end with a letter or digit",
+                name.escape_debug()
+            )
+        });
+    }
+    let different: BTreeSet<&&str> = names.iter().collect();
+    problems.require(different.len() == names.len(), at, || {
+        format!("has two {what} of one name: give each a name of its own")
     });
 }

@@ -133,6 +133,13 @@ fn a_newer_message_is_still_read() {
 }
 
 #[test]
+fn the_reason_of_an_early_end_is_made_visible() {
+    let text = r#"{"kind":"Done","stage":0,"progress":{"step":7,"endedEarly":"\u001b[2Jno better"}}"#;
+    let progress = TerminationMessage::from_json(text).unwrap().progress.unwrap();
+    assert_eq!((progress.step, progress.ended_early.as_deref()), (7, Some("^[[2Jno better")));
+}
+
+#[test]
 fn a_count_that_readers_of_json_cannot_hold_is_refused() {
     let largest = (1_u64 << 53) - 1;
     let status = |count: u64| json!({"attempt": count, "progress": {"step": count, "steps": count}});

@@ -144,6 +144,21 @@ fn each_rule_has_its_sentence() {
             "{fraction: 1}",
             "spec.data.evaluation.fraction: is 1; the held-out share lies above 0 and below 1 (remove `evaluation` to hold nothing out)",
         ),
+        (
+            "data.evaluation",
+            "{fraction: 0.1, paths: [b.txt]}",
+            "spec.data.evaluation: has both fraction and paths: remove one of them",
+        ),
+        (
+            "data.evaluation",
+            "{paths: [../b.txt]}",
+            "spec.data.evaluation.paths[0]: \"../b.txt\" leaves the volume by `..`: give a path inside it",
+        ),
+        (
+            "data.evaluation",
+            "{sets: [{name: a, paths: [a.txt, tiny/*.txt]}]}",
+            "metadata.name: \"tiny\" is where spec.data.evaluation.sets[0].paths[1], \"tiny/*.txt\", looks for text: give the job another folder by spec.storage.path",
+        ),
         ("data.evaluation", "{everySteps: 0}", "spec.data.evaluation.everySteps: is 0; it must be at least 1"),
         (
             "data.tokenizer.train.vocabSize",

@@ -42,6 +42,24 @@ fn a_number_of_chunks_has_the_place_and_the_default_of_earlier_versions() {
     }
 }
 
+/// The operator hashes this text, and earlier versions filled the fraction in.
+#[test]
+fn a_held_out_fraction_has_the_default_of_earlier_versions() {
+    for (given, written) in [
+        ("{}", "{}"),
+        ("{fraction: 0.01, everySteps: 100}", "{}"),
+        ("{fraction: 0.02}", r#"{"fraction":0.02}"#),
+        ("{paths: [b.txt]}", r#"{"paths":["b.txt"]}"#),
+        (
+            "{fraction: 0.01, sets: [{name: a, paths: [b.txt]}]}",
+            r#"{"fraction":0.01,"sets":[{"name":"a","paths":["b.txt"]}]}"#,
+        ),
+    ] {
+        let job = parse_with(MINIMAL, "job.yaml", &[("data.evaluation".to_owned(), given.to_owned())]).unwrap();
+        assert_eq!(job.spec.without_defaults()["data"]["evaluation"].to_string(), written, "{given}");
+    }
+}
+
 #[test]
 fn unknown_fields_are_dropped_and_named_and_unknown_words_are_refused() {
     let mut stored = serde_json::to_value(parse(FULL, "job.yaml").unwrap().spec).unwrap();

@@ -156,7 +156,7 @@ fn a_reader_outlives_pruning() {
     let volume = prepared();
     let fence = Fence::acquire(&volume).unwrap();
     let loaded = open(&volume, 2).unwrap();
-    assert_eq!(prune(&volume, &fence, RetentionPolicy { keep_last: 1, keep_every: 0 }, 3).unwrap(), [2]);
+    assert_eq!(prune(&volume, &fence, RetentionPolicy { keep_last: 1, keep_every: 0, best: None }, 3).unwrap(), [2]);
     loaded.verify().unwrap();
     assert!(open(&volume, 2).is_err());
 }
@@ -190,8 +190,11 @@ fn pruning_never_removes_the_newest_intact_one() {
     let volume = prepared();
     let fence = Fence::acquire(&volume).unwrap();
     // step 3 is damaged, but the damage is not detected yet
-    assert_eq!(prune(&volume, &fence, RetentionPolicy { keep_last: 1, keep_every: 0 }, 2).unwrap(), [0; 0]);
-    assert_eq!(prune(&volume, &fence, RetentionPolicy { keep_last: 1, keep_every: 0 }, 77).unwrap(), [0; 0]);
+    assert_eq!(prune(&volume, &fence, RetentionPolicy { keep_last: 1, keep_every: 0, best: None }, 2).unwrap(), [0; 0]);
+    assert_eq!(
+        prune(&volume, &fence, RetentionPolicy { keep_last: 1, keep_every: 0, best: None }, 77).unwrap(),
+        [0; 0]
+    );
     assert_eq!(check(&volume), [3, 2]);
 }
 

@@ -226,7 +226,7 @@ fn a_late_claim_of_an_old_number_stays_fenced_off() {
         let before = snapshot(&volume, "checkpoints");
         let fenced_off =
             |error| assert!(matches!(error, CheckpointError::FencedOff { newest: Some(2), .. }), "{error}");
-        fenced_off(prune(&volume, &old, RetentionPolicy { keep_last: 1, keep_every: 0 }, 4).unwrap_err());
+        fenced_off(prune(&volume, &old, RetentionPolicy { keep_last: 1, keep_every: 0, best: None }, 4).unwrap_err());
         fenced_off(group.save(&old, 5, &state).unwrap_err());
         let damage = Damage { step: 4, file: "x".into(), reason: "y".into() };
         fenced_off(quarantine(&volume, &old, &[damage]).unwrap_err());

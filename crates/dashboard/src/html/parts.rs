@@ -56,8 +56,10 @@ pub(super) fn loss(model: &PageModel, view: &View) -> Markup {
     let (first, last) = view.range(newest);
     let columns = model.metrics.loss.columns(first, last, view.width as usize / 2);
     let points = model.metrics.held_out.columns(first, last, view.width as usize / 8);
-    let sources = &model.metrics.sources;
-    let others: Vec<_> = sources.values().map(|loss| loss.columns(first, last, view.width as usize / 8)).collect();
+    let (sources, sets) = (&model.metrics.sources, &model.metrics.held_out_sets);
+    let curves = sources.values().chain(sets.values());
+    let others: Vec<_> = curves.map(|loss| loss.columns(first, last, view.width as usize / 8)).collect();
+    let names = sources.keys().cloned().chain(sets.keys().map(|set| format!("held-out {set}")));
     let range = format!("Steps {} to {}", HumanCount(first), HumanCount(last));
     let description = format!("Training and held-out loss by step. {range}.");
     let zooms = zooms(view, newest);
@@ -77,7 +79,7 @@ pub(super) fn loss(model: &PageModel, view: &View) -> Markup {
         figcaption {
             span { (range) ", nats per token:" }
             span.key.line { "training loss, its range shaded" }
-            @for (index, name) in sources.keys().enumerate() {
+            @for (index, name) in names.enumerate() {
                 span class={ "key " (other_class(index)) } { (name) }
             }
             @if !points.is_empty() { span.key.point { "held-out loss" } }

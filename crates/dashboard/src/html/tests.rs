@@ -15,7 +15,10 @@ fn model(steps: u64) -> PageModel {
     let mut metrics = Metrics::default();
     for step in 1..=steps {
         let loss = 3.0 + 5.0 * (-(step as f64) / 80.0).exp();
-        let held_out = if step % 100 == 0 { format!(",\"evaluationLoss\":{}", loss + 0.1) } else { String::new() };
+        let held_out = match step % 100 {
+            0 => format!(",\"evaluationLoss\":{},\"evaluationSetLosses\":{{\"code\":{loss}}}", loss + 0.1),
+            _ => String::new(),
+        };
         metrics.add(
             format!(
                 "{{\"step\":{step},\"loss\":{loss},\"gradientNorm\":0.5,\"learningRate\":0.001,\"tokensPerSecond\":6400.4,\
@@ -100,6 +103,7 @@ fn the_page_shows_what_the_model_has() {
     for shown in [
         "3.7668",
         "after step 100",
+        "held-out code",
         "6,400",
         "of 60,000",
         "20%",

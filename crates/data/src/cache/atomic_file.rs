@@ -8,7 +8,7 @@ use stagecoach_files::AtomicFile;
 use crate::error::DataError;
 
 /// Replaces `path` with the bytes that `write` writes, once they are on disk.
-pub(super) fn write_atomically(
+pub(crate) fn write_atomically(
     path: &Path,
     write: impl FnOnce(&mut BufWriter<AtomicFile>) -> Result<(), DataError>,
 ) -> Result<(), DataError> {

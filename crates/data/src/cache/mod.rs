@@ -13,13 +13,15 @@ mod tests;
 use std::fs;
 use std::path::PathBuf;
 
-use crate::config::{DataConfig, OnBadRecord, PrepareProgress, TokenizerSource};
+use crate::config::{DataConfig, HeldOut, OnBadRecord, PrepareProgress, TokenizerSource};
 use crate::corpus::Corpus;
 use crate::dataset::Dataset;
+use crate::document_hashes::DocumentHashes;
 use crate::error::DataError;
 use crate::prepared::PreparedCorpus;
 use crate::tokenizer::Tokenizer;
 use crate::tokenizer_training::{MIN_VOCAB_SIZE, TRAINING_VERSION};
+pub(crate) use atomic_file::write_atomically;
 use build::{CacheBuilder, ResolvedTokenizer};
 use meta::Meta;
 
@@ -84,7 +86,7 @@ fn prepare_in_parts(
                     folder,
                     corpus_hash,
                     tokenizer_hash: contents.tokenizer.hash().to_owned(),
-                    by_source: if config.sources.len() > 1 { contents.sources } else { Vec::new() },
+                    by_source: if contents.sources.len() > 1 { contents.sources } else { Vec::new() },
                     tokens: contents.tokens,
                     documents: contents.documents,
                     empty_documents: contents.empty_documents,
@@ -121,6 +123,9 @@ fn prepare_in_parts(
         ResolvedTokenizer::Train { .. } => prepared.tokenizer(config)?.special_tokens().clone(),
     };
     let prepared = PreparedCorpus { special_tokens, ..prepared };
+    if let HeldOut::Documents(_) = config.held_out {
+        DocumentHashes::write(&path, &prepared, progress)?;
+    }
     Dataset::open(config, &prepared)?; // reports a corpus that is too short before the stages start
     // a job that can't begin may find other files when it is started again
     corpus.remote_files.write()?;
@@ -163,6 +168,9 @@ fn cache_key(corpus_hash: &str, corpus: &Corpus, tokenizer: &ResolvedTokenizer, 
     }
     if corpus.source_ends.len() > 1 {
         tokenizer += &format!(" sources {:?}", corpus.source_ends);
+    }
+    if corpus.training_files < corpus.files.len() {
+        tokenizer += &format!(" held out from {}", corpus.training_files);
     }
     if config.on_bad_record == OnBadRecord::Skip {
         tokenizer += " skip";

@@ -35,7 +35,11 @@ fn volume() -> (TempDir, DataConfig) {
 fn data_config(root: PathBuf) -> DataConfig {
     let tokenizer = TokenizerSource::Train { vocab_size: 320 };
     let on_bad_record = OnBadRecord::Skip;
-    DataConfig { evaluation_fraction: 0.1, on_bad_record, ..DataConfig::new(root, "corpus/*", 64, tokenizer) }
+    DataConfig {
+        held_out: HeldOut::LastSequences(0.1),
+        on_bad_record,
+        ..DataConfig::new(root, "corpus/*", 64, tokenizer)
+    }
 }
 
 fn text(seed: u64, bytes: usize) -> String {
@@ -227,7 +231,7 @@ fn only_changed_files_are_read() {
     // The cache doesn't depend on how sequences are made.
     config.sequence_length = 32;
     config.packing = false;
-    config.evaluation_fraction = 0.2;
+    config.held_out = HeldOut::LastSequences(0.2);
     assert_eq!(phases_reported(&config), (first.clone(), vec![]));
 
     // A file with another time and the same contents is hashed once, and its hash is then recorded.

@@ -1,6 +1,6 @@
 //! Finds the files of a corpus.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, Read};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -26,41 +26,88 @@ impl Corpus {
     /// The files of a job's sources, whose patterns match what `list` returns.
     ///
     /// # Errors
-    /// Fails if a source has no pattern, if `list` fails, if a file has an unknown format, or if two sources have a file
-    /// in common.
+    /// Fails if a source has no pattern, if `list` fails, if a file has an unknown format, if two sources or two held-out
+    /// sets have a file in common, or if all files of a source are held out.
     pub(super) fn of(
         config: &DataConfig,
         mut list: impl FnMut(&str) -> Result<(Arc<dyn Source>, Listing), DataError>,
     ) -> Result<Corpus, DataError> {
         let mut corpus = Corpus { on_bad_record: config.on_bad_record, ..Corpus::default() };
-        let mut owners: BTreeMap<PathBuf, &str> = BTreeMap::new();
+        let mut held_out = Vec::new();
+        let mut owners: BTreeMap<PathBuf, String> = BTreeMap::new();
+        for set in &config.held_out_files {
+            let files = corpus.match_files(&set.paths, &set.text_field, &mut list)?;
+            own_files(&mut owners, &set.subject(), &files, |file, sets| DataError::FileOfTwoSets { file, sets })?;
+            held_out.push(files);
+        }
+        let is_held_out: BTreeSet<PathBuf> = owners.keys().cloned().collect();
         for source in &config.sources {
-            if source.paths.is_empty() {
-                return Err(DataError::NoPaths);
+            let mut files = corpus.match_files(&source.paths, &source.text_field, &mut list)?;
+            let all = files.len();
+            files.retain(|path, file| {
+                let is_held_out = is_held_out.contains(path);
+                corpus.held_out.extend(is_held_out.then(|| file.name.clone()));
+                !is_held_out
+            });
+            if all > 0 && files.is_empty() {
+                return Err(DataError::AllHeldOut { subject: source.subject() });
             }
-            let mut files = BTreeMap::new();
-            for pattern in &source.paths {
-                let (place, listing) = list(pattern)?;
-                for file in listing.files {
-                    let file = CorpusFile::new(&place, file, &source.text_field)?;
-                    if let Some(owner) = owners.get(&file.path) {
-                        let (file, sources) = (file.name.clone(), [(*owner).to_owned(), source.name.clone()]);
-                        return Err(DataError::FileOfTwoSources { file, sources });
-                    }
-                    if let Some(file) = files.insert(file.path.clone(), file) {
-                        corpus.repeated.insert(file.name.clone());
-                    }
-                }
-                // `**` matches every folder, so only a folder with the extension of a corpus file is reported
-                let folders = listing.folders.into_iter().filter(|name| Format::of(Path::new(name)).is_some());
-                corpus.folders.extend(folders);
-            }
-            owners.extend(files.keys().map(|path| (path.clone(), source.name.as_str())));
+            let error = |file, sources| DataError::FileOfTwoSources { file, sources };
+            own_files(&mut owners, &source.name, &files, error)?;
+            corpus.files.extend(files.into_values());
+            corpus.source_ends.push(corpus.files.len());
+        }
+        corpus.training_files = corpus.files.len();
+        for files in held_out {
             corpus.files.extend(files.into_values());
             corpus.source_ends.push(corpus.files.len());
         }
         Ok(corpus)
     }
+
+    /// The files that `paths` match, by path.
+    fn match_files(
+        &mut self,
+        paths: &[String],
+        text_field: &str,
+        list: &mut impl FnMut(&str) -> Result<(Arc<dyn Source>, Listing), DataError>,
+    ) -> Result<BTreeMap<PathBuf, CorpusFile>, DataError> {
+        if paths.is_empty() {
+            return Err(DataError::NoPaths);
+        }
+        let mut files = BTreeMap::new();
+        for pattern in paths {
+            let (place, listing) = list(pattern)?;
+            for file in listing.files {
+                let file = CorpusFile::new(&place, file, text_field)?;
+                if let Some(file) = files.insert(file.path.clone(), file) {
+                    self.repeated.insert(file.name.clone());
+                }
+            }
+            // `**` matches every folder, so only a folder with the extension of a corpus file is reported
+            let folders = listing.folders.into_iter().filter(|name| Format::of(Path::new(name)).is_some());
+            self.folders.extend(folders);
+        }
+        Ok(files)
+    }
+}
+
+/// Records the owner of `files`: a source or a held-out set.
+///
+/// # Errors
+/// `error`, of the name of the file and its two owners, if a file has an owner already.
+fn own_files(
+    owners: &mut BTreeMap<PathBuf, String>,
+    owner: &str,
+    files: &BTreeMap<PathBuf, CorpusFile>,
+    error: fn(String, [String; 2]) -> DataError,
+) -> Result<(), DataError> {
+    for (path, file) in files {
+        if let Some(first) = owners.insert(path.clone(), owner.to_owned()) {
+            return Err(error(file.name.clone(), [first, owner.to_owned()]));
+        }
+    }
+    Ok(())
 }
 
 impl CorpusFile {

@@ -29,12 +29,14 @@ pub(crate) use formats::{Contents, with_compression};
 pub use formats::{FORMATS, Format, document_numbers, text_formats};
 pub(crate) use pieces::{METASPACE, Split};
 
-/// The files of a job, in order: source by source, and each source by the paths of its files.
+/// The files of a job, in order: source by source, then the held-out sets, and each of them by the paths of its files.
 #[derive(Default)]
 pub(crate) struct Corpus {
     pub(crate) files: Vec<CorpusFile>,
-    /// The number of files before the end of each source.
+    /// The number of files before the end of each source, and of each held-out set.
     pub(crate) source_ends: Vec<usize>,
+    /// The number of files before the held-out sets.
+    pub(crate) training_files: usize,
     pub(crate) on_bad_record: OnBadRecord,
     /// The files of remote sources, by pattern.
     pub(crate) remote_files: RemoteFiles,
@@ -42,6 +44,8 @@ pub(crate) struct Corpus {
     pub(crate) folders: BTreeSet<String>,
     /// Files that the patterns match more than once, relative to the volume's root.
     pub(crate) repeated: BTreeSet<String>,
+    /// Files of sources that are not trained on, because a held-out set has them.
+    pub(crate) held_out: BTreeSet<String>,
 }
 
 /// A file of the corpus: a file of a source whose format is known.
@@ -123,19 +127,22 @@ impl Corpus {
         let empty: Vec<&str> = self.files.iter().filter(|f| f.stamp.size == 0).map(|file| file.name.as_str()).collect();
         let folders: Vec<&str> = self.folders.iter().map(String::as_str).collect();
         let repeated: Vec<&str> = self.repeated.iter().map(String::as_str).collect();
+        let held_out: Vec<&str> = self.held_out.iter().map(String::as_str).collect();
         let said =
             |names: Vec<&str>, sentence: &str| (!names.is_empty()).then(|| format!("{sentence}: {}", few(&names)));
         [
             said(empty, "data.paths matches empty files"),
             said(folders, "data.paths matches folders, which are no texts"),
             said(repeated, "data.paths matches files more than once, and each is trained on once"),
+            said(held_out, "data.evaluation holds out files that data.paths matches too, and they are not trained on"),
         ]
         .into_iter()
         .flatten()
         .collect()
     }
 
-    /// Index of the source that `cursor` is in. A cursor at the end of the corpus is in the last source.
+    /// Index of the source or of the held-out set, counted after the sources, that `cursor` is in. A cursor at the end of
+    /// the corpus is in the last one.
     pub(crate) fn source_at(&self, cursor: Cursor) -> usize {
         let source = self.source_ends.partition_point(|&end| end <= cursor.file);
         source.min(self.source_ends.len().saturating_sub(1))
@@ -146,16 +153,11 @@ impl Corpus {
         self.files.iter().take(files).map(|file| file.stamp.size).sum()
     }
 
-    /// Calls `on_piece` with every piece from `from` on, in order. `split` gives the positions at which a long text may
-    /// be split into pieces.
+    /// Calls `on_piece` with every piece of the files before `end` from `from` on, in order. `split` gives the positions
+    /// at which a long text may be split into pieces.
     ///
     /// # Errors
     /// Fails if a file is invalid or can't be read, or if `on_piece` fails.
-    pub(crate) fn read(&self, from: Cursor, split: Split, on_piece: &mut PieceHandler) -> Result<(), DataError> {
-        self.read_until(from, self.files.len(), split, on_piece)
-    }
-
-    /// Like [`Corpus::read`], but only the files before `end`.
     pub(crate) fn read_until(
         &self,
         from: Cursor,
@@ -175,7 +177,7 @@ impl Corpus {
         Ok(())
     }
 
-    /// Like [`Corpus::read`], but for the file of `from` alone. [`Piece::bytes_read`] counts from the start of the
+    /// Like [`Corpus::read_until`], but for the file of `from` alone. [`Piece::bytes_read`] counts from the start of the
     /// file.
     pub(crate) fn read_file(&self, from: Cursor, split: Split, on_piece: &mut PieceHandler) -> Result<(), DataError> {
         let file = &self.files[from.file];

@@ -23,7 +23,7 @@ fn read(corpus: &Corpus, from: Cursor, split: Split) -> Vec<ReadPiece> {
         pieces.push((format!("{:?}", piece.content), piece.is_last, piece.resume_at, piece.bytes_read));
         Ok(())
     };
-    corpus.read(from, split, on_piece).unwrap();
+    corpus.read_until(from, corpus.files.len(), split, on_piece).unwrap();
     pieces
 }
 
@@ -217,7 +217,7 @@ fn a_long_text_is_read_in_bounded_pieces() {
                 longest = longest.max(text.len());
                 Ok(())
             };
-            corpus_of(&folder, name).read(Cursor::default(), split, on_piece).unwrap();
+            corpus_of(&folder, name).read_until(Cursor::default(), 1, split, on_piece).unwrap();
             assert!(whole == text, "{name}");
             assert!(longest <= 2 * pieces::PIECE_BYTES, "{name}, {split:?}: {longest}");
         }
@@ -228,7 +228,7 @@ fn a_long_text_is_read_in_bounded_pieces() {
 fn what_must_be_held_whole_and_is_too_long_is_refused() {
     let folder = TempDir::new().unwrap();
     let refusal = |name: &str, split| {
-        let read = corpus_of(&folder, name).read(Cursor::default(), split, &mut |_| Ok(()));
+        let read = corpus_of(&folder, name).read_until(Cursor::default(), 1, split, &mut |_| Ok(()));
         read.unwrap_err().to_string()
     };
     let long = "one two ".repeat(pieces::MAX_PIECE_BYTES / 8 + 1);

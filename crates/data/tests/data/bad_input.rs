@@ -4,7 +4,7 @@ use std::fs;
 use std::os::unix::fs::symlink;
 
 use crate::common::*;
-use stagecoach_data::{Dataset, FORMATS, TokenizerSource};
+use stagecoach_data::{Dataset, FORMATS, HeldOut, TokenizerSource};
 
 /// Checks that a corpus of `files` is refused with the message `expected`, and that the cache is empty afterwards.
 #[track_caller]
@@ -132,23 +132,23 @@ fn too_short() {
         )
     };
     assert_eq!(volume.error_message(), short(0, 0));
-    volume.config.evaluation_fraction = 0.01;
+    volume.config.held_out = HeldOut::LastSequences(0.01);
     volume.config.sequence_length = 3;
     assert_eq!(volume.error_message(), short(1, 1));
     volume.config.packing = false;
     assert_eq!(volume.error_message(), short(1, 1));
-    volume.config.evaluation_fraction = 0.0;
+    volume.config.held_out = HeldOut::Nothing;
     assert_eq!(volume.open().training_sequences(), 1);
 }
 
 #[test]
 fn invalid_settings() {
     let mut volume = TestVolume::new(&[("x.txt", b"a b c d e f")]);
-    volume.config.evaluation_fraction = 1.0;
-    assert_eq!(volume.error_message(), "data.evaluation.fraction is 1: it must be at least 0 and below 1");
-    volume.config.evaluation_fraction = f64::NAN;
-    assert_eq!(volume.error_message(), "data.evaluation.fraction is NaN: it must be at least 0 and below 1");
-    volume.config.evaluation_fraction = 0.0;
+    volume.config.held_out = HeldOut::LastSequences(1.0);
+    assert_eq!(volume.error_message(), "data.evaluation.fraction is 1: it must be above 0 and below 1");
+    volume.config.held_out = HeldOut::LastSequences(f64::NAN);
+    assert_eq!(volume.error_message(), "data.evaluation.fraction is NaN: it must be above 0 and below 1");
+    volume.config.held_out = HeldOut::Nothing;
     volume.config.sequence_length = 0;
     assert_eq!(volume.error_message(), "data.sequenceLength is 0: it must be at least 1");
 }

@@ -2,7 +2,7 @@
 
 use crate::common::*;
 use proptest::prelude::*;
-use stagecoach_data::{BatchPlan, Dataset, IGNORE_INDEX, Microbatch, MicrobatchLayout};
+use stagecoach_data::{BatchPlan, Dataset, HeldOut, IGNORE_INDEX, Microbatch, MicrobatchLayout};
 
 const NONE: i64 = IGNORE_INDEX;
 
@@ -115,10 +115,10 @@ fn a_tokenizer_without_a_begin_or_padding() {
 fn the_last_sequences_are_held_out() {
     let mut volume = TestVolume::new(&[("x.txt", b"a b c d a b c d a b c d d")]);
     volume.config.sequence_length = 2;
-    volume.config.evaluation_fraction = 0.5;
+    volume.config.held_out = HeldOut::LastSequences(0.5);
     let dataset = volume.open();
     assert_eq!((dataset.training_sequences(), dataset.evaluation_sequences()), (4, 3));
-    let plan = dataset.evaluation_plan(2);
+    let plan = evaluation_plan(&dataset, 2);
     assert_eq!(plan.layouts.iter().map(|layout| layout.rows).collect::<Vec<_>>(), [2, 1]);
     assert_eq!(plan.target_count, 6);
     let batches = all(&dataset, &plan);
@@ -129,7 +129,7 @@ fn the_last_sequences_are_held_out() {
     volume.config.evaluation_max_sequences = Some(1);
     let limited = volume.open();
     assert_eq!((limited.training_sequences(), limited.evaluation_sequences()), (4, 3));
-    let plan = limited.evaluation_plan(2);
+    let plan = evaluation_plan(&limited, 2);
     assert_eq!((plan.target_count, &all(&limited, &plan)[0].inputs), (2, &vec![7, 4]));
     // However long training runs, it never sees the held-out sequences, which contain the only end of text.
     assert_eq!(
@@ -139,25 +139,25 @@ fn the_last_sequences_are_held_out() {
     let seen: Vec<_> = (0..40).flat_map(|step| all(&dataset, &dataset.step_plan(3, step * 5, 5, 2))).collect();
     assert!(seen.iter().flat_map(|batch| &batch.targets).all(|&target| target != i64::from(EOS)));
     // A fraction that rounds to nothing still holds out one sequence.
-    volume.config.evaluation_fraction = 0.001;
+    volume.config.held_out = HeldOut::LastSequences(0.001);
     assert_eq!(volume.open().evaluation_sequences(), 1);
-    volume.config.evaluation_fraction = 0.0;
-    assert_eq!((volume.open().evaluation_sequences(), volume.open().evaluation_plan(2).layouts.len()), (0, 0));
+    volume.config.held_out = HeldOut::Nothing;
+    assert_eq!((volume.open().evaluation_sequences(), evaluation_plan(&volume.open(), 2).layouts.len()), (0, 0));
 }
 
 #[test]
 fn unigram_entropy_of_the_held_out_targets() {
     let mut volume = TestVolume::new(&[("1.txt", b"d d d d d d"), ("2.txt", b"a a b"), ("3.txt", b"a")]);
     volume.config.sequence_length = 7;
-    volume.config.evaluation_fraction = 0.5;
+    volume.config.held_out = HeldOut::LastSequences(0.5);
     // 16 tokens, two sequences; the second's targets are [begin of 2], a, a, b, EOS, [begin of 3], a: 3 a, 1 b, 1 EOS.
     let by_hand = -(0.6 * 0.6f64.ln() + 2.0 * 0.2 * 0.2f64.ln());
     assert!((volume.open().evaluation_unigram_entropy() - by_hand).abs() < 1e-12);
     volume.config.packing = false;
-    volume.config.evaluation_fraction = 0.7; // two of three documents: the same five targets, and one more EOS
+    volume.config.held_out = HeldOut::LastSequences(0.7); // two of three documents: the same five targets, and one more EOS
     let by_hand = -(0.5 * 0.5f64.ln() + 1.0 / 3.0 * (1.0f64 / 3.0).ln() + 1.0 / 6.0 * (1.0f64 / 6.0).ln());
     assert!((volume.open().evaluation_unigram_entropy() - by_hand).abs() < 1e-12);
-    volume.config.evaluation_fraction = 0.0;
+    volume.config.held_out = HeldOut::Nothing;
     assert_eq!(volume.open().evaluation_unigram_entropy(), 0.0);
 }
 
@@ -173,7 +173,7 @@ fn counted(lengths: &[usize], sequence_length: usize, packing: bool, fraction: f
     volume.write("letters/tokenizer.json", tokenizer.to_string().as_bytes());
     volume.config.sequence_length = sequence_length;
     volume.config.packing = packing;
-    volume.config.evaluation_fraction = fraction;
+    volume.config.held_out = if fraction > 0.0 { HeldOut::LastSequences(fraction) } else { HeldOut::Nothing };
     (volume, ids)
 }
 
@@ -225,7 +225,7 @@ proptest! {
         let (volume, ids) = counted(&lengths, length, false, fraction);
         let dataset = volume.open();
         let training = dataset.step_plan(9, 0, dataset.training_sequences() as usize, 3);
-        let evaluation = dataset.evaluation_plan(4);
+        let evaluation = evaluation_plan(&dataset, 4);
         let mut seen: Vec<u32> = [&training, &evaluation].iter().flat_map(|plan| all(&dataset, plan))
             .flat_map(|one| one.targets).filter(|&id| id != NONE).map(|id| id as u32).collect();
         prop_assert_eq!(seen.len() as u64, training.target_count + evaluation.target_count);

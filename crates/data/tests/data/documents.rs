@@ -5,7 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::common::*;
 use proptest::prelude::*;
 use stagecoach_data::{
-    DataError, Dataset, DocumentName, DocumentPart, FORMATS, IGNORE_INDEX, PartText, document_indices, part_texts,
+    DataError, Dataset, DocumentName, DocumentPart, FORMATS, HeldOut, IGNORE_INDEX, PartText, document_indices,
+    part_texts,
 };
 
 /// The parts of one epoch, in the order of the corpus, and their origins.
@@ -120,17 +121,22 @@ fn documents_of_every_format_are_numbered_as_the_table_says() {
 }
 
 /// Documents of 1 to 11 words, and the settings that split them.
-fn volumes() -> impl Strategy<Value = (Vec<String>, usize, bool, f64)> {
+fn volumes() -> impl Strategy<Value = (Vec<String>, usize, bool, HeldOut)> {
     let document = prop::collection::vec("[a-h]", 1..12).prop_map(|words| words.join(" "));
-    (prop::collection::vec(document, 2..9), 2usize..9, any::<bool>(), prop::sample::select(vec![0.0, 0.3]))
+    (
+        prop::collection::vec(document, 2..9),
+        2usize..9,
+        any::<bool>(),
+        prop::sample::select(vec![HeldOut::Nothing, HeldOut::LastSequences(0.3), HeldOut::Documents(0.3)]),
+    )
 }
 
-fn volume(documents: &[String], length: usize, packing: bool, held_out: f64) -> TestVolume {
+fn volume(documents: &[String], length: usize, packing: bool, held_out: HeldOut) -> TestVolume {
     let lines: String = documents.iter().map(|text| format!("{{\"text\": \"{text}\"}}\n")).collect();
     let mut volume = TestVolume::new(&[("a.jsonl", lines.as_bytes())]);
     volume.config.sequence_length = length;
     volume.config.packing = packing;
-    volume.config.evaluation_fraction = held_out;
+    volume.config.held_out = held_out;
     volume
 }
 
@@ -181,10 +187,10 @@ proptest! {
             counted += after.iter().filter(|&&target| target != IGNORE_INDEX).count() as u64;
         }
         prop_assert_eq!(plan_without.target_count, counted);
-        prop_assert_eq!(all.evaluation_plan(2), rest.evaluation_plan(2));
+        prop_assert_eq!(all.evaluation_sets(2), rest.evaluation_sets(2));
         let held_out = |dataset: &Dataset| -> Vec<_> {
-            let plan = dataset.evaluation_plan(2);
-            (0..plan.layouts.len()).map(|index| dataset.microbatch(&plan, index)).collect()
+            let sets = dataset.evaluation_sets(2).into_iter().map(|set| set.plan);
+            sets.flat_map(|plan| (0..plan.layouts.len()).map(|index| dataset.microbatch(&plan, index)).collect::<Vec<_>>()).collect()
         };
         prop_assert_eq!(held_out(&all), held_out(&rest));
     }

@@ -9,6 +9,7 @@ mod common;
 mod documents;
 mod families;
 mod formats;
+mod held_out;
 mod hub;
 mod mixtures;
 mod objects;

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use crate::common::*;
-use stagecoach_data::{CorpusSource, Dataset, IGNORE_INDEX};
+use stagecoach_data::{CorpusSource, Dataset, EvaluationSet, HeldOut, IGNORE_INDEX};
 
 /// A volume whose sources `x`, `y` and `z` have documents of the letter `a`, `b` and `c` alone. `documents` are their
 /// numbers of documents, of one to five letters each.
@@ -48,7 +48,7 @@ fn sources_have_their_shares_of_the_sequences() {
     for packing in [true, false] {
         let mut volume = volume([20, 40, 9], [5, 3, 2]);
         volume.config.packing = packing;
-        volume.config.evaluation_fraction = 0.1;
+        volume.config.held_out = HeldOut::LastSequences(0.1);
         let dataset = volume.open();
         let sources = sources(&dataset, 7, 400);
         for step in 1..=400 {
@@ -99,10 +99,17 @@ fn one_source_is_a_corpus_without_sources() {
 #[test]
 fn each_source_holds_out_its_own_last_sequences() {
     let mut volume = volume([20, 40, 9], [1, 1, 1]);
-    volume.config.evaluation_fraction = 0.2;
+    volume.config.held_out = HeldOut::LastSequences(0.2);
     let dataset = volume.open();
-    let plan = dataset.evaluation_plan(1);
-    let held_out: Vec<_> = (0..plan.layouts.len()).map(|index| dataset.microbatch(&plan, index).inputs).collect();
+    let sets = dataset.evaluation_sets(1);
+    assert_eq!(
+        sets.iter().map(|set| (set.name.as_str(), set.counts)).collect::<Vec<_>>(),
+        [("x", true), ("y", true), ("z", true)]
+    );
+    let inputs = |set: &EvaluationSet| -> Vec<_> {
+        (0..set.plan.layouts.len()).map(|index| dataset.microbatch(&set.plan, index).inputs).collect()
+    };
+    let held_out: Vec<_> = sets.iter().flat_map(inputs).collect();
     assert_eq!(held_out.len() as u64, dataset.evaluation_sequences());
     for letter in [A, B, C] {
         assert!(held_out.iter().any(|inputs| inputs.contains(&i64::from(letter))));

@@ -17,18 +17,34 @@ FIELD: evaluation <Object>
 DESCRIPTION:
     The part held out to measure the model on.
 
+REFUSALS:
+    - evaluation has both fraction and paths: remove one of them
+
 FIELDS:
   fraction\t<number>
-  default: 0.01
-    Its share of the corpus, above 0 and below 1.
+    The share of the documents of each source that is held out, drawn by seed
+    and content.
+
+  paths\t<[]string>
+    Files that are held out as a whole: files or globs, as in `data.paths`.
+
+  sets\t<[]Object>
+    Further held-out sets, each with a curve of its own.
 
   everySteps\t<integer>
   default: 100
     Steps between two evaluations.
 
   maxSequences\t<integer>
-    Sequences of it that an evaluation reads at most, the first ones; absent:
-    all of them.";
+    Sequences of each set that an evaluation reads at most; absent: all of them.
+
+  keepBest\t<boolean>
+    Whether the checkpoint with the lowest held-out loss is kept, besides those
+    of `checkpoint.keepLast`.
+
+  patience\t<integer>
+    Evaluations in a row without a lower held-out loss after which the job ends;
+    absent: it trains all steps.";
     assert_eq!(below_version(&explained("spec.data.evaluation")), expected);
 }
 

@@ -49,7 +49,7 @@ pub struct LaunchConfig<'a> {
 #[derive(Clone, Debug, PartialEq)]
 pub enum RunOutcome {
     /// All stages trained to the end; stage 0's result, if it reported one.
-    Complete(Option<RunSummary>),
+    Complete(Option<Box<RunSummary>>),
     /// Stopped by a signal; all stages have exited.
     Stopped,
     /// Stopped by a second signal; all stages were killed.
@@ -213,7 +213,9 @@ impl<'a> Supervisor<'a> {
         }
         let state = &self.stored.state;
         match &state.attempt_phase {
-            AttemptPhase::Finished(JobOutcome::Complete) => Some(RunOutcome::Complete(self.summary.take())),
+            AttemptPhase::Finished(JobOutcome::Complete) => {
+                Some(RunOutcome::Complete(self.summary.take().map(Box::new)))
+            }
             AttemptPhase::Finished(JobOutcome::Failed(JobFailureReason::DeadlineExceeded)) => {
                 Some(RunOutcome::Failed(ExitCode::Failure.code()))
             }

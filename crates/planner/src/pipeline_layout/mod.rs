@@ -4,6 +4,8 @@
 mod evaluate;
 mod select;
 
+use std::collections::BTreeSet;
+
 use stagecoach_api::job::Recompute;
 use stagecoach_pipeline::{
     Costs, ModelCost, Partition, PartitionError, Programs, Schedule, Timeline, forward_only_programs,
@@ -122,13 +124,14 @@ impl PipelineLayout {
         self.partition.split(&self.parts)
     }
 
-    /// The forward-only programs of an evaluation on `microbatches` microbatches, by the size of its windows: for a
-    /// whole window and, if there is a remainder, for the last one.
-    pub fn evaluation_programs(&self, microbatches: usize) -> Vec<Programs> {
+    /// The forward-only programs of an evaluation on sets of these numbers of microbatches, by the size of their windows,
+    /// the largest first: for the windows of a set and, if there is a remainder, for its last one.
+    pub fn evaluation_programs(&self, sets: impl IntoIterator<Item = usize>) -> Vec<Programs> {
         let placement = &self.programs.placement;
-        let window = (EVALUATION_WINDOW_PER_STAGE * placement.ranks()).min(microbatches);
-        let sizes = [window, microbatches.checked_rem(window).unwrap_or(0)].into_iter().filter(|&size| size > 0);
-        sizes.map(|size| forward_only_programs(placement, size)).collect()
+        let window = EVALUATION_WINDOW_PER_STAGE * placement.ranks();
+        let sizes_of = |microbatches: usize| [window.min(microbatches), microbatches % window];
+        let sizes: BTreeSet<usize> = sets.into_iter().flat_map(sizes_of).filter(|&size| size > 0).collect();
+        sizes.into_iter().rev().map(|size| forward_only_programs(placement, size)).collect()
     }
 
     /// The peak bytes of the largest stage.

@@ -29,7 +29,9 @@ impl Subject {
     pub fn open(record: &RunRecord, workspace: &Path) -> Result<Subject, StageError> {
         let workspace = std::path::absolute(workspace).unwrap_or(workspace.into());
         let remote_files = record.folder.join(REMOTE_FILES);
-        let config = JobConfig { remote_files, ..JobConfig::new(record.job.clone(), &workspace)? };
+        let holds_out_last_sequences = record.holds_out_last_sequences();
+        let config =
+            JobConfig { remote_files, holds_out_last_sequences, ..JobConfig::new(record.job.clone(), &workspace)? };
         let data_config = config.data_config();
         let mut display = ProgressDisplay::notes();
         let prepared = stagecoach_data::prepare(&data_config, &mut |progress| show(&mut display, progress))?;

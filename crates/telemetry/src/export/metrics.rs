@@ -12,6 +12,8 @@ use super::super::{MemoryCheckpointRecord, SaveRecord, StepRecord, TrainingEvent
 type FloatGauge = Gauge<f64, AtomicU64>;
 /// Gauges by stage: `stage="0"` and so on.
 type StageGauges = Family<[(&'static str, usize); 1], FloatGauge>;
+/// Gauges by name: `source="web"`, `set="code"`.
+type NameGauges = Family<[(&'static str, String); 1], FloatGauge>;
 
 /// All metrics of a stage.
 #[derive(Debug)]
@@ -31,7 +33,9 @@ struct StepMetrics {
     step: Gauge,
     loss: FloatGauge,
     evaluation_loss: FloatGauge,
-    source_loss: Family<[(&'static str, String); 1], FloatGauge>,
+    evaluation_set_loss: NameGauges,
+    best_evaluation_loss: FloatGauge,
+    source_loss: NameGauges,
     gradient_norm: FloatGauge,
     tokens_per_second: FloatGauge,
     mfu: FloatGauge,
@@ -124,6 +128,8 @@ impl StepMetrics {
             step: register(all, "step", "Steps complete"),
             loss: register(all, "loss", "Training loss of the last step, in nats per token"),
             evaluation_loss: register(all, "evaluation_loss", "Held-out loss, in nats per token"),
+            evaluation_set_loss: register(all, "evaluation_set_loss", "Loss on a held-out set, in nats per token"),
+            best_evaluation_loss: register(all, "best_evaluation_loss", "Lowest held-out loss, in nats per token"),
             source_loss: register(
                 all,
                 "source_loss",
@@ -146,6 +152,12 @@ impl StepMetrics {
         self.loss.set(record.loss.map_or(f64::NAN, f64::from));
         if let Some(loss) = record.evaluation_loss {
             self.evaluation_loss.set(loss);
+        }
+        for (set, loss) in &record.evaluation_set_losses {
+            self.evaluation_set_loss.get_or_create(&[("set", set.clone())]).set(*loss);
+        }
+        if let Some(best) = record.best_evaluation {
+            self.best_evaluation_loss.set(best.loss);
         }
         for (source, loss) in &record.source_losses {
             self.source_loss.get_or_create(&[("source", source.clone())]).set(*loss);
@@ -229,6 +241,7 @@ mod tests {
             bubble: shares.clone(),
             exposed_communication: shares.clone(),
             imbalance: shares,
+            evaluation_set_losses: [("code".to_owned(), 2.25)].into(),
             source_losses: [("web".to_owned(), 2.5)].into(),
             ..record(1)
         };
@@ -239,7 +252,7 @@ mod tests {
             .map(|(name, kind)| {
                 let name = if kind == "counter" { format!("{name}_total") } else { name.to_owned() };
                 let has = |label: &&str| text.contains(&format!("\n{name}{{{label}="));
-                let label = ["stage", "source"].into_iter().find(has);
+                let label = ["stage", "source", "set"].into_iter().find(has);
                 label.map_or(name.clone(), |label| format!("{name}{{{label}}}"))
             })
             .collect();

@@ -70,9 +70,10 @@ mod tests {
     use std::io::{Read, Write};
 
     use stagecoach_api::contract::{StageEnv, StagePhase, StageStatus, StatusQuery};
+    use stagecoach_api::job::ProgressStatus;
 
     use super::super::super::TrainingEvent;
-    use super::super::super::event::{SaveRecord, StepRecord};
+    use super::super::super::event::{BestEvaluation, RunSummary, SaveRecord, StepRecord};
     use super::super::super::event_formatter::tests::{record, started};
     use super::*;
 
@@ -134,6 +135,26 @@ mod tests {
         assert_eq!(status.progress.step, 7);
         let reported = [status.progress.bubble, status.progress.exposed_communication, status.progress.imbalance];
         assert_eq!(reported.map(|value| value.map(|value| value.0)), [Some(0.18), Some(0.01), Some(1.25)]);
+    }
+
+    #[test]
+    fn the_best_evaluation_stays_and_the_end_has_its_reason() {
+        let (telemetry, port) = serve_stage();
+        let best = BestEvaluation::after(None, 7, 2.345_678);
+        telemetry.record(&TrainingEvent::Step(StepRecord { best_evaluation: best, ..record(7) }));
+        telemetry.record(&TrainingEvent::Step(record(8)));
+        let told = |progress: ProgressStatus| {
+            let loss = progress.best_evaluation_loss.map(|loss| loss.0);
+            (loss, progress.best_evaluation_step, progress.ended_early)
+        };
+        assert_eq!(told(status(port).progress), (Some(2.3457), Some(7), None));
+        let ended_early = Some("the held-out loss has not improved in 1 evaluation since step 9".to_owned());
+        let best_evaluation = BestEvaluation::after(BestEvaluation::after(None, 9, 2.25), 10, 2.5);
+        let summary = RunSummary { best_evaluation, ended_early: ended_early.clone(), ..RunSummary::default() };
+        telemetry.record(&TrainingEvent::Finished(summary));
+        let status = status(port);
+        assert_eq!(status.phase, StagePhase::Done);
+        assert_eq!(told(status.progress), (Some(2.25), Some(9), ended_early));
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use stagecoach_api::contract::{AuditStatus, LostStage, StagePhase, StageStatus};
 use stagecoach_api::job::{CheckpointStatus, FloatString, ProgressStatus};
 
-use super::super::{StartRecord, StepRecord, TrainingEvent};
+use super::super::{BestEvaluation, StartRecord, StepRecord, TrainingEvent};
 use crate::keep_audit_difference;
 use crate::save_failures::format_save_failure;
 
@@ -40,7 +40,11 @@ pub(crate) fn record(status: &mut StageStatus, event: &TrainingEvent) {
             (status.stage, status.incarnation, status.spare) = (*stage, *incarnation, None);
             status.phase = StagePhase::Preparing;
         }
-        TrainingEvent::Finished(_) => status.phase = StagePhase::Done,
+        TrainingEvent::Finished(summary) => {
+            status.phase = StagePhase::Done;
+            record_best(&mut status.progress, summary.best_evaluation);
+            status.progress.ended_early.clone_from(&summary.ended_early);
+        }
     }
 }
 
@@ -56,10 +60,10 @@ fn record_start(status: &mut StageStatus, started: &StartRecord) {
 }
 
 fn record_step(progress: &mut ProgressStatus, record: &StepRecord) {
-    let rounded = |value: f64, digits| FloatString(value).rounded(digits);
     progress.step = record.step;
     progress.loss = Some(rounded(record.loss.map_or(f64::NAN, f64::from), 4));
     progress.evaluation_loss = record.evaluation_loss.map(|loss| rounded(loss, 4)).or(progress.evaluation_loss);
+    record_best(progress, record.best_evaluation);
     progress.tokens_per_second = Some(rounded(record.tokens_per_second, 1));
     progress.mfu = record.mfu.map(|mfu| rounded(mfu, 3));
     progress.seconds_per_step = Some(rounded(record.seconds, 4));
@@ -68,4 +72,15 @@ fn record_step(progress: &mut ProgressStatus, record: &StepRecord) {
     progress.imbalance = record.largest_imbalance().map(|ratio| rounded(ratio, 3));
     let left = progress.steps.unwrap_or(record.step).saturating_sub(record.step);
     progress.eta = Some(rounded(record.seconds * left as f64, 1));
+}
+
+/// Keeps the best evaluation so far if there is no newer one.
+fn record_best(progress: &mut ProgressStatus, best: Option<BestEvaluation>) {
+    let Some(best) = best else { return };
+    progress.best_evaluation_loss = Some(rounded(best.loss, 4));
+    progress.best_evaluation_step = Some(best.step);
+}
+
+fn rounded(value: f64, digits: usize) -> FloatString {
+    FloatString(value).rounded(digits)
 }

@@ -66,10 +66,10 @@ pub(super) fn conditions(inputs: &StatusInputs, new: &PipelineJobStatus) -> Vec<
         (kind::AUDITS_EQUAL, training::audits_equal(inputs)),
         (kind::OBJECTS_IN_SYNC, objects::in_sync(inputs)),
         (kind::SUSPENDED, outcome::suspended(inputs)),
-        (kind::COMPLETE, outcome::complete(inputs)),
+        (kind::COMPLETE, outcome::complete(inputs, new)),
         (kind::FAILED, outcome::failed(inputs)),
-        (kind::READY, outcome::ready(inputs)),
-        (kind::RECONCILING, outcome::reconciling(inputs)),
+        (kind::READY, outcome::ready(inputs, new)),
+        (kind::RECONCILING, outcome::reconciling(inputs, new)),
         (kind::STALLED, outcome::stalled(inputs)),
     ];
     let (old, generation, now) = (&inputs.job.status.conditions, inputs.job.generation, inputs.pods.observed_at);

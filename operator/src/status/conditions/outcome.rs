@@ -1,5 +1,6 @@
 //! The conditions about the outcome of the job: the conditions of its last phases, and the conditions of kstatus.
 
+use stagecoach_api::PipelineJobStatus;
 use stagecoach_api::job::{JobPhase, condition_reason as reason, condition_type as kind};
 use stagecoach_lifecycle::JobOutcome;
 
@@ -13,9 +14,12 @@ pub(super) fn suspended(inputs: &StatusInputs) -> ConditionValue {
     }
 }
 
-pub(super) fn complete(inputs: &StatusInputs) -> ConditionValue {
+pub(super) fn complete(inputs: &StatusInputs, new: &PipelineJobStatus) -> ConditionValue {
     match inputs.decision.job_phase {
-        phase @ JobPhase::Complete => value("True", phase.as_str(), "training is complete"),
+        phase @ JobPhase::Complete => match new.progress.as_ref().and_then(|progress| progress.ended_early.as_ref()) {
+            Some(why) => value("True", reason::NO_IMPROVEMENT, why),
+            None => value("True", phase.as_str(), "training is complete"),
+        },
         _ => value("False", reason::NOT_COMPLETE, "training is not complete"),
     }
 }
@@ -36,7 +40,7 @@ pub(super) fn failed(inputs: &StatusInputs) -> ConditionValue {
 /// Whether the job is in the state that the spec wants. kstatus, and with it Flux, reads this condition and the next
 /// two of any object. The reason does not change during a start, because the other conditions show the progress of the
 /// start.
-pub(super) fn ready(inputs: &StatusInputs) -> ConditionValue {
+pub(super) fn ready(inputs: &StatusInputs, new: &PipelineJobStatus) -> ConditionValue {
     match inputs.decision.job_phase {
         JobPhase::Running => value(
             "True",
@@ -46,7 +50,9 @@ pub(super) fn ready(inputs: &StatusInputs) -> ConditionValue {
         JobPhase::Suspended => {
             value("True", JobPhase::Suspended.as_str(), "the job is suspended, as spec.suspend wants it")
         }
-        JobPhase::Complete => value("True", JobPhase::Complete.as_str(), "training is complete"),
+        phase @ JobPhase::Complete => {
+            ConditionValue { reason: phase.as_str().into(), ..abridged(complete(inputs, new), kind::COMPLETE) }
+        }
         JobPhase::Failed => ConditionValue { status: "False", ..abridged(failed(inputs), kind::FAILED) },
         JobPhase::Pending | JobPhase::Starting | JobPhase::Restarting | JobPhase::Draining => {
             value("False", reason::PROGRESSING, "stages are being started or stopped")
@@ -54,8 +60,8 @@ pub(super) fn ready(inputs: &StatusInputs) -> ConditionValue {
     }
 }
 
-pub(super) fn reconciling(inputs: &StatusInputs) -> ConditionValue {
-    let ready = ready(inputs);
+pub(super) fn reconciling(inputs: &StatusInputs, new: &PipelineJobStatus) -> ConditionValue {
+    let ready = ready(inputs, new);
     match ready.reason.as_str() {
         reason::PROGRESSING => ConditionValue { status: "True", ..ready },
         _ => ConditionValue { status: "False", ..ready },

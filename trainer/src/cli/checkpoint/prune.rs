@@ -4,7 +4,9 @@ use anyhow::{Context, ensure};
 use clap::Args;
 use indicatif::HumanBytes;
 use serde::Serialize;
-use stagecoach_checkpoint::{Fence, RetentionPolicy, VerifyLevel, open_newest, prune, remove_stale_fences, to_prune};
+use stagecoach_checkpoint::{
+    Fence, Manifest, RetentionPolicy, VerifyLevel, open_newest, prune, remove_stale_fences, to_prune,
+};
 use stagecoach_launcher::JobFolder;
 use stagecoach_launcher::JobLock;
 
@@ -52,8 +54,8 @@ impl PruneCommand {
             "{} has no checkpoints: there is nothing to prune",
             job.folder.display()
         );
-        let policy = RetentionPolicy { keep_last: self.keep_last as usize, keep_every: self.keep_every };
-        let report = if self.dry_run { select(&job, policy)? } else { remove(&job, policy)? };
+        let policy = RetentionPolicy { keep_last: self.keep_last as usize, keep_every: self.keep_every, best: None };
+        let report = if self.dry_run { select(&job, policy)?.0 } else { remove(&job, policy)? };
         if json {
             return print_json(&report);
         }
@@ -78,26 +80,36 @@ fn remove(job: &JobCheckpoints, policy: RetentionPolicy) -> anyhow::Result<Prune
     let fence = Fence::acquire(&job.volume)?;
     // frees the unfinished checkpoints of older groups; if that fails, the next group tries again
     let _ = remove_stale_fences(&job.volume);
-    let selection = select(job, policy)?;
+    let (selection, policy) = select(job, policy)?;
     let removed = prune(&job.volume, &fence, policy, selection.intact)?;
     let kept = job.listing.steps.iter().copied().filter(|step| !removed.contains(step)).collect();
     let removed = selection.removed.into_iter().filter(|one| removed.contains(&one.step)).collect();
     Ok(PruneReport { dry_run: false, removed, kept, ..selection })
 }
 
-/// Selects the checkpoints to remove.
-fn select(job: &JobCheckpoints, policy: RetentionPolicy) -> anyhow::Result<PruneReport> {
+/// Selects the checkpoints to remove. Also returns the policy with the best checkpoint, if the job keeps it.
+fn select(job: &JobCheckpoints, policy: RetentionPolicy) -> anyhow::Result<(PruneReport, RetentionPolicy)> {
     let found = open_newest(&job.volume, VerifyLevel::Contents, &[])?;
     for damage in &found.damage {
         print_error(format!("{damage}: kept, and not counted"));
     }
-    let intact = found.checkpoint.context("the checkpoints were removed concurrently")?.manifest().step;
+    let newest = found.checkpoint.context("the checkpoints were removed concurrently")?;
+    let intact = newest.manifest().step;
+    let policy = RetentionPolicy { best: best_step(newest.manifest()), ..policy };
     let candidates: Vec<u64> = job.listing.steps.iter().copied().filter(|&step| step <= intact).collect();
     let removed = to_prune(&candidates, policy);
-    Ok(PruneReport {
+    let report = PruneReport {
         dry_run: true,
         intact,
         kept: job.listing.steps.iter().copied().filter(|step| !removed.contains(step)).collect(),
         removed: removed.iter().map(|&step| PrunedCheckpoint { step, bytes: job.size(step) }).collect(),
-    })
+    };
+    Ok((report, policy))
+}
+
+/// The step of the checkpoint with the lowest held-out loss, if the job keeps it.
+fn best_step(manifest: &Manifest) -> Option<u64> {
+    let metadata = &manifest.metadata;
+    metadata.job.pointer("/data/evaluation/keepBest")?.as_bool()?.then_some(())?;
+    metadata.progress.pointer("/bestEvaluation/step")?.as_u64()
 }

@@ -8,14 +8,14 @@ use std::time::{Duration, Instant};
 use stagecoach_api::contract::FailureKind;
 use stagecoach_api::job::{LearningRateSpec, Precision, TrainingLength};
 use stagecoach_checkpoint::{CheckpointError, Damage, Fence, VolumeContents};
-use stagecoach_data::{DataConfig, Dataset, OnWait, PrepareProgress, PreparedCorpus};
+use stagecoach_data::{DataConfig, Dataset, EvaluationSet, OnWait, PrepareProgress, PreparedCorpus};
 use stagecoach_engine::StageError;
 use stagecoach_engine::state_dict::{InitialWeights, find_model};
 use stagecoach_group::{Coordinator, StepRules};
 use stagecoach_kernels as kernels;
 use stagecoach_model::{Architecture, SourceConfig};
 use stagecoach_pipeline::Programs;
-use stagecoach_planner::{JobConfig, Plan, attempt_speeds, plan_pipeline, smaller_programs};
+use stagecoach_planner::{JobConfig, Plan, PlannedSet, attempt_speeds, plan_pipeline, smaller_programs};
 use stagecoach_telemetry::TrainingEvent;
 
 use crate::train::context::StageContext;
@@ -172,8 +172,9 @@ pub(in crate::train) fn prepare_and_plan(
         .chain(smaller_programs(config, architecture.as_ref(), &layout)?)
         .collect();
     let dataset = Dataset::open(&data_config, &prepared)?;
-    let held_out = dataset.evaluation_plan(config.microbatch_size());
-    let has_held_out = !held_out.layouts.is_empty();
+    let held_out = dataset.evaluation_sets(config.microbatch_size());
+    let has_held_out = !held_out.is_empty();
+    let evaluation = layout.evaluation_programs(held_out.iter().map(|set| set.plan.layouts.len()));
     let (steps, source_notes) = mixture_length(config, &dataset);
     let identity = config.identity(&prepared, &dataset);
     monitor.set_activity("choosing the checkpoint");
@@ -208,14 +209,19 @@ pub(in crate::train) fn prepare_and_plan(
         data_parallel: config.job.spec.data_parallel as usize,
         microbatches: config.training.microbatches as usize,
         programs: programs.iter().map(Programs::to_text).collect(),
-        evaluation: layout.evaluation_programs(held_out.layouts.len()).iter().map(Programs::to_text).collect(),
-        evaluation_layouts: held_out.layouts,
+        evaluation: evaluation.iter().map(Programs::to_text).collect(),
+        evaluation_sets: held_out.into_iter().map(planned_set).collect(),
         expected_bubble: layout.bubble(),
         training_tokens: dataset.training_tokens(),
         unigram_entropy: has_held_out.then(|| dataset.evaluation_unigram_entropy()),
         prepared,
     };
     Ok(PlannedRun { plan, damage: chosen.damage, notes })
+}
+
+fn planned_set(set: EvaluationSet) -> PlannedSet {
+    let EvaluationSet { name, counts, plan } = set;
+    PlannedSet { name, counts, layouts: plan.layouts, target_count: plan.target_count }
 }
 
 /// As [`check_space`], unless the stages may have a checkpoint in memory, from which training can resume without one on

@@ -61,6 +61,7 @@ fn warm_up(device: Device) {
 /// opens them.
 fn open_tokens(config: &JobConfig, plan: &[u8]) {
     if let Ok((plan, _)) = Plan::from_bytes(plan, 0)
+        && let Ok(config) = config.resuming(&plan.identity)
         && let Err(error) = Dataset::open(&config.data_config(), &plan.prepared)
     {
         tracing::debug!("the tokens can't be opened yet: {error}");

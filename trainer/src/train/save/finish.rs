@@ -17,6 +17,8 @@ pub(in crate::train) fn finish(running: &mut RunningStage, state: &TrainerState)
     let hashes = state_dict::weight_hashes(&running.stage);
     let by_rank = all_gather(running.member, topic::FINISH, &hashes)?;
     if running.context.is_leader() {
+        let set_losses = state.evaluation_set_losses.iter();
+        let set_losses = set_losses.map(|(name, loss)| (name.clone(), loss.unwrap_or(f64::NAN)));
         let summary = RunSummary {
             steps: state.step,
             loss: state.loss,
@@ -24,6 +26,9 @@ pub(in crate::train) fn finish(running: &mut RunningStage, state: &TrainerState)
             unigram_entropy: running.plan.unigram_entropy,
             losses_hash: state.losses.clone(),
             evaluation_losses_hash: state.evaluation_losses.clone(),
+            evaluation_set_losses: set_losses.collect(),
+            best_evaluation: state.best_evaluation,
+            ended_early: ended_early(running, state),
             weights_hash: TensorHash::combine(by_rank.concat()),
             skipped: state.skipped,
             receipt: state.receipt.clone(),
@@ -35,4 +40,14 @@ pub(in crate::train) fn finish(running: &mut RunningStage, state: &TrainerState)
     }
     all_gather(running.member, topic::FINISH, &())?; // no stage leaves before the result has been written
     Ok(())
+}
+
+/// The reason that training ended before its last step.
+fn ended_early(running: &RunningStage, state: &TrainerState) -> Option<String> {
+    let best = state.best_evaluation.filter(|_| state.step < running.plan.steps)?;
+    let plural = if best.evaluations_since == 1 { "" } else { "s" };
+    Some(format!(
+        "the held-out loss has not improved in {} evaluation{plural} since step {}, where it was {:.4}",
+        best.evaluations_since, best.step, best.loss
+    ))
 }

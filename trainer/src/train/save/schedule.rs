@@ -110,18 +110,22 @@ impl<'s> SaveSchedule<'s> {
         self.record.take()
     }
 
-    /// Saves after step `state.step`, or starts a background save, if the group has decided to.
+    /// Saves after step `state.step`, or starts a background save, if the group has decided to. A step to `keep` is saved
+    /// in any case, after the save in progress; all ranks keep the same steps.
     ///
     /// # Errors
     /// If the group has failed, or a newer group has acquired the fence.
     pub(in crate::train) fn on_step_boundary(
         &mut self,
         verdict: &Verdict,
+        keep: bool,
         stage: &Stage,
         state: &TrainerState,
     ) -> Result<(), LeaveReason> {
-        let Some(due) = self.due_step(state.step) else { return Ok(()) };
-        if !verdict.save {
+        let Some(due) = self.due_step(state.step).or(keep.then_some(state.step)) else { return Ok(()) };
+        if keep && let Some(thread) = &mut self.thread {
+            thread.wait(self.monitor)?;
+        } else if !verdict.save {
             if self.deferred_step.replace(due).is_none() {
                 let message =
                     format!("the checkpoint due at step {due} is deferred: the previous one is still being written");

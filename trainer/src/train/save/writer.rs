@@ -17,7 +17,7 @@ use stagecoach_engine::state_dict::{NamedTensor, Snapshot};
 use stagecoach_group::Member;
 use stagecoach_model::{Architecture, with_kept_fields};
 use stagecoach_planner::{CheckpointLink, JobConfig, Plan, TrainerState};
-use stagecoach_telemetry::{SaveRecord, TrainingEvent};
+use stagecoach_telemetry::{BestEvaluation, SaveRecord, TrainingEvent};
 
 use crate::train::collective::{all_gather, topic};
 use crate::train::context::{RunningStage, StageContext, emit};
@@ -162,7 +162,7 @@ impl<'a> CheckpointWriter<'a> {
         let saved = files.and_then(|_| each.into_iter().sum());
         if is_leader {
             on_activity("prune");
-            self.remove_obsolete(state.step, saved.is_ok())?;
+            self.remove_obsolete(state.step, state.best_evaluation, saved.is_ok())?;
         }
         Ok(saved)
     }
@@ -208,14 +208,15 @@ impl<'a> CheckpointWriter<'a> {
 
     /// Removes obsolete files: after a commit older checkpoints, after a failed save its unfinished files, to free
     /// space for the next save. A failure here is reported and otherwise ignored, but a lost fence ends the stage.
-    fn remove_obsolete(&self, step: u64, saved: bool) -> Result<(), LeaveReason> {
+    fn remove_obsolete(&self, step: u64, best: Option<BestEvaluation>, saved: bool) -> Result<(), LeaveReason> {
         let fence = &self.plan.fence;
         let JobConfig { job, training, .. } = self.context.config;
         let spec = &job.spec.checkpoint;
         // the newest checkpoint may turn out to be wrong
         let is_set_aside = training.audit.is_some_and(|audit| audit.on_difference == OnDifference::Restart);
         let keep_last = if is_set_aside { spec.keep_last.max(2) } else { spec.keep_last } as usize;
-        let policy = RetentionPolicy { keep_last, keep_every: spec.keep_every };
+        let best = best.filter(|_| self.context.config.keeps_best()).map(|best| best.step);
+        let policy = RetentionPolicy { keep_last, keep_every: spec.keep_every, best };
         let removed = if saved {
             prune(self.context.volume, fence, policy, step).map(|_| ())
         } else {

@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use stagecoach_group::{StepOutcome, Verdict};
 use stagecoach_telemetry::keep_audit_difference;
-use stagecoach_telemetry::{AuditRecord, StepRecord, TrainingEvent};
+use stagecoach_telemetry::{AuditRecord, EvaluationRecord, StepRecord, TrainingEvent};
 use stagecoach_transport::LinkError;
 
 use crate::train::collective::{all_gather, topic};
@@ -16,12 +16,8 @@ use crate::train::step::evaluate::evaluate_held_out;
 use crate::train::step::{StepStart, TrainingLoop};
 
 impl TrainingLoop<'_, '_, '_> {
-    /// Ends the audit of the previous step, and begins the audit of the finished step if another one follows.
-    pub(in crate::train) fn audit(
-        &mut self,
-        begun: &StepStart,
-        verdict: &Verdict,
-    ) -> Result<Option<AuditRecord>, LeaveReason> {
+    /// Ends the audit of the previous step.
+    pub(in crate::train) fn end_audit(&mut self) -> Result<Option<AuditRecord>, LeaveReason> {
         let Some(audits) = &mut self.audits else { return Ok(None) };
         let running = &mut *self.running;
         let record = audits.compare(running.member)?;
@@ -35,13 +31,15 @@ impl TrainingLoop<'_, '_, '_> {
                 return Err(error.into());
             }
         }
-        let is_last = verdict.stop || verdict.regroup || begun.step == running.plan.steps;
-        let StepAnnouncement { layouts, tokens, .. } = &begun.announced;
-        if !is_last {
-            let sent = audits.end_step(begun.step, layouts, *tokens);
-            sent.map_err(|error| link_failure(running.member, error))?;
-        }
         Ok(record)
+    }
+
+    /// Begins the audit of a finished step, which the next step computes.
+    pub(in crate::train) fn begin_audit(&mut self, begun: &StepStart) -> Result<(), LeaveReason> {
+        let Some(audits) = &mut self.audits else { return Ok(()) };
+        let StepAnnouncement { layouts, tokens, .. } = &begun.announced;
+        let sent = audits.end_step(begun.step, layouts, *tokens);
+        sent.map_err(|error| link_failure(self.running.member, error))
     }
 
     /// The record of a finished step, with the measurements since the last one. The next step's times count from the
@@ -69,9 +67,9 @@ impl TrainingLoop<'_, '_, '_> {
         }
     }
 
-    /// The held-out loss, if it is due and no stop is requested. If it is due and was not computed, `evaluation_due`
-    /// stays set.
-    pub(in crate::train) fn evaluate(&mut self, verdict: &Verdict) -> Result<Option<f64>, LeaveReason> {
+    /// The evaluation, if it is due and no stop is requested. If it is due and was not computed, `evaluation_due` stays
+    /// set.
+    pub(in crate::train) fn evaluate(&mut self, verdict: &Verdict) -> Result<Option<EvaluationRecord>, LeaveReason> {
         let (step, every) = (self.state.step, self.running.context.config.evaluation_interval());
         let has_held_out = !self.running.verified.evaluation.is_empty();
         let is_due = has_held_out && (step == self.running.plan.steps || (every > 0 && step.is_multiple_of(every)));
@@ -79,12 +77,12 @@ impl TrainingLoop<'_, '_, '_> {
         if !is_due {
             return Ok(None);
         }
-        let loss = if verdict.stop { None } else { evaluate_held_out(self.running)? };
+        let losses = if verdict.stop { None } else { evaluate_held_out(self.running)? };
         self.origin = Instant::now();
-        if let Some(loss) = loss {
-            self.state.record_evaluation(loss);
-        }
-        Ok(loss)
+        Ok(losses.map(|losses| {
+            self.state.record_evaluation(&losses);
+            self.state.evaluation_record(losses)
+        }))
     }
 
     /// Takes a memory checkpoint if this step `has_checkpoint`. The step's record is written once all stages hold the

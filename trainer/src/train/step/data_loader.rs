@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use stagecoach_data::{BatchPlan, Dataset, RowSource};
+use stagecoach_data::{BatchPlan, Dataset, EvaluationSet, RowSource};
 use stagecoach_kernels::upload;
 use stagecoach_pipeline::Placement;
 use stagecoach_planner::Plan;
@@ -46,8 +46,9 @@ impl DataLoader {
         if !has_embedding && !has_head {
             return Ok(None);
         }
+        let data_config = config.resuming(&plan.identity)?.data_config();
         Ok(Some(DataLoader {
-            dataset: Dataset::open(&config.data_config(), &plan.prepared)?.without(replay.without.clone()),
+            dataset: Dataset::open(&data_config, &plan.prepared)?.without(replay.without.clone()),
             has_embedding,
             has_head,
             rows: config.microbatch_size(),
@@ -64,9 +65,9 @@ impl DataLoader {
         self.dataset.step_plan(self.seed, position, self.global_batch_size, self.microbatches)
     }
 
-    /// The held-out sequences.
-    pub(in crate::train) fn evaluation_plan(&self) -> BatchPlan {
-        self.dataset.evaluation_plan(self.rows)
+    /// The held-out sets.
+    pub(in crate::train) fn evaluation_sets(&self) -> Vec<EvaluationSet> {
+        self.dataset.evaluation_sets(self.rows)
     }
 
     /// The tensors of these microbatches of `plan` that this rank needs.

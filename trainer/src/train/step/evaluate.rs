@@ -1,13 +1,15 @@
-//! The held-out loss, window by window, so that the tensors of all held-out sequences never exist at the same time, nor
-//! the activations between chunks of more than one window.
+//! The held-out losses, set by set and window by window, so that the tensors of all held-out sequences never exist at the
+//! same time, nor the activations between chunks of more than one window.
 
+use std::collections::BTreeMap;
 use std::time::Instant;
 
-use stagecoach_data::{BatchPlan, MicrobatchLayout};
+use stagecoach_data::{BatchPlan, EvaluationSet, MicrobatchLayout};
 use stagecoach_engine::StageError;
 use stagecoach_engine::execute::{StepInputs, Uncontrolled};
 use stagecoach_group::StepVote;
 use stagecoach_pipeline::{GradientBlocks, Programs};
+use stagecoach_planner::{HeldOutLosses, PlannedSet};
 
 use crate::train::collective::{all_gather, topic};
 use crate::train::context::RunningStage;
@@ -15,15 +17,53 @@ use crate::train::leave::LeaveReason;
 use crate::train::step::data_loader::BatchTensors;
 use crate::train::step::run_programs;
 
-/// The held-out loss, in nats per token, known to every rank; NaN if there are no held-out sequences. The microbatches'
+/// The held-out losses, in nats per token, known to every rank; NaN if there are no held-out sequences. The microbatches'
 /// losses are added in their order, so that the size of a window changes no bit. `None` if a stage was requested to
 /// stop: all stages end the evaluation at the same window.
-pub(in crate::train) fn evaluate_held_out(running: &mut RunningStage) -> Result<Option<f64>, LeaveReason> {
-    let (verified, plan) = (running.verified, running.plan);
-    let Some(whole) = verified.evaluation.first() else { return Ok(Some(f64::NAN)) };
-    let batch = running.data_loader.as_ref().map(|data_loader| data_loader.evaluation_plan());
+pub(in crate::train) fn evaluate_held_out(running: &mut RunningStage) -> Result<Option<HeldOutLosses>, LeaveReason> {
+    let Some(whole) = running.verified.evaluation.first() else {
+        return Ok(Some(HeldOutLosses { loss: f64::NAN, by_set: BTreeMap::new() }));
+    };
+    let batches = running.data_loader.as_ref().map(|data_loader| data_loader.evaluation_sets());
+    let mut own = Vec::new();
+    for (index, set) in running.plan.evaluation_sets.iter().enumerate() {
+        let batch = batches.as_ref().and_then(|sets| sets.get(index));
+        match evaluate_set(running, set, batch)? {
+            Some(sum) => own.push(sum.to_bits()),
+            None => return Ok(None),
+        }
+    }
+    running.context.monitor.set_activity("gathering the held-out loss");
+    let all: Vec<Vec<u64>> = all_gather(running.member, topic::EVALUATION, &own)?;
+    let of_last = all.get(whole.placement.last_rank()).map_or(&[][..], Vec::as_slice);
+    let sums: Vec<f64> = of_last.iter().map(|&bits| f64::from_bits(bits)).collect();
+    Ok(Some(held_out_losses(&running.plan.evaluation_sets, &sums)))
+}
+
+/// The losses from the sums of the cross-entropies of each set.
+fn held_out_losses(sets: &[PlannedSet], sums: &[f64]) -> HeldOutLosses {
+    let mean = |sets: &[(&PlannedSet, f64)]| {
+        let targets: u64 = sets.iter().map(|(set, _)| set.target_count).sum();
+        sets.iter().map(|(_, sum)| sum).sum::<f64>() / targets.max(1) as f64
+    };
+    let sets: Vec<(&PlannedSet, f64)> = sets.iter().zip(sums.iter().copied()).collect();
+    let counting: Vec<(&PlannedSet, f64)> = sets.iter().filter(|(set, _)| set.counts).copied().collect();
+    let named = sets.iter().filter(|(set, _)| !set.name.is_empty());
+    HeldOutLosses { loss: mean(&counting), by_set: named.map(|set| (set.0.name.clone(), mean(&[*set]))).collect() }
+}
+
+/// The sum of the cross-entropies of a set, on the rank that has the head; 0 on other ranks. `None` if a stage was
+/// requested to stop.
+fn evaluate_set(
+    running: &mut RunningStage,
+    set: &PlannedSet,
+    batch: Option<&EvaluationSet>,
+) -> Result<Option<f64>, LeaveReason> {
+    let verified = running.verified;
+    let window = verified.evaluation.first().map_or(1, |largest| largest.microbatches);
+    let batch = batch.map(|set| &set.plan);
     let mut loss = 0.0;
-    for (index, layouts) in plan.evaluation_layouts.chunks(whole.microbatches).enumerate() {
+    for (index, layouts) in set.layouts.chunks(window).enumerate() {
         let of_size = verified.evaluation.iter().find(|programs| programs.microbatches == layouts.len());
         let programs = of_size.ok_or_else(|| {
             StageError::invalid(format!(
@@ -38,16 +78,9 @@ pub(in crate::train) fn evaluate_held_out(running: &mut RunningStage) -> Result<
         if running.stage.replica.index > 0 {
             continue; // the first replica computes the whole evaluation
         }
-        loss = evaluate_window(running, programs, layouts, batch.as_ref(), index * whole.microbatches, loss)?;
+        loss = evaluate_window(running, programs, layouts, batch, index * window, loss)?;
     }
-    running.context.monitor.set_activity("gathering the held-out loss");
-    let own: f64 = loss / batch.map_or(0, |batch| batch.target_count).max(1) as f64;
-    let all = running.member.all_gather(topic::EVALUATION, own.to_le_bytes().to_vec())?;
-    let bytes: [u8; 8] = all
-        .get(whole.placement.last_rank())
-        .and_then(|b| b.as_slice().try_into().ok())
-        .unwrap_or(f64::NAN.to_le_bytes());
-    Ok(Some(f64::from_le_bytes(bytes)))
+    Ok(Some(loss))
 }
 
 /// The sum of the cross-entropies up to and including a window that starts with microbatch `first` of `batch`.
@@ -81,4 +114,28 @@ fn evaluate_window(
         .first()
         .copied()
         .unwrap_or(loss_so_far))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_held_out_loss_is_the_mean_over_the_targets_of_the_sets_that_count() {
+        let set = |name: &str, counts, target_count| PlannedSet {
+            name: name.to_owned(),
+            counts,
+            layouts: Vec::new(),
+            target_count,
+        };
+        let sets = [set("web", true, 10), set("code", true, 30), set("books", false, 5)];
+        let HeldOutLosses { loss, by_set } = held_out_losses(&sets, &[20.0, 30.0, 20.0]);
+        assert_eq!(loss, 50.0 / 40.0);
+        assert_eq!(
+            by_set,
+            [("web", 2.0), ("code", 1.0), ("books", 4.0)].map(|(name, loss)| (name.to_owned(), loss)).into()
+        );
+        let unnamed = held_out_losses(&[set("", true, 8)], &[20.0]);
+        assert_eq!((unnamed.loss, unnamed.by_set.len()), (2.5, 0));
+    }
 }

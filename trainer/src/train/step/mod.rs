@@ -48,14 +48,14 @@ pub(in crate::train) fn train<'g>(
     let mut state = running.plan.trainer_state.clone();
     state.unwritten_record = None;
     state.begin_receipt(&running.plan.identity);
-    let mut evaluation_loss = None;
+    let mut evaluation = None;
     if state.evaluation_due {
-        evaluation_loss = evaluate_held_out(running)?;
-        let Some(loss) = evaluation_loss else { return Ok((state, false)) };
-        state.record_evaluation(loss);
+        let Some(losses) = evaluate_held_out(running)? else { return Ok((state, false)) };
+        state.record_evaluation(&losses);
+        evaluation = Some(state.evaluation_record(losses));
     }
     let recorder = match running.context.is_leader() {
-        true => Some(StepRecorder::open(running, architecture, evaluation_loss)?),
+        true => Some(StepRecorder::open(running, architecture, evaluation)?),
         false => None,
     };
     if let Some(memory) = &mut memory {
@@ -145,14 +145,13 @@ pub(in crate::train) struct StepStart {
 impl TrainingLoop<'_, '_, '_> {
     /// Trains step by step to the end, or until the group drains.
     fn run(&mut self) -> Result<(), LeaveReason> {
-        let steps = self.running.plan.steps;
-        if self.state.step == steps && self.state.step > self.running.saved_step {
+        if self.running.has_trained(&self.state) && self.state.step > self.running.saved_step {
             // only memory had the last step
             self.save_schedule.save_final(&self.running.stage, &self.state, false)?;
         }
         self.announce(self.state.step)?;
         let mut is_over = false;
-        while self.state.step < steps && !is_over {
+        while !self.running.has_trained(&self.state) && !is_over {
             is_over = self.step()?;
         }
         Ok(())
@@ -170,7 +169,7 @@ impl TrainingLoop<'_, '_, '_> {
             return Ok(true);
         }
         self.running.context.monitor.telemetry().group_finished_step(begun.step, begun.at.elapsed());
-        let audit = self.audit(&begun, &verdict)?;
+        let audit = self.end_audit()?;
         // the verdict implies that every stage has the copies of the previous step
         self.write_record();
         let config = self.running.context.config;
@@ -178,29 +177,35 @@ impl TrainingLoop<'_, '_, '_> {
         self.last_step = Some(begun.at.elapsed());
         let mut record = self.record(&begun, &verdict, output.decided_at.unwrap_or(begun.at));
         record.audit = audit.map(Box::new);
-        record.evaluation_loss = self.evaluate(&verdict)?;
+        let evaluation = self.evaluate(&verdict)?;
+        let is_best =
+            evaluation.as_ref().and_then(|evaluation| evaluation.best).is_some_and(|best| best.step == begun.step);
+        evaluation.into_iter().for_each(|evaluation| record.set_evaluation(evaluation));
         if let Some(recorder) = &mut self.recorder {
             record = recorder.complete(self.running, &verdict, record);
         }
         self.state.unwritten_record = Some(Box::new(record));
-        let is_trained = begun.step == self.running.plan.steps;
+        let is_trained = self.running.has_trained(&self.state);
         self.regroups = verdict.regroup && !is_trained;
         if self.regroups && self.running.context.is_leader() {
             let message = format!("a lost replica is back: all form a group with it after step {}", begun.step);
             self.running.emit(&TrainingEvent::Note { message });
         }
         let is_last = verdict.stop || self.regroups || self.state.evaluation_due || is_trained;
-        if is_last {
+        if !is_last {
+            self.begin_audit(&begun)?;
+        } else {
             let RunningStage { stage, links, verified, member, .. } = &mut *self.running;
             finish_gathers(stage, links, verified.training.placement.ranks(), &member.activity())
                 .map_err(|error| link_failure(member, error))?;
         }
         self.copy_state(begun.announced.memory_checkpoint && !verdict.stop, is_last)?;
         if is_last {
-            let drained = begun.step < self.running.plan.steps || self.state.evaluation_due;
+            let drained = !is_trained || self.state.evaluation_due;
             self.save_schedule.save_final(&self.running.stage, &self.state, drained)?;
         } else {
-            self.save_schedule.on_step_boundary(&verdict, &self.running.stage, &self.state)?;
+            let keep = is_best && self.running.context.config.keeps_best();
+            self.save_schedule.on_step_boundary(&verdict, keep, &self.running.stage, &self.state)?;
         }
         Ok(is_last)
     }

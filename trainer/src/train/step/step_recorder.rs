@@ -6,7 +6,8 @@ use stagecoach_launcher::METRICS;
 use stagecoach_model::Architecture;
 use stagecoach_pipeline::{ModelCost, Programs};
 use stagecoach_telemetry::{
-    FlopsUtilization, MetricsError, MetricsFile, StepRecord, TimelineRecord, TrainingEvent, total_peak_flops,
+    EvaluationRecord, FlopsUtilization, MetricsError, MetricsFile, StepRecord, TimelineRecord, TrainingEvent,
+    total_peak_flops,
 };
 
 use crate::train::context::RunningStage;
@@ -26,7 +27,7 @@ pub(in crate::train) struct StepRecorder {
 
 impl StepRecorder {
     /// Opens the recorder under the fence: a group that has lost its fence must not modify the files of a newer one.
-    /// `evaluation_loss` is the held-out loss after the last step, if the group that trained it had no time for it.
+    /// `evaluation` is the evaluation after the last step, if the group that trained it had no time for it.
     ///
     /// # Errors
     /// If the metrics of earlier steps can't be read or kept. A full volume is no error: lines wait until there is
@@ -34,13 +35,12 @@ impl StepRecorder {
     pub(in crate::train) fn open(
         running: &RunningStage,
         architecture: &dyn Architecture,
-        evaluation_loss: Option<f64>,
+        evaluation: Option<EvaluationRecord>,
     ) -> Result<StepRecorder, LeaveReason> {
         let config = running.context.config;
         let (folder, fence) = (config.folder(), &running.plan.fence);
         let step = running.plan.trainer_state.step;
-        let mut metrics =
-            MetricsFile::new(&folder.join(METRICS), &folder.join(fence.work_dir()), step, evaluation_loss)?;
+        let mut metrics = MetricsFile::new(&folder.join(METRICS), &folder.join(fence.work_dir()), step, evaluation)?;
         let unwritten = running.plan.trainer_state.unwritten_record.as_deref();
         let unwritten = unwritten.filter(|record| metrics.last_step() < Some(record.step));
         let kept = metrics.flush().and_then(|()| unwritten.map_or(Ok(()), |record| metrics.append(record)));

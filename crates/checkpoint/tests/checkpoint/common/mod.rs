@@ -9,7 +9,7 @@ use stagecoach_checkpoint::*;
 use stagecoach_test_volumes::MemoryVolume;
 
 pub const STAGES: usize = 3;
-pub const RETENTION: RetentionPolicy = RetentionPolicy { keep_last: 2, keep_every: 0 };
+pub const RETENTION: RetentionPolicy = RetentionPolicy { keep_last: 2, keep_every: 0, best: None };
 
 /// Tensors of all stages, by name.
 pub type TrainerState = BTreeMap<String, Vec<u8>>;

@@ -7,7 +7,7 @@ use std::fs;
 use std::path::PathBuf;
 
 use serde_json::{Value, json};
-use stagecoach_data::{DataConfig, DataError, Dataset, PreparedCorpus, Tokenizer, TokenizerSource};
+use stagecoach_data::{BatchPlan, DataConfig, DataError, Dataset, PreparedCorpus, Tokenizer, TokenizerSource};
 use tempfile::TempDir;
 
 pub use examples::{compressed, example, little_endian, parquet, parquet_columns};
@@ -94,6 +94,13 @@ impl TestVolume {
         assert!(!error.is_storage());
         error.to_string().replace(&*self.folder.path().to_string_lossy(), "VOLUME")
     }
+}
+
+/// The plan of the only held-out set; one without microbatches if nothing is held out.
+pub fn evaluation_plan(dataset: &Dataset, rows: usize) -> BatchPlan {
+    let sets = dataset.evaluation_sets(rows);
+    assert!(sets.len() <= 1);
+    sets.into_iter().next().map_or_else(|| dataset.step_plan(0, 0, 0, 0), |set| set.plan)
 }
 
 /// An entry of `added_tokens`.

@@ -1,0 +1,108 @@
+//! The held-out sets and the sequences of them that an evaluation reads.
+
+use std::ops::Range;
+
+use super::Dataset;
+use super::microbatch::{BatchPlan, IGNORE_INDEX, SequenceId};
+use crate::config::DataConfig;
+use crate::order;
+use crate::sequences::Sequences;
+
+/// A held-out set, as an evaluation reads it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EvaluationSet {
+    /// The name of the set or of the source; empty for a held-out part without a name.
+    pub name: String,
+    /// Whether its targets count towards the job's held-out loss.
+    pub counts: bool,
+    /// The sequences in the order of the corpus. Each microbatch has as many rows as was asked for, and the last one has
+    /// the remainder.
+    pub plan: BatchPlan,
+}
+
+/// Held-out sequences.
+pub(super) struct HeldOutSequences {
+    name: String,
+    counts: bool,
+    is_of_files: bool,
+    /// Index of the stream.
+    stream: usize,
+    /// The number of held-out sequences of the stream.
+    count: u64,
+    /// The sequences that an evaluation reads, ascending.
+    evaluated: Vec<u64>,
+}
+
+impl Dataset {
+    /// Holds out all `sequences`. If an evaluation reads only some of them, the seed selects these.
+    pub(super) fn hold_out(&mut self, name: String, is_of_files: bool, sequences: Sequences, config: &DataConfig) {
+        let count = sequences.count;
+        let evaluated = match config.evaluation_max_sequences.filter(|&max| max < count) {
+            Some(max) => {
+                let mut selected: Vec<u64> = (0..max).map(|at| order::sequence_at(config.seed, at, count)).collect();
+                selected.sort_unstable();
+                selected
+            }
+            None => (0..count).collect(),
+        };
+        let stream = self.streams.len();
+        self.held_out.push(HeldOutSequences { name, counts: false, is_of_files, stream, count, evaluated });
+        self.streams.push(sequences);
+    }
+
+    /// Holds out the last sequences of a source. An evaluation reads at most the first `max` of them.
+    pub(super) fn hold_out_end(&mut self, name: String, source: usize, sequences: Range<u64>, max: Option<u64>) {
+        let count = sequences.end - sequences.start;
+        let end = sequences.start + max.unwrap_or(u64::MAX).min(count);
+        let evaluated = (sequences.start..end).collect();
+        let (counts, is_of_files, stream) = (false, false, source);
+        self.held_out.push(HeldOutSequences { name, counts, is_of_files, stream, count, evaluated });
+    }
+
+    /// Selects the sets of the job's held-out loss: all but the ones of named files, or the first of these.
+    pub(super) fn choose_held_out_loss(&mut self, config: &DataConfig) {
+        let named = config.held_out_files.iter().filter(|files| !files.name.is_empty()).count();
+        let counting = (self.held_out.len() - named).max(1);
+        self.held_out.iter_mut().take(counting).for_each(|set| set.counts = true);
+    }
+
+    /// Held-out sequences, which are never trained on.
+    pub fn evaluation_sequences(&self) -> u64 {
+        self.held_out.iter().map(|set| set.count).sum()
+    }
+
+    /// The sets of held-out files, by name, and their numbers of sequences.
+    pub fn held_out_files(&self) -> impl Iterator<Item = (&str, u64)> {
+        self.held_out.iter().filter(|set| set.is_of_files).map(|set| (set.name.as_str(), set.count))
+    }
+
+    /// The held-out sets, in microbatches of `rows` rows. Empty if nothing is held out.
+    pub fn evaluation_sets(&self, rows: usize) -> Vec<EvaluationSet> {
+        let set = |set: &HeldOutSequences| {
+            let sequences: Vec<SequenceId> =
+                set.evaluated.iter().map(|&index| SequenceId { stream: set.stream, index }).collect();
+            let plan = self.plan(sequences.chunks(rows.max(1)).map(<[SequenceId]>::to_vec).collect());
+            EvaluationSet { name: set.name.clone(), counts: set.counts, plan }
+        };
+        self.held_out.iter().map(set).collect()
+    }
+
+    /// The entropy, in nats, of the distribution of the targets of the job's held-out loss. It is the smallest loss of a
+    /// prediction that uses no input. 0 if nothing is held out.
+    pub fn evaluation_unigram_entropy(&self) -> f64 {
+        let mut counts: Vec<u64> = Vec::new();
+        for EvaluationSet { plan, .. } in self.evaluation_sets(1).into_iter().filter(|set| set.counts) {
+            for index in 0..plan.layouts.len() {
+                let targets = self.microbatch(&plan, index).targets.into_iter();
+                for target in targets.filter(|&target| target != IGNORE_INDEX) {
+                    let target = target as usize;
+                    counts.resize(counts.len().max(target + 1), 0);
+                    counts[target] += 1;
+                }
+            }
+        }
+        let total = counts.iter().sum::<u64>() as f64;
+        let share = |&count: &u64| count as f64 / total;
+        counts.iter().filter(|&&count| count > 0).map(share).map(|share| -share * share.ln()).sum()
+    }
+}

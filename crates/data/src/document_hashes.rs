@@ -1,0 +1,73 @@
+//! A hash of the contents of each document, in a file of the token cache: copies of a document have one hash.
+
+use std::io::Write;
+use std::path::Path;
+
+use crate::config::PrepareProgress;
+use crate::error::DataError;
+use crate::mapped::{DocumentOffsets, TokenIds, map_file};
+use crate::prepared::{DOCUMENTS_FILE, PreparedCorpus, TOKEN_IDS_FILE};
+use memmap2::Mmap;
+
+const HASHES_FILE: &str = "hashes.bin";
+const HASH_BYTES: usize = 8;
+
+/// The hashes of a corpus's documents, memory-mapped.
+pub(crate) struct DocumentHashes {
+    map: Mmap,
+}
+
+impl DocumentHashes {
+    /// Maps the file in the cache folder `folder`, which [`DocumentHashes::write`] wrote.
+    pub(crate) fn open(folder: &Path, prepared: &PreparedCorpus) -> Result<DocumentHashes, DataError> {
+        let map = map_file(&folder.join(HASHES_FILE), prepared.documents * HASH_BYTES as u64)?;
+        Ok(DocumentHashes { map })
+    }
+
+    /// Writes the file, unless it is complete: the first bytes of BLAKE3 over the document's ids, each as four
+    /// little-endian bytes.
+    pub(crate) fn write(
+        folder: &Path,
+        prepared: &PreparedCorpus,
+        progress: &mut dyn FnMut(PrepareProgress),
+    ) -> Result<(), DataError> {
+        let path = folder.join(HASHES_FILE);
+        let size = prepared.documents * HASH_BYTES as u64;
+        if std::fs::metadata(&path).is_ok_and(|found| found.len() == size) {
+            return Ok(());
+        }
+        let bytes_total = prepared.tokens * prepared.id_bytes as u64;
+        let token_ids = TokenIds::open(&folder.join(TOKEN_IDS_FILE), prepared.tokens, prepared.id_bytes)?;
+        let offsets = DocumentOffsets::open(&folder.join(DOCUMENTS_FILE), prepared.documents)?;
+        crate::cache::write_atomically(&path, |file| {
+            let mut ids = Vec::new();
+            for document in 0..prepared.documents {
+                let (start, end) = (offsets.start(document), offsets.start(document + 1));
+                ids.clear();
+                ids.extend(token_ids.range(start, (end - start) as usize).flat_map(u32::to_le_bytes));
+                let hash = blake3::hash(&ids);
+                file.write_all(&hash.as_bytes()[..HASH_BYTES]).map_err(DataError::io("write", &path))?;
+                let bytes_done = end * prepared.id_bytes as u64;
+                progress(PrepareProgress { phase: "hashing the documents", bytes_done, bytes_total });
+            }
+            Ok(())
+        })
+    }
+
+    /// The hash of document `index`.
+    pub(crate) fn get(&self, index: u64) -> u64 {
+        let from = index as usize * HASH_BYTES;
+        let mut bytes = [0; HASH_BYTES];
+        bytes.copy_from_slice(&self.map[from..from + HASH_BYTES]);
+        u64::from_le_bytes(bytes)
+    }
+
+    /// Hashes for tests.
+    #[cfg(test)]
+    pub(crate) fn of(hashes: &[u64]) -> DocumentHashes {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join(HASHES_FILE);
+        std::fs::write(&path, hashes.iter().flat_map(|hash| hash.to_le_bytes()).collect::<Vec<u8>>()).unwrap();
+        DocumentHashes { map: map_file(&path, (hashes.len() * HASH_BYTES) as u64).unwrap() }
+    }
+}

@@ -1,0 +1,201 @@
+//! The selection of the documents of a source that are held out.
+//!
+//! The seed and the content of a document decide, so that neither the names nor the order of files do, and so that copies
+//! of a document are on one side. A document whose key is below the fraction of all keys is held out. A corpus of few
+//! documents has too few to draw from: there, documents are held out in the order of their keys until they have the
+//! fraction of the tokens, and of the last one only the end.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use crate::document_hashes::DocumentHashes;
+use crate::mapped::DocumentOffsets;
+use crate::order::splitmix64;
+use crate::stream::TokenStream;
+
+/// The documents of a source to train on, and the held-out ones.
+pub(crate) struct Split {
+    pub(crate) training: TokenStream,
+    pub(crate) held_out: TokenStream,
+}
+
+/// The held-out share of a source's documents.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Share {
+    /// Above 0 and below 1.
+    pub(crate) fraction: f64,
+    pub(crate) seed: u64,
+    /// The fewest tokens that are held out.
+    pub(crate) least_tokens: u64,
+}
+
+/// Splits the `documents` of a source.
+pub(crate) fn split(
+    offsets: &Arc<DocumentOffsets>,
+    hashes: &DocumentHashes,
+    documents: Range<u64>,
+    share: Share,
+) -> Split {
+    let seed = splitmix64(share.seed);
+    let key = |document: u64| splitmix64(hashes.get(document) ^ seed);
+    let threshold = (share.fraction * 2f64.powi(64)) as u64;
+    let mut held_out: Vec<(u64, Range<u64>)> = documents
+        .clone()
+        .filter(|&document| key(document) < threshold)
+        .map(|d| (d, 0..tokens_of(offsets, d)))
+        .collect();
+    let count = documents.end - documents.start;
+    if (count as f64) * share.fraction < 1.0 || tokens_in(&held_out) < share.least_tokens {
+        held_out = by_tokens(offsets, documents.clone(), key, share);
+    }
+
+    let mut split = Split { training: TokenStream::empty(offsets), held_out: TokenStream::empty(offsets) };
+    let mut next = documents.start;
+    for (document, tokens) in held_out {
+        split.training.push_documents(next..document);
+        split.training.push_part(document, 0..tokens.start);
+        split.held_out.push_part(document, tokens);
+        next = document + 1;
+    }
+    split.training.push_documents(next..documents.end);
+    split
+}
+
+/// Documents in the order of their keys until they have the share of the tokens, and the end of the last one. Copies of
+/// a document have one key, and are held out alike. In ascending order.
+fn by_tokens(
+    offsets: &DocumentOffsets,
+    documents: Range<u64>,
+    key: impl Fn(u64) -> u64,
+    share: Share,
+) -> Vec<(u64, Range<u64>)> {
+    let all = offsets.start(documents.end) - offsets.start(documents.start);
+    let wanted = ((all as f64 * share.fraction).ceil() as u64).max(share.least_tokens);
+    let mut by_key: Vec<(u64, u64)> = documents.map(|document| (key(document), document)).collect();
+    by_key.sort_unstable();
+    let mut held_out: Vec<(u64, Range<u64>)> = Vec::new();
+    for copies in by_key.chunk_by(|(one, _), (other, _)| one == other) {
+        let missing = wanted.saturating_sub(tokens_in(&held_out));
+        if missing == 0 {
+            break;
+        }
+        let of_each = missing.div_ceil(copies.len() as u64);
+        held_out.extend(copies.iter().map(|&(_, document)| {
+            let tokens = tokens_of(offsets, document);
+            (document, tokens.saturating_sub(of_each)..tokens)
+        }));
+    }
+    held_out.sort_unstable_by_key(|(document, _)| *document);
+    held_out
+}
+
+fn tokens_of(offsets: &DocumentOffsets, document: u64) -> u64 {
+    offsets.start(document + 1) - offsets.start(document)
+}
+
+fn tokens_in(parts: &[(u64, Range<u64>)]) -> u64 {
+    parts.iter().map(|(_, tokens)| tokens.end - tokens.start).sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::{BTreeMap, BTreeSet};
+
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::mapped::tests::mapped;
+
+    /// The documents of a stream, each with its tokens before the stream's part, and the part's length.
+    fn parts(stream: &TokenStream) -> Vec<(u64, u64, u64)> {
+        let part = |index| {
+            let (document, before) = stream.in_corpus(index);
+            (document, before, stream.start(index + 1) - stream.start(index))
+        };
+        (0..stream.documents()).map(part).collect()
+    }
+
+    proptest! {
+        /// Contents are numbers: documents with the same one are copies, and have the same length.
+        #[test]
+        fn every_token_is_on_one_side_and_copies_are_on_the_same(
+            contents in prop::collection::vec(0u64..40, 1..80), fraction in 0.001..0.999f64, seed: u64, least_tokens in 1u64..30,
+        ) {
+            let lengths: Vec<u64> = contents.iter().map(|content| 1 + content % 11).collect();
+            let (_, offsets) = mapped(&lengths);
+            let offsets = Arc::new(offsets);
+            let share = Share { fraction, seed, least_tokens };
+            let hashes = DocumentHashes::of(&contents);
+            let count = contents.len() as u64;
+            let Split { training, held_out } = split(&offsets, &hashes, 0..count, share);
+            prop_assert_eq!(training.tokens() + held_out.tokens(), lengths.iter().sum::<u64>());
+            prop_assert!(held_out.tokens() >= least_tokens.min(lengths.iter().sum()));
+            let mut of_content: BTreeMap<u64, BTreeSet<(u64, u64)>> = BTreeMap::new();
+            for (document, before, length) in parts(&held_out) {
+                prop_assert_eq!(before + length, lengths[document as usize], "the end of a document");
+                of_content.entry(contents[document as usize]).or_default().insert((before, length));
+            }
+            let mut kept: BTreeMap<u64, BTreeSet<u64>> = BTreeMap::new();
+            for (document, before, length) in parts(&training) {
+                prop_assert_eq!(before, 0);
+                kept.entry(contents[document as usize]).or_default().insert(length);
+            }
+            for (content, held_out) in &of_content {
+                prop_assert_eq!(held_out.len(), 1, "copies are held out alike");
+                let before = held_out.first().unwrap().0;
+                prop_assert_eq!(kept.get(content).cloned().unwrap_or_default(), BTreeSet::from_iter((before > 0).then_some(before)));
+            }
+            // the order of the files decides nothing
+            let reversed: Vec<u64> = contents.iter().rev().copied().collect();
+            let (_, offsets) = mapped(&lengths.iter().rev().copied().collect::<Vec<_>>());
+            let other = split(&Arc::new(offsets), &DocumentHashes::of(&reversed), 0..count, share);
+            let contents_of = |stream: &TokenStream, contents: &[u64]| {
+                let mut parts: Vec<_> = parts(stream).into_iter().map(|(d, before, length)| (contents[d as usize], before, length)).collect();
+                parts.sort_unstable();
+                parts
+            };
+            prop_assert_eq!(contents_of(&held_out, &contents), contents_of(&other.held_out, &reversed));
+        }
+    }
+
+    #[test]
+    fn many_documents_are_drawn_as_a_whole() {
+        let lengths = vec![7; 4000];
+        let (_, offsets) = mapped(&lengths);
+        let offsets = Arc::new(offsets);
+        let hashes = DocumentHashes::of(&(0..4000).collect::<Vec<_>>());
+        let held_out =
+            |seed| split(&offsets, &hashes, 0..4000, Share { fraction: 0.05, seed, least_tokens: 9 }).held_out;
+        let first = held_out(1);
+        assert!((140..260).contains(&first.documents()), "{}", first.documents());
+        assert_eq!(first.tokens(), 7 * first.documents());
+        assert_ne!(parts(&first), parts(&held_out(2)));
+        assert_eq!(parts(&first), parts(&held_out(1)));
+    }
+
+    #[test]
+    fn few_documents_lose_the_end_of_one() {
+        let (_, offsets) = mapped(&[1000, 1000, 1000]);
+        let offsets = Arc::new(offsets);
+        let hashes = DocumentHashes::of(&[1, 2, 3]);
+        let share = Share { fraction: 0.02, seed: 5, least_tokens: 9 };
+        let [part] = parts(&split(&offsets, &hashes, 0..3, share).held_out)[..] else { panic!("one document") };
+        assert_eq!((part.1, part.2), (940, 60));
+        let many = Share { fraction: 0.4, ..share };
+        let halves = parts(&split(&offsets, &hashes, 0..3, many).held_out);
+        assert!(halves.iter().map(|(.., length)| length).sum::<u64>() >= 1000, "{halves:?}");
+    }
+
+    /// Checkpoints resume with the same documents held out, so the selection must never change.
+    #[test]
+    fn the_selection_is_stable_across_versions() {
+        let (_, offsets) = mapped(&[3; 20]);
+        let hashes = DocumentHashes::of(&(100..120).collect::<Vec<_>>());
+        let share = Share { fraction: 0.25, seed: 42, least_tokens: 1 };
+        let documents: Vec<u64> = parts(&split(&Arc::new(offsets), &hashes, 0..20, share).held_out)
+            .iter()
+            .map(|(document, ..)| *document)
+            .collect();
+        assert_eq!(documents, [2, 14]);
+    }
+}

@@ -1,0 +1,198 @@
+//! Documents of the corpus, or parts of them, as one stream of tokens without gaps.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use crate::mapped::{DocumentOffsets, TokenIds};
+
+/// A stream of tokens. Its documents are numbered from 0 and start at a token of the stream. A document of the stream
+/// may be a part of a document of the corpus.
+#[derive(Clone)]
+pub(crate) struct TokenStream {
+    offsets: Arc<DocumentOffsets>,
+    runs: Vec<Run>,
+    tokens: u64,
+    documents: u64,
+}
+
+/// Tokens that follow one another in the corpus too.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Run {
+    /// The first token in the stream.
+    token: u64,
+    /// The first token in the corpus.
+    corpus_token: u64,
+    /// The first token's document in the stream.
+    document: u64,
+    /// The first token's document in the corpus.
+    corpus_document: u64,
+}
+
+impl TokenStream {
+    /// A stream of the whole `documents` of a corpus.
+    pub(crate) fn of_documents(offsets: &Arc<DocumentOffsets>, documents: Range<u64>) -> TokenStream {
+        let mut stream = TokenStream::empty(offsets);
+        stream.push_documents(documents);
+        stream
+    }
+
+    /// A stream without tokens.
+    pub(crate) fn empty(offsets: &Arc<DocumentOffsets>) -> TokenStream {
+        TokenStream { offsets: Arc::clone(offsets), runs: Vec::new(), tokens: 0, documents: 0 }
+    }
+
+    /// Appends whole documents of the corpus, which must come after those of the stream.
+    pub(crate) fn push_documents(&mut self, documents: Range<u64>) {
+        let tokens = self.offsets.start(documents.start)..self.offsets.start(documents.end);
+        self.push(documents.start, documents.end - documents.start, tokens);
+    }
+
+    /// Appends a part of document `document` of the corpus: these of its tokens.
+    pub(crate) fn push_part(&mut self, document: u64, tokens: Range<u64>) {
+        let start = self.offsets.start(document);
+        self.push(document, 1, start + tokens.start..start + tokens.end);
+    }
+
+    fn push(&mut self, corpus_document: u64, documents: u64, tokens: Range<u64>) {
+        if tokens.is_empty() {
+            return;
+        }
+        let continues = self.runs.last().is_some_and(|run| {
+            run.corpus_token + (self.tokens - run.token) == tokens.start
+                && run.corpus_document + (self.documents - run.document) == corpus_document
+        });
+        if !continues {
+            self.runs.push(Run {
+                token: self.tokens,
+                corpus_token: tokens.start,
+                document: self.documents,
+                corpus_document,
+            });
+        }
+        self.tokens += tokens.end - tokens.start;
+        self.documents += documents;
+    }
+
+    /// Number of tokens.
+    pub(crate) fn tokens(&self) -> u64 {
+        self.tokens
+    }
+
+    /// Number of documents.
+    pub(crate) fn documents(&self) -> u64 {
+        self.documents
+    }
+
+    /// The first token of document `index`; for [`TokenStream::documents`], the end of the stream.
+    pub(crate) fn start(&self, index: u64) -> u64 {
+        let run = self.runs.partition_point(|run| run.document <= index).checked_sub(1).map(|run| self.runs[run]);
+        match run {
+            Some(run) if index < self.documents && index > run.document => {
+                self.offsets.start(run.corpus_document + (index - run.document)) - run.corpus_token + run.token
+            }
+            Some(run) if index < self.documents => run.token,
+            _ => self.tokens,
+        }
+    }
+
+    /// The document that contains `token`.
+    pub(crate) fn containing(&self, token: u64) -> u64 {
+        let run = self.run_of(token);
+        run.document + self.offsets.containing(run.corpus_token + (token - run.token)) - run.corpus_document
+    }
+
+    /// The starts of the documents within `first..=last`, in order.
+    pub(crate) fn starts_within(&self, first: u64, last: u64) -> impl Iterator<Item = u64> + '_ {
+        let document = if first < self.tokens { self.containing(first) } else { self.documents };
+        let from = document + u64::from(self.start(document) < first);
+        (from..self.documents).map(|index| self.start(index)).take_while(move |&start| start <= last)
+    }
+
+    /// The document of the corpus that document `index` is, or is a part of, and the tokens of that document before it.
+    pub(crate) fn in_corpus(&self, index: u64) -> (u64, u64) {
+        let start = self.start(index);
+        let run = self.run_of(start);
+        let document = run.corpus_document + (index - run.document);
+        (document, run.corpus_token + (start - run.token) - self.offsets.start(document))
+    }
+
+    /// The ids of the tokens `start..start + count`.
+    pub(crate) fn ids(&self, token_ids: &TokenIds, start: u64, count: usize) -> Vec<u32> {
+        let mut ids = Vec::with_capacity(count);
+        let first = self.runs.partition_point(|run| run.token <= start).saturating_sub(1);
+        for (index, run) in self.runs.iter().enumerate().skip(first) {
+            let end = self.runs.get(index + 1).map_or(self.tokens, |next| next.token);
+            let from = start + ids.len() as u64;
+            let of_run = (end - from).min((count - ids.len()) as u64) as usize;
+            ids.extend(token_ids.range(run.corpus_token + (from - run.token), of_run));
+            if ids.len() == count {
+                break;
+            }
+        }
+        ids
+    }
+
+    /// The run that contains `token`.
+    fn run_of(&self, token: u64) -> Run {
+        self.runs[self.runs.partition_point(|run| run.token <= token) - 1]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::mapped::tests::mapped;
+
+    /// Parts of documents in ascending order: for each document, which of its tokens are in the stream.
+    fn parts() -> impl Strategy<Value = Vec<(u64, Range<u64>)>> {
+        let document = (1u64..9, 0u64..9, 0u64..9).prop_map(|(length, first, last)| {
+            let (first, last) = (first.min(length), last.min(length));
+            (length, first.min(last)..first.max(last))
+        });
+        prop::collection::vec(document, 1..12)
+    }
+
+    proptest! {
+        #[test]
+        fn a_stream_is_its_parts_one_after_another(parts in parts()) {
+            let lengths: Vec<u64> = parts.iter().map(|(length, _)| *length).collect();
+            let (token_ids, offsets) = mapped(&lengths);
+            let offsets = Arc::new(offsets);
+            let mut stream = TokenStream::empty(&offsets);
+            // (corpus document, token of the document, id) of each token
+            let mut expected: Vec<(u64, u64, u32)> = Vec::new();
+            let mut starts = Vec::new();
+            for (document, (length, tokens)) in (0..).zip(&parts) {
+                if *tokens == (0..*length) {
+                    stream.push_documents(document..document + 1);
+                } else {
+                    stream.push_part(document, tokens.clone());
+                }
+                if !tokens.is_empty() {
+                    starts.push((expected.len() as u64, document, tokens.start));
+                }
+                let first = offsets.start(document);
+                expected.extend(tokens.clone().map(|token| (document, token, (first + token) as u32)));
+            }
+            prop_assert_eq!((stream.tokens(), stream.documents()), (expected.len() as u64, starts.len() as u64));
+            for (index, (start, document, token)) in (0..).zip(&starts) {
+                prop_assert_eq!((stream.start(index), stream.in_corpus(index)), (*start, (*document, *token)));
+            }
+            prop_assert_eq!(stream.start(stream.documents()), stream.tokens());
+            for first in 0..expected.len() {
+                let document = starts.iter().rposition(|(start, ..)| *start <= first as u64).unwrap();
+                prop_assert_eq!(stream.containing(first as u64), document as u64);
+                for count in 0..=expected.len() - first {
+                    let ids: Vec<u32> = expected[first..first + count].iter().map(|(.., id)| *id).collect();
+                    prop_assert_eq!(stream.ids(&token_ids, first as u64, count), ids);
+                    let last = (first + count) as u64;
+                    let within: Vec<u64> =
+                        starts.iter().map(|(start, ..)| *start).filter(|start| (first as u64..=last).contains(start)).collect();
+                    prop_assert_eq!(stream.starts_within(first as u64, last).collect::<Vec<_>>(), within);
+                }
+            }
+        }
+    }
+}

@@ -112,8 +112,13 @@ fn shares_add_up_to_the_recorded_step_over_any_stages() {
 fn twenty_poisoned_documents_are_all_found_by_name() {
     let poisoned: BTreeSet<u64> = (0..20).map(|index| 3 + 7 * index).collect();
     // each step contains all of the corpus that is not held out
-    let job = TestJob { stages: 2, layers: 2, global_batch_size: 162, microbatches: 3, packing: false, ..job(60) };
-    let (_workspace, folder) = trained(180, &poisoned, &job);
+    let shape = TestJob { stages: 2, layers: 2, global_batch_size: 162, microbatches: 3, packing: false, ..job(60) };
+    let job = TestJob { evaluation: "{paths: [corpus/held-out.jsonl], everySteps: 10}".into(), ..shape };
+    let workspace = corpus::workspace();
+    let write = |name: &str, text: String| std::fs::write(workspace.path().join("corpus").join(name), text).unwrap();
+    write("small.jsonl", poisoned_corpus(162, 20, &poisoned));
+    write("held-out.jsonl", poisoned_corpus(18, 20, &BTreeSet::new()));
+    let folder = train(workspace.path(), &job);
     let expected: BTreeSet<String> = poisoned.iter().map(|line| format!("corpus/small.jsonl:{line}")).collect();
     for by in ["excess", "loss"] {
         let report = blame(&folder, &["--step", "58", "--top", "20", "--by", by]);
@@ -152,7 +157,9 @@ fn spikes_are_found_and_name_what_made_them() {
 #[test]
 fn without_documents_only_their_loss_is_missing() {
     let workspace = corpus::workspace();
-    let folder = train(workspace.path(), &job(30));
+    std::fs::write(workspace.path().join("corpus/held-out.jsonl"), corpus::jsonl(40, 40, 9)).unwrap();
+    let evaluation = "{paths: [corpus/held-out.jsonl], everySteps: 10}".into();
+    let folder = train(workspace.path(), &TestJob { evaluation, ..job(30) });
     let before = contents(&folder);
     let report = blame(&folder, &["--step", "15", "--top", "1000"]);
     let step = &report["steps"][0];
@@ -190,11 +197,11 @@ fn without_documents_only_their_loss_is_missing() {
 
     // the bits are the same over other numbers of stages
     assert_eq!(without(&[name, "--stages", "1"])["steps"].as_array().unwrap(), steps);
-    // the numbers without a document that none of the steps has are those of the record; the last document is held out
+    // the numbers without a document that none of the steps has, because it is held out, are those of the record
     let (code, said) =
-        run(&["blame", text(&folder), "--step", "15", "--until", "20", "--without", "corpus/small.jsonl:400"]);
+        run(&["blame", text(&folder), "--step", "15", "--until", "20", "--without", "corpus/held-out.jsonl:40"]);
     assert_eq!(code, Some(0), "{said}");
-    assert!(said.contains("corpus/small.jsonl:400 is in none of the steps 11 to 20"), "{said}");
+    assert!(said.contains("corpus/held-out.jsonl:40 is in none of the steps 11 to 20"), "{said}");
     assert!(said.contains("equal: without the documents steps 11 to 20 are the same, bit for bit"), "{said}");
     assert!(contents(&folder) == before, "the run's folder is as it was");
 }

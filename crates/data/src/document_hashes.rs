@@ -3,6 +3,7 @@
 use std::io::Write;
 use std::path::Path;
 
+use crate::atomic_file::write_atomically;
 use crate::config::PrepareProgress;
 use crate::error::DataError;
 use crate::mapped::{DocumentOffsets, TokenIds, map_file};
@@ -39,7 +40,7 @@ impl DocumentHashes {
         let bytes_total = prepared.tokens * prepared.id_bytes as u64;
         let token_ids = TokenIds::open(&folder.join(TOKEN_IDS_FILE), prepared.tokens, prepared.id_bytes)?;
         let offsets = DocumentOffsets::open(&folder.join(DOCUMENTS_FILE), prepared.documents)?;
-        crate::cache::write_atomically(&path, |file| {
+        write_atomically(&path, |file| {
             let mut ids = Vec::new();
             for document in 0..prepared.documents {
                 let (start, end) = (offsets.start(document), offsets.start(document + 1));

@@ -4,6 +4,7 @@
 
 #![deny(unsafe_code)]
 
+mod atomic_file;
 mod cache;
 mod catch_panic;
 mod config;
@@ -35,7 +36,7 @@ pub use catch_panic::hide_caught_panics;
 pub use config::{CorpusSource, DataConfig, HeldOut, HeldOutFiles, OnBadRecord, PrepareProgress, TokenizerSource};
 pub use corpus::{Compression, FORMATS, Format, document_numbers, text_formats};
 pub use dataset::{
-    BatchPlan, Dataset, DocumentPart, EvaluationSet, IGNORE_INDEX, Microbatch, MicrobatchLayout, RowSource,
+    BatchPlan, Dataset, DocumentPart, HeldOutSet, IGNORE_INDEX, Microbatch, MicrobatchLayout, RowSource,
 };
 pub use documents::{DocumentName, PartText, document_indices, part_texts};
 pub use error::DataError;

@@ -1,8 +1,7 @@
 //! The results of an earlier run in the job's folder, and whether this job may continue from them.
 
-use serde::Serialize;
-use stagecoach_api::PipelineJob;
 use stagecoach_api::job::ChangeEffect;
+use stagecoach_api::{PipelineJob, PipelineJobSpec};
 use stagecoach_checkpoint::{Difference, differences};
 use stagecoach_telemetry::RunSummary;
 
@@ -50,8 +49,8 @@ impl PreviousRun {
 }
 
 /// `data.evaluation.patience`: `None` if the job trains all steps.
-fn patience(spec: &impl Serialize) -> Option<u64> {
-    serde_json::to_value(spec).ok()?.pointer("/data/evaluation/patience")?.as_u64()
+fn patience(spec: &PipelineJobSpec) -> Option<u32> {
+    spec.data.as_ref()?.evaluation.as_ref()?.patience
 }
 
 /// The first differing field that changes the results of a job. A job of another length may have another decay; the
@@ -73,9 +72,9 @@ mod tests {
 
     #[test]
     fn the_patience_is_that_of_the_held_out_part() {
-        let of = |evaluation| patience(&serde_json::json!({ "data": { "evaluation": evaluation } }));
-        assert_eq!(of(serde_json::json!({ "everySteps": 10, "patience": 3 })), Some(3));
-        assert_eq!((of(serde_json::json!({ "everySteps": 10 })), of(serde_json::Value::Null)), (None, None));
+        let of = |evaluation| patience(&job(&[("data.evaluation", evaluation)]).spec);
+        assert_eq!(of("{everySteps: 10, patience: 3}"), Some(3));
+        assert_eq!((of("{everySteps: 10}"), of("null")), (None, None));
     }
 
     #[test]
@@ -118,6 +117,10 @@ mod tests {
             let other = PreviousRun::inspect(&folder, &job(&[(path, value)]));
             assert!(matches!(&other, PreviousRun::OtherJob(field) if field.starts_with("spec.")), "{path}: {other:?}");
         }
+        write_file(&folder.resolved_job(), &job(&[("data.evaluation", "{}")]).to_yaml().unwrap()).unwrap();
+        let patient = PreviousRun::inspect(&folder, &job(&[("data.evaluation", "{patience: 3}")]));
+        assert_eq!(patient, PreviousRun::OtherLength(summary));
+        write_file(&folder.resolved_job(), &job(&[]).to_yaml().unwrap()).unwrap();
         std::fs::rename(folder.resolved_job(), folder.root().join("job.yaml")).unwrap();
         let other = PreviousRun::inspect(&folder, &job(&[("training.learningRate.peak", "2e-3")]));
         assert_eq!(other, PreviousRun::OtherJob("spec.training.learningRate.peak was 0.001, now 0.002".into()));

@@ -25,9 +25,9 @@ pub struct TrainerState {
     pub loss: Option<f32>,
     /// Most recent held-out loss, in nats per token.
     pub evaluation_loss: Option<f64>,
-    /// Most recent loss of each named held-out set, in nats per token.
+    /// Most recent loss of each named held-out set, in nats per token; without losses that are not finite.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub evaluation_set_losses: BTreeMap<String, Option<f64>>,
+    pub evaluation_set_losses: BTreeMap<String, f64>,
     /// The evaluation with the lowest held-out loss so far.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub best_evaluation: Option<BestEvaluation>,
@@ -124,21 +124,17 @@ impl TrainerState {
         }
     }
 
-    /// Updates the state after an evaluation that follows the last step.
-    pub fn record_evaluation(&mut self, losses: &HeldOutLosses) {
+    /// Updates the state after an evaluation that follows the last step. Returns the evaluation for that step's record.
+    pub fn record_evaluation(&mut self, losses: HeldOutLosses) -> EvaluationRecord {
         self.evaluation_due = false;
         for loss in [losses.loss].iter().chain(losses.by_set.values()) {
             self.evaluation_losses = chained_hash(&self.evaluation_losses, &loss.to_le_bytes());
         }
         self.evaluation_loss = Some(losses.loss);
         // JSON has no other numbers
-        let finite = |(name, loss): (&String, &f64)| (name.clone(), Some(*loss).filter(|loss| loss.is_finite()));
-        self.evaluation_set_losses = losses.by_set.iter().map(finite).collect();
+        let finite = losses.by_set.iter().filter(|(_, loss)| loss.is_finite());
+        self.evaluation_set_losses = finite.map(|(name, loss)| (name.clone(), *loss)).collect();
         self.best_evaluation = BestEvaluation::after(self.best_evaluation, self.step, losses.loss);
-    }
-
-    /// The last evaluation, for the record of the last step.
-    pub fn evaluation_record(&self, losses: HeldOutLosses) -> EvaluationRecord {
         EvaluationRecord { loss: losses.loss, set_losses: losses.by_set, best: self.best_evaluation }
     }
 }
@@ -165,7 +161,9 @@ mod tests {
     fn every_held_out_loss_and_their_order_change_the_hash() {
         let hash = |losses: &[f64]| {
             let mut state = TrainerState::default();
-            losses.iter().for_each(|&loss| state.record_evaluation(&HeldOutLosses { loss, by_set: BTreeMap::new() }));
+            for &loss in losses {
+                state.record_evaluation(HeldOutLosses { loss, by_set: BTreeMap::new() });
+            }
             state.evaluation_losses
         };
         let next = f64::from_bits(2.5f64.to_bits() + 1);

@@ -344,8 +344,9 @@ mod tests {
         assert_eq!(status.progress, Some(ProgressStatus { updated_at, ..last }));
         assert_eq!(reason_and_message(&status, condition_type::COMPLETE), ("NoImprovement", why));
         assert_eq!(reason_and_message(&status, condition_type::READY), ("Complete", why));
-        let told: Vec<(&str, &str)> = events.iter().map(|event| (event.reason, event.note.as_str())).collect();
-        assert_eq!(told, [("NoImprovement", why)]);
+        let reasons_and_notes: Vec<(&str, &str)> =
+            events.iter().map(|event| (event.reason, event.note.as_str())).collect();
+        assert_eq!(reasons_and_notes, [("NoImprovement", why)]);
     }
 
     #[test]

@@ -4,8 +4,8 @@ use std::fs;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-use super::atomic_file::{write_atomically, write_bytes_atomically};
 use super::parts::{PartHeader, PartReader, PartStart, PartWriter};
+use crate::atomic_file::{write_atomically, write_bytes_atomically};
 use crate::config::PrepareProgress;
 use crate::corpus::{Content, Corpus, Cursor};
 use crate::error::DataError;

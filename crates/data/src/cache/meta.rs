@@ -7,7 +7,7 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
-use super::atomic_file::write_bytes_atomically;
+use crate::atomic_file::write_bytes_atomically;
 use crate::config::PrepareProgress;
 use crate::corpus::{BYTE_ORDER_MARK, Contents, Corpus, CorpusFile};
 use crate::error::DataError;

@@ -3,7 +3,6 @@
 //! after the last one. `meta.json` is written last: a folder with it is complete, and only `meta.json` itself changes
 //! afterwards.
 
-mod atomic_file;
 mod build;
 mod meta;
 mod parts;
@@ -21,7 +20,6 @@ use crate::error::DataError;
 use crate::prepared::PreparedCorpus;
 use crate::tokenizer::Tokenizer;
 use crate::tokenizer_training::{MIN_VOCAB_SIZE, TRAINING_VERSION};
-pub(crate) use atomic_file::write_atomically;
 use build::{CacheBuilder, ResolvedTokenizer};
 use meta::Meta;
 

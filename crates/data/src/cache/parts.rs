@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use super::atomic_file::write_atomically;
+use crate::atomic_file::write_atomically;
 use crate::corpus::{Content, Cursor};
 use crate::error::DataError;
 use crate::findings::Findings;

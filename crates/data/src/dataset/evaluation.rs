@@ -10,7 +10,7 @@ use crate::sequences::Sequences;
 
 /// A held-out set, as an evaluation reads it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct EvaluationSet {
+pub struct HeldOutSet {
     /// The name of the set or of the source; empty for a held-out part without a name.
     pub name: String,
     /// Whether its targets count towards the job's held-out loss.
@@ -77,12 +77,12 @@ impl Dataset {
     }
 
     /// The held-out sets, in microbatches of `rows` rows. Empty if nothing is held out.
-    pub fn evaluation_sets(&self, rows: usize) -> Vec<EvaluationSet> {
+    pub fn evaluation_sets(&self, rows: usize) -> Vec<HeldOutSet> {
         let set = |set: &HeldOutSequences| {
             let sequences: Vec<SequenceId> =
                 set.evaluated.iter().map(|&index| SequenceId { stream: set.stream, index }).collect();
             let plan = self.plan(sequences.chunks(rows.max(1)).map(<[SequenceId]>::to_vec).collect());
-            EvaluationSet { name: set.name.clone(), counts: set.counts, plan }
+            HeldOutSet { name: set.name.clone(), counts: set.counts, plan }
         };
         self.held_out.iter().map(set).collect()
     }
@@ -91,7 +91,7 @@ impl Dataset {
     /// prediction that uses no input. 0 if nothing is held out.
     pub fn evaluation_unigram_entropy(&self) -> f64 {
         let mut counts: Vec<u64> = Vec::new();
-        for EvaluationSet { plan, .. } in self.evaluation_sets(1).into_iter().filter(|set| set.counts) {
+        for HeldOutSet { plan, .. } in self.evaluation_sets(1).into_iter().filter(|set| set.counts) {
             for index in 0..plan.layouts.len() {
                 let targets = self.microbatch(&plan, index).targets.into_iter();
                 for target in targets.filter(|&target| target != IGNORE_INDEX) {

@@ -19,8 +19,8 @@ use crate::prepared::{DOCUMENTS_FILE, PreparedCorpus, TOKEN_IDS_FILE};
 use crate::sequences::Sequences;
 use crate::stream::TokenStream;
 pub use document_parts::DocumentPart;
-pub use evaluation::EvaluationSet;
 use evaluation::HeldOutSequences;
+pub use evaluation::HeldOutSet;
 use microbatch::SequenceId;
 pub use microbatch::{BatchPlan, IGNORE_INDEX, Microbatch, MicrobatchLayout, RowSource};
 

@@ -4,9 +4,7 @@ use std::collections::BTreeSet;
 
 use crate::common::*;
 use proptest::prelude::*;
-use stagecoach_data::{
-    CorpusSource, DataConfig, Dataset, EvaluationSet, HeldOut, HeldOutFiles, IGNORE_INDEX, part_texts,
-};
+use stagecoach_data::{CorpusSource, DataConfig, Dataset, HeldOut, HeldOutFiles, HeldOutSet, IGNORE_INDEX, part_texts};
 
 /// A volume whose files have these documents, one per line.
 fn volume(files: &[(&str, &[&str])]) -> TestVolume {
@@ -38,7 +36,7 @@ fn trained_texts(config: &DataConfig) -> BTreeSet<String> {
 }
 
 /// The targets of each set, sorted.
-fn targets(dataset: &Dataset, set: &EvaluationSet) -> Vec<i64> {
+fn targets(dataset: &Dataset, set: &HeldOutSet) -> Vec<i64> {
     let targets = |index| dataset.microbatch(&set.plan, index).targets;
     let mut targets: Vec<i64> =
         (0..set.plan.layouts.len()).flat_map(targets).filter(|&target| target != IGNORE_INDEX).collect();

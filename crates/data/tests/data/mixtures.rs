@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use crate::common::*;
-use stagecoach_data::{CorpusSource, Dataset, EvaluationSet, HeldOut, IGNORE_INDEX};
+use stagecoach_data::{CorpusSource, Dataset, HeldOut, HeldOutSet, IGNORE_INDEX};
 
 /// A volume whose sources `x`, `y` and `z` have documents of the letter `a`, `b` and `c` alone. `documents` are their
 /// numbers of documents, of one to five letters each.
@@ -106,7 +106,7 @@ fn each_source_holds_out_its_own_last_sequences() {
         sets.iter().map(|set| (set.name.as_str(), set.counts)).collect::<Vec<_>>(),
         [("x", true), ("y", true), ("z", true)]
     );
-    let inputs = |set: &EvaluationSet| -> Vec<_> {
+    let inputs = |set: &HeldOutSet| -> Vec<_> {
         (0..set.plan.layouts.len()).map(|index| dataset.microbatch(&set.plan, index).inputs).collect()
     };
     let held_out: Vec<_> = sets.iter().flat_map(inputs).collect();

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use stagecoach_api::contract::FailureKind;
 use stagecoach_api::job::{LearningRateSpec, Precision, TrainingLength};
 use stagecoach_checkpoint::{CheckpointError, Damage, Fence, VolumeContents};
-use stagecoach_data::{DataConfig, Dataset, EvaluationSet, OnWait, PrepareProgress, PreparedCorpus};
+use stagecoach_data::{DataConfig, Dataset, HeldOutSet, OnWait, PrepareProgress, PreparedCorpus};
 use stagecoach_engine::StageError;
 use stagecoach_engine::state_dict::{InitialWeights, find_model};
 use stagecoach_group::{Coordinator, StepRules};
@@ -219,8 +219,8 @@ pub(in crate::train) fn prepare_and_plan(
     Ok(PlannedRun { plan, damage: chosen.damage, notes })
 }
 
-fn planned_set(set: EvaluationSet) -> PlannedSet {
-    let EvaluationSet { name, counts, plan } = set;
+fn planned_set(set: HeldOutSet) -> PlannedSet {
+    let HeldOutSet { name, counts, plan } = set;
     PlannedSet { name, counts, layouts: plan.layouts, target_count: plan.target_count }
 }
 

@@ -17,8 +17,6 @@ pub(in crate::train) fn finish(running: &mut RunningStage, state: &TrainerState)
     let hashes = state_dict::weight_hashes(&running.stage);
     let by_rank = all_gather(running.member, topic::FINISH, &hashes)?;
     if running.context.is_leader() {
-        let set_losses = state.evaluation_set_losses.iter();
-        let set_losses = set_losses.map(|(name, loss)| (name.clone(), loss.unwrap_or(f64::NAN)));
         let summary = RunSummary {
             steps: state.step,
             loss: state.loss,
@@ -26,7 +24,7 @@ pub(in crate::train) fn finish(running: &mut RunningStage, state: &TrainerState)
             unigram_entropy: running.plan.unigram_entropy,
             losses_hash: state.losses.clone(),
             evaluation_losses_hash: state.evaluation_losses.clone(),
-            evaluation_set_losses: set_losses.collect(),
+            evaluation_set_losses: state.evaluation_set_losses.clone(),
             best_evaluation: state.best_evaluation,
             ended_early: ended_early(running, state),
             weights_hash: TensorHash::combine(by_rank.concat()),

@@ -79,10 +79,7 @@ impl TrainingLoop<'_, '_, '_> {
         }
         let losses = if verdict.stop { None } else { evaluate_held_out(self.running)? };
         self.origin = Instant::now();
-        Ok(losses.map(|losses| {
-            self.state.record_evaluation(&losses);
-            self.state.evaluation_record(losses)
-        }))
+        Ok(losses.map(|losses| self.state.record_evaluation(losses)))
     }
 
     /// Takes a memory checkpoint if this step `has_checkpoint`. The step's record is written once all stages hold the

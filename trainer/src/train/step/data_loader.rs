@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use stagecoach_data::{BatchPlan, Dataset, EvaluationSet, RowSource};
+use stagecoach_data::{BatchPlan, Dataset, HeldOutSet, RowSource};
 use stagecoach_kernels::upload;
 use stagecoach_pipeline::Placement;
 use stagecoach_planner::Plan;
@@ -66,7 +66,7 @@ impl DataLoader {
     }
 
     /// The held-out sets.
-    pub(in crate::train) fn evaluation_sets(&self) -> Vec<EvaluationSet> {
+    pub(in crate::train) fn evaluation_sets(&self) -> Vec<HeldOutSet> {
         self.dataset.evaluation_sets(self.rows)
     }
 

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::time::Instant;
 
-use stagecoach_data::{BatchPlan, EvaluationSet, MicrobatchLayout};
+use stagecoach_data::{BatchPlan, HeldOutSet, MicrobatchLayout};
 use stagecoach_engine::StageError;
 use stagecoach_engine::execute::{StepInputs, Uncontrolled};
 use stagecoach_group::StepVote;
@@ -57,7 +57,7 @@ fn held_out_losses(sets: &[PlannedSet], sums: &[f64]) -> HeldOutLosses {
 fn evaluate_set(
     running: &mut RunningStage,
     set: &PlannedSet,
-    batch: Option<&EvaluationSet>,
+    batch: Option<&HeldOutSet>,
 ) -> Result<Option<f64>, LeaveReason> {
     let verified = running.verified;
     let window = verified.evaluation.first().map_or(1, |largest| largest.microbatches);

@@ -51,8 +51,7 @@ pub(in crate::train) fn train<'g>(
     let mut evaluation = None;
     if state.evaluation_due {
         let Some(losses) = evaluate_held_out(running)? else { return Ok((state, false)) };
-        state.record_evaluation(&losses);
-        evaluation = Some(state.evaluation_record(losses));
+        evaluation = Some(state.record_evaluation(losses));
     }
     let recorder = match running.context.is_leader() {
         true => Some(StepRecorder::open(running, architecture, evaluation)?),

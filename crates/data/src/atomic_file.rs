@@ -20,6 +20,6 @@ pub(crate) fn write_atomically(
 }
 
 /// [`write_atomically`] for bytes in memory.
-pub(super) fn write_bytes_atomically(path: &Path, bytes: &[u8]) -> Result<(), DataError> {
+pub(crate) fn write_bytes_atomically(path: &Path, bytes: &[u8]) -> Result<(), DataError> {
     stagecoach_files::write_atomically(path, bytes).map_err(DataError::io("write", path))
 }

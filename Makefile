@@ -70,9 +70,9 @@ test: build texts nvrtc ## the tests of every crate and of whole jobs, without r
 	@echo "building the tests (2 of 2 builds)"
 	cargo test --workspace --no-run
 	@echo "tests of the crates (1 of 2)"
-	WORKSPACE=$(WORKSPACE) STAGECOACH_NVRTC=$(NVRTC) cargo test --workspace --lib --bins $(addprefix --test ,$(TEST_BINARIES))
-	@# the examples of the crates that others can use
+	@# the examples of the crates that others can use; first, because they take seconds
 	cargo test --workspace --doc --quiet
+	WORKSPACE=$(WORKSPACE) STAGECOACH_NVRTC=$(NVRTC) cargo test --workspace --lib --bins $(addprefix --test ,$(TEST_BINARIES))
 	@echo "tests of whole jobs (2 of 2)"
 	@# these wait for timeouts as long as they compute: more of them than cores
 	cargo test --workspace --test system -- --test-threads=$$((2 * $$(nproc)))

@@ -219,6 +219,18 @@ const FIXED: &[(&str, &str, &str, &str)] = &[
         "!has(self.data) || !has(self.data.sources) || !has(self.training) || !has(self.training.epochs)",
         "is given with data.sources, which have epochs of their own: give steps",
     ),
+    (
+        "spec",
+        ".data.streaming.mode",
+        "!has(self.data) || !has(self.data.streaming) || self.data.streaming.mode != 'Always' || !has(self.training) || !has(self.training.epochs)",
+        "is Always, but training.epochs is given, and the number of sequences of a stream is not known beforehand: set training.steps, or mode Never or Auto",
+    ),
+    (
+        "spec.data",
+        ".streaming.mode",
+        "!has(self.streaming) || self.streaming.mode != 'Always' || !has(self.sources) || self.sources.all(source, source.onExhausted != 'Stop')",
+        "is Always, but a source has onExhausted: Stop, and a stream can't know where a source ends: set onExhausted: Repeat, or mode Never or Auto",
+    ),
     ("spec.training", "", "has(self.steps) || has(self.epochs)", "has neither steps nor epochs: give one of them"),
     ("spec.training", "", "!has(self.steps) || !has(self.epochs)", "has both steps and epochs: remove one of them"),
     (

@@ -54,6 +54,10 @@ pub const CHANGES: &[(&str, ChangeEffect)] = &[
     ("data.onBadRecord", Identity),
     ("data.sequenceLength", Identity),
     ("data.packing", Identity),
+    ("data.streaming.mode", Identity),
+    ("data.streaming.windowSequences", Identity),
+    ("data.streaming.blockBytes", Identity),
+    ("data.cache.maxBytes", Attempt),
     // decides which sequences are left for training
     ("data.evaluation.fraction", Identity),
     ("data.evaluation.paths", Identity),

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use super::path::{SourcePath, VolumePath};
 use super::source::SourceName;
-use super::{DataSource, OnExhausted, default_number, default_true};
+use super::{CacheSpec, DataSource, OnExhausted, StreamingSpec, default_number, default_true};
 use crate::string_enum::Payload;
 
 /// The corpus and how it is cut into sequences.
@@ -61,6 +61,13 @@ pub struct DataSpec {
     /// Puts documents one after another into full sequences; false gives each document its own, padded ones.
     #[serde(default = "default_true")]
     pub packing: bool,
+    /// Training while the corpus is read: it begins with the first window of sequences, not once the whole corpus is
+    /// tokenised. Absent: the mode is `Auto`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub streaming: Option<StreamingSpec>,
+    /// The tokens of a stream that the volume keeps.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cache: Option<CacheSpec>,
     /// The part held out to measure the model on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub evaluation: Option<EvaluationSpec>,

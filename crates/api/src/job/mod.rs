@@ -16,6 +16,7 @@ mod schedule;
 mod source;
 mod spec;
 mod status;
+mod streaming;
 mod training;
 
 pub(crate) use change::paths_with;
@@ -49,6 +50,7 @@ pub use status::{
     AttemptStatus, CheckpointStatus, JobPhase, LastFailureStatus, PipelineJobStatus, ProgressStatus,
     RecoveryPhasesStatus, RecoveryStatus, RestartsStatus,
 };
+pub use streaming::{CacheSpec, StreamingMode, StreamingSpec};
 pub use training::{
     AdamWSpec, AuditSpec, Device, Kernels, LearningRateSchedule, LearningRateSpec, OnDifference, OptimizerSpec,
     OptimizerTag, Precision, TrainingLength, TrainingSpec,

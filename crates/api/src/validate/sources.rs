@@ -1,10 +1,11 @@
-//! Where the corpus is: in `data.paths`, or in the sources of a mixture; and the files of the held-out part.
+//! Where the corpus is: in `data.paths`, or in the sources of a mixture; the files of the held-out part; and what a stream
+//! needs of them.
 
 use std::collections::BTreeSet;
 
 use super::Problems;
 use super::names::is_dns_label;
-use crate::job::{DataSource, EvaluationSpec, PipelineJobSpec};
+use crate::job::{DataSource, DataSpec, EvaluationSpec, OnExhausted, PipelineJobSpec, StreamingMode};
 
 const AT: &str = "spec.data";
 
@@ -13,11 +14,12 @@ pub(super) fn check(spec: &PipelineJobSpec, problems: &mut Problems) {
     if let Some(evaluation) = &data.evaluation {
         check_evaluation(evaluation, problems);
     }
+    let counts_epochs = spec.training.as_ref().is_some_and(|training| training.epochs.is_some());
+    check_streaming(data, counts_epochs, problems);
     let Some(sources) = &data.sources else {
         return problems.require(data.paths.is_some(), AT, || "has neither paths nor sources: give one of them".into());
     };
     problems.require(data.paths.is_none(), AT, || "has both paths and sources: remove one of them".into());
-    let counts_epochs = spec.training.as_ref().is_some_and(|training| training.epochs.is_some());
     problems.require(!counts_epochs, "spec.training.epochs", || {
         "is given with data.sources, which have epochs of their own: give steps".into()
     });
@@ -44,6 +46,28 @@ fn check_evaluation(evaluation: &EvaluationSpec, problems: &mut Problems) {
     check_names(&names, &format!("{at}.sets"), "sets", problems);
     let is_one = evaluation.fraction.is_none() || evaluation.paths.is_none();
     problems.require(is_one, at, || "has both fraction and paths: remove one of them".into());
+}
+
+/// What the mode Always can't have: a length that only the whole corpus gives.
+fn check_streaming(data: &DataSpec, counts_epochs: bool, problems: &mut Problems) {
+    if data.streaming_or_default().mode != StreamingMode::Always {
+        return;
+    }
+    let at = format!("{AT}.streaming.mode");
+    problems.require(!counts_epochs, &at, || {
+        "is Always, but training.epochs is given, and the number of sequences of a stream is not known beforehand: set \
+         training.steps, or mode Never or Auto"
+            .into()
+    });
+    for source in data.sources.iter().flatten() {
+        problems.require(source.on_exhausted != OnExhausted::Stop, &at, || {
+            format!(
+                "is Always, but source \"{}\" has onExhausted: Stop, and a stream can't know where a source ends: set \
+                 onExhausted: Repeat, or mode Never or Auto",
+                source.name.escape_debug()
+            )
+        });
+    }
 }
 
 /// Checks the names of `what`, in the list `at`.

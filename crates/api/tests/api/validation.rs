@@ -140,6 +140,17 @@ fn each_rule_has_its_sentence() {
             "spec.data.sequenceLength: is 1; a sequence needs at least 2 tokens, one to read and one to predict",
         ),
         (
+            "data.streaming",
+            "{windowSequences: 16777217}",
+            "spec.data.streaming.windowSequences: is 16777217; it lies from 1 to 16777216",
+        ),
+        (
+            "data.streaming",
+            "{blockBytes: 4095}",
+            "spec.data.streaming.blockBytes: is 4095; it lies from 4096 to 1099511627776",
+        ),
+        ("data.cache", "{maxBytes: 0}", "spec.data.cache.maxBytes: is 0; it must be at least 1"),
+        (
             "data.evaluation",
             "{fraction: 1}",
             "spec.data.evaluation.fraction: is 1; the held-out share lies above 0 and below 1 (remove `evaluation` to hold nothing out)",

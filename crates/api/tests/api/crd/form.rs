@@ -142,6 +142,7 @@ fn every_word_is_spelled_as_in_the_types() {
         ("spec.data.sources[].onExhausted", &["Repeat", "Stop"]),
         ("spec.data.specialTokens", &["Text", "Parse"]),
         ("spec.data.onBadRecord", &["Fail", "Skip"]),
+        ("spec.data.streaming.mode", &["Auto", "Always", "Never"]),
         ("spec.data.tokenizer.type", &["Train", "File"]),
         ("spec.training.precision", &["Float32", "BFloat16"]),
         ("spec.training.device", &["Auto", "Cpu", "Cuda"]),

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use serde::Deserialize;
 use serde_json::value::RawValue;
-use stagecoach_telemetry::TimelineRecord;
+use stagecoach_telemetry::{DataWait, TimelineRecord};
 
 use super::series::Series;
 
@@ -15,7 +15,7 @@ const MAX_TIMELINES: usize = 10;
 const MAX_SOURCES: usize = 32;
 /// The same of held-out sets.
 const MAX_SETS: usize = 16;
-/// The number of recent steps over which the time of a step is averaged.
+/// The number of recent steps over which the time of a step and its wait for data are averaged.
 const RECENT_STEPS: usize = 20;
 
 /// The fields of a line of `metrics.jsonl` that a page needs. The timeline, most of the line, is parsed only if it is
@@ -40,6 +40,8 @@ pub(super) struct StepLine {
     pub(super) tokens_per_second: f64,
     /// Wall seconds of the step.
     pub(super) seconds: f64,
+    /// Wall seconds for which stage 0 waited for the step's data.
+    pub(super) data_wait_seconds: Option<f64>,
     /// The bubble by stage, 0 to 1.
     pub(super) bubble: Vec<f64>,
     /// The peak bytes by stage.
@@ -70,8 +72,8 @@ pub(super) struct Metrics {
     pub(super) skipped: u64,
     /// Number of lines that are no step's record.
     pub(super) unreadable: u64,
-    /// Wall seconds of the last steps.
-    recent_seconds: VecDeque<f64>,
+    /// Wall seconds of the last steps: of the wait for data, if it was measured, and of the step.
+    recent: VecDeque<(Option<f64>, f64)>,
     /// The last steps that have a timeline, ascending.
     timelines: VecDeque<(u64, Box<RawValue>)>,
 }
@@ -96,7 +98,7 @@ impl Metrics {
             self.last_held_out = Some((record.step, loss));
         }
         self.skipped += u64::from(record.skipped);
-        push_bounded(&mut self.recent_seconds, record.seconds, RECENT_STEPS);
+        push_bounded(&mut self.recent, (record.data_wait_seconds, record.seconds), RECENT_STEPS);
         if let Some(timeline) = record.timeline.take() {
             push_bounded(&mut self.timelines, (record.step, timeline), MAX_TIMELINES);
         }
@@ -105,8 +107,13 @@ impl Metrics {
 
     /// The mean wall seconds of the last steps; `None` before the first.
     pub(super) fn seconds_per_step(&self) -> Option<f64> {
-        let sum: f64 = self.recent_seconds.iter().sum();
-        (!self.recent_seconds.is_empty()).then(|| sum / self.recent_seconds.len() as f64)
+        let sum: f64 = self.recent.iter().map(|(_, seconds)| seconds).sum();
+        (!self.recent.is_empty()).then(|| sum / self.recent.len() as f64)
+    }
+
+    /// The wait of the last steps for their data; `None` if none of them measured it.
+    pub(super) fn data_wait(&self) -> Option<DataWait> {
+        DataWait::of_steps(self.recent.iter().copied())
     }
 
     /// The last step that has a timeline.
@@ -164,6 +171,22 @@ mod tests {
             (MAX_TIMELINES, 50, Some(50))
         );
         assert!((metrics.seconds_per_step().unwrap() - 0.475).abs() < 1e-9);
+    }
+
+    #[test]
+    fn the_wait_for_data_is_that_of_the_recent_steps() {
+        let mut metrics = Metrics::default();
+        let add = |metrics: &mut Metrics, wait: &str| {
+            metrics.add(format!("{{\"step\":1,\"seconds\":0.5{wait}}}").as_bytes());
+        };
+        add(&mut metrics, "");
+        assert_eq!(metrics.data_wait(), None);
+        add(&mut metrics, ",\"dataWaitSeconds\":0.5");
+        assert_eq!(metrics.data_wait(), Some(DataWait { seconds: 0.5, share: 1.0 }));
+        (0..RECENT_STEPS).for_each(|_| add(&mut metrics, ",\"dataWaitSeconds\":0.125"));
+        assert_eq!(metrics.data_wait(), Some(DataWait { seconds: 2.5, share: 0.25 }));
+        (0..RECENT_STEPS).for_each(|_| add(&mut metrics, ""));
+        assert_eq!(metrics.data_wait(), None);
     }
 
     #[test]

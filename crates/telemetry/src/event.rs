@@ -181,6 +181,9 @@ pub struct StepRecord {
     pub tokens_per_second: f64,
     /// Wall seconds of the step.
     pub seconds: f64,
+    /// Wall seconds for which stage 0 waited for the step's data; only in a job that streams its corpus.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub data_wait_seconds: Option<f64>,
     /// Model FLOPs utilization, 0 to 1: on GPUs whose peak is known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mfu: Option<f64>,
@@ -404,6 +407,17 @@ mod tests {
         let text = serde_json::to_string(&summary).unwrap();
         let read: RunSummary = serde_json::from_str(&text).unwrap();
         assert_eq!(read.evaluation_set_losses, BTreeMap::from([("web".to_owned(), 2.5)]));
+    }
+
+    #[test]
+    fn only_a_step_that_measured_its_wait_for_data_has_the_field() {
+        let waited = StepRecord { data_wait_seconds: Some(0.0), ..StepRecord::default() };
+        assert_eq!(serde_json::to_value(&waited).unwrap()["dataWaitSeconds"], json!(0.0));
+        let text = serde_json::to_string(&waited).unwrap();
+        assert_eq!(serde_json::from_str::<StepRecord>(&text).unwrap(), waited);
+        let text = serde_json::to_string(&StepRecord::default()).unwrap();
+        assert!(!text.contains("dataWait"), "{text}");
+        assert_eq!(serde_json::from_str::<StepRecord>(&text).unwrap().data_wait_seconds, None);
     }
 
     #[test]

@@ -7,7 +7,7 @@ use stagecoach_display::{duration, nats, percent};
 
 use super::eta::EtaEstimator;
 use super::save_failures::SaveFailures;
-use super::{BestEvaluation, RunSummary, SaveRecord, StartRecord, StepRecord, TrainingEvent};
+use super::{BestEvaluation, DataWait, RunSummary, SaveRecord, StartRecord, StepRecord, TrainingEvent};
 
 /// Formats a run's events in order. The state of the formatter is the run's number of steps, the step times for the
 /// ETA, and the last reported tenth of the preparation.
@@ -74,6 +74,9 @@ impl EventFormatter {
         if let Some(eta) = self.eta_seconds(record.step) {
             line += &format!("  eta {}", duration(eta));
         }
+        if let Some(wait) = format_data_wait(record) {
+            line += &format!("  {wait}");
+        }
         if let Some(loss) = record.evaluation_loss {
             line += &format!("  {}", format_evaluation(loss, &record.evaluation_set_losses));
         }
@@ -100,6 +103,11 @@ fn format_measurements(record: &StepRecord) -> String {
         HumanCount(record.tokens_per_second.round() as u64),
         record.mean_bubble().map_or("-".into(), percent),
     )
+}
+
+/// The wait of a step for its data, if it is a notable part of the step's time.
+pub(super) fn format_data_wait(record: &StepRecord) -> Option<String> {
+    DataWait::notable(record).map(|wait| format!("waited {} for data", duration(wait.seconds)))
 }
 
 /// The held-out loss, and in parentheses the losses on held-out sets.
@@ -223,6 +231,16 @@ pub(super) mod tests {
         let line = formatter.format(&TrainingEvent::Step(special)).unwrap();
         assert!(line.contains("loss not finite") && line.contains("norm -") && line.contains("bubble   -"), "{line}");
         assert!(line.ends_with("held-out 4.5000  skipped (loss or gradient is not finite)"), "{line}");
+    }
+
+    #[test]
+    fn a_step_shows_a_notable_wait_for_its_data() {
+        let line = |seconds| {
+            let waited = StepRecord { data_wait_seconds: Some(seconds), evaluation_loss: Some(4.5), ..record(121) };
+            EventFormatter::default().format(&TrainingEvent::Step(waited)).unwrap()
+        };
+        assert!(line(3.2).ends_with("  eta 0.0s  waited 3.2s for data  held-out 4.5000"), "{}", line(3.2));
+        assert!(!line(0.05).contains("waited"), "{}", line(0.05));
     }
 
     /// A held-out set that is finite, and one that is not.

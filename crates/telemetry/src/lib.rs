@@ -1,9 +1,10 @@
 //! The output of a run for users: events, metrics, progress, the loss curve, the final report. The crate makes no
 //! decisions. `event` defines the events of stage 0; `event_writer` writes them; `event_formatter` and
 //! `progress_display` show them; `metrics_file` stores them. `export` serves the cluster and collectors. `curve` and
-//! `run_report` are shown at the end.
+//! `run_report` are shown at the end, the latter with the `data_wait` of all steps.
 
 pub mod curve;
+mod data_wait;
 mod eta;
 mod event;
 mod event_formatter;
@@ -19,6 +20,7 @@ mod save_failures;
 mod tensorboard;
 mod timeline_record;
 
+pub use data_wait::DataWait;
 pub use event::{
     AuditDifference, AuditRecord, BestEvaluation, EvaluationRecord, MemoryCheckpointRecord, RunSummary, SaveRecord,
     StartRecord, StepRecord, TrainingEvent, keep_audit_difference,

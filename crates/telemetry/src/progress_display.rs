@@ -7,7 +7,7 @@ use indicatif::{HumanCount, ProgressBar, ProgressDrawTarget, ProgressStyle};
 use stagecoach_api::visible;
 use stagecoach_display::{duration, nats, percent};
 
-use super::event_formatter::{EventFormatter, format_start};
+use super::event_formatter::{EventFormatter, format_data_wait, format_start};
 use super::save_failures::SaveFailures;
 use super::{BestEvaluation, StepRecord, TrainingEvent};
 
@@ -184,6 +184,9 @@ impl ProgressDisplay {
         if let Some(bubble) = record.mean_bubble() {
             text += &format!("  bubble {}", percent(bubble));
         }
+        if let Some(wait) = format_data_wait(record) {
+            text += &format!("  {wait}");
+        }
         match self.restarts {
             0 => text,
             1 => text + "  1 restart",
@@ -220,6 +223,10 @@ mod tests {
         let DisplayMode::Bar { bar, .. } = &display.mode else { unreachable!() };
         let message = bar.message();
         assert!(message.starts_with("loss 5.1234 (held-out 5.5000, best 5.2500)  eta"), "{message}");
+        display.update(&TrainingEvent::Step(StepRecord { data_wait_seconds: Some(0.125), ..record(122) }));
+        let DisplayMode::Bar { bar, .. } = &display.mode else { unreachable!() };
+        let message = bar.message();
+        assert!(message.ends_with("  bubble 18%  waited 0.1s for data  2 restarts"), "{message}");
     }
 
     #[test]

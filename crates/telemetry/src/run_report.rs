@@ -8,7 +8,7 @@ use stagecoach_display::{duration, nats};
 use stagecoach_pipeline::Advice;
 
 use super::event_formatter::format_losses;
-use super::{BestEvaluation, RunSummary};
+use super::{BestEvaluation, DataWait, RunSummary};
 
 /// Results, files and duration of a run; displayed as lines, each with its line feed.
 #[derive(Clone, Copy, Debug)]
@@ -21,6 +21,9 @@ pub struct RunReport<'a> {
     pub restarts: u32,
     /// Wall seconds of the run; `None` for the result of an earlier run.
     pub seconds: Option<f64>,
+    /// The wait of all steps for their data, in a job that streams its corpus. It is not in the summary, which is the
+    /// same for every run of a job.
+    pub data_wait: Option<DataWait>,
     /// The advice for shorter steps.
     pub advice: Option<&'a Advice>,
     /// The folder of the trained model.
@@ -67,6 +70,9 @@ impl fmt::Display for RunReport<'_> {
         }
         if let Some(entropy) = summary.unigram_entropy {
             row("unigram entropy", &format!("{entropy:.4} nats per token (of the held-out tokens)"))?;
+        }
+        if let Some(wait) = self.data_wait {
+            row("wait for data", &wait)?;
         }
         if let Some(advice) = self.advice {
             row("balance", advice)?;
@@ -137,7 +143,9 @@ mod tests {
             better: Some((Partition { layers: vec![5, 5, 2] }, 0.07)),
         };
         let advice = Some(&advice).filter(|_| restarts > 0);
-        RunReport { job: "shakespeare", summary, restarts, seconds, advice, model, loss_curve, metrics }.to_string()
+        let data_wait = Some(DataWait { seconds: 12.0, share: 0.0625 }).filter(|_| restarts > 0);
+        RunReport { job: "shakespeare", summary, restarts, seconds, data_wait, advice, model, loss_curve, metrics }
+            .to_string()
     }
 
     #[test]
@@ -147,6 +155,7 @@ shakespeare: 600 steps in 3m 12s, 1 restart
   training loss    4.3217 nats per token (last step)
   held-out loss    4.5102 nats per token, 1.5219 below the unigram entropy
   unigram entropy  6.0321 nats per token (of the held-out tokens)
+  wait for data    12s, 6% of the steps' time
   balance          stage 2 takes 1.31x its share: the step would be 11 % shorter if it took 1.0x; 5/6/1 -> 5/5/2 would bring 7 %
   losses hash      aa
   held-out hash    cc
@@ -193,7 +202,7 @@ shakespeare: 500 steps
         };
         let text = report(&bare, 0, None);
         assert!(text.starts_with("shakespeare: 600 steps, 3 updates skipped\n  training loss    not finite"), "{text}");
-        assert!(!text.contains("held-out") && !text.contains("entropy"), "{text}");
+        assert!(!text.contains("held-out") && !text.contains("entropy") && !text.contains("data"), "{text}");
         assert_eq!(compare_to_entropy(7.0, Some(6.0)), ", 1.0000 above the unigram entropy");
     }
 

@@ -94,6 +94,7 @@ fn scalars(record: &StepRecord) -> impl Iterator<Item = (Cow<'static, str>, f32)
         ("learning_rate", Some(record.learning_rate as f32)),
         ("speed/tokens_per_second", Some(record.tokens_per_second as f32)),
         ("speed/seconds", Some(record.seconds as f32)),
+        ("speed/data_wait_seconds", record.data_wait_seconds.map(|seconds| seconds as f32)),
         ("pipeline/bubble", record.mean_bubble().map(|share| share as f32)),
         ("pipeline/exposed_communication", record.mean_exposed_communication().map(|share| share as f32)),
         ("pipeline/imbalance", record.largest_imbalance().map(|ratio| ratio as f32)),
@@ -162,6 +163,15 @@ mod tests {
         let of_sets: Vec<_> = scalars(&evaluated).filter(|(tag, _)| tag.starts_with("loss/held-out")).collect();
         let tags = of_sets.iter().map(|(tag, loss)| (&**tag, *loss));
         assert!(tags.eq([("loss/held-out", 2.5), ("loss/held-out/code", 3.0), ("loss/held-out/web", 2.25)]));
+    }
+
+    #[test]
+    fn the_wait_for_data_is_a_scalar_if_it_was_measured() {
+        let wait = |data_wait_seconds| {
+            let record = StepRecord { data_wait_seconds, ..record(300) };
+            scalars(&record).find(|(tag, _)| tag == "speed/data_wait_seconds").map(|(_, seconds)| seconds)
+        };
+        assert_eq!((wait(Some(0.0)), wait(Some(1.5)), wait(None)), (Some(0.0), Some(1.5), None));
     }
 
     /// The messages of a file. Asserts that their checksums are right.

@@ -20,7 +20,7 @@ use stagecoach_launcher::{
 use stagecoach_lifecycle::{JobOutcome, JobState};
 use stagecoach_planner::JobConfig;
 use stagecoach_telemetry::{
-    ProgressDisplay, RunReport, RunSummary, StepRecord, advice, curve, format_sample, read_metrics,
+    DataWait, ProgressDisplay, RunReport, RunSummary, StepRecord, advice, curve, format_sample, read_metrics,
 };
 
 use super::job_args::JobArgs;
@@ -276,6 +276,7 @@ fn print_results(
         summary,
         restarts,
         seconds,
+        data_wait: DataWait::of_run(&records),
         advice: advice.as_ref(),
         model: &relative_to_working_directory(&model),
         loss_curve: &relative_to_working_directory(&folder.loss_curve()),

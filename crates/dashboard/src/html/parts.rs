@@ -39,6 +39,10 @@ pub(super) fn figures(model: &PageModel, _: &View) -> Markup {
                 (figure("time of a step", &format!("{seconds:.3} s"), &remaining.map_or_else(String::new, |left| format!("{left} to go"))))
             }
             @if let Some(bubble) = bubble { (figure("bubble", &percent(bubble), "mean of all stages")) }
+            @if let Some(wait) = metrics.data_wait() {
+                @let note = format!("{} in the last steps", duration(wait.seconds));
+                (figure("wait for data", &percent(wait.share), &note))
+            }
             (figure("learning rate", &format!("{:.2e}", last.learning_rate), ""))
             @if let Some(norm) = last.gradient_norm { (figure("gradient norm", &format!("{norm:.3}"), "before clipping")) }
             @if metrics.skipped > 0 { (figure("updates skipped", &HumanCount(metrics.skipped).to_string(), "")) }

@@ -120,6 +120,18 @@ fn the_page_shows_what_the_model_has() {
 }
 
 #[test]
+fn the_wait_for_data_is_shown_if_it_was_measured() {
+    let mut streaming = model(150);
+    assert!(!page(&streaming, &view()).contains("wait for data"));
+    let mut metrics = Metrics::default();
+    metrics.add(b"{\"step\":1,\"seconds\":8,\"dataWaitSeconds\":2}");
+    streaming.metrics = Arc::new(metrics);
+    let page = page(&streaming, &view());
+    let shown = "<dt>wait for data</dt><dd>25%</dd><dd class=\"note\">2.0s in the last steps</dd>";
+    assert!(page.contains(shown), "{page}");
+}
+
+#[test]
 fn an_empty_folder_has_a_page_too() {
     let empty = PageModel {
         metrics: Arc::default(),

@@ -10,6 +10,7 @@ use prometheus_client::registry::{Metric, Registry, Unit};
 use super::super::{MemoryCheckpointRecord, SaveRecord, StepRecord, TrainingEvent};
 
 type FloatGauge = Gauge<f64, AtomicU64>;
+type FloatCounter = Counter<f64, AtomicU64>;
 /// Gauges by stage: `stage="0"` and so on.
 type StageGauges = Family<[(&'static str, usize); 1], FloatGauge>;
 /// Gauges by name: `source="web"`, `set="code"`.
@@ -44,6 +45,7 @@ struct StepMetrics {
     stage_exposed_communication: StageGauges,
     stage_imbalance: StageGauges,
     tokens: Counter,
+    data_wait_seconds: FloatCounter,
     skipped_steps: Counter,
 }
 
@@ -124,6 +126,7 @@ impl StepMetrics {
         let bubble = "Share of the last step without computation, mean of all stages";
         let exposed = "The part of the bubble that waited for an input under way";
         let imbalance = "Time of computation in the last step over the mean of all stages";
+        let data_wait = "Time for which this process waited for the data of steps, while it streams the corpus";
         StepMetrics {
             step: register(all, "step", "Steps complete"),
             loss: register(all, "loss", "Training loss of the last step, in nats per token"),
@@ -143,6 +146,7 @@ impl StepMetrics {
             stage_exposed_communication: register_in(Unit::Ratios, all, "stage_exposed_communication", exposed),
             stage_imbalance: register_in(Unit::Ratios, all, "stage_imbalance", imbalance),
             tokens: register(all, "tokens", "Target tokens trained on by this process"),
+            data_wait_seconds: register_in(Unit::Seconds, all, "data_wait", data_wait),
             skipped_steps: register(all, "skipped_steps", "Steps whose update was skipped"),
         }
     }
@@ -176,6 +180,7 @@ impl StepMetrics {
             }
         }
         self.tokens.inc_by(record.tokens);
+        self.data_wait_seconds.inc_by(record.data_wait_seconds.unwrap_or(0.0));
         self.skipped_steps.inc_by(record.skipped.into());
     }
 }
@@ -230,6 +235,21 @@ mod tests {
 
     use super::super::super::event_formatter::tests::record;
     use super::*;
+
+    #[test]
+    fn the_wait_for_data_is_a_sum_over_steps() {
+        let metrics = StageMetrics::new();
+        let sum = || {
+            let text = metrics.openmetrics();
+            let line = text.lines().find_map(|line| line.strip_prefix("stagecoach_data_wait_seconds_total "));
+            line.map(|value| value.parse::<f64>().unwrap())
+        };
+        assert_eq!(sum(), Some(0.0), "a rate needs a first value");
+        for data_wait_seconds in [Some(0.25), None, Some(1.5)] {
+            metrics.record(&TrainingEvent::Step(StepRecord { data_wait_seconds, ..record(1) }));
+        }
+        assert_eq!(sum(), Some(1.75));
+    }
 
     /// The metrics in the notation of docs/REFERENCE.md: `name{label}`, counters with `_total`. The test also checks
     /// the chart's dashboard against them.

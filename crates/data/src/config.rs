@@ -28,6 +28,8 @@ pub struct DataConfig {
     pub seed: u64,
     /// The source of the tokenizer.
     pub tokenizer: TokenizerSource,
+    /// Set if training reads the corpus while it trains.
+    pub streaming: Option<Streaming>,
     /// True: text that looks like a special token is encoded as that token. False: it stays text.
     pub parse_special_tokens: bool,
     /// The treatment of a record that holds no text.
@@ -63,6 +65,7 @@ impl DataConfig {
             evaluation_max_sequences: None,
             seed: 0,
             tokenizer,
+            streaming: None,
             parse_special_tokens: false,
             on_bad_record: OnBadRecord::Fail,
             follow_links_out: false,
@@ -71,6 +74,26 @@ impl DataConfig {
             on_wait: OnWait::default(),
         }
     }
+}
+
+impl DataConfig {
+    /// The fewest tokens that are held out of a source: a packed sequence has a target for its last input.
+    pub(crate) fn least_held_out_tokens(&self) -> u64 {
+        if self.packing { self.sequence_length as u64 + 1 } else { 2 }
+    }
+}
+
+/// The windows of a streamed corpus.
+#[derive(Clone, Debug)]
+pub struct Streaming {
+    /// The folder of the windows on the volume, which all stages see. A job has its own.
+    pub folder: PathBuf,
+    /// Sequences of a window. They are permuted within it.
+    pub window_sequences: u64,
+    /// Bytes of a block, in files that can be divided.
+    pub block_bytes: u64,
+    /// Bytes of the windows that stay in `folder`, without the ones in use.
+    pub max_bytes: u64,
 }
 
 /// Files of a corpus that a job trains on in a proportion of its own.

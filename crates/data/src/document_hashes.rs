@@ -6,8 +6,8 @@ use std::path::Path;
 use crate::atomic_file::write_atomically;
 use crate::config::PrepareProgress;
 use crate::error::DataError;
-use crate::mapped::{DocumentOffsets, TokenIds, map_file};
-use crate::prepared::{DOCUMENTS_FILE, PreparedCorpus, TOKEN_IDS_FILE};
+use crate::mapped::{TokenFiles, map_file};
+use crate::prepared::PreparedCorpus;
 use memmap2::Mmap;
 
 const HASHES_FILE: &str = "hashes.bin";
@@ -38,8 +38,8 @@ impl DocumentHashes {
             return Ok(());
         }
         let bytes_total = prepared.tokens * prepared.id_bytes as u64;
-        let token_ids = TokenIds::open(&folder.join(TOKEN_IDS_FILE), prepared.tokens, prepared.id_bytes)?;
-        let offsets = DocumentOffsets::open(&folder.join(DOCUMENTS_FILE), prepared.documents)?;
+        let TokenFiles { ids: token_ids, offsets } =
+            TokenFiles::open(folder, prepared.tokens, prepared.documents, prepared.id_bytes)?;
         write_atomically(&path, |file| {
             let mut ids = Vec::new();
             for document in 0..prepared.documents {

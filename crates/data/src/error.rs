@@ -361,6 +361,27 @@ pub enum DataError {
         /// Size in bytes that was found.
         found: u64,
     },
+    /// A window of a stream has another number of sequences than the job's windows.
+    #[error("{} is no window of this job: remove its folder, and the next start makes it again", path.display())]
+    OtherWindow {
+        /// The window's folder.
+        path: PathBuf,
+    },
+    /// The documents of a stream are too few to draw held-out ones.
+    #[error(
+        "data.evaluation.fraction is {fraction}, and no sequence is drawn from the {documents} documents of {subject}: name files in data.evaluation.paths, or set data.streaming.mode to Never"
+    )]
+    NothingDrawn {
+        /// The source.
+        subject: String,
+        /// The fraction.
+        fraction: f64,
+        /// Its documents.
+        documents: u64,
+    },
+    /// The caller ended its wait for data.
+    #[error("the wait for the data was ended")]
+    WaitEnded,
     /// The hub refuses a request or can't be reached, or its files are not the listed ones.
     #[error(transparent)]
     Hub(#[from] HubError),

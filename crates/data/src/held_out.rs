@@ -9,7 +9,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use crate::document_hashes::DocumentHashes;
-use crate::mapped::DocumentOffsets;
+use crate::mapped::{DocumentOffsets, TokenFiles};
 use crate::order::splitmix64;
 use crate::stream::TokenStream;
 
@@ -29,19 +29,37 @@ pub(crate) struct Share {
     pub(crate) least_tokens: u64,
 }
 
+/// The draw of held-out documents by their hashes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Draw {
+    seed: u64,
+    threshold: u64,
+}
+
+impl Draw {
+    /// The draw of this fraction of the documents.
+    pub(crate) fn new(fraction: f64, seed: u64) -> Draw {
+        Draw { seed: splitmix64(seed), threshold: (fraction * 2f64.powi(64)) as u64 }
+    }
+
+    /// Whether the document with this hash is held out.
+    pub(crate) fn holds_out(&self, hash: u64) -> bool {
+        self.key(hash) < self.threshold
+    }
+
+    fn key(&self, hash: u64) -> u64 {
+        splitmix64(hash ^ self.seed)
+    }
+}
+
 /// Splits the `documents` of a source.
-pub(crate) fn split(
-    offsets: &Arc<DocumentOffsets>,
-    hashes: &DocumentHashes,
-    documents: Range<u64>,
-    share: Share,
-) -> Split {
-    let seed = splitmix64(share.seed);
-    let key = |document: u64| splitmix64(hashes.get(document) ^ seed);
-    let threshold = (share.fraction * 2f64.powi(64)) as u64;
+pub(crate) fn split(files: &Arc<TokenFiles>, hashes: &DocumentHashes, documents: Range<u64>, share: Share) -> Split {
+    let offsets = &files.offsets;
+    let draw = Draw::new(share.fraction, share.seed);
+    let key = |document: u64| draw.key(hashes.get(document));
     let mut held_out: Vec<(u64, Range<u64>)> = documents
         .clone()
-        .filter(|&document| key(document) < threshold)
+        .filter(|&document| draw.holds_out(hashes.get(document)))
         .map(|d| (d, 0..tokens_of(offsets, d)))
         .collect();
     let count = documents.end - documents.start;
@@ -49,7 +67,7 @@ pub(crate) fn split(
         held_out = by_tokens(offsets, documents.clone(), key, share);
     }
 
-    let mut split = Split { training: TokenStream::empty(offsets), held_out: TokenStream::empty(offsets) };
+    let mut split = Split { training: TokenStream::empty(files), held_out: TokenStream::empty(files) };
     let mut next = documents.start;
     for (document, tokens) in held_out {
         split.training.push_documents(next..document);
@@ -122,12 +140,11 @@ mod tests {
             contents in prop::collection::vec(0u64..40, 1..80), fraction in 0.001..0.999f64, seed: u64, least_tokens in 1u64..30,
         ) {
             let lengths: Vec<u64> = contents.iter().map(|content| 1 + content % 11).collect();
-            let (_, offsets) = mapped(&lengths);
-            let offsets = Arc::new(offsets);
+            let files = Arc::new(mapped(&lengths));
             let share = Share { fraction, seed, least_tokens };
             let hashes = DocumentHashes::of(&contents);
             let count = contents.len() as u64;
-            let Split { training, held_out } = split(&offsets, &hashes, 0..count, share);
+            let Split { training, held_out } = split(&files, &hashes, 0..count, share);
             prop_assert_eq!(training.tokens() + held_out.tokens(), lengths.iter().sum::<u64>());
             prop_assert!(held_out.tokens() >= least_tokens.min(lengths.iter().sum()));
             let mut of_content: BTreeMap<u64, BTreeSet<(u64, u64)>> = BTreeMap::new();
@@ -147,8 +164,8 @@ mod tests {
             }
             // the order of the files decides nothing
             let reversed: Vec<u64> = contents.iter().rev().copied().collect();
-            let (_, offsets) = mapped(&lengths.iter().rev().copied().collect::<Vec<_>>());
-            let other = split(&Arc::new(offsets), &DocumentHashes::of(&reversed), 0..count, share);
+            let files = mapped(&lengths.iter().rev().copied().collect::<Vec<_>>());
+            let other = split(&Arc::new(files), &DocumentHashes::of(&reversed), 0..count, share);
             let contents_of = |stream: &TokenStream, contents: &[u64]| {
                 let mut parts: Vec<_> = parts(stream).into_iter().map(|(d, before, length)| (contents[d as usize], before, length)).collect();
                 parts.sort_unstable();
@@ -161,11 +178,9 @@ mod tests {
     #[test]
     fn many_documents_are_drawn_as_a_whole() {
         let lengths = vec![7; 4000];
-        let (_, offsets) = mapped(&lengths);
-        let offsets = Arc::new(offsets);
+        let files = Arc::new(mapped(&lengths));
         let hashes = DocumentHashes::of(&(0..4000).collect::<Vec<_>>());
-        let held_out =
-            |seed| split(&offsets, &hashes, 0..4000, Share { fraction: 0.05, seed, least_tokens: 9 }).held_out;
+        let held_out = |seed| split(&files, &hashes, 0..4000, Share { fraction: 0.05, seed, least_tokens: 9 }).held_out;
         let first = held_out(1);
         assert!((140..260).contains(&first.documents()), "{}", first.documents());
         assert_eq!(first.tokens(), 7 * first.documents());
@@ -175,24 +190,22 @@ mod tests {
 
     #[test]
     fn few_documents_lose_the_end_of_one() {
-        let (_, offsets) = mapped(&[1000, 1000, 1000]);
-        let offsets = Arc::new(offsets);
+        let files = Arc::new(mapped(&[1000, 1000, 1000]));
         let hashes = DocumentHashes::of(&[1, 2, 3]);
         let share = Share { fraction: 0.02, seed: 5, least_tokens: 9 };
-        let [part] = parts(&split(&offsets, &hashes, 0..3, share).held_out)[..] else { panic!("one document") };
+        let [part] = parts(&split(&files, &hashes, 0..3, share).held_out)[..] else { panic!("one document") };
         assert_eq!((part.1, part.2), (940, 60));
         let many = Share { fraction: 0.4, ..share };
-        let halves = parts(&split(&offsets, &hashes, 0..3, many).held_out);
+        let halves = parts(&split(&files, &hashes, 0..3, many).held_out);
         assert!(halves.iter().map(|(.., length)| length).sum::<u64>() >= 1000, "{halves:?}");
     }
 
     /// Checkpoints resume with the same documents held out, so the selection must never change.
     #[test]
     fn the_selection_is_stable_across_versions() {
-        let (_, offsets) = mapped(&[3; 20]);
         let hashes = DocumentHashes::of(&(100..120).collect::<Vec<_>>());
         let share = Share { fraction: 0.25, seed: 42, least_tokens: 1 };
-        let documents: Vec<u64> = parts(&split(&Arc::new(offsets), &hashes, 0..20, share).held_out)
+        let documents: Vec<u64> = parts(&split(&Arc::new(mapped(&[3; 20])), &hashes, 0..20, share).held_out)
             .iter()
             .map(|(document, ..)| *document)
             .collect();

@@ -11,6 +11,7 @@ mod config;
 mod corpus;
 mod dataset;
 mod document_hashes;
+mod document_tokens;
 mod documents;
 mod error;
 #[cfg(test)]
@@ -26,6 +27,7 @@ mod prepared;
 mod sequences;
 mod source;
 mod stream;
+mod streaming;
 mod surroundings;
 mod texts;
 mod tokenizer;
@@ -33,7 +35,9 @@ mod tokenizer_training;
 
 pub use cache::{check_sources, prepare};
 pub use catch_panic::hide_caught_panics;
-pub use config::{CorpusSource, DataConfig, HeldOut, HeldOutFiles, OnBadRecord, PrepareProgress, TokenizerSource};
+pub use config::{
+    CorpusSource, DataConfig, HeldOut, HeldOutFiles, OnBadRecord, PrepareProgress, Streaming, TokenizerSource,
+};
 pub use corpus::{Compression, FORMATS, Format, document_numbers, text_formats};
 pub use dataset::{
     BatchPlan, Dataset, DocumentPart, HeldOutSet, IGNORE_INDEX, Microbatch, MicrobatchLayout, RowSource,
@@ -43,6 +47,7 @@ pub use error::DataError;
 pub use findings::Findings;
 pub use model_files::{TOKENIZER_FILES, tokenizer_files};
 pub use prepared::{PreparedCorpus, PreparedSource};
+pub use streaming::{DocumentCounts, StreamPosition};
 pub use surroundings::{OnWait, Variables};
 pub use texts::{Texts, find_texts};
 pub use tokenizer::{SpecialTokenIds, Tokenizer};

@@ -1,4 +1,4 @@
-//! The cache's two memory-mapped files: token ids and document offsets, both little-endian.
+//! The two memory-mapped files of a tokenised corpus: token ids and document offsets, both little-endian.
 
 use std::fs::File;
 use std::path::Path;
@@ -6,6 +6,28 @@ use std::path::Path;
 use memmap2::Mmap;
 
 use crate::error::DataError;
+
+/// The file of the token ids in a folder of tokens.
+pub(crate) const TOKEN_IDS_FILE: &str = "ids.bin";
+
+/// The file of the document offsets in a folder of tokens.
+pub(crate) const DOCUMENTS_FILE: &str = "documents.bin";
+
+/// Documents as token ids.
+pub(crate) struct TokenFiles {
+    pub(crate) ids: TokenIds,
+    pub(crate) offsets: DocumentOffsets,
+}
+
+impl TokenFiles {
+    /// Maps the files of a folder, which hold these numbers of tokens and documents, with `width` bytes for each id.
+    pub(crate) fn open(folder: &Path, tokens: u64, documents: u64, width: usize) -> Result<TokenFiles, DataError> {
+        Ok(TokenFiles {
+            ids: TokenIds::open(&folder.join(TOKEN_IDS_FILE), tokens, width)?,
+            offsets: DocumentOffsets::open(&folder.join(DOCUMENTS_FILE), documents)?,
+        })
+    }
+}
 
 /// Token ids, 2 or 4 bytes each.
 pub(crate) struct TokenIds {
@@ -87,15 +109,25 @@ pub(crate) mod tests {
     use super::*;
 
     /// Documents of these lengths, whose ids count from 0.
-    pub(crate) fn mapped(lengths: &[u64]) -> (TokenIds, DocumentOffsets) {
+    pub(crate) fn mapped(lengths: &[u64]) -> TokenFiles {
+        let mut ends = lengths.iter().scan(0, |end, length| {
+            *end += length;
+            Some(*end)
+        });
+        let starts: Vec<u64> = std::iter::once(0).chain(ends.by_ref()).collect();
+        let tokens = starts[lengths.len()] as u32;
+        files(&(0..tokens).collect::<Vec<_>>(), &starts[..lengths.len()])
+    }
+
+    /// Documents that start at these positions of `ids`.
+    pub(crate) fn files(ids: &[u32], starts: &[u64]) -> TokenFiles {
         let folder = tempfile::tempdir().unwrap();
-        let [ids, documents] = ["ids", "documents"].map(|name| folder.path().join(name));
-        let mut starts = vec![0u64];
-        lengths.iter().for_each(|length| starts.push(starts[starts.len() - 1] + length));
-        let tokens = starts[lengths.len()];
-        std::fs::write(&ids, (0..tokens as u32).flat_map(u32::to_le_bytes).collect::<Vec<u8>>()).unwrap();
-        std::fs::write(&documents, starts.iter().flat_map(|start| start.to_le_bytes()).collect::<Vec<u8>>()).unwrap();
-        let offsets = DocumentOffsets::open(&documents, lengths.len() as u64).unwrap();
-        (TokenIds::open(&ids, tokens, 4).unwrap(), offsets)
+        let write = |name: &str, bytes: Vec<u8>| std::fs::write(folder.path().join(name), bytes).unwrap();
+        write(TOKEN_IDS_FILE, ids.iter().flat_map(|id| id.to_le_bytes()).collect());
+        write(
+            DOCUMENTS_FILE,
+            starts.iter().chain([&(ids.len() as u64)]).flat_map(|start| start.to_le_bytes()).collect(),
+        );
+        TokenFiles::open(folder.path(), ids.len() as u64, starts.len() as u64, 4).unwrap()
     }
 }

@@ -10,8 +10,6 @@ use crate::error::DataError;
 use crate::findings::Findings;
 use crate::tokenizer::{SpecialTokenIds, Tokenizer};
 
-pub(crate) const TOKEN_IDS_FILE: &str = "ids.bin";
-pub(crate) const DOCUMENTS_FILE: &str = "documents.bin";
 pub(crate) const TOKENIZER_FILE: &str = "tokenizer.json";
 
 /// A tokenised corpus. Any process that sees the volume can open the corpus with this data. Stored in `meta.json`, so

@@ -3,13 +3,13 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use crate::mapped::{DocumentOffsets, TokenIds};
+use crate::mapped::TokenFiles;
 
 /// A stream of tokens. Its documents are numbered from 0 and start at a token of the stream. A document of the stream
 /// may be a part of a document of the corpus.
 #[derive(Clone)]
 pub(crate) struct TokenStream {
-    offsets: Arc<DocumentOffsets>,
+    files: Arc<TokenFiles>,
     runs: Vec<Run>,
     tokens: u64,
     documents: u64,
@@ -30,26 +30,26 @@ struct Run {
 
 impl TokenStream {
     /// A stream of the whole `documents` of a corpus.
-    pub(crate) fn of_documents(offsets: &Arc<DocumentOffsets>, documents: Range<u64>) -> TokenStream {
-        let mut stream = TokenStream::empty(offsets);
+    pub(crate) fn of_documents(files: &Arc<TokenFiles>, documents: Range<u64>) -> TokenStream {
+        let mut stream = TokenStream::empty(files);
         stream.push_documents(documents);
         stream
     }
 
     /// A stream without tokens.
-    pub(crate) fn empty(offsets: &Arc<DocumentOffsets>) -> TokenStream {
-        TokenStream { offsets: Arc::clone(offsets), runs: Vec::new(), tokens: 0, documents: 0 }
+    pub(crate) fn empty(files: &Arc<TokenFiles>) -> TokenStream {
+        TokenStream { files: Arc::clone(files), runs: Vec::new(), tokens: 0, documents: 0 }
     }
 
     /// Appends whole documents of the corpus, which must come after those of the stream.
     pub(crate) fn push_documents(&mut self, documents: Range<u64>) {
-        let tokens = self.offsets.start(documents.start)..self.offsets.start(documents.end);
+        let tokens = self.files.offsets.start(documents.start)..self.files.offsets.start(documents.end);
         self.push(documents.start, documents.end - documents.start, tokens);
     }
 
     /// Appends a part of document `document` of the corpus: these of its tokens.
     pub(crate) fn push_part(&mut self, document: u64, tokens: Range<u64>) {
-        let start = self.offsets.start(document);
+        let start = self.files.offsets.start(document);
         self.push(document, 1, start + tokens.start..start + tokens.end);
     }
 
@@ -88,7 +88,7 @@ impl TokenStream {
         let run = self.runs.partition_point(|run| run.document <= index).checked_sub(1).map(|run| self.runs[run]);
         match run {
             Some(run) if index < self.documents && index > run.document => {
-                self.offsets.start(run.corpus_document + (index - run.document)) - run.corpus_token + run.token
+                self.files.offsets.start(run.corpus_document + (index - run.document)) - run.corpus_token + run.token
             }
             Some(run) if index < self.documents => run.token,
             _ => self.tokens,
@@ -98,7 +98,7 @@ impl TokenStream {
     /// The document that contains `token`.
     pub(crate) fn containing(&self, token: u64) -> u64 {
         let run = self.run_of(token);
-        run.document + self.offsets.containing(run.corpus_token + (token - run.token)) - run.corpus_document
+        run.document + self.files.offsets.containing(run.corpus_token + (token - run.token)) - run.corpus_document
     }
 
     /// The starts of the documents within `first..=last`, in order.
@@ -113,18 +113,18 @@ impl TokenStream {
         let start = self.start(index);
         let run = self.run_of(start);
         let document = run.corpus_document + (index - run.document);
-        (document, run.corpus_token + (start - run.token) - self.offsets.start(document))
+        (document, run.corpus_token + (start - run.token) - self.files.offsets.start(document))
     }
 
     /// The ids of the tokens `start..start + count`.
-    pub(crate) fn ids(&self, token_ids: &TokenIds, start: u64, count: usize) -> Vec<u32> {
+    pub(crate) fn ids(&self, start: u64, count: usize) -> Vec<u32> {
         let mut ids = Vec::with_capacity(count);
         let first = self.runs.partition_point(|run| run.token <= start).saturating_sub(1);
         for (index, run) in self.runs.iter().enumerate().skip(first) {
             let end = self.runs.get(index + 1).map_or(self.tokens, |next| next.token);
             let from = start + ids.len() as u64;
             let of_run = (end - from).min((count - ids.len()) as u64) as usize;
-            ids.extend(token_ids.range(run.corpus_token + (from - run.token), of_run));
+            ids.extend(self.files.ids.range(run.corpus_token + (from - run.token), of_run));
             if ids.len() == count {
                 break;
             }
@@ -158,9 +158,8 @@ mod tests {
         #[test]
         fn a_stream_is_its_parts_one_after_another(parts in parts()) {
             let lengths: Vec<u64> = parts.iter().map(|(length, _)| *length).collect();
-            let (token_ids, offsets) = mapped(&lengths);
-            let offsets = Arc::new(offsets);
-            let mut stream = TokenStream::empty(&offsets);
+            let files = Arc::new(mapped(&lengths));
+            let mut stream = TokenStream::empty(&files);
             // (corpus document, token of the document, id) of each token
             let mut expected: Vec<(u64, u64, u32)> = Vec::new();
             let mut starts = Vec::new();
@@ -173,7 +172,7 @@ mod tests {
                 if !tokens.is_empty() {
                     starts.push((expected.len() as u64, document, tokens.start));
                 }
-                let first = offsets.start(document);
+                let first = files.offsets.start(document);
                 expected.extend(tokens.clone().map(|token| (document, token, (first + token) as u32)));
             }
             prop_assert_eq!((stream.tokens(), stream.documents()), (expected.len() as u64, starts.len() as u64));
@@ -186,7 +185,7 @@ mod tests {
                 prop_assert_eq!(stream.containing(first as u64), document as u64);
                 for count in 0..=expected.len() - first {
                     let ids: Vec<u32> = expected[first..first + count].iter().map(|(.., id)| *id).collect();
-                    prop_assert_eq!(stream.ids(&token_ids, first as u64, count), ids);
+                    prop_assert_eq!(stream.ids(first as u64, count), ids);
                     let last = (first + count) as u64;
                     let within: Vec<u64> =
                         starts.iter().map(|(start, ..)| *start).filter(|start| (first as u64..=last).contains(start)).collect();

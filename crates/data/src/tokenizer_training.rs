@@ -11,7 +11,6 @@ use tokenizers::{
     AddedToken, DecoderWrapper, NormalizerWrapper, PostProcessorWrapper, PreTokenizerWrapper, TokenizerBuilder,
 };
 
-use crate::corpus::{Content, Corpus, Cursor, Split};
 use crate::error::DataError;
 use crate::tokenizer::SPECIAL_TOKENS;
 
@@ -24,17 +23,16 @@ pub(crate) const TRAINING_VERSION: u32 = 1;
 /// Texts queued between the reader and the counting threads. The number bounds the memory.
 const QUEUED_TEXTS: usize = 64;
 
-/// The bytes of a `tokenizer.json`, trained on the files of the sources, with at most `vocab_size` tokens. `path`, the file's later place, appears in
-/// errors only. The same corpus gives the same bytes: pre-tokens are counted in any order, but pairs merge by count,
-/// then by the lower ids. `on_bytes_read` gets the number of bytes read so far.
+/// The bytes of a `tokenizer.json`, trained on the texts that `read` passes on, with at most `vocab_size` tokens. `path`,
+/// the file's later place, appears in errors only. The same texts give the same bytes: pre-tokens are counted in any
+/// order, but pairs merge by count, then by the lower ids.
 ///
 /// # Errors
-/// Fails if the corpus can't be read, or if the tokenizers library fails.
+/// Fails if `read` fails, or if the tokenizers library does.
 pub(crate) fn train(
-    corpus: &Corpus,
     vocab_size: usize,
     path: &Path,
-    on_bytes_read: &mut dyn FnMut(u64),
+    read: impl FnOnce(&mut dyn FnMut(&str)) -> Result<(), DataError>,
 ) -> Result<Vec<u8>, DataError> {
     let bad = |problem: String| DataError::Tokenizer { path: path.into(), problem };
     let failed = |error: tokenizers::Error| bad(format!("it could not be trained: {error}"));
@@ -43,13 +41,9 @@ pub(crate) fn train(
     thread::scope(|scope| {
         let (sender, receiver) = mpsc::sync_channel::<String>(QUEUED_TEXTS);
         let counting = scope.spawn(move || train_bpe(vocab_size, receiver.into_iter()));
-        corpus.read_until(Cursor::default(), corpus.training_files, Split::BeforeWhitespace, &mut |piece| {
-            if let Content::Text(text) = piece.content {
-                // Fails only if the counting ended early. The counting's own error is then returned below.
-                sender.send(text.to_owned()).ok();
-            }
-            on_bytes_read(piece.bytes_read);
-            Ok(())
+        read(&mut |text| {
+            // Fails only if the counting ended early. The counting's own error is then returned below.
+            sender.send(text.to_owned()).ok();
         })?;
         drop(sender);
         counting.join().map_err(|_| bad("it could not be trained: the trainer panicked".into()))?.map_err(failed)

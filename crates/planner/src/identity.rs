@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
-use stagecoach_api::job::ChangeEffect;
+use stagecoach_api::job::{ChangeEffect, StreamingSpec};
 use stagecoach_data::{Dataset, PreparedCorpus};
 use stagecoach_telemetry::flatten_json;
 
@@ -18,16 +18,21 @@ impl JobConfig {
     /// identifies the corpus and its split by their content, so that a file may be renamed.
     pub fn identity(&self, prepared: &PreparedCorpus, dataset: &Dataset) -> Value {
         let files = dataset.held_out_files().map(|(name, sequences)| json!({"name": name, "sequences": sequences}));
-        self.identity_of(prepared, &dataset.epoch_lengths(), files.collect())
+        self.identity_of(prepared, dataset.epoch_lengths().as_deref(), files.collect())
     }
 
-    /// [`JobConfig::identity`] with these sequences per epoch of each source.
-    fn identity_of(&self, prepared: &PreparedCorpus, epoch_lengths: &[u64], held_out_files: Vec<Value>) -> Value {
+    /// [`JobConfig::identity`] with these sequences per epoch of each source; `None` for a streamed job.
+    fn identity_of(
+        &self,
+        prepared: &PreparedCorpus,
+        epoch_lengths: Option<&[u64]>,
+        held_out_files: Vec<Value>,
+    ) -> Value {
         let values = [
             prepared.corpus_hash.clone().into(),
             prepared.tokenizer_hash.clone().into(),
             prepared.special_tokens.identity().unwrap_or_default(),
-            epoch_lengths.iter().sum::<u64>().into(),
+            epoch_lengths.map(|lengths| lengths.iter().sum::<u64>()).into(),
             self.identity_of_sources(epoch_lengths),
             Some(held_out_files).filter(|files| !files.is_empty()).into(),
         ];
@@ -35,10 +40,14 @@ impl JobConfig {
     }
 
     /// The proportions of the sources; null for a corpus with one source. Names and files may change.
-    fn identity_of_sources(&self, epoch_lengths: &[u64]) -> Value {
-        let sources = self.data.sources.iter().flatten().zip(epoch_lengths);
-        let sources = sources.map(|(source, sequences)| {
-            json!({"weights": source.weights(), "onExhausted": source.on_exhausted, "trainingSequences": sequences})
+    fn identity_of_sources(&self, epoch_lengths: Option<&[u64]>) -> Value {
+        let sources = self.data.sources.iter().flatten().enumerate();
+        let sources = sources.map(|(index, source)| {
+            let mut identity = json!({"weights": source.weights(), "onExhausted": source.on_exhausted});
+            if let Some(sequences) = epoch_lengths.and_then(|lengths| lengths.get(index)) {
+                identity["trainingSequences"] = (*sequences).into();
+            }
+            identity
         });
         Some(sources.collect::<Vec<Value>>()).filter(|sources| !sources.is_empty()).into()
     }
@@ -47,7 +56,7 @@ impl JobConfig {
     fn identity_over(&self, corpus: impl Iterator<Item = (&'static str, Value)>) -> Value {
         let mut identity = self.job.spec.select(&[ChangeEffect::Identity, ChangeEffect::Extension]);
         if let Some(data) = identity["data"].as_object_mut() {
-            let by_content = ["paths", "sources", "textField", "evaluation", "tokenizer"];
+            let by_content = ["paths", "sources", "textField", "evaluation", "tokenizer", "streaming"];
             data.retain(|field, _| !by_content.contains(&field.as_str()));
         }
         if let Some(evaluation) = &self.data.evaluation {
@@ -58,6 +67,10 @@ impl JobConfig {
             if evaluation.held_out_fraction() > 0.0 && !self.holds_out_last_sequences {
                 identity["data"]["evaluation"]["heldOut"] = "Documents".into();
             }
+        }
+        if self.streams {
+            let StreamingSpec { mode: _, window_sequences, block_bytes } = self.data.streaming_or_default();
+            identity["data"]["streaming"] = json!({"windowSequences": window_sequences, "blockBytes": block_bytes});
         }
         for (field, value) in corpus {
             if !value.is_null() {
@@ -160,7 +173,7 @@ pub(super) mod tests {
             },
         });
         let of = |set: &[(&str, &str)], recorded: &Value| {
-            config(set).resuming(recorded).unwrap().identity_of(&prepared(), &[12648], Vec::new())
+            config(set).resuming(recorded).unwrap().identity_of(&prepared(), Some(&[12648]), Vec::new())
         };
         assert_eq!(of(&[], &identity), identity);
         assert_eq!(of(&[("training.gradientBlocks", "1")], &identity), identity);
@@ -182,15 +195,34 @@ pub(super) mod tests {
     #[test]
     fn a_job_that_begins_draws_documents_and_says_so() {
         let files = vec![json!({"name": "code", "sequences": 7})];
-        let begun = config(&[]).identity_of(&prepared(), &[12648], files.clone());
+        let begun = config(&[]).identity_of(&prepared(), Some(&[12648]), files.clone());
         assert_eq!(begun["data"]["evaluation"], json!({"heldOut": "Documents"}));
         assert_eq!(begun["data"]["heldOutFiles"], json!(files));
         let resumed = config(&[]).resuming(&begun).unwrap();
-        assert_eq!(resumed.identity_of(&prepared(), &[12648], files), begun);
+        assert_eq!(resumed.identity_of(&prepared(), Some(&[12648]), files), begun);
         assert_eq!(resumed.data_config().held_out, HeldOut::Documents(0.02));
         let paths = config(&[("data.evaluation", "{paths: [corpus/held-out.txt]}")]);
         assert_eq!(paths.data_config().held_out, HeldOut::Nothing);
-        assert_eq!(paths.identity_of(&prepared(), &[1], Vec::new())["data"].get("evaluation"), None);
+        assert_eq!(paths.identity_of(&prepared(), Some(&[1]), Vec::new())["data"].get("evaluation"), None);
+    }
+
+    #[test]
+    fn a_job_is_streamed_as_long_as_it_lives_if_it_began_so() {
+        let remote = [("data.paths", "['hf://datasets/o/n/*.parquet']"), ("data.streaming.windowSequences", "64")];
+        let streamed = config(&remote);
+        let identity = streamed.identity_of(&prepared(), None, Vec::new());
+        assert_eq!(identity["data"]["streaming"], json!({"windowSequences": 64, "blockBytes": 16 << 20}));
+        assert_eq!(identity["data"].get("trainingSequences"), None);
+        assert!(streamed.data_config().streaming.is_some_and(|streaming| streaming.folder.ends_with("windows")));
+        // a version without streams began the job
+        let mut older = identity.clone();
+        older["data"].as_object_mut().unwrap().remove("streaming");
+        let resumed = |set: &[(&str, &str)], recorded| config(set).resuming(recorded).unwrap().streams;
+        assert!(!resumed(&remote, &older) && resumed(&remote, &identity));
+        assert!(!resumed(&[], &older) && resumed(&[], &identity));
+        // an explicit mode is compared with the identity instead
+        let always = [&remote[..], &[("data.streaming.mode", "Always")]].concat();
+        assert!(resumed(&always, &older));
     }
 
     #[test]

@@ -8,10 +8,12 @@ use stagecoach_api::PipelineJob;
 use stagecoach_api::contract::Mesh;
 use stagecoach_api::job::{
     AdamWSpec, BuiltIn, CheckpointMode, DataSource, DataSpec, Device, EvaluationSpec, Kernels, ModelSpec, OnBadRecord,
-    OnExhausted, OptimizerSpec, PretrainedSpec, Recompute, SpecialTokens, TOKEN_CACHE, TokenizerSpec, TrainingLength,
-    TrainingSpec,
+    OnExhausted, OptimizerSpec, PretrainedSpec, Recompute, SpecialTokens, StreamingMode, StreamingSpec, TOKEN_CACHE,
+    TokenizerSpec, TrainingLength, TrainingSpec,
 };
-use stagecoach_data::{CorpusSource, DataConfig, HeldOut, HeldOutFiles, OnWait, Tokenizer, TokenizerSource, Variables};
+use stagecoach_data::{
+    CorpusSource, DataConfig, HeldOut, HeldOutFiles, OnWait, Streaming, Tokenizer, TokenizerSource, Variables,
+};
 use stagecoach_engine::StageError;
 use stagecoach_engine::optimize::LearningRate;
 use stagecoach_engine::state_dict::find_model;
@@ -23,6 +25,9 @@ use stagecoach_pipeline::{GradientBlocks, ReplicaBlocks};
 
 use super::profile::Profile;
 use super::trainer_state::TrainerState;
+
+/// The folder of a streamed job's windows, in the job's folder.
+pub const WINDOWS: &str = "windows";
 
 /// The file of a Hugging Face model directory with the settings of text generation.
 pub const GENERATION_CONFIG_FILE: &str = "generation_config.json";
@@ -49,6 +54,8 @@ pub struct JobConfig {
     pub gradient_blocks: usize,
     /// Whether the job holds out the last sequences of each source. Versions that did not draw documents began it.
     pub holds_out_last_sequences: bool,
+    /// Whether training reads the corpus while it trains. Once stage 0 knows it, whether the job began so.
+    pub streams: bool,
     /// The record of the job's remote files, in the job's folder.
     pub remote_files: PathBuf,
     /// The times of modules that a plan assumes; without them it looks for measured ones.
@@ -65,11 +72,13 @@ impl JobConfig {
         if !problems.is_empty() {
             return Err(StageError::invalid(problems.join("; ")));
         }
-        let Some(BuiltIn { model, data, training }) = job.spec.built_in() else {
+        let Some(built_in) = job.spec.built_in() else {
             return Err(StageError::invalid(
                 "spec.trainer.type is Custom: this is the built-in trainer, run your own command",
             ));
         };
+        let streams = built_in.streams();
+        let BuiltIn { model, data, training } = built_in;
         let from = job.spec.checkpoint.init_from.as_ref().map(|from| PathBuf::from(&from.path));
         let (model, source_config, initial_weights) = match SpecifiedModel::of(model) {
             SpecifiedModel::Config(config) => (config, None, from),
@@ -99,6 +108,7 @@ impl JobConfig {
             training,
             gradient_blocks,
             holds_out_last_sequences: false,
+            streams,
             remote_files,
             assumed_profile: None,
         })
@@ -123,6 +133,8 @@ impl JobConfig {
             packing,
             evaluation,
             tokenizer,
+            streaming: _,
+            cache: _,
         } = self.data.clone();
         let batch = u64::from(self.training.global_batch_size);
         let source = |source: DataSource| CorpusSource {
@@ -150,6 +162,7 @@ impl JobConfig {
                 TokenizerSpec::Train(train) => TokenizerSource::Train { vocab_size: train.vocab_size as usize },
                 TokenizerSpec::File(file) => TokenizerSource::File { path: file.path.into() },
             },
+            streaming: self.streams.then(|| self.streaming()),
             parse_special_tokens: special_tokens == SpecialTokens::Parse,
             on_bad_record: match on_bad_record {
                 OnBadRecord::Fail => stagecoach_data::OnBadRecord::Fail,
@@ -160,6 +173,16 @@ impl JobConfig {
             remote_files: Some(self.remote_files.clone()),
             variables: Variables::of_process(),
             on_wait: OnWait::default(),
+        }
+    }
+
+    fn streaming(&self) -> Streaming {
+        let StreamingSpec { mode: _, window_sequences, block_bytes } = self.data.streaming_or_default();
+        Streaming {
+            folder: self.folder().join(WINDOWS),
+            window_sequences: window_sequences.into(),
+            block_bytes,
+            max_bytes: self.data.cache_max_bytes(),
         }
     }
 
@@ -192,13 +215,12 @@ impl JobConfig {
         self.data.evaluation.as_ref().map_or(0, |e| u64::from(e.every_steps))
     }
 
-    /// The job's number of steps; an epoch has `training_sequences` sequences.
-    pub fn steps(&self, training_sequences: u64) -> u64 {
+    /// The job's number of steps; an epoch has `training_sequences` sequences. The length of a streamed job is in steps.
+    pub fn steps(&self, training_sequences: Option<u64>) -> u64 {
         match self.training.length() {
             Some(TrainingLength::Steps(steps)) => steps,
-            Some(TrainingLength::Epochs(epochs)) => {
-                (u64::from(epochs) * training_sequences).div_ceil(u64::from(self.training.global_batch_size))
-            }
+            Some(TrainingLength::Epochs(epochs)) => (u64::from(epochs) * training_sequences.unwrap_or(0))
+                .div_ceil(u64::from(self.training.global_batch_size)),
             None => 0, // refused by validation
         }
     }
@@ -218,6 +240,9 @@ impl JobConfig {
             config.gradient_blocks = recorded_gradient_blocks(recorded);
         }
         config.holds_out_last_sequences = recorded_last_sequences(recorded);
+        if self.data.streaming_or_default().mode == StreamingMode::Auto {
+            config.streams = recorded_streaming(recorded);
+        }
         let (replicas, blocks) = (config.job.spec.data_parallel, config.gradient_blocks);
         if replicas as usize > blocks {
             return Err(StageError::invalid(format!(
@@ -413,6 +438,11 @@ pub fn recorded_gradient_blocks(identity: &Value) -> usize {
 /// Whether a job with this identity holds out the last sequences of each source, if it holds out a fraction.
 pub fn recorded_last_sequences(identity: &Value) -> bool {
     identity["data"]["evaluation"]["heldOut"].is_null()
+}
+
+/// Whether a job with this identity trains while the corpus is read.
+pub fn recorded_streaming(identity: &Value) -> bool {
+    !identity["data"]["streaming"].is_null()
 }
 
 /// The held-out files of `evaluation`: `paths` are a set without a name.

@@ -24,7 +24,9 @@ mod trainer_state;
 
 pub use checkpoint_link::CheckpointLink;
 pub use environment::{environment, environment_differences};
-pub use job_config::{GENERATION_CONFIG_FILE, JobConfig, recorded_gradient_blocks, recorded_last_sequences};
+pub use job_config::{
+    GENERATION_CONFIG_FILE, JobConfig, WINDOWS, recorded_gradient_blocks, recorded_last_sequences, recorded_streaming,
+};
 pub use machines::Machines;
 pub use memory::StageBytes;
 pub use meshes::{MeshPlan, every_mesh};

@@ -65,8 +65,8 @@ pub struct Plan {
     pub evaluation_sets: Vec<PlannedSet>,
     /// The simulated bubble, 0 to 1, averaged over stages.
     pub expected_bubble: f64,
-    /// Number of tokens in the training sequences, for display.
-    pub training_tokens: u64,
+    /// Number of tokens in the training sequences, for display; `None` for a streamed corpus.
+    pub training_tokens: Option<u64>,
     /// Unigram entropy of the held-out tokens, in nats.
     pub unigram_entropy: Option<f64>,
 }

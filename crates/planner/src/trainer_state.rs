@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
+use stagecoach_data::StreamPosition;
 use stagecoach_group::{StepOutcome, Verdict};
 use stagecoach_telemetry::{BestEvaluation, EvaluationRecord, StepRecord};
 use stagecoach_telemetry::{Receipt, StepFacts};
@@ -58,6 +59,9 @@ pub struct TrainerState {
     /// The last differences found by audits. After the first, the weights may differ from the job's correct result.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub audit_differences: Vec<String>,
+    /// The positions of the sources of a streamed corpus, from which the next step reads on.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub streams: Vec<StreamPosition>,
     /// The record of the last step, if it may not be in the metrics yet: with checkpoints in memory, a step is recorded
     /// once it can't be lost any more.
     #[serde(default, skip_serializing_if = "Option::is_none")]

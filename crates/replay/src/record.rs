@@ -10,7 +10,7 @@ use stagecoach_checkpoint::{
 use stagecoach_launcher::{JobFolder, METRICS, RESULT};
 use stagecoach_telemetry::{RunSummary, StepRecord, read_metrics};
 
-use stagecoach_planner::{TrainerState, recorded_last_sequences};
+use stagecoach_planner::{TrainerState, recorded_last_sequences, recorded_streaming};
 
 /// A checkpoint of the run.
 #[derive(Clone, Debug)]
@@ -46,6 +46,11 @@ impl RunRecord {
     /// Whether the job holds out the last sequences of each source, as jobs of older versions do.
     pub(crate) fn holds_out_last_sequences(&self) -> bool {
         self.checkpoints.last().is_some_and(|newest| recorded_last_sequences(&newest.manifest.metadata.identity))
+    }
+
+    /// Whether the job trains while its corpus is read; `None` if no checkpoint tells.
+    pub(crate) fn streams(&self) -> Option<bool> {
+        self.checkpoints.last().map(|newest| recorded_streaming(&newest.manifest.metadata.identity))
     }
 
     /// Reads a job's folder, or the single checkpoint that `path` names with the files beside it.

@@ -8,7 +8,9 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use stagecoach_api::PipelineJob;
 use stagecoach_api::contract::FailureKind;
-use stagecoach_api::job::{ChangeEffect, PartitionSpec, RestartSpec, ScheduleSpec, change_effect};
+use stagecoach_api::job::{
+    ChangeEffect, PartitionSpec, RestartSpec, ScheduleSpec, StreamingMode, StreamingSpec, change_effect,
+};
 use stagecoach_checkpoint::{FileSystemVolume, Manifest, differences, read_manifest};
 use stagecoach_data::Dataset;
 use stagecoach_engine::StageError;
@@ -171,6 +173,10 @@ fn replayed_job(
         spec.pipeline.schedule = ScheduleSpec::default();
         spec.pipeline.partition = PartitionSpec::default();
         spec.pipeline.virtual_stages = None;
+    }
+    if let (Some(data), Some(streams)) = (&mut spec.data, record.streams()) {
+        let mode = if streams { StreamingMode::Always } else { StreamingMode::Never };
+        data.streaming = Some(StreamingSpec { mode, ..data.streaming_or_default() });
     }
     if let Some(evaluation) = spec.data.as_mut().and_then(|data| data.evaluation.as_mut()) {
         (evaluation.keep_best, evaluation.patience) = (false, None);

@@ -87,8 +87,9 @@ pub struct StartRecord {
     pub steps: u64,
     /// The number of parameters; tied ones count once.
     pub parameters: u64,
-    /// The number of tokens in the training split.
-    pub tokens: u64,
+    /// The number of tokens in the training split; `None` if the corpus is streamed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tokens: Option<u64>,
     /// The number of tokens in the vocabulary.
     pub vocab_size: usize,
     /// The simulated bubble, 0 to 1, averaged over stages.

@@ -127,7 +127,7 @@ pub(super) fn format_start(started: &StartRecord) -> String {
     let layers: Vec<String> = started.partition.iter().map(usize::to_string).collect();
     let plural = if started.stages == 1 { "" } else { "s" };
     let mut line = format!(
-        "steps {} to {}  {} stage{plural}  {} x {} microbatches  layers {}  {} parameters  {} tokens  vocabulary {}  expected bubble {}",
+        "steps {} to {}  {} stage{plural}  {} x {} microbatches  layers {}  {} parameters  {}  vocabulary {}  expected bubble {}",
         started.first_step,
         started.steps,
         started.stages,
@@ -135,7 +135,7 @@ pub(super) fn format_start(started: &StartRecord) -> String {
         started.microbatches,
         layers.join("/"),
         HumanCount(started.parameters),
-        HumanCount(started.tokens),
+        started.tokens.map_or("a streamed corpus".to_owned(), |tokens| format!("{} tokens", HumanCount(tokens))),
         HumanCount(started.vocab_size as u64),
         percent(started.expected_bubble),
     );
@@ -184,7 +184,7 @@ pub(super) mod tests {
             first_step: 1,
             steps: 1000,
             parameters: 4_213_000,
-            tokens: 1_240_000,
+            tokens: Some(1_240_000),
             vocab_size: 4096,
             expected_bubble: 0.2,
             unigram_entropy: Some(6.03214),

@@ -27,6 +27,7 @@ mod sources;
 mod spares;
 mod storage;
 mod strace;
+mod streaming;
 mod tensorboard;
 mod transformers;
 mod unequal;

@@ -7,10 +7,11 @@ use std::path::{Path, PathBuf};
 use super::parts::{PartHeader, PartReader, PartStart, PartWriter};
 use crate::atomic_file::{write_atomically, write_bytes_atomically};
 use crate::config::PrepareProgress;
-use crate::corpus::{Content, Corpus, Cursor};
+use crate::corpus::{Content, Corpus, Cursor, Split};
 use crate::error::DataError;
 use crate::findings::Findings;
-use crate::prepared::{DOCUMENTS_FILE, PreparedSource, TOKEN_IDS_FILE, TOKENIZER_FILE};
+use crate::mapped::{DOCUMENTS_FILE, TOKEN_IDS_FILE};
+use crate::prepared::{PreparedSource, TOKENIZER_FILE};
 use crate::tokenizer::Tokenizer;
 use crate::tokenizer_training;
 
@@ -102,10 +103,17 @@ impl CacheBuilder<'_> {
                 Ok((trained, _)) => Ok(trained),
                 Err(_) => {
                     let bytes_total = self.corpus.size();
-                    let mut on_bytes_read = |bytes_done| {
-                        progress(PrepareProgress { phase: "training the tokenizer", bytes_done, bytes_total });
-                    };
-                    let json = tokenizer_training::train(self.corpus, vocab_size, &path, &mut on_bytes_read)?;
+                    let (corpus, end) = (self.corpus, self.corpus.training_files);
+                    let json = tokenizer_training::train(vocab_size, &path, |on_text| {
+                        corpus.read_until(Cursor::default(), end, Split::BeforeWhitespace, &mut |piece| {
+                            if let Content::Text(text) = piece.content {
+                                on_text(text);
+                            }
+                            let bytes_done = piece.bytes_read;
+                            progress(PrepareProgress { phase: "training the tokenizer", bytes_done, bytes_total });
+                            Ok(())
+                        })
+                    })?;
                     write_bytes_atomically(&path, &json)?;
                     Ok(Tokenizer::read(&path, parse)?.0)
                 }
@@ -154,13 +162,13 @@ impl CacheBuilder<'_> {
         self.corpus.read_until(from.cursor, end, tokenizer.split(), &mut |piece| {
             match piece.content {
                 Content::Text(text) => batch.add(text, piece.is_last),
-                Content::LoneSurrogates(count) => part.findings.lone_surrogates += count,
-                Content::BadRecord(bad) => part.findings.bad_record(bad.file, bad.reason),
+                Content::LoneSurrogates(count) => part.documents.findings.lone_surrogates += count,
+                Content::BadRecord(bad) => part.documents.findings.bad_record(bad.file, bad.reason),
                 Content::Ids { .. } => {
                     batch.flush(&mut part, tokenizer)?;
-                    part.push_token_ids(&piece.content)?;
+                    part.documents.push_token_ids(&piece.content)?;
                     if piece.is_last {
-                        part.end_token_file();
+                        part.documents.end_token_file();
                     }
                 }
             }
@@ -242,11 +250,11 @@ impl TextBatch {
     fn flush(&mut self, part: &mut PartWriter, tokenizer: &Tokenizer) -> Result<(), DataError> {
         let batch = std::mem::take(self);
         let has_text: Vec<bool> = batch.texts.iter().map(|text| text.contains(|c: char| !c.is_whitespace())).collect();
-        let ids = tokenizer.encode_all(batch.texts, &mut part.findings)?;
+        let ids = tokenizer.encode_all(batch.texts, &mut part.documents.findings)?;
         for ((ids, has_text), is_last) in ids.iter().zip(has_text).zip(batch.is_last) {
-            part.push_text(ids, has_text);
+            part.documents.push_text(ids, has_text);
             if is_last {
-                part.end_document();
+                part.documents.end_document();
             }
         }
         Ok(())

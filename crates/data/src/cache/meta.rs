@@ -11,7 +11,8 @@ use crate::atomic_file::write_bytes_atomically;
 use crate::config::PrepareProgress;
 use crate::corpus::{BYTE_ORDER_MARK, Contents, Corpus, CorpusFile};
 use crate::error::DataError;
-use crate::prepared::{DOCUMENTS_FILE, PreparedCorpus, TOKEN_IDS_FILE, TOKENIZER_FILE};
+use crate::mapped::{DOCUMENTS_FILE, TOKEN_IDS_FILE};
+use crate::prepared::{PreparedCorpus, TOKENIZER_FILE};
 use crate::source::FileStamp;
 
 const META_FILE: &str = "meta.json";

@@ -6,6 +6,7 @@
 mod build;
 mod meta;
 mod parts;
+mod stream;
 #[cfg(test)]
 mod tests;
 
@@ -16,6 +17,7 @@ use crate::config::{DataConfig, HeldOut, OnBadRecord, PrepareProgress, Tokenizer
 use crate::corpus::Corpus;
 use crate::dataset::Dataset;
 use crate::document_hashes::DocumentHashes;
+use crate::document_tokens::id_bytes;
 use crate::error::DataError;
 use crate::prepared::PreparedCorpus;
 use crate::tokenizer::Tokenizer;
@@ -29,7 +31,7 @@ const CACHE_FORMAT_VERSION: u32 = 1;
 /// Bytes of the corpus per part. The number bounds the work lost in a crash to a few seconds.
 const PART_BYTES: u64 = 16 << 20;
 
-/// Finds the corpus, trains or reads the tokenizer and tokenises the corpus, except for the work that the cache already
+/// Finds the corpus, trains or reads the tokenizer and tokenises the corpus, or the held-out part of a streamed one, except for the work that the cache already
 /// holds. Concurrent calls are safe, but they repeat each other's work. After a crash, the next call resumes. Invalid
 /// data leaves nothing incomplete behind. `progress` is called once for every piece of text, often thousands of times a
 /// second.
@@ -37,7 +39,10 @@ const PART_BYTES: u64 = 16 << 20;
 /// # Errors
 /// Any [`DataError`].
 pub fn prepare(config: &DataConfig, progress: &mut dyn FnMut(PrepareProgress)) -> Result<PreparedCorpus, DataError> {
-    prepare_in_parts(config, PART_BYTES, progress)
+    match &config.streaming {
+        Some(streaming) => stream::prepare(config, streaming, progress),
+        None => prepare_in_parts(config, PART_BYTES, progress),
+    }
 }
 
 /// Checks the sources of [`prepare`] without reading any text: the corpus's files, and the tokenizer's file if it has
@@ -89,7 +94,7 @@ fn prepare_in_parts(
                     documents: contents.documents,
                     empty_documents: contents.empty_documents,
                     vocab_size: contents.tokenizer.vocab_size(),
-                    id_bytes: parts::id_bytes(&contents.tokenizer),
+                    id_bytes: id_bytes(&contents.tokenizer),
                     padding: contents.tokenizer.special_tokens().pad.unwrap_or(contents.eos_token_id),
                     special_tokens: contents.tokenizer.special_tokens().clone(),
                     findings: contents.findings,

@@ -7,7 +7,8 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use crate::atomic_file::write_atomically;
-use crate::corpus::{Content, Cursor};
+use crate::corpus::Cursor;
+use crate::document_tokens::{DocumentTokens, id_bytes};
 use crate::error::DataError;
 use crate::findings::Findings;
 use crate::tokenizer::Tokenizer;
@@ -39,99 +40,18 @@ pub(super) struct PartStart {
 
 /// A part in memory, until it is complete.
 pub(super) struct PartWriter<'a> {
-    tokenizer: &'a Tokenizer,
-    eos_token_id: u32,
     from: PartStart,
-    inside: bool,
-    /// Whether the document has had any text so far.
-    has_text: bool,
-    ids: Vec<u32>,
-    starts: Vec<u64>,
-    empty: u64,
-    pub(super) findings: Findings,
-}
-
-/// Bytes per id on disk.
-pub(super) fn id_bytes(tokenizer: &Tokenizer) -> usize {
-    if tokenizer.vocab_size() <= 1 << 16 { 2 } else { 4 }
+    pub(super) documents: DocumentTokens<'a>,
 }
 
 impl<'a> PartWriter<'a> {
     pub(super) fn new(tokenizer: &'a Tokenizer, from: PartStart) -> Result<PartWriter<'a>, DataError> {
-        Ok(PartWriter {
-            tokenizer,
-            eos_token_id: tokenizer.require_eos_token()?,
-            from,
-            inside: from.inside,
-            has_text: false,
-            ids: Vec::new(),
-            starts: Vec::new(),
-            empty: 0,
-            findings: Findings::default(),
-        })
-    }
-
-    /// Adds all ids of a piece of a document's text. `has_text`: the piece has characters other than white space.
-    pub(super) fn push_text(&mut self, ids: &[u32], has_text: bool) {
-        self.has_text |= has_text;
-        self.push(ids);
-    }
-
-    /// Adds ids of a document; a new document begins if none is open.
-    fn push(&mut self, ids: &[u32]) {
-        if !self.inside && !ids.is_empty() {
-            self.inside = true;
-            self.starts.push(self.ids.len() as u64);
-            self.ids.extend(self.tokenizer.bos_before(ids));
-        }
-        self.ids.extend(ids);
-    }
-
-    /// Ends the document. A document without tokens is only counted.
-    pub(super) fn end_document(&mut self) {
-        let has_text = std::mem::take(&mut self.has_text);
-        if self.inside {
-            self.end_open_document(self.eos_token_id);
-        } else {
-            self.empty += 1;
-            self.findings.without_tokens += u64::from(has_text);
-        }
-    }
-
-    /// Adds the contents of a token file: documents end at end-of-text tokens, which stay as they are, and before
-    /// begin-of-text tokens.
-    pub(super) fn push_token_ids(&mut self, content: &Content) -> Result<(), DataError> {
-        let Content::Ids { ids, file, first_index, .. } = content else { return Ok(()) };
-        let vocab_size = self.tokenizer.vocab_size();
-        for (index, &id) in (*first_index..).zip(*ids) {
-            if id as usize >= vocab_size {
-                return Err(DataError::IdOutOfRange { path: file.path.clone(), index, id, vocab_size });
-            }
-            let special = self.tokenizer.special_tokens();
-            match id {
-                _ if special.eos.contains(&id) => self.end_open_document(id),
-                _ if special.bos == Some(id) => self.end_open_document(self.eos_token_id),
-                _ => self.push(&[id]),
-            }
-        }
-        Ok(())
-    }
-
-    /// Ends the last document of a token file, which may lack its end-of-text token.
-    pub(super) fn end_token_file(&mut self) {
-        self.end_open_document(self.eos_token_id);
-    }
-
-    /// Ends the document with the end-of-text token `eos` if one is open.
-    fn end_open_document(&mut self, eos: u32) {
-        if std::mem::take(&mut self.inside) && !self.tokenizer.is_ended_by(self.ids.last()) {
-            self.ids.push(eos);
-        }
+        Ok(PartWriter { from, documents: DocumentTokens::new(tokenizer, from.inside)? })
     }
 
     /// The number of tokens so far.
     pub(super) fn tokens(&self) -> u64 {
-        self.ids.len() as u64
+        self.documents.ids.len() as u64
     }
 
     /// The beginning of the part.
@@ -142,29 +62,31 @@ impl<'a> PartWriter<'a> {
     /// The beginning of the next part if this one ends now, `done` bytes into the corpus, and reading resumes at
     /// `cursor`.
     pub(super) fn next_start(&self, cursor: Cursor, done: u64) -> PartStart {
-        PartStart { cursor, done, inside: self.inside }
+        PartStart { cursor, done, inside: self.documents.is_inside() }
     }
 
     /// Writes the part to `path`; the next one begins at `to`.
     pub(super) fn finish(self, path: &Path, to: Option<PartStart>) -> Result<PartHeader, DataError> {
+        let tokenizer = self.documents.tokenizer();
+        let DocumentTokens { ids, starts, empty, findings, .. } = self.documents;
         let header = PartHeader {
-            tokenizer: self.tokenizer.hash().to_owned(),
+            tokenizer: tokenizer.hash().to_owned(),
             from: self.from,
             to,
-            tokens: self.ids.len() as u64,
-            documents: self.starts.len() as u64,
-            empty: self.empty,
-            id_bytes: id_bytes(self.tokenizer),
-            findings: self.findings,
+            tokens: ids.len() as u64,
+            documents: starts.len() as u64,
+            empty,
+            id_bytes: id_bytes(tokenizer),
+            findings,
         };
         let failed = || DataError::io("write", path);
         write_atomically(path, |file| {
             serde_json::to_writer(&mut *file, &header).map_err(|error| failed()(error.into()))?;
             file.write_all(b"\n").map_err(failed())?;
-            for start in &self.starts {
+            for start in &starts {
                 file.write_all(&start.to_le_bytes()).map_err(failed())?;
             }
-            for id in &self.ids {
+            for id in &ids {
                 file.write_all(&id.to_le_bytes()[..header.id_bytes]).map_err(failed())?;
             }
             Ok(())

@@ -127,6 +127,11 @@ impl CorpusFile {
         with_compression(self.format.hashed_name, self.compression)
     }
 
+    /// Whether a part of the file can be read without the rest.
+    pub(crate) fn can_be_divided(&self) -> bool {
+        self.format.can_be_divided && self.compression.is_none()
+    }
+
     /// Opens the file for reading from `offset` to its end.
     ///
     /// # Errors

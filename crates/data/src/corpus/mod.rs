@@ -13,7 +13,7 @@ mod tests;
 mod text_reader;
 
 use std::collections::BTreeSet;
-use std::ops::Deref;
+use std::ops::{Deref, Range};
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
@@ -76,6 +76,26 @@ pub(crate) struct Cursor {
     pub(crate) offset: u64,
     /// Lines, elements or rows of the file before the position.
     pub(crate) record: u64,
+}
+
+/// A part of a file whose format can be divided: of the records, those whose middle lies in the `index`-th of `of` equal
+/// parts of the file's bytes. Every record is in one part.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct FilePart {
+    pub(crate) index: u64,
+    pub(crate) of: u64,
+}
+
+impl FilePart {
+    /// The whole file.
+    pub(crate) const WHOLE: FilePart = FilePart { index: 0, of: 1 };
+
+    /// Whether `bytes` of a file of `total` bytes are in the part.
+    pub(crate) fn has(self, bytes: Range<u64>, total: u64) -> bool {
+        let middle = u128::from(bytes.start) + u128::from(bytes.end);
+        let part = middle * u128::from(self.of) / (2 * u128::from(total.max(1)));
+        part.min(u128::from(self.of) - 1) == u128::from(self.index)
+    }
 }
 
 /// A piece of a document, or all of it.
@@ -148,6 +168,12 @@ impl Corpus {
         source.min(self.source_ends.len().saturating_sub(1))
     }
 
+    /// The files of a source, or of a held-out set, counted after the sources.
+    pub(crate) fn files_of(&self, source: usize) -> Range<usize> {
+        let start = source.checked_sub(1).map_or(0, |before| self.source_ends[before]);
+        start..self.source_ends[source]
+    }
+
     /// Bytes of the first `files` files.
     pub(crate) fn bytes_before(&self, files: usize) -> u64 {
         self.files.iter().take(files).map(|file| file.stamp.size).sum()
@@ -180,8 +206,19 @@ impl Corpus {
     /// Like [`Corpus::read_until`], but for the file of `from` alone. [`Piece::bytes_read`] counts from the start of the
     /// file.
     pub(crate) fn read_file(&self, from: Cursor, split: Split, on_piece: &mut PieceHandler) -> Result<(), DataError> {
+        self.read_part(from, FilePart::WHOLE, split, on_piece)
+    }
+
+    /// Like [`Corpus::read_file`], but for a part of the file.
+    pub(crate) fn read_part(
+        &self,
+        from: Cursor,
+        part: FilePart,
+        split: Split,
+        on_piece: &mut PieceHandler,
+    ) -> Result<(), DataError> {
         let file = &self.files[from.file];
-        let options = ReadOptions { text_field: &file.text_field, split, on_bad_record: self.on_bad_record };
+        let options = ReadOptions { text_field: &file.text_field, split, on_bad_record: self.on_bad_record, part };
         (file.format.read)(file, &options, from, &mut |piece| match piece.content {
             Content::BadRecord(bad) if self.on_bad_record == OnBadRecord::Fail => Err(bad.error),
             _ => on_piece(piece),

@@ -27,11 +27,11 @@ impl Dataset {
         let mut parts = Vec::new();
         for index in 0..plan.layouts.len() {
             let Microbatch { layout, inputs, targets } = self.microbatch(plan, index);
-            for (row, &sequence) in plan.sequences[index].iter().enumerate() {
-                let (stream, range) = (&self.sequences_of(sequence).stream, self.token_range(sequence));
-                let first = row * layout.length;
+            for (number, row) in plan.rows[index].iter().enumerate() {
+                let (stream, range) = (&row.sequences.stream, row.token_range());
+                let first = number * layout.length;
                 let bounds = |offsets: &[u32]| offsets.iter().map(|&offset| offset as usize).collect::<Vec<_>>();
-                let starts = [vec![0], bounds(&layout.document_starts[row]), vec![range.length]].concat();
+                let starts = [vec![0], bounds(&layout.document_starts[number]), vec![range.length]].concat();
                 for (of_stream, bounds) in (stream.containing(range.start)..).zip(starts.windows(2)) {
                     let in_row = first + bounds[0]..first + bounds[1];
                     if targets[in_row.clone()].iter().all(|&target| target == IGNORE_INDEX) {

@@ -1,9 +1,10 @@
 //! The held-out sets and the sequences of them that an evaluation reads.
 
 use std::ops::Range;
+use std::sync::Arc;
 
 use super::Dataset;
-use super::microbatch::{BatchPlan, IGNORE_INDEX, SequenceId};
+use super::microbatch::{BatchPlan, IGNORE_INDEX, Row};
 use crate::config::DataConfig;
 use crate::order;
 use crate::sequences::Sequences;
@@ -25,9 +26,8 @@ pub(super) struct HeldOutSequences {
     name: String,
     counts: bool,
     is_of_files: bool,
-    /// Index of the stream.
-    stream: usize,
-    /// The number of held-out sequences of the stream.
+    sequences: Arc<Sequences>,
+    /// The number of held-out sequences among these.
     count: u64,
     /// The sequences that an evaluation reads, ascending.
     evaluated: Vec<u64>,
@@ -45,18 +45,22 @@ impl Dataset {
             }
             None => (0..count).collect(),
         };
-        let stream = self.streams.len();
-        self.held_out.push(HeldOutSequences { name, counts: false, is_of_files, stream, count, evaluated });
-        self.streams.push(sequences);
+        let sequences = Arc::new(sequences);
+        self.held_out.push(HeldOutSequences { name, counts: false, is_of_files, sequences, count, evaluated });
     }
 
-    /// Holds out the last sequences of a source. An evaluation reads at most the first `max` of them.
-    pub(super) fn hold_out_end(&mut self, name: String, source: usize, sequences: Range<u64>, max: Option<u64>) {
-        let count = sequences.end - sequences.start;
-        let end = sequences.start + max.unwrap_or(u64::MAX).min(count);
-        let evaluated = (sequences.start..end).collect();
-        let (counts, is_of_files, stream) = (false, false, source);
-        self.held_out.push(HeldOutSequences { name, counts, is_of_files, stream, count, evaluated });
+    /// Holds out these last sequences of a source. An evaluation reads at most the first `max` of them.
+    pub(super) fn hold_out_end(
+        &mut self,
+        name: String,
+        sequences: &Arc<Sequences>,
+        range: Range<u64>,
+        max: Option<u64>,
+    ) {
+        let count = range.end - range.start;
+        let evaluated = (range.start..range.start + max.unwrap_or(u64::MAX).min(count)).collect();
+        let (counts, is_of_files, sequences) = (false, false, Arc::clone(sequences));
+        self.held_out.push(HeldOutSequences { name, counts, is_of_files, sequences, count, evaluated });
     }
 
     /// Selects the sets of the job's held-out loss: all but the ones of named files, or the first of these.
@@ -79,9 +83,9 @@ impl Dataset {
     /// The held-out sets, in microbatches of `rows` rows. Empty if nothing is held out.
     pub fn evaluation_sets(&self, rows: usize) -> Vec<HeldOutSet> {
         let set = |set: &HeldOutSequences| {
-            let sequences: Vec<SequenceId> =
-                set.evaluated.iter().map(|&index| SequenceId { stream: set.stream, index }).collect();
-            let plan = self.plan(sequences.chunks(rows.max(1)).map(<[SequenceId]>::to_vec).collect());
+            let row = |&index: &u64| Row { sequences: Arc::clone(&set.sequences), index, source: None };
+            let all: Vec<Row> = set.evaluated.iter().map(row).collect();
+            let plan = self.plan(all.chunks(rows.max(1)).map(<[Row]>::to_vec).collect());
             HeldOutSet { name: set.name.clone(), counts: set.counts, plan }
         };
         self.held_out.iter().map(set).collect()

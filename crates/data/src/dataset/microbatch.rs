@@ -1,6 +1,8 @@
 //! Plans of microbatches, and their token ids.
 
+use std::fmt;
 use std::ops::Range;
+use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
@@ -11,13 +13,14 @@ use crate::sequences::{Sequences, TokenRange};
 /// last token of a document in a packed row.
 pub const IGNORE_INDEX: i64 = -100;
 
-/// A sequence of a dataset.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct SequenceId {
-    /// Index of the stream: below the number of sources, the index of the source.
-    pub(super) stream: usize,
-    /// Index among the sequences of the stream.
+/// The sequence in a row of a microbatch.
+#[derive(Clone)]
+pub(super) struct Row {
+    pub(super) sequences: Arc<Sequences>,
+    /// Index among the sequences.
     pub(super) index: u64,
+    /// Index of the source, in a row that is trained on.
+    pub(super) source: Option<usize>,
 }
 
 /// Shape of a microbatch, and the document boundaries for its attention mask.
@@ -39,8 +42,8 @@ pub struct BatchPlan {
     pub layouts: Vec<MicrobatchLayout>,
     /// Number of targets over all microbatches that aren't [`IGNORE_INDEX`]: the divisor of the loss.
     pub target_count: u64,
-    /// Per microbatch, the sequence in each row.
-    pub(super) sequences: Vec<Vec<SequenceId>>,
+    /// The rows of each microbatch.
+    pub(super) rows: Vec<Vec<Row>>,
 }
 
 /// The source of a row of a step's microbatch.
@@ -69,17 +72,17 @@ impl Dataset {
         let layout = plan.layouts[index].clone();
         let mut inputs = vec![self.pad_token_id; layout.rows * layout.length];
         let mut targets = vec![IGNORE_INDEX; layout.rows * layout.length];
-        for (row, &sequence) in plan.sequences[index].iter().enumerate() {
-            let first = row * layout.length;
-            let range = self.token_range(sequence);
-            let ids = self.streams[sequence.stream].stream.ids(&self.token_ids, range.start, range.length + 1);
+        for (number, row) in plan.rows[index].iter().enumerate() {
+            let first = number * layout.length;
+            let range = row.token_range();
+            let ids = row.sequences.stream.ids(range.start, range.length + 1);
             let ids: Vec<i64> = ids.into_iter().map(i64::from).collect();
             inputs[first..first + range.length].copy_from_slice(&ids[..range.length]);
             targets[first..first + range.length].copy_from_slice(&ids[1..]);
-            for boundary in self.boundaries(sequence, range) {
+            for boundary in row.boundaries(range) {
                 targets[first + boundary as usize - 1] = IGNORE_INDEX;
             }
-            for left_out in self.left_out(sequence, range) {
+            for left_out in self.left_out(row, range) {
                 targets[first + left_out.start..first + left_out.end].fill(IGNORE_INDEX);
             }
         }
@@ -93,21 +96,21 @@ impl Dataset {
             return Vec::new();
         }
         let rows = microbatch.targets.chunks(microbatch.layout.length.max(1));
-        let row = |(sequence, targets): (&SequenceId, &[i64])| {
+        let row_source = |(row, targets): (&Row, &[i64])| {
             let targets = targets.iter().filter(|&&target| target != IGNORE_INDEX).count() as u64;
-            RowSource { source: sequence.stream, targets }
+            row.source.map(|source| RowSource { source, targets })
         };
-        plan.sequences[index].iter().zip(rows).map(row).collect()
+        plan.rows[index].iter().zip(rows).filter_map(row_source).collect()
     }
 
-    pub(super) fn plan(&self, sequences: Vec<Vec<SequenceId>>) -> BatchPlan {
+    pub(super) fn plan(&self, rows: Vec<Vec<Row>>) -> BatchPlan {
         let mut target_count = 0;
-        let layouts = sequences.iter().map(|rows| {
-            let ranges: Vec<TokenRange> = rows.iter().map(|&sequence| self.token_range(sequence)).collect();
+        let layouts = rows.iter().map(|rows| {
+            let ranges: Vec<TokenRange> = rows.iter().map(Row::token_range).collect();
             let length = ranges.iter().map(|range| range.length).max().unwrap_or(0);
-            let document_starts = rows.iter().zip(&ranges).map(|(&sequence, &range)| {
-                let mut boundaries: Vec<u32> = self.boundaries(sequence, range).collect();
-                let left_out: usize = self.left_out(sequence, range).iter().map(ExactSizeIterator::len).sum();
+            let document_starts = rows.iter().zip(&ranges).map(|(row, &range)| {
+                let mut boundaries: Vec<u32> = row.boundaries(range).collect();
+                let left_out: usize = self.left_out(row, range).iter().map(ExactSizeIterator::len).sum();
                 target_count += (range.length - boundaries.len() - left_out) as u64;
                 // A document that starts right after the row shortens its targets, not its attention.
                 boundaries.retain(|&offset| (offset as usize) < range.length);
@@ -115,32 +118,15 @@ impl Dataset {
             });
             MicrobatchLayout { rows: rows.len(), length, document_starts: document_starts.collect() }
         });
-        BatchPlan { layouts: layouts.collect(), target_count, sequences }
+        BatchPlan { layouts: layouts.collect(), target_count, rows }
     }
 
-    pub(super) fn sequences_of(&self, sequence: SequenceId) -> &Sequences {
-        &self.streams[sequence.stream]
-    }
-
-    pub(super) fn token_range(&self, sequence: SequenceId) -> TokenRange {
-        self.sequences_of(sequence).token_range(sequence.index)
-    }
-
-    /// The starts of documents among the targets of `range`, as offsets from its first input: 1 to `length`.
-    fn boundaries(&self, sequence: SequenceId, range: TokenRange) -> impl Iterator<Item = u32> + '_ {
-        let last = range.start + range.length as u64;
-        let starts = self.sequences_of(sequence).stream.starts_within(range.start + 1, last);
-        starts.map(move |start| (start - range.start) as u32)
-    }
-
-    /// The inputs of a sequence whose targets belong to a document that training leaves out, as offsets from the first
-    /// input.
-    fn left_out(&self, sequence: SequenceId, range: TokenRange) -> Vec<Range<usize>> {
-        let is_training = self.sources.get(sequence.stream).is_some_and(|source| sequence.index < source.sequences);
-        if self.without.is_empty() || !is_training {
+    /// The inputs of a row whose targets belong to a document that training leaves out, as offsets from the first input.
+    fn left_out(&self, row: &Row, range: TokenRange) -> Vec<Range<usize>> {
+        if self.without.is_empty() || row.source.is_none() {
             return Vec::new();
         }
-        let stream = &self.sequences_of(sequence).stream;
+        let stream = &row.sequences.stream;
         let (start, end) = (range.start, range.start + range.length as u64);
         let of_range = stream.containing(start)..=stream.containing(end);
         // no input has a document's first token as its target
@@ -149,5 +135,33 @@ impl Dataset {
             (first.max(start) - start) as usize..((next - 1).min(end) - start) as usize
         };
         of_range.filter(|&document| self.without.contains(&stream.in_corpus(document).0)).map(inputs).collect()
+    }
+}
+
+impl Row {
+    /// The row's inputs.
+    pub(super) fn token_range(&self) -> TokenRange {
+        self.sequences.token_range(self.index)
+    }
+
+    /// The starts of documents among the targets of `range`, as offsets from its first input: 1 to `length`.
+    fn boundaries(&self, range: TokenRange) -> impl Iterator<Item = u32> + '_ {
+        let last = range.start + range.length as u64;
+        let starts = self.sequences.stream.starts_within(range.start + 1, last);
+        starts.map(move |start| (start - range.start) as u32)
+    }
+}
+
+impl PartialEq for Row {
+    fn eq(&self, other: &Row) -> bool {
+        (self.source, self.index, self.token_range()) == (other.source, other.index, other.token_range())
+    }
+}
+
+impl Eq for Row {}
+
+impl fmt::Debug for Row {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "sequence {} of {:?}", self.index, self.source)
     }
 }

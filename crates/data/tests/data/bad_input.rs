@@ -138,7 +138,7 @@ fn too_short() {
     volume.config.packing = false;
     assert_eq!(volume.error_message(), short(1, 1));
     volume.config.held_out = HeldOut::Nothing;
-    assert_eq!(volume.open().training_sequences(), 1);
+    assert_eq!(volume.open().training_sequences().unwrap(), 1);
 }
 
 #[test]

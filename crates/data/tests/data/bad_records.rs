@@ -92,7 +92,7 @@ fn documents_keep_their_names_beside_bad_records() {
         |names: &[DocumentName]| document_indices(&volume.config, &volume.prepare().unwrap(), names, &mut |_| {});
     assert_eq!(indices(&names).unwrap(), [0, 1, 2]);
     let dataset = volume.open();
-    let parts = dataset.document_parts(&dataset.step_plan(1, 0, 1, 1));
+    let parts = dataset.document_parts(&dataset.step_plan(1, 0, 1, 1).unwrap());
     let texts = part_texts(&volume.config, &volume.prepare().unwrap(), &parts, &mut |_| {}).unwrap();
     assert!(!parts.is_empty());
     for (part, text) in parts.iter().zip(texts) {

@@ -13,8 +13,8 @@ fn all(dataset: &Dataset, plan: &BatchPlan) -> Vec<Microbatch> {
 
 /// Every training sequence once, in the corpus's order, as rows of (inputs, targets, document starts).
 fn rows(dataset: &Dataset) -> Vec<(Vec<i64>, Vec<i64>, Vec<u32>)> {
-    let count = dataset.training_sequences() as usize;
-    let plan = dataset.step_plan(1, 0, count, count);
+    let count = dataset.training_sequences().unwrap() as usize;
+    let plan = dataset.step_plan(1, 0, count, count).unwrap();
     let mut rows: Vec<_> = all(dataset, &plan)
         .into_iter()
         .map(|mut one| (one.inputs, one.targets, one.layout.document_starts.remove(0)))
@@ -34,7 +34,7 @@ fn packed_rows() {
         rows(&dataset),
         [(vec![0, 4, 5, 6], vec![4, 5, 6, 1], vec![]), (vec![1, 0, 5, 6], vec![NONE, 5, 6, 1], vec![1])]
     );
-    let plan = dataset.step_plan(1, 0, 2, 1);
+    let plan = dataset.step_plan(1, 0, 2, 1).unwrap();
     assert_eq!((plan.target_count, plan.layouts[0].rows, plan.layouts[0].length), (7, 2, 4));
 }
 
@@ -59,8 +59,8 @@ fn unpacked_rows_are_padded_to_the_longest() {
     let mut volume = TestVolume::new(&THREE);
     volume.config.packing = false;
     let dataset = volume.open();
-    assert_eq!(dataset.training_sequences(), 3);
-    let plan = dataset.step_plan(1, 0, 3, 1);
+    assert_eq!(dataset.training_sequences().unwrap(), 3);
+    let plan = dataset.step_plan(1, 0, 3, 1).unwrap();
     let layout = MicrobatchLayout { rows: 3, length: 4, document_starts: vec![vec![]; 3] };
     assert_eq!((&plan.layouts, plan.target_count), (&vec![layout.clone()], 9));
     let batch = dataset.microbatch(&plan, 0);
@@ -76,7 +76,8 @@ fn unpacked_rows_are_padded_to_the_longest() {
         ]
     );
     // Microbatches of one row are as long as that row.
-    let mut lengths: Vec<usize> = dataset.step_plan(1, 0, 3, 3).layouts.iter().map(|layout| layout.length).collect();
+    let mut lengths: Vec<usize> =
+        dataset.step_plan(1, 0, 3, 3).unwrap().layouts.iter().map(|layout| layout.length).collect();
     lengths.sort_unstable();
     assert_eq!(lengths, [2, 3, 4]);
 }
@@ -105,7 +106,7 @@ fn a_tokenizer_without_a_begin_or_padding() {
     volume.write("letters/tokenizer.json", tokenizer.to_string().as_bytes());
     volume.config.packing = false;
     let dataset = volume.open();
-    let batch = dataset.microbatch(&dataset.step_plan(1, 0, 2, 1), 0);
+    let batch = dataset.microbatch(&dataset.step_plan(1, 0, 2, 1).unwrap(), 0);
     let mut rows: Vec<_> = batch.inputs.chunks(3).zip(batch.targets.chunks(3)).collect();
     rows.sort();
     assert_eq!(rows, [(&[4, 5, 6][..], &[5, 6, 9][..]), (&[5, 9, 9], &[9, NONE, NONE])]);
@@ -117,18 +118,18 @@ fn the_last_sequences_are_held_out() {
     volume.config.sequence_length = 2;
     volume.config.held_out = HeldOut::LastSequences(0.5);
     let dataset = volume.open();
-    assert_eq!((dataset.training_sequences(), dataset.evaluation_sequences()), (4, 3));
+    assert_eq!((dataset.training_sequences().unwrap(), dataset.evaluation_sequences()), (4, 3));
     let plan = evaluation_plan(&dataset, 2);
     assert_eq!(plan.layouts.iter().map(|layout| layout.rows).collect::<Vec<_>>(), [2, 1]);
     assert_eq!(plan.target_count, 6);
     let batches = all(&dataset, &plan);
     assert_eq!((&batches[0].inputs, &batches[0].targets), (&vec![7, 4, 5, 6], &vec![4, 5, 6, 7]));
     assert_eq!((&batches[1].inputs, &batches[1].targets), (&vec![7, 7], &vec![7, 1]));
-    assert_eq!(dataset.training_tokens(), 8);
+    assert_eq!(dataset.training_tokens().unwrap(), 8);
     // An evaluation may read only the first of these sequences. All of them stay held out.
     volume.config.evaluation_max_sequences = Some(1);
     let limited = volume.open();
-    assert_eq!((limited.training_sequences(), limited.evaluation_sequences()), (4, 3));
+    assert_eq!((limited.training_sequences().unwrap(), limited.evaluation_sequences()), (4, 3));
     let plan = evaluation_plan(&limited, 2);
     assert_eq!((plan.target_count, &all(&limited, &plan)[0].inputs), (2, &vec![7, 4]));
     // However long training runs, it never sees the held-out sequences, which contain the only end of text.
@@ -136,7 +137,7 @@ fn the_last_sequences_are_held_out() {
         rows(&dataset).into_iter().map(|(inputs, ..)| inputs).collect::<Vec<_>>(),
         [[0, 4], [5, 6], [5, 6], [7, 4]]
     );
-    let seen: Vec<_> = (0..40).flat_map(|step| all(&dataset, &dataset.step_plan(3, step * 5, 5, 2))).collect();
+    let seen: Vec<_> = (0..40).flat_map(|step| all(&dataset, &dataset.step_plan(3, step * 5, 5, 2).unwrap())).collect();
     assert!(seen.iter().flat_map(|batch| &batch.targets).all(|&target| target != i64::from(EOS)));
     // A fraction that rounds to nothing still holds out one sequence.
     volume.config.held_out = HeldOut::LastSequences(0.001);
@@ -189,7 +190,7 @@ proptest! {
         let (volume, ids) = counted(&lengths, length, true, 0.0);
         prop_assume!(ids.len() > length);
         let dataset = volume.open();
-        let sequences = dataset.training_sequences() as usize;
+        let sequences = dataset.training_sequences().unwrap() as usize;
         prop_assert_eq!(sequences, (ids.len() - 1) / length);
         let mut expected: Vec<u32> = ids[1..=sequences * length].iter().copied().filter(|&id| id != BOS).collect();
         // Two epochs, so that some steps span both.
@@ -198,7 +199,7 @@ proptest! {
         let (mut seen, mut position) = (Vec::new(), 0);
         while position < 2 * sequences {
             let rows = batch.min(2 * sequences - position);
-            let plan = dataset.step_plan(9, position as u64, rows, microbatches);
+            let plan = dataset.step_plan(9, position as u64, rows, microbatches).unwrap();
             let batches = all(&dataset, &plan);
             let counting: Vec<u32> = batches.iter().flat_map(|one| &one.targets).filter(|&&id| id != NONE).map(|&id| id as u32).collect();
             prop_assert_eq!(counting.len() as u64, plan.target_count);
@@ -224,7 +225,7 @@ proptest! {
     ) {
         let (volume, ids) = counted(&lengths, length, false, fraction);
         let dataset = volume.open();
-        let training = dataset.step_plan(9, 0, dataset.training_sequences() as usize, 3);
+        let training = dataset.step_plan(9, 0, dataset.training_sequences().unwrap() as usize, 3).unwrap();
         let evaluation = evaluation_plan(&dataset, 4);
         let mut seen: Vec<u32> = [&training, &evaluation].iter().flat_map(|plan| all(&dataset, plan))
             .flat_map(|one| one.targets).filter(|&id| id != NONE).map(|id| id as u32).collect();
@@ -241,8 +242,8 @@ proptest! {
         let (volume, _) = counted(&[50], 3, true, 0.0);
         let dataset = volume.open();
         let inputs = |plan: BatchPlan| all(&dataset, &plan).into_iter().flat_map(|one| one.inputs).collect::<Vec<_>>();
-        let one_by_one: Vec<i64> = (position..position + 12).flat_map(|at| inputs(dataset.step_plan(seed, at, 1, 1))).collect();
-        prop_assert_eq!(&inputs(dataset.step_plan(seed, position, 12, microbatches)), &one_by_one);
-        prop_assert_eq!(&[inputs(dataset.step_plan(seed, position, 5, 2)), inputs(dataset.step_plan(seed, position + 5, 7, 7))].concat(), &one_by_one);
+        let one_by_one: Vec<i64> = (position..position + 12).flat_map(|at| inputs(dataset.step_plan(seed, at, 1, 1).unwrap())).collect();
+        prop_assert_eq!(&inputs(dataset.step_plan(seed, position, 12, microbatches).unwrap()), &one_by_one);
+        prop_assert_eq!(&[inputs(dataset.step_plan(seed, position, 5, 2).unwrap()), inputs(dataset.step_plan(seed, position + 5, 7, 7).unwrap())].concat(), &one_by_one);
     }
 }

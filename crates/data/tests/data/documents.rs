@@ -12,8 +12,8 @@ use stagecoach_data::{
 /// The parts of one epoch, in the order of the corpus, and their origins.
 fn epoch(volume: &TestVolume) -> Vec<(DocumentPart, PartText)> {
     let dataset = volume.open();
-    let count = dataset.training_sequences() as usize;
-    let mut parts = dataset.document_parts(&dataset.step_plan(1, 0, count, count.min(3)));
+    let count = dataset.training_sequences().unwrap() as usize;
+    let mut parts = dataset.document_parts(&dataset.step_plan(1, 0, count, count.min(3)).unwrap());
     parts.sort_by_key(|part| (part.document, part.tokens.start));
     let texts = part_texts(&volume.config, &volume.prepare().unwrap(), &parts, &mut |_| {}).unwrap();
     parts.into_iter().zip(texts).collect()
@@ -148,8 +148,8 @@ proptest! {
         let volume = volume(&documents, length, packing, held_out);
         prop_assume!(volume.prepare().is_ok());
         let dataset = volume.open();
-        let count = dataset.training_sequences() as usize;
-        let plan = dataset.step_plan(7, 0, count, count.min(3));
+        let count = dataset.training_sequences().unwrap() as usize;
+        let plan = dataset.step_plan(7, 0, count, count.min(3)).unwrap();
         let parts = dataset.document_parts(&plan);
         let targets = |targets: &[i64]| targets.iter().filter(|&&target| target != IGNORE_INDEX).count() as u64;
         prop_assert_eq!(parts.iter().map(|part| targets(&part.targets)).sum::<u64>(), plan.target_count);
@@ -171,8 +171,8 @@ proptest! {
         let volume = volume(&documents, length, packing, held_out);
         prop_assume!(volume.prepare().is_ok());
         let [all, rest] = [BTreeSet::new(), drawn.clone()].map(|without| volume.open().without(without));
-        let count = all.training_sequences() as usize;
-        let [plan, plan_without] = [&all, &rest].map(|dataset| dataset.step_plan(7, 0, count, count.min(3)));
+        let count = all.training_sequences().unwrap() as usize;
+        let [plan, plan_without] = [&all, &rest].map(|dataset| dataset.step_plan(7, 0, count, count.min(3)).unwrap());
         prop_assert_eq!(&plan.layouts, &plan_without.layouts);
         let left_out = |part: &DocumentPart| drawn.contains(&part.document);
         let of = |dataset: &Dataset| dataset.document_parts(&plan);

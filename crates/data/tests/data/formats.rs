@@ -224,7 +224,7 @@ fn vocabularies_above_65536_use_four_byte_ids() {
     tokenizer["model"]["vocab"]["far"] = 65_536.into();
     volume.write("letters/tokenizer.json", tokenizer.to_string().as_bytes());
     assert_eq!(volume.ids(), [BOS, A, 65_536, A, A, EOS]);
-    assert_eq!(volume.open().microbatch(&volume.open().step_plan(0, 0, 1, 1), 0).inputs, [0, 4, 65_536, 4]);
+    assert_eq!(volume.open().microbatch(&volume.open().step_plan(0, 0, 1, 1).unwrap(), 0).inputs, [0, 4, 65_536, 4]);
     assert_eq!(volume.prepare().unwrap().vocab_size, 65_537);
 }
 

@@ -26,8 +26,8 @@ fn held_out(name: &str, pattern: &str) -> HeldOutFiles {
 fn trained_texts(config: &DataConfig) -> BTreeSet<String> {
     let prepared = stagecoach_data::prepare(config, &mut |_| {}).unwrap();
     let dataset = Dataset::open(config, &prepared).unwrap();
-    let count = dataset.training_sequences() as usize;
-    let parts = dataset.document_parts(&dataset.step_plan(3, 0, count, count));
+    let count = dataset.training_sequences().unwrap() as usize;
+    let parts = dataset.document_parts(&dataset.step_plan(3, 0, count, count).unwrap());
     part_texts(config, &prepared, &parts, &mut |_| {})
         .unwrap()
         .into_iter()
@@ -80,8 +80,8 @@ fn training_and_the_held_out_part_share_no_token_of_few_documents() {
         volume.config.packing = packing;
         volume.config.sequence_length = 4;
         let dataset = volume.open();
-        let count = dataset.training_sequences() as usize;
-        let parts = dataset.document_parts(&dataset.step_plan(1, 0, count, 1));
+        let count = dataset.training_sequences().unwrap() as usize;
+        let parts = dataset.document_parts(&dataset.step_plan(1, 0, count, 1).unwrap());
         let trained = parts.iter().map(|part| part.tokens.end).max().unwrap();
         // 18 tokens, of which the last 5 are held out, so that a packed sequence has its targets
         assert!(trained < 13, "{parts:?}");

@@ -13,5 +13,6 @@ mod held_out;
 mod hub;
 mod mixtures;
 mod objects;
+mod streaming;
 mod tokenizer;
 mod tokenizer_keys;

@@ -30,7 +30,7 @@ fn volume(documents: [usize; 3], weights: [u64; 3]) -> TestVolume {
 
 /// The letter of each of the first sequences, as the index of its source.
 fn sources(dataset: &Dataset, seed: u64, count: usize) -> Vec<usize> {
-    let plan = dataset.step_plan(seed, 0, count, count);
+    let plan = dataset.step_plan(seed, 0, count, count).unwrap();
     let source = |index: usize| {
         let batch = dataset.microbatch(&plan, index);
         let tokens = batch.inputs.iter().chain(batch.targets.iter().filter(|&&target| target != IGNORE_INDEX));
@@ -59,9 +59,9 @@ fn sources_have_their_shares_of_the_sequences() {
         }
         assert_eq!(dataset.sequences_read(400), [200, 120, 80]);
         // an epoch of a source has each of its sequences once, whatever the other sources do
-        let epochs = dataset.epoch_lengths();
-        assert_eq!(epochs.iter().sum::<u64>(), dataset.training_sequences());
-        let plan = dataset.step_plan(7, 0, 400, 400);
+        let epochs = dataset.epoch_lengths().unwrap();
+        assert_eq!(epochs.iter().sum::<u64>(), dataset.training_sequences().unwrap());
+        let plan = dataset.step_plan(7, 0, 400, 400).unwrap();
         let parts = dataset.document_parts(&plan);
         let of_first: BTreeSet<_> =
             parts.iter().filter(|part| part.document < 20).map(|part| (part.document, part.tokens.start)).collect();
@@ -89,7 +89,7 @@ fn one_source_is_a_corpus_without_sources() {
     plain.config.sources = vec![CorpusSource { text_field: "a".into(), ..CorpusSource::new("corpus/**/*") }];
     let plan = |volume: &TestVolume| {
         let dataset = volume.open();
-        let plan = dataset.step_plan(3, 5, 32, 4);
+        let plan = dataset.step_plan(3, 5, 32, 4).unwrap();
         (0..4).map(|index| dataset.microbatch(&plan, index)).collect::<Vec<_>>()
     };
     assert_eq!(mixed.prepare().unwrap(), plain.prepare().unwrap());
@@ -123,7 +123,7 @@ fn training_ends_before_a_source_that_stops_repeats() {
     volume.config.sources[1].stops = true;
     let dataset = volume.open();
     let (end, source) = dataset.exhausted_before(1 << 30).unwrap();
-    let epoch = dataset.epoch_lengths()[1];
+    let epoch = dataset.epoch_lengths().unwrap()[1];
     assert_eq!((source, dataset.sequences_read(end)[1]), (1, epoch));
     assert_eq!(dataset.sequences_read(end + 1)[1], epoch + 1, "the next sequence would be the second epoch's first");
     assert_eq!(dataset.exhausted_before(end), None);

@@ -232,7 +232,7 @@ fn special_tokens_in_a_text_are_tokens_if_the_job_says_so() {
     volume.config.sequence_length = 4;
     volume.config.packing = false;
     let dataset = volume.open();
-    let parts = dataset.document_parts(&dataset.step_plan(1, 0, 2, 1));
+    let parts = dataset.document_parts(&dataset.step_plan(1, 0, 2, 1).unwrap());
     let texts = stagecoach_data::part_texts(&volume.config, &prepared, &parts, &mut |_| {}).unwrap();
     let mut texts: Vec<_> = texts.iter().map(|text| text.text.as_str()).collect();
     texts.sort_unstable();

@@ -32,6 +32,13 @@ impl Subject {
         let holds_out_last_sequences = record.holds_out_last_sequences();
         let config =
             JobConfig { remote_files, holds_out_last_sequences, ..JobConfig::new(record.job.clone(), &workspace)? };
+        if record.streams().unwrap_or(config.streams) {
+            return Err(StageError::invalid(
+                "the job streams its corpus, and its documents are not known by their numbers: blame and --without need a \
+                 job with data.streaming.mode Never",
+            ));
+        }
+        let config = JobConfig { streams: false, ..config };
         let data_config = config.data_config();
         let mut display = ProgressDisplay::notes();
         let prepared = stagecoach_data::prepare(&data_config, &mut |progress| show(&mut display, progress))?;
@@ -40,12 +47,15 @@ impl Subject {
     }
 
     /// The parts of documents in `step`, counted from 1.
-    pub fn document_parts(&self, step: u64) -> Vec<DocumentPart> {
+    ///
+    /// # Errors
+    /// If the tokens can't be read.
+    pub fn document_parts(&self, step: u64) -> Result<Vec<DocumentPart>, StageError> {
         let training = &self.config.training;
         let batch = training.global_batch_size as usize;
         let position = step.saturating_sub(1) * batch as u64;
-        let plan = self.dataset.step_plan(training.seed, position, batch, training.microbatches as usize);
-        self.dataset.document_parts(&plan)
+        let plan = self.dataset.step_plan(training.seed, position, batch, training.microbatches as usize)?;
+        Ok(self.dataset.document_parts(&plan))
     }
 
     /// The origins of parts of documents.

@@ -179,13 +179,14 @@ impl BlameCommand {
         let config = ReplayConfig { dump, dump_steps: steps.clone(), ..config.clone() };
         let replayed = self.replay_as_recorded(record, base, until, &config)?;
         // of all steps together, because one pass over the corpus reads all texts
-        let all: Vec<DocumentPart> = steps.iter().flat_map(|&step| subject.document_parts(step)).collect();
+        let of_steps = steps.iter().map(|&step| subject.document_parts(step)).collect::<Result<Vec<_>, _>>()?;
+        let all: Vec<DocumentPart> = of_steps.into_iter().flatten().collect();
         let mut texts = subject.part_texts(&all)?.into_iter();
         let mut blames = Vec::new();
         for RequestedStep { step, by } in requested {
             let line = replayed.steps.iter().find(|line| line.step == *step);
             let line = line.with_context(|| format!("the replay has no step {step}"))?;
-            let parts = subject.document_parts(line.step);
+            let parts = subject.document_parts(line.step)?;
             let texts: Vec<PartText> = texts.by_ref().take(parts.len()).collect();
             let gradients = document_gradients(subject, replayed.tensors(line.step)?, &parts, line.tokens)?;
             let tokens = |document| subject.dataset.document_tokens(document);

@@ -119,7 +119,7 @@ fn presence(
     let presence = |name: &DocumentName| Presence { document: name.to_string(), steps: Vec::new() };
     let mut found: Vec<Presence> = names.iter().map(presence).collect();
     for step in steps {
-        let parts = subject.document_parts(step);
+        let parts = subject.document_parts(step)?;
         ensure!(
             parts.iter().any(|part| !indices.contains(&part.document)),
             "step {step} has no other documents: without these there is nothing to train in it"

@@ -66,11 +66,11 @@ fn ignored_settings(config: &JobConfig, device: tch::Device) -> Vec<String> {
 }
 
 /// Messages about a length of training that its author may not have meant.
-fn length_notes(config: &JobConfig, training_sequences: u64) -> Vec<String> {
+fn length_notes(config: &JobConfig, training_sequences: Option<u64>) -> Vec<String> {
     let (steps, training) = (config.steps(training_sequences), &config.training);
     let read = steps * u64::from(training.global_batch_size);
     let mut notes = Vec::new();
-    if let Some(TrainingLength::Epochs(epochs)) = training.length()
+    if let (Some(TrainingLength::Epochs(epochs)), Some(training_sequences)) = (training.length(), training_sequences)
         && let Some(repeated @ 1..) = read.checked_sub(u64::from(epochs) * training_sequences)
     {
         notes.push(format!(
@@ -100,7 +100,8 @@ fn mixture_length(config: &JobConfig, dataset: &Dataset) -> (u64, Vec<String>) {
         let name = &sources[index].name;
         notes.push(format!("the source {name} is exhausted after step {end} of {steps}, and training ends there"));
     }
-    let epochs = sources.iter().zip(dataset.sequences_read(end * batch)).zip(dataset.epoch_lengths());
+    let Some(lengths) = dataset.epoch_lengths() else { return (end, notes) };
+    let epochs = sources.iter().zip(dataset.sequences_read(end * batch)).zip(lengths);
     let epochs: Vec<String> = epochs
         .map(|((source, read), epoch)| {
             format!("{} {:.2} epochs of {epoch} sequences", source.name, read as f64 / epoch as f64)
@@ -305,7 +306,7 @@ mod tests {
         let set: Vec<_> = set.iter().map(|(path, value)| ((*path).to_owned(), (*value).to_owned())).collect();
         let sample = include_str!("../../../../manifests/samples/shakespeare.yaml");
         let job = stagecoach_api::parse_with(sample, "shakespeare.yaml", &set).unwrap();
-        length_notes(&JobConfig::new(job, Path::new("/tmp")).unwrap(), training_sequences)
+        length_notes(&JobConfig::new(job, Path::new("/tmp")).unwrap(), Some(training_sequences))
     }
 
     #[test]

@@ -186,12 +186,11 @@ pub(crate) fn check_extension(config: &JobConfig, volume: &dyn Volume) -> Result
     let Ok(NewestCheckpoint { checkpoint: Some(checkpoint), .. }) = open_newest(volume, VerifyLevel::Sizes, &[]) else {
         return Ok(());
     };
+    // a streamed job has no such number, and its length is in steps
     let sequences = checkpoint.manifest().metadata.identity["data"]["trainingSequences"].as_u64();
-    match (read_trainer_state(&checkpoint), sequences) {
-        (Ok(mut trainer_state), Some(sequences)) => {
-            config.fix_decay(&mut trainer_state, config.steps(sequences)).map(drop)
-        }
-        _ => Ok(()),
+    match read_trainer_state(&checkpoint) {
+        Ok(mut trainer_state) => config.fix_decay(&mut trainer_state, config.steps(sequences)).map(drop),
+        Err(_) => Ok(()),
     }
 }
 

@@ -51,6 +51,7 @@ impl TrainingLoop<'_, '_, '_> {
         });
         self.origin = decided_at;
         let (tokens, seconds) = (begun.announced.tokens, begun.at.elapsed().as_secs_f64());
+        let (is_streamed, data_wait) = (!begun.announced.streams.is_empty(), take(&mut self.data_wait));
         StepRecord {
             step: begun.step,
             loss: self.state.loss,
@@ -59,6 +60,7 @@ impl TrainingLoop<'_, '_, '_> {
             tokens,
             tokens_per_second: tokens as f64 / seconds,
             seconds,
+            data_wait_seconds: is_streamed.then(|| data_wait.as_secs_f64()),
             skipped: matches!(verdict.outcome, StepOutcome::Skip),
             environment_differences: take(&mut self.environment_differences),
             checkpoint: self.save_schedule.take_record(),

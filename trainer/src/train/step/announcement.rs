@@ -1,8 +1,11 @@
 //! Announcements of steps, which stage 0 sends to the other stages one step ahead.
 
+use std::time::Duration;
+
 use serde::{Deserialize, Serialize};
-use stagecoach_data::MicrobatchLayout;
+use stagecoach_data::{DataError, MicrobatchLayout, StreamPosition};
 use stagecoach_engine::StageError;
+use stagecoach_group::GroupError;
 
 use crate::train::collective::topic;
 use crate::train::context::RunningStage;
@@ -16,10 +19,23 @@ pub(in crate::train) struct StepAnnouncement {
     pub(in crate::train) tokens: u64,
     /// Whether there is a checkpoint in memory after it.
     pub(in crate::train) memory_checkpoint: bool,
+    /// The positions of the sources of a streamed corpus after it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(in crate::train) streams: Vec<StreamPosition>,
+}
+
+/// The outcome of [`StepAnnouncement::send`] on stage 0.
+pub(in crate::train) enum Announced {
+    /// The step is announced, after a wait for its data if the corpus is streamed; or there is no such step.
+    Sent(Option<Duration>),
+    /// A stop was requested while the data was not there.
+    Stopping,
+    /// The data can't be had.
+    NoData(StageError),
 }
 
 impl StepAnnouncement {
-    /// On stage 0, broadcasts the announcement of step `index` (from 0), if there is such a step.
+    /// On stage 0, broadcasts the announcement of step `index` (from 0), if there is such a step, once its data is there.
     ///
     /// # Errors
     /// If the group has failed.
@@ -27,20 +43,32 @@ impl StepAnnouncement {
         running: &RunningStage,
         index: u64,
         is_checkpoint_due: impl FnOnce(u64) -> bool,
-    ) -> Result<(), LeaveReason> {
+    ) -> Result<Announced, LeaveReason> {
         match &running.data_loader {
             Some(data_loader) if running.context.is_leader() && index < running.plan.steps => {
-                let plan = data_loader.step_plan(index);
+                let stops = || running.context.monitor.stop_requested_at().is_some();
+                let failure = || running.member.wait_for_failure(Duration::ZERO);
+                let waited = match data_loader.wait_for_step(index, &|| !stops() && failure().is_none()) {
+                    Ok(waited) => waited,
+                    Err(DataError::WaitEnded) => match failure() {
+                        Some(failure) => return Err(GroupError::GroupFailed(failure.into()).into()),
+                        None => return Ok(Announced::Stopping),
+                    },
+                    Err(error) => return Ok(Announced::NoData(error.into())),
+                };
+                let plan = data_loader.step_plan(index)?;
                 let announcement = StepAnnouncement {
                     layouts: plan.layouts,
                     tokens: plan.target_count,
                     memory_checkpoint: is_checkpoint_due(index + 1),
+                    streams: data_loader.streams_after(index),
                 };
                 let bytes = serde_json::to_vec(&announcement);
                 let bytes = bytes.map_err(|e| StageError::invalid(format!("the announcement of a step: {e}")))?;
-                Ok(running.member.broadcast(topic::STEP, bytes)?)
+                running.member.broadcast(topic::STEP, bytes)?;
+                Ok(Announced::Sent(waited))
             }
-            _ => Ok(()),
+            _ => Ok(Announced::Sent(None)),
         }
     }
 

@@ -1,8 +1,9 @@
 //! Builds input and target tensors: token ids on the first stage, targets on the last, none elsewhere.
 
 use std::ops::Range;
+use std::time::Duration;
 
-use stagecoach_data::{BatchPlan, Dataset, HeldOutSet, RowSource};
+use stagecoach_data::{BatchPlan, DataError, Dataset, HeldOutSet, RowSource, StreamPosition};
 use stagecoach_kernels::upload;
 use stagecoach_pipeline::Placement;
 use stagecoach_planner::Plan;
@@ -33,7 +34,8 @@ pub(in crate::train) struct BatchTensors {
 }
 
 impl DataLoader {
-    /// Opens the token cache if `rank` holds the first or the last chunk.
+    /// Opens the token cache if `rank` holds the first or the last chunk. The leader of a group also makes the windows of
+    /// a streamed corpus.
     pub(in crate::train) fn open(
         context: &StageContext,
         plan: &Plan,
@@ -47,8 +49,12 @@ impl DataLoader {
             return Ok(None);
         }
         let data_config = config.resuming(&plan.identity)?.data_config();
+        let mut dataset = Dataset::open(&data_config, &plan.prepared)?.without(replay.without.clone());
+        if context.is_leader() {
+            dataset.make_windows(&data_config, &plan.prepared, &plan.trainer_state.streams)?;
+        }
         Ok(Some(DataLoader {
-            dataset: Dataset::open(&data_config, &plan.prepared)?.without(replay.without.clone()),
+            dataset,
             has_embedding,
             has_head,
             rows: config.microbatch_size(),
@@ -59,10 +65,34 @@ impl DataLoader {
         }))
     }
 
+    /// Waits for the data of step `index` (from 0), as long as `keep_waiting` holds. Returns the time of the wait; `None`
+    /// if the corpus is not streamed.
+    ///
+    /// # Errors
+    /// If the data can't be had, or with `WaitEnded`.
+    pub(in crate::train) fn wait_for_step(
+        &self,
+        index: u64,
+        keep_waiting: &dyn Fn() -> bool,
+    ) -> Result<Option<Duration>, DataError> {
+        self.dataset.wait_for_step(self.position(index), self.global_batch_size, keep_waiting)
+    }
+
     /// The batch of step `index` (from 0): a function of seed and position only.
-    pub(in crate::train) fn step_plan(&self, index: u64) -> BatchPlan {
-        let position = index * self.global_batch_size as u64;
-        self.dataset.step_plan(self.seed, position, self.global_batch_size, self.microbatches)
+    ///
+    /// # Errors
+    /// If the data can't be read.
+    pub(in crate::train) fn step_plan(&self, index: u64) -> Result<BatchPlan, DataError> {
+        self.dataset.step_plan(self.seed, self.position(index), self.global_batch_size, self.microbatches)
+    }
+
+    /// The positions of the sources after step `index` (from 0); empty if the corpus is not streamed.
+    pub(in crate::train) fn streams_after(&self, index: u64) -> Vec<StreamPosition> {
+        self.dataset.stream_positions(self.position(index + 1))
+    }
+
+    fn position(&self, index: u64) -> u64 {
+        index * self.global_batch_size as u64
     }
 
     /// The held-out sets.

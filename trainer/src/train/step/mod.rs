@@ -31,7 +31,7 @@ use crate::train::save::drain::DrainEstimate;
 use crate::train::save::memory::MemoryCheckpoints;
 use crate::train::save::{CheckpointWriter, SaveSchedule};
 use crate::train::setup::resume::quarantine_from;
-use crate::train::step::announcement::StepAnnouncement;
+use crate::train::step::announcement::{Announced, StepAnnouncement};
 use crate::train::step::audit::Audits;
 use crate::train::step::data_loader::BatchTensors;
 use crate::train::step::evaluate::evaluate_held_out;
@@ -83,14 +83,19 @@ pub(in crate::train) fn train<'g>(
             environment_differences,
             regroups: false,
             wrong_step: None,
+            data_wait: Duration::ZERO,
+            no_data: None,
         };
         let trained = training.run();
-        let TrainingLoop { running, state, save_schedule, regroups, wrong_step, .. } = training;
+        let TrainingLoop { running, state, save_schedule, regroups, wrong_step, no_data, .. } = training;
         running.snapshot = save_schedule.into_held();
         if let Some(step) = wrong_step {
             quarantine_wrong_checkpoints(running, step);
         }
-        trained.map(|()| (state, regroups))
+        match (trained, no_data) {
+            (Ok(()), Some(error)) => Err(error.into()),
+            (trained, _) => trained.map(|()| (state, regroups)),
+        }
     })
 }
 
@@ -131,6 +136,11 @@ pub(in crate::train) struct TrainingLoop<'t, 'g, 's> {
     pub(in crate::train) regroups: bool,
     /// The step with a wrong result, if the group ends for that reason.
     pub(in crate::train) wrong_step: Option<u64>,
+    /// The time for which the step has waited for the data of the next one, on the leader of a job that streams its
+    /// corpus.
+    pub(in crate::train) data_wait: Duration,
+    /// The reason for which the data ends, on the leader: the group drains, and then the leader fails.
+    pub(in crate::train) no_data: Option<StageError>,
 }
 
 /// The start of a step.
@@ -149,7 +159,8 @@ impl TrainingLoop<'_, '_, '_> {
             self.save_schedule.save_final(&self.running.stage, &self.state, false)?;
         }
         self.announce(self.state.step)?;
-        let mut is_over = false;
+        self.data_wait = Duration::ZERO; // the start is no part of a step
+        let mut is_over = self.no_data.is_some();
         while !self.running.has_trained(&self.state) && !is_over {
             is_over = self.step()?;
         }
@@ -173,6 +184,7 @@ impl TrainingLoop<'_, '_, '_> {
         self.write_record();
         let config = self.running.context.config;
         self.state.record_step(&verdict, begun.learning_rate, u64::from(config.training.global_batch_size));
+        self.state.streams.clone_from(&begun.announced.streams);
         self.last_step = Some(begun.at.elapsed());
         let mut record = self.record(&begun, &verdict, output.decided_at.unwrap_or(begun.at));
         record.audit = audit.map(Box::new);
@@ -226,14 +238,32 @@ impl TrainingLoop<'_, '_, '_> {
     fn announce(&mut self, index: u64) -> Result<(), LeaveReason> {
         let Self { running, memory, .. } = self;
         let is_due = |step| memory.as_mut().is_some_and(|memory| memory.is_due(step));
-        StepAnnouncement::send(running, index, is_due)
+        match StepAnnouncement::send(running, index, is_due)? {
+            Announced::Sent(waited) => self.data_wait += waited.unwrap_or_default(),
+            Announced::Stopping => {}
+            Announced::NoData(error) => {
+                let message = format!("no step after step {index} can begin: {}", error.message);
+                self.running.emit(&TrainingEvent::Note { message });
+                self.no_data = Some(error);
+            }
+        }
+        Ok(())
     }
 
     /// Loads the step's batch and executes its program; audits and dumps begin and end with it.
     fn execute(&mut self, begun: &StepStart) -> Result<StepOutput, LeaveReason> {
         let Self { running, state, save_schedule, memory, audits, .. } = self;
         let monitor = running.context.monitor;
-        let plan = running.data_loader.as_ref().map(|data_loader| data_loader.step_plan(state.step));
+        let plan = match &running.data_loader {
+            Some(data_loader) => {
+                let keep_waiting = || running.member.wait_for_failure(Duration::ZERO).is_none();
+                if !running.context.is_leader() {
+                    data_loader.wait_for_step(state.step, &keep_waiting)?;
+                }
+                Some(data_loader.step_plan(state.step)?)
+            }
+            None => None,
+        };
         let microbatches = running.verified.blocks.microbatches();
         let BatchTensors { token_ids, targets, rows } = match (&running.data_loader, &plan) {
             (Some(data_loader), Some(plan)) => data_loader.tensors(plan, microbatches.clone()),
@@ -267,6 +297,7 @@ impl TrainingLoop<'_, '_, '_> {
         let mut control = RunningStep {
             monitor,
             drain: save_schedule.drain_estimate(begun.at, self.last_step),
+            has_no_data: self.no_data.is_some(),
             memory: memory.as_deref_mut(),
             audits: audits.as_mut(),
             idle_before: self.idle_before,
@@ -289,6 +320,8 @@ impl TrainingLoop<'_, '_, '_> {
 struct RunningStep<'t, 'g> {
     monitor: &'t StageMonitor,
     drain: DrainEstimate,
+    /// Whether this is the last step for which there is data.
+    has_no_data: bool,
     memory: Option<&'t mut MemoryCheckpoints<'g>>,
     audits: Option<&'t mut Audits<'g>>,
     idle_before: Option<usize>,
@@ -296,7 +329,10 @@ struct RunningStep<'t, 'g> {
 
 impl StepControl for RunningStep<'_, '_> {
     fn stop(&self) -> StopRequest {
-        self.drain.stop(self.monitor.stop_requested_at(), Instant::now())
+        match self.drain.stop(self.monitor.stop_requested_at(), Instant::now()) {
+            StopRequest::None if self.has_no_data => StopRequest::AfterStep,
+            request => request,
+        }
     }
 
     /// The vote promises that the audit is computed, and that this stage has its peer's copy.

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use super::pieces::Split;
-use super::{Compression, CorpusFile, Cursor, PieceHandler};
+use super::{Compression, CorpusFile, Cursor, FilePart, PieceHandler};
 use crate::config::OnBadRecord;
 use crate::error::DataError;
 
@@ -30,6 +30,8 @@ pub struct Format {
     pub first_unit: u64,
     /// Whether the files may be compressed.
     pub may_be_compressed: bool,
+    /// Whether a part of a file can be read without the rest.
+    pub(crate) can_be_divided: bool,
     /// The name in corpus hashes, which checkpoints record. It never changes once the format is released.
     pub(crate) hashed_name: &'static str,
     pub(crate) contents: Contents,
@@ -61,6 +63,8 @@ pub(super) struct ReadOptions<'a> {
     /// The positions at which a long text may be split.
     pub(super) split: Split,
     pub(super) on_bad_record: OnBadRecord,
+    /// The part to read; the whole file in a format that can't be divided.
+    pub(super) part: FilePart,
 }
 
 /// Reads the documents of a file from a cursor on. The last argument receives the pieces, bad records among them. A

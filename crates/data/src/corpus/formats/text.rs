@@ -14,6 +14,7 @@ pub(super) const TEXT: Format = Format {
     unit: "document",
     first_unit: 1,
     may_be_compressed: true,
+    can_be_divided: false,
     hashed_name: "Text",
     contents: Contents::PlainText,
     read,

@@ -13,6 +13,7 @@ pub(super) const IDS_32: Format = Format {
     unit: "document",
     first_unit: 1,
     may_be_compressed: false,
+    can_be_divided: false,
     hashed_name: "Ids32",
     contents: Contents::TokenIds,
     read: |file, _, from, on_piece| read(file, 4, from, on_piece),

@@ -100,7 +100,7 @@ impl TestVolume {
 pub fn evaluation_plan(dataset: &Dataset, rows: usize) -> BatchPlan {
     let sets = dataset.evaluation_sets(rows);
     assert!(sets.len() <= 1);
-    sets.into_iter().next().map_or_else(|| dataset.step_plan(0, 0, 0, 0), |set| set.plan)
+    sets.into_iter().next().map_or_else(|| dataset.step_plan(0, 0, 0, 0).unwrap(), |set| set.plan)
 }
 
 /// An entry of `added_tokens`.

@@ -13,6 +13,7 @@ pub(in crate::corpus::formats) const JSON_ARRAY: Format = Format {
     unit: "element",
     first_unit: 0,
     may_be_compressed: true,
+    can_be_divided: false,
     hashed_name: "JsonArray",
     contents: Contents::Fields(|file| text_fields(next_element, file)),
     read: |file, options, from, on_piece| read(next_element, file, options, from, on_piece),

@@ -12,6 +12,7 @@ pub(in crate::corpus::formats) const JSON_LINES: Format = Format {
     unit: "line",
     first_unit: 1,
     may_be_compressed: true,
+    can_be_divided: false,
     hashed_name: "JsonLines",
     contents: Contents::Fields(|file| text_fields(next_line, file)),
     read: |file, options, from, on_piece| read(next_line, file, options, from, on_piece),

@@ -23,6 +23,7 @@ pub(super) const PARQUET: Format = Format {
     unit: "row",
     first_unit: 0,
     may_be_compressed: false,
+    can_be_divided: true,
     hashed_name: "Parquet",
     contents: Contents::Fields(text_columns),
     read,
@@ -55,11 +56,15 @@ fn read(
             Err(bad) => pieces::emit_bad_record(bad, from.file, position, bytes_read, on_piece),
         }
     };
-    let mut row = 0u64; // index in the file of the next row
+    let sizes = reader.metadata().row_groups().iter().map(|group| group.compressed_size().max(0) as u64);
+    let total_bytes = sizes.fold(0, u64::saturating_add);
+    let (mut row, mut bytes) = (0u64, 0u64); // rows and bytes of the file before the next group
     for (group, chunk) in chunks.into_iter().enumerate() {
         let group = file.call(|| reader.get_row_group(group))?;
         let end = row.saturating_add(group.metadata().num_rows() as u64);
-        if end > from.record {
+        let group_bytes = bytes..bytes.saturating_add(group.metadata().compressed_size().max(0) as u64);
+        bytes = group_bytes.end;
+        if end > from.record && options.part.has(group_bytes, total_bytes) {
             file.expect_chunk(chunk);
             column.read_group(&file, &*group, row..end, from.record, &mut on_row)?;
         }

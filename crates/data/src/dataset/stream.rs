@@ -1,0 +1,76 @@
+//! The windows of a streamed dataset: who makes them, and how long a step waits for them.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use super::{Dataset, SourceSequences};
+use crate::config::DataConfig;
+use crate::corpus::Corpus;
+use crate::error::DataError;
+use crate::prepared::PreparedCorpus;
+use crate::streaming::{SourceStream, StreamPosition, WindowMaker};
+
+impl Dataset {
+    /// Makes the windows of a streamed dataset in this process, which stage 0 does: from `positions` on, which are those
+    /// of the sources in a checkpoint, or none at the beginning. Without effect on a dataset that is not streamed.
+    ///
+    /// # Errors
+    /// Fails if the sources can't be listed, or if the tokenizer can't be read.
+    pub fn make_windows(
+        &mut self,
+        config: &DataConfig,
+        prepared: &PreparedCorpus,
+        positions: &[StreamPosition],
+    ) -> Result<(), DataError> {
+        let Some(streaming) = &config.streaming else { return Ok(()) };
+        let corpus = Arc::new(Corpus::find(config)?);
+        let tokenizer = Arc::new(prepared.tokenizer(config)?);
+        for (index, source) in self.sources.iter_mut().enumerate() {
+            let SourceSequences::Streamed(stream) = &mut source.sequences else { continue };
+            let start = positions.get(index).cloned().unwrap_or_default();
+            let max_bytes = streaming.max_bytes / config.sources.len() as u64;
+            let at = start.clone();
+            let maker = |store: &_| WindowMaker::start(config, (&corpus, index), &tokenizer, (store, at), max_bytes);
+            stream.make_with(maker, start);
+        }
+        Ok(())
+    }
+
+    /// Waits until the data of `sequences` sequences from `position` on is there, as long as `keep_waiting` holds. Returns
+    /// the time of the wait; `None` for a dataset that is not streamed.
+    ///
+    /// # Errors
+    /// Fails if no further data can be had, or with `WaitEnded`.
+    pub fn wait_for_step(
+        &self,
+        position: u64,
+        sequences: usize,
+        keep_waiting: &dyn Fn() -> bool,
+    ) -> Result<Option<Duration>, DataError> {
+        let begun = Instant::now();
+        let (before, after) = (self.mixture.counts(position), self.mixture.counts(position + sequences as u64));
+        let mut is_streamed = false;
+        for (index, stream) in self.streams() {
+            is_streamed = true;
+            if before[index] < after[index] {
+                let windows = before[index] / stream.sequences..=(after[index] - 1) / stream.sequences;
+                stream.wait_for(windows, keep_waiting)?;
+            }
+        }
+        Ok(is_streamed.then(|| begun.elapsed()))
+    }
+
+    /// The position of each source's stream after `position` sequences, up to which all steps have been read; empty for a
+    /// dataset that is not streamed.
+    pub fn stream_positions(&self, position: u64) -> Vec<StreamPosition> {
+        let counts = self.mixture.counts(position);
+        self.streams().filter_map(|(index, stream)| stream.position_after(counts[index])).collect()
+    }
+
+    fn streams(&self) -> impl Iterator<Item = (usize, &SourceStream)> {
+        self.sources.iter().enumerate().filter_map(|(index, source)| match &source.sequences {
+            SourceSequences::Streamed(stream) => Some((index, stream)),
+            SourceSequences::Tokenised { .. } => None,
+        })
+    }
+}

@@ -1,0 +1,117 @@
+//! Documents as token ids, with the tokens that begin and end them.
+
+use crate::corpus::Content;
+use crate::error::DataError;
+use crate::findings::Findings;
+use crate::tokenizer::Tokenizer;
+
+/// Bytes per id on disk.
+pub(crate) fn id_bytes(tokenizer: &Tokenizer) -> usize {
+    if tokenizer.vocab_size() <= 1 << 16 { 2 } else { 4 }
+}
+
+/// Puts the ids of pieces together into documents.
+pub(crate) struct DocumentTokens<'a> {
+    tokenizer: &'a Tokenizer,
+    eos_token_id: u32,
+    /// Whether a document has begun and not ended.
+    inside: bool,
+    /// Whether the document has had any text so far.
+    has_text: bool,
+    pub(crate) ids: Vec<u32>,
+    /// The positions in `ids` at which documents start.
+    pub(crate) starts: Vec<u64>,
+    /// Documents without tokens, which are left out.
+    pub(crate) empty: u64,
+    pub(crate) findings: Findings,
+}
+
+impl<'a> DocumentTokens<'a> {
+    /// No tokens yet. `inside`: the first piece continues a document.
+    ///
+    /// # Errors
+    /// Fails if the tokenizer has no end-of-text token.
+    pub(crate) fn new(tokenizer: &'a Tokenizer, inside: bool) -> Result<DocumentTokens<'a>, DataError> {
+        Ok(DocumentTokens {
+            tokenizer,
+            eos_token_id: tokenizer.require_eos_token()?,
+            inside,
+            has_text: false,
+            ids: Vec::new(),
+            starts: Vec::new(),
+            empty: 0,
+            findings: Findings::default(),
+        })
+    }
+
+    /// The tokenizer of the ids.
+    pub(crate) fn tokenizer(&self) -> &'a Tokenizer {
+        self.tokenizer
+    }
+
+    /// Whether a document has begun and not ended.
+    pub(crate) fn is_inside(&self) -> bool {
+        self.inside
+    }
+
+    /// Adds all ids of a piece of a document's text. `has_text`: the piece has characters other than white space.
+    pub(crate) fn push_text(&mut self, ids: &[u32], has_text: bool) {
+        self.has_text |= has_text;
+        self.push(ids);
+    }
+
+    /// Adds ids of a document; a new document begins if none is open.
+    fn push(&mut self, ids: &[u32]) {
+        if !self.inside && !ids.is_empty() {
+            self.inside = true;
+            self.starts.push(self.ids.len() as u64);
+            self.ids.extend(self.tokenizer.bos_before(ids));
+        }
+        self.ids.extend(ids);
+    }
+
+    /// Ends the document. A document without tokens is only counted.
+    pub(crate) fn end_document(&mut self) {
+        let has_text = std::mem::take(&mut self.has_text);
+        if self.inside {
+            self.end_open_document(self.eos_token_id);
+        } else {
+            self.empty += 1;
+            self.findings.without_tokens += u64::from(has_text);
+        }
+    }
+
+    /// Adds the contents of a token file: documents end at end-of-text tokens, which stay as they are, and before
+    /// begin-of-text tokens.
+    ///
+    /// # Errors
+    /// `IdOutOfRange` for an id that the tokenizer does not have.
+    pub(crate) fn push_token_ids(&mut self, content: &Content) -> Result<(), DataError> {
+        let Content::Ids { ids, file, first_index, .. } = content else { return Ok(()) };
+        let vocab_size = self.tokenizer.vocab_size();
+        for (index, &id) in (*first_index..).zip(*ids) {
+            if id as usize >= vocab_size {
+                return Err(DataError::IdOutOfRange { path: file.path.clone(), index, id, vocab_size });
+            }
+            let special = self.tokenizer.special_tokens();
+            match id {
+                _ if special.eos.contains(&id) => self.end_open_document(id),
+                _ if special.bos == Some(id) => self.end_open_document(self.eos_token_id),
+                _ => self.push(&[id]),
+            }
+        }
+        Ok(())
+    }
+
+    /// Ends the last document of a token file, which may lack its end-of-text token.
+    pub(crate) fn end_token_file(&mut self) {
+        self.end_open_document(self.eos_token_id);
+    }
+
+    /// Ends the document with the end-of-text token `eos` if one is open.
+    fn end_open_document(&mut self, eos: u32) {
+        if std::mem::take(&mut self.inside) && !self.tokenizer.is_ended_by(self.ids.last()) {
+            self.ids.push(eos);
+        }
+    }
+}

@@ -1,0 +1,66 @@
+//! Pieces of a stream in order, whose texts are tokenised together.
+
+use super::position::ReadPosition;
+use crate::corpus::BadRecordReason;
+use crate::document_tokens::DocumentTokens;
+use crate::error::DataError;
+
+/// Bytes of text that are tokenised together, spread over the processors.
+const BATCH_BYTES: usize = 1 << 20;
+
+/// A piece of a stream, or a record that is left out.
+pub(super) enum Item {
+    /// A piece of a document's text.
+    Text {
+        /// Index of the text in the batch.
+        index: usize,
+        has_text: bool,
+        is_last: bool,
+    },
+    BadRecord {
+        file: usize,
+        reason: BadRecordReason,
+    },
+    LoneSurrogates(u64),
+    /// Reading can resume here. [`ReadPosition::inside`] is not known before the items are tokenised.
+    Point(ReadPosition),
+}
+
+/// Items whose texts are not tokenised yet.
+#[derive(Default)]
+pub(super) struct Batch {
+    items: Vec<Item>,
+    texts: Vec<String>,
+    bytes: usize,
+}
+
+impl Batch {
+    pub(super) fn push(&mut self, item: Item) {
+        self.items.push(item);
+    }
+
+    pub(super) fn push_text(&mut self, text: &str, is_last: bool) {
+        let has_text = text.contains(|character: char| !character.is_whitespace());
+        self.items.push(Item::Text { index: self.texts.len(), has_text, is_last });
+        self.bytes += text.len();
+        self.texts.push(text.to_owned());
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.items.is_empty()
+    }
+
+    pub(super) fn is_full(&self) -> bool {
+        self.bytes >= BATCH_BYTES
+    }
+
+    /// The items with the ids of the texts.
+    ///
+    /// # Errors
+    /// Fails if the tokenizer fails.
+    pub(super) fn tokenise(&mut self, documents: &mut DocumentTokens) -> Result<(Vec<Item>, Vec<Vec<u32>>), DataError> {
+        let Batch { items, texts, .. } = std::mem::take(self);
+        let ids = documents.tokenizer().encode_all(texts, &mut documents.findings)?;
+        Ok((items, ids))
+    }
+}

@@ -1,0 +1,245 @@
+//! The tokens of a stream from the beginning of its current window on, and the cut into windows. A window has a fixed
+//! number of sequences. The next one begins where its last sequence ends, also within a document.
+
+use std::collections::VecDeque;
+
+use super::position::{DocumentCounts, ReadPosition, StreamPosition};
+
+/// The size of a window.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct WindowSize {
+    pub(super) sequences: u64,
+    /// The largest number of inputs of a sequence.
+    pub(super) length: u64,
+    /// Whether a sequence holds several documents.
+    pub(super) packing: bool,
+}
+
+/// A finished window.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct WindowTokens {
+    pub(crate) start: StreamPosition,
+    pub(crate) next: StreamPosition,
+    pub(super) ids: Vec<u32>,
+    /// The positions in `ids` at which documents start. The first is 0, also if the window begins within a document.
+    pub(super) starts: Vec<u64>,
+}
+
+/// Tokens that are not in a finished window yet.
+pub(super) struct WindowBuffer {
+    size: WindowSize,
+    start: StreamPosition,
+    /// Tokens to drop before the window begins.
+    skip: usize,
+    /// The number of tokens before `ids`, counted from where reading began.
+    before: u64,
+    ids: Vec<u32>,
+    starts: Vec<u64>,
+    /// Whether the last document goes on.
+    is_open: bool,
+    /// Positions at which reading can resume, with the tokens before them. The first is not after the window's start.
+    points: VecDeque<(u64, ReadPosition, DocumentCounts)>,
+    /// Without packing: closed documents that are counted, and their sequences.
+    counted: (usize, u64),
+}
+
+/// The end of a window and the beginning of the next one, in tokens. With a target after the last input, the next window
+/// begins at that target.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Cut {
+    end: usize,
+    next: usize,
+}
+
+impl WindowBuffer {
+    /// An empty buffer for reading from `start.read` on.
+    pub(super) fn new(size: WindowSize, start: StreamPosition) -> WindowBuffer {
+        WindowBuffer {
+            size,
+            skip: start.skip as usize,
+            before: 0,
+            ids: Vec::new(),
+            starts: Vec::new(),
+            is_open: start.read.inside,
+            points: VecDeque::from([(0, start.read, start.counts.clone())]),
+            counted: (0, 0),
+            start,
+        }
+    }
+
+    /// Tokens in the buffer.
+    pub(super) fn tokens(&self) -> u64 {
+        self.ids.len() as u64
+    }
+
+    /// Appends tokens of a document: its first ones if `is_start`, its last ones if `ends`.
+    pub(super) fn push(&mut self, ids: &[u32], is_start: bool, ends: bool) {
+        if ids.is_empty() {
+            return;
+        }
+        if is_start || self.starts.is_empty() {
+            self.starts.push(self.ids.len() as u64);
+        }
+        self.ids.extend(ids);
+        self.is_open = !ends;
+        if self.skip > 0 && self.ids.len() >= self.skip {
+            let skip = std::mem::take(&mut self.skip);
+            self.drop_first(skip);
+        }
+    }
+
+    /// Marks the end of the tokens as a position at which reading can resume.
+    pub(super) fn mark(&mut self, position: ReadPosition, counts: &DocumentCounts) {
+        let tokens = self.before + self.ids.len() as u64;
+        if !position.inside {
+            // no window ends before the current document
+            self.points.clear();
+        }
+        self.points.push_back((tokens, position, counts.clone()));
+    }
+
+    /// The next window, if its tokens are there.
+    pub(super) fn take_window(&mut self) -> Option<WindowTokens> {
+        let cut = self.cut()?;
+        let next_token = self.before + cut.next as u64;
+        while self.points.get(1).is_some_and(|(tokens, ..)| *tokens <= next_token) {
+            self.points.pop_front();
+        }
+        let (tokens, read, counts) = self.points.front().cloned()?;
+        let next = StreamPosition { window: self.start.window + 1, read, skip: next_token - tokens, counts };
+        let window = WindowTokens {
+            start: std::mem::replace(&mut self.start, next.clone()),
+            next,
+            ids: self.ids[..cut.end].to_vec(),
+            starts: self.starts.iter().copied().filter(|&start| start < cut.end as u64).collect(),
+        };
+        self.drop_first(cut.next);
+        self.counted = (0, 0);
+        Some(window)
+    }
+
+    fn cut(&mut self) -> Option<Cut> {
+        if self.skip > 0 {
+            return None;
+        }
+        if self.size.packing {
+            let next = (self.size.sequences * self.size.length) as usize;
+            return (self.ids.len() > next).then_some(Cut { end: next + 1, next });
+        }
+        while let Some(&start) = self.starts.get(self.counted.0) {
+            let (document, sequences) = self.counted;
+            let end = self.starts.get(document + 1).copied().unwrap_or(self.ids.len() as u64);
+            let is_closed = document + 1 < self.starts.len() || !self.is_open;
+            let total = sequences + (end - start).saturating_sub(1).div_ceil(self.size.length);
+            if is_closed && total == self.size.sequences {
+                return Some(Cut { end: end as usize, next: end as usize });
+            }
+            if total > self.size.sequences {
+                let next = (start + (self.size.sequences - sequences) * self.size.length) as usize;
+                return Some(Cut { end: next + 1, next });
+            }
+            if !is_closed {
+                return None;
+            }
+            self.counted = (document + 1, total);
+        }
+        None
+    }
+
+    /// Drops the first `count` tokens. The rest of a document is a document of its own.
+    fn drop_first(&mut self, count: usize) {
+        self.ids.drain(..count);
+        self.before += count as u64;
+        let continues = !self.ids.is_empty() && !self.starts.contains(&(count as u64));
+        let rest = self.starts.iter().filter(|&&start| start >= count as u64).map(|start| start - count as u64);
+        self.starts = continues.then_some(0).into_iter().chain(rest).collect();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::mapped::tests::files;
+    use crate::sequences::Sequences;
+    use crate::stream::TokenStream;
+
+    /// Tokens of a sequence with the target of its last input, and the starts of documents among its targets.
+    type SequenceTokens = (Vec<u32>, Vec<u64>);
+
+    fn sequences(ids: &[u32], starts: &[u64], size: WindowSize) -> Vec<SequenceTokens> {
+        let stream = TokenStream::of_documents(&Arc::new(files(ids, starts)), 0..starts.len() as u64);
+        let all = Sequences::new(stream, size.length as usize, size.packing);
+        let sequence = |index| {
+            let range = all.token_range(index);
+            let last = range.start + range.length as u64;
+            let starts = all.stream.starts_within(range.start + 1, last).map(|start| start - range.start);
+            (all.stream.ids(range.start, range.length + 1), starts.collect())
+        };
+        (0..all.count).map(sequence).collect()
+    }
+
+    /// Pieces of documents: (tokens, whether the document ends, whether reading can resume after it).
+    type Pieces = Vec<(usize, bool, bool)>;
+
+    fn windows(pieces: &Pieces, size: WindowSize, start: StreamPosition) -> Vec<WindowTokens> {
+        let mut buffer = WindowBuffer::new(size, start.clone());
+        let (mut is_start, mut next_id, mut windows) = (true, 0, Vec::new());
+        for (number, &(tokens, ends, resumes)) in pieces.iter().enumerate() {
+            let ids: Vec<u32> = (next_id..next_id + tokens as u32).collect();
+            next_id += tokens as u32;
+            // a read position of this test has the number of the next piece as its offset
+            if number as u64 >= start.read.offset {
+                buffer.push(&ids, is_start, ends);
+                windows.extend(std::iter::from_fn(|| buffer.take_window()));
+                if resumes {
+                    let offset = number as u64 + 1;
+                    let counts = DocumentCounts { documents: offset, ..DocumentCounts::default() };
+                    buffer.mark(ReadPosition { offset, inside: !ends, ..ReadPosition::default() }, &counts);
+                }
+            }
+            is_start = ends;
+        }
+        windows
+    }
+
+    fn sizes() -> impl Strategy<Value = WindowSize> {
+        (1u64..5, 1u64..6, any::<bool>()).prop_map(|(sequences, length, packing)| WindowSize {
+            sequences,
+            length,
+            packing,
+        })
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(64))]
+
+        #[test]
+        fn windows_have_the_sequences_of_the_whole_stream_wherever_reading_began(
+            pieces in prop::collection::vec((1usize..12, any::<bool>(), any::<bool>()), 1..60), size in sizes(),
+        ) {
+            let all = windows(&pieces, size, StreamPosition::default());
+            let (mut ids, mut starts, mut is_start) = (Vec::new(), Vec::new(), true);
+            for &(tokens, ends, _) in &pieces {
+                starts.extend(is_start.then_some(ids.len() as u64));
+                ids.extend(ids.len() as u32..(ids.len() + tokens) as u32);
+                is_start = ends;
+            }
+            let expected = sequences(&ids, &starts, size);
+            let mut found = Vec::new();
+            for window in &all {
+                let of_window = sequences(&window.ids, &window.starts, size);
+                prop_assert_eq!(of_window.len() as u64, size.sequences);
+                found.extend(of_window);
+            }
+            prop_assert_eq!(&found[..], &expected[..found.len()]);
+            prop_assert!(expected.len() - found.len() <= size.sequences as usize, "none is missing");
+            for (number, window) in all.iter().enumerate() {
+                prop_assert_eq!(&windows(&pieces, size, window.start.clone())[..], &all[number..]);
+            }
+        }
+    }
+}

@@ -1,0 +1,172 @@
+//! Makes the windows of a source on a thread of its own, one ahead of training.
+
+use std::ops::RangeInclusive;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use super::position::StreamPosition;
+use super::reader::WindowReader;
+use super::window::WindowStore;
+use crate::config::DataConfig;
+use crate::corpus::Corpus;
+use crate::error::DataError;
+use crate::tokenizer::Tokenizer;
+
+/// Windows that are made before training needs them.
+const AHEAD: u64 = 1;
+
+/// Interval at which a waiting thread looks whether it still has to wait.
+const CHECK_INTERVAL: Duration = Duration::from_millis(50);
+
+/// The maker of a source's windows. Its thread ends when it is dropped.
+pub(crate) struct WindowMaker {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+struct State {
+    /// The windows that training uses.
+    in_use: RangeInclusive<u64>,
+    /// The first window that is not made yet.
+    next: u64,
+    /// The reason why no further window is made.
+    error: Option<DataError>,
+    is_stopped: bool,
+}
+
+/// The input of the maker's thread.
+struct Work {
+    config: DataConfig,
+    corpus: Arc<Corpus>,
+    source: usize,
+    tokenizer: Arc<Tokenizer>,
+    store: WindowStore,
+    start: StreamPosition,
+    max_bytes: u64,
+}
+
+impl WindowMaker {
+    /// Starts to make the windows of the source with the index `source`, from `start` on. At most `max_bytes` of windows
+    /// that are not in use stay on the volume.
+    pub(crate) fn start(
+        config: &DataConfig,
+        (corpus, source): (&Arc<Corpus>, usize),
+        tokenizer: &Arc<Tokenizer>,
+        (store, start): (&WindowStore, StreamPosition),
+        max_bytes: u64,
+    ) -> WindowMaker {
+        let state = State { in_use: start.window..=start.window, next: start.window, error: None, is_stopped: false };
+        let shared = Arc::new(Shared { state: Mutex::new(state), changed: Condvar::new() });
+        let work = Work {
+            config: config.clone(),
+            corpus: Arc::clone(corpus),
+            source,
+            tokenizer: Arc::clone(tokenizer),
+            store: store.clone(),
+            start,
+            max_bytes,
+        };
+        let of_thread = Arc::clone(&shared);
+        let name = format!("data-{source}");
+        let spawned = std::thread::Builder::new().name(name).spawn(move || {
+            if let Err(error) = work.run(&of_thread) {
+                of_thread.update(|state| state.error = Some(error));
+            }
+        });
+        if let Err(error) = spawned {
+            let error = DataError::io("start a thread for", store.window_folder(0))(error);
+            shared.update(|state| state.error = Some(error));
+        }
+        WindowMaker { shared }
+    }
+
+    /// Waits until the windows up to the end of `in_use` are made, as long as `keep_waiting` holds. Earlier windows may be
+    /// removed from then on.
+    ///
+    /// # Errors
+    /// Fails if no further window can be made, or with `WaitEnded`.
+    pub(crate) fn wait_for(
+        &self,
+        in_use: RangeInclusive<u64>,
+        keep_waiting: &dyn Fn() -> bool,
+    ) -> Result<(), DataError> {
+        let end = *in_use.end();
+        self.shared.update(|state| state.in_use = in_use);
+        let mut state = self.shared.lock();
+        while state.next <= end {
+            if let Some(error) = state.error.take() {
+                state.is_stopped = true;
+                return Err(error);
+            }
+            if state.is_stopped || !keep_waiting() {
+                return Err(DataError::WaitEnded);
+            }
+            state = self.shared.wait(state);
+        }
+        Ok(())
+    }
+}
+
+impl Drop for WindowMaker {
+    /// Ends the thread with its next piece of text. A read of a remote source may take long, so nobody waits for that.
+    fn drop(&mut self) {
+        self.shared.update(|state| state.is_stopped = true);
+    }
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn update(&self, change: impl FnOnce(&mut State)) {
+        change(&mut self.lock());
+        self.changed.notify_all();
+    }
+
+    fn wait<'s>(&self, state: MutexGuard<'s, State>) -> MutexGuard<'s, State> {
+        self.changed.wait_timeout(state, CHECK_INTERVAL).unwrap_or_else(PoisonError::into_inner).0
+    }
+
+    /// Waits until a window is due. Returns false if no more windows are needed.
+    fn wait_until_due(&self, window: u64) -> bool {
+        let mut state = self.lock();
+        while window > state.in_use.end() + AHEAD && !state.is_stopped {
+            state = self.wait(state);
+        }
+        !state.is_stopped
+    }
+}
+
+impl Work {
+    fn run(self, shared: &Shared) -> Result<(), DataError> {
+        let Some(streaming) = &self.config.streaming else { return Ok(()) };
+        self.store.remove_unfinished()?;
+        let mut start = self.start.clone();
+        // windows of an earlier attempt need no reading
+        while let Some(header) = self.store.header(start.window)?.filter(|header| header.start == start) {
+            start = header.next;
+            shared.update(|state| state.next = start.window);
+            if !shared.wait_until_due(start.window) {
+                return Ok(());
+            }
+        }
+        let source = (&*self.corpus, self.source);
+        let mut reader = WindowReader::new(&self.config, streaming, source, &self.tokenizer, start, false)?;
+        reader.read(&mut |_| {}, &mut |window, _| {
+            let (number, next) = (window.start.window, window.next.window);
+            if shared.lock().is_stopped {
+                return Ok(false);
+            }
+            self.store.write(&window)?;
+            shared.update(|state| state.next = next);
+            let in_use = shared.lock().in_use.clone();
+            self.store.evict(*in_use.start()..=(*in_use.end() + AHEAD).max(number), self.max_bytes)?;
+            Ok(shared.wait_until_due(next))
+        })
+    }
+}

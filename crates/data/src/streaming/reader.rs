@@ -1,0 +1,265 @@
+//! Reads the blocks of a source and cuts its documents into windows.
+
+use std::mem::take;
+
+use super::batch::{Batch, Item};
+use super::blocks::Blocks;
+use super::buffer::{WindowBuffer, WindowSize, WindowTokens};
+use super::position::{DocumentCounts, ReadPosition, StreamPosition};
+use crate::config::{DataConfig, HeldOut, Streaming};
+use crate::corpus::{Content, Corpus, Piece};
+use crate::document_tokens::DocumentTokens;
+use crate::error::DataError;
+use crate::findings::Findings;
+use crate::held_out::Draw;
+use crate::order;
+use crate::tokenizer::Tokenizer;
+
+/// The first tokens of a document, whose hash decides whether it is held out. A document may be longer than memory.
+const HASHED_TOKENS: usize = 1 << 14;
+
+/// Reads a source from a position on.
+pub(crate) struct WindowReader<'a> {
+    corpus: &'a Corpus,
+    source: usize,
+    blocks: Blocks,
+    draw: Option<Draw>,
+    documents: DocumentTokens<'a>,
+    /// The part of the corpus that the current document belongs to.
+    part: Part,
+    batch: Batch,
+    buffer: WindowBuffer,
+    counts: DocumentCounts,
+    at: ReadPosition,
+    /// The held-out documents of the windows so far, while they are collected.
+    drawn: Option<DrawnDocuments>,
+    is_over: bool,
+}
+
+/// The held-out documents of the first windows of a source.
+#[derive(Default)]
+pub(crate) struct DrawnDocuments {
+    pub(crate) ids: Vec<u32>,
+    pub(crate) starts: Vec<u64>,
+    /// Whether the whole source has been read.
+    pub(crate) is_complete: bool,
+    /// The number of tokens from which on no document is added.
+    enough: usize,
+}
+
+enum Part {
+    /// Not known before more of the document is tokenised: its first tokens.
+    Undecided(Vec<u32>),
+    Training,
+    HeldOut,
+}
+
+/// Receives each window. Returns whether to read on.
+type OnWindow<'f> = dyn FnMut(WindowTokens, Option<&DrawnDocuments>) -> Result<bool, DataError> + 'f;
+
+impl<'a> WindowReader<'a> {
+    /// A reader of the source with the index `source`, from the window at `start` on. `collects`: it collects the
+    /// documents that are held out.
+    ///
+    /// # Errors
+    /// Fails if the tokenizer has no end-of-text token.
+    pub(crate) fn new(
+        config: &DataConfig,
+        streaming: &Streaming,
+        (corpus, source): (&'a Corpus, usize),
+        tokenizer: &'a Tokenizer,
+        start: StreamPosition,
+        collects: bool,
+    ) -> Result<WindowReader<'a>, DataError> {
+        let size = WindowSize {
+            sequences: streaming.window_sequences,
+            length: config.sequence_length as u64,
+            packing: config.packing,
+        };
+        let seed = order::seed_of_source(config.seed, source);
+        Ok(WindowReader {
+            corpus,
+            source,
+            blocks: Blocks::new(corpus, corpus.files_of(source), streaming.block_bytes, seed),
+            draw: match config.held_out {
+                HeldOut::Documents(fraction) => Some(Draw::new(fraction, config.seed)),
+                HeldOut::Nothing | HeldOut::LastSequences(_) => None,
+            },
+            documents: DocumentTokens::new(tokenizer, start.read.inside)?,
+            part: Part::Training,
+            batch: Batch::default(),
+            counts: start.counts.clone(),
+            at: start.read,
+            buffer: WindowBuffer::new(size, start),
+            drawn: collects.then(|| DrawnDocuments {
+                enough: (size.sequences * size.length) as usize + 1,
+                ..DrawnDocuments::default()
+            }),
+            is_over: false,
+        })
+    }
+
+    /// Reads until `on_window` returns false, epoch after epoch. `on_tokens` gets the number of tokens of the current
+    /// window, again and again.
+    ///
+    /// # Errors
+    /// Fails if the source can't be read, has changed, or has no text, or if `on_window` fails.
+    pub(crate) fn read(&mut self, on_tokens: &mut dyn FnMut(u64), on_window: &mut OnWindow) -> Result<(), DataError> {
+        let tokenizer = self.documents.tokenizer();
+        let mut documents_before = None;
+        loop {
+            if self.at == (ReadPosition { epoch: self.at.epoch, ..ReadPosition::default() }) {
+                if documents_before.replace(self.counts.documents) == Some(self.counts.documents) {
+                    let files = self.corpus.files_of(self.source).len();
+                    let notes = self.documents.findings.notes(&self.corpus.file_names());
+                    return Err(DataError::Empty { files, notes });
+                }
+                // a document is held out once
+                self.drawn.iter_mut().for_each(|drawn| drawn.is_complete = self.at.epoch > 0);
+            }
+            let (block, begun) = (self.blocks.at(self.at), self.at);
+            let (corpus, file) = (self.corpus, &self.corpus.files[block.file]);
+            file.check_unchanged()?;
+            let cursor = begun.cursor(block.file);
+            let read = corpus.read_part(cursor, block.part, tokenizer.split(), &mut |piece| {
+                self.add(begun, piece, on_window)?;
+                if self.batch.is_empty() {
+                    on_tokens(self.buffer.tokens());
+                }
+                if self.is_over { Err(DataError::WaitEnded) } else { Ok(()) }
+            });
+            if read.is_ok() {
+                self.at = self.blocks.after(begun);
+                self.batch.push(Item::Point(self.at));
+            }
+            if !self.is_over {
+                // the windows before a record that can't be read are complete
+                self.flush(on_window)?;
+            }
+            if self.is_over {
+                return Ok(());
+            }
+            read?;
+        }
+    }
+
+    /// The losses of the texts so far.
+    pub(crate) fn findings(&self) -> &Findings {
+        &self.documents.findings
+    }
+
+    fn add(&mut self, block: ReadPosition, piece: Piece, on_window: &mut OnWindow) -> Result<(), DataError> {
+        match &piece.content {
+            Content::Text(text) => self.batch.push_text(text, piece.is_last),
+            Content::LoneSurrogates(count) => self.batch.push(Item::LoneSurrogates(*count)),
+            Content::BadRecord(bad) => self.batch.push(Item::BadRecord { file: bad.file, reason: bad.reason }),
+            Content::Ids { .. } => {
+                self.flush(on_window)?;
+                self.documents.push_token_ids(&piece.content)?;
+                if piece.is_last {
+                    self.documents.end_token_file();
+                }
+                self.pass_on(on_window)?;
+            }
+        }
+        if let Some(cursor) = piece.resume_at {
+            self.batch.push(Item::Point(self.blocks.resume_at(block, cursor)));
+        }
+        if self.batch.is_full() { self.flush(on_window) } else { Ok(()) }
+    }
+
+    /// Tokenises the batch and passes its documents on.
+    fn flush(&mut self, on_window: &mut OnWindow) -> Result<(), DataError> {
+        let (items, ids) = self.batch.tokenise(&mut self.documents)?;
+        for item in items {
+            match item {
+                Item::Text { index, has_text, is_last } => {
+                    self.documents.push_text(&ids[index], has_text);
+                    if is_last {
+                        self.documents.end_document();
+                    }
+                    self.pass_on(on_window)?;
+                }
+                Item::BadRecord { file, reason } => {
+                    self.documents.findings.bad_record(file, reason);
+                    *self.counts.bad_records.entry(reason).or_default() += 1;
+                }
+                Item::LoneSurrogates(count) => self.documents.findings.lone_surrogates += count,
+                Item::Point(position) => {
+                    let inside = self.documents.is_inside();
+                    if !inside || matches!(self.part, Part::Training) {
+                        self.buffer.mark(ReadPosition { inside, ..position }, &self.counts);
+                    }
+                }
+            }
+            if self.is_over {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// Passes the new tokens on to the windows or to the held-out documents.
+    fn pass_on(&mut self, on_window: &mut OnWindow) -> Result<(), DataError> {
+        self.counts.empty += take(&mut self.documents.empty);
+        let (ids, starts) = (take(&mut self.documents.ids), take(&mut self.documents.starts));
+        let bounds: Vec<usize> = starts.iter().map(|&start| start as usize).chain([ids.len()]).collect();
+        self.pass_on_document(&ids[..bounds[0]], false, bounds.len() > 1 || !self.documents.is_inside());
+        for (number, bounds) in bounds.windows(2).enumerate() {
+            let ends = number + 1 < starts.len() || !self.documents.is_inside();
+            self.pass_on_document(&ids[bounds[0]..bounds[1]], true, ends);
+        }
+        while let Some(window) = self.buffer.take_window() {
+            if !on_window(window, self.drawn.as_ref())? {
+                self.is_over = true;
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// Passes on tokens of one document: its first ones if `is_start`, its last ones if `ends`.
+    fn pass_on_document(&mut self, ids: &[u32], is_start: bool, ends: bool) {
+        if ids.is_empty() {
+            return;
+        }
+        if is_start {
+            self.part = Part::Undecided(Vec::new());
+        }
+        match &mut self.part {
+            Part::Training => self.buffer.push(ids, is_start, ends),
+            Part::HeldOut => self.hold_out(ids, false),
+            Part::Undecided(first) => {
+                first.extend(ids);
+                if ends || first.len() >= HASHED_TOKENS || self.draw.is_none() {
+                    let first = take(first);
+                    if self.draw.is_some_and(|draw| draw.holds_out(hash(&first))) {
+                        self.part = Part::HeldOut;
+                        self.counts.held_out += 1;
+                        self.hold_out(&first, true);
+                    } else {
+                        self.part = Part::Training;
+                        self.counts.documents += 1;
+                        self.buffer.push(&first, true, ends);
+                    }
+                }
+            }
+        }
+    }
+
+    fn hold_out(&mut self, ids: &[u32], is_start: bool) {
+        if let Some(drawn) = self.drawn.as_mut().filter(|drawn| !drawn.is_complete && drawn.ids.len() < drawn.enough) {
+            drawn.starts.extend(is_start.then_some(drawn.ids.len() as u64));
+            drawn.ids.extend(ids);
+        }
+    }
+}
+
+/// The hash of a document in [`DocumentHashes`](crate::document_hashes::DocumentHashes), of its first tokens.
+fn hash(first: &[u32]) -> u64 {
+    let first = &first[..first.len().min(HASHED_TOKENS)];
+    let ids: Vec<u8> = first.iter().flat_map(|id| id.to_le_bytes()).collect();
+    let mut bytes = [0; 8];
+    bytes.copy_from_slice(&blake3::hash(&ids).as_bytes()[..8]);
+    u64::from_le_bytes(bytes)
+}

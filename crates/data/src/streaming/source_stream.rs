@@ -1,0 +1,129 @@
+//! The windows of a source as a dataset reads them.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::ops::RangeInclusive;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use super::maker::WindowMaker;
+use super::position::StreamPosition;
+use super::window::{WindowHeader, WindowStore};
+use crate::error::DataError;
+use crate::sequences::Sequences;
+
+/// The time after which a window that stage 0 has announced must be visible on the volume.
+const VISIBLE_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// Steps whose windows stay: another stage may be a step behind stage 0, and stage 0 announces one step ahead.
+const STEPS_IN_USE: usize = 3;
+
+/// The windows of a source.
+pub(crate) struct SourceStream {
+    store: WindowStore,
+    /// The number of sequences of a window.
+    pub(crate) sequences: u64,
+    length: usize,
+    packing: bool,
+    /// Set in the process that makes the windows.
+    maker: Option<WindowMaker>,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    open: BTreeMap<u64, (WindowHeader, Arc<Sequences>)>,
+    /// The first windows of the last steps.
+    first: VecDeque<u64>,
+    /// The position at which reading began.
+    start: StreamPosition,
+}
+
+impl SourceStream {
+    /// The windows in `store`, with `sequences` sequences each.
+    pub(crate) fn new(store: WindowStore, sequences: u64, length: usize, packing: bool) -> SourceStream {
+        SourceStream { store, sequences, length, packing, maker: None, state: Mutex::default() }
+    }
+
+    /// Makes the windows with `maker`, which begins at `start`.
+    pub(crate) fn make_with(&mut self, maker: impl FnOnce(&WindowStore) -> WindowMaker, start: StreamPosition) {
+        self.maker = Some(maker(&self.store));
+        self.state.get_mut().unwrap_or_else(PoisonError::into_inner).start = start;
+    }
+
+    /// Waits for the windows of a step, as long as `keep_waiting` holds, and opens them. Other windows are closed, but the
+    /// ones of the steps before it.
+    ///
+    /// # Errors
+    /// Fails if a window can't be made or opened, or with `WaitEnded`.
+    pub(crate) fn wait_for(
+        &self,
+        windows: RangeInclusive<u64>,
+        keep_waiting: &dyn Fn() -> bool,
+    ) -> Result<(), DataError> {
+        let first = {
+            let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+            state.first.push_back(*windows.start());
+            while state.first.len() > STEPS_IN_USE {
+                state.first.pop_front();
+            }
+            let first = state.first.iter().copied().min().unwrap_or_default();
+            state.open = state.open.split_off(&first);
+            first
+        };
+        if let Some(maker) = &self.maker {
+            maker.wait_for(first..=*windows.end(), keep_waiting)?;
+        }
+        windows.into_iter().try_for_each(|window| self.open(window, keep_waiting).map(drop))
+    }
+
+    /// The sequences of a window, which is there already.
+    ///
+    /// # Errors
+    /// Fails if the window can't be opened.
+    pub(crate) fn window(&self, window: u64) -> Result<Arc<Sequences>, DataError> {
+        self.open(window, &|| true)
+    }
+
+    /// The beginning of the window that training reads after `sequences` sequences. All windows before it are open.
+    pub(crate) fn position_after(&self, sequences: u64) -> Option<StreamPosition> {
+        let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let window = sequences / self.sequences;
+        let start = state.open.get(&window).map(|(header, _)| &header.start);
+        let next = || Some(&state.open.get(&window.checked_sub(1)?)?.0.next);
+        let begun = || Some(&state.start).filter(|start| start.window == window);
+        start.or_else(next).or_else(begun).cloned()
+    }
+
+    fn open(&self, window: u64, keep_waiting: &dyn Fn() -> bool) -> Result<Arc<Sequences>, DataError> {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((_, sequences)) = state.open.get(&window) {
+            return Ok(Arc::clone(sequences));
+        }
+        let header = self.wait_for_header(window, keep_waiting)?;
+        let stream = self.store.open(&header)?;
+        let sequences = Arc::new(Sequences::new(stream, self.length, self.packing));
+        if sequences.count != self.sequences {
+            return Err(DataError::OtherWindow { path: self.store.window_folder(window) });
+        }
+        state.open.insert(window, (header, Arc::clone(&sequences)));
+        Ok(sequences)
+    }
+
+    /// The header of a window that stage 0 has made. A network file system may show it later.
+    fn wait_for_header(&self, window: u64, keep_waiting: &dyn Fn() -> bool) -> Result<WindowHeader, DataError> {
+        let deadline = Instant::now() + VISIBLE_TIMEOUT;
+        loop {
+            if let Some(header) = self.store.header(window)? {
+                return Ok(header);
+            }
+            if !keep_waiting() {
+                return Err(DataError::WaitEnded);
+            }
+            if Instant::now() > deadline {
+                let path = self.store.window_folder(window);
+                return Err(DataError::io("open", path)(std::io::ErrorKind::NotFound.into()));
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+}

@@ -1,0 +1,180 @@
+//! Windows on the volume: a folder for each, which is complete once it has its name.
+
+use std::fs;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use serde::{Deserialize, Serialize};
+
+use super::buffer::WindowTokens;
+use super::position::StreamPosition;
+use crate::atomic_file::{write_atomically, write_bytes_atomically};
+use crate::error::DataError;
+use crate::mapped::{DOCUMENTS_FILE, TOKEN_IDS_FILE, TokenFiles};
+use crate::stream::TokenStream;
+
+/// Folders of unfinished windows that this process has made.
+static UNFINISHED: AtomicU64 = AtomicU64::new(0);
+
+const HEADER_FILE: &str = "window.json";
+
+/// The windows of a source in a folder of the volume.
+#[derive(Clone, Debug)]
+pub(crate) struct WindowStore {
+    folder: PathBuf,
+    /// Bytes per id.
+    id_bytes: usize,
+}
+
+/// The facts about a window besides its tokens.
+#[derive(Serialize, Deserialize, Clone, Debug, PartialEq)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct WindowHeader {
+    pub(super) start: StreamPosition,
+    /// The beginning of the next window.
+    pub(super) next: StreamPosition,
+    tokens: u64,
+    documents: u64,
+}
+
+impl WindowStore {
+    /// The windows of the source with the index `source` of a stream whose windows are in `folder`.
+    pub(crate) fn new(folder: &Path, source: usize, id_bytes: usize) -> WindowStore {
+        WindowStore { folder: folder.join(source.to_string()), id_bytes }
+    }
+
+    /// The header of a complete window.
+    ///
+    /// # Errors
+    /// Fails if the volume can't be read.
+    pub(super) fn header(&self, window: u64) -> Result<Option<WindowHeader>, DataError> {
+        let path = self.window_folder(window).join(HEADER_FILE);
+        let bytes = stagecoach_files::read_if_exists(&path).map_err(DataError::io("read", &path))?;
+        Ok(bytes.and_then(|bytes| serde_json::from_slice(&bytes).ok()))
+    }
+
+    /// The tokens of the window with this header.
+    ///
+    /// # Errors
+    /// Fails if the window's files can't be mapped.
+    pub(super) fn open(&self, header: &WindowHeader) -> Result<TokenStream, DataError> {
+        let folder = self.window_folder(header.start.window);
+        let files = Arc::new(TokenFiles::open(&folder, header.tokens, header.documents, self.id_bytes)?);
+        Ok(TokenStream::of_documents(&files, 0..header.documents))
+    }
+
+    /// Writes a window. Nothing of an unfinished one remains under its name.
+    ///
+    /// # Errors
+    /// Fails if the volume can't be written.
+    pub(crate) fn write(&self, window: &WindowTokens) -> Result<(), DataError> {
+        let header = WindowHeader {
+            start: window.start.clone(),
+            next: window.next.clone(),
+            tokens: window.ids.len() as u64,
+            documents: window.starts.len() as u64,
+        };
+        let number = window.start.window;
+        // the thread of an earlier group may still write
+        let unique = UNFINISHED.fetch_add(1, Ordering::Relaxed);
+        let unfinished = self.folder.join(format!("unfinished-{number}-{}-{unique}", std::process::id()));
+        fs::create_dir_all(&self.folder).map_err(DataError::io("create", &self.folder))?;
+        fs::create_dir(&unfinished).map_err(DataError::io("create", &unfinished))?;
+        write_tokens(&unfinished, &window.ids, &window.starts, self.id_bytes)?;
+        let path = unfinished.join(HEADER_FILE);
+        let json = serde_json::to_vec(&header).map_err(|error| DataError::io("write", &path)(error.into()))?;
+        write_bytes_atomically(&path, &json)?;
+        let finished = self.window_folder(number);
+        remove(&finished)?;
+        fs::rename(&unfinished, &finished).map_err(DataError::io("rename", &unfinished))?;
+        stagecoach_files::sync_dir(&self.folder).map_err(DataError::io("write", &self.folder))
+    }
+
+    /// Removes windows until the others have at most `max_bytes`: those before `in_use` first, the oldest first, then
+    /// those behind it, the last ones first. The windows in use stay, and so do the remains of no other process.
+    ///
+    /// # Errors
+    /// Fails if the volume can't be read or written.
+    pub(super) fn evict(&self, in_use: std::ops::RangeInclusive<u64>, max_bytes: u64) -> Result<(), DataError> {
+        let mut total = 0;
+        let mut windows = Vec::new();
+        for window in self.windows()? {
+            let bytes = folder_bytes(&self.window_folder(window));
+            total += bytes;
+            windows.push((window, bytes));
+        }
+        windows.sort_unstable();
+        let (past, rest): (Vec<_>, Vec<_>) = windows.into_iter().partition(|(window, _)| window < in_use.start());
+        let ahead = rest.into_iter().rev().filter(|(window, _)| window > in_use.end());
+        for (window, bytes) in past.into_iter().chain(ahead) {
+            if total <= max_bytes {
+                break;
+            }
+            remove(&self.window_folder(window))?;
+            total -= bytes;
+        }
+        Ok(())
+    }
+
+    /// Removes what a crashed process left unfinished.
+    ///
+    /// # Errors
+    /// Fails if the volume can't be read or written.
+    pub(super) fn remove_unfinished(&self) -> Result<(), DataError> {
+        for name in self.names()?.into_iter().filter(|name| name.starts_with("unfinished-")) {
+            remove(&self.folder.join(name))?;
+        }
+        Ok(())
+    }
+
+    fn windows(&self) -> Result<Vec<u64>, DataError> {
+        Ok(self.names()?.iter().filter_map(|name| name.parse().ok()).collect())
+    }
+
+    fn names(&self) -> Result<Vec<String>, DataError> {
+        let entries = match fs::read_dir(&self.folder) {
+            Ok(entries) => entries,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+            Err(error) => return Err(DataError::io("list", &self.folder)(error)),
+        };
+        Ok(entries.flatten().map(|entry| entry.file_name().to_string_lossy().into_owned()).collect())
+    }
+
+    pub(super) fn window_folder(&self, window: u64) -> PathBuf {
+        self.folder.join(format!("{window:010}"))
+    }
+}
+
+/// Writes documents as the two files that are mapped later.
+///
+/// # Errors
+/// Fails if the files can't be written.
+pub(crate) fn write_tokens(folder: &Path, ids: &[u32], starts: &[u64], id_bytes: usize) -> Result<(), DataError> {
+    let path = folder.join(DOCUMENTS_FILE);
+    write_atomically(&path, |file| {
+        let ends = [ids.len() as u64];
+        starts
+            .iter()
+            .chain(&ends)
+            .try_for_each(|start| file.write_all(&start.to_le_bytes()).map_err(DataError::io("write", &path)))
+    })?;
+    let path = folder.join(TOKEN_IDS_FILE);
+    write_atomically(&path, |file| {
+        ids.iter()
+            .try_for_each(|id| file.write_all(&id.to_le_bytes()[..id_bytes]).map_err(DataError::io("write", &path)))
+    })
+}
+
+fn remove(folder: &Path) -> Result<(), DataError> {
+    match fs::remove_dir_all(folder) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(DataError::io("remove", folder)(error)),
+        _ => Ok(()),
+    }
+}
+
+fn folder_bytes(folder: &Path) -> u64 {
+    let files = fs::read_dir(folder).into_iter().flatten().flatten();
+    files.filter_map(|file| Some(file.metadata().ok()?.len())).sum()
+}

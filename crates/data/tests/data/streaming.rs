@@ -1,0 +1,275 @@
+//! Streamed corpora: the same batches wherever reading began, and whatever the volume keeps.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::Path;
+
+use proptest::prelude::*;
+use serde_json::json;
+use stagecoach_data::{
+    CorpusSource, DataConfig, DataError, Dataset, HeldOut, HeldOutFiles, Microbatch, OnBadRecord, StreamPosition,
+    Streaming,
+};
+
+use crate::common::{A, EOS, TestVolume, parquet};
+
+const BATCH: usize = 3;
+
+/// Documents with these numbers as their contents, in digits of base 8 as letters.
+fn document(number: usize) -> String {
+    format!("{number:o}").bytes().map(|digit| format!("{} ", char::from(b'a' + digit - b'0'))).collect()
+}
+
+fn documents(numbers: std::ops::Range<usize>) -> Vec<String> {
+    numbers.map(document).collect()
+}
+
+fn json_lines(texts: &[String]) -> Vec<u8> {
+    texts.iter().flat_map(|text| format!("{}\n", json!({"text": text})).into_bytes()).collect()
+}
+
+fn rows(texts: &[String]) -> Vec<u8> {
+    parquet("text", &texts.iter().map(|text| Some(text.as_str())).collect::<Vec<_>>())
+}
+
+/// A volume with documents in files of several formats, one of which is divided into blocks.
+fn volume(documents_per_file: usize) -> TestVolume {
+    let mut volume = TestVolume::new(&[]);
+    let of_file = |file: usize| documents(file * documents_per_file..(file + 1) * documents_per_file);
+    let texts = of_file(0);
+    volume.write("corpus/a.parquet", &rows(&texts));
+    volume.write("corpus/b.jsonl", &json_lines(&of_file(1)));
+    volume.write("corpus/c.jsonl.gz", &crate::common::compressed(&[&json_lines(&of_file(2))], "gz"));
+    volume.write("corpus/d.txt", documents(3 * documents_per_file..3 * documents_per_file + 1)[0].as_bytes());
+    stream(&mut volume, 5);
+    volume
+}
+
+fn stream(volume: &mut TestVolume, window_sequences: u64) {
+    let folder = volume.folder.path().join("windows");
+    volume.config.streaming = Some(Streaming { folder, window_sequences, block_bytes: 300, max_bytes: 0 });
+}
+
+fn open(config: &DataConfig, positions: &[StreamPosition]) -> Dataset {
+    let prepared = stagecoach_data::prepare(config, &mut |_| {}).unwrap();
+    let mut dataset = Dataset::open(config, &prepared).unwrap();
+    dataset.make_windows(config, &prepared, positions).unwrap();
+    dataset
+}
+
+/// The batches of `steps`, and the positions after each of them.
+fn train(dataset: &Dataset, seed: u64, steps: std::ops::Range<u64>) -> Vec<(Vec<Microbatch>, Vec<StreamPosition>)> {
+    let step = |step: u64| {
+        let position = step * BATCH as u64;
+        dataset.wait_for_step(position, BATCH, &|| true).unwrap().expect("a stream");
+        let plan = dataset.step_plan(seed, position, BATCH, 2).unwrap();
+        let batches = (0..2).map(|index| dataset.microbatch(&plan, index)).collect();
+        (batches, dataset.stream_positions(position + BATCH as u64))
+    };
+    steps.map(step).collect()
+}
+
+/// The tokens of a document by its number.
+fn tokens(number: usize) -> Vec<i64> {
+    let letters = format!("{number:o}").into_bytes();
+    letters.iter().map(|digit| i64::from(A) + i64::from(digit - b'0')).collect()
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(12))]
+
+    #[test]
+    fn a_resumed_stream_has_the_batches_of_an_undisturbed_one(
+        seed in 0u64..1000, packing: bool, window in 1u64..9, cut in 1u64..12, keeps: bool, held_out in prop::option::of(0.05f64..0.5),
+    ) {
+        let mut volume = volume(20);
+        volume.config.packing = packing;
+        volume.config.seed = seed;
+        volume.config.held_out = held_out.map_or(HeldOut::Nothing, HeldOut::Documents);
+        stream(&mut volume, window);
+        let undisturbed = train(&open(&volume.config, &[]), seed, 0..24);
+        let mut resumed = volume.config.clone();
+        let streaming = resumed.streaming.as_mut().unwrap();
+        if keeps {
+            streaming.max_bytes = 1 << 30;
+        } else {
+            streaming.folder = volume.folder.path().join("elsewhere");
+        }
+        let before = train(&open(&resumed, &[]), seed, 0..cut);
+        let positions = &before.last().unwrap().1;
+        let after = train(&open(&resumed, positions), seed, cut..24);
+        prop_assert_eq!([before, after].concat(), undisturbed);
+    }
+}
+
+#[test]
+fn an_epoch_has_every_document_once_in_an_order_of_its_own() {
+    for extension in ["parquet", "jsonl"] {
+        let mut volume = TestVolume::new(&[]);
+        let texts = documents(64..128);
+        for (file, texts) in texts.chunks(8).enumerate() {
+            let contents = match extension {
+                "parquet" => rows(texts),
+                _ => json_lines(texts),
+            };
+            volume.write(&format!("corpus/{file}.{extension}"), &contents);
+        }
+        volume.config.packing = false;
+        stream(&mut volume, 8);
+        let read: Vec<Vec<i64>> = train(&open(&volume.config, &[]), 0, 0..43)
+            .into_iter()
+            .flat_map(|(batches, _)| batches)
+            .flat_map(|batch| batch.inputs.chunks(batch.layout.length).map(<[i64]>::to_vec).collect::<Vec<_>>())
+            .collect();
+        let expected: BTreeSet<Vec<i64>> = (64..128).map(tokens).collect();
+        let epochs = [&read[..64], &read[64..128]];
+        for epoch in epochs {
+            assert_eq!(epoch.iter().map(|row| row[row.len() - 3..].to_vec()).collect::<BTreeSet<_>>(), expected);
+        }
+        assert_ne!(epochs[0], epochs[1], "{extension}");
+        assert_ne!(
+            epochs[0].iter().map(|row| row[row.len() - 3..].to_vec()).collect::<Vec<_>>(),
+            (64..128).map(tokens).collect::<Vec<_>>()
+        );
+    }
+}
+
+#[test]
+fn a_copy_of_a_held_out_document_is_never_trained_on() {
+    let mut volume = TestVolume::new(&[]);
+    for file in 0..6 {
+        volume.write(&format!("corpus/{file}.jsonl"), &json_lines(&documents(64..264)));
+    }
+    volume.config.packing = false;
+    volume.config.sequence_length = 8;
+    volume.config.held_out = HeldOut::Documents(0.1);
+    stream(&mut volume, 32);
+    let dataset = open(&volume.config, &[]);
+    let rows = |batch: Microbatch| {
+        batch.inputs.chunks(batch.layout.length).map(|row| row[row.len() - 3..].to_vec()).collect::<Vec<_>>()
+    };
+    let [set] = &dataset.evaluation_sets(4)[..] else { panic!("one set") };
+    let held_out: BTreeSet<Vec<i64>> =
+        (0..set.plan.layouts.len()).flat_map(|index| rows(dataset.microbatch(&set.plan, index))).collect();
+    let trained: BTreeSet<Vec<i64>> =
+        train(&dataset, 0, 0..700).into_iter().flat_map(|(batches, _)| batches).flat_map(rows).collect();
+    assert!(!held_out.is_empty() && held_out.is_disjoint(&trained), "{held_out:?}");
+    // what is neither trained on nor evaluated is drawn as well: about a tenth
+    let all: BTreeSet<Vec<i64>> = (64..264).map(tokens).collect();
+    assert!((150..=195).contains(&trained.len()) && trained.is_subset(&all), "{}", trained.len());
+}
+
+#[test]
+fn sources_are_streamed_in_their_proportions_and_files_are_held_out() {
+    let mut volume = TestVolume::new(&[]);
+    for (name, numbers) in [("x", 64..200), ("y", 200..264), ("z", 300..320)] {
+        volume.write(&format!("corpus/{name}.jsonl"), &json_lines(&documents(numbers)));
+    }
+    let source = |name: &str, weight| CorpusSource {
+        name: name.to_owned(),
+        weights: vec![(0, weight)],
+        ..CorpusSource::new(&format!("corpus/{name}.jsonl"))
+    };
+    volume.config.sources = vec![source("x", 2), source("y", 1)];
+    let set = HeldOutFiles { name: String::new(), paths: vec!["corpus/z.jsonl".into()], text_field: "text".into() };
+    volume.config.held_out_files = vec![set];
+    volume.config.packing = false;
+    stream(&mut volume, 4);
+    let dataset = open(&volume.config, &[]);
+    let sizes: Vec<usize> = dataset.evaluation_sets(6)[0].plan.layouts.iter().map(|layout| layout.rows).collect();
+    assert_eq!(sizes, [6, 6, 6, 2]);
+    let mut counts = BTreeMap::new();
+    for (batches, positions) in train(&dataset, 0, 0..60) {
+        assert_eq!(positions.len(), 2);
+        for batch in batches {
+            let first = batch.inputs.chunks(batch.layout.length).map(|row| row[1] - i64::from(A)).collect::<Vec<_>>();
+            first.into_iter().for_each(|digit| *counts.entry(digit).or_insert(0) += 1);
+        }
+    }
+    // 64..200 begin with 1, 2 and 3, and 200..264 with 3 and 4, in octal digits
+    assert_eq!(counts.values().sum::<i32>(), 180);
+    assert_eq!(counts.keys().copied().collect::<Vec<_>>(), [1, 2, 3, 4]);
+    assert_eq!(dataset.sequences_read(180), [120, 60]);
+}
+
+#[test]
+fn a_source_that_fails_is_one_sentence_after_the_windows_before_it() {
+    let mut volume = TestVolume::new(&[]);
+    let good = String::from_utf8(json_lines(&documents(64..128))).unwrap();
+    volume.write("corpus/a.jsonl", format!("{good}{{\"text\": null}}\n").as_bytes());
+    volume.config.packing = false;
+    stream(&mut volume, 16);
+    let dataset = open(&volume.config, &[]);
+    assert_eq!(train(&dataset, 0, 0..21).len(), 21);
+    let error = dataset.wait_for_step(63, BATCH, &|| true).unwrap_err().to_string();
+    assert!(error.contains("a.jsonl") && error.contains("line 65"), "{error}");
+
+    volume.config.on_bad_record = OnBadRecord::Skip;
+    let positions = train(&open(&volume.config, &[]), 0, 0..28).pop().unwrap().1;
+    // the fifth window has begun, and reading can resume before the document that ended the one before it
+    assert_eq!(positions[0].counts().sentence(), "79 documents read, 1 bad record left out (1 with null for text)");
+
+    // a file that grows while it is read
+    let changed = volume.write("corpus/a.jsonl", good.as_bytes());
+    let dataset = open(&volume.config, &[]);
+    train(&dataset, 0, 0..1);
+    fs::write(&changed, good.repeat(2)).unwrap();
+    let error = (1..100).find_map(|step| dataset.wait_for_step(3 * step, BATCH, &|| true).err()).unwrap();
+    assert!(matches!(error, DataError::Changed { .. }), "{error}");
+}
+
+#[test]
+fn the_volume_keeps_the_windows_in_use_and_as_many_others_as_it_may() {
+    let mut volume = volume(60);
+    stream(&mut volume, 4);
+    let kept = |folder: &Path| {
+        let source = fs::read_dir(folder).unwrap().next().unwrap().unwrap().path().join("0");
+        let mut names: Vec<String> =
+            fs::read_dir(source).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+        names.sort();
+        names
+    };
+    for (max_bytes, expected) in [(0, 3..=6), (1 << 30, 20..=30)] {
+        let streaming = volume.config.streaming.as_mut().unwrap();
+        streaming.max_bytes = max_bytes;
+        streaming.folder = volume.folder.path().join(format!("windows-{max_bytes}"));
+        let folder = streaming.folder.clone();
+        let dataset = open(&volume.config, &[]);
+        train(&dataset, 0, 0..30);
+        drop(dataset);
+        assert!(expected.contains(&kept(&folder).len()), "{:?}", kept(&folder));
+    }
+}
+
+#[test]
+fn texts_that_can_t_be_streamed_are_refused() {
+    let mut empty = TestVolume::new(&[("a.txt", b"? ?"), ("b.txt", b"  ")]);
+    stream(&mut empty, 4);
+    let error = open(&empty.config, &[]).wait_for_step(0, 1, &|| true);
+    assert!(error.is_ok(), "unknown words are tokens");
+    let mut blank = TestVolume::new(&[("b.txt", b"  ")]);
+    stream(&mut blank, 4);
+    let error = open(&blank.config, &[]).wait_for_step(0, 1, &|| true).unwrap_err();
+    assert!(matches!(error, DataError::Empty { .. }), "{error}");
+    let mut few = TestVolume::new(&[("a.txt", b"a b c d e f g h a b c")]);
+    few.config.held_out = HeldOut::Documents(0.001);
+    stream(&mut few, 2);
+    let error = stagecoach_data::prepare(&few.config, &mut |_| {}).unwrap_err().to_string();
+    assert!(error.contains("no sequence is drawn from the"), "{error}");
+    assert_eq!(EOS, 1);
+}
+
+#[test]
+fn a_trained_tokenizer_is_that_of_the_beginning_of_the_stream() {
+    let volume = |name: &str| {
+        let mut volume = TestVolume::new(&[(name, b"the cat sat on the mat. the cat ate.")]).train(300);
+        stream(&mut volume, 2);
+        volume
+    };
+    let (one, other) = (volume("a.txt"), volume("b.txt"));
+    let hash = |volume: &TestVolume| volume.prepare().unwrap().tokenizer_hash;
+    assert_eq!(hash(&one), hash(&other));
+    let mut downloaded = volume("a.txt");
+    downloaded.config.streaming = None;
+    assert_eq!(hash(&one), hash(&downloaded));
+}

@@ -1,0 +1,160 @@
+//! Jobs that train while their corpus is read: one result, whatever dies, whatever the volume keeps, and whatever the
+//! hub does.
+
+use std::path::Path;
+
+use serde_json::Value;
+use stagecoach_test_hub::{Answer, File, Hub};
+use stagecoach_tests::corpus::Draws;
+use stagecoach_tests::{Hashes, Launched, Outcome, TestJob, checkpoints, corpus, says, signal, stagecoach};
+
+const REPO: &str = "datasets/org/plays";
+
+/// Numbers of stages and replicas.
+const MESHES: [(usize, usize); 5] = [(3, 1), (2, 1), (1, 1), (2, 2), (1, 4)];
+
+fn texts() -> [(&'static str, String); 3] {
+    [("0.jsonl", 20), ("1.jsonl", 21), ("2.jsonl", 22)].map(|(name, seed)| (name, corpus::jsonl(60, 40, seed)))
+}
+
+/// A hub with texts in several files.
+fn hub() -> Hub {
+    let hub = Hub::start();
+    hub.user("hf_planted");
+    hub.put(REPO, "main", texts().map(|(name, text)| (name, File::large(text))));
+    hub
+}
+
+/// A job whose first source is streamed from a hub.
+fn job(streaming: &str) -> TestJob {
+    let sources = "sources: [{name: plays, paths: [\"hf://datasets/org/plays/*.jsonl\"], weight: 3}, {name: small, paths: \
+                   [corpus/small.jsonl], weight: 1}]";
+    TestJob {
+        name: "streamed".into(),
+        corpus: format!("{sources}\n    streaming: {{windowSequences: 24{streaming}}}\n    cache: {{maxBytes: 1}}"),
+        steps: 140,
+        decay_steps: Some(140),
+        gradient_blocks: 4,
+        extra:
+            "  checkpoint: {everySteps: 5, keepLast: 2}\n  restart: {maxRestarts: 100, backoff: {initialSeconds: 0}}\n"
+                .into(),
+        ..TestJob::default()
+    }
+}
+
+fn start(hub: &Hub, workspace: &Path, job: &TestJob) -> Launched {
+    let endpoint = hub.endpoint();
+    let variables = [("HF_ENDPOINT", endpoint.as_str()), ("HF_HUB_CACHE", "/nowhere"), ("HF_TOKEN", "hf_planted")];
+    Launched::start_with(workspace, job, &[], &variables)
+}
+
+fn finished(launched: Launched, workspace: &Path) -> Hashes {
+    let outcome = launched.finish(workspace);
+    assert!(outcome.status.success(), "{}\n{}", outcome.stdout, outcome.stderr);
+    outcome.hashes()
+}
+
+fn undisturbed(hub: &Hub) -> Hashes {
+    let workspace = corpus::workspace();
+    let job = TestJob { stages: 1, ..job("") };
+    finished(start(hub, workspace.path(), &job), workspace.path())
+}
+
+#[test]
+fn twenty_interruptions_of_every_kind_leave_one_result() {
+    let hub = hub();
+    let expected = undisturbed(&hub);
+    let workspace = corpus::workspace();
+    let workspace = workspace.path();
+    let folder = workspace.join("streamed");
+    let mut draws = Draws(44);
+    let mut job = job("");
+    let mut launched = start(&hub, workspace, &job);
+    for interruption in 0..20 {
+        launched.wait_for_step(6 * (interruption + 1));
+        hub.faults(|faults| {
+            faults.truncate_at = Some(500 + draws.below(3000));
+            faults.truncations = draws.below(3) as u32;
+            faults.answers = (0..draws.below(4)).map(|_| Answer::hub(503)).collect();
+        });
+        let stages = launched.wait_for_stages(job.stages * job.data_parallel);
+        if draws.below(2) == 0 {
+            signal(stages[draws.below(stages.len() as u64) as usize], libc::SIGKILL);
+            launched.wait_for_restart(workspace);
+            continue;
+        }
+        // the launcher stops, and the job continues with other stages and with less on the volume
+        launched.interrupt(workspace);
+        let removed = ["cache", "streamed/windows", "nothing"][draws.below(3) as usize];
+        std::fs::remove_dir_all(workspace.join(removed)).ok();
+        (job.stages, job.data_parallel) = MESHES[draws.below(MESHES.len() as u64) as usize];
+        launched = start(&hub, workspace, &job);
+    }
+    assert_eq!(finished(launched, workspace), expected);
+    for file in ["streamed/resolved-job.yaml", "streamed/remote-files.json", "stdout", "stderr"] {
+        let text = std::fs::read_to_string(workspace.join(file)).unwrap_or_default();
+        assert!(!text.contains("planted"), "{file}");
+    }
+    let metrics = std::fs::read_to_string(folder.join("metrics.jsonl")).unwrap();
+    let waits = metrics.lines().map(|line| serde_json::from_str::<Value>(line).unwrap()["dataWaitSeconds"].clone());
+    assert!(waits.into_iter().all(|wait| wait.as_f64().is_some_and(|seconds| seconds >= 0.0)));
+
+    // a replay reads the blocks again, from the positions in the checkpoint
+    let replayed = std::process::Command::new(stagecoach())
+        .args(["replay", &folder.display().to_string(), "--step", "137", "--workspace"])
+        .arg(workspace)
+        .envs([("HF_ENDPOINT", hub.endpoint()), ("HF_HUB_CACHE", "/nowhere".into())])
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&replayed.stdout).into_owned() + &String::from_utf8_lossy(&replayed.stderr);
+    assert!(replayed.status.success(), "{said}");
+}
+
+#[test]
+fn files_that_were_downloaded_have_the_windows_of_the_hub() {
+    let hub = hub();
+    let expected = undisturbed(&hub);
+    let workspace = corpus::workspace();
+    for (name, text) in texts() {
+        std::fs::create_dir_all(workspace.path().join("plays")).unwrap();
+        std::fs::write(workspace.path().join("plays").join(name), text).unwrap();
+    }
+    let mut job = job(", mode: Always");
+    job.corpus = job.corpus.replace("hf://datasets/org/plays/", "plays/").replace("maxBytes: 1", "maxBytes: 100000000");
+    let found = finished(Launched::start(workspace.path(), &job, &[]), workspace.path());
+    // the identity, with which the receipt begins, has the hub's digests
+    assert_eq!(Hashes { receipt: String::new(), ..found }, Hashes { receipt: String::new(), ..expected });
+}
+
+#[test]
+fn a_source_that_changes_ends_the_job_with_a_checkpoint_and_a_sentence() {
+    let workspace = corpus::workspace();
+    let workspace = workspace.path();
+    let texts: Vec<String> = (0..6).map(|file| corpus::jsonl(40, 40, 30 + file)).collect();
+    let write = |file: usize, text: &str| std::fs::write(workspace.join(format!("corpus/part-{file}.jsonl")), text);
+    texts.iter().enumerate().for_each(|(file, text)| write(file, text).unwrap());
+    let job = TestJob {
+        name: "changing".into(),
+        corpus: "paths: [\"corpus/part-*.jsonl\"]\n    streaming: {mode: Always, windowSequences: 24}".into(),
+        steps: 90,
+        decay_steps: Some(90),
+        stages: 2,
+        extra: "  checkpoint: {everySteps: 50}\n  restart: {maxRestarts: 0}\n".into(),
+        ..TestJob::default()
+    };
+    let mut launched = Launched::start(workspace, &job.endless(), &[]);
+    launched.wait_for_step(3);
+    (0..6).for_each(|file| write(file, &texts[file].repeat(2)).unwrap());
+    let outcome: Outcome = launched.finish(workspace);
+    assert!(!outcome.status.success());
+    says(&outcome, "changed while it was being read");
+    says(&outcome, "can begin:");
+    let saved = checkpoints(&workspace.join("changing"));
+    let metrics = std::fs::read_to_string(workspace.join("changing/metrics.jsonl")).unwrap();
+    assert_eq!(saved.iter().max().copied(), Some(metrics.lines().count() as u64));
+    // with the source as it was, the job continues
+    (0..6).for_each(|file| write(file, &texts[file]).unwrap());
+    let continued = finished(Launched::start(workspace, &job, &[]), workspace);
+    let other = TestJob { name: "undisturbed".into(), stages: 1, ..job };
+    assert_eq!(continued, finished(Launched::start(workspace, &other, &[]), workspace));
+}

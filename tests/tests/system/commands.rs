@@ -85,7 +85,7 @@ fn the_sample_on_the_hub_is_trained() {
         "data.sequenceLength=32",
         "data.evaluation.everySteps=2",
         "data.tokenizer.train.vocabSize=400",
-        "training.epochs=null",
+        "data.streaming.windowSequences=16",
         "training.steps=4",
         "training.globalBatchSize=8",
         "training.learningRate.warmupSteps=1",

@@ -27,13 +27,18 @@ impl TokenizeCommand {
         .map_err(stagecoach_engine::StageError::from)?;
         bar.finish_and_clear();
         prepared.notes.iter().for_each(|note| print_line(format!("note: {note}")));
-        print_line(format!(
-            "{} tokens in {} documents, vocabulary of {} tokens, in {}",
-            HumanCount(prepared.tokens),
-            HumanCount(prepared.documents),
-            HumanCount(prepared.vocab_size as u64),
-            config.data_config().cache_root.join(&prepared.folder).display()
-        ));
+        let of_stream = if config.streams { " held out of a corpus that is streamed:" } else { "" };
+        print_line(
+            format!(
+                "{of_stream} {} tokens in {} documents, vocabulary of {} tokens, in {}",
+                HumanCount(prepared.tokens),
+                HumanCount(prepared.documents),
+                HumanCount(prepared.vocab_size as u64),
+                config.data_config().cache_root.join(&prepared.folder).display()
+            )
+            .trim_start()
+            .to_owned(),
+        );
         Ok(())
     }
 }

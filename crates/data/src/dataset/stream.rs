@@ -36,8 +36,9 @@ impl Dataset {
         Ok(())
     }
 
-    /// Waits until the data of `sequences` sequences from `position` on is there, as long as `keep_waiting` holds. Returns
-    /// the time of the wait; `None` for a dataset that is not streamed.
+    /// Waits until the data of `sequences` sequences from `position` on is there, as long as `keep_waiting` holds for
+    /// the number of batches of text that have been read in the meantime. Returns the time of the wait; `None` for a
+    /// dataset that is not streamed.
     ///
     /// # Errors
     /// Fails if no further data can be had, or with `WaitEnded`.
@@ -45,7 +46,7 @@ impl Dataset {
         &self,
         position: u64,
         sequences: usize,
-        keep_waiting: &dyn Fn() -> bool,
+        keep_waiting: &dyn Fn(u64) -> bool,
     ) -> Result<Option<Duration>, DataError> {
         let begun = Instant::now();
         let (before, after) = (self.mixture.counts(position), self.mixture.counts(position + sequences as u64));

@@ -33,6 +33,8 @@ struct State {
     in_use: RangeInclusive<u64>,
     /// The first window that is not made yet.
     next: u64,
+    /// Batches of text that have been read, so that a slow source is not taken for one that hangs.
+    batches: u64,
     /// The reason why no further window is made.
     error: Option<DataError>,
     is_stopped: bool,
@@ -59,7 +61,13 @@ impl WindowMaker {
         (store, start): (&WindowStore, StreamPosition),
         max_bytes: u64,
     ) -> WindowMaker {
-        let state = State { in_use: start.window..=start.window, next: start.window, error: None, is_stopped: false };
+        let state = State {
+            in_use: start.window..=start.window,
+            next: start.window,
+            batches: 0,
+            error: None,
+            is_stopped: false,
+        };
         let shared = Arc::new(Shared { state: Mutex::new(state), changed: Condvar::new() });
         let work = Work {
             config: config.clone(),
@@ -84,15 +92,15 @@ impl WindowMaker {
         WindowMaker { shared }
     }
 
-    /// Waits until the windows up to the end of `in_use` are made, as long as `keep_waiting` holds. Earlier windows may be
-    /// removed from then on.
+    /// Waits until the windows up to the end of `in_use` are made, as long as `keep_waiting` holds for the number of
+    /// batches of text that have been read. Earlier windows may be removed from then on.
     ///
     /// # Errors
     /// Fails if no further window can be made, or with `WaitEnded`.
     pub(crate) fn wait_for(
         &self,
         in_use: RangeInclusive<u64>,
-        keep_waiting: &dyn Fn() -> bool,
+        keep_waiting: &dyn Fn(u64) -> bool,
     ) -> Result<(), DataError> {
         let end = *in_use.end();
         self.shared.update(|state| state.in_use = in_use);
@@ -102,7 +110,7 @@ impl WindowMaker {
                 state.is_stopped = true;
                 return Err(error);
             }
-            if state.is_stopped || !keep_waiting() {
+            if state.is_stopped || !keep_waiting(state.batches) {
                 return Err(DataError::WaitEnded);
             }
             state = self.shared.wait(state);
@@ -157,7 +165,8 @@ impl Work {
         }
         let source = (&*self.corpus, self.source);
         let mut reader = WindowReader::new(&self.config, streaming, source, &self.tokenizer, start, false)?;
-        reader.read(&mut |_| {}, &mut |window, _| {
+        let mut on_tokens = |_| shared.update(|state| state.batches += 1);
+        reader.read(&mut on_tokens, &mut |window, _| {
             let (number, next) = (window.start.window, window.next.window);
             if shared.lock().is_stopped {
                 return Ok(false);

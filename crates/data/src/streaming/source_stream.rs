@@ -58,7 +58,7 @@ impl SourceStream {
     pub(crate) fn wait_for(
         &self,
         windows: RangeInclusive<u64>,
-        keep_waiting: &dyn Fn() -> bool,
+        keep_waiting: &dyn Fn(u64) -> bool,
     ) -> Result<(), DataError> {
         let first = {
             let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
@@ -81,7 +81,7 @@ impl SourceStream {
     /// # Errors
     /// Fails if the window can't be opened.
     pub(crate) fn window(&self, window: u64) -> Result<Arc<Sequences>, DataError> {
-        self.open(window, &|| true)
+        self.open(window, &|_| true)
     }
 
     /// The beginning of the window that training reads after `sequences` sequences. All windows before it are open.
@@ -94,7 +94,7 @@ impl SourceStream {
         start.or_else(next).or_else(begun).cloned()
     }
 
-    fn open(&self, window: u64, keep_waiting: &dyn Fn() -> bool) -> Result<Arc<Sequences>, DataError> {
+    fn open(&self, window: u64, keep_waiting: &dyn Fn(u64) -> bool) -> Result<Arc<Sequences>, DataError> {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((_, sequences)) = state.open.get(&window) {
             return Ok(Arc::clone(sequences));
@@ -110,13 +110,13 @@ impl SourceStream {
     }
 
     /// The header of a window that stage 0 has made. A network file system may show it later.
-    fn wait_for_header(&self, window: u64, keep_waiting: &dyn Fn() -> bool) -> Result<WindowHeader, DataError> {
+    fn wait_for_header(&self, window: u64, keep_waiting: &dyn Fn(u64) -> bool) -> Result<WindowHeader, DataError> {
         let deadline = Instant::now() + VISIBLE_TIMEOUT;
         loop {
             if let Some(header) = self.store.header(window)? {
                 return Ok(header);
             }
-            if !keep_waiting() {
+            if !keep_waiting(0) {
                 return Err(DataError::WaitEnded);
             }
             if Instant::now() > deadline {

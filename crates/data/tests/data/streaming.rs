@@ -61,7 +61,7 @@ fn open(config: &DataConfig, positions: &[StreamPosition]) -> Dataset {
 fn train(dataset: &Dataset, seed: u64, steps: std::ops::Range<u64>) -> Vec<(Vec<Microbatch>, Vec<StreamPosition>)> {
     let step = |step: u64| {
         let position = step * BATCH as u64;
-        dataset.wait_for_step(position, BATCH, &|| true).unwrap().expect("a stream");
+        dataset.wait_for_step(position, BATCH, &|_| true).unwrap().expect("a stream");
         let plan = dataset.step_plan(seed, position, BATCH, 2).unwrap();
         let batches = (0..2).map(|index| dataset.microbatch(&plan, index)).collect();
         (batches, dataset.stream_positions(position + BATCH as u64))
@@ -201,7 +201,7 @@ fn a_source_that_fails_is_one_sentence_after_the_windows_before_it() {
     stream(&mut volume, 16);
     let dataset = open(&volume.config, &[]);
     assert_eq!(train(&dataset, 0, 0..21).len(), 21);
-    let error = dataset.wait_for_step(63, BATCH, &|| true).unwrap_err().to_string();
+    let error = dataset.wait_for_step(63, BATCH, &|_| true).unwrap_err().to_string();
     assert!(error.contains("a.jsonl") && error.contains("line 65"), "{error}");
 
     volume.config.on_bad_record = OnBadRecord::Skip;
@@ -214,7 +214,7 @@ fn a_source_that_fails_is_one_sentence_after_the_windows_before_it() {
     let dataset = open(&volume.config, &[]);
     train(&dataset, 0, 0..1);
     fs::write(&changed, good.repeat(2)).unwrap();
-    let error = (1..100).find_map(|step| dataset.wait_for_step(3 * step, BATCH, &|| true).err()).unwrap();
+    let error = (1..100).find_map(|step| dataset.wait_for_step(3 * step, BATCH, &|_| true).err()).unwrap();
     assert!(matches!(error, DataError::Changed { .. }), "{error}");
 }
 
@@ -245,11 +245,11 @@ fn the_volume_keeps_the_windows_in_use_and_as_many_others_as_it_may() {
 fn texts_that_can_t_be_streamed_are_refused() {
     let mut empty = TestVolume::new(&[("a.txt", b"? ?"), ("b.txt", b"  ")]);
     stream(&mut empty, 4);
-    let error = open(&empty.config, &[]).wait_for_step(0, 1, &|| true);
+    let error = open(&empty.config, &[]).wait_for_step(0, 1, &|_| true);
     assert!(error.is_ok(), "unknown words are tokens");
     let mut blank = TestVolume::new(&[("b.txt", b"  ")]);
     stream(&mut blank, 4);
-    let error = open(&blank.config, &[]).wait_for_step(0, 1, &|| true).unwrap_err();
+    let error = open(&blank.config, &[]).wait_for_step(0, 1, &|_| true).unwrap_err();
     assert!(matches!(error, DataError::Empty { .. }), "{error}");
     let mut few = TestVolume::new(&[("a.txt", b"a b c d e f g h a b c")]);
     few.config.held_out = HeldOut::Documents(0.001);

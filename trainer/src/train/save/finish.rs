@@ -2,10 +2,11 @@
 //! checkpoint.
 
 use stagecoach_checkpoint::paths;
+use stagecoach_data::{DocumentCounts, StreamPosition};
 use stagecoach_engine::StageError;
 use stagecoach_engine::state_dict::{self, TensorHash};
 use stagecoach_launcher::RESULT;
-use stagecoach_planner::TrainerState;
+use stagecoach_planner::{TrainerState, WINDOWS};
 use stagecoach_telemetry::{RunSummary, TrainingEvent};
 
 use crate::train::collective::{all_gather, topic};
@@ -34,6 +35,13 @@ pub(in crate::train) fn finish(running: &mut RunningStage, state: &TrainerState)
         };
         let text = serde_json::to_vec_pretty(&summary).map_err(|e| StageError::invalid(e.to_string()))?;
         running.plan.fence.write_job_file(running.context.volume, RESULT, &text)?;
+        if !state.streams.is_empty() {
+            let counts = DocumentCounts::sum(state.streams.iter().map(StreamPosition::counts));
+            running.emit(&TrainingEvent::Note { message: format!("of the streamed corpus: {}", counts.sentence()) });
+            // no step reads them any more; what can't be removed takes space, and no more than that
+            running.data_loader = None;
+            let _ = std::fs::remove_dir_all(running.context.config.folder().join(WINDOWS));
+        }
         running.emit(&TrainingEvent::Finished(summary));
     }
     all_gather(running.member, topic::FINISH, &())?; // no stage leaves before the result has been written

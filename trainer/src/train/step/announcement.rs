@@ -1,5 +1,6 @@
 //! Announcements of steps, which stage 0 sends to the other stages one step ahead.
 
+use std::cell::Cell;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -48,7 +49,15 @@ impl StepAnnouncement {
             Some(data_loader) if running.context.is_leader() && index < running.plan.steps => {
                 let stops = || running.context.monitor.stop_requested_at().is_some();
                 let failure = || running.member.wait_for_failure(Duration::ZERO);
-                let waited = match data_loader.wait_for_step(index, &|| !stops() && failure().is_none()) {
+                let (activity, read) = (running.member.activity(), Cell::new(0));
+                let keep_waiting = |batches| {
+                    // a source may be slow for longer than the stall timeout
+                    if read.replace(batches) != batches {
+                        activity.set("DATA", None);
+                    }
+                    !stops() && failure().is_none()
+                };
+                let waited = match data_loader.wait_for_step(index, &keep_waiting) {
                     Ok(waited) => waited,
                     Err(DataError::WaitEnded) => match failure() {
                         Some(failure) => return Err(GroupError::GroupFailed(failure.into()).into()),

@@ -65,15 +65,15 @@ impl DataLoader {
         }))
     }
 
-    /// Waits for the data of step `index` (from 0), as long as `keep_waiting` holds. Returns the time of the wait; `None`
-    /// if the corpus is not streamed.
+    /// Waits for the data of step `index` (from 0), as long as `keep_waiting` holds for the number of batches of
+    /// text that have been read. Returns the time of the wait; `None` if the corpus is not streamed.
     ///
     /// # Errors
     /// If the data can't be had, or with `WaitEnded`.
     pub(in crate::train) fn wait_for_step(
         &self,
         index: u64,
-        keep_waiting: &dyn Fn() -> bool,
+        keep_waiting: &dyn Fn(u64) -> bool,
     ) -> Result<Option<Duration>, DataError> {
         self.dataset.wait_for_step(self.position(index), self.global_batch_size, keep_waiting)
     }

@@ -10,6 +10,7 @@ pub(in crate::train) mod step_recorder;
 
 use std::time::{Duration, Instant};
 
+use stagecoach_api::contract::FailureKind;
 use stagecoach_engine::StageError;
 use stagecoach_engine::execute::{
     Executor, StepControl, StepError, StepInputs, StepOutput, StepProbe, StopRequest, finish_gathers, longest_wait,
@@ -158,7 +159,10 @@ impl TrainingLoop<'_, '_, '_> {
             // only memory had the last step
             self.save_schedule.save_final(&self.running.stage, &self.state, false)?;
         }
-        self.announce(self.state.step)?;
+        if !self.announce(self.state.step)? {
+            let message = "stopped before the data of the first step was there";
+            return Err(StageError::new(FailureKind::Drained, message).into());
+        }
         self.data_wait = Duration::ZERO; // the start is no part of a step
         let mut is_over = self.no_data.is_some();
         while !self.running.has_trained(&self.state) && !is_over {
@@ -234,20 +238,21 @@ impl TrainingLoop<'_, '_, '_> {
         Ok(StepStart { step: index + 1, at, learning_rate, announced })
     }
 
-    /// Announces step `index` (from 0) on the leader, one step before the others need it.
-    fn announce(&mut self, index: u64) -> Result<(), LeaveReason> {
+    /// Announces step `index` (from 0) on the leader, one step before the others need it. Returns false if a stop was
+    /// requested before the step's data was there.
+    fn announce(&mut self, index: u64) -> Result<bool, LeaveReason> {
         let Self { running, memory, .. } = self;
         let is_due = |step| memory.as_mut().is_some_and(|memory| memory.is_due(step));
         match StepAnnouncement::send(running, index, is_due)? {
             Announced::Sent(waited) => self.data_wait += waited.unwrap_or_default(),
-            Announced::Stopping => {}
+            Announced::Stopping => return Ok(false),
             Announced::NoData(error) => {
                 let message = format!("no step after step {index} can begin: {}", error.message);
                 self.running.emit(&TrainingEvent::Note { message });
                 self.no_data = Some(error);
             }
         }
-        Ok(())
+        Ok(true)
     }
 
     /// Loads the step's batch and executes its program; audits and dumps begin and end with it.
@@ -256,7 +261,7 @@ impl TrainingLoop<'_, '_, '_> {
         let monitor = running.context.monitor;
         let plan = match &running.data_loader {
             Some(data_loader) => {
-                let keep_waiting = || running.member.wait_for_failure(Duration::ZERO).is_none();
+                let keep_waiting = |_| running.member.wait_for_failure(Duration::ZERO).is_none();
                 if !running.context.is_leader() {
                     data_loader.wait_for_step(state.step, &keep_waiting)?;
                 }

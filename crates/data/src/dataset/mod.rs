@@ -44,7 +44,7 @@ enum SourceSequences {
     /// The first `count` sequences of a tokenised source: an epoch, which is permuted as a whole.
     Tokenised { all: Arc<Sequences>, count: u64 },
     /// Windows, each of which is permuted.
-    Streamed(SourceStream),
+    Streamed(Box<SourceStream>),
 }
 
 impl SourceSequences {

@@ -93,7 +93,7 @@ impl Dataset {
         for (index, source) in config.sources.iter().enumerate() {
             let store = WindowStore::new(&streaming.folder.join(&prepared.folder), index, prepared.id_bytes);
             let stream = SourceStream::new(store, streaming.window_sequences, config.sequence_length, config.packing);
-            let sequences = SourceSequences::Streamed(stream);
+            let sequences = SourceSequences::Streamed(Box::new(stream));
             self.sources.push(TrainingSource { sequences, stops: source.stops });
         }
     }

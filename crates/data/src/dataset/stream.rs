@@ -70,7 +70,7 @@ impl Dataset {
 
     fn streams(&self) -> impl Iterator<Item = (usize, &SourceStream)> {
         self.sources.iter().enumerate().filter_map(|(index, source)| match &source.sequences {
-            SourceSequences::Streamed(stream) => Some((index, stream)),
+            SourceSequences::Streamed(stream) => Some((index, &**stream)),
             SourceSequences::Tokenised { .. } => None,
         })
     }

@@ -60,7 +60,7 @@ impl TrainingLoop<'_, '_, '_> {
             tokens,
             tokens_per_second: tokens as f64 / seconds,
             seconds,
-            data_wait_seconds: is_streamed.then(|| data_wait.as_secs_f64()),
+            data_wait_seconds: is_streamed.then_some(data_wait.as_secs_f64()),
             skipped: matches!(verdict.outcome, StepOutcome::Skip),
             environment_differences: take(&mut self.environment_differences),
             checkpoint: self.save_schedule.take_record(),

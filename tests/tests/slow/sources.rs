@@ -23,7 +23,8 @@ fn job() -> TestJob {
                    [{fromStep: 20, weight: 1}]}, {name: small, paths: [corpus/small.jsonl]}]";
     TestJob {
         name: "mixed".into(),
-        corpus: sources.into(),
+        // the whole corpus is here before the hub is gone
+        corpus: format!("{sources}\n    streaming: {{mode: Never}}"),
         steps: 40,
         extra: "  checkpoint: {everySteps: 5, keepLast: 100}\n  restart: {backoff: {initialSeconds: 0}}\n".into(),
         ..TestJob::default()

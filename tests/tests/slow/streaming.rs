@@ -32,8 +32,9 @@ fn job(streaming: &str) -> TestJob {
     TestJob {
         name: "streamed".into(),
         corpus: format!("{sources}\n    streaming: {{windowSequences: 24{streaming}}}\n    cache: {{maxBytes: 1}}"),
-        steps: 140,
-        decay_steps: Some(140),
+        // the last interruption is at step 120
+        steps: 240,
+        decay_steps: Some(240),
         gradient_blocks: 4,
         extra:
             "  checkpoint: {everySteps: 5, keepLast: 2}\n  restart: {maxRestarts: 100, backoff: {initialSeconds: 0}}\n"
@@ -101,7 +102,7 @@ fn twenty_interruptions_of_every_kind_leave_one_result() {
 
     // a replay reads the blocks again, from the positions in the checkpoint
     let replayed = std::process::Command::new(stagecoach())
-        .args(["replay", &folder.display().to_string(), "--step", "137", "--workspace"])
+        .args(["replay", &folder.display().to_string(), "--step", "237", "--workspace"])
         .arg(workspace)
         .envs([("HF_ENDPOINT", hub.endpoint()), ("HF_HUB_CACHE", "/nowhere".into())])
         .output()

@@ -13,6 +13,14 @@ use memmap2::Mmap;
 const HASHES_FILE: &str = "hashes.bin";
 const HASH_BYTES: usize = 8;
 
+/// The hash of a document: the first bytes of BLAKE3 over its ids, each as four little-endian bytes.
+pub(crate) fn document_hash(ids: &[u32]) -> u64 {
+    let bytes: Vec<u8> = ids.iter().flat_map(|id| id.to_le_bytes()).collect();
+    let mut hash = [0; HASH_BYTES];
+    hash.copy_from_slice(&blake3::hash(&bytes).as_bytes()[..HASH_BYTES]);
+    u64::from_le_bytes(hash)
+}
+
 /// The hashes of a corpus's documents, memory-mapped.
 pub(crate) struct DocumentHashes {
     map: Mmap,
@@ -25,8 +33,7 @@ impl DocumentHashes {
         Ok(DocumentHashes { map })
     }
 
-    /// Writes the file, unless it is complete: the first bytes of BLAKE3 over the document's ids, each as four
-    /// little-endian bytes.
+    /// Writes the file, unless it is complete.
     pub(crate) fn write(
         folder: &Path,
         prepared: &PreparedCorpus,
@@ -45,9 +52,9 @@ impl DocumentHashes {
             for document in 0..prepared.documents {
                 let (start, end) = (offsets.start(document), offsets.start(document + 1));
                 ids.clear();
-                ids.extend(token_ids.range(start, (end - start) as usize).flat_map(u32::to_le_bytes));
-                let hash = blake3::hash(&ids);
-                file.write_all(&hash.as_bytes()[..HASH_BYTES]).map_err(DataError::io("write", &path))?;
+                ids.extend(token_ids.range(start, (end - start) as usize));
+                let hash = document_hash(&ids).to_le_bytes();
+                file.write_all(&hash).map_err(DataError::io("write", &path))?;
                 let bytes_done = end * prepared.id_bytes as u64;
                 progress(PrepareProgress { phase: "hashing the documents", bytes_done, bytes_total });
             }

@@ -168,7 +168,8 @@ impl Findings {
     }
 }
 
-fn count(count: u64, one: &str, several: &str) -> String {
+/// A number with its noun.
+pub(crate) fn count(count: u64, one: &str, several: &str) -> String {
     format!("{count} {}", if count == 1 { one } else { several })
 }
 

@@ -29,6 +29,7 @@ mod source;
 mod stream;
 mod streaming;
 mod surroundings;
+mod text_batch;
 mod texts;
 mod tokenizer;
 mod tokenizer_training;

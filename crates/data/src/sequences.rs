@@ -56,6 +56,11 @@ impl Sequences {
     }
 }
 
+/// The number of sequences of a document that is not packed with others. Its last token is no input.
+pub(crate) fn sequences_of_document(tokens: u64, length: u64) -> u64 {
+    tokens.saturating_sub(1).div_ceil(length)
+}
+
 fn cut_per_document(stream: &TokenStream, length: usize) -> SequenceCut {
     let mut windows_before = Vec::with_capacity(stream.documents() as usize + 1);
     let mut windows = 0;
@@ -63,7 +68,7 @@ fn cut_per_document(stream: &TokenStream, length: usize) -> SequenceCut {
     for document in 0..stream.documents() {
         windows_before.push(windows);
         let next = stream.start(document + 1);
-        windows += (next - start).saturating_sub(1).div_ceil(length as u64);
+        windows += sequences_of_document(next - start, length as u64);
         start = next;
     }
     windows_before.push(windows);

@@ -27,18 +27,14 @@ impl TokenizeCommand {
         .map_err(stagecoach_engine::StageError::from)?;
         bar.finish_and_clear();
         prepared.notes.iter().for_each(|note| print_line(format!("note: {note}")));
-        let of_stream = if config.streams { " held out of a corpus that is streamed:" } else { "" };
-        print_line(
-            format!(
-                "{of_stream} {} tokens in {} documents, vocabulary of {} tokens, in {}",
-                HumanCount(prepared.tokens),
-                HumanCount(prepared.documents),
-                HumanCount(prepared.vocab_size as u64),
-                config.data_config().cache_root.join(&prepared.folder).display()
-            )
-            .trim_start()
-            .to_owned(),
-        );
+        let what = if config.streams { "held-out tokens" } else { "tokens" };
+        print_line(format!(
+            "{} {what} in {} documents, vocabulary of {} tokens, in {}",
+            HumanCount(prepared.tokens),
+            HumanCount(prepared.documents),
+            HumanCount(prepared.vocab_size as u64),
+            config.data_config().cache_root.join(&prepared.folder).display()
+        ));
         Ok(())
     }
 }

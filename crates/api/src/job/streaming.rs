@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use super::spec::BuiltIn;
 use super::{DataSpec, OnExhausted, TrainingLength, default_number};
 
-/// What a stream is, and how it is cut into windows.
+/// The choice to stream, and the size of windows and blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct StreamingSpec {

@@ -48,7 +48,7 @@ fn check_evaluation(evaluation: &EvaluationSpec, problems: &mut Problems) {
     problems.require(is_one, at, || "has both fraction and paths: remove one of them".into());
 }
 
-/// What the mode Always can't have: a length that only the whole corpus gives.
+/// Refuses the mode Always together with a length that only the whole corpus gives.
 fn check_streaming(data: &DataSpec, counts_epochs: bool, problems: &mut Problems) {
     if data.streaming_or_default().mode != StreamingMode::Always {
         return;

@@ -12,14 +12,11 @@ use crate::error::DataError;
 use crate::findings::Findings;
 use crate::mapped::{DOCUMENTS_FILE, TOKEN_IDS_FILE};
 use crate::prepared::{PreparedSource, TOKENIZER_FILE};
+use crate::text_batch::{ENCODE_BATCH_BYTES, TextBatch};
 use crate::tokenizer::Tokenizer;
 use crate::tokenizer_training;
 
 const PARTS_DIR: &str = "parts";
-
-/// Bytes of text that are tokenised together, spread over the processors. A tokenizer's working memory is about a
-/// hundred times the size of its text.
-const ENCODE_BATCH_BYTES: usize = 1 << 20;
 
 /// Builds the cache of one corpus and tokenizer.
 pub(super) struct CacheBuilder<'a> {
@@ -35,6 +32,35 @@ pub(super) struct CacheBuilder<'a> {
 pub(super) enum ResolvedTokenizer {
     Train { vocab_size: usize, parse: bool },
     File { tokenizer: Box<Tokenizer>, bytes: Vec<u8> },
+}
+
+impl ResolvedTokenizer {
+    /// The tokenizer, whose file is in `folder` afterwards. It is the given one, or the one in the folder, or is trained
+    /// now on the texts that `read` passes on.
+    ///
+    /// # Errors
+    /// Fails if `read` fails, if the tokenizers library does, or if the volume can't be written.
+    pub(super) fn prepare(
+        &self,
+        folder: &Path,
+        read: impl FnOnce(&mut dyn FnMut(&str)) -> Result<(), DataError>,
+    ) -> Result<Tokenizer, DataError> {
+        let path = folder.join(TOKENIZER_FILE);
+        match self {
+            ResolvedTokenizer::File { tokenizer, bytes } => {
+                write_bytes_atomically(&path, bytes)?;
+                Ok(Tokenizer::clone(tokenizer))
+            }
+            &ResolvedTokenizer::Train { vocab_size, parse } => match Tokenizer::read(&path, parse) {
+                Ok((trained, _)) => Ok(trained),
+                Err(_) => {
+                    let json = tokenizer_training::train(vocab_size, &path, read)?;
+                    write_bytes_atomically(&path, &json)?;
+                    Ok(Tokenizer::read(&path, parse)?.0)
+                }
+            },
+        }
+    }
 }
 
 /// Contents of a filled cache.
@@ -90,35 +116,19 @@ impl CacheBuilder<'_> {
         }
     }
 
-    /// The tokenizer, whose file is in the folder afterwards. It is the given one, or the one in the folder, or is
-    /// trained now.
+    /// [`ResolvedTokenizer::prepare`], trained on all files of the sources.
     fn prepare_tokenizer(&self, progress: &mut dyn FnMut(PrepareProgress)) -> Result<Tokenizer, DataError> {
-        let path = self.folder.join(TOKENIZER_FILE);
-        match self.tokenizer {
-            ResolvedTokenizer::File { tokenizer, bytes } => {
-                write_bytes_atomically(&path, bytes)?;
-                Ok(Tokenizer::clone(tokenizer))
-            }
-            &ResolvedTokenizer::Train { vocab_size, parse } => match Tokenizer::read(&path, parse) {
-                Ok((trained, _)) => Ok(trained),
-                Err(_) => {
-                    let bytes_total = self.corpus.size();
-                    let (corpus, end) = (self.corpus, self.corpus.training_files);
-                    let json = tokenizer_training::train(vocab_size, &path, |on_text| {
-                        corpus.read_until(Cursor::default(), end, Split::BeforeWhitespace, &mut |piece| {
-                            if let Content::Text(text) = piece.content {
-                                on_text(text);
-                            }
-                            let bytes_done = piece.bytes_read;
-                            progress(PrepareProgress { phase: "training the tokenizer", bytes_done, bytes_total });
-                            Ok(())
-                        })
-                    })?;
-                    write_bytes_atomically(&path, &json)?;
-                    Ok(Tokenizer::read(&path, parse)?.0)
+        let (bytes_total, end) = (self.corpus.size(), self.corpus.training_files);
+        self.tokenizer.prepare(self.folder, |on_text| {
+            self.corpus.read_until(Cursor::default(), end, Split::BeforeWhitespace, &mut |piece| {
+                if let Content::Text(text) = piece.content {
+                    on_text(text);
                 }
-            },
-        }
+                let bytes_done = piece.bytes_read;
+                progress(PrepareProgress { phase: "training the tokenizer", bytes_done, bytes_total });
+                Ok(())
+            })
+        })
     }
 
     /// The headers of all parts. Parts that don't exist yet are written.
@@ -165,7 +175,7 @@ impl CacheBuilder<'_> {
                 Content::LoneSurrogates(count) => part.documents.findings.lone_surrogates += count,
                 Content::BadRecord(bad) => part.documents.findings.bad_record(bad.file, bad.reason),
                 Content::Ids { .. } => {
-                    batch.flush(&mut part, tokenizer)?;
+                    batch.flush(&mut part.documents)?;
                     part.documents.push_token_ids(&piece.content)?;
                     if piece.is_last {
                         part.documents.end_token_file();
@@ -173,10 +183,10 @@ impl CacheBuilder<'_> {
                 }
             }
             let full = piece.bytes_read - part.from().done >= self.part_bytes || part.tokens() >= 2 * self.part_bytes;
-            if batch.bytes >= ENCODE_BATCH_BYTES || full {
-                batch.flush(&mut part, tokenizer)?;
+            if batch.bytes() >= ENCODE_BATCH_BYTES || full {
+                batch.flush(&mut part.documents)?;
             }
-            if batch.bytes == 0 {
+            if batch.bytes() == 0 {
                 progress(PrepareProgress { phase: "tokenising", bytes_done: piece.bytes_read, bytes_total });
             }
             // the last part of a source ends with it
@@ -187,7 +197,7 @@ impl CacheBuilder<'_> {
             }
             Ok(())
         })?;
-        batch.flush(&mut part, tokenizer)?;
+        batch.flush(&mut part.documents)?;
         let next = (end < self.corpus.files.len()).then(|| {
             let cursor = Cursor { file: end, ..Cursor::default() };
             part.next_start(cursor, self.corpus.bytes_before(end))
@@ -229,34 +239,5 @@ impl CacheBuilder<'_> {
 
     fn part_path(&self, index: usize) -> PathBuf {
         self.folder.join(PARTS_DIR).join(format!("{index:06}"))
-    }
-}
-
-/// Texts to tokenise together, each with a flag for whether it ends its document.
-#[derive(Default)]
-struct TextBatch {
-    texts: Vec<String>,
-    is_last: Vec<bool>,
-    bytes: usize,
-}
-
-impl TextBatch {
-    fn add(&mut self, text: &str, is_last: bool) {
-        self.bytes += text.len();
-        self.texts.push(text.to_owned());
-        self.is_last.push(is_last);
-    }
-
-    fn flush(&mut self, part: &mut PartWriter, tokenizer: &Tokenizer) -> Result<(), DataError> {
-        let batch = std::mem::take(self);
-        let has_text: Vec<bool> = batch.texts.iter().map(|text| text.contains(|c: char| !c.is_whitespace())).collect();
-        let ids = tokenizer.encode_all(batch.texts, &mut part.documents.findings)?;
-        for ((ids, has_text), is_last) in ids.iter().zip(has_text).zip(batch.is_last) {
-            part.documents.push_text(ids, has_text);
-            if is_last {
-                part.documents.end_document();
-            }
-        }
-        Ok(())
     }
 }

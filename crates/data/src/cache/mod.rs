@@ -39,10 +39,7 @@ const PART_BYTES: u64 = 16 << 20;
 /// # Errors
 /// Any [`DataError`].
 pub fn prepare(config: &DataConfig, progress: &mut dyn FnMut(PrepareProgress)) -> Result<PreparedCorpus, DataError> {
-    match &config.streaming {
-        Some(streaming) => stream::prepare(config, streaming, progress),
-        None => prepare_in_parts(config, PART_BYTES, progress),
-    }
+    prepare_in_parts(config, PART_BYTES, progress)
 }
 
 /// Checks the sources of [`prepare`] without reading any text: the corpus's files, and the tokenizer's file if it has
@@ -74,7 +71,11 @@ fn prepare_in_parts(
     let (corpus, tokenizer) = find_sources(config)?;
     let hashes = meta::hash_files(&corpus, &config.cache_root, progress)?;
     let corpus_hash = meta::corpus_hash(&corpus, &hashes);
-    let folder = PathBuf::from(cache_key(&corpus_hash, &corpus, &tokenizer, config));
+    let key = cache_key(&corpus_hash, &corpus, &tokenizer, config);
+    let folder = PathBuf::from(match &config.streaming {
+        Some(streaming) => stream::key(&key, config, streaming),
+        None => key,
+    });
     let path = config.cache_root.join(&folder);
 
     let prepared = match Meta::load(&path) {
@@ -84,7 +85,11 @@ fn prepare_in_parts(
         }
         None => {
             let builder = CacheBuilder { corpus: &corpus, tokenizer: &tokenizer, folder: &path, part_bytes };
-            let built = builder.run(progress).and_then(|contents| {
+            let contents = match &config.streaming {
+                Some(streaming) => stream::build((config, streaming), (&corpus, &tokenizer), &folder, progress),
+                None => builder.run(progress),
+            };
+            let built = contents.and_then(|contents| {
                 let prepared = PreparedCorpus {
                     folder,
                     corpus_hash,
@@ -126,7 +131,7 @@ fn prepare_in_parts(
         ResolvedTokenizer::Train { .. } => prepared.tokenizer(config)?.special_tokens().clone(),
     };
     let prepared = PreparedCorpus { special_tokens, ..prepared };
-    if let HeldOut::Documents(_) = config.held_out {
+    if let (HeldOut::Documents(_), None) = (config.held_out, &config.streaming) {
         DocumentHashes::write(&path, &prepared, progress)?;
     }
     Dataset::open(config, &prepared)?; // reports a corpus that is too short before the stages start

@@ -91,7 +91,7 @@ impl Dataset {
     /// Adds the sources as streams.
     fn add_streams(&mut self, config: &DataConfig, prepared: &PreparedCorpus, streaming: &Streaming) {
         for (index, source) in config.sources.iter().enumerate() {
-            let store = WindowStore::new(&streaming.folder.join(&prepared.folder), index, prepared.id_bytes);
+            let store = WindowStore::new(streaming, &prepared.folder, index, prepared.id_bytes);
             let stream = SourceStream::new(store, streaming.window_sequences, config.sequence_length, config.packing);
             let sequences = SourceSequences::Streamed(Box::new(stream));
             self.sources.push(TrainingSource { sequences, stops: source.stops });

@@ -4,9 +4,7 @@ use super::position::ReadPosition;
 use crate::corpus::BadRecordReason;
 use crate::document_tokens::DocumentTokens;
 use crate::error::DataError;
-
-/// Bytes of text that are tokenised together, spread over the processors.
-const BATCH_BYTES: usize = 1 << 20;
+use crate::text_batch::{ENCODE_BATCH_BYTES, has_text};
 
 /// A piece of a stream, or a record that is left out.
 pub(super) enum Item {
@@ -40,8 +38,7 @@ impl Batch {
     }
 
     pub(super) fn push_text(&mut self, text: &str, is_last: bool) {
-        let has_text = text.contains(|character: char| !character.is_whitespace());
-        self.items.push(Item::Text { index: self.texts.len(), has_text, is_last });
+        self.items.push(Item::Text { index: self.texts.len(), has_text: has_text(text), is_last });
         self.bytes += text.len();
         self.texts.push(text.to_owned());
     }
@@ -51,7 +48,7 @@ impl Batch {
     }
 
     pub(super) fn is_full(&self) -> bool {
-        self.bytes >= BATCH_BYTES
+        self.bytes >= ENCODE_BATCH_BYTES
     }
 
     /// The items with the ids of the texts.

@@ -7,7 +7,7 @@ use crate::corpus::{Corpus, Cursor, FilePart};
 use crate::order;
 
 /// The blocks of a source: parts of the files that can be divided, and the other files as a whole.
-pub(super) struct Blocks {
+pub(super) struct BlockOrder {
     blocks: Vec<Block>,
     seed: u64,
 }
@@ -19,9 +19,9 @@ pub(super) struct Block {
     pub(super) part: FilePart,
 }
 
-impl Blocks {
+impl BlockOrder {
     /// The blocks of these files of `corpus`, of about `block_bytes` bytes each, in the order that `seed` draws.
-    pub(super) fn new(corpus: &Corpus, files: Range<usize>, block_bytes: u64, seed: u64) -> Blocks {
+    pub(super) fn new(corpus: &Corpus, files: Range<usize>, block_bytes: u64, seed: u64) -> BlockOrder {
         let mut blocks = Vec::new();
         for file in files {
             let corpus_file = &corpus.files[file];
@@ -31,7 +31,7 @@ impl Blocks {
             };
             blocks.extend((0..of).map(|index| Block { file, part: FilePart { index, of } }));
         }
-        Blocks { blocks, seed }
+        BlockOrder { blocks, seed }
     }
 
     /// The block of a position.

@@ -4,6 +4,7 @@
 use std::collections::VecDeque;
 
 use super::position::{DocumentCounts, ReadPosition, StreamPosition};
+use crate::sequences::sequences_of_document;
 
 /// The size of a window.
 #[derive(Clone, Copy, Debug)]
@@ -35,7 +36,7 @@ pub(super) struct WindowBuffer {
     before: u64,
     ids: Vec<u32>,
     starts: Vec<u64>,
-    /// Whether the last document goes on.
+    /// Whether the last document has not ended.
     is_open: bool,
     /// Positions at which reading can resume, with the tokens before them. The first is not after the window's start.
     points: VecDeque<(u64, ReadPosition, DocumentCounts)>,
@@ -130,7 +131,7 @@ impl WindowBuffer {
             let (document, sequences) = self.counted;
             let end = self.starts.get(document + 1).copied().unwrap_or(self.ids.len() as u64);
             let is_closed = document + 1 < self.starts.len() || !self.is_open;
-            let total = sequences + (end - start).saturating_sub(1).div_ceil(self.size.length);
+            let total = sequences + sequences_of_document(end - start, self.size.length);
             if is_closed && total == self.size.sequences {
                 return Some(Cut { end: end as usize, next: end as usize });
             }

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use crate::corpus::{BadRecordReason, Cursor};
+use crate::findings::count;
 
 /// The beginning of a window.
 #[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq)]
@@ -77,14 +78,14 @@ impl DocumentCounts {
     /// A sentence for people, such as "1200 documents read, 3 empty, 2 bad records left out (2 with null for
     /// text)".
     pub fn sentence(&self) -> String {
-        let mut parts = vec![format!("{} documents read", self.documents)];
+        let mut parts = vec![format!("{} read", count(self.documents, "document", "documents"))];
         parts.extend((self.held_out > 0).then(|| format!("{} held out", self.held_out)));
         parts.extend((self.empty > 0).then(|| format!("{} empty", self.empty)));
         let bad: u64 = self.bad_records.values().sum();
         let reasons = self.bad_records.iter().map(|(reason, count)| format!("{count} {}", reason.description()));
         let reasons = reasons.collect::<Vec<_>>().join(", ");
-        let records = if bad == 1 { "bad record" } else { "bad records" };
-        parts.extend((bad > 0).then(|| format!("{bad} {records} left out ({reasons})")));
+        let records = count(bad, "bad record", "bad records");
+        parts.extend((bad > 0).then(|| format!("{records} left out ({reasons})")));
         parts.join(", ")
     }
 }

@@ -3,11 +3,12 @@
 use std::mem::take;
 
 use super::batch::{Batch, Item};
-use super::blocks::Blocks;
+use super::blocks::BlockOrder;
 use super::buffer::{WindowBuffer, WindowSize, WindowTokens};
 use super::position::{DocumentCounts, ReadPosition, StreamPosition};
 use crate::config::{DataConfig, HeldOut, Streaming};
 use crate::corpus::{Content, Corpus, Piece};
+use crate::document_hashes::document_hash;
 use crate::document_tokens::DocumentTokens;
 use crate::error::DataError;
 use crate::findings::Findings;
@@ -22,7 +23,7 @@ const HASHED_TOKENS: usize = 1 << 14;
 pub(crate) struct WindowReader<'a> {
     corpus: &'a Corpus,
     source: usize,
-    blocks: Blocks,
+    blocks: BlockOrder,
     draw: Option<Draw>,
     documents: DocumentTokens<'a>,
     /// The part of the corpus that the current document belongs to.
@@ -31,8 +32,7 @@ pub(crate) struct WindowReader<'a> {
     buffer: WindowBuffer,
     counts: DocumentCounts,
     at: ReadPosition,
-    /// The held-out documents of the windows so far, while they are collected.
-    drawn: Option<DrawnDocuments>,
+    drawn: DrawnDocuments,
     is_over: bool,
 }
 
@@ -41,7 +41,7 @@ pub(crate) struct WindowReader<'a> {
 pub(crate) struct DrawnDocuments {
     pub(crate) ids: Vec<u32>,
     pub(crate) starts: Vec<u64>,
-    /// Whether the whole source has been read.
+    /// Whether no more documents are added, such as after the first epoch.
     pub(crate) is_complete: bool,
     /// The number of tokens from which on no document is added.
     enough: usize,
@@ -55,7 +55,7 @@ enum Part {
 }
 
 /// Receives each window. Returns whether to read on.
-type OnWindow<'f> = dyn FnMut(WindowTokens, Option<&DrawnDocuments>) -> Result<bool, DataError> + 'f;
+type OnWindow<'f> = dyn FnMut(WindowTokens, &DrawnDocuments) -> Result<bool, DataError> + 'f;
 
 impl<'a> WindowReader<'a> {
     /// A reader of the source with the index `source`, from the window at `start` on. `collects`: it collects the
@@ -80,7 +80,7 @@ impl<'a> WindowReader<'a> {
         Ok(WindowReader {
             corpus,
             source,
-            blocks: Blocks::new(corpus, corpus.files_of(source), streaming.block_bytes, seed),
+            blocks: BlockOrder::new(corpus, corpus.files_of(source), streaming.block_bytes, seed),
             draw: match config.held_out {
                 HeldOut::Documents(fraction) => Some(Draw::new(fraction, config.seed)),
                 HeldOut::Nothing | HeldOut::LastSequences(_) => None,
@@ -91,10 +91,11 @@ impl<'a> WindowReader<'a> {
             counts: start.counts.clone(),
             at: start.read,
             buffer: WindowBuffer::new(size, start),
-            drawn: collects.then(|| DrawnDocuments {
+            drawn: DrawnDocuments {
+                is_complete: !collects,
                 enough: (size.sequences * size.length) as usize + 1,
                 ..DrawnDocuments::default()
-            }),
+            },
             is_over: false,
         })
     }
@@ -115,7 +116,7 @@ impl<'a> WindowReader<'a> {
                     return Err(DataError::Empty { files, notes });
                 }
                 // a document is held out once
-                self.drawn.iter_mut().for_each(|drawn| drawn.is_complete = self.at.epoch > 0);
+                self.drawn.is_complete |= self.at.epoch > 0;
             }
             let (block, begun) = (self.blocks.at(self.at), self.at);
             let (corpus, file) = (self.corpus, &self.corpus.files[block.file]);
@@ -146,6 +147,11 @@ impl<'a> WindowReader<'a> {
     /// The losses of the texts so far.
     pub(crate) fn findings(&self) -> &Findings {
         &self.documents.findings
+    }
+
+    /// The documents that were held out so far.
+    pub(crate) fn drawn(&self) -> &DrawnDocuments {
+        &self.drawn
     }
 
     fn add(&mut self, block: ReadPosition, piece: Piece, on_window: &mut OnWindow) -> Result<(), DataError> {
@@ -210,7 +216,7 @@ impl<'a> WindowReader<'a> {
             self.pass_on_document(&ids[bounds[0]..bounds[1]], true, ends);
         }
         while let Some(window) = self.buffer.take_window() {
-            if !on_window(window, self.drawn.as_ref())? {
+            if !on_window(window, &self.drawn)? {
                 self.is_over = true;
                 break;
             }
@@ -233,7 +239,10 @@ impl<'a> WindowReader<'a> {
                 first.extend(ids);
                 if ends || first.len() >= HASHED_TOKENS || self.draw.is_none() {
                     let first = take(first);
-                    if self.draw.is_some_and(|draw| draw.holds_out(hash(&first))) {
+                    if self
+                        .draw
+                        .is_some_and(|draw| draw.holds_out(document_hash(&first[..first.len().min(HASHED_TOKENS)])))
+                    {
                         self.part = Part::HeldOut;
                         self.counts.held_out += 1;
                         self.hold_out(&first, true);
@@ -248,18 +257,10 @@ impl<'a> WindowReader<'a> {
     }
 
     fn hold_out(&mut self, ids: &[u32], is_start: bool) {
-        if let Some(drawn) = self.drawn.as_mut().filter(|drawn| !drawn.is_complete && drawn.ids.len() < drawn.enough) {
+        let drawn = &mut self.drawn;
+        if !drawn.is_complete && drawn.ids.len() < drawn.enough {
             drawn.starts.extend(is_start.then_some(drawn.ids.len() as u64));
             drawn.ids.extend(ids);
         }
     }
-}
-
-/// The hash of a document in [`DocumentHashes`](crate::document_hashes::DocumentHashes), of its first tokens.
-fn hash(first: &[u32]) -> u64 {
-    let first = &first[..first.len().min(HASHED_TOKENS)];
-    let ids: Vec<u8> = first.iter().flat_map(|id| id.to_le_bytes()).collect();
-    let mut bytes = [0; 8];
-    bytes.copy_from_slice(&blake3::hash(&ids).as_bytes()[..8]);
-    u64::from_le_bytes(bytes)
 }

@@ -1,6 +1,6 @@
 //! The beginning of a stream as text, on which a tokenizer is trained.
 
-use super::blocks::Blocks;
+use super::blocks::BlockOrder;
 use super::position::ReadPosition;
 use crate::config::{DataConfig, Streaming};
 use crate::corpus::{Content, Corpus, Split};
@@ -20,7 +20,7 @@ pub(crate) fn sample(
     on_text: &mut dyn FnMut(&str),
 ) -> Result<(), DataError> {
     let seed = order::seed_of_source(config.seed, source);
-    let blocks = Blocks::new(corpus, corpus.files_of(source), streaming.block_bytes, seed);
+    let blocks = BlockOrder::new(corpus, corpus.files_of(source), streaming.block_bytes, seed);
     let (mut at, mut bytes) = (ReadPosition::default(), 0);
     while at.epoch == 0 && bytes < max_bytes {
         let block = blocks.at(at);

@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 use super::buffer::WindowTokens;
 use super::position::StreamPosition;
 use crate::atomic_file::{write_atomically, write_bytes_atomically};
+use crate::config::Streaming;
 use crate::error::DataError;
 use crate::mapped::{DOCUMENTS_FILE, TOKEN_IDS_FILE, TokenFiles};
 use crate::stream::TokenStream;
@@ -40,9 +41,9 @@ pub(super) struct WindowHeader {
 }
 
 impl WindowStore {
-    /// The windows of the source with the index `source` of a stream whose windows are in `folder`.
-    pub(crate) fn new(folder: &Path, source: usize, id_bytes: usize) -> WindowStore {
-        WindowStore { folder: folder.join(source.to_string()), id_bytes }
+    /// The windows of the source with the index `source`, for the token cache in `folder`.
+    pub(crate) fn new(streaming: &Streaming, folder: &Path, source: usize, id_bytes: usize) -> WindowStore {
+        WindowStore { folder: streaming.folder.join(folder).join(source.to_string()), id_bytes }
     }
 
     /// The header of a complete window.
@@ -93,7 +94,7 @@ impl WindowStore {
     }
 
     /// Removes windows until the others have at most `max_bytes`: those before `in_use` first, the oldest first, then
-    /// those behind it, the last ones first. The windows in use stay, and so do the remains of no other process.
+    /// those behind it, the last ones first. The windows in use stay.
     ///
     /// # Errors
     /// Fails if the volume can't be read or written.

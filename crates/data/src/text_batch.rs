@@ -1,0 +1,50 @@
+//! Texts that are tokenised together, spread over the processors.
+
+use crate::document_tokens::DocumentTokens;
+use crate::error::DataError;
+
+/// Bytes of text that are tokenised together. A tokenizer's working memory is about a hundred times the size of its text.
+pub(crate) const ENCODE_BATCH_BYTES: usize = 1 << 20;
+
+/// Whether a text has characters other than white space.
+pub(crate) fn has_text(text: &str) -> bool {
+    text.contains(|character: char| !character.is_whitespace())
+}
+
+/// Texts to tokenise together, each with a flag for whether it ends its document.
+#[derive(Default)]
+pub(crate) struct TextBatch {
+    texts: Vec<String>,
+    is_last: Vec<bool>,
+    bytes: usize,
+}
+
+impl TextBatch {
+    pub(crate) fn add(&mut self, text: &str, is_last: bool) {
+        self.bytes += text.len();
+        self.texts.push(text.to_owned());
+        self.is_last.push(is_last);
+    }
+
+    /// Bytes of the texts.
+    pub(crate) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Moves the texts into `documents`, tokenised.
+    ///
+    /// # Errors
+    /// Fails if the tokenizer fails.
+    pub(crate) fn flush(&mut self, documents: &mut DocumentTokens) -> Result<(), DataError> {
+        let batch = std::mem::take(self);
+        let has_text: Vec<bool> = batch.texts.iter().map(|text| has_text(text)).collect();
+        let ids = documents.tokenizer().encode_all(batch.texts, &mut documents.findings)?;
+        for ((ids, has_text), is_last) in ids.iter().zip(has_text).zip(batch.is_last) {
+            documents.push_text(ids, has_text);
+            if is_last {
+                documents.end_document();
+            }
+        }
+        Ok(())
+    }
+}

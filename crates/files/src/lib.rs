@@ -106,7 +106,11 @@ pub fn create_durable_dir(folder: &Path) -> io::Result<()> {
     match fs::create_dir(folder) {
         Err(error) if error.kind() == ErrorKind::NotFound && !parent.as_os_str().is_empty() => {
             create_durable_dir(parent)?;
-            fs::create_dir(folder)?;
+            match fs::create_dir(folder) {
+                // another process has created it meanwhile
+                Err(error) if error.kind() == ErrorKind::AlreadyExists && folder.is_dir() => {}
+                created => created?,
+            }
         }
         Err(error) if error.kind() == ErrorKind::AlreadyExists && folder.is_dir() => {
             // this user may lack access to a parent folder, and an entry that has existed for long is durable

@@ -12,7 +12,7 @@ use crate::repo::{Repo, RepoKind};
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum HubError {
     /// A URI doesn't name files of the hub.
-    #[error("\"{uri}\" is not the URI of files on the hub, hf://datasets/OWNER/NAME[@REVISION]/PATH: {reason}")]
+    #[error("\"{uri}\" is not the URI of files on the hub, hf://[datasets/]OWNER/NAME[@REVISION]/PATH: {reason}")]
     Uri {
         /// The URI as written.
         uri: String,
@@ -117,6 +117,18 @@ pub enum HubError {
         pattern: String,
         /// The entries of the nearest folder, as a sentence.
         nearest: String,
+    },
+    /// A commit is not what is needed of it: a model, or a tokenizer.
+    #[error("the {repo} has no {what} at commit {commit}: it has {present}{}", remedy(what, present))]
+    Lacks {
+        /// The repository.
+        repo: Repo,
+        /// The commit.
+        commit: String,
+        /// The missing thing.
+        what: String,
+        /// Some of its files.
+        present: String,
     },
     /// A download is not of the listed file.
     #[error(
@@ -271,6 +283,14 @@ fn interrupted(host: &str, reason: &str) -> String {
 
 fn unavailable(url: &str, status: u16) -> String {
     format!("{url} answered {status}")
+}
+
+/// What to do about weights in another format.
+fn remedy(what: &str, present: &str) -> &'static str {
+    match what.contains("safetensors") && [".bin", ".pth", ".pt"].iter().any(|ending| present.contains(ending)) {
+        true => ": load it with transformers, and save it with save_pretrained",
+        false => "",
+    }
 }
 
 /// A URI without a kind is a model's, and its writer may have meant a data set.

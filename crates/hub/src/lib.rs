@@ -1,12 +1,14 @@
 //! Reading from the Hugging Face hub.
 //!
 //! A [`HubUri`] names files of a repository. A [`HubClient`] resolves its revision to a commit, lists the files of the
-//! commit that a pattern matches, and reads them: as streams that resume where a connection broke, or into a file.
-//! Bytes of a whole file are verified against the digest in the listing.
+//! commit that a pattern matches, and reads them: as streams that resume where a connection broke, or into a file. A
+//! [`CommitCopy`] is a folder with the files of a model or tokenizer. Bytes of a whole file are verified against the
+//! digest in the listing.
 #![deny(unsafe_code)]
 
 mod cache;
 mod client;
+mod commit_copy;
 mod digest;
 mod environment;
 mod error;
@@ -28,6 +30,7 @@ mod url;
 mod verified;
 
 pub use client::HubClient;
+pub use commit_copy::{CommitCopy, FetchProgress, Part};
 pub use digest::Digest;
 pub use environment::{Environment, Token};
 pub use error::HubError;

@@ -3,6 +3,7 @@
 
 mod access;
 mod cache;
+mod copies;
 mod listings;
 mod patience;
 mod python;

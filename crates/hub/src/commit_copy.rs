@@ -1,0 +1,271 @@
+//! The copy of a commit's model or tokenizer in a folder that processes share. A file in it is complete and verified,
+//! or absent: it is downloaded under a temporary name.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::{Read, Write};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
+
+use glob::Pattern;
+use serde::{Deserialize, Serialize};
+use stagecoach_files::{AtomicFile, create_durable_dir, temporary_target, write_atomically};
+
+use crate::client::HubClient;
+use crate::error::HubError;
+use crate::file::HubFile;
+use crate::repo::Repo;
+
+const CONFIG_FILE: &str = "config.json";
+const WEIGHTS_FILE: &str = "model.safetensors";
+const WEIGHTS_INDEX_FILE: &str = "model.safetensors.index.json";
+
+/// The files that stand for a model without its weights. A tokenizer is read along with those beside it, because they
+/// name its special tokens. `adapter_config.json` is among them so that its reader refuses an adapter.
+const SETTINGS: [&str; 7] = [
+    CONFIG_FILE,
+    "generation_config.json",
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "chat_template.jinja",
+    "adapter_config.json",
+];
+
+/// Endings of files with weights, which an error names first.
+const WEIGHTS: [&str; 8] = [".safetensors", ".bin", ".pth", ".pt", ".gguf", ".h5", ".msgpack", ".onnx"];
+
+/// The files that an error names.
+const NAMED_FILES: usize = 3;
+
+const BUFFER_BYTES: usize = 1 << 20;
+
+/// The age at which a temporary file is that of a process that was killed.
+const ABANDONED_AFTER: Duration = Duration::from_secs(24 * 60 * 60);
+
+/// The part of a repository that somebody needs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Part<'a> {
+    /// A model without its weights.
+    Settings,
+    /// A model with weights in safetensors.
+    Model,
+    /// The tokenizer in the file at this path, and the settings beside it.
+    Tokenizer(&'a str),
+}
+
+/// The progress of a download, in bytes. Files that were there count as downloaded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FetchProgress {
+    /// Bytes that are there.
+    pub bytes_done: u64,
+    /// Bytes of all files that are known to be needed.
+    pub bytes_total: u64,
+}
+
+/// The copy of a commit. Several processes may fetch it at the same time.
+#[derive(Clone, Debug)]
+pub struct CommitCopy {
+    repo: Repo,
+    commit: String,
+    folder: PathBuf,
+}
+
+/// The last file of a part: its other files, with their sizes.
+#[derive(Serialize, Deserialize)]
+struct Marker {
+    files: BTreeMap<String, u64>,
+}
+
+impl CommitCopy {
+    /// The copy of a commit in the folder `OWNER--NAME/COMMIT` of `root`.
+    pub fn new(root: &Path, repo: &Repo, commit: &str) -> CommitCopy {
+        let folder = root.join(repo.id.replace('/', "--")).join(commit);
+        CommitCopy { repo: repo.clone(), commit: commit.to_owned(), folder }
+    }
+
+    /// The folder that has the files of the repository, at their paths.
+    pub fn folder(&self) -> &Path {
+        &self.folder
+    }
+
+    /// Whether the copy has all files of a part.
+    pub fn has(&self, part: Part<'_>) -> bool {
+        self.has_marked(part) || part == Part::Settings && self.has_marked(Part::Model)
+    }
+
+    fn has_marked(&self, part: Part<'_>) -> bool {
+        let Ok(bytes) = fs::read(self.marker(part)) else { return false };
+        let Ok(Marker { files }) = serde_json::from_slice(&bytes) else { return false };
+        files.iter().all(|(path, size)| has_size(&self.folder.join(path), *size))
+    }
+
+    /// The path of the marker of a part.
+    fn marker(&self, part: Part<'_>) -> PathBuf {
+        match part {
+            Part::Settings => self.folder.join(".settings.complete"),
+            Part::Model => self.folder.join(".model.complete"),
+            Part::Tokenizer(path) => {
+                let (folder, name) = split(path);
+                self.folder.join(folder).join(format!(".{name}.complete"))
+            }
+        }
+    }
+
+    /// The bytes of all files in the folder of a part, of unfinished ones too: they grow while somebody fetches.
+    pub fn bytes(&self, part: Part<'_>) -> u64 {
+        let entries = fs::read_dir(self.folder.join(folder_of(part))).into_iter().flatten().flatten();
+        entries.filter_map(|entry| entry.metadata().ok()).filter(fs::Metadata::is_file).map(|file| file.len()).sum()
+    }
+
+    /// Downloads the files of a part that the copy does not have. An interrupted download continues with the file that
+    /// was interrupted.
+    ///
+    /// # Errors
+    /// `HubError::Lacks` if the commit does not have the part. Also fails if a file can't be read or written.
+    pub fn fetch(
+        &self,
+        client: &HubClient,
+        part: Part<'_>,
+        progress: &mut dyn FnMut(FetchProgress),
+    ) -> Result<(), HubError> {
+        if self.has(part) {
+            return Ok(());
+        }
+        let from = folder_of(part);
+        let pattern = if from.is_empty() { "*".to_owned() } else { format!("{}/*", Pattern::escape(from)) };
+        let listed = client.files(&self.repo, &self.commit, &pattern)?;
+        let path_of = |name: &str| if from.is_empty() { name.to_owned() } else { format!("{from}/{name}") };
+        let find = |path: &str| listed.iter().find(|file| file.path == path);
+        let required = match part {
+            Part::Settings | Part::Model => CONFIG_FILE,
+            Part::Tokenizer(path) => path,
+        };
+        if find(required).is_none() {
+            return Err(self.lacks(required, &listed));
+        }
+        let mut files: Vec<&HubFile> = SETTINGS.iter().filter_map(|name| find(&path_of(name))).collect();
+        files.extend(find(required).filter(|required| !files.contains(required)));
+
+        let folder = if from.is_empty() { self.folder.clone() } else { self.folder.join(from) };
+        create_durable_dir(&folder).map_err(|error| HubError::file("make the folder", &folder, &error))?;
+        remove_abandoned(&folder);
+        if part == Part::Model {
+            if let Some(single) = find(WEIGHTS_FILE) {
+                files.push(single);
+            } else if let Some(index) = find(WEIGHTS_INDEX_FILE) {
+                files.push(index);
+                self.fetch_files(client, &files, progress)?;
+                for shard in self.shards()? {
+                    let file = find(&shard);
+                    files.push(file.ok_or_else(|| self.lacks(&format!("{shard}, which its index names"), &listed))?);
+                }
+            } else {
+                return Err(self.lacks("weights in safetensors", &listed));
+            }
+        }
+        self.fetch_files(client, &files, progress)?;
+        let files = files.iter().map(|file| (file.path.clone(), file.size)).collect();
+        let marker = self.marker(part);
+        let json = serde_json::to_vec(&Marker { files }).map_err(Into::into);
+        json.and_then(|json| write_atomically(&marker, &json)).map_err(|error| HubError::file("write", &marker, &error))
+    }
+
+    fn fetch_files(
+        &self,
+        client: &HubClient,
+        files: &[&HubFile],
+        progress: &mut dyn FnMut(FetchProgress),
+    ) -> Result<(), HubError> {
+        let bytes_total = files.iter().map(|file| file.size).sum();
+        let mut bytes_done = 0;
+        for file in files {
+            let mut add = |count| {
+                bytes_done += count;
+                progress(FetchProgress { bytes_done, bytes_total });
+            };
+            // somebody else may have fetched it meanwhile
+            match has_size(&self.folder.join(&file.path), file.size) {
+                true => add(file.size),
+                false => self.fetch_file(client, file, &mut add)?,
+            }
+        }
+        Ok(())
+    }
+
+    fn fetch_file(&self, client: &HubClient, file: &HubFile, received: &mut dyn FnMut(u64)) -> Result<(), HubError> {
+        let target = self.folder.join(&file.path);
+        let failed = |error| HubError::file("write", &target, &error);
+        let mut writer = AtomicFile::create(&target).map_err(failed)?;
+        let mut reader = client.open(&self.repo, &self.commit, file, 0..file.size);
+        let mut buffer = vec![0; BUFFER_BYTES];
+        loop {
+            let count = reader.read(&mut buffer).map_err(|error| match HubError::within(&error) {
+                Some(error) => error.clone(),
+                None => HubError::file("read", Path::new(&file.path), &error),
+            })?;
+            if count == 0 {
+                break;
+            }
+            writer.write_all(&buffer[..count]).map_err(failed)?;
+            received(count as u64);
+        }
+        writer.commit().map(drop).map_err(failed)
+    }
+
+    /// The shards that the index names. An index that is none names no shard; the reader of the model explains it.
+    fn shards(&self) -> Result<Vec<String>, HubError> {
+        #[derive(Deserialize)]
+        struct Index {
+            weight_map: BTreeMap<String, String>,
+        }
+        let path = self.folder.join(WEIGHTS_INDEX_FILE);
+        let bytes = fs::read(&path).map_err(|error| HubError::file("read", &path, &error))?;
+        let index: Option<Index> = serde_json::from_slice(&bytes).ok();
+        let mut shards: Vec<String> = index.into_iter().flat_map(|index| index.weight_map.into_values()).collect();
+        shards.sort();
+        shards.dedup();
+        Ok(shards)
+    }
+
+    fn lacks(&self, what: &str, listed: &[HubFile]) -> HubError {
+        let is_weights = |path: &str| WEIGHTS.iter().any(|ending| path.ends_with(ending));
+        let mut paths: Vec<&str> = listed.iter().map(|file| file.path.as_str()).collect();
+        paths.sort_by_key(|path| !is_weights(path));
+        let named = paths[..paths.len().min(NAMED_FILES)].join(", ");
+        let present = match paths.len().saturating_sub(NAMED_FILES) {
+            0 => named,
+            others => format!("{named} and {others} more"),
+        };
+        HubError::Lacks { repo: self.repo.clone(), commit: self.commit.clone(), what: what.to_owned(), present }
+    }
+}
+
+/// The folder of a part within the repository. The root is empty.
+fn folder_of(part: Part<'_>) -> &str {
+    match part {
+        Part::Settings | Part::Model => "",
+        Part::Tokenizer(path) => split(path).0,
+    }
+}
+
+/// The folder and the name of a file.
+fn split(path: &str) -> (&str, &str) {
+    path.rsplit_once('/').unwrap_or(("", path))
+}
+
+fn has_size(path: &Path, size: u64) -> bool {
+    fs::metadata(path).is_ok_and(|found| found.is_file() && found.len() == size)
+}
+
+/// Removes what processes left that were killed while they wrote. A failure is no reason to fetch nothing.
+fn remove_abandoned(folder: &Path) {
+    for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
+        let is_temporary = entry.file_name().to_str().is_some_and(|name| temporary_target(name).is_some());
+        let modified = entry.metadata().and_then(|metadata| metadata.modified());
+        let age = modified.ok().and_then(|modified| SystemTime::now().duration_since(modified).ok());
+        if is_temporary && age.is_some_and(|age| age > ABANDONED_AFTER) {
+            let _ = fs::remove_file(entry.path());
+        }
+    }
+}

@@ -4,7 +4,7 @@
 mod rules;
 mod structural;
 
-pub(crate) use structural::{EXPECTED, SOURCE_PATH, VOLUME_PATH, schema_of};
+pub(crate) use structural::{EXPECTED, MODEL_PATH, SOURCE_PATH, VOLUME_PATH, schema_of};
 
 use serde_json::{Value, json};
 

@@ -17,6 +17,8 @@ pub(crate) const EXPECTED: &str = "x-expected";
 pub(crate) const VOLUME_PATH: &str = "x-volume-path";
 /// The keyword of a path on the volume that may also be a URI of a source.
 pub(crate) const SOURCE_PATH: &str = "x-source-path";
+/// The keyword of a path on the volume that may also be the URI of a model.
+pub(crate) const MODEL_PATH: &str = "x-model-path";
 
 /// The structural schema of `T`, with the keywords that only this crate knows.
 pub(crate) fn schema_of<T: JsonSchema>() -> Value {
@@ -136,7 +138,7 @@ fn whole_numbers(schema: &mut Schema) {
 fn without_own_keywords(schema: &mut Value) {
     match schema {
         Value::Object(fields) => {
-            fields.retain(|key, _| ![EXPECTED, VOLUME_PATH, SOURCE_PATH].contains(&key.as_str()));
+            fields.retain(|key, _| ![EXPECTED, VOLUME_PATH, SOURCE_PATH, MODEL_PATH].contains(&key.as_str()));
             fields.values_mut().for_each(without_own_keywords);
         }
         Value::Array(items) => items.iter_mut().for_each(without_own_keywords),

@@ -3,7 +3,7 @@
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
-use super::path::VolumePath;
+use super::path::{ModelPath, VolumePath};
 
 /// When checkpoints are written, how, and how many stay.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -139,8 +139,9 @@ string_enum! {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct InitFromSpec {
-    /// A job's folder (its newest checkpoint) or a checkpoint's, relative to the volume's root.
-    #[schemars(with = "VolumePath")]
+    /// A job's folder (its newest checkpoint) or a checkpoint's, relative to the volume's root, or
+    /// `hf://OWNER/NAME[@REVISION]` for a model of the Hugging Face hub.
+    #[schemars(with = "ModelPath")]
     pub path: String,
 }
 

@@ -3,7 +3,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::path::{SourcePath, VolumePath};
+use super::path::{ModelPath, SourcePath};
 use super::source::SourceName;
 use super::{CacheSpec, DataSource, OnExhausted, StreamingSpec, default_number, default_true};
 use crate::string_enum::Payload;
@@ -208,8 +208,9 @@ pub struct TokenizerTrainingSpec {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct TokenizerFile {
-    /// The `tokenizer.json`, relative to the volume's root.
-    #[schemars(with = "VolumePath")]
+    /// The `tokenizer.json`, relative to the volume's root, or `hf://OWNER/NAME[@REVISION]/tokenizer.json` for that of a
+    /// model of the Hugging Face hub.
+    #[schemars(with = "ModelPath")]
     pub path: String,
 }
 

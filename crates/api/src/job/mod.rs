@@ -34,7 +34,7 @@ pub use data::{
 pub use model::{LlamaSpec, ModelSpec, ModelTag, ModelType, PretrainedSpec};
 pub use number::{FloatString, Quantity};
 pub use path::SOURCE_SCHEMES;
-pub(crate) use path::list_of_schemes;
+pub(crate) use path::{DATA_SET, list_of_schemes};
 pub use pipeline::{Encryption, PartitionSpec, PartitionStrategy, PipelineSpec, Recompute, Transport};
 pub use pod_failure_policy::{
     ConditionStatus, ExitCodeOperator, FailureLabel, OnExitCodes, OnPodCondition, PodFailurePolicyAction,

@@ -3,7 +3,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::path::VolumePath;
+use super::path::ModelPath;
 use crate::string_enum::Payload;
 
 union! {
@@ -100,8 +100,8 @@ impl Payload for LlamaSpec {}
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct PretrainedSpec {
-    /// The directory, relative to the volume's root.
-    #[schemars(with = "VolumePath")]
+    /// The directory, relative to the volume's root, or `hf://OWNER/NAME[@REVISION]` for a model of the Hugging Face hub.
+    #[schemars(with = "ModelPath")]
     pub path: String,
 }
 

@@ -1,16 +1,23 @@
 //! The schemas of paths on the volume and of URIs. Their rules in CEL are in Rust in `validate::names`, for fields with the
-//! marks `x-volume-path` and `x-source-path`.
+//! marks `x-volume-path`, `x-source-path` and `x-model-path`.
 
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use serde_json::{Value, json};
 
 /// The schemes of the URIs that name files of a corpus outside the volume.
 pub const SOURCE_SCHEMES: [&str; 4] = ["hf", "s3", "gs", "az"];
+
+/// The end of the refusal of a data set where a model is expected.
+pub(crate) const DATA_SET: &str = "is the URI of a data set: name a model, as in hf://OWNER/NAME";
 
 /// The schema of a path on the volume: relative, inside it, not empty. The fields themselves are plain strings.
 pub(super) struct VolumePath;
 
 /// The schema of a path on the volume or of a URI with a scheme of [`SOURCE_SCHEMES`].
 pub(super) struct SourcePath;
+
+/// The schema of a path on the volume or of a model's URI on the Hugging Face hub.
+pub(super) struct ModelPath;
 
 impl JsonSchema for VolumePath {
     fn schema_name() -> std::borrow::Cow<'static, str> {
@@ -33,6 +40,22 @@ impl JsonSchema for SourcePath {
         let rule = format!("!self.contains('://') || {begins}");
         let message = format!("is a URI of another scheme than {}", list_of_schemes());
         path_schema("x-source-path", &rule, &message)
+    }
+}
+
+impl JsonSchema for ModelPath {
+    fn schema_name() -> std::borrow::Cow<'static, str> {
+        "ModelPath".into()
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        let scheme = "!self.contains('://') || self.startsWith('hf://')";
+        let mut schema = path_schema("x-model-path", scheme, "is a URI of another scheme than hf://");
+        let data_set = json!({"rule": "!self.startsWith('hf://datasets/')", "message": DATA_SET});
+        if let Some(Value::Array(rules)) = schema.get_mut("x-kubernetes-validations") {
+            rules.push(data_set);
+        }
+        schema
     }
 }
 

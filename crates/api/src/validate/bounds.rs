@@ -7,7 +7,7 @@ use std::sync::LazyLock;
 use serde_json::{Number, Value};
 
 use super::{Problems, names};
-use crate::crd::{EXPECTED, SOURCE_PATH, VOLUME_PATH, schema_of};
+use crate::crd::{EXPECTED, MODEL_PATH, SOURCE_PATH, VOLUME_PATH, schema_of};
 use crate::job::PipelineJobSpec;
 
 /// The schema of a spec, made once.
@@ -49,6 +49,9 @@ fn walk(schema: &Value, value: &Value, path: &str, problems: &mut Problems) {
             }
             if schema[SOURCE_PATH] == true {
                 names::source_path(text, path, problems);
+            }
+            if schema[MODEL_PATH] == true {
+                names::model_path(text, path, problems);
             }
         }
         Value::Array(items) => {

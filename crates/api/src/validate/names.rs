@@ -1,7 +1,7 @@
 //! Names that become names of pods, services and folders.
 
 use super::Problems;
-use crate::job::{PipelineJobSpec, SOURCE_SCHEMES, list_of_schemes};
+use crate::job::{DATA_SET, PipelineJobSpec, SOURCE_SCHEMES, list_of_schemes};
 
 /// Longest hostname.
 const HOSTNAME: usize = 63;
@@ -61,6 +61,15 @@ pub(super) fn source_path(path: &str, field: &str, problems: &mut Problems) {
     problems.require(path.split_once("://").is_none_or(|(scheme, _)| is_known(scheme)), field, || {
         format!("\"{}\" is a URI of another scheme than {}", path.escape_debug(), list_of_schemes())
     });
+}
+
+/// A path on the volume, or the URI of a model.
+pub(super) fn model_path(path: &str, field: &str, problems: &mut Problems) {
+    relative_path(path, field, problems);
+    problems.require(!path.contains("://") || path.starts_with("hf://"), field, || {
+        format!("\"{}\" is a URI of another scheme than hf://", path.escape_debug())
+    });
+    problems.require(!path.starts_with("hf://datasets/"), field, || format!("\"{}\" {DATA_SET}", path.escape_debug()));
 }
 
 fn relative_path(path: &str, field: &str, problems: &mut Problems) {

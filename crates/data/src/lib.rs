@@ -48,6 +48,7 @@ pub use error::DataError;
 pub use findings::Findings;
 pub use model_files::{TOKENIZER_FILES, tokenizer_files};
 pub use prepared::{PreparedCorpus, PreparedSource};
+pub use source::hub_client;
 pub use streaming::{DocumentCounts, StreamPosition};
 pub use surroundings::{OnWait, Variables};
 pub use texts::{Texts, find_texts};

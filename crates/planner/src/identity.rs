@@ -97,6 +97,12 @@ impl JobConfig {
         if let Some(checkpoint) = init_from {
             identity["initFrom"] = checkpoint["initFrom"]["path"].clone();
         }
+        // a branch may move, and a commit says what the job began with
+        for pointer in ["/model/pretrained/path", "/initFrom"] {
+            if let Some(Value::String(path)) = identity.pointer_mut(pointer) {
+                *path = self.remote_models.at_commit(path);
+            }
+        }
         identity
     }
 
@@ -119,6 +125,7 @@ impl JobConfig {
 pub(super) mod tests {
     use std::path::Path;
 
+    use stagecoach_api::job::InitFromSpec;
     use stagecoach_data::HeldOut;
 
     use super::*;
@@ -190,6 +197,21 @@ pub(super) mod tests {
             ("checkpoint.initFrom.path", "older"),
         ];
         assert_eq!(of(&other, &identity), identity);
+    }
+
+    /// A branch that moves is another model, and the commit in place of the branch is the same one.
+    #[test]
+    fn the_identity_has_the_commit_of_a_model_on_the_hub() {
+        let identity = |path: &str, commit: &str| {
+            let mut config = config(&[]);
+            config.job.spec.checkpoint.init_from = Some(InitFromSpec { path: path.to_owned() });
+            config.remote_models = serde_json::from_value(json!({"commits": {path: commit}})).unwrap();
+            config.identity_of(&prepared(), &[1], Vec::new())
+        };
+        let begun = identity("hf://org/tiny", "aa");
+        assert_eq!(begun["initFrom"], "hf://org/tiny@aa");
+        assert_eq!(identity("hf://org/tiny@aa", "aa"), begun);
+        assert_ne!(identity("hf://org/tiny", "bb"), begun);
     }
 
     #[test]

@@ -8,8 +8,8 @@ use stagecoach_api::PipelineJob;
 use stagecoach_api::contract::Mesh;
 use stagecoach_api::job::{
     AdamWSpec, BuiltIn, CheckpointMode, DataSource, DataSpec, Device, EvaluationSpec, Kernels, ModelSpec, OnBadRecord,
-    OnExhausted, OptimizerSpec, PretrainedSpec, Recompute, SpecialTokens, StreamingMode, StreamingSpec, TOKEN_CACHE,
-    TokenizerSpec, TrainingLength, TrainingSpec,
+    OnExhausted, OptimizerSpec, Recompute, SpecialTokens, StreamingMode, StreamingSpec, TOKEN_CACHE, TokenizerSpec,
+    TrainingLength, TrainingSpec,
 };
 use stagecoach_data::{
     CorpusSource, DataConfig, HeldOut, HeldOutFiles, OnWait, Streaming, Tokenizer, TokenizerSource, Variables,
@@ -24,6 +24,7 @@ use stagecoach_os::is_in_cluster;
 use stagecoach_pipeline::{GradientBlocks, ReplicaBlocks};
 
 use super::profile::Profile;
+use super::remote_models::RemoteModels;
 use super::trainer_state::TrainerState;
 
 /// The folder of a streamed job's windows, in the job's folder.
@@ -58,20 +59,32 @@ pub struct JobConfig {
     pub streams: bool,
     /// The record of the job's remote files, in the job's folder.
     pub remote_files: PathBuf,
+    /// The commits of the models and tokenizers of the hub that the job's paths name.
+    pub remote_models: RemoteModels,
     /// The times of modules that a plan assumes; without them it looks for measured ones.
     pub assumed_profile: Option<Profile>,
 }
 
 impl JobConfig {
-    /// The configuration of a valid job.
+    /// The configuration of a valid job whose model and tokenizer are on the volume.
     ///
     /// # Errors
     /// All validation errors; otherwise the mismatches with the model that the job reads.
     pub fn new(job: PipelineJob, workspace: &Path) -> Result<JobConfig, StageError> {
-        let problems: Vec<String> = job.validate().iter().map(ToString::to_string).collect();
-        if !problems.is_empty() {
-            return Err(StageError::invalid(problems.join("; ")));
-        }
+        JobConfig::with_models(job, workspace, RemoteModels::default())
+    }
+
+    /// As [`JobConfig::new`], with the job's models and tokenizers of the hub, which have been fetched.
+    ///
+    /// # Errors
+    /// As [`JobConfig::new`].
+    pub fn with_models(
+        job: PipelineJob,
+        workspace: &Path,
+        remote_models: RemoteModels,
+    ) -> Result<JobConfig, StageError> {
+        check_job(&job)?;
+        remote_models.check(&job)?;
         let Some(built_in) = job.spec.built_in() else {
             return Err(StageError::invalid(
                 "spec.trainer.type is Custom: this is the built-in trainer, run your own command",
@@ -79,12 +92,13 @@ impl JobConfig {
         };
         let streams = built_in.streams();
         let BuiltIn { model, data, training } = built_in;
-        let from = job.spec.checkpoint.init_from.as_ref().map(|from| PathBuf::from(&from.path));
+        let from = job.spec.checkpoint.init_from.as_ref().map(|from| remote_models.local_path(&from.path));
         let (model, source_config, initial_weights) = match SpecifiedModel::of(model) {
             SpecifiedModel::Config(config) => (config, None, from),
             SpecifiedModel::Pretrained(pretrained) => {
-                let SourceConfig { config, fields } = pretrained_config(workspace, pretrained)?;
-                (config, Some(fields), Some(pretrained.path.clone().into()))
+                let path = remote_models.local_path(&pretrained.path);
+                let SourceConfig { config, fields } = pretrained_config(workspace, &path)?;
+                (config, Some(fields), Some(path))
             }
         };
         if data.sequence_length as usize > model.max_position_embeddings() {
@@ -110,6 +124,7 @@ impl JobConfig {
             holds_out_last_sequences: false,
             streams,
             remote_files,
+            remote_models,
             assumed_profile: None,
         })
     }
@@ -117,6 +132,34 @@ impl JobConfig {
     /// The job's folder.
     pub fn folder(&self) -> PathBuf {
         self.workspace.join(self.job.folder())
+    }
+
+    /// The path, relative to the volume's root, of what a path of the spec names: the path itself, or the copy of what
+    /// a URI names.
+    pub fn local_path(&self, path: &str) -> PathBuf {
+        self.remote_models.local_path(path)
+    }
+
+    /// Whether the job begins with weights of the hub that the volume does not have.
+    pub fn lacks_initial_weights(&self) -> bool {
+        self.initial_weights_source().is_some_and(|path| self.remote_models.lacks_weights(path, &self.workspace))
+    }
+
+    /// The path of the initial weights, as the job has it.
+    pub fn initial_weights_source(&self) -> Option<&str> {
+        match (&self.job.spec.checkpoint.init_from, &self.job.spec.model) {
+            (Some(from), _) => Some(&from.path),
+            (None, Some(ModelSpec::Pretrained(from))) => Some(&from.path),
+            (None, _) => None,
+        }
+    }
+
+    /// The job's own tokenizer, if it has one.
+    pub fn tokenizer_file(&self) -> Option<PathBuf> {
+        match &self.data.tokenizer {
+            TokenizerSpec::File(file) => Some(self.workspace.join(self.local_path(&file.path))),
+            TokenizerSpec::Train(_) => None,
+        }
     }
 
     /// Configuration of the data pipeline.
@@ -160,7 +203,7 @@ impl JobConfig {
             seed: self.training.seed,
             tokenizer: match tokenizer {
                 TokenizerSpec::Train(train) => TokenizerSource::Train { vocab_size: train.vocab_size as usize },
-                TokenizerSpec::File(file) => TokenizerSource::File { path: file.path.into() },
+                TokenizerSpec::File(file) => TokenizerSource::File { path: self.local_path(&file.path) },
             },
             streaming: self.streams.then(|| self.streaming()),
             parse_special_tokens: special_tokens == SpecialTokens::Parse,
@@ -312,7 +355,7 @@ impl JobConfig {
             TokenizerSpec::Train(train) => Ok(train.vocab_size as usize),
             TokenizerSpec::File(file) => match self.model.vocab_size() {
                 Some(size) => Ok(size),
-                None => Ok(Tokenizer::load(&self.workspace.join(&file.path))?.vocab_size()),
+                None => Ok(Tokenizer::load(&self.workspace.join(self.local_path(&file.path)))?.vocab_size()),
             },
         }
     }
@@ -457,9 +500,21 @@ fn held_out_files(evaluation: EvaluationSpec, text_field: &str) -> Vec<HeldOutFi
     of_paths.into_iter().chain(of_sets).map(files).collect()
 }
 
+/// Refuses an invalid job with all its problems.
+///
+/// # Errors
+/// `InvalidConfig` with the problems.
+pub fn check_job(job: &PipelineJob) -> Result<(), StageError> {
+    let problems: Vec<String> = job.validate().iter().map(ToString::to_string).collect();
+    match problems.is_empty() {
+        true => Ok(()),
+        false => Err(StageError::invalid(problems.join("; "))),
+    }
+}
+
 /// The configuration of a pretrained model.
-fn pretrained_config(workspace: &Path, from: &PretrainedSpec) -> Result<SourceConfig, StageError> {
+fn pretrained_config(workspace: &Path, path: &Path) -> Result<SourceConfig, StageError> {
     let invalid = |e: &dyn std::fmt::Display| StageError::invalid(format!("spec.model.pretrained.path: {e}"));
-    let path = find_model(workspace, Path::new(&from.path)).map_err(|e| invalid(&e))?;
+    let path = find_model(workspace, path).map_err(|e| invalid(&e))?;
     SourceConfig::read(&workspace.join(&path)).map_err(|e| invalid(&e))
 }

@@ -18,6 +18,7 @@ mod pipeline_layout;
 mod plan;
 mod profile;
 mod profiler;
+mod remote_models;
 mod roofline;
 mod speeds;
 mod trainer_state;
@@ -25,7 +26,8 @@ mod trainer_state;
 pub use checkpoint_link::CheckpointLink;
 pub use environment::{environment, environment_differences};
 pub use job_config::{
-    GENERATION_CONFIG_FILE, JobConfig, WINDOWS, recorded_gradient_blocks, recorded_last_sequences, recorded_streaming,
+    GENERATION_CONFIG_FILE, JobConfig, WINDOWS, check_job, recorded_gradient_blocks, recorded_last_sequences,
+    recorded_streaming,
 };
 pub use machines::Machines;
 pub use memory::StageBytes;
@@ -36,6 +38,7 @@ pub use pipeline_layout::{
 pub use plan::{Plan, PlannedSet, VerifiedPlan};
 pub use profile::{ModuleSeconds, Profile};
 pub use profiler::measure_profile;
+pub use remote_models::{FetchExtent, FetchReports, RemoteModels, has_remote_models};
 pub use roofline::{OperationCost, Roofline, gpu_names};
 pub use speeds::{attempt_speeds, measured_speeds};
 pub use trainer_state::{HeldOutLosses, TrainerState};

@@ -9,6 +9,7 @@ mod compare;
 mod divergence;
 mod dump;
 mod intervals;
+mod job_config;
 mod record;
 mod replayed;
 mod scratch;

@@ -24,6 +24,7 @@ use tch::Tensor;
 
 use super::compare::Difference;
 use super::dump::read_dump;
+use super::job_config::job_config;
 use super::record::{RecordedCheckpoint, RunRecord};
 use super::scratch::Scratch;
 
@@ -102,19 +103,19 @@ pub fn replay(
     );
     let newest = record.checkpoints.last();
     let scratch = Scratch::create(&workspace)?;
-    scratch.copy_remote_files(&record.folder)?;
+    scratch.copy_records(&record.folder)?;
     let job = replayed_job(record, base, until, config.stages, &scratch.path)?;
     let holds_out_last_sequences = record.holds_out_last_sequences();
-    let job_config = JobConfig { holds_out_last_sequences, ..JobConfig::new(job, &workspace)? };
+    let replayed = JobConfig { holds_out_last_sequences, ..job_config(job, &workspace, &record.folder, display)? };
     if let Some(newest) = newest
-        && let Some(difference) = other_identity(&job_config, &newest.manifest, base, display)?
+        && let Some(difference) = other_identity(&replayed, &newest.manifest, base, display)?
     {
         return Ok(Err(difference));
     }
     if let Some(base) = base {
         scratch.link_checkpoint(base, &with_decays_of(base, newest.unwrap_or(base)))?;
     }
-    let job = &job_config.job;
+    let job = &replayed.job;
     write_file(&scratch.folder.resolved_job(), &job.to_yaml()?)?;
     let mut executable = StageExecutable::current();
     let folder = scratch.folder.root().join(DUMP);

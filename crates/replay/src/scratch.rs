@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use anyhow::Context;
 use stagecoach_checkpoint::{Manifest, paths};
 use stagecoach_files::{random_hex, read_if_exists};
-use stagecoach_launcher::{JobFolder, JobLock, REMOTE_FILES};
+use stagecoach_launcher::{JobFolder, JobLock, REMOTE_FILES, REMOTE_MODELS};
 
 use super::record::RecordedCheckpoint;
 
@@ -46,17 +46,19 @@ impl Scratch {
         Ok(Scratch { folder, path, parent, _lock: lock })
     }
 
-    /// Copies the record of the job's remote files, if it has one, so that the replay reads the files of the job.
+    /// Copies the records of the job's remote files and models, as far as it has them, so that the replay reads those of
+    /// the job.
     ///
     /// # Errors
-    /// If the record can't be copied.
-    pub(super) fn copy_remote_files(&self, job_folder: &Path) -> anyhow::Result<()> {
-        let record = job_folder.join(REMOTE_FILES);
-        let Some(bytes) = read_if_exists(&record).with_context(|| format!("can't read {}", record.display()))? else {
-            return Ok(());
-        };
-        let copy = self.folder.root().join(REMOTE_FILES);
-        fs::write(&copy, bytes).with_context(|| format!("can't write {}", copy.display()))
+    /// If a record can't be copied.
+    pub(super) fn copy_records(&self, job_folder: &Path) -> anyhow::Result<()> {
+        for name in [REMOTE_FILES, REMOTE_MODELS] {
+            let (record, copy) = (job_folder.join(name), self.folder.root().join(name));
+            if let Some(bytes) = read_if_exists(&record).with_context(|| format!("can't read {}", record.display()))? {
+                fs::write(&copy, bytes).with_context(|| format!("can't write {}", copy.display()))?;
+            }
+        }
+        Ok(())
     }
 
     /// Makes `checkpoint` the one from which training resumes, with `manifest` instead of its own.

@@ -18,6 +18,7 @@ mod memory_checkpoints;
 mod nccl;
 mod page;
 mod pressure;
+mod remote_models;
 mod replay;
 mod replicas;
 mod resume;

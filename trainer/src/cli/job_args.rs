@@ -4,7 +4,11 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 use stagecoach_api::PipelineJob;
+use stagecoach_data::OnWait;
 use stagecoach_engine::StageError;
+use stagecoach_planner::{FetchExtent, FetchReports, JobConfig, RemoteModels, check_job};
+
+use super::output::{byte_progress_bar, print_error};
 
 /// The job file and its overrides.
 #[derive(Clone, Debug, Args)]
@@ -36,6 +40,38 @@ impl JobArgs {
         overrides.extend(self.spares.map(|n| ("spec.spares".to_owned(), n.to_string())));
         read_job(&self.job, &overrides)
     }
+
+    /// The job's configuration, with the commits of its models that its folder records.
+    ///
+    /// # Errors
+    /// As [`JobArgs::read`] and [`job_config`].
+    pub(super) fn config(&self) -> Result<JobConfig, StageError> {
+        let job = self.read()?;
+        let known = RemoteModels::recorded(&self.workspace.join(job.folder()))?;
+        job_config(job, &self.workspace, known)
+    }
+}
+
+/// The configuration of a job in `workspace`, with the settings of its models of the hub. `known` has the commits with
+/// which the job began.
+///
+/// # Errors
+/// If the job is invalid, or the settings can't be fetched.
+pub(super) fn job_config(job: PipelineJob, workspace: &Path, known: RemoteModels) -> Result<JobConfig, StageError> {
+    check_job(&job)?;
+    let bar = byte_progress_bar(0);
+    let reports = FetchReports {
+        on_resolved: &mut |_| Ok(()), // stage 0 records what a job begins with
+        on_progress: &mut |what, done, total| {
+            bar.set_message(what.to_owned());
+            bar.set_length(total);
+            bar.set_position(done);
+        },
+        on_wait: OnWait::new(|sentence| print_error(sentence)),
+    };
+    let models = known.fetch(&job, workspace, FetchExtent::Settings, reports)?;
+    bar.finish_and_clear();
+    JobConfig::with_models(job, workspace, models)
 }
 
 /// The size limit of etcd for one object: a job in a cluster is never larger.

@@ -17,8 +17,8 @@ use stagecoach_pipeline::{
 };
 use stagecoach_planner::measure_profile;
 use stagecoach_planner::{
-    Alternative, JobConfig, MeshPlan, ModuleSeconds, OperationCost, PipelineLayout, PlannedStage, Profile, Roofline,
-    StageBytes, every_mesh, gpu_names, measured_speeds, plan_pipeline,
+    Alternative, MeshPlan, ModuleSeconds, OperationCost, PipelineLayout, PlannedStage, Profile, Roofline, StageBytes,
+    every_mesh, gpu_names, measured_speeds, plan_pipeline,
 };
 
 use super::job_args::JobArgs;
@@ -69,7 +69,7 @@ pub(super) struct PlanCommand {
 
 impl PlanCommand {
     pub(super) fn main(self) -> anyhow::Result<()> {
-        let mut config = JobConfig::new(self.job.read()?, &self.job.workspace)?;
+        let mut config = self.job.config()?;
         if config.training.kernels == Kernels::Portable {
             stagecoach_os::pin_instruction_set()?; // stages measure with this instruction set, as earlier runs did
         }

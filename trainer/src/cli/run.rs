@@ -18,12 +18,12 @@ use stagecoach_launcher::{
     supervise,
 };
 use stagecoach_lifecycle::{JobOutcome, JobState};
-use stagecoach_planner::JobConfig;
+use stagecoach_planner::{JobConfig, RemoteModels};
 use stagecoach_telemetry::{
     DataWait, ProgressDisplay, RunReport, RunSummary, StepRecord, advice, curve, format_sample, read_metrics,
 };
 
-use super::job_args::JobArgs;
+use super::job_args::{JobArgs, job_config};
 use super::output::{print_error, print_line};
 use super::page::PagePort;
 use crate::train::{check_extension, check_start};
@@ -139,7 +139,12 @@ impl RunCommand {
         if !problems.is_empty() {
             return Err(StageError::invalid(problems.join("\n")));
         }
-        JobConfig::new(job, &self.job.workspace)
+        // `--fresh` removes the record
+        let known = match self.fresh {
+            true => RemoteModels::default(),
+            false => RemoteModels::recorded(&self.job.workspace.join(job.folder()))?,
+        };
+        job_config(job, &self.job.workspace, known)
     }
 }
 

@@ -3,10 +3,10 @@
 use std::path::Path;
 
 use clap::Args;
+use stagecoach_api::PipelineJob;
 use stagecoach_api::contract::{ContractError, FailureKind, StageEnv, TerminationMessage, env};
 use stagecoach_api::job::Kernels;
 use stagecoach_engine::StageError;
-use stagecoach_planner::JobConfig;
 use stagecoach_replay::ReplayOptions;
 use stagecoach_telemetry::{EventWriter, export, http_port, serve};
 
@@ -33,12 +33,12 @@ pub(super) fn main(command: StageCommand, open_volume: VolumeOpener) -> i32 {
         Ok(env) => env,
         Err(error) => return report_contract_error(&error),
     };
-    let config = read_config(&env).and_then(|config| {
+    let job = read_stage_job(&env).and_then(|job| {
         // before any computation, and before other threads start: the call may restart this process
-        if config.training.kernels == Kernels::Portable {
+        if job.spec.training.as_ref().is_some_and(|training| training.kernels == Kernels::Portable) {
             stagecoach_os::pin_instruction_set()?;
         }
-        Ok(config)
+        Ok(job)
     });
     stagecoach_os::keep_freed_memory();
     stagecoach_kernels::use_malloc();
@@ -60,6 +60,7 @@ pub(super) fn main(command: StageCommand, open_volume: VolumeOpener) -> i32 {
     }
     let event_writer = EventWriter::from_env();
     let replay = command.replay.unwrap_or_default();
+    let config = job.and_then(|job| train::job_config(job, &env, &monitor, &event_writer));
     match config.and_then(|config| train::run_stage(&env, &config, open_volume, &monitor, &event_writer, &replay)) {
         Ok(StageOutcome::Done) => monitor.exit(FailureKind::Done, "trained to the end"),
         Ok(StageOutcome::Drained) => monitor.exit(FailureKind::Drained, "stopped as asked, with a checkpoint"),
@@ -76,7 +77,7 @@ fn serve_status(stage_env: &StageEnv, monitor: &StageMonitor) -> Result<(), Stri
     })
 }
 
-fn read_config(env: &StageEnv) -> Result<JobConfig, StageError> {
+fn read_stage_job(env: &StageEnv) -> Result<PipelineJob, StageError> {
     let job = read_job(Path::new(&env.config), &[])?;
     let mesh = job.spec.mesh();
     if mesh != env.mesh {
@@ -87,7 +88,7 @@ fn read_config(env: &StageEnv) -> Result<JobConfig, StageError> {
             env.config
         )));
     }
-    JobConfig::new(job, Path::new(&env.workspace))
+    Ok(job)
 }
 
 fn report_contract_error(error: &ContractError) -> i32 {

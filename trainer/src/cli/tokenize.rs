@@ -2,7 +2,6 @@
 
 use clap::Args;
 use indicatif::HumanCount;
-use stagecoach_planner::JobConfig;
 
 use super::job_args::JobArgs;
 use super::output::{byte_progress_bar, print_line};
@@ -16,7 +15,7 @@ pub(super) struct TokenizeCommand {
 
 impl TokenizeCommand {
     pub(super) fn main(self) -> anyhow::Result<()> {
-        let config = JobConfig::new(self.job.read()?, &self.job.workspace)?;
+        let config = self.job.config()?;
         stagecoach_data::hide_caught_panics();
         let bar = byte_progress_bar(0);
         let prepared = stagecoach_data::prepare(&config.data_config(), &mut |progress| {

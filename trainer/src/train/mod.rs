@@ -5,6 +5,7 @@ mod context;
 mod group;
 mod join;
 mod leave;
+mod models;
 mod monitor;
 mod recover;
 mod save;
@@ -12,6 +13,7 @@ mod setup;
 mod step;
 
 pub(crate) use join::start_check::check_start;
+pub(crate) use models::job_config;
 pub(crate) use monitor::{StageMonitor, write_termination_message};
 pub(crate) use setup::resume::check_extension;
 

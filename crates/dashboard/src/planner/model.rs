@@ -102,7 +102,8 @@ impl Planner {
     fn plan(&self, choice: &Choice) -> Result<PipelineLayout, String> {
         let mut job = self.config.job.clone();
         choice.apply(&mut job);
-        let config = JobConfig::new(job, &self.config.workspace).map_err(|error| error.message)?;
+        let models = self.config.remote_models.clone();
+        let config = JobConfig::with_models(job, &self.config.workspace, models).map_err(|error| error.message)?;
         let Choice { stages, microbatches, virtual_stages, .. } = *choice;
         let work_items = u64::from(stages) * u64::from(virtual_stages) * u64::from(microbatches);
         if work_items > MAX_WORK_ITEMS {

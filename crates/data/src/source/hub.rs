@@ -10,9 +10,20 @@ use super::waits::Waits;
 use super::{FileStamp, Listing, Source, SourceFile};
 use crate::config::DataConfig;
 use crate::error::DataError;
+use crate::surroundings::{OnWait, Variables};
 
 /// The branch of a URI that names none.
 const MAIN: &str = "main";
+
+/// A client of the hub that the variables name. Its waits are reported.
+///
+/// # Errors
+/// Fails if a variable can't be used.
+pub fn hub_client(variables: &Variables, on_wait: &OnWait) -> Result<HubClient, DataError> {
+    let environment = Environment::read(|name| variables.get(name))?;
+    let Waits { pause, notice } = Waits::reported_to(on_wait);
+    Ok(HubClient::new(environment, Limits::default(), pause, notice)?)
+}
 
 /// The files of all repositories of a hub. The path of a file is its URI at a commit.
 #[derive(Debug)]
@@ -26,9 +37,7 @@ impl HubFiles {
     /// # Errors
     /// Fails if a variable can't be used.
     pub(super) fn of_job(config: &DataConfig) -> Result<HubFiles, DataError> {
-        let environment = Environment::read(|name| config.variables.get(name))?;
-        let Waits { pause, notice } = Waits::reported_to(&config.on_wait);
-        Ok(HubFiles { client: HubClient::new(environment, Limits::default(), pause, notice)? })
+        Ok(HubFiles { client: hub_client(&config.variables, &config.on_wait)? })
     }
 }
 

@@ -19,6 +19,7 @@ use serde::{Deserialize, Serialize};
 use crate::config::DataConfig;
 use crate::error::DataError;
 use hub::HubFiles;
+pub use hub::hub_client;
 pub(crate) use local::LocalFiles;
 use objects::ObjectFiles;
 pub(crate) use remote_files::RemoteFiles;

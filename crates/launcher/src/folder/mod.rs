@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 
 use stagecoach_api::PipelineJob;
 use stagecoach_checkpoint::{FileSystemVolume, is_used, paths};
-use stagecoach_files::{create_durable_dir, write_atomically};
+use stagecoach_files::{create_durable_dir, temporary_target, write_atomically};
 use stagecoach_telemetry::RunSummary;
 
 pub use error::FolderError;
@@ -23,6 +23,8 @@ pub const RESULT: &str = "result.json";
 pub const SPEEDS: &str = "speeds.json";
 /// The files that the remote patterns of `data.paths` matched when the job began.
 pub const REMOTE_FILES: &str = "remote-files.json";
+/// The commits of the repositories that the job's paths name.
+pub const REMOTE_MODELS: &str = "remote-models.json";
 const LOCK: &str = "lock";
 const LAUNCHER_STATE: &str = "state.json";
 /// This is not `job.yaml`, because a user's own job file may have that name.
@@ -80,8 +82,12 @@ impl JobFolder {
             let is_job_file = job_file.is_some() && fs::canonicalize(&path).ok() == job_file;
             // left by a launcher that died before it wrote its process id
             let is_empty_lock = name == LOCK && fs::metadata(&path).is_ok_and(|found| found.len() == 0);
-            let is_allowed =
-                is_empty_lock || name.starts_with('.') || is_job_file && !artifacts::is_job_file("", &name);
+            // stage 0 fetches the model before it takes a fence
+            let is_record = temporary_target(&name).unwrap_or(&name) == REMOTE_MODELS;
+            let is_allowed = is_empty_lock
+                || is_record
+                || name.starts_with('.')
+                || is_job_file && !artifacts::is_job_file("", &name);
             if !is_allowed {
                 foreign.push(name);
             }

@@ -41,6 +41,9 @@ fn a_new_folder_may_hold_the_job_file_and_nothing_else() {
     assert!(refused(&at("runs/mine"), Some(&at("runs"))).contains("job.yaml"));
     put(&at("runs/mine"), &["logs/a.txt"]);
     assert!(refused(&at("runs/mine"), Some(&at("runs/mine/job.yaml"))).contains("it holds logs, which"));
+    // stage 0 was killed while it fetched the model
+    put(&at("fetching"), &["remote-models.json", "remote-models.json.0123456789abcdef.partial"]);
+    JobFolder::open(&at("fetching"), None).unwrap();
     // a job file that would be overwritten
     put(&at("other"), &["resolved-job.yaml"]);
     assert!(refused(&at("other"), Some(&at("other/resolved-job.yaml"))).contains("resolved-job.yaml"));

@@ -9,6 +9,7 @@ use stagecoach_planner::JobConfig;
 use stagecoach_telemetry::{ProgressDisplay, TrainingEvent};
 
 use crate::RunRecord;
+use crate::job_config::job_config;
 
 /// A job and its documents.
 pub struct Subject {
@@ -30,8 +31,9 @@ impl Subject {
         let workspace = std::path::absolute(workspace).unwrap_or(workspace.into());
         let remote_files = record.folder.join(REMOTE_FILES);
         let holds_out_last_sequences = record.holds_out_last_sequences();
-        let config =
-            JobConfig { remote_files, holds_out_last_sequences, ..JobConfig::new(record.job.clone(), &workspace)? };
+        let mut display = ProgressDisplay::notes();
+        let config = job_config(record.job.clone(), &workspace, &record.folder, &mut display)?;
+        let config = JobConfig { remote_files, holds_out_last_sequences, ..config };
         if record.streams().unwrap_or(config.streams) {
             return Err(StageError::invalid(
                 "the job streams its corpus, and its documents are not known by their numbers: blame and --without need a \
@@ -40,7 +42,6 @@ impl Subject {
         }
         let config = JobConfig { streams: false, ..config };
         let data_config = config.data_config();
-        let mut display = ProgressDisplay::notes();
         let prepared = stagecoach_data::prepare(&data_config, &mut |progress| show(&mut display, progress))?;
         let dataset = Dataset::open(&data_config, &prepared)?;
         Ok(Subject { config, prepared, dataset })

@@ -258,7 +258,16 @@ pub(in crate::train) fn resolve_initial_weights(
     };
     let path = find_model(&config.workspace, path).map_err(unusable)?;
     let folder = config.workspace.join(&path);
-    let weights = InitialWeights::open(&folder).map_err(unusable)?;
+    // a job names a copy by its URI
+    let spec_path = match config.initial_weights_source() {
+        Some(uri) if config.local_path(uri) != Path::new(uri) => Path::new(uri),
+        _ => &path,
+    };
+    // the launcher checks a job before stage 0 has fetched the weights
+    let weights = match config.lacks_initial_weights() {
+        true => None,
+        false => Some(InitialWeights::open(&folder).map_err(unusable)?),
+    };
     let theirs = folder.join("tokenizer.json");
     let read = |path: &Path| -> Option<serde_json::Value> { serde_json::from_slice(&std::fs::read(path).ok()?).ok() };
     if let (Some(theirs_read), Some(ours)) = (read(&theirs), tokenizer.and_then(read))
@@ -268,7 +277,7 @@ pub(in crate::train) fn resolve_initial_weights(
             "the weights in {} were trained with another tokenizer than this job's: set spec.data.tokenizer to \
              {{type: File, file: {{path: {}}}}}",
             folder.display(),
-            path.join("tokenizer.json").display()
+            spec_path.join("tokenizer.json").display()
         )));
     }
     let source = SourceConfig::read(&folder).map_err(|e| StageError::invalid(format!("{field}: {e}")))?;
@@ -282,7 +291,7 @@ pub(in crate::train) fn resolve_initial_weights(
             Some(missing) => format!(
                 "spec.model.{member} has no {missing}, so set spec.model to {{type: Pretrained, pretrained: {{path: {}}}}} \
                  and leave out spec.checkpoint.initFrom",
-                path.display()
+                spec_path.display()
             ),
         };
         return Err(StageError::invalid(format!(
@@ -291,8 +300,10 @@ pub(in crate::train) fn resolve_initial_weights(
             different.join(", ")
         )));
     }
-    weights.check(config.architecture(vocab_size, tch::Device::Cpu).as_ref()).map_err(unusable)?;
-    notes.extend(weights.note());
+    if let Some(weights) = weights {
+        weights.check(config.architecture(vocab_size, tch::Device::Cpu).as_ref()).map_err(unusable)?;
+        notes.extend(weights.note());
+    }
     Ok(Some(path))
 }
 

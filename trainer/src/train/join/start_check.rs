@@ -1,9 +1,6 @@
 //! Checks for which stage 0 would refuse a job before it trains, as far as they are possible without reading a text.
 //! The launcher runs them before it removes anything. Stage 0 calls the same functions.
 
-use std::path::PathBuf;
-
-use stagecoach_api::job::TokenizerSpec;
 use stagecoach_data::check_sources;
 use stagecoach_engine::StageError;
 use stagecoach_model::{Architecture, ParameterSpec};
@@ -23,10 +20,7 @@ const BYTES_PER_PARAMETER: u64 = 12;
 /// The first reason for which stage 0 would refuse the job.
 pub(crate) fn check_start(config: &JobConfig, available_bytes: Option<u64>) -> Result<(), StageError> {
     let of_tokenizer = check_sources(&config.data_config())?;
-    let tokenizer: Option<PathBuf> = match &config.data.tokenizer {
-        TokenizerSpec::File(file) => Some(config.workspace.join(&file.path)),
-        TokenizerSpec::Train(_) => None,
-    };
+    let tokenizer = config.tokenizer_file();
     let vocab_size = match of_tokenizer {
         Some(size) => Some(config.vocab_size(size)?),
         None => config.model.vocab_size(),

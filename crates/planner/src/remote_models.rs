@@ -1,0 +1,301 @@
+//! Models and tokenizers of the Hugging Face hub that a job's paths name. They are copied to the volume, where all
+//! stages read them. A record in the job's folder keeps the commits, so that a branch that moves changes no job that
+//! has begun.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+use stagecoach_api::PipelineJob;
+use stagecoach_api::contract::FailureKind;
+use stagecoach_api::job::{ModelSpec, TOKEN_CACHE, TokenizerSpec};
+use stagecoach_data::{DataError, OnWait, Variables, hub_client};
+use stagecoach_engine::StageError;
+use stagecoach_files::{read_if_exists, write_atomically};
+use stagecoach_hub::{CommitCopy, FetchProgress, HubClient, HubError, HubUri, Part};
+use stagecoach_launcher::REMOTE_MODELS;
+
+const SCHEME: &str = "hf://";
+/// The branch of a URI that names none.
+const MAIN: &str = "main";
+/// The folder of the copies in the folder of the token cache, which is reserved already.
+const COPIES: &str = "hub";
+
+/// The commits of the repositories that a job's paths name.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RemoteModels {
+    /// The commits by `hf://OWNER/NAME[@REVISION]`.
+    commits: BTreeMap<String, String>,
+}
+
+/// How much of a model is fetched.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FetchExtent {
+    /// Its configuration and its tokenizer, which suffice for a plan.
+    Settings,
+    /// Its weights too.
+    All,
+}
+
+/// What fetching tells meanwhile.
+pub struct FetchReports<'a> {
+    /// Receives the commits once they are known, before a file is fetched.
+    pub on_resolved: &'a mut dyn FnMut(&RemoteModels) -> Result<(), StageError>,
+    /// Receives the activity, the bytes that are there, and those that are needed.
+    pub on_progress: &'a mut dyn FnMut(&str, u64, u64),
+    /// Receives the reasons for waits.
+    pub on_wait: OnWait,
+}
+
+/// A URI of a job.
+struct Remote {
+    /// The field that has it.
+    field: &'static str,
+    uri: HubUri,
+}
+
+impl Remote {
+    /// The URI in a field; `None` if the field has a path on the volume.
+    fn parse(field: &'static str, path: &str, is_file: bool) -> Result<Option<Remote>, StageError> {
+        if !path.starts_with(SCHEME) {
+            return Ok(None);
+        }
+        let invalid = |problem: String| StageError::invalid(format!("{field}: {problem}"));
+        let uri: HubUri = path.parse().map_err(|error: HubError| invalid(error.to_string()))?;
+        match (is_file, uri.path.is_empty()) {
+            (true, true) => Err(invalid(format!("\"{path}\" names no file: add it, as in {path}/tokenizer.json"))),
+            (false, false) => Err(invalid(format!(
+                "\"{path}\" names \"{}\" in a repository, and a model is a whole repository: hf://OWNER/NAME[@REVISION]",
+                uri.path
+            ))),
+            _ => Ok(Some(Remote { field, uri })),
+        }
+    }
+
+    fn part(&self, extent: FetchExtent) -> Part<'_> {
+        match (self.uri.path.as_str(), extent) {
+            ("", FetchExtent::All) => Part::Model,
+            ("", FetchExtent::Settings) => Part::Settings,
+            (path, _) => Part::Tokenizer(path),
+        }
+    }
+
+    fn error(&self, error: HubError) -> StageError {
+        let field = self.field;
+        match error {
+            HubError::File { .. } => StageError::new(FailureKind::Storage, format!("{field}: {error}")),
+            error => {
+                let StageError { kind, message } = DataError::Hub(error).into();
+                StageError::new(kind, format!("{field}: {message}"))
+            }
+        }
+    }
+}
+
+/// The URIs of a job.
+fn remotes(job: &PipelineJob) -> Result<Vec<Remote>, StageError> {
+    let spec = &job.spec;
+    let model = match &spec.model {
+        Some(ModelSpec::Pretrained(from)) => Some(("spec.model.pretrained.path", &from.path, false)),
+        _ => None,
+    };
+    let init_from = spec.checkpoint.init_from.as_ref().map(|from| ("spec.checkpoint.initFrom.path", &from.path, false));
+    let tokenizer = match spec.data.as_ref().map(|data| &data.tokenizer) {
+        Some(TokenizerSpec::File(file)) => Some(("spec.data.tokenizer.file.path", &file.path, true)),
+        _ => None,
+    };
+    let all = model.into_iter().chain(init_from).chain(tokenizer);
+    all.filter_map(|(field, path, is_file)| Remote::parse(field, path, is_file).transpose()).collect()
+}
+
+/// Whether a job names a model or a tokenizer of the hub.
+///
+/// # Errors
+/// If a URI is invalid.
+pub fn has_remote_models(job: &PipelineJob) -> Result<bool, StageError> {
+    Ok(!remotes(job)?.is_empty())
+}
+
+impl RemoteModels {
+    /// The record in a job's folder, which is empty if there is no such file.
+    ///
+    /// # Errors
+    /// If the file can't be read or is no such record.
+    pub fn recorded(job_folder: &Path) -> Result<RemoteModels, StageError> {
+        let path = job_folder.join(REMOTE_MODELS);
+        let bytes = read_if_exists(&path).map_err(|error| StageError::storage("read", &path, error))?;
+        let Some(bytes) = bytes else { return Ok(RemoteModels::default()) };
+        let damaged = |problem: String| {
+            StageError::invalid(format!(
+                "{} is no record of remote models ({problem}): remove it, and the job asks the hub again; it resumes only \
+                 if the hub answers with the same commits",
+                path.display()
+            ))
+        };
+        let models: RemoteModels = serde_json::from_slice(&bytes).map_err(|error| damaged(error.to_string()))?;
+        match models.commits.values().find(|commit| !is_commit(commit)) {
+            Some(other) => Err(damaged(format!("\"{}\" is no commit", other.escape_debug()))),
+            None => Ok(models),
+        }
+    }
+
+    /// Writes the record into a job's folder.
+    ///
+    /// # Errors
+    /// If it can't be written.
+    pub fn write(&self, job_folder: &Path) -> Result<(), StageError> {
+        let path = job_folder.join(REMOTE_MODELS);
+        let failed = |error: std::io::Error| StageError::storage("write", &path, error);
+        let json = serde_json::to_vec_pretty(self).map_err(|error| failed(error.into()))?;
+        write_atomically(&path, &json).map_err(failed)
+    }
+
+    /// Copies the models and tokenizers of `job` to the volume, unless they are there, and returns their commits. A
+    /// repository whose commit is known is not asked for another one. Without a URI in the job, nothing is done.
+    ///
+    /// # Errors
+    /// If a URI is invalid, or something can't be fetched.
+    pub fn fetch(
+        self,
+        job: &PipelineJob,
+        workspace: &Path,
+        extent: FetchExtent,
+        reports: FetchReports<'_>,
+    ) -> Result<RemoteModels, StageError> {
+        let FetchReports { on_resolved, on_progress, on_wait } = reports;
+        let mut client = LazyClient { variables: Variables::of_process(), on_wait, client: None };
+        self.fetch_with(&mut client, job, workspace, extent, on_resolved, on_progress)
+    }
+
+    fn fetch_with(
+        mut self,
+        client: &mut LazyClient,
+        job: &PipelineJob,
+        workspace: &Path,
+        extent: FetchExtent,
+        on_resolved: &mut dyn FnMut(&RemoteModels) -> Result<(), StageError>,
+        on_progress: &mut dyn FnMut(&str, u64, u64),
+    ) -> Result<RemoteModels, StageError> {
+        let remotes = remotes(job)?;
+        let mut is_changed = false;
+        for remote in &remotes {
+            let key = revision_key(&remote.uri);
+            if self.commits.contains_key(&key) {
+                continue;
+            }
+            let HubUri { repo, revision, .. } = &remote.uri;
+            let commit = client.open()?.commit(repo, revision.as_deref().unwrap_or(MAIN));
+            let commit = commit.map_err(|error| remote.error(error))?;
+            if !is_commit(&commit) {
+                let reason = format!("\"{}\" is no commit", commit.escape_debug());
+                return Err(StageError::invalid(format!("{}: {reason}", remote.field)));
+            }
+            self.commits.insert(key, commit);
+            is_changed = true;
+        }
+        if is_changed {
+            on_resolved(&self)?;
+        }
+        for remote in &remotes {
+            let (Some(copy), part) = (self.copy_of(&remote.uri, workspace), remote.part(extent)) else { continue };
+            if copy.has(part) {
+                continue;
+            }
+            let what = format!("fetching {}", remote.uri);
+            let progress = &mut |FetchProgress { bytes_done, bytes_total }| on_progress(&what, bytes_done, bytes_total);
+            copy.fetch(client.open()?, part, progress).map_err(|error| remote.error(error))?;
+        }
+        Ok(self)
+    }
+
+    /// Whether the volume has all models and tokenizers of `job`. The number of bytes that it has grows while somebody
+    /// fetches them.
+    ///
+    /// # Errors
+    /// If a URI is invalid.
+    pub fn fetched(&self, job: &PipelineJob, workspace: &Path) -> Result<Result<(), u64>, StageError> {
+        let (mut is_complete, mut bytes) = (true, 0);
+        for remote in remotes(job)? {
+            let part = remote.part(FetchExtent::All);
+            let copy = self.copy_of(&remote.uri, workspace);
+            is_complete &= copy.as_ref().is_some_and(|copy| copy.has(part));
+            bytes += copy.map_or(0, |copy| copy.bytes(part));
+        }
+        Ok(if is_complete { Ok(()) } else { Err(bytes) })
+    }
+
+    /// Whether `path` is the URI of a model whose weights the volume does not have.
+    pub(crate) fn lacks_weights(&self, path: &str, workspace: &Path) -> bool {
+        let Some(uri) = parse(path) else { return false };
+        !self.copy_of(&uri, workspace).is_some_and(|copy| copy.has(Part::Model))
+    }
+
+    /// Refuses a job with a URI whose commit is not known.
+    pub(crate) fn check(&self, job: &PipelineJob) -> Result<(), StageError> {
+        match remotes(job)?.iter().find(|remote| !self.commits.contains_key(&revision_key(&remote.uri))) {
+            None => Ok(()),
+            Some(Remote { field, uri }) => {
+                Err(StageError::new(FailureKind::Error, format!("{field}: {uri} has not been fetched from the hub")))
+            }
+        }
+    }
+
+    /// The path, relative to the volume's root, of what a path of the job names.
+    pub(crate) fn local_path(&self, path: &str) -> PathBuf {
+        let copy = parse(path).and_then(|uri| Some((self.copy_of(&uri, Path::new(""))?, uri)));
+        match copy {
+            Some((copy, uri)) if uri.path.is_empty() => copy.folder().to_owned(),
+            Some((copy, uri)) => copy.folder().join(uri.path),
+            None => path.into(),
+        }
+    }
+
+    /// A path of the job, with the commit of a repository in place of its revision.
+    pub(crate) fn at_commit(&self, path: &str) -> String {
+        let pinned = parse(path).and_then(|uri| {
+            let revision = Some(self.commits.get(&revision_key(&uri))?.clone());
+            Some(HubUri { revision, ..uri }.to_string())
+        });
+        pinned.unwrap_or_else(|| path.to_owned())
+    }
+
+    fn copy_of(&self, uri: &HubUri, workspace: &Path) -> Option<CommitCopy> {
+        let commit = self.commits.get(&revision_key(uri))?;
+        Some(CommitCopy::new(&workspace.join(TOKEN_CACHE).join(COPIES), &uri.repo, commit))
+    }
+}
+
+/// A client that is opened when it is first needed: a job whose files are there needs no hub, and no valid variables for
+/// one.
+struct LazyClient {
+    variables: Variables,
+    on_wait: OnWait,
+    client: Option<HubClient>,
+}
+
+impl LazyClient {
+    fn open(&mut self) -> Result<&HubClient, StageError> {
+        let client = match self.client.take() {
+            Some(client) => client,
+            None => hub_client(&self.variables, &self.on_wait)?,
+        };
+        Ok(self.client.insert(client))
+    }
+}
+
+fn parse(path: &str) -> Option<HubUri> {
+    path.starts_with(SCHEME).then(|| path.parse().ok())?
+}
+
+/// The URI of the repository at its revision. All paths of a job that name it have the same commit.
+fn revision_key(uri: &HubUri) -> String {
+    HubUri { path: String::new(), ..uri.clone() }.to_string()
+}
+
+/// Whether `text` is a commit, and so the name of a folder.
+fn is_commit(text: &str) -> bool {
+    !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_hexdigit())
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,111 @@
+//! Jobs whose model and tokenizer are on a hub: the results are those of the same files on the volume.
+
+use std::path::Path;
+use std::process::Command;
+
+use stagecoach_test_hub::{File, Hub};
+use stagecoach_tests::{Launched, TestJob, corpus, hugging_face, says, signal, stagecoach, until};
+
+const REPO: &str = "models/org/tiny";
+
+/// The files of the tiny model, small ones in git.
+fn files() -> Vec<(String, File)> {
+    let files = std::fs::read_dir(hugging_face()).unwrap().map(|file| {
+        let file = file.unwrap();
+        let (name, bytes) = (file.file_name().into_string().unwrap(), std::fs::read(file.path()).unwrap());
+        let is_large = name.ends_with(".safetensors") || name == "tokenizer.json";
+        (name, if is_large { File::large(bytes) } else { File::small(bytes) })
+    });
+    files.collect()
+}
+
+fn put(hub: &Hub, files: &[(String, File)]) -> String {
+    hub.put(REPO, "main", files.iter().map(|(name, file)| (name.as_str(), file.clone())))
+}
+
+/// Starts a job with this model, which has a tokenizer.
+fn start(hub: &Hub, workspace: &Path, name: &str, model: &str, spares: u32) -> Launched {
+    let extra =
+        format!("  checkpoint: {{everySteps: 4}}\n  restart: {{backoff: {{initialSeconds: 0}}}}\n  spares: {spares}\n");
+    let yaml = TestJob { name: name.into(), layers: 2, extra, ..TestJob::default() }.yaml();
+    let (from, to) = (yaml.find("  model:").unwrap(), yaml.find("  data:").unwrap());
+    let model_spec = format!("  model: {{type: Pretrained, pretrained: {{path: \"{model}\"}}}}\n");
+    let tokenizer = format!("{{type: File, file: {{path: \"{model}/tokenizer.json\"}}}}");
+    let yaml = format!("{}{model_spec}{}", &yaml[..from], &yaml[to..]);
+    let yaml = yaml.replace("{type: Train, train: {vocabSize: 300}}", &tokenizer);
+    let file = workspace.join(format!("{name}.yaml"));
+    std::fs::write(&file, yaml).unwrap();
+    let endpoint = hub.endpoint();
+    let variables = [("HF_ENDPOINT", endpoint.as_str()), ("HF_HUB_CACHE", "/nowhere"), ("HF_TOKEN", "hf_planted")];
+    Launched::start_program(&stagecoach(), workspace, &file, workspace.join(name), &[], &variables)
+}
+
+#[test]
+fn a_model_of_the_hub_gives_the_results_of_the_same_files_on_the_volume() {
+    let (hub, workspace) = (Hub::start(), corpus::workspace());
+    hub.user("hf_planted");
+    let path = workspace.path();
+    std::fs::create_dir(path.join("tiny")).unwrap();
+    for file in std::fs::read_dir(hugging_face()).unwrap().flatten() {
+        std::fs::copy(file.path(), path.join("tiny").join(file.file_name())).unwrap();
+    }
+    let expected = start(&hub, path, "local", "tiny", 0).finish(path).numbers();
+    assert_eq!(hub.take_requests().len(), 0);
+
+    // stage 0 dies while it downloads, and the branch moves before the next attempt
+    let commit = put(&hub, &files());
+    hub.faults(|faults| faults.bytes_per_second = Some(3_000));
+    let launched = start(&hub, path, "remote", "hf://org/tiny", 1);
+    let copy = path.join("cache/hub/org--tiny").join(&commit);
+    let is_partial = |name: &str| name.contains(".safetensors.") && name.ends_with(".partial");
+    until("an unfinished shard", || {
+        let entries = std::fs::read_dir(&copy).into_iter().flatten().flatten();
+        entries.map(|entry| entry.file_name()).find(|name| name.to_str().is_some_and(is_partial))
+    });
+    signal(launched.wait_for_stages(3)[0], libc::SIGKILL);
+    let mut others = files();
+    others.retain(|(name, _)| name != "tokenizer.json");
+    put(&hub, &others);
+    hub.faults(|faults| faults.bytes_per_second = None);
+    let outcome = launched.finish(path);
+    assert_eq!(outcome.numbers(), expected);
+    says(&outcome, &format!("starting from the weights in cache/hub/org--tiny/{commit}"));
+    let record = std::fs::read_to_string(path.join("remote/remote-models.json")).unwrap();
+    assert!(record.contains(&format!("\"hf://org/tiny\": \"{commit}\"")), "{record}");
+    for file in ["remote/resolved-job.yaml", "remote/remote-models.json", "stdout", "stderr", "remote/logs/stage-0.log"]
+    {
+        let text = std::fs::read_to_string(path.join(file)).unwrap_or_default();
+        assert!(!text.contains("planted"), "{file}");
+    }
+
+    // commands read the commit of the job, and need no hub
+    drop(hub);
+    let job = path.join("remote.yaml").display().to_string();
+    let folder = path.join("remote").display().to_string();
+    for arguments in [["plan", &job, "--stages", "2"], ["replay", &folder, "--step", "6"]] {
+        let output = Command::new(stagecoach()).args(arguments).arg("--workspace").arg(path).output().unwrap();
+        let said = String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{arguments:?}: {said}");
+    }
+}
+
+#[test]
+fn a_model_that_cannot_be_fetched_ends_the_job_with_one_sentence() {
+    let (hub, workspace) = (Hub::start(), corpus::workspace());
+    let path = workspace.path();
+    hub.user("hf_planted");
+    put(&hub, &files());
+    hub.gate(REPO, "hf_accepted");
+    let outcome = start(&hub, path, "gated", "hf://org/tiny", 0).finish(path);
+    assert_eq!(outcome.status.code(), Some(78), "{}\n{}", outcome.stdout, outcome.stderr);
+    says(&outcome, "spec.model.pretrained.path: the model org/tiny is gated: accept its conditions at ");
+    assert!(!(outcome.stdout + &outcome.stderr).contains("planted"));
+    let mut pickled = files();
+    pickled.retain(|(name, _)| !name.contains("safetensors"));
+    pickled.push(("pytorch_model.bin".to_owned(), File::large("x")));
+    hub.put("models/org/pickled", "main", pickled.iter().map(|(name, file)| (name.as_str(), file.clone())));
+    let outcome = start(&hub, path, "pickled", "hf://org/pickled", 0).finish(path);
+    assert_eq!(outcome.status.code(), Some(78), "{}\n{}", outcome.stdout, outcome.stderr);
+    says(&outcome, "it has pytorch_model.bin, ");
+    says(&outcome, "spec.model.pretrained.path: the model org/pickled has no weights in safetensors at commit ");
+}

@@ -1,0 +1,111 @@
+//! The configuration of a stage whose job names models of the Hugging Face hub: stage 0 copies them to the volume, and
+//! all other processes wait for the copy.
+
+use std::path::Path;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use stagecoach_api::PipelineJob;
+use stagecoach_api::contract::{FailureKind, StageEnv};
+use stagecoach_data::OnWait;
+use stagecoach_engine::StageError;
+use stagecoach_launcher::JobFolder;
+use stagecoach_planner::{FetchExtent, FetchReports, JobConfig, RemoteModels, check_job, has_remote_models};
+use stagecoach_telemetry::{EventWriter, TrainingEvent};
+
+use crate::train::StageMonitor;
+use crate::train::leave::folder_error;
+
+/// Minimum interval between progress reports.
+const REPORT_INTERVAL: Duration = Duration::from_millis(200);
+/// Interval between two looks at the volume.
+const POLL_INTERVAL: Duration = Duration::from_millis(500);
+
+/// The configuration of a job, once the volume has its models. A request to stop ends the process meanwhile.
+///
+/// # Errors
+/// If the job is invalid, or its models can't be fetched, or stage 0 makes no progress.
+pub(crate) fn job_config(
+    job: PipelineJob,
+    env: &StageEnv,
+    monitor: &StageMonitor,
+    event_writer: &EventWriter,
+) -> Result<JobConfig, StageError> {
+    let workspace = Path::new(&env.workspace);
+    check_job(&job)?;
+    if !has_remote_models(&job)? {
+        return JobConfig::new(job, workspace);
+    }
+    let models = match env.rank == 0 && env.spare.is_none() {
+        true => fetch(&job, workspace, monitor, event_writer)?,
+        false => wait_for_stage_0(&job, workspace, monitor)?,
+    };
+    JobConfig::with_models(job, workspace, models)
+}
+
+/// Copies the models, as stage 0, and records their commits before the first file.
+fn fetch(
+    job: &PipelineJob,
+    workspace: &Path,
+    monitor: &StageMonitor,
+    event_writer: &EventWriter,
+) -> Result<RemoteModels, StageError> {
+    monitor.set_activity("fetching the model");
+    let folder = workspace.join(job.folder());
+    // a folder that is no job's stays as it is
+    JobFolder::open(&folder, None).map_err(folder_error)?;
+    let report = {
+        let (monitor, event_writer) = (monitor.clone(), event_writer.clone());
+        move |what: &str, done: u64, total: u64| {
+            let event = TrainingEvent::Preparing { what: what.to_owned(), done, total };
+            monitor.telemetry().record(&event);
+            event_writer.emit(&event);
+        }
+    };
+    let mut shown: Option<Instant> = None;
+    let reports = FetchReports {
+        on_resolved: &mut |models| models.write(&folder),
+        on_progress: &mut |what, done, total| {
+            if done < total && shown.is_some_and(|at| at.elapsed() < REPORT_INTERVAL) {
+                return;
+            }
+            shown = Some(Instant::now());
+            report(what, done, total);
+        },
+        on_wait: OnWait::new({
+            let report = report.clone();
+            move |sentence| report(sentence, 0, 0)
+        }),
+    };
+    RemoteModels::recorded(&folder)?.fetch(job, workspace, FetchExtent::All, reports)
+}
+
+/// Waits until stage 0 has copied the models. The timeout of the start counts from the last byte.
+fn wait_for_stage_0(job: &PipelineJob, workspace: &Path, monitor: &StageMonitor) -> Result<RemoteModels, StageError> {
+    const WAITING: &str = "waiting for stage 0 to fetch the model";
+    monitor.set_activity(WAITING);
+    let folder = workspace.join(job.folder());
+    let timeout = Duration::from_secs(job.spec.restart.startup_timeout_seconds.into());
+    let (mut seen, mut progress_at) = (None, Instant::now());
+    loop {
+        let models = RemoteModels::recorded(&folder)?;
+        let bytes = match models.fetched(job, workspace)? {
+            Ok(()) => return Ok(models),
+            Err(bytes) => bytes,
+        };
+        if seen != Some(bytes) {
+            if seen.is_none() {
+                monitor.telemetry().record(&TrainingEvent::Note { message: WAITING.to_owned() });
+            }
+            (seen, progress_at) = (Some(bytes), Instant::now());
+        }
+        if progress_at.elapsed() >= timeout {
+            let seconds = timeout.as_secs();
+            return Err(StageError::new(
+                FailureKind::PeerLost,
+                format!("stage 0 has not fetched the job's model, and no byte of it has come for {seconds} s"),
+            ));
+        }
+        thread::sleep(POLL_INTERVAL);
+    }
+}

@@ -65,7 +65,7 @@ impl Remote {
         match (is_file, uri.path.is_empty()) {
             (true, true) => Err(invalid(format!("\"{path}\" names no file: add it, as in {path}/tokenizer.json"))),
             (false, false) => Err(invalid(format!(
-                "\"{path}\" names \"{}\" in a repository, and a model is a whole repository: hf://OWNER/NAME[@REVISION]",
+                "\"{path}\" names \"{}\" in a repository, and a model is a whole one: hf://OWNER/NAME[@REVISION]",
                 uri.path
             ))),
             _ => Ok(Some(Remote { field, uri })),
@@ -127,8 +127,8 @@ impl RemoteModels {
         let Some(bytes) = bytes else { return Ok(RemoteModels::default()) };
         let damaged = |problem: String| {
             StageError::invalid(format!(
-                "{} is no record of remote models ({problem}): remove it, and the job asks the hub again; it resumes only \
-                 if the hub answers with the same commits",
+                "{} is no record of remote models ({problem}): remove it, and the job asks the hub again; it resumes \
+                 only if the hub answers with the same commits",
                 path.display()
             ))
         };
@@ -265,8 +265,8 @@ impl RemoteModels {
     }
 }
 
-/// A client that is opened when it is first needed: a job whose files are there needs no hub, and no valid variables for
-/// one.
+/// A client that is opened when it is first needed: a job whose files are there needs no hub, and no valid variables
+/// for one.
 struct LazyClient {
     variables: Variables,
     on_wait: OnWait,

@@ -46,8 +46,8 @@ impl Scratch {
         Ok(Scratch { folder, path, parent, _lock: lock })
     }
 
-    /// Copies the records of the job's remote files and models, as far as it has them, so that the replay reads those of
-    /// the job.
+    /// Copies the records of the job's remote files and models, as far as it has them, so that the replay reads those
+    /// of the job.
     ///
     /// # Errors
     /// If a record can't be copied.

@@ -208,8 +208,8 @@ pub struct TokenizerTrainingSpec {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct TokenizerFile {
-    /// The `tokenizer.json`, relative to the volume's root, or `hf://OWNER/NAME[@REVISION]/tokenizer.json` for that of a
-    /// model of the Hugging Face hub.
+    /// The `tokenizer.json`, relative to the volume's root, or `hf://OWNER/NAME[@REVISION]/tokenizer.json` for that of
+    /// a model of the Hugging Face hub.
     #[schemars(with = "ModelPath")]
     pub path: String,
 }

@@ -100,7 +100,8 @@ impl Payload for LlamaSpec {}
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct PretrainedSpec {
-    /// The directory, relative to the volume's root, or `hf://OWNER/NAME[@REVISION]` for a model of the Hugging Face hub.
+    /// The directory, relative to the volume's root, or `hf://OWNER/NAME[@REVISION]` for a model of the Hugging Face
+    /// hub.
     #[schemars(with = "ModelPath")]
     pub path: String,
 }

@@ -206,7 +206,7 @@ pub(super) mod tests {
             let mut config = config(&[]);
             config.job.spec.checkpoint.init_from = Some(InitFromSpec { path: path.to_owned() });
             config.remote_models = serde_json::from_value(json!({"commits": {path: commit}})).unwrap();
-            config.identity_of(&prepared(), &[1], Vec::new())
+            config.identity_of(&prepared(), Some(&[1]), Vec::new())
         };
         let begun = identity("hf://org/tiny", "aa");
         assert_eq!(begun["initFrom"], "hf://org/tiny@aa");

@@ -1,0 +1,94 @@
+//! The configuration of a job's data.
+
+use stagecoach_api::job::{
+    DataSource, DataSpec, EvaluationSpec, OnBadRecord, OnExhausted, SpecialTokens, StreamingSpec, TOKEN_CACHE,
+    TokenizerSpec,
+};
+use stagecoach_data::{CorpusSource, DataConfig, HeldOut, HeldOutFiles, OnWait, Streaming, TokenizerSource, Variables};
+use stagecoach_os::is_in_cluster;
+
+use super::job_config::JobConfig;
+
+/// The folder of a streamed job's windows, in the job's folder.
+pub const WINDOWS: &str = "windows";
+
+impl JobConfig {
+    /// Configuration of the data pipeline.
+    pub fn data_config(&self) -> DataConfig {
+        let sources = self.data.all_sources();
+        let DataSpec {
+            paths: _,
+            sources: _,
+            credentials: _,
+            text_field,
+            special_tokens,
+            on_bad_record,
+            sequence_length,
+            packing,
+            evaluation,
+            tokenizer,
+            streaming: _,
+            cache: _,
+        } = self.data.clone();
+        let batch = u64::from(self.training.global_batch_size);
+        let source = |source: DataSource| CorpusSource {
+            weights: source.weights().into_iter().map(|(step, weight)| (step * batch, weight)).collect(),
+            stops: source.on_exhausted == OnExhausted::Stop,
+            name: source.name,
+            paths: source.paths,
+            text_field: source.text_field.unwrap_or_else(|| text_field.clone()),
+        };
+        DataConfig {
+            volume_root: self.workspace.clone(),
+            cache_root: self.workspace.join(TOKEN_CACHE),
+            sources: sources.into_iter().map(source).collect(),
+            sequence_length: sequence_length as usize,
+            packing,
+            held_out: match evaluation.as_ref().map_or(0.0, EvaluationSpec::held_out_fraction) {
+                0.0 => HeldOut::Nothing,
+                fraction if self.holds_out_last_sequences => HeldOut::LastSequences(fraction),
+                fraction => HeldOut::Documents(fraction),
+            },
+            evaluation_max_sequences: evaluation.as_ref().and_then(|it| it.max_sequences).map(u64::from),
+            held_out_files: evaluation.map_or_else(Vec::new, |evaluation| held_out_files(evaluation, &text_field)),
+            seed: self.training.seed,
+            tokenizer: match tokenizer {
+                TokenizerSpec::Train(train) => TokenizerSource::Train { vocab_size: train.vocab_size as usize },
+                TokenizerSpec::File(file) => TokenizerSource::File { path: self.local_path(&file.path) },
+            },
+            streaming: self.streams.then(|| self.streaming()),
+            parse_special_tokens: special_tokens == SpecialTokens::Parse,
+            on_bad_record: match on_bad_record {
+                OnBadRecord::Fail => stagecoach_data::OnBadRecord::Fail,
+                OnBadRecord::Skip => stagecoach_data::OnBadRecord::Skip,
+            },
+            // in a pod, the files are not those of the job's author
+            follow_links_out: !is_in_cluster(),
+            remote_files: Some(self.remote_files.clone()),
+            variables: Variables::of_process(),
+            on_wait: OnWait::default(),
+        }
+    }
+
+    fn streaming(&self) -> Streaming {
+        let StreamingSpec { mode: _, window_sequences, block_bytes } = self.data.streaming_or_default();
+        Streaming {
+            folder: self.folder().join(WINDOWS),
+            window_sequences: window_sequences.into(),
+            block_bytes,
+            max_bytes: self.data.cache_max_bytes(),
+        }
+    }
+}
+
+/// The held-out files of `evaluation`: `paths` are a set without a name.
+fn held_out_files(evaluation: EvaluationSpec, text_field: &str) -> Vec<HeldOutFiles> {
+    let of_paths = evaluation.paths.map(|paths| (String::new(), paths, None));
+    let of_sets = evaluation.sets.into_iter().map(|set| (set.name, set.paths, set.text_field));
+    let files = |(name, paths, field): (String, Vec<String>, Option<String>)| HeldOutFiles {
+        name,
+        paths,
+        text_field: field.unwrap_or_else(|| text_field.to_owned()),
+    };
+    of_paths.into_iter().chain(of_sets).map(files).collect()
+}

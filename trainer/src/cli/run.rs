@@ -82,13 +82,6 @@ impl RunCommand {
             return Ok(ExitCode::Done.code());
         }
         let workspace = absolute(&self.job.workspace)?;
-        if !workspace.is_dir() {
-            return Err(StageError::invalid(format!(
-                "the workspace {} is no folder: --workspace names the one below which the job's paths start",
-                workspace.display()
-            ))
-            .into());
-        }
         let folder = JobFolder::open(&workspace.join(job.folder()), Some(&self.job.job))?;
         let _lock = JobLock::acquire(&folder)?;
         if self.fresh {
@@ -139,12 +132,19 @@ impl RunCommand {
         if !problems.is_empty() {
             return Err(StageError::invalid(problems.join("\n")));
         }
+        let workspace = &self.job.workspace;
+        if !workspace.is_dir() {
+            return Err(StageError::invalid(format!(
+                "the workspace {} is no folder: --workspace names the one below which the job's paths start",
+                workspace.display()
+            )));
+        }
         // `--fresh` removes the record
         let known = match self.fresh {
             true => RemoteModels::default(),
-            false => RemoteModels::recorded(&self.job.workspace.join(job.folder()))?,
+            false => RemoteModels::recorded(&workspace.join(job.folder()))?,
         };
-        job_config(job, &self.job.workspace, known)
+        job_config(job, workspace, known)
     }
 }
 

@@ -7,28 +7,21 @@ use serde_json::{Map, Value};
 use stagecoach_api::PipelineJob;
 use stagecoach_api::contract::Mesh;
 use stagecoach_api::job::{
-    AdamWSpec, BuiltIn, CheckpointMode, DataSource, DataSpec, Device, EvaluationSpec, Kernels, ModelSpec, OnBadRecord,
-    OnExhausted, OptimizerSpec, Recompute, SpecialTokens, StreamingMode, StreamingSpec, TOKEN_CACHE, TokenizerSpec,
-    TrainingLength, TrainingSpec,
+    AdamWSpec, BuiltIn, DataSpec, Device, Kernels, ModelSpec, OptimizerSpec, TokenizerSpec, TrainingLength,
+    TrainingSpec,
 };
-use stagecoach_data::{
-    CorpusSource, DataConfig, HeldOut, HeldOutFiles, OnWait, Streaming, Tokenizer, TokenizerSource, Variables,
-};
+use stagecoach_data::Tokenizer;
 use stagecoach_engine::StageError;
 use stagecoach_engine::optimize::LearningRate;
 use stagecoach_engine::state_dict::find_model;
 use stagecoach_files::read_if_exists;
 use stagecoach_launcher::REMOTE_FILES;
-use stagecoach_model::{Architecture, MicrobatchCost, ModelConfig, ParameterCopies, SourceConfig, SpecifiedModel};
-use stagecoach_os::is_in_cluster;
-use stagecoach_pipeline::{GradientBlocks, ReplicaBlocks};
+use stagecoach_model::{Architecture, ModelConfig, SourceConfig, SpecifiedModel};
+use stagecoach_pipeline::GradientBlocks;
 
 use super::profile::Profile;
 use super::remote_models::RemoteModels;
 use super::trainer_state::TrainerState;
-
-/// The folder of a streamed job's windows, in the job's folder.
-pub const WINDOWS: &str = "windows";
 
 /// The file of a Hugging Face model directory with the settings of text generation.
 pub const GENERATION_CONFIG_FILE: &str = "generation_config.json";
@@ -162,73 +155,6 @@ impl JobConfig {
         }
     }
 
-    /// Configuration of the data pipeline.
-    pub fn data_config(&self) -> DataConfig {
-        let sources = self.data.all_sources();
-        let DataSpec {
-            paths: _,
-            sources: _,
-            credentials: _,
-            text_field,
-            special_tokens,
-            on_bad_record,
-            sequence_length,
-            packing,
-            evaluation,
-            tokenizer,
-            streaming: _,
-            cache: _,
-        } = self.data.clone();
-        let batch = u64::from(self.training.global_batch_size);
-        let source = |source: DataSource| CorpusSource {
-            weights: source.weights().into_iter().map(|(step, weight)| (step * batch, weight)).collect(),
-            stops: source.on_exhausted == OnExhausted::Stop,
-            name: source.name,
-            paths: source.paths,
-            text_field: source.text_field.unwrap_or_else(|| text_field.clone()),
-        };
-        DataConfig {
-            volume_root: self.workspace.clone(),
-            cache_root: self.workspace.join(TOKEN_CACHE),
-            sources: sources.into_iter().map(source).collect(),
-            sequence_length: sequence_length as usize,
-            packing,
-            held_out: match evaluation.as_ref().map_or(0.0, EvaluationSpec::held_out_fraction) {
-                0.0 => HeldOut::Nothing,
-                fraction if self.holds_out_last_sequences => HeldOut::LastSequences(fraction),
-                fraction => HeldOut::Documents(fraction),
-            },
-            evaluation_max_sequences: evaluation.as_ref().and_then(|it| it.max_sequences).map(u64::from),
-            held_out_files: evaluation.map_or_else(Vec::new, |evaluation| held_out_files(evaluation, &text_field)),
-            seed: self.training.seed,
-            tokenizer: match tokenizer {
-                TokenizerSpec::Train(train) => TokenizerSource::Train { vocab_size: train.vocab_size as usize },
-                TokenizerSpec::File(file) => TokenizerSource::File { path: self.local_path(&file.path) },
-            },
-            streaming: self.streams.then(|| self.streaming()),
-            parse_special_tokens: special_tokens == SpecialTokens::Parse,
-            on_bad_record: match on_bad_record {
-                OnBadRecord::Fail => stagecoach_data::OnBadRecord::Fail,
-                OnBadRecord::Skip => stagecoach_data::OnBadRecord::Skip,
-            },
-            // in a pod, the files are not those of the job's author
-            follow_links_out: !is_in_cluster(),
-            remote_files: Some(self.remote_files.clone()),
-            variables: Variables::of_process(),
-            on_wait: OnWait::default(),
-        }
-    }
-
-    fn streaming(&self) -> Streaming {
-        let StreamingSpec { mode: _, window_sequences, block_bytes } = self.data.streaming_or_default();
-        Streaming {
-            folder: self.folder().join(WINDOWS),
-            window_sequences: window_sequences.into(),
-            block_bytes,
-            max_bytes: self.data.cache_max_bytes(),
-        }
-    }
-
     /// `generation_config.json` of the model directory from which the job starts, with its name, if it exists.
     ///
     /// # Errors
@@ -271,31 +197,6 @@ impl JobConfig {
     /// Rows of a microbatch.
     pub fn microbatch_size(&self) -> usize {
         self.training.microbatch_size() as usize
-    }
-
-    /// This job with the fixed settings of a begun job, whose checkpoints have this identity.
-    ///
-    /// # Errors
-    /// If the job now has more replicas than blocks.
-    pub fn resuming(&self, recorded: &Value) -> Result<JobConfig, StageError> {
-        let mut config = self.clone();
-        if self.training.gradient_blocks.is_none() {
-            config.gradient_blocks = recorded_gradient_blocks(recorded);
-        }
-        config.holds_out_last_sequences = recorded_last_sequences(recorded);
-        if self.data.streaming_or_default().mode == StreamingMode::Auto {
-            config.streams = recorded_streaming(recorded);
-        }
-        let (replicas, blocks) = (config.job.spec.data_parallel, config.gradient_blocks);
-        if replicas as usize > blocks {
-            return Err(StageError::invalid(format!(
-                "spec.dataParallel is {replicas}, and this job began with {blocks} gradient block{}: set it to {blocks} at \
-                 most, or begin a new job with training.gradientBlocks {}",
-                if blocks == 1 { "" } else { "s" },
-                replicas.next_power_of_two()
-            )));
-        }
-        Ok(config)
     }
 
     /// This job with the replicas of a group of `group_size` stages, in the same gradient blocks.
@@ -391,47 +292,6 @@ impl JobConfig {
         LearningRate { spec: self.training.learning_rate, decay_steps }
     }
 
-    /// The microbatch whose costs plan the pipeline.
-    pub fn microbatch_cost(&self, recompute: Recompute) -> MicrobatchCost {
-        let length = self.data.sequence_length as usize;
-        let tokens = self.microbatch_size() * length;
-        let precision = self.training.precision;
-        MicrobatchCost {
-            tokens,
-            length,
-            precision,
-            recompute,
-            on_gpu: self.is_on_gpu(),
-            copies: self.parameter_copies(),
-        }
-    }
-
-    /// Whether the job is certain to compute on GPUs. In that case the planned memory is the GPU's, which holds no copy
-    /// for checkpoints and no buffers of links.
-    pub(crate) fn is_on_gpu(&self) -> bool {
-        self.training.device == Device::Cuda
-    }
-
-    /// The copies of parameters that stages hold in the planned memory.
-    pub(crate) fn parameter_copies(&self) -> ParameterCopies {
-        let spec = &self.job.spec;
-        let checkpoint = &spec.checkpoint;
-        let snapshot = checkpoint.mode == CheckpointMode::Async && checkpoint.every_steps > 0;
-        let memory_checkpoints = spec.memory_checkpoints().is_some();
-        let replicas = spec.data_parallel as usize;
-        let blocks = self.blocks().map(|blocks| blocks.of_replica(0, replicas));
-        let partial_sums = blocks.as_ref().map_or(0, ReplicaBlocks::partial_sums);
-        // from all other replicas together, on the replica where the number is largest
-        let received_sums = blocks.as_ref().map_or(0, |blocks| {
-            let sums = (0..replicas).map(|replica| blocks.all().of_replica(replica, replicas).subtrees().len());
-            sums.clone().sum::<usize>() - sums.min().unwrap_or(0)
-        });
-        match self.is_on_gpu() {
-            true => ParameterCopies { partial_sums, received_sums, replicas, ..ParameterCopies::default() },
-            false => ParameterCopies { snapshot, memory_checkpoints, partial_sums, received_sums, replicas },
-        }
-    }
-
     /// [`TrainerState::fix_decay`] with this job's settings.
     ///
     /// # Errors
@@ -471,33 +331,6 @@ impl JobConfig {
             }
         }
     }
-}
-
-/// The gradient blocks in the identity of a checkpoint.
-pub fn recorded_gradient_blocks(identity: &Value) -> usize {
-    identity["training"]["gradientBlocks"].as_u64().map_or(1, |blocks| blocks as usize)
-}
-
-/// Whether a job with this identity holds out the last sequences of each source, if it holds out a fraction.
-pub fn recorded_last_sequences(identity: &Value) -> bool {
-    identity["data"]["evaluation"]["heldOut"].is_null()
-}
-
-/// Whether a job with this identity trains while the corpus is read.
-pub fn recorded_streaming(identity: &Value) -> bool {
-    !identity["data"]["streaming"].is_null()
-}
-
-/// The held-out files of `evaluation`: `paths` are a set without a name.
-fn held_out_files(evaluation: EvaluationSpec, text_field: &str) -> Vec<HeldOutFiles> {
-    let of_paths = evaluation.paths.map(|paths| (String::new(), paths, None));
-    let of_sets = evaluation.sets.into_iter().map(|set| (set.name, set.paths, set.text_field));
-    let files = |(name, paths, field): (String, Vec<String>, Option<String>)| HeldOutFiles {
-        name,
-        paths,
-        text_field: field.unwrap_or_else(|| text_field.to_owned()),
-    };
-    of_paths.into_iter().chain(of_sets).map(files).collect()
 }
 
 /// Refuses an invalid job with all its problems.

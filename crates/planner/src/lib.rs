@@ -5,6 +5,7 @@
 
 mod candidates;
 mod checkpoint_link;
+mod data_config;
 mod decay_extension;
 mod environment;
 mod identity;
@@ -19,16 +20,15 @@ mod plan;
 mod profile;
 mod profiler;
 mod remote_models;
+mod resume;
 mod roofline;
 mod speeds;
 mod trainer_state;
 
 pub use checkpoint_link::CheckpointLink;
+pub use data_config::WINDOWS;
 pub use environment::{environment, environment_differences};
-pub use job_config::{
-    GENERATION_CONFIG_FILE, JobConfig, WINDOWS, check_job, recorded_gradient_blocks, recorded_last_sequences,
-    recorded_streaming,
-};
+pub use job_config::{GENERATION_CONFIG_FILE, JobConfig, check_job};
 pub use machines::Machines;
 pub use memory::StageBytes;
 pub use meshes::{MeshPlan, every_mesh};
@@ -39,6 +39,7 @@ pub use plan::{Plan, PlannedSet, VerifiedPlan};
 pub use profile::{ModuleSeconds, Profile};
 pub use profiler::measure_profile;
 pub use remote_models::{FetchExtent, FetchReports, RemoteModels, has_remote_models};
+pub use resume::{recorded_gradient_blocks, recorded_last_sequences, recorded_streaming};
 pub use roofline::{OperationCost, Roofline, gpu_names};
 pub use speeds::{attempt_speeds, measured_speeds};
 pub use trainer_state::{HeldOutLosses, TrainerState};

@@ -1,7 +1,8 @@
 //! The memory of a stage's process beside the costs of its layers, and all of its memory by purpose.
 
-use stagecoach_model::{Architecture, ModelPart, ParameterBytes, ParameterCopies, names};
-use stagecoach_pipeline::{ModelCost, Partition, Placement, RankCost, Schedule, StageMemory};
+use stagecoach_api::job::{CheckpointMode, Device, Recompute};
+use stagecoach_model::{Architecture, MicrobatchCost, ModelPart, ParameterBytes, ParameterCopies, names};
+use stagecoach_pipeline::{ModelCost, Partition, Placement, RankCost, ReplicaBlocks, Schedule, StageMemory};
 use stagecoach_transport::{LinkId, PeerRing, held_bytes, link_ids};
 
 use super::job_config::JobConfig;
@@ -19,6 +20,49 @@ const GPU_PROCESS_BYTES: u64 = 1 << 30;
 
 /// The number of chunks into which replicas divide all chunks of a stage together.
 pub(super) const PARTS_PER_STAGE: usize = 8;
+
+impl JobConfig {
+    /// The microbatch whose costs plan the pipeline.
+    pub fn microbatch_cost(&self, recompute: Recompute) -> MicrobatchCost {
+        let length = self.data.sequence_length as usize;
+        let tokens = self.microbatch_size() * length;
+        let precision = self.training.precision;
+        MicrobatchCost {
+            tokens,
+            length,
+            precision,
+            recompute,
+            on_gpu: self.is_on_gpu(),
+            copies: self.parameter_copies(),
+        }
+    }
+
+    /// Whether the job is certain to compute on GPUs. In that case the planned memory is the GPU's, which holds no copy
+    /// for checkpoints and no buffers of links.
+    pub(crate) fn is_on_gpu(&self) -> bool {
+        self.training.device == Device::Cuda
+    }
+
+    /// The copies of parameters that stages hold in the planned memory.
+    pub(crate) fn parameter_copies(&self) -> ParameterCopies {
+        let spec = &self.job.spec;
+        let checkpoint = &spec.checkpoint;
+        let snapshot = checkpoint.mode == CheckpointMode::Async && checkpoint.every_steps > 0;
+        let memory_checkpoints = spec.memory_checkpoints().is_some();
+        let replicas = spec.data_parallel as usize;
+        let blocks = self.blocks().map(|blocks| blocks.of_replica(0, replicas));
+        let partial_sums = blocks.as_ref().map_or(0, ReplicaBlocks::partial_sums);
+        // from all other replicas together, on the replica where the number is largest
+        let received_sums = blocks.as_ref().map_or(0, |blocks| {
+            let sums = (0..replicas).map(|replica| blocks.all().of_replica(replica, replicas).subtrees().len());
+            sums.clone().sum::<usize>() - sums.min().unwrap_or(0)
+        });
+        match self.is_on_gpu() {
+            true => ParameterCopies { partial_sums, received_sums, replicas, ..ParameterCopies::default() },
+            false => ParameterCopies { snapshot, memory_checkpoints, partial_sums, received_sums, replicas },
+        }
+    }
+}
 
 /// The memory that each rank holds independently of its layers, with boundary tensors of `boundary_bytes`.
 pub(super) fn rank_costs(

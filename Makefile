@@ -119,7 +119,7 @@ cluster-down: ## ends it and takes back all it did to the machine
 soak: build ## one job, killed N times in every phase while its number of stages changes (make soak N=1000)
 	STAGECOACH_KILLS=$(or $(N),50) cargo test --workspace --test slow --quiet soak:: -- --nocapture
 
-bench: build torch ## training beside PyTorch, what checkpoints cost, what 500 jobs cost the operator; figures in bench/results/
+bench: build torch texts ## training beside PyTorch, what checkpoints and streams cost, what 500 jobs cost the operator; figures in bench/results/
 	PYTHONPATH=$(TORCH) target/debug/stagecoach-bench training $(WORKSPACE) bench/results
 	PYTHONPATH=$(TORCH) target/debug/stagecoach-bench replicas $(WORKSPACE) bench/results
 	PYTHONPATH=$(TORCH) target/debug/stagecoach-bench sleep $(WORKSPACE) bench/results
@@ -129,6 +129,7 @@ bench: build torch ## training beside PyTorch, what checkpoints cost, what 500 j
 	target/debug/stagecoach-bench recovery $(WORKSPACE) bench/results
 	target/debug/stagecoach-bench agreement $(WORKSPACE) bench/results
 	target/debug/stagecoach-bench scaling $(WORKSPACE) bench/results
+	target/debug/stagecoach-bench streaming $(WORKSPACE) bench/results
 	tests/cluster/tools.sh $(CACHE) kwok jobset >/dev/null
 	cargo build --release --quiet --package stagecoach-operator
 	for what in operator creation silence scale; do \

@@ -18,6 +18,7 @@ mod save;
 mod scaling;
 mod sleep;
 mod stats;
+mod streaming;
 mod training;
 
 use std::path::Path;
@@ -61,6 +62,7 @@ fn main() {
         "node-replicas" => node::measure_replicas(),
         "scaling" => in_scratch(workspace, scaling::measure),
         "sleep" => in_scratch(workspace, sleep::measure),
+        "streaming" => in_scratch(workspace, streaming::measure),
         "training" => in_scratch(workspace, training::measure),
         _ => usage(),
     };
@@ -73,7 +75,7 @@ fn main() {
 
 fn usage() -> ! {
     eprintln!(
-        "usage: stagecoach-bench agreement|audit|checkpoint|creation|gpu|memory|node|node-replicas|operator|recovery|replicas|scale|scaling|silence|sleep|training WORKSPACE \
+        "usage: stagecoach-bench agreement|audit|checkpoint|creation|gpu|memory|node|node-replicas|operator|recovery|replicas|scale|scaling|silence|sleep|streaming|training WORKSPACE \
          RESULTS [PART OF gpu...]"
     );
     std::process::exit(2);

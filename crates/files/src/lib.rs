@@ -63,6 +63,14 @@ impl AtomicFile {
         Ok(file)
     }
 
+    /// Locks the temporary file as long as this process writes it, so that others see that it is in use. Without effect
+    /// on a file system that has no locks.
+    pub fn try_lock(&self) {
+        if let Some(file) = &self.file {
+            let _ = file.try_lock();
+        }
+    }
+
     fn open_file(&self) -> io::Result<&File> {
         self.file.as_ref().ok_or_else(|| ErrorKind::NotFound.into())
     }

@@ -2,7 +2,7 @@
 //! or absent: it is downloaded under a temporary name.
 
 use std::collections::BTreeMap;
-use std::fs;
+use std::fs::{self, TryLockError};
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
@@ -40,8 +40,10 @@ const NAMED_FILES: usize = 3;
 
 const BUFFER_BYTES: usize = 1 << 20;
 
-/// The age at which a temporary file is that of a process that was killed.
+/// The age at which a temporary file is that of a process that was killed, on a volume that has no locks.
 const ABANDONED_AFTER: Duration = Duration::from_secs(24 * 60 * 60);
+/// The time in which a process locks a temporary file that it has created.
+const LOCKED_WITHIN: Duration = Duration::from_secs(60);
 
 /// The part of a repository that somebody needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -197,6 +199,7 @@ impl CommitCopy {
         let target = self.folder.join(&file.path);
         let failed = |error| HubError::file("write", &target, &error);
         let mut writer = AtomicFile::create(&target).map_err(failed)?;
+        writer.try_lock();
         let mut reader = client.open(&self.repo, &self.commit, file, 0..file.size);
         let mut buffer = vec![0; BUFFER_BYTES];
         loop {
@@ -262,10 +265,22 @@ fn has_size(path: &Path, size: u64) -> bool {
 fn remove_abandoned(folder: &Path) {
     for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
         let is_temporary = entry.file_name().to_str().is_some_and(|name| temporary_target(name).is_some());
-        let modified = entry.metadata().and_then(|metadata| metadata.modified());
-        let age = modified.ok().and_then(|modified| SystemTime::now().duration_since(modified).ok());
-        if is_temporary && age.is_some_and(|age| age > ABANDONED_AFTER) {
+        if is_temporary && is_abandoned(&entry.path()) {
             let _ = fs::remove_file(entry.path());
         }
+    }
+}
+
+/// Whether no process writes a temporary file any more: a process that is killed loses its lock.
+fn is_abandoned(path: &Path) -> bool {
+    let Ok(file) = fs::File::open(path) else { return false };
+    let modified = file.metadata().and_then(|metadata| metadata.modified());
+    let Some(age) = modified.ok().and_then(|modified| SystemTime::now().duration_since(modified).ok()) else {
+        return false;
+    };
+    match file.try_lock() {
+        Ok(()) => age > LOCKED_WITHIN,
+        Err(TryLockError::WouldBlock) => false,
+        Err(TryLockError::Error(_)) => age > ABANDONED_AFTER,
     }
 }

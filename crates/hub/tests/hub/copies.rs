@@ -122,15 +122,19 @@ fn an_interrupted_download_continues_with_the_next_file() {
     assert!(names(copy.folder()).iter().all(|name| !name.ends_with(".partial")));
     let old = copy.folder().join("w-1.safetensors.0123456789abcdef.partial");
     fs::write(&old, "of a process that was killed").unwrap();
-    let long_ago = SystemTime::now() - Duration::from_secs(100_000);
-    fs::File::options().write(true).open(&old).unwrap().set_modified(long_ago).unwrap();
+    let a_while_ago = SystemTime::now() - Duration::from_secs(100);
+    fs::File::options().write(true).open(&old).unwrap().set_modified(a_while_ago).unwrap();
     let young = copy.folder().join("w-2.safetensors.0123456789abcdef.partial");
-    fs::write(&young, "of a process that is writing").unwrap();
+    fs::write(&young, "of a process that has not locked it yet").unwrap();
+    let locked = copy.folder().join("w-2.safetensors.fedcba9876543210.partial");
+    let writer = fs::File::create(&locked).unwrap();
+    writer.set_modified(a_while_ago).unwrap();
+    writer.lock().unwrap();
 
     hub.faults(|faults| (faults.truncations, faults.ignores_ranges) = (0, false));
     hub.take_requests();
     fetch(&reader, root.path(), &commit, Part::Model).0.unwrap();
-    assert!(copy.has(Part::Model) && !old.exists() && young.exists());
+    assert!(copy.has(Part::Model) && !old.exists() && young.exists() && locked.exists());
     let again = hub.take_requests().into_iter().filter(|request| request.path.contains("tokenizer.json")).count();
     assert_eq!(again, 0, "what was there is not read again");
 }

@@ -20,7 +20,7 @@ mod top;
 mod why;
 
 pub use error::LaunchError;
-pub use folder::{FolderError, JobFolder, METRICS, REMOTE_FILES, REMOTE_MODELS, RESULT, SPEEDS, write_file};
+pub use folder::{FolderError, JobFolder, METRICS, REMOTE_FILES, REMOTE_MODELS, RESULT, SPEEDS, WINDOWS, write_file};
 pub use history::History;
 pub use job_lock::JobLock;
 pub use launcher_state::{LauncherState, Recovery};

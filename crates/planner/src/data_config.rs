@@ -5,12 +5,10 @@ use stagecoach_api::job::{
     TokenizerSpec,
 };
 use stagecoach_data::{CorpusSource, DataConfig, HeldOut, HeldOutFiles, OnWait, Streaming, TokenizerSource, Variables};
+use stagecoach_launcher::WINDOWS;
 use stagecoach_os::is_in_cluster;
 
 use super::job_config::JobConfig;
-
-/// The folder of a streamed job's windows, in the job's folder.
-pub const WINDOWS: &str = "windows";
 
 impl JobConfig {
     /// Configuration of the data pipeline.

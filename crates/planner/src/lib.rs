@@ -26,7 +26,6 @@ mod speeds;
 mod trainer_state;
 
 pub use checkpoint_link::CheckpointLink;
-pub use data_config::WINDOWS;
 pub use environment::{environment, environment_differences};
 pub use job_config::{GENERATION_CONFIG_FILE, JobConfig, check_job};
 pub use machines::Machines;

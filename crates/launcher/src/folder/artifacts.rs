@@ -10,18 +10,23 @@ use stagecoach_files::temporary_target;
 
 use super::{
     FolderError, JobFolder, LAUNCHER_STATE, LOCK, LOGS, LOSS_CURVE, METRICS, PLOTS, REMOTE_FILES, REMOTE_MODELS,
-    RESOLVED_JOB, RESULT, SPEEDS, TERMINATION,
+    RESOLVED_JOB, RESULT, SPEEDS, TERMINATION, WINDOWS,
 };
 
 /// Files of the folder itself in the order of their removal. The result is first: without it the job counts as
 /// unfinished if the removal is interrupted.
 const FILES: [&str; 7] = [RESULT, METRICS, LAUNCHER_STATE, RESOLVED_JOB, SPEEDS, REMOTE_FILES, REMOTE_MODELS];
 
+/// The number of hexadecimal digits in the key of a token cache.
+const KEY_DIGITS: usize = 32;
+
 /// Everything that runs of a job created, except the lock file, which this process holds.
 #[derive(Debug)]
 pub struct RunArtifacts {
     /// The file names by folder; the job's folder itself is "".
     files: Vec<(&'static str, Vec<String>)>,
+    /// The names of the folders with windows of a streamed corpus.
+    windows: Vec<String>,
     contents: VolumeContents,
 }
 
@@ -33,7 +38,7 @@ impl JobFolder {
     pub fn artifacts(&self) -> Result<RunArtifacts, FolderError> {
         let files = ["", LOGS, PLOTS, TERMINATION].map(|folder| Ok((folder, self.job_files(folder)?)));
         let files = files.into_iter().collect::<Result<_, FolderError>>()?;
-        Ok(RunArtifacts { files, contents: VolumeContents::find(&self.volume())? })
+        Ok(RunArtifacts { files, windows: self.window_folders()?, contents: VolumeContents::find(&self.volume())? })
     }
 
     /// Removes the artifacts, and folders that are empty afterwards.
@@ -48,6 +53,11 @@ impl JobFolder {
                 let _ = fs::remove_dir(self.root.join(folder));
             }
         }
+        let windows = self.root.join(WINDOWS);
+        for path in artifacts.windows.iter().map(|name| windows.join(name)) {
+            fs::remove_dir_all(&path).map_err(FolderError::storage("remove", &path))?;
+        }
+        let _ = fs::remove_dir(windows);
         Ok(artifacts.contents.remove(&self.volume())?)
     }
 
@@ -63,6 +73,21 @@ impl JobFolder {
             fs::remove_file(&path).map_err(FolderError::storage("remove", &path))?;
         }
         Ok(())
+    }
+
+    /// The names of the folders that jobs create for windows: the keys of token caches.
+    fn window_folders(&self) -> Result<Vec<String>, FolderError> {
+        let path = self.root.join(WINDOWS);
+        let entries = match fs::read_dir(&path) {
+            Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => {
+                return Ok(Vec::new());
+            }
+            listed => listed.map_err(FolderError::storage("list", &path))?,
+        };
+        let folders = entries.flatten().filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()));
+        let names = folders.filter_map(|entry| entry.file_name().into_string().ok());
+        let is_key = |name: &String| name.len() == KEY_DIGITS && name.bytes().all(|byte| byte.is_ascii_hexdigit());
+        Ok(names.filter(is_key).collect())
     }
 
     /// The names of the files that jobs create in a folder; empty if the folder doesn't exist.
@@ -112,7 +137,9 @@ impl RunArtifacts {
 
     /// Whether there are no artifacts.
     pub fn is_empty(&self) -> bool {
-        self.contents == VolumeContents::default() && self.files.iter().all(|(_, names)| names.is_empty())
+        self.contents == VolumeContents::default()
+            && self.windows.is_empty()
+            && self.files.iter().all(|(_, names)| names.is_empty())
     }
 }
 
@@ -138,6 +165,7 @@ impl fmt::Display for RunArtifacts {
                 (_, true) => {}
             }
         }
+        parts.extend((!self.windows.is_empty()).then(|| WINDOWS.into()));
         parts.extend((!fences.is_empty()).then(|| "fences".into()));
         f.write_str(&parts.join(", "))
     }

@@ -91,6 +91,7 @@ fn only_files_that_jobs_create_are_removed() {
         "notes.17.partial",
         "plots/mine.svg",
         "termination/stage-x.json",
+        "windows/mine/ids.bin",
     ];
     let own = [
         "state.json",
@@ -106,6 +107,7 @@ fn only_files_that_jobs_create_are_removed() {
         "checkpoints/step-00000200/manifest.json",
         "damaged/step-00000300/reason.txt",
         "fences/0001/0123456789abcdef/x",
+        "windows/0123456789abcdef0123456789abcdef/0/0000000007/ids.bin",
     ];
     put(root, &foreign);
     assert!(folder.artifacts().unwrap().is_empty());
@@ -121,7 +123,7 @@ fn only_files_that_jobs_create_are_removed() {
     put(root, &removed);
     let artifacts = folder.artifacts().unwrap();
     let expected = "2 checkpoints (up to step 200), 1 damaged checkpoint, state.json.17.partial, result.json, metrics.jsonl, \
-                state.json, resolved-job.yaml, logs, plots, termination, fences";
+                state.json, resolved-job.yaml, logs, plots, termination, windows, fences";
     assert_eq!(artifacts.to_string(), expected);
     folder.remove(&artifacts).unwrap();
     assert_eq!(files(root), foreign);

@@ -6,7 +6,8 @@ use stagecoach_data::{DocumentCounts, StreamPosition};
 use stagecoach_engine::StageError;
 use stagecoach_engine::state_dict::{self, TensorHash};
 use stagecoach_launcher::RESULT;
-use stagecoach_planner::{TrainerState, WINDOWS};
+use stagecoach_launcher::WINDOWS;
+use stagecoach_planner::TrainerState;
 use stagecoach_telemetry::{RunSummary, TrainingEvent};
 
 use crate::train::collective::{all_gather, topic};
@@ -40,7 +41,9 @@ pub(in crate::train) fn finish(running: &mut RunningStage, state: &TrainerState)
             running.emit(&TrainingEvent::Note { message: format!("of the streamed corpus: {}", counts.sentence()) });
             // no step reads them any more; what can't be removed takes space, and no more than that
             running.data_loader = None;
-            let _ = std::fs::remove_dir_all(running.context.config.folder().join(WINDOWS));
+            let windows = running.context.config.folder().join(WINDOWS);
+            let _ = std::fs::remove_dir_all(windows.join(&running.plan.prepared.folder));
+            let _ = std::fs::remove_dir(windows);
         }
         running.emit(&TrainingEvent::Finished(summary));
     }

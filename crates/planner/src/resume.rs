@@ -1,7 +1,7 @@
 //! Settings that a job keeps from its beginning, as its checkpoints record them.
 
 use serde_json::Value;
-use stagecoach_api::job::StreamingMode;
+use stagecoach_api::job::{StreamingMode, TrainingLength};
 use stagecoach_engine::StageError;
 
 use super::job_config::JobConfig;
@@ -10,7 +10,7 @@ impl JobConfig {
     /// This job with the fixed settings of a begun job, whose checkpoints have this identity.
     ///
     /// # Errors
-    /// If the job now has more replicas than blocks.
+    /// If the job now has more replicas than blocks, or a length that a streamed corpus does not have.
     pub fn resuming(&self, recorded: &Value) -> Result<JobConfig, StageError> {
         let mut config = self.clone();
         if self.training.gradient_blocks.is_none() {
@@ -19,6 +19,12 @@ impl JobConfig {
         config.holds_out_last_sequences = recorded_last_sequences(recorded);
         if self.data.streaming_or_default().mode == StreamingMode::Auto {
             config.streams = recorded_streaming(recorded);
+        }
+        if config.streams && matches!(config.training.length(), Some(TrainingLength::Epochs(_))) {
+            return Err(StageError::invalid(
+                "training.epochs is given, and this job began with a streamed corpus, whose number of sequences is not \
+                 known: set training.steps instead",
+            ));
         }
         let (replicas, blocks) = (config.job.spec.data_parallel, config.gradient_blocks);
         if replicas as usize > blocks {
@@ -46,4 +52,23 @@ pub fn recorded_last_sequences(identity: &Value) -> bool {
 /// Whether a job with this identity trains while the corpus is read.
 pub fn recorded_streaming(identity: &Value) -> bool {
     !identity["data"]["streaming"].is_null()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use crate::identity::tests::config;
+
+    /// With no number of sequences, a length in epochs would be no step, and the job would count as trained.
+    #[test]
+    fn a_streamed_job_gets_no_length_in_epochs() {
+        let mut job = config(&[("data.paths.0", "hf://datasets/org/plays/*.jsonl")]);
+        let identity = json!({"data": {"streaming": {"windowSequences": 4096}}});
+        assert!(job.resuming(&identity).unwrap().streams);
+        (job.training.steps, job.training.epochs) = (None, Some(1));
+        let error = job.resuming(&identity).unwrap_err();
+        assert!(error.message.contains("this job began with a streamed corpus"), "{error}");
+        assert!(!job.resuming(&json!({})).unwrap().streams);
+    }
 }

@@ -28,11 +28,14 @@ use meta::Meta;
 /// Part of every cache key. Increment it when the same corpus and tokenizer are stored in another way.
 const CACHE_FORMAT_VERSION: u32 = 1;
 
+/// The number of hexadecimal digits in a cache's key.
+pub(crate) const CACHE_KEY_DIGITS: usize = 32;
+
 /// Bytes of the corpus per part. The number bounds the work lost in a crash to a few seconds.
 const PART_BYTES: u64 = 16 << 20;
 
-/// Finds the corpus, trains or reads the tokenizer and tokenises the corpus, or the held-out part of a streamed one, except for the work that the cache already
-/// holds. Concurrent calls are safe, but they repeat each other's work. After a crash, the next call resumes. Invalid
+/// Finds the corpus, trains or reads the tokenizer and tokenises the corpus, or the held-out part of a streamed one,
+/// except for the work that the cache already holds. Concurrent calls are safe, but they repeat each other's work. After a crash, the next call resumes. Invalid
 /// data leaves nothing incomplete behind. `progress` is called once for every piece of text, often thousands of times a
 /// second.
 ///
@@ -61,6 +64,22 @@ fn find_sources(config: &DataConfig) -> Result<(Corpus, ResolvedTokenizer), Data
     }
     let tokenizer = resolve_tokenizer(config, &corpus)?;
     Ok((corpus, tokenizer))
+}
+
+/// Checks that the files of `corpus` have the contents that were prepared.
+///
+/// # Errors
+/// Fails if they have not, or if a file that has changed can't be read.
+pub(crate) fn check_contents(config: &DataConfig, prepared: &PreparedCorpus, corpus: &Corpus) -> Result<(), DataError> {
+    let hashes = meta::hash_files(corpus, &config.cache_root, &mut |_| {})?;
+    match meta::corpus_hash(corpus, &hashes) == prepared.corpus_hash {
+        true => Ok(()),
+        false => {
+            let problem = "data.paths matches other files, or files with other contents, than when the job began: wait \
+                           until they are complete and run again";
+            Err(DataError::Invalid { problem: problem.into() })
+        }
+    }
 }
 
 fn prepare_in_parts(
@@ -185,5 +204,5 @@ fn cache_key(corpus_hash: &str, corpus: &Corpus, tokenizer: &ResolvedTokenizer, 
     }
     let hash =
         blake3::hash(format!("stagecoach tokens {CACHE_FORMAT_VERSION}\n{corpus_hash}\n{tokenizer}\n").as_bytes());
-    hash.to_hex()[..32].to_owned()
+    hash.to_hex()[..CACHE_KEY_DIGITS].to_owned()
 }

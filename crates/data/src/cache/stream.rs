@@ -5,6 +5,7 @@ use std::fs;
 use std::ops::Range;
 use std::path::Path;
 
+use super::CACHE_KEY_DIGITS;
 use super::build::{CacheContents, ResolvedTokenizer};
 use crate::config::{DataConfig, HeldOut, PrepareProgress, Streaming};
 use crate::corpus::{Content, Corpus, Cursor};
@@ -33,7 +34,7 @@ pub(super) fn key(tokens: &str, config: &DataConfig, streaming: &Streaming) -> S
         "stagecoach stream {STREAM_VERSION}\n{tokens}\nseed {} windows of {window_sequences} x {} packed {} blocks of {block_bytes} held out {held_out}\n",
         config.seed, config.sequence_length, config.packing,
     );
-    blake3::hash(key.as_bytes()).to_hex()[..32].to_owned()
+    blake3::hash(key.as_bytes()).to_hex()[..CACHE_KEY_DIGITS].to_owned()
 }
 
 /// Fills the cache of a streamed corpus, except for `meta.json`.
@@ -129,6 +130,7 @@ impl HeldOutDocuments {
         store: &WindowStore,
         progress: &mut dyn FnMut(PrepareProgress),
     ) -> Result<(), DataError> {
+        store.remove_unfinished()?;
         let start = StreamPosition::default();
         let mut reader = WindowReader::new(config, streaming, (corpus, source), tokenizer, start, true)?;
         let least = config.least_held_out_tokens() as usize;
@@ -137,6 +139,7 @@ impl HeldOutDocuments {
         let mut on_tokens = |tokens: u64| {
             let bytes_done = (4 * tokens).min(bytes_total);
             progress(PrepareProgress { phase: "reading the first window", bytes_done, bytes_total });
+            true
         };
         reader.read(&mut on_tokens, &mut |window, drawn| {
             if window.start == StreamPosition::default() {

@@ -15,12 +15,13 @@ mod text_reader;
 use std::collections::BTreeSet;
 use std::ops::{Deref, Range};
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 
 use serde::{Deserialize, Serialize};
 
 use crate::config::OnBadRecord;
 use crate::error::DataError;
-use crate::source::{RemoteFiles, Source, SourceFile};
+use crate::source::{CountedSource, RemoteFiles, Source, SourceFile};
 pub(crate) use bad_records::{BadRecord, BadRecordReason};
 pub(crate) use byte_order_mark::BYTE_ORDER_MARK;
 pub use compression::Compression;
@@ -140,6 +141,14 @@ impl Corpus {
     /// The names of all files.
     pub(crate) fn file_names(&self) -> Vec<&str> {
         self.files.iter().map(|file| file.name.as_str()).collect()
+    }
+
+    /// Adds the bytes that are read from now on to `bytes`.
+    pub(crate) fn count_bytes(&mut self, bytes: &Arc<AtomicU64>) {
+        for file in &mut self.files {
+            let source = Arc::clone(&file.source);
+            file.source = Arc::new(CountedSource { source, bytes: Arc::clone(bytes) });
+        }
     }
 
     /// Sentences for people about the matches of the patterns that add no text.

@@ -1,21 +1,26 @@
 //! The windows of a streamed dataset: who makes them, and how long a step waits for them.
 
+use std::fs;
+use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use super::{Dataset, SourceSequences};
+use crate::cache::{CACHE_KEY_DIGITS, check_contents};
 use crate::config::DataConfig;
 use crate::corpus::Corpus;
 use crate::error::DataError;
 use crate::prepared::PreparedCorpus;
 use crate::streaming::{SourceStream, StreamPosition, WindowMaker};
+use crate::surroundings::OnWait;
 
 impl Dataset {
     /// Makes the windows of a streamed dataset in this process, which stage 0 does: from `positions` on, which are those
     /// of the sources in a checkpoint, or none at the beginning. Without effect on a dataset that is not streamed.
     ///
     /// # Errors
-    /// Fails if the sources can't be listed, or if the tokenizer can't be read.
+    /// Fails if the sources can't be listed or are not the prepared ones any more, or if the tokenizer can't be read.
     pub fn make_windows(
         &mut self,
         config: &DataConfig,
@@ -23,22 +28,34 @@ impl Dataset {
         positions: &[StreamPosition],
     ) -> Result<(), DataError> {
         let Some(streaming) = &config.streaming else { return Ok(()) };
-        let corpus = Arc::new(Corpus::find(config)?);
+        remove_other_windows(&streaming.folder, &prepared.folder);
+        let activity = Arc::new(AtomicU64::new(0));
+        let (receive, waits) = (config.on_wait.receiver(), Arc::clone(&activity));
+        let on_wait = OnWait::new(move |sentence| {
+            waits.fetch_add(1, Ordering::Relaxed);
+            receive(sentence);
+        });
+        let mut corpus = Corpus::find(&DataConfig { on_wait, ..config.clone() })?;
+        // the windows belong to the contents that the checkpoints name
+        check_contents(config, prepared, &corpus)?;
+        corpus.count_bytes(&activity);
+        let corpus = Arc::new(corpus);
         let tokenizer = Arc::new(prepared.tokenizer(config)?);
         for (index, source) in self.sources.iter_mut().enumerate() {
             let SourceSequences::Streamed(stream) = &mut source.sequences else { continue };
             let start = positions.get(index).cloned().unwrap_or_default();
             let max_bytes = streaming.max_bytes / config.sources.len() as u64;
             let at = start.clone();
-            let maker = |store: &_| WindowMaker::start(config, (&corpus, index), &tokenizer, (store, at), max_bytes);
+            let maker =
+                |store: &_| WindowMaker::start(config, (&corpus, index), &tokenizer, (store, at), max_bytes, &activity);
             stream.make_with(maker, start);
         }
         Ok(())
     }
 
-    /// Waits until the data of `sequences` sequences from `position` on is there, as long as `keep_waiting` holds for
-    /// the number of batches of text that have been read in the meantime. Returns the time of the wait; `None` for a
-    /// dataset that is not streamed.
+    /// Waits until the data of `sequences` sequences from `position` on is there, as long as `keep_waiting` holds for a
+    /// number that grows while the sources are read. Returns the time of the wait; `None` for a dataset that is not
+    /// streamed.
     ///
     /// # Errors
     /// Fails if no further data can be had, or with `WaitEnded`.
@@ -73,5 +90,16 @@ impl Dataset {
             SourceSequences::Streamed(stream) => Some((index, &**stream)),
             SourceSequences::Tokenised { .. } => None,
         })
+    }
+}
+
+/// Removes the windows of other token caches, which no step reads any more. A failure costs space, and nothing else.
+fn remove_other_windows(folder: &Path, kept: &Path) {
+    let is_cache = |name: &str| name.len() == CACHE_KEY_DIGITS && name.bytes().all(|byte| byte.is_ascii_hexdigit());
+    for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
+        let name = entry.file_name();
+        if Path::new(&name) != kept && name.to_str().is_some_and(is_cache) {
+            let _ = fs::remove_dir_all(entry.path());
+        }
     }
 }

@@ -2,6 +2,7 @@
 //! only through [`Source`]. The scheme of a pattern selects the source; a pattern without a scheme matches files of the
 //! volume.
 
+mod counted;
 mod hub;
 mod local;
 mod objects;
@@ -18,6 +19,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::config::DataConfig;
 use crate::error::DataError;
+pub(crate) use counted::CountedSource;
 use hub::HubFiles;
 pub use hub::hub_client;
 pub(crate) use local::LocalFiles;

@@ -24,6 +24,9 @@ pub(super) enum Item {
     Point(ReadPosition),
 }
 
+/// The largest number of items, which bounds the memory of records without text.
+const MAX_ITEMS: usize = 1 << 14;
+
 /// Items whose texts are not tokenised yet.
 #[derive(Default)]
 pub(super) struct Batch {
@@ -48,7 +51,7 @@ impl Batch {
     }
 
     pub(super) fn is_full(&self) -> bool {
-        self.bytes >= ENCODE_BATCH_BYTES
+        self.bytes >= ENCODE_BATCH_BYTES || self.items.len() >= MAX_ITEMS
     }
 
     /// The items with the ids of the texts.
@@ -59,5 +62,20 @@ impl Batch {
         let Batch { items, texts, .. } = std::mem::take(self);
         let ids = documents.tokenizer().encode_all(texts, &mut documents.findings)?;
         Ok((items, ids))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn records_without_text_fill_a_batch_too() {
+        let mut batch = Batch::default();
+        for _ in 0..MAX_ITEMS {
+            assert!(!batch.is_full());
+            batch.push(Item::LoneSurrogates(1));
+        }
+        assert!(batch.is_full());
     }
 }

@@ -1,6 +1,7 @@
 //! Makes the windows of a source on a thread of its own, one ahead of training.
 
 use std::ops::RangeInclusive;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -26,6 +27,7 @@ pub(crate) struct WindowMaker {
 struct Shared {
     state: Mutex<State>,
     changed: Condvar,
+    activity: Arc<AtomicU64>,
 }
 
 struct State {
@@ -33,8 +35,6 @@ struct State {
     in_use: RangeInclusive<u64>,
     /// The first window that is not made yet.
     next: u64,
-    /// Batches of text that have been read, so that a slow source is not taken for one that hangs.
-    batches: u64,
     /// The reason why no further window is made.
     error: Option<DataError>,
     is_stopped: bool,
@@ -53,22 +53,18 @@ struct Work {
 
 impl WindowMaker {
     /// Starts to make the windows of the source with the index `source`, from `start` on. At most `max_bytes` of windows
-    /// that are not in use stay on the volume.
+    /// that are not in use stay on the volume. `activity` grows while the thread reads and tokenises.
     pub(crate) fn start(
         config: &DataConfig,
         (corpus, source): (&Arc<Corpus>, usize),
         tokenizer: &Arc<Tokenizer>,
         (store, start): (&WindowStore, StreamPosition),
         max_bytes: u64,
+        activity: &Arc<AtomicU64>,
     ) -> WindowMaker {
-        let state = State {
-            in_use: start.window..=start.window,
-            next: start.window,
-            batches: 0,
-            error: None,
-            is_stopped: false,
-        };
-        let shared = Arc::new(Shared { state: Mutex::new(state), changed: Condvar::new() });
+        let state = State { in_use: start.window..=start.window, next: start.window, error: None, is_stopped: false };
+        let shared =
+            Arc::new(Shared { state: Mutex::new(state), changed: Condvar::new(), activity: Arc::clone(activity) });
         let work = Work {
             config: config.clone(),
             corpus: Arc::clone(corpus),
@@ -92,8 +88,8 @@ impl WindowMaker {
         WindowMaker { shared }
     }
 
-    /// Waits until the windows up to the end of `in_use` are made, as long as `keep_waiting` holds for the number of
-    /// batches of text that have been read. Earlier windows may be removed from then on.
+    /// Waits until the windows up to the end of `in_use` are made, as long as `keep_waiting` holds for the activity, a
+    /// number that grows unless the thread hangs. Earlier windows may be removed from then on.
     ///
     /// # Errors
     /// Fails if no further window can be made, or with `WaitEnded`.
@@ -110,7 +106,7 @@ impl WindowMaker {
                 state.is_stopped = true;
                 return Err(error);
             }
-            if state.is_stopped || !keep_waiting(state.batches) {
+            if state.is_stopped || !keep_waiting(self.shared.activity.load(Ordering::Relaxed)) {
                 return Err(DataError::WaitEnded);
             }
             state = self.shared.wait(state);
@@ -156,7 +152,10 @@ impl Work {
         self.store.remove_unfinished()?;
         let mut start = self.start.clone();
         // windows of an earlier attempt need no reading
-        while let Some(header) = self.store.header(start.window)?.filter(|header| header.start == start) {
+        while let Some(header) = self.store.header(start.window)?
+            && header.start == start
+            && self.store.open(&header).is_ok()
+        {
             start = header.next;
             shared.update(|state| state.next = start.window);
             if !shared.wait_until_due(start.window) {
@@ -165,15 +164,26 @@ impl Work {
         }
         let source = (&*self.corpus, self.source);
         let mut reader = WindowReader::new(&self.config, streaming, source, &self.tokenizer, start, false)?;
-        let mut on_tokens = |_| shared.update(|state| state.batches += 1);
+        let mut on_tokens = |_| {
+            shared.activity.fetch_add(1, Ordering::Relaxed);
+            !shared.lock().is_stopped
+        };
         reader.read(&mut on_tokens, &mut |window, _| {
             let (number, next) = (window.start.window, window.next.window);
             if shared.lock().is_stopped {
                 return Ok(false);
             }
             self.store.write(&window)?;
-            shared.update(|state| state.next = next);
-            let in_use = shared.lock().in_use.clone();
+            let in_use = {
+                let mut state = shared.lock();
+                if state.is_stopped {
+                    // another maker knows what training uses now
+                    return Ok(false);
+                }
+                state.next = next;
+                state.in_use.clone()
+            };
+            shared.changed.notify_all();
             self.store.evict(*in_use.start()..=(*in_use.end() + AHEAD).max(number), self.max_bytes)?;
             Ok(shared.wait_until_due(next))
         })

@@ -100,12 +100,16 @@ impl<'a> WindowReader<'a> {
         })
     }
 
-    /// Reads until `on_window` returns false, epoch after epoch. `on_tokens` gets the number of tokens of the current
-    /// window, again and again.
+    /// Reads until `on_window` or `on_tokens` returns false, epoch after epoch. `on_tokens` gets the number of tokens of
+    /// the current window, again and again.
     ///
     /// # Errors
     /// Fails if the source can't be read, has changed, or has no text, or if `on_window` fails.
-    pub(crate) fn read(&mut self, on_tokens: &mut dyn FnMut(u64), on_window: &mut OnWindow) -> Result<(), DataError> {
+    pub(crate) fn read(
+        &mut self,
+        on_tokens: &mut dyn FnMut(u64) -> bool,
+        on_window: &mut OnWindow,
+    ) -> Result<(), DataError> {
         let tokenizer = self.documents.tokenizer();
         let mut documents_before = None;
         loop {
@@ -124,8 +128,8 @@ impl<'a> WindowReader<'a> {
             let cursor = begun.cursor(block.file);
             let read = corpus.read_part(cursor, block.part, tokenizer.split(), &mut |piece| {
                 self.add(begun, piece, on_window)?;
-                if self.batch.is_empty() {
-                    on_tokens(self.buffer.tokens());
+                if self.batch.is_empty() && !on_tokens(self.buffer.tokens()) {
+                    self.is_over = true;
                 }
                 if self.is_over { Err(DataError::WaitEnded) } else { Ok(()) }
             });
@@ -137,7 +141,7 @@ impl<'a> WindowReader<'a> {
                 // the windows before a record that can't be read are complete
                 self.flush(on_window)?;
             }
-            if self.is_over {
+            if self.is_over || !on_tokens(self.buffer.tokens()) {
                 return Ok(());
             }
             read?;

@@ -4,7 +4,6 @@ use std::fs;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use serde::{Deserialize, Serialize};
 
@@ -16,10 +15,9 @@ use crate::error::DataError;
 use crate::mapped::{DOCUMENTS_FILE, TOKEN_IDS_FILE, TokenFiles};
 use crate::stream::TokenStream;
 
-/// Folders of unfinished windows that this process has made.
-static UNFINISHED: AtomicU64 = AtomicU64::new(0);
-
 const HEADER_FILE: &str = "window.json";
+/// The first part of the names of folders that are no windows yet, or no longer.
+const UNFINISHED: &str = "unfinished-";
 
 /// The windows of a source in a folder of the volume.
 #[derive(Clone, Debug)]
@@ -77,20 +75,45 @@ impl WindowStore {
             tokens: window.ids.len() as u64,
             documents: window.starts.len() as u64,
         };
-        let number = window.start.window;
-        // the thread of an earlier group may still write
-        let unique = UNFINISHED.fetch_add(1, Ordering::Relaxed);
-        let unfinished = self.folder.join(format!("unfinished-{number}-{}-{unique}", std::process::id()));
+        let unfinished = self.unfinished_folder();
         fs::create_dir_all(&self.folder).map_err(DataError::io("create", &self.folder))?;
-        fs::create_dir(&unfinished).map_err(DataError::io("create", &unfinished))?;
-        write_tokens(&unfinished, &window.ids, &window.starts, self.id_bytes)?;
-        let path = unfinished.join(HEADER_FILE);
-        let json = serde_json::to_vec(&header).map_err(|error| DataError::io("write", &path)(error.into()))?;
-        write_bytes_atomically(&path, &json)?;
-        let finished = self.window_folder(number);
-        remove(&finished)?;
-        fs::rename(&unfinished, &finished).map_err(DataError::io("rename", &unfinished))?;
+        let written = self.write_unfinished(&unfinished, window, &header).and_then(|()| {
+            let finished = self.window_folder(window.start.window);
+            self.remove_window(&finished)?;
+            fs::rename(&unfinished, &finished).map_err(DataError::io("rename", &unfinished))
+        });
+        if let Err(error) = written {
+            // a volume that is full has the space back
+            remove_unfinished_folder(&unfinished);
+            return Err(error);
+        }
         stagecoach_files::sync_dir(&self.folder).map_err(DataError::io("write", &self.folder))
+    }
+
+    fn write_unfinished(&self, folder: &Path, window: &WindowTokens, header: &WindowHeader) -> Result<(), DataError> {
+        fs::create_dir(folder).map_err(DataError::io("create", folder))?;
+        write_tokens(folder, &window.ids, &window.starts, self.id_bytes)?;
+        let path = folder.join(HEADER_FILE);
+        let json = serde_json::to_vec(header).map_err(|error| DataError::io("write", &path)(error.into()))?;
+        write_bytes_atomically(&path, &json)
+    }
+
+    /// A new name. Threads and processes share the volume, and each process may have the id 1 in its own pod.
+    fn unfinished_folder(&self) -> PathBuf {
+        self.folder.join(format!("{UNFINISHED}{}", stagecoach_files::random_hex()))
+    }
+
+    /// Removes a window, if it is there. It loses its name first, so that a part of it is never taken for a window.
+    fn remove_window(&self, folder: &Path) -> Result<(), DataError> {
+        let unfinished = self.unfinished_folder();
+        match fs::rename(folder, &unfinished) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+            Err(error) => Err(DataError::io("remove", folder)(error)),
+            Ok(()) => {
+                remove_unfinished_folder(&unfinished);
+                Ok(())
+            }
+        }
     }
 
     /// Removes windows until the others have at most `max_bytes`: those before `in_use` first, the oldest first, then
@@ -113,19 +136,19 @@ impl WindowStore {
             if total <= max_bytes {
                 break;
             }
-            remove(&self.window_folder(window))?;
+            self.remove_window(&self.window_folder(window))?;
             total -= bytes;
         }
         Ok(())
     }
 
-    /// Removes what a crashed process left unfinished.
+    /// Removes the windows that a process left unfinished.
     ///
     /// # Errors
     /// Fails if the volume can't be read or written.
-    pub(super) fn remove_unfinished(&self) -> Result<(), DataError> {
-        for name in self.names()?.into_iter().filter(|name| name.starts_with("unfinished-")) {
-            remove(&self.folder.join(name))?;
+    pub(crate) fn remove_unfinished(&self) -> Result<(), DataError> {
+        for name in self.names()?.into_iter().filter(|name| name.starts_with(UNFINISHED)) {
+            remove_unfinished_folder(&self.folder.join(name));
         }
         Ok(())
     }
@@ -168,11 +191,10 @@ pub(crate) fn write_tokens(folder: &Path, ids: &[u32], starts: &[u64], id_bytes:
     })
 }
 
-fn remove(folder: &Path) -> Result<(), DataError> {
-    match fs::remove_dir_all(folder) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(DataError::io("remove", folder)(error)),
-        _ => Ok(()),
-    }
+/// Removes a folder that is no window. A thread that nobody needs may still write into it. What remains costs space,
+/// until the next maker removes it.
+fn remove_unfinished_folder(folder: &Path) {
+    let _ = fs::remove_dir_all(folder);
 }
 
 fn folder_bytes(folder: &Path) -> u64 {

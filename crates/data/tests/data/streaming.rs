@@ -273,3 +273,67 @@ fn a_trained_tokenizer_is_that_of_the_beginning_of_the_stream() {
     downloaded.config.streaming = None;
     assert_eq!(hash(&one), hash(&downloaded));
 }
+
+#[test]
+fn parts_of_windows_are_never_taken_for_windows() {
+    let volume = volume(20);
+    let mut config = volume.config.clone();
+    config.held_out = HeldOut::Documents(0.2);
+    config.streaming.as_mut().unwrap().max_bytes = 1 << 30;
+    let undisturbed = train(&open(&config, &[]), 0, 0..12);
+    let prepared = stagecoach_data::prepare(&config, &mut |_| {}).unwrap();
+    let windows = config.streaming.as_ref().unwrap().folder.join(&prepared.folder).join("0");
+    // a window that was being removed, one that lost its end, and one that was being written
+    fs::remove_file(windows.join("0000000000/ids.bin")).unwrap();
+    let damaged = windows.join("0000000001/ids.bin");
+    fs::File::options().write(true).open(&damaged).unwrap().set_len(1).unwrap();
+    let unfinished = windows.join("unfinished-0123456789abcdef");
+    fs::create_dir(&unfinished).unwrap();
+    let of_another_cache = windows.parent().unwrap().with_file_name("0123456789abcdef0123456789abcdef");
+    fs::create_dir(&of_another_cache).unwrap();
+    assert_eq!(train(&open(&config, &[]), 0, 0..12), undisturbed);
+    assert!(!of_another_cache.exists() && !unfinished.exists());
+}
+
+#[test]
+fn windows_are_made_of_the_files_that_were_prepared() {
+    let volume = volume(20);
+    let prepared = stagecoach_data::prepare(&volume.config, &mut |_| {}).unwrap();
+    let mut dataset = Dataset::open(&volume.config, &prepared).unwrap();
+    volume.write("corpus/e.jsonl", &json_lines(&documents(0..3)));
+    let error = dataset.make_windows(&volume.config, &prepared, &[]).unwrap_err();
+    assert!(error.to_string().starts_with("data.paths matches other files, or files with other contents"), "{error}");
+}
+
+/// The names of this process's threads.
+fn threads() -> Vec<String> {
+    let tasks = fs::read_dir("/proc/self/task").unwrap().flatten();
+    tasks.filter_map(|task| Some(fs::read_to_string(task.path().join("comm")).ok()?.trim().to_owned())).collect()
+}
+
+#[test]
+fn a_maker_that_nobody_needs_ends_within_its_window() {
+    let mut volume = TestVolume::new(&[]);
+    // no other test has so many sources
+    volume.config.sources = (0..24)
+        .map(|source| {
+            volume.write(&format!("corpus/{source}.jsonl"), &json_lines(&documents(source * 8..source * 8 + 8)));
+            CorpusSource { name: format!("s{source}"), ..CorpusSource::new(&format!("corpus/{source}.jsonl")) }
+        })
+        .collect();
+    // reading an epoch after another, a window of this size takes hours
+    stream(&mut volume, 1 << 28);
+    let dataset = open(&volume.config, &[]);
+    let runs = || threads().contains(&"data-23".to_owned());
+    let waited = std::time::Instant::now();
+    while !runs() {
+        assert!(waited.elapsed().as_secs() < 60, "the thread did not start");
+        std::thread::yield_now();
+    }
+    drop(dataset);
+    let waited = std::time::Instant::now();
+    while runs() {
+        assert!(waited.elapsed().as_secs() < 60, "the thread did not end");
+        std::thread::yield_now();
+    }
+}

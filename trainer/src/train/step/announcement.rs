@@ -50,9 +50,9 @@ impl StepAnnouncement {
                 let stops = || running.context.monitor.stop_requested_at().is_some();
                 let failure = || running.member.wait_for_failure(Duration::ZERO);
                 let (activity, read) = (running.member.activity(), Cell::new(0));
-                let keep_waiting = |batches| {
+                let keep_waiting = |read_so_far| {
                     // a source may be slow for longer than the stall timeout
-                    if read.replace(batches) != batches {
+                    if read.replace(read_so_far) != read_so_far {
                         activity.set("DATA", None);
                     }
                     !stops() && failure().is_none()

@@ -1,12 +1,14 @@
 //! Builds input and target tensors: token ids on the first stage, targets on the last, none elsewhere.
 
 use std::ops::Range;
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use stagecoach_data::{BatchPlan, DataError, Dataset, HeldOutSet, RowSource, StreamPosition};
+use stagecoach_data::{BatchPlan, DataConfig, DataError, Dataset, HeldOutSet, OnWait, RowSource, StreamPosition};
 use stagecoach_kernels::upload;
 use stagecoach_pipeline::Placement;
 use stagecoach_planner::Plan;
+use stagecoach_telemetry::{EventWriter, TrainingEvent};
 use tch::{Device, Tensor};
 
 use crate::train::context::StageContext;
@@ -48,7 +50,8 @@ impl DataLoader {
         if !has_embedding && !has_head {
             return Ok(None);
         }
-        let data_config = config.resuming(&plan.identity)?.data_config();
+        let on_wait = noted_waits(context.event_writer.clone());
+        let data_config = DataConfig { on_wait, ..config.resuming(&plan.identity)?.data_config() };
         let mut dataset = Dataset::open(&data_config, &plan.prepared)?.without(replay.without.clone());
         if context.is_leader() {
             dataset.make_windows(&data_config, &plan.prepared, &plan.trainer_state.streams)?;
@@ -65,8 +68,8 @@ impl DataLoader {
         }))
     }
 
-    /// Waits for the data of step `index` (from 0), as long as `keep_waiting` holds for the number of batches of
-    /// text that have been read. Returns the time of the wait; `None` if the corpus is not streamed.
+    /// Waits for the data of step `index` (from 0), as long as `keep_waiting` holds for a number that grows while the
+    /// sources are read. Returns the time of the wait; `None` if the corpus is not streamed.
     ///
     /// # Errors
     /// If the data can't be had, or with `WaitEnded`.
@@ -116,4 +119,16 @@ impl DataLoader {
         }
         tensors
     }
+}
+
+/// Reports the waits of remote sources as notes. A wait that lasts is reported once.
+fn noted_waits(event_writer: EventWriter) -> OnWait {
+    let last = Mutex::new(String::new());
+    OnWait::new(move |sentence| {
+        let mut last = last.lock().unwrap_or_else(PoisonError::into_inner);
+        if *last != sentence {
+            sentence.clone_into(&mut last);
+            event_writer.emit(&TrainingEvent::Note { message: sentence.to_owned() });
+        }
+    })
 }

@@ -13,6 +13,15 @@ pub(crate) struct TokenStream {
     runs: Vec<Run>,
     tokens: u64,
     documents: u64,
+    origins: Option<Arc<Origins>>,
+}
+
+/// The origins of a window's documents in a streamed corpus.
+pub(crate) struct Origins {
+    /// The number of each document, see [`DocumentId::number`](crate::streaming::DocumentId::number).
+    pub(crate) numbers: Vec<u64>,
+    /// Tokens of the first document before the window.
+    pub(crate) tokens_before: u64,
 }
 
 /// Tokens that follow one another in the corpus too.
@@ -36,9 +45,14 @@ impl TokenStream {
         stream
     }
 
+    /// A stream of all `documents` of a window.
+    pub(crate) fn of_window(files: &Arc<TokenFiles>, documents: Range<u64>, origins: Origins) -> TokenStream {
+        TokenStream { origins: Some(Arc::new(origins)), ..TokenStream::of_documents(files, documents) }
+    }
+
     /// A stream without tokens.
     pub(crate) fn empty(files: &Arc<TokenFiles>) -> TokenStream {
-        TokenStream { files: Arc::clone(files), runs: Vec::new(), tokens: 0, documents: 0 }
+        TokenStream { files: Arc::clone(files), runs: Vec::new(), tokens: 0, documents: 0, origins: None }
     }
 
     /// Appends whole documents of the corpus, which must come after those of the stream.
@@ -109,7 +123,13 @@ impl TokenStream {
     }
 
     /// The document of the corpus that document `index` is, or is a part of, and the tokens of that document before it.
+    /// The document is an index among those of the token cache, or its number in a streamed corpus.
     pub(crate) fn in_corpus(&self, index: u64) -> (u64, u64) {
+        if let Some(origins) = &self.origins
+            && let Some(&number) = origins.numbers.get(index as usize)
+        {
+            return (number, if index == 0 { origins.tokens_before } else { 0 });
+        }
         let start = self.start(index);
         let run = self.run_of(start);
         let document = run.corpus_document + (index - run.document);

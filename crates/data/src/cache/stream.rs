@@ -18,7 +18,7 @@ use crate::text_batch::{ENCODE_BATCH_BYTES, TextBatch};
 use crate::tokenizer::Tokenizer;
 
 /// Part of every cache key of a stream. Increment it when the same sources have other windows.
-const STREAM_VERSION: u32 = 1;
+const STREAM_VERSION: u32 = 2;
 
 /// Bytes of text, of all sources together, on which a tokenizer is trained.
 const TOKENIZER_SAMPLE_BYTES: u64 = 256 << 20;

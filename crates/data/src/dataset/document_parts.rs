@@ -8,7 +8,7 @@ use super::microbatch::{BatchPlan, IGNORE_INDEX, Microbatch};
 /// The part of a document in a row of a microbatch. The part attends to nothing else, so it can be computed alone.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DocumentPart {
-    /// Index of the document among the documents of the corpus that have tokens.
+    /// The document: its index among the documents of the corpus that have tokens, or its number in a streamed corpus.
     pub document: u64,
     /// The positions of the inputs among the document's tokens, including the token that begins the document.
     pub tokens: Range<u64>,

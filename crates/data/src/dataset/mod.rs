@@ -58,7 +58,7 @@ impl SourceSequences {
 }
 
 impl Dataset {
-    /// The same dataset without the loss of `documents`, which are given by index. In training, their tokens are not
+    /// The same dataset without the loss of `documents`, see [`DocumentPart::document`]. In training, their tokens are not
     /// targets, and so a step's mean covers only the remaining targets. The sequences, the microbatches and the
     /// held-out part stay the same.
     pub fn without(self, documents: BTreeSet<u64>) -> Dataset {
@@ -133,12 +133,6 @@ impl Dataset {
         let first_row = |microbatch: usize| microbatch * global_batch / microbatches;
         let rows = |microbatch: usize| (first_row(microbatch)..first_row(microbatch + 1)).map(at).collect();
         Ok(self.plan((0..microbatches).map(rows).collect::<Result<_, DataError>>()?))
-    }
-
-    /// Number of tokens of document `index` of the corpus, including the tokens that begin and end it.
-    pub fn document_tokens(&self, index: u64) -> u64 {
-        let tokens = |files: &Arc<TokenFiles>| files.offsets.start(index + 1) - files.offsets.start(index);
-        self.documents.as_ref().map_or(0, tokens)
     }
 }
 

@@ -1,5 +1,6 @@
 //! Pieces of a stream in order, whose texts are tokenised together.
 
+use super::document_id::DocumentId;
 use super::position::ReadPosition;
 use crate::corpus::BadRecordReason;
 use crate::document_tokens::DocumentTokens;
@@ -12,6 +13,7 @@ pub(super) enum Item {
     Text {
         /// Index of the text in the batch.
         index: usize,
+        document: DocumentId,
         has_text: bool,
         is_last: bool,
     },
@@ -20,7 +22,7 @@ pub(super) enum Item {
         reason: BadRecordReason,
     },
     LoneSurrogates(u64),
-    /// Reading can resume here. [`ReadPosition::inside`] is not known before the items are tokenised.
+    /// Reading can resume here. Whether it is within a document is not known before the items are tokenised.
     Point(ReadPosition),
 }
 
@@ -40,8 +42,8 @@ impl Batch {
         self.items.push(item);
     }
 
-    pub(super) fn push_text(&mut self, text: &str, is_last: bool) {
-        self.items.push(Item::Text { index: self.texts.len(), has_text: has_text(text), is_last });
+    pub(super) fn push_text(&mut self, document: DocumentId, text: &str, is_last: bool) {
+        self.items.push(Item::Text { index: self.texts.len(), document, has_text: has_text(text), is_last });
         self.bytes += text.len();
         self.texts.push(text.to_owned());
     }

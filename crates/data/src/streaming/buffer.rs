@@ -3,6 +3,7 @@
 
 use std::collections::VecDeque;
 
+use super::document_id::DocumentId;
 use super::position::{DocumentCounts, ReadPosition, StreamPosition};
 use crate::sequences::sequences_of_document;
 
@@ -24,6 +25,10 @@ pub(crate) struct WindowTokens {
     pub(super) ids: Vec<u32>,
     /// The positions in `ids` at which documents start. The first is 0, also if the window begins within a document.
     pub(super) starts: Vec<u64>,
+    /// The documents that start there.
+    pub(super) documents: Vec<DocumentId>,
+    /// Tokens of the first document before the window.
+    pub(super) tokens_before: u64,
 }
 
 /// Tokens that are not in a finished window yet.
@@ -36,6 +41,10 @@ pub(super) struct WindowBuffer {
     before: u64,
     ids: Vec<u32>,
     starts: Vec<u64>,
+    /// The documents that start there.
+    documents: Vec<DocumentId>,
+    /// Tokens of the first document before `ids`; of the open document, if there are no `ids`.
+    tokens_before: u64,
     /// Whether the last document has not ended.
     is_open: bool,
     /// Positions at which reading can resume, with the tokens before them. The first is not after the window's start.
@@ -61,6 +70,8 @@ impl WindowBuffer {
             before: 0,
             ids: Vec::new(),
             starts: Vec::new(),
+            documents: Vec::new(),
+            tokens_before: start.read.tokens,
             is_open: start.read.inside,
             points: VecDeque::from([(0, start.read, start.counts.clone())]),
             counted: (0, 0),
@@ -73,13 +84,17 @@ impl WindowBuffer {
         self.ids.len() as u64
     }
 
-    /// Appends tokens of a document: its first ones if `is_start`, its last ones if `ends`.
-    pub(super) fn push(&mut self, ids: &[u32], is_start: bool, ends: bool) {
+    /// Appends tokens of `document`: its first ones if `is_start`, its last ones if `ends`.
+    pub(super) fn push(&mut self, document: DocumentId, ids: &[u32], is_start: bool, ends: bool) {
         if ids.is_empty() {
             return;
         }
         if is_start || self.starts.is_empty() {
+            if is_start && self.starts.is_empty() {
+                self.tokens_before = 0;
+            }
             self.starts.push(self.ids.len() as u64);
+            self.documents.push(document);
         }
         self.ids.extend(ids);
         self.is_open = !ends;
@@ -96,7 +111,8 @@ impl WindowBuffer {
             // no window ends before the current document
             self.points.clear();
         }
-        self.points.push_back((tokens, position, counts.clone()));
+        let of_document = if position.inside { self.tokens_of_last(self.ids.len()) } else { 0 };
+        self.points.push_back((tokens, ReadPosition { tokens: of_document, ..position }, counts.clone()));
     }
 
     /// The next window, if its tokens are there.
@@ -108,11 +124,14 @@ impl WindowBuffer {
         }
         let (tokens, read, counts) = self.points.front().cloned()?;
         let next = StreamPosition { window: self.start.window + 1, read, skip: next_token - tokens, counts };
+        let documents = self.starts.partition_point(|&start| start < cut.end as u64);
         let window = WindowTokens {
             start: std::mem::replace(&mut self.start, next.clone()),
             next,
             ids: self.ids[..cut.end].to_vec(),
-            starts: self.starts.iter().copied().filter(|&start| start < cut.end as u64).collect(),
+            starts: self.starts[..documents].to_vec(),
+            documents: self.documents[..documents].to_vec(),
+            tokens_before: self.tokens_before,
         };
         self.drop_first(cut.next);
         self.counted = (0, 0);
@@ -149,11 +168,26 @@ impl WindowBuffer {
 
     /// Drops the first `count` tokens. The rest of a document is a document of its own.
     fn drop_first(&mut self, count: usize) {
+        let is_rest = !self.starts.contains(&(count as u64)) && (count < self.ids.len() || self.is_open);
+        let tokens_before = if is_rest { self.tokens_of_last(count) } else { 0 };
+        let dropped = self.starts.partition_point(|&start| start < count as u64);
+        let continued = (is_rest && count < self.ids.len()).then(|| dropped.saturating_sub(1));
+        let kept = continued.unwrap_or(dropped);
+        self.documents.drain(..kept);
+        self.starts.drain(..kept);
+        self.starts.iter_mut().for_each(|start| *start = start.saturating_sub(count as u64));
         self.ids.drain(..count);
         self.before += count as u64;
-        let continues = !self.ids.is_empty() && !self.starts.contains(&(count as u64));
-        let rest = self.starts.iter().filter(|&&start| start >= count as u64).map(|start| start - count as u64);
-        self.starts = continues.then_some(0).into_iter().chain(rest).collect();
+        self.tokens_before = tokens_before;
+    }
+
+    /// The tokens up to `end` of the last document that starts before `end`.
+    fn tokens_of_last(&self, end: usize) -> u64 {
+        match self.starts.partition_point(|&start| start < end as u64) {
+            0 => self.tokens_before,
+            1 => self.tokens_before + end as u64 - self.starts[0],
+            documents => end as u64 - self.starts[documents - 1],
+        }
     }
 }
 
@@ -189,12 +223,16 @@ mod tests {
     fn windows(pieces: &Pieces, size: WindowSize, start: StreamPosition) -> Vec<WindowTokens> {
         let mut buffer = WindowBuffer::new(size, start.clone());
         let (mut is_start, mut next_id, mut windows) = (true, 0, Vec::new());
+        let mut document = DocumentId::default();
         for (number, &(tokens, ends, resumes)) in pieces.iter().enumerate() {
             let ids: Vec<u32> = (next_id..next_id + tokens as u32).collect();
             next_id += tokens as u32;
             // a read position of this test has the number of the next piece as its offset
+            if is_start {
+                document = DocumentId { file: 0, record: number as u64 };
+            }
             if number as u64 >= start.read.offset {
-                buffer.push(&ids, is_start, ends);
+                buffer.push(document, &ids, is_start, ends);
                 windows.extend(std::iter::from_fn(|| buffer.take_window()));
                 if resumes {
                     let offset = number as u64 + 1;
@@ -224,8 +262,10 @@ mod tests {
         ) {
             let all = windows(&pieces, size, StreamPosition::default());
             let (mut ids, mut starts, mut is_start) = (Vec::new(), Vec::new(), true);
-            for &(tokens, ends, _) in &pieces {
+            let mut documents = Vec::new();
+            for (number, &(tokens, ends, _)) in (0..).zip(&pieces) {
                 starts.extend(is_start.then_some(ids.len() as u64));
+                documents.extend(is_start.then_some(DocumentId { file: 0, record: number }));
                 ids.extend(ids.len() as u32..(ids.len() + tokens) as u32);
                 is_start = ends;
             }
@@ -235,6 +275,14 @@ mod tests {
                 let of_window = sequences(&window.ids, &window.starts, size);
                 prop_assert_eq!(of_window.len() as u64, size.sequences);
                 found.extend(of_window);
+                // ids are positions in the stream
+                for (index, (start, document)) in window.starts.iter().zip(&window.documents).enumerate() {
+                    let token = u64::from(window.ids[*start as usize]);
+                    let of_stream = starts.partition_point(|&start| start <= token) - 1;
+                    let before = if index == 0 { window.tokens_before } else { 0 };
+                    prop_assert_eq!((documents[of_stream], starts[of_stream] + before), (*document, token));
+                }
+                prop_assert_eq!(window.documents.len(), window.starts.len());
             }
             prop_assert_eq!(&found[..], &expected[..found.len()]);
             prop_assert!(expected.len() - found.len() <= size.sequences as usize, "none is missing");

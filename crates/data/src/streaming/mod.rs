@@ -6,6 +6,7 @@
 mod batch;
 mod blocks;
 mod buffer;
+mod document_id;
 mod maker;
 mod position;
 mod reader;
@@ -13,6 +14,7 @@ mod sample;
 mod source_stream;
 mod window;
 
+pub(crate) use document_id::DocumentId;
 pub(crate) use maker::WindowMaker;
 pub use position::{DocumentCounts, StreamPosition};
 pub(crate) use reader::WindowReader;

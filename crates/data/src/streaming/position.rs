@@ -41,6 +41,9 @@ pub(super) struct ReadPosition {
     pub(super) record: u64,
     /// Whether the position is within a document. Its tokens before the position are in the stream.
     pub(super) inside: bool,
+    /// The number of these tokens.
+    #[serde(default)]
+    pub(super) tokens: u64,
 }
 
 /// Numbers of documents that a stream has read.

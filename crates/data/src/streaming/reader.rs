@@ -5,6 +5,7 @@ use std::mem::take;
 use super::batch::{Batch, Item};
 use super::blocks::BlockOrder;
 use super::buffer::{WindowBuffer, WindowSize, WindowTokens};
+use super::document_id::DocumentId;
 use super::position::{DocumentCounts, ReadPosition, StreamPosition};
 use crate::config::{DataConfig, HeldOut, Streaming};
 use crate::corpus::{Content, Corpus, Piece};
@@ -26,6 +27,10 @@ pub(crate) struct WindowReader<'a> {
     blocks: BlockOrder,
     draw: Option<Draw>,
     documents: DocumentTokens<'a>,
+    /// The current document.
+    document: DocumentId,
+    /// The document that begins next.
+    next: DocumentId,
     /// The part of the corpus that the current document belongs to.
     part: Part,
     batch: Batch,
@@ -86,6 +91,8 @@ impl<'a> WindowReader<'a> {
                 HeldOut::Nothing | HeldOut::LastSequences(_) => None,
             },
             documents: DocumentTokens::new(tokenizer, start.read.inside)?,
+            document: DocumentId::default(),
+            next: DocumentId::default(),
             part: Part::Training,
             batch: Batch::default(),
             counts: start.counts.clone(),
@@ -125,6 +132,11 @@ impl<'a> WindowReader<'a> {
             let (block, begun) = (self.blocks.at(self.at), self.at);
             let (corpus, file) = (self.corpus, &self.corpus.files[block.file]);
             file.check_unchanged()?;
+            self.next = DocumentId { file: block.file, record: begun.record + 1 };
+            if begun.inside {
+                self.document = self.next;
+                self.next.record += 1;
+            }
             let cursor = begun.cursor(block.file);
             let read = corpus.read_part(cursor, block.part, tokenizer.split(), &mut |piece| {
                 self.add(begun, piece, on_window)?;
@@ -160,7 +172,10 @@ impl<'a> WindowReader<'a> {
 
     fn add(&mut self, block: ReadPosition, piece: Piece, on_window: &mut OnWindow) -> Result<(), DataError> {
         match &piece.content {
-            Content::Text(text) => self.batch.push_text(text, piece.is_last),
+            Content::Text(text) => {
+                let document = DocumentId { file: self.blocks.at(block).file, record: piece.record };
+                self.batch.push_text(document, text, piece.is_last);
+            }
             Content::LoneSurrogates(count) => self.batch.push(Item::LoneSurrogates(*count)),
             Content::BadRecord(bad) => self.batch.push(Item::BadRecord { file: bad.file, reason: bad.reason }),
             Content::Ids { .. } => {
@@ -172,7 +187,11 @@ impl<'a> WindowReader<'a> {
                 self.pass_on(on_window)?;
             }
         }
-        if let Some(cursor) = piece.resume_at {
+        if let Some(mut cursor) = piece.resume_at {
+            if matches!(piece.content, Content::Ids { .. }) {
+                // a token file does not know where its documents end
+                cursor.record = self.next.record - 1 - u64::from(self.documents.is_inside());
+            }
             self.batch.push(Item::Point(self.blocks.resume_at(block, cursor)));
         }
         if self.batch.is_full() { self.flush(on_window) } else { Ok(()) }
@@ -183,7 +202,8 @@ impl<'a> WindowReader<'a> {
         let (items, ids) = self.batch.tokenise(&mut self.documents)?;
         for item in items {
             match item {
-                Item::Text { index, has_text, is_last } => {
+                Item::Text { index, document, has_text, is_last } => {
+                    self.next = document;
                     self.documents.push_text(&ids[index], has_text);
                     if is_last {
                         self.documents.end_document();
@@ -234,10 +254,12 @@ impl<'a> WindowReader<'a> {
             return;
         }
         if is_start {
+            self.document = self.next;
+            self.next.record += 1;
             self.part = Part::Undecided(Vec::new());
         }
         match &mut self.part {
-            Part::Training => self.buffer.push(ids, is_start, ends),
+            Part::Training => self.buffer.push(self.document, ids, is_start, ends),
             Part::HeldOut => self.hold_out(ids, false),
             Part::Undecided(first) => {
                 first.extend(ids);
@@ -253,7 +275,7 @@ impl<'a> WindowReader<'a> {
                     } else {
                         self.part = Part::Training;
                         self.counts.documents += 1;
-                        self.buffer.push(&first, true, ends);
+                        self.buffer.push(self.document, &first, true, ends);
                     }
                 }
             }

@@ -13,9 +13,11 @@ use crate::atomic_file::{write_atomically, write_bytes_atomically};
 use crate::config::Streaming;
 use crate::error::DataError;
 use crate::mapped::{DOCUMENTS_FILE, TOKEN_IDS_FILE, TokenFiles};
-use crate::stream::TokenStream;
+use crate::stream::{Origins, TokenStream};
 
 const HEADER_FILE: &str = "window.json";
+/// The number of each document, see [`DocumentId::number`](super::DocumentId::number).
+const ORIGINS_FILE: &str = "origins.bin";
 /// The first part of the names of folders that are no windows yet, or no longer.
 const UNFINISHED: &str = "unfinished-";
 
@@ -36,6 +38,8 @@ pub(super) struct WindowHeader {
     pub(super) next: StreamPosition,
     tokens: u64,
     documents: u64,
+    /// Tokens of the first document before the window.
+    tokens_before: u64,
 }
 
 impl WindowStore {
@@ -61,7 +65,15 @@ impl WindowStore {
     pub(super) fn open(&self, header: &WindowHeader) -> Result<TokenStream, DataError> {
         let folder = self.window_folder(header.start.window);
         let files = Arc::new(TokenFiles::open(&folder, header.tokens, header.documents, self.id_bytes)?);
-        Ok(TokenStream::of_documents(&files, 0..header.documents))
+        let path = folder.join(ORIGINS_FILE);
+        let bytes = fs::read(&path).map_err(DataError::io("read", &path))?;
+        let expected = header.documents * size_of::<u64>() as u64;
+        if bytes.len() as u64 != expected {
+            return Err(DataError::WrongSize { path, expected, found: bytes.len() as u64 });
+        }
+        let numbers = bytes.as_chunks().0.iter().map(|&number| u64::from_le_bytes(number)).collect();
+        let origins = Origins { numbers, tokens_before: header.tokens_before };
+        Ok(TokenStream::of_window(&files, 0..header.documents, origins))
     }
 
     /// Writes a window. Nothing of an unfinished one remains under its name.
@@ -74,6 +86,7 @@ impl WindowStore {
             next: window.next.clone(),
             tokens: window.ids.len() as u64,
             documents: window.starts.len() as u64,
+            tokens_before: window.tokens_before,
         };
         let unfinished = self.unfinished_folder();
         fs::create_dir_all(&self.folder).map_err(DataError::io("create", &self.folder))?;
@@ -93,6 +106,8 @@ impl WindowStore {
     fn write_unfinished(&self, folder: &Path, window: &WindowTokens, header: &WindowHeader) -> Result<(), DataError> {
         fs::create_dir(folder).map_err(DataError::io("create", folder))?;
         write_tokens(folder, &window.ids, &window.starts, self.id_bytes)?;
+        let origins: Vec<u8> = window.documents.iter().flat_map(|document| document.number().to_le_bytes()).collect();
+        write_bytes_atomically(&folder.join(ORIGINS_FILE), &origins)?;
         let path = folder.join(HEADER_FILE);
         let json = serde_json::to_vec(header).map_err(|error| DataError::io("write", &path)(error.into()))?;
         write_bytes_atomically(&path, &json)

@@ -157,8 +157,8 @@ proptest! {
             let document = &documents[text.name.number as usize - 1];
             prop_assert!(document[text.offset as usize..].starts_with(&text.text));
             // begin, words, end
-            prop_assert_eq!(dataset.document_tokens(part.document), document.split(' ').count() as u64 + 2);
-            prop_assert!(part.tokens.end <= dataset.document_tokens(part.document));
+            prop_assert_eq!(text.document_tokens, document.split(' ').count() as u64 + 2);
+            prop_assert!(part.tokens.end <= text.document_tokens);
             let words = part.inputs.iter().chain(part.targets.last()).filter(|&&id| id > i64::from(PAD)).count();
             prop_assert_eq!(words, text.text.split_whitespace().count());
         }

@@ -7,11 +7,11 @@ use std::path::Path;
 use proptest::prelude::*;
 use serde_json::json;
 use stagecoach_data::{
-    CorpusSource, DataConfig, DataError, Dataset, HeldOut, HeldOutFiles, Microbatch, OnBadRecord, StreamPosition,
-    Streaming,
+    CorpusSource, DataConfig, DataError, Dataset, DocumentPart, HeldOut, HeldOutFiles, Microbatch, OnBadRecord,
+    StreamPosition, Streaming, document_indices, part_texts,
 };
 
-use crate::common::{A, EOS, TestVolume, parquet};
+use crate::common::{A, EOS, TestVolume, little_endian, parquet};
 
 const BATCH: usize = 3;
 
@@ -57,14 +57,16 @@ fn open(config: &DataConfig, positions: &[StreamPosition]) -> Dataset {
     dataset
 }
 
-/// The batches of `steps`, and the positions after each of them.
-fn train(dataset: &Dataset, seed: u64, steps: std::ops::Range<u64>) -> Vec<(Vec<Microbatch>, Vec<StreamPosition>)> {
+/// The batches of `steps`, the positions after each of them, and the parts of documents in it.
+type Step = (Vec<Microbatch>, Vec<StreamPosition>, Vec<DocumentPart>);
+
+fn train(dataset: &Dataset, seed: u64, steps: std::ops::Range<u64>) -> Vec<Step> {
     let step = |step: u64| {
         let position = step * BATCH as u64;
         dataset.wait_for_step(position, BATCH, &|_| true).unwrap().expect("a stream");
         let plan = dataset.step_plan(seed, position, BATCH, 2).unwrap();
         let batches = (0..2).map(|index| dataset.microbatch(&plan, index)).collect();
-        (batches, dataset.stream_positions(position + BATCH as u64))
+        (batches, dataset.stream_positions(position + BATCH as u64), dataset.document_parts(&plan))
     };
     steps.map(step).collect()
 }
@@ -118,7 +120,7 @@ fn an_epoch_has_every_document_once_in_an_order_of_its_own() {
         stream(&mut volume, 8);
         let read: Vec<Vec<i64>> = train(&open(&volume.config, &[]), 0, 0..43)
             .into_iter()
-            .flat_map(|(batches, _)| batches)
+            .flat_map(|(batches, ..)| batches)
             .flat_map(|batch| batch.inputs.chunks(batch.layout.length).map(<[i64]>::to_vec).collect::<Vec<_>>())
             .collect();
         let expected: BTreeSet<Vec<i64>> = (64..128).map(tokens).collect();
@@ -131,6 +133,49 @@ fn an_epoch_has_every_document_once_in_an_order_of_its_own() {
             epochs[0].iter().map(|row| row[row.len() - 3..].to_vec()).collect::<Vec<_>>(),
             (64..128).map(tokens).collect::<Vec<_>>()
         );
+    }
+}
+
+/// Parts are found by the file and the record of their document, wherever reading began.
+#[test]
+fn the_documents_of_a_step_are_known_by_name() {
+    let mut volume = volume(20);
+    let ids: Vec<u32> =
+        (80..100).flat_map(|number| [tokens(number), vec![i64::from(EOS)]].concat()).map(|id| id as u32).collect();
+    volume.write("corpus/e.u16", &little_endian(&ids, 2));
+    volume.config.held_out = HeldOut::Documents(0.2);
+    for packing in [true, false] {
+        volume.config.packing = packing;
+        stream(&mut volume, 5);
+        let prepared = stagecoach_data::prepare(&volume.config, &mut |_| {}).unwrap();
+        let steps = train(&open(&volume.config, &[]), 0, 0..60);
+        let parts: Vec<DocumentPart> = steps.into_iter().flat_map(|(.., parts)| parts).collect();
+        let texts = part_texts(&volume.config, &prepared, &parts, &mut |_| {}).unwrap();
+        let mut files = BTreeSet::new();
+        for (part, text) in parts.iter().zip(&texts) {
+            let (file, number) = (text.name.file.as_str(), text.name.number as usize);
+            let number = match file {
+                "corpus/a.parquet" => number,
+                "corpus/b.jsonl" => 20 + number - 1,
+                "corpus/c.jsonl.gz" => 40 + number - 1,
+                "corpus/d.txt" => 60,
+                _ => 80 + number - 1,
+            };
+            let expected = tokens(number);
+            // begin, letters, end
+            assert_eq!(text.document_tokens, expected.len() as u64 + 2, "{text:?}");
+            let inputs = part.inputs.iter().filter(|id| expected.contains(id)).copied();
+            let from = (part.tokens.start as usize).saturating_sub(1);
+            assert_eq!(inputs.collect::<Vec<_>>(), expected[from..expected.len().min(part.tokens.end as usize - 1)]);
+            if file != "corpus/e.u16" {
+                assert!(document(number)[text.offset as usize..].starts_with(&text.text), "{text:?}");
+            }
+            let found =
+                document_indices(&volume.config, &prepared, std::slice::from_ref(&text.name), &mut |_| {}).unwrap();
+            assert_eq!(found, [part.document]);
+            files.insert(file);
+        }
+        assert_eq!(files.len(), 5, "{files:?}");
     }
 }
 
@@ -152,7 +197,7 @@ fn a_copy_of_a_held_out_document_is_never_trained_on() {
     let held_out: BTreeSet<Vec<i64>> =
         (0..set.plan.layouts.len()).flat_map(|index| rows(dataset.microbatch(&set.plan, index))).collect();
     let trained: BTreeSet<Vec<i64>> =
-        train(&dataset, 0, 0..700).into_iter().flat_map(|(batches, _)| batches).flat_map(rows).collect();
+        train(&dataset, 0, 0..700).into_iter().flat_map(|(batches, ..)| batches).flat_map(rows).collect();
     assert!(!held_out.is_empty() && held_out.is_disjoint(&trained), "{held_out:?}");
     // what is neither trained on nor evaluated is drawn as well: about a tenth
     let all: BTreeSet<Vec<i64>> = (64..264).map(tokens).collect();
@@ -179,7 +224,7 @@ fn sources_are_streamed_in_their_proportions_and_files_are_held_out() {
     let sizes: Vec<usize> = dataset.evaluation_sets(6)[0].plan.layouts.iter().map(|layout| layout.rows).collect();
     assert_eq!(sizes, [6, 6, 6, 2]);
     let mut counts = BTreeMap::new();
-    for (batches, positions) in train(&dataset, 0, 0..60) {
+    for (batches, positions, _) in train(&dataset, 0, 0..60) {
         assert_eq!(positions.len(), 2);
         for batch in batches {
             let first = batch.inputs.chunks(batch.layout.length).map(|row| row[1] - i64::from(A)).collect::<Vec<_>>();

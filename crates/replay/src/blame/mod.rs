@@ -15,6 +15,7 @@ mod gradients;
 mod shares;
 mod spikes;
 mod subject;
+mod windows;
 
 pub use gradients::{DocumentGradient, StepGradients, TENSORS, document_gradients};
 pub use shares::{DocumentBlame, PartBlame, RankBy, StepBlame};

@@ -81,13 +81,11 @@ pub struct PartBlame {
 }
 
 impl StepBlame {
-    /// The documents of a step, ranked. `parts` are the parts of the step, and `texts` their origins. `tokens` returns
-    /// the number of tokens of a document.
+    /// The documents of a step, ranked. `parts` are the parts of the step, and `texts` their origins.
     pub fn new(
         (step, loss, gradient_norm): (u64, Option<f32>, Option<f64>),
         gradients: &StepGradients,
         (parts, texts): (&[DocumentPart], &[PartText]),
-        tokens: &dyn Fn(u64) -> u64,
         by: RankBy,
     ) -> StepBlame {
         let sum: f64 = gradients.documents.iter().map(|document| document.loss).sum();
@@ -95,7 +93,7 @@ impl StepBlame {
         let blame = |document: &super::DocumentGradient| DocumentBlame {
             document: document.parts.first().map(|&part| texts[part].name.to_string()).unwrap_or_default(),
             parts: document.parts.iter().map(|&part| PartBlame::new(&parts[part], &texts[part])).collect(),
-            tokens: tokens(document.document),
+            tokens: document.parts.first().map_or(0, |&part| texts[part].document_tokens),
             targets: document.targets,
             loss: document.loss / document.targets as f64,
             loss_share: document.loss / sum,
@@ -174,10 +172,10 @@ mod tests {
             let part =
                 DocumentPart { document: index as u64, tokens: 0..1, position: 0, inputs: vec![0], targets: vec![0] };
             let name = DocumentName { file: "a".into(), number: index as u64 };
-            (part, PartText { name, offset: 0, text: String::new() })
+            (part, PartText { name, offset: 0, text: String::new(), document_tokens: 9 })
         };
         let (parts, texts): (Vec<_>, Vec<_>) = (0..documents.len()).map(of).unzip();
-        StepBlame::new((7, None, None), &gradients, (&parts, &texts), &|_| 9, by)
+        StepBlame::new((7, None, None), &gradients, (&parts, &texts), by)
     }
 
     fn names(step: &StepBlame) -> Vec<&str> {

@@ -2,12 +2,15 @@
 
 use std::path::Path;
 
-use stagecoach_data::{DataError, Dataset, DocumentName, DocumentPart, PartText, PrepareProgress, PreparedCorpus};
+use stagecoach_data::{
+    DataConfig, DataError, Dataset, DocumentName, DocumentPart, PartText, PrepareProgress, PreparedCorpus,
+};
 use stagecoach_engine::StageError;
 use stagecoach_launcher::REMOTE_FILES;
 use stagecoach_planner::JobConfig;
 use stagecoach_telemetry::{ProgressDisplay, TrainingEvent};
 
+use super::windows::Windows;
 use crate::RunRecord;
 use crate::job_config::job_config;
 
@@ -17,8 +20,10 @@ pub struct Subject {
     pub config: JobConfig,
     /// Its corpus.
     pub prepared: PreparedCorpus,
-    /// Its sequences.
-    pub dataset: Dataset,
+    data_config: DataConfig,
+    dataset: Dataset,
+    /// Of a streamed job.
+    windows: Option<Windows>,
 }
 
 impl Subject {
@@ -27,34 +32,34 @@ impl Subject {
     ///
     /// # Errors
     /// If the job or its corpus can't be used here.
-    pub fn open(record: &RunRecord, workspace: &Path) -> Result<Subject, StageError> {
+    pub fn open(record: &RunRecord, workspace: &Path) -> anyhow::Result<Subject> {
         let workspace = std::path::absolute(workspace).unwrap_or(workspace.into());
         let remote_files = record.folder.join(REMOTE_FILES);
         let holds_out_last_sequences = record.holds_out_last_sequences();
         let mut display = ProgressDisplay::notes();
         let config = job_config(record.job.clone(), &workspace, &record.folder, &mut display)?;
-        let config = JobConfig { remote_files, holds_out_last_sequences, ..config };
-        if record.streams().unwrap_or(config.streams) {
-            return Err(StageError::invalid(
-                "the job streams its corpus, and its documents are not known by their numbers: blame and --without need a \
-                 job with data.streaming.mode Never",
-            ));
-        }
-        let config = JobConfig { streams: false, ..config };
+        let streams = record.streams().unwrap_or(config.streams);
+        let config = JobConfig { remote_files, holds_out_last_sequences, streams, ..config };
+        let windows = streams.then(|| Windows::create(record, &workspace)).transpose()?;
         let data_config = config.data_config();
-        let prepared = stagecoach_data::prepare(&data_config, &mut |progress| show(&mut display, progress))?;
-        let dataset = Dataset::open(&data_config, &prepared)?;
-        Ok(Subject { config, prepared, dataset })
+        let data_config = windows.iter().fold(data_config, |config, windows| windows.data_config(config));
+        let progress = &mut |progress| show(&mut display, progress);
+        let prepared = stagecoach_data::prepare(&data_config, progress).map_err(StageError::from)?;
+        let dataset = Dataset::open(&data_config, &prepared).map_err(StageError::from)?;
+        Ok(Subject { config, prepared, data_config, dataset, windows })
     }
 
     /// The parts of documents in `step`, counted from 1.
     ///
     /// # Errors
     /// If the tokens can't be read.
-    pub fn document_parts(&self, step: u64) -> Result<Vec<DocumentPart>, StageError> {
+    pub fn document_parts(&mut self, step: u64) -> Result<Vec<DocumentPart>, StageError> {
         let training = &self.config.training;
         let batch = training.global_batch_size as usize;
         let position = step.saturating_sub(1) * batch as u64;
+        if let Some(windows) = &mut self.windows {
+            windows.read_up_to(step, batch, (&self.data_config, &self.prepared), &mut self.dataset)?;
+        }
         let plan = self.dataset.step_plan(training.seed, position, batch, training.microbatches as usize)?;
         Ok(self.dataset.document_parts(&plan))
     }
@@ -64,21 +69,24 @@ impl Subject {
     /// # Errors
     /// If the corpus can't be read.
     pub fn part_texts(&self, parts: &[DocumentPart]) -> Result<Vec<PartText>, StageError> {
-        let (config, mut display) = (self.config.data_config(), ProgressDisplay::notes());
-        Ok(stagecoach_data::part_texts(&config, &self.prepared, parts, &mut |progress| show(&mut display, progress))?)
+        let mut display = ProgressDisplay::notes();
+        let progress = &mut |progress| show(&mut display, progress);
+        Ok(stagecoach_data::part_texts(&self.data_config, &self.prepared, parts, progress)?)
     }
 
-    /// The indices of documents.
+    /// The documents with these names.
     ///
     /// # Errors
     /// If the corpus lacks one, or can't be read.
     pub fn document_indices(&self, names: &[DocumentName]) -> anyhow::Result<Vec<u64>> {
-        let (config, mut display) = (self.config.data_config(), ProgressDisplay::notes());
+        let mut display = ProgressDisplay::notes();
         let progress = &mut |progress| show(&mut display, progress);
-        stagecoach_data::document_indices(&config, &self.prepared, names, progress).map_err(|error| match error {
-            // the request is wrong, not the job
-            DataError::NoDocument { .. } => error.into(),
-            error => StageError::from(error).into(),
+        stagecoach_data::document_indices(&self.data_config, &self.prepared, names, progress).map_err(|error| {
+            match error {
+                // the request is wrong, not the job
+                DataError::NoDocument { .. } => error.into(),
+                error => StageError::from(error).into(),
+            }
         })
     }
 }

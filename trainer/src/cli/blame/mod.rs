@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use anyhow::{Context, bail, ensure};
 use clap::Args;
 use serde::Serialize;
-use stagecoach_data::{DocumentName, DocumentPart, PartText, document_numbers};
+use stagecoach_data::{DocumentName, PartText, document_numbers};
 use stagecoach_replay::blame::{
     RankBy, Spike, SpikeRule, StepBlame, Subject, TENSORS, document_gradients, find_spikes,
 };
@@ -111,13 +111,13 @@ impl BlameCommand {
         };
         let mut blames = Vec::new();
         if !requested.is_empty() {
-            let subject = Subject::open(&record, &config.workspace)?;
+            let mut subject = Subject::open(&record, &config.workspace)?;
             if !self.without.is_empty() {
                 let steps: Vec<u64> = requested.iter().map(|requested| requested.step).collect();
-                return self.train_without(&record, &subject, &config, &steps);
+                return self.train_without(&record, &mut subject, &config, &steps);
             }
             for (base, requested) in by_checkpoint(&record, &requested) {
-                blames.extend(self.blame(&record, &subject, base, &requested, &config)?);
+                blames.extend(self.blame(&record, &mut subject, base, &requested, &config)?);
             }
         }
         match self.json {
@@ -168,7 +168,7 @@ impl BlameCommand {
     fn blame(
         &self,
         record: &RunRecord,
-        subject: &Subject,
+        subject: &mut Subject,
         base: Option<&RecordedCheckpoint>,
         requested: &[RequestedStep],
         config: &ReplayConfig,
@@ -180,18 +180,15 @@ impl BlameCommand {
         let replayed = self.replay_as_recorded(record, base, until, &config)?;
         // of all steps together, because one pass over the corpus reads all texts
         let of_steps = steps.iter().map(|&step| subject.document_parts(step)).collect::<Result<Vec<_>, _>>()?;
-        let all: Vec<DocumentPart> = of_steps.into_iter().flatten().collect();
-        let mut texts = subject.part_texts(&all)?.into_iter();
+        let mut texts = subject.part_texts(&of_steps.concat())?.into_iter();
         let mut blames = Vec::new();
-        for RequestedStep { step, by } in requested {
+        for (RequestedStep { step, by }, parts) in requested.iter().zip(of_steps) {
             let line = replayed.steps.iter().find(|line| line.step == *step);
             let line = line.with_context(|| format!("the replay has no step {step}"))?;
-            let parts = subject.document_parts(line.step)?;
             let texts: Vec<PartText> = texts.by_ref().take(parts.len()).collect();
             let gradients = document_gradients(subject, replayed.tensors(line.step)?, &parts, line.tokens)?;
-            let tokens = |document| subject.dataset.document_tokens(document);
             let step = (line.step, line.loss, line.gradient_norm);
-            let mut blame = StepBlame::new(step, &gradients, (&parts, &texts), &tokens, *by);
+            let mut blame = StepBlame::new(step, &gradients, (&parts, &texts), *by);
             blame.documents.truncate(self.top);
             self.print(format!("\n{}", show::step(&blame)));
             blames.push(blame);

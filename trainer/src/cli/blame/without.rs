@@ -54,7 +54,7 @@ impl BlameCommand {
     pub(super) fn train_without(
         &self,
         record: &RunRecord,
-        subject: &Subject,
+        subject: &mut Subject,
         config: &ReplayConfig,
         steps: &[u64],
     ) -> anyhow::Result<()> {
@@ -112,7 +112,7 @@ impl BlameCommand {
 /// # Errors
 /// If a step has no other documents.
 fn presence(
-    subject: &Subject,
+    subject: &mut Subject,
     (names, indices): (&[DocumentName], &[u64]),
     steps: RangeInclusive<u64>,
 ) -> anyhow::Result<Vec<Presence>> {

@@ -1,0 +1,243 @@
+//! The second reading of the corpus: all of it, or the records of a stream that are requested.
+
+use std::collections::BTreeSet;
+use std::ops::RangeInclusive;
+
+use super::DocumentName;
+use crate::config::{DataConfig, PrepareProgress};
+use crate::corpus::{Content, Corpus, CorpusFile, Cursor};
+use crate::error::DataError;
+use crate::prepared::PreparedCorpus;
+use crate::streaming::DocumentId;
+use crate::tokenizer::Tokenizer;
+
+/// The most records between two requested ones that are read, and not skipped, in a file that can be read from any of
+/// its records on.
+const MAX_GAP: u64 = 1000;
+
+/// A second reading of the corpus.
+pub(super) struct Walk {
+    pub(super) corpus: Corpus,
+    pub(super) tokenizer: Tokenizer,
+}
+
+/// The documents that are read again.
+pub(super) enum Documents {
+    /// The documents of a token cache.
+    All,
+    /// The documents of a token cache up to this one.
+    UpTo(Option<u64>),
+    /// Documents of a stream.
+    Records(BTreeSet<DocumentId>),
+}
+
+/// A piece of a document that has tokens.
+pub(super) struct DocumentPiece<'a> {
+    pub(super) file: &'a CorpusFile,
+    /// See [`DocumentName::number`].
+    pub(super) number: u64,
+    /// See [`DocumentPart::document`](crate::DocumentPart::document).
+    pub(super) document: u64,
+    /// Whether the document begins with this piece.
+    pub(super) is_first: bool,
+    pub(super) content: PieceContent<'a>,
+}
+
+#[derive(Clone, Copy)]
+pub(super) enum PieceContent<'a> {
+    Text(&'a str),
+    Ids {
+        ids: &'a [u32],
+        /// Bytes per id in the file.
+        width: usize,
+    },
+}
+
+/// Receives every piece, in the order of the corpus. Returns whether it needs the pieces of the files after this one.
+pub(super) type OnPiece<'a> = dyn FnMut(&DocumentPiece) -> Result<bool, DataError> + 'a;
+
+impl Walk {
+    pub(super) fn begin(config: &DataConfig, prepared: &PreparedCorpus) -> Result<Walk, DataError> {
+        Ok(Walk { corpus: Corpus::find(config)?, tokenizer: prepared.tokenizer(config)? })
+    }
+
+    /// Passes on every piece of `documents`, and pieces of others. Documents are counted as the cache counts them: a
+    /// document without tokens does not count.
+    pub(super) fn run(
+        &self,
+        documents: &Documents,
+        progress: &mut dyn FnMut(PrepareProgress),
+        on_piece: &mut OnPiece,
+    ) -> Result<(), DataError> {
+        let files = 0..self.corpus.files.len();
+        let runs: Vec<Run> = match documents {
+            Documents::UpTo(None) => Vec::new(),
+            Documents::All | Documents::UpTo(Some(_)) => files.map(Run::whole).collect(),
+            Documents::Records(records) => self.runs(records),
+        };
+        let is_stream = matches!(documents, Documents::Records(_));
+        let bytes_total = runs.iter().map(|run| self.corpus.files[run.file].stamp.size).sum();
+        let (mut documents_before, mut bytes_before) = (0, 0);
+        for Run { file: index, records } in runs {
+            let file = &self.corpus.files[index];
+            let from = Cursor { file: index, record: records.start() - 1, ..Cursor::default() };
+            let mut reader = FileWalk {
+                walk: self,
+                file,
+                stream_file: is_stream.then_some(index),
+                documents: documents_before,
+                number: 0,
+                is_open: false,
+                is_needed: true,
+            };
+            let read = self.corpus.read_file(from, self.tokenizer.split(), &mut |piece| {
+                let number = match piece.content {
+                    Content::Ids { .. } => reader.number,
+                    _ => piece.record,
+                };
+                if number > *records.end() {
+                    return Err(DataError::WaitEnded);
+                }
+                match piece.content {
+                    Content::Text(text) => reader.text(text, piece.record, piece.is_last, on_piece)?,
+                    Content::Ids { ids, width, .. } => reader.ids(ids, width, piece.is_last, on_piece)?,
+                    Content::LoneSurrogates(_) | Content::BadRecord(_) => {}
+                }
+                let bytes_done = bytes_before + piece.bytes_read.min(file.stamp.size);
+                progress(PrepareProgress { phase: "finding documents", bytes_done, bytes_total });
+                Ok(())
+            });
+            match read {
+                Err(DataError::WaitEnded) => {}
+                read => read?,
+            }
+            documents_before = reader.documents;
+            bytes_before += file.stamp.size;
+            let is_last = matches!(documents, Documents::UpTo(Some(last)) if reader.documents > *last);
+            if !reader.is_needed || is_last {
+                return Ok(());
+            }
+        }
+        Ok(())
+    }
+
+    /// The parts of files that have these documents of a stream.
+    fn runs(&self, documents: &BTreeSet<DocumentId>) -> Vec<Run> {
+        let mut runs: Vec<Run> = Vec::new();
+        for &DocumentId { file, record } in documents {
+            let can_skip = self.corpus.files.get(file).is_some_and(CorpusFile::can_be_divided);
+            match runs.last_mut() {
+                Some(run) if run.file == file && (!can_skip || record - run.records.end() <= MAX_GAP) => {
+                    run.records = *run.records.start()..=record;
+                }
+                _ => runs.push(Run { file, records: if can_skip { record } else { 1 }..=record }),
+            }
+        }
+        runs
+    }
+
+    /// The number of a document of a stream.
+    pub(super) fn number_of(&self, name: &DocumentName) -> Result<u64, DataError> {
+        let file = self.corpus.files.iter().position(|file| file.name == name.file);
+        let id = file.and_then(|file| {
+            let record = (name.number + 1).checked_sub(self.corpus.files[file].format.first_unit)?;
+            (record > 0).then(|| DocumentId { file, record }.number())
+        });
+        id.ok_or_else(|| DataError::NoDocument {
+            name: name.to_string(),
+            problem: "the documents of a file begin with 1".into(),
+        })
+    }
+
+    /// The name of a document for an error.
+    pub(super) fn name_of(&self, document: u64, config: &DataConfig) -> String {
+        let DocumentId { file, record } = DocumentId::of_number(document);
+        match self.corpus.files.get(file).filter(|_| config.streaming.is_some()) {
+            Some(file) => {
+                DocumentName { file: file.name.clone(), number: file.format.first_unit + record - 1 }.to_string()
+            }
+            None => format!("document {document}"),
+        }
+    }
+}
+
+/// A part of a file: the records with these numbers, from 1.
+struct Run {
+    file: usize,
+    records: RangeInclusive<u64>,
+}
+
+impl Run {
+    fn whole(file: usize) -> Run {
+        Run { file, records: 1..=u64::MAX }
+    }
+}
+
+/// The walk within a file.
+struct FileWalk<'a> {
+    walk: &'a Walk,
+    file: &'a CorpusFile,
+    /// The index of the file, if the corpus is streamed.
+    stream_file: Option<usize>,
+    /// Index of the current document among the documents of the corpus that have tokens.
+    documents: u64,
+    /// Number of the current document in a file of token ids, from 1.
+    number: u64,
+    /// Whether the document has begun.
+    is_open: bool,
+    /// Whether the files after this one are needed.
+    is_needed: bool,
+}
+
+impl FileWalk<'_> {
+    fn text(&mut self, text: &str, record: u64, is_last: bool, on_piece: &mut OnPiece) -> Result<(), DataError> {
+        let number = self.file.format.first_unit + record - 1;
+        // letters and digits are in every vocabulary; for other text, only the tokenizer knows whether it has tokens
+        let has_tokens = || match text.contains(char::is_alphanumeric) {
+            true => Ok(true),
+            false => self.walk.tokenizer.encode(text).map(|ids| !ids.is_empty()),
+        };
+        if self.is_open || has_tokens()? {
+            self.piece(PieceContent::Text(text), number, on_piece)?;
+        }
+        if is_last {
+            self.end();
+        }
+        Ok(())
+    }
+
+    /// Passes on token ids. Documents end at end-of-text tokens and at begin-of-text tokens.
+    fn ids(&mut self, ids: &[u32], width: usize, is_last: bool, on_piece: &mut OnPiece) -> Result<(), DataError> {
+        let special = self.walk.tokenizer.special_tokens();
+        let mut rest = ids;
+        while !rest.is_empty() {
+            let end = rest.iter().position(|&id| special.separates(id));
+            let (of_document, behind) = rest.split_at(end.unwrap_or(rest.len()));
+            if !of_document.is_empty() {
+                self.number += u64::from(!self.is_open);
+                self.piece(PieceContent::Ids { ids: of_document, width }, self.number, on_piece)?;
+            }
+            if end.is_some() {
+                self.end();
+            }
+            rest = behind.get(1..).unwrap_or_default();
+        }
+        if is_last {
+            self.end();
+        }
+        Ok(())
+    }
+
+    fn piece(&mut self, content: PieceContent, number: u64, on_piece: &mut OnPiece) -> Result<(), DataError> {
+        let is_first = !std::mem::replace(&mut self.is_open, true);
+        let record = number + 1 - self.file.format.first_unit;
+        let document = self.stream_file.map_or(self.documents, |file| DocumentId { file, record }.number());
+        let piece = DocumentPiece { file: self.file, number, document, is_first, content };
+        self.is_needed = on_piece(&piece)?;
+        Ok(())
+    }
+
+    fn end(&mut self) {
+        self.documents += u64::from(std::mem::take(&mut self.is_open));
+    }
+}

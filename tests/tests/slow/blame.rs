@@ -14,6 +14,9 @@ use crate::replay::{change_metrics, contents, job, run, text};
 /// The words that a regular document repeats, from any word on.
 const CYCLE: [&str; 12] = ["ka", "lo", "mi", "ren", "su", "tal", "vo", "wen", "xi", "yor", "zu", "be"];
 
+/// The data of a job that streams its corpus.
+const STREAMED: &str = "paths: [corpus/small.jsonl]\n    streaming: {mode: Always, windowSequences: 24}";
+
 /// A corpus whose documents in the lines `poisoned` (from 1) have the words of the other documents in random order.
 fn poisoned_corpus(documents: u64, words: u64, poisoned: &BTreeSet<u64>) -> String {
     let mut draws = corpus::Draws(5);
@@ -88,6 +91,7 @@ fn shares_add_up_to_the_recorded_step_over_any_stages() {
         job(20),
         TestJob { tied: true, schedule: "InterleavedZeroBubble", ..named("tied") },
         TestJob { packing: false, precision: "BFloat16", recompute: "Selective", ..named("padded") },
+        TestJob { corpus: STREAMED.into(), ..named("streamed") },
     ];
     for job in jobs {
         let folder = train(workspace.path(), &job);
@@ -156,10 +160,19 @@ fn spikes_are_found_and_name_what_made_them() {
 
 #[test]
 fn without_documents_only_their_loss_is_missing() {
+    only_the_loss_is_missing(job(30));
+}
+
+#[test]
+fn without_documents_of_a_stream_only_their_loss_is_missing() {
+    only_the_loss_is_missing(TestJob { corpus: STREAMED.into(), ..job(30) });
+}
+
+fn only_the_loss_is_missing(job: TestJob) {
     let workspace = corpus::workspace();
     std::fs::write(workspace.path().join("corpus/held-out.jsonl"), corpus::jsonl(40, 40, 9)).unwrap();
     let evaluation = "{paths: [corpus/held-out.jsonl], everySteps: 10}".into();
-    let folder = train(workspace.path(), &TestJob { evaluation, ..job(30) });
+    let folder = train(workspace.path(), &TestJob { evaluation, ..job });
     let before = contents(&folder);
     let report = blame(&folder, &["--step", "15", "--top", "1000"]);
     let step = &report["steps"][0];

@@ -159,3 +159,36 @@ fn a_source_that_changes_ends_the_job_with_a_checkpoint_and_a_sentence() {
     let other = TestJob { name: "undisturbed".into(), stages: 1, ..job };
     assert_eq!(continued, finished(Launched::start(workspace, &other, &[]), workspace));
 }
+
+/// The commands that train steps again read the blocks of the hub and of the volume again.
+#[test]
+fn replay_audit_blame_and_diff_work_on_streamed_mixtures() {
+    let (hub, workspace) = (hub(), corpus::workspace());
+    let workspace = workspace.path();
+    let extra = "  checkpoint: {everySteps: 10, keepLast: 10}\n".to_owned();
+    let job = TestJob { steps: 30, decay_steps: Some(30), stages: 2, extra, ..job("") };
+    finished(start(&hub, workspace, &job), workspace);
+    let other = TestJob { name: "other".into(), ..job };
+    let endpoint = hub.endpoint();
+    let variables = [("HF_ENDPOINT", endpoint.as_str()), ("HF_HUB_CACHE", "/nowhere"), ("HF_TOKEN", "hf_planted")];
+    let clipped = ["--set", "training.gradientClipNorm=0.2"];
+    finished(Launched::start_with(workspace, &other, &clipped, &variables), workspace);
+
+    let [folder, other] = ["streamed", "other"].map(|name| workspace.join(name).display().to_string());
+    let run = |arguments: &[&str]| {
+        let output = std::process::Command::new(stagecoach()).args(arguments).envs(variables).output().unwrap();
+        let said = String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
+        (output.status.code(), said)
+    };
+    let expect = |arguments: &[&str], code: i32, words: &str| {
+        let (found, said) = run(arguments);
+        assert!(found == Some(code) && said.contains(words), "{arguments:?}: {found:?}, no {words:?} in\n{said}");
+    };
+    expect(&["replay", &folder, "--step", "15"], 0, "equal");
+    expect(&["audit", &folder, "--all"], 0, "steps 21 to 30: equal");
+    expect(&["blame", &folder, "--step", "15", "--top", "100"], 0, ".jsonl:");
+    expect(&["timeline", &folder], 0, "stage 0 waited ");
+    expect(&["diff", &folder, &other], 74, "training.gradientClipNorm is 0.7 and 0.2");
+    std::fs::write(workspace.join("corpus/small.jsonl"), corpus::jsonl(400, 40, 8)).unwrap();
+    expect(&["blame", &folder, "--step", "15"], 74, "the run is not what its job comes to here");
+}

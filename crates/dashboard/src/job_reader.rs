@@ -87,7 +87,7 @@ impl JobReader {
         }
         let shown = self.timeline.as_ref().map(|timeline| timeline.step);
         if metrics.timeline_step() != shown {
-            self.timeline = StepTimeline::new(&metrics.timelines()).map(Arc::new);
+            self.timeline = StepTimeline::new(&metrics.timelines(), metrics.timeline_wait).map(Arc::new);
         }
         if let Err(error) = self.read_checkpoints() {
             problems.push(format!("The checkpoints can't be read: {error}."));

@@ -76,6 +76,8 @@ pub(super) struct Metrics {
     recent: VecDeque<(Option<f64>, f64)>,
     /// The last steps that have a timeline, ascending.
     timelines: VecDeque<(u64, Box<RawValue>)>,
+    /// Wall seconds for which stage 0 waited for data in the last of them.
+    pub(super) timeline_wait: Option<f64>,
 }
 
 impl Metrics {
@@ -101,6 +103,7 @@ impl Metrics {
         push_bounded(&mut self.recent, (record.data_wait_seconds, record.seconds), RECENT_STEPS);
         if let Some(timeline) = record.timeline.take() {
             push_bounded(&mut self.timelines, (record.step, timeline), MAX_TIMELINES);
+            self.timeline_wait = record.data_wait_seconds;
         }
         self.last = Some(record);
     }

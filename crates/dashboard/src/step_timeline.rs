@@ -1,7 +1,7 @@
 //! A measured step above its simulation, with each stage's shares of time. Pure.
 
 use stagecoach_pipeline::{Costs, Panel, breakdown, simulate, timeline_svg_unstyled};
-use stagecoach_telemetry::{TimelineRecord, advice};
+use stagecoach_telemetry::{DataWait, TimelineRecord, advice};
 
 /// The most bars that are drawn: for larger pipelines a page has only the table.
 const MAX_BARS: usize = 1500;
@@ -19,6 +19,8 @@ pub(super) struct StepTimeline {
     /// The measured above the simulated timeline, as SVG without style; `None` if it would have too many bars.
     pub(super) picture: Option<String>,
     pub(super) stages: Vec<StageShare>,
+    /// The sentence about the wait for data, if it was measured.
+    pub(super) data_wait: Option<String>,
     /// The sentence about the slowest stage.
     pub(super) advice: Option<String>,
     /// The reason that the record can't be shown.
@@ -39,10 +41,18 @@ pub(super) struct StageShare {
 }
 
 impl StepTimeline {
-    /// The timeline of the last of `records`, which are in the order of their steps; `None` without records.
-    pub(super) fn new(records: &[(u64, TimelineRecord)]) -> Option<StepTimeline> {
+    /// The timeline of the last of `records`, which are in the order of their steps; `None` without records. The wait for
+    /// data is in seconds.
+    pub(super) fn new(records: &[(u64, TimelineRecord)], data_wait: Option<f64>) -> Option<StepTimeline> {
         let (step, record) = records.last()?;
-        let empty = StepTimeline { step: *step, picture: None, stages: Vec::new(), advice: None, problem: None };
+        let empty = StepTimeline {
+            step: *step,
+            picture: None,
+            stages: Vec::new(),
+            data_wait: data_wait.map(DataWait::in_step),
+            advice: None,
+            problem: None,
+        };
         let (measured, programs) = match (record.timeline(), record.programs()) {
             (Ok(measured), Ok(programs)) => (measured, programs),
             (Err(problem), _) | (_, Err(problem)) => return Some(StepTimeline { problem: Some(problem), ..empty }),
@@ -111,21 +121,22 @@ mod tests {
 
     #[test]
     fn a_step_has_a_picture_without_style_and_shares_that_add_up() {
-        let shown = StepTimeline::new(&[(10, record(3, 6)), (20, record(3, 6))]).unwrap();
+        let shown = StepTimeline::new(&[(10, record(3, 6)), (20, record(3, 6))], Some(0.3)).unwrap();
         let picture = shown.picture.unwrap();
         assert!(picture.contains("simulated with the measured costs") && !picture.contains("style"), "{picture}");
         assert_eq!((shown.step, shown.stages.len(), shown.stages[1].layers.clone()), (20, 3, vec![2]));
         assert!(shown.stages.iter().all(|stage| (stage.computation + stage.bubble - 1.0).abs() < 1e-6));
         assert!(shown.advice.is_some() && shown.problem.is_none());
-        assert_eq!(StepTimeline::new(&[]), None);
+        assert!(shown.data_wait.unwrap().starts_with("stage 0 waited 0.3s for data"));
+        assert_eq!(StepTimeline::new(&[], None), None);
     }
 
     #[test]
     fn a_large_pipeline_has_the_table_alone_and_a_broken_record_its_problem() {
-        let large = StepTimeline::new(&[(1, record(8, 64))]).unwrap();
+        let large = StepTimeline::new(&[(1, record(8, 64))], None).unwrap();
         assert!(large.picture.is_none() && large.stages.len() == 8);
         let mut broken = record(2, 2);
         broken.stages[1].actions[0] = "<script>".into();
-        assert!(StepTimeline::new(&[(1, broken)]).unwrap().problem.unwrap().contains("is not an action"));
+        assert!(StepTimeline::new(&[(1, broken)], None).unwrap().problem.unwrap().contains("is not an action"));
     }
 }

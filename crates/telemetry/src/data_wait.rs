@@ -34,6 +34,11 @@ impl DataWait {
         DataWait::of_steps(records.iter().map(|record| (record.data_wait_seconds, record.seconds)))
     }
 
+    /// A sentence about the wait of one step, which its timeline does not have: it begins with the first computation.
+    pub fn in_step(seconds: f64) -> String {
+        format!("stage 0 waited {} for data before the step's first computation", duration(seconds))
+    }
+
     /// The wait of a step, if it is a notable part of the step's time.
     pub(crate) fn notable(record: &StepRecord) -> Option<DataWait> {
         let wait = DataWait::of_steps([(record.data_wait_seconds, record.seconds)])?;

@@ -9,7 +9,7 @@ use stagecoach_launcher::METRICS;
 use stagecoach_pipeline::{
     Costs, Panel, Placement, RankBreakdown, Timeline, breakdown, simulate, timeline_svg, timeline_text, timeline_trace,
 };
-use stagecoach_telemetry::{TimelineRecord, advice, read_metrics};
+use stagecoach_telemetry::{DataWait, StepRecord, TimelineRecord, advice, read_metrics};
 
 use super::output::{print_line, write_file};
 
@@ -36,10 +36,12 @@ pub(super) struct TimelineCommand {
 impl TimelineCommand {
     pub(super) fn main(self) -> anyhow::Result<()> {
         let metrics = self.folder.join(METRICS);
-        let records: Vec<(u64, TimelineRecord)> = read_metrics(&metrics)?
-            .into_iter()
-            .filter_map(|record| record.timeline.map(|timeline| (record.step, *timeline)))
-            .collect();
+        let (mut records, mut waits) = (Vec::new(), Vec::new());
+        for StepRecord { step, timeline, data_wait_seconds, .. } in read_metrics(&metrics)? {
+            let Some(timeline) = timeline else { continue };
+            records.push((step, *timeline));
+            waits.push(data_wait_seconds);
+        }
         let index = select(&records, self.step, &metrics)?;
         let (step, record) = &records[index];
         let invalid = |error| anyhow!("{}: the timeline of step {step}: {error}", metrics.display());
@@ -54,6 +56,9 @@ impl TimelineCommand {
         let title = format!("{}, step {step}", job.file_name().unwrap_or_default().display());
         print_line(format!("{title}\n\n{}", timeline_text(&panels, 100)));
         print_line(stage_table(&measured, &programs.placement, &record.partition));
+        if let Some(seconds) = waits[index] {
+            print_line(format!("\n{}", DataWait::in_step(seconds)));
+        }
         if let Some(advice) = advice(records[..=index].iter().map(|(_, record)| record)) {
             print_line(format!("\n{advice}"));
         }

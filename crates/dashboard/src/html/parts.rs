@@ -120,7 +120,7 @@ pub(super) fn stages(model: &PageModel, _: &View) -> Markup {
     let Some(timeline) = &model.timeline else {
         return html! { p.empty { "No step has a timeline yet: every tenth step has one." } };
     };
-    let StepTimeline { step, picture, stages, advice, problem } = &**timeline;
+    let StepTimeline { step, picture, stages, data_wait, advice, problem } = &**timeline;
     let row = |(rank, share): (usize, &StageShare)| {
         let layers: Vec<String> = share.layers.iter().map(ToString::to_string).collect();
         let shares = [share.computation, share.bubble, share.messages];
@@ -142,6 +142,7 @@ pub(super) fn stages(model: &PageModel, _: &View) -> Markup {
                 thead { tr { @for name in ["stage", "layers", "computation", "bubble", "of it messages", "of its share"] { th scope="col" { (name) } } } }
                 tbody { @for row in stages.iter().enumerate().map(row) { (row) } }
             }
+            @if let Some(data_wait) = data_wait { p.note { (data_wait) "." } }
             @if picture.is_none() { p.note { "Too many actions to draw here: `stagecoach timeline --svg FILE` draws them." } }
         }
     }

@@ -45,6 +45,7 @@ fn model(steps: u64) -> PageModel {
                 messages: 0.1,
                 imbalance: 1.2,
             }],
+            data_wait: Some(HOSTILE.into()),
             advice: Some(HOSTILE.into()),
             problem: Some(HOSTILE.into()),
         })),

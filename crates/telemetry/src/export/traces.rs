@@ -62,12 +62,13 @@ impl Traces {
     pub(super) fn event(&self, status: &StageStatus, event: &TrainingEvent) {
         let Some(exporter) = self.exporter() else { return };
         match event {
-            TrainingEvent::Step(StepRecord { step, timeline: Some(timeline), .. }) => {
+            TrainingEvent::Step(StepRecord { step, timeline: Some(timeline), data_wait_seconds, .. }) => {
                 let steps = self.steps.lock().unwrap_or_else(PoisonError::into_inner);
                 // the time of a step that another process has trained is unknown
                 let end = steps.iter().find(|end| end.step == *step).copied();
                 drop(steps);
-                end.iter().flat_map(|end| action_spans(end, timeline)).for_each(|span| exporter.add(span));
+                let spans = |end| action_spans(end, timeline, *data_wait_seconds);
+                end.iter().flat_map(spans).for_each(|span| exporter.add(span));
             }
             TrainingEvent::Saved(save) | TrainingEvent::SaveFailed(save) => {
                 exporter.add(save_span(self.trace(status, "checkpoint", save.step), status.stage, save));
@@ -125,11 +126,22 @@ fn stage_span(
     }
 }
 
-/// The spans of every stage's actions, below the stage's span of the step. The last action ends when the step does.
-fn action_spans(end: &StepEnd, timeline: &TimelineRecord) -> Vec<Span> {
+/// The spans of every stage's actions, below the stage's span of the step. The last action ends when the step does. The
+/// wait of stage 0 for data, if it is measured, ends when the first action begins.
+fn action_spans(end: &StepEnd, timeline: &TimelineRecord, data_wait_seconds: Option<f64>) -> Vec<Span> {
     let last = timeline.stages.iter().flat_map(|stage| &stage.seconds).fold(0.0, |last: f64, (_, end)| last.max(*end));
     let at = |seconds: f64| end.at - Duration::try_from_secs_f64(last - seconds).unwrap_or_default();
-    let mut spans = Vec::new();
+    let wait = data_wait_seconds.map(|seconds| Span {
+        trace: end.trace,
+        id: span_id(end.trace, "stage 0 data"),
+        parent: Some(stage_span_id(end.trace, 0)),
+        name: "DATA".to_owned(),
+        start: at(0.0) - Duration::try_from_secs_f64(seconds).unwrap_or_default(),
+        end: at(0.0),
+        attributes: vec![("action", "DATA".to_owned().into()), ("stage", 0u64.into())],
+        error: None,
+    });
+    let mut spans = Vec::from_iter(wait);
     for (stage, times) in (0..).zip(&timeline.stages) {
         for (number, (action, (start, end_seconds))) in times.actions.iter().zip(&times.seconds).enumerate() {
             spans.push(Span {
@@ -210,7 +222,8 @@ mod tests {
             ..TimelineRecord::default()
         };
         let at = UNIX_EPOCH + Duration::from_millis(16_500);
-        let spans = action_spans(&StepEnd { step: 10, trace: TRACE, at }, &timeline);
+        let end = StepEnd { step: 10, trace: TRACE, at };
+        let spans = action_spans(&end, &timeline, None);
         let names: Vec<&str> = spans.iter().map(|span| &*span.name).collect();
         assert_eq!(names, ["F", "B", "EXCHANGE", "F"]);
         let epoch = UNIX_EPOCH + Duration::from_secs(10);
@@ -222,6 +235,9 @@ mod tests {
         assert_eq!(parents, [first, first, first, second]);
         let ids: std::collections::BTreeSet<_> = spans.iter().map(|span| span.id).collect();
         assert_eq!(ids.len(), spans.len());
+        let waited = action_spans(&end, &timeline, Some(0.25));
+        assert_eq!((&*waited[0].name, waited[0].parent, waited.len()), ("DATA", first, spans.len() + 1));
+        assert_eq!(after(&waited[0], epoch - Duration::from_secs(1)), (750, 1000));
     }
 
     #[test]

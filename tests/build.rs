@@ -1,5 +1,6 @@
-//! Lets binaries and tests find libtorch at run time where `.cargo/config.toml` says it is. The linker may keep parts of
-//! the trainer even in a test that calls none of them. Also replaces two kernels by functions of the binary `faulty`.
+//! Lets binaries and tests find libtorch at run time where `.cargo/config.toml` says it is. The linker may keep parts
+//! of the trainer even in a test that calls none of them. Also replaces two kernels by functions of the binary
+//! `faulty`.
 
 fn main() {
     if std::env::var("CARGO_PKG_NAME").is_ok_and(|name| name == "stagecoach-tests") {

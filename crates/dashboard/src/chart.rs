@@ -25,7 +25,8 @@ pub(super) struct Chart<'a> {
     /// The width, in pixels.
     pub(super) width: u32,
     pub(super) columns: &'a [Column],
-    /// Lines beside the main one, such as the losses of sources and held-out sets. Their classes are `other` and [`other_class`].
+    /// Lines beside the main one, such as the losses of sources and held-out sets. Their classes are `other` and
+    /// [`other_class`].
     pub(super) others: &'a [Vec<Column>],
     /// Values that are measured at few steps.
     pub(super) points: &'a [Column],

@@ -41,8 +41,8 @@ pub(super) struct StageShare {
 }
 
 impl StepTimeline {
-    /// The timeline of the last of `records`, which are in the order of their steps; `None` without records. The wait for
-    /// data is in seconds.
+    /// The timeline of the last of `records`, which are in the order of their steps; `None` without records. The wait
+    /// for data is in seconds.
     pub(super) fn new(records: &[(u64, TimelineRecord)], data_wait: Option<f64>) -> Option<StepTimeline> {
         let (step, record) = records.last()?;
         let empty = StepTimeline {

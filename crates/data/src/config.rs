@@ -166,8 +166,8 @@ impl HeldOutFiles {
     }
 }
 
-/// The treatment of a record that holds no text: its text is null, missing or not text, or the record is invalid JSON or
-/// UTF-8. A file that is damaged as a whole is always refused.
+/// The treatment of a record that holds no text: its text is null, missing or not text, or the record is invalid JSON
+/// or UTF-8. A file that is damaged as a whole is always refused.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum OnBadRecord {
     /// The corpus is refused.

@@ -401,7 +401,8 @@ pub enum DataError {
 }
 
 impl DataError {
-    /// Whether the volume or a remote source failed, so that a retry may help. All other errors need a change by the user.
+    /// Whether the volume or a remote source failed, so that a retry may help. All other errors need a change by the
+    /// user.
     pub fn is_storage(&self) -> bool {
         match self {
             DataError::Io { .. } | DataError::WrongSize { .. } => true,

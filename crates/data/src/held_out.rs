@@ -1,9 +1,9 @@
 //! The selection of the documents of a source that are held out.
 //!
-//! The seed and the content of a document decide, so that neither the names nor the order of files do, and so that copies
-//! of a document are on one side. A document whose key is below the fraction of all keys is held out. A corpus of few
-//! documents has too few to draw from: there, documents are held out in the order of their keys until they have the
-//! fraction of the tokens, and of the last one only the end.
+//! The seed and the content of a document decide, so that neither the names nor the order of files do, and so that
+//! copies of a document are on one side. A document whose key is below the fraction of all keys is held out. A corpus
+//! of few documents has too few to draw from: there, documents are held out in the order of their keys until they have
+//! the fraction of the tokens, and of the last one only the end.
 
 use std::ops::Range;
 use std::sync::Arc;

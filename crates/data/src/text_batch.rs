@@ -3,7 +3,8 @@
 use crate::document_tokens::DocumentTokens;
 use crate::error::DataError;
 
-/// Bytes of text that are tokenised together. A tokenizer's working memory is about a hundred times the size of its text.
+/// Bytes of text that are tokenised together. A tokenizer's working memory is about a hundred times the size of its
+/// text.
 pub(crate) const ENCODE_BATCH_BYTES: usize = 1 << 20;
 
 /// Whether a text has characters other than white space.

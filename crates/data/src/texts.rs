@@ -54,8 +54,8 @@ struct Search {
     has_left_out_folder: bool,
 }
 
-/// The texts, in files of the formats that hold text, below `folder`, a path relative to `volume_root`, which may be empty.
-/// Hidden files, links to folders, and folders for which `is_excluded` holds are skipped.
+/// The texts, in files of the formats that hold text, below `folder`, a path relative to `volume_root`, which may be
+/// empty. Hidden files, links to folders, and folders for which `is_excluded` holds are skipped.
 ///
 /// # Errors
 /// Fails if a folder can't be listed.

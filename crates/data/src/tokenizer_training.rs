@@ -23,9 +23,9 @@ pub(crate) const TRAINING_VERSION: u32 = 1;
 /// Texts queued between the reader and the counting threads. The number bounds the memory.
 const QUEUED_TEXTS: usize = 64;
 
-/// The bytes of a `tokenizer.json`, trained on the texts that `read` passes on, with at most `vocab_size` tokens. `path`,
-/// the file's later place, appears in errors only. The same texts give the same bytes: pre-tokens are counted in any
-/// order, but pairs merge by count, then by the lower ids.
+/// The bytes of a `tokenizer.json`, trained on the texts that `read` passes on, with at most `vocab_size` tokens.
+/// `path`, the file's later place, appears in errors only. The same texts give the same bytes: pre-tokens are counted
+/// in any order, but pairs merge by count, then by the lower ids.
 ///
 /// # Errors
 /// Fails if `read` fails, or if the tokenizers library does.

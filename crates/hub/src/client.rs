@@ -83,7 +83,8 @@ impl HubClient {
     /// a broken connection, and reads from the cache if that has the file.
     ///
     /// The bytes of a whole file are verified: if their digest differs, the last ones don't come, but an error with
-    /// `HubError::Differs`. Those of a part can't be: the hub only confirms that its file has the digest of the listing.
+    /// `HubError::Differs`. Those of a part can't be: the hub only confirms that its file has the digest of the
+    /// listing.
     ///
     /// Errors of the reader hold a [`HubError`], see [`HubError::within`].
     pub fn open(&self, repo: &Repo, commit: &str, file: &HubFile, bytes: Range<u64>) -> Box<dyn Read + Send> {

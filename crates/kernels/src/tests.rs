@@ -54,8 +54,8 @@ fn tolerance(kind: Kind) -> f64 {
     }
 }
 
-/// Asserts equality up to rounding, and non-finite values in the same places. Rounding is relative to the largest value,
-/// or to 1, the magnitude of the inputs: the few values of a small tensor can all be results of cancellation.
+/// Asserts equality up to rounding, and non-finite values in the same places. Rounding is relative to the largest
+/// value, or to 1, the magnitude of the inputs: the few values of a small tensor can all be results of cancellation.
 #[track_caller]
 fn assert_close(what: &str, actual: &Tensor, expected: &Tensor, tolerance: f64) {
     assert_close_to_scale(what, actual, expected, tolerance, 1.0);

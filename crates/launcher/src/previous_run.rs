@@ -16,7 +16,8 @@ pub enum PreviousRun {
     Unfinished,
     /// The result of this very job.
     Finished(RunSummary),
-    /// The result of this job with another number of steps, or another patience, by which it may end before its last step.
+    /// The result of this job with another number of steps, or another patience, by which it may end before its last
+    /// step.
     OtherLength(RunSummary),
     /// The result of a job with other settings; the field that differs.
     OtherJob(String),

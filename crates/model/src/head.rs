@@ -10,9 +10,9 @@ use super::linear::Linear;
 use super::{Parameters, names};
 
 /// Tokens whose logits exist at the same time. Each block reads and writes the weight's accumulator once. With a
-/// vocabulary of 50,000 on a CPU, blocks of 64 tokens cost 63 % more time than a single one, blocks of 1,024 tokens 4 %.
-/// On a GPU (H200, a width of 2,048), the weight's gradients of 8,192 tokens take 3.6 ms in blocks of 1,024, 2.2 ms in
-/// blocks of 4,096 and 2.1 ms in a single one.
+/// vocabulary of 50,000 on a CPU, blocks of 64 tokens cost 63 % more time than a single one, blocks of 1,024 tokens 4
+/// %. On a GPU (H200, a width of 2,048), the weight's gradients of 8,192 tokens take 3.6 ms in blocks of 1,024, 2.2 ms
+/// in blocks of 4,096 and 2.1 ms in a single one.
 fn block_tokens(on_gpu: bool) -> i64 {
     if on_gpu { 4096 } else { 1024 }
 }

@@ -26,8 +26,8 @@ pub trait ModelConfig: Debug + Send + Sync {
     /// The model on a device, without allocations.
     fn architecture(&self, device: Device) -> Box<dyn Architecture>;
 
-    /// The [`fields`](Self::fields) in which another model differs, with both values. Only models of the same member have
-    /// fields to compare.
+    /// The [`fields`](Self::fields) in which another model differs, with both values. Only models of the same member
+    /// have fields to compare.
     fn differences(&self, theirs: &dyn ModelConfig) -> Vec<String> {
         let (our_member, their_member) = (self.spec_member(), theirs.spec_member());
         if our_member != their_member {

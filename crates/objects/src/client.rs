@@ -41,8 +41,9 @@ impl ObjectClient {
         Ok(ObjectClient { shared: Arc::new(shared), buckets: Arc::default() })
     }
 
-    /// The objects that a URI matches, by key. Its key is a pattern with `*`, `?`, `[a-z]` and `**`; an empty one matches
-    /// all objects without a leading dot in their names. Only keys with the literal beginning of the pattern are listed.
+    /// The objects that a URI matches, by key. Its key is a pattern with `*`, `?`, `[a-z]` and `**`; an empty one
+    /// matches all objects without a leading dot in their names. Only keys with the literal beginning of the pattern
+    /// are listed.
     ///
     /// # Errors
     /// `ObjectError::NoMatch` if there is no such object. Also fails if the bucket can't be listed.

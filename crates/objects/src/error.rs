@@ -1,4 +1,5 @@
-//! Errors of reading from object stores. Each message names what was found and where, what was expected, and what to do.
+//! Errors of reading from object stores. Each message names what was found and where, what was expected, and what to
+//! do.
 
 use std::io;
 

@@ -5,8 +5,8 @@ use std::str::FromStr;
 
 use crate::provider::Provider;
 
-/// `s3://BUCKET/KEY`, `gs://BUCKET/KEY` or `az://CONTAINER/KEY`. The key is taken as it is written: `%20` is not a space.
-/// The text may be a pattern.
+/// `s3://BUCKET/KEY`, `gs://BUCKET/KEY` or `az://CONTAINER/KEY`. The key is taken as it is written: `%20` is not a
+/// space. The text may be a pattern.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct ObjectUri {
     /// The kind of store.

@@ -184,7 +184,8 @@ impl JobConfig {
         self.data.evaluation.as_ref().map_or(0, |e| u64::from(e.every_steps))
     }
 
-    /// The job's number of steps; an epoch has `training_sequences` sequences. The length of a streamed job is in steps.
+    /// The job's number of steps; an epoch has `training_sequences` sequences. The length of a streamed job is in
+    /// steps.
     pub fn steps(&self, training_sequences: Option<u64>) -> u64 {
         match self.training.length() {
             Some(TrainingLength::Steps(steps)) => steps,

@@ -13,9 +13,10 @@ use super::job_config::JobConfig;
 /// between the blocks of a real model, which differs by some MiB from run to run.
 const PROCESS_BYTES: u64 = 157 << 20;
 
-/// Bytes of a GPU that a stage takes besides the tensors that libtorch has given out at most, as measured on an H200: 0.95
-/// and 0.97 GiB with models of 1.2 and 0.2 billion parameters. Half of it is CUDA's context with the loaded kernels; the
-/// rest is the workspace of products, and memory that the allocator holds between tensors. Buffers of NCCL come on top.
+/// Bytes of a GPU that a stage takes besides the tensors that libtorch has given out at most, as measured on an H200:
+/// 0.95 and 0.97 GiB with models of 1.2 and 0.2 billion parameters. Half of it is CUDA's context with the loaded
+/// kernels; the rest is the workspace of products, and memory that the allocator holds between tensors. Buffers of NCCL
+/// come on top.
 const GPU_PROCESS_BYTES: u64 = 1 << 30;
 
 /// The number of chunks into which replicas divide all chunks of a stage together.

@@ -168,8 +168,8 @@ pub struct StepRecord {
     /// The best evaluation so far, in the record of a step that was evaluated.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub best_evaluation: Option<BestEvaluation>,
-    /// Mean cross-entropy of each source's targets, in nats per token, by the name of the source; empty in a job with one
-    /// source. JSON leaves out losses that are not finite.
+    /// Mean cross-entropy of each source's targets, in nats per token, by the name of the source; empty in a job with
+    /// one source. JSON leaves out losses that are not finite.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty", serialize_with = "finite_losses")]
     pub source_losses: BTreeMap<String, f64>,
     /// Global gradient norm before clipping.

@@ -59,9 +59,9 @@ pub struct MetricsFile {
 
 impl MetricsFile {
     /// Creates a file with the lines of the old one up to `from_step`, so that a resume keeps the steps before it. The
-    /// last line gets `evaluation`, if it is set. The first [`MetricsFile::flush`] creates the file in `temporary_folder`
-    /// and renames it to `path`. A crash therefore leaves the old file or the new one. A group that is fenced off, whose
-    /// folder no longer exists, can't replace the file of a newer group.
+    /// last line gets `evaluation`, if it is set. The first [`MetricsFile::flush`] creates the file in
+    /// `temporary_folder` and renames it to `path`. A crash therefore leaves the old file or the new one. A group that
+    /// is fenced off, whose folder no longer exists, can't replace the file of a newer group.
     ///
     /// # Errors
     /// If the old file can't be read, or a line before its last is not a record.
@@ -167,8 +167,8 @@ pub fn read_metrics(path: &Path) -> Result<Vec<StepRecord>, MetricsError> {
     Ok(records)
 }
 
-/// A record as a line. Serialisation can't fail: the keys of all maps are strings, and numbers that are not finite become
-/// null or are left out.
+/// A record as a line. Serialisation can't fail: the keys of all maps are strings, and numbers that are not finite
+/// become null or are left out.
 fn to_line(record: &StepRecord) -> String {
     serde_json::to_string(record).unwrap_or_default() + "\n"
 }

@@ -92,7 +92,8 @@ fn a_job_that_trains_keeps_its_config_in_the_form_of_its_image() {
     assert_eq!((&file["spec"]["pipeline"], &file["spec"]["checkpoint"]["everySteps"]), (&Value::Null, &json!(7)));
 }
 
-/// The next version's operator and CRD, which `make test-kubernetes` builds from this tree with the feature `next-version`.
+/// The next version's operator and CRD, which `make test-kubernetes` builds from this tree with the feature
+/// `next-version`.
 fn next_version(file: &str) -> PathBuf {
     let folder =
         std::env::var_os("STAGECOACH_NEXT_VERSION").expect("STAGECOACH_NEXT_VERSION: see `make test-kubernetes`");

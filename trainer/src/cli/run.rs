@@ -298,8 +298,8 @@ fn print_results(
     }
 }
 
-/// Prints a sample of generated text, which this process generates on the CPU: fewer tokens with a larger model, so that
-/// a sample takes seconds, or else the command for one.
+/// Prints a sample of generated text, which this process generates on the CPU: fewer tokens with a larger model, so
+/// that a sample takes seconds, or else the command for one.
 fn print_sample(model: &Path) -> anyhow::Result<()> {
     /// Generated tokens times parameters.
     const WORK: u64 = 4_000_000_000;

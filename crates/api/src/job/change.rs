@@ -161,7 +161,8 @@ pub(crate) fn paths_with(effect: ChangeEffect) -> Vec<String> {
 const OF_THE_MESH: [&str; 2] = ["stages", "dataParallel"];
 
 /// The fields at the top of the spec that hold what an attempt is made of, in the spec's order: another value of one
-/// starts a new attempt. `stages` and `dataParallel` are not among them, since a state of the job has these numbers by itself.
+/// starts a new attempt. `stages` and `dataParallel` are not among them, since a state of the job has these numbers by
+/// itself.
 pub fn attempt_fields() -> impl Iterator<Item = &'static str> {
     let mut last = "";
     CHANGES.iter().filter(|(_, effect)| !matches!(effect, Live | Cluster)).filter_map(move |(path, _)| {
@@ -173,7 +174,8 @@ pub fn attempt_fields() -> impl Iterator<Item = &'static str> {
 }
 
 impl PipelineJobSpec {
-    /// Those fields of the spec, as JSON, whose change has one of `effects`. An object of which nothing is left is left out.
+    /// Those fields of the spec, as JSON, whose change has one of `effects`. An object of which nothing is left is left
+    /// out.
     pub fn select(&self, effects: &[ChangeEffect]) -> Value {
         let mut spec = serde_json::to_value(self).unwrap_or_default();
         let evaluation = self.data.as_ref().and_then(|data| data.evaluation.as_ref());

@@ -5,26 +5,28 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
 use super::path::{ModelPath, VolumePath};
 
-/// When checkpoints are written, how, and how many stay.
+/// The interval, the mode and the retention of checkpoints.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct CheckpointSpec {
-    /// Steps between two checkpoints; the last step and a graceful stop save too. 0 saves only then.
+    /// Steps between two checkpoints. The last step and a graceful stop write a checkpoint in any case; with 0, only
+    /// they do.
     pub every_steps: u64,
-    /// How many of the newest stay.
+    /// The number of newest checkpoints that are kept.
     #[schemars(
         range(min = 1),
         extend("x-expected" = "at least 1 checkpoint must stay, or a restart would begin again")
     )]
     pub keep_last: u32,
-    /// The first checkpoint at or after every multiple of so many steps stays for good; 0 keeps none for good.
+    /// Interval in steps of checkpoints that are never removed: the first at or after each multiple. 0 keeps none of
+    /// them.
     pub keep_every: u64,
     /// Whether training continues while a checkpoint is written.
     pub mode: CheckpointMode,
-    /// Checkpoints in the memory of the stages, for what a lost stage would cost otherwise; none if absent.
+    /// Checkpoints in the memory of the stages, from which a lost stage is restored. Absent: there are none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub memory: Option<MemoryCheckpointSpec>,
-    /// Another job's weights to start from, with a fresh optimizer.
+    /// The weights with which the job begins. The optimizer begins with its initial state.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub init_from: Option<InitFromSpec>,
 }
@@ -42,19 +44,19 @@ impl Default for CheckpointSpec {
     }
 }
 
-/// Checkpoints in memory: each stage keeps a copy of its state, and the next stage another one, until newer ones are complete.
-/// A stage that was lost gets its state from there.
+/// Checkpoints in memory. Each stage keeps a copy of its state and sends another one to the next stage, until newer
+/// copies are complete. A stage that replaces a lost one reads its state from such a copy.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct MemoryCheckpointSpec {
-    /// Steps between two of them; Auto chooses the fewest that cost less than 2 % of the time.
+    /// Steps between two checkpoints in memory. Auto chooses the fewest steps that cost less than 2 % of the time.
     pub every_steps: StepInterval,
 }
 
 /// A number of steps, or `Auto`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StepInterval {
-    /// As measured.
+    /// The trainer chooses the number by measurement.
     Auto,
     /// At least 1.
     Steps(u32),
@@ -127,38 +129,38 @@ string_enum! {
     /// Whether training continues while a checkpoint is written.
     #[derive(Default)]
     pub enum CheckpointMode {
-        /// Copied at the step's boundary, written behind training.
+        /// Stages copy their state at the end of the step, and write it while training continues.
         #[default]
         Async = "Async",
-        /// Training waits for the commit.
+        /// Training continues once the checkpoint is committed.
         Sync = "Sync",
     }
 }
 
-/// A checkpoint of another job.
+/// The source of initial weights.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct InitFromSpec {
-    /// A job's folder (its newest checkpoint) or a checkpoint's, relative to the volume's root, or
+    /// The folder of a job (its newest checkpoint is used) or of a checkpoint, relative to the volume's root, or
     /// `hf://OWNER/NAME[@REVISION]` for a model of the Hugging Face hub.
     #[schemars(with = "ModelPath")]
     pub path: String,
 }
 
-/// Where checkpoints and results lie.
+/// The location of checkpoints and results.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct StorageSpec {
-    /// The job's folder, relative to the volume's root; the job's name if absent.
+    /// The job's folder, relative to the volume's root. Absent: the job's name.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<VolumePath>")]
     pub path: Option<String>,
-    /// The claim that is the volume, in a cluster. Locally `--workspace` is.
+    /// The volume in a cluster. On one machine, `--workspace` names the volume.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub persistent_volume_claim: Option<PersistentVolumeClaim>,
 }
 
-/// A claim in the job's namespace, writable by all stages.
+/// A PersistentVolumeClaim in the job's namespace. All stages must be able to write to it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct PersistentVolumeClaim {

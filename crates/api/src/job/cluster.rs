@@ -3,13 +3,13 @@
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize};
 
-/// How the pods are scheduled.
+/// The scheduling of the pods.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct SchedulingSpec {
     /// The gang scheduler, which starts all pods together or none.
     pub gang: GangScheduling,
-    /// Seconds that the pods may wait to be scheduled.
+    /// Seconds after which a pod that is not scheduled fails the attempt.
     pub timeout_seconds: u32,
 }
 
@@ -23,10 +23,10 @@ string_enum! {
     /// The gang scheduler, which starts all pods together or none.
     #[derive(Default)]
     pub enum GangScheduling {
-        /// Kubernetes' own PodGroup where it is served, else none.
+        /// Kubernetes' own PodGroup if the cluster serves it; otherwise None.
         #[default]
         Auto = "Auto",
-        /// None: each pod is scheduled by itself.
+        /// No gang scheduler: each pod is scheduled on its own.
         None = "None",
         /// Kubernetes' own PodGroup.
         Native = "Native",
@@ -79,15 +79,15 @@ string_enum! {
     /// Whether a network policy is created.
     #[derive(Default)]
     pub enum NetworkPolicyMode {
-        /// The job's own pods, DNS, the operator, the scraper, and `egressCIDRs`.
+        /// A policy that allows the job's own pods, DNS, the operator, the scraper of metrics, and `egressCIDRs`.
         #[default]
         Restricted = "Restricted",
-        /// No policy: what the namespace allows.
+        /// No policy: the policies of the namespace apply.
         None = "None",
     }
 }
 
-/// A PodTemplateSpec, kept as it was written. Its field `stages` has what single stages have otherwise.
+/// A PodTemplateSpec, which is passed on unchanged. Its additional field `stages` overrides it for single stages.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct PodTemplate(pub serde_json::Map<String, serde_json::Value>);

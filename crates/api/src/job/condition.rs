@@ -5,27 +5,27 @@ use serde::{Deserialize, Serialize};
 
 use super::PipelineJobStatus;
 
-/// One aspect of a job's state, in Kubernetes' usual form.
+/// One aspect of a job's state, as Kubernetes' API conventions define conditions.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 #[schemars(extend("required" = ["type", "status", "reason", "message"]))]
 pub struct Condition {
-    /// Which aspect.
+    /// The type of the condition.
     #[serde(rename = "type")]
     pub kind: String,
     /// True, False or Unknown.
     #[schemars(extend("enum" = ["True", "False", "Unknown"]))]
     pub status: String,
-    /// The generation of the spec that it is about.
+    /// The generation of the spec that the condition refers to.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
-    /// When `status` last changed.
+    /// The time of the last change of `status`.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(extend("format" = "date-time"))]
     pub last_transition_time: Option<String>,
     /// The reason, a CamelCase identifier.
     pub reason: String,
-    /// A sentence.
+    /// A sentence for people.
     pub message: String,
 }
 

@@ -8,13 +8,13 @@ use super::source::SourceName;
 use super::{CacheSpec, DataSource, OnExhausted, StreamingSpec, default_number, default_true};
 use crate::string_enum::Payload;
 
-/// The corpus and how it is cut into sequences.
+/// The corpus, and its division into sequences.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct DataSpec {
-    /// Files or globs (`**` too): paths relative to the volume's root, `hf://datasets/OWNER/NAME[@REVISION]/GLOB` for files
-    /// of the Hugging Face hub, or `s3://BUCKET/GLOB`, `gs://BUCKET/GLOB` and `az://CONTAINER/GLOB` for files of object
-    /// stores. The extension of a file selects its format. Either this or `sources`.
+    /// Files or globs (`**` too): paths relative to the volume's root, `hf://datasets/OWNER/NAME[@REVISION]/GLOB` for
+    /// files of the Hugging Face hub, or `s3://BUCKET/GLOB`, `gs://BUCKET/GLOB` and `az://CONTAINER/GLOB` for files of
+    /// object stores. The extension of a file selects its format. Either this or `sources`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(
         with = "Option<Vec<SourcePath>>",
@@ -52,13 +52,13 @@ pub struct DataSpec {
     /// The treatment of a record that has no text: without the field, with null, with invalid JSON or invalid UTF-8.
     #[serde(default)]
     pub on_bad_record: OnBadRecord,
-    /// Tokens of one training sequence.
+    /// The number of tokens of a training sequence.
     #[schemars(
         range(min = 2),
         extend("x-expected" = "a sequence needs at least 2 tokens, one to read and one to predict")
     )]
     pub sequence_length: u32,
-    /// Puts documents one after another into full sequences; false gives each document its own, padded ones.
+    /// Whether documents follow one another in full sequences. If false, each document has padded sequences of its own.
     #[serde(default = "default_true")]
     pub packing: bool,
     /// Training while the corpus is read: it begins with the first window of sequences, not once the whole corpus is
@@ -68,10 +68,10 @@ pub struct DataSpec {
     /// The tokens of a stream that the volume keeps.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cache: Option<CacheSpec>,
-    /// The part held out to measure the model on.
+    /// The held-out part of the corpus, and its evaluation.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub evaluation: Option<EvaluationSpec>,
-    /// Where the tokenizer comes from.
+    /// The source of the tokenizer.
     pub tokenizer: TokenizerSpec,
 }
 
@@ -94,10 +94,11 @@ string_enum! {
     /// The meaning of text that looks like a special token.
     #[derive(Default)]
     pub enum SpecialTokens {
-        /// It stays text, so that a document can't forge a token. Documents begin and end with special tokens all the same.
+        /// The text stays text, so that a document can't forge a token. Documents still begin and end with special
+        /// tokens.
         #[default]
         Text = "Text",
-        /// It is the token, as in texts that a chat template wrote.
+        /// The text becomes the token, as in texts that a chat template wrote.
         Parse = "Parse",
     }
 }
@@ -114,12 +115,12 @@ string_enum! {
     }
 }
 
-/// The held-out part.
+/// The held-out part of the corpus, and its evaluation.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct EvaluationSpec {
     /// The share of the documents of each source that is held out, drawn by seed and content. Absent: 0.01 if neither
-    /// `paths` nor `sets` is given, else none. Either this or `paths`.
+    /// `paths` nor `sets` is given, otherwise 0. Either this or `paths`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(
         extend(
@@ -186,7 +187,7 @@ pub struct EvaluationSet {
 }
 
 union! {
-    /// Where the tokenizer comes from.
+    /// The source of the tokenizer.
     pub enum TokenizerSpec (TokenizerTag, TokenizerFields) {
         /// A byte-level BPE trained on the corpus itself.
         Train = "Train" { train as "train": TokenizerTrainingSpec }
@@ -195,16 +196,16 @@ union! {
     }
 }
 
-/// A tokenizer to be trained.
+/// A tokenizer that stage 0 trains on the corpus.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct TokenizerTrainingSpec {
-    /// Size of the vocabulary, special tokens included.
+    /// The size of the vocabulary, including special tokens.
     #[schemars(range(min = 259), extend("x-expected" = "256 bytes and 3 special tokens make 259 tokens the least"))]
     pub vocab_size: u32,
 }
 
-/// A tokenizer that exists.
+/// A tokenizer in a file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct TokenizerFile {

@@ -9,18 +9,19 @@ use crate::string_enum::Payload;
 union! {
     /// The model to train.
     pub enum ModelSpec (ModelTag, ModelFields) {
-        /// A Llama with fresh weights.
+        /// A Llama with randomly initialised weights.
         Llama = "Llama" { llama as "llama": LlamaSpec }
-        /// A Hugging Face directory, with its weights.
+        /// A Hugging Face model with its weights.
         Pretrained = "Pretrained" { pretrained as "pretrained": PretrainedSpec }
     }
 }
 
 string_enum! {
-    /// What Hugging Face calls `model_type`: a Llama, or one of those that differ from it in their attention alone.
+    /// The `model_type` of Hugging Face's `config.json`: a Llama, or a model that differs from it in its attention
+    /// only.
     #[derive(Default)]
     pub enum ModelType {
-        /// The Llama itself; a Mistral on texts that fit into its window is one too.
+        /// A Llama. A Mistral on texts that fit into its window is the same model.
         #[default]
         Llama = "Llama",
         /// Queries, keys and values have biases.
@@ -30,53 +31,53 @@ string_enum! {
     }
 }
 
-/// A Llama, by the names of Hugging Face's `config.json`.
+/// A Llama, with the names of Hugging Face's `config.json`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct LlamaSpec {
-    /// The Llama itself, or a model that differs from it in its attention alone.
+    /// The model type: a Llama, or a model that differs from it in its attention only.
     #[serde(default)]
     pub model_type: ModelType,
-    /// Width of the residual stream.
+    /// The width of the residual stream.
     #[schemars(range(min = 1))]
     pub hidden_size: u32,
-    /// Decoder layers.
+    /// The number of decoder layers.
     #[schemars(range(min = 1))]
     pub num_hidden_layers: u32,
-    /// Query heads.
+    /// The number of query heads.
     #[schemars(range(min = 1))]
     pub num_attention_heads: u32,
-    /// Key and value heads, a divisor of the query heads; as many as those if absent.
+    /// The number of key and value heads, a divisor of `numAttentionHeads`. Absent: `numAttentionHeads`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1))]
     pub num_key_value_heads: Option<u32>,
-    /// Width of one head; `hiddenSize / numAttentionHeads` if absent.
+    /// The width of a head. Absent: `hiddenSize / numAttentionHeads`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1))]
     pub head_dim: Option<u32>,
-    /// Width inside the SwiGLU.
+    /// The width inside the SwiGLU.
     #[schemars(range(min = 1))]
     pub intermediate_size: u32,
-    /// Size of the vocabulary; the tokenizer's if absent.
+    /// The size of the vocabulary. Absent: that of the tokenizer.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1))]
     pub vocab_size: Option<u32>,
-    /// The longest sequence the model is made for.
+    /// The length of the longest sequence that the model supports.
     #[serde(default = "super::default_number::<2048>")]
     #[schemars(range(min = 1))]
     pub max_position_embeddings: u32,
-    /// Base of the rotary embedding's wavelengths.
+    /// The base of the rotary embedding's wavelengths.
     #[serde(default = "rope_theta")]
     #[schemars(extend("minimum" = 0, "exclusiveMinimum" = true))]
     pub rope_theta: f64,
-    /// Added to the mean square in RMSNorm.
+    /// The number that RMSNorm adds to the mean square.
     #[serde(default = "rms_norm_eps")]
     #[schemars(extend("minimum" = 0, "exclusiveMinimum" = true))]
     pub rms_norm_eps: f64,
-    /// Whether the head is the embedding's weight.
+    /// Whether the head shares its weight with the embedding.
     #[serde(default)]
     pub tie_word_embeddings: bool,
-    /// Standard deviation of fresh weights.
+    /// The standard deviation of initial weights.
     #[serde(default = "initializer_range")]
     #[schemars(extend("minimum" = 0, "exclusiveMinimum" = true))]
     pub initializer_range: f64,

@@ -53,7 +53,8 @@ impl JsonSchema for FloatString {
     }
 }
 
-/// Largest count of steps or attempts that is read: what every reader of JSON holds exactly, also one that reads doubles.
+/// Largest count of steps or attempts that is read: what every reader of JSON holds exactly, also one that reads
+/// doubles.
 const MAX_COUNT: u64 = (1 << 53) - 1;
 
 /// Reads a count of steps or attempts, which comes from outside: from a stage, or from a status that others can write.

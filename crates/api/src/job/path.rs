@@ -1,5 +1,5 @@
-//! The schemas of paths on the volume and of URIs. Their rules in CEL are in Rust in `validate::names`, for fields with the
-//! marks `x-volume-path`, `x-source-path` and `x-model-path`.
+//! The schemas of paths on the volume and of URIs. Their rules in CEL are in Rust in `validate::names`, for fields with
+//! the marks `x-volume-path`, `x-source-path` and `x-model-path`.
 
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde_json::{Value, json};

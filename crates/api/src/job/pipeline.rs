@@ -5,33 +5,33 @@ use serde::{Deserialize, Serialize};
 
 use super::{Quantity, ScheduleSpec};
 
-/// Schedule, partition and transport.
+/// The schedule, the partition and the transport of the pipeline.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct PipelineSpec {
     /// The order of forward and backward passes.
     #[serde(default)]
     pub schedule: ScheduleSpec,
-    /// Which layers each chunk holds.
+    /// The layers of each chunk.
     #[serde(default)]
     pub partition: PartitionSpec,
-    /// Chunks a stage holds. Without it 2 for a schedule of two chunks, which has no other number, else 1. A schedule that
-    /// is not for several chunks has 1, a Csv as many as its table has, and Auto chooses how many.
+    /// The number of chunks of each stage. Absent: 2 for a schedule that always has two chunks, otherwise 1. Schedules
+    /// without several chunks require 1, a Csv requires the number of its table, and Auto chooses the number.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 64), extend("x-expected" = "a stage has 1 to 64 chunks"))]
     pub virtual_stages: Option<u32>,
-    /// Which activations are computed again in the backward pass instead of kept. With the schedule Auto and a `memoryLimit`,
-    /// more of them where what fits by that is fastest.
+    /// The activations that the backward pass computes again, so that the stage does not keep them. With the schedule
+    /// Auto and a `memoryLimit`, the plan may compute more of them again.
     #[serde(default)]
     pub recompute: Recompute,
-    /// Memory that one stage may use, as a Kubernetes quantity; unlimited if absent.
+    /// The memory that a stage may use, as a Kubernetes quantity. Absent: unlimited.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory_limit: Option<Quantity>,
-    /// How neighbours pass activations and gradients.
+    /// The transport of activations and gradients between neighbouring stages.
     #[serde(default)]
     pub transport: Transport,
-    /// Whether what neighbours pass over the network is encrypted. Stages authenticate each other in any case, and what stage 0
-    /// and the others tell each other is always encrypted. Shared memory does not leave the host and is not.
+    /// Whether tensors are encrypted on the network. Stages always authenticate each other, and the control connections
+    /// to stage 0 are always encrypted. Shared memory does not leave the host and is not encrypted.
     #[serde(default)]
     pub encryption: Encryption,
     /// What a later version may add.
@@ -46,8 +46,8 @@ impl PipelineSpec {
         self.virtual_stages.or(self.schedule.fixed_chunks().map(|fixed| fixed.chunks)).unwrap_or(1)
     }
 
-    /// The layers of each chunk, if they are given and there are so many of them. A list that no longer fits, because the
-    /// job was scaled, gives way to Auto; whoever plans says so.
+    /// The layers of each chunk, if they are given and there are so many of them. A list that no longer fits, because
+    /// the job was scaled, gives way to Auto; whoever plans says so.
     pub fn explicit_layers(&self, chunks: usize) -> Option<&[u32]> {
         self.partition
             .layers
@@ -55,7 +55,8 @@ impl PipelineSpec {
             .filter(|layers| self.partition.strategy == PartitionStrategy::Explicit && layers.len() == chunks)
     }
 
-    /// Says that the given partition does not fit so many chunks, and is computed instead; none if it does, or if none is given.
+    /// Says that the given partition does not fit so many chunks, and is computed instead; none if it does, or if none
+    /// is given.
     pub fn unfitting_partition(&self, chunks: usize) -> Option<String> {
         let given = self.partition.layers.as_ref().filter(|_| self.explicit_layers(chunks).is_none())?;
         Some(format!(
@@ -106,69 +107,69 @@ impl Default for PipelineSpec {
     }
 }
 
-/// Which layers each chunk holds.
+/// The layers of each chunk.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct PartitionSpec {
-    /// Computed, or given as `layers`.
+    /// The way to find the partition.
     #[serde(default)]
     pub strategy: PartitionStrategy,
-    /// Layers of each chunk in the model's order, for Explicit; 0 is allowed.
+    /// The number of layers of each chunk, in the order of the model, for strategy Explicit. 0 is allowed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 16384), extend("x-expected" = "list the layers of each chunk"))]
     pub layers: Option<Vec<u32>>,
 }
 
 string_enum! {
-    /// How the partition is found.
+    /// The way to find the partition.
     #[derive(Default)]
     pub enum PartitionStrategy {
-        /// The split whose slowest stage is fastest.
+        /// The partition whose slowest stage is fastest.
         #[default]
         Auto = "Auto",
-        /// The list in `layers`.
+        /// The partition in `layers`.
         Explicit = "Explicit",
     }
 }
 
 string_enum! {
-    /// Which activations are computed again.
+    /// The activations that the backward pass computes again.
     #[derive(Default)]
     pub enum Recompute {
-        /// All are kept.
+        /// No activation.
         #[default]
         None = "None",
-        /// All but the inputs of attention and SwiGLU are kept: the largest, at the price of one product each.
+        /// The inputs of attention and SwiGLU: the largest activations, for the price of one product each.
         Selective = "Selective",
-        /// Only each layer's input is kept.
+        /// All activations but the input of each layer.
         Full = "Full",
     }
 }
 
 string_enum! {
-    /// Whether tensors are encrypted on their way over the network.
+    /// Whether tensors are encrypted on the network.
     #[derive(Default)]
     pub enum Encryption {
-        /// They are not: the network is trusted, or encrypts by itself.
+        /// Tensors are not encrypted: the network is trusted, or encrypts on its own.
         #[default]
         None = "None",
-        /// They are, by Noise (ChaCha20-Poly1305).
+        /// Tensors are encrypted with Noise (ChaCha20-Poly1305).
         Required = "Required",
     }
 }
 
 string_enum! {
-    /// How neighbours pass tensors.
+    /// The transport of tensors between neighbouring stages.
     #[derive(Default)]
     pub enum Transport {
-        /// NCCL between GPUs where nothing has to be encrypted, shared memory on one host, else TCP.
+        /// NCCL between GPUs if tensors are not encrypted, shared memory on one host, otherwise TCP.
         #[default]
         Auto = "Auto",
         /// TCP.
         Tcp = "Tcp",
-        /// Shared memory; all stages on one host.
+        /// Shared memory. All stages must be on one host.
         Shm = "Shm",
-        /// NCCL, which does not encrypt; all stages on GPUs.
+        /// NCCL, which does not encrypt. All stages must have GPUs.
         Nccl = "Nccl",
     }
 }

@@ -6,16 +6,17 @@ use serde::{Deserialize, Serialize};
 
 use super::number::FailureExitCode;
 
-/// Rules for failures. The first that matches decides; without one, what each reason means by itself.
+/// Rules for failures. The first rule that matches decides. Without a match, the reason of the failure decides.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct PodFailurePolicySpec {
-    /// The rules, in order.
+    /// The rules, in the order in which they are tried.
     #[schemars(length(min = 1, max = 20), extend("x-expected" = "give at least one rule, or remove podFailurePolicy"))]
     pub rules: Vec<PodFailurePolicyRule>,
 }
 
-/// A rule for failures of the stage that failed first. It has exactly one of `onExitCodes`, `onPodConditions` and `onReasons`.
+/// A rule about the stage that failed first. A rule has exactly one of `onExitCodes`, `onPodConditions` and
+/// `onReasons`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 #[schemars(extend("x-kubernetes-validations" = [{
@@ -23,26 +24,27 @@ pub struct PodFailurePolicySpec {
     "message": "a rule has exactly one of onExitCodes, onPodConditions and onReasons: split it, or add what is missing",
 }]))]
 pub struct PodFailurePolicyRule {
-    /// What happens then.
+    /// The action after a failure that matches the rule.
     pub action: PodFailurePolicyAction,
-    /// Exit codes of the trainer. Those of stages that were evicted, preempted or lost with their node match no rule.
+    /// Exit codes of the trainer. Stages that were evicted, preempted or lost with their node match no such rule.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub on_exit_codes: Option<OnExitCodes>,
-    /// Conditions of the pod, one of which it must have. Stages that are processes have none.
+    /// Conditions of the pod. The rule matches if the pod has one of them. Stages that are processes have no
+    /// conditions.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(min = 1, max = 20))]
     pub on_pod_conditions: Vec<OnPodCondition>,
-    /// Reasons of `status.lastFailure`, one of which it must have.
+    /// Reasons of `status.lastFailure`. The rule matches if the failure has one of them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(min = 1, max = 20))]
     pub on_reasons: Vec<FailureLabel>,
 }
 
-/// Exit codes that a rule is for.
+/// The exit codes that match a rule.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct OnExitCodes {
-    /// Whether the rule is for these codes or for all others.
+    /// Whether these codes match, or all others.
     pub operator: ExitCodeOperator,
     /// Exit codes, 1 to 255.
     #[schemars(
@@ -53,7 +55,7 @@ pub struct OnExitCodes {
     pub values: Vec<i32>,
 }
 
-/// A condition of a pod that a rule is for.
+/// A condition of a pod that matches a rule.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct OnPodCondition {
@@ -61,25 +63,25 @@ pub struct OnPodCondition {
     #[serde(rename = "type")]
     #[schemars(length(min = 1, max = 316), extend("x-expected" = "name a condition"))]
     pub condition_type: String,
-    /// The status that it must have.
+    /// The status of the condition.
     #[serde(default)]
     pub status: ConditionStatus,
 }
 
 string_enum! {
-    /// What happens after a failure.
+    /// The action after a failure.
     pub enum PodFailurePolicyAction {
         /// The job fails at once.
         FailJob = "FailJob",
-        /// A restart that does not count against the budget.
+        /// The group restarts, and the restart does not count against the budget.
         Ignore = "Ignore",
-        /// A restart that counts against the budget.
+        /// The group restarts, and the restart counts against the budget.
         Count = "Count",
     }
 }
 
 string_enum! {
-    /// How a rule's exit codes are compared.
+    /// The comparison of exit codes.
     pub enum ExitCodeOperator {
         /// The exit code is listed.
         In = "In",
@@ -92,12 +94,12 @@ string_enum! {
     /// The status of a pod's condition.
     #[derive(Default)]
     pub enum ConditionStatus {
-        /// It holds.
+        /// The condition is true.
         #[default]
         True = "True",
-        /// It does not hold.
+        /// The condition is false.
         False = "False",
-        /// Nobody knows.
+        /// The condition is unknown.
         Unknown = "Unknown",
     }
 }
@@ -105,7 +107,7 @@ string_enum! {
 string_enum! {
     /// A reason of `status.lastFailure`.
     pub enum FailureLabel {
-        /// Exit code 1, or one without a meaning; an init container failed.
+        /// The exit code is 1 or has no meaning, or an init container failed.
         Error = "Error",
         /// The job or its plan is invalid.
         InvalidConfig = "InvalidConfig",
@@ -113,15 +115,15 @@ string_enum! {
         Data = "Data",
         /// The volume failed.
         Storage = "Storage",
-        /// Losses or gradients are not finite.
+        /// Losses or gradients were not finite.
         NonFinite = "NonFinite",
-        /// Two stages disagree.
+        /// Two stages disagreed.
         Mismatch = "Mismatch",
-        /// A stage computed something wrong.
+        /// An audit found that a stage computed a wrong result.
         WrongResult = "WrongResult",
-        /// Memory ran out.
+        /// The stage ran out of memory.
         OutOfMemory = "OutOfMemory",
-        /// Killed by a signal, or evicted for its own limits.
+        /// The stage was killed by a signal, or evicted because of its own limits.
         Killed = "Killed",
         /// No step was finished in time.
         Stalled = "Stalled",
@@ -129,17 +131,17 @@ string_enum! {
         StartupTimeout = "StartupTimeout",
         /// All stages lost each other.
         PeerLost = "PeerLost",
-        /// Deleted without its exit being seen.
+        /// The pod was deleted before the operator saw it end.
         Unknown = "Unknown",
-        /// Deleted, after saving.
+        /// The pod was deleted, and the stage saved a checkpoint before it ended.
         Drained = "Drained",
-        /// Preempted by a pod of higher priority.
+        /// The pod was preempted by a pod of higher priority.
         Preempted = "Preempted",
-        /// Evicted.
+        /// The pod was evicted.
         Evicted = "Evicted",
         /// The node was lost.
         NodeLost = "NodeLost",
-        /// Not created, scheduled or admitted in time.
+        /// The pod was not created, scheduled or admitted in time.
         Unschedulable = "Unschedulable",
     }
 }

@@ -6,40 +6,41 @@ use serde::{Deserialize, Serialize};
 use super::number::FailureExitCode;
 use super::{PodFailurePolicyAction, PodFailurePolicySpec};
 
-/// How often, how soon, and after which failures the group starts again.
+/// The restarts of the group: their number, their delay, and the failures after which they happen.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct RestartSpec {
-    /// Counted restarts without a new checkpoint between them; a committed checkpoint refills the budget.
+    /// The budget of restarts that count. A committed checkpoint refills it.
     pub max_restarts: u32,
-    /// The wait before a restart.
+    /// The delay before a restart.
     pub backoff: BackoffSpec,
-    /// Seconds from the attempt's start until the group has formed. Reported progress of the preparation extends them.
+    /// Seconds from the start of an attempt until the group must have formed. Progress of the preparation extends the
+    /// time.
     #[schemars(range(min = 1))]
     pub startup_timeout_seconds: u32,
-    /// Seconds that the other stages wait for one that was lost and is replaced, if they can't train without it; then the whole group
-    /// starts again. 0: it does so at once. A custom trainer's group always does.
+    /// Seconds that the other stages wait for the replacement of a lost stage, if they can't train without it. After
+    /// that time the whole group restarts. With 0, and with a custom trainer, it restarts at once.
     pub reform_timeout_seconds: u32,
-    /// With how few replicas the group trains on when others are lost, whichever these are; it takes them in again when they are back.
-    /// Absent: 1. As many as `dataParallel`: it waits for all. Without effect where a lost stage ends the group: with
-    /// `reformTimeoutSeconds` 0, and for a custom trainer.
+    /// The fewest replicas with which the group continues while others are lost. Lost replicas join again when they are
+    /// back. Absent: 1. With the value of `dataParallel`, the group waits for all replicas. The field has no effect
+    /// with `reformTimeoutSeconds` 0 or with a custom trainer, because a lost stage ends the group.
     #[schemars(range(min = 1))]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub min_data_parallel: Option<u32>,
-    /// Seconds of silence after which a stage counts as lost: its process is stopped or hung, its node is gone, or the network is
-    /// down. One whose process ends is noticed at once.
+    /// Seconds of silence after which a stage counts as lost: its process is stopped or hung, its node is gone, or the
+    /// network is down. The end of a process is noticed at once.
     #[schemars(range(min = 1))]
     pub heartbeat_timeout_seconds: u32,
-    /// Seconds without a finished action after which a stage counts as hung.
+    /// Seconds without a finished action of the schedule after which a stage counts as hung.
     #[schemars(range(min = 1))]
     pub stall_timeout_seconds: u32,
-    /// Seconds that a restart waits for a stage that was deleted and does not go.
+    /// Seconds that a restart waits for a deleted stage to end.
     #[schemars(range(min = 1))]
     pub termination_timeout_seconds: u32,
-    /// What follows a failure, by exit code, pod condition or reason.
+    /// The actions after failures, by exit code, pod condition or reason.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pod_failure_policy: Option<PodFailurePolicySpec>,
-    /// An older form of `podFailurePolicy`, whose last rules these are.
+    /// An older form of `podFailurePolicy`. These rules are tried after the rules of `podFailurePolicy`.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub exit_codes: Vec<ExitCodeRule>,
 }
@@ -62,13 +63,13 @@ impl Default for RestartSpec {
     }
 }
 
-/// The wait before a restart: none before the first, then doubled by each failure without progress.
+/// The delay before a restart. The first restart has none, and each failure without progress doubles it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct BackoffSpec {
-    /// Seconds before the second restart.
+    /// The delay before the second restart, in seconds.
     pub initial_seconds: u32,
-    /// Seconds that it never exceeds.
+    /// The largest delay, in seconds.
     pub max_seconds: u32,
 }
 
@@ -78,19 +79,19 @@ impl Default for BackoffSpec {
     }
 }
 
-/// What to do after some exit codes, in the older form.
+/// The action after some exit codes, in the older form.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct ExitCodeRule {
     /// Exit codes of the stage that failed first, 1 to 255.
     #[schemars(with = "Vec<FailureExitCode>", length(min = 1), extend("x-expected" = "list at least one exit code"))]
     pub codes: Vec<i32>,
-    /// What happens then.
+    /// The action after these exit codes.
     pub action: ExitAction,
 }
 
 string_enum! {
-    /// What happens after an exit.
+    /// The action after an exit code.
     pub enum ExitAction {
         /// `FailJob` of `podFailurePolicy`.
         Fail = "Fail",

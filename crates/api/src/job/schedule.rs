@@ -1,5 +1,5 @@
-//! `spec.pipeline.schedule`: a schedule of `stagecoach_pipeline`, a table in a file, or a choice by time. A union as the
-//! macro `union!` makes it, whose members are the entries of `SCHEDULES` and two more.
+//! `spec.pipeline.schedule`: a schedule of `stagecoach_pipeline`, a table in a file, or a choice by time. A union as
+//! the macro `union!` makes it, whose members are the entries of `SCHEDULES` and two more.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -16,11 +16,11 @@ use crate::string_enum::member_rules;
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(try_from = "ScheduleFields", into = "ScheduleFields")]
 pub enum ScheduleSpec {
-    /// A schedule with a name of its own.
+    /// A schedule of this version, by its name.
     Named(ScheduleType),
     /// A table of your own, in torch's text form.
     Csv(CsvFile),
-    /// The fastest of those with a name.
+    /// The fastest schedule of this version.
     Auto,
 }
 
@@ -37,7 +37,7 @@ pub struct CsvFile {
 #[derive(Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct ScheduleFields {
-    /// Which one; what it needs stands in the field named after it.
+    /// The schedule. The settings of a schedule are in the field with its name.
     #[serde(rename = "type")]
     name: ScheduleName,
     #[serde(default, skip_serializing_if = "Option::is_none")]

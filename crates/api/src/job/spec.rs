@@ -16,7 +16,7 @@ pub const API_VERSION: &str = "stagecoach.dev/v1alpha1";
 /// The object's kind.
 pub const KIND: &str = "PipelineJob";
 
-/// One training job: a model trained through a pipeline of stages.
+/// A training job: a pipeline of stages trains a model.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct PipelineJob {
@@ -84,27 +84,28 @@ pub struct Metadata {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct PipelineJobSpec {
-    /// Stages of the pipeline, 1 to 256: one pod each. 1 is plain single-device training.
+    /// The number of stages of the pipeline, 1 to 256. Each stage is a pod. 1 is training on a single device.
     #[serde(default = "default_number::<1>")]
     #[schemars(range(min = 1, max = MAX_STAGES), extend("x-expected" = "a job has 1 to 256 stages"))]
     pub stages: u32,
-    /// Replicas of the pipeline, each with `stages` pods of its own, which share a step's gradient blocks; at most as many as
-    /// there are. All numbers are the same for any number of them.
+    /// The number of replicas of the pipeline. Each has `stages` pods. The replicas share the gradient blocks of a
+    /// step, so that there are at most as many replicas as blocks. The number does not change the results.
     #[serde(default = "default_number::<1>")]
     #[schemars(range(min = 1, max = MAX_STAGES), extend("x-expected" = "a job has 1 to 256 replicas of its pipeline"))]
     pub data_parallel: u32,
-    /// Spares, 0 to 8: pods of their own that wait, with everything loaded, to take the place of a lost stage at once. Each needs
-    /// what a stage needs, a GPU for example; it is made without `template.stages`.
+    /// The number of spares, 0 to 8: pods that wait, with everything loaded, to replace a lost stage at once. A spare
+    /// needs the resources of a stage, such as a GPU. `template.stages` does not apply to it.
     #[serde(default)]
     #[schemars(range(max = MAX_SPARES), extend("x-expected" = "a job has at most 8 spares"))]
     pub spares: u32,
-    /// Saves, stops and keeps stopped; false resumes.
+    /// Whether the job is suspended: it saves a checkpoint, and its pods are deleted. With false, the job resumes.
     #[serde(default)]
     pub suspend: bool,
-    /// The controller that looks after this job; another than the default makes Stagecoach's operator leave it alone.
+    /// The controller that reconciles this job. With another value than the default, Stagecoach's operator ignores the
+    /// job.
     #[serde(default = "managed_by")]
     pub managed_by: String,
-    /// The trainer: the built-in one or your own container.
+    /// The trainer: the built-in one, or a container of the template.
     #[serde(default)]
     pub trainer: TrainerSpec,
     /// The model. Absent for a custom trainer.
@@ -113,32 +114,32 @@ pub struct PipelineJobSpec {
     /// The corpus. Absent for a custom trainer.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub data: Option<DataSpec>,
-    /// Steps, batch, optimizer and learning rate. Absent for a custom trainer.
+    /// Length, batch, optimizer and learning rate. Absent for a custom trainer.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub training: Option<TrainingSpec>,
-    /// How the work is laid out over the stages.
+    /// The division of the work over the stages.
     #[serde(default)]
     pub pipeline: PipelineSpec,
-    /// When and how checkpoints are written, and how many stay.
+    /// The interval, the mode and the retention of checkpoints.
     #[serde(default)]
     pub checkpoint: CheckpointSpec,
-    /// Where checkpoints and results lie.
+    /// The location of checkpoints and results.
     #[serde(default)]
     pub storage: StorageSpec,
-    /// What happens when a stage fails.
+    /// The restarts after failures.
     #[serde(default)]
     pub restart: RestartSpec,
-    /// How the pods are scheduled.
+    /// The scheduling of the pods.
     #[serde(default)]
     pub scheduling: SchedulingSpec,
     /// The traffic of the pods.
     #[serde(default)]
     pub network_policy: NetworkPolicySpec,
-    /// Seconds that the job may take from its first start, restarts included.
+    /// Seconds that the job may take from its first start, including restarts.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1))]
     pub active_deadline_seconds: Option<u64>,
-    /// Seconds after which a finished job is deleted; never, if absent.
+    /// Seconds after which a finished job is deleted. Absent: the job is not deleted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ttl_seconds_after_finished: Option<u64>,
     /// The pods' template: image, resources, volumes, node selection.
@@ -146,7 +147,7 @@ pub struct PipelineJobSpec {
     pub template: Option<PodTemplate>,
 }
 
-/// What the built-in trainer needs, all of it present.
+/// The parts of a spec that the built-in trainer needs.
 #[derive(Clone, Copy, Debug)]
 pub struct BuiltIn<'a> {
     /// `spec.model`
@@ -172,13 +173,14 @@ impl PipelineJobSpec {
         }
     }
 
-    /// Whether the other stages continue when one is lost. Otherwise the whole group starts again, as a custom trainer's does.
+    /// Whether the other stages continue when one is lost. Otherwise the whole group starts again, as a custom
+    /// trainer's does.
     pub fn replaces_stages(&self) -> bool {
         self.restart.reform_timeout_seconds > 0 && self.training.is_some()
     }
 
-    /// Whether the group of an attempt with so many replicas may form without one of them at once, led by any stage 0. With spares one
-    /// takes the place of a lost stage instead.
+    /// Whether the group of an attempt with so many replicas may form without one of them at once, led by any stage 0.
+    /// With spares one takes the place of a lost stage instead.
     pub fn may_lack_replicas(&self, data_parallel: u32) -> bool {
         self.spares == 0 && self.min_data_parallel() < data_parallel
     }
@@ -214,7 +216,7 @@ fn managed_by() -> String {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct TrainerSpec {
-    /// The built-in trainer, or a `trainer` container of your own in the template.
+    /// The type of the trainer.
     #[serde(rename = "type")]
     pub kind: TrainerType,
 }
@@ -226,7 +228,7 @@ string_enum! {
         /// Stagecoach's own trainer.
         #[default]
         BuiltIn = "BuiltIn",
-        /// The command of the template's `trainer` container, a torchrun-style script for example.
+        /// The command of the template's `trainer` container, such as a script for torchrun.
         Custom = "Custom",
     }
 }

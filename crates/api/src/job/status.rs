@@ -13,57 +13,59 @@ use crate::mesh::Mesh;
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct PipelineJobStatus {
-    /// The generation of the spec that this status is about.
+    /// The generation of the spec that the status refers to.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
-    /// When the first attempt started.
+    /// The start of the first attempt.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(extend("format" = "date-time"))]
     pub start_time: Option<String>,
-    /// When the job completed or failed.
+    /// The time at which the job completed or failed.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(extend("format" = "date-time"))]
     pub completion_time: Option<String>,
     /// A summary of the job's state, derived from the conditions.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub phase: Option<JobPhase>,
-    /// Stages that exist, of all replicas.
+    /// The number of stages that exist, of all replicas.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub stages: Option<u32>,
-    /// Stages that exist, of each replica: in the unit of `spec.stages`, for the scale subresource. None if there is none.
+    /// The number of stages of each replica, for the scale subresource: comparable with `spec.stages`. Absent without
+    /// stages.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub stages_per_replica: Option<u32>,
-    /// Stages that are ready, of all replicas.
+    /// The number of stages that are ready, of all replicas.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ready_stages: Option<u32>,
-    /// Replicas that train: those all of whose stages are ready. None while fewer are than a group needs.
+    /// The number of replicas that train: all of their stages are ready. Absent while a group needs more.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub training_replicas: Option<u32>,
     /// The pods' label selector, for the scale subresource.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub selector: Option<String>,
-    /// The attempt that runs, or the last that did.
+    /// The attempt that runs, or the last one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub attempt: Option<AttemptStatus>,
-    /// How far training is.
+    /// The progress of training.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub progress: Option<ProgressStatus>,
     /// The newest committed checkpoint.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub checkpoint: Option<CheckpointStatus>,
-    /// Restarts so far.
+    /// The numbers of restarts.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub restarts: Option<RestartsStatus>,
-    /// The root cause of the last failure, not the neighbours that it took down.
+    /// The root cause of the last failure, without the stages that ended because of it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub last_failure: Option<LastFailureStatus>,
-    /// The last recovery from a failure that stage 0 has told of; none of a custom trainer that tells nothing.
+    /// The last recovery that stage 0 has reported. Custom trainers may report none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub last_recovery: Option<RecoveryStatus>,
-    /// What the operator remembers from one decision to the next, as JSON. Nobody else should write it; `kubectl stagecoach why` reads it.
+    /// The operator's own state, as JSON. Only the operator writes it. `kubectl stagecoach why` reads it.
     #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "record")]
     pub record: Option<String>,
-    /// Accepted, Scheduled, Running, Progressing, CheckpointsHealthy, Reproducible, AuditsEqual, ObjectsInSync, Suspended, Complete, Failed.
+    /// The conditions: Accepted, Scheduled, Running, Progressing, CheckpointsHealthy, Reproducible, AuditsEqual,
+    /// ObjectsInSync, Suspended, Complete, Failed.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]
     pub conditions: Vec<Condition>,
@@ -82,22 +84,22 @@ string_enum! {
     /// A summary of a job's state.
     #[derive(Default)]
     pub enum JobPhase {
-        /// Nothing was started yet.
+        /// No attempt has started.
         #[default]
         Pending = "Pending",
-        /// Stages start and the group forms.
+        /// The stages start, and the group forms.
         Starting = "Starting",
-        /// All stages are ready, or those of as many replicas as `restart.minDataParallel` says.
+        /// All stages are ready, or the stages of `restart.minDataParallel` replicas.
         Running = "Running",
-        /// Stages were asked to save and leave.
+        /// The stages save a checkpoint and stop.
         Draining = "Draining",
-        /// Stopped on request.
+        /// The job is stopped, as the spec says.
         Suspended = "Suspended",
-        /// An attempt failed and the next is due.
+        /// An attempt failed, and the next one has not started.
         Restarting = "Restarting",
-        /// Trained to the end.
+        /// Training is complete.
         Complete = "Complete",
-        /// Given up.
+        /// The job has failed for good.
         Failed = "Failed",
     }
 }
@@ -106,21 +108,21 @@ string_enum! {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct AttemptStatus {
-    /// Counts from 1; never used twice.
+    /// The number of the attempt, from 1. A number is used once.
     #[serde(deserialize_with = "count")]
     pub number: u64,
-    /// The spec's generation that it runs.
+    /// The generation of the spec that the attempt runs.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub generation: Option<i64>,
-    /// Its stages, of each replica.
+    /// The number of stages of each replica.
     pub stages: u32,
-    /// Its replicas, if it has several.
+    /// The number of replicas, if there are several.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub data_parallel: Option<u32>,
-    /// The trainer's image, resolved.
+    /// The image of the trainer, resolved.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub image: Option<String>,
-    /// Whether all its pods were created: one that is missing afterwards has vanished.
+    /// Whether all pods were created. A pod that is missing afterwards has vanished.
     pub pods_created: bool,
 }
 
@@ -131,53 +133,53 @@ impl AttemptStatus {
     }
 }
 
-/// How far training is.
+/// The progress of training.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct ProgressStatus {
-    /// Finished steps.
+    /// The number of finished steps.
     #[serde(deserialize_with = "count")]
     pub step: u64,
-    /// Steps in all.
+    /// The number of steps of the job.
     #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "optional_count")]
     pub steps: Option<u64>,
-    /// Training loss of the last step, in nats per token.
+    /// The training loss of the last step, in nats per token.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub loss: Option<FloatString>,
-    /// Loss on the held-out part, in nats per token.
+    /// The loss on the held-out part, in nats per token.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub evaluation_loss: Option<FloatString>,
     /// The lowest loss on the held-out part so far, in nats per token.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub best_evaluation_loss: Option<FloatString>,
-    /// The step after which it was measured.
+    /// The step of the lowest loss on the held-out part.
     #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "optional_count")]
     pub best_evaluation_step: Option<u64>,
     /// Target tokens per second.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tokens_per_second: Option<FloatString>,
-    /// Seconds of one step.
+    /// The duration of a step, in seconds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub seconds_per_step: Option<FloatString>,
-    /// Model FLOPs utilization, 0 to 1: on GPUs whose peak is known.
+    /// The model FLOPs utilization, 0 to 1, on GPUs whose peak is known.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mfu: Option<FloatString>,
-    /// Share of the stages' time in which they did not compute, 0 to 1.
+    /// The share of the stages' time without computation, 0 to 1.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub bubble: Option<FloatString>,
-    /// The part of the bubble in which a stage's next input had been computed elsewhere and had not arrived, 0 to 1.
+    /// The part of the bubble in which the next input of a stage was computed but had not arrived, 0 to 1.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub exposed_communication: Option<FloatString>,
-    /// Time of computation of the slowest stage over the mean of all stages.
+    /// The computation time of the slowest stage, divided by the mean of all stages.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub imbalance: Option<FloatString>,
-    /// Seconds to the end.
+    /// The estimated time to the end of training, in seconds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub eta: Option<FloatString>,
-    /// A sentence: why training ended before its last step.
+    /// The reason that training ended before its last step, as a sentence.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ended_early: Option<String>,
-    /// When this was measured.
+    /// The time of the measurement.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub updated_at: Option<String>,
 }
@@ -186,31 +188,31 @@ pub struct ProgressStatus {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct CheckpointStatus {
-    /// Steps that are finished.
+    /// The number of steps that the checkpoint contains.
     #[serde(deserialize_with = "count")]
     pub step: u64,
-    /// Stages that wrote it.
+    /// The number of stages that wrote the checkpoint.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub stages: Option<u32>,
-    /// The attempt that wrote it.
+    /// The attempt that wrote the checkpoint.
     #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "optional_count")]
     pub attempt: Option<u64>,
-    /// When it was committed.
+    /// The time of the commit.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub committed_at: Option<String>,
 }
 
-/// Restarts so far.
+/// The numbers of restarts.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct RestartsStatus {
-    /// All of them.
+    /// All restarts.
     pub total: u32,
-    /// Those that count against the budget.
+    /// Restarts that count against the budget.
     pub counted: u32,
-    /// Those in which only the stages that were lost started again.
+    /// Restarts in which only the lost stages started again.
     pub replaced: u32,
-    /// Counted restarts still allowed until the next checkpoint.
+    /// The restarts that are left in the budget until the next checkpoint.
     pub budget_left: u32,
 }
 
@@ -221,57 +223,58 @@ pub struct LastFailureStatus {
     /// The stage that failed first.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub stage: Option<u32>,
-    /// Its replica, if there were several.
+    /// The replica of the stage, if there were several.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub replica: Option<u32>,
-    /// Its pod.
+    /// The pod of the stage.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pod: Option<String>,
     /// The reason, a CamelCase identifier.
     pub reason: String,
-    /// Its exit code.
+    /// The exit code of the stage.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub exit_code: Option<i32>,
-    /// The schedule's action it was in, in torch's text form.
+    /// The action of the schedule that the stage executed, in torch's text form.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub action: Option<String>,
-    /// A sentence.
+    /// A sentence for people.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,
-    /// The end of its log.
+    /// The end of the stage's log.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub log_tail: Option<String>,
-    /// When it was seen.
+    /// The time at which the failure was seen.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(extend("format" = "date-time"))]
     pub at: Option<String>,
 }
 
-/// What a recovery took.
+/// The duration of a recovery.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct RecoveryStatus {
-    /// The attempt that trained on.
+    /// The attempt that continued to train.
     #[serde(deserialize_with = "count")]
     pub attempt: u64,
-    /// Whether only the stages that were lost started again.
+    /// Whether only the lost stages started again.
     pub replaced: bool,
-    /// From the failure to the first new step, in seconds.
+    /// The time from the failure to the first new step, in seconds.
     pub seconds: Option<FloatString>,
-    /// The same by phases.
+    /// The durations of the phases.
     pub phases: RecoveryPhasesStatus,
 }
 
-/// The seconds of a recovery's phases, one after the other. Those up to `started` are by the operator's clock, and as exact as the
-/// kubelet's times, which are whole seconds; the others by stage 0's.
+/// The durations of a recovery's phases, in seconds. The phases follow one another. The phases up to `started` are
+/// measured with the operator's clock and the kubelet's times, which are whole seconds, and the others with the clock
+/// of stage 0.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct RecoveryPhasesStatus {
     /// Until the operator saw the failure.
     pub noticed: Option<FloatString>,
-    /// Until it wanted new pods: the back-off, and pods that had to go first.
+    /// Until the operator wanted new pods: the back-off, and the end of the old pods.
     pub decided: Option<FloatString>,
-    /// Until all pods were there.
+    /// Until all pods existed.
     pub created: Option<FloatString>,
     /// Until all trainers ran.
     pub started: Option<FloatString>,

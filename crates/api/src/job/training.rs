@@ -6,41 +6,41 @@ use serde::{Deserialize, Serialize};
 use super::default_number;
 use crate::string_enum::Payload;
 
-/// Length, batch, optimizer and learning rate.
+/// The length, the batch, the optimizer and the learning rate.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct TrainingSpec {
-    /// Optimizer steps. Either this or `epochs`. If a job that has begun gets more, `learningRate.decaySteps` says what the
-    /// learning rate of those added is.
+    /// The number of optimizer steps. Either this or `epochs`. If a job that has begun gets more steps,
+    /// `learningRate.decaySteps` determines the learning rate of the added steps.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1))]
     pub steps: Option<u64>,
-    /// Passes over the training part of the corpus. Either this or `steps`.
+    /// The number of passes over the training part of the corpus. Either this or `steps`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1))]
     pub epochs: Option<u32>,
-    /// Sequences of one step, over all microbatches.
+    /// The number of sequences of a step, in all microbatches.
     #[schemars(range(min = 1))]
     pub global_batch_size: u32,
-    /// Parts into which a step's batch is cut to fill the pipeline; a divisor of `globalBatchSize`.
+    /// The number of parts of a step's batch, which fill the pipeline. A divisor of `globalBatchSize`.
     #[schemars(range(min = 1))]
     pub microbatches: u32,
-    /// Blocks of consecutive microbatches: gradients are added within a block in the order of the microbatches, then the blocks
-    /// as a binary tree. A power of two that divides `microbatches`; if absent, the smallest one that is at least the first
-    /// attempt's `dataParallel`.
+    /// The number of blocks of consecutive microbatches. Gradients are added within a block in the order of the
+    /// microbatches, and then over the blocks as a binary tree. A power of two that divides `microbatches`. Absent: the
+    /// smallest one that is at least the `dataParallel` of the first attempt.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(
         range(min = 1, max = 1024),
         extend("x-expected" = "blocks are added as a binary tree, so give a power of two, 1024 at most")
     )]
     pub gradient_blocks: Option<u32>,
-    /// Seed of the initial weights and of the data's order.
+    /// The seed of the initial weights and of the order of the data.
     #[serde(default = "seed")]
     pub seed: u64,
-    /// Number format of weights and activations.
+    /// The number format of weights and activations.
     #[serde(default)]
     pub precision: Precision,
-    /// The largest norm of the whole gradient; larger ones are scaled down. Not clipped if absent.
+    /// The largest norm of the whole gradient. Larger gradients are scaled down. Absent: gradients are not clipped.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(
         extend(
@@ -49,58 +49,58 @@ pub struct TrainingSpec {
         )
     )]
     pub gradient_clip_norm: Option<f64>,
-    /// Where stages compute.
+    /// The device on which stages compute.
     #[serde(default)]
     pub device: Device,
-    /// Threads within one operation of a stage on CPU. The bits of a result depend on it.
+    /// The number of threads within an operation of a stage on the CPU. The bits of the results depend on it.
     #[serde(default = "default_number::<1>")]
     #[schemars(range(min = 1))]
     pub threads: u32,
-    /// Which instructions the CPU computes with.
+    /// The instructions with which the CPU computes.
     #[serde(default)]
     pub kernels: Kernels,
     /// The update rule.
     #[serde(default)]
     pub optimizer: OptimizerSpec,
-    /// The learning rate over the steps.
+    /// The learning rate of each step.
     pub learning_rate: LearningRateSpec,
-    /// Has stages compute again what others have computed, and compares. Absent: nothing is audited.
+    /// Audits, in which a stage computes the result of another stage again and compares them. Absent: there are none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub audit: Option<AuditSpec>,
 }
 
-/// A stage computes a microbatch of the stage before it again, from the same weights and inputs: on equal hardware every bit is the
-/// same, and if one is not, hardware computes wrong.
+/// Audits. A stage computes a microbatch of the stage before it again, from the same weights and inputs. On equal
+/// hardware every bit is the same, so that a difference is a fault of the hardware.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct AuditSpec {
-    /// One microbatch of one chunk is computed again every so many steps.
+    /// Steps between two audits. An audit computes one microbatch of one chunk again.
     #[schemars(range(min = 1))]
     pub every_steps: u32,
-    /// What follows a difference.
+    /// The action after a difference.
     #[serde(default)]
     pub on_difference: OnDifference,
 }
 
 string_enum! {
-    /// What follows a difference that an audit has found.
+    /// The action after a difference that an audit has found.
     #[derive(Default)]
     pub enum OnDifference {
-        /// It is reported, and training continues.
+        /// The difference is reported, and training continues.
         #[default]
         Report = "Report",
-        /// The attempt ends, and the next one begins at the newest checkpoint; in a cluster without the nodes of the stages that are
-        /// suspected.
+        /// The attempt ends, and the next one begins at the newest checkpoint. In a cluster it avoids the nodes of the
+        /// suspected stages.
         Restart = "Restart",
     }
 }
 
-/// How long to train.
+/// The length of training.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TrainingLength {
-    /// Optimizer steps.
+    /// A number of optimizer steps.
     Steps(u64),
-    /// Passes over the training part of the corpus.
+    /// A number of passes over the training part of the corpus.
     Epochs(u32),
 }
 
@@ -126,7 +126,7 @@ impl TrainingSpec {
 }
 
 string_enum! {
-    /// Number format of weights and activations; gradients accumulate in 32 bits either way.
+    /// The number format of weights and activations. Gradients accumulate in 32 bits in any case.
     #[derive(Default)]
     pub enum Precision {
         /// 32-bit floats.
@@ -138,27 +138,27 @@ string_enum! {
 }
 
 string_enum! {
-    /// Where stages compute.
+    /// The device on which stages compute.
     #[derive(Default)]
     pub enum Device {
-        /// A GPU if the stage has one, else the CPU.
+        /// A GPU if the stage has one, otherwise the CPU.
         #[default]
         Auto = "Auto",
         /// The CPU.
         Cpu = "Cpu",
-        /// A GPU; without one the job fails.
+        /// A GPU. The job fails if a stage has none.
         Cuda = "Cuda",
     }
 }
 
 string_enum! {
-    /// Which instructions the CPU computes with.
+    /// The instructions with which the CPU computes.
     #[derive(Default)]
     pub enum Kernels {
-        /// The best that the processor has: another kind of processor has other bits.
+        /// The best instructions of the processor. Another kind of processor computes other bits.
         #[default]
         Fastest = "Fastest",
-        /// AVX2 on every x86-64 processor, so that all have the same bits; slower.
+        /// AVX2 on every x86-64 processor: slower, but with the same bits on all of them.
         Portable = "Portable",
     }
 }
@@ -177,23 +177,23 @@ impl Default for OptimizerSpec {
     }
 }
 
-/// AdamW's constants; the defaults are torch's.
+/// The constants of AdamW. The defaults are torch's.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct AdamWSpec {
-    /// Decay of the first moment.
+    /// The decay of the first moment.
     #[schemars(extend("minimum" = 0, "maximum" = 1, "exclusiveMaximum" = true))]
     pub beta1: f64,
-    /// Decay of the second moment.
+    /// The decay of the second moment.
     #[schemars(extend("minimum" = 0, "maximum" = 1, "exclusiveMaximum" = true))]
     pub beta2: f64,
-    /// Added to the root of the second moment.
+    /// The number that is added to the root of the second moment.
     #[schemars(extend("minimum" = 0, "exclusiveMinimum" = true))]
     pub epsilon: f64,
-    /// Share of a weight taken off at each step, times the learning rate.
+    /// The weight decay. Each step reduces a weight by this share times the learning rate.
     #[schemars(extend("minimum" = 0))]
     pub weight_decay: f64,
-    /// Whether norms, biases and embeddings decay too.
+    /// Whether weight decay also applies to norms, biases and embeddings.
     pub decay_norms_and_embeddings: bool,
 }
 
@@ -209,29 +209,30 @@ impl Payload for AdamWSpec {
     }
 }
 
-/// The learning rate: a linear warm-up to the peak, then a fall to the floor.
+/// The learning rate: a linear warm-up to the peak, then a decay to the floor.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct LearningRateSpec {
-    /// The highest rate.
+    /// The highest learning rate.
     #[schemars(extend("minimum" = 0, "exclusiveMinimum" = true))]
     pub peak: f64,
-    /// Steps of the warm-up.
+    /// The number of steps of the warm-up.
     #[serde(default)]
     pub warmup_steps: u64,
-    /// Where the warm-up starts, as a fraction of the peak.
+    /// The learning rate at the start of the warm-up, as a fraction of the peak.
     #[serde(default)]
     #[schemars(extend("x-expected" = "it is a fraction of the peak, 0 to 1", "minimum" = 0, "maximum" = 1))]
     pub warmup_start: f64,
-    /// The step at which the floor is reached, warm-up included; the number of steps at the first attempt if absent. It stays
-    /// once training began, except that a job which gets more steps may have another one for those added.
+    /// The step at which the learning rate reaches the floor, including the warm-up. Absent: the number of steps at the
+    /// first attempt. The value is fixed once training has begun. A job that gets more steps may have another value for
+    /// the added steps.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1))]
     pub decay_steps: Option<u64>,
-    /// The shape after the warm-up.
+    /// The shape of the learning rate after the warm-up.
     #[serde(default)]
     pub schedule: LearningRateSchedule,
-    /// WSD only: the last part of `decaySteps` in which the rate falls, as a fraction.
+    /// The last part of `decaySteps`, in which the learning rate falls, as a fraction. Only for WSD.
     #[serde(default = "decay_fraction")]
     #[schemars(
         extend(
@@ -240,14 +241,14 @@ pub struct LearningRateSpec {
         )
     )]
     pub decay_fraction: f64,
-    /// The lowest rate after the warm-up.
+    /// The lowest learning rate after the warm-up.
     #[serde(default)]
     #[schemars(extend("minimum" = 0))]
     pub floor: f64,
 }
 
 string_enum! {
-    /// The learning rate's shape after the warm-up.
+    /// The shape of the learning rate after the warm-up.
     #[derive(Default)]
     pub enum LearningRateSchedule {
         /// Half a cosine from the peak to the floor.
@@ -255,7 +256,7 @@ string_enum! {
         Cosine = "Cosine",
         /// A straight line from the peak to the floor.
         Linear = "Linear",
-        /// The peak throughout.
+        /// The peak at every step.
         Constant = "Constant",
         /// Warm-up, stable, decay: the peak, then a straight line to the floor over the last `decayFraction`.
         Wsd = "WSD",

@@ -1,5 +1,5 @@
-//! Where the corpus is: in `data.paths`, or in the sources of a mixture; the files of the held-out part; and what a stream
-//! needs of them.
+//! Where the corpus is: in `data.paths`, or in the sources of a mixture; the files of the held-out part; and what a
+//! stream needs of them.
 
 use std::collections::BTreeSet;
 

@@ -199,8 +199,8 @@ impl ModelFiles {
         found.ok_or_else(|| self.missing_tensor_error(name))
     }
 
-    /// Reads one tensor's values as little-endian fp32, four bytes a value. F16 and BF16 convert exactly, F64 is rounded
-    /// to the nearest value.
+    /// Reads one tensor's values as little-endian fp32, four bytes a value. F16 and BF16 convert exactly, F64 is
+    /// rounded to the nearest value.
     ///
     /// # Errors
     /// As [`ModelFiles::read`], or if its element type is not supported.

@@ -35,8 +35,8 @@ pub(super) enum ResolvedTokenizer {
 }
 
 impl ResolvedTokenizer {
-    /// The tokenizer, whose file is in `folder` afterwards. It is the given one, or the one in the folder, or is trained
-    /// now on the texts that `read` passes on.
+    /// The tokenizer, whose file is in `folder` afterwards. It is the given one, or the one in the folder, or is
+    /// trained now on the texts that `read` passes on.
     ///
     /// # Errors
     /// Fails if `read` fails, if the tokenizers library does, or if the volume can't be written.

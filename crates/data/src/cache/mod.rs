@@ -35,9 +35,9 @@ pub(crate) const CACHE_KEY_DIGITS: usize = 32;
 const PART_BYTES: u64 = 16 << 20;
 
 /// Finds the corpus, trains or reads the tokenizer and tokenises the corpus, or the held-out part of a streamed one,
-/// except for the work that the cache already holds. Concurrent calls are safe, but they repeat each other's work. After a crash, the next call resumes. Invalid
-/// data leaves nothing incomplete behind. `progress` is called once for every piece of text, often thousands of times a
-/// second.
+/// except for the work that the cache already holds. Concurrent calls are safe, but they repeat each other's work.
+/// After a crash, the next call resumes. Invalid data leaves nothing incomplete behind. `progress` is called once for
+/// every piece of text, often thousands of times a second.
 ///
 /// # Errors
 /// Any [`DataError`].

@@ -1,5 +1,5 @@
-//! Fills the cache of a streamed corpus: the tokenizer, and the documents that are held out. The documents to train on are read
-//! while training needs them.
+//! Fills the cache of a streamed corpus: the tokenizer, and the documents that are held out. The documents to train on
+//! are read while training needs them.
 
 use std::fs;
 use std::ops::Range;
@@ -120,8 +120,8 @@ impl HeldOutDocuments {
         Ok(held_out)
     }
 
-    /// Adds the documents that are drawn from the first window of a source, or from as many windows as have a sequence of
-    /// them. The first window is written.
+    /// Adds the documents that are drawn from the first window of a source, or from as many windows as have a sequence
+    /// of them. The first window is written.
     fn draw(
         &mut self,
         (config, streaming, fraction): (&DataConfig, &Streaming, f64),

@@ -26,8 +26,8 @@ impl Corpus {
     /// The files of a job's sources, whose patterns match what `list` returns.
     ///
     /// # Errors
-    /// Fails if a source has no pattern, if `list` fails, if a file has an unknown format, if two sources or two held-out
-    /// sets have a file in common, or if all files of a source are held out.
+    /// Fails if a source has no pattern, if `list` fails, if a file has an unknown format, if two sources or two
+    /// held-out sets have a file in common, or if all files of a source are held out.
     pub(super) fn of(
         config: &DataConfig,
         mut list: impl FnMut(&str) -> Result<(Arc<dyn Source>, Listing), DataError>,

@@ -79,8 +79,8 @@ pub(crate) struct Cursor {
     pub(crate) record: u64,
 }
 
-/// A part of a file whose format can be divided: of the records, those whose middle lies in the `index`-th of `of` equal
-/// parts of the file's bytes. Every record is in one part.
+/// A part of a file whose format can be divided: of the records, those whose middle lies in the `index`-th of `of`
+/// equal parts of the file's bytes. Every record is in one part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct FilePart {
     pub(crate) index: u64,
@@ -170,8 +170,8 @@ impl Corpus {
         .collect()
     }
 
-    /// Index of the source or of the held-out set, counted after the sources, that `cursor` is in. A cursor at the end of
-    /// the corpus is in the last one.
+    /// Index of the source or of the held-out set, counted after the sources, that `cursor` is in. A cursor at the end
+    /// of the corpus is in the last one.
     pub(crate) fn source_at(&self, cursor: Cursor) -> usize {
         let source = self.source_ends.partition_point(|&end| end <= cursor.file);
         source.min(self.source_ends.len().saturating_sub(1))
@@ -188,8 +188,8 @@ impl Corpus {
         self.files.iter().take(files).map(|file| file.stamp.size).sum()
     }
 
-    /// Calls `on_piece` with every piece of the files before `end` from `from` on, in order. `split` gives the positions
-    /// at which a long text may be split into pieces.
+    /// Calls `on_piece` with every piece of the files before `end` from `from` on, in order. `split` gives the
+    /// positions at which a long text may be split into pieces.
     ///
     /// # Errors
     /// Fails if a file is invalid or can't be read, or if `on_piece` fails.
@@ -212,8 +212,8 @@ impl Corpus {
         Ok(())
     }
 
-    /// Like [`Corpus::read_until`], but for the file of `from` alone. [`Piece::bytes_read`] counts from the start of the
-    /// file.
+    /// Like [`Corpus::read_until`], but for the file of `from` alone. [`Piece::bytes_read`] counts from the start of
+    /// the file.
     pub(crate) fn read_file(&self, from: Cursor, split: Split, on_piece: &mut PieceHandler) -> Result<(), DataError> {
         self.read_part(from, FilePart::WHOLE, split, on_piece)
     }

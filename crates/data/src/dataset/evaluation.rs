@@ -16,8 +16,8 @@ pub struct HeldOutSet {
     pub name: String,
     /// Whether its targets count towards the job's held-out loss.
     pub counts: bool,
-    /// The sequences in the order of the corpus. Each microbatch has as many rows as was asked for, and the last one has
-    /// the remainder.
+    /// The sequences in the order of the corpus. Each microbatch has as many rows as was asked for, and the last one
+    /// has the remainder.
     pub plan: BatchPlan,
 }
 
@@ -91,8 +91,8 @@ impl Dataset {
         self.held_out.iter().map(set).collect()
     }
 
-    /// The entropy, in nats, of the distribution of the targets of the job's held-out loss. It is the smallest loss of a
-    /// prediction that uses no input. 0 if nothing is held out.
+    /// The entropy, in nats, of the distribution of the targets of the job's held-out loss. It is the smallest loss of
+    /// a prediction that uses no input. 0 if nothing is held out.
     pub fn evaluation_unigram_entropy(&self) -> f64 {
         let mut counts: Vec<u64> = Vec::new();
         for HeldOutSet { plan, .. } in self.evaluation_sets(1).into_iter().filter(|set| set.counts) {

@@ -121,7 +121,8 @@ impl Dataset {
         BatchPlan { layouts: layouts.collect(), target_count, rows }
     }
 
-    /// The inputs of a row whose targets belong to a document that training leaves out, as offsets from the first input.
+    /// The inputs of a row whose targets belong to a document that training leaves out, as offsets from the first
+    /// input.
     fn left_out(&self, row: &Row, range: TokenRange) -> Vec<Range<usize>> {
         if self.without.is_empty() || row.source.is_none() {
             return Vec::new();

@@ -58,8 +58,8 @@ impl SourceSequences {
 }
 
 impl Dataset {
-    /// The same dataset without the loss of `documents`, see [`DocumentPart::document`]. In training, their tokens are not
-    /// targets, and so a step's mean covers only the remaining targets. The sequences, the microbatches and the
+    /// The same dataset without the loss of `documents`, see [`DocumentPart::document`]. In training, their tokens are
+    /// not targets, and so a step's mean covers only the remaining targets. The sequences, the microbatches and the
     /// held-out part stay the same.
     pub fn without(self, documents: BTreeSet<u64>) -> Dataset {
         Dataset { without: documents, ..self }

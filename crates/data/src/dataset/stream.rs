@@ -16,8 +16,9 @@ use crate::streaming::{SourceStream, StreamPosition, WindowMaker};
 use crate::surroundings::OnWait;
 
 impl Dataset {
-    /// Makes the windows of a streamed dataset in this process, which stage 0 does: from `positions` on, which are those
-    /// of the sources in a checkpoint, or none at the beginning. Without effect on a dataset that is not streamed.
+    /// Makes the windows of a streamed dataset in this process, which stage 0 does: from `positions` on, which are
+    /// those of the sources in a checkpoint, or none at the beginning. Without effect on a dataset that is not
+    /// streamed.
     ///
     /// # Errors
     /// Fails if the sources can't be listed or are not the prepared ones any more, or if the tokenizer can't be read.
@@ -78,8 +79,8 @@ impl Dataset {
         Ok(is_streamed.then(|| begun.elapsed()))
     }
 
-    /// The position of each source's stream after `position` sequences, up to which all steps have been read; empty for a
-    /// dataset that is not streamed.
+    /// The position of each source's stream after `position` sequences, up to which all steps have been read; empty for
+    /// a dataset that is not streamed.
     pub fn stream_positions(&self, position: u64) -> Vec<StreamPosition> {
         let counts = self.mixture.counts(position);
         self.streams().filter_map(|(index, stream)| stream.position_after(counts[index])).collect()

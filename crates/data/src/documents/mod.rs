@@ -1,7 +1,7 @@
 //! Finds the files and texts of documents as the token cache counts them, and the reverse. The cache knows documents by
 //! number alone, so the corpus is read again, file by file, up to the last requested document. The windows of a stream
-//! know the file and the record of a document, so only these parts of files are read again. Only the requested documents
-//! are tokenised.
+//! know the file and the record of a document, so only these parts of files are read again. Only the requested
+//! documents are tokenised.
 
 mod walk;
 
@@ -150,8 +150,8 @@ impl Length {
 /// file of a streamed corpus.
 ///
 /// # Errors
-/// `NoDocument` if a named document doesn't exist or has no tokens, which is not known of a streamed corpus. Also fails if
-/// the corpus can't be read any more.
+/// `NoDocument` if a named document doesn't exist or has no tokens, which is not known of a streamed corpus. Also fails
+/// if the corpus can't be read any more.
 pub fn document_indices(
     config: &DataConfig,
     prepared: &PreparedCorpus,

@@ -47,8 +47,8 @@ pub(crate) trait Source: Debug + Send + Sync {
     /// not those of the listed file.
     fn open(&self, file: &SourceFile, bytes: Range<u64>) -> io::Result<Box<dyn Read + Send>>;
 
-    /// Whether the source compares the bytes of a file with its digest, which needs all of them. Such a file is read from
-    /// its beginning, even if only a later part is needed.
+    /// Whether the source compares the bytes of a file with its digest, which needs all of them. Such a file is read
+    /// from its beginning, even if only a later part is needed.
     fn verifies_whole_files(&self) -> bool {
         false
     }
@@ -65,7 +65,8 @@ pub(crate) struct Listing {
 /// A file of a source. Serialised in the record of a job's remote files.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq)]
 pub(crate) struct SourceFile {
-    /// The identity of the file: two matches with the same path are the same file. A corpus is in the order of the paths.
+    /// The identity of the file: two matches with the same path are the same file. A corpus is in the order of the
+    /// paths.
     pub(crate) path: PathBuf,
     /// The name for people. Together with the stamp, it is the key under which caches record the hash of the contents.
     pub(crate) name: String,

@@ -50,8 +50,8 @@ impl BlockOrder {
         }
     }
 
-    /// The position at which reading resumes at `cursor` within the block of `position`. A cursor of another file is the
-    /// end of the block.
+    /// The position at which reading resumes at `cursor` within the block of `position`. A cursor of another file is
+    /// the end of the block.
     pub(super) fn resume_at(&self, position: ReadPosition, cursor: Cursor) -> ReadPosition {
         if cursor.file != self.at(position).file {
             return self.after(position);

@@ -53,8 +53,8 @@ pub(super) struct WindowBuffer {
     counted: (usize, u64),
 }
 
-/// The end of a window and the beginning of the next one, in tokens. With a target after the last input, the next window
-/// begins at that target.
+/// The end of a window and the beginning of the next one, in tokens. With a target after the last input, the next
+/// window begins at that target.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Cut {
     end: usize,

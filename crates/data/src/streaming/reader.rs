@@ -107,8 +107,8 @@ impl<'a> WindowReader<'a> {
         })
     }
 
-    /// Reads until `on_window` or `on_tokens` returns false, epoch after epoch. `on_tokens` gets the number of tokens of
-    /// the current window, again and again.
+    /// Reads until `on_window` or `on_tokens` returns false, epoch after epoch. `on_tokens` gets the number of tokens
+    /// of the current window, again and again.
     ///
     /// # Errors
     /// Fails if the source can't be read, has changed, or has no text, or if `on_window` fails.

@@ -50,8 +50,8 @@ impl SourceStream {
         self.state.get_mut().unwrap_or_else(PoisonError::into_inner).start = start;
     }
 
-    /// Waits for the windows of a step, as long as `keep_waiting` holds, and opens them. Other windows are closed, but the
-    /// ones of the steps before it.
+    /// Waits for the windows of a step, as long as `keep_waiting` holds, and opens them. Other windows are closed, but
+    /// the ones of the steps before it.
     ///
     /// # Errors
     /// Fails if a window can't be made or opened, or with `WaitEnded`.

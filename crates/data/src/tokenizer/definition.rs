@@ -101,10 +101,10 @@ pub(super) fn split(definition: &Value, parse: bool) -> Split {
 }
 
 /// Whether a tokenizer of SentencePiece gives the text before a space and the text from the space on the ids that they
-/// have in one text. It does if it adds no space before a text that begins with one, and if no token holds a space after
-/// another character. Words that are pre-tokens of their own meet the second condition in any model. A text that is one
-/// pre-token meets it in a BPE, whose merges at both sides of the space are then independent. It would not meet it for
-/// certain in a Unigram model, which compares sums of rounded numbers over the whole text.
+/// have in one text. It does if it adds no space before a text that begins with one, and if no token holds a space
+/// after another character. Words that are pre-tokens of their own meet the second condition in any model. A text that
+/// is one pre-token meets it in a BPE, whose merges at both sides of the space are then independent. It would not meet
+/// it for certain in a Unigram model, which compares sums of rounded numbers over the whole text.
 fn splits_before_space(definition: &Value, parse: bool) -> bool {
     let (normalizer, pre_tokenizer) = (&definition["normalizer"], &definition["pre_tokenizer"]);
     let metaspace = METASPACE.to_string();

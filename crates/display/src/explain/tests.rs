@@ -15,7 +15,7 @@ fn an_object_lists_its_fields() {
 FIELD: evaluation <Object>
 
 DESCRIPTION:
-    The part held out to measure the model on.
+    The held-out part of the corpus, and its evaluation.
 
 REFUSALS:
     - evaluation has both fraction and paths: remove one of them
@@ -89,9 +89,9 @@ DEFAULT:
 DESCRIPTION:
     Whether text that looks like a special token of the tokenizer, such as
     `<|im_start|>`, is that token.
-    - Text: It stays text, so that a document can't forge a token. Documents
-      begin and end with special tokens all the same.
-    - Parse: It is the token, as in texts that a chat template wrote.
+    - Text: The text stays text, so that a document can't forge a token.
+      Documents still begin and end with special tokens.
+    - Parse: The text becomes the token, as in texts that a chat template wrote.
 
 CHANGE:
     A change is refused once training began, since the field decides the
@@ -103,7 +103,7 @@ CHANGE:
 fn the_job_itself_is_no_field() {
     let text = explained("");
     let text = below_version(&text);
-    assert!(text.starts_with("DESCRIPTION:\n    One training job: a model trained"), "{text}");
+    assert!(text.starts_with("DESCRIPTION:\n    A training job: a pipeline"), "{text}");
     assert!(text.contains("  spec\t<Object> -required-\n    The desired state: "), "{text}");
 }
 

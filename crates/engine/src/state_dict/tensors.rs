@@ -21,8 +21,8 @@ pub struct NamedTensor {
     tensor: HostTensor,
 }
 
-/// The hashes of the weights for which `stage` is responsible, computed one by one: the host holds one weight of a GPU at
-/// a time.
+/// The hashes of the weights for which `stage` is responsible, computed one by one: the host holds one weight of a GPU
+/// at a time.
 pub fn weight_hashes(stage: &Stage) -> Vec<TensorHash> {
     named_weights(stage).iter().map(|weight| TensorHash::of(&NamedTensor::of(weight))).collect()
 }

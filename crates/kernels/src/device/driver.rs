@@ -170,8 +170,8 @@ impl CudaContext {
 
     fn retain(index: usize) -> Result<CudaContext, CudaError> {
         let context = driver::CudaContext::new(index).map_err(CudaError::of("cuDevicePrimaryCtxRetain"))?;
-        // SAFETY: tensors are libtorch's, and no `CudaSlice` is made. With tracking, the first stream would wait for all
-        // work of the device.
+        // SAFETY: tensors are libtorch's, and no `CudaSlice` is made. With tracking, the first stream would wait for
+        // all work of the device.
         unsafe { context.disable_event_tracking() };
         Ok(CudaContext(Box::leak(Box::new(context))))
     }

@@ -67,8 +67,8 @@ impl Drop for HostTensor {
     fn drop(&mut self) {
         let Some(context) = self.pinned_for else { return };
         if context.current().is_ok() {
-            // SAFETY: the memory is registered at this address, and not unregistered before; the owner of a running copy
-            // keeps the tensor.
+            // SAFETY: the memory is registered at this address, and not unregistered before; the owner of a running
+            // copy keeps the tensor.
             let _ = unsafe { sys::cuMemHostUnregister(self.tensor.data_ptr()) };
         }
     }

@@ -98,8 +98,8 @@ pub fn gpu_model(index: usize) -> String {
     CudaContext::of_device(index).and_then(|context| context.device_name()).unwrap_or_default()
 }
 
-/// The number of a GPU's multiprocessors, which distinguishes a partition (MIG) from the whole; 0 if the driver does not
-/// report it.
+/// The number of a GPU's multiprocessors, which distinguishes a partition (MIG) from the whole; 0 if the driver does
+/// not report it.
 pub fn gpu_multiprocessors(index: usize) -> u32 {
     let properties = CudaContext::of_device(index).and_then(|context| context.properties());
     properties.map_or(0, |properties| properties.multiprocessors)

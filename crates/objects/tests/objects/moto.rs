@@ -1,4 +1,5 @@
-//! The client before moto, a store that others wrote. `make object-stores` runs this test with the Python that it needs.
+//! The client before moto, a store that others wrote. `make object-stores` runs this test with the Python that it
+//! needs.
 
 use std::io::{BufRead, BufReader};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};

@@ -1,5 +1,5 @@
-//! Planning the pipeline: `select` takes the candidate with the shortest simulated step, `evaluate` partitions the model
-//! for a candidate.
+//! Planning the pipeline: `select` takes the candidate with the shortest simulated step, `evaluate` partitions the
+//! model for a candidate.
 
 mod evaluate;
 mod select;
@@ -124,8 +124,8 @@ impl PipelineLayout {
         self.partition.split(&self.parts)
     }
 
-    /// The forward-only programs of an evaluation on sets of these numbers of microbatches, by the size of their windows,
-    /// the largest first: for the windows of a set and, if there is a remainder, for its last one.
+    /// The forward-only programs of an evaluation on sets of these numbers of microbatches, by the size of their
+    /// windows, the largest first: for the windows of a set and, if there is a remainder, for its last one.
     pub fn evaluation_programs(&self, sets: impl IntoIterator<Item = usize>) -> Vec<Programs> {
         let placement = &self.programs.placement;
         let window = EVALUATION_WINDOW_PER_STAGE * placement.ranks();

@@ -18,8 +18,8 @@ use super::communicator::{Communicator, CommunicatorEnd};
 use super::turn::{Signal, SlotGuard, TransferSlot, read_signal, write_signal};
 use crate::arrivals::ArrivedTensor;
 
-/// The shortest and the longest interval between polls of an event. A poll comes after a sixteenth of the time waited so
-/// far, which bounds both the delay and the work of polling.
+/// The shortest and the longest interval between polls of an event. A poll comes after a sixteenth of the time waited
+/// so far, which bounds both the delay and the work of polling.
 const POLL_INTERVALS: [Duration; 2] = [Duration::from_micros(20), Duration::from_micros(200)];
 
 /// Interval between checks for failures while a thread waits for a signal.

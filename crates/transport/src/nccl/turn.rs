@@ -1,12 +1,12 @@
 //! Turns: a stage has at most one message in NCCL at a time, and passes it to NCCL when the other end does.
 //!
 //! A message in NCCL occupies the GPU until its peer joins. A peer may be unable to join: its driver may wait for its
-//! own GPU (to load a kernel, or to free memory), and its GPU may run all streams in one queue. With a second message in
-//! NCCL that waits for the first stage, the two wait for each other forever. With one message, whose tensor is complete
-//! and whose peer has no other, the peer's GPU always comes to its end, and the peer joins.
+//! own GPU (to load a kernel, or to free memory), and its GPU may run all streams in one queue. With a second message
+//! in NCCL that waits for the first stage, the two wait for each other forever. With one message, whose tensor is
+//! complete and whose peer has no other, the peer's GPU always comes to its end, and the peer joins.
 //!
-//! Each message takes three signals on the pair's own socket. Both ends say that they are [`Signal::Ready`]: the sender's
-//! tensor is complete, and the receiver's memory is free. Then each takes the slot of its stage and says
+//! Each message takes three signals on the pair's own socket. Both ends say that they are [`Signal::Ready`]: the
+//! sender's tensor is complete, and the receiver's memory is free. Then each takes the slot of its stage and says
 //! [`Signal::Go`], the lower rank first.
 
 use std::io::{ErrorKind, Read as _, Result, Write as _};

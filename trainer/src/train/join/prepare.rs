@@ -89,7 +89,8 @@ fn length_notes(config: &JobConfig, training_sequences: Option<u64>) -> Vec<Stri
     notes
 }
 
-/// The number of steps, which ends where a source that stops is exhausted, and messages about the epochs of the sources.
+/// The number of steps, which ends where a source that stops is exhausted, and messages about the epochs of the
+/// sources.
 fn mixture_length(config: &JobConfig, dataset: &Dataset) -> (u64, Vec<String>) {
     let (steps, batch) = (config.steps(dataset.training_sequences()), u64::from(config.training.global_batch_size));
     let Some(sources) = &config.data.sources else { return (steps, Vec::new()) };

@@ -110,8 +110,8 @@ impl<'s> SaveSchedule<'s> {
         self.record.take()
     }
 
-    /// Saves after step `state.step`, or starts a background save, if the group has decided to. A step to `keep` is saved
-    /// in any case, after the save in progress; all ranks keep the same steps.
+    /// Saves after step `state.step`, or starts a background save, if the group has decided to. A step to `keep` is
+    /// saved in any case, after the save in progress; all ranks keep the same steps.
     ///
     /// # Errors
     /// If the group has failed, or a newer group has acquired the fence.

@@ -36,7 +36,8 @@ pub(in crate::train) enum Announced {
 }
 
 impl StepAnnouncement {
-    /// On stage 0, broadcasts the announcement of step `index` (from 0), if there is such a step, once its data is there.
+    /// On stage 0, broadcasts the announcement of step `index` (from 0), if there is such a step, once its data is
+    /// there.
     ///
     /// # Errors
     /// If the group has failed.

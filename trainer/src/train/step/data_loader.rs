@@ -36,8 +36,8 @@ pub(in crate::train) struct BatchTensors {
 }
 
 impl DataLoader {
-    /// Opens the token cache if `rank` holds the first or the last chunk. The leader of a group also makes the windows of
-    /// a streamed corpus.
+    /// Opens the token cache if `rank` holds the first or the last chunk. The leader of a group also makes the windows
+    /// of a streamed corpus.
     pub(in crate::train) fn open(
         context: &StageContext,
         plan: &Plan,

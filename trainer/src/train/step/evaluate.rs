@@ -1,5 +1,5 @@
-//! The held-out losses, set by set and window by window, so that the tensors of all held-out sequences never exist at the
-//! same time, nor the activations between chunks of more than one window.
+//! The held-out losses, set by set and window by window, so that the tensors of all held-out sequences never exist at
+//! the same time, nor the activations between chunks of more than one window.
 
 use std::collections::BTreeMap;
 use std::time::Instant;
@@ -17,9 +17,9 @@ use crate::train::leave::LeaveReason;
 use crate::train::step::data_loader::BatchTensors;
 use crate::train::step::run_programs;
 
-/// The held-out losses, in nats per token, known to every rank; NaN if there are no held-out sequences. The microbatches'
-/// losses are added in their order, so that the size of a window changes no bit. `None` if a stage was requested to
-/// stop: all stages end the evaluation at the same window.
+/// The held-out losses, in nats per token, known to every rank; NaN if there are no held-out sequences. The
+/// microbatches' losses are added in their order, so that the size of a window changes no bit. `None` if a stage was
+/// requested to stop: all stages end the evaluation at the same window.
 pub(in crate::train) fn evaluate_held_out(running: &mut RunningStage) -> Result<Option<HeldOutLosses>, LeaveReason> {
     let Some(whole) = running.verified.evaluation.first() else {
         return Ok(Some(HeldOutLosses { loss: f64::NAN, by_set: BTreeMap::new() }));

@@ -29,7 +29,8 @@ fn every_row_is_refused_in_rust_with_its_words() {
     }
 }
 
-/// The bounds are written once, in the schema: reading a job or validating it refuses what is outside, and names the place.
+/// The bounds are written once, in the schema: reading a job or validating it refuses what is outside, and names the
+/// place.
 #[test]
 fn every_bound_of_the_spec_holds_in_rust() {
     let rows = bounds();

@@ -97,8 +97,8 @@ pub fn parquet(column: &str, texts: &[Option<&str>]) -> Vec<u8> {
     writer.into_inner().unwrap()
 }
 
-/// A Parquet file with columns of text. Each value has its definition level, and values below the highest level of their
-/// column are null.
+/// A Parquet file with columns of text. Each value has its definition level, and values below the highest level of
+/// their column are null.
 pub fn parquet_columns(schema: &str, columns: &[&[(&str, i16)]]) -> Vec<u8> {
     let schema = parquet::schema::parser::parse_message_type(schema).unwrap();
     let mut writer = SerializedFileWriter::new(Vec::new(), schema.into(), Default::default()).unwrap();

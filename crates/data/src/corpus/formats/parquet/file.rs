@@ -1,5 +1,5 @@
-//! A Parquet file as the library reads it. The library reads page by page; a source gets few, large requests: the footer,
-//! then the column's chunks in windows.
+//! A Parquet file as the library reads it. The library reads page by page; a source gets few, large requests: the
+//! footer, then the column's chunks in windows.
 
 use std::io::{self, Read};
 use std::ops::Range;

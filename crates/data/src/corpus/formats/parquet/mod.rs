@@ -159,8 +159,8 @@ impl TextColumn<'_> {
 /// Receives the text of each row, or the reason why the row has none.
 type OnRow<'a> = dyn FnMut(u64, Result<&str, (BadRecordReason, DataError)>) -> Result<(), DataError> + 'a;
 
-/// The field named `path` in a group of fields, and the names that lead to it. Without such a field, the part before the
-/// first dot names a struct, and the rest names a field in it, as in JSON.
+/// The field named `path` in a group of fields, and the names that lead to it. Without such a field, the part before
+/// the first dot names a struct, and the rest names a field in it, as in JSON.
 fn find_field<'a>(group: &'a SchemaType, path: &str) -> Option<(Vec<String>, &'a SchemaType)> {
     let field = |name: &str| group.get_fields().iter().find(|field| field.name() == name);
     if let Some(field) = field(path) {

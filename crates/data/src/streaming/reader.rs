@@ -145,6 +145,10 @@ impl<'a> WindowReader<'a> {
                 }
                 if self.is_over { Err(DataError::WaitEnded) } else { Ok(()) }
             });
+            if !self.is_over {
+                // a file that became shorter has ended like any other
+                file.check_unchanged()?;
+            }
             if read.is_ok() {
                 self.at = self.blocks.after(begun);
                 self.batch.push(Item::Point(self.at));
@@ -240,6 +244,8 @@ impl<'a> WindowReader<'a> {
             self.pass_on_document(&ids[bounds[0]..bounds[1]], true, ends);
         }
         while let Some(window) = self.buffer.take_window() {
+            // nothing of the new contents of a file gets into a window
+            self.corpus.files[self.next.file].check_unchanged()?;
             if !on_window(window, &self.drawn)? {
                 self.is_over = true;
                 break;

@@ -350,6 +350,32 @@ fn windows_are_made_of_the_files_that_were_prepared() {
     assert!(error.to_string().starts_with("data.paths matches other files, or files with other contents"), "{error}");
 }
 
+/// A file of one block is overwritten or cut off while it is read: no window has a part of both contents.
+#[test]
+fn a_file_that_changes_within_a_block_ends_the_stream() {
+    let texts = documents(64..512);
+    for rest in [json_lines(&documents(512..960)), json_lines(&texts[..200])] {
+        let mut volume = TestVolume::new(&[]);
+        volume.write("corpus/a.jsonl", &json_lines(&texts));
+        stream(&mut volume, 8);
+        let undisturbed = train(&open(&volume.config, &[]), 0, 0..100);
+        volume.config.streaming.as_mut().unwrap().folder = volume.folder.path().join("elsewhere");
+        let dataset = open(&volume.config, &[]);
+        let mut trained = train(&dataset, 0, 0..3);
+        fs::write(volume.folder.path().join("corpus/a.jsonl"), &rest).unwrap();
+        let error = loop {
+            let step = trained.len() as u64;
+            assert!(step < 100, "the change was not noticed");
+            match dataset.wait_for_step(step * BATCH as u64, BATCH, &|_| true) {
+                Ok(_) => trained.extend(train(&dataset, 0, step..step + 1)),
+                Err(error) => break error,
+            }
+        };
+        assert!(error.to_string().contains("changed while it was being read"), "{error}");
+        assert_eq!(trained, undisturbed[..trained.len()]);
+    }
+}
+
 /// The names of this process's threads.
 fn threads() -> Vec<String> {
     let tasks = fs::read_dir("/proc/self/task").unwrap().flatten();

@@ -167,6 +167,8 @@ impl CommitCopy {
             }
         }
         self.fetch_files(client, &files, progress)?;
+        // a process that was killed just before this one is no longer young
+        remove_abandoned(&folder);
         let files = files.iter().map(|file| (file.path.clone(), file.size)).collect();
         let marker = self.marker(part);
         let json = serde_json::to_vec(&Marker { files }).map_err(Into::into);
@@ -273,7 +275,8 @@ fn remove_abandoned(folder: &Path) {
 
 /// Whether no process writes a temporary file any more: a process that is killed loses its lock.
 fn is_abandoned(path: &Path) -> bool {
-    let Ok(file) = fs::File::open(path) else { return false };
+    // NFS locks only files that are open for writing
+    let Ok(file) = fs::File::options().read(true).write(true).open(path) else { return false };
     let modified = file.metadata().and_then(|metadata| metadata.modified());
     let Some(age) = modified.ok().and_then(|modified| SystemTime::now().duration_since(modified).ok()) else {
         return false;

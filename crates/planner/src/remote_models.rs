@@ -208,15 +208,20 @@ impl RemoteModels {
         Ok(self)
     }
 
-    /// Whether the volume has all models and tokenizers of `job`. The number of bytes that it has grows while somebody
-    /// fetches them.
+    /// Whether the volume has all models and tokenizers of `job`, to this extent. The number of bytes that it has grows
+    /// while somebody fetches them.
     ///
     /// # Errors
     /// If a URI is invalid.
-    pub fn fetched(&self, job: &PipelineJob, workspace: &Path) -> Result<Result<(), u64>, StageError> {
+    pub fn fetched(
+        &self,
+        job: &PipelineJob,
+        workspace: &Path,
+        extent: FetchExtent,
+    ) -> Result<Result<(), u64>, StageError> {
         let (mut is_complete, mut bytes) = (true, 0);
         for remote in remotes(job)? {
-            let part = remote.part(FetchExtent::All);
+            let part = remote.part(extent);
             let copy = self.copy_of(&remote.uri, workspace);
             is_complete &= copy.as_ref().is_some_and(|copy| copy.has(part));
             bytes += copy.map_or(0, |copy| copy.bytes(part));

@@ -78,11 +78,23 @@ fn a_model_of_the_hub_gives_the_results_of_the_same_files_on_the_volume() {
         assert!(!text.contains("planted"), "{file}");
     }
 
+    // a replay from a checkpoint reads no initial weights, and fetches none
+    std::fs::remove_dir_all(path.join("cache/hub")).unwrap();
+    hub.take_requests();
+    let folder = path.join("remote").display().to_string();
+    let replay = ["replay", &folder, "--step", "18"];
+    let mut command = Command::new(stagecoach());
+    command.args(replay).envs([("HF_ENDPOINT", hub.endpoint()), ("HF_HUB_CACHE", "/nowhere".to_owned())]);
+    let output = command.env("HF_TOKEN", "hf_planted").arg("--workspace").arg(path).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let requests = hub.take_requests();
+    assert!(requests.iter().any(|request| request.path.ends_with("tokenizer.json")));
+    assert!(requests.iter().all(|request| !request.path.contains(".safetensors")), "{requests:?}");
+
     // commands read the commit of the job, and need no hub
     drop(hub);
     let job = path.join("remote.yaml").display().to_string();
-    let folder = path.join("remote").display().to_string();
-    for arguments in [["plan", &job, "--stages", "2"], ["replay", &folder, "--step", "6"]] {
+    for arguments in [["plan", &job, "--stages", "2"], replay] {
         let output = Command::new(stagecoach()).args(arguments).arg("--workspace").arg(path).output().unwrap();
         let said = String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
         assert!(output.status.success(), "{arguments:?}: {said}");

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use stagecoach_api::PipelineJob;
 use stagecoach_api::contract::{FailureKind, StageEnv};
+use stagecoach_checkpoint::FileSystemVolume;
 use stagecoach_data::OnWait;
 use stagecoach_engine::StageError;
 use stagecoach_launcher::JobFolder;
@@ -15,6 +16,7 @@ use stagecoach_telemetry::{EventWriter, TrainingEvent};
 
 use crate::train::StageMonitor;
 use crate::train::leave::folder_error;
+use crate::train::setup::resume::recorded_identity;
 
 /// Minimum interval between progress reports.
 const REPORT_INTERVAL: Duration = Duration::from_millis(200);
@@ -77,7 +79,16 @@ fn fetch(
             move |sentence| report(sentence, 0, 0)
         }),
     };
-    RemoteModels::recorded(&folder)?.fetch(job, workspace, FetchExtent::All, reports)
+    RemoteModels::recorded(&folder)?.fetch(job, workspace, needed(&folder), reports)
+}
+
+/// The extent that the job in `folder` needs. A job that resumes reads no initial weights, and continues without them if
+/// the hub no longer has them.
+fn needed(folder: &Path) -> FetchExtent {
+    match recorded_identity(&FileSystemVolume::new(folder)) {
+        Some(_) => FetchExtent::Settings,
+        None => FetchExtent::All,
+    }
 }
 
 /// Waits until stage 0 has copied the models. The timeout of the start counts from the last byte.
@@ -89,7 +100,7 @@ fn wait_for_stage_0(job: &PipelineJob, workspace: &Path, monitor: &StageMonitor)
     let (mut seen, mut progress_at) = (None, Instant::now());
     loop {
         let models = RemoteModels::recorded(&folder)?;
-        let bytes = match models.fetched(job, workspace)? {
+        let bytes = match models.fetched(job, workspace, needed(&folder))? {
             Ok(()) => return Ok(models),
             Err(bytes) => bytes,
         };

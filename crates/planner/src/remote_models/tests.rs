@@ -72,13 +72,16 @@ fn a_job_keeps_the_commit_with_which_it_began() {
     let folder = folder.path();
     let job = job("hf://org/tiny", "hf://org/tiny/tokenizer.json");
     let first = hub.put(MODEL, "main", files("first"));
-    assert_eq!(RemoteModels::default().fetched(&job, folder).unwrap(), Err(0));
+    assert_eq!(RemoteModels::default().fetched(&job, folder, FetchExtent::All).unwrap(), Err(0));
     let models = fetch(&hub, &job, folder, FetchExtent::Settings).unwrap();
     assert_eq!(models, known(&[("hf://org/tiny", &first)]));
-    assert!(models.lacks_weights("hf://org/tiny", folder) && models.fetched(&job, folder).unwrap().is_err());
+    assert!(
+        models.lacks_weights("hf://org/tiny", folder)
+            && models.fetched(&job, folder, FetchExtent::All).unwrap().is_err()
+    );
     hub.put(MODEL, "main", files("second"));
     assert_eq!(fetch(&hub, &job, folder, FetchExtent::All).unwrap(), models);
-    assert_eq!(models.fetched(&job, folder).unwrap(), Ok(()));
+    assert_eq!(models.fetched(&job, folder, FetchExtent::All).unwrap(), Ok(()));
     assert!(!models.lacks_weights("hf://org/tiny", folder));
     let weights = folder.join(models.local_path("hf://org/tiny")).join("model.safetensors");
     assert_eq!(std::fs::read_to_string(weights).unwrap(), "first");

@@ -2,7 +2,11 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+/// The time in which the same sentence is about the same wait.
+const REPEATED_WITHIN: Duration = Duration::from_secs(60);
 
 /// Environment variables. Values may be secrets, and so only the names are ever formatted.
 #[derive(Clone, Default)]
@@ -47,6 +51,19 @@ impl OnWait {
     /// Calls `receive` with each sentence, on the thread that waits.
     pub fn new(receive: impl Fn(&str) + Send + Sync + 'static) -> OnWait {
         OnWait(Arc::new(receive))
+    }
+
+    /// As [`OnWait::new`], but a sentence that is repeated within a minute is passed on once.
+    pub fn without_repetitions(receive: impl Fn(&str) + Send + Sync + 'static) -> OnWait {
+        let last: Mutex<Option<(String, Instant)>> = Mutex::default();
+        OnWait::new(move |sentence| {
+            let mut last = last.lock().unwrap_or_else(PoisonError::into_inner);
+            let is_new = last.as_ref().is_none_or(|(known, at)| known != sentence || at.elapsed() > REPEATED_WITHIN);
+            *last = Some((sentence.to_owned(), Instant::now()));
+            if is_new {
+                receive(sentence);
+            }
+        })
     }
 
     pub(crate) fn receiver(&self) -> Arc<dyn Fn(&str) + Send + Sync> {

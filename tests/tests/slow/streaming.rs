@@ -167,7 +167,9 @@ fn replay_audit_blame_and_diff_work_on_streamed_mixtures() {
     let workspace = workspace.path();
     let extra = "  checkpoint: {everySteps: 10, keepLast: 10}\n".to_owned();
     let job = TestJob { steps: 30, decay_steps: Some(30), stages: 2, extra, ..job("") };
-    finished(start(&hub, workspace, &job), workspace);
+    let outcome = start(&hub, workspace, &job).finish(workspace);
+    says(&outcome, "of the streamed corpus: ");
+    assert!(outcome.status.success() && !outcome.stdout.contains("corpus: 0 documents"), "{}", outcome.stdout);
     let other = TestJob { name: "other".into(), ..job };
     let endpoint = hub.endpoint();
     let variables = [("HF_ENDPOINT", endpoint.as_str()), ("HF_HUB_CACHE", "/nowhere"), ("HF_TOKEN", "hf_planted")];

@@ -67,7 +67,7 @@ pub(super) fn job_config(job: PipelineJob, workspace: &Path, known: RemoteModels
             bar.set_length(total);
             bar.set_position(done);
         },
-        on_wait: OnWait::new(|sentence| print_error(sentence)),
+        on_wait: OnWait::without_repetitions(|sentence| print_error(sentence)),
     };
     let models = known.fetch(&job, workspace, FetchExtent::Settings, reports)?;
     bar.finish_and_clear();

@@ -75,8 +75,8 @@ pub(crate) fn check_contents(config: &DataConfig, prepared: &PreparedCorpus, cor
     match meta::corpus_hash(corpus, &hashes) == prepared.corpus_hash {
         true => Ok(()),
         false => {
-            let problem = "data.paths matches other files, or files with other contents, than when the job began: wait \
-                           until they are complete and run again";
+            let problem = "the corpus has other files, or files with other contents, than when it was prepared for this \
+                           start: wait until they are complete and run again";
             Err(DataError::Invalid { problem: problem.into() })
         }
     }

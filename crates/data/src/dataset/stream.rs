@@ -12,7 +12,7 @@ use crate::config::DataConfig;
 use crate::corpus::Corpus;
 use crate::error::DataError;
 use crate::prepared::PreparedCorpus;
-use crate::streaming::{SourceStream, StreamPosition, WindowMaker};
+use crate::streaming::{DocumentCounts, SourceStream, StreamPosition, WindowMaker};
 use crate::surroundings::OnWait;
 
 impl Dataset {
@@ -84,6 +84,15 @@ impl Dataset {
     pub fn stream_positions(&self, position: u64) -> Vec<StreamPosition> {
         let counts = self.mixture.counts(position);
         self.streams().filter_map(|(index, stream)| stream.position_after(counts[index])).collect()
+    }
+
+    /// The documents of all streams up to the windows of the first `position` sequences, which have just been read; `None`
+    /// for a dataset that is not streamed.
+    pub fn documents_read(&self, position: u64) -> Option<DocumentCounts> {
+        let counts = self.mixture.counts(position);
+        let read: Vec<DocumentCounts> =
+            self.streams().filter_map(|(index, stream)| stream.counts_after(counts[index])).collect();
+        (!read.is_empty()).then(|| DocumentCounts::sum(read.iter()))
     }
 
     fn streams(&self) -> impl Iterator<Item = (usize, &SourceStream)> {

@@ -1,6 +1,7 @@
 //! Finds the files and texts of documents as the token cache counts them, and the reverse. The cache knows documents by
 //! number alone, so the corpus is read again, file by file, up to the last requested document. The windows of a stream
-//! know the file and the record of a document, so only these parts of files are read again. Only the requested
+//! know the file and the record of a document. Of a Parquet file only the row groups of such records are read again, of
+//! another file all up to the last record. Only the requested
 //! documents are tokenised.
 
 mod walk;

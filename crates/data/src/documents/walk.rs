@@ -76,10 +76,14 @@ impl Walk {
             Documents::Records(records) => self.runs(records),
         };
         let is_stream = matches!(documents, Documents::Records(_));
-        let bytes_total = runs.iter().map(|run| self.corpus.files[run.file].stamp.size).sum();
+        let files: BTreeSet<usize> = runs.iter().map(|run| run.file).collect();
+        let bytes_total = files.iter().map(|&file| self.corpus.files[file].stamp.size).sum();
         let (mut documents_before, mut bytes_before) = (0, 0);
+        let mut previous = None;
         for Run { file: index, records } in runs {
             let file = &self.corpus.files[index];
+            let passed = previous.replace(index).filter(|&previous| previous != index);
+            bytes_before += passed.map_or(0, |previous: usize| self.corpus.files[previous].stamp.size);
             let from = Cursor { file: index, record: records.start() - 1, ..Cursor::default() };
             let mut reader = FileWalk {
                 walk: self,
@@ -112,7 +116,6 @@ impl Walk {
                 read => read?,
             }
             documents_before = reader.documents;
-            bytes_before += file.stamp.size;
             let is_last = matches!(documents, Documents::UpTo(Some(last)) if reader.documents > *last);
             if !reader.is_needed || is_last {
                 return Ok(());
@@ -140,12 +143,12 @@ impl Walk {
     pub(super) fn number_of(&self, name: &DocumentName) -> Result<u64, DataError> {
         let file = self.corpus.files.iter().position(|file| file.name == name.file);
         let id = file.and_then(|file| {
-            let record = (name.number + 1).checked_sub(self.corpus.files[file].format.first_unit)?;
-            (record > 0).then(|| DocumentId { file, record }.number())
+            let record = name.number.checked_add(1)?.checked_sub(self.corpus.files[file].format.first_unit)?;
+            DocumentId::new(file, record).filter(|_| record > 0).map(DocumentId::number)
         });
         id.ok_or_else(|| DataError::NoDocument {
             name: name.to_string(),
-            problem: "the documents of a file begin with 1".into(),
+            problem: "a file has no document with this number".into(),
         })
     }
 

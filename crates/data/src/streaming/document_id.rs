@@ -13,6 +13,11 @@ pub(crate) struct DocumentId {
 }
 
 impl DocumentId {
+    /// The document with this record; `None` if no file has so many.
+    pub(crate) fn new(file: usize, record: u64) -> Option<DocumentId> {
+        (record >> RECORD_BITS == 0).then_some(DocumentId { file, record })
+    }
+
     /// The document as a number, which windows store.
     pub(crate) fn number(self) -> u64 {
         (self.file as u64) << RECORD_BITS | self.record

@@ -61,6 +61,13 @@ pub struct DocumentCounts {
     /// Records that are left out, by the reason.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub(super) bad_records: BTreeMap<BadRecordReason, u64>,
+    /// Halves of surrogate pairs, which U+FFFD replaces.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub(super) lone_surrogates: u64,
+}
+
+fn is_zero(count: &u64) -> bool {
+    *count == 0
 }
 
 impl DocumentCounts {
@@ -71,6 +78,7 @@ impl DocumentCounts {
             sum.documents += counts.documents;
             sum.held_out += counts.held_out;
             sum.empty += counts.empty;
+            sum.lone_surrogates += counts.lone_surrogates;
             for (reason, count) in &counts.bad_records {
                 *sum.bad_records.entry(*reason).or_default() += count;
             }
@@ -89,6 +97,8 @@ impl DocumentCounts {
         let reasons = reasons.collect::<Vec<_>>().join(", ");
         let records = count(bad, "bad record", "bad records");
         parts.extend((bad > 0).then(|| format!("{records} left out ({reasons})")));
+        let halves = count(self.lone_surrogates, "half of a surrogate pair", "halves of surrogate pairs");
+        parts.extend((self.lone_surrogates > 0).then(|| format!("{halves} replaced by U+FFFD")));
         parts.join(", ")
     }
 }

@@ -218,7 +218,10 @@ impl<'a> WindowReader<'a> {
                     self.documents.findings.bad_record(file, reason);
                     *self.counts.bad_records.entry(reason).or_default() += 1;
                 }
-                Item::LoneSurrogates(count) => self.documents.findings.lone_surrogates += count,
+                Item::LoneSurrogates(count) => {
+                    self.documents.findings.lone_surrogates += count;
+                    self.counts.lone_surrogates += count;
+                }
                 Item::Point(position) => {
                     let inside = self.documents.is_inside();
                     if !inside || matches!(self.part, Part::Training) {

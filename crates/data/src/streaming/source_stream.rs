@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::maker::WindowMaker;
-use super::position::StreamPosition;
+use super::position::{DocumentCounts, StreamPosition};
 use super::window::{WindowHeader, WindowStore};
 use crate::error::DataError;
 use crate::sequences::Sequences;
@@ -92,6 +92,13 @@ impl SourceStream {
         let next = || Some(&state.open.get(&window.checked_sub(1)?)?.0.next);
         let begun = || Some(&state.start).filter(|start| start.window == window);
         start.or_else(next).or_else(begun).cloned()
+    }
+
+    /// The documents up to the end of the window with the last of `sequences` sequences; `None` if it is not open.
+    pub(crate) fn counts_after(&self, sequences: u64) -> Option<DocumentCounts> {
+        let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let (header, _) = state.open.get(&(sequences.checked_sub(1)? / self.sequences))?;
+        Some(header.next.counts().clone())
     }
 
     fn open(&self, window: u64, keep_waiting: &dyn Fn(u64) -> bool) -> Result<Arc<Sequences>, DataError> {

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use stagecoach_data::{
-    DataConfig, DataError, Dataset, DocumentName, DocumentPart, PartText, PrepareProgress, PreparedCorpus,
+    DataConfig, DataError, Dataset, DocumentName, DocumentPart, OnWait, PartText, PrepareProgress, PreparedCorpus,
 };
 use stagecoach_engine::StageError;
 use stagecoach_launcher::REMOTE_FILES;
@@ -43,6 +43,10 @@ impl Subject {
         let windows = streams.then(|| Windows::create(record, &workspace)).transpose()?;
         let data_config = config.data_config();
         let data_config = windows.iter().fold(data_config, |config, windows| windows.data_config(config));
+        let on_wait = OnWait::without_repetitions(|sentence| {
+            ProgressDisplay::notes().update(&TrainingEvent::Note { message: sentence.to_owned() });
+        });
+        let data_config = DataConfig { on_wait, ..data_config };
         let progress = &mut |progress| show(&mut display, progress);
         let prepared = stagecoach_data::prepare(&data_config, progress).map_err(StageError::from)?;
         let dataset = Dataset::open(&data_config, &prepared).map_err(StageError::from)?;

@@ -31,11 +31,10 @@ impl Windows {
         Ok(Windows { positions, read: None, scratch: Scratch::create(workspace)? })
     }
 
-    /// The data's configuration with the scratch folder in place of the job's. All windows stay until the end.
+    /// The data's configuration with the scratch folder in place of the job's.
     pub(super) fn data_config(&self, mut config: DataConfig) -> DataConfig {
         if let Some(streaming) = &mut config.streaming {
             streaming.folder = self.scratch.folder.root().join(WINDOWS);
-            streaming.max_bytes = u64::MAX;
         }
         config
     }

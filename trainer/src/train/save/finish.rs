@@ -2,7 +2,6 @@
 //! checkpoint.
 
 use stagecoach_checkpoint::paths;
-use stagecoach_data::{DocumentCounts, StreamPosition};
 use stagecoach_engine::StageError;
 use stagecoach_engine::state_dict::{self, TensorHash};
 use stagecoach_launcher::RESULT;
@@ -37,8 +36,11 @@ pub(in crate::train) fn finish(running: &mut RunningStage, state: &TrainerState)
         let text = serde_json::to_vec_pretty(&summary).map_err(|e| StageError::invalid(e.to_string()))?;
         running.plan.fence.write_job_file(running.context.volume, RESULT, &text)?;
         if !state.streams.is_empty() {
-            let counts = DocumentCounts::sum(state.streams.iter().map(StreamPosition::counts));
-            running.emit(&TrainingEvent::Note { message: format!("of the streamed corpus: {}", counts.sentence()) });
+            let read = running.data_loader.as_ref().and_then(|data_loader| data_loader.documents_read(state.step));
+            if let Some(counts) = read {
+                running
+                    .emit(&TrainingEvent::Note { message: format!("of the streamed corpus: {}", counts.sentence()) });
+            }
             // no step reads them any more; what can't be removed takes space, and no more than that
             running.data_loader = None;
             let windows = running.context.config.folder().join(WINDOWS);

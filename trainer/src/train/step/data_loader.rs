@@ -1,10 +1,11 @@
 //! Builds input and target tensors: token ids on the first stage, targets on the last, none elsewhere.
 
 use std::ops::Range;
-use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use stagecoach_data::{BatchPlan, DataConfig, DataError, Dataset, HeldOutSet, OnWait, RowSource, StreamPosition};
+use stagecoach_data::{
+    BatchPlan, DataConfig, DataError, Dataset, DocumentCounts, HeldOutSet, OnWait, RowSource, StreamPosition,
+};
 use stagecoach_kernels::upload;
 use stagecoach_pipeline::Placement;
 use stagecoach_planner::Plan;
@@ -94,6 +95,12 @@ impl DataLoader {
         self.dataset.stream_positions(self.position(index + 1))
     }
 
+    /// The documents of a streamed corpus that have been read for the first `steps` steps; `None` if this process has
+    /// trained none of them, or if the corpus is not streamed.
+    pub(in crate::train) fn documents_read(&self, steps: u64) -> Option<DocumentCounts> {
+        self.dataset.documents_read(self.position(steps))
+    }
+
     fn position(&self, index: u64) -> u64 {
         index * self.global_batch_size as u64
     }
@@ -121,14 +128,9 @@ impl DataLoader {
     }
 }
 
-/// Reports the waits of remote sources as notes. A wait that lasts is reported once.
+/// Reports the waits of remote sources as notes.
 fn noted_waits(event_writer: EventWriter) -> OnWait {
-    let last = Mutex::new(String::new());
-    OnWait::new(move |sentence| {
-        let mut last = last.lock().unwrap_or_else(PoisonError::into_inner);
-        if *last != sentence {
-            sentence.clone_into(&mut last);
-            event_writer.emit(&TrainingEvent::Note { message: sentence.to_owned() });
-        }
+    OnWait::without_repetitions(move |sentence| {
+        event_writer.emit(&TrainingEvent::Note { message: sentence.to_owned() });
     })
 }

@@ -184,7 +184,7 @@ fn reading(plane: &ControlPlane) {
     assert!(shown(&["get", "all"]).contains("pipelinejob.stagecoach.dev/existing"));
 
     let spec = shown(&["explain", "pipelinejob.spec"]);
-    assert!(spec.contains("Stages of the pipeline, 1 to 256: one pod each."), "{spec}");
+    assert!(spec.contains("The number of stages of the pipeline, 1 to 256."), "{spec}");
     let schedule = shown(&["explain", "pj.spec.pipeline.schedule.type"]);
     assert!(schedule.contains("Interleaved1F1B: 1F1B over several chunks a stage."), "{schedule}");
 }

@@ -1,8 +1,7 @@
 //! Finds the files and texts of documents as the token cache counts them, and the reverse. The cache knows documents by
 //! number alone, so the corpus is read again, file by file, up to the last requested document. The windows of a stream
 //! know the file and the record of a document. Of a Parquet file only the row groups of such records are read again, of
-//! another file all up to the last record. Only the requested
-//! documents are tokenised.
+//! another file all up to the last record. Only the requested documents are tokenised.
 
 mod walk;
 
@@ -77,16 +76,17 @@ pub fn part_texts(
     for (index, part) in parts.iter().enumerate() {
         wanted.entry(part.document).or_default().push(index);
     }
+    let Some(last) = wanted.keys().next_back().copied() else { return Ok(Vec::new()) };
     let documents = match config.streaming {
         Some(_) => Documents::Records(wanted.keys().map(|&number| DocumentId::of_number(number)).collect()),
-        None => Documents::UpTo(wanted.keys().next_back().copied()),
+        None => Documents::UpTo(last),
     };
     let mut lengths: BTreeMap<u64, Length> = BTreeMap::new();
     let mut found: Vec<Option<PartText>> = vec![None; parts.len()];
     // tokens and bytes of the document before the piece
     let (mut tokens, mut bytes) = (0, 0);
     walk.run(&documents, progress, &mut |piece| {
-        let Some(of_document) = wanted.get(&piece.document) else { return Ok(true) };
+        let Some(of_document) = wanted.get(&piece.document) else { return Ok(()) };
         let (ids, ranges) = match piece.content {
             PieceContent::Text(text) => walk.tokenizer.encode_with_bytes(text)?,
             PieceContent::Ids { ids, width } => {
@@ -125,7 +125,7 @@ pub fn part_texts(
             PieceContent::Text(text) => text.len() as u64,
             PieceContent::Ids { ids, width } => (ids.len() * width) as u64,
         };
-        Ok(true)
+        Ok(())
     })?;
     let lost = |part: &DocumentPart| DataError::OtherTokens { name: walk.name_of(part.document, config) };
     let whole = |(found, part): (Option<PartText>, &DocumentPart)| {
@@ -170,11 +170,12 @@ pub fn document_indices(
         return names.iter().map(|name| walk.number_of(name)).collect();
     }
     let files: BTreeSet<&str> = names.iter().map(|name| name.file.as_str()).collect();
-    let last_file = walk.corpus.files.iter().rev().find(|file| files.contains(&*file.name)).map(|file| &file.name);
+    let last_file = walk.corpus.files.iter().rposition(|file| files.contains(&*file.name));
+    let Some(last_file) = last_file else { return Ok(Vec::new()) };
     let mut found: Vec<Option<u64>> = vec![None; names.len()];
     // the first and the last document number of each file
     let mut numbers: BTreeMap<&str, (u64, u64)> = BTreeMap::new();
-    walk.run(&Documents::All, progress, &mut |piece| {
+    walk.run(&Documents::UpToFile(last_file), progress, &mut |piece| {
         if let Some(&file) = files.get(&*piece.file.name).filter(|_| piece.is_first) {
             numbers.entry(file).or_insert((piece.number, piece.number)).1 = piece.number;
             for (_, found) in
@@ -183,7 +184,7 @@ pub fn document_indices(
                 *found = Some(piece.document);
             }
         }
-        Ok(Some(&piece.file.name) != last_file)
+        Ok(())
     })?;
     let missing = |name: &DocumentName| {
         let problem = match numbers.get(&*name.file) {

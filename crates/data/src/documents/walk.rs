@@ -23,10 +23,10 @@ pub(super) struct Walk {
 
 /// The documents that are read again.
 pub(super) enum Documents {
-    /// The documents of a token cache.
-    All,
+    /// The documents of a token cache in the files up to the one with this index.
+    UpToFile(usize),
     /// The documents of a token cache up to this one.
-    UpTo(Option<u64>),
+    UpTo(u64),
     /// Documents of a stream.
     Records(BTreeSet<DocumentId>),
 }
@@ -53,8 +53,8 @@ pub(super) enum PieceContent<'a> {
     },
 }
 
-/// Receives every piece, in the order of the corpus. Returns whether it needs the pieces of the files after this one.
-pub(super) type OnPiece<'a> = dyn FnMut(&DocumentPiece) -> Result<bool, DataError> + 'a;
+/// Receives every piece, in the order of the corpus.
+pub(super) type OnPiece<'a> = dyn FnMut(&DocumentPiece) -> Result<(), DataError> + 'a;
 
 impl Walk {
     pub(super) fn begin(config: &DataConfig, prepared: &PreparedCorpus) -> Result<Walk, DataError> {
@@ -69,10 +69,9 @@ impl Walk {
         progress: &mut dyn FnMut(PrepareProgress),
         on_piece: &mut OnPiece,
     ) -> Result<(), DataError> {
-        let files = 0..self.corpus.files.len();
         let runs: Vec<Run> = match documents {
-            Documents::UpTo(None) => Vec::new(),
-            Documents::All | Documents::UpTo(Some(_)) => files.map(Run::whole).collect(),
+            Documents::UpToFile(last) => (0..=*last).map(Run::whole).collect(),
+            Documents::UpTo(_) => (0..self.corpus.files.len()).map(Run::whole).collect(),
             Documents::Records(records) => self.runs(records),
         };
         let is_stream = matches!(documents, Documents::Records(_));
@@ -92,7 +91,6 @@ impl Walk {
                 documents: documents_before,
                 number: 0,
                 is_open: false,
-                is_needed: true,
             };
             let read = self.corpus.read_file(from, self.tokenizer.split(), &mut |piece| {
                 let number = match piece.content {
@@ -116,8 +114,7 @@ impl Walk {
                 read => read?,
             }
             documents_before = reader.documents;
-            let is_last = matches!(documents, Documents::UpTo(Some(last)) if reader.documents > *last);
-            if !reader.is_needed || is_last {
+            if matches!(documents, Documents::UpTo(last) if reader.documents > *last) {
                 return Ok(());
             }
         }
@@ -128,7 +125,8 @@ impl Walk {
     fn runs(&self, documents: &BTreeSet<DocumentId>) -> Vec<Run> {
         let mut runs: Vec<Run> = Vec::new();
         for &DocumentId { file, record } in documents {
-            let can_skip = self.corpus.files.get(file).is_some_and(CorpusFile::can_be_divided);
+            // the caller reports a document of a file that is gone
+            let Some(can_skip) = self.corpus.files.get(file).map(CorpusFile::can_be_divided) else { continue };
             match runs.last_mut() {
                 Some(run) if run.file == file && (!can_skip || record - run.records.end() <= MAX_GAP) => {
                     run.records = *run.records.start()..=record;
@@ -188,8 +186,6 @@ struct FileWalk<'a> {
     number: u64,
     /// Whether the document has begun.
     is_open: bool,
-    /// Whether the files after this one are needed.
-    is_needed: bool,
 }
 
 impl FileWalk<'_> {
@@ -236,8 +232,7 @@ impl FileWalk<'_> {
         let record = number + 1 - self.file.format.first_unit;
         let document = self.stream_file.map_or(self.documents, |file| DocumentId { file, record }.number());
         let piece = DocumentPiece { file: self.file, number, document, is_first, content };
-        self.is_needed = on_piece(&piece)?;
-        Ok(())
+        on_piece(&piece)
     }
 
     fn end(&mut self) {

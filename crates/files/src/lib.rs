@@ -7,7 +7,7 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{self, ErrorKind, Write};
 use std::path::{Path, PathBuf};
 
-pub use name::{random_hex, temporary_name, temporary_target};
+pub use name::{is_key, key, random_hex, temporary_name, temporary_target};
 
 /// Reads a file; `None` if the file does not exist.
 ///

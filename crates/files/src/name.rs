@@ -1,4 +1,4 @@
-//! Temporary names.
+//! Names of temporary files, and of folders for what is made of some contents.
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 
@@ -9,6 +9,20 @@ const OLDER_SUFFIX: &str = ".unfinished";
 
 /// Hexadecimal digits in a temporary name.
 const RANDOM_DIGITS: usize = 16;
+
+/// Hexadecimal digits in a key.
+const KEY_DIGITS: usize = 32;
+
+/// The key of contents with this hash in hexadecimal digits, of which it has the first: the name of a folder for what
+/// is made of the contents.
+pub fn key(hash: &str) -> String {
+    hash.chars().take(KEY_DIGITS).collect()
+}
+
+/// Whether `name` is a [`key`].
+pub fn is_key(name: &str) -> bool {
+    name.len() == KEY_DIGITS && name.bytes().all(|byte| byte.is_ascii_hexdigit())
+}
 
 /// 64 random bits, as 16 hexadecimal digits.
 pub fn random_hex() -> String {

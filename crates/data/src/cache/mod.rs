@@ -28,9 +28,6 @@ use meta::Meta;
 /// Part of every cache key. Increment it when the same corpus and tokenizer are stored in another way.
 const CACHE_FORMAT_VERSION: u32 = 1;
 
-/// The number of hexadecimal digits in a cache's key.
-pub(crate) const CACHE_KEY_DIGITS: usize = 32;
-
 /// Bytes of the corpus per part. The number bounds the work lost in a crash to a few seconds.
 const PART_BYTES: u64 = 16 << 20;
 
@@ -204,5 +201,5 @@ fn cache_key(corpus_hash: &str, corpus: &Corpus, tokenizer: &ResolvedTokenizer, 
     }
     let hash =
         blake3::hash(format!("stagecoach tokens {CACHE_FORMAT_VERSION}\n{corpus_hash}\n{tokenizer}\n").as_bytes());
-    hash.to_hex()[..CACHE_KEY_DIGITS].to_owned()
+    stagecoach_files::key(&hash.to_hex())
 }

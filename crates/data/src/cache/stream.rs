@@ -5,7 +5,6 @@ use std::fs;
 use std::ops::Range;
 use std::path::Path;
 
-use super::CACHE_KEY_DIGITS;
 use super::build::{CacheContents, ResolvedTokenizer};
 use crate::config::{DataConfig, HeldOut, PrepareProgress, Streaming};
 use crate::corpus::{Content, Corpus, Cursor};
@@ -34,7 +33,7 @@ pub(super) fn key(tokens: &str, config: &DataConfig, streaming: &Streaming) -> S
         "stagecoach stream {STREAM_VERSION}\n{tokens}\nseed {} windows of {window_sequences} x {} packed {} blocks of {block_bytes} held out {held_out}\n",
         config.seed, config.sequence_length, config.packing,
     );
-    blake3::hash(key.as_bytes()).to_hex()[..CACHE_KEY_DIGITS].to_owned()
+    stagecoach_files::key(&blake3::hash(key.as_bytes()).to_hex())
 }
 
 /// Fills the cache of a streamed corpus, except for `meta.json`.

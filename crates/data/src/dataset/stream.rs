@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use super::{Dataset, SourceSequences};
-use crate::cache::{CACHE_KEY_DIGITS, check_contents};
+use crate::cache::check_contents;
 use crate::config::DataConfig;
 use crate::corpus::Corpus;
 use crate::error::DataError;
@@ -86,8 +86,8 @@ impl Dataset {
         self.streams().filter_map(|(index, stream)| stream.position_after(counts[index])).collect()
     }
 
-    /// The documents of all streams up to the windows of the first `position` sequences, which have just been read; `None`
-    /// for a dataset that is not streamed.
+    /// The documents of all streams up to the windows of the first `position` sequences, which have just been read;
+    /// `None` for a dataset that is not streamed.
     pub fn documents_read(&self, position: u64) -> Option<DocumentCounts> {
         let counts = self.mixture.counts(position);
         let read: Vec<DocumentCounts> =
@@ -105,10 +105,9 @@ impl Dataset {
 
 /// Removes the windows of other token caches, which no step reads any more. A failure costs space, and nothing else.
 fn remove_other_windows(folder: &Path, kept: &Path) {
-    let is_cache = |name: &str| name.len() == CACHE_KEY_DIGITS && name.bytes().all(|byte| byte.is_ascii_hexdigit());
     for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
         let name = entry.file_name();
-        if Path::new(&name) != kept && name.to_str().is_some_and(is_cache) {
+        if Path::new(&name) != kept && name.to_str().is_some_and(stagecoach_files::is_key) {
             let _ = fs::remove_dir_all(entry.path());
         }
     }

@@ -6,7 +6,7 @@ use std::fs;
 use std::io::ErrorKind;
 
 use stagecoach_checkpoint::VolumeContents;
-use stagecoach_files::temporary_target;
+use stagecoach_files::{is_key, temporary_target};
 
 use super::{
     FolderError, JobFolder, LAUNCHER_STATE, LOCK, LOGS, LOSS_CURVE, METRICS, PLOTS, REMOTE_FILES, REMOTE_MODELS,
@@ -16,9 +16,6 @@ use super::{
 /// Files of the folder itself in the order of their removal. The result is first: without it the job counts as
 /// unfinished if the removal is interrupted.
 const FILES: [&str; 7] = [RESULT, METRICS, LAUNCHER_STATE, RESOLVED_JOB, SPEEDS, REMOTE_FILES, REMOTE_MODELS];
-
-/// The number of hexadecimal digits in the key of a token cache.
-const KEY_DIGITS: usize = 32;
 
 /// Everything that runs of a job created, except the lock file, which this process holds.
 #[derive(Debug)]
@@ -77,21 +74,21 @@ impl JobFolder {
 
     /// The names of the folders that jobs create for windows: the keys of token caches.
     fn window_folders(&self) -> Result<Vec<String>, FolderError> {
-        let path = self.root.join(WINDOWS);
-        let entries = match fs::read_dir(&path) {
-            Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => {
-                return Ok(Vec::new());
-            }
-            listed => listed.map_err(FolderError::storage("list", &path))?,
-        };
-        let folders = entries.flatten().filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()));
-        let names = folders.filter_map(|entry| entry.file_name().into_string().ok());
-        let is_key = |name: &String| name.len() == KEY_DIGITS && name.bytes().all(|byte| byte.is_ascii_hexdigit());
-        Ok(names.filter(is_key).collect())
+        let names = self.entries(WINDOWS)?.into_iter().filter(|(_, is_folder)| *is_folder).map(|(name, _)| name);
+        Ok(names.filter(|name| is_key(name)).collect())
     }
 
     /// The names of the files that jobs create in a folder; empty if the folder doesn't exist.
     fn job_files(&self, folder: &str) -> Result<Vec<String>, FolderError> {
+        let files = self.entries(folder)?.into_iter().filter(|(_, is_folder)| !is_folder).map(|(name, _)| name);
+        let mut names: Vec<String> = files.filter(|name| is_job_file(folder, name) && name != LOCK).collect();
+        names.sort_by_key(|name| (FILES.iter().position(|file| file == name), name.clone()));
+        Ok(names)
+    }
+
+    /// The names in a folder, each with whether it is one of a folder; empty if the folder doesn't exist. Names that
+    /// are not UTF-8 are left out.
+    fn entries(&self, folder: &str) -> Result<Vec<(String, bool)>, FolderError> {
         let path = self.root.join(folder);
         let entries = match fs::read_dir(&path) {
             Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => {
@@ -103,10 +100,8 @@ impl JobFolder {
         for entry in entries {
             let entry = entry.map_err(FolderError::storage("list", &path))?;
             let is_folder = entry.file_type().is_ok_and(|kind| kind.is_dir());
-            let name = entry.file_name().into_string().ok().filter(|name| !is_folder && is_job_file(folder, name));
-            names.extend(name.filter(|name| name != LOCK));
+            names.extend(entry.file_name().into_string().ok().map(|name| (name, is_folder)));
         }
-        names.sort_by_key(|name| (FILES.iter().position(|file| file == name), name.clone()));
         Ok(names)
     }
 }

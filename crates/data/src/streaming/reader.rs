@@ -131,7 +131,6 @@ impl<'a> WindowReader<'a> {
             }
             let (block, begun) = (self.blocks.at(self.at), self.at);
             let (corpus, file) = (self.corpus, &self.corpus.files[block.file]);
-            file.check_unchanged()?;
             self.next = DocumentId { file: block.file, record: begun.record + 1 };
             if begun.inside {
                 self.document = self.next;

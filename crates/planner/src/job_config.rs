@@ -10,7 +10,7 @@ use stagecoach_api::job::{
     AdamWSpec, BuiltIn, DataSpec, Device, Kernels, ModelSpec, OptimizerSpec, TokenizerSpec, TrainingLength,
     TrainingSpec,
 };
-use stagecoach_data::Tokenizer;
+use stagecoach_data::{OnWait, Tokenizer};
 use stagecoach_engine::StageError;
 use stagecoach_engine::optimize::LearningRate;
 use stagecoach_engine::state_dict::find_model;
@@ -20,7 +20,7 @@ use stagecoach_model::{Architecture, ModelConfig, SourceConfig, SpecifiedModel};
 use stagecoach_pipeline::GradientBlocks;
 
 use super::profile::Profile;
-use super::remote_models::RemoteModels;
+use super::remote_models::{FetchExtent, FetchReports, RemoteModels};
 use super::trainer_state::TrainerState;
 
 /// The file of a Hugging Face model directory with the settings of text generation.
@@ -120,6 +120,25 @@ impl JobConfig {
             remote_models,
             assumed_profile: None,
         })
+    }
+
+    /// As [`JobConfig::with_models`], after the settings of the models are fetched, without their weights. `known` has
+    /// the commits with which the job began.
+    ///
+    /// # Errors
+    /// As [`JobConfig::new`], or if the settings can't be fetched.
+    pub fn with_settings(
+        job: PipelineJob,
+        workspace: &Path,
+        known: RemoteModels,
+        on_progress: &mut dyn FnMut(&str, u64, u64),
+        on_wait: OnWait,
+    ) -> Result<JobConfig, StageError> {
+        check_job(&job)?;
+        // stage 0 records the commits with which a job begins
+        let reports = FetchReports { on_resolved: &mut |_| Ok(()), on_progress, on_wait };
+        let models = known.fetch(&job, workspace, FetchExtent::Settings, reports)?;
+        JobConfig::with_models(job, workspace, models)
     }
 
     /// The job's folder.

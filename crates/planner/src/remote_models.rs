@@ -37,7 +37,7 @@ pub enum FetchExtent {
     All,
 }
 
-/// What fetching tells meanwhile.
+/// The receivers of reports while files are fetched.
 pub struct FetchReports<'a> {
     /// Receives the commits once they are known, before a file is fetched.
     pub on_resolved: &'a mut dyn FnMut(&RemoteModels) -> Result<(), StageError>,
@@ -117,11 +117,15 @@ pub fn has_remote_models(job: &PipelineJob) -> Result<bool, StageError> {
 }
 
 impl RemoteModels {
-    /// The record in a job's folder, which is empty if there is no such file.
+    /// The record of `job` in a job's folder, which is empty if there is no such file. A job without URIs has no
+    /// record.
     ///
     /// # Errors
-    /// If the file can't be read or is no such record.
-    pub fn recorded(job_folder: &Path) -> Result<RemoteModels, StageError> {
+    /// If a URI is invalid, or the file can't be read or is no such record.
+    pub fn recorded(job: &PipelineJob, job_folder: &Path) -> Result<RemoteModels, StageError> {
+        if !has_remote_models(job)? {
+            return Ok(RemoteModels::default());
+        }
         let path = job_folder.join(REMOTE_MODELS);
         let bytes = read_if_exists(&path).map_err(|error| StageError::storage("read", &path, error))?;
         let Some(bytes) = bytes else { return Ok(RemoteModels::default()) };

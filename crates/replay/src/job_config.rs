@@ -1,11 +1,11 @@
-//! The configuration of a recorded job.
+//! The configuration of a recorded job, and the reports while it is made.
 
 use std::path::Path;
 
 use stagecoach_api::PipelineJob;
 use stagecoach_data::OnWait;
 use stagecoach_engine::StageError;
-use stagecoach_planner::{FetchExtent, FetchReports, JobConfig, RemoteModels};
+use stagecoach_planner::{JobConfig, RemoteModels};
 use stagecoach_telemetry::{ProgressDisplay, TrainingEvent};
 
 /// The configuration of `job`, with the settings of its models of the hub at the commits that the record in
@@ -19,13 +19,16 @@ pub(crate) fn job_config(
     recorded_in: &Path,
     display: &mut ProgressDisplay,
 ) -> Result<JobConfig, StageError> {
-    let reports = FetchReports {
-        on_resolved: &mut |_| Ok(()),
-        on_progress: &mut |what, done, total| {
-            display.update(&TrainingEvent::Preparing { what: what.to_owned(), done, total });
-        },
-        on_wait: OnWait::default(),
+    let known = RemoteModels::recorded(&job, recorded_in)?;
+    let on_progress = &mut |what: &str, done, total| {
+        display.update(&TrainingEvent::Preparing { what: what.to_owned(), done, total });
     };
-    let models = RemoteModels::recorded(recorded_in)?.fetch(&job, workspace, FetchExtent::Settings, reports)?;
-    JobConfig::with_models(job, workspace, models)
+    JobConfig::with_settings(job, workspace, known, on_progress, noted_waits())
+}
+
+/// Shows the reasons for waits, such as the limit of a hub, as notes.
+pub(crate) fn noted_waits() -> OnWait {
+    OnWait::without_repetitions(|sentence| {
+        ProgressDisplay::notes().update(&TrainingEvent::Note { message: sentence.to_owned() });
+    })
 }

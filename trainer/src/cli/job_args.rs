@@ -6,7 +6,7 @@ use clap::Args;
 use stagecoach_api::PipelineJob;
 use stagecoach_data::OnWait;
 use stagecoach_engine::StageError;
-use stagecoach_planner::{FetchExtent, FetchReports, JobConfig, RemoteModels, check_job};
+use stagecoach_planner::{JobConfig, RemoteModels};
 
 use super::output::{byte_progress_bar, print_error};
 
@@ -47,7 +47,7 @@ impl JobArgs {
     /// As [`JobArgs::read`] and [`job_config`].
     pub(super) fn config(&self) -> Result<JobConfig, StageError> {
         let job = self.read()?;
-        let known = RemoteModels::recorded(&self.workspace.join(job.folder()))?;
+        let known = RemoteModels::recorded(&job, &self.workspace.join(job.folder()))?;
         job_config(job, &self.workspace, known)
     }
 }
@@ -58,20 +58,16 @@ impl JobArgs {
 /// # Errors
 /// If the job is invalid, or the settings can't be fetched.
 pub(super) fn job_config(job: PipelineJob, workspace: &Path, known: RemoteModels) -> Result<JobConfig, StageError> {
-    check_job(&job)?;
     let bar = byte_progress_bar(0);
-    let reports = FetchReports {
-        on_resolved: &mut |_| Ok(()), // stage 0 records what a job begins with
-        on_progress: &mut |what, done, total| {
-            bar.set_message(what.to_owned());
-            bar.set_length(total);
-            bar.set_position(done);
-        },
-        on_wait: OnWait::without_repetitions(|sentence| print_error(sentence)),
+    let on_progress = &mut |what: &str, done, total| {
+        bar.set_message(what.to_owned());
+        bar.set_length(total);
+        bar.set_position(done);
     };
-    let models = known.fetch(&job, workspace, FetchExtent::Settings, reports)?;
+    let on_wait = OnWait::without_repetitions(|sentence| print_error(sentence));
+    let config = JobConfig::with_settings(job, workspace, known, on_progress, on_wait);
     bar.finish_and_clear();
-    JobConfig::with_models(job, workspace, models)
+    config
 }
 
 /// The size limit of etcd for one object: a job in a cluster is never larger.

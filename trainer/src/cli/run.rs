@@ -18,7 +18,7 @@ use stagecoach_launcher::{
     supervise,
 };
 use stagecoach_lifecycle::{JobOutcome, JobState};
-use stagecoach_planner::{JobConfig, RemoteModels, has_remote_models};
+use stagecoach_planner::{JobConfig, RemoteModels};
 use stagecoach_telemetry::{
     DataWait, ProgressDisplay, RunReport, RunSummary, StepRecord, advice, curve, format_sample, read_metrics,
 };
@@ -139,10 +139,10 @@ impl RunCommand {
                 workspace.display()
             )));
         }
-        // `--fresh` removes the record, and most jobs have none
-        let known = match self.fresh || !has_remote_models(&job)? {
+        // `--fresh` removes the record
+        let known = match self.fresh {
             true => RemoteModels::default(),
-            false => RemoteModels::recorded(&workspace.join(job.folder()))?,
+            false => RemoteModels::recorded(&job, &workspace.join(job.folder()))?,
         };
         job_config(job, workspace, known)
     }

@@ -79,11 +79,11 @@ fn fetch(
             move |sentence| report(sentence, 0, 0)
         }),
     };
-    RemoteModels::recorded(&folder)?.fetch(job, workspace, needed(&folder), reports)
+    RemoteModels::recorded(job, &folder)?.fetch(job, workspace, needed(&folder), reports)
 }
 
-/// The extent that the job in `folder` needs. A job that resumes reads no initial weights, and continues without them if
-/// the hub no longer has them.
+/// The extent that the job in `folder` needs. A job that resumes reads no initial weights, and continues without them
+/// if the hub no longer has them.
 fn needed(folder: &Path) -> FetchExtent {
     match recorded_identity(&FileSystemVolume::new(folder)) {
         Some(_) => FetchExtent::Settings,
@@ -97,10 +97,11 @@ fn wait_for_stage_0(job: &PipelineJob, workspace: &Path, monitor: &StageMonitor)
     monitor.set_activity(WAITING);
     let folder = workspace.join(job.folder());
     let timeout = Duration::from_secs(job.spec.restart.startup_timeout_seconds.into());
+    let extent = needed(&folder);
     let (mut seen, mut progress_at) = (None, Instant::now());
     loop {
-        let models = RemoteModels::recorded(&folder)?;
-        let bytes = match models.fetched(job, workspace, needed(&folder))? {
+        let models = RemoteModels::recorded(job, &folder)?;
+        let bytes = match models.fetched(job, workspace, extent)? {
             Ok(()) => return Ok(models),
             Err(bytes) => bytes,
         };

@@ -30,7 +30,7 @@ fn fetch(hub: &Hub, job: &PipelineJob, folder: &Path, extent: FetchExtent) -> Re
     let environment = [("HF_ENDPOINT", hub.endpoint()), ("HF_HUB_CACHE", "/nowhere".to_owned())];
     let variables = environment.into_iter().map(|(name, value)| (name.to_owned(), value)).collect();
     let mut client = LazyClient { variables, on_wait: OnWait::default(), client: None };
-    let models = RemoteModels::recorded(folder)?;
+    let models = RemoteModels::recorded(job, folder)?;
     models.fetch_with(&mut client, job, folder, extent, &mut |models| models.write(folder), &mut |_, _, _| {})
 }
 
@@ -115,7 +115,7 @@ fn what_cannot_be_fetched_is_one_sentence_about_a_field() {
         assert!(!error.message.contains('\n'));
     }
     std::fs::write(folder.join(REMOTE_MODELS), r#"{"commits": {"hf://org/tiny": "../.."}}"#).unwrap();
-    let error = RemoteModels::recorded(folder).unwrap_err().message;
+    let error = RemoteModels::recorded(&job("hf://org/tiny", "t.json"), folder).unwrap_err().message;
     assert!(error.contains("is no record of remote models (\"../..\" is no commit): remove it"), "{error}");
 }
 

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use stagecoach_data::{
-    DataConfig, DataError, Dataset, DocumentName, DocumentPart, OnWait, PartText, PrepareProgress, PreparedCorpus,
+    DataConfig, DataError, Dataset, DocumentName, DocumentPart, PartText, PrepareProgress, PreparedCorpus,
 };
 use stagecoach_engine::StageError;
 use stagecoach_launcher::REMOTE_FILES;
@@ -12,7 +12,7 @@ use stagecoach_telemetry::{ProgressDisplay, TrainingEvent};
 
 use super::windows::Windows;
 use crate::RunRecord;
-use crate::job_config::job_config;
+use crate::job_config::{job_config, noted_waits};
 
 /// A job and its documents.
 pub struct Subject {
@@ -22,7 +22,7 @@ pub struct Subject {
     pub prepared: PreparedCorpus,
     data_config: DataConfig,
     dataset: Dataset,
-    /// Of a streamed job.
+    /// The windows of a streamed job.
     windows: Option<Windows>,
 }
 
@@ -41,12 +41,11 @@ impl Subject {
         let streams = record.streams().unwrap_or(config.streams);
         let config = JobConfig { remote_files, holds_out_last_sequences, streams, ..config };
         let windows = streams.then(|| Windows::create(record, &workspace)).transpose()?;
-        let data_config = config.data_config();
-        let data_config = windows.iter().fold(data_config, |config, windows| windows.data_config(config));
-        let on_wait = OnWait::without_repetitions(|sentence| {
-            ProgressDisplay::notes().update(&TrainingEvent::Note { message: sentence.to_owned() });
-        });
-        let data_config = DataConfig { on_wait, ..data_config };
+        let data_config = DataConfig { on_wait: noted_waits(), ..config.data_config() };
+        let data_config = match &windows {
+            Some(windows) => windows.data_config(data_config),
+            None => data_config,
+        };
         let progress = &mut |progress| show(&mut display, progress);
         let prepared = stagecoach_data::prepare(&data_config, progress).map_err(StageError::from)?;
         let dataset = Dataset::open(&data_config, &prepared).map_err(StageError::from)?;

@@ -285,7 +285,7 @@ fn unavailable(url: &str, status: u16) -> String {
     format!("{url} answered {status}")
 }
 
-/// What to do about weights in another format.
+/// The remedy for weights in another format.
 fn remedy(what: &str, present: &str) -> &'static str {
     match what.contains("safetensors") && [".bin", ".pth", ".pt"].iter().any(|ending| present.contains(ending)) {
         true => ": load it with transformers, and save it with save_pretrained",

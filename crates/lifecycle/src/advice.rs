@@ -43,7 +43,7 @@ impl FailureReason {
 }
 
 impl AttemptFailure {
-    /// What to do about it: by the kind that the stage reported where that is more specific, as in
+    /// The remedy, by the kind that the stage reported where that is more specific, as in
     /// [`AttemptFailure::label`].
     pub fn advice(&self) -> &'static str {
         match (self.reason, self.kind) {

@@ -152,10 +152,7 @@ impl Work {
         self.store.remove_unfinished()?;
         let mut start = self.start.clone();
         // windows of an earlier attempt need no reading
-        while let Some(header) = self.store.header(start.window)?
-            && header.start == start
-            && self.store.open(&header).is_ok()
-        {
+        while let Some(header) = self.store.complete(&start)? {
             start = header.next;
             shared.update(|state| state.next = start.window);
             if !shared.wait_until_due(start.window) {
@@ -174,17 +171,14 @@ impl Work {
                 return Ok(false);
             }
             self.store.write(&window)?;
-            let in_use = {
-                let mut state = shared.lock();
-                if state.is_stopped {
-                    // another maker knows what training uses now
-                    return Ok(false);
-                }
-                state.next = next;
-                state.in_use.clone()
-            };
-            shared.changed.notify_all();
-            self.store.evict(*in_use.start()..=(*in_use.end() + AHEAD).max(number), self.max_bytes)?;
+            shared.update(|state| state.next = next);
+            // under the lock, because another maker knows what training uses once this one is dropped
+            let state = shared.lock();
+            if !state.is_stopped {
+                let end = (*state.in_use.end() + AHEAD).max(number);
+                self.store.evict(*state.in_use.start()..=end, self.max_bytes)?;
+            }
+            drop(state);
             Ok(shared.wait_until_due(next))
         })
     }

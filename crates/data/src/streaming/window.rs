@@ -1,7 +1,7 @@
 //! Windows on the volume: a folder for each, which is complete once it has its name.
 
 use std::fs;
-use std::io::{self, Write};
+use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -76,7 +76,16 @@ impl WindowStore {
         Ok(TokenStream::of_window(&files, 0..header.documents, origins))
     }
 
-    /// Writes a window. Nothing of an unfinished one remains under its name.
+    /// The header of the window at `start`, if all of the window is there.
+    ///
+    /// # Errors
+    /// Fails if the volume can't be read.
+    pub(super) fn complete(&self, start: &StreamPosition) -> Result<Option<WindowHeader>, DataError> {
+        let header = self.header(start.window)?.filter(|header| header.start == *start);
+        Ok(header.filter(|header| self.open(header).is_ok()))
+    }
+
+    /// Writes a window, unless it is there. Nothing of an unfinished one remains under its name.
     ///
     /// # Errors
     /// Fails if the volume can't be written.
@@ -90,17 +99,30 @@ impl WindowStore {
         };
         let unfinished = self.unfinished_folder();
         fs::create_dir_all(&self.folder).map_err(DataError::io("create", &self.folder))?;
-        let written = self.write_unfinished(&unfinished, window, &header).and_then(|()| {
-            let finished = self.window_folder(window.start.window);
-            self.remove_window(&finished)?;
-            fs::rename(&unfinished, &finished).map_err(DataError::io("rename", &unfinished))
-        });
-        if let Err(error) = written {
-            // a volume that is full has the space back
-            remove_unfinished_folder(&unfinished);
-            return Err(error);
-        }
+        let written = self.write_unfinished(&unfinished, window, &header);
+        let named = written.and_then(|()| self.name(&unfinished, &window.start));
+        // a volume that is full has the space back
+        remove_unfinished_folder(&unfinished);
+        named?;
         stagecoach_files::sync_dir(&self.folder).map_err(DataError::io("write", &self.folder))
+    }
+
+    /// Gives an unfinished folder the name of the window at `start`. A complete window stays: somebody may use it, and
+    /// the maker that follows this one may have removed the unfinished folder.
+    fn name(&self, unfinished: &Path, start: &StreamPosition) -> Result<(), DataError> {
+        let finished = self.window_folder(start.window);
+        let rename = || fs::rename(unfinished, &finished);
+        let renamed = match rename() {
+            Err(error) if matches!(error.kind(), ErrorKind::DirectoryNotEmpty | ErrorKind::AlreadyExists) => {
+                if self.complete(start)?.is_some() {
+                    return Ok(());
+                }
+                self.remove_window(&finished)?;
+                rename()
+            }
+            renamed => renamed,
+        };
+        renamed.map_err(DataError::io("rename", unfinished))
     }
 
     fn write_unfinished(&self, folder: &Path, window: &WindowTokens, header: &WindowHeader) -> Result<(), DataError> {
@@ -122,7 +144,7 @@ impl WindowStore {
     fn remove_window(&self, folder: &Path) -> Result<(), DataError> {
         let unfinished = self.unfinished_folder();
         match fs::rename(folder, &unfinished) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
             Err(error) => Err(DataError::io("remove", folder)(error)),
             Ok(()) => {
                 remove_unfinished_folder(&unfinished);
@@ -175,7 +197,7 @@ impl WindowStore {
     fn names(&self) -> Result<Vec<String>, DataError> {
         let entries = match fs::read_dir(&self.folder) {
             Ok(entries) => entries,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
             Err(error) => return Err(DataError::io("list", &self.folder)(error)),
         };
         Ok(entries.flatten().map(|entry| entry.file_name().to_string_lossy().into_owned()).collect())

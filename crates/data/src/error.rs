@@ -367,6 +367,14 @@ pub enum DataError {
         /// The window's folder.
         path: PathBuf,
     },
+    /// A window that is made again has other tokens than before.
+    #[error(
+        "window {window} of the streamed corpus has other tokens than when the job trained on it: bytes of a file were damaged on their way, then or now. Run the job again. If this message stays, an earlier checkpoint is the last good one"
+    )]
+    WindowDiffers {
+        /// The number of the window, from 0.
+        window: u64,
+    },
     /// The documents of a stream are too few to draw held-out ones.
     #[error(
         "data.evaluation.fraction is {fraction}, and no sequence is drawn from the {documents} documents of {subject}: name files in data.evaluation.paths, or set data.streaming.mode to Never"

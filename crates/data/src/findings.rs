@@ -9,6 +9,10 @@ use crate::corpus::{BadRecordReason, few};
 /// The number of examples that a note names.
 const EXAMPLES: usize = 3;
 
+/// The number of files and reasons for which bad records are counted apart. Positions of streams have the findings, so
+/// that their size must not grow with the corpus.
+const MAX_BAD_RECORDS: usize = 100;
+
 /// Losses of the texts in their tokens.
 #[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq)]
 #[serde(rename_all = "camelCase", default)]
@@ -34,7 +38,8 @@ pub struct Findings {
 /// the file is known by its index and not by its name.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
 struct BadRecords {
-    file: usize,
+    /// `None` for further files, after [`MAX_BAD_RECORDS`].
+    file: Option<usize>,
     reason: BadRecordReason,
     count: u64,
 }
@@ -74,13 +79,15 @@ impl Findings {
 
     /// Counts a record of the file with index `file`.
     pub(crate) fn bad_record(&mut self, file: usize, reason: BadRecordReason) {
-        self.add_bad_records(&BadRecords { file, reason, count: 1 });
+        self.add_bad_records(&BadRecords { file: Some(file), reason, count: 1 });
     }
 
     fn add_bad_records(&mut self, records: &BadRecords) {
-        match self.bad_records.binary_search_by_key(&(records.file, records.reason), |found| (found.file, found.reason))
-        {
+        match self.bad_records.binary_search_by_key(&records.key(), BadRecords::key) {
             Ok(at) => self.bad_records[at].count += records.count,
+            Err(_) if records.file.is_some() && self.bad_records.len() >= MAX_BAD_RECORDS => {
+                self.add_bad_records(&BadRecords { file: None, ..records.clone() });
+            }
             Err(at) => self.bad_records.insert(at, records.clone()),
         }
     }
@@ -155,8 +162,13 @@ impl Findings {
         let total: u64 = by_reason.values().sum();
         let reasons: Vec<String> =
             by_reason.iter().map(|(reason, count)| format!("{count} {}", reason.description())).collect();
-        let of_file = |(&file, count): (&usize, &u64)| format!("{} ({count})", files.get(file).unwrap_or(&"?"));
-        let in_files: Vec<String> = by_file.iter().map(of_file).collect();
+        let further = by_file.remove(&None);
+        let of_file = |(file, count): (&Option<usize>, &u64)| {
+            let name = file.and_then(|file| files.get(file)).unwrap_or(&"?");
+            format!("{name} ({count})")
+        };
+        let mut in_files: Vec<String> = by_file.iter().map(of_file).collect();
+        in_files.extend(further.map(|count| format!("further files ({count})")));
         (total > 0).then(|| {
             format!(
                 "{} left out: {}; in {}",
@@ -165,6 +177,13 @@ impl Findings {
                 few(&in_files.iter().map(String::as_str).collect::<Vec<_>>())
             )
         })
+    }
+}
+
+impl BadRecords {
+    /// Further files come last.
+    fn key(&self) -> (bool, Option<usize>, BadRecordReason) {
+        (self.file.is_none(), self.file, self.reason)
     }
 }
 
@@ -198,5 +217,20 @@ mod tests {
         assert_eq!(sum, reverse);
         let note = "4 bad records are left out: 3 with null for text, 1 in invalid JSON; in b (2), d (2)";
         assert_eq!(sum.notes(&["a", "b", "c", "d"]), [note]);
+    }
+
+    #[test]
+    fn the_size_of_the_findings_is_bounded() {
+        let mut findings = Findings::default();
+        (0..1000).rev().for_each(|file| findings.bad_record(file, BadRecordReason::Null));
+        findings.bad_record(999, BadRecordReason::Null);
+        assert_eq!(findings.bad_records.len(), MAX_BAD_RECORDS + 1);
+        let json = serde_json::to_string(&findings).unwrap();
+        assert_eq!(serde_json::from_str::<Findings>(&json).unwrap(), findings);
+        let note = &findings.notes(&["name"; 1000])[0];
+        assert_eq!(
+            *note,
+            "1001 bad records are left out: 1001 with null for text; in name (1), name (1), name (1) and 98 more"
+        );
     }
 }

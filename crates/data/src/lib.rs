@@ -49,7 +49,7 @@ pub use findings::Findings;
 pub use model_files::{TOKENIZER_FILES, tokenizer_files};
 pub use prepared::{PreparedCorpus, PreparedSource};
 pub use source::hub_client;
-pub use streaming::{DocumentCounts, StreamPosition};
+pub use streaming::StreamPosition;
 pub use surroundings::{OnWait, Variables};
 pub use texts::{Texts, find_texts};
 pub use tokenizer::{SpecialTokenIds, Tokenizer};

@@ -39,8 +39,9 @@ impl TextBatch {
     pub(crate) fn flush(&mut self, documents: &mut DocumentTokens) -> Result<(), DataError> {
         let batch = std::mem::take(self);
         let has_text: Vec<bool> = batch.texts.iter().map(|text| has_text(text)).collect();
-        let ids = documents.tokenizer().encode_all(batch.texts, &mut documents.findings)?;
-        for ((ids, has_text), is_last) in ids.iter().zip(has_text).zip(batch.is_last) {
+        let encoded = documents.tokenizer().encode_all(batch.texts)?;
+        for (((ids, findings), has_text), is_last) in encoded.iter().zip(has_text).zip(batch.is_last) {
+            documents.findings.add(findings);
             documents.push_text(ids, has_text);
             if is_last {
                 documents.end_document();

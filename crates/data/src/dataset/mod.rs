@@ -31,6 +31,8 @@ pub struct Dataset {
     /// Documents whose tokens are not targets in training.
     without: BTreeSet<u64>,
     pad_token_id: i64,
+    /// The names of the files from which this process makes windows.
+    streamed_files: Vec<String>,
 }
 
 /// A source to train on.

@@ -37,6 +37,7 @@ impl Dataset {
             documents: documents.clone(),
             without: BTreeSet::new(),
             pad_token_id: i64::from(prepared.padding),
+            streamed_files: Vec::new(),
         };
         let parts = prepared.documents_of_parts();
         let (of_sources, of_files) = parts.split_at(config.sources.len().min(parts.len()));

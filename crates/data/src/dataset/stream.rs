@@ -40,6 +40,7 @@ impl Dataset {
         // the windows belong to the contents that the checkpoints name
         check_contents(config, prepared, &corpus)?;
         corpus.count_bytes(&activity);
+        self.streamed_files = corpus.file_names().into_iter().map(str::to_owned).collect();
         let corpus = Arc::new(corpus);
         let tokenizer = Arc::new(prepared.tokenizer(config)?);
         for (index, source) in self.sources.iter_mut().enumerate() {
@@ -86,13 +87,20 @@ impl Dataset {
         self.streams().filter_map(|(index, stream)| stream.position_after(counts[index])).collect()
     }
 
-    /// The documents of all streams up to the windows of the first `position` sequences, which have just been read;
-    /// `None` for a dataset that is not streamed.
-    pub fn documents_read(&self, position: u64) -> Option<DocumentCounts> {
+    /// Sentences about the documents of all streams up to the windows of the first `position` sequences, which have
+    /// just been read: their numbers, and the losses of their texts. Empty for a dataset that is not streamed.
+    pub fn stream_notes(&self, position: u64) -> Vec<String> {
         let counts = self.mixture.counts(position);
         let read: Vec<DocumentCounts> =
             self.streams().filter_map(|(index, stream)| stream.counts_after(counts[index])).collect();
-        (!read.is_empty()).then(|| DocumentCounts::sum(read.iter()))
+        if read.is_empty() {
+            return Vec::new();
+        }
+        let sum = DocumentCounts::sum(read.iter());
+        let files: Vec<&str> = self.streamed_files.iter().map(String::as_str).collect();
+        let mut notes = vec![format!("of the streamed corpus: {}", sum.sentence())];
+        notes.extend(sum.findings.notes(&files));
+        notes
     }
 
     fn streams(&self) -> impl Iterator<Item = (usize, &SourceStream)> {

@@ -3,9 +3,13 @@
 use super::document_id::DocumentId;
 use super::position::ReadPosition;
 use crate::corpus::BadRecordReason;
-use crate::document_tokens::DocumentTokens;
 use crate::error::DataError;
+use crate::findings::Findings;
 use crate::text_batch::{ENCODE_BATCH_BYTES, has_text};
+use crate::tokenizer::Tokenizer;
+
+/// The ids of a text, and the losses of the text in them.
+type EncodedText = (Vec<u32>, Findings);
 
 /// A piece of a stream, or a record that is left out.
 pub(super) enum Item {
@@ -56,14 +60,13 @@ impl Batch {
         self.bytes >= ENCODE_BATCH_BYTES || self.items.len() >= MAX_ITEMS
     }
 
-    /// The items with the ids of the texts.
+    /// The items, and the ids of the texts with the losses in them.
     ///
     /// # Errors
     /// Fails if the tokenizer fails.
-    pub(super) fn tokenise(&mut self, documents: &mut DocumentTokens) -> Result<(Vec<Item>, Vec<Vec<u32>>), DataError> {
+    pub(super) fn tokenise(&mut self, tokenizer: &Tokenizer) -> Result<(Vec<Item>, Vec<EncodedText>), DataError> {
         let Batch { items, texts, .. } = std::mem::take(self);
-        let ids = documents.tokenizer().encode_all(texts, &mut documents.findings)?;
-        Ok((items, ids))
+        Ok((items, tokenizer.encode_all(texts)?))
     }
 }
 

@@ -31,6 +31,21 @@ pub(crate) struct WindowTokens {
     pub(super) tokens_before: u64,
 }
 
+impl WindowTokens {
+    /// The digest of the tokens and of the documents' starts.
+    pub(super) fn digest(&self) -> String {
+        let mut hasher = blake3::Hasher::new();
+        hasher.update(&(self.ids.len() as u64).to_le_bytes());
+        for id in &self.ids {
+            hasher.update(&id.to_le_bytes());
+        }
+        for start in &self.starts {
+            hasher.update(&start.to_le_bytes());
+        }
+        hasher.finalize().to_hex().to_string()
+    }
+}
+
 /// Tokens that are not in a finished window yet.
 pub(super) struct WindowBuffer {
     size: WindowSize,
@@ -75,7 +90,7 @@ impl WindowBuffer {
             is_open: start.read.inside,
             points: VecDeque::from([(0, start.read, start.counts.clone())]),
             counted: (0, 0),
-            start,
+            start: StreamPosition { digest: None, ..start },
         }
     }
 
@@ -105,14 +120,14 @@ impl WindowBuffer {
     }
 
     /// Marks the end of the tokens as a position at which reading can resume.
-    pub(super) fn mark(&mut self, position: ReadPosition, counts: &DocumentCounts) {
+    pub(super) fn mark(&mut self, position: ReadPosition, counts: DocumentCounts) {
         let tokens = self.before + self.ids.len() as u64;
         if !position.inside {
             // no window ends before the current document
             self.points.clear();
         }
         let of_document = if position.inside { self.tokens_of_last(self.ids.len()) } else { 0 };
-        self.points.push_back((tokens, ReadPosition { tokens: of_document, ..position }, counts.clone()));
+        self.points.push_back((tokens, ReadPosition { tokens: of_document, ..position }, counts));
     }
 
     /// The next window, if its tokens are there.
@@ -123,7 +138,8 @@ impl WindowBuffer {
             self.points.pop_front();
         }
         let (tokens, read, counts) = self.points.front().cloned()?;
-        let next = StreamPosition { window: self.start.window + 1, read, skip: next_token - tokens, counts };
+        let skip = next_token - tokens;
+        let next = StreamPosition { window: self.start.window + 1, read, skip, counts, digest: None };
         let documents = self.starts.partition_point(|&start| start < cut.end as u64);
         let window = WindowTokens {
             start: std::mem::replace(&mut self.start, next.clone()),
@@ -237,7 +253,7 @@ mod tests {
                 if resumes {
                     let offset = number as u64 + 1;
                     let counts = DocumentCounts { documents: offset, ..DocumentCounts::default() };
-                    buffer.mark(ReadPosition { offset, inside: !ends, ..ReadPosition::default() }, &counts);
+                    buffer.mark(ReadPosition { offset, inside: !ends, ..ReadPosition::default() }, counts);
                 }
             }
             is_start = ends;

@@ -153,6 +153,7 @@ impl Work {
         let mut start = self.start.clone();
         // windows of an earlier attempt need no reading
         while let Some(header) = self.store.complete(&start)? {
+            start.check(&header.digest)?;
             start = header.next;
             shared.update(|state| state.next = start.window);
             if !shared.wait_until_due(start.window) {
@@ -160,7 +161,7 @@ impl Work {
             }
         }
         let source = (&*self.corpus, self.source);
-        let mut reader = WindowReader::new(&self.config, streaming, source, &self.tokenizer, start, false)?;
+        let mut reader = WindowReader::new(&self.config, streaming, source, &self.tokenizer, start.clone(), false)?;
         let mut on_tokens = |_| {
             shared.activity.fetch_add(1, Ordering::Relaxed);
             !shared.lock().is_stopped
@@ -169,6 +170,9 @@ impl Work {
             let (number, next) = (window.start.window, window.next.window);
             if shared.lock().is_stopped {
                 return Ok(false);
+            }
+            if start.is_at(&window.start) {
+                start.check(&window.digest())?;
             }
             self.store.write(&window)?;
             shared.update(|state| state.next = next);

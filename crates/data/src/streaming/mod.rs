@@ -16,7 +16,8 @@ mod window;
 
 pub(crate) use document_id::DocumentId;
 pub(crate) use maker::WindowMaker;
-pub use position::{DocumentCounts, StreamPosition};
+pub(crate) use position::DocumentCounts;
+pub use position::StreamPosition;
 pub(crate) use reader::WindowReader;
 pub(crate) use sample::sample;
 pub(crate) use source_stream::SourceStream;

@@ -1,11 +1,10 @@
 //! Positions in the stream of a source. Checkpoints record them.
 
-use std::collections::BTreeMap;
-
 use serde::{Deserialize, Serialize};
 
-use crate::corpus::{BadRecordReason, Cursor};
-use crate::findings::count;
+use crate::corpus::Cursor;
+use crate::error::DataError;
+use crate::findings::{Findings, count};
 
 /// The beginning of a window.
 #[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq)]
@@ -19,9 +18,29 @@ pub struct StreamPosition {
     pub(super) skip: u64,
     /// The documents up to `read`.
     pub(super) counts: DocumentCounts,
+    /// The digest of the window that begins here, if training has read it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) digest: Option<String>,
 }
 
 impl StreamPosition {
+    /// Whether the window that begins here also begins at `other`.
+    pub(super) fn is_at(&self, other: &StreamPosition) -> bool {
+        let digest = None;
+        StreamPosition { digest: digest.clone(), ..self.clone() } == StreamPosition { digest, ..other.clone() }
+    }
+
+    /// Compares the window that begins here with the one that training read before the checkpoint.
+    ///
+    /// # Errors
+    /// `WindowDiffers` if it has other tokens.
+    pub(super) fn check(&self, digest: &str) -> Result<(), DataError> {
+        match &self.digest {
+            Some(expected) if expected != digest => Err(DataError::WindowDiffers { window: self.window }),
+            _ => Ok(()),
+        }
+    }
+
     /// The documents that the stream has read before this position.
     pub fn counts(&self) -> &DocumentCounts {
         &self.counts
@@ -58,16 +77,9 @@ pub struct DocumentCounts {
     /// Documents without tokens, which are left out.
     #[serde(default)]
     pub empty: u64,
-    /// Records that are left out, by the reason.
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub(super) bad_records: BTreeMap<BadRecordReason, u64>,
-    /// Halves of surrogate pairs, which U+FFFD replaces.
-    #[serde(default, skip_serializing_if = "is_zero")]
-    pub(super) lone_surrogates: u64,
-}
-
-fn is_zero(count: &u64) -> bool {
-    *count == 0
+    /// The losses of their texts, and the records that are left out.
+    #[serde(default)]
+    pub findings: Findings,
 }
 
 impl DocumentCounts {
@@ -78,27 +90,16 @@ impl DocumentCounts {
             sum.documents += counts.documents;
             sum.held_out += counts.held_out;
             sum.empty += counts.empty;
-            sum.lone_surrogates += counts.lone_surrogates;
-            for (reason, count) in &counts.bad_records {
-                *sum.bad_records.entry(*reason).or_default() += count;
-            }
+            sum.findings.add(&counts.findings);
         }
         sum
     }
 
-    /// A sentence for people, such as "1200 documents read, 3 empty, 2 bad records left out (2 with null for
-    /// text)".
+    /// The numbers for people, such as "1200 documents read, 3 empty".
     pub fn sentence(&self) -> String {
         let mut parts = vec![format!("{} read", count(self.documents, "document", "documents"))];
         parts.extend((self.held_out > 0).then(|| format!("{} held out", self.held_out)));
         parts.extend((self.empty > 0).then(|| format!("{} empty", self.empty)));
-        let bad: u64 = self.bad_records.values().sum();
-        let reasons = self.bad_records.iter().map(|(reason, count)| format!("{count} {}", reason.description()));
-        let reasons = reasons.collect::<Vec<_>>().join(", ");
-        let records = count(bad, "bad record", "bad records");
-        parts.extend((bad > 0).then(|| format!("{records} left out ({reasons})")));
-        let halves = count(self.lone_surrogates, "half of a surrogate pair", "halves of surrogate pairs");
-        parts.extend((self.lone_surrogates > 0).then(|| format!("{halves} replaced by U+FFFD")));
         parts.join(", ")
     }
 }

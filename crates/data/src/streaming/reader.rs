@@ -82,6 +82,8 @@ impl<'a> WindowReader<'a> {
             packing: config.packing,
         };
         let seed = order::seed_of_source(config.seed, source);
+        let mut documents = DocumentTokens::new(tokenizer, start.read.inside)?;
+        documents.findings = start.counts.findings.clone();
         Ok(WindowReader {
             corpus,
             source,
@@ -90,7 +92,7 @@ impl<'a> WindowReader<'a> {
                 HeldOut::Documents(fraction) => Some(Draw::new(fraction, config.seed)),
                 HeldOut::Nothing | HeldOut::LastSequences(_) => None,
             },
-            documents: DocumentTokens::new(tokenizer, start.read.inside)?,
+            documents,
             document: DocumentId::default(),
             next: DocumentId::default(),
             part: Part::Training,
@@ -163,7 +165,7 @@ impl<'a> WindowReader<'a> {
         }
     }
 
-    /// The losses of the texts so far.
+    /// The losses of the texts from the beginning of the stream.
     pub(crate) fn findings(&self) -> &Findings {
         &self.documents.findings
     }
@@ -202,29 +204,26 @@ impl<'a> WindowReader<'a> {
 
     /// Tokenises the batch and passes its documents on.
     fn flush(&mut self, on_window: &mut OnWindow) -> Result<(), DataError> {
-        let (items, ids) = self.batch.tokenise(&mut self.documents)?;
+        let (items, texts) = self.batch.tokenise(self.documents.tokenizer())?;
         for item in items {
             match item {
                 Item::Text { index, document, has_text, is_last } => {
                     self.next = document;
-                    self.documents.push_text(&ids[index], has_text);
+                    let (ids, findings) = &texts[index];
+                    self.documents.findings.add(findings);
+                    self.documents.push_text(ids, has_text);
                     if is_last {
                         self.documents.end_document();
                     }
                     self.pass_on(on_window)?;
                 }
-                Item::BadRecord { file, reason } => {
-                    self.documents.findings.bad_record(file, reason);
-                    *self.counts.bad_records.entry(reason).or_default() += 1;
-                }
-                Item::LoneSurrogates(count) => {
-                    self.documents.findings.lone_surrogates += count;
-                    self.counts.lone_surrogates += count;
-                }
+                Item::BadRecord { file, reason } => self.documents.findings.bad_record(file, reason),
+                Item::LoneSurrogates(count) => self.documents.findings.lone_surrogates += count,
                 Item::Point(position) => {
                     let inside = self.documents.is_inside();
                     if !inside || matches!(self.part, Part::Training) {
-                        self.buffer.mark(ReadPosition { inside, ..position }, &self.counts);
+                        let counts = DocumentCounts { findings: self.findings().clone(), ..self.counts };
+                        self.buffer.mark(ReadPosition { inside, ..position }, counts);
                     }
                 }
             }

@@ -88,10 +88,13 @@ impl SourceStream {
     pub(crate) fn position_after(&self, sequences: u64) -> Option<StreamPosition> {
         let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         let window = sequences / self.sequences;
-        let start = state.open.get(&window).map(|(header, _)| &header.start);
-        let next = || Some(&state.open.get(&window.checked_sub(1)?)?.0.next);
-        let begun = || Some(&state.start).filter(|start| start.window == window);
-        start.or_else(next).or_else(begun).cloned()
+        let start = state
+            .open
+            .get(&window)
+            .map(|(header, _)| StreamPosition { digest: Some(header.digest.clone()), ..header.start.clone() });
+        let next = || Some(state.open.get(&window.checked_sub(1)?)?.0.next.clone());
+        let begun = || Some(&state.start).filter(|start| start.window == window).cloned();
+        start.or_else(next).or_else(begun)
     }
 
     /// The documents up to the end of the window with the last of `sequences` sequences; `None` if it is not open.

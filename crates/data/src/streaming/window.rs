@@ -40,6 +40,8 @@ pub(super) struct WindowHeader {
     documents: u64,
     /// Tokens of the first document before the window.
     tokens_before: u64,
+    /// See [`WindowTokens::digest`].
+    pub(super) digest: String,
 }
 
 impl WindowStore {
@@ -81,7 +83,7 @@ impl WindowStore {
     /// # Errors
     /// Fails if the volume can't be read.
     pub(super) fn complete(&self, start: &StreamPosition) -> Result<Option<WindowHeader>, DataError> {
-        let header = self.header(start.window)?.filter(|header| header.start == *start);
+        let header = self.header(start.window)?.filter(|header| header.start.is_at(start));
         Ok(header.filter(|header| self.open(header).is_ok()))
     }
 
@@ -96,6 +98,7 @@ impl WindowStore {
             tokens: window.ids.len() as u64,
             documents: window.starts.len() as u64,
             tokens_before: window.tokens_before,
+            digest: window.digest(),
         };
         let unfinished = self.unfinished_folder();
         fs::create_dir_all(&self.folder).map_err(DataError::io("create", &self.folder))?;

@@ -126,25 +126,29 @@ impl Tokenizer {
         Ok((encoding.get_ids().to_vec(), bytes))
     }
 
-    /// The ids of each text, computed on all processors. `findings` counts the losses of the texts in the ids.
-    pub(crate) fn encode_all(&self, texts: Vec<String>, findings: &mut Findings) -> Result<Vec<Vec<u32>>, DataError> {
-        for text in &texts {
+    /// The ids of each text and the losses of the text in them, computed on all processors.
+    pub(crate) fn encode_all(&self, texts: Vec<String>) -> Result<Vec<(Vec<u32>, Findings)>, DataError> {
+        let mut all_findings = vec![Findings::default(); texts.len()];
+        for (findings, text) in all_findings.iter_mut().zip(&texts) {
             findings.special_as_text(self.special_as_text(text));
         }
         let encodings = if self.losses.drops_characters {
             let encodings = self.inner.encode_batch(texts.clone(), false).map_err(self.failed())?;
-            for (text, encoding) in texts.iter().zip(&encodings) {
+            for ((findings, text), encoding) in all_findings.iter_mut().zip(&texts).zip(&encodings) {
                 findings.dropped(text, encoding.get_offsets());
             }
             encodings
         } else {
             self.inner.encode_batch_fast(texts, false).map_err(self.failed())?
         };
-        let ids: Vec<Vec<u32>> = encodings.into_iter().map(|encoding| encoding.get_ids().to_vec()).collect();
+        let ids_of = |encoding: tokenizers::Encoding| encoding.get_ids().to_vec();
+        let mut encoded: Vec<_> = encodings.into_iter().map(ids_of).zip(all_findings).collect();
         if let Some(unknown) = self.losses.unknown {
-            findings.unknown += ids.iter().flatten().filter(|&&id| id == unknown).count() as u64;
+            for (ids, findings) in &mut encoded {
+                findings.unknown += ids.iter().filter(|&&id| id == unknown).count() as u64;
+            }
         }
-        Ok(ids)
+        Ok(encoded)
     }
 
     /// The special tokens that `text` spells and that are encoded as text, one after another.

@@ -36,10 +36,9 @@ pub(in crate::train) fn finish(running: &mut RunningStage, state: &TrainerState)
         let text = serde_json::to_vec_pretty(&summary).map_err(|e| StageError::invalid(e.to_string()))?;
         running.plan.fence.write_job_file(running.context.volume, RESULT, &text)?;
         if !state.streams.is_empty() {
-            let read = running.data_loader.as_ref().and_then(|data_loader| data_loader.documents_read(state.step));
-            if let Some(counts) = read {
-                running
-                    .emit(&TrainingEvent::Note { message: format!("of the streamed corpus: {}", counts.sentence()) });
+            let notes = running.data_loader.as_ref().map(|data_loader| data_loader.stream_notes(state.step));
+            for message in notes.unwrap_or_default() {
+                running.emit(&TrainingEvent::Note { message });
             }
             // no step reads them any more; what can't be removed takes space, and no more than that
             running.data_loader = None;

@@ -3,9 +3,7 @@
 use std::ops::Range;
 use std::time::Duration;
 
-use stagecoach_data::{
-    BatchPlan, DataConfig, DataError, Dataset, DocumentCounts, HeldOutSet, OnWait, RowSource, StreamPosition,
-};
+use stagecoach_data::{BatchPlan, DataConfig, DataError, Dataset, HeldOutSet, OnWait, RowSource, StreamPosition};
 use stagecoach_kernels::upload;
 use stagecoach_pipeline::Placement;
 use stagecoach_planner::Plan;
@@ -95,10 +93,10 @@ impl DataLoader {
         self.dataset.stream_positions(self.position(index + 1))
     }
 
-    /// The documents of a streamed corpus that have been read for the first `steps` steps; `None` if this process has
-    /// trained none of them, or if the corpus is not streamed.
-    pub(in crate::train) fn documents_read(&self, steps: u64) -> Option<DocumentCounts> {
-        self.dataset.documents_read(self.position(steps))
+    /// Sentences about the documents of a streamed corpus that have been read for the first `steps` steps; empty if this
+    /// process has trained none of them, or if the corpus is not streamed.
+    pub(in crate::train) fn stream_notes(&self, steps: u64) -> Vec<String> {
+        self.dataset.stream_notes(self.position(steps))
     }
 
     fn position(&self, index: u64) -> u64 {

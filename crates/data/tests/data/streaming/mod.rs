@@ -1,5 +1,6 @@
 //! Streamed corpora: the same batches wherever reading began, and whatever the volume keeps.
 
+mod damage;
 mod volume;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -276,13 +277,14 @@ fn a_trained_tokenizer_is_that_of_the_beginning_of_the_stream() {
 #[test]
 fn all_documents_are_counted_over_resumes() {
     let mut volume = TestVolume::new(&[]);
-    let bad = [r#"{"text": null}"#, r#"{"text": "a \ud800 b"}"#, r#"{"text": ""}"#, "no json", r#"{"text": "c"}"#, ""];
+    let bad =
+        [r#"{"text": null}"#, r#"{"text": "a \ud800 b"}"#, r#"{"text": ""}"#, "no json", r#"{"text": "c x[EOT]"}"#, ""];
     volume.write("corpus/a.jsonl", &[bad.join("\n").into_bytes(), json_lines(&documents(64..104))].concat());
     volume.config.on_bad_record = OnBadRecord::Skip;
     stream(&mut volume, 8);
     let read = |dataset: &Dataset, step: u64| {
         let positions = train(dataset, 0, step..step + 1).pop().unwrap().1;
-        (positions, dataset.documents_read((step + 1) * BATCH as u64).unwrap().sentence())
+        (positions, dataset.stream_notes((step + 1) * BATCH as u64))
     };
     let dataset = open(&volume.config, &[]);
     let undisturbed: Vec<_> = (0..30).map(|step| read(&dataset, step)).collect();
@@ -295,7 +297,13 @@ fn all_documents_are_counted_over_resumes() {
         positions = found.0;
     }
     // the windows of 90 sequences of 4 tokens end in the second epoch
-    let expected = "45 documents read, 2 empty, 4 bad records left out (2 with null for text, 2 in invalid JSON), 2 halves \
-                    of surrogate pairs replaced by U+FFFD";
-    assert!(undisturbed.iter().any(|(_, sentence)| sentence == expected), "{undisturbed:?}");
+    let expected = [
+        "of the streamed corpus: 45 documents read, 2 empty",
+        "the texts spell special tokens, which are trained on as the characters they are written with: [EOT] (2 times); \
+         set data.specialTokens to Parse to make them tokens",
+        "the tokenizer lacks characters of the corpus: 4 unknown tokens stand for them",
+        "the texts have 2 halves of surrogate pairs whose other half is missing: U+FFFD stands for each",
+        "4 bad records are left out: 2 with null for text, 2 in invalid JSON; in corpus/a.jsonl (4)",
+    ];
+    assert!(undisturbed.iter().any(|(_, notes)| *notes == expected), "{undisturbed:#?}");
 }

@@ -1,0 +1,77 @@
+//! Bytes that are damaged on their way from a hub. A range of a Parquet file has no digest of its own.
+
+use std::io::Read;
+
+use stagecoach_data::{DataConfig, DataError, StreamPosition, part_texts};
+use stagecoach_test_hub::{File, Hub};
+
+use super::{document, documents, open, rows, stream, train};
+use crate::common::TestVolume;
+
+/// A file whose pages have checksums, as pyarrow writes it with `write_page_checksum`. A column of zeros makes it larger
+/// than what is read with its footer.
+const WITH_CHECKSUMS: &[u8] = include_bytes!("../files/checksums.parquet.gz");
+
+/// A job that streams the file from a hub.
+fn job(contents: &[u8]) -> (Hub, TestVolume) {
+    let hub = Hub::start();
+    hub.put("datasets/org/plays", "main", [("0.parquet", File::large(contents.to_vec()))]);
+    let mut volume = TestVolume::new(&[]);
+    volume.config.sources[0].paths = vec!["hf://datasets/org/plays/*".into()];
+    let variables = [("HF_ENDPOINT", hub.endpoint()), ("HF_HUB_CACHE", "/nowhere".into())];
+    volume.config.variables = variables.map(|(name, value)| (name.to_owned(), value)).into_iter().collect();
+    volume.config.remote_files = Some(volume.folder.path().join("remote-files.json"));
+    stream(&mut volume, 4);
+    (hub, volume)
+}
+
+/// The job on a volume without windows.
+fn without_windows(volume: &TestVolume) -> DataConfig {
+    let mut config = volume.config.clone();
+    config.streaming.as_mut().unwrap().folder = volume.folder.path().join("other-windows");
+    config
+}
+
+/// The error of the first step after `positions`.
+fn refused(config: &DataConfig, positions: &[StreamPosition], step: u64) -> DataError {
+    open(config, positions).wait_for_step(3 * step, 3, &|_| true).unwrap_err()
+}
+
+#[test]
+fn a_damaged_page_with_a_checksum_is_refused() {
+    let mut contents = Vec::new();
+    flate2::read::GzDecoder::new(WITH_CHECKSUMS).read_to_end(&mut contents).unwrap();
+    let (hub, volume) = job(&contents);
+    train(&open(&volume.config, &[]), 0, 0..2);
+    hub.faults(|faults| faults.flipped_byte = Some(100));
+    let error = refused(&without_windows(&volume), &[], 0);
+    assert!(error.to_string().contains("0.parquet") && error.to_string().contains("CRC"), "{error}");
+}
+
+#[test]
+fn a_window_that_is_made_again_has_the_tokens_that_were_trained_on() {
+    let contents = rows(&documents(512..4096));
+    let (hub, volume) = job(&contents);
+    let steps = train(&open(&volume.config, &[]), 0, 0..9);
+    let (_, positions, _) = &steps[4];
+    let other = without_windows(&volume);
+    assert_eq!(train(&open(&other, positions), 0, 5..9), steps[5..]);
+
+    // the fifth step reads three of the four sequences of the window at its end
+    let prepared = volume.prepare().unwrap();
+    let texts = part_texts(&volume.config, &prepared, &steps[4].2, &mut |_| {}).unwrap();
+    let differs = |at: usize| {
+        hub.faults(|faults| faults.flipped_byte = Some(at as u64));
+        std::fs::remove_dir_all(volume.folder.path().join("other-windows")).ok();
+        let step = open(&other, positions).wait_for_step(15, 3, &|_| true);
+        matches!(step, Err(DataError::WindowDiffers { window: 3 }))
+    };
+    // a letter that the next one replaces; the text may also stand in the statistics of its page
+    let letters = texts.iter().flat_map(|text| {
+        let text = document(512 + text.name.number as usize).into_bytes();
+        let starts = (0..contents.len()).filter(|&at| contents[at..].starts_with(&text)).collect::<Vec<_>>();
+        let letter = text.iter().position(|&letter| letter != b' ' && letter % 2 == 0);
+        starts.into_iter().filter_map(move |start| Some(start + letter?))
+    });
+    assert!(letters.map(differs).filter(|differs| *differs).count() >= 2);
+}

@@ -4,6 +4,9 @@
 use std::fmt::Write;
 use std::path::Path;
 
+use parquet::data_type::{ByteArray, ByteArrayType};
+use parquet::file::writer::SerializedFileWriter;
+
 /// Draws pseudo-random numbers. The constants are Knuth's for MMIX.
 #[derive(Debug)]
 pub struct Draws(pub u64);
@@ -28,15 +31,43 @@ fn word(draws: &mut Draws) -> String {
     word
 }
 
+/// `documents` documents of 1 to `longest` words.
+fn texts(documents: usize, longest: u64, seed: u64) -> Vec<String> {
+    let mut draws = Draws(seed);
+    let mut text = |_| {
+        let words: Vec<String> = (0..=draws.below(longest)).map(|_| word(&mut draws)).collect();
+        words.join(" ") + "."
+    };
+    (0..documents).map(&mut text).collect()
+}
+
 /// `documents` documents of 1 to `longest` words, one document a line.
 pub fn jsonl(documents: usize, longest: u64, seed: u64) -> String {
-    let mut draws = Draws(seed);
-    let mut text = String::new();
-    for _ in 0..documents {
-        let words: Vec<String> = (0..=draws.below(longest)).map(|_| word(&mut draws)).collect();
-        writeln!(text, "{{\"text\": \"{}.\"}}", words.join(" ")).unwrap();
+    let mut lines = String::new();
+    for text in texts(documents, longest, seed) {
+        writeln!(lines, "{{\"text\": \"{text}\"}}").unwrap();
     }
-    text
+    lines
+}
+
+/// The documents of [`jsonl`] as a Parquet file with ten rows in a row group and a second column.
+///
+/// # Panics
+/// If the file can't be written.
+pub fn parquet(documents: usize, longest: u64, seed: u64) -> Vec<u8> {
+    let schema = "message rows { required binary text (utf8); required binary id (utf8); }";
+    let schema = parquet::schema::parser::parse_message_type(schema).unwrap();
+    let mut writer = SerializedFileWriter::new(Vec::new(), schema.into(), Default::default()).unwrap();
+    let texts: Vec<ByteArray> = texts(documents, longest, seed).iter().map(|text| text.as_str().into()).collect();
+    for texts in texts.chunks(10) {
+        let mut rows = writer.next_row_group().unwrap();
+        while let Some(mut column) = rows.next_column().unwrap() {
+            column.typed::<ByteArrayType>().write_batch(texts, None, None).unwrap();
+            column.close().unwrap();
+        }
+        rows.close().unwrap();
+    }
+    writer.into_inner().unwrap()
 }
 
 /// Writes the corpus that [`crate::TestJob`] reads by default.

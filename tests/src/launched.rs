@@ -136,7 +136,9 @@ impl Launched {
     /// Waits until the metrics contain step `step`.
     pub fn wait_for_step(&mut self, step: u64) {
         until(&format!("step {step}"), || {
-            assert!(self.child.try_wait().unwrap().is_none(), "the launcher ended before step {step}");
+            let ended = self.child.try_wait().unwrap();
+            let said = || std::fs::read_to_string(self.folder.with_file_name("stdout")).unwrap_or_default();
+            assert!(ended.is_none(), "the launcher ended before step {step}: {}", said());
             (self.steps() >= step).then_some(())
         });
     }
@@ -165,6 +167,14 @@ impl Launched {
         let outcome = self.finish(workspace);
         assert_eq!(outcome.status.code(), Some(143), "{}\n{}", outcome.stdout, outcome.stderr);
         outcome
+    }
+
+    /// Kills the launcher, and waits until its stages have ended.
+    pub fn kill(mut self) {
+        let stages = self.stages();
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+        until("the stages' end", || stages.iter().all(|&pid| is_gone(pid)).then_some(()));
     }
 
     /// Process ids of the stages by rank; see [`stages`].

@@ -100,10 +100,7 @@ fn a_launcher_that_is_killed_loses_nothing_that_was_saved() {
     let mut launched = Launched::start(workspace.path(), &job().endless(), &[]);
     launched.wait_for_step(10);
     wait_for_a_checkpoint(workspace.path());
-    let stages = launched.stages();
-    launched.child.kill().unwrap();
-    launched.child.wait().unwrap();
-    until("the stages' end", || stages.iter().all(|&pid| is_gone(pid)).then_some(()));
+    launched.kill();
     let rest = to_its_end(workspace.path(), &job());
     let outcome = run(workspace.path(), &rest);
     assert_eq!(outcome.hashes(), undisturbed(&rest));

@@ -1,10 +1,11 @@
 //! Jobs that train while their corpus is read: one result, whatever dies, whatever the volume keeps, and whatever the
-//! hub does.
+//! hub and the object store do.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use serde_json::Value;
-use stagecoach_test_hub::{Answer, File, Hub};
+use stagecoach_test_hub::{Answer, Faults, File, Hub};
+use stagecoach_test_objects::{Fault, Store};
 use stagecoach_tests::corpus::Draws;
 use stagecoach_tests::{Hashes, Launched, Outcome, TestJob, checkpoints, corpus, says, signal, stagecoach};
 
@@ -13,25 +14,50 @@ const REPO: &str = "datasets/org/plays";
 /// Numbers of stages and replicas.
 const MESHES: [(usize, usize); 5] = [(3, 1), (2, 1), (1, 1), (2, 2), (1, 4)];
 
-fn texts() -> [(&'static str, String); 3] {
-    [("0.jsonl", 20), ("1.jsonl", 21), ("2.jsonl", 22)].map(|(name, seed)| (name, corpus::jsonl(60, 40, seed)))
+/// Files of several formats. One is divided into blocks, and too large to be read with its footer.
+fn files(seed: u64) -> [(&'static str, Vec<u8>); 3] {
+    let jsonl = |seed| corpus::jsonl(60, 40, seed).into_bytes();
+    [("0.jsonl", jsonl(seed)), ("1.parquet", corpus::parquet(300, 40, seed + 1)), ("2.jsonl", jsonl(seed + 2))]
 }
 
-/// A hub with texts in several files.
-fn hub() -> Hub {
-    let hub = Hub::start();
-    hub.user("hf_planted");
-    hub.put(REPO, "main", texts().map(|(name, text)| (name, File::large(text))));
-    hub
+/// A hub and an object store with files.
+struct Remote {
+    hub: Hub,
+    store: Store,
 }
 
-/// A job whose first source is streamed from a hub.
+impl Remote {
+    fn start() -> Remote {
+        let remote = Remote { hub: Hub::start(), store: Store::start() };
+        remote.hub.user("hf_planted");
+        remote.hub.put(REPO, "main", files(20).map(|(name, bytes)| (name, File::large(bytes))));
+        files(30).into_iter().for_each(|(name, bytes)| remote.store.put(&format!("plays/{name}"), bytes));
+        remote
+    }
+
+    /// The variables of a job that reads from both.
+    fn variables(&self) -> [(&'static str, String); 6] {
+        [
+            ("HF_ENDPOINT", self.hub.endpoint()),
+            ("HF_HUB_CACHE", "/nowhere".into()),
+            ("HF_TOKEN", "hf_planted".into()),
+            ("AWS_ENDPOINT_URL", self.store.endpoint()),
+            ("AWS_ACCESS_KEY_ID", "AKIAplanted".into()),
+            ("AWS_SECRET_ACCESS_KEY", "planted-key".into()),
+        ]
+    }
+}
+
+/// A job that is streamed from a hub, an object store and the volume. The weights change.
 fn job(streaming: &str) -> TestJob {
-    let sources = "sources: [{name: plays, paths: [\"hf://datasets/org/plays/*.jsonl\"], weight: 3}, {name: small, paths: \
-                   [corpus/small.jsonl], weight: 1}]";
+    let sources = "sources: [{name: plays, paths: [\"hf://datasets/org/plays/*\"], weight: 3}, {name: objects, paths: \
+                   [\"s3://bucket/plays/*\"], weight: 2, weightSchedule: [{fromStep: 70, weight: 4}]}, {name: small, \
+                   paths: [corpus/small.jsonl], weight: 1}]";
     TestJob {
         name: "streamed".into(),
-        corpus: format!("{sources}\n    streaming: {{windowSequences: 24{streaming}}}\n    cache: {{maxBytes: 1}}"),
+        corpus: format!(
+            "{sources}\n    streaming: {{windowSequences: 24, blockBytes: 4096{streaming}}}\n    cache: {{maxBytes: 1}}"
+        ),
         // the last interruption is at step 120
         steps: 240,
         decay_steps: Some(240),
@@ -43,10 +69,10 @@ fn job(streaming: &str) -> TestJob {
     }
 }
 
-fn start(hub: &Hub, workspace: &Path, job: &TestJob) -> Launched {
-    let endpoint = hub.endpoint();
-    let variables = [("HF_ENDPOINT", endpoint.as_str()), ("HF_HUB_CACHE", "/nowhere"), ("HF_TOKEN", "hf_planted")];
-    Launched::start_with(workspace, job, &[], &variables)
+fn start(remote: &Remote, workspace: &Path, job: &TestJob, arguments: &[&str]) -> Launched {
+    let variables = remote.variables();
+    let variables = variables.each_ref().map(|(name, value)| (*name, value.as_str()));
+    Launched::start_with(workspace, job, arguments, &variables)
 }
 
 fn finished(launched: Launched, workspace: &Path) -> Hashes {
@@ -55,47 +81,77 @@ fn finished(launched: Launched, workspace: &Path) -> Hashes {
     outcome.hashes()
 }
 
-fn undisturbed(hub: &Hub) -> Hashes {
+fn undisturbed(remote: &Remote) -> Hashes {
     let workspace = corpus::workspace();
     let job = TestJob { stages: 1, ..job("") };
-    finished(start(hub, workspace.path(), &job), workspace.path())
+    finished(start(remote, workspace.path(), &job, &[]), workspace.path())
+}
+
+/// Faults of the hub and of the store, which come with the next requests.
+fn disturb(remote: &Remote, draws: &mut Draws) {
+    let limited = || Answer::hub(429).with("ratelimit", "\"resolvers\";r=0;t=0");
+    let answer = |kind| if kind == 0 { limited() } else { Answer::hub(503) };
+    remote.hub.faults(|faults| {
+        *faults = Faults {
+            truncate_at: Some(500 + draws.below(3000)),
+            truncations: draws.below(3) as u32,
+            answers: (0..draws.below(4)).map(|_| answer(draws.below(3))).collect(),
+            requests_per_signature: [1, 2, u32::MAX][draws.below(3) as usize],
+            ignores_ranges: draws.below(3) == 0,
+            bytes_per_second: (draws.below(3) == 0).then_some(300_000),
+            ..Faults::default()
+        };
+    });
+    let faults = [Fault::error(503, "SlowDown"), Fault::Break(700)];
+    remote.store.faults((0..draws.below(3)).map(|_| faults[draws.below(2) as usize].clone()));
+}
+
+/// The files below `folder` that have the word.
+fn files_with(folder: &Path, word: &[u8]) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir(folder).unwrap().flatten() {
+        let path = entry.path();
+        if path.is_dir() {
+            found.extend(files_with(&path, word));
+        } else if std::fs::read(&path).unwrap().windows(word.len()).any(|bytes| bytes == word) {
+            found.push(path);
+        }
+    }
+    found
 }
 
 #[test]
 fn twenty_interruptions_of_every_kind_leave_one_result() {
-    let hub = hub();
-    let expected = undisturbed(&hub);
+    let remote = Remote::start();
+    let expected = undisturbed(&remote);
     let workspace = corpus::workspace();
     let workspace = workspace.path();
     let folder = workspace.join("streamed");
     let mut draws = Draws(44);
     let mut job = job("");
-    let mut launched = start(&hub, workspace, &job);
+    let mut launched = start(&remote, workspace, &job, &[]);
     for interruption in 0..20 {
         launched.wait_for_step(6 * (interruption + 1));
-        hub.faults(|faults| {
-            faults.truncate_at = Some(500 + draws.below(3000));
-            faults.truncations = draws.below(3) as u32;
-            faults.answers = (0..draws.below(4)).map(|_| Answer::hub(503)).collect();
-        });
+        disturb(&remote, &mut draws);
         let stages = launched.wait_for_stages(job.stages * job.data_parallel);
         if draws.below(2) == 0 {
             signal(stages[draws.below(stages.len() as u64) as usize], libc::SIGKILL);
             launched.wait_for_restart(workspace);
             continue;
         }
-        // the launcher stops, and the job continues with other stages and with less on the volume
-        launched.interrupt(workspace);
+        if draws.below(3) == 0 {
+            launched.kill();
+        } else {
+            launched.interrupt(workspace);
+        }
+        // the job continues with other stages and with less on the volume
         let removed = ["cache", "streamed/windows", "nothing"][draws.below(3) as usize];
         std::fs::remove_dir_all(workspace.join(removed)).ok();
         (job.stages, job.data_parallel) = MESHES[draws.below(MESHES.len() as u64) as usize];
-        launched = start(&hub, workspace, &job);
+        launched = start(&remote, workspace, &job, &[]);
     }
     assert_eq!(finished(launched, workspace), expected);
-    for file in ["streamed/resolved-job.yaml", "streamed/remote-files.json", "stdout", "stderr"] {
-        let text = std::fs::read_to_string(workspace.join(file)).unwrap_or_default();
-        assert!(!text.contains("planted"), "{file}");
-    }
+    assert_eq!(files_with(workspace, b"planted"), <[PathBuf; 0]>::default());
     let metrics = std::fs::read_to_string(folder.join("metrics.jsonl")).unwrap();
     let waits = metrics.lines().map(|line| serde_json::from_str::<Value>(line).unwrap()["dataWaitSeconds"].clone());
     assert!(waits.into_iter().all(|wait| wait.as_f64().is_some_and(|seconds| seconds >= 0.0)));
@@ -104,7 +160,7 @@ fn twenty_interruptions_of_every_kind_leave_one_result() {
     let replayed = std::process::Command::new(stagecoach())
         .args(["replay", &folder.display().to_string(), "--step", "237", "--workspace"])
         .arg(workspace)
-        .envs([("HF_ENDPOINT", hub.endpoint()), ("HF_HUB_CACHE", "/nowhere".into())])
+        .envs(remote.variables())
         .output()
         .unwrap();
     let said = String::from_utf8_lossy(&replayed.stdout).into_owned() + &String::from_utf8_lossy(&replayed.stderr);
@@ -113,17 +169,18 @@ fn twenty_interruptions_of_every_kind_leave_one_result() {
 
 #[test]
 fn files_that_were_downloaded_have_the_windows_of_the_hub() {
-    let hub = hub();
-    let expected = undisturbed(&hub);
+    let expected = undisturbed(&Remote::start());
     let workspace = corpus::workspace();
-    for (name, text) in texts() {
-        std::fs::create_dir_all(workspace.path().join("plays")).unwrap();
-        std::fs::write(workspace.path().join("plays").join(name), text).unwrap();
+    for (folder, seed) in [("plays", 20), ("objects", 30)] {
+        let folder = workspace.path().join(folder);
+        std::fs::create_dir_all(&folder).unwrap();
+        files(seed).into_iter().for_each(|(name, bytes)| std::fs::write(folder.join(name), bytes).unwrap());
     }
     let mut job = job(", mode: Always");
-    job.corpus = job.corpus.replace("hf://datasets/org/plays/", "plays/").replace("maxBytes: 1", "maxBytes: 100000000");
+    job.corpus = job.corpus.replace("hf://datasets/org/plays/", "plays/").replace("s3://bucket/plays/", "objects/");
+    job.corpus = job.corpus.replace("maxBytes: 1", "maxBytes: 100000000");
     let found = finished(Launched::start(workspace.path(), &job, &[]), workspace.path());
-    // the identity, with which the receipt begins, has the hub's digests
+    // the identity, with which the receipt begins, has the digests of the hub and the tags of the store
     assert_eq!(Hashes { receipt: String::new(), ..found }, Hashes { receipt: String::new(), ..expected });
 }
 
@@ -163,22 +220,20 @@ fn a_source_that_changes_ends_the_job_with_a_checkpoint_and_a_sentence() {
 /// The commands that train steps again read the blocks of the hub and of the volume again.
 #[test]
 fn replay_audit_blame_and_diff_work_on_streamed_mixtures() {
-    let (hub, workspace) = (hub(), corpus::workspace());
+    let (remote, workspace) = (Remote::start(), corpus::workspace());
     let workspace = workspace.path();
     let extra = "  checkpoint: {everySteps: 10, keepLast: 10}\n".to_owned();
     let job = TestJob { steps: 30, decay_steps: Some(30), stages: 2, extra, ..job("") };
-    let outcome = start(&hub, workspace, &job).finish(workspace);
+    let outcome = start(&remote, workspace, &job, &[]).finish(workspace);
     says(&outcome, "of the streamed corpus: ");
     assert!(outcome.status.success() && !outcome.stdout.contains("corpus: 0 documents"), "{}", outcome.stdout);
     let other = TestJob { name: "other".into(), ..job };
-    let endpoint = hub.endpoint();
-    let variables = [("HF_ENDPOINT", endpoint.as_str()), ("HF_HUB_CACHE", "/nowhere"), ("HF_TOKEN", "hf_planted")];
-    let clipped = ["--set", "training.gradientClipNorm=0.2"];
-    finished(Launched::start_with(workspace, &other, &clipped, &variables), workspace);
+    finished(start(&remote, workspace, &other, &["--set", "training.gradientClipNorm=0.2"]), workspace);
 
     let [folder, other] = ["streamed", "other"].map(|name| workspace.join(name).display().to_string());
     let run = |arguments: &[&str]| {
-        let output = std::process::Command::new(stagecoach()).args(arguments).envs(variables).output().unwrap();
+        let output =
+            std::process::Command::new(stagecoach()).args(arguments).envs(remote.variables()).output().unwrap();
         let said = String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
         (output.status.code(), said)
     };

@@ -59,25 +59,13 @@ fn samples_that_a_small_machine_can_train_are_trained() {
 /// Trains the sample on FineWeb, shrunk, with files of FineWeb's form on a hub of this machine.
 #[test]
 fn the_sample_on_the_hub_is_trained() {
-    let table = |seed| {
-        let schema = "message rows { required binary text (utf8); required binary id (utf8); }";
-        let schema = parquet::schema::parser::parse_message_type(schema).unwrap();
-        let mut writer = SerializedFileWriter::new(Vec::new(), schema.into(), Default::default()).unwrap();
-        let texts = corpus::jsonl(150, 40, seed);
-        let texts: Vec<ByteArray> = texts.lines().map(ByteArray::from).collect();
-        for texts in texts.chunks(50) {
-            let mut rows = writer.next_row_group().unwrap();
-            while let Some(mut column) = rows.next_column().unwrap() {
-                column.typed::<ByteArrayType>().write_batch(texts, None, None).unwrap();
-                column.close().unwrap();
-            }
-            rows.close().unwrap();
-        }
-        File::large(writer.into_inner().unwrap())
-    };
     let hub = Hub::start();
     let files = ["sample/10BT/000_00000.parquet", "sample/10BT/001_00000.parquet"];
-    hub.put("datasets/HuggingFaceFW/fineweb", "main", files.into_iter().zip([1, 2].map(table)));
+    hub.put(
+        "datasets/HuggingFaceFW/fineweb",
+        "main",
+        files.into_iter().zip([1, 2].map(|seed| File::large(corpus::parquet(150, 40, seed)))),
+    );
     let workspace = tempfile::tempdir().unwrap();
     let shrunk = [
         "model.llama.hiddenSize=48",
@@ -99,6 +87,19 @@ fn the_sample_on_the_hub_is_trained() {
     let outcome = launched.finish(workspace.path());
     assert_eq!(outcome.result.as_ref().unwrap_or_else(|| panic!("{outcome:?}"))["steps"], 4);
     assert!(folder.join("remote-files.json").exists());
+}
+
+#[test]
+fn a_plan_of_a_corpus_on_the_hub_needs_no_network() {
+    let nobody = std::net::TcpListener::bind((std::net::Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let endpoint = format!("http://{}", nobody.local_addr().unwrap());
+    let sample = samples().join("fineweb-12-layer.yaml");
+    let mut plan = std::process::Command::new(stagecoach());
+    plan.arg("plan").arg(&sample).env("HF_ENDPOINT", endpoint).env("HF_HUB_CACHE", "/nowhere");
+    let output = plan.output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    nobody.set_nonblocking(true).unwrap();
+    assert_eq!(nobody.accept().unwrap_err().kind(), std::io::ErrorKind::WouldBlock, "no request");
 }
 
 #[test]

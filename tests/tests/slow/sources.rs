@@ -110,3 +110,36 @@ fn a_source_that_stops_ends_the_job() {
     let step = result["step"].as_u64().or(result["steps"].as_u64()).unwrap();
     assert!((1..1000).contains(&step), "{result}");
 }
+
+/// Losses of sources by step: a step of one source has its loss, and a step of both has a mean of the two.
+#[test]
+fn each_source_has_its_own_loss() {
+    let workspace = corpus::workspace();
+    std::fs::write(workspace.path().join("corpus/other.jsonl"), corpus::jsonl(200, 40, 3)).unwrap();
+    let weights = |first: u32, second: u32| {
+        format!("weight: {first}, weightSchedule: [{{fromStep: 4, weight: {second}}}, {{fromStep: 7, weight: 1}}]")
+    };
+    let sources = format!(
+        "sources: [{{name: other, paths: [corpus/other.jsonl], {}}}, {{name: small, paths: [corpus/small.jsonl], {}}}]",
+        weights(1, 0),
+        weights(0, 1)
+    );
+    let job = TestJob { name: "losses".into(), corpus: sources, steps: 9, ..TestJob::default() };
+    let outcome: Outcome = Launched::start(workspace.path(), &job, &[]).finish(workspace.path());
+    assert!(outcome.status.success(), "{}", outcome.stderr);
+    let metrics = std::fs::read_to_string(workspace.path().join("losses/metrics.jsonl")).unwrap();
+    for (step, line) in (1..).zip(metrics.lines()) {
+        let record: serde_json::Value = serde_json::from_str(line).unwrap();
+        let loss = record["loss"].as_f64().unwrap();
+        let losses = record["sourceLosses"].as_object().unwrap();
+        let of = |name: &str| losses.get(name).and_then(serde_json::Value::as_f64);
+        match (step, of("other"), of("small")) {
+            (1..=3, Some(alone), None) | (4..=6, None, Some(alone)) => assert!((alone - loss).abs() < 1e-6, "{record}"),
+            (7.., Some(other), Some(small)) => {
+                assert!(other.min(small) < loss && loss < other.max(small) && other != small, "{record}");
+            }
+            _ => panic!("{record}"),
+        }
+    }
+    assert_eq!(metrics.lines().count(), 9);
+}

@@ -3,8 +3,6 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use parquet::data_type::{ByteArray, ByteArrayType};
-use parquet::file::writer::SerializedFileWriter;
 use serde_json::Value;
 use stagecoach_test_hub::{File, Hub};
 use stagecoach_tests::{Launched, TestJob, corpus, stagecoach};
@@ -64,7 +62,7 @@ fn the_sample_on_the_hub_is_trained() {
     hub.put(
         "datasets/HuggingFaceFW/fineweb",
         "main",
-        files.into_iter().zip([1, 2].map(|seed| File::large(corpus::parquet(150, 40, seed)))),
+        files.into_iter().zip([1, 2].map(|seed| File::large(corpus::parquet(600, 40, seed)))),
     );
     let workspace = tempfile::tempdir().unwrap();
     let shrunk = [

@@ -3,6 +3,7 @@
 
 mod contract;
 mod crd;
+mod docs;
 mod jobs;
 mod reading;
 mod validation;

@@ -22,7 +22,9 @@ DATASETS_VERSION := 5.2.0
 HUGGINGFACE_HUB_VERSION := 2.4.0
 DATASETS := $(CACHE)/datasets-$(DATASETS_VERSION)-$(HUGGINGFACE_HUB_VERSION)
 MOTO_VERSION := 5.2.5
-OBJECT_STORES := $(CACHE)/moto-$(MOTO_VERSION)
+MOTO := $(CACHE)/moto-$(MOTO_VERSION)
+S3S_VERSION := 0.14.1
+S3S := $(CACHE)/s3s-fs-$(S3S_VERSION)/bin/s3s-fs
 TENSORBOARD_VERSION := 2.21.0
 TENSORBOARD := $(CACHE)/tensorboard-$(TENSORBOARD_VERSION)
 DENY_VERSION := 0.20.2
@@ -88,15 +90,15 @@ test-kubernetes: build ## operator, kubectl plugin and chart before a Kubernetes
 	STAGECOACH_CLUSTER_TOOLS=$$(tests/cluster/tools.sh $(CACHE)) STAGECOACH_NEXT_VERSION=$(NEXT_VERSION) \
 		cargo test --workspace $(addprefix --test ,$(CLUSTER_TEST_BINARIES)) -- --test-threads=6
 
-test-all: test test-slow test-kubernetes ## the three above: everything that needs no root
+test-all: test test-slow test-kubernetes datasets ## the three above, and the hub before Python's clients: everything that needs no root
 
-test-exhaustive: build texts ## schedules of every size, the parity tests' full product instead of the covering set, memory of all jobs, transformers, datasets, object stores, TensorBoard, an OpenTelemetry collector, Grafana's schema
+test-exhaustive: build texts ## schedules of every size, the parity tests' full product instead of the covering set, memory of all jobs, transformers, object stores, TensorBoard, an OpenTelemetry collector, Grafana's schema
 	STAGECOACH_SCHEDULES=all cargo test --workspace --test pipeline --quiet schedules::
 	STAGECOACH_PARITY=all cargo test --workspace --test system parity:: -- --nocapture
 	STAGECOACH_MEMORY=all cargo test --workspace --test slow memory:: -- --nocapture
 	@# messages over NCCL once more, where each holds up all later work of its GPU
 	NCCL_STAND_IN_ONE_QUEUE=1 cargo test --workspace --test system --test slow --quiet -- nccl:: soak::so_it_does_over_nccl parity::
-	$(MAKE) transformers datasets object-stores tensorboard collector grafana
+	$(MAKE) transformers object-stores tensorboard collector grafana
 
 e2e: build texts ## the product on a real node: images, chart, jobs, faults; needs root and Linux
 	tests/e2e/run.sh $(CACHE) tests/e2e/all.sh $(TESTS)
@@ -165,9 +167,9 @@ datasets: build $(DATASETS) ## Hugging Face's huggingface_hub and datasets read 
 	STAGECOACH_DATASETS=$(DATASETS)/bin/python \
 		cargo test --workspace --test hub --quiet python:: -- --ignored --nocapture
 
-object-stores: build $(OBJECT_STORES) ## moto, an S3 store that others wrote, is listed and read as it should
-	STAGECOACH_OBJECT_STORES=$(OBJECT_STORES)/bin/python \
-		cargo test --workspace --test objects --quiet moto:: -- --ignored --nocapture
+object-stores: build $(MOTO) $(S3S) ## S3 stores that others wrote, moto and s3s, are listed and read as they should
+	STAGECOACH_MOTO=$(MOTO)/bin/python STAGECOACH_S3S=$(S3S) \
+		cargo test --workspace --test objects --quiet others:: -- --ignored --nocapture
 
 tensorboard: build $(TENSORBOARD) ## TensorBoard reads what `stagecoach tensorboard` writes
 	STAGECOACH_TENSORBOARD=$(TENSORBOARD)/bin/python \
@@ -186,7 +188,12 @@ $(TENSORBOARD):
 	@$@.new/bin/python -m pip install --quiet tensorboard==$(TENSORBOARD_VERSION)
 	@mv $@.new $@
 
-$(OBJECT_STORES):
+$(S3S):
+	@echo "building s3s-fs $(S3S_VERSION) (once, into $(CACHE))"
+	@CARGO_PROFILE_DEV_DEBUG=0 cargo install --quiet --debug --locked --version $(S3S_VERSION) --features binary \
+		--root $(dir $(@D)) s3s-fs
+
+$(MOTO):
 	@echo "installing moto $(MOTO_VERSION) into a virtual environment (once, into $@)"
 	@python3 -m venv $@.new
 	@$@.new/bin/python -m pip install --quiet 'moto[server]==$(MOTO_VERSION)'

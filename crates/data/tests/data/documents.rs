@@ -195,3 +195,10 @@ proptest! {
         prop_assert_eq!(held_out(&all), held_out(&rest));
     }
 }
+
+/// The name of a cache that the first version wrote. With another name, each job tokenises its corpus again.
+#[test]
+fn a_cache_keeps_its_name() {
+    let volume = TestVolume::of_format("txt", &["the cat sat on the mat"]).train(300);
+    assert_eq!(volume.prepare().unwrap().folder.to_str(), Some("8eb754a8e8f828afab446a4cfb50affb"));
+}

@@ -2,7 +2,7 @@
 #![allow(unreachable_pub, clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod listings;
-mod moto;
+mod others;
 mod providers;
 mod refusals;
 mod streams;

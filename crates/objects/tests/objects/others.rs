@@ -1,5 +1,5 @@
-//! The client before moto, a store that others wrote. `make object-stores` runs this test with the Python that it
-//! needs.
+//! The client before stores that others wrote: moto, and s3s, which verifies signatures. `make object-stores` runs these
+//! tests with both.
 
 use std::io::{BufRead, BufReader};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
@@ -27,32 +27,33 @@ s3.complete_multipart_upload(Bucket="corpus", Key="large.bin", UploadId=upload, 
 print(s3.head_object(Bucket="corpus", Key="large.bin")["ETag"])
 "#;
 
-/// The store, until it is dropped.
-struct Moto {
+/// A store, until it is dropped.
+struct Server {
     process: Child,
     endpoint: String,
 }
 
 fn python() -> String {
-    std::env::var("STAGECOACH_OBJECT_STORES").expect("the Python with moto: see `make object-stores`")
+    std::env::var("STAGECOACH_MOTO").expect("the Python with moto: see `make object-stores`")
 }
 
-impl Moto {
-    fn start() -> Moto {
+impl Server {
+    /// Starts a program that listens on a port, which it gets as its last argument.
+    fn start(program: &str, arguments: &[&str]) -> Server {
         let port = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap().local_addr().unwrap().port();
-        let mut command = Command::new(python());
-        command.args(["-m", "moto.server", "-H", "127.0.0.1", "-p", &port.to_string()]);
+        let mut command = Command::new(program);
+        command.args(arguments).arg(port.to_string());
         let process = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
-        let moto = Moto { process, endpoint: format!("http://127.0.0.1:{port}") };
+        let server = Server { process, endpoint: format!("http://127.0.0.1:{port}") };
         let deadline = Instant::now() + Duration::from_secs(60);
         while TcpStream::connect((Ipv4Addr::LOCALHOST, port)).is_err() {
-            assert!(Instant::now() < deadline, "moto does not listen");
+            assert!(Instant::now() < deadline, "{program} does not listen");
             std::thread::sleep(Duration::from_millis(50));
         }
-        moto
+        server
     }
 
-    /// Writes the objects. Returns the ETag of the large one.
+    /// Writes the objects to moto. Returns the ETag of the large one.
     fn fill(&self) -> String {
         let output = Command::new(python()).args(["-c", FILL, &self.endpoint, &SIZE.to_string()]).output().unwrap();
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
@@ -60,7 +61,7 @@ impl Moto {
     }
 }
 
-impl Drop for Moto {
+impl Drop for Server {
     fn drop(&mut self) {
         self.process.kill().ok();
         self.process.wait().ok();
@@ -69,8 +70,8 @@ impl Drop for Moto {
 
 #[test]
 #[ignore = "needs a Python with moto: make object-stores"]
-fn another_store_is_read() {
-    let moto = Moto::start();
+fn moto_is_read() {
+    let moto = Server::start(&python(), &["-m", "moto.server", "-H", "127.0.0.1", "-p"]);
     let etag = moto.fill();
     let reader = Reader::with(&[
         ("AWS_ENDPOINT_URL", &moto.endpoint),
@@ -100,4 +101,38 @@ fn another_store_is_read() {
     assert!(Command::new(python()).args(["-c", changed, &moto.endpoint]).status().unwrap().success());
     assert!(matches!(reader.bytes(&large, 0..10), Err(ObjectError::Changed { .. })));
     assert!(!reader.client.is_unchanged(&large).unwrap());
+}
+
+#[test]
+#[ignore = "needs s3s-fs: make object-stores"]
+fn a_store_that_verifies_signatures_is_read() {
+    let folder = tempfile::tempdir().unwrap();
+    let bucket = folder.path().join("corpus/plays");
+    std::fs::create_dir_all(&bucket).unwrap();
+    let name = |index| format!("{index:02} é+%20&=.txt");
+    (0..30).for_each(|index| std::fs::write(bucket.join(name(index)), format!("text {index}")).unwrap());
+    let program = std::env::var("STAGECOACH_S3S").expect("s3s-fs: see `make object-stores`");
+    let root = folder.path().to_str().unwrap();
+    let keys = ["--access-key", "AKIAPLANTED", "--secret-key", SECRET];
+    let server = Server::start(&program, &[&[root, "--host", "127.0.0.1"], &keys[..], &["--port"]].concat());
+    let reader = |secret: &str| {
+        Reader::with(&[
+            ("AWS_ENDPOINT_URL", &server.endpoint),
+            ("AWS_ACCESS_KEY_ID", "AKIAPLANTED"),
+            ("AWS_SECRET_ACCESS_KEY", secret),
+        ])
+    };
+    let good = reader(SECRET);
+    let found = good.list("s3://corpus/plays/*.txt").unwrap();
+    assert_eq!(
+        found.iter().map(|object| object.uri.key.clone()).collect::<Vec<_>>(),
+        (0..30).map(|index| format!("plays/{}", name(index))).collect::<Vec<_>>()
+    );
+    assert_eq!(good.bytes(&found[7], 0..u64::MAX).unwrap(), b"text 7");
+    assert_eq!(good.bytes(&found[12], 5..7).unwrap(), b"12");
+    let refused = reader("another-secret").refused("s3://corpus/plays/*");
+    assert!(
+        refused.contains("doesn't accept the credentials") && refused.contains("SignatureDoesNotMatch"),
+        "{refused}"
+    );
 }

@@ -36,6 +36,23 @@ pub fn hugging_face() -> std::path::PathBuf {
     std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("hugging_face/tiny-llama")
 }
 
+/// Asserts that no file below `folder` has the word, such as a secret.
+pub fn no_file_has(folder: &std::path::Path, word: &str) {
+    for entry in std::fs::read_dir(folder).unwrap().flatten() {
+        let path = entry.path();
+        if path.is_dir() {
+            no_file_has(&path, word);
+        } else if path.is_file() {
+            let bytes = std::fs::read(&path).unwrap();
+            assert!(
+                !bytes.windows(word.len()).any(|found| found == word.as_bytes()),
+                "{word:?} is in {}",
+                path.display()
+            );
+        }
+    }
+}
+
 /// The peak resident memory of each stage of the job in `folder` until the vote on its last step, in bytes.
 pub fn peak_bytes(folder: &std::path::Path) -> Vec<u64> {
     let metrics = std::fs::read_to_string(folder.join("metrics.jsonl")).unwrap();

@@ -1,13 +1,15 @@
 //! Jobs that train while their corpus is read: one result, whatever dies, whatever the volume keeps, and whatever the
 //! hub and the object store do.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use serde_json::Value;
 use stagecoach_test_hub::{Answer, Faults, File, Hub};
 use stagecoach_test_objects::{Fault, Store};
 use stagecoach_tests::corpus::Draws;
-use stagecoach_tests::{Hashes, Launched, Outcome, TestJob, checkpoints, corpus, says, signal, stagecoach};
+use stagecoach_tests::{
+    Hashes, Launched, Outcome, TestJob, checkpoints, corpus, no_file_has, says, signal, stagecoach,
+};
 
 const REPO: &str = "datasets/org/plays";
 
@@ -106,20 +108,6 @@ fn disturb(remote: &Remote, draws: &mut Draws) {
     remote.store.faults((0..draws.below(3)).map(|_| faults[draws.below(2) as usize].clone()));
 }
 
-/// The files below `folder` that have the word.
-fn files_with(folder: &Path, word: &[u8]) -> Vec<PathBuf> {
-    let mut found = Vec::new();
-    for entry in std::fs::read_dir(folder).unwrap().flatten() {
-        let path = entry.path();
-        if path.is_dir() {
-            found.extend(files_with(&path, word));
-        } else if std::fs::read(&path).unwrap().windows(word.len()).any(|bytes| bytes == word) {
-            found.push(path);
-        }
-    }
-    found
-}
-
 #[test]
 fn twenty_interruptions_of_every_kind_leave_one_result() {
     let remote = Remote::start();
@@ -151,7 +139,7 @@ fn twenty_interruptions_of_every_kind_leave_one_result() {
         launched = start(&remote, workspace, &job, &[]);
     }
     assert_eq!(finished(launched, workspace), expected);
-    assert_eq!(files_with(workspace, b"planted"), <[PathBuf; 0]>::default());
+    no_file_has(workspace, "planted");
     let metrics = std::fs::read_to_string(folder.join("metrics.jsonl")).unwrap();
     let waits = metrics.lines().map(|line| serde_json::from_str::<Value>(line).unwrap()["dataWaitSeconds"].clone());
     assert!(waits.into_iter().all(|wait| wait.as_f64().is_some_and(|seconds| seconds >= 0.0)));

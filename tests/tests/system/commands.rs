@@ -15,6 +15,11 @@ fn succeeds(arguments: &[&str]) -> String {
     said
 }
 
+/// The lines of JSON that a command prints.
+fn json_lines(arguments: &[&str]) -> Vec<Value> {
+    succeeds(arguments).lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
 fn text(path: &Path) -> &str {
     path.to_str().unwrap()
 }
@@ -145,7 +150,36 @@ fn a_corpus_is_tokenised_ahead_and_a_model_writes() {
     assert!(generate("1").starts_with("ka"));
     assert_eq!(generate("1"), generate("1"));
     assert_ne!(generate("1"), generate("2"));
-    for (option, value) in [("--temperature", "NaN"), ("--temperature", "-1"), ("--top-k", "0")] {
+    // a nucleus of almost nothing is the most likely token, and the text ends before a stop string
+    let from = |options: &[&str]| {
+        succeeds(&[&["generate", text(&model), "--prompt", "ka", "--max-tokens", "20"], options].concat())
+    };
+    let likeliest = from(&["--temperature", "0"]);
+    assert_eq!(from(&["--top-p", "0.000001"]), likeliest);
+    let stop = &likeliest.trim_end()[6..9];
+    let (before, _) = likeliest["ka".len()..].split_once(stop).unwrap();
+    assert_eq!(from(&["--temperature", "0", "--stop", "nowhere", "--stop", stop]), format!("ka{before}\n"));
+
+    let prompts = workspace.join("prompts.jsonl");
+    std::fs::write(&prompts, "{\"prompt\": \"lo\"}\n\n{\"prompt\": \"ka\"}\n").unwrap();
+    let lines =
+        json_lines(&["generate", text(&model), "--prompts", text(&prompts), "--max-tokens", "20", "--seed", "1"]);
+    assert_eq!(lines.iter().map(|line| &line["prompt"]).collect::<Vec<_>>(), ["lo", "ka"]);
+    assert_eq!(format!("ka{}\n", lines[1]["completion"].as_str().unwrap()), generate("1"));
+    assert_eq!(lines[1]["finishReason"], "length");
+    std::fs::write(&prompts, "{\"prompt\": \"lo\"}\n{\"text\": \"ka\"}\n").unwrap();
+    let mut refused = Command::new(stagecoach());
+    let refused = refused.args(["generate", text(&model), "--prompts", text(&prompts)]).output().unwrap();
+    let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(said.contains("prompts.jsonl, line 2 is no prompt: expected {\"prompt\": \"...\"}"), "{said}");
+    for (option, value) in [
+        ("--temperature", "NaN"),
+        ("--temperature", "-1"),
+        ("--top-k", "0"),
+        ("--top-p", "0"),
+        ("--top-p", "1.1"),
+        ("--stop", ""),
+    ] {
         let option = format!("{option}={value}");
         let refused = Command::new(stagecoach()).args(["generate", text(&model), &option]).output().unwrap();
         assert_eq!(refused.status.code(), Some(2), "{option}");

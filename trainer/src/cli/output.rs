@@ -23,6 +23,16 @@ pub(super) fn print_data(data: &str) {
     }
 }
 
+/// Prints a part of a text to stdout at once: unchanged, but [`visible`] on a terminal.
+pub(super) fn print_part(text: &str) {
+    let mut stdout = std::io::stdout();
+    let _ = match stdout.is_terminal() {
+        true => stdout.write_all(visible(text).as_bytes()),
+        false => stdout.write_all(text.as_bytes()),
+    };
+    let _ = stdout.flush();
+}
+
 /// Prints an error message to stderr. The message may quote a file, and is therefore made [`visible`].
 pub(super) fn print_error(text: impl Display) {
     let _ = writeln!(std::io::stderr(), "stagecoach: {}", visible(&text.to_string()));

@@ -10,7 +10,7 @@ use stagecoach_api::job::TrainingLength;
 use stagecoach_checkpoint::{FileSystemVolume, list};
 use stagecoach_dashboard as page;
 use stagecoach_engine::StageError;
-use stagecoach_engine::generate::{GenerationConfig, generate_text, parameter_count};
+use stagecoach_engine::generate::{GenerationConfig, TextGenerator, parameter_count};
 use stagecoach_kernels::device::driver_devices;
 use stagecoach_launcher::{FolderError, JobFolder, write_file};
 use stagecoach_launcher::{
@@ -314,7 +314,9 @@ fn print_sample(model: &Path) -> anyhow::Result<()> {
         return Ok(());
     }
     let generation = GenerationConfig { max_new_tokens: usual.max_new_tokens.min(tokens as usize), ..usual };
-    print_line(format_sample(&generate_text(model, "", generation)?.text).trim_end());
+    let generator = TextGenerator::load(model, false)?;
+    let continuation = generator.continue_from(&generator.prompt_ids("")?, &generation, &mut |_| {})?;
+    print_line(format_sample(&continuation.text).trim_end());
     Ok(())
 }
 

@@ -1,0 +1,207 @@
+//! Text generation with a trained model, in one process.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+
+use anyhow::{Result, ensure};
+use stagecoach_api::job::{AdamWSpec, Precision, Recompute};
+use stagecoach_data::Tokenizer;
+use stagecoach_model::{CuSeqlens, ForwardContext, SourceConfig};
+use stagecoach_pipeline::{Partition, Placement, Replica};
+use tch::{Device, Tensor};
+
+use crate::execute::{Stage, StageConfig};
+use crate::state_dict::{InitialWeights, find_model};
+
+mod sampling;
+mod stop;
+
+pub use sampling::Sampling;
+use stop::TextOutput;
+
+/// The settings of text generation.
+#[derive(Clone, Debug)]
+pub struct GenerationConfig {
+    /// The maximum number of tokens to generate; an end-of-sequence token ends the text earlier.
+    pub max_new_tokens: usize,
+    /// The choice of each token.
+    pub sampling: Sampling,
+    /// Texts that end the continuation, which ends before them.
+    pub stop: Vec<String>,
+    /// Seed of the random number generator. A prompt's continuation does not depend on prompts before it.
+    pub seed: u64,
+}
+
+impl Default for GenerationConfig {
+    fn default() -> GenerationConfig {
+        GenerationConfig { max_new_tokens: 120, sampling: Sampling::default(), stop: Vec::new(), seed: 0 }
+    }
+}
+
+/// The continuation of a prompt.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Continuation {
+    /// The text, without the prompt.
+    pub text: String,
+    /// The reason that it ends.
+    pub finish_reason: FinishReason,
+}
+
+/// The reason that a continuation ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FinishReason {
+    /// An end-of-sequence token or a stop string.
+    Stop,
+    /// The maximum number of tokens.
+    Length,
+}
+
+impl FinishReason {
+    /// The name in records.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            FinishReason::Stop => "stop",
+            FinishReason::Length => "length",
+        }
+    }
+}
+
+/// A trained model and its tokenizer, in this process on the CPU.
+pub struct TextGenerator {
+    stage: Stage,
+    tokenizer: Tokenizer,
+    /// The maximum number of tokens that the model reads.
+    context_length: usize,
+}
+
+/// The number of parameters of the model at `path`; tied ones count once.
+///
+/// # Errors
+/// If there is no model, or its architecture is not supported.
+pub fn parameter_count(path: &Path) -> Result<u64> {
+    let SourceConfig { config, .. } = SourceConfig::read(&find_model(Path::new(""), path)?)?;
+    Ok(config.architecture(Device::Cpu).parameter_count())
+}
+
+impl TextGenerator {
+    /// Loads the model at `path`: a Hugging Face model directory, a checkpoint's folder, or a job's folder, whose newest
+    /// checkpoint is used. A checkpoint's weights are verified by their hashes. `parse_special_tokens`: text of a prompt
+    /// that looks like a special token is that token.
+    ///
+    /// # Errors
+    /// If there is no model, it is damaged, or its architecture is not supported.
+    pub fn load(path: &Path, parse_special_tokens: bool) -> Result<TextGenerator> {
+        let folder = find_model(Path::new(""), path)?;
+        let SourceConfig { config, .. } = SourceConfig::read(&folder)?;
+        let context_length = config.max_position_embeddings();
+        let tokenizer = folder.join("tokenizer.json");
+        ensure!(tokenizer.exists(), "{} is missing: generating text needs the model's tokenizer", tokenizer.display());
+        let load = if parse_special_tokens { Tokenizer::load_parsing } else { Tokenizer::load };
+        let tokenizer = load(&tokenizer)?;
+        let architecture = config.architecture(Device::Cpu);
+        let (tokens, rows) = (tokenizer.vocab_size(), architecture.vocab_size());
+        ensure!(
+            tokens <= rows,
+            "{}: the tokenizer's vocabulary has {tokens} tokens, the model's {rows}",
+            folder.display()
+        );
+        let stage = Stage::build(
+            0,
+            &StageConfig {
+                architecture: architecture.as_ref(),
+                placement: &Placement::linear(1),
+                partition: &Partition { layers: vec![architecture.num_layers()] },
+                seed: None,
+                optimizer: AdamWSpec::default(),
+                recompute: Recompute::None,
+                precision: Precision::Float32,
+                device: Device::Cpu,
+                replica: Replica::ONLY,
+            },
+        );
+        let weights = InitialWeights::open(&folder)?;
+        weights.check(architecture.as_ref())?;
+        weights.load(architecture.as_ref(), &stage, &mut |_| {})?;
+        Ok(TextGenerator { stage, tokenizer, context_length })
+    }
+
+    /// The special tokens that `prompt` spells, but that the model reads as text.
+    pub fn spelled(&self, prompt: &str) -> BTreeSet<String> {
+        self.tokenizer.special_as_text(prompt).map(str::to_owned).collect()
+    }
+
+    /// The ids of a prompt, with the begin-of-text token if the tokenizer has one.
+    ///
+    /// # Errors
+    /// If no token is before the continuation, or the tokenizer fails.
+    pub fn prompt_ids(&self, prompt: &str) -> Result<Vec<u32>> {
+        let ids = self.tokenizer.encode(prompt)?;
+        let bos = self.tokenizer.bos_before(&ids);
+        let ids: Vec<u32> = bos.into_iter().chain(ids).collect();
+        ensure!(!ids.is_empty(), "this tokenizer has no beginning-of-sequence token: give a --prompt");
+        Ok(ids)
+    }
+
+    /// Continues `prompt`. `on_text` gets the text of the continuation as it grows.
+    ///
+    /// # Errors
+    /// If the tokenizer can't decode the text.
+    pub fn continue_from(
+        &self,
+        prompt: &[u32],
+        config: &GenerationConfig,
+        on_text: &mut dyn FnMut(&str),
+    ) -> Result<Continuation> {
+        let mut random =
+            blake3::Hasher::new_derive_key("stagecoach sampling v1").update(&config.seed.to_le_bytes()).finalize_xof();
+        let prompt_text = self.decode(prompt)?;
+        let (mut ids, mut text) = (prompt.to_vec(), String::new());
+        let mut output = TextOutput::new(&config.stop);
+        for _ in 0..config.max_new_tokens {
+            let mut bytes = [0; 8];
+            random.fill(&mut bytes);
+            let uniform = (u64::from_le_bytes(bytes) >> 11) as f64 / (1u64 << 53) as f64;
+            let next = self.next_token(&ids, config.sampling, uniform);
+            if self.tokenizer.special_tokens().eos.contains(&next) {
+                output.finish(&text, on_text);
+                return Ok(Continuation { text, finish_reason: FinishReason::Stop });
+            }
+            ids.push(next);
+            // a tokenizer may leave out the space before the first word of a text, so that the prompt is decoded too
+            text = match self.decode(&ids)?.strip_prefix(&prompt_text) {
+                Some(text) => text.to_owned(),
+                None => self.decode(&ids[prompt.len()..])?,
+            };
+            if let Some(end) = output.grow(&text, on_text) {
+                text.truncate(end);
+                return Ok(Continuation { text, finish_reason: FinishReason::Stop });
+            }
+        }
+        output.finish(&text, on_text);
+        Ok(Continuation { text, finish_reason: FinishReason::Length })
+    }
+
+    /// The text of `ids`, without special tokens.
+    ///
+    /// # Errors
+    /// If the tokenizer can't decode them.
+    pub fn decode(&self, ids: &[u32]) -> Result<String> {
+        Ok(self.tokenizer.decode(ids)?)
+    }
+
+    /// Samples the token after `ids` at `uniform`, in [0, 1).
+    fn next_token(&self, ids: &[u32], sampling: Sampling, uniform: f64) -> u32 {
+        let context: Vec<i64> =
+            ids[ids.len().saturating_sub(self.context_length)..].iter().copied().map(i64::from).collect();
+        let length = context.len() as i64;
+        let cu_seqlens = CuSeqlens::new(&[0, length], Device::Cpu);
+        let ctx = ForwardContext { length, first_position: 0, cu_seqlens, recompute: Recompute::None };
+        let chunk = self.stage.chunks.get(&0);
+        let Some((chunk, head)) = chunk.and_then(|chunk| Some((chunk, chunk.head.as_ref()?))) else {
+            return 0;
+        };
+        let hidden = chunk.hidden_states(&Tensor::from_slice(&context), &ctx);
+        let logits = head.logits(&hidden.narrow(0, length - 1, 1)).squeeze();
+        sampling.token(&logits, uniform) as u32
+    }
+}

@@ -1,0 +1,102 @@
+//! The part of a growing text that can be shown, and the end of the text.
+
+/// Passes on a text as it grows: without the beginning of a stop string or of a character, which later tokens complete.
+#[derive(Debug)]
+pub(super) struct TextOutput<'a> {
+    stop: &'a [String],
+    /// Bytes of the text that are passed on.
+    passed: usize,
+}
+
+impl<'a> TextOutput<'a> {
+    pub(super) fn new(stop: &'a [String]) -> TextOutput<'a> {
+        TextOutput { stop, passed: 0 }
+    }
+
+    /// Passes on the new part of `text`. Returns the length of the text if a stop string ends it there.
+    pub(super) fn grow(&mut self, text: &str, on_text: &mut dyn FnMut(&str)) -> Option<usize> {
+        let found = self.stop.iter().filter_map(|stop| text.find(stop.as_str())).min();
+        let end = found.unwrap_or_else(|| self.settled(text));
+        self.pass(text, end, on_text);
+        found
+    }
+
+    /// Passes on the rest of `text`, which no token follows.
+    pub(super) fn finish(&mut self, text: &str, on_text: &mut dyn FnMut(&str)) {
+        self.pass(text, text.len(), on_text);
+    }
+
+    /// Bytes of `text` that later tokens don't change.
+    fn settled(&self, text: &str) -> usize {
+        // bytes that are no whole character yet are decoded as U+FFFD
+        let whole = text.trim_end_matches('\u{FFFD}');
+        let begun = self.stop.iter().filter_map(|stop| {
+            let starts = stop.char_indices().map(|(at, _)| at).skip(1).collect::<Vec<_>>();
+            starts.into_iter().rev().find(|&length| whole.ends_with(&stop[..length]))
+        });
+        whole.len() - begun.max().unwrap_or(0)
+    }
+
+    fn pass(&mut self, text: &str, end: usize, on_text: &mut dyn FnMut(&str)) {
+        // a decoder may change the end of a text that it has given before
+        if let Some(new) = text.get(self.passed..end).filter(|new| !new.is_empty()) {
+            on_text(new);
+            self.passed = end;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// The pieces that are passed on while `text` grows by a character, and the end by a stop string.
+    fn grown(text: &str, stop: &[String]) -> (Vec<String>, Option<usize>) {
+        let mut output = TextOutput::new(stop);
+        let mut pieces = Vec::new();
+        let ends = text.char_indices().map(|(at, character)| at + character.len_utf8());
+        for end in ends {
+            let mut shown = Vec::new();
+            let stopped = output.grow(&text[..end], &mut |piece| shown.push(piece.to_owned()));
+            pieces.append(&mut shown);
+            if stopped.is_some() {
+                return (pieces, stopped);
+            }
+        }
+        output.finish(text, &mut |piece| pieces.push(piece.to_owned()));
+        (pieces, None)
+    }
+
+    #[test]
+    fn nothing_of_a_stop_string_or_of_half_a_character_is_shown() {
+        let stop = ["\nUser:".to_owned(), "###".to_owned()];
+        assert_eq!(grown("ab\nUs", &stop).0.concat(), "ab\nUs");
+        assert_eq!(grown("ab\nUser: c", &stop), (["a", "b"].map(str::to_owned).to_vec(), Some(2)));
+        assert_eq!(grown("a##b###c", &stop), (["a", "##b"].map(str::to_owned).to_vec(), Some(4)));
+        let mut output = TextOutput::new(&[]);
+        let mut shown = Vec::new();
+        for text in ["a\u{FFFD}", "a\u{FFFD}\u{FFFD}", "aé", "aé\u{FFFD}"] {
+            output.grow(text, &mut |piece| shown.push(piece.to_owned()));
+        }
+        output.finish("aé\u{FFFD}", &mut |piece| shown.push(piece.to_owned()));
+        assert_eq!(shown, ["a", "é", "\u{FFFD}"]);
+    }
+
+    proptest! {
+        #[test]
+        fn the_pieces_are_the_text_up_to_the_first_stop_string(
+            text in "[abé]{0,30}", stop in prop::collection::vec("[abé]{1,3}", 0..3),
+        ) {
+            let (pieces, stopped) = grown(&text, &stop);
+            let first = stop.iter().filter_map(|stop| text.find(stop.as_str()).map(|at| at + stop.len())).min();
+            prop_assert_eq!(stopped.is_some(), first.is_some());
+            prop_assert_eq!(pieces.concat(), &text[..stopped.unwrap_or(text.len())]);
+            // the text ends before the stop string that is complete first
+            if let (Some(end), Some(first)) = (stopped, first) {
+                prop_assert!(stop.iter().any(|stop| text[end..].starts_with(stop.as_str()) && end + stop.len() == first));
+            }
+        }
+    }
+}

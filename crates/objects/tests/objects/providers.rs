@@ -32,13 +32,18 @@ fn azure_is_listed_and_its_refusals_are_read() {
                    <Last-Modified>Fri, 02 Jan 2026 03:04:05 GMT</Last-Modified><Content-Length>4</Content-Length>\
                    <Content-Type>text/plain</Content-Type><Etag>\"0x8D\"</Etag></Properties></Blob></Blobs>\
                    <NextMarker /></EnumerationResults>";
+    let of_the_object =
+        [("content-range", "bytes 1-2/4"), ("etag", "\"0x8D\""), ("last-modified", "Fri, 02 Jan 2026 03:04:05 GMT")];
     store.faults([
         Fault::Answer(200, vec![("content-type", "application/xml".to_owned())], listing.to_owned()),
+        Fault::Answer(206, of_the_object.map(|(name, value)| (name, value.to_owned())).to_vec(), "ex".to_owned()),
         Fault::error(404, "ContainerNotFound"),
         Fault::error(403, "AuthorizationPermissionMismatch"),
         Fault::error(403, "AuthenticationFailed"),
     ]);
-    assert_eq!(reader.keys("az://container/data/*"), ["data/a.txt"]);
+    let object = reader.list("az://container/data/*").unwrap().remove(0);
+    assert_eq!((object.uri.key.as_str(), object.size), ("data/a.txt", 4));
+    assert_eq!(reader.bytes(&object, 1..3).unwrap(), b"ex");
     for words in [
         "has no container container: check the spelling, and that AZURE_STORAGE_ENDPOINT names the right store",
         "(AuthorizationPermissionMismatch): give the account of AZURE_STORAGE_ACCOUNT_KEY, AZURE_STORAGE_TOKEN the role",
@@ -47,4 +52,21 @@ fn azure_is_listed_and_its_refusals_are_read() {
         let text = reader.refused("az://container/data/*");
         assert!(text.contains(words) && !text.contains(key), "{text}");
     }
+}
+
+/// The store answers for the metadata service of a cloud's machine too.
+#[test]
+fn the_role_of_an_instance_reads_the_store() {
+    let store = Store::start();
+    store.put("data/a.txt", "text");
+    let credentials = r#"{"Code": "Success", "AccessKeyId": "AKIAINSTANCE", "SecretAccessKey": "key", "Token": "session",
+                          "LastUpdated": "2026-01-02T03:04:05Z", "Expiration": "2100-01-02T03:04:05Z", "Type": "AWS-HMAC"}"#;
+    store.faults(
+        ["metadata-token", "trainer-role", credentials].map(|body| Fault::Answer(200, Vec::new(), body.to_owned())),
+    );
+    let reader = Reader::with(&[("AWS_ENDPOINT_URL", &store.endpoint()), ("AWS_METADATA_ENDPOINT", &store.endpoint())]);
+    assert_eq!(reader.keys("s3://bucket/data/*"), ["data/a.txt"]);
+    let requests = store.take_requests();
+    assert!(requests[2].path.ends_with("/security-credentials/trainer-role"), "{}", requests[2].path);
+    assert!(requests[3].header("authorization").unwrap().contains("Credential=AKIAINSTANCE/"));
 }

@@ -100,7 +100,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn what_another_version_has_is_ignored_or_told() {
+    fn what_another_version_has_is_ignored_or_reported() {
         let found = job(json!({"phase": "Running", "new": 1}));
         assert_eq!((found.status().unwrap().phase, found.max_restarts()), (Some(JobPhase::Running), 10));
         assert_eq!(found.folder(), "/workspace/small");

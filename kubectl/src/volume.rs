@@ -50,10 +50,10 @@ fn in_a_pod(
     out: &mut dyn Write,
 ) -> anyhow::Result<()> {
     let job = cluster::job(kubectl, name)?;
-    let told = command.join(" ");
+    let reported = command.join(" ");
     let pod = cluster::pods(kubectl, &job)?.into_iter().find(|pod| pod.is_running).with_context(|| {
         format!(
-            "no pod of job {name} runs, and only a pod can read its volume: wait until one does, or run `stagecoach {told}` on \
+            "no pod of job {name} runs, and only a pod can read its volume: wait until one does, or run `stagecoach {reported}` on \
              the job's folder where the volume is mounted"
         )
     })?;

@@ -280,8 +280,9 @@ mod tests {
         };
         let of = |exit_code| ended("small-audit-x", failure(exit_code));
         assert_eq!((of(Some(74)).exit_code, of(None).exit_code, of(Some(0)).exit_code), (74, 1, 1));
-        let told = ended("small-audit-x", LastFailureStatus { log_tail: Some("differs".into()), ..failure(Some(74)) });
-        assert_eq!(told.to_string(), "stagecoach ended with exit code 74 in the pod of job small-audit-x");
+        let reported =
+            ended("small-audit-x", LastFailureStatus { log_tail: Some("differs".into()), ..failure(Some(74)) });
+        assert_eq!(reported.to_string(), "stagecoach ended with exit code 74 in the pod of job small-audit-x");
         let killed = of(Some(137)).to_string();
         assert_eq!(killed, "the pod of job small-audit-x ended with exit code 137: Unschedulable: no place");
         assert_eq!(of(None).to_string(), "job small-audit-x failed: Unschedulable: no place");

@@ -236,10 +236,10 @@ mod tests {
     }
 
     #[test]
-    fn a_replaced_stage_is_told_from_cause_to_consequence() {
-        let told = tell(&job(status("Running", &replaced())), &Ok(events()), NOW).unwrap();
+    fn a_replaced_stage_is_reported_from_cause_to_consequence() {
+        let reported = tell(&job(status("Running", &replaced())), &Ok(events()), NOW).unwrap();
         assert_eq!(
-            told,
+            reported,
             "small: stage 1 failed first, at 2026-09-21 14:13:20 UTC (1m 40s ago), in attempt 1.
   reason: Killed, exit code 137 (SIGKILL).
   log:    the end of the log of pod small-1-1:
@@ -254,37 +254,37 @@ mod tests {
   events: 2026-09-21 14:13:20 UTC  AttemptFailed: attempt 1: stage 1: Killed: exited with code 137
           2026-09-21 14:13:21 UTC  SpareTookPlace: spare 2 (pod small-spare-2-1) took the place of stage 1"
         );
-        let told = tell(&job(status("Running", &replaced())), &Err("forbidden".into()), NOW).unwrap();
-        assert!(told.contains("stage 1 was started again; 9 of 10"), "{told}");
-        assert!(told.ends_with("\n  events: they can't be read: forbidden"), "{told}");
+        let reported = tell(&job(status("Running", &replaced())), &Err("forbidden".into()), NOW).unwrap();
+        assert!(reported.contains("stage 1 was started again; 9 of 10"), "{reported}");
+        assert!(reported.ends_with("\n  events: they can't be read: forbidden"), "{reported}");
     }
 
     #[test]
     fn a_job_that_failed_for_good_says_how_to_go_on() {
         let attempt_phase = AttemptPhase::Finished(JobOutcome::Failed(JobFailureReason::BudgetExhausted));
         let failed = JobState { attempt_phase, incarnations: [].into(), ..replaced() };
-        let told = tell(&job(status("Failed", &failed)), &Ok(Vec::new()), NOW).unwrap();
+        let reported = tell(&job(status("Failed", &failed)), &Ok(Vec::new()), NOW).unwrap();
         assert!(
-            told.contains("none was started again: restart.maxRestarts is used up; 9 of 10 restarts are left."),
-            "{told}"
+            reported.contains("none was started again: restart.maxRestarts is used up; 9 of 10 restarts are left."),
+            "{reported}"
         );
         assert!(
-            told.contains(
+            reported.contains(
                 "It has failed for good, since restart.maxRestarts is used up: 57 of 100 steps are trained; deleted and made \
                  again with the same name and storage.path, it continues from the checkpoint of step 40."
             ),
-            "{told}"
+            "{reported}"
         );
-        assert!(!told.contains("recovery"), "{told}");
+        assert!(!reported.contains("recovery"), "{reported}");
     }
 
     #[test]
     fn a_job_that_was_not_started_says_what_keeps_it() {
         let conditions =
             json!([{"type": "Accepted", "status": "False", "reason": "InvalidSpec", "message": "no stages"}]);
-        let told = tell(&job(json!({"conditions": conditions})), &Ok(Vec::new()), NOW).unwrap();
+        let reported = tell(&job(json!({"conditions": conditions})), &Ok(Vec::new()), NOW).unwrap();
         assert_eq!(
-            told,
+            reported,
             "small: no stage of this job has failed. It is Pending: no step is trained yet, 0 of 3 stages are ready; it continues \
              from the first step, since there is no checkpoint.
   also:   Accepted is False (InvalidSpec): no stages"

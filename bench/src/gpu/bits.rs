@@ -85,8 +85,8 @@ fn compare(run: &GpuRun, part: &str, precision: &'static str, ways: &[Way]) -> V
         is_hanging = hashes.as_ref().is_err_and(|failure| failure.starts_with("waited "));
         let is_same = one.as_ref().ok().zip(hashes.as_ref().ok()).map(|(one, hashes)| one == hashes);
         let failure = hashes.err();
-        let told = is_same.map_or("not trained", |same| if same { "same bits" } else { "OTHER BITS" });
-        line(&what, told.into(), failure.as_deref().unwrap_or_default().lines().next().unwrap_or_default());
+        let reported = is_same.map_or("not trained", |same| if same { "same bits" } else { "OTHER BITS" });
+        line(&what, reported.into(), failure.as_deref().unwrap_or_default().lines().next().unwrap_or_default());
         if is_same == Some(false) {
             run.wrong(format!("{what} has other bits than one stage"));
         }

@@ -37,20 +37,20 @@ pub(super) fn measure(run: &GpuRun) -> Value {
                 continue;
             }
             let own = run.workspace(&format!("{transport}-{}", who.replace(' ', "-")));
-            let mut told = attempt_in(&own, || kill(run, transport, &own)).unwrap_or_else(|failure| {
+            let mut reported = attempt_in(&own, || kill(run, transport, &own)).unwrap_or_else(|failure| {
                 // one that never trained, or had no time, was not killed in vain
                 let has_trained = std::fs::metadata(own.join("killed/metrics.jsonl")).is_ok_and(|file| file.len() > 0);
                 let does_not_go_on = has_trained && run.at_most(1) > 0;
-                let told = if does_not_go_on { "DID NOT GO ON" } else { "FAILED" };
-                line(&what, told.into(), failure.lines().next().unwrap_or_default());
+                let reported = if does_not_go_on { "DID NOT GO ON" } else { "FAILED" };
+                line(&what, reported.into(), failure.lines().next().unwrap_or_default());
                 if does_not_go_on {
                     run.wrong(format!("{what}: {failure}"));
                 }
                 json!({ "failure": failure })
             });
-            told["transport"] = transport.into();
-            told["goneOnBy"] = who.into();
-            all.push(told);
+            reported["transport"] = transport.into();
+            reported["goneOnBy"] = who.into();
+            all.push(reported);
         }
     }
     all.into()

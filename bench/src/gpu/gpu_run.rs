@@ -241,8 +241,8 @@ fn read_all(files: &[PathBuf]) -> String {
 /// The events that do not describe a step or a save, as a report has them.
 fn launcher_said(workspace: &Path) -> String {
     let said = read_all(&launcher_files(workspace));
-    let is_told = |line: &&str| !["page ", "prep ", "step ", "saved "].iter().any(|usual| line.starts_with(usual));
-    shortened(&said.lines().filter(is_told).collect::<Vec<_>>().join("\n"))
+    let is_reported = |line: &&str| !["page ", "prep ", "step ", "saved "].iter().any(|usual| line.starts_with(usual));
+    shortened(&said.lines().filter(is_reported).collect::<Vec<_>>().join("\n"))
 }
 
 fn said(panic: &(dyn Any + Send)) -> String {

@@ -35,7 +35,7 @@ fn measure(run: &GpuRun, model: &Model, layout: &Layout) -> Option<Value> {
     if !run.has_time_for(&format!("speed of {name}"), model.seconds) {
         return None;
     }
-    let mut told = measured_or_failure(&name, || {
+    let mut reported = measured_or_failure(&name, || {
         let Trained { metrics, seconds } = train(run, model, layout);
         let of_step = |field| numbers(&metrics[WARM_UP..], field);
         let (speeds, mfus) = (of_step("tokensPerSecond"), of_step("mfu"));
@@ -47,11 +47,11 @@ fn measure(run: &GpuRun, model: &Model, layout: &Layout) -> Option<Value> {
         json!({ "tokensPerSecond": median(&speeds), "allTokensPerSecond": speeds, "mfu": mfu,
                 "secondsBesideSteps": seconds - step_seconds, "peakBytes": peak_bytes })
     });
-    told["model"] = model.name.into();
-    told["isShrunk"] = run.gpu().is_none().into();
-    told["stages"] = layout.stages.into();
-    told["transport"] = layout.transport.into();
-    Some(told)
+    reported["model"] = model.name.into();
+    reported["isShrunk"] = run.gpu().is_none().into();
+    reported["stages"] = layout.stages.into();
+    reported["transport"] = layout.transport.into();
+    Some(reported)
 }
 
 /// The files that a job has left.

@@ -36,7 +36,7 @@ fn share_of_a_step(run: &GpuRun, layout: &Layout, field: &str) -> Value {
     if !run.has_time_for(&format!("stall of {name}"), 20) {
         return Value::Null;
     }
-    let mut told = measured_or_failure(&name, || {
+    let mut reported = measured_or_failure(&name, || {
         let Trained { metrics, .. } = train(run, model, layout);
         let checkpoints: Vec<Value> = metrics[WARM_UP..].iter().map(|line| line[field].clone()).collect();
         let (stalls, step) = (numbers(&checkpoints, "stallSeconds"), median(&numbers(&metrics[WARM_UP..], "seconds")));
@@ -46,8 +46,8 @@ fn share_of_a_step(run: &GpuRun, layout: &Layout, field: &str) -> Value {
         json!({ "stallSeconds": stalls, "stepSeconds": step, "shareOfAStep": share,
                 "bytes": checkpoints.iter().find_map(|of| of["bytes"].as_u64().or(of["bytesSent"].as_u64())) })
     });
-    told["model"] = model.name.into();
-    told["isShrunk"] = run.gpu().is_none().into();
-    told["stages"] = layout.stages.into();
-    told
+    reported["model"] = model.name.into();
+    reported["isShrunk"] = run.gpu().is_none().into();
+    reported["stages"] = layout.stages.into();
+    reported
 }

@@ -19,14 +19,14 @@ pub(super) fn measure(run: &GpuRun) -> Value {
         let way = if compile { "torch.compile" } else { "torch, eager" };
         let what = format!("{}, {way}", model.name);
         run.has_time_for(&what, seconds).then(|| {
-            let mut told = attempt(|| train(run, model, compile, &what)).unwrap_or_else(|failure| {
+            let mut reported = attempt(|| train(run, model, compile, &what)).unwrap_or_else(|failure| {
                 line(&what, "FAILED".into(), failure.lines().last().unwrap_or_default());
                 json!({ "failure": failure })
             });
-            told["model"] = model.name.into();
-            told["isShrunk"] = run.gpu().is_none().into();
-            told["way"] = way.into();
-            told
+            reported["model"] = model.name.into();
+            reported["isShrunk"] = run.gpu().is_none().into();
+            reported["way"] = way.into();
+            reported
         })
     });
     measured.collect()

@@ -74,8 +74,8 @@ async fn show(State(served): State<Arc<PageState>>, Query(query): Query<ViewQuer
 
 async fn events(State(page): State<Arc<PageState>>, Query(query): Query<ViewQuery>) -> Response {
     let Ok(permit) = page.streams.clone().try_acquire_owned() else {
-        let told = "as many readers as can follow this job do so already\n";
-        return (StatusCode::SERVICE_UNAVAILABLE, [(RETRY_AFTER, "10")], told).into_response();
+        let reported = "as many readers as can follow this job do so already\n";
+        return (StatusCode::SERVICE_UNAVAILABLE, [(RETRY_AFTER, "10")], reported).into_response();
     };
     let updates =
         Updates { page, view: View::from(&query), sent: HashMap::new(), waiting: VecDeque::new(), _permit: permit };

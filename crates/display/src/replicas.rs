@@ -47,7 +47,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_missing_replicas_are_told() {
+    fn only_missing_replicas_are_reported() {
         let of = |training| Replicas::of(Mesh { stages: 2, data_parallel: 3 }, training).unwrap();
         assert_eq!(of(2).missing().as_deref(), Some("training with 2 of 3 replicas until all are back"));
         assert_eq!((of(0).missing(), of(3).missing()), (None, None));

@@ -160,7 +160,7 @@ impl CommitCopy {
                 self.fetch_files(client, &files, progress)?;
                 for shard in self.shards()? {
                     let file = find(&shard);
-                    files.push(file.ok_or_else(|| self.lacks(&format!("{shard}, which its index names"), &listed))?);
+                    files.push(file.ok_or_else(|| self.lacks(&format!("{shard} (a shard of its index)"), &listed))?);
                 }
             } else {
                 return Err(self.lacks("weights in safetensors", &listed));

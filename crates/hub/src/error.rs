@@ -306,7 +306,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_error_of_a_reader_can_be_told_apart() {
+    fn the_error_of_a_reader_can_be_distinguished() {
         let error = io::Error::from(HubError::Unavailable { url: "https://hub/x".into(), status: 503 });
         assert!(HubError::within(&error).unwrap().is_temporary());
         assert!(HubError::within(&io::Error::other("something else")).is_none());

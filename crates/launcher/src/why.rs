@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn a_replaced_stage_is_told_from_cause_to_consequence() {
+    fn a_replaced_stage_is_reported_from_cause_to_consequence() {
         assert_eq!(
             history().to_string(),
             "workspace/small: stage 1 failed first, at 2026-09-21 14:13:20 UTC (1m 40s ago), in attempt 1 after step 43 was \
@@ -169,17 +169,17 @@ mod tests {
     }
 
     #[test]
-    fn a_difference_that_an_audit_has_found_is_told_besides() {
+    fn a_difference_that_an_audit_has_found_is_reported_besides() {
         let message = "audit of step 7: stage 1 on a and stage 2 on b differ in the output";
-        let told = History { audit_difference: Some(message.into()), ..history() }.to_string();
-        assert!(told.ends_with(&format!("raise that limit.\n  also:   {message}")), "{told}");
+        let reported = History { audit_difference: Some(message.into()), ..history() }.to_string();
+        assert!(reported.ends_with(&format!("raise that limit.\n  also:   {message}")), "{reported}");
     }
 
     #[test]
     fn what_followed_depends_on_the_state() {
         let says = |history: History, words: &[&str]| {
-            let told = history.to_string();
-            words.iter().for_each(|words| assert!(told.contains(words), "no {words:?} in {told}"));
+            let reported = history.to_string();
+            words.iter().for_each(|words| assert!(reported.contains(words), "no {words:?} in {reported}"));
         };
         says(
             with_state(|state| state.attempt.number = 2),
@@ -220,13 +220,13 @@ mod tests {
                 ..Recovery::default()
             })
         };
-        for (finished, first, told) in [
+        for (finished, first, reported) in [
             (Some(5), Some(6), "of step 5: no finished step was trained again."),
             (Some(5), Some(5), "of step 4: one finished step was trained again."),
             (None, Some(5), "of step 4."),
             (Some(5), Some(1), "began again at the first step, since there was no checkpoint: 5 finished steps"),
         ] {
-            says(History { recovery: recovery(finished, first), ..history() }, &[told]);
+            says(History { recovery: recovery(finished, first), ..history() }, &[reported]);
         }
         assert!(!History { recovery: recovery(Some(5), None), ..history() }.to_string().contains("Training"));
     }

@@ -64,8 +64,8 @@ const fn advice_of_kind(kind: FailureKind) -> &'static str {
         }
         FailureKind::Mismatch => "run one version of the trainer on all stages; if they do, report it",
         FailureKind::WrongResult => {
-            "test the memory and the processor or GPU of the machine that the message names, and keep it out; what was trained \
-             since it began to compute wrong can be told by stagecoach audit --all on another machine"
+            "test the memory and the processor or GPU of the machine that the message names, and keep it out; \
+             stagecoach audit --all on another machine finds what was trained since it began to compute wrong"
         }
         FailureKind::OutOfMemory => {
             "raise the limit, or use more stages, more microbatches or pipeline.recompute: Selective or Full, or \

@@ -258,7 +258,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_error_of_a_reader_can_be_told_apart() {
+    fn the_error_of_a_reader_can_be_distinguished() {
         let error = io::Error::from(ObjectError::Unavailable { host: "s3".into(), answer: "503".into() });
         assert!(ObjectError::within(&error).unwrap().is_temporary());
         assert!(ObjectError::within(&io::Error::other("something else")).is_none());

@@ -130,19 +130,19 @@ mod tests {
 
     #[test]
     fn impossible_values_are_named_and_credentials_are_not_shown() {
-        let told = |name: &'static str, value: &str| {
+        let reported = |name: &'static str, value: &str| {
             let vars = [("OTEL_EXPORTER_OTLP_ENDPOINT", "http://c:4318"), (name, value)];
             config(&vars[usize::from(name == vars[0].0)..]).unwrap_err().to_string()
         };
         assert_eq!(
-            told("OTEL_EXPORTER_OTLP_ENDPOINT", "collector:4317"),
+            reported("OTEL_EXPORTER_OTLP_ENDPOINT", "collector:4317"),
             "OTEL_EXPORTER_OTLP_ENDPOINT is \"collector:4317\": expected a URL, such as http://collector:4318"
         );
-        assert!(told("OTEL_EXPORTER_OTLP_PROTOCOL", "grpc").ends_with("expected http/protobuf"));
-        assert!(told("OTEL_METRIC_EXPORT_INTERVAL", "0").ends_with("expected milliseconds"));
-        assert!(told("OTEL_EXPORTER_OTLP_TIMEOUT", "soon").ends_with("expected milliseconds"));
-        let headers = told("OTEL_EXPORTER_OTLP_HEADERS", "secret");
+        assert!(reported("OTEL_EXPORTER_OTLP_PROTOCOL", "grpc").ends_with("expected http/protobuf"));
+        assert!(reported("OTEL_METRIC_EXPORT_INTERVAL", "0").ends_with("expected milliseconds"));
+        assert!(reported("OTEL_EXPORTER_OTLP_TIMEOUT", "soon").ends_with("expected milliseconds"));
+        let headers = reported("OTEL_EXPORTER_OTLP_HEADERS", "secret");
         assert!(headers.ends_with("expected key=value,key=value") && !headers.contains("secret"), "{headers}");
-        assert!(told("OTEL_RESOURCE_ATTRIBUTES", "=a").contains("OTEL_RESOURCE_ATTRIBUTES"));
+        assert!(reported("OTEL_RESOURCE_ATTRIBUTES", "=a").contains("OTEL_RESOURCE_ATTRIBUTES"));
     }
 }

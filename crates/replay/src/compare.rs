@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_step_that_differs_is_told_with_both_values() {
+    fn the_first_step_that_differs_is_reported_with_both_values() {
         let recorded: Vec<StepRecord> = (1..=9).map(record).collect();
         let replayed: Vec<StepRecord> = (4..=7).map(|step| StepRecord { seconds: 0.0, ..record(step) }).collect();
         assert_eq!(compare_steps(&recorded, &replayed), None);

@@ -18,9 +18,9 @@ impl SaveFailures {
             return Some(format_save_failure(save));
         }
         let (step, why) = (save.step, save.error.as_deref().unwrap_or_default());
-        let is_told = 10_u64.pow(self.count.ilog10()) == self.count;
+        let is_described = 10_u64.pow(self.count.ilog10()) == self.count;
         let Self { count, first_step } = *self;
-        is_told.then(|| format!("{count} checkpoints in a row failed, of steps {first_step} to {step}: {why}"))
+        is_described.then(|| format!("{count} checkpoints in a row failed, of steps {first_step} to {step}: {why}"))
     }
 
     /// Records a successful save. Returns a message with the number of failures before it, if there were any.
@@ -47,14 +47,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn failures_are_told_once_then_counted_then_over() {
+    fn failures_are_reported_once_then_counted_then_over() {
         let mut failures = SaveFailures::default();
         let save = |step| SaveRecord { step, error: Some("no space left".into()), ..SaveRecord::default() };
         assert_eq!(failures.saved(), None);
-        let told: Vec<String> = (2..=1001).filter_map(|step| failures.failed(&save(step))).collect();
-        assert_eq!(told.len(), 4, "{told:?}");
-        assert!(told[0].starts_with("the checkpoint of step 2 failed: no space left"), "{told:?}");
-        assert_eq!(told[2], "100 checkpoints in a row failed, of steps 2 to 101: no space left");
+        let described: Vec<String> = (2..=1001).filter_map(|step| failures.failed(&save(step))).collect();
+        assert_eq!(described.len(), 4, "{described:?}");
+        assert!(described[0].starts_with("the checkpoint of step 2 failed: no space left"), "{described:?}");
+        assert_eq!(described[2], "100 checkpoints in a row failed, of steps 2 to 101: no space left");
         assert_eq!(failures.saved().unwrap(), "1000 before it failed");
         assert_eq!(failures.saved(), None);
         assert!(failures.failed(&save(1004)).unwrap().starts_with("the checkpoint of step 1004 failed"));

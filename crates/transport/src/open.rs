@@ -264,10 +264,10 @@ impl Dialer<'_> {
 /// # Errors
 /// If the stage is not reached within `REACH_TIMEOUT`, or this process may open no more files.
 fn connect(config: &LinksConfig, address: &str, deadline: Instant) -> io::Result<TcpStream> {
-    let mut is_told = false;
+    let mut is_reported = false;
     let attempt = || {
         stagecoach_group::connect(address).inspect_err(|error| {
-            if !std::mem::replace(&mut is_told, true) {
+            if !std::mem::replace(&mut is_reported, true) {
                 tracing::warn!("{address} is not reached yet: {error}");
             }
         })
@@ -318,7 +318,7 @@ mod tests {
     /// Uses the stand-in for the driver (`tests/nccl`), which treats all memory as the GPU's. The peers of a stage
     /// whose GPU has failed break their links.
     #[test]
-    fn a_failure_of_the_own_gpu_is_told_before_broken_links() {
+    fn a_failure_of_the_own_gpu_is_reported_before_broken_links() {
         let folder = tempfile::tempdir().unwrap();
         let fault = format!("0:pin:1:{}", folder.path().join("struck").display());
         let environment = [("RANK", "0"), ("NCCL_STAND_IN_FAULT", fault.as_str())];

@@ -191,21 +191,21 @@ mod tests {
             log_tail: Some("its last words\n".into()),
             ..LastFailureStatus::default()
         };
-        let told = show(logs(), Some(&failure), false);
+        let reported = show(logs(), Some(&failure), false);
         assert!(
-            told.starts_with(
+            reported.starts_with(
                 "--- stage 1 failed first: Killed ---\nstage 1 | b\nstage 1 | d\n--- the others ---\nstage 0  | a\n"
             ),
-            "{told}"
+            "{reported}"
         );
         failure.pod = Some("gone".into());
-        let told = show(logs(), Some(&failure), false);
+        let reported = show(logs(), Some(&failure), false);
         assert!(
-            told.starts_with(
+            reported.starts_with(
                 "--- stage 1 failed first: Killed ---\nstage 1 | its last words\n--- its pod is gone: this was the end of its log \
                  ---\n--- the others ---\nstage 0  | a\nstage 1  | b\n"
             ),
-            "{told}"
+            "{reported}"
         );
     }
 }

@@ -30,8 +30,8 @@ fn the_node_of_a_stage_that_computed_wrong_is_kept_out_of_the_next_attempts() {
     let record: Value = serde_json::from_str(job["status"]["record"].as_str().unwrap()).unwrap();
     assert_eq!(record["excludedNodes"], json!([node]));
     assert!(has_condition(&job, "AuditsEqual", "False", "StageDiffers"), "{:#}", job["status"]["conditions"]);
-    let told = condition_of(&job, "AuditsEqual").unwrap()["message"].clone();
-    assert_eq!(told, format!("audit of step 20: stage 1 computed wrong; pod miscalculated-1-1 is on node {node}"));
+    let described = condition_of(&job, "AuditsEqual").unwrap()["message"].clone();
+    assert_eq!(described, format!("audit of step 20: stage 1 computed wrong; pod miscalculated-1-1 is on node {node}"));
     assert!(!nodes("2").is_empty() && !nodes("2").contains(&node), "{:?}", nodes("2"));
     // the node is also kept out of the attempt after this one, whatever ends this one
     pod("miscalculated-0-2").exit(1, "");
@@ -66,10 +66,10 @@ fn the_root_cause_is_reported_and_no_secondary_failure() {
     // each event has the words of its own attempt
     until("the events of both attempts", || {
         let events = cluster.plane.client().list("/apis/events.k8s.io/v1/namespaces/default/events");
-        let told =
+        let described =
             |note: &str| events.iter().any(|event| event["regarding"]["name"] == "culprit" && event["note"] == note);
         let failed = "attempt 1: stage 1: Error: ran into a wall";
-        ["attempt 1 with 3 stages", failed, "attempt 2 with 3 stages"].into_iter().all(told).then_some(())
+        ["attempt 1 with 3 stages", failed, "attempt 2 with 3 stages"].into_iter().all(described).then_some(())
     });
 }
 
@@ -119,7 +119,7 @@ fn an_invalid_job_fails_at_once() {
 }
 
 #[test]
-fn a_failed_init_container_is_told_and_not_the_sidecar_that_ends_for_it() {
+fn a_failed_init_container_is_reported_and_not_the_sidecar_that_ends_for_it() {
     let cluster = shared();
     let init = json!([
         {"name": "logs", "image": "logs:1", "restartPolicy": "Always"},

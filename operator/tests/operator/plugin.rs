@@ -65,7 +65,7 @@ impl io::Write for Screen {
 }
 
 #[test]
-fn a_job_that_failed_is_told_from_cause_to_consequence() {
+fn a_job_that_failed_is_reported_from_cause_to_consequence() {
     let cluster = shared();
     cluster.create("told", json!({"restart": {"maxRestarts": 0}}));
     cluster.wait_running("told", 1);
@@ -181,10 +181,10 @@ fn a_replay_runs_in_a_job_of_its_own_that_goes_with_it() {
 }
 
 #[test]
-fn what_does_not_exist_is_told_in_kubectls_words() {
+fn what_does_not_exist_is_reported_in_kubectls_words() {
     let cluster = shared();
     let refused = plugin(cluster, &["why", "nobody"]).unwrap_err();
-    let told = "kubectl get: Error from server (NotFound): pipelinejobs.stagecoach.dev \"nobody\" not found";
-    assert_eq!(refused, told);
+    let reported = "kubectl get: Error from server (NotFound): pipelinejobs.stagecoach.dev \"nobody\" not found";
+    assert_eq!(refused, reported);
     assert_eq!(plugin(cluster, &["top", "-n", "kube-system"]).unwrap(), "there is no job in this namespace\n");
 }

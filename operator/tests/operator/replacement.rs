@@ -58,7 +58,7 @@ fn a_pod_that_failed_or_was_deleted_by_force_is_replaced_and_the_others_stay() {
 }
 
 #[test]
-fn what_a_recovery_took_is_told_by_phases() {
+fn what_a_recovery_took_is_reported_by_phases() {
     let cluster = shared();
     cluster.create("timed", json!({"stages": 2, "restart": {"reformTimeoutSeconds": 60}}));
     let stage_0 = cluster.kubelet.pod("timed-0-1");
@@ -145,7 +145,7 @@ fn a_stage_that_has_ended_is_replaced_before_its_node_says_so() {
     cluster.kubelet.pod("ended-1-1-1").view();
     // the node reports how the stage ended as soon as it knows
     cluster.kubelet.pod("ended-1-1").oom();
-    let job = cluster.wait("ended", "told", |job| job["status"]["lastFailure"]["exitCode"] == 137);
+    let job = cluster.wait("ended", "reported", |job| job["status"]["lastFailure"]["exitCode"] == 137);
     assert_eq!(job["status"]["lastFailure"]["reason"], "OutOfMemory");
     let job = whole_again(cluster, "ended", 1);
     assert_eq!(job["status"]["restarts"]["counted"], 1);

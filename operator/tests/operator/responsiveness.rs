@@ -48,7 +48,7 @@ fn news_of_stage_0_does_not_wait_for_the_next_poll() {
         let checkpoint = Some(CheckpointStatus { step, ..CheckpointStatus::default() });
         let training = StageStatus { phase: StagePhase::Training, checkpoint, ..StageStatus::default() };
         cluster.kubelet.pod("news/job-0-1").set_status(training);
-        cluster.wait("news/job", "told of it", |job| job["status"]["checkpoint"]["step"] == step);
+        cluster.wait("news/job", "reported", |job| job["status"]["checkpoint"]["step"] == step);
     }
 }
 

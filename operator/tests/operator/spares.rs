@@ -77,8 +77,8 @@ fn a_spare_takes_the_place_of_a_stage_and_the_next_one_is_made() {
     take_place(cluster, "spared-spare-0-1", 2, 1);
     wait_replaced(cluster, "spared", 1);
     cluster.kubelet.pod("spared-2-1").oom();
-    let told = cluster.wait("spared", "told", |job| job["status"]["lastFailure"]["reason"] == "OutOfMemory");
-    let failure = &told["status"]["lastFailure"];
+    let reported = cluster.wait("spared", "reported", |job| job["status"]["lastFailure"]["reason"] == "OutOfMemory");
+    let failure = &reported["status"]["lastFailure"];
     assert_eq!((&failure["stage"], &failure["pod"]), (&json!(2), &json!("spared-2-1")));
     let after = wait_pods(cluster, "spared", &["spared-0-1", "spared-1-1", "spared-spare-0-1", "spared-spare-1-1"]);
     for pod in ["spared-0-1", "spared-1-1", "spared-spare-0-1"] {
@@ -181,8 +181,8 @@ fn a_quota_without_room_for_a_spare_does_not_stop_the_job() {
     pod_quota(cluster, "tight", 3);
     let _operator = cluster.operator(cluster.kubeconfig(), &[("STAGECOACH_NAMESPACES", "tight")]);
     cluster.create(job, json!({"stages": 3, "spares": 1, "restart": {"reformTimeoutSeconds": 60}}));
-    let refused =
-        cluster.wait(job, "training, and told", |job| tells_spare_quota(job) && job["status"]["phase"] == "Running");
+    let refused = cluster
+        .wait(job, "training, and reported", |job| tells_spare_quota(job) && job["status"]["phase"] == "Running");
     assert!(has_condition(&refused, "Scheduled", "True", "AllScheduled"), "{:#}", refused["status"]);
     assert_eq!(refused["status"]["restarts"]["total"], 0);
     has_saved(cluster, "tight/job-0-1", 0, 5);
@@ -192,11 +192,11 @@ fn a_quota_without_room_for_a_spare_does_not_stop_the_job() {
     let more = json!({"spec": {"hard": {"pods": "10"}}});
     cluster.plane.client().patch("/api/v1/namespaces/tight/resourcequotas/pods", &more).unwrap();
     stand_by(cluster, job, 1);
-    cluster.wait(job, "told no longer", |job| !tells_spare_quota(job));
+    cluster.wait(job, "reported no longer", |job| !tells_spare_quota(job));
 }
 
 #[test]
-fn a_rejected_spare_is_told_although_a_repair_is_rejected_too() {
+fn a_rejected_spare_is_reported_although_a_repair_is_rejected_too() {
     let (cluster, job) = (shared(), "crowded/job");
     cluster.create_namespace("crowded");
     pod_quota(cluster, "crowded", 3);
@@ -208,8 +208,8 @@ fn a_rejected_spare_is_told_although_a_repair_is_rejected_too() {
     cluster.plane.client().patch("/api/v1/namespaces/crowded/services/job", &orphaned).unwrap();
     until("the repair to be rejected", || operator.log().contains("does not belong to this job").then_some(()));
     cluster.edit(job, json!({"spares": 1}));
-    let told = cluster.wait(job, "told", tells_spare_quota);
-    assert_eq!(told["status"]["phase"], "Running");
+    let reported = cluster.wait(job, "reported", tells_spare_quota);
+    assert_eq!(reported["status"]["phase"], "Running");
 }
 
 #[test]

@@ -8,23 +8,23 @@ use stagecoach_cluster::until;
 use crate::support::{condition_of, has_condition, shared};
 
 #[test]
-fn a_partition_that_no_longer_fits_is_told() {
+fn a_partition_that_no_longer_fits_is_reported() {
     let cluster = shared();
     let partition = json!({"strategy": "Explicit", "layers": [1, 3]});
     cluster.create("divided", json!({"pipeline": {"partition": partition}}));
     cluster.wait("divided", "accepted", |job| has_condition(job, "Accepted", "True", "Valid"));
     cluster.edit("divided", json!({"stages": 3}));
-    let job = cluster.wait("divided", "told", |job| has_condition(job, "Accepted", "True", "PartitionComputed"));
+    let job = cluster.wait("divided", "reported", |job| has_condition(job, "Accepted", "True", "PartitionComputed"));
     let message = condition_of(&job, "Accepted").unwrap()["message"].to_string();
     assert!(message.contains("has 2 entries and the pipeline 3 chunks"), "{message}");
 }
 
 #[test]
-fn gpus_that_no_stage_uses_are_told() {
+fn gpus_that_no_stage_uses_are_reported() {
     let cluster = shared();
     let container = json!({"name": "trainer", "resources": {"limits": {"nvidia.com/gpu": 2}}});
     cluster.create("surplus", json!({"template": {"spec": {"containers": [container]}}}));
-    let job = cluster.wait("surplus", "told", |job| has_condition(job, "Accepted", "True", "SurplusGpus"));
+    let job = cluster.wait("surplus", "reported", |job| has_condition(job, "Accepted", "True", "SurplusGpus"));
     let message = condition_of(&job, "Accepted").unwrap()["message"].to_string();
     assert!(message.contains("asks for 2 GPUs (nvidia.com/gpu), and a stage uses one"), "{message}");
     cluster.wait_running("surplus", 1);
@@ -110,13 +110,13 @@ fn another_environment_is_a_condition_that_stays() {
     stage_0.set_status(status(&[]));
     cluster.wait("mixed", "reproducible", |job| has_condition(job, "Reproducible", "True", "OneEnvironment"));
     stage_0.set_status(status(&["threads 2 instead of 1"]));
-    let is_told = |job: &Value| has_condition(job, "Reproducible", "False", "EnvironmentChanged");
-    let job = cluster.wait("mixed", "not reproducible", is_told);
+    let is_reported = |job: &Value| has_condition(job, "Reproducible", "False", "EnvironmentChanged");
+    let job = cluster.wait("mixed", "not reproducible", is_reported);
     let message = condition_of(&job, "Reproducible").unwrap()["message"].to_string();
     assert!(message.contains("threads 2 instead of 1"), "{message}");
     // the next stage 0 has not answered yet
     cluster.kubelet.pod("mixed-1-1").exit(1, "");
-    assert!(is_told(&cluster.wait_running("mixed", 2)));
+    assert!(is_reported(&cluster.wait_running("mixed", 2)));
 }
 
 #[test]
@@ -135,8 +135,8 @@ fn a_stage_that_an_audit_suspects_is_named_with_its_node_in_a_condition_that_sta
     cluster.wait("suspected", "equal", |job| has_condition(job, "AuditsEqual", "True", "Equal"));
     let suspects = vec![SuspectedStage { stage: 1, incarnation: 0 }];
     stage_0.set_status(status(AuditStatus { differences: vec!["audit of step 20: they differ".into()], suspects }));
-    let is_told = |job: &Value| has_condition(job, "AuditsEqual", "False", "StageDiffers");
-    let job = cluster.wait("suspected", "a difference", is_told);
+    let is_reported = |job: &Value| has_condition(job, "AuditsEqual", "False", "StageDiffers");
+    let job = cluster.wait("suspected", "a difference", is_reported);
     let message = condition_of(&job, "AuditsEqual").unwrap()["message"].as_str().unwrap().to_owned();
     assert!(message.starts_with("audit of step 20: they differ; pod suspected-1-1 is on node "), "{message}");
     // the next stage 0 has audited nothing

@@ -57,9 +57,9 @@ fn a_long_preparation_that_nobody_can_ask_about_is_no_failure() {
     let stage_0 = cluster.kubelet.pod("mute-0-1");
     let preparing = StageStatus { phase: StagePhase::Preparing, ..StageStatus::default() };
     stage_0.set_status(StageStatus { pod_uid: "another".into(), ..preparing.clone() });
-    let told =
+    let reported =
         |job: &Value| condition_of(job, "Progressing").is_some_and(|progressing| progressing["status"] == "Unknown");
-    cluster.wait("mute", "not heard", told);
+    cluster.wait("mute", "not heard", reported);
     // meanwhile another job with the same time-out, whose pod answers, exceeds it
     cluster
         .create("asked", json!({"template": never_ready, "restart": {"startupTimeoutSeconds": 8, "maxRestarts": 0}}));

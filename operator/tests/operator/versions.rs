@@ -45,7 +45,7 @@ fn a_newer_crd_stops_no_older_operator() {
     // their present form
     cluster.kill_operator();
     cluster.run_operator(&[]);
-    let job = cluster.wait("after", "told", |job| has_condition(job, "Accepted", "True", "UnknownFields"));
+    let job = cluster.wait("after", "reported", |job| has_condition(job, "Accepted", "True", "UnknownFields"));
     let message = condition_of(&job, "Accepted").unwrap()["message"].to_string();
     assert!(message.contains("spec.pipeline.ofANewerVersion"), "{message}");
     assert_eq!(job_file(&cluster, "after", 1)["spec"]["pipeline"], Value::Null);

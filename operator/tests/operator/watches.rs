@@ -53,7 +53,7 @@ fn an_operator_that_starts_lists_the_pods_of_all_jobs_once() {
 }
 
 #[test]
-fn a_watch_that_fails_is_counted_told_and_begun_again() {
+fn a_watch_that_fails_is_counted_reported_and_begun_again() {
     let cluster = shared();
     cluster.create_namespace("watches");
     let proxy = Proxy::start(cluster.kubeconfig(), cluster.plane.folder());

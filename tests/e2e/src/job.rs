@@ -224,8 +224,8 @@ impl Drop for E2eJob<'_> {
     fn drop(&mut self) {
         if std::thread::panicking() {
             let logs = format!("-l=stagecoach.dev/job={}", self.name);
-            let told = self.product.node.kubectl(&["-n", NAMESPACE, "logs", &logs, "--prefix", "--tail=15"], "");
-            eprintln!("{}", String::from_utf8_lossy(&told.stdout));
+            let reported = self.product.node.kubectl(&["-n", NAMESPACE, "logs", &logs, "--prefix", "--tail=15"], "");
+            eprintln!("{}", String::from_utf8_lossy(&reported.stdout));
         }
         // a failure to clean up must not hide the failure that led here
         let _ = self.product.node.kubectl(&["-n", NAMESPACE, "delete", "pj", &self.name, "--ignore-not-found"], "");

@@ -315,7 +315,7 @@ fn stopped_in_its_last_save() {
 }
 
 #[test]
-fn a_result_told_late_changes_nothing() {
+fn a_result_reported_late_changes_nothing() {
     let case = AttemptCase { phase: Phase::Finish, rank: 0, when: When::Done, anew: true };
     let mut older = caught(case);
     let (workspace, folder) = (older.workspace.path(), older.folder());

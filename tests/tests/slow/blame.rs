@@ -220,7 +220,7 @@ fn only_the_loss_is_missing(job: TestJob) {
 }
 
 #[test]
-fn what_can_not_be_blamed_is_told_in_one_sentence() {
+fn what_can_not_be_blamed_is_reported_in_one_sentence() {
     let workspace = corpus::workspace();
     let folder = train(workspace.path(), &TestJob { stages: 1, ..job(20) });
     let of = text(&folder);

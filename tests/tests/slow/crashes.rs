@@ -94,7 +94,7 @@ fn trace(scene: &Scene, checkpoint: &str) -> Vec<StageCall> {
 }
 
 /// Prints the number of deaths by operation.
-fn told(deaths: &[Death], of: usize) {
+fn reported(deaths: &[Death], of: usize) {
     let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
     deaths.iter().for_each(|d| *counts.entry(&d.call.operation).or_default() += 1);
     println!("{} of {of} deaths, seed {}: {counts:?}", deaths.len(), seed());
@@ -111,7 +111,7 @@ fn every_operation_may_be_the_last() {
     if std::env::var("STAGECOACH_CRASHES").as_deref() != Ok("all") {
         deaths = sample(deaths);
     }
-    told(&deaths, of);
+    reported(&deaths, of);
     each("deaths", &deaths, |at, death| {
         let traced = if death.from_mess { &calls } else { &scene.afresh };
         assert_eq!(run(&scene, SYNC, at, death), Some(survives(traced, death)), "went on after another step");
@@ -139,6 +139,6 @@ fn so_may_any_behind_training() {
             None => survived += 1,
         }
     }
-    told(&died, of);
+    reported(&died, of);
     println!("{survived} were drawn whose call did not come");
 }

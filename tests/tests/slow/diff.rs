@@ -85,7 +85,7 @@ fn diff_with(one: &Path, train_other: impl FnOnce(&Path) -> PathBuf) -> (Option<
 }
 
 #[test]
-fn runs_that_part_are_told_apart_by_step_and_tensor() {
+fn runs_that_part_are_distinguished_by_step_and_tensor() {
     let workspace = corpus::workspace();
     let one = train(workspace.path(), "one", job(30), &[]);
     let same = TestJob { stages: 2, schedule: "ZBVZeroBubble", virtual_stages: 2, ..job(30) };
@@ -122,7 +122,7 @@ fn runs_that_part_are_told_apart_by_step_and_tensor() {
 
 /// No step caused the bit that flipped in a checkpoint.
 #[test]
-fn a_bit_that_flipped_in_a_checkpoint_is_told_apart_from_a_step() {
+fn a_bit_that_flipped_in_a_checkpoint_is_distinguished_from_a_step() {
     let workspace = corpus::workspace();
     let one = train(workspace.path(), "one", job(30), &[]);
     let (code, said) = diff_with(&one, |workspace| {

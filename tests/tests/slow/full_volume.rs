@@ -46,13 +46,13 @@ fn the_job_goes_on_and_its_record_is_written_when_there_is_room() {
         run.wait("the state to be written", |said| said.contains("state.json is written again"));
         let (status, said) = (run.interrupt(), run.said());
         assert_eq!(status.code(), Some(143), "{said}");
-        let told = [
+        let reported = [
             "; the job continues, and the launcher's state",
             "state.json is written again",
             "metrics.jsonl: cannot start",
         ];
-        for told in told {
-            assert_eq!(said.matches(told).count(), 1, "{told:?} in\n{said}");
+        for reported in reported {
+            assert_eq!(said.matches(reported).count(), 1, "{reported:?} in\n{said}");
         }
         assert_eq!(said.matches("going on after step 100").count(), 2, "{said}");
         let state: serde_json::Value =
@@ -99,9 +99,9 @@ fn stages_without_room_for_shared_memory_say_so_once_and_train() {
     signal(child.id(), if trained.is_ok() { libc::SIGINT } else { libc::SIGKILL });
     let status = until("its end", || child.try_wait().unwrap());
     assert_eq!(status.code(), Some(143), "{}", said());
-    let told =
+    let reported =
         "stages send over TCP to others on their host (0, 1, 2), since no shared memory could be made in /dev/shm";
-    assert_eq!(said().matches(told).count(), 1, "{}", said());
+    assert_eq!(said().matches(reported).count(), 1, "{}", said());
 }
 
 /// A stage's stderr is its log, on the volume. The launcher's stderr may be a file there too.

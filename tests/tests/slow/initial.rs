@@ -244,7 +244,7 @@ fn weights_that_their_config_does_not_describe_are_refused_everywhere() {
 }
 
 #[test]
-fn what_does_not_fit_is_told_before_anything_is_trained() {
+fn what_does_not_fit_is_reported_before_anything_is_trained() {
     let workspace = workspace();
     let path = workspace.path();
     run(path, &job("one"), &yaml(&job("one"), &fresh())).hashes();

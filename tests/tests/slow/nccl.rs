@@ -100,14 +100,14 @@ fn a_message_that_never_arrives_ends_the_group() {
 }
 
 #[test]
-fn a_communicator_that_does_not_connect_is_told_with_what_to_set() {
+fn a_communicator_that_does_not_connect_is_reported_with_what_to_set() {
     let workspace = corpus::workspace();
     with_fault(workspace.path(), "init:1", "startupTimeoutSeconds: 16");
     let logs = logs(workspace.path());
     // either end may be the first to give up
-    let told = ["stage 1 with stage 0", "stage 0 with stage 1"]
+    let described = ["stage 1 with stage 0", "stage 0 with stage 1"]
         .map(|ends| format!("NCCL does not connect {ends} at 127.0.0.1: it has taken too long"));
-    assert!(told.iter().any(|told| logs.contains(told)), "{logs}");
+    assert!(described.iter().any(|described| logs.contains(described)), "{logs}");
     let remedy = "NCCL_SOCKET_IFNAME is not set, and the connections of the stages themselves go over lo: if it has taken another";
     assert!(logs.contains(remedy), "{logs}");
     to_its_end(workspace.path());
@@ -147,9 +147,9 @@ fn tensors(folder: &Path, step: u64) -> BTreeMap<String, String> {
 fn memory_that_can_t_be_pinned_ends_the_stage_with_its_reason() {
     let workspace = corpus::workspace();
     let outcome = with_fault(workspace.path(), "pin:1", "reformTimeoutSeconds: 0");
-    let told =
+    let described =
         "cuMemHostRegister: an error of the stand-in for the CUDA driver: 4096 bytes of the host can't be pinned";
-    assert!(outcome.stdout.contains(told) && logs(workspace.path()).contains(told), "{}", outcome.stdout);
+    assert!(outcome.stdout.contains(described) && logs(workspace.path()).contains(described), "{}", outcome.stdout);
     to_its_end(workspace.path());
 }
 
@@ -191,8 +191,8 @@ fn stages_that_share_a_gpu_are_of_hosts_of_their_own() {
     let launched = Launched::start_with(workspace.path(), &job, &[], &[("NCCL_HOSTID", "one")]);
     let outcome = launched.finish(workspace.path());
     assert_eq!(outcome.status.code(), Some(78), "{}", outcome.stdout);
-    let told = "invalid usage; it refuses two processes of one host on one GPU: give each stage a GPU of its own";
-    assert!(logs(workspace.path()).contains(told), "{}", logs(workspace.path()));
+    let described = "invalid usage; it refuses two processes of one host on one GPU: give each stage a GPU of its own";
+    assert!(logs(workspace.path()).contains(described), "{}", logs(workspace.path()));
 }
 
 #[test]

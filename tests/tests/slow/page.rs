@@ -95,8 +95,8 @@ fn a_run_prints_the_address_of_a_page_that_follows_it_through_a_recovery() {
     // a second failure does not hide the first
     signal(launched.wait_for_stages(3)[2], libc::SIGKILL);
     follower.until("both failures", |parts| {
-        let told = parts.get("recoveries")?;
-        Some(()).filter(|()| told.contains("stage 1: Killed") && told.contains("stage 2: Killed"))
+        let reported = parts.get("recoveries")?;
+        Some(()).filter(|()| reported.contains("stage 1: Killed") && reported.contains("stage 2: Killed"))
     });
     launched.interrupt(workspace.path());
 }
@@ -201,7 +201,7 @@ fn a_folder_that_is_no_jobs_and_a_port_that_is_taken_are_named() {
     long_run(folder.path(), 1);
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let port = taken.local_addr().unwrap().port().to_string();
-    let told = said(&[path, "--page-port", &port]);
-    assert!(told.contains(&format!("could not serve the page at port {port} of 127.0.0.1")), "{told}");
-    assert_eq!(told.lines().count(), 1, "{told}");
+    let reported = said(&[path, "--page-port", &port]);
+    assert!(reported.contains(&format!("could not serve the page at port {port} of 127.0.0.1")), "{reported}");
+    assert_eq!(reported.lines().count(), 1, "{reported}");
 }

@@ -143,7 +143,7 @@ fn the_pages_commands_run() {
 }
 
 #[test]
-fn a_difference_is_told_with_step_and_values() {
+fn a_difference_is_reported_with_step_and_values() {
     let workspace = corpus::workspace();
     Launched::start(workspace.path(), &job(20), &[]).finish(workspace.path()).hashes();
     let folder = workspace.path().join("small");

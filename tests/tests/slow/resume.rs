@@ -178,9 +178,9 @@ fn an_extension_says_its_learning_rate_and_may_have_a_decay_of_its_own() {
         4..6 => 1e-3,
         _ => cosine(step as f64, 12.0),
     };
-    let told = rates(path);
-    assert_eq!(told.len(), 12);
-    for (step, rate) in told.into_iter().enumerate() {
+    let described = rates(path);
+    assert_eq!(described.len(), 12);
+    for (step, rate) in described.into_iter().enumerate() {
         assert!((rate - expected(step)).abs() < 1e-12, "step {step}: {rate} instead of {}", expected(step));
     }
     // another end of the decay is another curve, and without an extension that is another job
@@ -226,12 +226,12 @@ fn the_learning_rate_is_a_function_of_the_step() {
 fn environment_differences(workspace: &Path) -> Vec<(u64, String)> {
     let metrics = std::fs::read_to_string(workspace.join("kept/metrics.jsonl")).unwrap();
     let lines = metrics.lines().map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap());
-    let told = lines.filter(|line| !line["environmentDifferences"].is_null());
-    told.map(|line| (line["step"].as_u64().unwrap(), line["environmentDifferences"].to_string())).collect()
+    let described = lines.filter(|line| !line["environmentDifferences"].is_null());
+    described.map(|line| (line["step"].as_u64().unwrap(), line["environmentDifferences"].to_string())).collect()
 }
 
 #[test]
-fn a_resume_in_another_environment_is_told_and_remembered() {
+fn a_resume_in_another_environment_is_reported_and_remembered() {
     let workspace = corpus::workspace();
     let path = workspace.path();
     let run = |steps, set: &[&str]| Launched::start(path, &TestJob { steps, ..job() }, set).finish(path);
@@ -250,12 +250,12 @@ fn a_resume_in_another_environment_is_told_and_remembered() {
     // with the same number of threads as before nothing new is reported, and the trained steps keep their record
     let again = run(12, &["--set", "training.threads=2"]);
     assert!(!again.stdout.contains("another environment"), "{}", again.stdout);
-    let told = "[\"threads 2 instead of 1\"]".to_owned();
-    assert_eq!(environment_differences(path), [(5, told.clone()), (9, told)]);
+    let described = "[\"threads 2 instead of 1\"]".to_owned();
+    assert_eq!(environment_differences(path), [(5, described.clone()), (9, described)]);
 }
 
 #[test]
-fn stages_in_different_environments_are_told() {
+fn stages_in_different_environments_are_reported() {
     let workspace = corpus::workspace();
     let path = workspace.path();
     let trainer = path.join("trainer");

@@ -123,7 +123,7 @@ fn a_stage_that_always_computes_wrong_is_named_by_the_other_two() {
 }
 
 #[test]
-fn one_of_two_stages_that_always_computes_wrong_can_not_be_told_from_the_other() {
+fn one_of_two_stages_that_always_computes_wrong_can_not_be_distinguished_from_the_other() {
     let workspace = corpus::workspace();
     let flip = BitFlip { rank: 0, result: "weight-gradient".into(), calls: 0..u64::MAX };
     let outcome = trained_with(&flip, workspace.path(), &TestJob { stages: 2, ..job() }, &EVERY_STEP);

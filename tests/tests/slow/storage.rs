@@ -79,11 +79,11 @@ fn run(scene: &Scene, at: usize, Failure { call, errno, last }: &Failure) {
     if !last {
         ran.is_tidy(&[]);
         assert_eq!(ran.attempts(), 1, "a periodic save that failed ended the attempt:\n{said}");
-        let told = [
+        let reported = [
             format!("the checkpoint of step {step} failed"),
             format!("remove obsolete files after the save of step {step}"),
         ];
-        assert!(told.iter().any(|told| said.contains(told)), "nobody was told:\n{said}");
+        assert!(reported.iter().any(|reported| said.contains(reported)), "nothing is reported:\n{said}");
     }
 }
 

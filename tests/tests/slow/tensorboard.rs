@@ -32,10 +32,10 @@ fn a_folder_without_metrics_is_named() {
         command.arg("tensorboard").arg(job).arg("--to").arg(folder.path().join("events")).output().unwrap()
     };
     let Output { status, stderr, .. } = run(&folder.path().join("nowhere"));
-    let told = String::from_utf8(stderr).unwrap();
+    let reported = String::from_utf8(stderr).unwrap();
     assert!(
-        !status.success() && told.contains("nowhere/metrics.jsonl does not exist: expected a job's folder"),
-        "{told}"
+        !status.success() && reported.contains("nowhere/metrics.jsonl does not exist: expected a job's folder"),
+        "{reported}"
     );
     assert!(!folder.path().join("events").exists());
 }

@@ -20,7 +20,7 @@ fn says(folder: &Path, words: &[&str]) -> String {
 }
 
 /// The output of `why` as soon as it contains all `words`.
-fn told(folder: &Path, words: &[&str]) -> String {
+fn reported(folder: &Path, words: &[&str]) -> String {
     until(&format!("{words:?} from why"), || {
         let (_, said) = why(folder);
         words.iter().all(|words| said.contains(words)).then_some(said)
@@ -42,7 +42,7 @@ fn job(extra: &str) -> TestJob {
 }
 
 #[test]
-fn a_killed_stage_is_told_while_the_job_runs_and_afterwards() {
+fn a_killed_stage_is_reported_while_the_job_runs_and_afterwards() {
     let workspace = corpus::workspace();
     let folder = workspace.path().join("why");
     let mut launched = Launched::start(workspace.path(), &job(""), &[]);
@@ -50,7 +50,7 @@ fn a_killed_stage_is_told_while_the_job_runs_and_afterwards() {
     says(&folder, &["no stage of this job has failed. It runs (process "]);
     signal(launched.stages()[1], libc::SIGKILL);
     launched.wait_for_restart(workspace.path());
-    let told = told(&folder, &["Training went on from the checkpoint of step "]);
+    let reported = reported(&folder, &["Training went on from the checkpoint of step "]);
     for words in [
         "stage 1 failed first, at ",
         "in attempt 1 after step ",
@@ -61,7 +61,7 @@ fn a_killed_stage_is_told_while_the_job_runs_and_afterwards() {
         "now:    It runs (process ",
         "to do:  find out who sent the signal",
     ] {
-        assert!(told.contains(words), "no {words:?} in\n{told}");
+        assert!(reported.contains(words), "no {words:?} in\n{reported}");
     }
     let line = top(workspace.path());
     assert_eq!([&line[0], &line[1], &line[5], &line[6], &line[7]], ["why", "Running", "2/2", "-", "1"], "{line:?}");
@@ -90,10 +90,10 @@ fn a_spare_that_took_over_is_named() {
     let spare = launched.wait_for_spare(workspace.path(), &[]);
     signal(launched.stages()[0], libc::SIGKILL);
     launched.wait_for_restart(workspace.path());
-    told(&folder, &["spare 0 took the place of stage 0"]);
+    reported(&folder, &["spare 0 took the place of stage 0"]);
     // now that the spare is stage 0, `why` names the spare's log
     signal(spare, libc::SIGKILL);
-    told(&folder, &["logs/spare-0.log"]);
+    reported(&folder, &["logs/spare-0.log"]);
 }
 
 #[test]
@@ -122,8 +122,9 @@ fn a_job_that_failed_for_good_says_why() {
     std::fs::write(&file, yaml).unwrap();
     let outcome = Launched::start_file(path, &file, path.join("invalid"), &[]).finish(path);
     assert!(!outcome.status.success());
-    let told = says(&path.join("invalid"), &["stage 0 failed first", "nowhere.json", "It has failed for good, since "]);
-    assert!(told.contains("to do:  "), "{told}");
+    let reported =
+        says(&path.join("invalid"), &["stage 0 failed first", "nowhere.json", "It has failed for good, since "]);
+    assert!(reported.contains("to do:  "), "{reported}");
 }
 
 #[test]

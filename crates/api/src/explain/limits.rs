@@ -4,8 +4,8 @@ use serde_json::Value;
 
 use crate::crd::EXPECTED;
 
-/// The limits of a value, of its items and of its values. The first one is followed by what the author of a refused job
-/// is told.
+/// The limits of a value, of its items and of its values. After the first one comes the sentence that the author of a
+/// refused job reads.
 pub(super) fn limits(schema: &Value) -> Vec<String> {
     let exclusive = |key: &str| schema[key] == true;
     // the largest number of 32 bits is a bound of the type

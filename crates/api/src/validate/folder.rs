@@ -7,7 +7,7 @@ pub(super) fn check(job: &PipelineJob, problems: &mut Problems) {
     let Some(data) = &job.spec.data else { return };
     let (path, folder) = (job.folder(), parts(job.folder()));
     if folder.contains(&"..") {
-        return; // told already
+        return; // reported already
     }
     let field = if job.spec.storage.path.is_some() { "spec.storage.path" } else { "metadata.name" };
     let path = path.escape_debug();

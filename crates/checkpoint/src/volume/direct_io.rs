@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_disk_is_told_as_such_wherever_it_ends() {
+    fn a_full_disk_is_reported_as_such_wherever_it_ends() {
         for capacity in [0, SECTOR, SECTOR + 100, WHOLE - 1] {
             for supports_direct in [true, false] {
                 let error = Device::new(supports_direct, WHOLE, capacity).write_at(&content(), 0, true).unwrap_err();

@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn an_error_is_told_at_the_next_write_or_flush() {
+    fn an_error_is_reported_at_the_next_write_or_flush() {
         for fails_at in 0..8 {
             let state =
                 GateState { fails_at: Some(fails_at * BUFFER_BYTES as u64), is_open: true, ..GateState::default() };

@@ -25,10 +25,10 @@ fn indices(volume: &TestVolume, names: &[&str]) -> Result<Vec<u64>, DataError> {
 }
 
 #[test]
-fn a_part_is_told_with_document_offset_and_text() {
+fn a_part_is_reported_with_document_offset_and_text() {
     // BOS a b c EOS BOS b c d d EOS BOS c EOS: 14 tokens, three packed rows of 4
     let volume = TestVolume::new(&[("1.txt", b"a b c"), ("2.txt", b" b  c d d"), ("3.txt", b"c")]);
-    let told: Vec<(String, u64, u64, usize, String)> = epoch(&volume)
+    let reported: Vec<(String, u64, u64, usize, String)> = epoch(&volume)
         .into_iter()
         .map(|(part, text)| (text.name.to_string(), text.offset, part.tokens.start, part.position, text.text))
         .collect();
@@ -36,7 +36,7 @@ fn a_part_is_told_with_document_offset_and_text() {
         (format!("corpus/{file}.txt:1"), offset, token, position, text.to_owned())
     };
     assert_eq!(
-        told,
+        reported,
         [
             part("1", 0, 0, 0, "a b c"),
             // the row starts with the end of the document before, which has no target

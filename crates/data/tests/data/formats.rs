@@ -77,7 +77,7 @@ fn the_documentation_has_a_row_for_every_format() {
 }
 
 #[test]
-fn empty_files_and_folders_that_a_pattern_matches_are_told() {
+fn empty_files_and_folders_that_a_pattern_matches_are_reported() {
     let volume = TestVolume::new(&[("a.txt", b"a b"), ("d/x.txt", b"c"), ("plain/y.txt", b"d")]);
     assert_eq!(volume.prepare().unwrap().notes, [""; 0]);
     for name in ["b.txt", "d/c.jsonl", "e.tokens", "f.txt"] {

@@ -57,17 +57,17 @@ fn a_corpus_on_the_hub_has_the_ids_of_the_same_files() {
 }
 
 #[test]
-fn a_limit_of_requests_is_waited_out_and_told() {
+fn a_limit_of_requests_is_waited_out_and_reported() {
     let (hub, volume) = hub_and_volume();
     let limited = || Answer::hub(429).with("ratelimit", "\"resolvers\";r=0;t=0");
     hub.faults(|faults| faults.answers = vec![limited()]);
-    let told = Arc::new(Mutex::new(Vec::new()));
+    let reported = Arc::new(Mutex::new(Vec::new()));
     let mut remote = remote(&hub, "hf://datasets/org/plays/**/*");
-    let sentences = told.clone();
+    let sentences = reported.clone();
     remote.config.on_wait = OnWait::new(move |sentence| sentences.lock().unwrap().push(sentence.to_owned()));
     assert_eq!(remote.ids(), volume.ids());
-    let told = told.lock().unwrap();
-    assert!(told[0].starts_with("the hub limits requests: waiting 1 s"), "{told:?}");
+    let reported = reported.lock().unwrap();
+    assert!(reported[0].starts_with("the hub limits requests: waiting 1 s"), "{reported:?}");
 }
 
 #[test]

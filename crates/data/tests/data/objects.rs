@@ -44,16 +44,16 @@ fn a_corpus_in_a_bucket_has_the_ids_of_the_same_files() {
 }
 
 #[test]
-fn a_failure_is_waited_out_and_told() {
+fn a_failure_is_waited_out_and_reported() {
     let (store, volume) = store_and_volume();
     store.faults([Fault::error(503, "SlowDown")]);
-    let told = Arc::new(Mutex::new(Vec::new()));
+    let reported = Arc::new(Mutex::new(Vec::new()));
     let mut remote = remote(&store, ALL);
-    let sentences = told.clone();
+    let sentences = reported.clone();
     remote.config.on_wait = OnWait::new(move |sentence| sentences.lock().unwrap().push(sentence.to_owned()));
     assert_eq!(remote.ids(), volume.ids());
-    let told = told.lock().unwrap();
-    assert!(told[0].ends_with("answered 503 (SlowDown): trying again in 1 s"), "{told:?}");
+    let reported = reported.lock().unwrap();
+    assert!(reported[0].ends_with("answered 503 (SlowDown): trying again in 1 s"), "{reported:?}");
 }
 
 #[test]

@@ -280,13 +280,16 @@ fn a_lost_stage_ends_the_group_within_five_seconds() {
         for others_react in [true, false] {
             let noticed = Instant::now();
             let (mut now, mut group) = (noticed, running(noticed));
-            let mut told = BTreeSet::from([lost]);
+            let mut reported = BTreeSet::from([lost]);
             let mut effects = group.handle(now, GroupEvent::Disconnected(lost, loss.clone()));
-            while !group.is_closed() || told.len() < WORLD_SIZE {
+            while !group.is_closed() || reported.len() < WORLD_SIZE {
                 let news: Vec<ConnectionId> =
-                    ended_connections(&effects).into_iter().filter(|conn| told.insert(*conn)).collect();
+                    ended_connections(&effects).into_iter().filter(|conn| reported.insert(*conn)).collect();
                 now += GroupTimeouts::default().heartbeat_interval;
-                assert!(now - noticed <= Duration::from_secs(5), "stage {lost} ({loss:?}): only {told:?} were told");
+                assert!(
+                    now - noticed <= Duration::from_secs(5),
+                    "stage {lost} ({loss:?}): only {reported:?} were notified"
+                );
                 effects = group.handle(now, GroupEvent::Tick);
                 for conn in news.into_iter().filter(|_| others_react) {
                     let closed = Disconnect::Closed;

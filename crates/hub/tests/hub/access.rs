@@ -92,7 +92,7 @@ fn references_of_the_hub_are_revisions() {
 }
 
 #[test]
-fn a_machine_without_a_way_to_the_hub_is_told_so() {
+fn a_machine_without_a_way_to_the_hub_is_reported() {
     let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let reader = Setup { limits: Limits { attempts: 3, ..Limits::default() }, ..Setup::default() }
         .client(&format!("http://{address}"));
@@ -132,7 +132,7 @@ fn in_another_environment() {
 }
 
 #[test]
-fn a_host_without_a_name_is_told_so() {
+fn a_host_without_a_name_is_reported() {
     let limits = Limits { attempts: 1, ..Limits::default() };
     let reader = Setup { limits, ..Setup::default() }.client("http://hub.invalid");
     let error = reader.client.commit(&repo(), "main").unwrap_err();
@@ -140,7 +140,7 @@ fn a_host_without_a_name_is_told_so() {
 }
 
 #[test]
-fn a_server_that_is_no_hub_is_told_so() {
+fn a_server_that_is_no_hub_is_reported() {
     let hub = Hub::start();
     let reader = Setup::default().client(&format!("http://{}", hub.cdn()));
     let error = reader.client.commit(&repo(), "main").unwrap_err();

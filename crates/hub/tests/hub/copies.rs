@@ -183,11 +183,11 @@ fn what_a_repository_lacks_is_named_with_what_it_has() {
     let sentencepiece = [("config.json", "{}"), ("tokenizer.model", "")];
     assert_eq!(says(&sentencepiece, Part::Tokenizer("tokenizer.json")), expected);
     let index = [("config.json", "{}"), ("model.safetensors.index.json", INDEX)];
-    let expected = "the model org/tiny has no w-1.safetensors, which its index names at commit C: it has config.json, \
+    let expected = "the model org/tiny has no w-1.safetensors (a shard of its index) at commit C: it has config.json, \
                     model.safetensors.index.json";
     assert_eq!(says(&index, Part::Model), expected);
     let outside = [("config.json", "{}"), ("model.safetensors.index.json", r#"{"weight_map": {"a": "../../a"}}"#)];
-    assert!(says(&outside, Part::Model).contains("has no ../../a, which its index names"));
+    assert!(says(&outside, Part::Model).contains("has no ../../a (a shard of its index)"));
     assert_eq!(fs::read_dir(root.path()).unwrap().count(), 1);
 }
 

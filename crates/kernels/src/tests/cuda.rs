@@ -372,7 +372,7 @@ fn failure(run: impl FnOnce()) -> Option<String> {
 }
 
 #[test]
-fn an_access_outside_of_a_buffer_is_told() {
+fn an_access_outside_of_a_buffer_is_reported() {
     let (gate_up, out) = (guarded(&values(&[2, 6], Kind::Float, 1)), guarded(&values(&[2, 3], Kind::Float, 1)));
     let (gate_up, out, rows, width) = (gate_up.data_ptr(), out.data_ptr(), 3i64, 3i64);
     let address = |value: *const c_void| value.cast_mut();
@@ -411,21 +411,21 @@ fn each_barrier_is_needed() {
         let results = |backwards| {
             let host = Host { library, max_blocks: 3, backwards };
             let mut results = Vec::new();
-            let told = failure(|| {
+            let reported = failure(|| {
                 let (y, rstd) = operations::rms_norm(&host, &x, &weight, 1e-5);
                 let dlogits = x.zeros_like();
                 let loss = operations::cross_entropy(&host, &(&x * 4.0), &targets, Some(&dlogits), 1.0).sum;
                 results.extend([y, rstd, loss, dlogits]);
             });
-            (told, results)
+            (reported, results)
         };
         let dlogits = x.zeros_like();
         let (y, rstd) = reference::rms_norm(&x, &weight, 1e-5);
         let loss = reference::cross_entropy(&(&x * 4.0), &targets, Some(&dlogits), 1.0).sum;
         let expected = [y, rstd, loss, dlogits];
-        let is_right = |(told, results): (Option<String>, Vec<Tensor>)| {
+        let is_right = |(reported, results): (Option<String>, Vec<Tensor>)| {
             let near = |(a, b): (f64, f64)| (a - b).abs() <= 1e-4;
-            told.is_none() && results.iter().zip(&expected).all(|(a, b)| list(a).into_iter().zip(list(b)).all(near))
+            reported.is_none() && results.iter().zip(&expected).all(|(a, b)| list(a).into_iter().zip(list(b)).all(near))
         };
         assert!(![false, true].into_iter().all(|backwards| is_right(results(backwards))), "{removed} is not missed");
     }

@@ -145,11 +145,11 @@ fn products_are_summed_in_fp32() {
 
 /// Runs in a process whose loader finds another library under the driver's name.
 #[test]
-fn a_gpu_that_can_t_get_the_kernels_is_told() {
+fn a_gpu_that_can_t_get_the_kernels_is_reported() {
     const IN_CHILD: &str = "STAGECOACH_WITHOUT_DRIVER";
     if std::env::var_os(IN_CHILD).is_some() {
-        let told = load_on_gpu(0).unwrap_err().to_string();
-        assert_eq!(told, "there is no usable NVIDIA driver: libcuda.so.1 has no cuInit");
+        let reported = load_on_gpu(0).unwrap_err().to_string();
+        assert_eq!(reported, "there is no usable NVIDIA driver: libcuda.so.1 has no cuInit");
         return;
     }
     let folder = tempfile::tempdir().unwrap();

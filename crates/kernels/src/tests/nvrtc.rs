@@ -93,17 +93,20 @@ fn rows_are_read_and_written_in_vectors() {
 }
 
 #[test]
-fn what_nvrtc_does_not_compile_is_told() {
+fn what_nvrtc_does_not_compile_is_reported() {
     let nvrtc = Nvrtc::open(Some(&folder())).unwrap();
     let old = nvrtc.compile(&SOURCES, "sm_20").unwrap_err().to_string();
     assert_eq!(old, "NVRTC 13.0 does not know this GPU's architecture sm_20: a newer one is needed");
     let wrong = SourceFile { name: "wrong.cu", text: "KERNEL(x, ()) { no_such_function(); }" };
-    let told = nvrtc.compile(&[SOURCES[0], wrong], "sm_90").unwrap_err().to_string();
-    assert!(told.starts_with("NVRTC 13.0 does not compile the kernels for sm_90: wrong.cu(1): error: "), "{told}");
+    let reported = nvrtc.compile(&[SOURCES[0], wrong], "sm_90").unwrap_err().to_string();
+    assert!(
+        reported.starts_with("NVRTC 13.0 does not compile the kernels for sm_90: wrong.cu(1): error: "),
+        "{reported}"
+    );
 }
 
 #[test]
-fn a_library_that_is_missing_or_another_one_is_told_by_name() {
+fn a_library_that_is_missing_or_another_one_is_reported_by_name() {
     let folder = tempfile::tempdir().unwrap();
     let open = || Nvrtc::open(Some(folder.path())).unwrap_err().to_string();
     let missing = open();
@@ -123,7 +126,7 @@ fn run_in_child(test: &str, environment: [(&str, &Path); 2]) {
 }
 
 #[test]
-fn a_missing_part_of_nvrtc_is_told() {
+fn a_missing_part_of_nvrtc_is_reported() {
     const IN_CHILD: &str = "STAGECOACH_NVRTC_WITHOUT_BUILTINS";
     if let Some(folder) = std::env::var_os(IN_CHILD) {
         let nvrtc = Nvrtc::open(Some(&PathBuf::from(folder))).unwrap();

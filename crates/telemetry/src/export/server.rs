@@ -143,18 +143,18 @@ mod tests {
         let best = BestEvaluation::after(None, 7, 2.345_678);
         telemetry.record(&TrainingEvent::Step(StepRecord { best_evaluation: best, ..record(7) }));
         telemetry.record(&TrainingEvent::Step(record(8)));
-        let told = |progress: ProgressStatus| {
+        let described = |progress: ProgressStatus| {
             let loss = progress.best_evaluation_loss.map(|loss| loss.0);
             (loss, progress.best_evaluation_step, progress.ended_early)
         };
-        assert_eq!(told(status(port).progress), (Some(2.3457), Some(7), None));
+        assert_eq!(described(status(port).progress), (Some(2.3457), Some(7), None));
         let ended_early = Some("the held-out loss has not improved in 1 evaluation since step 9".to_owned());
         let best_evaluation = BestEvaluation::after(BestEvaluation::after(None, 9, 2.25), 10, 2.5);
         let summary = RunSummary { best_evaluation, ended_early: ended_early.clone(), ..RunSummary::default() };
         telemetry.record(&TrainingEvent::Finished(summary));
         let status = status(port);
         assert_eq!(status.phase, StagePhase::Done);
-        assert_eq!(told(status.progress), (Some(2.25), Some(9), ended_early));
+        assert_eq!(described(status.progress), (Some(2.25), Some(9), ended_early));
     }
 
     #[test]

@@ -254,14 +254,14 @@ mod tests {
             GroupStatus { fence: 3, joined_at: 1500, loaded_at: 1700, first_step_at: 2000, ..GroupStatus::default() };
         let recovery = GroupRecovery { lost_at: 1000, cause: "lost stage 1".into(), group };
         let spans = recovery_spans(TRACE, 2, &recovery);
-        let told: Vec<_> = spans.iter().map(|span| (&*span.name, after(span, UNIX_EPOCH))).collect();
+        let reported: Vec<_> = spans.iter().map(|span| (&*span.name, after(span, UNIX_EPOCH))).collect();
         let expected = [
             ("recovery", (1000, 2000)),
             ("joined", (1000, 1500)),
             ("loaded", (1500, 1700)),
             ("first_step", (1700, 2000)),
         ];
-        assert_eq!(told, expected);
+        assert_eq!(reported, expected);
         assert!(spans[1..].iter().all(|span| span.parent == Some(spans[0].id)));
     }
 }

@@ -130,7 +130,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_library_that_is_missing_or_is_another_one_is_told_by_name() {
+    fn a_library_that_is_missing_or_is_another_one_is_reported_by_name() {
         let missing = Nccl::open("libstagecoach-no-such.so.2").unwrap_err();
         assert!(missing.starts_with("libstagecoach-no-such.so.2 can't be loaded: "), "{missing}");
         assert!(missing.ends_with("; NCCL comes with the image trainer-cuda"), "{missing}");

@@ -296,8 +296,11 @@ fn a_job_for_gpus_asks_for_them() {
     };
     let container =
         |name: &str, resources: Value| json!({"spec": {"containers": [{"name": name, "resources": resources}]}});
-    let told = of(Device::Cuda, container("trainer", json!({"limits": {"memory": "4Gi"}}))).unwrap();
-    assert!(told.starts_with("spec.training.device is Cuda, and no container trainer of spec.template asks"), "{told}");
+    let reported = of(Device::Cuda, container("trainer", json!({"limits": {"memory": "4Gi"}}))).unwrap();
+    assert!(
+        reported.starts_with("spec.training.device is Cuda, and no container trainer of spec.template asks"),
+        "{reported}"
+    );
     assert!(of(Device::Cuda, json!({})).is_some());
     let beside = container("beside", json!({"limits": {"nvidia.com/gpu": 1}}));
     assert!(of(Device::Cuda, beside).is_some(), "another container's is none of a stage's");
@@ -315,7 +318,7 @@ fn a_job_for_gpus_asks_for_them() {
 }
 
 #[test]
-fn more_gpus_than_a_stage_uses_are_told() {
+fn more_gpus_than_a_stage_uses_are_reported() {
     let of = |device: Device, trainer: TrainerType, limits: Value, stage_limits: Value| {
         let pod = |limits| json!({"containers": [{"name": "trainer", "resources": {"limits": limits}}]});
         let mut job = job(json!({"spec": pod(limits), "stages": [{"stage": 1, "spec": pod(stage_limits)}]}));
@@ -326,8 +329,11 @@ fn more_gpus_than_a_stage_uses_are_told() {
     let (one, two) = (json!({"nvidia.com/gpu": 1}), json!({"nvidia.com/gpu": "2"}));
     for limits in [[&two, &one], [&one, &two]] {
         let [limits, stage_limits] = limits.map(Value::clone);
-        let told = of(Device::Auto, TrainerType::BuiltIn, limits, stage_limits).unwrap();
-        assert!(told.starts_with("container trainer of spec.template asks for 2 GPUs (nvidia.com/gpu)"), "{told}");
+        let reported = of(Device::Auto, TrainerType::BuiltIn, limits, stage_limits).unwrap();
+        assert!(
+            reported.starts_with("container trainer of spec.template asks for 2 GPUs (nvidia.com/gpu)"),
+            "{reported}"
+        );
     }
     assert_eq!(of(Device::Cuda, TrainerType::BuiltIn, one.clone(), json!({"memory": "2Gi"})), None);
     assert_eq!(of(Device::Cpu, TrainerType::BuiltIn, two.clone(), one.clone()), None, "a stage on the CPU uses none");

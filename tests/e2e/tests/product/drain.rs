@@ -31,7 +31,7 @@ fn a_drained_node_loses_no_step() {
             (ends.len() == 3).then_some(())
         });
         drain.join().unwrap();
-        let told: Vec<Value> = ends
+        let reported: Vec<Value> = ends
             .iter()
             .map(|(pod, end)| {
                 assert_eq!(end["exitCode"], 143, "{pod}: {end:#}");
@@ -39,8 +39,8 @@ fn a_drained_node_loses_no_step() {
             })
             .collect();
         // stage 0 commits the checkpoint
-        let saved = told[0]["checkpoint"]["step"].as_u64().unwrap();
-        assert!(told.iter().all(|told| told["step"] == saved), "{told:#?}");
+        let saved = reported[0]["checkpoint"]["step"].as_u64().unwrap();
+        assert!(reported.iter().all(|reported| reported["step"] == saved), "{reported:#?}");
         assert!(job.folder.join(format!("checkpoints/step-{saved:08}/manifest.json")).exists());
     });
     drop(cordoned);

@@ -57,7 +57,7 @@ fn lose_stages(product: &Product, name: &str, changes: Value, with_operator: boo
         let after = match fault {
             // the operator replaces the stage before the kubelet knows its exit
             "kill -9" | "out of memory" => {
-                job.wait("told how it ended", |job| job["status"]["lastFailure"]["exitCode"].is_number())
+                job.wait("known to have ended", |job| job["status"]["lastFailure"]["exitCode"].is_number())
             }
             _ => after,
         };

@@ -30,15 +30,15 @@ fn a_full_volume_stops_no_training_and_heals_by_itself() {
     let mut file = File::create(&filler).unwrap();
 
     let healthy = |job: &Value| condition_of(job, "CheckpointsHealthy").unwrap_or_default();
-    let told = job.wait("told to be full", |job| {
+    let reported = job.wait("reported as full", |job| {
         // the loop also fills the room that pruning frees
         while file.write_all(&[0; 64 << 10]).and_then(|()| file.sync_data()).is_ok() {}
         healthy(job)["reason"] == "SavingFails"
     });
     drop(file); // an open file would keep its room after it is removed
-    assert!(healthy(&told)["message"].as_str().unwrap().contains("No space left"), "{:#}", told["status"]);
+    assert!(healthy(&reported)["message"].as_str().unwrap().contains("No space left"), "{:#}", reported["status"]);
     let progress = |job: &Value| job["status"]["progress"]["step"].as_u64().unwrap_or_default();
-    let step = progress(&told);
+    let step = progress(&reported);
     job.wait("further", |job| progress(job) > step + 5);
 
     std::fs::remove_file(&filler).unwrap();
@@ -46,7 +46,7 @@ fn a_full_volume_stops_no_training_and_heals_by_itself() {
     assert_eq!(healed["status"]["attempt"]["number"], 1);
     assert!(healed["status"]["checkpoint"]["step"].as_u64() > Some(step), "{:#}", healed["status"]);
     // events follow the status
-    job.wait("told of by events", |_| {
+    job.wait("reported by events", |_| {
         let events = job.events();
         ["SavingFails", "SavingWorksAgain"].iter().all(|reason| events.iter().any(|event| event == reason))
     });

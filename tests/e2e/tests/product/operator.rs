@@ -21,8 +21,8 @@ fn an_upgrade_changes_no_job_that_runs() {
     job.wait("whole again", |job| job["status"]["restarts"]["replaced"] == 1 && job["status"]["phase"] == "Running");
     assert_eq!(images(&job), image);
     // the operator learns this with its next poll of stage 0
-    let told = job.wait("told how long that took", |job| job["status"]["lastRecovery"].is_object());
-    let recovery = &told["status"]["lastRecovery"];
+    let reported = job.wait("reported with its duration", |job| job["status"]["lastRecovery"].is_object());
+    let recovery = &reported["status"]["lastRecovery"];
     println!("upgraded: {recovery}");
     assert!(recovery["replaced"] == true && recovery["phases"]["firstStep"].is_string(), "{recovery}");
     product.kubectl(&["delete", "pod", &job.pod(2), "--wait=false"]);

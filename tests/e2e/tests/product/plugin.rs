@@ -25,7 +25,7 @@ fn plugin(product: &Product, arguments: &[&str]) -> Command {
     command
 }
 
-fn told(product: &Product, arguments: &[&str]) -> String {
+fn reported(product: &Product, arguments: &[&str]) -> String {
     let output = plugin(product, arguments).output().unwrap();
     let [said, complained] = [output.stdout, output.stderr].map(|text| String::from_utf8_lossy(&text).into_owned());
     assert!(output.status.success(), "kubectl stagecoach {}: {said}{complained}", arguments.join(" "));
@@ -57,9 +57,9 @@ fn get(url: &str) -> String {
 /// Asserts that the plugin replays and audits steps of `job`, which is complete, in pods beside it.
 pub(crate) fn proves(product: &Product, job: &E2eJob) {
     let name = &*job.name;
-    let replayed = told(product, &["replay", name, "--", "--step", "7", "--until", "9", "--stages", "1"]);
+    let replayed = reported(product, &["replay", name, "--", "--step", "7", "--until", "9", "--stages", "1"]);
     assert!(replayed.contains("equal: ") && replayed.contains("bit for bit"), "{replayed}");
-    let audited = told(product, &["audit", name, "--", "--sample", "1", "--stages", "1"]);
+    let audited = reported(product, &["audit", name, "--", "--sample", "1", "--stages", "1"]);
     assert!(audited.contains("the record agrees with its receipts") && audited.contains(": equal"), "{audited}");
     let refused = plugin(product, &["replay", name, "--", "--step", "1000000"]).output().unwrap();
     let complained = String::from_utf8_lossy(&refused.stderr);
@@ -71,11 +71,11 @@ pub(crate) fn proves(product: &Product, job: &E2eJob) {
 /// Checks the plugin's output about `job`, which trains, has a checkpoint, and has trained at least ten steps.
 pub(crate) fn shows(product: &Product, job: &E2eJob) {
     let name = &*job.name;
-    let checkpoints = told(product, &["checkpoints", name]);
+    let checkpoints = reported(product, &["checkpoints", name]);
     assert!(checkpoints.starts_with("STEP") && checkpoints.contains("sizes match"), "{checkpoints}");
-    let timeline = told(product, &["timeline", name, "--step", "10"]);
+    let timeline = reported(product, &["timeline", name, "--step", "10"]);
     assert!(timeline.contains("measured") && timeline.contains("bubble"), "{timeline}");
-    let top = told(product, &["top", name]);
+    let top = reported(product, &["top", name]);
     assert!(top.contains(name) && top.contains("Running"), "{top}");
 
     let mut command = plugin(product, &["page", name]);

@@ -32,7 +32,7 @@ fn a_replica_that_finds_no_node_is_not_waited_for() {
     let first = job.pod(0);
     let no_room = Cordoned::new(&product);
     job.trainer(1).kill();
-    job.wait("told of the loss", |job| job["status"]["restarts"]["replaced"] == 1);
+    job.wait("reported as lost", |job| job["status"]["restarts"]["replaced"] == 1);
     job.wait("trained by one replica", |job| {
         job["status"]["trainingReplicas"] == 1 && job["status"]["readyStages"] == 1
     });

@@ -13,7 +13,7 @@ fn a_spare_takes_the_place_of_a_lost_stage() {
     job.wait_step(job.step() + 10);
     let before = job.pod_uids();
     job.trainer(1).kill();
-    told_of(&job, 1);
+    reported_of(&job, 1);
     let second = job.wait_spare(std::slice::from_ref(&first));
     // of the four pods, the lost one is deleted once its exit is known, and the spare is a stage
     job.wait("of three pods of before and the next spare", |_| {
@@ -23,7 +23,7 @@ fn a_spare_takes_the_place_of_a_lost_stage() {
     });
     job.wait_step(job.step() + 10);
     job.trainer(0).kill();
-    told_of(&job, 2);
+    reported_of(&job, 2);
     assert_eq!(job.complete(), *on_this_machine(product.node.folder()));
     assert_eq!(job.attempt(), 1);
     // both former spares have trained to the end
@@ -38,8 +38,8 @@ fn a_spare_takes_the_place_of_a_lost_stage() {
 }
 
 /// Waits until the job has this number of replacements, and prints the duration of the last one, as far as it is known.
-fn told_of(job: &E2eJob, replaced: u64) {
-    let told =
-        job.wait("told of the replacement", |job| job["status"]["restarts"]["replaced"].as_u64() == Some(replaced));
-    println!("spared: {}", told["status"]["lastRecovery"]);
+fn reported_of(job: &E2eJob, replaced: u64) {
+    let reported =
+        job.wait("reported as replaced", |job| job["status"]["restarts"]["replaced"].as_u64() == Some(replaced));
+    println!("spared: {}", reported["status"]["lastRecovery"]);
 }

@@ -72,8 +72,8 @@ fn planner_shows_what_the_command_says() {
 fn planner_page_is_instead_of_files() {
     let workspace = tempfile::tempdir().unwrap();
     let refused = plan(workspace.path(), &["--page", "--svg", "plan.svg"]).output().unwrap();
-    let told = String::from_utf8_lossy(&refused.stderr).into_owned();
-    assert!(refused.status.code() == Some(2) && told.contains("cannot be used with"), "{told}");
+    let reported = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(refused.status.code() == Some(2) && reported.contains("cannot be used with"), "{reported}");
 }
 
 fn field(name: &str) -> String {

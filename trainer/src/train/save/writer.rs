@@ -179,7 +179,7 @@ impl<'a> CheckpointWriter<'a> {
         deadline: Instant,
     ) -> Result<StageResult<SaveCost>, LeaveReason> {
         let mut delay = Duration::from_millis(100);
-        let mut is_told = false;
+        let mut is_described = false;
         loop {
             let why = match self.try_save(snapshot, state, on_activity)? {
                 Err(why) => why,
@@ -189,7 +189,7 @@ impl<'a> CheckpointWriter<'a> {
                 return Ok(Err(why));
             }
             if self.context.is_leader() {
-                if !std::mem::replace(&mut is_told, true) {
+                if !std::mem::replace(&mut is_described, true) {
                     let message = format!("the checkpoint of step {} failed and is tried again: {why}", state.step);
                     self.emit(&TrainingEvent::Note { message });
                 }

@@ -64,7 +64,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_changes_bits_is_told_by_name() {
+    fn what_changes_bits_is_reported_by_name() {
         let now =
             json!({ "version": "2", "kernels": 1, "isa": "AVX512 AMD", "device": "Cpu", "threads": 1, "gpu": "" });
         let compare = |before: Value| {

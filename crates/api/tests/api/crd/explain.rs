@@ -31,18 +31,18 @@ fn every_field_is_found_and_described() {
 }
 
 #[test]
-fn every_rule_is_told_at_the_field_that_it_names() {
+fn every_rule_is_reported_at_the_field_that_it_names() {
     let job = Field::pipeline_job();
-    let told: Vec<&String> = job.all().flat_map(|field| &field.refusals).collect();
+    let reported: Vec<&String> = job.all().flat_map(|field| &field.refusals).collect();
     let mut messages = 0;
     walk(&root(), "", &mut |path, schema| {
         let rules = schema.get("x-kubernetes-validations").and_then(|rules| rules.as_array());
         for message in rules.into_iter().flatten().filter_map(|rule| rule["message"].as_str()) {
             messages += 1;
-            assert!(told.iter().any(|sentence| sentence.ends_with(message)), "{path}: {message}");
+            assert!(reported.iter().any(|sentence| sentence.ends_with(message)), "{path}: {message}");
         }
     });
-    assert_eq!(told.len(), messages);
+    assert_eq!(reported.len(), messages);
     let of_sum = "layers does not add up to the model's numHiddenLayers: every layer is in exactly one chunk";
     assert!(find("spec.pipeline.partition.layers").refusals.contains(&of_sum.to_owned()));
 }
@@ -99,7 +99,7 @@ fn a_path_may_begin_with_the_resource_and_have_indices() {
 }
 
 #[test]
-fn an_unknown_field_is_told_the_nearest_and_all() {
+fn an_unknown_field_is_reported_with_the_nearest_and_all() {
     let of_data = "`paths`, `sources`, `credentials`, `textField`, `specialTokens`, `onBadRecord`, `sequenceLength`, \
                    `packing`, `streaming`, `cache`, `evaluation` or `tokenizer`";
     let of_job = "`apiVersion`, `kind`, `metadata`, `spec` or `status`";

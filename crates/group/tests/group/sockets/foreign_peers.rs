@@ -188,7 +188,7 @@ fn join_a_server_that_sends(bytes: Vec<u8>) -> String {
 }
 
 #[test]
-fn what_a_foreign_server_says_is_told_and_tried_again() {
+fn what_a_foreign_server_says_is_reported_and_tried_again() {
     let error = join_a_server_that_sends(b"HTTP/1.1 400 Bad Request\r\n\r\n".to_vec());
     assert!(error.contains("it began with \"HTTP/1.1 400\""), "{error}");
     let error = join_a_server_that_sends(preamble(PROTOCOL_VERSION + 1));
@@ -201,7 +201,7 @@ fn what_a_foreign_server_says_is_told_and_tried_again() {
 }
 
 #[test]
-fn another_version_is_told_before_anything_is_sent() {
+fn another_version_is_reported_before_anything_is_sent() {
     let find = || Ok(Rendezvous { protocol_version: PROTOCOL_VERSION + 1, ..find("127.0.0.1:9")().unwrap() });
     let error = Member::join(find, hello(1, 2), Mesh::pipeline(2), timeouts(), |_| {}, |_| {}).unwrap_err();
     let expected = format!(

@@ -141,7 +141,7 @@ fn stages_of_two_replicas_train_led_by_the_second_stage_0() {
 }
 
 #[test]
-fn who_waits_beside_a_group_that_is_drained_is_not_told_that_it_is_done() {
+fn a_stage_beside_a_drained_group_does_not_hear_that_it_is_done() {
     let (coordinator, address) = coordinator(timeouts(), &[3]);
     thread::scope(|scope| {
         let third = scope.spawn(|| join(&address, hello(2, WORLD_SIZE), short_timeouts()));

@@ -53,9 +53,9 @@ impl PeerCheckpoints {
         saved: u64,
         recorded: Option<u64>,
     ) -> Result<PeerCheckpoints, LeaveReason> {
-        let told: Vec<(HeldCopies, Option<u64>)> = all_gather(member, topic::MEMORY, &(copies.held(), recorded))?;
-        let recorded = told.first().and_then(|(_, recorded)| *recorded);
-        let mut held: Vec<HeldCopies> = told.into_iter().map(|(held, _)| held).collect();
+        let described: Vec<(HeldCopies, Option<u64>)> = all_gather(member, topic::MEMORY, &(copies.held(), recorded))?;
+        let recorded = described.first().and_then(|(_, recorded)| *recorded);
+        let mut held: Vec<HeldCopies> = described.into_iter().map(|(held, _)| held).collect();
         if let Some(recorded) = recorded {
             held.iter_mut().for_each(|held| held.drop_after(recorded + 1));
         }

@@ -41,7 +41,7 @@ fn lost_code(instance: &StageInstance) -> Option<i32> {
 }
 
 #[test]
-fn how_the_lost_stage_exited_is_told_later() {
+fn how_the_lost_stage_exited_is_reported_later() {
     let mut observed = taken(Some(ready(1)));
     let decision = decide(&observed, NOW);
     let failure = decision.state.last_failure.clone().unwrap();
@@ -52,8 +52,8 @@ fn how_the_lost_stage_exited_is_told_later() {
     let remove = AttemptAction::RemoveReplaced { attempt: 1, incarnations: BTreeMap::from([(1, 1)]) };
     assert_eq!(decide(&observed, NOW.plus_seconds(10)).actions, [remove, start_spares(&[1])]);
     observed.instances[3] = exited_by_external_cause(1, ExternalCause::Evicted);
-    let told = decide(&observed, NOW.plus_seconds(1)).state;
-    assert_eq!((told.last_failure.unwrap().reason, told.budget.counted), (FailureReason::Evicted, 0));
+    let reported = decide(&observed, NOW.plus_seconds(1)).state;
+    assert_eq!((reported.last_failure.unwrap().reason, reported.budget.counted), (FailureReason::Evicted, 0));
     // a stage that may still run on a lost node fails at once, as `NodeLost`
     let mut observed = taken(Some(ready(1)));
     observed.progress.lost = Some(LostInstance { rank: 1, incarnation: 0, since: NOW, has_ended: false });

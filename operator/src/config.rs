@@ -35,7 +35,7 @@ pub struct OperatorConfig {
     /// Where /healthz, /readyz, /metrics and /log-level are served
     #[arg(long, env = "STAGECOACH_LISTEN", default_value = "[::]:8080")]
     pub listen: SocketAddr,
-    /// How logs are written
+    /// The format of logs
     #[arg(long, env = "STAGECOACH_LOG_FORMAT", value_enum, default_value = "text")]
     pub log_format: LogFormat,
     /// Which logs are written, such as `debug` or `info,kube=debug`; PUT /log-level changes it at run time
@@ -57,7 +57,7 @@ pub struct OperatorConfig {
     /// The operator's own pod: its identity
     #[arg(long, env = "POD_NAME", default_value_t = format!("stagecoach-operator-{}", std::process::id()))]
     pub identity: String,
-    /// Who may read the trainers' status, as a JSON list of a NetworkPolicy's peers
+    /// The peers that may read the trainers' status, as a JSON list like a NetworkPolicy's
     #[arg(long, env = "STAGECOACH_READERS", default_value = "[]", value_parser = parse_peers)]
     readers: Peers,
     /// Where the cluster's DNS is, as a JSON list of a NetworkPolicy's peers; jobs reach port 53 of these alone, or of

@@ -16,7 +16,7 @@ pub struct Group {
     folder: PathBuf,
 }
 
-/// How a stage ended.
+/// The end of a stage.
 #[derive(Debug)]
 pub struct Ended {
     /// The exit code; `None` if a signal ended the stage.
@@ -34,12 +34,12 @@ impl Group {
         Group::start_program(&stagecoach(), &[], workspace, job, uid, attempt)
     }
 
-    /// As [`Group::start`], with the job file `yaml`.
+    /// Like [`Group::start`], with the job file `yaml`.
     pub fn start_yaml(workspace: &Path, job: &TestJob, yaml: &str, uid: &str, attempt: u64) -> Group {
         Group::start_job_file(&stagecoach(), &[], workspace, (job, yaml), uid, attempt)
     }
 
-    /// As [`Group::start_yaml`], with the test's own program and additional environment variables.
+    /// Like [`Group::start_yaml`], with the test's own program and additional environment variables.
     pub fn start_program(
         program: &Path,
         env: &[(&str, &str)],
@@ -125,7 +125,7 @@ impl Group {
         self.finish_before(Deadline::start())
     }
 
-    /// As [`Group::finish`], with the test's own deadline.
+    /// Like [`Group::finish`], with the test's own deadline.
     pub fn finish_before(&mut self, deadline: Deadline) -> Vec<Ended> {
         let folder = self.folder.clone();
         let read = |path: PathBuf| std::fs::read_to_string(path).unwrap_or_default();

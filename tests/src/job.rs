@@ -100,7 +100,7 @@ impl TestJob {
     /// This job with an end soon after step `saved`, and 10 steps after it at the earliest.
     ///
     /// # Panics
-    /// As [`TestJob::endless`].
+    /// Like [`TestJob::endless`].
     pub fn ending_after(&self, saved: u64) -> TestJob {
         TestJob { steps: (saved + 10).next_multiple_of(END), ..self.endless() }
     }

@@ -73,7 +73,7 @@ impl Launched {
         Launched::start_with(workspace, job, arguments, &[])
     }
 
-    /// As [`Launched::start`], with these variables in the launcher's environment.
+    /// Like [`Launched::start`], with these variables in the launcher's environment.
     pub fn start_with(workspace: &Path, job: &TestJob, arguments: &[&str], environment: &[(&str, &str)]) -> Launched {
         let file = workspace.join(format!("{}.yaml", job.name));
         std::fs::write(&file, job.yaml()).unwrap();
@@ -89,7 +89,7 @@ impl Launched {
         Launched::start_program(&stagecoach(), workspace, file, folder, arguments, &[])
     }
 
-    /// As [`Launched::start_file`], with another binary of the trainer and these variables in its environment.
+    /// Like [`Launched::start_file`], with another binary of the trainer and these variables in its environment.
     pub fn start_program(
         program: &Path,
         workspace: &Path,

@@ -50,7 +50,7 @@ pub fn is_here(test: &str) -> bool {
     is_here_with(test, &[])
 }
 
-/// As [`is_here`], with these variables in the environment of that process.
+/// Like [`is_here`], with these variables in the environment of that process.
 ///
 /// # Panics
 /// If the test fails in that process.

@@ -104,7 +104,7 @@ impl Scene {
         self.path(name)
     }
 
-    /// As [`Scene::stopped`], with the newest checkpoint damaged, and with the leftovers of a group that was fenced off
+    /// Like [`Scene::stopped`], with the newest checkpoint damaged, and with the leftovers of a group that was fenced off
     /// long ago and never swept: half a save, and a damaged checkpoint that was about to be moved away.
     pub fn mess(&self, name: &str) -> PathBuf {
         let folder = self.stopped(name);
@@ -137,7 +137,7 @@ impl Scene {
         self.run_file(case, &file)
     }
 
-    /// As [`Scene::run`], with the test's own job file.
+    /// Like [`Scene::run`], with the test's own job file.
     pub fn run_file(&self, case: &Case, file: &Path) -> Ran {
         let (folder, notes) = (self.path(case.name), self.path(&format!("{}.notes", case.name)));
         let mut launcher = Command::new(&self.program);

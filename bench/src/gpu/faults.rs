@@ -79,7 +79,7 @@ fn next_group(run: &GpuRun, transport: &'static str, own: &Path) -> Value {
     json!({ "kills": seconds, "said": said, "launcherCodes": [interrupted.status.code(), outcome.status.code()] })
 }
 
-/// As in a cluster without time to form a group again: every stage leaves, and all are started again.
+/// The way of a cluster without time to form a group again: every stage leaves, and all are started again.
 fn next_attempt(run: &GpuRun, transport: &'static str, own: &Path) -> Value {
     let job = job(run, transport, "reformTimeoutSeconds: 0");
     let folder = own.join("killed");

@@ -1,4 +1,4 @@
-//! How often in a step the host waits for the GPU: by the calls of the CUDA runtime that do, in two runs of one job of
+//! The host's waits for the GPU in a step: by the calls of the CUDA runtime that do, in two runs of one job of
 //! which the second has more steps. `tests/host-waits`, preloaded, notes them.
 
 use std::collections::BTreeMap;
@@ -26,7 +26,7 @@ pub(super) fn measure(run: &GpuRun) -> Value {
     json!({ "timesAStep": all, "calls": calls, "steps": STEPS })
 }
 
-/// How often each function was called, by the thread that did.
+/// The number of calls of each function, by thread.
 fn calls(run: &GpuRun, steps: usize) -> BTreeMap<String, usize> {
     let noted = run.folder().join(format!("host-waits-{steps}"));
     let text = |path: &std::path::Path| path.display().to_string();

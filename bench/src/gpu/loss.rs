@@ -39,7 +39,7 @@ fn losses(run: &GpuRun, precision: &'static str, device: &'static str) -> Vec<f6
     metrics.lines().map(loss).collect()
 }
 
-/// Of the losses of a step, relative to those of `expected`.
+/// The differences of a step's losses, relative to those of `expected`.
 fn largest_difference(losses: &[f64], expected: &[f64]) -> f64 {
     assert_eq!(losses.len(), expected.len());
     losses.iter().zip(expected).map(|(loss, expected)| ((loss - expected) / expected).abs()).fold(0.0, f64::max)

@@ -54,7 +54,7 @@ pub(super) const MODELS: [Model; 3] = [
     Model { name: "llama-12-layers-512", length: 512, rows: 256, ..TWELVE_LAYERS },
 ];
 
-/// How a model is trained.
+/// The way a model is trained.
 #[derive(Clone)]
 pub(super) struct Layout {
     pub(super) name: &'static str,
@@ -75,7 +75,7 @@ impl Layout {
 }
 
 impl Model {
-    /// As it is trained: in a rehearsal on a toy's scale.
+    /// The model that is trained: a shrunk one in a rehearsal.
     pub(super) fn of_run(&self, run: &GpuRun) -> Model {
         if run.gpu().is_some() { self.clone() } else { self.shrunk() }
     }

@@ -13,7 +13,7 @@ use crate::stats::{line, median, percentile};
 
 /// Restarts of the one job in each state of the others.
 const RESTARTS: usize = 100;
-/// How many times the others' pods turn silent and back.
+/// The number of times that the others' pods turn silent and back.
 const TURNS: usize = 2;
 /// Longer than a request and its repetition that were under way when the answers changed.
 const TURN: Duration = Duration::from_secs(30);

@@ -131,7 +131,7 @@ pub fn open(volume: &dyn Volume, step: u64) -> Result<CheckpointReader, Checkpoi
 /// files does not matter.
 ///
 /// # Errors
-/// As [`open`].
+/// Like [`open`].
 pub fn open_tensors(
     volume: &dyn Volume,
     step: u64,

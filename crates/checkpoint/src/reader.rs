@@ -118,7 +118,7 @@ impl CheckpointReader {
     /// Reads one tensor's bytes into a new buffer.
     ///
     /// # Errors
-    /// As [`CheckpointReader::read_into`].
+    /// Like [`CheckpointReader::read_into`].
     pub fn read(&self, tensor: &TensorEntry) -> Result<Vec<u8>, CheckpointError> {
         let mut bytes = vec![0; tensor.bytes as usize];
         self.read_into(tensor, &mut bytes).map(|()| bytes)
@@ -127,7 +127,7 @@ impl CheckpointReader {
     /// Reads one of the checkpoint's small files; `None` if there is no such file.
     ///
     /// # Errors
-    /// As [`CheckpointReader::read_into`].
+    /// Like [`CheckpointReader::read_into`].
     pub fn read_small_file(&self, name: &str) -> Result<Option<Vec<u8>>, CheckpointError> {
         let Some(entry) = self.manifest.files.iter().find(|f| f.name == name) else { return Ok(None) };
         let mut bytes = vec![0; entry.bytes as usize];

@@ -82,7 +82,7 @@ impl PendingCheckpoint {
     /// cancels the remaining writes.
     ///
     /// # Errors
-    /// As [`PendingCheckpoint::write_stage`].
+    /// Like [`PendingCheckpoint::write_stage`].
     pub fn write_stage_cancellable<W: View, O: View>(
         &self,
         volume: &dyn Volume,

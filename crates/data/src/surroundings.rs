@@ -53,7 +53,7 @@ impl OnWait {
         OnWait(Arc::new(receive))
     }
 
-    /// As [`OnWait::new`], but a sentence that is repeated within a minute is passed on once.
+    /// Like [`OnWait::new`], but a sentence that is repeated within a minute is passed on once.
     pub fn without_repetitions(receive: impl Fn(&str) + Send + Sync + 'static) -> OnWait {
         let last: Mutex<Option<(String, Instant)>> = Mutex::default();
         OnWait::new(move |sentence| {

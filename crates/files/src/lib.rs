@@ -97,7 +97,7 @@ impl Drop for AtomicFile {
 /// Replaces the content of `path`, or creates it.
 ///
 /// # Errors
-/// As [`AtomicFile::commit`].
+/// Like [`AtomicFile::commit`].
 pub fn write_atomically(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let mut file = AtomicFile::create(path)?;
     file.write_all(bytes)?;

@@ -45,7 +45,7 @@ impl Default for Limits {
     }
 }
 
-/// How a request failed.
+/// The failure of a request.
 #[derive(Debug)]
 pub(crate) enum Failure {
     /// The same request would fail again.

@@ -54,7 +54,7 @@ fn refusal(http: &Http, answer: &Answer, Subject { repo, revision, path }: Subje
     }
 }
 
-/// How long the host asks to wait.
+/// The wait that the host asks for.
 fn limit(headers: &HeaderMap) -> Option<Duration> {
     let by_window = header(headers, "ratelimit").and_then(headers::rate_limit);
     let retry_after = || headers::retry_after(headers.get(RETRY_AFTER)?.to_str().ok()?, Timestamp::now());

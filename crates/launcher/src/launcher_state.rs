@@ -97,7 +97,7 @@ impl LauncherState {
     /// The state that the last launcher stored, if any.
     ///
     /// # Errors
-    /// As [`LauncherState::load`].
+    /// Like [`LauncherState::load`].
     pub(super) fn stored(folder: &JobFolder) -> Result<Option<Self>, LaunchError> {
         let path = folder.launcher_state();
         let bytes = match fs::read(&path) {

@@ -155,7 +155,7 @@ impl Parameters {
     /// Index of the parameter `name`.
     ///
     /// # Panics
-    /// As `Parameters::get`.
+    /// Like `Parameters::get`.
     #[allow(clippy::expect_used, reason = "an architecture that disagrees with itself is a bug, not input")]
     pub fn index(&self, name: &str) -> usize {
         let index = self.0.iter().position(|p| p.spec.name == name);
@@ -165,7 +165,7 @@ impl Parameters {
     /// A linear layer over the adjacent parameters `names`, in their order.
     ///
     /// # Panics
-    /// As `Parameters::get`, and if they are not adjacent.
+    /// Like `Parameters::get`, and if they are not adjacent.
     pub(super) fn linear(&self, names: &[String]) -> Linear {
         let (first, rows) = self.adjacent(names);
         let columns = first.spec.shape[1];
@@ -176,7 +176,7 @@ impl Parameters {
     /// The biases of such a layer.
     ///
     /// # Panics
-    /// As [`Parameters::linear`].
+    /// Like [`Parameters::linear`].
     pub(super) fn bias(&self, names: &[String]) -> Bias {
         let (first, values) = self.adjacent(names);
         let all = |tensor: &Tensor| tensor.as_strided([values], [1], None);

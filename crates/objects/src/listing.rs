@@ -61,7 +61,7 @@ impl Bucket {
         Ok(found)
     }
 
-    /// What is in the deepest folder of `prefix` that has something in it, as a sentence.
+    /// The contents of the deepest folder of `prefix` that has any, as a sentence.
     fn nearest(&self, prefix: &str) -> Result<String, ObjectError> {
         let mut folder = prefix;
         loop {

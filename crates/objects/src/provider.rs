@@ -106,7 +106,7 @@ impl Provider {
         }
     }
 
-    /// How to give a job credentials.
+    /// The way to give a job credentials.
     pub(crate) fn credential_advice(self) -> &'static str {
         match self {
             Provider::S3 => {

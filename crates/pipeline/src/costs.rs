@@ -47,7 +47,7 @@ pub struct Costs {
     pub reduce_seconds: Vec<f64>,
     /// Seconds to gather a chunk's weights, in the same way.
     pub gather_seconds: Vec<f64>,
-    /// As in [`Limits`](crate::Limits).
+    /// See [`Limits`](crate::Limits).
     pub sends_in_flight: usize,
 }
 

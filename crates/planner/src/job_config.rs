@@ -67,10 +67,10 @@ impl JobConfig {
         JobConfig::with_models(job, workspace, RemoteModels::default())
     }
 
-    /// As [`JobConfig::new`], with the job's models and tokenizers of the hub, which have been fetched.
+    /// Like [`JobConfig::new`], with the job's models and tokenizers of the hub, which have been fetched.
     ///
     /// # Errors
-    /// As [`JobConfig::new`].
+    /// Like [`JobConfig::new`].
     pub fn with_models(
         job: PipelineJob,
         workspace: &Path,
@@ -122,11 +122,11 @@ impl JobConfig {
         })
     }
 
-    /// As [`JobConfig::with_models`], after the settings of the models are fetched, without their weights. `known` has
+    /// Like [`JobConfig::with_models`], after the settings of the models are fetched, without their weights. `known` has
     /// the commits with which the job began.
     ///
     /// # Errors
-    /// As [`JobConfig::new`], or if the settings can't be fetched.
+    /// Like [`JobConfig::new`], or if the settings can't be fetched.
     pub fn with_settings(
         job: PipelineJob,
         workspace: &Path,
@@ -255,7 +255,7 @@ impl JobConfig {
     /// The microbatches of each replica.
     ///
     /// # Errors
-    /// As [`JobConfig::blocks`].
+    /// Like [`JobConfig::blocks`].
     pub fn microbatches_of_replicas(&self) -> Result<Vec<usize>, StageError> {
         let (blocks, replicas) = (self.blocks()?, self.job.spec.data_parallel as usize);
         Ok((0..replicas).map(|replica| blocks.of_replica(replica, replicas).microbatches().len()).collect())

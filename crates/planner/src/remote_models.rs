@@ -28,7 +28,7 @@ pub struct RemoteModels {
     commits: BTreeMap<String, String>,
 }
 
-/// How much of a model is fetched.
+/// The part of a model that is fetched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FetchExtent {
     /// Its configuration and its tokenizer, which suffice for a plan.

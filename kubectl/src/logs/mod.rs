@@ -24,7 +24,7 @@ const AT_ONCE: usize = 8;
 pub(crate) struct LogsCommand {
     /// The job.
     job: String,
-    /// Of each pod the last lines only.
+    /// Print only the last lines of each pod.
     #[arg(long, value_name = "LINES")]
     tail: Option<u32>,
     /// With the time at which each line was written.

@@ -47,7 +47,7 @@ impl Authority {
         json!({"client-certificate": certificate, "client-key": key})
     }
 
-    /// As [`Authority::client`]. Also writes `NAME.kubeconfig`, with which the client finds `server`.
+    /// Like [`Authority::client`]. Also writes `NAME.kubeconfig`, with which the client finds `server`.
     pub fn kubeconfig(&self, name: &str, user: &str, group: Option<&str>, server: &str) {
         let user = self.client(name, user, group);
         write_kubeconfig(&self.folder.join(format!("{name}.kubeconfig")), server, &self.folder.join("ca.crt"), &user);

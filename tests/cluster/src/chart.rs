@@ -26,7 +26,7 @@ pub fn render(release_namespace: &str, values: &Value) -> Vec<Value> {
     parse(&try_render(release_namespace, values).unwrap_or_else(|complaint| panic!("helm template: {complaint}")))
 }
 
-/// As [`render`], but returns the text that helm writes.
+/// Like [`render`], but returns the text that helm writes.
 ///
 /// # Errors
 /// If helm refuses the values. The error is helm's standard error.

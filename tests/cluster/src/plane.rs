@@ -44,7 +44,7 @@ impl ControlPlane {
         ControlPlane::start_with(Settings::default())
     }
 
-    /// As [`ControlPlane::start`], with settings.
+    /// Like [`ControlPlane::start`], with settings.
     ///
     /// # Panics
     /// If a component does not start.

@@ -40,7 +40,7 @@ pub fn on_this_machine(folder: &Path) -> &'static Hashes {
     HASHES.get_or_init(|| run_on_this_machine(folder, "laptop", json!({})))
 }
 
-/// As [`on_this_machine`], with `changes` merged into the spec, as job `name`.
+/// Like [`on_this_machine`], with `changes` merged into the spec, as job `name`.
 pub fn run_on_this_machine(folder: &Path, name: &str, changes: Value) -> Hashes {
     let workspace = folder.join(name);
     std::fs::create_dir_all(&workspace).unwrap();

@@ -11,7 +11,7 @@ pub struct Faults {
     pub ignores_ranges: bool,
     /// The number of bytes of a file's body after which the connection breaks.
     pub truncate_at: Option<u64>,
-    /// How many bodies are truncated.
+    /// The number of bodies that are truncated.
     pub truncations: u32,
     /// The offset of a byte that is flipped in every file that has it.
     pub flipped_byte: Option<u64>,
@@ -21,7 +21,7 @@ pub struct Faults {
     pub page_size: usize,
     /// The number of bytes of a file's body after which no more come.
     pub stall_at: Option<u64>,
-    /// How many bodies stall.
+    /// The number of bodies that stall.
     pub stalls: u32,
     /// The speed of each body.
     pub bytes_per_second: Option<u64>,

@@ -56,7 +56,7 @@ impl Container {
     /// The kernel kills the largest process of the group. The starvation ends when the result is dropped.
     ///
     /// # Panics
-    /// As [`Container::squeeze`], and if the other process can't be started.
+    /// Like [`Container::squeeze`], and if the other process can't be started.
     #[track_caller]
     pub fn starve(&self, spare: u64) -> Starvation {
         let limit = self.squeeze(spare);

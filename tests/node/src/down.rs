@@ -34,7 +34,7 @@ pub fn down(folder: &Path) -> Result<()> {
     }
 }
 
-/// As [`down`], for the machine's node in whichever folder it is.
+/// Like [`down`], for the machine's node in whichever folder it is.
 ///
 /// # Errors
 /// If a part can't be removed.
@@ -42,7 +42,7 @@ pub fn down_any() -> Result<()> {
     claimed().map_or(Ok(()), |folder| down(&folder))
 }
 
-/// As [`down`], for a caller that holds the lock.
+/// Like [`down`], for a caller that holds the lock.
 pub(crate) fn remove(place: &Place) -> Result<()> {
     // SAFETY: a plain system call.
     anyhow::ensure!(unsafe { libc::geteuid() } == 0, "to end a node needs root: run this with sudo");

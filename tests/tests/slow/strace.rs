@@ -1,4 +1,4 @@
-//! As `crashes`, but without the project's own fault injection: strace kills the real trainer at a system call on the
+//! Like `crashes`, but without the project's own fault injection: strace kills the real trainer at a system call on the
 //! job's folder.
 
 use std::collections::{BTreeSet, HashMap, HashSet};

@@ -68,19 +68,19 @@ pub fn until<T>(what: &str, condition: impl FnMut() -> Option<T>) -> T {
     until_or_tell(what, condition, String::new)
 }
 
-/// As [`until`]. The message of the panic ends with `details`.
+/// Like [`until`]. The message of the panic ends with `details`.
 #[track_caller]
 pub fn until_or_tell<T>(what: &str, condition: impl FnMut() -> Option<T>, details: impl FnOnce() -> String) -> T {
     until_deadline(what, &Deadline::start(), condition, details)
 }
 
-/// As [`until`], for work that takes up to `seconds` on a machine that does nothing else.
+/// Like [`until`], for work that takes up to `seconds` on a machine that does nothing else.
 #[track_caller]
 pub fn until_within<T>(what: &str, seconds: u64, condition: impl FnMut() -> Option<T>) -> T {
     until_deadline(what, &Deadline::after(seconds), condition, String::new)
 }
 
-/// As [`until_or_tell`], up to the test's own deadline.
+/// Like [`until_or_tell`], up to the test's own deadline.
 #[track_caller]
 pub fn until_deadline<T>(
     what: &str,

@@ -44,7 +44,7 @@ impl JobArgs {
     /// The job's configuration, with the commits of its models that its folder records.
     ///
     /// # Errors
-    /// As [`JobArgs::read`] and [`job_config`].
+    /// Like [`JobArgs::read`] and [`job_config`].
     pub(super) fn config(&self) -> Result<JobConfig, StageError> {
         let job = self.read()?;
         let known = RemoteModels::recorded(&job, &self.workspace.join(job.folder()))?;

@@ -51,7 +51,7 @@ fn range(least: Option<Bound<'_>>, most: Option<Bound<'_>>) -> Option<String> {
     }
 }
 
-/// How many of `unit` a text or list has.
+/// The number of `unit` that a text or list has.
 fn size(schema: &Value, key: &str, unit: &str) -> Option<String> {
     let bound = |side: &str| schema.get(format!("{side}{key}")).map(|value| Bound { value, is_exclusive: false });
     let (least, most) = (bound("min"), bound("max"));

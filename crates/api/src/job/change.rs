@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use super::{EvaluationSpec, PipelineJobSpec};
 
-/// What a change of a field does.
+/// The effect of a change of a field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ChangeEffect {
     /// The field decides the numbers: a change is refused once training began.
@@ -174,7 +174,7 @@ pub fn attempt_fields() -> impl Iterator<Item = &'static str> {
 }
 
 impl PipelineJobSpec {
-    /// Those fields of the spec, as JSON, whose change has one of `effects`. An object of which nothing is left is left
+    /// The fields of the spec, as JSON, whose change has one of `effects`. An object of which nothing is left is left
     /// out.
     pub fn select(&self, effects: &[ChangeEffect]) -> Value {
         let mut spec = serde_json::to_value(self).unwrap_or_default();

@@ -34,7 +34,7 @@ pub struct PipelineSpec {
     /// to stage 0 are always encrypted. Shared memory does not leave the host and is not encrypted.
     #[serde(default)]
     pub encryption: Encryption,
-    /// What a later version may add.
+    /// A value that a later version may add.
     #[cfg(feature = "next-version")]
     #[serde(default = "super::default_number::<7>")]
     pub of_next_version: u32,

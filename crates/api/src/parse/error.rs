@@ -117,7 +117,7 @@ impl LocatedError {
         Self { error: message, path: Vec::new(), position: error.location().map(Position::from) }
     }
 
-    /// As people see it. `origin` names the job file.
+    /// The error for people. `origin` names the job file.
     pub(super) fn locate(self, origin: &str, overrides: &[(String, String)]) -> ParseError {
         let mut field = String::new();
         let own = match &self.error {

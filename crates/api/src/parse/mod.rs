@@ -26,7 +26,7 @@ pub fn parse(text: &str, origin: &str) -> Result<PipelineJob, ParseError> {
 /// `spec.training.steps`, with `paths.0` or `paths[0]` for an item of a list; the value is YAML.
 ///
 /// # Errors
-/// As `parse`; what is wrong with a value that was set names the `--set`.
+/// Like `parse`. The error of a value that was set names the `--set`.
 pub fn parse_with(text: &str, origin: &str, overrides: &[(String, String)]) -> Result<PipelineJob, ParseError> {
     let locate = |error: LocatedError| error.locate(origin, overrides);
     let mut root = YamlNode::from_yaml(text).map_err(locate)?;

@@ -33,7 +33,7 @@ impl Fence {
     /// Acquires a fence for the job `owner`: the next fence, or the fence after `last`.
     ///
     /// # Errors
-    /// As [`Fence::acquire_after`].
+    /// Like [`Fence::acquire_after`].
     pub fn acquire_for(volume: &dyn Volume, owner: &FenceOwner, last: Option<u64>) -> Result<Fence, CheckpointError> {
         Fence::acquire_next(volume, last, owner.new_holder())
     }

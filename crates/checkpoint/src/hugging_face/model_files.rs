@@ -173,7 +173,7 @@ impl ModelFiles {
     /// Whether two tensors have the same type, shape and bytes.
     ///
     /// # Errors
-    /// As [`ModelFiles::read`].
+    /// Like [`ModelFiles::read`].
     pub fn are_equal(&self, first: &str, second: &str) -> Result<bool, CheckpointError> {
         let ((first, file), (second, other)) = (self.find(first)?, self.find(second)?);
         if first.kind != second.kind {
@@ -203,7 +203,7 @@ impl ModelFiles {
     /// rounded to the nearest value.
     ///
     /// # Errors
-    /// As [`ModelFiles::read`], or if its element type is not supported.
+    /// Like [`ModelFiles::read`], or if its element type is not supported.
     pub fn read_f32(&self, name: &str) -> Result<Vec<u8>, CheckpointError> {
         let bytes = self.read(name)?;
         let converted = self.tensor(name).and_then(|kind| to_f32(kind.dtype, bytes));

@@ -37,7 +37,7 @@ pub trait Volume: Send + Sync {
     /// Like [`Volume::make_dir`], for a folder that only its owner can list and enter.
     ///
     /// # Errors
-    /// As [`Volume::make_dir`].
+    /// Like [`Volume::make_dir`].
     fn make_private_dir(&self, path: &str) -> io::Result<()>;
     /// Lists the entries of a folder, sorted by name.
     ///

@@ -54,9 +54,9 @@ pub(super) struct ReadPosition {
     pub(super) epoch: u64,
     /// The number of the block in the order of the epoch.
     pub(super) block: u64,
-    /// As in [`Cursor`](crate::corpus::Cursor); 0 for the beginning of the block.
+    /// See [`Cursor`](crate::corpus::Cursor); 0 for the beginning of the block.
     pub(super) offset: u64,
-    /// As in [`Cursor`](crate::corpus::Cursor); 0 for the beginning of the block.
+    /// See [`Cursor`](crate::corpus::Cursor); 0 for the beginning of the block.
     pub(super) record: u64,
     /// Whether the position is within a document. Its tokens before the position are in the stream.
     pub(super) inside: bool,

@@ -66,7 +66,7 @@ pub fn check_tied_head(files: &ModelFiles, architecture: &dyn Architecture) -> R
 /// Loads the weights of `stage` from `files`, converted to fp32.
 ///
 /// # Errors
-/// As [`check_model`]; or if a tensor can't be read.
+/// Like [`check_model`]; or if a tensor can't be read.
 pub(super) fn load_model(
     files: &ModelFiles,
     architecture: &dyn Architecture,

@@ -32,7 +32,7 @@ struct Log {
     waits: Vec<Duration>,
 }
 
-/// How a client is configured.
+/// The configuration of a client.
 #[derive(Default)]
 struct Setup {
     token: Option<&'static str>,

@@ -12,9 +12,9 @@ pub(crate) enum Role {
     Used,
     /// Without effect on training: a checkpoint keeps the value of its source.
     Kept,
-    /// As [`Role::Kept`], but only with the one number that this trainer supports.
+    /// Like [`Role::Kept`], but only with the one number that this trainer supports.
     Only(i64),
-    /// As [`Role::Only`], for a boolean.
+    /// Like [`Role::Only`], for a boolean.
     OnlyIf(bool),
     /// Selects a feature that this trainer lacks.
     Refused,

@@ -49,9 +49,9 @@ struct DecoderActivations {
 /// The queries, keys and values from which a backward pass derives the rest.
 #[derive(Debug)]
 enum KeptQkv {
-    /// As attention reads them.
+    /// The form that attention reads.
     Rotated(Tensor),
-    /// As they were before the family's step.
+    /// The form before the family's step.
     Projected(Tensor),
 }
 

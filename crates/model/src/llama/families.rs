@@ -32,7 +32,7 @@ pub(super) enum Window {
     Never,
     /// Attention has the window unless the field is null.
     Always,
-    /// As [`Window::Always`] if `use_sliding_window` is true.
+    /// Like [`Window::Always`] if `use_sliding_window` is true.
     IfUsed,
 }
 

@@ -7,13 +7,13 @@ pub struct ScheduleType {
     pub name: &'static str,
     /// One sentence for the author of a job.
     pub description: &'static str,
-    /// How many chunks a rank has.
+    /// The number of chunks of a rank.
     pub chunks: ChunkRule,
     /// Builds it for so many ranks, chunks per rank and microbatches.
     pub(super) build: fn(usize, usize, usize) -> Schedule,
 }
 
-/// How many chunks a rank of a schedule has, from the simplest.
+/// The number of chunks of a rank in a schedule, from the simplest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ChunkRule {
     /// One chunk.

@@ -61,7 +61,7 @@ pub fn verify(programs: &Programs, limits: &Limits) -> Result<VerifyReport, Viol
 /// Verifies an evaluation: one F for every work item with its messages, and nothing else.
 ///
 /// # Errors
-/// As [`verify`].
+/// Like [`verify`].
 pub fn verify_evaluation(programs: &Programs, limits: &Limits) -> Result<VerifyReport, Violation> {
     verify_programs(programs, limits, ProgramKind::Evaluation)
 }

@@ -29,7 +29,7 @@ pub fn plan_pipeline(
 /// The same on these machines.
 ///
 /// # Errors
-/// As [`plan_pipeline`].
+/// Like [`plan_pipeline`].
 pub fn plan_pipeline_on(
     config: &JobConfig,
     architecture: &dyn Architecture,

@@ -70,7 +70,7 @@ impl PodHandle {
     /// The pod as it started.
     ///
     /// # Panics
-    /// As every method here, if no such pod starts within 30 s.
+    /// Like every method here, if no such pod starts within 30 s.
     #[track_caller]
     pub fn view(&self) -> PodView {
         self.started().view.clone()

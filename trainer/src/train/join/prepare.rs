@@ -226,7 +226,7 @@ fn planned_set(set: HeldOutSet) -> PlannedSet {
     PlannedSet { name, counts, layouts: plan.layouts, target_count: plan.target_count }
 }
 
-/// As [`check_space`], unless the stages may have a checkpoint in memory, from which training can resume without one on
+/// Like [`check_space`], unless the stages may have a checkpoint in memory, from which training can resume without one on
 /// the volume.
 fn check_room_for_first_checkpoint(context: &StageContext, architecture: &dyn Architecture) -> Result<(), StageError> {
     let StageContext { env, config, volume, monitor, .. } = *context;

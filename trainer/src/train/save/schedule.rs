@@ -156,7 +156,7 @@ impl<'s> SaveSchedule<'s> {
     /// stop.
     ///
     /// # Errors
-    /// As [`SaveSchedule::on_step_boundary`], and if the save did not succeed in time.
+    /// Like [`SaveSchedule::on_step_boundary`], and if the save did not succeed in time.
     pub(in crate::train) fn save_final(
         &mut self,
         stage: &Stage,

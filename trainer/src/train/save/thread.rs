@@ -123,7 +123,7 @@ impl CheckpointThread {
     /// mistaken for a hang.
     ///
     /// # Errors
-    /// As [`CheckpointThread::poll`].
+    /// Like [`CheckpointThread::poll`].
     pub(in crate::train) fn wait(&mut self, monitor: &StageMonitor) -> Result<(), LeaveReason> {
         let mut last_seen = None;
         while self.staging.is_none() {

@@ -80,7 +80,7 @@ impl<'a> CheckpointWriter<'a> {
     /// Saves once and reports the result.
     ///
     /// # Errors
-    /// As [`CheckpointWriter::try_save`].
+    /// Like [`CheckpointWriter::try_save`].
     pub(in crate::train) fn save(
         &self,
         snapshot: &Snapshot,
@@ -170,7 +170,7 @@ impl<'a> CheckpointWriter<'a> {
     /// Saves, retrying until it succeeds or `deadline` has passed.
     ///
     /// # Errors
-    /// As [`CheckpointWriter::try_save`].
+    /// Like [`CheckpointWriter::try_save`].
     pub(in crate::train) fn save_until(
         &self,
         snapshot: &Snapshot,

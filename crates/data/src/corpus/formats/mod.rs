@@ -56,7 +56,7 @@ pub(crate) enum Contents {
 /// Fails if the file can't be read or holds no text.
 pub(crate) type FindFields = fn(&CorpusFile) -> Result<BTreeMap<String, u64>, DataError>;
 
-/// How the documents of a file are read.
+/// The reader of a file's documents.
 pub(super) struct ReadOptions<'a> {
     /// The field or column with the text.
     pub(super) text_field: &'a str,

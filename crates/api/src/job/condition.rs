@@ -64,7 +64,7 @@ pub mod condition_type {
     pub const READY: &str = "Ready";
     /// kstatus: whether stages are being started or stopped.
     pub const RECONCILING: &str = "Reconciling";
-    /// kstatus: whether only a user can go on.
+    /// kstatus: whether the job waits for a user.
     pub const STALLED: &str = "Stalled";
 }
 
@@ -164,6 +164,6 @@ pub mod condition_reason {
     pub const NOT_COMPLETE: &str = "NotComplete";
     /// The job has not failed.
     pub const NOT_FAILED: &str = "NotFailed";
-    /// The operator can go on.
+    /// The job does not wait for a user.
     pub const NOT_STALLED: &str = "NotStalled";
 }

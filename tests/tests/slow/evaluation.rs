@@ -48,7 +48,7 @@ fn no_stage_holds_more_than_a_window_of_what_is_held_out() {
     let workspace = tempfile::tempdir().unwrap();
     let workspace = workspace.path();
     std::fs::create_dir_all(workspace.join("corpus")).unwrap();
-    std::fs::write(workspace.join("corpus/small.jsonl"), corpus::jsonl(8_000, 40, 7)).unwrap();
+    std::fs::write(workspace.join("corpus/small.jsonl"), corpus::jsonl(4_000, 40, 7)).unwrap();
     let (hidden, rows, length) = (256, 48, 64);
     let (width, batch) = (format!("hiddenSize: {hidden}"), format!("globalBatchSize: {}", 4 * rows));
     let peaks = |job: &TestJob, max_sequences: &str| {

@@ -26,7 +26,9 @@ pub use contents::{VolumeContents, is_used};
 pub use error::{CheckpointError, Damage, Warning};
 pub use fence::{Fence, last_published, newest_fence, newest_owner, newest_published, remove_stale_fences};
 pub use fence_owner::FenceOwner;
-pub use hugging_face::{ExportFormat, ExportSummary, ModelFiles, TensorType, export, import, refuse_adapter};
+pub use hugging_face::{
+    ExportFormat, ExportOptions, ExportSummary, ExportType, ModelFiles, TensorType, export, import, refuse_adapter,
+};
 pub use identity::{Difference, differences};
 pub use load::{Listing, NewestCheckpoint, VerifyLevel, list, open, open_newest, open_tensors};
 pub use location::CheckpointLocation;

@@ -6,7 +6,7 @@ use std::process::Command;
 use std::sync::OnceLock;
 
 use serde_json::Value;
-use stagecoach_checkpoint::ModelFiles;
+use stagecoach_checkpoint::{Dtype, ModelFiles};
 use stagecoach_tests::scene::copy;
 use stagecoach_tests::{Launched, TestJob, corpus, hugging_face, says, stagecoach};
 use tempfile::TempDir;
@@ -248,6 +248,13 @@ fn a_hugging_face_model_comes_in_and_goes_out_equal() {
     for model in [at("out"), at("llama"), at("llama/checkpoints/step-00000000")] {
         assert_eq!(generate(&model).1, said);
     }
+    // a smaller one is a model too
+    let small = ["--to", "hf", "--dtype", "bf16", "--max-shard-size", "10KB", "--output"];
+    checkpoint("export", &at("llama"), &[&small[..], &[text(&at("bf16"))]].concat());
+    let files = ModelFiles::open(&at("bf16")).unwrap();
+    assert!(files.names().all(|name| files.tensor(name).unwrap().dtype == Dtype::BF16));
+    assert!(at("bf16/model-00002-of-00003.safetensors").exists());
+    assert_eq!(generate(&at("bf16")).0, 0);
     // the exported model can be imported again
     checkpoint("import", &at("again"), &["--from", text(&at("out"))]);
     let hash = |folder: &str| json("show", &at(folder), &[])["files"][0]["blake3"].clone();

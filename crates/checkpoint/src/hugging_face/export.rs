@@ -1,12 +1,17 @@
 //! Export of a checkpoint's weights as a model directory, or as one file. Every tensor is verified.
 
+use ::safetensors::Dtype;
+
 use crate::error::CheckpointError;
 use crate::manifest::TensorEntry;
 use crate::paths::{SINGLE_WEIGHTS_FILE, WEIGHTS_INDEX_FILE, is_weights_file};
 use crate::reader::CheckpointReader;
-use crate::safetensors::{TensorReader, WrittenShard, write_file, write_shard};
+use crate::safetensors::{TensorReader, WrittenShard, f32_to_bf16, to_f32, write_file, write_shard};
 use crate::save::{StageFiles, weights_index_json};
 use crate::volume::{Volume, make_dir_idempotent, remove_tree, rename_idempotent, sync_dir, volume_io};
+
+/// The configuration of a model directory.
+const CONFIG_FILE: &str = "config.json";
 
 /// The format of an export.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -16,6 +21,51 @@ pub enum ExportFormat {
     HuggingFace,
     /// One safetensors file with all weights.
     SingleFile,
+}
+
+/// The floating-point type of exported weights.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ExportType {
+    /// fp32.
+    #[default]
+    Float32,
+    /// bf16, rounded to the nearest value.
+    BFloat16,
+}
+
+impl ExportType {
+    fn dtype(self) -> Dtype {
+        match self {
+            ExportType::Float32 => Dtype::F32,
+            ExportType::BFloat16 => Dtype::BF16,
+        }
+    }
+
+    /// The name in `config.json`.
+    fn torch_name(self) -> &'static str {
+        match self {
+            ExportType::Float32 => "float32",
+            ExportType::BFloat16 => "bfloat16",
+        }
+    }
+}
+
+/// The settings of an export.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ExportOptions {
+    /// The format.
+    pub format: ExportFormat,
+    /// The type of the weights.
+    pub weights: ExportType,
+    /// The maximum number of bytes of the tensors in a file of a directory. A larger tensor has a file of its own.
+    pub max_shard_bytes: u64,
+}
+
+impl ExportOptions {
+    /// The format with fp32 weights, in files of 5 GB as those of transformers.
+    pub fn new(format: ExportFormat) -> ExportOptions {
+        ExportOptions { format, weights: ExportType::default(), max_shard_bytes: 5_000_000_000 }
+    }
 }
 
 /// The result of an export.
@@ -39,7 +89,7 @@ pub struct ExportSummary {
 /// then removed.
 pub fn export(
     checkpoint: &CheckpointReader,
-    format: ExportFormat,
+    options: &ExportOptions,
     out: &dyn Volume,
     name: &str,
     on_read: &dyn Fn(u64),
@@ -47,9 +97,10 @@ pub fn export(
     ensure_absent(out, name)?;
     let partial = format!(".{}", stagecoach_files::temporary_name(name));
     let write = || {
-        let summary = match format {
-            ExportFormat::HuggingFace => write_directory(checkpoint, out, &partial, on_read)?,
-            ExportFormat::SingleFile => write_single(checkpoint, out, &partial, name, on_read)?,
+        let source = Source { checkpoint, weights: options.weights, on_read };
+        let summary = match options.format {
+            ExportFormat::HuggingFace => source.write_directory(options.max_shard_bytes, out, &partial)?,
+            ExportFormat::SingleFile => source.write_single(out, &partial, name)?,
         };
         ensure_absent(out, name)?; // because a rename would replace an existing file
         rename_idempotent(out, &partial, name).map_err(volume_io(out, "publish", name))?;
@@ -57,7 +108,7 @@ pub fn export(
         Ok(summary)
     };
     write().inspect_err(|_| {
-        let _ = match format {
+        let _ = match options.format {
             ExportFormat::HuggingFace => remove_tree(out, &partial),
             ExportFormat::SingleFile => out.remove_file(&partial),
         };
@@ -73,76 +124,114 @@ fn ensure_absent(out: &dyn Volume, name: &str) -> Result<(), CheckpointError> {
     Err(CheckpointError::Content { path: out.display(name), problem })
 }
 
-fn write_directory(
-    checkpoint: &CheckpointReader,
-    out: &dyn Volume,
-    folder: &str,
-    on_read: &dyn Fn(u64),
-) -> Result<ExportSummary, CheckpointError> {
-    make_dir_idempotent(out, folder).map_err(volume_io(out, "create", folder))?;
-    let mut summary = ExportSummary::default();
-    let files = &checkpoint.manifest().files;
-    let shards: Vec<&str> = files.iter().map(|f| f.name.as_str()).filter(|name| is_weights_file(name)).collect();
-    let mut written = Vec::new();
-    for (at, shard) in shards.iter().enumerate() {
-        let name = match shards.len() {
-            1 => SINGLE_WEIGHTS_FILE.to_owned(),
-            all => format!("model-{:05}-of-{all:05}.safetensors", at + 1),
+/// The weights to export.
+struct Source<'a> {
+    checkpoint: &'a CheckpointReader,
+    weights: ExportType,
+    on_read: &'a dyn Fn(u64),
+}
+
+impl Source<'_> {
+    fn write_directory(
+        &self,
+        max_shard_bytes: u64,
+        out: &dyn Volume,
+        folder: &str,
+    ) -> Result<ExportSummary, CheckpointError> {
+        make_dir_idempotent(out, folder).map_err(volume_io(out, "create", folder))?;
+        let mut summary = ExportSummary::default();
+        let shards = self.shards(max_shard_bytes);
+        let mut written = Vec::new();
+        for (at, tensors) in shards.iter().enumerate() {
+            let name = match shards.len() {
+                1 => SINGLE_WEIGHTS_FILE.to_owned(),
+                all => format!("model-{:05}-of-{all:05}.safetensors", at + 1),
+            };
+            let weights = self.copy_tensors(tensors, out, &format!("{folder}/{name}"))?;
+            summary.add(&weights);
+            written.push(StageFiles { weights: Some(weights), optimizer: None });
+        }
+        let mut small = |name: &str, bytes: &[u8]| {
+            summary.files.push(name.to_owned());
+            write_file(out, &format!("{folder}/{name}"), bytes).map(drop)
         };
-        let tensors: Vec<&TensorEntry> = checkpoint.manifest().tensors.iter().filter(|t| t.file == *shard).collect();
-        let weights = copy_tensors(checkpoint, &tensors, out, &format!("{folder}/{name}"), on_read)?;
-        summary.add(&weights);
-        written.push(StageFiles { weights: Some(weights), optimizer: None });
+        if written.len() > 1 {
+            small(WEIGHTS_INDEX_FILE, weights_index_json(&written).as_bytes())?;
+        }
+        let is_small = |name: &str| name != WEIGHTS_INDEX_FILE && !name.ends_with(".safetensors");
+        for file in self.checkpoint.manifest().files.iter().filter(|file| is_small(&file.name)) {
+            let bytes = self.checkpoint.read_small_file(&file.name)?.unwrap_or_default();
+            small(&file.name, &if file.name == CONFIG_FILE { self.config(bytes) } else { bytes })?;
+        }
+        sync_dir(out, folder)?;
+        Ok(summary)
     }
-    let mut small = |name: &str, bytes: &[u8]| {
-        summary.files.push(name.to_owned());
-        write_file(out, &format!("{folder}/{name}"), bytes).map(drop)
-    };
-    if written.len() > 1 {
-        small(WEIGHTS_INDEX_FILE, weights_index_json(&written).as_bytes())?;
-    }
-    for file in files.iter().filter(|f| f.name != WEIGHTS_INDEX_FILE && !f.name.ends_with(".safetensors")) {
-        small(&file.name, &checkpoint.read_small_file(&file.name)?.unwrap_or_default())?;
-    }
-    sync_dir(out, folder)?;
-    Ok(summary)
-}
 
-fn write_single(
-    checkpoint: &CheckpointReader,
-    out: &dyn Volume,
-    partial: &str,
-    name: &str,
-    on_read: &dyn Fn(u64),
-) -> Result<ExportSummary, CheckpointError> {
-    let tensors: Vec<&TensorEntry> =
-        checkpoint.manifest().tensors.iter().filter(|t| is_weights_file(&t.file)).collect();
-    let mut summary = ExportSummary::default();
-    summary.add(&copy_tensors(checkpoint, &tensors, out, partial, on_read)?);
-    summary.files = vec![name.to_owned()];
-    Ok(summary)
-}
+    fn write_single(&self, out: &dyn Volume, partial: &str, name: &str) -> Result<ExportSummary, CheckpointError> {
+        let mut summary = ExportSummary::default();
+        summary.add(&self.copy_tensors(&self.tensors().collect::<Vec<_>>(), out, partial)?);
+        summary.files = vec![name.to_owned()];
+        Ok(summary)
+    }
 
-/// Copies one tensor at a time. The hash of each tensor is verified before the tensor is written.
-fn copy_tensors(
-    checkpoint: &CheckpointReader,
-    tensors: &[&TensorEntry],
-    out: &dyn Volume,
-    path: &str,
-    on_read: &dyn Fn(u64),
-) -> Result<WrittenShard, CheckpointError> {
-    let read_verified = |name: &str| {
-        let entry = checkpoint.tensor(name).ok_or_else(|| CheckpointError::Content {
-            path: checkpoint.folder().into(),
-            problem: format!("has no tensor {name}"),
-        })?;
-        let bytes = checkpoint.read(entry)?;
-        on_read(entry.bytes);
-        Ok(bytes)
-    };
-    let reader = TensorReader::new(&read_verified);
-    let views: Vec<_> = tensors.iter().map(|t| reader.view(&t.name, t.dtype, &t.shape)).collect();
-    reader.finish(write_shard(out, path, &views))
+    /// The weights, stage by stage.
+    fn tensors(&self) -> impl Iterator<Item = &TensorEntry> {
+        self.checkpoint.manifest().tensors.iter().filter(|tensor| is_weights_file(&tensor.file))
+    }
+
+    /// The tensors of each file, in their order, with as many in a file as fit into it.
+    fn shards(&self, max_shard_bytes: u64) -> Vec<Vec<&TensorEntry>> {
+        let mut shards: Vec<Vec<&TensorEntry>> = Vec::new();
+        let mut rest = 0;
+        for tensor in self.tensors() {
+            let values = tensor.shape.iter().product::<usize>();
+            let bytes = (values * self.weights.dtype().bitsize() / 8) as u64;
+            match shards.last_mut().filter(|_| bytes <= rest) {
+                Some(shard) => shard.push(tensor),
+                None => {
+                    shards.push(vec![tensor]);
+                    rest = max_shard_bytes;
+                }
+            }
+            rest = rest.saturating_sub(bytes);
+        }
+        shards
+    }
+
+    /// Copies one tensor at a time. The hash of each tensor is verified before the tensor is written.
+    fn copy_tensors(
+        &self,
+        tensors: &[&TensorEntry],
+        out: &dyn Volume,
+        path: &str,
+    ) -> Result<WrittenShard, CheckpointError> {
+        let read_verified = |name: &str| {
+            let content = |problem| CheckpointError::Content { path: self.checkpoint.folder().into(), problem };
+            let entry = self.checkpoint.tensor(name).ok_or_else(|| content(format!("has no tensor {name}")))?;
+            let bytes = self.checkpoint.read(entry)?;
+            (self.on_read)(entry.bytes);
+            let values = to_f32(entry.dtype, bytes)
+                .ok_or_else(|| content(format!("holds {name} as {:?}: expected floating-point values", entry.dtype)))?;
+            Ok(match self.weights {
+                ExportType::Float32 => values,
+                ExportType::BFloat16 => f32_to_bf16(&values),
+            })
+        };
+        let reader = TensorReader::new(&read_verified);
+        let views: Vec<_> = tensors.iter().map(|t| reader.view(&t.name, self.weights.dtype(), &t.shape)).collect();
+        reader.finish(write_shard(out, path, &views))
+    }
+
+    /// `config.json` with the type of the weights under the name that the checkpoint has for it.
+    fn config(&self, bytes: Vec<u8>) -> Vec<u8> {
+        let Ok(serde_json::Value::Object(mut config)) = serde_json::from_slice(&bytes) else { return bytes };
+        let key = if config.contains_key("dtype") { "dtype" } else { "torch_dtype" };
+        let before = config.insert(key.into(), self.weights.torch_name().into());
+        if before.is_some() && before == config.get(key).cloned() {
+            return bytes;
+        }
+        format!("{:#}\n", serde_json::Value::Object(config)).into_bytes()
+    }
 }
 
 impl ExportSummary {

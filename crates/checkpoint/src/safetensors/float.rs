@@ -1,4 +1,4 @@
-//! Conversion of floating-point values to fp32.
+//! Conversion of floating-point values to fp32, and of fp32 to bf16.
 
 use ::safetensors::Dtype;
 
@@ -17,6 +17,16 @@ pub(crate) fn to_f32(dtype: Dtype, bytes: Vec<u8>) -> Option<Vec<u8>> {
         Dtype::F64 => Some(convert_each(&bytes, |b| f64::from_le_bytes(b) as f32)),
         _ => None,
     }
+}
+
+/// Rounds little-endian fp32 to little-endian bf16: to the nearest value, to the even one of two, as torch does. NaN
+/// becomes torch's NaN.
+pub(crate) fn f32_to_bf16(bytes: &[u8]) -> Vec<u8> {
+    let round = |bits: u32| match f32::from_bits(bits).is_nan() {
+        true => 0x7fc0,
+        false => ((u64::from(bits) + 0x7fff + u64::from(bits >> 16 & 1)) >> 16) as u16,
+    };
+    bytes.as_chunks().0.iter().flat_map(|&chunk| round(u32::from_le_bytes(chunk)).to_le_bytes()).collect()
 }
 
 fn convert_each<const N: usize>(bytes: &[u8], value: impl Fn([u8; N]) -> f32) -> Vec<u8> {
@@ -57,6 +67,28 @@ mod tests {
             };
             assert_eq!(value.is_sign_negative(), bits >> 15 == 1);
             assert!(f64::from(value.abs()) == magnitude || (value.is_nan() && magnitude.is_nan()), "{bits:#x}");
+        }
+    }
+
+    #[test]
+    fn fp32_is_rounded_to_the_nearest_bf16() {
+        let rounded = |bits: u32| u16::from_le_bytes(f32_to_bf16(&bits.to_le_bytes()).try_into().unwrap());
+        for short in 0..=u16::MAX {
+            let bits = u32::from(short) << 16;
+            if f32::from_bits(bits).is_nan() {
+                assert_eq!((rounded(bits), rounded(bits | 1)), (0x7fc0, 0x7fc0));
+                continue;
+            }
+            assert_eq!(rounded(bits), short);
+            if f32::from_bits(bits).is_finite() {
+                let next = short + 1;
+                let even = if short % 2 == 0 { short } else { next };
+                assert_eq!(
+                    [0x7fff, 0x8000, 0x8001].map(|rest| rounded(bits | rest)),
+                    [short, even, next],
+                    "{short:#x}"
+                );
+            }
         }
     }
 

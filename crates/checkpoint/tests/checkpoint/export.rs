@@ -21,7 +21,7 @@ fn weights() -> TrainerState {
 }
 
 fn export_as(from: &dyn Volume, format: ExportFormat, out: &dyn Volume) -> Result<ExportSummary, CheckpointError> {
-    export(&open(from, STEP).unwrap(), format, out, "model.safetensors", &|_| ())
+    export(&open(from, STEP).unwrap(), &ExportOptions::new(format), out, "model.safetensors", &|_| ())
 }
 
 fn read(folder: &std::path::Path) -> TrainerState {
@@ -33,8 +33,10 @@ fn read(folder: &std::path::Path) -> TrainerState {
 fn a_directory_of_weights_without_the_optimizer() {
     let folder = tempfile::tempdir().unwrap();
     let out = FileSystemVolume::new(folder.path());
-    let exported =
-        export(&open(&checkpoint(), STEP).unwrap(), ExportFormat::HuggingFace, &out, "out", &|_| ()).unwrap();
+    let options = ExportOptions { max_shard_bytes: 72, ..ExportOptions::new(ExportFormat::HuggingFace) };
+    let checkpoint = checkpoint();
+    let export_to = |name, options| export(&open(&checkpoint, STEP).unwrap(), &options, &out, name, &|_| ()).unwrap();
+    let exported = export_to("out", options);
     let expected = [
         "model-00001-of-00003.safetensors",
         "model-00002-of-00003.safetensors",
@@ -47,6 +49,34 @@ fn a_directory_of_weights_without_the_optimizer() {
     let there: Vec<String> = out.list("out").unwrap().into_iter().map(|entry| entry.name).collect();
     assert!(there.len() == 5 && expected.iter().all(|name| there.contains(&(*name).to_owned())), "{there:?}");
     assert!(read(&folder.path().join("out")) == weights());
+    // a tensor that is larger than a file may be has a file of its own
+    let each = export_to("each", ExportOptions { max_shard_bytes: 1, ..options });
+    assert_eq!((each.files.len(), each.bytes), (6 + 2, 3 * 72));
+    assert!(read(&folder.path().join("each")) == weights());
+    let together = export_to("together", ExportOptions::new(ExportFormat::HuggingFace));
+    assert_eq!(together.files, ["model.safetensors", "config.json"]);
+    assert!(read(&folder.path().join("together")) == weights());
+}
+
+#[test]
+fn bf16_weights_are_rounded_and_named_in_the_configuration() {
+    let folder = tempfile::tempdir().unwrap();
+    let out = FileSystemVolume::new(folder.path());
+    let checkpoint = checkpoint();
+    let rounded = ExportOptions { weights: ExportType::BFloat16, ..ExportOptions::new(ExportFormat::HuggingFace) };
+    let exported = export(&open(&checkpoint, STEP).unwrap(), &rounded, &out, "out", &|_| ()).unwrap();
+    assert_eq!((exported.tensors, exported.bytes), (6, 3 * 72 / 2));
+    let files = ModelFiles::open(&folder.path().join("out")).unwrap();
+    for (name, values) in weights() {
+        assert_eq!(files.tensor(&name).unwrap().dtype, Dtype::BF16, "{name}");
+        for (found, value) in files.read_f32(&name).unwrap().as_chunks().0.iter().zip(values.as_chunks().0) {
+            let (found, value) = (f32::from_le_bytes(*found), f32::from_le_bytes(*value));
+            assert!((found - value).abs() <= value.abs() / 256.0, "{name}: {found} for {value}");
+        }
+    }
+    let config: serde_json::Value =
+        serde_json::from_slice(&std::fs::read(folder.path().join("out/config.json")).unwrap()).unwrap();
+    assert_eq!(config["torch_dtype"], "bfloat16");
 }
 
 #[test]

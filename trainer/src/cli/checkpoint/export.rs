@@ -7,7 +7,7 @@ use clap::{Args, ValueEnum};
 use indicatif::HumanBytes;
 use serde_json::json;
 use stagecoach_checkpoint::paths::is_weights_file;
-use stagecoach_checkpoint::{ExportFormat, ExportSummary, FileSystemVolume, export, open};
+use stagecoach_checkpoint::{ExportFormat, ExportOptions, ExportSummary, ExportType, FileSystemVolume, export, open};
 
 use super::super::output::{byte_progress_bar, print_json, print_line};
 use super::target::CheckpointArgs;
@@ -20,6 +20,12 @@ pub(super) struct ExportCommand {
     /// The format.
     #[arg(long)]
     to: ExportFormatArg,
+    /// The floating-point type of the weights. bf16 is rounded to the nearest value.
+    #[arg(long, default_value = "fp32")]
+    dtype: ExportTypeArg,
+    /// The maximum size of a file of weights, such as 5GB or 500MB. A larger tensor has a file of its own.
+    #[arg(long, value_name = "SIZE", default_value = "5GB", value_parser = parse_size)]
+    max_shard_size: u64,
     /// The file or folder to create; it must not exist.
     #[arg(long, value_name = "PATH")]
     output: PathBuf,
@@ -31,6 +37,12 @@ enum ExportFormatArg {
     Hf,
     /// One safetensors file with all weights.
     SingleFile,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum ExportTypeArg {
+    Fp32,
+    Bf16,
 }
 
 impl ExportCommand {
@@ -49,7 +61,12 @@ impl ExportCommand {
             ExportFormatArg::Hf => ExportFormat::HuggingFace,
             ExportFormatArg::SingleFile => ExportFormat::SingleFile,
         };
-        let result = export(&reader, format, &FileSystemVolume::new(parent), name, &|bytes| bar.inc(bytes));
+        let weights = match self.dtype {
+            ExportTypeArg::Fp32 => ExportType::Float32,
+            ExportTypeArg::Bf16 => ExportType::BFloat16,
+        };
+        let options = ExportOptions { format, weights, max_shard_bytes: self.max_shard_size };
+        let result = export(&reader, &options, &FileSystemVolume::new(parent), name, &|bytes| bar.inc(bytes));
         bar.finish_and_clear();
         let ExportSummary { files, tensors, bytes, .. } = result?;
         if json {
@@ -60,4 +77,13 @@ impl ExportCommand {
         print_line(format!("step {step}: {tensors} tensors, {}, as {}", HumanBytes(bytes), self.output.display()));
         Ok(())
     }
+}
+
+/// The bytes of a size in the manner of transformers: powers of 1000, or of 1024 for `GiB`.
+fn parse_size(text: &str) -> Result<u64, String> {
+    const UNITS: [(&str, u64); 6] =
+        [("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10), ("GB", 1_000_000_000), ("MB", 1_000_000), ("KB", 1000)];
+    let unit = UNITS.iter().find_map(|&(unit, bytes)| Some((text.strip_suffix(unit)?, bytes)));
+    let size = unit.and_then(|(number, bytes)| number.trim().parse::<u64>().ok()?.checked_mul(bytes));
+    size.filter(|&bytes| bytes > 0).ok_or_else(|| "expected a size such as 5GB, 500MB or 2GiB".to_owned())
 }

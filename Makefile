@@ -17,7 +17,8 @@ TORCH_VERSION := 2.11.0
 TORCH := $(CACHE)/torch-$(TORCH_VERSION)
 NVRTC := $(CACHE)/nvrtc/nvidia/cu13/lib
 TRANSFORMERS_VERSION := 5.23.0
-TRANSFORMERS := $(CACHE)/transformers-$(TRANSFORMERS_VERSION)
+JINJA2_VERSION := 3.1.6
+TRANSFORMERS := $(CACHE)/transformers-$(TRANSFORMERS_VERSION)-jinja2-$(JINJA2_VERSION)
 DATASETS_VERSION := 5.2.0
 HUGGINGFACE_HUB_VERSION := 2.4.0
 DATASETS := $(CACHE)/datasets-$(DATASETS_VERSION)-$(HUGGINGFACE_HUB_VERSION)
@@ -157,11 +158,13 @@ page: build ## the live page, the planner and what commands print in a real brow
 	STAGECOACH_CHROMIUM=$(CHROMIUM) STAGECOACH_PICTURES=$(abspath $(PICTURES)) \
 		cargo test --workspace --test slow --quiet page:: -- --ignored --nocapture
 
-transformers: build torch $(TRANSFORMERS) ## Hugging Face's transformers and the trainer open each other's models
+transformers: build torch $(TRANSFORMERS) ## Hugging Face's transformers and the trainer open each other's models, and make the same tokens and masks of texts and chats
 	STAGECOACH_TRANSFORMERS=$(TRANSFORMERS)/bin/python PYTHONPATH=$(TORCH) \
 		cargo test --workspace --test slow --quiet transformers:: -- --ignored --nocapture
 	STAGECOACH_TRANSFORMERS=$(TRANSFORMERS)/bin/python \
 		cargo test --workspace --test data --quiet families:: -- --ignored --nocapture
+	STAGECOACH_TRANSFORMERS=$(TRANSFORMERS)/bin/python \
+		cargo test --workspace --test chat --quiet transformers:: -- --ignored --nocapture
 
 python-clients: $(DATASETS)
 
@@ -204,7 +207,7 @@ $(MOTO):
 $(TRANSFORMERS):
 	@echo "installing transformers $(TRANSFORMERS_VERSION) into a virtual environment (once, into $@)"
 	@python3 -m venv $@.new
-	@$@.new/bin/python -m pip install --quiet transformers==$(TRANSFORMERS_VERSION)
+	@$@.new/bin/python -m pip install --quiet transformers==$(TRANSFORMERS_VERSION) jinja2==$(JINJA2_VERSION)
 	@mv $@.new $@
 
 $(DATASETS):

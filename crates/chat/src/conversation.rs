@@ -1,0 +1,203 @@
+//! Records of data sets as conversations.
+
+use serde_json::{Map, Value};
+
+use crate::error::{Refusal, Turn};
+use crate::marks;
+
+/// Names under which messages pass their reasoning. transformers fills the first from the others.
+const REASONING: [&str; 3] = ["reasoning_content", "thinking", "reasoning"];
+
+pub(crate) const ASSISTANT: &str = "assistant";
+
+/// A conversation, or a prompt with its completion.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Conversation(pub(crate) Content);
+
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Content {
+    /// Two texts, of which the second is trained on. No template renders them.
+    Texts {
+        prompt: String,
+        completion: String,
+    },
+    Messages(Messages),
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Messages {
+    pub(crate) messages: Vec<Value>,
+    pub(crate) tools: Value,
+    pub(crate) documents: Value,
+    /// The index of the first message that is trained on.
+    pub(crate) trained_from: usize,
+}
+
+impl Conversation {
+    /// Reads a record `{messages: [{role, content, ...}], tools?, documents?}`.
+    ///
+    /// # Errors
+    /// Names the message or field that is none of a conversation.
+    pub fn chat(record: &Value) -> Result<Conversation, Refusal> {
+        let messages = list(record, "messages")?;
+        Ok(Conversation(Content::Messages(Messages::new(record, messages, 0)?)))
+    }
+
+    /// Reads a record `{prompt, completion}`, both of them texts or both of them lists of messages.
+    ///
+    /// # Errors
+    /// Names the message or field that is none of a prompt with its completion.
+    pub fn prompt_completion(record: &Value) -> Result<Conversation, Refusal> {
+        if let (Some(prompt), Some(completion)) = (record["prompt"].as_str(), record["completion"].as_str()) {
+            for (place, text) in [("prompt", prompt), ("completion", completion)] {
+                check_marks(place, marks::find(text))?;
+            }
+            return Ok(Conversation(Content::Texts { prompt: prompt.into(), completion: completion.into() }));
+        }
+        for (field, other) in [("prompt", "completion"), ("completion", "prompt")] {
+            if record[field].is_string() && record[other].is_array() {
+                return Err(malformed(field, format!("is a text and {other} is a list: write both of them alike")));
+            }
+        }
+        let prompt = list(record, "prompt")?;
+        let messages = [prompt, list(record, "completion")?].concat();
+        Ok(Conversation(Content::Messages(Messages::new(record, &messages, prompt.len())?)))
+    }
+}
+
+impl Messages {
+    fn new(record: &Value, messages: &[Value], trained_from: usize) -> Result<Messages, Refusal> {
+        let messages = messages.iter().enumerate().map(|(index, message)| checked(index, message));
+        let messages = messages.collect::<Result<Vec<Value>, Refusal>>()?;
+        let [tools, documents] = ["tools", "documents"].map(|field| objects(record, field));
+        Ok(Messages { messages, tools: tools?, documents: documents?, trained_from })
+    }
+
+    pub(crate) fn turn(&self, index: usize) -> Turn {
+        Turn { number: index + 1, role: self.role(index).to_owned() }
+    }
+
+    pub(crate) fn role(&self, index: usize) -> &str {
+        self.messages.get(index).and_then(|message| message["role"].as_str()).unwrap_or_default()
+    }
+
+    pub(crate) fn first(&self, count: usize) -> &[Value] {
+        self.messages.get(..count).unwrap_or(&self.messages)
+    }
+
+    /// The indices of the assistant's messages.
+    pub(crate) fn of_assistant(&self) -> impl Iterator<Item = usize> {
+        (0..self.messages.len()).filter(|&index| self.role(index) == ASSISTANT)
+    }
+}
+
+fn malformed(place: impl Into<String>, problem: impl Into<String>) -> Refusal {
+    Refusal::Malformed { place: place.into(), problem: problem.into() }
+}
+
+fn check_marks(place: &str, found: Option<char>) -> Result<(), Refusal> {
+    found.map_or(Ok(()), |character| Err(Refusal::Mark { place: place.into(), character }))
+}
+
+fn kind(value: &Value) -> &'static str {
+    match value {
+        Value::Null => "null",
+        Value::Bool(_) => "a boolean",
+        Value::Number(_) => "a number",
+        Value::String(_) => "a text",
+        Value::Array(_) => "a list",
+        Value::Object(_) => "an object",
+    }
+}
+
+fn list<'a>(record: &'a Value, field: &str) -> Result<&'a [Value], Refusal> {
+    let expected = "expected a list of messages with role and content";
+    match record.get(field) {
+        Some(Value::Array(list)) if list.is_empty() => Err(malformed(field, format!("is an empty list: {expected}"))),
+        Some(Value::Array(list)) => Ok(list),
+        Some(other) => Err(malformed(field, format!("is {}: {expected}", kind(other)))),
+        None => Err(malformed("the record", format!("has no field {field}: {expected}"))),
+    }
+}
+
+/// An optional list of objects.
+fn objects(record: &Value, field: &str) -> Result<Value, Refusal> {
+    let value = record.get(field).unwrap_or(&Value::Null);
+    check_marks(field, marks::find_in(value))?;
+    let other = match value {
+        Value::Null => return Ok(Value::Null),
+        Value::Array(list) => match list.iter().find(|item| !item.is_object()) {
+            Some(other) => format!("has {} in its list", kind(other)),
+            None => return Ok(value.clone()),
+        },
+        other => format!("is {}", kind(other)),
+    };
+    Err(malformed(field, format!("{other}: expected a list of objects, or none")))
+}
+
+/// The message, with its reasoning under the names that templates read.
+fn checked(index: usize, message: &Value) -> Result<Value, Refusal> {
+    let place = format!("message {}", index + 1);
+    let Value::Object(fields) = message else {
+        return Err(malformed(place, format!("is {}: expected an object with role and content", kind(message))));
+    };
+    let role = check_role(&place, fields.get("role"))?;
+    let place = format!("{place} ({role})");
+    check_marks(&place, marks::find_in(message))?;
+    check_content(&place, fields)?;
+    Ok(Value::Object(with_reasoning(fields)))
+}
+
+fn check_role<'a>(place: &str, role: Option<&'a Value>) -> Result<&'a str, Refusal> {
+    let expected = "expected a role such as user or assistant";
+    let is_plain = |character: char| character.is_ascii_alphanumeric() || matches!(character, '_' | '-' | ' ');
+    match role {
+        Some(Value::String(role)) if role.is_empty() => Err(malformed(place, format!("has an empty role: {expected}"))),
+        Some(Value::String(role)) if role.chars().all(is_plain) => Ok(role),
+        Some(Value::String(role)) => {
+            let allowed = "of letters, digits, _, - and spaces";
+            Err(malformed(place, format!("has the role {role:?}: {expected}, {allowed}")))
+        }
+        Some(other) => Err(malformed(place, format!("has a role that is {}: {expected}", kind(other)))),
+        None => Err(malformed(place, format!("has no role: {expected}"))),
+    }
+}
+
+fn check_content(place: &str, fields: &Map<String, Value>) -> Result<(), Refusal> {
+    let calls = fields.get("tool_calls").and_then(Value::as_array).is_some_and(|calls| !calls.is_empty());
+    let expected = "expected a text, or a list of parts of type text";
+    match fields.get("content") {
+        Some(Value::String(_)) => Ok(()),
+        Some(Value::Array(parts)) => parts
+            .iter()
+            .enumerate()
+            .try_for_each(|(index, part)| check_part(&format!("{place}, part {}", index + 1), part)),
+        Some(Value::Null) | None if calls => Ok(()),
+        Some(other) => Err(malformed(place, format!("has a content that is {}: {expected}", kind(other)))),
+        None => Err(malformed(place, format!("has no content: {expected}"))),
+    }
+}
+
+fn check_part(place: &str, part: &Value) -> Result<(), Refusal> {
+    let expected = "expected {\"type\": \"text\", \"text\": ...}";
+    match (part["type"].as_str(), &part["text"]) {
+        (Some("text"), Value::String(_)) => Ok(()),
+        (Some("text"), other) => Err(malformed(place, format!("has a text that is {}: {expected}", kind(other)))),
+        (Some(other), _) => {
+            Err(malformed(place, format!("is of type {other:?}, and only text can be trained on: {expected}")))
+        }
+        (None, _) => Err(malformed(place, format!("has no type: {expected}"))),
+    }
+}
+
+/// The fields of a message as transformers passes them to a template.
+fn with_reasoning(fields: &Map<String, Value>) -> Map<String, Value> {
+    let Some(reasoning) = REASONING.iter().find_map(|name| fields.get(*name).filter(|value| !value.is_null())) else {
+        return fields.clone();
+    };
+    let mut filled = Map::new();
+    filled.insert("thinking".into(), reasoning.clone());
+    filled.extend(fields.clone());
+    filled.insert("reasoning_content".into(), reasoning.clone());
+    filled
+}

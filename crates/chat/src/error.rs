@@ -1,0 +1,134 @@
+//! Errors of templates, tokenizers and conversations. Each message names the finding, the place and what to do.
+
+use std::fmt;
+
+/// The reason why no conversation can be encoded.
+#[derive(Debug, thiserror::Error)]
+pub enum SetupError {
+    /// The template is no Jinja.
+    #[error("the chat template can't be compiled: {problem}: correct it, or name another one as data.chatTemplate")]
+    Template {
+        /// The message of the compiler, with the line.
+        problem: String,
+    },
+    /// The template or a setting has a character that has a meaning here.
+    #[error(
+        "{place} contains {}: characters from U+100000 on mark text while a template is rendered, so remove it",
+        code_point(*character)
+    )]
+    Mark {
+        /// The template, a setting or a token.
+        place: String,
+        /// The character.
+        character: char,
+    },
+    /// The tokenizer has a special token whose place in a text can't be followed.
+    #[error("the tokenizer's special token {token:?} {problem}")]
+    SpecialToken {
+        /// The text of the token.
+        token: String,
+        /// The property, and the change that is needed.
+        problem: String,
+    },
+    /// The library refuses the tokenizer.
+    #[error("the tokenizer can't be used for conversations: {problem}: take the tokenizer.json of the model")]
+    Tokenizer {
+        /// The message of the library.
+        problem: String,
+    },
+}
+
+/// A message of a conversation.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Turn {
+    /// The number of the message, from 1.
+    pub number: usize,
+    /// The message's role, such as `assistant`.
+    pub role: String,
+}
+
+impl fmt::Display for Turn {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "message {} ({})", self.number, self.role)
+    }
+}
+
+/// The reason why one conversation can't be encoded.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Refusal {
+    /// The record is no conversation.
+    #[error("{place} {problem}")]
+    Malformed {
+        /// The field or the message.
+        place: String,
+        /// The finding and the expectation.
+        problem: String,
+    },
+    /// The conversation has a character that has a meaning here.
+    #[error(
+        "{place} contains {}: characters from U+100000 on mark text while a template is rendered, so remove it",
+        code_point(*character)
+    )]
+    Mark {
+        /// The field or the message.
+        place: String,
+        /// The character.
+        character: char,
+    },
+    /// There is no template.
+    #[error("the tokenizer has no chat template: name one as data.chatTemplate")]
+    NoTemplate,
+    /// The template needs today's date, and the job names none.
+    #[error("the chat template writes the date (strftime_now): name the date as data.chatDate, such as 2026-01-31")]
+    NoDate,
+    /// The template refuses the conversation.
+    #[error("the chat template refuses the conversation: {problem}")]
+    Template {
+        /// The message of `raise_exception`, or of the engine.
+        problem: String,
+    },
+    /// The template treats special tokens in messages differently from other text.
+    #[error(
+        "the chat template inspects or changes text with {token:?}, a special token that the conversation spells as text, \
+         so that the text can't be told from the token: remove it from the messages"
+    )]
+    Inspected {
+        /// A special token of which the conversation has at least a part.
+        token: String,
+    },
+    /// The tokenizer's model makes a special token of ordinary text.
+    #[error("the tokenizer's model encodes the text {token:?} as the special token: remove it from the messages")]
+    Forged {
+        /// The text of the token.
+        token: String,
+    },
+    /// The tokenizer failed.
+    #[error("the tokenizer can't encode the conversation: {problem}")]
+    Tokenizer {
+        /// The message of the library.
+        problem: String,
+    },
+    /// The mask of a turn can't be proven.
+    #[error("{turn}: {problem}")]
+    Unproven {
+        /// The turn at which the proof fails.
+        turn: Turn,
+        /// The finding and, if there is a remedy, what to do.
+        problem: String,
+    },
+    /// The mask of a text that a generation block writes can't be proven.
+    #[error("generation block {number} of the chat template: {problem}")]
+    Block {
+        /// The number of the block in the rendered conversation, from 1.
+        number: usize,
+        /// The finding.
+        problem: String,
+    },
+    /// No token would be trained on.
+    #[error("the conversation has no token of an assistant to train on: leave it out, or add an assistant's message")]
+    NothingTrained,
+}
+
+fn code_point(character: char) -> String {
+    format!("the character U+{:X}", u32::from(character))
+}

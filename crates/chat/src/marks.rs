@@ -1,0 +1,53 @@
+//! Characters that mark text while a template is rendered. They are private-use characters of the last plane, which
+//! templates, settings and conversations must not contain.
+
+use std::ops::RangeInclusive;
+
+use serde_json::Value;
+
+const RESERVED: RangeInclusive<char> = '\u{100000}'..='\u{10FFFD}';
+const FIRST_TWIN: u32 = 0x10_0000;
+const FIRST_PLACEHOLDER: u32 = 0x10_8000;
+
+/// The mark before a text that a generation block writes.
+pub(crate) const OPEN: char = '\u{10FFFC}';
+/// The mark after it.
+pub(crate) const CLOSE: char = '\u{10FFFD}';
+/// The number of twins, and of placeholders.
+pub(crate) const CAPACITY: usize = 0x7FF0;
+
+/// A mark in `text`.
+pub(crate) fn find(text: &str) -> Option<char> {
+    text.chars().find(|character| RESERVED.contains(character))
+}
+
+/// A mark in a text or a key of `value`.
+pub(crate) fn find_in(value: &Value) -> Option<char> {
+    match value {
+        Value::String(text) => find(text),
+        Value::Array(values) => values.iter().find_map(find_in),
+        Value::Object(map) => map.iter().find_map(|(key, value)| find(key).or_else(|| find_in(value))),
+        _ => None,
+    }
+}
+
+/// The character that stands for the special character with this index where a conversation has written it.
+pub(crate) fn twin(index: usize) -> Option<char> {
+    nth(FIRST_TWIN, index)
+}
+
+/// The character that stands for the special token with this index in a text to be encoded.
+pub(crate) fn placeholder(index: usize) -> Option<char> {
+    nth(FIRST_PLACEHOLDER, index)
+}
+
+/// The index of a special token by its placeholder.
+pub(crate) fn index_of_placeholder(character: char) -> Option<usize> {
+    let index = usize::try_from(u32::from(character).checked_sub(FIRST_PLACEHOLDER)?).ok()?;
+    (index < CAPACITY).then_some(index)
+}
+
+fn nth(first: u32, index: usize) -> Option<char> {
+    (index < CAPACITY).then_some(())?;
+    char::from_u32(first + u32::try_from(index).ok()?)
+}

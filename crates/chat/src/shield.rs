@@ -1,0 +1,174 @@
+//! Special tokens that a conversation spells. While a template is rendered, twins stand for their characters, so that
+//! the text which the template itself writes can be told from them.
+//!
+//! A twin replaces one character. Lengths stay as they are, and so does white space, which has no twins. A template
+//! that inspects the replaced text may write something else. The caller compares, and tries a smaller [`Reach`]. Roles,
+//! types and keys that are plain names are never replaced, because templates compare them.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
+
+use aho_corasick::AhoCorasick;
+use serde_json::{Map, Value};
+
+use crate::marks::{self, CLOSE, OPEN};
+
+/// The byte of a shadow that stands for the bytes of a twin's character. UTF-8 has no such byte.
+const HIDDEN: u8 = 0xFF;
+
+/// The characters of a conversation that are replaced.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Reach {
+    /// All characters that a special token has, so that no template can join texts to a token.
+    All,
+    /// Special tokens, and the ends of texts with which a token may begin or end. A template that looks for
+    /// `</think>` needs this.
+    Tokens,
+}
+
+/// The special tokens of a vocabulary, and the twins of their characters.
+pub(crate) struct Shield {
+    tokens: Vec<String>,
+    occurrences: AhoCorasick,
+    twins: BTreeMap<char, char>,
+    characters: BTreeMap<char, char>,
+}
+
+/// A rendered text, and what its marks say.
+pub(crate) struct Marked {
+    pub(crate) text: String,
+    /// The text's bytes, without those that twins stand for.
+    pub(crate) shadow: Vec<u8>,
+    /// The bytes that generation blocks have written, by their starts.
+    pub(crate) spans: Vec<Range<usize>>,
+}
+
+impl Shield {
+    /// `None` if the tokens are too large or have too many characters.
+    pub(crate) fn new(tokens: Vec<String>) -> Option<Shield> {
+        let occurrences = AhoCorasick::new(&tokens).ok()?;
+        let characters: BTreeSet<char> = tokens.iter().flat_map(|token| token.chars()).collect();
+        let visible = characters.into_iter().filter(|character| !character.is_whitespace());
+        let twins = visible.enumerate().map(|(index, character)| Some((character, marks::twin(index)?)));
+        let twins: BTreeMap<char, char> = twins.collect::<Option<_>>()?;
+        let characters = twins.iter().map(|(&character, &twin)| (twin, character)).collect();
+        Some(Shield { tokens, occurrences, twins, characters })
+    }
+
+    /// A special token that `text` contains.
+    pub(crate) fn token_in(&self, text: &str) -> Option<&str> {
+        let found = self.occurrences.find(text)?;
+        self.tokens.get(found.pattern().as_usize()).map(String::as_str)
+    }
+
+    /// A special token of which a text or a key in `value` has at least a part.
+    pub(crate) fn part_in(&self, value: &Value) -> Option<&str> {
+        match value {
+            Value::String(text) => self.token_in(text).or_else(|| self.token_at_ends(text)),
+            Value::Array(values) => values.iter().find_map(|value| self.part_in(value)),
+            Value::Object(map) => {
+                map.iter().find_map(|(key, value)| self.token_in(key).or_else(|| self.part_in(value)))
+            }
+            _ => None,
+        }
+    }
+
+    /// The messages with twins. Roles stay as they are.
+    pub(crate) fn messages(&self, messages: &[Value], reach: Reach) -> Vec<Value> {
+        let shielded = |message: &Value| {
+            let mut shielded = self.value(message, reach);
+            if let (Some(fields), Some(role)) = (shielded.as_object_mut(), message.get("role")) {
+                fields.insert("role".into(), role.clone());
+            }
+            shielded
+        };
+        messages.iter().map(shielded).collect()
+    }
+
+    /// The value with twins. Templates compare types and look up keys: they stay as they are if they are plain names.
+    pub(crate) fn value(&self, value: &Value, reach: Reach) -> Value {
+        let entry = |(key, value): (&String, &Value)| match value {
+            Value::String(name) if key == "type" && is_name(name) => (key.clone(), value.clone()),
+            _ => {
+                let key = if is_name(key) { key.clone() } else { self.text(key, Reach::Tokens) };
+                (key, self.value(value, reach))
+            }
+        };
+        match value {
+            Value::String(text) => Value::String(self.text(text, reach)),
+            Value::Array(values) => values.iter().map(|value| self.value(value, reach)).collect(),
+            Value::Object(map) => Value::Object(map.iter().map(entry).collect::<Map<_, _>>()),
+            other => other.clone(),
+        }
+    }
+
+    fn text(&self, text: &str, reach: Reach) -> String {
+        let ranges = match reach {
+            Reach::All => None,
+            Reach::Tokens => Some(self.tokens_and_ends(text)),
+        };
+        let is_hidden =
+            |position: &usize| ranges.as_ref().is_none_or(|ranges| ranges.iter().any(|range| range.contains(position)));
+        let replaced = |(position, character)| match self.twins.get(&character) {
+            Some(&twin) if is_hidden(&position) => twin,
+            _ => character,
+        };
+        text.char_indices().map(replaced).collect()
+    }
+
+    /// The bytes of special tokens, of the longest end of `text` with which a token begins, and of the longest start
+    /// with which a token ends. A text that is the middle of a token counts whole.
+    fn tokens_and_ends(&self, text: &str) -> Vec<Range<usize>> {
+        let mut ranges: Vec<Range<usize>> =
+            self.occurrences.find_overlapping_iter(text).map(|found| found.range()).collect();
+        for token in &self.tokens {
+            let ends = parts(token).filter(|(start, _)| text.ends_with(start)).map(|(start, _)| start.len()).max();
+            let starts = parts(token).filter(|(_, end)| text.starts_with(end)).map(|(_, end)| end.len()).max();
+            ranges.extend(ends.map(|length| text.len() - length..text.len()));
+            ranges.extend(starts.map(|length| 0..length));
+            ranges.extend(token.contains(text).then_some(0..text.len()));
+        }
+        ranges
+    }
+
+    /// A special token with whose beginning `text` ends, or with whose end it starts.
+    fn token_at_ends(&self, text: &str) -> Option<&str> {
+        let touches = |token: &&String| {
+            parts(token).any(|(start, end)| text.ends_with(start) || text.starts_with(end))
+                || !text.is_empty() && token.contains(text)
+        };
+        self.tokens.iter().find(touches).map(String::as_str)
+    }
+
+    /// The rendered text without marks; `None` if a generation block's marks are no pair.
+    pub(crate) fn read(&self, rendered: &str) -> Option<Marked> {
+        let mut marked = Marked { text: String::with_capacity(rendered.len()), shadow: Vec::new(), spans: Vec::new() };
+        let mut open = Vec::new();
+        for character in rendered.chars() {
+            match (character, self.characters.get(&character)) {
+                (OPEN, _) => open.push(marked.text.len()),
+                (CLOSE, _) => marked.spans.push(open.pop()?..marked.text.len()),
+                (_, Some(&original)) => {
+                    marked.text.push(original);
+                    marked.shadow.resize(marked.text.len(), HIDDEN);
+                }
+                (_, None) => {
+                    marked.text.push(character);
+                    marked.shadow.extend_from_slice(character.encode_utf8(&mut [0; 4]).as_bytes());
+                }
+            }
+        }
+        marked.spans.sort_by_key(|span| span.start);
+        open.is_empty().then_some(marked)
+    }
+}
+
+fn is_name(text: &str) -> bool {
+    !text.is_empty()
+        && text.chars().all(|character| character.is_ascii_alphanumeric() || matches!(character, '_' | '-'))
+}
+
+/// The ways to split a token into two parts.
+fn parts(token: &str) -> impl Iterator<Item = (&str, &str)> {
+    token.char_indices().skip(1).map(|(position, _)| token.split_at(position))
+}

@@ -1,0 +1,135 @@
+//! A chat template as transformers compiles it.
+
+use std::collections::BTreeMap;
+
+use jiff::civil::Date;
+use jiff::fmt::strtime;
+use minijinja::syntax::SyntaxConfig;
+use minijinja::value::Serde;
+use minijinja::{Environment, Error, ErrorKind};
+use serde_json::{Map, Value};
+
+use crate::error::{Refusal, SetupError};
+use crate::{generation, marks, python};
+
+const NAME: &str = "chat template";
+/// Steps of the engine for one rendering, by which a template that never ends is stopped.
+const FUEL: u64 = 100_000_000;
+
+/// The values that a template needs beside a conversation.
+#[derive(Clone, Debug, Default)]
+pub struct Settings {
+    /// The date that `strftime_now` formats, at midnight.
+    pub date: Option<Date>,
+    /// Texts of special tokens by the names of their variables, such as `bos_token`.
+    pub special_tokens: BTreeMap<String, String>,
+    /// Further variables, such as `enable_thinking`.
+    pub variables: Map<String, Value>,
+}
+
+/// A compiled chat template with its settings.
+#[derive(Clone)]
+pub struct ChatTemplate {
+    environment: Environment<'static>,
+    variables: Map<String, Value>,
+    has_generation: bool,
+}
+
+/// The variables of one rendering.
+pub(crate) struct Variables<'a> {
+    pub(crate) messages: &'a [Value],
+    pub(crate) tools: &'a Value,
+    pub(crate) documents: &'a Value,
+    pub(crate) add_generation_prompt: bool,
+}
+
+/// The text that `strftime_now` needs a date for.
+#[derive(Debug, thiserror::Error)]
+#[error("no date")]
+struct NoDate;
+
+impl ChatTemplate {
+    /// Compiles the template `source`.
+    ///
+    /// # Errors
+    /// Fails if `source` is no Jinja, or if it or a setting has a character of those that mark text.
+    pub fn new(source: &str, settings: Settings) -> Result<ChatTemplate, SetupError> {
+        let mut variables: Map<String, Value> =
+            settings.special_tokens.into_iter().map(|(name, text)| (name, Value::String(text))).collect();
+        variables.extend(settings.variables);
+        check_marks("the chat template", marks::find(source))?;
+        for (name, value) in &variables {
+            check_marks(&format!("the template's variable {name}"), marks::find(name).or(marks::find_in(value)))?;
+        }
+        let (source, has_generation) = generation::rewrite(source);
+        let environment = environment(source, settings.date)
+            .map_err(|error| SetupError::Template { problem: description(&error) })?;
+        Ok(ChatTemplate { environment, variables, has_generation })
+    }
+
+    /// Whether the template marks by `{% generation %}` the text that an assistant writes.
+    pub fn has_generation(&self) -> bool {
+        self.has_generation
+    }
+
+    /// The rendered text, with marks around what generation blocks write.
+    ///
+    /// # Errors
+    /// Fails if the template refuses the conversation, or needs a date that the settings lack.
+    pub(crate) fn render(&self, variables: &Variables) -> Result<String, Refusal> {
+        let mut all = self.variables.clone();
+        all.insert("messages".into(), variables.messages.into());
+        all.insert("tools".into(), variables.tools.clone());
+        all.insert("documents".into(), variables.documents.clone());
+        all.insert("add_generation_prompt".into(), variables.add_generation_prompt.into());
+        let template = self.environment.get_template(NAME);
+        template.and_then(|template| template.render(Serde(all))).map_err(|error| refusal(&error))
+    }
+}
+
+fn check_marks(place: &str, found: Option<char>) -> Result<(), SetupError> {
+    found.map_or(Ok(()), |character| Err(SetupError::Mark { place: place.into(), character }))
+}
+
+fn environment(source: String, date: Option<Date>) -> Result<Environment<'static>, Error> {
+    let mut environment = Environment::new();
+    environment.set_syntax(SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build()?);
+    environment.set_fuel(Some(FUEL));
+    python::extend(&mut environment);
+    generation::extend(&mut environment);
+    environment.add_function("raise_exception", |message: String| -> Result<String, Error> {
+        Err(Error::new(ErrorKind::InvalidOperation, message))
+    });
+    environment.add_function("strftime_now", move |format: &str| formatted(date, format));
+    environment.add_template_owned(NAME, source)?;
+    Ok(environment)
+}
+
+fn formatted(date: Option<Date>, format: &str) -> Result<String, Error> {
+    let date = date.ok_or_else(|| Error::new(ErrorKind::InvalidOperation, "no date").with_source(NoDate))?;
+    let problem = |error| Error::new(ErrorKind::InvalidOperation, format!("strftime_now({format:?}): {error}"));
+    strtime::format(format, date.at(0, 0, 0, 0)).map_err(problem)
+}
+
+fn refusal(error: &Error) -> Refusal {
+    if sources(error).any(|source| source.is::<NoDate>()) {
+        return Refusal::NoDate;
+    }
+    Refusal::Template { problem: description(error) }
+}
+
+/// The message of the innermost error, with the line of the template.
+fn description(error: &Error) -> String {
+    let innermost = sources(error).filter_map(|source| source.downcast_ref::<Error>()).last().unwrap_or(error);
+    let line = innermost.line().map_or_else(String::new, |line| format!(" (line {line})"));
+    match (innermost.kind(), innermost.detail()) {
+        (ErrorKind::InvalidOperation, Some(detail)) => format!("{detail}{line}"),
+        (kind, Some(detail)) => format!("{kind}: {detail}{line}"),
+        (kind, None) => format!("{kind}{line}"),
+    }
+}
+
+fn sources(error: &Error) -> impl Iterator<Item = &(dyn std::error::Error + 'static)> {
+    let first: &(dyn std::error::Error + 'static) = error;
+    std::iter::successors(Some(first), |&error| error.source())
+}

@@ -1,0 +1,138 @@
+//! Ids and masks equal those of Hugging Face's transformers for random conversations. `make transformers` runs these
+//! tests with the Python that they need.
+
+use std::fs;
+use std::io::Write;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use serde_json::{Value, json};
+use stagecoach_chat::{Conversation, Refusal};
+
+use crate::common::*;
+use crate::templates::{SNIPPETS, sample};
+
+/// The number of conversations with each end.
+#[derive(Debug, Default)]
+struct Counts {
+    equal: usize,
+    trained: usize,
+    refused_by_the_template: usize,
+    crossed_by_a_token: usize,
+    without_blocks: usize,
+    unproven_without_blocks: usize,
+}
+
+/// The roles that random conversations have in any order, and what messages have beside texts.
+fn features(name: &str) -> (&[&str], &[&str]) {
+    match name {
+        "gemma" => (&["user", "assistant"], &["parts"]),
+        "llama3" | "qwen2.5" => (&["user", "assistant", "system", "tool"], &["calls"]),
+        "qwen3" => (&["user", "assistant", "system"], &["thoughts"]),
+        _ => (&["user", "assistant", "system"], &[]),
+    }
+}
+
+fn write(family: &Family, folder: &Path) {
+    let (roles, features) = features(family.name);
+    let settings = json!({"date": "2026-07-04", "named": family.named, "roles": roles, "features": features});
+    fs::create_dir(folder).unwrap();
+    fs::write(folder.join("tokenizer.json"), family.definition.to_string()).unwrap();
+    fs::write(folder.join("template.jinja"), family.template(true)).unwrap();
+    fs::write(folder.join("settings.json"), settings.to_string()).unwrap();
+}
+
+fn numbers(value: &Value) -> Vec<u32> {
+    serde_json::from_value(value.clone()).unwrap()
+}
+
+/// Compares a conversation with the result of transformers.
+fn compare(family: &Family, case: &Value, counts: &mut Counts) {
+    let record = &case["record"];
+    let conversation = Conversation::chat(record).unwrap();
+    let [with_blocks, without] = [true, false].map(|has_generation| family.chat(has_generation));
+    let found = with_blocks.tokens(&conversation);
+    if let Some(error) = case["error"].as_str() {
+        assert!(matches!(found, Err(Refusal::Template { .. })), "{}: {record}: {error}: {found:?}", family.name);
+        counts.refused_by_the_template += 1;
+        return;
+    }
+    let (ids, mask) = (numbers(&case["ids"]), numbers(&case["mask"]));
+    assert_eq!(with_blocks.prompt(&conversation).unwrap(), numbers(&case["prompt"]), "{}: {record}", family.name);
+    match &found {
+        Ok(tokens) => {
+            let trained: Vec<u32> = tokens.trained.iter().map(|&trained| trained.into()).collect();
+            assert_eq!((&tokens.ids, &trained), (&ids, &mask), "{}: {record}", family.name);
+            assert_eq!(case["crosses"], false, "{}: {record}", family.name);
+            counts.equal += 1;
+            counts.trained += trained.iter().filter(|&&trained| trained == 1).count();
+        }
+        Err(Refusal::NothingTrained) => assert!(!mask.contains(&1), "{}: {record}", family.name),
+        Err(refused) => {
+            assert!(case["crosses"] == true, "{}: {record}: {refused}", family.name);
+            counts.crossed_by_a_token += 1;
+        }
+    }
+    match without.tokens(&conversation) {
+        Ok(tokens) => {
+            assert_eq!(tokens.ids, ids, "{}: {record}", family.name);
+            counts.without_blocks += 1;
+        }
+        Err(Refusal::NothingTrained) => assert!(!mask.contains(&1), "{}: {record}", family.name),
+        Err(_) => counts.unproven_without_blocks += 1,
+    }
+}
+
+#[test]
+#[ignore = "needs a Python with transformers: make transformers"]
+fn ids_and_masks_are_those_of_transformers() {
+    let python =
+        std::env::var("STAGECOACH_TRANSFORMERS").expect("the Python with transformers: see `make transformers`");
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/hugging_face/chat_templates.py");
+    let made = tempfile::tempdir().unwrap();
+    for name in FAMILIES {
+        write(&family(name), &made.path().join(name));
+    }
+    assert!(Command::new(python).arg(script).arg(made.path()).status().unwrap().success());
+    for name in FAMILIES {
+        let cases: Vec<Value> =
+            serde_json::from_slice(&fs::read(made.path().join(name).join("expected.json")).unwrap()).unwrap();
+        let mut counts = Counts::default();
+        for case in &cases {
+            compare(&family(name), case, &mut counts);
+        }
+        println!("{name}: {} conversations: {counts:?}", cases.len());
+        assert_eq!(counts.equal, 200, "{name}: {counts:?}");
+    }
+}
+
+const RENDER: &str = "
+import datetime, json, sys
+from transformers.utils import chat_template_utils
+
+class Fixed(datetime.datetime):
+    @classmethod
+    def now(cls, tz=None):
+        return cls(2026, 7, 4)
+
+chat_template_utils.datetime = Fixed
+sample, templates = json.load(sys.stdin)
+render = chat_template_utils.render_jinja_template
+print(json.dumps([render([sample['messages']], sample['tools'], chat_template=template)[0][0] for template in templates]))
+";
+
+#[test]
+#[ignore = "needs a Python with transformers: make transformers"]
+fn transformers_renders_the_same() {
+    let python =
+        std::env::var("STAGECOACH_TRANSFORMERS").expect("the Python with transformers: see `make transformers`");
+    let (templates, expected): (Vec<&str>, Vec<&str>) = SNIPPETS.iter().copied().unzip();
+    let input = json!([sample(), templates]).to_string();
+    let mut child =
+        Command::new(python).args(["-c", RENDER]).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    child.stdin.take().unwrap().write_all(input.as_bytes()).unwrap();
+    let rendered: Vec<String> = serde_json::from_slice(&child.wait_with_output().unwrap().stdout).unwrap();
+    for (template, (theirs, ours)) in templates.iter().zip(rendered.iter().zip(expected)) {
+        assert_eq!(theirs, ours, "{template}");
+    }
+}

@@ -36,7 +36,7 @@ impl Chat {
     /// of the template, or to a prompt with its completion.
     ///
     /// # Errors
-    /// Says why the conversation has no tokens, or at which turn its mask can't be proven.
+    /// Names the reason why the conversation has no tokens, or the turn whose mask can't be proven.
     pub fn tokens(&self, conversation: &Conversation) -> Result<Tokens, Refusal> {
         let tokens = match &conversation.0 {
             Content::Texts { prompt, completion } => self.of_texts(prompt, completion)?,
@@ -48,7 +48,7 @@ impl Chat {
     /// The ids after which the assistant's next message begins.
     ///
     /// # Errors
-    /// Says why the conversation has no tokens.
+    /// Names the reason why the conversation has no tokens.
     pub fn prompt(&self, conversation: &Conversation) -> Result<Vec<u32>, Refusal> {
         match &conversation.0 {
             Content::Texts { prompt, .. } => Ok(self.vocabulary.encode(prompt, &[])?.ids),
@@ -113,8 +113,8 @@ impl Chat {
                 _ => {}
             }
         }
-        let token = [messages.as_slice(), &[tools.clone(), documents.clone()]].concat();
-        let token = token.iter().find_map(|value| self.vocabulary.shield.part_in(value)).unwrap_or_default();
+        let mut values = messages.iter().chain([tools, documents]);
+        let token = values.find_map(|value| self.vocabulary.shield.part_in(value)).unwrap_or_default();
         Err(Refusal::Inspected { token: token.into() })
     }
 

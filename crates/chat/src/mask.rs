@@ -50,6 +50,7 @@ impl Whole<'_> {
         }
     }
 
+    /// Refuses a text with which this conversation does not begin.
     fn check_begins_with(&self, text: &str) -> Result<(), String> {
         let whole = &self.rendering.text;
         if whole.starts_with(text) {
@@ -62,7 +63,7 @@ impl Whole<'_> {
     /// The end of `text` in this conversation, which begins with it in bytes and in tokens.
     ///
     /// # Errors
-    /// Says in which of them it does not.
+    /// Names the difference.
     pub(crate) fn end_of(&self, text: &str) -> Result<Place, String> {
         self.check_begins_with(text)?;
         let tokens = self.tokens_before(text.len())?;

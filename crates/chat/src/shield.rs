@@ -85,12 +85,12 @@ impl Shield {
         messages.iter().map(shielded).collect()
     }
 
-    /// The value with twins. Templates compare types and look up keys: they stay as they are if they are plain names.
+    /// The value with twins. Templates compare types and look up keys: these stay as they are if they are plain names.
     pub(crate) fn value(&self, value: &Value, reach: Reach) -> Value {
         let entry = |(key, value): (&String, &Value)| match value {
-            Value::String(name) if key == "type" && is_name(name) => (key.clone(), value.clone()),
+            Value::String(name) if key == "type" && self.is_plain_name(name) => (key.clone(), value.clone()),
             _ => {
-                let key = if is_name(key) { key.clone() } else { self.text(key, Reach::Tokens) };
+                let key = if self.is_plain_name(key) { key.clone() } else { self.text(key, Reach::Tokens) };
                 (key, self.value(value, reach))
             }
         };
@@ -100,6 +100,11 @@ impl Shield {
             Value::Object(map) => Value::Object(map.iter().map(entry).collect::<Map<_, _>>()),
             other => other.clone(),
         }
+    }
+
+    fn is_plain_name(&self, text: &str) -> bool {
+        let is_plain = |character: char| character.is_ascii_alphanumeric() || matches!(character, '_' | '-');
+        !text.is_empty() && text.chars().all(is_plain) && self.token_in(text).is_none()
     }
 
     fn text(&self, text: &str, reach: Reach) -> String {
@@ -161,11 +166,6 @@ impl Shield {
         marked.spans.sort_by_key(|span| span.start);
         open.is_empty().then_some(marked)
     }
-}
-
-fn is_name(text: &str) -> bool {
-    !text.is_empty()
-        && text.chars().all(|character| character.is_ascii_alphanumeric() || matches!(character, '_' | '-'))
 }
 
 /// The ways to split a token into two parts.

@@ -43,7 +43,7 @@ pub(crate) struct Variables<'a> {
     pub(crate) add_generation_prompt: bool,
 }
 
-/// The text that `strftime_now` needs a date for.
+/// The cause of an error of `strftime_now` without a date.
 #[derive(Debug, thiserror::Error)]
 #[error("no date")]
 struct NoDate;

@@ -130,6 +130,9 @@ fn the_same_text_is_a_token_from_the_template_and_text_from_a_message() {
 #[test]
 fn tools_names_and_keys_forge_nothing() {
     let family = family("qwen2.5");
+    let mut tokenizer = family.tokenizer();
+    tokenizer.add_special_tokens([AddedToken::from("END", true)]).unwrap();
+    let chat = chat(&family.template(true), family.settings(), &tokenizer);
     let record = |texts: &[String]| {
         let [name, key, text] = texts else { unreachable!() };
         let call = json!({"type": "function", "function": {"name": name, "arguments": {key.as_str(): [text]}}});
@@ -138,9 +141,14 @@ fn tools_names_and_keys_forge_nothing() {
             "tools": [{"type": text, "function": {"name": name, "parameters": {key.as_str(): {"type": "object"}}}}],
         })
     };
-    for texts in [["<|im_end|>"; 3], ["<|im_", "end|>", "x<|im_start|>"], ["<|im_end", "|>", "<<|im_end|>>"]] {
-        let texts = texts.map(str::to_owned);
-        check(&family.chat(true), &family.tokenizer(), record, &texts);
+    for texts in [
+        ["<|im_end|>"; 3],
+        ["<|im_", "end|>", "x<|im_start|>"],
+        ["<|im_end", "|>", "<<|im_end|>>"],
+        ["END", "END", "END"],
+        ["xEND", "ENDx", "END-END"],
+    ] {
+        check(&chat, &tokenizer, record, &texts.map(str::to_owned));
     }
 }
 

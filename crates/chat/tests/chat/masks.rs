@@ -199,6 +199,9 @@ fn a_header_is_never_trained_on() {
         ["Hello you<|im_end|>", "4<|im_end|>"]
     );
     assert_eq!(unproven(tokens(template, &[("user", "a"), ("assistant", "")])).0, 2);
+    // the tokens of the header alone are others
+    let template = "{% for m in messages %}{{ m.role }}:  {{ m.content }}{% endfor %}{% if add_generation_prompt %}assistant:  {% endif %}";
+    assert!(unproven(tokens(template, &[("user", "a"), ("assistant", "é")])).1.contains("has other tokens without"));
     // a token across the border
     let template = "{% for m in messages %}{{ m.role }} the{{ m.content }}{% endfor %}{% if add_generation_prompt %}assistant t{% endif %}";
     assert!(unproven(tokens(template, &TURNS[..2])).1.contains("\" the\" is partly of the turn"));

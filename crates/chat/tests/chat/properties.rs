@@ -218,7 +218,8 @@ fn check_ends(shape: &Shape, reference: &Reference, turns: &[Turn], tokens: &Tok
 fn shape(specials: Vec<String>) -> impl Strategy<Value = Shape> {
     let special = || prop::sample::select(specials.clone());
     let start = prop_oneof![Just(String::new()), special(), Just("Hello".to_owned())];
-    let plain = prop::sample::select(vec!["@: ", "@\n", "", "", " the@ t", "assistant "]).prop_map(str::to_owned);
+    let plain =
+        prop::sample::select(vec!["@:  ", "@: ", "@\n", "", "", " the@ t", "assistant "]).prop_map(str::to_owned);
     let header = prop_oneof![special().prop_map(|token| format!("{token}@\n")), special(), plain];
     let plain = prop::sample::select(vec!["\n", "", " ", "the", "."]).prop_map(str::to_owned);
     let end = prop_oneof![special(), special().prop_map(|token| token + "\n"), plain];
@@ -262,7 +263,7 @@ fn turns() -> impl Strategy<Value = Vec<Turn>> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(2000))]
+    #![proptest_config(ProptestConfig::with_cases(1000))]
 
     #[test]
     fn a_mask_is_right_or_the_conversation_is_refused(

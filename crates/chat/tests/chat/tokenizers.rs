@@ -4,7 +4,8 @@ use serde_json::{Map, Value, json};
 use tokenizers::pre_tokenizers::byte_level::ByteLevel;
 
 /// Words that are one token. Some of them are parts of special tokens, or join one to a neighbour.
-const WORDS: [&str; 22] = [
+const WORDS: [&str; 23] = [
+    "  ",
     "Hello",
     " Hello",
     " world",

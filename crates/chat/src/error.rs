@@ -6,7 +6,7 @@ use std::fmt;
 #[derive(Debug, thiserror::Error)]
 pub enum SetupError {
     /// The template is no Jinja.
-    #[error("the chat template can't be compiled: {problem}: correct it, or name another one as data.chatTemplate")]
+    #[error("the chat template can't be compiled: {problem}: correct it")]
     Template {
         /// The message of the compiler, with the line.
         problem: String,
@@ -76,10 +76,10 @@ pub enum Refusal {
         character: char,
     },
     /// There is no template.
-    #[error("the tokenizer has no chat template: name one as data.chatTemplate")]
+    #[error("the tokenizer has no chat template: add chat_template.jinja beside it")]
     NoTemplate,
     /// The template needs today's date, and the job names none.
-    #[error("the chat template writes the date (strftime_now): name the date as data.chatDate, such as 2026-01-31")]
+    #[error("the chat template writes the date (strftime_now): give a date")]
     NoDate,
     /// The template refuses the conversation.
     #[error("the chat template refuses the conversation: {problem}")]

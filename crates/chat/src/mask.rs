@@ -7,7 +7,7 @@ use crate::error::Refusal;
 use crate::template::{ChatTemplate, Variables};
 use crate::vocabulary::{Encoded, Found, Vocabulary};
 
-const HINT: &str = "a template that marks by {% generation %} what the assistant writes (data.chatTemplate) needs no \
+const HINT: &str = "a template that marks by {% generation %} what the assistant writes needs no \
                     such proof";
 
 /// A rendered conversation.

@@ -7,6 +7,7 @@
 mod atomic_file;
 mod cache;
 mod catch_panic;
+mod chat_template;
 mod config;
 mod corpus;
 mod dataset;
@@ -36,6 +37,7 @@ mod tokenizer_training;
 
 pub use cache::{check_sources, prepare};
 pub use catch_panic::hide_caught_panics;
+pub use chat_template::read_chat;
 pub use config::{
     CorpusSource, DataConfig, HeldOut, HeldOutFiles, OnBadRecord, PrepareProgress, Streaming, TokenizerSource,
 };

@@ -1,11 +1,12 @@
 //! The commands other than `run`, and the sample jobs.
 
+use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 
-use serde_json::Value;
+use serde_json::{Value, json};
 use stagecoach_test_hub::{File, Hub};
-use stagecoach_tests::{Launched, TestJob, corpus, stagecoach};
+use stagecoach_tests::{Launched, TestJob, corpus, hugging_face, stagecoach};
 
 fn succeeds(arguments: &[&str]) -> String {
     // with a thread a core, `generate` spins at every barrier while other tests compute
@@ -187,6 +188,53 @@ fn a_corpus_is_tokenised_ahead_and_a_model_writes() {
     for name in ["config.json", "tokenizer.json", "tokenizer_config.json", "model.safetensors.index.json"] {
         assert!(model.join(name).exists(), "{name}");
     }
+}
+
+#[test]
+fn a_model_with_a_chat_template_answers() {
+    let workspace = tempfile::tempdir().unwrap();
+    let model = workspace.path().join("model");
+    std::fs::create_dir(&model).unwrap();
+    for entry in std::fs::read_dir(hugging_face()).unwrap().flatten() {
+        std::fs::copy(entry.path(), model.join(entry.file_name())).unwrap();
+    }
+    let run = |options: &[&str], input: &str| {
+        let common = ["generate", text(&model), "--max-tokens", "6", "--temperature", "0"];
+        let mut command = Command::new(stagecoach());
+        let command = command.args(common).args(options).stdin(Stdio::piped());
+        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        child.stdin.take().unwrap().write_all(input.as_bytes()).unwrap();
+        let output = child.wait_with_output().unwrap();
+        [output.stdout, output.stderr].map(|bytes| String::from_utf8(bytes).unwrap())
+    };
+    let [_, refused] = run(&["--chat", "--prompt", "ka lo"], "");
+    assert!(refused.contains("has no chat template: expected chat_template.jinja"), "{refused}");
+
+    let template = "{{ bos_token }}{% for message in messages %}{{ message.role }}: {{ message.content }}\n{% endfor %}\
+                    {% if add_generation_prompt %}assistant:{% endif %}";
+    std::fs::write(model.join("chat_template.jinja"), template).unwrap();
+    let written = |prompt: &str| {
+        let [said, _] = run(&["--prompt", prompt], "");
+        said.strip_prefix(prompt)
+            .unwrap_or_else(|| panic!("{prompt:?} begins {said:?}"))
+            .trim_end_matches('\n')
+            .to_owned()
+    };
+    let first = written("system: mi\nuser: ka lo\nassistant:");
+    assert_eq!(run(&["--chat", "--system", "mi", "--prompt", "ka lo"], "")[0], format!("{first}\n"));
+    let history = format!("user: ka lo\nassistant: {}\nuser: su\nassistant:", written("user: ka lo\nassistant:"));
+    let second = written(&history);
+    let [talk, _] = run(&["--chat"], "ka lo\nsu\n");
+    assert_eq!(talk, format!("{}\n{second}\n", written("user: ka lo\nassistant:")));
+
+    let messages = json!({"messages": [{"role": "user", "content": "ka lo"}]}).to_string();
+    let [line, _] = run(&["--chat", "--prompts", "-"], &messages);
+    let record: Value = serde_json::from_str(&line).unwrap();
+    assert_eq!(record["completion"], written("user: ka lo\nassistant:"));
+    let [_, refused] = run(&["--prompts", "-"], &messages);
+    assert!(refused.contains("-, line 1 is no prompt: expected {\"prompt\": \"...\"}"), "{refused}");
+    let [_, refused] = run(&["--chat", "--prompts", "-"], r#"{"messages": [{"content": "ka"}]}"#);
+    assert!(refused.contains("message 1"), "{refused}");
 }
 
 #[test]

@@ -162,6 +162,16 @@ impl Tokenizer {
         self.inner.decode(ids, true).map_err(self.failed())
     }
 
+    /// The file.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The tokenizer of the library, in which special tokens of a text are text unless it was loaded to parse them.
+    pub(crate) fn library(&self) -> &tokenizers::Tokenizer {
+        &self.inner
+    }
+
     /// One more than the highest id, which is the number of rows that the model's embedding needs.
     pub fn vocab_size(&self) -> usize {
         self.vocab_size

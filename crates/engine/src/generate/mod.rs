@@ -3,9 +3,12 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
-use anyhow::{Result, ensure};
+use anyhow::{Result, anyhow, ensure};
+use jiff::civil::Date;
+use serde_json::Value;
 use stagecoach_api::job::{AdamWSpec, Precision, Recompute};
-use stagecoach_data::Tokenizer;
+use stagecoach_chat::{Chat, Conversation};
+use stagecoach_data::{Tokenizer, read_chat};
 use stagecoach_model::{CuSeqlens, ForwardContext, SourceConfig};
 use stagecoach_pipeline::{Partition, Placement, Replica};
 use tch::{Device, Tensor};
@@ -74,6 +77,9 @@ pub struct TextGenerator {
     context_length: usize,
 }
 
+/// The tokens of conversations with a model.
+pub struct ChatPrompts(Chat);
+
 /// The number of parameters of the model at `path`; tied ones count once.
 ///
 /// # Errors
@@ -139,6 +145,34 @@ impl TextGenerator {
         let bos = self.tokenizer.bos_before(&ids);
         let ids: Vec<u32> = bos.into_iter().chain(ids).collect();
         ensure!(!ids.is_empty(), "this tokenizer has no beginning-of-sequence token: give a --prompt");
+        Ok(ids)
+    }
+
+    /// The model's chat template. `date` is the date for templates that write one.
+    ///
+    /// # Errors
+    /// If the template can't be read or compiled.
+    pub fn chat_prompts(&self, date: Date) -> Result<ChatPrompts> {
+        let chat = read_chat(&self.tokenizer, Some(date))?;
+        let chat = chat.ok_or_else(|| {
+            let tokenizer = self.tokenizer.path().display();
+            anyhow!(
+                "the model has no chat template: expected chat_template.jinja, or chat_template in tokenizer_config.json, \
+                 beside {tokenizer}"
+            )
+        })?;
+        Ok(ChatPrompts(chat))
+    }
+
+    /// The ids of a conversation, after which the assistant's next message begins. `record` is `{messages: [{role,
+    /// content}]}`, as in a data set.
+    ///
+    /// # Errors
+    /// If the record is no conversation, the template refuses it, or the model can't read so many tokens.
+    pub fn conversation_ids(&self, prompts: &ChatPrompts, record: &Value) -> Result<Vec<u32>> {
+        let ids = prompts.0.prompt(&Conversation::chat(record)?)?;
+        let (tokens, most) = (ids.len(), self.context_length);
+        ensure!(tokens < most, "the conversation has {tokens} tokens, and the model reads {most}: shorten it");
         Ok(ids)
     }
 

@@ -1,0 +1,71 @@
+//! The chat template of a model, from the files beside its tokenizer.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use jiff::civil::Date;
+use serde_json::Value;
+use stagecoach_chat::{Chat, ChatTemplate, Settings, Vocabulary};
+use stagecoach_files::read_if_exists;
+
+use crate::error::DataError;
+use crate::tokenizer::Tokenizer;
+
+const TEMPLATE_FILE: &str = "chat_template.jinja";
+const CONFIG_FILE: &str = "tokenizer_config.json";
+
+/// The variables of special tokens that transformers gives a template.
+const TOKEN_NAMES: [&str; 7] =
+    ["bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token"];
+
+/// A tokenizer with the chat template of its model: `chat_template.jinja`, or `chat_template` of
+/// `tokenizer_config.json`. `date` is the date for templates that write one. `None` for a model without a template.
+///
+/// # Errors
+/// Fails if a file can't be read, or if the template or the tokenizer can't be used for conversations.
+pub fn read_chat(tokenizer: &Tokenizer, date: Option<Date>) -> Result<Option<Chat>, DataError> {
+    let config = read_config(&tokenizer.path().with_file_name(CONFIG_FILE))?;
+    let failed = |error: stagecoach_chat::SetupError| DataError::Tokenizer {
+        path: tokenizer.path().to_owned(),
+        problem: error.to_string(),
+    };
+    let Some(source) = template_source(tokenizer.path(), &config)? else { return Ok(None) };
+    let settings = Settings { date, special_tokens: special_tokens(tokenizer, &config), ..Settings::default() };
+    let template = ChatTemplate::new(&source, settings).map_err(failed)?;
+    let vocabulary = Vocabulary::new(tokenizer.library()).map_err(failed)?;
+    Ok(Some(Chat::new(Some(template), vocabulary)))
+}
+
+/// The source of the template; `None` if the model has none. Of several templates it is the one named `default`.
+fn template_source(tokenizer: &Path, config: &Value) -> Result<Option<String>, DataError> {
+    let path = tokenizer.with_file_name(TEMPLATE_FILE);
+    let problem = |problem: &str| DataError::Tokenizer { path: path.clone(), problem: problem.to_owned() };
+    if let Some(bytes) = read_if_exists(&path).map_err(DataError::io("read", &path))? {
+        return String::from_utf8(bytes).map(Some).map_err(|_| problem("it is not UTF-8: write it again"));
+    }
+    Ok(match &config["chat_template"] {
+        Value::String(source) => Some(source.clone()),
+        Value::Array(all) => {
+            let default = all.iter().find(|entry| entry["name"] == "default");
+            default.and_then(|entry| entry["template"].as_str()).map(str::to_owned)
+        }
+        _ => None,
+    })
+}
+
+/// The texts of special tokens by the names of their variables. A name that the configuration lacks is the tokenizer's.
+fn special_tokens(tokenizer: &Tokenizer, config: &Value) -> BTreeMap<String, String> {
+    let own = tokenizer.special_tokens().by_name();
+    let own = own.filter_map(|(name, id)| Some((name.to_owned(), tokenizer.library().id_to_token(id)?)));
+    let named = TOKEN_NAMES.iter().filter_map(|name| {
+        let text = config[name].as_str().or_else(|| config[name]["content"].as_str())?;
+        Some(((*name).to_owned(), text.to_owned()))
+    });
+    own.chain(named).collect()
+}
+
+/// The object in a file; null if there is no such file. The tokenizer has been read, and its errors with it.
+fn read_config(path: &Path) -> Result<Value, DataError> {
+    let bytes = read_if_exists(path).map_err(DataError::io("read", path))?;
+    Ok(bytes.and_then(|bytes| serde_json::from_slice(&bytes).ok()).unwrap_or_default())
+}

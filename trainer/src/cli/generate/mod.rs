@@ -1,0 +1,191 @@
+//! `stagecoach generate`
+
+mod prompts;
+
+use std::io::{BufRead, IsTerminal};
+use std::path::PathBuf;
+
+use clap::Args;
+use jiff::Zoned;
+use serde_json::{Value, json};
+use stagecoach_engine::generate::{ChatPrompts, GenerationConfig, Sampling, TextGenerator};
+
+use super::output::{print_data, print_error, print_part};
+use prompts::{Prompt, read_prompts};
+
+/// Continue prompts with a trained model, or talk to it.
+#[derive(Debug, Args)]
+pub(super) struct GenerateCommand {
+    /// A Hugging Face model directory, a checkpoint's folder, or a job's folder (its newest checkpoint).
+    model: PathBuf,
+    /// The text to continue. With --chat, the user's message.
+    #[arg(long, conflicts_with = "prompts")]
+    prompt: Option<String>,
+    /// A JSON Lines file of prompts, each a line such as {"prompt": "To be"}. Prints a line for each, with its
+    /// "completion" and "finishReason". `-` reads the standard input. With --chat, a line may be {"messages": [...]}.
+    #[arg(long, value_name = "FILE")]
+    prompts: Option<PathBuf>,
+    /// Write prompts by the model's chat template, and print the assistant's messages. Without a prompt, each line of
+    /// the standard input is a message of the user in one conversation.
+    #[arg(long, conflicts_with = "parse_special_tokens")]
+    chat: bool,
+    /// The system's message, with which each conversation begins.
+    #[arg(long, value_name = "TEXT", requires = "chat")]
+    system: Option<String>,
+    /// The maximum number of tokens to generate for a prompt.
+    #[arg(long, default_value_t = GenerationConfig::default().max_new_tokens)]
+    max_tokens: usize,
+    /// Divides the logits; 0 always takes the most likely token.
+    #[arg(long, default_value_t = Sampling::default().temperature, value_parser = parse_temperature)]
+    temperature: f64,
+    /// Sample from this many of the most likely tokens.
+    #[arg(long, default_value_t = Sampling::default().top_k, value_parser = parse_top_k)]
+    top_k: usize,
+    /// Sample from the fewest of the most likely tokens that have this probability together.
+    #[arg(long, default_value_t = Sampling::default().top_p, value_parser = parse_top_p)]
+    top_p: f64,
+    /// A text that ends a continuation, which ends before it. May be given more than once.
+    #[arg(long, value_name = "TEXT", value_parser = clap::builder::NonEmptyStringValueParser::new())]
+    stop: Vec<String>,
+    /// Seed of the random number generator. Each prompt begins with it.
+    #[arg(long, default_value_t = 0)]
+    seed: u64,
+    /// Take text of the prompt that looks like a special token, such as `<|im_start|>`, for that token.
+    #[arg(long)]
+    parse_special_tokens: bool,
+}
+
+impl GenerateCommand {
+    pub(super) fn main(self) -> anyhow::Result<()> {
+        // a file that can't be read is known before a large model is loaded
+        let prompts = self.prompts.as_deref().map(|path| read_prompts(path, self.chat)).transpose()?;
+        let generator = TextGenerator::load(&self.model, self.parse_special_tokens)?;
+        let chat = match self.chat {
+            true => Some(Conversations {
+                prompts: generator.chat_prompts(Zoned::now().date())?,
+                system: self.system.as_ref().map(|text| json!({"role": "system", "content": text})),
+            }),
+            false => None,
+        };
+        let sampling = Sampling { temperature: self.temperature, top_k: self.top_k, top_p: self.top_p };
+        let config = GenerationConfig { max_new_tokens: self.max_tokens, sampling, stop: self.stop, seed: self.seed };
+        let session = Session { generator, chat, config };
+        match (prompts, self.prompt, &session.chat) {
+            (Some(prompts), ..) => prompts.into_iter().try_for_each(|prompt| session.print_completion(prompt)),
+            (None, Some(prompt), Some(chat)) => session.reply(chat, &chat.messages(Prompt::Text(prompt))).map(drop),
+            (None, None, Some(chat)) => session.talk(chat),
+            (None, prompt, None) => session.continue_prompt(&prompt.unwrap_or_default()),
+        }
+    }
+}
+
+/// A loaded model with the settings of the command.
+struct Session {
+    generator: TextGenerator,
+    /// `None` without --chat.
+    chat: Option<Conversations>,
+    config: GenerationConfig,
+}
+
+struct Conversations {
+    prompts: ChatPrompts,
+    /// The message with which each conversation begins.
+    system: Option<Value>,
+}
+
+impl Conversations {
+    /// The messages of a conversation that begins with this prompt.
+    fn messages(&self, prompt: Prompt) -> Vec<Value> {
+        let messages = match prompt {
+            Prompt::Text(text) => vec![user_message(&text)],
+            Prompt::Messages(messages) => messages,
+        };
+        self.system.iter().cloned().chain(messages).collect()
+    }
+}
+
+impl Session {
+    /// Prints the prompt and its continuation as it grows.
+    fn continue_prompt(&self, prompt: &str) -> anyhow::Result<()> {
+        let spelled: Vec<String> = self.generator.spelled(prompt).into_iter().collect();
+        if !spelled.is_empty() {
+            print_error(format!(
+                "note: the prompt spells {}, which the model reads as characters; --parse-special-tokens makes tokens of them",
+                spelled.join(", ")
+            ));
+        }
+        let ids = self.generator.prompt_ids(prompt)?;
+        print_part(&self.generator.decode(&ids)?);
+        self.generator.continue_from(&ids, &self.config, &mut |text| print_part(text))?;
+        print_part("\n");
+        Ok(())
+    }
+
+    /// Prints the assistant's next message as it grows. Returns it.
+    fn reply(&self, chat: &Conversations, messages: &[Value]) -> anyhow::Result<Value> {
+        let ids = self.generator.conversation_ids(&chat.prompts, &json!({"messages": messages}))?;
+        let continuation = self.generator.continue_from(&ids, &self.config, &mut |text| print_part(text))?;
+        print_part("\n");
+        Ok(json!({"role": "assistant", "content": continuation.text}))
+    }
+
+    /// A conversation in which each line of the standard input is a message of the user.
+    fn talk(&self, chat: &Conversations) -> anyhow::Result<()> {
+        let prompt_sign = || {
+            if std::io::stdin().is_terminal() {
+                print_part("> ");
+            }
+        };
+        let mut messages: Vec<Value> = chat.system.iter().cloned().collect();
+        prompt_sign();
+        for line in std::io::stdin().lock().lines() {
+            messages.push(user_message(&line?));
+            messages.push(self.reply(chat, &messages)?);
+            prompt_sign();
+        }
+        Ok(())
+    }
+
+    /// Prints the completion of a prompt as a line of JSON.
+    fn print_completion(&self, prompt: Prompt) -> anyhow::Result<()> {
+        let (mut record, ids) = match (&self.chat, prompt) {
+            (Some(chat), prompt) => {
+                let record = json!({"messages": chat.messages(prompt)});
+                let ids = self.generator.conversation_ids(&chat.prompts, &record)?;
+                (record, ids)
+            }
+            (None, Prompt::Text(text)) => (json!({"prompt": text}), self.generator.prompt_ids(&text)?),
+            (None, Prompt::Messages(_)) => anyhow::bail!("messages need --chat"),
+        };
+        let continuation = self.generator.continue_from(&ids, &self.config, &mut |_| {})?;
+        record["completion"] = continuation.text.into();
+        record["finishReason"] = continuation.finish_reason.as_str().into();
+        print_data(&record.to_string());
+        Ok(())
+    }
+}
+
+fn user_message(text: &str) -> Value {
+    json!({"role": "user", "content": text})
+}
+
+fn parse_temperature(text: &str) -> Result<f64, String> {
+    match text.parse() {
+        Ok(temperature) if (0.0..=f64::MAX).contains(&temperature) => Ok(temperature),
+        _ => Err("expected a number, 0 or more".to_owned()),
+    }
+}
+
+fn parse_top_k(text: &str) -> Result<usize, String> {
+    match text.parse() {
+        Ok(top_k) if top_k > 0 => Ok(top_k),
+        _ => Err("expected a whole number, 1 or more".to_owned()),
+    }
+}
+
+fn parse_top_p(text: &str) -> Result<f64, String> {
+    match text.parse() {
+        Ok(top_p) if top_p > 0.0 && top_p <= 1.0 => Ok(top_p),
+        _ => Err("expected a number above 0, 1 at most".to_owned()),
+    }
+}

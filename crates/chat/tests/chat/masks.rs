@@ -212,6 +212,17 @@ fn a_header_is_never_trained_on() {
 }
 
 #[test]
+fn the_white_space_of_a_token_counts() {
+    // this tokenizer's post-processor takes the space from the range of " the"
+    let family = family("llama3");
+    let template =
+        "{% for m in messages %}{{ m.role }}: {% generation %}{{ m.content }}{% endgeneration %}{% endfor %}";
+    let chat = chat(template, family.settings(), &family.tokenizer());
+    let refused = chat.tokens(&conversation(&[("assistant", "the")]));
+    assert!(unproven(refused).1.contains("\" the\" is partly of the turn"));
+}
+
+#[test]
 fn prompts_with_completions() {
     let family = family("chatml");
     let check = |record: Value, text: &str, trained: &[&str]| {

@@ -22,8 +22,8 @@ use super::nccl::{self, NewCommunicator, UniqueId};
 use super::shm::{NamedRing, RingIdentity, remove_abandoned};
 use super::{Interrupt, LinkError, LinkId, Receiver, Sender};
 
-/// The time limit to reach a stage that has joined the group, and therefore listens. It is longer than the default
-/// heartbeat timeout, which detects a lost node.
+/// The time limit to reach a stage that has joined the group, and therefore listens. The limit is longer than the
+/// default heartbeat timeout, which detects a lost node.
 const REACH_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// This stage's open links, by their ids.
@@ -33,7 +33,7 @@ pub struct Links {
     pub senders: BTreeMap<LinkId, Sender>,
     /// Links that end at this stage.
     pub receivers: BTreeMap<LinkId, Receiver>,
-    /// Links that leave this stage as a stream because there was no shared memory to be had, and why.
+    /// Links that leave this stage as a stream because shared memory was not available, and the reason.
     pub without_ring: BTreeMap<LinkId, String>,
     /// The reason that a stage with a GPU has no links over NCCL, with the transport Auto.
     pub without_nccl: Option<String>,
@@ -83,7 +83,7 @@ impl Links {
     }
 
     /// Closes all links, so that waiting at their other ends fails. A thread first sends the tensors that were handed
-    /// over: their receiver may not post them before it learns of the end itself. Posted tensors are not filled any
+    /// over: their receiver may not post them before it observes the end itself. Posted tensors are not filled any
     /// more, so that the next group may use their memory.
     pub fn close(&mut self) {
         let (streams, receivers) =
@@ -100,7 +100,7 @@ fn no_link(link: LinkId) -> LinkError {
     LinkError::Broken(format!("no link for {link}"))
 }
 
-/// Drops all ends concurrently: a communicator is freed only when both of its ends are.
+/// Drops all ends concurrently, because NCCL frees a communicator only when both ends free it.
 impl Drop for Links {
     fn drop(&mut self) {
         let (receivers, senders) = (std::mem::take(&mut self.receivers), std::mem::take(&mut self.senders));
@@ -111,7 +111,7 @@ impl Drop for Links {
     }
 }
 
-/// The number of rings that this process has created so far, so that no two have one name.
+/// The number of rings that this process has created so far, so that no two rings have the same name.
 static RINGS: AtomicU64 = AtomicU64::new(0);
 
 /// Opens all of this stage's links. Returns when every link is connected at both ends.
@@ -126,7 +126,7 @@ pub fn open_links(config: LinksConfig) -> Result<Links, LinkError> {
     let gpu = config.gpu()?;
     let mut dialer =
         Dialer { config: &config, deadline, gpu: gpu.as_ref(), ids: BTreeMap::new(), links: Links::default() };
-    // the first failure ends the other side's wait, whose own error would only report that it was ended
+    // the first failure ends the other side's wait, whose own error would only report the interrupt
     let first_failure = OnceLock::new();
     let fail = |error: &LinkError| {
         let _ = first_failure.set(error.clone());
@@ -322,7 +322,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let fault = format!("0:pin:1:{}", folder.path().join("struck").display());
         let environment = [("RANK", "0"), ("NCCL_STAND_IN_FAULT", fault.as_str())];
-        let name = "open::tests::a_failure_of_the_own_gpu_is_told_before_broken_links";
+        let name = "open::tests::a_failure_of_the_own_gpu_is_reported_before_broken_links";
         if !is_here_with(name, &environment) {
             return;
         }

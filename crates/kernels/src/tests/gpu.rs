@@ -12,7 +12,7 @@ const KINDS: [Kind; 2] = [Kind::Float, Kind::BFloat16];
 /// Makes the GPU usable.
 ///
 /// # Panics
-/// If there is none.
+/// If there is no usable GPU.
 pub(super) fn begin() {
     crate::device::cuda_devices().unwrap();
     load_on_gpu(0).unwrap();
@@ -37,7 +37,7 @@ fn kernels_are_as_the_reference() {
         assert_close("rstd", &rstd, &expected_rstd, tolerance(Kind::Float));
         let kernel = rms_norm_backward(&dy, &x, &weight, &rstd, Some(&residual));
         let reference = reference::rms_norm_backward(&dy, &x, &weight, &rstd, Some(&residual));
-        // of a row of one column, the terms of dx cancel
+        // in a row of one column, the terms of dx cancel
         assert_close_to_scale("dx", &kernel.dx, &reference.dx, tolerance(kind), 1.0);
         assert_close("y again", &kernel.y, &reference.y, tolerance(kind));
         assert_close_to_scale("dweight", &kernel.dweight, &reference.dweight, 1e-5, (rows as f64).sqrt());
@@ -155,7 +155,7 @@ fn a_gpu_that_can_t_get_the_kernels_is_reported() {
     let folder = tempfile::tempdir().unwrap();
     symlink(c_library(), folder.path().join("libcuda.so.1")).unwrap();
     let mut child = Command::new(std::env::current_exe().unwrap());
-    let test = "tests::gpu::a_gpu_that_can_t_get_the_kernels_is_told";
+    let test = "tests::gpu::a_gpu_that_can_t_get_the_kernels_is_reported";
     let child = child.args([test, "--exact", "--nocapture"]).env(IN_CHILD, "1").env("LD_LIBRARY_PATH", folder.path());
     let output = child.output().unwrap();
     let said = format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));

@@ -1,5 +1,5 @@
-//! Tests of the kernels with NVIDIA's own compiler, for the GPUs that they support, and of the errors without it. They
-//! need no GPU.
+//! Tests of the kernels with NVIDIA's own compiler, for the GPUs that they support, and of the errors without it. The
+//! tests need no GPU.
 
 use std::collections::BTreeMap;
 use std::os::unix::fs::symlink;
@@ -117,7 +117,8 @@ fn a_library_that_is_missing_or_another_one_is_reported_by_name() {
     assert!(other.ends_with("/libnvrtc.so.13 has no nvrtcVersion: NVRTC 13.0 or newer is needed"), "{other}");
 }
 
-/// Runs the test of this name in a process of its own, because another test may already have opened a library there.
+/// Runs the test of this name in a process of its own, because another test may already have opened a library in this
+/// one.
 fn run_in_child(test: &str, environment: [(&str, &Path); 2]) {
     let mut child = Command::new(std::env::current_exe().unwrap());
     let output = child.args([test, "--exact", "--nocapture"]).envs(environment).output().unwrap();
@@ -135,7 +136,7 @@ fn a_missing_part_of_nvrtc_is_reported() {
     }
     let alone = tempfile::tempdir().unwrap();
     symlink(folder().join("libnvrtc.so.13"), alone.path().join("libnvrtc.so.13")).unwrap();
-    let test = "tests::nvrtc::a_missing_part_of_nvrtc_is_told";
+    let test = "tests::nvrtc::a_missing_part_of_nvrtc_is_reported";
     run_in_child(test, [(IN_CHILD, alone.path()), (FOLDER, &folder())]);
 }
 

@@ -48,7 +48,7 @@ pub(crate) fn measure() -> Value {
     })
 }
 
-/// Measures the same for a job of two replicas, where the other replica continues.
+/// Measures the pause of a job of two replicas when one of them is killed and the other continues.
 pub(crate) fn measure_replicas() -> Value {
     let product = Product::take();
     println!("one of two replicas killed {REPETITIONS} times, the leader too");

@@ -1,5 +1,6 @@
-//! The build script of packages whose binaries or tests load libtorch. They find it in two places: beside the binary,
-//! as in the images, and in the folder in which this build found it. Such a package depends on `stagecoach-kernels`.
+//! The build script of packages whose binaries or tests load libtorch. The loader finds libtorch in two places: beside
+//! the binary, as in the images, and in the folder in which this build found it. Such a package depends on
+//! `stagecoach-kernels`.
 
 fn main() {
     // without a condition, cargo runs this again for each change of a source file

@@ -1,5 +1,5 @@
 //! A job as the API server stores it. The plugin reads only the fields that it shows, so that fields of other versions
-//! do no harm.
+//! are harmless.
 
 use anyhow::Context;
 use serde::Deserialize;

@@ -32,7 +32,7 @@ impl Kubectl {
     /// Runs kubectl to its end and parses its output as JSON.
     ///
     /// # Errors
-    /// Same as [`Kubectl::output`]. Also output that has another form.
+    /// Same as [`Kubectl::output`], and output in another form.
     pub(crate) fn json<T: DeserializeOwned>(&self, arguments: &[&str]) -> anyhow::Result<T> {
         let answer = self.output(&[arguments, &["--output", "json"]].concat())?;
         let what = arguments.join(" ");

@@ -1,6 +1,6 @@
-//! `kubectl stagecoach`: shows jobs in a cluster in the words in which `stagecoach` shows the jobs of a workspace. The
-//! plugin reaches the cluster only through `kubectl`, so that contexts, credentials and proxies are the user's own. The
-//! code that processes kubectl's output is pure.
+//! `kubectl stagecoach`: shows jobs in a cluster in the same form in which `stagecoach` shows the jobs of a workspace.
+//! The plugin reaches the cluster only through `kubectl`, so that contexts, credentials and proxies are the user's own.
+//! The code that processes kubectl's output is pure.
 
 #![forbid(unsafe_code)]
 

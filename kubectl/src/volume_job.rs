@@ -21,7 +21,7 @@ use crate::logs;
 
 /// The interval between two checks of whether the pod has started.
 const INTERVAL: Duration = Duration::from_secs(1);
-/// The time for which the cluster keeps a job that nobody deletes, because the plugin ended before the job.
+/// The seconds for which the cluster keeps the finished job if the plugin ended before the job and can't delete it.
 const KEPT_SECONDS: u64 = 3600;
 /// The number of characters that remain of a job's name. The name of a job of one stage may have 54 characters. The
 /// rest is for `-replay-` and the suffix that the API server appends.
@@ -69,7 +69,7 @@ impl VolumeCommand {
         let name = created.metadata.name;
         eprintln!("job {name} runs stagecoach {command}; Ctrl-C leaves it running: kubectl delete {JOBS} {name}");
         let ended = watch(kubectl, &name, out);
-        // after any other error, the plugin only does not see the job any more, so it does not delete the job
+        // after any other error, the job may still run, so the plugin does not delete the job
         if ended.as_ref().err().is_none_or(|error| error.is::<Ended>()) {
             let deleted = kubectl.output(&["delete", JOBS, &name, "--wait=false", "--ignore-not-found"]);
             deleted.err().into_iter().for_each(|error| eprintln!("job {name} is left: {error:#}"));
@@ -140,7 +140,7 @@ fn manifest(job: &Value, excluded_nodes: &BTreeSet<String>, command: &str, argum
     })
 }
 
-/// The beginning of a job's name, which leaves place for the suffixes in the name of a pod.
+/// The beginning of a job's name, which leaves room for the suffixes in the name of a pod.
 fn cut(name: &str) -> &str {
     name.get(..NAME_LENGTH).map_or(name, |cut| cut.trim_end_matches('-'))
 }

@@ -152,7 +152,7 @@ fn status_text(job: &Job, status: &PipelineJobStatus, state: Option<&JobState>) 
     }
 }
 
-/// Whether somebody should look at the condition, according to docs/OPERATIONS.md. The text already shows `Failed`.
+/// Whether the condition needs the user's attention, according to docs/OPERATIONS.md. The text already shows `Failed`.
 fn wants_attention(condition: &Condition) -> bool {
     let is_false = condition.status == "False";
     match condition.kind.as_str() {

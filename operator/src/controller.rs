@@ -36,11 +36,11 @@ const DEBOUNCE: Duration = Duration::from_millis(1);
 /// The interval at which cache entries of deleted jobs are removed.
 const CACHE_CLEANUP_INTERVAL: Duration = Duration::from_secs(60);
 
-/// The first and the longest pause before a failed watch begins again. kube's own pauses grow to 30 s. For this time,
-/// the operator would not see a job that was created after an outage, or after the CRD was applied again.
+/// The first and the longest pause before a failed watch begins again. kube's own pauses grow to 30 s. During such a
+/// pause, the operator would not see a job that was created after an outage, or after the CRD was applied again.
 const INITIAL_WATCH_PAUSE: Duration = Duration::from_millis(500);
 const MAX_WATCH_PAUSE: Duration = Duration::from_secs(5);
-/// The time without a failure after which the pauses begin at the shortest one again.
+/// The time without a failure after which the next pause is `INITIAL_WATCH_PAUSE` again.
 const WATCH_PAUSE_RESET: Duration = Duration::from_secs(60);
 
 /// Watches and reconciles until `stop` is set. Reconciles in progress are finished first.

@@ -1,6 +1,6 @@
 //! The folders of claims, and the job that has each folder. Two jobs in one folder would take it from each other
-//! forever. Therefore only one job has the folder: the job that was accepted with this folder, else the oldest job. The
-//! watch feeds this state, because a job that waits may be reconciled before the job that has the folder.
+//! forever. Therefore only one job has the folder: the job that was accepted with this folder, or else the oldest job.
+//! The watch feeds this state, because a job that waits may be reconciled before the job that has the folder.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Mutex;

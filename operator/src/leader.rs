@@ -1,8 +1,8 @@
 //! Leader election: only the holder of the Lease reconciles.
 //!
-//! The election never compares the clocks of two replicas. A candidate takes the Lease if, by the candidate's own
-//! clock, the Lease has not changed for as long as it is valid. A holder that can't renew the Lease gives up earlier.
-//! Every write is conditional on the resourceVersion that was read, so that only one of several candidates succeeds.
+//! The election never compares the clocks of two replicas. A candidate takes the Lease once the Lease has not changed
+//! for its duration, measured by the candidate's own clock. A holder that can't renew the Lease gives up earlier. Every
+//! write is conditional on the resourceVersion that was read, so that only one of several candidates succeeds.
 
 use std::pin::pin;
 use std::time::Duration;

@@ -22,8 +22,8 @@ pub(crate) struct Rejections {
     pub spare: Option<Rejection>,
 }
 
-/// The results of the creation of pods in one reconcile. `None` without a try, or if an error ended the try before the
-/// API server had created or rejected the pods.
+/// The results of the creation of pods in one reconcile. A field is `None` if no creation was tried, or if an error
+/// ended the try before the API server had created or rejected the pods.
 #[derive(Debug, Default)]
 pub(crate) struct CreationResults {
     /// The start of an attempt, or of stages that replace others.

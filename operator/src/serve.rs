@@ -64,7 +64,7 @@ pub(crate) async fn serve(
     axum::serve(listener, router.into_make_service_with_connect_info::<SocketAddr>()).await
 }
 
-/// Whether a request comes from the pod itself. Requests that `kubectl port-forward` passes on do.
+/// Whether a request comes from the pod itself. Requests through `kubectl port-forward` also come from the pod itself.
 fn is_from_this_pod(peer: IpAddr) -> bool {
     peer.to_canonical().is_loopback()
 }

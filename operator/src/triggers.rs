@@ -1,4 +1,4 @@
-//! Triggers reconciles of jobs for which a background task has read something.
+//! Triggers reconciles of jobs for which a background task has read new data.
 
 use std::collections::HashMap;
 use std::sync::Mutex;
@@ -26,7 +26,7 @@ impl Triggers {
     pub(crate) fn trigger(&self, job: &JobReference) {
         let senders = lock(&self.0);
         if let Some(sender) = senders.get(&job.namespace).or_else(|| senders.get("")) {
-            // nobody receives the trigger while the operator shuts down
+            // the trigger has no receiver while the operator shuts down
             let _ = sender.unbounded_send(ObjectRef::new(&job.name).within(&job.namespace));
         }
     }

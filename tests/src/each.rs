@@ -4,7 +4,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Condvar, Mutex, PoisonError};
 
-/// The rows that run now, of all tests of this process, and the signal that one of them has ended.
+/// The number of rows that run now in all tests of this process, and the signal that a row has ended.
 static RUNNING: (Mutex<usize>, Condvar) = (Mutex::new(0), Condvar::new());
 
 /// The number of rows that run at a time: a job waits as much as it computes.
@@ -34,8 +34,8 @@ impl Drop for Turn {
 }
 
 /// Runs `check` on every item with its index, several at a time, and prints a line of progress now and then. All calls
-/// of a process together run twice as many rows as there are cores. A row calls no `each`, since it would wait for its
-/// own end.
+/// of a process together run twice as many rows as there are cores. A row must not call `each`, since it would wait for
+/// its own end.
 ///
 /// # Panics
 /// After the last item, if a check failed.

@@ -161,7 +161,7 @@ pub fn fired(records: &Path) -> Option<StageCall> {
     fs::read_to_string(records.join("fired")).ok().map(|line| StageCall::parse(line.trim_end_matches('\n')))
 }
 
-/// The trainer's volume. Only in a stage does it have the fault.
+/// The trainer's volume, which has the fault only in a stage.
 pub fn mount(folder: &Path) -> Arc<dyn Volume> {
     let volume = Arc::new(FileSystemVolume::new(folder));
     let variable = |name: &str| std::env::var(name).ok();
@@ -207,7 +207,7 @@ impl FaultInjector for StageFaults {
     fn next(&self, call: VolumeCall) -> io::Result<Option<VolumeFault>> {
         let VolumeCall { operation, path: source, target, bytes_read } = call;
         let path = target.unwrap_or_else(|| source.clone());
-        // a stage lists the fences until its group is there: the number of these calls depends on timing
+        // a stage lists the fences until its group has begun, so the number of these calls depends on timing
         let is_fence = path.starts_with(paths::FENCES_DIR) && path.matches('/').count() < 2;
         if self.rank > 0 && operation == "list" && is_fence {
             return Ok(None);

@@ -14,11 +14,11 @@ pub const TIMEOUT: Duration = Duration::from_secs(60);
 /// The state of a stage that has joined.
 #[derive(Debug)]
 pub struct InProcessStage<'a> {
-    /// Its rank.
+    /// The rank.
     pub rank: usize,
     /// The membership. The stage calls [`Member::form`] when its links are open.
     pub member: Member,
-    /// The address at which the other stages reach it.
+    /// The socket at which the other stages reach the stage.
     pub listener: TcpListener,
     /// The addresses of the other stages, by rank.
     pub addresses: &'a [String],

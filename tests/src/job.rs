@@ -29,7 +29,7 @@ pub struct TestJob {
     pub kernels: &'static str,
     /// `Float32` or `BFloat16`.
     pub precision: &'static str,
-    /// Where the corpus is: `paths` or `sources`, as YAML in one line.
+    /// The location of the corpus: `paths` or `sources`, as YAML in one line.
     pub corpus: String,
     /// The held-out part, as YAML in one line.
     pub evaluation: String,

@@ -98,7 +98,7 @@ impl Launched {
         arguments: &[&str],
         environment: &[(&str, &str)],
     ) -> Launched {
-        // the output goes to files: the launcher would block on a pipe that nobody reads
+        // the output goes to files: the launcher would block on a pipe that no process reads
         let log = |name: &str| std::fs::File::create(workspace.join(name)).unwrap();
         let child = Command::new(program)
             .arg("run")

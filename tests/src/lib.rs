@@ -60,7 +60,7 @@ pub fn peak_bytes(folder: &std::path::Path) -> Vec<u64> {
     last["peakBytes"].as_array().unwrap().iter().map(|bytes| bytes.as_u64().unwrap()).collect()
 }
 
-/// Whether this processor can imitate one with AVX512, and multiplies bf16 without emulation.
+/// Whether this processor has AVX512, which the imitation of AVX512 processors and fast bf16 products need.
 pub fn has_avx512() -> bool {
     #[cfg(target_arch = "x86_64")]
     return is_x86_feature_detected!("avx512bw");

@@ -65,7 +65,7 @@ impl Follower {
     /// Reads the stream until `condition` returns a value for the parts of the page. Returns that value.
     ///
     /// # Panics
-    /// If there is none at the deadline. The message names `what`.
+    /// If there is no value at the deadline. The message names `what`.
     pub fn until<T>(&mut self, what: &str, mut condition: impl FnMut(&BTreeMap<String, String>) -> Option<T>) -> T {
         let deadline = Deadline::start();
         loop {

@@ -104,7 +104,7 @@ impl Scene {
         self.path(name)
     }
 
-    /// Like [`Scene::stopped`], with the newest checkpoint damaged, and with the leftovers of a group that was fenced off
+    /// Like [`Scene::stopped`], with a damaged newest checkpoint, and with the leftovers of a group that was fenced off
     /// long ago and never swept: half a save, and a damaged checkpoint that was about to be moved away.
     pub fn mess(&self, name: &str) -> PathBuf {
         let folder = self.stopped(name);
@@ -155,11 +155,11 @@ impl Scene {
     }
 }
 
-/// Runs a command to its end. Its output goes to files in `notes`, which this makes, since the command would block on a
-/// pipe that nobody reads.
+/// Runs a command to its end. The output goes to files in the new folder `notes`, since the command would block on a
+/// pipe that no process reads.
 ///
 /// # Panics
-/// If the command doesn't end. This kills it then.
+/// If the command does not end in time. The function then kills the command.
 pub fn finish(command: &mut Command, notes: &Path) -> Outcome {
     fs::create_dir_all(notes).unwrap();
     let log = |name: &str| File::create(notes.join(name)).unwrap();

@@ -13,7 +13,7 @@ use crate::{Deadline, Launched, Outcome, TestJob, is_gone, saved, until};
 
 /// The number of kills that each phase needs before phases are drawn at random.
 pub const ENOUGH: usize = 3;
-/// The time for which a stage is watched for a phase before another stage is.
+/// The time for which the soak watches one stage for a phase before it chooses again.
 const PATIENCE: Duration = Duration::from_secs(4);
 
 /// A soak in progress.
@@ -160,7 +160,7 @@ impl<'a> Soak<'a> {
         }
     }
 
-    /// A phase that has had too few kills, else a random one.
+    /// A phase with too few kills, or else a random phase.
     fn draw(&mut self, may_load: bool) -> Phase {
         let may = |phase: &Phase| may_load || *phase != Phase::Load;
         let all: Vec<Phase> = Phase::RECURRING.into_iter().filter(may).collect();
@@ -209,8 +209,8 @@ impl<'a> Soak<'a> {
     }
 }
 
-/// The last step in the metrics; `None` if the file has no complete line. This reads only the file's end, since the
-/// soak calls it often.
+/// The last step in the metrics; `None` if the file has no complete line. The function reads only the file's end, since
+/// the soak calls it often.
 fn last_step(metrics: &Path) -> Option<u64> {
     let mut file = File::open(metrics).ok()?;
     let end = file.metadata().ok()?.len();

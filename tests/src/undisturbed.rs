@@ -29,7 +29,7 @@ pub fn undisturbed(job: &TestJob) -> Hashes {
     let train = || {
         let workspace = corpus::workspace();
         let launched = Launched::start(workspace.path(), job, &[]);
-        // the job of a soak has thousands of steps, and no machine takes as long as a second for one
+        // the job of a soak has thousands of steps, and every machine trains a step in less than a second
         launched.finish_before(Deadline::after(240 + job.steps), workspace.path()).hashes()
     };
     hashes.get_or_init(train).clone()

@@ -1,5 +1,5 @@
-//! The same job in several ways, all of which must end with the hashes of one stage: stages, transports, a resume,
-//! schedules.
+//! One job in several ways: with other numbers of stages, transports and schedules, and with a resume. Each way must
+//! end with the hashes of the run on one stage.
 
 use serde_json::{Value, json};
 use stagecoach_pipeline::{ONE_F_ONE_B, SCHEDULES};
@@ -10,7 +10,7 @@ use crate::stats::line;
 
 const STEPS: u64 = 20;
 
-/// A way to train the job: one attempt after the other, each by its stages, transport and last step.
+/// A way to train the job: its attempts in order, each with its number of stages, transport and last step.
 struct Way {
     name: &'static str,
     attempts: &'static [(usize, &'static str, u64)],
@@ -49,7 +49,7 @@ fn nccl() -> Vec<Way> {
     layouts.into_iter().chain(others).collect()
 }
 
-/// The longest that one attempt may take. Most of it is its start.
+/// The time limit of one attempt. Most of the time is the start-up.
 const ATTEMPT_SECONDS: u64 = 30;
 
 pub(super) fn measure_tcp(run: &GpuRun) -> Value {
@@ -60,7 +60,7 @@ pub(super) fn measure_nccl(run: &GpuRun) -> Value {
     measure(run, "nccl", &nccl())
 }
 
-/// Both precisions at once: these jobs mostly start.
+/// Measures both precisions at the same time, because start-up is most of these jobs.
 fn measure(run: &GpuRun, part: &'static str, ways: &[Way]) -> Value {
     std::thread::scope(|scope| {
         let precisions =

@@ -1,5 +1,5 @@
-//! A stage is killed in the middle of training (SIGKILL): the job continues, by the next group or the next attempt, and
-//! ends with the bits that it would have had.
+//! A stage is killed in the middle of training (SIGKILL). The job continues with the next group or the next attempt,
+//! and ends with the bits of an undisturbed run.
 
 use std::path::Path;
 use std::time::Instant;
@@ -38,7 +38,7 @@ pub(super) fn measure(run: &GpuRun) -> Value {
             }
             let own = run.workspace(&format!("{transport}-{}", who.replace(' ', "-")));
             let mut reported = attempt_in(&own, || kill(run, transport, &own)).unwrap_or_else(|failure| {
-                // one that never trained, or had no time, was not killed in vain
+                // the failure counts as an error only if the job had trained and time is left
                 let has_trained = std::fs::metadata(own.join("killed/metrics.jsonl")).is_ok_and(|file| file.len() > 0);
                 let does_not_go_on = has_trained && run.at_most(1) > 0;
                 let reported = if does_not_go_on { "DID NOT GO ON" } else { "FAILED" };
@@ -56,7 +56,7 @@ pub(super) fn measure(run: &GpuRun) -> Value {
     all.into()
 }
 
-/// Under the launcher, which replaces the killed stage while the other one stays. Each of both stages is killed once.
+/// Kills each of the two stages once. The launcher replaces the killed stage while the other stage stays.
 fn next_group(run: &GpuRun, transport: &'static str, own: &Path) -> Value {
     let job = job(run, transport, "backoff: {initialSeconds: 0}");
     let mut launched = run.launch(own, &job.endless());
@@ -79,7 +79,7 @@ fn next_group(run: &GpuRun, transport: &'static str, own: &Path) -> Value {
     json!({ "kills": seconds, "said": said, "launcherCodes": [interrupted.status.code(), outcome.status.code()] })
 }
 
-/// The way of a cluster without time to form a group again: every stage leaves, and all are started again.
+/// Kills a stage of a group that has no time to form again: every stage leaves, and the next attempt starts all stages.
 fn next_attempt(run: &GpuRun, transport: &'static str, own: &Path) -> Value {
     let job = job(run, transport, "reformTimeoutSeconds: 0");
     let folder = own.join("killed");
@@ -100,7 +100,7 @@ fn next_attempt(run: &GpuRun, transport: &'static str, own: &Path) -> Value {
 }
 
 /// # Panics
-/// If the job did not end.
+/// If the job has no result.
 fn compare(run: &GpuRun, what: &str, job: &TestJob, own: &Path) {
     let result = std::fs::read_to_string(own.join("killed/result.json")).unwrap();
     let hashes = Hashes::of(&serde_json::from_str(&result).unwrap());

@@ -1,4 +1,4 @@
-//! One run of `make gpu`: the device, the time that is left, what was not measured, and the jobs that it starts.
+//! One run of `make gpu`: the device, the remaining time, the omitted measurements, and the jobs of the run.
 
 use std::any::Any;
 use std::io::Write as _;
@@ -13,7 +13,7 @@ use stagecoach_tests::{Deadline, Group, Launched, Outcome, TestJob, corpus, nccl
 
 use crate::stats::line;
 
-/// A GPU, as its driver tells it.
+/// A GPU, as its driver describes it.
 pub(super) struct Gpu {
     pub(super) name: String,
     pub(super) driver: String,
@@ -36,7 +36,7 @@ pub(super) fn has_gpu() -> bool {
 
 pub(super) struct GpuRun<'a> {
     folder: &'a Path,
-    /// Gets the whole output of all that fails.
+    /// The file for the whole output of everything that fails.
     failures: PathBuf,
     gpu: Option<Gpu>,
     deadline: Instant,
@@ -51,15 +51,16 @@ fn lock<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl GpuRun<'_> {
-    /// `folder` is the workspace of the jobs that are timed. Their corpus is of documents longer than a sequence: then
-    /// attention has the work that MFU counts, and that PyTorch does.
+    /// Begins a run. `folder` is the workspace of the timed jobs. Their documents are longer than a sequence, so that
+    /// attention has the work that MFU counts and that PyTorch does.
     pub(super) fn begin(folder: &Path, failures: PathBuf, deadline: Instant) -> GpuRun<'_> {
         std::fs::write(folder.join("corpus/long.jsonl"), corpus::jsonl(60, 4000, 7)).unwrap();
         let (part, not_measured, wrong) = Default::default();
         GpuRun { folder, failures, gpu: Gpu::find(), deadline, part, not_measured, wrong }
     }
 
-    /// Begins with the findings of an earlier report, but for those of the parts that are measured again.
+    /// Keeps the `wrong` entries of an earlier report, and its `notMeasured` entries except those of the parts in
+    /// `again`.
     pub(super) fn keep_earlier(&self, report: &Value, again: &[&str]) {
         let all = |field: &str| report[field].as_array().cloned().unwrap_or_default();
         let stays = |entry: &Value| entry["part"].as_str().is_some_and(|part| !again.contains(&part));
@@ -67,12 +68,12 @@ impl GpuRun<'_> {
         lock(&self.wrong).extend(all("wrong").iter().filter_map(Value::as_str).map(str::to_owned));
     }
 
-    /// Begins a part: it is named beside what is not measured.
+    /// Begins a part. The report names the part of each omitted measurement.
     pub(super) fn begin_part(&self, part: &'static str) {
         *lock(&self.part) = Some(part);
     }
 
-    /// Appends the output of something that failed to a file beside the report, which has room for its end only.
+    /// Appends the output of a failure to a file beside the report. The report itself has room only for an excerpt.
     pub(super) fn keep_output(&self, what: &str, output: &str) {
         let file = std::fs::OpenOptions::new().create(true).append(true).open(&self.failures);
         let written = file.and_then(|mut file| write!(file, "==== {what}\n{}\n", output.trim_end()));
@@ -81,12 +82,12 @@ impl GpuRun<'_> {
         }
     }
 
-    /// None in a rehearsal.
+    /// The GPU; `None` in a rehearsal.
     pub(super) fn gpu(&self) -> Option<&Gpu> {
         self.gpu.as_ref()
     }
 
-    /// `training.device` of the jobs: on a machine with a GPU none may fall back to the CPU unnoticed.
+    /// `training.device` of the jobs. On a machine with a GPU, no job may fall back to the CPU unnoticed.
     pub(super) fn device(&self) -> &'static str {
         if self.gpu.is_some() { "Cuda" } else { "Auto" }
     }
@@ -95,12 +96,12 @@ impl GpuRun<'_> {
         self.folder
     }
 
-    /// So many seconds, or those that are left if these are fewer.
+    /// The minimum of `seconds` and the remaining seconds.
     pub(super) fn at_most(&self, seconds: u64) -> u64 {
         self.deadline.saturating_duration_since(Instant::now()).as_secs().min(seconds)
     }
 
-    /// Whether so many seconds are left. If not, `what` is not measured.
+    /// Whether this number of seconds is left. If not, records that `what` is not measured.
     pub(super) fn has_time_for(&self, what: &str, seconds: u64) -> bool {
         let left = self.at_most(seconds);
         if left < seconds {
@@ -115,18 +116,18 @@ impl GpuRun<'_> {
         lock(&self.not_measured).push(json!({ "part": part, "what": what, "why": why }));
     }
 
-    /// Makes the whole run fail at its end.
+    /// Records an error, which makes the whole run fail at its end.
     pub(super) fn wrong(&self, what: String) {
         lock(&self.wrong).push(what);
     }
 
-    /// Adds what was not measured so far, and what is wrong.
+    /// Adds the omitted measurements and the errors so far to `report`.
     pub(super) fn tell(&self, report: &mut Value) {
         report["notMeasured"] = json!(*lock(&self.not_measured));
         report["wrong"] = json!(*lock(&self.wrong));
     }
 
-    /// Makes a workspace of its own for small jobs.
+    /// Makes a separate workspace for small jobs.
     pub(super) fn workspace(&self, name: &str) -> PathBuf {
         let own = self.folder.join(name);
         std::fs::create_dir_all(&own).unwrap();
@@ -134,7 +135,7 @@ impl GpuRun<'_> {
         own
     }
 
-    /// The environment variables of a job's processes: without a GPU, the stand-in takes the path of NCCL.
+    /// The environment variables of a job's processes. Without a GPU, the loader finds the stand-in for NCCL.
     pub(super) fn environment(&self, transport: &str) -> Vec<(&'static str, String)> {
         let needs_stand_in = self.gpu.is_none() && transport == "Nccl";
         needs_stand_in.then(|| (nccl::LOADER_PATH, nccl::loader_path())).into_iter().collect()
@@ -165,7 +166,7 @@ impl GpuRun<'_> {
         Group::start_program(&stagecoach(), &environment, workspace, job, "gpu", attempt)
     }
 
-    /// Does something that may panic. If it does, these files are kept.
+    /// Runs `work`. If it panics, the content of `files` is kept.
     pub(super) fn or_keep_output<T>(&self, what: &str, files: &[PathBuf], work: impl FnOnce() -> T) -> T {
         catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|panic| {
             self.keep_output(what, &read_all(files));
@@ -173,7 +174,7 @@ impl GpuRun<'_> {
         })
     }
 
-    /// The deadline of work that may take so many seconds.
+    /// The deadline of work that may take this number of seconds.
     pub(super) fn deadline(&self, seconds: u64) -> Deadline {
         Deadline::after(self.at_most(seconds))
     }
@@ -181,7 +182,7 @@ impl GpuRun<'_> {
     /// Waits for the end of a job.
     ///
     /// # Panics
-    /// If it takes longer than so many seconds, or fails.
+    /// If the job takes longer than `seconds`, or fails.
     pub(super) fn finish(&self, launched: Launched, workspace: &Path, seconds: u64) -> Outcome {
         self.or_keep_output(&workspace.display().to_string(), &launcher_files(workspace), || {
             let outcome = launched.finish_before(self.deadline(seconds), workspace);
@@ -190,10 +191,11 @@ impl GpuRun<'_> {
         })
     }
 
-    /// Runs a program that may take so many seconds; whether it succeeded, and what it printed.
+    /// Runs a program that may take this number of seconds. Returns whether the program succeeded, and its stdout and
+    /// stderr.
     ///
     /// # Panics
-    /// If it takes longer.
+    /// If the program takes longer.
     pub(super) fn execute(&self, command: &mut Command, seconds: u64) -> (bool, String, String) {
         let [out, err] = ["program.out", "program.err"].map(|name| self.folder.join(name));
         let [to_out, to_err] = [&out, &err].map(|path| std::fs::File::create(path).unwrap());
@@ -208,12 +210,12 @@ impl GpuRun<'_> {
     }
 }
 
-/// Does something that may panic. If it does, what it says, shortened: a report has no room for whole logs.
+/// Runs `work`. If it panics, the error is the shortened message, because a report has no room for whole logs.
 pub(super) fn attempt<T>(work: impl FnOnce() -> T) -> Result<T, String> {
     catch_unwind(AssertUnwindSafe(work)).map_err(|panic| shortened(&said(&*panic)))
 }
 
-/// The same of what starts a job in this workspace: then also what its launcher said.
+/// Like [`attempt`], for work that starts a job in this workspace. The error also has the output of the job's launcher.
 pub(super) fn attempt_in<T>(workspace: &Path, work: impl FnOnce() -> T) -> Result<T, String> {
     attempt(work).map_err(|failure| match launcher_said(workspace) {
         said if failure.contains(&said) => failure,
@@ -221,7 +223,7 @@ pub(super) fn attempt_in<T>(workspace: &Path, work: impl FnOnce() -> T) -> Resul
     })
 }
 
-/// The measurements of work that may panic, or the reason that there are none.
+/// The measurements of `work`, or the message of its panic.
 pub(super) fn measured_or_failure(what: &str, work: impl FnOnce() -> Value) -> Value {
     attempt(work).unwrap_or_else(|failure| {
         line(what, "FAILED".into(), failure.lines().next().unwrap_or_default());
@@ -229,7 +231,7 @@ pub(super) fn measured_or_failure(what: &str, work: impl FnOnce() -> Value) -> V
     })
 }
 
-/// The output of the last launcher in this workspace.
+/// The files with the output of the last launcher in this workspace.
 fn launcher_files(workspace: &Path) -> [PathBuf; 2] {
     ["stdout", "stderr"].map(|name| workspace.join(name))
 }
@@ -238,7 +240,7 @@ fn read_all(files: &[PathBuf]) -> String {
     files.iter().map(|file| std::fs::read_to_string(file).unwrap_or_default()).collect()
 }
 
-/// The events that do not describe a step or a save, as a report has them.
+/// The launcher's output for a report: an excerpt without the lines of steps, saves and the start.
 fn launcher_said(workspace: &Path) -> String {
     let said = read_all(&launcher_files(workspace));
     let is_reported = |line: &&str| !["page ", "prep ", "step ", "saved "].iter().any(|usual| line.starts_with(usual));
@@ -250,7 +252,7 @@ fn said(panic: &(dyn Any + Send)) -> String {
     text.or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_owned())).unwrap_or_default()
 }
 
-/// The first line and the last ten.
+/// The first line and the last ten lines.
 pub(super) fn shortened(text: &str) -> String {
     let lines: Vec<&str> = text.trim().lines().collect();
     match lines.len() {

@@ -1,5 +1,5 @@
-//! The host's waits for the GPU in a step: by the calls of the CUDA runtime that do, in two runs of one job of
-//! which the second has more steps. `tests/host-waits`, preloaded, notes them.
+//! The number of times that the host waits for the GPU in a step. The preloaded library `tests/host-waits` records the
+//! calls of the CUDA runtime that wait, in two runs of one job. The second run has more steps.
 
 use std::collections::BTreeMap;
 
@@ -21,7 +21,7 @@ pub(super) fn measure(run: &GpuRun) -> Value {
         (call.clone(), (*count as f64 - before as f64) / steps)
     };
     let calls: BTreeMap<String, f64> = many.iter().map(a_step).collect();
-    let all = calls.values().fold(0.0, |all, times| all + times); // `sum` of none is -0
+    let all = calls.values().fold(0.0, |all, times| all + times); // `sum` of no values is -0
     line("the host waits for the GPU", format!("{all:.1} times a step"), "by calls of the CUDA runtime");
     json!({ "timesAStep": all, "calls": calls, "steps": STEPS })
 }

@@ -1,4 +1,4 @@
-//! The tests of the crate `kernels` on a GPU, and what it times there. A rehearsal lists them.
+//! The tests and the timings of the crate `kernels` on a GPU. A rehearsal only lists them.
 
 use std::process::Command;
 
@@ -7,10 +7,10 @@ use serde_json::{Value, json};
 use super::gpu_run::{GpuRun, shortened};
 use crate::stats::line;
 
-/// Names the binary of the unit tests of the crate `kernels`.
+/// The variable with the path of the binary of the unit tests of the crate `kernels`.
 const KERNEL_TESTS: &str = "STAGECOACH_KERNEL_TESTS";
 const TESTS: &str = "tests::gpu::";
-/// One thread: flash attention's backward sets a flag of the whole process.
+/// Arguments of the tests. They run on one thread, because flash attention's backward sets a flag of the whole process.
 const ARGUMENTS: [&str; 2] = ["--nocapture", "--test-threads=1"];
 const OPERATIONS: &str = "tests::speed::";
 const TIMES: &str = "tests::determinism::";
@@ -50,7 +50,7 @@ pub(super) fn measure_operations(run: &GpuRun) -> Value {
     })
 }
 
-/// The JSON output of the tests whose names begin so, each line printed as its value and a remark.
+/// The JSON output of the tests whose names begin with `prefix`. Prints each line as a value and a remark.
 fn times(run: &GpuRun, prefix: &str, described: impl Fn(&Value) -> (String, String)) -> Value {
     let Some((passed, stdout)) = run_tests(run, prefix) else { return list(run, prefix) };
     let object = |line: &str| serde_json::from_str(&line[line.find('{')?..]).ok();
@@ -70,7 +70,7 @@ fn tests() -> Command {
     Command::new(binary.unwrap_or_else(|| panic!("{KERNEL_TESTS} names no binary: see scripts/gpu.sh")))
 }
 
-/// Runs the tests whose names begin so, which need a GPU; None in a rehearsal.
+/// Runs the tests whose names begin with `prefix`, which need a GPU; `None` in a rehearsal.
 fn run_tests(run: &GpuRun, prefix: &str) -> Option<(bool, String)> {
     run.gpu()?;
     let (passed, stdout, stderr) = run.execute(tests().args([prefix, "--ignored"]).args(ARGUMENTS), 120);
@@ -78,7 +78,7 @@ fn run_tests(run: &GpuRun, prefix: &str) -> Option<(bool, String)> {
 }
 
 /// # Panics
-/// If there are none.
+/// If no test has the prefix.
 fn list(run: &GpuRun, prefix: &str) -> Value {
     let (_, stdout, _) = run.execute(tests().args([prefix, "--ignored", "--list"]), 30);
     let names: Vec<&str> = stdout.lines().filter_map(|line| line.strip_suffix(": test")).collect();

@@ -1,4 +1,4 @@
-//! Losses on the GPU beside those of the same job on the CPU, and beside what bf16 itself changes there.
+//! Compares losses on the GPU with those of the same job on the CPU, and with the effect of bf16 on the CPU.
 
 use serde_json::{Value, json};
 use stagecoach_tests::TestJob;
@@ -29,7 +29,7 @@ pub(super) fn measure(run: &GpuRun) -> Value {
 }
 
 fn losses(run: &GpuRun, precision: &'static str, device: &'static str) -> Vec<f64> {
-    // a number tells the rehearsal's two runs on one device apart
+    // the number distinguishes the rehearsal's two runs on one device
     let number = std::fs::read_dir(run.folder()).unwrap().count();
     let own = run.workspace(&format!("loss-{number}"));
     let job = TestJob { name: "loss".into(), stages: 1, precision, device, steps: STEPS, ..TestJob::default() };
@@ -39,7 +39,7 @@ fn losses(run: &GpuRun, precision: &'static str, device: &'static str) -> Vec<f6
     metrics.lines().map(loss).collect()
 }
 
-/// The differences of a step's losses, relative to those of `expected`.
+/// The largest difference between the losses of one step, relative to `expected`.
 fn largest_difference(losses: &[f64], expected: &[f64]) -> f64 {
     assert_eq!(losses.len(), expected.len());
     losses.iter().zip(expected).map(|(loss, expected)| ((loss - expected) / expected).abs()).fold(0.0, f64::max)

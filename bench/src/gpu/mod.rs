@@ -1,6 +1,6 @@
-//! `make gpu`: what has to be seen on a GPU, in parts, those of most worth first. The report is on disk after each one,
-//! and says of what was not measured why. Without a GPU it is a rehearsal: the same parts on the CPU, with the stand-in
-//! for NCCL and models of toy size.
+//! `make gpu`: the measurements that need a GPU, in parts, the most valuable part first. Each part updates the report
+//! on disk, which has the reason for each omitted measurement. Without a GPU the run is a rehearsal: the same parts on
+//! the CPU, with the stand-in for NCCL and models of toy size.
 
 mod bits;
 mod faults;
@@ -23,9 +23,9 @@ use serde_json::{Value, json};
 use crate::report_file::ReportFile;
 use gpu_run::{GpuRun, measured_or_failure};
 
-/// The time limit of one call in seconds, which is complete within ten minutes.
+/// The time limit of one call in seconds. The call then ends within ten minutes.
 const USUAL_BUDGET: u64 = 540;
-/// Sets another time limit, in seconds: what does not fit into it is not measured.
+/// The variable with another time limit, in seconds. Measurements that do not fit into it are omitted.
 const BUDGET: &str = "STAGECOACH_GPU_SECONDS";
 
 fn budget() -> Duration {
@@ -43,12 +43,12 @@ const REHEARSAL: &str = "This is a rehearsal without a GPU. It shows that all pa
 
 struct Part {
     name: &'static str,
-    /// It begins only while so many seconds are left.
+    /// The part begins only if this number of seconds is left.
     seconds: u64,
     measure: fn(&GpuRun) -> Value,
 }
 
-/// In the order in which they are measured: those that say most about a new GPU come first.
+/// The parts in the order of measurement. The parts that reveal most about a new GPU come first.
 const PARTS: [Part; 13] = [
     Part { name: "kernels", seconds: 20, measure: kernels::measure_tests },
     Part { name: "speed", seconds: 40, measure: speed::measure_models },
@@ -76,7 +76,7 @@ fn select(names: &[String]) -> Vec<&'static Part> {
     PARTS.iter().filter(|part| names.is_empty() || names.iter().any(|name| name == part.name)).collect()
 }
 
-/// The report's name: a rehearsal does not replace the figures of a GPU.
+/// The report's name. A rehearsal has another name, so that it does not replace the figures of a GPU.
 pub(crate) fn report_name() -> &'static str {
     if gpu_run::has_gpu() { "gpu" } else { "gpu-rehearsal" }
 }
@@ -118,7 +118,7 @@ pub(crate) fn measure(folder: &Path, file: &ReportFile, names: &[String]) -> Val
     report
 }
 
-/// Whether a bit was another one, a kernel's test failed, or a job whose stage was killed did not continue.
+/// Whether bits differed, a kernel's test failed, or a job did not continue after the kill of a stage.
 pub(crate) fn is_wrong(report: &Value) -> bool {
     report["wrong"].as_array().is_some_and(|wrong| !wrong.is_empty())
 }

@@ -14,14 +14,14 @@ pub(super) struct Model {
     intermediate: u64,
     vocabulary: u64,
     pub(super) length: u64,
-    /// Rows of a step, and its microbatches.
+    /// Rows and microbatches of a step.
     pub(super) rows: u64,
     microbatches: u64,
-    /// Its speed is measured only while so many seconds are left.
+    /// The model's speed is measured only if this number of seconds is left.
     pub(super) seconds: u64,
 }
 
-/// That of manifests/samples/llama-12-layers.yaml.
+/// The model of manifests/samples/llama-12-layers.yaml.
 const TWELVE_LAYERS: Model = Model {
     name: "llama-12-layers-2048",
     hidden: 768,
@@ -36,7 +36,7 @@ const TWELVE_LAYERS: Model = Model {
     seconds: 20,
 };
 
-/// The first is also split into stages, and saved.
+/// The timed models. The first one is also split into stages, and saved.
 pub(super) const MODELS: [Model; 3] = [
     TWELVE_LAYERS,
     Model {
@@ -62,12 +62,12 @@ pub(super) struct Layout {
     pub(super) transport: &'static str,
     pub(super) steps: usize,
     pub(super) checkpoint: Value,
-    /// Additional environment variables of its processes.
+    /// Additional environment variables of the job's processes.
     pub(super) environment: Vec<(&'static str, String)>,
 }
 
 impl Layout {
-    /// All but its name, on one stage.
+    /// A layout of one stage without checkpoints. The name is empty.
     pub(super) fn without_checkpoints() -> Layout {
         let checkpoint = json!({ "everySteps": 0 });
         Layout { name: "", stages: 1, transport: "Auto", steps: 8, checkpoint, environment: Vec::new() }
@@ -97,7 +97,7 @@ impl Model {
         }
     }
 
-    /// The job file; its corpus is that of the run.
+    /// The job file, with the corpus of the run.
     pub(super) fn job(&self, layout: &Layout, device: &str) -> Value {
         let Model { hidden, layers, heads, kv_heads, intermediate, vocabulary, length, rows, microbatches, .. } = *self;
         json!({
@@ -131,7 +131,7 @@ impl Model {
         format!("{}-{}", self.name, layout.name)
     }
 
-    /// For `bench/torch/speed.py`.
+    /// The settings for `bench/torch/speed.py`.
     pub(super) fn torch_settings(&self, steps: usize, compile: bool) -> Value {
         let Model { hidden, layers, heads, kv_heads, intermediate, vocabulary, length, rows, microbatches, .. } = *self;
         json!({

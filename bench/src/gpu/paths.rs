@@ -1,8 +1,8 @@
-//! Reports are committed: they name files, and not where these lie on the machine that was measured.
+//! Shortens the paths in reports. Reports are committed, and must not contain folders of the measured machine.
 
 use serde_json::Value;
 
-/// Leaves of each absolute path in the report's texts what is behind its last slash.
+/// Replaces each absolute path in the report's texts by its last component.
 pub(super) fn shorten(report: &mut Value) {
     match report {
         Value::String(text) => *text = without_folders(text),

@@ -1,4 +1,4 @@
-//! Tokens a second and MFU: of each model on one stage, and of the first one split into stages that share the GPU.
+//! Tokens per second and MFU of each model on one stage, and of the first model split into stages that share the GPU.
 
 use std::time::Instant;
 
@@ -8,7 +8,7 @@ use super::gpu_run::{GpuRun, measured_or_failure};
 use super::model::{Layout, MODELS, Model};
 use crate::stats::{line, median};
 
-/// Steps before what is timed.
+/// Steps before the timed steps.
 pub(super) const WARM_UP: usize = 4;
 
 pub(super) fn measure_models(run: &GpuRun) -> Value {
@@ -29,7 +29,7 @@ pub(super) fn measure_stages(run: &GpuRun) -> Value {
     layouts.iter().filter_map(|layout| measure(run, &MODELS[0], layout)).collect()
 }
 
-/// `None` if there is no time for it.
+/// The speed of a model; `None` if no time is left for it.
 fn measure(run: &GpuRun, model: &Model, layout: &Layout) -> Option<Value> {
     let name = model.job_name(layout);
     if !run.has_time_for(&format!("speed of {name}"), model.seconds) {
@@ -54,17 +54,17 @@ fn measure(run: &GpuRun, model: &Model, layout: &Layout) -> Option<Value> {
     Some(reported)
 }
 
-/// The files that a job has left.
+/// The results of a job.
 pub(super) struct Trained {
     pub(super) metrics: Vec<Value>,
-    /// From its launch to its end.
+    /// Seconds from the launch of the job to its end.
     pub(super) seconds: f64,
 }
 
-/// Trains the model, or its toy in a rehearsal. Its folder is removed.
+/// Trains the model, or its toy in a rehearsal. Removes the job's folder.
 ///
 /// # Panics
-/// If it does not end well.
+/// If the job fails.
 pub(super) fn train(run: &GpuRun, model: &Model, layout: &Layout) -> Trained {
     let (name, workspace) = (model.job_name(layout), run.folder());
     let job = model.of_run(run).job(layout, run.device());
@@ -81,7 +81,7 @@ pub(super) fn train(run: &GpuRun, model: &Model, layout: &Layout) -> Trained {
     Trained { metrics, seconds }
 }
 
-/// A field of each line that has it.
+/// The values of a field in the lines that have the field.
 pub(super) fn numbers(metrics: &[Value], field: &str) -> Vec<f64> {
     metrics.iter().filter_map(|line| line[field].as_f64()).collect()
 }

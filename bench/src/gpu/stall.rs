@@ -1,4 +1,4 @@
-//! The time that checkpoints delay a step: those on the volume, and those in memory.
+//! The time by which checkpoints delay a step, for checkpoints on the volume and in memory.
 
 use serde_json::{Value, json};
 
@@ -29,7 +29,7 @@ pub(super) fn measure(run: &GpuRun) -> Value {
     })
 }
 
-/// The stall of each checkpoint, which the metrics have in `field`, over what a step usually takes.
+/// The stall of each checkpoint, which the metrics have in `field`, relative to the median time of a step.
 fn share_of_a_step(run: &GpuRun, layout: &Layout, field: &str) -> Value {
     let model = &MODELS[0];
     let name = model.job_name(layout);

@@ -1,4 +1,4 @@
-//! The same models, with weights and tokens at random, in PyTorch: eager, and by `torch.compile`.
+//! The same models in PyTorch, with random weights and tokens: eager, and with `torch.compile`.
 
 use std::process::Command;
 

@@ -58,7 +58,7 @@ type Attempt = (String, u64);
 /// A pod that has appeared.
 struct Came {
     at: Instant,
-    /// Whether it was ever ready.
+    /// Whether the pod was ever ready.
     ready: bool,
 }
 

@@ -14,7 +14,7 @@ use super::pods::PODS;
 use super::system::{STAGECOACH, STAGES, System};
 use crate::stats::line;
 
-/// Longer than the five minutes after which the operator looks at an unfinished job again.
+/// The time at rest, longer than the five minutes after which the operator reconciles an unfinished job again.
 const AT_REST: Duration = Duration::from_secs(330);
 /// Clients that create jobs at the same time.
 const CLIENTS: usize = 4;

@@ -11,11 +11,11 @@ use super::system::{STAGECOACH, STAGES};
 use super::{AT_REST, JOBS, SETTLE};
 use crate::stats::{line, median, percentile};
 
-/// Restarts of the one job in each state of the others.
+/// Restarts of the one job in each state of the other jobs.
 const RESTARTS: usize = 100;
-/// The number of times that the others' pods turn silent and back.
+/// The number of times that the pods of the other jobs turn silent and back.
 const TURNS: usize = 2;
-/// Longer than a request and its repetition that were under way when the answers changed.
+/// The duration of a turn, longer than a request and its retry that were in progress when the answers changed.
 const TURN: Duration = Duration::from_secs(30);
 
 /// A job whose pods fail one after the other.
@@ -38,7 +38,7 @@ impl Repeated<'_> {
         Repeated { cluster, attempt }
     }
 
-    /// Seconds of `count` restarts, one after the other. Each lasts from a pod's failure until all new pods exist.
+    /// Seconds of `count` restarts, one after the other. A restart lasts from a pod's failure until all new pods exist.
     pub(super) fn restarts(&mut self, what: &str, count: usize) -> Vec<f64> {
         let one = |_| {
             std::thread::sleep(SETTLE / 10);

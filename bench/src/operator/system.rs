@@ -13,11 +13,11 @@ pub(super) const STAGES: usize = 4;
 
 /// An operator, and the jobs that it manages.
 pub(super) struct System {
-    /// Its common name.
+    /// The common name of the system.
     pub(super) name: &'static str,
     /// Prepares a fresh control plane to serve the jobs.
     pub(super) install: fn(&ControlPlane),
-    /// Starts the operator there; `None` for a system that consists of the client's objects alone.
+    /// Starts the operator on that control plane; `None` for a system that consists of the client's objects alone.
     pub(super) start: Option<fn(&ControlPlane) -> Process>,
     /// The path of the collection of the jobs.
     pub(super) jobs: &'static str,
@@ -38,7 +38,7 @@ pub(super) struct Labels {
     pub(super) attempt: &'static str,
 }
 
-/// Pods are placed one by one, as JobSet's pods are.
+/// Stagecoach with pods that are placed one by one, as JobSet's pods are.
 pub(super) const STAGECOACH: System = System {
     name: "Stagecoach",
     install,
@@ -49,11 +49,12 @@ pub(super) const STAGECOACH: System = System {
     first_attempt: 1,
 };
 
-/// Pods are placed all or none, by the scheduler's own gangs.
+/// Stagecoach with the scheduler's own gang scheduling, which places all pods of a job or none.
 pub(super) const STAGECOACH_GANG: System =
     System { name: "Stagecoach, gang scheduling", job: |name| gang_job(name, "Native"), ..STAGECOACH };
 
-/// No operator: the client creates single pods. This is the cluster's own cost, whoever creates the pods.
+/// No operator: the client creates single pods. The measurement is the cluster's own cost, whichever client creates the
+/// pods.
 pub(super) const PODS_ALONE: System = System {
     name: "pods alone",
     install: |_| {},

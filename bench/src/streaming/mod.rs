@@ -14,7 +14,7 @@ use crate::machine::memory;
 use crate::stats::line;
 
 const REPO: &str = "org/web";
-/// Bytes of the windows that are not in use: those of two.
+/// The limit in bytes of the windows that are not in use: two windows.
 const CACHE_BYTES: u64 = 256 << 10;
 const LENGTH: u64 = 512;
 const BATCH: u64 = 32;

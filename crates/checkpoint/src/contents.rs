@@ -47,7 +47,7 @@ impl VolumeContents {
     }
 
     /// The bytes that can be written below `checkpoints/` once these folders are removed; `None` if the volume does not
-    /// say.
+    /// report them.
     pub fn available_bytes_without(&self, volume: &dyn Volume) -> Option<u64> {
         let available = volume.available_bytes(CHECKPOINTS_DIR).or_else(|| volume.available_bytes(""))?;
         Some(self.paths().map(|path| tree_bytes(volume, &path)).fold(available, u64::saturating_add))

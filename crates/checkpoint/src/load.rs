@@ -16,7 +16,7 @@ pub struct Listing {
     pub steps: Vec<u64>,
     /// Steps whose name belongs to a link, newest first. No checkpoint is loaded through a link.
     pub links: Vec<u64>,
-    /// Entries that do not belong to this crate. They are left alone.
+    /// Entries that do not belong to this crate. The crate leaves them unchanged.
     pub foreign: Vec<Warning>,
 }
 
@@ -38,7 +38,7 @@ pub struct NewestCheckpoint {
     pub checkpoint: Option<CheckpointReader>,
     /// The damage of newer checkpoints, for [`crate::quarantine`].
     pub damage: Vec<Damage>,
-    /// Entries that do not belong to this crate. They are left alone.
+    /// Entries that do not belong to this crate. The crate leaves them unchanged.
     pub foreign: Vec<Warning>,
 }
 

@@ -4,7 +4,7 @@
 //! fences/0007/<holder>/step-00000100/    unfinished work of the current group
 //! fences/0006.fenced/<holder>.0.retired/ files of an older group
 //! checkpoints/step-00000100/             committed
-//! checkpoints/.probe-<holder>/           there for a moment when a group begins
+//! checkpoints/.probe-<holder>/           exists for a moment when a group begins
 //! damaged/step-00000100/                 set aside, with reason.txt
 //! ```
 

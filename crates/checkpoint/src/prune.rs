@@ -13,10 +13,10 @@ use crate::volume::{Volume, remove_tree, rename_idempotent, sync_dir, volume_io}
 pub struct RetentionPolicy {
     /// The number of newest checkpoints to keep. At least one is always kept.
     pub keep_last: usize,
-    /// Also keeps the first checkpoint at or after every multiple of this number of steps, because a deferred save is
-    /// not at a multiple. 0 disables the rule.
+    /// The interval, in steps, of further checkpoints to keep: the first one at or after every multiple, because a
+    /// deferred save is not at a multiple. 0 disables the rule.
     pub keep_every: u64,
-    /// Also keeps the checkpoint of this step.
+    /// The step of a further checkpoint to keep.
     pub best: Option<u64>,
 }
 
@@ -36,8 +36,8 @@ pub fn to_prune(steps: &[u64], policy: RetentionPolicy) -> Vec<u64> {
 }
 
 /// Removes the checkpoints that `policy` does not keep. Each is first moved into the fence's folder. Returns the
-/// removed steps. `intact` is the newest checkpoint that is known to be intact (loaded or committed by this group). It
-/// is kept, and newer checkpoints do not count towards the policy.
+/// removed steps. `intact` is the newest checkpoint that is known to be intact (loaded or committed by this group).
+/// This checkpoint is kept, and newer checkpoints do not count towards the policy.
 ///
 /// # Errors
 /// `FencedOff`, or if the volume fails. The next save removes the checkpoints that were already moved.

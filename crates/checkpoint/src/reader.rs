@@ -69,7 +69,8 @@ pub(crate) fn open_file(
     Err(CheckpointError::Damaged(Damage { step, file: path, reason }))
 }
 
-/// The damage of a stale file handle, which occurs only on NFS. On other file systems an open file stays readable.
+/// The reason given for a stale file handle, which occurs only on NFS. On other file systems an open file stays
+/// readable.
 const REMOVED_WHILE_OPEN: &str = "was removed while it was open";
 
 /// Reports a missing file as damage. Other errors come from the volume.

@@ -1,4 +1,4 @@
-//! A chart as SVG without style, which the page provides. Pure.
+//! A chart as SVG without style. The page provides the style. Pure.
 
 use std::fmt::Write;
 
@@ -16,7 +16,8 @@ const MARGIN: f64 = 14.0;
 /// The width of a label of the steps' axis, in pixels.
 const LABEL: f64 = 64.0;
 
-/// Values by step: for each column the mean, within the range from the lowest to the highest value, and single points.
+/// Values by step: a line through the means of columns, a band from their lowest to their highest values, and single
+/// points.
 pub(super) struct Chart<'a> {
     /// The description for readers who can't see the chart.
     pub(super) description: &'a str,
@@ -28,7 +29,7 @@ pub(super) struct Chart<'a> {
     /// Lines beside the main one, such as the losses of sources and held-out sets. Their classes are `other` and
     /// [`other_class`].
     pub(super) others: &'a [Vec<Column>],
-    /// Values that are measured at few steps.
+    /// Values with few measured steps.
     pub(super) points: &'a [Column],
     /// A value for comparison.
     pub(super) reference: Option<f64>,
@@ -39,7 +40,7 @@ pub(super) struct Chart<'a> {
 }
 
 impl Chart<'_> {
-    /// The picture, or a sentence if there are no values.
+    /// The picture, or a sentence without values.
     pub(super) fn draw(&self) -> Markup {
         let Some(values) = self.values() else {
             return html! { p.empty { "Nothing was measured in these steps." } };

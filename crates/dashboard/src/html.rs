@@ -1,5 +1,5 @@
-//! The page and its fragments, which are replaced while the job runs. Pure. All data from files is text to `maud`,
-//! which escapes it. Only the timeline is markup, from `pipeline`, which escapes as well.
+//! The page and its fragments, which a script replaces while the job runs. Pure. `maud` escapes all data from files as
+//! text. Only the timeline is markup, from `pipeline`, which also escapes its texts.
 
 mod parts;
 
@@ -85,7 +85,7 @@ pub(super) fn page(model: &PageModel, view: &View) -> String {
     document(&model.job, "page.js", body)
 }
 
-/// A document with the pages' style and one script. Its addresses are relative, so that they keep the token.
+/// A document with the pages' style and one script. The document's addresses are relative, so they keep the token.
 pub(super) fn document(title: &str, script: &str, body: Markup) -> String {
     let document = html! {
         (DOCTYPE)
@@ -105,12 +105,13 @@ pub(super) fn document(title: &str, script: &str, body: Markup) -> String {
     text(document)
 }
 
-/// The HTML of a part of a page. Names and messages of others may be in it, therefore it is made [`visible`].
+/// The HTML of a part of a page. It may contain foreign names and messages, so [`visible`] replaces invisible
+/// characters.
 pub(super) fn text(part: Markup) -> String {
     let html = part.into_string();
     match visible(&html) {
         Cow::Borrowed(_) => html,
-        // no element of a page has such a name
+        // no element of a page begins with `<U+`
         Cow::Owned(shown) => shown.replace("<U+", "&lt;U+"),
     }
 }
@@ -129,7 +130,7 @@ pub(super) fn memory_bar(stage: usize, bytes: u64, limit: Option<u64>, largest: 
     }
 }
 
-/// A part that may be wider than a phone's screen. It scrolls on its own, also with the keyboard.
+/// A part that may be wider than a phone's screen. It scrolls separately, also with the keyboard.
 pub(super) fn scrolled(label: &str, content: Markup) -> Markup {
     html! { div.scroll tabindex="0" role="group" aria-label=(label) { (content) } }
 }

@@ -1,4 +1,4 @@
-//! Reads a job's folder into a [`PageModel`]. The reader writes nothing, and reads each part of the metrics only once.
+//! The reader of a job's folder into a [`PageModel`]. It writes nothing, and reads each part of the metrics only once.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -17,11 +17,12 @@ use super::metrics_tail::MetricsTail;
 use super::model::{Checkpoint, Checkpoints, Failure, PageModel, phases};
 use super::step_timeline::StepTimeline;
 
-/// The minimum age of a model before the next one is read. A longer age keeps reading below a tenth of the time.
+/// The minimum age of a model at the next read. For slow folders the age is longer, so that reading takes less than a
+/// tenth of the time.
 const MIN_MODEL_AGE: Duration = Duration::from_millis(500);
 /// The interval between checks of the checkpoints' files, unless there is a new checkpoint.
 const CHECKPOINT_INTERVAL: Duration = Duration::from_secs(10);
-/// The number of checkpoints that are shown.
+/// The number of shown checkpoints.
 const MAX_CHECKPOINTS: usize = 10;
 
 /// The source of the job's status and failures.
@@ -43,7 +44,7 @@ pub(super) struct JobReader {
     checkpoints: Checkpoints,
     checkpoints_read: Option<(Instant, Vec<u64>)>,
     current: Option<Arc<PageModel>>,
-    /// The time from which `current` is too old.
+    /// The time at which `current` becomes too old.
     next: Instant,
 }
 
@@ -186,7 +187,7 @@ fn launcher_failures(history: &History) -> Vec<Failure> {
     failures.collect()
 }
 
-/// A failure that stage 0 has observed itself.
+/// A failure that stage 0 has observed.
 fn stage_failure(recovery: &GroupRecovery) -> Failure {
     let at = |millis: u64| (millis > 0).then_some(UnixMillis(millis));
     let failed_at = UnixMillis(recovery.lost_at);

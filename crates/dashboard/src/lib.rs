@@ -1,8 +1,8 @@
-//! Pages for a browser on this machine. `server` serves them at an address that contains a token. The pages only read,
-//! and do nothing while they have no reader.
+//! Pages for a browser on this machine. `server` serves them at an address that contains a token. The pages only read
+//! files, and do no work without a reader.
 //!
 //! The live page of a job: `job_reader` reads the job's folder into a `model`, `html` and `chart` draw the model, and
-//! `live` keeps the page up to date. The `planner` plans a job again with its reader's changes.
+//! `live` keeps the page up to date. The `planner` plans a job with the changes of its reader.
 //!
 //! `metrics_tail` reads `metrics.jsonl` as it grows into `metrics`, whose curves are a `series` each, in bounded
 //! memory. `view` is the part of the run that a reader looks at.

@@ -25,7 +25,8 @@ use super::view::{View, ViewQuery};
 
 /// Interval between polls of the job, for a stream.
 const UPDATE_INTERVAL: Duration = Duration::from_secs(1);
-/// The most concurrent event streams: fewer than connections, so that pages can still be served.
+/// The largest number of concurrent event streams. It is below the number of connections, so that the server can still
+/// answer requests for pages.
 const MAX_STREAMS: usize = 32;
 
 /// Serves the page of the job in `folder` at a port of 127.0.0.1, any free port if it is 0, until the process exits.
@@ -56,7 +57,7 @@ struct PageState {
 }
 
 impl PageState {
-    /// The current model of the job. A single thread, which may wait for the volume, reads it; `None` if that thread
+    /// The current model of the job. A worker thread, which may wait for the volume, reads it; `None` if that thread
     /// panicked.
     async fn model(self: &Arc<PageState>) -> Option<Arc<PageModel>> {
         let page = self.clone();
@@ -82,8 +83,8 @@ async fn events(State(page): State<Arc<PageState>>, Query(query): Query<ViewQuer
     Sse::new(updates.stream()).keep_alive(KeepAlive::default()).into_response()
 }
 
-/// The updates for one reader. An update is made once the reader has accepted the previous ones, so that a slow reader
-/// gets fewer.
+/// The updates for one reader. The stream makes an update once the reader has accepted the previous ones, so a slow
+/// reader gets fewer updates.
 struct Updates {
     page: Arc<PageState>,
     view: View,

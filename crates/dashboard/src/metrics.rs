@@ -9,17 +9,17 @@ use stagecoach_telemetry::{DataWait, TimelineRecord};
 
 use super::series::Series;
 
-/// The number of the newest timelines that are kept: as many as the advice is based on.
+/// The number of stored timelines, the newest ones, on which the advice is based.
 const MAX_TIMELINES: usize = 10;
-/// The number of sources whose curves are kept: as many as a job can have.
+/// The number of sources with a stored curve, which is the most that a job can have.
 const MAX_SOURCES: usize = 32;
-/// The same of held-out sets.
+/// The number of held-out sets with a stored curve.
 const MAX_SETS: usize = 16;
-/// The number of recent steps over which the time of a step and its wait for data are averaged.
+/// The number of recent steps in the mean time of a step and the mean wait for data.
 const RECENT_STEPS: usize = 20;
 
-/// The fields of a line of `metrics.jsonl` that a page needs. The timeline, most of the line, is parsed only if it is
-/// shown.
+/// The fields of a line of `metrics.jsonl` that a page needs. The timeline, which is most of the line, is parsed only
+/// when the page shows it.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub(super) struct StepLine {
@@ -70,13 +70,13 @@ pub(super) struct Metrics {
     pub(super) last_held_out: Option<(u64, f64)>,
     /// Steps whose update was skipped.
     pub(super) skipped: u64,
-    /// Number of lines that are no step's record.
+    /// Number of lines that are not the record of a step.
     pub(super) unreadable: u64,
-    /// Wall seconds of the last steps: of the wait for data, if it was measured, and of the step.
+    /// Wall seconds of the last steps: the wait for data, if it was measured, and the whole step.
     recent: VecDeque<(Option<f64>, f64)>,
     /// The last steps that have a timeline, ascending.
     timelines: VecDeque<(u64, Box<RawValue>)>,
-    /// Wall seconds for which stage 0 waited for data in the last of them.
+    /// Wall seconds for which stage 0 waited for data in the step of the last timeline.
     pub(super) timeline_wait: Option<f64>,
 }
 
@@ -131,7 +131,7 @@ impl Metrics {
     }
 }
 
-/// Adds the losses of a step to the curves of their names, of which at most `most` are kept.
+/// Adds the losses of a step to the curves of their names, up to `most` curves.
 fn push_named(curves: &mut BTreeMap<String, Series>, step: u64, losses: &BTreeMap<String, f64>, most: usize) {
     for (name, loss) in losses {
         if curves.contains_key(name) || curves.len() < most {

@@ -1,4 +1,4 @@
-//! Reads `metrics.jsonl` as it grows: each byte once, unless the file is replaced.
+//! A reader of `metrics.jsonl` as the file grows. It reads each byte once, unless the file is replaced.
 
 use std::fs::{self, File};
 use std::io::{self, ErrorKind, Read};
@@ -19,7 +19,7 @@ pub(super) struct MetricsTail {
     path: PathBuf,
     /// The file, kept open so that no other file gets its inode.
     file: Option<File>,
-    /// The number of its bytes that have been read.
+    /// The number of bytes read so far.
     read: u64,
     /// The beginning of a line that is still incomplete.
     rest: Vec<u8>,
@@ -32,10 +32,10 @@ impl MetricsTail {
         MetricsTail { path, file: None, read: 0, rest: Vec::new(), metrics: Arc::default() }
     }
 
-    /// Reads the lines since the last call; no metrics if the file doesn't exist.
+    /// Reads the lines since the last call. The metrics are empty if the file doesn't exist.
     ///
     /// # Errors
-    /// If the file can't be read; metrics that were read before are kept.
+    /// If the file can't be read. The metrics from earlier calls remain.
     pub(super) fn refresh(&mut self) -> io::Result<Arc<Metrics>> {
         let found = match fs::metadata(&self.path) {
             Err(error) if error.kind() == ErrorKind::NotFound => {

@@ -28,14 +28,14 @@ pub(super) struct PageModel {
     /// `pipeline.memoryLimit`, in bytes.
     pub(super) memory_limit: Option<u64>,
     pub(super) checkpoints: Checkpoints,
-    /// The newest first.
+    /// The failures, the newest first.
     pub(super) failures: Vec<Failure>,
 }
 
 /// The checkpoints on the volume.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Checkpoints {
-    /// The newest ones, by descending steps.
+    /// The newest checkpoints, by descending steps.
     pub(super) newest: Vec<Checkpoint>,
     /// The number of further checkpoints.
     pub(super) older: usize,
@@ -49,8 +49,8 @@ pub(super) struct Checkpoint {
     pub(super) committed_at: Option<UnixMillis>,
     /// The size of all files except the manifest, if the manifest can be read.
     pub(super) bytes: Option<u64>,
-    /// The reason that it can't be used; `None` if the manifest matches its own hash and each file has the manifest's
-    /// size.
+    /// The reason why the checkpoint can't be used; `None` if the manifest matches its hash and each file has the size
+    /// in the manifest.
     pub(super) problem: Option<String>,
 }
 
@@ -60,9 +60,9 @@ pub(super) struct Failure {
     pub(super) failed_at: UnixMillis,
     /// The root cause.
     pub(super) cause: String,
-    /// The finished phases in their order, and their seconds.
+    /// The finished phases in their order, each with its seconds.
     pub(super) phases: Vec<(&'static str, f64)>,
-    /// The step from which training resumed, and the number of steps that were trained again.
+    /// The step from which training resumed, and the number of repeated steps.
     pub(super) resumption: Option<String>,
 }
 
@@ -73,7 +73,7 @@ impl Failure {
     }
 }
 
-/// The finished phases: each name with the seconds since the end of the phase before.
+/// The finished phases: each name with the seconds since the end of the previous phase.
 pub(super) fn phases(
     failed_at: UnixMillis,
     ends: impl IntoIterator<Item = (&'static str, Option<UnixMillis>)>,

@@ -1,7 +1,7 @@
 //! A quantity by step in bounded memory. For a run of any length, its curve is a limited number of buckets. Each bucket
 //! has the lowest, the highest and the mean value of a number of steps that is a power of two. Pure.
 
-/// The most buckets: runs of at most this many steps are kept step by step.
+/// The largest number of buckets. A run with at most this number of steps has a bucket for each step.
 const MAX_BUCKETS: usize = 1 << 16;
 
 /// A summary of the values of consecutive steps.
@@ -10,7 +10,7 @@ struct Bucket {
     low: f32,
     high: f32,
     sum: f64,
-    /// 0 if no step of the bucket has a finite value.
+    /// The number of finite values in the bucket.
     count: u32,
 }
 
@@ -32,7 +32,7 @@ impl Bucket {
 pub(super) struct Series {
     /// Steps in a bucket, a power of two.
     steps_per_bucket: u64,
-    /// The buckets: the one at index i has the steps from `i * steps_per_bucket` on.
+    /// The buckets. The bucket at index i has the steps from `i * steps_per_bucket` on.
     buckets: Vec<Bucket>,
 }
 
@@ -45,7 +45,7 @@ impl Default for Series {
 /// The values of consecutive steps in a picture.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Column {
-    /// The middle of its steps.
+    /// The middle of the column's steps.
     pub(super) step: f64,
     /// The lowest value.
     pub(super) low: f64,
@@ -79,9 +79,9 @@ impl Series {
         self.steps_per_bucket *= 2;
     }
 
-    /// The steps from `first` to `last` in at most `most + 1` columns, by ascending steps; columns without a value are
-    /// left out. The steps that share a column do not depend on `last` as long as it needs no larger columns, so that a
-    /// growing curve does not flicker.
+    /// The steps from `first` to `last` in at most `most + 1` columns, by ascending steps, without empty columns.
+    /// Columns begin at multiples of their size, so the columns of a growing curve stay stable until their size
+    /// doubles.
     pub(super) fn columns(&self, first: u64, last: u64, most: usize) -> Vec<Column> {
         let end = self.buckets.len();
         let from = usize::try_from(first / self.steps_per_bucket).unwrap_or(end).min(end);

@@ -1,4 +1,4 @@
-//! Serves a page on this machine's loopback, from a thread of low priority. The resources of its readers are bounded:
+//! The server of a page on this machine's loopback, on a thread of low priority. The resources for readers are bounded:
 //! the number of connections, the time for a request's head and for a reader that accepts no data, and the number of
 //! threads that compute answers. A panic in one of these threads ends only a connection.
 
@@ -25,7 +25,7 @@ use super::token::Token;
 pub const THREAD: &str = "page";
 /// The nice value of these threads: a lower priority than training.
 const NICE: i32 = 10;
-/// The delay after connections could not be accepted.
+/// The delay after a failure to accept a connection.
 const ACCEPT_RETRY: Duration = Duration::from_secs(1);
 /// The size of a connection's buffer, which limits a request's head.
 const CONNECTION_BUFFER_BYTES: usize = 64 << 10;
@@ -33,7 +33,7 @@ const CONNECTION_BUFFER_BYTES: usize = 64 << 10;
 /// Limits on the resources of all readers together.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Limits {
-    /// Concurrent connections; further ones wait in the kernel.
+    /// Concurrent connections. Further connections wait in the kernel.
     pub(super) connections: usize,
     /// The time limit for the head of a request, including later requests of a connection.
     pub(super) head_timeout: Duration,
@@ -60,9 +60,9 @@ const SECURITY_HEADERS: [(HeaderName, &str); 5] = [
 
 /// The content served below the token.
 pub(super) struct Site {
-    /// Its own addresses, each below `/{token}/`; all sites share style sheet and icon.
+    /// The addresses of the site, each below `/{token}/`. All sites share style sheet and icon.
     pub(super) router: Router,
-    /// The addresses to which its forms may be sent, as in a content security policy.
+    /// The addresses that may receive the site's forms, as in a content security policy.
     pub(super) form_action: &'static str,
 }
 
@@ -141,7 +141,7 @@ async fn accept(listener: tokio::net::TcpListener, router: Router, limits: Limit
         let mut http = hyper::server::conn::http1::Builder::new();
         http.timer(TokioTimer::new()).header_read_timeout(limits.head_timeout).max_buf_size(CONNECTION_BUFFER_BYTES);
         tokio::spawn(async move {
-            // the server ignores the way in which a connection ends
+            // the server ignores errors of connections
             let _ = http.serve_connection(TokioIo::new(stream), service).await;
             drop(permit);
         });

@@ -1,9 +1,9 @@
-//! A measured step above its simulation, with each stage's shares of time. Pure.
+//! A measured step above its simulation, with the shares of each stage's time. Pure.
 
 use stagecoach_pipeline::{Costs, Panel, breakdown, simulate, timeline_svg_unstyled};
 use stagecoach_telemetry::{DataWait, TimelineRecord, advice};
 
-/// The most bars that are drawn: for larger pipelines a page has only the table.
+/// The largest number of bars in a picture. For larger pipelines, a page has only the table.
 const MAX_BARS: usize = 1500;
 
 /// The timelines as SVG without style; `None` if the picture would have more than `max_bars` bars.
@@ -30,19 +30,19 @@ pub(super) struct StepTimeline {
 /// The parts of a stage's time, in shares of the step.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct StageShare {
-    /// The number of layers of each of its chunks.
+    /// The number of layers of each chunk.
     pub(super) layers: Vec<usize>,
     pub(super) computation: f64,
     pub(super) bubble: f64,
     /// The part of the bubble in which the stage's next input was in transit.
     pub(super) messages: f64,
-    /// Its computation time relative to the mean of all stages.
+    /// The stage's computation time relative to the mean of all stages.
     pub(super) imbalance: f64,
 }
 
 impl StepTimeline {
-    /// The timeline of the last of `records`, which are in the order of their steps; `None` without records. The wait
-    /// for data is in seconds.
+    /// The timeline of the last of `records`, which are in the order of their steps; `None` without records.
+    /// `data_wait` is in seconds.
     pub(super) fn new(records: &[(u64, TimelineRecord)], data_wait: Option<f64>) -> Option<StepTimeline> {
         let (step, record) = records.last()?;
         let empty = StepTimeline {

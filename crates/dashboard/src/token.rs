@@ -20,13 +20,13 @@ impl Token {
         Ok(Token(bytes.iter().map(|byte| format!("{byte:02x}")).collect()))
     }
 
-    /// Whether `guess` is the token. The duration does not reveal where they differ: the comparison is between hashes,
-    /// in constant time.
+    /// Whether `guess` is the token. The duration does not reveal the position of a difference, because the function
+    /// compares hashes in constant time.
     pub(super) fn is(&self, guess: &str) -> bool {
         blake3::hash(guess.as_bytes()) == blake3::hash(self.0.as_bytes())
     }
 
-    /// The token itself, for the printed address.
+    /// The secret, for the printed address.
     pub(super) fn reveal(&self) -> &str {
         &self.0
     }

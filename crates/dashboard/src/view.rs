@@ -1,13 +1,13 @@
-//! The part of a run that a reader looks at, as the query of the page's address. Pure.
+//! The part of a run that a reader views, as the query of the page's address. Pure.
 
 use serde::Deserialize;
 
-/// The widths in pixels in which charts are drawn.
+/// The allowed widths of charts, in pixels.
 const WIDTHS: std::ops::RangeInclusive<u32> = 280..=1600;
-/// The default width, for readers without a script, whose browser scales the charts.
+/// The default width, for a browser without scripts, which scales the charts.
 const DEFAULT_WIDTH: u32 = 900;
 
-/// The query as received. Invalid fields are ignored, because a form has empty fields.
+/// The query as received. The page ignores invalid fields, because a form may have empty fields.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub(super) struct ViewQuery {
@@ -16,7 +16,7 @@ pub(super) struct ViewQuery {
     width: String,
 }
 
-/// The steps that a reader looks at, and the width of the charts.
+/// The steps that a reader views, and the width of the charts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct View {
     /// The first step; `None` for the run's first step.
@@ -59,7 +59,7 @@ impl Zoom {
 }
 
 impl View {
-    /// The first and the last step that are shown for a run whose newest step is `newest`: the last is above the first.
+    /// The first and the last shown step, for a run whose newest step is `newest`. The last step is above the first.
     pub(super) fn range(&self, newest: u64) -> (u64, u64) {
         let newest = newest.max(2);
         let last = self.to.unwrap_or(newest).clamp(2, newest);

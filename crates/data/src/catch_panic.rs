@@ -1,4 +1,4 @@
-//! Turns the panics of libraries on damaged files into errors.
+//! The conversion of panics of libraries on damaged files into errors.
 
 use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind, set_hook, take_hook};

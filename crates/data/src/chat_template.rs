@@ -36,7 +36,8 @@ pub fn read_chat(tokenizer: &Tokenizer, date: Option<Date>) -> Result<Option<Cha
     Ok(Some(Chat::new(Some(template), vocabulary)))
 }
 
-/// The source of the template; `None` if the model has none. Of several templates it is the one named `default`.
+/// The source of the template; `None` if the model has none. A model with several templates uses the template named
+/// `default`.
 fn template_source(tokenizer: &Path, config: &Value) -> Result<Option<String>, DataError> {
     let path = tokenizer.with_file_name(TEMPLATE_FILE);
     let problem = |problem: &str| DataError::Tokenizer { path: path.clone(), problem: problem.to_owned() };
@@ -53,7 +54,8 @@ fn template_source(tokenizer: &Path, config: &Value) -> Result<Option<String>, D
     })
 }
 
-/// The texts of special tokens by the names of their variables. A name that the configuration lacks is the tokenizer's.
+/// The texts of special tokens by the names of their variables. The tokenizer supplies the names that the configuration
+/// lacks.
 fn special_tokens(tokenizer: &Tokenizer, config: &Value) -> BTreeMap<String, String> {
     let own = tokenizer.special_tokens().by_name();
     let own = own.filter_map(|(name, id)| Some((name.to_owned(), tokenizer.library().id_to_token(id)?)));
@@ -64,7 +66,8 @@ fn special_tokens(tokenizer: &Tokenizer, config: &Value) -> BTreeMap<String, Str
     own.chain(named).collect()
 }
 
-/// The object in a file; null if there is no such file. The tokenizer has been read, and its errors with it.
+/// The object in a file; null if the file does not exist or is invalid. The tokenizer, which reads the same file, has
+/// already reported its errors.
 fn read_config(path: &Path) -> Result<Value, DataError> {
     let bytes = read_if_exists(path).map_err(DataError::io("read", path))?;
     Ok(bytes.and_then(|bytes| serde_json::from_slice(&bytes).ok()).unwrap_or_default())

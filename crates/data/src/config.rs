@@ -92,11 +92,11 @@ pub struct Streaming {
     pub window_sequences: u64,
     /// Bytes of a block, in files that can be divided.
     pub block_bytes: u64,
-    /// Bytes of the windows that stay in `folder`, without the ones in use.
+    /// The largest size of the windows in `folder`, in bytes. Windows in use stay even if they exceed it.
     pub max_bytes: u64,
 }
 
-/// Files of a corpus that a job trains on in a proportion of its own.
+/// A source: files of the corpus, with a weight that sets their share of the training sequences.
 #[derive(Clone, Debug)]
 pub struct CorpusSource {
     /// The name, for messages; empty for a corpus that has no other source.
@@ -137,14 +137,14 @@ impl CorpusSource {
 pub enum HeldOut {
     /// Nothing.
     Nothing,
-    /// This share of the documents, drawn by seed and content. Of a source that has few documents, this share of the
-    /// tokens: the last document in the order of the draw is then held out in part.
+    /// This share of the documents, drawn by seed and content. A source with few documents holds out this share of its
+    /// tokens instead, and so only a part of the last drawn document.
     Documents(f64),
     /// This share of the sequences, from the end of the source: the rule of jobs that older versions began.
     LastSequences(f64),
 }
 
-/// Files that are held out as a whole, as a set with a loss of its own.
+/// Files that are held out as a whole, as a set with a separate loss.
 #[derive(Clone, Debug)]
 pub struct HeldOutFiles {
     /// The name of the set; empty for the set whose loss is the job's held-out loss.
@@ -173,7 +173,7 @@ pub enum OnBadRecord {
     /// The corpus is refused.
     #[default]
     Fail,
-    /// The record is left out, and a note has the number of such records.
+    /// The record is left out, and a note states the number of such records.
     Skip,
 }
 

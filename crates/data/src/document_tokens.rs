@@ -10,7 +10,7 @@ pub(crate) fn id_bytes(tokenizer: &Tokenizer) -> usize {
     if tokenizer.vocab_size() <= 1 << 16 { 2 } else { 4 }
 }
 
-/// Puts the ids of pieces together into documents.
+/// A builder of documents from the ids of their pieces.
 pub(crate) struct DocumentTokens<'a> {
     tokenizer: &'a Tokenizer,
     eos_token_id: u32,
@@ -27,7 +27,7 @@ pub(crate) struct DocumentTokens<'a> {
 }
 
 impl<'a> DocumentTokens<'a> {
-    /// No tokens yet. `inside`: the first piece continues a document.
+    /// A builder without tokens. With `inside`, the first piece continues a document.
     ///
     /// # Errors
     /// Fails if the tokenizer has no end-of-text token.
@@ -54,7 +54,7 @@ impl<'a> DocumentTokens<'a> {
         self.inside
     }
 
-    /// Adds all ids of a piece of a document's text. `has_text`: the piece has characters other than white space.
+    /// Adds all ids of a piece of a document's text. With `has_text`, the piece has characters other than white space.
     pub(crate) fn push_text(&mut self, ids: &[u32], has_text: bool) {
         self.has_text |= has_text;
         self.push(ids);
@@ -81,8 +81,8 @@ impl<'a> DocumentTokens<'a> {
         }
     }
 
-    /// Adds the contents of a token file: documents end at end-of-text tokens, which stay as they are, and before
-    /// begin-of-text tokens.
+    /// Adds the contents of a token file. A document ends after an end-of-text token, which stays as it is, or before a
+    /// begin-of-text token.
     ///
     /// # Errors
     /// `IdOutOfRange` for an id that the tokenizer does not have.

@@ -47,7 +47,7 @@ pub enum DataError {
     UnknownScheme {
         /// The pattern as written in the job.
         pattern: String,
-        /// Its scheme.
+        /// The scheme of the pattern.
         scheme: String,
     },
     /// The record of a job's remote files is damaged.
@@ -58,7 +58,7 @@ pub enum DataError {
     RemoteFiles {
         /// The record.
         path: PathBuf,
-        /// The finding.
+        /// The problem.
         problem: String,
     },
     /// A pattern matches no file.
@@ -105,7 +105,7 @@ pub enum DataError {
     Compressed {
         /// The file.
         path: PathBuf,
-        /// The finding.
+        /// The problem.
         problem: String,
     },
     /// A matched link leads out of the volume.
@@ -191,7 +191,7 @@ pub enum DataError {
         unit: &'static str,
         /// The number of the record.
         number: u64,
-        /// The finding, and the remedy.
+        /// The problem, and the remedy.
         problem: String,
     },
     /// A `.parquet` file lacks the text column.
@@ -213,7 +213,7 @@ pub enum DataError {
     Parquet {
         /// The file.
         path: PathBuf,
-        /// The finding.
+        /// The problem.
         problem: String,
     },
     /// A token file whose size is not a multiple of the size of an id.
@@ -309,7 +309,7 @@ pub enum DataError {
     HeldOutTooShort {
         /// The set.
         subject: String,
-        /// Its tokens.
+        /// The tokens of the set.
         tokens: u64,
         /// Tokens per sequence.
         sequence_length: usize,
@@ -384,7 +384,7 @@ pub enum DataError {
         subject: String,
         /// The fraction.
         fraction: f64,
-        /// Its documents.
+        /// The documents of the source.
         documents: u64,
     },
     /// The caller ended its wait for data.
@@ -420,7 +420,7 @@ impl DataError {
         }
     }
 
-    /// For `map_err`: wraps the error of `action` on `path`. An error of a remote source names its file by itself.
+    /// For `map_err`: wraps the error of `action` on `path`. An error of a remote source already names its file.
     pub(crate) fn io(action: &'static str, path: impl Into<PathBuf>) -> impl FnOnce(io::Error) -> DataError {
         let path = path.into();
         move |source| match (HubError::within(&source), ObjectError::within(&source)) {

@@ -1,4 +1,5 @@
-//! Losses of a corpus's texts in its ids. They are counted while the corpus is tokenised, so that no loss is silent.
+//! Findings about the texts of a corpus: the parts that their ids do not represent. The tokenisation counts them, so
+//! that no text is lost silently.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,11 +10,11 @@ use crate::corpus::{BadRecordReason, few};
 /// The number of examples that a note names.
 const EXAMPLES: usize = 3;
 
-/// The number of files and reasons for which bad records are counted apart. Positions of streams have the findings, so
-/// that their size must not grow with the corpus.
+/// The largest number of pairs of file and reason with a separate count of bad records. Positions of streams contain
+/// the findings, so their size must not grow with the corpus.
 const MAX_BAD_RECORDS: usize = 100;
 
-/// Losses of the texts in their tokens.
+/// The parts of texts that their tokens do not represent.
 #[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Findings {
@@ -26,7 +27,7 @@ pub struct Findings {
     pub(crate) unknown: u64,
     /// Documents that have text but no token at all.
     pub(crate) without_tokens: u64,
-    /// Halves of surrogate pairs in JSON, each of which became U+FFFD.
+    /// Lone surrogates in JSON, each of which became U+FFFD.
     #[serde(skip_serializing_if = "is_zero")]
     pub(crate) lone_surrogates: u64,
     /// Records that are left out, in the order of the files and reasons.
@@ -34,8 +35,8 @@ pub struct Findings {
     bad_records: Vec<BadRecords>,
 }
 
-/// The bad records of a file that have the same reason. Caches are shared by corpora with the same contents, so that
-/// the file is known by its index and not by its name.
+/// The bad records of a file that have the same reason. Corpora with the same contents share a cache, so an index
+/// identifies the file, not a name.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
 struct BadRecords {
     /// `None` for further files, after [`MAX_BAD_RECORDS`].
@@ -44,7 +45,7 @@ struct BadRecords {
     count: u64,
 }
 
-/// A cache without these losses has the bytes that older versions wrote.
+/// A cache without these findings has the bytes that older versions wrote.
 fn is_zero(count: &u64) -> bool {
     *count == 0
 }
@@ -105,7 +106,7 @@ impl Findings {
         other.bad_records.iter().for_each(|records| self.add_bad_records(records));
     }
 
-    /// Sentences for people about the losses; empty if nothing was lost. `files` are the names of the corpus's files.
+    /// Sentences for people about the findings; empty if nothing was lost. `files` are the names of the corpus's files.
     pub(crate) fn notes(&self, files: &[&str]) -> Vec<String> {
         let mut notes = Vec::new();
         if !self.special_as_text.is_empty() {

@@ -1,9 +1,9 @@
 //! The selection of the documents of a source that are held out.
 //!
-//! The seed and the content of a document decide, so that neither the names nor the order of files do, and so that
-//! copies of a document are on one side. A document whose key is below the fraction of all keys is held out. A corpus
-//! of few documents has too few to draw from: there, documents are held out in the order of their keys until they have
-//! the fraction of the tokens, and of the last one only the end.
+//! A document's key is a hash of the seed and the content, so the names and the order of files have no effect, and
+//! copies of a document are on the same side. A document whose key is below the fraction of all keys is held out. A
+//! source with few documents has too few to draw from. Its documents are held out in the order of their keys until they
+//! have the fraction of the tokens, and only the end of the last one is held out.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -79,8 +79,9 @@ pub(crate) fn split(files: &Arc<TokenFiles>, hashes: &DocumentHashes, documents:
     split
 }
 
-/// Documents in the order of their keys until they have the share of the tokens, and the end of the last one. Copies of
-/// a document have one key, and are held out alike. In ascending order.
+/// The held-out tokens of each document, in ascending order of the documents. The function takes documents in the order
+/// of their keys until they have the share of the tokens, and only the end of the last one. Copies of a document have
+/// one key, and are held out alike.
 fn by_tokens(
     offsets: &DocumentOffsets,
     documents: Range<u64>,
@@ -134,7 +135,7 @@ mod tests {
     }
 
     proptest! {
-        /// Contents are numbers: documents with the same one are copies, and have the same length.
+        /// Contents are numbers. Documents with the same number are copies, and have the same length.
         #[test]
         fn every_token_is_on_one_side_and_copies_are_on_the_same(
             contents in prop::collection::vec(0u64..40, 1..80), fraction in 0.001..0.999f64, seed: u64, least_tokens in 1u64..30,

@@ -1,11 +1,11 @@
 //! The division of a job's positions among its sources. After any number of positions, each source has had its share of
 //! them to within one sequence, also across changes of the weights.
 //!
-//! A source has a target: the integral of its share over the positions. The number of its sequences follows the target,
-//! so the source can't have its next sequence before the target exceeds their number, and must have it by the time the
-//! target reaches the next whole number. The position goes to the source with the earliest such deadline. This schedule
-//! misses no deadline, because the shares add up to one (proportionate fairness; Baruah, Cohen, Plaxton and Varvel,
-//! 1996). All arithmetic is exact on integers, but for a rounding by 2^-32 where weights change.
+//! A source has a target: the integral of its share over the positions. A source with n sequences may have its next
+//! sequence only after the target exceeds n, and must have it by the time the target reaches n + 1. The position goes
+//! to the source with the earliest such deadline. This schedule misses no deadline, because the shares add up to one
+//! (proportionate fairness; Baruah, Cohen, Plaxton and Varvel, 1996). All arithmetic is exact on integers, but for a
+//! rounding by 2^-32 where weights change.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, PoisonError};
@@ -15,14 +15,14 @@ use crate::config::CorpusSource;
 /// Fractions of a sequence are counted in units of 1 / (sum of the weights << `SCALE`).
 const SCALE: u32 = 32;
 
-/// Positions between two of the states that are kept, from which any position is found quickly.
+/// The distance between two stored states, in positions. Stored states make any position quick to find.
 const STRIDE: u64 = 1 << 14;
 
 /// Weights that apply from a position on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Phase {
     pub(crate) from: u64,
-    /// One for each source. At least one is not 0. Their sum is below 2^30.
+    /// The weight of each source. At least one weight is not 0, and their sum is below 2^30.
     pub(crate) weights: Vec<u64>,
 }
 
@@ -45,7 +45,7 @@ struct PhaseTargets {
     growth: Vec<u128>,
     /// Positions after which the targets have grown by whole sequences.
     period: u64,
-    /// Sequences by which they have grown then.
+    /// The growth of each target in a period, in sequences.
     per_period: Vec<u64>,
 }
 
@@ -59,7 +59,7 @@ struct State {
 
 #[derive(Debug)]
 struct States {
-    /// States by position: at multiples of [`STRIDE`], and behind skipped periods.
+    /// States by position: at multiples of [`STRIDE`], and after skipped periods.
     kept: BTreeMap<u64, State>,
     current: State,
 }
@@ -102,7 +102,7 @@ impl Mixture {
         self.with_state(position, |state| state.counts.clone())
     }
 
-    /// A position before which `source` has more than `count` sequences; `u64::MAX` if that may never be.
+    /// A position before which `source` has more than `count` sequences; `u64::MAX` if no such position is certain.
     pub(crate) fn exceeds_before(&self, source: usize, count: u64) -> u64 {
         deadline(&self.targets, source, count)
     }
@@ -131,8 +131,9 @@ impl Mixture {
         state.position += 1;
     }
 
-    /// A period after `anchor`: if the counts have grown as the targets have, the division repeats. In that case the
-    /// state moves on by whole periods, up to `position`. Otherwise it is the next anchor.
+    /// Skips whole periods, up to `position`, if `state` is one period after `anchor` and the counts have grown by as
+    /// much as the targets: the division then repeats. The new state becomes the next anchor. Returns whether it
+    /// skipped a period.
     fn skip_periods(&self, anchor: &mut State, state: &mut State, position: u64) -> bool {
         let phase = self.phase(anchor.position);
         let PhaseTargets { period, per_period, .. } = &self.targets[phase];
@@ -142,7 +143,7 @@ impl Mixture {
         }
         let mut grown = anchor.counts.iter().zip(per_period).zip(&state.counts);
         let repeats = state.position <= end && grown.all(|((before, growth), now)| before + growth == *now);
-        // deadlines behind the phase don't move with it, so the last period of a phase is walked
+        // deadlines after the phase don't repeat, so the last period of a phase is walked
         let periods = position.min(end.saturating_sub(*period)).saturating_sub(state.position) / period;
         if repeats && periods > 0 {
             state.position += periods * period;
@@ -180,8 +181,8 @@ impl PhaseTargets {
         let exact: Vec<(u64, u128)> = (0..growth.len()).map(|source| before.target(source, phase.from)).collect();
         let mut bases: Vec<(u64, u128)> =
             exact.iter().map(|(whole, units)| (*whole, units * unit / before.unit)).collect();
-        // rounding down loses less than a unit of each source that has a fraction: the targets add up to the position
-        // again
+        // rounding down loses less than a unit of each rounded source, so a unit for some of them restores the sum of
+        // the targets
         let lost = (unit - bases.iter().map(|(_, units)| units).sum::<u128>() % unit) % unit;
         let rounded =
             bases.iter_mut().zip(&exact).filter(|(_, (_, units))| !(units * unit).is_multiple_of(before.unit));

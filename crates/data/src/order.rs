@@ -21,8 +21,7 @@ pub(crate) fn sequence_at(seed: u64, position: u64, count: u64) -> u64 {
     index
 }
 
-/// The seed of a source's order, by the index of the source. The first source has the seed of the job, as a corpus with
-/// one source has.
+/// The seed of a source's order, by the index of the source. The first source has the seed of the job.
 pub(crate) fn seed_of_source(seed: u64, source: usize) -> u64 {
     match source {
         0 => seed,

@@ -42,7 +42,7 @@ pub struct PreparedCorpus {
     /// The tokens that begin, end and pad documents.
     #[serde(default)]
     pub special_tokens: SpecialTokenIds,
-    /// Losses of the texts in their tokens.
+    /// The parts of texts that their tokens do not represent.
     #[serde(default)]
     pub findings: Findings,
     /// Sentences for people about the corpus: files without text, and findings. Each call of

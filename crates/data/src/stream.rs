@@ -24,7 +24,7 @@ pub(crate) struct Origins {
     pub(crate) tokens_before: u64,
 }
 
-/// Tokens that follow one another in the corpus too.
+/// A run of tokens that are also consecutive in the corpus.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Run {
     /// The first token in the stream.
@@ -61,7 +61,7 @@ impl TokenStream {
         self.push(documents.start, documents.end - documents.start, tokens);
     }
 
-    /// Appends a part of document `document` of the corpus: these of its tokens.
+    /// Appends a part of the corpus document `document`: the range `tokens` of its tokens.
     pub(crate) fn push_part(&mut self, document: u64, tokens: Range<u64>) {
         let start = self.files.offsets.start(document);
         self.push(document, 1, start + tokens.start..start + tokens.end);
@@ -122,8 +122,8 @@ impl TokenStream {
         (from..self.documents).map(|index| self.start(index)).take_while(move |&start| start <= last)
     }
 
-    /// The document of the corpus that document `index` is, or is a part of, and the tokens of that document before it.
-    /// The document is an index among those of the token cache, or its number in a streamed corpus.
+    /// The corpus document that contains document `index`, and the number of its tokens before document `index`. The
+    /// corpus document is an index in the token cache, or the document's number in a streamed corpus.
     pub(crate) fn in_corpus(&self, index: u64) -> (u64, u64) {
         if let Some(origins) = &self.origins
             && let Some(&number) = origins.numbers.get(index as usize)
@@ -165,7 +165,7 @@ mod tests {
     use super::*;
     use crate::mapped::tests::mapped;
 
-    /// Parts of documents in ascending order: for each document, which of its tokens are in the stream.
+    /// Parts of documents in ascending order: for each document, the range of its tokens in the stream.
     fn parts() -> impl Strategy<Value = Vec<(u64, Range<u64>)>> {
         let document = (1u64..9, 0u64..9, 0u64..9).prop_map(|(length, first, last)| {
             let (first, last) = (first.min(length), last.min(length));

@@ -5,10 +5,10 @@ use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// The time in which the same sentence is about the same wait.
+/// The time within which a repeated sentence is about the same wait.
 const REPEATED_WITHIN: Duration = Duration::from_secs(60);
 
-/// Environment variables. Values may be secrets, and so only the names are ever formatted.
+/// Environment variables. Values may be secrets, so `Debug` shows only the names.
 #[derive(Clone, Default)]
 pub struct Variables(BTreeMap<String, String>);
 
@@ -43,7 +43,7 @@ impl fmt::Debug for Variables {
     }
 }
 
-/// Receives a sentence when a remote source makes its reader wait, such as for a rate limit.
+/// A receiver of sentences about waits that a remote source causes, such as for a rate limit.
 #[derive(Clone)]
 pub struct OnWait(Arc<dyn Fn(&str) + Send + Sync>);
 

@@ -1,4 +1,4 @@
-//! Trains a byte-level BPE tokenizer on the corpus.
+//! The training of a byte-level BPE tokenizer on the corpus.
 
 use std::path::Path;
 use std::sync::mpsc;
@@ -42,7 +42,7 @@ pub(crate) fn train(
         let (sender, receiver) = mpsc::sync_channel::<String>(QUEUED_TEXTS);
         let counting = scope.spawn(move || train_bpe(vocab_size, receiver.into_iter()));
         read(&mut |text| {
-            // Fails only if the counting ended early. The counting's own error is then returned below.
+            // Fails only if the counting ended early. Its error is then returned below.
             sender.send(text.to_owned()).ok();
         })?;
         drop(sender);

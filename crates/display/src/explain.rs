@@ -1,18 +1,18 @@
-//! The documentation of a field in the form of `kubectl explain`, with what the schema knows beyond it.
+//! The documentation of a field in the form of `kubectl explain`, with further facts from the schema.
 
 use stagecoach_api::explain::Field;
 use stagecoach_api::job::{API_VERSION, ChangeEffect, KIND};
 
 use crate::wrap::wrap;
 
-/// The text of `stagecoach explain`: what a field means and may be, and the first sentence on each field below it.
-/// Sentences are broken at `width` columns.
+/// The text of `stagecoach explain`: the meaning and the values of a field, and the first sentence on each field below
+/// it, in lines of `width` columns.
 pub fn explain(field: &Field, width: usize) -> String {
     let fields: Vec<String> = field.fields.iter().map(|below| summary(below, width)).collect();
     with_fields(field, &fields.join("\n\n"), width)
 }
 
-/// The same with the names and types of all fields below.
+/// Like [`explain`], with the names and types of all fields below.
 pub fn explain_recursively(field: &Field, width: usize) -> String {
     let mut tree = Vec::new();
     add_tree(field, 2, width, &mut tree);
@@ -56,7 +56,7 @@ fn facts(field: &Field, width: usize) -> String {
 /// A field in the list of an object's fields.
 fn summary(field: &Field, width: usize) -> String {
     let mut lines = named(field, 2, width);
-    // an object's default is made of those of its fields
+    // an object's default consists of the defaults of its fields
     if let Some(default) = field.default.as_ref().filter(|_| field.fields.is_empty()) {
         lines.push(wrap(&format!("default: {default}"), 2, width));
     }
@@ -71,7 +71,7 @@ fn add_tree(field: &Field, indent: usize, width: usize, lines: &mut Vec<String>)
     }
 }
 
-/// A field's line, and those with its values, as kubectl writes them.
+/// A field's line, and the lines with its values, as kubectl writes them.
 fn named(field: &Field, indent: usize, width: usize) -> Vec<String> {
     let mut lines = vec![format!("{}{}\t{}", " ".repeat(indent), field.name(), kind(field))];
     if !field.choices.is_empty() {

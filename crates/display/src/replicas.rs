@@ -37,7 +37,7 @@ impl fmt::Display for Replicas {
     }
 }
 
-/// The state of the other stages until a lost one is back.
+/// The state of the other stages until a lost stage is back.
 pub const fn meanwhile(training_replicas: u32) -> &'static str {
     if training_replicas > 0 { "the other replicas train on without its own" } else { "the others wait for it" }
 }

@@ -1,7 +1,7 @@
 //! Text in lines of a width.
 
 /// Breaks paragraphs between words, so that lines of `width` columns have `indent` spaces and text. Each line of `text`
-/// is a paragraph. In one that begins with `- ` the next lines are indented further. A long word stays whole.
+/// is a paragraph. In a paragraph that begins with `- ` the next lines are indented further. A long word stays whole.
 pub(crate) fn wrap(text: &str, indent: usize, width: usize) -> String {
     text.lines().map(|paragraph| wrap_paragraph(paragraph, indent, width)).collect::<Vec<_>>().join("\n")
 }

@@ -14,7 +14,7 @@ use crate::execute::StepError;
 #[derive(Clone, Debug, thiserror::Error)]
 #[error("{message}")]
 pub struct StageError {
-    /// Determines the exit code, and the action of the restart policy.
+    /// The kind, which determines the exit code and the action of the restart policy.
     pub kind: FailureKind,
     /// The problem, its location, the expected state, and the remedy.
     pub message: String,

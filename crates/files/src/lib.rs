@@ -63,8 +63,8 @@ impl AtomicFile {
         Ok(file)
     }
 
-    /// Locks the temporary file as long as this process writes it, so that others see that it is in use. Without effect
-    /// on a file system that has no locks.
+    /// Locks the temporary file until this process has written it, so that other processes see that it is in use. No
+    /// effect on a file system without locks.
     pub fn try_lock(&self) {
         if let Some(file) = &self.file {
             let _ = file.try_lock();
@@ -104,8 +104,8 @@ pub fn write_atomically(path: &Path, bytes: &[u8]) -> io::Result<()> {
     file.commit().map(drop)
 }
 
-/// Creates a folder and its missing parents, and makes the folder's entry durable. An existing folder's entry is made
-/// durable too, because its creator may have crashed before doing so.
+/// Creates a folder and its missing parents, and makes the folder's entry durable. The entry of an existing folder is
+/// made durable too, because the creator of the folder may have crashed before.
 ///
 /// # Errors
 /// If a folder can't be created, or the entry of a new one can't be made durable.
@@ -133,7 +133,7 @@ pub fn create_durable_dir(folder: &Path) -> io::Result<()> {
 /// Makes the entries of a folder durable, but not the content of its files. `""` is the current folder.
 ///
 /// # Errors
-/// The device's error. It is then unknown which entries are durable.
+/// Fails with the error of the device. It is then unknown which entries are durable.
 pub fn sync_dir(folder: &Path) -> io::Result<()> {
     let folder = if folder.as_os_str().is_empty() { Path::new(".") } else { folder };
     match File::open(folder)?.sync_all() {
@@ -162,7 +162,7 @@ mod tests {
         let mut file = AtomicFile::create(&path).unwrap();
         file.write_all(b"new").unwrap();
         assert_eq!(fs::read(&path).unwrap(), b"old");
-        // the files that a process killed now would leave
+        // the files that would remain if the process were killed now
         let left: Vec<_> = names(folder.path()).into_iter().filter(|name| name != "state.json").collect();
         assert_eq!(left.iter().filter_map(|name| temporary_target(name)).collect::<Vec<_>>(), ["state.json"]);
         let mut committed = file.commit().unwrap();

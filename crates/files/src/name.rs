@@ -1,4 +1,4 @@
-//! Names of temporary files, and of folders for what is made of some contents.
+//! Names of temporary files, and of folders for files that derive from contents.
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 
@@ -13,8 +13,8 @@ const RANDOM_DIGITS: usize = 16;
 /// Hexadecimal digits in a key.
 const KEY_DIGITS: usize = 32;
 
-/// The key of contents with this hash in hexadecimal digits, of which it has the first: the name of a folder for what
-/// is made of the contents.
+/// The key of contents with this hash: the first hexadecimal digits of `hash`. A folder with this name holds the files
+/// that derive from the contents.
 pub fn key(hash: &str) -> String {
     hash.chars().take(KEY_DIGITS).collect()
 }
@@ -36,8 +36,8 @@ pub fn temporary_name(target: &str) -> String {
     format!("{target}.{}{SUFFIX}", random_hex())
 }
 
-/// The target of a temporary file; `None` if `name` is not a temporary name. A process killed while writing leaves such
-/// a file. Temporary names of earlier versions, some with a process id, are recognised.
+/// The target of a temporary file; `None` if `name` is not a temporary name. A process that is killed during a write
+/// leaves such a file. The function also recognises temporary names of earlier versions, some with a process id.
 pub fn temporary_target(name: &str) -> Option<&str> {
     let is_random = |unique: &str| unique.len() == RANDOM_DIGITS && unique.bytes().all(|byte| byte.is_ascii_hexdigit());
     let is_process_id = |unique: &str| !unique.is_empty() && unique.bytes().all(|byte| byte.is_ascii_digit());

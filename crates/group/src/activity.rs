@@ -1,6 +1,6 @@
-//! The current activity of a stage. The trainer sets it at each action, and the heartbeats carry it. It is also the
-//! name of the thread (`top -H`). With a device, the trainer runs ahead of the work: an activity becomes current only
-//! when the device reaches it.
+//! The current activity of a stage. The trainer sets it at each action, and the heartbeats carry it. The activity is
+//! also the name of the thread (`top -H`). With a device, the trainer runs ahead of the device's work, and an activity
+//! becomes current only when the device reaches it.
 
 use std::sync::{Arc, Mutex, Weak, mpsc};
 use std::time::{Duration, Instant};

@@ -49,7 +49,8 @@ impl Roster {
         (0..world_size).map(of).collect()
     }
 
-    /// The global rank of the stage that leads the group. Its process runs the coordinator, and its group rank is 0.
+    /// The global rank of the stage that leads the group. The leader's process runs the coordinator, and its group rank
+    /// is 0.
     pub fn leader(&self) -> usize {
         self.members.first().map_or(0, |hello| hello.rank)
     }

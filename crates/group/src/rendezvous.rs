@@ -28,7 +28,7 @@ impl Rendezvous {
 /// The reason why a stage has not found its group.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NotFound {
-    /// The group may still appear. The text is the reason why it is not there yet.
+    /// The group may still appear. The text is the reason why it has not appeared yet.
     NotReady(String),
     /// A newer group has begun. The text names it.
     Superseded(String),

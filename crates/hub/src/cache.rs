@@ -9,14 +9,14 @@ use crate::error::HubError;
 use crate::file::HubFile;
 use crate::repo::Repo;
 
-/// A cache, which is only read.
+/// A read-only view of the cache.
 #[derive(Debug)]
 pub(crate) struct Cache {
     pub(crate) root: PathBuf,
 }
 
 impl Cache {
-    /// The commit that a revision was when it was last asked for; `None` if the cache doesn't know.
+    /// The commit of a revision when a client last resolved it; `None` if the cache does not record it.
     pub(crate) fn commit(&self, repo: &Repo, revision: &str) -> Result<Option<String>, HubError> {
         if !is_inside(revision) {
             return Ok(None);
@@ -29,7 +29,7 @@ impl Cache {
         }
     }
 
-    /// The path of a file of the size in the listing.
+    /// The path of a file; `None` if the cache lacks it or has it with another size.
     pub(crate) fn file(&self, repo: &Repo, commit: &str, file: &HubFile) -> Option<PathBuf> {
         let path = self.snapshot(repo, commit).join(&file.path);
         let is_same =
@@ -37,8 +37,7 @@ impl Cache {
         is_same.then_some(path)
     }
 
-    /// The paths within the repository of the files that the cache has of a commit; `None` if it doesn't know the
-    /// commit.
+    /// The cached files of a commit, as paths within the repository; `None` if the cache does not have the commit.
     pub(crate) fn paths(&self, repo: &Repo, commit: &str) -> Result<Option<Vec<String>>, HubError> {
         let root = self.snapshot(repo, commit);
         if !root.is_dir() {
@@ -60,8 +59,8 @@ impl Cache {
         Ok(Some(paths))
     }
 
-    /// The file at a path that [`Cache::paths`] gave. Its digest is the name of the blob to which it is a link. A file
-    /// that isn't a link is read for its SHA-256.
+    /// The file at a path from [`Cache::paths`]. The digest is the name of the blob that the file links to. A file that
+    /// is not a link is read to compute its SHA-256.
     pub(crate) fn describe(&self, repo: &Repo, commit: &str, path: &str) -> Result<HubFile, HubError> {
         let real = self.snapshot(repo, commit).join(path);
         let failed = |error: io::Error| HubError::file("read", &real, &error);

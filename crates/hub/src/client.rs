@@ -45,10 +45,10 @@ impl HubClient {
         Ok(HubClient { hub: Arc::new(Hub::new(environment, Patience { limits, pause, notice })?) })
     }
 
-    /// The commit that a branch, a tag, a reference or a commit is now. Offline, it is the one that the cache knows.
+    /// The current commit of a branch, a tag, a reference or a commit. Offline, the cache resolves the revision.
     ///
     /// # Errors
-    /// If there is no such revision, or it can't be asked for.
+    /// Fails if the revision does not exist, or if the hub can't be reached.
     pub fn commit(&self, repo: &Repo, revision: &str) -> Result<String, HubError> {
         if self.hub.is_offline {
             let cached = self.hub.cache.as_ref().map_or(Ok(None), |cache| cache.commit(repo, revision))?;
@@ -62,12 +62,12 @@ impl HubClient {
         }
     }
 
-    /// The files of a commit that a pattern matches, by path. The pattern is one of paths within the repository, with
-    /// `*`, `?`, `[a-z]` and `**`; an empty one matches all files without a leading dot. Offline, they are the files
-    /// that the cache has of the commit.
+    /// The files of a commit that a pattern matches, by path. The pattern is a path within the repository, with `*`,
+    /// `?`, `[a-z]` and `**`. An empty pattern matches all files without a leading dot. Offline, only cached files can
+    /// match.
     ///
     /// # Errors
-    /// `HubError::NoMatch` if there is no such file. Also fails if the listing can't be read.
+    /// `HubError::NoMatch` if no file matches. Also fails if the listing can't be read.
     pub fn files(&self, repo: &Repo, commit: &str, pattern: &str) -> Result<Vec<HubFile>, HubError> {
         let glob = FilePattern::parse(pattern)?;
         let mut found = self.hub.find(repo, commit, &glob)?;
@@ -79,14 +79,13 @@ impl HubClient {
         Ok(found.files)
     }
 
-    /// A reader of some bytes of a file. Nothing is asked for before the first read. The reader resumes by itself after
-    /// a broken connection, and reads from the cache if that has the file.
+    /// A reader of a range of a file's bytes. It sends no request before the first read, resumes after a broken
+    /// connection, and reads from the cache if the cache has the file.
     ///
-    /// The bytes of a whole file are verified: if their digest differs, the last ones don't come, but an error with
-    /// `HubError::Differs`. Those of a part can't be: the hub only confirms that its file has the digest of the
-    /// listing.
+    /// The reader verifies the bytes of a whole file: if their digest differs, it returns `HubError::Differs` in place
+    /// of the last bytes. It can't verify a part of a file: the hub only confirms that its file has the listed digest.
     ///
-    /// Errors of the reader hold a [`HubError`], see [`HubError::within`].
+    /// [`HubError::within`] finds the [`HubError`] in an error of the reader.
     pub fn open(&self, repo: &Repo, commit: &str, file: &HubFile, bytes: Range<u64>) -> Box<dyn Read + Send> {
         let range = bytes.start.min(file.size)..bytes.end.min(file.size);
         let is_whole = range == (0..file.size);
@@ -102,10 +101,10 @@ impl HubClient {
         Box::new(Verified::new(reader, &file.digest, file.size, differs))
     }
 
-    /// Reads a file into `to`, which is replaced once all bytes are verified. The folder of `to` exists.
+    /// Downloads a file to `to`, which is replaced once all bytes are verified. The folder of `to` must exist.
     ///
     /// # Errors
-    /// If the file can't be read or written.
+    /// Fails if the file can't be read or written.
     pub fn download(&self, repo: &Repo, commit: &str, file: &HubFile, to: &Path) -> Result<(), HubError> {
         let failed = |error: io::Error| match HubError::within(&error) {
             Some(error) => error.clone(),

@@ -1,5 +1,5 @@
-//! The copy of a commit's model or tokenizer in a folder that processes share. A file in it is complete and verified,
-//! or absent: it is downloaded under a temporary name.
+//! The copy of a commit's model or tokenizer in a folder that processes share. Each file is complete and verified, or
+//! absent, because a download has a temporary name.
 
 use std::collections::BTreeMap;
 use std::fs::{self, TryLockError};
@@ -20,8 +20,8 @@ const CONFIG_FILE: &str = "config.json";
 const WEIGHTS_FILE: &str = "model.safetensors";
 const WEIGHTS_INDEX_FILE: &str = "model.safetensors.index.json";
 
-/// The files that stand for a model without its weights. A tokenizer is read along with those beside it, because they
-/// name its special tokens. `adapter_config.json` is among them so that its reader refuses an adapter.
+/// The files of a model without its weights. The reader of a tokenizer needs the files beside it, because they name its
+/// special tokens. `adapter_config.json` is in the list so that the reader of the model can refuse an adapter.
 const SETTINGS: [&str; 7] = [
     CONFIG_FILE,
     "generation_config.json",
@@ -32,20 +32,20 @@ const SETTINGS: [&str; 7] = [
     "adapter_config.json",
 ];
 
-/// Endings of files with weights, which an error names first.
+/// Endings of weight files, which an error names first.
 const WEIGHTS: [&str; 8] = [".safetensors", ".bin", ".pth", ".pt", ".gguf", ".h5", ".msgpack", ".onnx"];
 
-/// The files that an error names.
+/// The largest number of files that an error names.
 const NAMED_FILES: usize = 3;
 
 const BUFFER_BYTES: usize = 1 << 20;
 
-/// The age at which a temporary file is that of a process that was killed, on a volume that has no locks.
+/// The age at which a temporary file counts as abandoned on a volume without locks.
 const ABANDONED_AFTER: Duration = Duration::from_secs(24 * 60 * 60);
-/// The time in which a process locks a temporary file that it has created.
+/// The time within which a process locks a temporary file that it has created.
 const LOCKED_WITHIN: Duration = Duration::from_secs(60);
 
-/// The part of a repository that somebody needs.
+/// The part of a repository that a caller needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Part<'a> {
     /// A model without its weights.
@@ -56,16 +56,16 @@ pub enum Part<'a> {
     Tokenizer(&'a str),
 }
 
-/// The progress of a download, in bytes. Files that were there count as downloaded.
+/// The progress of a download, in bytes. Files that existed before count as downloaded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FetchProgress {
-    /// Bytes that are there.
+    /// Bytes downloaded so far.
     pub bytes_done: u64,
-    /// Bytes of all files that are known to be needed.
+    /// Bytes of all files of the part, as far as they are known yet.
     pub bytes_total: u64,
 }
 
-/// The copy of a commit. Several processes may fetch it at the same time.
+/// The copy of a commit. Several processes may fetch its files at the same time.
 #[derive(Clone, Debug)]
 pub struct CommitCopy {
     repo: Repo,
@@ -73,7 +73,7 @@ pub struct CommitCopy {
     folder: PathBuf,
 }
 
-/// The last file of a part: its other files, with their sizes.
+/// The marker of a complete part, written last: the part's files, with their sizes.
 #[derive(Serialize, Deserialize)]
 struct Marker {
     files: BTreeMap<String, u64>,
@@ -86,7 +86,7 @@ impl CommitCopy {
         CommitCopy { repo: repo.clone(), commit: commit.to_owned(), folder }
     }
 
-    /// The folder that has the files of the repository, at their paths.
+    /// The folder of the copy, in which files have their paths in the repository.
     pub fn folder(&self) -> &Path {
         &self.folder
     }
@@ -114,14 +114,15 @@ impl CommitCopy {
         }
     }
 
-    /// The bytes of all files in the folder of a part, of unfinished ones too: they grow while somebody fetches.
+    /// The bytes of all files in the folder of a part, including unfinished ones. The number grows while a process
+    /// fetches.
     pub fn bytes(&self, part: Part<'_>) -> u64 {
         let entries = fs::read_dir(self.folder.join(folder_of(part))).into_iter().flatten().flatten();
         entries.filter_map(|entry| entry.metadata().ok()).filter(fs::Metadata::is_file).map(|file| file.len()).sum()
     }
 
-    /// Downloads the files of a part that the copy does not have. An interrupted download continues with the file that
-    /// was interrupted.
+    /// Downloads the files of a part that the copy does not have. After an interruption, the next call starts with the
+    /// interrupted file.
     ///
     /// # Errors
     /// `HubError::Lacks` if the commit does not have the part. Also fails if a file can't be read or written.
@@ -167,7 +168,7 @@ impl CommitCopy {
             }
         }
         self.fetch_files(client, &files, progress)?;
-        // a process that was killed just before this one is no longer young
+        // by now, the files of a process killed just before this call are old enough
         remove_abandoned(&folder);
         let files = files.iter().map(|file| (file.path.clone(), file.size)).collect();
         let marker = self.marker(part);
@@ -188,7 +189,7 @@ impl CommitCopy {
                 bytes_done += count;
                 progress(FetchProgress { bytes_done, bytes_total });
             };
-            // somebody else may have fetched it meanwhile
+            // another process may have fetched the file meanwhile
             match has_size(&self.folder.join(&file.path), file.size) {
                 true => add(file.size),
                 false => self.fetch_file(client, file, &mut add)?,
@@ -218,7 +219,7 @@ impl CommitCopy {
         writer.commit().map(drop).map_err(failed)
     }
 
-    /// The shards that the index names. An index that is none names no shard; the reader of the model explains it.
+    /// The shards that the index names; empty for an invalid index, which the reader of the model reports.
     fn shards(&self) -> Result<Vec<String>, HubError> {
         #[derive(Deserialize)]
         struct Index {
@@ -263,7 +264,7 @@ fn has_size(path: &Path, size: u64) -> bool {
     fs::metadata(path).is_ok_and(|found| found.is_file() && found.len() == size)
 }
 
-/// Removes what processes left that were killed while they wrote. A failure is no reason to fetch nothing.
+/// Removes the temporary files of killed processes. A failure does not stop the fetch.
 fn remove_abandoned(folder: &Path) {
     for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
         let is_temporary = entry.file_name().to_str().is_some_and(|name| temporary_target(name).is_some());
@@ -273,7 +274,7 @@ fn remove_abandoned(folder: &Path) {
     }
 }
 
-/// Whether no process writes a temporary file any more: a process that is killed loses its lock.
+/// Whether no process writes a temporary file any more. The lock of a killed process is released.
 fn is_abandoned(path: &Path) -> bool {
     // NFS locks only files that are open for writing
     let Ok(file) = fs::File::options().read(true).write(true).open(path) else { return false };

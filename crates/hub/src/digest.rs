@@ -10,18 +10,18 @@ use sha2::{Digest as _, Sha256};
 pub enum Digest {
     /// The SHA-256 of the bytes. Large files have it.
     Sha256(String),
-    /// The SHA-1 that git gives a blob: that of "blob SIZE\0" and the bytes. Files within git have it.
+    /// The SHA-1 of a git blob: of "blob SIZE\0" and the bytes. Files within git have it.
     GitBlob(String),
 }
 
 impl Digest {
-    /// The digest that a display has written; `None` if the text is no digest.
+    /// The inverse of `Display`; `None` if the text is not a digest.
     pub fn parse(text: &str) -> Option<Digest> {
         let digest = text.split_once(':').and_then(|(_, hex)| Digest::from_hex(hex));
         digest.filter(|digest| digest.to_string() == text)
     }
 
-    /// The digest that these digits are, by their number.
+    /// The digest with these digits, whose number determines the kind.
     pub(crate) fn from_hex(hex: &str) -> Option<Digest> {
         let is_hex = hex.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));
         match hex.len() {
@@ -41,14 +41,14 @@ impl Display for Digest {
     }
 }
 
-/// A digest of bytes that are still coming.
+/// A digest in computation.
 pub(crate) enum Hasher {
     Sha256(Sha256),
     GitBlob(Sha1),
 }
 
 impl Hasher {
-    /// A digest of the same kind as `expected`, for a file of `size` bytes.
+    /// A hasher of the same kind as `expected`, for a file of `size` bytes.
     pub(crate) fn like(expected: &Digest, size: u64) -> Hasher {
         match expected {
             Digest::Sha256(_) => Hasher::Sha256(Sha256::new()),

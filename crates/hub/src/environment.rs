@@ -10,17 +10,17 @@ use crate::url::Url;
 
 const ENDPOINT: &str = "https://huggingface.co";
 
-/// A user's token. Its debug output doesn't show it.
+/// A user's token. Its debug output hides the secret.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Token {
     secret: String,
-    /// The variable or file that it is from, for messages.
+    /// The variable or file with the token, for messages.
     source: String,
 }
 
 impl Token {
-    /// The token in `text`, without the white space around it; `None` if nothing is left. `source` names the variable
-    /// or file that has the text.
+    /// The token in `text`, without the white space around it; `None` for an empty token. `source` names the variable
+    /// or file with the text.
     ///
     /// # Errors
     /// `HubError::Environment` if the text can't be a token.
@@ -57,10 +57,10 @@ pub struct Environment {
     pub endpoint: String,
     /// The token: `HF_TOKEN`, or the content of the file `HF_TOKEN_PATH`, or of `$HF_HOME/token`.
     pub token: Option<Token>,
-    /// The folder of the hub's cache, which is only read: `HF_HUB_CACHE`, or `$HF_HOME/hub`. `HF_HOME` is
+    /// The folder of the hub's cache, which clients only read: `HF_HUB_CACHE`, or `$HF_HOME/hub`. `HF_HOME` is
     /// `$XDG_CACHE_HOME/huggingface` or `~/.cache/huggingface` by default.
     pub cache: Option<PathBuf>,
-    /// Whether only the cache is used: `HF_HUB_OFFLINE`.
+    /// Whether clients use only the cache: `HF_HUB_OFFLINE`.
     pub offline: bool,
 }
 
@@ -105,7 +105,7 @@ fn token_in(path: &Path) -> Result<Option<Token>, HubError> {
     }
 }
 
-/// A password in the URL is not for messages.
+/// Messages must not show a password in the URL.
 fn without_user(endpoint: &str) -> String {
     match (endpoint.split_once("://"), endpoint.rsplit_once('@')) {
         (Some((scheme, _)), Some((_, host))) => format!("{scheme}://...@{host}"),

@@ -35,7 +35,7 @@ pub enum HubError {
         /// The problem, and the remedy.
         reason: String,
     },
-    /// The repository does not exist, or may not be seen. The hub doesn't tell one from the other.
+    /// The repository does not exist, or the user has no access. The hub's answer is the same for both.
     #[error("{endpoint} has no {repo}, or it is private: check the spelling{}, or {}", other_kind(repo), match token {
         Some(token) => format!("use the token of an account that may read it (this one is from {token})"),
         None => "set HF_TOKEN to a token that may read it".to_owned(),
@@ -45,10 +45,10 @@ pub enum HubError {
         repo: Repo,
         /// The hub.
         endpoint: String,
-        /// Where the token is from that was sent.
+        /// The source of the token that the client sent.
         token: Option<String>,
     },
-    /// The repository is gated, and its conditions are not accepted.
+    /// The repository is gated, and the user has not accepted its conditions.
     #[error("the {repo} is gated: accept its conditions at {page}, {}", match token {
         Some(token) => format!("with the account of the token (it is from {token})"),
         None => "and set HF_TOKEN to a token of the account that did".to_owned(),
@@ -56,22 +56,22 @@ pub enum HubError {
     Gated {
         /// The repository.
         repo: Repo,
-        /// Its page.
+        /// The page of the repository.
         page: String,
-        /// Where the token is from that was sent.
+        /// The source of the token that the client sent.
         token: Option<String>,
     },
-    /// The hub doesn't know the token.
+    /// The hub rejects the token as unknown.
     #[error(
         "{endpoint} doesn't know the token from {token} (invalid credentials): set HF_TOKEN to a valid one, or to none for public repositories"
     )]
     WrongToken {
         /// The hub.
         endpoint: String,
-        /// Where the token is from.
+        /// The source of the token.
         token: String,
     },
-    /// The hub knows who asks and refuses.
+    /// The hub accepts the token, but refuses access.
     #[error("{endpoint} refuses to give the {repo}: {reason}: check what the token from {} may do", match token {
         Some(token) => token,
         None => "HF_TOKEN (none is set)",
@@ -81,9 +81,9 @@ pub enum HubError {
         endpoint: String,
         /// The repository.
         repo: Repo,
-        /// The hub's own words, or the status.
+        /// The message of the hub, or the status.
         reason: String,
-        /// Where the token is from that was sent.
+        /// The source of the token that the client sent.
         token: Option<String>,
     },
     /// The repository has no such revision.
@@ -118,19 +118,19 @@ pub enum HubError {
         /// The entries of the nearest folder, as a sentence.
         nearest: String,
     },
-    /// A commit is not what is needed of it: a model, or a tokenizer.
+    /// A commit lacks the needed part: a model, or a tokenizer.
     #[error("the {repo} has no {what} at commit {commit}: it has {present}{}", remedy(what, present))]
     Lacks {
         /// The repository.
         repo: Repo,
         /// The commit.
         commit: String,
-        /// The missing thing.
+        /// The missing item.
         what: String,
-        /// Some of its files.
+        /// Some files of the commit.
         present: String,
     },
-    /// A download is not of the listed file.
+    /// An answer is about another file than the listed one.
     #[error(
         "{file} is listed with {listed} and downloaded with {found}: check what HF_ENDPOINT and proxies do, and try again"
     )]
@@ -142,7 +142,7 @@ pub enum HubError {
         /// The value in the answer.
         found: String,
     },
-    /// The bytes of a file are not those of the listing.
+    /// The bytes of a file do not have the listed digest.
     #[error(
         "{file} is damaged: {place} gave bytes with {found} instead of {}: {}", file.file.digest,
         if place.starts_with('/') { "remove the file from the cache" } else { "try again, and check proxies if it stays" }
@@ -150,18 +150,18 @@ pub enum HubError {
     Differs {
         /// The file, with the expected digest.
         file: Box<CommitFile>,
-        /// The host or the file of the cache that gave the bytes.
+        /// The host or the cached file that the bytes come from.
         place: String,
         /// The digest of the bytes.
         found: Digest,
     },
-    /// Only the cache may be used, and something is not there.
+    /// The client is offline, and the cache lacks something.
     #[error(
         "{what} is not in the cache {}, and HF_HUB_OFFLINE is set: download it on a machine that reaches the hub (hf download), or unset HF_HUB_OFFLINE",
         cache.display()
     )]
     NotCached {
-        /// The missing thing.
+        /// The missing item.
         what: String,
         /// The folder of the cache.
         cache: PathBuf,
@@ -176,7 +176,7 @@ pub enum HubError {
         /// The system's message.
         reason: String,
     },
-    /// An answer is not one that a hub gives.
+    /// An answer does not follow the protocol of a hub.
     #[error("{url} does not answer as a Hugging Face hub does: {reason}: check HF_ENDPOINT and proxies")]
     Protocol {
         /// The URL without its query.
@@ -184,7 +184,7 @@ pub enum HubError {
         /// The problem.
         reason: String,
     },
-    /// No connection comes about.
+    /// A connection can't be established.
     #[error(
         "{}: check the network (in a cluster, networkPolicy.egressCIDRs of the job must allow it, and a proxy may be needed, HTTPS_PROXY), or set HF_HUB_OFFLINE=1 with a filled cache",
         unreachable(host, reason)
@@ -195,7 +195,7 @@ pub enum HubError {
         /// The system's message.
         reason: String,
     },
-    /// A connection broke, again and again.
+    /// A connection broke repeatedly.
     #[error("{}: try again, and check the network if it stays", interrupted(host, reason))]
     Interrupted {
         /// The host.
@@ -235,7 +235,7 @@ pub enum HubError {
 }
 
 impl HubError {
-    /// Whether the same request may succeed later, without anything that a user changes.
+    /// Whether the same request may succeed later without a change by the user.
     pub fn is_temporary(&self) -> bool {
         matches!(
             self,
@@ -247,7 +247,7 @@ impl HubError {
         )
     }
 
-    /// The error within an error of a reader.
+    /// The `HubError` inside an I/O error of a reader.
     pub fn within(error: &io::Error) -> Option<&HubError> {
         error.get_ref()?.downcast_ref()
     }
@@ -293,7 +293,7 @@ fn remedy(what: &str, present: &str) -> &'static str {
     }
 }
 
-/// A URI without a kind is a model's, and its writer may have meant a data set.
+/// A hint for a URI without a kind, which names a model: the user may have meant a data set.
 fn other_kind(repo: &Repo) -> String {
     match repo.kind {
         RepoKind::Model => format!(" (a dataset is written as hf://datasets/{})", repo.id),

@@ -34,7 +34,7 @@ impl Display for CommitFile {
 }
 
 impl CommitFile {
-    /// The path of the file on the hub, which redirects to the CDN for a large file.
+    /// The path of the file on the hub. For a large file, the hub redirects to the CDN.
     pub(crate) fn url_path(&self) -> String {
         format!("{}/resolve/{}/{}", self.repo.path(), encode_segment(&self.commit), encode_path(&self.file.path))
     }

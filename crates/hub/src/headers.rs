@@ -5,7 +5,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 use jiff::fmt::rfc2822;
 
-/// The range of a 206 answer: its first byte, and the size of the whole file where it is known.
+/// The range of a 206 answer: its first byte, and the size of the whole file if the header states it.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct ContentRange {
     pub(crate) start: u64,
@@ -25,7 +25,7 @@ pub(crate) fn content_range(value: &str) -> Option<ContentRange> {
 
 /// The target of the link with `rel="next"`.
 pub(crate) fn next_link(value: &str) -> Option<&str> {
-    // a URL may hold commas, so links are separated by where their URLs begin
+    // a URL may contain commas, so the list is split at `<`
     value.split('<').skip(1).find_map(|link| {
         let (target, parameters) = link.split_once('>')?;
         let is_next = |parameter: &str| matches!(parameter.trim().trim_end_matches(','), "rel=\"next\"" | "rel=next");
@@ -38,7 +38,7 @@ pub(crate) fn etag(value: &str) -> &str {
     value.trim().trim_start_matches("W/").trim_matches('"')
 }
 
-/// The time to wait after `RateLimit: "api";r=0;t=55`: the longest of the limits that are used up.
+/// The time to wait after `RateLimit: "api";r=0;t=55`: the longest time of all exhausted limits.
 pub(crate) fn rate_limit(value: &str) -> Option<Duration> {
     let wait = |limit: &str| {
         let parameter = |name: &str| {

@@ -15,9 +15,9 @@ use crate::error::HubError;
 use crate::retry::Limits;
 use crate::url::Url;
 
-/// The longest answer of the API that is read: a page of a listing has some hundreds of kilobytes.
+/// The largest answer of the API that a client reads. A page of a listing has some hundreds of kilobytes.
 const LARGEST_DOCUMENT: u64 = 64 << 20;
-/// The longest body of a redirect that is read.
+/// The largest body of a redirect that a client reads.
 const LARGEST_REDIRECT: u64 = 64 << 10;
 
 /// The connections to one hub.
@@ -36,9 +36,9 @@ pub(crate) struct Answer {
     pub(crate) url: Url,
     pub(crate) status: u16,
     pub(crate) headers: HeaderMap,
-    /// Whether the hub itself answered, and not a server to which it led.
+    /// Whether the hub answered, and not a server that it redirected to.
     pub(crate) is_hub: bool,
-    /// The last headers of the hub itself, with what it knows about a file. `None` if it wasn't asked.
+    /// The last headers of the hub, with its facts about a file. `None` if the hub got no request.
     pub(crate) hub_headers: Option<HeaderMap>,
     pub(crate) body: Body,
 }
@@ -50,12 +50,12 @@ impl Http {
             let reason = "it is not a URL".to_owned();
             return Err(HubError::Environment { variable: "HF_ENDPOINT".to_owned(), reason });
         };
-        // the machine's own certificate store, which its other programs use too
+        // the machine's certificate store, as in its other programs
         let tls = TlsConfig::builder()
             .root_certs(RootCerts::PlatformVerifier)
             .unversioned_rustls_crypto_provider(Arc::new(rustls::crypto::ring::default_provider()))
             .build();
-        // a body may take as long as it flows; redirects are followed here, since only the hub gets the token
+        // no timeout for a body that makes progress; `get` follows redirects, because only the hub may get the token
         let agent = Agent::config_builder()
             .tls_config(tls)
             .timeout_resolve(Some(limits.connect))
@@ -71,28 +71,28 @@ impl Http {
         Ok(Http { agent, endpoint, origin: url, token: environment.token.clone(), redirects: limits.redirects })
     }
 
-    /// The URL of a path on the hub, which is encoded already.
+    /// The URL of a path on the hub. The path is already encoded.
     pub(crate) fn url(&self, path: &str) -> Result<Url, HubError> {
         let text = format!("{}/{path}", self.endpoint);
         Url::parse(&text).ok_or_else(|| HubError::Protocol { url: text, reason: "it is not a URL".to_owned() })
     }
 
-    /// Where the token is from.
+    /// The source of the token: a variable or a file.
     pub(crate) fn token_source(&self) -> Option<String> {
         self.token.as_ref().map(|token| token.source().to_owned())
     }
 
-    /// A server's own words about a failure, unless they are odd or hold the token.
+    /// The message of a server about a failure, unless it is too long or contains the token.
     pub(crate) fn words<'a>(&self, headers: &'a HeaderMap) -> Option<&'a str> {
         let words = header(headers, "x-error-message")?;
         let holds_token = self.token.as_ref().is_some_and(|token| words.contains(token.secret()));
         (!holds_token && words.len() < 300).then_some(words.trim_end_matches('.'))
     }
 
-    /// Asks for a URL, and follows redirects.
+    /// Requests a URL, and follows redirects.
     ///
     /// # Errors
-    /// If there is no answer. An answer of any status is one.
+    /// Fails without an answer. An answer with an error status is not a failure.
     pub(crate) fn get(&self, url: &Url, range: Option<&Range<u64>>) -> Result<Answer, HubError> {
         let mut url = url.clone();
         let mut hub_headers = None;
@@ -115,7 +115,7 @@ impl Http {
             let Some(location) = headers.get(LOCATION).filter(|_| is_redirect) else {
                 return Ok(Answer { url, status, headers, is_hub, hub_headers, body });
             };
-            // a body that is read frees its connection for the next request
+            // reading the body frees the connection for the next request
             let _ = body.with_config().limit(LARGEST_REDIRECT).read_to_vec();
             let target = location.to_str().ok().and_then(|location| url.join(location));
             url = target.ok_or_else(|| odd(&url, "it redirects to something that is not a URL"))?;
@@ -123,7 +123,7 @@ impl Http {
         Err(odd(&url, "it redirects in circles"))
     }
 
-    /// Adds the proxy to an error about a host to which it should have led.
+    /// Adds the proxy to an error about a host behind it.
     fn by_proxy(&self, url: &Url, error: HubError) -> HubError {
         let proxy = self.agent.config().proxy().filter(|proxy| {
             let target = url.to_string().parse::<Uri>();
@@ -146,10 +146,10 @@ impl Http {
 }
 
 impl Answer {
-    /// The answer's document.
+    /// The JSON document of the answer.
     ///
     /// # Errors
-    /// If the body breaks off, or is not such a document.
+    /// Fails if the body ends early, or is not a JSON document of the type `T`.
     pub(crate) fn into_json<T: DeserializeOwned>(self) -> Result<T, HubError> {
         let text = self.body.into_with_config().limit(LARGEST_DOCUMENT).read_to_vec();
         let text = text.map_err(|error| no_answer(&self.url, &error))?;
@@ -162,7 +162,7 @@ pub(crate) fn header<'a>(headers: &'a HeaderMap, name: &'static str) -> Option<&
     headers.get(HeaderName::from_static(name))?.to_str().ok()
 }
 
-/// Which error a body is that breaks off.
+/// The error for a body that breaks off.
 pub(crate) fn broken(url: &Url, error: io::Error) -> HubError {
     no_answer(url, &Error::from(error))
 }
@@ -171,7 +171,7 @@ fn odd(url: &Url, reason: &str) -> HubError {
     HubError::Protocol { url: url.public(), reason: reason.to_owned() }
 }
 
-/// Which error a failed exchange is. Messages of `ureq` that may hold a URL are left out.
+/// The error for a failed exchange. It leaves out messages of `ureq` that may contain a URL.
 fn no_answer(url: &Url, error: &Error) -> HubError {
     use ErrorKind::{BrokenPipe, ConnectionAborted, ConnectionReset, InvalidData, UnexpectedEof};
     let host = url.host().to_owned();

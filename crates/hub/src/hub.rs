@@ -20,7 +20,7 @@ use crate::url::Url;
 pub(crate) struct Hub {
     pub(crate) http: Http,
     pub(crate) cache: Option<Cache>,
-    /// Whether only the cache is used.
+    /// Whether clients use only the cache.
     pub(crate) is_offline: bool,
     pub(crate) signed: SignedUrls,
     patience: Arc<Patience>,
@@ -45,7 +45,7 @@ impl Hub {
         Retry::new(self.patience.clone())
     }
 
-    /// The error for something that the cache doesn't have, where only the cache is used.
+    /// The error for a file that the cache lacks, in an offline client.
     pub(crate) fn not_cached(&self, what: String) -> HubError {
         let cache = self.cache.as_ref().map_or_else(PathBuf::new, |cache| cache.root.clone());
         HubError::NotCached { what, cache }

@@ -1,7 +1,7 @@
 //! Reading from the Hugging Face hub.
 //!
-//! A [`HubUri`] names files of a repository. A [`HubClient`] resolves its revision to a commit, lists the files of the
-//! commit that a pattern matches, and reads them: as streams that resume where a connection broke, or into a file. A
+//! A [`HubUri`] names files of a repository. A [`HubClient`] resolves a revision to a commit, lists the files of the
+//! commit that a pattern matches, and reads them: as streams that resume after a broken connection, or into a file. A
 //! [`CommitCopy`] is a folder with the files of a model or tokenizer. Bytes of a whole file are verified against the
 //! digest in the listing.
 #![deny(unsafe_code)]

@@ -5,13 +5,13 @@ use serde::Deserialize;
 use crate::digest::Digest;
 use crate::file::HubFile;
 
-/// The answer about a revision.
+/// The hub's answer about a revision.
 #[derive(Deserialize)]
 pub(crate) struct Revision {
     pub(crate) sha: String,
 }
 
-/// One entry of a folder, as the API gives it.
+/// An entry of a folder in the API.
 #[derive(Deserialize)]
 pub(crate) struct Entry {
     #[serde(rename = "type")]
@@ -31,7 +31,7 @@ struct Lfs {
 }
 
 impl Entry {
-    /// The entry as a file; `None` if it is something else.
+    /// The entry as a file; `None` if it is not a file.
     ///
     /// # Errors
     /// The problem.

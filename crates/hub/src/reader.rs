@@ -1,4 +1,4 @@
-//! Readers of files, wherever their bytes are.
+//! Readers of files, from the cache or from the hub.
 
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
@@ -11,7 +11,7 @@ use crate::file::CommitFile;
 use crate::hub::Hub;
 use crate::remote::Remote;
 
-/// A reader that decides with its first byte where the bytes come from.
+/// A reader that selects the cache or the hub at its first read.
 pub(crate) struct FileReader {
     hub: Arc<Hub>,
     source: CommitFile,
@@ -31,7 +31,7 @@ impl FileReader {
         FileReader { hub, source, range, place: Place::Unknown }
     }
 
-    /// The file or the host that gives the bytes.
+    /// The file or the host that the bytes come from.
     pub(crate) fn place(&self) -> String {
         match &self.place {
             Place::Unknown => String::new(),
@@ -55,7 +55,7 @@ impl FileReader {
 
 impl Read for FileReader {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        // nobody is asked for nothing
+        // an empty range needs no request
         if self.range.is_empty() {
             return Ok(0);
         }

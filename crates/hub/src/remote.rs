@@ -1,4 +1,4 @@
-//! A range of a file on the hub, as a stream that resumes where a connection broke.
+//! A range of a file on the hub, as a stream that resumes after a broken connection.
 
 use std::io::{self, Read};
 use std::ops::Range;
@@ -23,16 +23,16 @@ pub(crate) struct Remote {
     source: CommitFile,
     rest: Range<u64>,
     body: Option<OpenBody>,
-    /// The server that gave the last bytes.
+    /// The server that sent the last bytes.
     host: String,
     retry: Retry,
 }
 
-/// A body that is being received.
+/// A body in transfer.
 struct OpenBody {
     bytes: BodyReader<'static>,
     url: Url,
-    /// The bytes before those asked for, which a server sent that ignores ranges.
+    /// The bytes before the range, from a server that ignores ranges.
     skip: u64,
     /// Whether the body ends with the range.
     ends: bool,
@@ -44,12 +44,12 @@ impl Remote {
         Remote { hub, source, rest: range, body: None, host: String::new(), retry }
     }
 
-    /// The server that gave the last bytes.
+    /// The server that sent the last bytes.
     pub(crate) fn host(&self) -> &str {
         &self.host
     }
 
-    /// Reads some bytes, one at least.
+    /// Reads at least one byte.
     fn receive(&mut self, buffer: &mut [u8]) -> Result<usize, Failure> {
         let body = match &mut self.body {
             Some(body) => body,
@@ -75,14 +75,14 @@ impl Remote {
         }
     }
 
-    /// Sees the end of the body, which frees its connection for the next range.
+    /// Reads the end of the body, which frees the connection for the next range.
     fn finish(&mut self) {
         if let Some(mut body) = self.body.take().filter(|body| body.ends) {
             let _ = body.bytes.read(&mut [0]);
         }
     }
 
-    /// Asks the CDN by the URL that is known, or else the hub.
+    /// Requests the range from the CDN if a signed URL is known, and from the hub otherwise.
     fn connect(&self) -> Result<OpenBody, Failure> {
         let path = self.source.url_path();
         let signed = self.hub.signed.get(&path);
@@ -121,7 +121,7 @@ impl Remote {
         }
     }
 
-    /// The body of an answer, once its range is as it should be.
+    /// The body of an answer, after a check of its range.
     fn body_of(&self, answer: Answer) -> Result<OpenBody, Failure> {
         let size = self.source.file.size;
         let (listed, found) = match answer.status {
@@ -172,7 +172,7 @@ impl Read for Remote {
     }
 }
 
-/// Compares what the hub says about a file with the listing.
+/// Compares the hub's headers about a file with the listing.
 fn check(source: &CommitFile, headers: &HeaderMap) -> Result<(), HubError> {
     let compare = |what: &str, listed: String, found: &str| match listed == found {
         true => Ok(()),
@@ -181,7 +181,7 @@ fn check(source: &CommitFile, headers: &HeaderMap) -> Result<(), HubError> {
     if let Some(commit) = header(headers, "x-repo-commit") {
         compare("the commit", source.commit.clone(), commit)?;
     }
-    // a mirror may have tags of its own, which are no digests and say nothing
+    // a mirror may have other tags, which are not digests and prove nothing
     let tag = header(headers, "x-linked-etag").or_else(|| header(headers, "etag")).map(etag);
     if let Some(digest) = tag.and_then(Digest::from_hex) {
         compare("the digest", source.file.digest.to_string(), &digest.to_string())?;

@@ -4,7 +4,7 @@ use std::fmt::{self, Display};
 
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 
-/// The characters that are not written as they are in a segment of a URL's path.
+/// The characters that a segment of a URL's path must percent-encode.
 const OUTSIDE_A_SEGMENT: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
 const LONGEST_NAME: usize = 96;
 
@@ -18,7 +18,7 @@ pub enum RepoKind {
 }
 
 impl RepoKind {
-    /// The hub's word for repositories of this kind, in URIs and in the API.
+    /// The plural name of the kind in URIs and in the API of the hub.
     pub(crate) fn plural(self) -> &'static str {
         match self {
             RepoKind::Dataset => "datasets",
@@ -66,7 +66,7 @@ impl Display for Repo {
     }
 }
 
-/// Whether the hub can have a repository OWNER/NAME of this name.
+/// Whether `id` is a valid repository name OWNER/NAME.
 pub(crate) fn is_id(id: &str) -> bool {
     let is_name = |name: &str| {
         let is_edge = |end: Option<u8>| end.is_some_and(|byte| byte.is_ascii_alphanumeric() || byte == b'_');
@@ -85,7 +85,7 @@ pub(crate) fn encode_segment(text: &str) -> String {
     utf8_percent_encode(text, OUTSIDE_A_SEGMENT).to_string()
 }
 
-/// `path` as the path of a URL: the segments are encoded, the slashes stay.
+/// `path` as the path of a URL, with encoded segments and plain slashes.
 pub(crate) fn encode_path(path: &str) -> String {
     path.split('/').map(encode_segment).collect::<Vec<_>>().join("/")
 }

@@ -1,4 +1,4 @@
-//! When a request is made again, and after which time.
+//! Retries of requests, and the waits before them.
 
 use std::fmt;
 use std::sync::Arc;
@@ -6,26 +6,26 @@ use std::time::Duration;
 
 use crate::error::HubError;
 
-/// Receives sentences about waits, such as "the hub limits requests: waiting 56 s".
+/// A receiver of sentences about waits, such as "the hub limits requests: waiting 56 s".
 pub type Notice = Arc<dyn Fn(&str) + Send + Sync>;
 
-/// Waits for a time. Tests count it instead.
+/// A function that waits for a duration. Tests only add up the durations.
 pub type Pause = Arc<dyn Fn(Duration) + Send + Sync>;
 
 /// The patience of a client.
 #[derive(Clone, Debug)]
 pub struct Limits {
-    /// Failures in a row, without any byte in between, after which the last one is returned.
+    /// The number of consecutive failures, without a received byte, after which a request fails.
     pub attempts: u32,
-    /// The longest wait after the first failure. It doubles with every failure.
+    /// The longest wait after the first failure. Each further failure doubles it.
     pub first_wait: Duration,
     /// The longest wait after a failure.
     pub longest_wait: Duration,
-    /// The longest sum of waits without any byte in between, those for a limit of requests included.
+    /// The longest sum of waits without a received byte, including waits for rate limits.
     pub without_progress: Duration,
-    /// The longest time to connect.
+    /// The timeout for a connection.
     pub connect: Duration,
-    /// The longest time without a byte, of an answer or within it.
+    /// The longest time without a received byte, before or within an answer.
     pub silence: Duration,
     /// The longest chain of redirects.
     pub redirects: u32,
@@ -54,7 +54,7 @@ pub(crate) enum Failure {
     Temporary(HubError),
     /// The CDN refuses a signed URL, which may have expired.
     Expired(HubError),
-    /// The host limits requests, for so long as it says.
+    /// The host limits requests, for the stated time.
     Limited { host: String, wait: Option<Duration> },
 }
 
@@ -78,7 +78,7 @@ impl fmt::Debug for Patience {
     }
 }
 
-/// The failures of one piece of work since it last got anywhere.
+/// The failures of an operation since its last progress.
 #[derive(Debug)]
 pub(crate) struct Retry {
     patience: Arc<Patience>,
@@ -93,22 +93,22 @@ impl Retry {
         Retry { patience, failures: 0, refusals: 0, limited: 0, waited: Duration::ZERO }
     }
 
-    /// Bytes have come: the count of failures restarts.
+    /// Resets the counts of failures after received bytes.
     pub(crate) fn progressed(&mut self) {
         (self.failures, self.refusals, self.limited, self.waited) = (0, 0, 0, Duration::ZERO);
     }
 
-    /// Waits until the request should be made again.
+    /// Waits until the time of the next attempt.
     ///
     /// # Errors
-    /// The failure, if it shouldn't.
+    /// The failure, if another attempt would not help.
     pub(crate) fn wait(&mut self, failure: Failure) -> Result<(), HubError> {
         let limits = &self.patience.limits;
         match failure {
             Failure::Final(error) => Err(error),
             Failure::Expired(error) => {
                 self.refusals += 1;
-                // a new signature costs no wait
+                // a new signature needs no wait
                 if self.refusals < 2 { Ok(()) } else { Err(error) }
             }
             Failure::Temporary(error) => {
@@ -129,7 +129,7 @@ impl Retry {
                     return Err(HubError::RateLimited { host, waited: self.waited });
                 }
                 let notice = format!("the hub limits requests: waiting {} s", wait.as_secs());
-                // so that not all who wait ask in the same moment
+                // jitter, so that waiting clients do not all retry at the same moment
                 self.pause(&notice, wait + Duration::from_secs(1).mul_f64(random()));
                 Ok(())
             }
@@ -143,7 +143,8 @@ impl Retry {
     }
 }
 
-/// The wait after so many failures: at least half of what doubles, and the rest by `chance` from 0 to 1.
+/// The wait after `failures` failures: exponential backoff, of which `chance`, from 0 to 1, selects between half and
+/// all.
 fn backoff(limits: &Limits, failures: u32, chance: f64) -> Duration {
     let doubled = limits.first_wait.saturating_mul(2_u32.saturating_pow(failures.saturating_sub(1)));
     doubled.min(limits.longest_wait).mul_f64(0.5 + chance / 2.0)
@@ -151,7 +152,7 @@ fn backoff(limits: &Limits, failures: u32, chance: f64) -> Duration {
 
 /// A random number from 0 to 1.
 fn random() -> f64 {
-    // a system without randomness waits as long as it may
+    // without randomness, each wait has its full length
     f64::from(getrandom::u32().unwrap_or(u32::MAX)) / f64::from(u32::MAX)
 }
 

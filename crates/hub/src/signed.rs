@@ -1,4 +1,4 @@
-//! URLs that the hub signs, by which the CDN gives files for a time.
+//! URLs that the hub signs, with which the CDN serves files for a limited time.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -10,7 +10,7 @@ use crate::url::Url;
 pub(crate) struct SignedUrls(Mutex<HashMap<String, Url>>);
 
 impl SignedUrls {
-    /// More than any reader has open at a time; a URL that is dropped is signed again.
+    /// More than readers have open at a time. The hub signs a dropped URL again.
     const MOST: usize = 256;
 
     pub(crate) fn get(&self, path: &str) -> Option<Url> {
@@ -30,7 +30,7 @@ impl SignedUrls {
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<String, Url>> {
-        // a map is whole after every operation
+        // a panic leaves no partial change in a map
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -21,7 +21,7 @@ pub(crate) struct Subject<'a> {
     pub(crate) path: &'a str,
 }
 
-/// Why an answer isn't the one that was asked for.
+/// The failure that an answer with an error status means.
 pub(crate) fn failure(http: &Http, answer: &Answer, subject: Subject<'_>) -> Failure {
     let status = answer.status;
     match status {
@@ -54,7 +54,7 @@ fn refusal(http: &Http, answer: &Answer, Subject { repo, revision, path }: Subje
     }
 }
 
-/// The wait that the host asks for.
+/// The wait that the host requests.
 fn limit(headers: &HeaderMap) -> Option<Duration> {
     let by_window = header(headers, "ratelimit").and_then(headers::rate_limit);
     let retry_after = || headers::retry_after(headers.get(RETRY_AFTER)?.to_str().ok()?, Timestamp::now());

@@ -1,4 +1,4 @@
-//! Which files of a commit a pattern matches.
+//! The files of a commit that a pattern matches.
 
 use std::collections::BTreeSet;
 
@@ -10,14 +10,14 @@ use crate::pattern::FilePattern;
 use crate::repo::{Repo, encode_path, encode_segment};
 use crate::status::Subject;
 
-/// The entries of a folder that an error names.
+/// The largest number of a folder's entries that an error names.
 const NAMED_ENTRIES: usize = 3;
 
-/// The matches of a pattern, and the folder that it leads to.
+/// The matches of a pattern, and the entries of the listed folder.
 pub(crate) struct Found {
-    /// The folder that was listed. The root is empty.
+    /// The listed folder. The root is empty.
     pub(crate) folder: String,
-    /// The paths of what the folder holds.
+    /// The paths of the folder's entries.
     pub(crate) paths: Vec<String>,
     /// The files that match.
     pub(crate) files: Vec<HubFile>,
@@ -40,7 +40,7 @@ impl Found {
 }
 
 impl Hub {
-    /// Looks for the files of a commit that a pattern matches.
+    /// Finds the files of a commit that a pattern matches.
     pub(crate) fn find(&self, repo: &Repo, commit: &str, glob: &FilePattern) -> Result<Found, HubError> {
         match self.is_offline {
             true => self.cached_files(repo, commit, glob),
@@ -48,7 +48,7 @@ impl Hub {
         }
     }
 
-    /// Looks in the cache.
+    /// Finds files in the cache.
     fn cached_files(&self, repo: &Repo, commit: &str, glob: &FilePattern) -> Result<Found, HubError> {
         let missing = || self.not_cached(format!("commit {commit} of the {repo}"));
         let cache = self.cache.as_ref().ok_or_else(missing)?;
@@ -58,7 +58,7 @@ impl Hub {
         Ok(Found { folder: String::new(), paths, files })
     }
 
-    /// Asks the hub.
+    /// Finds files in the hub's listing.
     fn listed_files(&self, repo: &Repo, commit: &str, glob: &FilePattern) -> Result<Found, HubError> {
         let (folder, entries) = match self.entries(repo, commit, &glob.folder, glob.is_deep) {
             Err(HubError::NoFile { .. }) if !glob.folder.is_empty() => {

@@ -13,7 +13,7 @@ const SCHEME: &str = "hf://";
 /// `hf://datasets/OWNER/NAME[@REVISION][/PATH]` or `hf://[models/]OWNER/NAME[@REVISION][/PATH]`, with the rules of
 /// `huggingface_hub`:
 ///
-/// - A repository has an owner. The names without one that the hub once gave (`squad`) are refused.
+/// - A repository has an owner. Old names without an owner (`squad`) are refused.
 /// - A slash in a revision is written as `%2F`. The references `refs/pr/N` and `refs/convert/NAME` may be written as
 ///   they are.
 /// - The path is taken as it is written: `%20` is not a space. The text may be a pattern.
@@ -31,7 +31,7 @@ impl FromStr for HubUri {
     type Err = HubError;
 
     /// # Errors
-    /// `HubError::Uri` with what is wrong.
+    /// `HubError::Uri` with the problem.
     fn from_str(text: &str) -> Result<HubUri, HubError> {
         let bad = |reason: &str| HubError::Uri { uri: text.to_owned(), reason: reason.to_owned() };
         let rest = text.strip_prefix(SCHEME).ok_or_else(|| bad("it does not begin with hf://"))?;
@@ -43,7 +43,7 @@ impl FromStr for HubUri {
             }
             _ => (RepoKind::Model, rest),
         };
-        // an @ further on belongs to a file's name
+        // a later @ belongs to the name of a file
         let at = location.find('@').filter(|&at| location[..at].matches('/').count() <= 1);
         let (id, revision, path) = match at {
             Some(at) => {
@@ -77,7 +77,7 @@ impl FromStr for HubUri {
 impl Display for HubUri {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter.write_str(SCHEME)?;
-        // an owner of this name would be taken for the kind
+        // the parser would take an owner of this name for the kind
         let is_ambiguous = ["datasets/", "models/", "spaces/", "buckets/", "kernels/"];
         let is_ambiguous = is_ambiguous.iter().any(|kind| self.repo.id.starts_with(kind));
         match self.repo.kind {
@@ -97,7 +97,7 @@ impl Display for HubUri {
     }
 }
 
-/// The revision, as written, and the path behind it.
+/// The revision, as written, and the path after it.
 fn split_revision(text: &str) -> (&str, &str) {
     let reference_end = text.match_indices('/').map(|(at, _)| at).nth(2).unwrap_or(text.len());
     let end = match is_reference(&text[..reference_end]) {
@@ -107,7 +107,7 @@ fn split_revision(text: &str) -> (&str, &str) {
     (&text[..end], text[end..].trim_start_matches('/'))
 }
 
-/// Whether `revision` is one of the references with slashes that the hub makes by itself.
+/// Whether `revision` is a reference with slashes that the hub creates.
 fn is_reference(revision: &str) -> bool {
     let is_all = |text: &str, is_allowed: fn(char) -> bool| !text.is_empty() && text.chars().all(is_allowed);
     if let Some(number) = revision.strip_prefix("refs/pr/") {

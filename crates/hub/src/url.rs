@@ -1,18 +1,19 @@
-//! The little that the client needs to know about URLs.
+//! The parts of URLs that the client needs.
 
 use std::fmt::{self, Display};
 
 /// An http or https URL, split where its path begins.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Url {
-    /// Scheme and host with port, in lower case and without the scheme's own port. Equal texts are the same server.
+    /// Scheme and host with port, in lower case and without the scheme's default port. Equal origins are the same
+    /// server.
     origin: String,
     /// Path and query. It begins with a slash.
     target: String,
 }
 
 impl Url {
-    /// `None` if the text isn't such a URL, or has a user in front of its host.
+    /// The URL in `text`; `None` if the text is not an http or https URL, or has a user before its host.
     pub(crate) fn parse(text: &str) -> Option<Url> {
         let (scheme, rest) = text.split_once("://")?;
         let (scheme, own_port) = match scheme.to_ascii_lowercase().as_str() {
@@ -49,7 +50,7 @@ impl Url {
         }
     }
 
-    /// Whether this is a URL of the same server as `origin`, at least as well protected.
+    /// Whether this is a URL of the same server as `origin`, and uses https if `origin` does.
     pub(crate) fn is_within(&self, origin: &Url) -> bool {
         self.host() == origin.host() && (self.origin.starts_with("https:") || origin.origin.starts_with("http:"))
     }
@@ -59,7 +60,7 @@ impl Url {
         self.origin.split("//").last().unwrap_or_default()
     }
 
-    /// The URL without its query, which may hold a signature that nobody else should see.
+    /// The URL without its query, which may contain a secret signature.
     pub(crate) fn public(&self) -> String {
         format!("{}{}", self.origin, self.path())
     }

@@ -1,17 +1,17 @@
-//! Bytes of a whole file, which are compared with its digest as they pass.
+//! A reader that compares the bytes of a whole file with the file's digest.
 
 use std::io::{self, ErrorKind, Read};
 
 use crate::digest::{Digest, Hasher};
 
-/// A reader of a whole file. The last bytes come only if all have the digest of the file.
+/// A reader of a whole file. It returns the last bytes only if all bytes have the digest of the file.
 pub(crate) struct Verified<R, F> {
     inner: R,
     /// `None` once the digest is known.
     hasher: Option<Hasher>,
     expected: Digest,
     remaining: u64,
-    /// The digest of all bytes, if it is another one.
+    /// The digest of all bytes, if it differs from `expected`.
     wrong: Option<Digest>,
     /// The error for a wrong digest.
     differs: F,

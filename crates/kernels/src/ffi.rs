@@ -1,6 +1,6 @@
 //! The functions of `shim.cpp`, for tensors on the CPU, and of `flash_attention.cpp`, for tensors on a GPU. A failing
-//! operation panics with libtorch's message, as tch's own operations do. It can only fail by a defect of this program,
-//! and the process's panic hook writes the termination message.
+//! operation panics with libtorch's message, as tch's own operations do. An operation can only fail by a defect of this
+//! program, and the process's panic hook writes the termination message.
 
 use std::ffi::{CStr, c_char, c_int};
 use std::marker::PhantomData;
@@ -64,7 +64,7 @@ struct CpuAdamWOptions {
 }
 
 // SAFETY: the signatures are those of shim.cpp and allocator.cpp. The functions need only what their types guarantee:
-// tensors that are alive, and places to write results to. They check types, shapes and layouts themselves.
+// tensors that are alive, and places to write results to. The functions check types, shapes and layouts themselves.
 unsafe extern "C" {
     safe fn sc_use_malloc();
     safe fn sc_last_error() -> *const c_char;
@@ -216,8 +216,8 @@ pub fn is_deterministic() -> bool {
     sc_deterministic()
 }
 
-/// Whether this project's own kernels multiply matrices of `kind` on this processor. These are fast, and give the same
-/// bits for any number of threads and on AMD and Intel processors.
+/// Whether this project's own kernels multiply matrices of `kind` on this processor. These kernels are fast, and give
+/// the same bits for any number of threads and on AMD and Intel processors.
 pub fn has_products(kind: Kind) -> bool {
     sc_has_products(kind == Kind::BFloat16)
 }

@@ -21,7 +21,7 @@ pub use ffi::{
 };
 pub use tensor_bytes::bytes_of;
 
-/// Version of the kernels' results on a device. Every change that alters bits there increments it, so that a resume can
+/// Version of the kernels' results on a device. Every change of the results' bits increments it, so that a resume can
 /// report a change of version.
 pub fn version(device: Device) -> u32 {
     if device.is_cuda() { 3 } else { 1 }
@@ -73,7 +73,7 @@ pub struct Sequences<'a> {
 pub struct Rotation<'a> {
     /// `f32[length, head_dim / 2]`: cosines of the angles by position.
     pub cos: &'a Tensor,
-    /// Their sines.
+    /// The sines of the same angles.
     pub sin: &'a Tensor,
     /// Number of positions.
     pub length: i64,
@@ -84,11 +84,11 @@ pub struct Rotation<'a> {
 pub struct AdamWParameter<'a> {
     /// The weights.
     pub value: &'a Tensor,
-    /// Their gradient.
+    /// The gradient of the weights.
     pub gradient: &'a Tensor,
     /// Running average of the gradient.
     pub exp_avg: &'a Tensor,
-    /// Running average of its square.
+    /// Running average of the squared gradient.
     pub exp_avg_sq: &'a Tensor,
     /// Receives a copy of the weights in bf16.
     pub compute: Option<&'a Tensor>,
@@ -135,15 +135,15 @@ macro_rules! on_device {
     };
 }
 
-/// The same, depending on the device of the first argument.
+/// Like `on_device`, depending on the device of the first argument.
 macro_rules! by_device {
     ($operation:ident($first:expr $(, $argument:expr)*)) => {
         on_device!($first.device(), $operation($first $(, $argument)*))
     };
 }
 
-/// The same for a product with `weight[out, in]`. Calls the reference also where the processor has no products of this
-/// type, or of these sizes.
+/// Calls the kernel of a product with `weight[out, in]`, or the reference on other devices and where the processor has
+/// no products of this type or of these sizes.
 macro_rules! dispatch_gemm {
     ($operation:ident($($argument:expr),*), $rows:expr, $weight:expr) => {
         match multiplies($rows, $weight) {
@@ -222,7 +222,7 @@ pub fn attention_backward(
 /// Cross-entropies, in nats.
 #[derive(Debug)]
 pub struct CrossEntropy {
-    /// Their sum, `f64[]`.
+    /// The sum of the cross-entropies, `f64[]`.
     pub sum: Tensor,
     /// The cross-entropy of each row, `f64[rows]`; 0 for a row that doesn't count.
     pub of_rows: Tensor,
@@ -233,8 +233,8 @@ pub fn cross_entropy(logits: &Tensor, targets: &Tensor) -> CrossEntropy {
     by_device!(cross_entropy(logits, targets, None, 1.0))
 }
 
-/// [`cross_entropy`], and the gradient of their sum times `scale` as `kind`; fp32 gradients reuse the memory of
-/// `logits`.
+/// The [`cross_entropy`], and the gradient of its sum times `scale`, of type `kind`. An fp32 gradient reuses the memory
+/// of `logits`.
 pub fn cross_entropy_with_gradient(logits: Tensor, targets: &Tensor, scale: f64, kind: Kind) -> (CrossEntropy, Tensor) {
     let gradient = match kind {
         Kind::Float => logits.shallow_clone(),
@@ -244,7 +244,7 @@ pub fn cross_entropy_with_gradient(logits: Tensor, targets: &Tensor, scale: f64,
     (loss, gradient)
 }
 
-/// The sum of the squares of each of `tensors`, fp32 tensors on `device`: `f64[tensors]`.
+/// The sum of the squares of each tensor, `f64[tensors]`. The tensors are fp32 on `device`.
 pub fn squared_norms(tensors: &[&Tensor], device: Device) -> Tensor {
     on_device!(device, squared_norms(tensors))
 }

@@ -38,7 +38,7 @@ pub fn open(name: &str) -> Result<Library, LibraryError> {
 /// Looks for functions in a library.
 ///
 /// # Errors
-/// If one is missing.
+/// If a function is missing.
 pub(crate) fn check_functions(
     name: &str,
     library: &libloading::Library,
@@ -74,7 +74,7 @@ macro_rules! c_functions {
             /// Opens the library of this name.
             ///
             /// # Errors
-            /// If it can't be loaded, or lacks one of the functions.
+            /// If the library can't be loaded, or lacks one of the functions.
             pub(crate) fn open(name: &str) -> Result<$table, $crate::library::LibraryError> {
                 let library = $crate::library::open(name)?;
                 $(

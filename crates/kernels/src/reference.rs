@@ -1,5 +1,5 @@
-//! The same operations, composed of libtorch's own: the reference for the kernels' tests, and the implementation where
-//! no kernel exists.
+//! The operations, composed of libtorch's own operations: the reference for the kernels' tests, and the implementation
+//! where no kernel exists.
 
 use tch::{Device, Kind, Tensor};
 
@@ -73,8 +73,8 @@ pub(super) fn rotary(qkv: &Tensor, Rotation { cos, sin, length }: Rotation, head
     second.copy_(&(x2 * cos + x1 * sin));
 }
 
-/// The queries, keys and values of each sequence, `f32[heads, length, head_dim]`, with its rows. Keys and values are
-/// repeated for the heads that share them.
+/// The queries, keys and values of each sequence, `f32[heads, length, head_dim]`, with the sequence's first row and
+/// length. Keys and values are repeated for the heads that share them.
 fn by_sequence(qkv: &Tensor, sequences: Sequences, heads: Heads) -> Vec<(i64, i64, [Tensor; 3])> {
     let (Sequences { cu_seqlens, .. }, Heads { heads, kv_heads, head_dim }) = (sequences, heads);
     let part = |first: i64, count: i64, row: i64, length: i64| {

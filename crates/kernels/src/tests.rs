@@ -25,7 +25,7 @@ fn values(shape: &[i64], kind: Kind, seed: u64) -> Tensor {
     Tensor::from_slice(&values).reshape(shape).to_kind(kind)
 }
 
-/// Tables of a rotation, of factors that are no cosines and sines.
+/// Tables of a rotation, with factors that are not cosines and sines.
 struct RotationTables {
     cos: Tensor,
     sin: Tensor,
@@ -61,7 +61,8 @@ fn assert_close(what: &str, actual: &Tensor, expected: &Tensor, tolerance: f64) 
     assert_close_to_scale(what, actual, expected, tolerance, 1.0);
 }
 
-/// The same relative to `scale`, if that is larger: the sum of the magnitudes of terms that may cancel.
+/// Like `assert_close`, but relative to `scale` if that is larger. `scale` is the sum of the magnitudes of terms that
+/// may cancel.
 #[track_caller]
 fn assert_close_to_scale(what: &str, actual: &Tensor, expected: &Tensor, tolerance: f64, scale: f64) {
     assert_eq!((actual.size(), actual.kind()), (expected.size(), expected.kind()), "{what}");

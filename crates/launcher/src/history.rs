@@ -34,7 +34,7 @@ pub struct History {
     pub(super) earlier: Vec<EarlierFailure>,
     /// The log of the process that failed.
     pub(super) log: Option<Log>,
-    /// The process that replaced it.
+    /// The process that replaced the failed process.
     pub(super) successor: Option<Successor>,
     /// `restart.maxRestarts`.
     pub(super) max_restarts: u32,
@@ -44,13 +44,13 @@ pub struct History {
     pub(super) trained: Option<u64>,
     /// The description of the last difference that an audit found.
     pub(super) audit_difference: Option<String>,
-    /// Whether `result.json` is there.
+    /// Whether `result.json` exists.
     pub(super) is_finished: bool,
-    /// The reason in it that training ended before its last step.
+    /// The reason in `result.json` for which training ended before its last step.
     pub(super) ended_early: Option<String>,
     /// Whether a launcher holds the lock, and its process id if that is known.
     pub(super) running: Option<Option<u32>>,
-    /// When the folder was read.
+    /// The time at which the folder was read.
     pub(super) now: UnixMillis,
 }
 
@@ -139,7 +139,7 @@ impl History {
     }
 }
 
-/// The output of the failed process: in its stage's log, or in the log of its spare if it was one.
+/// The output of the failed process: in its stage's log, or in the spare's log if the process was a spare.
 fn log_of(folder: &JobFolder, failure: &AttemptFailure) -> Option<Log> {
     let (attempt, rank, incarnation) = (failure.attempt, failure.rank?, failure.incarnation);
     let path = folder.log(&format!("stage-{rank}"));
@@ -206,7 +206,7 @@ fn last_audit_difference(folder: &JobFolder) -> Option<String> {
     record.filter_map(|record| Some(record.audit?.difference?.message)).next()
 }
 
-/// The end of a file: its last [`TAIL_BYTES`].
+/// The last [`TAIL_BYTES`] of a file.
 fn end_of_file(path: &Path) -> io::Result<String> {
     let mut file = File::open(path)?;
     let end = file.metadata()?.len();

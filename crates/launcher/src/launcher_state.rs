@@ -12,12 +12,12 @@ use crate::folder::{JobFolder, write_file};
 /// The job's UID and the state of `lifecycle`: attempt, budget, last failure.
 ///
 /// If the volume can't be written, a launcher that dies leaves an older state, or none. The next run may then use an
-/// attempt's number twice, or give the job another UID. That is harmless: the stages died with their launcher, and the
+/// attempt's number twice, or give the job another UID. Both are harmless: the stages died with their launcher, and the
 /// fence alone decides which group may write checkpoints.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct LauncherState {
-    /// Chosen by the first run.
+    /// The job's UID, which the first run chooses.
     pub(crate) job_uid: String,
     /// The last state that `lifecycle::decide` returned.
     pub state: JobState,
@@ -39,7 +39,7 @@ const MAX_EARLIER: usize = 20;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct EarlierFailure {
-    /// Its root cause.
+    /// The root cause of the failure.
     pub(crate) failure: AttemptFailure,
     /// The recovery after it.
     pub(crate) recovery: Recovery,
@@ -55,20 +55,20 @@ pub struct Recovery {
     pub(crate) finished_step: Option<u64>,
     /// The first step that was trained afterwards; `None` until a group trains again.
     pub(crate) first_step: Option<u64>,
-    /// When replacement processes started, or a spare replaced a stage.
+    /// The time at which replacement processes started, or a spare replaced a stage.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub started_at: Option<UnixMillis>,
-    /// When all stages had joined and loaded.
+    /// The time at which all stages had joined and loaded.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub loaded_at: Option<UnixMillis>,
-    /// When `first_step` was finished.
+    /// The time at which `first_step` was finished.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub first_step_at: Option<UnixMillis>,
 }
 
 impl Recovery {
-    /// Records that a replacement process started, or that a spare replaced a stage. The last one counts until all
-    /// stages have loaded.
+    /// Records that a replacement process started, or that a spare replaced a stage. The last such time counts until
+    /// all stages have loaded.
     pub(super) fn note_started(&mut self, now: UnixMillis) {
         if self.loaded_at.is_none() {
             self.started_at = Some(now);
@@ -128,7 +128,7 @@ impl LauncherState {
     }
 }
 
-/// Whether both failures are the end of one process. One of them may have more details, such as the time.
+/// Whether both failures are the end of one process. One failure may have more details, such as the time.
 pub(super) fn is_same_failure(failure: &AttemptFailure, other: &AttemptFailure) -> bool {
     let of = |failure: &AttemptFailure| (failure.attempt, failure.rank, failure.incarnation);
     of(failure) == of(other)

@@ -5,7 +5,7 @@ use stagecoach_api::contract::StageEnv;
 use stagecoach_api::job::{Device, PipelineJobSpec, Transport};
 use stagecoach_os::hostname;
 
-/// The variable by which NCCL tells hosts apart.
+/// The variable by which NCCL distinguishes hosts.
 pub(super) const NCCL_HOST_ID: &str = "NCCL_HOSTID";
 
 /// The host ID for NCCL of a stage or spare of this machine, if the job may use NCCL and has more stages and spares

@@ -26,7 +26,7 @@ pub enum PreviousRun {
 impl PreviousRun {
     /// Looks into the folder.
     pub fn inspect(folder: &JobFolder, job: &PipelineJob) -> Self {
-        // an earlier version wrote it there; a person may have a job file of this name, too
+        // an earlier version wrote the resolved job to `job.yaml`; a user's own job file may have this name too
         let older = folder.resolved_job().with_file_name("job.yaml");
         let text = std::fs::read_to_string(folder.resolved_job()).or_else(|_| std::fs::read_to_string(older)).ok();
         let old = text.and_then(|text| stagecoach_api::parse(&text, "job").ok());

@@ -30,7 +30,7 @@ const LOG_TAIL_BYTES: u64 = 16 * 1024;
 #[derive(Clone, Debug)]
 pub struct StageExecutable {
     pub(crate) path: PathBuf,
-    /// Its arguments.
+    /// The arguments of the program.
     pub arguments: Vec<OsString>,
 }
 
@@ -51,7 +51,7 @@ pub(super) struct StageProcess {
     /// The number of a spare, also after it has replaced a stage.
     pub(super) spare: Option<u32>,
     pub(super) state: InstanceState,
-    /// When the process entered `state`.
+    /// The time at which the process entered `state`.
     pub(super) since: UnixMillis,
     child: Child,
     termination_message: PathBuf,

@@ -38,7 +38,7 @@ impl StageProcesses {
         self.0.iter().filter(listed).filter_map(instance).collect()
     }
 
-    /// The spares that wait, or exited before they replaced a stage.
+    /// The spares that wait, or that exited before they replaced a stage.
     pub(super) fn spares(&self) -> Vec<SpareInstance> {
         let waiting = self.0.iter().filter(|process| process.instance.is_none());
         let spare = |process: &StageProcess| {

@@ -15,11 +15,11 @@ pub const MIN_GRACE_SECONDS: u64 = 1;
 /// The grace period, in seconds, of instances of an attempt that is over: they have nothing to save, and the group
 /// terminates by itself.
 const OLDER_ATTEMPT_GRACE_SECONDS: u64 = 10;
-/// The grace period, in seconds, of instances of such an attempt that were still starting: they have nothing to save,
-/// and the first process of a container ignores SIGTERM until it installs a handler.
+/// The grace period, in seconds, of instances that were still starting in an attempt that is over: they have nothing to
+/// save, and the first process of a container ignores SIGTERM until it installs a handler.
 const UNREADY_GRACE_SECONDS: u64 = MIN_GRACE_SECONDS;
-/// The grace period, in seconds, of drained instances that are not observed as ready. They have little to save: the
-/// steps since the last check of their readiness.
+/// The grace period, in seconds, of drained instances that are not observed as ready. Such instances have little to
+/// save: the steps since the last check of their readiness.
 const DRAINED_UNREADY_GRACE_SECONDS: u64 = 30;
 
 /// The actions of the observed state.

@@ -14,7 +14,7 @@ pub enum AttemptAction {
         /// The stages and replicas of the attempt.
         mesh: Mesh,
     },
-    /// Create those of these instances of an attempt that are missing.
+    /// Create the missing ones among these instances of an attempt.
     ReplaceStages {
         /// The attempt.
         attempt: u64,
@@ -30,11 +30,11 @@ pub enum AttemptAction {
         /// The lowest incarnations to keep, by rank. Ranks that are not listed keep all their instances.
         incarnations: BTreeMap<u32, u32>,
     },
-    /// Create those of these spares of an attempt that are missing.
+    /// Create the missing ones among these spares of an attempt.
     StartSpares {
         /// The attempt.
         attempt: u64,
-        /// Their numbers.
+        /// The numbers of the spares.
         numbers: BTreeSet<u32>,
     },
     /// Remove these spares of an attempt. The caller kills a live spare, since it has nothing to save. For a complete
@@ -42,7 +42,7 @@ pub enum AttemptAction {
     RemoveSpares {
         /// The attempt.
         attempt: u64,
-        /// Their numbers.
+        /// The numbers of the spares.
         numbers: BTreeSet<u32>,
     },
     /// Terminate an attempt's instances and spares (SIGTERM, or pod deletion) and remove exited ones. Afterwards they

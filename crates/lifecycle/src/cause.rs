@@ -11,7 +11,7 @@ use crate::time::DeadlineClock;
 use crate::timeouts::{cause_of_refusal, cause_of_timeout};
 use crate::{UnixMillis, peer_loss};
 
-/// The wait, in seconds, after the first secondary exit for an observation of the root cause's own exit.
+/// The time limit, in seconds, from the first secondary exit to the observed exit of the root cause.
 const ROOT_CAUSE_SETTLE_SECONDS: u64 = 10;
 
 /// The message of a failure whose pod or process was deleted.
@@ -85,7 +85,8 @@ impl<'a> Exits<'a> {
     }
 
     /// The deadline for the other stages' exits; `None` if no exit is awaited. A terminating stage makes all stages
-    /// save, so they get the grace period. Without one, peers may exit before the failed stage's own exit is observed.
+    /// save, so they get the grace period. Without a terminating stage, peers may exit before the failed stage's own
+    /// exit is observed.
     fn deadline(&self) -> Option<UnixMillis> {
         self.alive?;
         let grace_seconds = self.observed.policy.grace_seconds;

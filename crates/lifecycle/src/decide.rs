@@ -55,7 +55,7 @@ pub struct Decision {
     pub wake_at: Option<UnixMillis>,
     /// The phase shown to the user.
     pub job_phase: JobPhase,
-    /// The number of replicas that train: the number of ready instances that every stage has; 0 while too few for a
+    /// The number of replicas that train: the smallest number of ready instances of any stage; 0 while too few for a
     /// group.
     pub training_replicas: u32,
 }
@@ -159,7 +159,7 @@ fn next_from_running(
         }
         return if desired.suspend { suspended(state) } else { with_next_attempt(observed, not_before, clock.now) };
     }
-    // before the root cause: after the promotion of a spare, the same loss must not lead to a replacement too
+    // this check comes before the root cause, because the loss that promoted a spare must not lead to a replacement too
     if let Some(promoted) = spares::unrecorded_promotion(observed) {
         let Some(failure) = spares::failure_before(observed, promoted, clock) else { return state.clone() };
         let remedy = match spares::group_goes_on(observed, promoted, &failure) {
@@ -290,8 +290,8 @@ fn finished(state: &JobState, outcome: JobOutcome) -> JobState {
     JobState { attempt_phase: AttemptPhase::Finished(outcome), ..state.clone() }
 }
 
-/// Whether all stages are done. A promoted spare that finished counts, recorded or not. Where replicas may be
-/// missing, one instance of each stage is enough: an instance is done only when a group has trained to the end.
+/// Whether all stages are done. A promoted spare that finished counts, whether it is recorded or not. Where replicas
+/// may be missing, one instance of each stage is enough: an instance is done only when a group has trained to the end.
 fn all_completed(observed: &Observed) -> bool {
     let state = &observed.state;
     let promoted = || observed.instances.iter().filter(|instance| spares::is_unrecorded_promotion(state, instance));

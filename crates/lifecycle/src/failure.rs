@@ -48,20 +48,20 @@ pub enum FailureReason {
     InvalidConfig,
     /// The volume failed.
     Storage,
-    /// A signal killed the process; SIGKILL may come from the kernel's out-of-memory killer. Also used when the peers
-    /// report the end of the process before its exit is observed.
+    /// A signal killed the process; SIGKILL may come from the kernel's out-of-memory killer. The reason also applies
+    /// when the peers report the end of the process before its exit is observed.
     Killed,
     /// All stages lost a peer and none failed by itself.
     PeerLost,
     /// The stage was deleted and its exit was not observed, or the stage exited without a code.
     Unknown,
-    /// No step finished within the stall timeout. Also used when the peers have lost a process that still runs, or when
-    /// a process does not terminate.
+    /// No step finished within the stall timeout. The reason also applies when the peers have lost a process that still
+    /// runs, or when a process does not terminate.
     Stalled,
     /// Rendezvous was not complete within the start-up timeout.
     StartupTimeout,
-    /// Another client terminated the stage, after it saved. Also used when all stages were deleted unobserved, for
-    /// example by the drain of a cluster.
+    /// Another client terminated the stage, after it saved. The reason also applies when all stages were deleted
+    /// unobserved, for example by the drain of a cluster.
     Drained,
     /// A pod of higher priority preempted the stage.
     Preempted,

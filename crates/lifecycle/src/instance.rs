@@ -20,11 +20,11 @@ pub struct StageInstance {
     pub rank: u32,
     /// The attempt.
     pub attempt: u64,
-    /// An ordinal of this stage's instances in this attempt: a newer instance has a higher one. It is not a count.
+    /// A number that is higher for each newer instance of this stage in this attempt. The number is not a count.
     pub incarnation: u32,
     /// The number of the spare that was promoted to this stage; `None` if the instance was created for the stage.
     pub spare: Option<u32>,
-    /// Its state.
+    /// The state of the instance.
     pub state: InstanceState,
     /// The time at which the instance entered this state.
     pub since: UnixMillis,
@@ -78,8 +78,8 @@ pub struct Exit {
     pub termination: Option<TerminationReport>,
 }
 
-/// Causes outside the job, which the caller reads from the pod's conditions. They do not count against the budget by
-/// themselves.
+/// Causes outside the job, which the caller reads from the pod's conditions. Such causes do not count against the
+/// budget by themselves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ExternalCause {
     /// Preempted by a pod of higher priority.
@@ -175,7 +175,7 @@ pub(crate) struct InstanceRef<'a> {
 }
 
 impl StageInstance {
-    /// Whether its process may still run.
+    /// Whether the process may still run.
     pub(crate) const fn is_alive(&self) -> bool {
         self.state.is_alive()
     }

@@ -105,7 +105,8 @@ impl Observed {
         self.policy.replaces_stages && self.policy.min_data_parallel < self.state.attempt.mesh.data_parallel
     }
 
-    /// The number of replicas that train: the number of ready instances that every stage has; 0 if too few for a group.
+    /// The number of replicas that train: the smallest number of ready instances of any stage; 0 if too few for a
+    /// group.
     pub(crate) fn training_replicas(&self) -> u32 {
         let ready: BTreeSet<u32> = self
             .current_instances()

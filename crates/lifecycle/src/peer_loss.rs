@@ -29,7 +29,7 @@ pub(crate) fn cause(observed: &Observed, all_created: bool, clock: &mut Deadline
 }
 
 /// The failure of a stage that a spare replaced, at `promoted_at` at the latest, before the stage's exit is observed.
-/// `None` while the exit is awaited, because it decides the remedy.
+/// `None` while the exit is awaited, because the exit decides the remedy.
 pub(crate) fn failure_before_promotion(
     observed: &Observed,
     instance: &StageInstance,
@@ -69,8 +69,8 @@ fn may_act_before_exit(observed: &Observed) -> bool {
     !has_rules && observed.state.budget.remaining(restart.max_restarts) > 0
 }
 
-/// The state with the last failed stage's exit, if it has newly been observed. The restart is returned to the budget if
-/// its reason does not count, and the job may have failed.
+/// The state with the last failed stage's exit, if it has newly been observed. The exit may return the restart to the
+/// budget, or fail the job.
 pub(crate) fn with_observed_exit(observed: &Observed) -> JobState {
     let state = &observed.state;
     let observed_exit = || {

@@ -62,8 +62,8 @@ impl Policy {
         max.saturating_add(max.mul_f64(f64::from(self.backoff_jitter_percent) / 100.0))
     }
 
-    /// The consequence of a failure, before the budget is checked. The user's rules decide first, then the contract.
-    /// `enough_replicas_train` says that the failure ended no group.
+    /// The consequence of a failure, before the budget is checked. The user's rules decide first, then the contract of
+    /// exit codes. `enough_replicas_train` means that the failure ended no group.
     pub(crate) fn restart_decision(
         &self,
         failure: &AttemptFailure,

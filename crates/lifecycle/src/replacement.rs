@@ -49,7 +49,8 @@ pub(crate) fn is_waited_for(observed: &Observed, delay: Duration) -> bool {
     delay < timeout || observed.enough_replicas_train()
 }
 
-/// The state in which the `lost` stages start again. Their incarnations are `increment` higher than the last.
+/// The state in which the `lost` stages start again. The incarnations of these stages are `increment` higher than the
+/// last ones.
 pub(crate) fn replaced(mut state: JobState, lost: BTreeSet<u32>, increment: u32, not_before: UnixMillis) -> JobState {
     for &rank in &lost {
         let incarnation = state.incarnations.entry(rank).or_insert(0);

@@ -54,14 +54,15 @@ pub(crate) fn with_finished_promotions(observed: &Observed) -> JobState {
     state
 }
 
-/// The promotion to record next. Of several promotions of one stage, the oldest comes first, since each followed a
+/// The promotion to record next. Among several promotions of one stage, the oldest comes first, because each followed a
 /// failure.
 pub(crate) fn unrecorded_promotion(observed: &Observed) -> Option<&StageInstance> {
     let unrecorded = observed.instances.iter().filter(|instance| is_unrecorded_promotion(&observed.state, instance));
     unrecorded.min_by_key(|instance| (instance.rank, instance.incarnation))
 }
 
-/// The exit of the stage that `promoted` replaces; `None` while the exit is awaited, because it decides the remedy.
+/// The failure of the stage that `promoted` replaces; `None` while the exit is awaited, because the exit decides the
+/// remedy.
 pub(crate) fn failure_before(
     observed: &Observed,
     promoted: &StageInstance,
@@ -130,9 +131,9 @@ fn lost_at(observed: &Observed, failure: &AttemptFailure) -> Option<UnixMillis> 
 }
 
 /// The increment of the next incarnation that `decide` creates, chosen so that no two instances have the same
-/// incarnation. Every spare may have been promoted to the stage and have died unobserved, each as the incarnation after
-/// the last. If no spare is left and one was promoted before, one more incarnation is skipped: a last spare may have
-/// been promoted unobserved.
+/// incarnation. Every spare may have been promoted to the stage in turn, each with the next incarnation, and may have
+/// died unobserved. If no spare is left after a promotion, the increment skips one more incarnation, because a last
+/// spare may have been promoted unobserved.
 pub(crate) fn incarnation_increment(observed: &Observed) -> u32 {
     let number = observed.state.attempt.number;
     let is_promoted = |instance: &StageInstance| instance.attempt == number && instance.spare.is_some();
@@ -141,7 +142,7 @@ pub(crate) fn incarnation_increment(observed: &Observed) -> u32 {
     listed.max(observed.wanted_spares()).max(any_promoted.into()).saturating_add(1)
 }
 
-/// The actions for the spares of a running attempt. `may_start` says whether new spares may be created now.
+/// The actions for the spares of a running attempt. `may_start` allows the creation of new spares.
 pub(crate) fn actions_while_running(
     observed: &Observed,
     may_start: bool,
@@ -179,8 +180,8 @@ pub(crate) fn actions_while_running(
     actions
 }
 
-/// The actions for the spares of a complete job. A spare does not exit by itself, and neither does a spare promoted to
-/// a stage that was alive and finished without it.
+/// The actions for the spares of a complete job. A waiting spare does not exit by itself. Neither does a spare that was
+/// promoted by mistake to a living stage, which then finished without the spare.
 pub(crate) fn actions_when_complete(observed: &Observed, clock: &mut DeadlineClock) -> Vec<AttemptAction> {
     let attempt = observed.state.attempt.number;
     let of_attempt = observed.instances.iter().filter(|instance| instance.attempt == attempt);

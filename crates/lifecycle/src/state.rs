@@ -1,5 +1,5 @@
-//! The stored state of the state machine: `status.record` of the job, or the launcher's `state.json`. Its JSON never
-//! changes: fields that were renamed keep their keys.
+//! The stored state of the state machine: `status.record` of the job, or the launcher's `state.json`. The JSON form
+//! never changes: fields that were renamed keep their keys.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,7 +8,7 @@ use stagecoach_api::contract::{FailureKind, Mesh};
 
 use crate::{AttemptFailure, InstanceId, RestartBudget, UnixMillis};
 
-/// The stored state of a job. A new job has the default.
+/// The stored state of a job. The default is the state of a new job.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct JobState {
@@ -43,7 +43,7 @@ pub struct JobState {
     /// The last failure's root cause.
     #[serde(default)]
     pub last_failure: Option<AttemptFailure>,
-    /// Kind and step of the last deterministic failure; the same pair again is final.
+    /// Kind and step of the last deterministic failure; a second failure with the same pair is final.
     #[serde(default, rename = "deterministic")]
     pub last_deterministic_failure: Option<(FailureKind, Option<u64>)>,
     /// The nodes on which no further instance may run, because an instance on them computed wrong results. The caller
@@ -141,8 +141,7 @@ impl JobState {
     }
 
     /// Corrects times recorded by a clock ahead of the current one: no recorded time is later than `now`, and no
-    /// back-off ends later than `longest_backoff`. So no wait from now exceeds its bound, whatever the earlier clock
-    /// showed.
+    /// back-off ends later than `longest_backoff`. No wait then exceeds its bound, whatever the earlier clock showed.
     pub(crate) fn clamp_times(&mut self, now: UnixMillis, longest_backoff: UnixMillis) {
         if let AttemptPhase::Running { not_before, .. } = &mut self.attempt_phase {
             *not_before = longest_backoff.min(*not_before);

@@ -6,7 +6,7 @@ use crate::instance::{InstanceState, StageInstance};
 use crate::observed::Observed;
 use crate::time::DeadlineClock;
 
-/// The time, in seconds, for which the instances of an attempt are held while the creation of another one is refused. A
+/// The time, in seconds, for which an attempt keeps its instances while the cluster refuses to create another one. A
 /// quota filled by instances under deletion has room again sooner.
 const CREATION_REFUSED_GRACE_SECONDS: u64 = 10;
 
@@ -46,7 +46,8 @@ pub(crate) fn cause_of_timeout(
     }
     // the timeout of a lost replica restarts at each step that the other replicas finish
     let trained_at = |since: UnixMillis| observed.progress.last_step_at.unwrap_or(since).max(since);
-    // An instance that could not be created (quota) counts as pending since the newest created one changed state.
+    // An instance that could not be created (quota) counts as pending since the newest created instance changed its
+    // state.
     let pending = latest(|instance| instance.state == InstanceState::Pending);
     if let Some(instance) = pending.or_else(|| latest(StageInstance::is_alive).filter(|_| !all_created)) {
         let timeout = observed.policy.scheduling_timeout_seconds;

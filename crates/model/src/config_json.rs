@@ -1,4 +1,4 @@
-//! Hugging Face's `config.json`: what its fields have in common in all models.
+//! Hugging Face's `config.json`: the rules for fields that hold for all models.
 
 use serde_json::{Map, Value};
 

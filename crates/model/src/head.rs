@@ -21,8 +21,8 @@ fn block_tokens(on_gpu: bool) -> i64 {
 #[derive(Debug)]
 pub struct Head {
     linear: Linear,
-    /// The memory of a block's logits, `f32[tokens, vocab]`, kept after its first use. It is the largest tensor of many
-    /// stages, and the allocator would not always find room for it between other tensors.
+    /// The memory of a block's logits, `f32[tokens, vocab]`, kept after its first use. The block is the largest tensor
+    /// of many stages, and the allocator would not always find room for it between other tensors.
     block: RefCell<Option<Tensor>>,
 }
 
@@ -39,7 +39,7 @@ pub(super) fn temporary_bytes(tokens: usize, hidden: usize, vocab: usize, elemen
 /// The cross-entropies of a microbatch, in nats, on the stage's device.
 #[derive(Debug)]
 pub struct HeadLoss {
-    /// Their sum, `f64[]`.
+    /// The sum of the cross-entropies, `f64[]`.
     pub sum: Tensor,
     /// The cross-entropies of the tokens of each block, `f64[tokens]`; 0 for a token that doesn't count.
     pub of_tokens: Vec<Tensor>,

@@ -30,7 +30,7 @@ impl Initializer {
     }
 }
 
-/// Values of one block of the generator's output: two of each 16 bytes.
+/// Values of one block of the generator's output, which has 16 bytes for every two values.
 const BLOCK_VALUES: usize = 1024;
 
 /// `count` normal values by the Box-Muller transform (1958) of BLAKE3's output stream. Threads fill blocks of the

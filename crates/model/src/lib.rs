@@ -58,7 +58,7 @@ impl ForwardContext {
         self.first_position..self.first_position + self.length
     }
 
-    /// The same for a forward pass that is directly followed by a backward pass.
+    /// This context for a forward pass that a backward pass follows directly.
     pub fn keeping_all(&self) -> ForwardContext {
         ForwardContext {
             length: self.length,
@@ -75,7 +75,7 @@ pub trait Layer: std::fmt::Debug {
     fn forward(self: Rc<Self>, x: Tensor, ctx: &ForwardContext) -> (Tensor, Box<dyn Backward>);
 }
 
-/// The activations that a layer kept of its forward pass.
+/// The activations that a layer kept from its forward pass.
 pub trait Backward: std::fmt::Debug {
     /// The gradient of the layer's input, from `dy`, the gradient of its output. Passes on one gradient of each weight.
     fn backward(
@@ -214,7 +214,7 @@ pub struct ParameterCopies {
     pub partial_sums: usize,
     /// Number of sums that the owner of a parameter receives from the other replicas.
     pub received_sums: usize,
-    /// Replicas of the pipeline. They share the moments, and the copies of moments and weights.
+    /// Replicas of the pipeline. The replicas share the moments, and the copies of moments and weights.
     pub replicas: usize,
 }
 
@@ -238,10 +238,10 @@ pub trait Architecture: std::fmt::Debug {
     fn parameter_specs(&self, part: &ModelPart) -> Vec<ParameterSpec>;
     /// Builds the layers of `part`, including the final norm if it has the head.
     fn build_layers(&self, part: &ModelPart, parameters: &Parameters) -> Vec<Rc<dyn Layer>>;
-    /// FLOPs and bytes of a microbatch. The bytes of a weight that embedding and head share are in neither.
+    /// FLOPs and bytes of a microbatch. A weight that embedding and head share counts in neither module.
     fn cost(&self, microbatch: MicrobatchCost) -> ModelCost;
-    /// The operations of a microbatch on a GPU, in bf16 and without recomputation.
-    /// None by default: then their times can't be predicted.
+    /// The operations of a microbatch on a GPU, in bf16 and without recomputation. Empty by default, in which case the
+    /// times can't be predicted.
     fn operations(&self, _microbatch: MicrobatchCost) -> ModelOperations {
         ModelOperations::default()
     }

@@ -5,7 +5,7 @@ use tch::Tensor;
 
 use super::WeightGradient;
 
-/// `y = x weight^T`. With the weights of several layers of the same input, their outputs are side by side.
+/// `y = x weight^T`. If the weight combines several layers with the same input, their outputs are side by side.
 #[derive(Debug)]
 pub(crate) struct Linear {
     /// `[out, in]`, in the type of activations.

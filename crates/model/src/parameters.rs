@@ -21,7 +21,7 @@ pub struct ParameterSpec {
     /// Whether weight decay applies by default: to the matrices of layers and head, not to norms, biases and
     /// embeddings.
     pub has_weight_decay: bool,
-    /// Whether its rows directly follow those of the previous parameter, so that one product uses both.
+    /// Whether the parameter's rows directly follow those of the previous parameter, so that one product uses both.
     pub adjacent_to_previous: bool,
 }
 
@@ -114,7 +114,8 @@ pub struct Parameter {
 }
 
 impl Parameter {
-    /// The tensor that layers read: for matrices the one in the type of activations, for norms and biases the fp32 one.
+    /// The tensor that layers read: for matrices the tensor in the type of activations, for norms and biases the fp32
+    /// tensor.
     pub fn as_read(&self) -> &Tensor {
         if self.spec.shape.len() > 1 { &self.compute } else { &self.value }
     }
@@ -147,7 +148,7 @@ impl Parameters {
     /// The parameter `name`.
     ///
     /// # Panics
-    /// If this stage does not hold it: the architecture's specs and its layers disagree.
+    /// If this stage does not hold the parameter: the architecture's specs and its layers disagree.
     pub(crate) fn get(&self, name: &str) -> &Parameter {
         &self.0[self.index(name)]
     }
@@ -173,7 +174,7 @@ impl Parameters {
         Linear { weight: all(&first.compute), gradient: all(&first.gradient) }
     }
 
-    /// The biases of such a layer.
+    /// The biases of a linear layer over the adjacent parameters `names`.
     ///
     /// # Panics
     /// Like [`Parameters::linear`].
@@ -183,7 +184,7 @@ impl Parameters {
         Bias { value: all(&first.value), gradient: all(&first.gradient) }
     }
 
-    /// The first of the adjacent parameters `names`, and their rows in all.
+    /// The first of the adjacent parameters `names`, and the total number of their rows.
     fn adjacent(&self, names: &[String]) -> (&Parameter, i64) {
         let first = self.index(&names[0]);
         let parts = &self.0[first..first + names.len()];

@@ -75,7 +75,7 @@ impl SourceConfig {
     /// Reads the `config.json` of a Hugging Face model directory. Absent fields have Hugging Face's defaults.
     ///
     /// # Errors
-    /// If it can't be read, or a field has a value that this trainer does not support.
+    /// If the file can't be read, or a field has a value that this trainer does not support.
     pub fn read(folder: &Path) -> Result<SourceConfig, ConfigError> {
         let path = folder.join("config.json");
         let read = || {

@@ -44,7 +44,8 @@ impl RotaryEmbedding {
         2 * 4 * positions * (dim / 2)
     }
 
-    /// Calls `kernel` with the rotation of rows of tokens at these positions; at position 0 it changes nothing.
+    /// Calls `kernel` with the rotation of rows of tokens at these positions; the rotation at position 0 changes
+    /// nothing.
     pub(super) fn at<R>(&self, positions: Range<i64>, kernel: impl FnOnce(Rotation) -> R) -> R {
         let length = positions.end - positions.start;
         let [cos, sin] = [&self.cos, &self.sin].map(|table| table.narrow(0, positions.start, length));

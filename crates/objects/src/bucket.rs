@@ -1,4 +1,4 @@
-//! An open bucket, and requests to it that are made again until they succeed or can't.
+//! An open bucket, and requests to it with retries.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -67,7 +67,7 @@ impl Bucket {
     /// A page of the keys that begin with `prefix`.
     ///
     /// # Errors
-    /// If it can't be read, after all retries.
+    /// Fails if the page can't be read, after all retries.
     pub(crate) fn page(
         &self,
         prefix: &str,
@@ -80,17 +80,17 @@ impl Bucket {
         self.again("", || self.store.list_paginated(prefix, options.clone()))
     }
 
-    /// The present facts about an object in the store.
+    /// The current state of an object in the store.
     ///
     /// # Errors
-    /// If there is no such object, or it can't be asked for.
+    /// Fails if the object does not exist, or if the request fails.
     pub(crate) fn head(&self, key: &str) -> Result<Object, ObjectError> {
         let path = self.path(key)?;
         let meta = self.again(key, || self.head_with_reason(&path))?;
         Ok(Object::new(&self.uri, meta))
     }
 
-    /// Only the answer to a GET has a body with the reason of a refusal.
+    /// A HEAD request, followed by a GET after a refusal: only the answer to a GET has a body with the reason.
     async fn head_with_reason(&self, path: &Path) -> object_store::Result<ObjectMeta> {
         let options = GetOptions { head: true, ..GetOptions::default() };
         match self.store.get_opts(path, options).await {
@@ -104,10 +104,10 @@ impl Bucket {
         }
     }
 
-    /// Asks once for the bytes of an object from `start` to `end`.
+    /// Requests the bytes of an object from `start` to `end`, without retries.
     ///
     /// # Errors
-    /// `ObjectError::Changed` if it is another than the listed one. Also fails if it can't be read.
+    /// `ObjectError::Changed` if the object differs from the listed one. Also fails if it can't be read.
     pub(crate) fn chunks(&self, object: &Object, start: u64, end: u64) -> Result<Chunks, ObjectError> {
         let key = object.uri.key.as_str();
         let range = Some(GetRange::Bounded(start..end));
@@ -125,7 +125,7 @@ impl Bucket {
         }
     }
 
-    /// Makes a request until it succeeds.
+    /// Repeats a request until it succeeds or may not be retried.
     fn again<T, F>(&self, key: &str, mut request: impl FnMut() -> F) -> Result<T, ObjectError>
     where
         F: Future<Output = object_store::Result<T>>,

@@ -3,12 +3,12 @@
 use std::error::Error;
 use std::io;
 
-/// An error, its cause, the cause of that, and so on.
+/// An error and the chain of its causes.
 pub(crate) fn causes<'a>(error: &'a (dyn Error + 'static)) -> Vec<&'a (dyn Error + 'static)> {
     let mut causes = vec![error];
     let mut last = error;
     loop {
-        // the source of an I/O error is that of the error within it
+        // `source` of an I/O error skips the inner error
         let within = last.downcast_ref::<io::Error>().and_then(|error| error.get_ref());
         let Some(cause) = within.map(|error| error as &(dyn Error + 'static)).or_else(|| last.source()) else {
             return causes;
@@ -18,7 +18,7 @@ pub(crate) fn causes<'a>(error: &'a (dyn Error + 'static)) -> Vec<&'a (dyn Error
     }
 }
 
-/// The words of the innermost cause.
+/// The message of the innermost cause.
 pub(crate) fn reason(error: &(dyn Error + 'static)) -> String {
     causes(error).last().map(ToString::to_string).unwrap_or_default()
 }

@@ -17,23 +17,23 @@ use crate::uri::ObjectUri;
 #[derive(Clone, Debug)]
 pub struct ObjectClient {
     shared: Arc<Shared>,
-    /// The buckets that were used, by the URI without a key.
+    /// The opened buckets, by their URIs without a key.
     buckets: Arc<Mutex<HashMap<ObjectUri, Arc<Bucket>>>>,
 }
 
 impl ObjectClient {
-    /// A client that is configured by environment variables: `AWS_*`, `GOOGLE_*` and `AZURE_*`, with the meaning that
-    /// they have for `object_store`. It waits by `pause`; `notice` receives sentences about waits.
+    /// A client with the configuration of environment variables: `AWS_*`, `GOOGLE_*` and `AZURE_*`, with their meaning
+    /// in `object_store`. The client waits with `pause`, and `notice` receives sentences about waits.
     ///
     /// # Errors
-    /// `ObjectError::Runtime` if the system gives no thread.
+    /// `ObjectError::Runtime` if the system can't start a thread.
     pub fn new(
         variables: impl IntoIterator<Item = (String, String)>,
         limits: Limits,
         pause: Pause,
         notice: Notice,
     ) -> Result<ObjectClient, ObjectError> {
-        // connections also live while nobody reads: one thread is enough for them
+        // connections also need a thread while no reader is active, and one thread is enough
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
         let runtime = runtime.map_err(|error| ObjectError::Runtime { reason: error.to_string() })?;
         let patience = Arc::new(Patience { limits, pause, notice });
@@ -41,12 +41,12 @@ impl ObjectClient {
         Ok(ObjectClient { shared: Arc::new(shared), buckets: Arc::default() })
     }
 
-    /// The objects that a URI matches, by key. Its key is a pattern with `*`, `?`, `[a-z]` and `**`; an empty one
-    /// matches all objects without a leading dot in their names. Only keys with the literal beginning of the pattern
-    /// are listed.
+    /// The objects that a URI matches, by key. The key of the URI is a pattern with `*`, `?`, `[a-z]` and `**`. An
+    /// empty key matches all objects without a leading dot in their names. The client lists only keys with the literal
+    /// prefix of the pattern.
     ///
     /// # Errors
-    /// `ObjectError::NoMatch` if there is no such object. Also fails if the bucket can't be listed.
+    /// `ObjectError::NoMatch` if no object matches. Also fails if the bucket can't be listed.
     pub fn list(&self, uri: &ObjectUri) -> Result<Vec<Object>, ObjectError> {
         self.bucket(uri)?.matches(&uri.key)
     }
@@ -54,7 +54,7 @@ impl ObjectClient {
     /// Whether an object still has the contents that it was listed with.
     ///
     /// # Errors
-    /// If it can't be asked for.
+    /// Fails if the store can't be asked.
     pub fn is_unchanged(&self, object: &Object) -> Result<bool, ObjectError> {
         match self.bucket(&object.uri)?.head(&object.uri.key) {
             Ok(now) => Ok(now.has_contents_of(object)),
@@ -63,13 +63,13 @@ impl ObjectClient {
         }
     }
 
-    /// A reader of some bytes of an object. Nothing is asked for before the first read. The reader resumes by itself
-    /// after a broken connection. It fails if the object has changed since it was listed.
+    /// A reader of a range of an object's bytes. It sends no request before the first read, and resumes after a broken
+    /// connection. It fails if the object has changed since the listing.
     ///
-    /// Errors of the reader hold an [`ObjectError`], see [`ObjectError::within`].
+    /// [`ObjectError::within`] finds the [`ObjectError`] in an error of the reader.
     ///
     /// # Errors
-    /// If a variable can't be used.
+    /// Fails if a variable can't be used.
     pub fn open(&self, object: &Object, bytes: Range<u64>) -> Result<Box<dyn Read + Send>, ObjectError> {
         let range = bytes.start.min(object.size)..bytes.end.min(object.size);
         Ok(Box::new(ObjectReader::new(self.bucket(&object.uri)?, object.clone(), range)))

@@ -82,15 +82,15 @@ pub enum ObjectError {
     NoCredentials {
         /// The URI.
         uri: ObjectUri,
-        /// Where credentials were looked for last, and what came of it.
+        /// The last attempt to get credentials, and its result.
         tried: String,
     },
-    /// A service that gives credentials refuses.
+    /// A service for credentials refuses the request.
     #[error("{host} gives no credentials, it answered {answer}: check {}", or_own(variables))]
     CredentialsRefused {
         /// The service.
         host: String,
-        /// Its answer.
+        /// The answer of the server.
         answer: String,
         /// The names of the variables with credentials.
         variables: String,
@@ -104,14 +104,14 @@ pub enum ObjectError {
     WrongCredentials {
         /// The server.
         host: String,
-        /// Its answer.
+        /// The answer of the server.
         answer: String,
         /// The kind of store.
         provider: Provider,
         /// The names of the variables with credentials.
         variables: String,
     },
-    /// The store knows who asks and refuses.
+    /// The store accepts the credentials, but refuses access.
     #[error(
         "{host} refuses access to {uri}, it answered {answer}: give {} {}, or use the credentials of an account that has them",
         or_own(variables),
@@ -120,24 +120,24 @@ pub enum ObjectError {
     AccessDenied {
         /// The server.
         host: String,
-        /// Its answer.
+        /// The answer of the server.
         answer: String,
         /// The URI.
         uri: Box<ObjectUri>,
         /// The names of the variables with credentials.
         variables: String,
     },
-    /// The bucket is in another region than the one that is asked.
+    /// The bucket is in another region than the server.
     #[error("{host} does not serve the region of the bucket {}: set AWS_REGION{}", uri.bucket, match region {
         Some(region) => format!("={region}"),
         None => " to the region of the bucket".to_owned(),
     })]
     OtherRegion {
-        /// The server that was asked.
+        /// The server that answered.
         host: String,
         /// The URI.
         uri: ObjectUri,
-        /// The region of the bucket, if the server says it.
+        /// The region of the bucket, if the server states it.
         region: Option<String>,
     },
     /// The clock of this machine is wrong.
@@ -146,7 +146,7 @@ pub enum ObjectError {
         /// The server.
         host: String,
     },
-    /// An object has other contents than when it was listed.
+    /// The contents of an object have changed since the listing.
     #[error(
         "{uri} has changed or is gone since it was listed: leave the objects of a corpus as they are, or start a new job with those that are there now"
     )]
@@ -154,7 +154,7 @@ pub enum ObjectError {
         /// The URI.
         uri: ObjectUri,
     },
-    /// An answer is not one that an object store gives.
+    /// An answer does not follow the protocol of an object store.
     #[error("{uri} can't be read: {reason}: check the endpoint, proxies and the variables {}*", uri.provider.prefix())]
     Unreadable {
         /// The URI.
@@ -172,7 +172,7 @@ pub enum ObjectError {
         /// The problem of the certificate.
         reason: String,
     },
-    /// No connection comes about.
+    /// A connection can't be established.
     #[error(
         "{}: check the network (in a cluster, networkPolicy.egressCIDRs of the job must allow it, and a proxy may be needed, HTTPS_PROXY)",
         unreachable(host, reason)
@@ -183,7 +183,7 @@ pub enum ObjectError {
         /// The system's message.
         reason: String,
     },
-    /// A connection broke, again and again.
+    /// A connection broke repeatedly.
     #[error("{}: try again, and check the network if it stays", interrupted(host, reason))]
     Interrupted {
         /// The server.
@@ -196,13 +196,13 @@ pub enum ObjectError {
     Unavailable {
         /// The server.
         host: String,
-        /// Its answer.
+        /// The answer of the server.
         answer: String,
     },
 }
 
 impl ObjectError {
-    /// Whether the same request may succeed later, without anything that a user changes.
+    /// Whether the same request may succeed later without a change by the user.
     pub fn is_temporary(&self) -> bool {
         matches!(
             self,
@@ -210,7 +210,7 @@ impl ObjectError {
         )
     }
 
-    /// The error within an error of a reader.
+    /// The `ObjectError` inside an I/O error of a reader.
     pub fn within(error: &io::Error) -> Option<&ObjectError> {
         error.get_ref()?.downcast_ref()
     }
@@ -245,7 +245,7 @@ fn unavailable(host: &str, answer: &str) -> String {
     format!("{host} answered {answer}")
 }
 
-/// The names of variables with credentials, or whose credentials are used without them.
+/// The account of the variables with credentials, or the default account without such variables.
 fn or_own(variables: &str) -> String {
     match variables {
         "" => "the account of this machine or pod (no variable names another)".to_owned(),

@@ -1,20 +1,20 @@
-//! Requests that came to nothing, as they are seen on the wire.
+//! Failed requests, with the details of the HTTP exchange.
 
 use std::error::Error;
 use std::fmt::{self, Display};
 
 use http::{HeaderMap, Method, Uri};
 
-/// The longest text of a server that an error repeats.
+/// The longest message of a server that an error repeats.
 const LONGEST_WORDS: usize = 200;
 
-/// Whom a request asked.
+/// The server and the purpose of a request.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Asked {
     /// HOST or HOST:PORT.
     pub(crate) host: String,
     pub(crate) purpose: Purpose,
-    /// Whether it asked for a page of a listing.
+    /// Whether the request is for a page of a listing.
     pub(crate) is_listing: bool,
 }
 
@@ -23,7 +23,7 @@ pub(crate) struct Asked {
 pub(crate) enum Purpose {
     /// The listing or the contents of a bucket.
     Objects,
-    /// Credentials of this machine or pod, which has none unless somebody has set that up.
+    /// Credentials of this machine or pod, which exist only if an administrator has set them up.
     OwnCredentials,
     /// Credentials of a configured account or role.
     Credentials,
@@ -33,7 +33,7 @@ impl Asked {
     pub(crate) fn by(method: &Method, uri: &Uri) -> Asked {
         let name = uri.host().unwrap_or_default();
         let is_own = name.starts_with("169.254.") || name.starts_with("[fd00:ec2:") || name.starts_with("metadata.");
-        // a bucket is only read
+        // a client only reads buckets, so PUT and POST get credentials
         let purpose = match *method {
             Method::PUT => Purpose::OwnCredentials,
             _ if is_own => Purpose::OwnCredentials,
@@ -50,40 +50,40 @@ impl Asked {
     }
 }
 
-/// The reason why a request came to nothing.
+/// The reason why a request failed.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Failure {
     /// The server refuses.
     Refused(Asked, Refusal),
-    /// The server can't be connected to.
+    /// The client can't connect to the server.
     Unreachable(Asked, String),
-    /// The server's certificate is not one that this machine trusts.
+    /// This machine doesn't trust the server's certificate.
     Untrusted(Asked, String),
     /// A connection broke or fell silent.
     Interrupted(Asked, String),
 }
 
-/// An answer that is no success.
+/// An answer with an error status.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Refusal {
     pub(crate) status: u16,
     /// The name of the error in the store's protocol, such as `NoSuchKey`. Empty if the answer has none.
     pub(crate) code: String,
-    /// The server's own words.
+    /// The message of the server.
     pub(crate) words: String,
     /// The region that the answer names.
     pub(crate) region: Option<String>,
 }
 
 impl Refusal {
-    /// The refusal that a page of another kind is: a console, say, or the login of a network.
+    /// The refusal for a page that is not XML, such as a web console or the login page of a network.
     pub(crate) fn other_page(status: u16, headers: &HeaderMap) -> Option<Refusal> {
         let kind = headers.get(http::header::CONTENT_TYPE).map(|kind| String::from_utf8_lossy(kind.as_bytes()));
         let kind = kind.filter(|kind| !kind.contains("xml"))?;
         Some(Refusal { status, words: short(&format!("{kind} is no listing")), ..Refusal::default() })
     }
 
-    /// Reads an answer. The one to a HEAD has no body.
+    /// Reads an answer. The answer to a HEAD request has no body.
     pub(crate) fn read(status: u16, headers: &HeaderMap, body: &[u8]) -> Refusal {
         let header = |name: &str| headers.get(name).and_then(|value| value.to_str().ok()).map(str::to_owned);
         let body = String::from_utf8_lossy(body);
@@ -133,7 +133,7 @@ fn element(xml: &str, name: &str) -> Option<String> {
     Some(rest.split_once(&format!("</{name}>"))?.0.trim().to_owned())
 }
 
-/// A text of a server in one line that is not too long.
+/// The message of a server, shortened to one line.
 fn short(text: &str) -> String {
     let line = text.split_whitespace().collect::<Vec<_>>().join(" ");
     line.chars().filter(|letter| !letter.is_control()).take(LONGEST_WORDS).collect()

@@ -1,5 +1,5 @@
-//! The connections of a bucket. `object_store` makes the requests; what they come to is seen here, where headers and
-//! causes are still at hand.
+//! The connections of a bucket. `object_store` makes the requests. This module classifies their failures, because
+//! headers and causes are still available here.
 
 use std::error::Error;
 use std::io;
@@ -15,10 +15,10 @@ use object_store::client::{
 use crate::causes::causes;
 use crate::failure::{Asked, Failure, Refusal};
 
-/// The longest body of a refusal that is read.
+/// The largest body of a refusal that a client reads.
 const LONGEST_REFUSAL: usize = 64 << 10;
 
-/// Makes connections that return each failure as a [`Failure`].
+/// A maker of connections that return each failure as a [`Failure`].
 #[derive(Debug, Default)]
 pub(crate) struct Connector;
 
@@ -27,7 +27,7 @@ struct Connections(HttpClient);
 
 impl HttpConnector for Connector {
     fn connect(&self, options: &ClientOptions) -> object_store::Result<HttpClient> {
-        // the workspace has one implementation of cryptography, and an error only says that it is set already
+        // the workspace has one cryptography provider, and an error only means that it is already installed
         let _ = rustls::crypto::ring::default_provider().install_default();
         Ok(HttpClient::new(Connections(ReqwestConnector::default().connect(options)?)))
     }
@@ -37,7 +37,7 @@ impl HttpConnector for Connector {
 impl HttpService for Connections {
     async fn call(&self, request: HttpRequest) -> Result<HttpResponse, HttpError> {
         let asked = Asked::by(request.method(), request.uri());
-        // how `object_store` gets a token of an instance depends on how this request is refused
+        // `object_store` chooses how to get an instance's token by the refusal of this request
         let is_judged_there = request.method() == http::Method::PUT;
         let answer = self.0.execute(request).await.map_err(|error| failed(&asked, &error))?;
         let (parts, body) = answer.into_parts();
@@ -56,7 +56,7 @@ impl HttpService for Connections {
     }
 }
 
-/// An error that `object_store` passes on.
+/// An error that `object_store` returns without a retry.
 fn final_error(failure: Failure) -> HttpError {
     HttpError::new(HttpErrorKind::Unknown, failure)
 }

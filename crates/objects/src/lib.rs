@@ -1,8 +1,8 @@
-//! Reading from object stores: S3 and what speaks its protocol, Google Cloud Storage, Azure Blob Storage.
+//! Reading from object stores: S3 and stores with its protocol, Google Cloud Storage, and Azure Blob Storage.
 //!
-//! An [`ObjectUri`] names objects of a bucket. An [`ObjectClient`] lists those that its pattern matches, and reads them
-//! as streams that resume where a connection broke. An object that changes after it was listed is never read in part.
-//! The client blocks: nothing of the runtime within it is seen outside.
+//! An [`ObjectUri`] names objects of a bucket. An [`ObjectClient`] lists the objects that the pattern in a URI matches,
+//! and reads them as streams that resume after a broken connection. A stream never mixes versions of an object: it
+//! fails if the object changes after the listing. The API of the client is blocking, and its async runtime is private.
 #![deny(unsafe_code)]
 
 mod bucket;

@@ -1,4 +1,4 @@
-//! Which objects of a bucket a pattern matches.
+//! The objects of a bucket that a pattern matches.
 
 use std::collections::HashSet;
 
@@ -7,14 +7,14 @@ use crate::error::ObjectError;
 use crate::object::Object;
 use crate::pattern::KeyPattern;
 
-/// The keys that an error names.
+/// The largest number of keys that an error names.
 const NAMED_KEYS: usize = 3;
 
 impl Bucket {
     /// The objects that the pattern `text` matches, by key.
     ///
     /// # Errors
-    /// `ObjectError::NoMatch` if there is none. Also fails if the bucket can't be listed.
+    /// `ObjectError::NoMatch` if no object matches. Also fails if the bucket can't be listed.
     pub(crate) fn matches(&self, text: &str) -> Result<Vec<Object>, ObjectError> {
         let pattern = KeyPattern::parse(text)?;
         let objects = match pattern.is_literal {
@@ -54,14 +54,15 @@ impl Bucket {
                 break;
             }
         }
-        // consoles make a folder visible by an empty object of its name, whose slash `object_store` takes away
+        // web consoles represent a folder by an empty object of its name, and `object_store` removes the slash of that
+        // name
         found.retain(|object| object.size > 0 || !folders.contains(&object.uri.key));
         found.sort_by(|one, other| one.uri.key.cmp(&other.uri.key));
         found.dedup_by(|one, other| one.uri == other.uri);
         Ok(found)
     }
 
-    /// The contents of the deepest folder of `prefix` that has any, as a sentence.
+    /// The contents of the deepest non-empty folder of `prefix`, as a sentence.
     fn nearest(&self, prefix: &str) -> Result<String, ObjectError> {
         let mut folder = prefix;
         loop {
@@ -85,7 +86,7 @@ impl Bucket {
     }
 }
 
-/// The first names, and how many others there are at least.
+/// The first names, and the known number of others.
 fn some_of(names: &[String], has_more: bool) -> String {
     let named = &names[..names.len().min(NAMED_KEYS)];
     match (names.len() - named.len(), has_more) {

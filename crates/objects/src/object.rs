@@ -1,21 +1,21 @@
-//! An object as a listing describes it.
+//! An object, as a listing describes it.
 
 use object_store::ObjectMeta;
 
 use crate::uri::ObjectUri;
 
-/// An object of a bucket, as it was when it was listed.
+/// An object of a bucket, in its state at the listing.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Object {
-    /// Its URI.
+    /// The URI of the object.
     pub uri: ObjectUri,
-    /// Bytes.
+    /// The size in bytes.
     pub size: u64,
     /// The time of the last modification, in seconds since 1970.
     pub modified: u64,
-    /// The tag of its contents, with its quotes. Other contents have another tag.
+    /// The entity tag of the contents, with its quotes. Other contents have another tag.
     pub etag: Option<String>,
-    /// Its version, in a bucket that keeps versions and a store that lists them.
+    /// The version, if the bucket keeps versions and the store lists them.
     pub version: Option<String>,
 }
 
@@ -24,7 +24,7 @@ impl Object {
         Object {
             uri: bucket.with_key(meta.location.as_ref()),
             size: meta.size,
-            // a listing may be finer than the headers of an object
+            // whole seconds, because a listing may be more precise than the headers of an object
             modified: u64::try_from(meta.last_modified.timestamp()).unwrap_or_default(),
             // a weak tag doesn't tell contents apart
             etag: meta.e_tag.filter(|etag| !etag.is_empty() && !etag.starts_with("W/")),
@@ -32,7 +32,7 @@ impl Object {
         }
     }
 
-    /// Whether `self` and `other` have the same contents, as far as the store says.
+    /// Whether `self` and `other` have the same contents, according to the store.
     pub(crate) fn has_contents_of(&self, other: &Object) -> bool {
         let same_tag = match (&self.etag, &other.etag) {
             (Some(one), Some(other)) => one == other,

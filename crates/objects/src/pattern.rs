@@ -7,23 +7,23 @@ use crate::error::ObjectError;
 const OPTIONS: MatchOptions =
     MatchOptions { case_sensitive: true, require_literal_separator: true, require_literal_leading_dot: true };
 
-/// A pattern, and where the keys that it matches are.
+/// A pattern, and the place of the keys that it matches.
 #[derive(Debug)]
 pub(crate) struct KeyPattern {
     pattern: Pattern,
-    /// The beginning of all keys that match.
+    /// The common literal prefix of all matching keys.
     pub(crate) prefix: String,
-    /// Whether a slash may follow the prefix in a key that matches.
+    /// Whether the rest of a matching key, after the prefix, may contain a slash.
     pub(crate) is_deep: bool,
-    /// Whether the pattern is a key itself.
+    /// Whether the pattern is a plain key, without wildcards.
     pub(crate) is_literal: bool,
 }
 
 impl KeyPattern {
-    /// The pattern that `text` is. An empty text matches every key without a leading dot.
+    /// The pattern in `text`. An empty text matches every key without a leading dot.
     ///
     /// # Errors
-    /// `ObjectError::Pattern` if it isn't one.
+    /// `ObjectError::Pattern` if the text is not a valid pattern.
     pub(crate) fn parse(text: &str) -> Result<KeyPattern, ObjectError> {
         let text = if text.is_empty() { "**/*" } else { text };
         let bad = |error: glob::PatternError| ObjectError::Pattern { pattern: text.into(), reason: error.msg.into() };

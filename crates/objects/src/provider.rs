@@ -1,4 +1,4 @@
-//! The kinds of object stores, and how their users configure and name things.
+//! The kinds of object stores, and their variables and names.
 
 /// A kind of object store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -12,10 +12,10 @@ pub enum Provider {
 }
 
 impl Provider {
-    /// All of them.
+    /// All kinds.
     pub const ALL: [Provider; 3] = [Provider::S3, Provider::Google, Provider::Azure];
 
-    /// The scheme of its URIs.
+    /// The scheme of the store's URIs.
     pub fn scheme(self) -> &'static str {
         match self {
             Provider::S3 => "s3",
@@ -32,7 +32,7 @@ impl Provider {
         }
     }
 
-    /// The beginning of the names of all its variables.
+    /// The common prefix of the store's variables.
     pub(crate) fn prefix(self) -> &'static str {
         match self {
             Provider::S3 => "AWS_",
@@ -41,7 +41,7 @@ impl Provider {
         }
     }
 
-    /// The variables with the URL of its server. The first that is set counts.
+    /// The variables with the URL of the server. The first one that is set counts.
     pub(crate) fn endpoint_variables(self) -> &'static [&'static str] {
         match self {
             Provider::S3 => &["AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT"],
@@ -64,7 +64,7 @@ impl Provider {
         }
     }
 
-    /// The variables with credentials or with what gets some.
+    /// The variables that hold credentials or configure how to get them.
     pub(crate) fn credential_variables(self) -> &'static [&'static str] {
         match self {
             Provider::S3 => &[
@@ -97,7 +97,7 @@ impl Provider {
         }
     }
 
-    /// The variable that has requests sent without credentials.
+    /// The variable for requests without credentials.
     pub(crate) fn skip_signature(self) -> &'static str {
         match self {
             Provider::S3 => "AWS_SKIP_SIGNATURE",
@@ -121,7 +121,7 @@ impl Provider {
         }
     }
 
-    /// The permissions that reading needs.
+    /// The permissions that a reader needs.
     pub(crate) fn permissions(self) -> &'static str {
         match self {
             Provider::S3 => "s3:ListBucket and s3:GetObject",

@@ -1,4 +1,4 @@
-//! Readers of objects, which resume where a connection broke.
+//! Readers of objects, which resume after a broken connection.
 
 use std::io::{self, Read};
 use std::ops::Range;
@@ -12,15 +12,15 @@ use crate::error::ObjectError;
 use crate::object::Object;
 use crate::retry::Retry;
 
-/// A reader of some bytes of an object. Nothing is asked for before the first read.
+/// A reader of a range of an object's bytes. It sends no request before the first read.
 pub(crate) struct ObjectReader {
     bucket: Arc<Bucket>,
     object: Object,
-    /// The bytes that have not come yet.
+    /// The range that is not received yet.
     range: Range<u64>,
-    /// The connection that gives them; `None` before the first one and after a broken one.
+    /// The connection that receives the bytes; `None` before the first connection and after a broken one.
     chunks: Option<Chunks>,
-    /// Bytes that have come and were not read yet.
+    /// Bytes that are received and not read yet.
     chunk: Bytes,
     retry: Retry,
 }

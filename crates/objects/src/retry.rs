@@ -1,5 +1,5 @@
-//! When a request is made again, and after which time. `object_store` has retries of its own, which are off: they tell
-//! nobody, and they end five minutes after the start of a stream, however many bytes have come since.
+//! Retries of requests, and the waits before them. The retries of `object_store` are off, because they are silent and
+//! end five minutes after the start of a stream, regardless of its progress.
 
 use std::fmt;
 use std::sync::Arc;
@@ -7,26 +7,26 @@ use std::time::Duration;
 
 use crate::error::ObjectError;
 
-/// Receives sentences about waits, such as "s3.amazonaws.com answered 503 (SlowDown): trying again in 2 s".
+/// A receiver of sentences about waits, such as "s3.amazonaws.com answered 503 (SlowDown): trying again in 2 s".
 pub type Notice = Arc<dyn Fn(&str) + Send + Sync>;
 
-/// Waits for a time. Tests count it instead.
+/// A function that waits for a duration. Tests only add up the durations.
 pub type Pause = Arc<dyn Fn(Duration) + Send + Sync>;
 
 /// The patience of a client.
 #[derive(Clone, Debug)]
 pub struct Limits {
-    /// The longest wait after the first failure. It doubles with every failure.
+    /// The longest wait after the first failure. Each further failure doubles it.
     pub first_wait: Duration,
     /// The longest wait after a failure.
     pub longest_wait: Duration,
-    /// The longest sum of waits without any byte in between, after which the last failure is returned.
+    /// The longest sum of waits without a received byte, after which a request fails.
     pub without_progress: Duration,
-    /// Failures to get credentials from the machine, where there may be none, after which the last one is returned.
+    /// The number of failed attempts to get credentials from the machine, after which a request fails.
     pub credential_attempts: u32,
-    /// The longest time to connect.
+    /// The timeout for a connection.
     pub connect: Duration,
-    /// The longest time without a byte, of an answer or within it.
+    /// The longest time without a received byte, before or within an answer.
     pub silence: Duration,
 }
 
@@ -57,7 +57,7 @@ impl fmt::Debug for Patience {
     }
 }
 
-/// The failures of one piece of work since it last got anywhere.
+/// The failures of an operation since its last progress.
 #[derive(Debug)]
 pub(crate) struct Retry {
     patience: Arc<Patience>,
@@ -70,15 +70,15 @@ impl Retry {
         Retry { patience, failures: 0, waited: Duration::ZERO }
     }
 
-    /// Bytes have come: the count of failures restarts.
+    /// Resets the count of failures after received bytes.
     pub(crate) fn progressed(&mut self) {
         (self.failures, self.waited) = (0, Duration::ZERO);
     }
 
-    /// Waits until the request should be made again.
+    /// Waits until the time of the next attempt.
     ///
     /// # Errors
-    /// `error`, if it shouldn't.
+    /// `error`, if another attempt would not help.
     pub(crate) fn wait(&mut self, error: ObjectError) -> Result<(), ObjectError> {
         let Patience { limits, pause, notice } = &*self.patience;
         self.failures += 1;
@@ -97,7 +97,8 @@ impl Retry {
     }
 }
 
-/// The wait after so many failures: at least half of what doubles, and the rest by `chance` from 0 to 1.
+/// The wait after `failures` failures: exponential backoff, of which `chance`, from 0 to 1, selects between half and
+/// all.
 fn backoff(limits: &Limits, failures: u32, chance: f64) -> Duration {
     let doubled = limits.first_wait.saturating_mul(2_u32.saturating_pow(failures.saturating_sub(1)));
     doubled.min(limits.longest_wait).mul_f64(0.5 + chance / 2.0)
@@ -105,7 +106,7 @@ fn backoff(limits: &Limits, failures: u32, chance: f64) -> Duration {
 
 /// A random number from 0 to 1.
 fn random() -> f64 {
-    // a system without randomness waits as long as it may
+    // without randomness, each wait has its full length
     f64::from(getrandom::u32().unwrap_or(u32::MAX)) / f64::from(u32::MAX)
 }
 

@@ -1,4 +1,4 @@
-//! The variables of a job, from which a bucket is opened.
+//! The variables of a job that configure its buckets.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -23,7 +23,7 @@ pub(crate) trait Store: ObjectStore + PaginatedListStore {}
 
 impl<T: ObjectStore + PaginatedListStore> Store for T {}
 
-/// Variables that configure object stores. Values may be secrets, and so only the names are ever formatted.
+/// Variables that configure object stores. Values may be secrets, so `Debug` shows only the names.
 #[derive(Clone)]
 pub(crate) struct Settings(BTreeMap<String, String>);
 
@@ -34,22 +34,22 @@ impl fmt::Debug for Settings {
 }
 
 impl Settings {
-    /// The `variables` that are about object stores and not empty.
+    /// The non-empty `variables` with the prefix of an object store.
     pub(crate) fn new(variables: impl IntoIterator<Item = (String, String)>) -> Settings {
         let is_used = |name: &str| Provider::ALL.iter().any(|provider| name.starts_with(provider.prefix()));
         Settings(variables.into_iter().filter(|(name, value)| is_used(name) && !value.is_empty()).collect())
     }
 
-    /// Opens a bucket. Nothing is asked for yet.
+    /// Opens a bucket, without a request.
     ///
     /// # Errors
-    /// If a variable can't be used, or one is missing.
+    /// Fails if a variable can't be used or is missing.
     pub(crate) fn open(&self, bucket: &ObjectUri, limits: &Limits) -> Result<Arc<dyn Store>, ObjectError> {
         let (provider, name) = (bucket.provider, bucket.bucket.as_str());
         self.check(provider)?;
         let endpoint = self.endpoint(provider)?;
         let is_http = endpoint.as_ref().is_some_and(|endpoint| endpoint.scheme() == "http");
-        // a body may take as long as it flows
+        // no timeout for a body that makes progress
         let options = ClientOptions::new()
             .with_timeout_disabled()
             .with_connect_timeout(limits.connect)
@@ -58,7 +58,7 @@ impl Settings {
         let retry = RetryConfig { max_retries: 0, ..RetryConfig::default() };
         let variables = self.0.iter().filter(|(variable, _)| variable.starts_with(provider.prefix()));
         let variables = variables.map(|(variable, value)| (variable.to_ascii_lowercase(), value));
-        // the three builders have the same methods and no trait
+        // the three builders have the same methods, but no common trait
         macro_rules! configured {
             ($builder:expr) => {
                 variables
@@ -92,7 +92,7 @@ impl Settings {
         store.map_err(|error| ObjectError::Settings { provider, reason: self.redacted(&reason(&error)) })
     }
 
-    /// Checks what `object_store` takes for granted: it panics at a URL that isn't one.
+    /// Checks the variables that `object_store` does not check: it panics at an invalid URL.
     ///
     /// # Errors
     /// `ObjectError::Endpoint` or `ObjectError::Settings` if a variable can't be used.
@@ -109,7 +109,7 @@ impl Settings {
         }
     }
 
-    /// The URL of the server, if a variable has one.
+    /// The URL of the server; `None` if no variable sets it.
     fn endpoint(&self, provider: Provider) -> Result<Option<Url>, ObjectError> {
         let set = provider.endpoint_variables().iter().find(|name| self.0.contains_key(**name));
         set.map_or(Ok(None), |variable| self.url(variable))
@@ -118,7 +118,7 @@ impl Settings {
     /// The URL in a variable.
     ///
     /// # Errors
-    /// `ObjectError::Endpoint` if it isn't one.
+    /// `ObjectError::Endpoint` if the value is not the URL of a server.
     fn url(&self, variable: &str) -> Result<Option<Url>, ObjectError> {
         let Some(text) = self.0.get(variable) else { return Ok(None) };
         let bad = |reason: String| ObjectError::Endpoint { variable: variable.to_owned(), reason };
@@ -143,7 +143,7 @@ impl Settings {
         names.copied().collect::<Vec<_>>().join(", ")
     }
 
-    /// `text` without the values of variables, which a server may repeat.
+    /// `text` without the values of secret variables, which a server may repeat.
     pub(crate) fn redacted(&self, text: &str) -> String {
         const SECRETS: [&str; 4] = ["KEY", "SECRET", "TOKEN", "PASSWORD"];
         let is_secret = |name: &str| SECRETS.iter().any(|word| name.contains(word)) && !name.ends_with("_FILE");

@@ -38,7 +38,7 @@ impl FromStr for ObjectUri {
     type Err = UriError;
 
     /// # Errors
-    /// If something is wrong.
+    /// Fails if the text is not the URI of objects.
     fn from_str(text: &str) -> Result<ObjectUri, UriError> {
         let bad = |reason: &str| UriError { uri: text.to_owned(), reason: reason.to_owned() };
         let (scheme, rest) = text.split_once("://").ok_or_else(|| bad("it has no scheme"))?;

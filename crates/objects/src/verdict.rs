@@ -1,4 +1,4 @@
-//! The meaning of a failed request to its user.
+//! The error that a failed request means for the user.
 
 use crate::causes::{causes, reason};
 use crate::error::ObjectError;
@@ -6,7 +6,7 @@ use crate::failure::{Failure, Purpose, Refusal};
 use crate::settings::Settings;
 use crate::uri::ObjectUri;
 
-/// The error of a request for `uri`, whose key is empty for a listing.
+/// The error of a request for `uri`. The key is empty for a listing.
 pub(crate) fn verdict(error: &object_store::Error, uri: &ObjectUri, settings: &Settings) -> ObjectError {
     let failure = causes(error).into_iter().find_map(|cause| cause.downcast_ref::<Failure>());
     match failure {
@@ -15,7 +15,7 @@ pub(crate) fn verdict(error: &object_store::Error, uri: &ObjectUri, settings: &S
     }
 }
 
-/// The refusal within an error.
+/// The refusal in the causes of an error.
 pub(crate) fn refusal(error: &object_store::Error) -> Option<&Refusal> {
     causes(error).into_iter().find_map(|cause| match cause.downcast_ref()? {
         Failure::Refused(_, refusal) => Some(refusal),
@@ -59,7 +59,7 @@ fn of_refusal(refusal: &Refusal, host: String, answer: String, uri: &ObjectUri, 
         (_, "NoSuchBucket" | "ContainerNotFound") => ObjectError::NoBucket { host, uri },
         (_, "NoSuchKey" | "BlobNotFound") => ObjectError::NoObject { uri },
         (_, "RequestTimeTooSkewed" | "RequestExpired") => ObjectError::ClockSkew { host },
-        // Azure has no code of its own for it
+        // Azure has no separate code for a wrong clock
         (403, "AuthenticationFailed") if refusal.words.contains("Date") => ObjectError::ClockSkew { host },
         (301 | 307, _)
         | (_, "AuthorizationHeaderMalformed" | "PermanentRedirect" | "IllegalLocationConstraintException") => {

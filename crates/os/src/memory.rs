@@ -1,14 +1,14 @@
 //! Memory sizes from the kernel.
 
 /// The peak resident bytes of this process so far; 0 if the kernel does not report them. `getrusage` would include the
-/// memory of the launcher at the time when it started this process.
+/// memory of the launcher when it started this process.
 pub fn peak_resident_bytes() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:")?.trim().strip_suffix("kB"));
     peak.and_then(|kib| kib.trim().parse::<u64>().ok()).unwrap_or(0) << 10
 }
 
-/// The bytes of memory of this machine, or of its control group's limit if that is lower; `None` if the kernel does not
+/// The bytes of memory of this machine, or the limit of the control group if it is lower; `None` if the kernel does not
 /// report them.
 pub fn memory_bytes() -> Option<u64> {
     let meminfo = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();

@@ -5,12 +5,12 @@ use std::os::unix::process::CommandExt;
 use std::process::Command;
 
 /// The variables that select the dispatch of libtorch's libraries, with their values under `Portable`; variables
-/// without a value must not be set. MKL has kernels for Intel's processors. COMPATIBLE is its only branch that is also
-/// meant for other processors.
+/// without a value must not be set. MKL has kernels for Intel's processors. COMPATIBLE is MKL's only branch that also
+/// supports other processors.
 const PINNED: [(&str, Option<&str>); 9] = [
     ("ATEN_CPU_CAPABILITY", Some("avx2")),
     ("MKL_CBWR", Some("COMPATIBLE")),
-    // otherwise MKL would use fewer threads on a processor with fewer cores
+    // MKL would otherwise use fewer threads on a processor with fewer cores
     ("MKL_DYNAMIC", Some("FALSE")),
     ("ONEDNN_MAX_CPU_ISA", Some("AVX2")),
     ("DNNL_MAX_CPU_ISA", Some("AVX2")),
@@ -20,7 +20,7 @@ const PINNED: [(&str, Option<&str>); 9] = [
     ("GLIBC_TUNABLES", None),
 ];
 
-/// The reason that this process can't compute with the portable instruction set.
+/// The reason why this process can't compute with the portable instruction set.
 #[derive(Debug, thiserror::Error)]
 pub enum PortableError {
     /// The processor lacks an instruction set.
@@ -28,13 +28,14 @@ pub enum PortableError {
         "spec.training.kernels is Portable, and this processor lacks AVX2 or FMA: take another node, or Fastest in a new job"
     )]
     NoAvx2,
-    /// The process was not replaced.
+    /// The process could not restart.
     #[error("spec.training.kernels is Portable, and this program could not start itself again: {0}")]
     Restart(std::io::Error),
 }
 
-/// Makes the libraries of this process dispatch to AVX2, for any environment. The libraries read their variables once.
-/// Unless all are right, this call therefore replaces the process by itself, and must come before any computation.
+/// Makes the libraries of this process dispatch to AVX2, in any environment. The libraries read their variables only
+/// once. If a variable has another value, this call therefore restarts the program with the right variables, so it must
+/// come before any computation.
 ///
 /// # Errors
 /// If the processor has no AVX2 or FMA, or the program can't be restarted.

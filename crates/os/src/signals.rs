@@ -5,8 +5,8 @@ use signal_hook::iterator::Signals;
 
 use super::termination_mask::mask_termination;
 
-/// Blocks SIGTERM and SIGINT until [`on_terminate`] handles them, even while this process restarts itself. Call this
-/// before anything else, while there is only one thread.
+/// Blocks SIGTERM and SIGINT until [`on_terminate`] handles them, even while this process restarts itself. The program
+/// must call it first, while it has only one thread.
 pub fn hold_termination() {
     mask_termination(libc::SIG_BLOCK);
 }

@@ -1,9 +1,9 @@
-//! Blocks or unblocks SIGTERM and SIGINT. The image's entry point, which links no library of this project, includes
-//! this file too.
+//! The mask of SIGTERM and SIGINT. The image's entry point, which links no library of this project, includes this file
+//! too.
 
 /// Blocks SIGTERM and SIGINT (`libc::SIG_BLOCK`) or unblocks them (`libc::SIG_UNBLOCK`), for this thread and threads
-/// that it starts from now on. A blocked signal stays pending, even while the process becomes another program.
-/// Otherwise the first process of a container, for which the kernel has no default effect, would lose it.
+/// that it starts from now on. A blocked signal stays pending, even while the process becomes another program. The
+/// first process of a container would otherwise lose the signal, because the kernel applies no default action to it.
 pub(crate) fn mask_termination(how: libc::c_int) {
     // SAFETY: `sigemptyset` initialises the set, and the calls keep no pointer. They fail for unknown numbers only.
     unsafe {

@@ -1,4 +1,4 @@
-//! Spans: timed operations, and the operation of which each is a part.
+//! Spans: timed operations, each of which may be a part of another operation.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 

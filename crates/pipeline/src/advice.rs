@@ -9,7 +9,7 @@ use crate::program::Programs;
 use crate::simulate::simulate;
 use crate::timeline::Timeline;
 
-/// The slowest rank and a remedy. Its `Display` is one sentence.
+/// The slowest rank and a remedy. The `Display` form is one sentence.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Advice {
     /// The rank.

@@ -55,7 +55,7 @@ pub enum CsvError {
         line: usize,
         /// The cell.
         column: usize,
-        /// The action at this place, or missing there.
+        /// The action that is at this place, or missing from it.
         action: Action,
         /// The violation; its rank and position count from 0, without empty cells.
         violation: Violation,

@@ -51,8 +51,8 @@ struct DiscreteEventSimulation<'a> {
     receive_index: FxHashMap<Action, usize>,
     /// For each rank, the time at which all its started reductions are complete.
     reduced_at: Vec<f64>,
-    /// For each chunk with a GATHER, the times at which the gather of its weights begins and ends. It is the GATHER of
-    /// the previous step, which is under way when this step begins.
+    /// For each chunk with a GATHER, the times at which the gather of its weights begins and ends. The GATHER is that
+    /// of the previous step, which is under way when this step begins.
     gathered: FxHashMap<usize, (f64, f64)>,
 }
 

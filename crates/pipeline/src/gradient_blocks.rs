@@ -6,7 +6,7 @@ use std::ops::Range;
 
 use crate::work_item::WorkItem;
 
-/// The blocks of a step: a power of two, of equally many consecutive microbatches each.
+/// The blocks of a step. Their number is a power of two, and each has the same number of consecutive microbatches.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct GradientBlocks {
     count: usize,
@@ -48,7 +48,7 @@ impl GradientBlocks {
     }
 }
 
-/// The blocks that one replica computes. Its microbatches count from 0, as in its program.
+/// The blocks that one replica computes. The replica's microbatches count from 0, as in its program.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReplicaBlocks {
     all: GradientBlocks,
@@ -169,7 +169,7 @@ mod tests {
     }
 
     /// Adds the blocks up as a stage does: each microbatch is added to the open sum, which absorbs its siblings at a
-    /// block's end. Returns the remaining sums and the maximal number of waiting ones.
+    /// block's end. Returns the remaining sums, and the maximal number of sums that waited.
     fn add_up(blocks: &ReplicaBlocks) -> (BTreeMap<Subtree, String>, usize) {
         let (mut partial, mut open, mut most) = (BTreeMap::new(), String::new(), 0);
         for (at, microbatch) in blocks.microbatches().enumerate() {
@@ -188,7 +188,7 @@ mod tests {
     }
 
     proptest! {
-        /// However many replicas there are, and in whatever order their sums arrive.
+        /// The number of replicas is arbitrary, and so is the order in which their sums arrive.
         #[test]
         fn the_sums_of_all_replicas_make_the_tree(
             log in 0usize..6,

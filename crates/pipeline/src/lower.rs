@@ -21,8 +21,8 @@ pub struct LowerError {
     pub violation: Violation,
 }
 
-/// Adds to each rank its sends and receives, then `REDUCE_TIED` where a tied embedding is held (`tied`; the ranks of
-/// the first and the last chunk, also if they are one), `EXCHANGE`, `UPDATE` and `SNAPSHOT`.
+/// Adds to each rank its sends and receives, then `REDUCE_TIED` on the ranks of the first and the last chunk if the
+/// embedding is `tied` (also if they are one rank), `EXCHANGE`, `UPDATE` and `SNAPSHOT`.
 ///
 /// # Errors
 /// If actions are missing, duplicated or in an impossible order, or the ranks would deadlock.
@@ -62,7 +62,7 @@ pub fn forward_only_programs(placement: &Placement, microbatches: usize) -> Prog
 }
 
 /// Visits all ranks in ticks of one action each, and adds every message on both sides in the tick that produces it: the
-/// send directly after the producing action, the receive before the receiver's computation in the meantime, so that
+/// send directly after the producing action, the receive before the receiver's action of the same tick, so that
 /// transfer overlaps computation. Every receive comes before its send in this order, so one message in flight per edge
 /// is enough.
 ///

@@ -28,7 +28,7 @@ pub struct RankBreakdown {
     pub imbalance: f64,
 }
 
-/// Whether the result goes to the next chunk (a forward) or the previous one, and the work item whose input it is.
+/// Whether the result goes to the next chunk (a forward) or the previous one, and the work item that takes it as input.
 type Input = (bool, WorkItem);
 
 /// The times at which the inputs of computations were ready.

@@ -137,7 +137,8 @@ impl Placement {
         matches!((self.get_rank(chunk), self.get_rank(neighbour)), (Some(a), Some(b)) if a != b)
     }
 
-    /// The ranks of the first and the last chunk, which share a tied embedding. One entry if they are the same.
+    /// The ranks of the first and the last chunk, which share a tied embedding. The list has one entry if the two are
+    /// the same.
     pub fn first_and_last_ranks(&self) -> Vec<usize> {
         let mut ends: Vec<usize> = self.rank_of.first().into_iter().chain(self.rank_of.last()).copied().collect();
         ends.dedup();

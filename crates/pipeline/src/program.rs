@@ -61,7 +61,7 @@ pub enum ProgramTextError {
     Action {
         /// The line.
         line: usize,
-        /// Its position in the line.
+        /// The action's position in the line.
         position: usize,
         /// The error.
         error: ActionError,

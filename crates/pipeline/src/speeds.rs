@@ -35,7 +35,7 @@ impl RankSpeeds {
     /// Speeds in any unit, one per rank. Speeds below a thousandth of the fastest count as a thousandth.
     ///
     /// # Errors
-    /// If one is not finite, or not above zero.
+    /// If a speed is not finite, or not above zero.
     pub fn new(speeds: &[f64]) -> Result<RankSpeeds, SpeedError> {
         if let Some((rank, &speed)) = speeds.iter().enumerate().find(|(_, speed)| !(speed.is_finite() && **speed > 0.0))
         {

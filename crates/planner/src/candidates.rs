@@ -10,11 +10,12 @@ use stagecoach_pipeline::{
 
 use super::job_config::JobConfig;
 
-/// The most chunks per stage that `Auto` tries: each further chunk sends every microbatch over every link once more.
+/// The most chunks per stage that `Auto` tries. Each further chunk per stage sends every microbatch once more over
+/// every link.
 const MAX_CHUNKS_PER_STAGE: usize = 4;
 
-/// The largest number of chunks times microbatches for which `Auto` tries several chunks per stage. A longer step hides
-/// its bubble anyway, and its plan takes long to compute and to send.
+/// The largest number of chunks times microbatches for which `Auto` tries several chunks per stage. In a longer step,
+/// the bubble is small anyway, and the plan takes long to compute and to send.
 const MAX_WORK_ITEMS: usize = 1 << 16;
 
 /// A schedule to choose from.
@@ -25,11 +26,11 @@ pub(super) struct Candidate {
     pub(super) programs: Programs,
 }
 
-/// The schedules of a job over `stages` stages for a replica's `microbatches`, at least one. Of two with the same time,
-/// the plan takes the first.
+/// The schedules of a job over `stages` stages for a replica's `microbatches`, at least one. Of two schedules with the
+/// same time, the plan takes the first.
 ///
 /// # Errors
-/// If the schedule's CSV is invalid or another job's.
+/// If the schedule's CSV is invalid or belongs to another job.
 pub(super) fn candidates(
     config: &JobConfig,
     architecture: &dyn Architecture,
@@ -44,8 +45,8 @@ pub(super) fn candidates(
     schedules(config, architecture, stages, microbatches)?.into_iter().map(lowered).collect()
 }
 
-/// The kinds of recomputation to try: the one that the job specifies; for `Auto` within a memory limit also those that
-/// keep less.
+/// The kinds of recomputation to try: the one that the job specifies; for `Auto` within a memory limit also the kinds
+/// that keep less memory.
 pub(super) fn recomputations(config: &JobConfig) -> Vec<Recompute> {
     let pipeline = &config.job.spec.pipeline;
     let given = pipeline.recompute;
@@ -81,12 +82,12 @@ fn schedules(
     })
 }
 
-/// Every schedule, with several chunks per stage if each can have a layer; the simplest first.
+/// Every schedule, the simplest first, with several chunks per stage if each chunk can have a layer.
 fn every_schedule(stages: usize, layers: usize, microbatches: usize, is_replicated: bool) -> Vec<Schedule> {
     let mut types: Vec<ScheduleType> = SCHEDULES.iter().rev().copied().collect();
     types.sort_by_key(|schedule| schedule.chunks);
     if stages == 1 && !is_replicated {
-        // without neighbours and replicas there is no communication to wait for
+        // a single stage without replicas never waits for communication
         types.retain(|schedule| schedule.chunks == ChunkRule::One);
     }
     let most = (MAX_WORK_ITEMS / (stages * microbatches).max(1)).min(layers / stages);
@@ -98,7 +99,7 @@ fn every_schedule(stages: usize, layers: usize, microbatches: usize, is_replicat
     all
 }
 
-/// Interleaved 1F1B with one chunk takes as long as 1F1B, and holds more.
+/// Whether `Auto` tries a schedule. Interleaved 1F1B with one chunk takes as long as 1F1B, but needs more memory.
 fn is_tried(schedule: &ScheduleType, chunks: usize) -> bool {
     schedule.chunks.allows(chunks) && (chunks > 1 || *schedule != INTERLEAVED_ONE_F_ONE_B)
 }

@@ -1,6 +1,6 @@
 //! The link from a checkpoint to the one before it. Like a commit of a version control system, a checkpoint names its
 //! predecessor by hash, with the environment, the attempt and the tensors in it. The times of saves and the number of
-//! stages change these links. Therefore they are beside the receipt, not in it.
+//! stages change these links, so the receipt does not contain them.
 
 use serde::{Deserialize, Serialize};
 use stagecoach_checkpoint::Manifest;
@@ -11,9 +11,9 @@ use stagecoach_engine::StageError;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct CheckpointLink {
-    /// Its step.
+    /// The step of the checkpoint.
     pub step: u64,
-    /// BLAKE3 of its manifest, in hex.
+    /// BLAKE3 of the manifest, in hex.
     pub manifest: String,
 }
 
@@ -21,7 +21,7 @@ impl CheckpointLink {
     /// The link to a checkpoint.
     ///
     /// # Errors
-    /// None in practice: a manifest that was read or written has a JSON form.
+    /// None in practice: every manifest that was read or written has a JSON form.
     pub fn to(manifest: &Manifest) -> Result<CheckpointLink, StageError> {
         let bytes =
             manifest.to_bytes().map_err(|e| StageError::invalid(format!("a manifest can't be written: {e}")))?;

@@ -60,7 +60,7 @@ impl JobConfig {
                 OnBadRecord::Fail => stagecoach_data::OnBadRecord::Fail,
                 OnBadRecord::Skip => stagecoach_data::OnBadRecord::Skip,
             },
-            // in a pod, the files are not those of the job's author
+            // in a pod, the job's author may not own the files that links lead to
             follow_links_out: !is_in_cluster(),
             remote_files: Some(self.remote_files.clone()),
             variables: Variables::of_process(),

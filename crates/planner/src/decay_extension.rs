@@ -1,4 +1,4 @@
-//! The learning rate of a job whose number of steps is raised: its decay was fixed for the old number, so the added
+//! The learning rate of a job whose number of steps is raised. The decay was fixed for the old number, so the added
 //! steps train at the floor unless the job specifies a decay for them.
 
 use stagecoach_api::job::LearningRateSchedule;
@@ -9,13 +9,13 @@ use super::trainer_state::{DecayExtension, TrainerState};
 const FIELD: &str = "spec.training.learningRate.decaySteps";
 
 impl TrainerState {
-    /// Fixes the end of the decay, for a job of `steps` steps in all that resumes from this state. `asked` is the job's
-    /// `decaySteps`; `rate` is the rest of its learning rate. The steps that the job had before keep their decay,
-    /// trained or not. Therefore it makes no difference when, and from which checkpoint, a job is extended. For an
+    /// Fixes the end of the decay, for a job of `steps` steps in total that resumes from this state. `asked` is the
+    /// job's `decaySteps`, and `rate` has its other settings of the learning rate. The old steps keep their decay, even
+    /// if they are not trained yet, so the time of an extension and its checkpoint make no difference. For an
     /// extension, returns a description of the learning rate of the added steps.
     ///
     /// # Errors
-    /// Another decay without more steps; or an extension that ends at a rate of 0 that the job does not specify.
+    /// Fails for another decay without more steps, or for an extension with a rate of 0 that the job does not specify.
     pub fn fix_decay(&mut self, steps: u64, asked: Option<u64>, rate: LearningRate) -> Result<Option<String>, String> {
         if self.step == 0 {
             (self.decay_steps, self.length) = (asked.unwrap_or(steps), steps);
@@ -140,8 +140,7 @@ mod tests {
             assert_eq!(asked.decay_steps_at(9), 4);
         }
         assert!(zero(Constant, 0).is_ok());
-        // half-way through the job too; otherwise the refusal would come only when a group resumes after the job's old
-        // end
+        // also in the middle of the job, not only when a group resumes after the old end
         let message = trained(2, 4, None).fix_decay(10, None, rate(Cosine, 0.0, 0)).unwrap_err();
         assert!(message.contains("of steps 5 to 10 would be 0"), "{message}");
         // one step beyond a decay that the job once specified

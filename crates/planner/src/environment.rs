@@ -1,5 +1,5 @@
-//! The facts besides the job that determine the last bits of a run. Checkpoints record them; a resume and the stages of
-//! a group compare them.
+//! The facts besides the job that can change the last bits of a run's results. Checkpoints record them; a resume and
+//! the stages of a group compare them.
 
 use serde_json::{Value, json};
 use stagecoach_api::job::Kernels;
@@ -11,8 +11,8 @@ use tch::Kind;
 
 use crate::job_config::JobConfig;
 
-/// The compared fields, with their names for users. `version` is recorded as well, but has no effect beyond that of
-/// `kernels`.
+/// The compared fields, with their names for users. Checkpoints also record `version`, which has no effect beyond that
+/// of `kernels`.
 const COMPARED: [(&str, &str); 14] = [
     ("kernels", "version of the kernels"),
     ("libtorch", "libtorch"),
@@ -34,7 +34,7 @@ const COMPARED: [(&str, &str); 14] = [
 const DISPATCH_VARIABLES: [&str; 5] =
     ["MKL_CBWR", "MKL_ENABLE_INSTRUCTIONS", "MKL_DEBUG_CPU_TYPE", "ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA"];
 
-/// The same for a GPU's libraries.
+/// Environment variables that change the dispatch of a GPU's libraries.
 const GPU_DISPATCH_VARIABLES: [&str; 6] = [
     "NVIDIA_TF32_OVERRIDE",
     "CUBLAS_WORKSPACE_CONFIG",
@@ -77,7 +77,7 @@ pub fn environment(config: &JobConfig, device: tch::Device) -> Value {
     })
 }
 
-/// The instruction set of the kernels. For a portable job it is the same on every maker's processors.
+/// The instruction set of the kernels. A portable job has the same instruction set on the processors of every vendor.
 fn instruction_set(of: Kernels) -> String {
     let capability = kernels::cpu_capability();
     match (of, capability.split_once(' ')) {
@@ -86,8 +86,8 @@ fn instruction_set(of: Kernels) -> String {
     }
 }
 
-/// The implementation of the matrix products. The bits of a library's products depend also on the model of the
-/// processor, whose caches determine their blocking; the bits of the kernels do not.
+/// The implementation of the matrix products. The bits of a library's products also depend on the model of the
+/// processor, because the caches determine the blocking. The bits of the kernels do not.
 fn products(of: Kernels, kind: Kind, device: tch::Device, processor: &str) -> String {
     match device {
         tch::Device::Cpu if of == Kernels::Portable => "libtorch, compatible".into(),
@@ -97,8 +97,8 @@ fn products(of: Kernels, kind: Kind, device: tch::Device, processor: &str) -> St
     }
 }
 
-/// The differences of `now` from `before`, such as "threads 2 instead of 1". A field that an earlier version did not
-/// record counts as equal, except the kernels, which that version did not have.
+/// The differences of `now` from `before`, such as "threads 2 instead of 1". A field without a record by an earlier
+/// version counts as equal, except `kernels`, because that version had no kernels.
 pub fn environment_differences(before: &Value, now: &Value) -> Vec<String> {
     let differs = |field: &str| before[field] != now[field] && (field == "kernels" || !before[field].is_null());
     let changed = COMPARED.iter().filter(|(field, _)| differs(field));

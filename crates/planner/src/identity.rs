@@ -15,13 +15,13 @@ const OF_CORPUS: [&str; 6] = ["corpus", "tokenizer", "specialTokenIds", "trainin
 
 impl JobConfig {
     /// The identity: the fields that determine the numerical results, which may not change once training has begun. It
-    /// identifies the corpus and its split by their content, so that a file may be renamed.
+    /// identifies the corpus and its split by content, so a user may rename a file.
     pub fn identity(&self, prepared: &PreparedCorpus, dataset: &Dataset) -> Value {
         let files = dataset.held_out_files().map(|(name, sequences)| json!({"name": name, "sequences": sequences}));
         self.identity_of(prepared, dataset.epoch_lengths().as_deref(), files.collect())
     }
 
-    /// [`JobConfig::identity`] with these sequences per epoch of each source; `None` for a streamed job.
+    /// [`JobConfig::identity`] with the number of sequences per epoch of each source; `None` for a streamed job.
     fn identity_of(
         &self,
         prepared: &PreparedCorpus,
@@ -52,7 +52,7 @@ impl JobConfig {
         Some(sources.collect::<Vec<Value>>()).filter(|sources| !sources.is_empty()).into()
     }
 
-    /// The identity with these fields of `data`; a field whose value is null is left out.
+    /// The identity with the fields `corpus` of `data`. It leaves out fields with the value null.
     fn identity_over(&self, corpus: impl Iterator<Item = (&'static str, Value)>) -> Value {
         let mut identity = self.job.spec.select(&[ChangeEffect::Identity, ChangeEffect::Extension]);
         if let Some(data) = identity["data"].as_object_mut() {
@@ -97,7 +97,7 @@ impl JobConfig {
         if let Some(checkpoint) = init_from {
             identity["initFrom"] = checkpoint["initFrom"]["path"].clone();
         }
-        // a branch may move, and a commit says what the job began with
+        // a branch may move, so the identity has the commit with which the job began
         for pointer in ["/model/pretrained/path", "/initFrom"] {
             if let Some(Value::String(path)) = identity.pointer_mut(pointer) {
                 *path = self.remote_models.at_commit(path);
@@ -106,13 +106,13 @@ impl JobConfig {
         identity
     }
 
-    /// The identity of this job over the corpus and the tokenizer of `recorded`, before its own have been read.
+    /// The identity of this job with the corpus and the tokenizer of `recorded`, before the job's own are read.
     pub fn identity_over_corpus_of(&self, recorded: &Value) -> Value {
         self.identity_over(OF_CORPUS.into_iter().map(|field| (field, recorded["data"][field].clone())))
     }
 
-    /// The fields on which all stages must agree, by path: a mismatch is refused with their names. Fields that only
-    /// operator and launcher use may differ.
+    /// The fields on which all stages must agree, by path. The error about a mismatch names them. Fields that only the
+    /// operator and the launcher use may differ.
     pub fn agreement(&self) -> BTreeMap<String, String> {
         let mut fields = BTreeMap::new();
         let read_by_stages = [ChangeEffect::Identity, ChangeEffect::Extension, ChangeEffect::Attempt];
@@ -156,7 +156,7 @@ pub(super) mod tests {
         }
     }
 
-    /// Expects the form of earlier versions: a difference would make their checkpoints unusable.
+    /// The form of earlier versions. A difference would make their checkpoints unusable.
     #[test]
     fn the_identity_is_what_checkpoints_have() {
         let mut identity = json!({
@@ -199,7 +199,7 @@ pub(super) mod tests {
         assert_eq!(of(&other, &identity), identity);
     }
 
-    /// A branch that moves is another model, and the commit in place of the branch is the same one.
+    /// A moved branch is another model. A job that names the commit instead of the branch has the same model.
     #[test]
     fn the_identity_has_the_commit_of_a_model_on_the_hub() {
         let identity = |path: &str, commit: &str| {

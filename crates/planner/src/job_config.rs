@@ -1,4 +1,5 @@
-//! The trainer's form of a job. Structs are destructured by field, so that a new field cannot be forgotten here.
+//! The trainer's form of a job. The code destructures structs by field, so the compiler reports a new field that this
+//! module does not handle.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -33,7 +34,7 @@ pub struct JobConfig {
     pub job: PipelineJob,
     /// Root of the volume.
     pub workspace: PathBuf,
-    /// The model; without a `vocab_size` if the tokenizer determines it.
+    /// The model, without a `vocab_size` if the tokenizer determines it.
     pub model: Arc<dyn ModelConfig>,
     /// The `config.json` of the pretrained model, if the job has one.
     pub source_config: Option<Map<String, Value>>,
@@ -43,18 +44,19 @@ pub struct JobConfig {
     pub data: DataSpec,
     /// Batch, optimizer and learning rate.
     pub training: TrainingSpec,
-    /// The number of blocks in which a step's gradients are added. Once stage 0 knows it, the number with which the job
-    /// began.
+    /// The number of blocks in which a step's gradients are added. After a resume, stage 0 sets the number with which
+    /// the job began.
     pub gradient_blocks: usize,
-    /// Whether the job holds out the last sequences of each source. Versions that did not draw documents began it.
+    /// Whether the job holds out the last sequences of each source, because a version without drawn documents began it.
     pub holds_out_last_sequences: bool,
-    /// Whether training reads the corpus while it trains. Once stage 0 knows it, whether the job began so.
+    /// Whether training reads the corpus while it trains. After a resume, stage 0 sets the mode with which the job
+    /// began.
     pub streams: bool,
     /// The record of the job's remote files, in the job's folder.
     pub remote_files: PathBuf,
     /// The commits of the models and tokenizers of the hub that the job's paths name.
     pub remote_models: RemoteModels,
-    /// The times of modules that a plan assumes; without them it looks for measured ones.
+    /// The times of modules that a plan assumes; `None` for measured times, if they exist.
     pub assumed_profile: Option<Profile>,
 }
 
@@ -67,7 +69,7 @@ impl JobConfig {
         JobConfig::with_models(job, workspace, RemoteModels::default())
     }
 
-    /// Like [`JobConfig::new`], with the job's models and tokenizers of the hub, which have been fetched.
+    /// Like [`JobConfig::new`], with the job's models and tokenizers of the hub, which the volume must have.
     ///
     /// # Errors
     /// Like [`JobConfig::new`].
@@ -122,8 +124,8 @@ impl JobConfig {
         })
     }
 
-    /// Like [`JobConfig::with_models`], after the settings of the models are fetched, without their weights. `known` has
-    /// the commits with which the job began.
+    /// Like [`JobConfig::with_models`], but fetches the settings of the models first, without their weights. `known`
+    /// has the commits with which the job began.
     ///
     /// # Errors
     /// Like [`JobConfig::new`], or if the settings can't be fetched.
@@ -146,8 +148,7 @@ impl JobConfig {
         self.workspace.join(self.job.folder())
     }
 
-    /// The path, relative to the volume's root, of what a path of the spec names: the path itself, or the copy of what
-    /// a URI names.
+    /// The path, relative to the volume's root, for a path of the spec: the path itself, or the local copy for a URI.
     pub fn local_path(&self, path: &str) -> PathBuf {
         self.remote_models.local_path(path)
     }
@@ -157,7 +158,7 @@ impl JobConfig {
         self.initial_weights_source().is_some_and(|path| self.remote_models.lacks_weights(path, &self.workspace))
     }
 
-    /// The path of the initial weights, as the job has it.
+    /// The path of the initial weights, as written in the job.
     pub fn initial_weights_source(&self) -> Option<&str> {
         match (&self.job.spec.checkpoint.init_from, &self.job.spec.model) {
             (Some(from), _) => Some(&from.path),
@@ -166,7 +167,7 @@ impl JobConfig {
         }
     }
 
-    /// The job's own tokenizer, if it has one.
+    /// The file of the job's tokenizer; `None` if the job trains one.
     pub fn tokenizer_file(&self) -> Option<PathBuf> {
         match &self.data.tokenizer {
             TokenizerSpec::File(file) => Some(self.workspace.join(self.local_path(&file.path))),
@@ -174,7 +175,8 @@ impl JobConfig {
         }
     }
 
-    /// `generation_config.json` of the model directory from which the job starts, with its name, if it exists.
+    /// The name and contents of `generation_config.json` in the model directory from which the job starts, if it
+    /// exists.
     ///
     /// # Errors
     /// If it can't be read.
@@ -186,7 +188,7 @@ impl JobConfig {
         Ok(bytes.map(|bytes| (GENERATION_CONFIG_FILE.to_owned(), bytes)))
     }
 
-    /// Whether training ends before its last step, because the held-out loss no longer improves.
+    /// Whether training ends early, because the held-out loss no longer improves.
     pub fn has_stopped_improving(&self, state: &TrainerState) -> bool {
         let patience = self.data.evaluation.as_ref().and_then(|evaluation| evaluation.patience);
         let since = state.best_evaluation.map_or(0, |best| best.evaluations_since);
@@ -230,8 +232,8 @@ impl JobConfig {
         config
     }
 
-    /// This job as if it began with this mesh: with as many gradient blocks as the mesh requires, unless the job
-    /// specifies a number.
+    /// This job as if it began with `mesh`: with the gradient blocks that the mesh requires, unless the job specifies a
+    /// number.
     pub fn with_mesh(&self, mesh: Mesh) -> JobConfig {
         let mut config = self.with_data_parallel(mesh.data_parallel);
         config.job.spec.stages = mesh.stages;
@@ -239,10 +241,10 @@ impl JobConfig {
         config
     }
 
-    /// The blocks of a step's microbatches.
+    /// The gradient blocks of a step's microbatches.
     ///
     /// # Errors
-    /// If the microbatches can't be divided into them.
+    /// If the microbatches can't be divided into the blocks.
     pub fn blocks(&self) -> Result<GradientBlocks, StageError> {
         let (blocks, microbatches) = (self.gradient_blocks, self.training.microbatches as usize);
         GradientBlocks::new(blocks, microbatches).ok_or_else(|| {
@@ -266,8 +268,8 @@ impl JobConfig {
         self.model.with_vocab_size(vocab_size).architecture(device)
     }
 
-    /// Vocabulary size of the tokenizer, as far as it is known before the corpus has been read. For a tokenizer that is
-    /// still to be trained, the largest possible size. For a tokenizer in a file, the model's size if that is known.
+    /// Vocabulary size of the tokenizer, as known before the corpus is read. For a tokenizer that the job will train,
+    /// the largest possible size. For a tokenizer in a file, the model's size if that is known.
     ///
     /// # Errors
     /// If the tokenizer is a file that can't be read.
@@ -307,7 +309,7 @@ impl JobConfig {
         adamw
     }
 
-    /// The learning rate of every step, whose decay ends at step `decay_steps`.
+    /// The learning rate of every step, with a decay that ends at step `decay_steps`.
     pub fn learning_rate(&self, decay_steps: u64) -> LearningRate {
         LearningRate { spec: self.training.learning_rate, decay_steps }
     }

@@ -1,7 +1,7 @@
-//! The decisions before the first step: numbers that a job leaves open (steps, vocabulary size), the partition, and the
-//! programs. [`JobConfig`] is the trainer's form of the job, [`plan_pipeline`] chooses schedule and partition, and
-//! stage 0 sends the [`Plan`] to the other stages. [`measure_profile`] and [`Roofline`] give the times for the choice.
-//! [`init`] proposes a job.
+//! The decisions before the first step: numbers that a job does not specify (steps, vocabulary size), the partition,
+//! and the programs. [`JobConfig`] is the trainer's form of the job, [`plan_pipeline`] chooses schedule and partition,
+//! and stage 0 sends the [`Plan`] to the other stages. [`measure_profile`] and [`Roofline`] give the times for the
+//! choice. [`init`] proposes a job.
 
 mod candidates;
 mod checkpoint_link;

@@ -7,7 +7,7 @@ use stagecoach_pipeline::{RankSpeeds, SpeedError};
 pub struct Machines {
     /// The speeds of the stages, relative to the fastest of them.
     pub speeds: RankSpeeds,
-    /// The speed of the fastest stage, relative to the speed for which the costs are known.
+    /// The speed of the fastest stage, relative to the speed at which the costs were measured or assumed.
     pub fastest: f64,
     /// Bytes per second of every link, if specified.
     pub link_bytes_per_second: Option<f64>,
@@ -20,7 +20,7 @@ impl Default for Machines {
 }
 
 impl Machines {
-    /// Stages of these speeds, where 1 is the speed for which the costs are known.
+    /// Stages of these speeds, where 1 is the speed at which the costs were measured or assumed.
     ///
     /// # Errors
     /// If a speed is not finite, or not above zero.

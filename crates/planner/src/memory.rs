@@ -1,4 +1,4 @@
-//! The memory of a stage's process beside the costs of its layers, and all of its memory by purpose.
+//! The memory of a stage's process besides the costs of its layers, and the total memory by purpose.
 
 use stagecoach_api::job::{CheckpointMode, Device, Recompute};
 use stagecoach_model::{Architecture, MicrobatchCost, ModelPart, ParameterBytes, ParameterCopies, names};
@@ -9,17 +9,16 @@ use super::job_config::JobConfig;
 
 /// Resident bytes of a stage besides the memory that depends on its model and data, as measured. A process with a
 /// minimal model has 145 MiB. Half of it is pages of the files of libtorch and of this program; the rest is their data,
-/// compiled products, stacks and buffers of checkpoints (nine of 1 MiB). The remainder is memory that malloc keeps
-/// between the blocks of a real model, which differs by some MiB from run to run.
+/// compiled products, stacks and buffers of checkpoints (nine of 1 MiB). The other 12 MiB are memory that malloc keeps
+/// between the blocks of a real model, which differs by some MiB between runs.
 const PROCESS_BYTES: u64 = 157 << 20;
 
-/// Bytes of a GPU that a stage takes besides the tensors that libtorch has given out at most, as measured on an H200:
-/// 0.95 and 0.97 GiB with models of 1.2 and 0.2 billion parameters. Half of it is CUDA's context with the loaded
-/// kernels; the rest is the workspace of products, and memory that the allocator holds between tensors. Buffers of NCCL
-/// come on top.
+/// Bytes of a GPU that a stage uses beyond the peak of libtorch's tensors, as measured on an H200: 0.95 and 0.97 GiB
+/// with models of 1.2 and 0.2 billion parameters. Half of it is CUDA's context with the loaded kernels; the rest is the
+/// workspace of products, and memory that the allocator holds between tensors. Buffers of NCCL are not included.
 const GPU_PROCESS_BYTES: u64 = 1 << 30;
 
-/// The number of chunks into which replicas divide all chunks of a stage together.
+/// The number of parts into which a job with replicas divides the chunks of a stage.
 pub(super) const PARTS_PER_STAGE: usize = 8;
 
 impl JobConfig {
@@ -53,7 +52,7 @@ impl JobConfig {
         let replicas = spec.data_parallel as usize;
         let blocks = self.blocks().map(|blocks| blocks.of_replica(0, replicas));
         let partial_sums = blocks.as_ref().map_or(0, ReplicaBlocks::partial_sums);
-        // from all other replicas together, on the replica where the number is largest
+        // the sums of all other replicas, on the replica that receives the most
         let received_sums = blocks.as_ref().map_or(0, |blocks| {
             let sums = (0..replicas).map(|replica| blocks.all().of_replica(replica, replicas).subtrees().len());
             sums.clone().sum::<usize>() - sums.min().unwrap_or(0)
@@ -75,7 +74,7 @@ pub(super) fn rank_costs(
     let tied_bytes = if architecture.tie_word_embeddings() { 4 * embedding_numel(architecture) } else { 0 };
     let mut links = link_ids(placement, architecture.tie_word_embeddings());
     if config.parameter_copies().memory_checkpoints {
-        // with two replicas each rank has as many links as with more
+        // a rank has the same number of links with two replicas as with more
         let replicas = config.job.spec.data_parallel.min(2) as usize;
         links.extend(PeerRing { stages: placement.ranks(), replicas }.link_ids());
     }
@@ -90,13 +89,13 @@ pub(super) fn rank_costs(
         let is_end = placement.first_and_last_ranks().contains(&rank);
         let has_peer = tied_bytes > 0 && is_end && placement.first_rank() != placement.last_rank();
         let links: u64 = own_links.map(|&link| held_bytes(link, transport, boundary_bytes, tied_bytes)).sum();
-        // one link to each of the other replicas and one from it
+        // one link to and one link from each other replica
         let of_replicas = 2 * u64::from(config.job.spec.data_parallel.saturating_sub(1));
         let links = links + of_replicas * held_bytes(LinkId::replicas(0, 1), transport, boundary_bytes, tied_bytes);
         let tied = tied_parameters(config, architecture, placement, rank);
         let chunks = match config.job.spec.data_parallel {
             1 => placement.chunks_of(rank).count(),
-            // the most chunks into which they may be divided
+            // the largest number of parts
             _ => placement.chunks_of(rank).count().max(PARTS_PER_STAGE),
         };
         let (link_bytes, process_bytes) =
@@ -119,7 +118,7 @@ fn embedding_numel(architecture: &dyn Architecture) -> u64 {
     (architecture.vocab_size() * architecture.hidden_size()) as u64
 }
 
-/// The weight that embedding and head share, where `rank` holds one of them: counted once, with both gradients.
+/// The weight that embedding and head share, if `rank` holds one of them. It counts once, with both gradients.
 fn tied_parameters(
     config: &JobConfig,
     architecture: &dyn Architecture,
@@ -135,7 +134,7 @@ fn tied_parameters(
     let numel = embedding_numel(architecture);
     let once = ParameterBytes::of(numel, config.training.precision, copies);
     let has_both_ends = placement.first_rank() == placement.last_rank();
-    // the other end's gradient: if both ends are on this rank, it has blocks of its own
+    // the gradient of the other end, which has separate blocks if both ends are on this rank
     let other = if has_both_ends { once.gradients } else { 4 * numel };
     ParameterBytes { gradients: once.gradients + other, ..once }
 }
@@ -150,9 +149,9 @@ fn batch_bytes(config: &JobConfig, placement: &Placement, rank: usize) -> u64 {
 /// The peak bytes of a stage.
 #[derive(Clone, Copy, Debug)]
 pub struct StageBytes {
-    /// The bytes of its parameters.
+    /// The bytes of the parameters.
     pub parameters: ParameterBytes,
-    /// All parts; `parts.parameters` is the sum of the above.
+    /// All parts. `parts.parameters` is the sum of `parameters`.
     pub parts: StageMemory,
 }
 
@@ -191,8 +190,7 @@ mod tests {
     use stagecoach_engine::execute::{Stage, StageConfig};
     use stagecoach_engine::state_dict::Snapshot;
 
-    /// The two sums have different terms: one adds modules and the ranks' costs, the other the parameters by name, as a
-    /// stage allocates them.
+    /// The plan adds modules and the ranks' costs. The test adds the parameters by name, as a stage allocates them.
     #[test]
     fn parameters_are_those_that_stages_hold() {
         let sample = include_str!("../../../manifests/samples/shakespeare.yaml");
@@ -248,7 +246,7 @@ mod tests {
         };
         let (one, three) = (plan("1"), plan("3"));
         let numel = one.parameters.optimizer / 8;
-        // one replica has the sum of two blocks and the others one block each: from other replicas come at most two
+        // one replica has the sum of two blocks, and the others have one block each, so a replica receives at most two
         // sums
         assert_eq!(one.parameters.gradients, 3 * 4 * numel);
         let (gradients, third) = (three.parameters.gradients, numel.div_ceil(3));

@@ -97,7 +97,7 @@ mod tests {
         let numel: u64 = architecture.parameter_count();
         let exchanged = seconds(2, 1e6) - seconds(2, 1e15);
         let whole = numel as f64 * 4.0 / 1e6;
-        // the part hidden behind computations is no longer than they are
+        // the overlap with computations is no longer than the computations
         let hidden = whole - exchanged;
         assert!(hidden > 0.0 && hidden < seconds(2, 1e15), "{hidden} of {whole}");
     }

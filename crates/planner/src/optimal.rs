@@ -7,14 +7,14 @@ use stagecoach_pipeline::{OptimalSchedule, lower, optimal_schedule, simulate};
 use super::memory::stage_bytes;
 use super::{JobConfig, PipelineLayout, StageBytes};
 
-/// The most work items for which a complete search is feasible.
+/// The largest number of work items for which a complete search is feasible.
 const MAX_WORK_ITEMS: usize = 64;
-/// The most states of a search: about a minute.
+/// The largest number of states of a search, which takes about a minute.
 const MAX_STATES: u64 = 20_000_000;
 
 impl PipelineLayout {
-    /// The same layout with the shortest schedule for it: within the job's memory limit, otherwise in the memory of its
-    /// own schedule. A note compares the two.
+    /// The same layout with its shortest schedule, within the job's memory limit or, without a limit, within the memory
+    /// of the layout's schedule. A note compares the two.
     ///
     /// # Errors
     /// If stages have several chunks, or there are too many stages and microbatches.

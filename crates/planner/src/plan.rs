@@ -13,8 +13,8 @@ use stagecoach_pipeline::{
 
 use crate::trainer_state::TrainerState;
 
-/// The plan of a group, which stage 0 creates and sends to every stage. Everything else that a stage needs is in the
-/// job, which it reads itself.
+/// The plan of a group, which stage 0 creates and sends to every stage. Each stage reads the job, which has everything
+/// else that the stage needs.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Plan {
@@ -42,10 +42,9 @@ pub struct Plan {
     pub partition: Vec<usize>,
     /// The number of the programs' chunks in each chunk of the schedule.
     pub parts: Vec<usize>,
-    /// The activations that are recomputed.
+    /// The activations that the backward pass recomputes.
     pub recompute: Recompute,
-    /// For each stage, the number of work items in flight for which its memory was planned. Its program may not have
-    /// more.
+    /// The planned number of work items in flight of each stage. The program of the stage may not exceed it.
     pub in_flight: Vec<usize>,
     /// The planned peak bytes of each stage.
     pub stage_bytes: Vec<u64>,
@@ -56,10 +55,10 @@ pub struct Plan {
     /// Microbatches of a step, over all replicas.
     pub microbatches: usize,
     /// The programs of a training step, in the text form of [`Programs`]: for the replicas with the most microbatches
-    /// and, if there are any, for the replicas with fewer.
+    /// and, if some replicas have fewer, for those.
     pub programs: Vec<String>,
-    /// The programs of an evaluation's windows, one for each number of microbatches, the largest first; empty if there
-    /// are no held-out sequences.
+    /// The programs of an evaluation's windows, one for each number of microbatches, the largest first; empty without
+    /// held-out sequences.
     pub evaluation: Vec<String>,
     /// The held-out sets.
     pub evaluation_sets: Vec<PlannedSet>,
@@ -76,9 +75,9 @@ pub struct Plan {
 pub struct PlannedSet {
     /// The name of the set or of the source; empty for a held-out part without a name.
     pub name: String,
-    /// Whether its targets count towards the job's held-out loss.
+    /// Whether the set's targets count towards the job's held-out loss.
     pub counts: bool,
-    /// Its microbatches, over all windows.
+    /// The set's microbatches, over all windows.
     pub layouts: Vec<MicrobatchLayout>,
     /// Number of targets.
     pub target_count: u64,
@@ -105,7 +104,7 @@ impl Plan {
         Partition { layers: self.partition.clone() }.merge(&self.parts)
     }
 
-    /// Serialises the plan for the other stages.
+    /// The plan in serialised form, for the other stages.
     ///
     /// # Errors
     /// None in practice: the plan contains no map keys or numbers that JSON cannot represent.
@@ -116,7 +115,7 @@ impl Plan {
     /// Deserialises and verifies the plan that stage 0 sent, for the stage of `rank`.
     ///
     /// # Errors
-    /// If it is not a plan of this version, or its programs are incorrect.
+    /// If the bytes are not a plan of this version, or the programs are incorrect.
     pub fn from_bytes(bytes: &[u8], rank: usize) -> Result<(Plan, VerifiedPlan), StageError> {
         let plan: Plan = serde_json::from_slice(bytes).map_err(|e| {
             StageError::invalid(format!("stage 0's plan can't be read ({e}): all stages must run one version"))
@@ -125,7 +124,7 @@ impl Plan {
         Ok((plan, verified))
     }
 
-    /// Parses and verifies the programs for the stage of `rank`; every stage does so before its first step.
+    /// Parses and verifies the programs for the stage of `rank`. Every stage calls this method before its first step.
     ///
     /// # Errors
     /// The first violation, with the action.

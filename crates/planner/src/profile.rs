@@ -18,7 +18,7 @@ use super::JobConfig;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ModuleSeconds {
-    /// F; for the head including the gradient of the loss, which it computes in the same pass.
+    /// F. For the head, F includes the gradient of the loss.
     pub forward: f64,
     /// I.
     pub backward_input: f64,
@@ -54,7 +54,7 @@ impl Profile {
         set(&mut cost.head, &self.head);
     }
 
-    /// The profile of this model on this kind of machine, if there is one. A file that can't be read counts as missing.
+    /// The profile of this model on this kind of machine, if it exists. A file that can't be read counts as missing.
     pub(super) fn find(config: &JobConfig, architecture: &dyn Architecture) -> Option<Profile> {
         let text = std::fs::read_to_string(path(config, architecture)).ok()?;
         let mut stored: Value = serde_json::from_str(&text).ok()?;
@@ -77,7 +77,7 @@ impl Profile {
     }
 }
 
-/// Everything that affects the times.
+/// The facts that affect the times.
 fn key(config: &JobConfig, architecture: &dyn Architecture) -> Value {
     let MicrobatchCost { tokens, length, precision, recompute: _, on_gpu: _, copies: _ } =
         config.microbatch_cost(Recompute::None);

@@ -1,4 +1,4 @@
-//! Measures the times for a plan on this machine: each kind of module for a microbatch, and a message between two
+//! The measurement of times for a plan on this machine: each kind of module for a microbatch, and a message between two
 //! stages.
 
 use std::collections::BTreeMap;
@@ -16,7 +16,7 @@ use tch::{Device, Kind, Tensor};
 
 use crate::{JobConfig, ModuleSeconds, Profile};
 
-/// The number of measured runs of a module, of which the median counts; they follow the warm-up runs.
+/// The number of measured runs of a module, after the warm-up runs. The median counts.
 const RUNS: usize = 15;
 const WARM_UP: usize = 3;
 /// The chunks of the measured stage: the embedding, one layer, and the head.
@@ -70,7 +70,7 @@ pub fn measure_profile(config: &JobConfig, architecture: &dyn Architecture) -> R
     })
 }
 
-/// Seconds of a single F, I and W. Each row is one document, for which attention costs most.
+/// Seconds of a single F, I and W. Each row is one document, because attention then costs most.
 fn run_module(
     chunk: &Chunk,
     input: &Tensor,
@@ -159,7 +159,7 @@ fn measure_link(tensor: &Tensor, transport: Transport, encryption: Encryption) -
                 let tensor = tensor.copy();
                 scope.spawn(move || {
                     let mut links = open(rank, listener)?;
-                    // the links are returned too: closing them here could cut off the last message
+                    // the links too, because closing them here could cut off the last message
                     exchange(rank, &mut links, &tensor).map(|seconds| (seconds, links))
                 })
             })

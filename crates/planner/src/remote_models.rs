@@ -1,6 +1,6 @@
-//! Models and tokenizers of the Hugging Face hub that a job's paths name. They are copied to the volume, where all
-//! stages read them. A record in the job's folder keeps the commits, so that a branch that moves changes no job that
-//! has begun.
+//! Models and tokenizers of the Hugging Face hub that a job's paths name. The trainer copies them to the volume, where
+//! all stages read them. A record in the job's folder holds the commits, so a branch that moves does not affect a job
+//! that has begun.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -18,7 +18,7 @@ use stagecoach_launcher::REMOTE_MODELS;
 const SCHEME: &str = "hf://";
 /// The branch of a URI that names none.
 const MAIN: &str = "main";
-/// The folder of the copies in the folder of the token cache, which is reserved already.
+/// The folder of the copies, within the folder of the token cache, which is already reserved.
 const COPIES: &str = "hub";
 
 /// The commits of the repositories that a job's paths name.
@@ -31,25 +31,25 @@ pub struct RemoteModels {
 /// The part of a model that is fetched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FetchExtent {
-    /// Its configuration and its tokenizer, which suffice for a plan.
+    /// The configuration and the tokenizer, which suffice for a plan.
     Settings,
-    /// Its weights too.
+    /// The weights too.
     All,
 }
 
-/// The receivers of reports while files are fetched.
+/// The receivers of reports during a fetch.
 pub struct FetchReports<'a> {
-    /// Receives the commits once they are known, before a file is fetched.
+    /// The receiver of the commits, called before the first file is fetched.
     pub on_resolved: &'a mut dyn FnMut(&RemoteModels) -> Result<(), StageError>,
-    /// Receives the activity, the bytes that are there, and those that are needed.
+    /// The receiver of the activity, the bytes so far, and the needed bytes.
     pub on_progress: &'a mut dyn FnMut(&str, u64, u64),
-    /// Receives the reasons for waits.
+    /// The receiver of the reasons for waits.
     pub on_wait: OnWait,
 }
 
 /// A URI of a job.
 struct Remote {
-    /// The field that has it.
+    /// The field with the URI.
     field: &'static str,
     uri: HubUri,
 }
@@ -117,11 +117,10 @@ pub fn has_remote_models(job: &PipelineJob) -> Result<bool, StageError> {
 }
 
 impl RemoteModels {
-    /// The record of `job` in a job's folder, which is empty if there is no such file. A job without URIs has no
-    /// record.
+    /// The record of `job` in a job's folder; empty without a record file. A job without URIs has no record.
     ///
     /// # Errors
-    /// If a URI is invalid, or the file can't be read or is no such record.
+    /// If a URI is invalid, or the file can't be read or is not a record.
     pub fn recorded(job: &PipelineJob, job_folder: &Path) -> Result<RemoteModels, StageError> {
         if !has_remote_models(job)? {
             return Ok(RemoteModels::default());
@@ -146,7 +145,7 @@ impl RemoteModels {
     /// Writes the record into a job's folder.
     ///
     /// # Errors
-    /// If it can't be written.
+    /// If the record can't be written.
     pub fn write(&self, job_folder: &Path) -> Result<(), StageError> {
         let path = job_folder.join(REMOTE_MODELS);
         let failed = |error: std::io::Error| StageError::storage("write", &path, error);
@@ -154,8 +153,8 @@ impl RemoteModels {
         write_atomically(&path, &json).map_err(failed)
     }
 
-    /// Copies the models and tokenizers of `job` to the volume, unless they are there, and returns their commits. A
-    /// repository whose commit is known is not asked for another one. Without a URI in the job, nothing is done.
+    /// Copies the missing models and tokenizers of `job` to the volume, and returns all commits. A recorded commit is
+    /// not resolved again. No effect on a job without URIs.
     ///
     /// # Errors
     /// If a URI is invalid, or something can't be fetched.
@@ -212,8 +211,8 @@ impl RemoteModels {
         Ok(self)
     }
 
-    /// Whether the volume has all models and tokenizers of `job`, to this extent. The number of bytes that it has grows
-    /// while somebody fetches them.
+    /// `Ok` if the volume has all models and tokenizers of `job`, to this extent; otherwise the number of bytes that it
+    /// has so far, which grows during a fetch.
     ///
     /// # Errors
     /// If a URI is invalid.
@@ -233,13 +232,13 @@ impl RemoteModels {
         Ok(if is_complete { Ok(()) } else { Err(bytes) })
     }
 
-    /// Whether `path` is the URI of a model whose weights the volume does not have.
+    /// Whether `path` is the URI of a model whose weights the volume lacks.
     pub(crate) fn lacks_weights(&self, path: &str, workspace: &Path) -> bool {
         let Some(uri) = parse(path) else { return false };
         !self.copy_of(&uri, workspace).is_some_and(|copy| copy.has(Part::Model))
     }
 
-    /// Refuses a job with a URI whose commit is not known.
+    /// Refuses a job with a URI without a recorded commit.
     pub(crate) fn check(&self, job: &PipelineJob) -> Result<(), StageError> {
         match remotes(job)?.iter().find(|remote| !self.commits.contains_key(&revision_key(&remote.uri))) {
             None => Ok(()),
@@ -249,7 +248,7 @@ impl RemoteModels {
         }
     }
 
-    /// The path, relative to the volume's root, of what a path of the job names.
+    /// The path, relative to the volume's root, for a path of the job: the path itself, or the local copy for a URI.
     pub(crate) fn local_path(&self, path: &str) -> PathBuf {
         let copy = parse(path).and_then(|uri| Some((self.copy_of(&uri, Path::new(""))?, uri)));
         match copy {
@@ -274,8 +273,7 @@ impl RemoteModels {
     }
 }
 
-/// A client that is opened when it is first needed: a job whose files are there needs no hub, and no valid variables
-/// for one.
+/// A client that opens at its first use. A job whose files exist needs neither a hub nor valid variables.
 struct LazyClient {
     variables: Variables,
     on_wait: OnWait,
@@ -296,7 +294,7 @@ fn parse(path: &str) -> Option<HubUri> {
     path.starts_with(SCHEME).then(|| path.parse().ok())?
 }
 
-/// The URI of the repository at its revision. All paths of a job that name it have the same commit.
+/// The URI of the repository at its revision. All paths of a job with this URI have the same commit.
 fn revision_key(uri: &HubUri) -> String {
     HubUri { path: String::new(), ..uri.clone() }.to_string()
 }

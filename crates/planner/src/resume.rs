@@ -7,10 +7,10 @@ use stagecoach_engine::StageError;
 use super::job_config::JobConfig;
 
 impl JobConfig {
-    /// This job with the fixed settings of a begun job, whose checkpoints have this identity.
+    /// This job with the fixed settings of a begun job, whose checkpoints have the identity `recorded`.
     ///
     /// # Errors
-    /// If the job now has more replicas than blocks, or a length that a streamed corpus does not have.
+    /// If the job now has more replicas than blocks, or a length in epochs for a streamed corpus.
     pub fn resuming(&self, recorded: &Value) -> Result<JobConfig, StageError> {
         let mut config = self.clone();
         if self.training.gradient_blocks.is_none() {
@@ -49,7 +49,7 @@ pub fn recorded_last_sequences(identity: &Value) -> bool {
     identity["data"]["evaluation"]["heldOut"].is_null()
 }
 
-/// Whether a job with this identity trains while the corpus is read.
+/// Whether a job with this identity streams its corpus.
 pub fn recorded_streaming(identity: &Value) -> bool {
     !identity["data"]["streaming"].is_null()
 }
@@ -60,7 +60,7 @@ mod tests {
 
     use crate::identity::tests::config;
 
-    /// With no number of sequences, a length in epochs would be no step, and the job would count as trained.
+    /// Without a number of sequences, a length in epochs would be 0 steps, and the job would count as trained.
     #[test]
     fn a_streamed_job_gets_no_length_in_epochs() {
         let mut job = config(&[("data.paths.0", "hf://datasets/org/plays/*.jsonl")]);

@@ -1,5 +1,5 @@
 //! The predicted time of a step on GPUs: for each operation, the larger of the time that its FLOPs and its bytes take.
-//! A roofline (Williams, Waterman and Patterson 2009) with the part of a device's peaks that libraries reach.
+//! A roofline (Williams, Waterman and Patterson 2009) with the fraction of a device's peaks that libraries reach.
 
 use std::collections::BTreeMap;
 
@@ -35,8 +35,8 @@ pub fn gpu_names() -> [&'static str; GPUS.len()] {
     GPUS.map(|gpu| gpu.name)
 }
 
-/// The part of the peak that an operation reaches, as measured on an H200 with the shapes of a model of 1.2 billion
-/// parameters (docs/GPUS.md): of FLOP/s, or for elementwise operations of bytes per second.
+/// The fraction of the peak that an operation reaches, in FLOP/s or, for elementwise operations, in bytes per second.
+/// Measured on an H200 with the shapes of a model of 1.2 billion parameters (docs/GPUS.md).
 fn reached(kind: OperationKind) -> f64 {
     match kind {
         OperationKind::Product => 0.71,
@@ -46,16 +46,16 @@ fn reached(kind: OperationKind) -> f64 {
     }
 }
 
-/// Bytes that an update moves for each parameter: values, gradients and moments in fp32, and the copy in bf16; and the
+/// Bytes that an update moves for each parameter: values, gradients and moments in fp32, the copy in bf16, and the
 /// gradients again for their norm.
 const UPDATE_BYTES: f64 = 34.0;
 
 /// The predicted work and time of the operations with one name, over a step of all layers.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct OperationCost {
-    /// Seconds, of FLOPs or bytes, whichever take longer.
+    /// Seconds: the larger of the time for FLOPs and the time for bytes.
     pub seconds: f64,
-    /// Seconds of the operations whose bytes take longer than their FLOPs.
+    /// Seconds of the memory-bound operations, whose bytes take longer than their FLOPs.
     memory_seconds: f64,
     /// Floating-point operations.
     pub flops: f64,
@@ -93,7 +93,7 @@ impl Roofline {
     /// Predicts a job on GPUs of this name.
     ///
     /// # Errors
-    /// If the name is unknown, or the job is not in bf16, for which the parts of the peaks were measured.
+    /// If the name is unknown, or the job is not in bf16, the only type with measured fractions of the peaks.
     pub fn new(config: &JobConfig, architecture: &dyn Architecture, name: &str) -> Result<Roofline, StageError> {
         let gpu = GPUS.into_iter().find(|gpu| gpu.name == name).zip(peak_flops(name, Precision::BFloat16));
         let Some((gpu, peak_flops)) = gpu else {

@@ -9,8 +9,9 @@ use stagecoach_telemetry::{read_metrics, speeds};
 
 use super::JobConfig;
 
-/// The speeds of a job's stages in the last measured steps, if it has run with as many stages; otherwise all are equal.
-/// Metrics that can't be read count as missing: the step recorder, which appends to them, reports the problem.
+/// The speeds of a job's stages in the last measured steps, if the job has run with the same number of stages;
+/// otherwise equal speeds. Metrics that can't be read count as missing: the step recorder, which appends to them,
+/// reports the problem.
 pub fn measured_speeds(config: &JobConfig, stages: usize) -> RankSpeeds {
     let records = read_metrics(&config.folder().join(METRICS)).unwrap_or_default();
     speeds(records.iter().filter_map(|record| record.timeline.as_deref()), stages).unwrap_or_default()
@@ -27,11 +28,11 @@ struct AttemptSpeeds {
 }
 
 /// The measured speeds at the first group of this attempt. The copies that stages hold in memory are usable only as
-/// long as each stage keeps its layers. The speeds are therefore stored on the volume, in the job's folder, for the
-/// later groups. If the volume is full, a later group uses the measurements until then.
+/// long as each stage keeps its layers, so the job's folder on the volume stores the speeds for later groups. If the
+/// volume is full, a later group measures the speeds again.
 ///
 /// # Errors
-/// If `fence` is not held any more.
+/// If this group no longer holds `fence`.
 pub fn attempt_speeds(
     config: &JobConfig,
     env: &StageEnv,

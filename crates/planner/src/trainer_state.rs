@@ -12,7 +12,7 @@ use stagecoach_telemetry::{Receipt, StepFacts};
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct TrainerState {
-    /// Completed steps, including skipped ones. The data position is this times the global batch size.
+    /// Completed steps, including skipped ones. The data position is this number times the global batch size.
     pub step: u64,
     /// Applied optimizer updates.
     pub updates: u64,
@@ -26,18 +26,17 @@ pub struct TrainerState {
     pub loss: Option<f32>,
     /// Most recent held-out loss, in nats per token.
     pub evaluation_loss: Option<f64>,
-    /// Most recent loss of each named held-out set, in nats per token; without losses that are not finite.
+    /// Most recent loss of each named held-out set, in nats per token. Losses that are not finite are left out.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub evaluation_set_losses: BTreeMap<String, f64>,
     /// The evaluation with the lowest held-out loss so far.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub best_evaluation: Option<BestEvaluation>,
-    /// Chained BLAKE3 hash of the held-out losses' f64 bits by step, in hex, the losses of named sets included; empty
+    /// Chained BLAKE3 hash of the held-out losses' f64 bits by step, in hex, including the losses of named sets. Empty
     /// before the first evaluation, and in checkpoints that did not record it.
     #[serde(default)]
     pub evaluation_losses: String,
-    /// Whether the evaluation after the last step is due: a stop did not wait for it, and the next group makes up for
-    /// it.
+    /// Whether the evaluation after the last step is due: the group stopped before it, and the next group runs it.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub evaluation_due: bool,
     /// The step at which the learning rate's decay ends, as fixed by the first attempt.
@@ -52,18 +51,18 @@ pub struct TrainerState {
     /// loaded.
     #[serde(default, skip_serializing_if = "Receipt::is_missing")]
     pub receipt: Receipt,
-    /// The differences between the environments in which this run was trained, each once. After a difference, the run's
-    /// numbers may differ from those of a run in one environment.
+    /// The distinct differences between the environments of this run. After a difference, the run's numbers may differ
+    /// from those of a run in one environment.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub environment_differences: Vec<String>,
     /// The last differences found by audits. After the first, the weights may differ from the job's correct result.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub audit_differences: Vec<String>,
-    /// The positions of the sources of a streamed corpus, from which the next step reads on.
+    /// The positions of the sources of a streamed corpus, at which the next step continues to read.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub streams: Vec<StreamPosition>,
-    /// The record of the last step, if it may not be in the metrics yet: with checkpoints in memory, a step is recorded
-    /// once it can't be lost any more.
+    /// The record of the last step, if the metrics may lack it: with checkpoints in memory, the metrics get a step only
+    /// once it can no longer be lost.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unwritten_record: Option<Box<StepRecord>>,
 }
@@ -83,7 +82,7 @@ pub struct HeldOutLosses {
 pub struct DecayExtension {
     /// The first step to which it applies, counted from 0.
     pub from: u64,
-    /// The step at which it ends.
+    /// The step at which the decay ends.
     pub decay_steps: u64,
 }
 
@@ -135,7 +134,7 @@ impl TrainerState {
             self.evaluation_losses = chained_hash(&self.evaluation_losses, &loss.to_le_bytes());
         }
         self.evaluation_loss = Some(losses.loss);
-        // JSON has no other numbers
+        // JSON represents only finite numbers
         let finite = losses.by_set.iter().filter(|(_, loss)| loss.is_finite());
         self.evaluation_set_losses = finite.map(|(name, loss)| (name.clone(), *loss)).collect();
         self.best_evaluation = BestEvaluation::after(self.best_evaluation, self.step, losses.loss);

@@ -1,5 +1,5 @@
-//! Checks a record against its own receipts, without training a step. A record that passes may still contain wrong
-//! results; only a replay can show that.
+//! The check of a record against its own receipts, without training a step. A record that passes may still contain
+//! wrong results; only a replay can show that.
 
 use stagecoach_api::job::{ChangeEffect, change_effect};
 use stagecoach_checkpoint::differences;
@@ -13,7 +13,7 @@ use super::record::{RecordedCheckpoint, RunRecord};
 /// The first contradiction within a record: lines that are missing or out of order, checkpoints of different jobs, or a
 /// receipt, a checkpoint's link or a result that contradicts the rest.
 pub fn check_chain(record: &RunRecord) -> Option<Difference> {
-    // receipts are computed from the lines in their order
+    // a receipt is a hash over the lines in their order
     if let Some(unexpected) = first_unexpected_line(&record.steps, record.last_step()) {
         return Some(unexpected);
     }
@@ -60,8 +60,8 @@ fn contradiction(before: &RecordedCheckpoint, after: &RecordedCheckpoint) -> Opt
     })
 }
 
-/// The first checkpoint whose receipt differs from the one computed from the lines. Checkpoints without a receipt are
-/// not checked.
+/// The first checkpoint whose receipt differs from the receipt of the lines. Checkpoints without a receipt are not
+/// checked.
 fn first_unproven(record: &RunRecord) -> Option<Difference> {
     let with_receipt = |checkpoint: &&RecordedCheckpoint| !checkpoint.state.receipt.is_missing();
     let first = record.checkpoints.iter().find(with_receipt)?;

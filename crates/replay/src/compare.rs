@@ -11,7 +11,7 @@ use stagecoach_planner::TrainerState;
 /// The first difference, located.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Difference {
-    /// The step in which it occurs.
+    /// The step of the difference.
     pub step: u64,
     /// The difference, in one sentence with the step.
     pub what: String,
@@ -35,8 +35,8 @@ pub fn compare_steps(recorded: &[StepRecord], replayed: &[StepRecord]) -> Option
     })
 }
 
-/// The first field in which two records of a step differ, as the rest of a sentence. Measurements may differ, and so
-/// may the choice of evaluated steps.
+/// The first field in which two records of a step differ, as the rest of a sentence. Measurements and the choice of
+/// evaluated steps may differ.
 fn field_difference(recorded: &StepRecord, replayed: &StepRecord) -> Option<String> {
     let differs = |name: &str, theirs: Option<f64>, ours: Option<f64>| {
         let bits = |value: Option<f64>| value.map(f64::to_bits);
@@ -45,7 +45,7 @@ fn field_difference(recorded: &StepRecord, replayed: &StepRecord) -> Option<Stri
     };
     let [r, h] = [recorded, replayed];
     let evaluated = r.evaluation_loss.is_some() && h.evaluation_loss.is_some();
-    // a loss of 32 bits is shown with its own number of digits
+    // a 32-bit loss is shown with the digits of its type
     let loss = || {
         let [theirs, ours] = [r, h].map(|record| record.loss.map_or_else(|| "none".into(), |loss| loss.to_string()));
         format!("has the loss {theirs} in the record and {ours} in the replay")

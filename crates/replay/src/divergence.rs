@@ -1,5 +1,5 @@
-//! The point at which two runs part: the first checkpoint by bisection, the first tensor of a step in the order of its
-//! computation.
+//! The point at which two runs diverge: the first checkpoint by bisection, and the first tensor of a step in the order
+//! of computation.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -7,8 +7,8 @@ use std::fmt;
 use stagecoach_checkpoint::Manifest;
 use tch::{Kind, Tensor};
 
-/// The first of `steps`, ascending, at which two runs have parted, found by bisection: runs that have parted stay
-/// different. `None` if they are equal at the last step.
+/// The first of `steps`, ascending, at which two runs have diverged. Diverged runs stay different, so bisection finds
+/// the step. `None` if they are equal at the last step.
 pub fn first_divergence(steps: &[u64], mut is_equal: impl FnMut(u64) -> bool) -> Option<u64> {
     steps.get(steps.partition_point(|step| is_equal(*step))).copied()
 }
@@ -16,7 +16,7 @@ pub fn first_divergence(steps: &[u64], mut is_equal: impl FnMut(u64) -> bool) ->
 /// Two tensors with the same name and different content.
 #[derive(Clone, Debug, PartialEq)]
 pub struct DivergentTensor {
-    /// Its name.
+    /// The name of the tensor.
     pub name: String,
     /// The difference.
     what: String,
@@ -58,7 +58,7 @@ fn moment(name: &str) -> (u8, i64, String) {
     (phase.0, phase.1, name.to_owned())
 }
 
-/// The number of values in which two tensors differ, and the first of them; `None` if they are equal.
+/// The number of different values in two tensors, and the first of these values; `None` if the tensors are equal.
 fn difference(one: &Tensor, other: &Tensor) -> Option<String> {
     if one.size() != other.size() || one.kind() != other.kind() {
         return Some(format!("{:?}{:?} and {:?}{:?}", one.kind(), one.size(), other.kind(), other.size()));

@@ -7,7 +7,7 @@ use std::fmt;
 pub struct Interval {
     /// The step of the checkpoint from which the replay starts; 0 for the initial weights.
     pub after: u64,
-    /// Its last step.
+    /// The last step of the interval.
     pub until: u64,
 }
 
@@ -29,7 +29,8 @@ pub fn intervals(steps: &[u64], last: u64) -> Vec<Interval> {
     begins.zip(ends.iter().copied()).map(|(after, until)| Interval { after, until }).collect()
 }
 
-/// A random sample of `count` intervals, in their order, each equally likely; all of them if there are no more.
+/// A random sample of `count` intervals, each equally likely, in their order; all intervals if there are at most
+/// `count`.
 pub fn sample(intervals: &[Interval], count: usize, seed: u64) -> Vec<Interval> {
     let mut drawn = intervals.to_vec();
     let mut state = seed;

@@ -15,9 +15,9 @@ use stagecoach_planner::{TrainerState, recorded_last_sequences, recorded_streami
 /// A checkpoint of the run.
 #[derive(Clone, Debug)]
 pub struct RecordedCheckpoint {
-    /// Its folder.
+    /// The folder of the checkpoint.
     pub folder: PathBuf,
-    /// Its manifest.
+    /// The manifest of the checkpoint.
     pub manifest: Manifest,
     /// The state of training in the manifest.
     pub state: TrainerState,
@@ -48,12 +48,12 @@ impl RunRecord {
         self.checkpoints.last().is_some_and(|newest| recorded_last_sequences(&newest.manifest.metadata.identity))
     }
 
-    /// Whether the job trains while its corpus is read; `None` if no checkpoint tells.
+    /// Whether the job streams its corpus; `None` without a checkpoint.
     pub(crate) fn streams(&self) -> Option<bool> {
         self.checkpoints.last().map(|newest| recorded_streaming(&newest.manifest.metadata.identity))
     }
 
-    /// Reads a job's folder, or the single checkpoint that `path` names with the files beside it.
+    /// Reads a job's folder, or a single checkpoint at `path` with the files beside it.
     ///
     /// # Errors
     /// If neither a checkpoint nor a resolved job specifies the job, a file has invalid content, or the volume fails.
@@ -98,16 +98,16 @@ impl RunRecord {
         })
     }
 
-    /// The name of its folder, which is the job's name.
+    /// The name of the job's folder, which is the name of the job.
     pub fn name(&self) -> String {
         let folder = self.folder.canonicalize().unwrap_or_else(|_| self.folder.clone());
         folder.file_name().unwrap_or_default().display().to_string()
     }
 
-    /// Checks that `step` is trained, as far as the record shows.
+    /// Checks that `step` is trained, according to the record.
     ///
     /// # Errors
-    /// If the record ends before it.
+    /// If the record ends before `step`.
     pub fn check_trained(&self, step: u64) -> anyhow::Result<()> {
         match self.steps.iter().map(|line| line.step).max() {
             Some(last) if last < step => {
@@ -133,7 +133,7 @@ impl RunRecord {
         self.checkpoints.iter().find(|checkpoint| checkpoint.manifest.step == step)
     }
 
-    /// The last step of which the record has any trace.
+    /// The last step that appears anywhere in the record.
     pub fn last_step(&self) -> u64 {
         let recorded = self.steps.iter().map(|record| record.step).max();
         recorded.max(self.checkpoints.last().map(|checkpoint| checkpoint.manifest.step)).unwrap_or(0)

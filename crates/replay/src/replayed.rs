@@ -1,4 +1,4 @@
-//! Trains steps of a run again, with the ordinary launcher and the ordinary stages, in a scratch folder.
+//! The second training of a run's steps, with the ordinary launcher and the ordinary stages, in a scratch folder.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -33,7 +33,7 @@ use super::scratch::Scratch;
 pub struct ReplayOptions {
     /// Tensors to write.
     pub dump: Option<DumpConfig>,
-    /// Documents, by index, whose tokens are no targets in training.
+    /// Documents, by index, whose tokens are not targets in training.
     pub without: BTreeSet<u64>,
     /// Whether the replayed job holds out the last sequences of each source.
     #[serde(default)]
@@ -45,11 +45,11 @@ pub struct ReplayOptions {
 pub struct ReplayConfig {
     /// The folder that contains corpus, token cache and other jobs.
     pub workspace: PathBuf,
-    /// The number of stages; the run's own if `None`.
+    /// The number of stages; `None` for the number of the run.
     pub stages: Option<u32>,
     /// The names of the tensors to dump.
     pub dump: Vec<String>,
-    /// The steps whose tensors are dumped; the last one if empty.
+    /// The steps whose tensors are dumped; empty for the last step.
     pub dump_steps: Vec<u64>,
     /// Documents, by index, to train without ([`Dataset::without`]).
     pub without: BTreeSet<u64>,
@@ -65,7 +65,7 @@ pub struct Replayed {
     pub steps: Vec<StepRecord>,
     /// The checkpoint after the last step.
     pub manifest: Manifest,
-    /// Its state of training.
+    /// The state of training in the manifest.
     pub state: TrainerState,
     /// The result.
     pub result: RunSummary,
@@ -77,14 +77,14 @@ impl Replayed {
     /// The dumped tensors of `step`, by name.
     ///
     /// # Errors
-    /// If there are none, or they can't be read.
+    /// If the replay has no dump of the step, or the dump can't be read.
     pub fn tensors(&self, step: u64) -> anyhow::Result<Vec<(String, Tensor)>> {
         read_dump(&self.scratch.folder.root().join(DUMP), step)
     }
 }
 
-/// Trains the steps after `base` (after the initial weights if `None`) up to and including `until` again. Returns
-/// `Ok(Err(difference))` if the corpus or the tokenizer here is not the run's.
+/// Replays the steps after `base` (after the initial weights if `None`) up to and including `until`. Returns
+/// `Ok(Err(difference))` if the corpus or the tokenizer here differs from the run's.
 ///
 /// # Errors
 /// If the steps can't be trained here, or a signal stopped them.
@@ -150,7 +150,7 @@ pub fn replay(
     Ok(Ok(Replayed { steps: read_metrics(&scratch.folder.metrics())?, manifest, state, result, scratch }))
 }
 
-/// The run's job as it is replayed: it ends with step `until`, saves only that step, and has `stages` stages.
+/// The job of the replay: the run's job, which ends with step `until`, saves only that step, and has `stages` stages.
 fn replayed_job(
     record: &RunRecord,
     base: Option<&RecordedCheckpoint>,
@@ -190,7 +190,7 @@ fn replayed_job(
         }
         let rate = &mut training.learning_rate;
         match (base, record.checkpoints.last()) {
-            // the checkpoint has the decay
+            // the checkpoint records the decay
             (Some(_), _) => rate.decay_steps = None,
             (None, Some(RecordedCheckpoint { state, .. })) => {
                 if let Some(extension) = state.extensions.iter().find(|extension| extension.from < until) {
@@ -200,7 +200,7 @@ fn replayed_job(
                         extension.from
                     );
                 }
-                // a decay that ends within the warm-up ends with it
+                // a decay can't end before the warm-up
                 rate.decay_steps = Some(state.decay_steps.max(rate.warmup_steps));
             }
             (None, None) => {
@@ -212,8 +212,7 @@ fn replayed_job(
     Ok(PipelineJob { spec, ..PipelineJob::new("replay", record.job.spec.clone()) })
 }
 
-/// The manifest of `base` with the learning rate's later decays, so that steps that were added after it have their
-/// decay.
+/// The manifest of `base` with the decays of steps that were added to the job after `base`.
 fn with_decays_of(base: &RecordedCheckpoint, newest: &RecordedCheckpoint) -> Manifest {
     let state = TrainerState {
         decay_steps: newest.state.decay_steps,
@@ -226,7 +225,7 @@ fn with_decays_of(base: &RecordedCheckpoint, newest: &RecordedCheckpoint) -> Man
     manifest
 }
 
-/// The first difference between the job here and the recorded one: the corpus or the tokenizer.
+/// The first difference between the job here and the recorded job, in the corpus or the tokenizer.
 fn other_identity(
     config: &JobConfig,
     recorded: &Manifest,

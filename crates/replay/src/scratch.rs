@@ -1,5 +1,5 @@
-//! The folder of a replay: a separate job's folder, hidden in the workspace, because a job's files are found below it.
-//! The initial checkpoint is in it as links to the original files, which are only read.
+//! The folder of a replay: a separate job's folder. It is hidden in the workspace, because the files of a job must be
+//! below the workspace. Links in it lead to the files of the initial checkpoint, which the replay only reads.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -46,8 +46,7 @@ impl Scratch {
         Ok(Scratch { folder, path, parent, _lock: lock })
     }
 
-    /// Copies the records of the job's remote files and models, as far as it has them, so that the replay reads those
-    /// of the job.
+    /// Copies the records of the job's remote files and models, if they exist, so that the replay reads the same files.
     ///
     /// # Errors
     /// If a record can't be copied.
@@ -61,7 +60,8 @@ impl Scratch {
         Ok(())
     }
 
-    /// Makes `checkpoint` the one from which training resumes, with `manifest` instead of its own.
+    /// Links `checkpoint` as the checkpoint from which training resumes, with `manifest` in place of the original
+    /// manifest.
     ///
     /// # Errors
     /// If the workspace can't be written.
@@ -80,7 +80,7 @@ impl Scratch {
 
 impl Drop for Scratch {
     fn drop(&mut self) {
-        // the removal deletes links, not their targets; a later replay retries the removal of what remains
+        // the removal deletes links, not their targets; a later replay removes the rest
         let _ = fs::remove_dir_all(self.folder.root());
         // fails while other replays run
         let _ = fs::remove_dir(&self.parent);

@@ -6,12 +6,13 @@ use stagecoach_display::{duration, percent};
 
 use super::StepRecord;
 
-/// The part of a step's time from which the wait for its data is notable: less does not matter to the training time.
+/// The share of a step's time from which its wait for data is notable. A smaller share does not matter to the training
+/// time.
 const NOTABLE_SHARE: f64 = 0.01;
-/// The same in seconds: less is noise of the machine.
+/// The seconds from which the wait is notable. A shorter wait is noise of the machine.
 const NOTABLE_SECONDS: f64 = 0.1;
 
-/// The wait for data of some steps together.
+/// The total wait of several steps for their data.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct DataWait {
     /// Wall seconds for which stage 0 waited.
@@ -21,8 +22,8 @@ pub struct DataWait {
 }
 
 impl DataWait {
-    /// The wait of the steps that measured it, from the seconds of each step's wait and of the step; `None` if no step
-    /// measured it.
+    /// The total wait of `steps`, each given by the seconds of its wait, if it measured them, and of the step. `None`
+    /// if no step measured its wait.
     pub fn of_steps(steps: impl IntoIterator<Item = (Option<f64>, f64)>) -> Option<DataWait> {
         let measured = steps.into_iter().filter_map(|(waited, seconds)| Some((waited?, seconds)));
         let (waited, seconds) = measured.reduce(|(waited, seconds), step| (waited + step.0, seconds + step.1))?;
@@ -34,7 +35,8 @@ impl DataWait {
         DataWait::of_steps(records.iter().map(|record| (record.data_wait_seconds, record.seconds)))
     }
 
-    /// A sentence about the wait of one step, which its timeline does not have: it begins with the first computation.
+    /// A sentence about the wait of one step. The step's timeline lacks the wait, because it begins with the first
+    /// computation.
     pub fn in_step(seconds: f64) -> String {
         format!("stage 0 waited {} for data before the step's first computation", duration(seconds))
     }

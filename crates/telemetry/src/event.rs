@@ -40,14 +40,14 @@ pub enum TrainingEvent {
     /// This stage has lost another one, and waits for the group to form again. Every stage emits it.
     #[serde(rename = "stageLost")]
     StageLost {
-        /// The other stage.
+        /// The lost stage.
         stage: u32,
-        /// Its incarnation.
+        /// The incarnation of the lost stage.
         incarnation: u32,
-        /// Whether its process has ended for sure.
+        /// Whether the stage's process has certainly ended.
         #[serde(default)]
         has_ended: bool,
-        /// The way in which it was lost.
+        /// The way in which the stage was lost.
         message: String,
     },
     /// A spare is connected to the group and ready to replace a lost stage.
@@ -204,7 +204,7 @@ pub struct StepRecord {
     /// Whether the update was skipped because the loss or the gradient was not finite.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub skipped: bool,
-    /// For the first step of a group: the same as in [`StartRecord`].
+    /// The differences in [`StartRecord`], in the record of a group's first step.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub environment_differences: Vec<String>,
     /// The save that finished during this step.
@@ -249,7 +249,7 @@ fn mean(shares: &[f64]) -> Option<f64> {
     (!shares.is_empty()).then(|| shares.iter().sum::<f64>() / shares.len() as f64)
 }
 
-/// Writes the losses that are finite: JSON has no others, and a null would make the line unreadable.
+/// Writes the losses that are finite: JSON has no other numbers, and a null would make the line unreadable.
 fn finite_losses<S: Serializer>(losses: &BTreeMap<String, f64>, serializer: S) -> Result<S::Ok, S::Error> {
     serializer.collect_map(losses.iter().filter(|(_, loss)| loss.is_finite()))
 }
@@ -269,22 +269,22 @@ pub struct EvaluationRecord {
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct BestEvaluation {
-    /// The step after which it was made.
+    /// The step after which the model was evaluated.
     pub step: u64,
-    /// Its held-out loss, in nats per token: finite.
+    /// The held-out loss of that evaluation, in nats per token: finite.
     pub loss: f64,
     /// The number of evaluations since then.
     pub evaluations_since: u32,
 }
 
 impl BestEvaluation {
-    /// Whether it is not the last evaluation.
+    /// Whether a later evaluation exists.
     pub(crate) fn is_earlier(&self) -> bool {
         self.evaluations_since > 0
     }
 
-    /// The best evaluation after another one: the new one if its loss is lower than all before. A loss that is not
-    /// finite is never the best.
+    /// The best evaluation after one more evaluation: the new one if its loss is lower than all before. A loss that is
+    /// not finite is never the best.
     pub fn after(best: Option<BestEvaluation>, step: u64, loss: f64) -> Option<BestEvaluation> {
         match best {
             Some(best) if !loss.is_finite() || loss >= best.loss => {
@@ -354,10 +354,10 @@ pub struct RunSummary {
     pub model: String,
 }
 
-/// The number of differences found by audits that are kept; the metrics have all.
+/// The number of audit differences that are kept; the metrics have all differences.
 const MAX_AUDIT_DIFFERENCES: usize = 8;
 
-/// Adds a difference found by an audit to the last ones.
+/// Appends an audit difference, and drops the oldest one beyond the limit.
 pub fn keep_audit_difference(differences: &mut Vec<String>, message: &str) {
     differences.push(message.to_owned());
     differences.drain(..differences.len().saturating_sub(MAX_AUDIT_DIFFERENCES));

@@ -154,7 +154,7 @@ fn format_summary(summary: &RunSummary) -> String {
     if let Some(loss) = summary.evaluation_loss {
         line += &format!("  {}", format_evaluation(loss, &summary.evaluation_set_losses));
     }
-    // if the last one is the best, its loss is already in the line
+    // if the last evaluation is the best, its loss is already in the line
     if let Some(best) = summary.best_evaluation.filter(BestEvaluation::is_earlier) {
         line += &format!("  best held-out {} at step {}", nats(Some(best.loss)), best.step);
     }
@@ -243,7 +243,7 @@ pub(super) mod tests {
         assert!(!line(0.05).contains("waited"), "{}", line(0.05));
     }
 
-    /// A held-out set that is finite, and one that is not.
+    /// The losses of two held-out sets, one of which is not finite.
     pub(crate) fn set_losses() -> BTreeMap<String, f64> {
         BTreeMap::from([("code".to_owned(), f64::NAN), ("web".to_owned(), 2.25)])
     }

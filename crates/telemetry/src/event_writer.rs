@@ -14,7 +14,7 @@ pub fn has_launcher() -> bool {
     std::env::var_os(EVENTS_ENV).is_some_and(|value| value == "json")
 }
 
-/// Writes events. It never fails: training must not end because its reader has closed the pipe.
+/// Writes events. The writer never fails: training must not end because the reader has closed the pipe.
 #[derive(Clone)]
 pub struct EventWriter(Arc<Mutex<EventOutput>>);
 
@@ -66,7 +66,7 @@ mod tests {
     use super::super::event_formatter::tests::{record, started};
     use super::*;
 
-    /// Records writes; fails after this many.
+    /// Records writes, and fails after the given number of writes.
     #[derive(Clone, Default)]
     struct RecordingPipe(Arc<Mutex<Vec<Vec<u8>>>>, usize);
 

@@ -58,7 +58,7 @@ pub struct MetricsFile {
 }
 
 impl MetricsFile {
-    /// Creates a file with the lines of the old one up to `from_step`, so that a resume keeps the steps before it. The
+    /// Prepares a file with the lines of the old one up to `from_step`, so that a resume keeps the steps before it. The
     /// last line gets `evaluation`, if it is set. The first [`MetricsFile::flush`] creates the file in
     /// `temporary_folder` and renames it to `path`. A crash therefore leaves the old file or the new one. A group that
     /// is fenced off, whose folder no longer exists, can't replace the file of a newer group.

@@ -3,8 +3,8 @@
 
 use stagecoach_api::job::Precision;
 
-/// Dense FLOP/s of one GPU in bf16 on tensor cores and in fp32 without them, from NVIDIA's data sheets. The first entry
-/// counts whose name is contained in the driver's name for the GPU.
+/// Dense FLOP/s of one GPU in bf16 on tensor cores and in fp32 without them, from NVIDIA's data sheets. A GPU has the
+/// first entry whose words all occur in the driver's name for the GPU.
 const PEAKS: &[(&str, f64, f64)] = &[
     ("B200", 2250e12, 75e12),
     ("GH200", 989e12, 67e12),

@@ -1,5 +1,5 @@
-//! The receipt of a run: a hash chain over the inputs and the results of every step. It depends only on the job's
-//! identity, and not on stages, schedules, attempts or checkpoints. Equal runs therefore have equal receipts.
+//! The receipt of a run: a hash chain over the inputs and the results of every step. The receipt depends only on the
+//! job's identity, and not on stages, schedules, attempts or checkpoints. Equal runs therefore have equal receipts.
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -16,7 +16,7 @@ const EXTENDED: &str = "training.learningRate.decaySteps";
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Receipt {
-    /// The number of steps before the first one that it covers: above 0 if a version without receipts trained them.
+    /// The number of steps before the first covered one: above 0 if a version without receipts trained these steps.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub after: u64,
     /// BLAKE3 in hex: of the identity, chained with every step since. Empty if there is no receipt.
@@ -28,7 +28,7 @@ pub struct Receipt {
 pub struct StepFacts {
     /// The step, from 1.
     pub step: u64,
-    /// Sequences of a step: with the step, the positions of its data.
+    /// Sequences of a step. Together with the step, they determine the positions of its data.
     pub sequences: u64,
     /// The learning rate.
     pub learning_rate: f64,

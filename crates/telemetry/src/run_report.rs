@@ -21,8 +21,8 @@ pub struct RunReport<'a> {
     pub restarts: u32,
     /// Wall seconds of the run; `None` for the result of an earlier run.
     pub seconds: Option<f64>,
-    /// The wait of all steps for their data, in a job that streams its corpus. It is not in the summary, which is the
-    /// same for every run of a job.
+    /// The wait of all steps for their data, in a job that streams its corpus. The summary lacks this wait, because the
+    /// summary is the same for every run of a job.
     pub data_wait: Option<DataWait>,
     /// The advice for shorter steps.
     pub advice: Option<&'a Advice>,
@@ -64,7 +64,7 @@ impl fmt::Display for RunReport<'_> {
         if !summary.evaluation_set_losses.is_empty() {
             row("held-out sets", &format!("{} nats per token", format_losses(&summary.evaluation_set_losses)))?;
         }
-        // if the last one is the best, the report has its loss already
+        // if the last evaluation is the best, the report has its loss already
         if let Some(best) = summary.best_evaluation.filter(BestEvaluation::is_earlier) {
             row("best held-out", &format!("{} nats per token, after step {}", nats(Some(best.loss)), best.step))?;
         }

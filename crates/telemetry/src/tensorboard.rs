@@ -26,7 +26,7 @@ impl<W: Write> EventFile<W> {
     /// Creates a file and writes its first event.
     ///
     /// # Errors
-    /// The writer's.
+    /// The writer's error.
     pub fn create(writer: W, wall_time: f64) -> io::Result<EventFile<W>> {
         let mut file = EventFile { writer, last_step: 0 };
         file.write_event(wall_time, 0, |event| text(event, 3, FILE_VERSION))?;
@@ -41,7 +41,7 @@ impl<W: Write> EventFile<W> {
     /// Discards the steps after `step`, from which training has resumed.
     ///
     /// # Errors
-    /// The writer's.
+    /// The writer's error.
     pub fn rewind(&mut self, wall_time: f64, step: u64) -> io::Result<()> {
         let mut session = Vec::new();
         number(&mut session, 1, SESSION_START);
@@ -52,7 +52,7 @@ impl<W: Write> EventFile<W> {
     /// Writes the measurements of a step.
     ///
     /// # Errors
-    /// The writer's.
+    /// The writer's error.
     pub fn write(&mut self, wall_time: f64, record: &StepRecord) -> io::Result<()> {
         let mut summary = Vec::new();
         for (tag, value) in scalars(record) {
@@ -68,7 +68,7 @@ impl<W: Write> EventFile<W> {
     /// Flushes all written data to the operating system.
     ///
     /// # Errors
-    /// The writer's.
+    /// The writer's error.
     pub fn flush(&mut self) -> io::Result<()> {
         self.writer.flush()
     }

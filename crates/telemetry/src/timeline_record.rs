@@ -11,7 +11,8 @@ use stagecoach_pipeline::{
 pub struct TimelineRecord {
     /// The number of layers of each chunk.
     pub partition: Vec<usize>,
-    /// For each chunk of the schedule, the number of these chunks that it consists of; empty if each is one.
+    /// For each chunk of the job's schedule, the number of recorded chunks into which it is split; empty if none is
+    /// split.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub parts: Vec<usize>,
     /// FLOPs per microbatch of F, I and W: of the embedding, of each layer, and of the head with the loss.
@@ -24,9 +25,9 @@ pub struct TimelineRecord {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct StageTimes {
-    /// Its actions in order: computations, and the actions that end the step.
+    /// The stage's actions in order: computations, and the actions that end the step.
     pub actions: Vec<String>,
-    /// Begin and end of each, in seconds since the step's first computation began.
+    /// Begin and end of each action, in seconds since the step's first computation began.
     pub seconds: Vec<(f64, f64)>,
 }
 
@@ -239,7 +240,7 @@ mod tests {
     fn advice_is_about_the_chunks_of_the_schedule() {
         let parts = [2, 2, 2];
         let whole = lower(&one_f_one_b(3, 8), true).unwrap();
-        // four layers and a half of the head's work on each stage
+        // each stage has four layers and a half of the head's work
         let (whole_record, ..) = record(&whole);
         let (mut in_parts, ..) = record(&whole.split(&parts).replicate());
         in_parts.parts = parts.to_vec();

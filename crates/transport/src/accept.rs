@@ -1,5 +1,5 @@
-//! Accepts the links that end at this stage. Connections are read concurrently, so that a silent one delays no other. A
-//! connection whose peer is not the sender of a missing link is closed without an answer.
+//! Accepts the links that end at this stage. Connections are read concurrently, so that a silent peer delays no other.
+//! A connection whose peer is not the sender of a missing link is closed without an answer.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -25,7 +25,7 @@ pub(super) const SHARED: u8 = 1;
 pub(super) const COMMUNICATOR: u8 = 2;
 
 /// The number of connections whose greeting is pending at the same time; beyond it the oldest is closed. A sender
-/// greets at once; other peers may never do.
+/// greets at once; other peers may never do so.
 const MAX_PENDING_CONNECTIONS: usize = 64;
 
 /// The links that end at this stage.
@@ -53,7 +53,7 @@ enum Carrier {
     Communicator(UniqueId),
 }
 
-/// Waits until all links that end at this stage are connected: over NCCL if both this stage's GPU and the sender have
+/// Waits until all links that end at this stage are connected. A link uses NCCL if this stage and the sender both have
 /// it.
 pub(super) fn accept(
     config: &LinksConfig,

@@ -93,7 +93,7 @@ impl LinksConfig<'_> {
     }
 }
 
-/// A GPU as its stage's links use it. Its memory holds the stage's tensors.
+/// A GPU as its stage's links use it. The GPU's memory holds the stage's tensors.
 #[derive(Clone, Debug)]
 pub(super) struct LinksGpu {
     pub(super) context: CudaContext,

@@ -32,9 +32,9 @@ pub(super) struct Greeting {
 /// An announced ring. The greeting has neither name nor path, since both ends derive them.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct AnnouncedRing {
-    /// Distinguishes it from all other rings of this link.
+    /// Distinguishes the ring from all other rings of this link.
     pub(super) nonce: String,
-    /// Its size.
+    /// The size of the ring.
     pub(super) bytes: usize,
 }
 

@@ -43,7 +43,7 @@ pub enum LinkError {
     /// The GPU of this stage or its driver failed: a new group would not help.
     #[error(transparent)]
     Device(#[from] CudaError),
-    /// This machine lacks what the transport needs.
+    /// This machine lacks a resource that the transport needs.
     #[error("{0}")]
     Unavailable(String),
     /// This process lacks a resource for a call, such as another open file: the other end is not the cause.

@@ -160,7 +160,7 @@ pub fn replicated_link_ids(placement: &Placement, tied: bool, replicas: usize) -
 }
 
 /// Assigns the holder of each rank's state copies: the same stage of the next replica, so that a whole replica may be
-/// lost. With a single replica, the next stage is the holder. The first holds the copies of the last.
+/// lost. With a single replica, the next stage is the holder. The first replica or stage holds the copies of the last.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PeerRing {
     /// Stages of a replica.

@@ -52,9 +52,9 @@ impl Mapping {
 pub(super) struct RingIdentity<'a> {
     pub(super) group: &'a str,
     pub(super) link: LinkId,
-    /// Distinguishes it from all other rings of this link.
+    /// Distinguishes the ring from all other rings of this link.
     pub(super) nonce: &'a str,
-    /// Its capacity, without the mark.
+    /// The capacity of the ring, without the mark.
     pub(super) bytes: usize,
 }
 

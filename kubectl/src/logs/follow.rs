@@ -45,7 +45,7 @@ pub(crate) fn follow(
         // get the job before the pods: lines that a pod wrote until then are read below
         let job = cluster::job(kubectl, name)?;
         let is_over = matches!(job.status()?.phase, Some(JobPhase::Complete | JobPhase::Failed | JobPhase::Suspended));
-        // the loop opens a connection again that the API server has closed
+        // the loop reopens a connection that the API server has closed
         readers.retain(|_, reader| !reader.is_finished());
         for pod in cluster::pods(kubectl, &job)? {
             if !pod.has_started || readers.contains_key(&pod.name) || ended.contains(&pod.name) {
@@ -87,7 +87,7 @@ fn read(kubectl: &Kubectl, pod: Pod, since: Timestamp, sender: Sender<Line>) -> 
                 break;
             }
         }
-        // kubectl has written all its lines, or nobody receives them any more
+        // kubectl has written all its lines, or the receiver of the lines is gone
         let _ = process.kill();
         let _ = process.wait();
     }))

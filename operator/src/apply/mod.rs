@@ -82,7 +82,7 @@ impl ApplyContext<'_> {
 const SPARE_GRACE_SECONDS: u64 = MIN_GRACE_SECONDS;
 
 /// Applies `actions` in their order until the API server rejects a start. A rejected spare does not stop the actions,
-/// because the job continues without it. The results of both are added to `created`.
+/// because the job continues without it. The function adds the results of starts and spares to `created`.
 ///
 /// # Errors
 /// The first error of the API server. The next reconcile decides the remaining actions again.
@@ -170,7 +170,7 @@ async fn delete_pods(
     let existing = pods.filter(|pod| !pod.deleted && !pod.terminating && !is_read(pod));
     let deletions = existing.map(async |pod| {
         let mut params = params.clone();
-        // only this pod, not a later one of the same name
+        // delete only this pod, not a later pod of the same name
         params.preconditions = Some(Preconditions { uid: Some(pod.uid.clone()), ..Preconditions::default() });
         match context.clients.pods.delete(&pod.name, &params).await {
             // the name belongs to another pod now

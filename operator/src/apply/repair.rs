@@ -78,7 +78,7 @@ pub(crate) async fn repair(context: &ApplyContext<'_>, attempt: Attempt, repair:
                 OwnedKind::NetworkPolicy => &clients.network_policies,
                 OwnedKind::ConfigMap => &clients.config_maps,
             };
-            // only this object, not a later one of the same name
+            // delete only this object, not a later object of the same name
             let preconditions = Preconditions { uid: Some(known.uid.clone()), ..Preconditions::default() };
             let params = DeleteParams { preconditions: Some(preconditions), ..DeleteParams::default() };
             match api.delete(&known.name, &params).await {

@@ -59,9 +59,9 @@ pub(super) async fn attempt_template(
     Ok(template)
 }
 
-/// Creates the objects of an attempt except its pods. The objects may exist already, and unless the attempt `is_new`
-/// they are expected to exist. Returns the stored template, because the attempt may have been started before, from an
-/// older spec or by another version of the operator.
+/// Creates the objects of an attempt except its pods. An object may exist already. Unless the attempt `is_new`, the
+/// function expects that the objects exist. Returns the stored template, because the attempt may have been started
+/// before, from an older spec or by another version of the operator.
 async fn create_objects(
     context: &ApplyContext<'_>,
     template: &AttemptTemplate,
@@ -131,8 +131,8 @@ async fn create_pods(
     Ok(())
 }
 
-/// An attempt's ConfigMap and the template in it; `None` if another client has changed the ConfigMap, so that the
-/// template can't be read.
+/// An attempt's ConfigMap and the template in it. The template is `None` if it can't be read because another client has
+/// changed the ConfigMap.
 type StoredAttempt = (ConfigMap, Option<AttemptTemplate>);
 
 /// The stored templates of the attempts before `current`.

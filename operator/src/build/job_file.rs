@@ -1,7 +1,7 @@
 //! The job file of an attempt: the part of the job that the attempt's stages read. The trainer may be older than the
 //! operator and refuse fields that it does not know. The file therefore has only fields that the trainer needs: no
-//! field at its default, and no field that only the operator reads. An attempt that keeps the image of the attempt
-//! before it also keeps that attempt's file.
+//! field at its default, and no field that only the operator reads. An attempt that keeps the image of the previous
+//! attempt also keeps the previous job file.
 
 use serde_json::{Map, Value, json};
 use stagecoach_api::PipelineJob;

@@ -43,7 +43,7 @@ pub(crate) struct ParsedJob {
 pub(crate) struct FolderTaken {
     /// A sentence that names the other job.
     pub message: String,
-    /// Whether the other job has left the folder, and only its pods are still there.
+    /// Whether the other job has left the folder, and only its pods still use the folder.
     pub is_leaving: bool,
 }
 

@@ -16,8 +16,8 @@ use crate::triggers::Triggers;
 /// Limits of the log tail in the status.
 const LOG_TAIL_LINES: i64 = 20;
 const LOG_TAIL_BYTES: usize = 2048;
-/// Limits of the request for the log tail: the bytes that the request reads from the first of the last lines on, and
-/// its duration.
+/// Limits of the request for the log tail: the bytes that the request reads, from the first of the last
+/// `LOG_TAIL_LINES` lines on, and the duration.
 const REQUEST_BYTES: i64 = 1 << 20;
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(3);
 

@@ -44,7 +44,7 @@ pub(crate) struct ObservedPod {
     pub address: Option<IpAddr>,
     /// The image of the trainer container.
     pub image: Option<String>,
-    /// Whether the pod's containers have ended. The kubelet ends the sidecars among the init containers after them.
+    /// Whether the pod's containers have ended. The kubelet then ends the sidecars among the init containers.
     pub ends_by_itself: bool,
     /// The container whose log shows why the pod failed.
     pub log_container: String,

@@ -159,8 +159,8 @@ impl ObservedPods {
         }
     }
 
-    /// The pods that may lead now: of each replica that may lead, the newest pod of stage 0 whose process may run. The
-    /// newest pod has taken the place of the older pods.
+    /// The pods that may lead now: for each replica that may lead, the newest pod of stage 0 whose process may run. The
+    /// newest pod has replaced the older pods.
     fn possible_leaders(&self, job: &ParsedJob) -> impl Iterator<Item = &ObservedPod> {
         let Attempt { number, mesh, .. } = job.state.attempt;
         // the attempt's own mesh decides: the spec may have been edited since

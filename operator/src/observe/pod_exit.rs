@@ -77,8 +77,8 @@ pub(super) fn failed_init_container(pod: &PartialPod) -> Option<(&str, &Containe
     ended.find(|(name, ended)| ended.exit_code != 0 && !is_sidecar(name))
 }
 
-/// Whether the pod ends by itself: its containers have ended, and the kubelet stops the sidecars among the init
-/// containers after them.
+/// Whether the pod ends by itself: its containers have ended, and the kubelet then stops the sidecars among the init
+/// containers.
 pub(super) fn ends_by_itself(pod: &PartialPod) -> bool {
     let statuses = pod.status.container_statuses.as_deref().unwrap_or_default();
     let has_ended =

@@ -12,8 +12,7 @@ use tokio::net::TcpStream;
 
 use crate::sync::AbortOnDrop;
 
-/// Limits of one request: the time in addition to the time for which a pod may hold its response, and the size of the
-/// body in bytes.
+/// Limits of one request: the time beyond the timeout of the query itself, and the size of the body in bytes.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(2);
 const MAX_BODY_BYTES: usize = 1 << 16;
 

@@ -114,7 +114,7 @@ impl StageStatusPoller {
             }
             let pause = match (is_answered, is_news) {
                 (true, true) => PAUSE_AFTER_NEWS,
-                // nothing is left of the interval if the pod held its response
+                // a held response may have used up the interval
                 (true, false) => self.interval.saturating_sub(asked_at.elapsed()),
                 (false, _) => retry_pause,
             };

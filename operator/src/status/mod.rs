@@ -79,7 +79,7 @@ pub(crate) fn next_status(inputs: &StatusInputs) -> StatusUpdate {
     let (old, state, now) = (&job.status, &decision.state, pods.observed_at);
     let attempt = state.attempt.number;
     let count = |wanted: fn(&InstanceState) -> bool| {
-        // the count has no replaced pods and no spares
+        // replaced pods and spares do not count
         let is_current = |pod: &&ObservedPod| pod.instance_id().is_some_and(|instance| state.is_newest(instance));
         let current = pods.of_attempt(attempt).filter(is_current);
         current.filter(|pod| wanted(&pod.state)).count() as u32
@@ -166,7 +166,7 @@ fn progress(
     };
     let ended = pods.of_attempt(attempt).filter_map(|pod| Some((pod.since, pod.last_progress.as_ref()?)));
     match ended.max_by_key(|(_, last)| last.step).filter(|(_, last)| last.step >= progress.step) {
-        // nobody answers any more, and the last answer may be older than the end
+        // no pod answers any more, and the last answer may be older than the end of the stage
         Some((since, last)) if polled.is_none() => {
             progress = ProgressStatus { updated_at: Some(to_rfc3339(since)), ..last.clone() };
         }

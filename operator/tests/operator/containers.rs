@@ -60,8 +60,8 @@ fn a_native_sidecar_ends_by_itself_and_its_pod_stays() {
     });
 }
 
-/// A mesh injects its container by admission. In this test the API server does so itself, for pods with a label of
-/// these tests.
+/// A mesh injects its container by admission. In this test the API server injects the container itself, for pods with a
+/// label of these tests.
 #[test]
 fn a_job_stays_out_of_a_mesh_or_ends_in_spite_of_it() {
     let cluster = shared();

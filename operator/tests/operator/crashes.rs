@@ -78,7 +78,7 @@ impl ScenarioRun<'_> {
         })
     }
 
-    /// Waits until all objects are in their final state. Nothing is left to write then.
+    /// Waits until all objects are in their final state. The operator then has nothing left to write.
     fn wait_for(&self, end: &Value) {
         let deadline = Deadline::start();
         let mut now = self.end();

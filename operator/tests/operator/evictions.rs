@@ -1,4 +1,4 @@
-//! Pods that are preempted or evicted by a taint. They restart without counting, and the status shows the cause.
+//! Pods that are preempted or evicted by a taint. Their restarts do not count, and the status shows the cause.
 
 use serde_json::{Value, json};
 use stagecoach_cluster::until;
@@ -30,7 +30,7 @@ fn preemptions_and_evictions_are_not_counted() {
         let pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": {
             "priorityClassName": "urgent", "terminationGracePeriodSeconds": 0,
             "containers": [{"name": "a", "image": "a", "resources": gpus()}]}});
-        // admission learns of the class from a watch of its own
+        // the admission plugin learns of the class from its own watch
         until("admission to know the class", || match client.create(pods, &pod) {
             Ok(_) => Some(()),
             Err(refusal) if refusal.message.contains("no PriorityClass") => None,

@@ -33,7 +33,7 @@ fn the_node_of_a_stage_that_computed_wrong_is_kept_out_of_the_next_attempts() {
     let described = condition_of(&job, "AuditsEqual").unwrap()["message"].clone();
     assert_eq!(described, format!("audit of step 20: stage 1 computed wrong; pod miscalculated-1-1 is on node {node}"));
     assert!(!nodes("2").is_empty() && !nodes("2").contains(&node), "{:?}", nodes("2"));
-    // the node is also kept out of the attempt after this one, whatever ends this one
+    // the next attempt also excludes the node, whatever ends this attempt
     pod("miscalculated-0-2").exit(1, "");
     cluster.wait_running("miscalculated", 3);
     assert!(!nodes("3").is_empty() && !nodes("3").contains(&node), "{:?}", nodes("3"));
@@ -63,7 +63,7 @@ fn the_root_cause_is_reported_and_no_secondary_failure() {
     let read = cluster.wait("culprit", "read", |job| job["status"]["lastFailure"]["logTail"].is_string());
     let tail = read["status"]["lastFailure"]["logTail"].as_str().unwrap();
     assert!(tail.ends_with("the last words of stage 1\n") && tail.len() <= 2048, "{tail}");
-    // each event has the words of its own attempt
+    // each event describes its own attempt
     until("the events of both attempts", || {
         let events = cluster.plane.client().list("/apis/events.k8s.io/v1/namespaces/default/events");
         let described =
@@ -150,7 +150,7 @@ fn a_dead_node_delays_a_restart_by_its_timeout_at_most() {
     cluster.kubelet.pod("orphaned-0-1").exit(75, &message(FailureKind::PeerLost, 0, "lost stage 1"));
     let job = cluster.wait("orphaned", "at attempt 2", |job| job["status"]["attempt"]["number"] == 2);
     assert_eq!(last_failure(&job)["reason"], "NodeLost");
-    // the lost pod can't be deleted, and the new pods are created all the same
+    // the operator creates the new pods although the lost pod can't be deleted
     until("the pods of attempt 2", || {
         let new = |pod: &&Value| pod["metadata"]["labels"]["stagecoach.dev/attempt"] == "2";
         (cluster.pods("orphaned").iter().filter(new).count() == 2).then_some(())

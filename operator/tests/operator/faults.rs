@@ -178,7 +178,7 @@ fn the_lease_survives_clocks_that_differ_and_is_taken_once_it_is_released() {
     let holder =
         |name: &str| shared().plane.get(&format!("{leases}/{name}")).unwrap()["spec"]["holderIdentity"].clone();
 
-    // the holder's clock is a minute late: a Lease that it renews is not taken, although it seems expired
+    // the holder's clock is a minute late: a renewed Lease is not taken, although it seems expired
     held("late", -60, 15);
     let mut operator = with("late");
     until("the operator to wait for it", || operator.log().contains("waiting for the Lease").then_some(()));
@@ -197,7 +197,7 @@ fn the_lease_survives_clocks_that_differ_and_is_taken_once_it_is_released() {
     until("it to be taken", || (holder("late") == "ours").then_some(()));
     shared().create(&own.job(), json!({}));
     shared().wait_running(&own.job(), 1);
-    // a client annotates the Lease, and the operator renews it all the same
+    // a client annotates the Lease, and the operator still renews the Lease
     let renewal = || shared().plane.get(&format!("{leases}/late")).unwrap()["spec"]["renewTime"].clone();
     shared()
         .plane
@@ -206,7 +206,7 @@ fn the_lease_survives_clocks_that_differ_and_is_taken_once_it_is_released() {
         .unwrap();
     let before = renewal();
     until("it to be renewed", || (renewal() != before).then_some(()));
-    // a client that takes the Lease by force ends the operator
+    // the operator ends when a client takes the Lease by force
     shared().plane.client().patch(&format!("{leases}/late"), &json!({"spec": {"holderIdentity": "theirs"}})).unwrap();
     until("the operator to end", || operator.ended());
     assert!(operator.log().contains("the Lease is lost"), "{}", operator.log());

@@ -64,7 +64,7 @@ fn scaling_drains_the_job_and_starts_an_attempt_with_the_new_stages() {
     assert_eq!(job["status"]["restarts"]["total"], 0, "a wish is no failure");
     let pods: Vec<Value> = cluster.pods("scaled").iter().map(|pod| pod["metadata"]["name"].clone()).collect();
     assert_eq!(pods, ["scaled-0-2", "scaled-1-2", "scaled-2-2"]);
-    // only the newest blueprint is kept
+    // only the ConfigMap of the newest attempt is kept
     until("the old ConfigMap to go", || {
         cluster.plane.get("/api/v1/namespaces/default/configmaps/scaled-1").is_none().then_some(())
     });
@@ -85,7 +85,7 @@ fn a_stage_that_was_still_starting_holds_up_no_restart() {
     cluster.kubelet.pod("starting-1-1").set_ready(false);
     cluster.wait("starting", "with a stage that is not ready", |job| job["status"]["readyStages"] == 2);
     cluster.kubelet.pod("starting-0-1").exit(1, "");
-    // the pod that is ready gets time to write down how it ends
+    // only the ready pod gets time to record its end
     for (name, grace_seconds) in [("starting-1-1", 1), ("starting-2-1", 10)] {
         let pod = cluster.kubelet.pod(name);
         assert_eq!(until("its end to be asked for", || pod.grace_seconds()), grace_seconds, "{name}");

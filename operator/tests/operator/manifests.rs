@@ -20,7 +20,7 @@ fn no_manifest_makes_the_operator_log_errors_in_a_loop() {
         let name = format!("row-{index}");
         row.manifest["metadata"]["name"] = json!(name);
         row.manifest["metadata"]["namespace"] = json!(NAMESPACE);
-        // the tables have no claim, as on a laptop, and some jobs would need more pods than the nodes can take
+        // the manifests in the tables have no claim, and some jobs would need more pods than the nodes have room for
         let claim = json!({"persistentVolumeClaim": {"claimName": "training"}});
         rows::put(&mut row.manifest, "spec.storage", Some(claim));
         if row.manifest["spec"]["stages"].as_u64() > Some(4) {
@@ -42,8 +42,7 @@ fn no_manifest_makes_the_operator_log_errors_in_a_loop() {
             }
         }
     }
-    // each accepted job has pods, or a condition with the reason for their absence: by then, every retried action was
-    // tried
+    // each accepted job has pods, or a condition with the reason why it has none
     for (name, _) in names.iter().filter(|(_, row)| row.validate.is_none()) {
         until(&format!("{name} to settle"), || {
             let job = cluster.job(name)?;

@@ -1,5 +1,5 @@
-//! The objects of a job beside its pods. They are repaired when another client changes them, and deleted when not
-//! needed.
+//! The objects of a job beside its pods. The operator repairs them when another client changes them, and deletes them
+//! when the job no longer needs them.
 
 use serde_json::{Value, json};
 use stagecoach_cluster::until;

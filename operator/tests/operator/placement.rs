@@ -37,7 +37,7 @@ fn a_stage_runs_where_its_own_template_says() {
     let own = (json!("node-0"), json!("128Mi"));
     let common = (json!("node-1"), json!("64Mi"));
     assert_eq!(placed("1"), [own.clone(), common.clone(), common.clone()]);
-    // the same holds after a failure, from the data that attempt 1 stored or from the spec
+    // the placement is the same after a failure
     cluster.kubelet.pod("unequal-1-1").exit(1, "");
     cluster.wait_running("unequal", 2);
     assert_eq!(placed("2"), [own, common.clone(), common]);

@@ -10,7 +10,7 @@ fn a_quota_that_is_full_half_way_is_no_failure_and_holds_nothing_for_ever() {
     let (cluster, job) = (shared(), "half/job");
     cluster.create_namespace("half");
     let quota = "/api/v1/namespaces/half/resourcequotas";
-    // the quota allows no pod of stage 1: pods are counted late, so that a quota of one pod may let two in
+    // the quota allows no pod of stage 1: the quota controller counts pods late, so a quota of one pod may admit two
     let of_stage_1 = json!({"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "one"}, "spec": {
         "hard": {"pods": "0"},
         "scopeSelector": {"matchExpressions": [
@@ -24,13 +24,14 @@ fn a_quota_that_is_full_half_way_is_no_failure_and_holds_nothing_for_ever() {
     let _operator = cluster.operator(cluster.kubeconfig(), &[("STAGECOACH_NAMESPACES", "half")]);
     let template = json!({"stages": [{"stage": 1, "spec": {"priorityClassName": "system-node-critical"}}]});
     cluster.create(job, json!({"scheduling": {"gang": "None"}, "template": template}));
-    // one pod waits in vain for the other: the refusal is reported at once, and the pod makes room after a while
+    // the pod of stage 0 waits in vain for stage 1: the refusal is reported at once, and the waiting pod is deleted
+    // after a while
     cluster.wait(job, "refused", |job| has_condition(job, "Scheduled", "False", "QuotaExceeded"));
     let waited = cluster.wait(job, "at attempt 2", |job| job["status"]["attempt"]["number"] == 2);
     assert_eq!(waited["status"]["lastFailure"]["reason"], "Unschedulable", "{:#}", waited["status"]);
     let message = waited["status"]["lastFailure"]["message"].to_string();
     assert!(message.contains("exceeded quota: one"), "{message}");
-    // the same happens if the pod leaves first because it finds no peer
+    // the result is the same if the pod exits first because it finds no peer
     let attempt_of =
         |pod: &Value| -> Option<u64> { pod["metadata"]["labels"]["stagecoach.dev/attempt"].as_str()?.parse().ok() };
     // the operator tries again within a minute

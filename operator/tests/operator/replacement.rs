@@ -143,7 +143,7 @@ fn a_stage_that_has_ended_is_replaced_before_its_node_says_so() {
         (&json!(1), &json!("Killed"), &json!(null))
     );
     cluster.kubelet.pod("ended-1-1-1").view();
-    // the node reports how the stage ended as soon as it knows
+    // the node reports the end of the stage late
     cluster.kubelet.pod("ended-1-1").oom();
     let job = cluster.wait("ended", "reported", |job| job["status"]["lastFailure"]["exitCode"] == 137);
     assert_eq!(job["status"]["lastFailure"]["reason"], "OutOfMemory");

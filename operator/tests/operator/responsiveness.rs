@@ -1,4 +1,4 @@
-//! A pod that does not answer delays neither the recovery of other jobs nor its own job's.
+//! A pod that does not answer delays neither the recovery of its own job nor the recovery of other jobs.
 
 use std::time::Duration;
 
@@ -9,8 +9,8 @@ use stagecoach_cluster::{Fate, Proxy};
 
 use crate::support::shared;
 
-/// Number of jobs whose pods do not answer. Each poll of one takes the poll's full time limit, so that polls one after
-/// the other would take a minute.
+/// Number of jobs whose pods do not answer. Each poll of such a pod takes the full time limit, so sequential polls
+/// would take a minute.
 const SILENT_JOBS: usize = 30;
 
 #[test]

@@ -54,7 +54,7 @@ fn the_restart_budget_is_respected() {
     let message = &condition_of(&job, "Failed").unwrap()["message"];
     assert_eq!(message, "restart.maxRestarts is used up: stage 1: exited with code 1");
     assert_eq!(job["status"]["restarts"], json!({"total": 2, "counted": 2, "replaced": 0, "budgetLeft": 0}));
-    // the last attempt's pods are kept for their logs or deleted, and no new ones are created
+    // the last attempt's pods are kept for their logs or deleted, and no new pods are created
     let newest = |pod: &Value| pod["metadata"]["labels"]["stagecoach.dev/attempt"] == "3";
     assert!(cluster.pods("spent").iter().all(newest));
 }

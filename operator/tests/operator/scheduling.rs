@@ -34,7 +34,7 @@ fn a_missing_secret_is_named_until_it_exists() {
     cluster.wait_running("tokenless", 1);
     let token = |stage: u32| cluster.kubelet.pod(&format!("tokenless-{stage}-1")).view().env.get("HF_TOKEN").cloned();
     assert_eq!([token(0), token(1)], [Some("t".to_owned()), None]);
-    // a change is for the next attempt
+    // a change takes effect in the next attempt
     cluster.edit("tokenless", json!({"data": {"credentials": null}}));
     cluster.wait_running("tokenless", 2);
     assert_eq!(cluster.kubelet.pod("tokenless-0-2").view().env.get("HF_TOKEN"), None);
@@ -63,7 +63,7 @@ fn pods_that_a_queue_holds_back_wait_for_it_and_keep_their_place() {
     let uids =
         || -> Vec<Value> { cluster.pods("held-back").iter().map(|pod| pod["metadata"]["uid"].clone()).collect() };
     let held = uids();
-    // a later job, which no queue holds back, has used up its time meanwhile
+    // meanwhile, a later job without a scheduling gate exceeds its timeout
     cluster.create("roomless", wants(json!({"nodeSelector": {"nowhere": "true"}})));
     let timed_out = |job: &Value| job["status"]["lastFailure"]["reason"] == "Unschedulable";
     cluster.wait("roomless", "timed out", |job| timed_out(job) && job["status"]["attempt"]["number"] == 2);
@@ -106,7 +106,7 @@ fn an_exceeded_quota_is_reported_and_retried() {
     let job = cluster.wait("small/big", "refused", |job| has_condition(job, "Scheduled", "False", "QuotaExceeded"));
     let message = condition_of(&job, "Scheduled").unwrap()["message"].to_string();
     assert!(message.contains("exceeded quota: none"), "{message}");
-    // no pod holds its resources in vain, so the attempt lasts until the quota controller sees the change
+    // no pod exists that would hold resources in vain, so the attempt lasts until the quota controller sees the change
     let more = json!({"spec": {"hard": {"pods": "10"}}});
     cluster.plane.client().patch("/api/v1/namespaces/small/resourcequotas/none", &more).unwrap();
     let job = cluster.wait_running("small/big", 1);

@@ -1,4 +1,4 @@
-//! Spares: pods without a stage, which take the place of a lost stage. The operator follows them.
+//! Spares: pods without a stage, which take the place of a lost stage. The operator follows their takeovers.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};

@@ -63,7 +63,7 @@ const GATES: &str = "--feature-gates=GenericWorkload=true,GangScheduling=true";
 pub fn command(component: Component, site: Site, settings: &Settings) -> Command {
     let at = |name: &str| site.folder.join(name).display().to_string();
     let mut flags: Vec<String> = match component {
-        // another control plane can't take a socket file as it can a port; no client uses the peer's socket
+        // unlike a port, a socket file can't be taken by another control plane; no client uses the peer's socket
         Component::Etcd => vec![
             format!("--data-dir={}", at("etcd")),
             format!("--listen-client-urls=unix://{}", at("etcd.sock")),

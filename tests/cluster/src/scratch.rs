@@ -4,9 +4,9 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
-/// A script that waits for the end of its input, and then removes the folder. The input ends when the owner of its
-/// other side ends. The script tries for a while, since processes that die with the test may still write. It ignores
-/// Ctrl-C at the terminal.
+/// A script that waits for the end of its input, and then removes the folder. The input ends when the process at the
+/// other end of the pipe ends. The script tries for a while, since processes that die with the test may still write. It
+/// ignores Ctrl-C at the terminal.
 const BROOM: &str =
     r#"trap "" INT HUP TERM; cat >/dev/null; for i in $(seq 100); do rm -rf "$0" 2>/dev/null && exit; sleep 0.1; done"#;
 

@@ -1,4 +1,4 @@
-//! The same manifest without a cluster: every job on the node must have its result.
+//! Runs the same manifest without a cluster. Every job on the node must have the same result.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -34,7 +34,7 @@ impl Hashes {
     }
 }
 
-/// The hashes of `stagecoach run` of the jobs' manifest, undisturbed. This trains once.
+/// The hashes of `stagecoach run` of the jobs' manifest, undisturbed. The job is trained once.
 pub fn on_this_machine(folder: &Path) -> &'static Hashes {
     static HASHES: OnceLock<Hashes> = OnceLock::new();
     HASHES.get_or_init(|| run_on_this_machine(folder, "laptop", json!({})))

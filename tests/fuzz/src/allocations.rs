@@ -50,7 +50,7 @@ unsafe impl GlobalAlloc for Counting {
     }
 }
 
-/// The result of `run`, and the peak of the bytes that this thread held meanwhile, less those that it held before.
+/// The result of `run`, and the peak of the bytes that this thread held meanwhile, minus the bytes that it held before.
 pub fn peak_bytes<T>(run: impl FnOnce() -> T) -> (T, u64) {
     let (before, _) = HELD.get();
     HELD.set((before, before));

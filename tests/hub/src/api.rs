@@ -118,7 +118,7 @@ fn directory(path: &str) -> Value {
 fn entry(path: &str, file: &File) -> Value {
     let File { size, digest, is_large, .. } = file;
     match is_large {
-        // the oid is that of the pointer within git, which nobody reads
+        // the oid is that of the pointer in git, which no client reads
         true => json!({
             "type": "file", "oid": "1".repeat(40), "size": size, "path": path,
             "lfs": {"oid": digest, "size": size, "pointerSize": 130},

@@ -19,7 +19,7 @@ const CHUNK: u64 = 64 << 10;
 /// The chunks of a second, if bodies are slowed down.
 const CHUNKS_PER_SECOND: u64 = 20;
 
-/// A file, or the range that is asked for, with all faults.
+/// The response with a file or with the requested range, after all faults.
 pub(crate) fn file(faults: &mut Faults, asked: &Asked, file: &File, etag: &str) -> Response {
     let wanted = asked.header("range").filter(|_| !faults.ignores_ranges);
     let range = match wanted.map(|range| parse_range(range, file.size)) {

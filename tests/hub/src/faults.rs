@@ -2,7 +2,7 @@
 
 use crate::port::Port;
 
-/// The faults of a hub. None is set at its start. A test may change them at any time.
+/// The faults of a hub. A new hub has no faults. A test may change them at any time.
 #[derive(Clone, Debug)]
 pub struct Faults {
     /// The number of requests that a signed URL serves. The CDN refuses further ones with 403.
@@ -15,7 +15,7 @@ pub struct Faults {
     pub truncations: u32,
     /// The offset of a byte that is flipped in every file that has it.
     pub flipped_byte: Option<u64>,
-    /// Answers that requests get in place of their own, the first one first.
+    /// Answers that requests get in place of their usual answers, in order.
     pub answers: Vec<Answer>,
     /// The number of entries on a page of a listing.
     pub page_size: usize,
@@ -27,7 +27,7 @@ pub struct Faults {
     pub bytes_per_second: Option<u64>,
     /// Whether redirects within the hub have a host.
     pub absolute_redirects: bool,
-    /// Headers that the hub sends in place of its own with files.
+    /// Headers that the hub sends with files in place of its own headers.
     pub headers: Vec<(&'static str, String)>,
 }
 
@@ -77,7 +77,7 @@ impl Default for Faults {
 }
 
 impl Faults {
-    /// The answer for the next request to a port, unless it gets its own.
+    /// The answer of a fault to the next request at a port; `None` if the request gets its usual answer.
     pub(crate) fn take_answer(&mut self, port: Port) -> Option<Answer> {
         let next = self.answers.iter().position(|answer| answer.port == port)?;
         Some(self.answers.remove(next))

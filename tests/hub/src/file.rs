@@ -14,7 +14,7 @@ type Fill = Arc<dyn Fn(u64, &mut [u8]) + Send + Sync>;
 pub struct File {
     content: Content,
     pub(crate) size: u64,
-    /// In hexadecimal digits: the blob's SHA-1 for a file within git, or else the SHA-256.
+    /// The digest in hexadecimal digits: the blob's SHA-1 for a file in git, or else the SHA-256.
     pub(crate) digest: String,
     pub(crate) is_large: bool,
 }
@@ -26,7 +26,7 @@ enum Content {
 }
 
 impl File {
-    /// A file within git, which the hub itself gives.
+    /// A file in git, which the hub itself serves.
     pub fn small(bytes: impl Into<Vec<u8>>) -> File {
         let bytes = Bytes::from(bytes.into());
         let mut hasher = Sha1::new_with_prefix(format!("blob {}\0", bytes.len()));
@@ -35,7 +35,7 @@ impl File {
         File { content: Content::Bytes(bytes), size, digest, is_large: false }
     }
 
-    /// A large file, which the CDN gives.
+    /// A large file, which the CDN serves.
     pub fn large(bytes: impl Into<Vec<u8>>) -> File {
         let bytes = Bytes::from(bytes.into());
         let (size, digest) = (bytes.len() as u64, format!("{:x}", Sha256::digest(&bytes)));

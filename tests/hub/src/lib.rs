@@ -23,7 +23,7 @@ pub use shared::Request;
 use server::Servers;
 use shared::Shared;
 
-/// A hub, until it is dropped.
+/// A running hub. Dropping it ends the servers.
 #[derive(Debug)]
 pub struct Hub {
     servers: Servers,
@@ -50,8 +50,8 @@ impl Hub {
         self.servers.cdn()
     }
 
-    /// Gives a branch new files, in place of all that it had. Returns the commit, which the same files always have.
-    /// `repo` is `datasets/OWNER/NAME` or `models/OWNER/NAME`.
+    /// Replaces all files of a branch. Returns the commit, which is always the same for the same files. `repo` is
+    /// `datasets/OWNER/NAME` or `models/OWNER/NAME`.
     pub fn put<'a>(&self, repo: &str, branch: &str, files: impl IntoIterator<Item = (&'a str, File)>) -> String {
         let files: BTreeMap<_, _> = files.into_iter().map(|(path, file)| (path.to_owned(), file)).collect();
         self.lock().store.put(repo, branch, files)
@@ -62,12 +62,12 @@ impl Hub {
         self.lock().store.rename(old, new);
     }
 
-    /// Makes a repository's conditions something that only the user with this token has accepted.
+    /// Gates a repository: only the user with this token has accepted its conditions.
     pub fn gate(&self, repo: &str, token: &str) {
         self.lock().store.gate(repo, token);
     }
 
-    /// Makes a repository one that only the user with this token sees.
+    /// Hides a repository from everyone except the user with this token.
     pub fn hide(&self, repo: &str, token: &str) {
         self.lock().store.hide(repo, token);
     }

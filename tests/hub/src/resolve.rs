@@ -1,4 +1,4 @@
-//! Files: the hub gives the small ones, and signs the URLs of the large ones for the CDN.
+//! Files: the hub serves the small files, and signs the URLs of the large files for the CDN.
 
 use axum::response::Response;
 
@@ -7,11 +7,11 @@ use crate::file::File;
 use crate::shared::{Asked, Shared, decode, not_found, redirect, status};
 use crate::store::Refusal;
 
-/// Where small files are, below the API.
+/// The path of small files, below the API.
 pub(crate) const SMALL_FILES: &str = "/api/resolve-cache/";
 
-/// Answers a request for `/datasets/OWNER/NAME/resolve/REVISION/PATH`, or for a model's `/OWNER/NAME/...`: by the URL
-/// of the file.
+/// Answers a request for `/datasets/OWNER/NAME/resolve/REVISION/PATH`, or for a model's `/OWNER/NAME/...`, with a
+/// redirect to the URL of the file.
 pub(crate) fn hub(shared: &mut Shared, asked: &Asked) -> Result<Response, Refusal> {
     let path = asked.path.trim_start_matches('/');
     let path = if path.starts_with("datasets/") { path.to_owned() } else { format!("models/{path}") };
@@ -42,7 +42,7 @@ pub(crate) fn small(shared: &mut Shared, asked: &Asked) -> Result<Response, Refu
     Ok(with_headers(shared, &commit, answer))
 }
 
-/// A file, and the commit that the revision is.
+/// A file, and the commit to which the revision resolves.
 fn find(shared: &Shared, asked: &Asked, name: &str, revision: &str, path: &str) -> Result<(String, File), Refusal> {
     let repo = shared.store.repo(name, asked.token())?;
     repo.check_gate(asked.token())?;
@@ -68,6 +68,6 @@ pub(crate) fn cdn(shared: &mut Shared, asked: &Asked) -> Result<Response, Refusa
     let signature = asked.parameter("Signature").and_then(|signature| signature.parse().ok()).unwrap_or(0);
     let requests = shared.faults.requests_per_signature;
     let file = shared.store.signed(signature, requests).ok_or((403, "", "Request has expired"))?;
-    // a CDN has tags of its own
+    // a CDN has its own tags
     Ok(body::file(&mut shared.faults, asked, &file, "\"0123456789abcdef0123456789abcdef-2\""))
 }

@@ -16,7 +16,7 @@ use crate::{api, resolve};
 /// The largest body of a request.
 const LARGEST_BODY: usize = 1 << 20;
 
-/// The servers, until they are dropped.
+/// The running servers. Dropping this ends them.
 #[derive(Debug)]
 pub(crate) struct Servers {
     runtime: Option<Runtime>,

@@ -13,7 +13,7 @@ use crate::faults::Faults;
 use crate::port::Port;
 use crate::store::{Refusal, Store};
 
-/// All that the servers know.
+/// The state of both servers.
 #[derive(Debug, Default)]
 pub(crate) struct Shared {
     pub(crate) store: Store,
@@ -26,7 +26,7 @@ pub(crate) struct Shared {
 /// A request in the log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Request {
-    /// The port to which it came.
+    /// The port that received the request.
     pub port: Port,
     /// The method.
     pub method: String,
@@ -34,7 +34,7 @@ pub struct Request {
     pub path: String,
     /// The value of the header `Range`.
     pub range: Option<String>,
-    /// Whether it had the header `Authorization`.
+    /// Whether the request had the header `Authorization`.
     pub has_authorization: bool,
     /// The client's end of the connection.
     pub peer: SocketAddr,
@@ -49,7 +49,7 @@ pub(crate) struct Asked {
     pub(crate) query: String,
     pub(crate) headers: HeaderMap,
     pub(crate) body: String,
-    /// The hub, as the client calls it.
+    /// The hub's address in the client's request.
     pub(crate) endpoint: String,
 }
 

@@ -8,7 +8,7 @@ use crate::file::File;
 
 pub(crate) type Files = BTreeMap<String, File>;
 
-/// All that the hub has. Repositories are named as in the API: `datasets/OWNER/NAME`, `models/OWNER/NAME`.
+/// The content of the hub. Repositories are named as in the API: `datasets/OWNER/NAME`, `models/OWNER/NAME`.
 #[derive(Debug, Default)]
 pub(crate) struct Store {
     repos: BTreeMap<String, Repo>,
@@ -21,9 +21,9 @@ pub(crate) struct Store {
 pub(crate) struct Repo {
     commits: BTreeMap<String, Files>,
     pub(crate) branches: BTreeMap<String, String>,
-    /// The token of the only user who sees it.
+    /// The token of the only user who sees the repository.
     hidden_for: Option<String>,
-    /// The token of the only user who accepted its conditions.
+    /// The token of the only user who accepted the repository's conditions.
     gated_for: Option<String>,
 }
 
@@ -34,7 +34,7 @@ struct Signed {
     requests: u32,
 }
 
-/// Why a request is refused: status, code and message.
+/// The reason of a refusal: status, code and message.
 pub(crate) type Refusal = (u16, &'static str, &'static str);
 
 impl Store {
@@ -74,13 +74,13 @@ impl Store {
         self.renamed.get(repo).map(String::as_str)
     }
 
-    /// The repository, for someone with this token.
+    /// The repository, for a user with this token.
     pub(crate) fn repo(&self, name: &str, token: Option<&str>) -> Result<&Repo, Refusal> {
         if token.is_some_and(|token| !self.users.contains(token)) {
             return Err((401, "", "Invalid credentials in Authorization header"));
         }
         let is_seen = |repo: &&Repo| repo.hidden_for.as_deref().is_none_or(|owner| Some(owner) == token);
-        // whoever has no token can't tell a missing repository from a hidden one
+        // a client without a token can't distinguish a missing repository from a hidden one
         let refusal = (if token.is_some() { 404 } else { 401 }, "RepoNotFound", "Repository not found");
         self.repos.get(name).filter(is_seen).ok_or(refusal)
     }
@@ -92,7 +92,7 @@ impl Store {
         signature
     }
 
-    /// The file behind a signed URL, which serves so many requests.
+    /// The file behind a signed URL, which serves at most `requests` requests.
     pub(crate) fn signed(&mut self, signature: u64, requests: u32) -> Option<File> {
         let signed = self.signed.get_mut(&signature)?;
         signed.requests = signed.requests.saturating_add(1);
@@ -105,14 +105,14 @@ impl Store {
 }
 
 impl Repo {
-    /// The commit that a revision is, and its files.
+    /// The commit to which a revision resolves, and its files.
     pub(crate) fn commit(&self, revision: &str) -> Result<(&str, &Files), Refusal> {
         let commit = self.branches.get(revision).map_or(revision, String::as_str);
         let found = self.commits.get_key_value(commit).map(|(commit, files)| (commit.as_str(), files));
         found.ok_or((404, "RevisionNotFound", "Invalid rev id"))
     }
 
-    /// Whether someone with this token gets files.
+    /// Refuses a user with this token who has not accepted the conditions.
     pub(crate) fn check_gate(&self, token: Option<&str>) -> Result<(), Refusal> {
         match &self.gated_for {
             Some(accepted) if token != Some(accepted) => {

@@ -1,4 +1,4 @@
-//! The driver's pinned memory, and copies from and to it, which are as late as those of a GPU may be.
+//! The driver's pinned memory, and copies from and to it, which complete as late as copies of a GPU may.
 
 use std::collections::BTreeMap;
 use std::ffi::{c_int, c_uint, c_void};
@@ -36,7 +36,7 @@ extern "C" fn cuMemHostRegister_v2(start: *mut c_void, bytes: usize, _flags: u32
             return OUT_OF_MEMORY;
         }
         if bytes == 0 || !begin.is_multiple_of(4096) || !bytes.is_multiple_of(4096) {
-            return INVALID_VALUE; // stricter than the driver, which rounds to pages and refuses pinned ones
+            return INVALID_VALUE; // stricter than the driver, which rounds to pages and refuses pinned pages
         }
         let mut pinned = PINNED.lock().unwrap();
         if pinned.range(..end).next_back().is_some_and(|(_, before)| before.end > begin) {

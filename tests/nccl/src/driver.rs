@@ -228,7 +228,7 @@ unsafe extern "C" fn cudaStreamSynchronize(stream: *mut c_void) -> c_int {
     unsafe { cuStreamSynchronize(stream) }
 }
 
-/// Tasks given to the stream before still run.
+/// Tasks that the stream already has still run.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn cuStreamDestroy_v2(stream: *mut c_void) -> c_int {
     // SAFETY: the handle is from `cuStreamCreate` and is not used again.

@@ -1,5 +1,6 @@
-//! A stand-in for `libnccl.so.2` and `libcuda.so.1`, for tests on machines without a GPU. It has the functions that the
-//! trainer's links call, over the memory of the host, and is as strict and as late as the real libraries may be:
+//! A stand-in for `libnccl.so.2` and `libcuda.so.1`, for tests on machines without a GPU. The stand-in implements the
+//! functions that the trainer's links call, over the memory of the host. It is as strict and as asynchronous as the
+//! real libraries may be:
 //!
 //! - Streams are threads. The default stream is the calling thread, since on a CPU libtorch computes before it returns.
 //! - A receive fills its buffer with NaN until the receive is complete, and a send reads its buffer late. Use of a
@@ -8,10 +9,10 @@
 //! - Copies from and to the host accept only pinned memory, begin late, and fill their target with NaN until they are
 //!   done.
 //! - A thread without a context may call hardly any function.
-//! - Calls return before they are done, and the next call before that is an error.
+//! - Calls return before they are done, and another call before that is an error.
 //! - With `NCCL_STAND_IN_ONE_QUEUE=1` all streams of a process run in the order of submission, as where a GPU has one
 //!   hardware queue or the driver waits for the device. A message that waits for its peer then holds up all later work.
-//! - Two processes of one host, by `NCCL_HOSTID`, are refused on one device.
+//! - Two processes of one host (by `NCCL_HOSTID`) can't use one device.
 //! - A failed operation never completes by itself: the communicator must be aborted.
 //!
 //! `NCCL_STAND_IN_FAULT` is `RANK:KIND:N:FILE`. The process whose `RANK` matches and that creates FILE (so that the

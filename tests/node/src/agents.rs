@@ -27,7 +27,7 @@ pub(crate) fn containerd(place: &Place) -> Result<Vec<String>> {
     let network = json!({
         "cniVersion": "1.0.0",
         "name": NETWORK,
-        // without a bridge, traffic between any two pods passes the machine, and so its rules for services
+        // without a bridge, traffic between any two pods passes through the machine and its rules for services
         "plugins": [{
             "type": "ptp",
             "ipMasq": true,

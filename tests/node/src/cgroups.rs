@@ -62,10 +62,10 @@ pub(crate) fn make() -> Result<()> {
         let mut parent = hierarchy.mount.clone();
         for name in [ROOT, SYSTEM] {
             if hierarchy.controllers.is_empty() && name == ROOT {
-                // a child can only limit what its parent hands down
+                // a child has only the controllers that its parent enables
                 let all = read_to_string(parent.join("cgroup.controllers")).unwrap_or_default();
                 for controller in all.split_whitespace() {
-                    // a controller may refuse: the kubelet names it if it needs it
+                    // a controller may refuse: the kubelet reports a controller that it needs
                     let _ = write(parent.join("cgroup.subtree_control"), format!("+{controller}"));
                 }
             }

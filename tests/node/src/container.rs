@@ -51,9 +51,9 @@ impl Container {
         self.memory.limit().ok()
     }
 
-    /// Leaves the container without memory until the kernel has killed it, even if it allocates no more. This lowers
-    /// its limit to `spare` bytes above its used memory, and another process in its control group takes these bytes.
-    /// The kernel kills the largest process of the group. The starvation ends when the result is dropped.
+    /// Leaves the container without memory until the kernel has killed it, even if it allocates no more. The method
+    /// lowers the limit to `spare` bytes above the used memory, and another process in the control group takes these
+    /// bytes. The kernel kills the largest process of the group. The starvation ends when the result is dropped.
     ///
     /// # Panics
     /// Like [`Container::squeeze`], and if the other process can't be started.
@@ -70,7 +70,8 @@ impl Container {
     }
 
     /// Lowers the container's memory limit to `spare` bytes above its used memory, until the result is dropped. With a
-    /// small `spare`, its next allocations are its last. If the container has gone, nothing happens.
+    /// small `spare`, the kernel kills the container at one of its next allocations. If the container has gone, nothing
+    /// happens.
     ///
     /// # Panics
     /// If the kernel refuses the limit for a second. Each try measures the used memory again.

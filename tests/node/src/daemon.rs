@@ -48,8 +48,8 @@ impl Daemon {
         unsafe {
             process.pre_exec(move || {
                 libc::setsid();
-                // the process joins the group before it can fork, so the group contains its children even if nobody
-                // lives to record them
+                // the process joins the group before it can fork, so the group contains its children even if no process
+                // is left to record them
                 match groups.iter().all(|file| libc::write(file.as_raw_fd(), c"0".as_ptr().cast(), 1) == 1) {
                     true => Ok(()),
                     false => Err(io::Error::last_os_error()),

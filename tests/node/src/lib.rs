@@ -130,7 +130,7 @@ impl TestNode {
         expect(ctr::import(&self.place, archive));
     }
 
-    /// The running container `name` of the pod with this UID. This asks containerd, since the API server and the
+    /// The running container `name` of the pod with this UID. The method asks containerd, since the API server and the
     /// kubelet may be down.
     ///
     /// # Panics

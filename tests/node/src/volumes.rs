@@ -39,7 +39,7 @@ impl TestNode {
     /// Makes an empty folder on the machine to which containers may write.
     ///
     /// # Panics
-    /// If there is already one of this name.
+    /// If a folder of this name exists.
     #[track_caller]
     pub fn shared_folder(&self, name: &str) -> PathBuf {
         let folder = self.place.at("volumes").join(name);

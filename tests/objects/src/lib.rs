@@ -1,5 +1,5 @@
-//! An S3 store for tests: one bucket, on a port of this machine. It lists, in pages, and gives objects and ranges of
-//! them. It is as hostile as a test wants, see [`Fault`]. It checks no signatures.
+//! An S3 store for tests: one bucket, on a port of this machine. The store lists objects in pages, and serves objects
+//! and ranges of objects. It is as hostile as a test wants, see [`Fault`]. It checks no signatures.
 #![deny(unsafe_code)]
 
 mod answers;
@@ -18,7 +18,7 @@ use tokio::runtime::Runtime;
 /// The name of the bucket.
 pub const BUCKET: &str = "bucket";
 
-/// An object store, until it is dropped.
+/// A running object store. Dropping it ends the server.
 #[derive(Debug)]
 pub struct Store {
     runtime: Option<Runtime>,
@@ -31,9 +31,9 @@ pub struct Store {
 pub enum Fault {
     /// Answers with a status, headers and a body.
     Answer(u16, Vec<(&'static str, String)>, String),
-    /// Breaks the connection after so many bytes of the body.
+    /// Breaks the connection after this number of bytes of the body.
     Break(usize),
-    /// Answers as if the request had no such header.
+    /// Answers as if the request did not have this header.
     Ignore(&'static str),
 }
 
@@ -47,7 +47,7 @@ impl Fault {
 /// A request that the store got.
 #[derive(Clone, Debug)]
 pub struct Request {
-    /// `GET` and the like.
+    /// The method.
     pub method: Method,
     /// The path, decoded.
     pub path: String,
@@ -104,7 +104,7 @@ impl Store {
         format!("http://{}", self.address)
     }
 
-    /// Writes an object, in place of one that has the key.
+    /// Writes an object, or replaces the object of this key.
     pub fn put(&self, key: &str, bytes: impl Into<Vec<u8>>) {
         let bytes = bytes::Bytes::from(bytes.into());
         let object = Object { etag: answers::etag(&bytes), bytes };
@@ -116,17 +116,17 @@ impl Store {
         self.lock().objects.remove(key);
     }
 
-    /// The answers to the next requests, one after the other.
+    /// Sets the faults of the next requests, in order.
     pub fn faults(&self, faults: impl IntoIterator<Item = Fault>) {
         self.lock().faults.extend(faults);
     }
 
-    /// Lists in pages of so many keys.
+    /// Sets the number of keys on a page of a listing.
     pub fn page_size(&self, keys: usize) {
         self.lock().page_size = Some(keys);
     }
 
-    /// Gives no object an ETag.
+    /// Removes the ETags from all answers.
     pub fn without_tags(&self) {
         self.lock().has_no_tags = true;
     }

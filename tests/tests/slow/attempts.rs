@@ -30,7 +30,7 @@ struct AttemptCase {
     phase: Phase,
     rank: usize,
     when: When,
-    /// Whether the newer group belongs to another job: one that was deleted and created again on the same claim.
+    /// Whether the newer group belongs to a job that was deleted and created again on the same claim.
     anew: bool,
 }
 
@@ -47,7 +47,7 @@ const STEPS: u64 = 100;
 /// The job of a group. `keep` differs between the groups, since the test could not detect a missing file that the newer
 /// group would remove itself.
 fn job(keep: u64) -> TestJob {
-    // a stage that first looks for its group after another job has taken its place waits as long as this for the group
+    // the time for which a stage waits for its group if another job has already replaced the group
     let restart = "  restart: {startupTimeoutSeconds: 30}\n";
     let extra = format!("  checkpoint: {{everySteps: 4, keepLast: {keep}}}\n{restart}");
     TestJob {

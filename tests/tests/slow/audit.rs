@@ -173,7 +173,7 @@ impl Forge {
         folder
     }
 
-    /// A forged run, and the least that an audit must report about it: the step or the steps.
+    /// A forged run, and the words that an audit must report about it: the step or the steps.
     fn forge(
         &self,
         name: &str,
@@ -297,7 +297,7 @@ fn a_run_with_a_hard_life_passes() {
     assert_eq!(code, Some(0), "{said}");
     assert!(said.contains("the record agrees with its receipts") && said.contains("steps 1 to 10: equal"), "{said}");
     assert_eq!(said.matches(": equal").count(), checkpoints(&folder).len(), "{said}");
-    // the sample is random, and its seed draws it again
+    // the sample is random, and the same seed draws the same sample
     let intervals = |said: &str| -> Vec<String> {
         said.lines().filter(|line| line.ends_with(": equal")).map(str::to_owned).collect()
     };

@@ -210,7 +210,7 @@ fn only_the_loss_is_missing(job: TestJob) {
 
     // the bits are the same over other numbers of stages
     assert_eq!(without(&[name, "--stages", "1"])["steps"].as_array().unwrap(), steps);
-    // the numbers without a document that none of the steps has, because it is held out, are those of the record
+    // no step has a held-out document, so the numbers without this document are those of the record
     let (code, said) =
         run(&["blame", text(&folder), "--step", "15", "--until", "20", "--without", "corpus/held-out.jsonl:40"]);
     assert_eq!(code, Some(0), "{said}");

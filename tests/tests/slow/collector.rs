@@ -43,7 +43,7 @@ service:
         std::fs::read_to_string(&self.output).unwrap()
     }
 
-    /// The spans received so far, in no order.
+    /// The spans received so far, in no particular order.
     fn spans(&self) -> Vec<Span> {
         let wrote = self.wrote();
         wrote.split("\nSpan #").skip(1).map(Span::read).collect()

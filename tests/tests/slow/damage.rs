@@ -1,5 +1,5 @@
 //! Whatever happens to the files of a checkpoint, training neither crashes nor continues with other weights. The newest
-//! intact checkpoint is used, damaged ones are kept for people to look at, and if no checkpoint is intact, the job ends
+//! intact checkpoint is used, damaged checkpoints are kept for inspection, and if no checkpoint is intact, the job ends
 //! with an error and does not start over.
 
 use std::fs;

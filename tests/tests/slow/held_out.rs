@@ -1,11 +1,12 @@
-//! Jobs that end early, that keep their best checkpoint, and that have several held-out sets: alike, whatever dies.
+//! Jobs that end early, that keep their best checkpoint, and that have several held-out sets: the results are the same,
+//! whatever dies.
 
 use std::path::Path;
 
 use serde_json::Value;
 use stagecoach_tests::{Launched, Outcome, TestJob, checkpoints, corpus, says, signal};
 
-/// A workspace whose texts to train on are so few that the loss on others soon rises.
+/// A workspace with so few texts to train on that the loss on other texts soon rises.
 fn workspace() -> tempfile::TempDir {
     let workspace = corpus::workspace();
     let corpus = workspace.path().join("corpus");
@@ -56,7 +57,7 @@ fn patience_ends_a_job_at_the_same_step_whatever_dies() {
     let why = format!("the held-out loss has not improved in 3 evaluations since step {best}");
     assert!(result(&expected)["endedEarly"].as_str().unwrap().starts_with(&why), "{}", result(&expected));
     says(&expected, "ended early: the held-out loss has not improved in 3 evaluations");
-    // the best one besides the last ones: at most two of these, because a save that is due may be deferred
+    // besides the best checkpoint, at most two of the last checkpoints are kept, because a due save may be deferred
     let keeps_best = |workspace: &Path| {
         let kept = checkpoints(&workspace.join("early"));
         assert!(kept.contains(&best) && kept.contains(&last) && kept.len() <= 3, "{kept:?}");

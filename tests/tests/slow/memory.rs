@@ -124,7 +124,7 @@ fn the_plan_says_what_each_stage_holds() {
             batch,
             copies,
         } = shape;
-        // bf16 products take minutes there
+        // without AVX512, bf16 products take minutes
         if *precision == BFLOAT && !has_avx512() {
             println!("not on this processor: {precision}");
             continue;

@@ -128,7 +128,7 @@ fn what_is_saved_beside_training_is_the_state_after_its_step() {
         checkpoints(&folder).into_iter().map(|step| (step, tensors(&folder, step))).collect::<BTreeMap<_, _>>()
     };
     let (expected, saved) = (saved_by("Tcp", "Sync"), saved_by("Nccl", "Async"));
-    // a checkpoint that is due while the last one is being written is put off
+    // a checkpoint that is due while the last one is being written is deferred
     assert!(saved.len() >= 5, "{:?}", saved.keys());
     for (step, tensors) in &saved {
         assert_eq!(tensors, &expected[step], "step {step}");
@@ -142,7 +142,7 @@ fn tensors(folder: &Path, step: u64) -> BTreeMap<String, String> {
     manifest.tensors.into_iter().map(|tensor| (tensor.name, tensor.blake3)).collect()
 }
 
-/// This is not reported as a lost peer: the stage names the reason, and its process ends.
+/// The failure is not reported as a lost peer: the stage names the reason, and its process ends.
 #[test]
 fn memory_that_can_t_be_pinned_ends_the_stage_with_its_reason() {
     let workspace = corpus::workspace();
@@ -173,7 +173,7 @@ fn a_timeline_is_that_of_the_device() {
         let (theirs, own): (Vec<_>, Vec<_>) = actions.iter().zip(&spans).partition(|(name, _)| is_of_replicas(name));
         let own: Vec<f64> = own.into_iter().flat_map(|(_, (begin, end))| [*begin, *end]).collect();
         assert!(own.is_sorted(), "{stage}");
-        // with NCCL the host does not see when they end; a GATHER may have ended before the step began
+        // with NCCL the host does not see when these actions end; a GATHER may have ended before the step began
         let takes_time = |(name, (begin, end)): &(&&str, &(f64, f64))| begin < end || name.contains("GATHER");
         assert!(theirs.len() >= 2 && theirs.iter().all(takes_time), "{stage}");
     }

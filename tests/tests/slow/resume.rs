@@ -286,7 +286,7 @@ fn a_refusal_by_the_stages_changes_nothing() {
     run(6, "stages=2").hashes();
     let before = known_by(path);
     assert!(before.iter().all(Option::is_some));
-    // the launcher can't know these reasons: the text has changed, or the vocabulary does not fit
+    // the launcher can't detect this reason: the text has changed
     let text = std::fs::read_to_string(path.join("corpus/small.jsonl")).unwrap();
     std::fs::write(path.join("corpus/small.jsonl"), text.clone() + "{\"text\": \"one more\"}\n").unwrap();
     let refused = run(12, "stages=2");
@@ -294,7 +294,7 @@ fn a_refusal_by_the_stages_changes_nothing() {
     says(&refused, "data.corpus is ");
     assert_eq!(known_by(path), before);
     std::fs::write(path.join("corpus/small.jsonl"), text).unwrap();
-    // the launcher itself refuses the changes that it can know of, whatever the number of steps
+    // the launcher itself refuses the changes that it can detect, whatever the number of steps
     for steps in [6, 12] {
         for set in ["data.evaluation.fraction=0.25", "checkpoint.initFrom.path=elsewhere"] {
             let refused = run(steps, set);
@@ -317,7 +317,7 @@ fn fewer_steps_than_are_trained_are_said_to_be_so() {
     assert_eq!(shorter.status.code(), Some(0), "{}\n{}", shorter.stdout, shorter.stderr);
     says(&shorter, "kept was trained for 6 steps, and spec.training.steps is less: nothing is left to train");
     assert_eq!(known_by(path), before);
-    // without the result only the stages know
+    // without the result, only the stages detect that no steps are left
     std::fs::remove_file(path.join("kept/result.json")).unwrap();
     let shorter = run(4);
     says(&shorter, "step 6 is trained, and the job has 4 steps: nothing is left to train");

@@ -1,5 +1,5 @@
-//! Jobs that train while their corpus is read: one result, whatever dies, whatever the volume keeps, and whatever the
-//! hub and the object store do.
+//! Jobs that train while their corpus is read: the result is the same, whatever dies, whatever the volume keeps, and
+//! whatever the hub and the object store do.
 
 use std::path::Path;
 
@@ -16,7 +16,7 @@ const REPO: &str = "datasets/org/plays";
 /// Numbers of stages and replicas.
 const MESHES: [(usize, usize); 5] = [(3, 1), (2, 1), (1, 1), (2, 2), (1, 4)];
 
-/// Files of several formats. One is divided into blocks, and too large to be read with its footer.
+/// Files of several formats. The Parquet file is divided into blocks, and too large to be read with its footer.
 fn files(seed: u64) -> [(&'static str, Vec<u8>); 3] {
     let jsonl = |seed| corpus::jsonl(60, 40, seed).into_bytes();
     [("0.jsonl", jsonl(seed)), ("1.parquet", corpus::parquet(300, 40, seed + 1)), ("2.jsonl", jsonl(seed + 2))]

@@ -1,5 +1,5 @@
 //! Hugging Face's transformers open the models that this trainer writes, and the trainer opens theirs. Both continue a
-//! prompt alike, with the models as transformers made them, and as they are after some steps of training here. `make
+//! prompt alike, with models that transformers made, and with the same models after some steps of training here. `make
 //! transformers` provides the Python that these tests need.
 
 use std::path::Path;
@@ -24,7 +24,7 @@ fn python(arguments: &[&str]) -> String {
     text(Command::new(python).arg(hugging_face().with_file_name("transformers_models.py")).args(arguments))
 }
 
-/// Checks that both continue the prompts alike with the model in `folder`. Returns the texts.
+/// Checks that transformers and the trainer continue the prompts alike with the model in `folder`. Returns the texts.
 fn continue_alike(folder: &Path) -> Vec<String> {
     let model = folder.display().to_string();
     let theirs = python(&[&["continue", &model, TOKENS], &PROMPTS[..]].concat());

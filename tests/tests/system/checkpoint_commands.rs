@@ -248,7 +248,7 @@ fn a_hugging_face_model_comes_in_and_goes_out_equal() {
     for model in [at("out"), at("llama"), at("llama/checkpoints/step-00000000")] {
         assert_eq!(generate(&model).1, said);
     }
-    // a smaller one is a model too
+    // an export in bf16 and in small shards is a model too
     let small = ["--to", "hf", "--dtype", "bf16", "--max-shard-size", "10KB", "--output"];
     checkpoint("export", &at("llama"), &[&small[..], &[text(&at("bf16"))]].concat());
     let files = ModelFiles::open(&at("bf16")).unwrap();

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use stagecoach_tests::{Launched, Outcome, TestJob, corpus, has_avx512, stagecoach};
 
-/// The settings that imitate other processors. None of these has more instruction sets than this machine.
+/// The settings that imitate other processors. This machine must have the instruction sets of an imitated processor.
 const PROCESSORS: [&[(&str, &str)]; 4] = [
     &[],
     &[("ATEN_CPU_CAPABILITY", "avx512"), ("MKL_CBWR", "AVX512"), ("ONEDNN_MAX_CPU_ISA", "AVX512_CORE")],

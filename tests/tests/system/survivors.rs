@@ -19,14 +19,15 @@ fn bytes_read(checkpoint: &str) -> [u64; 3] {
     let faulty = Path::new(env!("CARGO_BIN_EXE_faulty"));
     let mut launched = Launched::start_program(faulty, workspace, &file, folder.clone(), &[], &environment);
     until("a checkpoint", || (!checkpoints(&folder).is_empty()).then_some(()));
-    // this is long before the next checkpoint begins; after that, the other stages would hold its state
+    // the kill comes long before the next checkpoint begins: from then on, the other stages would hold its state
     signal(launched.wait_for_stages(3)[1], libc::SIGKILL);
     launched.wait_for_restart(workspace);
     launched.interrupt(workspace);
     tensor_bytes_read(&records)
 }
 
-/// This holds for `mode: Async`, the default: a synchronous save writes the weights themselves, so no stage has a copy.
+/// The claim holds for `mode: Async`, the default: a synchronous save writes the weights themselves, so no stage has a
+/// copy.
 #[test]
 fn only_who_takes_a_lost_stages_place_reads_the_checkpoint() {
     let read = bytes_read("{everySteps: 200}");

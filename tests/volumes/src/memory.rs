@@ -188,7 +188,7 @@ struct OpenFile {
 }
 
 impl OpenFile {
-    /// The table. This fails for a client if the file was removed.
+    /// The table of inodes; an error for a client if the file was removed.
     fn table(&self) -> io::Result<MutexGuard<'_, InodeTable>> {
         let table = self.volume.lock();
         match self.volume.cache.is_some() && table.is_removed(self.number) {

@@ -6,17 +6,17 @@ use std::time::{Duration, Instant};
 /// The variable whose value, in seconds, replaces the time that a test waits for a condition.
 pub const VARIABLE: &str = "STAGECOACH_TEST_DEADLINE";
 
-/// The seconds that a test waits for a condition on a machine with one busy process a core at most.
+/// The seconds that a test waits for a condition on a machine with at most one busy process per core.
 const SECONDS: u64 = 240;
 /// The bounds of the factor by which a busy machine is slower.
 const FACTORS: (f64, f64) = (1.0, 5.0);
 
-/// The end of the time that a test waits for a condition. A busy machine moves it, as long as the load lasts.
+/// The end of the time that a test waits for a condition. A high load postpones the deadline.
 #[derive(Debug)]
 pub struct Deadline {
     began: Instant,
     seconds: u64,
-    /// The latest that the deadline has been: less load does not move it back.
+    /// The latest time of the deadline so far: a lower load does not bring the deadline forward.
     latest: Cell<Duration>,
 }
 

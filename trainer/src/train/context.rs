@@ -21,9 +21,9 @@ use crate::train::step::data_loader::DataLoader;
 /// Context of a stage: its environment, its configuration, and the destinations of its reports.
 #[derive(Clone, Copy)]
 pub(in crate::train) struct StageContext<'a> {
-    /// `env.rank` is the global rank: its rank among all stages of all replicas.
+    /// `env.rank` is the global rank: the stage's rank among all stages of all replicas.
     pub(in crate::train) env: &'a StageEnv,
-    /// Its rank in the group, which may lack whole replicas; before it is in a group, the global rank.
+    /// The stage's rank in the group, which may lack whole replicas; the global rank before the stage is in a group.
     pub(in crate::train) group_rank: usize,
     /// The job's configuration; in a group, with the group's number of replicas.
     pub(in crate::train) config: &'a JobConfig,

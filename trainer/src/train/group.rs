@@ -28,11 +28,12 @@ use crate::train::step::data_loader::DataLoader;
 /// The next action of a stage that has left a group.
 #[derive(Debug)]
 pub(in crate::train) enum AfterGroup {
-    /// It exits.
+    /// The stage exits.
     Exit(StageOutcome),
-    /// It joins the next group: all stages left in order to form it, or the leader's process ended before the group.
+    /// The stage joins the next group: all stages left in order to form it, or the leader's process ended before the
+    /// group.
     Regroup,
-    /// It joins the next group if stages may be replaced; otherwise it exits with the error.
+    /// The stage joins the next group if stages may be replaced; otherwise it exits with the error.
     Recover(StageError),
 }
 
@@ -180,7 +181,7 @@ fn load_and_train(
     };
     let trained = train_and_finish(&mut running, architecture, memory.as_mut(), audits);
     if let (Some(memory), Err(_)) = (&mut memory, &trained) {
-        // complete copies count, and no more data arrives
+        // no more data arrives, but a copy that has arrived completely counts
         interrupt.trigger();
         let _ = memory.wait();
     }

@@ -11,7 +11,7 @@ use stagecoach_launcher::FolderError;
 use stagecoach_telemetry::MetricsError;
 use stagecoach_transport::LinkError;
 
-/// Why a stage leaves its group before the end of training, or does not get into one.
+/// Why a stage leaves its group before the end of training, or does not join one.
 #[derive(Clone, Debug)]
 pub(in crate::train) enum LeaveReason {
     /// The group has lost another stage, so that this one may join the next group.
@@ -31,7 +31,8 @@ impl LeaveReason {
         }
     }
 
-    /// The same reason before the group is released: the loss would recur in another group.
+    /// The reason before the release of the group. A lost group is then a failure, because the loss would recur in
+    /// another group.
     pub(in crate::train) fn before_release(self) -> LeaveReason {
         match self {
             LeaveReason::GroupLost(error) => LeaveReason::Failed(error),

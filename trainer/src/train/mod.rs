@@ -54,8 +54,8 @@ impl StageOutcome {
     }
 }
 
-/// The number of consecutive groups that a stage may lose without finishing a step beyond all earlier ones. A failure
-/// that recurs then is not cured by another group: all stages leave, and the attempt is over.
+/// The number of consecutive groups that a stage may lose without finishing a step beyond all earlier ones. Another
+/// group would not cure such a recurring failure: all stages leave, and the attempt is over.
 const MAX_GROUPS_LOST_WITHOUT_PROGRESS: u32 = 3;
 
 /// Runs one stage from start to exit. A spare first waits until it replaces a stage.

@@ -54,7 +54,7 @@ fn fetch(
 ) -> Result<RemoteModels, StageError> {
     monitor.set_activity("fetching the model");
     let folder = workspace.join(job.folder());
-    // a folder that is no job's stays as it is
+    // a folder that no job created stays unchanged
     JobFolder::open(&folder, None).map_err(folder_error)?;
     let report = {
         let (monitor, event_writer) = (monitor.clone(), event_writer.clone());
@@ -91,7 +91,7 @@ fn needed(folder: &Path) -> FetchExtent {
     }
 }
 
-/// Waits until stage 0 has copied the models. The timeout of the start counts from the last byte.
+/// Waits until stage 0 has copied the models. The start-up timeout counts from the last byte that arrived.
 fn wait_for_stage_0(job: &PipelineJob, workspace: &Path, monitor: &StageMonitor) -> Result<RemoteModels, StageError> {
     const WAITING: &str = "waiting for stage 0 to fetch the model";
     monitor.set_activity(WAITING);

@@ -56,8 +56,8 @@ impl StageMonitor {
         self.0.stop_requested_at.get().copied()
     }
 
-    /// Handles SIGTERM: the stage stops after the current step, or before its end if there is no time for it. Before
-    /// the first step it exits at once.
+    /// Handles SIGTERM: the stage stops after the current step, or before the step's end if there is no time to finish
+    /// it. Before the first step it exits at once.
     pub(crate) fn request_stop(&self) {
         self.0.stop_requested_at.get_or_init(Instant::now);
         // pairs with the fence in `set_forming`: either this call sees that there is no group, or the thread that forms

@@ -1,5 +1,5 @@
-//! Gradients: every parameter gets one, through stages with and without layers. They add up in the order of the
-//! microbatches. The rotary tables are those of the paper.
+//! Gradients: every parameter gets a gradient, through stages with and without layers. Gradients add up in the order of
+//! the microbatches. The rotary tables are those of the paper.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;

@@ -160,7 +160,7 @@ fn bf16_strays_no_further_than_pytorch_does() {
             let gradient_error = relative_error(&trained.gradients, &expected.gradients);
             let final_error = relative_error(&trained.weights, &expected.weights);
             let ours = [loss_error, gradient_error, final_error];
-            // a loss is a single number, whose error is random, and theirs was measured on another processor
+            // a loss is a single number with a random error, and PyTorch's error was measured on another processor
             let theirs =
                 [2.0 * worst(|e| e.loss_error), 1.1 * worst(|e| e.gradient_error), 1.1 * worst(|e| e.final_error)];
             println!("{name}, {microbatches} microbatches: {ours:?}, PyTorch {theirs:?}");

@@ -1,5 +1,6 @@
-//! The CustomResourceDefinition, made from the types of `job`: schemars' schema is made `structural`, the `rules` that
-//! a schema can't say are put where they belong, and Kubernetes' pod template takes the place of `spec.template`.
+//! The CustomResourceDefinition, generated from the types of `job`. `structural` turns schemars' schema into a
+//! structural one, with Kubernetes' pod template as `spec.template`. `rules` adds the rules that a schema can't
+//! express.
 
 mod rules;
 mod structural;
@@ -10,7 +11,7 @@ use serde_json::{Value, json};
 
 use crate::job::{API_VERSION, KIND};
 
-/// The whole CustomResourceDefinition, as it is sent to an API server.
+/// The whole CustomResourceDefinition, as an API server expects it.
 pub fn custom_resource_definition() -> Value {
     let (group, version) = API_VERSION.split_once('/').unwrap_or_default();
     let mut schema = structural::schema();
@@ -49,7 +50,7 @@ pub fn custom_resource_definition() -> Value {
     })
 }
 
-/// The same as YAML, with a comment on where it comes from.
+/// The CustomResourceDefinition as YAML, with a comment that names its source.
 ///
 /// # Errors
 /// A number that YAML can't represent.

@@ -1,6 +1,7 @@
-//! Rules in CEL that a schema can't express: combinations of fields, and changes that are refused once training began.
-//! Each rule's message says why, and what to do. Rules at the root run on every write, also of the status: a new one
-//! has to accept every object that an older version stored.
+//! Rules in CEL that a schema can't express: combinations of fields, and changes that the API server refuses once
+//! training began. Each message states the reason and the remedy. The API server evaluates the rules at the root on
+//! every write, including writes of the status. A new rule must therefore accept every object that an older version
+//! stored.
 
 use std::borrow::Cow;
 
@@ -10,13 +11,13 @@ use crate::job::{ChangeEffect, FixedChunks, ScheduleSpec, paths_with};
 
 /// A validation rule of the schema.
 struct Rule {
-    /// Path of the schema that it is part of; empty for the root.
+    /// The path of the schema that has the rule; empty for the root.
     at: &'static str,
-    /// The field, below it, that a refusal names.
+    /// The field, below that schema, that a refusal names.
     field: Cow<'static, str>,
     rule: Cow<'static, str>,
     message: Cow<'static, str>,
-    /// Whether the message is itself CEL.
+    /// Whether the message is a CEL expression.
     is_expression: bool,
 }
 
@@ -48,7 +49,7 @@ fn all() -> Vec<Rule> {
     fixed.chain(fixed_chunks()).chain([unchanged()]).collect()
 }
 
-/// A rule for all schedules with the same number of chunks a stage, where a schedule leaves no choice.
+/// One rule for each group of schedules that have the same fixed number of chunks a stage.
 fn fixed_chunks() -> impl Iterator<Item = Rule> {
     let mut groups: Vec<(FixedChunks, Vec<&str>)> = Vec::new();
     for schedule in ScheduleSpec::all() {
@@ -91,14 +92,15 @@ const FIXED: &[(&str, &str, &str, &str)] = &[
     (
         "",
         ".metadata.name",
-        // A hostname has 63 characters; 8 are two dashes and an attempt of six digits. A replica is a number more.
+        // A hostname has 63 characters; 8 are two dashes and an attempt number of six digits. With replicas, the name
+        // has one more number.
         "size(self.metadata.name) <= 48 || size(self.metadata.name) <= (self.spec.stages <= 10 ? 54 : self.spec.stages <= 100 ? 53 : 52) - (self.spec.dataParallel == 1 ? 0 : self.spec.dataParallel <= 10 ? 2 : self.spec.dataParallel <= 100 ? 3 : 4)",
         "is too long: pods are called <name>-<stage>-<attempt> and a hostname has at most 63 characters, so at most 54 fit with up to 10 stages, 53 with up to 100, 52 with more, and a replica's number takes 2 to 4 of them",
     ),
     (
         "",
         ".metadata.name",
-        // only a new job: one that an older version accepted runs on
+        // the rule refuses only a new job: a job that an older version accepted may run
         "self.spec.spares == 0 || size(self.metadata.name) <= 48 || has(self.status)",
         "is too long for a job with spares: their pods are called <name>-spare-<number>-<attempt> and a hostname has at most 63 characters, so at most 48 fit",
     ),
@@ -153,7 +155,7 @@ const FIXED: &[(&str, &str, &str, &str)] = &[
     (
         "spec",
         ".dataParallel",
-        // the blocks of a job that starts so: the smallest power of two that is enough
+        // the default number of blocks: the smallest power of two that is enough for the replicas
         "!has(self.training) || has(self.training.gradientBlocks) || self.training.microbatches % (self.dataParallel <= 1 ? 1 : self.dataParallel <= 2 ? 2 : self.dataParallel <= 4 ? 4 : self.dataParallel <= 8 ? 8 : self.dataParallel <= 16 ? 16 : self.dataParallel <= 32 ? 32 : self.dataParallel <= 64 ? 64 : self.dataParallel <= 128 ? 128 : 256) == 0",
         "needs microbatches that can be divided into as many blocks, or the next power of two of them: gradients are added in blocks",
     ),
@@ -289,18 +291,18 @@ const FIXED: &[(&str, &str, &str, &str)] = &[
     ),
 ];
 
-/// Fields that decide the numbers stay once an attempt exists, since a checkpoint is only resumed with the same
-/// identity. A job that was suspended from the start has no attempt.
+/// The rule that fields which determine the results stay unchanged once an attempt exists, because a job resumes only a
+/// checkpoint of the same identity. A job that was suspended from the start has no attempt.
 ///
-/// One rule for all of them: a rule at the root runs on every write of the status, and what it reads of a large schema
-/// is most of what such a write costs the API server. A write that changes the status changes nothing else, so that the
-/// rule ends there.
+/// All these fields share one rule. A rule at the root runs on every write of the status, and its reads of a large
+/// schema are most of the cost of such a write. A write that changes the status changes nothing else, so the rule then
+/// ends early.
 fn unchanged() -> Rule {
     const STATUS: &str = "has(self.status) && has(oldSelf.status) && self.status != oldSelf.status";
     const BEGAN: &str = "has(oldSelf.status) && has(oldSelf.status.attempt) && has(oldSelf.status.attempt.number) && oldSelf.status.attempt.number > 0";
     let identity = paths_with(ChangeEffect::Identity);
     let mut fixed: Vec<(&str, String)> = identity.iter().map(|path| (path.as_str(), same(path))).collect();
-    // without any of its fields it holds out the default fraction
+    // an evaluation without fields holds out the default fraction
     let evaluation = ["self", "oldSelf"].map(|object| format!("({})", is_given(object, EVALUATION)));
     fixed.push((EVALUATION, evaluation.join(" == ")));
     let none_changed: Vec<&str> = fixed.iter().map(|(_, is_same)| is_same.as_str()).collect();
@@ -323,17 +325,17 @@ fn unchanged() -> Rule {
     }
 }
 
-/// The object whose presence decides the numbers.
+/// The object whose mere presence affects the results.
 const EVALUATION: &str = "data.evaluation";
 
-/// More steps than before. Whether epochs are more than steps only the corpus knows.
+/// More steps or more epochs than before. Steps and epochs can't be compared without the corpus.
 const LONGER: &str = "has(self.spec.training) && has(oldSelf.spec.training) && (has(self.spec.training.steps) && has(oldSelf.spec.training.steps) && self.spec.training.steps > oldSelf.spec.training.steps || has(self.spec.training.epochs) && has(oldSelf.spec.training.epochs) && self.spec.training.epochs > oldSelf.spec.training.epochs)";
 
-/// Steps that are added have a learning rate, or the job asks for none.
+/// The added steps have a learning rate above 0, or the job itself sets the end of the decay.
 const RATE_LEFT: &str = "has(self.spec.training.learningRate.decaySteps) || self.spec.training.learningRate.floor > 0.0 || self.spec.training.learningRate.schedule == 'Constant'";
 
-/// No more replicas than before, or the job says how many it may have. Without that it has the blocks that its first
-/// attempt needed.
+/// No more replicas than before, or the job sets `gradientBlocks`. A job without this field has as many blocks as its
+/// first attempt needed.
 const BLOCKS_LEFT: &str = "self.spec.dataParallel <= oldSelf.spec.dataParallel || !has(self.spec.training) || has(self.spec.training.gradientBlocks)";
 
 const MORE_REPLICAS: &str = "spec.dataParallel can't be changed to more replicas once training began, since spec.training.gradientBlocks is not given: the job has as many blocks as its first attempt needed; make a new job with more (its checkpoint.initFrom can take this one's weights along)";

@@ -1,5 +1,5 @@
-//! The schema of a PipelineJob in the form that Kubernetes calls structural: every value has one type, nothing is
-//! referred to, and a choice of strings is an `enum`.
+//! The schema of a PipelineJob in the form that Kubernetes calls structural: every value has one type, there are no
+//! references, and a choice of strings is an `enum`.
 
 use schemars::generate::SchemaSettings;
 use schemars::transform::RecursiveTransform;
@@ -29,14 +29,15 @@ pub(crate) fn schema_of<T: JsonSchema>() -> Value {
 /// The structural schema of a PipelineJob, without the rules that `super::rules` adds.
 pub(super) fn schema() -> Value {
     let mut schema = documented();
-    // The API server knows what metadata is; the name is here for the rules that speak of it.
+    // The API server has its own schema of metadata. The name is here because rules read it.
     schema["properties"]["metadata"] = json!({"type": "object", "properties": {"name": {"type": "string"}}});
     schema["required"] = json!(["spec"]);
     without_own_keywords(&mut schema);
     schema
 }
 
-/// The same for people: with the metadata that a job file may have, and the keywords that only this crate knows.
+/// The schema for documentation, with the metadata that a job file may have, and the keywords that only this crate
+/// knows.
 pub(super) fn documented() -> Value {
     let mut schema = schema_of::<PipelineJob>();
     if let Value::Object(template) = &mut schema["properties"]["spec"]["properties"]["template"] {
@@ -53,8 +54,8 @@ fn pod_template() -> Map<String, Value> {
     serde_json::from_str(POD_TEMPLATE).unwrap_or_default()
 }
 
-/// The overrides of the template for single stages. What a pod's spec is, the API server says when the pod is made: a
-/// second schema of it would double the CRD.
+/// The overrides of the template for single stages. The API server checks a pod's spec when the pod is created: a
+/// second schema of the spec would double the CRD.
 fn stage_overrides(metadata: &Value) -> Value {
     let metadata = json!({"labels": metadata["labels"], "annotations": metadata["annotations"]});
     json!({
@@ -78,14 +79,14 @@ fn stage_overrides(metadata: &Value) -> Value {
     })
 }
 
-/// Leaves out what a structural schema may not say, or says it in another way.
+/// Removes or replaces the keywords that a structural schema must not have.
 fn make_structural(schema: &mut Schema) {
     for key in ["$schema", "components", "title"] {
         schema.remove(key);
     }
-    // A null is as good as nothing: the API server drops it, and fills in the default if there is one.
+    // A null equals an absent field: the API server drops the null, and sets the default if the field has one.
     schema.remove("nullable");
-    // A field that isn't listed is refused or dropped anyway.
+    // The API server refuses or drops an unlisted field anyway.
     if schema.get("additionalProperties") == Some(&Value::Bool(false)) {
         schema.remove("additionalProperties");
     }
@@ -123,8 +124,8 @@ fn string_choice(schema: &mut Schema) {
     schema.insert("description".into(), description.into());
 }
 
-/// Kubernetes knows whole numbers of 32 and 64 bits with a sign; those without one get bounds instead. One that is too
-/// large for 64 bits is no whole number to it.
+/// Kubernetes has signed integers of 32 and 64 bits. An unsigned integer becomes an `int64` with bounds. A number that
+/// does not fit into 64 bits is no integer for Kubernetes.
 fn whole_numbers(schema: &mut Schema) {
     let format = schema.get("format").and_then(Value::as_str).unwrap_or_default().to_owned();
     if format == "uint32" && schema.get("maximum").is_none() {
@@ -146,7 +147,7 @@ fn without_own_keywords(schema: &mut Value) {
     }
 }
 
-/// A status says what was found, so nothing is filled in.
+/// Removes all defaults: a status reports observations, so the API server must not fill in any field.
 fn without_defaults(schema: &mut Value) {
     let Value::Object(schema) = schema else { return };
     schema.remove("default");

@@ -6,7 +6,7 @@ use super::Field;
 use crate::job::KIND;
 use crate::parse::{list, nearest};
 
-/// The resource, which kubectl wants before a path: its singular, plural and short name.
+/// The names of the resource, which kubectl expects before a path: singular, plural and short.
 const RESOURCE: [&str; 3] = ["pipelinejob", "pipelinejobs", "pj"];
 
 /// A path that leads to no field.
@@ -14,7 +14,7 @@ const RESOURCE: [&str; 3] = ["pipelinejob", "pipelinejobs", "pj"];
 pub struct UnknownField {
     /// The last object on the path.
     pub object: String,
-    /// The name that the object has no field of.
+    /// The name for which the object has no field.
     pub name: String,
     /// The path that was most likely meant.
     pub nearest: Option<String>,
@@ -40,8 +40,9 @@ impl fmt::Display for UnknownField {
 }
 
 impl Field {
-    /// The field at a path below this one, the PipelineJob: `spec.data.paths`. The resource may stand before it, as in
-    /// `pipelinejob.spec.data.paths`, and the index of an item in it, as in `spec.data.paths[0]`.
+    /// The field at a path such as `spec.data.paths` below this field, which is the PipelineJob. The path may begin
+    /// with the resource, as in `pipelinejob.spec.data.paths`, and may contain the index of an item, as in
+    /// `spec.data.paths[0]`.
     ///
     /// # Errors
     /// A name on the path that is no field.
@@ -59,7 +60,7 @@ impl Field {
         Ok(field)
     }
 
-    /// Says of the first of `names` that it is no field here.
+    /// The error for the first of `names`, `name`, which is no field of this object.
     fn unknown(&self, name: &str, names: &[&str]) -> UnknownField {
         let known: Vec<&str> = self.fields.iter().map(Self::name).collect();
         let path_of = |name: &str| self.fields.iter().find(|field| field.name() == name).map(|field| &field.path);
@@ -73,7 +74,7 @@ impl Field {
         }
     }
 
-    /// The shortest path below that ends so: the beginning of a path is what people leave out.
+    /// The shortest path below this field that ends with `end`. Users most often leave out the beginning of a path.
     fn deeper(&self, end: &str) -> Option<&String> {
         let end = format!(".{end}");
         let paths = self.all().map(|field| &field.path).filter(|path| path.ends_with(&end));

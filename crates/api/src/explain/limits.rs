@@ -4,11 +4,11 @@ use serde_json::Value;
 
 use crate::crd::EXPECTED;
 
-/// The limits of a value, of its items and of its values. After the first one comes the sentence that the author of a
-/// refused job reads.
+/// The limits of a value, of its items and of its values. The first limit is followed by the sentence that a refusal
+/// shows to the author of the job.
 pub(super) fn limits(schema: &Value) -> Vec<String> {
     let exclusive = |key: &str| schema[key] == true;
-    // the largest number of 32 bits is a bound of the type
+    // `u32::MAX` is a bound of the type, not of the field
     let largest = schema.get("maximum").filter(|most| most.as_u64() != Some(u32::MAX.into()));
     let number = range(
         schema.get("minimum").map(|value| Bound { value, is_exclusive: exclusive("exclusiveMinimum") }),
@@ -30,7 +30,7 @@ pub(super) fn limits(schema: &Value) -> Vec<String> {
 
 struct Bound<'a> {
     value: &'a Value,
-    /// Whether the bound itself is outside.
+    /// Whether the bound itself is not allowed.
     is_exclusive: bool,
 }
 
@@ -51,7 +51,7 @@ fn range(least: Option<Bound<'_>>, most: Option<Bound<'_>>) -> Option<String> {
     }
 }
 
-/// The number of `unit` that a text or list has.
+/// The limits of the length of a text or list, in `unit`.
 fn size(schema: &Value, key: &str, unit: &str) -> Option<String> {
     let bound = |side: &str| schema.get(format!("{side}{key}")).map(|value| Bound { value, is_exclusive: false });
     let (least, most) = (bound("min"), bound("max"));

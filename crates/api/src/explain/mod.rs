@@ -1,5 +1,5 @@
-//! The documentation of every field, read from the schema: what `kubectl explain` tells, and what the schema knows
-//! beyond, such as defaults, limits, and the sentences with which a value is refused.
+//! The documentation of every field, read from the schema: the output of `kubectl explain`, and the other facts in the
+//! schema, such as defaults, limits, and the messages of refusals.
 
 mod find;
 mod limits;
@@ -14,15 +14,16 @@ use crate::job::{ChangeEffect, change_effect};
 /// A field of a PipelineJob and all fields below it.
 #[derive(Clone, Debug)]
 pub struct Field {
-    /// The path: `spec.restart.exitCodes.codes`. Items of lists have no part in it. Empty for the PipelineJob itself.
+    /// The path: `spec.restart.exitCodes.codes`. The path has no part for the items of lists. Empty for the PipelineJob
+    /// itself.
     pub path: String,
     /// The type as kubectl writes it: `string`, `[]string`, `map[string]string`, `Object`.
     pub kind: String,
     /// Whether an object without the field is refused.
     pub is_required: bool,
-    /// The meaning, a paragraph a line. A value of a choice is a paragraph that begins with `- `.
+    /// The meaning, with one paragraph a line. A value of a choice is a paragraph that begins with `- `.
     pub description: String,
-    /// The values that a string may have; none if it may have any.
+    /// The values that a string may have; empty if any value is allowed.
     pub choices: Vec<String>,
     /// The value of an absent field, as a job file has it.
     pub default: Option<String>,
@@ -47,7 +48,7 @@ impl Field {
         name(&self.path)
     }
 
-    /// The field and all fields below it, each before those below it.
+    /// The field and all fields below it, each field before its own fields.
     pub fn all(&self) -> impl Iterator<Item = &Self> {
         let mut next = vec![self];
         std::iter::from_fn(move || {
@@ -57,7 +58,7 @@ impl Field {
         })
     }
 
-    /// `refusals` has the rules of the objects around the field, which may be about it.
+    /// The field with this schema. `refusals` has the rules of the enclosing objects, which may concern the field.
     fn read(schema: &Value, path: String, is_required: bool, refusals: &mut Vec<Refusal>) -> Self {
         let content = content(schema);
         refusals.extend(Refusal::of(schema, &path, name(&path)));
@@ -131,7 +132,7 @@ fn yaml(value: &Value) -> String {
     }
 }
 
-/// The description, and that of the items. The CRD does not describe the fields of a pod: Kubernetes does.
+/// The descriptions of a field and of its items. The CRD does not describe the fields of a pod: Kubernetes does.
 fn description(schema: &Value, path: &str) -> String {
     let own = [schema].into_iter().chain(inside(schema).map(content));
     let texts: Vec<String> = own.filter_map(|schema| schema["description"].as_str()).map(paragraphs).collect();
@@ -142,7 +143,7 @@ fn description(schema: &Value, path: &str) -> String {
     format!("Kubernetes' own: `kubectl explain pod.{}` describes it.", of_pod.unwrap_or(path))
 }
 
-/// A paragraph a line: comments of types are broken at the width of source code.
+/// The text with one paragraph a line: doc comments of types are wrapped at the width of source code.
 fn paragraphs(text: &str) -> String {
     text.split("\n- ").map(|paragraph| paragraph.replace('\n', " ")).collect::<Vec<_>>().join("\n- ")
 }
@@ -154,8 +155,8 @@ struct Refusal {
 }
 
 impl Refusal {
-    /// The rules of a schema at `path`, whose value is called `subject`. The rule with an expression for its message is
-    /// about changes, which [`Field::change`] tells.
+    /// The rules of a schema at `path`, whose value is called `subject`. The rule whose message is an expression
+    /// concerns changes, which [`Field::change`] describes.
     fn of(schema: &Value, path: &str, subject: &str) -> Vec<Self> {
         let rules = array(&schema["x-kubernetes-validations"]);
         let refusals = rules.filter_map(|rule| {
@@ -163,7 +164,7 @@ impl Refusal {
             let below = rule["fieldPath"].as_str().unwrap_or_default();
             let path = format!("{path}{below}").trim_start_matches('.').to_owned();
             let subject = if below.is_empty() { subject } else { name(&path) };
-            // a message is a whole sentence, or one without its subject
+            // a message is a whole sentence, or a sentence without its subject
             let is_whole = message.starts_with('`');
             let sentence = if is_whole { message.to_owned() } else { format!("{subject} {message}") };
             Some(Self { path, sentence })

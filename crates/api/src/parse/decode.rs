@@ -1,4 +1,4 @@
-//! serde over the tree; `serde_path_to_error` says at which path it failed.
+//! Deserializes the tree with serde. `serde_path_to_error` reports the path of a failure.
 
 use serde::Deserializer;
 use serde::de::value::{MapDeserializer, SeqDeserializer};
@@ -33,7 +33,7 @@ fn locate(root: &YamlNode, path: &Path) -> (Vec<String>, Position, Position) {
         };
         if let Some((of_key, of_value)) = entry {
             key = of_key;
-            // what is wrong with a map is named at its key, not at the line below
+            // an error of a map is reported at the map's key, not at the line below
             value = if matches!(of_value.value, Value::Map(_)) { of_key } else { of_value.position };
         }
         names.push(name);
@@ -42,7 +42,7 @@ fn locate(root: &YamlNode, path: &Path) -> (Vec<String>, Position, Position) {
     (names, value, key)
 }
 
-/// `1e3` is a whole number, as it is to kubectl.
+/// `1e3` is a whole number, as for kubectl.
 macro_rules! whole_numbers {
     ($($method:ident)+) => {
         $(fn $method<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, DecodeError> {

@@ -7,13 +7,13 @@ use thiserror::Error;
 
 use super::tree::Position;
 
-/// The first thing in a job file that isn't a PipelineJob.
+/// The first error in a job file.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("{location}: {}{message}", Prefix(.field))]
 pub struct ParseError {
     /// The place in the file.
     pub location: Location,
-    /// The field's full path, `spec.training.learningRate.peak`; empty if the file as a whole is at fault.
+    /// The field's full path, `spec.training.learningRate.peak`; empty if the error concerns the whole file.
     pub field: String,
     /// The value found, the expected one, and the remedy.
     pub message: String,
@@ -22,7 +22,7 @@ pub struct ParseError {
 /// The place of a value in the file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Location {
-    /// In a file; line and column count from 1, and are absent if the reader could not tell.
+    /// In a file. Line and column count from 1; `None` if the reader does not report them.
     File {
         /// The file's name as it was given.
         origin: String,
@@ -73,13 +73,13 @@ pub(super) enum DecodeError {
     Yaml(String),
     /// A field that the type doesn't have.
     Field { found: String, known: Vec<&'static str> },
-    /// A string that is none of the allowed ones.
+    /// A string that is not an allowed value.
     Value { found: String, allowed: Vec<&'static str> },
-    /// A field that must be there.
+    /// A required field that is missing.
     Missing { field: &'static str, hint: Option<String> },
     /// A value of another type.
     Type { found: String, expected: String },
-    /// A message that is none of the above.
+    /// Any other message.
     Other(String),
 }
 
@@ -88,14 +88,14 @@ impl LocatedError {
         Self { error, path: Vec::new(), position: Some(position) }
     }
 
-    /// The same below a field or an `[index]`.
+    /// The same error, with its path below a field or an `[index]`.
     pub(super) fn under(mut self, segment: impl Into<String>) -> Self {
         self.path.insert(0, segment.into());
         self
     }
 
-    /// The problem that the YAML reader found. It ends its sentences with the position, which stands at the front of
-    /// ours.
+    /// The problem that the YAML reader found. The reader's sentences end with the position; the sentences of this
+    /// crate begin with it.
     pub(super) fn syntax(error: &serde_saphyr::Error) -> Self {
         let message = match error {
             serde_saphyr::Error::DuplicateMappingKey { key, .. } => {
@@ -117,7 +117,7 @@ impl LocatedError {
         Self { error: message, path: Vec::new(), position: error.location().map(Position::from) }
     }
 
-    /// The error for people. `origin` names the job file.
+    /// The error for users. `origin` names the job file.
     pub(super) fn locate(self, origin: &str, overrides: &[(String, String)]) -> ParseError {
         let mut field = String::new();
         let own = match &self.error {
@@ -176,7 +176,7 @@ fn suggest(f: &mut fmt::Formatter<'_>, found: &str, names: &[&str]) -> fmt::Resu
     list(f, names)
 }
 
-/// The name that a typo or another case most likely stands for: at most a third of its letters differ.
+/// The name that the user most likely meant: apart from case, at most a third of its letters differ.
 pub(crate) fn nearest<'a>(found: &str, names: &[&'a str]) -> Option<&'a str> {
     let found = found.trim_matches('`').to_lowercase();
     let (distance, name) = names

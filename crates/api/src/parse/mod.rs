@@ -1,6 +1,6 @@
-//! A job file becomes a PipelineJob in four steps, one a file: YAML to a `tree` in which every value has its position;
-//! `--set` `overrides` change the tree; `decode` drives serde over it; what fails becomes an `error` with path and
-//! position.
+//! Reads a job file in four steps, one in each module: `tree` parses the YAML and keeps the position of every value,
+//! `overrides` applies `--set`, `decode` deserializes the tree with serde, and `error` reports a failure with its path
+//! and position.
 
 mod decode;
 mod error;
@@ -14,10 +14,10 @@ use crate::job::PipelineJob;
 use error::{DecodeError, LocatedError};
 use tree::{Value, YamlNode};
 
-/// Reads a job file. `origin` names it in errors: a file name, or `<stdin>`.
+/// Reads a job file. `origin` names the file in errors: a file name, or `<stdin>`.
 ///
 /// # Errors
-/// The first thing that isn't a PipelineJob: its line, its field, what was found and what is allowed.
+/// The first error in the file: its line, its field, the value found and the values allowed.
 pub fn parse(text: &str, origin: &str) -> Result<PipelineJob, ParseError> {
     parse_with(text, origin, &[])
 }
@@ -35,7 +35,7 @@ pub fn parse_with(text: &str, origin: &str, overrides: &[(String, String)]) -> R
     decode::decode(&root).map_err(locate)
 }
 
-/// Says at once that a file is something else, before a field of that something is called unknown.
+/// Checks first whether the file is a PipelineJob, before an object of another kind fails with an unknown field.
 fn check_kind(root: &YamlNode) -> Result<(), LocatedError> {
     if !matches!(root.value, Value::Map(_)) {
         let expected = "a PipelineJob (apiVersion, kind, metadata, spec)".into();
@@ -63,7 +63,7 @@ impl PipelineJob {
         serde_saphyr::to_string(self)
     }
 
-    /// The job as JSON; `parse` reads it back, JSON being YAML.
+    /// The job as JSON; `parse` reads it back, because JSON is YAML.
     ///
     /// # Errors
     /// A number that JSON can't represent.

@@ -1,9 +1,10 @@
-//! `--set path=value`: a value put into the tree before it is decoded, so that the types themselves refuse a bad one.
+//! `--set path=value`: puts a value into the tree before the tree is decoded, so that the types themselves refuse a bad
+//! value.
 
 use super::error::{DecodeError, LocatedError};
 use super::tree::{Key, Position, Value, YamlNode};
 
-/// The fields at the root; any other first segment is one of the spec.
+/// The fields at the root. Any other first segment is a field of the spec.
 const ROOTS: [&str; 3] = ["spec", "metadata", "status"];
 
 pub(super) fn apply(root: &mut YamlNode, overrides: &[(String, String)]) -> Result<(), LocatedError> {
@@ -24,7 +25,7 @@ pub(super) fn apply(root: &mut YamlNode, overrides: &[(String, String)]) -> Resu
     Ok(())
 }
 
-/// `data.paths[0]` and `data.paths.0` are both data, paths, 0. None if a segment is empty.
+/// The segments of a path: `data.paths[0]` and `data.paths.0` both have data, paths, 0. `None` if a segment is empty.
 fn segments(path: &str) -> Option<Vec<String>> {
     let segments: Vec<String> = path.replace('[', ".").replace(']', "").split('.').map(str::to_owned).collect();
     segments.iter().all(|segment| !segment.is_empty()).then_some(segments)

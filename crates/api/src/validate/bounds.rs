@@ -84,7 +84,7 @@ struct Bounds {
 
 struct Bound {
     value: f64,
-    /// Whether the bound itself is outside.
+    /// Whether the bound itself is not allowed.
     is_exclusive: bool,
 }
 
@@ -94,7 +94,7 @@ impl Bounds {
             schema[key].as_f64().map(|value| Bound { value, is_exclusive: schema[exclusive] == true })
         };
         let (least, most) = (bound("minimum", "exclusiveMinimum"), bound("maximum", "exclusiveMaximum"));
-        // the largest number of 32 bits is a bound of the type
+        // `u32::MAX` is a bound of the type, not of the field
         let most = most.filter(|most| most.value != f64::from(u32::MAX));
         Self { least, most, is_whole: schema["type"] == "integer" }
     }
@@ -107,7 +107,7 @@ impl Bounds {
     }
 }
 
-/// The end of a sentence about a number outside.
+/// The end of a sentence about a number outside the range.
 impl fmt::Display for Bounds {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match (&self.least, &self.most) {

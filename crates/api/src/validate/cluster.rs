@@ -35,8 +35,8 @@ pub(super) fn check(spec: &PipelineJobSpec, problems: &mut Problems) {
     }
 }
 
-/// A network in the one form that all versions of Kubernetes accept in a NetworkPolicy. Since 1.36 they refuse zeros in
-/// front of a number, IPv4 addresses in the form of IPv6, and bits beyond the prefix.
+/// A network in the one form that all versions of Kubernetes accept in a NetworkPolicy. Since 1.36, Kubernetes refuses
+/// leading zeros, IPv4-mapped IPv6 addresses, and bits beyond the prefix.
 struct Cidr {
     address: IpAddr,
     length: u32,

@@ -1,4 +1,4 @@
-//! Fields that are right by themselves and not together. The API server has the same rules in CEL (`crd::rules`).
+//! Fields that are valid alone and invalid together. The API server has the same rules in CEL (`crd::rules`).
 
 use crate::contract::MAX_STAGES;
 use crate::job::{
@@ -27,7 +27,7 @@ pub(super) fn check(spec: &PipelineJobSpec, problems: &mut Problems) {
     check_choices(spec, problems);
 }
 
-/// Replicas share the gradient blocks.
+/// Checks the number of replicas against the limit of processes and the gradient blocks, which replicas share.
 fn check_replicas(spec: &PipelineJobSpec, problems: &mut Problems) {
     const AT: &str = "spec.dataParallel";
     let (replicas, stages) = (spec.data_parallel, spec.stages);
@@ -52,7 +52,7 @@ fn check_replicas(spec: &PipelineJobSpec, problems: &mut Problems) {
     );
 }
 
-/// Spares are of use where the other stages outlive a lost one.
+/// Checks that the other stages outlive a lost stage: otherwise spares are of no use.
 fn check_spares(spec: &PipelineJobSpec, problems: &mut Problems) {
     const AT: &str = "spec.spares";
     if spec.spares == 0 {
@@ -86,7 +86,7 @@ fn check_llama(llama: &LlamaSpec, problems: &mut Problems) {
     });
 }
 
-/// The sequences and the tokens of the data fit the model.
+/// Checks that the sequences and the tokens of the data fit the model.
 fn check_data(data: &DataSpec, model: &LlamaSpec, problems: &mut Problems) {
     let longest = model.max_position_embeddings;
     problems.require(data.sequence_length <= longest, "spec.data.sequenceLength", || {

@@ -1,4 +1,4 @@
-//! The folder of a job of the built-in trainer: apart from files that are not the job's.
+//! Checks that the folder of a job of the built-in trainer is apart from the token cache and the corpus.
 
 use super::Problems;
 use crate::job::{PipelineJob, TOKEN_CACHE};
@@ -29,8 +29,9 @@ pub(super) fn check(job: &PipelineJob, problems: &mut Problems) {
     }
 }
 
-/// Whether the corpus lies in the folder, or the folder in a part of the corpus that is searched to any depth. Of a
-/// pattern that searches the whole volume (`**/*.txt`) every folder is a part: which is the user's choice.
+/// Whether the corpus lies in the folder, or the folder in a part of the corpus that the pattern searches to any depth.
+/// A pattern that searches the whole volume (`**/*.txt`) overlaps with every folder. Such a pattern is the user's
+/// choice and does not count.
 fn overlap(folder: &[&str], pattern: &[&str]) -> bool {
     let fixed = pattern.iter().take_while(|part| !part.contains(['*', '?', '['])).count();
     let (fixed, searched) = pattern.split_at(fixed);

@@ -19,8 +19,8 @@ fn check_virtual_stages(spec: &PipelineJobSpec, problems: &mut Problems) {
     }
 }
 
-/// A list that adds up wrong is refused. One whose length no longer fits the stages gives way to Auto when a job was
-/// scaled (`PipelineSpec::explicit_layers`), so it isn't refused.
+/// Refuses a list with a wrong sum. A list whose length does not fit the stages of a scaled job is accepted, because
+/// the planner then uses Auto (`PipelineSpec::explicit_layers`).
 fn check_partition(spec: &PipelineJobSpec, problems: &mut Problems) {
     const FIELD: &str = "spec.pipeline.partition.layers";
     let partition = &spec.pipeline.partition;

@@ -1,4 +1,4 @@
-//! The rules of a spec beyond its types. One function; its messages say what was found and what to change.
+//! The rules of a spec beyond its types. The messages state the finding and the change to make.
 
 mod bounds;
 mod cluster;
@@ -13,7 +13,7 @@ use std::fmt;
 
 use crate::job::{PipelineJob, PipelineJobSpec, TrainerType};
 
-/// Something to change in a job.
+/// A problem of a job.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Problem {
     /// The field's full path: `spec.training.microbatches`.
@@ -33,7 +33,7 @@ impl fmt::Display for Problem {
 struct Problems(Vec<Problem>);
 
 impl Problems {
-    /// Notes a problem unless the rule holds.
+    /// Adds a problem unless the rule holds.
     fn require(&mut self, holds: bool, field: impl Into<String>, message: impl FnOnce() -> String) {
         if !holds {
             self.0.push(Problem { field: field.into(), message: message() });
@@ -42,7 +42,7 @@ impl Problems {
 }
 
 impl PipelineJob {
-    /// All that is wrong with the job, names included; empty if it can be run.
+    /// All problems of the job, including its names; empty if the job can run.
     pub fn validate(&self) -> Vec<Problem> {
         let mut problems = Problems::default();
         names::check(&self.metadata.name, &self.spec, &mut problems);
@@ -53,7 +53,7 @@ impl PipelineJob {
 }
 
 impl PipelineJobSpec {
-    /// All that is wrong with the spec, or not in this version; empty if it can be run.
+    /// All problems of the spec, including features that this version lacks; empty if the job can run.
     pub fn validate(&self) -> Vec<Problem> {
         let mut problems = Problems::default();
         trainer_matches(self, &mut problems);
@@ -67,7 +67,7 @@ impl PipelineJobSpec {
     }
 }
 
-/// The built-in trainer needs model, data and training; a custom one has its own.
+/// Checks that the job has model, data and training for the built-in trainer, and none of them for a custom trainer.
 fn trainer_matches(spec: &PipelineJobSpec, problems: &mut Problems) {
     let parts = [
         ("spec.model", spec.model.is_some()),

@@ -3,13 +3,13 @@
 use super::Problems;
 use crate::job::{DATA_SET, PipelineJobSpec, SOURCE_SCHEMES, list_of_schemes};
 
-/// Longest hostname.
+/// The longest hostname.
 const HOSTNAME: usize = 63;
-/// Digits of an attempt's number that a hostname leaves room for.
+/// The number of digits of an attempt's number for which a hostname must have room.
 const ATTEMPT_DIGITS: usize = 6;
 
-/// The job's name is a DNS-1035 label (its Service needs that), and the names of its pods fit into a hostname:
-/// `<job>-<stage>-<attempt>`, `<job>-<replica>-<stage>-<attempt>` and `<job>-spare-<number>-<attempt>`.
+/// Checks that the job's name is a DNS-1035 label, as its Service needs, and that the names of its pods fit into a
+/// hostname: `<job>-<stage>-<attempt>`, `<job>-<replica>-<stage>-<attempt>` and `<job>-spare-<number>-<attempt>`.
 pub(super) fn check(name: &str, spec: &PipelineJobSpec, problems: &mut Problems) {
     const FIELD: &str = "metadata.name";
     problems.require(is_dns_1035(name), FIELD, || {
@@ -40,13 +40,13 @@ fn is_dns_1035(name: &str) -> bool {
     name.starts_with(|first: char| first.is_ascii_lowercase()) && name.bytes().all(inner) && !name.ends_with('-')
 }
 
-/// A label of DNS as of RFC 1123, which may begin with a digit.
+/// Whether a name is a DNS label of RFC 1123, which may begin with a digit.
 pub(super) fn is_dns_label(name: &str) -> bool {
     let inner = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
     !name.is_empty() && name.bytes().all(inner) && !name.starts_with('-') && !name.ends_with('-')
 }
 
-/// A path on the volume: relative and inside it.
+/// Checks a path on the volume, which must be relative and must not leave the volume.
 pub(super) fn volume_path(path: &str, field: &str, problems: &mut Problems) {
     relative_path(path, field, problems);
     problems.require(!path.contains("://"), field, || {
@@ -54,7 +54,7 @@ pub(super) fn volume_path(path: &str, field: &str, problems: &mut Problems) {
     });
 }
 
-/// A path on the volume, or a URI of a source.
+/// Checks a path on the volume, or a URI of a source.
 pub(super) fn source_path(path: &str, field: &str, problems: &mut Problems) {
     relative_path(path, field, problems);
     let is_known = |scheme| SOURCE_SCHEMES.contains(&scheme);
@@ -63,7 +63,7 @@ pub(super) fn source_path(path: &str, field: &str, problems: &mut Problems) {
     });
 }
 
-/// A path on the volume, or the URI of a model.
+/// Checks a path on the volume, or the URI of a model.
 pub(super) fn model_path(path: &str, field: &str, problems: &mut Problems) {
     relative_path(path, field, problems);
     problems.require(!path.contains("://") || path.starts_with("hf://"), field, || {

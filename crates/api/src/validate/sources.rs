@@ -1,5 +1,4 @@
-//! Where the corpus is: in `data.paths`, or in the sources of a mixture; the files of the held-out part; and what a
-//! stream needs of them.
+//! The corpus in `data.paths` or in the sources of a mixture, the held-out part, and the requirements of a stream.
 
 use std::collections::BTreeSet;
 
@@ -48,7 +47,7 @@ fn check_evaluation(evaluation: &EvaluationSpec, problems: &mut Problems) {
     problems.require(is_one, at, || "has both fraction and paths: remove one of them".into());
 }
 
-/// Refuses the mode Always together with a length that only the whole corpus gives.
+/// Refuses the mode Always together with a length that depends on the whole corpus.
 fn check_streaming(data: &DataSpec, counts_epochs: bool, problems: &mut Problems) {
     if data.streaming_or_default().mode != StreamingMode::Always {
         return;

@@ -39,7 +39,8 @@ fn check_pod(pod: Option<&Value>, at: &str, problems: &mut Problems) {
     }
 }
 
-/// Overrides of single stages. One of a stage that the job does not have now has no effect: it may be scaled.
+/// Checks the overrides of single stages. An override of a stage that the job does not have is valid, because the job
+/// may be scaled later.
 fn check_overrides(overrides: &Value, problems: &mut Problems) {
     let Some(overrides) = overrides.as_array() else {
         return problems
@@ -65,7 +66,7 @@ fn check_overrides(overrides: &Value, problems: &mut Problems) {
     }
 }
 
-/// The contract's variables are set by the operator; a second value would contradict it.
+/// Refuses the contract's variables: the operator sets them, and a second value would contradict the operator.
 fn check_environment(container: &Value, at: &str, problems: &mut Problems) {
     let variables = container.get("env").and_then(Value::as_array);
     for (index, variable) in variables.into_iter().flatten().enumerate() {

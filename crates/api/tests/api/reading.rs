@@ -175,7 +175,7 @@ fn overrides_change_the_job() {
     assert_eq!(with(MINIMAL, &[("stages", "3"), ("stages", "4")]).unwrap().spec.stages, 4);
 }
 
-/// The names are those of a table, so that serde doesn't derive the refusals.
+/// The names come from a table, so serde does not derive the refusals.
 #[test]
 fn a_schedule_that_does_not_exist_is_refused_as_any_other_word() {
     let refused =

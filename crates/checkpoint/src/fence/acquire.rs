@@ -52,7 +52,7 @@ impl Fence {
         // listed after this group's folder exists: a later group then sees the folder and renames it
         let seen = fences(volume)?;
         if let Some(newer) = seen.iter().map(|(n, _)| *n).filter(|n| *n > number).max() {
-            // this group was suspended since it listed the fences: a folder that was created too late is no claim
+            // this group was suspended after it listed the fences, and a folder created too late is no claim
             let _ = volume.remove_dir(&work).and_then(|()| volume.remove_dir(&paths::fence_path(number)));
             let by = fence.other_owner(volume);
             return Err(CheckpointError::FencedOff { fence: number, newest: Some(newer), by });
@@ -111,8 +111,8 @@ fn fence_off(volume: &dyn Volume, number: u64) -> Result<(), CheckpointError> {
     Ok(())
 }
 
-/// Removes the folders of fenced-off holders, including those that a group left because it died first. The contents are
-/// moved instead of removed, because removing them may take long.
+/// Removes the folders of fenced-off holders, including the folders of groups that died before they removed them. The
+/// contents are moved instead of removed, because removing them may take long.
 fn retire_holders(volume: &dyn Volume) -> Result<(), CheckpointError> {
     for entry in list_or_none(volume, FENCES_DIR)? {
         if paths::parse_fence_dir_name(&entry.name).is_some_and(|(_, held)| !held) {

@@ -3,12 +3,13 @@
 //! All unfinished files are in `fences/<number>/<holder>/`. Every change of a checkpoint (commit, prune, set aside) is
 //! a rename out of or into that folder. A newer group renames `fences/<number>` once, and from then on each such rename
 //! fails with `NotFound`, wherever the older group was stopped. The holder's name is random, because a suspended group
-//! may create the folder of an old number long after it has listed the fences. Its late `mkdir` must not make the first
+//! may create the folder of an old number long after it has listed the fences. The late `mkdir` must not make the first
 //! holder's paths valid again.
 //!
 //! An NFS client may cache for a minute which folder a path referred to, and a rename uses the folders' handles
 //! regardless of their current names. The newer group therefore also moves the contents of the holder's folder to
-//! another folder and removes the holder's folder. Its handle is then invalid for every client that has cached it.
+//! another folder and removes the holder's folder. The handle of that folder is then invalid for every client that has
+//! cached it.
 
 mod acquire;
 mod newest;

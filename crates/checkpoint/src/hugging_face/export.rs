@@ -62,7 +62,7 @@ pub struct ExportOptions {
 }
 
 impl ExportOptions {
-    /// The format with fp32 weights, in files of 5 GB as those of transformers.
+    /// The format with fp32 weights, in files of 5 GB like those of transformers.
     pub fn new(format: ExportFormat) -> ExportOptions {
         ExportOptions { format, weights: ExportType::default(), max_shard_bytes: 5_000_000_000 }
     }
@@ -179,7 +179,7 @@ impl Source<'_> {
         self.checkpoint.manifest().tensors.iter().filter(|tensor| is_weights_file(&tensor.file))
     }
 
-    /// The tensors of each file, in their order, with as many in a file as fit into it.
+    /// The tensors of each file, in order. A tensor starts a new file if it does not fit into the last one.
     fn shards(&self, max_shard_bytes: u64) -> Vec<Vec<&TensorEntry>> {
         let mut shards: Vec<Vec<&TensorEntry>> = Vec::new();
         let mut rest = 0;
@@ -222,7 +222,7 @@ impl Source<'_> {
         reader.finish(write_shard(out, path, &views))
     }
 
-    /// `config.json` with the type of the weights under the name that the checkpoint has for it.
+    /// `config.json` with the type of the weights, under the key that the checkpoint's file uses.
     fn config(&self, bytes: Vec<u8>) -> Vec<u8> {
         let Ok(serde_json::Value::Object(mut config)) = serde_json::from_slice(&bytes) else { return bytes };
         let key = if config.contains_key("dtype") { "dtype" } else { "torch_dtype" };

@@ -19,8 +19,8 @@ pub(crate) fn to_f32(dtype: Dtype, bytes: Vec<u8>) -> Option<Vec<u8>> {
     }
 }
 
-/// Rounds little-endian fp32 to little-endian bf16: to the nearest value, to the even one of two, as torch does. NaN
-/// becomes torch's NaN.
+/// Rounds little-endian fp32 to little-endian bf16: to the nearest value, ties to even, as torch does. NaN becomes
+/// torch's NaN.
 pub(crate) fn f32_to_bf16(bytes: &[u8]) -> Vec<u8> {
     let round = |bits: u32| match f32::from_bits(bits).is_nan() {
         true => 0x7fc0,

@@ -24,7 +24,7 @@ impl FileSystemVolume {
         FileSystemVolume { root: root.to_owned(), alone: None }
     }
 
-    /// A read-only view of `folder`, wherever it is, as a volume with only the checkpoint of `step`.
+    /// A read-only view of `folder`, at any path, as a volume with only the checkpoint of `step`.
     pub(crate) fn of_checkpoint(folder: &Path, step: u64) -> FileSystemVolume {
         FileSystemVolume { root: folder.to_owned(), alone: Some(paths::checkpoint_path(step)) }
     }

@@ -49,7 +49,7 @@ pub trait Volume: Send + Sync {
     /// # Errors
     /// `AlreadyExists` if the name exists, `NotFound` if the parent is missing.
     fn create(&self, path: &str) -> io::Result<Box<dyn FileWriter>>;
-    /// Opens a file for reading. It stays readable after a rename, and on local file systems after a removal.
+    /// Opens a file for reading. The file stays readable after a rename, and on local file systems after a removal.
     ///
     /// # Errors
     /// `NotFound`, `IsADirectory`, or the device's error.
@@ -74,7 +74,7 @@ pub trait Volume: Send + Sync {
     /// # Errors
     /// The device's error. It is then unknown which entries are durable.
     fn sync_dir(&self, path: &str) -> io::Result<()>;
-    /// Bytes that can still be written below a folder; `None` if the volume does not say.
+    /// Bytes that can still be written below a folder; `None` if the volume does not report them.
     fn available_bytes(&self, _path: &str) -> Option<u64> {
         None
     }

@@ -42,7 +42,7 @@ impl<S: Sink> WriteQueue<S> {
         &self.sink
     }
 
-    /// Queues the bytes. They may be written later.
+    /// Queues the bytes. The sink may receive them later.
     ///
     /// # Errors
     /// The sink's error, which may concern bytes of earlier calls.

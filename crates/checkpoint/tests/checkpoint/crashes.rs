@@ -8,8 +8,8 @@ use stagecoach_test_volumes::*;
 
 use crate::common::*;
 
-/// A scenario before the attempt with faults. The scenarios together enumerate starting, loading, setting aside,
-/// removing stale fences, saving and pruning.
+/// A scenario: the volume before the attempt with faults, and the attempt's last step. The scenarios together enumerate
+/// starting, loading, setting aside, removing stale fences, saving and pruning.
 #[derive(Clone, Copy)]
 struct CrashScenario {
     saved: u64,

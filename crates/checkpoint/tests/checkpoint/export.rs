@@ -49,7 +49,7 @@ fn a_directory_of_weights_without_the_optimizer() {
     let there: Vec<String> = out.list("out").unwrap().into_iter().map(|entry| entry.name).collect();
     assert!(there.len() == 5 && expected.iter().all(|name| there.contains(&(*name).to_owned())), "{there:?}");
     assert!(read(&folder.path().join("out")) == weights());
-    // a tensor that is larger than a file may be has a file of its own
+    // a tensor larger than the limit of a file has a file of its own
     let each = export_to("each", ExportOptions { max_shard_bytes: 1, ..options });
     assert_eq!((each.files.len(), each.bytes), (6 + 2, 3 * 72));
     assert!(read(&folder.path().join("each")) == weights());

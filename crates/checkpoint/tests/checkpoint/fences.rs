@@ -374,8 +374,8 @@ fn a_fenced_off_group_writes_nothing_and_gets_fenced_off() {
     assert_eq!(content, b"again");
 }
 
-/// Two groups try to acquire the fence after the same one. Whenever the second group interrupts the first, exactly one
-/// of them succeeds.
+/// Two groups try to acquire the fence after the same older fence. Whenever the second group interrupts the first,
+/// exactly one of them succeeds.
 #[test]
 fn one_group_at_most_takes_the_fence_after_another() {
     let prepared = || {

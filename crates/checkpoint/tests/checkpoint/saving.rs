@@ -41,7 +41,7 @@ fn a_checkpoint_is_a_hugging_face_directory() {
     assert_eq!(header.metadata().as_ref().unwrap()["format"], "pt");
     assert_eq!(SafeTensors::deserialize(&bytes).unwrap().tensor("exp_avg.layers.0.w").unwrap().shape(), [2, 8]);
 
-    // the same again, by a new group
+    // a new group resumes, and removes the older fence
     assert!(group.run(6).unwrap() == state_at(6));
     assert_eq!(std::fs::read_dir(folder.path().join("a/job/fences")).unwrap().count(), 1);
 }

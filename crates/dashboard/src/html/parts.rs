@@ -243,7 +243,7 @@ fn time(at: UnixMillis) -> Markup {
     html! { time { (text.as_deref().unwrap_or("-")) } }
 }
 
-/// The age, in the largest unit, so that it seldom changes.
+/// The age, in the largest unit, so that the text rarely changes.
 fn age(at: UnixMillis, now: UnixMillis) -> String {
     let seconds = now.0.saturating_sub(at.0) / 1000;
     match seconds {

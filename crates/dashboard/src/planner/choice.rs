@@ -9,11 +9,11 @@ use stagecoach_pipeline::RankSpeeds;
 
 use stagecoach_planner::{JobConfig, Machines};
 
-/// The range of factors by which a stage may be made faster or slower.
+/// The range of factors for the speed of a stage.
 const SPEEDS: RangeInclusive<f64> = 0.01..=100.0;
 /// The range of link bandwidths, in Gbit/s.
 const BANDWIDTHS: RangeInclusive<f64> = 0.001..=100_000.0;
-/// Bytes a second.
+/// A gigabit per second, in bytes per second.
 const GIGABIT: f64 = 1e9 / 8.0;
 
 /// The query as received; empty fields are as in the job.
@@ -25,7 +25,7 @@ pub(super) struct PlannerQuery {
     pub(super) schedule: String,
     pub(super) virtual_stages: String,
     pub(super) recompute: String,
-    /// The stage with another speed.
+    /// The stage with a changed speed.
     pub(super) stage: String,
     pub(super) speed: String,
     pub(super) bandwidth: String,
@@ -83,7 +83,7 @@ pub(super) struct Choice {
     pub(super) schedule: ScheduleSpec,
     pub(super) virtual_stages: u32,
     pub(super) recompute: Recompute,
-    /// The stage that is `speed` times as fast as it really is.
+    /// The stage whose assumed speed is `speed` times its known speed.
     pub(super) stage: u32,
     pub(super) speed: f64,
     /// The bandwidth of every link, in Gbit/s; as measured or assumed if `None`.
@@ -129,7 +129,7 @@ impl Choice {
         })
     }
 
-    /// The schedules that a job may have. A schedule from a file is among them only if the job has one.
+    /// The schedules that a job may have. The list contains a schedule from a file only if the job has one.
     pub(super) fn schedules(&self) -> Vec<ScheduleSpec> {
         let mut all: Vec<ScheduleSpec> = ScheduleSpec::all().collect();
         if let ScheduleSpec::Csv(_) = self.schedule {
@@ -153,7 +153,7 @@ impl Choice {
     /// The machines, with their known speeds.
     ///
     /// # Errors
-    /// If the stage whose speed is chosen does not exist.
+    /// If the stage with a changed speed does not exist.
     pub(super) fn machines(&self, known: &RankSpeeds) -> Result<Machines, String> {
         let mut speeds: Vec<f64> = (0..self.stages as usize).map(|rank| known.of(rank)).collect();
         match speeds.get_mut(self.stage as usize) {
@@ -167,14 +167,14 @@ impl Choice {
         Machines::new(&speeds, bandwidth).map_err(|error| error.to_string())
     }
 
-    /// The lines of a job file that change the job of `own` into this choice; `None` if there is nothing to change. The
-    /// lines have no machines, because a job has none.
+    /// The lines of a job file that change the job of `own` into this choice; `None` if the choice changes nothing. The
+    /// lines leave out the machines, because a job has no field for them.
     pub(super) fn yaml(&self, own: &Choice) -> Option<String> {
         let line =
             |differs: bool, name: &str, value: &dyn std::fmt::Display| differs.then(|| format!("{name}: {value}"));
         let schedule = format!("{{type: {}}}", self.schedule.name());
         let is_other_number = self.virtual_stages != own.virtual_stages;
-        // the job may have no number of its own: then the schedule decides
+        // without a number in the job, the schedule determines it
         let without_number = PipelineSpec { schedule: self.schedule.clone(), ..PipelineSpec::default() };
         let is_other_without = self.schedule != own.schedule && self.virtual_stages != without_number.virtual_stages();
         let pipeline: Vec<String> = [
@@ -196,7 +196,7 @@ impl Choice {
         (lines.len() > 1).then(|| lines.join("\n") + "\n")
     }
 
-    /// The query of its address, with the question mark. Numbers and names of schedules need no escapes.
+    /// The query of the choice's address, with the question mark. Numbers and names of schedules need no escapes.
     pub(super) fn address(&self) -> String {
         let mut query = PlannerQuery::from(self);
         let parts: Vec<String> = query.fields().into_iter().map(|(name, text)| format!("{name}={text}")).collect();

@@ -1,5 +1,5 @@
-//! The planner's page and its parts. All data from the job or the query is text to `maud`, which escapes it. Only the
-//! timeline is markup, from `pipeline`, which escapes as well.
+//! The planner's page and its parts. `maud` escapes all data from the job or the query as text. Only the timeline is
+//! markup, from `pipeline`, which also escapes its texts.
 
 use indicatif::{HumanBytes, HumanCount};
 use maud::{Markup, PreEscaped, html};
@@ -12,7 +12,8 @@ use super::super::step_timeline::picture;
 use super::choice::{Choice, PlannerQuery, RECOMPUTES};
 use super::model::{Planned, Planner, PlannerModel, Step};
 
-/// The most bars that are drawn: a reader who waits for a picture accepts more bars than one who follows a job.
+/// The largest number of bars in a picture. It is above the number for a live page, because the reader expects to wait
+/// for the picture.
 const MAX_BARS: usize = 5000;
 
 /// The whole page.

@@ -1,6 +1,6 @@
-//! The planner as a page: a form whose fields are the query of its address, and the plan of the job with these values.
-//! `choice` has the changeable fields, `model` plans the job with them as `stagecoach plan` does, and `html` shows the
-//! plan.
+//! The planner as a page: a form whose fields form the query of the page's address, and the plan of the job with these
+//! values. `choice` has the changeable fields, `model` plans the job with them as `stagecoach plan` does, and `html`
+//! shows the plan.
 //!
 //! The page works without a script: a button submits the form. With scripts, `planner.js` requests only the plan on
 //! every change, and replaces that part.
@@ -24,7 +24,7 @@ pub use model::Planner;
 
 use super::server::{LIMITS, Limits, Site, file, serve_site};
 
-/// The number of concurrent plans: a slow one, such as a plan of the schedule Auto, does not delay the next.
+/// The number of concurrent plans. A slow plan, such as a plan of the schedule Auto, does not delay the next one.
 const WORKERS: usize = 2;
 
 /// Serves the planner of a job at a port of 127.0.0.1, any free port if it is 0, until the process exits. Returns the
@@ -46,7 +46,7 @@ fn site(planner: Planner) -> Site {
     Site { router, form_action: "'self'" }
 }
 
-/// Draws the answer to a query. An invalid query, such as one with a field twice, gives the job itself.
+/// Draws the answer to a query. An invalid query, such as a query with a field twice, counts as empty.
 fn drawn(draw: fn(&Planner, &PlannerQuery) -> String) -> MethodRouter<Arc<Planner>> {
     get(move |State(planner): State<Arc<Planner>>, query: Result<Query<PlannerQuery>, QueryRejection>| async move {
         let query = query.map(|Query(query)| query).unwrap_or_default();

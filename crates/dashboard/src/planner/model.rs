@@ -1,4 +1,4 @@
-//! The plan of a job with a reader's choices, by the functions of `stagecoach plan`.
+//! The plan of a job with a reader's choices, computed like `stagecoach plan`.
 
 use indicatif::HumanCount;
 use stagecoach_api::job::ScheduleSpec;
@@ -7,7 +7,7 @@ use stagecoach_planner::{JobConfig, PipelineLayout, plan_pipeline_on};
 
 use super::choice::{Choice, PlannerQuery};
 
-/// The most microbatches, over all chunks together, that are simulated while a reader waits.
+/// The largest number of microbatches, summed over all chunks, to simulate while a reader waits.
 const MAX_WORK_ITEMS: u64 = 1 << 16;
 
 /// A job, and the data to plan it.
@@ -15,7 +15,7 @@ const MAX_WORK_ITEMS: u64 = 1 << 16;
 pub struct Planner {
     config: JobConfig,
     vocab_size: usize,
-    /// The speeds of the job's own stages.
+    /// The speeds of the job's stages.
     speeds: RankSpeeds,
     /// The choice that matches the job.
     pub(super) own: Choice,
@@ -42,9 +42,9 @@ impl Step {
 /// A choice and its plan.
 #[derive(Debug)]
 pub(super) struct PlannerModel {
-    /// The fields of the query; missing ones are as in the job.
+    /// The fields of the query. Missing fields are as in the job.
     pub(super) fields: PlannerQuery,
-    /// The plan, or the sentence that says why it is impossible.
+    /// The plan, or the reason why it is impossible.
     pub(super) planned: Result<Planned, String>,
 }
 
@@ -90,7 +90,7 @@ impl Planner {
         self.planned(Choice { schedule: ScheduleSpec::Auto, virtual_stages: 1, ..self.choice(query)? })
     }
 
-    /// The choice of a query; missing fields are as in the job.
+    /// The choice of a query. Missing fields are as in the job.
     pub(super) fn choice(&self, query: &PlannerQuery) -> Result<Choice, String> {
         Choice::read(&query.or(&self.own), &self.own)
     }
@@ -114,7 +114,7 @@ impl Planner {
                 HumanCount(work_items)
             ));
         }
-        // the measured speeds are those of the job's own number of stages
+        // the measured speeds apply only to the job's number of stages
         let equal = RankSpeeds::default();
         let machines = choice.machines(if stages == self.own.stages { &self.speeds } else { &equal })?;
         let architecture = config.architecture(self.vocab_size, tch::Device::Cpu);

@@ -226,7 +226,7 @@ proptest! {
         choice.apply(&mut chosen);
         let after = choice.yaml(&own).map_or_else(|| job.clone(), |lines| written(&job, &lines));
         prop_assert_eq!(&after, &chosen);
-        // and its address leads to it
+        // the address of a choice leads back to it
         prop_assert_eq!(Choice::read(&query(&choice.address()[1..]), &own).unwrap(), choice);
     }
 

@@ -189,7 +189,7 @@ fn a_reader_that_takes_nothing_loses_its_connection() {
     let served = serve_with(Limits { connections: 1, stalled_reader: Duration::from_millis(500), ..LIMITS }, 3);
     let mut stuck = served.connect();
     let request = format!("GET {} HTTP/1.1\r\nHost: x\r\n\r\n", served.page()).repeat(100);
-    // until neither side takes any more, or the server has closed it
+    // until all buffers are full, or the server has closed the connection
     stuck.set_write_timeout(Some(Duration::from_millis(200))).unwrap();
     while stuck.write_all(request.as_bytes()).is_ok() {}
     assert!(served.get(&served.page()).0.contains("200"), "the only connection is free again");
@@ -199,7 +199,7 @@ fn a_reader_that_takes_nothing_loses_its_connection() {
 fn a_head_that_is_too_large_is_refused() {
     let served = serve();
     let mut stream = served.connect();
-    // the server may close while this is still being written
+    // the server may close the connection during this write
     let _ = write!(stream, "GET /{} HTTP/1.1\r\nHost: x\r\n\r\n", "x".repeat(4 * CONNECTION_BUFFER_BYTES));
     let (status, rest) = answer(stream);
     assert!(status.is_empty() || status.contains("414") || status.contains("431"), "{status} {rest}");

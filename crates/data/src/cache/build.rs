@@ -1,4 +1,4 @@
-//! Fills a cache folder: the tokenizer, then the parts, then the two files that training maps.
+//! The contents of a cache folder: the tokenizer, then the parts, then the two files that training maps.
 
 use std::fs;
 use std::io::Write;
@@ -18,13 +18,13 @@ use crate::tokenizer_training;
 
 const PARTS_DIR: &str = "parts";
 
-/// Builds the cache of one corpus and tokenizer.
+/// A builder of the cache of one corpus and tokenizer.
 pub(super) struct CacheBuilder<'a> {
     pub(super) corpus: &'a Corpus,
     pub(super) tokenizer: &'a ResolvedTokenizer,
     pub(super) folder: &'a Path,
-    /// Bytes of the corpus per part. A part of compressed text may end earlier, because it is held in memory: it has
-    /// about twice as many tokens at most.
+    /// Bytes of the corpus per part. A part of compressed text may end earlier, at about `2 * part_bytes` tokens,
+    /// because memory holds the whole part.
     pub(super) part_bytes: u64,
 }
 
@@ -35,8 +35,8 @@ pub(super) enum ResolvedTokenizer {
 }
 
 impl ResolvedTokenizer {
-    /// The tokenizer, whose file is in `folder` afterwards. It is the given one, or the one in the folder, or is
-    /// trained now on the texts that `read` passes on.
+    /// The tokenizer, whose file is in `folder` afterwards. It is the given tokenizer, the one in the folder, or a new
+    /// one trained on the texts from `read`.
     ///
     /// # Errors
     /// Fails if `read` fails, if the tokenizers library does, or if the volume can't be written.
@@ -116,7 +116,7 @@ impl CacheBuilder<'_> {
         }
     }
 
-    /// [`ResolvedTokenizer::prepare`], trained on all files of the sources.
+    /// [`ResolvedTokenizer::prepare`] with all files of the sources as texts.
     fn prepare_tokenizer(&self, progress: &mut dyn FnMut(PrepareProgress)) -> Result<Tokenizer, DataError> {
         let (bytes_total, end) = (self.corpus.size(), self.corpus.training_files);
         self.tokenizer.prepare(self.folder, |on_text| {
@@ -157,7 +157,7 @@ impl CacheBuilder<'_> {
         Ok(headers)
     }
 
-    /// Writes the parts from `from` to the end of its source. Returns the start of the next source's first part.
+    /// Writes the parts from `from` to the end of that source. Returns the start of the next source's first part.
     fn tokenise_source(
         &self,
         tokenizer: &Tokenizer,
@@ -189,7 +189,7 @@ impl CacheBuilder<'_> {
             if batch.bytes() == 0 {
                 progress(PrepareProgress { phase: "tokenising", bytes_done: piece.bytes_read, bytes_total });
             }
-            // the last part of a source ends with it
+            // the last part of a source ends where the source does
             if let (true, Some(cursor)) = (full, piece.resume_at.filter(|cursor| cursor.file < end)) {
                 let next = part.next_start(cursor, piece.bytes_read);
                 let finished = std::mem::replace(&mut part, PartWriter::new(tokenizer, next)?);

@@ -66,7 +66,7 @@ fn find_sources(config: &DataConfig) -> Result<(Corpus, ResolvedTokenizer), Data
 /// Checks that the files of `corpus` have the contents that were prepared.
 ///
 /// # Errors
-/// Fails if they have not, or if a file that has changed can't be read.
+/// Fails if the contents differ, or if a changed file can't be read.
 pub(crate) fn check_contents(config: &DataConfig, prepared: &PreparedCorpus, corpus: &Corpus) -> Result<(), DataError> {
     let hashes = meta::hash_files(corpus, &config.cache_root, &mut |_| {})?;
     match meta::corpus_hash(corpus, &hashes) == prepared.corpus_hash {
@@ -141,7 +141,7 @@ fn prepare_in_parts(
             }
         }
     };
-    // the cache of an older version does not record them
+    // caches of older versions record no special tokens
     let special_tokens = match &tokenizer {
         ResolvedTokenizer::File { tokenizer, .. } => tokenizer.special_tokens().clone(),
         ResolvedTokenizer::Train { .. } => prepared.tokenizer(config)?.special_tokens().clone(),
@@ -151,7 +151,7 @@ fn prepare_in_parts(
         DocumentHashes::write(&path, &prepared, progress)?;
     }
     Dataset::open(config, &prepared)?; // reports a corpus that is too short before the stages start
-    // a job that can't begin may find other files when it is started again
+    // written last: a job that can't begin may find other files when a user starts it again
     corpus.remote_files.write()?;
     let notes = [corpus.notes(), prepared.findings.notes(&corpus.file_names())].concat();
     Ok(PreparedCorpus { notes, ..prepared })
@@ -177,8 +177,8 @@ fn resolve_tokenizer(config: &DataConfig, corpus: &Corpus) -> Result<ResolvedTok
     }
 }
 
-/// Name of the cache's folder: 32 hexadecimal digits, which depend on everything that decides the ids. A setting with
-/// which the ids are those of older versions is left out, so that their caches keep their names.
+/// Name of the cache's folder: 32 hexadecimal digits, a hash of everything that determines the ids. The hash leaves out
+/// settings with which older versions give the same ids, so that their caches keep their names.
 fn cache_key(corpus_hash: &str, corpus: &Corpus, tokenizer: &ResolvedTokenizer, config: &DataConfig) -> String {
     let mut tokenizer = match tokenizer {
         ResolvedTokenizer::Train { vocab_size, .. } => format!("train {TRAINING_VERSION} {vocab_size}"),

@@ -59,8 +59,7 @@ impl<'a> PartWriter<'a> {
         self.from
     }
 
-    /// The beginning of the next part if this one ends now, `done` bytes into the corpus, and reading resumes at
-    /// `cursor`.
+    /// The beginning of the next part if this part ends now, at `cursor`, after `done` bytes of the corpus.
     pub(super) fn next_start(&self, cursor: Cursor, done: u64) -> PartStart {
         PartStart { cursor, done, inside: self.documents.is_inside() }
     }

@@ -1,5 +1,5 @@
-//! Fills the cache of a streamed corpus: the tokenizer, and the documents that are held out. The documents to train on
-//! are read while training needs them.
+//! The cache of a streamed corpus: the tokenizer, and the held-out documents. Training documents are read during
+//! training.
 
 use std::fs;
 use std::ops::Range;
@@ -62,7 +62,7 @@ pub(super) fn build(
     })
 }
 
-/// Passes on the beginnings of the streams, on which a tokenizer is trained.
+/// Passes the beginnings of the streams to `on_text`, which trains a tokenizer.
 fn read_sample(
     config: &DataConfig,
     streaming: &Streaming,
@@ -119,8 +119,8 @@ impl HeldOutDocuments {
         Ok(held_out)
     }
 
-    /// Adds the documents that are drawn from the first window of a source, or from as many windows as have a sequence
-    /// of them. The first window is written.
+    /// Adds the documents that are drawn while the first window of a source is read, and further windows if these
+    /// documents are too few for a sequence. Only the first window is written.
     fn draw(
         &mut self,
         (config, streaming, fraction): (&DataConfig, &Streaming, f64),

@@ -77,7 +77,7 @@ fn parts(config: &DataConfig) -> usize {
     folders.flat_map(|folder| fs::read_dir(folder.path().join("parts")).into_iter().flatten()).count()
 }
 
-/// The test below runs this as its own process, which aborts at a given call of `progress`, without cleanup.
+/// A process that the test below starts. It aborts at a given call of `progress`, without cleanup.
 #[test]
 #[ignore = "not a test: a process to be killed"]
 fn killed_run() {

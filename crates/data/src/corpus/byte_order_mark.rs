@@ -10,7 +10,7 @@ pub(crate) const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 const OTHERS: [(&[u8], &str); 4] =
     [(b"\xff\xfe\0\0", "UTF-32"), (b"\0\0\xfe\xff", "UTF-32"), (b"\xff\xfe", "UTF-16"), (b"\xfe\xff", "UTF-16")];
 
-/// Bytes of the mark at the start of a text.
+/// The size in bytes of the mark at the start of a text; 0 without a mark.
 ///
 /// # Errors
 /// `OtherEncoding` if the mark belongs to an encoding other than UTF-8.

@@ -38,7 +38,7 @@ impl Compression {
 /// The bytes of a file of a source.
 pub(super) type SourceReader = Box<dyn Read + Send>;
 
-/// Decodes the bytes of a file as they are read.
+/// A decoder of the bytes of a file as they are read.
 pub(super) enum Decoder {
     Plain(SourceReader),
     Gzip(MultiGzDecoder<Blocks<SourceReader>>),
@@ -78,7 +78,7 @@ impl Read for Decoder {
     }
 }
 
-/// The error of a file whose bytes can be read and not be decompressed.
+/// The error of a file whose bytes the source can read and the decoder can't decompress.
 fn damaged(error: &io::Error) -> io::Error {
     io::Error::other(NoText::Damaged(match error.kind() {
         io::ErrorKind::UnexpectedEof => "it is cut off".to_owned(),
@@ -95,8 +95,8 @@ pub(super) enum NoText {
     OtherEncoding(&'static str),
 }
 
-/// Reads whole blocks. What a decoder has consumed at a position then depends on the position alone, and not on where
-/// reading began or on the sizes in which a source returns its bytes.
+/// A reader of whole blocks. The bytes that a decoder has consumed at a position then depend on the position alone, not
+/// on where reading began or on the sizes in which a source returns its bytes.
 pub(super) struct Blocks<R> {
     pub(super) reader: R,
     block: Vec<u8>,
@@ -162,7 +162,7 @@ mod tests {
     use super::*;
     use crate::examples::compressed;
 
-    /// Fails when it is read, as a volume may.
+    /// A file whose reads fail, as on a failing volume.
     struct Unreachable;
 
     impl Read for Unreachable {

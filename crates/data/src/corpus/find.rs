@@ -23,7 +23,7 @@ impl Corpus {
         Ok(Corpus { remote_files: sources.into_remote_files(), ..corpus })
     }
 
-    /// The files of a job's sources, whose patterns match what `list` returns.
+    /// The files of a job's sources. `list` returns the matches of a pattern.
     ///
     /// # Errors
     /// Fails if a source has no pattern, if `list` fails, if a file has an unknown format, if two sources or two
@@ -95,7 +95,7 @@ impl Corpus {
 /// Records the owner of `files`: a source or a held-out set.
 ///
 /// # Errors
-/// `error`, of the name of the file and its two owners, if a file has an owner already.
+/// The result of `error`, from the name of the file and its two owners, if a file already has an owner.
 fn own_files(
     owners: &mut BTreeMap<PathBuf, String>,
     owner: &str,

@@ -79,8 +79,8 @@ pub(crate) struct Cursor {
     pub(crate) record: u64,
 }
 
-/// A part of a file whose format can be divided: of the records, those whose middle lies in the `index`-th of `of`
-/// equal parts of the file's bytes. Every record is in one part.
+/// A part of a file whose format can be divided. The bytes of the file form `of` equal parts. A record belongs to the
+/// part `index` if its middle byte does, so every record is in one part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct FilePart {
     pub(crate) index: u64,
@@ -91,7 +91,7 @@ impl FilePart {
     /// The whole file.
     pub(crate) const WHOLE: FilePart = FilePart { index: 0, of: 1 };
 
-    /// Whether `bytes` of a file of `total` bytes are in the part.
+    /// Whether the record at `bytes` of a file of `total` bytes is in the part.
     pub(crate) fn has(self, bytes: Range<u64>, total: u64) -> bool {
         let middle = u128::from(bytes.start) + u128::from(bytes.end);
         let part = middle * u128::from(self.of) / (2 * u128::from(total.max(1)));
@@ -123,13 +123,13 @@ pub(crate) enum Content<'a> {
         /// Index of the first id in the file.
         first_index: u64,
     },
-    /// The number of halves of surrogate pairs that the text of the next pieces has lost. No piece of a document.
+    /// The number of lone surrogates that the text of the next pieces has lost. Not a piece of a document.
     LoneSurrogates(u64),
-    /// A record that is left out. No piece of a document.
+    /// A record that is left out. Not a piece of a document.
     BadRecord(BadRecord),
 }
 
-/// Called with every piece, in order.
+/// A receiver of every piece, in order.
 type PieceHandler<'a> = dyn FnMut(Piece) -> Result<(), DataError> + 'a;
 
 impl Corpus {
@@ -170,14 +170,14 @@ impl Corpus {
         .collect()
     }
 
-    /// Index of the source or of the held-out set, counted after the sources, that `cursor` is in. A cursor at the end
-    /// of the corpus is in the last one.
+    /// Index of the source that contains `cursor`. Held-out sets have the indices after the sources. A cursor at the
+    /// end of the corpus is in the last source or set.
     pub(crate) fn source_at(&self, cursor: Cursor) -> usize {
         let source = self.source_ends.partition_point(|&end| end <= cursor.file);
         source.min(self.source_ends.len().saturating_sub(1))
     }
 
-    /// The files of a source, or of a held-out set, counted after the sources.
+    /// The files of a source. Held-out sets have the indices after the sources.
     pub(crate) fn files_of(&self, source: usize) -> Range<usize> {
         let start = source.checked_sub(1).map_or(0, |before| self.source_ends[before]);
         start..self.source_ends[source]

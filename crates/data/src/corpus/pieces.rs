@@ -54,8 +54,8 @@ pub(super) fn last_split(text: &str, split: Split) -> Option<usize> {
     None
 }
 
-/// Passes on the text of one record, which is a whole document, in pieces if it may be split. `resume_at` and
-/// `bytes_read` hold the values after the record.
+/// Passes the text of one record, which is a whole document, to `on_piece`, in pieces if the text may be split.
+/// `resume_at` and `bytes_read` hold the values after the record.
 ///
 /// # Errors
 /// `TooLong`, or the error of `on_piece`.
@@ -88,7 +88,7 @@ pub(super) fn emit_record(
     on_piece(Piece { content, record: resume_at.record, is_last: true, resume_at: Some(resume_at), bytes_read })
 }
 
-/// Passes on that the text of the record after these pieces has lost halves of surrogate pairs, if it has lost any.
+/// Reports to `on_piece` the number of lone surrogates that a record's text has lost, unless it is 0.
 ///
 /// # Errors
 /// The error of `on_piece`.
@@ -105,7 +105,7 @@ pub(super) fn emit_lone_surrogates(
     on_piece(Piece { content, record: after_record.record, is_last: false, resume_at: None, bytes_read })
 }
 
-/// Passes on a record of the file with index `file` that holds no document.
+/// Reports to `on_piece` a record, of the file with index `file`, that holds no document.
 ///
 /// # Errors
 /// The error of `on_piece`.

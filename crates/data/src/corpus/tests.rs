@@ -89,7 +89,7 @@ fn corpus_of(folder: &TempDir, name: &str) -> Corpus {
     Corpus::find(&config_of(folder, name)).unwrap()
 }
 
-/// Files in memory by their URIs, each version with a stamp of its own.
+/// Files in memory by their URIs. Each version of a file has another stamp.
 #[derive(Debug, Default)]
 struct InMemory(Mutex<BTreeMap<PathBuf, (FileStamp, Vec<u8>)>>);
 
@@ -101,7 +101,7 @@ impl InMemory {
     }
 }
 
-/// Reads a few bytes at a time, as from a network.
+/// A reader that returns a few bytes at a time, as from a network.
 struct Short(io::Cursor<Vec<u8>>);
 
 impl Read for Short {

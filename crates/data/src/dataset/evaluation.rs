@@ -16,8 +16,8 @@ pub struct HeldOutSet {
     pub name: String,
     /// Whether its targets count towards the job's held-out loss.
     pub counts: bool,
-    /// The sequences in the order of the corpus. Each microbatch has as many rows as was asked for, and the last one
-    /// has the remainder.
+    /// The sequences in the order of the corpus. The last microbatch has the remaining rows, and all others have the
+    /// requested number.
     pub plan: BatchPlan,
 }
 
@@ -27,14 +27,14 @@ pub(super) struct HeldOutSequences {
     counts: bool,
     is_of_files: bool,
     sequences: Arc<Sequences>,
-    /// The number of held-out sequences among these.
+    /// The number of held-out sequences among `sequences`.
     count: u64,
     /// The sequences that an evaluation reads, ascending.
     evaluated: Vec<u64>,
 }
 
 impl Dataset {
-    /// Holds out all `sequences`. If an evaluation reads only some of them, the seed selects these.
+    /// Holds out all `sequences`. If an evaluation reads only some of them, the seed selects which.
     pub(super) fn hold_out(&mut self, name: String, is_of_files: bool, sequences: Sequences, config: &DataConfig) {
         let count = sequences.count;
         let evaluated = match config.evaluation_max_sequences.filter(|&max| max < count) {
@@ -49,7 +49,8 @@ impl Dataset {
         self.held_out.push(HeldOutSequences { name, counts: false, is_of_files, sequences, count, evaluated });
     }
 
-    /// Holds out these last sequences of a source. An evaluation reads at most the first `max` of them.
+    /// Holds out the sequences in `range`, the last ones of a source. An evaluation reads at most the first `max` of
+    /// them.
     pub(super) fn hold_out_end(
         &mut self,
         name: String,
@@ -63,14 +64,15 @@ impl Dataset {
         self.held_out.push(HeldOutSequences { name, counts, is_of_files, sequences, count, evaluated });
     }
 
-    /// Selects the sets of the job's held-out loss: all but the ones of named files, or the first of these.
+    /// Selects the sets of the job's held-out loss: all sets but those of named files, or the first set if all have
+    /// names.
     pub(super) fn choose_held_out_loss(&mut self, config: &DataConfig) {
         let named = config.held_out_files.iter().filter(|files| !files.name.is_empty()).count();
         let counting = (self.held_out.len() - named).max(1);
         self.held_out.iter_mut().take(counting).for_each(|set| set.counts = true);
     }
 
-    /// Held-out sequences, which are never trained on.
+    /// The number of held-out sequences, on which the job never trains.
     pub fn evaluation_sequences(&self) -> u64 {
         self.held_out.iter().map(|set| set.count).sum()
     }
@@ -91,8 +93,8 @@ impl Dataset {
         self.held_out.iter().map(set).collect()
     }
 
-    /// The entropy, in nats, of the distribution of the targets of the job's held-out loss. It is the smallest loss of
-    /// a prediction that uses no input. 0 if nothing is held out.
+    /// The unigram entropy, in nats, of the targets of the job's held-out loss. It is the smallest loss of a prediction
+    /// that uses no input. 0 if nothing is held out.
     pub fn evaluation_unigram_entropy(&self) -> f64 {
         let mut counts: Vec<u64> = Vec::new();
         for HeldOutSet { plan, .. } in self.evaluation_sets(1).into_iter().filter(|set| set.counts) {

@@ -19,7 +19,7 @@ pub(super) struct Row {
     pub(super) sequences: Arc<Sequences>,
     /// Index among the sequences.
     pub(super) index: u64,
-    /// Index of the source, in a row that is trained on.
+    /// Index of the source; `None` for a held-out sequence.
     pub(super) source: Option<usize>,
 }
 
@@ -89,8 +89,8 @@ impl Dataset {
         Microbatch { layout, inputs, targets }
     }
 
-    /// The sources of the rows of `microbatch`, which is number `index` of a step's `plan`; empty if the corpus has one
-    /// source.
+    /// The source of each row of `microbatch`, which has the index `index` in a step's `plan`. Empty if the corpus has
+    /// one source.
     pub fn row_sources(&self, plan: &BatchPlan, index: usize, microbatch: &Microbatch) -> Vec<RowSource> {
         if self.sources.len() == 1 {
             return Vec::new();
@@ -121,8 +121,8 @@ impl Dataset {
         BatchPlan { layouts: layouts.collect(), target_count, rows }
     }
 
-    /// The inputs of a row whose targets belong to a document that training leaves out, as offsets from the first
-    /// input.
+    /// The inputs of a row, as offsets from the first input, whose targets belong to a document that training leaves
+    /// out.
     fn left_out(&self, row: &Row, range: TokenRange) -> Vec<Range<usize>> {
         if self.without.is_empty() || row.source.is_none() {
             return Vec::new();

@@ -61,7 +61,7 @@ impl SourceSequences {
 
 impl Dataset {
     /// The same dataset without the loss of `documents`, see [`DocumentPart::document`]. In training, their tokens are
-    /// not targets, and so a step's mean covers only the remaining targets. The sequences, the microbatches and the
+    /// not targets, so a step's mean loss covers only the remaining targets. The sequences, the microbatches and the
     /// held-out part stay the same.
     pub fn without(self, documents: BTreeSet<u64>) -> Dataset {
         Dataset { without: documents, ..self }
@@ -86,8 +86,8 @@ impl Dataset {
         self.mixture.counts(position)
     }
 
-    /// The number of sequences after which training ends because a source that stops is exhausted, with the index of
-    /// the source. `None` if that is not before `end`.
+    /// The position at which training ends because a source that stops is exhausted, and the index of that source.
+    /// `None` if no such source is exhausted before `end`.
     pub fn exhausted_before(&self, end: u64) -> Option<(u64, usize)> {
         let stopping = self.sources.iter().enumerate().filter(|(_, source)| source.stops);
         let exhausted = stopping.filter_map(|(index, source)| {
@@ -109,9 +109,9 @@ impl Dataset {
         self.sources.iter().map(tokens).sum()
     }
 
-    /// The plan of the step that starts after `position` sequences: `global_batch` sequences of the sources in their
-    /// proportions, and of each source in the order of `seed`, the first ones in the first microbatch. If
-    /// `microbatches` doesn't divide `global_batch`, the microbatches' numbers of rows differ by one.
+    /// The plan of the step that starts after `position` sequences. It takes `global_batch` sequences from the sources
+    /// in their proportions, and from each source in the order of `seed`. The first sequences are in the first
+    /// microbatch. If `microbatches` doesn't divide `global_batch`, the microbatches' numbers of rows differ by one.
     ///
     /// # Errors
     /// Fails if a window of a stream can't be opened. [`Dataset::wait_for_step`] waits for the windows.
@@ -138,7 +138,8 @@ impl Dataset {
     }
 }
 
-/// The largest number up to `end` for which `holds` holds. It holds for 0, and for all numbers below that one.
+/// The largest number up to `end` for which `holds` is true. `holds` must be true for 0, and for all numbers below the
+/// result.
 fn last_where(end: u64, holds: impl Fn(u64) -> bool) -> u64 {
     let (mut low, mut high) = (0, end);
     while low < high {

@@ -148,7 +148,7 @@ fn training_stream(
     }
 }
 
-/// Checks the numbers that the schema of a job bounds, and that each held-out set has a name of its own.
+/// Checks the numbers that the schema of a job bounds, and that each held-out set has a distinct name.
 fn check(config: &DataConfig) -> Result<(), DataError> {
     if config.sequence_length == 0 {
         return Err(DataError::Invalid { problem: "data.sequenceLength is 0: it must be at least 1".into() });
@@ -173,7 +173,7 @@ fn check(config: &DataConfig) -> Result<(), DataError> {
     }
 }
 
-/// The error of a source whose `documents` leave no sequence to train on beside the held-out ones.
+/// The error of a source whose `documents` leave no training sequence beside the held-out ones.
 fn too_short(
     config: &DataConfig,
     subject: String,

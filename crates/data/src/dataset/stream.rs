@@ -1,4 +1,4 @@
-//! The windows of a streamed dataset: who makes them, and how long a step waits for them.
+//! The windows of a streamed dataset: their maker, and the wait of a step for them.
 
 use std::fs;
 use std::path::Path;
@@ -16,8 +16,8 @@ use crate::streaming::{DocumentCounts, SourceStream, StreamPosition, WindowMaker
 use crate::surroundings::OnWait;
 
 impl Dataset {
-    /// Makes the windows of a streamed dataset in this process, which stage 0 does: from `positions` on, which are
-    /// those of the sources in a checkpoint, or none at the beginning. Without effect on a dataset that is not
+    /// Starts to make the windows of a streamed dataset in this process, which is stage 0. `positions` are the
+    /// positions of the sources in a checkpoint, or empty at the beginning of a job. No effect on a dataset that is not
     /// streamed.
     ///
     /// # Errors
@@ -55,12 +55,12 @@ impl Dataset {
         Ok(())
     }
 
-    /// Waits until the data of `sequences` sequences from `position` on is there, as long as `keep_waiting` holds for a
-    /// number that grows while the sources are read. Returns the time of the wait; `None` for a dataset that is not
-    /// streamed.
+    /// Waits for the data of `sequences` sequences from `position` on. The wait ends early if `keep_waiting` returns
+    /// false for the activity, a counter that grows while the sources are read. Returns the duration of the wait;
+    /// `None` for a dataset that is not streamed.
     ///
     /// # Errors
-    /// Fails if no further data can be had, or with `WaitEnded`.
+    /// Fails if a window can't be made or opened, or with `WaitEnded`.
     pub fn wait_for_step(
         &self,
         position: u64,
@@ -80,15 +80,15 @@ impl Dataset {
         Ok(is_streamed.then(|| begun.elapsed()))
     }
 
-    /// The position of each source's stream after `position` sequences, up to which all steps have been read; empty for
-    /// a dataset that is not streamed.
+    /// The position of each source's stream after `position` sequences. Training must have read all steps up to there.
+    /// Empty for a dataset that is not streamed.
     pub fn stream_positions(&self, position: u64) -> Vec<StreamPosition> {
         let counts = self.mixture.counts(position);
         self.streams().filter_map(|(index, stream)| stream.position_after(counts[index])).collect()
     }
 
-    /// Sentences about the documents of all streams up to the windows of the first `position` sequences, which have
-    /// just been read: their numbers, and the losses of their texts. Empty for a dataset that is not streamed.
+    /// Sentences about the documents in the windows of the first `position` sequences: their numbers and findings. The
+    /// last of these windows must still be open. Empty for a dataset that is not streamed.
     pub fn stream_notes(&self, position: u64) -> Vec<String> {
         let counts = self.mixture.counts(position);
         let read: Vec<DocumentCounts> =

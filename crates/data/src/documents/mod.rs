@@ -1,7 +1,8 @@
-//! Finds the files and texts of documents as the token cache counts them, and the reverse. The cache knows documents by
-//! number alone, so the corpus is read again, file by file, up to the last requested document. The windows of a stream
-//! know the file and the record of a document. Of a Parquet file only the row groups of such records are read again, of
-//! another file all up to the last record. Only the requested documents are tokenised.
+//! The files and texts of documents by their index in the token cache, and the reverse. The cache records no names of
+//! documents, so this module reads the corpus again, file by file, up to the last requested document. The windows of a
+//! stream record the file and the record of each document. For a stream, this module reads only the row groups of the
+//! requested records from a Parquet file, and all records up to the last requested one from any other file. Only the
+//! requested documents are tokenised.
 
 mod walk;
 
@@ -60,8 +61,8 @@ pub struct PartText {
     pub document_tokens: u64,
 }
 
-/// The origin of each of `parts`, in the same order. Reads the corpus up to the last of the parts' documents, or the
-/// documents of a streamed corpus.
+/// The origin of each of `parts`, in the same order. Reads the corpus up to the last of the parts' documents, or only
+/// these documents of a streamed corpus.
 ///
 /// # Errors
 /// Fails if the corpus can't be read any more, or with `OtherTokens` if a tokenizer gives other ids than before.
@@ -135,7 +136,7 @@ pub fn part_texts(
     found.into_iter().zip(parts).map(whole).collect()
 }
 
-/// The tokens of a document, without the one that ends it.
+/// The number of a document's tokens, without an added end-of-text token.
 struct Length {
     tokens: u64,
     last: Option<u32>,
@@ -151,8 +152,8 @@ impl Length {
 /// file of a streamed corpus.
 ///
 /// # Errors
-/// `NoDocument` if a named document doesn't exist or has no tokens, which is not known of a streamed corpus. Also fails
-/// if the corpus can't be read any more.
+/// `NoDocument` if a named document doesn't exist or has no tokens. For a streamed corpus, only the file is checked.
+/// Also fails if the corpus can't be read any more.
 pub fn document_indices(
     config: &DataConfig,
     prepared: &PreparedCorpus,

@@ -11,8 +11,8 @@ use crate::prepared::PreparedCorpus;
 use crate::streaming::DocumentId;
 use crate::tokenizer::Tokenizer;
 
-/// The most records between two requested ones that are read, and not skipped, in a file that can be read from any of
-/// its records on.
+/// The largest gap between two requested records that is read and not skipped. Only files that can be divided allow a
+/// skip.
 const MAX_GAP: u64 = 1000;
 
 /// A second reading of the corpus.
@@ -53,7 +53,7 @@ pub(super) enum PieceContent<'a> {
     },
 }
 
-/// Receives every piece, in the order of the corpus.
+/// A receiver of every piece, in the order of the corpus.
 pub(super) type OnPiece<'a> = dyn FnMut(&DocumentPiece) -> Result<(), DataError> + 'a;
 
 impl Walk {
@@ -61,8 +61,8 @@ impl Walk {
         Ok(Walk { corpus: Corpus::find(config)?, tokenizer: prepared.tokenizer(config)? })
     }
 
-    /// Passes on every piece of `documents`, and pieces of others. Documents are counted as the cache counts them: a
-    /// document without tokens does not count.
+    /// Passes every piece of `documents` to `on_piece`, and also pieces of other documents. Documents are counted as in
+    /// the cache: a document without tokens does not count.
     pub(super) fn run(
         &self,
         documents: &Documents,
@@ -121,11 +121,11 @@ impl Walk {
         Ok(())
     }
 
-    /// The parts of files that have these documents of a stream.
+    /// The parts of files that contain these documents of a stream.
     fn runs(&self, documents: &BTreeSet<DocumentId>) -> Vec<Run> {
         let mut runs: Vec<Run> = Vec::new();
         for &DocumentId { file, record } in documents {
-            // the caller reports a document of a file that is gone
+            // the caller reports a document whose file no longer exists
             let Some(can_skip) = self.corpus.files.get(file).map(CorpusFile::can_be_divided) else { continue };
             match runs.last_mut() {
                 Some(run) if run.file == file && (!can_skip || record - run.records.end() <= MAX_GAP) => {

@@ -8,12 +8,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use super::{Listing, Source, SourceFile};
 use crate::error::DataError;
 
-/// Another source, whose readers count.
+/// A wrapper of a source that counts the bytes of its readers.
 #[derive(Debug)]
 pub(crate) struct CountedSource {
-    /// The source.
+    /// The wrapped source.
     pub(crate) source: Arc<dyn Source>,
-    /// Grows with every byte.
+    /// A counter that grows with every byte.
     pub(crate) bytes: Arc<AtomicU64>,
 }
 

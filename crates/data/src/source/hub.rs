@@ -15,7 +15,7 @@ use crate::surroundings::{OnWait, Variables};
 /// The branch of a URI that names none.
 const MAIN: &str = "main";
 
-/// A client of the hub that the variables name. Its waits are reported.
+/// A client of the hub that the variables name, which reports its waits to `on_wait`.
 ///
 /// # Errors
 /// Fails if a variable can't be used.

@@ -115,11 +115,11 @@ impl<'a> Sources<'a> {
         Ok(Sources { config, remote_files, local: None, hub: None, objects: None })
     }
 
-    /// The files that `pattern` matches, and their source. A remote source is listed once in the life of a job: later
-    /// calls return the same files, and so a branch that moves changes no job that has begun.
+    /// The files that `pattern` matches, and their source. A pattern of a remote source is listed once per job. Later
+    /// calls return the same files, so a branch that moves does not affect a job that has begun.
     ///
     /// # Errors
-    /// Fails if the scheme is unknown, or as [`Source::list`].
+    /// Fails if the scheme is unknown, or like [`Source::list`].
     pub(crate) fn list(&mut self, pattern: &str) -> Result<(Arc<dyn Source>, Listing), DataError> {
         let source: Arc<dyn Source> = match scheme(pattern) {
             None => {
@@ -144,7 +144,7 @@ impl<'a> Sources<'a> {
         Ok((source, Listing { files, folders: Vec::new() }))
     }
 
-    /// The record of the job's remote files, with those that were listed now.
+    /// The record of the job's remote files, including the newly listed files.
     pub(crate) fn into_remote_files(self) -> RemoteFiles {
         self.remote_files
     }

@@ -1,5 +1,5 @@
-//! Objects of S3, Google Cloud Storage and Azure. A corpus reads the objects that were listed when its job began: one
-//! that changes afterwards is refused.
+//! Objects of S3, Google Cloud Storage and Azure. A corpus reads the objects that were listed when its job began, and
+//! refuses an object that changed afterwards.
 
 use std::io::{self, Read};
 use std::ops::Range;
@@ -53,7 +53,7 @@ fn file(object: &Object) -> SourceFile {
         name,
         matched: object.uri.key.clone(),
         stamp: FileStamp { size: object.size, modified: object.modified * NANOSECONDS, ..FileStamp::default() },
-        // the size too: a tag is as good as the store makes it
+        // the size too, because stores compute tags in different ways
         digest: object.etag.as_ref().map(|etag| format!("etag:{}:{etag}", object.size)),
     }
 }

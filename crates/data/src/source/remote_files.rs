@@ -24,10 +24,10 @@ struct Recorded {
 }
 
 impl RemoteFiles {
-    /// The record in the file `path`, which is empty if there is no such file.
+    /// The record in the file `path`; an empty record if the file does not exist.
     ///
     /// # Errors
-    /// Fails if the file can't be read or is no such record.
+    /// Fails if the file can't be read or is not a record.
     pub(super) fn read(path: Option<&Path>) -> Result<RemoteFiles, DataError> {
         let Some(path) = path else { return Ok(RemoteFiles::default()) };
         let bytes = stagecoach_files::read_if_exists(path).map_err(DataError::io("read", path))?;

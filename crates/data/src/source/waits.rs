@@ -1,4 +1,4 @@
-//! Waits of the clients of remote sources, and what people see of them.
+//! Waits of the clients of remote sources, and their reports to users.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
@@ -18,7 +18,7 @@ pub(super) struct Waits {
 }
 
 impl Waits {
-    /// Waits that are reported, the long ones again and again, so that nobody takes one for a hang.
+    /// Waits that are reported to `on_wait`. A long wait is reported repeatedly, so that it does not look like a hang.
     pub(super) fn reported_to(on_wait: &OnWait) -> Waits {
         let reported = Arc::new(Mutex::new(String::new()));
         let (receive, last) = (on_wait.receiver(), Arc::clone(&reported));

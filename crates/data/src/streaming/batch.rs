@@ -8,7 +8,7 @@ use crate::findings::Findings;
 use crate::text_batch::{ENCODE_BATCH_BYTES, has_text};
 use crate::tokenizer::Tokenizer;
 
-/// The ids of a text, and the losses of the text in them.
+/// The ids of a text, and its findings.
 type EncodedText = (Vec<u32>, Findings);
 
 /// A piece of a stream, or a record that is left out.
@@ -26,7 +26,7 @@ pub(super) enum Item {
         reason: BadRecordReason,
     },
     LoneSurrogates(u64),
-    /// Reading can resume here. Whether it is within a document is not known before the items are tokenised.
+    /// A position at which reading can resume. Only tokenisation shows whether it is within a document.
     Point(ReadPosition),
 }
 
@@ -60,7 +60,7 @@ impl Batch {
         self.bytes >= ENCODE_BATCH_BYTES || self.items.len() >= MAX_ITEMS
     }
 
-    /// The items, and the ids of the texts with the losses in them.
+    /// The items, and the ids and findings of their texts.
     ///
     /// # Errors
     /// Fails if the tokenizer fails.

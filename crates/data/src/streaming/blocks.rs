@@ -50,7 +50,7 @@ impl BlockOrder {
         }
     }
 
-    /// The position at which reading resumes at `cursor` within the block of `position`. A cursor of another file is
+    /// The position at which reading resumes at `cursor` within the block of `position`. A cursor in another file means
     /// the end of the block.
     pub(super) fn resume_at(&self, position: ReadPosition, cursor: Cursor) -> ReadPosition {
         if cursor.file != self.at(position).file {

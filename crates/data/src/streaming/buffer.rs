@@ -1,5 +1,5 @@
-//! The tokens of a stream from the beginning of its current window on, and the cut into windows. A window has a fixed
-//! number of sequences. The next one begins where its last sequence ends, also within a document.
+//! The tokens of a stream from its current window on, and their division into windows. A window has a fixed number of
+//! sequences. The next window begins where the last sequence ends, which may be within a document.
 
 use std::collections::VecDeque;
 
@@ -58,18 +58,19 @@ pub(super) struct WindowBuffer {
     starts: Vec<u64>,
     /// The documents that start there.
     documents: Vec<DocumentId>,
-    /// Tokens of the first document before `ids`; of the open document, if there are no `ids`.
+    /// Tokens before `ids` that belong to the first document, or to the open document if `ids` is empty.
     tokens_before: u64,
-    /// Whether the last document has not ended.
+    /// Whether the last document is still open.
     is_open: bool,
-    /// Positions at which reading can resume, with the tokens before them. The first is not after the window's start.
+    /// Positions at which reading can resume, each with the number of tokens before it. The first position is at or
+    /// before the window's start.
     points: VecDeque<(u64, ReadPosition, DocumentCounts)>,
-    /// Without packing: closed documents that are counted, and their sequences.
+    /// Without packing, the number of closed documents that `cut` has counted, and the number of their sequences.
     counted: (usize, u64),
 }
 
-/// The end of a window and the beginning of the next one, in tokens. With a target after the last input, the next
-/// window begins at that target.
+/// The end of a window and the beginning of the next window, in tokens. If the last input has a target, that token is
+/// in both windows.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Cut {
     end: usize,
@@ -99,7 +100,7 @@ impl WindowBuffer {
         self.ids.len() as u64
     }
 
-    /// Appends tokens of `document`: its first ones if `is_start`, its last ones if `ends`.
+    /// Appends tokens of `document`. `is_start` and `ends` mark the first and the last tokens of the document.
     pub(super) fn push(&mut self, document: DocumentId, ids: &[u32], is_start: bool, ends: bool) {
         if ids.is_empty() {
             return;
@@ -123,14 +124,14 @@ impl WindowBuffer {
     pub(super) fn mark(&mut self, position: ReadPosition, counts: DocumentCounts) {
         let tokens = self.before + self.ids.len() as u64;
         if !position.inside {
-            // no window ends before the current document
+            // the next window begins at this position or later
             self.points.clear();
         }
         let of_document = if position.inside { self.tokens_of_last(self.ids.len()) } else { 0 };
         self.points.push_back((tokens, ReadPosition { tokens: of_document, ..position }, counts));
     }
 
-    /// The next window, if its tokens are there.
+    /// The next window; `None` while it lacks tokens.
     pub(super) fn take_window(&mut self) -> Option<WindowTokens> {
         let cut = self.cut()?;
         let next_token = self.before + cut.next as u64;
@@ -182,7 +183,7 @@ impl WindowBuffer {
         None
     }
 
-    /// Drops the first `count` tokens. The rest of a document is a document of its own.
+    /// Drops the first `count` tokens. The rest of a divided document becomes the first document.
     fn drop_first(&mut self, count: usize) {
         let is_rest = !self.starts.contains(&(count as u64)) && (count < self.ids.len() || self.is_open);
         let tokens_before = if is_rest { self.tokens_of_last(count) } else { 0 };
@@ -197,7 +198,7 @@ impl WindowBuffer {
         self.tokens_before = tokens_before;
     }
 
-    /// The tokens up to `end` of the last document that starts before `end`.
+    /// The number of tokens before `end` in the last document that starts before `end`.
     fn tokens_of_last(&self, end: usize) -> u64 {
         match self.starts.partition_point(|&start| start < end as u64) {
             0 => self.tokens_before,

@@ -1,6 +1,7 @@
-//! The identity of a document of a stream, which has no index among all documents: nobody has counted them.
+//! The identity of a document in a stream. The documents of a stream have no index, because only a whole reading of the
+//! corpus could count them.
 
-/// Bits of a document's number that are the record. The bits above them are the file.
+/// Bits of a document's number that hold the record. The bits above them hold the file.
 const RECORD_BITS: u32 = 40;
 
 /// A document of a stream: a record of a file.
@@ -13,7 +14,7 @@ pub(crate) struct DocumentId {
 }
 
 impl DocumentId {
-    /// The document with this record; `None` if no file has so many.
+    /// The document with this record; `None` if the record needs more than `RECORD_BITS`.
     pub(crate) fn new(file: usize, record: u64) -> Option<DocumentId> {
         (record >> RECORD_BITS == 0).then_some(DocumentId { file, record })
     }

@@ -1,4 +1,4 @@
-//! Makes the windows of a source on a thread of its own, one ahead of training.
+//! The maker of a source's windows: a thread that stays one window ahead of training.
 
 use std::ops::RangeInclusive;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -16,7 +16,7 @@ use crate::tokenizer::Tokenizer;
 /// Windows that are made before training needs them.
 const AHEAD: u64 = 1;
 
-/// Interval at which a waiting thread looks whether it still has to wait.
+/// Interval at which a waiting thread checks its condition.
 const CHECK_INTERVAL: Duration = Duration::from_millis(50);
 
 /// The maker of a source's windows. Its thread ends when it is dropped.
@@ -88,8 +88,8 @@ impl WindowMaker {
         WindowMaker { shared }
     }
 
-    /// Waits until the windows up to the end of `in_use` are made, as long as `keep_waiting` holds for the activity, a
-    /// number that grows unless the thread hangs. Earlier windows may be removed from then on.
+    /// Waits until the windows up to the end of `in_use` are made. The wait ends early if `keep_waiting` returns false
+    /// for the activity, a counter that grows unless the thread hangs. The maker may now remove earlier windows.
     ///
     /// # Errors
     /// Fails if no further window can be made, or with `WaitEnded`.
@@ -116,7 +116,8 @@ impl WindowMaker {
 }
 
 impl Drop for WindowMaker {
-    /// Ends the thread with its next piece of text. A read of a remote source may take long, so nobody waits for that.
+    /// Stops the thread at its next piece of text. `drop` does not wait for that, because a read of a remote source may
+    /// take long.
     fn drop(&mut self) {
         self.shared.update(|state| state.is_stopped = true);
     }
@@ -151,7 +152,7 @@ impl Work {
         let Some(streaming) = &self.config.streaming else { return Ok(()) };
         self.store.remove_unfinished()?;
         let mut start = self.start.clone();
-        // windows of an earlier attempt need no reading
+        // the maker reuses the windows of an earlier attempt
         while let Some(header) = self.store.complete(&start)? {
             start.check(&header.digest)?;
             start = header.next;
@@ -176,7 +177,7 @@ impl Work {
             }
             self.store.write(&window)?;
             shared.update(|state| state.next = next);
-            // under the lock, because another maker knows what training uses once this one is dropped
+            // under the lock: after this maker is dropped, only its successor knows which windows training uses
             let state = shared.lock();
             if !state.is_stopped {
                 let end = (*state.in_use.end() + AHEAD).max(number);

@@ -1,7 +1,8 @@
 //! Training while the corpus is read. A source is read block by block, in an order drawn by the seed and the epoch. Its
 //! documents, one after another, are a stream of tokens, which is cut into windows of a fixed number of sequences.
-//! Stage 0 writes the windows to the volume, one ahead of training, and every stage that needs tokens maps them. A
-//! window follows from the position at which it begins, so that a resumed job reads no more than its window again.
+//! Stage 0 writes the windows to the volume, one ahead of training, and every stage that needs tokens maps them. The
+//! position at which a window begins determines its tokens, so a resumed job reads no more than its current window
+//! again.
 
 mod batch;
 mod blocks;

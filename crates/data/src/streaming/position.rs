@@ -12,11 +12,11 @@ use crate::findings::{Findings, count};
 pub struct StreamPosition {
     /// The number of the window, from 0.
     pub(super) window: u64,
-    /// A position before it, or its own, at which reading can start.
+    /// A position, at or before the window's beginning, at which reading can start.
     pub(super) read: ReadPosition,
-    /// Tokens from there to the window.
+    /// Tokens between `read` and the window.
     pub(super) skip: u64,
-    /// The documents up to `read`.
+    /// The counts of documents up to `read`.
     pub(super) counts: DocumentCounts,
     /// The digest of the window that begins here, if training has read it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -24,16 +24,16 @@ pub struct StreamPosition {
 }
 
 impl StreamPosition {
-    /// Whether the window that begins here also begins at `other`.
+    /// Whether both positions are equal, apart from their digests.
     pub(super) fn is_at(&self, other: &StreamPosition) -> bool {
         let digest = None;
         StreamPosition { digest: digest.clone(), ..self.clone() } == StreamPosition { digest, ..other.clone() }
     }
 
-    /// Compares the window that begins here with the one that training read before the checkpoint.
+    /// Compares the digest of the window that begins here with the digest that a checkpoint recorded.
     ///
     /// # Errors
-    /// `WindowDiffers` if it has other tokens.
+    /// `WindowDiffers` if the digests differ.
     pub(super) fn check(&self, digest: &str) -> Result<(), DataError> {
         match &self.digest {
             Some(expected) if expected != digest => Err(DataError::WindowDiffers { window: self.window }),
@@ -58,7 +58,7 @@ pub(super) struct ReadPosition {
     pub(super) offset: u64,
     /// See [`Cursor`](crate::corpus::Cursor); 0 for the beginning of the block.
     pub(super) record: u64,
-    /// Whether the position is within a document. Its tokens before the position are in the stream.
+    /// Whether the position is within a document whose tokens before the position are in the stream.
     pub(super) inside: bool,
     /// The number of these tokens.
     #[serde(default)]
@@ -77,13 +77,13 @@ pub struct DocumentCounts {
     /// Documents without tokens, which are left out.
     #[serde(default)]
     pub empty: u64,
-    /// The losses of their texts, and the records that are left out.
+    /// The findings of their texts, and the records that are left out.
     #[serde(default)]
     pub findings: Findings,
 }
 
 impl DocumentCounts {
-    /// The documents of several sources together.
+    /// The sum of the counts of several sources.
     pub fn sum<'a>(counts: impl Iterator<Item = &'a DocumentCounts>) -> DocumentCounts {
         let mut sum = DocumentCounts::default();
         for counts in counts {
@@ -105,7 +105,7 @@ impl DocumentCounts {
 }
 
 impl ReadPosition {
-    /// The position as a cursor in the file with the index `file`, which has its block.
+    /// The position as a cursor in the file of its block, which has the index `file`.
     pub(super) fn cursor(self, file: usize) -> Cursor {
         Cursor { file, offset: self.offset, record: self.record }
     }

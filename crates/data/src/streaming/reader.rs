@@ -1,4 +1,4 @@
-//! Reads the blocks of a source and cuts its documents into windows.
+//! The reader of a source's blocks, which divides the documents into windows.
 
 use std::mem::take;
 
@@ -20,7 +20,7 @@ use crate::tokenizer::Tokenizer;
 /// The first tokens of a document, whose hash decides whether it is held out. A document may be longer than memory.
 const HASHED_TOKENS: usize = 1 << 14;
 
-/// Reads a source from a position on.
+/// A reader of a source from a position on.
 pub(crate) struct WindowReader<'a> {
     corpus: &'a Corpus,
     source: usize,
@@ -46,25 +46,25 @@ pub(crate) struct WindowReader<'a> {
 pub(crate) struct DrawnDocuments {
     pub(crate) ids: Vec<u32>,
     pub(crate) starts: Vec<u64>,
-    /// Whether no more documents are added, such as after the first epoch.
+    /// Whether the reader adds no more documents, such as after the first epoch.
     pub(crate) is_complete: bool,
-    /// The number of tokens from which on no document is added.
+    /// The number of tokens at which the reader adds no more documents.
     enough: usize,
 }
 
 enum Part {
-    /// Not known before more of the document is tokenised: its first tokens.
+    /// Undecided until more of the document is tokenised. Holds the first tokens.
     Undecided(Vec<u32>),
     Training,
     HeldOut,
 }
 
-/// Receives each window. Returns whether to read on.
+/// A receiver of each window. It returns whether the reader continues.
 type OnWindow<'f> = dyn FnMut(WindowTokens, &DrawnDocuments) -> Result<bool, DataError> + 'f;
 
 impl<'a> WindowReader<'a> {
-    /// A reader of the source with the index `source`, from the window at `start` on. `collects`: it collects the
-    /// documents that are held out.
+    /// A reader of the source with the index `source`, from the window at `start` on. With `collects`, it collects the
+    /// held-out documents.
     ///
     /// # Errors
     /// Fails if the tokenizer has no end-of-text token.
@@ -109,8 +109,8 @@ impl<'a> WindowReader<'a> {
         })
     }
 
-    /// Reads until `on_window` or `on_tokens` returns false, epoch after epoch. `on_tokens` gets the number of tokens
-    /// of the current window, again and again.
+    /// Reads epoch after epoch until `on_window` or `on_tokens` returns false. `on_tokens` repeatedly gets the number
+    /// of tokens of the current window.
     ///
     /// # Errors
     /// Fails if the source can't be read, has changed, or has no text, or if `on_window` fails.
@@ -128,7 +128,7 @@ impl<'a> WindowReader<'a> {
                     let notes = self.documents.findings.notes(&self.corpus.file_names());
                     return Err(DataError::Empty { files, notes });
                 }
-                // a document is held out once
+                // the first epoch collects all held-out documents
                 self.drawn.is_complete |= self.at.epoch > 0;
             }
             let (block, begun) = (self.blocks.at(self.at), self.at);
@@ -147,7 +147,7 @@ impl<'a> WindowReader<'a> {
                 if self.is_over { Err(DataError::WaitEnded) } else { Ok(()) }
             });
             if !self.is_over {
-                // a file that became shorter has ended like any other
+                // reading a file that became shorter does not fail
                 file.check_unchanged()?;
             }
             if read.is_ok() {
@@ -155,7 +155,7 @@ impl<'a> WindowReader<'a> {
                 self.batch.push(Item::Point(self.at));
             }
             if !self.is_over {
-                // the windows before a record that can't be read are complete
+                // windows before an unreadable record are still completed
                 self.flush(on_window)?;
             }
             if self.is_over || !on_tokens(self.buffer.tokens()) {
@@ -165,7 +165,7 @@ impl<'a> WindowReader<'a> {
         }
     }
 
-    /// The losses of the texts from the beginning of the stream.
+    /// The findings of the texts from the beginning of the stream.
     pub(crate) fn findings(&self) -> &Findings {
         &self.documents.findings
     }
@@ -194,7 +194,7 @@ impl<'a> WindowReader<'a> {
         }
         if let Some(mut cursor) = piece.resume_at {
             if matches!(piece.content, Content::Ids { .. }) {
-                // a token file does not know where its documents end
+                // only special tokens show where documents end in a token file
                 cursor.record = self.next.record - 1 - u64::from(self.documents.is_inside());
             }
             self.batch.push(Item::Point(self.blocks.resume_at(block, cursor)));
@@ -202,7 +202,7 @@ impl<'a> WindowReader<'a> {
         if self.batch.is_full() { self.flush(on_window) } else { Ok(()) }
     }
 
-    /// Tokenises the batch and passes its documents on.
+    /// Tokenises the batch and passes on its documents.
     fn flush(&mut self, on_window: &mut OnWindow) -> Result<(), DataError> {
         let (items, texts) = self.batch.tokenise(self.documents.tokenizer())?;
         for item in items {
@@ -234,7 +234,7 @@ impl<'a> WindowReader<'a> {
         Ok(())
     }
 
-    /// Passes the new tokens on to the windows or to the held-out documents.
+    /// Adds the new tokens to the windows or to the held-out documents.
     fn pass_on(&mut self, on_window: &mut OnWindow) -> Result<(), DataError> {
         self.counts.empty += take(&mut self.documents.empty);
         let (ids, starts) = (take(&mut self.documents.ids), take(&mut self.documents.starts));
@@ -245,7 +245,7 @@ impl<'a> WindowReader<'a> {
             self.pass_on_document(&ids[bounds[0]..bounds[1]], true, ends);
         }
         while let Some(window) = self.buffer.take_window() {
-            // nothing of the new contents of a file gets into a window
+            // a window must not hold new contents of a changed file
             self.corpus.files[self.next.file].check_unchanged()?;
             if !on_window(window, &self.drawn)? {
                 self.is_over = true;
@@ -255,7 +255,7 @@ impl<'a> WindowReader<'a> {
         Ok(())
     }
 
-    /// Passes on tokens of one document: its first ones if `is_start`, its last ones if `ends`.
+    /// Adds tokens of one document. `is_start` and `ends` mark the first and the last tokens of the document.
     fn pass_on_document(&mut self, ids: &[u32], is_start: bool, ends: bool) {
         if ids.is_empty() {
             return;

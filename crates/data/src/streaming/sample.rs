@@ -7,8 +7,8 @@ use crate::corpus::{Content, Corpus, Split};
 use crate::error::DataError;
 use crate::order;
 
-/// Passes on the texts of the source with the index `source`, in the order of its first epoch, until they have
-/// `max_bytes` or the epoch ends.
+/// Passes the texts of the source with the index `source` to `on_text`, in the order of the first epoch, until they
+/// have `max_bytes` or the epoch ends.
 ///
 /// # Errors
 /// Fails if the source can't be read.

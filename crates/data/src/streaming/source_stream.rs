@@ -14,7 +14,7 @@ use crate::sequences::Sequences;
 /// The time after which a window that stage 0 has announced must be visible on the volume.
 const VISIBLE_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Steps whose windows stay: another stage may be a step behind stage 0, and stage 0 announces one step ahead.
+/// Steps whose windows stay open: another stage may be a step behind stage 0, and stage 0 announces one step ahead.
 const STEPS_IN_USE: usize = 3;
 
 /// The windows of a source.
@@ -24,7 +24,7 @@ pub(crate) struct SourceStream {
     pub(crate) sequences: u64,
     length: usize,
     packing: bool,
-    /// Set in the process that makes the windows.
+    /// `Some` in the process that makes the windows.
     maker: Option<WindowMaker>,
     state: Mutex<State>,
 }
@@ -50,8 +50,8 @@ impl SourceStream {
         self.state.get_mut().unwrap_or_else(PoisonError::into_inner).start = start;
     }
 
-    /// Waits for the windows of a step, as long as `keep_waiting` holds, and opens them. Other windows are closed, but
-    /// the ones of the steps before it.
+    /// Waits for the windows of a step, as long as `keep_waiting` holds, and opens them. Windows before the last
+    /// `STEPS_IN_USE` steps are closed.
     ///
     /// # Errors
     /// Fails if a window can't be made or opened, or with `WaitEnded`.
@@ -76,7 +76,7 @@ impl SourceStream {
         windows.into_iter().try_for_each(|window| self.open(window, keep_waiting).map(drop))
     }
 
-    /// The sequences of a window, which is there already.
+    /// The sequences of a window that already exists.
     ///
     /// # Errors
     /// Fails if the window can't be opened.
@@ -84,7 +84,8 @@ impl SourceStream {
         self.open(window, &|_| true)
     }
 
-    /// The beginning of the window that training reads after `sequences` sequences. All windows before it are open.
+    /// The beginning of the window that training reads after `sequences` sequences. That window or the previous one
+    /// must be open, unless reading began there.
     pub(crate) fn position_after(&self, sequences: u64) -> Option<StreamPosition> {
         let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         let window = sequences / self.sequences;
@@ -97,7 +98,8 @@ impl SourceStream {
         start.or_else(next).or_else(begun)
     }
 
-    /// The documents up to the end of the window with the last of `sequences` sequences; `None` if it is not open.
+    /// The counts of documents up to the end of the window that holds the last of `sequences` sequences; `None` if that
+    /// window is not open.
     pub(crate) fn counts_after(&self, sequences: u64) -> Option<DocumentCounts> {
         let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         let (header, _) = state.open.get(&(sequences.checked_sub(1)? / self.sequences))?;
@@ -119,7 +121,7 @@ impl SourceStream {
         Ok(sequences)
     }
 
-    /// The header of a window that stage 0 has made. A network file system may show it later.
+    /// The header of a window that stage 0 has made. On a network file system, the window may become visible later.
     fn wait_for_header(&self, window: u64, keep_waiting: &dyn Fn(u64) -> bool) -> Result<WindowHeader, DataError> {
         let deadline = Instant::now() + VISIBLE_TIMEOUT;
         loop {

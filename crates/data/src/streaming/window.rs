@@ -18,7 +18,7 @@ use crate::stream::{Origins, TokenStream};
 const HEADER_FILE: &str = "window.json";
 /// The number of each document, see [`DocumentId::number`](super::DocumentId::number).
 const ORIGINS_FILE: &str = "origins.bin";
-/// The first part of the names of folders that are no windows yet, or no longer.
+/// The name prefix of folders whose windows are still being written, or already being removed.
 const UNFINISHED: &str = "unfinished-";
 
 /// The windows of a source in a folder of the volume.
@@ -78,7 +78,7 @@ impl WindowStore {
         Ok(TokenStream::of_window(&files, 0..header.documents, origins))
     }
 
-    /// The header of the window at `start`, if all of the window is there.
+    /// The header of the window at `start`; `None` if the window is incomplete.
     ///
     /// # Errors
     /// Fails if the volume can't be read.
@@ -87,7 +87,7 @@ impl WindowStore {
         Ok(header.filter(|header| self.open(header).is_ok()))
     }
 
-    /// Writes a window, unless it is there. Nothing of an unfinished one remains under its name.
+    /// Writes a window, unless it exists. An incomplete window never has the name of a window.
     ///
     /// # Errors
     /// Fails if the volume can't be written.
@@ -104,14 +104,14 @@ impl WindowStore {
         fs::create_dir_all(&self.folder).map_err(DataError::io("create", &self.folder))?;
         let written = self.write_unfinished(&unfinished, window, &header);
         let named = written.and_then(|()| self.name(&unfinished, &window.start));
-        // a volume that is full has the space back
+        // a full volume gets the space back
         remove_unfinished_folder(&unfinished);
         named?;
         stagecoach_files::sync_dir(&self.folder).map_err(DataError::io("write", &self.folder))
     }
 
-    /// Gives an unfinished folder the name of the window at `start`. A complete window stays: somebody may use it, and
-    /// the maker that follows this one may have removed the unfinished folder.
+    /// Gives an unfinished folder the name of the window at `start`. A complete window stays, because a process may use
+    /// it. Its replacement may even be gone, if the next maker has removed the unfinished folder.
     fn name(&self, unfinished: &Path, start: &StreamPosition) -> Result<(), DataError> {
         let finished = self.window_folder(start.window);
         let rename = || fs::rename(unfinished, &finished);
@@ -138,12 +138,12 @@ impl WindowStore {
         write_bytes_atomically(&path, &json)
     }
 
-    /// A new name. Threads and processes share the volume, and each process may have the id 1 in its own pod.
+    /// A random folder name. Threads and pods share the volume, and process ids are not unique across pods.
     fn unfinished_folder(&self) -> PathBuf {
         self.folder.join(format!("{UNFINISHED}{}", stagecoach_files::random_hex()))
     }
 
-    /// Removes a window, if it is there. It loses its name first, so that a part of it is never taken for a window.
+    /// Removes a window, if it exists. A rename comes first, so that no process opens a half-removed window.
     fn remove_window(&self, folder: &Path) -> Result<(), DataError> {
         let unfinished = self.unfinished_folder();
         match fs::rename(folder, &unfinished) {
@@ -156,8 +156,8 @@ impl WindowStore {
         }
     }
 
-    /// Removes windows until the others have at most `max_bytes`: those before `in_use` first, the oldest first, then
-    /// those behind it, the last ones first. The windows in use stay.
+    /// Removes windows until at most `max_bytes` remain: first the windows before `in_use`, from the oldest on, then
+    /// the windows after it, from the last one back. The windows in use stay.
     ///
     /// # Errors
     /// Fails if the volume can't be read or written.
@@ -231,8 +231,8 @@ pub(crate) fn write_tokens(folder: &Path, ids: &[u32], starts: &[u64], id_bytes:
     })
 }
 
-/// Removes a folder that is no window. A thread that nobody needs may still write into it. What remains costs space,
-/// until the next maker removes it.
+/// Removes a folder that is not a window. The thread of a dropped maker may still write into it. The remaining files
+/// only cost space, until the next maker removes them.
 fn remove_unfinished_folder(folder: &Path) {
     let _ = fs::remove_dir_all(folder);
 }

@@ -16,7 +16,7 @@ pub(super) fn added_tokens(definition: &Value) -> &[Value] {
     definition["added_tokens"].as_array().map_or(&[][..], Vec::as_slice)
 }
 
-/// Refuses a tokenizer that gives a text other ids each time. BPE with dropout is the only random part of the format.
+/// Refuses a tokenizer with random results. BPE with dropout is the only random part of the format.
 pub(super) fn check_deterministic(definition: &Value) -> Result<(), String> {
     match definition["model"]["dropout"].as_f64() {
         Some(dropout) if dropout > 0.0 => {
@@ -69,8 +69,8 @@ fn has_byte_level(pre_tokenizer: &Value) -> bool {
 }
 
 /// The positions at which text may be split. A tokenizer with an unknown definition gets whole documents, for example
-/// one with a prefix or with an added token that takes white space. NFC joins nothing to the white space that follows
-/// it. `parse`: special tokens in a text are encoded as tokens.
+/// one with a prefix or with an added token that takes white space. The normalizer NFC is safe, because it joins no
+/// character to the white space after it. With `parse`, special tokens in a text are encoded as tokens.
 pub(super) fn split(definition: &Value, parse: bool) -> Split {
     if splits_before_space(definition, parse) {
         return Split::BeforeSpace;
@@ -100,11 +100,11 @@ pub(super) fn split(definition: &Value, parse: bool) -> Split {
     }
 }
 
-/// Whether a tokenizer of SentencePiece gives the text before a space and the text from the space on the ids that they
-/// have in one text. It does if it adds no space before a text that begins with one, and if no token holds a space
-/// after another character. Words that are pre-tokens of their own meet the second condition in any model. A text that
-/// is one pre-token meets it in a BPE, whose merges at both sides of the space are then independent. It would not meet
-/// it for certain in a Unigram model, which compares sums of rounded numbers over the whole text.
+/// Whether a SentencePiece tokenizer gives the same ids if a text is split before a space. It must add no space before
+/// a text that begins with a space, and the ids on both sides of a space must be independent. They are in any model if
+/// words are separate pre-tokens. If the whole text is one pre-token, they are in a BPE without a token that holds a
+/// space after another character. A Unigram model gives no such guarantee, because it compares sums of rounded numbers
+/// over the whole text.
 fn splits_before_space(definition: &Value, parse: bool) -> bool {
     let (normalizer, pre_tokenizer) = (&definition["normalizer"], &definition["pre_tokenizer"]);
     let metaspace = METASPACE.to_string();
@@ -112,7 +112,7 @@ fn splits_before_space(definition: &Value, parse: bool) -> bool {
         && normalizer["pattern"]["String"] == " "
         && normalizer["content"] == *metaspace;
     let is_metaspace = pre_tokenizer["type"] == "Metaspace" && pre_tokenizer["replacement"] == *metaspace;
-    // a pattern of spaces finds nothing in a text without spaces
+    // the normalizer has replaced all spaces, so a pattern of spaces finds none
     let finds_nothing = pre_tokenizer.is_null()
         || pre_tokenizer["type"] == "Split"
             && pre_tokenizer["pattern"]["String"] == " "

@@ -36,7 +36,7 @@ pub struct Tokenizer {
     losses: Losses,
 }
 
-/// The losses that a text may have on its way to ids.
+/// The ways in which a text may lose information when it is tokenised.
 #[derive(Clone)]
 struct Losses {
     /// Names of special tokens that stay text.
@@ -64,7 +64,7 @@ impl Tokenizer {
         Tokenizer::read(path, true).map(|(tokenizer, _)| tokenizer)
     }
 
-    /// The tokenizer, and the bytes of its file. `parse`: special tokens in a text are encoded as tokens.
+    /// The tokenizer, and the bytes of its file. With `parse`, special tokens in a text are encoded as tokens.
     pub(crate) fn read(path: &Path, parse: bool) -> Result<(Tokenizer, Vec<u8>), DataError> {
         let bad = |problem: &str| DataError::Tokenizer { path: path.into(), problem: problem.into() };
         let bytes = fs::read(path).map_err(|error| match error.kind() {
@@ -126,7 +126,7 @@ impl Tokenizer {
         Ok((encoding.get_ids().to_vec(), bytes))
     }
 
-    /// The ids of each text and the losses of the text in them, computed on all processors.
+    /// The ids and findings of each text, computed on all processors.
     pub(crate) fn encode_all(&self, texts: Vec<String>) -> Result<Vec<(Vec<u32>, Findings)>, DataError> {
         let mut all_findings = vec![Findings::default(); texts.len()];
         for (findings, text) in all_findings.iter_mut().zip(&texts) {
@@ -162,7 +162,7 @@ impl Tokenizer {
         self.inner.decode(ids, true).map_err(self.failed())
     }
 
-    /// The file.
+    /// The path of the file.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -199,7 +199,7 @@ impl Tokenizer {
         self.special_tokens.bos.filter(|bos| !self.parses || ids.first() != Some(bos))
     }
 
-    /// Whether a document whose last token is `id` already has its end-of-text token from its text.
+    /// Whether the text of a document whose last token is `id` already ends with an end-of-text token.
     pub(crate) fn is_ended_by(&self, id: Option<&u32>) -> bool {
         self.parses && id.is_some_and(|id| self.special_tokens.eos.contains(id))
     }

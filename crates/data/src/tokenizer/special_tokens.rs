@@ -140,8 +140,8 @@ impl Configs {
         Ok(SpecialTokenIds { bos, eos, pad, other_than_before })
     }
 
-    /// Refuses a list of added tokens that belongs to another tokenizer. transformers adds the tokens of this list to
-    /// the tokens of `tokenizer.json`, with ids of its own.
+    /// Refuses a list of added tokens that belongs to another tokenizer. transformers would add unknown tokens of this
+    /// list to the tokens of `tokenizer.json` under new ids.
     fn check_added_tokens(&self, names: &Names) -> Result<(), String> {
         for (id, token) in self.tokenizer["added_tokens_decoder"].as_object().into_iter().flatten() {
             let name = token["content"].as_str().unwrap_or_default();
@@ -180,8 +180,8 @@ enum Named {
     Absent,
 }
 
-/// The ids in `value`, a number or a list, that belong to `added_tokens`. The others are left out, because a
-/// configuration that was written with the defaults of its class names the ids of ordinary words.
+/// The ids in `value`, a number or a list, that belong to `added_tokens`. Other ids are left out, because a
+/// configuration with the default ids of its class may name ordinary words.
 fn added_ids<'a>(value: &'a Value, names: &'a Names) -> impl Iterator<Item = u32> + 'a {
     let list = value.as_array().map_or(std::slice::from_ref(value), Vec::as_slice);
     let is_added = |id: &u32| names.added.keys().any(|name| (names.id_of)(name) == Some(*id));

@@ -39,7 +39,7 @@ fn bad_records_are_left_out_and_counted_by_reason_and_file() {
     }
 }
 
-/// The whole text of a file is left out, including what is far before the invalid bytes.
+/// The whole text of a file is left out, including the text far before the invalid bytes.
 #[test]
 fn a_long_text_that_is_not_utf8_is_left_out_whole() {
     for end in [&b"\xff"[..], b"\xc3"] {

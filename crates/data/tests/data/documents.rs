@@ -39,7 +39,7 @@ fn a_part_is_reported_with_document_offset_and_text() {
         reported,
         [
             part("1", 0, 0, 0, "a b c"),
-            // the row starts with the end of the document before, which has no target
+            // the row starts with the end of the previous document, which has no target
             part("2", 1, 0, 1, "b  c d"),
             part("2", 6, 3, 0, "d d"),
             // the last input is the token that begins the document, and its target is the first word
@@ -112,7 +112,7 @@ fn documents_of_every_format_are_numbered_as_the_table_says() {
         let parts = epoch(&volume);
         assert_eq!(parts.len(), 3);
         for (index, (part, text)) in parts.iter().enumerate() {
-            // each `.txt` is a document, and in another format a file has all
+            // a `.txt` file is one document, and a file of another format holds all documents
             let unit = if text.name.file.starts_with("corpus/0.") { index as u64 } else { 0 };
             assert_eq!(text.name.number, format.first_unit + unit, "{format:?}");
             assert_eq!(indices(&volume, &[&text.name.to_string()]).unwrap(), [part.document], "{format:?}");

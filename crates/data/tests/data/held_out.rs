@@ -47,7 +47,7 @@ fn targets(dataset: &Dataset, set: &HeldOutSet) -> Vec<i64> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(24))]
 
-    /// Half of so many documents are drawn as a whole.
+    /// These documents are enough for a draw of whole documents.
     #[test]
     fn neither_names_nor_copies_decide_which_documents_are_held_out(
         texts in prop::collection::btree_set("[a-h]( [a-h]){1,6}", 40..60), copies in prop::collection::vec(any::<prop::sample::Index>(), 0..6),

@@ -13,7 +13,7 @@ use crate::common::*;
 enum Effect {
     /// Texts get other ids, or documents begin, end or are padded with other tokens.
     Used,
-    /// Nothing changes. A checkpoint has the key as the source has it.
+    /// No effect on ids. A checkpoint keeps the key unchanged.
     Kept,
     /// The tokenizer is refused with this message.
     Refused(&'static str),

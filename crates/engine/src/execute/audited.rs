@@ -1,6 +1,6 @@
-//! Audits find hardware that computes wrong: another stage computes a work item again, bit for bit. A work item is the
-//! forward and backward pass of one chunk on one microbatch. This module records the inputs of a work item and the
-//! hashes of its results while the step is computed. Disabled, recording costs nothing.
+//! Audits find hardware with wrong results: another stage computes a work item a second time, bit for bit. A work item
+//! is the forward and backward pass of one chunk on one microbatch. This module records the inputs of a work item and
+//! the hashes of its results during the step. A step without an audit has no overhead.
 
 use serde::{Deserialize, Serialize};
 use stagecoach_data::MicrobatchLayout;
@@ -13,15 +13,15 @@ use super::gradient_sums::AccumulatorGroup;
 use super::sequences::sequence_bounds;
 use super::{ChunkOutput, LossInputs, Stage, StepProbe};
 
-/// The inputs of a work item besides its layout: tensors on the CPU that are never written to.
+/// The inputs of a work item besides its layout: read-only tensors on the CPU.
 #[derive(Debug)]
 pub struct WorkInputs {
     /// Token ids, `i64[tokens]`, on the first chunk, else hidden states, `[tokens, hidden]`.
     pub input: Tensor,
     /// Targets, `i64[tokens]`, on the last chunk, else the gradient of the output, `[tokens, hidden]`.
     pub target_or_gradient: Tensor,
-    /// `f32[work_numel]`: the chunk's weights, concatenated, then their gradient accumulators as they were before this
-    /// item was added.
+    /// `f32[work_numel]`: the chunk's weights, concatenated, then their gradient accumulators before this item's
+    /// gradients are added.
     pub parameters: Tensor,
 }
 
@@ -49,7 +49,7 @@ pub struct ItemDigest {
 }
 
 impl ItemDigest {
-    /// The first result, in order of computation, that differs; `None` if none does.
+    /// The first result, in order of computation, that differs; `None` if all are equal.
     pub fn first_difference(&self, other: &ItemDigest) -> Option<&'static str> {
         let differs = [
             ("output", self.output != other.output),
@@ -60,7 +60,7 @@ impl ItemDigest {
     }
 }
 
-/// Records a work item while it is computed.
+/// A recorder of a work item during its computation.
 #[derive(Debug)]
 pub struct WorkRecorder {
     item: WorkItem,
@@ -71,13 +71,13 @@ pub struct WorkRecorder {
 }
 
 impl WorkRecorder {
-    /// Records `item` in the step of `stage` that begins.
+    /// A recorder of `item` in the next step of `stage`.
     pub fn new(item: WorkItem, stage: &Stage) -> WorkRecorder {
         let parameters = Tensor::empty([2 * numel(&stage.chunk_weights(item.chunk))], (Kind::Float, Device::Cpu));
         WorkRecorder { item, input: None, target_or_gradient: None, parameters, result: ItemDigest::default() }
     }
 
-    /// The recorded inputs and results; `None` if the step was abandoned before they were complete.
+    /// The recorded inputs and results; `None` if an abandoned step left them incomplete.
     pub fn finish(self) -> Option<(WorkInputs, ItemDigest)> {
         let WorkRecorder { input, target_or_gradient, parameters, result, .. } = self;
         Some((WorkInputs { input: input?, target_or_gradient: target_or_gradient?, parameters }, result))

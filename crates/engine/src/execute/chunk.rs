@@ -1,6 +1,6 @@
-//! Forward and backward pass of one chunk for one microbatch. Every layer computes the same under every partition: its
-//! input and its output's gradient arrive unchanged from the adjacent layers, on this stage or on another. Results are
-//! therefore bit-identical for every partition.
+//! Forward and backward pass of one chunk for one microbatch. Every layer computes the same values under every
+//! partition: its input and the gradient of its output arrive unchanged from the adjacent layers, on this stage or on
+//! another. Results are therefore bit-identical for every partition.
 
 use std::rc::Rc;
 
@@ -33,7 +33,7 @@ pub struct SavedActivations {
 #[derive(Debug)]
 enum SavedLayer {
     Activations(Box<dyn Backward>),
-    /// The layer's input, from which everything is computed again.
+    /// The layer's input, from which the backward pass recomputes the activations.
     Input(Tensor),
 }
 
@@ -103,8 +103,8 @@ impl Chunk {
     }
 
     /// Runs the backward pass through `saved`. `dy` is the gradient of the chunk's output (unused on the last chunk,
-    /// whose gradient comes from the loss). Passes on one gradient of each weight except the head's. Returns the
-    /// gradient of the chunk's input, or `None` on the first chunk.
+    /// whose gradient comes from the loss). Passes one gradient of each weight, except the head's, to the caller.
+    /// Returns the gradient of the chunk's input, or `None` on the first chunk.
     pub fn backward(
         &self,
         saved: SavedActivations,

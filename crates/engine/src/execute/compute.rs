@@ -1,5 +1,4 @@
-//! The computations of a step, F, B, I and W, and their boundary tensors: inputs that they receive and results that
-//! they send.
+//! The computations of a step, F, B, I and W, and their boundary tensors: received inputs and sent results.
 
 use std::collections::HashMap;
 
@@ -118,7 +117,7 @@ impl Executor<'_, '_> {
         Ok(sender.send(item.microbatch, tensor)?)
     }
 
-    /// Returns the input of `computation`: from this rank if its producer ran here, otherwise received.
+    /// Returns the input of `computation`: from this rank if the producer ran here, otherwise from a link.
     fn receive_input(
         &mut self,
         computation: Action,

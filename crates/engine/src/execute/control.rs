@@ -1,4 +1,4 @@
-//! The objects that a running step calls: its control, and the probes that observe it.
+//! The objects that a running step calls: its control, and its probes.
 
 use stagecoach_pipeline::WorkItem;
 use stagecoach_transport::LinkError;
@@ -6,7 +6,7 @@ use tch::Tensor;
 
 use super::{ChunkOutput, Stage};
 
-/// Whether a step must stop, and how soon.
+/// A request to stop, and its urgency.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StopRequest {
     /// No stop is requested.
@@ -17,14 +17,14 @@ pub enum StopRequest {
     Immediately,
 }
 
-/// Controls a running step. The default methods never request a stop, and never wait.
+/// The control of a running step. The default methods never request a stop, and never wait.
 pub trait StepControl {
     /// Returns whether the step must stop. The step calls it between its actions, and when it votes.
     fn stop(&self) -> StopRequest {
         StopRequest::None
     }
 
-    /// Called before the step votes: waits for everything that the vote promises to the group.
+    /// Waits for everything that the vote promises to the group. The step calls it before it votes.
     ///
     /// # Errors
     /// If a link fails.
@@ -32,12 +32,12 @@ pub trait StepControl {
         Ok(())
     }
 
-    /// The index in the program of the action before which `when_idle` is called: where the stage is expected to wait.
+    /// The index in the program of the action before which the step calls `when_idle`, because it expects a wait there.
     fn idle_before(&self) -> Option<usize> {
         None
     }
 
-    /// Called before action `idle_before`, for work that can be done at any time.
+    /// Does work that can run at any time. The step calls it before action `idle_before`.
     ///
     /// # Errors
     /// If a link fails.
@@ -52,7 +52,7 @@ pub struct Uncontrolled;
 
 impl StepControl for Uncontrolled {}
 
-/// Observes the computations of a step. Layers may reuse the memory of a tensor after the call that shows it. The
+/// An observer of a step's computations. Layers may reuse the memory of a tensor after the call that receives it. The
 /// default methods do nothing.
 pub trait StepProbe {
     /// The forward pass of `item` begins, with targets if the stage has the head.

@@ -1,5 +1,4 @@
-//! Dumps tensors of a step while the step is computed. A dump wraps the layers, so that a stage without a dump has no
-//! overhead.
+//! Dumps of a step's tensors during the step. A dump wraps the layers, so a stage without a dump has no overhead.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -24,7 +23,7 @@ pub struct DumpConfig {
     pub folder: PathBuf,
 }
 
-/// The dumped tensors of a stage's steps. Its layers share it.
+/// The dumped tensors of a stage's steps. The layers of the stage share this value.
 #[derive(Debug)]
 pub struct TensorDump {
     /// The configuration.
@@ -48,7 +47,7 @@ impl TensorDump {
         }
     }
 
-    /// Dumps the tensors of the next program. Copies the weights now.
+    /// Starts a dump of the next program's tensors. Copies the weights immediately.
     pub fn begin(&self, stage: &Stage) {
         self.is_active.set(true);
         self.add_parameters(stage, "value", |parameter| &parameter.value);
@@ -74,7 +73,7 @@ impl TensorDump {
 }
 
 impl Stage {
-    /// Wraps the layers, so that their tensors can be dumped.
+    /// Wraps the layers to dump their tensors.
     pub fn prepare_dump(&mut self, config: &DumpConfig, partition: &Partition) -> Rc<TensorDump> {
         let dump = Rc::new(TensorDump {
             config: config.clone(),

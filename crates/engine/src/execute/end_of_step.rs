@@ -1,4 +1,4 @@
-//! The end of a step: norms and losses go to the group as this rank's vote, and its verdict comes back.
+//! The end of a step: this rank votes with its norms and losses, and the group returns a verdict.
 
 use stagecoach_group::{BlockLosses, StepVote, Verdict};
 use stagecoach_kernels as kernels;
@@ -21,7 +21,7 @@ impl Executor<'_, '_> {
     ) -> Result<Verdict, StepError> {
         self.stage.set_activity(self.activity, "EXCHANGE", None);
         let (parameters, squared_norms) = self.stage.squared_norms();
-        // the only point of a step at which the host waits for a GPU, unless the step is audited or dumped
+        // without an audit or a dump, the host waits for a GPU only here
         let of_tokens = token_losses.iter().flat_map(|(_, losses)| losses);
         let mut losses_and_norms = copy_to_host(losses.iter().chain([&squared_norms]).chain(of_tokens));
         let mut squared_norms = losses_and_norms.split_off(losses.len());
@@ -34,14 +34,14 @@ impl Executor<'_, '_> {
         });
         let all_finite = squared_norms.iter().all(|square| square.is_finite());
         let squared_norms = parameters.into_iter().zip(squared_norms).collect();
-        // the norms and losses have arrived, so that the device has finished everything that they depend on
+        // the norms and losses have arrived, so the device has finished all work that they depend on
         self.links.check()?;
         timer.end(Timestamp::now());
         let measurements = StepMeasurements {
             bytes_sent: self.links.bytes_sent() as f64,
             peak_bytes: peak_bytes(self.stage.device) as f64,
-            // only the first replica's timeline is recorded: the other replicas do the same, and are many
             source_losses: source_losses(inputs, token_losses.iter().map(|(microbatch, _)| *microbatch), &of_tokens),
+            // only the first replica's timeline is recorded, because all replicas do the same
             spans: if self.stage.replica.index == 0 { timer.spans(program) } else { Vec::new() },
         };
         let measurements = measurements.to_vec();
@@ -52,7 +52,7 @@ impl Executor<'_, '_> {
         self.vote(vote)
     }
 
-    /// Abandons the step. Stages that wait for this stage's tensors notice it by their links, which this stage closes.
+    /// Abandons the step. This stage closes its links, so that stages that wait for its tensors fail.
     pub(super) fn abort_step(&mut self, inputs: &StepInputs) -> Result<Verdict, StepError> {
         self.links.close();
         let vote = StepVote { step: inputs.step.unwrap_or_default(), unfinished: true, ..inputs.vote.clone() };
@@ -66,8 +66,8 @@ impl Executor<'_, '_> {
     }
 }
 
-/// The sum of the losses of each source and the number of its targets. `losses` are the losses of the tokens of these
-/// microbatches.
+/// The sum of the losses of each source and the number of its targets. `losses` are the losses of the tokens of
+/// `microbatches`.
 fn source_losses(
     inputs: &StepInputs,
     microbatches: impl Iterator<Item = usize>,

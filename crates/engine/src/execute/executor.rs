@@ -1,4 +1,5 @@
-//! Executes a rank's list of pipeline actions: the same list that `stagecoach_pipeline` verifies, simulates and draws.
+//! The executor of a rank's list of pipeline actions: the list that `stagecoach_pipeline` verifies, simulates and
+//! draws.
 
 use std::collections::HashMap;
 use std::time::Instant;
@@ -17,7 +18,7 @@ use super::{
     StopRequest,
 };
 
-/// Executes programs on a stage.
+/// An executor of programs on a stage.
 pub struct Executor<'a, 'p> {
     /// The stage.
     pub stage: &'a mut Stage,
@@ -25,13 +26,13 @@ pub struct Executor<'a, 'p> {
     pub links: &'a mut Links,
     /// Membership in the group: votes and decisions.
     pub member: &'a Member,
-    /// Receives the current activity, which heartbeats report.
+    /// The receiver of the current activity, which heartbeats report.
     pub activity: &'a Activity,
     /// Mapping of chunks to stages. It calls the stage numbers ranks, as torch does within one pipeline.
     pub placement: &'a Placement,
-    /// Controls the step.
+    /// The control of the step.
     pub control: &'a mut dyn StepControl,
-    /// The observers of its computations.
+    /// The observers of the step's computations.
     pub probes: Vec<&'p mut (dyn StepProbe + 'p)>,
 }
 
@@ -52,7 +53,7 @@ pub(super) struct StepState {
     decided_at: Option<Instant>,
     broken_link: Option<String>,
     pub(super) timer: StepTimer,
-    /// The chunks whose gradients are being reduced, with the start time of each, in order of start.
+    /// The chunks with a REDUCE in progress, each with its start time, in order of start.
     pub(super) reductions: Vec<(usize, Timestamp)>,
 }
 
@@ -91,8 +92,8 @@ impl StepState {
 }
 
 impl Executor<'_, '_> {
-    /// Executes `program` on `inputs`. In a training step, a broken link or a request to stop at once makes this stage
-    /// vote that the step is unfinished. The output then has that verdict.
+    /// Executes `program` on `inputs`. In a training step, a broken link or an immediate stop makes this stage vote
+    /// that the step is unfinished. The output then has the resulting verdict.
     ///
     /// # Errors
     /// When the group fails or ends the attempt, an action's input is missing, or a link breaks in an evaluation or
@@ -111,7 +112,7 @@ impl Executor<'_, '_> {
             let is_longest_wait = self.control.idle_before() == Some(index);
             let idle_work = if is_longest_wait { self.control.when_idle().map_err(StepError::from) } else { Ok(()) };
             match idle_work.and_then(|()| self.execute(action, program, inputs, &mut state)) {
-                // a stage abandoned the step, or died: the group knows
+                // another stage abandoned the step or died, which the group detects
                 Err(StepError::Link(LinkError::Broken(why))) if inputs.step.is_some() && !is_decided => {
                     self.links.check_device()?;
                     state.verdict = Some(self.abort_step(inputs)?);
@@ -183,14 +184,14 @@ impl Executor<'_, '_> {
                     self.begin_gather(chunk)?;
                 }
             }
-            // There is nothing to execute: after it, the caller may copy the weights for a checkpoint.
+            // A marker without work: after it, the caller may copy the weights for a checkpoint.
             Action::Snapshot => {}
         }
         if let (true, Some(item)) = (action.completes_weight_gradient(), action.item()) {
             self.observe(|probe, stage| probe.accumulation_ends(stage, item));
             self.stage.gradient_sums.finish_block_after(AccumulatorGroup::Chunk(item.chunk), item, inputs.blocks);
         }
-        // EXCHANGE has ended its span itself, as the vote carries the span; REDUCE and GATHER end when a computation
+        // EXCHANGE has already ended its span, because the vote contains it; REDUCE and GATHER end when a computation
         // needs their results
         if action.is_timed() && action != Action::Exchange && !action.is_between_replicas() {
             state.timer.end(self.stage.timestamp());
@@ -198,7 +199,7 @@ impl Executor<'_, '_> {
         Ok(())
     }
 
-    /// Shows every probe an event on this stage.
+    /// Reports an event on this stage to every probe.
     pub(super) fn observe(&mut self, event: impl Fn(&mut dyn StepProbe, &Stage)) {
         self.probes.iter_mut().for_each(|probe| event(*probe, self.stage));
     }

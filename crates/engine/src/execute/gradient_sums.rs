@@ -16,21 +16,21 @@ pub(super) enum AccumulatorGroup {
     Head,
 }
 
-/// Adds blocks pairwise as the tree of [`ReplicaBlocks`]. The accumulators hold the current block, and after the
-/// replica's last block the last subtree.
+/// The sums of blocks, added pairwise along the tree of [`ReplicaBlocks`]. The accumulators hold the current block and,
+/// after the replica's last block, the last subtree.
 #[derive(Debug, Default)]
 pub(super) struct GradientSums {
     /// The accumulators of each group, with the index of their parameter.
     accumulators: BTreeMap<AccumulatorGroup, Vec<(usize, Tensor)>>,
-    /// Sums that wait for their sibling: copies of the accumulators.
+    /// Copies of the accumulators: sums that wait for their sibling.
     partial: HashMap<(AccumulatorGroup, Subtree), Vec<Tensor>>,
 }
 
-/// An accumulator, and the sums of a replica for it after the replica's last microbatch.
+/// An accumulator, and the replica's sums for it after the last microbatch of the replica.
 pub(super) struct ReplicaSums<'a> {
-    /// Its index among all accumulators of the stage; the same in all replicas.
+    /// Index among all accumulators of the stage; equal in all replicas.
     pub(super) index: usize,
-    /// Index of its parameter.
+    /// Index of the parameter.
     pub(super) parameter: usize,
     /// The accumulator.
     pub(super) accumulator: &'a Tensor,
@@ -48,8 +48,8 @@ impl GradientSums {
         self.accumulators.get(&group).map_or(&[], Vec::as_slice)
     }
 
-    /// If a block ends with `item`, whose gradients the accumulators of `group` hold: adds the preceding blocks as far
-    /// as the tree allows, and zeroes the accumulators for the next block.
+    /// Finishes the block that ends with `item`, if there is one. Adds the preceding blocks to the accumulators of
+    /// `group` as far as the tree allows, and zeroes the accumulators for the next block.
     pub(super) fn finish_block_after(&mut self, group: AccumulatorGroup, item: WorkItem, blocks: &ReplicaBlocks) {
         let Some(mut sum) = blocks.ending_with(item) else { return };
         let Some(accumulators) = self.accumulators.get(&group) else { return };

@@ -1,4 +1,4 @@
-//! The measurements of a stage in a step, and their form in the vote, which carries numbers without names.
+//! The measurements of a stage in a step, and their form in the vote: numbers without names.
 
 /// Measurements of one step on one stage, up to its vote.
 #[derive(Clone, Debug, Default, PartialEq)]

@@ -1,5 +1,5 @@
-//! Executes one stage: [`Chunk`] runs the forward and backward passes of its layers, [`Executor`] runs the stage's list
-//! of pipeline actions.
+//! The execution of one stage: [`Chunk`] runs the forward and backward passes of its layers, and [`Executor`] runs the
+//! stage's list of pipeline actions.
 
 mod audited;
 mod chunk;

@@ -13,8 +13,8 @@ use super::gradient_sums::ReplicaSums;
 use super::{Executor, Stage, StepError, StepInputs};
 
 impl Executor<'_, '_> {
-    /// Starts to send this replica's sums of a chunk's gradients to the owners of its parameters, and to receive the
-    /// sums of all replicas for this replica's own parameters.
+    /// Starts to send this replica's gradient sums of a chunk to the owners of the parameters, and to receive the other
+    /// replicas' sums for the parameters that this replica owns.
     pub(super) fn begin_reduction(&mut self, chunk: usize, blocks: &ReplicaBlocks) -> Result<(), StepError> {
         let replica = self.stage.replica;
         let own_subtrees = subtrees(blocks, replica);
@@ -38,8 +38,8 @@ impl Executor<'_, '_> {
         Ok(())
     }
 
-    /// Waits for the sums for this replica's own parameters of a chunk, and adds them up as the tree of all blocks
-    /// prescribes. Returns the arrival times of the parts.
+    /// Waits for the sums of a chunk's parameters that this replica owns, and adds them along the tree of all blocks.
+    /// Returns the arrival times of the parts.
     fn finish_reduction(&mut self, chunk: usize, blocks: &ReplicaBlocks) -> Result<Vec<Timestamp>, StepError> {
         let replica = self.stage.replica;
         let sums = sums_of(self.stage, chunk, &subtrees(blocks, replica));
@@ -83,14 +83,14 @@ impl Executor<'_, '_> {
         Ok(())
     }
 
-    /// Starts to send the weights of this replica's own parameters of a chunk to the other replicas, in the type that
-    /// layers read, and to receive the weights that they own.
+    /// Starts to send the weights of a chunk that this replica owns to the other replicas, in the type that layers
+    /// read, and to receive the weights that the others own.
     pub(super) fn begin_gather(&mut self, chunk: usize) -> Result<(), StepError> {
         Ok(begin_gather(self.stage, self.links, self.placement.ranks(), chunk)?)
     }
 
-    /// If the weights of a chunk are being gathered, waits until they have arrived. Returns the start time of the
-    /// gather and the arrival times of its parts.
+    /// Waits for the weights of a chunk, if a gather of them is in progress. Returns the start time of the gather and
+    /// the arrival times of its parts.
     pub(super) fn finish_gather(&mut self, chunk: usize) -> Result<Option<(Timestamp, Vec<Timestamp>)>, StepError> {
         Ok(finish_gather(self.stage, self.links, self.placement.ranks(), chunk, self.activity)?)
     }
@@ -116,8 +116,8 @@ fn owned_by<'a>(
     sums.iter().filter(move |sums| stage.owners[sums.parameter] == owner)
 }
 
-/// Gathers the weights of all chunks of a stage in a pipeline of `stages`, as after an update. Called after each
-/// replica has loaded the parameters that it owns.
+/// Gathers the weights of all chunks of a stage in a pipeline of `stages`, as after an update. Each replica must have
+/// loaded the parameters that it owns.
 pub fn gather_weights(
     stage: &mut Stage,
     links: &mut Links,
@@ -129,9 +129,8 @@ pub fn gather_weights(
     finish_gathers(stage, links, stages, activity)
 }
 
-/// Waits until all weights that are being gathered have arrived. Before a chunk's F the executor waits itself, and
-/// nothing else reads weights that another replica owns. After a group's last step, however, no computation would wait
-/// for weights that are still in transit.
+/// Waits for all gathers in progress. The executor waits for a chunk's weights only before the chunk's F, so after a
+/// group's last step this function must wait for the weights in transit.
 pub fn finish_gathers(
     stage: &mut Stage,
     links: &mut Links,
@@ -147,13 +146,14 @@ fn begin_gather(stage: &mut Stage, links: &mut Links, stages: usize, chunk: usiz
     let mut peers = Peers::of(stage, links, stages);
     for index in replica.others() {
         for parameter in gathered(stage, chunk, index) {
-            // nothing reads them before they have arrived
+            // no computation reads these weights before they have arrived
             peers.post(index, parameter, stage.parameters[parameter].as_read())?;
         }
     }
     for index in replica.others() {
         for parameter in gathered(stage, chunk, replica.index) {
-            // the owner's next update comes after the next verdict, for which all others need these
+            // the sent weights stay unchanged: the next update follows the next verdict, which needs them on all
+            // replicas
             peers.send(index, parameter, stage.parameters[parameter].as_read())?;
         }
     }
@@ -224,7 +224,7 @@ impl<'a> Peers<'a> {
     }
 }
 
-/// Adds up the sums of all blocks, given in the order of their blocks. The result is in the memory of one of them.
+/// Adds up the sums of all blocks, in the order of the blocks. One of the tensors holds the result.
 fn add_up(sums: Vec<(Subtree, Tensor)>) -> Option<Tensor> {
     let mut waiting: Vec<(Subtree, Tensor)> = Vec::new();
     for (subtree, sum) in sums {

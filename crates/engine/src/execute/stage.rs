@@ -27,7 +27,7 @@ pub struct StageConfig<'a> {
     pub placement: &'a Placement,
     /// Mapping of layers to chunks.
     pub partition: &'a Partition,
-    /// Seed of the initial weights; `None` if weights are loaded, which are zero until then.
+    /// Seed of the initial weights; `None` if the caller loads weights, which are zero before.
     pub seed: Option<u64>,
     /// AdamW hyperparameters.
     pub optimizer: AdamWSpec,
@@ -44,7 +44,7 @@ pub struct StageConfig<'a> {
 /// Model chunks, parameters and optimizer of one stage of one replica.
 #[derive(Debug)]
 pub struct Stage {
-    /// The stage's number in its replica: in a job without replicas its rank.
+    /// The number of the stage in its replica, which is the rank in a job without replicas.
     pub index: usize,
     /// The replica.
     pub replica: Replica,
@@ -52,7 +52,7 @@ pub struct Stage {
     pub owners: Vec<usize>,
     /// The chunk with which each parameter is gathered: the first one that reads it.
     pub(super) chunk_of: Vec<usize>,
-    /// The chunks whose weights are being gathered, with the start time of each.
+    /// The chunks with a GATHER in progress, each with its start time.
     pub(super) gathers: BTreeMap<usize, Timestamp>,
     /// Chunks by chunk index.
     pub chunks: BTreeMap<usize, Chunk>,
@@ -62,7 +62,7 @@ pub struct Stage {
     pub(crate) global_index: Vec<u32>,
     /// AdamW with its moments.
     pub(crate) optimizer: AdamW,
-    /// Set if embeddings are tied and this rank holds the embedding or the head.
+    /// `Some` if embeddings are tied and this rank holds the embedding or the head.
     pub tied_embedding: Option<TiedEmbedding>,
     /// Weight gradients not yet accumulated, until their W action.
     pub(super) weight_grad_store: WeightGradStore,
@@ -76,7 +76,7 @@ pub struct Stage {
     pub hidden_size: i64,
     /// Device of parameters and activations.
     pub(crate) device: Device,
-    /// The GPU whose memory holds the stage's tensors; set once its links are open.
+    /// The GPU whose memory holds the stage's tensors; `Some` once the stage's links are open.
     pub gpu: Option<StageGpu>,
 }
 
@@ -121,8 +121,8 @@ impl Stage {
         }
     }
 
-    /// Whether this rank reports `parameter` in norms, hashes and checkpoints. A tied weight is reported by the rank
-    /// with the head.
+    /// Whether this rank reports `parameter` in norms, hashes and checkpoints. The rank with the head reports a tied
+    /// weight.
     pub(crate) fn is_responsible_for(&self, parameter: usize) -> bool {
         let is_others = |tied: &TiedEmbedding| tied.parameter == parameter && !tied.has_head;
         self.owns(parameter) && !self.tied_embedding.as_ref().is_some_and(is_others)
@@ -138,7 +138,7 @@ impl Stage {
         self.gpu.as_ref().map_or_else(Timestamp::now, StageGpu::timestamp)
     }
 
-    /// Sets the activity from now on, after the work that the stage has queued so far. Returns the time at which it
+    /// Sets the activity after the work that the stage has queued so far. Returns the time at which the activity
     /// begins.
     pub(super) fn set_activity(
         &self,
@@ -161,18 +161,18 @@ impl Stage {
         }
     }
 
-    /// Makes later computations, which may write to the stage's parameters, run after the copies of the parameters to
-    /// the host, which run concurrently.
+    /// Delays later computations, which may write to the stage's parameters, until the concurrent copies of the
+    /// parameters to the host are complete.
     pub(crate) fn wait_for_copies(&self) -> Result<(), CudaError> {
         self.gpu.as_ref().map_or(Ok(()), StageGpu::wait_for_copies)
     }
 
-    /// The context of the stage's GPU, if it has one: for memory that is copied to or from the GPU.
+    /// The context of the stage's GPU, if it has one, to allocate memory for copies to or from the GPU.
     pub fn gpu_context(&self) -> Option<CudaContext> {
         self.gpu.as_ref().map(StageGpu::context)
     }
 
-    /// Discards the state of an unfinished step. Afterwards its memory may be written to.
+    /// Discards the state of an unfinished step. Afterwards the memory of the step may be overwritten.
     ///
     /// # Errors
     /// If the GPU's driver fails.
@@ -228,7 +228,7 @@ fn accumulators(
     let mut accumulators: BTreeMap<AccumulatorGroup, Vec<(usize, Tensor)>> = BTreeMap::new();
     for (chunk, part) in parts {
         let specs = architecture.parameter_specs(part);
-        // a tied weight is both the first and the last parameter
+        // the head is last; with a tied weight, the first parameter is the same tensor
         let head = part.has_head.then(|| specs.len().saturating_sub(1));
         for (at, spec) in specs.iter().enumerate() {
             let index = parameters.index(&spec.name);

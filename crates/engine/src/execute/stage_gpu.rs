@@ -1,4 +1,4 @@
-//! A stage's GPU beside libtorch's computations: its clock, and concurrent copies of the stage's state to the host.
+//! The use of a stage's GPU apart from libtorch's computations: its clock, and concurrent copies of state to the host.
 
 use std::cell::RefCell;
 use std::sync::{Arc, OnceLock};
@@ -11,9 +11,9 @@ use tch::Tensor;
 #[derive(Debug)]
 pub struct StageGpu {
     context: CudaContext,
-    /// The stream on which state is copied, after the computations queued so far.
+    /// The stream for copies of state, which follow the computations queued so far.
     copy_stream: CudaStream,
-    /// Copies for which no update has waited yet.
+    /// Copies that no update has waited for yet.
     copies: RefCell<Vec<Arc<CopyToHost>>>,
     clock: DeviceClock,
 }
@@ -25,7 +25,7 @@ impl StageGpu {
         Ok(StageGpu { context, copy_stream: context.stream()?, copies: RefCell::default(), clock })
     }
 
-    /// Its context.
+    /// The context of the GPU.
     pub(super) fn context(&self) -> CudaContext {
         self.context
     }
@@ -33,7 +33,7 @@ impl StageGpu {
     /// The time at which the GPU has completed the work that libtorch has queued so far.
     pub(super) fn timestamp(&self) -> Timestamp {
         let event = self.context.record_default_stream();
-        // a failure shows at libtorch's next call
+        // libtorch's next call reports a failure
         event.map_or_else(|_| Timestamp::now(), |event| Timestamp::Device(Arc::new(event)))
     }
 
@@ -56,8 +56,8 @@ impl StageGpu {
         }
     }
 
-    /// Starts to copy tensors of the stage, as they are after the work that libtorch has queued so far, into pinned
-    /// tensors of the host. The GPU continues to compute meanwhile, up to the next update.
+    /// Starts to copy tensors of the stage into pinned tensors of the host, after the work that libtorch has queued so
+    /// far. The GPU computes concurrently, up to the next update.
     pub(crate) fn copy_to_host<'t>(
         &self,
         mut pairs: impl Iterator<Item = (&'t Tensor, &'t Tensor)>,
@@ -65,15 +65,15 @@ impl StageGpu {
         self.copy_stream.wait(&self.context.record_default_stream()?)?;
         let begun = pairs.try_for_each(|(to, from)| self.copy_stream.copy_to_host(to, from));
         let done = begun.and_then(|()| self.copy_stream.record()).inspect_err(|_| {
-            let _ = self.copy_stream.synchronize(); // no other code knows the copies that have started
+            let _ = self.copy_stream.synchronize(); // nothing else waits for copies that have started
         })?;
         let copy = Arc::new(CopyToHost { done: Arc::new(done), waited: OnceLock::new() });
         self.copies.borrow_mut().push(Arc::clone(&copy));
         Ok(copy)
     }
 
-    /// Makes the work that libtorch queues from now on run after the pending copies, because it may write to tensors
-    /// that are being copied.
+    /// Delays the work that libtorch queues from now on until the pending copies are complete, because the work may
+    /// write to their source tensors.
     pub(crate) fn wait_for_copies(&self) -> Result<(), CudaError> {
         for copying in self.copies.take() {
             let _ = copying.waited.set(self.context.record_default_stream()?);
@@ -85,12 +85,12 @@ impl StageGpu {
 
 /// The clock of an idle GPU: an event is complete as soon as it is recorded.
 fn clock_of_idle(context: CudaContext) -> Result<DeviceClock, CudaError> {
-    // before the event: the host's time at which a step ends must not be before the GPU's
+    // read before the event: otherwise a step could end earlier by the host's clock than by the GPU's
     let now = Instant::now();
     Ok(DeviceClock::new(context.record_default_stream()?, now))
 }
 
-/// Waits for pending copies, so that the next owner of the memory does not write to it while it is copied.
+/// Waits for pending copies, so that the next owner of the memory does not overwrite their source.
 impl Drop for StageGpu {
     fn drop(&mut self) {
         let _ = self.wait_for_copies();
@@ -101,7 +101,7 @@ impl Drop for StageGpu {
 #[derive(Debug)]
 pub struct CopyToHost {
     done: Arc<CudaEvent>,
-    /// The event at which the GPU began to wait for the copy, if it does.
+    /// The event at which the GPU began to wait for the copy, if it waits.
     waited: OnceLock<CudaEvent>,
 }
 
@@ -116,7 +116,7 @@ impl CopyToHost {
         self.done.synchronize()
     }
 
-    /// The time for which the copy held up an update; known once the copy is done, zero if no update has been reached.
+    /// The time for which the copy delayed an update. Known once the copy is done; zero before the next update.
     pub fn stall(&self) -> Duration {
         let seconds = self.waited.get().and_then(|waited| self.done.seconds_since(waited));
         Duration::try_from_secs_f64(seconds.unwrap_or_default()).unwrap_or_default()

@@ -50,22 +50,21 @@ pub struct StepInputs<'a> {
     pub token_ids: Vec<Tensor>,
     /// Targets of each microbatch, `i64[rows * length]`; empty except on the last stage.
     pub targets: Vec<Tensor>,
-    /// The rows of each microbatch, if the losses of a mixture's sources are wanted; empty except on the last stage.
+    /// The rows of each microbatch, if the step must measure the loss of each source; empty except on the last stage.
     pub rows: Vec<Vec<RowSource>>,
     /// Number of targets in the global batch that count towards the loss; used on the last stage.
     pub target_count: u64,
     /// The order in which the microbatches' losses and gradients are added; for an evaluation's losses, one block.
     pub blocks: &'a ReplicaBlocks,
-    /// The sum of the cross-entropies to start from: of the finished windows of an evaluation, otherwise 0.
+    /// The initial sum of the cross-entropies: the sum over the finished windows of an evaluation, otherwise 0.
     pub loss_so_far: f64,
     /// Number of the step, counted from 1; `None` runs a window of an evaluation.
     pub step: Option<u64>,
     /// The learning rate of the step.
     pub learning_rate: f64,
-    /// The last instant at which the whole group was at the same point, such as the last step's verdict. The times that
-    /// stages measure count from it.
+    /// The last instant that all stages share, such as the last step's verdict. Measured times count from it.
     pub origin: Instant,
-    /// The fields of this rank's vote that do not come from the step itself, such as that a save is due.
+    /// The fields of this rank's vote that the step does not set, such as a due save.
     pub vote: StepVote,
 }
 
@@ -74,13 +73,13 @@ pub struct StepInputs<'a> {
 pub struct StepOutput {
     /// The group's decision; `None` in evaluation.
     pub verdict: Option<Verdict>,
-    /// When the decision arrived.
+    /// The instant at which the decision arrived.
     pub decided_at: Option<Instant>,
     /// Begin and end of each timed action, in seconds since [`StepInputs::origin`].
     pub spans: Vec<(f64, f64)>,
     /// In evaluation, the sum of this rank's cross-entropies, in nats, with [`StepInputs::loss_so_far`]; empty except
     /// on the last stage.
     pub losses: Vec<f64>,
-    /// The reason that this rank abandoned the step, if a link of its own failed.
+    /// The reason for which this rank abandoned the step, if one of its links failed.
     pub broken_link: Option<String>,
 }

@@ -14,8 +14,8 @@ pub struct TiedEmbedding {
     /// Index of the weight in this stage's parameters. Its accumulator takes the embedding's gradient if this rank
     /// holds the embedding, otherwise the head's.
     pub parameter: usize,
-    /// The other gradient: the head's local accumulator if both ends are on this rank, otherwise the one received from
-    /// the peer.
+    /// The other gradient: the head's local accumulator if both ends are on this rank, otherwise the received gradient
+    /// of the peer.
     pub other_gradient: Tensor,
     /// The stage of the other end; `None` if both ends are on this stage.
     pub(crate) peer: Option<usize>,
@@ -53,7 +53,7 @@ impl Executor<'_, '_> {
             let link = |from, to| LinkId::tied(from, to).in_replica(replica, stages);
             let (to_peer, from_peer) = (link(index, peer), link(peer, index));
             self.links.receiver(from_peer)?.post(0, &own_gradient.size(), Kind::Float);
-            // copied, because the link may still be reading it when the sum is written in place
+            // a copy, because the sum below overwrites the gradient while the link may still read it
             self.links.sender(to_peer)?.send(0, own_gradient.copy())?;
             tied.other_gradient = self.links.receiver(from_peer)?.wait(0)?;
         }

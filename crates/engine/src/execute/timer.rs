@@ -6,7 +6,7 @@ use std::time::Instant;
 use stagecoach_kernels::device::{DeviceClock, Timestamp};
 use stagecoach_pipeline::Action;
 
-/// Records the timed actions of one step.
+/// A recorder of the timed actions of one step.
 #[derive(Clone, Debug)]
 pub(crate) struct StepTimer {
     origin: Instant,
@@ -17,39 +17,39 @@ pub(crate) struct StepTimer {
     begun: Timestamp,
     /// Begin and end of the stage's own actions, in the order of the program.
     own: Vec<(Timestamp, Timestamp)>,
-    /// Concurrent actions between replicas: the REDUCEs of this step, and the GATHERs of the step before, which end in
-    /// this one. Each has its start time and the arrival times of its parts.
+    /// Concurrent actions between replicas: the REDUCEs of this step, and the GATHERs of the previous step, which end
+    /// in this step. Each has its start time and the arrival times of its parts.
     between_replicas: Vec<(Action, Timestamp, Vec<Timestamp>)>,
 }
 
 impl StepTimer {
-    /// Times count from `origin`.
+    /// A timer whose times count from `origin`.
     pub(crate) fn new(origin: Instant, clock: Option<DeviceClock>) -> StepTimer {
         let started = Instant::now();
         let (own, between_replicas) = (Vec::new(), Vec::new());
         StepTimer { origin, started, clock, begun: Timestamp::Host(started), own, between_replicas }
     }
 
-    /// Records that an action begins: its input has arrived.
+    /// Records that an action begins, because its input has arrived.
     pub(crate) fn begin(&mut self, at: Timestamp) {
         self.begun = at;
     }
 
-    /// Records that the action that began last ends.
+    /// Records the end of the action that began last.
     pub(crate) fn end(&mut self, at: Timestamp) {
         self.own.push((self.begun.clone(), at));
     }
 
-    /// Records a REDUCE or GATHER with its start time and the arrival times of its parts. These actions count one after
-    /// the other, as they share their links. An action that began in the step before counts from the begin of this
-    /// step. An action without parts is not recorded.
+    /// Records a REDUCE or GATHER with its start time and the arrival times of its parts. These actions share their
+    /// links, so each counts from the end of the previous one. An action from the previous step counts from the start
+    /// of this step. An action without parts is not recorded.
     pub(crate) fn record(&mut self, action: Action, began: Timestamp, arrived: Vec<Timestamp>) {
         self.between_replicas.push((action, began, arrived));
     }
 
-    /// Begin and end of each timed action of `program` so far, in its order, in seconds. A REDUCE or GATHER without a
-    /// record, or one whose wait ended before this step, begins and ends at the begin of the first computation. Actions
-    /// after one that a GPU has not reached are left out.
+    /// Begin and end of each timed action of `program` so far, in program order, in seconds. A REDUCE or GATHER without
+    /// a record, or with a wait that ended before this step, begins and ends with the start of the first computation.
+    /// The result ends before the first action that a GPU has not finished.
     pub(crate) fn spans(&self, program: &[Action]) -> Vec<(f64, f64)> {
         let instants = |(begin, end): &(Timestamp, Timestamp)| {
             let begin = self.instant(begin)?;
@@ -92,8 +92,8 @@ impl StepTimer {
 }
 
 /// The index in `program` of the action before which a stage waited longest in a step. `spans` are the spans of the
-/// stage's timed actions, and `decided` the second at which the step was decided: the wait for the verdict counts as
-/// one before EXCHANGE. `None` without spans.
+/// stage's timed actions, and `decided` is the second of the verdict. The wait for the verdict counts as a wait before
+/// EXCHANGE. `None` without spans.
 pub fn longest_wait(program: &[Action], spans: &[(f64, f64)], decided: f64) -> Option<usize> {
     let timed = (0..program.len()).filter(|&index| program[index].is_timed()).zip(spans);
     // REDUCE and GATHER run concurrently with the stage's own actions
@@ -150,7 +150,7 @@ mod tests {
             timer.begin(at(begin));
             timer.end(at(end));
         }
-        // the action began before the step, and the next one when it was done
+        // the first action began before the step, and the second one at the end of the first
         timer.record(Action::Gather(0), Timestamp::Host(origin), vec![at(1)]);
         timer.record(Action::Gather(1), Timestamp::Host(origin), vec![at(2), at(1)]);
         timer.record(Action::Reduce(1), at(0), vec![at(3)]);

@@ -1,4 +1,4 @@
-//! Weight gradients of backward passes that the schedule has split (zero bubble), kept until their W action.
+//! Weight gradients of split backward passes (zero bubble), kept until their W action.
 
 use std::collections::BTreeMap;
 
@@ -15,7 +15,7 @@ impl WeightGradStore {
         self.0.entry(item).or_default().push(gradient);
     }
 
-    /// Adds all gradients of `item` to their accumulators, in the order in which the backward pass handed them over.
+    /// Adds all gradients of `item` to their accumulators, in the order in which the backward pass produced them.
     pub(super) fn accumulate(&mut self, item: WorkItem) {
         self.0.remove(&item).unwrap_or_default().into_iter().for_each(WeightGradient::accumulate);
     }

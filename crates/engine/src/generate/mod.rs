@@ -29,7 +29,7 @@ pub struct GenerationConfig {
     pub max_new_tokens: usize,
     /// The choice of each token.
     pub sampling: Sampling,
-    /// Texts that end the continuation, which ends before them.
+    /// Stop strings. The continuation ends before the first one.
     pub stop: Vec<String>,
     /// Seed of the random number generator. A prompt's continuation does not depend on prompts before it.
     pub seed: u64,
@@ -46,11 +46,11 @@ impl Default for GenerationConfig {
 pub struct Continuation {
     /// The text, without the prompt.
     pub text: String,
-    /// The reason that it ends.
+    /// The reason for the end of the text.
     pub finish_reason: FinishReason,
 }
 
-/// The reason that a continuation ends.
+/// The reason for the end of a continuation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FinishReason {
     /// An end-of-sequence token or a stop string.
@@ -80,7 +80,7 @@ pub struct TextGenerator {
 /// The tokens of conversations with a model.
 pub struct ChatPrompts(Chat);
 
-/// The number of parameters of the model at `path`; tied ones count once.
+/// The number of parameters of the model at `path`. Tied parameters count once.
 ///
 /// # Errors
 /// If there is no model, or its architecture is not supported.
@@ -90,9 +90,9 @@ pub fn parameter_count(path: &Path) -> Result<u64> {
 }
 
 impl TextGenerator {
-    /// Loads the model at `path`: a Hugging Face model directory, a checkpoint's folder, or a job's folder, whose newest
-    /// checkpoint is used. A checkpoint's weights are verified by their hashes. `parse_special_tokens`: text of a prompt
-    /// that looks like a special token is that token.
+    /// Loads the model at `path`: a Hugging Face model directory, a checkpoint's folder, or a job's folder, whose
+    /// newest checkpoint is used. A checkpoint's weights are verified by their hashes. With `parse_special_tokens`,
+    /// text of a prompt that looks like a special token is that token.
     ///
     /// # Errors
     /// If there is no model, it is damaged, or its architecture is not supported.
@@ -139,7 +139,7 @@ impl TextGenerator {
     /// The ids of a prompt, with the begin-of-text token if the tokenizer has one.
     ///
     /// # Errors
-    /// If no token is before the continuation, or the tokenizer fails.
+    /// If the prompt has no tokens, or the tokenizer fails.
     pub fn prompt_ids(&self, prompt: &str) -> Result<Vec<u32>> {
         let ids = self.tokenizer.encode(prompt)?;
         let bos = self.tokenizer.bos_before(&ids);
@@ -201,7 +201,7 @@ impl TextGenerator {
                 return Ok(Continuation { text, finish_reason: FinishReason::Stop });
             }
             ids.push(next);
-            // a tokenizer may leave out the space before the first word of a text, so that the prompt is decoded too
+            // decoded with the prompt, because a tokenizer may leave out the space before the first word of a text
             text = match self.decode(&ids)?.strip_prefix(&prompt_text) {
                 Some(text) => text.to_owned(),
                 None => self.decode(&ids[prompt.len()..])?,

@@ -5,11 +5,11 @@ use tch::{Kind, Tensor};
 /// The settings of sampling.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Sampling {
-    /// Divides the logits; 0 always takes the most likely token.
+    /// The divisor of the logits; 0 always takes the most likely token.
     pub temperature: f64,
-    /// Sample from this many of the most likely tokens.
+    /// The number of most likely tokens to sample from.
     pub top_k: usize,
-    /// Sample from the fewest of the most likely tokens that have this probability together, in (0, 1].
+    /// The probability, in (0, 1], of the smallest set of most likely tokens to sample from.
     pub top_p: f64,
 }
 
@@ -20,8 +20,8 @@ impl Default for Sampling {
 }
 
 impl Sampling {
-    /// The token at `uniform`, in [0, 1), of the cumulative distribution that `logits` of `[vocabulary]` give, the most
-    /// likely token first. As in transformers, the temperature comes first, then `top_k`, then `top_p`.
+    /// The token at `uniform`, in [0, 1), of the cumulative distribution of `logits`, `[vocabulary]`, sorted by
+    /// descending probability. As in transformers, the temperature comes first, then `top_k`, then `top_p`.
     pub(super) fn token(self, logits: &Tensor, uniform: f64) -> i64 {
         let logits = logits.to_kind(Kind::Double);
         if self.temperature <= 0.0 {
@@ -31,7 +31,7 @@ impl Sampling {
         let (values, indices) = logits.topk(k, 0, true, true);
         let cumulative = (values / self.temperature).softmax(0, Kind::Double).cumsum(0, Kind::Double);
         let below = |bound: f64| cumulative.le(bound).to_kind(Kind::Int64).sum(Kind::Int64).int64_value(&[]);
-        // the last of the fewest tokens is the first one that reaches the probability
+        // the set ends with the token at which the cumulative probability reaches `top_p`
         let last = cumulative.lt(self.top_p).to_kind(Kind::Int64).sum(Kind::Int64).int64_value(&[]).min(k - 1);
         let kept = cumulative.double_value(&[last]);
         let uniform = if self.top_p < 1.0 { uniform * kept } else { uniform };
@@ -43,7 +43,7 @@ impl Sampling {
 mod tests {
     use super::*;
 
-    /// The tokens that a thousand draws give.
+    /// The distinct tokens of a thousand draws.
     fn drawn(sampling: Sampling, probabilities: &[f64]) -> Vec<i64> {
         let logits = Tensor::from_slice(probabilities).log();
         let mut tokens: Vec<i64> = (0..1000).map(|at| sampling.token(&logits, f64::from(at) / 1000.0)).collect();

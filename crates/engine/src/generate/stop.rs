@@ -1,10 +1,11 @@
 //! The part of a growing text that can be shown, and the end of the text.
 
-/// Passes on a text as it grows: without the beginning of a stop string or of a character, which later tokens complete.
+/// The output of a growing text, without the beginning of a stop string or of a character that later tokens may
+/// complete.
 #[derive(Debug)]
 pub(super) struct TextOutput<'a> {
     stop: &'a [String],
-    /// Bytes of the text that are passed on.
+    /// Bytes of the text that `on_text` has received.
     passed: usize,
 }
 
@@ -13,7 +14,8 @@ impl<'a> TextOutput<'a> {
         TextOutput { stop, passed: 0 }
     }
 
-    /// Passes on the new part of `text`. Returns the length of the text if a stop string ends it there.
+    /// Passes the new part of `text` to `on_text`. Returns the length of the text before a stop string, if it contains
+    /// one.
     pub(super) fn grow(&mut self, text: &str, on_text: &mut dyn FnMut(&str)) -> Option<usize> {
         let found = self.stop.iter().filter_map(|stop| text.find(stop.as_str())).min();
         let end = found.unwrap_or_else(|| self.settled(text));
@@ -21,14 +23,14 @@ impl<'a> TextOutput<'a> {
         found
     }
 
-    /// Passes on the rest of `text`, which no token follows.
+    /// Passes the rest of `text`, which is complete, to `on_text`.
     pub(super) fn finish(&mut self, text: &str, on_text: &mut dyn FnMut(&str)) {
         self.pass(text, text.len(), on_text);
     }
 
-    /// Bytes of `text` that later tokens don't change.
+    /// The number of bytes of `text` that later tokens don't change.
     fn settled(&self, text: &str) -> usize {
-        // bytes that are no whole character yet are decoded as U+FFFD
+        // the decoder returns U+FFFD for an incomplete character
         let whole = text.trim_end_matches('\u{FFFD}');
         let begun = self.stop.iter().filter_map(|stop| {
             let starts = stop.char_indices().map(|(at, _)| at).skip(1).collect::<Vec<_>>();
@@ -38,7 +40,7 @@ impl<'a> TextOutput<'a> {
     }
 
     fn pass(&mut self, text: &str, end: usize, on_text: &mut dyn FnMut(&str)) {
-        // a decoder may change the end of a text that it has given before
+        // a decoder may change the end of an earlier text
         if let Some(new) = text.get(self.passed..end).filter(|new| !new.is_empty()) {
             on_text(new);
             self.passed = end;
@@ -52,7 +54,7 @@ mod tests {
 
     use super::*;
 
-    /// The pieces that are passed on while `text` grows by a character, and the end by a stop string.
+    /// The pieces that `on_text` receives while `text` grows by single characters, and the end at a stop string.
     fn grown(text: &str, stop: &[String]) -> (Vec<String>, Option<usize>) {
         let mut output = TextOutput::new(stop);
         let mut pieces = Vec::new();
@@ -93,7 +95,7 @@ mod tests {
             let first = stop.iter().filter_map(|stop| text.find(stop.as_str()).map(|at| at + stop.len())).min();
             prop_assert_eq!(stopped.is_some(), first.is_some());
             prop_assert_eq!(pieces.concat(), &text[..stopped.unwrap_or(text.len())]);
-            // the text ends before the stop string that is complete first
+            // the text ends before the first complete stop string
             if let (Some(end), Some(first)) = (stopped, first) {
                 prop_assert!(stop.iter().any(|stop| text[end..].starts_with(stop.as_str()) && end + stop.len() == first));
             }

@@ -1,4 +1,4 @@
-//! AdamW. Each parameter is updated by itself: the result does not depend on which other parameters share its stage.
+//! AdamW. Each parameter is updated separately, so the result does not depend on the other parameters of the stage.
 
 use stagecoach_api::job::AdamWSpec;
 use stagecoach_kernels::{self as kernels, AdamWOptions, AdamWParameter};
@@ -20,7 +20,7 @@ pub(crate) struct AdamW {
     hyperparameters: AdamWSpec,
     /// `None` for parameters that another replica updates.
     moments: Vec<Option<Moments>>,
-    /// Number of updates so far, which is the number of steps without the skipped ones; the same on every stage.
+    /// The number of updates so far, equal on every stage: the number of steps without skipped steps.
     updates: u64,
 }
 

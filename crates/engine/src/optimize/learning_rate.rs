@@ -9,7 +9,7 @@ use stagecoach_api::job::{LearningRateSchedule, LearningRateSpec};
 pub struct LearningRate {
     /// The job's specification.
     pub spec: LearningRateSpec,
-    /// The step, counted from 0, at which the decay ends: the specified one, or the one that was fixed when training
+    /// The step, counted from 0, at which the decay ends: the specified step, or the step that was fixed when training
     /// began.
     pub decay_steps: u64,
 }

@@ -13,8 +13,8 @@ use super::load::{find_tensor, read_into};
 use super::pretrained::{check_model, check_tied_head, load_model};
 use crate::execute::Stage;
 
-/// The model directory at `path`, relative to `root`: `path` itself, or the newest checkpoint if it is a job's folder.
-/// The result is also relative to `root`, which other processes may mount at another path.
+/// The model directory at `path`, relative to `root`: `path`, or its newest checkpoint if it is a job's folder. The
+/// result is also relative to `root`, because other processes may mount `root` at another path.
 ///
 /// # Errors
 /// If there is no model.
@@ -40,7 +40,7 @@ pub fn find_model(root: &Path, path: &Path) -> Result<PathBuf, CheckpointError> 
 #[derive(Debug)]
 pub struct InitialWeights {
     files: ModelFiles,
-    /// Set if the directory is a checkpoint.
+    /// `Some` if the directory is a checkpoint.
     checkpoint: Option<CheckpointReader>,
 }
 
@@ -55,8 +55,8 @@ impl InitialWeights {
         Ok(InitialWeights { files: ModelFiles::open(folder)?, checkpoint })
     }
 
-    /// Checks that the directory contains exactly the weights of `architecture`. The check reads headers, and both
-    /// tensors of a tied model that nevertheless has a head.
+    /// Checks that the directory contains exactly the weights of `architecture`. The check reads headers, and the
+    /// embedding and head of a tied model that has both.
     ///
     /// # Errors
     /// The first parameter that differs, with both shapes; or a head that differs from its tied embedding.

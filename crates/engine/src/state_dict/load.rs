@@ -25,11 +25,11 @@ pub fn checkpoint_tensors(stage: &Stage, held: Option<&Snapshot>) -> HashSet<Str
 }
 
 /// Loads the weights and moments that the replica of `stage` owns. Tensors in `held`, a copy of the same step, come
-/// from memory; the others come from a checkpoint, where every byte is verified by its hash. `on_read` receives the
+/// from memory. All others come from a checkpoint, whose files are verified by their hashes. `on_read` receives the
 /// number of bytes of each tensor.
 ///
 /// # Errors
-/// Damage; or a tensor that is missing or has another shape or dtype.
+/// If a tensor is damaged or missing, or has another shape or dtype.
 pub fn load_checkpoint(
     checkpoint: Option<&CheckpointReader>,
     held: Option<&Snapshot>,

@@ -1,4 +1,4 @@
-//! A copy of the state that a stage's updates change, in one buffer.
+//! A copy of a stage's mutable state, weights and moments, in one buffer.
 
 use std::sync::Arc;
 
@@ -11,8 +11,8 @@ use tch::{Kind, Tensor, no_grad};
 use super::snapshot::copy_all;
 use crate::execute::{CopyToHost, Stage, owners};
 
-/// The values and moments of all parameters of a stage that its replica owns, including a tied weight on both of its
-/// stages. The values are fp32 on the CPU, parameter by parameter in the stage's order.
+/// The values and moments of the parameters of a stage that its replica owns. Both stages of a tied weight include it.
+/// The values are fp32 on the CPU, parameter by parameter in the stage's order.
 #[derive(Debug)]
 pub struct PeerCopy {
     memory: HostTensor,
@@ -44,17 +44,17 @@ impl PeerCopy {
         Ok(PeerCopy { memory: HostTensor::zeros(&[numel as i64], Kind::Float, gpu)?, copying: None })
     }
 
-    /// Its number of values.
+    /// The number of values.
     pub fn element_count(&self) -> usize {
         self.memory.numel()
     }
 
-    /// The same memory for a send. The send must wait for the event, if there is one.
+    /// The memory, for a send. The send must wait for the event, if it is `Some`.
     pub fn to_send(&self) -> (Tensor, Option<Arc<CudaEvent>>) {
         (self.memory.shallow_clone(), self.copying.as_ref().map(|copying| copying.done()))
     }
 
-    /// The same memory for a read or receive. Waits for a copy into it.
+    /// The memory, for a read or receive. Waits for a copy into the memory.
     ///
     /// # Errors
     /// If the GPU's driver fails.
@@ -82,7 +82,7 @@ impl PeerCopy {
         Ok(())
     }
 
-    /// Makes this copy the state of `stage`, after `updates` updates.
+    /// Loads this copy, the state after `updates` updates, into `stage`.
     ///
     /// # Errors
     /// If the GPU's driver fails.
@@ -106,7 +106,7 @@ impl Drop for PeerCopy {
     }
 }
 
-/// The parts of a buffer for each of these tensors.
+/// The part of a buffer for each tensor of `tensors`.
 fn pieces(buffer: &Tensor, tensors: &[Tensor]) -> Vec<Tensor> {
     let sizes: Vec<i64> = tensors.iter().map(|tensor| tensor.numel() as i64).collect();
     buffer.split_with_sizes(sizes, 0)

@@ -9,14 +9,14 @@ use stagecoach_model::{Architecture, names};
 use super::load::copy_from_bytes;
 use crate::execute::Stage;
 
-/// Suffix of buffers that old versions of Hugging Face's Llama saved; this trainer computes them.
+/// Suffix of buffers that old versions of Hugging Face's Llama saved and that this trainer computes.
 const ROTARY_BUFFER: &str = ".rotary_emb.inv_freq";
 
 /// Checks that `files` contains exactly the weights of `architecture`.
 ///
 /// # Errors
 /// The first parameter by name that is missing, or has another shape or no floating-point dtype; otherwise the first
-/// tensor that the architecture does not use, because the model computes something else without it.
+/// tensor that the architecture does not use, because the model would differ without it.
 pub fn check_model(files: &ModelFiles, architecture: &dyn Architecture) -> Result<(), CheckpointError> {
     let content_error = |problem: String| CheckpointError::Content { path: files.folder().to_owned(), problem };
     let expected: BTreeMap<String, Vec<i64>> =
@@ -44,8 +44,7 @@ pub fn check_model(files: &ModelFiles, architecture: &dyn Architecture) -> Resul
     }
 }
 
-/// Checks that a head in `files`, if the model ties its head to the embedding, equals the embedding. The check reads
-/// both.
+/// Checks that a head in `files` equals the embedding, if the model ties both. The check reads both tensors.
 ///
 /// # Errors
 /// If they differ, or can't be read.

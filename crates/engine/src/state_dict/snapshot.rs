@@ -1,4 +1,4 @@
-//! Everything that a stage saves at a step boundary.
+//! The tensors that a stage saves at a step boundary.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -23,7 +23,7 @@ pub struct Snapshot {
 }
 
 impl Snapshot {
-    /// Refers to the tensors of `stage` without a copy if they are on the CPU: valid until the next update.
+    /// The tensors of `stage`. Tensors on the CPU are not copied, so the snapshot is valid until the next update.
     pub fn of(stage: &Stage) -> Snapshot {
         let all = |tensors: Vec<StageTensor>| tensors.iter().map(NamedTensor::of).collect();
         Snapshot { weights: all(named_weights(stage)), moments: all(named_moments(stage)), copying: None }
@@ -41,13 +41,14 @@ impl Snapshot {
         Ok(Snapshot { weights, moments, copying: None })
     }
 
-    /// The tensor `name`, a weight's or a moment's.
+    /// The weight or moment `name`.
     pub fn tensor(&self, name: &str) -> Option<&NamedTensor> {
         self.weights.iter().chain(&self.moments).find(|tensor| tensor.name == name)
     }
 
     /// Copies the tensors of `stage` into this buffer, with as many threads as the computation uses, because training
-    /// waits for it. A copy from a GPU runs while the GPU continues to compute: call [`wait`](Self::wait) for its end.
+    /// waits for the copy. A copy from a GPU runs concurrently with the GPU's computations, and [`wait`](Self::wait)
+    /// waits for its end.
     ///
     /// # Errors
     /// If the GPU's driver fails.
@@ -72,7 +73,7 @@ impl Snapshot {
         self.copying.as_ref().map_or(Ok(()), |copying| copying.wait())
     }
 
-    /// The time for which the last copy, which must be done, has held up an update.
+    /// The time for which the last copy has delayed an update. The copy must be done.
     pub fn stall(&self) -> Duration {
         self.copying.as_ref().map_or(Duration::ZERO, |copying| copying.stall())
     }
@@ -85,8 +86,8 @@ impl Drop for Snapshot {
     }
 }
 
-/// Copies pairs of buffers of equal size, the second of each into the first, with as many threads as the computation
-/// uses.
+/// Copies the second buffer of each pair into the first, which has the same size, with as many threads as the
+/// computation uses.
 pub(super) fn copy_all<'b>(pairs: impl Iterator<Item = (&'b mut [u8], &'b [u8])>) {
     let pieces: Vec<_> = pairs.flat_map(|(to, from)| to.chunks_mut(COPY_BYTES).zip(from.chunks(COPY_BYTES))).collect();
     // each thread takes one piece at a time, so that the largest tensor does not occupy a single thread alone

@@ -27,15 +27,15 @@ pub fn weight_hashes(stage: &Stage) -> Vec<TensorHash> {
     named_weights(stage).iter().map(|weight| TensorHash::of(&NamedTensor::of(weight))).collect()
 }
 
-/// A tensor of a stage, on its own device, with its global name.
+/// A tensor of a stage, on the stage's device, with its global name.
 pub(super) type StageTensor<'a> = (String, &'a Tensor);
 
-/// The weights for which `stage` is responsible. For a tied weight, that is the stage with the head.
+/// The weights for which `stage` is responsible. The stage with the head is responsible for a tied weight.
 pub(super) fn named_weights(stage: &Stage) -> Vec<StageTensor<'_>> {
     own_parameters(stage).map(|p| (stage.parameters[p].spec.name.clone(), &stage.parameters[p].value)).collect()
 }
 
-/// The moments of these weights.
+/// The moments of the weights for which `stage` is responsible.
 pub(super) fn named_moments(stage: &Stage) -> Vec<StageTensor<'_>> {
     own_parameters(stage)
         .filter_map(|p| Some((&stage.parameters[p].spec.name, stage.optimizer.moments(p)?)))
@@ -85,9 +85,9 @@ impl NamedTensor {
         unsafe { &*bytes_of(&self.tensor) }
     }
 
-    /// The values of a `buffer`, to be overwritten. A plain memory copy takes a third of the time of torch's `copy_`.
+    /// The mutable values of a `buffer`. A plain memory copy takes a third of the time of torch's `copy_`.
     pub(super) fn bytes_mut(&mut self) -> &mut [u8] {
-        // SAFETY: contiguous and on the CPU by construction; nothing else refers to the tensor of a buffer.
+        // SAFETY: contiguous and on the CPU by construction; a buffer has the only reference to its tensor.
         unsafe { &mut *bytes_of(&self.tensor) }
     }
 }

@@ -69,7 +69,8 @@ fn write_frames(stream: &TcpStream, mut writer: SecureWriter<TcpStream>, frames:
     let _ = stream.shutdown(Shutdown::Write);
 }
 
-/// Reads until the connection ends and returns why. `on_message` returns false once the coordinator has stopped.
+/// Reads until the connection ends, and returns the reason. `on_message` returns false once the coordinator has
+/// stopped.
 pub(crate) fn read_frames(
     mut reader: SecureReader<TcpStream>,
     mut on_message: impl FnMut(MemberMessage) -> bool,

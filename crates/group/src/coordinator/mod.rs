@@ -35,8 +35,8 @@ pub struct Coordinator {
 
 impl Coordinator {
     /// Starts to accept members that have `secret` on `listener`. Each hello is compared with `expected`, the leader's
-    /// own hello. `quorum` decides which members are enough for a group. `on_rejected` is called for every connection
-    /// that is closed because its peer did not prove that it has the secret.
+    /// own hello. `quorum` decides which members are enough for a group. The coordinator calls `on_rejected` for every
+    /// connection that it closes because the peer did not prove that it has the secret.
     ///
     /// # Errors
     /// If the listener has no address, or no thread can be started.
@@ -110,8 +110,8 @@ impl Coordinator {
         drop(self.shared.changed.wait_timeout_while(state, timeout, |state| !state.is_closed));
     }
 
-    /// The failure that ended the group, if it failed. The leader polls it during a long preparation, because a lost
-    /// member ends the group then too.
+    /// The failure that ended the group, if it failed. The leader polls this method during a long preparation, because
+    /// a lost member then ends the group too.
     pub fn failure(&self) -> Option<GroupFailure> {
         lock(&self.shared.state).failure.clone()
     }

@@ -38,7 +38,7 @@ pub(crate) enum JoinError {
     /// Another attempt may succeed.
     Retry(String),
     /// The leader closed the connection, because its process ended or because it dropped this stage. Another attempt
-    /// shows which.
+    /// distinguishes the two.
     Closed(String),
     /// The connection to the leader could not be opened.
     NotConnected(io::Error),
@@ -59,7 +59,7 @@ impl JoinError {
     /// The reason to try again.
     ///
     /// # Errors
-    /// If another attempt is no use.
+    /// If another attempt would fail too.
     pub(crate) fn reason_to_retry(self) -> Result<String, GroupError> {
         match self {
             JoinError::Retry(reason) | JoinError::Closed(reason) => Ok(reason),
@@ -73,7 +73,7 @@ impl JoinError {
 struct JoinProgress {
     last_progress_at: Instant,
     last_report: Option<String>,
-    /// The group that has formed without this stage, by its epoch, and whether this stage succeeds its leader.
+    /// The epoch of the group that has formed without this stage, and whether this stage succeeds that group's leader.
     waits_beside: Option<(u64, bool)>,
     /// The last group that let this stage join.
     joining: Option<u64>,
@@ -107,8 +107,8 @@ impl JoinProgress {
     /// The reason to try again after a failed attempt.
     ///
     /// # Errors
-    /// If another attempt is no use, or if this stage leads: the leader's process has ended, and this stage succeeds
-    /// it.
+    /// If another attempt would fail too, or if this stage leads: the leader's process has ended, and this stage
+    /// succeeds it.
     fn reason_to_retry(&mut self, at: &Rendezvous, name: &str, error: JoinError) -> Result<String, GroupError> {
         let group = at.secret.epoch();
         let (is_member, succeeds_leader) = match self.waits_beside {
@@ -127,8 +127,8 @@ impl JoinProgress {
     }
 
     /// Whether the leader of a group that can't be connected to has ended. A leader listens before it publishes its
-    /// address, and until its group is over. A network failure is no proof: the leader has neither closed a connection
-    /// nor refused one then.
+    /// address, and until its group is over. A network failure is no proof, because the leader then neither closed nor
+    /// refused a connection.
     fn has_ended(&mut self, group: u64, is_member: bool, error: &io::Error) -> bool {
         if self.unreachable.is_none_or(|(unreachable, _)| unreachable != group) {
             self.unreachable = Some((group, Instant::now()));

@@ -56,8 +56,8 @@ impl Ranks {
 
 impl Member {
     /// Joins the group that `find` finds. Returns when the group is released: all members have joined and the leader is
-    /// ready. The returned bytes are the plan that the leader passed to `release`. Every attempt calls `find` again;
-    /// its error gives the reason why there is no group. `mesh` has the attempt's stages and replicas.
+    /// ready. The returned bytes are the plan that the leader passed to `release`. Every attempt to join calls `find`
+    /// again; an error of `find` is the reason why there is no group. `mesh` has the attempt's stages and replicas.
     ///
     /// While the stage joins, `on_preparing` receives the leader's progress reports. If the group fails after this call
     /// has returned, `on_failure` is called once, from a background thread, and then all waiting calls return
@@ -92,7 +92,8 @@ impl Member {
         Ok((member, roster, plan))
     }
 
-    /// Barrier: reports that this stage has loaded and opened its links; returns when all members have.
+    /// Barrier: reports that this stage has loaded its weights and opened its links, and returns once all members have
+    /// reported.
     ///
     /// # Errors
     /// [`GroupError::GroupFailed`] if the group has ended. All calls below return this error as well.
@@ -162,8 +163,8 @@ impl Member {
     /// Leaves the group, reporting the exit code, and waits until all members have left.
     ///
     /// With code 0 or 143 all members must leave: if another stage continues, the group fails. With any other code the
-    /// group ends at once, and this stage is the root cause, except with 75: then the stage itself lost a peer, and no
-    /// root cause is named. On the leader, the call returns last: when the other members have disconnected, or after
+    /// group ends at once. This stage is then the root cause, except with 75, by which a stage reports that it lost a
+    /// peer itself. On the leader, the call returns last: when the other members have disconnected, or after
     /// `timeouts.shutdown_timeout`.
     ///
     /// # Errors

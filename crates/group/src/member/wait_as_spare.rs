@@ -29,7 +29,7 @@ pub enum SpareOutcome {
 /// formed.
 ///
 /// # Errors
-/// If the group refuses this spare, or if a newer group than those of its attempt has begun.
+/// If the group refuses this spare, or if a newer attempt or job has begun.
 pub fn wait_as_spare(
     mut find: impl FnMut() -> Result<Rendezvous, NotFound>,
     hello: &Hello,

@@ -12,23 +12,23 @@ use crate::Hello;
 pub enum Refusal {
     /// The stage belongs to another job.
     OtherJob {
-        /// The job's UID of stage 0.
+        /// The UID of the leader's job.
         expected: String,
-        /// The job's UID of the stage.
+        /// The UID of the stage's job.
         found: String,
     },
     /// The stage belongs to another attempt and should exit.
     OtherAttempt {
-        /// The attempt of stage 0.
+        /// The leader's attempt.
         expected: u64,
-        /// The attempt of the stage.
+        /// The stage's attempt.
         found: u64,
     },
     /// The stage was started with another world size (torch's `WORLD_SIZE`: the processes of all replicas).
     WorldSizeMismatch {
-        /// The world size of stage 0.
+        /// The leader's world size.
         expected: usize,
-        /// The world size of the stage.
+        /// The stage's world size.
         found: usize,
     },
     /// The attempt has no such rank.
@@ -139,8 +139,8 @@ pub(crate) fn admit_spare(expected: &Hello, hello: &Hello) -> Result<(), Refusal
 pub(crate) enum Succession {
     /// There is no earlier hello.
     First,
-    /// The hello replaces the earlier one. It comes from the same process, which reconnects, or, while the group is
-    /// joining, from a process that was started later.
+    /// The hello replaces the earlier one. The hello comes from the same process, which reconnects, or, while the group
+    /// is joining, from a process that was started later.
     Follows {
         is_same: bool,
     },

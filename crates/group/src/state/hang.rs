@@ -29,7 +29,7 @@ pub(crate) struct Hang {
 
 /// Finds the stage at the end of the chain of waiting stages, `stages[rank]`.
 ///
-/// A cycle (deadlock) is reported first. Of several chain ends, the end with the oldest activity is reported, or the
+/// A cycle (deadlock) is reported first. Among several chain ends, the end with the oldest activity is reported, or the
 /// lowest rank if the ages are equal. The report contains the longest chain that leads to it.
 pub(crate) fn find_hang(stages: &[StageActivity], mesh: Mesh) -> Hang {
     let name = |rank: usize| mesh.name(rank as u32);

@@ -27,8 +27,8 @@ impl GroupState {
         self.release_if_complete(now);
     }
 
-    /// Decides the members, once all ranks are here or no missing rank is awaited. The leader counts as present,
-    /// because it connects only after it has planned.
+    /// Decides the members, once all ranks are present or the group awaits no missing rank. The leader counts as
+    /// present, because it connects only after it has planned.
     pub(crate) fn decide_members(&mut self, has_waited: bool) {
         if self.members.is_some() || !self.is_prepared {
             return;
@@ -42,7 +42,7 @@ impl GroupState {
     }
 
     /// The missing ranks that the group waits for. The leader is one of them only after it has planned, because it
-    /// joins on its own then.
+    /// joins only after that.
     pub(crate) fn awaited_ranks(&self) -> Vec<usize> {
         let has_planned = self.plan.is_some();
         let awaited = |&rank: &usize| self.has_member(rank) && (rank != self.leader() || has_planned);
@@ -57,7 +57,7 @@ impl GroupState {
         self.progress_is_unsent = true;
     }
 
-    /// Sends the plan to all members once the leader has released it and all have joined.
+    /// Sends the plan to all members once the leader has released it and all members have joined.
     pub(crate) fn release_if_complete(&mut self, now: Instant) {
         self.decide_members(false);
         let (Some(members), Some(_)) = (&self.members, &self.plan) else { return };
@@ -92,8 +92,7 @@ impl GroupState {
     }
 
     /// Notifies the stages that wait beside the group, which extends their start-up timeout, and names the missing
-    /// stages. If the group has only one replica, a waiting stage 0 succeeds the leader: the stage 0 that takes the
-    /// fence first.
+    /// stages. If the group has only one replica, the waiting stage 0 that takes the fence first succeeds the leader.
     pub(crate) fn notify_waiting(&mut self) {
         let missing = self.ranks(|slot| slot.conn.is_none());
         let progress = match missing.as_slice() {
@@ -112,7 +111,7 @@ impl GroupState {
         }
     }
 
-    /// Whether a rank is in the group. All ranks are until the members are decided.
+    /// Whether a rank is in the group. Until the members are decided, the group has every rank.
     pub(crate) fn has_member(&self, rank: usize) -> bool {
         self.group_rank(rank).is_some()
     }
@@ -199,8 +198,8 @@ mod tests {
         assert_eq!(prepared(None, &[(1, None)]).members, None);
         assert_eq!(prepared(None, &[(1, Some(vec![0]))]).members, None);
         assert_eq!(prepared(None, &[(1, Some(vec![0, 2, 3]))]).members, Some(vec![0, 1]));
-        // the leader was in an earlier group, so its own list counts: other members report a stage that waits beside
-        // the group as lost
+        // the leader was in an earlier group, so its own list counts: other members report as lost a stage that waits
+        // beside the group
         assert_eq!(prepared(Some(vec![]), &[(1, Some(vec![2, 3]))]).members, None);
         assert_eq!(prepared(Some(vec![3]), &[(1, Some(vec![2, 3])), (2, None)]).members, Some(vec![0, 1]));
     }

@@ -2,8 +2,8 @@
 //! contain its parts, as methods of [`GroupState`].
 //!
 //! ```text
-//! Joining --all members joined, released--> Forming --all formed--> Running --all left--> ShuttingDown --others closed--> Closed
-//!    `--------------------------------'---------------------'------any failure-------^
+//! Joining --joined, released--> Forming --all formed--> Running --all left--> ShuttingDown --others closed--> Closed
+//!    `--------------------'---------------------'------any failure-------^
 //! ```
 
 use std::collections::BTreeSet;
@@ -76,7 +76,7 @@ pub(crate) struct GroupState {
     pub(crate) quorum: Quorum,
     /// The members' ranks by group rank, once the members are decided.
     pub(crate) members: Option<Vec<usize>>,
-    /// The group rank of each rank. Before the members are decided, every rank has its own number as group rank.
+    /// The group rank of each rank. Before the members are decided, the two are equal.
     pub(crate) group_ranks: Vec<Option<usize>>,
     pub(crate) spares: Spares,
     /// The leader's last progress report.
@@ -98,8 +98,8 @@ pub(crate) enum GroupPhase {
     Joining,
     Forming,
     Running,
-    /// All other ranks have been sent their final message. The leader is sent `final_message` once they have
-    /// disconnected, because the coordinator ends with the leader's process.
+    /// The coordinator has sent the final message to all other ranks. The leader gets `final_message` once these ranks
+    /// have disconnected, because the coordinator ends with the leader's process.
     ShuttingDown {
         final_message: CoordinatorMessage,
         waiting_for: BTreeSet<ConnectionId>,

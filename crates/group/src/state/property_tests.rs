@@ -157,7 +157,7 @@ fn running(now: Instant) -> GroupState {
     group
 }
 
-/// The connections that are sent the final message.
+/// The connections that receive the final message.
 fn ended_connections(effects: &[Effect]) -> Vec<ConnectionId> {
     let ended = |effect: &Effect| match effect {
         Effect::Send(conns, CoordinatorMessage::GroupEnded(_) | CoordinatorMessage::LeaveAcknowledged) => conns.clone(),
@@ -236,7 +236,7 @@ fn one_spare_after_the_other_is_next_in_line() {
     assert_eq!(sent_to_spares(&lost), [(12, CoordinatorMessage::Promote { rank: 2, incarnation: 1 })]);
 }
 
-/// The spare that takes the place joins the group that is still forming.
+/// The spare that replaces the stage joins the same group, which is still forming.
 #[test]
 fn a_stage_that_dies_before_the_group_has_formed_is_replaced_by_a_spare_in_it() {
     let now = Instant::now();
@@ -271,8 +271,8 @@ fn a_stage_that_leaves_with_an_error_of_its_own_is_replaced_by_a_spare() {
     }
 }
 
-/// The five seconds are counted by the group's own clock from the moment at which the loss is noticed. The limit holds
-/// for every stage, even if the other stages no longer react.
+/// The five seconds count on the group's clock, from the moment at which the coordinator notices the loss. The limit
+/// holds for every stage, even if the other stages no longer react.
 #[test]
 fn a_lost_stage_ends_the_group_within_five_seconds() {
     let losses = [Disconnect::Closed, Disconnect::TimedOut, Disconnect::Malformed("nonsense".to_owned())];

@@ -1,4 +1,4 @@
-//! The ranks of a group: all ranks, or as many replicas of the pipeline as the present ranks can form. Pure.
+//! The ranks of a group: all ranks, or the replicas of the pipeline that the present ranks can form. Pure.
 
 use std::collections::BTreeSet;
 

@@ -36,7 +36,7 @@ impl GroupState {
         // a stage that has only joined holds no training state: it reconnects, or another process replaces it
         if may_be_replaced {
             if let Some(silent) = slot.conn.take() {
-                // if the stage wakes up, it would take a closed connection without a message for the end of this
+                // without a message, a stage that wakes up would mistake the closed connection for the end of this
                 // process
                 let reason = "this stage was silent for too long".to_owned();
                 self.send_and_close(silent, CoordinatorMessage::Refused(Refusal::GroupEnded { reason }));

@@ -110,7 +110,7 @@ pub enum AbortKind {
 /// Decides a step from the votes of all members, by group rank. `name` returns the name of a group rank for messages.
 ///
 /// The norm is the sum of the parameters' squared norms in f64, in the order of the parameters' names and regardless of
-/// which rank voted. It is therefore bit-identical for every partition.
+/// which rank voted. The norm is therefore bit-identical for every partition.
 pub fn decide_step(votes: &[StepVote], rules: &StepRules, name: &dyn Fn(usize) -> String) -> Verdict {
     let step = votes.first().map_or(0, |vote| vote.step);
     let mut decided = Verdict {

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 /// The time limit of an attempt.
 const CONNECT_TIMEOUT: Duration = Duration::from_millis(500);
-/// The wait before the next attempt. It is short because training can't start until all stages are connected.
+/// The wait before the next attempt. The wait is short because training can't start until all stages are connected.
 pub const RETRY_DELAY: Duration = Duration::from_millis(50);
 
 /// Connects to `address` (`host:port`).

@@ -1,5 +1,5 @@
-//! The decision at the end of a step. Its bits must not depend on which rank casts which vote, or on the order of the
-//! votes.
+//! The decision at the end of a step. The bits of the decision must not depend on which rank casts which vote, or on
+//! the order of the votes.
 
 use proptest::prelude::*;
 use stagecoach_group::{AbortKind, BlockLosses, StepOutcome, StepRules, StepVote, Verdict};
@@ -72,8 +72,8 @@ proptest! {
         prop_assert_eq!(whole.norm.to_bits(), f64::sqrt(sum).to_bits());
     }
 
-    /// Every distribution of the blocks over ranks gives the same bits as one rank with all blocks, and these are the
-    /// bits of the tree.
+    /// Every distribution of the blocks over ranks gives the same bits as one rank with all blocks, which are those of
+    /// the binary tree.
     #[test]
     fn the_loss_is_bit_identical_for_every_sharing_of_blocks(
         log in 0usize..5,

@@ -1,4 +1,4 @@
-//! Tests of the rights to read.
+//! Access rights.
 
 use std::net::TcpListener;
 use std::process::Command;
@@ -154,7 +154,7 @@ fn nobody_gets_to_see_the_token() {
     let reader = Reader::with_token(&hub, SECRET);
     said.push(format!("{:?}", reader.client));
     said.push(format!("{:?}", Token::parse(SECRET, "HF_TOKEN").unwrap()));
-    // a token that the hub doesn't know, and then one that it does
+    // a token that is unknown to the hub, and then a known one
     let refused = reader.text("data/*").unwrap_err();
     said.push(format!("{refused} {refused:?}"));
     hub.user(SECRET);

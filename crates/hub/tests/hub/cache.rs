@@ -1,4 +1,4 @@
-//! The cache that other clients of the hub have filled.
+//! A cache that other clients of the hub have filled.
 
 use std::fs;
 use std::os::unix::fs::symlink;

@@ -12,7 +12,7 @@ use crate::{Reader, Setup, named, noise};
 const MODEL: &str = "models/org/tiny";
 const INDEX: &str = r#"{"weight_map": {"a": "w-1.safetensors", "b": "w-2.safetensors", "c": "w-1.safetensors"}}"#;
 
-/// A model in two shards, beside files that nobody needs.
+/// A model in two shards, beside unneeded files.
 fn files() -> Vec<(&'static str, File)> {
     vec![
         ("config.json", File::small("{}")),

@@ -1,4 +1,4 @@
-//! Which files a pattern matches.
+//! The files that a pattern matches.
 
 use stagecoach_hub::HubError;
 use stagecoach_test_hub::{File, Hub};

@@ -1,4 +1,4 @@
-//! The client before a hub of this machine.
+//! The client against a hub on this machine.
 #![allow(unreachable_pub, clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod access;
@@ -95,7 +95,7 @@ fn repo() -> Repo {
     named(REPO)
 }
 
-/// The repository that a test's hub calls `name`.
+/// The repository with the name `name` on a test's hub.
 fn named(name: &str) -> Repo {
     format!("hf://{name}").parse::<HubUri>().unwrap().repo
 }

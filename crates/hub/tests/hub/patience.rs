@@ -1,4 +1,4 @@
-//! Servers that refuse for a time.
+//! Servers that refuse requests for a time.
 
 use stagecoach_hub::HubError;
 use stagecoach_test_hub::Answer;
@@ -20,7 +20,7 @@ fn a_limit_of_requests_is_waited_out() {
         let reader = Reader::new(&hub);
         reader.text("data/*").unwrap();
         assert_eq!(reader.notices(), [format!("the hub limits requests: waiting {seconds} s")]);
-        // a little more, so that not all who wait come back at once
+        // a little more than the hub asked for: the jitter
         let wait = reader.waits()[0];
         assert!((seconds..=seconds + 2).contains(&wait), "{value}: {wait}");
     }

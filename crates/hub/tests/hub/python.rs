@@ -67,7 +67,7 @@ fn python_clients_read_the_same() {
     let Scene { hub, found, home } = Scene::new();
     let cache = Some(home.path().join("hub"));
     let online = Reader::new(&hub);
-    // what huggingface_hub has downloaded is enough without the hub
+    // the downloads of huggingface_hub suffice without the hub
     let offline = Setup { cache, offline: true, ..Setup::default() }.client("http://127.0.0.1:1");
     let mut texts = Vec::new();
     for (id, pattern) in [("org/lines", "**/*.jsonl"), ("org/table", "data/*.parquet")] {

@@ -105,7 +105,7 @@ fn a_truncated_body_goes_on_where_it_broke() {
 #[test]
 fn bodies_that_never_get_on_are_an_error() {
     let hub = hub_with(&noise(10_000));
-    // with ranges ignored, the bytes before the break are the same ones every time
+    // if the server ignores ranges, each attempt receives the same bytes before the break
     for ignores_ranges in [false, true] {
         hub.faults(|faults| {
             faults.truncate_at = Some(if ignores_ranges { 1000 } else { 0 });
@@ -168,7 +168,7 @@ fn a_download_that_contradicts_the_listing_is_refused() {
         let error = Reader::new(&hub).text("data/*").unwrap_err();
         assert!(matches!(error, HubError::Contradicts { .. }) && !error.is_temporary(), "{name}: {error}");
     }
-    // tags of a mirror say nothing
+    // tags of a mirror prove nothing
     hub.faults(|faults| faults.headers = vec![("x-linked-etag", "W/\"5f2a-1234\"".to_owned())]);
     Reader::new(&hub).text("data/*").unwrap();
 }
@@ -275,7 +275,7 @@ proptest! {
         let range = at(from.min(to))..at(from.max(to));
         match reader.bytes(&commit, &file, range.clone()) {
             Ok(found) => prop_assert!(found == bytes[range.start as usize..range.end as usize]),
-            // with ranges ignored, bodies may break before they get anywhere new
+            // if the server ignores ranges, bodies may break before the first new byte
             Err(error) => prop_assert!(error.is_temporary() && truncate_at.is_some(), "{error}"),
         }
     }

@@ -1,6 +1,6 @@
-//! The operations on GPUs, by this project's own kernels. Their sources are part of the binary. A stage compiles them
-//! for its GPU when it starts ([`load`]). The code that chooses the blocks of a launch is the same for a GPU and for
-//! the tests, which run the same sources on the host ([`Launcher`]).
+//! The operations on GPUs, by this project's own kernels. The kernels' sources are part of the binary. A stage compiles
+//! them for its GPU when it starts ([`load`]). The code that chooses the blocks of a launch is the same for a GPU and
+//! for the tests, which run the same sources on the host ([`Launcher`]).
 
 mod gpu;
 mod library_calls;

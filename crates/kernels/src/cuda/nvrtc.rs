@@ -1,5 +1,5 @@
-//! NVRTC, NVIDIA's compiler as a library. When a stage starts, it compiles the kernels into a cubin for exactly the
-//! stage's GPU. It needs no driver.
+//! NVRTC, NVIDIA's compiler as a library. At the start of a stage, NVRTC compiles the kernels into a cubin for exactly
+//! the stage's GPU. NVRTC needs no driver.
 //!
 //! Source: the NVRTC user guide of CUDA 13.
 
@@ -33,7 +33,7 @@ pub(crate) const FUNCTIONS: [&str; 10] = [
     "nvrtcGetProgramLogSize",
 ];
 
-/// The reason that there are no kernels.
+/// The reason that the kernels can't be compiled.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NvrtcError {
     #[error("{0}; NVRTC, which compiles the kernels, comes with the image trainer-cuda")]
@@ -65,7 +65,7 @@ impl NvrtcError {
 /// A file of a program.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SourceFile {
-    /// The name by which other files include it.
+    /// The name by which other files include this file.
     pub(crate) name: &'static str,
     pub(crate) text: &'static str,
 }
@@ -78,12 +78,13 @@ pub(crate) struct Compiled {
     pub(crate) log: String,
 }
 
-/// NVRTC, by `cudarc`, which panics where the library or a function of it is missing: they are looked for first.
+/// NVRTC by `cudarc`, which panics if the library or one of its functions is missing. `open` therefore looks for them
+/// first.
 #[derive(Debug)]
 pub(crate) struct Nvrtc {
     version: String,
-    /// Kept open, so that NVRTC finds its part in any folder: NVRTC's own search does not include the folder of this
-    /// program's libraries.
+    /// The library `BUILTINS`, open so that NVRTC finds it in any folder. NVRTC's own search does not include the
+    /// folder of this program's libraries.
     _builtins: Option<Library>,
 }
 
@@ -91,16 +92,16 @@ impl Nvrtc {
     /// Opens NVRTC by the loader's rules, or in a folder.
     ///
     /// # Errors
-    /// If it is missing or too old.
+    /// If NVRTC is missing or too old.
     pub(crate) fn open(folder: Option<&Path>) -> Result<Nvrtc, NvrtcError> {
         let in_folder = |name: &str| folder.map_or(name.to_owned(), |folder| folder.join(name).display().to_string());
         let name = in_folder(LIBRARY);
         let library = open_library(&name).map_err(NvrtcError::Missing)?.into();
         check_functions(&name, &library, &FUNCTIONS).map_err(NvrtcError::TooOld)?;
-        // `cudarc` opens the library by several names. The library that is open has one of them
+        // `cudarc` tries several names, one of which is the name of the open library
         // SAFETY: the library is there, and its initialisers only set it up.
         check_functions("libnvrtc.so", unsafe { sys::culib() }, &FUNCTIONS).map_err(NvrtcError::TooOld)?;
-        // if the part is missing, NVRTC reports it on compilation
+        // if the builtins are missing, NVRTC reports that on compilation
         let builtins = open_library(&in_folder(BUILTINS)).ok();
         let (mut major, mut minor) = (0, 0);
         // SAFETY: writes two integers.

@@ -1,5 +1,5 @@
 //! The operations by kernels, with the blocks of each launch. The pieces of a sum, and the threads of a block that
-//! sums, are functions of shapes alone, so that the bits are too.
+//! sums, depend on shapes alone, and so do the bits.
 
 use std::ffi::c_void;
 use std::ptr::{from_ref, null_mut};
@@ -65,7 +65,7 @@ fn div_ceil(count: i64, size: i64) -> i64 {
     (count + size - 1) / size
 }
 
-/// The number of blocks for so many items: at least one, which may have nothing to do.
+/// The number of blocks for `items` items: at least one, even without items.
 fn blocks(on: &dyn Launcher, items: i64) -> u32 {
     items.clamp(1, i64::from(on.max_blocks())) as u32
 }
@@ -87,8 +87,8 @@ fn pieces(rows: i64) -> (i64, i64) {
     (rows_of_piece, div_ceil(rows, rows_of_piece).max(1))
 }
 
-/// `f32[width]`: the sum of `partial[pieces, width]`, which `fill` computes by pieces of `rows` rows each: it gets the
-/// number of pieces, the memory and the rows of a piece.
+/// `f32[width]`: the sum of `partial[pieces, width]`, which `fill` computes piece by piece. `fill` gets the number of
+/// pieces, the memory and the rows of a piece.
 fn sum_by_pieces(on: &dyn Launcher, (rows, width): (i64, i64), fill: impl FnOnce(u32, *mut c_void, i64)) -> Tensor {
     let (rows_of_piece, pieces) = pieces(rows);
     let (partial, sums) = (on.empty(&[pieces, width], Kind::Float), on.empty(&[width], Kind::Float));

@@ -59,7 +59,7 @@ pub enum CudaError {
     NoDevice {
         /// The device's number, from 0.
         index: usize,
-        /// The devices that there are.
+        /// The number of devices.
         count: usize,
     },
     /// The driver shows this process no device.
@@ -222,8 +222,8 @@ mod tests {
 
     use super::*;
 
-    /// A function that `cudarc` calls and that is not looked for would panic on an old driver. Tests over the stand-in
-    /// call all functions but those of kernels, and the stand-in panics in the same way.
+    /// A function that `cudarc` calls and that [`FUNCTIONS`] lacks would panic on an old driver. Tests over the
+    /// stand-in call all functions but those of kernels, and the stand-in panics in the same way.
     #[test]
     fn the_functions_that_are_looked_for_are_those_of_the_stand_in() {
         let stand_in = [

@@ -58,14 +58,15 @@ pub enum NoGpu {
 /// The number of usable GPUs, at least one.
 ///
 /// # Errors
-/// The reason that there is none.
+/// The reason that there is no usable GPU.
 pub fn cuda_devices() -> Result<usize, NoGpu> {
     static LIBRARY: OnceLock<Result<Library, NoGpu>> = OnceLock::new();
     let library = LIBRARY.get_or_init(|| {
         if !std::path::Path::new("/dev/nvidiactl").exists() {
             return Err(NoGpu::NoDriver); // avoids mapping half a gigabyte of CUDA kernels on machines without a driver
         }
-        // SAFETY: libtorch's own library; its initialisers register kernels and nothing else. It is never unloaded.
+        // SAFETY: libtorch's own library; its initialisers register kernels and nothing else. The library is never
+        // unloaded.
         unsafe { Library::open(Some("libtorch_cuda.so"), RTLD_LAZY | RTLD_GLOBAL) }
             .map_err(|error| NoGpu::NoLibrary(loader_message(&error)))
     });

@@ -64,16 +64,16 @@ impl CudaStream {
     /// after the copy is complete.
     pub fn copy_to_host(&self, to: &Tensor, from: &Tensor) -> Result<(), CudaError> {
         let bytes = self.begin_copy(to, from)?;
-        // SAFETY: both are contiguous and have so many bytes; the caller keeps them.
+        // SAFETY: both are contiguous and have `bytes` bytes; the caller keeps them.
         unsafe { sys::cuMemcpyDtoHAsync_v2(to.data_ptr(), from.data_ptr() as u64, bytes, self.0.cu_stream()) }
             .result()
             .map_err(CudaError::of("cuMemcpyDtoHAsync"))
     }
 
-    /// The same from host memory to GPU memory.
+    /// Like [`copy_to_host`](Self::copy_to_host), from host memory to GPU memory.
     pub fn copy_to_device(&self, to: &Tensor, from: &Tensor) -> Result<(), CudaError> {
         let bytes = self.begin_copy(to, from)?;
-        // SAFETY: both are contiguous and have so many bytes; the caller keeps them.
+        // SAFETY: both are contiguous and have `bytes` bytes; the caller keeps them.
         unsafe { sys::cuMemcpyHtoDAsync_v2(to.data_ptr() as u64, from.data_ptr(), bytes, self.0.cu_stream()) }
             .result()
             .map_err(CudaError::of("cuMemcpyHtoDAsync"))

@@ -28,7 +28,7 @@ pub(super) struct Host {
 
 impl Host {
     /// Compiles all sources, without the `removed`-th of their shared barriers if it is set. With `counts`, the library
-    /// counts what they read and write (`host_traffic.cpp`).
+    /// counts the bytes that they read and write (`host_traffic.cpp`).
     pub(super) fn compile(removed: Option<usize>, counts: bool) -> Library {
         let folder = tempfile::tempdir().unwrap();
         std::fs::copy(cuda_source("host.h"), folder.path().join("host.h")).unwrap();
@@ -254,7 +254,7 @@ fn cross_entropy_is_as_the_reference() {
     }
 }
 
-/// Logits of which whole groups are minus infinity, and one is not a number.
+/// Logits in which whole groups are minus infinity, and one value is NaN.
 #[test]
 fn cross_entropy_of_logits_that_are_not_finite_is_as_the_reference() {
     let (rows, vocab) = (3, 40);
@@ -400,8 +400,8 @@ fn what_does_not_fit_is_not_launched() {
     );
 }
 
-/// Removes each barrier in turn: with some order of threads the results differ. The last barrier separates two
-/// consecutive maxima, which no kernel has.
+/// Removes each barrier in turn: with some order of threads the results differ. The test keeps the last barrier,
+/// because it separates two consecutive maxima, which no kernel computes.
 #[test]
 fn each_barrier_is_needed() {
     let (x, weight) = (values(&[11, 770], Kind::Float, 1), values(&[770], Kind::Float, 2));

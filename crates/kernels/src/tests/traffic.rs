@@ -9,9 +9,10 @@ use super::cuda::{Host, guarded};
 use super::*;
 use crate::cuda::{self as operations, Grid, KERNELS, Launcher};
 
-/// The most bytes of a kernel, as a multiple of the fewest: statistics, tables and weights are small beside its rows.
+/// The most bytes of a kernel, as a multiple of the fewest. Statistics, tables and weights are small compared with the
+/// rows.
 const USUAL_SHARE: f64 = 1.07;
-/// The kernels that read more, which a GPU's caches serve.
+/// The kernels that read some bytes again, which a GPU's caches serve: name, multiple, and reason.
 const READ_AGAIN: [(&str, f64, &str); 8] = [
     ("adamw", 1.13, "each thread the addresses of its parameter"),
     ("cross_entropy_bf16", 1.88, "each row of logits, for the gradient"),
@@ -30,7 +31,7 @@ struct Traffic {
     least: i64,
 }
 
-/// A host that counts.
+/// A host that counts the bytes that kernels read and write.
 struct Counting {
     host: Host,
     kernels: RefCell<BTreeMap<String, Traffic>>,
@@ -45,7 +46,7 @@ impl Counting {
     /// The tensor, whose memory is counted from now on.
     fn watched(&self, tensor: Tensor) -> Tensor {
         let bytes = tensor.numel() * tensor.kind().elt_size_in_bytes();
-        // SAFETY: the type of `host_watch`; the memory stays, as all of `Host` does.
+        // SAFETY: the type is that of `host_watch`; the memory stays allocated, as all memory of `Host` does.
         unsafe {
             let watch = self.host.library.get::<unsafe extern "C" fn(*const c_void, usize)>(b"host_watch").unwrap();
             watch(tensor.data_ptr(), bytes);
@@ -90,7 +91,7 @@ impl Launcher for Counting {
     }
 }
 
-/// Every kernel, at shapes of which a block's threads cover a row.
+/// Runs every kernel, at shapes for which a block's threads cover a row.
 fn run_all(on: &Counting) {
     let (rows, width) = (200, 2048);
     let ids: Vec<i64> = (0..rows).map(|row| if row < 150 { 7 } else { row }).collect();

@@ -1,5 +1,5 @@
-//! The files that earlier runs created in a job's folder. They are removed by name, so that other files beside them
-//! stay.
+//! The files that earlier runs created in a job's folder. The files are removed by name, so that other files beside
+//! them stay.
 
 use std::fmt;
 use std::fs;
@@ -86,7 +86,7 @@ impl JobFolder {
         Ok(names)
     }
 
-    /// The names in a folder, each with whether it is one of a folder; empty if the folder doesn't exist. Names that
+    /// The names in a folder, each with whether it is that of a folder; empty if the folder doesn't exist. Names that
     /// are not UTF-8 are left out.
     fn entries(&self, folder: &str) -> Result<Vec<(String, bool)>, FolderError> {
         let path = self.root.join(folder);

@@ -1,5 +1,5 @@
-//! A job's folder in the workspace: its file names, whether an existing folder is a job's, and what earlier runs left
-//! in it. Files that no job created are never removed or overwritten.
+//! A job's folder in the workspace: its file names, whether an existing folder is a job's, and the files that earlier
+//! runs left in it. Files that no job created are never removed or overwritten.
 
 mod artifacts;
 mod error;
@@ -29,7 +29,7 @@ pub const REMOTE_MODELS: &str = "remote-models.json";
 pub const WINDOWS: &str = "windows";
 const LOCK: &str = "lock";
 const LAUNCHER_STATE: &str = "state.json";
-/// This is not `job.yaml`, because a user's own job file may have that name.
+/// The resolved job. The name is not `job.yaml`, because a user's own job file may have that name.
 const RESOLVED_JOB: &str = "resolved-job.yaml";
 const LOGS: &str = "logs";
 const TERMINATION: &str = "termination";
@@ -65,7 +65,7 @@ impl JobFolder {
         Err(FolderError::Foreign { folder: folder.root, found: foreign })
     }
 
-    /// A folder that a job has created; `None` if the folder is another's, or does not exist.
+    /// A folder that a job has created; `None` if no job created the folder, or it does not exist.
     ///
     /// # Errors
     /// If the volume fails.

@@ -46,11 +46,11 @@ impl Supervisor<'_> {
                 self.processes.set_ready(attempt, &start.incarnations, now);
             }
             TrainingEvent::StageLost { stage, incarnation, .. } => {
-                // the launcher knows the end of a process of this machine just as early
+                // the launcher itself observes the end of a process of this machine just as early
                 let lost = LostInstance { rank: stage, incarnation, since: now, has_ended: false };
                 self.observed_progress.lost.get_or_insert(lost);
             }
-            // `ObservedProgress::progressed` stays `None`: the stages detect stalls themselves, and know which stage
+            // `ObservedProgress::last_step_at` stays `None`: the stages detect stalls themselves, and know which stage
             // hangs
             TrainingEvent::Step(record) => {
                 self.observed_progress.finished_steps = Some(record.step);

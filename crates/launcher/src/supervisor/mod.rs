@@ -1,6 +1,6 @@
-//! The launcher's loop: builds `lifecycle`'s `Observed` from the stages' processes and carries out its decisions. It
-//! waits on one channel until the next time at which `lifecycle` must decide. One thread for each stage and one for
-//! signals send to the channel.
+//! The launcher's loop: builds `lifecycle`'s `Observed` from the stages' processes and carries out its decisions. The
+//! loop waits on one channel until the next time at which `lifecycle` must decide. One thread for each stage and one
+//! for signals send to the channel.
 
 mod actions;
 mod clock;

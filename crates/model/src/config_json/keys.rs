@@ -142,7 +142,7 @@ mod tests {
         _name_or_path architectures chunk_size_feed_forward dtype id2label is_encoder_decoder label2id model_type
         output_attentions output_hidden_states problem_type return_dict torch_dtype transformers_version use_cache
         bos_token_id eos_token_id pad_token_id tie_word_embeddings vocab_size initializer_range";
-    /// The keys that occur in other models than Llamas only.
+    /// The keys that occur only in models other than Llamas.
     const OTHERS: [(&str, &str); 4] = [
         (
             "gpt2",

@@ -7,14 +7,14 @@ use serde_json::{Value, json};
 
 use super::ConfigJson;
 
-/// The objects that may hold the rotation; the first that exists counts. Transformers 5 writes the second.
+/// The objects that may hold the rotation; the first existing one takes precedence. Transformers 5 writes the second.
 const SECTIONS: [&str; 2] = ["rope_scaling", "rope_parameters"];
 /// The `rope_type` of [`RopeScaling`], and its other fields.
 const LLAMA_3: &str = "llama3";
 const LLAMA_3_FIELDS: [&str; 4] = ["factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"];
 /// Fields of every rotation.
 const FIELDS: [&str; 4] = ["rope_type", "type", "rope_theta", "partial_rotary_factor"];
-/// Base of the rotary frequencies if a file names none.
+/// Base of the rotary frequencies if a file has none.
 const DEFAULT_THETA: f64 = 10_000.0;
 
 /// Rotary frequencies for texts longer than a model's original length, with the names of Hugging Face's `config.json`.
@@ -26,8 +26,8 @@ pub struct RopeScaling {
     pub factor: f64,
     /// See `factor`.
     pub low_freq_factor: f64,
-    /// Pairs that turn more often than this within the original length keep their frequency; pairs between the two
-    /// bounds are interpolated.
+    /// Pairs that turn more than this number of times within the original length keep their frequency; pairs between
+    /// the two bounds are interpolated.
     pub high_freq_factor: f64,
     /// The original length, in tokens.
     pub original_max_position_embeddings: usize,

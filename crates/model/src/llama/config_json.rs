@@ -85,8 +85,8 @@ impl Family {
         self.qkv != QkvVariant::Bias
     }
 
-    /// The number of preceding tokens that a token attends to. Training only uses texts that fit into the window, which
-    /// it does not change.
+    /// The number of preceding tokens that a token attends to. Training only uses texts that fit into the window, and
+    /// the window does not affect these.
     fn window(&self, json: &ConfigJson) -> Result<usize, String> {
         const FIELD: &str = "sliding_window";
         let has_window = match self.window {

@@ -112,9 +112,9 @@ impl Llama {
     }
 
     /// Bytes that the backward pass of attention holds on a GPU besides its operands and results. Flash attention
-    /// (bf16) sums the gradient of queries in fp32, in as many parts as fill the multiprocessors in a fixed order, and
-    /// with grouped queries has gradients of keys and values for each query head. In fp32, scores, probabilities and
-    /// their gradients of all sequences exist.
+    /// (bf16) sums the gradient of queries in fp32 and in a fixed order, in parts that together fill the
+    /// multiprocessors. With grouped queries, gradients of keys and values exist for each query head. In fp32, scores,
+    /// probabilities and their gradients of all sequences exist.
     fn gpu_attention_bytes(&self, tokens: usize, length: usize, element: usize) -> usize {
         let c = &self.config;
         let q = c.num_attention_heads * c.head_dim;

@@ -78,7 +78,7 @@ impl DecoderLayer {
         AttentionInput { qkv, step }
     }
 
-    /// The same from the kept tensor, if there is one, otherwise from the layer's input.
+    /// Recomputes the attention input from the kept tensor, if there is one, otherwise from the layer's input.
     fn attention_input_again(&self, kept: Option<KeptQkv>, x: &Tensor, ctx: &ForwardContext) -> AttentionInput {
         match kept {
             Some(KeptQkv::Rotated(qkv)) => AttentionInput { qkv, step: None },

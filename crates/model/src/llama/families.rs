@@ -9,7 +9,7 @@ use super::qkv::QkvVariant;
 pub(crate) struct Family {
     /// Hugging Face's `model_type`.
     pub(super) name: &'static str,
-    /// The type as which this trainer trains and writes the model.
+    /// The type under which this trainer trains and writes the model.
     pub(super) model_type: ModelType,
     /// The step between the projection of queries, keys and values and their rotation.
     pub(super) qkv: QkvVariant,
@@ -19,7 +19,7 @@ pub(crate) struct Family {
     pub(super) head_dim: Option<usize>,
     /// `max_position_embeddings` if the field is absent.
     pub(super) positions: usize,
-    /// Which tokens attend to `sliding_window` tokens only.
+    /// The cases in which a token attends to `sliding_window` tokens only.
     pub(super) window: Window,
     /// Whether Hugging Face's configuration has the field `mlp_bias`.
     pub(super) has_mlp_bias_field: bool,
@@ -46,7 +46,7 @@ const LLAMA: Family = Family {
     window: Window::Never,
     has_mlp_bias_field: true,
 };
-/// On texts that fit into its window, it computes the same as a Llama.
+/// A Mistral computes the same as a Llama on texts that fit into its window.
 const MISTRAL: Family =
     Family { name: "mistral", key_value_heads: Some(8), positions: 4096 * 32, window: Window::Always, ..LLAMA };
 const QWEN2: Family = Family {
@@ -65,7 +65,7 @@ const QWEN3: Family =
 pub(crate) static FAMILIES: [Family; 4] = [LLAMA, MISTRAL, QWEN2, QWEN3];
 
 impl Family {
-    /// The family as which models of this type are written.
+    /// The family under which models of this type are written.
     pub(super) const fn of(model_type: ModelType) -> Family {
         match model_type {
             ModelType::Llama => LLAMA,

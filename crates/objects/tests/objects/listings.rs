@@ -1,4 +1,4 @@
-//! Which objects a URI matches.
+//! The objects that a URI matches.
 
 use stagecoach_objects::ObjectError;
 use stagecoach_test_objects::Store;

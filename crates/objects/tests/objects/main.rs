@@ -1,4 +1,4 @@
-//! The client before object stores of this machine.
+//! The client against object stores on this machine.
 #![allow(unreachable_pub, clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod listings;
@@ -15,7 +15,7 @@ use std::time::Duration;
 use stagecoach_objects::{Limits, Object, ObjectClient, ObjectError};
 use stagecoach_test_objects::Store;
 
-/// A secret that must be in no text.
+/// A secret that no message may contain.
 const SECRET: &str = "planted-secret-AbC/123+";
 
 /// A client whose waits are counted.

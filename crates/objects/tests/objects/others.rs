@@ -1,5 +1,5 @@
-//! The client before stores that others wrote: moto, and s3s, which verifies signatures. `make object-stores` runs these
-//! tests with both.
+//! The client against stores of other projects: moto, and s3s, which verifies signatures. `make object-stores` runs
+//! these tests with both.
 
 use std::io::{BufRead, BufReader};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
@@ -12,7 +12,7 @@ use crate::{Reader, SECRET};
 
 const SIZE: usize = 12 << 20;
 
-/// Writes what the test reads, and prints the ETag of an object of two parts.
+/// A script that writes the objects of the test, and prints the ETag of an object with two parts.
 const FILL: &str = r#"
 import boto3, sys
 s3 = boto3.client("s3", endpoint_url=sys.argv[1], region_name="us-east-1", aws_access_key_id="x", aws_secret_access_key="x")
@@ -27,7 +27,7 @@ s3.complete_multipart_upload(Bucket="corpus", Key="large.bin", UploadId=upload, 
 print(s3.head_object(Bucket="corpus", Key="large.bin")["ETag"])
 "#;
 
-/// A store, until it is dropped.
+/// A running store, which stops when it is dropped.
 struct Server {
     process: Child,
     endpoint: String,

@@ -1,4 +1,4 @@
-//! Google's and Azure's stores, as far as their protocols are alike.
+//! The common behaviour of Google's and Azure's stores.
 
 use stagecoach_objects::ObjectError;
 use stagecoach_test_objects::{Fault, Store};
@@ -54,7 +54,7 @@ fn azure_is_listed_and_its_refusals_are_read() {
     }
 }
 
-/// The store answers for the metadata service of a cloud's machine too.
+/// The store also acts as the metadata service of a cloud instance.
 #[test]
 fn the_role_of_an_instance_reads_the_store() {
     let store = Store::start();

@@ -1,11 +1,11 @@
-//! Each reason why a store can't be read is one sentence.
+//! The error message of each reason why a store can't be read.
 
 use stagecoach_objects::ObjectError;
 use stagecoach_test_objects::{Fault, Store};
 
 use crate::{Reader, SECRET};
 
-/// The sentence about a listing that the store answers like this.
+/// The error message of a listing that the store answers with `fault`.
 fn sentence(fault: Fault) -> String {
     let store = Store::start();
     store.faults([fault]);
@@ -103,7 +103,7 @@ fn an_endpoint_that_is_no_url_is_named() {
 #[test]
 fn missing_credentials_are_named() {
     let store = Store::start();
-    // where a machine would give credentials, nobody is
+    // no metadata service listens at this address
     let nobody = ("AWS_METADATA_ENDPOINT", "http://127.0.0.1:1");
     let endpoint = store.endpoint();
     let reader = Reader::with(&[("AWS_ENDPOINT_URL", &endpoint), nobody]);

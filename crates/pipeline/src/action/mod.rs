@@ -20,7 +20,7 @@ pub enum Action {
     BackwardInput(WorkItem),
     /// `0W1`: the gradients of the weights, after an `I`.
     BackwardWeight(WorkItem),
-    /// `0SEND_F1`: hands the output over for the next chunk. It blocks only while
+    /// `0SEND_F1`: hands the output over for the next chunk. The action blocks only while
     /// [`SENDS_IN_FLIGHT`](crate::SENDS_IN_FLIGHT) earlier messages of its edge have not left.
     SendForward(WorkItem),
     /// `1RECV_F1`: posts the receive of the previous chunk's output; non-blocking, because the forward that needs the
@@ -30,8 +30,8 @@ pub enum Action {
     SendBackward(WorkItem),
     /// `0RECV_B1`: posts the receive of the gradient of the output.
     RecvBackward(WorkItem),
-    /// `0REDUCE`: the replicas send each other their sums of a chunk's gradients; non-blocking, REDUCE_TIED and
-    /// EXCHANGE wait until each parameter's owner has all of them.
+    /// `0REDUCE`: the replicas send each other their sums of a chunk's gradients; non-blocking, because REDUCE_TIED and
+    /// EXCHANGE wait until each parameter's owner has all sums.
     Reduce(usize),
     /// `REDUCE_TIED`: the ranks of the first and the last chunk exchange the gradients of the shared embedding.
     ReduceTied,
@@ -39,8 +39,8 @@ pub enum Action {
     Exchange,
     /// `UPDATE`: the optimizer.
     Update,
-    /// `0GATHER`: the replicas send each other a chunk's updated weights; non-blocking, the chunk's first forward of
-    /// the next step waits.
+    /// `0GATHER`: the replicas send each other a chunk's updated weights; non-blocking, because the chunk's first
+    /// forward of the next step waits.
     Gather(usize),
     /// `SNAPSHOT`: end of the step, where a checkpoint is copied.
     Snapshot,
@@ -142,8 +142,8 @@ impl Action {
         })
     }
 
-    /// The receive that delivers the input of a computation from another rank: RECV_F for F, RECV_B for B and I. It is
-    /// in no program where the input is produced on the same rank.
+    /// The receive that delivers the input of a computation from another rank: RECV_F for F, RECV_B for B and I. No
+    /// program contains it where the input is produced on the same rank.
     pub fn input_receive(self) -> Option<Action> {
         match self {
             Action::Forward(item) => Some(Action::RecvForward(item)),
@@ -152,8 +152,8 @@ impl Action {
         }
     }
 
-    /// The send that passes the result of a computation to another rank: SEND_F for F, SEND_B for B and I. It is in no
-    /// program where the result is consumed on the same rank.
+    /// The send that passes the result of a computation to another rank: SEND_F for F, SEND_B for B and I. No program
+    /// contains it where the result is consumed on the same rank.
     pub(crate) fn output_send(self) -> Option<Action> {
         match self {
             Action::Forward(item) => Some(Action::SendForward(item)),

@@ -11,7 +11,7 @@ pub use trace::timeline_trace;
 use crate::action::Action;
 use crate::timeline::Timeline;
 
-/// A timeline and its heading, which may be empty. Several are drawn above one another, on one scale.
+/// A timeline and its heading, which may be empty. Several panels are drawn above one another, on one time scale.
 #[derive(Copy, Clone, Debug)]
 pub struct Panel<'a> {
     /// The kind of the timeline, such as `measured`.

@@ -14,8 +14,8 @@ const HEADING_PX: f64 = 26.0;
 /// CSS class, width of a digit and margin of the labels inside the bars, the larger first.
 const LABEL_SIZES: [(&str, f64, f64); 2] = [("number", 6.4, 5.0), ("number small", 4.9, 2.0)];
 
-/// CSS class, label and colour. White text has a contrast of at least 4.5 on each, and each stands out on light and
-/// dark.
+/// CSS class, label and colour. White text has a contrast of at least 4.5 on each colour, and each colour stands out on
+/// light and dark.
 const ACTION_STYLES: [(&str, &str, &str); 12] = [
     ("F", "forward", "#2a6fbb"),
     ("B", "backward", "#16805a"),
@@ -49,7 +49,7 @@ pub fn timeline_svg_unstyled(panels: &[Panel], title: &str) -> String {
     draw(panels, title, "")
 }
 
-/// The style sheet of the drawings. Its selectors are short, so a page should nest them in a rule of its own.
+/// The style sheet of the drawings. The selectors are short, so a page should nest them in a rule of its own.
 pub fn timeline_css() -> String {
     let fills = ACTION_STYLES.iter().map(|(kind, _, colour)| format!(".{kind}{{fill:{colour}}}"));
     fills.fold(CSS.to_owned(), |css, fill| css + &fill)

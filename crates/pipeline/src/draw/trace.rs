@@ -4,7 +4,7 @@ use crate::action::Action;
 use std::collections::BTreeMap;
 
 /// The timelines as trace-event JSON, for ui.perfetto.dev and chrome://tracing: a process per stage, a thread for its
-/// computation and one for each kind of message of each chunk. Times are in microseconds, as the format wants.
+/// computation and one for each kind of message of each chunk. Times are in microseconds, as the format requires.
 pub fn timeline_trace(panels: &[Panel]) -> String {
     let mut events = Vec::new();
     let ranks =

@@ -8,12 +8,12 @@ use crate::speeds::{FASTEST, RankSpeeds};
 use std::ops::Range;
 
 /// Divides the layers so that the slowest chunk (F, I and W together) is as fast as possible, and every rank holds at
-/// most `bytes_per_rank` under `schedule`; a chunk takes its work over its rank's speed. Of several such partitions,
-/// the one with the smallest sum of squared chunk times; of those, the lexicographically smallest.
+/// most `bytes_per_rank` under `schedule`. A chunk's time is its work divided by its rank's speed. Of several such
+/// partitions, the result has the smallest sum of squared chunk times; of those, it is the lexicographically smallest.
 ///
 /// With one chunk a rank and no copies of parameters, or without a limit, the result is exact. Otherwise, several
 /// chunks share a rank's memory, or the rank holds copies of the previous rank's parameters. A heuristic then shrinks
-/// the chunk whose layers hold most on each overfull rank, until all ranks fit. The result may be slower than the
+/// the chunk whose layers hold most bytes on each overfull rank, until all ranks fit. The result may be slower than the
 /// fastest partition, and a partition that fits may be missed.
 ///
 /// # Errors
@@ -53,9 +53,9 @@ pub fn balanced_partition(
 /// Sums over intervals of layers, as differences of prefix sums.
 ///
 /// Work is held in fixed point: floating-point sums of the same layers differ in their last bits with the order of
-/// adding, and ties must be ties. The unit is a power of two that makes the time of the whole on the slowest rank less
-/// than 2^61, so squares fit 128 bits, and on equal ranks whole numbers stay exact (up to 2^53 per module with 254
-/// layers).
+/// adding, and equal sums must compare equal. The unit is a power of two that makes the time of the whole model on the
+/// slowest rank less than 2^61. Squares therefore fit 128 bits, and on equal ranks whole numbers stay exact (up to 2^53
+/// per module with 254 layers).
 struct CostTable<'a> {
     work: Vec<u128>,
     parameters: Vec<u128>,
@@ -118,7 +118,7 @@ impl<'a> CostTable<'a> {
         self.held.len()
     }
 
-    /// The fastest partition whose chunks are each within their limit; `None` if no partition is.
+    /// The fastest partition whose chunks are each within their limit; `None` if there is none.
     fn fastest(&self, limits: &[Option<u128>]) -> Option<Partition> {
         let fits =
             |chunk: usize, range: Range<usize>| limits[chunk].is_none_or(|limit| self.bytes(chunk, range) <= limit);
@@ -129,7 +129,7 @@ impl<'a> CostTable<'a> {
         Some(Partition { layers })
     }
 
-    /// The chunk of `chunks` whose layers hold most; `None` if no layer holds anything.
+    /// The chunk of `chunks` whose layers hold most bytes; `None` if no layer holds any.
     fn largest(&self, chunks: impl Iterator<Item = usize>, partition: &Partition) -> Option<usize> {
         let of_layers = |chunk: &usize| self.bytes(*chunk, partition.range(*chunk)) - self.bytes(*chunk, 0..0);
         chunks.max_by_key(of_layers).filter(|chunk| of_layers(chunk) > 0)

@@ -147,7 +147,7 @@ pub enum PartitionError {
     Sum {
         /// The list given.
         layers: Vec<usize>,
-        /// Their sum.
+        /// The sum of the list.
         sum: usize,
         /// Layers of the model.
         model: usize,
@@ -157,7 +157,7 @@ pub enum PartitionError {
     Cost {
         /// The module's name.
         module: String,
-        /// Its work.
+        /// The module's work.
         work: f64,
     },
     /// The model does not fit.
@@ -170,7 +170,8 @@ pub enum PartitionError {
     Memory {
         /// Whether the job gives the partition.
         is_given: bool,
-        /// The rank that exceeds the limit most; in the partition whose largest chunk is smallest, unless one is given.
+        /// The rank that exceeds the limit most: in the given partition, or else in the one whose largest chunk is
+        /// smallest.
         stage: usize,
         /// The number of layers in all chunks of the rank.
         layers: usize,
@@ -214,7 +215,7 @@ pub fn explicit_partition(
     }
 }
 
-/// The error of a partition in which some rank holds more than `limit`. `is_given` says that the user gave the
+/// The error of a partition in which some rank holds more than `limit`. `is_given` means that the user gave the
 /// partition.
 fn excess(
     partition: &Partition,

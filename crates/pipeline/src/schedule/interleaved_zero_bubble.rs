@@ -13,8 +13,8 @@ pub(super) const INTERLEAVED_ZERO_BUBBLE: ScheduleType = ScheduleType {
 
 /// Interleaved 1F1B whose backward is split, so that W fills the wait for gradients; with one chunk a rank it is ZB-H1
 /// (Qi et al. 2024, arXiv:2401.10241; torch's `ScheduleInterleavedZeroBubble`). Rank `r` runs fewer forwards ahead than
-/// in interleaved 1F1B, `p - 1 - r` instead of twice that, and its W `r` backwards later. So with one chunk a rank,
-/// every rank holds the activations, or the inputs of W, of `min(p, m)` microbatches.
+/// in interleaved 1F1B, `p - 1 - r` instead of twice that, and runs each W `r` backwards after its I. With one chunk a
+/// rank, every rank therefore holds the activations, or the inputs of W, of `min(p, m)` microbatches.
 ///
 /// Any number of microbatches is possible.
 pub fn interleaved_zero_bubble(ranks: usize, chunks_per_rank: usize, microbatches: usize) -> Schedule {

@@ -20,8 +20,8 @@ use crate::action::Action;
 use crate::activation_memory::{self, Held};
 use crate::placement::Placement;
 
-/// Every schedule that a job can name, in the order in which lists of them have it. Of two with the same `chunks` and
-/// the same time, the choice of a schedule by its time prefers the later one.
+/// Every schedule that a job can name, in the order in which lists show them. If two schedules with the same `chunks`
+/// take the same time, the choice of the fastest schedule prefers the later one.
 pub const SCHEDULES: &[ScheduleType] = &[
     gpipe::GPIPE,
     ONE_F_ONE_B,

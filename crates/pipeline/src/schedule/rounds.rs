@@ -7,9 +7,9 @@ use crate::work_item::WorkItem;
 
 /// A rank's work items, in the order of its forwards and in that of its backwards.
 pub(super) struct Rounds {
-    /// Round by round, the rank's chunks ascending; in each, the round's microbatches.
+    /// Round by round, the rank's chunks ascending; in each chunk, the round's microbatches.
     pub(super) forward: Vec<WorkItem>,
-    /// Round by round, the rank's chunks descending; in each, the round's microbatches.
+    /// Round by round, the rank's chunks descending; in each chunk, the round's microbatches.
     pub(super) backward: Vec<WorkItem>,
     /// The number of warm-up forwards that the pipeline's last rank runs before its first backward: the forwards of the
     /// first round in all chunks but the last.

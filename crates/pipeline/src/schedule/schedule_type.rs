@@ -9,11 +9,11 @@ pub struct ScheduleType {
     pub description: &'static str,
     /// The number of chunks of a rank.
     pub chunks: ChunkRule,
-    /// Builds it for so many ranks, chunks per rank and microbatches.
+    /// Builds the schedule for a number of ranks, of chunks per rank, and of microbatches.
     pub(super) build: fn(usize, usize, usize) -> Schedule,
 }
 
-/// The number of chunks of a rank in a schedule, from the simplest.
+/// The number of chunks of a rank in a schedule. The order is from the simplest rule to the most complex.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ChunkRule {
     /// One chunk.
@@ -38,7 +38,7 @@ impl PartialEq for ScheduleType {
 }
 
 impl ChunkRule {
-    /// The number of chunks; none if several are possible.
+    /// The number of chunks; `None` if several numbers are possible.
     pub const fn fixed(self) -> Option<usize> {
         match self {
             Self::One => Some(1),
@@ -47,7 +47,7 @@ impl ChunkRule {
         }
     }
 
-    /// Whether a rank may have so many chunks.
+    /// Whether a rank may have `chunks` chunks.
     pub fn allows(self, chunks: usize) -> bool {
         self.fixed().map_or(chunks >= 1, |fixed| chunks == fixed)
     }

@@ -51,7 +51,7 @@ fn zbv_rank(rank: usize, ranks: usize, microbatches: usize) -> Vec<Action> {
         }
         actions.extend([up.input(), up.weight(), down.forward(), down.input(), down.weight()]);
     }
-    // cool-down: W waits, to fill the time until the last gradients come
+    // cool-down: W waits, to fill the time until the last gradients arrive
     for _ in 0..rank {
         actions.extend([up.input(), down.input()]);
     }

@@ -3,12 +3,12 @@
 //! Model of the executor: a RECV posts without blocking, and the action that needs the message waits; a SEND waits only
 //! while `sends_in_flight` earlier messages of its edge have not left, which they do at the latest when their receive
 //! is posted; EXCHANGE waits for all ranks and REDUCE_TIED for the other rank. The result does not depend on the order
-//! in which ranks run, so one simulated execution that completes shows that all do.
+//! in which ranks run, so one simulated execution that completes shows that all executions do.
 //!
 //! REDUCE and GATHER send and post without blocking too. REDUCE_TIED and EXCHANGE wait for the REDUCE of every chunk of
-//! their rank, and a chunk's first F waits for its GATHER of the step before. So a replica sends the data that other
-//! replicas wait for without waiting for data of the same kind itself, and no cyclic wait between replicas is possible.
-//! A rule for each rank's list ensures that all replicas send in one order.
+//! their rank, and a chunk's first F waits for its GATHER of the step before. A replica therefore sends the data that
+//! other replicas wait for without waiting for data of the same kind itself, and no cyclic wait between replicas is
+//! possible. A rule for each rank's list ensures that all replicas send in one order.
 
 mod order;
 mod pairing;

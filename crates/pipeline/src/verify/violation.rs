@@ -128,7 +128,7 @@ pub enum Violation {
         /// The missing action.
         action: Action,
     },
-    /// The n-th message from one rank to another is received as another one.
+    /// The n-th receive from a rank does not match that rank's n-th send.
     #[error(
         "{send} pairs with {recv}, but messages from one rank to another arrive in order: list both in the same order"
     )]

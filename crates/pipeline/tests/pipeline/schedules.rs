@@ -98,8 +98,8 @@ fn every_layout_verifies_and_simulates_without_deadlock() {
     });
 }
 
-/// Work items between F and B or W. Interleaved 1F1B has one more than its forwards ahead. ZB-H1 has as many as ranks.
-/// ZB-V has twice as many on every rank, each with half the layers.
+/// Work items between F and B or W. Interleaved 1F1B has one more than its forwards ahead. The number is that of ranks
+/// in ZB-H1, and twice that on every rank in ZB-V, each with half the layers.
 #[test]
 fn what_schedules_with_chunks_have_in_flight_is_what_the_papers_say() {
     every_layout(|ranks, chunks, microbatches| {

@@ -152,7 +152,7 @@ pub(super) fn plural(number: usize, noun: &str) -> String {
     format!("{number} {noun}{}", if number == 1 { "" } else { "s" })
 }
 
-/// A string as YAML, whatever its content: JSON's strings are YAML's.
+/// A string as YAML, for any content: a JSON string is also a YAML string.
 fn quoted(text: &str) -> String {
     serde_json::Value::from(text).to_string()
 }

@@ -36,9 +36,9 @@ pub const MEMORY_SHARE: f64 = 0.6;
 /// The fewest bytes of text that can be split into training and evaluation text.
 pub const MIN_CORPUS_BYTES: u64 = 1000;
 
-/// The text of a job file: the largest model that the corpus, the time of a first run and the memory allow. It has as
-/// many stages as the machine has use for, or fewer if the memory has no room for so many processes. `planned_bytes`
-/// validates a job file, and returns the peak bytes of all its stages.
+/// The text of a job file: the largest model that the corpus, the time of a first run and the memory allow. The job has
+/// a stage for each GPU, or a few stages on processors, but fewer if the memory is too small for so many processes.
+/// `planned_bytes` validates a job file, and returns the peak bytes of all its stages.
 ///
 /// # Errors
 /// The problems of the smallest job, or the memory that it needs.

@@ -8,9 +8,10 @@ pub(super) struct Shape {
     pub(super) hidden_size: u32,
     pub(super) layers: u32,
     pub(super) heads: u32,
-    /// The largest vocabulary. Embedding and head have a row for each token, and should not outweigh the layers by far.
+    /// The largest vocabulary. Embedding and head have a row for each token, and should not be much larger than the
+    /// layers.
     pub(super) most_tokens: u32,
-    /// Peak of the learning rate: wider models have a lower one.
+    /// Peak of the learning rate, which is lower for wider models.
     pub(super) learning_rate: f64,
 }
 
@@ -30,19 +31,19 @@ pub(super) const SHAPES: [Shape; 9] = [
     shape(2048, 24, 32, 32768, 3e-4),
 ];
 
-/// The longest duration of a first run, in seconds: minutes.
+/// The longest duration of a first run, in seconds.
 pub(super) const SECONDS: f64 = 300.0;
 /// Assumed floating-point operations per second of a processor and of a GPU: well below their peak.
 const PROCESSOR_FLOPS: f64 = 4e10;
 const GPU_FLOPS: f64 = 1e13;
 /// Seconds of a step apart from its arithmetic.
 const STEP_SECONDS: f64 = 0.03;
-/// The most processors for one stage: an operation of a small model has no work for more.
+/// The most processors for one stage. The operations of a small model do not scale to more.
 const MOST_THREADS: usize = 4;
 /// The fewest steps after which a model shows what it has learned.
 const LEAST_STEPS: f64 = 200.0;
 const MOST_STEPS: f64 = 2000.0;
-/// The most passes over a small corpus: after more, the model has memorised it.
+/// The most passes over a small corpus, before the model memorises it.
 const MOST_EPOCHS: f64 = 20.0;
 
 /// The numbers of a job.
@@ -76,7 +77,7 @@ impl Sizes {
         let (by_corpus, bytes_per_token) = vocabulary(bytes);
         let vocab_size = by_corpus.min(shape.most_tokens);
         let tokens = bytes / bytes_per_token;
-        // enough sequences that a step does not train on one twice
+        // enough sequences, so that no step trains on a sequence twice
         let sequence_length = [512.0, 256.0, 128.0, 64.0, 32.0].into_iter().find(|length| tokens >= 1000.0 * length);
         let sequence_length = match (facts.gpus, sequence_length) {
             (0, length) => length.unwrap_or(16.0).min(128.0),

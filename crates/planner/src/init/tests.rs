@@ -49,7 +49,7 @@ fn the_plays_of_shakespeare_get_a_job_for_a_machine_of_two_processors() {
         text.contains("# Written by `stagecoach init` for 5.00 MB of text in 1 file, about 1.5 million tokens,"),
         "{text}"
     );
-    // every number has its reason
+    // a comment explains every number
     let bare: Vec<&str> = text
         .lines()
         .filter(|line| !line.starts_with('#') && line.contains(|c: char| c.is_ascii_digit()) && !line.contains("  # "))

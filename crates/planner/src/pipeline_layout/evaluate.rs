@@ -25,12 +25,12 @@ const LINK_BYTES_PER_SECOND: f64 = 2e9;
 pub(super) struct LayoutContext<'a> {
     pub(super) config: &'a JobConfig,
     pub(super) architecture: &'a dyn Architecture,
-    /// Measured times, if there are any.
+    /// Measured times, if they exist.
     pub(super) profile: Option<&'a Profile>,
     pub(super) machines: &'a Machines,
 }
 
-/// The rate at which the work of a [`ModelCost`] is done.
+/// The throughput for the work of a [`ModelCost`].
 struct Throughput {
     work_per_second: f64,
     link_bytes_per_second: f64,
@@ -75,8 +75,7 @@ impl LayoutContext<'_> {
         self.config.job.spec.data_parallel > 1
     }
 
-    /// The measured throughput, in which case the work of `cost` becomes the measured seconds; otherwise the assumed
-    /// one.
+    /// The measured throughput, or the assumed one. With measurements, the work of `cost` becomes the measured seconds.
     fn throughput(&self, cost: &mut ModelCost, recompute: Recompute, notes: &mut Vec<String>) -> Throughput {
         let (work_per_second, link_bytes_per_second) = match self.profile {
             Some(profile) => {
@@ -126,8 +125,8 @@ impl LayoutContext<'_> {
         Ok(partition)
     }
 
-    /// The number of parts into which each chunk is divided. With replicas, only the exchange of the last part of the
-    /// gradients and of the first part of the weights has no computation of the stage to overlap with.
+    /// The number of parts into which each chunk is divided. With replicas, the exchange of a part overlaps with
+    /// computations of the stage, except for the last part of the gradients and the first part of the weights.
     fn parts(&self, schedule: &Schedule, partition: &Partition) -> Vec<usize> {
         let placement = &schedule.placement;
         if !self.is_replicated() {
@@ -160,7 +159,8 @@ pub(super) fn programs_in_parts(programs: &Programs, parts: &[usize], is_replica
 
 /// Bytes that each rank of a replica sends to the other replicas in REDUCE and in GATHER, by chunk. REDUCE sends the
 /// gradient of each parameter to its owner, and GATHER the new values of the rank's own parameters to all others. The
-/// rank receives as many bytes. A weight that embedding and head share counts in the first chunk that reads it.
+/// rank receives the same number of bytes. A weight that embedding and head share counts in the first chunk that reads
+/// it.
 fn data_parallel_bytes(
     config: &JobConfig,
     architecture: &dyn Architecture,

@@ -19,8 +19,8 @@ pub use select::{plan_pipeline, plan_pipeline_on};
 use stagecoach_engine::StageError;
 use stagecoach_model::Architecture;
 
-/// Microbatches of an evaluation's window, per stage. A stage with several chunks runs one chunk after the other, and
-/// holds the inputs of the next one for a whole window. With fewer microbatches than stages it would wait.
+/// Microbatches of an evaluation's window, per stage. A stage with several chunks runs them one after another, and
+/// holds the inputs of the next chunk for a whole window. With fewer microbatches than stages, the stage would wait.
 const EVALUATION_WINDOW_PER_STAGE: usize = 4;
 
 /// A planned pipeline.
@@ -34,7 +34,7 @@ pub struct PipelineLayout {
     pub parts: Vec<usize>,
     /// The programs of a training step: the schedule with its communication.
     pub programs: Programs,
-    /// The activations that are recomputed.
+    /// The activations that the backward pass recomputes.
     pub recompute: Recompute,
     /// The model's costs per microbatch.
     pub cost: ModelCost,
@@ -57,7 +57,7 @@ pub struct Alternative {
     pub schedule: String,
     /// Chunks per stage.
     pub chunks_per_stage: usize,
-    /// The activations that are recomputed.
+    /// The activations that the backward pass recomputes.
     pub recompute: Recompute,
     /// Seconds of a simulated step, and the peak bytes of the largest stage; or the reason that the alternative is
     /// impossible.
@@ -67,15 +67,15 @@ pub struct Alternative {
 /// A stage of a planned pipeline.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PlannedStage {
-    /// The number of layers of each of its chunks.
+    /// The number of layers of each chunk.
     pub layers: Vec<usize>,
-    /// Its share of the model's work, 0 to 1.
+    /// The share of the model's work, 0 to 1.
     pub work: f64,
-    /// The most work items between their F and their B or W.
+    /// The largest number of work items between F and their B or W.
     pub in_flight: usize,
-    /// Its peak bytes.
+    /// The peak bytes.
     pub bytes: u64,
-    /// The part of the simulated step in which it does not compute, 0 to 1.
+    /// The share of the simulated step in which the stage does not compute, 0 to 1.
     pub bubble: f64,
 }
 
@@ -86,8 +86,8 @@ impl PlannedStage {
     }
 }
 
-/// The programs of the replicas that have fewer microbatches than the first one, for which `layout` was planned; empty
-/// if all have as many.
+/// The programs of the replicas with fewer microbatches than the first replica, for which `layout` was planned; `None`
+/// if all replicas have the same number.
 ///
 /// # Errors
 /// If the schedule's CSV is for another number of microbatches.
@@ -113,8 +113,8 @@ pub fn smaller_programs(
 }
 
 impl PipelineLayout {
-    /// Converts the programs of a pipeline without replicas, for this layout's chunks, to the executed form: in its
-    /// parts, and with its replicas.
+    /// Converts programs for this layout's chunks, without replicas, to the executed form: with this layout's parts and
+    /// the exchange between replicas.
     pub(super) fn in_parts(&self, programs: &Programs) -> Programs {
         programs_in_parts(programs, &self.parts, self.programs.replicated())
     }
@@ -124,8 +124,8 @@ impl PipelineLayout {
         self.partition.split(&self.parts)
     }
 
-    /// The forward-only programs of an evaluation on sets of these numbers of microbatches, by the size of their
-    /// windows, the largest first: for the windows of a set and, if there is a remainder, for its last one.
+    /// The forward-only programs of an evaluation, one for each size of a window, the largest first. `sets` are the
+    /// sets' numbers of microbatches. The last window of a set may be smaller than the others.
     pub fn evaluation_programs(&self, sets: impl IntoIterator<Item = usize>) -> Vec<Programs> {
         let placement = &self.programs.placement;
         let window = EVALUATION_WINDOW_PER_STAGE * placement.ranks();
@@ -139,7 +139,7 @@ impl PipelineLayout {
         self.memory.iter().map(|stage| stage.parts.total()).max().unwrap_or(0)
     }
 
-    /// All alternatives of `Auto`, the fastest first, and impossible ones last.
+    /// All alternatives of `Auto`, the fastest first and impossible alternatives last.
     pub fn ranked_alternatives(&self) -> Vec<&Alternative> {
         let mut alternatives: Vec<&Alternative> = self.alternatives.iter().collect();
         let seconds = |alternative: &Alternative| alternative.step.as_ref().map_or(f64::INFINITY, |step| step.0);

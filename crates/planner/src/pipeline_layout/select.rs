@@ -16,7 +16,8 @@ use super::{Alternative, PipelineLayout};
 /// step.
 ///
 /// # Errors
-/// If the schedule's CSV is invalid or another job's, or the partition does not match the model or its memory limit.
+/// If the schedule's CSV is invalid or belongs to another job, or the partition does not match the model or the memory
+/// limit.
 pub fn plan_pipeline(
     config: &JobConfig,
     architecture: &dyn Architecture,
@@ -26,7 +27,7 @@ pub fn plan_pipeline(
     plan_pipeline_on(config, architecture, stages, &Machines { speeds: speeds.clone(), ..Machines::default() })
 }
 
-/// The same on these machines.
+/// Like [`plan_pipeline`], on given machines.
 ///
 /// # Errors
 /// Like [`plan_pipeline`].
@@ -75,7 +76,8 @@ pub fn plan_pipeline_on(
     }
 }
 
-/// The memory that an impossible candidate needs. If all are impossible, the error is about the one that needs least.
+/// The memory that an impossible candidate needs. If all candidates are impossible, the error is about the candidate
+/// that needs least.
 fn needed_bytes(error: &PartitionError) -> u64 {
     match error {
         PartitionError::Memory { needed_bytes, .. } => *needed_bytes,
@@ -84,7 +86,7 @@ fn needed_bytes(error: &PartitionError) -> u64 {
 }
 
 impl PipelineLayout {
-    /// Adds a note with the choice of `Auto` and, for every other schedule, how much longer its best form would take.
+    /// Adds a note with the choice of `Auto` and the additional time of every other schedule in its best form.
     fn with_choice_noted(mut self) -> PipelineLayout {
         let mut best: Vec<(&str, f64)> = Vec::new();
         for Alternative { schedule, step, .. } in &self.alternatives {

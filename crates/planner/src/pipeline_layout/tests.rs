@@ -11,7 +11,7 @@ fn plan(set: &[(&str, &str)]) -> Result<PipelineLayout, StageError> {
     plan_at(&[1.0; 3], set)
 }
 
-/// The same over stages of these speeds.
+/// The plan of the same job over stages of these speeds.
 fn plan_at(speeds: &[f64], set: &[(&str, &str)]) -> Result<PipelineLayout, StageError> {
     let set = [("model.llama.numHiddenLayers", "12")].iter().chain(set);
     let set: Vec<_> = set.map(|(path, value)| ((*path).to_owned(), (*value).to_owned())).collect();

@@ -5,7 +5,7 @@ use crate::JobConfig;
 
 const MODEL: &str = "models/org/tiny";
 
-/// A job of the sample's shape whose model and tokenizer are at these paths.
+/// The sample job with its model and tokenizer at these paths.
 fn job(model: &str, tokenizer: &str) -> PipelineJob {
     let sample = include_str!("../../../../manifests/samples/shakespeare.yaml");
     let set = [

@@ -1,5 +1,5 @@
-//! The loss and the gradient of each document of a step. A document attends only to itself. Its gradient is therefore
-//! computed alone, at the positions that the document has in its row, with the weights from before the step.
+//! The loss and the gradient of each document of a step. A document attends only to itself, so this module computes
+//! each gradient alone, at the document's positions in the row, with the weights from before the step.
 
 use std::collections::BTreeMap;
 
@@ -19,15 +19,15 @@ use super::Subject;
 pub struct DocumentGradient {
     /// Index of the document.
     pub document: u64,
-    /// Indices of its parts among those of the step.
+    /// Indices of the document's parts among the parts of the step.
     pub parts: Vec<usize>,
-    /// Its targets.
+    /// The number of the document's targets.
     pub targets: u64,
-    /// The sum of its cross-entropies, in nats.
+    /// The sum of the document's cross-entropies, in nats.
     pub loss: f64,
-    /// The square of its gradient's norm.
+    /// The square of the norm of the document's gradient.
     pub squared_norm: f64,
-    /// The dot product of its gradient and the step's.
+    /// The dot product of the document's gradient and the step's gradient.
     pub projection: f64,
 }
 
@@ -143,7 +143,8 @@ fn squared_norm(gradient: &Tensor) -> f64 {
     kernels::squared_norms(&[gradient], gradient.device()).double_value(&[0])
 }
 
-/// The square of the norm of the gradient in the accumulators, and its dot product with the step's.
+/// The square of the norm of the gradient in the accumulators, and the dot product of this gradient and the step's
+/// gradient.
 fn products(stage: &Stage, step_gradient: &[Tensor]) -> (f64, f64) {
     let double = |tensor: &Tensor| tensor.flatten(0, -1).to_kind(Kind::Double);
     let of_parameter = |(index, (parameter, whole)): (usize, (&Parameter, &Tensor))| {

@@ -1,4 +1,4 @@
-//! Finds the documents that made a step's loss and its gradient. `subject` is the job with its documents, and
+//! The contribution of each document to a step's loss and gradient. `subject` is the job with its documents, and
 //! `gradients` computes the loss and gradient of each document. `shares` and `spikes` are pure: `shares` ranks the
 //! documents, and `spikes` selects the steps to explain.
 //!

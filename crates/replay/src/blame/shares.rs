@@ -24,17 +24,17 @@ pub enum RankBy {
 pub struct StepBlame {
     /// The step, from 1.
     pub step: u64,
-    /// Its loss as it was trained, in nats per target; null if it is not finite.
+    /// The recorded loss of the step, in nats per target; null if it is not finite.
     pub loss: Option<f32>,
-    /// The norm of its gradient as it was trained, before clipping; null if it is not finite.
+    /// The recorded norm of the step's gradient, before clipping; null if it is not finite.
     pub gradient_norm: Option<f64>,
-    /// Its targets.
+    /// The number of the step's targets.
     pub targets: u64,
-    /// The sum of its documents' losses, in nats per target: the step's loss but for the rounding of sums.
+    /// The sum of the documents' losses, in nats per target. It is the step's loss, except for the rounding of sums.
     pub sum_of_losses: f64,
-    /// The sum of its documents' shares of the gradient's norm: 1 but for the rounding of sums.
+    /// The sum of the documents' shares of the gradient's norm. It is 1, except for the rounding of sums.
     pub sum_of_norm_shares: f64,
-    /// The number of its documents.
+    /// The number of documents in the step.
     pub document_count: usize,
     /// The documents with the largest shares, the largest first.
     pub documents: Vec<DocumentBlame>,
@@ -44,25 +44,25 @@ pub struct StepBlame {
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct DocumentBlame {
-    /// Its name, `FILE:DOC`.
+    /// The name of the document, `FILE:DOC`.
     pub document: String,
-    /// Its parts in the step.
+    /// The parts of the document in the step.
     pub parts: Vec<PartBlame>,
-    /// Its tokens in all, with the tokens that begin and end it.
+    /// The number of tokens of the whole document, including the tokens that begin and end it.
     pub tokens: u64,
-    /// Its targets in the step.
+    /// The number of the document's targets in the step.
     pub targets: u64,
-    /// Its loss, in nats per target of the document.
+    /// The loss of the document, in nats per target of the document.
     pub loss: f64,
-    /// The sum of its cross-entropies over the sum of all documents: from 0 to 1.
+    /// The sum of the document's cross-entropies over the sum of all documents, from 0 to 1.
     pub loss_share: f64,
-    /// The amount by which it raises the step's loss, in nats per target: the step's loss less the mean over the
-    /// targets of all other documents.
+    /// The amount by which the document raises the step's loss, in nats per target: the step's loss minus the mean over
+    /// the targets of all other documents.
     pub excess: f64,
-    /// The norm of its gradient within the step's mean.
+    /// The norm of the document's gradient within the step's mean.
     pub gradient_norm: f64,
-    /// The dot product of its gradient and the step's over the square of the step's norm; negative if the document
-    /// pulls against the others.
+    /// The dot product of the document's and the step's gradient over the square of the step's norm; negative if the
+    /// document pulls against the others.
     pub norm_share: f64,
 }
 
@@ -72,16 +72,16 @@ pub struct DocumentBlame {
 pub struct PartBlame {
     /// Bytes of the document's text before this part.
     pub offset: u64,
-    /// The first of its inputs among the document's tokens, from 0.
+    /// The index of the part's first input among the document's tokens, from 0.
     pub first_token: u64,
-    /// Its inputs.
+    /// The number of the part's inputs.
     pub tokens: u64,
-    /// Its text.
+    /// The text of the part.
     pub text: String,
 }
 
 impl StepBlame {
-    /// The documents of a step, ranked. `parts` are the parts of the step, and `texts` their origins.
+    /// The documents of a step, ranked. `parts` are the parts of the step, and `texts` are the origins of these parts.
     pub fn new(
         (step, loss, gradient_norm): (u64, Option<f32>, Option<f64>),
         gradients: &StepGradients,

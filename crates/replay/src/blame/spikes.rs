@@ -8,15 +8,15 @@ use stagecoach_telemetry::StepRecord;
 pub struct SpikeRule {
     /// The number of preceding steps with which a step is compared.
     pub window: usize,
-    /// The number of deviations above their median from which a step is a spike.
+    /// The number of deviations above the median from which a step is a spike.
     pub deviations: f64,
 }
 
 /// The fewest preceding steps with which a step is compared.
 const MIN_STEPS: usize = 8;
-/// A deviation is at least this share of the median, so that a step just above steps that hardly differ is no spike.
+/// A deviation is at least this share of the median, so that a step just above nearly equal steps is not a spike.
 const MIN_DEVIATION: f64 = 0.01;
-/// Scales the median of absolute deviations of a normal distribution to its standard deviation.
+/// The factor from the median of absolute deviations of a normal distribution to the standard deviation.
 const NORMAL: f64 = 1.4826;
 
 /// A step that is a spike.
@@ -28,7 +28,7 @@ pub struct Spike {
     /// The number of deviations of the loss above the median of the steps before; infinite (null) if the loss is not
     /// finite.
     pub loss_deviations: f64,
-    /// The same for the gradient norm.
+    /// The number of deviations for the gradient norm.
     pub norm_deviations: f64,
 }
 

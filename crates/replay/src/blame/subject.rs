@@ -18,7 +18,7 @@ use crate::job_config::{job_config, noted_waits};
 pub struct Subject {
     /// The job.
     pub config: JobConfig,
-    /// Its corpus.
+    /// The corpus.
     pub prepared: PreparedCorpus,
     data_config: DataConfig,
     dataset: Dataset,
@@ -80,7 +80,7 @@ impl Subject {
     /// The documents with these names.
     ///
     /// # Errors
-    /// If the corpus lacks one, or can't be read.
+    /// If the corpus lacks a document, or can't be read.
     pub fn document_indices(&self, names: &[DocumentName]) -> anyhow::Result<Vec<u64>> {
         let mut display = ProgressDisplay::notes();
         let progress = &mut |progress| show(&mut display, progress);

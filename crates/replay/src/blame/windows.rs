@@ -1,4 +1,4 @@
-//! The windows of a streamed job, which are made again for the steps that are examined.
+//! The windows of a streamed job, which a maker rebuilds for the examined steps.
 
 use std::path::Path;
 
@@ -11,9 +11,9 @@ use crate::scratch::Scratch;
 
 /// The windows of a job, in a scratch folder.
 pub(super) struct Windows {
-    /// The steps of the checkpoints, ascending, with the positions of the sources after them.
+    /// The steps of the checkpoints, ascending, each with the positions of the sources after it.
     positions: Vec<(u64, Vec<StreamPosition>)>,
-    /// The checkpoint from which the windows are read, and the last step whose windows are open.
+    /// The checkpoint at which reading began, and the last step whose windows are open.
     read: Option<(u64, u64)>,
     scratch: Scratch,
 }

@@ -1,5 +1,5 @@
 //! The loss curve: `svg` for browsers, `terminal` for terminals. Both draw the same `series`. Plotting libraries lack
-//! the dark colour scheme in SVG, and labelled ticks and a legend in a terminal, so that this module draws the curve
+//! the dark colour scheme in SVG, and labelled ticks and a legend in a terminal. This module therefore draws the curve
 //! itself.
 
 mod series;

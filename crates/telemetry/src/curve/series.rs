@@ -44,7 +44,7 @@ impl LossSeries {
         series
     }
 
-    /// The training losses of some steps as a line, and the training losses of `others`, called `name`, instead of
+    /// A comparison: the training losses of `records` as a line, and those of `others`, called `name`, in place of
     /// held-out losses.
     pub(super) fn comparison(records: &[StepRecord], others: &[StepRecord], name: &str) -> Self {
         let points = |record: &StepRecord| Some((record.step as f64, loss(record)?));

@@ -185,7 +185,7 @@ mod tests {
             let plot = picture.lines().take(ROWS).enumerate();
             plot.filter(|(_, line)| line.chars().any(wanted)).map(|(row, _)| row).collect()
         };
-        // one row for each
+        // each series is in one row
         let (line, points) = (of(&|c| ('\u{2801}'..='\u{28ff}').contains(&c)), of(&|c| c == 'o'));
         assert_eq!((line.len(), points.len(), line[0] < points[0]), (1, 1, true), "{picture}");
         let lines: Vec<&str> = picture.lines().collect();

@@ -22,7 +22,7 @@ pub fn whole_ticks(low: f64, high: f64, max_ticks: usize) -> Vec<f64> {
     ticks(low, high, max_ticks).into_iter().filter(|tick| tick.fract() == 0.0).collect()
 }
 
-/// The ticks' labels, all with as many decimals as their distance needs.
+/// The labels of the ticks, all with the number of decimals that their distance needs.
 pub fn labels(ticks: &[f64]) -> Vec<String> {
     let distance = ticks.windows(2).map(|pair| pair[1] - pair[0]).fold(f64::INFINITY, f64::min);
     let digits = if distance.is_finite() { (-distance.log10() - 1e-9).ceil().clamp(0.0, 6.0) as usize } else { 2 };

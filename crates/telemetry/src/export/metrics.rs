@@ -222,7 +222,7 @@ fn register<M: Metric + Clone + Default>(registry: &mut Registry, name: &str, he
     metric
 }
 
-/// The same with a unit, which becomes the suffix of the name.
+/// Like `register`, with a unit, which becomes the suffix of the name.
 fn register_in<M: Metric + Clone + Default>(unit: Unit, registry: &mut Registry, name: &str, help: &str) -> M {
     let metric = M::default();
     registry.register_with_unit(name, help, unit, metric.clone());

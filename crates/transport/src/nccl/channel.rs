@@ -63,7 +63,8 @@ pub(super) struct ChannelConfig {
     pub(super) rank: usize,
     /// Rank of the other end.
     pub(super) peer: usize,
-    /// Closed by the other end when it is gone. The first one carries the signals of both ends ([`super::turn`]).
+    /// The sockets of the links, which close when the other end is gone. The first socket carries the signals of both
+    /// ends ([`super::turn`]).
     pub(super) sockets: Vec<TcpStream>,
     /// The slot that all channels of the stage share.
     pub(super) slot: Arc<TransferSlot>,

@@ -140,8 +140,8 @@ impl Communicator {
         Ok(())
     }
 
-    /// Frees the communicator once all its messages have been sent, which the network may do after the stream. Aborts
-    /// it at the deadline.
+    /// Frees the communicator once the network has sent all its messages, which may be after the stream has completed
+    /// them. Aborts it at the deadline.
     pub(super) fn finish(mut self, deadline: Instant) {
         // SAFETY: a valid communicator.
         let result = unsafe { (self.nccl.functions.finalize)(self.raw) };

@@ -31,7 +31,7 @@ impl Endpoint {
     /// Opens NCCL and the driver for a stage whose tensors are on `device`.
     ///
     /// # Errors
-    /// A sentence that says what is missing.
+    /// A sentence that names the missing resource.
     pub(crate) fn open(device: Device) -> Result<Endpoint, String> {
         let index = match device {
             Device::Cuda(index) => index,
@@ -98,7 +98,7 @@ pub(crate) fn connect(
         // NCCL would reject the next group as well
         if is_usage { LinkError::Unavailable(message) } else { LinkError::Broken(message) }
     };
-    // all communicators start before the first wait: whichever another stage waits for first is among them
+    // all communicators start before the first wait, so that no stage waits for one that has not started
     let mut begun = Vec::new();
     let (slot, first_failure) = (Arc::new(TransferSlot::default()), Arc::default());
     for ((from, to), Pair { id, links, sockets }) in pairs {

@@ -5,9 +5,9 @@
 //! in NCCL that waits for the first stage, the two wait for each other forever. With one message, whose tensor is
 //! complete and whose peer has no other, the peer's GPU always comes to its end, and the peer joins.
 //!
-//! Each message takes three signals on the pair's own socket. Both ends say that they are [`Signal::Ready`]: the
-//! sender's tensor is complete, and the receiver's memory is free. Then each takes the slot of its stage and says
-//! [`Signal::Go`], the lower rank first.
+//! Each message takes three signals on the pair's own socket. Both ends send [`Signal::Ready`]: the sender's tensor is
+//! complete, and the receiver's memory is free. Then each takes the slot of its stage and sends [`Signal::Go`], the
+//! lower rank first.
 
 use std::io::{ErrorKind, Read as _, Result, Write as _};
 use std::net::TcpStream;
@@ -27,7 +27,7 @@ pub(super) fn write_signal(mut socket: &TcpStream, signal: Signal) -> Result<()>
     socket.write_all(&[signal as u8])
 }
 
-/// Waits for a signal at most this long.
+/// Waits for a signal, for at most `timeout`.
 ///
 /// # Errors
 /// If the connection is closed or lost.
@@ -51,7 +51,7 @@ pub(super) struct TransferSlot {
     freed: Condvar,
 }
 
-/// The taken slot. Its drop frees the slot.
+/// The taken slot. Dropping the guard frees the slot.
 #[derive(Debug)]
 pub(super) struct SlotGuard(Arc<TransferSlot>);
 

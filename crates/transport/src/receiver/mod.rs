@@ -71,7 +71,7 @@ impl Receiver {
         self.wait_for_arrival(microbatch).map(|(tensor, _)| tensor)
     }
 
-    /// The same, with the time of arrival.
+    /// Like [`wait`](Self::wait), with the time of arrival.
     pub fn wait_for_arrival(&mut self, microbatch: usize) -> Result<(Tensor, Timestamp), LinkError> {
         match &mut self.backend {
             Backend::Stream(receiver) => receiver.wait(self.link, microbatch),

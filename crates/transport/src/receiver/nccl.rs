@@ -14,7 +14,7 @@ use crate::arrivals::{Arrivals, ArrivedTensor};
 #[derive(Debug)]
 pub(super) struct NcclReceiver {
     channel: Arc<Channel>,
-    /// The sender to this receiver itself, for arrived tensors.
+    /// The sending half of `arrivals`.
     sender: mpsc::Sender<Result<ArrivedTensor, LinkError>>,
     arrivals: Arrivals,
     /// The final destinations of tensors that were posted in other memory, by microbatch.

@@ -83,8 +83,8 @@ struct Filler {
 }
 
 impl Filler {
-    /// Fills a tensor: of the GPU if there is an event at which it is `free`, otherwise of the host. Returns the time
-    /// at which it is filled.
+    /// Fills a tensor, which is on the GPU if there is an event at which it is `free`, and on the host otherwise.
+    /// Returns the time at which it is filled.
     fn fill(&mut self, microbatch: u32, tensor: &Tensor, free: Option<&CudaEvent>) -> Result<Timestamp, LinkError> {
         let mut filled = None;
         for part in parts(tensor, self.link.payload) {

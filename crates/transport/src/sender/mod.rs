@@ -50,10 +50,10 @@ impl Sender {
 
     /// Hands over a contiguous tensor, which the link keeps alive until it is sent.
     ///
-    /// To a stream, blocks while [`SENDS_IN_FLIGHT`](stagecoach_pipeline::SENDS_IN_FLIGHT) earlier tensors have not
-    /// left this stage: TCP's buffers or shared memory are full and the receiver has not posted their receives, or a
-    /// GPU has not computed them. Tensors between replicas never block, because they are sent while the stage computes.
-    /// From GPU to GPU no send blocks: it runs on the device, after the computation of the tensor.
+    /// A send to a stream blocks while [`SENDS_IN_FLIGHT`](stagecoach_pipeline::SENDS_IN_FLIGHT) earlier tensors have
+    /// not left this stage: TCP's buffers or shared memory are full and the receiver has not posted their receives, or
+    /// a GPU has not computed them. Tensors between replicas never block, because they are sent while the stage
+    /// computes. A send from GPU to GPU never blocks: it runs on the device, after the computation of the tensor.
     ///
     /// # Errors
     /// If an earlier send failed.
@@ -61,8 +61,8 @@ impl Sender {
         self.send_when(microbatch, tensor, None)
     }
 
-    /// The same for a tensor that is complete only with an event. Without an event, the tensor is complete after the
-    /// work that libtorch has queued so far.
+    /// Like [`send`](Self::send), for a tensor that is complete only with an event. Without an event, the tensor is
+    /// complete after the work that libtorch has queued so far.
     pub fn send_when(
         &self,
         microbatch: usize,

@@ -123,7 +123,7 @@ fn accepted(inputs: &StatusInputs) -> ConditionValue {
     if let Some(surplus) = surplus_gpus(spec) {
         return value("True", reason::SURPLUS_GPUS, surplus);
     }
-    // the schedule Auto may choose the number of chunks for which the partition is made
+    // the schedule Auto may choose a number of chunks that fits the partition
     let chunks = (spec.stages * spec.pipeline.virtual_stages()) as usize;
     let has_choice = matches!(spec.pipeline.schedule, ScheduleSpec::Auto);
     match spec.pipeline.unfitting_partition(chunks).filter(|_| !has_choice) {

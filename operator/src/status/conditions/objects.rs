@@ -14,7 +14,7 @@ pub(super) fn in_sync(inputs: &StatusInputs) -> ConditionValue {
     let writers = contested.iter().filter_map(|object| operator_of(object.changed_by.as_deref()?));
     let mut operators: Vec<&str> = inputs.other_operators.iter().map(String::as_str).chain(writers).collect();
     if !operators.is_empty() {
-        // each operator writes the same sentence, or the operators would replace each other's
+        // all operators write the same sentence; otherwise each would replace the sentence of another
         operators.extend(operator_of(inputs.field_manager));
         operators.sort_unstable();
         operators.dedup();

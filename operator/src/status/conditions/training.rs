@@ -61,7 +61,7 @@ pub(super) fn reproducible(inputs: &StatusInputs) -> ConditionValue {
             reason::ENVIRONMENT_CHANGED,
             format!("the numbers may differ from a run's in one environment: {}", differences.join(", ")),
         ),
-        // the known value stays, also when the job has finished
+        // the known value stays, even after the job has finished
         None => match inputs.job.status.condition(kind::REPRODUCIBLE) {
             Some(Condition { status, reason, message, .. }) if status == "True" => value("True", reason, message),
             Some(Condition { status, reason, message, .. }) if status == "False" => value("False", reason, message),
@@ -103,7 +103,7 @@ pub(super) fn audits_equal(inputs: &StatusInputs) -> ConditionValue {
     }
 }
 
-/// The end of a message, which names the nodes of these stages' pods, as far as the pods exist.
+/// The end of a message, which names the nodes of these stages' pods. Pods that no longer exist are left out.
 fn on_nodes(inputs: &StatusInputs, suspects: &[SuspectedStage]) -> String {
     let attempt = inputs.decision.state.last_failure.as_ref().map_or(0, |failure| failure.attempt);
     let attempts = [inputs.decision.state.attempt.number, attempt];

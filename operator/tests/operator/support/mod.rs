@@ -24,7 +24,7 @@ pub struct TestCluster {
     pub kubelet: TestKubelet,
     pub plane: ControlPlane,
     kubeconfig: PathBuf,
-    /// Number of operators that were started so far, including the callers' own.
+    /// Number of operators that were started so far, including the operators of callers.
     started: AtomicUsize,
 }
 
@@ -61,7 +61,7 @@ const SHARED_NAMESPACES: &str = "default,small,strict";
 
 /// The cluster of all tests that do not disturb nodes, API server or CRD. Its operator watches some namespaces. A test
 /// with its own operator runs that operator in its own namespace. The cluster is never dropped: its processes end with
-/// this one.
+/// the test's process.
 pub fn shared() -> &'static TestCluster {
     static CLUSTER: OnceLock<TestCluster> = OnceLock::new();
     CLUSTER.get_or_init(|| {
@@ -71,8 +71,8 @@ pub fn shared() -> &'static TestCluster {
     })
 }
 
-/// The cluster of the tests that disturb nodes, API server or CRD, one test after the other. All its nodes are in
-/// order. Its operator watches all namespaces.
+/// The cluster of the tests that disturb nodes, API server or CRD, one test after the other. Waits until all its nodes
+/// are in order. Its operator watches all namespaces.
 pub fn exclusive() -> MutexGuard<'static, TestCluster> {
     static CLUSTER: OnceLock<Mutex<TestCluster>> = OnceLock::new();
     let start = || {
@@ -98,7 +98,7 @@ impl TestCluster {
         TestCluster::with_settings(Settings::default())
     }
 
-    /// A cluster of the caller's own, without an operator. Its control plane has these settings.
+    /// A cluster for one caller, without an operator. Its control plane has these settings.
     pub fn with_settings(settings: Settings) -> TestCluster {
         let plane = ControlPlane::start_with(settings);
         plane.create_namespace(OPERATOR_NAMESPACE);
@@ -126,7 +126,7 @@ impl TestCluster {
         self.operators.lock().unwrap().push(self.operator(&self.kubeconfig, env));
     }
 
-    /// An operator of the caller's own, with a kubeconfig and additional environment variables.
+    /// An operator for one caller, with a kubeconfig and additional environment variables.
     pub fn operator(&self, kubeconfig: &Path, env: &[(&str, &str)]) -> OperatorProcess {
         self.operator_of(Path::new(env!("CARGO_BIN_EXE_stagecoach-operator")), kubeconfig, env)
     }

@@ -10,12 +10,12 @@ pub(super) const ANNOTATION: &str = "stagecoach.test/behaviour";
 /// `/readyz` and `/status` on the pod's address, as a stage does.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Behaviour {
-    /// Runs until SIGTERM, and leaves with 143 after `drain`.
+    /// Runs until SIGTERM, and exits with 143 after `drain`.
     Run {
         /// The time from SIGTERM to the exit.
         drain: Duration,
     },
-    /// Leaves by itself.
+    /// Exits by itself.
     Exit {
         /// The exit code.
         code: i32,
@@ -73,19 +73,19 @@ impl Behaviour {
 /// A pod as its kubelet sees it when the pod starts.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PodView {
-    /// Its namespace.
+    /// The namespace.
     pub namespace: String,
-    /// Its name.
+    /// The name.
     pub name: String,
-    /// Its UID.
+    /// The UID.
     pub uid: String,
     /// The node that the pod is bound to.
     pub node: String,
-    /// Its address, within 127.0.0.0/8.
+    /// The address, within 127.0.0.0/8.
     pub address: String,
-    /// Its labels.
+    /// The labels.
     pub labels: BTreeMap<String, String>,
-    /// Its annotations.
+    /// The annotations.
     pub annotations: BTreeMap<String, String>,
     /// The trainer container's image.
     pub image: String,

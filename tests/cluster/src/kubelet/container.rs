@@ -14,8 +14,8 @@ use crate::process::Process;
 
 /// A container that runs, or has ended.
 pub(super) enum FakeContainer {
-    /// The time and kind of its end, and the time that it takes to leave on SIGTERM; `None` if it never ends or ignores
-    /// SIGTERM.
+    /// A script. `end` is the time and kind of its end; `None` if the script does not end by itself. `drain` is the
+    /// time from SIGTERM to the exit; `None` if the script ignores SIGTERM.
     Script { end: Option<(Instant, ContainerExit)>, drain: Option<Duration> },
     /// A real process, and the file of its termination message.
     Process(Process, PathBuf),
@@ -88,7 +88,7 @@ impl FakeContainer {
         match self {
             FakeContainer::Script { end, drain: Some(drain) } => {
                 let at = Instant::now() + *drain;
-                // a container that would have left sooner still does
+                // a container that would have exited sooner still does
                 if end.as_ref().is_none_or(|(sooner, _)| *sooner > at) {
                     *end = Some((at, ContainerExit::new(143, "")));
                 }

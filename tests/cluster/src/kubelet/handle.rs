@@ -1,4 +1,4 @@
-//! A test's hand on a pod.
+//! A test's handle on a pod.
 
 use std::io::Write;
 use std::path::PathBuf;
@@ -34,7 +34,7 @@ impl ContainerExit {
 #[derive(Debug, Default)]
 pub(super) struct Face {
     pub(super) ready: bool,
-    /// Whether it accepts connections and never answers.
+    /// Whether the pod accepts connections and never answers.
     pub(super) hangs: bool,
     pub(super) status: StageStatus,
 }
@@ -51,7 +51,7 @@ pub(super) struct Started {
     pub(super) log: PathBuf,
     /// The times of the lines that the test wrote to the log.
     pub(super) log_times: Mutex<Vec<Timestamp>>,
-    /// The grace period in seconds of the first request to end.
+    /// The grace period in seconds of the first request to delete the pod.
     pub(super) grace_seconds: Arc<Mutex<Option<i64>>>,
 }
 

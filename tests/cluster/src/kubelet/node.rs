@@ -1,4 +1,4 @@
-//! Nodes: this registers them once and keeps them alive.
+//! Registers the nodes once, and keeps them alive.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,7 +21,7 @@ pub(super) async fn register(shared: &KubeletState, gpus: u32, port: u16) {
     }
 }
 
-/// Reports every node that is not silent as ready, for ever and every second. The controller manager waits 50 s.
+/// Reports every second that all nodes except silent nodes are ready, for ever. The controller manager waits 50 s.
 pub(super) async fn heartbeats(shared: Arc<KubeletState>) {
     let api: Api<Node> = Api::all(shared.client.clone());
     let mut clock = tokio::time::interval(Duration::from_secs(1));
@@ -30,7 +30,7 @@ pub(super) async fn heartbeats(shared: Arc<KubeletState>) {
         for (name, silent) in &shared.nodes {
             if !*silent.borrow() {
                 let patch = json!({"status": {"conditions": conditions()}});
-                // a report that fails is followed by the next one soon
+                // the next report follows soon after a failed one
                 let _ = api.patch_status(name, &PatchParams::default(), &Patch::Strategic(&patch)).await;
             }
         }

@@ -183,7 +183,7 @@ impl Life {
         Some((containers, states))
     }
 
-    /// Follows the containers until all have ended. This carries out a test's orders for the `main` container, and the
+    /// Follows the containers until all have ended. Carries out a test's orders for the `main` container, and the
     /// deletion. Sidecars among the init containers end after the others.
     async fn attend(
         &mut self,

@@ -1,5 +1,5 @@
 //! The CustomResourceDefinition on a real API server. The API server refuses the manifests and changes from the unit
-//! tests of `crates/api`, with the words that these tests announce.
+//! tests of `crates/api`, with the messages that those tests list.
 
 use http::Method;
 use serde_json::{Value, json};

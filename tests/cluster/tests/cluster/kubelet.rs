@@ -111,7 +111,7 @@ fn exits_are_seen() {
     }
 }
 
-/// A pod with a finalizer, which keeps the object after the kubelet has released it, with the last status written.
+/// A pod with a finalizer. The finalizer keeps the object, with the last status, after the kubelet has deleted the pod.
 fn held(name: &str, behaviour: &str, grace: u64) -> Value {
     let mut pod = pod(name, behaviour);
     pod["metadata"]["finalizers"] = json!(["stagecoach.test/hold"]);

@@ -40,14 +40,14 @@ fn lose_stages(product: &Product, name: &str, changes: Value, with_operator: boo
     for (n, fault) in (0..).zip(FAULTS) {
         job.wait_phase("Running");
         job.wait_step(job.step() + 1 + draws.below(40));
-        // a stage that is lost twice without a new step between takes the group with it, so no stage is lost twice in a
+        // a stage that is lost twice without a new step in between ends the whole group, so no stage is lost twice in a
         // row
         let stage = (first + n) % 3;
         let (attempt, restarts, pods) = (job.attempt(), job.restarts(), job.pod_uids());
         println!("{name}: {fault} of stage {stage} at step {}", job.step());
         if with_operator {
-            // the operator dies first: it might replace the stage and then die, and the job might complete before
-            // another one leads
+            // the operator dies first: otherwise it might replace the stage and then die, and the job might complete
+            // before another operator leads
             product.kill_operators();
         }
         lose(&job, fault, stage);

@@ -49,7 +49,7 @@ fn sessions(secret: &GroupSecret) -> (Session, Session) {
 }
 
 proptest! {
-    /// A handshake fails without the key, for every change of another's messages.
+    /// A handshake fails for every change of a message, because a valid message needs the key.
     #[test]
     fn handshakes(changes in mutations()) {
         let secret = GroupSecret::generate(7).unwrap();

@@ -71,7 +71,7 @@ unsafe extern "C" fn __wrap_sc_rms_norm_backward(
 /// Flips a bit of the first value of `tensor`, if this process has a fault for `result` in this call.
 ///
 /// # Safety
-/// `tensor` is an fp32 or bf16 tensor in this process's memory that nobody else uses.
+/// `tensor` is an fp32 or bf16 tensor in this process's memory that no other code uses.
 unsafe fn flip_if_due(result: &str, tensor: *mut C_tensor) {
     static FAULT: OnceLock<Option<BitFlip>> = OnceLock::new();
     static CALLS: AtomicU64 = AtomicU64::new(0);

@@ -48,9 +48,9 @@ enum Decision {
     Wait,
 }
 
-/// Decides whether this stage leads the next group. The first stage 0 leads if the job needs all replicas. If a replica
-/// may be missing, the leader of the last group also leads the next one, even after its process restarted, unless
-/// another stage has succeeded it. Stage 0 of the second replica succeeds it if it observes the end of the leader's
+/// Decides whether this stage leads the next group. Rank 0 leads if the job needs all replicas. If a replica may be
+/// missing, the leader of the last group also leads the next one, even after its process restarted, unless another
+/// stage has succeeded it. Stage 0 of the second replica succeeds the leader if it observes the end of the leader's
 /// process. The volume records the last leader; a stage that can't read it does not lead.
 ///
 /// # Errors
@@ -109,8 +109,8 @@ fn decide(
     if decision != Decision::Wait || waited < PUBLISH_TIMEOUT {
         return Ok(decision);
     }
-    // a stage that acquires a fence soon publishes that it leads, or has ended; in the latter case the previous leader
-    // leads
+    // a stage that acquires a fence publishes soon afterwards that it leads, or has ended; in the latter case the
+    // previous leader leads
     let before = finder.leader_before().unwrap_or(0);
     let claim = LeadClaim { after: last.map(|last| last.epoch) };
     Ok(if before == rank { Decision::Lead(claim) } else { Decision::Join })
@@ -127,7 +127,8 @@ fn decide_after(rank: u32, leaderless: Option<u64>, last: Option<LastLeader>) ->
     }
 }
 
-/// Begins the next group, as its leader; `None` if another stage 0 has done so meanwhile, where several may lead.
+/// Begins the next group, as its leader; `None` if another stage 0 has done so meanwhile, where several stages may
+/// lead.
 ///
 /// # Errors
 /// If the group can't be planned, or too few stages join in time.

@@ -52,7 +52,7 @@ fn bf16_warning(config: &JobConfig, device: tch::Device) -> Option<String> {
     })
 }
 
-/// Messages about settings of the job that have no effect here.
+/// Messages about settings that have no effect in this job, or no benefit on this device.
 fn ignored_settings(config: &JobConfig, device: tch::Device) -> Vec<String> {
     let spec = &config.job.spec;
     let memory = spec.checkpoint.memory.is_some() && spec.memory_checkpoints().is_none();
@@ -89,8 +89,7 @@ fn length_notes(config: &JobConfig, training_sequences: Option<u64>) -> Vec<Stri
     notes
 }
 
-/// The number of steps, which ends where a source that stops is exhausted, and messages about the epochs of the
-/// sources.
+/// The number of steps, limited by the exhaustion of a source that stops, and messages about the epochs of the sources.
 fn mixture_length(config: &JobConfig, dataset: &Dataset) -> (u64, Vec<String>) {
     let (steps, batch) = (config.steps(dataset.training_sequences()), u64::from(config.training.global_batch_size));
     let Some(sources) = &config.data.sources else { return (steps, Vec::new()) };
@@ -131,13 +130,13 @@ fn prepare_corpus(
         event_writer.emit(&event);
     };
     let (waits, received) = mpsc::channel::<String>();
-    // a send fails only once nobody reports any more
+    // a send fails only once the reporting thread has ended
     let on_wait = OnWait::new(move |sentence| drop(waits.send(sentence.to_owned())));
     let data_config = DataConfig { on_wait, ..data_config.clone() };
     thread::scope(|scope| {
-        // this thread is the one that waits for a remote source, so another one reports the wait
+        // this thread waits for a remote source, so another thread reports the wait
         scope.spawn(move || received.iter().for_each(|sentence| report(&sentence, &sentence, 0, 0)));
-        let data_config = data_config; // ends the other thread
+        let data_config = data_config; // its drop ends the other thread
         let mut shown: Option<(&str, Instant)> = None;
         let prepared = stagecoach_data::prepare(&data_config, &mut |progress| {
             // `prepare` reports every piece of text
@@ -226,8 +225,8 @@ fn planned_set(set: HeldOutSet) -> PlannedSet {
     PlannedSet { name, counts, layouts: plan.layouts, target_count: plan.target_count }
 }
 
-/// Like [`check_space`], unless the stages may have a checkpoint in memory, from which training can resume without one on
-/// the volume.
+/// Like [`check_space`], unless the stages may have a checkpoint in memory: training can resume from that without a
+/// checkpoint on the volume.
 fn check_room_for_first_checkpoint(context: &StageContext, architecture: &dyn Architecture) -> Result<(), StageError> {
     let StageContext { env, config, volume, monitor, .. } = *context;
     let is_first_group = env.incarnation == 0 && monitor.step().is_none();
@@ -240,7 +239,7 @@ fn check_room_for_first_checkpoint(context: &StageContext, architecture: &dyn Ar
 }
 
 /// The model directory to start from, if the job names one. The check precedes the loading on any stage. If
-/// `vocab_size` and the file of the `tokenizer` are not known yet, those of the model count.
+/// `vocab_size` and the file of the `tokenizer` are not known yet, the model's own ones count.
 pub(in crate::train) fn resolve_initial_weights(
     config: &JobConfig,
     vocab_size: Option<usize>,

@@ -102,7 +102,7 @@ impl<'a> RendezvousWatcher<'a> {
     }
 
     /// Whether this stage leads instead of a stage that has acquired a fence without publishing its address. Only the
-    /// successor of the last leader does, because no other stage leads by then.
+    /// successor of the last leader leads in that case, because no other stage does by then.
     fn is_leaderless(&mut self, epoch: u64, now: Instant) -> bool {
         let is_newer = self.over.is_none_or(|over| epoch > over);
         let (_, since) = *match &mut self.unpublished {
@@ -115,7 +115,7 @@ impl<'a> RendezvousWatcher<'a> {
     /// Finds the leader of the next group.
     ///
     /// # Errors
-    /// If there is no leader, and whether one may still come.
+    /// If there is no leader yet; the error says whether a leader may still appear.
     pub(in crate::train) fn find(&mut self) -> Result<Rendezvous, NotFound> {
         let RendezvousWatcher { volume, env, over, succeeds, .. } = *self;
         let folder = volume.display(paths::FENCES_DIR);

@@ -11,7 +11,7 @@ use stagecoach_telemetry::TrainingEvent;
 use crate::train::context::StageContext;
 
 /// The removal, for all groups in which a stage 0 takes part. A process that must leave does not wait for it: the next
-/// one removes the rest.
+/// process removes the rest.
 pub(in crate::train) struct StaleFenceRemoval {
     volume: Arc<dyn Volume>,
     thread: Mutex<Option<JoinHandle<()>>>,

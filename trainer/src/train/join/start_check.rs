@@ -1,5 +1,5 @@
-//! Checks for which stage 0 would refuse a job before it trains, as far as they are possible without reading a text.
-//! The launcher runs them before it removes anything. Stage 0 calls the same functions.
+//! The checks by which stage 0 refuses a job before it trains, except the checks that read texts. The launcher runs
+//! them before it removes anything. Stage 0 calls the same functions.
 
 use stagecoach_data::check_sources;
 use stagecoach_engine::StageError;

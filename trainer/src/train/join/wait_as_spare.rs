@@ -1,4 +1,4 @@
-//! A spare: a process without a stage. It has done the slow part of loading, and waits to replace a lost stage.
+//! A spare: a process without a stage. The spare has done the slow part of loading, and waits to replace a lost stage.
 
 use stagecoach_api::contract::{FailureKind, StageEnv};
 use stagecoach_checkpoint::Volume;
@@ -17,7 +17,7 @@ use crate::train::join::{group_timeouts, hello};
 /// have left.
 ///
 /// # Errors
-/// If it can't be a spare of this group, or its attempt is over.
+/// If the process can't be a spare of this group, or its attempt is over.
 pub(in crate::train) fn wait_as_spare(
     env: &StageEnv,
     number: u32,

@@ -16,18 +16,18 @@ use crate::train::save::memory::StateCopies;
 pub(in crate::train) struct CarryOver {
     /// The number of the fence of the stage's last group.
     pub(in crate::train) epoch: Option<u64>,
-    /// The fence that it acquired for that group; only on the leader.
+    /// The fence that the stage acquired for that group; only on the leader.
     pub(in crate::train) fence: Option<Fence>,
     /// The ranks that are lost and have not returned. The next group does not wait for them if it may train without a
     /// replica. `None` before the first group.
     pub(in crate::train) lost_ranks: Option<Vec<usize>>,
-    /// The leader of the last group, if this stage succeeds it when its process ends.
+    /// The leader of the last group, if this stage succeeds the leader when the leader's process ends.
     pub(in crate::train) leads_after: Option<u32>,
     /// A group whose leader's process has ended, so that this stage leads instead.
     pub(in crate::train) leaderless_group: Option<u64>,
-    /// Whether it serves the job's page; only on a stage that has led a group.
+    /// Whether the stage serves the job's page; only on a stage that has led a group.
     pub(in crate::train) serves_page: bool,
-    /// Whether it has reported that a faster carrier is missing; only on a stage that has led a group.
+    /// Whether the stage has reported that a faster carrier is missing; only on a stage that has led a group.
     pub(in crate::train) reported_missing_transports: bool,
     /// The layout of the tensors below.
     layout: Option<Layout>,
@@ -37,8 +37,8 @@ pub(in crate::train) struct CarryOver {
     pub(in crate::train) copies: StateCopies,
 }
 
-/// A copy of the state that this stage saved, or was about to save, after a step. It is a function of job and step
-/// alone, and equals the content of that step's checkpoint, independent of its writer.
+/// A copy of the state that this stage saved, or was about to save, after a step. The copy is a function of job and
+/// step alone, and equals the content of that step's checkpoint, independent of its writer.
 #[derive(Debug)]
 pub(in crate::train) struct LastSnapshot {
     /// Number of finished steps.
@@ -68,7 +68,7 @@ impl Layout {
         }
     }
 
-    /// The layers of each stage, in their order, and the stages of embedding and head. They determine the parameters in
+    /// The layers of each stage, in their order, and the stages of embedding and head. Both determine the parameters in
     /// copies.
     fn layers(&self) -> (Vec<Vec<usize>>, [usize; 2]) {
         let Layout { placement, partition, .. } = self;
@@ -78,7 +78,7 @@ impl Layout {
 }
 
 impl CarryOver {
-    /// Begins with a group of this layout. State of another layout is dropped.
+    /// Begins a group with this layout, and drops state of another layout.
     pub(in crate::train) fn set_layout(&mut self, layout: Layout) {
         let before = self.layout.replace(layout.clone());
         if before.as_ref() == Some(&layout) {

@@ -19,7 +19,7 @@ pub(in crate::train) struct FailureHandler {
     event_writer: EventWriter,
     /// Ends the stage's waits on its links.
     interrupt: Interrupt,
-    /// The time for which the stages wait for the next group; `None` if a lost stage ends all.
+    /// The time for which the stages wait for the next group; `None` if the loss of one stage ends all stages.
     reform_timeout: Option<Duration>,
     /// The incarnation of each rank, once they are known.
     incarnations: OnceLock<Vec<Option<u32>>>,

@@ -12,7 +12,7 @@ const SAVE_FRACTION_OF_GRACE: f64 = 0.8;
 pub(in crate::train) struct DrainEstimate {
     /// The time after the request within which the checkpoint must be saved.
     pub(in crate::train) timeout: Duration,
-    /// When the step began.
+    /// The time at which the step began.
     pub(in crate::train) step_started: Instant,
     /// The duration of the last step; `None` before the first.
     pub(in crate::train) step: Option<Duration>,

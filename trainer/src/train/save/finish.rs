@@ -40,7 +40,7 @@ pub(in crate::train) fn finish(running: &mut RunningStage, state: &TrainerState)
             for message in notes.unwrap_or_default() {
                 running.emit(&TrainingEvent::Note { message });
             }
-            // no step reads them any more; what can't be removed takes space, and no more than that
+            // no step reads the windows any more; a window that can't be removed only takes space
             running.data_loader = None;
             let windows = running.context.config.folder().join(WINDOWS);
             let _ = std::fs::remove_dir_all(windows.join(&running.plan.prepared.folder));

@@ -1,5 +1,5 @@
-//! When to save: asynchronously at a step boundary, or synchronously. At most one save is in state; a save due
-//! meanwhile is deferred to the first boundary at which no stage is writing.
+//! When to save: asynchronously at a step boundary, or synchronously. At most one save is in progress; a save that
+//! becomes due meanwhile is deferred to the first boundary at which no stage is writing.
 
 use std::thread::Scope;
 use std::time::{Duration, Instant};
@@ -26,7 +26,7 @@ use crate::train::save::drain::{DrainEstimate, drain_timeout};
 pub(in crate::train) struct SaveVote {
     /// Whether a save is due.
     pub(in crate::train) due: bool,
-    /// Whether this rank is still writing the previous one.
+    /// Whether this rank is still writing the previous checkpoint.
     pub(in crate::train) in_progress: bool,
 }
 
@@ -39,7 +39,7 @@ pub(in crate::train) struct SaveSchedule<'s> {
     drain_timeout: Duration,
     /// Retry limit of the save at the end of training.
     final_save_timeout: Duration,
-    /// Writes in the background, if the job is configured so.
+    /// The thread that writes in the background, if the job is configured so.
     thread: Option<CheckpointThread>,
     /// The step of a deferred save.
     deferred_step: Option<u64>,
@@ -98,8 +98,8 @@ impl<'s> SaveSchedule<'s> {
         Ok(SaveVote { due: self.due_step(step).is_some(), in_progress })
     }
 
-    /// The estimate by which a step that began at `step_started` is finished or abandoned if a stop is requested. The
-    /// step before it took `step`.
+    /// The estimate that decides whether a step that began at `step_started` is finished or abandoned after a stop
+    /// request. The step before it took `step`.
     pub(in crate::train) fn drain_estimate(&self, step_started: Instant, step: Option<Duration>) -> DrainEstimate {
         let is_saving = self.thread.as_ref().is_some_and(CheckpointThread::is_writing);
         DrainEstimate { timeout: self.drain_timeout, step_started, step, save: self.last_save, is_saving }
@@ -110,8 +110,8 @@ impl<'s> SaveSchedule<'s> {
         self.record.take()
     }
 
-    /// Saves after step `state.step`, or starts a background save, if the group has decided to. A step to `keep` is
-    /// saved in any case, after the save in progress; all ranks keep the same steps.
+    /// Saves after step `state.step`, or starts a background save, if the group has decided to save. With `keep`, the
+    /// step is saved in any case, after the save in progress; all ranks pass the same `keep`.
     ///
     /// # Errors
     /// If the group has failed, or a newer group has acquired the fence.
@@ -152,8 +152,8 @@ impl<'s> SaveSchedule<'s> {
         Ok(())
     }
 
-    /// Saves at the end of this group's training, retrying until the deadline. `drained` if the stage was requested to
-    /// stop.
+    /// Saves at the end of this group's training, retrying until the deadline. `drained` means that the stage was
+    /// requested to stop.
     ///
     /// # Errors
     /// Like [`SaveSchedule::on_step_boundary`], and if the save did not succeed in time.

@@ -206,8 +206,8 @@ impl<'a> CheckpointWriter<'a> {
         }
     }
 
-    /// Removes obsolete files: after a commit older checkpoints, after a failed save its unfinished files, to free
-    /// space for the next save. A failure here is reported and otherwise ignored, but a lost fence ends the stage.
+    /// Removes obsolete files to free space for the next save: older checkpoints after a commit, and the unfinished
+    /// files of a failed save. A failure is reported and otherwise ignored, but a lost fence ends the stage.
     fn remove_obsolete(&self, step: u64, best: Option<BestEvaluation>, saved: bool) -> Result<(), LeaveReason> {
         let fence = &self.plan.fence;
         let JobConfig { job, training, .. } = self.context.config;

@@ -133,7 +133,7 @@ impl<'a> GroupSetup<'a> {
         opened.map_err(|error| link_failure(self.member, error))
     }
 
-    /// Reports once, on the leader, the faster carriers of links that are missing.
+    /// Reports once, on the leader, the faster carriers that links lack.
     pub(in crate::train) fn report_missing_transports(
         &self,
         links: &Links,

@@ -29,15 +29,15 @@ use crate::train::setup::environment::compare_with_checkpoint;
 #[derive(Debug)]
 pub(in crate::train) struct ResumePoint {
     pub(in crate::train) trainer_state: TrainerState,
-    /// Newer checkpoints that can't be used. They are set aside once another one has been loaded.
+    /// Newer checkpoints that can't be used. Such checkpoints are set aside once another one has been loaded.
     pub(in crate::train) damage: Vec<Damage>,
     /// Messages for the user.
     pub(in crate::train) notes: Vec<String>,
 }
 
 /// Acquires the next fence on `volume` for the job `owner`. `last` is the fence of the group that this stage has led:
-/// if another stage has acquired a newer one, it has replaced this stage. With `after`, the call fails if another stage
-/// has acquired a fence after that one.
+/// if another stage has acquired a newer fence, that stage has replaced this one. With `after`, the call fails if
+/// another stage has acquired a fence after number `after`.
 ///
 /// # Errors
 /// If a newer group is starting or has begun, or the volume fails.
@@ -52,9 +52,9 @@ pub(in crate::train) fn acquire_fence(
 }
 
 /// Refuses a folder of another job before acquiring its fence, which would end the other job's group. The check fails
-/// if another job's group leads there, or if the newest checkpoint has another identity, as far as that is known before
-/// the corpus has been read. Returns the newest fence that it saw: a stage that acquires the next fence has checked the
-/// current content.
+/// if the leader of another job's group answers, or if the newest checkpoint has another identity, as far as the
+/// identity is known before the corpus has been read. Returns the newest fence that the check saw: a stage that
+/// acquires exactly the next fence has checked the current content.
 ///
 /// # Errors
 /// `InvalidConfig` names the other job, or the fields that differ; or if the volume fails.
@@ -78,7 +78,7 @@ pub(in crate::train) fn check_folder(context: &StageContext, own: &FenceOwner) -
     Ok(seen)
 }
 
-/// Chooses the newest checkpoint without `known` damage, for training up to step `steps`. Its content is verified when
+/// Chooses the newest checkpoint without `known` damage, for training up to step `steps`. The content is verified when
 /// it is loaded.
 ///
 /// # Errors

@@ -28,7 +28,7 @@ pub(in crate::train) fn missing(
 ) -> Result<Vec<String>, LeaveReason> {
     let rank = context.group_rank;
     let host = |rank: usize| roster.members.get(rank).map(|hello| &hello.host);
-    // a ring to another host is impossible, and not missing
+    // a ring to another host is impossible, so it does not count as missing
     let ring = links.without_ring.iter().find(|(link, _)| host(link.to) == host(rank)).map(|(_, why)| why.clone());
     let own = Lacking { shared_memory: ring, nccl: links.without_nccl.clone() };
     Ok(sentences(&all_gather(member, topic::CARRIERS, &own)?))

@@ -18,9 +18,9 @@ pub(in crate::train) struct StepAnnouncement {
     pub(in crate::train) layouts: Vec<MicrobatchLayout>,
     /// Targets that count towards the loss.
     pub(in crate::train) tokens: u64,
-    /// Whether there is a checkpoint in memory after it.
+    /// Whether there is a checkpoint in memory after the step.
     pub(in crate::train) memory_checkpoint: bool,
-    /// The positions of the sources of a streamed corpus after it.
+    /// The positions of the sources of a streamed corpus after the step.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(in crate::train) streams: Vec<StreamPosition>,
 }
@@ -29,15 +29,15 @@ pub(in crate::train) struct StepAnnouncement {
 pub(in crate::train) enum Announced {
     /// The step is announced, after a wait for its data if the corpus is streamed; or there is no such step.
     Sent(Option<Duration>),
-    /// A stop was requested while the data was not there.
+    /// A stop was requested before the data was available.
     Stopping,
-    /// The data can't be had.
+    /// The data can't be read.
     NoData(StageError),
 }
 
 impl StepAnnouncement {
     /// On stage 0, broadcasts the announcement of step `index` (from 0), if there is such a step, once its data is
-    /// there.
+    /// available.
     ///
     /// # Errors
     /// If the group has failed.

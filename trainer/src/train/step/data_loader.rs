@@ -67,11 +67,11 @@ impl DataLoader {
         }))
     }
 
-    /// Waits for the data of step `index` (from 0), as long as `keep_waiting` holds for a number that grows while the
-    /// sources are read. Returns the time of the wait; `None` if the corpus is not streamed.
+    /// Waits for the data of step `index` (from 0), as long as `keep_waiting` returns true for a number that grows
+    /// while the sources are read. Returns the time of the wait; `None` if the corpus is not streamed.
     ///
     /// # Errors
-    /// If the data can't be had, or with `WaitEnded`.
+    /// If the data can't be read, or with `WaitEnded`.
     pub(in crate::train) fn wait_for_step(
         &self,
         index: u64,
@@ -93,7 +93,7 @@ impl DataLoader {
         self.dataset.stream_positions(self.position(index + 1))
     }
 
-    /// Sentences about the documents of a streamed corpus that have been read for the first `steps` steps; empty if this
+    /// Sentences about the documents of a streamed corpus that were read for the first `steps` steps; empty if this
     /// process has trained none of them, or if the corpus is not streamed.
     pub(in crate::train) fn stream_notes(&self, steps: u64) -> Vec<String> {
         self.dataset.stream_notes(self.position(steps))
@@ -126,7 +126,7 @@ impl DataLoader {
     }
 }
 
-/// Reports the waits of remote sources as notes.
+/// Reports waits for remote sources as notes.
 fn noted_waits(event_writer: EventWriter) -> OnWait {
     OnWait::without_repetitions(move |sentence| {
         event_writer.emit(&TrainingEvent::Note { message: sentence.to_owned() });

@@ -1,5 +1,5 @@
-//! The held-out losses, set by set and window by window, so that the tensors of all held-out sequences never exist at
-//! the same time, nor the activations between chunks of more than one window.
+//! The held-out losses, set by set and window by window, so that only one window's tensors, and its activations between
+//! chunks, exist at the same time.
 
 use std::collections::BTreeMap;
 use std::time::Instant;

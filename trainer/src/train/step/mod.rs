@@ -100,8 +100,8 @@ pub(in crate::train) fn train<'g>(
     })
 }
 
-/// Sets aside the checkpoints with the wrong result of `step`, on the leader, and waits for that. An error does not
-/// hide the reason for the stage's end.
+/// Sets aside the checkpoints with the wrong result of `step`, on the leader. All stages wait until it is done. An
+/// error does not hide the reason for the stage's end.
 fn quarantine_wrong_checkpoints(running: &RunningStage, step: u64) {
     if running.context.is_leader() {
         let failed = |error| vec![format!("what was saved after step {step} stays, and may be wrong: {error}")];
@@ -156,7 +156,7 @@ impl TrainingLoop<'_, '_, '_> {
     /// Trains step by step to the end, or until the group drains.
     fn run(&mut self) -> Result<(), LeaveReason> {
         if self.running.has_trained(&self.state) && self.state.step > self.running.saved_step {
-            // only memory had the last step
+            // only the checkpoint in memory had the last step
             self.save_schedule.save_final(&self.running.stage, &self.state, false)?;
         }
         if !self.announce(self.state.step)? {

@@ -27,7 +27,7 @@ pub(in crate::train) struct StepRecorder {
 
 impl StepRecorder {
     /// Opens the recorder under the fence: a group that has lost its fence must not modify the files of a newer one.
-    /// `evaluation` is the evaluation after the last step, if the group that trained it had no time for it.
+    /// `evaluation` is the evaluation after the last step, if the group that trained that step had no time to evaluate.
     ///
     /// # Errors
     /// If the metrics of earlier steps can't be read or kept. A full volume is no error: lines wait until there is
@@ -108,8 +108,8 @@ impl StepRecorder {
     }
 }
 
-/// The peak of the group's GPUs in a step, if each rank has its own GPU. `None` if the peak of one is unknown, as on
-/// processors, and for sequences that are not packed, whose lengths differ.
+/// The peak of the group's GPUs in a step, if each rank has its own GPU. `None` if a peak is unknown, as on processors,
+/// and for sequences that are not packed, because their lengths differ.
 fn utilization(running: &RunningStage, architecture: &dyn Architecture) -> Option<FlopsUtilization> {
     let config = running.context.config;
     if !config.data.packing {

@@ -147,7 +147,7 @@ fn what_replicas_send_may_be_larger_than_what_carries_it() {
     }
 }
 
-/// Tensors of 32 MiB exceed TCP's buffers by far: none leaves before its receive is posted.
+/// Tensors of 32 MiB exceed TCP's buffers by far, so no tensor leaves before its receive is posted.
 #[test]
 fn a_send_blocks_while_as_many_as_the_verifier_reckons_with_have_not_left() {
     const LENGTH: i64 = 1 << 20;
@@ -193,7 +193,7 @@ fn what_replicas_exchange_never_blocks() {
 /// The peer disconnects while the sender blocks in a send.
 #[test]
 fn a_send_that_blocks_ends_with_its_peer() {
-    // more than TCP's buffers hold; as many as a ring holds
+    // tensors larger than TCP's buffers, and tensors of which a ring holds only a few
     for (transport, length) in [(Transport::Tcp, 1 << 20), (Transport::Shm, 128)] {
         let mut links = group(2, transport, 4096, false);
         let second = links.pop().unwrap();
@@ -300,7 +300,7 @@ fn the_ring_of_a_killed_stage_is_removed_by_the_next_one() {
         loop {
             let file = File::create_new(&path).unwrap();
             flock(&file, FlockOperation::LockExclusive).unwrap();
-            // another test may have found it before it was locked
+            // another test may have removed the ring before it was locked
             if path.exists() {
                 return (path, file);
             }

@@ -104,7 +104,7 @@ fn what_has_not_arrived_when_the_peer_goes_is_known_to_be_wrong() {
     }
     receiver.post(1, &[1, 4, 8], Kind::Float);
     let error = receiver.wait(1).unwrap_err().to_string();
-    // of the link that failed first
+    // the error is that of the link that failed first
     assert!(error.contains("from stage 0 to stage 1") || error.contains("from stage 1 to stage 0"), "{error}");
     assert!(error.contains("stage 0 has closed its connection") || error.contains("network error"), "{error}");
 }

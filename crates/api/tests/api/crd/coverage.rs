@@ -16,7 +16,7 @@ fn every_demand_of_the_schema_has_a_row() {
     assert!(written.len() > 200, "{}", written.len());
     for row in written.iter().chain(&generated).filter(|row| row.server.is_some()) {
         let found: BTreeSet<_> = broken(&root, &row.manifest).into_iter().chain(row.breaks.clone()).collect();
-        // A row that breaks two things would prove neither.
+        // A row that breaks two demands would prove neither.
         assert!(found.len() <= 1, "{:?} breaks {found:?}", row.changed);
         lacking.retain(|demand| !found.contains(demand));
     }
@@ -55,7 +55,7 @@ fn messages(message: &str, expression: &str) -> Vec<String> {
     sentences
 }
 
-/// Whether words such as `spec.data: Invalid value: … is missing` belong to the rule.
+/// Whether a refusal such as `spec.data: Invalid value: … is missing` belongs to the rule.
 fn is_of(words: &str, rule: &CrdRule) -> bool {
     let Some((field, message)) = words.split_once(": Invalid value: … ") else { return false };
     // positions in lists become empty brackets

@@ -1,4 +1,4 @@
-//! The documentation of the fields has what the CRD has.
+//! The documentation of the fields is complete: each field and rule of the CRD is in it.
 
 use std::collections::BTreeSet;
 

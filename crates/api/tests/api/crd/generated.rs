@@ -36,7 +36,7 @@ pub(super) fn bounds() -> Vec<Row> {
     let mut pretrained = job("minimal");
     put(&mut pretrained, "spec.model", Some(json!({"type": "Pretrained", "pretrained": {"path": "a"}})));
     let (mut rows, mut known) = (Vec::new(), BTreeSet::new());
-    // with their defaults, they have every field together
+    // with their defaults, these jobs together have every field
     for mut manifest in [job("full"), job("minimal"), job("mixture"), pretrained] {
         schema::fill_in(&root, &mut manifest);
         let spec = &manifest["spec"];
@@ -55,7 +55,7 @@ pub(super) fn bounds() -> Vec<Row> {
     rows
 }
 
-/// A value just outside a bound, for one that is inside, and the API server's words about it.
+/// A value just outside a bound, made from the value `inside`, and the API server's words about it.
 fn outside(schema: &Value, key: &str, inside: &Value) -> (Value, String) {
     let bound = &schema[key];
     let size = || bound.as_u64().unwrap() as usize;
@@ -80,13 +80,14 @@ fn outside(schema: &Value, key: &str, inside: &Value) -> (Value, String) {
     }
 }
 
-/// Breaks one demand at a time, and passes on the value of the whole part with the expected words of its refusal.
+/// Breaks one demand at a time. Calls `broken` with the value of the whole part and the expected words of its refusal.
 struct Breaker<F> {
     broken: F,
 }
 
 impl<F: FnMut(Value, Demand, String)> Breaker<F> {
-    /// `path` is the schema's, `at` the value's, and `within` puts a value of this schema into the whole part.
+    /// Breaks every demand of `schema`, one at a time. `path` is the schema's path, `at` is the value's path, and
+    /// `within` puts a value of this schema into the whole part.
     fn everything_in(&mut self, schema: &Value, path: &str, at: &str, within: &dyn Fn(Value) -> Value) {
         for (_, demand) in schema::demands(schema).into_iter().filter(|(path, _)| path.is_empty()) {
             let (value, words) = broken(schema, &demand, at);

@@ -1,4 +1,4 @@
-//! Compares every row with Rust: reading refuses it, or `validate` does, or neither does and the row says why.
+//! Compares every row with Rust: reading or `validate` refuses the row, or the row has the reason why neither does.
 
 use serde_json::Value;
 use stagecoach_api::{Problem, parse};
@@ -29,15 +29,15 @@ fn every_row_is_refused_in_rust_with_its_words() {
     }
 }
 
-/// The bounds are written once, in the schema: reading a job or validating it refuses what is outside, and names the
-/// place.
+/// The bounds are written once, in the schema. Reading or validating a job refuses a value out of bounds, and names the
+/// field.
 #[test]
 fn every_bound_of_the_spec_holds_in_rust() {
     let rows = bounds();
     assert!(rows.len() > 90, "{}", rows.len());
     for Row { manifest, changed, .. } in rows {
         let refused = read(&manifest).unwrap_or_else(|error| vec![error]);
-        // an empty list is none, so that the refusal names the rule that lacks one
+        // an empty list counts as absent, so the refusal names the rule without the list
         let rule = changed[0].rsplit_once('.').map(|(rule, _)| format!("{rule}: a rule has exactly one"));
         let is_named = |refusal: &String| {
             refusal.contains(&format!("{}: ", changed[0])) || rule.as_ref().is_some_and(|rule| refusal.contains(rule))

@@ -16,7 +16,7 @@ pub(super) struct Row {
     pub(super) validate: Option<String>,
     /// Words of the API server's refusal.
     pub(super) server: Option<String>,
-    /// The reason why only one side refuses it.
+    /// The reason why only one side refuses the manifest.
     pub(super) why: Option<String>,
     /// For a generated row: the place and the kind of the demand of the schema that it breaks.
     pub(super) breaks: Option<(String, String)>,

@@ -1,4 +1,4 @@
-//! Reads a structural schema: its demands, those that a value breaks, and the smallest value that it accepts.
+//! Reads a structural schema: its demands, the demands that a value breaks, and the smallest accepted value.
 
 use serde_json::{Value, json};
 
@@ -84,7 +84,7 @@ pub(super) fn demands(schema: &Value) -> Vec<Demand> {
     found
 }
 
-/// The demands that a value breaks, bounds apart; `type` if the value has another type.
+/// The demands that a value breaks, except bounds; `type` if the value has another type.
 pub(super) fn broken(schema: &Value, value: &Value) -> Vec<Demand> {
     let mut found = Vec::new();
     check(schema, value, "", &mut found);
@@ -141,7 +141,7 @@ fn check(schema: &Value, value: &Value, path: &str, found: &mut Vec<Demand>) {
     }
 }
 
-/// The API server's defaulting: an absent field gets its default first, and then the fields within it get theirs.
+/// The API server's defaulting: an absent field gets its default first, and then its own fields get their defaults.
 pub(super) fn fill_in(schema: &Value, value: &mut Value) {
     for (name, below) in properties(schema) {
         if let (Some(object), Some(default)) = (value.as_object_mut(), below.get("default"))

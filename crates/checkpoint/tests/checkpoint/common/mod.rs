@@ -1,4 +1,4 @@
-//! A trainer of three stages, reduced to its calls on the volume. Its state at a step follows from the previous state,
+//! A trainer of three stages, reduced to its calls on the volume. The state at a step follows from the previous state,
 //! so that a run that resumes from wrong bytes also ends with wrong bytes.
 
 use std::collections::BTreeMap;

@@ -106,7 +106,7 @@ pub(crate) fn with_compression(name: &str, compression: Option<Compression>) -> 
     }
 }
 
-/// The error of a file that is no corpus file, by its extensions.
+/// The error for a file whose extensions are those of no corpus file.
 pub(super) fn unknown_format(path: &Path) -> DataError {
     match Format::named_by(path) {
         Some((format, Some(compression))) => DataError::NotCompressible {
@@ -142,8 +142,8 @@ pub fn text_formats() -> String {
     format!("{formats}, {},", compressible())
 }
 
-/// The numbers of documents in their names, such as "the line of a .jsonl file (from 1) or the row of a .parquet file
-/// (from 0)".
+/// The meaning of the number in a document's name, such as "the line of a .jsonl file (from 1) or the row of a .parquet
+/// file (from 0)".
 pub fn document_numbers() -> String {
     let number =
         |format: &Format| format!("the {} of a .{} file (from {})", format.unit, format.extension, format.first_unit);

@@ -29,7 +29,7 @@ fn read(
     let split = options.split;
     let next_file = Cursor { file: from.file + 1, ..Cursor::default() };
     let not_utf8 = |offset| DataError::NotUtf8 { path: corpus_file.path.clone(), offset };
-    // the whole file is left out, so an invalid byte must be known before the first piece
+    // `Skip` leaves out the whole file, so the first piece needs the check of the whole file
     if options.on_bad_record == OnBadRecord::Skip
         && from.offset == 0
         && let Some(offset) = find_invalid(corpus_file)?
@@ -42,8 +42,8 @@ fn read(
     let mut buffer = Vec::new();
     loop {
         // The buffer is filled up to one piece, so that the splits depend on the offset alone and not on where reading
-        // began. The buffer doubles while there is no position to split at, so that a text is scanned a few times and
-        // not once per piece.
+        // began. The buffer doubles while it has no position to split at, so that a text is scanned a few times and not
+        // once per piece.
         let wanted = match (split, PIECE_BYTES.saturating_sub(buffer.len())) {
             (Split::Never, _) => MAX_PIECE_BYTES as u64 + 1,
             (_, 0) => buffer.len() as u64,

@@ -137,7 +137,7 @@ fn texts_of_sentence_piece_are_split_where_no_token_crosses_a_space() {
         serde_json::json!({"/model/vocab": vocab, "/model/merges": crossing}),
         serde_json::json!({"/model/ignore_merges": true}),
         serde_json::json!({"/added_tokens/0": token}),
-        // every piece would get a space of its own
+        // the normalizer would put a space before every piece
         serde_json::json!({"/normalizer": {"type": "Prepend", "prepend": "\u{2581}"}}),
         serde_json::json!({"/normalizer": {"type": "Sequence", "normalizers": [{"type": "Prepend", "prepend": "\u{2581}"},
             {"type": "Replace", "pattern": {"String": " "}, "content": "\u{2581}"}]}, "/pre_tokenizer": null}),

@@ -1,4 +1,4 @@
-//! Bytes that are damaged on their way from a hub. A range of a Parquet file has no digest of its own.
+//! Bytes that are damaged on their way from a hub. A range of a Parquet file has no digest.
 
 use std::io::Read;
 
@@ -8,8 +8,8 @@ use stagecoach_test_hub::{File, Hub};
 use super::{document, documents, open, rows, stream, train};
 use crate::common::TestVolume;
 
-/// A file whose pages have checksums, as pyarrow writes it with `write_page_checksum`. A column of zeros makes it larger
-/// than what is read with its footer.
+/// A file whose pages have checksums, as pyarrow writes it with `write_page_checksum`. A column of zeros makes it
+/// larger than what a reader gets with the footer.
 const WITH_CHECKSUMS: &[u8] = include_bytes!("../files/checksums.parquet.gz");
 
 /// A job that streams the file from a hub.
@@ -66,7 +66,8 @@ fn a_window_that_is_made_again_has_the_tokens_that_were_trained_on() {
         let step = open(&other, positions).wait_for_step(15, 3, &|_| true);
         matches!(step, Err(DataError::WindowDiffers { window: 3 }))
     };
-    // a letter that the next one replaces; the text may also stand in the statistics of its page
+    // positions of a letter that the flipped bit turns into the next letter; the text may also be in the page
+    // statistics
     let letters = texts.iter().flat_map(|text| {
         let text = document(512 + text.name.number as usize).into_bytes();
         let starts = (0..contents.len()).filter(|&at| contents[at..].starts_with(&text)).collect::<Vec<_>>();

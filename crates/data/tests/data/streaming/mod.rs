@@ -90,7 +90,7 @@ proptest! {
         volume.config.seed = seed;
         volume.config.held_out = held_out.map_or(HeldOut::Nothing, HeldOut::Documents);
         stream(&mut volume, window);
-        // a small share of few documents may be none
+        // a small share of few documents may be empty
         let prepared = stagecoach_data::prepare(&volume.config, &mut |_| {});
         prop_assume!(!matches!(prepared, Err(DataError::NothingDrawn { .. })));
         let undisturbed = train(&open(&volume.config, &[]), seed, 0..24);
@@ -203,7 +203,7 @@ fn a_copy_of_a_held_out_document_is_never_trained_on() {
     let trained: BTreeSet<Vec<i64>> =
         train(&dataset, 0, 0..700).into_iter().flat_map(|(batches, ..)| batches).flat_map(rows).collect();
     assert!(!held_out.is_empty() && held_out.is_disjoint(&trained), "{held_out:?}");
-    // what is neither trained on nor evaluated is drawn as well: about a tenth
+    // about a tenth of the documents is held out; some of these are not in the evaluation
     let all: BTreeSet<Vec<i64>> = (64..264).map(tokens).collect();
     assert!((150..=195).contains(&trained.len()) && trained.is_subset(&all), "{}", trained.len());
 }
@@ -288,7 +288,7 @@ fn all_documents_are_counted_over_resumes() {
     };
     let dataset = open(&volume.config, &[]);
     let undisturbed: Vec<_> = (0..30).map(|step| read(&dataset, step)).collect();
-    // its maker removes no window of those that follow
+    // the dropped maker does not remove the windows of the next makers
     drop(dataset);
     let mut positions = Vec::new();
     for (step, expected) in (0..).zip(&undisturbed) {

@@ -134,7 +134,7 @@ fn a_maker_that_nobody_needs_ends_within_its_window() {
             CorpusSource { name: format!("s{source}"), ..CorpusSource::new(&format!("corpus/{source}.jsonl")) }
         })
         .collect();
-    // reading an epoch after another, a window of this size takes hours
+    // a window of this size takes hours of repeated epochs
     stream(&mut volume, 1 << 28);
     let dataset = open(&volume.config, &[]);
     let runs = || threads().contains(&"data-23".to_owned());

@@ -75,8 +75,8 @@ impl GroupSecret {
         Builder::new(PROTOCOL.parse()?).psk(0, &self.key)?.prologue(prologue)
     }
 
-    /// The prologue on which both sides must agree. It makes the handshake fail if the peer uses another kind of
-    /// connection or another group.
+    /// The prologue on which both sides must agree. The prologue makes the handshake fail if the peer uses another kind
+    /// of connection or another group.
     fn prologue(&self, purpose: &str) -> Vec<u8> {
         [purpose.as_bytes(), &self.epoch.to_le_bytes()].concat()
     }

@@ -43,8 +43,8 @@ impl Session {
     }
 }
 
-/// The receiving half of a connection. It never reads beyond the record that it returns. After an error other than
-/// `WouldBlock` and `TimedOut`, the connection can't be used any more.
+/// The receiving half of a connection. The reader never reads beyond the record that it returns. After an error other
+/// than `WouldBlock` and `TimedOut`, the connection can't be used any more.
 #[derive(Debug)]
 pub struct SecureReader<S> {
     stream: S,

@@ -45,7 +45,7 @@ fn members_may_start_before_their_coordinator() {
 
 #[test]
 fn progress_reports_extend_the_start_up_timeout() {
-    // a machine stalls for some seconds, and for less than this
+    // a busy machine may stall for some seconds, but for less than this limit
     let limit = Duration::from_secs(10);
     let timeouts = GroupTimeouts { startup_timeout: limit, heartbeat_timeout: limit, ..timeouts() };
     let (coordinator, address) = coordinator(2, timeouts);

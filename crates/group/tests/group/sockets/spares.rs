@@ -25,7 +25,7 @@ impl Spare {
         Spare { thread: thread::spawn(work), plans }
     }
 
-    /// Waits until the group has the spare.
+    /// Waits until the spare has received the group's plan.
     fn standing_by(self) -> Spare {
         assert_eq!(self.plans.recv_timeout(TEST_TIMEOUT).unwrap(), b"the plan");
         self
@@ -46,7 +46,7 @@ fn number(number: usize) -> Hello {
     Hello { pod_uid: format!("spare-{number}"), ..hello(number, 3) }
 }
 
-/// A formed group of three stages, of which stage 1 is the second incarnation, and two spares that stand by.
+/// A formed group of three stages, with stage 1 in its second incarnation, and two spares that stand by.
 fn group() -> (Coordinator, Vec<TestStage>, [Spare; 2]) {
     let (coordinator, address) = coordinator(3, timeouts());
     coordinator.release(b"the plan".to_vec(), StepRules::default());

@@ -18,7 +18,8 @@ use stagecoach_group::{
 /// The time after which a wait has failed. No operation in these tests takes nearly as long.
 pub(crate) const TEST_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// A timeout that is expected to expire. It is long enough that a busy machine finishes all earlier work first.
+/// A timeout that is expected to expire. The timeout is long enough that a busy machine finishes all earlier work
+/// first.
 pub(crate) const SHORT_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Timeouts that only a dead peer exceeds, even on a busy machine.
@@ -181,7 +182,7 @@ pub(crate) struct ControlProxy {
 
 #[derive(Debug, Default)]
 struct ProxyState {
-    /// Whether the proxy forwards nothing more. It then keeps all connections open.
+    /// Whether the proxy forwards nothing more. The proxy then keeps all connections open.
     frozen: AtomicBool,
     closed: AtomicBool,
     streams: Mutex<Vec<TcpStream>>,

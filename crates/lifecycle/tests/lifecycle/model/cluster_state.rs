@@ -9,7 +9,7 @@ use super::properties::BrokenInvariant;
 /// The current time is constant. Advancing time ages everything else, so that states that differ only by a time shift
 /// are equal.
 pub(crate) const NOW: UnixMillis = UnixMillis::from_seconds(10_000);
-/// Ages above this number of seconds are equal. It exceeds every timeout.
+/// Ages above this number of seconds are equal. The number exceeds every timeout.
 pub(crate) const HORIZON_SECONDS: u64 = 40;
 
 /// The rank in the name of a pod that was created as a spare. The name then has the spare's number instead of an

@@ -20,16 +20,16 @@
 //!
 //! The other stages may report that a process has ended before the process's node notices.
 //!
-//! With spares, a group gives the place of a stage that has ended to a spare that stands by, or by mistake the place of
-//! a stage 0 that is alive. This may happen at any time until another process of that stage has started, and the API
-//! may show it at any later time. A spare that is not ready counts as pending.
+//! With spares, a group promotes a spare to a stage that has ended, or by mistake to a stage 0 that is alive. The
+//! promotion may happen at any time until another process of that stage has started, and the API may show it at any
+//! later time. A spare that is not ready counts as pending.
 //!
-//! With missing replicas, a group forms with as many replicas as the present stages allow. It may form earlier or later
-//! than in reality, and no time passes for the other processes. A process that waits beside a group never ends a member
-//! of the group. When the waiting processes can form another replica, the leader leaves for the next group, which takes
-//! them in, and the other members follow. When the leader's process ends, the next leader is stage 0 of the second
-//! replica, or the process that is started in the leader's place, which the volume names. An older group may live on
-//! beside a newer one.
+//! With missing replicas, a group forms with every replica that the present stages can form. The group may form earlier
+//! or later than in reality, and no time passes for the other processes. A process that waits beside a group never ends
+//! a member of the group. When the waiting processes can form another replica, the leader leaves for the next group,
+//! which takes them in, and the other members follow. When the leader's process ends, the next leader is stage 0 of the
+//! second replica, or the process that is started in the leader's place, which the volume names. An older group may
+//! live on beside a newer one.
 //!
 //! The model leaves out reports of lost stages that may be alive; a process's computations, reports and published
 //! progress (a job needs one checkpoint); a second operator beside the first; time between two writes of a plan, or
@@ -175,7 +175,7 @@ fn invariants_hold_in_every_state() {
     }
 }
 
-/// Each of these has about a million states or more.
+/// Each of these clusters has about a million states or more.
 #[test]
 #[ignore = "a minute or more: `make test-slow`"]
 fn invariants_hold_under_more_faults() {

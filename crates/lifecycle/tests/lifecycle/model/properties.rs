@@ -149,7 +149,7 @@ fn one_attempt_lives(cluster: &ClusterState) -> bool {
             && pod.name.incarnation < other.name.incarnation
     };
     // a replaced instance may stay alive only on a lost node; an instance whose place a spare has taken may stay alive
-    // until it learns of the takeover
+    // until it observes the takeover
     let replaced = |pod: &ModelPod| cluster.spares == 0 && alive().any(|other| is_older(pod, other));
     alive().all(|pod| !replaced(pod) || !pod.is_reachable())
         && alive().all(|pod| Some(pod.name.attempt) == newest || timed_out_on_lost_node(pod))

@@ -22,7 +22,8 @@ pub(crate) struct ClusterModel {
     pub(crate) replaces_stages: bool,
     /// The number of spares beside the stages.
     pub(crate) spares: u32,
-    /// The minimal number of replicas with which a group may train. Above the number of replicas, it means all of them.
+    /// The minimal number of replicas with which a group may train. A value above the number of replicas means all of
+    /// them.
     pub(crate) min_data_parallel: u32,
     pub(crate) faults: Faults,
     pub(crate) disabled_guard: Option<Guard>,
@@ -151,7 +152,8 @@ impl ClusterModel {
     }
 }
 
-/// The shape after scaling: one stage becomes two, two stages become one, and replicas become as many stages.
+/// The shape after scaling: one stage becomes two, two stages become one, and the number of replicas becomes the number
+/// of stages.
 const fn other_mesh(mesh: Mesh) -> Mesh {
     if mesh.data_parallel > 1 { Mesh::pipeline(mesh.data_parallel) } else { Mesh::pipeline(3 - mesh.stages) }
 }

@@ -131,8 +131,8 @@ fn a_failed_attempt_is_removed_before_the_next_starts() {
     );
     assert_eq!((decision.state.attempt.number, decision.wake_at), (2, None));
 
-    // Stage 0 was deleted at 1000 s and does not exit. It is killed after its grace period, and the job waits for it
-    // for at most 180 s.
+    // Stage 0 was deleted at 1000 s and does not exit. The stage is killed after its grace period, and the job waits
+    // for it for at most 180 s.
     let mut observed = Observed { state: decision.state, ..observed };
     observed.instances = vec![instance(0, InstanceState::Terminating, 1000)];
     let at = |seconds| decide(&observed, UnixMillis::from_seconds(seconds));

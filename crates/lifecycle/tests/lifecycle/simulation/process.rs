@@ -7,9 +7,9 @@ use super::{FINAL_CHECKPOINT_STEP, REFORM_TIMEOUT_SECONDS, Simulation};
 #[derive(Clone, Debug)]
 pub(super) struct SimulatedProcess {
     pub(super) instance: StageInstance,
-    /// Whether the process hangs. It then exits only when it is killed.
+    /// Whether the process hangs. A process that hangs exits only when it is killed.
     pub(super) hung: bool,
-    /// Whether the process is on a lost node. It then can't even be killed.
+    /// Whether the process is on a lost node. Such a process can't even be killed.
     pub(super) unreachable: bool,
     /// The time since which the process's group has not been whole.
     pub(super) waits_since: Option<UnixMillis>,
@@ -98,7 +98,7 @@ impl Simulation {
                 let known = self.known.clone();
                 for process in self.of(attempt).filter(|process| process.runs() && !process.stands_by) {
                     if known.get(&process.instance.rank) != Some(&process.instance.incarnation) {
-                        // another process has the place of this one
+                        // another process has replaced this one
                         process.end(Exit::with_code(75), now);
                     } else if process.instance.state == InstanceState::Starting {
                         process.enter(InstanceState::Ready, now);
@@ -121,8 +121,8 @@ impl Simulation {
         before.iter().map(|process| &process.instance).ne(self.processes.iter().map(|process| &process.instance))
     }
 
-    /// Lets terminating instances exit, and instances that lost a peer: the latter exit at once, or after they have
-    /// waited long enough for a replacement.
+    /// Lets terminating instances exit. Instances that lost a peer exit too, at once or after they have waited long
+    /// enough for a replacement.
     fn end_waiting(&mut self) {
         let now = self.now;
         for index in 0..self.processes.len() {
@@ -145,8 +145,7 @@ impl Simulation {
         }
     }
 
-    /// Lets spares take the places of the stages that the group has lost, as long as a member is left to give the
-    /// places away.
+    /// Lets spares take the places of the stages that the group has lost, as long as a member of the group remains.
     pub(super) fn take_lost_places(&mut self) {
         let number = self.recorded.attempt.number;
         for (rank, incarnation) in self.known.clone() {
@@ -178,8 +177,7 @@ impl Simulation {
             process.stands_by && process.runs() && process.instance.state == InstanceState::Ready
         };
         let Some(spare) = self.of(number).find(stands_by) else { return false };
-        // not simulated: the place was claimed by a process that hung before it joined, so that its group does not know
-        // it
+        // not simulated: a process that hung before it joined claimed the place, so the group does not know it
         if claimed_by_hung == Some(true) {
             return false;
         }

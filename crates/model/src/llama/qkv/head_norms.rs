@@ -23,8 +23,8 @@ fn names(layer: usize) -> [String; 2] {
     ["self_attn.q_norm", "self_attn.k_norm"].map(|module| parameter_name(layer, module, "weight"))
 }
 
-/// Queries, keys and values exist twice, and either queries or keys once more before and after their norm; in the
-/// backward pass also with their gradients.
+/// A copy of queries, keys and values, and the queries (the keys need no more) before and after their norm; in the
+/// backward pass also the gradients of both.
 pub(super) fn elements(q: usize, kv: usize) -> QkvElements {
     let qkv = q + 2 * kv;
     QkvElements { forward: qkv + 2 * q, backward: qkv + 4 * q }

@@ -42,7 +42,7 @@ impl QkvVariant {
         }
     }
 
-    /// The memory of the step with `q` columns of queries, and `kv` of keys and of values.
+    /// The memory of the step with `q` columns of queries, and `kv` columns each of keys and of values.
     pub(super) fn elements(self, q: usize, kv: usize) -> QkvElements {
         match self {
             QkvVariant::Plain | QkvVariant::Bias => QkvElements::default(),
@@ -60,8 +60,8 @@ pub(super) struct QkvElements {
 
 /// A step with its weights. Tensors are `[tokens, columns]`, with queries, keys and values side by side.
 pub(super) trait QkvStep: Debug {
-    /// The step's result, in the memory of `projected` or in its own. In the second case the layer keeps the returned
-    /// activations, and otherwise the result.
+    /// The step's result, in the memory of `projected` or in new memory. The layer keeps the returned activations if
+    /// there are any, and otherwise the result.
     fn forward(&self, projected: Tensor, heads: Heads) -> (Tensor, Option<QkvActivations>);
 
     /// Converts the gradient of the result into the gradient of `projected`, in place.

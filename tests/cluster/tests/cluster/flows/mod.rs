@@ -40,7 +40,7 @@ fn pod(namespace: &str, number: u8, labels: Labels) -> End {
 }
 
 /// The cluster of the tables: three jobs of one namespace, a job with the same name as the first in another namespace,
-/// the operator as the chart with `values` runs it, and pods that have no business with any of these.
+/// the operator as the chart with `values` runs it, and pods that are unrelated to these.
 fn cluster(values: &Value) -> (Network, Ends) {
     let objects = chart::render("stagecoach-system", values);
     let template = &chart::find(&objects, "Deployment", "stagecoach-operator")["spec"]["template"];

@@ -10,9 +10,9 @@ pub(super) struct HeldCopies {
     /// The group whose ranks owned the state in the copies, and this stage's rank in it. The group may have had other
     /// replicas.
     pub(super) group: Option<(usize, PeerRing)>,
-    /// The steps after which it has a copy of its own state, each with the state of training at that time.
+    /// The steps after which the stage has a copy of its own state, each with the state of training at that time.
     pub(super) own: Vec<TrainerState>,
-    /// The steps after which it has a complete copy of the state of the rank whose copies it holds.
+    /// The steps after which the stage has a complete copy of the state of the rank whose copies it holds.
     pub(super) previous: Vec<u64>,
 }
 
@@ -46,15 +46,16 @@ pub(super) struct MemoryCheckpoint {
     pub(super) is_in_place: bool,
 }
 
-/// The newest checkpoint that is available for every stage, from the copies of each stage of a group `now`, by rank. A
-/// function of its arguments alone, so that all stages choose the same.
+/// The newest checkpoint that is available for every stage, from the copies of each stage of a group `now`, by rank.
+/// The result depends on the arguments alone, so that all stages make the same choice.
 pub(super) fn newest_complete(held: &[HeldCopies], now: PeerRing) -> Option<MemoryCheckpoint> {
     let candidates = held.iter().flat_map(|held| {
         let ring = held.group.map(|(_, ring)| ring);
         held.own.iter().filter_map(move |state| Some((state, ring?)))
     });
     let mut candidates: Vec<(&TrainerState, PeerRing)> = candidates.collect();
-    // among checkpoints of one step, the first stage's, which has the most measurements
+    // a stable sort: among checkpoints of one step, that of the first stage stays first, which has the most
+    // measurements
     candidates.sort_by_key(|(state, _)| std::cmp::Reverse(state.step));
     candidates.into_iter().find_map(|(state, ring)| {
         let checkpoint = |is_in_place, sources: Option<Vec<Source>>| {
@@ -85,8 +86,8 @@ fn source_in_place(held: &[HeldCopies], ring: PeerRing, rank: usize, step: u64) 
     own.or_else(|| has(held, ring, (holder, holder), false, step).then_some(Source { rank: holder, is_own: false }))
 }
 
-/// The source of the copy of `rank` of the group `ring` after `step`, independent of the source's rank now. The copy
-/// goes to other replicas of that stage, so that the source must be one of them.
+/// The source of the copy of `rank` of the group `ring` after `step`, whatever the source's rank is now. The copy goes
+/// to other replicas of that stage, so that the source must be one of them.
 fn source(held: &[HeldCopies], now: PeerRing, ring: PeerRing, rank: usize, step: u64) -> Option<Source> {
     let of_stage = || (0..held.len()).filter(|at| at % now.stages.max(1) == rank % now.stages.max(1));
     let own = of_stage().find(|&at| has(held, ring, (at, rank), true, step)).map(|rank| Source { rank, is_own: true });
@@ -154,8 +155,8 @@ mod tests {
         assert_eq!(chosen(&group[..2], one), Some((7, vec![1, 1])));
     }
 
-    /// A group with as many replicas, but not the same: the first of three is followed by two that now have other
-    /// ranks.
+    /// A group with the same number of replicas, but not the same replicas: rank 1 of the last group now has rank 2,
+    /// and rank 1 is new.
     #[test]
     fn a_copy_is_of_the_rank_that_its_stage_had() {
         let three = PeerRing { stages: 1, replicas: 3 };
@@ -163,7 +164,7 @@ mod tests {
         let group = [was(0), HeldCopies::default(), was(1)];
         let chosen = newest_complete(&group, three).unwrap();
         let found: Vec<_> = chosen.sources.iter().map(|source| (source.rank, source.is_own)).collect();
-        // the first one has the copies of the third
+        // rank 0 has the copies of the lost replica
         assert_eq!((found, chosen.is_in_place), (vec![(0, true), (2, true), (0, false)], false));
         assert!(newest_complete(&[was(0), was(1), HeldCopies::default()], three).unwrap().is_in_place);
     }

@@ -1,6 +1,6 @@
-//! The copies that a stage holds in memory, of its own state and of the state of the stage before it. They persist from
-//! one group to the next. The stage holds two of each: the last one, and the one before it until every stage has the
-//! last.
+//! The copies that a stage holds in memory, of its own state and of the state of the stage before it. The copies
+//! persist from one group to the next. The stage holds two copies of each state: the last one, and the previous one
+//! until every stage has the last one.
 
 use stagecoach_engine::state_dict::PeerCopy;
 use stagecoach_kernels::device::{CudaContext, CudaError};
@@ -17,9 +17,9 @@ const GENERATIONS: usize = 2;
 pub(in crate::train) struct StateCopies {
     /// The group whose ranks own the state in the copies, and this stage's rank in it.
     group: Option<(usize, PeerRing)>,
-    /// The copies of its own state, oldest first.
+    /// The copies of this stage's state, oldest first.
     own: Vec<(TrainerState, PeerCopy)>,
-    /// Spare buffers for copies of its own state.
+    /// Spare buffers for copies of this stage's state.
     free: Vec<PeerCopy>,
     /// Complete copies of the previous stage's state, by their steps, oldest first.
     previous: Vec<(u64, PeerCopy)>,
@@ -58,15 +58,15 @@ impl StateCopies {
         self.previous.iter().find(|(of, _)| *of == step).map(|(_, copy)| copy)
     }
 
-    /// A buffer for a copy of this stage: the oldest copy's once there are enough, otherwise a new one, pinned for the
-    /// stage's GPU.
+    /// A buffer for a copy of this stage: the oldest copy's once there are `GENERATIONS` copies, otherwise a spare or a
+    /// new one, pinned for the stage's GPU.
     pub(super) fn take_own_buffer(&mut self, numel: usize, gpu: Option<CudaContext>) -> Result<PeerCopy, CudaError> {
         let oldest = if self.own.len() == GENERATIONS { Some(self.own.remove(0).1) } else { self.free.pop() };
         oldest.filter(|copy| copy.element_count() == numel).map_or_else(|| PeerCopy::zeros(numel, gpu), Ok)
     }
 
-    /// Creates all buffers for copies of this stage. None is then pinned during training, when the driver may have to
-    /// wait for the GPU.
+    /// Creates all buffers for copies of this stage. No buffer is then pinned during training, when the driver may have
+    /// to wait for the GPU.
     pub(super) fn reserve_own(&mut self, numel: usize, gpu: CudaContext) -> Result<(), CudaError> {
         self.free.retain(|copy| copy.element_count() == numel);
         while self.own.len() + self.free.len() < GENERATIONS {
@@ -75,7 +75,8 @@ impl StateCopies {
         Ok(())
     }
 
-    /// The same for the previous stage.
+    /// A buffer for a copy of the previous stage: the oldest copy's once there are `GENERATIONS` copies, otherwise a
+    /// new one.
     pub(super) fn take_previous_buffer(&mut self, numel: usize) -> Result<PeerCopy, CudaError> {
         let oldest = (self.previous.len() == GENERATIONS).then(|| self.previous.remove(0).1);
         oldest.filter(|copy| copy.element_count() == numel).map_or_else(|| PeerCopy::zeros(numel, None), Ok)

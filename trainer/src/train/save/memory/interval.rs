@@ -6,7 +6,7 @@ use stagecoach_api::job::StepInterval;
 const MAX_COST: f64 = 0.02;
 /// The number of steps of each kind that are measured before an interval is chosen.
 const MIN_SAMPLES: u32 = 8;
-/// The interval until then: every other step carries a copy.
+/// The interval before that: every other step carries a copy.
 const FIRST_INTERVAL: u64 = 2;
 /// The longest automatic interval.
 const MAX_INTERVAL: u64 = 1000;
@@ -55,7 +55,8 @@ impl CheckpointInterval {
         is_due
     }
 
-    /// Adds the duration of a step; `is_copying` if a copy was made before it, and was in transit during it.
+    /// Adds the duration of a step; `is_copying` means that a copy was made before the step, and was in transit during
+    /// it.
     pub(super) fn add(&mut self, seconds: f64, is_copying: bool) {
         if is_copying { &mut self.busy } else { &mut self.quiet }.add(seconds);
     }

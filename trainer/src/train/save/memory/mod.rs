@@ -2,8 +2,8 @@
 //! continues: to the same stage of the next replica or, with a single replica, to the next stage. When stages are lost,
 //! the others still have the newest complete checkpoint, and a replacement stage receives its part from the stage that
 //! holds it. A group with other replicas redistributes the parts. A stage votes on a step only when it has the complete
-//! copy of the previous step. A verdict therefore means that every stage has it, that older copies may be overwritten,
-//! and that the loss of one stage can't lose the last step.
+//! copy of the previous step. A verdict therefore means that every stage has that copy, that older copies may be
+//! overwritten, and that the loss of one stage can't lose the last step.
 
 mod choice;
 mod copies;
@@ -40,9 +40,10 @@ pub(in crate::train) struct PeerCheckpoints {
 
 impl PeerCheckpoints {
     /// Reports this stage's copies to the other stages, and chooses the newest checkpoint that is available for all, if
-    /// there is one after step `saved` or later. All stages call this together, and all choose the same. Where replicas
-    /// may be missing, stage 0 passes the last `recorded` step. A copy of a step after the next one, whose record the
-    /// copy contains, belongs to a group that was abandoned while its stage was away, and whose steps were discarded.
+    /// it is of step `saved` or later. All stages call this together, and make the same choice. Where replicas may be
+    /// missing, stage 0 passes the last `recorded` step. A copy of the next step counts, because it contains that
+    /// step's record. A copy of a later step belongs to a group that was abandoned while its stage was away, and whose
+    /// steps were discarded.
     ///
     /// # Errors
     /// If the group fails meanwhile.
@@ -76,7 +77,7 @@ pub(in crate::train) struct MemoryCheckpoints<'a> {
     copies: &'a mut StateCopies,
     links: CopyLinks,
     interval: CheckpointInterval,
-    /// The steps after which every rank held a copy of the state of the previous rank when the group began.
+    /// For each rank, the steps after which it held a copy of the previous rank's state when the group began.
     held: Vec<Vec<u64>>,
     /// Number of values in a copy of this stage, and in a copy of the previous stage.
     own_numel: usize,
@@ -232,8 +233,8 @@ impl<'a> MemoryCheckpoints<'a> {
         Ok(())
     }
 
-    /// Prepares the first step: every stage gets a copy of the state with which it begins, and so does the next stage.
-    /// Copies of later steps are dropped, whichever checkpoint was loaded.
+    /// Prepares the first step: every stage copies its initial state, and the next stage receives the copy unless it
+    /// has it already. Copies of later steps are dropped, whichever checkpoint was loaded.
     ///
     /// # Errors
     /// If the link fails.
@@ -256,7 +257,8 @@ impl<'a> MemoryCheckpoints<'a> {
         self.interval.is_due(step)
     }
 
-    /// Adds the duration of a step; `is_copying` if it followed a checkpoint, whose copies were in transit during it.
+    /// Adds the duration of a step; `is_copying` means that it followed a checkpoint, whose copies were in transit
+    /// during the step.
     pub(in crate::train) fn add_step(&mut self, duration: Duration, is_copying: bool) {
         self.interval.add(duration.as_secs_f64(), is_copying);
     }
@@ -316,8 +318,8 @@ impl<'a> MemoryCheckpoints<'a> {
     }
 }
 
-/// The error of a missing copy. All ranks choose by the reports of each rank, so that a rank without its copy has
-/// reported something else.
+/// The error of a missing copy. All ranks choose by the reports of all ranks, so a rank without the chosen copy has
+/// made a wrong report.
 fn no_copy(step: u64) -> LinkError {
     LinkError::Broken(format!("the copy of step {step} that this stage was to have is not there"))
 }

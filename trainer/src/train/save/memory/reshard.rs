@@ -3,8 +3,7 @@
 
 use super::choice::Source;
 
-/// The parameters of one stage and their owners: their sizes in values, by parameter, and the owners' replicas, before
-/// and now.
+/// The parameters of one stage: the number of values of each, and the replica that owns it, before and now.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Owners<'a> {
     pub(super) numels: &'a [u64],
@@ -17,11 +16,11 @@ pub(super) struct Owners<'a> {
 pub(super) struct Transfer {
     /// The parameter.
     pub(super) parameter: usize,
-    /// The source of the copy that contains it.
+    /// The source of the copy that contains the parameter.
     pub(super) source: Source,
     /// The offset in that copy, in values.
     pub(super) source_offset: i64,
-    /// The replica that owns it now.
+    /// The replica that owns the parameter now.
     pub(super) owner: usize,
     /// The offset in the copy of that replica.
     pub(super) offset: i64,

@@ -75,9 +75,9 @@ struct AuditResult {
 /// A stage's message to the others about a work item for which two of them have different results.
 #[derive(Default, Serialize, Deserialize)]
 struct Recomputed {
-    /// The hash of its inputs, if it is one of the two.
+    /// The hash of the stage's inputs, if the stage is one of the two.
     inputs_hash: Option<String>,
-    /// All of its results.
+    /// All results of the stage.
     results: Vec<ItemDigest>,
 }
 
@@ -128,7 +128,7 @@ impl<'a> Audits<'a> {
         Some(WorkRecorder::new(audited.item, stage))
     }
 
-    /// Keeps the recorder of a program that has run until its step ends.
+    /// Keeps the recorder of an executed program until the end of the step.
     pub(in crate::train) fn keep(&mut self, recorder: Option<WorkRecorder>) {
         self.recorder = recorder;
     }
@@ -216,7 +216,7 @@ impl<'a> Audits<'a> {
         (self.spec.on_difference == OnDifference::Restart).then(|| StageError::new(kind, difference.message.clone()))
     }
 
-    /// Makes both stages recompute, and a third one, and identifies the suspects. `audited` is the first result of the
+    /// Makes both stages and a third one recompute, and identifies the suspects. `audited` is the first result of the
     /// audited stage.
     fn identify_suspects(
         &mut self,
@@ -316,7 +316,7 @@ impl<'a> Audits<'a> {
     }
 
     fn send(&self, inputs: &WorkInputs) -> Result<(), LinkError> {
-        // the small ones first: no stage waits for the last one
+        // the small tensors first, because the call does not wait until the last tensor has left
         let WorkInputs { input, target_or_gradient, parameters } = inputs;
         let mut messages = [input, target_or_gradient, parameters].into_iter().enumerate();
         messages.try_for_each(|(message, tensor)| self.to_next.send(message, tensor.view([-1])))

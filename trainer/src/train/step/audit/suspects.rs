@@ -10,8 +10,8 @@ pub(super) struct Suspects {
     pub(super) is_clear: bool,
 }
 
-/// The suspected ranks, from all results of each rank, in which a result occurs as often as the rank computed it. A
-/// result of two or more ranks counts as right. If no ranks agree, any of them may be wrong.
+/// The suspected ranks, from the results of each rank, one for each time that the rank computed the item. A result of
+/// two or more ranks counts as right. If no ranks agree, any of them may be wrong.
 pub(super) fn suspects<T: PartialEq>(computed: &[(usize, Vec<T>)]) -> Suspects {
     let all = || computed.iter().flat_map(|(_, results)| results);
     let supporters = |result: &T| computed.iter().filter(|(_, results)| results.contains(result)).count();

@@ -57,7 +57,7 @@ fn next_element(records: &mut Records) -> Result<bool, DataError> {
     }
 }
 
-/// Finds the end of an element without parsing it.
+/// A scanner that finds the end of an element without parsing it.
 #[derive(Default)]
 struct Scanner {
     depth: usize,
@@ -66,7 +66,7 @@ struct Scanner {
 }
 
 impl Scanner {
-    /// Whether the element ends before `byte`, its next byte otherwise.
+    /// Whether the element ends before `byte`. Otherwise `byte` becomes part of the element.
     fn ends_before(&mut self, byte: u8) -> bool {
         match byte {
             _ if self.is_escaped => self.is_escaped = false,
@@ -82,7 +82,7 @@ impl Scanner {
     }
 }
 
-/// The next byte that is no white space, which is not consumed; `None` at the end of the file.
+/// The next byte that is not white space; `None` at the end of the file. The function doesn't consume this byte.
 fn next_byte(records: &mut Records) -> Result<Option<u8>, DataError> {
     loop {
         let block = records.reader.fill_buf().map_err(records.file.read_failed())?;
@@ -98,7 +98,7 @@ fn next_byte(records: &mut Records) -> Result<Option<u8>, DataError> {
     }
 }
 
-/// Consumes the closing bracket, after which nothing may follow.
+/// Consumes the closing bracket, after which only white space may follow.
 fn end(records: &mut Records) -> Result<bool, DataError> {
     records.reader.consume(1);
     match next_byte(records)? {

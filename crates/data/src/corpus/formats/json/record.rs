@@ -11,15 +11,15 @@ const CONVERSATIONS: [&str; 3] = ["messages", "conversations", "conversation"];
 #[derive(Debug, PartialEq)]
 pub(super) struct Document {
     pub(super) text: String,
-    /// Halves of surrogate pairs in the text. Each of them is U+FFFD now.
+    /// The number of lone surrogates in the text, each replaced by U+FFFD.
     pub(super) lone_surrogates: u64,
 }
 
 /// The reason why a record holds no document, and a sentence for people with the finding and the remedy.
 pub(super) type Problem = (BadRecordReason, String);
 
-/// The document in the field `field` of a JSON object. The object is a `unit` of its file. An escape for half of a
-/// surrogate pair is read as U+FFFD, because no text can hold the half.
+/// The document in the field `field` of a JSON object. `unit` is the name of a record in messages, such as "line". The
+/// escape of a lone surrogate becomes U+FFFD, because UTF-8 can't encode a surrogate.
 pub(super) fn document(json: &str, field: &str, unit: &str) -> Result<Document, Problem> {
     let problem = match text(json, field, unit) {
         Ok(text) => return Ok(Document { text, lone_surrogates: 0 }),
@@ -27,7 +27,7 @@ pub(super) fn document(json: &str, field: &str, unit: &str) -> Result<Document, 
     };
     let Some(replaced) = replace_lone_surrogates(json, "\\ufffd") else { return Err(problem) };
     let text_with = text(&replaced, field, unit)?;
-    // a half in another field is no loss of the text
+    // only lone surrogates in this field count
     let without = replace_lone_surrogates(json, "").and_then(|json| text(&json, field, unit).ok()).unwrap_or_default();
     let lone_surrogates = text_with.chars().count().saturating_sub(without.chars().count()) as u64;
     Ok(Document { text: text_with, lone_surrogates })
@@ -98,14 +98,13 @@ fn not_json(json: &str, error: &serde_json::Error, example: &str, unit: &str) ->
     }
     let message = error.to_string();
     let cause = message.split(" at line ").next().unwrap_or_default();
-    // a line of a file has one line itself
+    // a record of a `.jsonl` file has one line, so its number is left out
     let line = if error.line() > 1 { format!("line {}, ", error.line()) } else { String::new() };
     let place = format!("{line}column {}", error.column());
     format!("this is not JSON ({cause} at {place}): every {unit} must be an object such as {example}")
 }
 
-/// `json` with `replacement` for each `\u` escape of half a surrogate pair whose other half is missing; `None` if there
-/// is no such escape.
+/// `json` with `replacement` for each `\u` escape of a lone surrogate; `None` without such an escape.
 fn replace_lone_surrogates(json: &str, replacement: &str) -> Option<String> {
     let unit = |at: usize| {
         let digits = json.get(at..at + 6)?.strip_prefix("\\u")?;
@@ -130,7 +129,7 @@ fn replace_lone_surrogates(json: &str, replacement: &str) -> Option<String> {
     (copied > 0).then(|| replaced + &json[copied..])
 }
 
-/// The first number outside of strings that JSON does not allow, such as `NaN`.
+/// The first number that JSON does not allow, such as `NaN`, outside of strings.
 fn bare_number(json: &str) -> Option<&'static str> {
     let (mut in_string, mut is_escaped) = (false, false);
     for (at, byte) in json.bytes().enumerate() {
@@ -178,7 +177,7 @@ mod tests {
             read(r#"{"text": "\uDE00\ud83d \ud83d\ud83d\ude00 \ufffd"}"#),
             ("\u{fffd}\u{fffd} \u{fffd}😀 \u{fffd}".into(), 3)
         );
-        // a backslash that is escaped itself begins no escape
+        // an escaped backslash begins no escape
         assert_eq!(read(r#"{"text": "\\ud83d"}"#), (r"\ud83d".into(), 0));
         assert_eq!(read(r#"{"text": "\\ud83d \\\ud83d"}"#), ("\\ud83d \\\u{fffd}".into(), 1));
         // outside of the text

@@ -33,9 +33,9 @@ struct State {
     /// Position of the window in the file.
     start: u64,
     window: Bytes,
-    /// The end of the column chunk that is being read: no window extends beyond it unless a read does.
+    /// The end of the column chunk that the library is reading. No window extends beyond it unless a read does.
     chunk_end: u64,
-    /// The error of the source with which a call of the library failed. The library reports only its text.
+    /// The error of the source that made a call of the library fail. The library reports only its text.
     failure: Option<io::Error>,
 }
 
@@ -57,7 +57,7 @@ impl ParquetFile {
         })
     }
 
-    /// Tells that a column chunk with these bytes is read next.
+    /// Announces that the library reads the column chunk with these bytes next.
     pub(super) fn expect_chunk(&self, bytes: Range<u64>) {
         self.state(|state| state.chunk_end = bytes.end);
     }
@@ -128,7 +128,7 @@ impl ChunkReader for ParquetFile {
     }
 }
 
-/// Reads the file from a position on.
+/// A reader of the file from a position on.
 pub(super) struct FromPosition {
     file: ParquetFile,
     position: u64,

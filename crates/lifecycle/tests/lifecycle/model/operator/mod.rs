@@ -15,7 +15,7 @@ use super::cluster_state::{
 use super::pods::is_heard_to_train_without;
 use super::time::canonical;
 
-/// The restart budget. It is smaller with spares, because a failure then has many more consequences.
+/// The restart budget. The budget is smaller with spares, because a failure then has many more consequences.
 pub(crate) const fn max_restarts(spares: u32) -> u32 {
     if spares > 0 { 1 } else { 2 }
 }
@@ -132,7 +132,7 @@ fn is_given_back(before: &JobState, instances: &[StageInstance]) -> bool {
         })
 }
 
-/// Whether a replica's worth of instances of an attempt, one for each stage, is in this state.
+/// Whether one instance of each stage of an attempt is in this state.
 fn a_replica_is(state: &InstanceState, recorded: &JobState, instances: &[StageInstance]) -> bool {
     let is_in_state = |rank| {
         let place = (recorded.attempt.number, rank, recorded.incarnation(rank));

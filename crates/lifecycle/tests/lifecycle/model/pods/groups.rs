@@ -145,7 +145,7 @@ pub(super) fn are_prompt(cluster: &ClusterState, members: &[&ModelPod]) -> bool 
     }
 }
 
-/// The living process of a stage with the highest incarnation.
+/// The living process with the highest incarnation of a stage.
 fn newest(cluster: &ClusterState, attempt: u64, rank: u32) -> Option<&ModelPod> {
     let living = cluster.of(attempt).filter(|pod| pod.is_of(rank) && pod.is_alive());
     living.max_by_key(|pod| pod.place())
@@ -155,7 +155,7 @@ pub(super) fn holds(cluster: &ClusterState, stage_0: Name, disabled_guard: Optio
     cluster.volume.holder == Some(stage_0) || disabled_guard == Some(Guard::Fence)
 }
 
-/// Whether a process was in a group that has lost another stage, or of which another stage has started again.
+/// Whether a process was in a group that has lost another stage, or in which another stage has started again.
 pub(super) fn has_lost_its_group(cluster: &ClusterState, pod: &ModelPod, disabled_guard: Option<Guard>) -> bool {
     if pod.process != ModelProcess::Ready || pod.place().is_none() {
         return false;
@@ -189,7 +189,8 @@ fn is_done(cluster: &ClusterState, pod: &ModelPod, disabled_guard: Option<Guard>
     is_trained && (holds_fence || peers(cluster, pod).any(|peer| peer.process == ModelProcess::Ended(0)))
 }
 
-/// Whether two processes are in the same group. If no replica may be missing, all processes of an attempt are.
+/// Whether two processes are in the same group. If no replica may be missing, one group has all processes of an
+/// attempt.
 fn are_together(cluster: &ClusterState, pod: &ModelPod, other: &ModelPod) -> bool {
     let groups = [pod, other].map(|pod| cluster.group_of(pod).map(std::ptr::from_ref));
     !cluster.may_lack_replicas() || groups[0] == groups[1]
@@ -222,8 +223,8 @@ pub(crate) fn leads_a_group(cluster: &ClusterState, attempt: u64) -> bool {
     members().any(|pod| pod.is_of(0)) && members().any(|pod| !pod.is_of(0))
 }
 
-/// The stages whose places a spare may take: members of the spare's group that have ended, which the other members
-/// notice, and in whose place no other process has joined.
+/// The stages that a spare may replace: members of the spare's group that have ended, as the other members notice, and
+/// that no other process has replaced.
 pub(super) fn lost_places(cluster: &ClusterState, pod: &ModelPod) -> Vec<u32> {
     let attempt = pod.name.attempt;
     let group = cluster.group().filter(|group| group.attempt == attempt && stands_by(pod));

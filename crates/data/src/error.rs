@@ -367,7 +367,7 @@ pub enum DataError {
         /// The window's folder.
         path: PathBuf,
     },
-    /// A window that is made again has other tokens than before.
+    /// A rebuilt window has other tokens than before.
     #[error(
         "window {window} of the streamed corpus has other tokens than when the job trained on it: bytes of a file were damaged on their way, then or now. Run the job again. If this message stays, an earlier checkpoint is the last good one"
     )]

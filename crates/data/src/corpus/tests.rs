@@ -159,7 +159,7 @@ fn a_corpus_is_the_same_from_any_source() {
     assert!(matches!(first.check_unchanged(), Err(DataError::Changed { .. })));
 }
 
-/// A source that records which bytes are asked for.
+/// A source that records the requested ranges of bytes.
 #[derive(Debug)]
 struct Recorded {
     verifies: bool,

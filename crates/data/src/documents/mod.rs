@@ -152,8 +152,8 @@ impl Length {
 /// file of a streamed corpus.
 ///
 /// # Errors
-/// `NoDocument` if a named document doesn't exist or has no tokens. For a streamed corpus, only the file is checked.
-/// Also fails if the corpus can't be read any more.
+/// `NoDocument` if a named document doesn't exist or has no tokens. For a streamed corpus, only the file and the range
+/// of the number are checked. Also fails if the corpus can't be read any more.
 pub fn document_indices(
     config: &DataConfig,
     prepared: &PreparedCorpus,

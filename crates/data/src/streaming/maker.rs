@@ -52,8 +52,9 @@ struct Work {
 }
 
 impl WindowMaker {
-    /// Starts to make the windows of the source with the index `source`, from `start` on. At most `max_bytes` of
-    /// windows that are not in use stay on the volume. `activity` grows while the thread reads and tokenises.
+    /// Starts to make the windows of the source with the index `source`, from `start` on. Windows stay on the volume up
+    /// to `max_bytes` in total, and windows in use stay in any case. `activity` grows while the thread reads and
+    /// tokenises.
     pub(crate) fn start(
         config: &DataConfig,
         (corpus, source): (&Arc<Corpus>, usize),

@@ -96,8 +96,8 @@ impl Executor<'_, '_> {
     /// that the step is unfinished. The output then has the resulting verdict.
     ///
     /// # Errors
-    /// When the group fails or ends the attempt, an action's input is missing, or a link breaks in an evaluation or
-    /// after the vote.
+    /// If the group fails or ends the attempt, an action's input is missing, or a link breaks in an evaluation or after
+    /// the vote.
     pub fn run(&mut self, program: &[Action], inputs: &StepInputs) -> Result<StepOutput, StepError> {
         if inputs.step.is_some() {
             self.stage.zero_grad();

@@ -40,7 +40,7 @@ TEST_BINARIES := $(filter-out system slow $(CLUSTER_TEST_BINARIES) $(NODE_TEST_B
 	$(notdir $(patsubst %/main.rs,%,$(wildcard operator/tests/*/main.rs trainer/tests/*/main.rs crates/*/tests/*/main.rs \
 	tests/tests/*/main.rs tests/*/tests/*/main.rs))))
 
-.PHONY: help run trainer test test-slow test-kubernetes test-all test-exhaustive gpu soak crashes model strace page transformers python-clients datasets object-stores tensorboard collector grafana bench manifests e2e e2e-report cluster-up cluster-down lint deny build release reproducible libtorch nvrtc torch texts cluster-tools tools clean
+.PHONY: help run trainer test test-slow test-kubernetes test-all test-exhaustive gpu soak crashes model strace page transformers datasets object-stores tensorboard collector grafana bench manifests e2e e2e-report cluster-up cluster-down lint deny build release reproducible libtorch nvrtc torch texts cluster-tools tools clean
 
 # The targets of the help, by group. A target that is in no group is shown at the end.
 HELP_FIRST := run test lint e2e bench
@@ -165,8 +165,6 @@ transformers: build torch $(TRANSFORMERS) ## Hugging Face's transformers and the
 		cargo test --workspace --test data --quiet families:: -- --ignored --nocapture
 	STAGECOACH_TRANSFORMERS=$(TRANSFORMERS)/bin/python \
 		cargo test --workspace --test chat --quiet transformers:: -- --ignored --nocapture
-
-python-clients: $(DATASETS)
 
 datasets: build $(DATASETS) ## Hugging Face's huggingface_hub and datasets read the same as we do, from a hub on this machine
 	STAGECOACH_DATASETS=$(DATASETS)/bin/python \

@@ -369,7 +369,7 @@ pub enum DataError {
     },
     /// A rebuilt window has other tokens than before.
     #[error(
-        "window {window} of the streamed corpus has other tokens than when the job trained on it: bytes of a file were damaged on their way, then or now. Run the job again. If this message stays, an earlier checkpoint is the last good one"
+        "window {window} of the streamed corpus has other tokens than when the job trained on it: bytes of a file were damaged on their way, then or now. Another attempt reads them again. If this message stays, the job trained on damaged bytes: start a new one, from an earlier checkpoint (checkpoint.initFrom) or from the beginning"
     )]
     WindowDiffers {
         /// The number of the window, from 0.
@@ -413,7 +413,8 @@ impl DataError {
     /// user.
     pub fn is_storage(&self) -> bool {
         match self {
-            DataError::Io { .. } | DataError::WrongSize { .. } => true,
+            // another attempt reads the bytes again
+            DataError::Io { .. } | DataError::WrongSize { .. } | DataError::WindowDiffers { .. } => true,
             DataError::Hub(error) => error.is_temporary(),
             DataError::Objects(error) => error.is_temporary(),
             _ => false,

@@ -91,8 +91,12 @@ impl Dataset {
     /// last of these windows must still be open. Empty for a dataset that is not streamed.
     pub fn stream_notes(&self, position: u64) -> Vec<String> {
         let counts = self.mixture.counts(position);
-        let read: Vec<DocumentCounts> =
-            self.streams().filter_map(|(index, stream)| stream.counts_after(counts[index])).collect();
+        // a source of which no window is open has been read before this process began
+        let of_source = |(index, stream): (usize, &SourceStream)| {
+            let begun = || Some(stream.position_after(counts[index])?.counts().clone());
+            stream.counts_after(counts[index]).or_else(begun)
+        };
+        let read: Vec<DocumentCounts> = self.streams().filter_map(of_source).collect();
         if read.is_empty() {
             return Vec::new();
         }

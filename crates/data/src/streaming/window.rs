@@ -84,6 +84,8 @@ impl WindowStore {
     /// Fails if the volume can't be read.
     pub(super) fn complete(&self, start: &StreamPosition) -> Result<Option<WindowHeader>, DataError> {
         let header = self.header(start.window)?.filter(|header| header.start.is_at(start));
+        // a window with other tokens than training read is made again
+        let header = header.filter(|header| start.check(&header.digest).is_ok());
         Ok(header.filter(|header| self.open(header).is_ok()))
     }
 
@@ -103,7 +105,7 @@ impl WindowStore {
         let unfinished = self.unfinished_folder();
         fs::create_dir_all(&self.folder).map_err(DataError::io("create", &self.folder))?;
         let written = self.write_unfinished(&unfinished, window, &header);
-        let named = written.and_then(|()| self.name(&unfinished, &window.start));
+        let named = written.and_then(|()| self.name(&unfinished, &header));
         // a full volume gets the space back
         remove_unfinished_folder(&unfinished);
         named?;
@@ -112,12 +114,12 @@ impl WindowStore {
 
     /// Gives an unfinished folder the name of the window at `start`. A complete window stays, because a process may use
     /// it. Its replacement may even be gone, if the next maker has removed the unfinished folder.
-    fn name(&self, unfinished: &Path, start: &StreamPosition) -> Result<(), DataError> {
-        let finished = self.window_folder(start.window);
+    fn name(&self, unfinished: &Path, header: &WindowHeader) -> Result<(), DataError> {
+        let finished = self.window_folder(header.start.window);
         let rename = || fs::rename(unfinished, &finished);
         let renamed = match rename() {
             Err(error) if matches!(error.kind(), ErrorKind::DirectoryNotEmpty | ErrorKind::AlreadyExists) => {
-                if self.complete(start)?.is_some() {
+                if self.complete(&header.start)?.is_some_and(|found| found.digest == header.digest) {
                     return Ok(());
                 }
                 self.remove_window(&finished)?;

@@ -225,9 +225,17 @@ impl Source<'_> {
     /// `config.json` with the type of the weights, under the key that the checkpoint's file uses.
     fn config(&self, bytes: Vec<u8>) -> Vec<u8> {
         let Ok(serde_json::Value::Object(mut config)) = serde_json::from_slice(&bytes) else { return bytes };
-        let key = if config.contains_key("dtype") { "dtype" } else { "torch_dtype" };
-        let before = config.insert(key.into(), self.weights.torch_name().into());
-        if before.is_some() && before == config.get(key).cloned() {
+        let written = config.clone();
+        let name = serde_json::Value::from(self.weights.torch_name());
+        if !config.contains_key("dtype") {
+            config.insert("torch_dtype".into(), name.clone());
+        }
+        for key in ["dtype", "torch_dtype"] {
+            if let Some(value) = config.get_mut(key) {
+                value.clone_from(&name);
+            }
+        }
+        if config == written {
             return bytes;
         }
         format!("{:#}\n", serde_json::Value::Object(config)).into_bytes()

@@ -23,14 +23,18 @@ pub(super) fn print_data(data: &str) {
     }
 }
 
-/// Prints a part of a text to stdout at once: unchanged, but [`visible`] on a terminal.
-pub(super) fn print_part(text: &str) {
+/// Writes a part of a text to stdout at once: unchanged, but [`visible`] on a terminal. For a command whose output is
+/// its result.
+///
+/// # Errors
+/// If stdout can't be written.
+pub(super) fn write_part(text: &str) -> std::io::Result<()> {
     let mut stdout = std::io::stdout();
-    let _ = match stdout.is_terminal() {
-        true => stdout.write_all(visible(text).as_bytes()),
-        false => stdout.write_all(text.as_bytes()),
-    };
-    let _ = stdout.flush();
+    match stdout.is_terminal() {
+        true => stdout.write_all(visible(text).as_bytes())?,
+        false => stdout.write_all(text.as_bytes())?,
+    }
+    stdout.flush()
 }
 
 /// Prints an error message to stderr. The message may quote a file, and is therefore made [`visible`].

@@ -315,7 +315,7 @@ fn print_sample(model: &Path) -> anyhow::Result<()> {
     }
     let generation = GenerationConfig { max_new_tokens: usual.max_new_tokens.min(tokens as usize), ..usual };
     let generator = TextGenerator::load(model, false)?;
-    let continuation = generator.continue_from(&generator.prompt_ids("")?, &generation, &mut |_| {})?;
+    let continuation = generator.continue_from(&generator.prompt_ids("")?, &generation, &mut |_| Ok(()))?;
     print_line(format_sample(&continuation.text).trim_end());
     Ok(())
 }

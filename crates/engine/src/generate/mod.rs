@@ -20,6 +20,7 @@ mod sampling;
 mod stop;
 
 pub use sampling::Sampling;
+pub use stop::OnText;
 use stop::TextOutput;
 
 /// The settings of text generation.
@@ -172,19 +173,22 @@ impl TextGenerator {
     pub fn conversation_ids(&self, prompts: &ChatPrompts, record: &Value) -> Result<Vec<u32>> {
         let ids = prompts.0.prompt(&Conversation::chat(record)?)?;
         let (tokens, most) = (ids.len(), self.context_length);
-        ensure!(tokens < most, "the conversation has {tokens} tokens, and the model reads {most}: shorten it");
+        ensure!(
+            tokens < most,
+            "the conversation has {tokens} tokens, and the model reads {most} with its answer: shorten it"
+        );
         Ok(ids)
     }
 
     /// Continues `prompt`. `on_text` gets the text of the continuation as it grows.
     ///
     /// # Errors
-    /// If the tokenizer can't decode the text.
+    /// If the tokenizer can't decode the text, or `on_text` fails.
     pub fn continue_from(
         &self,
         prompt: &[u32],
         config: &GenerationConfig,
-        on_text: &mut dyn FnMut(&str),
+        on_text: &mut OnText,
     ) -> Result<Continuation> {
         let mut random =
             blake3::Hasher::new_derive_key("stagecoach sampling v1").update(&config.seed.to_le_bytes()).finalize_xof();
@@ -197,7 +201,7 @@ impl TextGenerator {
             let uniform = (u64::from_le_bytes(bytes) >> 11) as f64 / (1u64 << 53) as f64;
             let next = self.next_token(&ids, config.sampling, uniform);
             if self.tokenizer.special_tokens().eos.contains(&next) {
-                output.finish(&text, on_text);
+                output.finish(&text, on_text)?;
                 return Ok(Continuation { text, finish_reason: FinishReason::Stop });
             }
             ids.push(next);
@@ -206,12 +210,12 @@ impl TextGenerator {
                 Some(text) => text.to_owned(),
                 None => self.decode(&ids[prompt.len()..])?,
             };
-            if let Some(end) = output.grow(&text, on_text) {
+            if let Some(end) = output.grow(&text, on_text)? {
                 text.truncate(end);
                 return Ok(Continuation { text, finish_reason: FinishReason::Stop });
             }
         }
-        output.finish(&text, on_text);
+        output.finish(&text, on_text)?;
         Ok(Continuation { text, finish_reason: FinishReason::Length })
     }
 

@@ -1,5 +1,10 @@
 //! The part of a growing text that can be shown, and the end of the text.
 
+use anyhow::Result;
+
+/// Receives the new part of a text. An error ends the text.
+pub type OnText<'f> = dyn FnMut(&str) -> Result<()> + 'f;
+
 /// The output of a growing text, without the beginning of a stop string or of a character that later tokens may
 /// complete.
 #[derive(Debug)]
@@ -16,16 +21,16 @@ impl<'a> TextOutput<'a> {
 
     /// Passes the new part of `text` to `on_text`. Returns the length of the text before a stop string, if it contains
     /// one.
-    pub(super) fn grow(&mut self, text: &str, on_text: &mut dyn FnMut(&str)) -> Option<usize> {
+    pub(super) fn grow(&mut self, text: &str, on_text: &mut OnText) -> Result<Option<usize>> {
         let found = self.stop.iter().filter_map(|stop| text.find(stop.as_str())).min();
         let end = found.unwrap_or_else(|| self.settled(text));
-        self.pass(text, end, on_text);
-        found
+        self.pass(text, end, on_text)?;
+        Ok(found)
     }
 
     /// Passes the rest of `text`, which is complete, to `on_text`.
-    pub(super) fn finish(&mut self, text: &str, on_text: &mut dyn FnMut(&str)) {
-        self.pass(text, text.len(), on_text);
+    pub(super) fn finish(&mut self, text: &str, on_text: &mut OnText) -> Result<()> {
+        self.pass(text, text.len(), on_text)
     }
 
     /// The number of bytes of `text` that later tokens don't change.
@@ -39,12 +44,14 @@ impl<'a> TextOutput<'a> {
         whole.len() - begun.max().unwrap_or(0)
     }
 
-    fn pass(&mut self, text: &str, end: usize, on_text: &mut dyn FnMut(&str)) {
+    fn pass(&mut self, text: &str, end: usize, on_text: &mut OnText) -> Result<()> {
         // a decoder may change the end of an earlier text
+        self.passed = text.ceil_char_boundary(self.passed);
         if let Some(new) = text.get(self.passed..end).filter(|new| !new.is_empty()) {
-            on_text(new);
+            on_text(new)?;
             self.passed = end;
         }
+        Ok(())
     }
 }
 
@@ -54,6 +61,15 @@ mod tests {
 
     use super::*;
 
+    fn add(pieces: &mut Vec<String>, piece: &str) -> Result<()> {
+        pieces.push(piece.to_owned());
+        Ok(())
+    }
+
+    fn grow(output: &mut TextOutput, text: &str, pieces: &mut Vec<String>) -> Option<usize> {
+        output.grow(text, &mut |piece| add(pieces, piece)).unwrap()
+    }
+
     /// The pieces that `on_text` receives while `text` grows by single characters, and the end at a stop string.
     fn grown(text: &str, stop: &[String]) -> (Vec<String>, Option<usize>) {
         let mut output = TextOutput::new(stop);
@@ -61,13 +77,13 @@ mod tests {
         let ends = text.char_indices().map(|(at, character)| at + character.len_utf8());
         for end in ends {
             let mut shown = Vec::new();
-            let stopped = output.grow(&text[..end], &mut |piece| shown.push(piece.to_owned()));
+            let stopped = grow(&mut output, &text[..end], &mut shown);
             pieces.append(&mut shown);
             if stopped.is_some() {
                 return (pieces, stopped);
             }
         }
-        output.finish(text, &mut |piece| pieces.push(piece.to_owned()));
+        output.finish(text, &mut |piece| add(&mut pieces, piece)).unwrap();
         (pieces, None)
     }
 
@@ -80,10 +96,17 @@ mod tests {
         let mut output = TextOutput::new(&[]);
         let mut shown = Vec::new();
         for text in ["a\u{FFFD}", "a\u{FFFD}\u{FFFD}", "aé", "aé\u{FFFD}"] {
-            output.grow(text, &mut |piece| shown.push(piece.to_owned()));
+            grow(&mut output, text, &mut shown);
         }
-        output.finish("aé\u{FFFD}", &mut |piece| shown.push(piece.to_owned()));
+        output.finish("aé\u{FFFD}", &mut |piece| add(&mut shown, piece)).unwrap();
         assert_eq!(shown, ["a", "é", "\u{FFFD}"]);
+        // a line feed that is passed on becomes a part of bytes that are no text
+        let mut output = TextOutput::new(&[]);
+        let mut shown = Vec::new();
+        for text in ["abc\n", "abc\u{FFFD}\u{FFFD}x", "abc\u{FFFD}\u{FFFD}x y"] {
+            grow(&mut output, text, &mut shown);
+        }
+        assert_eq!(shown.concat(), "abc\n\u{FFFD}x y");
     }
 
     proptest! {

@@ -2,15 +2,16 @@
 
 mod prompts;
 
-use std::io::{BufRead, IsTerminal};
+use std::io::{BufRead, Error, ErrorKind, IsTerminal};
 use std::path::PathBuf;
 
+use anyhow::Context;
 use clap::Args;
 use jiff::Zoned;
 use serde_json::{Value, json};
 use stagecoach_engine::generate::{ChatPrompts, GenerationConfig, Sampling, TextGenerator};
 
-use super::output::{print_data, print_error, print_part};
+use super::output::{print_error, write_part};
 use prompts::{Prompt, read_prompts};
 
 /// Continue prompts with a trained model, or talk to it.
@@ -22,7 +23,7 @@ pub(super) struct GenerateCommand {
     #[arg(long, conflicts_with = "prompts")]
     prompt: Option<String>,
     /// A JSON Lines file of prompts, each a line such as {"prompt": "To be"}. Prints a line for each, with its
-    /// "completion" and "finishReason". `-` reads the standard input. With --chat, a line may be {"messages": [...]}.
+    /// "completion" and "finishReason". `-` reads the standard input to its end. With --chat, a line may be {"messages": [...]}.
     #[arg(long, value_name = "FILE")]
     prompts: Option<PathBuf>,
     /// Write prompts by the model's chat template, and print the assistant's messages. Without a prompt, each line of
@@ -57,6 +58,16 @@ pub(super) struct GenerateCommand {
 
 impl GenerateCommand {
     pub(super) fn main(self) -> anyhow::Result<()> {
+        match self.generate() {
+            // a reader such as `head` has all that it needs
+            Err(error) if error.downcast_ref().is_some_and(|error: &Error| error.kind() == ErrorKind::BrokenPipe) => {
+                Ok(())
+            }
+            result => result,
+        }
+    }
+
+    fn generate(self) -> anyhow::Result<()> {
         // a file that can't be read is known before a large model is loaded
         let prompts = self.prompts.as_deref().map(|path| read_prompts(path, self.chat)).transpose()?;
         let generator = TextGenerator::load(&self.model, self.parse_special_tokens)?;
@@ -71,7 +82,12 @@ impl GenerateCommand {
         let config = GenerationConfig { max_new_tokens: self.max_tokens, sampling, stop: self.stop, seed: self.seed };
         let session = Session { generator, chat, config };
         match (prompts, self.prompt, &session.chat) {
-            (Some(prompts), ..) => prompts.into_iter().try_for_each(|prompt| session.print_completion(prompt)),
+            (Some(prompts), ..) => {
+                let completed = |(number, prompt)| {
+                    session.print_completion(prompt).with_context(|| format!("prompt {number} has no completion"))
+                };
+                (1..).zip(prompts).try_for_each(completed)
+            }
             (None, Some(prompt), Some(chat)) => session.reply(chat, &chat.messages(Prompt::Text(prompt))).map(drop),
             (None, None, Some(chat)) => session.talk(chat),
             (None, prompt, None) => session.continue_prompt(&prompt.unwrap_or_default()),
@@ -115,33 +131,31 @@ impl Session {
             ));
         }
         let ids = self.generator.prompt_ids(prompt)?;
-        print_part(&self.generator.decode(&ids)?);
-        self.generator.continue_from(&ids, &self.config, &mut |text| print_part(text))?;
-        print_part("\n");
-        Ok(())
+        write(&self.generator.decode(&ids)?)?;
+        self.generator.continue_from(&ids, &self.config, &mut write)?;
+        write("\n")
     }
 
     /// Prints the assistant's next message as it grows. Returns it.
     fn reply(&self, chat: &Conversations, messages: &[Value]) -> anyhow::Result<Value> {
         let ids = self.generator.conversation_ids(&chat.prompts, &json!({"messages": messages}))?;
-        let continuation = self.generator.continue_from(&ids, &self.config, &mut |text| print_part(text))?;
-        print_part("\n");
+        let continuation = self.generator.continue_from(&ids, &self.config, &mut write)?;
+        write("\n")?;
         Ok(json!({"role": "assistant", "content": continuation.text}))
     }
 
     /// A conversation in which each line of the standard input is a message of the user.
     fn talk(&self, chat: &Conversations) -> anyhow::Result<()> {
-        let prompt_sign = || {
-            if std::io::stdin().is_terminal() {
-                print_part("> ");
-            }
-        };
+        let prompt_sign = || if std::io::stdin().is_terminal() { write("> ") } else { Ok(()) };
         let mut messages: Vec<Value> = chat.system.iter().cloned().collect();
-        prompt_sign();
+        prompt_sign()?;
         for line in std::io::stdin().lock().lines() {
-            messages.push(user_message(&line?));
-            messages.push(self.reply(chat, &messages)?);
-            prompt_sign();
+            let line = line.context("can't read the standard input")?;
+            if !line.trim().is_empty() {
+                messages.push(user_message(&line));
+                messages.push(self.reply(chat, &messages)?);
+            }
+            prompt_sign()?;
         }
         Ok(())
     }
@@ -157,12 +171,15 @@ impl Session {
             (None, Prompt::Text(text)) => (json!({"prompt": text}), self.generator.prompt_ids(&text)?),
             (None, Prompt::Messages(_)) => anyhow::bail!("messages need --chat"),
         };
-        let continuation = self.generator.continue_from(&ids, &self.config, &mut |_| {})?;
+        let continuation = self.generator.continue_from(&ids, &self.config, &mut |_| Ok(()))?;
         record["completion"] = continuation.text.into();
         record["finishReason"] = continuation.finish_reason.as_str().into();
-        print_data(&record.to_string());
-        Ok(())
+        write(&format!("{record}\n"))
     }
+}
+
+fn write(text: &str) -> anyhow::Result<()> {
+    write_part(text).context("can't write to the standard output")
 }
 
 fn user_message(text: &str) -> Value {

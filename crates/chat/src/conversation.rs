@@ -50,7 +50,7 @@ impl Conversation {
     pub fn prompt_completion(record: &Value) -> Result<Conversation, Refusal> {
         if let (Some(prompt), Some(completion)) = (record["prompt"].as_str(), record["completion"].as_str()) {
             for (place, text) in [("prompt", prompt), ("completion", completion)] {
-                check_marks(place, marks::find(text))?;
+                marks::check(place, marks::find(text))?;
             }
             return Ok(Conversation(Content::Texts { prompt: prompt.into(), completion: completion.into() }));
         }
@@ -95,10 +95,6 @@ fn malformed(place: impl Into<String>, problem: impl Into<String>) -> Refusal {
     Refusal::Malformed { place: place.into(), problem: problem.into() }
 }
 
-fn check_marks(place: &str, found: Option<char>) -> Result<(), Refusal> {
-    found.map_or(Ok(()), |character| Err(Refusal::Mark { place: place.into(), character }))
-}
-
 fn kind(value: &Value) -> &'static str {
     match value {
         Value::Null => "null",
@@ -123,7 +119,7 @@ fn list<'a>(record: &'a Value, field: &str) -> Result<&'a [Value], Refusal> {
 /// An optional list of objects.
 fn objects(record: &Value, field: &str) -> Result<Value, Refusal> {
     let value = record.get(field).unwrap_or(&Value::Null);
-    check_marks(field, marks::find_in(value))?;
+    marks::check(field, marks::find_in(value))?;
     let other = match value {
         Value::Null => return Ok(Value::Null),
         Value::Array(list) => match list.iter().find(|item| !item.is_object()) {
@@ -143,7 +139,7 @@ fn checked(index: usize, message: &Value) -> Result<Value, Refusal> {
     };
     let role = check_role(&place, fields.get("role"))?;
     let place = format!("{place} ({role})");
-    check_marks(&place, marks::find_in(message))?;
+    marks::check(&place, marks::find_in(message))?;
     check_content(&place, fields)?;
     Ok(Value::Object(with_reasoning(fields)))
 }

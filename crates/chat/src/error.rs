@@ -2,6 +2,19 @@
 
 use std::fmt;
 
+/// A private-use character that has a meaning here, in a template, a setting or a conversation.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "{place} contains {}: characters from U+100000 on mark text while a template is rendered, so remove it",
+    code_point(*character)
+)]
+pub struct ReservedCharacter {
+    /// The template, the setting, the token, the field or the message.
+    pub place: String,
+    /// The character.
+    pub character: char,
+}
+
 /// The reason why no conversation can be encoded.
 #[derive(Debug, thiserror::Error)]
 pub enum SetupError {
@@ -12,16 +25,8 @@ pub enum SetupError {
         problem: String,
     },
     /// The template or a setting has a character that has a meaning here.
-    #[error(
-        "{place} contains {}: characters from U+100000 on mark text while a template is rendered, so remove it",
-        code_point(*character)
-    )]
-    Mark {
-        /// The template, a setting or a token.
-        place: String,
-        /// The character.
-        character: char,
-    },
+    #[error(transparent)]
+    Mark(#[from] ReservedCharacter),
     /// The tokenizer has a special token whose place in a text can't be followed.
     #[error("the tokenizer's special token {token:?} {problem}")]
     SpecialToken {
@@ -65,16 +70,8 @@ pub enum Refusal {
         problem: String,
     },
     /// The conversation has a character that has a meaning here.
-    #[error(
-        "{place} contains {}: characters from U+100000 on mark text while a template is rendered, so remove it",
-        code_point(*character)
-    )]
-    Mark {
-        /// The field or the message.
-        place: String,
-        /// The character.
-        character: char,
-    },
+    #[error(transparent)]
+    Mark(#[from] ReservedCharacter),
     /// There is no template.
     #[error("the tokenizer has no chat template: add chat_template.jinja beside it")]
     NoTemplate,
@@ -90,7 +87,7 @@ pub enum Refusal {
     /// The template treats special tokens in messages differently from other text.
     #[error(
         "the chat template inspects or changes text with {token:?}, a special token that the conversation spells as text, \
-         so that the text can't be told from the token: remove it from the messages"
+         so that the text and the token can't be distinguished: remove it from the messages"
     )]
     Inspected {
         /// A special token of which the conversation has at least a part.

@@ -5,6 +5,8 @@ use std::ops::RangeInclusive;
 
 use serde_json::Value;
 
+use crate::error::ReservedCharacter;
+
 const RESERVED: RangeInclusive<char> = '\u{100000}'..='\u{10FFFD}';
 const FIRST_TWIN: u32 = 0x10_0000;
 const FIRST_PLACEHOLDER: u32 = 0x10_8000;
@@ -15,6 +17,11 @@ pub(crate) const OPEN: char = '\u{10FFFC}';
 pub(crate) const CLOSE: char = '\u{10FFFD}';
 /// The number of twins, and of placeholders.
 pub(crate) const CAPACITY: usize = 0x7FF0;
+
+/// Refuses the mark that was found in `place`.
+pub(crate) fn check(place: &str, found: Option<char>) -> Result<(), ReservedCharacter> {
+    found.map_or(Ok(()), |character| Err(ReservedCharacter { place: place.into(), character }))
+}
 
 /// A mark in `text`.
 pub(crate) fn find(text: &str) -> Option<char> {

@@ -167,7 +167,7 @@ impl<'a> Proof<'a> {
         if !has_header && !self.begins_with_content(index, start.bytes..end.bytes) {
             return Err(
                 "the template writes no header for add_generation_prompt, and the turn does not begin with its \
-                        content, so that a header can't be told from it"
+                        content, so that its beginning may be a header"
                     .into(),
             );
         }

@@ -1,5 +1,5 @@
-//! Special tokens that a conversation spells. While a template is rendered, twins stand for their characters, so that
-//! the text which the template itself writes can be told from them.
+//! Special tokens that a conversation spells. While a template is rendered, twins stand for their characters. The text
+//! that the template itself writes has no twins.
 //!
 //! A twin replaces one character. Lengths stay as they are, and so does white space, which has no twins. A template
 //! that inspects the replaced text may write something else. The caller compares, and tries a smaller [`Reach`]. Roles,

@@ -57,9 +57,9 @@ impl ChatTemplate {
         let mut variables: Map<String, Value> =
             settings.special_tokens.into_iter().map(|(name, text)| (name, Value::String(text))).collect();
         variables.extend(settings.variables);
-        check_marks("the chat template", marks::find(source))?;
+        marks::check("the chat template", marks::find(source))?;
         for (name, value) in &variables {
-            check_marks(&format!("the template's variable {name}"), marks::find(name).or(marks::find_in(value)))?;
+            marks::check(&format!("the template's variable {name}"), marks::find(name).or(marks::find_in(value)))?;
         }
         let (source, has_generation) = generation::rewrite(source);
         let environment = environment(source, settings.date)
@@ -85,10 +85,6 @@ impl ChatTemplate {
         let template = self.environment.get_template(NAME);
         template.and_then(|template| template.render(Serde(all))).map_err(|error| refusal(&error))
     }
-}
-
-fn check_marks(place: &str, found: Option<char>) -> Result<(), SetupError> {
-    found.map_or(Ok(()), |character| Err(SetupError::Mark { place: place.into(), character }))
 }
 
 fn environment(source: String, date: Option<Date>) -> Result<Environment<'static>, Error> {

@@ -198,9 +198,7 @@ fn too_many() -> SetupError {
 }
 
 fn check(token: &AddedToken, has_normalizer: bool) -> Result<(), SetupError> {
-    if let Some(character) = marks::find(&token.content) {
-        return Err(SetupError::Mark { place: format!("the special token {:?}", token.content), character });
-    }
+    marks::check(&format!("the special token {:?}", token.content), marks::find(&token.content))?;
     let problem = if token.content.chars().all(char::is_whitespace) {
         "is white space, which no text can spell otherwise: set its `special` to false in tokenizer.json"
     } else if token.normalized && has_normalizer {

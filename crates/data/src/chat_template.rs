@@ -9,10 +9,8 @@ use stagecoach_chat::{Chat, ChatTemplate, Settings, Vocabulary};
 use stagecoach_files::read_if_exists;
 
 use crate::error::DataError;
-use crate::tokenizer::Tokenizer;
-
-const TEMPLATE_FILE: &str = "chat_template.jinja";
-const CONFIG_FILE: &str = "tokenizer_config.json";
+use crate::model_files::CHAT_TEMPLATE_FILE;
+use crate::tokenizer::{TOKENIZER_CONFIG_FILE, Tokenizer, read_config};
 
 /// The variables of special tokens that transformers gives a template.
 const TOKEN_NAMES: [&str; 7] =
@@ -24,7 +22,7 @@ const TOKEN_NAMES: [&str; 7] =
 /// # Errors
 /// Fails if a file can't be read, or if the template or the tokenizer can't be used for conversations.
 pub fn read_chat(tokenizer: &Tokenizer, date: Option<Date>) -> Result<Option<Chat>, DataError> {
-    let config = read_config(&tokenizer.path().with_file_name(CONFIG_FILE))?;
+    let config = read_config(&tokenizer.path().with_file_name(TOKENIZER_CONFIG_FILE))?;
     let failed = |error: stagecoach_chat::SetupError| DataError::Tokenizer {
         path: tokenizer.path().to_owned(),
         problem: error.to_string(),
@@ -39,7 +37,7 @@ pub fn read_chat(tokenizer: &Tokenizer, date: Option<Date>) -> Result<Option<Cha
 /// The source of the template; `None` if the model has none. A model with several templates uses the template named
 /// `default`.
 fn template_source(tokenizer: &Path, config: &Value) -> Result<Option<String>, DataError> {
-    let path = tokenizer.with_file_name(TEMPLATE_FILE);
+    let path = tokenizer.with_file_name(CHAT_TEMPLATE_FILE);
     let problem = |problem: &str| DataError::Tokenizer { path: path.clone(), problem: problem.to_owned() };
     if let Some(bytes) = read_if_exists(&path).map_err(DataError::io("read", &path))? {
         return String::from_utf8(bytes).map(Some).map_err(|_| problem("it is not UTF-8: write it again"));
@@ -64,11 +62,4 @@ fn special_tokens(tokenizer: &Tokenizer, config: &Value) -> BTreeMap<String, Str
         Some(((*name).to_owned(), text.to_owned()))
     });
     own.chain(named).collect()
-}
-
-/// The object in a file; null if the file does not exist or is invalid. The tokenizer, which reads the same file, has
-/// already reported its errors.
-fn read_config(path: &Path) -> Result<Value, DataError> {
-    let bytes = read_if_exists(path).map_err(DataError::io("read", path))?;
-    Ok(bytes.and_then(|bytes| serde_json::from_slice(&bytes).ok()).unwrap_or_default())
 }

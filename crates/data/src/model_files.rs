@@ -7,12 +7,13 @@ use stagecoach_files::read_if_exists;
 use crate::config::{DataConfig, TokenizerSource};
 use crate::error::DataError;
 use crate::prepared::{PreparedCorpus, TOKENIZER_FILE};
+use crate::tokenizer::TOKENIZER_CONFIG_FILE;
 
-const TOKENIZER_CONFIG_FILE: &str = "tokenizer_config.json";
+pub(crate) const CHAT_TEMPLATE_FILE: &str = "chat_template.jinja";
 
 /// Names of a tokenizer's files in a model directory. All but `tokenizer.json` may be absent.
 pub const TOKENIZER_FILES: [&str; 4] =
-    [TOKENIZER_FILE, TOKENIZER_CONFIG_FILE, "special_tokens_map.json", "chat_template.jinja"];
+    [TOKENIZER_FILE, TOKENIZER_CONFIG_FILE, "special_tokens_map.json", CHAT_TEMPLATE_FILE];
 
 /// Names and contents of the tokenizer's files: `tokenizer.json`, and the files beside the job's own tokenizer. Jobs
 /// share the cache, so the cache does not hold those files.

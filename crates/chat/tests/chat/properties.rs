@@ -8,7 +8,7 @@ use tokenizers::{PostProcessorWrapper, Tokenizer};
 
 use crate::common::*;
 
-/// What a generation block encloses.
+/// The part of a turn that a generation block encloses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Block {
     None,

@@ -18,9 +18,9 @@ use crate::error::DataError;
 use crate::findings::Findings;
 #[cfg(test)]
 pub(crate) use definition::LLAMA_3_PATTERN;
-pub(crate) use special_tokens::SPECIAL_TOKENS;
 pub use special_tokens::SpecialTokenIds;
 use special_tokens::{Configs, EOS_TOKENS, Names};
+pub(crate) use special_tokens::{SPECIAL_TOKENS, TOKENIZER_CONFIG_FILE, read_config};
 
 /// A loaded `tokenizer.json`.
 #[derive(Clone)]

@@ -11,6 +11,8 @@ use stagecoach_files::read_if_exists;
 
 use crate::error::DataError;
 
+pub(crate) const TOKENIZER_CONFIG_FILE: &str = "tokenizer_config.json";
+
 /// The special tokens of a tokenizer trained here, with ids 0, 1 and 2: begin of text, end of text, padding.
 pub(crate) const SPECIAL_TOKENS: [&str; 3] = ["[BOT]", "[EOT]", "[PAD]"];
 
@@ -58,6 +60,23 @@ impl SpecialTokenIds {
     }
 }
 
+/// The object in a configuration file beside a tokenizer; null if the file does not exist.
+///
+/// # Errors
+/// Fails if the file exists but can't be read or is not a JSON object.
+pub(crate) fn read_config(path: &Path) -> Result<Value, DataError> {
+    let Some(bytes) = read_if_exists(path).map_err(DataError::io("read", path))? else {
+        return Ok(Value::Null);
+    };
+    let problem = match serde_json::from_slice(&bytes) {
+        Ok(object @ Value::Object(_)) => return Ok(object),
+        Ok(_) => "it is JSON, but no object".to_owned(),
+        Err(error) => format!("it is not JSON ({error})"),
+    };
+    let problem = format!("{problem}: write it again, or remove it if the model needs none");
+    Err(DataError::Tokenizer { path: path.to_owned(), problem })
+}
+
 /// The id of a token by its name.
 type IdOf<'a> = dyn Fn(&str) -> Option<u32> + 'a;
 
@@ -83,21 +102,9 @@ impl Configs {
     /// # Errors
     /// Fails if a file exists but can't be read or is not a JSON object.
     pub(super) fn beside(tokenizer: &Path) -> Result<Configs, DataError> {
-        let read = |name: &str| {
-            let path = tokenizer.with_file_name(name);
-            let Some(bytes) = read_if_exists(&path).map_err(DataError::io("read", &path))? else {
-                return Ok(Value::Null);
-            };
-            let problem = match serde_json::from_slice(&bytes) {
-                Ok(object @ Value::Object(_)) => return Ok(object),
-                Ok(_) => "it is JSON, but no object".to_owned(),
-                Err(error) => format!("it is not JSON ({error})"),
-            };
-            let problem = format!("{problem}: write it again, or remove it if the model needs none");
-            Err(DataError::Tokenizer { path, problem })
-        };
+        let read = |name: &str| read_config(&tokenizer.with_file_name(name));
         Ok(Configs {
-            tokenizer: read("tokenizer_config.json")?,
+            tokenizer: read(TOKENIZER_CONFIG_FILE)?,
             model: read("config.json")?,
             generation: read("generation_config.json")?,
         })

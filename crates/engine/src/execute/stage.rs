@@ -81,6 +81,22 @@ pub struct Stage {
 }
 
 impl Stage {
+    /// Builds a whole model as one stage on the CPU. The caller loads the weights, which are zero before.
+    pub fn of_model(architecture: &dyn Architecture, optimizer: AdamWSpec, precision: Precision) -> Stage {
+        let config = StageConfig {
+            architecture,
+            placement: &Placement::linear(1),
+            partition: &Partition { layers: vec![architecture.num_layers()] },
+            seed: None,
+            optimizer,
+            recompute: Recompute::None,
+            precision,
+            device: Device::Cpu,
+            replica: Replica::ONLY,
+        };
+        Stage::build(0, &config)
+    }
+
     /// Builds a stage of the pipeline by its number.
     pub fn build(index: usize, config: &StageConfig) -> Stage {
         let StageConfig { architecture, placement, partition, device, .. } = *config;

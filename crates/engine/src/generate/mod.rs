@@ -10,10 +10,9 @@ use stagecoach_api::job::{AdamWSpec, Precision, Recompute};
 use stagecoach_chat::{Chat, Conversation};
 use stagecoach_data::{Tokenizer, read_chat};
 use stagecoach_model::{CuSeqlens, ForwardContext, SourceConfig};
-use stagecoach_pipeline::{Partition, Placement, Replica};
 use tch::{Device, Tensor};
 
-use crate::execute::{Stage, StageConfig};
+use crate::execute::Stage;
 use crate::state_dict::{InitialWeights, find_model};
 
 mod sampling;
@@ -112,20 +111,7 @@ impl TextGenerator {
             "{}: the tokenizer's vocabulary has {tokens} tokens, the model's {rows}",
             folder.display()
         );
-        let stage = Stage::build(
-            0,
-            &StageConfig {
-                architecture: architecture.as_ref(),
-                placement: &Placement::linear(1),
-                partition: &Partition { layers: vec![architecture.num_layers()] },
-                seed: None,
-                optimizer: AdamWSpec::default(),
-                recompute: Recompute::None,
-                precision: Precision::Float32,
-                device: Device::Cpu,
-                replica: Replica::ONLY,
-            },
-        );
+        let stage = Stage::of_model(architecture.as_ref(), AdamWSpec::default(), Precision::Float32);
         let weights = InitialWeights::open(&folder)?;
         weights.check(architecture.as_ref())?;
         weights.load(architecture.as_ref(), &stage, &mut |_| {})?;

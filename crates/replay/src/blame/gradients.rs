@@ -6,10 +6,9 @@ use std::collections::BTreeMap;
 use anyhow::{Context, ensure};
 use stagecoach_api::job::Recompute;
 use stagecoach_data::{DocumentPart, IGNORE_INDEX};
-use stagecoach_engine::execute::{Chunk, ChunkOutput, LossInputs, Stage, StageConfig};
+use stagecoach_engine::execute::{Chunk, ChunkOutput, LossInputs, Stage};
 use stagecoach_kernels as kernels;
 use stagecoach_model::{CuSeqlens, ForwardContext, Parameter, WeightGradient};
-use stagecoach_pipeline::{Partition, Placement, Replica};
 use tch::{Device, Kind, Tensor};
 
 use super::Subject;
@@ -61,20 +60,7 @@ pub fn document_gradients(
     let config = &subject.config;
     tch::set_num_threads(config.training.threads as i32);
     let architecture = config.architecture(config.vocab_size(subject.prepared.vocab_size)?, Device::Cpu);
-    let stage = Stage::build(
-        0,
-        &StageConfig {
-            architecture: architecture.as_ref(),
-            placement: &Placement::linear(1),
-            partition: &Partition { layers: vec![architecture.num_layers()] },
-            seed: None,
-            optimizer: config.adamw(),
-            recompute: Recompute::None,
-            precision: config.training.precision,
-            device: Device::Cpu,
-            replica: Replica::ONLY,
-        },
-    );
+    let stage = Stage::of_model(architecture.as_ref(), config.adamw(), config.training.precision);
     let mut take = |parameter: &Parameter, what: &str| -> anyhow::Result<Tensor> {
         let name = format!("{}.{what}", parameter.spec.name);
         let tensor = tensors.remove(&name).with_context(|| format!("the replay has no {name}"))?;

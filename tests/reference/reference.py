@@ -252,7 +252,7 @@ def logits_in_bfloat16(model, ids):
 
 def train(model, batches, clip, logits=nn.Module.__call__, parts=1):
     """Rates, losses and norms by step, and the first step's gradients. Each batch is computed in so many parts."""
-    named = dict(model.named_parameters())
+    named = {name: p for name, p in model.named_parameters() if p.requires_grad}
     is_undecayed = lambda name: any(part in name for part in ("norm", "embed", "bias"))
     undecayed = [p for name, p in named.items() if is_undecayed(name)]
     decayed = [p for name, p in named.items() if not is_undecayed(name)]
@@ -276,7 +276,7 @@ def train(model, batches, clip, logits=nn.Module.__call__, parts=1):
             part.backward()
             loss += part.detach()
         first = first or {name: p.grad.clone() for name, p in named.items()}
-        norms.append(nn.utils.clip_grad_norm_(model.parameters(), clip).item())
+        norms.append(nn.utils.clip_grad_norm_(named.values(), clip).item())
         rates.append(optimizer.param_groups[0]["lr"])
         losses.append(loss.item())
         optimizer.step()

@@ -90,8 +90,8 @@ impl Architecture for SleepingModel {
         self.llama.tie_word_embeddings()
     }
 
-    fn parameter_specs(&self, part: &ModelPart) -> Vec<ParameterSpec> {
-        self.llama.parameter_specs(part)
+    fn weight_specs(&self, part: &ModelPart) -> Vec<ParameterSpec> {
+        self.llama.weight_specs(part)
     }
 
     fn build_layers(&self, part: &ModelPart, parameters: &Parameters) -> Vec<Rc<dyn Layer>> {

@@ -2,20 +2,22 @@
 
 use tch::Tensor;
 
+use super::parameters::LayerWeight;
 use super::{Parameters, WeightGradient, names};
 
 /// Looks up rows of [`names::EMBEDDING`].
 #[derive(Debug)]
 pub struct Embedding {
     weight: Tensor,
-    gradient: Tensor,
+    /// The gradient accumulator; `None` for a frozen weight.
+    gradient: Option<Tensor>,
 }
 
 impl Embedding {
     /// The embedding of a stage with these parameters.
     pub fn new(parameters: &Parameters) -> Embedding {
-        let parameter = parameters.get(names::EMBEDDING);
-        Embedding { weight: parameter.compute.shallow_clone(), gradient: parameter.gradient.shallow_clone() }
+        let LayerWeight { value, gradient } = parameters.get(names::EMBEDDING);
+        Embedding { weight: value, gradient }
     }
 
     /// `token_ids[tokens]` -> `[tokens, hidden]`.
@@ -23,8 +25,9 @@ impl Embedding {
         Tensor::embedding(&self.weight, token_ids, -1, false, false)
     }
 
-    /// The gradient of the weight.
-    pub fn weight_gradient(&self, token_ids: Tensor, dy: Tensor) -> WeightGradient {
-        WeightGradient::Embedding { accumulator: self.gradient.shallow_clone(), token_ids, dy }
+    /// The gradient of the weight; `None` for a frozen weight.
+    pub fn weight_gradient(&self, token_ids: Tensor, dy: Tensor) -> Option<WeightGradient> {
+        let accumulator = self.gradient.as_ref()?.shallow_clone();
+        Some(WeightGradient::Embedding { accumulator, token_ids, dy })
     }
 }

@@ -21,6 +21,8 @@ fn block_tokens(on_gpu: bool) -> i64 {
 #[derive(Debug)]
 pub struct Head {
     linear: Linear,
+    /// The accumulator of the weight's gradient; `None` for a frozen weight.
+    accumulator: Option<Tensor>,
     /// The memory of a block's logits, `f32[tokens, vocab]`, kept after its first use. The block is the largest tensor
     /// of many stages, and the allocator would not always find room for it between other tensors.
     block: RefCell<Option<Tensor>>,
@@ -59,8 +61,9 @@ impl Head {
     /// parameter's own accumulator.
     pub fn new(tied: bool, parameters: &Parameters, accumulator: Option<&Tensor>) -> Head {
         let linear = parameters.linear(&[if tied { names::EMBEDDING } else { names::HEAD }.to_owned()]);
-        let gradient = accumulator.map_or(linear.gradient.shallow_clone(), Tensor::shallow_clone);
-        Head { linear: Linear { gradient, ..linear }, block: RefCell::default() }
+        let own = linear.gradients.first().map(|gradient| gradient.accumulator.shallow_clone());
+        let accumulator = accumulator.map(Tensor::shallow_clone).or(own);
+        Head { linear, accumulator, block: RefCell::default() }
     }
 
     /// Loss and gradients of `hidden[tokens, hidden_size]` and `targets[tokens]` (-100 is the ignore index). `scale` is
@@ -78,7 +81,9 @@ impl Head {
             );
             loss.add(block_loss);
             hidden_gradient.narrow(0, start, length).copy_(&self.linear.backward(&dlogits));
-            self.linear.weight_gradient(dlogits, x).accumulate();
+            if let Some(accumulator) = &self.accumulator {
+                kernels::accumulate_linear(accumulator, &dlogits, &x);
+            }
         }
         HeadOutput { loss, hidden_gradient }
     }

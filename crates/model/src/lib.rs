@@ -4,11 +4,14 @@
 
 mod config_json;
 mod embedding;
+mod fine_tuning;
 mod head;
 mod initializer;
 mod linear;
 mod llama;
+mod lora;
 mod model_config;
+mod parameter_spec;
 mod parameters;
 mod registry;
 mod rms_norm;
@@ -26,11 +29,14 @@ pub use stagecoach_kernels::CuSeqlens;
 use stagecoach_kernels::Sequences;
 
 pub use embedding::Embedding;
+pub use fine_tuning::{check_fine_tuning, fine_tuned};
 pub use head::{Head, HeadLoss};
 pub use initializer::Initializer;
 pub use llama::LlamaConfig;
+pub use lora::{ADAPTER_CONFIG_FILE, ADAPTER_WEIGHTS_FILE, adapter_config};
 pub use model_config::ModelConfig;
-pub use parameters::{Parameter, ParameterBytes, ParameterSpec, Parameters};
+pub use parameter_spec::{ParameterBytes, ParameterSpec, WeightRole};
+pub use parameters::{FrozenWeight, Parameter, Parameters};
 pub use registry::{ConfigError, SourceConfig, SpecifiedModel, model_types, with_kept_fields};
 pub use weight_gradient::{Accumulate, WeightGradient};
 
@@ -234,8 +240,8 @@ pub trait Architecture: std::fmt::Debug {
     fn vocab_size(&self) -> usize;
     /// Whether the head shares the embedding's weight.
     fn tie_word_embeddings(&self) -> bool;
-    /// The parameters of `part`, in the order in which it uses them: the weight of the head last.
-    fn parameter_specs(&self, part: &ModelPart) -> Vec<ParameterSpec>;
+    /// The weights of `part`, in the order in which it uses them: the weight of the head last.
+    fn weight_specs(&self, part: &ModelPart) -> Vec<ParameterSpec>;
     /// Builds the layers of `part`, including the final norm if it has the head.
     fn build_layers(&self, part: &ModelPart, parameters: &Parameters) -> Vec<Rc<dyn Layer>>;
     /// FLOPs and bytes of a microbatch. A weight that embedding and head share counts in neither module.
@@ -250,13 +256,29 @@ pub trait Architecture: std::fmt::Debug {
     /// The content of Hugging Face's `config.json`.
     fn config_json(&self) -> serde_json::Value;
 
-    /// Every parameter once, sorted by name: the order of norms and hashes under every partition.
-    fn all_parameter_specs(&self) -> Vec<ParameterSpec> {
+    /// The parameters of `part`, which training updates, in the order of its weights.
+    fn parameter_specs(&self, part: &ModelPart) -> Vec<ParameterSpec> {
+        self.weight_specs(part).into_iter().filter(ParameterSpec::is_trained).collect()
+    }
+
+    /// Whether the gradients of a weight that embedding and head share are added: the weight is shared and trained.
+    fn adds_tied_gradients(&self) -> bool {
+        let embedding = ModelPart { layers: 0..0, has_embedding: true, has_head: false };
+        self.tie_word_embeddings() && !self.parameter_specs(&embedding).is_empty()
+    }
+
+    /// Every weight once, sorted by name.
+    fn all_weight_specs(&self) -> Vec<ParameterSpec> {
         let whole = ModelPart { layers: 0..self.num_layers(), has_embedding: true, has_head: true };
-        let mut specs = self.parameter_specs(&whole);
+        let mut specs = self.weight_specs(&whole);
         specs.sort_by(|a, b| a.name.cmp(&b.name));
         specs.dedup_by(|a, b| a.name == b.name);
         specs
+    }
+
+    /// Every parameter once, sorted by name: the order of norms and hashes under every partition.
+    fn all_parameter_specs(&self) -> Vec<ParameterSpec> {
+        self.all_weight_specs().into_iter().filter(ParameterSpec::is_trained).collect()
     }
 
     /// The number of parameters; tied ones count once.

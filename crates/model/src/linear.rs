@@ -1,43 +1,78 @@
-//! A linear layer over one weight or several adjacent weights, and its bias, if it has one.
+//! A linear layer over one weight or several adjacent weights, with its adapters, and its bias, if it has one.
+
+use std::ops::Range;
 
 use stagecoach_kernels as kernels;
 use tch::Tensor;
 
 use super::WeightGradient;
+use super::lora::Adapter;
 
-/// `y = x weight^T`. If the weight combines several layers with the same input, their outputs are side by side.
+/// `y = x weight^T`. If the weight combines several layers with the same input, their outputs are side by side. An
+/// adapter adds to the outputs of its layer.
 #[derive(Debug)]
 pub(crate) struct Linear {
     /// `[out, in]`, in the type of activations.
     pub(super) weight: Tensor,
-    /// `f32[out, in]`: the accumulator of the weight's gradient.
-    pub(super) gradient: Tensor,
+    /// The accumulators of the weight's gradient. Frozen rows have none.
+    pub(super) gradients: Vec<RowsGradient>,
+    /// The adapters, by the outputs to which they add.
+    pub(super) adapters: Vec<Adapter>,
+}
+
+/// The accumulator of the gradient of consecutive rows of a weight or a bias.
+#[derive(Debug)]
+pub(super) struct RowsGradient {
+    /// The rows.
+    pub(super) rows: Range<i64>,
+    /// `f32[rows, in]`, or `f32[rows]` for a bias.
+    pub(super) accumulator: Tensor,
 }
 
 impl Linear {
     /// `x[rows, in]` -> `[rows, out]`.
     pub(crate) fn forward(&self, x: &Tensor) -> Tensor {
-        kernels::linear(x, &self.weight, None)
+        self.with_adapters(x, kernels::linear(x, &self.weight, None))
     }
 
     /// `residual[rows, out] + forward(x)`.
     pub(super) fn forward_add(&self, x: &Tensor, residual: &Tensor) -> Tensor {
-        kernels::linear(x, &self.weight, Some(residual))
+        self.with_adapters(x, kernels::linear(x, &self.weight, Some(residual)))
     }
 
-    /// [`forward`](Self::forward) with a result in fp32, written to `y`.
+    /// `x weight^T` in fp32, without adapters, written to `y`.
     pub(super) fn forward_to_float(&self, x: &Tensor, y: &Tensor) {
         kernels::linear_to_float(x, &self.weight, y);
     }
 
-    /// The gradient of the input, from the gradient of the output.
-    pub(super) fn backward(&self, dy: &Tensor) -> Tensor {
-        kernels::linear_backward(dy, &self.weight)
+    fn with_adapters(&self, x: &Tensor, y: Tensor) -> Tensor {
+        self.adapters.iter().fold(y, |y, adapter| adapter.add_output(x, y))
     }
 
-    /// The gradient of the weight, to be accumulated now or later.
-    pub(crate) fn weight_gradient(&self, dy: Tensor, x: Tensor) -> WeightGradient {
-        WeightGradient::Linear { accumulator: self.gradient.shallow_clone(), dy, x }
+    /// The gradient of the input, from the gradient of the output.
+    pub(super) fn backward(&self, dy: &Tensor) -> Tensor {
+        let dx = kernels::linear_backward(dy, &self.weight);
+        self.adapters.iter().for_each(|adapter| adapter.add_input_gradient(dy, &dx));
+        dx
+    }
+
+    /// Passes on the gradients of the weights, to be accumulated now or later.
+    pub(crate) fn weight_gradients(&self, dy: Tensor, x: Tensor, weight_gradients: &mut dyn FnMut(WeightGradient)) {
+        for adapter in &self.adapters {
+            adapter.weight_gradients(&dy, &x, weight_gradients);
+        }
+        for RowsGradient { rows, accumulator } in &self.gradients {
+            let (accumulator, dy) = (accumulator.shallow_clone(), columns(&dy, rows));
+            weight_gradients(WeightGradient::Linear { accumulator, dy, x: x.shallow_clone() });
+        }
+    }
+}
+
+/// These columns of `dy[rows, out]`: `dy` itself if they are all, otherwise a contiguous copy.
+pub(super) fn columns(dy: &Tensor, columns: &Range<i64>) -> Tensor {
+    match *columns == (0..dy.size()[1]) {
+        true => dy.shallow_clone(),
+        false => dy.narrow(1, columns.start, columns.end - columns.start).contiguous(),
     }
 }
 
@@ -46,8 +81,8 @@ impl Linear {
 pub(super) struct Bias {
     /// `f32[out]`.
     pub(super) value: Tensor,
-    /// `f32[out]`: the accumulator of its gradient.
-    pub(super) gradient: Tensor,
+    /// The accumulators of its gradient. Frozen elements have none.
+    pub(super) gradients: Vec<RowsGradient>,
 }
 
 impl Bias {
@@ -56,8 +91,11 @@ impl Bias {
         let _ = y.shallow_clone().g_add_(&self.value);
     }
 
-    /// The gradient of the bias, from the gradient of the output.
-    pub(super) fn gradient(&self, dy: &Tensor) -> WeightGradient {
-        WeightGradient::Sum { accumulator: self.gradient.shallow_clone(), gradient: kernels::column_sums(dy) }
+    /// Passes on the gradient of the bias, from the gradient of the output.
+    pub(super) fn weight_gradients(&self, dy: &Tensor, weight_gradients: &mut dyn FnMut(WeightGradient)) {
+        for RowsGradient { rows, accumulator } in &self.gradients {
+            let gradient = kernels::column_sums(&columns(dy, rows));
+            weight_gradients(WeightGradient::Sum { accumulator: accumulator.shallow_clone(), gradient });
+        }
     }
 }

@@ -1,114 +1,21 @@
-//! A stage's parameters: their values and fp32 gradient accumulators.
+//! A stage's weights in memory: the parameters with their fp32 gradient accumulators, and the frozen weights.
 
-use std::iter::Sum;
-
-use stagecoach_api::job::Precision;
 use tch::{Device, Kind, Tensor};
 
-use super::ParameterCopies;
-use super::initializer::Initializer;
-use super::linear::{Bias, Linear};
+use super::linear::{Bias, Linear, RowsGradient};
+use super::lora::{self, Adapter};
+use super::parameter_spec::{ParameterSpec, WeightRole};
 
-/// Specification of a parameter.
-#[derive(Clone, Debug, PartialEq)]
-pub struct ParameterSpec {
-    /// Hugging Face's name: global, independent of stage and chunk.
-    pub name: String,
-    /// Shape of the value.
-    pub shape: Vec<i64>,
-    /// The initial value.
-    pub initializer: Initializer,
-    /// Whether weight decay applies by default: to the matrices of layers and head, not to norms, biases and
-    /// embeddings.
-    pub has_weight_decay: bool,
-    /// Whether the parameter's rows directly follow those of the previous parameter, so that one product uses both.
-    pub adjacent_to_previous: bool,
-}
-
-impl ParameterSpec {
-    /// A matrix `[rows, columns]` with weight decay, whose initial values have this standard deviation.
-    pub(crate) fn matrix(name: String, rows: usize, columns: usize, deviation: f64) -> ParameterSpec {
-        let (shape, initializer) = (vec![rows as i64, columns as i64], Initializer::Normal(deviation));
-        ParameterSpec { name, shape, initializer, has_weight_decay: true, adjacent_to_previous: false }
-    }
-
-    /// A vector without weight decay.
-    pub(crate) fn vector(name: String, width: usize, initializer: Initializer) -> ParameterSpec {
-        let shape = vec![width as i64];
-        ParameterSpec { name, shape, initializer, has_weight_decay: false, adjacent_to_previous: false }
-    }
-
-    /// The same parameter, whose rows directly follow those of the previous one.
-    pub(crate) fn adjacent(self) -> ParameterSpec {
-        ParameterSpec { adjacent_to_previous: true, ..self }
-    }
-
-    /// Number of values.
-    pub fn numel(&self) -> u64 {
-        self.shape.iter().product::<i64>() as u64
-    }
-}
-
-/// Bytes of parameters with their state, by purpose.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct ParameterBytes {
-    /// The weights, fp32, and the copy in bf16 that layers read.
-    pub weights: u64,
-    /// The gradient accumulators, the sums of blocks that wait to be added, and the sums received from other replicas.
-    pub gradients: u64,
-    /// AdamW's moments.
-    pub optimizer: u64,
-    /// The copy of weights and moments from which a checkpoint is written.
-    pub snapshot: u64,
-    /// The copies of weights and moments that this stage holds of its own state for checkpoints in memory; the next
-    /// stage holds as much.
-    pub memory_checkpoints: u64,
-}
-
-impl Sum for ParameterBytes {
-    fn sum<I: Iterator<Item = ParameterBytes>>(parts: I) -> ParameterBytes {
-        parts.fold(ParameterBytes::default(), |all, part| ParameterBytes {
-            weights: all.weights + part.weights,
-            gradients: all.gradients + part.gradients,
-            optimizer: all.optimizer + part.optimizer,
-            snapshot: all.snapshot + part.snapshot,
-            memory_checkpoints: all.memory_checkpoints + part.memory_checkpoints,
-        })
-    }
-}
-
-impl ParameterBytes {
-    /// The bytes of `numel` values with these copies.
-    pub fn of(numel: u64, precision: Precision, copies: ParameterCopies) -> ParameterBytes {
-        let copy = match precision {
-            Precision::Float32 => 0,
-            Precision::BFloat16 => 2,
-        };
-        let weights = (4 + copy) * numel;
-        let owned = numel.div_ceil(copies.replicas as u64);
-        let snapshot = if copies.snapshot { 12 * owned } else { 0 };
-        let memory_checkpoints = if copies.memory_checkpoints { 2 * 12 * owned } else { 0 };
-        let gradients = 4 * numel * (1 + copies.partial_sums as u64) + 4 * owned * copies.received_sums as u64;
-        ParameterBytes { weights, gradients, optimizer: 8 * owned, snapshot, memory_checkpoints }
-    }
-
-    /// The sum.
-    pub fn total(&self) -> u64 {
-        let ParameterBytes { weights, gradients, optimizer, snapshot, memory_checkpoints } = self;
-        weights + gradients + optimizer + snapshot + memory_checkpoints
-    }
-}
-
-/// A parameter in memory.
+/// A weight that training updates, in memory.
 #[derive(Debug)]
 pub struct Parameter {
     /// Name, shape and initial value.
     pub spec: ParameterSpec,
     /// The weights, fp32.
     pub value: Tensor,
-    /// The weights as the forward and backward passes read them: `value` itself, or a copy in bf16 that every update
-    /// refreshes.
-    pub(crate) compute: Tensor,
+    /// The weights as the forward and backward passes read matrices: `value` itself, or a copy in bf16 that every
+    /// update refreshes.
+    compute: Tensor,
     /// The gradient accumulator: fp32, allocated once, zeroed at the start of each step, then only added to.
     pub gradient: Tensor,
 }
@@ -117,40 +24,113 @@ impl Parameter {
     /// The tensor that layers read: for matrices the tensor in the type of activations, for norms and biases the fp32
     /// tensor.
     pub fn as_read(&self) -> &Tensor {
-        if self.spec.shape.len() > 1 { &self.compute } else { &self.value }
+        if self.spec.is_matrix() { &self.compute } else { &self.value }
     }
 
-    /// The copy that layers read, if they do not read `value` itself.
+    /// The copy that updates refresh, if layers do not read `value` itself.
     pub fn bf16_copy(&self) -> Option<&Tensor> {
         (self.compute.kind() != self.value.kind()).then_some(&self.compute)
     }
 }
 
-/// A stage's parameters, in the order in which the stage uses them.
+/// A weight that stays as it is, in memory.
 #[derive(Debug)]
-pub struct Parameters(Vec<Parameter>);
+pub struct FrozenWeight {
+    /// Name and shape.
+    pub spec: ParameterSpec,
+    /// The weights as layers read them: matrices in the type of activations, norms and biases in fp32.
+    pub value: Tensor,
+}
+
+/// A stage's weights, in the order in which the stage uses them: the parameters, which training updates, and the frozen
+/// weights.
+#[derive(Debug)]
+pub struct Parameters {
+    trained: Vec<Parameter>,
+    frozen: Vec<FrozenWeight>,
+}
+
+/// A weight as a layer uses it.
+pub(crate) struct LayerWeight {
+    /// The tensor that the layer reads.
+    pub(crate) value: Tensor,
+    /// The gradient accumulator; `None` for a frozen weight.
+    pub(crate) gradient: Option<Tensor>,
+}
 
 impl Parameters {
-    /// Allocates parameters with `kind` as the type of activations and, with a seed, initialises them. A name that
-    /// occurs twice (a tied weight on one stage) gives one parameter.
+    /// Allocates the weights `specs` with `kind` as the type of activations and, with a seed, initialises the
+    /// parameters. A name that occurs twice (a tied weight on one stage) gives one weight.
     pub fn new(specs: Vec<ParameterSpec>, seed: Option<u64>, kind: Kind, device: Device) -> Parameters {
-        let mut parameters: Vec<Parameter> = Vec::with_capacity(specs.len());
+        let mut parameters = Parameters { trained: Vec::new(), frozen: Vec::new() };
         for group in specs.chunk_by(|_, next| next.adjacent_to_previous) {
-            if parameters.iter().all(|p| p.spec.name != group[0].name) {
-                parameters.extend(allocate(group, seed, kind, device));
+            if parameters.layer_weight(&group[0].name).is_none() {
+                parameters.allocate(group, seed, kind, device);
             }
         }
-        let parameters = Parameters(parameters);
         parameters.update_compute();
         parameters
     }
 
-    /// The parameter `name`.
+    /// Allocates weights whose rows are contiguous. The accumulators of consecutive parameters are contiguous too.
+    fn allocate(&mut self, group: &[ParameterSpec], seed: Option<u64>, kind: Kind, device: Device) {
+        let rows_of = |specs: &[ParameterSpec]| specs.iter().map(|spec| spec.shape[0]).sum::<i64>();
+        let zeros = |rows: i64, kind| {
+            let shape = [&[rows], &group[0].shape[1..]].concat();
+            Tensor::zeros(&shape, (kind, device))
+        };
+        let read_kind = if group[0].is_matrix() { kind } else { Kind::Float };
+        let read = zeros(rows_of(group), read_kind);
+        let mut row = 0;
+        for run in group.chunk_by(|one, next| one.is_trained() == next.is_trained()) {
+            let rows = rows_of(run);
+            let read_of_run = read.narrow(0, row, rows);
+            row += rows;
+            let of_trained = run[0].is_trained().then(|| {
+                let value =
+                    if read_kind == Kind::Float { read_of_run.shallow_clone() } else { zeros(rows, Kind::Float) };
+                let compute = match (kind, read_kind) {
+                    (Kind::Float, _) => value.shallow_clone(),
+                    (_, Kind::Float) => zeros(rows, kind),
+                    _ => read_of_run.shallow_clone(),
+                };
+                [value, compute, zeros(rows, Kind::Float)]
+            });
+            let mut row_of_run = 0;
+            for spec in run {
+                let part = |tensor: &Tensor| tensor.narrow(0, row_of_run, spec.shape[0]);
+                match &of_trained {
+                    None => self.frozen.push(FrozenWeight { spec: spec.clone(), value: part(&read_of_run) }),
+                    Some([value, compute, gradient]) => {
+                        let (value, compute, gradient) = (part(value), part(compute), part(gradient));
+                        if let Some(seed) = seed {
+                            value.shallow_clone().copy_(&spec.initializer.value(&spec.name, &spec.shape, seed));
+                        }
+                        self.trained.push(Parameter { spec: spec.clone(), value, compute, gradient });
+                    }
+                }
+                row_of_run += spec.shape[0];
+            }
+        }
+    }
+
+    /// The weight `name` as layers use it; `None` if this stage does not hold it.
+    fn layer_weight(&self, name: &str) -> Option<LayerWeight> {
+        if let Some(parameter) = self.trained.iter().find(|parameter| parameter.spec.name == name) {
+            let gradient = Some(parameter.gradient.shallow_clone());
+            return Some(LayerWeight { value: parameter.as_read().shallow_clone(), gradient });
+        }
+        let frozen = self.frozen.iter().find(|weight| weight.spec.name == name)?;
+        Some(LayerWeight { value: frozen.value.shallow_clone(), gradient: None })
+    }
+
+    /// The weight `name`.
     ///
     /// # Panics
-    /// If this stage does not hold the parameter: the architecture's specs and its layers disagree.
-    pub(crate) fn get(&self, name: &str) -> &Parameter {
-        &self.0[self.index(name)]
+    /// If this stage does not hold the weight: the architecture's specs and its layers disagree.
+    #[allow(clippy::expect_used, reason = "an architecture that disagrees with itself is a bug, not input")]
+    pub(crate) fn get(&self, name: &str) -> LayerWeight {
+        self.layer_weight(name).expect("the architecture lists every weight that its layers use")
     }
 
     /// Index of the parameter `name`.
@@ -159,43 +139,51 @@ impl Parameters {
     /// Like `Parameters::get`.
     #[allow(clippy::expect_used, reason = "an architecture that disagrees with itself is a bug, not input")]
     pub fn index(&self, name: &str) -> usize {
-        let index = self.0.iter().position(|p| p.spec.name == name);
-        index.expect("the architecture lists every parameter that its layers use")
+        self.find(name).expect("the architecture lists every parameter that its layers use")
     }
 
-    /// A linear layer over the adjacent parameters `names`, in their order.
+    /// Index of the parameter `name`; `None` if this stage does not hold the parameter, or the weight is frozen.
+    pub fn find(&self, name: &str) -> Option<usize> {
+        self.trained.iter().position(|parameter| parameter.spec.name == name)
+    }
+
+    /// A linear layer over the adjacent weights `names`, in their order, with the adapters that they have.
     ///
     /// # Panics
     /// Like `Parameters::get`, and if they are not adjacent.
     pub(super) fn linear(&self, names: &[String]) -> Linear {
-        let (first, rows) = self.adjacent(names);
-        let columns = first.spec.shape[1];
-        let all = |tensor: &Tensor| tensor.as_strided([rows, columns], [columns, 1], None);
-        Linear { weight: all(&first.compute), gradient: all(&first.gradient) }
+        let weights: Vec<LayerWeight> = names.iter().map(|name| self.get(name)).collect();
+        let (value, gradients) = adjacent(&weights);
+        let mut first = 0;
+        let adapters = names.iter().zip(&weights).filter_map(|(name, weight)| {
+            let outputs = first..first + weight.value.size()[0];
+            first = outputs.end;
+            Some(self.adapter(name)?.at(outputs))
+        });
+        Linear { adapters: adapters.collect(), weight: value, gradients }
     }
 
-    /// The biases of a linear layer over the adjacent parameters `names`.
+    /// The adapter of the weight `name`.
+    fn adapter(&self, name: &str) -> Option<Adapter> {
+        let [a, b] = lora::matrix_names(name);
+        let [a, b] = [&self.trained[self.find(&a)?], &self.trained[self.find(&b)?]];
+        let WeightRole::Adapter { scale } = b.spec.role else { return None };
+        Some(Adapter::new([a, b], scale))
+    }
+
+    /// The biases of a linear layer over the adjacent weights `names`.
     ///
     /// # Panics
     /// Like [`Parameters::linear`].
     pub(super) fn bias(&self, names: &[String]) -> Bias {
-        let (first, values) = self.adjacent(names);
-        let all = |tensor: &Tensor| tensor.as_strided([values], [1], None);
-        Bias { value: all(&first.value), gradient: all(&first.gradient) }
-    }
-
-    /// The first of the adjacent parameters `names`, and the total number of their rows.
-    fn adjacent(&self, names: &[String]) -> (&Parameter, i64) {
-        let first = self.index(&names[0]);
-        let parts = &self.0[first..first + names.len()];
-        assert!(parts.iter().map(|p| &p.spec.name).eq(names), "{names:?} are not stored in this order");
-        assert!(parts[1..].iter().all(|p| p.spec.adjacent_to_previous), "{names:?} are not stored side by side");
-        (&parts[0], parts.iter().map(|p| p.spec.shape[0]).sum())
+        let weights: Vec<LayerWeight> = names.iter().map(|name| self.get(name)).collect();
+        let (value, gradients) = adjacent(&weights);
+        Bias { value, gradients }
     }
 
     /// Refreshes the copies in bf16, after the weights have been initialised or loaded.
     pub fn update_compute(&self) {
-        for parameter in &self.0 {
+        for parameter in &self.trained {
             if let Some(copy) = parameter.bf16_copy() {
                 copy.shallow_clone().copy_(&parameter.value);
             }
@@ -204,50 +192,62 @@ impl Parameters {
 
     /// All parameters.
     pub fn iter(&self) -> impl Iterator<Item = &Parameter> {
-        self.0.iter()
+        self.trained.iter()
+    }
+
+    /// The frozen weights.
+    pub fn frozen(&self) -> &[FrozenWeight] {
+        &self.frozen
     }
 
     /// Number of parameters.
     pub fn len(&self) -> usize {
-        self.0.len()
+        self.trained.len()
     }
 
     /// Whether there are no parameters.
     pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        self.trained.is_empty()
     }
 
     /// Zeroes every gradient accumulator.
     pub fn zero_grad(&self) {
-        for parameter in &self.0 {
+        for parameter in &self.trained {
             let _ = parameter.gradient.shallow_clone().zero_();
         }
     }
 }
 
-/// Allocates parameters whose rows are contiguous.
-fn allocate(group: &[ParameterSpec], seed: Option<u64>, kind: Kind, device: Device) -> Vec<Parameter> {
-    let mut shape = group[0].shape.clone();
-    shape[0] = group.iter().map(|spec| spec.shape[0]).sum();
-    let zeros = |kind| Tensor::zeros(&shape, (kind, device));
-    let (value, gradient) = (zeros(Kind::Float), zeros(Kind::Float));
-    let compute = if kind == Kind::Float { value.shallow_clone() } else { zeros(kind) };
-    let mut row = 0;
-    let mut part = |spec: &ParameterSpec| {
-        let rows = |tensor: &Tensor| tensor.narrow(0, row, spec.shape[0]);
-        let (value, gradient, compute) = (rows(&value), rows(&gradient), rows(&compute));
-        if let Some(seed) = seed {
-            value.shallow_clone().copy_(&spec.initializer.value(&spec.name, &spec.shape, seed));
-        }
-        row += spec.shape[0];
-        Parameter { spec: spec.clone(), value, compute, gradient }
+/// One tensor over weights that are stored side by side, and an accumulator for each run of parameters among them.
+///
+/// # Panics
+/// If the weights are not stored side by side in this order.
+fn adjacent(weights: &[LayerWeight]) -> (Tensor, Vec<RowsGradient>) {
+    let mut next = weights[0].value.data_ptr();
+    for LayerWeight { value, .. } in weights {
+        assert!(value.data_ptr() == next, "the weights are not stored side by side in this order");
+        next = value.data_ptr().wrapping_byte_add(value.numel() * value.kind().elt_size_in_bytes());
+    }
+    let rows_of = |weights: &[LayerWeight]| weights.iter().map(|weight| weight.value.size()[0]).sum::<i64>();
+    let all = |first: &Tensor, rows: i64| match first.size()[1..] {
+        [columns] => first.as_strided([rows, columns], [columns, 1], None),
+        _ => first.as_strided([rows], [1], None),
     };
-    group.iter().map(&mut part).collect()
+    let mut gradients = Vec::new();
+    let mut row = 0;
+    for run in weights.chunk_by(|one, next| one.gradient.is_some() == next.gradient.is_some()) {
+        let rows = row..row + rows_of(run);
+        row = rows.end;
+        if let Some(first) = &run[0].gradient {
+            gradients.push(RowsGradient { accumulator: all(first, rows.end - rows.start), rows });
+        }
+    }
+    (all(&weights[0].value, row), gradients)
 }
 
 impl std::ops::Index<usize> for Parameters {
     type Output = Parameter;
     fn index(&self, index: usize) -> &Parameter {
-        &self.0[index]
+        &self.trained[index]
     }
 }

@@ -5,20 +5,22 @@ use std::rc::Rc;
 use stagecoach_kernels::{self as kernels, RmsNormGradients};
 use tch::Tensor;
 
-use super::{Backward, ForwardContext, Layer, Parameter, WeightGradient};
+use super::parameters::LayerWeight;
+use super::{Backward, ForwardContext, Layer, WeightGradient};
 
 /// Root-mean-square norm with a learned scale.
 #[derive(Debug)]
 pub(super) struct RmsNorm {
     /// `f32[hidden]`.
     weight: Tensor,
-    gradient: Tensor,
+    /// The gradient accumulator; `None` for a frozen weight.
+    gradient: Option<Tensor>,
     eps: f64,
 }
 
 impl RmsNorm {
-    pub(crate) fn new(parameter: &Parameter, eps: f64) -> RmsNorm {
-        RmsNorm { weight: parameter.value.shallow_clone(), gradient: parameter.gradient.shallow_clone(), eps }
+    pub(crate) fn new(LayerWeight { value, gradient }: LayerWeight, eps: f64) -> RmsNorm {
+        RmsNorm { weight: value, gradient, eps }
     }
 
     /// The norm of `x[rows, hidden]`, and the factors of its rows for the backward pass.
@@ -36,7 +38,9 @@ impl RmsNorm {
     ) -> (Tensor, Tensor) {
         let RmsNormGradients { dx, dweight, y } =
             kernels::rms_norm_backward(dy, x, &self.weight, rstd, residual_gradient);
-        weight_gradients(WeightGradient::Sum { accumulator: self.gradient.shallow_clone(), gradient: dweight });
+        if let Some(accumulator) = &self.gradient {
+            weight_gradients(WeightGradient::Sum { accumulator: accumulator.shallow_clone(), gradient: dweight });
+        }
         (dx, y)
     }
 }

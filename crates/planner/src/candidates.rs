@@ -38,7 +38,7 @@ pub(super) fn candidates(
     microbatches: usize,
 ) -> Result<Vec<Candidate>, StageError> {
     let lowered = |schedule: Schedule| {
-        let programs = lower(&schedule, architecture.tie_word_embeddings());
+        let programs = lower(&schedule, architecture.adds_tied_gradients());
         let programs = programs.map_err(|e| StageError::invalid(e.to_string()))?;
         Ok(Candidate { programs, schedule })
     };

@@ -17,7 +17,7 @@ use stagecoach_engine::optimize::LearningRate;
 use stagecoach_engine::state_dict::find_model;
 use stagecoach_files::read_if_exists;
 use stagecoach_launcher::REMOTE_FILES;
-use stagecoach_model::{Architecture, ModelConfig, SourceConfig, SpecifiedModel};
+use stagecoach_model::{Architecture, ModelConfig, SourceConfig, SpecifiedModel, check_fine_tuning, fine_tuned};
 use stagecoach_pipeline::GradientBlocks;
 
 use super::profile::Profile;
@@ -103,6 +103,9 @@ impl JobConfig {
                 model.max_position_embeddings()
             )));
         }
+        let architecture = model.with_vocab_size(model.vocab_size().unwrap_or(1)).architecture(tch::Device::Cpu);
+        check_fine_tuning(architecture.as_ref(), training.lora.as_ref(), &training.freeze)
+            .map_err(StageError::invalid)?;
         let (data, training) = (data.clone(), training.clone());
         let workspace = workspace.to_owned();
         let gradient_blocks = training.gradient_blocks(job.spec.data_parallel) as usize;
@@ -265,7 +268,8 @@ impl JobConfig {
 
     /// The model with `vocab_size` rows in embedding and head.
     pub fn architecture(&self, vocab_size: usize, device: tch::Device) -> Box<dyn Architecture> {
-        self.model.with_vocab_size(vocab_size).architecture(device)
+        let model = self.model.with_vocab_size(vocab_size).architecture(device);
+        fine_tuned(model, self.training.lora.as_ref(), &self.training.freeze)
     }
 
     /// Vocabulary size of the tokenizer, as known before the corpus is read. For a tokenizer that the job will train,

@@ -71,8 +71,8 @@ pub(super) fn rank_costs(
     placement: &Placement,
     boundary_bytes: u64,
 ) -> Vec<RankCost> {
-    let tied_bytes = if architecture.tie_word_embeddings() { 4 * embedding_numel(architecture) } else { 0 };
-    let mut links = link_ids(placement, architecture.tie_word_embeddings());
+    let tied_bytes = if architecture.adds_tied_gradients() { 4 * embedding_numel(architecture) } else { 0 };
+    let mut links = link_ids(placement, architecture.adds_tied_gradients());
     if config.parameter_copies().memory_checkpoints {
         // a rank has the same number of links with two replicas as with more
         let replicas = config.job.spec.data_parallel.min(2) as usize;
@@ -128,11 +128,16 @@ fn tied_parameters(
     if !architecture.tie_word_embeddings() || !placement.first_and_last_ranks().contains(&rank) {
         return ParameterBytes::default();
     }
+    let precision = config.training.precision;
     let copies = config.parameter_copies();
+    if !architecture.adds_tied_gradients() {
+        let embedding = ModelPart { layers: 0..0, has_embedding: true, has_head: false };
+        return ParameterBytes::of_specs(&architecture.weight_specs(&embedding), precision, copies);
+    }
     // only the rank with the head saves the weight
     let copies = ParameterCopies { snapshot: copies.snapshot && placement.last_rank() == rank, ..copies };
     let numel = embedding_numel(architecture);
-    let once = ParameterBytes::of(numel, config.training.precision, copies);
+    let once = ParameterBytes::of(numel, precision, copies);
     let has_both_ends = placement.first_rank() == placement.last_rank();
     // the gradient of the other end, which has separate blocks if both ends are on this rank
     let other = if has_both_ends { once.gradients } else { 4 * numel };
@@ -167,9 +172,9 @@ pub(super) fn stage_bytes(
     let of_chunk = |chunk| {
         let part = ModelPart::of_chunk(placement, partition, chunk);
         let is_tied = |name: &str| architecture.tie_word_embeddings() && name == names::EMBEDDING;
-        let specs = architecture.parameter_specs(&part);
-        let numel = specs.iter().filter(|spec| !is_tied(&spec.name)).map(|spec| spec.numel()).sum();
-        ParameterBytes::of(numel, config.training.precision, config.parameter_copies())
+        let specs = architecture.weight_specs(&part);
+        let specs = specs.iter().filter(|spec| !is_tied(&spec.name));
+        ParameterBytes::of_specs(specs, config.training.precision, config.parameter_copies())
     };
     let of_rank = |rank| {
         let tied = tied_parameters(config, architecture, placement, rank);

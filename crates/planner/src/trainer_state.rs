@@ -61,6 +61,9 @@ pub struct TrainerState {
     /// The positions of the sources of a streamed corpus, at which the next step continues to read.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub streams: Vec<StreamPosition>,
+    /// The hash of the frozen weights, in hex; `None` if the job has none, or has not loaded them yet.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub frozen_weights: Option<String>,
     /// The record of the last step, if the metrics may lack it: with checkpoints in memory, the metrics get a step only
     /// once it can no longer be lost.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -27,6 +27,8 @@ pub(in crate::train) mod topic {
     pub(in crate::train) const AUDIT: u32 = 9;
     /// The environments of all stages.
     pub(in crate::train) const ENVIRONMENT: u32 = 6;
+    /// The hashes of the frozen weights.
+    pub(in crate::train) const FROZEN: u32 = 10;
 }
 
 /// Gathers a value from every rank, in rank order.

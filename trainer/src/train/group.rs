@@ -20,6 +20,7 @@ use crate::train::recover::on_failure::FailureHandler;
 use crate::train::save::finish;
 use crate::train::save::memory::MemoryCheckpoints;
 use crate::train::setup::GroupSetup;
+use crate::train::setup::initial_weights::load_frozen_weights;
 use crate::train::setup::resume;
 use crate::train::step;
 use crate::train::step::audit::Audits;
@@ -158,6 +159,7 @@ fn load_and_train(
         }
     };
     notes.into_iter().for_each(|message| emit(context, &TrainingEvent::Note { message }));
+    load_frozen_weights(context, member, &mut plan, architecture, &mut stage)?;
     setup.gather_loaded_weights(&plan, &mut stage, &mut links)?;
     let environments = setup.compare_environments(&mut plan, audits.as_mut())?;
     let data_loader = DataLoader::open(context, &plan, stage.index, &verified.training.placement)?;

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use stagecoach_api::PipelineJob;
 use stagecoach_api::contract::{FailureKind, StageEnv};
+use stagecoach_api::job::TrainingSpec;
 use stagecoach_checkpoint::FileSystemVolume;
 use stagecoach_data::OnWait;
 use stagecoach_engine::StageError;
@@ -79,15 +80,16 @@ fn fetch(
             move |sentence| report(sentence, 0, 0)
         }),
     };
-    RemoteModels::recorded(job, &folder)?.fetch(job, workspace, needed(&folder), reports)
+    RemoteModels::recorded(job, &folder)?.fetch(job, workspace, needed(job, &folder), reports)
 }
 
-/// The extent that the job in `folder` needs. A job that resumes reads no initial weights, and continues without them
-/// if the hub no longer has them.
-fn needed(folder: &Path) -> FetchExtent {
+/// The extent that the job in `folder` needs. A job that resumes reads of the initial weights only frozen ones. A job
+/// without frozen weights continues if the hub no longer has the initial weights.
+fn needed(job: &PipelineJob, folder: &Path) -> FetchExtent {
+    let has_frozen = job.spec.training.as_ref().is_some_and(TrainingSpec::freezes_weights);
     match recorded_identity(&FileSystemVolume::new(folder)) {
-        Some(_) => FetchExtent::Settings,
-        None => FetchExtent::All,
+        Some(_) if !has_frozen => FetchExtent::Settings,
+        Some(_) | None => FetchExtent::All,
     }
 }
 
@@ -97,7 +99,7 @@ fn wait_for_stage_0(job: &PipelineJob, workspace: &Path, monitor: &StageMonitor)
     monitor.set_activity(WAITING);
     let folder = workspace.join(job.folder());
     let timeout = Duration::from_secs(job.spec.restart.startup_timeout_seconds.into());
-    let extent = needed(&folder);
+    let extent = needed(job, &folder);
     let (mut seen, mut progress_at) = (None, Instant::now());
     loop {
         let models = RemoteModels::recorded(job, &folder)?;

@@ -50,6 +50,8 @@ fn setup(tied: bool, layers: &[usize]) -> Setup {
         clip: Some(1.0),
         gradient_blocks: 1,
         weights: None,
+        lora: None,
+        freeze: Vec::new(),
     }
 }
 

@@ -10,10 +10,10 @@ use stagecoach_pipeline::{Schedule, gpipe, one_f_one_b};
 /// Largest |a - b| / largest |b|. PyTorch's own float32 deviates from float64 by up to 5e-6 here (`reference.json`).
 const TOLERANCE: f64 = 1e-5;
 
-type Scheduler = fn(usize, usize) -> Schedule;
+pub(crate) type Scheduler = fn(usize, usize) -> Schedule;
 
 /// The training of case `name`, and PyTorch's results.
-fn setup(reference: &Reference, name: &str, layers: &[usize], schedule: Scheduler) -> (Setup, Trained) {
+pub(crate) fn setup(reference: &Reference, name: &str, layers: &[usize], schedule: Scheduler) -> (Setup, Trained) {
     let case = reference.case(name);
     let (initial, expected) = tensors(name, case);
     let setup = Setup {
@@ -28,6 +28,8 @@ fn setup(reference: &Reference, name: &str, layers: &[usize], schedule: Schedule
         clip: Some(case.clip),
         gradient_blocks: 1,
         weights: Some(initial),
+        lora: case.lora.clone(),
+        freeze: case.freeze.clone(),
     };
     (setup, expected)
 }
@@ -42,7 +44,7 @@ fn reproduce(name: &str, layers: &[usize], schedule: Scheduler, microbatches: us
     trained
 }
 
-fn compare(what: &str, ours: &Trained, reference: &Trained) {
+pub(crate) fn compare(what: &str, ours: &Trained, reference: &Trained) {
     let scalars = |t: &Trained| t.losses.iter().map(|&l| f64::from(l)).chain(t.norms.clone()).collect::<Vec<_>>();
     for (index, (a, b)) in scalars(ours).into_iter().zip(scalars(reference)).enumerate() {
         assert!((a - b).abs() <= TOLERANCE * b.abs(), "{what}: loss or norm {index} is {a}, PyTorch has {b}");

@@ -207,6 +207,18 @@ const FIXED: &[(&str, &str, &str, &str)] = &[
         "(has(self.headDim) ? self.headDim : self.numAttentionHeads < 1 ? 0 : self.hiddenSize / self.numAttentionHeads) % 2 == 0",
         "(or hiddenSize / numAttentionHeads, if it is absent) is odd; rotary embeddings turn pairs, so it must be even",
     ),
+    (
+        "spec",
+        ".training",
+        "!has(self.training) || !has(self.training.lora) && (!has(self.training.freeze) || size(self.training.freeze) == 0) || has(self.checkpoint.initFrom) || has(self.model) && has(self.model.pretrained)",
+        "has frozen weights (lora or freeze), and the job begins with random ones: give a model of type Pretrained, or checkpoint.initFrom",
+    ),
+    (
+        "spec.training",
+        ".freeze",
+        "!has(self.lora) || !has(self.freeze) || size(self.freeze) == 0",
+        "is given, and adapters (training.lora) freeze every weight of the model: remove one of them",
+    ),
     ("spec.data", "", "has(self.paths) || has(self.sources)", "has neither paths nor sources: give one of them"),
     ("spec.data", "", "!has(self.paths) || !has(self.sources)", "has both paths and sources: remove one of them"),
     (

@@ -52,8 +52,8 @@ pub use status::{
 };
 pub use streaming::{CacheSpec, StreamingMode, StreamingSpec};
 pub use training::{
-    AdamWSpec, AuditSpec, Device, Kernels, LearningRateSchedule, LearningRateSpec, OnDifference, OptimizerSpec,
-    OptimizerTag, Precision, TrainingLength, TrainingSpec,
+    AdamWSpec, AuditSpec, Device, Kernels, LearningRateSchedule, LearningRateSpec, LoraSpec, OnDifference,
+    OptimizerSpec, OptimizerTag, Precision, TrainingLength, TrainingSpec,
 };
 
 /// A default for serde: true.

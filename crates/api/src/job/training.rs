@@ -67,6 +67,43 @@ pub struct TrainingSpec {
     /// Audits, in which a stage computes the result of another stage again and compares them. Absent: there are none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub audit: Option<AuditSpec>,
+    /// Low-rank adapters (LoRA; Hu et al., 2021). Training updates the adapters alone, and the weights with which the
+    /// job begins stay as they are. Absent: training updates the weights.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lora: Option<LoraSpec>,
+    /// The weights that training does not update: patterns of their names, such as `model.embed_tokens.*`. `*` matches
+    /// any number of characters.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub freeze: Vec<String>,
+}
+
+/// Low-rank adapters. A linear layer with the weight W gets two matrices A and B, and computes
+/// W x + alpha / rank B A x.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct LoraSpec {
+    /// The number of rows of A and of columns of B.
+    #[schemars(range(min = 1, max = 4096))]
+    pub rank: u32,
+    /// The factor of the adapters, which is divided by the rank.
+    #[schemars(extend("minimum" = 0, "exclusiveMinimum" = true))]
+    pub alpha: f64,
+    /// The layers with adapters, by the end of their names, such as `q_proj`. Absent: every linear layer except the
+    /// head.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 64), inner(length(min = 1, max = 256)))]
+    pub targets: Vec<String>,
+    /// Whether alpha is divided by the root of the rank instead (rank-stabilized LoRA; Kalajdzievski, 2023).
+    #[serde(default)]
+    pub use_rslora: bool,
+}
+
+impl LoraSpec {
+    /// The factor of the product of B and A.
+    pub fn scale(&self) -> f64 {
+        let rank = f64::from(self.rank);
+        self.alpha / if self.use_rslora { rank.sqrt() } else { rank }
+    }
 }
 
 /// Audits. A stage computes a microbatch of the stage before it again, from the same weights and inputs. On equal
@@ -117,6 +154,11 @@ impl TrainingSpec {
     /// The gradient blocks of a job that starts with so many replicas.
     pub fn gradient_blocks(&self, data_parallel: u32) -> u32 {
         self.gradient_blocks.unwrap_or_else(|| data_parallel.next_power_of_two())
+    }
+
+    /// Whether training leaves weights of the model as they are.
+    pub fn freezes_weights(&self) -> bool {
+        self.lora.is_some() || !self.freeze.is_empty()
     }
 
     /// Sequences of one microbatch; 0 if there are no microbatches to divide by.

@@ -125,6 +125,9 @@ fn check_training(training: &TrainingSpec, problems: &mut Problems) {
             format!("is {blocks}, which does not divide microbatches {microbatches}: all blocks have the same number of them")
         });
     }
+    problems.require(training.lora.is_none() || training.freeze.is_empty(), format!("{AT}.freeze"), || {
+        "is given, and adapters (training.lora) freeze every weight of the model: remove one of them".into()
+    });
     check_learning_rate(&training.learning_rate, problems);
 }
 
@@ -180,6 +183,13 @@ fn check_choices(spec: &PipelineJobSpec, problems: &mut Problems) {
     problems.require(!is_portable_gpu, "spec.training.kernels", || {
         "is Portable, and spec.training.device is Cuda: only CPUs of all makers compute the same; set kernels to Fastest or device \
          to Cpu"
+            .into()
+    });
+    let has_weights = matches!(spec.model, Some(ModelSpec::Pretrained(_))) || spec.checkpoint.init_from.is_some();
+    let freezes_weights = spec.training.as_ref().is_some_and(TrainingSpec::freezes_weights);
+    problems.require(has_weights || !freezes_weights, "spec.training", || {
+        "has frozen weights (lora or freeze), and the job begins with random ones: give a model of type Pretrained, or \
+         checkpoint.initFrom"
             .into()
     });
     let has_weights_twice = matches!(spec.model, Some(ModelSpec::Pretrained(_))) && spec.checkpoint.init_from.is_some();

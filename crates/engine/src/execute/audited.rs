@@ -2,10 +2,12 @@
 //! is the forward and backward pass of one chunk on one microbatch. This module records the inputs of a work item and
 //! the hashes of its results during the step. A step without an audit has no overhead.
 
+use std::collections::BTreeSet;
+
 use serde::{Deserialize, Serialize};
 use stagecoach_data::MicrobatchLayout;
 use stagecoach_kernels::bytes_of;
-use stagecoach_model::{Architecture, CuSeqlens, ForwardContext, ModelPart, WeightGradient};
+use stagecoach_model::{Architecture, CuSeqlens, ForwardContext, ModelPart, ParameterSpec, WeightGradient};
 use stagecoach_pipeline::WorkItem;
 use tch::{Device, Kind, Tensor};
 
@@ -20,8 +22,8 @@ pub struct WorkInputs {
     pub input: Tensor,
     /// Targets, `i64[tokens]`, on the last chunk, else the gradient of the output, `[tokens, hidden]`.
     pub target_or_gradient: Tensor,
-    /// `f32[work_numel]`: the chunk's weights, concatenated, then their gradient accumulators before this item's
-    /// gradients are added.
+    /// `f32[work_numel]`: the chunk's frozen weights and its parameters, concatenated, then the gradient accumulators
+    /// of the parameters before this item's gradients are added.
     pub parameters: Tensor,
 }
 
@@ -34,7 +36,12 @@ impl WorkInputs {
 
 /// The number of values of [`WorkInputs::parameters`] for this part of a model.
 pub fn work_numel(architecture: &dyn Architecture, part: &ModelPart) -> i64 {
-    2 * architecture.parameter_specs(part).iter().map(|spec| spec.numel() as i64).sum::<i64>()
+    let numel = |spec: &ParameterSpec| if spec.is_trained() { 2 * spec.numel() } else { spec.numel() };
+    let mut names = BTreeSet::new();
+    // a stage holds a shared frozen weight once
+    let specs = architecture.weight_specs(part).into_iter();
+    let specs = specs.filter(|spec| spec.is_trained() || names.insert(spec.name.clone()));
+    specs.map(|spec| numel(&spec) as i64).sum()
 }
 
 /// BLAKE3 hashes of the results of a work item, in hex.
@@ -73,7 +80,8 @@ pub struct WorkRecorder {
 impl WorkRecorder {
     /// A recorder of `item` in the next step of `stage`.
     pub fn new(item: WorkItem, stage: &Stage) -> WorkRecorder {
-        let parameters = Tensor::empty([2 * numel(&stage.chunk_weights(item.chunk))], (Kind::Float, Device::Cpu));
+        let numel = stage.chunks[&item.chunk].frozen_numel() + 2 * numel(&stage.chunk_weights(item.chunk));
+        let parameters = Tensor::empty([numel], (Kind::Float, Device::Cpu));
         WorkRecorder { item, input: None, target_or_gradient: None, parameters, result: ItemDigest::default() }
     }
 
@@ -96,10 +104,11 @@ impl StepProbe for WorkRecorder {
         if stage.chunks[&item.chunk].head.is_some() {
             self.target_or_gradient = targets.map(on_cpu);
         }
-        let values = weights.iter().map(|weight| &weight.value);
-        copy_into(&self.parameters.narrow(0, 0, numel), values);
+        let frozen = stage.chunks[&item.chunk].frozen_numel();
+        let values = stage.chunks[&item.chunk].frozen.iter().chain(weights.iter().map(|weight| &weight.value));
+        copy_into(&self.parameters.narrow(0, 0, frozen + numel), values);
         let head = weights.iter().filter(|weight| weight.is_head).map(|weight| &weight.accumulator);
-        copy_into(&self.parameters.narrow(0, 2 * numel - heads, heads), head);
+        copy_into(&self.parameters.narrow(0, frozen + 2 * numel - heads, heads), head);
     }
 
     fn forward_ends(&mut self, stage: &Stage, item: WorkItem, output: &ChunkOutput) {
@@ -124,9 +133,9 @@ impl StepProbe for WorkRecorder {
     fn accumulation_begins(&mut self, stage: &Stage, item: WorkItem) {
         if item == self.item {
             let weights = stage.chunk_weights(item.chunk);
-            let numel = numel(&weights);
+            let (frozen, numel) = (stage.chunks[&item.chunk].frozen_numel(), numel(&weights));
             let sums = weights.iter().filter(|weight| !weight.is_head).map(|weight| &weight.accumulator);
-            copy_into(&self.parameters.narrow(0, numel, numel), sums);
+            copy_into(&self.parameters.narrow(0, frozen + numel, numel), sums);
         }
     }
 
@@ -158,8 +167,10 @@ impl Stage {
         target_count: u64,
     ) -> ItemDigest {
         let weights = self.chunk_weights(chunk);
-        let tensors =
-            weights.iter().map(|weight| &weight.value).chain(weights.iter().map(|weight| &weight.accumulator));
+        let frozen = self.chunks[&chunk].frozen.iter();
+        let tensors = frozen
+            .chain(weights.iter().map(|weight| &weight.value))
+            .chain(weights.iter().map(|weight| &weight.accumulator));
         let mut offset = 0;
         for tensor in tensors {
             let numel = tensor.numel() as i64;

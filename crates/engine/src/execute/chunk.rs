@@ -17,6 +17,8 @@ pub struct Chunk {
     pub layers: Vec<Rc<dyn Layer>>,
     /// The LM head; only on the last chunk.
     pub head: Option<Head>,
+    /// The frozen weights that the layers, the embedding and the head read.
+    pub(super) frozen: Vec<Tensor>,
 }
 
 /// Activations kept from a chunk's forward for its backward.
@@ -56,6 +58,11 @@ pub enum ChunkOutput {
 }
 
 impl Chunk {
+    /// The number of values of the frozen weights.
+    pub(super) fn frozen_numel(&self) -> i64 {
+        self.frozen.iter().map(|tensor| tensor.numel() as i64).sum()
+    }
+
     /// Training forward. `input` holds token ids `[tokens]` on the first chunk and hidden states `[tokens, hidden]` on
     /// the others.
     pub fn forward(
@@ -122,7 +129,7 @@ impl Chunk {
         }
         match (&self.embedding, token_ids) {
             (Some(embedding), Some(token_ids)) => {
-                weight_gradients(embedding.weight_gradient(token_ids, dy));
+                embedding.weight_gradient(token_ids, dy).map(weight_gradients);
                 None
             }
             _ => Some(dy),

@@ -1,12 +1,12 @@
 //! The state of a stage: its chunks, their parameters and the optimizer state.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use stagecoach_api::job::{AdamWSpec, Precision, Recompute};
 use stagecoach_group::Activity;
 use stagecoach_kernels as kernels;
 use stagecoach_kernels::device::{CudaContext, CudaError, Timestamp};
-use stagecoach_model::{Architecture, Embedding, Head, ModelPart, Parameters};
+use stagecoach_model::{Architecture, Embedding, Head, ModelPart, ParameterSpec, Parameters, names};
 use stagecoach_pipeline::{Partition, Placement, Replica};
 use tch::{Device, Kind, Tensor};
 
@@ -17,6 +17,7 @@ use super::stage_gpu::StageGpu;
 use super::tied_embedding::TiedEmbedding;
 use super::weight_grad_store::WeightGradStore;
 use crate::optimize::AdamW;
+use crate::state_dict::TensorHash;
 
 /// Configuration from which every rank builds its stage.
 #[derive(Debug)]
@@ -56,8 +57,10 @@ pub struct Stage {
     pub(super) gathers: BTreeMap<usize, Timestamp>,
     /// Chunks by chunk index.
     pub chunks: BTreeMap<usize, Chunk>,
-    /// Parameters of all chunks.
+    /// Weights of all chunks.
     pub parameters: Parameters,
+    /// The hashes of the frozen weights; `None` before they are loaded.
+    pub frozen_hashes: Option<Vec<TensorHash>>,
     /// For each parameter, its index among all the model's parameter names, sorted.
     pub(crate) global_index: Vec<u32>,
     /// AdamW with its moments.
@@ -102,17 +105,18 @@ impl Stage {
         let StageConfig { architecture, placement, partition, device, .. } = *config;
         let part = |chunk| (chunk, ModelPart::of_chunk(placement, partition, chunk));
         let parts: Vec<(usize, ModelPart)> = placement.chunks_of(index).map(part).collect();
-        let specs = parts.iter().flat_map(|(_, part)| architecture.parameter_specs(part)).collect();
+        let specs = parts.iter().flat_map(|(_, part)| architecture.weight_specs(part)).collect();
         let kind = kind(config.precision);
         let parameters = Parameters::new(specs, config.seed, kind, device);
         let tie = architecture.tie_word_embeddings();
-        let tied_embedding = tie.then(|| TiedEmbedding::of_stage(index, placement, &parameters)).flatten();
+        let tied_embedding = if tie { TiedEmbedding::of_stage(index, placement, &parameters) } else { None };
         let both_ends_here = tied_embedding.as_ref().filter(|tied| tied.peer.is_none());
         let head_accumulator = both_ends_here.map(|tied| &tied.other_gradient);
         let chunk = |part: &ModelPart| Chunk {
             embedding: part.has_embedding.then(|| Embedding::new(&parameters)),
             layers: architecture.build_layers(part, &parameters),
             head: part.has_head.then(|| Head::new(tie, &parameters, head_accumulator)),
+            frozen: frozen_weights(architecture, part, &parameters),
         };
         let specs: Vec<_> = parameters.iter().map(|parameter| &parameter.spec).collect();
         let owners = owners(&specs, config.replica.count);
@@ -133,6 +137,7 @@ impl Stage {
             hidden_size: architecture.hidden_size() as i64,
             device,
             gpu: None,
+            frozen_hashes: None,
             parameters,
         }
     }
@@ -234,6 +239,15 @@ fn first_chunks(architecture: &dyn Architecture, parts: &[(usize, ModelPart)], p
     first
 }
 
+/// The frozen weights of `part`, each once.
+fn frozen_weights(architecture: &dyn Architecture, part: &ModelPart, parameters: &Parameters) -> Vec<Tensor> {
+    let mut names = BTreeSet::new();
+    let frozen = architecture.weight_specs(part).into_iter().filter(|spec| !spec.is_trained());
+    let each = frozen.filter(|spec| names.insert(spec.name.clone()));
+    let weight = |spec: ParameterSpec| parameters.frozen().iter().find(|weight| weight.spec.name == spec.name);
+    each.filter_map(weight).map(|weight| weight.value.shallow_clone()).collect()
+}
+
 /// The gradient accumulators, with the index of their parameter, by the actions that add to them.
 fn accumulators(
     architecture: &dyn Architecture,
@@ -245,7 +259,8 @@ fn accumulators(
     for (chunk, part) in parts {
         let specs = architecture.parameter_specs(part);
         // the head is last; with a tied weight, the first parameter is the same tensor
-        let head = part.has_head.then(|| specs.len().saturating_sub(1));
+        let head_name = if architecture.tie_word_embeddings() { names::EMBEDDING } else { names::HEAD };
+        let head = specs.iter().rposition(|spec| part.has_head && spec.name == head_name);
         for (at, spec) in specs.iter().enumerate() {
             let index = parameters.index(&spec.name);
             let gradient = &parameters[index].gradient;

@@ -24,13 +24,13 @@ pub struct TiedEmbedding {
 }
 
 impl TiedEmbedding {
-    /// The tied embedding of a stage; `None` if the stage has neither embedding nor head.
+    /// The tied embedding of a stage; `None` if the stage has neither embedding nor head, or the weight is frozen.
     pub(super) fn of_stage(index: usize, placement: &Placement, parameters: &Parameters) -> Option<TiedEmbedding> {
         let (first, last) = (placement.first_rank(), placement.last_rank());
         if index != first && index != last {
             return None;
         }
-        let parameter = parameters.index(names::EMBEDDING);
+        let parameter = parameters.find(names::EMBEDDING)?;
         let other_gradient = parameters[parameter].gradient.zeros_like();
         let peer = (first != last).then_some(if index == first { last } else { first });
         Some(TiedEmbedding { parameter, other_gradient, peer, has_head: index == last })

@@ -35,7 +35,7 @@ mod tests {
     use stagecoach_checkpoint::FORMAT_VERSION;
 
     use super::*;
-    use stagecoach_model::Initializer;
+    use stagecoach_model::{Initializer, WeightRole};
 
     fn checkpoint(tensors: &[(&str, Dtype, [usize; 2])]) -> Manifest {
         let entry = |(name, dtype, shape): &(&str, Dtype, [usize; 2])| json!({"name": name, "file": "", "dtype": dtype, "shape": shape, "offset": 0, "bytes": 0, "blake3": ""});
@@ -51,7 +51,14 @@ mod tests {
     fn the_first_difference_by_name_is_described_on_both_sides() {
         let (initializer, has_weight_decay) = (Initializer::Ones, true);
         let (name, shape) = ("b.weight".into(), vec![4, 8]);
-        let model = [ParameterSpec { name, shape, initializer, has_weight_decay, adjacent_to_previous: false }];
+        let model = [ParameterSpec {
+            name,
+            shape,
+            initializer,
+            has_weight_decay,
+            adjacent_to_previous: false,
+            role: WeightRole::Trained,
+        }];
         let whole = |dtype, shape| {
             [("b.weight", dtype, shape), ("b.weight.exp_avg", dtype, shape), ("b.weight.exp_avg_sq", dtype, shape)]
         };

@@ -23,6 +23,11 @@ impl TensorHash {
         TensorHash { name: tensor.name.clone(), hash }
     }
 
+    /// The name of the tensor.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
     /// The hash of a model from the hashes of all its tensors, in hex.
     pub fn combine(mut tensors: Vec<TensorHash>) -> String {
         tensors.sort();

@@ -7,10 +7,13 @@ use stagecoach_checkpoint::{
     CheckpointError, CheckpointLocation, CheckpointReader, FileSystemVolume, ModelFiles, NewestCheckpoint, VerifyLevel,
     open, open_newest, paths, refuse_adapter,
 };
-use stagecoach_model::Architecture;
+use stagecoach_model::{Architecture, FrozenWeight, ParameterSpec};
+use tch::{Device, Kind, Tensor};
 
-use super::load::{find_tensor, read_into};
-use super::pretrained::{check_model, check_tied_head, load_model};
+use super::TensorHash;
+use super::load::{copy_from_bytes, find_tensor, read_into};
+use super::pretrained::{check_model, check_tied_head};
+use super::tensors::NamedTensor;
 use crate::execute::Stage;
 
 /// The model directory at `path`, relative to `root`: `path`, or its newest checkpoint if it is a job's folder. The
@@ -70,36 +73,57 @@ impl InitialWeights {
         self.files.note()
     }
 
-    /// Loads the weights of `stage`. `on_read` receives the number of bytes in memory of each loaded weight.
+    /// Loads the parameters of `stage` that are weights of the model, converted to fp32. Adapters stay as they are.
+    /// `on_read` receives the number of bytes in memory of each loaded weight.
     ///
     /// # Errors
-    /// The first parameter that differs, with both shapes; if a tensor is damaged or cannot be read.
+    /// The first weight that differs, with both shapes; if a tensor is damaged or cannot be read, or is not finite.
     pub fn load(
         &self,
         architecture: &dyn Architecture,
         stage: &Stage,
         on_read: &mut dyn FnMut(u64),
     ) -> Result<(), CheckpointError> {
-        let Some(checkpoint) = &self.checkpoint else {
-            load_model(&self.files, architecture, stage, on_read)?;
-            return self.check_finite(stage);
-        };
         check_model(&self.files, architecture)?;
-        for parameter in stage.parameters.iter() {
-            let entry = find_tensor(checkpoint, &parameter.spec.name, &parameter.spec)?;
-            read_into(checkpoint, entry, &parameter.value)?;
-            on_read(entry.bytes);
+        for parameter in stage.parameters.iter().filter(|parameter| parameter.spec.is_of_model()) {
+            on_read(self.read(&parameter.spec, &parameter.value)?);
         }
         stage.parameters.update_compute();
-        self.check_finite(stage)
+        Ok(())
     }
 
-    /// Refuses weights that are not finite: with such a weight no loss would be finite.
-    fn check_finite(&self, stage: &Stage) -> Result<(), CheckpointError> {
-        let is_finite = |value: &tch::Tensor| value.isfinite().all().int64_value(&[]) != 0;
-        let wrong = stage.parameters.iter().find(|parameter| !is_finite(&parameter.value));
-        let Some(name) = wrong.map(|parameter| &parameter.spec.name) else { return Ok(()) };
-        let file = self.files.file_of(name).unwrap_or(self.files.folder());
-        Err(CheckpointError::NonFinite { path: file.to_owned(), tensor: name.clone() })
+    /// Loads the frozen weights of `stage`, converted to the type in which layers read them. Returns the hashes of their
+    /// values in fp32. `on_read` receives the number of bytes of each weight in fp32.
+    ///
+    /// # Errors
+    /// Like [`InitialWeights::load`].
+    pub fn load_frozen(
+        &self,
+        architecture: &dyn Architecture,
+        stage: &Stage,
+        on_read: &mut dyn FnMut(u64),
+    ) -> Result<Vec<TensorHash>, CheckpointError> {
+        check_model(&self.files, architecture)?;
+        let load = |FrozenWeight { spec, value }: &FrozenWeight| {
+            let read = Tensor::empty(&spec.shape, (Kind::Float, Device::Cpu));
+            on_read(self.read(spec, &read)?);
+            value.shallow_clone().copy_(&read);
+            Ok(TensorHash::of(&NamedTensor::of(&(spec.name.clone(), &read))))
+        };
+        stage.parameters.frozen().iter().map(load).collect()
+    }
+
+    /// Reads a weight into `tensor`, fp32. Returns the number of bytes.
+    fn read(&self, spec: &ParameterSpec, tensor: &Tensor) -> Result<u64, CheckpointError> {
+        match &self.checkpoint {
+            Some(checkpoint) => read_into(checkpoint, find_tensor(checkpoint, &spec.name, spec)?, tensor)?,
+            None => copy_from_bytes(tensor, &self.files.read_f32(&spec.name)?),
+        }
+        // with a weight that is not finite no loss would be finite
+        if tensor.isfinite().all().int64_value(&[]) == 0 {
+            let file = self.files.file_of(&spec.name).unwrap_or(self.files.folder());
+            return Err(CheckpointError::NonFinite { path: file.to_owned(), tensor: spec.name.clone() });
+        }
+        Ok(4 * spec.numel())
     }
 }

@@ -4,10 +4,7 @@
 use std::collections::BTreeMap;
 
 use stagecoach_checkpoint::{CheckpointError, ModelFiles, is_float};
-use stagecoach_model::{Architecture, names};
-
-use super::load::copy_from_bytes;
-use crate::execute::Stage;
+use stagecoach_model::{Architecture, ParameterSpec, names};
 
 /// Suffix of buffers that old versions of Hugging Face's Llama saved and that this trainer computes.
 const ROTARY_BUFFER: &str = ".rotary_emb.inv_freq";
@@ -20,7 +17,7 @@ const ROTARY_BUFFER: &str = ".rotary_emb.inv_freq";
 pub fn check_model(files: &ModelFiles, architecture: &dyn Architecture) -> Result<(), CheckpointError> {
     let content_error = |problem: String| CheckpointError::Content { path: files.folder().to_owned(), problem };
     let expected: BTreeMap<String, Vec<i64>> =
-        architecture.all_parameter_specs().into_iter().map(|spec| (spec.name, spec.shape)).collect();
+        of_model(architecture.all_weight_specs()).map(|spec| (spec.name, spec.shape)).collect();
     for (name, shape) in &expected {
         let Some(found) = files.tensor(name) else {
             return Err(content_error(format!(
@@ -44,6 +41,11 @@ pub fn check_model(files: &ModelFiles, architecture: &dyn Architecture) -> Resul
     }
 }
 
+/// The weights of the model itself, without adapters.
+fn of_model(specs: Vec<ParameterSpec>) -> impl Iterator<Item = ParameterSpec> {
+    specs.into_iter().filter(ParameterSpec::is_of_model)
+}
+
 /// Checks that a head in `files` equals the embedding, if the model ties both. The check reads both tensors.
 ///
 /// # Errors
@@ -62,26 +64,6 @@ pub fn check_tied_head(files: &ModelFiles, architecture: &dyn Architecture) -> R
     Err(CheckpointError::Content { path: files.folder().to_owned(), problem })
 }
 
-/// Loads the weights of `stage` from `files`, converted to fp32.
-///
-/// # Errors
-/// Like [`check_model`]; or if a tensor can't be read.
-pub(super) fn load_model(
-    files: &ModelFiles,
-    architecture: &dyn Architecture,
-    stage: &Stage,
-    on_read: &mut dyn FnMut(u64),
-) -> Result<(), CheckpointError> {
-    check_model(files, architecture)?;
-    for parameter in stage.parameters.iter() {
-        let bytes = files.read_f32(&parameter.spec.name)?;
-        copy_from_bytes(&parameter.value, &bytes);
-        on_read(bytes.len() as u64);
-    }
-    stage.parameters.update_compute();
-    Ok(())
-}
-
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeMap;
@@ -92,7 +74,8 @@ mod tests {
     use tch::{Device, Kind, Tensor};
 
     use super::*;
-    use crate::execute::StageConfig;
+    use crate::execute::{Stage, StageConfig};
+    use crate::state_dict::InitialWeights;
     use stagecoach_model::{LlamaConfig, ModelConfig, ModelPart};
 
     type Tensors = BTreeMap<String, (Dtype, Vec<usize>, Vec<u8>)>;
@@ -184,7 +167,7 @@ mod tests {
             let (_folder, files) = files(&tensors);
             for (rank, layers) in [(0, &[2][..]), (0, &[1, 1]), (1, &[1, 1]), (2, &[1, 1, 0])] {
                 let stage = stage(model.as_ref(), rank, layers);
-                load_model(&files, model.as_ref(), &stage, &mut |_| {}).unwrap();
+                InitialWeights::open(files.folder()).unwrap().load(model.as_ref(), &stage, &mut |_| {}).unwrap();
                 for parameter in stage.parameters.iter() {
                     let (dtype, shape, bytes) = &tensors[&parameter.spec.name];
                     let kind = match dtype {

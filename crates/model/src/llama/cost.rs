@@ -129,7 +129,7 @@ impl Llama {
     fn embedding_cost(&self, microbatch: MicrobatchCost, element: usize) -> ModuleCost {
         let (tokens, h) = (microbatch.tokens, self.config.hidden_size);
         let part = ModelPart { layers: 0..0, has_embedding: true, has_head: false };
-        let parameters = self.parameter_bytes(&self.parameter_specs(&part), microbatch);
+        let parameters = self.parameter_bytes(&self.weight_specs(&part), microbatch);
         ModuleCost {
             name: "model.embed_tokens".into(),
             forward: 0.0,
@@ -149,7 +149,7 @@ impl Llama {
     fn head_cost(&self, microbatch: MicrobatchCost, element: usize) -> ModuleCost {
         let (tokens, h, vocab_size) = (microbatch.tokens, self.config.hidden_size, self.config.vocab_size);
         let part = ModelPart { layers: 0..0, has_embedding: false, has_head: true };
-        let parameters = self.parameter_bytes(&self.parameter_specs(&part), microbatch);
+        let parameters = self.parameter_bytes(&self.weight_specs(&part), microbatch);
         ModuleCost {
             name: "lm_head".into(),
             forward: 6.0 * tokens as f64 * (h * vocab_size) as f64,
@@ -168,7 +168,7 @@ impl Llama {
     /// The bytes of these parameters, except a tied embedding, which is counted by rank.
     fn parameter_bytes(&self, specs: &[ParameterSpec], microbatch: MicrobatchCost) -> ParameterBytes {
         let is_shared = |spec: &&ParameterSpec| self.config.tie_word_embeddings && spec.name == names::EMBEDDING;
-        let numel = specs.iter().filter(|spec| !is_shared(spec)).map(ParameterSpec::numel).sum();
-        ParameterBytes::of(numel, microbatch.precision, microbatch.copies)
+        let specs = specs.iter().filter(|spec| !is_shared(spec));
+        ParameterBytes::of_specs(specs, microbatch.precision, microbatch.copies)
     }
 }

@@ -120,11 +120,11 @@ impl Backward for DecoderActivations {
         let gate_up =
             gate_up.unwrap_or_else(|| layer.gate_up_proj.forward(&layer.post_attention_layernorm.apply(&h).0));
         let (dgate_up, activated) = kernels::swiglu_backward(&layer.down_proj.backward(&dy), gate_up);
-        weight_gradients(layer.down_proj.weight_gradient(dy.shallow_clone(), activated));
+        layer.down_proj.weight_gradients(dy.shallow_clone(), activated, weight_gradients);
         let dnormed = layer.gate_up_proj.backward(&dgate_up);
         let (dh, normed) =
             layer.post_attention_layernorm.gradients(&dnormed, (&h, &post_attention_rstd), Some(&dy), weight_gradients);
-        weight_gradients(layer.gate_up_proj.weight_gradient(dgate_up, normed));
+        layer.gate_up_proj.weight_gradients(dgate_up, normed, weight_gradients);
 
         let AttentionInput { qkv, step } = layer.attention_input_again(qkv, &x, ctx);
         let dattention = layer.o_proj.backward(&dh);
@@ -132,14 +132,14 @@ impl Backward for DecoderActivations {
         let dqkv = layer.rotary.at(ctx.positions(), |rotation| {
             kernels::attention_backward(&dattention, &qkv, saved, sequences, heads, rotation)
         });
-        weight_gradients(layer.o_proj.weight_gradient(dh.shallow_clone(), attention));
+        layer.o_proj.weight_gradients(dh.shallow_clone(), attention, weight_gradients);
         drop(qkv);
         if let Some(qkv_step) = &layer.qkv_step {
             qkv_step.backward(&dqkv, step, layer.heads, weight_gradients);
         }
         let dnormed = layer.qkv_proj.backward(&dqkv);
         let (dx, normed) = layer.input_layernorm.gradients(&dnormed, (&x, &input_rstd), Some(&dh), weight_gradients);
-        weight_gradients(layer.qkv_proj.weight_gradient(dqkv, normed));
+        layer.qkv_proj.weight_gradients(dqkv, normed, weight_gradients);
         dx
     }
 }

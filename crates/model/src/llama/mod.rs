@@ -92,7 +92,7 @@ impl Architecture for Llama {
         self.config.tie_word_embeddings
     }
 
-    fn parameter_specs(&self, part: &ModelPart) -> Vec<ParameterSpec> {
+    fn weight_specs(&self, part: &ModelPart) -> Vec<ParameterSpec> {
         let c = &self.config;
         let embedding = || ParameterSpec {
             has_weight_decay: false,

@@ -185,11 +185,16 @@ pub(in crate::train) fn prepare_and_plan(
     notes.extend(chosen.notes);
     let trainer_state = chosen.trainer_state;
     let mut initial_weights = None;
-    if trainer_state.step == 0 {
+    let begins = trainer_state.step == 0;
+    if begins {
         check_room_for_first_checkpoint(context, architecture.as_ref())?;
+    }
+    if begins || config.training.freezes_weights() {
         let tokenizer = prepared.tokenizer_file(&data_config);
         initial_weights = resolve_initial_weights(config, Some(vocab_size), Some(&tokenizer), &mut notes)?;
-        notes.extend(initial_weights.as_ref().map(|path| format!("starting from the weights in {}", path.display())));
+    }
+    if let (true, Some(path)) = (begins, &initial_weights) {
+        notes.push(format!("starting from the weights in {}", path.display()));
     }
     // preparation may have taken long: no stage finds a group that is fenced off
     fence.check(volume)?;

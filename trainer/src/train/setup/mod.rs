@@ -1,6 +1,7 @@
 //! The setup of a stage for one group before it trains: its layers, links, checkpoints in memory and audits.
 
 pub(in crate::train) mod environment;
+pub(in crate::train) mod initial_weights;
 pub(in crate::train) mod resume;
 pub(in crate::train) mod transports;
 
@@ -62,7 +63,8 @@ impl<'a> GroupSetup<'a> {
     pub(in crate::train) fn stage_config(&self, plan: &Plan) -> StageConfig<'a> {
         let StageContext { config, device, .. } = *self.context;
         // a fallback from a damaged checkpoint is an older one, never a fresh start
-        let is_fresh = plan.trainer_state.step == 0 && plan.initial_weights.is_none();
+        let is_fresh =
+            plan.trainer_state.step == 0 && (plan.initial_weights.is_none() || config.training.lora.is_some());
         StageConfig {
             architecture: self.architecture,
             placement: &self.verified.training.placement,
@@ -104,7 +106,7 @@ impl<'a> GroupSetup<'a> {
         let addresses: Vec<String> = self.roster.members.iter().map(|hello| hello.data_address.clone()).collect();
         let ranks = addresses.len();
         let mut link_ids =
-            replicated_link_ids(placement, architecture.tie_word_embeddings(), self.verified.replica.count);
+            replicated_link_ids(placement, architecture.adds_tied_gradients(), self.verified.replica.count);
         if spec.memory_checkpoints().is_some() {
             link_ids.extend(self.copy_ring().link_ids());
         }

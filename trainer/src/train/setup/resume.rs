@@ -1,7 +1,6 @@
 //! Resumes training: stage 0 acquires the fence, then chooses the newest checkpoint of this job. Every stage verifies
 //! the bytes that it loads, and all stages skip a checkpoint that any stage finds damaged.
 
-use std::path::Path;
 use std::time::Instant;
 
 use serde_json::Value;
@@ -16,14 +15,15 @@ use stagecoach_engine::state_dict::{InitialWeights, checkpoint_tensors, first_di
 use stagecoach_group::Member;
 use stagecoach_model::Architecture;
 use stagecoach_planner::{JobConfig, Plan, TrainerState};
-use stagecoach_telemetry::{TrainingEvent, has_launcher};
+use stagecoach_telemetry::has_launcher;
 
 use crate::train::collective::{all_gather, topic};
-use crate::train::context::{StageContext, emit};
+use crate::train::context::StageContext;
 use crate::train::join::rendezvous::living_other_job;
 use crate::train::leave::LeaveReason;
 use crate::train::recover::carry_over::LastSnapshot;
 use crate::train::setup::environment::compare_with_checkpoint;
+use crate::train::setup::initial_weights::{LoadProgress, load_initial_weights};
 
 /// The checkpoint that stage 0 chose.
 #[derive(Debug)]
@@ -194,51 +194,6 @@ pub(crate) fn check_extension(config: &JobConfig, volume: &dyn Volume) -> Result
     }
 }
 
-/// Loads the weights of `stage` from a model directory. Damage in a model directory is an error.
-fn load_initial_weights(
-    folder: &Path,
-    architecture: &dyn Architecture,
-    stage: &Stage,
-    on_read: &mut dyn FnMut(u64),
-) -> Result<(), CheckpointError> {
-    let loaded = InitialWeights::open(folder).and_then(|weights| weights.load(architecture, stage, on_read));
-    loaded.map_err(|error| match error {
-        CheckpointError::Damaged(damage) => {
-            CheckpointError::Content { path: folder.to_owned(), problem: format!("is damaged: {damage}") }
-        }
-        other => other,
-    })
-}
-
-/// The progress of loading. Every tensor is a separate activity, so that a large stage on a slow volume is not mistaken
-/// for a hang.
-struct LoadProgress<'a> {
-    context: &'a StageContext<'a>,
-    tensors: (usize, usize),
-    bytes: (u64, u64),
-}
-
-impl<'a> LoadProgress<'a> {
-    /// The progress of loading `stage`, with or without its moments.
-    fn new(context: &'a StageContext, stage: &Stage, with_moments: bool) -> LoadProgress<'a> {
-        let each = if with_moments { 3 } else { 1 };
-        let owned = || stage.parameters.iter().enumerate().filter(|(index, _)| !with_moments || stage.owns(*index));
-        let bytes: u64 = owned().map(|(_, parameter)| 4 * parameter.spec.numel()).sum();
-        LoadProgress { context, tensors: (0, each * owned().count()), bytes: (0, each as u64 * bytes) }
-    }
-
-    /// Records that one more tensor was read.
-    fn add(&mut self, bytes: u64) {
-        self.tensors.0 += 1;
-        self.bytes.0 += bytes;
-        let ((tensors, all), (done, total)) = (self.tensors, self.bytes);
-        self.context.monitor.set_activity(&format!("loading {tensors} of {all} tensors, {done} of {total} bytes"));
-        if self.context.is_leader() {
-            emit(self.context, &TrainingEvent::Preparing { what: "loading".into(), done, total });
-        }
-    }
-}
-
 /// Finishes the loading of a checkpoint in memory that began at `started`: sets damaged checkpoints on the volume
 /// aside. Returns messages for the user.
 ///
@@ -282,7 +237,8 @@ pub(in crate::train) fn load_weights(
         let mut on_read = |bytes| progress.add(bytes);
         let own = match plan.trainer_state.step {
             0 => plan.initial_weights.as_ref().map_or(Ok(()), |path| {
-                load_initial_weights(&config.workspace.join(path), architecture, stage, &mut on_read)
+                let load = |weights: InitialWeights| weights.load(architecture, stage, &mut on_read);
+                load_initial_weights(&config.workspace.join(path), load)
             }),
             step => {
                 let held = held.filter(|held| held.step == step).map(|held| &held.snapshot);

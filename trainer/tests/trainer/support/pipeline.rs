@@ -4,11 +4,11 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Instant;
 
-use stagecoach_api::job::{AdamWSpec, Encryption, Precision, Recompute, Transport};
+use stagecoach_api::job::{AdamWSpec, Encryption, LoraSpec, Precision, Recompute, Transport};
 use stagecoach_data::MicrobatchLayout;
 use stagecoach_engine::execute::{Executor, Stage, StageConfig, StepInputs, StepOutput, Uncontrolled};
 use stagecoach_group::{Member, StepRules, StepVote, Verdict};
-use stagecoach_model::{ModelConfig, Parameter};
+use stagecoach_model::{Architecture, ModelConfig, Parameter, fine_tuned};
 use stagecoach_pipeline::{Action, GradientBlocks, Partition, Placement, Programs, Replica, Schedule, lower};
 use stagecoach_tests::{InProcessStage, TIMEOUT, in_process_group};
 use stagecoach_transport::{Interrupt, Links, LinksConfig, link_ids, open_links};
@@ -32,9 +32,18 @@ pub(crate) struct Setup {
     pub(crate) gradient_blocks: usize,
     /// Initial weights; randomly initialised if `None`.
     pub(crate) weights: Option<Weights>,
+    /// The adapters that training updates.
+    pub(crate) lora: Option<LoraSpec>,
+    /// The weights that training does not update.
+    pub(crate) freeze: Vec<String>,
 }
 
 impl Setup {
+    /// The model with the weights that training updates.
+    pub(crate) fn architecture(&self) -> Box<dyn Architecture> {
+        fine_tuned(self.config.architecture(Device::Cpu), self.lora.as_ref(), &self.freeze)
+    }
+
     fn placement(&self) -> Placement {
         (self.schedule)(self.layers.len(), 1).placement
     }
@@ -102,7 +111,7 @@ fn stage(setup: &Setup, steps: &[StepData], joined: &mut InProcessStage) -> Trai
     tch::set_num_threads(1);
     let placement = setup.placement();
     let (rank, member) = (joined.rank, &joined.member);
-    let architecture = setup.config.architecture(Device::Cpu);
+    let architecture = setup.architecture();
     let mut stage = build(setup, rank);
     let mut links = open_links(LinksConfig {
         rank,
@@ -111,7 +120,7 @@ fn stage(setup: &Setup, steps: &[StepData], joined: &mut InProcessStage) -> Trai
         on_rejected: &|| {},
         listener: joined.listener.try_clone().unwrap(),
         addresses: joined.addresses,
-        link_ids: &link_ids(&placement, architecture.tie_word_embeddings()),
+        link_ids: &link_ids(&placement, architecture.adds_tied_gradients()),
         transport: setup.transport,
         device: Device::Cpu,
         encryption: setup.encryption,
@@ -127,7 +136,7 @@ fn stage(setup: &Setup, steps: &[StepData], joined: &mut InProcessStage) -> Trai
     for (index, step) in steps.iter().enumerate() {
         let schedule = (setup.schedule)(setup.layers.len(), step.microbatches.len());
         let blocks = GradientBlocks::new(setup.gradient_blocks, step.microbatches.len()).unwrap();
-        let programs = lower(&schedule, architecture.tie_word_embeddings()).unwrap();
+        let programs = lower(&schedule, architecture.adds_tied_gradients()).unwrap();
         if index == 0 {
             // UPDATE clips in place: to read the gradients, the first step also runs without it
             let no_update = without_update(&programs);
@@ -148,7 +157,7 @@ pub(crate) fn build(setup: &Setup, rank: usize) -> Stage {
     let stage = Stage::build(
         rank,
         &StageConfig {
-            architecture: setup.config.architecture(Device::Cpu).as_ref(),
+            architecture: setup.architecture().as_ref(),
             placement: &setup.placement(),
             partition: &Partition { layers: setup.layers.clone() },
             seed: Some(7),
@@ -159,6 +168,10 @@ pub(crate) fn build(setup: &Setup, rank: usize) -> Stage {
             replica: Replica::ONLY,
         },
     );
+    for (weight, weights) in stage.parameters.frozen().iter().filter_map(|w| Some((w, setup.weights.as_ref()?))) {
+        let initial = Tensor::from_slice(&weights[&weight.spec.name]).view(weight.spec.shape.as_slice());
+        weight.value.shallow_clone().copy_(&initial);
+    }
     for (parameter, weights) in stage.parameters.iter().filter_map(|p| Some((p, setup.weights.as_ref()?))) {
         let initial = Tensor::from_slice(&weights[&parameter.spec.name]).view(parameter.spec.shape.as_slice());
         parameter.value.shallow_clone().copy_(&initial);

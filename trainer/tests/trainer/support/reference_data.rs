@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use safetensors::SafeTensors;
 use serde::{Deserialize, Deserializer};
 use serde_json::Map;
-use stagecoach_api::job::{AdamWSpec, LearningRateSchedule, LearningRateSpec};
+use stagecoach_api::job::{AdamWSpec, LearningRateSchedule, LearningRateSpec, LoraSpec};
 use stagecoach_data::{IGNORE_INDEX, MicrobatchLayout};
 use stagecoach_engine::optimize::LearningRate;
 use stagecoach_model::SourceConfig;
@@ -46,6 +46,11 @@ pub(crate) struct ReferenceCase {
     pub(crate) source: SourceConfig,
     /// The gradient norm to which larger gradients are clipped.
     pub(crate) clip: f64,
+    /// The adapters that are trained.
+    pub(crate) lora: Option<LoraSpec>,
+    /// The weights that are not trained.
+    #[serde(default)]
+    pub(crate) freeze: Vec<String>,
     pub(crate) learning_rates: Vec<f64>,
     pub(crate) losses: Vec<f32>,
     pub(crate) norms: Vec<f64>,
@@ -91,6 +96,11 @@ impl ReferenceCase {
 impl Reference {
     pub(crate) fn read() -> Reference {
         serde_json::from_slice(&std::fs::read(folder().join("reference.json")).unwrap()).unwrap()
+    }
+
+    /// The cases of which a part is trained, by PEFT.
+    pub(crate) fn of_peft() -> Reference {
+        serde_json::from_slice(&std::fs::read(folder().join("lora.json")).unwrap()).unwrap()
     }
 
     /// The names of all cases.

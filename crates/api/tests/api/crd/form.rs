@@ -193,6 +193,7 @@ fn the_types_and_the_schema_have_the_same_fields() {
         "spec.data.evaluation.paths",
         "spec.data.tokenizer.train",
         "spec.training.steps",
+        "spec.training.freeze",
         &conditions,
         &reasons,
     ];

@@ -37,6 +37,6 @@ impl QkvStep for Bias {
         _heads: Heads,
         weight_gradients: &mut dyn FnMut(WeightGradient),
     ) {
-        weight_gradients(self.gradient(dqkv));
+        self.weight_gradients(dqkv, weight_gradients);
     }
 }

@@ -1,0 +1,261 @@
+//! Models of which training updates a part: adapters beside frozen weights, or the weights that a job does not freeze.
+
+use std::collections::BTreeSet;
+use std::rc::Rc;
+
+use glob::Pattern;
+use stagecoach_api::job::LoraSpec;
+use stagecoach_pipeline::{ModelCost, ModuleCost};
+
+use super::lora::{adapted_module, adapter_specs, adapts};
+use super::parameter_spec::activation_bytes;
+use super::{
+    Architecture, Layer, MicrobatchCost, ModelOperations, ModelPart, Operation, OperationKind, ParameterBytes,
+    ParameterSpec, Parameters, Pass, WeightRole, names,
+};
+
+/// `model`, of which training updates adapters, or otherwise the weights whose name matches none of the patterns
+/// `freeze`.
+pub fn fine_tuned(model: Box<dyn Architecture>, lora: Option<&LoraSpec>, freeze: &[String]) -> Box<dyn Architecture> {
+    let method = match lora {
+        Some(lora) => Method::Lora(lora.clone()),
+        None if freeze.is_empty() => return model,
+        None => Method::of_patterns(freeze),
+    };
+    Box::new(FineTunedModel { model, method })
+}
+
+/// Checks the arguments of [`fine_tuned`].
+///
+/// # Errors
+/// A target or a pattern without weights; or if every weight is frozen.
+pub fn check_fine_tuning(model: &dyn Architecture, lora: Option<&LoraSpec>, freeze: &[String]) -> Result<(), String> {
+    let specs = model.all_weight_specs();
+    if let Some(lora) = lora {
+        let of_target = |target: &String| LoraSpec { targets: vec![target.clone()], ..lora.clone() };
+        let adapts_nothing = |target: &&String| !specs.iter().any(|spec| adapts(&of_target(target), spec));
+        return match lora.targets.iter().find(adapts_nothing) {
+            None => Ok(()),
+            Some(target) => Err(format!(
+                "spec.training.lora.targets: {target:?} is no linear layer of this model, which has {}",
+                Vec::from_iter(linear_layers(lora, &specs)).join(", ")
+            )),
+        };
+    }
+    for (index, text) in freeze.iter().enumerate() {
+        let at = format!("spec.training.freeze[{index}]: {text:?}");
+        let pattern = Pattern::new(text).map_err(|e| format!("{at} is no pattern: {e}"))?;
+        if !specs.iter().any(|spec| pattern.matches(&spec.name)) {
+            let first = specs.first().map_or("", |spec| &spec.name);
+            return Err(format!("{at} matches no weight of this model, whose weights have names such as {first}"));
+        }
+    }
+    let method = Method::of_patterns(freeze);
+    match !freeze.is_empty() && specs.iter().all(|spec| method.role(spec) == WeightRole::Frozen) {
+        true => Err("spec.training.freeze freezes every weight, so that nothing is left to train".to_owned()),
+        false => Ok(()),
+    }
+}
+
+/// The linear layers that adapters can adapt, by the last parts of their names.
+fn linear_layers(lora: &LoraSpec, specs: &[ParameterSpec]) -> BTreeSet<String> {
+    let all = LoraSpec { targets: Vec::new(), ..lora.clone() };
+    let layers = specs.iter().filter(|spec| adapts(&all, spec));
+    layers.filter_map(|spec| Some(spec.name.strip_suffix(".weight")?.rsplit('.').next()?.to_owned())).collect()
+}
+
+/// The choice of the weights that training updates.
+#[derive(Debug)]
+enum Method {
+    /// Adapters; every weight of the model is frozen.
+    Lora(LoraSpec),
+    /// The weights whose name matches none of the patterns.
+    Freeze(Vec<Pattern>),
+}
+
+impl Method {
+    fn of_patterns(patterns: &[String]) -> Method {
+        Method::Freeze(patterns.iter().filter_map(|pattern| Pattern::new(pattern).ok()).collect())
+    }
+
+    /// The role of a weight of the model.
+    fn role(&self, spec: &ParameterSpec) -> WeightRole {
+        match self {
+            Method::Freeze(patterns) if !patterns.iter().any(|pattern| pattern.matches(&spec.name)) => {
+                WeightRole::Trained
+            }
+            Method::Lora(_) | Method::Freeze(_) => WeightRole::Frozen,
+        }
+    }
+
+    /// The matrices of the adapter of a weight of the model, if it has one.
+    fn adapter(&self, spec: &ParameterSpec) -> Option<[ParameterSpec; 2]> {
+        match self {
+            Method::Lora(lora) if adapts(lora, spec) => Some(adapter_specs(lora, spec)),
+            Method::Lora(_) | Method::Freeze(_) => None,
+        }
+    }
+}
+
+/// A model of which training updates a part.
+#[derive(Debug)]
+struct FineTunedModel {
+    model: Box<dyn Architecture>,
+    method: Method,
+}
+
+impl Architecture for FineTunedModel {
+    fn num_layers(&self) -> usize {
+        self.model.num_layers()
+    }
+
+    fn hidden_size(&self) -> usize {
+        self.model.hidden_size()
+    }
+
+    fn vocab_size(&self) -> usize {
+        self.model.vocab_size()
+    }
+
+    fn tie_word_embeddings(&self) -> bool {
+        self.model.tie_word_embeddings()
+    }
+
+    /// The model's weights with their roles, and after weights that are side by side their adapters.
+    fn weight_specs(&self, part: &ModelPart) -> Vec<ParameterSpec> {
+        let specs = self.model.weight_specs(part);
+        let of_group = |group: &[ParameterSpec]| {
+            let adapters: Vec<ParameterSpec> =
+                group.iter().filter_map(|spec| self.method.adapter(spec)).flatten().collect();
+            let with_roles = |spec: &ParameterSpec| ParameterSpec { role: self.method.role(spec), ..spec.clone() };
+            group.iter().map(with_roles).chain(adapters).collect::<Vec<_>>()
+        };
+        specs.chunk_by(|_, next| next.adjacent_to_previous).flat_map(of_group).collect()
+    }
+
+    fn build_layers(&self, part: &ModelPart, parameters: &Parameters) -> Vec<Rc<dyn Layer>> {
+        self.model.build_layers(part, parameters)
+    }
+
+    fn cost(&self, microbatch: MicrobatchCost) -> ModelCost {
+        let mut cost = self.model.cost(microbatch);
+        for (layer, module) in cost.layers.iter_mut().enumerate() {
+            let specs =
+                self.weight_specs(&ModelPart { layers: layer..layer + 1, has_embedding: false, has_head: false });
+            self.set_parameters(module, &specs, microbatch);
+            set_layer_cost(module, &specs, microbatch);
+        }
+        let of_embedding = self.weight_specs(&ModelPart { layers: 0..0, has_embedding: true, has_head: false });
+        self.set_parameters(&mut cost.embedding, &of_embedding, microbatch);
+        if !of_embedding.iter().any(ParameterSpec::is_trained) {
+            (cost.embedding.weight_gradient_bytes, cost.embedding.temporary_bytes) = (0, 0);
+        }
+        let of_head = self.weight_specs(&ModelPart { layers: 0..0, has_embedding: false, has_head: true });
+        self.set_parameters(&mut cost.head, &of_head, microbatch);
+        let frozen = of_head.iter().filter(|spec| spec.is_matrix() && !spec.is_trained()).map(ParameterSpec::numel);
+        // the head computes the gradient of its weight in its forward pass
+        cost.head.forward -= 2.0 * microbatch.tokens as f64 * frozen.sum::<u64>() as f64;
+        cost
+    }
+
+    /// The operations of the model without the gradients of frozen weights, and those of the adapters.
+    fn operations(&self, microbatch: MicrobatchCost) -> ModelOperations {
+        let mut operations = self.model.operations(microbatch);
+        let is_trained = |part: ModelPart| {
+            self.weight_specs(&part).iter().any(|spec| spec.is_matrix() && spec.role == WeightRole::Trained)
+        };
+        let first_layer = || ModelPart { layers: 0..1, has_embedding: false, has_head: false };
+        if !is_trained(first_layer()) {
+            operations.layer.retain(|operation| operation.pass != Pass::BackwardWeight);
+        }
+        if !is_trained(ModelPart { layers: 0..0, has_embedding: true, has_head: false }) {
+            operations.embedding.retain(|operation| operation.pass != Pass::BackwardWeight);
+        }
+        if !is_trained(ModelPart { layers: 0..0, has_embedding: false, has_head: true }) {
+            // the last of the head's three products is the gradient of its weight
+            let products = |operation: &Operation| operation.kind == OperationKind::Product;
+            operations.head.iter().rposition(products).map(|last| operations.head.remove(last));
+        }
+        operations.layer.extend(adapter_operations(&self.weight_specs(&first_layer()), microbatch));
+        operations
+    }
+
+    fn chunk_bytes(&self) -> u64 {
+        self.model.chunk_bytes()
+    }
+
+    fn config_json(&self) -> serde_json::Value {
+        self.model.config_json()
+    }
+}
+
+impl FineTunedModel {
+    /// Sets the bytes of a module's weights, except a shared embedding, which counts by rank.
+    fn set_parameters(&self, module: &mut ModuleCost, specs: &[ParameterSpec], microbatch: MicrobatchCost) {
+        let is_shared = |spec: &&ParameterSpec| self.tie_word_embeddings() && spec.name == names::EMBEDDING;
+        let specs = specs.iter().filter(|spec| !is_shared(spec));
+        let bytes = ParameterBytes::of_specs(specs, microbatch.precision, microbatch.copies);
+        (module.parameter_bytes, module.copied_bytes) = (bytes.total(), bytes.memory_checkpoints);
+    }
+}
+
+/// Sets the costs of a layer that depend on the weights that training updates.
+fn set_layer_cost(module: &mut ModuleCost, specs: &[ParameterSpec], microbatch: MicrobatchCost) {
+    let numel = |role: fn(&WeightRole) -> bool| {
+        let specs = specs.iter().filter(|spec| spec.is_matrix() && role(&spec.role));
+        specs.map(ParameterSpec::numel).sum::<u64>() as f64
+    };
+    let t = microbatch.tokens as f64;
+    let adapters = numel(|role| matches!(role, WeightRole::Adapter { .. }));
+    module.forward += 2.0 * t * adapters;
+    // both products of the input's gradient, and again the product of A and that of B for the gradients of the weights
+    module.backward_input += 4.0 * t * adapters;
+    module.backward_weight = 2.0 * t * (numel(|role| *role == WeightRole::Trained) + adapters);
+    let bytes = microbatch.tokens as u64 * activation_bytes(microbatch.precision);
+    module.weight_gradient_bytes = bytes * weight_gradient_elements(specs);
+    module.temporary_bytes += bytes * adapter_temporaries(specs);
+}
+
+/// The elements per token that a split backward pass keeps for the gradients of weights: the input of each product, and
+/// the gradients of its outputs that have a gradient or an adapter.
+fn weight_gradient_elements(specs: &[ParameterSpec]) -> u64 {
+    let matrices: Vec<&ParameterSpec> = specs.iter().filter(|spec| spec.is_matrix()).collect();
+    let of_adapters = matrices.iter().filter(|spec| !spec.is_of_model());
+    // A has the rank as rows, B as columns
+    let ranks: i64 = of_adapters.clone().map(|spec| spec.shape[0].min(spec.shape[1])).sum();
+    let adapted: BTreeSet<&str> = of_adapters.filter_map(|spec| adapted_module(&spec.name)).collect();
+    let of_model: Vec<&ParameterSpec> = matrices.into_iter().filter(|spec| spec.is_of_model()).collect();
+    let of_group = |group: &[&ParameterSpec]| {
+        let is_kept = |spec: &&&ParameterSpec| {
+            spec.is_trained() || spec.name.strip_suffix(".weight").is_some_and(|module| adapted.contains(module))
+        };
+        let outputs: i64 = group.iter().filter(is_kept).map(|spec| spec.shape[0]).sum();
+        if outputs == 0 { 0 } else { outputs + group[0].shape[1] }
+    };
+    (of_model.chunk_by(|_, next| next.adjacent_to_previous).map(of_group).sum::<i64>() + ranks) as u64
+}
+
+/// The elements per token that an adapter holds in addition while it adds its output: a copy of the outputs to which it
+/// adds, and their sum.
+fn adapter_temporaries(specs: &[ParameterSpec]) -> u64 {
+    let adapters = specs.iter().filter(|spec| !spec.is_of_model());
+    2 * adapters.map(|spec| spec.shape[0]).max().unwrap_or(0) as u64
+}
+
+/// The products of a layer's adapters on a GPU, in bf16.
+fn adapter_operations(specs: &[ParameterSpec], microbatch: MicrobatchCost) -> Vec<Operation> {
+    let adapters: Vec<&ParameterSpec> = specs.iter().filter(|spec| !spec.is_of_model()).collect();
+    let t = microbatch.tokens as f64;
+    let flops = 2.0 * t * adapters.iter().map(|spec| spec.numel()).sum::<u64>() as f64;
+    let bytes = 2.0 * t * adapters.iter().map(|spec| spec.shape[0] + spec.shape[1]).sum::<i64>() as f64;
+    let operation = |(pass, times): (Pass, f64)| Operation {
+        name: "adapters",
+        pass,
+        kind: OperationKind::Product,
+        is_selective: false,
+        flops: times * flops,
+        bytes: times * bytes,
+    };
+    let passes = [(Pass::Forward, 1.0), (Pass::BackwardInput, 2.0), (Pass::BackwardWeight, 1.0)];
+    passes.into_iter().filter(|_| !adapters.is_empty()).map(operation).collect()
+}

@@ -1,0 +1,80 @@
+//! LoRA (Hu et al. 2021): adapters of linear layers, with the names and the configuration file of Hugging Face's PEFT.
+
+mod adapter;
+
+use std::collections::BTreeSet;
+
+use serde_json::{Value, json};
+use stagecoach_api::job::LoraSpec;
+
+pub(crate) use adapter::Adapter;
+
+use super::initializer::Initializer;
+use super::{Architecture, ParameterSpec, WeightRole, names};
+
+/// PEFT's file for the configuration of an adapter.
+pub const ADAPTER_CONFIG_FILE: &str = "adapter_config.json";
+/// PEFT's file for the weights of an adapter.
+pub const ADAPTER_WEIGHTS_FILE: &str = "adapter_model.safetensors";
+
+/// The names of the matrices A and B of the adapter of the weight `name`.
+pub(crate) fn matrix_names(name: &str) -> [String; 2] {
+    let module = name.strip_suffix(".weight").unwrap_or(name);
+    ["A", "B"].map(|matrix| format!("base_model.model.{module}.lora_{matrix}.weight"))
+}
+
+/// Whether `lora` adapts `spec`, a weight of a model: a linear layer, neither embedding nor head, whose name ends with
+/// one of the targets, or any if there are none.
+pub(crate) fn adapts(lora: &LoraSpec, spec: &ParameterSpec) -> bool {
+    let Some(module) = spec.name.strip_suffix(".weight") else { return false };
+    let is_linear = spec.is_matrix() && ![names::EMBEDDING, names::HEAD].contains(&spec.name.as_str());
+    let is_target = |target: &String| {
+        let rest = module.strip_suffix(target.as_str());
+        rest.is_some_and(|rest| rest.is_empty() || rest.ends_with('.'))
+    };
+    is_linear && (lora.targets.is_empty() || lora.targets.iter().any(is_target))
+}
+
+/// The matrices of the adapter of `spec`: A, `[rank, in]`, with PEFT's initial values, and B, `[out, rank]`, zero.
+pub(crate) fn adapter_specs(lora: &LoraSpec, spec: &ParameterSpec) -> [ParameterSpec; 2] {
+    let (outputs, inputs, rank) = (spec.shape[0], spec.shape[1], i64::from(lora.rank));
+    let [a, b] = matrix_names(&spec.name);
+    let matrix = |name, shape: [i64; 2], initializer| ParameterSpec {
+        name,
+        shape: shape.into(),
+        initializer,
+        has_weight_decay: true,
+        adjacent_to_previous: false,
+        role: WeightRole::Adapter { scale: lora.scale() },
+    };
+    let bound = 1.0 / (inputs as f64).sqrt();
+    [matrix(a, [rank, inputs], Initializer::Uniform(bound)), matrix(b, [outputs, rank], Initializer::Zeros)]
+}
+
+/// The module that the matrix `name` adapts.
+pub(crate) fn adapted_module(name: &str) -> Option<&str> {
+    name.strip_prefix("base_model.model.")?.rsplit_once(".lora_").map(|(module, _)| module)
+}
+
+/// The content of PEFT's configuration file for the adapters of `architecture`, whose weights without adapters are in
+/// the model directory `base`.
+pub fn adapter_config(lora: &LoraSpec, architecture: &dyn Architecture, base: &str) -> Value {
+    let specs = architecture.all_weight_specs();
+    let modules = specs.iter().filter_map(|spec| adapted_module(&spec.name)?.rsplit('.').next());
+    let targets: BTreeSet<&str> = modules.collect();
+    json!({
+        "peft_type": "LORA",
+        "task_type": "CAUSAL_LM",
+        "base_model_name_or_path": base,
+        "r": lora.rank,
+        "lora_alpha": lora.alpha,
+        "lora_dropout": 0.0,
+        "use_rslora": lora.use_rslora,
+        "target_modules": targets,
+        "bias": "none",
+        "fan_in_fan_out": false,
+        "init_lora_weights": true,
+        "inference_mode": true,
+        "modules_to_save": null,
+    })
+}

@@ -1,0 +1,167 @@
+//! Specifications of weights, and the bytes that they and their state need.
+
+use std::iter::Sum;
+
+use stagecoach_api::job::Precision;
+
+use super::ParameterCopies;
+use super::initializer::Initializer;
+
+/// Specification of a weight.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ParameterSpec {
+    /// Hugging Face's name, or PEFT's for the matrix of an adapter: global, independent of stage and chunk.
+    pub name: String,
+    /// Shape of the value.
+    pub shape: Vec<i64>,
+    /// The initial value.
+    pub initializer: Initializer,
+    /// Whether weight decay applies by default: to the matrices of layers and head, not to norms, biases and
+    /// embeddings.
+    pub has_weight_decay: bool,
+    /// Whether the weight's rows directly follow those of the previous weight, so that one product uses both.
+    pub adjacent_to_previous: bool,
+    /// The part that the weight has in training.
+    pub role: WeightRole,
+}
+
+/// The part that a weight has in training.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum WeightRole {
+    /// A weight of the model, which training updates.
+    Trained,
+    /// A weight of the model, which stays as it is.
+    Frozen,
+    /// A matrix of an adapter, which training updates. The product of the adapter's matrices is multiplied by `scale`.
+    Adapter {
+        /// The factor of the product.
+        scale: f64,
+    },
+}
+
+impl ParameterSpec {
+    /// A matrix `[rows, columns]` with weight decay, whose initial values have this standard deviation.
+    pub(crate) fn matrix(name: String, rows: usize, columns: usize, deviation: f64) -> ParameterSpec {
+        ParameterSpec {
+            name,
+            shape: vec![rows as i64, columns as i64],
+            initializer: Initializer::Normal(deviation),
+            has_weight_decay: true,
+            adjacent_to_previous: false,
+            role: WeightRole::Trained,
+        }
+    }
+
+    /// A vector without weight decay.
+    pub(crate) fn vector(name: String, width: usize, initializer: Initializer) -> ParameterSpec {
+        ParameterSpec {
+            name,
+            shape: vec![width as i64],
+            initializer,
+            has_weight_decay: false,
+            adjacent_to_previous: false,
+            role: WeightRole::Trained,
+        }
+    }
+
+    /// The same weight, whose rows directly follow those of the previous one.
+    pub(crate) fn adjacent(self) -> ParameterSpec {
+        ParameterSpec { adjacent_to_previous: true, ..self }
+    }
+
+    /// Number of values.
+    pub fn numel(&self) -> u64 {
+        self.shape.iter().product::<i64>() as u64
+    }
+
+    /// Whether training updates the weight.
+    pub fn is_trained(&self) -> bool {
+        self.role != WeightRole::Frozen
+    }
+
+    /// Whether the weight is one of the model's, not of an adapter.
+    pub fn is_of_model(&self) -> bool {
+        !matches!(self.role, WeightRole::Adapter { .. })
+    }
+
+    /// Whether the weight is a matrix, which layers read in the type of activations. Norms and biases are fp32.
+    pub fn is_matrix(&self) -> bool {
+        self.shape.len() > 1
+    }
+}
+
+/// Bytes of parameters with their state, by purpose.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ParameterBytes {
+    /// The weights, fp32, and the copy in bf16 that layers read.
+    pub weights: u64,
+    /// The gradient accumulators, the sums of blocks that wait to be added, and the sums received from other replicas.
+    pub gradients: u64,
+    /// AdamW's moments.
+    pub optimizer: u64,
+    /// The copy of weights and moments from which a checkpoint is written.
+    pub snapshot: u64,
+    /// The copies of weights and moments that this stage holds of its own state for checkpoints in memory; the next
+    /// stage holds as much.
+    pub memory_checkpoints: u64,
+}
+
+impl Sum for ParameterBytes {
+    fn sum<I: Iterator<Item = ParameterBytes>>(parts: I) -> ParameterBytes {
+        parts.fold(ParameterBytes::default(), |all, part| ParameterBytes {
+            weights: all.weights + part.weights,
+            gradients: all.gradients + part.gradients,
+            optimizer: all.optimizer + part.optimizer,
+            snapshot: all.snapshot + part.snapshot,
+            memory_checkpoints: all.memory_checkpoints + part.memory_checkpoints,
+        })
+    }
+}
+
+impl ParameterBytes {
+    /// The bytes of `numel` values with these copies.
+    pub fn of(numel: u64, precision: Precision, copies: ParameterCopies) -> ParameterBytes {
+        let copy = match precision {
+            Precision::Float32 => 0,
+            Precision::BFloat16 => 2,
+        };
+        let weights = (4 + copy) * numel;
+        let owned = numel.div_ceil(copies.replicas as u64);
+        let snapshot = if copies.snapshot { 12 * owned } else { 0 };
+        let memory_checkpoints = if copies.memory_checkpoints { 2 * 12 * owned } else { 0 };
+        let gradients = 4 * numel * (1 + copies.partial_sums as u64) + 4 * owned * copies.received_sums as u64;
+        ParameterBytes { weights, gradients, optimizer: 8 * owned, snapshot, memory_checkpoints }
+    }
+
+    /// The bytes of the weights `specs`, of which each frozen one exists once, in the type in which layers read it.
+    pub fn of_specs<'s>(
+        specs: impl IntoIterator<Item = &'s ParameterSpec>,
+        precision: Precision,
+        copies: ParameterCopies,
+    ) -> ParameterBytes {
+        let element = |spec: &ParameterSpec| if spec.is_matrix() { activation_bytes(precision) } else { 4 };
+        let (mut trained, mut frozen) = (0, 0);
+        for spec in specs {
+            match spec.is_trained() {
+                true => trained += spec.numel(),
+                false => frozen += element(spec) * spec.numel(),
+            }
+        }
+        let trained = ParameterBytes::of(trained, precision, copies);
+        ParameterBytes { weights: trained.weights + frozen, ..trained }
+    }
+
+    /// The sum.
+    pub fn total(&self) -> u64 {
+        let ParameterBytes { weights, gradients, optimizer, snapshot, memory_checkpoints } = self;
+        weights + gradients + optimizer + snapshot + memory_checkpoints
+    }
+}
+
+/// The bytes of an element of activations.
+pub(crate) fn activation_bytes(precision: Precision) -> u64 {
+    match precision {
+        Precision::Float32 => 4,
+        Precision::BFloat16 => 2,
+    }
+}

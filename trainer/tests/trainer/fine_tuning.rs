@@ -1,0 +1,75 @@
+//! Tests of adapters and of frozen weights against Hugging Face's PEFT: twenty steps (`tests/reference/lora.py`),
+//! reproduced with any number of stages and microbatches, and with the same bits.
+
+use stagecoach_api::job::{Precision, Recompute};
+use stagecoach_model::model_types;
+use stagecoach_pipeline::{gpipe, interleaved_zero_bubble, one_f_one_b, zbv_zero_bubble};
+
+use crate::reference::{Scheduler, compare, setup};
+use crate::support::pipeline::{Setup, train};
+use crate::support::reference_data::Reference;
+
+/// Largest error of a loss, relative to PEFT's in float32.
+const LOSS_TOLERANCE: f64 = 1e-6;
+
+#[test]
+fn every_case_of_peft_is_reproduced() {
+    let reference = Reference::of_peft();
+    for name in reference.names() {
+        let case = reference.case(name);
+        assert_eq!(case.losses.len(), 20);
+        for microbatches in [1, 8] {
+            let (setup, expected) = setup(&reference, name, &[case.layers()], one_f_one_b);
+            let trained = train(&setup, &reference.steps(case, microbatches));
+            compare(&format!("{name}, {microbatches} microbatches"), &trained, &expected);
+            let errors = trained.losses.iter().zip(&expected.losses).map(|(a, b)| (f64::from(a / b) - 1.0).abs());
+            let worst = errors.fold(0.0, f64::max);
+            assert!(worst <= LOSS_TOLERANCE, "{name}: a loss is {worst:.1e} off");
+        }
+    }
+}
+
+/// Stages, schedules, recomputation and the kind of a backward pass change no bit.
+#[test]
+fn no_layout_changes_a_bit() {
+    let reference = Reference::of_peft();
+    let layouts: [(&[usize], Scheduler); 5] = [
+        (&[1, 1], gpipe),
+        (&[1, 1], one_f_one_b),
+        (&[1, 1], |chunks, microbatches| interleaved_zero_bubble(chunks, 1, microbatches)),
+        (&[1, 0, 1], |chunks, microbatches| interleaved_zero_bubble(chunks, 1, microbatches)),
+        (&[0, 1, 1, 0], |chunks, microbatches| zbv_zero_bubble(chunks / 2, microbatches)),
+    ];
+    for name in reference.names() {
+        let case = reference.case(name);
+        let steps = &reference.steps(case, 4)[..3];
+        for precision in [Precision::Float32, Precision::BFloat16] {
+            let of = |layers: &[usize], schedule| Setup { precision, ..setup(&reference, name, layers, schedule).0 };
+            let one = train(&of(&[2], one_f_one_b), steps);
+            for (layers, schedule) in layouts {
+                for recompute in [Recompute::None, Recompute::Selective, Recompute::Full] {
+                    let other = train(&Setup { recompute, ..of(layers, schedule) }, steps);
+                    assert!(one == other, "{name} in {precision}, {layers:?} layers, {recompute} recomputation");
+                }
+            }
+        }
+    }
+}
+
+/// The cases have what the comparison depends on.
+#[test]
+fn the_reference_has_every_family_and_both_ways() {
+    let reference = Reference::of_peft();
+    let cases = || reference.names().map(|name| reference.case(name));
+    for model_type in model_types() {
+        let is_of = |name: &str| {
+            let named = name == format!("lora-{model_type}");
+            (named || reference.case(name).source.fields["model_type"] == model_type)
+                && reference.case(name).lora.is_some()
+        };
+        assert!(reference.names().any(is_of), "{model_type} has no case with adapters");
+    }
+    assert!(cases().any(|case| !case.freeze.is_empty()));
+    assert!(cases().any(|case| case.lora.as_ref().is_some_and(|lora| lora.use_rslora)));
+    assert!(cases().any(|case| case.lora.as_ref().is_some_and(|lora| lora.targets.is_empty())));
+}

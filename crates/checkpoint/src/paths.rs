@@ -20,6 +20,11 @@ pub const MANIFEST_FILE: &str = "manifest.json";
 pub const WEIGHTS_INDEX_FILE: &str = "model.safetensors.index.json";
 /// The weights of a model directory without shards.
 pub(crate) const SINGLE_WEIGHTS_FILE: &str = "model.safetensors";
+/// PEFT's configuration of an adapter. A directory with this file holds weights that are added to those of another
+/// model.
+pub const ADAPTER_CONFIG_FILE: &str = "adapter_config.json";
+/// PEFT's weights of an adapter.
+pub(crate) const ADAPTER_WEIGHTS_FILE: &str = "adapter_model.safetensors";
 /// Why a checkpoint was set aside.
 pub const REASON_FILE: &str = "reason.txt";
 

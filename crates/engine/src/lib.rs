@@ -6,5 +6,6 @@ pub mod generate;
 pub mod optimize;
 mod stage_error;
 pub mod state_dict;
+mod tensor_hash;
 
 pub use stage_error::StageError;

@@ -33,7 +33,7 @@ pub use fine_tuning::{check_fine_tuning, fine_tuned};
 pub use head::{Head, HeadLoss};
 pub use initializer::Initializer;
 pub use llama::LlamaConfig;
-pub use lora::{ADAPTER_CONFIG_FILE, ADAPTER_WEIGHTS_FILE, adapter_config};
+pub use lora::{adapter_config, adapter_names};
 pub use model_config::ModelConfig;
 pub use parameter_spec::{ParameterBytes, ParameterSpec, WeightRole};
 pub use parameters::{FrozenWeight, Parameter, Parameters};

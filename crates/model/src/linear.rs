@@ -6,7 +6,7 @@ use stagecoach_kernels as kernels;
 use tch::Tensor;
 
 use super::WeightGradient;
-use super::lora::Adapter;
+use super::lora::{Adapter, columns};
 
 /// `y = x weight^T`. If the weight combines several layers with the same input, their outputs are side by side. An
 /// adapter adds to the outputs of its layer.
@@ -65,14 +65,6 @@ impl Linear {
             let (accumulator, dy) = (accumulator.shallow_clone(), columns(&dy, rows));
             weight_gradients(WeightGradient::Linear { accumulator, dy, x: x.shallow_clone() });
         }
-    }
-}
-
-/// These columns of `dy[rows, out]`: `dy` itself if they are all, otherwise a contiguous copy.
-pub(super) fn columns(dy: &Tensor, columns: &Range<i64>) -> Tensor {
-    match *columns == (0..dy.size()[1]) {
-        true => dy.shallow_clone(),
-        false => dy.narrow(1, columns.start, columns.end - columns.start).contiguous(),
     }
 }
 

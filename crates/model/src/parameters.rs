@@ -165,7 +165,7 @@ impl Parameters {
 
     /// The adapter of the weight `name`.
     fn adapter(&self, name: &str) -> Option<Adapter> {
-        let [a, b] = lora::matrix_names(name);
+        let [a, b] = lora::adapter_names(name);
         let [a, b] = [&self.trained[self.find(&a)?], &self.trained[self.find(&b)?]];
         let WeightRole::Adapter { scale } = b.spec.role else { return None };
         Some(Adapter::new([a, b], scale))

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 use stagecoach_data::StreamPosition;
+use stagecoach_engine::state_dict::FrozenWeights;
 use stagecoach_group::{StepOutcome, Verdict};
 use stagecoach_telemetry::{BestEvaluation, EvaluationRecord, StepRecord};
 use stagecoach_telemetry::{Receipt, StepFacts};
@@ -61,9 +62,9 @@ pub struct TrainerState {
     /// The positions of the sources of a streamed corpus, at which the next step continues to read.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub streams: Vec<StreamPosition>,
-    /// The hash of the frozen weights, in hex; `None` if the job has none, or has not loaded them yet.
+    /// The frozen weights; `None` if the job has none, or has not loaded them yet.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub frozen_weights: Option<String>,
+    pub frozen_weights: Option<FrozenWeights>,
     /// The record of the last step, if the metrics may lack it: with checkpoints in memory, the metrics get a step only
     /// once it can no longer be lost.
     #[serde(default, skip_serializing_if = "Option::is_none")]

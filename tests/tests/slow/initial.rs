@@ -22,7 +22,7 @@ fn workspace() -> tempfile::TempDir {
 }
 
 /// Writes the tiny model's directory as `name`, with other fields in its `config.json`.
-fn tiny(workspace: &Path, name: &str, fields: Value) {
+pub(crate) fn tiny(workspace: &Path, name: &str, fields: Value) {
     let to = workspace.join(name);
     std::fs::create_dir(&to).unwrap();
     for file in std::fs::read_dir(hugging_face()).unwrap().flatten() {
@@ -38,7 +38,7 @@ fn read_json(path: &Path) -> Value {
 }
 
 /// The YAML of `job` with the tiny model's tokenizer, and with its `model` replaced.
-fn yaml(job: &TestJob, model: &str) -> String {
+pub(crate) fn yaml(job: &TestJob, model: &str) -> String {
     let yaml = job.yaml();
     let (from, to) = (yaml.find("  model:").unwrap(), yaml.find("  data:").unwrap());
     let tokenizer = "{type: File, file: {path: tiny/tokenizer.json}}";
@@ -46,7 +46,7 @@ fn yaml(job: &TestJob, model: &str) -> String {
     yaml.replace("{type: Train, train: {vocabSize: 300}}", tokenizer)
 }
 
-fn pretrained(path: &str) -> String {
+pub(crate) fn pretrained(path: &str) -> String {
     format!("  model: {{type: Pretrained, pretrained: {{path: {path}}}}}\n")
 }
 

@@ -10,6 +10,7 @@ mod damage;
 mod diff;
 mod drain;
 mod evaluation;
+mod fine_tuning;
 mod full_volume;
 mod held_out;
 mod initial;

@@ -25,6 +25,8 @@ struct Shape {
     batch: [usize; 3],
     /// Whether the job has checkpoints in memory.
     copies: bool,
+    /// Whether the job trains adapters of a model that another job has made.
+    lora: bool,
 }
 
 const LLAMA: ModelType = ModelType::Llama;
@@ -32,25 +34,28 @@ const FLOAT: &str = "Float32";
 const BFLOAT: &str = "BFloat16";
 
 #[rustfmt::skip]
-const SHAPES: [Shape; 12] = [
-    Shape { model_type: LLAMA, stages: 3, pipeline: "schedule: {type: 1F1B}", model: [6, 384, 6, 2, 1024, 4096], tied: true, precision: FLOAT, batch: [4, 4, 128], copies: true },
-    Shape { model_type: LLAMA, stages: 3, pipeline: "schedule: {type: 1F1B}", model: [6, 256, 4, 4, 704, 4096], tied: true, precision: BFLOAT, batch: [6, 8, 128], copies: false },
-    Shape { model_type: LLAMA, stages: 2, pipeline: "schedule: {type: InterleavedZeroBubble}, virtualStages: 2", model: [8, 256, 4, 2, 704, 4096], tied: false, precision: FLOAT, batch: [4, 8, 128], copies: false },
-    Shape { model_type: LLAMA, stages: 3, pipeline: "schedule: {type: InterleavedZeroBubble}, transport: Shm", model: [6, 128, 4, 2, 352, 16384], tied: false, precision: FLOAT, batch: [6, 16, 128], copies: false },
-    Shape { model_type: LLAMA, stages: 4, pipeline: "schedule: {type: GPipe}, recompute: Selective, transport: Tcp", model: [8, 192, 6, 2, 512, 4096], tied: false, precision: FLOAT, batch: [8, 16, 128], copies: false },
-    Shape { model_type: LLAMA, stages: 2, pipeline: "schedule: {type: 1F1B}", model: [12, 512, 8, 4, 1376, 4096], tied: false, precision: FLOAT, batch: [4, 4, 128], copies: false },
-    Shape { model_type: LLAMA, stages: 1, pipeline: "schedule: {type: 1F1B}", model: [4, 256, 4, 2, 704, 8192], tied: true, precision: FLOAT, batch: [2, 16, 128], copies: false },
-    Shape { model_type: LLAMA, stages: 2, pipeline: "schedule: {type: Interleaved1F1B}, virtualStages: 2, recompute: Full", model: [8, 256, 4, 2, 704, 4096], tied: false, precision: FLOAT, batch: [4, 16, 128], copies: false },
-    Shape { model_type: LLAMA, stages: 2, pipeline: "schedule: {type: ZBVZeroBubble}, virtualStages: 2", model: [8, 256, 4, 2, 704, 4096], tied: true, precision: BFLOAT, batch: [4, 8, 128], copies: false },
-    Shape { model_type: LLAMA, stages: 1, pipeline: "schedule: {type: GPipe}, recompute: Full", model: [6, 384, 6, 2, 1024, 4096], tied: false, precision: BFLOAT, batch: [4, 16, 128], copies: false },
-    Shape { model_type: LLAMA, stages: 4, pipeline: "schedule: {type: 1F1B}", model: [4, 512, 8, 8, 1376, 2048], tied: true, precision: FLOAT, batch: [8, 2, 256], copies: false },
-    Shape { model_type: ModelType::Qwen2, stages: 2, pipeline: "schedule: {type: 1F1B}", model: [6, 256, 4, 2, 704, 4096], tied: true, precision: BFLOAT, batch: [4, 16, 128], copies: false },
+const SHAPES: [Shape; 15] = [
+    Shape { model_type: LLAMA, stages: 2, pipeline: "schedule: {type: 1F1B}", model: [12, 512, 8, 4, 1376, 4096], tied: false, precision: FLOAT, batch: [4, 8, 128], copies: false, lora: true },
+    Shape { model_type: LLAMA, stages: 3, pipeline: "schedule: {type: 1F1B}", model: [6, 384, 6, 2, 1024, 4096], tied: true, precision: FLOAT, batch: [4, 4, 128], copies: true, lora: false },
+    Shape { model_type: LLAMA, stages: 3, pipeline: "schedule: {type: 1F1B}", model: [6, 256, 4, 4, 704, 4096], tied: true, precision: BFLOAT, batch: [6, 8, 128], copies: false, lora: false },
+    Shape { model_type: LLAMA, stages: 2, pipeline: "schedule: {type: InterleavedZeroBubble}, virtualStages: 2", model: [8, 256, 4, 2, 704, 4096], tied: false, precision: FLOAT, batch: [4, 8, 128], copies: false, lora: false },
+    Shape { model_type: LLAMA, stages: 3, pipeline: "schedule: {type: InterleavedZeroBubble}, transport: Shm", model: [6, 128, 4, 2, 352, 16384], tied: false, precision: FLOAT, batch: [6, 16, 128], copies: false, lora: false },
+    Shape { model_type: LLAMA, stages: 4, pipeline: "schedule: {type: GPipe}, recompute: Selective, transport: Tcp", model: [8, 192, 6, 2, 512, 4096], tied: false, precision: FLOAT, batch: [8, 16, 128], copies: false, lora: false },
+    Shape { model_type: LLAMA, stages: 2, pipeline: "schedule: {type: 1F1B}", model: [12, 512, 8, 4, 1376, 4096], tied: false, precision: FLOAT, batch: [4, 4, 128], copies: false, lora: false },
+    Shape { model_type: LLAMA, stages: 1, pipeline: "schedule: {type: 1F1B}", model: [4, 256, 4, 2, 704, 8192], tied: true, precision: FLOAT, batch: [2, 16, 128], copies: false, lora: false },
+    Shape { model_type: LLAMA, stages: 2, pipeline: "schedule: {type: Interleaved1F1B}, virtualStages: 2, recompute: Full", model: [8, 256, 4, 2, 704, 4096], tied: false, precision: FLOAT, batch: [4, 16, 128], copies: false, lora: false },
+    Shape { model_type: LLAMA, stages: 2, pipeline: "schedule: {type: ZBVZeroBubble}, virtualStages: 2", model: [8, 256, 4, 2, 704, 4096], tied: true, precision: BFLOAT, batch: [4, 8, 128], copies: false, lora: false },
+    Shape { model_type: LLAMA, stages: 1, pipeline: "schedule: {type: GPipe}, recompute: Full", model: [6, 384, 6, 2, 1024, 4096], tied: false, precision: BFLOAT, batch: [4, 16, 128], copies: false, lora: false },
+    Shape { model_type: LLAMA, stages: 4, pipeline: "schedule: {type: 1F1B}", model: [4, 512, 8, 8, 1376, 2048], tied: true, precision: FLOAT, batch: [8, 2, 256], copies: false, lora: false },
+    Shape { model_type: LLAMA, stages: 2, pipeline: "schedule: {type: InterleavedZeroBubble}", model: [12, 512, 8, 4, 1376, 4096], tied: true, precision: FLOAT, batch: [4, 8, 128], copies: true, lora: true },
+    Shape { model_type: LLAMA, stages: 3, pipeline: "schedule: {type: 1F1B}, recompute: Selective", model: [12, 512, 8, 4, 1376, 4096], tied: true, precision: BFLOAT, batch: [4, 8, 128], copies: false, lora: true },
+    Shape { model_type: ModelType::Qwen2, stages: 2, pipeline: "schedule: {type: 1F1B}", model: [6, 256, 4, 2, 704, 4096], tied: true, precision: BFLOAT, batch: [4, 16, 128], copies: false, lora: false },
 ];
 
 /// The shape of a relative of Llama, besides those in [`SHAPES`].
 #[rustfmt::skip]
 const fn relative(model_type: ModelType) -> Shape {
-    Shape { model_type, stages: 2, pipeline: "schedule: {type: 1F1B}", model: [6, 256, 8, 4, 768, 4096], tied: false, precision: FLOAT, batch: [4, 16, 128], copies: false }
+    Shape { model_type, stages: 2, pipeline: "schedule: {type: 1F1B}", model: [6, 256, 8, 4, 768, 4096], tied: false, precision: FLOAT, batch: [4, 16, 128], copies: false, lora: false }
 }
 
 /// `modelType`, and for relatives of Llama, some of which have another default, `headDim`.
@@ -60,7 +65,11 @@ fn family(model_type: ModelType) -> String {
 
 /// A job of four steps, each of which has a checkpoint behind training, and two evaluations.
 fn yaml(shape: &Shape) -> String {
-    let Shape { model_type, stages, pipeline, model, tied, precision, batch, copies } = shape;
+    let Shape { model_type, stages, pipeline, model, tied, precision, batch, copies, lora } = shape;
+    let (lora, from) = match lora {
+        true => ("\n    lora: {rank: 16, alpha: 32}", ", initFrom: {path: base}"),
+        false => ("", ""),
+    };
     let memory = if *copies { ", memory: {everySteps: 1}" } else { "" };
     let [layers, hidden, heads, kv_heads, intermediate, vocabulary] = model;
     let [microbatches, rows, length] = batch;
@@ -85,10 +94,10 @@ spec:
     precision: {precision}
     globalBatchSize: {}
     microbatches: {microbatches}
-    gradientClipNorm: 1.0
+    gradientClipNorm: 1.0{lora}
     learningRate: {{peak: 1e-3, warmupSteps: 1}}
   pipeline: {{{pipeline}}}
-  checkpoint: {{everySteps: 1, keepLast: 1{memory}}}
+  checkpoint: {{everySteps: 1, keepLast: 1{memory}{from}}}
 ",
         family(*model_type),
         microbatches * rows
@@ -114,7 +123,7 @@ fn the_plan_says_what_each_stage_holds() {
     let mut wrong = Vec::new();
     let relatives = ModelType::ALL.iter().filter(|&&model_type| model_type != LLAMA);
     let shapes = SHAPES.into_iter().chain(relatives.map(|&model_type| relative(model_type)));
-    for shape in &shapes.take(if all { usize::MAX } else { 3 }).collect::<Vec<_>>() {
+    for shape in &shapes.take(if all { usize::MAX } else { 4 }).collect::<Vec<_>>() {
         let Shape {
             model_type,
             stages,
@@ -124,6 +133,7 @@ fn the_plan_says_what_each_stage_holds() {
             precision,
             batch,
             copies,
+            lora,
         } = shape;
         // without AVX512, bf16 products take minutes
         if *precision == BFLOAT && !has_avx512() {
@@ -131,6 +141,13 @@ fn the_plan_says_what_each_stage_holds() {
             continue;
         }
         let file = workspace.join("memory.yaml");
+        if *lora {
+            let base = yaml(&Shape { lora: false, copies: false, precision: FLOAT, ..*shape });
+            std::fs::write(&file, base.replace("name: memory", "name: base")).unwrap();
+            let arguments = ["--fresh", "--set", "training.steps=1"];
+            let outcome = Launched::start_file(workspace, &file, workspace.join("base"), &arguments).finish(workspace);
+            assert!(outcome.status.success(), "{}\n{}", outcome.stdout, outcome.stderr);
+        }
         std::fs::write(&file, yaml(shape)).unwrap();
         let planned = planned(workspace, &file, *stages);
         // tokenising is stage 0's work before the first step and has a peak of its own
@@ -146,7 +163,8 @@ fn the_plan_says_what_each_stage_holds() {
         let round = |values: &[f64]| values.iter().map(|v| format!("{v:.0}")).collect::<Vec<_>>().join(" / ");
         let model = if *model_type == LLAMA { String::new() } else { format!(", {}", family(*model_type)) };
         let tied = if *tied { ", tied" } else { "" };
-        let copies = if *copies { ", copies" } else { "" };
+        let copies =
+            [(", copies", copies), (", adapters", lora)].map(|(name, has)| if *has { name } else { "" }).concat();
         let line = format!(
             "| {stages} | {pipeline}{model} | {layers} x {hidden}, {vocabulary}{tied}{copies} | {precision} | {batch:?} | {} | {} | {} |",
             round(&planned),

@@ -314,7 +314,7 @@ fn print_sample(model: &Path) -> anyhow::Result<()> {
         return Ok(());
     }
     let generation = GenerationConfig { max_new_tokens: usual.max_new_tokens.min(tokens as usize), ..usual };
-    let generator = TextGenerator::load(model, false)?;
+    let generator = TextGenerator::load(model, None, false)?;
     let continuation = generator.continue_from(&generator.prompt_ids("")?, &generation, &mut |_| Ok(()))?;
     print_line(format_sample(&continuation.text).trim_end());
     Ok(())

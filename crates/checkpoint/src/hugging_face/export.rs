@@ -1,10 +1,12 @@
-//! Export of a checkpoint's weights as a model directory, or as one file. Every tensor is verified.
+//! Export of a checkpoint's weights as a model directory, as an adapter's directory, or as one file. Every tensor is
+//! verified.
 
 use ::safetensors::Dtype;
 
 use crate::error::CheckpointError;
-use crate::manifest::TensorEntry;
-use crate::paths::{SINGLE_WEIGHTS_FILE, WEIGHTS_INDEX_FILE, is_weights_file};
+use crate::paths::{
+    ADAPTER_CONFIG_FILE, ADAPTER_WEIGHTS_FILE, SINGLE_WEIGHTS_FILE, WEIGHTS_INDEX_FILE, is_weights_file,
+};
 use crate::reader::CheckpointReader;
 use crate::safetensors::{TensorReader, WrittenShard, f32_to_bf16, to_f32, write_file, write_shard};
 use crate::save::{StageFiles, weights_index_json};
@@ -17,7 +19,8 @@ const CONFIG_FILE: &str = "config.json";
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ExportFormat {
-    /// A directory in Hugging Face's layout: configuration, tokenizer, and weights.
+    /// A directory in Hugging Face's layout: configuration, tokenizer, and weights. A checkpoint of adapters becomes a
+    /// directory of PEFT.
     HuggingFace,
     /// One safetensors file with all weights.
     SingleFile,
@@ -80,6 +83,41 @@ pub struct ExportSummary {
     pub bytes: u64,
 }
 
+/// The weights of an export.
+pub trait ExportedWeights {
+    /// The names and shapes of the tensors, in the order of the files.
+    fn tensors(&self) -> Vec<(String, Vec<usize>)>;
+
+    /// The values of the tensor `name` as little-endian fp32.
+    ///
+    /// # Errors
+    /// If the tensor is missing or damaged, or can't be read.
+    fn read_f32(&self, name: &str) -> Result<Vec<u8>, CheckpointError>;
+
+    /// Checks what can be checked only once every tensor has been read.
+    ///
+    /// # Errors
+    /// If the weights are not the expected ones.
+    fn check(&self) -> Result<(), CheckpointError> {
+        Ok(())
+    }
+}
+
+/// A checkpoint's own weights, stage by stage.
+impl ExportedWeights for CheckpointReader {
+    fn tensors(&self) -> Vec<(String, Vec<usize>)> {
+        let weights = self.manifest().tensors.iter().filter(|tensor| is_weights_file(&tensor.file));
+        weights.map(|tensor| (tensor.name.clone(), tensor.shape.clone())).collect()
+    }
+
+    fn read_f32(&self, name: &str) -> Result<Vec<u8>, CheckpointError> {
+        let content = |problem| CheckpointError::Content { path: self.folder().into(), problem };
+        let entry = self.tensor(name).ok_or_else(|| content(format!("has no tensor {name}")))?;
+        to_f32(entry.dtype, self.read(entry)?)
+            .ok_or_else(|| content(format!("holds {name} as {:?}: expected floating-point values", entry.dtype)))
+    }
+}
+
 /// Writes the weights of `checkpoint` as `name` on the volume `out`. The files have a temporary name until the last
 /// rename, so that `name` is never incomplete. `on_read` receives the number of bytes of each tensor that was read and
 /// verified.
@@ -94,14 +132,30 @@ pub fn export(
     name: &str,
     on_read: &dyn Fn(u64),
 ) -> Result<ExportSummary, CheckpointError> {
+    export_weights(checkpoint, checkpoint, options, out, name, on_read)
+}
+
+/// Like [`export`], with `weights` in place of the checkpoint's own, and the checkpoint's other files.
+///
+/// # Errors
+/// Like [`export`].
+pub fn export_weights(
+    checkpoint: &CheckpointReader,
+    weights: &dyn ExportedWeights,
+    options: &ExportOptions,
+    out: &dyn Volume,
+    name: &str,
+    on_read: &dyn Fn(u64),
+) -> Result<ExportSummary, CheckpointError> {
     ensure_absent(out, name)?;
     let partial = format!(".{}", stagecoach_files::temporary_name(name));
     let write = || {
-        let source = Source { checkpoint, weights: options.weights, on_read };
+        let source = Source { checkpoint, weights, kind: options.weights, tensors: weights.tensors(), on_read };
         let summary = match options.format {
             ExportFormat::HuggingFace => source.write_directory(options.max_shard_bytes, out, &partial)?,
             ExportFormat::SingleFile => source.write_single(out, &partial, name)?,
         };
+        weights.check()?;
         ensure_absent(out, name)?; // because a rename would replace an existing file
         rename_idempotent(out, &partial, name).map_err(volume_io(out, "publish", name))?;
         sync_dir(out, "")?;
@@ -127,7 +181,10 @@ fn ensure_absent(out: &dyn Volume, name: &str) -> Result<(), CheckpointError> {
 /// The weights to export.
 struct Source<'a> {
     checkpoint: &'a CheckpointReader,
-    weights: ExportType,
+    weights: &'a dyn ExportedWeights,
+    /// The type in which they are written.
+    kind: ExportType,
+    tensors: Vec<(String, Vec<usize>)>,
     on_read: &'a dyn Fn(u64),
 }
 
@@ -140,10 +197,13 @@ impl Source<'_> {
     ) -> Result<ExportSummary, CheckpointError> {
         make_dir_idempotent(out, folder).map_err(volume_io(out, "create", folder))?;
         let mut summary = ExportSummary::default();
-        let shards = self.shards(max_shard_bytes);
+        // PEFT reads one file
+        let is_adapter = self.tensors.iter().any(|(name, _)| is_adapter_tensor(name));
+        let shards = self.shards(if is_adapter { u64::MAX } else { max_shard_bytes });
         let mut written = Vec::new();
         for (at, tensors) in shards.iter().enumerate() {
             let name = match shards.len() {
+                _ if is_adapter => ADAPTER_WEIGHTS_FILE.to_owned(),
                 1 => SINGLE_WEIGHTS_FILE.to_owned(),
                 all => format!("model-{:05}-of-{all:05}.safetensors", at + 1),
             };
@@ -158,7 +218,9 @@ impl Source<'_> {
         if written.len() > 1 {
             small(WEIGHTS_INDEX_FILE, weights_index_json(&written).as_bytes())?;
         }
-        let is_small = |name: &str| name != WEIGHTS_INDEX_FILE && !name.ends_with(".safetensors");
+        let of_other_format = if is_adapter { CONFIG_FILE } else { ADAPTER_CONFIG_FILE };
+        let is_small =
+            |name: &str| ![WEIGHTS_INDEX_FILE, of_other_format].contains(&name) && !name.ends_with(".safetensors");
         for file in self.checkpoint.manifest().files.iter().filter(|file| is_small(&file.name)) {
             let bytes = self.checkpoint.read_small_file(&file.name)?.unwrap_or_default();
             small(&file.name, &if file.name == CONFIG_FILE { self.config(bytes) } else { bytes })?;
@@ -169,23 +231,18 @@ impl Source<'_> {
 
     fn write_single(&self, out: &dyn Volume, partial: &str, name: &str) -> Result<ExportSummary, CheckpointError> {
         let mut summary = ExportSummary::default();
-        summary.add(&self.copy_tensors(&self.tensors().collect::<Vec<_>>(), out, partial)?);
+        summary.add(&self.copy_tensors(&self.tensors.iter().collect::<Vec<_>>(), out, partial)?);
         summary.files = vec![name.to_owned()];
         Ok(summary)
     }
 
-    /// The weights, stage by stage.
-    fn tensors(&self) -> impl Iterator<Item = &TensorEntry> {
-        self.checkpoint.manifest().tensors.iter().filter(|tensor| is_weights_file(&tensor.file))
-    }
-
     /// The tensors of each file, in order. A tensor starts a new file if it does not fit into the last one.
-    fn shards(&self, max_shard_bytes: u64) -> Vec<Vec<&TensorEntry>> {
-        let mut shards: Vec<Vec<&TensorEntry>> = Vec::new();
+    fn shards(&self, max_shard_bytes: u64) -> Vec<Vec<&(String, Vec<usize>)>> {
+        let mut shards: Vec<Vec<&(String, Vec<usize>)>> = Vec::new();
         let mut rest = 0;
-        for tensor in self.tensors() {
-            let values = tensor.shape.iter().product::<usize>();
-            let bytes = (values * self.weights.dtype().bitsize() / 8) as u64;
+        for tensor in &self.tensors {
+            let values = tensor.1.iter().product::<usize>();
+            let bytes = (values * self.kind.dtype().bitsize() / 8) as u64;
             match shards.last_mut().filter(|_| bytes <= rest) {
                 Some(shard) => shard.push(tensor),
                 None => {
@@ -201,24 +258,20 @@ impl Source<'_> {
     /// Copies one tensor at a time. The hash of each tensor is verified before the tensor is written.
     fn copy_tensors(
         &self,
-        tensors: &[&TensorEntry],
+        tensors: &[&(String, Vec<usize>)],
         out: &dyn Volume,
         path: &str,
     ) -> Result<WrittenShard, CheckpointError> {
         let read_verified = |name: &str| {
-            let content = |problem| CheckpointError::Content { path: self.checkpoint.folder().into(), problem };
-            let entry = self.checkpoint.tensor(name).ok_or_else(|| content(format!("has no tensor {name}")))?;
-            let bytes = self.checkpoint.read(entry)?;
-            (self.on_read)(entry.bytes);
-            let values = to_f32(entry.dtype, bytes)
-                .ok_or_else(|| content(format!("holds {name} as {:?}: expected floating-point values", entry.dtype)))?;
-            Ok(match self.weights {
+            let values = self.weights.read_f32(name)?;
+            (self.on_read)(values.len() as u64);
+            Ok(match self.kind {
                 ExportType::Float32 => values,
                 ExportType::BFloat16 => f32_to_bf16(&values),
             })
         };
         let reader = TensorReader::new(&read_verified);
-        let views: Vec<_> = tensors.iter().map(|t| reader.view(&t.name, self.weights.dtype(), &t.shape)).collect();
+        let views: Vec<_> = tensors.iter().map(|(name, shape)| reader.view(name, self.kind.dtype(), shape)).collect();
         reader.finish(write_shard(out, path, &views))
     }
 
@@ -226,7 +279,7 @@ impl Source<'_> {
     fn config(&self, bytes: Vec<u8>) -> Vec<u8> {
         let Ok(serde_json::Value::Object(mut config)) = serde_json::from_slice(&bytes) else { return bytes };
         let written = config.clone();
-        let name = serde_json::Value::from(self.weights.torch_name());
+        let name = serde_json::Value::from(self.kind.torch_name());
         if !config.contains_key("dtype") {
             config.insert("torch_dtype".into(), name.clone());
         }
@@ -240,6 +293,11 @@ impl Source<'_> {
         }
         format!("{:#}\n", serde_json::Value::Object(config)).into_bytes()
     }
+}
+
+/// Whether `name` is a tensor of an adapter, as PEFT names it.
+fn is_adapter_tensor(name: &str) -> bool {
+    name.starts_with("base_model.model.") && name.contains(".lora_")
 }
 
 impl ExportSummary {

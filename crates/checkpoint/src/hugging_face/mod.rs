@@ -4,6 +4,6 @@ mod export;
 mod import;
 mod model_files;
 
-pub use export::{ExportFormat, ExportOptions, ExportSummary, ExportType, export};
+pub use export::{ExportFormat, ExportOptions, ExportSummary, ExportType, ExportedWeights, export, export_weights};
 pub use import::import;
 pub use model_files::{ModelFiles, TensorType, refuse_adapter};

@@ -11,12 +11,9 @@ use ::safetensors::tensor::TensorInfo;
 use serde::Deserialize;
 
 use crate::error::{CheckpointError, io};
-use crate::paths::{self, SINGLE_WEIGHTS_FILE, WEIGHTS_INDEX_FILE};
+use crate::paths::{self, ADAPTER_CONFIG_FILE, SINGLE_WEIGHTS_FILE, WEIGHTS_INDEX_FILE};
 use crate::safetensors::{read_header, to_f32};
 use crate::volume::FileReader;
-
-/// A file that marks a directory as an adapter, such as LoRA's, for the weights of another model.
-const ADAPTER_FILE: &str = "adapter_config.json";
 
 /// Files with weights in PyTorch's pickle format.
 const PICKLED_FILES: [&str; 3] = ["pytorch_model.bin", "pytorch_model.bin.index.json", "consolidated.00.pth"];
@@ -235,12 +232,12 @@ fn read_index(folder: &Path) -> Result<Option<Index>, CheckpointError> {
 /// # Errors
 /// If the directory has an adapter.
 pub fn refuse_adapter(folder: &Path) -> Result<(), CheckpointError> {
-    match folder.join(ADAPTER_FILE).exists() {
+    match folder.join(ADAPTER_CONFIG_FILE).exists() {
         false => Ok(()),
         true => Err(CheckpointError::Content {
             path: folder.to_owned(),
             problem: format!(
-                "holds an adapter ({ADAPTER_FILE}), which this trainer does not apply: merge it into its model \
+                "holds an adapter ({ADAPTER_CONFIG_FILE}), which this trainer does not apply: merge it into its model \
                  (merge_and_unload of peft), and save that"
             ),
         }),

@@ -17,7 +17,7 @@ use super::stage_gpu::StageGpu;
 use super::tied_embedding::TiedEmbedding;
 use super::weight_grad_store::WeightGradStore;
 use crate::optimize::AdamW;
-use crate::state_dict::TensorHash;
+use crate::tensor_hash::TensorHash;
 
 /// Configuration from which every rank builds its stage.
 #[derive(Debug)]

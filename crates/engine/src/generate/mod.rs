@@ -13,7 +13,7 @@ use stagecoach_model::{CuSeqlens, ForwardContext, SourceConfig};
 use tch::{Device, Tensor};
 
 use crate::execute::Stage;
-use crate::state_dict::{InitialWeights, find_model};
+use crate::state_dict::{InitialWeights, MergedWeights, find_model};
 
 mod sampling;
 mod stop;
@@ -91,12 +91,13 @@ pub fn parameter_count(path: &Path) -> Result<u64> {
 
 impl TextGenerator {
     /// Loads the model at `path`: a Hugging Face model directory, a checkpoint's folder, or a job's folder, whose
-    /// newest checkpoint is used. A checkpoint's weights are verified by their hashes. With `parse_special_tokens`,
-    /// text of a prompt that looks like a special token is that token.
+    /// newest checkpoint is used. A checkpoint's weights are verified by their hashes. The frozen weights of a checkpoint
+    /// that has only the trained ones are in the model directory `base`, or otherwise where the job found them. With
+    /// `parse_special_tokens`, text of a prompt that looks like a special token is that token.
     ///
     /// # Errors
     /// If there is no model, it is damaged, or its architecture is not supported.
-    pub fn load(path: &Path, parse_special_tokens: bool) -> Result<TextGenerator> {
+    pub fn load(path: &Path, base: Option<&Path>, parse_special_tokens: bool) -> Result<TextGenerator> {
         let folder = find_model(Path::new(""), path)?;
         let SourceConfig { config, .. } = SourceConfig::read(&folder)?;
         let context_length = config.max_position_embeddings();
@@ -112,9 +113,14 @@ impl TextGenerator {
             folder.display()
         );
         let stage = Stage::of_model(architecture.as_ref(), AdamWSpec::default(), Precision::Float32);
-        let weights = InitialWeights::open(&folder)?;
-        weights.check(architecture.as_ref())?;
-        weights.load(architecture.as_ref(), &stage, &mut |_| {})?;
+        match MergedWeights::of_checkpoint(&folder, base)? {
+            Some(weights) => weights.load(&stage)?,
+            None => {
+                let weights = InitialWeights::open(&folder)?;
+                weights.check(architecture.as_ref())?;
+                weights.load(architecture.as_ref(), &stage, &mut |_| {})?;
+            }
+        }
         Ok(TextGenerator { stage, tokenizer, context_length })
     }
 

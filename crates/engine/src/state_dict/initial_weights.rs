@@ -23,8 +23,10 @@ use crate::execute::Stage;
 /// If there is no model.
 pub fn find_model(root: &Path, path: &Path) -> Result<PathBuf, CheckpointError> {
     let folder = root.join(path);
-    refuse_adapter(&folder)?;
     let location = CheckpointLocation::resolve(&folder)?;
+    if location.step.is_none() {
+        refuse_adapter(&folder)?;
+    }
     if location.step.is_some() || folder.join("config.json").exists() {
         return Ok(path.to_owned());
     }
@@ -55,6 +57,12 @@ impl InitialWeights {
     pub fn open(folder: &Path) -> Result<InitialWeights, CheckpointError> {
         let location = CheckpointLocation::resolve(folder)?;
         let checkpoint = location.step.map(|step| open(&location.volume(), step)).transpose()?;
+        let progress = checkpoint.as_ref().map(|checkpoint| &checkpoint.manifest().metadata.progress);
+        if progress.is_some_and(|progress| !progress["frozenWeights"].is_null()) {
+            let problem = "has only the trained weights of its job, without the frozen ones: make a whole model of it with \
+                           `stagecoach checkpoint merge`";
+            return Err(CheckpointError::Content { path: folder.to_owned(), problem: problem.into() });
+        }
         Ok(InitialWeights { files: ModelFiles::open(folder)?, checkpoint })
     }
 
@@ -108,13 +116,13 @@ impl InitialWeights {
             let read = Tensor::empty(&spec.shape, (Kind::Float, Device::Cpu));
             on_read(self.read(spec, &read)?);
             value.shallow_clone().copy_(&read);
-            Ok(TensorHash::of(&NamedTensor::of(&(spec.name.clone(), &read))))
+            Ok(NamedTensor::of(&(spec.name.clone(), &read)).hash())
         };
         stage.parameters.frozen().iter().map(load).collect()
     }
 
     /// Reads a weight into `tensor`, fp32. Returns the number of bytes.
-    fn read(&self, spec: &ParameterSpec, tensor: &Tensor) -> Result<u64, CheckpointError> {
+    pub(super) fn read(&self, spec: &ParameterSpec, tensor: &Tensor) -> Result<u64, CheckpointError> {
         match &self.checkpoint {
             Some(checkpoint) => read_into(checkpoint, find_tensor(checkpoint, &spec.name, spec)?, tensor)?,
             None => copy_from_bytes(tensor, &self.files.read_f32(&spec.name)?),

@@ -24,7 +24,7 @@ pub struct NamedTensor {
 /// The hashes of the weights for which `stage` is responsible, computed one by one: the host holds one weight of a GPU
 /// at a time.
 pub fn weight_hashes(stage: &Stage) -> Vec<TensorHash> {
-    named_weights(stage).iter().map(|weight| TensorHash::of(&NamedTensor::of(weight))).collect()
+    named_weights(stage).iter().map(|weight| NamedTensor::of(weight).hash()).collect()
 }
 
 /// A tensor of a stage, on the stage's device, with its global name.
@@ -72,6 +72,11 @@ impl NamedTensor {
     /// The memory of a `buffer`.
     pub(crate) fn tensor(&self) -> &Tensor {
         &self.tensor
+    }
+
+    /// The hash of the values, with the tensor's name.
+    pub fn hash(&self) -> TensorHash {
+        TensorHash::of(&self.name, &self.shape, self.bytes())
     }
 
     /// The dimensions.

@@ -5,7 +5,6 @@ use std::ops::Range;
 use stagecoach_kernels as kernels;
 use tch::Tensor;
 
-use crate::linear::columns;
 use crate::{Parameter, WeightGradient};
 
 /// `scale x A^T B^T`, which is added to outputs of a linear layer.
@@ -78,5 +77,13 @@ impl Adapter {
     /// The gradient of `x A^T`, `[rows, rank]`, from the gradient of the adapter's output.
     fn projected_gradient(&self, dy: &Tensor) -> Tensor {
         kernels::linear_backward(dy, &self.b.value).g_mul_scalar_(self.scale)
+    }
+}
+
+/// These columns of `dy[rows, out]`: `dy` itself if they are all, otherwise a contiguous copy.
+pub(crate) fn columns(dy: &Tensor, columns: &Range<i64>) -> Tensor {
+    match *columns == (0..dy.size()[1]) {
+        true => dy.shallow_clone(),
+        false => dy.narrow(1, columns.start, columns.end - columns.start).contiguous(),
     }
 }

@@ -7,18 +7,13 @@ use std::collections::BTreeSet;
 use serde_json::{Value, json};
 use stagecoach_api::job::LoraSpec;
 
-pub(crate) use adapter::Adapter;
+pub(crate) use adapter::{Adapter, columns};
 
 use super::initializer::Initializer;
 use super::{Architecture, ParameterSpec, WeightRole, names};
 
-/// PEFT's file for the configuration of an adapter.
-pub const ADAPTER_CONFIG_FILE: &str = "adapter_config.json";
-/// PEFT's file for the weights of an adapter.
-pub const ADAPTER_WEIGHTS_FILE: &str = "adapter_model.safetensors";
-
 /// The names of the matrices A and B of the adapter of the weight `name`.
-pub(crate) fn matrix_names(name: &str) -> [String; 2] {
+pub fn adapter_names(name: &str) -> [String; 2] {
     let module = name.strip_suffix(".weight").unwrap_or(name);
     ["A", "B"].map(|matrix| format!("base_model.model.{module}.lora_{matrix}.weight"))
 }
@@ -38,7 +33,7 @@ pub(crate) fn adapts(lora: &LoraSpec, spec: &ParameterSpec) -> bool {
 /// The matrices of the adapter of `spec`: A, `[rank, in]`, with PEFT's initial values, and B, `[out, rank]`, zero.
 pub(crate) fn adapter_specs(lora: &LoraSpec, spec: &ParameterSpec) -> [ParameterSpec; 2] {
     let (outputs, inputs, rank) = (spec.shape[0], spec.shape[1], i64::from(lora.rank));
-    let [a, b] = matrix_names(&spec.name);
+    let [a, b] = adapter_names(&spec.name);
     let matrix = |name, shape: [i64; 2], initializer| ParameterSpec {
         name,
         shape: shape.into(),

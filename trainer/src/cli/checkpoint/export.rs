@@ -6,8 +6,10 @@ use anyhow::{Context, ensure};
 use clap::{Args, ValueEnum};
 use indicatif::HumanBytes;
 use serde_json::json;
-use stagecoach_checkpoint::paths::is_weights_file;
-use stagecoach_checkpoint::{ExportFormat, ExportOptions, ExportSummary, ExportType, FileSystemVolume, export, open};
+use stagecoach_checkpoint::{
+    CheckpointReader, ExportFormat, ExportOptions, ExportSummary, ExportType, ExportedWeights, FileSystemVolume,
+    export_weights, open,
+};
 
 use super::super::output::{byte_progress_bar, print_json, print_line};
 use super::target::CheckpointArgs;
@@ -20,6 +22,13 @@ pub(super) struct ExportCommand {
     /// The format.
     #[arg(long)]
     to: ExportFormatArg,
+    #[command(flatten)]
+    output: ExportOutput,
+}
+
+/// The output of an export.
+#[derive(Debug, Args)]
+pub(super) struct ExportOutput {
     /// The floating-point type of the weights. bf16 is rounded to the nearest value.
     #[arg(long, default_value = "fp32")]
     dtype: ExportTypeArg,
@@ -33,7 +42,7 @@ pub(super) struct ExportCommand {
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum ExportFormatArg {
-    /// A Hugging Face model directory: configuration, tokenizer, weights.
+    /// A Hugging Face model directory: configuration, tokenizer, weights. Adapters become a directory of PEFT.
     Hf,
     /// One safetensors file with all weights.
     SingleFile,
@@ -48,27 +57,42 @@ enum ExportTypeArg {
 impl ExportCommand {
     pub(super) fn main(self, json: bool) -> anyhow::Result<()> {
         let (checkpoints, step) = self.checkpoint.open()?;
+        let format = match self.to {
+            ExportFormatArg::Hf => ExportFormat::HuggingFace,
+            ExportFormatArg::SingleFile => ExportFormat::SingleFile,
+        };
+        let reader = open(&checkpoints.volume, step)?;
+        self.output.write(&reader, &reader, format, json)
+    }
+}
+
+impl ExportOutput {
+    /// Writes `weights`, with the other files of `checkpoint`.
+    pub(super) fn write(
+        &self,
+        checkpoint: &CheckpointReader,
+        weights: &dyn ExportedWeights,
+        format: ExportFormat,
+        json: bool,
+    ) -> anyhow::Result<()> {
         let output = std::path::absolute(&self.output)?;
         let name = output.file_name().and_then(|name| name.to_str());
         let name =
             name.with_context(|| format!("--output {} does not name a file or folder", self.output.display()))?;
         let parent = output.parent().unwrap_or(Path::new("/"));
         ensure!(parent.is_dir(), "--output {}: there is no folder {}", self.output.display(), parent.display());
-        let reader = open(&checkpoints.volume, step)?;
-        let weights = reader.manifest().tensors.iter().filter(|tensor| is_weights_file(&tensor.file));
-        let bar = byte_progress_bar(weights.map(|tensor| tensor.bytes).sum());
-        let format = match self.to {
-            ExportFormatArg::Hf => ExportFormat::HuggingFace,
-            ExportFormatArg::SingleFile => ExportFormat::SingleFile,
-        };
-        let weights = match self.dtype {
+        let values = weights.tensors().iter().map(|(_, shape)| shape.iter().product::<usize>() as u64).sum::<u64>();
+        let bar = byte_progress_bar(4 * values);
+        let dtype = match self.dtype {
             ExportTypeArg::Fp32 => ExportType::Float32,
             ExportTypeArg::Bf16 => ExportType::BFloat16,
         };
-        let options = ExportOptions { format, weights, max_shard_bytes: self.max_shard_size };
-        let result = export(&reader, &options, &FileSystemVolume::new(parent), name, &|bytes| bar.inc(bytes));
+        let options = ExportOptions { format, weights: dtype, max_shard_bytes: self.max_shard_size };
+        let volume = FileSystemVolume::new(parent);
+        let result = export_weights(checkpoint, weights, &options, &volume, name, &|bytes| bar.inc(bytes));
         bar.finish_and_clear();
         let ExportSummary { files, tensors, bytes, .. } = result?;
+        let step = checkpoint.manifest().step;
         if json {
             return print_json(&json!({
                 "step": step, "output": output, "files": files, "tensors": tensors, "bytes": bytes,

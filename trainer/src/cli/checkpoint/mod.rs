@@ -3,6 +3,7 @@
 mod export;
 mod import;
 mod list;
+mod merge;
 mod prune;
 mod show;
 mod target;
@@ -37,6 +38,11 @@ enum CheckpointSubcommand {
     Prune(prune::PruneCommand),
     /// Export a checkpoint's weights for other tools, verified by their hashes.
     Export(export::ExportCommand),
+    /// Write the whole model of a checkpoint that has only the trained weights of its job.
+    ///
+    /// A job with adapters (`training.lora`) or frozen weights (`training.freeze`) saves the weights that it trains. The
+    /// command merges adapters into the weights with which the job began, and adds those that stayed as they were.
+    Merge(merge::MergeCommand),
     /// Import a Hugging Face model directory as the first checkpoint of a new folder.
     ///
     /// Its weights are stored as fp32 at step 0, without optimizer state. A job starts from it with
@@ -53,6 +59,7 @@ impl CheckpointCommand {
             CheckpointSubcommand::Verify(command) => command.main(json),
             CheckpointSubcommand::Prune(command) => command.main(json),
             CheckpointSubcommand::Export(command) => command.main(json),
+            CheckpointSubcommand::Merge(command) => command.main(json),
             CheckpointSubcommand::Import(command) => command.main(json),
         }
     }

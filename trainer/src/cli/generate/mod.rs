@@ -19,6 +19,10 @@ use prompts::{Prompt, read_prompts};
 pub(super) struct GenerateCommand {
     /// A Hugging Face model directory, a checkpoint's folder, or a job's folder (its newest checkpoint).
     model: PathBuf,
+    /// The model directory with the frozen weights of a checkpoint that has only the trained ones, such as adapters. By
+    /// default the directory that the job names, in a folder above the checkpoint.
+    #[arg(long, value_name = "DIR")]
+    base: Option<PathBuf>,
     /// The text to continue. With --chat, the user's message.
     #[arg(long, conflicts_with = "prompts")]
     prompt: Option<String>,
@@ -70,7 +74,7 @@ impl GenerateCommand {
     fn generate(self) -> anyhow::Result<()> {
         // a file that can't be read is known before a large model is loaded
         let prompts = self.prompts.as_deref().map(|path| read_prompts(path, self.chat)).transpose()?;
-        let generator = TextGenerator::load(&self.model, self.parse_special_tokens)?;
+        let generator = TextGenerator::load(&self.model, self.base.as_deref(), self.parse_special_tokens)?;
         let chat = match self.chat {
             true => Some(Conversations {
                 prompts: generator.chat_prompts(Zoned::now().date())?,

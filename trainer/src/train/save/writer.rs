@@ -11,11 +11,11 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use stagecoach_api::job::OnDifference;
 use stagecoach_checkpoint::{
-    CheckpointError, CheckpointMetadata, Dtype, RetentionPolicy, StageFiles, View, prune, read_manifest,
+    CheckpointError, CheckpointMetadata, Dtype, RetentionPolicy, StageFiles, View, paths, prune, read_manifest,
 };
 use stagecoach_engine::state_dict::{NamedTensor, Snapshot};
 use stagecoach_group::Member;
-use stagecoach_model::{Architecture, with_kept_fields};
+use stagecoach_model::{Architecture, adapter_config, with_kept_fields};
 use stagecoach_planner::{CheckpointLink, JobConfig, Plan, TrainerState};
 use stagecoach_telemetry::{BestEvaluation, SaveRecord, TrainingEvent};
 
@@ -292,6 +292,14 @@ fn small_files(
     let mut files = stagecoach_data::tokenizer_files(&running.context.config.data_config(), prepared)?;
     files.extend(running.context.config.generation_config()?);
     files.push(("config.json".to_owned(), format!("{config:#}\n").into_bytes()));
+    let job = running.context.config;
+    if let Some(lora) = &job.training.lora {
+        let base = job.initial_weights_source().unwrap_or_default();
+        // PEFT knows models of the hub by their plain names
+        let base = base.strip_prefix("hf://").map_or(base, |name| name.split('@').next().unwrap_or(name));
+        let adapter = adapter_config(lora, architecture, base);
+        files.push((paths::ADAPTER_CONFIG_FILE.to_owned(), format!("{adapter:#}\n").into_bytes()));
+    }
     Ok(files)
 }
 

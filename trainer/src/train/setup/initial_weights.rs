@@ -6,7 +6,7 @@ use std::path::Path;
 use stagecoach_checkpoint::CheckpointError;
 use stagecoach_engine::StageError;
 use stagecoach_engine::execute::Stage;
-use stagecoach_engine::state_dict::{InitialWeights, TensorHash};
+use stagecoach_engine::state_dict::{FrozenWeights, InitialWeights, TensorHash};
 use stagecoach_group::Member;
 use stagecoach_model::Architecture;
 use stagecoach_planner::Plan;
@@ -60,11 +60,14 @@ pub(in crate::train) fn load_frozen_weights(
         .into());
     }
     let hash = TensorHash::combine(distinct.into_iter().collect());
-    match plan.trainer_state.frozen_weights.replace(hash.clone()) {
-        Some(before) if before != hash => Err(StageError::invalid(format!(
-            "the weights in {} are not those with which this job began: their hash is {hash} and was {before}; put those weights \
+    let own = FrozenWeights { hash, path: path.clone() };
+    match plan.trainer_state.frozen_weights.replace(own.clone()) {
+        Some(before) if before.hash != own.hash => Err(StageError::invalid(format!(
+            "the weights in {} are not those with which this job began: their hash is {} and was {}; put those weights \
              back, or begin another job",
-            folder.display()
+            folder.display(),
+            own.hash,
+            before.hash
         ))
         .into()),
         Some(_) | None => Ok(()),

@@ -2,8 +2,6 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::tensors::NamedTensor;
-
 /// BLAKE3 of one tensor's shape and bytes, with its name.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct TensorHash {
@@ -14,13 +12,13 @@ pub struct TensorHash {
 
 impl TensorHash {
     /// The hash of one tensor.
-    pub fn of(tensor: &NamedTensor) -> TensorHash {
+    pub fn of(name: &str, shape: &[usize], bytes: &[u8]) -> TensorHash {
         let mut hasher = blake3::Hasher::new();
-        for dim in tensor.shape() {
+        for dim in shape {
             hasher.update(&(*dim as u64).to_le_bytes());
         }
-        let hash = hasher.update(tensor.bytes()).finalize().to_hex().to_string();
-        TensorHash { name: tensor.name.clone(), hash }
+        let hash = hasher.update(bytes).finalize().to_hex().to_string();
+        TensorHash { name: name.to_owned(), hash }
     }
 
     /// The name of the tensor.

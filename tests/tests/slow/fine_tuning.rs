@@ -1,0 +1,259 @@
+//! Jobs that train a part of a model: adapters beside frozen weights (`training.lora`), or the weights that are not
+//! frozen (`training.freeze`). Nothing that happens to them changes a bit, and the whole model is what it is stated to be.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::process::Command;
+
+use safetensors::{Dtype, SafeTensors};
+use serde_json::Value;
+use stagecoach_tests::{Launched, Outcome, TestJob, corpus, saved, says, signal, stagecoach, until};
+
+use crate::initial::{pretrained, tiny, yaml};
+
+const LORA: &str = "training.lora={rank: 4, alpha: 6}";
+const FREEZE: &str = "training.freeze=[model.embed_tokens.*, '*.layers.0.*', '*.up_proj.*']";
+
+fn job(name: &str) -> TestJob {
+    let extra = "  checkpoint: {everySteps: 4}\n  restart: {backoff: {initialSeconds: 0}}\n";
+    TestJob {
+        name: name.into(),
+        stages: 2,
+        layers: 2,
+        decay_steps: Some(20),
+        gradient_blocks: 2,
+        extra: extra.into(),
+        ..TestJob::default()
+    }
+}
+
+fn start(workspace: &Path, job: &TestJob, part: &str) -> Launched {
+    let file = workspace.join(format!("{}.yaml", job.name));
+    std::fs::write(&file, yaml(job, &pretrained("tiny"))).unwrap();
+    Launched::start_file(workspace, &file, workspace.join(&job.name), &["--set", part])
+}
+
+fn run(workspace: &Path, job: &TestJob, part: &str) -> Outcome {
+    start(workspace, job, part).finish(workspace)
+}
+
+fn workspace() -> tempfile::TempDir {
+    let workspace = corpus::workspace();
+    tiny(workspace.path(), "tiny", serde_json::json!({}));
+    workspace
+}
+
+/// Runs a command of the program. Returns whether it succeeded, and its output.
+fn command(arguments: &[&str]) -> (bool, String) {
+    let output = Command::new(stagecoach()).args(arguments).output().unwrap();
+    let text = [output.stdout, output.stderr].concat();
+    (output.status.success(), String::from_utf8(text).unwrap())
+}
+
+fn succeeds(arguments: &[&str]) -> String {
+    let (success, text) = command(arguments);
+    assert!(success, "{arguments:?}: {text}");
+    text
+}
+
+/// The tensors of all safetensors files in `folder` whose names match, as fp32 bits widened to fp64, with their shapes.
+fn tensors(folder: &Path, is_of: fn(&str) -> bool) -> BTreeMap<String, (Vec<usize>, Vec<f32>)> {
+    let mut tensors = BTreeMap::new();
+    for entry in std::fs::read_dir(folder).unwrap().flatten() {
+        let name = entry.file_name().into_string().unwrap();
+        if !name.ends_with(".safetensors") || !is_of(&name) {
+            continue;
+        }
+        let bytes = std::fs::read(entry.path()).unwrap();
+        for (name, view) in SafeTensors::deserialize(&bytes).unwrap().iter() {
+            let values = match view.dtype() {
+                Dtype::F32 => view.data().chunks_exact(4).map(|b| f32::from_le_bytes(b.try_into().unwrap())).collect(),
+                Dtype::BF16 => view
+                    .data()
+                    .chunks_exact(2)
+                    .map(|b| f32::from_bits(u32::from(u16::from_le_bytes(b.try_into().unwrap())) << 16))
+                    .collect(),
+                other => panic!("{other:?}"),
+            };
+            tensors.insert(name.to_owned(), (view.shape().to_vec(), values));
+        }
+    }
+    tensors
+}
+
+#[test]
+fn a_part_of_a_model_trains_alike_whatever_happens() {
+    for (part, precision) in [(LORA, "Float32"), (LORA, "BFloat16"), (FREEZE, "BFloat16")] {
+        let workspace = workspace();
+        let path = workspace.path();
+        let job = |name: &str| TestJob { precision, ..job(name) };
+        // stages are lost: one in a job with checkpoints in memory and a spare, then the rest by an interruption
+        let memory = "  checkpoint: {everySteps: 4, memory: {everySteps: 1}}\n  spares: 1\n  restart: {backoff: {initialSeconds: 0}}\n";
+        let killed = TestJob { data_parallel: 2, extra: memory.into(), ..job("killed") };
+        let mut launched = start(path, &killed.endless(), part);
+        launched.wait_for_step(3);
+        signal(until("four stages", || launched.stages().get(1).copied()), libc::SIGKILL);
+        launched.wait_for_restart(path);
+        let step = launched.steps();
+        launched.wait_for_step(step + 3);
+        launched.interrupt(path);
+        let rest = killed.ending_after(saved(&path.join("killed")));
+        let expected = run(path, &rest, part).hashes();
+        let layouts = [
+            TestJob { stages: 1, name: "one".into(), ..rest.clone() },
+            TestJob { stages: 2, schedule: "GPipe", name: "two".into(), ..rest.clone() },
+            TestJob {
+                stages: 3,
+                data_parallel: 1,
+                schedule: "InterleavedZeroBubble",
+                name: "three".into(),
+                ..rest.clone()
+            },
+        ];
+        for layout in layouts {
+            let layout = TestJob { extra: job("").extra, data_parallel: 1, ..layout };
+            assert_eq!(run(path, &layout, part).hashes(), expected, "{part}, {precision}, {layout:?}");
+        }
+    }
+}
+
+/// A second stage gets the frozen weights along with the parameters of the work that it repeats.
+#[test]
+fn audits_of_a_part_of_a_model_find_no_difference() {
+    for (part, tied) in [(LORA, false), (LORA, true), (FREEZE, true)] {
+        let workspace = corpus::workspace();
+        let path = workspace.path();
+        tiny(path, "tiny", serde_json::json!({"tie_word_embeddings": false}));
+        if tied {
+            // a job's own model, whose embedding and head are one weight
+            let base = TestJob { name: "base".into(), tied, steps: 4, decay_steps: None, ..job("base") };
+            Launched::start(path, &base, &[]).finish(path).hashes();
+        }
+        let audited = TestJob { data_parallel: 2, precision: "BFloat16", ..job("audited") };
+        let file = path.join("audited.yaml");
+        let model = pretrained(if tied { "base/checkpoints/step-00000004" } else { "tiny" });
+        let yaml = match tied {
+            true => {
+                yaml(&audited, &model).replace("tiny/tokenizer.json", "base/checkpoints/step-00000004/tokenizer.json")
+            }
+            false => yaml(&audited, &model),
+        };
+        std::fs::write(&file, yaml).unwrap();
+        let sets = ["--set", part, "--set", "training.audit={everySteps: 1}"];
+        Launched::start_file(path, &file, path.join("audited"), &sets).finish(path).hashes();
+        let metrics = std::fs::read_to_string(path.join("audited/metrics.jsonl")).unwrap();
+        let lines = metrics.lines().map(|line| serde_json::from_str::<Value>(line).unwrap()["audit"].take());
+        let audits: Vec<Value> = lines.filter(|audit| !audit.is_null()).collect();
+        assert_eq!(audits.len(), 19, "{part}");
+        assert!(audits.iter().all(|audit| audit["difference"].is_null()), "{part}: {audits:?}");
+    }
+}
+
+/// An independent computation of the rule that `MergedWeights` states.
+fn merged(base: &[f32], a: &[f32], b: &[f32], rank: usize, scale: f64) -> Vec<f32> {
+    let columns = a.len() / rank;
+    let at = |index: usize| {
+        let (row, column) = (index / columns, index % columns);
+        let sum = (0..rank).fold(0.0, |sum, k| sum + f64::from(b[row * rank + k]) * f64::from(a[k * columns + column]));
+        (f64::from(base[index]) + scale * sum) as f32
+    };
+    (0..base.len()).map(at).collect()
+}
+
+/// The nearest value of bf16; a tie goes to the even one.
+fn rounded(value: f32) -> f32 {
+    let bits = value.to_bits();
+    f32::from_bits((bits + 0x7fff + (bits >> 16 & 1)) & 0xffff_0000)
+}
+
+#[test]
+fn a_merged_model_is_base_plus_adapters_to_the_last_bit() {
+    let workspace = workspace();
+    let path = workspace.path();
+    run(path, &job("tuned"), LORA).hashes();
+    let folder = path.join("tuned");
+    let text = |name: &str| path.join(name).display().to_string();
+    let checkpoint = folder.join("checkpoints/step-00000020");
+    let adapters = tensors(&checkpoint, |name| name.ends_with(".model.safetensors"));
+    let base = tensors(&path.join("tiny"), |_| true);
+    assert!(adapters.keys().all(|name| name.contains(".lora_")), "{:?}", adapters.keys());
+    assert!(adapters.iter().any(|(name, (_, values))| name.contains("lora_B") && values.iter().any(|&v| v != 0.0)));
+    for (dtype, round) in [("fp32", (|value| value) as fn(f32) -> f32), ("bf16", rounded)] {
+        let output = text(dtype);
+        succeeds(&["checkpoint", "merge", &text("tuned"), "--dtype", dtype, "--output", &output]);
+        let whole = tensors(Path::new(&output), |_| true);
+        assert!(whole.keys().eq(base.keys()), "{:?}", whole.keys());
+        let mut changed = 0;
+        for (name, (_, values)) in &base {
+            let module = name.strip_suffix(".weight").unwrap();
+            let matrix = |matrix: &str| adapters.get(&format!("base_model.model.{module}.lora_{matrix}.weight"));
+            let expected = match (matrix("A"), matrix("B")) {
+                (Some((_, a)), Some((_, b))) => merged(values, a, b, 4, 6.0 / 4.0),
+                _ => values.clone(),
+            };
+            let expected: Vec<f32> = expected.into_iter().map(round).collect();
+            assert_eq!(whole[name].1, expected, "{name} in {dtype}");
+            changed += usize::from(*values != expected);
+        }
+        assert!(changed >= 14, "{changed}");
+    }
+    // the job's folder, its checkpoint and the merged model are one model
+    let generated = |model: &str| succeeds(&["generate", model, "--prompt", "the", "--max-tokens", "12"]);
+    let expected = generated(&text("fp32"));
+    assert_eq!(generated(&text("tuned")), expected);
+    assert_eq!(generated(&checkpoint.display().to_string()), expected);
+    // an adapter's directory as PEFT writes it
+    succeeds(&["checkpoint", "export", "--to", "hf", "--output", &text("adapter"), &text("tuned")]);
+    let config: Value =
+        serde_json::from_slice(&std::fs::read(path.join("adapter/adapter_config.json")).unwrap()).unwrap();
+    assert_eq!((&config["r"], &config["lora_alpha"]), (&4.into(), &6.0.into()));
+    assert_eq!(config["base_model_name_or_path"], "tiny");
+    assert_eq!(tensors(&path.join("adapter"), |name| name == "adapter_model.safetensors"), adapters);
+    assert!(!path.join("adapter/config.json").exists());
+    // an audit replays the job
+    succeeds(&["audit", &text("tuned"), "--all"]);
+}
+
+#[test]
+fn a_job_with_frozen_weights_goes_on_with_the_same_ones_only() {
+    let workspace = workspace();
+    let path = workspace.path();
+    for (name, part) in [("tuned", LORA), ("frozen", FREEZE)] {
+        run(path, &job(name), part).hashes();
+    }
+    let text = |name: &str| path.join(name).display().to_string();
+    // weights that were not trained are those of the base
+    succeeds(&["checkpoint", "merge", &text("frozen"), "--output", &text("whole")]);
+    let (whole, base) = (tensors(&path.join("whole"), |_| true), tensors(&path.join("tiny"), |_| true));
+    let same: Vec<&str> =
+        base.iter().filter(|(name, values)| whole[*name] == **values).map(|(n, _)| n.as_str()).collect();
+    assert!(
+        same.contains(&"model.layers.0.mlp.down_proj.weight") && same.contains(&"model.layers.1.mlp.up_proj.weight")
+    );
+    assert!(!same.contains(&"model.layers.1.mlp.down_proj.weight"), "{same:?}");
+    // a checkpoint without the frozen weights is no model to start from
+    let file = path.join("other.yaml");
+    let mut other = job("other");
+    for from in ["tuned", "frozen"] {
+        other.extra = other.extra.replace("everySteps: 4", &format!("everySteps: 4, initFrom: {{path: {from}}}"));
+        std::fs::write(&file, other.yaml()).unwrap();
+        let outcome = Launched::start_file(path, &file, path.join("other"), &[]).finish(path);
+        says(&outcome, "stagecoach checkpoint merge");
+        other = job("other");
+    }
+    // other weights are refused, and nothing is lost
+    let weights = std::fs::read_dir(path.join("tiny")).unwrap().map(|entry| entry.unwrap().path());
+    let weights = weights.filter(|path| path.extension().is_some_and(|end| end == "safetensors")).min().unwrap();
+    let bytes = std::fs::read(&weights).unwrap();
+    let mut changed = bytes.clone();
+    *changed.last_mut().unwrap() ^= 1;
+    std::fs::write(&weights, &changed).unwrap();
+    let longer = TestJob { steps: 24, ..job("tuned") };
+    let outcome = run(path, &longer, LORA);
+    says(&outcome, "are not those with which this job began");
+    let (success, words) = command(&["checkpoint", "merge", &text("tuned"), "--output", &text("wrong")]);
+    assert!(!success && words.contains("has other weights than those with which"), "{words}");
+    assert!(!path.join("wrong").exists());
+    std::fs::write(&weights, bytes).unwrap();
+    run(path, &longer, LORA).hashes();
+}

@@ -18,7 +18,9 @@ TORCH := $(CACHE)/torch-$(TORCH_VERSION)
 NVRTC := $(CACHE)/nvrtc/nvidia/cu13/lib
 TRANSFORMERS_VERSION := 5.23.0
 JINJA2_VERSION := 3.1.6
-TRANSFORMERS := $(CACHE)/transformers-$(TRANSFORMERS_VERSION)-jinja2-$(JINJA2_VERSION)
+PEFT_VERSION := 0.21.2
+ACCELERATE_VERSION := 1.15.0
+TRANSFORMERS := $(CACHE)/transformers-$(TRANSFORMERS_VERSION)-jinja2-$(JINJA2_VERSION)-peft-$(PEFT_VERSION)
 DATASETS_VERSION := 5.2.0
 HUGGINGFACE_HUB_VERSION := 2.4.0
 DATASETS := $(CACHE)/datasets-$(DATASETS_VERSION)-$(HUGGINGFACE_HUB_VERSION)
@@ -158,7 +160,7 @@ page: build ## the live page, the planner and what commands print in a real brow
 	STAGECOACH_CHROMIUM=$(CHROMIUM) STAGECOACH_PICTURES=$(abspath $(PICTURES)) \
 		cargo test --workspace --test slow --quiet page:: -- --ignored --nocapture
 
-transformers: build torch $(TRANSFORMERS) ## Hugging Face's transformers and the trainer open each other's models, and make the same tokens and masks of texts and chats
+transformers: build torch $(TRANSFORMERS) ## Hugging Face's transformers, PEFT and the trainer open each other's models, and make the same tokens and masks of texts and chats
 	STAGECOACH_TRANSFORMERS=$(TRANSFORMERS)/bin/python PYTHONPATH=$(TORCH) \
 		cargo test --workspace --test slow --quiet transformers:: -- --ignored --nocapture
 	STAGECOACH_TRANSFORMERS=$(TRANSFORMERS)/bin/python \
@@ -205,7 +207,9 @@ $(MOTO):
 $(TRANSFORMERS):
 	@echo "installing transformers $(TRANSFORMERS_VERSION) into a virtual environment (once, into $@)"
 	@python3 -m venv $@.new
-	@$@.new/bin/python -m pip install --quiet transformers==$(TRANSFORMERS_VERSION) jinja2==$(JINJA2_VERSION)
+	@$@.new/bin/python -m pip install --quiet transformers==$(TRANSFORMERS_VERSION) jinja2==$(JINJA2_VERSION) psutil
+	@# without torch, which is in another folder
+	@$@.new/bin/python -m pip install --quiet --no-deps peft==$(PEFT_VERSION) accelerate==$(ACCELERATE_VERSION)
 	@mv $@.new $@
 
 $(DATASETS):

@@ -2,6 +2,7 @@
 
     transformers_models.py make MODEL_TYPE TOKENIZER_DIR DIR    saves a tiny model with fresh weights
     transformers_models.py continue DIR TOKENS PROMPT ...       continues prompts, always with the most likely token
+    transformers_models.py adapter DIR ADAPTER TOKENS PROMPT ...    the same with PEFT's adapter of the model
 
 `make transformers` runs them.
 """
@@ -50,6 +51,14 @@ def continue_prompts(folder, tokens, *prompts):
     print(json.dumps([continue_prompt(words, model, prompt, int(tokens)) for prompt in prompts]))
 
 
+def continue_with_adapter(folder, adapter, tokens, *prompts):
+    from peft import PeftModel
+
+    words = AutoTokenizer.from_pretrained(adapter)
+    model = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32), adapter)
+    print(json.dumps([continue_prompt(words, model, prompt, int(tokens)) for prompt in prompts]))
+
+
 @torch.no_grad()
 def continue_prompt(words, model, prompt, tokens):
     ids = words(prompt, return_tensors="pt").input_ids
@@ -61,4 +70,4 @@ def continue_prompt(words, model, prompt, tokens):
     return words.decode(ids[0, 1:])
 
 
-{"make": make, "continue": continue_prompts}[sys.argv[1]](*sys.argv[2:])
+{"make": make, "continue": continue_prompts, "adapter": continue_with_adapter}[sys.argv[1]](*sys.argv[2:])

@@ -2,7 +2,7 @@
 //! prompt alike, with models that transformers made, and with the same models after some steps of training here. `make
 //! transformers` provides the Python that these tests need.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 use stagecoach_model::model_types;
@@ -40,6 +40,49 @@ fn continue_alike(folder: &Path) -> Vec<String> {
     ours.to_vec()
 }
 
+/// Trains the model in the folder `model_type`. Returns the job's folder.
+fn train(workspace: &Path, name: &str, model_type: &str, arguments: &[&str]) -> PathBuf {
+    let job = TestJob { name: name.to_owned(), stages: 2, layers: 2, ..TestJob::default() };
+    let yaml = job.yaml();
+    let (model, data) = (yaml.find("  model:").unwrap(), yaml.find("  data:").unwrap());
+    let pretrained = format!("  model: {{type: Pretrained, pretrained: {{path: {model_type}}}}}\n");
+    let tokenizer = format!("{{type: File, file: {{path: {model_type}/tokenizer.json}}}}");
+    let yaml = format!("{}{pretrained}{}", &yaml[..model], &yaml[data..])
+        .replace("{type: Train, train: {vocabSize: 300}}", &tokenizer);
+    let file = workspace.join(format!("{name}.yaml"));
+    std::fs::write(&file, yaml).unwrap();
+    let folder = workspace.join(name);
+    Launched::start_file(workspace, &file, folder.clone(), arguments).finish(workspace).hashes();
+    folder
+}
+
+/// PEFT adds the exported adapter to the model, transformers reads the merged one, and the trainer its own checkpoint:
+/// all continue the prompts alike.
+#[test]
+#[ignore = "needs a Python with transformers and PEFT: make transformers"]
+fn peft_opens_the_adapters_of_this_trainer() {
+    let workspace = corpus::workspace();
+    let path = workspace.path();
+    for model_type in model_types() {
+        let written = path.join(model_type);
+        python(&["make", model_type, &hugging_face().display().to_string(), &written.display().to_string()]);
+        let before = continue_alike(&written);
+        let lora = ["--set", "training.lora={rank: 4, alpha: 32}", "--set", "training.learningRate.peak=1e-2"];
+        let folder = train(path, &format!("adapted-{model_type}"), model_type, &lora).display().to_string();
+        let [adapter, merged] = ["adapter", "merged"].map(|name| format!("{}-{name}", written.display()));
+        text(Command::new(stagecoach()).args(["checkpoint", "export", "--to", "hf", "--output", &adapter, &folder]));
+        text(Command::new(stagecoach()).args(["checkpoint", "merge", "--output", &merged, &folder]));
+        let after = continue_alike(Path::new(&merged));
+        assert_ne!(after, before, "{model_type}: training changed nothing");
+        let arguments = ["adapter", &written.display().to_string(), &adapter, TOKENS];
+        let theirs: Vec<String> = serde_json::from_str(&python(&[&arguments, &PROMPTS[..]].concat())).unwrap();
+        let theirs: Vec<&str> = theirs.iter().map(|text| text.trim()).collect();
+        assert_eq!(after, theirs, "{model_type} with PEFT's adapter");
+        let generate = ["generate", &folder, "--prompt", PROMPTS[0], "--max-tokens", TOKENS, "--temperature", "0"];
+        assert_eq!(text(Command::new(stagecoach()).args(generate)), after[0], "{model_type} from the job");
+    }
+}
+
 #[test]
 #[ignore = "needs a Python with transformers: make transformers"]
 fn transformers_and_this_trainer_open_each_others_models() {
@@ -50,18 +93,7 @@ fn transformers_and_this_trainer_open_each_others_models() {
         python(&["make", model_type, &hugging_face().display().to_string(), &written.display().to_string()]);
         let before = continue_alike(&written);
 
-        let job = TestJob { name: format!("trained-{model_type}"), stages: 2, layers: 2, ..TestJob::default() };
-        let yaml = job.yaml();
-        let (model, data) = (yaml.find("  model:").unwrap(), yaml.find("  data:").unwrap());
-        let pretrained = format!("  model: {{type: Pretrained, pretrained: {{path: {model_type}}}}}\n");
-        let tokenizer = format!("{{type: File, file: {{path: {model_type}/tokenizer.json}}}}");
-        let yaml = format!("{}{pretrained}{}", &yaml[..model], &yaml[data..])
-            .replace("{type: Train, train: {vocabSize: 300}}", &tokenizer);
-        let file = path.join(format!("{model_type}.yaml"));
-        std::fs::write(&file, yaml).unwrap();
-        let folder = path.join(&job.name);
-        Launched::start_file(path, &file, folder.clone(), &[]).finish(path).hashes();
-
+        let folder = train(path, &format!("trained-{model_type}"), model_type, &[]);
         let checkpoint = folder.join("checkpoints/step-00000020");
         let after = continue_alike(&checkpoint);
         assert_ne!(after, before, "{model_type}: training changed nothing");

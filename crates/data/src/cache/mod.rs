@@ -116,7 +116,7 @@ fn prepare_in_parts(
                     empty_documents: contents.empty_documents,
                     vocab_size: contents.tokenizer.vocab_size(),
                     id_bytes: id_bytes(&contents.tokenizer),
-                    padding: contents.tokenizer.special_tokens().pad.unwrap_or(contents.eos_token_id),
+                    padding: contents.tokenizer.padding().unwrap_or(contents.eos_token_id),
                     special_tokens: contents.tokenizer.special_tokens().clone(),
                     findings: contents.findings,
                     notes: Vec::new(),
@@ -141,12 +141,16 @@ fn prepare_in_parts(
             }
         }
     };
-    // caches of older versions record no special tokens
-    let special_tokens = match &tokenizer {
-        ResolvedTokenizer::File { tokenizer, .. } => tokenizer.special_tokens().clone(),
-        ResolvedTokenizer::Train { .. } => prepared.tokenizer(config)?.special_tokens().clone(),
+    // another job with another padding token may have filled the cache, or an older version that records no tokens
+    let own = match &tokenizer {
+        ResolvedTokenizer::File { tokenizer, .. } => Tokenizer::clone(tokenizer),
+        ResolvedTokenizer::Train { .. } => prepared.tokenizer(config)?,
     };
-    let prepared = PreparedCorpus { special_tokens, ..prepared };
+    let prepared = PreparedCorpus {
+        padding: own.padding().unwrap_or(prepared.padding),
+        special_tokens: own.special_tokens().clone(),
+        ..prepared
+    };
     if let (HeldOut::Documents(_), None) = (config.held_out, &config.streaming) {
         DocumentHashes::write(&path, &prepared, progress)?;
     }
@@ -180,12 +184,11 @@ fn resolve_tokenizer(config: &DataConfig, corpus: &Corpus) -> Result<ResolvedTok
 /// Name of the cache's folder: 32 hexadecimal digits, a hash of everything that determines the ids. The hash leaves out
 /// settings with which older versions give the same ids, so that their caches keep their names.
 fn cache_key(corpus_hash: &str, corpus: &Corpus, tokenizer: &ResolvedTokenizer, config: &DataConfig) -> String {
+    let ends_documents_at_tokens =
+        config.parse_special_tokens || corpus.files.iter().any(|file| !file.format.is_text());
     let mut tokenizer = match tokenizer {
         ResolvedTokenizer::Train { vocab_size, .. } => format!("train {TRAINING_VERSION} {vocab_size}"),
-        ResolvedTokenizer::File { tokenizer, .. } => match tokenizer.special_tokens().identity() {
-            Some(special) => format!("file {} {special}", tokenizer.hash()),
-            None => format!("file {}", tokenizer.hash()),
-        },
+        ResolvedTokenizer::File { tokenizer, .. } => file_key(tokenizer, ends_documents_at_tokens),
     };
     if config.parse_special_tokens {
         tokenizer += " parse";
@@ -202,4 +205,20 @@ fn cache_key(corpus_hash: &str, corpus: &Corpus, tokenizer: &ResolvedTokenizer, 
     let hash =
         blake3::hash(format!("stagecoach tokens {CACHE_FORMAT_VERSION}\n{corpus_hash}\n{tokenizer}\n").as_bytes());
     stagecoach_files::key(&hash.to_hex())
+}
+
+/// The part of a cache key for a tokenizer in a file, with the effects of the configurations beside it. With
+/// `ends_documents_at_tokens`, documents end at every end-of-text token in a text or in a file of token ids.
+fn file_key(tokenizer: &Tokenizer, ends_documents_at_tokens: bool) -> String {
+    let special = tokenizer.special_tokens();
+    let mut key = format!("file {}", tokenizer.hash());
+    match special.identity() {
+        Some(identity) => key += &format!(" {identity}"),
+        None if ends_documents_at_tokens && special.eos.len() > 1 => key += &format!(" ends {:?}", special.eos),
+        None => {}
+    }
+    if let (Some(pad), true) = (special.pad, tokenizer.keeps_padding_text()) {
+        key += &format!(" pad {pad}");
+    }
+    key
 }

@@ -19,7 +19,7 @@ use crate::findings::Findings;
 #[cfg(test)]
 pub(crate) use definition::LLAMA_3_PATTERN;
 pub use special_tokens::SpecialTokenIds;
-use special_tokens::{Configs, EOS_TOKENS, Names};
+use special_tokens::{Configs, EOS_TOKENS, Names, PAD_KEY};
 pub(crate) use special_tokens::{SPECIAL_TOKENS, TOKENIZER_CONFIG_FILE, read_config};
 
 /// A loaded `tokenizer.json`.
@@ -31,6 +31,8 @@ pub struct Tokenizer {
     vocab_size: usize,
     split: Split,
     special_tokens: SpecialTokenIds,
+    /// Whether the padding token is special only because a configuration names it.
+    keeps_padding_text: bool,
     /// Whether special tokens in a text are encoded as tokens.
     parses: bool,
     losses: Losses,
@@ -86,13 +88,14 @@ impl Tokenizer {
         definition::check_deterministic(&definition).map_err(bad)?;
         let mut inner = parse_definition(bytes).map_err(not_one)?;
         let special_tokens = configs.special_tokens(&names(&inner, &definition)).map_err(bad)?;
-        let mut is_changed = false;
-        for (_, id) in special_tokens.by_name() {
-            if let Some(name) = inner.id_to_token(id) {
-                is_changed |= definition::mark_special(&mut definition, &name, id);
+        let mut newly_special = Vec::new();
+        for (key, id) in special_tokens.by_name() {
+            if inner.id_to_token(id).is_some_and(|name| definition::mark_special(&mut definition, &name, id)) {
+                newly_special.push(key);
             }
         }
-        if is_changed {
+        let keeps_padding_text = newly_special.contains(&PAD_KEY);
+        if !newly_special.is_empty() {
             let bytes = serde_json::to_vec(&definition).map_err(|error| not_one(error.to_string()))?;
             inner = parse_definition(&bytes).map_err(not_one)?;
         }
@@ -106,7 +109,17 @@ impl Tokenizer {
         let hash = blake3::hash(bytes).to_hex().to_string();
         let split = definition::split(&definition, parse);
         let losses = Losses::of(&definition, &inner, parse);
-        Ok(Tokenizer { inner, path: path.into(), hash, vocab_size, split, special_tokens, parses: parse, losses })
+        Ok(Tokenizer {
+            inner,
+            path: path.into(),
+            hash,
+            vocab_size,
+            split,
+            special_tokens,
+            keeps_padding_text,
+            parses: parse,
+            losses,
+        })
     }
 
     #[cfg(test)]
@@ -185,6 +198,17 @@ impl Tokenizer {
     /// The tokens that begin, end and pad documents. Training needs a token that ends them.
     pub fn special_tokens(&self) -> &SpecialTokenIds {
         &self.special_tokens
+    }
+
+    /// The token that pads rows: the padding token, or the end-of-text token if there is no padding token.
+    pub(crate) fn padding(&self) -> Option<u32> {
+        let special = &self.special_tokens;
+        special.pad.or_else(|| special.eos.first().copied())
+    }
+
+    /// Whether text that spells the padding token stays text only because a configuration names this token.
+    pub(crate) fn keeps_padding_text(&self) -> bool {
+        self.keeps_padding_text
     }
 
     pub(crate) fn require_eos_token(&self) -> Result<u32, DataError> {

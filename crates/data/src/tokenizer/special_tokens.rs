@@ -24,6 +24,11 @@ const BOS_TOKENS: [&str; 6] = [SPECIAL_TOKENS[0], "<s>", "<bos>", "[BOS]", "<|be
 pub(super) const EOS_TOKENS: [&str; 6] = [SPECIAL_TOKENS[1], "</s>", "<eos>", "[EOS]", "<|end_of_text|>", SEPARATOR];
 const PAD_TOKENS: [&str; 5] = [SPECIAL_TOKENS[2], "<pad>", "<|pad|>", "<|finetune_right_pad_id|>", "<|padding|>"];
 
+/// The names of the tokens that begin, end and pad, as Hugging Face's files have them.
+pub(crate) const BOS_KEY: &str = "bos_token";
+pub(crate) const EOS_KEY: &str = "eos_token";
+pub(crate) const PAD_KEY: &str = "pad_token";
+
 /// Ids of the tokens that begin, end and pad documents.
 #[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
@@ -49,7 +54,7 @@ impl SpecialTokenIds {
     /// The tokens' ids by the names that Hugging Face uses, such as `bos_token`.
     pub fn by_name(&self) -> impl Iterator<Item = (&'static str, u32)> {
         let eos = self.eos.first().copied();
-        [("bos_token", self.bos), ("eos_token", eos), ("pad_token", self.pad)]
+        [(BOS_KEY, self.bos), (EOS_KEY, eos), (PAD_KEY, self.pad)]
             .into_iter()
             .filter_map(|(name, id)| Some((name, id?)))
     }
@@ -120,7 +125,7 @@ impl Configs {
             let special = candidates.iter().find(|name| names.added.get(**name) == Some(&true));
             special.and_then(|name| (names.id_of)(name))
         };
-        let mut eos: Vec<u32> = match self.named("eos_token", names)? {
+        let mut eos: Vec<u32> = match self.named(EOS_KEY, names)? {
             Named::Token(id) => vec![id],
             Named::None | Named::Absent => Vec::new(),
         };
@@ -131,14 +136,14 @@ impl Configs {
             eos.extend(usual(&EOS_TOKENS));
         }
         let separator = (names.id_of)(SEPARATOR);
-        let bos = match self.named("bos_token", names)? {
+        let bos = match self.named(BOS_KEY, names)? {
             Named::Token(id) => Some(id),
             Named::None => None,
             Named::Absent => added_ids(&self.model["bos_token_id"], names).next().or_else(|| usual(&BOS_TOKENS)),
         };
         let begins = self.tokenizer["add_bos_token"] != false;
         let bos = bos.filter(|&id| begins && Some(id) != separator && !eos.contains(&id));
-        let pad = match self.named("pad_token", names) {
+        let pad = match self.named(PAD_KEY, names) {
             Ok(Named::Token(id)) => Some(id),
             _ => added_ids(&self.model["pad_token_id"], names).next().or_else(|| usual(&PAD_TOKENS)),
         };

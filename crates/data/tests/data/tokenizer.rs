@@ -259,3 +259,45 @@ fn token_files_end_documents_at_every_end_of_text_and_keep_it() {
     assert_eq!(volume.ids(), [A, 1, B, 7, C, 7]);
     assert_eq!(volume.prepare().unwrap().documents, 3);
 }
+
+/// The preparation of the same corpus with the same `tokenizer.json`, beside which there are other files.
+fn beside(volume: &mut TestVolume, folder: &str, configs: &[(&str, Value)]) -> PreparedCorpus {
+    let tokenizer = std::fs::read(volume.folder.path().join("letters/tokenizer.json")).unwrap();
+    volume.write(&format!("{folder}/tokenizer.json"), &tokenizer);
+    for (name, config) in configs {
+        volume.write(&format!("{folder}/{name}"), config.to_string().as_bytes());
+    }
+    volume.config.tokenizer = TokenizerSource::File { path: format!("{folder}/tokenizer.json").into() };
+    volume.prepare().unwrap()
+}
+
+#[test]
+fn jobs_with_one_tokenizer_and_other_configurations_share_only_equal_tokens() {
+    // the padding token is the job's own, in a cache that another job has filled
+    let mut volume = TestVolume::new(&[("x.txt", b"a b c d")]);
+    let first = beside(&mut volume, "first", &[]);
+    let other = beside(&mut volume, "other", &[("tokenizer_config.json", json!({"pad_token": "d"}))]);
+    assert_eq!((first.padding, other.padding), (PAD, D));
+
+    // a padding token that only a configuration makes special is text in the documents of that job alone
+    let mut volume = TestVolume::new(&[("x.txt", b"a<x>b")]);
+    let mut tokenizer = letters_alone(&[("[BOT]", 0), ("[EOT]", 1)]);
+    let mut added = special_token("<x>", 7);
+    added["special"] = false.into();
+    tokenizer["added_tokens"].as_array_mut().unwrap().push(added);
+    tokenizer["model"]["vocab"]["<x>"] = 7.into();
+    volume.write("letters/tokenizer.json", tokenizer.to_string().as_bytes());
+    beside(&mut volume, "first", &[]);
+    assert_eq!(volume.ids(), [BOS, A, 7, B, EOS]);
+    beside(&mut volume, "other", &[("tokenizer_config.json", json!({"pad_token": "<x>"}))]);
+    assert_eq!(volume.ids(), [BOS, A, 8, 9, B, EOS], "x has no token");
+
+    // in files of token ids, each token of the list ends a document
+    let mut volume = TestVolume::new(&[("x.tokens", &little_endian(&[A, EOS, B, D, C], 4))]);
+    let mut tokenizer = letters();
+    tokenizer["added_tokens"].as_array_mut().unwrap().push(special_token("d", D as usize));
+    volume.write("letters/tokenizer.json", tokenizer.to_string().as_bytes());
+    let first = beside(&mut volume, "first", &[]);
+    let other = beside(&mut volume, "other", &[("generation_config.json", json!({"eos_token_id": [EOS, D]}))]);
+    assert_eq!((first.documents, other.documents), (2, 3));
+}

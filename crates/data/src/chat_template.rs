@@ -53,7 +53,7 @@ fn template_source(tokenizer: &Path, config: &Value) -> Result<Option<String>, D
 }
 
 /// The texts of special tokens by the names of their variables. The tokenizer supplies the names that the configuration
-/// lacks.
+/// lacks, and the job's own names come before all.
 fn special_tokens(tokenizer: &Tokenizer, config: &Value) -> BTreeMap<String, String> {
     let own = tokenizer.special_tokens().by_name();
     let own = own.filter_map(|(name, id)| Some((name.to_owned(), tokenizer.library().id_to_token(id)?)));
@@ -61,5 +61,6 @@ fn special_tokens(tokenizer: &Tokenizer, config: &Value) -> BTreeMap<String, Str
         let text = config[name].as_str().or_else(|| config[name]["content"].as_str())?;
         Some(((*name).to_owned(), text.to_owned()))
     });
-    own.chain(named).collect()
+    let of_job = tokenizer.named_tokens().by_name().map(|(name, text)| (name.to_owned(), text.to_owned()));
+    own.chain(named).chain(of_job).collect()
 }

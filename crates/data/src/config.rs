@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use crate::named_tokens::NamedTokens;
 use crate::surroundings::{OnWait, Variables};
 
 /// Data configuration of a job.
@@ -28,6 +29,8 @@ pub struct DataConfig {
     pub seed: u64,
     /// The source of the tokenizer.
     pub tokenizer: TokenizerSource,
+    /// The tokens that a job names for a tokenizer in a file.
+    pub named_tokens: NamedTokens,
     /// Set if training reads the corpus while it trains.
     pub streaming: Option<Streaming>,
     /// True: text that looks like a special token is encoded as that token. False: it stays text.
@@ -65,6 +68,7 @@ impl DataConfig {
             evaluation_max_sequences: None,
             seed: 0,
             tokenizer,
+            named_tokens: NamedTokens::default(),
             streaming: None,
             parse_special_tokens: false,
             on_bad_record: OnBadRecord::Fail,

@@ -1,19 +1,22 @@
 //! The tokenizer's files that belong to a model, as Hugging Face's libraries expect them beside its weights.
 
 use std::fs;
+use std::path::Path;
 
+use serde_json::Value;
 use stagecoach_files::read_if_exists;
 
 use crate::config::{DataConfig, TokenizerSource};
 use crate::error::DataError;
+use crate::named_tokens::NamedTokens;
 use crate::prepared::{PreparedCorpus, TOKENIZER_FILE};
-use crate::tokenizer::TOKENIZER_CONFIG_FILE;
+use crate::tokenizer::{TOKENIZER_CONFIG_FILE, parse_config};
 
 pub(crate) const CHAT_TEMPLATE_FILE: &str = "chat_template.jinja";
+const SPECIAL_TOKENS_FILE: &str = "special_tokens_map.json";
 
 /// Names of a tokenizer's files in a model directory. All but `tokenizer.json` may be absent.
-pub const TOKENIZER_FILES: [&str; 4] =
-    [TOKENIZER_FILE, TOKENIZER_CONFIG_FILE, "special_tokens_map.json", CHAT_TEMPLATE_FILE];
+pub const TOKENIZER_FILES: [&str; 4] = [TOKENIZER_FILE, TOKENIZER_CONFIG_FILE, SPECIAL_TOKENS_FILE, CHAT_TEMPLATE_FILE];
 
 /// Names and contents of the tokenizer's files: `tokenizer.json`, and the files beside the job's own tokenizer. Jobs
 /// share the cache, so the cache does not hold those files.
@@ -26,8 +29,9 @@ pub fn tokenizer_files(config: &DataConfig, prepared: &PreparedCorpus) -> Result
     if let TokenizerSource::File { path } = &config.tokenizer {
         for name in TOKENIZER_FILES.into_iter().filter(|name| *name != TOKENIZER_FILE) {
             let path = config.volume_root.join(path).with_file_name(name);
-            let companion = read_if_exists(&path).map_err(DataError::io("read", path))?;
-            files.extend(companion.map(|bytes| (name.to_owned(), bytes)));
+            let companion = read_if_exists(&path).map_err(DataError::io("read", &path))?;
+            let with_names = companion.map(|bytes| with_named_tokens(&config.named_tokens, name, &path, bytes));
+            files.extend(with_names.transpose()?.map(|bytes| (name.to_owned(), bytes)));
         }
     }
     if files.iter().all(|(name, _)| name != TOKENIZER_CONFIG_FILE) {
@@ -35,4 +39,21 @@ pub fn tokenizer_files(config: &DataConfig, prepared: &PreparedCorpus) -> Result
         files.push((TOKENIZER_CONFIG_FILE.to_owned(), written.into_bytes()));
     }
     Ok(files)
+}
+
+/// The file `name` with the tokens that the job names; its bytes if the job names none, or if the file names no tokens.
+fn with_named_tokens(named: &NamedTokens, name: &str, path: &Path, bytes: Vec<u8>) -> Result<Vec<u8>, DataError> {
+    let has_tokens = [TOKENIZER_CONFIG_FILE, SPECIAL_TOKENS_FILE].contains(&name);
+    if !has_tokens || named.by_name().next().is_none() {
+        return Ok(bytes);
+    }
+    let mut config = parse_config(path, &bytes)?;
+    for (key, text) in named.by_name() {
+        config.insert(key.to_owned(), text.into());
+    }
+    // the token begins documents, whatever the source says
+    if let (Some(_), Some(begins)) = (&named.bos, config.get_mut("add_bos_token")) {
+        *begins = true.into();
+    }
+    Ok(format!("{:#}\n", Value::Object(config)).into_bytes())
 }

@@ -89,7 +89,7 @@ impl PreparedCorpus {
             TokenizerSource::File { path } => config.volume_root.join(path),
             TokenizerSource::Train { .. } => self.tokenizer_file(config),
         };
-        let (tokenizer, _) = Tokenizer::read(&path, config.parse_special_tokens)?;
+        let (tokenizer, _) = Tokenizer::read(&path, config.parse_special_tokens, &config.named_tokens)?;
         if tokenizer.hash() != self.tokenizer_hash {
             let problem = "it is another than the one that the corpus was tokenised with: put that one back".into();
             return Err(DataError::Tokenizer { path, problem });

@@ -2,9 +2,11 @@
 
 use stagecoach_api::job::{
     DataSource, DataSpec, EvaluationSpec, OnBadRecord, OnExhausted, SpecialTokens, StreamingSpec, TOKEN_CACHE,
-    TokenizerSpec,
+    TokenizerFile, TokenizerSpec,
 };
-use stagecoach_data::{CorpusSource, DataConfig, HeldOut, HeldOutFiles, OnWait, Streaming, TokenizerSource, Variables};
+use stagecoach_data::{
+    CorpusSource, DataConfig, HeldOut, HeldOutFiles, NamedTokens, OnWait, Streaming, TokenizerSource, Variables,
+};
 use stagecoach_launcher::WINDOWS;
 use stagecoach_os::is_in_cluster;
 
@@ -50,6 +52,12 @@ impl JobConfig {
             evaluation_max_sequences: evaluation.as_ref().and_then(|it| it.max_sequences).map(u64::from),
             held_out_files: evaluation.map_or_else(Vec::new, |evaluation| held_out_files(evaluation, &text_field)),
             seed: self.training.seed,
+            named_tokens: match &tokenizer {
+                TokenizerSpec::Train(_) => NamedTokens::default(),
+                TokenizerSpec::File(TokenizerFile { path: _, bos, eos, pad }) => {
+                    NamedTokens { bos: bos.clone(), eos: eos.clone(), pad: pad.clone() }
+                }
+            },
             tokenizer: match tokenizer {
                 TokenizerSpec::Train(train) => TokenizerSource::Train { vocab_size: train.vocab_size as usize },
                 TokenizerSpec::File(file) => TokenizerSource::File { path: self.local_path(&file.path) },

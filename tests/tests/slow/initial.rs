@@ -188,11 +188,13 @@ fn a_checkpoints_config_says_what_its_source_says() {
     let (stated, first) = (job("stated"), "stated/checkpoints/step-00000020/config.json");
     run(path, &stated, &yaml(&stated, &pretrained("source"))).hashes();
     let (config, source) = (read_json(&path.join(first)), read_json(&path.join("source/config.json")));
-    for kept in ["bos_token_id", "eos_token_id", "transformers_version", "attention_dropout", "use_cache"] {
+    for kept in
+        ["bos_token_id", "eos_token_id", "transformers_version", "attention_dropout", "use_cache", "torch_dtype"]
+    {
         assert_eq!(config[kept], source[kept], "{kept}");
     }
     // only the tokenizer names the padding token
-    assert_eq!((&config["pad_token_id"], &config["torch_dtype"]), (&json!(2), &json!("float32")));
+    assert_eq!(config["pad_token_id"], 2);
     assert_eq!(
         (&config["rope_theta"], &config["rope_scaling"]["original_max_position_embeddings"]),
         (&json!(500.0), &json!(16))
@@ -205,6 +207,61 @@ fn a_checkpoints_config_says_what_its_source_says() {
     says(
         &outcome,
         "set spec.model to {type: Pretrained, pretrained: {path: source}} and leave out spec.checkpoint.initFrom",
+    );
+}
+
+/// The last checkpoint of a job of 20 steps.
+const LAST: &str = "checkpoints/step-00000020";
+
+#[test]
+fn a_checkpoint_has_the_files_of_its_source() {
+    let workspace = workspace();
+    let path = workspace.path();
+    tiny(path, "source", json!({"torch_dtype": "bfloat16", "eos_token_id": [1, 5]}));
+    let files = [
+        ("tokenizer_config.json", r#"{"eos_token": "[EOT]", "bos_token": "[BOT]", "theirs": 1}"#),
+        ("special_tokens_map.json", r#"{"eos_token": "[EOT]"}"#),
+        ("generation_config.json", r#"{"eos_token_id": [1, 5], "temperature": 0.6}"#),
+        ("chat_template.jinja", "{{ messages }}"),
+    ];
+    files.iter().for_each(|(name, text)| std::fs::write(path.join("source").join(name), text).unwrap());
+    let of_source = |job: &TestJob, tokenizer: &str| {
+        yaml(job, &pretrained("source")).replace("{path: tiny/tokenizer.json}", tokenizer)
+    };
+    // another job with the same tokenizer.json fills the token cache first
+    run(path, &job("plain"), &yaml(&job("plain"), &pretrained("tiny"))).hashes();
+    let kept = job("kept");
+    run(path, &kept, &of_source(&kept, "{path: source/tokenizer.json}")).hashes();
+    let checkpoint = path.join("kept").join(LAST);
+    for (name, text) in files {
+        assert_eq!(std::fs::read_to_string(checkpoint.join(name)).unwrap(), text, "{name}");
+    }
+    let config = read_json(&checkpoint.join("config.json"));
+    assert_eq!((&config["torch_dtype"], &config["eos_token_id"]), (&json!("bfloat16"), &json!([1, 5])));
+
+    // the job's own names take the place of the source's, everywhere
+    let named = job("named");
+    run(path, &named, &of_source(&named, "{path: source/tokenizer.json, eos: '[PAD]', pad: '[EOT]'}")).hashes();
+    let of_checkpoint = |name: &str| read_json(&path.join("named").join(LAST).join(name));
+    let config = of_checkpoint("config.json");
+    assert_eq!(
+        (&config["eos_token_id"], &config["pad_token_id"], &config["bos_token_id"]),
+        (&json!(2), &json!(1), &json!(0))
+    );
+    assert_eq!(
+        of_checkpoint("generation_config.json"),
+        json!({"eos_token_id": 2, "pad_token_id": 1, "temperature": 0.6})
+    );
+    assert_eq!(of_checkpoint("tokenizer_config.json")["eos_token"], "[PAD]");
+    let other = of_source(&named, "{path: source/tokenizer.json, eos: '[EOT]', pad: '[EOT]'}");
+    let refused = run(path, &named, &other.replace("steps: 20", "steps: 24"));
+    assert_eq!(refused.status.code(), Some(78), "{}", refused.stderr);
+    says(&refused, "spec.data.tokenizer.file.eos was \"[PAD]\", now \"[EOT]\"");
+    let refused = run(path, &job("lacks"), &of_source(&job("lacks"), "{path: source/tokenizer.json, eos: <end>}"));
+    assert_eq!(refused.status.code(), Some(78), "{}", refused.stderr);
+    says(
+        &refused,
+        "data.tokenizer.file.eos is <end>, and the tokenizer has no such token: name another, its special tokens are [BOT], [EOT], [PAD]",
     );
 }
 

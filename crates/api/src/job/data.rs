@@ -213,6 +213,21 @@ pub struct TokenizerFile {
     /// a model of the Hugging Face hub.
     #[schemars(with = "ModelPath")]
     pub path: String,
+    /// The text of the token that begins each document, such as `<s>`. Absent: the token that the files beside the
+    /// tokenizer name, if any.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 256), extend("x-expected" = "name a token of the tokenizer"))]
+    pub bos: Option<String>,
+    /// The text of the token that ends each document, such as `<|im_end|>`. Absent: the token that the files beside the
+    /// tokenizer name.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 256), extend("x-expected" = "name a token of the tokenizer"))]
+    pub eos: Option<String>,
+    /// The text of the token that pads rows, such as `<pad>`. Absent: the token that the files beside the tokenizer
+    /// name, if any.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 256), extend("x-expected" = "name a token of the tokenizer"))]
+    pub pad: Option<String>,
 }
 
 impl DataSpec {

@@ -11,6 +11,7 @@ use crate::corpus::{Content, Corpus, Cursor, Split};
 use crate::error::DataError;
 use crate::findings::Findings;
 use crate::mapped::{DOCUMENTS_FILE, TOKEN_IDS_FILE};
+use crate::named_tokens::NamedTokens;
 use crate::prepared::{PreparedSource, TOKENIZER_FILE};
 use crate::text_batch::{ENCODE_BATCH_BYTES, TextBatch};
 use crate::tokenizer::Tokenizer;
@@ -51,14 +52,16 @@ impl ResolvedTokenizer {
                 write_bytes_atomically(&path, bytes)?;
                 Ok(Tokenizer::clone(tokenizer))
             }
-            &ResolvedTokenizer::Train { vocab_size, parse } => match Tokenizer::read(&path, parse) {
-                Ok((trained, _)) => Ok(trained),
-                Err(_) => {
-                    let json = tokenizer_training::train(vocab_size, &path, read)?;
-                    write_bytes_atomically(&path, &json)?;
-                    Ok(Tokenizer::read(&path, parse)?.0)
+            &ResolvedTokenizer::Train { vocab_size, parse } => {
+                match Tokenizer::read(&path, parse, &NamedTokens::default()) {
+                    Ok((trained, _)) => Ok(trained),
+                    Err(_) => {
+                        let json = tokenizer_training::train(vocab_size, &path, read)?;
+                        write_bytes_atomically(&path, &json)?;
+                        Ok(Tokenizer::read(&path, parse, &NamedTokens::default())?.0)
+                    }
                 }
-            },
+            }
         }
     }
 }

@@ -165,7 +165,8 @@ fn prepare_in_parts(
 fn resolve_tokenizer(config: &DataConfig, corpus: &Corpus) -> Result<ResolvedTokenizer, DataError> {
     match &config.tokenizer {
         TokenizerSource::File { path } => {
-            let (tokenizer, bytes) = Tokenizer::read(&config.volume_root.join(path), config.parse_special_tokens)?;
+            let (tokenizer, bytes) =
+                Tokenizer::read(&config.volume_root.join(path), config.parse_special_tokens, &config.named_tokens)?;
             tokenizer.require_eos_token()?;
             Ok(ResolvedTokenizer::File { tokenizer: Box::new(tokenizer), bytes })
         }

@@ -16,11 +16,12 @@ use crate::catch_panic::catch_panic;
 use crate::corpus::Split;
 use crate::error::DataError;
 use crate::findings::Findings;
+use crate::named_tokens::{NamedTokens, PAD_KEY};
 #[cfg(test)]
 pub(crate) use definition::LLAMA_3_PATTERN;
 pub use special_tokens::SpecialTokenIds;
-use special_tokens::{Configs, EOS_TOKENS, Names, PAD_KEY};
-pub(crate) use special_tokens::{SPECIAL_TOKENS, TOKENIZER_CONFIG_FILE, read_config};
+use special_tokens::{Configs, EOS_TOKENS, Names};
+pub(crate) use special_tokens::{SPECIAL_TOKENS, TOKENIZER_CONFIG_FILE, parse_config, read_config};
 
 /// A loaded `tokenizer.json`.
 #[derive(Clone)]
@@ -31,6 +32,7 @@ pub struct Tokenizer {
     vocab_size: usize,
     split: Split,
     special_tokens: SpecialTokenIds,
+    named: NamedTokens,
     /// Whether the padding token is special only because a configuration names it.
     keeps_padding_text: bool,
     /// Whether special tokens in a text are encoded as tokens.
@@ -55,7 +57,7 @@ impl Tokenizer {
     /// # Errors
     /// Fails if the file can't be read, or isn't a tokenizer that always gives a text the same tokens.
     pub fn load(path: &Path) -> Result<Tokenizer, DataError> {
-        Tokenizer::read(path, false).map(|(tokenizer, _)| tokenizer)
+        Tokenizer::read(path, false, &NamedTokens::default()).map(|(tokenizer, _)| tokenizer)
     }
 
     /// Like [`load`](Self::load), but text that looks like a special token is encoded as that token.
@@ -63,11 +65,12 @@ impl Tokenizer {
     /// # Errors
     /// Like [`load`](Self::load).
     pub fn load_parsing(path: &Path) -> Result<Tokenizer, DataError> {
-        Tokenizer::read(path, true).map(|(tokenizer, _)| tokenizer)
+        Tokenizer::read(path, true, &NamedTokens::default()).map(|(tokenizer, _)| tokenizer)
     }
 
-    /// The tokenizer, and the bytes of its file. With `parse`, special tokens in a text are encoded as tokens.
-    pub(crate) fn read(path: &Path, parse: bool) -> Result<(Tokenizer, Vec<u8>), DataError> {
+    /// The tokenizer, and the bytes of its file. With `parse`, special tokens in a text are encoded as tokens. `named`
+    /// has the tokens that the job names.
+    pub(crate) fn read(path: &Path, parse: bool, named: &NamedTokens) -> Result<(Tokenizer, Vec<u8>), DataError> {
         let bad = |problem: &str| DataError::Tokenizer { path: path.into(), problem: problem.into() };
         let bytes = fs::read(path).map_err(|error| match error.kind() {
             ErrorKind::NotFound => {
@@ -78,16 +81,22 @@ impl Tokenizer {
             }
             _ => DataError::io("read", path)(error),
         })?;
-        Ok((Tokenizer::from_bytes(path, &bytes, &Configs::beside(path)?, parse)?, bytes))
+        Ok((Tokenizer::from_bytes(path, &bytes, &Configs::beside(path)?, parse, named)?, bytes))
     }
 
-    fn from_bytes(path: &Path, bytes: &[u8], configs: &Configs, parse: bool) -> Result<Tokenizer, DataError> {
+    fn from_bytes(
+        path: &Path,
+        bytes: &[u8],
+        configs: &Configs,
+        parse: bool,
+        named: &NamedTokens,
+    ) -> Result<Tokenizer, DataError> {
         let bad = |problem: String| DataError::Tokenizer { path: path.into(), problem };
         let not_one = |error: String| bad(format!("this is no tokenizer.json that can be read: {error}"));
         let mut definition: Value = serde_json::from_slice(bytes).map_err(|error| not_one(error.to_string()))?;
         definition::check_deterministic(&definition).map_err(bad)?;
         let mut inner = parse_definition(bytes).map_err(not_one)?;
-        let special_tokens = configs.special_tokens(&names(&inner, &definition)).map_err(bad)?;
+        let special_tokens = configs.special_tokens(&names(&inner, &definition), named).map_err(bad)?;
         let mut newly_special = Vec::new();
         for (key, id) in special_tokens.by_name() {
             if inner.id_to_token(id).is_some_and(|name| definition::mark_special(&mut definition, &name, id)) {
@@ -116,6 +125,7 @@ impl Tokenizer {
             vocab_size,
             split,
             special_tokens,
+            named: named.clone(),
             keeps_padding_text,
             parses: parse,
             losses,
@@ -124,7 +134,7 @@ impl Tokenizer {
 
     #[cfg(test)]
     pub(crate) fn of_bytes(bytes: &[u8]) -> Tokenizer {
-        Tokenizer::from_bytes(Path::new("test"), bytes, &Configs::default(), false).unwrap()
+        Tokenizer::from_bytes(Path::new("test"), bytes, &Configs::default(), false, &NamedTokens::default()).unwrap()
     }
 
     /// The ids of `text`, without begin- or end-of-text tokens.
@@ -198,6 +208,11 @@ impl Tokenizer {
     /// The tokens that begin, end and pad documents. Training needs a token that ends them.
     pub fn special_tokens(&self) -> &SpecialTokenIds {
         &self.special_tokens
+    }
+
+    /// The tokens that the job names.
+    pub(crate) fn named_tokens(&self) -> &NamedTokens {
+        &self.named
     }
 
     /// The token that pads rows: the padding token, or the end-of-text token if there is no padding token.

@@ -6,10 +6,11 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 use stagecoach_files::read_if_exists;
 
 use crate::error::DataError;
+use crate::named_tokens::{BOS_KEY, EOS_KEY, NamedTokens, PAD_KEY};
 
 pub(crate) const TOKENIZER_CONFIG_FILE: &str = "tokenizer_config.json";
 
@@ -24,10 +25,8 @@ const BOS_TOKENS: [&str; 6] = [SPECIAL_TOKENS[0], "<s>", "<bos>", "[BOS]", "<|be
 pub(super) const EOS_TOKENS: [&str; 6] = [SPECIAL_TOKENS[1], "</s>", "<eos>", "[EOS]", "<|end_of_text|>", SEPARATOR];
 const PAD_TOKENS: [&str; 5] = [SPECIAL_TOKENS[2], "<pad>", "<|pad|>", "<|finetune_right_pad_id|>", "<|padding|>"];
 
-/// The names of the tokens that begin, end and pad, as Hugging Face's files have them.
-pub(crate) const BOS_KEY: &str = "bos_token";
-pub(crate) const EOS_KEY: &str = "eos_token";
-pub(crate) const PAD_KEY: &str = "pad_token";
+/// The most special tokens that an error lists.
+const MAX_NAMED: usize = 20;
 
 /// Ids of the tokens that begin, end and pad documents.
 #[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq)]
@@ -42,13 +41,20 @@ pub struct SpecialTokenIds {
     /// Whether an older version frames documents with other tokens. Older versions took any word of the vocabulary with
     /// a usual name.
     pub(crate) other_than_before: bool,
+    /// Whether the job names one of the tokens.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(crate) has_names_of_job: bool,
 }
 
 impl SpecialTokenIds {
     /// The part of a job's identity that these tokens form; `None` if all versions frame documents with the same
-    /// tokens.
+    /// tokens and the job names none.
     pub fn identity(&self) -> Option<Value> {
-        self.other_than_before.then(|| json!({"bos": self.bos, "eos": self.eos}))
+        match (self.has_names_of_job, self.other_than_before) {
+            (true, _) => Some(json!({"bos": self.bos, "eos": self.eos, "pad": self.pad})),
+            (false, true) => Some(json!({"bos": self.bos, "eos": self.eos})),
+            (false, false) => None,
+        }
     }
 
     /// The tokens' ids by the names that Hugging Face uses, such as `bos_token`.
@@ -57,6 +63,14 @@ impl SpecialTokenIds {
         [(BOS_KEY, self.bos), (EOS_KEY, eos), (PAD_KEY, self.pad)]
             .into_iter()
             .filter_map(|(name, id)| Some((name, id?)))
+    }
+
+    /// The ids as `config.json` has them, by the names that Hugging Face uses: a list for several tokens that end texts.
+    pub fn for_config(&self) -> impl Iterator<Item = (&'static str, Value)> {
+        self.by_name().map(|(name, id)| match name {
+            EOS_KEY if self.eos.len() > 1 => (name, json!(self.eos)),
+            _ => (name, json!(id)),
+        })
     }
 
     /// Whether a document in a file of token ids ends before or with the token `id`.
@@ -70,11 +84,19 @@ impl SpecialTokenIds {
 /// # Errors
 /// Fails if the file exists but can't be read or is not a JSON object.
 pub(crate) fn read_config(path: &Path) -> Result<Value, DataError> {
-    let Some(bytes) = read_if_exists(path).map_err(DataError::io("read", path))? else {
-        return Ok(Value::Null);
-    };
-    let problem = match serde_json::from_slice(&bytes) {
-        Ok(object @ Value::Object(_)) => return Ok(object),
+    match read_if_exists(path).map_err(DataError::io("read", path))? {
+        Some(bytes) => parse_config(path, &bytes).map(Value::Object),
+        None => Ok(Value::Null),
+    }
+}
+
+/// The object in `bytes`, the contents of the configuration file `path`.
+///
+/// # Errors
+/// Fails if the contents are not a JSON object.
+pub(crate) fn parse_config(path: &Path, bytes: &[u8]) -> Result<Map<String, Value>, DataError> {
+    let problem = match serde_json::from_slice(bytes) {
+        Ok(Value::Object(object)) => return Ok(object),
         Ok(_) => "it is JSON, but no object".to_owned(),
         Err(error) => format!("it is not JSON ({error})"),
     };
@@ -91,6 +113,25 @@ pub(super) struct Names<'a> {
     pub(super) id_of: Box<IdOf<'a>>,
     /// The tokens of `added_tokens`, and whether each is special.
     pub(super) added: BTreeMap<String, bool>,
+}
+
+impl Names<'_> {
+    /// The id of the token `text` that the job names in `field` of its tokenizer.
+    fn of_job(&self, field: &str, text: &str) -> Result<u32, String> {
+        (self.id_of)(text).ok_or_else(|| {
+            let special: Vec<&str> =
+                self.added.iter().filter(|(_, is_special)| **is_special).map(|(name, _)| name.as_str()).collect();
+            let more = special.len().saturating_sub(MAX_NAMED);
+            let listed = match (special.is_empty(), more) {
+                (true, _) => "it has no special tokens".to_owned(),
+                (false, 0) => format!("its special tokens are {}", special.join(", ")),
+                (false, _) => format!("its special tokens are {} and {more} more", special[..MAX_NAMED].join(", ")),
+            };
+            format!(
+                "data.tokenizer.file.{field} is {text}, and the tokenizer has no such token: name another, {listed}"
+            )
+        })
+    }
 }
 
 /// The configuration files beside a `tokenizer.json`; an absent file names nothing.
@@ -115,11 +156,39 @@ impl Configs {
         })
     }
 
-    /// The special tokens that these files name, completed by usual names.
+    /// The special tokens that the job names, then those that these files name, completed by usual names.
     ///
     /// # Errors
-    /// Fails if `tokenizer_config.json` names a token that the tokenizer lacks or has with another id.
-    pub(super) fn special_tokens(&self, names: &Names) -> Result<SpecialTokenIds, String> {
+    /// Fails if the job or `tokenizer_config.json` names a token that the tokenizer lacks, or if the file names one with
+    /// another id.
+    pub(super) fn special_tokens(&self, names: &Names, job: &NamedTokens) -> Result<SpecialTokenIds, String> {
+        let found = self.found_tokens(names)?;
+        let of_job =
+            |field: &str, text: &Option<String>| text.as_ref().map(|text| names.of_job(field, text)).transpose();
+        let eos = of_job("eos", &job.eos)?.map_or(found.eos, |id| vec![id]);
+        let bos = of_job("bos", &job.bos)?;
+        if let (Some(id), Some(text)) = (bos, &job.bos) {
+            if Some(id) == (names.id_of)(SEPARATOR) {
+                return Err(format!(
+                    "data.tokenizer.file.bos is {text}, which separates documents and begins none: leave the field out"
+                ));
+            }
+            if eos.contains(&id) {
+                return Err(format!(
+                    "data.tokenizer.file.bos is {text}, which also ends documents: name another token, or leave the field out"
+                ));
+            }
+        }
+        let bos = bos.or_else(|| found.bos.filter(|id| !eos.contains(id)));
+        let pad = of_job("pad", &job.pad)?.or(found.pad);
+        let has_names_of_job = job.by_name().next().is_some();
+        let before = |candidates: &[&str]| candidates.iter().find_map(|name| (names.id_of)(name));
+        let other_than_before = (bos, eos.first().copied()) != (before(&BOS_TOKENS), before(&EOS_TOKENS));
+        Ok(SpecialTokenIds { bos, eos, pad, other_than_before, has_names_of_job })
+    }
+
+    /// The tokens that these files name, completed by usual names.
+    fn found_tokens(&self, names: &Names) -> Result<FoundTokens, String> {
         self.check_added_tokens(names)?;
         let usual = |candidates: &[&str]| {
             let special = candidates.iter().find(|name| names.added.get(**name) == Some(&true));
@@ -147,9 +216,7 @@ impl Configs {
             Ok(Named::Token(id)) => Some(id),
             _ => added_ids(&self.model["pad_token_id"], names).next().or_else(|| usual(&PAD_TOKENS)),
         };
-        let before = |candidates: &[&str]| candidates.iter().find_map(|name| (names.id_of)(name));
-        let other_than_before = (bos, eos.first().copied()) != (before(&BOS_TOKENS), before(&EOS_TOKENS));
-        Ok(SpecialTokenIds { bos, eos, pad, other_than_before })
+        Ok(FoundTokens { bos, eos, pad })
     }
 
     /// Refuses a list of added tokens that belongs to another tokenizer. transformers would add unknown tokens of this
@@ -182,6 +249,13 @@ impl Configs {
             format!("tokenizer_config.json names {name} as {key}, and tokenizer.json has no such token: take both files of one model")
         })
     }
+}
+
+/// The tokens that the configurations of a tokenizer give.
+struct FoundTokens {
+    bos: Option<u32>,
+    eos: Vec<u32>,
+    pad: Option<u32>,
 }
 
 enum Named {

@@ -122,13 +122,19 @@ fn is_nothing(value: &Value) -> bool {
 /// Fields that limit the length of a text, and that give the same result when they are read again.
 const WINDOW: [&str; 3] = ["layer_types", "sliding_window", "use_sliding_window"];
 
+/// The type in which tools load the weights, in older and newer files. The weights of a checkpoint are fp32, whatever
+/// its source has; the model's own field is for a model without a source that states a type.
+const DTYPE: [&str; 2] = ["torch_dtype", "dtype"];
+
 /// The kept fields of `source`, a file whose model uses the keys `used`, then a model's `own` fields.
 pub(crate) fn with_kept_fields(source: &Map<String, Value>, own: Value, used: &str) -> Value {
     let Value::Object(own) = &own else { return own };
     // a Mistral is written as a Llama, which computes the same on texts that fit into its window
     let is_same_model = source.get("model_type") == own.get("model_type");
-    let is_kept = |key: &str| role(key, used) != Used || is_same_model && WINDOW.contains(&key);
-    let kept = source.iter().filter(|(key, _)| is_kept(key)).chain(own);
+    let states_dtype = DTYPE.iter().any(|key| source.get(*key).is_some_and(|dtype| !dtype.is_null()));
+    let is_dtype = |key: &str| states_dtype && DTYPE.contains(&key);
+    let is_kept = |key: &str| role(key, used) != Used || is_same_model && WINDOW.contains(&key) || is_dtype(key);
+    let kept = source.iter().filter(|(key, _)| is_kept(key)).chain(own.iter().filter(|(key, _)| !is_dtype(key)));
     Value::Object(kept.map(|(key, value)| (key.clone(), value.clone())).collect())
 }
 

@@ -5,6 +5,7 @@ pub(in crate::train) mod finish;
 pub(in crate::train) mod memory;
 
 mod schedule;
+mod small_files;
 mod thread;
 mod writer;
 

@@ -8,20 +8,20 @@ use std::time::{Duration, Instant};
 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
-use serde_json::{Map, Value};
 use stagecoach_api::job::OnDifference;
 use stagecoach_checkpoint::{
-    CheckpointError, CheckpointMetadata, Dtype, RetentionPolicy, StageFiles, View, paths, prune, read_manifest,
+    CheckpointError, CheckpointMetadata, Dtype, RetentionPolicy, StageFiles, View, prune, read_manifest,
 };
 use stagecoach_engine::state_dict::{NamedTensor, Snapshot};
 use stagecoach_group::Member;
-use stagecoach_model::{Architecture, adapter_config, with_kept_fields};
+use stagecoach_model::Architecture;
 use stagecoach_planner::{CheckpointLink, JobConfig, Plan, TrainerState};
 use stagecoach_telemetry::{BestEvaluation, SaveRecord, TrainingEvent};
 
 use crate::train::collective::{all_gather, topic};
 use crate::train::context::{RunningStage, StageContext, emit};
 use crate::train::leave::LeaveReason;
+use crate::train::save::small_files::small_files;
 
 /// Longest delay between retries of the final save.
 const MAX_RETRY_DELAY: Duration = Duration::from_secs(5);
@@ -66,11 +66,7 @@ impl<'a> CheckpointWriter<'a> {
     ) -> Result<CheckpointWriter<'a>, LeaveReason> {
         let RunningStage { context, plan, member, saved_step, .. } = *running;
         let is_leader = context.is_leader();
-        let small_files = if is_leader {
-            small_files(running, architecture, context.config.source_config.as_ref())?
-        } else {
-            Vec::new()
-        };
+        let small_files = if is_leader { small_files(running, architecture)? } else { Vec::new() };
         let saved = Some(saved_step).filter(|step| is_leader && *step > 0);
         let previous = saved.map(|step| read_manifest(context.volume, step)).transpose()?;
         let previous = Mutex::new(previous.as_ref().map(CheckpointLink::to).transpose()?);
@@ -272,35 +268,6 @@ fn cpu_seconds() -> f64 {
 /// Result of stage 0.
 fn leader_result<T>(parts: Vec<StageResult<T>>) -> StageResult<T> {
     parts.into_iter().next().unwrap_or_else(|| Err("stage 0 sent no result".into()))
-}
-
-/// Hugging Face's files beside the weights.
-fn small_files(
-    running: &RunningStage,
-    architecture: &dyn Architecture,
-    source_config: Option<&Map<String, Value>>,
-) -> Result<Vec<(String, Vec<u8>)>, LeaveReason> {
-    let mut config = with_kept_fields(source_config, architecture.config_json());
-    let prepared = &running.plan.prepared;
-    // tools that generate text read the tokenizer's special tokens from this file
-    for (name, id) in prepared.special_tokens.by_name() {
-        let kept = &mut config[format!("{name}_id")];
-        if kept.is_null() {
-            *kept = id.into();
-        }
-    }
-    let mut files = stagecoach_data::tokenizer_files(&running.context.config.data_config(), prepared)?;
-    files.extend(running.context.config.generation_config()?);
-    files.push(("config.json".to_owned(), format!("{config:#}\n").into_bytes()));
-    let job = running.context.config;
-    if let Some(lora) = &job.training.lora {
-        let base = job.initial_weights_source().unwrap_or_default();
-        // PEFT knows models of the hub by their plain names
-        let base = base.strip_prefix("hf://").map_or(base, |name| name.split('@').next().unwrap_or(name));
-        let adapter = adapter_config(lora, architecture, base);
-        files.push((paths::ADAPTER_CONFIG_FILE.to_owned(), format!("{adapter:#}\n").into_bytes()));
-    }
-    Ok(files)
 }
 
 /// A tensor that reports its index when it is written.

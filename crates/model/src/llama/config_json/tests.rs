@@ -202,19 +202,30 @@ fn a_checkpoints_config_keeps_what_its_source_says() {
         "model_type": "qwen2", "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4,
         "intermediate_size": 48, "vocab_size": 64, "num_key_value_heads": 2, "architectures": ["Other"],
         "bos_token_id": 7, "eos_token_id": [3, 5], "pad_token_id": null, "attention_dropout": 0.0, "use_cache": true,
-        "transformers_version": "4.51.0", "dtype": "bfloat16", "torch_dtype": "bfloat16", "sliding_window": 16,
+        "transformers_version": "4.51.0", "dtype": "bfloat16", "sliding_window": 16,
         "use_sliding_window": true, "rope_parameters": {"rope_type": "default", "rope_theta": 5e5}, "_name_or_path": "x",
     });
     let fields = source.as_object().unwrap();
     let config = parse_all(fields).unwrap();
     let written = with_kept_fields(Some(fields), config.to_json());
-    for kept in
-        ["bos_token_id", "eos_token_id", "pad_token_id", "attention_dropout", "use_cache", "transformers_version"]
-    {
+    for kept in [
+        "bos_token_id",
+        "eos_token_id",
+        "pad_token_id",
+        "attention_dropout",
+        "use_cache",
+        "transformers_version",
+        "dtype",
+    ] {
         assert_eq!(written.get(kept), source.get(kept), "{kept}");
     }
+    // the older name, and a source that states no type
+    for (dtype, expected) in [(json!("bfloat16"), json!("bfloat16")), (json!(null), json!("float32"))] {
+        let older = Map::from_iter([("torch_dtype".to_owned(), dtype), ("model_type".to_owned(), json!("llama"))]);
+        assert_eq!(with_kept_fields(Some(&older), config.to_json())["torch_dtype"], expected);
+    }
     assert_eq!(written["architectures"], json!(["Qwen2ForCausalLM"]));
-    assert_eq!((&written["torch_dtype"], written.get("dtype")), (&json!("float32"), None));
+    assert_eq!(written.get("torch_dtype"), None);
     assert_eq!((&written["rope_theta"], written.get("rope_parameters")), (&json!(5e5), None));
     assert_eq!(parse_all(written.as_object().unwrap()).unwrap(), config);
     // a Mistral becomes a Llama, which has no window
